@@ -1,0 +1,22 @@
+//! The file around the code: ELF reading ([`elf`]), writing ([`write`]), unwind tables ([`unwind`]) and the note
+//! that postlink leaves in its outputs ([`note`]). Knows nothing of instructions.
+
+pub mod elf;
+pub mod note;
+pub mod unwind;
+pub mod write;
+
+/// What is wrong with a file, in a sentence that names the place and the values.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{what}")]
+pub struct FormatError {
+    /// The sentence, without the file's name (the caller knows it).
+    pub what: String,
+}
+
+impl FormatError {
+    /// From a sentence.
+    pub fn new(what: impl Into<String>) -> Self {
+        FormatError { what: what.into() }
+    }
+}

@@ -1,0 +1,330 @@
+//! Instruction sets: everything that knows what an instruction means.
+//!
+//! The rewriter treats code as bytes and asks this crate only for what depends on position: where an
+//! instruction ends, where it may go next, which field of it holds an address, how that field is patched, and
+//! how a branch, a counter or a start-up routine is spelt. An instruction that does not depend on its own
+//! address is never re-encoded.
+//!
+//! One folder an instruction set, with the same file names in each: `decode`, `branch`, `effects`, `counter`,
+//! `site`, `runtime`. [`Isa`] is the seam; the rewriter is generic over it and names no instruction set.
+
+pub mod x86_64;
+
+use smallvec::SmallVec;
+
+/// Where control goes after an instruction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flow {
+    /// To the next instruction.
+    Next,
+    /// Always to `target` (address in the same address space as the instruction's).
+    Jump { target: u64 },
+    /// To `target` when `cond` holds, else to the next instruction. The condition can be inverted.
+    CondJump { cond: Cond, target: u64 },
+    /// Conditional, but with only a short form and no inverse (x86 `loop`, `jrcxz`).
+    ShortCond { target: u64 },
+    /// A direct call; comes back to the next instruction unless the callee does not return.
+    Call { target: u64 },
+    /// A call through a register or memory.
+    IndirectCall,
+    /// A jump through a register or memory: jump table, computed goto or tail call.
+    IndirectJump,
+    /// Return to the caller.
+    Return,
+    /// Control never goes on: `ud2`, `hlt`, `int3`, `brk`, `udf`.
+    Stop,
+}
+
+/// A condition code as the instruction set encodes it. On x86-64: 0..=15, the low bit inverts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Cond(pub u8);
+
+/// A field of an instruction that holds an address relative to the instruction (or its page).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PcField {
+    /// Offset of the field from the start of the instruction, in bytes (0 on AArch64: the whole word).
+    pub at: u8,
+    /// How the field is read and written.
+    pub kind: FixupKind,
+    /// The address that it designates.
+    pub target: u64,
+}
+
+/// How an address is put into a field. `trail` is the number of bytes of the instruction after the field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum FixupKind {
+    /// x86: signed 8-bit, relative to the end of the instruction.
+    Rel8 { trail: u8 },
+    /// x86: signed 32-bit, relative to the end of the instruction.
+    Rel32 { trail: u8 },
+    /// Absolute, 32 bits, zero-extended.
+    Abs32,
+    /// Absolute, 32 bits, sign-extended.
+    Abs32S,
+    /// Absolute, 64 bits.
+    Abs64,
+}
+
+/// Facts about an instruction that are neither its flow nor its operand.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traits {
+    /// Does nothing: any `nop`, also as padding between functions (`int3` is not one).
+    pub nop: bool,
+    /// A landing pad for indirect branches (`endbr64`, `bti`): stays first at an entry.
+    pub landing_pad: bool,
+    /// A branch carries a prefix that must be kept (`notrack`, `bnd`, branch hints, `data16` in TLS sequences).
+    pub prefixed: bool,
+    /// The address field is used to *form* an address (`lea`, `adr`, `adrp`), not to read or write memory.
+    pub forms_address: bool,
+}
+
+/// One decoded instruction: what the rewriter needs of it and nothing more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Insn {
+    /// Its address.
+    pub addr: u64,
+    /// Its length in bytes.
+    pub len: u8,
+    /// Where control goes next.
+    pub flow: Flow,
+    /// The position-dependent field: a direct branch's displacement or a PC-relative operand. An indirect call or
+    /// jump through PC-relative memory (`call *x(%rip)`) has its memory operand here.
+    pub field: Option<PcField>,
+    /// The rest.
+    pub traits: Traits,
+}
+
+impl Insn {
+    /// Address of the next instruction.
+    pub fn end(&self) -> u64 {
+        self.addr + u64::from(self.len)
+    }
+}
+
+/// A set of general registers and flags. Bits 0..=31: general registers by their number in the encoding;
+/// bits 32..: flags, see the instruction set's module.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RegSet(pub u64);
+
+impl RegSet {
+    /// No register.
+    pub const EMPTY: RegSet = RegSet(0);
+    /// Every register and flag.
+    pub const ALL: RegSet = RegSet(u64::MAX);
+    /// Union.
+    pub fn or(self, other: RegSet) -> RegSet {
+        RegSet(self.0 | other.0)
+    }
+    /// What is in `self` and not in `other`.
+    pub fn minus(self, other: RegSet) -> RegSet {
+        RegSet(self.0 & !other.0)
+    }
+    /// Whether they share a member.
+    pub fn meets(self, other: RegSet) -> bool {
+        self.0 & other.0 != 0
+    }
+}
+
+/// What an instruction reads and what it overwrites for certain (a partial or conditional write kills nothing).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Effects {
+    /// Registers and flags whose old value matters to it.
+    pub reads: RegSet,
+    /// Registers and flags that hold nothing of their old value afterwards.
+    pub kills: RegSet,
+}
+
+/// How a counter is incremented.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CounterMode {
+    /// Read, add, write: exact in a single thread.
+    Plain,
+    /// One atomic addition: exact with threads.
+    Atomic,
+}
+
+/// Code being emitted: bytes, and the places in them that wait for an address.
+/// `T` says what a place refers to; the rewriter chooses it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Code<T> {
+    /// The bytes.
+    pub bytes: Vec<u8>,
+    /// Where addresses are missing, in ascending `at`.
+    pub fixups: Vec<Fixup<T>>,
+}
+
+impl<T> Default for Code<T> {
+    fn default() -> Self {
+        Code { bytes: Vec::new(), fixups: Vec::new() }
+    }
+}
+
+/// A place that waits for an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fixup<T> {
+    /// Offset of the field in [`Code::bytes`].
+    pub at: u32,
+    /// How the address is put there.
+    pub kind: FixupKind,
+    /// What it is the address of.
+    pub target: T,
+}
+
+/// An address that does not fit its field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{kind:?} at {place:#x} cannot reach {target:#x}")]
+pub struct OutOfRange {
+    /// The kind of field.
+    pub kind: FixupKind,
+    /// Address of the field.
+    pub place: u64,
+    /// The address that was to be put there.
+    pub target: u64,
+}
+
+/// Length of a branch: the short form where there is one, or the form that reaches everything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// x86: 8-bit displacement.
+    Short,
+    /// x86: 32-bit displacement.
+    Long,
+}
+
+/// The parts of a start-up routine that the tool decides; see [`Isa::runtime`].
+#[derive(Clone, Debug)]
+pub struct RuntimeConfig<'a> {
+    /// Where the routine will lie (link-time address).
+    pub at: u64,
+    /// First byte of the counter pages (page-aligned, link-time address).
+    pub counters: u64,
+    /// Their length in bytes (a multiple of the page size).
+    pub counters_len: u64,
+    /// A private, writable, zero-filled 8-byte word that receives the load bias (run-time minus link-time address).
+    pub bias_slot: u64,
+    /// First page of the profile file as it must be; at most 4096 bytes, the rest is zero. The counters follow at 4096.
+    pub header: &'a [u8],
+    /// How many bytes of `header` an existing file must agree with.
+    pub header_check: usize,
+    /// File name when the environment names none; `%p` process id, `%b` build-id, `%h` host name, `%m` nothing (merged), `%%`.
+    pub pattern: &'a str,
+    /// The build-id in hexadecimal, for `%b`.
+    pub build_id: &'a str,
+    /// What runs first and where it goes on.
+    pub entry: RuntimeEntry,
+}
+
+/// How the start-up routine is entered, and what follows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RuntimeEntry {
+    /// The program's ELF entry: stack holds argc, argv, envp; goes on at `next` with every register as it was.
+    Program { next: u64 },
+    /// Called as an initialiser (DT_INIT or a slot of DT_INIT_ARRAY); goes on at `next` if any, else returns.
+    Library { next: Option<u64> },
+}
+
+/// An instruction set.
+pub trait Isa: Copy + Send + Sync + 'static {
+    /// Its name as users write it.
+    const NAME: &'static str;
+
+    /// Flags as members of a [`RegSet`].
+    const FLAGS: RegSet;
+
+    /// What may be read after a return or a tail call leaves the function, flags excepted. Every general register:
+    /// callers compiled with inter-procedural register allocation rely on registers that the callee does not write.
+    const LIVE_AT_EXIT: RegSet;
+
+    /// Decodes one instruction. `None` when the bytes are not a whole, valid instruction.
+    fn decode(bytes: &[u8], addr: u64) -> Option<Insn>;
+
+    /// Decodes one instruction after the other from `addr` until `visit` says false or `bytes` end.
+    /// Returns the address where it stopped because of an invalid or incomplete instruction, if it did.
+    fn sweep(bytes: &[u8], addr: u64, visit: impl FnMut(&Insn) -> bool) -> Option<u64>;
+
+    /// What the instruction reads and overwrites. Calls read every general register and kill the flags.
+    fn effects(bytes: &[u8], insn: &Insn) -> Effects;
+
+    /// Reads the address in a field. `place` is the field's address.
+    fn read_field(kind: FixupKind, bytes: &[u8], place: u64) -> Option<u64>;
+
+    /// Writes an address into a field.
+    fn write_field(kind: FixupKind, bytes: &mut [u8], place: u64, target: u64) -> Result<(), OutOfRange>;
+
+    /// The inverse condition.
+    fn invert(cond: Cond) -> Cond;
+
+    /// Length of an unconditional jump.
+    fn jump_len(reach: Reach) -> usize;
+
+    /// Length of a conditional jump.
+    fn cond_jump_len(reach: Reach) -> usize;
+
+    /// Length of the replacement for a [`Flow::ShortCond`] instruction.
+    fn short_cond_len(original: &[u8]) -> usize;
+
+    /// Whether a branch whose displacement field ends `distance` bytes before its target can be short.
+    fn reaches_short(distance: i64) -> bool;
+
+    /// Appends an unconditional jump, and its fixup.
+    fn put_jump<T>(out: &mut Code<T>, reach: Reach, target: T);
+
+    /// Appends a conditional jump, and its fixup.
+    fn put_cond_jump<T>(out: &mut Code<T>, cond: Cond, reach: Reach, target: T);
+
+    /// Appends what does the work of a [`Flow::ShortCond`] instruction (`original` are its bytes) with a target anywhere:
+    /// the original jumping over a short jump to a long one.
+    fn put_short_cond<T>(out: &mut Code<T>, original: &[u8], target: T);
+
+    /// Appends a direct call, and its fixup.
+    fn put_call<T>(out: &mut Code<T>, target: T);
+
+    /// Appends `len` bytes that do nothing, in as few instructions as possible.
+    fn put_nops(out: &mut Vec<u8>, len: usize);
+
+    /// Bytes between functions that trap when run into.
+    const PADDING: u8;
+
+    /// Appends an increment of the 8-byte counter `counter`. `live` holds what must survive: with flags dead it is one
+    /// instruction; with flags live and a register dead a load, an addition that keeps flags, and a store; else a
+    /// register is saved below the red zone.
+    fn put_counter<T: Copy>(out: &mut Code<T>, mode: CounterMode, live: RegSet, counter: T);
+
+    /// Appends a recorder for an indirect call or tail jump and returns true, or returns false if that instruction
+    /// cannot be recorded (its operand uses a register that the recorder needs in a way that cannot be worked round).
+    /// The recorder is entered by a direct call (or jump) in place of the original instruction (`original`, at `insn`),
+    /// counts the target in `table` and jumps to it. See the instruction set's `site` module for the table's layout.
+    fn put_site<T: Copy>(
+        out: &mut Code<T>,
+        mode: CounterMode,
+        original: &[u8],
+        insn: &Insn,
+        table: impl Fn(u32) -> T,
+        bias_slot: T,
+        slow: T,
+    ) -> bool;
+
+    /// Appends the shared slow path of all recorders. `image` is the range of link-time addresses of the program: other targets are
+    /// counted as external.
+    fn put_site_slow<T: Copy>(out: &mut Code<T>, mode: CounterMode, image: (u64, u64));
+
+    /// The start-up routine, to be put at `config.at`; entered at its first byte. Position-independent at run time.
+    fn runtime(config: &RuntimeConfig<'_>) -> Result<Vec<u8>, RuntimeError>;
+}
+
+/// A start-up routine that cannot be built.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RuntimeError {
+    /// The file name pattern is too long or has an unknown `%` escape.
+    #[error("profile file pattern {pattern:?}: {why}")]
+    Pattern { pattern: String, why: String },
+    /// An address is out of reach of the routine.
+    #[error(transparent)]
+    Range(#[from] OutOfRange),
+    /// The header does not fit a page.
+    #[error("profile header of {len} bytes does not fit the 4096 of its page")]
+    Header { len: usize },
+}
+
+/// Bytes of one instruction that was built here.
+pub type Bytes = SmallVec<[u8; 16]>;

@@ -1,0 +1,3 @@
+//! The postlink command line.
+
+fn main() {}

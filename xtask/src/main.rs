@@ -1,0 +1,3 @@
+//! Routine jobs.
+
+fn main() {}
