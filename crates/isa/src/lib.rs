@@ -18,13 +18,27 @@ pub enum Flow {
     /// To the next instruction.
     Next,
     /// Always to `target` (address in the same address space as the instruction's).
-    Jump { target: u64 },
+    Jump {
+        /// Where to.
+        target: u64,
+    },
     /// To `target` when `cond` holds, else to the next instruction. The condition can be inverted.
-    CondJump { cond: Cond, target: u64 },
+    CondJump {
+        /// When.
+        cond: Cond,
+        /// Where to.
+        target: u64,
+    },
     /// Conditional, but with only a short form and no inverse (x86 `loop`, `jrcxz`).
-    ShortCond { target: u64 },
+    ShortCond {
+        /// Where to.
+        target: u64,
+    },
     /// A direct call; comes back to the next instruction unless the callee does not return.
-    Call { target: u64 },
+    Call {
+        /// The callee.
+        target: u64,
+    },
     /// A call through a register or memory.
     IndirectCall,
     /// A jump through a register or memory: jump table, computed goto or tail call.
@@ -50,13 +64,19 @@ pub struct PcField {
     pub target: u64,
 }
 
-/// How an address is put into a field. `trail` is the number of bytes of the instruction after the field.
+/// How an address is put into a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FixupKind {
     /// x86: signed 8-bit, relative to the end of the instruction.
-    Rel8 { trail: u8 },
+    Rel8 {
+        /// Bytes of the instruction after the field.
+        trail: u8,
+    },
     /// x86: signed 32-bit, relative to the end of the instruction.
-    Rel32 { trail: u8 },
+    Rel32 {
+        /// Bytes of the instruction after the field.
+        trail: u8,
+    },
     /// Absolute, 32 bits, zero-extended.
     Abs32,
     /// Absolute, 32 bits, sign-extended.
@@ -95,9 +115,9 @@ pub struct Insn {
 }
 
 impl Insn {
-    /// Address of the next instruction.
+    /// Address of the next instruction (0 after one that ends at the top of the address space).
     pub fn end(&self) -> u64 {
-        self.addr + u64::from(self.len)
+        self.addr.wrapping_add(u64::from(self.len))
     }
 }
 
@@ -218,9 +238,15 @@ pub struct RuntimeConfig<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RuntimeEntry {
     /// The program's ELF entry: stack holds argc, argv, envp; goes on at `next` with every register as it was.
-    Program { next: u64 },
+    Program {
+        /// The original entry (link-time address).
+        next: u64,
+    },
     /// Called as an initialiser (DT_INIT or a slot of DT_INIT_ARRAY); goes on at `next` if any, else returns.
-    Library { next: Option<u64> },
+    Library {
+        /// The original initialiser (link-time address).
+        next: Option<u64>,
+    },
 }
 
 /// An instruction set.
@@ -235,7 +261,8 @@ pub trait Isa: Copy + Send + Sync + 'static {
     /// callers compiled with inter-procedural register allocation rely on registers that the callee does not write.
     const LIVE_AT_EXIT: RegSet;
 
-    /// Decodes one instruction. `None` when the bytes are not a whole, valid instruction.
+    /// Decodes one instruction. `None` when the bytes are not a whole, valid instruction, or one whose dependence on
+    /// its position cannot be kept (see the instruction set's `decode` module).
     fn decode(bytes: &[u8], addr: u64) -> Option<Insn>;
 
     /// Decodes one instruction after the other from `addr` until `visit` says false or `bytes` end.
@@ -245,10 +272,11 @@ pub trait Isa: Copy + Send + Sync + 'static {
     /// What the instruction reads and overwrites. Calls read every general register and kill the flags.
     fn effects(bytes: &[u8], insn: &Insn) -> Effects;
 
-    /// Reads the address in a field. `place` is the field's address.
+    /// Reads the address in the field at the beginning of `bytes`, which lies at `place`. `None` if `bytes` are too few.
     fn read_field(kind: FixupKind, bytes: &[u8], place: u64) -> Option<u64>;
 
-    /// Writes an address into a field.
+    /// Writes an address into the field at the beginning of `bytes`, which lies at `place`. On error `bytes` are as before;
+    /// too few of them are an error too.
     fn write_field(kind: FixupKind, bytes: &mut [u8], place: u64, target: u64) -> Result<(), OutOfRange>;
 
     /// The inverse condition.
@@ -317,13 +345,21 @@ pub trait Isa: Copy + Send + Sync + 'static {
 pub enum RuntimeError {
     /// The file name pattern is too long or has an unknown `%` escape.
     #[error("profile file pattern {pattern:?}: {why}")]
-    Pattern { pattern: String, why: String },
+    Pattern {
+        /// The pattern as given.
+        pattern: String,
+        /// What is wrong with it.
+        why: String,
+    },
     /// An address is out of reach of the routine.
     #[error(transparent)]
     Range(#[from] OutOfRange),
     /// The header does not fit a page.
     #[error("profile header of {len} bytes does not fit the 4096 of its page")]
-    Header { len: usize },
+    Header {
+        /// Its length in bytes.
+        len: usize,
+    },
 }
 
 /// Bytes of one instruction that was built here.

@@ -1,0 +1,191 @@
+//! Decoding: how long an instruction is, where it goes, and which field of it holds an address.
+//!
+//! iced-x86 does the decoding; this file reduces its 40-byte answer to an [`Insn`]. Almost every instruction is
+//! plain: not a branch, no operand relative to `rip`, one of a handful of opcodes that are named here. So the
+//! common path is one table look-up (`flow_control`) and two comparisons, and only the rest is looked at closely.
+//!
+//! # What the classes are
+//!
+//! | instruction | [`Flow`] | remark |
+//! |---|---|---|
+//! | `jmp rel`, `jcc rel`, `call rel` | `Jump`, `CondJump`, `Call` | `field` is the displacement |
+//! | `loop*`, `jrcxz`, `jecxz` | `ShortCond` | only a rel8 form exists |
+//! | `call r/m`, far calls | `IndirectCall` | `field` when the operand is relative to `rip` |
+//! | `jmp r/m`, far jumps | `IndirectJump` | likewise |
+//! | `ret`, `retf`, `iret`, `sysret`, `sysexit`, `uiret`, `eret*`, `rsm` | `Return` | |
+//! | `ud0`, `ud1`, `ud2`, `hlt`, `int3`, `int 0x29` | `Stop` | `int 0x29` is how Windows-style code fails fast |
+//! | `syscall`, `sysenter`, `int n`, `int1`, `vm*` | `Next` | they come back |
+//! | `xbegin rel32` | `Next` | `field` is the address of the abort handler, which is thereby a second successor: it is marked as forming an address, so that the handler counts as an entry whose address is taken |
+//!
+//! # What is refused
+//!
+//! [`decode`] also says `None` to valid instructions that depend on their position in a way that cannot be kept:
+//!
+//! * near branches and calls with an operand-size prefix that no `REX.W` overrides: Intel ignores the prefix, AMD
+//!   truncates `rip` to 16 bits and reads a 16-bit displacement, so not even their length is known;
+//! * `xbegin rel16`;
+//! * memory relative to `eip` whose address has wrapped round at 4 GiB.
+
+use iced_x86::{Code as Op, Decoder, DecoderOptions, FlowControl, Instruction};
+
+use crate::{Cond, FixupKind, Flow, Insn, PcField, Traits};
+
+const OPTIONS: u32 = DecoderOptions::MPX;
+
+/// Longest instruction, in bytes.
+pub const MAX_LEN: usize = 15;
+
+/// Decodes one instruction; see [`crate::Isa::decode`].
+pub fn decode(bytes: &[u8], addr: u64) -> Option<Insn> {
+    let bytes = &bytes[..bytes.len().min(MAX_LEN)];
+    let mut decoder = Decoder::with_ip(64, bytes, addr, OPTIONS);
+    let instruction = decoder.decode();
+    classify(&decoder, &instruction, bytes.get(..instruction.len())?, addr)
+}
+
+/// Decodes one instruction after the other; see [`crate::Isa::sweep`].
+pub fn sweep(bytes: &[u8], addr: u64, mut visit: impl FnMut(&Insn) -> bool) -> Option<u64> {
+    let mut decoder = Decoder::with_ip(64, bytes, addr, OPTIONS);
+    let mut instruction = Instruction::default();
+    let mut at = 0;
+    while at < bytes.len() {
+        let here = addr.wrapping_add(at as u64);
+        decoder.decode_out(&mut instruction);
+        let end = at + instruction.len();
+        let insn = bytes.get(at..end).and_then(|own| classify(&decoder, &instruction, own, here));
+        let Some(insn) = insn else { return Some(here) };
+        at = end;
+        if !visit(&insn) {
+            return None;
+        }
+    }
+    None
+}
+
+/// The decoder's own view of an instruction, for [`super::effects`].
+pub(super) fn decode_iced(bytes: &[u8], addr: u64) -> Option<Instruction> {
+    let instruction = Decoder::with_ip(64, bytes, addr, OPTIONS).decode();
+    (!instruction.is_invalid()).then_some(instruction)
+}
+
+/// Reduces the instruction that `decoder` has just decoded from `bytes`, which are exactly its bytes.
+#[inline]
+fn classify(decoder: &Decoder<'_>, instruction: &Instruction, bytes: &[u8], addr: u64) -> Option<Insn> {
+    let op = instruction.code();
+    let mut insn = Insn { addr, len: bytes.len() as u8, flow: Flow::Next, field: None, traits: Traits::default() };
+    if op.flow_control() == FlowControl::Next {
+        match op {
+            Op::INVALID => return None,
+            Op::Nopw | Op::Nopd | Op::Nopq | Op::Nop_rm16 | Op::Nop_rm32 | Op::Nop_rm64 => insn.traits.nop = true,
+            Op::Endbr64 => insn.traits.landing_pad = true,
+            Op::Hlt => insn.flow = Flow::Stop,
+            _ => {}
+        }
+    } else {
+        classify_branch(instruction, bytes, &mut insn)?;
+    }
+    if instruction.is_ip_rel_memory_operand() {
+        insn.field = Some(memory_field(decoder, instruction, bytes, addr)?);
+        insn.traits.forms_address = matches!(op, Op::Lea_r64_m | Op::Lea_r32_m | Op::Lea_r16_m);
+    }
+    Some(insn)
+}
+
+/// The displacement of an operand relative to `rip`. It is followed by the immediate operands, if any.
+fn memory_field(decoder: &Decoder<'_>, instruction: &Instruction, bytes: &[u8], addr: u64) -> Option<PcField> {
+    let at = decoder.get_constant_offsets(instruction).displacement_offset();
+    let disp = i32::from_le_bytes(*bytes.get(at..)?.first_chunk()?);
+    let trail = (bytes.len() - at - 4) as u8; // The line above has seen 4 bytes from `at` on.
+    let target = addr.wrapping_add(bytes.len() as u64).wrapping_add_signed(i64::from(disp));
+    // Relative to `eip` the processor keeps 32 bits of the sum; a field that is written later must not rely on that.
+    if target != instruction.ip_rel_memory_address() {
+        return None;
+    }
+    Some(PcField { at: at as u8, kind: FixupKind::Rel32 { trail }, target })
+}
+
+/// Everything that is not [`FlowControl::Next`] for the decoder. `None` for what is refused.
+fn classify_branch(instruction: &Instruction, bytes: &[u8], insn: &mut Insn) -> Option<()> {
+    match instruction.code() {
+        op if op.is_jcc_short() => {
+            let target = direct(bytes, insn, 2, FixupKind::Rel8 { trail: 0 })?;
+            insn.flow = Flow::CondJump { cond: Cond(bytes[bytes.len() - 2] & 15), target };
+        }
+        op if op.is_jcc_near() => {
+            let target = direct(bytes, insn, 6, FixupKind::Rel32 { trail: 0 })?;
+            insn.flow = Flow::CondJump { cond: Cond(bytes[bytes.len() - 5] & 15), target };
+        }
+        Op::Jmp_rel8_64 => {
+            insn.flow = Flow::Jump { target: direct(bytes, insn, 2, FixupKind::Rel8 { trail: 0 })? };
+        }
+        Op::Jmp_rel32_64 => {
+            insn.flow = Flow::Jump { target: direct(bytes, insn, 5, FixupKind::Rel32 { trail: 0 })? };
+        }
+        Op::Call_rel32_64 => {
+            insn.flow = Flow::Call { target: direct(bytes, insn, 5, FixupKind::Rel32 { trail: 0 })? };
+        }
+        op if op.is_loop() || op.is_loopcc() || op.is_jcx_short() => {
+            let target = direct(bytes, insn, 2, FixupKind::Rel8 { trail: 0 })?;
+            insn.flow = Flow::ShortCond { target };
+            // Its prefixes (the address size chooses the counter) are part of it, and whoever respells it keeps them.
+            insn.traits.prefixed = false;
+        }
+        Op::Call_rm64 => {
+            insn.flow = Flow::IndirectCall;
+            insn.traits.prefixed = indirect_is_prefixed(bytes);
+        }
+        Op::Jmp_rm64 => {
+            insn.flow = Flow::IndirectJump;
+            insn.traits.prefixed = indirect_is_prefixed(bytes);
+        }
+        Op::Call_m1616 | Op::Call_m1632 | Op::Call_m1664 => insn.flow = Flow::IndirectCall,
+        Op::Jmp_m1616 | Op::Jmp_m1632 | Op::Jmp_m1664 => insn.flow = Flow::IndirectJump,
+        Op::Int3 | Op::Ud2 => insn.flow = Flow::Stop,
+        Op::Ud0_r16_rm16 | Op::Ud0_r32_rm32 | Op::Ud0_r64_rm64 | Op::Ud0 => insn.flow = Flow::Stop,
+        Op::Ud1_r16_rm16 | Op::Ud1_r32_rm32 | Op::Ud1_r64_rm64 => insn.flow = Flow::Stop,
+        Op::Int_imm8 if instruction.immediate8() == 0x29 => insn.flow = Flow::Stop,
+        Op::Xbegin_rel32 => {
+            direct(bytes, insn, bytes.len(), FixupKind::Rel32 { trail: 0 })?;
+            insn.traits.forms_address = true;
+        }
+        op => match op.flow_control() {
+            FlowControl::Return => insn.flow = Flow::Return,
+            // System calls, virtual machine entries, software interrupts, `xabort` and `xend`.
+            FlowControl::Call | FlowControl::Interrupt => {}
+            FlowControl::XbeginXabortXend if op != Op::Xbegin_rel16 => {}
+            // Near branches with a 16-bit operand, and whatever a later decoder adds.
+            _ => return None,
+        },
+    }
+    Some(())
+}
+
+/// Fills in the field of a direct branch, which is at its end, and returns the target.
+/// `plain` is its length without prefixes.
+fn direct(bytes: &[u8], insn: &mut Insn, plain: usize, kind: FixupKind) -> Option<u64> {
+    let prefixes = &bytes[..bytes.len().checked_sub(plain)?];
+    if !prefixes.is_empty() {
+        let wide = prefixes.last().is_some_and(|rex| rex & 0xf8 == 0x48);
+        if prefixes.contains(&0x66) && !wide {
+            return None;
+        }
+        insn.traits.prefixed = true;
+    }
+    let (at, disp) = match kind {
+        FixupKind::Rel8 { .. } => (bytes.len() - 1, i64::from(bytes[bytes.len() - 1] as i8)),
+        _ => (bytes.len() - 4, i64::from(i32::from_le_bytes(*bytes.last_chunk()?))),
+    };
+    let target = insn.addr.wrapping_add(bytes.len() as u64).wrapping_add_signed(disp);
+    insn.field = Some(PcField { at: at as u8, kind, target });
+    Some(target)
+}
+
+/// Whether an indirect near branch has more before its opcode than a REX prefix that its operand needs.
+fn indirect_is_prefixed(bytes: &[u8]) -> bool {
+    match *bytes {
+        [0xff, ..] => false,
+        // W and R mean nothing here; X and B choose a register, but not relative to `rip`.
+        [0x41..=0x43, 0xff, modrm, ..] => modrm & 0xc7 == 0x05,
+        _ => true,
+    }
+}

@@ -1,0 +1,143 @@
+//! x86-64.
+//!
+//! | file | subject |
+//! |---|---|
+//! | [`mod@decode`] | bytes to [`Insn`]: where it ends, where it goes, which field holds an address |
+//! | [`branch`] | fields read and written; jumps, calls and nops spelt |
+//! | [`effects`] | registers and flags that an instruction reads and overwrites |
+//! | [`counter`] | the increment of a counter |
+//! | [`site`] | recorders of indirect call targets, and the layout of their tables |
+//! | [`runtime`] | the start-up routine of an instrumented program |
+//!
+//! # Members of a [`RegSet`]
+//!
+//! | bit | member |
+//! |---|---|
+//! | 0..=15 | `rax rcx rdx rbx rsp rbp rsi rdi r8 … r15`, by their number in the encoding |
+//! | 32 | [`CF`] carry |
+//! | 33 | [`PF`] parity |
+//! | 34 | [`AF`] adjust |
+//! | 35 | [`ZF`] zero |
+//! | 36 | [`SF`] sign |
+//! | 37 | [`OF`] overflow |
+//! | 38 | [`DF`] direction |
+//!
+//! [`Isa::FLAGS`] holds the first six: those that instructions compute. DF is a mode, which the ABI wants clear at
+//! every call and return, so it is never dead.
+//!
+//! Vector, x87 and mask registers are not modelled, and nothing that is emitted here touches them.
+
+pub mod branch;
+pub mod decode;
+
+use crate::{Code, Cond, CounterMode, Effects, FixupKind, Insn, Isa, OutOfRange, Reach, RegSet, RuntimeConfig, RuntimeError};
+
+/// The instruction set.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct X86_64;
+
+/// The carry flag as a member of a [`RegSet`].
+pub const CF: RegSet = RegSet(1 << 32);
+/// The parity flag as a member of a [`RegSet`].
+pub const PF: RegSet = RegSet(1 << 33);
+/// The adjust flag as a member of a [`RegSet`].
+pub const AF: RegSet = RegSet(1 << 34);
+/// The zero flag as a member of a [`RegSet`].
+pub const ZF: RegSet = RegSet(1 << 35);
+/// The sign flag as a member of a [`RegSet`].
+pub const SF: RegSet = RegSet(1 << 36);
+/// The overflow flag as a member of a [`RegSet`].
+pub const OF: RegSet = RegSet(1 << 37);
+/// The direction flag as a member of a [`RegSet`].
+pub const DF: RegSet = RegSet(1 << 38);
+
+impl Isa for X86_64 {
+    const NAME: &'static str = "x86-64";
+    const FLAGS: RegSet = RegSet(CF.0 | PF.0 | AF.0 | ZF.0 | SF.0 | OF.0);
+    const LIVE_AT_EXIT: RegSet = RegSet(0xffff | DF.0);
+    const PADDING: u8 = 0xcc;
+
+    fn decode(bytes: &[u8], addr: u64) -> Option<Insn> {
+        decode::decode(bytes, addr)
+    }
+
+    fn sweep(bytes: &[u8], addr: u64, visit: impl FnMut(&Insn) -> bool) -> Option<u64> {
+        decode::sweep(bytes, addr, visit)
+    }
+
+    fn effects(_bytes: &[u8], _insn: &Insn) -> Effects {
+        todo!()
+    }
+
+    fn read_field(kind: FixupKind, bytes: &[u8], place: u64) -> Option<u64> {
+        branch::read_field(kind, bytes, place)
+    }
+
+    fn write_field(kind: FixupKind, bytes: &mut [u8], place: u64, target: u64) -> Result<(), OutOfRange> {
+        branch::write_field(kind, bytes, place, target)
+    }
+
+    fn invert(cond: Cond) -> Cond {
+        Cond(cond.0 ^ 1)
+    }
+
+    fn jump_len(reach: Reach) -> usize {
+        branch::jump_len(reach)
+    }
+
+    fn cond_jump_len(reach: Reach) -> usize {
+        branch::cond_jump_len(reach)
+    }
+
+    fn short_cond_len(original: &[u8]) -> usize {
+        branch::short_cond_len(original)
+    }
+
+    fn reaches_short(distance: i64) -> bool {
+        i8::try_from(distance).is_ok()
+    }
+
+    fn put_jump<T>(out: &mut Code<T>, reach: Reach, target: T) {
+        branch::put_jump(out, reach, target);
+    }
+
+    fn put_cond_jump<T>(out: &mut Code<T>, cond: Cond, reach: Reach, target: T) {
+        branch::put_cond_jump(out, cond, reach, target);
+    }
+
+    fn put_short_cond<T>(out: &mut Code<T>, original: &[u8], target: T) {
+        branch::put_short_cond(out, original, target);
+    }
+
+    fn put_call<T>(out: &mut Code<T>, target: T) {
+        branch::put_call(out, target);
+    }
+
+    fn put_nops(out: &mut Vec<u8>, len: usize) {
+        branch::put_nops(out, len);
+    }
+
+    fn put_counter<T: Copy>(_out: &mut Code<T>, _mode: CounterMode, _live: RegSet, _counter: T) {
+        todo!()
+    }
+
+    fn put_site<T: Copy>(
+        _out: &mut Code<T>,
+        _mode: CounterMode,
+        _original: &[u8],
+        _insn: &Insn,
+        _table: impl Fn(u32) -> T,
+        _bias_slot: T,
+        _slow: T,
+    ) -> bool {
+        todo!()
+    }
+
+    fn put_site_slow<T: Copy>(_out: &mut Code<T>, _mode: CounterMode, _image: (u64, u64)) {
+        todo!()
+    }
+
+    fn runtime(_config: &RuntimeConfig<'_>) -> Result<Vec<u8>, RuntimeError> {
+        todo!()
+    }
+}
