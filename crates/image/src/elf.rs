@@ -1,6 +1,28 @@
 //! ELF reading: a checked, mostly zero-copy view of a 64-bit little-endian file.
+//!
+//! A linked file describes itself twice. The *program headers* say what is loaded where; the loader believes nothing else. The
+//! *section headers* say what the parts are called and of what kind they are; tools believe these, and a file may lack them.
+//! Here addresses are resolved through the program headers, names through the sections, and [`Elf::parse`] checks both once,
+//! so that no accessor can fail or overflow afterwards:
+//!
+//! * every table and every section's and segment's contents lie inside the file, and no address range wraps around;
+//! * loadable segments ascend and do not overlap, and hold no more file bytes than memory;
+//! * section names end and are UTF-8; symbol tables consist of whole symbols and name a string table.
+//!
+//! Counts that do not fit their 16-bit fields are in section 0: `e_shnum` in `sh_size`, `e_phnum` in `sh_info`,
+//! `e_shstrndx` in `sh_link`.
+//!
+//! Parsing touches the headers, the dynamic section and the notes; symbols ([`symbols`]) and relocations ([`relocs`]) are
+//! read when asked for. Structures and numbers are in [`crate::raw`].
+
+pub mod notes;
+mod relocs;
+mod symbols;
+
+pub use symbols::Symbols;
 
 use crate::FormatError;
+use crate::raw::{self, Ehdr, Phdr, Shdr};
 
 /// Symbol table, dynamic symbol table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -62,11 +84,26 @@ impl Section<'_> {
     }
     /// Loaded at run time.
     pub fn is_alloc(&self) -> bool {
-        self.flags & 2 != 0
+        self.flags & raw::SHF_ALLOC != 0
     }
     /// Holds instructions.
     pub fn is_code(&self) -> bool {
-        self.flags & 6 == 6
+        const CODE: u64 = raw::SHF_ALLOC | raw::SHF_EXECINSTR;
+        self.flags & CODE == CODE
+    }
+    /// Holds bytes in the file.
+    pub fn has_contents(&self) -> bool {
+        self.kind != raw::SHT_NOBITS && self.kind != raw::SHT_NULL
+    }
+    /// Thread-local zeroes: they have a size but take no place at their address.
+    pub fn is_tbss(&self) -> bool {
+        self.flags & raw::SHF_TLS != 0 && self.kind == raw::SHT_NOBITS
+    }
+    /// If this section holds relocations that the linker kept: the index of the allocated section that they are about.
+    pub fn kept_relocs_target(&self, sections: &[Section<'_>]) -> Option<usize> {
+        let relocs = matches!(self.kind, raw::SHT_RELA | raw::SHT_REL | raw::SHT_CREL);
+        let target = self.info as usize;
+        (relocs && !self.is_alloc() && target != 0 && sections.get(target)?.is_alloc()).then_some(target)
     }
 }
 
@@ -145,54 +182,126 @@ pub struct Elf<'d> {
     pub dynamic: Vec<(i64, u64, u64)>,
     /// Contents of the GNU build-id note.
     pub build_id: Option<&'d [u8]>,
+    /// Indexes of PT_LOAD segments: ascending, disjoint.
+    loads: Vec<u32>,
+    /// (first address, index) of allocated sections that take place in memory, ascending.
+    by_addr: Vec<(u64, u32)>,
 }
 
 impl<'d> Elf<'d> {
     /// Parses and checks headers, segments, sections, dynamic section and notes. Every later accessor is safe on what
     /// passed. Overlapping loadable segments, tables outside the file, absurd counts and sizes are errors with values.
-    pub fn parse(_data: &'d [u8]) -> Result<Elf<'d>, FormatError> {
-        todo!()
+    pub fn parse(data: &'d [u8]) -> Result<Elf<'d>, FormatError> {
+        let header = file_header(data)?;
+        let counts = Counts::read(data, &header)?;
+        let segments = segments(data, &header, counts.segments)?;
+        let loads = loads(&segments)?;
+        let sections = sections(data, &header, &counts)?;
+        let mut by_addr: Vec<(u64, u32)> = sections
+            .iter()
+            .enumerate()
+            .filter(|(_, s)| s.is_alloc() && s.size > 0 && !s.is_tbss())
+            .map(|(i, s)| (s.addr, i as u32)) // section counts are 32-bit numbers
+            .collect();
+        by_addr.sort_unstable();
+        let mut elf = Elf {
+            data,
+            etype: header.e_type,
+            machine: header.e_machine,
+            entry: header.e_entry,
+            phoff: header.e_phoff,
+            shoff: header.e_shoff,
+            eflags: header.e_flags,
+            osabi: (data[7], data[8]), // the header has been read from these bytes
+            segments,
+            sections,
+            dynamic: Vec::new(),
+            build_id: None,
+            loads,
+            by_addr,
+        };
+        elf.dynamic = elf.read_dynamic()?;
+        elf.build_id = elf.find_build_id();
+        Ok(elf)
     }
+
+    /// `.dynamic` as the loader sees it: through PT_DYNAMIC.
+    fn read_dynamic(&self) -> Result<Vec<(i64, u64, u64)>, FormatError> {
+        let Some(p) = self.segments.iter().find(|p| p.kind == raw::PT_DYNAMIC && p.file_size > 0) else {
+            return Ok(Vec::new());
+        };
+        let bytes = self.bytes_at(p.addr, p.file_size).ok_or_else(|| {
+            FormatError::new(format!(
+                "PT_DYNAMIC at address {:#x} with {} bytes is not inside the file contents of one loaded segment",
+                p.addr, p.file_size
+            ))
+        })?;
+        let mut dynamic = Vec::new();
+        for (i, entry) in bytes.chunks_exact(raw::DYN as usize).enumerate() {
+            let (Some(tag), Some(value)) = (raw::u64_at(entry, 0), raw::u64_at(entry, 8)) else { break };
+            if tag as i64 == raw::DT_NULL {
+                break;
+            }
+            // The entry lies in a loaded segment, whose addresses do not wrap.
+            dynamic.push((tag as i64, value, p.addr + i as u64 * raw::DYN + 8));
+        }
+        Ok(dynamic)
+    }
+
+    fn find_build_id(&self) -> Option<&'d [u8]> {
+        let in_segments =
+            self.segments.iter().filter(|p| p.kind == raw::PT_NOTE).map(|p| (range(self.data, p.offset, p.file_size), p.align));
+        let in_sections = self.sections.iter().filter(|s| s.kind == raw::SHT_NOTE).map(|s| (self.section_data(s), s.align));
+        in_segments
+            .chain(in_sections)
+            .flat_map(|(bytes, align)| notes::notes(bytes, align))
+            .find(|note| note.kind == raw::NT_GNU_BUILD_ID && note.name == b"GNU")
+            .map(|note| note.desc)
+    }
+
     /// The section of that name.
-    pub fn section(&self, _name: &str) -> Option<(usize, &Section<'d>)> {
-        todo!()
+    pub fn section(&self, name: &str) -> Option<(usize, &Section<'d>)> {
+        self.sections.iter().enumerate().find(|(_, s)| s.name == name)
+    }
+    fn section_of_kind(&self, kind: u32) -> Option<(usize, &Section<'d>)> {
+        self.sections.iter().enumerate().find(|(_, s)| s.kind == kind)
     }
     /// The allocated section that covers an address (TLS `.tbss` never does).
-    pub fn section_at(&self, _addr: u64) -> Option<(usize, &Section<'d>)> {
-        todo!()
+    pub fn section_at(&self, addr: u64) -> Option<(usize, &Section<'d>)> {
+        let before = self.by_addr.partition_point(|(start, _)| *start <= addr);
+        let (_, index) = *self.by_addr.get(before.checked_sub(1)?)?;
+        let section = self.sections.get(index as usize)?;
+        (addr < section.end()).then_some((index as usize, section))
     }
     /// Contents of a section; empty for NOBITS.
-    pub fn section_data(&self, _section: &Section<'d>) -> &'d [u8] {
-        todo!()
+    pub fn section_data(&self, section: &Section<'d>) -> &'d [u8] {
+        if section.has_contents() { range(self.data, section.offset, section.size) } else { &[] }
+    }
+    /// The loadable segment whose memory covers an address.
+    pub fn load_at(&self, addr: u64) -> Option<&Segment> {
+        let before = self.loads.partition_point(|i| self.segments[*i as usize].addr <= addr);
+        let p = &self.segments[self.loads[before.checked_sub(1)?] as usize];
+        (addr - p.addr < p.mem_size).then_some(p)
+    }
+    /// Loadable segments, ascending and disjoint.
+    pub fn loads(&self) -> impl DoubleEndedIterator<Item = &Segment> + ExactSizeIterator {
+        self.loads.iter().map(|i| &self.segments[*i as usize])
     }
     /// File offset of a link-time address, if bytes in the file stand behind it.
-    pub fn offset_of(&self, _addr: u64) -> Option<u64> {
-        todo!()
+    pub fn offset_of(&self, addr: u64) -> Option<u64> {
+        let p = self.load_at(addr)?;
+        (addr - p.addr < p.file_size).then(|| p.offset + (addr - p.addr))
     }
     /// `len` bytes at a link-time address, if all of them are in the file and in one segment.
-    pub fn bytes_at(&self, _addr: u64, _len: u64) -> Option<&'d [u8]> {
-        todo!()
+    pub fn bytes_at(&self, addr: u64, len: u64) -> Option<&'d [u8]> {
+        let p = self.load_at(addr)?;
+        let from = addr - p.addr;
+        let in_file = from <= p.file_size && len <= p.file_size - from;
+        in_file.then(|| range(self.data, p.offset + from, len))
     }
     /// Little-endian word at an address.
     pub fn u64_at(&self, addr: u64) -> Option<u64> {
         Some(u64::from_le_bytes(self.bytes_at(addr, 8)?.try_into().ok()?))
-    }
-    /// Symbols of a table, index 0 included. Names outside the string table are empty.
-    pub fn symbols(&self, _table: SymbolTable) -> Symbols<'d> {
-        todo!()
-    }
-    /// Relocations that the linker kept for allocated sections, section by section in the file's order, without R_*_NONE.
-    pub fn kept_relocs(&self) -> Result<Vec<KeptReloc>, FormatError> {
-        todo!()
-    }
-    /// Whether the linker kept relocations for code.
-    pub fn has_kept_relocs(&self) -> bool {
-        todo!()
-    }
-    /// All dynamic relocations: DT_RELA, DT_JMPREL, DT_RELR; in a static executable those between
-    /// `__rela_iplt_start` and `__rela_iplt_end` (section `.rela.plt`/`.rela.iplt`/`.rela.dyn` that is allocated).
-    pub fn dyn_relocs(&self) -> Result<Vec<DynReloc>, FormatError> {
-        todo!()
     }
     /// Value of a dynamic tag.
     pub fn dynamic_value(&self, tag: i64) -> Option<u64> {
@@ -200,36 +309,249 @@ impl<'d> Elf<'d> {
     }
     /// PT_INTERP's text.
     pub fn interpreter(&self) -> Option<&'d [u8]> {
-        todo!()
+        let p = self.segments.iter().find(|p| p.kind == raw::PT_INTERP)?;
+        let text = range(self.data, p.offset, p.file_size);
+        text.split(|b| *b == 0).next()
     }
     /// Lowest and one past the highest address that is loaded.
     pub fn extent(&self) -> (u64, u64) {
-        todo!()
+        let first = self.loads().next().map_or(0, |p| p.addr);
+        (first, self.loads().next_back().map_or(0, |p| p.addr + p.mem_size))
     }
 }
 
-/// A symbol table, read on demand.
-#[derive(Clone, Copy, Debug)]
-pub struct Symbols<'d> {
-    _data: &'d [u8],
+/// Bytes of a range of the file that was checked to lie in it; empty otherwise.
+fn range(data: &[u8], offset: u64, size: u64) -> &[u8] {
+    let (Ok(from), Ok(size)) = (usize::try_from(offset), usize::try_from(size)) else { return &[] };
+    from.checked_add(size).and_then(|to| data.get(from..to)).unwrap_or_default()
 }
 
-impl<'d> Symbols<'d> {
-    /// How many, index 0 included.
-    pub fn len(&self) -> usize {
-        todo!()
+/// Whether `count` entries of `size` bytes at `offset` are in a file of `len` bytes.
+fn fits(len: usize, offset: u64, count: u64, size: u64) -> bool {
+    count.checked_mul(size).and_then(|bytes| offset.checked_add(bytes)).is_some_and(|end| end <= len as u64)
+}
+
+fn file_header(data: &[u8]) -> Result<Ehdr, FormatError> {
+    let fail = |what: String| Err(FormatError::new(what));
+    if !data.starts_with(b"\x7fELF") {
+        let begins = &data[..data.len().min(4)];
+        return fail(format!("not an ELF file: it begins with {begins:02x?}"));
     }
-    /// Whether there is none.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
+    let Some(header) = Ehdr::read(data, 16) else {
+        return fail(format!("the file ends inside the ELF header: it has {} bytes, the header 64", data.len()));
+    };
+    if (data[4], data[5]) != (2, 1) {
+        return fail(format!("not a 64-bit little-endian file: EI_CLASS is {} (2 expected), EI_DATA {} (1 expected)", data[4], data[5]));
     }
-    /// One by index.
-    pub fn get(&self, _index: usize) -> Option<Symbol<'d>> {
-        todo!()
+    if data[6] != 1 || header.e_version != 1 {
+        return fail(format!("unknown ELF version: EI_VERSION is {}, e_version {}; 1 expected", data[6], header.e_version));
     }
-    /// All of them.
-    pub fn iter(&self) -> impl Iterator<Item = Symbol<'d>> + use<'d> {
-        let this = *self;
-        (0..this.len()).filter_map(move |i| this.get(i))
+    if header.e_type != raw::ET_EXEC && header.e_type != raw::ET_DYN {
+        return fail(format!("not a linked program or shared library: e_type is {}; 2 (executable) or 3 (shared object) expected", header.e_type));
     }
+    Ok(header)
+}
+
+/// Table sizes, those that did not fit the header's fields included.
+struct Counts {
+    segments: u64,
+    sections: u64,
+    names: u64,
+}
+
+impl Counts {
+    fn read(data: &[u8], h: &Ehdr) -> Result<Counts, FormatError> {
+        let mut counts = Counts { segments: h.e_phnum.into(), sections: h.e_shnum.into(), names: h.e_shstrndx.into() };
+        if h.e_shoff == 0 {
+            if h.e_shnum != 0 || h.e_phnum == raw::PN_XNUM {
+                return Err(FormatError::new(format!(
+                    "e_shoff is 0, but e_shnum is {} and e_phnum {:#x}, which need section headers",
+                    h.e_shnum, h.e_phnum
+                )));
+            }
+            return Ok(Counts { names: 0, ..counts });
+        }
+        if u64::from(h.e_shentsize) != raw::SHDR {
+            return Err(FormatError::new(format!("e_shentsize is {}; section headers have {} bytes", h.e_shentsize, raw::SHDR)));
+        }
+        let first = Shdr::read(data, h.e_shoff).ok_or_else(|| {
+            FormatError::new(format!("the section headers begin at offset {:#x}, the file ends at {:#x}", h.e_shoff, data.len()))
+        })?;
+        if h.e_shnum == 0 {
+            counts.sections = first.sh_size;
+        }
+        if u32::from(h.e_shstrndx) == raw::SHN_XINDEX {
+            counts.names = first.sh_link.into();
+        }
+        if h.e_phnum == raw::PN_XNUM {
+            counts.segments = first.sh_info.into();
+        }
+        if counts.sections > u32::MAX.into() || !fits(data.len(), h.e_shoff, counts.sections, raw::SHDR) {
+            return Err(FormatError::new(format!(
+                "{} section headers at offset {:#x} do not fit a file of {:#x} bytes",
+                counts.sections,
+                h.e_shoff,
+                data.len()
+            )));
+        }
+        Ok(counts)
+    }
+}
+
+fn segments(data: &[u8], h: &Ehdr, count: u64) -> Result<Vec<Segment>, FormatError> {
+    if count == 0 {
+        return Ok(Vec::new());
+    }
+    if u64::from(h.e_phentsize) != raw::PHDR {
+        return Err(FormatError::new(format!("e_phentsize is {}; program headers have {} bytes", h.e_phentsize, raw::PHDR)));
+    }
+    if !fits(data.len(), h.e_phoff, count, raw::PHDR) {
+        return Err(FormatError::new(format!(
+            "{count} program headers at offset {:#x} do not fit a file of {:#x} bytes",
+            h.e_phoff,
+            data.len()
+        )));
+    }
+    let mut segments = Vec::with_capacity(count as usize); // they fit the file
+    for i in 0..count {
+        // They fit the file.
+        let Some(p) = Phdr::read(data, h.e_phoff + i * raw::PHDR) else { break };
+        if p.p_type != raw::PT_NULL && !fits(data.len(), p.p_offset, 1, p.p_filesz) {
+            return Err(FormatError::new(format!(
+                "program header {i} (type {:#x}) has {:#x} bytes at offset {:#x}; the file ends at {:#x}",
+                p.p_type,
+                p.p_filesz,
+                p.p_offset,
+                data.len()
+            )));
+        }
+        if p.p_type != raw::PT_NULL && p.p_vaddr.checked_add(p.p_memsz.max(p.p_filesz)).is_none() {
+            return Err(FormatError::new(format!(
+                "program header {i} (type {:#x}) at address {:#x} with {:#x} bytes reaches beyond the end of the address space",
+                p.p_type,
+                p.p_vaddr,
+                p.p_memsz.max(p.p_filesz)
+            )));
+        }
+        segments.push(Segment {
+            kind: p.p_type,
+            flags: p.p_flags,
+            offset: p.p_offset,
+            addr: p.p_vaddr,
+            file_size: p.p_filesz,
+            mem_size: p.p_memsz,
+            align: p.p_align,
+        });
+    }
+    Ok(segments)
+}
+
+/// Indexes of the loadable segments, which must ascend without overlap.
+fn loads(segments: &[Segment]) -> Result<Vec<u32>, FormatError> {
+    let mut loads: Vec<u32> = Vec::new();
+    for (i, p) in segments.iter().enumerate().filter(|(_, p)| p.kind == raw::PT_LOAD) {
+        if p.file_size > p.mem_size {
+            return Err(FormatError::new(format!(
+                "loadable segment {i} at address {:#x} has {:#x} bytes in the file, but {:#x} in memory",
+                p.addr, p.file_size, p.mem_size
+            )));
+        }
+        if p.align > 1 && (!p.align.is_power_of_two() || p.addr % p.align != p.offset % p.align) {
+            return Err(FormatError::new(format!(
+                "loadable segment {i}: address {:#x} and offset {:#x} differ modulo its alignment {:#x}, or that is no power of two",
+                p.addr, p.offset, p.align
+            )));
+        }
+        if let Some(before) = loads.last() {
+            let b = &segments[*before as usize];
+            if p.addr < b.addr + b.mem_size {
+                return Err(FormatError::new(format!(
+                    "loadable segment {i} begins at address {:#x}, before segment {before} ends at {:#x}",
+                    p.addr,
+                    b.addr + b.mem_size
+                )));
+            }
+        }
+        loads.push(i as u32); // program header counts are 32-bit numbers
+    }
+    Ok(loads)
+}
+
+fn sections<'d>(data: &'d [u8], h: &Ehdr, counts: &Counts) -> Result<Vec<Section<'d>>, FormatError> {
+    // They fit the file, and so memory.
+    let mut sections = Vec::with_capacity(counts.sections as usize);
+    if counts.sections == 0 {
+        return Ok(sections);
+    }
+    let header = |i: u64| if i < counts.sections { Shdr::read(data, h.e_shoff + i * raw::SHDR) } else { None };
+    let names = match header(counts.names) {
+        _ if counts.names == 0 => &[][..],
+        Some(names) if names.sh_type != raw::SHT_NOBITS => range(data, names.sh_offset, names.sh_size),
+        _ => {
+            return Err(FormatError::new(format!(
+                "section {} is to hold the sections' names (e_shstrndx), but there are {} sections, or it has no contents",
+                counts.names, counts.sections
+            )));
+        }
+    };
+    for i in 0..counts.sections {
+        let Some(s) = header(i) else { break };
+        let name = match std::str::from_utf8(symbols::string(names, s.sh_name)) {
+            Ok(name) if s.sh_name == 0 || (s.sh_name as usize) < names.len() => name,
+            _ => {
+                return Err(FormatError::new(format!(
+                    "the name of section {i} (sh_name {:#x}) is outside the {:#x} bytes of names, or not UTF-8",
+                    s.sh_name,
+                    names.len()
+                )));
+            }
+        };
+        let place = || format!("section {i} ({name})");
+        if i > 0 && s.sh_type != raw::SHT_NULL {
+            if s.sh_type != raw::SHT_NOBITS && !fits(data.len(), s.sh_offset, 1, s.sh_size) {
+                return Err(FormatError::new(format!(
+                    "{} has {:#x} bytes at offset {:#x}; the file ends at {:#x}",
+                    place(),
+                    s.sh_size,
+                    s.sh_offset,
+                    data.len()
+                )));
+            }
+            if matches!(s.sh_type, raw::SHT_SYMTAB | raw::SHT_DYNSYM) {
+                if s.sh_entsize != raw::SYM || !s.sh_size.is_multiple_of(raw::SYM) {
+                    return Err(FormatError::new(format!(
+                        "{} has {:#x} bytes in entries of {}; symbols have {}",
+                        place(),
+                        s.sh_size,
+                        s.sh_entsize,
+                        raw::SYM
+                    )));
+                }
+                if header(s.sh_link.into()).is_none_or(|names| names.sh_type != raw::SHT_STRTAB) {
+                    return Err(FormatError::new(format!("the names of {} are in section {} (sh_link), which is no string table", place(), s.sh_link)));
+                }
+            }
+        }
+        if s.sh_addr.checked_add(s.sh_size).is_none() {
+            return Err(FormatError::new(format!(
+                "{} at address {:#x} with {:#x} bytes reaches beyond the end of the address space",
+                place(),
+                s.sh_addr,
+                s.sh_size
+            )));
+        }
+        sections.push(Section {
+            name,
+            kind: s.sh_type,
+            flags: s.sh_flags,
+            addr: s.sh_addr,
+            offset: s.sh_offset,
+            size: s.sh_size,
+            link: s.sh_link,
+            info: s.sh_info,
+            align: s.sh_addralign,
+            entry_size: s.sh_entsize,
+        });
+    }
+    Ok(sections)
 }

@@ -1,8 +1,9 @@
-//! The file around the code: ELF reading ([`elf`]), writing ([`write`]), unwind tables ([`unwind`]) and the note
-//! that postlink leaves in its outputs ([`note`]). Knows nothing of instructions.
+//! The file around the code: ELF structures ([`raw`]), reading ([`elf`]) and writing ([`write`]), unwind tables ([`unwind`])
+//! and the note that postlink leaves in its outputs ([`note`]). Knows nothing of instructions.
 
 pub mod elf;
 pub mod note;
+pub mod raw;
 pub mod unwind;
 pub mod write;
 
