@@ -1,3 +1,48 @@
-//! Routine jobs.
+//! Routine jobs of the project: `cargo xtask JOB`.
+//!
+//! | job | what it does |
+//! |---|---|
+//! | `test` | installs what the tests need, runs all of them, ends with a summary |
+//! | `bench` | measures postlink on real programs, side by side with llvm-bolt |
+//! | `lint` | formatting, clippy and documentation, without warnings |
 
-fn main() {}
+mod bench;
+mod packages;
+mod process;
+mod test;
+
+use std::process::ExitCode;
+
+const USAGE: &str = "\
+usage: cargo xtask test [--no-install] [FILTER]      run all tests; FILTER selects by name
+       cargo xtask bench [--no-bolt] [--runs N] [NAME…]  measure on corpus programs; writes bench/results.md
+       cargo xtask lint                               formatting, clippy, documentation";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let (job, rest) = match arguments.split_first() {
+        Some((job, rest)) => (job.as_str(), rest),
+        None => ("--help", &[][..]),
+    };
+    let done = match job {
+        "test" => test::run(rest),
+        "bench" => bench::run(rest),
+        "lint" => test::lint(),
+        "--help" | "-h" | "help" => {
+            println!("{USAGE}");
+            Ok(true)
+        }
+        other => {
+            eprintln!("error: no job '{other}'\n{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    match done {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

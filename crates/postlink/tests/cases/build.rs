@@ -1,0 +1,268 @@
+//! Link kinds, and building a case in one of them. All of them keep their relocations (`-Wl,-q`).
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::directives::{Case, Driver};
+use crate::run;
+
+/// Who compiles and links.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Toolchain {
+    /// gcc or g++ with GNU ld
+    Gcc,
+    /// clang-19 or clang++-19 with lld
+    Clang,
+    /// rustc with the system's cc and GNU ld
+    Rust,
+    /// rustc with the lld that comes with it
+    RustLld,
+}
+
+/// What comes out of the linker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Link {
+    Pie,
+    NoPie,
+    Static,
+    StaticPie,
+    /// The case as a shared library, `main` renamed, and a driver that calls it.
+    So,
+}
+
+/// A way to build cases.
+#[derive(Clone, Copy, Debug)]
+pub struct Kind {
+    pub name: &'static str,
+    pub toolchain: Toolchain,
+    pub link: Link,
+}
+
+impl Kind {
+    /// The words by which a `not` directive can name this kind.
+    pub fn answers_to(&self, word: &str) -> bool {
+        self.name == word
+            || self
+                .name
+                .split_once('-')
+                .is_some_and(|(tool, link)| tool == word || link == word)
+    }
+    /// Whether additional builds of a case are made in this kind.
+    pub fn takes_builds(&self) -> bool {
+        self.link == Link::Pie
+    }
+}
+
+macro_rules! kinds {
+    ($($name:literal $toolchain:ident $link:ident,)*) => {
+        &[$(Kind { name: $name, toolchain: Toolchain::$toolchain, link: Link::$link },)*]
+    };
+}
+
+/// For C, C++ and assembly.
+pub const NATIVE: &[Kind] = kinds! {
+    "gcc-pie" Gcc Pie,
+    "gcc-nopie" Gcc NoPie,
+    "gcc-static" Gcc Static,
+    "gcc-static-pie" Gcc StaticPie,
+    "gcc-so" Gcc So,
+    "clang-pie" Clang Pie,
+    "clang-nopie" Clang NoPie,
+    "clang-static" Clang Static,
+    "clang-so" Clang So,
+};
+
+/// For Rust.
+pub const RUST: &[Kind] = kinds! {
+    "rust-pie" Rust Pie,
+    "rust-nopie" Rust NoPie,
+    "rust-static" Rust Static,
+    "rust-static-pie" Rust StaticPie,
+    "rustlld-pie" RustLld Pie,
+};
+
+/// What a build gives.
+pub struct Built {
+    /// The file that postlink works on: the program, or the library of a `so` kind.
+    pub subject: PathBuf,
+    /// What is run; lies in the same folder as the subject.
+    pub program: PathBuf,
+    /// Files that must lie beside it when it runs.
+    pub beside: Vec<PathBuf>,
+}
+
+fn is_cpp(path: &Path) -> bool {
+    path.extension().is_some_and(|e| e == "cpp")
+}
+
+/// The compiler's name.
+pub fn compiler(toolchain: Toolchain, cpp: bool) -> &'static str {
+    match (toolchain, cpp) {
+        (Toolchain::Gcc, false) => "gcc",
+        (Toolchain::Gcc, true) => "g++",
+        (Toolchain::Clang, false) => "clang-19",
+        (Toolchain::Clang, true) => "clang++-19",
+        (Toolchain::Rust | Toolchain::RustLld, _) => "rustc",
+    }
+}
+
+/// What must be on PATH to build in a kind.
+pub fn needs(case: &Case, kind: Kind) -> Vec<&'static str> {
+    let mut tools = vec![compiler(kind.toolchain, is_cpp(&case.source))];
+    if matches!(kind.toolchain, Toolchain::Clang) {
+        tools.push("ld.lld-19");
+    }
+    tools
+}
+
+fn succeed(mut command: Command, dir: &Path) -> Result<(), String> {
+    command.current_dir(dir).env("LC_ALL", "C");
+    let shown = format!("{command:?}");
+    let output = command.output().map_err(|e| format!("{shown}: {e}"))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(format!(
+        "{shown}\n{}\n{}{}",
+        output.status,
+        run::text(&output.stdout),
+        run::text(&output.stderr)
+    ))
+}
+
+/// Builds into `dir`.
+pub fn build(case: &Case, kind: Kind, flags: &[String], dir: &Path) -> Result<Built, String> {
+    match kind.toolchain {
+        Toolchain::Gcc | Toolchain::Clang => build_native(case, kind, flags, dir),
+        Toolchain::Rust | Toolchain::RustLld => build_rust(case, kind, flags, dir),
+    }
+}
+
+fn build_native(case: &Case, kind: Kind, flags: &[String], dir: &Path) -> Result<Built, String> {
+    let cpp = is_cpp(&case.source);
+    let start = |cpp: bool| {
+        let mut command = Command::new(compiler(kind.toolchain, cpp));
+        if kind.toolchain == Toolchain::Clang {
+            command.args(["-fuse-ld=lld", "-Wno-unused-command-line-argument"]);
+        }
+        command.args(["-w", "-O2"]);
+        command
+    };
+    let mut beside = vec![];
+    let mut libraries = vec![];
+    if let Some(lib) = &case.lib {
+        let target = dir.join("libbeside.so");
+        let mut command = start(is_cpp(lib));
+        command
+            .args(["-fPIC", "-shared", "-Wl,-soname,libbeside.so", "-o"])
+            .arg(&target)
+            .arg(lib);
+        succeed(command, dir)?;
+        libraries.push(target.as_os_str().to_owned());
+        libraries.push("-Wl,-rpath,$ORIGIN".into());
+        beside.push(target);
+    }
+    let mut command = start(cpp);
+    command.arg("-Wl,-q").args(&case.flags).args(flags);
+    let name = if kind.link == Link::So {
+        "libcase.so"
+    } else {
+        "program"
+    };
+    let subject = dir.join(name);
+    match kind.link {
+        Link::Pie => command.args(["-fPIE", "-pie"]),
+        Link::NoPie => command.args(["-fno-pie", "-no-pie"]),
+        Link::Static => command.args(["-fno-pie", "-no-pie", "-static"]),
+        Link::StaticPie => command.args(["-fPIE", "-static-pie"]),
+        Link::So => {
+            command.args([
+                "-fPIC",
+                "-shared",
+                "-Wl,-soname,libcase.so",
+                "-Dmain=case_main",
+            ]);
+            if case.source.extension().is_none_or(|e| e != "S") {
+                command.arg("-include").arg(support("case_main.h"));
+            }
+            &mut command
+        }
+    };
+    command
+        .arg(&case.source)
+        .args(&case.with)
+        .args(&libraries)
+        .args(&case.link)
+        .arg("-o")
+        .arg(&subject);
+    succeed(command, dir)?;
+    if kind.link != Link::So {
+        return Ok(Built {
+            program: subject.clone(),
+            subject,
+            beside,
+        });
+    }
+    let program = dir.join("driver");
+    let mut command = start(cpp);
+    command
+        .arg("-o")
+        .arg(&program)
+        .arg("-Wl,-rpath,$ORIGIN")
+        .args(case.flags.iter().filter(|f| *f == "-pthread"));
+    match case.driver {
+        Driver::Link => command
+            .arg(support("driver_link.c"))
+            .arg(&subject)
+            .args(&libraries),
+        Driver::Dlopen => command
+            .arg(support("driver_dlopen.c"))
+            .args(["-ldl", "-rdynamic"]),
+    };
+    succeed(command, dir)?;
+    Ok(Built {
+        subject,
+        program,
+        beside,
+    })
+}
+
+fn build_rust(case: &Case, kind: Kind, flags: &[String], dir: &Path) -> Result<Built, String> {
+    let subject = dir.join("program");
+    let mut command = Command::new("rustc");
+    command.args([
+        "--edition=2024",
+        "-Clink-arg=-Wl,-q",
+        "-Copt-level=2",
+        "-Cdebuginfo=0",
+        "-Awarnings",
+    ]);
+    match kind.link {
+        Link::Pie => &mut command,
+        Link::NoPie => command.arg("-Crelocation-model=static"),
+        Link::Static => command.args(["-Ctarget-feature=+crt-static", "-Crelocation-model=static"]),
+        Link::StaticPie => command.arg("-Ctarget-feature=+crt-static"),
+        Link::So => return Err("Rust cases are not built as shared libraries".into()),
+    };
+    if kind.toolchain == Toolchain::Rust {
+        command.arg("-Clinker-features=-lld");
+    }
+    command
+        .args(&case.flags)
+        .args(flags)
+        .arg("-o")
+        .arg(&subject)
+        .arg(&case.source);
+    command.env_remove("RUSTFLAGS").env_remove("RUSTC_WRAPPER");
+    succeed(command, dir)?;
+    Ok(Built {
+        program: subject.clone(),
+        subject,
+        beside: vec![],
+    })
+}
+
+/// A file that all cases share.
+fn support(name: &str) -> PathBuf {
+    crate::cases_dir().join("support").join(name)
+}

@@ -1,0 +1,169 @@
+//! The `//#` lines on top of a case: what it is about, how it is built, what it must do.
+//!
+//! | line | meaning |
+//! |---|---|
+//! | `about: TEXT` | what the case is for (required) |
+//! | `kinds: NAME…` | the link kinds it is built for; default: all of its language |
+//! | `not KIND: REASON` | left out of this kind, and listed as skipped with the reason; `KIND` may be `gcc`, `clang` or a link |
+//! | `flags: …` | for the compiler |
+//! | `link: …` | for the linker's command line, after the objects |
+//! | `build NAME: FLAGS` | one more build with these flags added, in the position-independent kinds |
+//! | `with: FILE…` | more sources of the same program |
+//! | `lib: FILE` | a source built into a shared library of its own, which stays as it is |
+//! | `driver: link\|dlopen` | how the `so` kinds reach the case; default `link` |
+//! | `args: …` | arguments of the program |
+//! | `exit: N`, `signal: N` | how it must end; default `exit: 0` |
+//! | `stdout: LINE` | a line that it must print, in this order and nothing else; without any such line the output is only compared |
+//! | `instrument: …`, `optimize: …` | options added to those commands |
+//! | `moved: NAME…` | functions that must have moved, and be proved |
+//! | `pinned: NAME…` | functions that must have stayed |
+//! | `count NAME: N` | how often the profile must say that the function was entered |
+//! | `profile: empty` | the workload ends before it has counted anything: no profile is asked for |
+//! | `needs: TOOL…` | programs that must be on the machine |
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// How the program must end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    Exit(i32),
+    Signal(i32),
+}
+
+/// How a `so` kind reaches the case.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Driver {
+    Link,
+    Dlopen,
+}
+
+/// An additional set of flags.
+#[derive(Clone, Debug)]
+pub struct Build {
+    pub name: String,
+    pub flags: Vec<String>,
+}
+
+/// A case, as its directives describe it.
+#[derive(Clone, Debug)]
+pub struct Case {
+    pub name: String,
+    pub source: PathBuf,
+    pub kinds: Option<Vec<String>>,
+    /// (kind, compiler or link; reason)
+    pub not: Vec<(String, String)>,
+    pub flags: Vec<String>,
+    pub link: Vec<String>,
+    pub builds: Vec<Build>,
+    pub with: Vec<PathBuf>,
+    pub lib: Option<PathBuf>,
+    pub driver: Driver,
+    pub args: Vec<String>,
+    pub end: End,
+    pub stdout: Vec<String>,
+    pub instrument: Vec<String>,
+    pub optimize: Vec<String>,
+    pub moved: Vec<String>,
+    pub pinned: Vec<String>,
+    pub counts: Vec<(String, u64)>,
+    pub profile_expected: bool,
+    pub needs: Vec<String>,
+}
+
+impl Case {
+    /// Reads a source file's directives; an unknown one is an error, so that none is ignored by a typing mistake.
+    pub fn read(source: &Path) -> Result<Case, String> {
+        let text = fs::read_to_string(source).map_err(|e| format!("{}: {e}", source.display()))?;
+        let dir = source.parent().unwrap_or(Path::new("."));
+        let mut case = Case {
+            name: source
+                .file_stem()
+                .unwrap_or_default()
+                .to_string_lossy()
+                .into_owned(),
+            source: source.to_owned(),
+            kinds: None,
+            not: vec![],
+            flags: vec![],
+            link: vec![],
+            builds: vec![],
+            with: vec![],
+            lib: None,
+            driver: Driver::Link,
+            args: vec![],
+            end: End::Exit(0),
+            stdout: vec![],
+            instrument: vec![],
+            optimize: vec![],
+            moved: vec![],
+            pinned: vec![],
+            counts: vec![],
+            profile_expected: true,
+            needs: vec![],
+        };
+        let mut about = false;
+        for (number, line) in text.lines().enumerate() {
+            let Some(directive) = line.strip_prefix("//#") else {
+                break;
+            };
+            let wrong =
+                |what: &str| format!("{}:{}: {what}: '{line}'", source.display(), number + 1);
+            let (key, value) = directive
+                .split_once(':')
+                .ok_or_else(|| wrong("a directive needs a ':'"))?;
+            let (key, value) = (key.trim(), value.trim());
+            let words = || {
+                value
+                    .split_whitespace()
+                    .map(str::to_owned)
+                    .collect::<Vec<_>>()
+            };
+            let number = || value.parse::<i32>().map_err(|e| wrong(&e.to_string()));
+            match key.split_once(' ').unwrap_or((key, "")) {
+                ("about", "") => about = !value.is_empty(),
+                ("kinds", "") => case.kinds = Some(words()),
+                ("not", kind) if !kind.is_empty() => {
+                    case.not.push((kind.to_owned(), value.to_owned()))
+                }
+                ("flags", "") => case.flags = words(),
+                ("link", "") => case.link = words(),
+                ("build", name) if !name.is_empty() => case.builds.push(Build {
+                    name: name.to_owned(),
+                    flags: words(),
+                }),
+                ("with", "") => case.with = words().iter().map(|w| dir.join(w)).collect(),
+                ("lib", "") => case.lib = Some(dir.join(value)),
+                ("driver", "") => {
+                    case.driver = match value {
+                        "link" => Driver::Link,
+                        "dlopen" => Driver::Dlopen,
+                        _ => return Err(wrong("the driver is 'link' or 'dlopen'")),
+                    }
+                }
+                ("args", "") => case.args = words(),
+                ("exit", "") => case.end = End::Exit(number()?),
+                ("signal", "") => case.end = End::Signal(number()?),
+                ("stdout", "") => case.stdout.push(value.to_owned()),
+                ("instrument", "") => case.instrument = words(),
+                ("optimize", "") => case.optimize = words(),
+                ("moved", "") => case.moved.extend(words()),
+                ("pinned", "") => case.pinned.extend(words()),
+                ("count", name) if !name.is_empty() => {
+                    let count = value.parse::<u64>().map_err(|e| wrong(&e.to_string()))?;
+                    case.counts.push((name.to_owned(), count));
+                }
+                ("profile", "") if value == "empty" => case.profile_expected = false,
+                ("needs", "") => case.needs = words(),
+                _ => return Err(wrong("unknown directive")),
+            }
+        }
+        if !about {
+            return Err(format!(
+                "{}: the first lines need '//# about: …'",
+                source.display()
+            ));
+        }
+        Ok(case)
+    }
+}

