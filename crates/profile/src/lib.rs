@@ -18,6 +18,7 @@
 //! they are stored.
 
 pub mod error;
+pub mod fdata;
 pub mod identity;
 pub mod input;
 pub mod merge;
@@ -25,6 +26,8 @@ pub mod model;
 pub mod output;
 pub mod plprof;
 pub mod raw;
+pub mod source;
+pub mod symbolic;
 mod varint;
 
 pub use error::{Error, Mismatch, Place};
