@@ -211,6 +211,19 @@ pub enum Reach {
     Long,
 }
 
+/// What a recorder of indirect calls refers to; see [`Isa::put_site`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum SiteRef {
+    /// A word of the site's table in the counter pages, by its index.
+    Table(u32),
+    /// The word that holds the load bias ([`RuntimeConfig::bias_slot`]).
+    Bias,
+    /// The shared slow path ([`Isa::put_site_slow`]).
+    Slow,
+    /// An address of the original program, which the original instruction's operand designates.
+    Original(u64),
+}
+
 /// The parts of a start-up routine that the tool decides; see [`Isa::runtime`].
 #[derive(Clone, Debug)]
 pub struct RuntimeConfig<'a> {
@@ -220,6 +233,9 @@ pub struct RuntimeConfig<'a> {
     pub counters: u64,
     /// Their length in bytes (a multiple of the page size).
     pub counters_len: u64,
+    /// Where in the counter pages the tables of indirect call sites begin, which reach to their end (a multiple of 64;
+    /// `counters_len` if there are none). Everything before are plain counters.
+    pub sites_offset: u64,
     /// A private, writable, zero-filled 8-byte word that receives the load bias (run-time minus link-time address).
     pub bias_slot: u64,
     /// First page of the profile file as it must be; at most 4096 bytes, the rest is zero. The counters follow at 4096.
@@ -318,18 +334,17 @@ pub trait Isa: Copy + Send + Sync + 'static {
     /// register is saved below the red zone.
     fn put_counter<T: Copy>(out: &mut Code<T>, mode: CounterMode, live: RegSet, counter: T);
 
-    /// Appends a recorder for an indirect call or tail jump and returns true, or returns false if that instruction
-    /// cannot be recorded (its operand uses a register that the recorder needs in a way that cannot be worked round).
-    /// The recorder is entered by a direct call (or jump) in place of the original instruction (`original`, at `insn`),
-    /// counts the target in `table` and jumps to it. See the instruction set's `site` module for the table's layout.
+    /// Appends a recorder for an indirect call or tail jump and returns true; or appends nothing and returns false if that
+    /// instruction cannot be recorded. `original` are its bytes, `insn` is what they decode to, at their original address.
+    /// The recorder is entered by a direct call (or jump) in place of the original instruction, counts the target in the
+    /// site's table and jumps to it. `refer` gives the fixup targets. The instruction set's `site` module has the table's
+    /// layout, and says which registers a recorder destroys.
     fn put_site<T: Copy>(
         out: &mut Code<T>,
         mode: CounterMode,
         original: &[u8],
         insn: &Insn,
-        table: impl Fn(u32) -> T,
-        bias_slot: T,
-        slow: T,
+        refer: impl Fn(SiteRef) -> T,
     ) -> bool;
 
     /// Appends the shared slow path of all recorders. `image` is the range of link-time addresses of the program: other targets are
@@ -354,6 +369,18 @@ pub enum RuntimeError {
     /// An address is out of reach of the routine.
     #[error(transparent)]
     Range(#[from] OutOfRange),
+    /// Addresses or lengths of the counter pages that cannot be.
+    #[error("counter pages at {at:#x} of {len:#x} bytes, sites from {sites:#x}: {why}")]
+    Counters {
+        /// Their address.
+        at: u64,
+        /// Their length in bytes.
+        len: u64,
+        /// Where the site tables begin in them.
+        sites: u64,
+        /// What is wrong.
+        why: &'static str,
+    },
     /// The header does not fit a page.
     #[error("profile header of {len} bytes does not fit the 4096 of its page")]
     Header {

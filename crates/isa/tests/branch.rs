@@ -90,7 +90,9 @@ fn padding_traps() {
 fn fields_hold_exactly_what_their_width_allows() {
     let kinds = |trail| [FixupKind::Rel8 { trail }, FixupKind::Rel32 { trail }];
     for trail in 0..5 {
-        for (kind, (low, high)) in kinds(trail).into_iter().zip([(-128, 127), (i64::from(i32::MIN), i64::from(i32::MAX))]) {
+        for (kind, (low, high)) in
+            kinds(trail).into_iter().zip([(-128, 127), (i64::from(i32::MIN), i64::from(i32::MAX))])
+        {
             let width = if matches!(kind, FixupKind::Rel8 { .. }) { 1 } else { 4 };
             let end = AT + width + u64::from(trail);
             for disp in [low, -1, 0, 1, high] {

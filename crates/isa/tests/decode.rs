@@ -98,7 +98,9 @@ fn other_flow_is_classified() {
 #[test]
 fn nops_and_landing_pads_are_known() {
     let nop = Traits { nop: true, ..Traits::default() };
-    for text in ["90", "66 90", "48 90", "0f 1f 00", "0f 1f 44 00 00", "66 66 2e 0f 1f 84 00 00 00 00 00", "48 0f 1f c0"] {
+    for text in
+        ["90", "66 90", "48 90", "0f 1f 00", "0f 1f 44 00 00", "66 66 2e 0f 1f 84 00 00 00 00 00", "48 0f 1f c0"]
+    {
         assert_eq!(decode(text).traits, nop, "{text}");
     }
     for text in ["f3 90", "41 90", "0f 1e c8", "f3 48 0f 1e c8", "cc", "0f 18 00", "f3 0f 1e fb", "87 c0", "48 8d 36"] {
@@ -115,7 +117,8 @@ fn prefixes_of_branches_are_seen() {
     for text in list.split(';') {
         assert!(decode(text).traits.prefixed, "{text}");
     }
-    let list = "e8 00 00 00 00; e9 00 00 00 00; eb 00; 74 00; 0f 84 00 00 00 00; e3 00; 67 e3 00; ff d0; 41 ff d0; ff 10;
+    let list =
+        "e8 00 00 00 00; e9 00 00 00 00; eb 00; 74 00; 0f 84 00 00 00 00; e3 00; 67 e3 00; ff d0; 41 ff d0; ff 10;
         41 ff 10; 42 ff 14 c0; 43 ff 24 c0; ff 15 00 00 00 00; f3 c3";
     for text in list.split(';') {
         assert!(!decode(text).traits.prefixed, "{text}");
@@ -124,7 +127,8 @@ fn prefixes_of_branches_are_seen() {
 
 #[test]
 fn what_cannot_be_kept_or_is_no_instruction_is_refused() {
-    let list = "66 e8 00 00 00 00; 66 e9 00 00 00 00; 66 eb 00; 66 74 00; 66 0f 84 00 00 00 00; 66 e3 00; 66 c7 f8 00 00;
+    let list =
+        "66 e8 00 00 00 00; 66 e9 00 00 00 00; 66 eb 00; 66 74 00; 66 0f 84 00 00 00 00; 66 e3 00; 66 c7 f8 00 00;
         06; ea 00 00 00 00 00 00; 82 c0 00; 48; f0 90; c5; 0f; e8 00 00; ";
     for text in list.split(';') {
         assert_eq!(X86_64::decode(&hex(text), AT), None, "{text}");
@@ -176,7 +180,8 @@ fn second_opinion(bytes: &[u8], addr: u64) -> Option<(usize, Option<u64>, Option
         _ => None,
     };
     let loops = matches!(insn.opcode(), Opcode::LOOP | Opcode::LOOPZ | Opcode::LOOPNZ | Opcode::JRCXZ);
-    let direct = insn.opcode().is_jcc() || loops || matches!(insn.opcode(), Opcode::CALL | Opcode::JMP | Opcode::XBEGIN);
+    let direct =
+        insn.opcode().is_jcc() || loops || matches!(insn.opcode(), Opcode::CALL | Opcode::JMP | Opcode::XBEGIN);
     let branch = displacement.filter(|_| direct).map(|disp| end.wrapping_add_signed(disp));
     let memory = (0..insn.operand_count()).find_map(|index| match insn.operand(index) {
         Operand::MemDeref { base: RegSpec::RIP } => Some(end),

@@ -30,9 +30,8 @@ fn width(kind: FixupKind) -> u64 {
 /// `None` if `bytes` are too few.
 pub fn read_field(kind: FixupKind, bytes: &[u8], place: u64) -> Option<u64> {
     let word = || bytes.first_chunk::<4>().copied();
-    let relative = |trail: u8, disp: i64| {
-        place.wrapping_add(width(kind)).wrapping_add(u64::from(trail)).wrapping_add_signed(disp)
-    };
+    let relative =
+        |trail: u8, disp: i64| place.wrapping_add(width(kind)).wrapping_add(u64::from(trail)).wrapping_add_signed(disp);
     Some(match kind {
         FixupKind::Rel8 { trail } => relative(trail, i64::from(*bytes.first()? as i8)),
         FixupKind::Rel32 { trail } => relative(trail, i64::from(i32::from_le_bytes(word()?))),
@@ -46,9 +45,8 @@ pub fn read_field(kind: FixupKind, bytes: &[u8], place: u64) -> Option<u64> {
 /// An error, with `bytes` untouched, if the field cannot hold the address or `bytes` are too few for the field.
 pub fn write_field(kind: FixupKind, bytes: &mut [u8], place: u64, target: u64) -> Result<(), OutOfRange> {
     let error = OutOfRange { kind, place, target };
-    let relative = |trail: u8| {
-        target.wrapping_sub(place).wrapping_sub(width(kind)).wrapping_sub(u64::from(trail)) as i64
-    };
+    let relative =
+        |trail: u8| target.wrapping_sub(place).wrapping_sub(width(kind)).wrapping_sub(u64::from(trail)) as i64;
     let value = match kind {
         FixupKind::Rel8 { trail } => i64::from(i8::try_from(relative(trail)).map_err(|_| error)?),
         FixupKind::Rel32 { trail } => i64::from(i32::try_from(relative(trail)).map_err(|_| error)?),

@@ -28,9 +28,14 @@
 //! Vector, x87 and mask registers are not modelled, and nothing that is emitted here touches them.
 
 pub mod branch;
+pub mod counter;
 pub mod decode;
+pub mod effects;
 
-use crate::{Code, Cond, CounterMode, Effects, FixupKind, Insn, Isa, OutOfRange, Reach, RegSet, RuntimeConfig, RuntimeError};
+use crate::{
+    Code, Cond, CounterMode, Effects, FixupKind, Insn, Isa, OutOfRange, Reach, RegSet, RuntimeConfig, RuntimeError,
+    SiteRef,
+};
 
 /// The instruction set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -65,8 +70,8 @@ impl Isa for X86_64 {
         decode::sweep(bytes, addr, visit)
     }
 
-    fn effects(_bytes: &[u8], _insn: &Insn) -> Effects {
-        todo!()
+    fn effects(bytes: &[u8], insn: &Insn) -> Effects {
+        effects::effects(bytes, insn)
     }
 
     fn read_field(kind: FixupKind, bytes: &[u8], place: u64) -> Option<u64> {
@@ -117,8 +122,8 @@ impl Isa for X86_64 {
         branch::put_nops(out, len);
     }
 
-    fn put_counter<T: Copy>(_out: &mut Code<T>, _mode: CounterMode, _live: RegSet, _counter: T) {
-        todo!()
+    fn put_counter<T: Copy>(out: &mut Code<T>, mode: CounterMode, live: RegSet, counter: T) {
+        counter::put_counter(out, mode, live, counter);
     }
 
     fn put_site<T: Copy>(
@@ -126,9 +131,7 @@ impl Isa for X86_64 {
         _mode: CounterMode,
         _original: &[u8],
         _insn: &Insn,
-        _table: impl Fn(u32) -> T,
-        _bias_slot: T,
-        _slow: T,
+        _refer: impl Fn(SiteRef) -> T,
     ) -> bool {
         todo!()
     }

@@ -27,8 +27,7 @@ pub fn text_of(path: &Path) -> Option<Vec<(u64, Vec<u8>)>> {
 /// Bytes from hexadecimal text; blanks are ignored.
 pub fn hex(text: &str) -> Vec<u8> {
     let digits: Vec<u8> = text.bytes().filter(|byte| !byte.is_ascii_whitespace()).collect();
-    digits
-        .chunks(2)
-        .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap())
-        .collect()
+    digits.chunks(2).map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap()).collect()
 }
+
+pub mod machine;

@@ -1,0 +1,98 @@
+//! The increment of a counter.
+//!
+//! A counter sits on an edge or in a block of somebody else's code, so it must leave alone what that code still needs.
+//! [`Isa::effects`](crate::Isa::effects) tells the rewriter what that is; the cheapest form that respects it is chosen.
+//! `c` is the counter, `r` a dead general register.
+//!
+//! | mode | dead | code | bytes |
+//! |---|---|---|---|
+//! | plain | PF AF ZF SF OF | `inc qword [c]` | 7 |
+//! | plain | `r` | `mov r,[c]`, `lea r,[r+1]`, `mov [c],r` | 18 |
+//! | plain | nothing | the same with `rax`, saved on the stack | 33 |
+//! | atomic | PF AF ZF SF OF | `lock inc qword [c]` | 8 |
+//! | atomic | `rax` | `lahf`, `seto al`, `lock inc qword [c]`, `add al,127`, `sahf` | 15 |
+//! | atomic | `r` | the same with `rax` kept in `r` | 21 |
+//! | atomic | nothing | the same with `rax` saved on the stack | 30 |
+//!
+//! `inc` leaves CF alone, so CF may live in every form. `lahf` and `sahf` carry all flags but OF; that one is kept in `al`
+//! and comes back as the overflow of `al + 127`. Where OF is dead, `seto` and `add` are left out. `pushfq` and `popfq`
+//! would do it all in two bytes, but `popfq` takes some 20 cycles.
+//!
+//! The stack is used below the red zone: a leaf function may keep data in the 128 bytes under `rsp`, and a signal
+//! handler may overwrite what lies below those, so `rsp` is moved (by `lea`, which keeps the flags) before the push.
+//! Nothing but `rsp` and `rax` is touched; vector registers never are.
+
+use super::branch::put_field;
+use super::{AF, OF, PF, SF, ZF};
+use crate::{Code, CounterMode, FixupKind, RegSet};
+
+/// The flags that `inc` writes.
+const BY_INC: RegSet = RegSet(PF.0 | AF.0 | ZF.0 | SF.0 | OF.0);
+
+const RAX: u8 = 0;
+
+/// Registers in the order in which they are taken when dead: those first that a call destroys. Never `rsp`.
+const PREFERRED: [u8; 15] = [RAX, 1, 2, 8, 9, 10, 11, 6, 7, 3, 5, 12, 13, 14, 15];
+
+/// Appends an increment of `counter` that keeps what is in `live`; see [`crate::Isa::put_counter`].
+pub fn put_counter<T: Copy>(out: &mut Code<T>, mode: CounterMode, live: RegSet, counter: T) {
+    let dead = PREFERRED.into_iter().find(|&register| !live.meets(RegSet(1 << register)));
+    let keep_overflow = live.meets(OF);
+    match (mode, dead) {
+        _ if !live.meets(BY_INC) => put_inc(out, mode, counter),
+        (CounterMode::Plain, Some(register)) => put_load_add_store(out, register, counter),
+        (CounterMode::Plain, None) => on_stack(out, |out| put_load_add_store(out, RAX, counter)),
+        (CounterMode::Atomic, Some(RAX)) => put_inc_keeping_flags(out, keep_overflow, counter),
+        (CounterMode::Atomic, Some(register)) => {
+            let (rex, low) = (0x48 | register >> 3, register & 7);
+            out.bytes.extend_from_slice(&[rex, 0x89, 0xc0 | low]); // mov r,rax
+            put_inc_keeping_flags(out, keep_overflow, counter);
+            out.bytes.extend_from_slice(&[0x48 | register >> 3 << 2, 0x89, 0xc0 | low << 3]); // mov rax,r
+        }
+        (CounterMode::Atomic, None) => on_stack(out, |out| put_inc_keeping_flags(out, keep_overflow, counter)),
+    }
+}
+
+/// `inc qword [c]`, as one bus transaction if atomic.
+pub(super) fn put_inc<T>(out: &mut Code<T>, mode: CounterMode, counter: T) {
+    if mode == CounterMode::Atomic {
+        out.bytes.push(0xf0);
+    }
+    out.bytes.extend_from_slice(&[0x48, 0xff, 0x05]);
+    put_field(out, FixupKind::Rel32 { trail: 0 }, counter);
+}
+
+fn put_load_add_store<T: Copy>(out: &mut Code<T>, register: u8, counter: T) {
+    let (high, low) = (register >> 3, register & 7);
+    let relative = 0x05 | low << 3;
+    out.bytes.extend_from_slice(&[0x48 | high << 2, 0x8b, relative]); // mov r,[c]
+    put_field(out, FixupKind::Rel32 { trail: 0 }, counter);
+    out.bytes.extend_from_slice(&[0x48 | high << 2 | high, 0x8d, 0x40 | low << 3 | low]); // lea r,[r+1]
+    if low == 4 {
+        out.bytes.push(0x24); // r12 as a base needs an index byte that says "none".
+    }
+    out.bytes.push(1);
+    out.bytes.extend_from_slice(&[0x48 | high << 2, 0x89, relative]); // mov [c],r
+    put_field(out, FixupKind::Rel32 { trail: 0 }, counter);
+}
+
+fn put_inc_keeping_flags<T>(out: &mut Code<T>, keep_overflow: bool, counter: T) {
+    out.bytes.push(0x9f); // lahf
+    if keep_overflow {
+        out.bytes.extend_from_slice(&[0x0f, 0x90, 0xc0]); // seto al
+    }
+    put_inc(out, CounterMode::Atomic, counter);
+    if keep_overflow {
+        out.bytes.extend_from_slice(&[0x04, 0x7f]); // add al,127
+    }
+    out.bytes.push(0x9e); // sahf
+}
+
+/// Puts `body`, which may destroy `rax`, between a save and a restore of it.
+fn on_stack<T>(out: &mut Code<T>, body: impl FnOnce(&mut Code<T>)) {
+    out.bytes.extend_from_slice(&[0x48, 0x8d, 0x64, 0x24, 0x80]); // lea rsp,[rsp-128]
+    out.bytes.push(0x50); // push rax
+    body(out);
+    out.bytes.push(0x58); // pop rax
+    out.bytes.extend_from_slice(&[0x48, 0x8d, 0xa4, 0x24, 0x80, 0, 0, 0]); // lea rsp,[rsp+128]
+}

@@ -1,0 +1,110 @@
+//! Counters run for real: each adds one and leaves everything alone that lives.
+#![cfg(all(target_arch = "x86_64", target_os = "linux"))]
+
+mod common;
+
+use common::machine::{DATA, FLAGS, Machine, Noise, STACK, STACK_LEN};
+use postlink_isa::x86_64::{CF, OF, X86_64, ZF};
+use postlink_isa::{Code, CounterMode, Isa, RegSet};
+
+const MODES: [CounterMode; 2] = [CounterMode::Plain, CounterMode::Atomic];
+
+/// The flags register's bits of the flags in a set.
+fn flag_bits(set: RegSet) -> u64 {
+    [(32, 0), (33, 2), (34, 4), (35, 6), (36, 7), (37, 11), (38, 10)]
+        .iter()
+        .filter(|(member, _)| set.0 >> member & 1 != 0)
+        .fold(0, |bits, (_, bit)| bits | 1 << bit)
+}
+
+fn emit(mode: CounterMode, live: RegSet, counter: u64) -> Code<u64> {
+    let mut code = Code::default();
+    X86_64::put_counter(&mut code, mode, live, counter);
+    code
+}
+
+/// Runs a counter a few times from random states.
+fn check(machine: &Machine, noise: &mut Noise, mode: CounterMode, live: RegSet) {
+    let code = emit(mode, live, machine.base + DATA + 8);
+    for start in [0, 0xffff_ffff, u64::MAX, noise.next()] {
+        machine.paint_stack();
+        machine.put(DATA, &[0x55; 24]);
+        machine.put_word(DATA + 8, start);
+        let before = noise.state(machine);
+        let after = machine.run(&code, &before);
+        assert_eq!(machine.word(DATA + 8), start.wrapping_add(1), "{mode:?} {live:x?}");
+        assert_eq!((machine.word(DATA), machine.word(DATA + 16)), (0x5555_5555_5555_5555, 0x5555_5555_5555_5555));
+        for register in 0..16 {
+            if live.0 >> register & 1 != 0 || register == 4 {
+                assert_eq!(after.regs[register], before.regs[register], "{mode:?} {live:x?}: register {register}");
+            }
+        }
+        let keep = flag_bits(live) | 0x400;
+        assert_eq!(after.flags & keep, before.flags & keep, "{mode:?} {live:x?}");
+        // What is above rsp, and the red zone under it.
+        let kept = STACK + STACK_LEN / 2 - 128;
+        let paint: Vec<u8> = (kept - STACK..STACK_LEN).map(|at| (at * 7 + 13) as u8).collect();
+        assert_eq!(machine.get(kept, paint.len()), paint, "{mode:?} {live:x?}");
+    }
+}
+
+#[test]
+fn a_counter_adds_one_and_leaves_alone_what_lives() {
+    let (machine, mut noise) = (Machine::new(), Noise(1));
+    assert_eq!(flag_bits(RegSet::ALL), FLAGS);
+    for mode in MODES {
+        check(&machine, &mut noise, mode, RegSet::ALL);
+        check(&machine, &mut noise, mode, RegSet::EMPTY);
+        for register in 0..16 {
+            // Only this register is dead; flags live, or all but one, or only one.
+            let registers = RegSet(0xffff & !(1 << register));
+            check(&machine, &mut noise, mode, registers);
+            for flag in 32..39 {
+                check(&machine, &mut noise, mode, registers.or(RegSet(1 << flag)));
+                check(&machine, &mut noise, mode, RegSet::ALL.minus(RegSet(1 << flag | 1 << register)));
+            }
+        }
+        for _ in 0..2000 {
+            let live = RegSet(noise.next() & noise.next());
+            check(&machine, &mut noise, mode, live);
+        }
+    }
+}
+
+#[test]
+fn a_counter_is_as_short_as_what_lives_allows() {
+    let length = |mode, live: RegSet| emit(mode, live, 0).bytes.len();
+    let rax = RegSet(1);
+    for (live, plain, atomic) in [
+        (RegSet::EMPTY, 7, 8),
+        (RegSet(0xffff).or(CF), 7, 8),
+        (RegSet::ALL.minus(rax), 18, 15),
+        (ZF.or(CF), 18, 10),
+        (RegSet::ALL.minus(RegSet(1 << 12)), 19, 21),
+        (RegSet::ALL.minus(RegSet(1 << 4)), 33, 30),
+        (RegSet::ALL, 33, 30),
+        (RegSet::ALL.minus(OF), 33, 25),
+    ] {
+        assert_eq!((length(CounterMode::Plain, live), length(CounterMode::Atomic, live)), (plain, atomic), "{live:x?}");
+    }
+}
+
+#[test]
+fn atomic_counters_lose_nothing_between_threads() {
+    let machine = Machine::new();
+    let counter = machine.base + DATA;
+    let mut code = emit(CounterMode::Atomic, RegSet::ALL, counter);
+    code.bytes.push(0xc3);
+    machine.put_code(common::machine::MORE, &code);
+    let entry = machine.base + common::machine::MORE;
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(move || {
+                // SAFETY: the snippet keeps every register and returns.
+                let count: extern "C" fn() = unsafe { std::mem::transmute(entry as *const ()) };
+                (0..100_000).for_each(|_| count());
+            });
+        }
+    });
+    assert_eq!(machine.word(DATA), 400_000);
+}
