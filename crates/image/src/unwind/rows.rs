@@ -1,21 +1,54 @@
 //! Unwind rows: where the caller's registers are, at each instruction.
+//!
+//! An FDE does not list its rows. It holds a program ([`cfi`](super) instructions) that starts from the row which the
+//! CIE's own program builds, and changes one rule at a time while it advances through the code. A rewriter wants the rows:
+//! it takes them apart at block borders, puts them in the new order, and [`encode`]s them for the new fragment.
+//!
+//! # Where unwinders differ
+//!
+//! The same program means different things to different unwinders in three corners. Reading follows the standard;
+//! writing uses only what all of them (libgcc, LLVM's libunwind, the nongnu libunwind, gdb, gimli) agree on.
+//!
+//! * **`restore` of a register that the CIE has a rule for.** The standard says: back to the CIE's rule. libgcc makes
+//!   the register unsaved instead (a comment there calls it wrong). No compiler emits it, reading takes the standard's
+//!   side, and the encoder writes such a rule out. A `restore` of a register *without* an initial rule means "no rule"
+//!   to everyone; compilers use it in every epilogue and so does the encoder.
+//! * **`GNU_args_size` across `remember_state`/`restore_state`.** libgcc keeps the size outside the saved state, GCC
+//!   relies on that, and so does reading; LLVM's libunwind and gimli save and restore it. The encoder states the size
+//!   after a `restore_state` unless both readings agree already.
+//! * **`def_cfa_register` or `def_cfa_offset` while the CFA is an expression.** libgcc goes on from the register and offset
+//!   before the expression, others fail. Reading refuses it.
+//!
+//! # Invariants
+//!
+//! * Rows ascend strictly, the first is at offset 0, and equal neighbours are merged.
+//! * [`encode`] of what [`rows`] gave, evaluated again, gives the same rows.
+//! * Evaluation of `n` bytes makes at most `n` rows and `32 n + 4096` register rules; more is an error.
 
 use smallvec::SmallVec;
 
+use super::cfi::{Instruction, Instructions};
 use super::eh_frame::{Cie, Fde};
 use crate::FormatError;
 
+pub use super::encoder::encode;
+
 /// How the canonical frame address is found. Expressions are byte ranges of the input's section, copied verbatim.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CfaRule<'d> {
     /// Register plus byte offset.
-    Offset { register: u16, offset: i64 },
+    Offset {
+        /// DWARF number.
+        register: u16,
+        /// Bytes.
+        offset: i64,
+    },
     /// DWARF expression.
     Expression(&'d [u8]),
 }
 
 /// How a register of the caller is found. Byte offsets (already multiplied by the data alignment factor).
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RegRule<'d> {
     /// `DW_CFA_undefined`
     Undefined,
@@ -34,9 +67,9 @@ pub enum RegRule<'d> {
 }
 
 /// The state at one place. Registers without a rule are not listed; the list is sorted by register.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Debug, PartialEq, Eq, Hash)]
 pub struct Row<'d> {
-    /// Canonical frame address.
+    /// Canonical frame address. Register 0 plus 0 where nothing defined it.
     pub cfa: CfaRule<'d>,
     /// Rules by DWARF register number.
     pub registers: SmallVec<[(u16, RegRule<'d>); 8]>,
@@ -46,19 +79,324 @@ pub struct Row<'d> {
     pub ra_signed: bool,
 }
 
-/// Runs a CIE's initial instructions.
-pub fn initial_row<'d>(_cie: &Cie<'d>) -> Result<Row<'d>, FormatError> {
-    todo!()
+// By hand: the derived one would clone rule by rule, and rows are cloned by the million.
+impl Clone for Row<'_> {
+    fn clone(&self) -> Self {
+        Row {
+            cfa: self.cfa,
+            registers: SmallVec::from_slice(&self.registers),
+            args_size: self.args_size,
+            ra_signed: self.ra_signed,
+        }
+    }
+    fn clone_from(&mut self, other: &Self) {
+        self.cfa = other.cfa;
+        self.registers.clear();
+        self.registers.extend_from_slice(&other.registers);
+        self.args_size = other.args_size;
+        self.ra_signed = other.ra_signed;
+    }
+}
+
+impl Default for Row<'_> {
+    fn default() -> Self {
+        Row {
+            cfa: CfaRule::Offset { register: 0, offset: 0 },
+            registers: SmallVec::new(),
+            args_size: 0,
+            ra_signed: false,
+        }
+    }
+}
+
+impl<'d> Row<'d> {
+    /// The rule of a register; `None` if it has none, which unwinders read as "not changed".
+    pub fn rule(&self, register: u16) -> Option<RegRule<'d>> {
+        let at = self.find(register).ok()?;
+        self.registers.get(at).map(|r| r.1)
+    }
+    fn find(&self, register: u16) -> Result<usize, usize> {
+        self.registers.binary_search_by_key(&register, |r| r.0)
+    }
+    fn set(&mut self, register: u16, rule: RegRule<'d>) {
+        match self.find(register) {
+            // Both are what the search found.
+            Ok(at) => self.registers[at].1 = rule,
+            Err(at) => self.registers.insert(at, (register, rule)),
+        }
+    }
+    fn clear(&mut self, register: u16) {
+        if let Ok(at) = self.find(register) {
+            self.registers.remove(at);
+        }
+    }
+}
+
+/// More rules in a row than any machine has registers: a hostile file.
+const MAX_RULES: usize = 1024;
+/// `remember_state` deeper than any compiler nests it.
+const MAX_REMEMBERED: usize = 256;
+
+/// Changes `row` by one instruction that neither advances nor uses the stack of states.
+fn apply<'d>(row: &mut Row<'d>, instruction: Instruction<'d>, addr: u64) -> Result<(), FormatError> {
+    match instruction {
+        Instruction::DefCfa(register, offset) => row.cfa = CfaRule::Offset { register, offset },
+        Instruction::DefCfaExpression(expression) => row.cfa = CfaRule::Expression(expression),
+        Instruction::DefCfaRegister(_) | Instruction::DefCfaOffset(_) => {
+            let CfaRule::Offset { register, offset } = &mut row.cfa else {
+                return Err(FormatError::new(format!(
+                    "the call frame instruction at {addr:#x} changes half of a frame address that is an expression"
+                )));
+            };
+            match instruction {
+                Instruction::DefCfaRegister(new) => *register = new,
+                Instruction::DefCfaOffset(new) => *offset = new,
+                _ => {}
+            }
+        }
+        Instruction::Rule(register, rule) => {
+            row.set(register, rule);
+            if row.registers.len() > MAX_RULES {
+                return Err(FormatError::new(format!(
+                    "the call frame instruction at {addr:#x} makes {} register rules in one row, more than {MAX_RULES}",
+                    row.registers.len()
+                )));
+            }
+        }
+        Instruction::ArgsSize(size) => row.args_size = size,
+        Instruction::NegateRaState => row.ra_signed = !row.ra_signed,
+        // The callers handle these.
+        Instruction::Nop
+        | Instruction::SetLoc(_)
+        | Instruction::Advance(_)
+        | Instruction::Restore(_)
+        | Instruction::RememberState
+        | Instruction::RestoreState => {}
+    }
+    Ok(())
+}
+
+/// Runs a CIE's initial instructions. One that advances, restores or remembers has no meaning there and is refused.
+pub fn initial_row<'d>(cie: &Cie<'d>) -> Result<Row<'d>, FormatError> {
+    let mut row = Row::default();
+    let mut instructions = Instructions::new(cie, cie.instructions, cie.instructions_addr());
+    loop {
+        let addr = instructions.cursor.addr();
+        match instructions.next()? {
+            None => return Ok(row),
+            Some(
+                Instruction::SetLoc(_)
+                | Instruction::Advance(_)
+                | Instruction::Restore(_)
+                | Instruction::RememberState
+                | Instruction::RestoreState,
+            ) => {
+                return Err(FormatError::new(format!(
+                    "the call frame instruction at {addr:#x} has no meaning in a CIE (at offset {:#x})",
+                    cie.offset
+                )));
+            }
+            Some(instruction) => apply(&mut row, instruction, addr)?,
+        }
+    }
+}
+
+/// Calls `visit` with (offset from the FDE's start, row) for each row in ascending order, the first at 0, equal
+/// neighbours merged. `initial` is the CIE's [`initial_row`]. Does not allocate unless states are remembered or a
+/// row has more than eight rules.
+pub fn visit_rows<'d>(
+    cie: &Cie<'d>,
+    initial: &Row<'d>,
+    fde: &Fde<'d>,
+    mut visit: impl FnMut(u64, &Row<'d>) -> Result<(), FormatError>,
+) -> Result<(), FormatError> {
+    let mut row = initial.clone();
+    let mut remembered: Vec<Row<'d>> = Vec::new();
+    // Where `row` begins, and whether it differs from the row that was visited last (so far as is known: it is
+    // compared when it ends).
+    let mut loc = 0u64;
+    let mut changed = true;
+    let mut last: Option<Row<'d>> = None;
+    let mut instructions = Instructions::new(cie, fde.instructions, fde.instructions_addr());
+    loop {
+        let addr = instructions.cursor.addr();
+        let Some(instruction) = instructions.next()? else { break };
+        let next = match instruction {
+            Instruction::Nop => continue,
+            Instruction::Advance(delta) => loc.checked_add(delta),
+            Instruction::SetLoc(target) => target.checked_sub(fde.start).filter(|&next| next >= loc),
+            Instruction::Restore(register) => {
+                match initial.rule(register) {
+                    Some(rule) => row.set(register, rule),
+                    None => row.clear(register),
+                }
+                changed = true;
+                continue;
+            }
+            Instruction::RememberState => {
+                if remembered.len() >= MAX_REMEMBERED {
+                    return Err(FormatError::new(format!(
+                        "DW_CFA_remember_state at {addr:#x} is nested more than {MAX_REMEMBERED} deep"
+                    )));
+                }
+                remembered.push(row.clone());
+                continue;
+            }
+            Instruction::RestoreState => {
+                let Some(old) = remembered.pop() else {
+                    return Err(FormatError::new(format!(
+                        "DW_CFA_restore_state at {addr:#x} has no DW_CFA_remember_state before it"
+                    )));
+                };
+                let args_size = row.args_size;
+                row = old;
+                row.args_size = args_size;
+                changed = true;
+                continue;
+            }
+            other => {
+                apply(&mut row, other, addr)?;
+                changed = true;
+                continue;
+            }
+        };
+        let next = match next {
+            Some(next) if next <= fde.len => next,
+            _ => {
+                return Err(FormatError::new(format!(
+                    "the call frame instruction at {addr:#x} goes from offset {loc:#x} to a place outside the FDE's code \
+                     ({:#x}, {:#x} bytes)",
+                    fde.start, fde.len
+                )));
+            }
+        };
+        if next > loc {
+            if changed && last.as_ref() != Some(&row) {
+                visit(loc, &row)?;
+                match &mut last {
+                    Some(last) => last.clone_from(&row),
+                    None => last = Some(row.clone()),
+                }
+            }
+            changed = false;
+            loc = next;
+        }
+    }
+    // An advance to exactly the end opens a row that no instruction has.
+    if changed && (loc < fde.len || last.is_none()) && last.as_ref() != Some(&row) {
+        visit(loc, &row)?;
+    }
+    Ok(())
+}
+
+/// All rows of an FDE, like [`rows`], with the CIE's [`initial_row`] given: for callers with many FDEs of one CIE.
+pub fn rows_from<'d>(
+    cie: &Cie<'d>,
+    initial: &Row<'d>,
+    fde: &Fde<'d>,
+) -> Result<Vec<(u64, Row<'d>)>, FormatError> {
+    let mut rows = Vec::new();
+    // Every row of a compiler takes two bytes at least and has a handful of rules. This bounds what a few bytes can make.
+    let mut budget = fde.instructions.len().saturating_mul(32).saturating_add(4096);
+    visit_rows(cie, initial, fde, |offset, row| {
+        budget = budget.checked_sub(row.registers.len()).ok_or_else(|| {
+            FormatError::new(format!(
+                "the {} bytes of call frame instructions at {:#x} make too many register rules",
+                fde.instructions.len(),
+                fde.instructions_addr()
+            ))
+        })?;
+        rows.push((offset, row.clone()));
+        Ok(())
+    })?;
+    Ok(rows)
 }
 
 /// All rows of an FDE: (offset from its start, row), ascending, the first at 0; equal neighbours merged.
-/// Refuses what it does not know, naming the opcode and its offset.
-pub fn rows<'d>(_cie: &Cie<'d>, _fde: &Fde<'d>) -> Result<Vec<(u64, Row<'d>)>, FormatError> {
-    todo!()
+/// Refuses what it does not know, naming the opcode and its address.
+pub fn rows<'d>(cie: &Cie<'d>, fde: &Fde<'d>) -> Result<Vec<(u64, Row<'d>)>, FormatError> {
+    rows_from(cie, &initial_row(cie)?, fde)
 }
 
-/// Encodes rows as call frame instructions after `initial`: the shortest plain instructions (advance, define, restore,
-/// remember/restore where it saves bytes). `rows` as [`rows`] gives them.
-pub fn encode<'d>(_cie: &Cie<'d>, _initial: &Row<'d>, _rows: &[(u64, &Row<'d>)]) -> Vec<u8> {
-    todo!()
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const INITIAL: &[u8] = &[0x0c, 7, 8, 0x90, 1];
+
+    fn cie() -> Cie<'static> {
+        Cie::for_tests(INITIAL, 1, -8)
+    }
+    fn eval(instructions: &[u8], len: u64) -> Result<Vec<(u64, Row<'_>)>, String> {
+        rows(&cie(), &Fde::for_tests(instructions, 0x1000, len)).map_err(|e| e.what)
+    }
+
+    #[test]
+    fn rows_follow_advances_and_equal_neighbours_are_one() {
+        let got = eval(&[0x0e, 16, 0x44, 0x0e, 16, 0x44, 0x0e, 24, 0x40, 0x0e, 32], 0x20).unwrap();
+        let cfa: Vec<_> = got.iter().map(|(o, r)| (*o, r.cfa)).collect();
+        let at = |offset| CfaRule::Offset { register: 7, offset };
+        assert_eq!(cfa, [(0, at(16)), (8, at(32))]);
+        assert_eq!(got[0].1.rule(16), Some(RegRule::Offset(-8)));
+    }
+
+    #[test]
+    fn an_advance_to_the_end_opens_no_row_and_one_beyond_is_an_error() {
+        assert_eq!(eval(&[0x44, 0x0e, 16], 4).unwrap().len(), 1);
+        let e = eval(&[0x45, 0x0e, 16], 4).unwrap_err();
+        assert!(e.contains("outside") && e.contains("0x1000"), "{e}");
+        assert_eq!(eval(&[], 0).unwrap().len(), 1);
+    }
+
+    #[test]
+    fn restore_state_brings_back_the_frame_address_but_not_the_argument_size() {
+        let got = eval(&[0x0a, 0x41, 0x0d, 6, 0x2e, 8, 0x41, 0x0b], 8).unwrap();
+        assert_eq!(got[2].1.cfa, CfaRule::Offset { register: 7, offset: 8 });
+        assert_eq!(got[2].1.args_size, 8);
+    }
+
+    #[test]
+    fn set_loc_counts_from_the_function() {
+        let cie = Cie { fde_encoding: 0x1b, ..cie() };
+        // The field lies one byte behind the opcode.
+        let mut bytes = vec![1];
+        let fde = Fde::for_tests(&bytes, 0x1000, 0x40);
+        let field = fde.instructions_addr() + 1;
+        bytes.extend((0x1010u32).wrapping_sub(field as u32).to_le_bytes());
+        bytes.extend([0x0e, 24]);
+        // The test entry's instructions begin at the same address whatever their length.
+        let got = rows(&cie, &Fde::for_tests(&bytes, 0x1000, 0x40)).unwrap();
+        assert_eq!(got[1].0, 0x10);
+        let back = Fde::for_tests(&bytes, 0x1011, 0x40);
+        assert!(rows(&cie, &back).unwrap_err().what.contains("outside"));
+    }
+
+    #[test]
+    fn what_has_no_meaning_is_refused_with_its_place() {
+        assert!(eval(&[0x3f], 8).unwrap_err().contains("0x3f at"));
+        assert!(eval(&[0x2c], 8).unwrap_err().contains("unknown"));
+        assert!(eval(&[0x0b], 8).unwrap_err().contains("remember"));
+        assert!(eval(&[0x0f, 0, 0x0e, 8], 8).unwrap_err().contains("half"));
+        assert!(eval(&[0x0f, 9], 8).unwrap_err().contains("9 bytes"));
+        assert!(eval(&[0x05, 0x80, 0x80, 4, 0], 8).unwrap_err().contains("65536"));
+        let nested = [0x0a; 300];
+        assert!(eval(&nested, 8).unwrap_err().contains("nested"));
+        let advances = Cie::for_tests(&[0x41], 1, -8);
+        assert!(initial_row(&advances).unwrap_err().what.contains("CIE"));
+    }
+
+    #[test]
+    fn few_bytes_cannot_make_rows_without_bound() {
+        // A thousand rules, then a change in every second byte.
+        let mut bytes = Vec::new();
+        for r in 0..1000u16 {
+            bytes.extend([0x08, (r & 0x7f) as u8 | 0x80, (r >> 7) as u8]);
+        }
+        for _ in 0..100_000 {
+            bytes.extend([0x41, 0x2d]);
+        }
+        assert!(eval(&bytes, 1 << 30).unwrap_err().contains("too many register rules"));
+        let many: Vec<u8> = (0..1100u16).flat_map(|r| [0x08, (r & 0x7f) as u8 | 0x80, (r >> 7) as u8]).collect();
+        assert!(eval(&many, 8).unwrap_err().contains("more than 1024"));
+    }
 }
