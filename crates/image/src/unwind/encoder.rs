@@ -352,10 +352,11 @@ fn choose<'d>(encoder: &Encoder<'_, 'd>, rows: &[(u64, &Row<'d>)]) -> Result<Sma
             )));
         }
         let plain = encoder.cost(old, row);
-        if j >= 2 && plain >= RESTORE_COST + MIN_SAVING {
-            if let Some((_, cost)) = partner(encoder, rows, j, plain, |_| true) {
-                gains.push((plain - cost, plain, j));
-            }
+        if j >= 2
+            && plain >= RESTORE_COST + MIN_SAVING
+            && let Some((_, cost)) = partner(encoder, rows, j, plain, |_| true)
+        {
+            gains.push((plain - cost, plain, j));
         }
     }
     if gains.is_empty() {
@@ -506,8 +507,6 @@ mod tests {
 
     #[test]
     fn argument_size_is_stated_when_unwinders_would_see_different_ones_after_a_restore() {
-        // Declared first: the rows that are read from it go before it.
-        let out;
         let cie = cie();
         let initial = initial_row(&cie).unwrap();
         let mut body = initial.clone();
@@ -520,10 +519,10 @@ mod tests {
         let mut back = body.clone();
         back.args_size = 16;
         let list = [(0, &body), (4, &small), (8, &back)];
-        out = encode(&cie, &initial, &list).unwrap();
+        let out: &'static [u8] = encode(&cie, &initial, &list).unwrap().leak();
         // libgcc would still see 16 there, but LLVM's libunwind the 0 of the remembered row.
         assert!(out.ends_with(&[op::RESTORE_STATE, op::GNU_ARGS_SIZE, 16]), "{out:02x?}");
-        let fde = Fde::for_tests(&out, 0, 16);
+        let fde = Fde::for_tests(out, 0, 16);
         let got = rows(&cie, &fde).unwrap();
         assert!(got.iter().map(|(o, r)| (*o, r)).eq(list), "{got:?}");
     }
