@@ -329,6 +329,13 @@ pub trait Isa: Copy + Send + Sync + 'static {
     /// Bytes between functions that trap when run into.
     const PADDING: u8;
 
+    /// What kind of table the indirect jump at the end of `path` goes through. `path` is straight-line code: nothing jumps into its
+    /// middle; `code` gives an instruction's bytes.
+    fn jump_shape<'c>(path: &[Insn], code: impl Fn(&Insn) -> &'c [u8]) -> JumpShape;
+
+    /// Length of what [`Isa::put_counter`] appends for the same arguments.
+    fn counter_len(mode: CounterMode, live: RegSet) -> usize;
+
     /// Appends an increment of the 8-byte counter `counter`. `live` holds what must survive: with flags dead it is one
     /// instruction; with flags live and a register dead a load, an addition that keeps flags, and a store; else a
     /// register is saved below the red zone.
@@ -353,6 +360,23 @@ pub trait Isa: Copy + Send + Sync + 'static {
 
     /// The start-up routine, to be put at `config.at`; entered at its first byte. Position-independent at run time.
     fn runtime(config: &RuntimeConfig<'_>) -> Result<Vec<u8>, RuntimeError>;
+}
+
+/// What an indirect jump goes through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum JumpShape {
+    /// A table of values relative to the table's own address.
+    Relative {
+        /// Its address, if it is formed in sight of the jump.
+        table: Option<u64>,
+    },
+    /// A table of addresses.
+    Absolute {
+        /// Its address, if it is in sight.
+        table: Option<u64>,
+    },
+    /// Something else.
+    Unknown,
 }
 
 /// A start-up routine that cannot be built.

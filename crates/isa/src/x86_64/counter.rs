@@ -53,6 +53,21 @@ pub fn put_counter<T: Copy>(out: &mut Code<T>, mode: CounterMode, live: RegSet, 
     }
 }
 
+/// Length of what [`put_counter`] appends; the table above.
+pub fn counter_len(mode: CounterMode, live: RegSet) -> usize {
+    let dead = PREFERRED.into_iter().find(|&register| !live.meets(RegSet(1 << register)));
+    let overflow = if live.meets(OF) { 5 } else { 0 };
+    match (mode, dead) {
+        (CounterMode::Plain, _) if !live.meets(BY_INC) => 7,
+        (CounterMode::Atomic, _) if !live.meets(BY_INC) => 8,
+        (CounterMode::Plain, Some(register)) => 18 + usize::from(register == 12),
+        (CounterMode::Plain, None) => 33,
+        (CounterMode::Atomic, Some(RAX)) => 10 + overflow,
+        (CounterMode::Atomic, Some(_)) => 16 + overflow,
+        (CounterMode::Atomic, None) => 25 + overflow,
+    }
+}
+
 /// `inc qword [c]`, as one bus transaction if atomic.
 pub(super) fn put_inc<T>(out: &mut Code<T>, mode: CounterMode, counter: T) {
     if mode == CounterMode::Atomic {

@@ -5,6 +5,7 @@
 //! | [`mod@decode`] | bytes to [`Insn`]: where it ends, where it goes, which field holds an address |
 //! | [`branch`] | fields read and written; jumps, calls and nops spelt |
 //! | [`effects`] | registers and flags that an instruction reads and overwrites |
+//! | [`table`] | what kind of table an indirect jump goes through |
 //! | [`counter`] | the increment of a counter |
 //! | [`site`] | recorders of indirect call targets, and the layout of their tables |
 //! | [`runtime`] | the start-up routine of an instrumented program |
@@ -31,7 +32,9 @@ pub mod branch;
 pub mod counter;
 pub mod decode;
 pub mod effects;
+pub mod table;
 
+use crate::JumpShape;
 use crate::{
     Code, Cond, CounterMode, Effects, FixupKind, Insn, Isa, OutOfRange, Reach, RegSet, RuntimeConfig, RuntimeError,
     SiteRef,
@@ -120,6 +123,14 @@ impl Isa for X86_64 {
 
     fn put_nops(out: &mut Vec<u8>, len: usize) {
         branch::put_nops(out, len);
+    }
+
+    fn jump_shape<'c>(path: &[Insn], code: impl Fn(&Insn) -> &'c [u8]) -> JumpShape {
+        table::jump_shape(path, code)
+    }
+
+    fn counter_len(mode: CounterMode, live: RegSet) -> usize {
+        counter::counter_len(mode, live)
     }
 
     fn put_counter<T: Copy>(out: &mut Code<T>, mode: CounterMode, live: RegSet, counter: T) {

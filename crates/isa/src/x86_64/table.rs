@@ -1,0 +1,94 @@
+//! What kind of table an indirect jump goes through, read off the instructions before it.
+//!
+//! | compilers write | shape |
+//! |---|---|
+//! | `lea r2,[rip+T]`, `movsxd r1,[r2+i*4]`, `add r1,r2`, `jmp r1` (also `add r2,r1`, `jmp r2`) | relative, table T |
+//! | the same with the `lea` out of sight (hoisted out of a loop) | relative, table unknown |
+//! | `jmp [T+i*8]`, `mov r1,[T+i*8]`, `jmp r1` | absolute, table T |
+//! | `lea r2,[rip+T]`, `jmp [r2+i*8]`, or with a `mov` between | absolute, table T |
+//! | `jmp [r2+i*8]` with `r2` out of sight | absolute, table unknown |
+//! | anything else | unknown |
+//!
+//! The caller gives straight-line code only: nothing jumps in between.
+
+use iced_x86::{Code, Decoder, DecoderOptions, Instruction, Mnemonic, OpKind, Register};
+
+use crate::{Insn, JumpShape};
+
+/// See [`crate::Isa::jump_shape`].
+pub fn jump_shape<'c>(path: &[Insn], code: impl Fn(&Insn) -> &'c [u8]) -> JumpShape {
+    let decoded: Vec<Instruction> =
+        path.iter().map(|i| Decoder::with_ip(64, code(i), i.addr, DecoderOptions::NONE).decode()).collect();
+    let Some((jump, before)) = decoded.split_last() else { return JumpShape::Unknown };
+    match jump.op0_kind() {
+        OpKind::Memory => memory(jump, before),
+        OpKind::Register => register(jump.op0_register(), before),
+        _ => JumpShape::Unknown,
+    }
+}
+
+fn memory(i: &Instruction, before: &[Instruction]) -> JumpShape {
+    if i.memory_index() == Register::None || i.memory_index_scale() != 8 {
+        return JumpShape::Unknown;
+    }
+    match i.memory_base() {
+        Register::None => JumpShape::Absolute { table: Some(i.memory_displacement64()) },
+        base => {
+            let table = address_in(base, before).map(|t| t.wrapping_add(i.memory_displacement64()));
+            JumpShape::Absolute { table }
+        }
+    }
+}
+
+/// The last instruction that writes a general register, with what goes before it.
+fn definition(register: Register, before: &[Instruction]) -> Option<(&Instruction, &[Instruction])> {
+    let full = register.full_register();
+    let k = before.iter().rposition(|i| writes(i, full))?;
+    Some((&before[k], &before[..k]))
+}
+
+/// Whether an instruction writes a register: by its first operand, or in ways that are not looked into.
+fn writes(i: &Instruction, full: Register) -> bool {
+    let reads_only = matches!(i.mnemonic(), Mnemonic::Cmp | Mnemonic::Test | Mnemonic::Push | Mnemonic::Bt | Mnemonic::Nop | Mnemonic::Jmp);
+    let first = i.op0_kind() == OpKind::Register && i.op0_register().full_register() == full && !reads_only;
+    let second = i.mnemonic() == Mnemonic::Xchg && i.op1_kind() == OpKind::Register && i.op1_register().full_register() == full;
+    let implied = matches!(
+        i.mnemonic(),
+        Mnemonic::Mul | Mnemonic::Imul | Mnemonic::Div | Mnemonic::Idiv | Mnemonic::Cdq | Mnemonic::Cqo | Mnemonic::Cpuid | Mnemonic::Rdtsc | Mnemonic::Syscall | Mnemonic::Cmpxchg
+    ) && matches!(full, Register::RAX | Register::RDX | Register::RCX | Register::RBX | Register::R11);
+    first || second || implied
+}
+
+/// The address that a register holds, if an instruction in sight forms it.
+fn address_in(register: Register, before: &[Instruction]) -> Option<u64> {
+    let (d, earlier) = definition(register, before)?;
+    match d.code() {
+        Code::Lea_r64_m if d.is_ip_rel_memory_operand() => Some(d.ip_rel_memory_address()),
+        Code::Mov_r32_imm32 | Code::Mov_r64_imm64 | Code::Mov_rm64_imm32 => Some(d.immediate(1)),
+        Code::Mov_r64_rm64 | Code::Mov_rm64_r64 if d.op1_kind() == OpKind::Register => address_in(d.op1_register(), earlier),
+        _ => None,
+    }
+}
+
+fn register(target: Register, before: &[Instruction]) -> JumpShape {
+    let Some((d, earlier)) = definition(target, before) else { return JumpShape::Unknown };
+    if d.mnemonic() == Mnemonic::Mov && d.op1_kind() == OpKind::Memory {
+        return memory(d, earlier);
+    }
+    if d.mnemonic() != Mnemonic::Add || d.op1_kind() != OpKind::Register {
+        return JumpShape::Unknown;
+    }
+    // One of the two summands is an entry of the table, the other its address.
+    for (entry, base) in [(d.op0_register(), d.op1_register()), (d.op1_register(), d.op0_register())] {
+        let Some((load, earliest)) = definition(entry, earlier) else { continue };
+        if load.mnemonic() == Mnemonic::Movsxd && load.op1_kind() == OpKind::Memory && load.memory_index_scale() == 4 {
+            // The entry is loaded relative to the same register, unless the compiler has copied it.
+            let table = address_in(base, earlier).or_else(|| address_in(load.memory_base(), earliest));
+            return JumpShape::Relative { table };
+        }
+        if load.mnemonic() == Mnemonic::Movsxd {
+            return JumpShape::Relative { table: address_in(base, earlier) };
+        }
+    }
+    JumpShape::Unknown
+}
