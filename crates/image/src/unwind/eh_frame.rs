@@ -161,22 +161,16 @@ impl<'d> EhFrame<'d> {
         if !elf.sections.is_empty() {
             return Ok(EhFrame::default());
         }
-        const PT_LOAD: u32 = 1;
         const PT_GNU_EH_FRAME: u32 = 0x6474_e550;
         let Some(header) = elf.segments.iter().find(|s| s.kind == PT_GNU_EH_FRAME) else {
             return Ok(EhFrame::default());
         };
         let bytes = elf.bytes_at(header.addr, header.file_size).unwrap_or(&[]);
         let addr = header_target(bytes, header.addr, &bases)?;
-        let in_file = |s: &&crate::elf::Segment| {
-            s.kind == PT_LOAD && addr.checked_sub(s.addr).is_some_and(|offset| offset < s.file_size)
-        };
         let data = elf
-            .segments
-            .iter()
-            .find(in_file)
-            .and_then(|s| elf.bytes_at(addr, s.file_size - (addr - s.addr)))
-            .ok_or_else(|| FormatError::new(format!("no segment holds the unwind table that is said to be at {addr:#x}")))?;
+            .load_at(addr)
+            .and_then(|s| elf.bytes_at(addr, s.file_size.checked_sub(addr - s.addr)?))
+            .ok_or_else(|| FormatError::new(format!("no segment holds the unwind table that should be at {addr:#x}")))?;
         // Nothing but the end marker tells where the table ends.
         Self::parse_section(until_end_marker(data), addr, bases)
     }

@@ -328,9 +328,7 @@ pub fn encode<'d>(cie: &Cie<'d>, initial: &Row<'d>, rows: &[(u64, &Row<'d>)]) ->
                 args_size(&mut out, &[current.args_size], row.args_size);
             }
         }
-        for _ in 0..step.remember {
-            out.push(op::REMEMBER_STATE);
-        }
+        out.resize(out.len() + step.remember as usize, op::REMEMBER_STATE);
         current = row;
     }
     Ok(out)
