@@ -17,6 +17,7 @@
 //! The crate knows nothing of instructions or of executable formats. Addresses are numbers here; their kinds are stated where
 //! they are stored.
 
+pub mod address;
 pub mod error;
 pub mod fdata;
 pub mod identity;
@@ -25,8 +26,10 @@ pub mod merge;
 pub mod model;
 pub mod output;
 pub mod plprof;
+pub mod preaggregated;
 pub mod raw;
 pub mod source;
+pub mod spaces;
 pub mod symbolic;
 mod varint;
 
