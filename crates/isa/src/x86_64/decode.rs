@@ -26,7 +26,9 @@
 //! * `xbegin rel16`;
 //! * memory relative to `eip` whose address has wrapped round at 4 GiB.
 
-use iced_x86::{Code as Op, Decoder, DecoderOptions, FlowControl, Instruction};
+use std::sync::LazyLock;
+
+use iced_x86::{Code as Op, Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic};
 
 use crate::{Cond, FixupKind, Flow, Insn, PcField, Traits};
 
@@ -40,20 +42,26 @@ pub fn decode(bytes: &[u8], addr: u64) -> Option<Insn> {
     let bytes = &bytes[..bytes.len().min(MAX_LEN)];
     let mut decoder = Decoder::with_ip(64, bytes, addr, OPTIONS);
     let instruction = decoder.decode();
-    classify(&decoder, &instruction, bytes.get(..instruction.len())?, addr)
+    let mut insn = NOTHING;
+    classify(&SPECIAL, &decoder, &instruction, bytes.get(..instruction.len())?, addr, &mut insn)?;
+    Some(insn)
 }
 
 /// Decodes one instruction after the other; see [`crate::Isa::sweep`].
 pub fn sweep(bytes: &[u8], addr: u64, mut visit: impl FnMut(&Insn) -> bool) -> Option<u64> {
+    let special = &*SPECIAL;
     let mut decoder = Decoder::with_ip(64, bytes, addr, OPTIONS);
     let mut instruction = Instruction::default();
+    let mut insn = NOTHING;
     let mut at = 0;
     while at < bytes.len() {
         let here = addr.wrapping_add(at as u64);
         decoder.decode_out(&mut instruction);
         let end = at + instruction.len();
-        let insn = bytes.get(at..end).and_then(|own| classify(&decoder, &instruction, own, here));
-        let Some(insn) = insn else { return Some(here) };
+        let Some(own) = bytes.get(at..end) else { return Some(here) };
+        if classify(special, &decoder, &instruction, own, here, &mut insn).is_none() {
+            return Some(here);
+        }
         at = end;
         if !visit(&insn) {
             return None;
@@ -68,27 +76,46 @@ pub(super) fn decode_iced(bytes: &[u8], addr: u64) -> Option<Instruction> {
     (!instruction.is_invalid()).then_some(instruction)
 }
 
-/// Reduces the instruction that `decoder` has just decoded from `bytes`, which are exactly its bytes.
-#[inline]
-fn classify(decoder: &Decoder<'_>, instruction: &Instruction, bytes: &[u8], addr: u64) -> Option<Insn> {
-    let op = instruction.code();
-    let mut insn = Insn { addr, len: bytes.len() as u8, flow: Flow::Next, field: None, traits: Traits::default() };
-    if op.flow_control() == FlowControl::Next {
-        match op {
-            Op::INVALID => return None,
-            Op::Nopw | Op::Nopd | Op::Nopq | Op::Nop_rm16 | Op::Nop_rm32 | Op::Nop_rm64 => insn.traits.nop = true,
-            Op::Endbr64 => insn.traits.landing_pad = true,
-            Op::Hlt => insn.flow = Flow::Stop,
-            _ => {}
-        }
-    } else {
-        classify_branch(instruction, bytes, &mut insn)?;
+/// What an [`Insn`] is before anything is known of it.
+const NOTHING: Insn = Insn { addr: 0, len: 0, flow: Flow::Next, field: None, traits: PLAIN };
+const PLAIN: Traits = Traits { nop: false, landing_pad: false, prefixed: false, forms_address: false };
+
+/// Whether an operation, by its number, is anything but plain.
+static SPECIAL: LazyLock<Vec<bool>> = LazyLock::new(|| {
+    Op::values()
+        .map(|op| {
+            op.flow_control() != FlowControl::Next
+                || matches!(op, Op::INVALID | Op::Endbr64 | Op::Hlt)
+                || matches!(op.mnemonic(), Mnemonic::Nop)
+        })
+        .collect()
+});
+
+/// Reduces the instruction that `decoder` has just decoded from `bytes`, which are exactly its bytes, to `insn`.
+/// `None` if it is refused.
+#[inline(always)]
+fn classify(
+    special: &[bool],
+    decoder: &Decoder<'_>,
+    instruction: &Instruction,
+    bytes: &[u8],
+    addr: u64,
+    insn: &mut Insn,
+) -> Option<()> {
+    insn.addr = addr;
+    insn.len = bytes.len() as u8;
+    insn.flow = Flow::Next;
+    insn.field = None;
+    insn.traits = PLAIN;
+    // The table has an entry for every operation that there is.
+    if special.get(instruction.code() as usize).is_none_or(|&special| special) {
+        classify_special(instruction, bytes, insn)?;
     }
     if instruction.is_ip_rel_memory_operand() {
         insn.field = Some(memory_field(decoder, instruction, bytes, addr)?);
-        insn.traits.forms_address = matches!(op, Op::Lea_r64_m | Op::Lea_r32_m | Op::Lea_r16_m);
+        insn.traits.forms_address = instruction.mnemonic() == Mnemonic::Lea;
     }
-    Some(insn)
+    Some(())
 }
 
 /// The displacement of an operand relative to `rip`. It is followed by the immediate operands, if any.
@@ -104,9 +131,13 @@ fn memory_field(decoder: &Decoder<'_>, instruction: &Instruction, bytes: &[u8], 
     Some(PcField { at: at as u8, kind: FixupKind::Rel32 { trail }, target })
 }
 
-/// Everything that is not [`FlowControl::Next`] for the decoder. `None` for what is refused.
-fn classify_branch(instruction: &Instruction, bytes: &[u8], insn: &mut Insn) -> Option<()> {
+/// Everything that is not plain. `None` for what is refused.
+fn classify_special(instruction: &Instruction, bytes: &[u8], insn: &mut Insn) -> Option<()> {
     match instruction.code() {
+        Op::INVALID => return None,
+        Op::Nopw | Op::Nopd | Op::Nopq | Op::Nop_rm16 | Op::Nop_rm32 | Op::Nop_rm64 => insn.traits.nop = true,
+        Op::Endbr64 => insn.traits.landing_pad = true,
+        Op::Hlt => insn.flow = Flow::Stop,
         op if op.is_jcc_short() => {
             let target = direct(bytes, insn, 2, FixupKind::Rel8 { trail: 0 })?;
             insn.flow = Flow::CondJump { cond: Cond(bytes[bytes.len() - 2] & 15), target };

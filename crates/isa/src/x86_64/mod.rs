@@ -32,12 +32,12 @@ pub mod branch;
 pub mod counter;
 pub mod decode;
 pub mod effects;
+pub mod site;
 pub mod table;
 
-use crate::JumpShape;
 use crate::{
-    Code, Cond, CounterMode, Effects, FixupKind, Insn, Isa, OutOfRange, Reach, RegSet, RuntimeConfig, RuntimeError,
-    SiteRef,
+    Code, Cond, CounterMode, Effects, FixupKind, Insn, Isa, JumpShape, OutOfRange, Reach, RegSet, RuntimeConfig,
+    RuntimeError, SiteRef,
 };
 
 /// The instruction set.
@@ -138,17 +138,17 @@ impl Isa for X86_64 {
     }
 
     fn put_site<T: Copy>(
-        _out: &mut Code<T>,
-        _mode: CounterMode,
-        _original: &[u8],
-        _insn: &Insn,
-        _refer: impl Fn(SiteRef) -> T,
+        out: &mut Code<T>,
+        mode: CounterMode,
+        original: &[u8],
+        insn: &Insn,
+        refer: impl Fn(SiteRef) -> T,
     ) -> bool {
-        todo!()
+        site::put_site(out, mode, original, insn, refer)
     }
 
-    fn put_site_slow<T: Copy>(_out: &mut Code<T>, _mode: CounterMode, _image: (u64, u64)) {
-        todo!()
+    fn put_site_slow<T: Copy>(out: &mut Code<T>, mode: CounterMode, image: (u64, u64)) {
+        site::put_site_slow(out, mode, image);
     }
 
     fn runtime(_config: &RuntimeConfig<'_>) -> Result<Vec<u8>, RuntimeError> {
