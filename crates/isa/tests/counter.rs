@@ -26,6 +26,7 @@ fn emit(mode: CounterMode, live: RegSet, counter: u64) -> Code<u64> {
 /// Runs a counter a few times from random states.
 fn check(machine: &Machine, noise: &mut Noise, mode: CounterMode, live: RegSet) {
     let code = emit(mode, live, machine.base + DATA + 8);
+    assert_eq!(code.bytes.len(), X86_64::counter_len(mode, live), "{mode:?} {live:x?}");
     for start in [0, 0xffff_ffff, u64::MAX, noise.next()] {
         machine.paint_stack();
         machine.put(DATA, &[0x55; 24]);

@@ -49,25 +49,12 @@ fn definition(register: Register, before: &[Instruction]) -> Option<(&Instructio
 
 /// Whether an instruction writes a register: by its first operand, or in ways that are not looked into.
 fn writes(i: &Instruction, full: Register) -> bool {
-    let reads_only = matches!(
-        i.mnemonic(),
-        Mnemonic::Cmp | Mnemonic::Test | Mnemonic::Push | Mnemonic::Bt | Mnemonic::Nop | Mnemonic::Jmp
-    );
+    let reads_only = matches!(i.mnemonic(), Mnemonic::Cmp | Mnemonic::Test | Mnemonic::Push | Mnemonic::Bt | Mnemonic::Nop | Mnemonic::Jmp);
     let first = i.op0_kind() == OpKind::Register && i.op0_register().full_register() == full && !reads_only;
-    let second =
-        i.mnemonic() == Mnemonic::Xchg && i.op1_kind() == OpKind::Register && i.op1_register().full_register() == full;
+    let second = i.mnemonic() == Mnemonic::Xchg && i.op1_kind() == OpKind::Register && i.op1_register().full_register() == full;
     let implied = matches!(
         i.mnemonic(),
-        Mnemonic::Mul
-            | Mnemonic::Imul
-            | Mnemonic::Div
-            | Mnemonic::Idiv
-            | Mnemonic::Cdq
-            | Mnemonic::Cqo
-            | Mnemonic::Cpuid
-            | Mnemonic::Rdtsc
-            | Mnemonic::Syscall
-            | Mnemonic::Cmpxchg
+        Mnemonic::Mul | Mnemonic::Imul | Mnemonic::Div | Mnemonic::Idiv | Mnemonic::Cdq | Mnemonic::Cqo | Mnemonic::Cpuid | Mnemonic::Rdtsc | Mnemonic::Syscall | Mnemonic::Cmpxchg
     ) && matches!(full, Register::RAX | Register::RDX | Register::RCX | Register::RBX | Register::R11);
     first || second || implied
 }
@@ -78,9 +65,7 @@ fn address_in(register: Register, before: &[Instruction]) -> Option<u64> {
     match d.code() {
         Code::Lea_r64_m if d.is_ip_rel_memory_operand() => Some(d.ip_rel_memory_address()),
         Code::Mov_r32_imm32 | Code::Mov_r64_imm64 | Code::Mov_rm64_imm32 => Some(d.immediate(1)),
-        Code::Mov_r64_rm64 | Code::Mov_rm64_r64 if d.op1_kind() == OpKind::Register => {
-            address_in(d.op1_register(), earlier)
-        }
+        Code::Mov_r64_rm64 | Code::Mov_rm64_r64 if d.op1_kind() == OpKind::Register => address_in(d.op1_register(), earlier),
         _ => None,
     }
 }
