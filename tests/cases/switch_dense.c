@@ -8,7 +8,7 @@
 //# count dispatch: 4000
 #include <stdio.h>
 
-__attribute__((noinline)) static unsigned dispatch(unsigned op, unsigned x) {
+__attribute__((noinline, noipa)) static unsigned dispatch(unsigned op, unsigned x) {
   switch (op) {
   case 0: return x + 1;
   case 1: return x * 3;

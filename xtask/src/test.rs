@@ -77,6 +77,10 @@ impl Reader {
             if let Some((name, outcome)) = rest.rsplit_once(" ... ") {
                 if let Some(reason) = outcome.strip_prefix("ignored") {
                     let reason = reason.trim_start_matches([',', ' ']);
+                    let reason = reason
+                        .strip_prefix('(')
+                        .and_then(|r| r.strip_suffix(')'))
+                        .unwrap_or(reason);
                     let reason = if reason.is_empty() {
                         "no reason given"
                     } else {
@@ -272,6 +276,7 @@ mod tests {
             "test result: FAILED. 1 passed; 1 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.00s",
             "     Running tests/cases/main.rs (target/debug/deps/cases-0123456789abcdef)",
             "test switch/gcc-pie ... ok",
+            "test tls/gcc-static  ... ignored (needs a shared library)",
             "   Doc-tests postlink_flow",
             "test result: ok. 2 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s",
         ] {
@@ -291,6 +296,10 @@ mod tests {
         assert_eq!(
             (reader.parts[1].name.as_str(), reader.parts[1].ended),
             ("cases", false)
+        );
+        assert_eq!(
+            reader.parts[1].reasons.keys().next().map(String::as_str),
+            Some("needs a shared library")
         );
         assert_eq!(reader.parts[2].name, "postlink-flow (examples in docs)");
         let summary = reader.summary();

@@ -163,7 +163,7 @@ fn build_native(case: &Case, kind: Kind, flags: &[String], dir: &Path) -> Result
         beside.push(target);
     }
     let mut command = start(cpp);
-    command.arg("-Wl,-q").args(&case.flags).args(flags);
+    command.arg("-Wl,-q").args(expand(&case.flags)).args(flags);
     let name = if kind.link == Link::So {
         "libcase.so"
     } else {
@@ -188,11 +188,22 @@ fn build_native(case: &Case, kind: Kind, flags: &[String], dir: &Path) -> Result
             &mut command
         }
     };
+    command.arg(&case.source);
+    for part in &case.with {
+        // C in a program of C++ stays C.
+        let language = if part.extension().is_some_and(|e| e == "c") {
+            "c"
+        } else {
+            "none"
+        };
+        command
+            .args(["-x", language])
+            .arg(part)
+            .args(["-x", "none"]);
+    }
     command
-        .arg(&case.source)
-        .args(&case.with)
         .args(&libraries)
-        .args(&case.link)
+        .args(expand(&case.link))
         .arg("-o")
         .arg(&subject);
     succeed(command, dir)?;
@@ -260,6 +271,14 @@ fn build_rust(case: &Case, kind: Kind, flags: &[String], dir: &Path) -> Result<B
         subject,
         beside: vec![],
     })
+}
+
+/// Flags as a case has them, with `{cases}`, the directory of cases, filled in.
+fn expand(flags: &[String]) -> impl Iterator<Item = String> {
+    let cases = crate::cases_dir().display().to_string();
+    flags
+        .iter()
+        .map(move |flag| flag.replace("{cases}", &cases))
 }
 
 /// A file that all cases share.

@@ -1,0 +1,26 @@
+//# about: a program that ends by abort() deep inside a loop has lost no count
+//# signal: 6
+//# stdout: 100
+//# count work: 100
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+__attribute__((noinline, noipa)) static int work(int x) {
+  int n = x;
+  while (n > 10) n -= 7;
+  if (x == 99) {
+    printf("100\n");
+    fflush(stdout);
+    abort();
+  }
+  return n;
+}
+
+int main(int argc, char **argv) {
+  int sum = 0;
+  for (int i = 0; i < 1000000; i++) sum += work(i);
+  printf("%d\n", sum);
+  return 0;
+}

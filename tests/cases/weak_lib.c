@@ -1,0 +1,2 @@
+/* The library of weak. */
+int in_library(void) { return 3; }

@@ -1,0 +1,3 @@
+/* Part of weak: the strong definition. */
+int overridden(void) { return 2; }
+int asks_overridden(void) { return overridden(); }
