@@ -1,1 +1,20 @@
-//! layout
+//! Where code goes: orders of blocks and functions, and what is hot enough to stay together.
+//!
+//! Pure functions on weighted graphs. Nothing here knows of files, instructions or addresses: a
+//! block is a size and a count, a function is a size and samples, and the result is a permutation.
+//!
+//! | module | decides | from |
+//! |---|---|---|
+//! | [`ext_tsp`] | the order of the blocks of a function | counts of jumps |
+//!
+//! # Invariants of all of them
+//!
+//! * Results are permutations (or cover their input otherwise); inputs that contradict themselves,
+//!   numbers out of range and counts of any size give some result, never a panic.
+//! * The same input gives the same output, whatever the order in which edges are listed.
+//! * The time is at most a little more than linear for what real programs look like, and bounded
+//!   for what they do not.
+
+pub mod ext_tsp;
+mod heap;
+mod links;
