@@ -6,6 +6,7 @@
 //! | module | decides | from |
 //! |---|---|---|
 //! | [`ext_tsp`] | the order of the blocks of a function | counts of jumps |
+//! | [`cdsort`], [`hfsort`] | the order of functions | a [`call_graph`] |
 //!
 //! # Invariants of all of them
 //!
@@ -15,6 +16,9 @@
 //! * The time is at most a little more than linear for what real programs look like, and bounded
 //!   for what they do not.
 
+pub mod call_graph;
+pub mod cdsort;
 pub mod ext_tsp;
 mod heap;
+pub mod hfsort;
 mod links;
