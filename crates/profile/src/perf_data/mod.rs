@@ -1,0 +1,130 @@
+//! `perf.data`, as `perf record` writes it: mapped, and read in parallel without `perf`.
+//!
+//! | part | |
+//! |---|---|
+//! | header | [`header`]: `PERFILE2`, sections, optional features (build-ids, event names) |
+//! | attributes | [`attr`]: one per event; what its samples hold and in which order |
+//! | records | [`record`]: header of 8 bytes (type u32, misc u16, size u16), then the contents |
+//!
+//! In pipe mode (`perf record -o -`) the header is 16 bytes, and attributes and features are records among the others.
+//!
+//! Two passes. The first walks over the record headers, in order: it collects attributes, mappings and processes, and cuts the rest into pieces. The
+//! second decodes samples, piece by piece in parallel; their addresses are looked up as of their time (see [`crate::spaces`]), because
+//! records of different CPUs are not in the order of time.
+//!
+//! Not read: big-endian recordings, records compressed with zstd (`perf record -z`), and traces (`AUX`: Intel PT, Arm SPE; they are
+//! passed over). The first two are errors that say so.
+
+pub mod attr;
+mod cursor;
+pub mod header;
+pub mod record;
+
+use std::path::Path;
+
+use rayon::prelude::*;
+
+use crate::Error;
+use crate::address::{AddressProfile, Collector};
+use crate::samples::{Adder, Options, Sample, modules};
+use crate::source::Source;
+use crate::spaces::Spaces;
+
+use header::Header;
+use record::Recording;
+
+/// A wrong place in the file: offset and a sentence.
+#[derive(Debug)]
+pub(crate) struct Wrong(Box<(u64, String)>);
+
+impl Wrong {
+    #[cold]
+    fn new(at: usize, what: impl Into<String>) -> Wrong {
+        Wrong(Box::new((at as u64, what.into())))
+    }
+
+    fn locate(self, path: &Path) -> Error {
+        let (at, what) = *self.0;
+        Error::at_byte(path, at, what)
+    }
+}
+
+/// A recording whose first pass is done.
+#[derive(Debug)]
+pub struct PerfData<'a> {
+    recording: Recording<'a>,
+    spaces: Spaces,
+}
+
+impl<'a> PerfData<'a> {
+    /// Reads everything but the samples; `name` is what errors call the file.
+    pub fn new(name: &Path, bytes: &'a [u8]) -> Result<PerfData<'a>, Error> {
+        PerfData::parse(bytes).map_err(|wrong| wrong.locate(name))
+    }
+
+    fn parse(bytes: &'a [u8]) -> Result<PerfData<'a>, Wrong> {
+        let header = Header::parse(bytes)?;
+        let mut recording = Recording::scan(bytes, header)?;
+        let events = std::mem::take(&mut recording.space_events);
+        let spaces = Spaces::new(events, &recording.build_ids);
+        Ok(PerfData { recording, spaces })
+    }
+
+    /// The mappings of all processes.
+    pub fn spaces(&self) -> &Spaces {
+        &self.spaces
+    }
+
+    /// The sampled events.
+    pub fn attributes(&self) -> &[attr::Attribute] {
+        &self.recording.attributes
+    }
+
+    /// Records that perf says it lost.
+    pub fn lost(&self) -> u64 {
+        self.recording.lost
+    }
+
+    /// Calls `each` with every sample, in the order of the file.
+    pub fn for_each_sample(&self, name: &Path, mut each: impl FnMut(&Sample)) -> Result<(), Error> {
+        let mut sample = Sample::default();
+        for piece in &self.recording.pieces {
+            self.recording
+                .samples(piece.clone(), &mut sample, &mut each)
+                .map_err(|wrong| wrong.locate(name))?;
+        }
+        Ok(())
+    }
+
+    /// Adds up all samples, in parallel.
+    pub fn aggregate(&self, name: &Path, options: &Options) -> Result<AddressProfile, Error> {
+        let mut collector = self
+            .recording
+            .pieces
+            .par_iter()
+            .map(|piece| {
+                let mut adder = Adder::new(&self.spaces, options);
+                self.recording
+                    .samples(piece.clone(), &mut Sample::default(), &mut |sample| {
+                        adder.add(sample)
+                    })?;
+                Ok(adder.collector)
+            })
+            .try_reduce(Collector::default, |mut a, b| {
+                a.absorb(b);
+                Ok(a)
+            })
+            .map_err(|wrong: Wrong| wrong.locate(name))?;
+        collector.statistics.lost += self.recording.lost;
+        Ok(collector.finish(&modules(&self.spaces)))
+    }
+}
+
+/// Reads a file and adds up its samples.
+pub fn read(path: &Path, options: &Options) -> Result<AddressProfile, Error> {
+    let source = Source::open(path)?;
+    PerfData::new(path, &source)?.aggregate(path, options)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,318 @@
+//! The records: mappings and processes in the first pass, samples in the second.
+//!
+//! | type | record | contents |
+//! |---|---|---|
+//! | 1 | mapping | process, thread (4 each), address, length, file offset, path |
+//! | 2 | lost | id, how many |
+//! | 3 | name | process, thread, name; bit 13 of misc: by exec |
+//! | 7 | fork | process, parent, thread, parent's thread; bit 13 of misc: made up by perf for a process it found |
+//! | 9 | sample | see [`super::attr`] |
+//! | 10 | mapping | as 1; then device (4+4), inode, generation, or (bit 14 of misc) length of build-id (1), 3 bytes, build-id (20); then protection, flags (4 each), path |
+//! | 13 | lost samples | how many |
+//! | 64 | attribute | the attribute, then ids (pipe mode) |
+//! | 66 | tracing data | size (4); so many bytes follow the record |
+//! | 67 | build-id | see [`super::header`] |
+//! | 71 | trace | size (8); so many bytes follow the record |
+//! | 80 | feature | number (8), contents (pipe mode) |
+//! | 81, 83 | compressed | other records, by zstd |
+//!
+//! Numbers are 8 bytes where nothing else is said. All but the sample end with an identification if the event has it switched on.
+
+use std::ops::Range;
+
+use rustc_hash::FxHashMap;
+
+use super::Wrong;
+use super::attr::Attribute;
+use super::cursor::{Cursor, string};
+use super::header::Header;
+use crate::samples::Sample;
+use crate::spaces::{Mapping, SpaceEvent};
+
+const MMAP: u32 = 1;
+const LOST: u32 = 2;
+const COMM: u32 = 3;
+const FORK: u32 = 7;
+const SAMPLE: u32 = 9;
+const MMAP2: u32 = 10;
+const LOST_SAMPLES: u32 = 13;
+const HEADER_ATTR: u32 = 64;
+const TRACING_DATA: u32 = 66;
+const BUILD_ID: u32 = 67;
+const AUXTRACE: u32 = 71;
+const FEATURE: u32 = 80;
+const COMPRESSED: u32 = 81;
+const COMPRESSED2: u32 = 83;
+
+/// Bit of misc: a name changed by exec; a fork that perf made up.
+const BIT_13: u16 = 1 << 13;
+/// Bit of misc: the mapping has a build-id.
+const HAS_BUILD_ID: u16 = 1 << 14;
+
+/// Bytes of records decoded together.
+const PIECE: usize = 1 << 20;
+
+/// A file after the first pass.
+#[derive(Debug)]
+pub(super) struct Recording<'a> {
+    bytes: &'a [u8],
+    pub(super) attributes: Vec<Attribute>,
+    ids: FxHashMap<u64, usize>,
+    pub(super) build_ids: FxHashMap<Vec<u8>, Vec<u8>>,
+    /// Time, process, event.
+    pub(super) space_events: Vec<(u64, i32, SpaceEvent)>,
+    /// Records lost.
+    pub(super) lost: u64,
+    /// Ranges of whole records with all samples.
+    pub(super) pieces: Vec<Range<usize>>,
+}
+
+/// One record.
+#[derive(Clone, Copy)]
+struct Record<'a> {
+    kind: u32,
+    misc: u16,
+    /// With its header.
+    whole: &'a [u8],
+}
+
+impl<'a> Record<'a> {
+    fn body(&self) -> &'a [u8] {
+        &self.whole[8..]
+    }
+}
+
+/// The record at `at`, and where the next one is.
+#[inline]
+fn record_at(bytes: &[u8], at: usize, end: usize) -> Result<(Record<'_>, usize), Wrong> {
+    let rest = &bytes[at..end];
+    let Some(header) = rest.first_chunk::<8>() else {
+        return Err(Wrong::new(
+            at,
+            format!("{} bytes left, too few for a record", rest.len()),
+        ));
+    };
+    let kind = u32::from_le_bytes([header[0], header[1], header[2], header[3]]);
+    let misc = u16::from_le_bytes([header[4], header[5]]);
+    let size = usize::from(u16::from_le_bytes([header[6], header[7]]));
+    if size < 8 || size > rest.len() {
+        return Err(Wrong::new(
+            at,
+            format!(
+                "record of type {kind} and {size} bytes, must be 8 to the {} that are left",
+                rest.len()
+            ),
+        ));
+    }
+    let whole = &rest[..size];
+    let mut next = at + size;
+    let extra = match kind {
+        AUXTRACE => Cursor::new(&whole[8..]).u64().unwrap_or(0),
+        TRACING_DATA => Cursor::new(&whole[8..])
+            .u32()
+            .map_or(0, |size| u64::from(size).next_multiple_of(8)),
+        _ => 0,
+    };
+    if extra > 0 {
+        let left = end - next;
+        next += usize::try_from(extra)
+            .ok()
+            .filter(|&extra| extra <= left)
+            .ok_or_else(|| {
+                Wrong::new(
+                    at,
+                    format!("{extra} bytes of trace follow the record, only {left} are left"),
+                )
+            })?;
+    }
+    Ok((Record { kind, misc, whole }, next))
+}
+
+impl<'a> Recording<'a> {
+    /// The first pass.
+    pub(super) fn scan(bytes: &'a [u8], mut header: Header) -> Result<Recording<'a>, Wrong> {
+        let Range { start, end } = header.records.clone();
+        let mut pieces = Vec::new();
+        let (mut at, mut piece) = (start, start);
+        let mut lost = 0u64;
+        // Mappings wait until all attributes are known: their times depend on them.
+        let mut waiting: Vec<(usize, Record<'a>)> = Vec::new();
+        while at < end {
+            let (record, next) = match record_at(bytes, at, end) {
+                Ok(found) => found,
+                // perf was killed, or is at it: what is there can be used.
+                Err(_) if next_is_cut(bytes, at, end) => break,
+                Err(wrong) => return Err(wrong),
+            };
+            match record.kind {
+                MMAP | MMAP2 | COMM | FORK => waiting.push((at, record)),
+                LOST => {
+                    lost = lost.saturating_add(
+                        Cursor::new(record.body().get(8..).unwrap_or_default())
+                            .u64()
+                            .unwrap_or(0),
+                    )
+                }
+                LOST_SAMPLES => {
+                    lost = lost.saturating_add(Cursor::new(record.body()).u64().unwrap_or(0))
+                }
+                HEADER_ATTR => {
+                    let body = record.body();
+                    let size =
+                        Attribute::size(body).filter(|&size| size >= 64 && size <= body.len());
+                    let parsed = size
+                        .and_then(|size| Some((Attribute::parse(&body[..size])?, &body[size..])));
+                    let (attribute, ids) =
+                        parsed.ok_or_else(|| Wrong::new(at, "attribute cut short"))?;
+                    header.add(attribute, ids);
+                }
+                BUILD_ID => header.build_id(record.whole),
+                FEATURE => {
+                    if let Some((number, contents)) = record.body().split_first_chunk() {
+                        header.feature(u64::from_le_bytes(*number), contents);
+                    }
+                }
+                COMPRESSED | COMPRESSED2 => {
+                    return Err(Wrong::new(
+                        at,
+                        "compressed records (perf record -z), which cannot be read: record without -z, or convert with `perf inject`",
+                    ));
+                }
+                _ => {}
+            }
+            at = next;
+            if at - piece >= PIECE {
+                pieces.push(piece..at);
+                piece = at;
+            }
+        }
+        if piece < at {
+            pieces.push(piece..at);
+        }
+        let Header {
+            attributes,
+            ids,
+            build_ids,
+            ..
+        } = header;
+        let mut recording = Recording {
+            bytes,
+            attributes,
+            ids,
+            build_ids,
+            space_events: Vec::new(),
+            lost,
+            pieces,
+        };
+        recording.space_events = waiting
+            .into_iter()
+            .filter_map(|(at, record)| {
+                let (pid, event) = space_event(record)?;
+                Some((recording.time(at, record), pid, event))
+            })
+            .collect();
+        Ok(recording)
+    }
+
+    /// The time of a record that is no sample, in the unit of the samples.
+    fn time(&self, at: usize, record: Record<'_>) -> u64 {
+        let Some(first) = self.attributes.first() else {
+            return at as u64;
+        };
+        if !first.has_time() {
+            return at as u64;
+        }
+        let body = record.body();
+        let id = first.id_offset_from_end().and_then(|from_end| {
+            let start = body.len().checked_sub(from_end)?;
+            body[start..]
+                .first_chunk()
+                .map(|id| u64::from_le_bytes(*id))
+        });
+        let attribute = id
+            .and_then(|id| self.ids.get(&id))
+            .and_then(|&index| self.attributes.get(index));
+        attribute.unwrap_or(first).time_at_end(body).unwrap_or(0)
+    }
+
+    /// Decodes the samples of a piece one after the other.
+    pub(super) fn samples(
+        &self,
+        piece: Range<usize>,
+        sample: &mut Sample,
+        each: &mut impl FnMut(&Sample),
+    ) -> Result<(), Wrong> {
+        let mut at = piece.start;
+        while at < piece.end {
+            let (record, next) = record_at(self.bytes, at, piece.end)?;
+            if record.kind == SAMPLE {
+                let body = record.body();
+                let Some(first) = self.attributes.first() else {
+                    return Err(Wrong::new(at, "a sample, but the file describes no event"));
+                };
+                let id = first
+                    .id_offset()
+                    .and_then(|offset| body.get(offset..)?.first_chunk());
+                let index = id.and_then(|id| self.ids.get(&u64::from_le_bytes(*id)));
+                let attribute = index
+                    .and_then(|&index| self.attributes.get(index))
+                    .unwrap_or(first);
+                attribute.sample(body, at, sample).ok_or_else(|| {
+                    let name = attribute.name.escape_ascii();
+                    Wrong::new(at, format!("sample of {name} cut short: its fields need more than the {} bytes it has", body.len()))
+                })?;
+                each(sample);
+            }
+            at = next;
+        }
+        Ok(())
+    }
+}
+
+/// Whether the rest of the records is the beginning of one, or nothing but zeros.
+fn next_is_cut(bytes: &[u8], at: usize, end: usize) -> bool {
+    let rest = &bytes[at..end];
+    let size = rest
+        .get(6..8)
+        .map(|size| usize::from(u16::from_le_bytes([size[0], size[1]])));
+    end == bytes.len() && size.is_none_or(|size| size >= 8 && size > rest.len())
+        || rest.iter().all(|&byte| byte == 0)
+}
+
+/// What a mapping, name or fork record changes. `None` if nothing, or if it is cut short.
+fn space_event(record: Record<'_>) -> Option<(i32, SpaceEvent)> {
+    let mut cursor = Cursor::new(record.body());
+    let pid = cursor.u32()? as i32;
+    let second = cursor.u32()? as i32;
+    let event = match record.kind {
+        MMAP | MMAP2 => {
+            if pid == -1 {
+                return None; // the kernel
+            }
+            let (start, len, file_offset) = (cursor.u64()?, cursor.u64()?, cursor.u64()?);
+            let mut build_id = Vec::new();
+            if record.kind == MMAP2 {
+                let file = cursor.take(24)?;
+                if record.misc & HAS_BUILD_ID != 0 {
+                    let size = usize::from(file[0]).min(20);
+                    build_id = file[4..4 + size].to_vec();
+                }
+                cursor.take(8)?;
+            }
+            let path = string(cursor.rest()).to_vec();
+            SpaceEvent::Map(Mapping {
+                start,
+                len,
+                file_offset,
+                path,
+                build_id,
+            })
+        }
+        COMM if record.misc & BIT_13 != 0 => SpaceEvent::Exec,
+        // Of a process that it found running perf tells the mappings too.
+        FORK if record.misc & BIT_13 != 0 && pid != second => SpaceEvent::Exec,
+        FORK => SpaceEvent::Fork(second),
+        _ => return None,
+    };
+    Some((pid, event))
+}

@@ -1,0 +1,288 @@
+//! One sample, however it was stored, and what becomes of many.
+//!
+//! The readers of perf's formats hand over [`Sample`]s. [`Adder`] turns each one to counts: of its branch stack the traces between
+//! neighbouring entries, of a memory sample the access, of any other the instruction.
+
+use crate::address::{AddressKind, Collector, Counts, Module, ModuleId, Origin, Place, Trace};
+use crate::spaces::{KERNEL, Space, Spaces};
+
+/// An entry of a branch stack.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BranchEntry {
+    /// Run-time address of the branch; 0 if the machine did not record it.
+    pub from: u64,
+    /// Run-time address of its target; 0 if the machine did not record it.
+    pub to: u64,
+    /// The branch was mispredicted.
+    pub mispredicted: bool,
+}
+
+/// A sample. All addresses are those of the process.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sample {
+    /// Process; `None` if not recorded.
+    pub pid: Option<i32>,
+    /// When, in a unit that all records of the file share: nanoseconds, or the offset in the file if no times were recorded.
+    pub time: u64,
+    /// The event that was sampled; may be empty.
+    pub event: Vec<u8>,
+    /// Instruction.
+    pub ip: Option<u64>,
+    /// Address of the memory access.
+    pub address: Option<u64>,
+    /// Return addresses, innermost first, without marks; starts with the instruction where perf does so.
+    pub callchain: Vec<u64>,
+    /// Taken branches, newest first.
+    pub branches: Vec<BranchEntry>,
+}
+
+impl Sample {
+    /// Empties it, keeping its memory.
+    pub fn clear(&mut self) {
+        self.pid = None;
+        self.time = 0;
+        self.event.clear();
+        self.ip = None;
+        self.address = None;
+        self.callchain.clear();
+        self.branches.clear();
+    }
+
+    /// Whether there is nothing in it.
+    pub fn is_empty(&self) -> bool {
+        self.ip.is_none() && self.callchain.is_empty() && self.branches.is_empty()
+    }
+}
+
+/// What of a recording is wanted.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Only samples of these processes; all if empty.
+    pub pids: Vec<i32>,
+    /// Only samples of events whose name contains one of these; all if empty.
+    pub events: Vec<String>,
+}
+
+/// Adds samples up.
+#[derive(Debug)]
+pub struct Adder<'a> {
+    /// The counts. Module numbers are those of [`modules()`].
+    pub collector: Collector,
+    spaces: &'a Spaces,
+    options: &'a Options,
+    /// The process of the sample before, and its space.
+    recent: Option<(Option<i32>, Space<'a>)>,
+}
+
+/// The modules that an [`Adder`] with these spaces refers to.
+pub fn modules(spaces: &Spaces) -> Vec<Module> {
+    if spaces.is_empty() {
+        // Without any mapping an address stands for itself.
+        vec![Module {
+            kind: AddressKind::RunTime,
+            ..Module::default()
+        }]
+    } else {
+        spaces.modules().to_vec()
+    }
+}
+
+impl<'a> Adder<'a> {
+    /// Nothing added up yet.
+    pub fn new(spaces: &'a Spaces, options: &'a Options) -> Adder<'a> {
+        Adder {
+            collector: Collector::default(),
+            spaces,
+            options,
+            recent: None,
+        }
+    }
+
+    /// Adds a sample.
+    pub fn add(&mut self, sample: &Sample) {
+        let Adder {
+            collector,
+            spaces,
+            options,
+            recent,
+        } = self;
+        if !options.pids.is_empty() && !sample.pid.is_some_and(|pid| options.pids.contains(&pid)) {
+            return;
+        }
+        let named = |name: &String| {
+            sample
+                .event
+                .windows(name.len().max(1))
+                .any(|window| window == name.as_bytes())
+        };
+        if !options.events.is_empty() && !options.events.iter().any(named) {
+            return;
+        }
+        let statistics = &mut collector.statistics;
+        statistics.samples += 1;
+        if !sample.event.is_empty() && !collector.events.contains(&sample.event) {
+            collector.events.insert(sample.event.clone());
+        }
+        let (_, space) = match recent {
+            Some(recent) if recent.0 == sample.pid => recent,
+            _ => recent.insert((sample.pid, spaces.process(sample.pid))),
+        };
+        let plain = spaces.is_empty();
+        let mut resolve = |address: u64| match plain {
+            true if address == 0 || address >= KERNEL => Place::OUTSIDE,
+            true => Place {
+                module: ModuleId(0),
+                address,
+            },
+            false => space.resolve(address, sample.time),
+        };
+        if !sample.branches.is_empty() {
+            collector.statistics.with_branches += 1;
+            // The branch that ended the run after the one at hand, and where it is.
+            let mut next: Option<(u64, Place)> = None;
+            for branch in &sample.branches {
+                let (from, to) = (resolve(branch.from), resolve(branch.to));
+                if from.is_outside() && to.is_outside() {
+                    collector.statistics.outside += 1;
+                    next = Some((branch.from, from));
+                    continue;
+                }
+                collector.statistics.branches += 1;
+                let mut end = None;
+                if let Some((address, place)) = next
+                    && !to.is_outside()
+                {
+                    if place.module == to.module
+                        && address >= branch.to
+                        && place.address >= to.address
+                    {
+                        end = Some(place.address);
+                    } else {
+                        collector.statistics.mismatched += 1;
+                    }
+                }
+                let counts = Counts {
+                    count: 1,
+                    mispredictions: u64::from(branch.mispredicted),
+                };
+                collector.trace(
+                    Trace {
+                        origin: Origin::Branch(from),
+                        start: to,
+                        end,
+                    },
+                    counts,
+                );
+                next = Some((branch.from, from));
+            }
+            return;
+        }
+        let Some(ip) = sample.ip.or(sample.callchain.first().copied()) else {
+            return;
+        };
+        let place = resolve(ip);
+        if place.is_outside() {
+            collector.statistics.outside += 1;
+            return;
+        }
+        match sample.address {
+            Some(address) if sample.event.windows(4).any(|window| window == b"mem-") => {
+                let mut target = resolve(address);
+                if target.is_outside() {
+                    target.address = address;
+                }
+                collector.access(place, target, 1);
+            }
+            _ => collector.sample(place, 1),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn add(samples: &[Sample]) -> crate::address::AddressProfile {
+        let (spaces, options) = (Spaces::default(), Options::default());
+        let mut adder = Adder::new(&spaces, &options);
+        samples.iter().for_each(|sample| adder.add(sample));
+        adder.collector.finish(&modules(&spaces))
+    }
+
+    fn stack(branches: &[(u64, u64)]) -> Sample {
+        let branches = branches
+            .iter()
+            .map(|&(from, to)| BranchEntry {
+                from,
+                to,
+                mispredicted: from == 0x30,
+            })
+            .collect();
+        Sample {
+            branches,
+            ..Sample::default()
+        }
+    }
+
+    #[test]
+    fn a_branch_stack_is_traces_between_neighbours() {
+        let profile = add(&[stack(&[
+            (0x60, 0x10),
+            (0x30, 0x50),
+            (0xffff_8000_0000_0000, 0x20),
+        ])]);
+        let place = |address| Place {
+            module: ModuleId(0),
+            address,
+        };
+        let from = |address| Origin::Branch(place(address));
+        let once = Counts {
+            count: 1,
+            mispredictions: 0,
+        };
+        assert_eq!(
+            profile.traces(),
+            [
+                (
+                    Trace {
+                        origin: from(0x30),
+                        start: place(0x50),
+                        end: Some(0x60)
+                    },
+                    Counts {
+                        count: 1,
+                        mispredictions: 1
+                    }
+                ),
+                (
+                    Trace {
+                        origin: from(0x60),
+                        start: place(0x10),
+                        end: None
+                    },
+                    once
+                ),
+                (
+                    Trace {
+                        origin: Origin::Branch(Place::OUTSIDE),
+                        start: place(0x20),
+                        end: Some(0x30)
+                    },
+                    once
+                ),
+            ]
+        );
+        assert_eq!(
+            profile.fall_throughs().iter().filter(|run| run.0.2).count(),
+            1
+        );
+    }
+
+    #[test]
+    fn stacks_that_run_backwards_lose_only_the_run() {
+        let profile = add(&[stack(&[(0x40, 0x10), (0x20, 0x50)])]);
+        assert_eq!(profile.statistics.mismatched, 1);
+        assert_eq!(profile.branches().len(), 2);
+        assert_eq!(profile.fall_throughs(), []);
+    }
+}
