@@ -182,6 +182,8 @@ pub struct Elf<'d> {
     pub dynamic: Vec<(i64, u64, u64)>,
     /// Contents of the GNU build-id note.
     pub build_id: Option<&'d [u8]>,
+    /// Index of the section that holds the sections' names, 0 if there is none.
+    pub(crate) names_index: u32,
     /// Indexes of PT_LOAD segments: ascending, disjoint.
     loads: Vec<u32>,
     /// (first address, index) of allocated sections that take place in memory, ascending.
@@ -217,6 +219,7 @@ impl<'d> Elf<'d> {
             sections,
             dynamic: Vec::new(),
             build_id: None,
+            names_index: counts.names as u32, // it is below the number of sections
             loads,
             by_addr,
         };
@@ -263,7 +266,7 @@ impl<'d> Elf<'d> {
     pub fn section(&self, name: &str) -> Option<(usize, &Section<'d>)> {
         self.sections.iter().enumerate().find(|(_, s)| s.name == name)
     }
-    fn section_of_kind(&self, kind: u32) -> Option<(usize, &Section<'d>)> {
+    pub(crate) fn section_of_kind(&self, kind: u32) -> Option<(usize, &Section<'d>)> {
         self.sections.iter().enumerate().find(|(_, s)| s.kind == kind)
     }
     /// The allocated section that covers an address (TLS `.tbss` never does).

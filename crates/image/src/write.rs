@@ -1,13 +1,51 @@
 //! ELF writing: the input's bytes, patched in places, with new segments behind them.
 //!
-//! The old image keeps its addresses. New sections go to one new read-execute segment behind it (and, for counters,
-//! one zero-filled read-write segment). The program header table grows where it is: the sections that stand in its way
-//! are moved to the new segment. Kept relocations are dropped from the output: they no longer describe it.
+//! # Problem
+//!
+//! A linked program is a web of addresses, most of them in instructions that nobody can tell from numbers. So **the old image
+//! keeps all its addresses**; what is new goes behind it, and only known places change. The file should stay one that
+//! other tools (strip, objcopy, debuggers, old kernels and loaders) take for an ordinary product of a linker, and it may be
+//! larger than memory.
+//!
+//! # The output
+//!
+//! | bytes | from |
+//! |---|---|
+//! | ELF header, program headers | new ([`segments`]); the table grows where it is, see [`room`] |
+//! | everything else that is loaded | the input, with patches ([`patches`]) |
+//! | new read-execute segment | sections that made way for the program headers, then the appended ones |
+//! | what is not loaded, in the input's order | new notes; debug sections and the like unchanged; symbols ([`symbols`]) and names rewritten; no kept relocations |
+//! | section headers | new ([`sections`]) |
+//! | what stood behind the end of the input's last part | the input (archives that programs carry behind themselves) |
+//!
+//! The new segment begins on the first page behind the highest address, at the same offset within the page as in the file: no padding,
+//! the file grows by what is in it. A second one for counters takes no place in the file.
+//! The output is streamed ([`output`]): memory holds the new contents, the patches and the section headers.
+//!
+//! # Invariants
+//!
+//! * No byte of the old image changes but by a patch, a dynamic tag, a symbol, or the way made for the program headers.
+//! * Loadable segments ascend, do not overlap, and their offsets and addresses agree modulo their alignment.
+//! * Every section index, symbol index and file offset in a header of the output is the output's.
+//! * The same calls give the same bytes.
+//! * The target appears complete or not at all.
 
+mod assembly;
+mod output;
+mod patches;
+mod room;
+mod sections;
+mod segments;
+mod symbols;
+
+use std::fs::File;
 use std::path::Path;
 
+use self::patches::Patches;
+use self::room::Room;
 use crate::FormatError;
 use crate::elf::{Elf, SymbolTable};
+use crate::raw;
 
 /// A section to be appended.
 #[derive(Clone, Debug)]
@@ -29,7 +67,7 @@ pub enum NewKind {
     Code,
     /// SHF_ALLOC, not writable.
     ReadOnly,
-    /// Not loaded, SHT_NOTE: contents are whole ELF notes.
+    /// Not loaded, SHT_NOTE: contents are whole ELF notes. Left out of a file without section headers, where nothing would find it.
     Note,
 }
 
@@ -49,7 +87,8 @@ pub struct NewId(pub u32);
 /// Which section a symbol lies in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InSection {
-    /// As in the input.
+    /// By the input's index. A reserved index (0xff00 … 0xffff, as [`crate::elf::Symbol::section`] reports it for a symbol in no section)
+    /// leaves an edited symbol where it is.
     Old(u32),
     /// A new one.
     New(NewId),
@@ -77,7 +116,7 @@ pub struct NewSymbol {
     pub size: u64,
     /// `st_info & 15`
     pub kind: u8,
-    /// Local symbols are placed before the globals, after the local symbol `after` of the input if given.
+    /// New symbols are local, and stand before the globals: behind the local symbol `after` of the input if given, else behind all locals.
     pub after: Option<u32>,
     /// Section.
     pub section: InSection,
@@ -93,55 +132,272 @@ pub struct WriteOptions {
 /// A file being written.
 #[derive(Debug)]
 pub struct Writer<'d> {
-    _elf: &'d Elf<'d>,
+    elf: &'d Elf<'d>,
+    options: WriteOptions,
+    /// Page size: what addresses and offsets of segments agree in.
+    page: u64,
+    room: Room,
+    /// End of the loaded part of the input file.
+    loaded_end: u64,
+    /// Address of the new read-execute segment.
+    base: u64,
+    /// Where the moved block begins in it.
+    block_at: u64,
+    /// Where the program header table begins in it, if it is there.
+    table_at: u64,
+    /// End of what it holds so far.
+    cursor: u64,
+    new: Vec<New>,
+    zero: Option<NewId>,
+    entry: u64,
+    patches: Patches,
+    /// Dynamic entries that change: (index, value).
+    dynamic: Vec<(usize, u64)>,
+    unwind: Option<(NewId, NewId)>,
+    static_edits: Vec<(u32, SymbolEdit)>,
+    dynamic_edits: Vec<(u32, SymbolEdit)>,
+    added: Vec<NewSymbol>,
+    file: Option<&'d File>,
+    /// The first thing that went wrong in a call that cannot say so.
+    problem: Option<FormatError>,
+}
+
+/// An appended section.
+#[derive(Debug)]
+struct New {
+    name: String,
+    /// `None`: zero-filled, read-write.
+    kind: Option<NewKind>,
+    align: u64,
+    size: u64,
+    addr: u64,
+    contents: Vec<u8>,
+}
+
+impl New {
+    fn is_in_segment(&self) -> bool {
+        matches!(self.kind, Some(NewKind::Code | NewKind::ReadOnly))
+    }
+}
+
+/// Largest alignment of a section: the file may have to be padded by as much.
+const MAX_ALIGN: u64 = 1 << 30;
+
+/// The page size that segments of a machine are laid out for. AArch64 has several; what the linker assumed is seen in the input.
+fn page_size(elf: &Elf<'_>) -> u64 {
+    let widest = if elf.machine == raw::EM_AARCH64 { 0x10000 } else { 0x1000 };
+    elf.loads().map(|p| p.align).min().unwrap_or(0).clamp(0x1000, widest)
 }
 
 impl<'d> Writer<'d> {
     /// Begins: decides how the program header table grows and gives the sections that must make way their new place.
-    pub fn new(_elf: &'d Elf<'d>, _options: WriteOptions) -> Result<Self, FormatError> {
-        todo!()
+    ///
+    /// Fails for a file that loads nothing, that leaves no addresses behind its own, or whose headers overlap.
+    pub fn new(elf: &'d Elf<'d>, options: WriteOptions) -> Result<Self, FormatError> {
+        let (_, end) = elf.extent();
+        if elf.loads().len() == 0 {
+            return Err(FormatError::new("the file has no loadable segment"));
+        }
+        if elf.phoff < raw::EHDR {
+            return Err(FormatError::new(format!("the program headers at offset {:#x} overlap the ELF header of 64 bytes", elf.phoff)));
+        }
+        let page = page_size(elf);
+        if let Some(p) = elf.loads().find(|p| p.addr % page != p.offset % page) {
+            return Err(FormatError::new(format!(
+                "the loadable segment at address {:#x} is at offset {:#x}; they differ modulo the page size {page:#x}",
+                p.addr, p.offset
+            )));
+        }
+        let table_end = elf.phoff + elf.segments.len() as u64 * raw::PHDR; // in the file
+        let in_file = elf.sections.iter().filter(|s| s.is_alloc() && s.has_contents()).map(|s| s.offset + s.size);
+        let loaded_end = elf.loads().map(|p| p.offset + p.file_size).chain(in_file).chain([table_end]).max().unwrap_or(0);
+        let base = end.checked_next_multiple_of(page).and_then(|a| a.checked_add(loaded_end % page));
+        // A margin of 4 GiB, so that the sums below cannot overflow.
+        let Some(base) = base.filter(|a| *a < u64::MAX - (1 << 32)) else {
+            return Err(FormatError::new(format!("the file is loaded up to address {end:#x}; no addresses are left behind it")));
+        };
+        let extra = 1 + u64::from(options.zero_fill);
+        let room = room::find(elf, extra, loaded_end, page);
+        let mut this = Writer {
+            elf,
+            options,
+            page,
+            loaded_end,
+            base,
+            block_at: 0,
+            table_at: 0,
+            cursor: base,
+            new: Vec::new(),
+            zero: None,
+            entry: elf.entry,
+            patches: Patches::default(),
+            dynamic: Vec::new(),
+            unwind: None,
+            static_edits: Vec::new(),
+            dynamic_edits: Vec::new(),
+            added: Vec::new(),
+            file: None,
+            problem: None,
+            room,
+        };
+        match &this.room {
+            Room::Block(block) => {
+                // The displacement is a multiple of the block's alignment, so that all in it stay aligned.
+                this.block_at = base + (block.addr.wrapping_sub(base) & (block.align - 1));
+                this.cursor = this.block_at + block.size;
+            }
+            Room::Elsewhere => {
+                this.table_at = base.next_multiple_of(8);
+                this.cursor = this.table_at + (elf.segments.len() as u64 + extra) * raw::PHDR;
+            }
+            Room::Gap | Room::Below(_) => {}
+        }
+        Ok(this)
     }
+
+    /// The input as an open file with the same bytes as the parsed data. Unchanged ranges are then copied by the kernel, and the data, which is
+    /// usually a map of that file, is not touched for them.
+    pub fn copy_from(&mut self, file: &'d File) {
+        self.file = Some(file);
+    }
+
+    fn fail(&mut self, what: String) {
+        self.problem.get_or_insert(FormatError::new(what));
+    }
+
     /// Gives a new section its address, right behind the one before it. Contents are zero until set.
-    pub fn append(&mut self, _section: NewSection) -> Placed {
-        todo!()
+    ///
+    /// What is impossible (no addresses or memory left, an alignment that is no power of two, a loaded section behind the zero-filled one) is
+    /// reported by [`Writer::write`].
+    pub fn append(&mut self, section: NewSection) -> Placed {
+        let NewSection { name, kind, size, .. } = section;
+        let align = section.align.max(1);
+        if !align.is_power_of_two() || align > MAX_ALIGN {
+            self.fail(format!("the alignment of section {name} is {align:#x}; powers of two up to {MAX_ALIGN:#x} are possible"));
+        }
+        let mut addr = 0;
+        if kind != NewKind::Note {
+            if self.zero.is_some() {
+                self.fail(format!("section {name} is appended behind the zero-filled section, which must be last"));
+            }
+            let end = self.cursor.checked_next_multiple_of(align).and_then(|at| Some((at, at.checked_add(size)?)));
+            match end {
+                Some((at, end)) if end < u64::MAX - self.page => (addr, self.cursor) = (at, end),
+                _ => self.fail(format!("section {name} of {size:#x} bytes does not fit behind address {:#x}", self.cursor)),
+            }
+        }
+        let mut contents = Vec::new();
+        match usize::try_from(size) {
+            Ok(bytes) if contents.try_reserve_exact(bytes).is_ok() => contents.resize(bytes, 0),
+            _ => self.fail(format!("section {name} of {size:#x} bytes does not fit memory")),
+        }
+        self.place(New { name, kind: Some(kind), align, size, addr, contents })
     }
-    /// Contents of a new section, `size` bytes.
-    pub fn contents(&mut self, _id: NewId) -> &mut [u8] {
-        todo!()
+
+    fn place(&mut self, new: New) -> Placed {
+        let id = NewId(self.new.len() as u32); // one call each: not 4294967296
+        let addr = new.addr;
+        self.new.push(new);
+        Placed { id, addr }
     }
-    /// The zero-filled read-write section (page-aligned start, whole pages): only once, after all other loaded sections.
-    pub fn append_zero_fill(&mut self, _name: &str, _size: u64) -> Placed {
-        todo!()
+
+    /// Contents of a new section, `size` bytes; none for the zero-filled one.
+    pub fn contents(&mut self, id: NewId) -> &mut [u8] {
+        self.new.get_mut(id.0 as usize).map(|n| &mut n.contents[..]).unwrap_or_default()
     }
-    /// Overwrites bytes of the old image. Error if they are not in the file or were patched before with other bytes.
-    pub fn patch(&mut self, _addr: u64, _bytes: &[u8]) -> Result<(), FormatError> {
-        todo!()
+
+    /// The zero-filled read-write section (page-aligned start, whole pages): only once, after all other loaded sections, and only if
+    /// [`WriteOptions::zero_fill`] made room for its segment. [`Writer::write`] reports what breaks this.
+    pub fn append_zero_fill(&mut self, name: &str, size: u64) -> Placed {
+        if self.zero.is_some() || !self.options.zero_fill {
+            self.fail(format!("a zero-filled section ({name}) is possible once, and if asked for at the start"));
+        }
+        let place = self.cursor.checked_next_multiple_of(self.page).zip(size.checked_next_multiple_of(self.page));
+        let (addr, size) = match place.filter(|(at, size)| at.checked_add(*size).is_some()) {
+            Some(place) => place,
+            None => {
+                self.fail(format!("section {name} of {size:#x} bytes does not fit behind address {:#x}", self.cursor));
+                (0, 0)
+            }
+        };
+        let placed = self.place(New { name: name.to_string(), kind: None, align: self.page, size, addr, contents: Vec::new() });
+        self.zero = Some(placed.id);
+        placed
     }
-    /// The old image's bytes with the patches so far, for the reader's convenience.
-    pub fn set_entry(&mut self, _entry: u64) {
-        todo!()
+
+    /// Overwrites bytes of the old image. Error if they are not in the file. Patches may overlap where they agree; two that differ
+    /// are reported by [`Writer::write`]. The address is the input's also for what made way for the program headers.
+    pub fn patch(&mut self, addr: u64, bytes: &[u8]) -> Result<(), FormatError> {
+        let len = bytes.len() as u64;
+        let inside = self.elf.bytes_at(addr, len).and_then(|_| self.elf.offset_of(addr));
+        match inside {
+            Some(offset) => self.patches.add(offset, bytes),
+            None if bytes.is_empty() => Ok(()),
+            None => Err(FormatError::new(format!(
+                "a patch of {len} bytes at address {addr:#x} is not inside the file contents of one loaded segment"
+            ))),
+        }
     }
-    /// Changes the value of a dynamic tag that exists.
-    pub fn set_dynamic(&mut self, _tag: i64, _value: u64) -> Result<(), FormatError> {
-        todo!()
+
+    /// Sets the program's entry.
+    pub fn set_entry(&mut self, entry: u64) {
+        self.entry = entry;
     }
+
+    /// Changes the value of a dynamic tag that exists (its first occurrence).
+    pub fn set_dynamic(&mut self, tag: i64, value: u64) -> Result<(), FormatError> {
+        let Some(index) = self.elf.dynamic.iter().position(|d| d.0 == tag) else {
+            return Err(FormatError::new(format!("the dynamic section has no tag {tag:#x} whose value could become {value:#x}")));
+        };
+        self.dynamic.retain(|d| d.0 != index);
+        self.dynamic.push((index, value));
+        Ok(())
+    }
+
     /// PT_GNU_EH_FRAME, and the section headers `.eh_frame_hdr` and `.eh_frame`, go to new sections of those names; the old ones stay
     /// loaded under the names `.eh_frame_hdr.old` and `.eh_frame.old`.
-    pub fn replace_unwind(&mut self, _eh_frame: NewId, _eh_frame_hdr: NewId) {
-        todo!()
+    pub fn replace_unwind(&mut self, eh_frame: NewId, eh_frame_hdr: NewId) {
+        let known = self.new.len();
+        if [eh_frame, eh_frame_hdr].iter().any(|id| id.0 as usize >= known) {
+            self.fail(format!("sections {} and {} are to hold unwind tables; {known} were appended", eh_frame.0, eh_frame_hdr.0));
+            return;
+        }
+        self.unwind = Some((eh_frame, eh_frame_hdr));
     }
-    /// Changes a symbol of the input by its index.
-    pub fn edit_symbol(&mut self, _table: SymbolTable, _index: u32, _edit: SymbolEdit) {
-        todo!()
+
+    /// Changes a symbol of the input by its index. A later edit of the same symbol wins.
+    pub fn edit_symbol(&mut self, table: SymbolTable, index: u32, edit: SymbolEdit) {
+        match table {
+            SymbolTable::Static => self.static_edits.push((index, edit)),
+            SymbolTable::Dynamic => self.dynamic_edits.push((index, edit)),
+        }
     }
+
     /// Adds a symbol to `.symtab` (nothing happens in a stripped file).
-    pub fn add_symbol(&mut self, _symbol: NewSymbol) {
-        todo!()
+    pub fn add_symbol(&mut self, symbol: NewSymbol) {
+        self.added.push(symbol);
     }
+
     /// Writes the file: to a temporary one beside `path`, renamed when complete, with the input's permissions (`mode`).
-    pub fn write(self, _path: &Path, _mode: u32) -> Result<WriteSummary, WriteError> {
-        todo!()
+    pub fn write(mut self, path: &Path, mode: u32) -> Result<WriteSummary, WriteError> {
+        if let Some(problem) = self.problem.take() {
+            return Err(problem.into());
+        }
+        assembly::write(self, path, mode)
     }
+}
+
+/// How the program header table got its entries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TableGrowth {
+    /// In zeroes that belonged to nothing.
+    InGap,
+    /// Where sections stood that are now at the beginning of the new segment.
+    MadeWay,
+    /// The first segment begins a page lower, and all file offsets grew by that page.
+    PageBelow,
+    /// It is in the new segment. Linux before 5.18 gives programs a wrong address of it, and strip and objcopy may refuse the file.
+    Elsewhere,
 }
 
 /// What was written.
@@ -149,6 +405,8 @@ impl<'d> Writer<'d> {
 pub struct WriteSummary {
     /// File size.
     pub size: u64,
+    /// Where the program headers went.
+    pub program_headers: TableGrowth,
 }
 
 /// Why a file could not be written.
@@ -156,7 +414,12 @@ pub struct WriteSummary {
 pub enum WriteError {
     /// The operating system refused.
     #[error("{path}: {source}")]
-    Io { path: String, source: std::io::Error },
+    Io {
+        /// The target.
+        path: String,
+        /// Its reason.
+        source: std::io::Error,
+    },
     /// The file cannot be expressed.
     #[error(transparent)]
     Format(#[from] FormatError),

@@ -30,15 +30,7 @@ impl<'d> Symbols<'d> {
     }
     /// One by index.
     pub fn get(&self, index: usize) -> Option<Symbol<'d>> {
-        let sym = Sym::read(self.table, (index as u64).checked_mul(raw::SYM)?)?;
-        let section = match sym.st_shndx as u32 {
-            raw::SHN_XINDEX => match raw::u32_at(self.extended, (index as u64).checked_mul(4)?) {
-                // Such an index means a real section here but would be taken for a reserved value by who reads it.
-                Some(raw::SHN_LORESERVE..=raw::SHN_XINDEX) | None => raw::SHN_ABS,
-                Some(section) => section,
-            },
-            section => section,
-        };
+        let (sym, section) = self.entry(index)?;
         Some(Symbol {
             name: string(self.names, sym.st_name),
             value: sym.st_value,
@@ -48,6 +40,19 @@ impl<'d> Symbols<'d> {
             other: sym.st_other,
             section,
         })
+    }
+    /// One by index as it stands in the table, and its section. The names are not touched.
+    pub(crate) fn entry(&self, index: usize) -> Option<(Sym, u32)> {
+        let sym = Sym::read(self.table, (index as u64).checked_mul(raw::SYM)?)?;
+        let section = match sym.st_shndx as u32 {
+            raw::SHN_XINDEX => match raw::u32_at(self.extended, (index as u64).checked_mul(4)?) {
+                // Such an index means a real section here but would be taken for a reserved value by who reads it.
+                Some(raw::SHN_LORESERVE..=raw::SHN_XINDEX) | None => raw::SHN_ABS,
+                Some(section) => section,
+            },
+            section => section,
+        };
+        Some((sym, section))
     }
     /// All of them.
     pub fn iter(&self) -> impl Iterator<Item = Symbol<'d>> + use<'d> {

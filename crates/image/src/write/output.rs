@@ -1,0 +1,236 @@
+//! Streaming the output: a list of pieces at ascending offsets, each from the input, from memory, or made on the way.
+//!
+//! The input may be larger than memory, and whoever maps it pays for every page that is touched. So its ranges go through
+//! a small buffer only where patches change them. What no patch touches is written straight from the map, or, if the
+//! input's file is at hand, copied by the kernel (`copy_file_range`) without passing through this process at all.
+//!
+//! The output is a temporary file beside the target, renamed when it is complete. Dropped before that, it vanishes.
+
+use std::borrow::Cow;
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::Path;
+
+use super::patches::Merged;
+use super::symbols::SymbolPlan;
+
+/// Where the bytes of a piece come from.
+pub(super) enum Source<'a> {
+    /// A range of the input, with the patches that concern it.
+    Input { from: u64, len: u64 },
+    /// Memory.
+    Bytes(Cow<'a, [u8]>),
+    /// The symbol table.
+    Symbols(&'a SymbolPlan<'a>),
+    /// The table of full section indexes beside it.
+    SectionIndexes(&'a SymbolPlan<'a>),
+}
+
+impl Source<'_> {
+    pub fn len(&self) -> u64 {
+        match self {
+            Source::Input { len, .. } => *len,
+            Source::Bytes(bytes) => bytes.len() as u64,
+            Source::Symbols(plan) => plan.size(),
+            Source::SectionIndexes(plan) => plan.indexes_size(),
+        }
+    }
+}
+
+/// The output file as a list of pieces.
+#[derive(Default)]
+pub(super) struct Output<'a> {
+    pieces: Vec<(u64, Source<'a>)>,
+    end: u64,
+}
+
+impl<'a> Output<'a> {
+    /// Puts a piece at an offset, which is not before the end of the piece before it.
+    pub fn put(&mut self, at: u64, source: Source<'a>) {
+        debug_assert!(at >= self.end, "pieces overlap: {at:#x} is before {:#x}", self.end);
+        self.end = at + source.len();
+        self.pieces.push((at, source));
+    }
+    /// Keeps the first `size` bytes of the file for [`Output::put_front`].
+    pub fn reserve_front(&mut self, size: u64) {
+        self.put(0, Source::Bytes(Cow::Owned(vec![0; size as usize])));
+    }
+    /// The piece at the front of the file, of the size that was reserved for it.
+    pub fn put_front(&mut self, source: Source<'a>) {
+        debug_assert!(self.pieces.first().is_some_and(|(_, reserved)| reserved.len() == source.len()));
+        if let Some(first) = self.pieces.first_mut() {
+            first.1 = source;
+        }
+    }
+    /// Puts a piece at the next aligned offset and returns that. An alignment that is no power of two counts as 1.
+    pub fn append(&mut self, align: u64, source: Source<'a>) -> u64 {
+        let at = self.end.next_multiple_of(if align.is_power_of_two() { align } else { 1 });
+        self.put(at, source);
+        at
+    }
+    /// Size of the file so far.
+    pub fn end(&self) -> u64 {
+        self.end
+    }
+
+    /// Writes the file beside `path` and renames it.
+    pub fn write(&self, path: &Path, mode: u32, input: &Input<'_>, patches: &Merged) -> io::Result<()> {
+        let directory = match path.parent() {
+            Some(parent) if !parent.as_os_str().is_empty() => parent,
+            _ => Path::new("."),
+        };
+        let mut temporary = tempfile::Builder::new().prefix(".postlink-").tempfile_in(directory)?;
+        let mut sink = Sink { file: temporary.as_file_mut(), buffer: Vec::with_capacity(BUFFER) };
+        let mut at = 0;
+        for (start, source) in &self.pieces {
+            sink.zeros(start - at)?;
+            match source {
+                Source::Input { from, len } => input.copy(*from, *len, patches, &mut sink)?,
+                Source::Bytes(bytes) => sink.bytes(bytes)?,
+                Source::Symbols(plan) => plan.for_each(|symbol, _| sink.bytes(&symbol.bytes()))?,
+                Source::SectionIndexes(plan) => plan.for_each(|_, index| sink.bytes(&index.to_le_bytes()))?,
+            }
+            at = start + source.len();
+        }
+        sink.flush()?;
+        set_mode(temporary.as_file(), mode)?;
+        temporary.persist(path).map_err(|e| e.error)?;
+        Ok(())
+    }
+}
+
+const BUFFER: usize = 256 << 10;
+
+/// A file that is written front to back.
+struct Sink<'a> {
+    file: &'a mut File,
+    buffer: Vec<u8>,
+}
+
+impl Sink<'_> {
+    fn bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
+        if bytes.len() > BUFFER - self.buffer.len() {
+            self.flush()?;
+        }
+        if bytes.len() >= BUFFER {
+            return self.file.write_all(bytes);
+        }
+        self.buffer.extend_from_slice(bytes);
+        Ok(())
+    }
+    fn zeros(&mut self, mut count: u64) -> io::Result<()> {
+        while count > 0 {
+            let n = count.min(4096);
+            self.bytes(&[0; 4096][..n as usize])?;
+            count -= n;
+        }
+        Ok(())
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.write_all(&self.buffer)?;
+        self.buffer.clear();
+        Ok(())
+    }
+}
+
+/// The input: its bytes, and if the caller has it open, its file.
+pub(super) struct Input<'a> {
+    pub data: &'a [u8],
+    pub file: Option<&'a File>,
+}
+
+impl Input<'_> {
+    /// Copies a range, changed by the patches. The range lies in the input.
+    fn copy(&self, from: u64, len: u64, patches: &Merged, sink: &mut Sink<'_>) -> io::Result<()> {
+        let end = from + len;
+        let mut at = from;
+        let mut window = Vec::new();
+        while at < end {
+            // A stretch without patches goes over whole, then one window of those that have some.
+            let clean = patches.next(at).map_or(end, |patch| patch.min(end));
+            if clean > at {
+                self.copy_clean(at, clean - at, sink)?;
+                at = clean;
+                continue;
+            }
+            let size = (end - at).min(WINDOW);
+            window.clear();
+            window.resize(size as usize, 0);
+            self.read(at, &mut window)?;
+            patches.apply(at, &mut window);
+            sink.bytes(&window)?;
+            at += size;
+        }
+        Ok(())
+    }
+
+    fn read(&self, from: u64, into: &mut [u8]) -> io::Result<()> {
+        #[cfg(unix)]
+        if let Some(file) = self.file {
+            return std::os::unix::fs::FileExt::read_exact_at(file, into, from);
+        }
+        into.copy_from_slice(&self.data[from as usize..][..into.len()]);
+        Ok(())
+    }
+
+    fn copy_clean(&self, mut from: u64, mut len: u64, sink: &mut Sink<'_>) -> io::Result<()> {
+        let Some(file) = self.file.filter(|_| cfg!(unix)) else {
+            return sink.bytes(&self.data[from as usize..][..len as usize]);
+        };
+        if len >= BUFFER as u64 {
+            sink.flush()?;
+            let done = copy_in_kernel(file, from, len, sink.file);
+            from += done;
+            len -= done;
+        }
+        let mut buffer = vec![0; len.min(BUFFER as u64) as usize];
+        while len > 0 {
+            let size = len.min(BUFFER as u64);
+            let piece = &mut buffer[..size as usize];
+            self.read(from, piece)?;
+            sink.bytes(piece)?;
+            from += size;
+            len -= size;
+        }
+        Ok(())
+    }
+}
+
+/// Bytes that pass through the buffer where a patch is near: a page, so that scattered patches leave the rest to the kernel.
+const WINDOW: u64 = 4096;
+
+/// Gives a file its permissions, where files have such.
+#[cfg(unix)]
+fn set_mode(file: &File, mode: u32) -> io::Result<()> {
+    file.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(mode & 0o7777))
+}
+
+#[cfg(not(unix))]
+fn set_mode(_: &File, _: u32) -> io::Result<()> {
+    Ok(())
+}
+
+/// Copies as much as the kernel is willing to, and says how much that was.
+#[cfg(target_os = "linux")]
+fn copy_in_kernel(from: &File, offset: u64, len: u64, to: &mut File) -> u64 {
+    use std::os::fd::AsRawFd;
+
+    let mut done = 0;
+    while done < len {
+        let Ok(mut at) = libc::off64_t::try_from(offset + done) else { break };
+        let wanted = usize::try_from(len - done).unwrap_or(usize::MAX);
+        // SAFETY: both descriptors are open files that outlive the call, `at` is a live off64_t, and the null pointer
+        // stands for the output's own position, as the call specifies.
+        let n = unsafe { libc::copy_file_range(from.as_raw_fd(), &mut at, to.as_raw_fd(), std::ptr::null_mut(), wanted, 0) };
+        match u64::try_from(n) {
+            Ok(n) if n > 0 => done += n,
+            _ => break, // other file systems, old kernels: the caller reads and writes
+        }
+    }
+    done
+}
+
+#[cfg(not(target_os = "linux"))]
+fn copy_in_kernel(_: &File, _: u64, _: u64, _: &mut File) -> u64 {
+    0
+}

@@ -1,0 +1,237 @@
+//! Room for a longer program header table.
+//!
+//! New segments need entries in a table that linkers lay out without a byte to spare: the first section follows directly. BOLT
+//! writes a new table at the end of the file, which strip and objcopy, old kernels (before 5.18 the kernel computes the
+//! address of the table from the first segment) and some loaders do not expect. Here the table stays right behind the
+//! ELF header wherever that is possible. In order of preference:
+//!
+//! 1. **Gap.** Nothing stands behind the table: zeroes that no section covers.
+//! 2. **Block.** What stands behind the table is found by the loader through a header or a dynamic tag, not by code: the interpreter's
+//!    name, notes, the dynamic symbol table and its hashes, names and versions. As many of these sections as are in the way move,
+//!    as one block with one displacement, to the beginning of the new segment. A block is closed under the
+//!    segments that describe its sections: notes of one PT_NOTE move together.
+//! 3. **Page below.** In a program at a fixed address, the file grows by a page at its front, and the first segment by that page
+//!    below its address. All other addresses stay; all file offsets grow by a page.
+//! 4. **Elsewhere.** The table goes to the beginning of the new segment.
+//!
+//! A section is moved only if nothing refers to it by address: kept relocations name no symbol in it, and in a file without them
+//! no symbol but the section's own lies in it (`__abi_tag`, which the C start files define and nobody uses, excepted) and no
+//! dynamic relocation points to it or applies to it.
+
+use crate::elf::{Elf, Segment, SymbolTable};
+use crate::raw::{self, Rela, Sym};
+
+/// How the table gets its room.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Room {
+    /// It is there already.
+    Gap,
+    /// Sections make way.
+    Block(Block),
+    /// So many bytes are put in front of the whole file.
+    Below(u64),
+    /// The table moves to the new segment.
+    Elsewhere,
+}
+
+/// Consecutive sections that move together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Block {
+    /// File offset in the input.
+    pub offset: u64,
+    /// Address in the input.
+    pub addr: u64,
+    /// Bytes.
+    pub size: u64,
+    /// Every address in it stays the same modulo this.
+    pub align: u64,
+    /// Indexes of the sections, ascending.
+    pub sections: Vec<u32>,
+}
+
+impl Block {
+    /// Whether a file offset range belongs to it.
+    pub fn holds(&self, offset: u64, size: u64) -> bool {
+        offset >= self.offset && offset - self.offset <= self.size && size <= self.size - (offset - self.offset) && size > 0
+    }
+    /// Whether a symbol is a place in it. GNU ld defines symbols of other places as if in the first section (`__ehdr_start`).
+    pub fn has_symbol(&self, symbol: &Sym, section: u32) -> bool {
+        let at_end = symbol.st_value == self.addr.wrapping_add(self.size);
+        self.sections.binary_search(&section).is_ok() && (self.covers(symbol.st_value) || at_end)
+    }
+    /// Whether an address belongs to it.
+    pub fn covers(&self, addr: u64) -> bool {
+        addr >= self.addr && addr - self.addr < self.size
+    }
+}
+
+/// Tags whose values are addresses of sections that may move.
+pub(super) const TABLE_TAGS: [i64; 9] = [
+    raw::DT_HASH,
+    raw::DT_STRTAB,
+    raw::DT_SYMTAB,
+    raw::DT_RELA,
+    raw::DT_JMPREL,
+    raw::DT_GNU_HASH,
+    raw::DT_VERSYM,
+    raw::DT_VERDEF,
+    raw::DT_VERNEED,
+];
+
+/// Finds room for `extra` more entries. `loaded_end` is the end of the loaded part of the file, `page` the size by which a program may
+/// grow at its front.
+pub(super) fn find(elf: &Elf<'_>, extra: u64, loaded_end: u64, page: u64) -> Room {
+    let count = elf.segments.len() as u64;
+    // The table lies in the file, whose size is far from overflow.
+    let end = elf.phoff + count * raw::PHDR;
+    let needed = end + extra * raw::PHDR;
+    if needed <= loaded_end && is_gap(elf, end, needed) {
+        return Room::Gap;
+    }
+    if let Some(block) = block(elf, end, needed).filter(|b| is_unreferenced(elf, b)) {
+        return Room::Block(block);
+    }
+    let table = (raw::EHDR + (count + extra) * raw::PHDR).next_multiple_of(page);
+    if may_grow_below(elf, table, page) { Room::Below(table) } else { Room::Elsewhere }
+}
+
+/// Whether a part of the file belongs to nothing, and, if the table is loaded, is loaded with it.
+fn is_gap(elf: &Elf<'_>, from: u64, to: u64) -> bool {
+    let zero = elf.data.get(from as usize..to as usize).is_some_and(|bytes| bytes.iter().all(|b| *b == 0));
+    let overlaps = |offset: u64, size: u64| size > 0 && offset < to && offset + size > from;
+    let in_section = elf.sections.iter().any(|s| s.has_contents() && overlaps(s.offset, s.size));
+    let in_headers = overlaps(elf.shoff, elf.sections.len() as u64 * raw::SHDR);
+    let one_segment = elf.loads().all(|p| !overlaps(p.offset, p.file_size) || holds(p, elf.phoff, to));
+    zero && !in_section && !in_headers && one_segment && !elf.sections.is_empty()
+}
+
+fn holds(p: &Segment, from: u64, to: u64) -> bool {
+    from >= p.offset && to <= p.offset + p.file_size
+}
+
+/// The smallest closed run of movable sections whose removal frees the bytes up to `needed`.
+fn block(elf: &Elf<'_>, table_end: u64, needed: u64) -> Option<Block> {
+    let load = elf.loads().find(|p| holds(p, elf.phoff, needed))?;
+    let in_file = |offset: u64, size: u64, from: u64, to: u64| size > 0 && offset < to && offset + size > from;
+    let (mut from, mut to) = (u64::MAX, needed);
+    // Grow to whole sections and segments until nothing sticks out.
+    loop {
+        let before = (from, to);
+        let inside = |offset: u64, size: u64| in_file(offset, size, table_end, before.1);
+        for s in elf.sections.iter().filter(|s| s.has_contents() && inside(s.offset, s.size)) {
+            from = from.min(s.offset);
+            to = to.max(s.offset + s.size);
+        }
+        for p in elf.segments.iter().filter(|p| inside(p.offset, p.file_size)) {
+            match p.kind {
+                raw::PT_INTERP | raw::PT_NOTE | raw::PT_GNU_PROPERTY => {
+                    from = from.min(p.offset);
+                    to = to.max(p.offset + p.file_size);
+                }
+                raw::PT_LOAD | raw::PT_PHDR | raw::PT_NULL => {}
+                _ => return None,
+            }
+        }
+        if (from, to) == before {
+            break;
+        }
+    }
+    if from < table_end || from > to || !holds(load, from, to) {
+        return None;
+    }
+    let mut align = 1;
+    let mut sections = Vec::new();
+    for (i, s) in elf.sections.iter().enumerate() {
+        let by_file = s.has_contents() && in_file(s.offset, s.size, from, to);
+        let addr = load.addr + (from - load.offset);
+        let by_addr = s.is_alloc() && s.addr >= addr && s.addr < addr + (to - from);
+        if !by_file && !by_addr {
+            continue;
+        }
+        // `movable` sections are loaded from where they say.
+        if !is_movable(elf, i) || elf.offset_of(s.addr) != Some(s.offset) {
+            return None;
+        }
+        align = align.max(s.align);
+        sections.push(i as u32); // section counts are 32-bit numbers
+    }
+    for p in elf.segments.iter().filter(|p| p.kind != raw::PT_LOAD && in_file(p.offset, p.file_size, from, to)) {
+        align = align.max(p.align);
+    }
+    let size = to - from;
+    (align.is_power_of_two() && align <= 4096 && !sections.is_empty()).then(|| Block {
+        offset: from,
+        addr: load.addr + (from - load.offset),
+        size,
+        align,
+        sections,
+    })
+}
+
+/// Whether the loader finds a section only through headers and tags that can be changed.
+fn is_movable(elf: &Elf<'_>, index: usize) -> bool {
+    let s = &elf.sections[index];
+    if !s.is_alloc() || s.flags & (raw::SHF_WRITE | raw::SHF_EXECINSTR | raw::SHF_TLS) != 0 {
+        return false;
+    }
+    let tagged = |tag| elf.dynamic_value(tag) == Some(s.addr);
+    match s.kind {
+        raw::SHT_NOTE => s.name.starts_with(".note"),
+        raw::SHT_PROGBITS => {
+            s.name == ".interp" && elf.segments.iter().any(|p| p.kind == raw::PT_INTERP && p.addr == s.addr && p.file_size == s.size)
+        }
+        raw::SHT_HASH => tagged(raw::DT_HASH),
+        raw::SHT_GNU_HASH => tagged(raw::DT_GNU_HASH),
+        raw::SHT_DYNSYM => tagged(raw::DT_SYMTAB),
+        raw::SHT_STRTAB => tagged(raw::DT_STRTAB),
+        raw::SHT_GNU_VERSYM => tagged(raw::DT_VERSYM),
+        raw::SHT_GNU_VERDEF => tagged(raw::DT_VERDEF),
+        raw::SHT_GNU_VERNEED => tagged(raw::DT_VERNEED),
+        _ => false,
+    }
+}
+
+/// Whether nothing refers to a block by address; see the module.
+fn is_unreferenced(elf: &Elf<'_>, block: &Block) -> bool {
+    let mut inside = Vec::new();
+    let mut named = false;
+    let symbols = elf.symbols(SymbolTable::Static);
+    for i in 0..symbols.len() {
+        let Some((symbol, section)) = symbols.entry(i) else { break };
+        if block.has_symbol(&symbol, section) {
+            inside.push(i as u32); // symbol indexes are 32-bit numbers
+            named |= symbol.st_info & 15 != raw::STT_SECTION && symbols.get(i).is_none_or(|s| s.name != b"__abi_tag");
+        }
+    }
+    let exported = elf.symbols(SymbolTable::Dynamic);
+    let in_block = |i| exported.entry(i).is_some_and(|(symbol, section)| block.has_symbol(&symbol, section));
+    if (0..exported.len()).any(in_block) {
+        return false; // another object may refer to it
+    }
+    let kept = |s: &&crate::elf::Section<'_>| s.kept_relocs_target(&elf.sections).is_some();
+    if elf.has_kept_relocs() {
+        let (Some(low), Some(high)) = (inside.first().copied(), inside.last().copied()) else { return true };
+        let names_it = |data: &[u8]| {
+            data.chunks_exact(raw::RELA as usize)
+                .filter_map(|entry| Rela::read(entry, 0))
+                .any(|r| r.r_sym >= low && r.r_sym <= high && inside.binary_search(&r.r_sym).is_ok())
+        };
+        return !elf.sections.iter().filter(kept).any(|s| names_it(elf.section_data(s)));
+    }
+    // A table of relocations that cannot be read may say anything.
+    !named && elf.dyn_relocs().is_ok_and(|relocs| !relocs.iter().any(|r| block.covers(r.addr) || block.covers(r.addend as u64)))
+}
+
+/// Whether a page can be put below the first segment.
+fn may_grow_below(elf: &Elf<'_>, size: u64, page: u64) -> bool {
+    /// Linux lets no program map addresses below this (`vm.mmap_min_addr`).
+    const LOWEST: u64 = 0x10000;
+    let Some(first) = elf.loads().next() else { return false };
+    // The first in memory is the only one with the beginning of the file.
+    let alone = elf.loads().filter(|p| p.offset < raw::EHDR).count() == 1;
+    elf.etype == raw::ET_EXEC
+        && first.offset == 0
+        && alone
+        && first.addr.is_multiple_of(page)
+        && first.addr.checked_sub(size).is_some_and(|addr| addr >= LOWEST)
+}
