@@ -8,7 +8,7 @@ mod calls;
 mod random;
 
 use postlink_layout::call_graph::{Arc, Function};
-use postlink_layout::{cdsort, hfsort};
+use postlink_layout::{cdsort, hfsort, partition};
 use random::Random;
 use std::time::Instant;
 
@@ -31,7 +31,47 @@ fn main() {
         report("cdsort", &functions, &arcs, || {
             cdsort::order(&functions, &arcs)
         });
+        start_up(number);
     }
+}
+
+/// Orders functions by four traces of starts, each of a tenth of all functions.
+fn start_up(number: usize) {
+    let random = &mut Random::new(number as u64);
+    let traces: Vec<Vec<u32>> = (0..4)
+        .map(|_| {
+            // Half of it is the same in all of them.
+            let common = (0..number / 20).map(|time| (time * 7919 % number) as u32);
+            let own: Vec<u32> = (0..number / 20)
+                .map(|_| random.below(number) as u32)
+                .collect();
+            common.chain(own).collect()
+        })
+        .collect();
+    let start = Instant::now();
+    let utilities = partition::utilities_of_traces(number, &traces);
+    let order = partition::order(&utilities);
+    let time = start.elapsed();
+    let mut place = vec![0; number];
+    for (index, &function) in order.iter().enumerate() {
+        place[function as usize] = index;
+    }
+    // Pages of 16 functions.
+    let pages = |trace: &[u32], page: &dyn Fn(u32) -> usize| {
+        let mut pages: Vec<usize> = trace.iter().map(|&function| page(function) / 16).collect();
+        pages.sort_unstable();
+        pages.dedup();
+        pages.len()
+    };
+    let before: usize = traces
+        .iter()
+        .map(|trace| pages(trace, &|function| function as usize))
+        .sum();
+    let after: usize = traces
+        .iter()
+        .map(|trace| pages(trace, &|function| place[function as usize]))
+        .sum();
+    println!("  partition  {time:>10.1?}  pages touched by four starts {before} -> {after}");
 }
 
 /// Prints the time, the share of calls that stay within a page of 4 KiB, and within 64 KiB.

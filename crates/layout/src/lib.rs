@@ -6,7 +6,9 @@
 //! | module | decides | from |
 //! |---|---|---|
 //! | [`ext_tsp`] | the order of the blocks of a function | counts of jumps |
+//! | [`split`] | which blocks stay in the hot part of a function | counts of blocks, jumps and calls |
 //! | [`cdsort`], [`hfsort`] | the order of functions | a [`call_graph`] |
+//! | [`partition`] | the order of functions at start-up | traces of first calls |
 //!
 //! # Invariants of all of them
 //!
@@ -22,3 +24,5 @@ pub mod ext_tsp;
 mod heap;
 pub mod hfsort;
 mod links;
+pub mod partition;
+pub mod split;
