@@ -405,11 +405,21 @@ pub enum RuntimeError {
         /// What is wrong.
         why: &'static str,
     },
-    /// The header does not fit a page.
-    #[error("profile header of {len} bytes does not fit the 4096 of its page")]
+    /// A header that cannot be.
+    #[error("profile header of {len} bytes, of which {check} must agree: {why}")]
     Header {
         /// Its length in bytes.
         len: usize,
+        /// How many of them are compared.
+        check: usize,
+        /// What is wrong.
+        why: &'static str,
+    },
+    /// The assembler refuses, which is a mistake of this crate.
+    #[error("cannot assemble the start-up routine: {why}")]
+    Assemble {
+        /// What it says.
+        why: String,
     },
 }
 

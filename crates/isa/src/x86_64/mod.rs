@@ -32,6 +32,7 @@ pub mod branch;
 pub mod counter;
 pub mod decode;
 pub mod effects;
+pub mod runtime;
 pub mod site;
 pub mod table;
 
@@ -151,7 +152,7 @@ impl Isa for X86_64 {
         site::put_site_slow(out, mode, image);
     }
 
-    fn runtime(_config: &RuntimeConfig<'_>) -> Result<Vec<u8>, RuntimeError> {
-        todo!()
+    fn runtime(config: &RuntimeConfig<'_>) -> Result<Vec<u8>, RuntimeError> {
+        runtime::runtime(config)
     }
 }

@@ -31,3 +31,4 @@ pub fn hex(text: &str) -> Vec<u8> {
 }
 
 pub mod machine;
+pub mod program;
