@@ -35,6 +35,9 @@ use crate::FormatError;
 
 /// How far back a row to restore may lie. Rows that come back often are near, so more gains next to nothing.
 const LOOK_BACK: usize = 64;
+/// States remembered at one place at most. gimli's default reader, which many profilers use, has room for four rows; two of them are the
+/// CIE's and the current one.
+const MAX_DEPTH: u32 = 2;
 /// Bytes that a remembered row must save at least: every walk through the function pays for the copy that an unwinder makes of it.
 const MIN_SAVING: usize = 2;
 
@@ -361,22 +364,44 @@ fn choose<'d>(encoder: &Encoder<'_, 'd>, rows: &[(u64, &Row<'d>)]) -> Result<Sma
         return Ok(steps);
     }
     gains.sort_unstable_by(|a, b| b.0.cmp(&a.0).then(a.2.cmp(&b.2)));
-    // For each row the ends of the chosen pairs that it lies strictly between: the greatest first and the smallest second end.
-    let mut between: Vec<(usize, usize)> = vec![(0, usize::MAX); rows.len()];
+    let mut pairs: Vec<Around> = vec![Around::default(); rows.len()];
     for &(_, plain, j) in &gains {
-        let fits = |i: usize| match (between.get(i), between.get(j)) {
-            (Some(at_i), Some(at_j)) => at_i.1 >= j && at_j.0 <= i,
+        let fits = |i: usize| match (pairs.get(i), pairs.get(j), pairs.get(i..j)) {
+            (Some(at_i), Some(at_j), Some(inside)) => {
+                at_i.second_end >= j && at_j.first_end <= i && inside.iter().all(|p| p.depth < MAX_DEPTH)
+            }
             _ => false,
         };
         let Some((i, _)) = partner(encoder, rows, j, plain, fits) else { continue };
-        for ends in between.iter_mut().take(j).skip(i + 1) {
-            *ends = (ends.0.max(i), ends.1.min(j));
+        for (p, around) in pairs.iter_mut().enumerate().take(j).skip(i) {
+            around.depth += 1;
+            if p > i {
+                around.first_end = around.first_end.max(i);
+                around.second_end = around.second_end.min(j);
+            }
         }
         // `rows.len()` fits 32 bits, and `partner` gives an index below `j`.
         steps[j].restore = Some(i as u32);
         steps[i].remember += 1;
     }
     Ok(steps)
+}
+
+/// The chosen pairs around a row.
+#[derive(Clone, Copy)]
+struct Around {
+    /// Of those that the row lies strictly between: the greatest first end.
+    first_end: usize,
+    /// And the smallest second end.
+    second_end: usize,
+    /// How many states are remembered behind the row.
+    depth: u32,
+}
+
+impl Default for Around {
+    fn default() -> Self {
+        Around { first_end: 0, second_end: usize::MAX, depth: 0 }
+    }
 }
 
 /// `remember_state` and `restore_state`.

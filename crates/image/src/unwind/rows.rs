@@ -16,14 +16,17 @@
 //! * **`GNU_args_size` across `remember_state`/`restore_state`.** libgcc keeps the size outside the saved state, GCC
 //!   relies on that, and so does reading; LLVM's libunwind and gimli save and restore it. The encoder states the size
 //!   after a `restore_state` unless both readings agree already.
-//! * **`def_cfa_register` or `def_cfa_offset` while the CFA is an expression.** libgcc goes on from the register and offset
-//!   before the expression, others fail. Reading refuses it.
+//! * **`def_cfa_register` or `def_cfa_offset` while the CFA is an expression**, as hand-written assembly has it. The run-time unwinders
+//!   and gdb keep the offset that was there before the expression, behind the scenes: a new offset changes that one and leaves the expression,
+//!   a new register goes with it and ends the expression. So does reading. gimli refuses both, and the encoder writes the whole address.
 //!
 //! # Invariants
 //!
 //! * Rows ascend strictly, the first is at offset 0, and equal neighbours are merged.
 //! * [`encode`] of what [`rows`] gave, evaluated again, gives the same rows.
 //! * Evaluation of `n` bytes makes at most `n` rows and `32 n + 4096` register rules; more is an error.
+
+use std::hash::{Hash, Hasher};
 
 use smallvec::SmallVec;
 
@@ -67,7 +70,7 @@ pub enum RegRule<'d> {
 }
 
 /// The state at one place. Registers without a rule are not listed; the list is sorted by register.
-#[derive(Debug, PartialEq, Eq, Hash)]
+#[derive(Debug, Eq)]
 pub struct Row<'d> {
     /// Canonical frame address. Register 0 plus 0 where nothing defined it.
     pub cfa: CfaRule<'d>,
@@ -95,6 +98,22 @@ impl Clone for Row<'_> {
         self.registers.extend_from_slice(&other.registers);
         self.args_size = other.args_size;
         self.ra_signed = other.ra_signed;
+    }
+}
+
+// By hand, so that rows of two files can be compared: the list makes the lifetime invariant.
+impl<'b> PartialEq<Row<'b>> for Row<'_> {
+    fn eq(&self, other: &Row<'b>) -> bool {
+        self.cfa == other.cfa
+            && self.registers[..] == other.registers[..]
+            && self.args_size == other.args_size
+            && self.ra_signed == other.ra_signed
+    }
+}
+
+impl Hash for Row<'_> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (self.cfa, &self.registers[..], self.args_size, self.ra_signed).hash(state);
     }
 }
 
@@ -137,21 +156,45 @@ const MAX_RULES: usize = 1024;
 /// `remember_state` deeper than any compiler nests it.
 const MAX_REMEMBERED: usize = 256;
 
-/// Changes `row` by one instruction that neither advances nor uses the stack of states.
-fn apply<'d>(row: &mut Row<'d>, instruction: Instruction<'d>, addr: u64) -> Result<(), FormatError> {
+/// The row that is being built.
+#[derive(Clone)]
+struct State<'d> {
+    row: Row<'d>,
+    /// The offset that a `def_cfa_register` goes with, also while the CFA is an expression.
+    offset: Option<i64>,
+}
+
+impl<'d> State<'d> {
+    fn from_initial(row: &Row<'d>) -> Self {
+        let offset = match row.cfa {
+            CfaRule::Offset { offset, .. } => Some(offset),
+            CfaRule::Expression(_) => None,
+        };
+        State { row: row.clone(), offset }
+    }
+}
+
+/// Changes `state` by one instruction that neither advances nor uses the stack of states.
+fn apply<'d>(state: &mut State<'d>, instruction: Instruction<'d>, addr: u64) -> Result<(), FormatError> {
+    let row = &mut state.row;
     match instruction {
-        Instruction::DefCfa(register, offset) => row.cfa = CfaRule::Offset { register, offset },
+        Instruction::DefCfa(register, offset) => {
+            row.cfa = CfaRule::Offset { register, offset };
+            state.offset = Some(offset);
+        }
         Instruction::DefCfaExpression(expression) => row.cfa = CfaRule::Expression(expression),
-        Instruction::DefCfaRegister(_) | Instruction::DefCfaOffset(_) => {
-            let CfaRule::Offset { register, offset } = &mut row.cfa else {
-                return Err(FormatError::new(format!(
-                    "the call frame instruction at {addr:#x} changes half of a frame address that is an expression"
-                )));
-            };
-            match instruction {
-                Instruction::DefCfaRegister(new) => *register = new,
-                Instruction::DefCfaOffset(new) => *offset = new,
-                _ => {}
+        Instruction::DefCfaRegister(register) => {
+            let offset = state.offset.ok_or_else(|| {
+                FormatError::new(format!(
+                    "DW_CFA_def_cfa_register at {addr:#x} goes with an offset that was never defined"
+                ))
+            })?;
+            row.cfa = CfaRule::Offset { register, offset };
+        }
+        Instruction::DefCfaOffset(new) => {
+            state.offset = Some(new);
+            if let CfaRule::Offset { offset, .. } = &mut row.cfa {
+                *offset = new;
             }
         }
         Instruction::Rule(register, rule) => {
@@ -178,12 +221,12 @@ fn apply<'d>(row: &mut Row<'d>, instruction: Instruction<'d>, addr: u64) -> Resu
 
 /// Runs a CIE's initial instructions. One that advances, restores or remembers has no meaning there and is refused.
 pub fn initial_row<'d>(cie: &Cie<'d>) -> Result<Row<'d>, FormatError> {
-    let mut row = Row::default();
+    let mut state = State::from_initial(&Row::default());
     let mut instructions = Instructions::new(cie, cie.instructions, cie.instructions_addr());
     loop {
         let addr = instructions.cursor.addr();
         match instructions.next()? {
-            None => return Ok(row),
+            None => return Ok(state.row),
             Some(
                 Instruction::SetLoc(_)
                 | Instruction::Advance(_)
@@ -196,7 +239,7 @@ pub fn initial_row<'d>(cie: &Cie<'d>) -> Result<Row<'d>, FormatError> {
                     cie.offset
                 )));
             }
-            Some(instruction) => apply(&mut row, instruction, addr)?,
+            Some(instruction) => apply(&mut state, instruction, addr)?,
         }
     }
 }
@@ -210,9 +253,9 @@ pub fn visit_rows<'d>(
     fde: &Fde<'d>,
     mut visit: impl FnMut(u64, &Row<'d>) -> Result<(), FormatError>,
 ) -> Result<(), FormatError> {
-    let mut row = initial.clone();
-    let mut remembered: Vec<Row<'d>> = Vec::new();
-    // Where `row` begins, and whether it differs from the row that was visited last (so far as is known: it is
+    let mut state = State::from_initial(initial);
+    let mut remembered: Vec<State<'d>> = Vec::new();
+    // Where the row begins, and whether it differs from the row that was visited last (so far as is known: it is
     // compared when it ends).
     let mut loc = 0u64;
     let mut changed = true;
@@ -227,8 +270,8 @@ pub fn visit_rows<'d>(
             Instruction::SetLoc(target) => target.checked_sub(fde.start).filter(|&next| next >= loc),
             Instruction::Restore(register) => {
                 match initial.rule(register) {
-                    Some(rule) => row.set(register, rule),
-                    None => row.clear(register),
+                    Some(rule) => state.row.set(register, rule),
+                    None => state.row.clear(register),
                 }
                 changed = true;
                 continue;
@@ -239,7 +282,7 @@ pub fn visit_rows<'d>(
                         "DW_CFA_remember_state at {addr:#x} is nested more than {MAX_REMEMBERED} deep"
                     )));
                 }
-                remembered.push(row.clone());
+                remembered.push(state.clone());
                 continue;
             }
             Instruction::RestoreState => {
@@ -248,14 +291,14 @@ pub fn visit_rows<'d>(
                         "DW_CFA_restore_state at {addr:#x} has no DW_CFA_remember_state before it"
                     )));
                 };
-                let args_size = row.args_size;
-                row = old;
-                row.args_size = args_size;
+                let args_size = state.row.args_size;
+                state = old;
+                state.row.args_size = args_size;
                 changed = true;
                 continue;
             }
             other => {
-                apply(&mut row, other, addr)?;
+                apply(&mut state, other, addr)?;
                 changed = true;
                 continue;
             }
@@ -271,11 +314,11 @@ pub fn visit_rows<'d>(
             }
         };
         if next > loc {
-            if changed && last.as_ref() != Some(&row) {
-                visit(loc, &row)?;
+            if changed && last.as_ref() != Some(&state.row) {
+                visit(loc, &state.row)?;
                 match &mut last {
-                    Some(last) => last.clone_from(&row),
-                    None => last = Some(row.clone()),
+                    Some(last) => last.clone_from(&state.row),
+                    None => last = Some(state.row.clone()),
                 }
             }
             changed = false;
@@ -283,8 +326,8 @@ pub fn visit_rows<'d>(
         }
     }
     // An advance to exactly the end opens a row that no instruction has.
-    if changed && (loc < fde.len || last.is_none()) && last.as_ref() != Some(&row) {
-        visit(loc, &row)?;
+    if changed && (loc < fde.len || last.is_none()) && last.as_ref() != Some(&state.row) {
+        visit(loc, &state.row)?;
     }
     Ok(())
 }
@@ -356,6 +399,15 @@ mod tests {
     }
 
     #[test]
+    fn the_offset_behind_an_expression_comes_back_with_the_next_register() {
+        // cfa = r7+32; expression; offset 40 behind it; r6+40
+        let got = eval(&[0x0e, 32, 0x41, 0x0f, 1, 0x9c, 0x41, 0x0e, 40, 0x41, 0x0d, 6], 8).unwrap();
+        let cfa: Vec<_> = got.iter().map(|(o, r)| (*o, r.cfa)).collect();
+        let at = |register, offset| CfaRule::Offset { register, offset };
+        assert_eq!(cfa, [(0, at(7, 32)), (1, CfaRule::Expression(&[0x9c])), (3, at(6, 40))]);
+    }
+
+    #[test]
     fn set_loc_counts_from_the_function() {
         let cie = Cie { fde_encoding: 0x1b, ..cie() };
         // The field lies one byte behind the opcode.
@@ -376,7 +428,9 @@ mod tests {
         assert!(eval(&[0x3f], 8).unwrap_err().contains("0x3f at"));
         assert!(eval(&[0x2c], 8).unwrap_err().contains("unknown"));
         assert!(eval(&[0x0b], 8).unwrap_err().contains("remember"));
-        assert!(eval(&[0x0f, 0, 0x0e, 8], 8).unwrap_err().contains("half"));
+        let expression = Cie::for_tests(&[0x0f, 1, 0x9c], 1, -8);
+        let e = rows(&expression, &Fde::for_tests(&[0x0d, 6], 0x1000, 8)).unwrap_err();
+        assert!(e.what.contains("never defined"), "{e}");
         assert!(eval(&[0x0f, 9], 8).unwrap_err().contains("9 bytes"));
         assert!(eval(&[0x05, 0x80, 0x80, 4, 0], 8).unwrap_err().contains("65536"));
         let nested = [0x0a; 300];
