@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use common::{hex, text_of};
 use postlink_isa::x86_64::X86_64;
-use postlink_isa::{Cond, FixupKind, Flow, Insn, Isa, Traits};
+use postlink_isa::{Code, Cond, CounterMode, FixupKind, Flow, Insn, Isa, Traits};
 use yaxpeax_arch::LengthedInstruction;
 use yaxpeax_x86::long_mode::{InstDecoder, Opcode, Operand, RegSpec};
 
@@ -276,10 +276,43 @@ fn arbitrary_bytes_never_panic() {
             }
             let own = &bytes[insn.addr.wrapping_sub(addr) as usize..];
             assert_eq!(X86_64::decode(own, insn.addr).as_ref(), Some(insn));
+            // Whatever it is, the rest of the crate takes it, and also bytes that are not its own.
+            for code in [own, &bytes[..]] {
+                X86_64::effects(code, insn);
+                let mut out = Code::default();
+                let done = X86_64::put_site(&mut out, CounterMode::Plain, code, insn, |_| ());
+                assert_eq!(done, !out.bytes.is_empty());
+                X86_64::put_short_cond(&mut out, &code[..code.len().min(15)], ());
+            }
             end = insn.end();
             true
         });
         assert_eq!(end, stop.unwrap_or(addr.wrapping_add(bytes.len() as u64)));
         Ok(())
     });
+}
+
+#[test]
+fn arbitrary_indirect_branches_never_panic() {
+    // Random bytes are seldom one; so prefixes and operands are put around the opcode.
+    const PREFIXES: [u8; 14] = [0x26, 0x2e, 0x36, 0x3e, 0x64, 0x65, 0x66, 0x67, 0xf2, 0xf3, 0x40, 0x41, 0x43, 0x48];
+    let mut done = [0u32; 2];
+    arbtest::arbtest(|noise| {
+        let mut bytes = Vec::new();
+        for _ in 0..noise.int_in_range(0..=3)? {
+            bytes.push(*noise.choose(&PREFIXES)?);
+        }
+        bytes.push(0xff);
+        bytes.push(noise.arbitrary::<u8>()? & 0xc7 | *noise.choose(&[0x10, 0x18, 0x20, 0x28])?);
+        bytes.extend_from_slice(&noise.arbitrary::<[u8; 5]>()?);
+        if let Some(insn) = X86_64::decode(&bytes, AT) {
+            let mut out = Code::default();
+            let recorded = X86_64::put_site(&mut out, CounterMode::Atomic, &bytes, &insn, |_| ());
+            assert_eq!(recorded, !out.bytes.is_empty());
+            assert!(X86_64::sweep(&out.bytes, AT, |_| true).is_none(), "{bytes:02x?} gives {:02x?}", out.bytes);
+            done[usize::from(recorded)] += 1;
+        }
+        Ok(())
+    });
+    assert!(done[0] > 100 && done[1] > 100, "{done:?}");
 }

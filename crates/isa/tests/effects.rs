@@ -96,6 +96,9 @@ fn reads_and_kills_are_as_the_manual_says() {
         ("c4 e2 f9 f7 c3", "rax rbx", "rax"),                // shlx rax,rbx,rax
         ("66 0f 2e c1", "", "cf pf af zf sf of"),            // ucomisd xmm0,xmm1
         ("66 48 0f 7e c0", "", "rax"),                       // movq rax,xmm0
+        ("f3 48 0f 1e c8", "", ""),                          // rdsspq rax
+        ("f3 0f bc c3", "rbx", ""),                          // tzcnt eax,ebx
+        ("0f bc c3", "rbx", "zf"),                           // bsf eax,ebx
         ("0f 1f 44 00 00", "", ""),                          // nop
         ("90", "", ""),
     ];
@@ -111,6 +114,27 @@ fn what_does_not_decode_reads_everything() {
     let insn = X86_64::decode(&[0x90], AT).unwrap();
     assert_eq!(X86_64::effects(&[0x06], &insn), Effects { reads: postlink_isa::RegSet::ALL, ..Effects::default() });
     assert_eq!(X86_64::effects(&[], &insn), Effects { reads: postlink_isa::RegSet::ALL, ..Effects::default() });
+}
+
+#[test]
+fn the_registers_of_an_address_are_read() {
+    let mut count = 0;
+    for (addr, text) in text_of(&std::env::current_exe().unwrap()).unwrap() {
+        X86_64::sweep(&text, addr, |insn| {
+            let at = (insn.addr - addr) as usize;
+            let bytes = &text[at..at + usize::from(insn.len)];
+            let instruction = Decoder::new(64, bytes, 0).decode();
+            for register in [instruction.memory_base(), instruction.memory_index()] {
+                if register.is_gpr() && !insn.traits.nop {
+                    let reads = X86_64::effects(bytes, insn).reads;
+                    assert!(reads.0 >> register.full_register().number() & 1 != 0, "{bytes:02x?}");
+                    count += 1;
+                }
+            }
+            true
+        });
+    }
+    assert!(count > 10_000, "{count}");
 }
 
 /// Whether it can be run with any register contents, and gives the same result each time.

@@ -889,6 +889,43 @@ fn what_cannot_be_built_is_refused_with_its_reason() {
 }
 
 #[test]
+fn no_configuration_panics() {
+    arbtest::arbtest(|noise| {
+        let (pattern, header): (String, Vec<u8>) = noise.arbitrary()?;
+        let near = 0x40_0000u64;
+        let mut word = || -> arbitrary::Result<u64> {
+            Ok(match noise.int_in_range(0..=2)? {
+                0 => noise.arbitrary()?,
+                1 => near + (noise.arbitrary::<u64>()? & 0xff_f000),
+                _ => 0u64.wrapping_sub(noise.arbitrary::<u64>()? & 0xf_f000),
+            })
+        };
+        let (at, counters, counters_len, sites_offset, bias_slot, next) =
+            (word()?, word()?, word()?, word()? & !63, word()?, word()?);
+        let config = RuntimeConfig {
+            at,
+            counters,
+            counters_len,
+            sites_offset: sites_offset.min(counters_len),
+            bias_slot,
+            header: if header.len() < 8 { HEADER } else { &header },
+            header_check: noise.int_in_range(7..=40)?,
+            pattern: if pattern.is_empty() { "x%p" } else { &pattern },
+            build_id: BUILD_ID,
+            entry: *noise.choose(&[
+                RuntimeEntry::Program { next },
+                RuntimeEntry::Library { next: Some(next) },
+                RuntimeEntry::Library { next: None },
+            ])?,
+        };
+        if let Err(error) = X86_64::runtime(&config) {
+            assert!(!error.to_string().contains("assemble"), "{error}: {config:x?}");
+        }
+        Ok(())
+    });
+}
+
+#[test]
 fn the_same_configuration_gives_the_same_bytes_and_no_vector_register() {
     for entry in [RuntimeEntry::Program { next: 0x40_0000 }, RuntimeEntry::Library { next: None }] {
         let bytes = X86_64::runtime(&RuntimeConfig { entry, ..config() }).unwrap();

@@ -8,6 +8,8 @@
 //!   nothing, since no program reads such a flag on purpose, and liveness comes from readers.
 //! * Shifts and rotations by `cl` kill no flag, as a count of 0 leaves all of them; neither do compares with a repeat
 //!   prefix.
+//! * `rdssp` does nothing where shadow stacks are off, and code relies on that. `tzcnt` and `lzcnt` are `bsf` and `bsr` to an old
+//!   processor, which leave the register alone when there is no bit. None of them kills anything.
 //! * `xor r,r` and `sub r,r` read nothing.
 //! * What leaves the function (call, return, indirect jump, system call) reads every register. Calls and returns take no
 //!   flag but DF with them: no calling convention has one carry an argument or result. Hand-written assembly
@@ -66,12 +68,13 @@ fn plain(instruction: &Instruction) -> Effects {
         Mnemonic::Pushf | Mnemonic::Pushfd | Mnemonic::Pushfq => effects.reads = X86_64::FLAGS.or(DF),
         // A rotation by all 9 or 17 bits leaves CF and the operand as they were, yet processors then compute OF from CF.
         Mnemonic::Rcl | Mnemonic::Rcr => effects.reads = CF,
-        _ if flags_may_stay(instruction) => {}
+        _ if flags_may_stay(instruction) || by_processor(instruction) => {}
         _ => {
             let certain = instruction.rflags_written() | instruction.rflags_cleared() | instruction.rflags_set();
             effects.kills = flags(certain & !instruction.rflags_undefined());
         }
     }
+    let registers_may_stay = by_processor(instruction);
     FACTORY.with_borrow_mut(|factory| {
         let info = factory.info_options(instruction, InstructionInfoOptions::NO_MEMORY_USAGE);
         for used in info.used_registers() {
@@ -81,7 +84,9 @@ fn plain(instruction: &Instruction) -> Effects {
                 OpAccess::Read | OpAccess::CondRead | OpAccess::ReadCondWrite => {
                     effects.reads = effects.reads.or(member)
                 }
-                OpAccess::Write if register.size() >= 4 => effects.kills = effects.kills.or(member),
+                OpAccess::Write if register.size() >= 4 && !registers_may_stay => {
+                    effects.kills = effects.kills.or(member)
+                }
                 OpAccess::ReadWrite => {
                     effects.reads = effects.reads.or(member);
                     if register.size() >= 4 {
@@ -106,6 +111,11 @@ fn flags_may_stay(instruction: &Instruction) -> bool {
         Mnemonic::Scasb | Mnemonic::Scasw | Mnemonic::Scasd | Mnemonic::Scasq => repeated(instruction),
         _ => false,
     }
+}
+
+/// Whether it does something else, or nothing, on a processor or system that lacks it.
+fn by_processor(instruction: &Instruction) -> bool {
+    matches!(instruction.mnemonic(), Mnemonic::Rdsspd | Mnemonic::Rdsspq | Mnemonic::Tzcnt | Mnemonic::Lzcnt)
 }
 
 fn by_cl(instruction: &Instruction) -> bool {

@@ -28,7 +28,8 @@
 //!
 //! * *Size.* A file is brought to its size by `fallocate`, which unlike `ftruncate` never makes it shorter under the
 //!   feet of a process that has it mapped, and which reserves the blocks: a write into a mapped hole on a full disk
-//!   is a signal that kills the program. File systems that cannot do it get their last byte written.
+//!   is a signal that kills the program. File systems that cannot do it get their last byte written, a zero: at worst
+//!   it falls on the highest byte of a counter in use, which is zero below 2^56.
 //! * *Header.* All but the first 8 bytes (the magic) are written first and the magic last, by a locked instruction. A
 //!   reader sees a whole header or a magic of zero. In a file whose magic is zero, another process may be about to
 //!   write the same header, or was killed doing so; so all bytes that are compared must be zero or as they will be.
