@@ -1,0 +1,554 @@
+//! One function's control flow, from its bytes.
+//!
+//! A function is swept once into a scratch list of instructions; from it come the blocks (ranges of input addresses),
+//! the edges between them, and the *fields*: places in the bytes that hold addresses. Everything else about an instruction
+//! stays in the input file, to be copied.
+//!
+//! Blocks end at branches, before anything that something jumps to, and behind calls that may not come back in the
+//! ordinary way (see [`crate::leaks`]): there the count of what follows can differ from the count of what went before.
+//!
+//! Indirect jumps. Three kinds of tables are known: position-independent jump tables (found by the code that forms their
+//! address, delimited by the relocations that the linker kept), tables of absolute addresses (jump tables of fixed-address
+//! code and computed goto), and the labels that a function's own instructions form. A jump whose table is not
+//! evident may go to every label and table entry of its function; if its operand does not look like a table either,
+//! it may leave the function as well. A function with none of these leaves by its indirect jumps: they are tail calls.
+//! Wrong guesses cost precision, never correctness: the old body stays where it was, and a table entry that is
+//! not recognised goes on leading there.
+
+use postlink_isa::{Cond, FixupKind, Flow, Insn, Isa, JumpShape};
+use rustc_hash::FxHashMap;
+
+use crate::discover::{Program, table_entries};
+use crate::leaks::Leaks;
+use crate::pin::Pin;
+
+/// Index of a block in its function.
+pub type BlockId = u32;
+
+/// How a block ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Term {
+    /// Runs into the next block in the input (`succs[0]`), maybe behind a call.
+    Fall,
+    /// Jumps to `succs[0]`.
+    Jump,
+    /// To `succs[0]` if the condition holds, else `succs[1]`.
+    Cond { cond: Cond },
+    /// As `Cond`, with an instruction that has neither a long form nor an inverse.
+    ShortCond,
+    /// Jumps out of the function.
+    JumpOut { target: u64 },
+    /// Jumps out of the function if the condition holds, else goes on at `succs[0]`.
+    CondOut { cond: Cond, target: u64 },
+    /// As `CondOut`, short.
+    ShortCondOut { target: u64 },
+    /// Indirect jump within the function (`dispatch`), which may also leave it.
+    Dispatch { dispatch: u32, leaves: bool },
+    /// Indirect jump out of the function.
+    IndirectOut,
+    /// Return.
+    Return,
+    /// Trap, or a call at the very end.
+    Stop,
+}
+
+/// A basic block.
+#[derive(Clone, Copy, Debug)]
+pub struct Block {
+    /// First address.
+    pub start: u64,
+    /// One past the last, terminator included.
+    pub end: u64,
+    /// Address of the terminator; `end` if there is none to rewrite (`Fall`, `Return`, `Stop`, indirect jumps are part of the body).
+    pub term_at: u64,
+    /// How it ends.
+    pub term: Term,
+    /// First successor in [`Cfg::succs`].
+    pub succ: u32,
+    /// Number of successors.
+    pub nsucc: u32,
+    /// Entered from outside: the function's start, another entry, or a label without a jump that explains it.
+    pub entry: bool,
+    /// Landing pad of an exception.
+    pub landing_pad: bool,
+    /// Ends in a call that may leave by another way than returning.
+    pub leaks: bool,
+    /// Begins behind a call that may return more than once.
+    pub returns_twice: bool,
+    /// Lies in a part that the compiler split off, or ends without going on.
+    pub unlikely: bool,
+    /// Index of its piece in [`Function::pieces`](crate::discover::Function::pieces).
+    pub piece: u16,
+}
+
+/// What a position-dependent field is a part of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Use {
+    /// The target of a direct call.
+    Call,
+    /// An address is formed, or an absolute one is embedded.
+    Address,
+    /// Memory is read or written there.
+    Memory,
+}
+
+/// A position-dependent field of an instruction that is copied.
+#[derive(Clone, Copy, Debug)]
+pub struct Field {
+    /// Input address of the field.
+    pub at: u64,
+    /// Encoding.
+    pub kind: FixupKind,
+    /// Use.
+    pub role: Use,
+    /// Input address that it designates.
+    pub target: u64,
+}
+
+/// An indirect call or indirect tail jump.
+#[derive(Clone, Copy, Debug)]
+pub struct Site {
+    /// Input address.
+    pub at: u64,
+    /// Length in bytes.
+    pub len: u8,
+    /// Its block.
+    pub block: BlockId,
+    /// A jump, not a call.
+    pub tail: bool,
+}
+
+/// A place in data that refers to a block: the entry of a table or a label.
+#[derive(Clone, Copy, Debug)]
+pub struct TableEntry {
+    /// Address of the entry.
+    pub place: u64,
+    /// Address that entries are relative to; `None` for absolute ones.
+    pub base: Option<u64>,
+    /// Where it leads.
+    pub block: BlockId,
+}
+
+/// A function's control flow.
+#[derive(Clone, Debug, Default)]
+pub struct Cfg {
+    /// Ascending by address within a piece, pieces in the function's order; block 0 is the entry.
+    pub blocks: Vec<Block>,
+    /// Successors, see [`Block::succ`].
+    pub succs: Vec<BlockId>,
+    /// Ascending by `at` within each block.
+    pub fields: Vec<Field>,
+    /// Indirect calls and tail jumps.
+    pub sites: Vec<Site>,
+    /// Target lists of indirect jumps, each sorted.
+    pub dispatches: Vec<Vec<BlockId>>,
+    /// Entries of relative tables, to be rewritten with the function. Absolute labels are found among [`Refs::pointers`](crate::refs::Refs::pointers).
+    pub table_entries: Vec<TableEntry>,
+    /// Addresses inside with their blocks: other entries and labels.
+    pub marks: Vec<(u64, BlockId)>,
+    /// Index of the first field of each block, and one more.
+    pub field_index: Vec<u32>,
+}
+
+impl Cfg {
+    /// Successors of a block.
+    pub fn succs(&self, b: BlockId) -> &[BlockId] {
+        let block = &self.blocks[b as usize];
+        &self.succs[block.succ as usize..(block.succ + block.nsucc) as usize]
+    }
+    /// Fields in a block.
+    pub fn fields(&self, b: BlockId) -> &[Field] {
+        &self.fields[self.field_index[b as usize] as usize..self.field_index[b as usize + 1] as usize]
+    }
+    /// The block that begins at an address.
+    pub fn block_at(&self, addr: u64) -> Option<BlockId> {
+        self.marks.binary_search_by_key(&addr, |m| m.0).ok().map(|i| self.marks[i].1)
+    }
+}
+
+/// Reusable room for building.
+#[derive(Default)]
+pub struct Scratch {
+    insns: Vec<Insn>,
+    pieces: Vec<(usize, usize)>,
+    leaders: Vec<u64>,
+    index: FxHashMap<u64, BlockId>,
+}
+
+/// Builds a function's control flow, or says why it cannot be.
+pub fn build<I: Isa>(program: &Program<'_>, leaks: &Leaks, function: usize, scratch: &mut Scratch) -> Result<Cfg, Pin> {
+    let f = &program.functions[function];
+    if let Some(pin) = f.pin {
+        return Err(pin);
+    }
+    let Scratch { insns, pieces, leaders, index } = scratch;
+    insns.clear();
+    pieces.clear();
+    leaders.clear();
+    index.clear();
+    let ranges: Vec<(u64, u64)> = f.pieces.iter().map(|p| &program.pieces[*p as usize]).map(|p| (p.start, p.end)).collect();
+    for &(start, end) in &ranges {
+        let bytes = program.elf.bytes_at(start, end - start).ok_or(Pin::NotInstructions)?;
+        let from = insns.len();
+        if I::sweep(bytes, start, |i| {
+            insns.push(*i);
+            true
+        })
+        .is_some()
+        {
+            return Err(Pin::NotInstructions);
+        }
+        if insns.len() == from {
+            return Err(Pin::NotInstructions);
+        }
+        pieces.push((from, insns.len()));
+    }
+    let inside = |a: u64| ranges.iter().any(|r| a >= r.0 && a < r.1);
+    let code = |i: &Insn| program.elf.bytes_at(i.addr, u64::from(i.len)).unwrap_or(&[]);
+
+    // Leaders: whatever control can reach other than from the instruction before.
+    leaders.extend(ranges.iter().map(|r| r.0));
+    leaders.extend(f.entries.iter().copied());
+    leaders.extend(f.labels.iter().copied());
+    let landing_pads = landing_pads(program, function)?;
+    leaders.extend(landing_pads.iter().copied());
+    for i in insns.iter() {
+        match i.flow {
+            Flow::Jump { target } | Flow::CondJump { target, .. } | Flow::ShortCond { target } if inside(target) => leaders.push(target),
+            _ => {}
+        }
+    }
+    // Relative tables whose address this function forms.
+    let mut tables: Vec<(u64, Vec<(u64, u64)>)> = Vec::new();
+    for i in insns.iter() {
+        if let Some(field) = i.field
+            && i.traits.forms_address
+            && program.refs.is_relative32(field.target)
+            && !tables.iter().any(|t| t.0 == field.target)
+        {
+            let mut entries = Vec::new();
+            for (place, target) in table_entries(program.elf, &program.refs, &program.table_bases, field.target) {
+                if inside(target) {
+                    entries.push((place, target));
+                } else if !ranges.iter().any(|r| r.1 == target) {
+                    break;
+                }
+            }
+            if !entries.is_empty() {
+                leaders.extend(entries.iter().map(|e| e.1));
+                tables.push((field.target, entries));
+            }
+        }
+    }
+    leaders.sort_unstable();
+    leaders.dedup();
+
+    // Indirect jumps, each with its targets.
+    let mut dispatches: Vec<Vec<u64>> = Vec::new();
+    let mut jumps: FxHashMap<u64, (Option<u32>, bool)> = FxHashMap::default(); // address -> (dispatch, leaves)
+    for &(from, to) in pieces.iter() {
+        for k in from..to {
+            let insn = insns[k];
+            if insn.flow != Flow::IndirectJump {
+                continue;
+            }
+            let imported = insn.field.is_some_and(|x| program.imports.contains_key(&x.target));
+            if imported || tables.is_empty() && f.labels.is_empty() {
+                jumps.insert(insn.addr, (None, true));
+                continue;
+            }
+            // Straight-line code before it, back to where control may come in.
+            let mut first = k;
+            while first > from
+                && k - first < 24
+                && leaders.binary_search(&insns[first].addr).is_err()
+                && matches!(insns[first - 1].flow, Flow::Next)
+            {
+                first -= 1;
+            }
+            let (targets, leaves) = match I::jump_shape(&insns[first..=k], code) {
+                JumpShape::Relative { table: Some(t) } => match tables.iter().find(|x| x.0 == t) {
+                    Some(x) => (x.1.iter().map(|e| e.1).collect(), false),
+                    None => return Err(Pin::UnknownIndirectJump),
+                },
+                JumpShape::Relative { table: None } if tables.is_empty() => return Err(Pin::UnknownIndirectJump),
+                JumpShape::Relative { table: None } => (tables.iter().flat_map(|t| t.1.iter().map(|e| e.1)).collect(), false),
+                JumpShape::Absolute { table: Some(t) } => {
+                    let list = absolute_table(program, t, &inside);
+                    if list.is_empty() { (Vec::new(), true) } else { (list, false) }
+                }
+                JumpShape::Absolute { table: None } => (f.labels.clone(), f.labels.is_empty()),
+                JumpShape::Unknown => {
+                    let mut all = f.labels.clone();
+                    all.extend(tables.iter().flat_map(|t| t.1.iter().map(|e| e.1)));
+                    (all, true)
+                }
+            };
+            let mut targets: Vec<u64> = targets;
+            targets.sort_unstable();
+            targets.dedup();
+            if targets.is_empty() {
+                jumps.insert(insn.addr, (None, true));
+            } else {
+                let d = match dispatches.iter().position(|d| *d == targets) {
+                    Some(d) => d,
+                    None => {
+                        dispatches.push(targets);
+                        dispatches.len() - 1
+                    }
+                };
+                jumps.insert(insn.addr, (Some(d as u32), leaves));
+            }
+        }
+    }
+    // A pointer to the inside must be explained by an indirect jump that can follow it.
+    if !f.labels.is_empty() && !f.labels.iter().all(|l| dispatches.iter().any(|d| d.binary_search(l).is_ok())) {
+        return Err(Pin::PointerToItsInside);
+    }
+
+    // Blocks.
+    let mut cfg = Cfg::default();
+    let is_leader = |a: u64| leaders.binary_search(&a).is_ok();
+    let mut out_targets: Vec<[u64; 2]> = Vec::new(); // per block: successor addresses (0: none)
+    let mut found_leaders = 0usize;
+    for (pi, &(from, to)) in pieces.iter().enumerate() {
+        let piece_end = ranges[pi].1;
+        let mut k = from;
+        let mut twice = false;
+        while k < to {
+            let first = insns[k];
+            let id = cfg.blocks.len() as BlockId;
+            index.insert(first.addr, id);
+            found_leaders += usize::from(is_leader(first.addr));
+            cfg.field_index.push(cfg.fields.len() as u32);
+            let mut block = Block {
+                start: first.addr,
+                end: 0,
+                term_at: 0,
+                term: Term::Fall,
+                succ: 0,
+                nsucc: 0,
+                entry: false,
+                landing_pad: false,
+                leaks: false,
+                returns_twice: std::mem::take(&mut twice),
+                unlikely: pi > 0,
+                piece: pi as u16,
+            };
+            let mut targets;
+            loop {
+                let insn = insns[k];
+                let next = insn.end();
+                k += 1;
+                let last = next >= piece_end || k >= to;
+                let falls = if last { 0 } else { next };
+                let mut done = true;
+                let mut body = true; // the instruction is copied, not synthesised
+                block.term_at = next;
+                targets = [0; 2];
+                match insn.flow {
+                    Flow::Next => {
+                        done = last || is_leader(next);
+                        targets[0] = falls;
+                        if last {
+                            block.term = Term::Stop;
+                        }
+                    }
+                    Flow::Jump { target } => {
+                        if insn.traits.prefixed {
+                            return Err(Pin::PrefixedBranch);
+                        }
+                        body = false;
+                        if inside(target) {
+                            block.term = Term::Jump;
+                            targets[0] = target;
+                        } else {
+                            block.term = Term::JumpOut { target };
+                        }
+                    }
+                    Flow::CondJump { cond, target } => {
+                        body = false;
+                        if insn.traits.prefixed {
+                            return Err(Pin::PrefixedBranch);
+                        }
+                        if last {
+                            return Err(Pin::FallsOffItsEnd);
+                        }
+                        if inside(target) {
+                            block.term = Term::Cond { cond };
+                            targets = [target, falls];
+                        } else {
+                            block.term = Term::CondOut { cond, target };
+                            targets[0] = falls;
+                        }
+                    }
+                    Flow::ShortCond { target } => {
+                        body = false;
+                        if last {
+                            return Err(Pin::FallsOffItsEnd);
+                        }
+                        if inside(target) {
+                            block.term = Term::ShortCond;
+                            targets = [target, falls];
+                        } else {
+                            block.term = Term::ShortCondOut { target };
+                            targets[0] = falls;
+                        }
+                    }
+                    Flow::Call { .. } | Flow::IndirectCall => {
+                        if insn.flow == Flow::IndirectCall {
+                            cfg.sites.push(Site { at: insn.addr, len: insn.len, block: id, tail: false });
+                        }
+                        // Even a call that is known not to return keeps the edge to what follows it: the proof knows no names.
+                        let call = leaks.call(program, &insn);
+                        block.leaks = call.leaks;
+                        block.unlikely |= call.no_return;
+                        if last {
+                            block.term = Term::Stop;
+                        } else {
+                            targets[0] = falls;
+                            twice = call.returns_twice;
+                            done = call.leaks || call.returns_twice || is_leader(next);
+                        }
+                    }
+                    Flow::IndirectJump => match jumps.get(&insn.addr) {
+                        Some(&(Some(dispatch), leaves)) => block.term = Term::Dispatch { dispatch, leaves },
+                        _ => {
+                            block.term = Term::IndirectOut;
+                            cfg.sites.push(Site { at: insn.addr, len: insn.len, block: id, tail: true });
+                        }
+                    },
+                    Flow::Return => block.term = Term::Return,
+                    Flow::Stop => {
+                        block.term = Term::Stop;
+                        block.unlikely = true;
+                    }
+                }
+                if body {
+                    push_fields::<I>(program, &insn, &mut cfg.fields);
+                } else {
+                    block.term_at = insn.addr;
+                }
+                block.end = next;
+                if done {
+                    break;
+                }
+            }
+            cfg.blocks.push(block);
+            out_targets.push(targets);
+        }
+    }
+    cfg.field_index.push(cfg.fields.len() as u32);
+    if found_leaders != leaders.len() {
+        return Err(Pin::BranchIntoInstruction);
+    }
+
+    // Edges.
+    for d in &dispatches {
+        let mut list: Vec<BlockId> = d.iter().filter_map(|t| index.get(t).copied()).collect();
+        list.sort_unstable();
+        cfg.dispatches.push(list);
+    }
+    for (b, targets) in out_targets.iter().enumerate() {
+        let from = cfg.succs.len() as u32;
+        if let Term::Dispatch { dispatch, .. } = cfg.blocks[b].term {
+            cfg.succs.extend_from_slice(&cfg.dispatches[dispatch as usize]);
+        } else {
+            for t in targets.iter().filter(|t| **t != 0) {
+                cfg.succs.push(*index.get(t).ok_or(Pin::BranchIntoInstruction)?);
+            }
+        }
+        cfg.blocks[b].succ = from;
+        cfg.blocks[b].nsucc = cfg.succs.len() as u32 - from;
+    }
+    for (_, entries) in &tables {
+        let base = tables.iter().find(|t| std::ptr::eq(&t.1, entries)).map(|t| t.0);
+        for (place, target) in entries {
+            if let Some(b) = index.get(target) {
+                cfg.table_entries.push(TableEntry { place: *place, base, block: *b });
+            }
+        }
+    }
+    cfg.blocks[0].entry = true;
+    for a in f.entries.iter().chain(&f.labels) {
+        if let Some(b) = index.get(a) {
+            cfg.marks.push((*a, *b));
+        }
+    }
+    cfg.marks.sort_unstable();
+    cfg.marks.dedup();
+    for a in &f.entries {
+        if let Some(b) = index.get(a) {
+            cfg.blocks[*b as usize].entry = true;
+        }
+    }
+    for a in &landing_pads {
+        if let Some(b) = index.get(a) {
+            let block = &mut cfg.blocks[*b as usize];
+            block.landing_pad = true;
+            block.unlikely = true;
+        }
+    }
+    mark_unlikely(&mut cfg);
+    Ok(cfg)
+}
+
+/// Blocks from which only unlikely blocks follow are unlikely too.
+fn mark_unlikely(cfg: &mut Cfg) {
+    for _ in 0..2 {
+        for b in (0..cfg.blocks.len() as BlockId).rev() {
+            let all = !cfg.succs(b).is_empty() && cfg.succs(b).iter().all(|s| cfg.blocks[*s as usize].unlikely);
+            cfg.blocks[b as usize].unlikely |= all;
+        }
+    }
+}
+
+fn push_fields<I: Isa>(program: &Program<'_>, insn: &Insn, fields: &mut Vec<Field>) {
+    if let Some(f) = insn.field {
+        let role = match insn.flow {
+            Flow::Call { .. } => Use::Call,
+            _ if insn.traits.forms_address => Use::Address,
+            _ => Use::Memory,
+        };
+        fields.push(Field { at: insn.addr + u64::from(f.at), kind: f.kind, role, target: f.target });
+    }
+    for &(at, kind) in program.refs.absolute_fields_in(insn.addr, insn.end()) {
+        let width = if kind == FixupKind::Abs64 { 8 } else { 4 };
+        let Some(target) = program.elf.bytes_at(at, width).and_then(|b| I::read_field(kind, b, at)) else { continue };
+        if fields.last().is_some_and(|f| f.at == at) {
+            continue;
+        }
+        fields.push(Field { at, kind, role: Use::Address, target });
+    }
+}
+
+/// Targets of a table of absolute addresses at `table`: the run of pointers to this function.
+fn absolute_table(program: &Program<'_>, table: u64, inside: &impl Fn(u64) -> bool) -> Vec<u64> {
+    let p = &program.refs.pointers;
+    let from = p.partition_point(|x| x.place < table);
+    p[from..]
+        .iter()
+        .enumerate()
+        .take_while(|(i, x)| x.place == table + 8 * *i as u64 && inside(x.target))
+        .map(|(_, x)| x.target)
+        .collect()
+}
+
+/// Landing pads of all pieces.
+fn landing_pads(program: &Program<'_>, function: usize) -> Result<Vec<u64>, Pin> {
+    let mut list = Vec::new();
+    for p in &program.functions[function].pieces {
+        if let Some(lsda) = crate::unwind::lsda_of(program, *p as usize)? {
+            list.extend(lsda.call_sites.iter().filter_map(|c| c.landing_pad));
+        }
+    }
+    list.sort_unstable();
+    list.dedup();
+    let inside = |a: u64| {
+        program.functions[function].pieces.iter().any(|p| {
+            let p = &program.pieces[*p as usize];
+            a >= p.start && a < p.end
+        })
+    };
+    if list.iter().all(|a| inside(*a)) { Ok(list) } else { Err(Pin::ExceptionTable) }
+}

@@ -1,0 +1,353 @@
+//! Which counters a function gets, and what they say.
+//!
+//! The function's flow is a graph in which every node conserves what enters it: a node for the outside, two for each block (its
+//! beginning and its end, joined by an edge that stands for the block itself), one for each class of indirect jumps that share
+//! targets. Edges that no code can be put on (entries, returns, calls that leave by other ways, the targets of a
+//! jump table) cannot have a counter; the fewest and cheapest of the others that determine the rest are counted
+//! (`postlink_flow`). The same graph is built again when a profile is read, from the input binary alone, so that nothing
+//! needs to be stored beside it.
+//!
+//! Invariant: the graph depends on the input binary and this version of postlink only, never on options.
+
+use postlink_flow::{Edge, Graph, Placer, Solver};
+use postlink_isa::{CounterMode, Flow, Isa, RegSet};
+use rustc_hash::FxHashMap;
+use xxhash_rust::xxh3::Xxh3;
+
+use crate::cfg::{BlockId, Cfg, Term};
+use crate::discover::Program;
+use crate::emit::{EdgeCounter, NodeCounter, Probes};
+use crate::pin::Pin;
+
+/// What an edge of the graph stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Meaning {
+    /// A block.
+    Node(BlockId),
+    /// A way out of a block: index into its successors, `nsucc` for a conditional jump out of the function.
+    Way(BlockId, u32),
+    /// From a class of indirect jumps to a block.
+    Target(BlockId),
+    /// Entering or leaving the function.
+    Outside,
+}
+
+/// The graph of a function and its counters.
+#[derive(Clone, Debug, Default)]
+pub struct Placement {
+    graph: Graph,
+    meaning: Vec<Meaning>,
+    /// Edges that have counters, in the counters' order.
+    pub counted: Vec<u32>,
+}
+
+/// Counts of a function.
+#[derive(Clone, Debug, Default)]
+pub struct Counts {
+    /// By block.
+    pub blocks: Vec<u64>,
+    /// By successor, parallel to [`Cfg::succs`].
+    pub succs: Vec<u64>,
+    /// By block: how often a conditional jump out of the function was taken.
+    pub out: FxHashMap<BlockId, u64>,
+    /// Sum of what had to be cut off because the counters did not agree.
+    pub inconsistent: u64,
+}
+
+/// Reusable room.
+#[derive(Default)]
+pub struct Scratch {
+    placer: Placer,
+    solver: Solver,
+}
+
+/// Chooses counters.
+pub fn place(cfg: &Cfg, scratch: &mut Scratch) -> Result<Placement, Pin> {
+    let n = cfg.blocks.len() as u32;
+    let frequency = estimate(cfg);
+    let mut p = Placement::default();
+    const X: u32 = 0;
+    let begin = |b: u32| 1 + 2 * b;
+    let end = |b: u32| 2 + 2 * b;
+    // Classes of dispatches that share a target; a class that could not be told from the outside is the outside.
+    let mut class: Vec<u32> = (0..cfg.dispatches.len() as u32).collect();
+    let mut of_block: FxHashMap<BlockId, u32> = FxHashMap::default();
+    for (d, targets) in cfg.dispatches.iter().enumerate() {
+        for t in targets {
+            let own = class[d];
+            let other = *of_block.entry(*t).or_insert(own);
+            if other != own {
+                let (low, high) = (other.min(own), other.max(own));
+                class.iter_mut().filter(|c| **c == high).for_each(|c| *c = low);
+                of_block.values_mut().filter(|c| **c == high).for_each(|c| *c = low);
+            }
+        }
+    }
+    let from_outside = |b: &crate::cfg::Block| b.entry || b.landing_pad || b.returns_twice;
+    let mut leaves = vec![false; cfg.dispatches.len()];
+    for b in &cfg.blocks {
+        if let Term::Dispatch { dispatch, leaves: true } = b.term {
+            leaves[class[dispatch as usize] as usize] = true;
+        }
+    }
+    let mut ambiguous = vec![0u32; cfg.dispatches.len()];
+    for (t, c) in &of_block {
+        ambiguous[*c as usize] += u32::from(from_outside(&cfg.blocks[*t as usize]));
+    }
+    let class_node = |c: u32| if ambiguous[c as usize] > 0 { X } else { 1 + 2 * n + c };
+    p.graph.nodes = 1 + 2 * n + cfg.dispatches.len() as u32;
+    let add = |p: &mut Placement, from: u32, to: u32, weight: Option<f32>, meaning: Meaning| {
+        p.graph.edges.push(Edge { from, to, weight });
+        p.meaning.push(meaning);
+    };
+    // How many ways lead into each block.
+    let mut into = vec![0u32; n as usize];
+    for b in 0..n {
+        for s in cfg.succs(b) {
+            into[*s as usize] += 1;
+        }
+        into[b as usize] += u32::from(from_outside(&cfg.blocks[b as usize]));
+    }
+    for b in 0..n {
+        let block = &cfg.blocks[b as usize];
+        let f = frequency[b as usize];
+        add(&mut p, begin(b), end(b), Some(f), Meaning::Node(b));
+        let in_class = of_block.get(&b).is_some_and(|c| class_node(*c) == X);
+        if from_outside(block) || in_class {
+            add(&mut p, X, begin(b), None, Meaning::Outside);
+        }
+        let way_weight = |s: BlockId, share: f32| {
+            let likely = f.min(frequency[s as usize]) * share;
+            // An edge that needs code of its own costs a jump more than a counter in a block.
+            if into[s as usize] == 1 { likely.max(frequency[s as usize] * 0.99) } else { likely * 1.5 + 0.001 }
+        };
+        match block.term {
+            Term::Dispatch { dispatch, .. } => add(&mut p, end(b), class_node(class[dispatch as usize]), None, Meaning::Outside),
+            Term::Fall | Term::Jump if block.nsucc == 1 => {
+                let s = cfg.succs(b)[0];
+                if block.leaks {
+                    add(&mut p, end(b), X, None, Meaning::Outside);
+                    add(&mut p, end(b), begin(s), Some(if block.unlikely { 0.001 } else { way_weight(s, 1.0) }), Meaning::Way(b, 0));
+                } else {
+                    // Counting the block counts its only way out.
+                    add(&mut p, end(b), begin(s), None, Meaning::Way(b, 0));
+                }
+            }
+            Term::Cond { .. } | Term::ShortCond => {
+                for (k, s) in cfg.succs(b).iter().enumerate() {
+                    let back = cfg.blocks[*s as usize].start <= block.start;
+                    let share = if back { 0.9 } else { 0.6 };
+                    add(&mut p, end(b), begin(*s), Some(way_weight(*s, share)), Meaning::Way(b, k as u32));
+                }
+            }
+            Term::CondOut { .. } | Term::ShortCondOut { .. } => {
+                let s = cfg.succs(b)[0];
+                add(&mut p, end(b), begin(s), Some(way_weight(s, 0.7)), Meaning::Way(b, 0));
+                add(&mut p, end(b), X, Some(f * 0.3 + 0.001), Meaning::Way(b, 1));
+            }
+            _ => add(&mut p, end(b), X, None, Meaning::Outside),
+        }
+    }
+    let mut classes: Vec<(u32, BlockId)> = of_block.iter().map(|(b, c)| (*c, *b)).collect();
+    classes.sort_unstable();
+    let mut last = u32::MAX;
+    for (c, t) in classes {
+        if class_node(c) == X {
+            continue;
+        }
+        if c != last && leaves[c as usize] {
+            add(&mut p, class_node(c), X, None, Meaning::Outside);
+        }
+        last = c;
+        add(&mut p, class_node(c), begin(t), None, Meaning::Target(t));
+    }
+    p.counted = scratch.placer.place(&p.graph).map_err(|_| Pin::UnknownIndirectJump)?.to_vec();
+    Ok(p)
+}
+
+/// How often each block may run, relative to the others: eight times as often for every loop around it, rarely where nothing good follows.
+fn estimate(cfg: &Cfg) -> Vec<f32> {
+    let n = cfg.blocks.len();
+    let mut depth = vec![0i32; n + 1];
+    for b in 0..n {
+        for s in cfg.succs(b as BlockId) {
+            // A jump back to a block that lies before it: what lies between is a loop, the way compilers lay code out.
+            if *s as usize <= b && !matches!(cfg.blocks[b].term, Term::Dispatch { .. }) {
+                depth[*s as usize] += 1;
+                depth[b + 1] -= 1;
+            }
+        }
+    }
+    let mut d = 0;
+    (0..n)
+        .map(|b| {
+            d += depth[b];
+            let f = 8f32.powi(d.min(6));
+            if cfg.blocks[b].unlikely { f / 512.0 } else { f }
+        })
+        .collect()
+}
+
+impl Placement {
+    /// Feeds the identity of the counters into a digest.
+    pub fn digest(&self, start: u64, sites: usize, hash: &mut Xxh3) {
+        hash.update(&start.to_le_bytes());
+        hash.update(&(self.counted.len() as u32).to_le_bytes());
+        hash.update(&(sites as u32).to_le_bytes());
+        for c in &self.counted {
+            let (a, b) = match self.meaning[*c as usize] {
+                Meaning::Node(b) => (b, u32::MAX),
+                Meaning::Way(b, w) => (b, w),
+                Meaning::Target(b) => (b, u32::MAX - 1),
+                Meaning::Outside => (u32::MAX, u32::MAX),
+            };
+            hash.update(&a.to_le_bytes());
+            hash.update(&b.to_le_bytes());
+        }
+    }
+
+    /// Turns counters into code to be put in.
+    pub fn probes<I: Isa>(&self, program: &Program<'_>, cfg: &Cfg, mode: CounterMode) -> Probes {
+        let mut probes = Probes { mode: Some(mode), ..Probes::default() };
+        let mut into = vec![0u32; cfg.blocks.len()];
+        for s in &cfg.succs {
+            into[*s as usize] += 1;
+        }
+        for (counter, edge) in self.counted.iter().enumerate() {
+            let counter = counter as u32;
+            match self.meaning[*edge as usize] {
+                Meaning::Node(b) => {
+                    probes.nodes.insert(b, node_counter::<I>(program, cfg, b, counter, mode));
+                }
+                Meaning::Way(b, w) => {
+                    let block = &cfg.blocks[b as usize];
+                    match cfg.succs(b).get(w as usize) {
+                        Some(s) => {
+                            let t = &cfg.blocks[*s as usize];
+                            let alone = into[*s as usize] == 1 && !t.entry && !t.landing_pad && !t.returns_twice;
+                            if alone && !probes.nodes.contains_key(s) {
+                                probes.nodes.insert(*s, node_counter::<I>(program, cfg, *s, counter, mode));
+                            } else {
+                                let live = live_in::<I>(program, cfg, *s, 3);
+                                probes.edges.insert((b, w), EdgeCounter { counter, live });
+                            }
+                        }
+                        // The flags at a function's entry are nobody's, but a jump out need not be to an entry.
+                        None => {
+                            let _ = block;
+                            probes.edges.insert((b, w), EdgeCounter { counter, live: RegSet::ALL });
+                        }
+                    }
+                }
+                Meaning::Target(_) | Meaning::Outside => {}
+            }
+        }
+        probes
+    }
+
+    /// Solves for all blocks and edges. `counters` are this function's.
+    pub fn solve(&self, cfg: &Cfg, counters: &[u64], scratch: &mut Scratch) -> Counts {
+        let solution = scratch.solver.solve(&self.graph, &self.counted, counters);
+        let mut counts = Counts {
+            blocks: vec![0; cfg.blocks.len()],
+            succs: vec![0; cfg.succs.len()],
+            out: FxHashMap::default(),
+            inconsistent: solution.inconsistent,
+        };
+        let mut dispatched: FxHashMap<BlockId, u64> = FxHashMap::default();
+        for (e, m) in self.meaning.iter().enumerate() {
+            let c = solution.edges[e];
+            match *m {
+                Meaning::Node(b) => counts.blocks[b as usize] = c,
+                Meaning::Way(b, w) => {
+                    let block = &cfg.blocks[b as usize];
+                    if w < block.nsucc {
+                        counts.succs[(block.succ + w) as usize] = c;
+                    } else {
+                        counts.out.insert(b, c);
+                    }
+                }
+                Meaning::Target(t) => {
+                    dispatched.insert(t, c);
+                }
+                Meaning::Outside => {}
+            }
+        }
+        // The targets of indirect jumps are known in sum over the jumps that share them: give each jump its share.
+        for b in 0..cfg.blocks.len() as BlockId {
+            let block = &cfg.blocks[b as usize];
+            if !matches!(block.term, Term::Dispatch { .. }) {
+                continue;
+            }
+            let of = |t: &BlockId| dispatched.get(t).copied().unwrap_or(counts.blocks[*t as usize]);
+            let total: u128 = cfg.succs(b).iter().map(|t| u128::from(of(t))).sum();
+            for (k, t) in cfg.succs(b).iter().enumerate() {
+                let share = u128::from(counts.blocks[b as usize]) * u128::from(of(t));
+                counts.succs[block.succ as usize + k] = share.checked_div(total).unwrap_or(0).min(u128::from(u64::MAX)) as u64;
+            }
+        }
+        counts
+    }
+}
+
+/// The cheapest place in a block for its counter, and what must survive there.
+fn node_counter<I: Isa>(program: &Program<'_>, cfg: &Cfg, b: BlockId, counter: u32, mode: CounterMode) -> NodeCounter {
+    let block = &cfg.blocks[b as usize];
+    let bytes = program.elf.bytes_at(block.start, block.end - block.start).unwrap_or(&[]);
+    let mut places: Vec<(u64, postlink_isa::Effects, bool)> = Vec::new();
+    I::sweep(bytes, block.start, |i| {
+        let at = (i.addr - block.start) as usize;
+        places.push((i.addr, I::effects(&bytes[at..at + usize::from(i.len)], i), i.traits.landing_pad));
+        // Far enough: nearly every block has a good place near its start.
+        places.len() < 24 && !matches!(i.flow, Flow::Call { .. } | Flow::IndirectCall)
+    });
+    let whole = places.last().is_none_or(|p| p.0 >= block.term_at || places.len() < 24);
+    let mut live = if whole { live_out::<I>(program, cfg, b, 3) } else { RegSet::ALL };
+    let mut best: Option<(usize, u64, RegSet)> = None;
+    for (at, effects, landing_pad) in places.iter().rev() {
+        live = RegSet(live.minus(effects.kills).0 | effects.reads.0);
+        if *landing_pad {
+            continue; // the counter goes behind it
+        }
+        let cost = I::counter_len(mode, live);
+        if best.is_none_or(|x| cost <= x.0) {
+            best = Some((cost, *at, live));
+        }
+    }
+    match best {
+        Some((_, at, live)) => NodeCounter { counter, at, live },
+        None => NodeCounter { counter, at: block.term_at.min(block.end), live: RegSet::ALL },
+    }
+}
+
+/// What is live behind a block's last instruction.
+fn live_out<I: Isa>(program: &Program<'_>, cfg: &Cfg, b: BlockId, depth: u32) -> RegSet {
+    let block = &cfg.blocks[b as usize];
+    match block.term {
+        Term::Return | Term::Stop | Term::IndirectOut | Term::JumpOut { .. } => I::LIVE_AT_EXIT,
+        Term::CondOut { .. } | Term::ShortCondOut { .. } | Term::Dispatch { .. } => RegSet::ALL,
+        _ if depth == 0 => RegSet::ALL,
+        _ => cfg.succs(b).iter().fold(RegSet::EMPTY, |live, s| live.or(live_in::<I>(program, cfg, *s, depth - 1))),
+    }
+}
+
+/// What is live at a block's first instruction; more than that when it is too far to see.
+fn live_in<I: Isa>(program: &Program<'_>, cfg: &Cfg, b: BlockId, depth: u32) -> RegSet {
+    let block = &cfg.blocks[b as usize];
+    let bytes = program.elf.bytes_at(block.start, block.end - block.start).unwrap_or(&[]);
+    let mut live = RegSet::EMPTY;
+    let mut open = RegSet::ALL;
+    let mut seen = 0;
+    I::sweep(bytes, block.start, |i| {
+        let at = (i.addr - block.start) as usize;
+        let e = I::effects(&bytes[at..at + usize::from(i.len)], i);
+        live = live.or(RegSet(e.reads.0 & open.0));
+        open = open.minus(e.reads).minus(e.kills);
+        seen += 1;
+        seen < 12 && open.meets(I::FLAGS)
+    });
+    if seen >= 12 || !open.meets(I::FLAGS) || depth == 0 {
+        return live.or(open);
+    }
+    live.or(RegSet(live_out::<I>(program, cfg, b, depth - 1).0 & open.0))
+}

@@ -1,0 +1,391 @@
+//! A copy of a program that counts.
+//!
+//! Every function that is understood is emitted anew with its counters; the counters lie in pages of their own that a
+//! start-up routine maps onto the profile file. Pointers to functions stay as they are (they lead to the old entry, which jumps
+//! on): so the targets that recorders see are addresses of the input.
+
+use std::path::Path;
+
+use postlink_image::elf::Elf;
+use postlink_image::note::NoteKind;
+use postlink_image::write::{NewKind, NewSection, WriteOptions, Writer};
+use postlink_isa::{Code, CounterMode, Isa, RuntimeConfig, RuntimeEntry, SiteRef};
+use postlink_profile::raw;
+use rayon::prelude::*;
+use regex::bytes::Regex;
+use serde::Serialize;
+
+use crate::cfg::Cfg;
+use crate::discover::Program;
+use crate::emit::{self, Plan, Target};
+use crate::leaks::Leaks;
+use crate::link::{self, LinkOptions, ProbeAddresses, Ready};
+use crate::phases::Phases;
+use crate::pin::Pin;
+use crate::prepare::{self, Analysed, CounterMap, Scratch, Share};
+use crate::{Error, unwind};
+
+/// How counters are incremented.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Counters {
+    /// Atomically if the program can have threads, else plainly.
+    #[default]
+    Auto,
+    /// Atomically.
+    Atomic,
+    /// Plainly: fast, and inexact when threads meet at a counter.
+    Plain,
+}
+
+/// What to instrument and how.
+#[derive(Clone, Debug)]
+pub struct InstrumentOptions {
+    /// Profile's file name if the environment names none; `%p`, `%b`, `%h`, `%m`, `%%`.
+    pub pattern: String,
+    /// Only functions with a name that matches.
+    pub functions: Option<Regex>,
+    /// How counters are incremented.
+    pub counters: Counters,
+    /// Record targets of indirect calls.
+    pub calls: bool,
+}
+
+impl Default for InstrumentOptions {
+    fn default() -> Self {
+        InstrumentOptions { pattern: "postlink.%p.plraw".into(), functions: None, counters: Counters::Auto, calls: true }
+    }
+}
+
+/// What was done.
+#[derive(Clone, Debug, Serialize)]
+pub struct InstrumentReport {
+    /// Functions found.
+    pub functions: usize,
+    /// Functions that count.
+    pub instrumented: usize,
+    /// Functions that stay, by reason.
+    pub pinned: Vec<(Pin, usize)>,
+    /// Counters in the file's map.
+    pub counters: u64,
+    /// Indirect calls and tail jumps with a recorder.
+    pub sites: u64,
+    /// Whether counters are atomic.
+    pub atomic: bool,
+    /// Size of the input.
+    pub input_size: u64,
+    /// Size of the output.
+    pub output_size: u64,
+}
+
+/// Instruments an x86-64 file.
+pub fn instrument(elf: &Elf<'_>, options: &InstrumentOptions, out: &Path, mode: u32, phases: &mut Phases) -> Result<InstrumentReport, Error> {
+    prepare::check_input(elf)?;
+    instrument_with::<postlink_isa::x86_64::X86_64>(elf, options, out, mode, phases)
+}
+
+fn instrument_with<I: Isa>(
+    elf: &Elf<'_>,
+    options: &InstrumentOptions,
+    out: &Path,
+    mode: u32,
+    phases: &mut Phases,
+) -> Result<InstrumentReport, Error> {
+    phases.begin("discover");
+    let program = Program::discover::<I>(elf)?;
+    if !program.refs.kept {
+        return Err(Error::Unsupported(
+            "the linker kept no relocations: link with -Wl,-q (--emit-relocs) so that every reference to code can be found".into(),
+        ));
+    }
+    let leaks = Leaks::new(&program);
+    let atomic = match options.counters {
+        Counters::Atomic => true,
+        Counters::Plain => false,
+        Counters::Auto => can_have_threads(&program),
+    };
+    let counter_mode = if atomic { CounterMode::Atomic } else { CounterMode::Plain };
+
+    phases.begin("functions");
+    let image = elf.extent();
+    let made: Vec<(Share, Option<(Ready, Vec<(u64, u64)>)>)> = (0..program.functions.len())
+        .into_par_iter()
+        .map_init(Scratch::default, |scratch, f| {
+            let analysed = prepare::analyse::<I>(&program, &leaks, f, scratch);
+            let mut share = Share::of(&program, f, &analysed);
+            let wanted = options.functions.as_ref().is_none_or(|r| r.is_match(program.name(f).as_bytes()));
+            let ready = match analysed {
+                Ok(a) if wanted => match make::<I>(&program, f, &a, counter_mode, options.calls) {
+                    Ok(ready) => Some((ready, a.entry_patches)),
+                    Err(pin) => {
+                        share.pin = Some(pin);
+                        None
+                    }
+                },
+                Ok(_) => {
+                    share.pin = Some(Pin::Excluded);
+                    None
+                }
+                Err(_) => None,
+            };
+            (share, ready)
+        })
+        .collect();
+    let mut shares = Vec::with_capacity(made.len());
+    let mut ready = Vec::new();
+    let mut patches = Vec::new();
+    for (share, r) in made {
+        shares.push(share);
+        if let Some((r, p)) = r {
+            ready.push(r);
+            patches.extend(p);
+        }
+    }
+    let map = CounterMap::new(elf, shares);
+    for r in &mut ready {
+        (r.counter_base, r.site_base) = map.bases[r.function as usize];
+    }
+
+    phases.begin("link");
+    let mut writer = Writer::new(elf, WriteOptions { zero_fill: true })?;
+    let link_options = LinkOptions {
+        sections: [".text.hot", ".text.cold"],
+        align: [16, 16],
+        move_pointers: false,
+        kind: NoteKind::Instrumented,
+        input_id: prepare::identity(elf).bytes().to_vec(),
+    };
+    let order: Vec<u32> = (0..ready.len() as u32).collect();
+    let placed = link::place(&program, &ready, [&order, &order], &link_options, &mut writer);
+    placed.unwind(&program, &ready, &mut writer)?;
+
+    // The recorders' slow path and the start-up routine.
+    let mut slow: Code<Target> = Code::default();
+    I::put_site_slow(&mut slow, counter_mode, image);
+    let slow_at = writer.append(NewSection { name: ".text.slow".into(), kind: NewKind::Code, align: 16, size: slow.bytes.len() as u64 });
+    let entry = hook(elf)?;
+    let subject = map.subject;
+    let header = raw::header_bytes(&subject);
+    let build_id = subject.identity.hex();
+    let counters_len = raw::counters_len(subject.counters, subject.sites);
+    let sites_offset = raw::sites_offset(subject.counters);
+    let near = slow_at.addr;
+    let mut config = RuntimeConfig {
+        at: near,
+        counters: near.next_multiple_of(4096) + 4096,
+        counters_len,
+        sites_offset,
+        bias_slot: near + 0x1000,
+        header: &header,
+        header_check: raw::HEADER_LEN,
+        pattern: &options.pattern,
+        build_id: &build_id,
+        entry: entry.runtime(),
+    };
+    let size = I::runtime(&config)?.len() as u64;
+    let runtime = writer.append(NewSection { name: ".text.start".into(), kind: NewKind::Code, align: 16, size });
+    let counters = writer.append_zero_fill(".postlink.counters", counters_len + 4096);
+    config.at = runtime.addr;
+    config.counters = counters.addr;
+    config.bias_slot = counters.addr + counters_len;
+    let code = I::runtime(&config)?;
+    if code.len() as u64 != size {
+        return Err(Error::internal(format!("start-up routine changed its size from {size} to {}", code.len())));
+    }
+    writer.contents(runtime.id).copy_from_slice(&code);
+    let probes = ProbeAddresses {
+        counters: counters.addr,
+        sites: counters.addr + sites_offset,
+        bias: config.bias_slot,
+        slow: slow_at.addr,
+    };
+    writer.contents(slow_at.id).copy_from_slice(&slow.bytes);
+    placed.fill::<I>(&program, &ready, [&order, &order], &probes, &mut writer)?;
+    placed.references::<I>(&program, &ready, &patches, false, &mut writer)?;
+    entry.install(elf, runtime.addr, &mut writer)?;
+    placed.symbols(&program, &ready, &link_options, &mut writer);
+    placed.note(&program, &ready, &link_options, &mut writer)?;
+
+    phases.begin("write");
+    let summary = writer.write(out, mode)?;
+    phases.end();
+    Ok(InstrumentReport {
+        functions: program.functions.len(),
+        instrumented: ready.len(),
+        pinned: count_pins(&map.shares),
+        counters: subject.counters,
+        sites: ready.iter().map(|r| r.recorder_offsets.iter().filter(|o| **o != u32::MAX).count() as u64).sum(),
+        atomic,
+        input_size: elf.data.len() as u64,
+        output_size: summary.size,
+    })
+}
+
+/// Reasons and how often each occurs, the most frequent first.
+pub fn count_pins(shares: &[Share]) -> Vec<(Pin, usize)> {
+    let mut counts: std::collections::BTreeMap<Pin, usize> = std::collections::BTreeMap::new();
+    for p in shares.iter().filter_map(|s| s.pin) {
+        *counts.entry(p).or_default() += 1;
+    }
+    let mut list: Vec<_> = counts.into_iter().collect();
+    list.sort_by_key(|x| std::cmp::Reverse(x.1));
+    list
+}
+
+/// Emits one function with its counters.
+fn make<'d, I: Isa>(program: &Program<'d>, function: usize, a: &Analysed<'d>, mode: CounterMode, calls: bool) -> Result<Ready, Pin> {
+    let mut probes = a.placement.probes::<I>(program, &a.cfg, mode);
+    let mut recorders: Code<Target> = Code::default();
+    let mut recorder_offsets = Vec::new();
+    if calls {
+        for (n, s) in a.cfg.sites.iter().enumerate() {
+            let mut offset = u32::MAX;
+            let bytes = program.elf.bytes_at(s.at, u64::from(s.len)).unwrap_or(&[]);
+            // The callee of a TLS descriptor preserves every register: nothing is free there.
+            let descriptor = program.refs.tls_descriptor_calls.binary_search(&s.at).is_ok();
+            if !descriptor && let Some(insn) = I::decode(bytes, s.at) {
+                let at = recorders.bytes.len().next_multiple_of(4);
+                recorders.bytes.resize(at, I::PADDING);
+                let refer = |r: SiteRef| match r {
+                    SiteRef::Table(word) => Target::SiteWord(8 * n as u32 + word),
+                    SiteRef::Bias => Target::Bias,
+                    SiteRef::Slow => Target::Slow,
+                    SiteRef::Original(addr) => Target::Same(addr),
+                };
+                if I::put_site(&mut recorders, mode, bytes, &insn, refer) {
+                    offset = at as u32;
+                    probes.sites.insert(s.at, n as u32);
+                }
+            }
+            recorder_offsets.push(offset);
+        }
+    }
+    // The parts that the compiler split off stay apart.
+    let mut fragments: [Vec<u32>; 2] = Default::default();
+    let one = a.unwind.as_ref().is_some_and(unwind::FunctionUnwind::one_fragment);
+    for (b, block) in a.cfg.blocks.iter().enumerate() {
+        fragments[usize::from(block.piece > 0 && !one)].push(b as u32);
+    }
+    let plan = Plan { fragments, probes, move_addresses: false, drop_padding: false };
+    let code = emit::emit::<I>(program, &a.cfg, &plan)?;
+    let unwind = carry(program, &a.cfg, a.unwind.as_ref(), &code)?;
+    Ok(Ready {
+        function: function as u32,
+        code,
+        unwind,
+        table_entries: a.cfg.table_entries.clone(),
+        marks: a.cfg.marks.clone(),
+        recorders,
+        recorder_offsets,
+        counter_base: 0,
+        site_base: 0,
+    })
+}
+
+/// Unwind information for both fragments.
+pub fn carry<'d>(
+    program: &Program<'d>,
+    cfg: &Cfg,
+    from: Option<&unwind::FunctionUnwind<'d>>,
+    code: &emit::Emitted,
+) -> Result<Option<[unwind::FragmentUnwind; 2]>, Pin> {
+    match from {
+        None => Ok(None),
+        Some(u) => Ok(Some([u.carry(program, cfg, &code.fragments[0])?, u.carry(program, cfg, &code.fragments[1])?])),
+    }
+}
+
+/// Whether the program can have threads: it starts some, or is a library, whose host may.
+fn can_have_threads(program: &Program<'_>) -> bool {
+    if !is_program(program.elf) {
+        return true;
+    }
+    const STARTERS: &[&[u8]] = &[
+        b"pthread_create",
+        b"thrd_create",
+        b"clone",
+        b"clone3",
+        b"_ZNSt6thread15_M_start_threadESt10unique_ptrINS_6_StateESt14default_deleteIS1_EEPFvvE",
+        b"GOMP_parallel",
+    ];
+    use postlink_image::elf::SymbolTable;
+    // Only what is called counts: a static libc has `clone` in any case.
+    let dynamic = program.elf.symbols(SymbolTable::Dynamic);
+    if dynamic.iter().any(|s| s.section == 0 && STARTERS.contains(&s.name.split(|c| *c == b'@').next().unwrap_or_default())) {
+        return true;
+    }
+    let table = program.elf.symbols(SymbolTable::Static);
+    program.elf.interpreter().is_none() && table.iter().any(|s| s.section != 0 && matches!(s.name, b"pthread_create" | b"thrd_create"))
+}
+
+/// Whether a file is started by the kernel (else it is loaded as a library).
+pub fn is_program(elf: &Elf<'_>) -> bool {
+    const DT_FLAGS_1: i64 = 0x6fff_fffb;
+    const DF_1_PIE: u64 = 0x0800_0000;
+    const DT_SONAME: i64 = 14;
+    elf.etype == 2
+        || elf.dynamic_value(DT_FLAGS_1).is_some_and(|f| f & DF_1_PIE != 0)
+        || elf.interpreter().is_some() && elf.dynamic_value(DT_SONAME).is_none()
+}
+
+/// Where the start-up routine is hooked in.
+enum Hook {
+    /// The ELF entry point.
+    Entry(u64),
+    /// DT_INIT, with the old initialiser.
+    Init(u64),
+    /// The first slot of DT_INIT_ARRAY: (slot, old initialiser).
+    InitArray(u64, u64),
+    /// A new DT_INIT in an unused entry of the dynamic section, at this address.
+    NewInit(u64),
+}
+
+fn hook(elf: &Elf<'_>) -> Result<Hook, Error> {
+    const DT_INIT: i64 = 12;
+    const DT_INIT_ARRAY: i64 = 25;
+    const DT_INIT_ARRAYSZ: i64 = 27;
+    if is_program(elf) {
+        return Ok(Hook::Entry(elf.entry));
+    }
+    if let Some(init) = elf.dynamic_value(DT_INIT) {
+        return Ok(Hook::Init(init));
+    }
+    if let (Some(array), Some(size)) = (elf.dynamic_value(DT_INIT_ARRAY), elf.dynamic_value(DT_INIT_ARRAYSZ))
+        && size >= 8
+    {
+        if let Some(d) = elf.dyn_relocs()?.iter().find(|d| d.addr == array && d.symbol == 0) {
+            return Ok(Hook::InitArray(d.addend_at.unwrap_or(array), d.addend as u64));
+        }
+    }
+    // Linkers leave a few empty entries behind the last; the loader stops at the first.
+    let end = elf.section(".dynamic").map_or(0, |(_, s)| s.end());
+    match elf.dynamic.last() {
+        Some((_, _, value_at)) if value_at + 8 + 32 <= end => Ok(Hook::NewInit(value_at + 8)),
+        _ => Err(Error::Unsupported(
+            "the library has no initialiser (DT_INIT, DT_INIT_ARRAY) and no room in its dynamic section for one: link it with -Wl,-init=SYMBOL or -Wl,-z,nodynamic-undefined-weak".into(),
+        )),
+    }
+}
+
+impl Hook {
+    fn runtime(&self) -> RuntimeEntry {
+        match self {
+            Hook::Entry(next) => RuntimeEntry::Program { next: *next },
+            Hook::Init(next) | Hook::InitArray(_, next) => RuntimeEntry::Library { next: Some(*next) },
+            Hook::NewInit(_) => RuntimeEntry::Library { next: None },
+        }
+    }
+
+    fn install(&self, _elf: &Elf<'_>, runtime: u64, writer: &mut Writer<'_>) -> Result<(), Error> {
+        match self {
+            Hook::Entry(_) => writer.set_entry(runtime),
+            Hook::Init(_) => writer.set_dynamic(12, runtime)?,
+            Hook::InitArray(slot, _) => writer.patch(*slot, &runtime.to_le_bytes())?,
+            Hook::NewInit(at) => {
+                writer.patch(*at, &12u64.to_le_bytes())?;
+                writer.patch(at + 8, &runtime.to_le_bytes())?;
+            }
+        }
+        Ok(())
+    }
+}

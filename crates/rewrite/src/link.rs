@@ -1,0 +1,555 @@
+//! From emitted functions to a file: addresses, fixups, unwind tables, pointers, symbols.
+//!
+//! New code lies behind the old image, which keeps its bytes but for what is listed here:
+//!
+//! * at the old entry of a moved function a jump to the new one, so that whatever still refers to it works;
+//! * entries of jump tables and label tables of moved functions;
+//! * if asked for, pointers to moved functions in data, relocations and symbols.
+//!
+//! The old body behind its first instruction stays valid: a reference that nobody knew of goes on working there.
+
+use postlink_image::elf::SymbolTable;
+use postlink_image::note::{MovedFunction, Note, NoteKind};
+use postlink_image::unwind::eh_frame::{self, NewFde};
+use postlink_image::unwind::lsda::CallSite;
+use postlink_image::write::{InSection, NewId, NewKind, NewSection, NewSymbol, Placed, SymbolEdit, Writer};
+use postlink_isa::{Code, FixupKind, Isa};
+use rayon::prelude::*;
+use rustc_hash::FxHashMap;
+
+use crate::Error;
+use crate::cfg::{BlockId, Cfg, TableEntry};
+use crate::discover::Program;
+use crate::emit::{Emitted, Target};
+use crate::refs::{Pointer, Stored};
+use crate::unwind::{FragmentUnwind, FunctionUnwind};
+
+/// A function ready to be placed.
+pub struct Ready {
+    /// Index of the function.
+    pub function: u32,
+    /// Its code.
+    pub code: Emitted,
+    /// Unwind information by fragment, if it has any.
+    pub unwind: Option<[FragmentUnwind; 2]>,
+    /// Entries of its tables.
+    pub table_entries: Vec<TableEntry>,
+    /// Its other entries and labels.
+    pub marks: Vec<(u64, BlockId)>,
+    /// Recorders of its sites, one behind the other, and the offset of each.
+    pub recorders: Code<Target>,
+    /// Offsets of recorders by site.
+    pub recorder_offsets: Vec<u32>,
+    /// Number of its first counter in the program.
+    pub counter_base: u64,
+    /// Number of its first site.
+    pub site_base: u64,
+}
+
+/// How functions are placed and what follows them.
+pub struct LinkOptions<'a> {
+    /// Names of the hot and the cold section.
+    pub sections: [&'a str; 2],
+    /// Alignment of functions in each.
+    pub align: [u64; 2],
+    /// Whether pointers to moved functions follow them.
+    pub move_pointers: bool,
+    /// What the note says.
+    pub kind: NoteKind,
+    /// Identity of the input.
+    pub input_id: Vec<u8>,
+}
+
+/// Addresses that instrumentation adds.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ProbeAddresses {
+    /// First counter.
+    pub counters: u64,
+    /// First site table.
+    pub sites: u64,
+    /// Load bias.
+    pub bias: u64,
+    /// Slow path of recorders.
+    pub slow: u64,
+}
+
+/// Where everything went.
+pub struct Placement {
+    /// Hot and cold section.
+    pub sections: [Option<Placed>; 2],
+    /// By position in the list of ready functions: address of each fragment.
+    pub fragments: Vec<[u64; 2]>,
+    /// Addresses of entries: input to output.
+    pub entries: FxHashMap<u64, u64>,
+    /// Recorders' section.
+    pub recorders: Option<Placed>,
+    recorder_at: Vec<u64>,
+}
+
+/// Whether a jump to the new place fits at an entry: five bytes that nothing else jumps into, behind a landing pad if there is one.
+/// Returns where it goes.
+pub fn entry_patch<I: Isa>(program: &Program<'_>, cfg: &Cfg, entry: u64) -> Option<u64> {
+    let need = I::jump_len(postlink_isa::Reach::Long) as u64;
+    let piece = program.piece_at(entry)?;
+    let first = I::decode(program.elf.bytes_at(entry, (piece.end - entry).min(16))?, entry)?;
+    let at = if first.traits.landing_pad { first.end() } else { entry };
+    let end = at + need;
+    if cfg.blocks.iter().any(|b| b.start > at && b.start < end) || at > entry && cfg.blocks.iter().any(|b| b.start > entry && b.start < at) {
+        return None;
+    }
+    if end > piece.end {
+        let i = program.pieces.partition_point(|p| p.start <= entry);
+        let limit = program.pieces.get(i).map_or(u64::MAX, |p| p.start).min(program.elf.sections[piece.section as usize].end());
+        if end > limit {
+            return None;
+        }
+        let padding = program.elf.bytes_at(piece.end, end - piece.end)?;
+        if !padding.iter().all(|b| matches!(b, 0 | 0x90 | 0xcc)) {
+            let whole = program.elf.bytes_at(piece.end, limit.min(piece.end + 32) - piece.end)?;
+            let mut reach = piece.end;
+            I::sweep(whole, piece.end, |i| {
+                if i.traits.nop {
+                    reach = i.end();
+                }
+                i.traits.nop
+            });
+            if reach < end {
+                return None;
+            }
+        }
+    }
+    Some(at)
+}
+
+/// Gives every fragment its address, in the given orders (positions in `ready`).
+pub fn place(
+    program: &Program<'_>,
+    ready: &[Ready],
+    orders: [&[u32]; 2],
+    options: &LinkOptions<'_>,
+    writer: &mut Writer<'_>,
+) -> Placement {
+    let mut p = Placement {
+        sections: [None, None],
+        fragments: vec![[0; 2]; ready.len()],
+        entries: FxHashMap::default(),
+        recorders: None,
+        recorder_at: vec![0; ready.len()],
+    };
+    for (f, order) in orders.iter().enumerate() {
+        let mut at = 0u64;
+        for i in order.iter() {
+            let len = ready[*i as usize].code.fragments[f].code.bytes.len() as u64;
+            if len > 0 {
+                at = at.next_multiple_of(options.align[f]);
+                p.fragments[*i as usize][f] = at;
+                at += len;
+            }
+        }
+        if at == 0 {
+            continue;
+        }
+        let placed = writer.append(NewSection {
+            name: options.sections[f].to_owned(),
+            kind: NewKind::Code,
+            align: options.align[f].max(16),
+            size: at,
+        });
+        for i in order.iter() {
+            if !ready[*i as usize].code.fragments[f].code.bytes.is_empty() {
+                p.fragments[*i as usize][f] += placed.addr;
+            }
+        }
+        p.sections[f] = Some(placed);
+    }
+    let mut at = 0u64;
+    for (i, r) in ready.iter().enumerate() {
+        p.recorder_at[i] = at;
+        at += r.recorders.bytes.len() as u64;
+    }
+    if at > 0 {
+        let placed = writer.append(NewSection { name: ".text.record".to_owned(), kind: NewKind::Code, align: 16, size: at });
+        p.recorder_at.iter_mut().for_each(|a| *a += placed.addr);
+        p.recorders = Some(placed);
+    }
+    for (i, r) in ready.iter().enumerate() {
+        let f = &program.functions[r.function as usize];
+        p.entries.insert(program.start(r.function as usize), p.block(ready, i, 0));
+        for e in &f.entries {
+            if let Ok(k) = r.marks.binary_search_by_key(e, |m| m.0) {
+                p.entries.insert(*e, p.block(ready, i, r.marks[k].1));
+            }
+        }
+    }
+    p
+}
+
+impl Placement {
+    /// Output address of a block of the i-th ready function.
+    pub fn block(&self, ready: &[Ready], i: usize, b: BlockId) -> u64 {
+        let (fragment, offset) = ready[i].code.blocks[b as usize];
+        self.fragments[i].get(usize::from(fragment)).map_or(0, |a| a + u64::from(offset))
+    }
+
+    fn resolve(&self, ready: &[Ready], i: usize, target: Target, probes: &ProbeAddresses) -> u64 {
+        let r = &ready[i];
+        match target {
+            Target::Block(b) => self.block(ready, i, b),
+            Target::Code(a) => self.entries.get(&a).copied().unwrap_or(a),
+            Target::Same(a) => a,
+            Target::Counter(c) => probes.counters + 8 * (r.counter_base + u64::from(c)),
+            Target::SiteWord(w) => probes.sites + 64 * (r.site_base + u64::from(w / 8)) + 8 * u64::from(w % 8),
+            Target::Recorder(s) => self.recorder_at[i] + u64::from(r.recorder_offsets[s as usize]),
+            Target::Bias => probes.bias,
+            Target::Slow => probes.slow,
+            Target::Unit(_) => 0,
+        }
+    }
+
+    /// Fills the code sections.
+    pub fn fill<I: Isa>(
+        &self,
+        program: &Program<'_>,
+        ready: &[Ready],
+        orders: [&[u32]; 2],
+        probes: &ProbeAddresses,
+        writer: &mut Writer<'_>,
+    ) -> Result<(), Error> {
+        for (f, order) in orders.iter().enumerate() {
+            let Some(placed) = self.sections[f] else { continue };
+            let list: Vec<(u32, u64, &Code<Target>)> = order
+                .iter()
+                .map(|i| (*i, self.fragments[*i as usize][f], &ready[*i as usize].code.fragments[f].code))
+                .filter(|x| !x.2.bytes.is_empty())
+                .collect();
+            self.fill_section::<I>(program, ready, &list, placed, probes, writer)?;
+        }
+        if let Some(placed) = self.recorders {
+            let list: Vec<(u32, u64, &Code<Target>)> = ready
+                .iter()
+                .enumerate()
+                .map(|(i, r)| (i as u32, self.recorder_at[i], &r.recorders))
+                .filter(|x| !x.2.bytes.is_empty())
+                .collect();
+            self.fill_section::<I>(program, ready, &list, placed, probes, writer)?;
+        }
+        Ok(())
+    }
+
+    fn fill_section<I: Isa>(
+        &self,
+        program: &Program<'_>,
+        ready: &[Ready],
+        list: &[(u32, u64, &Code<Target>)],
+        placed: Placed,
+        probes: &ProbeAddresses,
+        writer: &mut Writer<'_>,
+    ) -> Result<(), Error> {
+        let mut rest = writer.contents(placed.id);
+        let mut at = placed.addr;
+        let mut parts: Vec<(&mut [u8], &(u32, u64, &Code<Target>))> = Vec::with_capacity(list.len());
+        for x in list {
+            let (gap, more) = rest.split_at_mut((x.1 - at) as usize);
+            gap.fill(I::PADDING);
+            let (own, more) = more.split_at_mut(x.2.bytes.len());
+            parts.push((own, x));
+            rest = more;
+            at = x.1 + x.2.bytes.len() as u64;
+        }
+        rest.fill(I::PADDING);
+        parts.into_par_iter().try_for_each(|(out, (i, base, code))| {
+            out.copy_from_slice(&code.bytes);
+            for f in &code.fixups {
+                let target = self.resolve(ready, *i as usize, f.target, probes);
+                I::write_field(f.kind, &mut out[f.at as usize..], base + u64::from(f.at), target).map_err(|e| Error::Reach {
+                    function: program.name(ready[*i as usize].function as usize),
+                    source: e,
+                })?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Writes unwind tables for all fragments: new exception tables, then a merged `.eh_frame` with its search table.
+    pub fn unwind(&self, program: &Program<'_>, ready: &[Ready], writer: &mut Writer<'_>) -> Result<(), Error> {
+        if program.eh.fdes.is_empty() {
+            return Ok(());
+        }
+        // Exception tables first: unwind entries point to them.
+        let with: Vec<(usize, usize)> = (0..ready.len())
+            .flat_map(|i| (0..2).map(move |f| (i, f)))
+            .filter(|(i, f)| {
+                !ready[*i].code.fragments[*f].code.bytes.is_empty()
+                    && ready[*i].unwind.as_ref().is_some_and(|u| u[*f].call_sites.is_some())
+            })
+            .collect();
+        let mut lsda_at: FxHashMap<(usize, usize), u64> = FxHashMap::default();
+        if !with.is_empty() {
+            let near = self.sections.iter().flatten().map(|s| s.addr).max().unwrap_or(0) & !0xfff;
+            let encode = |(i, f): (usize, usize), at: u64| -> Result<Vec<u8>, Error> {
+                let r = &ready[i];
+                let unwind = FunctionUnwind::read(program, r.function as usize).ok().flatten();
+                let table = unwind.as_ref().and_then(|u| u.table());
+                let (Some((table, pad_base)), Some(u)) = (table, &r.unwind) else { return Ok(Vec::new()) };
+                let start = self.fragments[i][f];
+                let sites: Vec<CallSite> = u[f]
+                    .call_sites
+                    .iter()
+                    .flatten()
+                    .map(|c| CallSite {
+                        start: start + u64::from(c.start),
+                        len: u64::from(c.len),
+                        landing_pad: c.landing_pad.map(|b| self.block(ready, i, b)),
+                        action: c.action,
+                    })
+                    .collect();
+                Ok(table.encode_with(&sites, start, at, pad_base)?)
+            };
+            // Sizes depend on the place only modulo eight.
+            let sizes: Vec<u64> =
+                with.par_iter().map(|x| encode(*x, near).map(|b| b.len() as u64)).collect::<Result<_, Error>>()?;
+            let mut offsets = Vec::with_capacity(sizes.len());
+            let mut at = 0u64;
+            for s in &sizes {
+                offsets.push(at);
+                at = (at + s).next_multiple_of(8);
+            }
+            let placed = writer.append(NewSection {
+                name: ".gcc_except_table.hot".to_owned(),
+                kind: NewKind::ReadOnly,
+                align: 8,
+                size: at,
+            });
+            let encoded: Vec<Vec<u8>> =
+                with.par_iter().zip(&offsets).map(|(x, o)| encode(*x, placed.addr + o)).collect::<Result<_, Error>>()?;
+            let out = writer.contents(placed.id);
+            for ((x, o), e) in with.iter().zip(&offsets).zip(&encoded) {
+                let place = out.get_mut(*o as usize..*o as usize + e.len()).ok_or_else(|| Error::internal("exception table changed size"))?;
+                place.copy_from_slice(e);
+                lsda_at.insert(*x, placed.addr + o);
+            }
+        }
+        let mut new: Vec<NewFde> = Vec::new();
+        for (i, r) in ready.iter().enumerate() {
+            let Some(u) = &r.unwind else { continue };
+            for f in 0..2 {
+                let len = r.code.fragments[f].code.bytes.len() as u64;
+                if len > 0 {
+                    new.push(NewFde {
+                        cie: u[f].cie,
+                        start: self.fragments[i][f],
+                        len,
+                        lsda: lsda_at.get(&(i, f)).copied(),
+                        instructions: u[f].instructions.clone(),
+                    });
+                }
+            }
+        }
+        // Recorders are entered like functions: the state that every such unwind entry begins with.
+        if let Some(p) = self.recorders
+            && let Some(cie) = program.eh.cies.iter().position(|c| !c.signal_frame && c.lsda_encoding == 0xff)
+        {
+            let len = writer.contents(p.id).len() as u64;
+            new.push(NewFde { cie, start: p.addr, len, lsda: None, instructions: Vec::new() });
+        }
+        let (frame_size, hdr_size) = eh_frame::merged_sizes(&program.eh, &new);
+        let hdr = writer.append(NewSection { name: ".eh_frame_hdr".into(), kind: NewKind::ReadOnly, align: 4, size: hdr_size });
+        let frame = writer.append(NewSection { name: ".eh_frame".into(), kind: NewKind::ReadOnly, align: 8, size: frame_size });
+        let mut hdr_bytes = vec![0; hdr_size as usize];
+        let mut frame_bytes = vec![0; frame_size as usize];
+        eh_frame::write_merged(&program.eh, &new, frame.addr, &mut frame_bytes, hdr.addr, &mut hdr_bytes)?;
+        writer.contents(hdr.id).copy_from_slice(&hdr_bytes);
+        writer.contents(frame.id).copy_from_slice(&frame_bytes);
+        writer.replace_unwind(frame.id, hdr.id);
+        Ok(())
+    }
+
+    /// Updates what refers to moved code from the old image.
+    pub fn references<I: Isa>(
+        &self,
+        program: &Program<'_>,
+        ready: &[Ready],
+        entry_patches: &[(u64, u64)],
+        move_pointers: bool,
+        writer: &mut Writer<'_>,
+    ) -> Result<(), Error> {
+        // Jumps from old entries.
+        for (entry, at) in entry_patches {
+            let Some(new) = self.entries.get(entry) else { continue };
+            let mut code: Code<u64> = Code::default();
+            I::put_jump(&mut code, postlink_isa::Reach::Long, *new);
+            for f in &code.fixups {
+                I::write_field(f.kind, &mut code.bytes[f.at as usize..], at + u64::from(f.at), f.target)
+                    .map_err(|e| Error::Reach { function: program.name_at(*entry), source: e })?;
+            }
+            writer.patch(*at, &code.bytes)?;
+        }
+        // Entries of relative tables.
+        for (i, r) in ready.iter().enumerate() {
+            for t in &r.table_entries {
+                let new = self.block(ready, i, t.block);
+                if let Some(base) = t.base {
+                    let value = i32::try_from(new.wrapping_sub(base) as i64)
+                        .map_err(|_| Error::internal("jump table entry out of reach"))?;
+                    writer.patch(t.place, &value.to_le_bytes())?;
+                }
+            }
+        }
+        // Pointers: labels always, functions if asked for.
+        let by_function: FxHashMap<u32, usize> = ready.iter().enumerate().map(|(i, r)| (r.function, i)).collect();
+        let moved = |p: &Pointer| -> Option<u64> {
+            if let Some(new) = self.entries.get(&p.target) {
+                return move_pointers.then_some(*new);
+            }
+            let piece = program.piece_at(p.target)?;
+            let i = *by_function.get(&piece.function)?;
+            let k = ready[i].marks.binary_search_by_key(&p.target, |m| m.0).ok()?;
+            Some(self.block(ready, i, ready[i].marks[k].1))
+        };
+        let updates: Vec<(&Pointer, u64)> = program.refs.pointers.par_iter().filter_map(|p| moved(p).map(|n| (p, n))).collect();
+        for (p, new) in updates {
+            match p.stored {
+                Stored::Word => writer.patch(p.place, &new.to_le_bytes())?,
+                Stored::Word32 => {
+                    let value = u32::try_from(new).map_err(|_| Error::internal("32-bit pointer out of reach"))?;
+                    writer.patch(p.place, &value.to_le_bytes())?;
+                }
+                Stored::Addend(at) => {
+                    writer.patch(at, &new.to_le_bytes())?;
+                    if program.elf.u64_at(p.place) == Some(p.target) {
+                        writer.patch(p.place, &new.to_le_bytes())?;
+                    }
+                }
+                Stored::Relative32 => {}
+                Stored::Relative64 => writer.patch(p.place, &new.wrapping_sub(p.place).to_le_bytes())?,
+            }
+        }
+        if move_pointers {
+            self.absolute_fields::<I>(program, ready, writer)?;
+            const DT_INIT: i64 = 12;
+            const DT_FINI: i64 = 13;
+            for tag in [DT_INIT, DT_FINI] {
+                if let Some(new) = program.elf.dynamic_value(tag).and_then(|v| self.entries.get(&v)) {
+                    writer.set_dynamic(tag, *new)?;
+                }
+            }
+            if let Some(new) = self.entries.get(&program.elf.entry) {
+                writer.set_entry(*new);
+            }
+        }
+        Ok(())
+    }
+
+    /// Addresses of moved functions that code which stays forms: pointers must be the same wherever they come from.
+    fn absolute_fields<I: Isa>(&self, program: &Program<'_>, ready: &[Ready], writer: &mut Writer<'_>) -> Result<(), Error> {
+        let moved: rustc_hash::FxHashSet<u32> = ready.iter().map(|r| r.function).collect();
+        let edits: Vec<(u64, FixupKind, u64)> = program
+            .pieces
+            .par_iter()
+            .filter(|p| !moved.contains(&p.function))
+            .flat_map_iter(|p| {
+                let mut out = Vec::new();
+                if let Some(bytes) = program.elf.bytes_at(p.start, p.end - p.start) {
+                    I::sweep(bytes, p.start, |i| {
+                        if let Some(f) = i.field
+                            && i.traits.forms_address
+                            && let Some(new) = self.entries.get(&f.target)
+                        {
+                            out.push((i.addr + u64::from(f.at), f.kind, *new));
+                        }
+                        true
+                    });
+                    for &(at, kind) in program.refs.absolute_fields_in(p.start, p.end) {
+                        let width = if kind == FixupKind::Abs64 { 8 } else { 4 };
+                        let target = program.elf.bytes_at(at, width).and_then(|b| I::read_field(kind, b, at));
+                        if let Some(new) = target.and_then(|t| self.entries.get(&t)) {
+                            out.push((at, kind, *new));
+                        }
+                    }
+                }
+                out
+            })
+            .collect();
+        for (at, kind, new) in edits {
+            let mut bytes = [0u8; 8];
+            let width = if kind == FixupKind::Abs64 { 8 } else { 4 };
+            I::write_field(kind, &mut bytes, at, new).map_err(|e| Error::Reach { function: program.name_at(at), source: e })?;
+            writer.patch(at, &bytes[..width])?;
+        }
+        Ok(())
+    }
+
+    /// Moves symbols with their functions and names cold parts.
+    pub fn symbols(&self, program: &Program<'_>, ready: &[Ready], options: &LinkOptions<'_>, writer: &mut Writer<'_>) {
+        let by_function: FxHashMap<u32, usize> = ready.iter().enumerate().map(|(i, r)| (r.function, i)).collect();
+        let section = |addr: u64| -> Option<NewId> {
+            self.sections.iter().flatten().filter(|s| s.addr <= addr).max_by_key(|s| s.addr).map(|s| s.id)
+        };
+        let tables: &[SymbolTable] =
+            if options.move_pointers { &[SymbolTable::Static, SymbolTable::Dynamic] } else { &[SymbolTable::Static] };
+        for table in tables {
+            for (index, s) in program.elf.symbols(*table).iter().enumerate() {
+                if !matches!(s.kind, 0 | 2 | 10) || s.section == 0 {
+                    continue;
+                }
+                let Some(new) = self.entries.get(&s.value) else { continue };
+                let Some(id) = section(*new) else { continue };
+                let Some(i) = program.piece_at(s.value).and_then(|p| by_function.get(&p.function)) else { continue };
+                let fragment = &self.fragments[*i];
+                let hot = ready[*i].code.fragments[0].code.bytes.len() as u64;
+                let size = if s.size == 0 { 0 } else { (fragment[0] + hot).saturating_sub(*new) };
+                writer.edit_symbol(*table, index as u32, SymbolEdit { value: *new, size, section: InSection::New(id) });
+            }
+        }
+        let symtab = program.elf.symbols(SymbolTable::Static);
+        for (i, r) in ready.iter().enumerate() {
+            let len = r.code.fragments[1].code.bytes.len() as u64;
+            let Some(cold) = self.sections[1].filter(|_| len > 0) else { continue };
+            let start = program.start(r.function as usize);
+            let k = program.symbols.partition_point(|s| s.0 < start);
+            let of = program.symbols.get(k).filter(|s| s.0 == start).map(|s| s.1);
+            let mut name = match of.and_then(|x| symtab.get(x as usize)) {
+                Some(s) => s.name.to_vec(),
+                None => format!("fun_{start:x}").into_bytes(),
+            };
+            name.extend_from_slice(b".cold.0");
+            writer.add_symbol(NewSymbol {
+                name,
+                value: self.fragments[i][1],
+                size: len,
+                kind: 2,
+                after: of,
+                section: InSection::New(cold.id),
+            });
+        }
+    }
+
+    /// The note that claims what moved where.
+    pub fn note(&self, program: &Program<'_>, ready: &[Ready], options: &LinkOptions<'_>, writer: &mut Writer<'_>) -> Result<(), Error> {
+        let mut functions: Vec<MovedFunction> = ready
+            .par_iter()
+            .enumerate()
+            .map(|(i, r)| {
+                let f = &program.functions[r.function as usize];
+                let old = f.pieces.iter().map(|p| &program.pieces[*p as usize]).map(|p| (p.start, p.end - p.start)).collect();
+                let new = (0..2)
+                    .filter(|k| !r.code.fragments[*k].code.bytes.is_empty())
+                    .map(|k| (self.fragments[i][k], r.code.fragments[k].code.bytes.len() as u64))
+                    .collect();
+                let labels = r.marks.iter().map(|(a, b)| (*a, self.block(ready, i, *b))).collect();
+                MovedFunction { entry: program.start(r.function as usize), old, new, labels }
+            })
+            .collect();
+        functions.sort_by_key(|f| f.entry);
+        let note = Note { kind: options.kind, input_id: options.input_id.clone(), functions };
+        let bytes = note.encode()?;
+        let placed = writer.append(NewSection {
+            name: ".note.postlink".to_owned(),
+            kind: NewKind::Note,
+            align: 4,
+            size: bytes.len() as u64,
+        });
+        writer.contents(placed.id).copy_from_slice(&bytes);
+        Ok(())
+    }
+}

@@ -1,0 +1,372 @@
+//! A program laid out for its profile.
+//!
+//! Functions that ran move to a hot section, in an order that keeps callers near callees (cdsort); within each, blocks follow each other along
+//! the likeliest paths (ext-TSP), and blocks that never ran go to a cold section. Everything else stays.
+
+use std::path::Path;
+
+use postlink_image::elf::Elf;
+use postlink_image::note::NoteKind;
+use postlink_image::write::{WriteOptions, Writer};
+use postlink_isa::{Code, Isa};
+use postlink_layout::call_graph::{Arc, Function as LayoutFunction};
+use postlink_layout::{cdsort, ext_tsp, hfsort};
+use postlink_profile::Profile;
+use rayon::prelude::*;
+use rustc_hash::{FxHashMap, FxHashSet};
+use serde::Serialize;
+
+use crate::Error;
+use crate::attach::{self, Call, Counted};
+use crate::cfg::{BlockId, Term};
+use crate::discover::Program;
+use crate::emit::{self, Plan, Probes};
+use crate::instrument::{carry, count_pins};
+use crate::leaks::Leaks;
+use crate::link::{self, LinkOptions, ProbeAddresses, Ready};
+use crate::phases::Phases;
+use crate::pin::Pin;
+use crate::prepare::{self, CounterMap};
+use crate::stats::DynoStats;
+use crate::unwind::FunctionUnwind;
+
+/// Bundles of options.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Preset {
+    /// Only placement of code changes.
+    #[default]
+    Safe,
+    /// As `Safe`, with the smallest alignments.
+    Size,
+    /// As `Safe`, with alignments that favour speed.
+    Fast,
+}
+
+/// Order of functions in the hot section.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum FunctionOrder {
+    /// As in the input.
+    None,
+    /// By how often they ran per byte.
+    ExecCount,
+    /// Cache-directed sort.
+    #[default]
+    Cdsort,
+    /// Call-chain clustering.
+    Hfsort,
+    /// Names in this order first, then the rest by cdsort.
+    User(Vec<String>),
+}
+
+/// What to do.
+#[derive(Clone, Debug)]
+pub struct OptimizeOptions {
+    /// Bundle of defaults.
+    pub preset: Preset,
+    /// Reorder blocks.
+    pub reorder_blocks: bool,
+    /// Order of functions.
+    pub reorder_functions: FunctionOrder,
+    /// Move blocks that never ran to the cold section.
+    pub split_functions: bool,
+    /// Alignment of hot functions in bytes.
+    pub align_functions: u64,
+    /// Compute dyno-stats.
+    pub dyno_stats: bool,
+    /// Functions (by entry address) that must stay, as the checker found fault with them.
+    pub keep: FxHashSet<u64>,
+}
+
+impl Default for OptimizeOptions {
+    fn default() -> Self {
+        OptimizeOptions {
+            preset: Preset::Safe,
+            reorder_blocks: true,
+            reorder_functions: FunctionOrder::Cdsort,
+            split_functions: true,
+            align_functions: 16,
+            dyno_stats: false,
+            keep: FxHashSet::default(),
+        }
+    }
+}
+
+/// What was done.
+#[derive(Clone, Debug, Serialize)]
+pub struct OptimizeReport {
+    /// Functions found.
+    pub functions: usize,
+    /// Functions that ran.
+    pub profiled: usize,
+    /// Functions that moved.
+    pub moved: usize,
+    /// Functions that stay although they could not be moved, by reason.
+    pub pinned: Vec<(Pin, usize)>,
+    /// Functions that could not be moved and might have run.
+    pub not_emitted: usize,
+    /// Bytes of hot code.
+    pub hot_bytes: u64,
+    /// Bytes of cold code split off.
+    pub cold_bytes: u64,
+    /// Functions whose counters did not agree (torn by live reading, or by races of plain counters).
+    pub inconsistent_functions: usize,
+    /// ext-TSP score of all hot functions before.
+    pub score_before: f64,
+    /// After.
+    pub score_after: f64,
+    /// Dyno-stats before and after.
+    pub dyno_stats: Option<(DynoStats, DynoStats)>,
+    /// Size of the input.
+    pub input_size: u64,
+    /// Size of the output.
+    pub output_size: u64,
+}
+
+/// Optimises an x86-64 file by a profile of it.
+pub fn optimize(
+    elf: &Elf<'_>,
+    profile: &Profile,
+    options: &OptimizeOptions,
+    out: &Path,
+    mode: u32,
+    phases: &mut Phases,
+) -> Result<OptimizeReport, Error> {
+    prepare::check_input(elf)?;
+    optimize_with::<postlink_isa::x86_64::X86_64>(elf, profile, options, out, mode, phases)
+}
+
+/// The order of one function's blocks, and its score before and after.
+struct Chosen {
+    fragments: [Vec<BlockId>; 2],
+    before: f64,
+    after: f64,
+}
+
+fn optimize_with<I: Isa>(
+    elf: &Elf<'_>,
+    profile: &Profile,
+    options: &OptimizeOptions,
+    out: &Path,
+    mode: u32,
+    phases: &mut Phases,
+) -> Result<OptimizeReport, Error> {
+    phases.begin("discover");
+    let program = Program::discover::<I>(elf)?;
+    if !program.refs.kept {
+        return Err(Error::Unsupported(
+            "the linker kept no relocations: link with -Wl,-q (--emit-relocs) so that every reference to code can be found".into(),
+        ));
+    }
+    let leaks = Leaks::new(&program);
+    phases.begin("counters");
+    let map = CounterMap::build::<I>(&program, &leaks);
+    attach::check(&map, profile)?;
+    phases.begin("attach");
+    let counted = attach::attach::<I>(&program, &leaks, &map, profile);
+    if counted.is_empty() {
+        return Err(Error::Profile("no function of the profile can be moved: nothing to optimise".into()));
+    }
+    let calls = attach::calls(&program, &map, profile, &counted);
+
+    phases.begin("layout");
+    let chosen: Vec<Chosen> = counted.par_iter().map(|c| order_blocks(c, options)).collect();
+    phases.begin("emit");
+    let emitted: Vec<Result<Ready, Pin>> = counted
+        .par_iter()
+        .zip(&chosen)
+        .map(|(c, order)| {
+            if options.keep.contains(&program.start(c.function as usize)) {
+                return Err(Pin::NotProved);
+            }
+            let plan = Plan {
+                fragments: order.fragments.clone(),
+                probes: Probes::default(),
+                move_addresses: true,
+                drop_padding: true,
+            };
+            let code = emit::emit::<I>(&program, &c.analysed.cfg, &plan)?;
+            let unwind = carry(&program, &c.analysed.cfg, c.analysed.unwind.as_ref(), &code)?;
+            Ok(Ready {
+                function: c.function,
+                code,
+                unwind,
+                table_entries: c.analysed.cfg.table_entries.clone(),
+                marks: c.analysed.cfg.marks.clone(),
+                recorders: Code::default(),
+                recorder_offsets: Vec::new(),
+                counter_base: 0,
+                site_base: 0,
+            })
+        })
+        .collect();
+    let mut shares = map.shares.clone();
+    let mut ready = Vec::new();
+    let mut of_ready = Vec::new(); // index into `counted`
+    for (i, e) in emitted.into_iter().enumerate() {
+        match e {
+            Ok(r) => {
+                of_ready.push(i);
+                ready.push(r);
+            }
+            Err(pin) => shares[counted[i].function as usize].pin = Some(pin),
+        }
+    }
+    let patches: Vec<(u64, u64)> = of_ready.iter().flat_map(|i| counted[*i].analysed.entry_patches.iter().copied()).collect();
+
+    phases.begin("functions");
+    let order = order_functions(&program, &counted, &calls, &ready, &of_ready, options);
+
+    phases.begin("link");
+    let mut writer = Writer::new(elf, WriteOptions { zero_fill: false })?;
+    let align = match options.preset {
+        Preset::Size => 1,
+        _ => options.align_functions,
+    };
+    let link_options = LinkOptions {
+        sections: [".text.hot", ".text.cold"],
+        align: [align, if options.preset == Preset::Size { 1 } else { 2 }],
+        move_pointers: true,
+        kind: NoteKind::Optimised,
+        input_id: prepare::identity(elf).bytes().to_vec(),
+    };
+    let orders = [order.as_slice(), order.as_slice()];
+    let placed = link::place(&program, &ready, orders, &link_options, &mut writer);
+    placed.unwind(&program, &ready, &mut writer)?;
+    placed.fill::<I>(&program, &ready, orders, &ProbeAddresses::default(), &mut writer)?;
+    placed.references::<I>(&program, &ready, &patches, true, &mut writer)?;
+    placed.symbols(&program, &ready, &link_options, &mut writer);
+    placed.note(&program, &ready, &link_options, &mut writer)?;
+
+    phases.begin("write");
+    let summary = writer.write(out, mode)?;
+
+    let dyno_stats = options.dyno_stats.then(|| {
+        let mut stats = (DynoStats::default(), DynoStats::default());
+        for (c, order) in counted.iter().zip(&chosen) {
+            let mut original: [Vec<BlockId>; 2] = Default::default();
+            for (b, block) in c.analysed.cfg.blocks.iter().enumerate() {
+                original[usize::from(block.piece > 0)].push(b as BlockId);
+            }
+            stats.0.add::<I>(&program, c, &original);
+            let stays = options.keep.contains(&program.start(c.function as usize));
+            stats.1.add::<I>(&program, c, if stays { &original } else { &order.fragments });
+        }
+        stats
+    });
+    phases.end();
+    let bytes = |f: usize| ready.iter().map(|r| r.code.fragments[f].code.bytes.len() as u64).sum();
+    Ok(OptimizeReport {
+        functions: program.functions.len(),
+        profiled: counted.len(),
+        moved: ready.len(),
+        not_emitted: counted.len() - ready.len(),
+        pinned: count_pins(&shares),
+        hot_bytes: bytes(0),
+        cold_bytes: bytes(1),
+        inconsistent_functions: counted.iter().filter(|c| c.counts.inconsistent > 0).count(),
+        score_before: chosen.iter().map(|c| c.before).sum(),
+        score_after: chosen.iter().map(|c| c.after).sum(),
+        dyno_stats,
+        input_size: elf.data.len() as u64,
+        output_size: summary.size,
+    })
+}
+
+/// Orders the blocks of a function and splits it.
+fn order_blocks(c: &Counted<'_>, options: &OptimizeOptions) -> Chosen {
+    let cfg = &c.analysed.cfg;
+    let n = cfg.blocks.len();
+    let blocks: Vec<ext_tsp::Block> = (0..n)
+        .map(|b| ext_tsp::Block { size: ((cfg.blocks[b].end - cfg.blocks[b].start) as u32).max(1), count: c.counts.blocks[b] })
+        .collect();
+    let mut jumps = Vec::with_capacity(cfg.succs.len());
+    for b in 0..n {
+        // A table's targets cannot be fallen into.
+        if matches!(cfg.blocks[b].term, Term::Dispatch { .. }) {
+            continue;
+        }
+        for (k, s) in cfg.succs(b as BlockId).iter().enumerate() {
+            let count = c.counts.succs[cfg.blocks[b].succ as usize + k];
+            jumps.push(ext_tsp::Jump { from: b as u32, to: *s, count });
+        }
+    }
+    let original: Vec<u32> = (0..n as u32).collect();
+    let before = ext_tsp::score(&blocks, &jumps, &original);
+    let order = if options.reorder_blocks { ext_tsp::order(&blocks, &jumps) } else { original };
+    let after = ext_tsp::score(&blocks, &jumps, &order);
+    let mut fragments: [Vec<BlockId>; 2] = Default::default();
+    let split = options.split_functions && !c.analysed.unwind.as_ref().is_some_and(FunctionUnwind::one_fragment);
+    for b in order {
+        let cold = split && b != 0 && c.counts.blocks[b as usize] == 0;
+        fragments[usize::from(cold)].push(b);
+    }
+    Chosen { fragments, before, after }
+}
+
+/// Orders the hot fragments: positions in `ready`.
+fn order_functions(
+    program: &Program<'_>,
+    counted: &[Counted<'_>],
+    calls: &[Call],
+    ready: &[Ready],
+    of_ready: &[usize],
+    options: &OptimizeOptions,
+) -> Vec<u32> {
+    let n = ready.len();
+    let original: Vec<u32> = (0..n as u32).collect();
+    let position: FxHashMap<u32, u32> = ready.iter().enumerate().map(|(i, r)| (r.function, i as u32)).collect();
+    let functions: Vec<LayoutFunction> = ready
+        .iter()
+        .zip(of_ready)
+        .map(|(r, i)| LayoutFunction {
+            size: (r.code.fragments[0].code.bytes.len() as u64).max(1),
+            samples: counted[*i].entries.max(1),
+        })
+        .collect();
+    let arcs = || -> Vec<Arc> {
+        // One arc for each pair, with the average place of its calls.
+        let mut sums: FxHashMap<(u32, u32), (u64, u128)> = FxHashMap::default();
+        for c in calls {
+            let (Some(from), Some(to)) = (position.get(&c.caller), position.get(&c.callee)) else { continue };
+            let r = &ready[*from as usize];
+            let (fragment, offset) = r.code.blocks[c.block as usize];
+            if fragment != 0 {
+                continue;
+            }
+            let e = sums.entry((*from, *to)).or_default();
+            e.0 = e.0.saturating_add(c.count);
+            e.1 = e.1.saturating_add(u128::from(c.count) * u128::from(offset));
+        }
+        let mut arcs: Vec<Arc> = sums
+            .into_iter()
+            .map(|((caller, callee), (count, weighted))| Arc {
+                caller,
+                callee,
+                count,
+                offset: (weighted / u128::from(count.max(1))) as u64,
+            })
+            .collect();
+        arcs.sort_unstable_by_key(|a| (a.caller, a.callee));
+        arcs
+    };
+    match &options.reorder_functions {
+        FunctionOrder::None => original,
+        FunctionOrder::ExecCount => {
+            let mut order = original;
+            order.sort_by(|a, b| {
+                let density = |i: &u32| u128::from(functions[*i as usize].samples);
+                density(b).cmp(&density(a)).then(a.cmp(b))
+            });
+            order
+        }
+        FunctionOrder::Cdsort => cdsort::order(&functions, &arcs()),
+        FunctionOrder::Hfsort => hfsort::order(&functions, &arcs()),
+        FunctionOrder::User(names) => {
+            let rank: FxHashMap<&str, usize> = names.iter().enumerate().map(|(i, n)| (n.as_str(), i)).collect();
+            let mut order = cdsort::order(&functions, &arcs());
+            order.sort_by_key(|i| rank.get(program.name(ready[*i as usize].function as usize).as_str()).copied().unwrap_or(usize::MAX));
+            order
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! Why a function stays where it is. Every reason has a name that `inspect` prints; none is a guess.
+
+use serde::Serialize;
+
+/// A reason not to move a function. Ordered by how much it tells: the first one found for a function is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Pin {
+    /// In a section whose pieces are glued together by the linker or start-up code (`.init`, `.fini`, `.plt`).
+    SpecialSection,
+    /// Nothing says where it ends: a symbol without size, and no unwind entry.
+    NoSize,
+    /// Bytes that are not an instruction.
+    NotInstructions,
+    /// A branch to the middle of an instruction.
+    BranchIntoInstruction,
+    /// Control runs past its end into what follows.
+    FallsOffItsEnd,
+    /// Calls an address inside itself (position-independent code's trick to find its own place).
+    CallsItsMiddle,
+    /// A pointer to its inside that no jump of it explains.
+    PointerToItsInside,
+    /// Code elsewhere forms an address inside it.
+    AddressOfItsInsideTaken,
+    /// Its indirect jumps cannot be told apart well enough.
+    UnknownIndirectJump,
+    /// A direct branch with a prefix that would be lost.
+    PrefixedBranch,
+    /// A signal trampoline, recognised by its bytes by unwinders and debuggers.
+    SignalTrampoline,
+    /// Its unwind table uses something that cannot be carried over.
+    UnwindTable,
+    /// Its exception table uses something that cannot be carried over.
+    ExceptionTable,
+    /// Some of its parts have unwind information and some have none.
+    PartlyUnwindable,
+    /// Its parts use different conventions for unwinding.
+    MixedUnwinding,
+    /// Its entry has no room for a jump to its new place.
+    NoRoomAtEntry,
+    /// An address field could not be updated.
+    OutOfReach,
+    /// Left out by the user.
+    Excluded,
+    /// The checker could not prove the new code, so the old one stays.
+    NotProved,
+}
+
+impl Pin {
+    /// One line for people.
+    pub fn explain(self) -> &'static str {
+        match self {
+            Pin::SpecialSection => "lies in a section that the linker assembles from pieces (.init, .fini, .plt)",
+            Pin::NoSize => "has neither a size nor an unwind entry: its end is not known",
+            Pin::NotInstructions => "contains bytes that are not instructions",
+            Pin::BranchIntoInstruction => "has a branch into the middle of an instruction",
+            Pin::FallsOffItsEnd => "runs past its end into what follows",
+            Pin::CallsItsMiddle => "calls an address inside itself",
+            Pin::PointerToItsInside => "has a pointer to its inside that no indirect jump explains",
+            Pin::AddressOfItsInsideTaken => "has its inside's address taken by other code",
+            Pin::UnknownIndirectJump => "has an indirect jump whose targets are not known",
+            Pin::PrefixedBranch => "has a direct branch with a prefix",
+            Pin::SignalTrampoline => "is a signal trampoline that unwinders recognise by its bytes",
+            Pin::UnwindTable => "has an unwind table that cannot be carried over",
+            Pin::ExceptionTable => "has an exception table that cannot be carried over",
+            Pin::PartlyUnwindable => "has parts with and parts without unwind information",
+            Pin::MixedUnwinding => "has parts with different unwinding conventions",
+            Pin::NoRoomAtEntry => "has no room at its entry for a jump to its new place",
+            Pin::OutOfReach => "has an address field that cannot reach its target from the new place",
+            Pin::Excluded => "was left out on request",
+            Pin::NotProved => "could not be proved after moving, so it stays",
+        }
+    }
+}

@@ -1,0 +1,251 @@
+//! Carrying unwind information over: the row at every copied instruction, and its call site, go where the instruction goes.
+//!
+//! Rows are sampled at the start of every copied stretch and at every change inside it; the encoder makes instructions of what
+//! differs. Each fragment gets an unwind entry and, if the function has one, an exception table of its own.
+
+use postlink_image::unwind::lsda::{Lsda, PadBase, pad_base_of};
+use postlink_image::unwind::rows::{self, Row};
+
+use crate::cfg::{BlockId, Cfg};
+use crate::discover::Program;
+use crate::emit::Fragment;
+use crate::pin::Pin;
+
+/// The exception table of a piece.
+pub fn lsda_of<'d>(program: &Program<'d>, piece: usize) -> Result<Option<Lsda<'d>>, Pin> {
+    let p = &program.pieces[piece];
+    let Some(fde) = p.fde.map(|f| &program.eh.fdes[f as usize]) else { return Ok(None) };
+    match fde.lsda {
+        None | Some(0) => Ok(None),
+        Some(addr) => Lsda::parse(program.elf, addr, fde.start).map(Some).map_err(|_| Pin::ExceptionTable),
+    }
+}
+
+/// What a function's unwind tables say.
+pub struct FunctionUnwind<'d> {
+    /// Index of the CIE that new entries use.
+    pub cie: usize,
+    /// By piece of the function: first address, rows.
+    pieces: Vec<(u64, Vec<(u64, Row<'d>)>)>,
+    /// By piece of the function.
+    lsdas: Vec<Option<Lsda<'d>>>,
+    /// All pieces' exception tables in one, if there are any: what new ones are made of.
+    table: Option<Lsda<'d>>,
+    /// What the reader of the tables can do.
+    pad_base: PadBase,
+}
+
+/// A call site of new code, before addresses are known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NewCallSite {
+    /// Offset in the fragment.
+    pub start: u32,
+    /// Length.
+    pub len: u32,
+    /// Landing pad.
+    pub landing_pad: Option<BlockId>,
+    /// Action, as in the input.
+    pub action: u64,
+}
+
+/// Unwind information of a fragment.
+#[derive(Clone, Debug, Default)]
+pub struct FragmentUnwind {
+    /// Index of the CIE.
+    pub cie: usize,
+    /// Call frame instructions.
+    pub instructions: Vec<u8>,
+    /// Call sites; `None` if the function has no exception table.
+    pub call_sites: Option<Vec<NewCallSite>>,
+}
+
+impl<'d> FunctionUnwind<'d> {
+    /// Reads the tables of a function; `None` if it has none.
+    pub fn read(program: &Program<'d>, function: usize) -> Result<Option<Self>, Pin> {
+        let f = &program.functions[function];
+        let with = f.pieces.iter().filter(|p| program.pieces[**p as usize].fde.is_some()).count();
+        if with == 0 {
+            return Ok(None);
+        }
+        if with != f.pieces.len() {
+            return Err(Pin::PartlyUnwindable);
+        }
+        let mut this = FunctionUnwind { cie: 0, pieces: Vec::new(), lsdas: Vec::new(), table: None, pad_base: PadBase::Shortest };
+        let mut first_cie = None;
+        for p in &f.pieces {
+            let piece = &program.pieces[*p as usize];
+            let Some(fde) = piece.fde.map(|x| &program.eh.fdes[x as usize]) else { return Err(Pin::PartlyUnwindable) };
+            if fde.start != piece.start || fde.start + fde.len < piece.end {
+                return Err(Pin::UnwindTable);
+            }
+            let cie = &program.eh.cies[fde.cie];
+            let list = rows::rows(cie, fde).map_err(|_| Pin::UnwindTable)?;
+            if list.is_empty() {
+                return Err(Pin::UnwindTable);
+            }
+            let lsda = lsda_of(program, *p as usize)?;
+            let first = *first_cie.get_or_insert(fde.cie);
+            let other = &program.eh.cies[first];
+            if (cie.ra_register, cie.signal_frame) != (other.ra_register, other.signal_frame) {
+                return Err(Pin::MixedUnwinding);
+            }
+            if let Some(l) = &lsda {
+                if let Some(table) = &this.table {
+                    if cie.personality != program.eh.cies[this.cie].personality {
+                        return Err(Pin::MixedUnwinding);
+                    }
+                    this.table = Some(table.union(l).ok_or(Pin::MixedUnwinding)?);
+                } else {
+                    this.table = Some(l.clone());
+                    this.cie = fde.cie;
+                    this.pad_base = program.pad_bases[fde.cie].ok_or(Pin::ExceptionTable)?;
+                }
+            }
+            this.pieces.push((fde.start, list));
+            this.lsdas.push(lsda);
+        }
+        if this.table.is_none() {
+            this.cie = first_cie.unwrap_or(0);
+        }
+        Ok(Some(this))
+    }
+
+    /// The exception table whose actions and types new ones share, and what landing pads may be counted from.
+    pub fn table(&self) -> Option<(&Lsda<'d>, PadBase)> {
+        self.table.as_ref().map(|t| (t, self.pad_base))
+    }
+
+    /// Whether all code must stay in one fragment: the reader of the tables counts landing pads from the start of the fragment that throws.
+    pub fn one_fragment(&self) -> bool {
+        self.table.is_some() && self.pad_base == PadBase::FunctionStart
+    }
+
+    /// Carries the tables over to a fragment.
+    pub fn carry(&self, program: &Program<'d>, cfg: &Cfg, fragment: &Fragment) -> Result<FragmentUnwind, Pin> {
+        let mut list: Vec<(u64, &Row<'d>)> = Vec::new();
+        for s in &fragment.spans {
+            let (start, rows) = &self.pieces[s.piece as usize];
+            let offset = s.input.checked_sub(*start).ok_or(Pin::UnwindTable)?;
+            let mut k = rows.partition_point(|r| r.0 <= offset).checked_sub(1).ok_or(Pin::UnwindTable)?;
+            add(&mut list, u64::from(s.out), &rows[k].1);
+            if s.copied {
+                k += 1;
+                while k < rows.len() && rows[k].0 < offset + u64::from(s.len) {
+                    add(&mut list, u64::from(s.out) + rows[k].0 - offset, &rows[k].1);
+                    k += 1;
+                }
+            }
+        }
+        let cie = &program.eh.cies[self.cie];
+        let initial = rows::initial_row(cie).map_err(|_| Pin::UnwindTable)?;
+        let instructions = rows::encode(cie, &initial, &list).map_err(|_| Pin::UnwindTable)?;
+        let call_sites = match self.table {
+            None => None,
+            Some(_) => Some(self.call_sites(cfg, fragment)?),
+        };
+        Ok(FragmentUnwind { cie: self.cie, instructions, call_sites })
+    }
+
+    fn call_sites(&self, cfg: &Cfg, fragment: &Fragment) -> Result<Vec<NewCallSite>, Pin> {
+        let mut out: Vec<NewCallSite> = Vec::new();
+        // Whether only added instructions lie between the last call site and here: they cannot unwind, so a call site may cover them.
+        let mut bridge = false;
+        let put = |out: &mut Vec<NewCallSite>, bridge: &mut bool, site: NewCallSite| {
+            if let Some(last) = out.last_mut()
+                && (last.landing_pad, last.action) == (site.landing_pad, site.action)
+                && (*bridge || last.start + last.len == site.start)
+            {
+                last.len = site.start + site.len - last.start;
+            } else {
+                out.push(site);
+            }
+            *bridge = true;
+        };
+        for s in &fragment.spans {
+            if !s.copied && !s.instead {
+                continue;
+            }
+            // An instruction that stands for another has that one's call site, whatever its own length.
+            let (a, b) = (s.input, s.input + if s.instead { 1 } else { u64::from(s.len) });
+            let Some(lsda) = &self.lsdas[s.piece as usize] else {
+                // Without a table unwinding passes through.
+                put(&mut out, &mut bridge, NewCallSite { start: s.out, len: s.len, landing_pad: None, action: 0 });
+                continue;
+            };
+            let sites = &lsda.call_sites;
+            let mut at = a;
+            let mut k = sites.partition_point(|c| c.start + c.len <= a);
+            while at < b {
+                let Some(c) = sites.get(k).filter(|c| c.start < b) else {
+                    bridge = false;
+                    break;
+                };
+                if c.start > at {
+                    bridge = false;
+                    at = c.start;
+                }
+                let end = (c.start + c.len).min(b);
+                if end > at {
+                    let landing_pad = match c.landing_pad {
+                        None => None,
+                        Some(l) => Some(cfg.blocks.iter().position(|x| x.start == l).ok_or(Pin::ExceptionTable)? as BlockId),
+                    };
+                    let len = if s.instead { s.len } else { (end - at) as u32 };
+                    let site = NewCallSite { start: s.out + (at - a) as u32, len, landing_pad, action: c.action };
+                    put(&mut out, &mut bridge, site);
+                }
+                at = end.max(at);
+                k += 1;
+            }
+        }
+        Ok(out)
+    }
+}
+
+/// Appends a row unless it repeats the last one; a row at the same offset replaces it.
+fn add<'a, 'd>(list: &mut Vec<(u64, &'a Row<'d>)>, at: u64, row: &'a Row<'d>) {
+    if list.last().is_some_and(|l| l.0 == at) {
+        list.pop();
+    }
+    if list.last().is_none_or(|l| l.1 != row) {
+        list.push((at, row));
+    }
+}
+
+/// By CIE: what the reader of its exception tables can do; `None` for an unknown reader. A personality is known by its symbol's name:
+/// that of the routine, of the data word that points to it (`DW.ref.…`), or of the dynamic relocation that fills that word.
+pub fn pad_bases(program: &Program<'_>) -> Vec<Option<PadBase>> {
+    use postlink_image::elf::SymbolTable;
+    let wanted: Vec<u64> = program.eh.cies.iter().filter_map(|c| c.personality.map(|p| p.1)).collect();
+    let mut names: rustc_hash::FxHashMap<u64, PadBase> = rustc_hash::FxHashMap::default();
+    for table in [SymbolTable::Static, SymbolTable::Dynamic] {
+        if wanted.is_empty() {
+            break;
+        }
+        for s in program.elf.symbols(table).iter() {
+            let name = s.name.strip_prefix(b"DW.ref.").unwrap_or(s.name);
+            if s.section != 0
+                && let Some(base) = pad_base_of(name)
+            {
+                names.insert(s.value, base);
+            }
+        }
+    }
+    program
+        .eh
+        .cies
+        .iter()
+        .map(|c| {
+            let (_, at) = c.personality?;
+            let pointed = || {
+                let p = program.refs.pointers.binary_search_by_key(&at, |p| p.place).ok()?;
+                names.get(&program.refs.pointers[p].target).copied()
+            };
+            let imported = || {
+                let i = program.refs.import_at(at)?;
+                pad_base_of(program.elf.symbols(SymbolTable::Dynamic).get(i as usize)?.name)
+            };
+            names.get(&at).copied().or_else(pointed).or_else(imported)
+        })
+        .collect()
+}
