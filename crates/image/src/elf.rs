@@ -103,7 +103,8 @@ impl Section<'_> {
     pub fn kept_relocs_target(&self, sections: &[Section<'_>]) -> Option<usize> {
         let relocs = matches!(self.kind, raw::SHT_RELA | raw::SHT_REL | raw::SHT_CREL);
         let target = self.info as usize;
-        (relocs && !self.is_alloc() && target != 0 && sections.get(target)?.is_alloc()).then_some(target)
+        (relocs && !self.is_alloc() && target != 0 && sections.get(target)?.is_alloc())
+            .then_some(target)
     }
 }
 
@@ -230,7 +231,11 @@ impl<'d> Elf<'d> {
 
     /// `.dynamic` as the loader sees it: through PT_DYNAMIC.
     fn read_dynamic(&self) -> Result<Vec<(i64, u64, u64)>, FormatError> {
-        let Some(p) = self.segments.iter().find(|p| p.kind == raw::PT_DYNAMIC && p.file_size > 0) else {
+        let Some(p) = self
+            .segments
+            .iter()
+            .find(|p| p.kind == raw::PT_DYNAMIC && p.file_size > 0)
+        else {
             return Ok(Vec::new());
         };
         let bytes = self.bytes_at(p.addr, p.file_size).ok_or_else(|| {
@@ -241,7 +246,9 @@ impl<'d> Elf<'d> {
         })?;
         let mut dynamic = Vec::new();
         for (i, entry) in bytes.chunks_exact(raw::DYN as usize).enumerate() {
-            let (Some(tag), Some(value)) = (raw::u64_at(entry, 0), raw::u64_at(entry, 8)) else { break };
+            let (Some(tag), Some(value)) = (raw::u64_at(entry, 0), raw::u64_at(entry, 8)) else {
+                break;
+            };
             if tag as i64 == raw::DT_NULL {
                 break;
             }
@@ -252,9 +259,16 @@ impl<'d> Elf<'d> {
     }
 
     fn find_build_id(&self) -> Option<&'d [u8]> {
-        let in_segments =
-            self.segments.iter().filter(|p| p.kind == raw::PT_NOTE).map(|p| (range(self.data, p.offset, p.file_size), p.align));
-        let in_sections = self.sections.iter().filter(|s| s.kind == raw::SHT_NOTE).map(|s| (self.section_data(s), s.align));
+        let in_segments = self
+            .segments
+            .iter()
+            .filter(|p| p.kind == raw::PT_NOTE)
+            .map(|p| (range(self.data, p.offset, p.file_size), p.align));
+        let in_sections = self
+            .sections
+            .iter()
+            .filter(|s| s.kind == raw::SHT_NOTE)
+            .map(|s| (self.section_data(s), s.align));
         in_segments
             .chain(in_sections)
             .flat_map(|(bytes, align)| notes::notes(bytes, align))
@@ -264,10 +278,16 @@ impl<'d> Elf<'d> {
 
     /// The section of that name.
     pub fn section(&self, name: &str) -> Option<(usize, &Section<'d>)> {
-        self.sections.iter().enumerate().find(|(_, s)| s.name == name)
+        self.sections
+            .iter()
+            .enumerate()
+            .find(|(_, s)| s.name == name)
     }
     pub(crate) fn section_of_kind(&self, kind: u32) -> Option<(usize, &Section<'d>)> {
-        self.sections.iter().enumerate().find(|(_, s)| s.kind == kind)
+        self.sections
+            .iter()
+            .enumerate()
+            .find(|(_, s)| s.kind == kind)
     }
     /// The allocated section that covers an address (TLS `.tbss` never does).
     pub fn section_at(&self, addr: u64) -> Option<(usize, &Section<'d>)> {
@@ -278,11 +298,17 @@ impl<'d> Elf<'d> {
     }
     /// Contents of a section; empty for NOBITS.
     pub fn section_data(&self, section: &Section<'d>) -> &'d [u8] {
-        if section.has_contents() { range(self.data, section.offset, section.size) } else { &[] }
+        if section.has_contents() {
+            range(self.data, section.offset, section.size)
+        } else {
+            &[]
+        }
     }
     /// The loadable segment whose memory covers an address.
     pub fn load_at(&self, addr: u64) -> Option<&Segment> {
-        let before = self.loads.partition_point(|i| self.segments[*i as usize].addr <= addr);
+        let before = self
+            .loads
+            .partition_point(|i| self.segments[*i as usize].addr <= addr);
         let p = &self.segments[self.loads[before.checked_sub(1)?] as usize];
         (addr - p.addr < p.mem_size).then_some(p)
     }
@@ -319,19 +345,29 @@ impl<'d> Elf<'d> {
     /// Lowest and one past the highest address that is loaded.
     pub fn extent(&self) -> (u64, u64) {
         let first = self.loads().next().map_or(0, |p| p.addr);
-        (first, self.loads().next_back().map_or(0, |p| p.addr + p.mem_size))
+        (
+            first,
+            self.loads().next_back().map_or(0, |p| p.addr + p.mem_size),
+        )
     }
 }
 
 /// Bytes of a range of the file that was checked to lie in it; empty otherwise.
 fn range(data: &[u8], offset: u64, size: u64) -> &[u8] {
-    let (Ok(from), Ok(size)) = (usize::try_from(offset), usize::try_from(size)) else { return &[] };
-    from.checked_add(size).and_then(|to| data.get(from..to)).unwrap_or_default()
+    let (Ok(from), Ok(size)) = (usize::try_from(offset), usize::try_from(size)) else {
+        return &[];
+    };
+    from.checked_add(size)
+        .and_then(|to| data.get(from..to))
+        .unwrap_or_default()
 }
 
 /// Whether `count` entries of `size` bytes at `offset` are in a file of `len` bytes.
 fn fits(len: usize, offset: u64, count: u64, size: u64) -> bool {
-    count.checked_mul(size).and_then(|bytes| offset.checked_add(bytes)).is_some_and(|end| end <= len as u64)
+    count
+        .checked_mul(size)
+        .and_then(|bytes| offset.checked_add(bytes))
+        .is_some_and(|end| end <= len as u64)
 }
 
 fn file_header(data: &[u8]) -> Result<Ehdr, FormatError> {
@@ -341,16 +377,28 @@ fn file_header(data: &[u8]) -> Result<Ehdr, FormatError> {
         return fail(format!("not an ELF file: it begins with {begins:02x?}"));
     }
     let Some(header) = Ehdr::read(data, 16) else {
-        return fail(format!("the file ends inside the ELF header: it has {} bytes, the header 64", data.len()));
+        return fail(format!(
+            "the file ends inside the ELF header: it has {} bytes, the header 64",
+            data.len()
+        ));
     };
     if (data[4], data[5]) != (2, 1) {
-        return fail(format!("not a 64-bit little-endian file: EI_CLASS is {} (2 expected), EI_DATA {} (1 expected)", data[4], data[5]));
+        return fail(format!(
+            "not a 64-bit little-endian file: EI_CLASS is {} (2 expected), EI_DATA {} (1 expected)",
+            data[4], data[5]
+        ));
     }
     if data[6] != 1 || header.e_version != 1 {
-        return fail(format!("unknown ELF version: EI_VERSION is {}, e_version {}; 1 expected", data[6], header.e_version));
+        return fail(format!(
+            "unknown ELF version: EI_VERSION is {}, e_version {}; 1 expected",
+            data[6], header.e_version
+        ));
     }
     if header.e_type != raw::ET_EXEC && header.e_type != raw::ET_DYN {
-        return fail(format!("not a linked program or shared library: e_type is {}; 2 (executable) or 3 (shared object) expected", header.e_type));
+        return fail(format!(
+            "not a linked program or shared library: e_type is {}; 2 (executable) or 3 (shared object) expected",
+            header.e_type
+        ));
     }
     Ok(header)
 }
@@ -364,7 +412,11 @@ struct Counts {
 
 impl Counts {
     fn read(data: &[u8], h: &Ehdr) -> Result<Counts, FormatError> {
-        let mut counts = Counts { segments: h.e_phnum.into(), sections: h.e_shnum.into(), names: h.e_shstrndx.into() };
+        let mut counts = Counts {
+            segments: h.e_phnum.into(),
+            sections: h.e_shnum.into(),
+            names: h.e_shstrndx.into(),
+        };
         if h.e_shoff == 0 {
             if h.e_shnum != 0 || h.e_phnum == raw::PN_XNUM {
                 return Err(FormatError::new(format!(
@@ -375,10 +427,18 @@ impl Counts {
             return Ok(Counts { names: 0, ..counts });
         }
         if u64::from(h.e_shentsize) != raw::SHDR {
-            return Err(FormatError::new(format!("e_shentsize is {}; section headers have {} bytes", h.e_shentsize, raw::SHDR)));
+            return Err(FormatError::new(format!(
+                "e_shentsize is {}; section headers have {} bytes",
+                h.e_shentsize,
+                raw::SHDR
+            )));
         }
         let first = Shdr::read(data, h.e_shoff).ok_or_else(|| {
-            FormatError::new(format!("the section headers begin at offset {:#x}, the file ends at {:#x}", h.e_shoff, data.len()))
+            FormatError::new(format!(
+                "the section headers begin at offset {:#x}, the file ends at {:#x}",
+                h.e_shoff,
+                data.len()
+            ))
         })?;
         if h.e_shnum == 0 {
             counts.sections = first.sh_size;
@@ -389,7 +449,9 @@ impl Counts {
         if h.e_phnum == raw::PN_XNUM {
             counts.segments = first.sh_info.into();
         }
-        if counts.sections > u32::MAX.into() || !fits(data.len(), h.e_shoff, counts.sections, raw::SHDR) {
+        if counts.sections > u32::MAX.into()
+            || !fits(data.len(), h.e_shoff, counts.sections, raw::SHDR)
+        {
             return Err(FormatError::new(format!(
                 "{} section headers at offset {:#x} do not fit a file of {:#x} bytes",
                 counts.sections,
@@ -406,7 +468,11 @@ fn segments(data: &[u8], h: &Ehdr, count: u64) -> Result<Vec<Segment>, FormatErr
         return Ok(Vec::new());
     }
     if u64::from(h.e_phentsize) != raw::PHDR {
-        return Err(FormatError::new(format!("e_phentsize is {}; program headers have {} bytes", h.e_phentsize, raw::PHDR)));
+        return Err(FormatError::new(format!(
+            "e_phentsize is {}; program headers have {} bytes",
+            h.e_phentsize,
+            raw::PHDR
+        )));
     }
     if !fits(data.len(), h.e_phoff, count, raw::PHDR) {
         return Err(FormatError::new(format!(
@@ -418,7 +484,9 @@ fn segments(data: &[u8], h: &Ehdr, count: u64) -> Result<Vec<Segment>, FormatErr
     let mut segments = Vec::with_capacity(count as usize); // they fit the file
     for i in 0..count {
         // They fit the file.
-        let Some(p) = Phdr::read(data, h.e_phoff + i * raw::PHDR) else { break };
+        let Some(p) = Phdr::read(data, h.e_phoff + i * raw::PHDR) else {
+            break;
+        };
         if p.p_type != raw::PT_NULL && !fits(data.len(), p.p_offset, 1, p.p_filesz) {
             return Err(FormatError::new(format!(
                 "program header {i} (type {:#x}) has {:#x} bytes at offset {:#x}; the file ends at {:#x}",
@@ -452,7 +520,11 @@ fn segments(data: &[u8], h: &Ehdr, count: u64) -> Result<Vec<Segment>, FormatErr
 /// Indexes of the loadable segments, which must ascend without overlap.
 fn loads(segments: &[Segment]) -> Result<Vec<u32>, FormatError> {
     let mut loads: Vec<u32> = Vec::new();
-    for (i, p) in segments.iter().enumerate().filter(|(_, p)| p.kind == raw::PT_LOAD) {
+    for (i, p) in segments
+        .iter()
+        .enumerate()
+        .filter(|(_, p)| p.kind == raw::PT_LOAD)
+    {
         if p.file_size > p.mem_size {
             return Err(FormatError::new(format!(
                 "loadable segment {i} at address {:#x} has {:#x} bytes in the file, but {:#x} in memory",
@@ -480,16 +552,28 @@ fn loads(segments: &[Segment]) -> Result<Vec<u32>, FormatError> {
     Ok(loads)
 }
 
-fn sections<'d>(data: &'d [u8], h: &Ehdr, counts: &Counts) -> Result<Vec<Section<'d>>, FormatError> {
+fn sections<'d>(
+    data: &'d [u8],
+    h: &Ehdr,
+    counts: &Counts,
+) -> Result<Vec<Section<'d>>, FormatError> {
     // They fit the file, and so memory.
     let mut sections = Vec::with_capacity(counts.sections as usize);
     if counts.sections == 0 {
         return Ok(sections);
     }
-    let header = |i: u64| if i < counts.sections { Shdr::read(data, h.e_shoff + i * raw::SHDR) } else { None };
+    let header = |i: u64| {
+        if i < counts.sections {
+            Shdr::read(data, h.e_shoff + i * raw::SHDR)
+        } else {
+            None
+        }
+    };
     let names = match header(counts.names) {
         _ if counts.names == 0 => &[][..],
-        Some(names) if names.sh_type != raw::SHT_NOBITS => range(data, names.sh_offset, names.sh_size),
+        Some(names) if names.sh_type != raw::SHT_NOBITS => {
+            range(data, names.sh_offset, names.sh_size)
+        }
         _ => {
             return Err(FormatError::new(format!(
                 "section {} is to hold the sections' names (e_shstrndx), but there are {} sections, or it has no contents",
@@ -531,7 +615,11 @@ fn sections<'d>(data: &'d [u8], h: &Ehdr, counts: &Counts) -> Result<Vec<Section
                     )));
                 }
                 if header(s.sh_link.into()).is_none_or(|names| names.sh_type != raw::SHT_STRTAB) {
-                    return Err(FormatError::new(format!("the names of {} are in section {} (sh_link), which is no string table", place(), s.sh_link)));
+                    return Err(FormatError::new(format!(
+                        "the names of {} are in section {} (sh_link), which is no string table",
+                        place(),
+                        s.sh_link
+                    )));
                 }
             }
         }

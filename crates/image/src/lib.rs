@@ -2,6 +2,7 @@
 //! and the note that postlink leaves in its outputs ([`note`]). Knows nothing of instructions.
 
 pub mod elf;
+mod leb128;
 pub mod note;
 pub mod raw;
 pub mod unwind;

@@ -1,2 +1,448 @@
 //! `.note.postlink`: what postlink says of a file that it wrote. A claim for `verify` to check, and the mark by which a
 //! second run knows its own output.
+//!
+//! A section of type `SHT_NOTE` that is not loaded, with one ELF note:
+//!
+//! | bytes | value |
+//! |---|---|
+//! | u32, u32, u32 | 9, size of the description, 1 |
+//! | 9, padded to 12 | `postlink` and a zero byte |
+//! | description, padded to 4 | below |
+//!
+//! Description: fixed-size numbers are little-endian, the others LEB128. Addresses are link-time addresses, the old ones the input's,
+//! the new ones the output's.
+//!
+//! | field | value |
+//! |---|---|
+//! | u32 | version of this layout, 1 |
+//! | u8 | what was done: 0 instrumented, 1 optimised |
+//! | u8, then as many bytes | build-id of the input; 0 if it has none |
+//! | unsigned | number of functions that moved; of each, in ascending order of its old entry: |
+//! | — unsigned | old entry, less that of the function before it (0 at first) |
+//! | — unsigned | number of old ranges; of each: signed: start less the old entry; unsigned: length |
+//! | — unsigned | number of new ranges; of each: signed: start less the end of the new range before it, of this function or an earlier one (0 at first); unsigned: length |
+//! | — unsigned | number of other entries; of each: signed: old address less the old entry; signed: new address less the start of the first new range |
+//!
+//! The first new range begins with the new entry. Other entries are places besides the entry that are reached by
+//! address: labels whose address is taken, targets of jump tables.
+//!
+//! Differences wrap around, so that every address can be expressed; a range that wraps around cannot, nor can entries that do not
+//! ascend, nor a label of a function without a new range.
+
+use crate::FormatError;
+use crate::elf::notes::notes;
+use crate::elf::{Elf, Section};
+use crate::leb128::{self, Reader};
+use crate::raw;
+
+/// Name of the section.
+pub const SECTION: &str = ".note.postlink";
+/// Alignment of the section.
+pub const ALIGN: u64 = 4;
+
+const OWNER: &[u8] = b"postlink";
+const TYPE: u32 = 1;
+const VERSION: u32 = 1;
+
+/// What was done to a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum NoteKind {
+    /// Counters were put in.
+    Instrumented,
+    /// Code was moved.
+    Optimised,
+}
+
+/// A function that moved.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct MovedFunction {
+    /// Its entry in the input.
+    pub entry: u64,
+    /// Its ranges in the input: (start, length).
+    pub old: Vec<(u64, u64)>,
+    /// Its ranges in the output: (start, length). The first begins with the entry.
+    pub new: Vec<(u64, u64)>,
+    /// Places besides the entry that are reached by address: (in the input, in the output).
+    pub labels: Vec<(u64, u64)>,
+}
+
+/// What the note says.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Note {
+    /// What was done.
+    pub kind: NoteKind,
+    /// Build-id of the input, empty if it has none; at most 255 bytes.
+    pub input_id: Vec<u8>,
+    /// Functions that moved, in ascending order of their entries.
+    pub functions: Vec<MovedFunction>,
+}
+
+impl Note {
+    /// The note of a file; `None` if postlink did not write it, an error if it has a note that cannot be read.
+    pub fn read(elf: &Elf<'_>) -> Result<Option<Note>, FormatError> {
+        let is_it = |s: &&Section<'_>| s.name == SECTION && s.kind == raw::SHT_NOTE;
+        let Some(section) = elf.sections.iter().find(is_it) else {
+            return Ok(None);
+        };
+        Note::parse(elf.section_data(section)).map(Some)
+    }
+
+    /// Reads a section's contents, whose only note it must be.
+    pub fn parse(section: &[u8]) -> Result<Note, FormatError> {
+        let mut all = notes(section, ALIGN);
+        let Some(note) = all.next() else {
+            return Err(FormatError::new(format!(
+                "{SECTION} has {} bytes, which are no note",
+                section.len()
+            )));
+        };
+        if note.name != OWNER || note.kind != TYPE || all.next().is_some() {
+            return Err(FormatError::new(format!(
+                "{SECTION} begins with a note of owner {:?} and type {} or has more than one; one of \"postlink\" and {TYPE} is expected",
+                String::from_utf8_lossy(note.name),
+                note.kind
+            )));
+        }
+        Note::parse_description(note.desc)
+    }
+
+    fn parse_description(desc: &[u8]) -> Result<Note, FormatError> {
+        let mut r = Reader::new(desc, SECTION);
+        let version = u32::from_le_bytes(r.array("the version")?);
+        if version != VERSION {
+            return Err(FormatError::new(format!(
+                "{SECTION} has version {version}; this postlink knows {VERSION}: read it with the one that wrote it"
+            )));
+        }
+        let kind = match r.array("the kind")? {
+            [0] => NoteKind::Instrumented,
+            [1] => NoteKind::Optimised,
+            [other] => {
+                return Err(FormatError::new(format!(
+                    "{SECTION} has kind {other}; 0 and 1 are known"
+                )));
+            }
+        };
+        let [len] = r.array("the length of the build-id")?;
+        let input_id = r.bytes(len.into(), "the build-id")?.to_vec();
+
+        // Numbers of things that follow: each takes at least so many bytes, which bounds what is allocated.
+        let count = |r: &mut Reader<'_>, least: u64, what: &str| -> Result<usize, FormatError> {
+            let count = r.unsigned(what)?;
+            match usize::try_from(count)
+                .ok()
+                .filter(|_| count <= r.left() / least)
+            {
+                Some(count) => Ok(count),
+                None => Err(FormatError::new(format!(
+                    "{SECTION}: {what} is {count}, but only {} bytes follow",
+                    r.left()
+                ))),
+            }
+        };
+        let range = |start: u64, len: u64| -> Result<(u64, u64), FormatError> {
+            match start.checked_add(len) {
+                Some(_) => Ok((start, len)),
+                None => Err(FormatError::new(format!(
+                    "{SECTION}: a range of {len:#x} bytes at {start:#x} wraps around"
+                ))),
+            }
+        };
+        let number = count(&mut r, 4, "the number of functions")?;
+        let mut functions = Vec::with_capacity(number);
+        let (mut entry, mut end) = (0u64, 0u64);
+        for i in 0..number {
+            let step = r.unsigned("an entry")?;
+            entry = match entry.checked_add(step) {
+                Some(entry) if step > 0 || i == 0 => entry,
+                _ => {
+                    return Err(FormatError::new(format!(
+                        "{SECTION}: the entry {step:#x} behind {entry:#x} does not ascend"
+                    )));
+                }
+            };
+            let mut old = Vec::with_capacity(count(&mut r, 2, "the number of old ranges")?);
+            for _ in 0..old.capacity() {
+                let start = entry.wrapping_add_signed(r.signed("an old range")?);
+                old.push(range(start, r.unsigned("its length")?)?);
+            }
+            let mut new = Vec::with_capacity(count(&mut r, 2, "the number of new ranges")?);
+            for _ in 0..new.capacity() {
+                let start = end.wrapping_add_signed(r.signed("a new range")?);
+                let (start, len) = range(start, r.unsigned("its length")?)?;
+                end = start + len;
+                new.push((start, len));
+            }
+            let mut labels = Vec::with_capacity(count(&mut r, 2, "the number of other entries")?);
+            for _ in 0..labels.capacity() {
+                let Some((base, _)) = new.first() else {
+                    return Err(FormatError::new(format!(
+                        "{SECTION}: the function at {entry:#x} has other entries, but no new range"
+                    )));
+                };
+                let from = entry.wrapping_add_signed(r.signed("an old label")?);
+                labels.push((from, base.wrapping_add_signed(r.signed("a new label")?)));
+            }
+            functions.push(MovedFunction {
+                entry,
+                old,
+                new,
+                labels,
+            });
+        }
+        if r.left() > 0 {
+            return Err(FormatError::new(format!(
+                "{SECTION} has {} bytes behind its last function",
+                r.left()
+            )));
+        }
+        Ok(Note {
+            kind,
+            input_id,
+            functions,
+        })
+    }
+
+    /// The section's contents: the whole ELF note.
+    ///
+    /// Fails if something cannot be expressed: a build-id of more than 255 bytes, entries that do not ascend, a range
+    /// that wraps around, a label of a function without a new range, a description of 4 GiB or more.
+    pub fn encode(&self) -> Result<Vec<u8>, FormatError> {
+        let fail = |what: String| FormatError::new(format!("{SECTION}: {what}"));
+        let mut desc = VERSION.to_le_bytes().to_vec();
+        desc.push(match self.kind {
+            NoteKind::Instrumented => 0,
+            NoteKind::Optimised => 1,
+        });
+        let len = self.input_id.len();
+        desc.push(u8::try_from(len).map_err(|_| {
+            fail(format!(
+                "the build-id has {len} bytes; at most 255 can be expressed"
+            ))
+        })?);
+        desc.extend(&self.input_id);
+        let unsigned = leb128::put_unsigned;
+        let difference =
+            |out: &mut Vec<u8>, a: u64, b: u64| leb128::put_signed(out, a.wrapping_sub(b) as i64);
+        let end_of = |(start, len): (u64, u64)| {
+            start.checked_add(len).ok_or_else(|| {
+                fail(format!(
+                    "a range of {len:#x} bytes at {start:#x} wraps around"
+                ))
+            })
+        };
+        unsigned(&mut desc, self.functions.len() as u64);
+        let (mut before, mut end) = (None, 0u64);
+        for f in &self.functions {
+            if let Some(before) = before.filter(|before| *before >= f.entry) {
+                return Err(fail(format!(
+                    "the entry {:#x} behind {before:#x} does not ascend",
+                    f.entry
+                )));
+            }
+            unsigned(&mut desc, f.entry - before.unwrap_or(0));
+            before = Some(f.entry);
+            unsigned(&mut desc, f.old.len() as u64);
+            for range in &f.old {
+                end_of(*range)?;
+                difference(&mut desc, range.0, f.entry);
+                unsigned(&mut desc, range.1);
+            }
+            unsigned(&mut desc, f.new.len() as u64);
+            for range in &f.new {
+                difference(&mut desc, range.0, end);
+                unsigned(&mut desc, range.1);
+                end = end_of(*range)?;
+            }
+            unsigned(&mut desc, f.labels.len() as u64);
+            for (from, to) in &f.labels {
+                let Some((base, _)) = f.new.first() else {
+                    return Err(fail(format!(
+                        "the function at {:#x} has other entries, but no new range",
+                        f.entry
+                    )));
+                };
+                difference(&mut desc, *from, f.entry);
+                difference(&mut desc, *to, *base);
+            }
+        }
+        let size = u32::try_from(desc.len()).map_err(|_| {
+            fail(format!(
+                "{} bytes are more than a note can have",
+                desc.len()
+            ))
+        })?;
+        let mut out = Vec::with_capacity(24 + desc.len() + 3);
+        out.extend((OWNER.len() as u32 + 1).to_le_bytes());
+        out.extend(size.to_le_bytes());
+        out.extend(TYPE.to_le_bytes());
+        out.extend(OWNER);
+        out.resize(24, 0); // the name's zero byte, and padding
+        out.extend(desc);
+        out.resize(out.len().next_multiple_of(ALIGN as usize), 0);
+        Ok(out)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use arbitrary::{Result, Unstructured};
+
+    fn address(u: &mut Unstructured<'_>) -> Result<u64> {
+        // Mostly as in real programs, now and then anywhere.
+        if u.ratio(1, 8)? {
+            u.arbitrary()
+        } else {
+            Ok(0x40_0000 + u64::from(u.arbitrary::<u32>()?) / 4)
+        }
+    }
+
+    fn range(u: &mut Unstructured<'_>) -> Result<(u64, u64)> {
+        let start = address(u)?;
+        Ok((
+            start,
+            u.int_in_range(0..=u64::MAX - start)?
+                .min(u.arbitrary::<u16>()?.into()),
+        ))
+    }
+
+    fn several<T>(
+        u: &mut Unstructured<'_>,
+        most: usize,
+        mut one: impl FnMut(&mut Unstructured<'_>) -> Result<T>,
+    ) -> Result<Vec<T>> {
+        (0..u.int_in_range(0..=most)?).map(|_| one(u)).collect()
+    }
+
+    fn note(u: &mut Unstructured<'_>) -> Result<Note> {
+        let mut entries = several(u, 12, address)?;
+        entries.sort_unstable();
+        entries.dedup();
+        let functions = entries.into_iter().map(|entry| {
+            let (old, new) = (several(u, 3, range)?, several(u, 3, range)?);
+            let labels = if new.is_empty() {
+                Vec::new()
+            } else {
+                several(u, 4, |u| Ok((address(u)?, address(u)?)))?
+            };
+            Ok(MovedFunction {
+                entry,
+                old,
+                new,
+                labels,
+            })
+        });
+        let functions = functions.collect::<Result<_>>()?;
+        let kind = if u.arbitrary()? {
+            NoteKind::Optimised
+        } else {
+            NoteKind::Instrumented
+        };
+        Ok(Note {
+            kind,
+            input_id: several(u, 32, |u| u.arbitrary())?,
+            functions,
+        })
+    }
+
+    #[test]
+    fn every_note_survives_writing_and_reading() {
+        arbtest::arbtest(|u| {
+            let note = note(u)?;
+            let bytes = note.encode().unwrap();
+            assert_eq!(bytes.len() % 4, 0);
+            assert_eq!(Note::parse(&bytes), Ok(note));
+            Ok(())
+        });
+    }
+
+    #[test]
+    fn damaged_notes_are_errors_or_other_notes() {
+        arbtest::arbtest(|u| {
+            let mut bytes = note(u)?.encode().unwrap();
+            for _ in 0..u.int_in_range(1..=4)? {
+                let at = u.choose_index(bytes.len())?;
+                bytes[at] = u.arbitrary()?;
+            }
+            bytes.truncate(u.int_in_range(0..=bytes.len())?);
+            if let Ok(note) = Note::parse(&bytes) {
+                // What can be read can be written, and says the same.
+                assert_eq!(Note::parse(&note.encode().unwrap()), Ok(note));
+            }
+            Ok(())
+        });
+    }
+
+    #[test]
+    fn the_layout_is_the_documented_one() {
+        let note = Note {
+            kind: NoteKind::Optimised,
+            input_id: vec![0xab, 0xcd],
+            functions: vec![
+                MovedFunction {
+                    entry: 0x1000,
+                    old: vec![(0x1000, 0x80)],
+                    new: vec![(0x5000, 0x40), (0x6000, 0x20)],
+                    labels: vec![],
+                },
+                MovedFunction {
+                    entry: 0x1080,
+                    old: vec![(0x1070, 3)],
+                    new: vec![(0x5040, 5)],
+                    labels: vec![(0x1090, 0x5042)],
+                },
+            ],
+        };
+        let expected = [
+            &[9, 0, 0, 0, 36, 0, 0, 0, 1, 0, 0, 0][..],
+            b"postlink\0\0\0\0",
+            &[1, 0, 0, 0, 1, 2, 0xab, 0xcd, 2],
+            &[0x80, 0x20, 1, 0, 0x80, 0x01], // entry 0x1000, one old range: 0, 0x80
+            &[2, 0x80, 0xa0, 0x01, 0x40],    // two new ranges: 0x5000 from 0, 0x40
+            &[0xc0, 0x1f, 0x20, 0],          // 0xfc0 behind 0x5040, 0x20; no labels
+            &[0x80, 0x01, 1, 0x70, 3],       // entry 0x80 further; 0x10 before it, 3
+            &[1, 0xa0, 0x60, 5, 1, 0x10, 2], // 0xfe0 before 0x6020, 5; label
+        ]
+        .concat();
+        assert_eq!(note.encode().unwrap(), expected);
+    }
+
+    #[test]
+    fn what_cannot_be_expressed_is_refused_with_its_values() {
+        let function = |entry| MovedFunction {
+            entry,
+            old: vec![],
+            new: vec![],
+            labels: vec![],
+        };
+        let note = |functions| Note {
+            kind: NoteKind::Instrumented,
+            input_id: vec![],
+            functions,
+        };
+        let what = |note: Note| note.encode().unwrap_err().what;
+        assert!(what(note(vec![function(0x20), function(0x10)])).contains("0x10 behind 0x20"));
+        assert!(
+            what(note(vec![MovedFunction {
+                new: vec![(u64::MAX, 2)],
+                ..function(1)
+            }]))
+            .contains("0xffffffffffffffff")
+        );
+        assert!(
+            what(note(vec![MovedFunction {
+                labels: vec![(1, 2)],
+                ..function(1)
+            }]))
+            .contains("no new range")
+        );
+        assert!(
+            what(Note {
+                input_id: vec![0; 256],
+                ..note(vec![])
+            })
+            .contains("256 bytes")
+        );
+    }
+}

@@ -185,8 +185,16 @@ const MAX_ALIGN: u64 = 1 << 30;
 
 /// The page size that segments of a machine are laid out for. AArch64 has several; what the linker assumed is seen in the input.
 fn page_size(elf: &Elf<'_>) -> u64 {
-    let widest = if elf.machine == raw::EM_AARCH64 { 0x10000 } else { 0x1000 };
-    elf.loads().map(|p| p.align).min().unwrap_or(0).clamp(0x1000, widest)
+    let widest = if elf.machine == raw::EM_AARCH64 {
+        0x10000
+    } else {
+        0x1000
+    };
+    elf.loads()
+        .map(|p| p.align)
+        .min()
+        .unwrap_or(0)
+        .clamp(0x1000, widest)
 }
 
 impl<'d> Writer<'d> {
@@ -199,7 +207,10 @@ impl<'d> Writer<'d> {
             return Err(FormatError::new("the file has no loadable segment"));
         }
         if elf.phoff < raw::EHDR {
-            return Err(FormatError::new(format!("the program headers at offset {:#x} overlap the ELF header of 64 bytes", elf.phoff)));
+            return Err(FormatError::new(format!(
+                "the program headers at offset {:#x} overlap the ELF header of 64 bytes",
+                elf.phoff
+            )));
         }
         let page = page_size(elf);
         if let Some(p) = elf.loads().find(|p| p.addr % page != p.offset % page) {
@@ -209,12 +220,26 @@ impl<'d> Writer<'d> {
             )));
         }
         let table_end = elf.phoff + elf.segments.len() as u64 * raw::PHDR; // in the file
-        let in_file = elf.sections.iter().filter(|s| s.is_alloc() && s.has_contents()).map(|s| s.offset + s.size);
-        let loaded_end = elf.loads().map(|p| p.offset + p.file_size).chain(in_file).chain([table_end]).max().unwrap_or(0);
-        let base = end.checked_next_multiple_of(page).and_then(|a| a.checked_add(loaded_end % page));
+        let in_file = elf
+            .sections
+            .iter()
+            .filter(|s| s.is_alloc() && s.has_contents())
+            .map(|s| s.offset + s.size);
+        let loaded_end = elf
+            .loads()
+            .map(|p| p.offset + p.file_size)
+            .chain(in_file)
+            .chain([table_end])
+            .max()
+            .unwrap_or(0);
+        let base = end
+            .checked_next_multiple_of(page)
+            .and_then(|a| a.checked_add(loaded_end % page));
         // A margin of 4 GiB, so that the sums below cannot overflow.
         let Some(base) = base.filter(|a| *a < u64::MAX - (1 << 32)) else {
-            return Err(FormatError::new(format!("the file is loaded up to address {end:#x}; no addresses are left behind it")));
+            return Err(FormatError::new(format!(
+                "the file is loaded up to address {end:#x}; no addresses are left behind it"
+            )));
         };
         let extra = 1 + u64::from(options.zero_fill);
         let room = room::find(elf, extra, loaded_end, page);
@@ -270,7 +295,9 @@ impl<'d> Writer<'d> {
     /// What is impossible (no addresses or memory left, an alignment that is no power of two, a loaded section behind the zero-filled one) is
     /// reported by [`Writer::write`].
     pub fn append(&mut self, section: NewSection) -> Placed {
-        let NewSection { name, kind, size, .. } = section;
+        let NewSection {
+            name, kind, size, ..
+        } = section;
         let align = section.align.max(1);
         if !align.is_power_of_two() || align > MAX_ALIGN {
             self.fail(format!("the alignment of section {name} is {align:#x}; powers of two up to {MAX_ALIGN:#x} are possible"));
@@ -278,20 +305,37 @@ impl<'d> Writer<'d> {
         let mut addr = 0;
         if kind != NewKind::Note {
             if self.zero.is_some() {
-                self.fail(format!("section {name} is appended behind the zero-filled section, which must be last"));
+                self.fail(format!(
+                    "section {name} is appended behind the zero-filled section, which must be last"
+                ));
             }
-            let end = self.cursor.checked_next_multiple_of(align).and_then(|at| Some((at, at.checked_add(size)?)));
+            let end = self
+                .cursor
+                .checked_next_multiple_of(align)
+                .and_then(|at| Some((at, at.checked_add(size)?)));
             match end {
                 Some((at, end)) if end < u64::MAX - self.page => (addr, self.cursor) = (at, end),
-                _ => self.fail(format!("section {name} of {size:#x} bytes does not fit behind address {:#x}", self.cursor)),
+                _ => self.fail(format!(
+                    "section {name} of {size:#x} bytes does not fit behind address {:#x}",
+                    self.cursor
+                )),
             }
         }
         let mut contents = Vec::new();
         match usize::try_from(size) {
             Ok(bytes) if contents.try_reserve_exact(bytes).is_ok() => contents.resize(bytes, 0),
-            _ => self.fail(format!("section {name} of {size:#x} bytes does not fit memory")),
+            _ => self.fail(format!(
+                "section {name} of {size:#x} bytes does not fit memory"
+            )),
         }
-        self.place(New { name, kind: Some(kind), align, size, addr, contents })
+        self.place(New {
+            name,
+            kind: Some(kind),
+            align,
+            size,
+            addr,
+            contents,
+        })
     }
 
     fn place(&mut self, new: New) -> Placed {
@@ -303,24 +347,42 @@ impl<'d> Writer<'d> {
 
     /// Contents of a new section, `size` bytes; none for the zero-filled one.
     pub fn contents(&mut self, id: NewId) -> &mut [u8] {
-        self.new.get_mut(id.0 as usize).map(|n| &mut n.contents[..]).unwrap_or_default()
+        self.new
+            .get_mut(id.0 as usize)
+            .map(|n| &mut n.contents[..])
+            .unwrap_or_default()
     }
 
     /// The zero-filled read-write section (page-aligned start, whole pages): only once, after all other loaded sections, and only if
     /// [`WriteOptions::zero_fill`] made room for its segment. [`Writer::write`] reports what breaks this.
     pub fn append_zero_fill(&mut self, name: &str, size: u64) -> Placed {
         if self.zero.is_some() || !self.options.zero_fill {
-            self.fail(format!("a zero-filled section ({name}) is possible once, and if asked for at the start"));
+            self.fail(format!(
+                "a zero-filled section ({name}) is possible once, and if asked for at the start"
+            ));
         }
-        let place = self.cursor.checked_next_multiple_of(self.page).zip(size.checked_next_multiple_of(self.page));
+        let place = self
+            .cursor
+            .checked_next_multiple_of(self.page)
+            .zip(size.checked_next_multiple_of(self.page));
         let (addr, size) = match place.filter(|(at, size)| at.checked_add(*size).is_some()) {
             Some(place) => place,
             None => {
-                self.fail(format!("section {name} of {size:#x} bytes does not fit behind address {:#x}", self.cursor));
+                self.fail(format!(
+                    "section {name} of {size:#x} bytes does not fit behind address {:#x}",
+                    self.cursor
+                ));
                 (0, 0)
             }
         };
-        let placed = self.place(New { name: name.to_string(), kind: None, align: self.page, size, addr, contents: Vec::new() });
+        let placed = self.place(New {
+            name: name.to_string(),
+            kind: None,
+            align: self.page,
+            size,
+            addr,
+            contents: Vec::new(),
+        });
         self.zero = Some(placed.id);
         placed
     }
@@ -329,7 +391,10 @@ impl<'d> Writer<'d> {
     /// are reported by [`Writer::write`]. The address is the input's also for what made way for the program headers.
     pub fn patch(&mut self, addr: u64, bytes: &[u8]) -> Result<(), FormatError> {
         let len = bytes.len() as u64;
-        let inside = self.elf.bytes_at(addr, len).and_then(|_| self.elf.offset_of(addr));
+        let inside = self
+            .elf
+            .bytes_at(addr, len)
+            .and_then(|_| self.elf.offset_of(addr));
         match inside {
             Some(offset) => self.patches.add(offset, bytes),
             None if bytes.is_empty() => Ok(()),
@@ -347,7 +412,9 @@ impl<'d> Writer<'d> {
     /// Changes the value of a dynamic tag that exists (its first occurrence).
     pub fn set_dynamic(&mut self, tag: i64, value: u64) -> Result<(), FormatError> {
         let Some(index) = self.elf.dynamic.iter().position(|d| d.0 == tag) else {
-            return Err(FormatError::new(format!("the dynamic section has no tag {tag:#x} whose value could become {value:#x}")));
+            return Err(FormatError::new(format!(
+                "the dynamic section has no tag {tag:#x} whose value could become {value:#x}"
+            )));
         };
         self.dynamic.retain(|d| d.0 != index);
         self.dynamic.push((index, value));
@@ -358,8 +425,14 @@ impl<'d> Writer<'d> {
     /// loaded under the names `.eh_frame_hdr.old` and `.eh_frame.old`.
     pub fn replace_unwind(&mut self, eh_frame: NewId, eh_frame_hdr: NewId) {
         let known = self.new.len();
-        if [eh_frame, eh_frame_hdr].iter().any(|id| id.0 as usize >= known) {
-            self.fail(format!("sections {} and {} are to hold unwind tables; {known} were appended", eh_frame.0, eh_frame_hdr.0));
+        if [eh_frame, eh_frame_hdr]
+            .iter()
+            .any(|id| id.0 as usize >= known)
+        {
+            self.fail(format!(
+                "sections {} and {} are to hold unwind tables; {known} were appended",
+                eh_frame.0, eh_frame_hdr.0
+            ));
             return;
         }
         self.unwind = Some((eh_frame, eh_frame_hdr));

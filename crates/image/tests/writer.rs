@@ -9,12 +9,18 @@ use std::process::Command;
 use common::{Toolchain, complaints, have, run, succeed};
 use postlink_image::elf::{Elf, SymbolTable};
 use postlink_image::raw;
-use postlink_image::write::{InSection, NewKind, NewSection, NewSymbol, SymbolEdit, TableGrowth, WriteOptions, WriteSummary, Writer};
+use postlink_image::write::{
+    InSection, NewKind, NewSection, NewSymbol, SymbolEdit, TableGrowth, WriteOptions, WriteSummary,
+    Writer,
+};
 
 /// Index, address and size of the function `work`.
 fn work(elf: &Elf<'_>, table: SymbolTable) -> Option<(u32, u64, u64)> {
     let symbols = elf.symbols(table);
-    let (i, s) = symbols.iter().enumerate().find(|(_, s)| s.name == b"work" && s.kind == 2)?;
+    let (i, s) = symbols
+        .iter()
+        .enumerate()
+        .find(|(_, s)| s.name == b"work" && s.kind == 2)?;
     Some((i as u32, s.value, s.size))
 }
 
@@ -23,18 +29,29 @@ fn work(elf: &Elf<'_>, table: SymbolTable) -> Option<(u32, u64, u64)> {
 fn move_work(from: &Path, to: &Path, zero_fill: bool, at: Option<(u64, u64)>) -> WriteSummary {
     let data = std::fs::read(from).unwrap();
     let elf = Elf::parse(&data).unwrap();
-    let (addr, size) = at.unwrap_or_else(|| work(&elf, SymbolTable::Static).map(|w| (w.1, w.2)).expect("the program has it"));
+    let (addr, size) = at.unwrap_or_else(|| {
+        work(&elf, SymbolTable::Static)
+            .map(|w| (w.1, w.2))
+            .expect("the program has it")
+    });
     let code = elf.bytes_at(addr, size).unwrap().to_vec();
     let mut writer = Writer::new(&elf, WriteOptions { zero_fill }).unwrap();
     let mut new = |name: &str, kind, size| {
         let align = if kind == NewKind::Note { 4 } else { 16 };
-        writer.append(NewSection { name: name.into(), kind, align, size })
+        writer.append(NewSection {
+            name: name.into(),
+            kind,
+            align,
+            size,
+        })
     };
     let text = new(".text.postlink", NewKind::Code, size + 7);
     let tables = new(".rodata.postlink", NewKind::ReadOnly, 40);
     let note = new(".note.postlink", NewKind::Note, 20);
     assert_eq!((text.addr % 16, tables.addr % 16, note.addr), (0, 0, 0));
-    writer.contents(note.id).copy_from_slice(b"\x04\0\0\0\x04\0\0\0\x01\0\0\0pst\0abcd");
+    writer
+        .contents(note.id)
+        .copy_from_slice(b"\x04\0\0\0\x04\0\0\0\x01\0\0\0pst\0abcd");
     writer.contents(tables.id).fill(0x11);
     let mut stub = Vec::new();
     if zero_fill {
@@ -55,21 +72,42 @@ fn move_work(from: &Path, to: &Path, zero_fill: bool, at: Option<(u64, u64)>) ->
     jump[1..5].copy_from_slice(&((text.addr as i64 - (addr + 5) as i64) as i32).to_le_bytes());
     writer.patch(addr, &jump).unwrap();
 
-    let place = SymbolEdit { value: text.addr, size: size + 7, section: InSection::New(text.id) };
+    let place = SymbolEdit {
+        value: text.addr,
+        size: size + 7,
+        section: InSection::New(text.id),
+    };
     for table in [SymbolTable::Static, SymbolTable::Dynamic] {
         if let Some((index, ..)) = work(&elf, table) {
             writer.edit_symbol(table, index, place);
         }
     }
     let old_section = elf.section_at(addr).map_or(0, |(i, _)| i as u32);
-    let locals = elf.symbols(SymbolTable::Static).iter().enumerate().find(|(_, s)| s.kind == 4).map(|(i, _)| i as u32);
+    let locals = elf
+        .symbols(SymbolTable::Static)
+        .iter()
+        .enumerate()
+        .find(|(_, s)| s.kind == 4)
+        .map(|(i, _)| i as u32);
     for (name, value, after, section) in [
         ("work.old", addr, None, InSection::Old(old_section)),
-        ("__postlink_table", tables.addr, locals, InSection::New(tables.id)),
+        (
+            "__postlink_table",
+            tables.addr,
+            locals,
+            InSection::New(tables.id),
+        ),
     ] {
         let size = if after.is_some() { 40 } else { size };
         let kind = if after.is_some() { 1 } else { 2 };
-        writer.add_symbol(NewSymbol { name: name.into(), value, size, kind, after, section });
+        writer.add_symbol(NewSymbol {
+            name: name.into(),
+            value,
+            size,
+            kind,
+            after,
+            section,
+        });
     }
     let mode = std::fs::metadata(from).unwrap().permissions().mode();
     let summary = writer.write(to, mode).unwrap();
@@ -91,10 +129,17 @@ fn check_structure(before: &[u8], after: &[u8]) {
         for name in [".text.postlink", ".rodata.postlink"] {
             assert!(new.section(name).is_some_and(|(_, s)| new.bytes_at(s.addr, s.size) == Some(new.section_data(s))), "{name}");
         }
-        assert!(new.section(".note.postlink").is_some_and(|(_, s)| s.kind == raw::SHT_NOTE && !s.is_alloc()));
+        assert!(
+            new.section(".note.postlink")
+                .is_some_and(|(_, s)| s.kind == raw::SHT_NOTE && !s.is_alloc())
+        );
     }
     // Every loaded section is where its address says.
-    for s in new.sections.iter().filter(|s| s.is_alloc() && s.has_contents() && s.size > 0) {
+    for s in new
+        .sections
+        .iter()
+        .filter(|s| s.is_alloc() && s.has_contents() && s.size > 0)
+    {
         assert_eq!(new.offset_of(s.addr), Some(s.offset), "{s:?}");
     }
     // All old sections are there with their contents, but for those that are written anew and the function.
@@ -103,20 +148,39 @@ fn check_structure(before: &[u8], after: &[u8]) {
             continue;
         }
         let dropped = s.kind == raw::SHT_RELA && !s.is_alloc();
-        let found = new.sections.iter().find(|n| n.name == s.name && n.kind == s.kind);
+        let found = new
+            .sections
+            .iter()
+            .find(|n| n.name == s.name && n.kind == s.kind);
         assert_eq!(found.is_none(), dropped, "{s:?}");
         let Some(found) = found else { continue };
         if !s.is_code() {
-            assert!(new.section_data(found).starts_with(old.section_data(s)), "{}", s.name);
+            assert!(
+                new.section_data(found).starts_with(old.section_data(s)),
+                "{}",
+                s.name
+            );
         }
     }
     // Symbols: the same ones by name, in sections of the same names, and three in new places.
     let key = |elf: &Elf<'_>, s: &postlink_image::elf::Symbol<'_>| {
-        let section = if s.section < 0xff00 { elf.sections[s.section as usize].name } else { "-" };
+        let section = if s.section < 0xff00 {
+            elf.sections[s.section as usize].name
+        } else {
+            "-"
+        };
         (s.name.to_vec(), section.to_string(), s.kind, s.binding)
     };
-    let mut missing: Vec<_> = old.symbols(SymbolTable::Static).iter().map(|s| key(&old, &s)).collect();
-    let mut extra: Vec<_> = new.symbols(SymbolTable::Static).iter().map(|s| key(&new, &s)).collect();
+    let mut missing: Vec<_> = old
+        .symbols(SymbolTable::Static)
+        .iter()
+        .map(|s| key(&old, &s))
+        .collect();
+    let mut extra: Vec<_> = new
+        .symbols(SymbolTable::Static)
+        .iter()
+        .map(|s| key(&new, &s))
+        .collect();
     missing.sort();
     extra.sort();
     for k in &missing.clone() {
@@ -126,10 +190,24 @@ fn check_structure(before: &[u8], after: &[u8]) {
         }
     }
     if !old.symbols(SymbolTable::Static).is_empty() {
-        assert_eq!((missing.len(), extra.len()), (1, 3), "{missing:?} {extra:?}");
+        assert_eq!(
+            (missing.len(), extra.len()),
+            (1, 3),
+            "{missing:?} {extra:?}"
+        );
         let (_, symtab) = new.section(".symtab").unwrap();
-        let bindings: Vec<bool> = new.symbols(SymbolTable::Static).iter().map(|s| s.binding == 0).collect();
-        assert_eq!(bindings.iter().position(|local| !local).unwrap_or(bindings.len()), symtab.info as usize);
+        let bindings: Vec<bool> = new
+            .symbols(SymbolTable::Static)
+            .iter()
+            .map(|s| s.binding == 0)
+            .collect();
+        assert_eq!(
+            bindings
+                .iter()
+                .position(|local| !local)
+                .unwrap_or(bindings.len()),
+            symtab.info as usize
+        );
         assert!(bindings[symtab.info as usize..].iter().all(|local| !local));
     }
 }
@@ -141,15 +219,32 @@ fn lint(file: &Path) -> Vec<String> {
         // It asks for a section with contents, which a segment of nothing but zeroes has not.
         "is writable but contains no writable sections",
     ];
-    complaints(Command::new("eu-elflint").arg("--gnu-ld").arg(file), |line| {
-        (line.contains("section") || line.contains("header")) && !excused.iter().any(|e| line.contains(e))
-    })
+    complaints(
+        Command::new("eu-elflint").arg("--gnu-ld").arg(file),
+        |line| {
+            (line.contains("section") || line.contains("header"))
+                && !excused.iter().any(|e| line.contains(e))
+        },
+    )
 }
 
 fn readelf(file: &Path) -> Vec<String> {
-    complaints(Command::new("readelf").args(["-a", "-W"]).arg(file), |line| {
-        ["warning", "error", "<corrupt", "<unknown", "invalid", "no .dynamic section", "<0x"].iter().any(|w| line.to_lowercase().contains(w))
-    })
+    complaints(
+        Command::new("readelf").args(["-a", "-W"]).arg(file),
+        |line| {
+            [
+                "warning",
+                "error",
+                "<corrupt",
+                "<unknown",
+                "invalid",
+                "no .dynamic section",
+                "<0x",
+            ]
+            .iter()
+            .any(|w| line.to_lowercase().contains(w))
+        },
+    )
 }
 
 /// Builds a program, moves its function with and without counters, and holds the results against the original.
@@ -161,7 +256,10 @@ fn check_program(toolchain: Toolchain, flags: &[&str], growth: [TableGrowth; 2])
     let program = dir.path().join("program");
     toolchain.build(&["program.c"], flags, &program);
     let expected = run(&mut Command::new(&program));
-    assert!(String::from_utf8_lossy(&expected.stdout).contains("destructor"), "{expected:?}");
+    assert!(
+        String::from_utf8_lossy(&expected.stdout).contains("destructor"),
+        "{expected:?}"
+    );
     // Where a stripped program has the function is known from the one with symbols.
     let at = flags.contains(&"-s").then(|| {
         let flags: Vec<&str> = flags.iter().copied().filter(|f| *f != "-s").collect();
@@ -174,15 +272,35 @@ fn check_program(toolchain: Toolchain, flags: &[&str], growth: [TableGrowth; 2])
     for zero_fill in [false, true] {
         let out = dir.path().join(format!("program.{zero_fill}"));
         let summary = move_work(&program, &out, zero_fill, at);
-        assert_eq!(summary.program_headers, growth[usize::from(zero_fill)], "zero_fill {zero_fill}");
-        let (before, after) = (std::fs::read(&program).unwrap(), std::fs::read(&out).unwrap());
+        assert_eq!(
+            summary.program_headers,
+            growth[usize::from(zero_fill)],
+            "zero_fill {zero_fill}"
+        );
+        let (before, after) = (
+            std::fs::read(&program).unwrap(),
+            std::fs::read(&out).unwrap(),
+        );
         check_structure(&before, &after);
         // A page for the segments at most, when the kept relocations are counted.
-        assert!(after.len() < before.len() + 6000, "{} bytes became {}", before.len(), after.len());
+        assert!(
+            after.len() < before.len() + 6000,
+            "{} bytes became {}",
+            before.len(),
+            after.len()
+        );
         let again = dir.path().join("again");
         move_work(&program, &again, zero_fill, at);
-        assert_eq!(std::fs::read(&again).unwrap(), after, "the same calls give the same bytes");
-        assert_eq!(run(&mut Command::new(&out)), expected, "zero_fill {zero_fill}");
+        assert_eq!(
+            std::fs::read(&again).unwrap(),
+            after,
+            "the same calls give the same bytes"
+        );
+        assert_eq!(
+            run(&mut Command::new(&out)),
+            expected,
+            "zero_fill {zero_fill}"
+        );
 
         if have(&["readelf"]) {
             let (input, output) = (readelf(&program), readelf(&out));
@@ -194,7 +312,11 @@ fn check_program(toolchain: Toolchain, flags: &[&str], growth: [TableGrowth; 2])
             let new: Vec<_> = output.iter().filter(|c| !input.contains(c)).collect();
             assert!(new.is_empty(), "eu-elflint: {new:#?}");
         }
-        for (tool, args) in [("strip", &["-o"][..]), ("objcopy", &[]), ("strip", &["-g", "-o"])] {
+        for (tool, args) in [
+            ("strip", &["-o"][..]),
+            ("objcopy", &[]),
+            ("strip", &["-g", "-o"]),
+        ] {
             if !have(&[tool]) || summary.program_headers == TableGrowth::Elsewhere {
                 continue;
             }
@@ -205,17 +327,42 @@ fn check_program(toolchain: Toolchain, flags: &[&str], growth: [TableGrowth; 2])
                 None => command.arg(&out).arg(&copy),
             };
             let said = run(&mut command);
-            assert!(said.status.success() && said.stderr.is_empty(), "{command:?}: {}", String::from_utf8_lossy(&said.stderr));
+            assert!(
+                said.status.success() && said.stderr.is_empty(),
+                "{command:?}: {}",
+                String::from_utf8_lossy(&said.stderr)
+            );
             assert_eq!(run(&mut Command::new(&copy)), expected, "after {command:?}");
         }
         if have(&["gdb"]) && at.is_none() {
             let elf = Elf::parse(&after).unwrap();
             let (_, addr, _) = work(&elf, SymbolTable::Static).unwrap();
             let ask = format!("info symbol {addr:#x}");
-            let said = succeed(Command::new("gdb").args(["-batch", "-nx", "-ex", &ask, "-ex", "break main", "-ex", "run", "-ex", "next", "-ex", "continue"]).arg(&out));
+            let said = succeed(
+                Command::new("gdb")
+                    .args([
+                        "-batch",
+                        "-nx",
+                        "-ex",
+                        &ask,
+                        "-ex",
+                        "break main",
+                        "-ex",
+                        "run",
+                        "-ex",
+                        "next",
+                        "-ex",
+                        "continue",
+                    ])
+                    .arg(&out),
+            );
             assert!(said.contains("work in section .text.postlink"), "{said}");
             let code = expected.status.code().unwrap();
-            assert!(said.contains("main (argc=") && said.contains(&format!("exited with code 0{code:o}")), "{said}");
+            assert!(
+                said.contains("main (argc=")
+                    && said.contains(&format!("exited with code 0{code:o}")),
+                "{said}"
+            );
         }
     }
 }
@@ -225,11 +372,31 @@ use TableGrowth::{Elsewhere, MadeWay, PageBelow};
 #[test]
 fn notes_that_code_refers_to_stay() {
     check_program(Toolchain::Gnu, &["-DOWN_NOTE"], [MadeWay, Elsewhere]);
-    check_program(Toolchain::Gnu, &["-DOWN_NOTE", "-Wl,-q"], [MadeWay, Elsewhere]);
-    check_program(Toolchain::Gnu, &["-DOWN_NOTE", "-static-pie"], [Elsewhere, Elsewhere]);
-    check_program(Toolchain::Llvm, &["-DOWN_NOTE", "-Wl,-q"], [Elsewhere, Elsewhere]);
-    check_program(Toolchain::Gnu, &["-DOWN_NOTE", "-no-pie", "-Wl,-q"], [MadeWay, PageBelow]);
-    check_program(Toolchain::Llvm, &["-DOWN_NOTE", "-no-pie", "-Wl,-q"], [PageBelow, PageBelow]);
+    check_program(
+        Toolchain::Gnu,
+        &["-DOWN_NOTE", "-Wl,-q"],
+        [MadeWay, Elsewhere],
+    );
+    check_program(
+        Toolchain::Gnu,
+        &["-DOWN_NOTE", "-static-pie"],
+        [Elsewhere, Elsewhere],
+    );
+    check_program(
+        Toolchain::Llvm,
+        &["-DOWN_NOTE", "-Wl,-q"],
+        [Elsewhere, Elsewhere],
+    );
+    check_program(
+        Toolchain::Gnu,
+        &["-DOWN_NOTE", "-no-pie", "-Wl,-q"],
+        [MadeWay, PageBelow],
+    );
+    check_program(
+        Toolchain::Llvm,
+        &["-DOWN_NOTE", "-no-pie", "-Wl,-q"],
+        [PageBelow, PageBelow],
+    );
 }
 
 #[test]
@@ -254,18 +421,30 @@ fn program_at_a_fixed_address_runs_and_is_ordinary() {
 fn static_program_runs_and_is_ordinary() {
     check_program(Toolchain::Gnu, &["-static"], [MadeWay, PageBelow]);
     check_program(Toolchain::Gnu, &["-static", "-Wl,-q"], [MadeWay, PageBelow]);
-    check_program(Toolchain::Llvm, &["-static", "-Wl,-q"], [MadeWay, PageBelow]);
+    check_program(
+        Toolchain::Llvm,
+        &["-static", "-Wl,-q"],
+        [MadeWay, PageBelow],
+    );
 }
 
 #[test]
 fn static_program_without_notes_grows_by_a_page_below() {
-    check_program(Toolchain::Gnu, &["-static", "-Wl,--build-id=none", "-Wl,-z,norelro"], [MadeWay, PageBelow]);
+    check_program(
+        Toolchain::Gnu,
+        &["-static", "-Wl,--build-id=none", "-Wl,-z,norelro"],
+        [MadeWay, PageBelow],
+    );
 }
 
 #[test]
 fn static_position_independent_program_runs_and_is_ordinary() {
     check_program(Toolchain::Gnu, &["-static-pie"], [MadeWay, MadeWay]);
-    check_program(Toolchain::Gnu, &["-static-pie", "-Wl,-q"], [MadeWay, MadeWay]);
+    check_program(
+        Toolchain::Gnu,
+        &["-static-pie", "-Wl,-q"],
+        [MadeWay, MadeWay],
+    );
 }
 
 #[test]
@@ -281,22 +460,62 @@ fn stripped_program_runs_and_is_ordinary() {
 
 #[test]
 fn packed_relative_relocations_survive() {
-    check_program(Toolchain::Gnu, &["-Wl,-z,pack-relative-relocs"], [MadeWay, MadeWay]);
-    check_program(Toolchain::Llvm, &["-Wl,-z,pack-relative-relocs", "-Wl,-q"], [MadeWay, MadeWay]);
+    check_program(
+        Toolchain::Gnu,
+        &["-Wl,-z,pack-relative-relocs"],
+        [MadeWay, MadeWay],
+    );
+    check_program(
+        Toolchain::Llvm,
+        &["-Wl,-z,pack-relative-relocs", "-Wl,-q"],
+        [MadeWay, MadeWay],
+    );
 }
 
 #[test]
 fn both_hash_tables_survive() {
-    check_program(Toolchain::Gnu, &["-Wl,--hash-style=both", "-rdynamic"], [MadeWay, MadeWay]);
-    check_program(Toolchain::Llvm, &["-Wl,--hash-style=both", "-rdynamic"], [MadeWay, MadeWay]);
-    check_program(Toolchain::Gnu, &["-Wl,--hash-style=sysv", "-rdynamic", "-Wl,-q"], [MadeWay, MadeWay]);
+    check_program(
+        Toolchain::Gnu,
+        &["-Wl,--hash-style=both", "-rdynamic"],
+        [MadeWay, MadeWay],
+    );
+    check_program(
+        Toolchain::Llvm,
+        &["-Wl,--hash-style=both", "-rdynamic"],
+        [MadeWay, MadeWay],
+    );
+    check_program(
+        Toolchain::Gnu,
+        &["-Wl,--hash-style=sysv", "-rdynamic", "-Wl,-q"],
+        [MadeWay, MadeWay],
+    );
 }
 
 #[test]
 fn unusual_segment_layouts_survive() {
-    check_program(Toolchain::Gnu, &["-Wl,-z,noseparate-code"], [MadeWay, MadeWay]);
-    check_program(Toolchain::Gnu, &["-Wl,-z,max-page-size=0x200000", "-no-pie"], [MadeWay, MadeWay]);
-    check_program(Toolchain::Gnu, &["-Wl,-z,max-page-size=0x200000"], [MadeWay, MadeWay]);
-    check_program(Toolchain::Gnu, &["-static", "-Wl,-z,max-page-size=0x200000"], [MadeWay, PageBelow]);
-    check_program(Toolchain::Llvm, &["-Wl,-z,separate-loadable-segments"], [MadeWay, MadeWay]);
+    check_program(
+        Toolchain::Gnu,
+        &["-Wl,-z,noseparate-code"],
+        [MadeWay, MadeWay],
+    );
+    check_program(
+        Toolchain::Gnu,
+        &["-Wl,-z,max-page-size=0x200000", "-no-pie"],
+        [MadeWay, MadeWay],
+    );
+    check_program(
+        Toolchain::Gnu,
+        &["-Wl,-z,max-page-size=0x200000"],
+        [MadeWay, MadeWay],
+    );
+    check_program(
+        Toolchain::Gnu,
+        &["-static", "-Wl,-z,max-page-size=0x200000"],
+        [MadeWay, PageBelow],
+    );
+    check_program(
+        Toolchain::Llvm,
+        &["-Wl,-z,separate-loadable-segments"],
+        [MadeWay, MadeWay],
+    );
 }

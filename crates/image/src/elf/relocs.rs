@@ -24,12 +24,15 @@ use crate::raw::{self, Rela};
 impl<'d> Elf<'d> {
     /// Sections of kept relocations with the sections that they describe, in the file's order.
     fn kept_sections(&self) -> impl Iterator<Item = (&Section<'d>, &Section<'d>)> {
-        self.sections.iter().filter_map(|s| Some((s, self.sections.get(s.kept_relocs_target(&self.sections)?)?)))
+        self.sections
+            .iter()
+            .filter_map(|s| Some((s, self.sections.get(s.kept_relocs_target(&self.sections)?)?)))
     }
 
     /// Whether the linker kept relocations for code.
     pub fn has_kept_relocs(&self) -> bool {
-        self.kept_sections().any(|(s, about)| s.size > 0 && about.is_code())
+        self.kept_sections()
+            .any(|(s, about)| s.size > 0 && about.is_code())
     }
 
     /// Relocations that the linker kept for allocated sections, section by section in the file's order, without R_*_NONE.
@@ -37,8 +40,15 @@ impl<'d> Elf<'d> {
     /// Addresses are as the file states them: they need not lie in the section that the relocation section describes.
     pub fn kept_relocs(&self) -> Result<Vec<KeptReloc>, FormatError> {
         let symbols = self.symbols(super::SymbolTable::Static).len();
-        let none = if self.machine == raw::EM_AARCH64 { raw::R_AARCH64_NONE } else { raw::R_X86_64_NONE };
-        let room = self.kept_sections().map(|(s, _)| s.size / raw::RELA).sum::<u64>();
+        let none = if self.machine == raw::EM_AARCH64 {
+            raw::R_AARCH64_NONE
+        } else {
+            raw::R_X86_64_NONE
+        };
+        let room = self
+            .kept_sections()
+            .map(|(s, _)| s.size / raw::RELA)
+            .sum::<u64>();
         let mut out = Vec::with_capacity(room as usize); // at most what the file holds: sizes were checked against it
         for (s, _) in self.kept_sections() {
             if s.kind != raw::SHT_RELA {
@@ -55,7 +65,9 @@ impl<'d> Elf<'d> {
                 )));
             }
             for i in 0..s.size / raw::RELA {
-                let Some(r) = Rela::read(data, i * raw::RELA) else { break };
+                let Some(r) = Rela::read(data, i * raw::RELA) else {
+                    break;
+                };
                 if r.r_type == none || r.r_type == 0 {
                     continue;
                 }
@@ -65,7 +77,12 @@ impl<'d> Elf<'d> {
                         s.name, r.r_sym
                     )));
                 }
-                out.push(KeptReloc { addr: r.r_offset, kind: r.r_type, symbol: r.r_sym, addend: r.r_addend });
+                out.push(KeptReloc {
+                    addr: r.r_offset,
+                    kind: r.r_type,
+                    symbol: r.r_sym,
+                    addend: r.r_addend,
+                });
             }
         }
         Ok(out)
@@ -76,19 +93,32 @@ impl<'d> Elf<'d> {
     pub fn dyn_relocs(&self) -> Result<Vec<DynReloc>, FormatError> {
         let mut out = Vec::new();
         if self.dynamic.is_empty() {
-            for s in self.sections.iter().filter(|s| s.kind == raw::SHT_RELA && s.is_alloc()) {
+            for s in self
+                .sections
+                .iter()
+                .filter(|s| s.kind == raw::SHT_RELA && s.is_alloc())
+            {
                 self.rela_table(s.name, s.addr, s.size, &mut out)?;
             }
             return Ok(out);
         }
-        for (tag, name) in [(raw::DT_REL, "DT_REL"), (raw::DT_ANDROID_REL, "DT_ANDROID_REL"), (raw::DT_ANDROID_RELA, "DT_ANDROID_RELA")] {
+        for (tag, name) in [
+            (raw::DT_REL, "DT_REL"),
+            (raw::DT_ANDROID_REL, "DT_ANDROID_REL"),
+            (raw::DT_ANDROID_RELA, "DT_ANDROID_RELA"),
+        ] {
             if let Some(at) = self.dynamic_value(tag) {
-                return Err(FormatError::new(format!("dynamic relocations of the form {name} (at address {at:#x}) cannot be read")));
+                return Err(FormatError::new(format!(
+                    "dynamic relocations of the form {name} (at address {at:#x}) cannot be read"
+                )));
             }
         }
         let entry = self.dynamic_value(raw::DT_RELAENT).unwrap_or(raw::RELA);
         if entry != raw::RELA {
-            return Err(FormatError::new(format!("DT_RELAENT is {entry}; relocations have {} bytes", raw::RELA)));
+            return Err(FormatError::new(format!(
+                "DT_RELAENT is {entry}; relocations have {} bytes",
+                raw::RELA
+            )));
         }
         let table = |at, size| Some((self.dynamic_value(at)?, self.dynamic_value(size)?));
         let (rela, rela_size) = table(raw::DT_RELA, raw::DT_RELASZ).unwrap_or((0, 0));
@@ -99,7 +129,10 @@ impl<'d> Elf<'d> {
             match self.dynamic_value(raw::DT_PLTREL) {
                 Some(kind) if kind == raw::DT_RELA as u64 => {}
                 kind if size > 0 => {
-                    return Err(FormatError::new(format!("DT_PLTREL is {kind:?}; only {} (DT_RELA) can be read", raw::DT_RELA)));
+                    return Err(FormatError::new(format!(
+                        "DT_PLTREL is {kind:?}; only {} (DT_RELA) can be read",
+                        raw::DT_RELA
+                    )));
                 }
                 _ => {}
             }
@@ -107,37 +140,67 @@ impl<'d> Elf<'d> {
         }
         for (at, size, entry) in [
             (raw::DT_RELR, raw::DT_RELRSZ, raw::DT_RELRENT),
-            (raw::DT_ANDROID_RELR, raw::DT_ANDROID_RELRSZ, raw::DT_ANDROID_RELRENT),
+            (
+                raw::DT_ANDROID_RELR,
+                raw::DT_ANDROID_RELRSZ,
+                raw::DT_ANDROID_RELRENT,
+            ),
         ] {
             if let Some((at, size)) = table(at, size) {
                 match self.dynamic_value(entry) {
                     None | Some(8) => self.relr_table(at, size, &mut out)?,
-                    Some(n) => return Err(FormatError::new(format!("the entry size of DT_RELR is {n}; its words have 8 bytes"))),
+                    Some(n) => {
+                        return Err(FormatError::new(format!(
+                            "the entry size of DT_RELR is {n}; its words have 8 bytes"
+                        )));
+                    }
                 }
             }
         }
         Ok(out)
     }
 
-    fn table_bytes(&self, name: &str, at: u64, size: u64, entry: u64) -> Result<&'d [u8], FormatError> {
+    fn table_bytes(
+        &self,
+        name: &str,
+        at: u64,
+        size: u64,
+        entry: u64,
+    ) -> Result<&'d [u8], FormatError> {
         if size == 0 {
             return Ok(&[]);
         }
         if !size.is_multiple_of(entry) {
-            return Err(FormatError::new(format!("{name} has {size} bytes, which is not a multiple of {entry}")));
+            return Err(FormatError::new(format!(
+                "{name} has {size} bytes, which is not a multiple of {entry}"
+            )));
         }
         self.bytes_at(at, size)
             .ok_or_else(|| FormatError::new(format!("{name} at address {at:#x} with {size} bytes is not inside one loaded segment's file contents")))
     }
 
-    fn rela_table(&self, name: &str, at: u64, size: u64, out: &mut Vec<DynReloc>) -> Result<(), FormatError> {
+    fn rela_table(
+        &self,
+        name: &str,
+        at: u64,
+        size: u64,
+        out: &mut Vec<DynReloc>,
+    ) -> Result<(), FormatError> {
         let data = self.table_bytes(name, at, size, raw::RELA)?;
         out.reserve(data.len() / raw::RELA as usize);
         for i in 0..size / raw::RELA {
-            let Some(r) = Rela::read(data, i * raw::RELA) else { break };
+            let Some(r) = Rela::read(data, i * raw::RELA) else {
+                break;
+            };
             // `at + 24 i + 16` lies inside the bytes just read, so it does not overflow.
             let addend_at = Some(at + i * raw::RELA + 16);
-            out.push(DynReloc { addr: r.r_offset, kind: r.r_type, symbol: r.r_sym, addend: r.r_addend, addend_at });
+            out.push(DynReloc {
+                addr: r.r_offset,
+                kind: r.r_type,
+                symbol: r.r_sym,
+                addend: r.r_addend,
+                addend_at,
+            });
         }
         Ok(())
     }
@@ -146,30 +209,50 @@ impl<'d> Elf<'d> {
         let kind = match self.machine {
             raw::EM_X86_64 => raw::R_X86_64_RELATIVE,
             raw::EM_AARCH64 => raw::R_AARCH64_RELATIVE,
-            other => return Err(FormatError::new(format!("DT_RELR is not known for machine {other}"))),
+            other => {
+                return Err(FormatError::new(format!(
+                    "DT_RELR is not known for machine {other}"
+                )));
+            }
         };
         let data = self.table_bytes("DT_RELR", at, size, 8)?;
         let mut next: Option<u64> = None;
         let mut push = |addr: u64, n: u64| {
             let word = self.u64_at(addr).ok_or_else(|| {
-                FormatError::new(format!("word {n} of DT_RELR relocates address {addr:#x}, where the file has no 8 bytes"))
+                FormatError::new(format!(
+                    "word {n} of DT_RELR relocates address {addr:#x}, where the file has no 8 bytes"
+                ))
             })?;
-            out.push(DynReloc { addr, kind, symbol: 0, addend: word as i64, addend_at: None });
+            out.push(DynReloc {
+                addr,
+                kind,
+                symbol: 0,
+                addend: word as i64,
+                addend_at: None,
+            });
             Ok(())
         };
         for (n, word) in data.chunks_exact(8).enumerate() {
             let n = n as u64;
             // `chunks_exact(8)` gives 8 bytes.
             let word = u64::from_le_bytes(word.try_into().expect("eight bytes"));
-            let overflow = || FormatError::new(format!("word {n} of DT_RELR ({word:#x}) reaches beyond the end of the address space"));
+            let overflow = || {
+                FormatError::new(format!(
+                    "word {n} of DT_RELR ({word:#x}) reaches beyond the end of the address space"
+                ))
+            };
             if word & 1 == 0 {
                 if next.is_some_and(|next| word < next) {
-                    return Err(FormatError::new(format!("word {n} of DT_RELR goes back to address {word:#x}; addresses must ascend")));
+                    return Err(FormatError::new(format!(
+                        "word {n} of DT_RELR goes back to address {word:#x}; addresses must ascend"
+                    )));
                 }
                 push(word, n)?;
                 next = Some(word.checked_add(8).ok_or_else(overflow)?);
             } else {
-                let base = next.ok_or_else(|| FormatError::new("DT_RELR begins with a bitmap; an address must come first"))?;
+                let base = next.ok_or_else(|| {
+                    FormatError::new("DT_RELR begins with a bitmap; an address must come first")
+                })?;
                 for bit in (1..64).filter(|bit| word >> bit & 1 != 0) {
                     push(base.checked_add((bit - 1) * 8).ok_or_else(overflow)?, n)?;
                 }

@@ -64,7 +64,9 @@ impl<'d> Symbols<'d> {
 /// The string at an offset of a string table, up to its zero byte; empty if it has no end.
 pub(super) fn string(table: &[u8], at: u32) -> &[u8] {
     let tail = table.get(at as usize..).unwrap_or_default();
-    tail.iter().position(|b| *b == 0).map_or(&[], |end| &tail[..end])
+    tail.iter()
+        .position(|b| *b == 0)
+        .map_or(&[], |end| &tail[..end])
 }
 
 impl<'d> Elf<'d> {
@@ -78,14 +80,22 @@ impl<'d> Elf<'d> {
             SymbolTable::Dynamic => raw::SHT_DYNSYM,
         };
         if let Some((index, s)) = self.section_of_kind(kind) {
-            let names = self.sections.get(s.link as usize).map(|n| self.section_data(n)).unwrap_or_default();
+            let names = self
+                .sections
+                .get(s.link as usize)
+                .map(|n| self.section_data(n))
+                .unwrap_or_default();
             let extended = self
                 .sections
                 .iter()
                 .find(|x| x.kind == raw::SHT_SYMTAB_SHNDX && x.link as usize == index)
                 .map(|x| self.section_data(x))
                 .unwrap_or_default();
-            return Symbols { table: self.section_data(s), names, extended };
+            return Symbols {
+                table: self.section_data(s),
+                names,
+                extended,
+            };
         }
         match table {
             SymbolTable::Static => Symbols::default(),
@@ -96,9 +106,19 @@ impl<'d> Elf<'d> {
     /// The dynamic symbol table as the loader finds it.
     fn dynamic_symbols(&self) -> Option<Symbols<'d>> {
         let count = self.dynamic_symbol_count()?;
-        let table = self.bytes_at(self.dynamic_value(raw::DT_SYMTAB)?, count.checked_mul(raw::SYM)?)?;
-        let names = self.bytes_at(self.dynamic_value(raw::DT_STRTAB)?, self.dynamic_value(raw::DT_STRSZ)?)?;
-        Some(Symbols { table, names, extended: &[] })
+        let table = self.bytes_at(
+            self.dynamic_value(raw::DT_SYMTAB)?,
+            count.checked_mul(raw::SYM)?,
+        )?;
+        let names = self.bytes_at(
+            self.dynamic_value(raw::DT_STRTAB)?,
+            self.dynamic_value(raw::DT_STRSZ)?,
+        )?;
+        Some(Symbols {
+            table,
+            names,
+            extended: &[],
+        })
     }
 
     fn dynamic_symbol_count(&self) -> Option<u64> {
@@ -109,11 +129,15 @@ impl<'d> Elf<'d> {
         // buckets, first symbol, Bloom words (8 bytes each), shift; then Bloom filter, buckets, chains
         let hash = self.dynamic_value(raw::DT_GNU_HASH)?;
         let header = self.bytes_at(hash, 16)?;
-        let [buckets, first, bloom] = [0, 4, 8].map(|at| raw::u32_at(header, at).map_or(0, u64::from));
+        let [buckets, first, bloom] =
+            [0, 4, 8].map(|at| raw::u32_at(header, at).map_or(0, u64::from));
         let bucket_at = hash.checked_add(16)?.checked_add(bloom.checked_mul(8)?)?;
         let bucket_words = self.bytes_at(bucket_at, buckets.checked_mul(4)?)?;
         let chain_at = bucket_at.checked_add(buckets * 4)?;
-        let highest = (0..buckets).filter_map(|i| raw::u32_at(bucket_words, i * 4)).max().map_or(0, u64::from);
+        let highest = (0..buckets)
+            .filter_map(|i| raw::u32_at(bucket_words, i * 4))
+            .max()
+            .map_or(0, u64::from);
         if highest < first || highest == 0 {
             return Some(first); // no symbol is exported; those in front of the hashed ones still count
         }

@@ -21,8 +21,16 @@ use crate::raw::{self, Ehdr, Phdr};
 /// Writes what a [`Writer`] has collected.
 pub(super) fn write(mut w: Writer<'_>, path: &Path, mode: u32) -> Result<WriteSummary, WriteError> {
     let elf = w.elf;
-    let static_edits = in_order(std::mem::take(&mut w.static_edits), elf, SymbolTable::Static)?;
-    let dynamic_edits = in_order(std::mem::take(&mut w.dynamic_edits), elf, SymbolTable::Dynamic)?;
+    let static_edits = in_order(
+        std::mem::take(&mut w.static_edits),
+        elf,
+        SymbolTable::Static,
+    )?;
+    let dynamic_edits = in_order(
+        std::mem::take(&mut w.dynamic_edits),
+        elf,
+        SymbolTable::Dynamic,
+    )?;
     let mut patches = std::mem::take(&mut w.patches);
     let indexes = Indexes::new(elf, w.new.len() as u32); // ids are 32-bit numbers
     let symbols = symtab(&w, &static_edits, &indexes)?;
@@ -30,12 +38,17 @@ pub(super) fn write(mut w: Writer<'_>, path: &Path, mode: u32) -> Result<WriteSu
     patch_dynamic_section(&w, &mut patches)?;
     patch_dynamic_symbols(&w, &dynamic_edits, &indexes, &mut patches)?;
     let patches = patches.merge(|offset| {
-        let p = elf.loads().find(|p| offset >= p.offset && offset - p.offset < p.file_size)?;
+        let p = elf
+            .loads()
+            .find(|p| offset >= p.offset && offset - p.offset < p.file_size)?;
         Some(p.addr + (offset - p.offset))
     })?;
 
     let layout = Layout::new(&w);
-    let unwind = w.unwind.and_then(|(_, hdr)| w.new.get(hdr.0 as usize)).map(|hdr| layout.place(hdr.addr, hdr.size));
+    let unwind = w
+        .unwind
+        .and_then(|(_, hdr)| w.new.get(hdr.0 as usize))
+        .map(|hdr| layout.place(hdr.addr, hdr.size));
     let segments = segments::program_headers(
         elf,
         &Wanted {
@@ -50,8 +63,13 @@ pub(super) fn write(mut w: Writer<'_>, path: &Path, mode: u32) -> Result<WriteSu
             unwind,
         },
     );
-    if let Some((from, to)) = replaced(&w, &segments).into_iter().find(|(from, to)| patches.touch(*from, *to)) {
-        let what = format!("a patch lies in the file's bytes {from:#x} to {to:#x}, which hold headers that are written anew");
+    if let Some((from, to)) = replaced(&w, &segments)
+        .into_iter()
+        .find(|(from, to)| patches.touch(*from, *to))
+    {
+        let what = format!(
+            "a patch lies in the file's bytes {from:#x} to {to:#x}, which hold headers that are written anew"
+        );
         return Err(FormatError::new(what).into());
     }
 
@@ -65,23 +83,42 @@ pub(super) fn write(mut w: Writer<'_>, path: &Path, mode: u32) -> Result<WriteSu
     let sections_at = table.put_headers(segments.len() as u32, &mut output); // program header counts are 32-bit numbers
     put_rest(&w, &mut output);
     // The front was left out until now: it says where the section headers are.
-    output.put_front(Source::Bytes(Cow::Owned(file_header(&w, &layout, segments.len(), sections_at, &table)?)));
+    output.put_front(Source::Bytes(Cow::Owned(file_header(
+        &w,
+        &layout,
+        segments.len(),
+        sections_at,
+        &table,
+    )?)));
 
-    let input = Input { data: elf.data, file: w.file };
+    let input = Input {
+        data: elf.data,
+        file: w.file,
+    };
     output
         .write(path, mode, &input, &patches)
-        .map_err(|source| WriteError::Io { path: path.display().to_string(), source })?;
+        .map_err(|source| WriteError::Io {
+            path: path.display().to_string(),
+            source,
+        })?;
     let program_headers = match &w.room {
         Room::Gap => TableGrowth::InGap,
         Room::Block(_) => TableGrowth::MadeWay,
         Room::Below(_) => TableGrowth::PageBelow,
         Room::Elsewhere => TableGrowth::Elsewhere,
     };
-    Ok(WriteSummary { size: output.end(), program_headers })
+    Ok(WriteSummary {
+        size: output.end(),
+        program_headers,
+    })
 }
 
 /// Edits by ascending index, the last of each symbol.
-fn in_order(mut edits: Vec<(u32, SymbolEdit)>, elf: &Elf<'_>, table: SymbolTable) -> Result<Vec<(u32, SymbolEdit)>, FormatError> {
+fn in_order(
+    mut edits: Vec<(u32, SymbolEdit)>,
+    elf: &Elf<'_>,
+    table: SymbolTable,
+) -> Result<Vec<(u32, SymbolEdit)>, FormatError> {
     edits.sort_by_key(|e| e.0);
     edits.dedup_by(|later, kept| {
         let same = later.0 == kept.0;
@@ -92,7 +129,9 @@ fn in_order(mut edits: Vec<(u32, SymbolEdit)>, elf: &Elf<'_>, table: SymbolTable
     });
     let count = elf.symbols(table).len();
     if let Some((index, _)) = edits.last().filter(|e| e.0 as usize >= count) {
-        return Err(FormatError::new(format!("symbol {index} was to be changed; the table ({table:?}) has {count}")));
+        return Err(FormatError::new(format!(
+            "symbol {index} was to be changed; the table ({table:?}) has {count}"
+        )));
     }
     Ok(edits)
 }
@@ -103,17 +142,30 @@ fn symtab<'a>(
     edits: &'a [(u32, SymbolEdit)],
     indexes: &'a Indexes,
 ) -> Result<Option<SymbolPlan<'a>>, FormatError> {
-    let Some((index, section)) = w.elf.section_of_kind(raw::SHT_SYMTAB) else { return Ok(None) };
+    let Some((index, section)) = w.elf.section_of_kind(raw::SHT_SYMTAB) else {
+        return Ok(None);
+    };
     if section.is_alloc() {
-        return Err(FormatError::new(format!("the symbol table {} is loaded (sh_flags {:#x}), so it cannot grow", section.name, section.flags)));
+        return Err(FormatError::new(format!(
+            "the symbol table {} is loaded (sh_flags {:#x}), so it cannot grow",
+            section.name, section.flags
+        )));
     }
     let contents = |s: &crate::elf::Section<'a>| w.elf.section_data(s);
     let names = w.elf.sections.get(section.link as usize);
     if let Some(names) = names.filter(|s| s.is_alloc() && !w.added.is_empty()) {
-        return Err(FormatError::new(format!("the names of symbols are in {}, which is loaded and so cannot grow", names.name)));
+        return Err(FormatError::new(format!(
+            "the names of symbols are in {}, which is loaded and so cannot grow",
+            names.name
+        )));
     }
     let names = names.map(contents).unwrap_or_default();
-    let extended = w.elf.sections.iter().find(|s| s.kind == raw::SHT_SYMTAB_SHNDX && s.link as usize == index).map(contents);
+    let extended = w
+        .elf
+        .sections
+        .iter()
+        .find(|s| s.kind == raw::SHT_SYMTAB_SHNDX && s.link as usize == index)
+        .map(contents);
     let plan = SymbolPlan::new(
         contents(section),
         extended.unwrap_or_default(),
@@ -136,16 +188,26 @@ fn moved<'a>(w: &'a Writer<'_>) -> Option<(&'a Block, u64)> {
 }
 
 fn patch_dynamic_section(w: &Writer<'_>, patches: &mut Patches) -> Result<(), FormatError> {
-    let mut patch = |index: usize, value: u64| match w.elf.dynamic.get(index).and_then(|d| w.elf.offset_of(d.2)) {
+    let mut patch = |index: usize, value: u64| match w
+        .elf
+        .dynamic
+        .get(index)
+        .and_then(|d| w.elf.offset_of(d.2))
+    {
         Some(offset) => patches.add(offset, &value.to_le_bytes()),
-        None => Err(FormatError::new(format!("entry {index} of the dynamic section is not in the file"))),
+        None => Err(FormatError::new(format!(
+            "entry {index} of the dynamic section is not in the file"
+        ))),
     };
     for (index, value) in &w.dynamic {
         patch(*index, *value)?;
     }
     if let Room::Block(block) = &w.room {
         for (index, (tag, value, _)) in w.elf.dynamic.iter().enumerate() {
-            if room::TABLE_TAGS.contains(tag) && block.covers(*value) && !w.dynamic.iter().any(|d| d.0 == index) {
+            if room::TABLE_TAGS.contains(tag)
+                && block.covers(*value)
+                && !w.dynamic.iter().any(|d| d.0 == index)
+            {
                 patch(index, value - block.addr + w.block_at)?;
             }
         }
@@ -163,16 +225,23 @@ fn patch_dynamic_symbols(
     let at = match elf.section_of_kind(raw::SHT_DYNSYM) {
         Some((_, s)) if s.is_alloc() && s.has_contents() => elf.offset_of(s.addr),
         Some(_) => None,
-        None => elf.dynamic_value(raw::DT_SYMTAB).and_then(|addr| elf.offset_of(addr)),
+        None => elf
+            .dynamic_value(raw::DT_SYMTAB)
+            .and_then(|addr| elf.offset_of(addr)),
     };
     let Some(at) = at else {
         return match edits.first() {
             None => Ok(()),
-            Some((index, _)) => Err(FormatError::new(format!("dynamic symbol {index} was to be changed, but its table is not loaded"))),
+            Some((index, _)) => Err(FormatError::new(format!(
+                "dynamic symbol {index} was to be changed, but its table is not loaded"
+            ))),
         };
     };
     let size = elf.symbols(SymbolTable::Dynamic).len() as u64 * raw::SYM;
-    let table = elf.data.get(at as usize..(at + size) as usize).unwrap_or_default(); // read from there
+    let table = elf
+        .data
+        .get(at as usize..(at + size) as usize)
+        .unwrap_or_default(); // read from there
     let plan = SymbolPlan::new(table, &[], 0, edits, &[], &[], indexes, moved(w))?;
     for (i, before) in table.chunks_exact(raw::SYM as usize).enumerate() {
         if let Some((symbol, _)) = plan.old(i as u32)
@@ -201,12 +270,30 @@ pub(super) struct Layout {
 
 impl Layout {
     fn new(w: &Writer<'_>) -> Self {
-        let shift = if let Room::Below(bytes) = w.room { bytes } else { 0 };
-        let align = w.new.iter().filter(|n| n.is_in_segment()).map(|n| n.align).fold(w.page, u64::max);
+        let shift = if let Room::Below(bytes) = w.room {
+            bytes
+        } else {
+            0
+        };
+        let align = w
+            .new
+            .iter()
+            .filter(|n| n.is_in_segment())
+            .map(|n| n.align)
+            .fold(w.page, u64::max);
         // `base` was chosen to agree modulo the page; a section with a wider alignment may need padding before the segment.
         let end = w.loaded_end + shift;
         let base_at = end + (w.base.wrapping_sub(end) & (align - 1));
-        let mut this = Layout { shift, base: w.base, base_at, align, code: None, zero: None, block: None, table: None };
+        let mut this = Layout {
+            shift,
+            base: w.base,
+            base_at,
+            align,
+            code: None,
+            zero: None,
+            block: None,
+            table: None,
+        };
         if w.cursor > w.base {
             this.code = Some(this.place(w.base, w.cursor - w.base));
         }
@@ -219,17 +306,26 @@ impl Layout {
         if let Some(zero) = w.zero.and_then(|id| w.new.get(id.0 as usize)) {
             // It takes nothing of the file. The offset has to agree with the address, which is a page's, and not to be in another segment.
             let offset = this.end(w).next_multiple_of(w.page);
-            this.zero = Some(Place { offset, addr: zero.addr, size: zero.size });
+            this.zero = Some(Place {
+                offset,
+                addr: zero.addr,
+                size: zero.size,
+            });
         }
         this
     }
     /// The place of a range of the new segment.
     pub fn place(&self, addr: u64, size: u64) -> Place {
-        Place { offset: self.base_at + (addr - self.base), addr, size }
+        Place {
+            offset: self.base_at + (addr - self.base),
+            addr,
+            size,
+        }
     }
     /// End of what is loaded.
     fn end(&self, w: &Writer<'_>) -> u64 {
-        self.code.map_or(w.loaded_end + self.shift, |code| code.offset + code.size)
+        self.code
+            .map_or(w.loaded_end + self.shift, |code| code.offset + code.size)
     }
 }
 
@@ -248,7 +344,10 @@ fn put_loaded<'w>(w: &'w Writer<'_>, layout: &Layout, segments: &[Phdr], output:
     let table: Vec<u8> = segments.iter().flat_map(Phdr::bytes).collect();
     let table_end = w.elf.phoff + table.len() as u64;
     let table = Source::Bytes(Cow::Owned(table));
-    let input = |from: u64, to: u64| Source::Input { from, len: to.saturating_sub(from) };
+    let input = |from: u64, to: u64| Source::Input {
+        from,
+        len: to.saturating_sub(from),
+    };
     output.reserve_front(raw::EHDR);
     match &w.room {
         Room::Gap => {
@@ -263,7 +362,10 @@ fn put_loaded<'w>(w: &'w Writer<'_>, layout: &Layout, segments: &[Phdr], output:
             // Zeroes where the block was.
             let behind = block.offset + block.size;
             output.put(behind, input(behind, w.loaded_end));
-            output.put(layout.place(w.block_at, 0).offset, input(block.offset, behind));
+            output.put(
+                layout.place(w.block_at, 0).offset,
+                input(block.offset, behind),
+            );
         }
         Room::Below(shift) => {
             output.put(raw::EHDR, table);
@@ -275,14 +377,21 @@ fn put_loaded<'w>(w: &'w Writer<'_>, layout: &Layout, segments: &[Phdr], output:
         }
     }
     for new in w.new.iter().filter(|new| new.is_in_segment()) {
-        output.put(layout.place(new.addr, 0).offset, Source::Bytes(Cow::Borrowed(&new.contents)));
+        output.put(
+            layout.place(new.addr, 0).offset,
+            Source::Bytes(Cow::Borrowed(&new.contents)),
+        );
     }
 }
 
 /// What the input has behind everything that its headers know: archives that programs carry behind themselves.
 fn put_rest(w: &Writer<'_>, output: &mut Output<'_>) {
     let elf = w.elf;
-    let sections = elf.sections.iter().filter(|s| s.has_contents()).map(|s| s.offset + s.size);
+    let sections = elf
+        .sections
+        .iter()
+        .filter(|s| s.has_contents())
+        .map(|s| s.offset + s.size);
     let headers = elf.shoff + elf.sections.len() as u64 * raw::SHDR;
     let known = sections.chain([headers, w.loaded_end]).max().unwrap_or(0);
     let len = (elf.data.len() as u64).saturating_sub(known);
@@ -312,9 +421,19 @@ fn file_header(
     header.e_phnum = match u16::try_from(segments) {
         Ok(n) if n < raw::PN_XNUM => n,
         _ if count > 0 => raw::PN_XNUM,
-        _ => return Err(FormatError::new(format!("{segments} program headers need a section header for their number, but the file has none"))),
+        _ => {
+            return Err(FormatError::new(format!(
+                "{segments} program headers need a section header for their number, but the file has none"
+            )));
+        }
     };
-    let small = |n: u32, else_: u32| if n < raw::SHN_LORESERVE { n as u16 } else { else_ as u16 };
+    let small = |n: u32, else_: u32| {
+        if n < raw::SHN_LORESERVE {
+            n as u16
+        } else {
+            else_ as u16
+        }
+    };
     header.e_shoff = if count > 0 { sections_at } else { 0 };
     header.e_shnum = small(count, 0);
     header.e_shstrndx = small(table.names_index(), raw::SHN_XINDEX);

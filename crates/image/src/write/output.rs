@@ -47,7 +47,11 @@ pub(super) struct Output<'a> {
 impl<'a> Output<'a> {
     /// Puts a piece at an offset, which is not before the end of the piece before it.
     pub fn put(&mut self, at: u64, source: Source<'a>) {
-        debug_assert!(at >= self.end, "pieces overlap: {at:#x} is before {:#x}", self.end);
+        debug_assert!(
+            at >= self.end,
+            "pieces overlap: {at:#x} is before {:#x}",
+            self.end
+        );
         self.end = at + source.len();
         self.pieces.push((at, source));
     }
@@ -57,14 +61,20 @@ impl<'a> Output<'a> {
     }
     /// The piece at the front of the file, of the size that was reserved for it.
     pub fn put_front(&mut self, source: Source<'a>) {
-        debug_assert!(self.pieces.first().is_some_and(|(_, reserved)| reserved.len() == source.len()));
+        debug_assert!(
+            self.pieces
+                .first()
+                .is_some_and(|(_, reserved)| reserved.len() == source.len())
+        );
         if let Some(first) = self.pieces.first_mut() {
             first.1 = source;
         }
     }
     /// Puts a piece at the next aligned offset and returns that. An alignment that is no power of two counts as 1.
     pub fn append(&mut self, align: u64, source: Source<'a>) -> u64 {
-        let at = self.end.next_multiple_of(if align.is_power_of_two() { align } else { 1 });
+        let at = self
+            .end
+            .next_multiple_of(if align.is_power_of_two() { align } else { 1 });
         self.put(at, source);
         at
     }
@@ -74,13 +84,24 @@ impl<'a> Output<'a> {
     }
 
     /// Writes the file beside `path` and renames it.
-    pub fn write(&self, path: &Path, mode: u32, input: &Input<'_>, patches: &Merged) -> io::Result<()> {
+    pub fn write(
+        &self,
+        path: &Path,
+        mode: u32,
+        input: &Input<'_>,
+        patches: &Merged,
+    ) -> io::Result<()> {
         let directory = match path.parent() {
             Some(parent) if !parent.as_os_str().is_empty() => parent,
             _ => Path::new("."),
         };
-        let mut temporary = tempfile::Builder::new().prefix(".postlink-").tempfile_in(directory)?;
-        let mut sink = Sink { file: temporary.as_file_mut(), buffer: Vec::with_capacity(BUFFER) };
+        let mut temporary = tempfile::Builder::new()
+            .prefix(".postlink-")
+            .tempfile_in(directory)?;
+        let mut sink = Sink {
+            file: temporary.as_file_mut(),
+            buffer: Vec::with_capacity(BUFFER),
+        };
         let mut at = 0;
         for (start, source) in &self.pieces {
             sink.zeros(start - at)?;
@@ -88,7 +109,9 @@ impl<'a> Output<'a> {
                 Source::Input { from, len } => input.copy(*from, *len, patches, &mut sink)?,
                 Source::Bytes(bytes) => sink.bytes(bytes)?,
                 Source::Symbols(plan) => plan.for_each(|symbol, _| sink.bytes(&symbol.bytes()))?,
-                Source::SectionIndexes(plan) => plan.for_each(|_, index| sink.bytes(&index.to_le_bytes()))?,
+                Source::SectionIndexes(plan) => {
+                    plan.for_each(|_, index| sink.bytes(&index.to_le_bytes()))?
+                }
             }
             at = start + source.len();
         }
@@ -217,11 +240,22 @@ fn copy_in_kernel(from: &File, offset: u64, len: u64, to: &mut File) -> u64 {
 
     let mut done = 0;
     while done < len {
-        let Ok(mut at) = libc::off64_t::try_from(offset + done) else { break };
+        let Ok(mut at) = libc::off64_t::try_from(offset + done) else {
+            break;
+        };
         let wanted = usize::try_from(len - done).unwrap_or(usize::MAX);
         // SAFETY: both descriptors are open files that outlive the call, `at` is a live off64_t, and the null pointer
         // stands for the output's own position, as the call specifies.
-        let n = unsafe { libc::copy_file_range(from.as_raw_fd(), &mut at, to.as_raw_fd(), std::ptr::null_mut(), wanted, 0) };
+        let n = unsafe {
+            libc::copy_file_range(
+                from.as_raw_fd(),
+                &mut at,
+                to.as_raw_fd(),
+                std::ptr::null_mut(),
+                wanted,
+                0,
+            )
+        };
         match u64::try_from(n) {
             Ok(n) if n > 0 => done += n,
             _ => break, // other file systems, old kernels: the caller reads and writes

@@ -25,11 +25,18 @@ pub(super) struct Patches {
 impl Patches {
     /// Adds one at an offset of the input file.
     pub fn add(&mut self, offset: u64, bytes: &[u8]) -> Result<(), FormatError> {
-        let (Ok(at), Ok(len)) = (u32::try_from(self.bytes.len()), u32::try_from(bytes.len())) else {
-            return Err(FormatError::new(format!("the patches of the file exceed 4 GiB at offset {offset:#x}")));
+        let (Ok(at), Ok(len)) = (u32::try_from(self.bytes.len()), u32::try_from(bytes.len()))
+        else {
+            return Err(FormatError::new(format!(
+                "the patches of the file exceed 4 GiB at offset {offset:#x}"
+            )));
         };
         if len > 0 {
-            self.list.push(Patch { offset, bytes: at, len });
+            self.list.push(Patch {
+                offset,
+                bytes: at,
+                len,
+            });
             self.bytes.extend_from_slice(bytes);
         }
         Ok(())
@@ -42,8 +49,16 @@ impl Patches {
         let mut merged = Merged::default();
         for p in &self.list {
             let bytes = &self.bytes[p.bytes as usize..][..p.len as usize];
-            let Some(run) = merged.runs.last_mut().filter(|run| p.offset <= run.offset + run.len) else {
-                merged.runs.push(Run { offset: p.offset, bytes: merged.bytes.len(), len: bytes.len() as u64 });
+            let Some(run) = merged
+                .runs
+                .last_mut()
+                .filter(|run| p.offset <= run.offset + run.len)
+            else {
+                merged.runs.push(Run {
+                    offset: p.offset,
+                    bytes: merged.bytes.len(),
+                    len: bytes.len() as u64,
+                });
                 merged.bytes.extend_from_slice(bytes);
                 continue;
             };
@@ -94,16 +109,22 @@ impl Merged {
     }
 
     fn first_after(&self, from: u64) -> Option<&Run> {
-        self.runs.get(self.runs.partition_point(|run| run.offset + run.len <= from))
+        self.runs.get(
+            self.runs
+                .partition_point(|run| run.offset + run.len <= from),
+        )
     }
 
     /// Applies what concerns it to a copy of the input's bytes from `from` on.
     pub fn apply(&self, from: u64, copy: &mut [u8]) {
         let to = from + copy.len() as u64;
-        let first = self.runs.partition_point(|run| run.offset + run.len <= from);
+        let first = self
+            .runs
+            .partition_point(|run| run.offset + run.len <= from);
         for run in self.runs[first..].iter().take_while(|run| run.offset < to) {
             let (start, end) = (run.offset.max(from), (run.offset + run.len).min(to));
-            let bytes = &self.bytes[run.bytes + (start - run.offset) as usize..][..(end - start) as usize];
+            let bytes =
+                &self.bytes[run.bytes + (start - run.offset) as usize..][..(end - start) as usize];
             copy[(start - from) as usize..(end - from) as usize].copy_from_slice(bytes);
         }
     }
@@ -121,8 +142,15 @@ mod tests {
             let mut taken = [false; 300];
             for i in 0..u.int_in_range(0..=40)? {
                 let (at, len) = (u.int_in_range(0..=250usize)?, u.int_in_range(0..=50usize)?);
-                let bytes: Vec<u8> =
-                    (at..at + len).map(|k| if taken[k] { plain[k] } else { (k * 7 + i) as u8 }).collect();
+                let bytes: Vec<u8> = (at..at + len)
+                    .map(|k| {
+                        if taken[k] {
+                            plain[k]
+                        } else {
+                            (k * 7 + i) as u8
+                        }
+                    })
+                    .collect();
                 taken[at..at + len].fill(true);
                 plain[at..at + len].copy_from_slice(&bytes);
                 patches.add(at as u64, &bytes).unwrap();
@@ -141,7 +169,10 @@ mod tests {
                 }
             }
             assert_eq!(pieces, plain);
-            assert_eq!(merged.next(0), taken.iter().position(|t| *t).map(|at| at as u64));
+            assert_eq!(
+                merged.next(0),
+                taken.iter().position(|t| *t).map(|at| at as u64)
+            );
             Ok(())
         });
     }
@@ -152,6 +183,9 @@ mod tests {
         patches.add(10, &[1, 2, 3, 4]).unwrap();
         patches.add(12, &[3, 9]).unwrap();
         let error = patches.merge(|at| Some(at + 0x1000)).unwrap_err();
-        assert_eq!(error.what, "two patches disagree about the byte at address 0x100d: 0x04 and 0x09");
+        assert_eq!(
+            error.what,
+            "two patches disagree about the byte at address 0x100d: 0x04 and 0x09"
+        );
     }
 }

@@ -52,7 +52,10 @@ pub(super) struct Block {
 impl Block {
     /// Whether a file offset range belongs to it.
     pub fn holds(&self, offset: u64, size: u64) -> bool {
-        offset >= self.offset && offset - self.offset <= self.size && size <= self.size - (offset - self.offset) && size > 0
+        offset >= self.offset
+            && offset - self.offset <= self.size
+            && size <= self.size - (offset - self.offset)
+            && size > 0
     }
     /// Whether a symbol is a place in it. GNU ld defines symbols of other places as if in the first section (`__ehdr_start`).
     pub fn has_symbol(&self, symbol: &Sym, section: u32) -> bool {
@@ -92,16 +95,28 @@ pub(super) fn find(elf: &Elf<'_>, extra: u64, loaded_end: u64, page: u64) -> Roo
         return Room::Block(block);
     }
     let table = (raw::EHDR + (count + extra) * raw::PHDR).next_multiple_of(page);
-    if may_grow_below(elf, table, page) { Room::Below(table) } else { Room::Elsewhere }
+    if may_grow_below(elf, table, page) {
+        Room::Below(table)
+    } else {
+        Room::Elsewhere
+    }
 }
 
 /// Whether a part of the file belongs to nothing, and, if the table is loaded, is loaded with it.
 fn is_gap(elf: &Elf<'_>, from: u64, to: u64) -> bool {
-    let zero = elf.data.get(from as usize..to as usize).is_some_and(|bytes| bytes.iter().all(|b| *b == 0));
+    let zero = elf
+        .data
+        .get(from as usize..to as usize)
+        .is_some_and(|bytes| bytes.iter().all(|b| *b == 0));
     let overlaps = |offset: u64, size: u64| size > 0 && offset < to && offset + size > from;
-    let in_section = elf.sections.iter().any(|s| s.has_contents() && overlaps(s.offset, s.size));
+    let in_section = elf
+        .sections
+        .iter()
+        .any(|s| s.has_contents() && overlaps(s.offset, s.size));
     let in_headers = overlaps(elf.shoff, elf.sections.len() as u64 * raw::SHDR);
-    let one_segment = elf.loads().all(|p| !overlaps(p.offset, p.file_size) || holds(p, elf.phoff, to));
+    let one_segment = elf
+        .loads()
+        .all(|p| !overlaps(p.offset, p.file_size) || holds(p, elf.phoff, to));
     zero && !in_section && !in_headers && one_segment && !elf.sections.is_empty()
 }
 
@@ -112,17 +127,27 @@ fn holds(p: &Segment, from: u64, to: u64) -> bool {
 /// The smallest closed run of movable sections whose removal frees the bytes up to `needed`.
 fn block(elf: &Elf<'_>, table_end: u64, needed: u64) -> Option<Block> {
     let load = elf.loads().find(|p| holds(p, elf.phoff, needed))?;
-    let in_file = |offset: u64, size: u64, from: u64, to: u64| size > 0 && offset < to && offset + size > from;
+    let in_file = |offset: u64, size: u64, from: u64, to: u64| {
+        size > 0 && offset < to && offset + size > from
+    };
     let (mut from, mut to) = (u64::MAX, needed);
     // Grow to whole sections and segments until nothing sticks out.
     loop {
         let before = (from, to);
         let inside = |offset: u64, size: u64| in_file(offset, size, table_end, before.1);
-        for s in elf.sections.iter().filter(|s| s.has_contents() && inside(s.offset, s.size)) {
+        for s in elf
+            .sections
+            .iter()
+            .filter(|s| s.has_contents() && inside(s.offset, s.size))
+        {
             from = from.min(s.offset);
             to = to.max(s.offset + s.size);
         }
-        for p in elf.segments.iter().filter(|p| inside(p.offset, p.file_size)) {
+        for p in elf
+            .segments
+            .iter()
+            .filter(|p| inside(p.offset, p.file_size))
+        {
             match p.kind {
                 raw::PT_INTERP | raw::PT_NOTE | raw::PT_GNU_PROPERTY => {
                     from = from.min(p.offset);
@@ -155,7 +180,11 @@ fn block(elf: &Elf<'_>, table_end: u64, needed: u64) -> Option<Block> {
         align = align.max(s.align);
         sections.push(i as u32); // section counts are 32-bit numbers
     }
-    for p in elf.segments.iter().filter(|p| p.kind != raw::PT_LOAD && in_file(p.offset, p.file_size, from, to)) {
+    for p in elf
+        .segments
+        .iter()
+        .filter(|p| p.kind != raw::PT_LOAD && in_file(p.offset, p.file_size, from, to))
+    {
         align = align.max(p.align);
     }
     let size = to - from;
@@ -178,7 +207,11 @@ fn is_movable(elf: &Elf<'_>, index: usize) -> bool {
     match s.kind {
         raw::SHT_NOTE => s.name.starts_with(".note"),
         raw::SHT_PROGBITS => {
-            s.name == ".interp" && elf.segments.iter().any(|p| p.kind == raw::PT_INTERP && p.addr == s.addr && p.file_size == s.size)
+            s.name == ".interp"
+                && elf
+                    .segments
+                    .iter()
+                    .any(|p| p.kind == raw::PT_INTERP && p.addr == s.addr && p.file_size == s.size)
         }
         raw::SHT_HASH => tagged(raw::DT_HASH),
         raw::SHT_GNU_HASH => tagged(raw::DT_GNU_HASH),
@@ -197,41 +230,66 @@ fn is_unreferenced(elf: &Elf<'_>, block: &Block) -> bool {
     let mut named = false;
     let symbols = elf.symbols(SymbolTable::Static);
     for i in 0..symbols.len() {
-        let Some((symbol, section)) = symbols.entry(i) else { break };
+        let Some((symbol, section)) = symbols.entry(i) else {
+            break;
+        };
         if block.has_symbol(&symbol, section) {
             inside.push(i as u32); // symbol indexes are 32-bit numbers
-            named |= symbol.st_info & 15 != raw::STT_SECTION && symbols.get(i).is_none_or(|s| s.name != b"__abi_tag");
+            named |= symbol.st_info & 15 != raw::STT_SECTION
+                && symbols.get(i).is_none_or(|s| s.name != b"__abi_tag");
         }
     }
     let exported = elf.symbols(SymbolTable::Dynamic);
-    let in_block = |i| exported.entry(i).is_some_and(|(symbol, section)| block.has_symbol(&symbol, section));
+    let in_block = |i| {
+        exported
+            .entry(i)
+            .is_some_and(|(symbol, section)| block.has_symbol(&symbol, section))
+    };
     if (0..exported.len()).any(in_block) {
         return false; // another object may refer to it
     }
     let kept = |s: &&crate::elf::Section<'_>| s.kept_relocs_target(&elf.sections).is_some();
     if elf.has_kept_relocs() {
-        let (Some(low), Some(high)) = (inside.first().copied(), inside.last().copied()) else { return true };
+        let (Some(low), Some(high)) = (inside.first().copied(), inside.last().copied()) else {
+            return true;
+        };
         let names_it = |data: &[u8]| {
             data.chunks_exact(raw::RELA as usize)
                 .filter_map(|entry| Rela::read(entry, 0))
-                .any(|r| r.r_sym >= low && r.r_sym <= high && inside.binary_search(&r.r_sym).is_ok())
+                .any(|r| {
+                    r.r_sym >= low && r.r_sym <= high && inside.binary_search(&r.r_sym).is_ok()
+                })
         };
-        return !elf.sections.iter().filter(kept).any(|s| names_it(elf.section_data(s)));
+        return !elf
+            .sections
+            .iter()
+            .filter(kept)
+            .any(|s| names_it(elf.section_data(s)));
     }
     // A table of relocations that cannot be read may say anything.
-    !named && elf.dyn_relocs().is_ok_and(|relocs| !relocs.iter().any(|r| block.covers(r.addr) || block.covers(r.addend as u64)))
+    !named
+        && elf.dyn_relocs().is_ok_and(|relocs| {
+            !relocs
+                .iter()
+                .any(|r| block.covers(r.addr) || block.covers(r.addend as u64))
+        })
 }
 
 /// Whether a page can be put below the first segment.
 fn may_grow_below(elf: &Elf<'_>, size: u64, page: u64) -> bool {
     /// Linux lets no program map addresses below this (`vm.mmap_min_addr`).
     const LOWEST: u64 = 0x10000;
-    let Some(first) = elf.loads().next() else { return false };
+    let Some(first) = elf.loads().next() else {
+        return false;
+    };
     // The first in memory is the only one with the beginning of the file.
     let alone = elf.loads().filter(|p| p.offset < raw::EHDR).count() == 1;
     elf.etype == raw::ET_EXEC
         && first.offset == 0
         && alone
         && first.addr.is_multiple_of(page)
-        && first.addr.checked_sub(size).is_some_and(|addr| addr >= LOWEST)
+        && first
+            .addr
+            .checked_sub(size)
+            .is_some_and(|addr| addr >= LOWEST)
 }

@@ -44,11 +44,20 @@ const NONE: u32 = u32::MAX;
 impl Indexes {
     /// Decides which sections the output has, and their order. `new` sections are all that were appended.
     pub fn new(elf: &Elf<'_>, new: u32) -> Self {
-        let mut this = Indexes { old: vec![NONE; elf.sections.len()], new: vec![NONE; new as usize], order: Vec::new() };
+        let mut this = Indexes {
+            old: vec![NONE; elf.sections.len()],
+            new: vec![NONE; new as usize],
+            order: Vec::new(),
+        };
         if elf.sections.is_empty() {
             return this;
         }
-        let behind = elf.sections.iter().rposition(Section::is_alloc).unwrap_or(0) + 1;
+        let behind = elf
+            .sections
+            .iter()
+            .rposition(Section::is_alloc)
+            .unwrap_or(0)
+            + 1;
         let keep = |range: std::ops::Range<usize>, order: &mut Vec<Origin>| {
             let kept = range.filter(|i| !is_dropped(elf, *i));
             order.extend(kept.map(|i| Origin::Old(i as u32))); // section counts are 32-bit numbers
@@ -56,10 +65,13 @@ impl Indexes {
         keep(0..behind, &mut this.order);
         this.order.extend((0..new).map(|i| Origin::New(NewId(i))));
         keep(behind..elf.sections.len(), &mut this.order);
-        let extended = elf.section_of_kind(raw::SHT_SYMTAB).is_some_and(|(symtab, _)| {
-            let has = |s: &Section<'_>| s.kind == raw::SHT_SYMTAB_SHNDX && s.link as usize == symtab;
-            !elf.sections.iter().any(has)
-        });
+        let extended = elf
+            .section_of_kind(raw::SHT_SYMTAB)
+            .is_some_and(|(symtab, _)| {
+                let has =
+                    |s: &Section<'_>| s.kind == raw::SHT_SYMTAB_SHNDX && s.link as usize == symtab;
+                !elf.sections.iter().any(has)
+            });
         if extended && this.order.len() > raw::SHN_LORESERVE as usize {
             this.order.push(Origin::Extended);
         }
@@ -94,20 +106,37 @@ fn is_dropped(elf: &Elf<'_>, index: usize) -> bool {
 }
 
 /// The header of an old section, with indexes and counts of the output. Address and offset are the input's.
-fn translated(elf: &Elf<'_>, index: u32, indexes: &Indexes, symbols: Option<&SymbolPlan<'_>>) -> Shdr {
+fn translated(
+    elf: &Elf<'_>,
+    index: u32,
+    indexes: &Indexes,
+    symbols: Option<&SymbolPlan<'_>>,
+) -> Shdr {
     // It has been read from there.
-    let mut header = Shdr::read(elf.data, elf.shoff + u64::from(index) * raw::SHDR).unwrap_or_default();
+    let mut header =
+        Shdr::read(elf.data, elf.shoff + u64::from(index) * raw::SHDR).unwrap_or_default();
     if index == 0 {
         // Counts that do not fit the file header: the writer sets those that the output needs.
-        return Shdr { sh_size: 0, sh_link: 0, sh_info: 0, ..header };
+        return Shdr {
+            sh_size: 0,
+            sh_link: 0,
+            sh_info: 0,
+            ..header
+        };
     }
     let alloc = header.sh_flags & raw::SHF_ALLOC != 0;
     header.sh_link = indexes.old(header.sh_link).unwrap_or(0);
     match header.sh_type {
         raw::SHT_SYMTAB => header.sh_info = symbols.map_or(header.sh_info, SymbolPlan::locals),
-        raw::SHT_GROUP => header.sh_info = symbols.map_or(header.sh_info, |s| s.new_index(header.sh_info)),
-        raw::SHT_RELA | raw::SHT_REL if alloc && header.sh_info != 0 => header.sh_info = indexes.old(header.sh_info).unwrap_or(0),
-        _ if header.sh_flags & raw::SHF_INFO_LINK != 0 => header.sh_info = indexes.old(header.sh_info).unwrap_or(0),
+        raw::SHT_GROUP => {
+            header.sh_info = symbols.map_or(header.sh_info, |s| s.new_index(header.sh_info))
+        }
+        raw::SHT_RELA | raw::SHT_REL if alloc && header.sh_info != 0 => {
+            header.sh_info = indexes.old(header.sh_info).unwrap_or(0)
+        }
+        _ if header.sh_flags & raw::SHF_INFO_LINK != 0 => {
+            header.sh_info = indexes.old(header.sh_info).unwrap_or(0)
+        }
         _ => {}
     }
     header
@@ -145,8 +174,19 @@ impl<'w, 'd> SectionTable<'w, 'd> {
         indexes: &'w Indexes,
         symbols: Option<&'w SymbolPlan<'w>>,
     ) -> Result<Self, FormatError> {
-        let symbol_names = w.elf.section_of_kind(raw::SHT_SYMTAB).map_or(0, |(_, s)| s.link);
-        let mut this = SectionTable { w, indexes, symbols, layout, headers: Vec::new(), symbol_names, names: Vec::new() };
+        let symbol_names = w
+            .elf
+            .section_of_kind(raw::SHT_SYMTAB)
+            .map_or(0, |(_, s)| s.link);
+        let mut this = SectionTable {
+            w,
+            indexes,
+            symbols,
+            layout,
+            headers: Vec::new(),
+            symbol_names,
+            names: Vec::new(),
+        };
         for origin in indexes.order() {
             let header = match *origin {
                 Origin::Old(index) => this.old_header(index)?,
@@ -154,7 +194,11 @@ impl<'w, 'd> SectionTable<'w, 'd> {
                 Origin::Extended => Shdr {
                     sh_name: this.name(".symtab_shndx")?,
                     sh_type: raw::SHT_SYMTAB_SHNDX,
-                    sh_link: w.elf.section_of_kind(raw::SHT_SYMTAB).and_then(|(i, _)| indexes.old(i as u32)).unwrap_or(0),
+                    sh_link: w
+                        .elf
+                        .section_of_kind(raw::SHT_SYMTAB)
+                        .and_then(|(i, _)| indexes.old(i as u32))
+                        .unwrap_or(0),
                     sh_addralign: 4,
                     sh_entsize: 4,
                     ..Shdr::default()
@@ -184,7 +228,9 @@ impl<'w, 'd> SectionTable<'w, 'd> {
             if let Room::Block(block) = &self.w.room
                 && block.sections.binary_search(&index).is_ok()
             {
-                let to = self.layout.place(self.w.block_at + (s.addr - block.addr), s.size);
+                let to = self
+                    .layout
+                    .place(self.w.block_at + (s.addr - block.addr), s.size);
                 (header.sh_addr, header.sh_offset) = (to.addr, to.offset);
             }
         }
@@ -204,7 +250,11 @@ impl<'w, 'd> SectionTable<'w, 'd> {
         let new = &w.new[id.0 as usize];
         let (mut name, mut sh_type) = (new.name.as_str(), raw::SHT_PROGBITS);
         if let Some((eh_frame, hdr)) = w.unwind {
-            let as_before = |name| w.elf.section(name).map_or(raw::SHT_PROGBITS, |(_, s)| s.kind);
+            let as_before = |name| {
+                w.elf
+                    .section(name)
+                    .map_or(raw::SHT_PROGBITS, |(_, s)| s.kind)
+            };
             if id == eh_frame {
                 (name, sh_type) = (".eh_frame", as_before(".eh_frame"));
             } else if id == hdr {
@@ -225,7 +275,8 @@ impl<'w, 'd> SectionTable<'w, 'd> {
             Some(NewKind::ReadOnly) => {}
             Some(NewKind::Note) => (header.sh_type, header.sh_flags) = (raw::SHT_NOTE, 0),
             None => {
-                (header.sh_type, header.sh_flags) = (raw::SHT_NOBITS, raw::SHF_ALLOC | raw::SHF_WRITE);
+                (header.sh_type, header.sh_flags) =
+                    (raw::SHT_NOBITS, raw::SHF_ALLOC | raw::SHF_WRITE);
                 header.sh_offset = self.layout.zero.map_or(0, |zero| zero.offset);
             }
         }
@@ -248,12 +299,22 @@ impl<'w, 'd> SectionTable<'w, 'd> {
             }
         };
         // One section may hold the names of symbols too; those come first.
-        let symbols = self.symbols.filter(|_| self.symbol_names == elf.names_index).map_or(0, |s| s.names.len());
-        if symbols == 0 && self.names.is_empty() && elf.section_data(table).last().is_some_and(|b| *b != 0) {
+        let symbols = self
+            .symbols
+            .filter(|_| self.symbol_names == elf.names_index)
+            .map_or(0, |s| s.names.len());
+        if symbols == 0
+            && self.names.is_empty()
+            && elf.section_data(table).last().is_some_and(|b| *b != 0)
+        {
             self.names.push(0); // the last old name has no end
         }
         let at = u32::try_from(table.size as usize + symbols + self.names.len()) // the table is in the file
-            .map_err(|_| FormatError::new(format!("the names of sections begin to exceed 4 GiB with {name}")))?;
+            .map_err(|_| {
+                FormatError::new(format!(
+                    "the names of sections begin to exceed 4 GiB with {name}"
+                ))
+            })?;
         self.names.extend(name.bytes().filter(|b| *b != 0));
         self.names.push(0);
         Ok(at)
@@ -267,8 +328,13 @@ impl<'w, 'd> SectionTable<'w, 'd> {
         for (at, origin) in self.indexes.order().iter().enumerate() {
             match *origin {
                 Origin::New(id) => {
-                    if let Some(new) = w.new.get(id.0 as usize).filter(|new| new.kind == Some(NewKind::Note)) {
-                        self.headers[at].sh_offset = output.append(new.align, Source::Bytes(Cow::Borrowed(&new.contents)));
+                    if let Some(new) = w
+                        .new
+                        .get(id.0 as usize)
+                        .filter(|new| new.kind == Some(NewKind::Note))
+                    {
+                        self.headers[at].sh_offset =
+                            output.append(new.align, Source::Bytes(Cow::Borrowed(&new.contents)));
                     }
                 }
                 Origin::Old(index) if index > 0 && !elf.sections[index as usize].is_alloc() => {
@@ -303,7 +369,13 @@ impl<'w, 'd> SectionTable<'w, 'd> {
             }
             let header = &mut self.headers[at];
             if copied {
-                header.sh_offset = output.append(s.align, Source::Input { from: s.offset, len: s.size });
+                header.sh_offset = output.append(
+                    s.align,
+                    Source::Input {
+                        from: s.offset,
+                        len: s.size,
+                    },
+                );
                 continue;
             }
             header.sh_offset = output.append(s.align, Source::Bytes(Cow::Borrowed(&[])));
@@ -329,12 +401,20 @@ impl<'w, 'd> SectionTable<'w, 'd> {
         let (is_names, is_symbol_names) = (index == elf.names_index, index == self.symbol_names);
         Ok(match (self.symbols, s.kind) {
             (Some(plan), raw::SHT_SYMTAB) if symtab == Some(index) => vec![Source::Symbols(plan)],
-            (Some(plan), raw::SHT_SYMTAB_SHNDX) if symtab == Some(s.link) => vec![Source::SectionIndexes(plan)],
+            (Some(plan), raw::SHT_SYMTAB_SHNDX) if symtab == Some(s.link) => {
+                vec![Source::SectionIndexes(plan)]
+            }
             (Some(_), raw::SHT_GROUP) if symtab == Some(s.link) => {
-                vec![Source::Bytes(Cow::Owned(group(elf.section_data(s), self.indexes)))]
+                vec![Source::Bytes(Cow::Owned(group(
+                    elf.section_data(s),
+                    self.indexes,
+                )))]
             }
             (plan, _) if s.has_contents() && (is_names || is_symbol_names) => {
-                let mut sources = vec![Source::Input { from: s.offset, len: s.size }];
+                let mut sources = vec![Source::Input {
+                    from: s.offset,
+                    len: s.size,
+                }];
                 if let Some(plan) = plan.filter(|_| is_symbol_names) {
                     sources.push(Source::Bytes(Cow::Borrowed(&plan.names)));
                 }
@@ -350,7 +430,9 @@ impl<'w, 'd> SectionTable<'w, 'd> {
     /// Puts the headers themselves, with the counts that do not fit the file header; gives their offset.
     pub fn put_headers(&mut self, segments: u32, output: &mut Output<'w>) -> u64 {
         let (count, names) = (self.len(), self.names_index());
-        let Some(first) = self.headers.first_mut() else { return 0 };
+        let Some(first) = self.headers.first_mut() else {
+            return 0;
+        };
         if count >= raw::SHN_LORESERVE {
             first.sh_size = count.into();
         }

@@ -43,10 +43,17 @@ pub(super) fn program_headers(elf: &Elf<'_>, wanted: &Wanted<'_>) -> Vec<Phdr> {
     let read = |i| Phdr::read(elf.data, elf.phoff + i * raw::PHDR).unwrap_or_default();
     let mut headers: Vec<Phdr> = (0..count).map(|i| old(read(i), wanted)).collect();
     let extra = [
-        wanted.code.map(|place| load(place, raw::PF_R | raw::PF_X, place.size, wanted.code_align)),
-        wanted.zero.map(|place| load(place, raw::PF_R | raw::PF_W, 0, wanted.page)),
+        wanted
+            .code
+            .map(|place| load(place, raw::PF_R | raw::PF_X, place.size, wanted.code_align)),
+        wanted
+            .zero
+            .map(|place| load(place, raw::PF_R | raw::PF_W, 0, wanted.page)),
     ];
-    let behind = headers.iter().rposition(|p| p.p_type == raw::PT_LOAD).map_or(headers.len(), |last| last + 1);
+    let behind = headers
+        .iter()
+        .rposition(|p| p.p_type == raw::PT_LOAD)
+        .map_or(headers.len(), |last| last + 1);
     headers.splice(behind..behind, extra.into_iter().flatten());
     let size = headers.len() as u64 * raw::PHDR;
     for p in headers.iter_mut().filter(|p| p.p_type == raw::PT_PHDR) {
@@ -114,7 +121,14 @@ fn old(mut p: Phdr, wanted: &Wanted<'_>) -> Phdr {
                 && block.holds(p.p_offset, p.p_filesz)
             {
                 let into = p.p_offset - block.offset;
-                moved_to(&mut p, Place { offset: to.offset + into, addr: to.addr + into, size: 0 });
+                moved_to(
+                    &mut p,
+                    Place {
+                        offset: to.offset + into,
+                        addr: to.addr + into,
+                        size: 0,
+                    },
+                );
                 return p;
             }
         }

@@ -48,11 +48,15 @@ impl<'a> SymbolPlan<'a> {
     ) -> Result<Self, FormatError> {
         let count = table.len() as u64 / raw::SYM;
         if u64::from(first_global) > count {
-            return Err(FormatError::new(format!("sh_info of the symbol table is {first_global}, but it has {count} symbols")));
+            return Err(FormatError::new(format!(
+                "sh_info of the symbol table is {first_global}, but it has {count} symbols"
+            )));
         }
         let total = count + new.len() as u64;
         if total > u32::MAX.into() {
-            return Err(FormatError::new(format!("the symbol table would have {total} symbols; 4294967295 can be told apart")));
+            return Err(FormatError::new(format!(
+                "the symbol table would have {total} symbols; 4294967295 can be told apart"
+            )));
         }
         let mut text = Vec::new();
         // A string table ends with a zero byte; one that does not would run into the first new name.
@@ -62,20 +66,42 @@ impl<'a> SymbolPlan<'a> {
         let mut added = Vec::with_capacity(new.len());
         for s in new {
             let at = names.len() + text.len();
-            let st_name = u32::try_from(at)
-                .map_err(|_| FormatError::new(format!("the names of symbols would take {at} bytes; 4 GiB can be addressed")))?;
+            let st_name = u32::try_from(at).map_err(|_| {
+                FormatError::new(format!(
+                    "the names of symbols would take {at} bytes; 4 GiB can be addressed"
+                ))
+            })?;
             text.extend(s.name.iter().copied().filter(|b| *b != 0));
             text.push(0);
-            let symbol =
-                Sym { st_name, st_info: raw::STB_LOCAL << 4 | s.kind & 15, st_other: 0, st_shndx: 0, st_value: s.value, st_size: s.size };
+            let symbol = Sym {
+                st_name,
+                st_info: raw::STB_LOCAL << 4 | s.kind & 15,
+                st_other: 0,
+                st_shndx: 0,
+                st_value: s.value,
+                st_size: s.size,
+            };
             let last_local = first_global.saturating_sub(1);
-            added.push((s.after.map_or(last_local, |after| after.min(last_local)), symbol, s.section));
+            added.push((
+                s.after.map_or(last_local, |after| after.min(last_local)),
+                symbol,
+                s.section,
+            ));
         }
         added.sort_by_key(|(after, ..)| *after);
         if new.is_empty() {
             text.clear();
         }
-        Ok(SymbolPlan { table, extended, first_global, edits, added, indexes, moved, names: text })
+        Ok(SymbolPlan {
+            table,
+            extended,
+            first_global,
+            edits,
+            added,
+            indexes,
+            moved,
+            names: text,
+        })
     }
 
     fn old_count(&self) -> u32 {
@@ -115,7 +141,10 @@ impl<'a> SymbolPlan<'a> {
                 symbol.st_value = edit.value;
                 symbol.st_size = edit.size;
                 // A reserved index is what the reader says of a symbol without a section, or of one whose index looks so.
-                if !matches!(edit.section, InSection::Old(raw::SHN_LORESERVE..=raw::SHN_XINDEX)) {
+                if !matches!(
+                    edit.section,
+                    InSection::Old(raw::SHN_LORESERVE..=raw::SHN_XINDEX)
+                ) {
                     section = Some(edit.section);
                 }
             }

@@ -6,9 +6,13 @@ use std::process::{Command, Output};
 /// Whether tools are there. Where one is missing, the test that needs it says so and passes over it, but not in CI.
 pub fn have(tools: &[&str]) -> bool {
     for tool in tools {
-        let found = std::env::var_os("PATH").is_some_and(|path| std::env::split_paths(&path).any(|dir| dir.join(tool).is_file()));
+        let found = std::env::var_os("PATH")
+            .is_some_and(|path| std::env::split_paths(&path).any(|dir| dir.join(tool).is_file()));
         if !found {
-            assert!(std::env::var_os("CI").is_none(), "{tool} is missing; CI has to install it");
+            assert!(
+                std::env::var_os("CI").is_none(),
+                "{tool} is missing; CI has to install it"
+            );
             eprintln!("passed over: {tool} is not installed");
             return false;
         }
@@ -18,7 +22,9 @@ pub fn have(tools: &[&str]) -> bool {
 
 /// Path of a test program's source.
 pub fn source(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(name)
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/programs")
+        .join(name)
 }
 
 /// Runs a command that must start; whatever it says is returned.
@@ -31,7 +37,12 @@ pub fn run(command: &mut Command) -> Output {
 pub fn succeed(command: &mut Command) -> String {
     let output = run(command);
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(output.status.success(), "{command:?}: {}\n{text}{}", output.status, String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{command:?}: {}\n{text}{}",
+        output.status,
+        String::from_utf8_lossy(&output.stderr)
+    );
     text
 }
 
@@ -65,7 +76,11 @@ impl Toolchain {
     pub fn build(self, sources: &[&str], flags: &[&str], to: &Path) {
         let mut command = self.command();
         command.args(["-O1", "-g", "-w", "-fcf-protection=none"]);
-        command.args(sources.iter().map(|s| source(s))).args(flags).arg("-o").arg(to);
+        command
+            .args(sources.iter().map(|s| source(s)))
+            .args(flags)
+            .arg("-o")
+            .arg(to);
         succeed(&mut command);
     }
 }
