@@ -235,8 +235,8 @@ impl<'d> Writer<'d> {
         let base = end
             .checked_next_multiple_of(page)
             .and_then(|a| a.checked_add(loaded_end % page));
-        // A margin of 4 GiB, so that the sums below cannot overflow.
-        let Some(base) = base.filter(|a| *a < u64::MAX - (1 << 32)) else {
+        // A margin that no file's parts exceed, so that the sums below cannot overflow.
+        let Some(base) = base.filter(|a| *a < u64::MAX - (1 << 44)) else {
             return Err(FormatError::new(format!(
                 "the file is loaded up to address {end:#x}; no addresses are left behind it"
             )));

@@ -2,119 +2,13 @@
 
 mod common;
 
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
-use common::{Toolchain, complaints, have, run, succeed};
+use common::{Toolchain, complaints, have, move_work, run, succeed, work};
 use postlink_image::elf::{Elf, SymbolTable};
 use postlink_image::raw;
-use postlink_image::write::{
-    InSection, NewKind, NewSection, NewSymbol, SymbolEdit, TableGrowth, WriteOptions, WriteSummary,
-    Writer,
-};
-
-/// Index, address and size of the function `work`.
-fn work(elf: &Elf<'_>, table: SymbolTable) -> Option<(u32, u64, u64)> {
-    let symbols = elf.symbols(table);
-    let (i, s) = symbols
-        .iter()
-        .enumerate()
-        .find(|(_, s)| s.name == b"work" && s.kind == 2)?;
-    Some((i as u32, s.value, s.size))
-}
-
-/// Puts a copy of the function `work` into a new section, counts its calls in a zero-filled one if asked for,
-/// and makes the old one a jump to it, followed by traps.
-fn move_work(from: &Path, to: &Path, zero_fill: bool, at: Option<(u64, u64)>) -> WriteSummary {
-    let data = std::fs::read(from).unwrap();
-    let elf = Elf::parse(&data).unwrap();
-    let (addr, size) = at.unwrap_or_else(|| {
-        work(&elf, SymbolTable::Static)
-            .map(|w| (w.1, w.2))
-            .expect("the program has it")
-    });
-    let code = elf.bytes_at(addr, size).unwrap().to_vec();
-    let mut writer = Writer::new(&elf, WriteOptions { zero_fill }).unwrap();
-    let mut new = |name: &str, kind, size| {
-        let align = if kind == NewKind::Note { 4 } else { 16 };
-        writer.append(NewSection {
-            name: name.into(),
-            kind,
-            align,
-            size,
-        })
-    };
-    let text = new(".text.postlink", NewKind::Code, size + 7);
-    let tables = new(".rodata.postlink", NewKind::ReadOnly, 40);
-    let note = new(".note.postlink", NewKind::Note, 20);
-    assert_eq!((text.addr % 16, tables.addr % 16, note.addr), (0, 0, 0));
-    writer
-        .contents(note.id)
-        .copy_from_slice(b"\x04\0\0\0\x04\0\0\0\x01\0\0\0pst\0abcd");
-    writer.contents(tables.id).fill(0x11);
-    let mut stub = Vec::new();
-    if zero_fill {
-        let counters = writer.append_zero_fill(".counters.postlink", 100);
-        assert_eq!(counters.addr % 4096, 0);
-        // inc qword ptr [rip + displacement]
-        stub.extend([0x48, 0xff, 0x05]);
-        stub.extend(((counters.addr as i64 - (text.addr + 7) as i64) as i32).to_le_bytes());
-    } else {
-        stub.extend([0x0f, 0x1f, 0x80, 0, 0, 0, 0]); // nop
-    }
-    let contents = writer.contents(text.id);
-    contents[..7].copy_from_slice(&stub);
-    contents[7..].copy_from_slice(&code);
-
-    let mut jump = vec![0xcc; size as usize];
-    jump[0] = 0xe9;
-    jump[1..5].copy_from_slice(&((text.addr as i64 - (addr + 5) as i64) as i32).to_le_bytes());
-    writer.patch(addr, &jump).unwrap();
-
-    let place = SymbolEdit {
-        value: text.addr,
-        size: size + 7,
-        section: InSection::New(text.id),
-    };
-    for table in [SymbolTable::Static, SymbolTable::Dynamic] {
-        if let Some((index, ..)) = work(&elf, table) {
-            writer.edit_symbol(table, index, place);
-        }
-    }
-    let old_section = elf.section_at(addr).map_or(0, |(i, _)| i as u32);
-    let locals = elf
-        .symbols(SymbolTable::Static)
-        .iter()
-        .enumerate()
-        .find(|(_, s)| s.kind == 4)
-        .map(|(i, _)| i as u32);
-    for (name, value, after, section) in [
-        ("work.old", addr, None, InSection::Old(old_section)),
-        (
-            "__postlink_table",
-            tables.addr,
-            locals,
-            InSection::New(tables.id),
-        ),
-    ] {
-        let size = if after.is_some() { 40 } else { size };
-        let kind = if after.is_some() { 1 } else { 2 };
-        writer.add_symbol(NewSymbol {
-            name: name.into(),
-            value,
-            size,
-            kind,
-            after,
-            section,
-        });
-    }
-    let mode = std::fs::metadata(from).unwrap().permissions().mode();
-    let summary = writer.write(to, mode).unwrap();
-    assert_eq!(std::fs::metadata(to).unwrap().permissions().mode(), mode);
-    assert_eq!(std::fs::metadata(to).unwrap().len(), summary.size);
-    summary
-}
+use postlink_image::write::{NewKind, NewSection, TableGrowth, WriteOptions, Writer};
 
 /// What must hold for every output, seen through the reader.
 fn check_structure(before: &[u8], after: &[u8]) {
@@ -271,7 +165,7 @@ fn check_program(toolchain: Toolchain, flags: &[&str], growth: [TableGrowth; 2])
     });
     for zero_fill in [false, true] {
         let out = dir.path().join(format!("program.{zero_fill}"));
-        let summary = move_work(&program, &out, zero_fill, at);
+        let summary = move_work(&program, &out, zero_fill, at, false);
         assert_eq!(
             summary.program_headers,
             growth[usize::from(zero_fill)],
@@ -290,7 +184,7 @@ fn check_program(toolchain: Toolchain, flags: &[&str], growth: [TableGrowth; 2])
             after.len()
         );
         let again = dir.path().join("again");
-        move_work(&program, &again, zero_fill, at);
+        move_work(&program, &again, zero_fill, at, true);
         assert_eq!(
             std::fs::read(&again).unwrap(),
             after,
@@ -367,7 +261,126 @@ fn check_program(toolchain: Toolchain, flags: &[&str], growth: [TableGrowth; 2])
     }
 }
 
-use TableGrowth::{Elsewhere, MadeWay, PageBelow};
+use TableGrowth::{Elsewhere, InGap, MadeWay, PageBelow};
+
+/// Builds the library and a program that uses it, moves the library's function, and runs the program with both.
+fn check_library(toolchain: Toolchain, flags: &[&str]) {
+    if !toolchain.is_there() {
+        return;
+    }
+    let dir = common::scratch();
+    let (original, moved) = (dir.path().join("original"), dir.path().join("moved"));
+    for d in [&original, &moved] {
+        std::fs::create_dir(d).unwrap();
+    }
+    let library = original.join("libtwice.so");
+    let map = format!(
+        "-Wl,--version-script={}",
+        common::source("library.map").display()
+    );
+    let flags: Vec<&str> = ["-shared", "-fPIC", &map, "-Wl,-soname,libtwice.so"]
+        .iter()
+        .chain(flags)
+        .copied()
+        .collect();
+    toolchain.build(&["library.c"], &flags, &library);
+    let user = dir.path().join("user");
+    toolchain.build(&["user.c", library.to_str().unwrap()], &["-ldl"], &user);
+    let play = |directory: &Path| run(Command::new(&user).env("LD_LIBRARY_PATH", directory));
+    let expected = play(&original);
+    assert!(
+        String::from_utf8_lossy(&expected.stdout).contains("twice"),
+        "{expected:?}"
+    );
+    for zero_fill in [false, true] {
+        let out = moved.join("libtwice.so");
+        let summary = move_work(&library, &out, zero_fill, None, false);
+        assert_eq!(summary.program_headers, MadeWay);
+        check_structure(
+            &std::fs::read(&library).unwrap(),
+            &std::fs::read(&out).unwrap(),
+        );
+        assert_eq!(play(&moved), expected, "zero_fill {zero_fill}");
+        for (check, tool) in [
+            (lint as fn(&Path) -> Vec<String>, "eu-elflint"),
+            (readelf, "readelf"),
+        ] {
+            if have(&[tool]) {
+                let (input, output) = (check(&library), check(&out));
+                let new: Vec<_> = output.iter().filter(|c| !input.contains(c)).collect();
+                assert!(new.is_empty(), "{tool}: {new:#?}");
+            }
+        }
+        if have(&["strip"]) {
+            succeed(Command::new("strip").arg(&out));
+            assert_eq!(play(&moved), expected, "stripped, zero_fill {zero_fill}");
+        }
+    }
+}
+
+#[test]
+fn library_with_symbol_versions_is_found_linked_and_opened() {
+    check_library(Toolchain::Gnu, &[]);
+    check_library(Toolchain::Gnu, &["-Wl,-q", "-Wl,--hash-style=both"]);
+    check_library(
+        Toolchain::Gnu,
+        &["-Wl,--build-id=none", "-Wl,--hash-style=sysv"],
+    );
+    check_library(Toolchain::Llvm, &["-Wl,-q"]);
+    check_library(
+        Toolchain::Llvm,
+        &["-Wl,--hash-style=both", "-Wl,-z,pack-relative-relocs"],
+    );
+}
+
+#[test]
+fn an_output_can_be_written_again() {
+    if !Toolchain::Gnu.is_there() {
+        return;
+    }
+    let dir = common::scratch();
+    let program = dir.path().join("program");
+    for (flags, last) in [
+        (&["-Wl,-q"][..], InGap),
+        (&["-static"], InGap),
+        (&["-static-pie"], Elsewhere),
+    ] {
+        Toolchain::Gnu.build(&["program.c"], flags, &program);
+        let expected = run(&mut Command::new(&program));
+        let (mut from, mut places) = (program.clone(), Vec::new());
+        for round in 0..6 {
+            let to = dir.path().join(format!("round.{round}"));
+            // Counters only in the end: the code that counts cannot be copied again.
+            places.push(move_work(&from, &to, round == 5, None, false).program_headers);
+            assert_eq!(
+                run(&mut Command::new(&to)),
+                expected,
+                "{flags:?}, round {round}"
+            );
+            from = to;
+        }
+        // One more, behind the segment of zeroes.
+        let data = std::fs::read(&from).unwrap();
+        let elf = Elf::parse(&data).unwrap();
+        let mut writer = Writer::new(&elf, WriteOptions { zero_fill: true }).unwrap();
+        writer.append(NewSection {
+            name: ".more".into(),
+            kind: NewKind::ReadOnly,
+            align: 8,
+            size: 8,
+        });
+        writer.append_zero_fill(".zeroes", 5000);
+        let to = dir.path().join("last");
+        writer.write(&to, 0o755).unwrap();
+        assert_eq!(run(&mut Command::new(&to)), expected, "{flags:?}, last");
+        // In the end there is room where large sections were, or, in a file with little to move, none.
+        assert_eq!(
+            (places[0], places[5]),
+            (MadeWay, last),
+            "{flags:?}: {places:?}"
+        );
+    }
+}
 
 #[test]
 fn notes_that_code_refers_to_stay() {

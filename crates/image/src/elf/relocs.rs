@@ -45,11 +45,12 @@ impl<'d> Elf<'d> {
         } else {
             raw::R_X86_64_NONE
         };
+        self.check_total(self.kept_sections().map(|(s, _)| s.size))?;
         let room = self
             .kept_sections()
             .map(|(s, _)| s.size / raw::RELA)
             .sum::<u64>();
-        let mut out = Vec::with_capacity(room as usize); // at most what the file holds: sizes were checked against it
+        let mut out = Vec::with_capacity(room as usize); // no more than the file holds
         for (s, _) in self.kept_sections() {
             if s.kind != raw::SHT_RELA {
                 return Err(FormatError::new(format!(
@@ -93,6 +94,11 @@ impl<'d> Elf<'d> {
     pub fn dyn_relocs(&self) -> Result<Vec<DynReloc>, FormatError> {
         let mut out = Vec::new();
         if self.dynamic.is_empty() {
+            let tables = self
+                .sections
+                .iter()
+                .filter(|s| s.kind == raw::SHT_RELA && s.is_alloc());
+            self.check_total(tables.map(|s| s.size))?;
             for s in self
                 .sections
                 .iter()
@@ -158,6 +164,18 @@ impl<'d> Elf<'d> {
             }
         }
         Ok(out)
+    }
+
+    /// Tables that share bytes could list more relocations than memory holds; none do in a sound file.
+    fn check_total(&self, sizes: impl Iterator<Item = u64>) -> Result<(), FormatError> {
+        let total = sizes.fold(0, u64::saturating_add);
+        if total > self.data.len() as u64 {
+            return Err(FormatError::new(format!(
+                "the sections of relocations take {total:#x} bytes of a file of {:#x}: they overlap",
+                self.data.len()
+            )));
+        }
+        Ok(())
     }
 
     fn table_bytes(

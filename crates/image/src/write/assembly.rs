@@ -142,7 +142,7 @@ fn symtab<'a>(
     edits: &'a [(u32, SymbolEdit)],
     indexes: &'a Indexes,
 ) -> Result<Option<SymbolPlan<'a>>, FormatError> {
-    let Some((index, section)) = w.elf.section_of_kind(raw::SHT_SYMTAB) else {
+    let Some((_, section)) = w.elf.section_of_kind(raw::SHT_SYMTAB) else {
         return Ok(None);
     };
     if section.is_alloc() {
@@ -160,12 +160,10 @@ fn symtab<'a>(
         )));
     }
     let names = names.map(contents).unwrap_or_default();
-    let extended = w
-        .elf
-        .sections
-        .iter()
-        .find(|s| s.kind == raw::SHT_SYMTAB_SHNDX && s.link as usize == index)
-        .map(contents);
+    let extended = indexes
+        .extended
+        .and_then(|i| w.elf.sections.get(i as usize));
+    let extended = extended.map(contents);
     let plan = SymbolPlan::new(
         contents(section),
         extended.unwrap_or_default(),
@@ -223,7 +221,9 @@ fn patch_dynamic_symbols(
 ) -> Result<(), FormatError> {
     let elf = w.elf;
     let at = match elf.section_of_kind(raw::SHT_DYNSYM) {
-        Some((_, s)) if s.is_alloc() && s.has_contents() => elf.offset_of(s.addr),
+        Some((_, s)) if s.is_alloc() && s.has_contents() => {
+            elf.offset_of(s.addr).filter(|at| *at == s.offset)
+        }
         Some(_) => None,
         None => elf
             .dynamic_value(raw::DT_SYMTAB)

@@ -70,11 +70,11 @@ impl<'a> Output<'a> {
             first.1 = source;
         }
     }
-    /// Puts a piece at the next aligned offset and returns that. An alignment that is no power of two counts as 1.
+    /// Puts a piece that is not loaded at the next aligned offset and returns that. The alignment is a courtesy to
+    /// readers: one that is no power of two, or more than a page, counts for nothing.
     pub fn append(&mut self, align: u64, source: Source<'a>) -> u64 {
-        let at = self
-            .end
-            .next_multiple_of(if align.is_power_of_two() { align } else { 1 });
+        let honoured = align.is_power_of_two() && align <= 4096;
+        let at = self.end.next_multiple_of(if honoured { align } else { 1 });
         self.put(at, source);
         at
     }

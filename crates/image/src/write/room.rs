@@ -127,8 +127,9 @@ fn holds(p: &Segment, from: u64, to: u64) -> bool {
 /// The smallest closed run of movable sections whose removal frees the bytes up to `needed`.
 fn block(elf: &Elf<'_>, table_end: u64, needed: u64) -> Option<Block> {
     let load = elf.loads().find(|p| holds(p, elf.phoff, needed))?;
+    // Entries of type PT_NULL may hold any numbers.
     let in_file = |offset: u64, size: u64, from: u64, to: u64| {
-        size > 0 && offset < to && offset + size > from
+        size > 0 && offset < to && offset.saturating_add(size) > from
     };
     let (mut from, mut to) = (u64::MAX, needed);
     // Grow to whole sections and segments until nothing sticks out.

@@ -26,6 +26,8 @@ pub(super) struct Indexes {
     /// `u32::MAX` for sections that are not in the output.
     new: Vec<u32>,
     order: Vec<Origin>,
+    /// The input's table of full section indexes of `.symtab`.
+    pub extended: Option<u32>,
 }
 
 /// Where a section of the output comes from.
@@ -44,10 +46,14 @@ const NONE: u32 = u32::MAX;
 impl Indexes {
     /// Decides which sections the output has, and their order. `new` sections are all that were appended.
     pub fn new(elf: &Elf<'_>, new: u32) -> Self {
+        let symtab = elf.section_of_kind(raw::SHT_SYMTAB).map(|(i, _)| i);
+        let is_extended =
+            |s: &Section<'_>| s.kind == raw::SHT_SYMTAB_SHNDX && Some(s.link as usize) == symtab;
         let mut this = Indexes {
             old: vec![NONE; elf.sections.len()],
             new: vec![NONE; new as usize],
             order: Vec::new(),
+            extended: elf.sections.iter().position(is_extended).map(|i| i as u32),
         };
         if elf.sections.is_empty() {
             return this;
@@ -65,14 +71,8 @@ impl Indexes {
         keep(0..behind, &mut this.order);
         this.order.extend((0..new).map(|i| Origin::New(NewId(i))));
         keep(behind..elf.sections.len(), &mut this.order);
-        let extended = elf
-            .section_of_kind(raw::SHT_SYMTAB)
-            .is_some_and(|(symtab, _)| {
-                let has =
-                    |s: &Section<'_>| s.kind == raw::SHT_SYMTAB_SHNDX && s.link as usize == symtab;
-                !elf.sections.iter().any(has)
-            });
-        if extended && this.order.len() > raw::SHN_LORESERVE as usize {
+        let too_many = this.order.len() > raw::SHN_LORESERVE as usize;
+        if too_many && symtab.is_some() && this.extended.is_none() {
             this.order.push(Origin::Extended);
         }
         for (at, origin) in this.order.iter().enumerate() {
@@ -84,8 +84,12 @@ impl Indexes {
         }
         this
     }
-    /// The output's index of an input section; `None` if it is dropped, or was none.
+    /// The output's index of an input section; `None` if it is dropped, or was none. In a file without section headers indexes
+    /// that symbols hold mean nothing, and stay.
     pub fn old(&self, index: u32) -> Option<u32> {
+        if self.old.is_empty() {
+            return Some(index);
+        }
         self.old.get(index as usize).copied().filter(|i| *i != NONE)
     }
     /// The output's index of a new section.
@@ -401,7 +405,7 @@ impl<'w, 'd> SectionTable<'w, 'd> {
         let (is_names, is_symbol_names) = (index == elf.names_index, index == self.symbol_names);
         Ok(match (self.symbols, s.kind) {
             (Some(plan), raw::SHT_SYMTAB) if symtab == Some(index) => vec![Source::Symbols(plan)],
-            (Some(plan), raw::SHT_SYMTAB_SHNDX) if symtab == Some(s.link) => {
+            (Some(plan), raw::SHT_SYMTAB_SHNDX) if self.indexes.extended == Some(index) => {
                 vec![Source::SectionIndexes(plan)]
             }
             (Some(_), raw::SHT_GROUP) if symtab == Some(s.link) => {

@@ -167,9 +167,12 @@ impl<'a> SymbolPlan<'a> {
             InSection::Old(section) => self.indexes.old(section),
             InSection::New(id) => self.indexes.added(id),
         };
-        // A symbol of a section that is dropped (no linker makes such) still has its value.
         let Some(index) = index else {
-            symbol.st_shndx = raw::SHN_ABS as u16;
+            // A symbol of a section that is dropped (no linker makes such) still has its value. A file without section headers
+            // has no index for a new section: the symbol keeps its own, which says that it is defined.
+            if let InSection::Old(_) = section {
+                symbol.st_shndx = raw::SHN_ABS as u16;
+            }
             return (symbol, 0);
         };
         if index >= raw::SHN_LORESERVE {

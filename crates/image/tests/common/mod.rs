@@ -1,7 +1,15 @@
 //! Building, running and inspecting small programs with the tools of the machine.
 
+#![allow(dead_code)] // each test file uses what it needs of this
+
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+
+use postlink_image::elf::{Elf, SymbolTable};
+use postlink_image::write::{
+    InSection, NewKind, NewSection, NewSymbol, SymbolEdit, WriteOptions, WriteSummary, Writer,
+};
 
 /// Whether tools are there. Where one is missing, the test that needs it says so and passes over it, but not in CI.
 pub fn have(tools: &[&str]) -> bool {
@@ -78,9 +86,9 @@ impl Toolchain {
         command.args(["-O1", "-g", "-w", "-fcf-protection=none"]);
         command
             .args(sources.iter().map(|s| source(s)))
-            .args(flags)
             .arg("-o")
-            .arg(to);
+            .arg(to)
+            .args(flags);
         succeed(&mut command);
     }
 }
@@ -107,4 +115,118 @@ pub fn scratch() -> tempfile::TempDir {
         dir.disable_cleanup(true);
     }
     dir
+}
+
+/// Index, address and size of the function `work`.
+pub fn work(elf: &Elf<'_>, table: SymbolTable) -> Option<(u32, u64, u64)> {
+    let symbols = elf.symbols(table);
+    let (i, s) = symbols
+        .iter()
+        .enumerate()
+        .find(|(_, s)| s.name == b"work" && s.kind == 2)?;
+    Some((i as u32, s.value, s.size))
+}
+
+/// Puts a copy of the function `work` into a new section, counts its calls in a zero-filled one if asked for,
+/// and makes the old one a jump to it, followed by traps.
+///
+/// `at` is the function's place if the program has no symbols, `kernel` lets the kernel copy.
+pub fn move_work(
+    from: &Path,
+    to: &Path,
+    zero_fill: bool,
+    at: Option<(u64, u64)>,
+    kernel: bool,
+) -> WriteSummary {
+    let file = std::fs::File::open(from).unwrap();
+    let data = std::fs::read(from).unwrap();
+    let elf = Elf::parse(&data).unwrap();
+    let (addr, size) = at.unwrap_or_else(|| {
+        work(&elf, SymbolTable::Static)
+            .map(|w| (w.1, w.2))
+            .expect("the program has it")
+    });
+    let code = elf.bytes_at(addr, size).unwrap().to_vec();
+    let mut writer = Writer::new(&elf, WriteOptions { zero_fill }).unwrap();
+    if kernel {
+        writer.copy_from(&file);
+    }
+    let mut new = |name: &str, kind, size| {
+        let align = if kind == NewKind::Note { 4 } else { 16 };
+        writer.append(NewSection {
+            name: name.into(),
+            kind,
+            align,
+            size,
+        })
+    };
+    let text = new(".text.postlink", NewKind::Code, size + 7);
+    let tables = new(".rodata.postlink", NewKind::ReadOnly, 40);
+    let note = new(".note.postlink", NewKind::Note, 20);
+    assert_eq!((text.addr % 16, tables.addr % 16, note.addr), (0, 0, 0));
+    writer
+        .contents(note.id)
+        .copy_from_slice(b"\x04\0\0\0\x04\0\0\0\x01\0\0\0pst\0abcd");
+    writer.contents(tables.id).fill(0x11);
+    let mut stub = Vec::new();
+    if zero_fill {
+        let counters = writer.append_zero_fill(".counters.postlink", 100);
+        assert_eq!(counters.addr % 4096, 0);
+        // inc qword ptr [rip + displacement]
+        stub.extend([0x48, 0xff, 0x05]);
+        stub.extend(((counters.addr as i64 - (text.addr + 7) as i64) as i32).to_le_bytes());
+    } else {
+        stub.extend([0x0f, 0x1f, 0x80, 0, 0, 0, 0]); // nop
+    }
+    let contents = writer.contents(text.id);
+    contents[..7].copy_from_slice(&stub);
+    contents[7..].copy_from_slice(&code);
+
+    let mut jump = vec![0xcc; size as usize];
+    jump[0] = 0xe9;
+    jump[1..5].copy_from_slice(&((text.addr as i64 - (addr + 5) as i64) as i32).to_le_bytes());
+    writer.patch(addr, &jump).unwrap();
+
+    let place = SymbolEdit {
+        value: text.addr,
+        size: size + 7,
+        section: InSection::New(text.id),
+    };
+    for table in [SymbolTable::Static, SymbolTable::Dynamic] {
+        if let Some((index, ..)) = work(&elf, table) {
+            writer.edit_symbol(table, index, place);
+        }
+    }
+    let old_section = elf.section_at(addr).map_or(0, |(i, _)| i as u32);
+    let locals = elf
+        .symbols(SymbolTable::Static)
+        .iter()
+        .enumerate()
+        .find(|(_, s)| s.kind == 4)
+        .map(|(i, _)| i as u32);
+    for (name, value, after, section) in [
+        ("work.old", addr, None, InSection::Old(old_section)),
+        (
+            "__postlink_table",
+            tables.addr,
+            locals,
+            InSection::New(tables.id),
+        ),
+    ] {
+        let size = if after.is_some() { 40 } else { size };
+        let kind = if after.is_some() { 1 } else { 2 };
+        writer.add_symbol(NewSymbol {
+            name: name.into(),
+            value,
+            size,
+            kind,
+            after,
+            section,
+        });
+    }
+    let mode = std::fs::metadata(from).unwrap().permissions().mode();
+    let summary = writer.write(to, mode).unwrap();
+    assert_eq!(std::fs::metadata(to).unwrap().permissions().mode(), mode);
+    assert_eq!(std::fs::metadata(to).unwrap().len(), summary.size);
+    summary
 }
