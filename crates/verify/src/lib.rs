@@ -1,1 +1,382 @@
-//! verify
+//! An independent checker: proves that in a rewritten file only the placement of code changed.
+//!
+//! [`verify`] takes the bytes of the input and of the output. It shares no code with the rewriter: the ELF reader, the
+//! unwind table reader and the language-specific data reader are its own, instructions are decoded by
+//! another crate, and unwind rows are computed by `gimli`. What the output claims of itself (`.note.postlink`) says where
+//! to look; it is never taken as true.
+//!
+//! # The argument
+//!
+//! The old image keeps its addresses and bytes; new code stands behind it. So old code that stays does what it did, as
+//! long as everything it uses stays. Each difference must have a reason:
+//!
+//! | part | what is shown | where |
+//! |---|---|---|
+//! | headers, dynamic section, relocations, symbols | the same meaning on both sides, modulo moved functions | [`image`] |
+//! | data | every changed word is a pointer or table entry that follows its label | [`data`], [`tables`] |
+//! | old code | only entry jumps and retargeted references changed | [`text`] |
+//! | new code | it simulates the old, instruction by instruction | [`walk`] |
+//! | unwind rows, landing pads | the same at each pair of instructions | [`unwind`], [`lsda`] |
+//!
+//! A reason for a difference always has the form "old address X may become new address Y", and the pair (X, Y) becomes a
+//! root of the lock step in the function that owns Y.
+//!
+//! # What is assumed
+//!
+//! * Code addresses are used as code addresses: jumped to, called, compared, passed on; not calculated with. (The
+//!   one calculation that compilers write, base plus table entry, is checked.)
+//! * A call at the very end of a function does not return ([`FunctionReport::assumed_no_return`] counts them).
+//! * Entries of a relative jump table are added to the base that precedes it.
+//! * Nothing reads its own code, but for accesses with addresses relative to the program counter, which are checked.
+//!
+//! # Cost
+//!
+//! Functions are walked in parallel. Of each pair of equal instructions only the old side is decoded. Rows are computed
+//! once per FDE of a moved function. Memory is a map of four bytes per byte of new code for the function being walked, and a few
+//! bits per byte for those that are done. The report does not depend on the number of threads.
+
+#![allow(rustdoc::private_intra_doc_links)]
+
+mod arch;
+mod bytes;
+mod claim;
+mod context;
+mod data;
+mod elf;
+mod image;
+mod lsda;
+pub mod mutate;
+mod pointer;
+mod report;
+mod tables;
+mod text;
+mod unwind;
+mod walk;
+
+pub use report::{Check, Digest, Failure, FunctionReport, Options, Report, Verdict};
+
+use arch::Arch;
+use arch::x86_64::X86_64;
+use claim::{Claim, Range};
+use context::{Context, Findings, FuncId, Index};
+use elf::Elf;
+use rayon::prelude::*;
+use rustc_hash::FxHashMap;
+use walk::{Scratch, Walked};
+
+/// Why two files cannot be checked at all.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// A file is not one that this checker can read.
+    #[error("the {which} file cannot be read: {what}")]
+    Unreadable {
+        /// `input` or `output`
+        which: &'static str,
+        /// A sentence.
+        what: String,
+    },
+    /// The note is damaged or contradicts itself.
+    #[error("the claim in .note.postlink cannot be used: {what}")]
+    Claim {
+        /// A sentence.
+        what: String,
+    },
+    /// The output is not one of ours.
+    #[error("the output has no .note.postlink, so there is nothing to check")]
+    NoClaim,
+    /// Counters were inserted.
+    #[error("the output is instrumented; instrumented outputs are not proved")]
+    Instrumented,
+    /// An instruction set without a module here.
+    #[error("files of machine {machine} are not checked; this checker knows x86-64 (62)")]
+    Machine {
+        /// `e_machine`
+        machine: u16,
+    },
+}
+
+/// Proves that `output` is `input` with code at other places, or says where not.
+///
+/// # Errors
+///
+/// A file that cannot be read at all, a note that is missing or damaged, an instrumented output. Everything else that is
+/// wrong is in the report: see [`Report::is_proved`].
+pub fn verify(input: &[u8], output: &[u8], options: &Options) -> Result<Report, Error> {
+    let old = Elf::parse(input, "input")?;
+    let new = Elf::parse(output, "output")?;
+    if old.machine != X86_64::MACHINE {
+        return Err(Error::Machine { machine: old.machine });
+    }
+    let desc = new.note(b"postlink", 1).ok_or(Error::NoClaim)?;
+    let claim = Claim::parse(desc)?;
+    match claim.kind {
+        0 => return Err(Error::Instrumented),
+        1 => {}
+        kind => return Err(Error::Claim { what: format!("its kind is {kind}; known are 0 (instrumented) and 1 (optimised)") }),
+    }
+    Ok(prove::<X86_64>(&old, &new, &claim, options))
+}
+
+/// Checks that claimed ranges lie where code may be.
+fn check_claim(cx: &Context<'_>, layout: &image::Layout, claim: &Claim<'_>, found: &mut Findings) {
+    let build_id = cx.input.note(b"GNU", 3).unwrap_or(b"");
+    if build_id != claim.build_id {
+        let failure = Failure::new(Check::Claim, "the output was made from an input with another build-id");
+        found.file.push(failure.bytes(build_id, claim.build_id));
+    }
+    for (id, f) in cx.functions.iter().enumerate() {
+        let id = id as FuncId;
+        for r in &f.old {
+            if !cx.input.loads().iter().any(|l| l.is_exec() && l.addr <= r.start && r.end <= l.file_end()) {
+                let text = format!("the old range {:#x}..{:#x} is not code of the input", r.start, r.end);
+                found.functions.push((id, Failure::new(Check::Claim, text)));
+            }
+        }
+        for r in &f.new {
+            if !layout.added.iter().any(|l| l.is_exec() && l.addr <= r.start && r.end <= l.file_end()) {
+                let text = format!("the new range {:#x}..{:#x} is not in a new executable segment", r.start, r.end);
+                found.functions.push((id, Failure::new(Check::Claim, text)));
+            }
+        }
+    }
+}
+
+/// Compares the unwind tables of code that stays, and checks that new FDEs cover new code alone.
+fn compare_unwind(cx: &Context<'_>, found: &mut Findings) {
+    let (old, new) = (&cx.old_unwind, &cx.new_unwind);
+    if old.searchable && !new.searchable {
+        found.file.push(Failure::new(Check::Unwind, "the output has no unwind search table"));
+    }
+    if new.searchable && new.linear_fdes != new.fdes.len() && old.linear_fdes == old.fdes.len() {
+        let text = format!("the unwind search table has {} entries for {} FDEs", new.fdes.len(), new.linear_fdes);
+        found.file.push(Failure::new(Check::Unwind, text));
+    }
+    let mut others = new.fdes.iter().peekable();
+    let mut extra = Vec::new();
+    for fde in &old.fdes {
+        while let Some(other) = others.next_if(|o| o.start < fde.start) {
+            extra.push(other);
+        }
+        match others.next_if(|o| o.start == fde.start) {
+            Some(other) if old.same_meaning(fde, new, other) => {}
+            other => {
+                let what = if other.is_some() { "changed" } else { "is missing" };
+                found.file.push(Failure::new(Check::Unwind, format!("the FDE of the old code at {:#x} {what}", fde.start)));
+            }
+        }
+    }
+    extra.extend(others);
+    for fde in extra {
+        let inside = cx.new.owner(fde.start).and_then(|id| Some((id, cx.function(id)?)));
+        match inside {
+            Some((_, f)) if f.new.iter().any(|r| r.start <= fde.start && fde.end <= r.end) => {}
+            Some((id, _)) => {
+                let text = format!("the FDE of {:#x}..{:#x} reaches beyond the function's new range", fde.start, fde.end);
+                found.functions.push((id, Failure::new(Check::Unwind, text)));
+            }
+            // An FDE for nothing is found by nobody.
+            None if fde.start == fde.end => {}
+            None => {
+                let text = format!("the FDE of {:#x}..{:#x} is for no new code that was claimed", fde.start, fde.end);
+                found.file.push(Failure::new(Check::Unwind, text));
+            }
+        }
+    }
+}
+
+/// Walks all functions, and again those of which others demand more, until nobody does.
+fn walk_all<A: Arch>(cx: &Context<'_>, pairs: &mut Vec<(u64, u64)>) -> Vec<Walked> {
+    let base = cx.input.extent().0;
+    let mut roots = context::roots_by_function(cx, pairs);
+    let none = Vec::new();
+    // One buffer for each piece of the work, not for each function.
+    let ids: Vec<FuncId> = (0..cx.functions.len() as FuncId).collect();
+    let run = |ids: &[FuncId], roots: &std::collections::BTreeMap<FuncId, Vec<(u64, u64)>>| -> Vec<Walked> {
+        ids.par_iter()
+            .map_init(Scratch::default, |scratch, id| walk::walk::<A>(cx, *id, roots.get(id).unwrap_or(&none), scratch))
+            .collect()
+    };
+    let mut walked = run(&ids, &roots);
+    loop {
+        let mut cross: Vec<(u64, u64)> = walked.iter_mut().flat_map(|w| std::mem::take(&mut w.cross)).collect();
+        cross.sort_unstable();
+        cross.dedup();
+        let mut again: Vec<FuncId> = Vec::new();
+        for (old, new) in cross {
+            let Some(id) = cx.new.owner(new) else { continue };
+            let (Some(w), Some(f)) = (walked.get(id as usize), cx.function(id)) else { continue };
+            let known = roots.get(&id).is_some_and(|r| r.contains(&(old, new)));
+            if w.failure.is_none() && !known && !w.pairs.holds(f, base, old, new) {
+                roots.entry(id).or_default().push((old, new));
+                again.push(id);
+            }
+        }
+        again.dedup();
+        again.sort_unstable();
+        again.dedup();
+        if again.is_empty() {
+            return walked;
+        }
+        for (id, w) in again.iter().zip(run(&again, &roots)) {
+            if let Some(slot) = walked.get_mut(*id as usize) {
+                *slot = w;
+            }
+        }
+    }
+}
+
+fn prove<A: Arch>(input: &Elf<'_>, output: &Elf<'_>, claim: &Claim<'_>, options: &Options) -> Report {
+    let mut found = Findings::default();
+    let mut layout = image::layout(input, output, &mut found.file);
+    let (old_unwind, new_unwind) = (unwind_table(input, "input", &mut found), unwind_table(output, "output", &mut found));
+    let owners = |ranges: &dyn Fn(&claim::Moved) -> Vec<Range>| {
+        let all = claim.functions.iter().enumerate().flat_map(|(id, f)| ranges(f).into_iter().map(move |r| (r, id as FuncId)));
+        Index::new(all.collect())
+    };
+    let mut cx = Context {
+        input,
+        output,
+        functions: &claim.functions,
+        options,
+        old: owners(&|f| f.old.to_vec()),
+        new: owners(&|f| f.new.to_vec()),
+        patches: Vec::new(),
+        interiors: Index::default(),
+        code: context::code_ranges(input),
+        old_unwind,
+        new_unwind,
+        abandoned: std::mem::take(&mut layout.abandoned),
+    };
+    check_claim(&cx, &layout, claim, &mut found);
+    compare_unwind(&cx, &mut found);
+    let starts = text::starts(input, &cx.old_unwind, &cx.code, claim.functions.iter().flat_map(|f| f.old.iter().map(|r| r.start).chain([f.old_entry])));
+    text::entry_jumps::<A>(&mut cx, &starts, &mut found);
+    let cx = cx;
+    image::dynamic(&cx, &layout, &mut found);
+    let relative = image::relocations::<A>(&cx, &mut layout, &mut found);
+    image::dynamic_symbols(&cx, &mut layout, &mut found);
+    if let Some(s) = input.segment(elf::PT_DYNAMIC) {
+        layout.by_meaning.push(Range { start: s.addr, end: s.file_end() });
+    }
+    layout.by_meaning.sort_unstable();
+    let kept = data::KeptRelocs::new(input);
+    found.append(data::compare::<A>(&cx, &kept, &layout.by_meaning, &relative));
+    found.append(text::sweep::<A>(&cx, &kept, &starts, &relative));
+    tables::explain(&cx, &mut found);
+    image::static_symbols(&cx, &mut found);
+
+    let walked = walk_all::<A>(&cx, &mut found.pairs);
+    for w in &walked {
+        found.addresses.extend(&w.addresses);
+        found.entrances.extend(&w.entrances);
+    }
+    overwritten_bodies(&cx, &relative, &mut found);
+    if options.unique_addresses {
+        unique_addresses(&cx, &mut found);
+    }
+    report::<A>(&cx, found, walked, options)
+}
+
+fn unwind_table<'a>(elf: &Elf<'a>, which: &str, found: &mut Findings) -> unwind::Table<'a> {
+    unwind::Table::read(elf).unwrap_or_else(|what| {
+        found.file.push(Failure::new(Check::Unwind, format!("{which}: {what}")));
+        unwind::Table::default()
+    })
+}
+
+/// Old bodies that branch into what the entry jump overwrote must not run any more.
+fn overwritten_bodies(cx: &Context<'_>, relative: &[u64], found: &mut Findings) {
+    found.interior_branches.sort_unstable();
+    found.interior_branches.dedup();
+    if found.interior_branches.is_empty() {
+        return;
+    }
+    let mut wanted = vec![false; cx.functions.len()];
+    for &id in &found.interior_branches {
+        if let Some(w) = wanted.get_mut(id as usize) {
+            *w = true;
+        }
+    }
+    data::unchanged_pointers(cx, &wanted, relative, found);
+    let mut alive = std::mem::take(&mut found.entrances);
+    alive.retain(|id| wanted.get(*id as usize) == Some(&true));
+    alive.sort_unstable();
+    alive.dedup();
+    for id in alive {
+        let at = cx.function(id).map_or(0, |f| f.old_entry);
+        let text = format!("the old body of {at:#x} is still entered, and branches into what its entry jump overwrote");
+        found.functions.push((id, Failure::new(Check::EntryJump, text)));
+    }
+}
+
+/// A function must not be known by two addresses.
+fn unique_addresses(cx: &Context<'_>, found: &mut Findings) {
+    found.addresses.sort_unstable();
+    found.addresses.dedup();
+    let both: Vec<FuncId> =
+        found.addresses.windows(2).filter_map(|w| if let [a, b] = w { (a.0 == b.0).then_some(a.0) } else { None }).collect();
+    for id in both {
+        let (old, new) = cx.function(id).map_or((0, 0), |f| (f.old_entry, f.new_entry()));
+        let text = "the program knows the function by its old and by its new address, so comparing pointers to it may fail";
+        found.functions.push((id, Failure::new(Check::Identity, text).at(old, new)));
+    }
+}
+
+fn report<A: Arch>(cx: &Context<'_>, mut found: Findings, walked: Vec<Walked>, options: &Options) -> Report {
+    // The walk's own failure is the most telling one, then the first by address.
+    let mut failures: FxHashMap<FuncId, Failure> = FxHashMap::default();
+    let rank = |f: &Failure| (f.check, f.old, f.new, f.reason.clone());
+    found.functions.sort_by(|a, b| (a.0, rank(&a.1)).cmp(&(b.0, rank(&b.1))));
+    for (id, failure) in found.functions {
+        failures.entry(id).or_insert(failure);
+    }
+    let mut names: FxHashMap<u64, &[u8]> = FxHashMap::default();
+    let mut functions_seen: Vec<u64> = Vec::new();
+    for s in cx.input.symbols(elf::SHT_SYMTAB).chain(cx.input.symbols(elf::SHT_DYNSYM)).filter(|s| s.is_function() && s.section != 0) {
+        functions_seen.push(s.value);
+        if cx.entry_of(s.value).is_some() {
+            names.entry(s.value).or_insert(s.name);
+        }
+    }
+    if functions_seen.is_empty() {
+        functions_seen.extend(cx.old_unwind.fdes.iter().map(|f| f.start));
+    }
+    functions_seen.sort_unstable();
+    functions_seen.dedup();
+    let identical = functions_seen.iter().filter(|a| cx.old.owner(**a).is_none()).count() as u64;
+    let functions: Vec<FunctionReport> = walked
+        .into_iter()
+        .enumerate()
+        .filter_map(|(id, w)| {
+            let f = cx.function(id as FuncId)?;
+            let failure = w.failure.or_else(|| failures.remove(&(id as FuncId)));
+            Some(FunctionReport {
+                name: names.get(&f.old_entry).map(|n| String::from_utf8_lossy(n).into_owned()).unwrap_or_default(),
+                old: f.old_entry,
+                new: f.new_entry(),
+                verdict: failure.map_or(Verdict::Proved, Verdict::Failed),
+                instructions: w.instructions,
+                assumed_no_return: w.assumed_no_return,
+                unreached: w.unreached,
+            })
+        })
+        .collect();
+    let failed = functions.iter().filter(|f| f.verdict != Verdict::Proved).count() as u64;
+    let file_failure_count = found.file.len() as u64;
+    found.file.sort_by_key(rank);
+    found.file.truncate(options.max_failures);
+    Report {
+        checker: concat!("postlink-verify ", env!("CARGO_PKG_VERSION")),
+        machine: A::NAME,
+        input: Digest::of(cx.input.data),
+        output: Digest::of(cx.output.data),
+        proved: functions.len() as u64 - failed,
+        failed,
+        identical,
+        retargeted: found.retargeted,
+        pointers: found.pointers,
+        file_failure_count,
+        file_failures: found.file,
+        functions,
+    }
+}

@@ -1,0 +1,234 @@
+//! What every part of the proof looks things up in: both files, the moved functions, and who owns an address.
+
+use crate::claim::{Moved, Range};
+use crate::elf::{ET_EXEC, Elf, SHF_EXECINSTR};
+use crate::report::{Failure, Options};
+use crate::unwind::Table;
+use std::collections::BTreeMap;
+
+/// Index of a moved function.
+pub(crate) type FuncId = u32;
+
+/// Ranges with owners, sorted; a bitmap answers most questions with "nobody".
+#[derive(Debug, Default)]
+pub(crate) struct Index {
+    ranges: Vec<(Range, FuncId)>,
+    base: u64,
+    bitmap: Vec<u64>,
+}
+
+/// A bit of the bitmap stands for this many bytes (as a power of two).
+const GRAIN: u32 = 6;
+
+impl Index {
+    pub(crate) fn new(mut ranges: Vec<(Range, FuncId)>) -> Self {
+        ranges.sort_unstable();
+        let base = ranges.first().map_or(0, |r| r.0.start);
+        let end = ranges.iter().map(|r| r.0.end).max().unwrap_or(base);
+        let words = (((end - base) >> GRAIN) / 64 + 1).min(1 << 24);
+        let mut bitmap = vec![0u64; words as usize];
+        for (r, _) in &ranges {
+            for grain in (r.start - base) >> GRAIN..=(r.end - 1 - base) >> GRAIN {
+                if let Some(word) = bitmap.get_mut((grain / 64) as usize) {
+                    *word |= 1 << (grain % 64);
+                }
+            }
+        }
+        Index { ranges, base, bitmap }
+    }
+
+    /// Whose address this is.
+    #[inline]
+    pub(crate) fn owner(&self, addr: u64) -> Option<FuncId> {
+        let grain = addr.checked_sub(self.base)? >> GRAIN;
+        match self.bitmap.get(usize::try_from(grain / 64).ok()?) {
+            // Beyond the bitmap's largest size every address is searched.
+            None if self.bitmap.len() < 1 << 24 => return None,
+            Some(word) if word >> (grain % 64) & 1 == 0 => return None,
+            _ => {}
+        }
+        let i = self.ranges.partition_point(|r| r.0.start <= addr).checked_sub(1)?;
+        self.ranges.get(i).filter(|r| addr < r.0.end).map(|r| r.1)
+    }
+}
+
+/// The jump written over the start of a moved function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Patch {
+    /// The bytes that changed.
+    pub range: Range,
+    /// Where it jumps to.
+    pub target: u64,
+}
+
+/// Shared by all parts of the proof, and read-only once built.
+pub(crate) struct Context<'a> {
+    pub input: &'a Elf<'a>,
+    pub output: &'a Elf<'a>,
+    pub functions: &'a [Moved],
+    pub options: &'a Options,
+    pub old: Index,
+    pub new: Index,
+    pub patches: Vec<Option<Patch>>,
+    /// Overwritten bytes that are not an instruction's start any more.
+    pub interiors: Index,
+    /// Code of the input: executable sections, or executable segments in a file without section headers.
+    pub code: Vec<Range>,
+    pub old_unwind: Table<'a>,
+    pub new_unwind: Table<'a>,
+    /// Bytes of the old image whose contents went elsewhere: nothing may refer to them any more.
+    pub abandoned: Vec<Range>,
+}
+
+impl Context<'_> {
+    pub(crate) fn function(&self, id: FuncId) -> Option<&Moved> {
+        self.functions.get(id as usize)
+    }
+
+    /// Fixed addresses: absolute addresses may stand in code.
+    pub(crate) fn fixed(&self) -> bool {
+        self.input.etype == ET_EXEC
+    }
+
+    pub(crate) fn is_code(&self, addr: u64) -> bool {
+        let i = self.code.partition_point(|r| r.start <= addr);
+        i.checked_sub(1).and_then(|i| self.code.get(i)).is_some_and(|r| addr < r.end)
+    }
+
+    pub(crate) fn is_abandoned(&self, addr: u64) -> bool {
+        self.abandoned.iter().any(|r| r.contains(addr))
+    }
+
+    /// The moved function whose entry this is.
+    pub(crate) fn entry_of(&self, addr: u64) -> Option<FuncId> {
+        let id = self.old.owner(addr)?;
+        (self.function(id)?.old_entry == addr).then_some(id)
+    }
+
+    /// The moved function inside of which (not at whose entry) this address lies.
+    pub(crate) fn inside_of(&self, addr: u64) -> Option<FuncId> {
+        let id = self.old.owner(addr)?;
+        (self.function(id)?.old_entry != addr).then_some(id)
+    }
+
+    /// The moved function for which (old, new) could be a pair: the one that has both addresses.
+    pub(crate) fn pair_owner(&self, old: u64, new: u64) -> Option<FuncId> {
+        let id = self.new.owner(new)?;
+        self.function(id)?.in_old(old).then_some(id)
+    }
+}
+
+/// Executable sections of a file in ascending order, or its executable segments.
+pub(crate) fn code_ranges(elf: &Elf<'_>) -> Vec<Range> {
+    let mut ranges: Vec<Range> = elf
+        .sections
+        .iter()
+        .filter(|s| s.is_alloc() && s.flags & SHF_EXECINSTR != 0 && s.size > 0 && elf.bytes(s.addr, s.size).is_some())
+        .map(|s| Range { start: s.addr, end: s.end() })
+        .collect();
+    if ranges.is_empty() {
+        let segments = elf.loads().iter().filter(|s| s.is_exec() && s.file_size > 0);
+        ranges = segments.map(|s| Range { start: s.addr, end: s.file_end() }).collect();
+    }
+    ranges.sort_unstable();
+    ranges
+}
+
+/// What the parts of the proof find before the lock step: obligations, and facts about moved functions.
+#[derive(Debug, Default)]
+pub(crate) struct Findings {
+    /// Pairs (old address, new address) that must hold.
+    pub pairs: Vec<(u64, u64)>,
+    /// Failures of the whole file.
+    pub file: Vec<Failure>,
+    /// Failures charged to a function.
+    pub functions: Vec<(FuncId, Failure)>,
+    /// Function, and whether its new address (true) or its old one is known to the program.
+    pub addresses: Vec<(FuncId, bool)>,
+    /// Functions into whose old body something still leads.
+    pub entrances: Vec<FuncId>,
+    /// Functions whose old body branches into the bytes that the entry jump overwrote.
+    pub interior_branches: Vec<FuncId>,
+    /// Four-byte differences in data: (address, old, new).
+    pub words: Vec<(u64, u32, u32)>,
+    /// Places that look like the start of a table of relative addresses, and the moved function whose code names them.
+    pub bases: Vec<(u64, Option<FuncId>)>,
+    pub retargeted: u64,
+    pub pointers: u64,
+}
+
+impl Findings {
+    pub(crate) fn append(&mut self, mut other: Findings) {
+        self.pairs.append(&mut other.pairs);
+        self.file.append(&mut other.file);
+        self.functions.append(&mut other.functions);
+        self.addresses.append(&mut other.addresses);
+        self.entrances.append(&mut other.entrances);
+        self.interior_branches.append(&mut other.interior_branches);
+        self.words.append(&mut other.words);
+        self.bases.append(&mut other.bases);
+        self.retargeted += other.retargeted;
+        self.pointers += other.pointers;
+    }
+
+    /// Charges a failure to the function that has the new or the old address, or to the file.
+    pub(crate) fn charge(&mut self, cx: &Context<'_>, old: u64, new: u64, failure: Failure) {
+        match cx.new.owner(new).or_else(|| cx.old.owner(old)) {
+            Some(id) => self.functions.push((id, failure)),
+            None => self.file.push(failure),
+        }
+    }
+
+    /// A pointer to code was `old` and is `new`: an obligation, or, if it is unchanged, perhaps a way into an old body.
+    /// `identity`: the pointer can be seen by the program and compared.
+    pub(crate) fn pointer(&mut self, cx: &Context<'_>, old: u64, new: u64, identity: bool) -> bool {
+        if old == new {
+            if let Some(id) = cx.old.owner(old) {
+                match cx.entry_of(old) {
+                    Some(id) if identity => self.addresses.push((id, false)),
+                    Some(_) => {}
+                    None => self.entrances.push(id),
+                }
+            }
+            return true;
+        }
+        let Some(id) = cx.pair_owner(old, new) else { return false };
+        self.pairs.push((old, new));
+        if identity && cx.entry_of(old) == Some(id) {
+            self.addresses.push((id, true));
+        }
+        true
+    }
+}
+
+/// Roots of the lock step by function.
+pub(crate) fn roots_by_function(cx: &Context<'_>, pairs: &mut Vec<(u64, u64)>) -> BTreeMap<FuncId, Vec<(u64, u64)>> {
+    pairs.sort_unstable();
+    pairs.dedup();
+    let mut roots: BTreeMap<FuncId, Vec<(u64, u64)>> = BTreeMap::new();
+    for &(old, new) in pairs.iter() {
+        if let Some(id) = cx.new.owner(new) {
+            roots.entry(id).or_default().push((old, new));
+        }
+    }
+    roots
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_index_finds_owners_at_both_ends_and_nobody_between() {
+        let r = |start, end| Range { start, end };
+        let index = Index::new(vec![(r(0x2000, 0x2001), 1), (r(0x1000, 0x1010), 0)]);
+        assert_eq!(index.owner(0xfff), None);
+        assert_eq!(index.owner(0x1000), Some(0));
+        assert_eq!(index.owner(0x100f), Some(0));
+        assert_eq!(index.owner(0x1010), None);
+        assert_eq!(index.owner(0x2000), Some(1));
+        assert_eq!(index.owner(0x2001), None);
+        assert_eq!(index.owner(u64::MAX), None);
+        assert_eq!(Index::new(Vec::new()).owner(0), None);
+    }
+}

@@ -1,0 +1,1 @@
+//! Faults for the checker to find.

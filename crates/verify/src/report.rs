@@ -1,0 +1,209 @@
+//! What a check found: a certificate that can be written as JSON.
+
+use serde::Serialize;
+
+/// What is to be checked beyond the minimum, and how.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Every address at which a function is known to the program (formed in code, stored in data, exported) must be
+    /// the same one, old or new, so that comparing function pointers gives the same answers. Default: yes.
+    pub unique_addresses: bool,
+    /// Instructions other than calls may throw (`-fnon-call-exceptions`, Ada, Java): their call sites are compared too.
+    /// Default: no.
+    pub non_call_exceptions: bool,
+    /// How many failures of the whole file are kept; the count goes on. Default: 100.
+    pub max_failures: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options { unique_addresses: true, non_call_exceptions: false, max_failures: 100 }
+    }
+}
+
+/// Which part of the proof did not hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Check {
+    /// ELF header, program headers, sections that made way.
+    Headers,
+    /// Dynamic section.
+    Dynamic,
+    /// Dynamic relocations.
+    Relocations,
+    /// Dynamic or static symbols.
+    Symbols,
+    /// Loaded data.
+    Data,
+    /// Code that stays.
+    OldCode,
+    /// The jump at an old entry, and what still leads into the bytes that it overwrote.
+    EntryJump,
+    /// The claim in the note.
+    Claim,
+    /// Instructions of old and new code in lock step.
+    Code,
+    /// Jump tables.
+    JumpTable,
+    /// Unwind rows and tables.
+    Unwind,
+    /// Call sites, landing pads, actions.
+    LandingPads,
+    /// A function has two addresses.
+    Identity,
+}
+
+/// A difference that is not a placement of code.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Failure {
+    /// Which check.
+    pub check: Check,
+    /// One sentence.
+    pub reason: String,
+    /// Address in the input.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub old: Option<u64>,
+    /// Address in the output.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub new: Option<u64>,
+    /// Bytes (hexadecimal) or value in the input.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub old_value: String,
+    /// Bytes (hexadecimal) or value in the output.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub new_value: String,
+}
+
+impl Failure {
+    pub(crate) fn new(check: Check, reason: impl Into<String>) -> Self {
+        Failure { check, reason: reason.into(), old: None, new: None, old_value: String::new(), new_value: String::new() }
+    }
+    pub(crate) fn at(mut self, old: u64, new: u64) -> Self {
+        (self.old, self.new) = (Some(old), Some(new));
+        self
+    }
+    pub(crate) fn values(mut self, old: impl std::fmt::LowerHex, new: impl std::fmt::LowerHex) -> Self {
+        (self.old_value, self.new_value) = (format!("{old:#x}"), format!("{new:#x}"));
+        self
+    }
+    pub(crate) fn bytes(mut self, old: &[u8], new: &[u8]) -> Self {
+        (self.old_value, self.new_value) = (hex(old), hex(new));
+        self
+    }
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", self.reason)?;
+        if let (Some(old), Some(new)) = (self.old, self.new) {
+            write!(f, " (old {old:#x}, new {new:#x})")?;
+        }
+        if !self.old_value.is_empty() || !self.new_value.is_empty() {
+            write!(f, ": {} became {}", self.old_value, self.new_value)?;
+        }
+        Ok(())
+    }
+}
+
+/// Bytes as hexadecimal digits.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write;
+    bytes.iter().fold(String::new(), |mut s, b| {
+        let _ = write!(s, "{b:02x}");
+        s
+    })
+}
+
+/// The verdict on a function.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// Moved, and the new code does what the old did.
+    Proved,
+    /// Moved, and this is not proved.
+    Failed(Failure),
+}
+
+/// A moved function.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct FunctionReport {
+    /// Its first name in the input's symbol table, if it has one.
+    pub name: String,
+    /// Old entry.
+    pub old: u64,
+    /// New entry.
+    pub new: u64,
+    /// The verdict.
+    pub verdict: Verdict,
+    /// Instructions of the new code that were paired.
+    pub instructions: u64,
+    /// Calls, and system calls, behind which the old function ends: taken not to return.
+    pub assumed_no_return: u64,
+    /// New code that nothing reaches and that is not padding: (address, length).
+    pub unreached: Vec<(u64, u64)>,
+}
+
+/// Digest of a file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Digest {
+    /// Bytes.
+    pub len: u64,
+    /// XXH3, 128 bits, hexadecimal.
+    pub xxh3: String,
+}
+
+impl Digest {
+    pub(crate) fn of(data: &[u8]) -> Self {
+        Digest { len: data.len() as u64, xxh3: format!("{:032x}", xxhash_rust::xxh3::xxh3_128(data)) }
+    }
+}
+
+/// The certificate.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Report {
+    /// Name and version of the checker.
+    pub checker: &'static str,
+    /// Instruction set.
+    pub machine: &'static str,
+    /// The input.
+    pub input: Digest,
+    /// The output.
+    pub output: Digest,
+    /// Moved functions that are proved.
+    pub proved: u64,
+    /// Moved functions that are not.
+    pub failed: u64,
+    /// Functions of the input that stay where they are.
+    pub identical: u64,
+    /// References to moved functions that were found changed, and are right or charged to the function: in code.
+    pub retargeted: u64,
+    /// The same in data, relocations, tables and symbols.
+    pub pointers: u64,
+    /// Differences of the whole file that nothing explains: how many.
+    pub file_failure_count: u64,
+    /// The first of them.
+    pub file_failures: Vec<Failure>,
+    /// Moved functions in ascending old address.
+    pub functions: Vec<FunctionReport>,
+}
+
+impl Report {
+    /// Whether everything is proved.
+    pub fn is_proved(&self) -> bool {
+        self.failed == 0 && self.file_failure_count == 0
+    }
+
+    /// Functions that are not proved.
+    pub fn failures(&self) -> impl Iterator<Item = (&FunctionReport, &Failure)> {
+        self.functions.iter().filter_map(|f| match &f.verdict {
+            Verdict::Failed(failure) => Some((f, failure)),
+            Verdict::Proved => None,
+        })
+    }
+
+    /// The certificate as JSON.
+    pub fn to_json(&self) -> String {
+        // Only maps with keys that are not strings, or a failing writer, could make this fail.
+        serde_json::to_string_pretty(self).unwrap_or_default()
+    }
+}

@@ -1,0 +1,76 @@
+//! Jump tables with 4-byte entries relative to the table's start.
+//!
+//! Nothing in a file says where such a table begins, and the same bytes mean other targets for another start. A base
+//! is an address that some instruction forms, whose first word, added to the base, gives an address in code. Each
+//! base owns the entries up to the next base; a changed entry is judged by its nearest base alone.
+//!
+//! An entry that changed must have been a label of a moved function and be that function's paired new label. An entry that did not change
+//! leads into an old body, which is noted: it matters only where the entry jump overwrote something that the body
+//! needs. The table ends at the first entry that does not lead to code.
+
+use crate::context::{Context, Findings};
+use crate::data::word_pair;
+use crate::report::{Check, Failure};
+
+/// Explains the four-byte differences in `found.words` by the bases in `found.bases`; what is left becomes failures.
+pub(crate) fn explain(cx: &Context<'_>, found: &mut Findings) {
+    found.words.sort_unstable();
+    found.bases.sort_unstable();
+    found.bases.dedup();
+    let bases = std::mem::take(&mut found.bases);
+    let words = std::mem::take(&mut found.words);
+    let mut explained = vec![false; words.len()];
+    let mut i = 0;
+    while let Some(&(base, _)) = bases.get(i) {
+        let mut j = i;
+        let mut owned = false;
+        while let Some(b) = bases.get(j).filter(|b| b.0 == base) {
+            owned |= b.1.is_some();
+            j += 1;
+        }
+        let next = bases.get(j).map_or(u64::MAX, |b| b.0);
+        i = j;
+        if owned {
+            table(cx, base, next, &words, &mut explained, found);
+        }
+    }
+    for (&(at, old, new), _) in words.iter().zip(&explained).filter(|(_, done)| !**done) {
+        let failure = Failure::new(Check::Data, "data changed, and not as a pointer to moved code may").at(at, at).values(old, new);
+        found.file.push(failure);
+    }
+}
+
+fn table(cx: &Context<'_>, base: u64, next: u64, words: &[(u64, u32, u32)], explained: &mut [bool], found: &mut Findings) {
+    let mut at = base;
+    while at < next {
+        let Some((old, new)) = word_pair(cx, at) else { return };
+        let target = |word: u32| base.wrapping_add_signed(i64::from(word as i32));
+        let (from, to) = (target(old), target(new));
+        if old == new {
+            if !cx.is_code(from) {
+                return;
+            }
+            if let Some(id) = cx.inside_of(from) {
+                found.entrances.push(id);
+            }
+        } else {
+            let index = words.binary_search_by_key(&at, |w| w.0).ok();
+            match cx.old.owner(from) {
+                Some(_) if cx.pair_owner(from, to).is_some() => {
+                    found.pairs.push((from, to));
+                    found.pointers += 1;
+                }
+                Some(id) => {
+                    let failure = Failure::new(Check::JumpTable, format!("an entry of the jump table at {base:#x} leads elsewhere"));
+                    found.functions.push((id, failure.at(at, at).values(from, to)));
+                }
+                // Not an entry of this table any more.
+                None => return,
+            }
+            if let Some(done) = index.and_then(|i| explained.get_mut(i)) {
+                *done = true;
+            }
+        }
+        at += 4;
+    }
+}

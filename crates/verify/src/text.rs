@@ -1,0 +1,304 @@
+//! Code of the old image: what stays, and what refers to moved functions.
+//!
+//! The old code is decoded from every start that is known (functions of the symbol table, FDEs, sections, moved
+//! functions) to the next. Where the output's bytes differ, they must be the jump at a moved function's old entry, or
+//! the address field of an instruction that is retargeted from a moved function's entry to its new one. The sweep
+//! also notes which old bodies are still entered from outside, and what starts a table of relative addresses.
+//!
+//! Data between instructions can throw the sweep off for a few instructions. A difference there is then not found in
+//! an address field and fails: the mistake is on the safe side.
+
+use crate::arch::{Arch, Field, FieldKind, Flow, Insn};
+use crate::claim::Range;
+use crate::context::{Context, Findings, FuncId, Patch};
+use crate::data::{KeptRelocs, explain, may_be_pointer};
+use crate::elf::{Elf, SHT_DYNSYM, SHT_SYMTAB};
+use crate::report::{Check, Failure};
+use crate::unwind::Table;
+use rayon::prelude::*;
+
+/// Where decoding may start: ascending, within `code`.
+pub(crate) fn starts(input: &Elf<'_>, unwind: &Table<'_>, code: &[Range], moved: impl Iterator<Item = u64>) -> Vec<u64> {
+    let in_code = |addr: &u64| {
+        let i = code.partition_point(|r| r.start <= *addr);
+        i.checked_sub(1).and_then(|i| code.get(i)).is_some_and(|r| *addr < r.end)
+    };
+    let symbols = input.symbols(SHT_SYMTAB).chain(input.symbols(SHT_DYNSYM)).filter(|s| s.is_function() && s.section != 0).map(|s| s.value);
+    let mut all: Vec<u64> =
+        symbols.chain(unwind.fdes.iter().map(|f| f.start)).chain(code.iter().map(|r| r.start)).chain(moved).filter(in_code).collect();
+    all.sort_unstable();
+    all.dedup();
+    all
+}
+
+/// Finds and checks the jumps at the old entries of moved functions.
+pub(crate) fn entry_jumps<A: Arch>(cx: &mut Context<'_>, starts: &[u64], found: &mut Findings) {
+    let mut patches = Vec::with_capacity(cx.functions.len());
+    for (id, f) in cx.functions.iter().enumerate() {
+        let id = id as FuncId;
+        let window = 16.min(cx.input.bytes_from(f.old_entry).map_or(0, <[u8]>::len) as u64);
+        let (Some(old), Some(new)) = (cx.input.bytes(f.old_entry, window), cx.output.bytes(f.old_entry, window)) else {
+            patches.push(None);
+            continue;
+        };
+        let jump = A::entry_jump(new, f.old_entry).filter(|_| old != new);
+        let Some((skip, len, target)) = jump.filter(|&(skip, len, _)| old.get(..(skip + len) as usize) != new.get(..(skip + len) as usize)) else {
+            patches.push(None);
+            continue;
+        };
+        let range = Range { start: f.old_entry + skip, end: f.old_entry + skip + len };
+        // What lies before the jump must be what was there.
+        let lead = old.get(..skip as usize) == new.get(..skip as usize);
+        // The jump may run over padding behind the function, but not into anything else.
+        let end = f.old.iter().find(|r| r.contains(f.old_entry)).map_or(f.old_entry, |r| r.end);
+        let mut fits = range.start < end || skip == 0;
+        if range.end > end {
+            let behind = cx.input.bytes(end, range.end - end);
+            let next = starts.partition_point(|&s| s <= f.old_entry);
+            let free = starts.get(next).is_none_or(|&s| s >= range.end)
+                && cx.old_unwind.find(range.end - 1).is_none()
+                && (end..range.end).all(|a| cx.old.owner(a).is_none());
+            // Instructions of padding may go on behind the jump; nothing comes there, so they may be cut.
+            let padding = cx.input.bytes_from(end).and_then(|b| b.get(..b.len().min(32)));
+            fits &= free && behind.is_some() && padding.is_some_and(|b| pads::<A>(b, (range.end - end) as usize));
+        }
+        if !lead || !fits {
+            let failure = Failure::new(Check::EntryJump, format!("the jump at the old entry {:#x} does not fit there", f.old_entry));
+            found.functions.push((id, failure.at(range.start, target).bytes(old, new)));
+        }
+        // Jumping to the new entry again executes its landing pad again, which does nothing.
+        if target == f.new_entry() || cx.pair_owner(range.start, target) == Some(id) {
+            if target != f.new_entry() {
+                found.pairs.push((range.start, target));
+            }
+        } else {
+            let failure = Failure::new(Check::EntryJump, format!("the jump at the old entry {:#x} goes elsewhere", f.old_entry));
+            found.functions.push((id, failure.at(range.start, target).values(f.new_entry(), target)));
+        }
+        patches.push(Some(Patch { range, target }));
+    }
+    let interiors = patches
+        .iter()
+        .enumerate()
+        .filter_map(|(id, p)| p.map(|p| (Range { start: p.range.start + 1, end: p.range.end }, id as FuncId)))
+        .collect();
+    cx.patches = patches;
+    cx.interiors = crate::context::Index::new(interiors);
+}
+
+/// Whether padding instructions cover the first `len` bytes; zeros count as padding too.
+fn pads<A: Arch>(bytes: &[u8], len: usize) -> bool {
+    let mut at = 0;
+    while at < len {
+        let Some(rest) = bytes.get(at..).filter(|r| !r.is_empty()) else { return false };
+        match A::padding_len(rest) {
+            0 if rest.first() == Some(&0) => at += 1,
+            0 => return false,
+            n => at += n,
+        }
+    }
+    true
+}
+
+/// Sweeps all code of the input.
+pub(crate) fn sweep<A: Arch>(cx: &Context<'_>, kept: &KeptRelocs<'_>, starts: &[u64], relative: &[u64]) -> Findings {
+    // Pieces of about 64 KiB that begin at starts.
+    let mut pieces: Vec<&[u64]> = Vec::new();
+    let mut from = 0usize;
+    for (i, &start) in starts.iter().enumerate() {
+        if start - starts.get(from).copied().unwrap_or(start) > 1 << 16 {
+            pieces.extend(starts.get(from..i));
+            from = i;
+        }
+    }
+    pieces.extend(starts.get(from..));
+    let ends: Vec<u64> = pieces.iter().skip(1).filter_map(|p| p.first().copied()).chain([u64::MAX]).collect();
+    let results: Vec<Findings> =
+        pieces.par_iter().zip(&ends).map(|(piece, &end)| sweep_piece::<A>(cx, kept, piece, end, relative)).collect();
+    results.into_iter().fold(Findings::default(), |mut all, one| {
+        all.append(one);
+        all
+    })
+}
+
+fn sweep_piece<A: Arch>(cx: &Context<'_>, kept: &KeptRelocs<'_>, starts: &[u64], end: u64, relative: &[u64]) -> Findings {
+    let mut found = Findings::default();
+    for (i, &start) in starts.iter().enumerate() {
+        let Some(range) = cx.code.iter().find(|r| r.contains(start)) else { continue };
+        let end = starts.get(i + 1).copied().unwrap_or(end).min(range.end);
+        let Some(len) = end.checked_sub(start) else { continue };
+        let (Some(old), Some(new)) = (cx.input.bytes(start, len), cx.output.bytes(start, len)) else {
+            found.file.push(Failure::new(Check::OldCode, format!("code at {start:#x} is not loaded from the output")));
+            continue;
+        };
+        let mut sweeper = Sweeper { cx, kept, relative, found: &mut found, owner: None };
+        sweeper.run::<A>(start, old, new);
+    }
+    found
+}
+
+struct Sweeper<'a, 'f> {
+    cx: &'a Context<'a>,
+    kept: &'a KeptRelocs<'a>,
+    relative: &'a [u64],
+    found: &'f mut Findings,
+    /// Moved function whose old body is being swept.
+    owner: Option<FuncId>,
+}
+
+impl Sweeper<'_, '_> {
+    fn run<A: Arch>(&mut self, start: u64, old: &[u8], new: &[u8]) {
+        let same = old == new;
+        let mut at = 0usize;
+        while let Some(rest) = old.get(at..).filter(|r| !r.is_empty()) {
+            let addr = start + at as u64;
+            self.owner = self.cx.old.owner(addr);
+            let Some(insn) = A::decode(rest, addr) else {
+                // Data, or something newer than the decoder. Differences in it are judged as data.
+                if !same && old.get(at) != new.get(at) && !self.in_patch(addr) {
+                    let next = explain::<A>(self.cx, self.kept, self.relative, addr, self.found);
+                    at = at.saturating_add(usize::try_from(next - addr).unwrap_or(1).max(1));
+                } else {
+                    at += 1;
+                }
+                continue;
+            };
+            let len = usize::from(insn.len);
+            let (a, b) = (rest.get(..len).unwrap_or(b""), new.get(at..at + len).unwrap_or(b""));
+            if let Some(field) = insn.field {
+                self.reference(addr, &insn, &field);
+            } else if self.cx.fixed() && len >= 5 && self.owner.is_some() {
+                self.absolute_base(a);
+            }
+            if !same && a != b {
+                self.difference::<A>(addr, &insn, a, b);
+            }
+            at += len;
+        }
+    }
+
+    /// Whether a byte belongs to an entry jump.
+    fn in_patch(&self, addr: u64) -> bool {
+        // The jump may run into padding, which nobody owns: the function before has it then.
+        (0..16).filter_map(|back| self.cx.old.owner(addr.saturating_sub(back))).any(|id| {
+            self.cx.patches.get(id as usize).copied().flatten().is_some_and(|p| p.range.contains(addr))
+        })
+    }
+
+    /// An instruction whose bytes changed.
+    fn difference<A: Arch>(&mut self, addr: u64, insn: &Insn, old: &[u8], new: &[u8]) {
+        let changed = || old.iter().zip(new).enumerate().filter(|(_, (a, b))| a != b).map(|(i, _)| i);
+        if changed().all(|i| self.in_patch(addr + i as u64)) {
+            return;
+        }
+        let old_field = insn.field.or_else(|| A::absolute_field(old).filter(|_| self.cx.fixed()));
+        if let Some(field) = old_field {
+            let (from, to) = (usize::from(field.at), usize::from(field.at + field.len));
+            if changed().all(|i| (from..to).contains(&i)) {
+                let new_field = if field.kind == FieldKind::Absolute { A::absolute_field(new) } else { A::decode(new, addr).and_then(|i| i.field) };
+                if let Some(now) = new_field.filter(|n| (n.at, n.len, n.kind) == (field.at, field.len, field.kind)) {
+                    self.retarget::<A>(addr, &field, &now, old, new);
+                    return;
+                }
+            }
+        }
+        // Data in code: a jump table perhaps.
+        let mut at = changed().map(|i| addr + i as u64).find(|&a| !self.in_patch(a));
+        let end = addr + old.len() as u64;
+        while let Some(place) = at {
+            let next = explain::<A>(self.cx, self.kept, self.relative, place, self.found);
+            at = changed().map(|i| addr + i as u64).find(|&a| a >= next && a < end && !self.in_patch(a));
+        }
+    }
+
+    fn retarget<A: Arch>(&mut self, addr: u64, field: &Field, now: &Field, old: &[u8], new: &[u8]) {
+        let cx = self.cx;
+        self.found.retargeted += 1;
+        let entry = cx.entry_of(field.target).filter(|_| field.kind != FieldKind::Accesses);
+        let allowed = match entry {
+            Some(id) if cx.pair_owner(field.target, now.target) == Some(id) => {
+                field.kind != FieldKind::Absolute || may_be_pointer(cx, self.kept, addr + u64::from(field.at), [A::ABS_4, A::ABS_8].concat().as_slice())
+            }
+            // A jump to the middle of a moved function: a fragment that stays goes back to its parent.
+            None => field.kind == FieldKind::Branch && cx.pair_owner(field.target, now.target).is_some(),
+            _ => false,
+        };
+        if allowed {
+            self.found.pairs.push((field.target, now.target));
+            if let (Some(id), FieldKind::Forms | FieldKind::Absolute) = (entry, field.kind) {
+                self.found.addresses.push((id, true));
+            }
+            return;
+        }
+        let mut failure = Failure::new(Check::OldCode, format!("the instruction at {addr:#x}, which stays, goes to another address"));
+        failure = failure.at(field.target, now.target).bytes(old, new);
+        self.found.charge(cx, field.target, now.target, failure);
+    }
+
+    /// An address in an instruction of the input.
+    fn reference(&mut self, addr: u64, insn: &Insn, field: &Field) {
+        let cx = self.cx;
+        let target = field.target;
+        if matches!(field.kind, FieldKind::Forms) {
+            self.base(target);
+            if self.owner.is_none() && cx.is_abandoned(target) {
+                let text = format!("the instruction at {addr:#x} refers to {target:#x}, whose section was moved");
+                self.found.file.push(Failure::new(Check::OldCode, text));
+            }
+        }
+        let Some(id) = cx.old.owner(target) else { return };
+        if field.kind == FieldKind::Accesses {
+            if self.owner.is_none() && cx.patches.get(id as usize).copied().flatten().is_some_and(|p| p.range.start < target + 8 && target < p.range.end) {
+                let text = format!("the instruction at {addr:#x} reads code that the entry jump overwrote");
+                self.found.functions.push((id, Failure::new(Check::EntryJump, text).at(addr, target)));
+            }
+            return;
+        }
+        let interior = cx.interiors.owner(target) == Some(id);
+        if self.owner == Some(id) {
+            // From the old body itself, or from another fragment of it: matters if the old body still runs.
+            if interior && matches!(insn.flow, Flow::Jump(_) | Flow::Branch { .. } | Flow::Call(_)) {
+                self.found.interior_branches.push(id);
+            }
+            return;
+        }
+        // Old bodies of other moved functions may be dead, but that is not looked into here.
+        let unchanged = cx.output.bytes(addr, u64::from(insn.len)) == cx.input.bytes(addr, u64::from(insn.len));
+        if !unchanged {
+            return;
+        }
+        match cx.function(id) {
+            Some(f) if f.old_entry == target => {
+                if field.kind == FieldKind::Forms && self.owner.is_none() {
+                    self.found.addresses.push((id, false));
+                }
+            }
+            _ if interior && self.owner.is_none() => {
+                let text = format!("the instruction at {addr:#x} goes to {target:#x}, which the entry jump overwrote");
+                self.found.functions.push((id, Failure::new(Check::EntryJump, text).at(addr, target)));
+            }
+            _ => self.found.entrances.push(id),
+        }
+    }
+
+    /// Notes what may be the start of a table of relative addresses.
+    fn base(&mut self, addr: u64) {
+        if self.cx.is_code(addr) && self.cx.old.owner(addr).is_none_or(|id| Some(id) != self.owner) {
+            return;
+        }
+        if let Some(word) = self.cx.input.u32_at(addr)
+            && word != 0
+            && self.cx.is_code(addr.wrapping_add_signed(i64::from(word as i32)))
+        {
+            self.found.bases.push((addr, self.owner));
+        }
+    }
+
+    /// The same for an absolute address at the end of an instruction.
+    fn absolute_base(&mut self, bytes: &[u8]) {
+        let tail = bytes.len().checked_sub(4).and_then(|at| crate::bytes::u32_in(bytes, at));
+        if let Some(addr) = tail {
+            self.base(u64::from(addr));
+        }
+    }
+}
