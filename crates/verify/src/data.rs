@@ -25,8 +25,16 @@ const CHUNK: usize = 1 << 20;
 
 /// Relocations that the linker kept, asked for one place at a time.
 pub(crate) struct KeptRelocs<'a> {
-    /// Target section's range, and its relocation sections' contents.
-    sections: Vec<(Range, &'a [u8], OnceLock<FxHashMap<u64, u32>>)>,
+    sections: Vec<KeptSection<'a>>,
+}
+
+/// One relocation section.
+struct KeptSection<'a> {
+    /// The section that its entries are for.
+    target: Range,
+    bytes: &'a [u8],
+    /// Type by place; made when first asked.
+    kinds: OnceLock<FxHashMap<u64, u32>>,
 }
 
 impl<'a> KeptRelocs<'a> {
@@ -37,7 +45,7 @@ impl<'a> KeptRelocs<'a> {
             .filter(|s| s.kind == SHT_RELA && !s.is_alloc())
             .filter_map(|s| {
                 let target = elf.sections.get(s.info as usize).filter(|t| t.is_alloc())?;
-                Some((Range { start: target.addr, end: target.end() }, elf.section_data(s), OnceLock::new()))
+                Some(KeptSection { target: Range { start: target.addr, end: target.end() }, bytes: elf.section_data(s), kinds: OnceLock::new() })
             })
             .collect();
         KeptRelocs { sections }
@@ -46,10 +54,10 @@ impl<'a> KeptRelocs<'a> {
     /// Type of the kept relocation at exactly this place. `None`: no relocations were kept for its section.
     /// `Some(None)`: some were, but not here.
     pub(crate) fn kind_at(&self, addr: u64) -> Option<Option<u32>> {
-        let (_, bytes, map) = self.sections.iter().find(|s| s.0.contains(addr))?;
-        let map = map.get_or_init(|| {
+        let section = self.sections.iter().find(|s| s.target.contains(addr))?;
+        let map = section.kinds.get_or_init(|| {
             let entry = |e: &[u8]| Some((u64_in(e, 0)?, u64_in(e, 8)? as u32)).filter(|e| e.1 != 0);
-            bytes.chunks_exact(24).filter_map(entry).collect()
+            section.bytes.chunks_exact(24).filter_map(entry).collect()
         });
         Some(map.get(&addr).copied())
     }

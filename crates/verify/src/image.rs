@@ -59,14 +59,14 @@ pub(crate) fn layout(input: &Elf<'_>, output: &Elf<'_>, found: &mut Vec<Failure>
     let table = Range { start: 0, end: output.phnum * 56 };
     if let Some(load) = output.loads().iter().find(|l| l.offset <= output.phoff && output.phoff + table.end <= l.offset + l.file_size) {
         let start = load.addr + (output.phoff - load.offset);
-        layout.by_meaning.push(Range { start, end: start + table.end });
+        layout.by_meaning.push(Range { start, end: start.saturating_add(table.end) });
     } else {
         found.push(failure(format!("the program header table at {:#x} is not loaded", output.phoff)));
     }
     // The old header and table: the program may read either copy, and both files' headers describe themselves.
     for elf in [input, output] {
         if let Some(load) = elf.loads().iter().find(|l| l.offset == 0) {
-            let header = Range { start: load.addr, end: load.addr + 64 };
+            let header = Range { start: load.addr, end: load.addr.saturating_add(64) };
             if elf.bytes(header.start, 64) == elf.data.get(..64) {
                 layout.by_meaning.push(header);
             }
@@ -74,7 +74,7 @@ pub(crate) fn layout(input: &Elf<'_>, output: &Elf<'_>, found: &mut Vec<Failure>
     }
     if let Some(load) = input.loads().iter().find(|l| l.offset <= input.phoff && input.phoff + input.phnum * 56 <= l.offset + l.file_size) {
         let start = load.addr + (input.phoff - load.offset);
-        layout.by_meaning.push(Range { start, end: start + input.phnum * 56 });
+        layout.by_meaning.push(Range { start, end: start.saturating_add(input.phnum * 56) });
     }
     for &(range, _) in &layout.moved {
         layout.by_meaning.push(range);
@@ -119,7 +119,7 @@ fn segments(input: &Elf<'_>, output: &Elf<'_>, layout: &mut Layout, found: &mut 
         let extended = first_load && s.kind == elf::PT_LOAD && down > 0 && down <= 16 * PAGE && down.is_multiple_of(PAGE);
         let same = match s.kind {
             elf::PT_LOAD if extended => {
-                (o.kind, o.flags, o.align, o.end()) == (s.kind, s.flags, s.align, s.end()) && o.file_size == s.file_size + down
+                (o.kind, o.flags, o.align, o.end()) == (s.kind, s.flags, s.align, s.end()) && o.file_size == s.file_size.saturating_add(down)
             }
             elf::PT_PHDR => o.kind == s.kind && o.flags == s.flags && o.offset == output.phoff && o.file_size == output.phnum * 56,
             elf::PT_INTERP | elf::PT_NOTE | elf::PT_GNU_PROPERTY => {
@@ -165,7 +165,7 @@ fn new_segments(output: &Elf<'_>, layout: &Layout, found: &mut Vec<Failure>) {
     for pair in output.loads().windows(2) {
         if let [a, b] = pair
             && layout.added.contains(b)
-            && a.end().next_multiple_of(PAGE) > b.addr - b.addr % PAGE
+            && a.end().checked_next_multiple_of(PAGE).is_none_or(|end| end > b.addr - b.addr % PAGE)
         {
             found.push(failure(format!("the segments at {:#x} and {:#x} share a page", a.addr, b.addr)));
         }
@@ -403,6 +403,9 @@ pub(crate) fn static_symbols(cx: &Context<'_>, found: &mut Findings) {
     let fits = |a: &Symbol<'_>, b: &Symbol<'_>| {
         if (a.name, a.info, a.other, a.section == 0) != (b.name, b.info, b.other, b.section == 0) {
             return false;
+        }
+        if let Some(f) = cx.entry_of(a.value).and_then(|id| cx.function(id)) {
+            return b.value == a.value || b.value == f.new_entry();
         }
         // Section symbols follow their sections; the old unwind tables' do too.
         a.value == b.value || a.kind() == 3 || cx.pair_owner(a.value, b.value).is_some() || cx.old.owner(a.value).is_none() && a.kind() != 2 && cx.new.owner(b.value).is_none()

@@ -114,6 +114,16 @@ pub fn verify(input: &[u8], output: &[u8], options: &Options) -> Result<Report, 
         1 => {}
         kind => return Err(Error::Claim { what: format!("its kind is {kind}; known are 0 (instrumented) and 1 (optimised)") }),
     }
+    // Old addresses are kept in 32 bits; and nothing below loops over an address range that is not in a file.
+    for (elf, which, ranges) in [(&old, "input", &(|f: &claim::Moved| f.old.clone()) as &dyn Fn(&claim::Moved) -> _), (&new, "output", &|f| f.new.clone())] {
+        let (start, end) = elf.extent();
+        if end - start >= u64::from(u32::MAX) {
+            return Err(Error::Unreadable { which, what: format!("it spans {start:#x}..{end:#x}, more than 4 GiB") });
+        }
+        if let Some(r) = claim.functions.iter().flat_map(ranges).find(|r: &Range| r.start < start || r.end > end) {
+            return Err(Error::Claim { what: format!("the range {:#x}..{:#x} is outside the {which}'s {start:#x}..{end:#x}", r.start, r.end) });
+        }
+    }
     Ok(prove::<X86_64>(&old, &new, &claim, options))
 }
 
@@ -326,7 +336,7 @@ fn report<A: Arch>(cx: &Context<'_>, mut found: Findings, walked: Vec<Walked>, o
     // The walk's own failure is the most telling one, then the first by address.
     let mut failures: FxHashMap<FuncId, Failure> = FxHashMap::default();
     let rank = |f: &Failure| (f.check, f.old, f.new, f.reason.clone());
-    found.functions.sort_by(|a, b| (a.0, rank(&a.1)).cmp(&(b.0, rank(&b.1))));
+    found.functions.sort_by_key(|f| (f.0, rank(&f.1)));
     for (id, failure) in found.functions {
         failures.entry(id).or_insert(failure);
     }

@@ -248,7 +248,7 @@ impl Sweeper<'_, '_> {
         }
         let Some(id) = cx.old.owner(target) else { return };
         if field.kind == FieldKind::Accesses {
-            if self.owner.is_none() && cx.patches.get(id as usize).copied().flatten().is_some_and(|p| p.range.start < target + 8 && target < p.range.end) {
+            if self.owner.is_none() && cx.patches.get(id as usize).copied().flatten().is_some_and(|p| p.range.start < target.saturating_add(8) && target < p.range.end) {
                 let text = format!("the instruction at {addr:#x} reads code that the entry jump overwrote");
                 self.found.functions.push((id, Failure::new(Check::EntryJump, text).at(addr, target)));
             }

@@ -1,1 +1,0 @@
-//! Faults for the checker to find.

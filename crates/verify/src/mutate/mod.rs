@@ -1,0 +1,284 @@
+//! Faults for the checker to find.
+//!
+//! A checker that finds nothing wrong is worth what it finds when something is. [`Faults`] takes a pair of files that
+//! is proved, and breaks the output in one place: one fault of one [`Kind`], in code or tables that the proof reaches,
+//! so that no fault is without consequence. The tests demand that [`crate::verify`] finds each of them.
+//!
+//! | faults in | module |
+//! |---|---|
+//! | instructions | [`code`] |
+//! | unwind rows, search table, call sites, actions, types | [`unwinding`] |
+//! | headers, pointers, tables, symbols, claim | [`file`] |
+
+mod code;
+mod file;
+mod unwinding;
+
+use crate::arch::x86_64::X86_64;
+use crate::arch::{Arch, Insn};
+use crate::claim::Claim;
+use crate::elf::Elf;
+use crate::report::{Options, Report};
+
+macro_rules! kinds {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// What is broken.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum Kind { $($(#[$doc])* $name,)* }
+
+        impl Kind {
+            /// All kinds.
+            pub const ALL: &'static [Kind] = &[$(Kind::$name,)*];
+        }
+    };
+}
+
+kinds! {
+    /// A conditional branch has the opposite condition.
+    InvertedCondition,
+    /// A branch goes one byte too far.
+    BranchOffByOne,
+    /// A branch goes to another block of its function.
+    BranchToWrongBlock,
+    /// A call goes to another function.
+    CallToWrongFunction,
+    /// A PC-relative operand is one byte off.
+    OperandOffByOne,
+    /// A PC-relative operand is eight bytes off.
+    OperandOffByEight,
+    /// `lock`, `rep`, a segment override or `notrack` is gone.
+    DroppedPrefix,
+    /// Another operation.
+    ChangedOpcode,
+    /// Another constant.
+    ChangedImmediate,
+    /// Another register.
+    ChangedRegister,
+    /// An instruction is replaced by nops.
+    DroppedInstruction,
+    /// A return is replaced by a nop: execution runs on.
+    DroppedReturn,
+    /// An instruction of code that stays is changed.
+    ChangedOldCode,
+    /// A call in code that stays goes to another function.
+    StayingCallToWrongFunction,
+    /// The jump at an old entry goes to another function.
+    EntryJumpToWrongFunction,
+    /// A row begins one byte late.
+    RowBeginsLate,
+    /// The CFA is elsewhere.
+    WrongCfaOffset,
+    /// A register is said to be saved that is another one.
+    WrongRegisterRule,
+    /// An FDE ends before its code does.
+    FdeTooShort,
+    /// An FDE goes on behind its code.
+    FdeTooLong,
+    /// An FDE has no LSDA, or another one.
+    WrongLsda,
+    /// Two entries of the search table are exchanged.
+    SearchTableUnsorted,
+    /// An entry of the search table points to its neighbour's FDE.
+    SearchEntryWrong,
+    /// The search table lacks its last entry.
+    SearchEntryMissing,
+    /// A landing pad is one byte off.
+    WrongLandingPad,
+    /// A call site has no landing pad any more.
+    LandingPadDropped,
+    /// A call site ends before the call does.
+    CallSiteTooShort,
+    /// A call site has another action.
+    ChangedAction,
+    /// An action has another filter.
+    ChangedFilter,
+    /// A type table entry names another type.
+    WrongType,
+    /// Two entries of a jump table are exchanged.
+    JumpTableSwapped,
+    /// An entry of a jump table is one byte off.
+    JumpTableOff,
+    /// A RELATIVE relocation makes an address one byte off.
+    RelocAddendOff,
+    /// A relocation has another place.
+    RelocPlaceOff,
+    /// A pointer relocated in place (RELR, or a fixed address) is one byte off.
+    PointerOff,
+    /// A pointer leads to another moved function.
+    PointerToWrongFunction,
+    /// The entry point is elsewhere.
+    EntryPoint,
+    /// DT_INIT is elsewhere.
+    DtInit,
+    /// Another dynamic tag's value is changed.
+    DynamicTag,
+    /// A dynamic symbol has another value.
+    DynamicSymbol,
+    /// A static symbol of a moved function has another value.
+    StaticSymbol,
+    /// Two claimed ranges overlap.
+    OverlappingClaim,
+    /// The claim begins a function's new code one byte late.
+    ClaimedEntryOff,
+    /// A segment of code is writable.
+    WritableCode,
+    /// A segment of data is executable.
+    ExecutableData,
+    /// RELRO ends early.
+    RelroShort,
+    /// A byte of constants or data is changed.
+    ChangedData,
+    /// A word of `.got` is changed.
+    GotSlot,
+    /// Two initialisers are exchanged.
+    InitOrder,
+    /// The interpreter's name is changed.
+    Interpreter,
+}
+
+/// An output with one fault.
+#[derive(Clone, Debug)]
+pub struct Mutant {
+    /// The file.
+    pub image: Vec<u8>,
+    /// What was done, for people.
+    pub what: String,
+}
+
+/// A place in the output: file offset and the bytes to put there.
+struct Edit {
+    what: String,
+    changes: Vec<(usize, Vec<u8>)>,
+}
+
+impl Edit {
+    fn new(what: impl Into<String>, at: usize, bytes: &[u8]) -> Self {
+        Edit { what: what.into(), changes: vec![(at, bytes.to_vec())] }
+    }
+}
+
+/// An instruction of new code that is reached.
+#[derive(Clone, Copy, Debug)]
+struct Site {
+    addr: u64,
+    at: usize,
+    insn: Insn,
+}
+
+/// A proved pair of files, ready to be spoiled.
+pub struct Faults<'a> {
+    input: Elf<'a>,
+    output: Elf<'a>,
+    claim: Claim<'a>,
+    sites: Vec<Site>,
+}
+
+impl<'a> Faults<'a> {
+    /// Takes a pair that is proved. The report comes back as an error if it is not.
+    ///
+    /// # Errors
+    ///
+    /// The report of a pair that is not proved, or the reason why it cannot be checked, as text.
+    pub fn new(input: &'a [u8], output: &'a [u8]) -> Result<Self, String> {
+        let report = crate::verify(input, output, &Options::default()).map_err(|e| e.to_string())?;
+        if !report.is_proved() {
+            return Err(first_failure(&report));
+        }
+        let (input, output) = (Elf::parse(input, "input").map_err(|e| e.to_string())?, Elf::parse(output, "output").map_err(|e| e.to_string())?);
+        let desc = output.note(b"postlink", 1).ok_or("the note is gone")?;
+        let claim = Claim::parse(desc).map_err(|e| e.to_string())?;
+        let mut faults = Faults { input, output, claim, sites: Vec::new() };
+        faults.sites = faults.reached(&report);
+        Ok(faults)
+    }
+
+    /// Instructions of new code that the proof reached, ascending. At most a few thousand functions are looked at.
+    fn reached(&self, report: &Report) -> Vec<Site> {
+        let mut sites = Vec::new();
+        for (f, r) in self.claim.functions.iter().zip(&report.functions).take(4000) {
+            for range in &f.new {
+                let mut addr = range.start;
+                while addr < range.end {
+                    if let Some(&(_, len)) = r.unreached.iter().find(|u| u.0 == addr) {
+                        addr += len;
+                        continue;
+                    }
+                    let Some(bytes) = self.output.bytes(addr, range.end - addr) else { break };
+                    let padding = X86_64::padding_len(bytes);
+                    if padding > 0 {
+                        addr += padding as u64;
+                        continue;
+                    }
+                    let (Some(insn), Some(at)) = (X86_64::decode(bytes, addr), self.offset(addr)) else { break };
+                    sites.push(Site { addr, at, insn });
+                    addr += u64::from(insn.len);
+                }
+            }
+        }
+        sites.sort_by_key(|s| s.addr);
+        sites
+    }
+
+    /// The output with one fault of a kind; `seed` chooses the place. `None` if these files have no place for it.
+    pub fn inject(&self, kind: Kind, seed: u64) -> Option<Mutant> {
+        let mut edits = self.edits(kind);
+        if edits.is_empty() {
+            return None;
+        }
+        // Any spread over the places will do.
+        let index = (seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 16) % edits.len() as u64;
+        let edit = edits.swap_remove(index as usize);
+        let mut image = self.output.data.to_vec();
+        for (at, bytes) in &edit.changes {
+            let end = at + bytes.len();
+            if image.len() < end {
+                image.resize(end, 0);
+            }
+            image.get_mut(*at..end)?.copy_from_slice(bytes);
+        }
+        (image != self.output.data).then_some(Mutant { image, what: format!("{kind:?}: {}", edit.what) })
+    }
+
+    fn edits(&self, kind: Kind) -> Vec<Edit> {
+        use Kind::*;
+        match kind {
+            InvertedCondition | BranchOffByOne | BranchToWrongBlock | CallToWrongFunction | OperandOffByOne | OperandOffByEight
+            | DroppedPrefix | ChangedOpcode | ChangedImmediate | ChangedRegister | DroppedInstruction | DroppedReturn | ChangedOldCode
+            | StayingCallToWrongFunction | EntryJumpToWrongFunction => self.code_edits(kind),
+            RowBeginsLate | WrongCfaOffset | WrongRegisterRule | FdeTooShort | FdeTooLong | WrongLsda | SearchTableUnsorted | SearchEntryWrong
+            | SearchEntryMissing | WrongLandingPad | LandingPadDropped | CallSiteTooShort | ChangedAction | ChangedFilter | WrongType => {
+                self.unwind_edits(kind)
+            }
+            _ => self.file_edits(kind),
+        }
+    }
+
+    /// File offset of a loaded address of the output.
+    fn offset(&self, addr: u64) -> Option<usize> {
+        let load = self.output.loads().iter().find(|l| l.addr <= addr && addr < l.file_end())?;
+        usize::try_from(load.offset + (addr - load.addr)).ok()
+    }
+
+    /// The reached instruction at an address.
+    fn site_at(&self, addr: u64) -> Option<&Site> {
+        self.sites.binary_search_by_key(&addr, |s| s.addr).ok().and_then(|i| self.sites.get(i))
+    }
+
+    /// The file's bytes from an offset.
+    fn file(&self, at: usize, len: usize) -> &'a [u8] {
+        self.output.data.get(at..at.saturating_add(len)).unwrap_or(b"")
+    }
+
+    fn bytes(&self, site: &Site) -> &'a [u8] {
+        self.file(site.at, usize::from(site.insn.len))
+    }
+}
+
+/// The first thing that is wrong in a report.
+fn first_failure(report: &Report) -> String {
+    match (report.file_failures.first(), report.failures().next()) {
+        (Some(failure), _) => format!("the pair is not proved: {failure}"),
+        (None, Some((f, failure))) => format!("the pair is not proved: {}: {failure}", f.name),
+        (None, None) => "the pair is not proved".into(),
+    }
+}

@@ -1,0 +1,250 @@
+//! Faults in unwind tables and language-specific data.
+
+use super::{Edit, Faults, Kind};
+use crate::arch::Flow;
+use crate::bytes::{Reader, u32_in};
+use crate::elf::PT_GNU_EH_FRAME;
+use crate::pointer;
+use crate::unwind::{Fde, Table};
+
+/// A call frame instruction: what it is, where its first operand lies, and the place from which it holds.
+struct Cfi {
+    opcode: u8,
+    at: usize,
+    operand: usize,
+    location: u64,
+    advances: bool,
+}
+
+/// Reads a program of call frame instructions up to the first that is unknown.
+fn program(table: &Table<'_>, fde: &Fde) -> Vec<Cfi> {
+    let mut list = Vec::new();
+    let begin = fde.instructions.0 as usize;
+    let Some(bytes) = table.bytes.get(begin..fde.instructions.1 as usize) else { return list };
+    let mut r = Reader::new(bytes);
+    let mut location = fde.start;
+    loop {
+        let at = begin + r.pos();
+        let Some(byte) = r.u8() else { return list };
+        let operand = begin + r.pos();
+        let opcode = if byte & 0xc0 != 0 { byte & 0xc0 } else { byte };
+        let mut advance = |by: Option<u64>| {
+            location = location.saturating_add(by?);
+            Some(())
+        };
+        let read = match opcode {
+            0x40 => advance(Some(u64::from(byte & 0x3f))),
+            2 => advance(r.u8().map(u64::from)),
+            3 => advance(r.u16().map(u64::from)),
+            4 => advance(r.u32().map(u64::from)),
+            0x80 | 6 | 8 | 0x0d | 0x0e | 0x2e => r.uleb().map(|_| ()),
+            0x07 | 0xc0 | 0 | 0x0a | 0x0b => if opcode == 7 { r.uleb().map(|_| ()) } else { Some(()) },
+            5 | 9 | 0x0c => r.uleb().and_then(|_| r.uleb()).map(|_| ()),
+            0x11 | 0x12 => r.uleb().and_then(|_| r.sleb()).map(|_| ()),
+            _ => None,
+        };
+        if read.is_none() {
+            return list;
+        }
+        list.push(Cfi { opcode, at, operand, location, advances: matches!(opcode, 0x40 | 2 | 3 | 4) });
+    }
+}
+
+/// A call site's fields: offset in the file and length of each, and what they say.
+struct SiteFields {
+    start: u64,
+    end: u64,
+    len: (usize, usize),
+    pad: (usize, usize),
+    pad_value: u64,
+    action: (usize, usize),
+    action_value: u64,
+}
+
+/// Where the parts of an LSDA lie in the file.
+struct Area {
+    sites: Vec<SiteFields>,
+    actions: usize,
+    types: Option<usize>,
+    type_encoding: u8,
+}
+
+impl Faults<'_> {
+    pub(super) fn unwind_edits(&self, kind: Kind) -> Vec<Edit> {
+        let Ok(table) = Table::read(&self.output) else { return Vec::new() };
+        let fresh: Vec<Fde> = table.fdes.iter().filter(|f| self.claim.functions.iter().any(|m| m.in_new(f.start))).take(2000).copied().collect();
+        match kind {
+            Kind::RowBeginsLate | Kind::WrongCfaOffset | Kind::WrongRegisterRule => fresh.iter().flat_map(|f| self.rows(kind, &table, f)).collect(),
+            Kind::FdeTooShort | Kind::FdeTooLong | Kind::WrongLsda => fresh.iter().filter_map(|f| self.extent(kind, &table, f)).collect(),
+            Kind::SearchTableUnsorted | Kind::SearchEntryWrong | Kind::SearchEntryMissing => self.search(kind, &table),
+            _ => fresh.iter().filter(|f| f.lsda != 0).flat_map(|f| self.area_edits(kind, f)).collect(),
+        }
+    }
+
+    fn rows(&self, kind: Kind, table: &Table<'_>, fde: &Fde) -> Vec<Edit> {
+        let mut edits = Vec::new();
+        let list = program(table, fde);
+        for (i, cfi) in list.iter().enumerate() {
+            // The row must be that of a reached instruction.
+            let Some(at) = self.offset(table.addr + cfi.at as u64).filter(|_| self.site_at(cfi.location).is_some()) else { continue };
+            let operand = at + (cfi.operand - cfi.at);
+            let byte = self.file(at, 1).first().copied().unwrap_or(0);
+            let what = format!("the row at {:#x} of the FDE of {:#x}", cfi.location, fde.start);
+            // What follows at the same place could undo the change.
+            let next = list.get(i + 1);
+            let lasts = next.is_none_or(|n| n.advances || n.opcode != cfi.opcode && !matches!(n.opcode, 0x0b | 0x0c | 0xc0));
+            let settled = list.iter().skip(i + 1).take_while(|n| !n.advances).all(|n| !matches!(n.opcode, 0x0b | 0x0c | 0x0e | 0xc0));
+            match (kind, cfi.opcode) {
+                // An advance without a change behind it would change nothing.
+                (Kind::RowBeginsLate, 0x40) if byte & 0x3f < 0x3f && next.is_some_and(|n| !n.advances && n.opcode != 0) => edits.push(Edit::new(what, at, &[byte + 1])),
+                (Kind::RowBeginsLate, 2..=4) if next.is_some_and(|n| !n.advances && n.opcode != 0) => {
+                    let low = self.file(operand, 1).first().copied().unwrap_or(0xff);
+                    if low < 0xff {
+                        edits.push(Edit::new(what, operand, &[low + 1]));
+                    }
+                }
+                (Kind::WrongCfaOffset, 0x0e) if settled => {
+                    let low = self.file(operand, 1).first().copied().unwrap_or(0);
+                    edits.push(Edit::new(what, operand, &[low ^ 8]));
+                }
+                (Kind::WrongCfaOffset, 0x0c) if settled => {
+                    let low = self.file(operand + 1, 1).first().copied().unwrap_or(0);
+                    edits.push(Edit::new(what, operand + 1, &[low ^ 8]));
+                }
+                (Kind::WrongRegisterRule, 0x80) if lasts && settled => edits.push(Edit::new(what, at, &[byte ^ 1])),
+                (Kind::WrongRegisterRule, 0x11) if lasts && settled => {
+                    let low = self.file(operand, 1).first().copied().unwrap_or(0);
+                    edits.push(Edit::new(what, operand, &[low ^ 1]));
+                }
+                _ => {}
+            }
+        }
+        edits
+    }
+
+    fn extent(&self, kind: Kind, table: &Table<'_>, fde: &Fde) -> Option<Edit> {
+        let cie = table.cie_of(fde)?;
+        let size = pointer::size(cie.fde_encoding)? as usize;
+        // Behind length and CIE pointer: start, length, augmentation length, LSDA.
+        let at = self.offset(table.addr + u64::from(fde.offset))? + 8 + size;
+        let what = format!("the FDE of {:#x}..{:#x}", fde.start, fde.end);
+        let low = u32_in(self.file(at, 4), 0)?;
+        match kind {
+            Kind::FdeTooShort => {
+                let last = self.sites.iter().rev().find(|s| s.addr + u64::from(s.insn.len) == fde.end)?;
+                Some(Edit::new(what, at, &(low - u32::from(last.insn.len)).to_le_bytes()))
+            }
+            Kind::FdeTooLong => Some(Edit::new(what, at, &(low + 0x40).to_le_bytes())),
+            _ => {
+                let calls = self.sites.iter().any(|s| fde.start <= s.addr && s.addr < fde.end && matches!(s.insn.flow, Flow::Call(_) | Flow::IndirectCall));
+                (fde.lsda != 0 && calls && cie.lsda_encoding & 0x0f == 0x0b).then(|| Edit::new(what, at + size + 1, &[0; 4]))
+            }
+        }
+    }
+
+    fn search(&self, kind: Kind, table: &Table<'_>) -> Vec<Edit> {
+        let Some(hdr) = self.output.segment(PT_GNU_EH_FRAME) else { return Vec::new() };
+        let Some(at) = self.offset(hdr.addr) else { return Vec::new() };
+        // Four bytes of header, the pointer, the number: as linkers write them.
+        let count_at = at + 8;
+        let first = at + 12;
+        if self.file(at, 4) != [1, 0x1b, 3, 0x3b] {
+            return Vec::new();
+        }
+        if kind == Kind::SearchEntryMissing {
+            let count = table.fdes.len() as u32;
+            return vec![Edit::new("the last entry", count_at, &count.saturating_sub(1).to_le_bytes())];
+        }
+        (1..table.fdes.len())
+            .map(|i| {
+                let (a, b) = (first + 8 * (i - 1), first + 8 * i);
+                let what = format!("entry {i}");
+                if kind == Kind::SearchTableUnsorted {
+                    let mut both = self.file(b, 8).to_vec();
+                    both.extend(self.file(a, 8));
+                    Edit::new(what, a, &both)
+                } else {
+                    Edit::new(what, b + 4, self.file(a + 4, 4))
+                }
+            })
+            .collect()
+    }
+
+    fn area(&self, fde: &Fde) -> Option<Area> {
+        let bytes = self.output.bytes_from(fde.lsda)?;
+        let file = self.offset(fde.lsda)?;
+        let mut r = Reader::new(bytes);
+        let base = r.u8()?;
+        if base != pointer::OMIT {
+            pointer::read_value(&mut r, base)?;
+        }
+        let type_encoding = r.u8()?;
+        let types = if type_encoding == pointer::OMIT {
+            None
+        } else {
+            let distance = r.uleb()? as usize;
+            Some(file + r.pos() + distance)
+        };
+        let encoding = r.u8()?;
+        let end = r.uleb()? as usize + r.pos();
+        let mut sites = Vec::new();
+        while r.pos() < end {
+            let mut field = |encoding: u8| {
+                let at = r.pos();
+                let value = pointer::read_value(&mut r, encoding)?;
+                Some(((file + at, r.pos() - at), value))
+            };
+            let (_, start) = field(encoding)?;
+            let (len, length) = field(encoding)?;
+            let (pad, pad_value) = field(encoding)?;
+            let (action, action_value) = field(1)?;
+            let start = fde.start + start;
+            sites.push(SiteFields { start, end: start + length, len, pad, pad_value, action, action_value });
+        }
+        Some(Area { sites, actions: file + end, types, type_encoding })
+    }
+
+    fn area_edits(&self, kind: Kind, fde: &Fde) -> Vec<Edit> {
+        let Some(area) = self.area(fde) else { return Vec::new() };
+        let mut edits = Vec::new();
+        for s in &area.sites {
+            // Only calls that are reached ask for their call site.
+            let Some(call) = self.sites.iter().rfind(|c| s.start <= c.addr && c.addr < s.end && matches!(c.insn.flow, Flow::Call(_) | Flow::IndirectCall)) else { continue };
+            let what = format!("the call at {:#x}", call.addr);
+            let low = |at: usize| self.file(at, 1).first().copied().unwrap_or(0);
+            // LEB128 keeps its length if only the low bits change, or all of them go.
+            let zero = |(at, len): (usize, usize)| (at, (0..len).map(|i| if i + 1 < len && low(at + i) & 0x80 != 0 { 0x80 } else { 0 }).collect::<Vec<u8>>());
+            match kind {
+                Kind::WrongLandingPad if s.pad_value != 0 => edits.push(Edit::new(what, s.pad.0, &[low(s.pad.0) ^ 1])),
+                Kind::LandingPadDropped if s.pad_value != 0 => {
+                    let (at, bytes) = zero(s.pad);
+                    edits.push(Edit::new(what, at, &bytes));
+                }
+                Kind::CallSiteTooShort if call.addr + u64::from(call.insn.len) == s.end => {
+                    let (at, bytes) = zero(s.len);
+                    edits.push(Edit::new(what, at, &bytes));
+                }
+                Kind::ChangedAction if s.pad_value != 0 && s.action_value != 0 => {
+                    let (at, bytes) = zero(s.action);
+                    edits.push(Edit::new(what, at, &bytes));
+                }
+                Kind::ChangedFilter | Kind::WrongType if s.pad_value != 0 && s.action_value != 0 => {
+                    let record = area.actions + s.action_value as usize - 1;
+                    let filter = low(record);
+                    if filter == 0 || filter >= 0x40 {
+                        continue;
+                    }
+                    if kind == Kind::ChangedFilter {
+                        // Filter 0 is a cleanup: never the same as a handler.
+                        edits.push(Edit::new(what, record, &[0]));
+                    } else if let (Some(types), Some(size)) = (area.types, pointer::size(area.type_encoding)) {
+                        let at = types.saturating_sub(usize::from(filter) * size as usize);
+                        edits.push(Edit::new(what, at, &[low(at) ^ 8]));
+                    }
+                }
+                _ => {}
+            }
+        }
+        edits
+    }
+}

@@ -1,0 +1,933 @@
+//! A rewriter that is as small as it can be, to have real outputs to check and to spoil.
+//!
+//! It shares nothing with the checker (another decoder, its own tables) nor with the real rewriter. Functions are cut
+//! into blocks, put in reverse order into a hot and a cold fragment with long jumps only, and get new unwind tables, LSDAs
+//! and jump table entries. To have room for the new program header without moving anything, the *input* already has
+//! a spare one: the linker's PT_GNU_PROPERTY, blanked out, which no program needs.
+
+#![allow(dead_code, clippy::type_complexity)]
+
+use gimli::{BaseAddresses, CfaRule, EhFrame, LittleEndian, RegisterRule, UnwindContext, UnwindSection};
+use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::process::Command;
+
+/// Compiles a program and returns it with its spare program header; `None` without the compiler.
+pub fn compile(name: &str, source: &str, compiler: &str, flags: &[&str]) -> Option<Vec<u8>> {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let ext = if compiler.ends_with("++") { "cpp" } else { "c" };
+    let (src, out) = (dir.path().join(format!("{name}.{ext}")), dir.path().join(name));
+    std::fs::write(&src, source).expect("the source can be written");
+    let status = Command::new(compiler).arg(&src).arg("-o").arg(&out).args(["-O2", "-Wl,--build-id"]).args(flags).status().ok()?;
+    assert!(status.success(), "{compiler} refused {name}");
+    let mut file = std::fs::read(&out).expect("the compiler wrote its output");
+    let spare = (0..u16_at(&file, 56) as usize)
+        .map(|i| u64_at(&file, 32) as usize + 56 * i)
+        .find(|&at| u32_at(&file, at) == 0x6474_e553)
+        .expect("the linker makes PT_GNU_PROPERTY here");
+    file[spare..spare + 56].fill(0);
+    Some(file)
+}
+
+/// Runs a program image and returns its output and status.
+pub fn run(image: &[u8], args: &[&str]) -> (String, Option<i32>) {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let path: PathBuf = dir.path().join("program");
+    std::fs::write(&path, image).expect("it can be written");
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("it is ours");
+    let out = Command::new(&path).args(args).output().expect("it starts");
+    (String::from_utf8_lossy(&out.stdout).into_owned(), out.status.code())
+}
+
+pub fn u16_at(d: &[u8], at: usize) -> u16 {
+    u16::from_le_bytes(d[at..at + 2].try_into().unwrap())
+}
+pub fn u32_at(d: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(d[at..at + 4].try_into().unwrap())
+}
+pub fn u64_at(d: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(d[at..at + 8].try_into().unwrap())
+}
+fn put32(d: &mut [u8], at: usize, v: i64) {
+    d[at..at + 4].copy_from_slice(&i32::try_from(v).expect("it is near").to_le_bytes());
+}
+
+#[derive(Clone, Debug)]
+pub struct Section {
+    pub name: String,
+    pub kind: u32,
+    pub flags: u64,
+    pub addr: u64,
+    pub offset: usize,
+    pub size: usize,
+    pub link: usize,
+}
+
+pub fn sections(d: &[u8]) -> Vec<Section> {
+    let (at, n, names) = (u64_at(d, 40) as usize, u16_at(d, 60) as usize, u16_at(d, 62) as usize);
+    let raw = |i: usize| &d[at + 64 * i..at + 64 * i + 64];
+    let strings = u64_at(raw(names), 24) as usize;
+    (0..n)
+        .map(|i| {
+            let r = raw(i);
+            let name = strings + u32_at(r, 0) as usize;
+            let len = d[name..].iter().position(|&b| b == 0).unwrap();
+            Section {
+                name: String::from_utf8_lossy(&d[name..name + len]).into_owned(),
+                kind: u32_at(r, 4),
+                flags: u64_at(r, 8),
+                addr: u64_at(r, 16),
+                offset: u64_at(r, 24) as usize,
+                size: u64_at(r, 32) as usize,
+                link: u32_at(r, 40) as usize,
+            }
+        })
+        .collect()
+}
+
+/// File offset of an address.
+pub fn offset(d: &[u8], addr: u64) -> usize {
+    (0..u16_at(d, 56) as usize)
+        .map(|i| u64_at(d, 32) as usize + 56 * i)
+        .filter(|&p| u32_at(d, p) == 1)
+        .find_map(|p| {
+            let (off, va, size) = (u64_at(d, p + 8), u64_at(d, p + 16), u64_at(d, p + 32));
+            (va <= addr && addr < va + size).then(|| (off + addr - va) as usize)
+        })
+        .unwrap_or_else(|| panic!("{addr:#x} is not in the file"))
+}
+
+fn uleb(out: &mut Vec<u8>, mut v: u64) {
+    while v >= 0x80 {
+        out.push(v as u8 | 0x80);
+        v >>= 7;
+    }
+    out.push(v as u8);
+}
+fn sleb(out: &mut Vec<u8>, mut v: i64) {
+    loop {
+        let b = v as u8 & 0x7f;
+        v >>= 7;
+        if (v == 0 && b & 0x40 == 0) || (v == -1 && b & 0x40 != 0) {
+            out.push(b);
+            return;
+        }
+        out.push(b | 0x80);
+    }
+}
+fn read_uleb(d: &[u8], at: &mut usize) -> u64 {
+    let (mut v, mut shift) = (0u64, 0);
+    loop {
+        let b = d[*at];
+        *at += 1;
+        v |= u64::from(b & 0x7f) << shift;
+        shift += 7;
+        if b & 0x80 == 0 {
+            return v;
+        }
+    }
+}
+
+/// Functions with size in `.text`: (name, start, end).
+pub fn functions(d: &[u8]) -> Vec<(String, u64, u64)> {
+    let s = sections(d);
+    let table = s.iter().find(|s| s.kind == 2).expect("there is a symbol table");
+    let strings = &s[table.link];
+    let text = s.iter().find(|s| s.name == ".text").expect("there is code");
+    let mut all: BTreeMap<u64, (String, u64)> = BTreeMap::new();
+    for e in d[table.offset..table.offset + table.size].chunks(24) {
+        let (value, size) = (u64_at(e, 8), u64_at(e, 16));
+        if e[4] & 15 == 2 && size > 0 && text.addr <= value && value < text.addr + text.size as u64 {
+            let at = strings.offset + u32_at(e, 0) as usize;
+            let len = d[at..].iter().position(|&b| b == 0).unwrap();
+            all.insert(value, (String::from_utf8_lossy(&d[at..at + len]).into_owned(), value + size));
+        }
+    }
+    all.into_iter().map(|(a, (n, e))| (n, a, e)).collect()
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options {
+    /// Change pointers in data and addresses in code too, not only calls.
+    pub pointers: bool,
+    /// Write jumps at the old entries.
+    pub entry_jumps: bool,
+}
+
+#[derive(Clone, Debug)]
+struct Block {
+    start: u64,
+    end: u64,
+    insns: Vec<Instruction>,
+}
+
+#[derive(Clone, Debug)]
+struct Moved {
+    start: u64,
+    end: u64,
+    /// New order: indices of blocks, hot then cold.
+    hot: Vec<usize>,
+    cold: Vec<usize>,
+    blocks: Vec<Block>,
+    /// New ranges.
+    new: Vec<(u64, u64)>,
+}
+
+#[derive(Clone, Debug)]
+pub struct Rewritten {
+    pub image: Vec<u8>,
+    /// (name, old entry, new ranges)
+    pub moved: Vec<(String, u64, Vec<(u64, u64)>)>,
+}
+
+fn decode(d: &[u8], start: u64, end: u64) -> Vec<Instruction> {
+    let at = offset(d, start);
+    let mut decoder = Decoder::with_ip(64, &d[at..at + (end - start) as usize], start, DecoderOptions::NONE);
+    let mut out = Vec::new();
+    while decoder.can_decode() {
+        out.push(decoder.decode());
+    }
+    out
+}
+
+fn is_short_cond(i: &Instruction) -> bool {
+    matches!(i.mnemonic(), Mnemonic::Jrcxz | Mnemonic::Loop | Mnemonic::Loope | Mnemonic::Loopne)
+}
+
+fn is_nop(i: &Instruction) -> bool {
+    matches!(i.code(), Code::Nopd | Code::Nopw | Code::Nopq | Code::Nop_rm16 | Code::Nop_rm32 | Code::Nop_rm64)
+}
+
+/// Entries of relative jump tables that belong to a function: (address of the entry, base, label).
+fn table_entries(d: &[u8], insns: &[Instruction], start: u64, end: u64) -> Vec<(u64, u64, u64)> {
+    if !insns.iter().any(|i| i.flow_control() == FlowControl::IndirectBranch && i.op0_kind() == OpKind::Register) {
+        return Vec::new();
+    }
+    let bases: BTreeSet<u64> = insns.iter().filter(|i| i.mnemonic() == Mnemonic::Lea && i.is_ip_rel_memory_operand()).map(|i| i.ip_rel_memory_address()).collect();
+    let mut out = Vec::new();
+    for &base in &bases {
+        let next = bases.range(base + 1..).next().copied().unwrap_or(u64::MAX);
+        let mut at = base;
+        while at < next {
+            let word = u32_at(d, offset(d, at)) as i32;
+            let label = base.wrapping_add_signed(i64::from(word));
+            if word == 0 || label < start || label >= end {
+                break;
+            }
+            out.push((at, base, label));
+            at += 4;
+        }
+    }
+    out
+}
+
+/// Landing pads and their call sites, as the input's LSDA has them.
+#[derive(Clone, Debug, Default)]
+struct Area {
+    sites: Vec<(u64, u64, u64, u64)>,
+    actions: Vec<u8>,
+    types: Vec<u64>,
+}
+
+fn read_area(d: &[u8], addr: u64, function: u64) -> Area {
+    let mut at = offset(d, addr);
+    assert_eq!(d[at], 0xff, "the compiler omits the landing pad base");
+    let encoding = d[at + 1];
+    at += 2;
+    let mut types_end = None;
+    if encoding != 0xff {
+        assert!(matches!(encoding & 0x7f, 0x1b | 3));
+        let len = read_uleb(d, &mut at) as usize;
+        types_end = Some(at + len);
+    }
+    assert_eq!(d[at], 1);
+    at += 1;
+    let len = read_uleb(d, &mut at) as usize;
+    let end = at + len;
+    let mut area = Area::default();
+    while at < end {
+        let (s, l, p, a) = (read_uleb(d, &mut at), read_uleb(d, &mut at), read_uleb(d, &mut at), read_uleb(d, &mut at));
+        area.sites.push((function + s, function + s + l, if p == 0 { 0 } else { function + p }, a));
+    }
+    if let Some(types_end) = types_end {
+        let first_type = area_types(d, end, types_end);
+        area.actions = d[end..first_type].to_vec();
+        let relative = encoding & 0x70 == 0x10;
+        let base = addr.wrapping_sub(offset(d, addr) as u64);
+        let mut t = types_end;
+        while t > first_type {
+            t -= 4;
+            let word = u32_at(d, t) as i32;
+            area.types.push(if word == 0 || !relative { word as u64 } else { base.wrapping_add(t as u64).wrapping_add_signed(i64::from(word)) });
+        }
+    } else {
+        // Cleanups alone need no actions.
+        area.actions = Vec::new();
+    }
+    area
+}
+
+/// Where the type table begins: behind as many types as the largest filter says.
+fn area_types(d: &[u8], actions: usize, end: usize) -> usize {
+    let mut at = actions;
+    let mut largest = 0u64;
+    // Records are (filter, next), one byte each in programs as small as these.
+    while at + 1 < end && d[at] & 0x80 == 0 && d[at] < 0x20 && (d[at + 1] == 0 || d[at + 1] >= 0x70) && (end - at) >= 4 * largest as usize {
+        if d[at] == 0 && d[at + 1] == 0 && at + 2 + 4 * largest as usize >= end {
+            break;
+        }
+        largest = largest.max(u64::from(d[at]));
+        at += 2;
+    }
+    end - 4 * largest as usize
+}
+
+fn write_area(area: &Area, encoding: u8, base: u64, sites: &[(u64, u64, u64, u64)], function: u64, at: u64, lowest: u64) -> Vec<u8> {
+    let mut table = Vec::new();
+    for &(s, e, p, a) in sites {
+        uleb(&mut table, s - function);
+        uleb(&mut table, e - s);
+        uleb(&mut table, if p == 0 { 0 } else { p - base });
+        uleb(&mut table, a);
+    }
+    let _ = lowest;
+    let mut out = vec![0x1b];
+    out.extend(((base as i64 - (at as i64 + 1)) as i32).to_le_bytes());
+    out.push(encoding);
+    let mut tail = vec![1u8];
+    uleb(&mut tail, table.len() as u64);
+    tail.extend(table);
+    tail.extend(&area.actions);
+    if encoding != 0xff {
+        // The distance field has a fixed length here: five bytes.
+        let start = out.len() + 5;
+        while !(start + tail.len()).is_multiple_of(4) {
+            tail.push(0);
+        }
+        let distance = tail.len() + 4 * area.types.len();
+        for i in 0..5 {
+            out.push((distance >> (7 * i)) as u8 & 0x7f | if i < 4 { 0x80 } else { 0 });
+        }
+    }
+    out.extend(tail);
+    if encoding != 0xff {
+        for &t in area.types.iter().rev() {
+            let here = if encoding & 0x70 == 0x10 { at as i64 + out.len() as i64 } else { 0 };
+            out.extend(if t == 0 { 0i32 } else { (t as i64 - here) as i32 }.to_le_bytes());
+        }
+    }
+    out
+}
+
+/// Moves the named functions (all if empty).
+pub fn rewrite(input: &[u8], names: &[&str], options: Options) -> Rewritten {
+    let d = input;
+    let mut out = d.to_vec();
+    let all = functions(d);
+    let chosen: Vec<_> = all.iter().filter(|f| names.is_empty() && (f.0.starts_with("_Z") || !f.0.starts_with('_')) || names.contains(&f.0.as_str())).cloned().collect();
+    let loads: Vec<usize> = (0..u16_at(d, 56) as usize).map(|i| u64_at(d, 32) as usize + 56 * i).filter(|&p| u32_at(d, p) == 1).collect();
+    let limit = loads.iter().map(|&p| u64_at(d, p + 16) + u64_at(d, p + 40)).max().unwrap();
+    let segment = limit.next_multiple_of(4096) + 4096;
+    let file_at = d.len().next_multiple_of(4096);
+
+    // Old unwind table.
+    let ss = sections(d);
+    let eh = ss.iter().find(|s| s.name == ".eh_frame").expect("there is an unwind table").clone();
+    let frame_bytes = &d[eh.offset..eh.offset + eh.size];
+    let frame = EhFrame::new(frame_bytes, LittleEndian);
+    let bases = BaseAddresses::default().set_eh_frame(eh.addr);
+    let fde_of = |start: u64| frame.fde_for_address(&bases, start, |s, b, o| s.cie_from_offset(b, o)).ok();
+
+    // Cut into blocks.
+    let mut moved: Vec<Moved> = Vec::new();
+    for (_, start, end) in &chosen {
+        let (start, end) = (*start, *end);
+        let insns = decode(d, start, end);
+        let mut leaders: BTreeSet<u64> = BTreeSet::from([start]);
+        for i in &insns {
+            if i.is_jcc_short_or_near() || i.is_jmp_short_or_near() || is_short_cond(i) {
+                if (start..end).contains(&i.near_branch_target()) {
+                    leaders.insert(i.near_branch_target());
+                }
+                leaders.insert(i.next_ip());
+            }
+        }
+        for (_, _, label) in table_entries(d, &insns, start, end) {
+            leaders.insert(label);
+        }
+        if let Some(fde) = fde_of(start)
+            && let Some(gimli::Pointer::Direct(lsda)) = fde.lsda()
+        {
+            for s in read_area(d, lsda, start).sites {
+                if s.2 != 0 {
+                    leaders.insert(s.2);
+                }
+            }
+        }
+        let mut blocks: Vec<Block> = Vec::new();
+        for i in insns {
+            if leaders.contains(&i.ip()) {
+                blocks.push(Block { start: i.ip(), end: i.ip(), insns: Vec::new() });
+            }
+            let b = blocks.last_mut().expect("the start is a leader");
+            b.end = i.next_ip();
+            b.insns.push(i);
+        }
+        let hot_count = blocks.len() - blocks.len() / 3;
+        let mut hot: Vec<usize> = (1..hot_count).rev().collect();
+        hot.insert(0, 0);
+        moved.push(Moved { start, end, hot, cold: (hot_count..blocks.len()).rev().collect(), blocks, new: Vec::new() });
+    }
+
+    // Addresses: every length is known beforehand, since only long forms are used.
+    let size_of = |m: &Moved, order: &[usize], k: usize| -> u64 {
+        let b = &m.blocks[order[k]];
+        let body: u64 = b
+            .insns
+            .iter()
+            .map(|i| match () {
+                _ if is_nop(i) => 0,
+                _ if is_short_cond(i) => 9,
+                _ if i.is_jcc_short_or_near() => 6,
+                _ if i.is_jmp_short_or_near() => 5,
+                _ => i.len() as u64,
+            })
+            .sum();
+        body + if needs_jump(m, order, k) { 5 } else { 0 }
+    };
+    let mut address: BTreeMap<u64, u64> = BTreeMap::new();
+    let mut at = segment + 64;
+    for m in &mut moved {
+        for order in [m.hot.clone(), m.cold.clone()] {
+            if order.is_empty() {
+                continue;
+            }
+            at = at.next_multiple_of(16);
+            let start = at;
+            for k in 0..order.len() {
+                address.insert(m.blocks[order[k]].start, at);
+                at += size_of(m, &order, k);
+            }
+            m.new.push((start, at));
+            at += 7;
+        }
+    }
+    let code_end = at.next_multiple_of(64);
+    let mut new = vec![0xccu8; (code_end - segment) as usize];
+    let entries: BTreeMap<u64, u64> = moved.iter().map(|m| (m.start, m.new[0].0)).collect();
+    let go = |t: u64| entries.get(&t).copied().unwrap_or(t);
+
+    // Code, and for each new instruction the old one it came from.
+    let mut origin: Vec<Vec<(u64, u64, u64)>> = Vec::new();
+    for m in &moved {
+        let mut from = Vec::new();
+        for order in [&m.hot, &m.cold] {
+            for k in 0..order.len() {
+                let b = &m.blocks[order[k]];
+                let mut at = address[&b.start];
+                let inside = |t: u64| if (m.start..m.end).contains(&t) { address[&t] } else { go(t) };
+                let last = b.insns.len() - 1;
+                for (n, i) in b.insns.iter().enumerate() {
+                    if is_nop(i) {
+                        continue;
+                    }
+                    let here = (at - segment) as usize;
+                    let bytes = &d[offset(d, i.ip())..][..i.len()];
+                    let len;
+                    if is_short_cond(i) {
+                        len = 9;
+                        new[here..here + 4].copy_from_slice(&[bytes[0], 2, 0xeb, 5]);
+                        new[here + 4] = 0xe9;
+                        put32(&mut new, here + 5, inside(i.near_branch_target()) as i64 - (at as i64 + 9));
+                    } else if i.is_jcc_short_or_near() {
+                        len = 6;
+                        let mut cc = bytes.iter().find(|b| (0x70..0x90).contains(*b)).expect("a conditional branch has its condition") & 15;
+                        let fall = i.next_ip();
+                        let mut target = i.near_branch_target();
+                        if n == last && order.get(k + 1).is_some_and(|&x| m.blocks[x].start == target) && address.contains_key(&fall) {
+                            cc ^= 1;
+                            target = fall;
+                        }
+                        new[here..here + 2].copy_from_slice(&[0x0f, 0x80 | cc]);
+                        put32(&mut new, here + 2, inside(target) as i64 - (at as i64 + 6));
+                    } else if i.is_jmp_short_or_near() {
+                        len = 5;
+                        new[here] = 0xe9;
+                        put32(&mut new, here + 1, inside(i.near_branch_target()) as i64 - (at as i64 + 5));
+                    } else {
+                        len = i.len() as u64;
+                        new[here..here + i.len()].copy_from_slice(bytes);
+                        if i.is_call_near() {
+                            put32(&mut new, here + i.len() - 4, go(i.near_branch_target()) as i64 - (at as i64 + len as i64));
+                        } else if i.is_ip_rel_memory_operand() {
+                            let mut target = i.ip_rel_memory_address();
+                            if options.pointers && i.mnemonic() == Mnemonic::Lea {
+                                target = go(target);
+                            }
+                            let field = Decoder::with_ip(64, bytes, i.ip(), 0).decode_and_offsets();
+                            put32(&mut new, here + field, target as i64 - (at as i64 + len as i64));
+                        }
+                    }
+                    from.push((at, at + len, i.ip()));
+                    at += len;
+                }
+                if needs_jump(m, order, k) {
+                    let here = (at - segment) as usize;
+                    // The way that the last branch does not take.
+                    let mut to = b.end;
+                    if let Some(i) = b.insns.last()
+                        && i.is_jcc_short_or_near()
+                        && order.get(k + 1).is_some_and(|&x| m.blocks[x].start == i.near_branch_target())
+                    {
+                        to = i.near_branch_target();
+                    }
+                    new[here] = 0xe9;
+                    put32(&mut new, here + 1, inside(to) as i64 - (at as i64 + 5));
+                    from.push((at, at + 5, to));
+                }
+            }
+        }
+        from.sort();
+        origin.push(from);
+    }
+
+    // Jump tables, old entries, staying calls, pointers.
+    for m in &moved {
+        let insns: Vec<Instruction> = m.blocks.iter().flat_map(|b| b.insns.clone()).collect();
+        for (at, base, label) in table_entries(d, &insns, m.start, m.end) {
+            let o = offset(d, at);
+            put32(&mut out, o, address[&label] as i64 - base as i64);
+        }
+        if options.entry_jumps && m.end - m.start >= 9 {
+            let o = offset(d, m.start);
+            let skip = if d[o..].starts_with(&[0xf3, 0x0f, 0x1e, 0xfa]) { 4 } else { 0 };
+            out[o + skip] = 0xe9;
+            put32(&mut out, o + skip + 1, m.new[0].0 as i64 - (m.start as i64 + skip as i64 + 5));
+        }
+    }
+    for (_, start, end) in &all {
+        if entries.contains_key(start) {
+            continue;
+        }
+        for i in decode(d, *start, *end) {
+            let o = offset(d, i.ip());
+            if i.is_call_near() && entries.contains_key(&i.near_branch_target()) {
+                put32(&mut out, o + i.len() - 4, go(i.near_branch_target()) as i64 - i.next_ip() as i64);
+            } else if options.pointers && i.mnemonic() == Mnemonic::Lea && i.is_ip_rel_memory_operand() && entries.contains_key(&i.ip_rel_memory_address()) {
+                put32(&mut out, o + i.len() - 4, go(i.ip_rel_memory_address()) as i64 - i.next_ip() as i64);
+            }
+        }
+    }
+    if options.pointers {
+        for s in ss.iter().filter(|s| s.kind == 4 && s.flags & 2 != 0) {
+            for at in (s.offset..s.offset + s.size).step_by(24) {
+                if u32_at(d, at + 8) == 8 {
+                    let to = go(u64_at(d, at + 16));
+                    out[at + 16..at + 24].copy_from_slice(&to.to_le_bytes());
+                }
+            }
+        }
+        // SHT_RELR: an even word is a place, an odd one a bitmap of the 63 words behind the last.
+        for s in ss.iter().filter(|s| s.kind == 19) {
+            let mut next = 0u64;
+            for w in d[s.offset..s.offset + s.size].chunks(8).map(|w| u64_at(w, 0)) {
+                let places: Vec<u64> = if w & 1 == 0 { vec![w] } else { (0..63).filter(|b| w >> (b + 1) & 1 != 0).map(|b| next + 8 * b).collect() };
+                next = if w & 1 == 0 { w + 8 } else { next + 63 * 8 };
+                for p in places {
+                    let o = offset(d, p);
+                    out[o..o + 8].copy_from_slice(&go(u64_at(d, o)).to_le_bytes());
+                }
+            }
+        }
+        for s in ss.iter().filter(|s| s.kind == 11) {
+            for at in (s.offset + 24..s.offset + s.size).step_by(24) {
+                let to = go(u64_at(d, at + 8));
+                out[at + 8..at + 16].copy_from_slice(&to.to_le_bytes());
+            }
+        }
+    }
+    for s in ss.iter().filter(|s| s.kind == 2) {
+        for at in (s.offset + 24..s.offset + s.size).step_by(24) {
+            if d[at + 4] & 15 == 2 {
+                let to = go(u64_at(d, at + 8));
+                out[at + 8..at + 16].copy_from_slice(&to.to_le_bytes());
+            }
+        }
+    }
+
+    // Unwind tables: a copy of the old section, and new FDEs behind it.
+    let mut areas = Vec::new();
+    let areas_at = code_end;
+    let mut table: Vec<u8> = Vec::new();
+    let mut search: Vec<(u64, u64)> = Vec::new();
+    struct New {
+        start: u64,
+        end: u64,
+        lsda: u64,
+        cie: usize,
+        program: Vec<u8>,
+    }
+    let mut fresh: Vec<New> = Vec::new();
+    let mut context = UnwindContext::new();
+    for (m, from) in moved.iter().zip(&origin) {
+        let Some(fde) = fde_of(m.start) else { continue };
+        let mut rows = Vec::new();
+        let mut run = fde.rows(&frame, &bases, &mut context).expect("it runs");
+        while let Some(row) = run.next_row().expect("it runs") {
+            let CfaRule::RegisterAndOffset { register, offset } = row.cfa().clone() else { panic!("no expressions in tests") };
+            let registers: BTreeMap<u16, i64> = row
+                .registers()
+                .map(|(r, rule)| match rule {
+                    RegisterRule::Offset(o) => (r.0, *o),
+                    other => panic!("{other:?} is not for tests"),
+                })
+                .collect();
+            rows.push((row.start_address(), row.end_address(), register.0, offset, registers));
+        }
+        let row_at = |a: u64| rows.iter().find(|r| r.0 <= a && a < r.1).expect("the FDE covers its function").clone();
+        for &(start, end) in &m.new {
+            let mut program = Vec::new();
+            let (mut here, mut state) = (start, None);
+            for &(s, _, old) in from.iter().filter(|f| (start..end).contains(&f.0)) {
+                let row = row_at(old);
+                let now = (row.2, row.3, row.4);
+                if state.as_ref() == Some(&now) {
+                    continue;
+                }
+                if s > here {
+                    program.push(4);
+                    program.extend(((s - here) as u32).to_le_bytes());
+                    here = s;
+                }
+                program.push(0x0c);
+                uleb(&mut program, u64::from(now.0));
+                uleb(&mut program, now.1 as u64);
+                if let Some((_, _, before)) = &state {
+                    let before: &BTreeMap<u16, i64> = before;
+                    for r in before.keys().filter(|r| !now.2.contains_key(r)) {
+                        program.push(0xc0 | *r as u8);
+                    }
+                }
+                for (r, o) in &now.2 {
+                    program.push(0x11);
+                    uleb(&mut program, u64::from(*r));
+                    sleb(&mut program, o / -8);
+                }
+                state = Some(now);
+            }
+            let mut lsda = 0;
+            if let Some(gimli::Pointer::Direct(old)) = fde.lsda() {
+                let area = read_area(d, old, m.start);
+                let mut sites: Vec<(u64, u64, u64, u64)> = Vec::new();
+                for &(s, e, old) in from.iter().filter(|f| (start..end).contains(&f.0)) {
+                    let Some(site) = area.sites.iter().find(|x| x.0 <= old && old < x.1) else { continue };
+                    let pad = if site.2 == 0 { 0 } else { address[&site.2] };
+                    match sites.last_mut() {
+                        Some(l) if l.1 == s && (l.2, l.3) == (pad, site.3) => l.1 = e,
+                        _ => sites.push((s, e, pad, site.3)),
+                    }
+                }
+                while !(areas_at as usize + areas.len()).is_multiple_of(4) {
+                    areas.push(0);
+                }
+                lsda = areas_at + areas.len() as u64;
+                let encoding = d[offset(d, old) + 1];
+                areas.extend(write_area(&area, encoding, segment, &sites, start, lsda, segment));
+            }
+            fresh.push(New { start, end, lsda, cie: fde.cie().offset(), program });
+        }
+    }
+    let table_at = (areas_at + areas.len() as u64).next_multiple_of(8);
+    areas.resize((table_at - areas_at) as usize, 0);
+    // The old entries, moved: pointers relative to themselves lose the distance.
+    let shift = table_at as i64 - eh.addr as i64;
+    let mut at = 0usize;
+    let mut lsda_encoded: BTreeMap<usize, Option<bool>> = BTreeMap::new();
+    while at + 4 <= frame_bytes.len() && u32_at(frame_bytes, at) != 0 {
+        let len = u32_at(frame_bytes, at) as usize + 4;
+        let mut entry = frame_bytes[at..at + len].to_vec();
+        let adjust = |entry: &mut [u8], p: usize| {
+            let v = i64::from(u32_at(entry, p) as i32);
+            if v != 0 {
+                put32(entry, p, v - shift);
+            }
+        };
+        let id = u32_at(&entry, 4) as usize;
+        if id == 0 {
+            let augmentation: Vec<u8> = entry[9..].iter().take_while(|b| **b != 0).copied().collect();
+            let mut p = 9 + augmentation.len() + 1;
+            read_uleb(&entry, &mut p);
+            read_uleb(&entry, &mut p);
+            read_uleb(&entry, &mut p);
+            read_uleb(&entry, &mut p);
+            let mut lsda_relative = None;
+            for c in &augmentation[1..] {
+                match c {
+                    b'P' => {
+                        if entry[p] & 0x70 == 0x10 {
+                            adjust(&mut entry, p + 1);
+                        }
+                        p += 5;
+                    }
+                    b'S' => {}
+                    b'L' => {
+                        lsda_relative = Some(entry[p] & 0x70 == 0x10);
+                        p += 1;
+                    }
+                    _ => p += 1,
+                }
+            }
+            lsda_encoded.insert(at, lsda_relative);
+        } else {
+            let old_start = (eh.addr as i64 + at as i64 + 8 + i64::from(u32_at(&entry, 8) as i32)) as u64;
+            adjust(&mut entry, 8);
+            if lsda_encoded[&(at + 4 - id)] == Some(true) {
+                adjust(&mut entry, 17);
+            }
+            search.push((old_start, table_at + at as u64));
+        }
+        table.extend(entry);
+        at += len;
+    }
+    for f in fresh {
+        let here = table.len();
+        let mut e = Vec::new();
+        e.extend([0u8; 4]);
+        e.extend(((here + 4 - f.cie) as u32).to_le_bytes());
+        e.extend(((f.start as i64 - (table_at as i64 + here as i64 + 8)) as i32).to_le_bytes());
+        e.extend(((f.end - f.start) as u32).to_le_bytes());
+        if let Some(relative) = lsda_encoded[&f.cie] {
+            e.push(4);
+            let base = if relative { table_at as i64 + here as i64 + 17 } else { 0 };
+            e.extend(if f.lsda == 0 { 0 } else { (f.lsda as i64 - base) as i32 }.to_le_bytes());
+        } else {
+            e.push(0);
+        }
+        e.extend(f.program);
+        e.resize(e.len().next_multiple_of(8), 0);
+        let len = e.len() as u32 - 4;
+        e[..4].copy_from_slice(&len.to_le_bytes());
+        search.push((f.start, table_at + here as u64));
+        table.extend(e);
+    }
+    table.extend([0; 4]);
+    let hdr_at = (table_at + table.len() as u64).next_multiple_of(4);
+    table.resize((hdr_at - table_at) as usize, 0);
+    let mut hdr = vec![1, 0x1b, 3, 0x3b];
+    hdr.extend(((table_at as i64 - (hdr_at as i64 + 4)) as i32).to_le_bytes());
+    hdr.extend((search.len() as u32).to_le_bytes());
+    search.sort();
+    for (a, f) in search {
+        hdr.extend(((a as i64 - hdr_at as i64) as i32).to_le_bytes());
+        hdr.extend(((f as i64 - hdr_at as i64) as i32).to_le_bytes());
+    }
+    let hdr_len = hdr.len() as u64;
+    new.extend(areas);
+    new.extend(table);
+    new.extend(hdr);
+
+    // The file: segment, note, section headers.
+    out.resize(file_at, 0);
+    out.extend(&new);
+    for i in 0..u16_at(d, 56) as usize {
+        let p = u64_at(d, 32) as usize + 56 * i;
+        let set = |out: &mut Vec<u8>, at: usize, v: u64| out[p + at..p + at + 8].copy_from_slice(&v.to_le_bytes());
+        match u32_at(d, p) {
+            0 => {
+                out[p..p + 8].copy_from_slice(&[1, 0, 0, 0, 5, 0, 0, 0]);
+                for (at, v) in [(8, file_at as u64), (16, segment), (24, segment), (32, new.len() as u64), (40, new.len() as u64), (48, 4096)] {
+                    set(&mut out, at, v);
+                }
+            }
+            0x6474_e550 => {
+                for (at, v) in [(8, file_at as u64 + hdr_at - segment), (16, hdr_at), (24, hdr_at), (32, hdr_len), (40, hdr_len)] {
+                    set(&mut out, at, v);
+                }
+            }
+            _ => {}
+        }
+    }
+    let note = note(d, &moved);
+    let note_at = out.len().next_multiple_of(4);
+    out.resize(note_at, 0);
+    out.extend(&note);
+    out.resize(out.len().next_multiple_of(8), 0);
+    let table_offset = out.len();
+    let n = u16_at(d, 60);
+    let mut headers = d[u64_at(d, 40) as usize..][..64 * usize::from(n)].to_vec();
+    headers.extend([0u8; 64]);
+    let h = 64 * usize::from(n);
+    headers[h + 4] = 7;
+    headers[h + 24..h + 32].copy_from_slice(&(note_at as u64).to_le_bytes());
+    headers[h + 32..h + 40].copy_from_slice(&(note.len() as u64).to_le_bytes());
+    out.extend(headers);
+    out[40..48].copy_from_slice(&(table_offset as u64).to_le_bytes());
+    out[60..62].copy_from_slice(&(n + 1).to_le_bytes());
+    let name = |a: u64| chosen.iter().find(|c| c.1 == a).map(|c| c.0.clone()).unwrap_or_default();
+    let entry = go(u64_at(d, 24));
+    out[24..32].copy_from_slice(&entry.to_le_bytes());
+    Rewritten { image: out, moved: moved.iter().map(|m| (name(m.start), m.start, m.new.clone())).collect() }
+}
+
+/// Whether a block's fall-through must become a jump.
+fn needs_jump(m: &Moved, order: &[usize], k: usize) -> bool {
+    let b = &m.blocks[order[k]];
+    let Some(last) = b.insns.last() else { return false };
+    let ends = matches!(last.flow_control(), FlowControl::UnconditionalBranch | FlowControl::IndirectBranch | FlowControl::Return | FlowControl::Exception);
+    if ends || b.end >= m.end {
+        return false;
+    }
+    let next = order.get(k + 1).map(|&x| m.blocks[x].start);
+    if last.is_jcc_short_or_near() && next == Some(last.near_branch_target()) {
+        return false;
+    }
+    next != Some(b.end)
+}
+
+trait Offsets {
+    fn decode_and_offsets(&mut self) -> usize;
+}
+impl Offsets for Decoder<'_> {
+    fn decode_and_offsets(&mut self) -> usize {
+        let i = self.decode();
+        self.get_constant_offsets(&i).displacement_offset()
+    }
+}
+
+/// The claim.
+fn note(d: &[u8], moved: &[Moved]) -> Vec<u8> {
+    let build_id = sections(d).iter().find(|s| s.name == ".note.gnu.build-id").map(|s| d[s.offset + 16..s.offset + s.size].to_vec()).unwrap_or_default();
+    let mut desc = vec![1, 0, 0, 0, 1, build_id.len() as u8];
+    desc.extend(build_id);
+    uleb(&mut desc, moved.len() as u64);
+    let (mut previous, mut end) = (0u64, 0u64);
+    for m in moved {
+        uleb(&mut desc, m.start - previous);
+        previous = m.start;
+        uleb(&mut desc, 1);
+        sleb(&mut desc, 0);
+        uleb(&mut desc, m.end - m.start);
+        uleb(&mut desc, m.new.len() as u64);
+        for &(s, e) in &m.new {
+            sleb(&mut desc, s.wrapping_sub(end) as i64);
+            uleb(&mut desc, e - s);
+            end = e;
+        }
+        uleb(&mut desc, 0);
+    }
+    let mut note = Vec::new();
+    note.extend(9u32.to_le_bytes());
+    note.extend((desc.len() as u32).to_le_bytes());
+    note.extend(1u32.to_le_bytes());
+    note.extend(b"postlink\0\0\0\0");
+    note.extend(desc);
+    note.resize(note.len().next_multiple_of(4), 0);
+    note
+}
+
+/// Programs to move: (name, source, compiler, flags, arguments).
+pub const PROGRAMS: &[(&str, &str, &str, &[&str], &[&str])] = &[
+    ("switch_pie", SWITCH, "gcc", &["-pie", "-fPIE"], &["a", "bb", "ccc"]),
+    ("switch_cet", SWITCH, "gcc", &["-pie", "-fPIE", "-fcf-protection"], &["x"]),
+    ("pointers_relr", POINTERS, "gcc", &["-pie", "-fPIE", "-Wl,-z,pack-relative-relocs", "-rdynamic"], &["1", "2"]),
+    ("pointers_pie", POINTERS, "gcc", &["-pie", "-fPIE", "-rdynamic"], &["1", "2"]),
+    ("throws_pie", THROWS, "g++", &["-pie", "-fPIE"], &["a", "b", "c", "d"]),
+    ("throws_fixed", THROWS, "g++", &["-no-pie", "-fno-pie"], &["a", "b", "c", "d"]),
+];
+
+const SWITCH: &str = r#"
+#include <stdio.h>
+#include <string.h>
+__attribute__((noinline)) int choose(int a, int b) {
+    switch (a) {
+    case 0: return b * 3; case 1: return b - 7; case 2: return printf("two %d\n", b);
+    case 3: return b ^ 0x55; case 4: return (int)strlen("four") + b; case 5: return b << 3;
+    case 6: return printf("six\n"); case 7: return -b; default: return 99;
+    }
+}
+__attribute__((noinline)) long loop(long n) {
+    long s = 0;
+    for (long i = 0; i < n; i++) { if (i % 3 == 0) s += i; else if (i % 5 == 1) s ^= i << 2; else s -= 1; }
+    return s;
+}
+static long shared; __thread long cell __attribute__((used)) = 4;
+__attribute__((noinline)) long counted(long n) {
+    long r = 0;
+    char room[16]; void *to = room;
+    __asm__ volatile("1: add $3, %0\n loop 1b\n jrcxz 2f\n ud2\n2:\n mov $16, %%ecx\n rep stosb\n lock addq $1, %2\n addq $2, %%fs:cell@tpoff"
+                     : "+r"(r), "+c"(n), "+m"(shared), "+D"(to) : "a"(0) : "memory");
+    r += cell + shared;
+    return r;
+}
+__attribute__((noinline)) double mixed(double x, int k) {
+    static const double table[] = {1.5, 2.5, 3.5, 4.5};
+    double y = x;
+    while (k-- > 0) { y = y * table[k & 3] + 1.0; if (y > 1e6) y /= 1024.0; }
+    return y;
+}
+int main(int argc, char **argv) {
+    int t = 0;
+    for (int i = 0; i < 12; i++) t += choose(i, argc + i);
+    printf("%d %ld %ld %.3f %s\n", t, loop(1000 * argc), counted(5), mixed(argc, 17), argv[argc - 1]);
+    return t & 63;
+}
+"#;
+
+const POINTERS: &str = r#"
+#include <stdio.h>
+#include <stdlib.h>
+typedef int (*op)(int);
+int one(int x) { if (x > 100) return x / 2; return x + 1; }
+int two(int x) { for (int i = 0; i < x % 7; i++) x += i * (x & 3); return x; }
+int three(int x) { return x > 4 ? one(x) * 2 : two(x) - 3; }
+static op const table[] = {one, two, three, 0, three, one};
+op volatile chosen = two;
+__attribute__((constructor)) static void first(void) { if (getenv("FIRST")) puts("first"); chosen = three; }
+__attribute__((constructor)) static void second(void) { if (chosen == three) puts("second"); }
+__attribute__((destructor)) static void last(void) { puts("last"); }
+__attribute__((noinline)) op pick(int i) { return i & 1 ? one : table[i % 6] ? table[i % 6] : two; }
+static int compare(const void *a, const void *b) { int x = *(const int *)a, y = *(const int *)b; return x < y ? -1 : x > y; }
+int main(int argc, char **argv) {
+    int v[20], s = 0;
+    for (int i = 0; i < 20; i++) v[i] = pick(i)(i * 37 % 23 + argc);
+    qsort(v, 20, sizeof *v, compare);
+    for (int i = 0; i < 20; i++) s = s * 31 + v[i];
+    printf("%d %d %d\n", s, chosen(argc), pick(1) == one);
+    return s & 31;
+}
+"#;
+
+const THROWS: &str = r#"
+#include <stdexcept>
+#include <cstdio>
+#include <string>
+#include <cstring>
+struct Noisy { const char *n; Noisy(const char *n) : n(n) {} ~Noisy() { std::printf("~%s\n", n); } };
+struct Base { virtual ~Base() {} virtual int go(int x) { return x; } };
+struct Derived : Base { int go(int x) override { Noisy n("go"); if (x == 3) throw std::out_of_range("three"); return x * 2; } };
+__attribute__((noinline)) int thrower(int k, const char *s) {
+    Noisy a("a");
+    if (k == 1) throw std::runtime_error(s);
+    Noisy b("b");
+    if (k == 2) throw 42;
+    if (k > 5) throw std::string("long");
+    return k + (int)std::strlen(s);
+}
+__attribute__((noinline)) int catcher(int k, const char *s, Base *o) {
+    try { return thrower(k, s) + o->go(k); }
+    catch (const std::out_of_range &e) { std::printf("range %s\n", e.what()); return -3; }
+    catch (const std::runtime_error &e) { std::printf("runtime %s\n", e.what()); return -1; }
+    catch (int i) { try { if (k) throw; } catch (int j) { return i + j; } return i; }
+    catch (...) { return -9; }
+}
+__attribute__((noinline)) void quiet(int k) noexcept { if (k > 1000) throw k; std::puts("quiet"); }
+int main(int argc, char **argv) {
+    Derived d; Base *o = &d; int t = 0;
+    for (int k = 0; k < 8; k++) t += catcher(k, argv[argc - 1], o);
+    quiet(argc);
+    std::printf("%d\n", t);
+    return t & 31;
+}
+"#;
