@@ -211,8 +211,18 @@ mod tests {
             kind: 1,
             build_id: b"\x01\x02",
             functions: vec![
-                Moved { old_entry: 0x1000, old: smallvec![r(0x1000, 0x1020)], new: smallvec![r(0x9000, 0x9010), r(0xa000, 0xa008)], labels: vec![] },
-                Moved { old_entry: 0x1040, old: smallvec![r(0x1040, 0x1060), r(0x800, 0x810)], new: smallvec![r(0x9010, 0x9030)], labels: vec![(0x1048, 0x9020)] },
+                Moved {
+                    old_entry: 0x1000,
+                    old: smallvec![r(0x1000, 0x1020)],
+                    new: smallvec![r(0x9000, 0x9010), r(0xa000, 0xa008)],
+                    labels: vec![],
+                },
+                Moved {
+                    old_entry: 0x1040,
+                    old: smallvec![r(0x1040, 0x1060), r(0x800, 0x810)],
+                    new: smallvec![r(0x9010, 0x9030)],
+                    labels: vec![(0x1048, 0x9020)],
+                },
             ],
         }
     }

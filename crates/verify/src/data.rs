@@ -45,7 +45,11 @@ impl<'a> KeptRelocs<'a> {
             .filter(|s| s.kind == SHT_RELA && !s.is_alloc())
             .filter_map(|s| {
                 let target = elf.sections.get(s.info as usize).filter(|t| t.is_alloc())?;
-                Some(KeptSection { target: Range { start: target.addr, end: target.end() }, bytes: elf.section_data(s), kinds: OnceLock::new() })
+                Some(KeptSection {
+                    target: Range { start: target.addr, end: target.end() },
+                    bytes: elf.section_data(s),
+                    kinds: OnceLock::new(),
+                })
             })
             .collect();
         KeptRelocs { sections }
@@ -91,15 +95,13 @@ pub(crate) fn compare<A: Arch>(cx: &Context<'_>, kept: &KeptRelocs<'_>, skip: &[
             at = end;
         }
     }
-    pieces
-        .par_iter()
-        .map(|piece| compare_piece::<A>(cx, kept, *piece, relative))
-        .collect::<Vec<_>>()
-        .into_iter()
-        .fold(Findings::default(), |mut all, one| {
+    pieces.par_iter().map(|piece| compare_piece::<A>(cx, kept, *piece, relative)).collect::<Vec<_>>().into_iter().fold(
+        Findings::default(),
+        |mut all, one| {
             all.append(one);
             all
-        })
+        },
+    )
 }
 
 fn compare_piece<A: Arch>(cx: &Context<'_>, kept: &KeptRelocs<'_>, piece: Range, relative: &[u64]) -> Findings {
@@ -135,7 +137,13 @@ pub(crate) fn first_difference(old: Option<&[u8]>, new: Option<&[u8]>) -> Option
 }
 
 /// Explains the difference at `addr`; returns the address where to look on.
-pub(crate) fn explain<A: Arch>(cx: &Context<'_>, kept: &KeptRelocs<'_>, relative: &[u64], addr: u64, found: &mut Findings) -> u64 {
+pub(crate) fn explain<A: Arch>(
+    cx: &Context<'_>,
+    kept: &KeptRelocs<'_>,
+    relative: &[u64],
+    addr: u64,
+    found: &mut Findings,
+) -> u64 {
     let words = |at: u64| Some((cx.input.u64_at(at)?, cx.output.u64_at(at)?));
     let next = relative.partition_point(|&r| r <= addr);
     let place = next.checked_sub(1).and_then(|i| relative.get(i)).copied().filter(|p| addr - p < 8);
@@ -174,7 +182,8 @@ pub(crate) fn explain<A: Arch>(cx: &Context<'_>, kept: &KeptRelocs<'_>, relative
         (Some(old), Some(new)) => found.words.push((aligned, old, new)),
         _ => {
             let value = |elf: &Elf<'_>| elf.bytes(addr, 1).and_then(|b| b.first()).copied().unwrap_or(0);
-            let failure = Failure::new(Check::Data, "a byte of data changed").at(addr, addr).values(value(cx.input), value(cx.output));
+            let failure =
+                Failure::new(Check::Data, "a byte of data changed").at(addr, addr).values(value(cx.input), value(cx.output));
             found.file.push(failure);
         }
     }

@@ -210,7 +210,10 @@ impl<'d> Elf<'d> {
         let mut loads: Vec<Segment> = Vec::new();
         for s in segments.iter().filter(|s| s.kind == PT_LOAD) {
             if s.addr.checked_add(s.mem_size).is_none() || s.file_size > s.mem_size {
-                return Err(bad(format!("its segment at {:#x} has impossible sizes ({:#x}, {:#x})", s.addr, s.file_size, s.mem_size)));
+                return Err(bad(format!(
+                    "its segment at {:#x} has impossible sizes ({:#x}, {:#x})",
+                    s.addr, s.file_size, s.mem_size
+                )));
             }
             if slice(data, s.offset, s.file_size).is_none() {
                 return Err(bad(format!("its segment at {:#x} reaches past the end of the file", s.addr)));
@@ -262,8 +265,8 @@ impl<'d> Elf<'d> {
         let count = if shnum == 0 { crate::bytes::u64_in(first, 32).unwrap_or(0) } else { u64::from(shnum) };
         let names = if shstrndx == 0xffff { crate::bytes::u32_in(first, 40).unwrap_or(0) } else { u32::from(shstrndx) };
         let size = count.checked_mul(64).ok_or_else(|| format!("its section count {count} is impossible"))?;
-        let table =
-            slice(data, shoff, size).ok_or_else(|| format!("its {count} section headers at {shoff:#x} are not all in the file"))?;
+        let table = slice(data, shoff, size)
+            .ok_or_else(|| format!("its {count} section headers at {shoff:#x} are not all in the file"))?;
         let mut sections = Vec::with_capacity(table.len() / 64);
         let mut name_offsets = Vec::with_capacity(table.len() / 64);
         for raw in table.chunks_exact(64) {

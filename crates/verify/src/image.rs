@@ -57,7 +57,9 @@ pub(crate) fn layout(input: &Elf<'_>, output: &Elf<'_>, found: &mut Vec<Failure>
     sections(input, output, &mut layout, found);
 
     let table = Range { start: 0, end: output.phnum * 56 };
-    if let Some(load) = output.loads().iter().find(|l| l.offset <= output.phoff && output.phoff + table.end <= l.offset + l.file_size) {
+    if let Some(load) =
+        output.loads().iter().find(|l| l.offset <= output.phoff && output.phoff + table.end <= l.offset + l.file_size)
+    {
         let start = load.addr + (output.phoff - load.offset);
         layout.by_meaning.push(Range { start, end: start.saturating_add(table.end) });
     } else {
@@ -72,7 +74,9 @@ pub(crate) fn layout(input: &Elf<'_>, output: &Elf<'_>, found: &mut Vec<Failure>
             }
         }
     }
-    if let Some(load) = input.loads().iter().find(|l| l.offset <= input.phoff && input.phoff + input.phnum * 56 <= l.offset + l.file_size) {
+    if let Some(load) =
+        input.loads().iter().find(|l| l.offset <= input.phoff && input.phoff + input.phnum * 56 <= l.offset + l.file_size)
+    {
         let start = load.addr + (input.phoff - load.offset);
         layout.by_meaning.push(Range { start, end: start.saturating_add(input.phnum * 56) });
     }
@@ -90,9 +94,16 @@ pub(crate) fn layout(input: &Elf<'_>, output: &Elf<'_>, found: &mut Vec<Failure>
         while at < grown.end {
             match covered(at) {
                 Some(end) => at = end,
-                None if input.bytes(at, 1).is_none() || input.bytes(at, 1) == Some(&[0]) || input.bytes(at, 1) == output.bytes(at, 1) => at += 1,
+                None if input.bytes(at, 1).is_none()
+                    || input.bytes(at, 1) == Some(&[0])
+                    || input.bytes(at, 1) == output.bytes(at, 1) =>
+                {
+                    at += 1
+                }
                 None => {
-                    found.push(failure(format!("the program header table overwrites {at:#x}, which belongs to something that stays")));
+                    found.push(failure(format!(
+                        "the program header table overwrites {at:#x}, which belongs to something that stays"
+                    )));
                     break;
                 }
             }
@@ -119,23 +130,43 @@ fn segments(input: &Elf<'_>, output: &Elf<'_>, layout: &mut Layout, found: &mut 
         let extended = first_load && s.kind == elf::PT_LOAD && down > 0 && down <= 16 * PAGE && down.is_multiple_of(PAGE);
         let same = match s.kind {
             elf::PT_LOAD if extended => {
-                (o.kind, o.flags, o.align, o.end()) == (s.kind, s.flags, s.align, s.end()) && o.file_size == s.file_size.saturating_add(down)
+                (o.kind, o.flags, o.align, o.end()) == (s.kind, s.flags, s.align, s.end())
+                    && o.file_size == s.file_size.saturating_add(down)
             }
-            elf::PT_PHDR => o.kind == s.kind && o.flags == s.flags && o.offset == output.phoff && o.file_size == output.phnum * 56,
+            elf::PT_PHDR => {
+                o.kind == s.kind && o.flags == s.flags && o.offset == output.phoff && o.file_size == output.phnum * 56
+            }
             elf::PT_INTERP | elf::PT_NOTE | elf::PT_GNU_PROPERTY => {
                 (o.kind, o.flags, o.file_size, o.mem_size, o.align) == (s.kind, s.flags, s.file_size, s.mem_size, s.align)
                     && contents(input, s).is_some()
                     && contents(input, s) == contents(output, o)
             }
             elf::PT_GNU_EH_FRAME => o.kind == s.kind && o.flags == s.flags,
-            _ => (o.kind, o.flags, o.addr, o.file_size, o.mem_size, o.align) == (s.kind, s.flags, s.addr, s.file_size, s.mem_size, s.align),
+            _ => {
+                (o.kind, o.flags, o.addr, o.file_size, o.mem_size, o.align)
+                    == (s.kind, s.flags, s.addr, s.file_size, s.mem_size, s.align)
+            }
         };
         if !same {
-            found.push(failure(format!("the segment of type {:#x} at {:#x} changed its permissions, place, size or contents", s.kind, s.addr)).at(s.addr, o.addr));
+            found.push(
+                failure(format!(
+                    "the segment of type {:#x} at {:#x} changed its permissions, place, size or contents",
+                    s.kind, s.addr
+                ))
+                .at(s.addr, o.addr),
+            );
         }
         // What a header says of the file and of memory must be the same bytes.
-        if o.kind != elf::PT_LOAD && o.file_size > 0 && o.kind != elf::PT_TLS && output.load_at(o.addr).is_some() && output.bytes(o.addr, o.file_size) != contents(output, o) {
-            found.push(failure(format!("the segment of type {:#x} names different bytes in the file and at {:#x}", o.kind, o.addr)));
+        if o.kind != elf::PT_LOAD
+            && o.file_size > 0
+            && o.kind != elf::PT_TLS
+            && output.load_at(o.addr).is_some()
+            && output.bytes(o.addr, o.file_size) != contents(output, o)
+        {
+            found.push(failure(format!(
+                "the segment of type {:#x} names different bytes in the file and at {:#x}",
+                o.kind, o.addr
+            )));
         }
         if o.kind == elf::PT_PHDR && output.bytes(o.addr, o.file_size).is_none() {
             found.push(failure(format!("PT_PHDR at {:#x} is not loaded", o.addr)));
@@ -158,7 +189,9 @@ fn new_segments(output: &Elf<'_>, layout: &Layout, found: &mut Vec<Failure>) {
         }
     }
     for s in output.loads() {
-        if s.file_size > 0 && s.offset % PAGE != s.addr % PAGE || s.align > 1 && (!s.align.is_power_of_two() || s.offset % s.align != s.addr % s.align) {
+        if s.file_size > 0 && s.offset % PAGE != s.addr % PAGE
+            || s.align > 1 && (!s.align.is_power_of_two() || s.offset % s.align != s.addr % s.align)
+        {
             found.push(failure(format!("the segment at {:#x} cannot be mapped from the file offset {:#x}", s.addr, s.offset)));
         }
     }
@@ -179,7 +212,9 @@ fn sections(input: &Elf<'_>, output: &Elf<'_>, layout: &mut Layout, found: &mut 
         if matches!(s.name, b".eh_frame" | b".eh_frame_hdr") {
             continue;
         }
-        let Some(o) = output.sections.iter().find(|o| matches(o) && o.addr == s.addr).or_else(|| output.sections.iter().find(matches)) else {
+        let Some(o) =
+            output.sections.iter().find(|o| matches(o) && o.addr == s.addr).or_else(|| output.sections.iter().find(matches))
+        else {
             if !output.sections.is_empty() {
                 found.push(failure(format!("the section {} is missing", String::from_utf8_lossy(s.name))));
             }
@@ -196,7 +231,10 @@ fn sections(input: &Elf<'_>, output: &Elf<'_>, layout: &mut Layout, found: &mut 
         // Contents of the dynamic symbol table are compared by meaning.
         let equal = s.kind == elf::SHT_DYNSYM || output.bytes(o.addr, s.size) == input.bytes(s.addr, s.size);
         if !in_new || !read_only || s.flags & elf::SHF_EXECINSTR != 0 || o.size != s.size || !equal {
-            found.push(failure(format!("the section {} moved, but not unchanged to a new segment", String::from_utf8_lossy(s.name))).at(s.addr, o.addr));
+            found.push(
+                failure(format!("the section {} moved, but not unchanged to a new segment", String::from_utf8_lossy(s.name)))
+                    .at(s.addr, o.addr),
+            );
             continue;
         }
         layout.moved.push((Range { start: s.addr, end: s.end() }, o.addr));
@@ -205,7 +243,9 @@ fn sections(input: &Elf<'_>, output: &Elf<'_>, layout: &mut Layout, found: &mut 
 
 /// Dynamic tags whose values are addresses of data.
 fn is_address(tag: u64) -> bool {
-    matches!(tag, 3 | 4 | 5 | 6 | 7 | 17 | 23 | 25 | 26 | 32 | 36) || (0x6fff_fe00..=0x6fff_feff).contains(&tag) || matches!(tag, 0x6fff_fff0 | 0x6fff_fffc | 0x6fff_fffe)
+    matches!(tag, 3 | 4 | 5 | 6 | 7 | 17 | 23 | 25 | 26 | 32 | 36)
+        || (0x6fff_fe00..=0x6fff_feff).contains(&tag)
+        || matches!(tag, 0x6fff_fff0 | 0x6fff_fffc | 0x6fff_fffe)
 }
 
 /// Entry point and dynamic section.
@@ -229,7 +269,10 @@ pub(crate) fn dynamic(cx: &Context<'_>, layout: &Layout, found: &mut Findings) {
         } else {
             let expected = if is_address(a.tag) { layout.place(a.value) } else { a.value };
             if b.value != expected {
-                found.file.push(Failure::new(Check::Dynamic, format!("the dynamic tag {:#x} has another value", a.tag)).values(a.value, b.value));
+                found.file.push(
+                    Failure::new(Check::Dynamic, format!("the dynamic tag {:#x} has another value", a.tag))
+                        .values(a.value, b.value),
+                );
             }
         }
     }
@@ -241,7 +284,12 @@ fn rela_tables(elf: &Elf<'_>) -> Vec<Range> {
     let mut tables: Vec<Range> = [(7, 8), (23, 2)]
         .into_iter()
         .filter_map(|(at, size)| Some(Range { start: value(at)?, end: value(at)?.checked_add(value(size)?)? }))
-        .chain(elf.sections.iter().filter(|s| s.is_alloc() && s.kind == elf::SHT_RELA).map(|s| Range { start: s.addr, end: s.end() }))
+        .chain(
+            elf.sections
+                .iter()
+                .filter(|s| s.is_alloc() && s.kind == elf::SHT_RELA)
+                .map(|s| Range { start: s.addr, end: s.end() }),
+        )
         .filter(|r| r.start < r.end)
         .collect();
     tables.sort_unstable();
@@ -261,8 +309,13 @@ pub(crate) fn relocations<A: Arch>(cx: &Context<'_>, layout: &mut Layout, found:
     let mut places = Vec::new();
     for table in rela_tables(cx.input) {
         layout.by_meaning.push(table);
-        let (Some(old), Some(new)) = (cx.input.bytes(table.start, table.len()), cx.output.bytes(layout.place(table.start), table.len())) else {
-            found.file.push(Failure::new(Check::Relocations, format!("the relocations at {:#x} are not loaded from the file", table.start)));
+        let (Some(old), Some(new)) =
+            (cx.input.bytes(table.start, table.len()), cx.output.bytes(layout.place(table.start), table.len()))
+        else {
+            found.file.push(Failure::new(
+                Check::Relocations,
+                format!("the relocations at {:#x} are not loaded from the file", table.start),
+            ));
             continue;
         };
         for (i, (a, b)) in old.chunks(24).zip(new.chunks(24)).enumerate() {
@@ -301,7 +354,11 @@ pub(crate) fn relocations<A: Arch>(cx: &Context<'_>, layout: &mut Layout, found:
                     found.functions.push((id, Failure::new(Check::EntryJump, text).at(at, addend)));
                 }
             } else if addend != new_addend {
-                found.file.push(Failure::new(Check::Relocations, format!("the relocation at {at:#x} has another addend")).at(at, at).values(addend, new_addend));
+                found.file.push(
+                    Failure::new(Check::Relocations, format!("the relocation at {at:#x} has another addend"))
+                        .at(at, at)
+                        .values(addend, new_addend),
+                );
             }
         }
     }
@@ -377,7 +434,9 @@ pub(crate) fn dynamic_symbols(cx: &Context<'_>, layout: &mut Layout, found: &mut
         }
         if undefined(&a) && a.value == 0 && b.value == 0 || a.kind() == 6 {
             if moved {
-                found.file.push(Failure::new(Check::Symbols, format!("the dynamic symbol {i} changed its value")).values(a.value, b.value));
+                found.file.push(
+                    Failure::new(Check::Symbols, format!("the dynamic symbol {i} changed its value")).values(a.value, b.value),
+                );
             }
             continue;
         }
@@ -385,7 +444,9 @@ pub(crate) fn dynamic_symbols(cx: &Context<'_>, layout: &mut Layout, found: &mut
         // Plain symbols give their address to whoever asks; an indirect function's resolver stays unknown.
         let identity = a.kind() != 10;
         if b.value != layout.place(a.value) && !found.pointer(cx, a.value, b.value, identity) {
-            let failure = Failure::new(Check::Symbols, format!("the dynamic symbol {i} has another address")).at(a.value, b.value).values(a.value, b.value);
+            let failure = Failure::new(Check::Symbols, format!("the dynamic symbol {i} has another address"))
+                .at(a.value, b.value)
+                .values(a.value, b.value);
             found.charge(cx, a.value, b.value, failure);
         } else if !moved && !undefined(&a) {
             found.pointer(cx, a.value, b.value, identity);
@@ -408,7 +469,10 @@ pub(crate) fn static_symbols(cx: &Context<'_>, found: &mut Findings) {
             return b.value == a.value || b.value == f.new_entry();
         }
         // Section symbols follow their sections; the old unwind tables' do too.
-        a.value == b.value || a.kind() == 3 || cx.pair_owner(a.value, b.value).is_some() || cx.old.owner(a.value).is_none() && a.kind() != 2 && cx.new.owner(b.value).is_none()
+        a.value == b.value
+            || a.kind() == 3
+            || cx.pair_owner(a.value, b.value).is_some()
+            || cx.old.owner(a.value).is_none() && a.kind() != 2 && cx.new.owner(b.value).is_none()
     };
     let mut outs = cx.output.symbols(elf::SHT_SYMTAB).skip(1).peekable();
     'symbols: for a in cx.input.symbols(elf::SHT_SYMTAB).skip(1) {

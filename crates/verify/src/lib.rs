@@ -115,13 +115,18 @@ pub fn verify(input: &[u8], output: &[u8], options: &Options) -> Result<Report, 
         kind => return Err(Error::Claim { what: format!("its kind is {kind}; known are 0 (instrumented) and 1 (optimised)") }),
     }
     // Old addresses are kept in 32 bits; and nothing below loops over an address range that is not in a file.
-    for (elf, which, ranges) in [(&old, "input", &(|f: &claim::Moved| f.old.clone()) as &dyn Fn(&claim::Moved) -> _), (&new, "output", &|f| f.new.clone())] {
+    for (elf, which, ranges) in [
+        (&old, "input", &(|f: &claim::Moved| f.old.clone()) as &dyn Fn(&claim::Moved) -> _),
+        (&new, "output", &|f| f.new.clone()),
+    ] {
         let (start, end) = elf.extent();
         if end - start >= u64::from(u32::MAX) {
             return Err(Error::Unreadable { which, what: format!("it spans {start:#x}..{end:#x}, more than 4 GiB") });
         }
         if let Some(r) = claim.functions.iter().flat_map(ranges).find(|r: &Range| r.start < start || r.end > end) {
-            return Err(Error::Claim { what: format!("the range {:#x}..{:#x} is outside the {which}'s {start:#x}..{end:#x}", r.start, r.end) });
+            return Err(Error::Claim {
+                what: format!("the range {:#x}..{:#x} is outside the {which}'s {start:#x}..{end:#x}", r.start, r.end),
+            });
         }
     }
     Ok(prove::<X86_64>(&old, &new, &claim, options))
@@ -259,7 +264,12 @@ fn prove<A: Arch>(input: &Elf<'_>, output: &Elf<'_>, claim: &Claim<'_>, options:
     };
     check_claim(&cx, &layout, claim, &mut found);
     compare_unwind(&cx, &mut found);
-    let starts = text::starts(input, &cx.old_unwind, &cx.code, claim.functions.iter().flat_map(|f| f.old.iter().map(|r| r.start).chain([f.old_entry])));
+    let starts = text::starts(
+        input,
+        &cx.old_unwind,
+        &cx.code,
+        claim.functions.iter().flat_map(|f| f.old.iter().map(|r| r.start).chain([f.old_entry])),
+    );
     text::entry_jumps::<A>(&mut cx, &starts, &mut found);
     let cx = cx;
     image::dynamic(&cx, &layout, &mut found);
@@ -342,7 +352,9 @@ fn report<A: Arch>(cx: &Context<'_>, mut found: Findings, walked: Vec<Walked>, o
     }
     let mut names: FxHashMap<u64, &[u8]> = FxHashMap::default();
     let mut functions_seen: Vec<u64> = Vec::new();
-    for s in cx.input.symbols(elf::SHT_SYMTAB).chain(cx.input.symbols(elf::SHT_DYNSYM)).filter(|s| s.is_function() && s.section != 0) {
+    for s in
+        cx.input.symbols(elf::SHT_SYMTAB).chain(cx.input.symbols(elf::SHT_DYNSYM)).filter(|s| s.is_function() && s.section != 0)
+    {
         functions_seen.push(s.value);
         if cx.entry_of(s.value).is_some() {
             names.entry(s.value).or_insert(s.name);
@@ -359,6 +371,7 @@ fn report<A: Arch>(cx: &Context<'_>, mut found: Findings, walked: Vec<Walked>, o
         .enumerate()
         .filter_map(|(id, w)| {
             let f = cx.function(id as FuncId)?;
+            let unreached = if w.failure.is_none() { w.unreached } else { Vec::new() };
             let failure = w.failure.or_else(|| failures.remove(&(id as FuncId)));
             Some(FunctionReport {
                 name: names.get(&f.old_entry).map(|n| String::from_utf8_lossy(n).into_owned()).unwrap_or_default(),
@@ -367,7 +380,8 @@ fn report<A: Arch>(cx: &Context<'_>, mut found: Findings, walked: Vec<Walked>, o
                 verdict: failure.map_or(Verdict::Proved, Verdict::Failed),
                 instructions: w.instructions,
                 assumed_no_return: w.assumed_no_return,
-                unreached: w.unreached,
+                // A walk that was given up says nothing about the rest.
+                unreached,
             })
         })
         .collect();

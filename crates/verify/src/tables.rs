@@ -35,7 +35,8 @@ pub(crate) fn explain(cx: &Context<'_>, found: &mut Findings) {
         }
     }
     for (&(at, old, new), _) in words.iter().zip(&explained).filter(|(_, done)| !**done) {
-        let failure = Failure::new(Check::Data, "data changed, and not as a pointer to moved code may").at(at, at).values(old, new);
+        let failure =
+            Failure::new(Check::Data, "data changed, and not as a pointer to moved code may").at(at, at).values(old, new);
         found.file.push(failure);
     }
 }
@@ -61,7 +62,8 @@ fn table(cx: &Context<'_>, base: u64, next: u64, words: &[(u64, u32, u32)], expl
                     found.pointers += 1;
                 }
                 Some(id) => {
-                    let failure = Failure::new(Check::JumpTable, format!("an entry of the jump table at {base:#x} leads elsewhere"));
+                    let failure =
+                        Failure::new(Check::JumpTable, format!("an entry of the jump table at {base:#x} leads elsewhere"));
                     found.functions.push((id, failure.at(at, at).values(from, to)));
                 }
                 // Not an entry of this table any more.

@@ -23,9 +23,14 @@ pub(crate) fn starts(input: &Elf<'_>, unwind: &Table<'_>, code: &[Range], moved:
         let i = code.partition_point(|r| r.start <= *addr);
         i.checked_sub(1).and_then(|i| code.get(i)).is_some_and(|r| *addr < r.end)
     };
-    let symbols = input.symbols(SHT_SYMTAB).chain(input.symbols(SHT_DYNSYM)).filter(|s| s.is_function() && s.section != 0).map(|s| s.value);
-    let mut all: Vec<u64> =
-        symbols.chain(unwind.fdes.iter().map(|f| f.start)).chain(code.iter().map(|r| r.start)).chain(moved).filter(in_code).collect();
+    let symbols =
+        input.symbols(SHT_SYMTAB).chain(input.symbols(SHT_DYNSYM)).filter(|s| s.is_function() && s.section != 0).map(|s| s.value);
+    let mut all: Vec<u64> = symbols
+        .chain(unwind.fdes.iter().map(|f| f.start))
+        .chain(code.iter().map(|r| r.start))
+        .chain(moved)
+        .filter(in_code)
+        .collect();
     all.sort_unstable();
     all.dedup();
     all
@@ -42,7 +47,9 @@ pub(crate) fn entry_jumps<A: Arch>(cx: &mut Context<'_>, starts: &[u64], found: 
             continue;
         };
         let jump = A::entry_jump(new, f.old_entry).filter(|_| old != new);
-        let Some((skip, len, target)) = jump.filter(|&(skip, len, _)| old.get(..(skip + len) as usize) != new.get(..(skip + len) as usize)) else {
+        let Some((skip, len, target)) =
+            jump.filter(|&(skip, len, _)| old.get(..(skip + len) as usize) != new.get(..(skip + len) as usize))
+        else {
             patches.push(None);
             continue;
         };
@@ -63,7 +70,8 @@ pub(crate) fn entry_jumps<A: Arch>(cx: &mut Context<'_>, starts: &[u64], found: 
             fits &= free && behind.is_some() && padding.is_some_and(|b| pads::<A>(b, (range.end - end) as usize));
         }
         if !lead || !fits {
-            let failure = Failure::new(Check::EntryJump, format!("the jump at the old entry {:#x} does not fit there", f.old_entry));
+            let failure =
+                Failure::new(Check::EntryJump, format!("the jump at the old entry {:#x} does not fit there", f.old_entry));
             found.functions.push((id, failure.at(range.start, target).bytes(old, new)));
         }
         // Jumping to the new entry again executes its landing pad again, which does nothing.
@@ -180,9 +188,9 @@ impl Sweeper<'_, '_> {
     /// Whether a byte belongs to an entry jump.
     fn in_patch(&self, addr: u64) -> bool {
         // The jump may run into padding, which nobody owns: the function before has it then.
-        (0..16).filter_map(|back| self.cx.old.owner(addr.saturating_sub(back))).any(|id| {
-            self.cx.patches.get(id as usize).copied().flatten().is_some_and(|p| p.range.contains(addr))
-        })
+        (0..16)
+            .filter_map(|back| self.cx.old.owner(addr.saturating_sub(back)))
+            .any(|id| self.cx.patches.get(id as usize).copied().flatten().is_some_and(|p| p.range.contains(addr)))
     }
 
     /// An instruction whose bytes changed.
@@ -195,7 +203,11 @@ impl Sweeper<'_, '_> {
         if let Some(field) = old_field {
             let (from, to) = (usize::from(field.at), usize::from(field.at + field.len));
             if changed().all(|i| (from..to).contains(&i)) {
-                let new_field = if field.kind == FieldKind::Absolute { A::absolute_field(new) } else { A::decode(new, addr).and_then(|i| i.field) };
+                let new_field = if field.kind == FieldKind::Absolute {
+                    A::absolute_field(new)
+                } else {
+                    A::decode(new, addr).and_then(|i| i.field)
+                };
                 if let Some(now) = new_field.filter(|n| (n.at, n.len, n.kind) == (field.at, field.len, field.kind)) {
                     self.retarget::<A>(addr, &field, &now, old, new);
                     return;
@@ -217,7 +229,8 @@ impl Sweeper<'_, '_> {
         let entry = cx.entry_of(field.target).filter(|_| field.kind != FieldKind::Accesses);
         let allowed = match entry {
             Some(id) if cx.pair_owner(field.target, now.target) == Some(id) => {
-                field.kind != FieldKind::Absolute || may_be_pointer(cx, self.kept, addr + u64::from(field.at), [A::ABS_4, A::ABS_8].concat().as_slice())
+                field.kind != FieldKind::Absolute
+                    || may_be_pointer(cx, self.kept, addr + u64::from(field.at), [A::ABS_4, A::ABS_8].concat().as_slice())
             }
             // A jump to the middle of a moved function: a fragment that stays goes back to its parent.
             None => field.kind == FieldKind::Branch && cx.pair_owner(field.target, now.target).is_some(),
@@ -230,7 +243,8 @@ impl Sweeper<'_, '_> {
             }
             return;
         }
-        let mut failure = Failure::new(Check::OldCode, format!("the instruction at {addr:#x}, which stays, goes to another address"));
+        let mut failure =
+            Failure::new(Check::OldCode, format!("the instruction at {addr:#x}, which stays, goes to another address"));
         failure = failure.at(field.target, now.target).bytes(old, new);
         self.found.charge(cx, field.target, now.target, failure);
     }
@@ -248,7 +262,14 @@ impl Sweeper<'_, '_> {
         }
         let Some(id) = cx.old.owner(target) else { return };
         if field.kind == FieldKind::Accesses {
-            if self.owner.is_none() && cx.patches.get(id as usize).copied().flatten().is_some_and(|p| p.range.start < target.saturating_add(8) && target < p.range.end) {
+            if self.owner.is_none()
+                && cx
+                    .patches
+                    .get(id as usize)
+                    .copied()
+                    .flatten()
+                    .is_some_and(|p| p.range.start < target.saturating_add(8) && target < p.range.end)
+            {
                 let text = format!("the instruction at {addr:#x} reads code that the entry jump overwrote");
                 self.found.functions.push((id, Failure::new(Check::EntryJump, text).at(addr, target)));
             }

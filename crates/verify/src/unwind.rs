@@ -89,7 +89,10 @@ impl<'d> Table<'d> {
             return Self::read_section(elf);
         }
         if table_enc != 0x3b {
-            return Err(format!("the unwind search table at {:#x} has the encoding {table_enc:#x}; the run-time can search only 0x3b", hdr.addr));
+            return Err(format!(
+                "the unwind search table at {:#x} has the encoding {table_enc:#x}; the run-time can search only 0x3b",
+                hdr.addr
+            ));
         }
         let count = pointer::read(&mut r, count_enc, &bases).ok_or_else(short)?.addr;
         if count == 0 && elf.bytes_from(frame.addr).is_none() {
@@ -133,7 +136,9 @@ impl<'d> Table<'d> {
         let mut offsets = Vec::new();
         table.each_fde(|offset| offsets.push(offset));
         for offset in offsets {
-            let fde = table.fde(offset, &mut known).ok_or_else(|| format!("the FDE at {:#x} cannot be read", section.addr + offset as u64))?;
+            let fde = table
+                .fde(offset, &mut known)
+                .ok_or_else(|| format!("the FDE at {:#x} cannot be read", section.addr + offset as u64))?;
             table.fdes.push(fde);
         }
         table.linear_fdes = table.fdes.len();
@@ -147,7 +152,10 @@ impl<'d> Table<'d> {
         let mut at = 0usize;
         while let Some(len) = u32_in(self.bytes, at).filter(|&l| l != 0 && l != u32::MAX) {
             let Some(id) = u32_in(self.bytes, at + 4) else { return };
-            let Some(next) = at.checked_add(4).and_then(|a| a.checked_add(len as usize)).filter(|&n| n <= self.bytes.len()) else { return };
+            let Some(next) = at.checked_add(4).and_then(|a| a.checked_add(len as usize)).filter(|&n| n <= self.bytes.len())
+            else {
+                return;
+            };
             if id != 0 {
                 found(at);
             }
@@ -396,7 +404,13 @@ impl Default for Runner {
 
 impl Runner {
     /// Appends the rows of an FDE. Equal neighbours become one.
-    pub(crate) fn rows<A: Arch>(&mut self, table: &Table<'_>, fde: &Fde, interner: &mut Interner, out: &mut Vec<Span>) -> Result<(), String> {
+    pub(crate) fn rows<A: Arch>(
+        &mut self,
+        table: &Table<'_>,
+        fde: &Fde,
+        interner: &mut Interner,
+        out: &mut Vec<Span>,
+    ) -> Result<(), String> {
         let section = gimli::EhFrame::new(table.bytes, LittleEndian);
         let bases = BaseAddresses::default().set_eh_frame(table.addr);
         let sentence = |e: gimli::Error| format!("the FDE of {:#x} cannot be run: {e}", fde.start);
@@ -462,7 +476,9 @@ fn reads_register(e: gimli::Expression<EndianSlice<'_, LittleEndian>>, register:
     loop {
         match operations.next() {
             Ok(None) => return false,
-            Ok(Some(Operation::Register { register: r } | Operation::RegisterOffset { register: r, .. })) if r.0 == register => return true,
+            Ok(Some(Operation::Register { register: r } | Operation::RegisterOffset { register: r, .. })) if r.0 == register => {
+                return true;
+            }
             Ok(Some(_)) => {}
             Err(_) => return true,
         }

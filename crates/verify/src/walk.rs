@@ -144,13 +144,19 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         self.s.work.clear();
         for &r in &self.f.old {
             let Some(bytes) = cx.input.bytes(r.start, r.len()) else {
-                return fail(Failure::new(Check::Claim, format!("the old range {:#x}..{:#x} is not in the input", r.start, r.end)));
+                return fail(Failure::new(
+                    Check::Claim,
+                    format!("the old range {:#x}..{:#x} is not in the input", r.start, r.end),
+                ));
             };
             self.old.push((r, bytes));
         }
         for &r in &self.f.new {
             let Some(bytes) = cx.output.bytes(r.start, r.len()) else {
-                return fail(Failure::new(Check::Claim, format!("the new range {:#x}..{:#x} is not in the output", r.start, r.end)));
+                return fail(Failure::new(
+                    Check::Claim,
+                    format!("the new range {:#x}..{:#x} is not in the output", r.start, r.end),
+                ));
             };
             self.new.push((r, bytes, total));
             total += bytes.len();
@@ -224,7 +230,11 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             chain.push(at);
             let Some(insn) = A::decode(bytes, at) else {
                 let shown = bytes.get(..bytes.len().min(15)).unwrap_or(b"");
-                return fail(Failure::new(Check::Code, format!("the old instruction at {at:#x} is not understood")).at(at, at).bytes(shown, b""));
+                return fail(
+                    Failure::new(Check::Code, format!("the old instruction at {at:#x} is not understood"))
+                        .at(at, at)
+                        .bytes(shown, b""),
+                );
             };
             match insn.flow {
                 Flow::Nothing => at = at.saturating_add(u64::from(insn.len)),
@@ -247,7 +257,10 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             Some(0) => {}
             Some(&have) if have == id => return Ok(false),
             Some(&INSIDE) => {
-                return fail(Failure::new(Check::Code, format!("new code is entered at {q:#x}, in the middle of an instruction")).at(old, q));
+                return fail(
+                    Failure::new(Check::Code, format!("new code is entered at {q:#x}, in the middle of an instruction"))
+                        .at(old, q),
+                );
             }
             have => {
                 let have = have.map_or(0, |h| base + u64::from(*h) - 1);
@@ -315,7 +328,8 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                         State::Exit(x) => format!("to {x:#x}"),
                         State::Spin(x) => format!("endless loop at {x:#x}"),
                     };
-                    let mut failure = Failure::new(Check::Code, "old and new code do different things").at(state.addr(), end.addr());
+                    let mut failure =
+                        Failure::new(Check::Code, "old and new code do different things").at(state.addr(), end.addr());
                     (failure.old_value, failure.new_value) = (show(state, false), show(end, true));
                     return fail(failure);
                 }
@@ -355,7 +369,9 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             at = next;
             // Falling out of the range is not a jump.
             if insn.flow == Flow::Nothing && self.new_bytes(at).is_none() {
-                return fail(Failure::new(Check::Code, format!("new code runs out of its ranges at {at:#x}")).at(state.addr(), at));
+                return fail(
+                    Failure::new(Check::Code, format!("new code runs out of its ranges at {at:#x}")).at(state.addr(), at),
+                );
             }
         }
     }
@@ -373,7 +389,9 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         let old_next = p + u64::from(old.len);
         let new_next = q + u64::from(new.len);
 
-        if let (Flow::Branch { cond, inverse, target: old_target }, Flow::Branch { cond: new_cond, target: new_target, .. }) = (old.flow, new.flow) {
+        if let (Flow::Branch { cond, inverse, target: old_target }, Flow::Branch { cond: new_cond, target: new_target, .. }) =
+            (old.flow, new.flow)
+        {
             let prefixes = |bytes: &'a [u8], insn: &Insn| bytes.get(..usize::from(insn.prefixes));
             if prefixes(old_bytes, old) != prefixes(new_bytes, new) {
                 return different("the branch's prefixes changed");
@@ -398,10 +416,12 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             _ => return different("the instruction changed"),
         };
         let field = match field {
-            None if old_bytes != new_bytes && self.cx.fixed() => match (A::absolute_field(old_bytes), A::absolute_field(new_bytes)) {
-                (Some(a), Some(b)) if (a.at, a.len) == (b.at, b.len) => Some((a, b)),
-                _ => return different("the instruction changed"),
-            },
+            None if old_bytes != new_bytes && self.cx.fixed() => {
+                match (A::absolute_field(old_bytes), A::absolute_field(new_bytes)) {
+                    (Some(a), Some(b)) if (a.at, a.len) == (b.at, b.len) => Some((a, b)),
+                    _ => return different("the instruction changed"),
+                }
+            }
             None if old_bytes != new_bytes && old.field.is_none() => return different("the instruction changed"),
             field => field,
         };
@@ -597,7 +617,8 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             (Outcome::Pad { pad: old_pad, action: a }, Outcome::Pad { pad: new_pad, action: b }) => {
                 let key = [old_lsda as u64, a, new_lsda as u64, b];
                 if !self.s.chains.contains(&key) {
-                    let chain = |list: &[(u64, u64, Option<Lsda<'a>>)], index: usize, action| list.get(index)?.2.as_ref()?.chain(action);
+                    let chain =
+                        |list: &[(u64, u64, Option<Lsda<'a>>)], index: usize, action| list.get(index)?.2.as_ref()?.chain(action);
                     let (x, y) = (chain(&self.s.old_lsdas, old_lsda, a), chain(&self.s.new_lsdas, new_lsda, b));
                     if x.is_none() || x != y {
                         let mut failure = Failure::new(Check::LandingPads, "the actions of a landing pad differ").at(p, q);

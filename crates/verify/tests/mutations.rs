@@ -43,7 +43,8 @@ fn every_kind_of_fault_applies_somewhere_and_is_found_everywhere() {
         missed.extend(spoil(name, &input, &rewritten.image, &mut applied));
         // With some functions staying, calls between those that stay and those that moved.
         if let Some(f) = rewritten.moved.first() {
-            let some: Vec<&str> = rewritten.moved.iter().skip(1).map(|m| m.0.as_str()).filter(|n| *n != f.0 && *n != "main").collect();
+            let some: Vec<&str> =
+                rewritten.moved.iter().skip(1).map(|m| m.0.as_str()).filter(|n| *n != f.0 && *n != "main").collect();
             let rewritten = support::rewrite(&input, &some, options);
             missed.extend(spoil(name, &input, &rewritten.image, &mut applied));
         }

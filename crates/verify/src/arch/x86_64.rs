@@ -152,7 +152,9 @@ impl Arch for X86_64 {
             }
             Opcode::CALLF => Flow::IndirectCall,
             Opcode::JMPF => Flow::IndirectJump { computed: true },
-            Opcode::RETURN | Opcode::RETF | Opcode::IRET | Opcode::IRETD | Opcode::IRETQ | Opcode::SYSRET | Opcode::SYSEXIT => Flow::Stop,
+            Opcode::RETURN | Opcode::RETF | Opcode::IRET | Opcode::IRETD | Opcode::IRETQ | Opcode::SYSRET | Opcode::SYSEXIT => {
+                Flow::Stop
+            }
             Opcode::HLT | Opcode::UD0 | Opcode::UD1 | Opcode::UD2 => Flow::Stop,
             Opcode::INT | Opcode::SYSCALL | Opcode::SYSENTER => Flow::Trap,
             Opcode::NOP | Opcode::XCHG if is_plain_nop(bytes) => return Some(Insn { flow: Flow::Nothing, ..plain }),
@@ -199,7 +201,8 @@ impl Arch for X86_64 {
         let field_len = if movabs { 8 } else { 4 };
         let at = len.checked_sub(field_len)?;
         let tail = bytes.get(at..)?;
-        let target = if movabs { u64::from_le_bytes(tail.try_into().ok()?) } else { u64::from(u32::from_le_bytes(tail.try_into().ok()?)) };
+        let target =
+            if movabs { u64::from_le_bytes(tail.try_into().ok()?) } else { u64::from(u32::from_le_bytes(tail.try_into().ok()?)) };
         let agrees = if movabs { target == value } else { target as u32 == value as u32 };
         agrees.then_some(Field { at: at as u8, len: field_len as u8, kind: FieldKind::Absolute, target })
     }
@@ -233,12 +236,15 @@ impl Arch for X86_64 {
         for _ in 0..24 {
             let Some((insn, len)) = rest.get(at..).and_then(decode_raw) else { return false };
             at += len;
-            if matches!(insn.opcode(), Opcode::ADD | Opcode::SUB | Opcode::LEA | Opcode::MOVSXD) && (0..insn.operand_count()).any(|i| mentions(&insn.operand(i), reg, insn.opcode())) {
+            if matches!(insn.opcode(), Opcode::ADD | Opcode::SUB | Opcode::LEA | Opcode::MOVSXD)
+                && (0..insn.operand_count()).any(|i| mentions(&insn.operand(i), reg, insn.opcode()))
+            {
                 return true;
             }
             let overwritten = matches!(insn.opcode(), Opcode::MOV | Opcode::LEA | Opcode::POP | Opcode::MOVZX | Opcode::MOVSX)
                 && matches!(insn.operand(0), Operand::Register { reg: r } if same(r, reg));
-            let leaves = matches!(insn.opcode(), Opcode::JMP | Opcode::CALL | Opcode::RETURN) || insn.opcode().condition().is_some_and(|_| true) && branch_like(&insn);
+            let leaves = matches!(insn.opcode(), Opcode::JMP | Opcode::CALL | Opcode::RETURN)
+                || insn.opcode().condition().is_some_and(|_| true) && branch_like(&insn);
             if overwritten || leaves {
                 return false;
             }
@@ -262,7 +268,9 @@ fn mentions(operand: &Operand, reg: RegSpec, opcode: Opcode) -> bool {
         Operand::Register { reg: r } => matches!(opcode, Opcode::ADD | Opcode::SUB) && same(r, reg),
         Operand::MemDeref { base } => same(base, reg) && matches!(opcode, Opcode::MOVSXD | Opcode::ADD | Opcode::LEA),
         Operand::Disp { base, .. } => same(base, reg),
-        Operand::MemBaseIndexScale { base, index, .. } | Operand::MemBaseIndexScaleDisp { base, index, .. } => same(base, reg) || same(index, reg),
+        Operand::MemBaseIndexScale { base, index, .. } | Operand::MemBaseIndexScaleDisp { base, index, .. } => {
+            same(base, reg) || same(index, reg)
+        }
         _ => false,
     }
 }
@@ -343,7 +351,9 @@ mod tests {
 
     #[test]
     fn nops_of_every_shape_do_nothing_and_pause_and_xchg_do_something() {
-        for nop in [&[0x90][..], &[0x66, 0x90], &[0x0f, 0x1f, 0], &[0x0f, 0x1f, 0x40, 0], &[0x66, 0x2e, 0x0f, 0x1f, 0x84, 0, 0, 0, 0, 0]] {
+        for nop in
+            [&[0x90][..], &[0x66, 0x90], &[0x0f, 0x1f, 0], &[0x0f, 0x1f, 0x40, 0], &[0x66, 0x2e, 0x0f, 0x1f, 0x84, 0, 0, 0, 0, 0]]
+        {
             assert_eq!(insn(nop).flow, Flow::Nothing, "{nop:x?}");
             assert!(X86_64::is_padding(nop));
         }
@@ -357,9 +367,18 @@ mod tests {
     #[test]
     fn absolute_immediates_of_four_and_eight_bytes_are_found() {
         // mov $0x401020, %edi; movabs $0x401020, %rax; movq $0x401020, 8(%rax); cmp $1, %al
-        assert_eq!(X86_64::absolute_field(&[0xbf, 0x20, 0x10, 0x40, 0]).map(|f| (f.at, f.len, f.target)), Some((1, 4, 0x40_1020)));
-        assert_eq!(X86_64::absolute_field(&[0x48, 0xb8, 0x20, 0x10, 0x40, 0, 0, 0, 0, 0]).map(|f| (f.at, f.len, f.target)), Some((2, 8, 0x40_1020)));
-        assert_eq!(X86_64::absolute_field(&[0x48, 0xc7, 0x40, 8, 0x20, 0x10, 0x40, 0]).map(|f| (f.at, f.len, f.target)), Some((4, 4, 0x40_1020)));
+        assert_eq!(
+            X86_64::absolute_field(&[0xbf, 0x20, 0x10, 0x40, 0]).map(|f| (f.at, f.len, f.target)),
+            Some((1, 4, 0x40_1020))
+        );
+        assert_eq!(
+            X86_64::absolute_field(&[0x48, 0xb8, 0x20, 0x10, 0x40, 0, 0, 0, 0, 0]).map(|f| (f.at, f.len, f.target)),
+            Some((2, 8, 0x40_1020))
+        );
+        assert_eq!(
+            X86_64::absolute_field(&[0x48, 0xc7, 0x40, 8, 0x20, 0x10, 0x40, 0]).map(|f| (f.at, f.len, f.target)),
+            Some((4, 4, 0x40_1020))
+        );
         assert_eq!(X86_64::absolute_field(&[0x3c, 1]), None);
     }
 

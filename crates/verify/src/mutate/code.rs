@@ -13,7 +13,10 @@ fn opcode_at(bytes: &[u8]) -> usize {
 
 /// Another operation for a two-operand instruction of the arithmetic group.
 fn other_operation(opcode: u8) -> Option<u8> {
-    matches!(opcode, 0x00..=0x3b).then_some(opcode).filter(|o| o & 7 <= 3).map(|o| if o & 0x38 == 0x28 { o & 7 } else { o & 7 | 0x28 })
+    matches!(opcode, 0x00..=0x3b)
+        .then_some(opcode)
+        .filter(|o| o & 7 <= 3)
+        .map(|o| if o & 0x38 == 0x28 { o & 7 } else { o & 7 | 0x28 })
 }
 
 impl Faults<'_> {
@@ -84,11 +87,15 @@ impl Faults<'_> {
                 (s.insn.flow == Flow::Next).then(|| Edit::new(what, s.at + opcode, &[other]))
             }
             Kind::ChangedImmediate => {
-                let with_immediate = matches!(bytes.get(opcode)?, 0x81 | 0x83 | 0xc7 | 0xb8..=0xbf | 0x6b | 0xc1) && s.insn.flow == Flow::Next;
+                let with_immediate =
+                    matches!(bytes.get(opcode)?, 0x81 | 0x83 | 0xc7 | 0xb8..=0xbf | 0x6b | 0xc1) && s.insn.flow == Flow::Next;
                 with_immediate.then(|| Edit::new(what, s.at + bytes.len() - 1, &[bytes.last().copied().unwrap_or(0) ^ 1]))
             }
             Kind::ChangedRegister => {
-                let with_register = matches!(bytes.get(opcode)?, 0x01 | 0x03 | 0x29 | 0x2b | 0x31 | 0x33 | 0x39 | 0x3b | 0x85 | 0x89 | 0x8b | 0x8d);
+                let with_register = matches!(
+                    bytes.get(opcode)?,
+                    0x01 | 0x03 | 0x29 | 0x2b | 0x31 | 0x33 | 0x39 | 0x3b | 0x85 | 0x89 | 0x8b | 0x8d
+                );
                 let at = opcode + 1;
                 with_register.then(|| Edit::new(what, s.at + at, &[bytes.get(at).copied().unwrap_or(0) ^ 8]))
             }

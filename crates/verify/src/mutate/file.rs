@@ -35,7 +35,11 @@ impl Faults<'_> {
     fn jump_tables(&self, kind: Kind) -> Vec<Edit> {
         let mut places = Vec::new();
         for s in self.input.sections.iter().filter(|s| s.is_alloc() && s.name.starts_with(b".rodata")) {
-            let (Some(old), Some(new), Some(at)) = (self.input.bytes(s.addr, s.size), self.output.bytes(s.addr, s.size), self.offset(s.addr)) else { continue };
+            let (Some(old), Some(new), Some(at)) =
+                (self.input.bytes(s.addr, s.size), self.output.bytes(s.addr, s.size), self.offset(s.addr))
+            else {
+                continue;
+            };
             for i in (0..old.len() / 4).map(|i| 4 * i) {
                 if u32_in(old, i) != u32_in(new, i) {
                     places.push((at + i, u32_in(new, i).unwrap_or(0)));
@@ -45,8 +49,15 @@ impl Faults<'_> {
         if kind == Kind::JumpTableOff {
             return places.iter().map(|&(at, v)| Edit::new(format!("at offset {at:#x}"), at, &(v + 1).to_le_bytes())).collect();
         }
-        let neighbours = places.windows(2).filter_map(|w| if let [a, b] = w { (a.0 + 4 == b.0 && a.1 != b.1).then_some((a, b)) } else { None });
-        neighbours.map(|(a, b)| Edit { what: format!("at offset {:#x}", a.0), changes: vec![(a.0, b.1.to_le_bytes().to_vec()), (b.0, a.1.to_le_bytes().to_vec())] }).collect()
+        let neighbours = places
+            .windows(2)
+            .filter_map(|w| if let [a, b] = w { (a.0 + 4 == b.0 && a.1 != b.1).then_some((a, b)) } else { None });
+        neighbours
+            .map(|(a, b)| Edit {
+                what: format!("at offset {:#x}", a.0),
+                changes: vec![(a.0, b.1.to_le_bytes().to_vec()), (b.0, a.1.to_le_bytes().to_vec())],
+            })
+            .collect()
     }
 
     /// File offset, place and addend of each RELATIVE relocation.
@@ -67,7 +78,11 @@ impl Faults<'_> {
     fn relocations(&self, kind: Kind) -> Vec<Edit> {
         let edit = |(at, place, addend): (usize, u64, u64)| {
             let what = format!("for {place:#x}");
-            if kind == Kind::RelocAddendOff { Edit::new(what, at + 16, &(addend + 1).to_le_bytes()) } else { Edit::new(what, at, &(place + 8).to_le_bytes()) }
+            if kind == Kind::RelocAddendOff {
+                Edit::new(what, at + 16, &(addend + 1).to_le_bytes())
+            } else {
+                Edit::new(what, at, &(place + 8).to_le_bytes())
+            }
         };
         self.relative().into_iter().map(edit).collect()
     }
@@ -76,8 +91,18 @@ impl Faults<'_> {
     fn changed_pointers(&self) -> Vec<(usize, u64)> {
         let is_new = |v: u64| self.claim.functions.iter().any(|f| f.in_new(v));
         let mut list: Vec<(usize, u64)> = self.relative().into_iter().filter(|r| is_new(r.2)).map(|r| (r.0 + 16, r.2)).collect();
-        for s in self.input.sections.iter().filter(|s| s.is_alloc() && s.kind != elf::SHT_NOBITS && s.kind != SHT_RELA && s.flags & elf::SHF_EXECINSTR == 0 && s.kind != SHT_DYNSYM) {
-            let (Some(old), Some(new), Some(at)) = (self.input.bytes(s.addr, s.size), self.output.bytes(s.addr, s.size), self.offset(s.addr)) else { continue };
+        for s in self.input.sections.iter().filter(|s| {
+            s.is_alloc()
+                && s.kind != elf::SHT_NOBITS
+                && s.kind != SHT_RELA
+                && s.flags & elf::SHF_EXECINSTR == 0
+                && s.kind != SHT_DYNSYM
+        }) {
+            let (Some(old), Some(new), Some(at)) =
+                (self.input.bytes(s.addr, s.size), self.output.bytes(s.addr, s.size), self.offset(s.addr))
+            else {
+                continue;
+            };
             for (i, (a, b)) in old.chunks_exact(8).zip(new.chunks_exact(8)).enumerate() {
                 if let Some(value) = u64_in(b, 0).filter(|_| a != b).filter(|v| is_new(*v)) {
                     list.push((at + 8 * i, value));
@@ -101,7 +126,11 @@ impl Faults<'_> {
     fn dynamic(&self, wanted: impl Fn(u64) -> bool, by: u64) -> Vec<Edit> {
         let Some(s) = self.output.segment(elf::PT_DYNAMIC) else { return Vec::new() };
         let entries = self.output.dynamic.iter().enumerate().filter(|(_, d)| wanted(d.tag));
-        entries.map(|(i, d)| Edit::new(format!("tag {:#x}", d.tag), s.offset as usize + 16 * i + 8, &d.value.wrapping_add(by).to_le_bytes())).collect()
+        entries
+            .map(|(i, d)| {
+                Edit::new(format!("tag {:#x}", d.tag), s.offset as usize + 16 * i + 8, &d.value.wrapping_add(by).to_le_bytes())
+            })
+            .collect()
     }
 
     /// Symbols of moved functions.
@@ -112,19 +141,31 @@ impl Faults<'_> {
             .symbols(kind)
             .enumerate()
             .filter(|(_, symbol)| symbol.is_function() && symbol.section != 0 && entry(symbol.value))
-            .map(|(i, symbol)| Edit::new(String::from_utf8_lossy(symbol.name), s.offset as usize + SYM_SIZE * i + 8, &(symbol.value + 1).to_le_bytes()))
+            .map(|(i, symbol)| {
+                Edit::new(
+                    String::from_utf8_lossy(symbol.name),
+                    s.offset as usize + SYM_SIZE * i + 8,
+                    &(symbol.value + 1).to_le_bytes(),
+                )
+            })
             .collect()
     }
 
     /// The note, written anew behind the file's end.
     fn claims(&self, kind: Kind) -> Vec<Edit> {
-        let Some(index) = self.output.sections.iter().position(|s| s.name == b".note.postlink" || s.kind == elf::SHT_NOTE && elf::find_note(self.output.section_data(s), b"postlink", 1).is_some()) else {
+        let Some(index) = self.output.sections.iter().position(|s| {
+            s.name == b".note.postlink"
+                || s.kind == elf::SHT_NOTE && elf::find_note(self.output.section_data(s), b"postlink", 1).is_some()
+        }) else {
             return Vec::new();
         };
         let mut edits = Vec::new();
         for i in 0..self.claim.functions.len().min(50) {
             let mut claim: Claim<'_> = self.claim.clone();
-            let Some(next) = claim.functions.get((i + 1) % self.claim.functions.len()).and_then(|f| f.new.first()).copied() else { continue };
+            let Some(next) = claim.functions.get((i + 1) % self.claim.functions.len()).and_then(|f| f.new.first()).copied()
+            else {
+                continue;
+            };
             let Some(first) = claim.functions.get_mut(i).and_then(|f| f.new.first_mut()) else { continue };
             if kind == Kind::ClaimedEntryOff {
                 if first.len() < 2 {
@@ -154,12 +195,17 @@ impl Faults<'_> {
     }
 
     fn headers(&self) -> impl Iterator<Item = (usize, elf::Segment)> + '_ {
-        let kinds = (0..self.output.phnum as usize).map(|i| self.output.phoff as usize + 56 * i).filter(|&at| u32_in(self.output.data, at).is_some_and(|k| k != elf::PT_NULL));
+        let kinds = (0..self.output.phnum as usize)
+            .map(|i| self.output.phoff as usize + 56 * i)
+            .filter(|&at| u32_in(self.output.data, at).is_some_and(|k| k != elf::PT_NULL));
         kinds.zip(self.output.segments.iter().copied())
     }
 
     fn segments(&self, wanted: impl Fn(&elf::Segment) -> bool, change: impl Fn(u32) -> u32) -> Vec<Edit> {
-        self.headers().filter(|(_, s)| wanted(s)).map(|(at, s)| Edit::new(format!("the segment at {:#x}", s.addr), at + 4, &change(s.flags).to_le_bytes())).collect()
+        self.headers()
+            .filter(|(_, s)| wanted(s))
+            .map(|(at, s)| Edit::new(format!("the segment at {:#x}", s.addr), at + 4, &change(s.flags).to_le_bytes()))
+            .collect()
     }
 
     fn relro(&self) -> Vec<Edit> {
@@ -173,7 +219,11 @@ impl Faults<'_> {
         for s in self.output.sections.iter().filter(|s| names.contains(&s.name) && s.kind != elf::SHT_NOBITS) {
             let bytes = self.output.section_data(s);
             for i in (0..bytes.len()).step_by(step.max(bytes.len() / 200 / step * step).max(1)) {
-                edits.push(Edit::new(format!("{} at {:#x}", String::from_utf8_lossy(s.name), s.addr + i as u64), s.offset as usize + i, &[bytes.get(i).copied().unwrap_or(0) ^ 0x10]));
+                edits.push(Edit::new(
+                    format!("{} at {:#x}", String::from_utf8_lossy(s.name), s.addr + i as u64),
+                    s.offset as usize + i,
+                    &[bytes.get(i).copied().unwrap_or(0) ^ 0x10],
+                ));
             }
         }
         edits
@@ -181,11 +231,23 @@ impl Faults<'_> {
 
     fn init_order(&self) -> Vec<Edit> {
         let Some(s) = self.output.section(b".init_array") else { return Vec::new() };
-        let mut slots: Vec<(usize, u64)> = self.relative().into_iter().filter(|r| s.addr <= r.1 && r.1 < s.end()).map(|r| (r.0 + 16, r.2)).collect();
+        let mut slots: Vec<(usize, u64)> =
+            self.relative().into_iter().filter(|r| s.addr <= r.1 && r.1 < s.end()).map(|r| (r.0 + 16, r.2)).collect();
         if slots.is_empty() {
-            slots = self.output.section_data(s).chunks_exact(8).enumerate().map(|(i, w)| (s.offset as usize + 8 * i, u64_in(w, 0).unwrap_or(0))).collect();
+            slots = self
+                .output
+                .section_data(s)
+                .chunks_exact(8)
+                .enumerate()
+                .map(|(i, w)| (s.offset as usize + 8 * i, u64_in(w, 0).unwrap_or(0)))
+                .collect();
         }
         let pairs = slots.windows(2).filter_map(|w| if let [a, b] = w { (a.1 != b.1).then_some((a, b)) } else { None });
-        pairs.map(|(a, b)| Edit { what: format!("{:#x} and {:#x}", a.1, b.1), changes: vec![(a.0, b.1.to_le_bytes().to_vec()), (b.0, a.1.to_le_bytes().to_vec())] }).collect()
+        pairs
+            .map(|(a, b)| Edit {
+                what: format!("{:#x} and {:#x}", a.1, b.1),
+                changes: vec![(a.0, b.1.to_le_bytes().to_vec()), (b.0, a.1.to_le_bytes().to_vec())],
+            })
+            .collect()
     }
 }

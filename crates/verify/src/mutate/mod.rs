@@ -184,7 +184,8 @@ impl<'a> Faults<'a> {
         if !report.is_proved() {
             return Err(first_failure(&report));
         }
-        let (input, output) = (Elf::parse(input, "input").map_err(|e| e.to_string())?, Elf::parse(output, "output").map_err(|e| e.to_string())?);
+        let (input, output) =
+            (Elf::parse(input, "input").map_err(|e| e.to_string())?, Elf::parse(output, "output").map_err(|e| e.to_string())?);
         let desc = output.note(b"postlink", 1).ok_or("the note is gone")?;
         let claim = Claim::parse(desc).map_err(|e| e.to_string())?;
         let mut faults = Faults { input, output, claim, sites: Vec::new() };
@@ -242,13 +243,24 @@ impl<'a> Faults<'a> {
     fn edits(&self, kind: Kind) -> Vec<Edit> {
         use Kind::*;
         match kind {
-            InvertedCondition | BranchOffByOne | BranchToWrongBlock | CallToWrongFunction | OperandOffByOne | OperandOffByEight
-            | DroppedPrefix | ChangedOpcode | ChangedImmediate | ChangedRegister | DroppedInstruction | DroppedReturn | ChangedOldCode
-            | StayingCallToWrongFunction | EntryJumpToWrongFunction => self.code_edits(kind),
-            RowBeginsLate | WrongCfaOffset | WrongRegisterRule | FdeTooShort | FdeTooLong | WrongLsda | SearchTableUnsorted | SearchEntryWrong
-            | SearchEntryMissing | WrongLandingPad | LandingPadDropped | CallSiteTooShort | ChangedAction | ChangedFilter | WrongType => {
-                self.unwind_edits(kind)
-            }
+            InvertedCondition
+            | BranchOffByOne
+            | BranchToWrongBlock
+            | CallToWrongFunction
+            | OperandOffByOne
+            | OperandOffByEight
+            | DroppedPrefix
+            | ChangedOpcode
+            | ChangedImmediate
+            | ChangedRegister
+            | DroppedInstruction
+            | DroppedReturn
+            | ChangedOldCode
+            | StayingCallToWrongFunction
+            | EntryJumpToWrongFunction => self.code_edits(kind),
+            RowBeginsLate | WrongCfaOffset | WrongRegisterRule | FdeTooShort | FdeTooLong | WrongLsda | SearchTableUnsorted
+            | SearchEntryWrong | SearchEntryMissing | WrongLandingPad | LandingPadDropped | CallSiteTooShort | ChangedAction
+            | ChangedFilter | WrongType => self.unwind_edits(kind),
             _ => self.file_edits(kind),
         }
     }

@@ -38,7 +38,13 @@ fn program(table: &Table<'_>, fde: &Fde) -> Vec<Cfi> {
             3 => advance(r.u16().map(u64::from)),
             4 => advance(r.u32().map(u64::from)),
             0x80 | 6 | 8 | 0x0d | 0x0e | 0x2e => r.uleb().map(|_| ()),
-            0x07 | 0xc0 | 0 | 0x0a | 0x0b => if opcode == 7 { r.uleb().map(|_| ()) } else { Some(()) },
+            0x07 | 0xc0 | 0 | 0x0a | 0x0b => {
+                if opcode == 7 {
+                    r.uleb().map(|_| ())
+                } else {
+                    Some(())
+                }
+            }
             5 | 9 | 0x0c => r.uleb().and_then(|_| r.uleb()).map(|_| ()),
             0x11 | 0x12 => r.uleb().and_then(|_| r.sleb()).map(|_| ()),
             _ => None,
@@ -72,10 +78,15 @@ struct Area {
 impl Faults<'_> {
     pub(super) fn unwind_edits(&self, kind: Kind) -> Vec<Edit> {
         let Ok(table) = Table::read(&self.output) else { return Vec::new() };
-        let fresh: Vec<Fde> = table.fdes.iter().filter(|f| self.claim.functions.iter().any(|m| m.in_new(f.start))).take(2000).copied().collect();
+        let fresh: Vec<Fde> =
+            table.fdes.iter().filter(|f| self.claim.functions.iter().any(|m| m.in_new(f.start))).take(2000).copied().collect();
         match kind {
-            Kind::RowBeginsLate | Kind::WrongCfaOffset | Kind::WrongRegisterRule => fresh.iter().flat_map(|f| self.rows(kind, &table, f)).collect(),
-            Kind::FdeTooShort | Kind::FdeTooLong | Kind::WrongLsda => fresh.iter().filter_map(|f| self.extent(kind, &table, f)).collect(),
+            Kind::RowBeginsLate | Kind::WrongCfaOffset | Kind::WrongRegisterRule => {
+                fresh.iter().flat_map(|f| self.rows(kind, &table, f)).collect()
+            }
+            Kind::FdeTooShort | Kind::FdeTooLong | Kind::WrongLsda => {
+                fresh.iter().filter_map(|f| self.extent(kind, &table, f)).collect()
+            }
             Kind::SearchTableUnsorted | Kind::SearchEntryWrong | Kind::SearchEntryMissing => self.search(kind, &table),
             _ => fresh.iter().filter(|f| f.lsda != 0).flat_map(|f| self.area_edits(kind, f)).collect(),
         }
@@ -86,17 +97,22 @@ impl Faults<'_> {
         let list = program(table, fde);
         for (i, cfi) in list.iter().enumerate() {
             // The row must be that of a reached instruction.
-            let Some(at) = self.offset(table.addr + cfi.at as u64).filter(|_| self.site_at(cfi.location).is_some()) else { continue };
+            let Some(at) = self.offset(table.addr + cfi.at as u64).filter(|_| self.site_at(cfi.location).is_some()) else {
+                continue;
+            };
             let operand = at + (cfi.operand - cfi.at);
             let byte = self.file(at, 1).first().copied().unwrap_or(0);
             let what = format!("the row at {:#x} of the FDE of {:#x}", cfi.location, fde.start);
             // What follows at the same place could undo the change.
             let next = list.get(i + 1);
             let lasts = next.is_none_or(|n| n.advances || n.opcode != cfi.opcode && !matches!(n.opcode, 0x0b | 0x0c | 0xc0));
-            let settled = list.iter().skip(i + 1).take_while(|n| !n.advances).all(|n| !matches!(n.opcode, 0x0b | 0x0c | 0x0e | 0xc0));
+            let settled =
+                list.iter().skip(i + 1).take_while(|n| !n.advances).all(|n| !matches!(n.opcode, 0x0b | 0x0c | 0x0e | 0xc0));
             match (kind, cfi.opcode) {
                 // An advance without a change behind it would change nothing.
-                (Kind::RowBeginsLate, 0x40) if byte & 0x3f < 0x3f && next.is_some_and(|n| !n.advances && n.opcode != 0) => edits.push(Edit::new(what, at, &[byte + 1])),
+                (Kind::RowBeginsLate, 0x40) if byte & 0x3f < 0x3f && next.is_some_and(|n| !n.advances && n.opcode != 0) => {
+                    edits.push(Edit::new(what, at, &[byte + 1]))
+                }
                 (Kind::RowBeginsLate, 2..=4) if next.is_some_and(|n| !n.advances && n.opcode != 0) => {
                     let low = self.file(operand, 1).first().copied().unwrap_or(0xff);
                     if low < 0xff {
@@ -136,7 +152,9 @@ impl Faults<'_> {
             }
             Kind::FdeTooLong => Some(Edit::new(what, at, &(low + 0x40).to_le_bytes())),
             _ => {
-                let calls = self.sites.iter().any(|s| fde.start <= s.addr && s.addr < fde.end && matches!(s.insn.flow, Flow::Call(_) | Flow::IndirectCall));
+                let calls = self.sites.iter().any(|s| {
+                    fde.start <= s.addr && s.addr < fde.end && matches!(s.insn.flow, Flow::Call(_) | Flow::IndirectCall)
+                });
                 (fde.lsda != 0 && calls && cie.lsda_encoding & 0x0f == 0x0b).then(|| Edit::new(what, at + size + 1, &[0; 4]))
             }
         }
@@ -209,11 +227,19 @@ impl Faults<'_> {
         let mut edits = Vec::new();
         for s in &area.sites {
             // Only calls that are reached ask for their call site.
-            let Some(call) = self.sites.iter().rfind(|c| s.start <= c.addr && c.addr < s.end && matches!(c.insn.flow, Flow::Call(_) | Flow::IndirectCall)) else { continue };
+            let Some(call) = self
+                .sites
+                .iter()
+                .rfind(|c| s.start <= c.addr && c.addr < s.end && matches!(c.insn.flow, Flow::Call(_) | Flow::IndirectCall))
+            else {
+                continue;
+            };
             let what = format!("the call at {:#x}", call.addr);
             let low = |at: usize| self.file(at, 1).first().copied().unwrap_or(0);
             // LEB128 keeps its length if only the low bits change, or all of them go.
-            let zero = |(at, len): (usize, usize)| (at, (0..len).map(|i| if i + 1 < len && low(at + i) & 0x80 != 0 { 0x80 } else { 0 }).collect::<Vec<u8>>());
+            let zero = |(at, len): (usize, usize)| {
+                (at, (0..len).map(|i| if i + 1 < len && low(at + i) & 0x80 != 0 { 0x80 } else { 0 }).collect::<Vec<u8>>())
+            };
             match kind {
                 Kind::WrongLandingPad if s.pad_value != 0 => edits.push(Edit::new(what, s.pad.0, &[low(s.pad.0) ^ 1])),
                 Kind::LandingPadDropped if s.pad_value != 0 => {

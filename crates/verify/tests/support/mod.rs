@@ -19,7 +19,8 @@ pub fn compile(name: &str, source: &str, compiler: &str, flags: &[&str]) -> Opti
     let ext = if compiler.ends_with("++") { "cpp" } else { "c" };
     let (src, out) = (dir.path().join(format!("{name}.{ext}")), dir.path().join(name));
     std::fs::write(&src, source).expect("the source can be written");
-    let status = Command::new(compiler).arg(&src).arg("-o").arg(&out).args(["-O2", "-Wl,--build-id"]).args(flags).status().ok()?;
+    let status =
+        Command::new(compiler).arg(&src).arg("-o").arg(&out).args(["-O2", "-Wl,--build-id"]).args(flags).status().ok()?;
     assert!(status.success(), "{compiler} refused {name}");
     let mut file = std::fs::read(&out).expect("the compiler wrote its output");
     let spare = (0..u16_at(&file, 56) as usize)
@@ -205,7 +206,11 @@ fn table_entries(d: &[u8], insns: &[Instruction], start: u64, end: u64) -> Vec<(
     if !insns.iter().any(|i| i.flow_control() == FlowControl::IndirectBranch && i.op0_kind() == OpKind::Register) {
         return Vec::new();
     }
-    let bases: BTreeSet<u64> = insns.iter().filter(|i| i.mnemonic() == Mnemonic::Lea && i.is_ip_rel_memory_operand()).map(|i| i.ip_rel_memory_address()).collect();
+    let bases: BTreeSet<u64> = insns
+        .iter()
+        .filter(|i| i.mnemonic() == Mnemonic::Lea && i.is_ip_rel_memory_operand())
+        .map(|i| i.ip_rel_memory_address())
+        .collect();
     let mut out = Vec::new();
     for &base in &bases {
         let next = bases.range(base + 1..).next().copied().unwrap_or(u64::MAX);
@@ -260,7 +265,11 @@ fn read_area(d: &[u8], addr: u64, function: u64) -> Area {
         while t > first_type {
             t -= 4;
             let word = u32_at(d, t) as i32;
-            area.types.push(if word == 0 || !relative { word as u64 } else { base.wrapping_add(t as u64).wrapping_add_signed(i64::from(word)) });
+            area.types.push(if word == 0 || !relative {
+                word as u64
+            } else {
+                base.wrapping_add(t as u64).wrapping_add_signed(i64::from(word))
+            });
         }
     } else {
         // Cleanups alone need no actions.
@@ -274,7 +283,12 @@ fn area_types(d: &[u8], actions: usize, end: usize) -> usize {
     let mut at = actions;
     let mut largest = 0u64;
     // Records are (filter, next), one byte each in programs as small as these.
-    while at + 1 < end && d[at] & 0x80 == 0 && d[at] < 0x20 && (d[at + 1] == 0 || d[at + 1] >= 0x70) && (end - at) >= 4 * largest as usize {
+    while at + 1 < end
+        && d[at] & 0x80 == 0
+        && d[at] < 0x20
+        && (d[at + 1] == 0 || d[at + 1] >= 0x70)
+        && (end - at) >= 4 * largest as usize
+    {
         if d[at] == 0 && d[at + 1] == 0 && at + 2 + 4 * largest as usize >= end {
             break;
         }
@@ -284,7 +298,15 @@ fn area_types(d: &[u8], actions: usize, end: usize) -> usize {
     end - 4 * largest as usize
 }
 
-fn write_area(area: &Area, encoding: u8, base: u64, sites: &[(u64, u64, u64, u64)], function: u64, at: u64, lowest: u64) -> Vec<u8> {
+fn write_area(
+    area: &Area,
+    encoding: u8,
+    base: u64,
+    sites: &[(u64, u64, u64, u64)],
+    function: u64,
+    at: u64,
+    lowest: u64,
+) -> Vec<u8> {
     let mut table = Vec::new();
     for &(s, e, p, a) in sites {
         uleb(&mut table, s - function);
@@ -326,8 +348,13 @@ pub fn rewrite(input: &[u8], names: &[&str], options: Options) -> Rewritten {
     let d = input;
     let mut out = d.to_vec();
     let all = functions(d);
-    let chosen: Vec<_> = all.iter().filter(|f| names.is_empty() && (f.0.starts_with("_Z") || !f.0.starts_with('_')) || names.contains(&f.0.as_str())).cloned().collect();
-    let loads: Vec<usize> = (0..u16_at(d, 56) as usize).map(|i| u64_at(d, 32) as usize + 56 * i).filter(|&p| u32_at(d, p) == 1).collect();
+    let chosen: Vec<_> = all
+        .iter()
+        .filter(|f| names.is_empty() && (f.0.starts_with("_Z") || !f.0.starts_with('_')) || names.contains(&f.0.as_str()))
+        .cloned()
+        .collect();
+    let loads: Vec<usize> =
+        (0..u16_at(d, 56) as usize).map(|i| u64_at(d, 32) as usize + 56 * i).filter(|&p| u32_at(d, p) == 1).collect();
     let limit = loads.iter().map(|&p| u64_at(d, p + 16) + u64_at(d, p + 40)).max().unwrap();
     let segment = limit.next_multiple_of(4096) + 4096;
     let file_at = d.len().next_multiple_of(4096);
@@ -443,10 +470,15 @@ pub fn rewrite(input: &[u8], names: &[&str], options: Options) -> Rewritten {
                         put32(&mut new, here + 5, inside(i.near_branch_target()) as i64 - (at as i64 + 9));
                     } else if i.is_jcc_short_or_near() {
                         len = 6;
-                        let mut cc = bytes.iter().find(|b| (0x70..0x90).contains(*b)).expect("a conditional branch has its condition") & 15;
+                        let mut cc =
+                            bytes.iter().find(|b| (0x70..0x90).contains(*b)).expect("a conditional branch has its condition")
+                                & 15;
                         let fall = i.next_ip();
                         let mut target = i.near_branch_target();
-                        if n == last && order.get(k + 1).is_some_and(|&x| m.blocks[x].start == target) && address.contains_key(&fall) {
+                        if n == last
+                            && order.get(k + 1).is_some_and(|&x| m.blocks[x].start == target)
+                            && address.contains_key(&fall)
+                        {
                             cc ^= 1;
                             target = fall;
                         }
@@ -498,7 +530,10 @@ pub fn rewrite(input: &[u8], names: &[&str], options: Options) -> Rewritten {
         let insns: Vec<Instruction> = m.blocks.iter().flat_map(|b| b.insns.clone()).collect();
         for (at, base, label) in table_entries(d, &insns, m.start, m.end) {
             let o = offset(d, at);
-            put32(&mut out, o, address[&label] as i64 - base as i64);
+            // What is no instruction's start was no table entry.
+            if let Some(&new) = address.get(&label) {
+                put32(&mut out, o, new as i64 - base as i64);
+            }
         }
         if options.entry_jumps && m.end - m.start >= 9 {
             let o = offset(d, m.start);
@@ -515,7 +550,11 @@ pub fn rewrite(input: &[u8], names: &[&str], options: Options) -> Rewritten {
             let o = offset(d, i.ip());
             if i.is_call_near() && entries.contains_key(&i.near_branch_target()) {
                 put32(&mut out, o + i.len() - 4, go(i.near_branch_target()) as i64 - i.next_ip() as i64);
-            } else if options.pointers && i.mnemonic() == Mnemonic::Lea && i.is_ip_rel_memory_operand() && entries.contains_key(&i.ip_rel_memory_address()) {
+            } else if options.pointers
+                && i.mnemonic() == Mnemonic::Lea
+                && i.is_ip_rel_memory_operand()
+                && entries.contains_key(&i.ip_rel_memory_address())
+            {
                 put32(&mut out, o + i.len() - 4, go(i.ip_rel_memory_address()) as i64 - i.next_ip() as i64);
             }
         }
@@ -533,7 +572,8 @@ pub fn rewrite(input: &[u8], names: &[&str], options: Options) -> Rewritten {
         for s in ss.iter().filter(|s| s.kind == 19) {
             let mut next = 0u64;
             for w in d[s.offset..s.offset + s.size].chunks(8).map(|w| u64_at(w, 0)) {
-                let places: Vec<u64> = if w & 1 == 0 { vec![w] } else { (0..63).filter(|b| w >> (b + 1) & 1 != 0).map(|b| next + 8 * b).collect() };
+                let places: Vec<u64> =
+                    if w & 1 == 0 { vec![w] } else { (0..63).filter(|b| w >> (b + 1) & 1 != 0).map(|b| next + 8 * b).collect() };
                 next = if w & 1 == 0 { w + 8 } else { next + 63 * 8 };
                 for p in places {
                     let o = offset(d, p);
@@ -737,12 +777,20 @@ pub fn rewrite(input: &[u8], names: &[&str], options: Options) -> Rewritten {
         match u32_at(d, p) {
             0 => {
                 out[p..p + 8].copy_from_slice(&[1, 0, 0, 0, 5, 0, 0, 0]);
-                for (at, v) in [(8, file_at as u64), (16, segment), (24, segment), (32, new.len() as u64), (40, new.len() as u64), (48, 4096)] {
+                for (at, v) in [
+                    (8, file_at as u64),
+                    (16, segment),
+                    (24, segment),
+                    (32, new.len() as u64),
+                    (40, new.len() as u64),
+                    (48, 4096),
+                ] {
                     set(&mut out, at, v);
                 }
             }
             0x6474_e550 => {
-                for (at, v) in [(8, file_at as u64 + hdr_at - segment), (16, hdr_at), (24, hdr_at), (32, hdr_len), (40, hdr_len)] {
+                for (at, v) in [(8, file_at as u64 + hdr_at - segment), (16, hdr_at), (24, hdr_at), (32, hdr_len), (40, hdr_len)]
+                {
                     set(&mut out, at, v);
                 }
             }
@@ -775,7 +823,10 @@ pub fn rewrite(input: &[u8], names: &[&str], options: Options) -> Rewritten {
 fn needs_jump(m: &Moved, order: &[usize], k: usize) -> bool {
     let b = &m.blocks[order[k]];
     let Some(last) = b.insns.last() else { return false };
-    let ends = matches!(last.flow_control(), FlowControl::UnconditionalBranch | FlowControl::IndirectBranch | FlowControl::Return | FlowControl::Exception);
+    let ends = matches!(
+        last.flow_control(),
+        FlowControl::UnconditionalBranch | FlowControl::IndirectBranch | FlowControl::Return | FlowControl::Exception
+    );
     if ends || b.end >= m.end {
         return false;
     }
@@ -798,7 +849,11 @@ impl Offsets for Decoder<'_> {
 
 /// The claim.
 fn note(d: &[u8], moved: &[Moved]) -> Vec<u8> {
-    let build_id = sections(d).iter().find(|s| s.name == ".note.gnu.build-id").map(|s| d[s.offset + 16..s.offset + s.size].to_vec()).unwrap_or_default();
+    let build_id = sections(d)
+        .iter()
+        .find(|s| s.name == ".note.gnu.build-id")
+        .map(|s| d[s.offset + 16..s.offset + s.size].to_vec())
+        .unwrap_or_default();
     let mut desc = vec![1, 0, 0, 0, 1, build_id.len() as u8];
     desc.extend(build_id);
     uleb(&mut desc, moved.len() as u64);
