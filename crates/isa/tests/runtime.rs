@@ -607,6 +607,7 @@ fn a_shared_library_records_wherever_it_is_loaded() {
     });
     for run in 1..4 {
         let mut command = Command::new(host);
+        command.current_dir(case.directory.path());
         command.env_clear().env("LD_PRELOAD", case.path("program")).env("POSTLINK_PROFILE", case.path("out"));
         silent(output(&mut command));
         assert_eq!(case.counters("out")[5], run * 77);

@@ -428,3 +428,52 @@ fn threads_share_a_table_without_losing_a_count_or_doubling_an_entry() {
         }
     }
 }
+
+#[test]
+fn two_threads_that_claim_an_entry_at_once_get_one_each() {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    let site = Site::new(CounterMode::Plain);
+    let call = caller(&site, CounterMode::Plain);
+    let (begun, done) = (AtomicU64::new(0), AtomicU64::new(0));
+    let (a, b) = (site.target(0) - site.bias, site.target(1) - site.bias);
+    let wait = |word: &AtomicU64, value| {
+        let mut spins = 0;
+        while word.load(Ordering::Acquire) < value {
+            spins += 1;
+            // Spinning is what makes them meet; but the other one may be waiting for this processor.
+            if spins > 200 { std::thread::yield_now() } else { std::hint::spin_loop() }
+        }
+    };
+    let end = std::time::Instant::now() + std::time::Duration::from_millis(300);
+    std::thread::scope(|scope| {
+        let other = site.target(1);
+        let (begun, done) = (&begun, &done);
+        scope.spawn(move || {
+            for round in 1.. {
+                wait(begun, round);
+                if begun.load(Ordering::Acquire) == u64::MAX {
+                    break;
+                }
+                call(other);
+                done.store(round, Ordering::Release);
+            }
+        });
+        let mut wrong = None;
+        for round in 1.. {
+            site.machine.put(TABLE, &[0; 64]);
+            begun.store(round, Ordering::Release);
+            call(site.target(0));
+            wait(done, round);
+            let table = site.table();
+            if table != [a, 1, b, 1, 0, 0, 0, 0] && table != [b, 1, a, 1, 0, 0, 0, 0] {
+                wrong = Some((round, table));
+            }
+            if wrong.is_some() || std::time::Instant::now() > end {
+                println!("{round} rounds");
+                break;
+            }
+        }
+        begun.store(u64::MAX, Ordering::Release);
+        assert_eq!(wrong, None);
+    });
+}
