@@ -241,7 +241,9 @@ impl<'d> Writer<'d> {
                 "the file is loaded up to address {end:#x}; no addresses are left behind it"
             )));
         };
-        let extra = 1 + u64::from(options.zero_fill);
+        // Static programs have unwind entries that their start-up code registers, and no search table; new entries need one.
+        let search = elf.section(".eh_frame").is_some() && !elf.segments.iter().any(|s| s.kind == raw::PT_GNU_EH_FRAME);
+        let extra = 1 + u64::from(options.zero_fill) + u64::from(search);
         let room = room::find(elf, extra, loaded_end, page);
         let mut this = Writer {
             elf,

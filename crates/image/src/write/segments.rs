@@ -55,6 +55,11 @@ pub(super) fn program_headers(elf: &Elf<'_>, wanted: &Wanted<'_>) -> Vec<Phdr> {
         .rposition(|p| p.p_type == raw::PT_LOAD)
         .map_or(headers.len(), |last| last + 1);
     headers.splice(behind..behind, extra.into_iter().flatten());
+    if let Some(place) = wanted.unwind
+        && !headers.iter().any(|p| p.p_type == raw::PT_GNU_EH_FRAME)
+    {
+        headers.push(Phdr { p_type: raw::PT_GNU_EH_FRAME, ..load(place, raw::PF_R, place.size, 4) });
+    }
     let size = headers.len() as u64 * raw::PHDR;
     for p in headers.iter_mut().filter(|p| p.p_type == raw::PT_PHDR) {
         p.p_filesz = size;
