@@ -6,6 +6,13 @@
 //! |---|---|
 //! | `PLRAW`, eight zero bytes, or an empty file | raw counters |
 //! | `PLPROF` | merged profile |
+//! | `PERFILE2` | `perf.data` |
+//! | `---` and a line end | BOLT YAML |
+//! | `no_lbr`, `boltedcollection`, a digit 0 to 5 and a name | fdata |
+//! | a letter of its records and a hexadecimal number or name | pre-aggregated |
+//! | `PERF_RECORD_`, `0x…/0x…/` or a tab in the first lines | text of `perf script` |
+//!
+//! [`open`] is for the first two, which hold counters. The others have their own `read` in their modules.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -13,7 +20,7 @@ use std::path::Path;
 
 use crate::plprof::PlprofFile;
 use crate::raw::{RawFile, Sink};
-use crate::{Error, Profile, Subject};
+use crate::{Error, Profile, Subject, source};
 
 /// A file format of this crate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,20 +29,116 @@ pub enum Format {
     Raw,
     /// Merged counters: [`crate::plprof`].
     Plprof,
+    /// A recording: [`crate::perf_data`].
+    PerfData,
+    /// Counts by function and block: [`crate::bolt_yaml`].
+    BoltYaml,
+    /// Counts by name and offset: [`crate::fdata`].
+    Fdata,
+    /// Counts by address: [`crate::preaggregated`].
+    PreAggregated,
+    /// Samples as text: [`crate::perf_script`].
+    PerfScript,
 }
 
+impl std::fmt::Display for Format {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(match self {
+            Format::Raw => "raw profile",
+            Format::Plprof => "merged profile",
+            Format::PerfData => "perf.data",
+            Format::BoltYaml => "BOLT YAML profile",
+            Format::Fdata => "fdata profile",
+            Format::PreAggregated => "pre-aggregated profile",
+            Format::PerfScript => "perf script text",
+        })
+    }
+}
+
+/// Bytes that suffice to recognise a format.
+pub const START: usize = 4096;
+
 impl Format {
-    /// The format of a file by its first bytes (16 suffice), if it is one of this crate's.
+    /// The format of a file by its first bytes ([`START`] suffice), if it is one of this crate's.
     pub fn recognise(start: &[u8]) -> Option<Format> {
         let zero = start.iter().take(8).all(|&byte| byte == 0);
         if start.starts_with(b"PLRAW") || zero {
             Some(Format::Raw)
         } else if start.starts_with(b"PLPROF") {
             Some(Format::Plprof)
+        } else if start.starts_with(b"PERFILE2") {
+            Some(Format::PerfData)
+        } else if start.starts_with(b"---\n") || start.starts_with(b"---\r\n") {
+            Some(Format::BoltYaml)
         } else {
-            None
+            Format::text(start)
         }
     }
+
+    fn text(start: &[u8]) -> Option<Format> {
+        let line = start
+            .split(|&byte| byte == b'\n')
+            .next()
+            .unwrap_or_default();
+        let mut fields = line
+            .split(|&byte| byte == b' ')
+            .filter(|field| !field.is_empty());
+        let (first, second, third) = (
+            fields.next().unwrap_or_default(),
+            fields.next(),
+            fields.next(),
+        );
+        let has = |wanted: &[u8]| start.windows(wanted.len()).any(|window| window == wanted);
+        match first {
+            b"no_lbr" | b"boltedcollection" => Some(Format::Fdata),
+            [b'0'..=b'5']
+                if third.is_some_and(|offset| source::hex(offset).is_some()) && !has(b"/0x") =>
+            {
+                Some(Format::Fdata)
+            }
+            b"E" if second.is_some() => Some(Format::PreAggregated),
+            b"B" | b"F" | b"f" | b"T" | b"R" | b"r" | b"S"
+                if second.is_some_and(|address| {
+                    address
+                        .rsplit(|&byte| byte == b':')
+                        .next()
+                        .and_then(source::hex)
+                        .is_some()
+                }) =>
+            {
+                Some(Format::PreAggregated)
+            }
+            _ if has(b"PERF_RECORD_")
+                || has(b"/0x")
+                || has(b"\n\t")
+                || start.starts_with(b"\t") =>
+            {
+                Some(Format::PerfScript)
+            }
+            _ => None,
+        }
+    }
+
+    /// The format of a file by its contents, if it is one of this crate's.
+    pub fn of(path: &Path) -> Result<Option<Format>, Error> {
+        let file = File::open(path).map_err(|e| Error::io(path, "open", e))?;
+        Ok(Format::recognise(&first_bytes(path, &file)?))
+    }
+}
+
+fn first_bytes(path: &Path, file: &File) -> Result<Vec<u8>, Error> {
+    let mut start = vec![0; START];
+    let mut len = 0;
+    while len < start.len() {
+        match file.read_at(&mut start[len..], len as u64) {
+            Ok(0) => break,
+            Ok(more) => len += more,
+            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(Error::io(path, "read", e)),
+        }
+    }
+    start.truncate(len);
+    Ok(start)
 }
 
 /// An open profile file, its header checked.
@@ -84,27 +187,23 @@ impl Input {
 /// Opens a profile and checks its header. A raw profile that holds nothing yet is the error [`Error::NothingRecorded`].
 pub fn open(path: &Path) -> Result<Input, Error> {
     let file = File::open(path).map_err(|e| Error::io(path, "open", e))?;
-    let mut start = [0; 16];
-    let mut len = 0;
-    while len < start.len() {
-        match file.read_at(&mut start[len..], len as u64) {
-            Ok(0) => break,
-            Ok(more) => len += more,
-            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(e) => return Err(Error::io(path, "read", e)),
-        }
-    }
-    match Format::recognise(&start[..len]) {
+    let start = first_bytes(path, &file)?;
+    match Format::recognise(&start) {
         Some(Format::Raw) => RawFile::from_file(path, file).map(Input::Raw),
         Some(Format::Plprof) => {
             PlprofFile::from_file(path, file).map(|file| Input::Plprof(Box::new(file)))
         }
+        Some(other) => Err(Error::at_byte(
+            path,
+            0,
+            format!("this is {other}, which has no counters of an instrumented program"),
+        )),
         None => Err(Error::at_byte(
             path,
             0,
             format!(
                 "not a profile that can be read: it starts with \"{}\"; raw profiles start with \"PLRAW\", merged ones with \"PLPROF\"",
-                start[..len].escape_ascii()
+                start[..start.len().min(16)].escape_ascii()
             ),
         )),
     }
@@ -136,5 +235,35 @@ mod tests {
                 .to_string()
                 .contains(r#"it starts with "\x7fELF""#)
         );
+    }
+
+    #[test]
+    fn every_format_is_recognised_by_its_start() {
+        for (start, format) in [
+            ("PERFILE2\x68", Some(Format::PerfData)),
+            ("---\nheader:\n", Some(Format::BoltYaml)),
+            ("no_lbr cycles\n1 f 0 1\n", Some(Format::Fdata)),
+            ("boltedcollection\n", Some(Format::Fdata)),
+            ("1 main 1f 1 g 0 0 1\n", Some(Format::Fdata)),
+            ("B 401000 401010 1 0\n", Some(Format::PreAggregated)),
+            ("T abcd:401000 X:0 401020 1\n", Some(Format::PreAggregated)),
+            ("E cycles\n", Some(Format::PreAggregated)),
+            (
+                " 4242           401126 0x401126/0x401130/P/-/-/1\n",
+                Some(Format::PerfScript),
+            ),
+            (
+                "prog 7/7 0.0: PERF_RECORD_MMAP2 7/7: [0x1000(0x2000) @ 0 08:01 1 1]: r-xp /p\n",
+                Some(Format::PerfScript),
+            ),
+            (
+                "prog 1 2.5: 1 x: \n\t  401127 f+0x1 (/tmp/x)\n\n",
+                Some(Format::PerfScript),
+            ),
+            ("\x7fELF", None),
+            ("hello\n", None),
+        ] {
+            assert_eq!(Format::recognise(start.as_bytes()), format, "{start:?}");
+        }
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use postlink_profile::{Weighted, fdata};
+use postlink_profile::{Weighted, bolt_yaml, fdata};
 
 /// Finds a tool by its Debian name or in LLVM's own directory.
 fn tool(name: &str) -> Option<PathBuf> {
@@ -101,4 +101,89 @@ fn fdata_merges_like_merge_fdata_where_that_is_right() {
         theirs.stdout.iter().filter(|&&b| b == b'\n').count()
     );
     assert!(ours.starts_with(b"boltedcollection\n"));
+}
+
+#[test]
+fn yaml_is_laid_out_like_merge_fdata_does() {
+    let Some(merge_fdata) = tool("merge-fdata") else {
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let mut random = Random(0x2545_f491_4f6c_dd1d);
+    let mut text = String::from(
+        "---\nheader:\n  profile-version: 1\n  binary-name: './a b'\n  binary-build-id: '1234'\n  profile-flags: [ lbr, memevent ]\n  profile-origin: test\n  profile-events: ''\n  dfs-order: true\nfunctions:\n",
+    );
+    // In the order that merge-fdata keeps for one file: by number.
+    for fid in 1..200 {
+        text += &format!(
+            "  - name: \"f{fid}/{}\"\n    fid: {fid}\n    hash: 0x{:x}\n    exec: {}\n    nblocks: 9\n",
+            fid % 3,
+            random.below(1 << 60),
+            random.below(99)
+        );
+        text += "    blocks:\n";
+        for bid in 0..random.below(4) + 1 {
+            text += &format!(
+                "      - bid: {bid}\n        insns: {}\n        hash: 0x{:x}\n        exec: {}\n",
+                random.below(9),
+                random.below(1 << 50),
+                random.below(3)
+            );
+            let calls: Vec<String> = (0..random.below(6))
+                .map(|i| {
+                    format!(
+                        "{{ off: 0x{:X}, fid: {}, disc: {}, cnt: {}, mis: {} }}",
+                        i * 16,
+                        random.below(200),
+                        random.below(2),
+                        random.below(1 << 30),
+                        random.below(2)
+                    )
+                })
+                .collect();
+            let successors: Vec<String> = (0..random.below(7))
+                .map(|bid| {
+                    format!(
+                        "{{ bid: {bid}, cnt: {}, mis: {} }}",
+                        random.below(1 << 40),
+                        random.below(3)
+                    )
+                })
+                .collect();
+            if !calls.is_empty() {
+                text += &format!("        calls: [ {} ]\n", calls.join(", "));
+            }
+            if !successors.is_empty() {
+                text += &format!("        succ: [ {} ]\n", successors.join(", "));
+            }
+        }
+    }
+    text += "...\n";
+    let path = dir.path().join("a.yaml");
+    std::fs::write(&path, text).unwrap();
+    let merged = dir.path().join("merged.yaml");
+    let theirs = Command::new(merge_fdata)
+        .arg(&path)
+        .arg("-o")
+        .arg(&merged)
+        .output()
+        .unwrap();
+    assert!(
+        theirs.status.success(),
+        "{}",
+        String::from_utf8_lossy(&theirs.stderr)
+    );
+    let profile = bolt_yaml::read(&path).unwrap();
+    // Functions come out of a hash table there.
+    let split = |text: &[u8]| -> BTreeSet<String> {
+        String::from_utf8_lossy(text)
+            .trim_end_matches("...\n")
+            .split("  - name:")
+            .map(str::to_owned)
+            .collect()
+    };
+    assert_eq!(
+        split(&bolt_yaml::to_bytes(&profile)),
+        split(&std::fs::read(&merged).unwrap())
+    );
 }
