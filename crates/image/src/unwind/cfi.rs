@@ -23,7 +23,8 @@
 //! | 0x2e | `GNU_args_size` | ULEB |
 //!
 //! From DWARF 5, section 6.4.2 and 7.24, the LSB core specification, and the AArch64 DWARF ABI. Alignment factors are
-//! applied here, so what comes out is in bytes. A product or number that does not fit is an error: no compiler means it.
+//! applied here, so what comes out is in bytes. A product or number that does not fit is an error: no compiler means
+//! it.
 //!
 //! `set_loc` is the only instruction that depends on where it lies itself.
 

@@ -16,13 +16,18 @@
 //! | | a value per letter | with `L`: address of the LSDA |
 //! | | instructions up to the end | same |
 //!
-//! Letters: `R` encoding of addresses in FDEs, `L` encoding of LSDA pointers, `P` encoding and value of the personality routine,
-//! `S` signal frame, `B` (AArch64) return addresses signed with key B, `G` (AArch64) tagged stack. An unknown letter may stand for data of unknown
-//! size and is refused, as is GCC 2's `eh` style.
+//! Letters: `R` encoding of addresses in FDEs, `L` encoding of LSDA pointers, `P` encoding and value of the personality
+//! routine, `S` signal frame, `B` (AArch64) return addresses signed with key B, `G` (AArch64) tagged stack. An unknown
+//! letter may stand for data of unknown size and is refused, as is GCC 2's `eh` style.
 //!
-//! A length of zero ends the list for a reader that walks it, but tools leave such an end in the middle now and then (behind the
-//! contribution of an object file that brings its own) and readers that search by `.eh_frame_hdr` never notice. So the entries
-//! behind it are read too.
+//! A length of zero ends the list for a reader that walks it, but tools leave such an end in the middle now and then
+//! (behind the contribution of an object file that brings its own) and readers that search by `.eh_frame_hdr` never
+//! notice. So the entries behind it are read too.
+//!
+//! A statically linked program of the GNU tools has no `.eh_frame_hdr`: its start-up code hands the address of
+//! `.eh_frame` to the unwinder, which walks the list. The unwinder asks there first, and then looks for a segment of
+//! type `PT_GNU_EH_FRAME` all the same. So moved code in such a program is found if the output has that segment, while
+//! what stays in place is looked up in the old list.
 //!
 //! Linkers zero the addresses of FDEs whose code they discarded, or leave such FDEs with an empty range. They are kept
 //! in the list ([`Fde::is_discarded`]) but describe nothing and are in no search table.

@@ -2,22 +2,23 @@
 //!
 //! # The problem
 //!
-//! A compiler knows why a row is what it is (a push, an epilogue) and emits one instruction per event. After blocks have moved
-//! only the rows are known, and neighbours may differ in many rules: behind an early return, or where a cold block comes to lie
-//! behind a hot one. Spelling out each difference is always right; `remember_state`/`restore_state` is shorter when a row
-//! comes back to one that was there before.
+//! A compiler knows why a row is what it is (a push, an epilogue) and emits one instruction per event. After blocks
+//! have moved only the rows are known, and neighbours may differ in many rules: behind an early return, or where a cold
+//! block comes to lie behind a hot one. Spelling out each difference is always right; `remember_state`/`restore_state`
+//! is shorter when a row comes back to one that was there before.
 //!
 //! # The idea
 //!
-//! Two passes over the rows. The first decides for each row whether it is reached by plain changes from the row before it, or by
-//! restoring an earlier row and plain changes from that one (usually none). The second writes the bytes.
+//! Two passes over the rows. The first decides for each row whether it is reached by plain changes from the row before
+//! it, or by restoring an earlier row and plain changes from that one (usually none). The second writes the bytes.
 //!
-//! Restoring costs a byte here and a byte at the earlier row. `remember_state` and `restore_state` nest like brackets: row `j` may restore
-//! row `i` only if no other pair has exactly one of its ends strictly between the two. What is saved at `j` depends on `i` and `j` alone, so this
-//! is a choice of non-crossing pairs with the largest sum. The rows that gain most choose first, each the best partner (the nearest among
-//! equals) that crosses nothing chosen before. That is not always the optimum, but it finds what compilers write: body, epilogue, body,
-//! epilogue. (From left to right, the first epilogue would restore the entry row and so bar the way back to the body,
-//! which is worth more.) A partner lies at most [`LOOK_BACK`] rows back, which keeps the time linear.
+//! Restoring costs a byte here and a byte at the earlier row. `remember_state` and `restore_state` nest like brackets:
+//! row `j` may restore row `i` only if no other pair has exactly one of its ends strictly between the two. What is
+//! saved at `j` depends on `i` and `j` alone, so this is a choice of non-crossing pairs with the largest sum. The rows
+//! that gain most choose first, each the best partner (the nearest among equals) that crosses nothing chosen before.
+//! That is not always the optimum, but it finds what compilers write: body, epilogue, body, epilogue. (From left to
+//! right, the first epilogue would restore the entry row and so bar the way back to the body, which is worth more.) A
+//! partner lies at most [`LOOK_BACK`] rows back, which keeps the time linear.
 //!
 //! # What is never written
 //!
@@ -35,10 +36,11 @@ use crate::FormatError;
 
 /// How far back a row to restore may lie. Rows that come back often are near, so more gains next to nothing.
 const LOOK_BACK: usize = 64;
-/// States remembered at one place at most. gimli's default reader, which many profilers use, has room for four rows; two of them are the
-/// CIE's and the current one.
+/// States remembered at one place at most. gimli's default reader, which many profilers use, has room for four rows;
+/// two of them are the CIE's and the current one.
 const MAX_DEPTH: u32 = 2;
-/// Bytes that a remembered row must save at least: every walk through the function pays for the copy that an unwinder makes of it.
+/// Bytes that a remembered row must save at least: every walk through the function pays for the copy that an unwinder
+/// makes of it.
 const MIN_SAVING: usize = 2;
 
 /// Where the bytes go: a buffer, or a count.
@@ -110,7 +112,8 @@ impl<'d> Encoder<'_, 'd> {
             }
             CfaRule::Offset { register, offset } => (register, offset),
         };
-        // A negative offset that is no multiple cannot come out of `rows`. Unsigned, it wraps around to the same address.
+        // A negative offset that is no multiple cannot come out of `rows`. Unsigned, it wraps around to the same
+        // address.
         let signed = self.factored(offset).filter(|&f| offset < 0 || sleb_len(f) < uleb_len(offset as u64));
         match *from {
             CfaRule::Offset { register: old, offset: same } if same == offset && old != register => {
@@ -190,7 +193,8 @@ impl<'d> Encoder<'_, 'd> {
     /// A register that `to` does not list any more.
     fn forget(&self, out: &mut impl Sink, register: u16) {
         if self.initial.rule(register).is_some() {
-            // No program but libgcc's reading of `restore` comes to such a row. Without a rule a register counts as unchanged.
+            // No program but libgcc's reading of `restore` comes to such a row. Without a rule a register counts as
+            // unchanged.
             plain(out, op::SAME_VALUE, register);
         } else if register < 0x40 {
             out.byte(op::RESTORE | register as u8);
@@ -276,7 +280,8 @@ fn block(out: &mut impl Sink, expression: &[u8]) {
     out.bytes(expression);
 }
 
-/// CFA + `offset` as an expression, for an offset that is no multiple of the data alignment (the CFA is on the stack at first).
+/// CFA + `offset` as an expression, for an offset that is no multiple of the data alignment (the CFA is on the stack at
+/// first).
 fn cfa_plus(out: &mut impl Sink, opcode: u8, register: u16, offset: i64) {
     const DW_OP_CONSTS: u8 = 0x11;
     const DW_OP_PLUS: u8 = 0x22;
@@ -304,8 +309,8 @@ struct Step {
 }
 
 /// Encodes rows as call frame instructions after `initial`: the shortest plain instructions (advance, define, restore,
-/// remember/restore where it saves bytes). `rows` as [`rows`](super::rows::rows) gives them: ascending offsets; the first is
-/// normally at 0 (code before it has the initial row).
+/// remember/restore where it saves bytes). `rows` as [`rows`](super::rows::rows) gives them: ascending offsets; the
+/// first is normally at 0 (code before it has the initial row).
 ///
 /// # Errors
 ///
@@ -407,7 +412,8 @@ impl Default for Around {
 /// `remember_state` and `restore_state`.
 const RESTORE_COST: usize = 2;
 
-/// The row before `j` that `fits` and that is the cheapest to restore there, with the bytes that it takes; the nearest of equal ones.
+/// The row before `j` that `fits` and that is the cheapest to restore there, with the bytes that it takes; the nearest
+/// of equal ones.
 fn partner<'d>(
     encoder: &Encoder<'_, 'd>,
     rows: &[(u64, &Row<'d>)],

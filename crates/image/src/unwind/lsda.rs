@@ -1,8 +1,10 @@
-//! Language-specific data areas as GCC and LLVM write them (`.gcc_except_table`): call sites, landing pads, actions, types.
+//! Language-specific data areas as GCC and LLVM write them (`.gcc_except_table`): call sites, landing pads, actions,
+//! types.
 //!
-//! When an exception passes a function, the unwinder asks the function's personality routine what to do, and that reads the
-//! area which the FDE names. All of C++, C (`__attribute__((cleanup))`) and Rust use one format; it is described in no standard
-//! but in the Itanium C++ ABI's exception handling tables and in the readers of libsupc++, libc++abi and Rust's `std`.
+//! When an exception passes a function, the unwinder asks the function's personality routine what to do, and that reads
+//! the area which the FDE names. All of C++, C (`__attribute__((cleanup))`) and Rust use one format; it is described in
+//! no standard but in the Itanium C++ ABI's exception handling tables and in the readers of libsupc++, libc++abi and
+//! Rust's `std`.
 //!
 //! | part | contents |
 //! |---|---|
@@ -14,28 +16,30 @@
 //! | type table | entries of a fixed size, numbered from 1, *backwards* from the type base |
 //! | specifications | from the type base on: lists of ULEB type numbers, each ended by 0 |
 //!
-//! A call site's action is 0 (only cleanup) or 1 + the offset of its first action record. A filter is 0 (cleanup), a type number (catch), or
-//! negative: −1 − the offset of a specification. The lengths of the last three parts are written nowhere; they follow from what is reached.
+//! A call site's action is 0 (only cleanup) or 1 + the offset of its first action record. A filter is 0 (cleanup), a
+//! type number (catch), or negative: −1 − the offset of a specification. The lengths of the last three parts are
+//! written nowhere; they follow from what is reached.
 //!
 //! # What must stay
 //!
-//! Each reader walks the call sites until one begins behind the instruction. An instruction between call sites must not throw: C++
-//! terminates. So three states of an instruction are told apart: landing pad, call site without landing pad (the exception passes),
-//! no call site. [`Lsda::encode`] keeps all three for the call sites it is given. An empty call-site table therefore means something
-//! (nothing may throw) and is not the same as no LSDA (everything may).
+//! Each reader walks the call sites until one begins behind the instruction. An instruction between call sites must not
+//! throw: C++ terminates. So three states of an instruction are told apart: landing pad, call site without landing pad
+//! (the exception passes), no call site. [`Lsda::encode`] keeps all three for the call sites it is given. An empty
+//! call-site table therefore means something (nothing may throw) and is not the same as no LSDA (everything may).
 //!
 //! # Landing pad base
 //!
-//! A fragment's landing pads may lie before it, or at its very start: then the distance would be negative or the zero that means "none".
-//! Such an area states a base one byte below the lowest landing pad. Readers of C++ and Rust honour it. The reader
-//! of C programs in LLVM's compiler-rt reads the base and ignores it, and nothing in a program tells it from libgcc's: for C, landing pads
-//! must lie behind the fragment's start ([`PadBase::FunctionStart`]).
+//! A fragment's landing pads may lie before it, or at its very start: then the distance would be negative or the zero
+//! that means "none". Such an area states a base one byte below the lowest landing pad. Readers of C++ and Rust honour
+//! it. The reader of C programs in LLVM's compiler-rt reads the base and ignores it, and nothing in a program tells it
+//! from libgcc's: for C, landing pads must lie behind the fragment's start ([`PadBase::FunctionStart`]).
 //!
 //! # What is refused
 //!
-//! The tables of setjmp/longjmp exceptions look alike but number call sites instead of locating them; they belong to personality routines
-//! of other names, so callers check the name with [`pad_base_of`]. Refused here: call sites that do not ascend or do overlap, cycles of actions, types
-//! that are not where they should be, and pointers that the dynamic loader would fill in.
+//! The tables of setjmp/longjmp exceptions look alike but number call sites instead of locating them; they belong to
+//! personality routines of other names, so callers check the name with [`pad_base_of`]. Refused here: call sites that
+//! do not ascend or do overlap, cycles of actions, types that are not where they should be, and pointers that the
+//! dynamic loader would fill in.
 
 use rustc_hash::FxHashMap;
 
@@ -135,9 +139,9 @@ impl<'d> Lsda<'d> {
             && self.specs == other.specs
     }
 
-    /// One LSDA for the call sites of both, if every action means the same in it. The parts of a function that a compiler split
-    /// have the same tables in the file, but each reaches its own share of them: what one knows of a table must begin what the
-    /// other knows. `None` if they differ or call sites overlap.
+    /// One LSDA for the call sites of both, if every action means the same in it. The parts of a function that a
+    /// compiler split have the same tables in the file, but each reaches its own share of them: what one knows of a
+    /// table must begin what the other knows. `None` if they differ or call sites overlap.
     pub fn union(&self, other: &Lsda<'d>) -> Option<Lsda<'d>> {
         let type_encoding = match (self.type_encoding, other.type_encoding) {
             (a, b) if a == b => a,
@@ -160,14 +164,16 @@ impl<'d> Lsda<'d> {
         })
     }
 
-    /// Encodes it at `at` for the code range that starts at `function`, with `call_sites` in place of its own (output addresses).
-    /// Landing pads may lie anywhere within 2 GiB: the landing pad base is written explicitly if need be, below the lowest landing pad.
+    /// Encodes it at `at` for the code range that starts at `function`, with `call_sites` in place of its own (output
+    /// addresses). Landing pads may lie anywhere within 2 GiB: the landing pad base is written explicitly if need be,
+    /// below the lowest landing pad.
     ///
     /// The length depends on `at` only modulo 8. Call sites are sorted, and adjacent equal ones become one.
     ///
     /// # Errors
     ///
-    /// Call sites that overlap, lie before `function`, or have an action that this LSDA does not; landing pads out of reach.
+    /// Call sites that overlap, lie before `function`, or have an action that this LSDA does not; landing pads out of
+    /// reach.
     pub fn encode(&self, call_sites: &[CallSite], function: u64, at: u64) -> Result<Vec<u8>, FormatError> {
         self.encode_with(call_sites, function, at, PadBase::Shortest)
     }
@@ -491,7 +497,8 @@ fn encode(
     // From behind the distance to the end of the actions.
     let fixed = 1 + uleb_len(table.len() as u64) + table.len() + actions.len();
     let types = lsda.types.len() * size;
-    // The distance's own length moves the type table; padding of that field is as good as any other, so the first length that fits is taken.
+    // The distance's own length moves the type table; padding of that field is as good as any other, so the first
+    // length that fits is taken.
     let (width, padding, distance) = (1..=super::cursor::MAX_LEB)
         .map(|width| {
             let end = at.wrapping_add((out.len() + width + fixed) as u64);

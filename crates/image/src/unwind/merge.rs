@@ -16,19 +16,21 @@
 //! | number of entries | 4 bytes |
 //! | table of (code, FDE), sorted by code | 4 bytes each, relative to the header |
 //!
-//! Old entries are copied byte for byte but for what depends on their place: the distance to the CIE and the position-relative
-//! pointers (personality, code, LSDA, `DW_CFA_set_loc`). So nothing has to be understood of the old programs.
+//! Old entries are copied byte for byte but for what depends on their place: the distance to the CIE and the
+//! position-relative pointers (personality, code, LSDA, `DW_CFA_set_loc`). So nothing has to be understood of the old
+//! programs.
 //!
 //! New FDEs stand before the old ones and win in the search table: should both describe an address, a reader that walks
 //! the list and one that searches the table agree on the new one.
 //!
-//! FDEs are padded to 4 bytes, not 8 as some linkers do: that is what assemblers do, what readers need (they load a 4-byte
-//! length), and smaller by two bytes per FDE on average.
+//! FDEs are padded to 4 bytes, not 8 as some linkers do: that is what assemblers do, what readers need (they load a
+//! 4-byte length), and smaller by two bytes per FDE on average.
 //!
 //! # Invariant
 //!
-//! [`merged_sizes`] depends on nothing but the number of FDEs, the length of their instructions and their CIEs: it is right before
-//! addresses are known. Should table entries coincide after all, the table ends early and the rest of its section is zero.
+//! [`merged_sizes`] depends on nothing but the number of FDEs, the length of their instructions and their CIEs: it is
+//! right before addresses are known. Should table entries coincide after all, the table ends early and the rest of its
+//! section is zero.
 
 use super::cfi::{Instruction, Instructions, op};
 use super::cursor::{put_uleb, uleb_len};
@@ -41,7 +43,8 @@ const ENTRY: u64 = 8;
 const END_MARKER: u64 = 4;
 const ALIGN: u64 = 4;
 
-/// Bytes of a new FDE, length field included. A CIE index out of range counts as a CIE without LSDA; writing refuses it.
+/// Bytes of a new FDE, length field included. A CIE index out of range counts as a CIE without LSDA; writing refuses
+/// it.
 fn new_size(old: &EhFrame<'_>, new: &NewFde) -> u64 {
     let mut size = 8 + new.instructions.len() as u64;
     if let Some(cie) = old.cies.get(new.cie) {
@@ -69,13 +72,14 @@ pub fn merged_sizes(old: &EhFrame<'_>, new: &[NewFde]) -> (u64, u64) {
     (cies + added + fdes + END_MARKER, HEADER + count * ENTRY)
 }
 
-/// Writes all old FDEs and the new ones as an `.eh_frame` at `eh_frame_addr`, and the sorted search table for both at `hdr_addr`.
-/// Position-relative pointers of copied entries are adjusted.
+/// Writes all old FDEs and the new ones as an `.eh_frame` at `eh_frame_addr`, and the sorted search table for both at
+/// `hdr_addr`. Position-relative pointers of copied entries are adjusted.
 ///
 /// # Errors
 ///
-/// Buffers of other sizes than [`merged_sizes`] says; a new FDE without code or with an unknown CIE; a pointer that does not
-/// fit its encoding, with both addresses; instructions that cannot be read if they may hold a `DW_CFA_set_loc`.
+/// Buffers of other sizes than [`merged_sizes`] says; a new FDE without code or with an unknown CIE; a pointer that
+/// does not fit its encoding, with both addresses; instructions that cannot be read if they may hold a
+/// `DW_CFA_set_loc`.
 pub fn write_merged(
     old: &EhFrame<'_>,
     new: &[NewFde],

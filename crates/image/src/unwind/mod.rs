@@ -10,7 +10,7 @@
 //! | [`eh_frame`] | CIEs and FDEs: which code has which unwind program | one merged `.eh_frame` with its `.eh_frame_hdr` |
 //! | [`rows`] | the program of an FDE, as rows | rows, as a short program |
 //! | [`lsda`] | call sites, landing pads, actions, types | the same for a fragment of a function |
-//! | [`pointer`] | encoded pointers (`DW_EH_PE_*`), which all of them use | the same |
+//! | [`mod@pointer`] | encoded pointers (`DW_EH_PE_*`), which all of them use | the same |
 //!
 //! All addresses are link-time addresses of the input unless a name says otherwise. Nothing here panics or allocates
 //! out of proportion on a hostile file: every length, index and sum that comes from the file is checked, and what is

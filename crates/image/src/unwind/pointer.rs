@@ -68,7 +68,7 @@ pub fn is_pcrel(encoding: u8) -> bool {
     encoding != OMIT && encoding & RELATIVE == PCREL
 }
 
-/// Bytes of a value; LEB128 counts as the longest, which is what [`encode`] writes.
+/// Bytes of a value; LEB128 counts as the longest, which is what is written.
 pub fn size(encoding: u8) -> Option<usize> {
     Some(match encoding & FORMAT {
         _ if encoding == OMIT => 0,

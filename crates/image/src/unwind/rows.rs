@@ -1,8 +1,8 @@
 //! Unwind rows: where the caller's registers are, at each instruction.
 //!
 //! An FDE does not list its rows. It holds a program ([`cfi`](super) instructions) that starts from the row which the
-//! CIE's own program builds, and changes one rule at a time while it advances through the code. A rewriter wants the rows:
-//! it takes them apart at block borders, puts them in the new order, and [`encode`]s them for the new fragment.
+//! CIE's own program builds, and changes one rule at a time while it advances through the code. A rewriter wants the
+//! rows: it takes them apart at block borders, puts them in the new order, and [`encode`]s them for the new fragment.
 //!
 //! # Where unwinders differ
 //!
@@ -16,9 +16,10 @@
 //! * **`GNU_args_size` across `remember_state`/`restore_state`.** libgcc keeps the size outside the saved state, GCC
 //!   relies on that, and so does reading; LLVM's libunwind and gimli save and restore it. The encoder states the size
 //!   after a `restore_state` unless both readings agree already.
-//! * **`def_cfa_register` or `def_cfa_offset` while the CFA is an expression**, as hand-written assembly has it. The run-time unwinders
-//!   and gdb keep the offset that was there before the expression, behind the scenes: a new offset changes that one and leaves the expression,
-//!   a new register goes with it and ends the expression. So does reading. gimli refuses both, and the encoder writes the whole address.
+//! * **`def_cfa_register` or `def_cfa_offset` while the CFA is an expression**, as hand-written assembly has it. The
+//!   run-time unwinders and gdb keep the offset that was there before the expression, behind the scenes: a new offset
+//!   changes that one and leaves the expression, a new register goes with it and ends the expression. So does reading.
+//!   gimli refuses both, and the encoder writes the whole address.
 //!
 //! # Invariants
 //!
@@ -339,7 +340,8 @@ pub fn rows_from<'d>(
     fde: &Fde<'d>,
 ) -> Result<Vec<(u64, Row<'d>)>, FormatError> {
     let mut rows = Vec::new();
-    // Every row of a compiler takes two bytes at least and has a handful of rules. This bounds what a few bytes can make.
+    // Every row of a compiler takes two bytes at least and has a handful of rules. This bounds what a few bytes can
+    // make.
     let mut budget = fde.instructions.len().saturating_mul(32).saturating_add(4096);
     visit_rows(cie, initial, fde, |offset, row| {
         budget = budget.checked_sub(row.registers.len()).ok_or_else(|| {

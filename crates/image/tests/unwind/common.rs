@@ -140,8 +140,8 @@ pub fn read_elf(path: &std::path::Path) -> Option<Vec<u8>> {
     ok.then(|| std::fs::read(path).ok()).flatten()
 }
 
-/// Files of this machine, and those that `POSTLINK_TEST_FILES` lists. With `POSTLINK_TEST_ALL` set: everything in the usual places,
-/// however large.
+/// Files of this machine, and those that `POSTLINK_TEST_FILES` lists. With `POSTLINK_TEST_ALL` set: everything in the
+/// usual places, however large.
 pub fn corpus() -> Vec<PathBuf> {
     let all = std::env::var_os("POSTLINK_TEST_ALL").is_some();
     let mut files = vec![std::env::current_exe().expect("a running test has a file")];

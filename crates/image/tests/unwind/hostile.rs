@@ -1,5 +1,5 @@
-//! Arbitrary bytes, damaged real tables, and arbitrary rows. These are the entry points for a fuzzer too: a section's bytes,
-//! an address, and the bases are all that the parsers need.
+//! Arbitrary bytes, damaged real tables, and arbitrary rows. These are the entry points for a fuzzer too: a section's
+//! bytes, an address, and the bases are all that the parsers need.
 
 use arbitrary::{Arbitrary, Result, Unstructured};
 use postlink_image::elf::Elf;
@@ -65,7 +65,7 @@ fn arbitrary_bytes_never_panic() {
         exercise_lsda(data, addr, function, bases);
         Ok(())
     })
-    .budget_ms(2_000);
+    .budget_ms(1_000);
 }
 
 #[test]
@@ -93,7 +93,7 @@ fn entries_with_arbitrary_contents_never_panic() {
         good += exercise_eh_frame(&data, 0x10_0000, Bases { data: Some(0x100), position_independent: false });
         Ok(())
     })
-    .budget_ms(3_000);
+    .budget_ms(1_000);
     eprintln!("{good} programs understood");
     assert!(good > 100);
 }
@@ -133,7 +133,7 @@ fn damaged_real_tables_never_panic() {
         }
         Ok(())
     })
-    .budget_ms(3_000);
+    .budget_ms(1_000);
     eprintln!("{good} programs understood");
     assert!(good > 100);
 }
@@ -148,7 +148,7 @@ fn arbitrary_rows<'d>(u: &mut Unstructured<'_>, initial: &Row<'d>, expressions: 
             match u.int_in_range(0..=11)? {
                 0 | 1 => row.cfa = CfaRule::Offset { register: *u.choose(&[6, 7, 300])?, offset: i64::from(u16::arbitrary(u)?) },
                 2 => row.cfa = CfaRule::Offset { register: 7, offset: 8 * i64::from(i16::arbitrary(u)?) },
-                3 => row.cfa = CfaRule::Expression(*u.choose(&expressions)?),
+                3 => row.cfa = CfaRule::Expression(u.choose(&expressions)?),
                 4 => row.args_size = u.int_in_range(0..=3)? * 8,
                 5 => row.ra_signed ^= true,
                 6..=8 => row = rows[u.choose_index(rows.len())?].1.clone(),
@@ -160,8 +160,8 @@ fn arbitrary_rows<'d>(u: &mut Unstructured<'_>, initial: &Row<'d>, expressions: 
                         1 => RegRule::SameValue,
                         2 => RegRule::ValOffset(offset),
                         3 => RegRule::Register(u.arbitrary()?),
-                        4 => RegRule::Expression(*u.choose(&expressions)?),
-                        5 => RegRule::ValExpression(*u.choose(&expressions)?),
+                        4 => RegRule::Expression(u.choose(&expressions)?),
+                        5 => RegRule::ValExpression(u.choose(&expressions)?),
                         _ => RegRule::Offset(offset),
                     };
                     row.registers.retain(|r| r.0 != register);
@@ -221,7 +221,7 @@ fn arbitrary_rows_come_back_from_their_encoding_for_us_and_for_gimli() {
         shorter += 1;
         Ok(())
     })
-    .budget_ms(3_000);
+    .budget_ms(1_000);
     eprintln!("{nested} of {shorter} remember a state");
     assert!(nested > 10);
 }

@@ -1,10 +1,10 @@
 //! Real programs with their tables rewritten, run by real unwinders.
 //!
-//! The code stays where it is, but every function is cut at random places into up to four fragments, each with an FDE and
-//! LSDA of its own, as if they had been moved apart: rows begin in the middle of functions, and landing pads lie before, in and behind
-//! their fragment. The new tables go to a section that the program keeps free for them, and the old ones are wiped. Then the
-//! program must do what it did before: throw through everything, run the cleanups, terminate where it must, and see
-//! the same frames with the same frame addresses.
+//! The code stays where it is, but every function is cut at random places into up to four fragments, each with an FDE
+//! and LSDA of its own, as if they had been moved apart: rows begin in the middle of functions, and landing pads lie
+//! before, in and behind their fragment. The new tables go to a section that the program keeps free for them, and the
+//! old ones are wiped. Then the program must do what it did before: throw through everything, run the cleanups,
+//! terminate where it must, and see the same frames with the same frame addresses.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -95,8 +95,9 @@ fn cut_up(file: &[u8], seed: u64) -> (Vec<u8>, Cut) {
     let mut out = file.to_vec();
     out[spare.offset as usize..][..blob.len()].copy_from_slice(&blob);
     let put = |out: &mut Vec<u8>, at: u64, value: u64| out[at as usize..][..8].copy_from_slice(&value.to_le_bytes());
-    // A static program of GNU tools has no such segment: its start-up code registers the old table by address. Where that
-    // knows nothing (here: it is wiped) the unwinder looks for the segment all the same. One that nobody needs makes room.
+    // A static program of GNU tools has no such segment: its start-up code registers the old table by address. Where
+    // that knows nothing (here: it is wiped) the unwinder looks for the segment all the same. One that nobody needs
+    // makes room.
     let has = |kind| elf.segments.iter().any(|s| s.kind == kind);
     let kind = if has(PT_GNU_EH_FRAME) { PT_GNU_EH_FRAME } else { PT_GNU_PROPERTY };
     assert!(has(kind));
@@ -201,7 +202,8 @@ fn cpp_programs_in_pieces_unwind_as_before() {
     let program = dir.path().join("program");
     let spare = format!("-DSPARE={SPARE}");
     let common = ["-std=c++14", "-Wno-deprecated", spare.as_str()];
-    // Other unwinders bring the same functions as libgcc; linked first, they are the ones that are called. One more can be named.
+    // Other unwinders bring the same functions as libgcc; linked first, they are the ones that are called. One more can
+    // be named.
     let named = std::env::var("POSTLINK_TEST_UNWINDER").unwrap_or_default();
     let nongnu = "/usr/lib/x86_64-linux-gnu/libunwind.so.8";
     let llvm = "/usr/lib/llvm-19/lib/libunwind.so.1";
