@@ -7,7 +7,7 @@ use postlink_image::unwind::lsda::Lsda;
 use postlink_image::unwind::pointer::Bases;
 use postlink_image::unwind::rows;
 
-use crate::common::{Gimli, corpus, encoded_again, part, read_elf, same_but_args, table};
+use crate::common::{Gimli, corpus, encoded_again, part, read_elf, same_but_args, starting_programs, table};
 
 #[derive(Default, Debug)]
 struct Seen {
@@ -287,6 +287,7 @@ int leaf(int n) { return n * 3; }
 
 #[test]
 fn aarch64_libraries_with_signed_return_addresses_are_read_and_written() {
+    let _alone = starting_programs();
     let dir = tempfile::tempdir().expect("a temporary directory");
     let (source, output) = (dir.path().join("signed.cpp"), dir.path().join("signed.so"));
     std::fs::write(&source, SIGNED).expect("a temporary file");

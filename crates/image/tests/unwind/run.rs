@@ -14,7 +14,7 @@ use postlink_image::unwind::eh_frame::{EhFrame, NewFde, merged_sizes, write_merg
 use postlink_image::unwind::lsda::{CallSite, Lsda};
 use postlink_image::unwind::rows;
 
-use crate::common::{Random, part, table};
+use crate::common::{Random, part, starting_programs, table};
 
 const PT_GNU_EH_FRAME: u32 = 0x6474_e550;
 const PT_GNU_PROPERTY: u32 = 0x6474_e553;
@@ -197,6 +197,7 @@ fn workplace() -> tempfile::TempDir {
 
 #[test]
 fn cpp_programs_in_pieces_unwind_as_before() {
+    let _alone = starting_programs();
     let dir = workplace();
     let source = dir.path().join("throw.cpp");
     let program = dir.path().join("program");
@@ -241,6 +242,7 @@ fn cpp_programs_in_pieces_unwind_as_before() {
 
 #[test]
 fn a_rust_program_in_pieces_unwinds_as_before() {
+    let _alone = starting_programs();
     if !have("rustc") {
         eprintln!("no rustc");
         return;
@@ -257,6 +259,7 @@ fn a_rust_program_in_pieces_unwinds_as_before() {
 
 #[test]
 fn gdb_sees_the_same_frames_and_registers_in_a_program_in_pieces() {
+    let _alone = starting_programs();
     if !have("gdb") || !have("g++") {
         eprintln!("no gdb or no g++");
         return;
