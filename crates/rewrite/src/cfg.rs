@@ -33,17 +33,36 @@ pub enum Term {
     /// Jumps to `succs[0]`.
     Jump,
     /// To `succs[0]` if the condition holds, else `succs[1]`.
-    Cond { cond: Cond },
+    Cond {
+        /// When.
+        cond: Cond,
+    },
     /// As `Cond`, with an instruction that has neither a long form nor an inverse.
     ShortCond,
     /// Jumps out of the function.
-    JumpOut { target: u64 },
+    JumpOut {
+        /// Where to.
+        target: u64,
+    },
     /// Jumps out of the function if the condition holds, else goes on at `succs[0]`.
-    CondOut { cond: Cond, target: u64 },
+    CondOut {
+        /// When.
+        cond: Cond,
+        /// Where to.
+        target: u64,
+    },
     /// As `CondOut`, short.
-    ShortCondOut { target: u64 },
+    ShortCondOut {
+        /// Where to.
+        target: u64,
+    },
     /// Indirect jump within the function (`dispatch`), which may also leave it.
-    Dispatch { dispatch: u32, leaves: bool },
+    Dispatch {
+        /// Index into [`Cfg::dispatches`].
+        dispatch: u32,
+        /// It may leave the function as well.
+        leaves: bool,
+    },
     /// Indirect jump out of the function.
     IndirectOut,
     /// Return.

@@ -450,13 +450,13 @@ impl Sweep<'_, '_> {
         let (mut has_table, mut jumps_indirectly) = (false, false);
         let stopped = I::sweep(bytes, piece.start, |insn| {
             match insn.flow {
-                Flow::Jump { target } | Flow::CondJump { target, .. } | Flow::ShortCond { target } => {
-                    if target < piece.start || target >= piece.end {
-                        out.push((index, Event::Jump { target }));
-                        if let Some(safe) = self.calls {
-                            unsafe_ |= !is_start(target) && !safe.contains(&target);
-                            out.push((index, Event::Reaches { target }));
-                        }
+                Flow::Jump { target } | Flow::CondJump { target, .. } | Flow::ShortCond { target }
+                    if target < piece.start || target >= piece.end =>
+                {
+                    out.push((index, Event::Jump { target }));
+                    if let Some(safe) = self.calls {
+                        unsafe_ |= !is_start(target) && !safe.contains(&target);
+                        out.push((index, Event::Reaches { target }));
                     }
                 }
                 Flow::Call { target } => {
@@ -531,11 +531,7 @@ fn reaching_unsafe(events: &[Vec<(u32, Event)>], starts: &[u64]) -> Vec<bool> {
                     callers.push((to as u32, *from));
                 }
             }
-            Event::Unsafe => {
-                if !std::mem::replace(&mut bad[*from as usize], true) {
-                    work.push(*from);
-                }
-            }
+            Event::Unsafe if !std::mem::replace(&mut bad[*from as usize], true) => work.push(*from),
             _ => {}
         }
     }
@@ -557,10 +553,10 @@ fn imports<I: Isa>(elf: &Elf<'_>, refs: &Refs) -> FxHashMap<u64, u32> {
     for s in elf.sections.iter().filter(|s| s.is_code() && s.name.contains("plt")) {
         let mut start = s.addr;
         let _ = I::sweep(elf.section_data(s), s.addr, |insn| {
-            if insn.flow == Flow::IndirectJump {
-                if let Some(symbol) = insn.field.and_then(|f| refs.import_at(f.target)) {
-                    map.insert(start, symbol);
-                }
+            if insn.flow == Flow::IndirectJump
+                && let Some(symbol) = insn.field.and_then(|f| refs.import_at(f.target))
+            {
+                map.insert(start, symbol);
             }
             // A stub begins behind the padding or the last jump of the one before.
             if matches!(insn.flow, Flow::IndirectJump | Flow::Jump { .. }) || insn.traits.nop {

@@ -327,8 +327,10 @@ impl<I: Isa> Emitter<'_, '_, I> {
             Some(n) => Some(unit_dest(n)?),
             None => None,
         };
-        // (condition, where to, way number), then the way on.
-        let (cond, on): (Option<(CondKind, Dest, u32)>, Option<(Dest, u32)>) = match block.term {
+        /// A destination, and the number of the way that leads there.
+        type Way = (Dest, u32);
+        // The conditional way, then the way on.
+        let (cond, on): (Option<(CondKind, Dest, u32)>, Option<Way>) = match block.term {
             Term::Fall | Term::Jump => match succs.first() {
                 Some(s) => (None, Some((unit_dest(*s)?, 0))),
                 None => (None, None),

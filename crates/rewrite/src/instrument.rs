@@ -108,7 +108,9 @@ fn instrument_with<I: Isa>(
 
     phases.begin("functions");
     let image = elf.extent();
-    let made: Vec<(Share, Option<(Ready, Vec<(u64, u64)>)>)> = (0..program.functions.len())
+    /// A function's code, and where its old entries jump to it.
+    type Made = (Ready, Vec<(u64, u64)>);
+    let made: Vec<(Share, Option<Made>)> = (0..program.functions.len())
         .into_par_iter()
         .map_init(Scratch::default, |scratch, f| {
             let analysed = prepare::analyse::<I>(&program, &leaks, f, scratch);
@@ -352,10 +354,9 @@ fn hook(elf: &Elf<'_>) -> Result<Hook, Error> {
     }
     if let (Some(array), Some(size)) = (elf.dynamic_value(DT_INIT_ARRAY), elf.dynamic_value(DT_INIT_ARRAYSZ))
         && size >= 8
+        && let Some(d) = elf.dyn_relocs()?.iter().find(|d| d.addr == array && d.symbol == 0)
     {
-        if let Some(d) = elf.dyn_relocs()?.iter().find(|d| d.addr == array && d.symbol == 0) {
-            return Ok(Hook::InitArray(d.addend_at.unwrap_or(array), d.addend as u64));
-        }
+        return Ok(Hook::InitArray(d.addend_at.unwrap_or(array), d.addend as u64));
     }
     // Linkers leave a few empty entries behind the last; the loader stops at the first.
     let end = elf.section(".dynamic").map_or(0, |(_, s)| s.end());

@@ -247,7 +247,7 @@ impl Placement {
     ) -> Result<(), Error> {
         let mut rest = writer.contents(placed.id);
         let mut at = placed.addr;
-        let mut parts: Vec<(&mut [u8], &(u32, u64, &Code<Target>))> = Vec::with_capacity(list.len());
+        let mut parts = Vec::with_capacity(list.len());
         for x in list {
             let (gap, more) = rest.split_at_mut((x.1 - at) as usize);
             gap.fill(I::PADDING);
@@ -332,15 +332,15 @@ impl Placement {
         let mut new: Vec<NewFde> = Vec::new();
         for (i, r) in ready.iter().enumerate() {
             let Some(u) = &r.unwind else { continue };
-            for f in 0..2 {
+            for (f, unwind) in u.iter().enumerate() {
                 let len = r.code.fragments[f].code.bytes.len() as u64;
                 if len > 0 {
                     new.push(NewFde {
-                        cie: u[f].cie,
+                        cie: unwind.cie,
                         start: self.fragments[i][f],
                         len,
                         lsda: lsda_at.get(&(i, f)).copied(),
-                        instructions: u[f].instructions.clone(),
+                        instructions: unwind.instructions.clone(),
                     });
                 }
             }

@@ -4,7 +4,7 @@
 //! differs. Each fragment gets an unwind entry and, if the function has one, an exception table of its own.
 
 use postlink_image::unwind::lsda::{Lsda, PadBase, pad_base_of};
-use postlink_image::unwind::rows::{self, Row};
+use postlink_image::unwind::rows::{self, CfaRule, RegRule, Row};
 
 use crate::cfg::{BlockId, Cfg};
 use crate::discover::Program;
@@ -80,7 +80,7 @@ impl<'d> FunctionUnwind<'d> {
             }
             let cie = &program.eh.cies[fde.cie];
             let list = rows::rows(cie, fde).map_err(|_| Pin::UnwindTable)?;
-            if list.is_empty() {
+            if list.is_empty() || list.iter().any(|(_, row)| reads_program_counter(row)) {
                 return Err(Pin::UnwindTable);
             }
             let lsda = lsda_of(program, *p as usize)?;
@@ -200,6 +200,20 @@ impl<'d> FunctionUnwind<'d> {
         }
         Ok(out)
     }
+}
+
+/// Whether a row has an expression that may read the program counter (x86-64: DWARF register 16), as those of PLT stubs do: it would mean
+/// something else in another place. Any byte that could be the operation counts.
+fn reads_program_counter(row: &Row<'_>) -> bool {
+    const DW_OP_BREG16: u8 = 0x80;
+    let cfa = match &row.cfa {
+        CfaRule::Expression(e) => e.contains(&DW_OP_BREG16),
+        CfaRule::Offset { .. } => false,
+    };
+    cfa || row.registers.iter().any(|(_, rule)| match rule {
+        RegRule::Expression(e) | RegRule::ValExpression(e) => e.contains(&DW_OP_BREG16),
+        _ => false,
+    })
 }
 
 /// Appends a row unless it repeats the last one; a row at the same offset replaces it.
