@@ -15,6 +15,10 @@
 //! A sample is a line, or lines up to an empty one when there are call chains. The order of the text is the order of time, so the
 //! position of a record serves as its time.
 //!
+//! In call chains, newer versions of perf print the offset in the file in place of the address, and nothing tells which of the two it is. The chain is
+//! handed on as it is printed; a sample that has nothing but such a chain is counted as outside of all modules. `perf.data` itself
+//! has the addresses: see [`crate::perf_data`]. Branch stacks are always addresses.
+//!
 //! Where the text has no mapping event, addresses stay what they are in the process ([`crate::address::AddressKind::RunTime`]).
 
 use std::path::Path;
