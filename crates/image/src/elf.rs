@@ -12,7 +12,7 @@
 //! Counts that do not fit their 16-bit fields are in section 0: `e_shnum` in `sh_size`, `e_phnum` in `sh_info`,
 //! `e_shstrndx` in `sh_link`.
 //!
-//! Parsing touches the headers, the dynamic section and the notes; symbols ([`symbols`]) and relocations ([`relocs`]) are
+//! Parsing touches the headers, the dynamic section and the notes; symbols (`symbols`) and relocations (`relocs`) are
 //! read when asked for. Structures and numbers are in [`crate::raw`].
 
 pub mod notes;
@@ -583,18 +583,25 @@ fn sections<'d>(
     };
     for i in 0..counts.sections {
         let Some(s) = header(i) else { break };
-        let name = match std::str::from_utf8(symbols::string(names, s.sh_name)) {
-            Ok(name) if s.sh_name == 0 || (s.sh_name as usize) < names.len() => name,
+        let name = match symbols::string(names, s.sh_name).map(std::str::from_utf8) {
+            Some(Ok(name)) => name,
+            None if s.sh_name == 0 && names.is_empty() => "",
             _ => {
                 return Err(FormatError::new(format!(
-                    "the name of section {i} (sh_name {:#x}) is outside the {:#x} bytes of names, or not UTF-8",
+                    "the name of section {i} (sh_name {:#x}) does not end within the {:#x} bytes of names, or is not UTF-8",
                     s.sh_name,
                     names.len()
                 )));
             }
         };
+        if i == 0 && s.sh_type != raw::SHT_NULL {
+            return Err(FormatError::new(format!(
+                "section 0 has type {:#x}; it stands for no section and has type 0",
+                s.sh_type
+            )));
+        }
         let place = || format!("section {i} ({name})");
-        if i > 0 && s.sh_type != raw::SHT_NULL {
+        if s.sh_type != raw::SHT_NULL {
             if s.sh_type != raw::SHT_NOBITS && !fits(data.len(), s.sh_offset, 1, s.sh_size) {
                 return Err(FormatError::new(format!(
                     "{} has {:#x} bytes at offset {:#x}; the file ends at {:#x}",

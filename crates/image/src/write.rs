@@ -11,16 +11,16 @@
 //!
 //! | bytes | from |
 //! |---|---|
-//! | ELF header, program headers | new ([`segments`]); the table grows where it is, see [`room`] |
-//! | everything else that is loaded | the input, with patches ([`patches`]) |
+//! | ELF header, program headers | new (`segments`); the table grows where it is, see `room` |
+//! | everything else that is loaded | the input, with patches (`patches`) |
 //! | new read-execute segment | sections that made way for the program headers, then the appended ones |
-//! | what is not loaded, in the input's order | new notes; debug sections and the like unchanged; symbols ([`symbols`]) and names rewritten; no kept relocations |
-//! | section headers | new ([`sections`]) |
+//! | what is not loaded, in the input's order | new notes; debug sections and the like unchanged; symbols (`symbols`) and names rewritten; no kept relocations |
+//! | section headers | new (`sections`) |
 //! | what stood behind the end of the input's last part | the input (archives that programs carry behind themselves) |
 //!
 //! The new segment begins on the first page behind the highest address, at the same offset within the page as in the file: no padding,
 //! the file grows by what is in it. A second one for counters takes no place in the file.
-//! The output is streamed ([`output`]): memory holds the new contents, the patches and the section headers.
+//! The output is streamed (`output`): memory holds the new contents, the patches and the section headers.
 //!
 //! # Invariants
 //!
@@ -44,7 +44,7 @@ use std::path::Path;
 use self::patches::Patches;
 use self::room::Room;
 use crate::FormatError;
-use crate::elf::{Elf, SymbolTable};
+use crate::elf::{Elf, Segment, SymbolTable};
 use crate::raw;
 
 /// A section to be appended.
@@ -232,6 +232,13 @@ impl<'d> Writer<'d> {
             .chain([table_end])
             .max()
             .unwrap_or(0);
+        let outside = |p: &&Segment| p.kind != raw::PT_NULL && p.offset + p.file_size > loaded_end;
+        if let Some(p) = elf.segments.iter().find(outside) {
+            return Err(FormatError::new(format!(
+                "a program header (type {:#x}) has {:#x} bytes at offset {:#x}, but the loaded part of the file ends at {loaded_end:#x}",
+                p.kind, p.file_size, p.offset
+            )));
+        }
         let base = end
             .checked_next_multiple_of(page)
             .and_then(|a| a.checked_add(loaded_end % page));

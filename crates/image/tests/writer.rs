@@ -340,11 +340,7 @@ fn an_output_can_be_written_again() {
     }
     let dir = common::scratch();
     let program = dir.path().join("program");
-    for (flags, last) in [
-        (&["-Wl,-q"][..], InGap),
-        (&["-static"], InGap),
-        (&["-static-pie"], Elsewhere),
-    ] {
+    for flags in [&["-Wl,-q"][..], &["-static"], &["-static-pie"]] {
         Toolchain::Gnu.build(&["program.c"], flags, &program);
         let expected = run(&mut Command::new(&program));
         let (mut from, mut places) = (program.clone(), Vec::new());
@@ -373,10 +369,10 @@ fn an_output_can_be_written_again() {
         let to = dir.path().join("last");
         writer.write(&to, 0o755).unwrap();
         assert_eq!(run(&mut Command::new(&to)), expected, "{flags:?}, last");
-        // In the end there is room where large sections were, or, in a file with little to move, none.
+        // In the end there is room where large sections were.
         assert_eq!(
             (places[0], places[5]),
-            (MadeWay, last),
+            (MadeWay, InGap),
             "{flags:?}: {places:?}"
         );
     }

@@ -32,7 +32,7 @@ impl<'d> Symbols<'d> {
     pub fn get(&self, index: usize) -> Option<Symbol<'d>> {
         let (sym, section) = self.entry(index)?;
         Some(Symbol {
-            name: string(self.names, sym.st_name),
+            name: string(self.names, sym.st_name).unwrap_or_default(),
             value: sym.st_value,
             size: sym.st_size,
             kind: sym.st_info & 15,
@@ -61,12 +61,11 @@ impl<'d> Symbols<'d> {
     }
 }
 
-/// The string at an offset of a string table, up to its zero byte; empty if it has no end.
-pub(super) fn string(table: &[u8], at: u32) -> &[u8] {
-    let tail = table.get(at as usize..).unwrap_or_default();
-    tail.iter()
-        .position(|b| *b == 0)
-        .map_or(&[], |end| &tail[..end])
+/// The string at an offset of a string table, up to its zero byte; `None` if it has no end.
+pub(super) fn string(table: &[u8], at: u32) -> Option<&[u8]> {
+    let tail = table.get(at as usize..)?;
+    let end = tail.iter().position(|b| *b == 0)?;
+    Some(&tail[..end])
 }
 
 impl<'d> Elf<'d> {

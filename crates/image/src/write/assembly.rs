@@ -221,8 +221,12 @@ fn patch_dynamic_symbols(
 ) -> Result<(), FormatError> {
     let elf = w.elf;
     let at = match elf.section_of_kind(raw::SHT_DYNSYM) {
+        // Only what is loaded from where the section says is sure to be nothing but the table.
         Some((_, s)) if s.is_alloc() && s.has_contents() => {
-            elf.offset_of(s.addr).filter(|at| *at == s.offset)
+            let loaded = elf
+                .bytes_at(s.addr, s.size)
+                .and_then(|_| elf.offset_of(s.addr));
+            loaded.filter(|at| *at == s.offset)
         }
         Some(_) => None,
         None => elf

@@ -7,9 +7,10 @@
 //!
 //! 1. **Gap.** Nothing stands behind the table: zeroes that no section covers.
 //! 2. **Block.** What stands behind the table is found by the loader through a header or a dynamic tag, not by code: the interpreter's
-//!    name, notes, the dynamic symbol table and its hashes, names and versions. As many of these sections as are in the way move,
+//!    name, notes, the dynamic symbol table and its hashes, names and versions, dynamic relocations. As many of these sections as are in the way move,
 //!    as one block with one displacement, to the beginning of the new segment. A block is closed under the
-//!    segments that describe its sections: notes of one PT_NOTE move together.
+//!    segments that describe its sections: notes of one PT_NOTE move together. The place where a section was is lost; a block of more
+//!    than 1/32 of the file (or 64 KiB, in a small one) is not worth that.
 //! 3. **Page below.** In a program at a fixed address, the file grows by a page at its front, and the first segment by that page
 //!    below its address. All other addresses stay; all file offsets grow by a page.
 //! 4. **Elsewhere.** The table goes to the beginning of the new segment.
@@ -69,12 +70,13 @@ impl Block {
 }
 
 /// Tags whose values are addresses of sections that may move.
-pub(super) const TABLE_TAGS: [i64; 9] = [
+pub(super) const TABLE_TAGS: [i64; 10] = [
     raw::DT_HASH,
     raw::DT_STRTAB,
     raw::DT_SYMTAB,
     raw::DT_RELA,
     raw::DT_JMPREL,
+    raw::DT_RELR,
     raw::DT_GNU_HASH,
     raw::DT_VERSYM,
     raw::DT_VERDEF,
@@ -189,7 +191,8 @@ fn block(elf: &Elf<'_>, table_end: u64, needed: u64) -> Option<Block> {
         align = align.max(p.align);
     }
     let size = to - from;
-    (align.is_power_of_two() && align <= 4096 && !sections.is_empty()).then(|| Block {
+    let worth = size <= (elf.data.len() as u64 / 32).max(64 << 10);
+    (align.is_power_of_two() && align <= 4096 && worth && !sections.is_empty()).then(|| Block {
         offset: from,
         addr: load.addr + (from - load.offset),
         size,
@@ -205,6 +208,7 @@ fn is_movable(elf: &Elf<'_>, index: usize) -> bool {
         return false;
     }
     let tagged = |tag| elf.dynamic_value(tag) == Some(s.addr);
+    let sized = |tag, size| tagged(tag) && elf.dynamic_value(size) == Some(s.size);
     match s.kind {
         raw::SHT_NOTE => s.name.starts_with(".note"),
         raw::SHT_PROGBITS => {
@@ -221,6 +225,11 @@ fn is_movable(elf: &Elf<'_>, index: usize) -> bool {
         raw::SHT_GNU_VERSYM => tagged(raw::DT_VERSYM),
         raw::SHT_GNU_VERDEF => tagged(raw::DT_VERDEF),
         raw::SHT_GNU_VERNEED => tagged(raw::DT_VERNEED),
+        // One tag may span two sections; then neither moves.
+        raw::SHT_RELA => {
+            sized(raw::DT_RELA, raw::DT_RELASZ) || sized(raw::DT_JMPREL, raw::DT_PLTRELSZ)
+        }
+        raw::SHT_RELR => sized(raw::DT_RELR, raw::DT_RELRSZ),
         _ => false,
     }
 }

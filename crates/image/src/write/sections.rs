@@ -450,3 +450,24 @@ impl<'w, 'd> SectionTable<'w, 'd> {
         output.append(8, Source::Bytes(Cow::Owned(bytes)))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_name_their_members_by_new_indexes_and_lose_what_is_dropped() {
+        let indexes = Indexes {
+            old: vec![0, 1, NONE, 5],
+            ..Indexes::default()
+        };
+        let words =
+            |words: &[u32]| -> Vec<u8> { words.iter().flat_map(|w| w.to_le_bytes()).collect() };
+        assert_eq!(group(&words(&[1, 3, 2, 1, 9]), &indexes), words(&[1, 5, 1]));
+        assert_eq!(
+            group(&[1, 0, 0], &indexes),
+            [1, 0, 0],
+            "a group without its flags"
+        );
+    }
+}

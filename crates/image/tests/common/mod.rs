@@ -37,8 +37,16 @@ pub fn source(name: &str) -> PathBuf {
 
 /// Runs a command that must start; whatever it says is returned.
 pub fn run(command: &mut Command) -> Output {
-    let output = command.output();
-    output.unwrap_or_else(|e| panic!("{command:?}: {e}"))
+    loop {
+        match command.output() {
+            Ok(output) => return output,
+            // A program that was just written: another test's child holds the file open until it has become what it runs.
+            Err(e) if e.kind() == std::io::ErrorKind::ExecutableFileBusy => {
+                std::thread::sleep(std::time::Duration::from_millis(5));
+            }
+            Err(e) => panic!("{command:?}: {e}"),
+        }
+    }
 }
 
 /// Runs a command that must succeed; returns what it prints.
