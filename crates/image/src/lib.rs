@@ -1,4 +1,4 @@
-//! The file around the code: ELF structures ([`raw`]), reading ([`elf`]) and writing ([`write`]), unwind tables ([`unwind`])
+//! The file around the code: ELF structures ([`raw`]), reading ([`elf`]) and writing ([`mod@write`]), unwind tables ([`unwind`])
 //! and the note that postlink leaves in its outputs ([`note`]). Knows nothing of instructions.
 
 pub mod elf;
