@@ -1,3 +1,35 @@
 //! The postlink command line.
+//!
+//! [`cli`] says which commands there are, [`commands`] holds one file for each, [`options`] the groups of options that several
+//! share. What they have in common otherwise: [`input`] maps the binary, [`rewriting`] writes a new one beside its
+//! target, has it proved and only then puts it in place, [`measuring`] takes times, [`ui`] talks to the person.
+//!
+//! Exit codes: 0 done; 1 an error, or a check that did not hold; 2 a wrong command line.
 
-fn main() {}
+mod cli;
+mod commands;
+mod errors;
+mod input;
+mod measuring;
+mod options;
+mod rewriting;
+mod ui;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+fn main() -> ExitCode {
+    // A reader that has seen enough (`postlink show … | head`) ends us quietly, as it does any other tool.
+    // SAFETY: called before any thread is started; SIG_DFL is a valid disposition.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+    let cli = cli::Cli::parse();
+    let result = cli
+        .global
+        .apply()
+        .and_then(|ui| commands::run(cli.command, &ui));
+    match result {
+        Ok(code) => code,
+        Err(error) => errors::report(&error),
+    }
+}

@@ -1,0 +1,141 @@
+//! `postlink inspect`: what a file is, and what can be done with it.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::Args;
+use postlink_rewrite::Inspection;
+
+use crate::input::Input;
+use crate::ui::{BOLD, DIM, Ui, bytes, count, demangle, percent, shorten};
+
+/// Tell what a file is and what can be moved in it
+///
+/// Lists how many functions were found, how many can be moved, and why the others stay. A function that stays
+/// works as before; it is only not made faster.
+#[derive(Args, Debug)]
+#[command(after_long_help = "\
+Examples:
+  postlink inspect ./app
+  postlink inspect ./app --pinned          # every function that stays, with its reason
+  postlink inspect ./app --json | jq .movable")]
+pub struct Inspect {
+    /// The program or shared library
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// List every function that stays
+    #[arg(long)]
+    pub pinned: bool,
+    /// Print everything as JSON
+    #[arg(long, conflicts_with = "pinned")]
+    pub json: bool,
+    /// Print symbol names as they are in the file
+    #[arg(long)]
+    pub no_demangle: bool,
+}
+
+impl Inspect {
+    pub fn run(self, ui: &Ui) -> Result<ExitCode> {
+        let watched = ui.phases("inspect");
+        let input = Input::open(&self.file)?;
+        let inspection = postlink_rewrite::inspect(&input.elf()?)
+            .with_context(|| self.file.display().to_string())?;
+        watched.finish();
+        if self.json {
+            println!("{}", serde_json::to_string_pretty(&inspection)?);
+        } else if self.pinned {
+            self.print_pinned(&inspection);
+        } else {
+            self.print(&inspection);
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn print(&self, i: &Inspection) {
+        let id = i
+            .build_id
+            .as_deref()
+            .map_or("no build-id".to_owned(), |id| format!("build-id {id}"));
+        anstream::println!(
+            "{BOLD}{}{BOLD:#}: {}, {}, {}, {id}",
+            self.file.display(),
+            i.kind,
+            i.machine,
+            bytes(i.size)
+        );
+        let row = |name: &str, text: String| anstream::println!("  {name:<12} {text}");
+        row(
+            "functions",
+            format!(
+                "{} found, {} can move ({}; {} of {} of code)",
+                count(i.functions),
+                count(i.movable),
+                percent(i.movable as u64, i.functions as u64),
+                percent(i.movable_bytes, i.function_bytes),
+                bytes(i.function_bytes)
+            ),
+        );
+        for (k, (pin, n)) in i.pinned.iter().enumerate() {
+            row(
+                if k == 0 { "stay" } else { "" },
+                format!("{:>7} {DIM}{}{DIM:#}", count(*n), pin.explain()),
+            );
+        }
+        row(
+            "to count",
+            format!(
+                "{} blocks need {} counters; {} indirect calls",
+                count(i.blocks),
+                count(i.counters),
+                count(i.sites)
+            ),
+        );
+        let kept = if i.relocations_kept {
+            "relocations kept"
+        } else {
+            "no relocations kept (link with -Wl,-q)"
+        };
+        row(
+            "references",
+            format!(
+                "{kept}; {} pointers to code in data; {} dynamic relocations",
+                count(i.code_pointers),
+                count(i.dynamic_relocations)
+            ),
+        );
+        row(
+            "symbols",
+            format!(
+                "{} static, {} dynamic",
+                count(i.symbols),
+                count(i.dynamic_symbols)
+            ),
+        );
+        row(
+            "unwinding",
+            format!(
+                "{} entries, {} with exception tables",
+                count(i.unwind_entries),
+                count(i.exception_tables)
+            ),
+        );
+    }
+
+    fn print_pinned(&self, i: &Inspection) {
+        for f in &i.pinned_functions {
+            let name = if self.no_demangle {
+                f.name.clone()
+            } else {
+                demangle(&f.name)
+            };
+            anstream::println!(
+                "{:#12x} {:>8} {:<60} {DIM}{}{DIM:#}",
+                f.address,
+                f.size,
+                shorten(&name, 60),
+                f.reason.explain()
+            );
+        }
+    }
+}

@@ -1,0 +1,37 @@
+//! One file for each command: its options, what it does, what it says.
+
+pub mod completions;
+pub mod demo;
+pub mod inspect;
+pub mod instrument;
+pub mod man;
+pub mod merge;
+pub mod optimize;
+pub mod show;
+pub mod tune;
+pub mod verify;
+pub mod watch;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+
+use crate::cli::Command;
+use crate::ui::Ui;
+
+/// Runs a command.
+pub fn run(command: Command, ui: &Ui) -> Result<ExitCode> {
+    match command {
+        Command::Tune(command) => command.run(ui),
+        Command::Inspect(command) => command.run(ui),
+        Command::Instrument(command) => command.run(ui),
+        Command::Show(command) => command.run(ui),
+        Command::Merge(command) => command.run(ui),
+        Command::Optimize(command) => command.run(ui),
+        Command::Verify(command) => command.run(ui),
+        Command::Demo(command) => command.run(ui),
+        Command::Watch(command) => command.run(ui),
+        Command::Man(command) => command.run(),
+        Command::Completions(command) => command.run(),
+    }
+}

@@ -1,0 +1,234 @@
+//! `postlink show`: what a profile says.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::Args;
+use postlink_profile::Profile;
+use postlink_rewrite::counts::{Counts, FunctionCounts};
+use serde::Serialize;
+
+use super::optimize::read_profiles;
+use crate::input::Input;
+use crate::ui::{BOLD, DIM, Ui, count, demangle, percent, shorten};
+
+/// Print what a profile says: hottest functions, blocks and calls
+///
+/// Also of a program that is still running. Without --binary only the totals can be told, since everything that
+/// explains the counters stays outside the profile.
+#[derive(Args, Debug)]
+#[command(after_long_help = "\
+Examples:
+  postlink show run.plraw --binary ./app
+  postlink show run.plraw --binary ./app --blocks parse_expression
+  postlink show run.plraw --binary ./app --json | jq '.functions[0]'")]
+pub struct Show {
+    /// Profiles, raw or merged; several are added up
+    #[arg(value_name = "PROFILE", required = true)]
+    pub profiles: Vec<String>,
+    /// The program that was instrumented (not its instrumented copy)
+    #[arg(long, short, value_name = "FILE")]
+    pub binary: Option<PathBuf>,
+    /// How many rows a table has at most
+    #[arg(long, short = 'n', value_name = "N", default_value_t = 20)]
+    pub top: usize,
+    /// Show the blocks and edges of one function, by its symbol name
+    #[arg(long, value_name = "NAME", requires = "binary")]
+    pub blocks: Option<String>,
+    /// Print everything as JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Print symbol names as they are in the file
+    #[arg(long)]
+    pub no_demangle: bool,
+}
+
+/// The totals, which need no binary.
+#[derive(Serialize)]
+struct Totals {
+    identity: String,
+    digest: String,
+    counters: u64,
+    counters_used: u64,
+    sites: u64,
+    sites_used: u64,
+    total: u64,
+}
+
+impl Totals {
+    fn of(profile: &Profile) -> Totals {
+        let subject = profile.subject();
+        Totals {
+            identity: subject.identity.to_string(),
+            digest: format!("{:016x}", subject.digest.0),
+            counters: subject.counters,
+            counters_used: profile.counters().iter().filter(|c| **c > 0).count() as u64,
+            sites: subject.sites,
+            sites_used: profile.sites().count() as u64,
+            total: profile.total(),
+        }
+    }
+}
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Shown<'a> {
+    totals: Totals,
+    #[serde(flatten)]
+    counts: Option<&'a Counts>,
+}
+
+impl Show {
+    pub fn run(self, ui: &Ui) -> Result<ExitCode> {
+        let watched = ui.phases("show");
+        let profile = read_profiles(ui, &self.profiles)?;
+        let counts = match &self.binary {
+            None => None,
+            Some(binary) => {
+                let input = Input::open(binary)?;
+                let counts = postlink_rewrite::counts::counts(&input.elf()?, &profile)
+                    .with_context(|| {
+                        format!("{} with {}", self.profiles.join(", "), binary.display())
+                    })?;
+                Some(counts)
+            }
+        };
+        watched.finish();
+        let totals = Totals::of(&profile);
+        if self.json {
+            println!(
+                "{}",
+                serde_json::to_string_pretty(&Shown {
+                    totals,
+                    counts: counts.as_ref()
+                })?
+            );
+            return Ok(ExitCode::SUCCESS);
+        }
+        match (&counts, &self.blocks) {
+            (Some(counts), Some(name)) => self.print_blocks(counts, name)?,
+            (Some(counts), None) => {
+                self.print_totals(&totals);
+                self.print_functions(counts);
+                self.print_calls(counts);
+            }
+            (None, _) => {
+                self.print_totals(&totals);
+                ui.say("  --binary FILE shows the functions");
+            }
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn name(&self, name: &str) -> String {
+        if self.no_demangle {
+            name.to_owned()
+        } else {
+            demangle(name)
+        }
+    }
+
+    fn print_totals(&self, totals: &Totals) {
+        anstream::println!(
+            "{BOLD}{}{BOLD:#}: of {}, {} counts in {} of {} counters ({}), {} of {} indirect calls used",
+            self.profiles.join(", "),
+            totals.identity,
+            count(totals.total),
+            count(totals.counters_used),
+            count(totals.counters),
+            percent(totals.counters_used, totals.counters),
+            count(totals.sites_used),
+            count(totals.sites)
+        );
+    }
+
+    fn print_functions(&self, counts: &Counts) {
+        let all: u64 = counts
+            .functions
+            .iter()
+            .map(|f| f.instructions)
+            .fold(0, u64::saturating_add);
+        let mut hottest: Vec<&FunctionCounts> = counts.functions.iter().collect();
+        hottest.sort_by(|a, b| {
+            b.instructions
+                .cmp(&a.instructions)
+                .then(a.address.cmp(&b.address))
+        });
+        anstream::println!(
+            "\n{BOLD}{:>8} {:>18} {:>15}  function{BOLD:#}",
+            "share",
+            "instructions",
+            "entered"
+        );
+        for f in hottest.iter().take(self.top) {
+            anstream::println!(
+                "{:>8} {:>18} {:>15}  {}",
+                percent(f.instructions, all),
+                count(f.instructions),
+                count(f.entries),
+                shorten(&self.name(&f.name), 100)
+            );
+        }
+        if hottest.len() > self.top {
+            anstream::println!(
+                "{DIM}… {} more functions ran{DIM:#}",
+                count(hottest.len() - self.top)
+            );
+        }
+    }
+
+    fn print_calls(&self, counts: &Counts) {
+        if counts.calls.is_empty() {
+            return;
+        }
+        anstream::println!("\n{BOLD}{:>18}  call{BOLD:#}", "times");
+        let mut calls: Vec<_> = counts.calls.iter().collect();
+        calls.sort_by(|a, b| b.count.cmp(&a.count).then(a.at.cmp(&b.at)));
+        for call in calls.iter().take(self.top) {
+            let (from, to) = (self.name(&call.caller), self.name(&call.callee));
+            anstream::println!(
+                "{:>18}  {} {DIM}at {:#x}{DIM:#} -> {}",
+                count(call.count),
+                shorten(&from, 50),
+                call.at,
+                shorten(&to, 50)
+            );
+        }
+    }
+
+    fn print_blocks(&self, counts: &Counts, name: &str) -> Result<()> {
+        let function = counts
+            .functions
+            .iter()
+            .find(|f| f.name == name || self.name(&f.name) == name)
+            .with_context(|| {
+                format!(
+                    "no function '{name}' ran (names are compared as a whole, mangled or demangled)"
+                )
+            })?;
+        anstream::println!(
+            "{BOLD}{}{BOLD:#} at {:#x}, entered {} times",
+            self.name(&function.name),
+            function.address,
+            count(function.entries)
+        );
+        for block in &function.blocks {
+            anstream::println!(
+                "{:#12x} {:>6} bytes {:>18}",
+                block.address,
+                block.size,
+                count(block.count)
+            );
+            for edge in &block.edges {
+                anstream::println!(
+                    "{DIM}{:>25} {:>18} -> {:#x}{DIM:#}",
+                    "",
+                    count(edge.count),
+                    edge.to
+                );
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,232 @@
+//! `postlink tune`: the whole job.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+
+use super::{instrument, optimize};
+use crate::errors::Usage;
+use crate::input::Input;
+use crate::measuring::{self, Compared, ending};
+use crate::options::{Instrumenting, Optimizing};
+use crate::rewriting;
+use crate::ui::{BOLD, Ui, change, seconds};
+
+/// Make a program faster for a workload: instrument, run, optimise, prove
+///
+/// The command after `--` is the workload; wherever {} stands in it, the path of the instrumented program is put. It may run the program
+/// as often as it likes: all counts are added up. Its output is passed on.
+#[derive(Args, Debug)]
+#[command(after_long_help = "\
+Examples:
+  postlink tune ./app -o ./app.opt -- {} --benchmark
+  postlink tune ./app -o ./app.opt -- ./run-workload.sh {}
+  postlink tune ./app -o ./app.opt --measure 5 -- sh -c '{} < input.txt'
+
+With --measure, the workload is run N more times with the original and with the result, alternately, and the
+medians are compared.")]
+pub struct Tune {
+    /// The program, linked with -Wl,-q
+    #[arg(value_name = "INPUT")]
+    pub input: PathBuf,
+    /// The file to write
+    #[arg(long, short, value_name = "OUTPUT")]
+    pub output: PathBuf,
+    /// The workload; {} stands for the program
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    pub workload: Vec<OsString>,
+    /// Go on when the workload fails
+    #[arg(long)]
+    pub allow_failure: bool,
+    /// Compare the result with the original in this many runs of the workload each
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub measure: Option<u32>,
+    /// Keep the instrumented program and the profile in this directory
+    #[arg(long, value_name = "DIR")]
+    pub keep: Option<PathBuf>,
+    #[command(flatten)]
+    pub instrumenting: Instrumenting,
+    #[command(flatten)]
+    pub optimizing: Optimizing,
+}
+
+/// Replaces every `{}` in a command by a path.
+fn fill(workload: &[OsString], program: &Path) -> Vec<OsString> {
+    let replace = |word: &OsString| {
+        let (mut from, mut to) = (word.as_bytes(), Vec::new());
+        while let Some(at) = from.windows(2).position(|w| w == b"{}") {
+            to.extend_from_slice(&from[..at]);
+            to.extend_from_slice(program.as_os_str().as_bytes());
+            from = &from[at + 2..];
+        }
+        to.extend_from_slice(from);
+        OsString::from_vec(to)
+    };
+    workload.iter().map(replace).collect()
+}
+
+impl Tune {
+    /// The workload with a program in it.
+    fn command(&self, program: &Path) -> Result<Command> {
+        let words = fill(&self.workload, program);
+        // clap has seen to it that there is one.
+        let (first, rest) = words.split_first().context("no workload")?;
+        let mut command = Command::new(first);
+        command.args(rest).env_remove("POSTLINK_PROFILE");
+        Ok(command)
+    }
+
+    fn run_workload(&self, program: &Path, profile: &Path, ui: &Ui) -> Result<()> {
+        let mut command = self.command(program)?;
+        command.env("POSTLINK_PROFILE", profile);
+        let shown = self
+            .workload
+            .join(" ".as_ref())
+            .to_string_lossy()
+            .into_owned();
+        ui.say(format_args!("{BOLD}running{BOLD:#} {shown}"));
+        let run = measuring::run(&mut command)
+            .with_context(|| format!("the workload cannot be started: {shown}"))?;
+        if !run.status.success() {
+            let what = format!(
+                "the workload {} with the instrumented program: {shown}",
+                ending(run.status)
+            );
+            if !self.allow_failure {
+                bail!("{what} (--allow-failure goes on with what was counted)");
+            }
+            ui.warn(what);
+        }
+        ui.say(format_args!("  the workload took {}", seconds(run.wall)));
+        Ok(())
+    }
+
+    pub fn run(self, ui: &Ui) -> Result<ExitCode> {
+        if !self
+            .workload
+            .iter()
+            .any(|word| word.as_bytes().windows(2).any(|w| w == b"{}"))
+        {
+            let shown = self.workload.join(" ".as_ref());
+            return Err(Usage(format!(
+                "the workload '{}' has no {{}}: it must run the instrumented program, whose path is put there",
+                shown.to_string_lossy()
+            ))
+            .into());
+        }
+        let input = Input::open(&self.input)?;
+        input.must_differ_from(&self.output)?;
+        let temporary;
+        let folder = match &self.keep {
+            Some(folder) => {
+                std::fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
+                rewriting::runnable(folder)?
+            }
+            None => {
+                temporary = tempfile::Builder::new()
+                    .prefix("postlink-tune.")
+                    .tempdir()
+                    .context("a temporary directory")?;
+                temporary.path().to_owned()
+            }
+        };
+        let name = self
+            .input
+            .file_name()
+            .with_context(|| format!("{}: names no file", self.input.display()))?;
+        let (instrumented, profile) = (folder.join(name), folder.join("run.plraw"));
+        if profile.exists() {
+            // Counts would be added to those of a run that has nothing to do with this one.
+            std::fs::remove_file(&profile).with_context(|| profile.display().to_string())?;
+        }
+
+        let mut watched = ui.phases("instrument");
+        let report = rewriting::instrument(
+            &input,
+            &self.instrumenting.options(None),
+            &instrumented,
+            &mut watched.phases,
+        )?;
+        watched.finish();
+        instrument::say(ui, "instrumented", &report);
+
+        self.run_workload(&instrumented, &profile, ui)?;
+
+        let mut watched = ui.phases("optimize");
+        let counts = match postlink_profile::open(&profile) {
+            Ok(opened) => opened.read()?,
+            Err(postlink_profile::Error::Io { source, .. })
+                if source.kind() == std::io::ErrorKind::NotFound =>
+            {
+                bail!(
+                    "the workload has not run the instrumented program: no profile was written (does it use the path that is put in place of {{}}?)"
+                )
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let done = rewriting::optimize(
+            &input,
+            &counts,
+            &self.optimizing.options()?,
+            &self.output,
+            true,
+            &mut watched.phases,
+        )?;
+        watched.finish();
+        optimize::say(ui, &self.output.display().to_string(), &done);
+        if let Some(rounds) = self.measure {
+            self.say_measured(&self.measured(rounds)?, rounds, ui);
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn measured(&self, rounds: u32) -> Result<Compared> {
+        let plain = rewriting::runnable(&self.input)?;
+        let tuned = rewriting::runnable(&self.output)?;
+        let quiet = |program: &Path| {
+            // The workload was found startable before; an empty one fails when it is spawned.
+            let mut command = self.command(program).unwrap_or_else(|_| Command::new(""));
+            command.stdout(std::process::Stdio::null());
+            command
+        };
+        let both: [Box<dyn FnMut() -> Command>; 2] =
+            [Box::new(|| quiet(&plain)), Box::new(|| quiet(&tuned))];
+        measuring::compare(rounds, both, |run| {
+            if run.status.success() || self.allow_failure {
+                return Ok(());
+            }
+            bail!("the workload {} while it was measured", ending(run.status))
+        })
+    }
+
+    fn say_measured(&self, compared: &Compared, rounds: u32, ui: &Ui) {
+        let [wall, cpu] = [compared.wall, compared.cpu].map(|[before, after]| {
+            format!(
+                "{} -> {} ({})",
+                seconds(before),
+                seconds(after),
+                change(before.as_secs_f64(), after.as_secs_f64())
+            )
+        });
+        ui.say(format_args!("{BOLD}measured{BOLD:#}: wall time {wall}, processor time {cpu}; medians of {rounds} alternating runs"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_pair_of_braces_becomes_the_program() {
+        let workload = ["sh", "-c", "{} a; {} b", "{}", "{", "}"].map(OsString::from);
+        let filled = fill(&workload, Path::new("/tmp/p"));
+        assert_eq!(
+            filled,
+            ["sh", "-c", "/tmp/p a; /tmp/p b", "/tmp/p", "{", "}"].map(OsString::from)
+        );
+    }
+}

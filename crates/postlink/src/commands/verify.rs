@@ -1,0 +1,120 @@
+//! `postlink verify`: the checker alone.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Args;
+use postlink_verify::{Options, Report};
+
+use crate::input::Input;
+use crate::rewriting;
+use crate::ui::{BAD, BOLD, DIM, GOOD, Ui, count, demangle};
+
+/// Prove that an optimised program does what its original does
+///
+/// The checker has its own ELF reader and another decoder than the rewriter. It walks old and new code in lock step from every
+/// entry, and compares jump tables, relocations, symbols, unwind tables and landing pads. It trusts nothing that the output says
+/// of itself.
+///
+/// The exit code is 1 when anything could not be proved.
+#[derive(Args, Debug)]
+#[command(after_long_help = "\
+Examples:
+  postlink verify ./app ./app.opt
+  postlink verify ./app ./app.opt --json > certificate.json")]
+pub struct Verify {
+    /// The original
+    #[arg(value_name = "INPUT")]
+    pub input: PathBuf,
+    /// What postlink made of it
+    #[arg(value_name = "OUTPUT")]
+    pub output: PathBuf,
+    /// List every moved function with its verdict
+    #[arg(long)]
+    pub functions: bool,
+    /// Print the certificate as JSON
+    #[arg(long, conflicts_with = "functions")]
+    pub json: bool,
+    /// Take calls as the only instructions that throw no longer for granted (-fnon-call-exceptions, Ada, Java)
+    #[arg(long)]
+    pub non_call_exceptions: bool,
+    /// Print at most this many failures
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    pub failures: usize,
+}
+
+impl Verify {
+    pub fn run(self, ui: &Ui) -> Result<ExitCode> {
+        let mut watched = ui.phases("verify");
+        watched.phases.begin("check");
+        let input = Input::open(&self.input)?;
+        let options = Options {
+            non_call_exceptions: self.non_call_exceptions,
+            ..Options::default()
+        };
+        let report = rewriting::check(&input, &self.output, &options)?;
+        watched.finish();
+        if self.json {
+            println!("{}", report.to_json());
+        } else {
+            self.print(&report);
+        }
+        Ok(if report.is_proved() {
+            ExitCode::SUCCESS
+        } else {
+            ExitCode::FAILURE
+        })
+    }
+
+    fn print(&self, report: &Report) {
+        if self.functions {
+            for f in &report.functions {
+                let verdict = match &f.verdict {
+                    postlink_verify::Verdict::Proved => format!("{GOOD}proved{GOOD:#}"),
+                    postlink_verify::Verdict::Failed(failure) => {
+                        format!("{BAD}failed{BAD:#} {failure}")
+                    }
+                };
+                anstream::println!(
+                    "{:#12x} -> {:#12x} {verdict} {} {DIM}{} instructions{DIM:#}",
+                    f.old,
+                    f.new,
+                    demangle(&f.name),
+                    f.instructions
+                );
+            }
+        }
+        let (name, rest) = match report.is_proved() {
+            true => (format!("{GOOD}proved{GOOD:#}"), String::new()),
+            false => (
+                format!("{BAD}NOT PROVED{BAD:#}"),
+                format!(
+                    ", {} failed, {} differences in the whole file",
+                    count(report.failed),
+                    count(report.file_failure_count)
+                ),
+            ),
+        };
+        anstream::println!(
+            "{BOLD}{}{BOLD:#}: {name}: {} moved functions do what they did, {} are as they were{rest}",
+            self.output.display(),
+            count(report.proved),
+            count(report.identical),
+        );
+        anstream::println!(
+            "  {} instructions compared; {} references in code and {} in data and tables lead to the same places",
+            count(report.functions.iter().map(|f| f.instructions).sum::<u64>()),
+            count(report.retargeted),
+            count(report.pointers)
+        );
+        for failure in report.file_failures.iter().take(self.failures) {
+            anstream::println!("  {BAD}failed{BAD:#} {failure}");
+        }
+        if !self.functions {
+            for (f, failure) in report.failures().take(self.failures) {
+                anstream::println!("  {BAD}failed{BAD:#} {}: {failure}", demangle(&f.name));
+            }
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! The binary that a command works on: mapped, never opened for writing.
+
+use std::fs::File;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use memmap2::Mmap;
+use postlink_image::elf::Elf;
+
+/// An open binary.
+pub struct Input {
+    /// As the user named it.
+    pub path: PathBuf,
+    /// Permissions, which the output gets too.
+    pub mode: u32,
+    map: Mmap,
+    identity: (u64, u64),
+}
+
+impl Input {
+    /// Maps a file.
+    pub fn open(path: &Path) -> Result<Input> {
+        let named = || path.display().to_string();
+        let file = File::open(path).with_context(named)?;
+        let metadata = file.metadata().with_context(named)?;
+        if !metadata.is_file() {
+            bail!(
+                "{}: not a regular file: an ELF file is needed",
+                path.display()
+            );
+        }
+        if metadata.len() == 0 {
+            bail!(
+                "{}: the file is empty: an ELF file is needed",
+                path.display()
+            );
+        }
+        // SAFETY: the map is private and read-only. Somebody who truncates the file under us ends us by a signal, as with
+        // every linker and debugger; nothing that was there before is touched then.
+        let map = unsafe { Mmap::map(&file) }.with_context(named)?;
+        Ok(Input {
+            path: path.to_owned(),
+            mode: metadata.permissions().mode() & 0o7777,
+            map,
+            identity: (metadata.dev(), metadata.ino()),
+        })
+    }
+
+    /// Its bytes.
+    pub fn bytes(&self) -> &[u8] {
+        &self.map
+    }
+
+    /// Reads it as ELF.
+    pub fn elf(&self) -> Result<Elf<'_>> {
+        Elf::parse(&self.map).with_context(|| self.path.display().to_string())
+    }
+
+    /// Refuses an output that is the input under whatever name.
+    pub fn must_differ_from(&self, output: &Path) -> Result<()> {
+        match std::fs::metadata(output) {
+            Ok(metadata) if (metadata.dev(), metadata.ino()) == self.identity => bail!(
+                "{}: is the input itself ({}): give the output another name",
+                output.display(),
+                self.path.display()
+            ),
+            _ => Ok(()),
+        }
+    }
+}

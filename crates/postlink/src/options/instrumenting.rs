@@ -1,0 +1,53 @@
+//! How a program is instrumented: `postlink instrument` and `postlink tune`.
+
+use clap::{Args, ValueEnum};
+use postlink_rewrite::{Counters, InstrumentOptions};
+use regex::bytes::Regex;
+
+/// How counters are incremented.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum CountersArg {
+    /// Atomic if the program can have threads, else plain
+    Auto,
+    /// Exact with threads too, and slower
+    Atomic,
+    /// Fast; threads that count at the same place at once lose counts
+    Plain,
+}
+
+/// What to count and how.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Instrumenting")]
+pub struct Instrumenting {
+    /// Count only in functions with a name that matches
+    ///
+    /// The regular expression is searched for in the mangled name; use ^ and $ for the whole name.
+    #[arg(long, value_name = "REGEX")]
+    pub functions: Option<Regex>,
+    /// How counters are incremented
+    #[arg(long, value_name = "HOW", default_value = "auto")]
+    pub counters: CountersArg,
+    /// Do not record which functions indirect calls go to
+    #[arg(long)]
+    pub no_calls: bool,
+}
+
+impl Instrumenting {
+    /// For the library; `pattern` is the profile's name where the environment gives none.
+    pub fn options(&self, pattern: Option<&str>) -> InstrumentOptions {
+        let mut options = InstrumentOptions {
+            functions: self.functions.clone(),
+            counters: match self.counters {
+                CountersArg::Auto => Counters::Auto,
+                CountersArg::Atomic => Counters::Atomic,
+                CountersArg::Plain => Counters::Plain,
+            },
+            calls: !self.no_calls,
+            ..InstrumentOptions::default()
+        };
+        if let Some(pattern) = pattern {
+            pattern.clone_into(&mut options.pattern);
+        }
+        options
+    }
+}

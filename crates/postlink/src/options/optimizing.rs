@@ -1,0 +1,123 @@
+//! How a program is optimised: `postlink optimize` and `postlink tune`.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use clap::{Args, ValueEnum};
+use postlink_rewrite::{FunctionOrder, OptimizeOptions, Preset};
+
+/// Bundles of options.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum PresetArg {
+    /// Only the placement of code changes
+    Safe,
+    /// The same, with the least padding
+    Size,
+    /// The same, with padding where it helps speed
+    Fast,
+}
+
+/// How blocks are ordered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum BlockOrderArg {
+    /// As in the input
+    None,
+    /// Along the likeliest paths (extended travelling-salesman score)
+    ExtTsp,
+}
+
+/// How functions are ordered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum FunctionOrderArg {
+    /// As in the input
+    None,
+    /// By how often they ran
+    ExecCount,
+    /// Cache-directed sort
+    Cdsort,
+    /// Clusters of callers and callees
+    Hfsort,
+}
+
+/// What leaves a function's hot part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum SplitArg {
+    /// Nothing
+    None,
+    /// Every block that never ran, landing pads included
+    Cold,
+}
+
+/// What to do with the code that ran.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Optimising")]
+pub struct Optimizing {
+    /// Bundle of settings for everything below
+    #[arg(long, value_name = "PRESET", default_value = "safe")]
+    pub preset: PresetArg,
+    /// Order of blocks in a function
+    #[arg(long, value_name = "HOW", default_value = "ext-tsp", default_missing_value = "ext-tsp", num_args = 0..=1, require_equals = true)]
+    pub reorder_blocks: BlockOrderArg,
+    /// Order of functions
+    #[arg(long, value_name = "HOW", default_value = "cdsort", default_missing_value = "cdsort", num_args = 0..=1, require_equals = true)]
+    pub reorder_functions: FunctionOrderArg,
+    /// Order of functions as a file says: one symbol name a line, the hottest first
+    ///
+    /// Functions that the file does not name follow in the order of cdsort. Empty lines and lines that begin with '#'
+    /// are skipped.
+    #[arg(long, value_name = "FILE", conflicts_with = "reorder_functions")]
+    pub function_order: Option<PathBuf>,
+    /// What leaves the hot part of functions
+    #[arg(long, value_name = "WHAT", default_value = "cold", default_missing_value = "cold", num_args = 0..=1, require_equals = true)]
+    pub split_functions: SplitArg,
+    /// Alignment of hot functions in bytes, a power of two [default: as the preset says]
+    #[arg(long, value_name = "BYTES", value_parser = alignment)]
+    pub align_functions: Option<u64>,
+    /// Print what the processor executes before and after, by the profile
+    #[arg(long)]
+    pub dyno_stats: bool,
+}
+
+fn alignment(text: &str) -> Result<u64, String> {
+    let bytes: u64 = text.parse().map_err(|e| format!("{e}"))?;
+    if bytes.is_power_of_two() && bytes <= 4096 {
+        Ok(bytes)
+    } else {
+        Err("a power of two from 1 to 4096 is needed".to_owned())
+    }
+}
+
+impl Optimizing {
+    /// For the library. Reads the order file.
+    pub fn options(&self) -> Result<OptimizeOptions> {
+        let default = OptimizeOptions::default();
+        let reorder_functions = match (&self.function_order, self.reorder_functions) {
+            (Some(path), _) => {
+                let text =
+                    std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
+                let lines = text
+                    .lines()
+                    .map(str::trim)
+                    .filter(|line| !line.is_empty() && !line.starts_with('#'));
+                FunctionOrder::User(lines.map(str::to_owned).collect())
+            }
+            (None, FunctionOrderArg::None) => FunctionOrder::None,
+            (None, FunctionOrderArg::ExecCount) => FunctionOrder::ExecCount,
+            (None, FunctionOrderArg::Cdsort) => FunctionOrder::Cdsort,
+            (None, FunctionOrderArg::Hfsort) => FunctionOrder::Hfsort,
+        };
+        Ok(OptimizeOptions {
+            preset: match self.preset {
+                PresetArg::Safe => Preset::Safe,
+                PresetArg::Size => Preset::Size,
+                PresetArg::Fast => Preset::Fast,
+            },
+            reorder_blocks: self.reorder_blocks == BlockOrderArg::ExtTsp,
+            reorder_functions,
+            split_functions: self.split_functions == SplitArg::Cold,
+            align_functions: self.align_functions.unwrap_or(default.align_functions),
+            dyno_stats: self.dyno_stats,
+            ..default
+        })
+    }
+}

@@ -1,0 +1,155 @@
+//! From an input to an output that is in place only when it is complete and proved.
+//!
+//! The rewriter writes to a temporary file beside the target. The checker reads that file; functions that it cannot prove are kept
+//! where they are and the file is written again, at most [`ROUNDS`] times. Only then is it renamed to its target,
+//! so neither an error nor a kill leaves half a file or destroys an older one.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use postlink_profile::Profile;
+use postlink_rewrite::{
+    InstrumentOptions, InstrumentReport, OptimizeOptions, OptimizeReport, Phases,
+};
+use postlink_verify::Report;
+use tempfile::TempPath;
+
+use crate::input::Input;
+
+/// How often a file is written at most until the checker is content.
+const ROUNDS: usize = 4;
+
+/// A name for the output until it is complete, in the target's directory, so that renaming works.
+fn beside(target: &Path) -> Result<TempPath> {
+    let directory = match target.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    if target.is_dir() {
+        bail!("{}: is a directory: name a file", target.display());
+    }
+    let name = target
+        .file_name()
+        .with_context(|| format!("{}: names no file", target.display()))?;
+    let mut prefix = std::ffi::OsString::from(".");
+    prefix.push(name);
+    prefix.push(".");
+    let file = tempfile::Builder::new()
+        .prefix(&prefix)
+        .tempfile_in(directory)
+        .with_context(|| {
+            format!(
+                "{}: cannot write to the directory {}",
+                target.display(),
+                directory.display()
+            )
+        })?;
+    Ok(file.into_temp_path())
+}
+
+fn put_in_place(file: TempPath, target: &Path) -> Result<()> {
+    file.persist(target)
+        .map_err(|e| e.error)
+        .with_context(|| target.display().to_string())
+}
+
+/// Writes an instrumented program.
+pub fn instrument(
+    input: &Input,
+    options: &InstrumentOptions,
+    target: &Path,
+    phases: &mut Phases,
+) -> Result<InstrumentReport> {
+    input.must_differ_from(target)?;
+    let elf = input.elf()?;
+    let file = beside(target)?;
+    let report = postlink_rewrite::instrument(&elf, options, &file, input.mode, phases)
+        .with_context(|| input.path.display().to_string())?;
+    put_in_place(file, target)?;
+    Ok(report)
+}
+
+/// What optimising did, and what the checker says of it.
+pub struct Optimized {
+    /// The rewriter's account.
+    pub report: OptimizeReport,
+    /// The certificate, unless checking was switched off.
+    pub certificate: Option<Report>,
+    /// Functions that were put back because they could not be proved.
+    pub reverted: Vec<String>,
+}
+
+/// Writes an optimised program, proved unless `prove` is false.
+pub fn optimize(
+    input: &Input,
+    profile: &Profile,
+    options: &OptimizeOptions,
+    target: &Path,
+    prove: bool,
+    phases: &mut Phases,
+) -> Result<Optimized> {
+    input.must_differ_from(target)?;
+    let elf = input.elf()?;
+    let file = beside(target)?;
+    let mut options = options.clone();
+    let mut reverted = vec![];
+    for _ in 0..ROUNDS {
+        let report = postlink_rewrite::optimize(&elf, profile, &options, &file, input.mode, phases)
+            .with_context(|| input.path.display().to_string())?;
+        if !prove {
+            put_in_place(file, target)?;
+            return Ok(Optimized {
+                report,
+                certificate: None,
+                reverted,
+            });
+        }
+        phases.begin("verify");
+        let certificate = check(input, &file, &postlink_verify::Options::default())?;
+        phases.end();
+        if certificate.is_proved() {
+            put_in_place(file, target)?;
+            return Ok(Optimized {
+                report,
+                certificate: Some(certificate),
+                reverted,
+            });
+        }
+        let before = options.keep.len();
+        for (function, _) in certificate.failures() {
+            if options.keep.insert(function.old) {
+                reverted.push(function.name.clone());
+            }
+        }
+        if options.keep.len() == before {
+            // Not a function's fault: nothing can be put back.
+            let first = certificate
+                .file_failures
+                .first()
+                .map(ToString::to_string)
+                .unwrap_or_default();
+            bail!(
+                "{}: not written, since it could not be proved: {first} ({} differences in all; this is a fault of postlink, please report it)",
+                target.display(),
+                certificate.file_failure_count
+            );
+        }
+    }
+    bail!(
+        "{}: not written: after {ROUNDS} rounds and {} functions put back it still could not be proved (this is a fault of postlink, please report it)",
+        target.display(),
+        reverted.len()
+    )
+}
+
+/// Has an output checked against its input.
+pub fn check(input: &Input, output: &Path, options: &postlink_verify::Options) -> Result<Report> {
+    let written = Input::open(output)?;
+    postlink_verify::verify(input.bytes(), written.bytes(), options)
+        .with_context(|| format!("{} against {}", output.display(), input.path.display()))
+}
+
+/// `dir/name` as a path that a shell-less exec finds: never a bare word.
+pub fn runnable(path: &Path) -> Result<PathBuf> {
+    std::path::absolute(path).with_context(|| path.display().to_string())
+}

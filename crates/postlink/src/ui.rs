@@ -1,0 +1,289 @@
+//! Talking to the person: progress, colours, numbers, the table of times.
+//!
+//! What a command is asked for goes to standard output; everything else (what was done, progress, times) to standard
+//! error, so that output can be piped on.
+
+use std::fmt::Display;
+use std::io::IsTerminal;
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anstyle::{AnsiColor, Style};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use postlink_rewrite::Phases;
+
+/// Bold.
+pub const BOLD: Style = Style::new().bold();
+/// For what is as it should be.
+pub const GOOD: Style = Style::new().fg_color(Some(anstyle::Color::Ansi(AnsiColor::Green)));
+/// For what is not.
+pub const BAD: Style = Style::new()
+    .fg_color(Some(anstyle::Color::Ansi(AnsiColor::Red)))
+    .bold();
+/// For what matters less.
+pub const DIM: Style = Style::new().dimmed();
+
+/// Shorter work shows no progress.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// When to use colour.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum ColorChoice {
+    /// On terminals, unless NO_COLOR is set
+    Auto,
+    /// Also into files and pipes
+    Always,
+    /// Never
+    Never,
+}
+
+impl ColorChoice {
+    /// Sets it for the process.
+    pub fn apply(self) {
+        match self {
+            ColorChoice::Auto => anstream::ColorChoice::Auto,
+            ColorChoice::Always => anstream::ColorChoice::Always,
+            ColorChoice::Never => anstream::ColorChoice::Never,
+        }
+        .write_global();
+    }
+}
+
+/// How talkative a command is.
+pub struct Ui {
+    quiet: bool,
+    time: bool,
+}
+
+impl Ui {
+    /// As the general options say.
+    pub fn new(quiet: bool, time: bool) -> Ui {
+        Ui { quiet, time }
+    }
+
+    /// A line about what was done.
+    pub fn say(&self, line: impl Display) {
+        if !self.quiet {
+            anstream::eprintln!("{line}");
+        }
+    }
+
+    /// A line about something that the person should know.
+    pub fn warn(&self, line: impl Display) {
+        let yellow = Style::new().bold().fg_color(Some(AnsiColor::Yellow.into()));
+        self.say(format_args!("{yellow}warning:{yellow:#} {line}"));
+    }
+
+    /// Starts watching phases, with a spinner for work that takes long.
+    pub fn phases(&self, what: &str) -> Watched {
+        let mut phases = Phases::default();
+        let mut spinner = None;
+        if !self.quiet && std::io::stderr().is_terminal() {
+            let started = Spinner::start(what.to_owned());
+            let bar = started.bar.clone();
+            phases.observer = Some(Box::new(move |phase| bar.set_message(phase)));
+            spinner = Some(started);
+        }
+        Watched {
+            phases,
+            spinner,
+            since: Instant::now(),
+            print: self.time,
+            what: what.to_owned(),
+        }
+    }
+}
+
+/// Phases of one piece of work. Prints the table of times, if asked for, when it is finished.
+pub struct Watched {
+    /// For the library.
+    pub phases: Phases,
+    spinner: Option<Spinner>,
+    since: Instant,
+    print: bool,
+    what: String,
+}
+
+impl Watched {
+    /// Ends the progress display and prints the times.
+    pub fn finish(mut self) {
+        self.phases.end();
+        self.spinner.take();
+        if !self.print {
+            return;
+        }
+        let total = self.since.elapsed();
+        anstream::eprintln!("{BOLD}{:<24} {:>10}{BOLD:#}", self.what, "ms");
+        let mut rest = total;
+        for (name, time) in &self.phases.times {
+            rest = rest.saturating_sub(*time);
+            anstream::eprintln!("  {name:<22} {:>10.1}", time.as_secs_f64() * 1e3);
+        }
+        anstream::eprintln!("  {:<22} {:>10.1}", "other", rest.as_secs_f64() * 1e3);
+        anstream::eprintln!("  {:<22} {:>10.1}", "all", total.as_secs_f64() * 1e3);
+    }
+}
+
+/// A spinner that shows itself only after a second.
+struct Spinner {
+    bar: ProgressBar,
+    stop: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Spinner {
+    fn start(what: String) -> Spinner {
+        let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden());
+        if let Ok(style) = ProgressStyle::with_template("{spinner} {prefix}: {msg} ({elapsed})") {
+            bar.set_style(style);
+        }
+        bar.set_prefix(what);
+        let (stop, stopped) = mpsc::channel();
+        let shown = bar.clone();
+        let thread = std::thread::spawn(move || {
+            if let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(PATIENCE) {
+                shown.set_draw_target(ProgressDrawTarget::stderr());
+                shown.enable_steady_tick(Duration::from_millis(120));
+            }
+        });
+        Spinner {
+            bar,
+            stop: Some(stop),
+            thread: Some(thread),
+        }
+    }
+}
+
+impl Drop for Spinner {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            // The thread cannot panic; if it did, there is only less to see.
+            let _ = thread.join();
+        }
+        self.bar.finish_and_clear();
+    }
+}
+
+/// 1234567 as `1,234,567`.
+pub fn count(n: impl TryInto<u128>) -> String {
+    let digits = n
+        .try_into()
+        .map_or_else(|_| "?".to_owned(), |n| n.to_string());
+    let mut text = String::with_capacity(digits.len() * 4 / 3);
+    for (place, digit) in digits.char_indices() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// Bytes in units of a thousand.
+pub fn bytes(n: u64) -> String {
+    let units = [
+        (1_000_000_000_000.0, "TB"),
+        (1e9, "GB"),
+        (1e6, "MB"),
+        (1e3, "kB"),
+    ];
+    match units.iter().find(|(unit, _)| n as f64 >= *unit) {
+        Some((unit, name)) => format!("{:.1} {name}", n as f64 / unit),
+        None => format!("{n} B"),
+    }
+}
+
+/// A part of a whole.
+pub fn percent(part: u64, whole: u64) -> String {
+    if whole == 0 {
+        "-".to_owned()
+    } else {
+        format!("{:.1} %", part as f64 * 100.0 / whole as f64)
+    }
+}
+
+/// How far `after` is from `before`, with its sign.
+pub fn change(before: f64, after: f64) -> String {
+    if before == 0.0 {
+        "-".to_owned()
+    } else {
+        format!("{:+.1} %", (after / before - 1.0) * 100.0)
+    }
+}
+
+/// Seconds for people.
+pub fn seconds(time: Duration) -> String {
+    let s = time.as_secs_f64();
+    if s >= 1.0 {
+        format!("{s:.2} s")
+    } else {
+        format!("{:.1} ms", s * 1e3)
+    }
+}
+
+/// A symbol's name as its author wrote it.
+pub fn demangle(name: &str) -> String {
+    if let Ok(rust) = rustc_demangle::try_demangle(name) {
+        return format!("{rust:#}");
+    }
+    if name.starts_with("_Z")
+        && let Ok(symbol) = cpp_demangle::Symbol::new(name)
+        && let Ok(text) = symbol.demangle()
+    {
+        return text;
+    }
+    name.to_owned()
+}
+
+/// A name cut to fit a column.
+pub fn shorten(name: &str, width: usize) -> String {
+    if name.chars().count() <= width {
+        return name.to_owned();
+    }
+    let mut text: String = name.chars().take(width.saturating_sub(1)).collect();
+    text.push('…');
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_grouped_by_thousands() {
+        assert_eq!(
+            ["0", "999", "1,000", "12,345", "1,234,567"],
+            [0u64, 999, 1000, 12345, 1_234_567]
+                .map(count)
+                .map(|s| s)
+                .each_ref()
+                .map(String::as_str)
+        );
+    }
+
+    #[test]
+    fn sizes_take_the_unit_that_fits() {
+        assert_eq!(bytes(999), "999 B");
+        assert_eq!(bytes(1000), "1.0 kB");
+        assert_eq!(bytes(259_749_912), "259.7 MB");
+    }
+
+    #[test]
+    fn names_of_rust_and_cpp_are_demangled_and_others_kept() {
+        assert_eq!(
+            demangle("_ZN4core3fmt5write17h0123456789abcdefE"),
+            "core::fmt::write"
+        );
+        assert_eq!(demangle("_Z4deepiP4Basei"), "deep(int, Base*, int)");
+        assert_eq!(demangle("main"), "main");
+        assert_eq!(demangle("_Z"), "_Z");
+    }
+
+    #[test]
+    fn a_change_from_nothing_has_no_percentage() {
+        assert_eq!(change(0.0, 5.0), "-");
+        assert_eq!(change(200.0, 150.0), "-25.0 %");
+    }
+}

@@ -1,0 +1,593 @@
+//! The command line from outside: exit codes, errors that say what to do, and files that errors leave alone.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// A folder with a program of its own in it.
+struct Folder {
+    dir: tempfile::TempDir,
+}
+
+impl Folder {
+    fn new() -> Folder {
+        Folder {
+            dir: tempfile::tempdir().expect("a temporary directory"),
+        }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// Compiles a small program, linked with relocations kept unless `flags` say otherwise.
+    fn build(&self, name: &str, source: &str, flags: &[&str]) -> PathBuf {
+        let (file, program) = (self.path(&format!("{name}.c")), self.path(name));
+        fs::write(&file, source).expect("the folder is ours");
+        let status = Command::new("gcc")
+            .args(["-O2", "-o"])
+            .arg(&program)
+            .arg(&file)
+            .args(flags)
+            .status();
+        assert!(status.expect("gcc is needed for this test").success());
+        program
+    }
+
+    fn program(&self) -> PathBuf {
+        self.build("app", PROGRAM, &["-Wl,-q"])
+    }
+
+    fn run(&self, arguments: &[&str]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_postlink"));
+        command
+            .args(arguments)
+            .current_dir(self.dir.path())
+            .env_remove("POSTLINK_PROFILE")
+            .env("NO_COLOR", "1");
+        command.output().expect("postlink is built with this test")
+    }
+
+    fn succeed(&self, arguments: &[&str]) -> String {
+        let output = self.run(arguments);
+        assert_eq!(
+            output.status.code(),
+            Some(0),
+            "{arguments:?}: {}",
+            stderr(&output)
+        );
+        String::from_utf8(output.stdout).expect("output is UTF-8")
+    }
+
+    /// Runs what must fail, and gives its message.
+    fn fail(&self, code: i32, arguments: &[&str]) -> String {
+        let output = self.run(arguments);
+        let message = stderr(&output);
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {message}");
+        assert!(message.starts_with("error: "), "{message}");
+        assert!(!message.contains("panicked"), "{message}");
+        message
+    }
+}
+
+const PROGRAM: &str = "
+#include <stdio.h>
+#include <stdlib.h>
+__attribute__((noinline, noipa)) static int work(int x) { int n = 0; while (x > 1) { x = x & 1 ? 3 * x + 1 : x / 2; n++; } return n; }
+int main(int argc, char **argv) {
+  long sum = 0;
+  for (int i = 1; i < 3000; i++) sum += work(i);
+  printf(\"%ld\\n\", sum);
+  return argc > 1 ? atoi(argv[1]) : 0;
+}";
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn bytes(path: &Path) -> Vec<u8> {
+    fs::read(path).expect("the file is there")
+}
+
+/// Runs a program with its profile in a file.
+fn count(program: &Path, profile: &Path) {
+    let status = Command::new(program)
+        .env("POSTLINK_PROFILE", profile)
+        .stdout(std::process::Stdio::null())
+        .status();
+    assert!(status.expect("the program can be started").success());
+}
+
+#[test]
+fn a_wrong_command_line_is_exit_code_2() {
+    let folder = Folder::new();
+    for arguments in [
+        &["inspect"][..],
+        &["no-such-command"],
+        &["inspect", "a", "--no-such-option"],
+        &["optimize", "a", "-o", "b"],
+        &["instrument", "a", "-o", "b", "--profile", "%z"],
+        &["instrument", "a", "-o", "b", "--functions", "("],
+        &[
+            "optimize",
+            "a",
+            "-p",
+            "p",
+            "-o",
+            "b",
+            "--align-functions",
+            "3",
+        ],
+        &["watch", "p", "--snapshot-every", "0", "-o", "x"],
+        &["--threads", "0", "inspect", "a"],
+    ] {
+        folder.fail(2, arguments);
+    }
+    let message = folder.fail(2, &["tune", "app", "-o", "out", "--", "./run.sh"]);
+    assert!(
+        message.contains("./run.sh") && message.contains("{}"),
+        "{message}"
+    );
+    folder.fail(2, &["watch", "p", "--snapshot-every", "1", "-o", "x.%q"]);
+}
+
+#[test]
+fn help_is_exit_code_0_and_explains_with_examples() {
+    let folder = Folder::new();
+    for command in [
+        "tune",
+        "inspect",
+        "instrument",
+        "show",
+        "merge",
+        "optimize",
+        "verify",
+        "demo",
+        "watch",
+    ] {
+        let help = folder.succeed(&[command, "--help"]);
+        assert!(
+            help.contains("Example") && help.contains(&format!("postlink {command}")),
+            "{help}"
+        );
+    }
+}
+
+#[test]
+fn what_is_not_elf_is_named_in_the_error() {
+    let folder = Folder::new();
+    fs::write(folder.path("empty"), "").unwrap();
+    fs::write(folder.path("text"), "#!/bin/sh\nexit 0\n".repeat(20)).unwrap();
+    for (name, word) in [
+        ("empty", "empty"),
+        ("text", "ELF"),
+        ("absent", "No such file"),
+        (".", "regular"),
+    ] {
+        let message = folder.fail(1, &["inspect", name]);
+        assert!(
+            message.contains(name) && message.contains(word),
+            "{message}"
+        );
+    }
+}
+
+#[test]
+fn a_program_cut_short_anywhere_is_an_error_or_works_and_never_a_panic() {
+    let folder = Folder::new();
+    let whole = bytes(&folder.program());
+    let mut length = 0;
+    while length < whole.len() {
+        fs::write(folder.path("cut"), &whole[..length]).unwrap();
+        for arguments in [
+            &["inspect", "cut"][..],
+            &["instrument", "cut", "-o", "cut.inst"],
+        ] {
+            let output = folder.run(arguments);
+            assert!(
+                matches!(output.status.code(), Some(0 | 1)),
+                "{length} bytes: {}",
+                stderr(&output)
+            );
+        }
+        length += if length < 1024 { 61 } else { 977 };
+    }
+}
+
+#[test]
+fn without_kept_relocations_the_error_says_how_to_link() {
+    let folder = Folder::new();
+    let program = folder.build("plain", PROGRAM, &[]);
+    let message = folder.fail(1, &["instrument", "plain", "-o", "out"]);
+    assert!(
+        message.contains("plain") && message.contains("-Wl,-q"),
+        "{message}"
+    );
+    assert!(!folder.path("out").exists());
+    assert!(program.exists());
+}
+
+#[test]
+fn an_error_leaves_an_existing_output_and_the_input_as_they_were() {
+    let folder = Folder::new();
+    let program = folder.program();
+    let before = bytes(&program);
+    fs::write(folder.path("out"), "precious").unwrap();
+    fs::write(folder.path("bad.plraw"), vec![7u8; 10000]).unwrap();
+    let message = folder.fail(1, &["optimize", "app", "-p", "bad.plraw", "-o", "out"]);
+    assert!(message.contains("bad.plraw"), "{message}");
+    folder.fail(1, &["instrument", "app", "-o", "app"]);
+    fs::hard_link(&program, folder.path("same")).unwrap();
+    let message = folder.fail(1, &["instrument", "app", "-o", "same"]);
+    assert!(message.contains("the input itself"), "{message}");
+    assert_eq!(bytes(&folder.path("out")), b"precious");
+    assert_eq!(bytes(&program), before);
+    let left: Vec<_> = fs::read_dir(folder.dir.path())
+        .unwrap()
+        .filter_map(|e| e.ok()?.file_name().into_string().ok())
+        .collect();
+    assert!(
+        left.iter().all(|name| !name.starts_with('.')),
+        "temporary files stay behind: {left:?}"
+    );
+}
+
+#[test]
+fn a_directory_that_cannot_be_written_is_named() {
+    let folder = Folder::new();
+    folder.program();
+    let message = folder.fail(1, &["instrument", "app", "-o", "no/such/dir/out"]);
+    assert!(message.contains("no/such/dir"), "{message}");
+    let message = folder.fail(1, &["instrument", "app", "-o", "."]);
+    assert!(message.contains("directory"), "{message}");
+}
+
+#[test]
+fn the_output_has_the_permissions_of_the_input() {
+    let folder = Folder::new();
+    let program = folder.program();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o751)).unwrap();
+    folder.succeed(&["instrument", "app", "-o", "out"]);
+    assert_eq!(
+        fs::metadata(folder.path("out"))
+            .unwrap()
+            .permissions()
+            .mode()
+            & 0o7777,
+        0o751
+    );
+}
+
+#[test]
+fn the_profile_of_another_program_is_refused_with_both_identities() {
+    let folder = Folder::new();
+    folder.program();
+    let other = PROGRAM.replace("3 * x + 1", "5 * x + 1 > 1000 ? 1 : 5 * x + 1");
+    folder.build("other", &other, &["-Wl,-q"]);
+    folder.succeed(&["instrument", "other", "-o", "other.inst"]);
+    count(&folder.path("other.inst"), &folder.path("other.plraw"));
+    let message = folder.fail(1, &["optimize", "app", "-p", "other.plraw", "-o", "out"]);
+    let id = |name: &str| {
+        let json: serde_json::Value =
+            serde_json::from_str(&folder.succeed(&["inspect", name, "--json"])).unwrap();
+        json["build_id"].as_str().unwrap().to_owned()
+    };
+    assert!(
+        message.contains(&id("app")) && message.contains(&id("other")),
+        "{message}"
+    );
+}
+
+#[test]
+fn a_profile_cut_short_names_both_sizes() {
+    let folder = Folder::new();
+    folder.program();
+    folder.succeed(&["instrument", "app", "-o", "app.inst"]);
+    count(&folder.path("app.inst"), &folder.path("run.plraw"));
+    let whole = bytes(&folder.path("run.plraw"));
+    for length in [0, 1, 50, 4096, whole.len() - 1] {
+        fs::write(folder.path("cut.plraw"), &whole[..length]).unwrap();
+        let message = folder.fail(1, &["optimize", "app", "-p", "cut.plraw", "-o", "out"]);
+        assert!(
+            message.contains("cut.plraw") || message.contains("no profile with counts"),
+            "{message}"
+        );
+        if length >= 4096 {
+            assert!(message.contains(&length.to_string()), "{message}");
+        }
+        assert!(!folder.path("out").exists());
+    }
+}
+
+#[test]
+fn tune_does_the_whole_job_and_the_result_is_proved() {
+    let folder = Folder::new();
+    folder.program();
+    let output = folder.run(&[
+        "tune",
+        "app",
+        "-o",
+        "app.opt",
+        "--measure",
+        "1",
+        "--",
+        "sh",
+        "-c",
+        "{} && {}",
+    ]);
+    let said = stderr(&output);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    assert!(
+        said.contains("proved") && said.contains("measured"),
+        "{said}"
+    );
+    assert_eq!(String::from_utf8_lossy(&output.stdout).lines().count(), 2);
+    folder.succeed(&["verify", "app", "app.opt"]);
+    let run = |name: &str| Command::new(folder.path(name)).arg("7").output().unwrap();
+    assert_eq!(run("app").stdout, run("app.opt").stdout);
+    assert_eq!(run("app.opt").status.code(), Some(7));
+}
+
+#[test]
+fn tune_fails_with_the_workload_and_goes_on_when_allowed() {
+    let folder = Folder::new();
+    folder.program();
+    let message = folder.run(&["tune", "app", "-o", "app.opt", "--", "{}", "3"]);
+    assert_eq!(message.status.code(), Some(1));
+    assert!(
+        stderr(&message).contains("exit code 3"),
+        "{}",
+        stderr(&message)
+    );
+    assert!(!folder.path("app.opt").exists());
+    folder.succeed(&[
+        "tune",
+        "app",
+        "-o",
+        "app.opt",
+        "--allow-failure",
+        "--",
+        "{}",
+        "3",
+    ]);
+    assert!(folder.path("app.opt").exists());
+}
+
+#[test]
+fn tune_says_so_when_the_workload_did_not_run_the_program() {
+    let folder = Folder::new();
+    folder.program();
+    let output = folder.run(&["tune", "app", "-o", "app.opt", "--", "true", "{}"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        stderr(&output).contains("has not run the instrumented program"),
+        "{}",
+        stderr(&output)
+    );
+}
+
+#[test]
+fn output_is_the_same_at_any_number_of_threads() {
+    let folder = Folder::new();
+    folder.program();
+    folder.succeed(&["--threads", "1", "instrument", "app", "-o", "one.inst"]);
+    folder.succeed(&["--threads", "4", "instrument", "app", "-o", "four.inst"]);
+    assert_eq!(
+        bytes(&folder.path("one.inst")),
+        bytes(&folder.path("four.inst"))
+    );
+    count(&folder.path("one.inst"), &folder.path("run.plraw"));
+    folder.succeed(&[
+        "--threads",
+        "1",
+        "optimize",
+        "app",
+        "-p",
+        "run.plraw",
+        "-o",
+        "one.opt",
+    ]);
+    folder.succeed(&[
+        "--threads",
+        "4",
+        "optimize",
+        "app",
+        "-p",
+        "run.plraw",
+        "-o",
+        "four.opt",
+    ]);
+    assert_eq!(
+        bytes(&folder.path("one.opt")),
+        bytes(&folder.path("four.opt"))
+    );
+}
+
+#[test]
+fn a_second_rewriting_is_refused_with_the_way_out() {
+    let folder = Folder::new();
+    folder.program();
+    folder.succeed(&["instrument", "app", "-o", "app.inst"]);
+    let message = folder.fail(1, &["instrument", "app.inst", "-o", "again"]);
+    assert!(
+        message.contains("app.inst") && message.contains("postlink already"),
+        "{message}"
+    );
+}
+
+#[test]
+fn merged_profiles_hold_the_sum_in_any_order() {
+    let folder = Folder::new();
+    folder.program();
+    folder.succeed(&["instrument", "app", "-o", "app.inst"]);
+    for name in ["a.plraw", "b.plraw"] {
+        count(&folder.path("app.inst"), &folder.path(name));
+    }
+    folder.succeed(&["merge", "a.plraw", "b.plraw", "-o", "ab.plprof"]);
+    folder.succeed(&["merge", "b.plraw", "a.plraw", "-o", "ba.plprof"]);
+    folder.succeed(&["merge", "a.plraw:2", "-o", "aa.plprof"]);
+    assert_eq!(
+        bytes(&folder.path("ab.plprof")),
+        bytes(&folder.path("ba.plprof"))
+    );
+    assert_eq!(
+        bytes(&folder.path("ab.plprof")),
+        bytes(&folder.path("aa.plprof"))
+    );
+    let shown = folder.succeed(&["show", "ab.plprof", "--binary", "app", "--json"]);
+    let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
+    let work = shown["functions"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|f| f["name"] == "work")
+        .unwrap();
+    assert_eq!(work["entries"], 2 * 2999);
+}
+
+#[test]
+fn verify_fails_on_a_changed_byte_and_names_the_function() {
+    let folder = Folder::new();
+    folder.program();
+    folder.succeed(&["tune", "app", "-o", "app.opt", "--", "{}"]);
+    let certificate: serde_json::Value =
+        serde_json::from_str(&folder.succeed(&["verify", "app", "app.opt", "--json"])).unwrap();
+    let work = certificate["functions"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|f| f["name"] == "work")
+        .unwrap();
+    let address = work["new"].as_u64().unwrap();
+    let mut damaged = bytes(&folder.path("app.opt"));
+    let at = offset_of(&damaged, address);
+    damaged[at] ^= 0x01;
+    fs::write(folder.path("damaged"), &damaged).unwrap();
+    let output = folder.run(&["verify", "app", "damaged"]);
+    assert_eq!(output.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(
+        said.contains("NOT PROVED") && said.contains("work"),
+        "{said}"
+    );
+}
+
+/// File offset of a link-time address, by the program headers.
+fn offset_of(file: &[u8], address: u64) -> usize {
+    let word = |at: usize| u64::from_le_bytes(file[at..at + 8].try_into().unwrap());
+    let (table, count) = (
+        word(32) as usize,
+        u16::from_le_bytes([file[56], file[57]]) as usize,
+    );
+    (0..count)
+        .map(|i| table + i * 56)
+        .filter(|at| file[*at] == 1)
+        .find(|at| (word(at + 16)..word(at + 16) + word(at + 32)).contains(&address))
+        .map(|at| (address - word(at + 16) + word(at + 8)) as usize)
+        .expect("the address is loaded")
+}
+
+#[test]
+fn an_unwritable_profile_is_one_line_and_the_program_runs_on() {
+    let folder = Folder::new();
+    let program = folder.program();
+    folder.succeed(&["instrument", "app", "-o", "app.inst"]);
+    let plain = Command::new(&program).output().unwrap();
+    for place in ["/no/such/directory/run.plraw", "/proc/version", "/"] {
+        let run = Command::new(folder.path("app.inst"))
+            .env("POSTLINK_PROFILE", place)
+            .output()
+            .unwrap();
+        assert_eq!(
+            (run.status.code(), &run.stdout),
+            (Some(0), &plain.stdout),
+            "{place}"
+        );
+        assert_eq!(stderr(&run).lines().count(), 1, "{place}: {}", stderr(&run));
+    }
+}
+
+#[test]
+fn a_profile_name_without_environment_follows_the_pattern() {
+    let folder = Folder::new();
+    folder.program();
+    folder.succeed(&[
+        "instrument",
+        "app",
+        "-o",
+        "app.inst",
+        "--profile",
+        "p.%p.%b.%%.plraw",
+    ]);
+    let mut child = Command::new(folder.path("app.inst"))
+        .current_dir(folder.dir.path())
+        .env_remove("POSTLINK_PROFILE")
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let pid = child.id();
+    assert!(child.wait().unwrap().success());
+    let json: serde_json::Value =
+        serde_json::from_str(&folder.succeed(&["inspect", "app", "--json"])).unwrap();
+    let name = format!("p.{pid}.{}.%.plraw", json["build_id"].as_str().unwrap());
+    assert!(folder.path(&name).exists(), "{name}");
+}
+
+#[test]
+fn snapshots_of_a_running_program_are_readable_and_grow() {
+    let folder = Folder::new();
+    let source = PROGRAM.replace(
+        "int i = 1; i < 3000; i++",
+        "int i = 1; i < 1000000000; i = i % 3000 + 1",
+    );
+    folder.build("app", &source, &["-Wl,-q"]);
+    folder.succeed(&["instrument", "app", "-o", "app.inst"]);
+    let mut child = Command::new(folder.path("app.inst"))
+        .env("POSTLINK_PROFILE", folder.path("run.plraw"))
+        .spawn()
+        .unwrap();
+    let watched = folder.run(&[
+        "watch",
+        "run.plraw",
+        "--snapshot-every",
+        "0.2",
+        "--count",
+        "2",
+        "-o",
+        "snap.%n.plraw",
+    ]);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_eq!(watched.status.code(), Some(0), "{}", stderr(&watched));
+    let total = |name: &str| {
+        let shown: serde_json::Value =
+            serde_json::from_str(&folder.succeed(&["show", name, "--json"])).unwrap();
+        shown["totals"]["total"].as_u64().unwrap()
+    };
+    let totals = [
+        total("snap.1.plraw"),
+        total("snap.2.plraw"),
+        total("run.plraw"),
+    ];
+    assert!(
+        0 < totals[0] && totals[0] < totals[1] && totals[1] < totals[2],
+        "{totals:?}"
+    );
+}
+
+#[test]
+fn manual_pages_and_completions_name_all_commands() {
+    let folder = Folder::new();
+    folder.succeed(&["man", "pages"]);
+    for page in ["postlink.1", "postlink-tune.1", "postlink-verify.1"] {
+        assert!(folder.path("pages").join(page).exists(), "{page}");
+    }
+    for shell in ["bash", "zsh", "fish"] {
+        let script = folder.succeed(&["completions", shell]);
+        assert!(
+            script.contains("instrument") && script.contains("snapshot-every"),
+            "{shell}"
+        );
+    }
+}
