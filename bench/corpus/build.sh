@@ -1,0 +1,93 @@
+#!/usr/bin/env bash
+# Builds real programs, linked with relocations kept, to measure and test on.
+#
+#   build.sh DIR [target ...]     targets: sqlite lua exc redis rg clang aarch64 variants   (default: sqlite lua exc)
+#
+# Sources come from Debian source packages (needs root once, for the source list) and crates.io. Results go to DIR/bin.
+# Needs: gcc, g++, make; rg needs cargo; clang needs lld-19 clang-19 llvm-19-dev libclang-19-dev libpolly-19-dev
+# libzstd-dev and 4 GiB of disk;
+# aarch64 needs gcc-aarch64-linux-gnu g++-aarch64-linux-gnu; variants needs clang-19 lld-19.
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+dir=$(mkdir -p "$1" && cd "$1" && pwd); shift
+bin=$dir/bin src=$dir/src; mkdir -p "$bin/aarch64" "$src"
+Q=-Wl,-q
+
+source_of() {   # source_of PACKAGE: unpacks the Debian source package once, prints its folder
+  local d; d=$(find "$src" -maxdepth 1 -type d -name "$1-*" | head -1)
+  if [ -z "$d" ]; then
+    if ! grep -rqs '^Types: deb-src\|^deb-src ' /etc/apt/sources.list /etc/apt/sources.list.d; then
+      if [ -f /etc/apt/sources.list.d/debian.sources ]; then
+        sed 's/^Types: deb$/Types: deb-src/' /etc/apt/sources.list.d/debian.sources > /etc/apt/sources.list.d/deb-src.sources
+      else sed 's/^deb /deb-src /' /etc/apt/sources.list > /etc/apt/sources.list.d/deb-src.list; fi
+      apt-get update -qq
+    fi
+    (cd "$src" && apt-get source -qq --download-only "$1" >&2 && dpkg-source --no-check --skip-patches -x "$(ls -t "$1"_*.dsc | head -1)" >&2)
+    d=$(find "$src" -maxdepth 1 -type d -name "$1-*" | head -1)
+  fi
+  echo "$d"
+}
+sqlite_src() {  # amalgamation in $src/sqlite
+  [ -f "$src/sqlite/sqlite3.c" ] && return
+  local s; s=$(source_of sqlite3); command -v tclsh >/dev/null || apt-get install -y -qq tcl >&2
+  mkdir -p "$src/sqlite"; (cd "$src/sqlite" && "$s/configure" --disable-tcl >/dev/null && make -s sqlite3.c shell.c >/dev/null)
+}
+SQF="-DSQLITE_THREADSAFE=0 -DSQLITE_OMIT_LOAD_EXTENSION -DSQLITE_ENABLE_MATH_FUNCTIONS -DSQLITE_ENABLE_FTS5 -DSQLITE_ENABLE_RTREE"
+sqlite_with() { local out=$1; shift; "$@" $SQF -I"$src/sqlite" "$src/sqlite/shell.c" "$src/sqlite/sqlite3.c" -lm -o "$out"; }
+lua_with() { local out=$1; shift; "$@" $(ls "$(source_of lua5.4)"/src/*.c | grep -v luac.c) -lm -ldl -o "$out"; }
+
+for t in ${*:-sqlite lua exc}; do case $t in
+  sqlite) sqlite_src
+    sqlite_with "$bin/sqlite-pie" gcc -O2 -fPIE -pie $Q
+    sqlite_with "$bin/sqlite-nopie" gcc -O2 -fno-pie -no-pie $Q ;;
+  variants) sqlite_src
+    sqlite_with "$bin/sqlite-static" gcc -O2 -fno-pie -no-pie -static $Q
+    sqlite_with "$bin/sqlite-g" gcc -O2 -g -fPIE -pie $Q
+    sqlite_with "$bin/sqlite-norelocs" gcc -O2 -fPIE -pie
+    sqlite_with "$bin/sqlite-clang" clang-19 -O2 -fPIE -pie -fuse-ld=lld $Q
+    strip -o "$bin/sqlite-stripped" "$bin/sqlite-norelocs"
+    gcc -O2 -fPIC -shared $SQF "$src/sqlite/sqlite3.c" $Q -Wl,-soname,libsqlite3corpus.so -lm -o "$bin/libsqlite3corpus.so"
+    gcc -O2 -fPIE -pie $SQF -I"$src/sqlite" "$src/sqlite/shell.c" $Q -L"$bin" -lsqlite3corpus -Wl,-rpath,'$ORIGIN' -lm -o "$bin/sqlite-dyn"
+    lua_with "$bin/lua-static" gcc -O2 -fno-pie -no-pie -static -DLUA_USE_POSIX $Q
+    lua_with "$bin/lua-clang" clang-19 -O2 -fPIE -pie -fuse-ld=lld -DLUA_USE_LINUX $Q
+    clang++-19 -O2 -fPIE -pie -fuse-ld=lld $Q "$here/exc.cpp" -o "$bin/exc-clang"
+    g++ -O2 -static $Q "$here/exc.cpp" -o "$bin/exc-static" ;;
+  lua)  # its interpreter loop is a computed goto
+    lua_with "$bin/lua" gcc -O2 -fPIE -pie -DLUA_USE_LINUX $Q ;;
+  exc)  # C++ exceptions through many frames, cleanups, rethrow, virtual calls, a switch
+    g++ -O2 -fPIE -pie $Q "$here/exc.cpp" -o "$bin/exc" ;;
+  redis)
+    s=$(source_of redis); [ -d "$src/redis-build" ] || cp -a "$s" "$src/redis-build"
+    make -s -C "$src/redis-build" -j"$(nproc)" MALLOC=libc OPTIMIZATION=-O2 CFLAGS=-fPIE LDFLAGS="-pie $Q" DEBUG="" >/dev/null
+    cp "$src"/redis-build/src/redis-{server,benchmark,cli} "$bin/" ;;
+  rg)
+    RUSTFLAGS="-C link-arg=$Q -C debuginfo=0" CARGO_TARGET_DIR=$src/rg-target cargo install -q ripgrep --version 14.1.1 --locked --root "$src/rg" && cp "$src/rg/bin/rg" "$bin/rg" ;;
+  clang)  # clang 19 from Debian's static archives: 260 MB, 58 MB of text
+    s=$(source_of llvm-toolchain-19)/clang/tools/driver; o=$src/clang-build; mkdir -p "$o"; cfg=llvm-config-19; lib=$($cfg --libdir)
+    cat > "$o/main.cpp" <<'X'
+#include "llvm/ADT/ArrayRef.h"
+#include "llvm/Support/InitLLVM.h"
+#include "llvm/Support/LLVMDriver.h"
+int clang_main(int argc, char **, const llvm::ToolContext &);
+int main(int argc, char **argv) { llvm::InitLLVM x(argc, argv); return clang_main(argc, argv, {argv[0], nullptr, false}); }
+X
+    for f in "$s"/driver.cpp "$s"/cc1_main.cpp "$s"/cc1as_main.cpp "$s"/cc1gen_reproducer_main.cpp "$o/main.cpp"; do
+      [ -f "$o/$(basename "$f" .cpp).o" ] || g++ $($cfg --cxxflags) -O2 -fno-rtti -fno-exceptions -fPIC -c "$f" -o "$o/$(basename "$f" .cpp).o"
+    done
+    cl=$(ls "$lib"/libclang*.a | grep -vE 'clang_rt|Tidy|Daemon|clangd|Pseudo|IncludeCleaner|IncludeFixer|Query|Move|Doc|ChangeNamespace|ReorderFields|ApplyRepl|FindAllSymbols|Interpreter')
+    for kind in -no-pie -pie; do
+      g++ $kind -fuse-ld=lld -B"$($cfg --bindir)" -Wl,--emit-relocs -Wl,--gc-sections -Wl,--build-id -L"$lib" -o "$bin/clang${kind}" "$o"/*.o \
+        -Wl,--start-group $cl -Wl,--end-group $($cfg --link-static --libs all --system-libs) -lpthread -ldl -lm
+    done
+    for f in SemaOverload SemaTemplate; do
+      "$bin/clang-no-pie" -resource-dir "$(clang-19 -print-resource-dir)" $($cfg --cppflags) -std=c++17 -fno-rtti -fno-exceptions -I"$s/../../lib/Sema" -E "$s/../../lib/Sema/$f.cpp" -o "$dir/$f.ii"
+    done ;;
+  aarch64) sqlite_src; cc=aarch64-linux-gnu-gcc; a=$bin/aarch64   # run with: qemu-aarch64 -L /usr/aarch64-linux-gnu
+    sqlite_with "$a/sqlite-pie" $cc -O2 -fPIE -pie $Q
+    sqlite_with "$a/sqlite-static" $cc -O2 -fno-pie -no-pie -static $Q
+    lua_with "$a/lua" $cc -O2 -fPIE -pie -DLUA_USE_POSIX $Q
+    lua_with "$a/lua-static" $cc -O2 -fno-pie -no-pie -static -DLUA_USE_POSIX $Q
+    aarch64-linux-gnu-g++ -O2 -fPIE -pie $Q "$here/exc.cpp" -o "$a/exc" ;;
+  *) echo "build.sh: no target '$t'" >&2; exit 2 ;;
+esac; done
+ls -l "$bin" "$bin/aarch64"

@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# Runs a corpus program on its workload: workload.sh NAME PROGRAM [DIR]    (NAME: sqlite lua exc redis rg clang)
+# Standard output is the program's own, for comparing runs; DIR is the one given to build.sh. RUNNER may hold an
+# emulator or a checker, N makes the work longer or shorter.
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd); name=$1 prog=$(realpath "$2") dir=${3:-}
+case $name in
+  sqlite) exec ${RUNNER:-} "$prog" :memory: < "$here/bench.sql" ;;
+  lua)    exec ${RUNNER:-} "$prog" "$here/bench.lua" "${N:-5}" ;;
+  exc)    exec ${RUNNER:-} "$prog" "${N:-3000000}" ;;
+  rg)     exec ${RUNNER:-} "$prog" -j1 --no-config -c --sort path -e '[a-z]+_[a-z]+\s*=\s*[0-9]+' -e '(\w+)::(\w+)<(\w+)>' -e '(?i)\b\w+\s+\w+\([^)]*\)\s*const\b' "$dir/src/sqlite" "$dir"/src/sqlite3-* "$dir"/src/lua5.4-* ;;
+  clang)  exec ${RUNNER:-} "$prog" -O2 -std=c++17 -w -fno-rtti -fno-exceptions -c "$dir/SemaOverload.ii" -o /dev/null ;;
+  redis)  d=$(mktemp -d); ${RUNNER:-} "$prog" --port 0 --unixsocket "$d/s" --save '' --appendonly no --dir "$d" --io-threads 1 >/dev/null & pid=$!
+          for _ in $(seq 600); do [ -S "$d/s" ] && break; sleep 0.05; done
+          "$dir/bin/redis-benchmark" -s "$d/s" -c 20 -r 50000 -q -P 16 -n "${N:-400000}" -t set,get,incr,lpush,rpush,lpop,rpop,sadd,hset,spop,zadd,zpopmin,mset >/dev/null
+          # Processor time of the server alone, in ticks of 10 ms, for who wants it.
+          if [ -n "${CPU_OUT:-}" ]; then awk '{ print $14 + $15 }' "/proc/$pid/stat" > "$CPU_OUT"; fi
+          "$dir/bin/redis-cli" -s "$d/s" shutdown nosave; wait $pid; rm -rf "$d" ;;
+  *) echo "workload.sh: no workload '$name'" >&2; exit 2 ;;
+esac

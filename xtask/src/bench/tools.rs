@@ -1,0 +1,249 @@
+//! Running postlink and llvm-bolt.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+use super::programs::Program;
+use super::report::ToolRun;
+use crate::packages::find_program;
+use crate::process::{self, Run};
+
+/// Memory that llvm-bolt needs to instrument clang; with less it is killed, or takes the machine with it.
+const BOLT_CLANG_MEMORY: u64 = 28 << 30;
+
+/// Both tools.
+pub struct Tools {
+    postlink: PathBuf,
+    /// llvm-bolt, unless it is not there or not wanted.
+    pub bolt: Option<PathBuf>,
+}
+
+/// The last lines of a log, for an error.
+fn end_of(log: &Path) -> String {
+    let said = fs::read(log).unwrap_or_default();
+    let said = String::from_utf8_lossy(&said);
+    let mut lines: Vec<&str> = said
+        .lines()
+        .rev()
+        .filter(|line| !line.trim().is_empty())
+        .take(3)
+        .collect();
+    lines.reverse();
+    lines.join(" / ")
+}
+
+impl Tools {
+    /// Builds postlink as users do, and looks for llvm-bolt.
+    pub fn find(bolt: bool) -> Result<Tools> {
+        let cargo = std::env::var_os("CARGO").unwrap_or("cargo".into());
+        let mut build = Command::new(cargo);
+        build.args([
+            "build",
+            "--release",
+            "--package",
+            "postlink",
+            "--message-format=json-render-diagnostics",
+        ]);
+        let output = build
+            .stderr(std::process::Stdio::inherit())
+            .output()
+            .context("cargo build")?;
+        if !output.status.success() {
+            bail!("postlink does not build");
+        }
+        let postlink = String::from_utf8_lossy(&output.stdout)
+            .lines()
+            .filter_map(|line| serde_json::from_str::<Value>(line).ok())
+            .filter(|message| {
+                message["target"]["name"] == "postlink" && message["target"]["kind"][0] == "bin"
+            })
+            .find_map(|message| message["executable"].as_str().map(PathBuf::from))
+            .context("cargo did not say where postlink is")?;
+        let bolt = if bolt {
+            find_program("llvm-bolt-19")
+        } else {
+            None
+        };
+        Ok(Tools { postlink, bolt })
+    }
+
+    /// Versions, for the report.
+    pub fn versions(&self) -> Vec<String> {
+        let first = |program: &Path, argument: &str, wanted: &str| {
+            let output = Command::new(program).arg(argument).output().ok()?;
+            let text = String::from_utf8_lossy(&output.stdout).into_owned();
+            text.lines()
+                .find(|line| line.contains(wanted))
+                .map(|line| line.trim().to_owned())
+        };
+        let mut versions = vec![];
+        versions.extend(first(&self.postlink, "--version", "postlink"));
+        if let Some(bolt) = &self.bolt {
+            versions.extend(first(bolt, "--version", "version").map(|v| format!("llvm-bolt: {v}")));
+        }
+        for compiler in ["gcc", "rustc"] {
+            versions.extend(
+                find_program(compiler).and_then(|path| first(&path, "--version", compiler)),
+            );
+        }
+        versions
+    }
+
+    /// Runs postlink; what it prints is given back.
+    fn postlink(&self, folder: &Path, arguments: &[&Path]) -> Result<(Run, Vec<u8>)> {
+        let (stdout, stderr) = (folder.join("tool.out"), folder.join("tool.err"));
+        let mut command = Command::new(&self.postlink);
+        command.arg("--quiet").args(arguments);
+        let run = process::run(&mut command, &stdout, &stderr)?;
+        if !run.status.success() {
+            bail!("{command:?}: {}: {}", run.status, end_of(&stderr));
+        }
+        Ok((
+            run,
+            fs::read(&stdout).with_context(|| stdout.display().to_string())?,
+        ))
+    }
+
+    pub fn postlink_instrument(&self, input: &Path, output: &Path, folder: &Path) -> Result<Run> {
+        Ok(self
+            .postlink(
+                folder,
+                &["instrument".as_ref(), input, "-o".as_ref(), output],
+            )?
+            .0)
+    }
+
+    /// Without checking, whose time stands in a column of its own; also what `--json` tells.
+    pub fn postlink_optimize(
+        &self,
+        input: &Path,
+        profile: &Path,
+        output: &Path,
+        folder: &Path,
+        options: &[&str],
+    ) -> Result<(Run, Value)> {
+        let mut arguments: Vec<&Path> = vec![
+            "optimize".as_ref(),
+            input,
+            "-p".as_ref(),
+            profile,
+            "-o".as_ref(),
+            output,
+        ];
+        arguments.extend(["--no-verify", "--dyno-stats", "--json"].map(Path::new));
+        arguments.extend(options.iter().map(Path::new));
+        let (run, said) = self.postlink(folder, &arguments)?;
+        Ok((
+            run,
+            serde_json::from_slice(&said).context("postlink optimize --json")?,
+        ))
+    }
+
+    pub fn postlink_verify(&self, input: &Path, output: &Path, folder: &Path) -> Result<Run> {
+        Ok(self
+            .postlink(folder, &["verify".as_ref(), input, output])?
+            .0)
+    }
+
+    /// What `show --json` tells.
+    pub fn postlink_counts(&self, input: &Path, profile: &Path, folder: &Path) -> Result<Value> {
+        let arguments = [
+            "show".as_ref(),
+            profile,
+            "--binary".as_ref(),
+            input,
+            "--json".as_ref(),
+        ];
+        let (_, said) = self.postlink(folder, &arguments)?;
+        serde_json::from_slice(&said).context("postlink show --json")
+    }
+
+    fn bolt(&self, folder: &Path, output: &Path, arguments: &[&Path]) -> (ToolRun, String) {
+        let Some(bolt) = &self.bolt else {
+            return (ToolRun::Failed("not installed".into()), String::new());
+        };
+        let (stdout, stderr) = (folder.join("bolt.out"), folder.join("bolt.err"));
+        let _ = fs::remove_file(output);
+        let mut command = Command::new(bolt);
+        command.args(arguments).arg("-o").arg(output);
+        match process::run(&mut command, &stdout, &stderr) {
+            Ok(run) if run.status.success() && output.exists() => {
+                let said = fs::read(&stdout).unwrap_or_default();
+                (
+                    ToolRun::ok(run, output),
+                    String::from_utf8_lossy(&said).into_owned(),
+                )
+            }
+            Ok(run) => (
+                ToolRun::Failed(format!("{}: {}", run.status, end_of(&stderr))),
+                String::new(),
+            ),
+            Err(error) => (ToolRun::Failed(format!("{error:#}")), String::new()),
+        }
+    }
+
+    pub fn bolt_instrument(
+        &self,
+        program: &Program,
+        input: &Path,
+        output: &Path,
+        folder: &Path,
+    ) -> ToolRun {
+        if program.name.starts_with("clang") && memory_available() < BOLT_CLANG_MEMORY {
+            return ToolRun::Failed(format!(
+                "not tried: needs {} GiB of memory",
+                BOLT_CLANG_MEMORY >> 30
+            ));
+        }
+        let file = format!(
+            "-instrumentation-file={}",
+            folder.join("bolt.inst.fdata").display()
+        );
+        self.bolt(
+            folder,
+            output,
+            &[input, "-instrument".as_ref(), file.as_ref()],
+        )
+        .0
+    }
+
+    pub fn bolt_optimize(
+        &self,
+        input: &Path,
+        data: &Path,
+        output: &Path,
+        folder: &Path,
+    ) -> (ToolRun, String) {
+        let data = format!("-data={}", data.display());
+        let mut arguments = vec![input, Path::new(&data)];
+        arguments.extend(
+            [
+                "-reorder-blocks=ext-tsp",
+                "-reorder-functions=cdsort",
+                "-split-functions",
+                "-split-all-cold",
+                "-split-eh",
+                "-icf=1",
+                "-dyno-stats",
+                "-print-cache-metrics",
+            ]
+            .map(Path::new),
+        );
+        self.bolt(folder, output, &arguments)
+    }
+}
+
+/// Memory that can be had, in bytes.
+fn memory_available() -> u64 {
+    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("MemAvailable:"));
+    line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok())
+        .unwrap_or(0)
+        << 10
+}
