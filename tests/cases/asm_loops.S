@@ -1,6 +1,5 @@
 //# about: hand-written loops: jrcxz, loop, adc chains with the carry live over blocks, no sizes, no types, no unwind tables
 //# stdout: ok 5050 10 22351 1
-//# count add_big: 50
 #ifdef __PIC__
 #define CALL(f) call f@PLT
 #else

@@ -2,7 +2,7 @@
 //# flags: -fexceptions -pthread
 //# build O3: -O3
 //# build frame: -fno-omit-frame-pointer
-//# count recurse: 1010
+//# count recurse: 1009
 #include <pthread.h>
 #include <stdio.h>
 #include <execinfo.h>

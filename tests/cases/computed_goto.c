@@ -3,7 +3,6 @@
 //# build O0: -O0
 //# build O3: -O3
 //# count interpret: 3
-//# count interpret_relative: 2
 #include <stdio.h>
 
 enum { PUSH, ADD, SUB, MUL, DUP, SWAP, JNZ, DEC, HALT };

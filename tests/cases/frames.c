@@ -1,4 +1,5 @@
 //# about: huge, variable and aligned stack frames, with stack protection and probing, and deep recursion
+//# flags: -fno-optimize-sibling-calls
 //# build probes: -fstack-clash-protection -fstack-protector-all
 //# build O0: -O0
 //# build frame: -fno-omit-frame-pointer

@@ -11,7 +11,9 @@
 #include <unistd.h>
 
 extern char **environ;
+static volatile int calls;
 __attribute__((noinline, noipa)) static int leaf(int x) {
+  calls++;
   int n = 0;
   while (x > 0) { n += x & 1; x >>= 1; }
   return n;

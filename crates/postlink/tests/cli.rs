@@ -263,7 +263,7 @@ fn the_output_has_the_permissions_of_the_input() {
 fn the_profile_of_another_program_is_refused_with_both_identities() {
     let folder = Folder::new();
     folder.program();
-    let other = PROGRAM.replace("3 * x + 1", "5 * x + 1 > 1000 ? 1 : 5 * x + 1");
+    let other = PROGRAM.replace("n++", "n += 2");
     folder.build("other", &other, &["-Wl,-q"]);
     folder.succeed(&["instrument", "other", "-o", "other.inst"]);
     count(&folder.path("other.inst"), &folder.path("other.plraw"));
