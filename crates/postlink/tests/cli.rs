@@ -571,7 +571,7 @@ fn snapshots_of_a_running_program_are_readable_and_grow() {
         total("run.plraw"),
     ];
     assert!(
-        0 < totals[0] && totals[0] < totals[1] && totals[1] < totals[2],
+        0 < totals[0] && totals[0] < totals[1] && totals[1] <= totals[2],
         "{totals:?}"
     );
 }

@@ -12,6 +12,7 @@
 pub mod attach;
 pub mod cfg;
 pub mod counters;
+pub mod counts;
 pub mod discover;
 pub mod emit;
 pub mod inspect;

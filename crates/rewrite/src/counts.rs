@@ -1,0 +1,168 @@
+//! What a profile says of a program, in the program's terms: functions, blocks, edges and calls with their counts.
+
+use postlink_image::elf::Elf;
+use postlink_isa::Isa;
+use postlink_profile::Profile;
+use rayon::prelude::*;
+use serde::Serialize;
+
+use crate::attach::{self, Counted};
+use crate::cfg::BlockId;
+use crate::discover::Program;
+use crate::leaks::Leaks;
+use crate::prepare::{self, CounterMap};
+use crate::Error;
+
+/// An edge from a block to another of its function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct EdgeCounts {
+    /// Address of the block that it leads to.
+    pub to: u64,
+    /// How often it was taken.
+    pub count: u64,
+}
+
+/// A block that ran.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct BlockCounts {
+    /// Address in the input.
+    pub address: u64,
+    /// Address of its last instruction.
+    pub last: u64,
+    /// Bytes.
+    pub size: u64,
+    /// How often it ran.
+    pub count: u64,
+    /// Its edges within the function.
+    pub edges: Vec<EdgeCounts>,
+}
+
+/// A function that ran.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct FunctionCounts {
+    /// Symbol name.
+    pub name: String,
+    /// Entry in the input.
+    pub address: u64,
+    /// Bytes, all parts together.
+    pub size: u64,
+    /// How often it was entered, at any of its entries.
+    pub entries: u64,
+    /// Instructions executed in it, without those of functions that it called.
+    pub instructions: u64,
+    /// Blocks that ran, in the order of the input.
+    pub blocks: Vec<BlockCounts>,
+}
+
+/// A call or tail call between functions of the program.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct CallCounts {
+    /// Symbol name of the calling function.
+    pub caller: String,
+    /// Where, in the input.
+    pub at: u64,
+    /// Symbol name of the called function.
+    pub callee: String,
+    /// How often.
+    pub count: u64,
+}
+
+/// An indirect call, for what its table could not name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct SiteCounts {
+    /// Symbol name of the calling function.
+    pub caller: String,
+    /// Where, in the input.
+    pub at: u64,
+    /// Calls in all.
+    pub total: u64,
+    /// Of these, calls out of the file.
+    pub external: u64,
+    /// Of these, calls to targets that found no room in the site's table.
+    pub overflow: u64,
+}
+
+/// Everything.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Counts {
+    /// Functions that ran, by address.
+    pub functions: Vec<FunctionCounts>,
+    /// Calls with a count whose target is a function of the file, direct and indirect.
+    pub calls: Vec<CallCounts>,
+    /// Indirect calls that were executed.
+    pub sites: Vec<SiteCounts>,
+}
+
+/// Tells what a profile says of the file it was taken of.
+///
+/// Errors: a file that cannot be read; a profile of another file, or one without counts.
+pub fn counts(elf: &Elf<'_>, profile: &Profile) -> Result<Counts, Error> {
+    prepare::check_input(elf)?;
+    counts_with::<postlink_isa::x86_64::X86_64>(elf, profile)
+}
+
+fn counts_with<I: Isa>(elf: &Elf<'_>, profile: &Profile) -> Result<Counts, Error> {
+    let program = Program::discover::<I>(elf)?;
+    let leaks = Leaks::new(&program);
+    let map = CounterMap::build::<I>(&program, &leaks);
+    attach::check(&map, profile)?;
+    let counted = attach::attach::<I>(&program, &leaks, &map, profile);
+    let name = |f: u32| program.name(f as usize);
+    let calls = attach::calls(&program, &map, profile, &counted)
+        .into_iter()
+        .map(|c| CallCounts { caller: name(c.caller), at: c.at, callee: name(c.callee), count: c.count })
+        .collect();
+    let mut sites = Vec::new();
+    for c in &counted {
+        for (k, site) in c.analysed.cfg.sites.iter().enumerate() {
+            if let Some(s) = profile.site(map.bases[c.function as usize].1 + k as u64) {
+                sites.push(SiteCounts {
+                    caller: name(c.function),
+                    at: site.at,
+                    total: s.total(),
+                    external: s.external,
+                    overflow: s.overflow,
+                });
+            }
+        }
+    }
+    let functions = counted.par_iter().map(|c| of_function::<I>(&program, c)).collect();
+    Ok(Counts { functions, calls, sites })
+}
+
+fn of_function<I: Isa>(program: &Program<'_>, c: &Counted<'_>) -> FunctionCounts {
+    let cfg = &c.analysed.cfg;
+    let mut instructions = 0u64;
+    let mut blocks = Vec::new();
+    for (b, block) in cfg.blocks.iter().enumerate() {
+        let count = c.counts.blocks[b];
+        if count == 0 {
+            continue;
+        }
+        let (mut length, mut last) = (0u64, block.start);
+        if let Some(bytes) = program.elf.bytes_at(block.start, block.end - block.start) {
+            I::sweep(bytes, block.start, |insn| {
+                length += 1;
+                last = insn.addr;
+                true
+            });
+        }
+        instructions = instructions.saturating_add(count.saturating_mul(length));
+        let edges = cfg
+            .succs(b as BlockId)
+            .iter()
+            .zip(&c.counts.succs[block.succ as usize..])
+            .map(|(to, count)| EdgeCounts { to: cfg.blocks[*to as usize].start, count: *count })
+            .collect();
+        blocks.push(BlockCounts { address: block.start, last, size: block.end - block.start, count, edges });
+    }
+    let f = c.function as usize;
+    FunctionCounts {
+        name: program.name(f),
+        address: program.start(f),
+        size: program.size(f),
+        entries: c.entries,
+        instructions,
+        blocks,
+    }
+}
