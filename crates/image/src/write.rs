@@ -249,7 +249,8 @@ impl<'d> Writer<'d> {
             )));
         };
         // Static programs have unwind entries that their start-up code registers, and no search table; new entries need one.
-        let search = elf.section(".eh_frame").is_some() && !elf.segments.iter().any(|s| s.kind == raw::PT_GNU_EH_FRAME);
+        let search = elf.section(".eh_frame").is_some()
+            && !elf.segments.iter().any(|s| s.kind == raw::PT_GNU_EH_FRAME);
         let extra = 1 + u64::from(options.zero_fill) + u64::from(search);
         let room = room::find(elf, extra, loaded_end, page);
         let mut this = Writer {

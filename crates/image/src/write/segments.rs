@@ -58,7 +58,10 @@ pub(super) fn program_headers(elf: &Elf<'_>, wanted: &Wanted<'_>) -> Vec<Phdr> {
     if let Some(place) = wanted.unwind
         && !headers.iter().any(|p| p.p_type == raw::PT_GNU_EH_FRAME)
     {
-        headers.push(Phdr { p_type: raw::PT_GNU_EH_FRAME, ..load(place, raw::PF_R, place.size, 4) });
+        headers.push(Phdr {
+            p_type: raw::PT_GNU_EH_FRAME,
+            ..load(place, raw::PF_R, place.size, 4)
+        });
     }
     let size = headers.len() as u64 * raw::PHDR;
     for p in headers.iter_mut().filter(|p| p.p_type == raw::PT_PHDR) {
