@@ -55,18 +55,27 @@ pub fn check(map: &CounterMap, profile: &Profile) -> Result<(), Error> {
 }
 
 /// Solves for every function that ran, in the order of functions.
-pub fn attach<'d, I: Isa>(program: &Program<'d>, leaks: &Leaks, map: &CounterMap, profile: &Profile) -> Vec<Counted<'d>> {
+pub fn attach<'d, I: Isa>(
+    program: &Program<'d>,
+    leaks: &Leaks,
+    map: &CounterMap,
+    profile: &Profile,
+) -> Vec<Counted<'d>> {
     (0..program.functions.len())
         .into_par_iter()
         .map_init(Scratch::default, |scratch, f| {
             let share = &map.shares[f];
             let from = map.bases[f].0 as usize;
-            let counters = profile.counters().get(from..from + share.counters as usize)?;
+            let counters = profile
+                .counters()
+                .get(from..from + share.counters as usize)?;
             if counters.iter().all(|c| *c == 0) {
                 return None;
             }
             let analysed = prepare::analyse::<I>(program, leaks, f, scratch).ok()?;
-            let counts = analysed.placement.solve(&analysed.cfg, counters, &mut scratch.counters);
+            let counts = analysed
+                .placement
+                .solve(&analysed.cfg, counters, &mut scratch.counters);
             let entries = analysed
                 .cfg
                 .blocks
@@ -75,7 +84,12 @@ pub fn attach<'d, I: Isa>(program: &Program<'d>, leaks: &Leaks, map: &CounterMap
                 .filter(|(_, b)| b.entry)
                 .map(|(b, _)| entered(&analysed, &counts, b as BlockId))
                 .fold(0u64, u64::saturating_add);
-            Some(Counted { function: f as u32, analysed, counts, entries })
+            Some(Counted {
+                function: f as u32,
+                analysed,
+                counts,
+                entries,
+            })
         })
         .flatten()
         .collect()
@@ -83,17 +97,33 @@ pub fn attach<'d, I: Isa>(program: &Program<'d>, leaks: &Leaks, map: &CounterMap
 
 /// How often an entry block was entered from outside: what ran less what came from inside.
 fn entered(a: &Analysed<'_>, counts: &Counts, b: BlockId) -> u64 {
-    let inside: u64 = a.cfg.succs.iter().zip(&counts.succs).filter(|(s, _)| **s == b).map(|x| *x.1).fold(0, u64::saturating_add);
+    let inside: u64 = a
+        .cfg
+        .succs
+        .iter()
+        .zip(&counts.succs)
+        .filter(|(s, _)| **s == b)
+        .map(|x| *x.1)
+        .fold(0, u64::saturating_add);
     counts.blocks[b as usize].saturating_sub(inside)
 }
 
 /// All calls with a count, direct and recorded, in a fixed order.
-pub fn calls(program: &Program<'_>, map: &CounterMap, profile: &Profile, counted: &[Counted<'_>]) -> Vec<Call> {
+pub fn calls(
+    program: &Program<'_>,
+    map: &CounterMap,
+    profile: &Profile,
+    counted: &[Counted<'_>],
+) -> Vec<Call> {
     let start_of: FxHashMap<u64, u32> = program
         .functions
         .iter()
         .enumerate()
-        .flat_map(|(i, f)| std::iter::once(program.pieces[f.pieces[0] as usize].start).chain(f.entries.iter().copied()).map(move |a| (a, i as u32)))
+        .flat_map(|(i, f)| {
+            std::iter::once(program.pieces[f.pieces[0] as usize].start)
+                .chain(f.entries.iter().copied())
+                .map(move |a| (a, i as u32))
+        })
         .collect();
     counted
         .par_iter()
@@ -104,7 +134,13 @@ pub fn calls(program: &Program<'_>, map: &CounterMap, profile: &Profile, counted
                 if count > 0
                     && let Some(callee) = start_of.get(&target)
                 {
-                    out.push(Call { caller: c.function, block, at, callee: *callee, count });
+                    out.push(Call {
+                        caller: c.function,
+                        block,
+                        at,
+                        callee: *callee,
+                        count,
+                    });
                 }
             };
             for b in 0..cfg.blocks.len() as BlockId {
@@ -119,7 +155,12 @@ pub fn calls(program: &Program<'_>, map: &CounterMap, profile: &Profile, counted
                 match block.term {
                     Term::JumpOut { target } => push(b, block.term_at, target, n),
                     Term::CondOut { target, .. } | Term::ShortCondOut { target } => {
-                        push(b, block.term_at, target, c.counts.out.get(&b).copied().unwrap_or(0));
+                        push(
+                            b,
+                            block.term_at,
+                            target,
+                            c.counts.out.get(&b).copied().unwrap_or(0),
+                        );
                     }
                     _ => {}
                 }

@@ -177,11 +177,17 @@ impl Cfg {
     }
     /// Fields in a block.
     pub fn fields(&self, b: BlockId) -> &[Field] {
-        &self.fields[self.field_index[b as usize] as usize..self.field_index[b as usize + 1] as usize]
+        &self.fields
+            [self.field_index[b as usize] as usize..self.field_index[b as usize + 1] as usize]
     }
-    /// The block that begins at an address.
-    pub fn block_at(&self, addr: u64) -> Option<BlockId> {
-        self.marks.binary_search_by_key(&addr, |m| m.0).ok().map(|i| self.marks[i].1)
+    /// Labels with their blocks: places that pointers in data lead to.
+    pub fn labels(&self, program: &Program<'_>, function: usize) -> Vec<(u64, BlockId)> {
+        let labels = &program.functions[function].labels;
+        self.marks
+            .iter()
+            .copied()
+            .filter(|m| labels.binary_search(&m.0).is_ok())
+            .collect()
     }
 }
 
@@ -195,19 +201,37 @@ pub struct Scratch {
 }
 
 /// Builds a function's control flow, or says why it cannot be.
-pub fn build<I: Isa>(program: &Program<'_>, leaks: &Leaks, function: usize, scratch: &mut Scratch) -> Result<Cfg, Pin> {
+pub fn build<I: Isa>(
+    program: &Program<'_>,
+    leaks: &Leaks,
+    function: usize,
+    scratch: &mut Scratch,
+) -> Result<Cfg, Pin> {
     let f = &program.functions[function];
     if let Some(pin) = f.pin {
         return Err(pin);
     }
-    let Scratch { insns, pieces, leaders, index } = scratch;
+    let Scratch {
+        insns,
+        pieces,
+        leaders,
+        index,
+    } = scratch;
     insns.clear();
     pieces.clear();
     leaders.clear();
     index.clear();
-    let ranges: Vec<(u64, u64)> = f.pieces.iter().map(|p| &program.pieces[*p as usize]).map(|p| (p.start, p.end)).collect();
+    let ranges: Vec<(u64, u64)> = f
+        .pieces
+        .iter()
+        .map(|p| &program.pieces[*p as usize])
+        .map(|p| (p.start, p.end))
+        .collect();
     for &(start, end) in &ranges {
-        let bytes = program.elf.bytes_at(start, end - start).ok_or(Pin::NotInstructions)?;
+        let bytes = program
+            .elf
+            .bytes_at(start, end - start)
+            .ok_or(Pin::NotInstructions)?;
         let from = insns.len();
         if I::sweep(bytes, start, |i| {
             insns.push(*i);
@@ -223,7 +247,12 @@ pub fn build<I: Isa>(program: &Program<'_>, leaks: &Leaks, function: usize, scra
         pieces.push((from, insns.len()));
     }
     let inside = |a: u64| ranges.iter().any(|r| a >= r.0 && a < r.1);
-    let code = |i: &Insn| program.elf.bytes_at(i.addr, u64::from(i.len)).unwrap_or(&[]);
+    let code = |i: &Insn| {
+        program
+            .elf
+            .bytes_at(i.addr, u64::from(i.len))
+            .unwrap_or(&[])
+    };
 
     // Leaders: whatever control can reach other than from the instruction before.
     leaders.extend(ranges.iter().map(|r| r.0));
@@ -233,7 +262,11 @@ pub fn build<I: Isa>(program: &Program<'_>, leaks: &Leaks, function: usize, scra
     leaders.extend(landing_pads.iter().copied());
     for i in insns.iter() {
         match i.flow {
-            Flow::Jump { target } | Flow::CondJump { target, .. } | Flow::ShortCond { target } if inside(target) => leaders.push(target),
+            Flow::Jump { target } | Flow::CondJump { target, .. } | Flow::ShortCond { target }
+                if inside(target) =>
+            {
+                leaders.push(target)
+            }
             _ => {}
         }
     }
@@ -246,7 +279,12 @@ pub fn build<I: Isa>(program: &Program<'_>, leaks: &Leaks, function: usize, scra
             && !tables.iter().any(|t| t.0 == field.target)
         {
             let mut entries = Vec::new();
-            for (place, target) in table_entries(program.elf, &program.refs, &program.table_bases, field.target) {
+            for (place, target) in table_entries(
+                program.elf,
+                &program.refs,
+                &program.table_bases,
+                field.target,
+            ) {
                 if inside(target) {
                     entries.push((place, target));
                 } else if !ranges.iter().any(|r| r.1 == target) {
@@ -271,7 +309,9 @@ pub fn build<I: Isa>(program: &Program<'_>, leaks: &Leaks, function: usize, scra
             if insn.flow != Flow::IndirectJump {
                 continue;
             }
-            let imported = insn.field.is_some_and(|x| program.imports.contains_key(&x.target));
+            let imported = insn
+                .field
+                .is_some_and(|x| program.imports.contains_key(&x.target));
             if imported || tables.is_empty() && f.labels.is_empty() {
                 jumps.insert(insn.addr, (None, true));
                 continue;
@@ -290,11 +330,23 @@ pub fn build<I: Isa>(program: &Program<'_>, leaks: &Leaks, function: usize, scra
                     Some(x) => (x.1.iter().map(|e| e.1).collect(), false),
                     None => return Err(Pin::UnknownIndirectJump),
                 },
-                JumpShape::Relative { table: None } if tables.is_empty() => return Err(Pin::UnknownIndirectJump),
-                JumpShape::Relative { table: None } => (tables.iter().flat_map(|t| t.1.iter().map(|e| e.1)).collect(), false),
+                JumpShape::Relative { table: None } if tables.is_empty() => {
+                    return Err(Pin::UnknownIndirectJump);
+                }
+                JumpShape::Relative { table: None } => (
+                    tables
+                        .iter()
+                        .flat_map(|t| t.1.iter().map(|e| e.1))
+                        .collect(),
+                    false,
+                ),
                 JumpShape::Absolute { table: Some(t) } => {
                     let list = absolute_table(program, t, &inside);
-                    if list.is_empty() { (Vec::new(), true) } else { (list, false) }
+                    if list.is_empty() {
+                        (Vec::new(), true)
+                    } else {
+                        (list, false)
+                    }
                 }
                 JumpShape::Absolute { table: None } => (f.labels.clone(), f.labels.is_empty()),
                 JumpShape::Unknown => {
@@ -321,7 +373,12 @@ pub fn build<I: Isa>(program: &Program<'_>, leaks: &Leaks, function: usize, scra
         }
     }
     // A pointer to the inside must be explained by an indirect jump that can follow it.
-    if !f.labels.is_empty() && !f.labels.iter().all(|l| dispatches.iter().any(|d| d.binary_search(l).is_ok())) {
+    if !f.labels.is_empty()
+        && !f
+            .labels
+            .iter()
+            .all(|l| dispatches.iter().any(|d| d.binary_search(l).is_ok()))
+    {
         return Err(Pin::PointerToItsInside);
     }
 
@@ -416,7 +473,12 @@ pub fn build<I: Isa>(program: &Program<'_>, leaks: &Leaks, function: usize, scra
                     }
                     Flow::Call { .. } | Flow::IndirectCall => {
                         if insn.flow == Flow::IndirectCall {
-                            cfg.sites.push(Site { at: insn.addr, len: insn.len, block: id, tail: false });
+                            cfg.sites.push(Site {
+                                at: insn.addr,
+                                len: insn.len,
+                                block: id,
+                                tail: false,
+                            });
                         }
                         // Even a call that is known not to return keeps the edge to what follows it: the proof knows no names.
                         let call = leaks.call(program, &insn);
@@ -431,10 +493,17 @@ pub fn build<I: Isa>(program: &Program<'_>, leaks: &Leaks, function: usize, scra
                         }
                     }
                     Flow::IndirectJump => match jumps.get(&insn.addr) {
-                        Some(&(Some(dispatch), leaves)) => block.term = Term::Dispatch { dispatch, leaves },
+                        Some(&(Some(dispatch), leaves)) => {
+                            block.term = Term::Dispatch { dispatch, leaves }
+                        }
                         _ => {
                             block.term = Term::IndirectOut;
-                            cfg.sites.push(Site { at: insn.addr, len: insn.len, block: id, tail: true });
+                            cfg.sites.push(Site {
+                                at: insn.addr,
+                                len: insn.len,
+                                block: id,
+                                tail: true,
+                            });
                         }
                     },
                     Flow::Return => block.term = Term::Return,
@@ -471,20 +540,29 @@ pub fn build<I: Isa>(program: &Program<'_>, leaks: &Leaks, function: usize, scra
     for (b, targets) in out_targets.iter().enumerate() {
         let from = cfg.succs.len() as u32;
         if let Term::Dispatch { dispatch, .. } = cfg.blocks[b].term {
-            cfg.succs.extend_from_slice(&cfg.dispatches[dispatch as usize]);
+            cfg.succs
+                .extend_from_slice(&cfg.dispatches[dispatch as usize]);
         } else {
             for t in targets.iter().filter(|t| **t != 0) {
-                cfg.succs.push(*index.get(t).ok_or(Pin::BranchIntoInstruction)?);
+                cfg.succs
+                    .push(*index.get(t).ok_or(Pin::BranchIntoInstruction)?);
             }
         }
         cfg.blocks[b].succ = from;
         cfg.blocks[b].nsucc = cfg.succs.len() as u32 - from;
     }
     for (_, entries) in &tables {
-        let base = tables.iter().find(|t| std::ptr::eq(&t.1, entries)).map(|t| t.0);
+        let base = tables
+            .iter()
+            .find(|t| std::ptr::eq(&t.1, entries))
+            .map(|t| t.0);
         for (place, target) in entries {
             if let Some(b) = index.get(target) {
-                cfg.table_entries.push(TableEntry { place: *place, base, block: *b });
+                cfg.table_entries.push(TableEntry {
+                    place: *place,
+                    base,
+                    block: *b,
+                });
             }
         }
     }
@@ -516,7 +594,11 @@ pub fn build<I: Isa>(program: &Program<'_>, leaks: &Leaks, function: usize, scra
 fn mark_unlikely(cfg: &mut Cfg) {
     for _ in 0..2 {
         for b in (0..cfg.blocks.len() as BlockId).rev() {
-            let all = !cfg.succs(b).is_empty() && cfg.succs(b).iter().all(|s| cfg.blocks[*s as usize].unlikely);
+            let all = !cfg.succs(b).is_empty()
+                && cfg
+                    .succs(b)
+                    .iter()
+                    .all(|s| cfg.blocks[*s as usize].unlikely);
             cfg.blocks[b as usize].unlikely |= all;
         }
     }
@@ -529,15 +611,31 @@ fn push_fields<I: Isa>(program: &Program<'_>, insn: &Insn, fields: &mut Vec<Fiel
             _ if insn.traits.forms_address => Use::Address,
             _ => Use::Memory,
         };
-        fields.push(Field { at: insn.addr + u64::from(f.at), kind: f.kind, role, target: f.target });
+        fields.push(Field {
+            at: insn.addr + u64::from(f.at),
+            kind: f.kind,
+            role,
+            target: f.target,
+        });
     }
     for &(at, kind) in program.refs.absolute_fields_in(insn.addr, insn.end()) {
         let width = if kind == FixupKind::Abs64 { 8 } else { 4 };
-        let Some(target) = program.elf.bytes_at(at, width).and_then(|b| I::read_field(kind, b, at)) else { continue };
+        let Some(target) = program
+            .elf
+            .bytes_at(at, width)
+            .and_then(|b| I::read_field(kind, b, at))
+        else {
+            continue;
+        };
         if fields.last().is_some_and(|f| f.at == at) {
             continue;
         }
-        fields.push(Field { at, kind, role: Use::Address, target });
+        fields.push(Field {
+            at,
+            kind,
+            role: Use::Address,
+            target,
+        });
     }
 }
 
@@ -569,5 +667,9 @@ fn landing_pads(program: &Program<'_>, function: usize) -> Result<Vec<u64>, Pin>
             a >= p.start && a < p.end
         })
     };
-    if list.iter().all(|a| inside(*a)) { Ok(list) } else { Err(Pin::ExceptionTable) }
+    if list.iter().all(|a| inside(*a)) {
+        Ok(list)
+    } else {
+        Err(Pin::ExceptionTable)
+    }
 }

@@ -78,15 +78,25 @@ pub fn place(cfg: &Cfg, scratch: &mut Scratch) -> Result<Placement, Pin> {
             let other = *of_block.entry(*t).or_insert(own);
             if other != own {
                 let (low, high) = (other.min(own), other.max(own));
-                class.iter_mut().filter(|c| **c == high).for_each(|c| *c = low);
-                of_block.values_mut().filter(|c| **c == high).for_each(|c| *c = low);
+                class
+                    .iter_mut()
+                    .filter(|c| **c == high)
+                    .for_each(|c| *c = low);
+                of_block
+                    .values_mut()
+                    .filter(|c| **c == high)
+                    .for_each(|c| *c = low);
             }
         }
     }
     let from_outside = |b: &crate::cfg::Block| b.entry || b.landing_pad || b.returns_twice;
     let mut leaves = vec![false; cfg.dispatches.len()];
     for b in &cfg.blocks {
-        if let Term::Dispatch { dispatch, leaves: true } = b.term {
+        if let Term::Dispatch {
+            dispatch,
+            leaves: true,
+        } = b.term
+        {
             leaves[class[dispatch as usize] as usize] = true;
         }
     }
@@ -94,7 +104,13 @@ pub fn place(cfg: &Cfg, scratch: &mut Scratch) -> Result<Placement, Pin> {
     for (t, c) in &of_block {
         ambiguous[*c as usize] += u32::from(from_outside(&cfg.blocks[*t as usize]));
     }
-    let class_node = |c: u32| if ambiguous[c as usize] > 0 { X } else { 1 + 2 * n + c };
+    let class_node = |c: u32| {
+        if ambiguous[c as usize] > 0 {
+            X
+        } else {
+            1 + 2 * n + c
+        }
+    };
     p.graph.nodes = 1 + 2 * n + cfg.dispatches.len() as u32;
     let add = |p: &mut Placement, from: u32, to: u32, weight: Option<f32>, meaning: Meaning| {
         p.graph.edges.push(Edge { from, to, weight });
@@ -119,15 +135,35 @@ pub fn place(cfg: &Cfg, scratch: &mut Scratch) -> Result<Placement, Pin> {
         let way_weight = |s: BlockId, share: f32| {
             let likely = f.min(frequency[s as usize]) * share;
             // An edge that needs code of its own costs a jump more than a counter in a block.
-            if into[s as usize] == 1 { likely.max(frequency[s as usize] * 0.99) } else { likely * 1.5 + 0.001 }
+            if into[s as usize] == 1 {
+                likely.max(frequency[s as usize] * 0.99)
+            } else {
+                likely * 1.5 + 0.001
+            }
         };
         match block.term {
-            Term::Dispatch { dispatch, .. } => add(&mut p, end(b), class_node(class[dispatch as usize]), None, Meaning::Outside),
+            Term::Dispatch { dispatch, .. } => add(
+                &mut p,
+                end(b),
+                class_node(class[dispatch as usize]),
+                None,
+                Meaning::Outside,
+            ),
             Term::Fall | Term::Jump if block.nsucc == 1 => {
                 let s = cfg.succs(b)[0];
                 if block.leaks {
                     add(&mut p, end(b), X, None, Meaning::Outside);
-                    add(&mut p, end(b), begin(s), Some(if block.unlikely { 0.001 } else { way_weight(s, 1.0) }), Meaning::Way(b, 0));
+                    add(
+                        &mut p,
+                        end(b),
+                        begin(s),
+                        Some(if block.unlikely {
+                            0.001
+                        } else {
+                            way_weight(s, 1.0)
+                        }),
+                        Meaning::Way(b, 0),
+                    );
                 } else {
                     // Counting the block counts its only way out.
                     add(&mut p, end(b), begin(s), None, Meaning::Way(b, 0));
@@ -137,12 +173,24 @@ pub fn place(cfg: &Cfg, scratch: &mut Scratch) -> Result<Placement, Pin> {
                 for (k, s) in cfg.succs(b).iter().enumerate() {
                     let back = cfg.blocks[*s as usize].start <= block.start;
                     let share = if back { 0.9 } else { 0.6 };
-                    add(&mut p, end(b), begin(*s), Some(way_weight(*s, share)), Meaning::Way(b, k as u32));
+                    add(
+                        &mut p,
+                        end(b),
+                        begin(*s),
+                        Some(way_weight(*s, share)),
+                        Meaning::Way(b, k as u32),
+                    );
                 }
             }
             Term::CondOut { .. } | Term::ShortCondOut { .. } => {
                 let s = cfg.succs(b)[0];
-                add(&mut p, end(b), begin(s), Some(way_weight(s, 0.7)), Meaning::Way(b, 0));
+                add(
+                    &mut p,
+                    end(b),
+                    begin(s),
+                    Some(way_weight(s, 0.7)),
+                    Meaning::Way(b, 0),
+                );
                 add(&mut p, end(b), X, Some(f * 0.3 + 0.001), Meaning::Way(b, 1));
             }
             _ => add(&mut p, end(b), X, None, Meaning::Outside),
@@ -161,7 +209,11 @@ pub fn place(cfg: &Cfg, scratch: &mut Scratch) -> Result<Placement, Pin> {
         last = c;
         add(&mut p, class_node(c), begin(t), None, Meaning::Target(t));
     }
-    p.counted = scratch.placer.place(&p.graph).map_err(|_| Pin::UnknownIndirectJump)?.to_vec();
+    p.counted = scratch
+        .placer
+        .place(&p.graph)
+        .map_err(|_| Pin::UnknownIndirectJump)?
+        .to_vec();
     Ok(p)
 }
 
@@ -208,7 +260,10 @@ impl Placement {
 
     /// Turns counters into code to be put in.
     pub fn probes<I: Isa>(&self, program: &Program<'_>, cfg: &Cfg, mode: CounterMode) -> Probes {
-        let mut probes = Probes { mode: Some(mode), ..Probes::default() };
+        let mut probes = Probes {
+            mode: Some(mode),
+            ..Probes::default()
+        };
         let mut into = vec![0u32; cfg.blocks.len()];
         for s in &cfg.succs {
             into[*s as usize] += 1;
@@ -217,16 +272,23 @@ impl Placement {
             let counter = counter as u32;
             match self.meaning[*edge as usize] {
                 Meaning::Node(b) => {
-                    probes.nodes.insert(b, node_counter::<I>(program, cfg, b, counter, mode));
+                    probes
+                        .nodes
+                        .insert(b, node_counter::<I>(program, cfg, b, counter, mode));
                 }
                 Meaning::Way(b, w) => {
                     let block = &cfg.blocks[b as usize];
                     match cfg.succs(b).get(w as usize) {
                         Some(s) => {
                             let t = &cfg.blocks[*s as usize];
-                            let alone = into[*s as usize] == 1 && !t.entry && !t.landing_pad && !t.returns_twice;
+                            let alone = into[*s as usize] == 1
+                                && !t.entry
+                                && !t.landing_pad
+                                && !t.returns_twice;
                             if alone && !probes.nodes.contains_key(s) {
-                                probes.nodes.insert(*s, node_counter::<I>(program, cfg, *s, counter, mode));
+                                probes
+                                    .nodes
+                                    .insert(*s, node_counter::<I>(program, cfg, *s, counter, mode));
                             } else {
                                 let live = live_in::<I>(program, cfg, *s, 3);
                                 probes.edges.insert((b, w), EdgeCounter { counter, live });
@@ -235,7 +297,13 @@ impl Placement {
                         // The flags at a function's entry are nobody's, but a jump out need not be to an entry.
                         None => {
                             let _ = block;
-                            probes.edges.insert((b, w), EdgeCounter { counter, live: RegSet::ALL });
+                            probes.edges.insert(
+                                (b, w),
+                                EdgeCounter {
+                                    counter,
+                                    live: RegSet::ALL,
+                                },
+                            );
                         }
                     }
                 }
@@ -279,11 +347,20 @@ impl Placement {
             if !matches!(block.term, Term::Dispatch { .. }) {
                 continue;
             }
-            let of = |t: &BlockId| dispatched.get(t).copied().unwrap_or(counts.blocks[*t as usize]);
+            let of = |t: &BlockId| {
+                dispatched
+                    .get(t)
+                    .copied()
+                    .unwrap_or(counts.blocks[*t as usize])
+            };
             let total: u128 = cfg.succs(b).iter().map(|t| u128::from(of(t))).sum();
             for (k, t) in cfg.succs(b).iter().enumerate() {
                 let share = u128::from(counts.blocks[b as usize]) * u128::from(of(t));
-                counts.succs[block.succ as usize + k] = share.checked_div(total).unwrap_or(0).min(u128::from(u64::MAX)) as u64;
+                counts.succs[block.succ as usize + k] = share
+                    .checked_div(total)
+                    .unwrap_or(0)
+                    .min(u128::from(u64::MAX))
+                    as u64;
             }
         }
         counts
@@ -291,18 +368,37 @@ impl Placement {
 }
 
 /// The cheapest place in a block for its counter, and what must survive there.
-fn node_counter<I: Isa>(program: &Program<'_>, cfg: &Cfg, b: BlockId, counter: u32, mode: CounterMode) -> NodeCounter {
+fn node_counter<I: Isa>(
+    program: &Program<'_>,
+    cfg: &Cfg,
+    b: BlockId,
+    counter: u32,
+    mode: CounterMode,
+) -> NodeCounter {
     let block = &cfg.blocks[b as usize];
-    let bytes = program.elf.bytes_at(block.start, block.end - block.start).unwrap_or(&[]);
+    let bytes = program
+        .elf
+        .bytes_at(block.start, block.end - block.start)
+        .unwrap_or(&[]);
     let mut places: Vec<(u64, postlink_isa::Effects, bool)> = Vec::new();
     I::sweep(bytes, block.start, |i| {
         let at = (i.addr - block.start) as usize;
-        places.push((i.addr, I::effects(&bytes[at..at + usize::from(i.len)], i), i.traits.landing_pad));
+        places.push((
+            i.addr,
+            I::effects(&bytes[at..at + usize::from(i.len)], i),
+            i.traits.landing_pad,
+        ));
         // Far enough: nearly every block has a good place near its start.
         places.len() < 24 && !matches!(i.flow, Flow::Call { .. } | Flow::IndirectCall)
     });
-    let whole = places.last().is_none_or(|p| p.0 >= block.term_at || places.len() < 24);
-    let mut live = if whole { live_out::<I>(program, cfg, b, 3) } else { RegSet::ALL };
+    let whole = places
+        .last()
+        .is_none_or(|p| p.0 >= block.term_at || places.len() < 24);
+    let mut live = if whole {
+        live_out::<I>(program, cfg, b, 3)
+    } else {
+        RegSet::ALL
+    };
     let mut best: Option<(usize, u64, RegSet)> = None;
     for (at, effects, landing_pad) in places.iter().rev() {
         live = RegSet(live.minus(effects.kills).0 | effects.reads.0);
@@ -316,7 +412,11 @@ fn node_counter<I: Isa>(program: &Program<'_>, cfg: &Cfg, b: BlockId, counter: u
     }
     match best {
         Some((_, at, live)) => NodeCounter { counter, at, live },
-        None => NodeCounter { counter, at: block.term_at.min(block.end), live: RegSet::ALL },
+        None => NodeCounter {
+            counter,
+            at: block.term_at.min(block.end),
+            live: RegSet::ALL,
+        },
     }
 }
 
@@ -327,14 +427,19 @@ fn live_out<I: Isa>(program: &Program<'_>, cfg: &Cfg, b: BlockId, depth: u32) ->
         Term::Return | Term::Stop | Term::IndirectOut | Term::JumpOut { .. } => I::LIVE_AT_EXIT,
         Term::CondOut { .. } | Term::ShortCondOut { .. } | Term::Dispatch { .. } => RegSet::ALL,
         _ if depth == 0 => RegSet::ALL,
-        _ => cfg.succs(b).iter().fold(RegSet::EMPTY, |live, s| live.or(live_in::<I>(program, cfg, *s, depth - 1))),
+        _ => cfg.succs(b).iter().fold(RegSet::EMPTY, |live, s| {
+            live.or(live_in::<I>(program, cfg, *s, depth - 1))
+        }),
     }
 }
 
 /// What is live at a block's first instruction; more than that when it is too far to see.
 fn live_in<I: Isa>(program: &Program<'_>, cfg: &Cfg, b: BlockId, depth: u32) -> RegSet {
     let block = &cfg.blocks[b as usize];
-    let bytes = program.elf.bytes_at(block.start, block.end - block.start).unwrap_or(&[]);
+    let bytes = program
+        .elf
+        .bytes_at(block.start, block.end - block.start)
+        .unwrap_or(&[]);
     let mut live = RegSet::EMPTY;
     let mut open = RegSet::ALL;
     let mut seen = 0;

@@ -6,12 +6,12 @@ use postlink_profile::Profile;
 use rayon::prelude::*;
 use serde::Serialize;
 
+use crate::Error;
 use crate::attach::{self, Counted};
 use crate::cfg::BlockId;
 use crate::discover::Program;
 use crate::leaks::Leaks;
 use crate::prepare::{self, CounterMap};
-use crate::Error;
 
 /// An edge from a block to another of its function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -110,7 +110,12 @@ fn counts_with<I: Isa>(elf: &Elf<'_>, profile: &Profile) -> Result<Counts, Error
     let name = |f: u32| program.name(f as usize);
     let calls = attach::calls(&program, &map, profile, &counted)
         .into_iter()
-        .map(|c| CallCounts { caller: name(c.caller), at: c.at, callee: name(c.callee), count: c.count })
+        .map(|c| CallCounts {
+            caller: name(c.caller),
+            at: c.at,
+            callee: name(c.callee),
+            count: c.count,
+        })
         .collect();
     let mut sites = Vec::new();
     for c in &counted {
@@ -126,8 +131,15 @@ fn counts_with<I: Isa>(elf: &Elf<'_>, profile: &Profile) -> Result<Counts, Error
             }
         }
     }
-    let functions = counted.par_iter().map(|c| of_function::<I>(&program, c)).collect();
-    Ok(Counts { functions, calls, sites })
+    let functions = counted
+        .par_iter()
+        .map(|c| of_function::<I>(&program, c))
+        .collect();
+    Ok(Counts {
+        functions,
+        calls,
+        sites,
+    })
 }
 
 fn of_function<I: Isa>(program: &Program<'_>, c: &Counted<'_>) -> FunctionCounts {
@@ -152,9 +164,18 @@ fn of_function<I: Isa>(program: &Program<'_>, c: &Counted<'_>) -> FunctionCounts
             .succs(b as BlockId)
             .iter()
             .zip(&c.counts.succs[block.succ as usize..])
-            .map(|(to, count)| EdgeCounts { to: cfg.blocks[*to as usize].start, count: *count })
+            .map(|(to, count)| EdgeCounts {
+                to: cfg.blocks[*to as usize].start,
+                count: *count,
+            })
             .collect();
-        blocks.push(BlockCounts { address: block.start, last, size: block.end - block.start, count, edges });
+        blocks.push(BlockCounts {
+            address: block.start,
+            last,
+            size: block.end - block.start,
+            count,
+            edges,
+        });
     }
     let f = c.function as usize;
     FunctionCounts {

@@ -85,14 +85,24 @@ pub struct Program<'d> {
 /// Something that one piece does to another, or to its own inside.
 #[derive(Clone, Copy)]
 enum Event {
-    Jump { target: u64 },
-    Call { target: u64 },
-    Address { target: u64 },
-    Table { base: u64 },
+    Jump {
+        target: u64,
+    },
+    Call {
+        target: u64,
+    },
+    Address {
+        target: u64,
+    },
+    Table {
+        base: u64,
+    },
     Undecodable,
     FallsOff,
     /// Calls or jumps to a known start.
-    Reaches { target: u64 },
+    Reaches {
+        target: u64,
+    },
     /// Calls something unknown.
     Unsafe,
 }
@@ -110,7 +120,9 @@ impl<'d> Program<'d> {
                 if !matches!(s.kind, STT_FUNC | STT_GNU_IFUNC | STT_NOTYPE) || s.section == 0 {
                     continue;
                 }
-                let Some(section) = elf.sections.get(s.section as usize) else { continue };
+                let Some(section) = elf.sections.get(s.section as usize) else {
+                    continue;
+                };
                 if !section.is_code() || s.value < section.addr || s.value >= section.end() {
                     continue;
                 }
@@ -135,7 +147,11 @@ impl<'d> Program<'d> {
         found.par_sort_unstable();
         let (mut pieces, entries, unsized_) = merge_ranges(elf, &found);
         for p in &mut pieces {
-            p.fde = eh.fdes.binary_search_by_key(&p.start, |f| f.start).ok().map(|i| i as u32);
+            p.fde = eh
+                .fdes
+                .binary_search_by_key(&p.start, |f| f.start)
+                .ok()
+                .map(|i| i as u32);
         }
         let starts: Vec<u64> = pieces.iter().map(|p| p.start).collect();
         let piece_at = |a: u64| -> Option<usize> {
@@ -147,11 +163,24 @@ impl<'d> Program<'d> {
         let can_unwind = Leaks::can_unwind(elf);
         let safe_imports: FxHashSet<u64> = if can_unwind {
             let names = elf.symbols(SymbolTable::Dynamic);
-            imports.iter().filter(|(_, i)| names.get(**i as usize).is_some_and(|s| Leaks::import_is_safe(s.name))).map(|(a, _)| *a).collect()
+            imports
+                .iter()
+                .filter(|(_, i)| {
+                    names
+                        .get(**i as usize)
+                        .is_some_and(|s| Leaks::import_is_safe(s.name))
+                })
+                .map(|(a, _)| *a)
+                .collect()
         } else {
             FxHashSet::default()
         };
-        let sweep = Sweep { elf, refs: &refs, starts: &starts, calls: can_unwind.then_some(&safe_imports) };
+        let sweep = Sweep {
+            elf,
+            refs: &refs,
+            starts: &starts,
+            calls: can_unwind.then_some(&safe_imports),
+        };
         // One sweep over all code.
         let events: Vec<Vec<(u32, Event)>> = (0..pieces.len())
             .into_par_iter()
@@ -167,7 +196,11 @@ impl<'d> Program<'d> {
         let mut pins: Vec<Option<Pin>> = vec![None; pieces.len()];
         let mut extra: Vec<(u64, Role)> = entries.iter().map(|a| (*a, Role::Entry)).collect();
         let mut taken = vec![false; pieces.len()];
-        for s in elf.symbols(SymbolTable::Dynamic).iter().filter(|s| s.section != 0) {
+        for s in elf
+            .symbols(SymbolTable::Dynamic)
+            .iter()
+            .filter(|s| s.section != 0)
+        {
             if let Some(to) = piece_at(s.value) {
                 taken[to] = true;
             }
@@ -212,7 +245,7 @@ impl<'d> Program<'d> {
                         if target == pieces[to].start {
                             taken[to] = true;
                         } else {
-                            extra.push((target, Role::Label { from: Some(from as u32) }));
+                            extra.push((target, Role::Label { from_code: true }));
                         }
                     }
                 }
@@ -222,14 +255,18 @@ impl<'d> Program<'d> {
                 Event::Reaches { .. } | Event::Unsafe => {}
             }
         }
-        let unsafe_pieces = if can_unwind { reaching_unsafe(&events, &starts) } else { Vec::new() };
+        let unsafe_pieces = if can_unwind {
+            reaching_unsafe(&events, &starts)
+        } else {
+            Vec::new()
+        };
         drop(events);
         for p in &refs.pointers {
             if let Some(to) = piece_at(p.target) {
                 if p.target == pieces[to].start {
                     taken[to] = true;
                 } else {
-                    extra.push((p.target, Role::Label { from: None }));
+                    extra.push((p.target, Role::Label { from_code: false }));
                 }
             }
         }
@@ -257,7 +294,9 @@ impl<'d> Program<'d> {
             } else if unsized_.contains(&p.start) {
                 set_pin(&mut pins[i], Pin::NoSize);
             }
-            if p.fde.is_some_and(|f| eh.cies[eh.fdes[f as usize].cie].signal_frame) {
+            if p.fde
+                .is_some_and(|f| eh.cies[eh.fdes[f as usize].cie].signal_frame)
+            {
                 set_pin(&mut pins[i], Pin::SignalTrampoline);
             }
         }
@@ -269,12 +308,15 @@ impl<'d> Program<'d> {
         }
         let starts_in = |a: u64| starts.partition_point(|s| *s <= a).checked_sub(1);
         for (address, role) in extra {
-            let Some(to) = starts_in(address) else { continue };
+            let Some(to) = starts_in(address) else {
+                continue;
+            };
             let f = pieces[to].function as usize;
             match role {
                 Role::Entry => functions[f].entries.push(address),
-                Role::Label { from } => {
-                    if from.is_some_and(|from| pieces[from as usize].function as usize != f) {
+                Role::Label { from_code } => {
+                    // What code does with such an address is not known: it may add a table's entry to it.
+                    if from_code {
                         set_pin(&mut functions[f].pin, Pin::AddressOfItsInsideTaken);
                     }
                     functions[f].labels.push(address);
@@ -295,15 +337,29 @@ impl<'d> Program<'d> {
             f.labels.sort_unstable();
             f.labels.dedup();
         });
-        let mut program =
-            Program { elf, refs, eh, pieces, functions, table_bases, imports, pad_bases: Vec::new(), can_unwind, unsafe_pieces, symbols };
+        let mut program = Program {
+            elf,
+            refs,
+            eh,
+            pieces,
+            functions,
+            table_bases,
+            imports,
+            pad_bases: Vec::new(),
+            can_unwind,
+            unsafe_pieces,
+            symbols,
+        };
         program.pad_bases = crate::unwind::pad_bases(&program);
         Ok(program)
     }
 
     /// The piece that covers an address.
     pub fn piece_at(&self, addr: u64) -> Option<&Piece> {
-        let i = self.pieces.partition_point(|p| p.start <= addr).checked_sub(1)?;
+        let i = self
+            .pieces
+            .partition_point(|p| p.start <= addr)
+            .checked_sub(1)?;
         (addr < self.pieces[i].end).then(|| &self.pieces[i])
     }
 
@@ -314,7 +370,11 @@ impl<'d> Program<'d> {
 
     /// Bytes of code in a function.
     pub fn size(&self, function: usize) -> u64 {
-        self.functions[function].pieces.iter().map(|p| self.pieces[*p as usize].end - self.pieces[*p as usize].start).sum()
+        self.functions[function]
+            .pieces
+            .iter()
+            .map(|p| self.pieces[*p as usize].end - self.pieces[*p as usize].start)
+            .sum()
     }
 
     /// Name of a function: the first global symbol at its start, else the first of any kind, else its address.
@@ -343,13 +403,16 @@ impl<'d> Program<'d> {
     /// Name of an imported function by its stub's or slot's address.
     pub fn import_name(&self, addr: u64) -> Option<&'d [u8]> {
         let i = *self.imports.get(&addr)?;
-        self.elf.symbols(SymbolTable::Dynamic).get(i as usize).map(|s| s.name)
+        self.elf
+            .symbols(SymbolTable::Dynamic)
+            .get(i as usize)
+            .map(|s| s.name)
     }
 }
 
 enum Role {
     Entry,
-    Label { from: Option<u32> },
+    Label { from_code: bool },
 }
 
 fn set_pin(pin: &mut Option<Pin>, new: Pin) {
@@ -399,14 +462,36 @@ fn merge_ranges(elf: &Elf<'_>, found: &[(u64, u64)]) -> (Vec<Piece>, Vec<u64>, F
                 continue;
             }
         }
-        let Some((section, s)) = elf.section_at(start) else { continue };
-        let known = end > start || found[i + 1..].iter().take_while(|f| f.0 == start).any(|f| f.1 > start);
+        let Some((section, s)) = elf.section_at(start) else {
+            continue;
+        };
+        let known = end > start
+            || found[i + 1..]
+                .iter()
+                .take_while(|f| f.0 == start)
+                .any(|f| f.1 > start);
         if !known {
             unsized_.insert(start);
-            let next = found[i + 1..].iter().map(|f| f.0).find(|a| *a > start).unwrap_or(u64::MAX);
-            pieces.push(Piece { start, end: next.min(s.end()), section: section as u32, function: 0, fde: None });
+            let next = found[i + 1..]
+                .iter()
+                .map(|f| f.0)
+                .find(|a| *a > start)
+                .unwrap_or(u64::MAX);
+            pieces.push(Piece {
+                start,
+                end: next.min(s.end()),
+                section: section as u32,
+                function: 0,
+                fde: None,
+            });
         } else {
-            pieces.push(Piece { start, end: end.min(s.end()), section: section as u32, function: 0, fde: None });
+            pieces.push(Piece {
+                start,
+                end: end.min(s.end()),
+                section: section as u32,
+                function: 0,
+                fde: None,
+            });
         }
     }
     pieces.retain(|p| p.end > p.start);
@@ -415,16 +500,30 @@ fn merge_ranges(elf: &Elf<'_>, found: &[(u64, u64)]) -> (Vec<Piece>, Vec<u64>, F
 
 /// Entries of a position-independent jump table: (place, target), up to the next table or the end of what the linker marked.
 /// Whether a target makes sense is for the caller to judge.
-pub fn table_entries<'a>(elf: &'a Elf<'_>, refs: &'a Refs, bases: &[u64], base: u64) -> impl Iterator<Item = (u64, u64)> + use<'a> {
-    let limit = bases.get(bases.partition_point(|b| *b <= base)).copied().unwrap_or(u64::MAX);
+pub fn table_entries<'a>(
+    elf: &'a Elf<'_>,
+    refs: &'a Refs,
+    bases: &[u64],
+    base: u64,
+) -> impl Iterator<Item = (u64, u64)> + use<'a> {
+    let limit = bases
+        .get(bases.partition_point(|b| *b <= base))
+        .copied()
+        .unwrap_or(u64::MAX);
     let from = refs.relative32.partition_point(|p| *p < base);
-    refs.relative32[from..].iter().enumerate().map_while(move |(i, place)| {
-        if *place != base + 4 * i as u64 || *place >= limit {
-            return None;
-        }
-        let w = elf.bytes_at(*place, 4)?;
-        Some((*place, base.wrapping_add(i32::from_le_bytes(w.try_into().ok()?) as u64)))
-    })
+    refs.relative32[from..]
+        .iter()
+        .enumerate()
+        .map_while(move |(i, place)| {
+            if *place != base + 4 * i as u64 || *place >= limit {
+                return None;
+            }
+            let w = elf.bytes_at(*place, 4)?;
+            Some((
+                *place,
+                base.wrapping_add(i32::from_le_bytes(w.try_into().ok()?) as u64),
+            ))
+        })
 }
 
 /// What the sweep over all code needs to know.
@@ -450,7 +549,9 @@ impl Sweep<'_, '_> {
         let (mut has_table, mut jumps_indirectly) = (false, false);
         let stopped = I::sweep(bytes, piece.start, |insn| {
             match insn.flow {
-                Flow::Jump { target } | Flow::CondJump { target, .. } | Flow::ShortCond { target }
+                Flow::Jump { target }
+                | Flow::CondJump { target, .. }
+                | Flow::ShortCond { target }
                     if target < piece.start || target >= piece.end =>
                 {
                     out.push((index, Event::Jump { target }));
@@ -497,7 +598,11 @@ impl Sweep<'_, '_> {
             true
         });
         for &(at, kind) in self.refs.absolute_fields_in(piece.start, piece.end) {
-            let Some(target) = self.elf.bytes_at(at, if kind == FixupKind::Abs64 { 8 } else { 4 }).and_then(|b| I::read_field(kind, b, at)) else {
+            let Some(target) = self
+                .elf
+                .bytes_at(at, if kind == FixupKind::Abs64 { 8 } else { 4 })
+                .and_then(|b| I::read_field(kind, b, at))
+            else {
                 continue;
             };
             if is_code(target) {
@@ -507,7 +612,10 @@ impl Sweep<'_, '_> {
         if stopped.is_some() {
             out.push((index, Event::Undecodable));
             unsafe_ = true;
-        } else if matches!(last, Flow::Next | Flow::CondJump { .. } | Flow::ShortCond { .. }) {
+        } else if matches!(
+            last,
+            Flow::Next | Flow::CondJump { .. } | Flow::ShortCond { .. }
+        ) {
             out.push((index, Event::FallsOff));
             unsafe_ = true;
         }
@@ -550,7 +658,11 @@ fn reaching_unsafe(events: &[Vec<(u32, Event)>], starts: &[u64]) -> Vec<bool> {
 /// Stubs of the procedure linkage table by address, and the slots they jump through.
 fn imports<I: Isa>(elf: &Elf<'_>, refs: &Refs) -> FxHashMap<u64, u32> {
     let mut map: FxHashMap<u64, u32> = refs.import_slots.iter().copied().collect();
-    for s in elf.sections.iter().filter(|s| s.is_code() && s.name.contains("plt")) {
+    for s in elf
+        .sections
+        .iter()
+        .filter(|s| s.is_code() && s.name.contains("plt"))
+    {
         let mut start = s.addr;
         let _ = I::sweep(elf.section_data(s), s.addr, |insn| {
             if insn.flow == Flow::IndirectJump
@@ -575,7 +687,9 @@ struct Sets {
 
 impl Sets {
     fn new(n: usize) -> Self {
-        Sets { parent: (0..n as u32).collect() }
+        Sets {
+            parent: (0..n as u32).collect(),
+        }
     }
     fn find(&mut self, mut i: usize) -> usize {
         while self.parent[i] as usize != i {
@@ -600,9 +714,15 @@ impl Sets {
             .into_values()
             .map(|mut list| {
                 list.sort_unstable();
-                let first = list.iter().position(|p| !is_cold(pieces[*p as usize].start)).unwrap_or(0);
+                let first = list
+                    .iter()
+                    .position(|p| !is_cold(pieces[*p as usize].start))
+                    .unwrap_or(0);
                 list[..=first].rotate_right(1);
-                Function { pieces: list, ..Function::default() }
+                Function {
+                    pieces: list,
+                    ..Function::default()
+                }
             })
             .collect();
         functions.sort_unstable_by_key(|f| f.pieces[0]);

@@ -150,7 +150,15 @@ struct Unit {
 
 /// Emits a function.
 pub fn emit<I: Isa>(program: &Program<'_>, cfg: &Cfg, plan: &Plan) -> Result<Emitted, Pin> {
-    let mut e = Emitter::<I> { program, cfg, plan, temp: Code::default(), spans: Vec::new(), units: Vec::new(), _isa: std::marker::PhantomData };
+    let mut e = Emitter::<I> {
+        program,
+        cfg,
+        plan,
+        temp: Code::default(),
+        spans: Vec::new(),
+        units: Vec::new(),
+        _isa: std::marker::PhantomData,
+    };
     let n = cfg.blocks.len();
     let mut unit_of = vec![u32::MAX; n];
     let mut order: [Vec<u32>; 2] = [Vec::new(), Vec::new()];
@@ -169,7 +177,10 @@ pub fn emit<I: Isa>(program: &Program<'_>, cfg: &Cfg, plan: &Plan) -> Result<Emi
         }
     }
     e.relax(&order);
-    let mut out = Emitted { blocks: vec![(u8::MAX, 0); n], ..Emitted::default() };
+    let mut out = Emitted {
+        blocks: vec![(u8::MAX, 0); n],
+        ..Emitted::default()
+    };
     for (fragment, units) in order.iter().enumerate() {
         out.fragments[fragment] = e.assemble(fragment as u8, units)?;
     }
@@ -211,13 +222,32 @@ impl<I: Isa> Emitter<'_, '_, I> {
     /// Copies a block without its terminator, with its counter and recorders.
     fn body(&mut self, b: BlockId, fragment: u8) -> Result<Unit, Pin> {
         let block = self.cfg.blocks[b as usize];
-        let (body, fixups, spans) = (self.temp.bytes.len() as u32, self.temp.fixups.len() as u32, self.spans.len() as u32);
+        let (body, fixups, spans) = (
+            self.temp.bytes.len() as u32,
+            self.temp.fixups.len() as u32,
+            self.spans.len() as u32,
+        );
         let node = self.plan.probes.nodes.get(&b).copied();
         let mut from = block.start;
-        let end = if self.plan.drop_padding { self.without_padding(&block) } else { block.term_at };
+        let end = if self.plan.drop_padding {
+            self.without_padding(&block)
+        } else {
+            block.term_at
+        };
         let sites = self.cfg.sites.iter().filter(|s| s.block == b);
         let mut stops: Vec<(u64, Stop)> = sites
-            .filter_map(|s| self.plan.probes.sites.get(&s.at).map(|n| (s.at, Stop::Site { number: *n, len: s.len, tail: s.tail })))
+            .filter_map(|s| {
+                self.plan.probes.sites.get(&s.at).map(|n| {
+                    (
+                        s.at,
+                        Stop::Site {
+                            number: *n,
+                            len: s.len,
+                            tail: s.tail,
+                        },
+                    )
+                })
+            })
             .collect();
         if let Some(n) = node {
             stops.push((n.at, Stop::Counter(n)));
@@ -230,7 +260,9 @@ impl<I: Isa> Emitter<'_, '_, I> {
             from = at;
             let out = self.temp.bytes.len() as u32 - body;
             match stop {
-                Stop::Counter(n) => I::put_counter(&mut self.temp, mode, n.live, Target::Counter(n.counter)),
+                Stop::Counter(n) => {
+                    I::put_counter(&mut self.temp, mode, n.live, Target::Counter(n.counter))
+                }
                 Stop::Site { number, len, tail } => {
                     if tail {
                         I::put_jump(&mut self.temp, Reach::Long, Target::Recorder(number));
@@ -241,7 +273,14 @@ impl<I: Isa> Emitter<'_, '_, I> {
                 }
             }
             let len = self.temp.bytes.len() as u32 - body - out;
-            self.spans.push(Span { out, len, input: at, copied: false, instead: matches!(stop, Stop::Site { .. }), piece: block.piece });
+            self.spans.push(Span {
+                out,
+                len,
+                input: at,
+                copied: false,
+                instead: matches!(stop, Stop::Site { .. }),
+                piece: block.piece,
+            });
         }
         self.copy(from, end.max(from), body, block.piece)?;
         Ok(Unit {
@@ -253,7 +292,11 @@ impl<I: Isa> Emitter<'_, '_, I> {
             mid: None,
             jump: None,
             offset: 0,
-            state: if block.term_at < block.end { block.term_at } else { self.state_behind(&block) },
+            state: if block.term_at < block.end {
+                block.term_at
+            } else {
+                self.state_behind(&block)
+            },
             piece: block.piece,
         })
     }
@@ -261,7 +304,11 @@ impl<I: Isa> Emitter<'_, '_, I> {
     /// The address whose unwind state holds behind a block: that of the next instruction, if it is in the same piece.
     fn state_behind(&self, block: &Block) -> u64 {
         let f = self.program.piece_at(block.start).map_or(0, |p| p.end);
-        if block.end < f { block.end } else { block.start }
+        if block.end < f {
+            block.end
+        } else {
+            block.start
+        }
     }
 
     /// End of a block without the padding that it ends with.
@@ -269,7 +316,13 @@ impl<I: Isa> Emitter<'_, '_, I> {
         if block.term != Term::Fall || block.term_at - block.start > 256 {
             return block.term_at;
         }
-        let Some(bytes) = self.program.elf.bytes_at(block.start, block.term_at - block.start) else { return block.term_at };
+        let Some(bytes) = self
+            .program
+            .elf
+            .bytes_at(block.start, block.term_at - block.start)
+        else {
+            return block.term_at;
+        };
         let mut end = block.start;
         I::sweep(bytes, block.start, |i| {
             if !i.traits.nop {
@@ -288,32 +341,53 @@ impl<I: Isa> Emitter<'_, '_, I> {
         if from >= to {
             return Ok(());
         }
-        let bytes = self.program.elf.bytes_at(from, to - from).ok_or(Pin::NotInstructions)?;
+        let bytes = self
+            .program
+            .elf
+            .bytes_at(from, to - from)
+            .ok_or(Pin::NotInstructions)?;
         let at = self.temp.bytes.len() as u32;
         self.temp.bytes.extend_from_slice(bytes);
         let fields = &self.cfg.fields;
         // Fields are ascending within a piece but pieces may be in any order: search in this block's part only.
-        let block = self.cfg.blocks.partition_point(|b| (b.piece, b.start) <= (piece, from)) - 1;
+        let block = self
+            .cfg
+            .blocks
+            .partition_point(|b| (b.piece, b.start) <= (piece, from))
+            - 1;
         let range = self.cfg.field_index[block] as usize..self.cfg.field_index[block + 1] as usize;
         for f in fields[range].iter().filter(|f| f.at >= from && f.at < to) {
-            let own = self.cfg.block_at(f.target);
             let target = match f.role {
                 Use::Call => Target::Code(f.target),
-                Use::Address => match own {
-                    Some(b) if self.plan.move_addresses || !self.cfg.blocks[b as usize].entry => Target::Block(b),
-                    _ if self.plan.move_addresses => Target::Code(f.target),
-                    _ => Target::Same(f.target),
-                },
-                Use::Memory => Target::Same(f.target),
+                Use::Address if self.plan.move_addresses => Target::Code(f.target),
+                Use::Address | Use::Memory => Target::Same(f.target),
             };
-            self.temp.fixups.push(Fixup { at: at + (f.at - from) as u32, kind: f.kind, target });
+            self.temp.fixups.push(Fixup {
+                at: at + (f.at - from) as u32,
+                kind: f.kind,
+                target,
+            });
         }
-        self.spans.push(Span { out: at - body, len: (to - from) as u32, input: from, copied: true, instead: false, piece });
+        self.spans.push(Span {
+            out: at - body,
+            len: (to - from) as u32,
+            input: from,
+            copied: true,
+            instead: false,
+            piece,
+        });
         Ok(())
     }
 
     /// Decides the branches at the end of a block.
-    fn ways_out(&mut self, b: BlockId, next: Option<BlockId>, fragment: u8, unit_of: &[u32], order: &mut [Vec<u32>; 2]) -> Result<(), Pin> {
+    fn ways_out(
+        &mut self,
+        b: BlockId,
+        next: Option<BlockId>,
+        fragment: u8,
+        unit_of: &[u32],
+        order: &mut [Vec<u32>; 2],
+    ) -> Result<(), Pin> {
         let block = self.cfg.blocks[b as usize];
         let succs = self.cfg.succs(b).to_vec();
         let u = unit_of[b as usize] as usize;
@@ -335,11 +409,23 @@ impl<I: Isa> Emitter<'_, '_, I> {
                 Some(s) => (None, Some((unit_dest(*s)?, 0))),
                 None => (None, None),
             },
-            Term::Cond { cond } => (Some((CondKind::Cond(cond), unit_dest(succs[0])?, 0)), Some((unit_dest(succs[1])?, 1))),
-            Term::ShortCond => (Some((self.short(&block), unit_dest(succs[0])?, 0)), Some((unit_dest(succs[1])?, 1))),
+            Term::Cond { cond } => (
+                Some((CondKind::Cond(cond), unit_dest(succs[0])?, 0)),
+                Some((unit_dest(succs[1])?, 1)),
+            ),
+            Term::ShortCond => (
+                Some((self.short(&block), unit_dest(succs[0])?, 0)),
+                Some((unit_dest(succs[1])?, 1)),
+            ),
             Term::JumpOut { target } => (None, Some((Dest::Out(target), 0))),
-            Term::CondOut { cond, target } => (Some((CondKind::Cond(cond), Dest::Out(target), 1)), Some((unit_dest(succs[0])?, 0))),
-            Term::ShortCondOut { target } => (Some((self.short(&block), Dest::Out(target), 1)), Some((unit_dest(succs[0])?, 0))),
+            Term::CondOut { cond, target } => (
+                Some((CondKind::Cond(cond), Dest::Out(target), 1)),
+                Some((unit_dest(succs[0])?, 0)),
+            ),
+            Term::ShortCondOut { target } => (
+                Some((self.short(&block), Dest::Out(target), 1)),
+                Some((unit_dest(succs[0])?, 0)),
+            ),
             Term::Dispatch { .. } | Term::IndirectOut | Term::Return | Term::Stop => (None, None),
         };
         let edges = &self.plan.probes.edges;
@@ -366,7 +452,12 @@ impl<I: Isa> Emitter<'_, '_, I> {
             let (b0, f0) = (self.temp.bytes.len() as u32, self.temp.fixups.len() as u32);
             let mode = self.mode();
             I::put_counter(&mut self.temp, mode, c.live, Target::Counter(c.counter));
-            (b0, self.temp.bytes.len() as u32, f0, self.temp.fixups.len() as u32)
+            (
+                b0,
+                self.temp.bytes.len() as u32,
+                f0,
+                self.temp.fixups.len() as u32,
+            )
         });
         let unit = &mut self.units[u];
         unit.mid = mid;
@@ -379,16 +470,30 @@ impl<I: Isa> Emitter<'_, '_, I> {
     }
 
     fn short(&self, block: &Block) -> CondKind {
-        CondKind::Short { from: block.term_at, len: (block.end - block.term_at) as u8 }
+        CondKind::Short {
+            from: block.term_at,
+            len: (block.end - block.term_at) as u8,
+        }
     }
 
     /// A counter on a taken edge: a unit of its own at the end of the fragment.
     fn stub(&mut self, c: EdgeCounter, dest: Dest, fragment: u8, block: &Block) -> u32 {
-        let (body, fixups, spans) = (self.temp.bytes.len() as u32, self.temp.fixups.len() as u32, self.spans.len() as u32);
+        let (body, fixups, spans) = (
+            self.temp.bytes.len() as u32,
+            self.temp.fixups.len() as u32,
+            self.spans.len() as u32,
+        );
         let mode = self.mode();
         I::put_counter(&mut self.temp, mode, c.live, Target::Counter(c.counter));
         let len = self.temp.bytes.len() as u32 - body;
-        self.spans.push(Span { out: 0, len, input: block.term_at, copied: false, instead: false, piece: block.piece });
+        self.spans.push(Span {
+            out: 0,
+            len,
+            input: block.term_at,
+            copied: false,
+            instead: false,
+            piece: block.piece,
+        });
         self.units.push(Unit {
             fragment,
             body: (body, body + len),
@@ -407,7 +512,12 @@ impl<I: Isa> Emitter<'_, '_, I> {
     fn cond_len(&self, kind: CondKind, reach: Reach) -> u32 {
         match kind {
             CondKind::Cond(_) => I::cond_jump_len(reach) as u32,
-            CondKind::Short { from, len } => I::short_cond_len(self.program.elf.bytes_at(from, u64::from(len)).unwrap_or(&[])) as u32,
+            CondKind::Short { from, len } => I::short_cond_len(
+                self.program
+                    .elf
+                    .bytes_at(from, u64::from(len))
+                    .unwrap_or(&[]),
+            ) as u32,
         }
     }
 
@@ -458,13 +568,16 @@ impl<I: Isa> Emitter<'_, '_, I> {
                     if r == Reach::Short
                         && let Dest::Unit(t) = d
                     {
-                        grow_cond = !I::reaches_short(i64::from(self.units[t as usize].offset) - i64::from(at));
+                        grow_cond = !I::reaches_short(
+                            i64::from(self.units[t as usize].offset) - i64::from(at),
+                        );
                     }
                 }
                 at += u.mid.map_or(0, |m| m.1 - m.0);
                 if let Some((Dest::Unit(t), Reach::Short)) = u.jump {
                     at += I::jump_len(Reach::Short) as u32;
-                    grow_jump = !I::reaches_short(i64::from(self.units[t as usize].offset) - i64::from(at));
+                    grow_jump =
+                        !I::reaches_short(i64::from(self.units[t as usize].offset) - i64::from(at));
                 }
                 if grow_cond && let Some(c) = &mut self.units[i].cond {
                     c.2 = Reach::Long;
@@ -488,7 +601,10 @@ impl<I: Isa> Emitter<'_, '_, I> {
             let base = out.code.bytes.len() as u32;
             self.append(&mut out.code, u.body, u.fixups);
             for s in &self.spans[u.spans.0 as usize..u.spans.1 as usize] {
-                out.spans.push(Span { out: s.out + base, ..*s });
+                out.spans.push(Span {
+                    out: s.out + base,
+                    ..*s
+                });
             }
             let added = out.code.bytes.len() as u32;
             let target = |d: Dest| match d {
@@ -499,7 +615,11 @@ impl<I: Isa> Emitter<'_, '_, I> {
                 match kind {
                     CondKind::Cond(c) => I::put_cond_jump(&mut out.code, c, reach, target(d)),
                     CondKind::Short { from, len } => {
-                        let original = self.program.elf.bytes_at(from, u64::from(len)).ok_or(Pin::NotInstructions)?;
+                        let original = self
+                            .program
+                            .elf
+                            .bytes_at(from, u64::from(len))
+                            .ok_or(Pin::NotInstructions)?;
                         I::put_short_cond(&mut out.code, original, target(d));
                     }
                 }
@@ -512,7 +632,14 @@ impl<I: Isa> Emitter<'_, '_, I> {
             }
             let len = out.code.bytes.len() as u32 - added;
             if len > 0 {
-                out.spans.push(Span { out: added, len, input: u.state, copied: false, instead: false, piece: u.piece });
+                out.spans.push(Span {
+                    out: added,
+                    len,
+                    input: u.state,
+                    copied: false,
+                    instead: false,
+                    piece: u.piece,
+                });
             }
         }
         // Branches within the fragment are final.
@@ -521,19 +648,33 @@ impl<I: Isa> Emitter<'_, '_, I> {
         fixups.retain(|f| match f.target {
             Target::Unit(t) if self.units[t as usize].fragment == fragment => {
                 let unit = &self.units[t as usize];
-                failed |= I::write_field(f.kind, &mut bytes[f.at as usize..], u64::from(f.at), u64::from(unit.offset)).is_err();
+                failed |= I::write_field(
+                    f.kind,
+                    &mut bytes[f.at as usize..],
+                    u64::from(f.at),
+                    u64::from(unit.offset),
+                )
+                .is_err();
                 false
             }
             _ => true,
         });
-        if failed { Err(Pin::OutOfReach) } else { Ok(out) }
+        if failed {
+            Err(Pin::OutOfReach)
+        } else {
+            Ok(out)
+        }
     }
 
     fn append(&self, out: &mut Code<Target>, bytes: (u32, u32), fixups: (u32, u32)) {
         let base = out.bytes.len() as u32;
-        out.bytes.extend_from_slice(&self.temp.bytes[bytes.0 as usize..bytes.1 as usize]);
+        out.bytes
+            .extend_from_slice(&self.temp.bytes[bytes.0 as usize..bytes.1 as usize]);
         for f in &self.temp.fixups[fixups.0 as usize..fixups.1 as usize] {
-            out.fixups.push(Fixup { at: f.at - bytes.0 + base, ..*f });
+            out.fixups.push(Fixup {
+                at: f.at - bytes.0 + base,
+                ..*f
+            });
         }
     }
 }

@@ -96,7 +96,9 @@ fn inspect_with<I: Isa>(elf: &Elf<'_>) -> Result<Inspection, Error> {
         .collect();
     let blocks = shares.iter().map(|s| s.1).sum();
     let shares: Vec<Share> = shares.into_iter().map(|s| s.0).collect();
-    let movable: Vec<usize> = (0..shares.len()).filter(|f| shares[*f].pin.is_none()).collect();
+    let movable: Vec<usize> = (0..shares.len())
+        .filter(|f| shares[*f].pin.is_none())
+        .collect();
     let linked = match (elf.etype, is_program(elf), elf.interpreter().is_some()) {
         (2, _, true) => "executable",
         (2, _, false) => "static executable",
@@ -107,9 +109,16 @@ fn inspect_with<I: Isa>(elf: &Elf<'_>) -> Result<Inspection, Error> {
     Ok(Inspection {
         kind: linked.to_owned(),
         machine: I::NAME,
-        build_id: elf.build_id.map(|b| b.iter().map(|x| format!("{x:02x}")).collect()),
+        build_id: elf
+            .build_id
+            .map(|b| b.iter().map(|x| format!("{x:02x}")).collect()),
         size: elf.data.len() as u64,
-        text: elf.sections.iter().filter(|s| s.is_code()).map(|s| s.size).sum(),
+        text: elf
+            .sections
+            .iter()
+            .filter(|s| s.is_code())
+            .map(|s| s.size)
+            .sum(),
         functions: program.functions.len(),
         movable: movable.len(),
         movable_bytes: movable.iter().map(|f| program.size(*f)).sum(),
@@ -131,7 +140,12 @@ fn inspect_with<I: Isa>(elf: &Elf<'_>) -> Result<Inspection, Error> {
         symbols: elf.symbols(SymbolTable::Static).len(),
         dynamic_symbols: elf.symbols(SymbolTable::Dynamic).len(),
         unwind_entries: program.eh.fdes.len(),
-        exception_tables: program.eh.fdes.iter().filter(|f| f.lsda.is_some_and(|l| l != 0)).count(),
+        exception_tables: program
+            .eh
+            .fdes
+            .iter()
+            .filter(|f| f.lsda.is_some_and(|l| l != 0))
+            .count(),
         counters: shares.iter().map(|s| u64::from(s.counters)).sum(),
         sites: shares.iter().map(|s| u64::from(s.sites)).sum(),
         blocks,

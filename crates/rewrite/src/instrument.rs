@@ -53,7 +53,12 @@ pub struct InstrumentOptions {
 
 impl Default for InstrumentOptions {
     fn default() -> Self {
-        InstrumentOptions { pattern: "postlink.%p.plraw".into(), functions: None, counters: Counters::Auto, calls: true }
+        InstrumentOptions {
+            pattern: "postlink.%p.plraw".into(),
+            functions: None,
+            counters: Counters::Auto,
+            calls: true,
+        }
     }
 }
 
@@ -79,7 +84,13 @@ pub struct InstrumentReport {
 }
 
 /// Instruments an x86-64 file.
-pub fn instrument(elf: &Elf<'_>, options: &InstrumentOptions, out: &Path, mode: u32, phases: &mut Phases) -> Result<InstrumentReport, Error> {
+pub fn instrument(
+    elf: &Elf<'_>,
+    options: &InstrumentOptions,
+    out: &Path,
+    mode: u32,
+    phases: &mut Phases,
+) -> Result<InstrumentReport, Error> {
     prepare::check_input(elf)?;
     instrument_with::<postlink_isa::x86_64::X86_64>(elf, options, out, mode, phases)
 }
@@ -104,21 +115,28 @@ fn instrument_with<I: Isa>(
         Counters::Plain => false,
         Counters::Auto => can_have_threads(&program),
     };
-    let counter_mode = if atomic { CounterMode::Atomic } else { CounterMode::Plain };
+    let counter_mode = if atomic {
+        CounterMode::Atomic
+    } else {
+        CounterMode::Plain
+    };
 
     phases.begin("functions");
     let image = elf.extent();
-    /// A function's code, and where its old entries jump to it.
-    type Made = (Ready, Vec<(u64, u64)>);
+    /// A function's code, and where its old entry jumps to it.
+    type Made = (Ready, Option<(u64, u64)>);
     let made: Vec<(Share, Option<Made>)> = (0..program.functions.len())
         .into_par_iter()
         .map_init(Scratch::default, |scratch, f| {
             let analysed = prepare::analyse::<I>(&program, &leaks, f, scratch);
             let mut share = Share::of(&program, f, &analysed);
-            let wanted = options.functions.as_ref().is_none_or(|r| r.is_match(program.name(f).as_bytes()));
+            let wanted = options
+                .functions
+                .as_ref()
+                .is_none_or(|r| r.is_match(program.name(f).as_bytes()));
             let ready = match analysed {
                 Ok(a) if wanted => match make::<I>(&program, f, &a, counter_mode, options.calls) {
-                    Ok(ready) => Some((ready, a.entry_patches)),
+                    Ok(ready) => Some((ready, a.entry_patch)),
                     Err(pin) => {
                         share.pin = Some(pin);
                         None
@@ -158,13 +176,24 @@ fn instrument_with<I: Isa>(
         input_id: prepare::identity(elf).bytes().to_vec(),
     };
     let order: Vec<u32> = (0..ready.len() as u32).collect();
-    let placed = link::place(&program, &ready, [&order, &order], &link_options, &mut writer);
+    let placed = link::place(
+        &program,
+        &ready,
+        [&order, &order],
+        &link_options,
+        &mut writer,
+    );
     placed.unwind(&program, &ready, &mut writer)?;
 
     // The recorders' slow path and the start-up routine.
     let mut slow: Code<Target> = Code::default();
     I::put_site_slow(&mut slow, counter_mode, image);
-    let slow_at = writer.append(NewSection { name: ".text.slow".into(), kind: NewKind::Code, align: 16, size: slow.bytes.len() as u64 });
+    let slow_at = writer.append(NewSection {
+        name: ".text.slow".into(),
+        kind: NewKind::Code,
+        align: 16,
+        size: slow.bytes.len() as u64,
+    });
     let entry = hook(elf)?;
     let subject = map.subject;
     let header = raw::header_bytes(&subject);
@@ -185,14 +214,22 @@ fn instrument_with<I: Isa>(
         entry: entry.runtime(),
     };
     let size = I::runtime(&config)?.len() as u64;
-    let runtime = writer.append(NewSection { name: ".text.start".into(), kind: NewKind::Code, align: 16, size });
+    let runtime = writer.append(NewSection {
+        name: ".text.start".into(),
+        kind: NewKind::Code,
+        align: 16,
+        size,
+    });
     let counters = writer.append_zero_fill(".postlink.counters", counters_len + 4096);
     config.at = runtime.addr;
     config.counters = counters.addr;
     config.bias_slot = counters.addr + counters_len;
     let code = I::runtime(&config)?;
     if code.len() as u64 != size {
-        return Err(Error::internal(format!("start-up routine changed its size from {size} to {}", code.len())));
+        return Err(Error::internal(format!(
+            "start-up routine changed its size from {size} to {}",
+            code.len()
+        )));
     }
     writer.contents(runtime.id).copy_from_slice(&code);
     let probes = ProbeAddresses {
@@ -216,7 +253,15 @@ fn instrument_with<I: Isa>(
         instrumented: ready.len(),
         pinned: count_pins(&map.shares),
         counters: subject.counters,
-        sites: ready.iter().map(|r| r.recorder_offsets.iter().filter(|o| **o != u32::MAX).count() as u64).sum(),
+        sites: ready
+            .iter()
+            .map(|r| {
+                r.recorder_offsets
+                    .iter()
+                    .filter(|o| **o != u32::MAX)
+                    .count() as u64
+            })
+            .sum(),
         atomic,
         input_size: elf.data.len() as u64,
         output_size: summary.size,
@@ -235,7 +280,13 @@ pub fn count_pins(shares: &[Share]) -> Vec<(Pin, usize)> {
 }
 
 /// Emits one function with its counters.
-fn make<'d, I: Isa>(program: &Program<'d>, function: usize, a: &Analysed<'d>, mode: CounterMode, calls: bool) -> Result<Ready, Pin> {
+fn make<'d, I: Isa>(
+    program: &Program<'d>,
+    function: usize,
+    a: &Analysed<'d>,
+    mode: CounterMode,
+    calls: bool,
+) -> Result<Ready, Pin> {
     let mut probes = a.placement.probes::<I>(program, &a.cfg, mode);
     let mut recorders: Code<Target> = Code::default();
     let mut recorder_offsets = Vec::new();
@@ -244,7 +295,11 @@ fn make<'d, I: Isa>(program: &Program<'d>, function: usize, a: &Analysed<'d>, mo
             let mut offset = u32::MAX;
             let bytes = program.elf.bytes_at(s.at, u64::from(s.len)).unwrap_or(&[]);
             // The callee of a TLS descriptor preserves every register: nothing is free there.
-            let descriptor = program.refs.tls_descriptor_calls.binary_search(&s.at).is_ok();
+            let descriptor = program
+                .refs
+                .tls_descriptor_calls
+                .binary_search(&s.at)
+                .is_ok();
             if !descriptor && let Some(insn) = I::decode(bytes, s.at) {
                 let at = recorders.bytes.len().next_multiple_of(4);
                 recorders.bytes.resize(at, I::PADDING);
@@ -264,11 +319,19 @@ fn make<'d, I: Isa>(program: &Program<'d>, function: usize, a: &Analysed<'d>, mo
     }
     // The parts that the compiler split off stay apart.
     let mut fragments: [Vec<u32>; 2] = Default::default();
-    let one = a.unwind.as_ref().is_some_and(unwind::FunctionUnwind::one_fragment);
+    let one = a
+        .unwind
+        .as_ref()
+        .is_some_and(unwind::FunctionUnwind::one_fragment);
     for (b, block) in a.cfg.blocks.iter().enumerate() {
         fragments[usize::from(block.piece > 0 && !one)].push(b as u32);
     }
-    let plan = Plan { fragments, probes, move_addresses: false, drop_padding: false };
+    let plan = Plan {
+        fragments,
+        probes,
+        move_addresses: false,
+        drop_padding: false,
+    };
     let code = emit::emit::<I>(program, &a.cfg, &plan)?;
     let unwind = carry(program, &a.cfg, a.unwind.as_ref(), &code)?;
     Ok(Ready {
@@ -276,7 +339,7 @@ fn make<'d, I: Isa>(program: &Program<'d>, function: usize, a: &Analysed<'d>, mo
         code,
         unwind,
         table_entries: a.cfg.table_entries.clone(),
-        marks: a.cfg.marks.clone(),
+        marks: a.cfg.labels(program, function),
         recorders,
         recorder_offsets,
         counter_base: 0,
@@ -293,7 +356,10 @@ pub fn carry<'d>(
 ) -> Result<Option<[unwind::FragmentUnwind; 2]>, Pin> {
     match from {
         None => Ok(None),
-        Some(u) => Ok(Some([u.carry(program, cfg, &code.fragments[0])?, u.carry(program, cfg, &code.fragments[1])?])),
+        Some(u) => Ok(Some([
+            u.carry(program, cfg, &code.fragments[0])?,
+            u.carry(program, cfg, &code.fragments[1])?,
+        ])),
     }
 }
 
@@ -313,11 +379,17 @@ fn can_have_threads(program: &Program<'_>) -> bool {
     use postlink_image::elf::SymbolTable;
     // Only what is called counts: a static libc has `clone` in any case.
     let dynamic = program.elf.symbols(SymbolTable::Dynamic);
-    if dynamic.iter().any(|s| s.section == 0 && STARTERS.contains(&s.name.split(|c| *c == b'@').next().unwrap_or_default())) {
+    if dynamic.iter().any(|s| {
+        s.section == 0
+            && STARTERS.contains(&s.name.split(|c| *c == b'@').next().unwrap_or_default())
+    }) {
         return true;
     }
     let table = program.elf.symbols(SymbolTable::Static);
-    program.elf.interpreter().is_none() && table.iter().any(|s| s.section != 0 && matches!(s.name, b"pthread_create" | b"thrd_create"))
+    program.elf.interpreter().is_none()
+        && table
+            .iter()
+            .any(|s| s.section != 0 && matches!(s.name, b"pthread_create" | b"thrd_create"))
 }
 
 /// Whether a file is started by the kernel (else it is loaded as a library).
@@ -326,7 +398,9 @@ pub fn is_program(elf: &Elf<'_>) -> bool {
     const DF_1_PIE: u64 = 0x0800_0000;
     const DT_SONAME: i64 = 14;
     elf.etype == 2
-        || elf.dynamic_value(DT_FLAGS_1).is_some_and(|f| f & DF_1_PIE != 0)
+        || elf
+            .dynamic_value(DT_FLAGS_1)
+            .is_some_and(|f| f & DF_1_PIE != 0)
         || elf.interpreter().is_some() && elf.dynamic_value(DT_SONAME).is_none()
 }
 
@@ -352,11 +426,19 @@ fn hook(elf: &Elf<'_>) -> Result<Hook, Error> {
     if let Some(init) = elf.dynamic_value(DT_INIT) {
         return Ok(Hook::Init(init));
     }
-    if let (Some(array), Some(size)) = (elf.dynamic_value(DT_INIT_ARRAY), elf.dynamic_value(DT_INIT_ARRAYSZ))
-        && size >= 8
-        && let Some(d) = elf.dyn_relocs()?.iter().find(|d| d.addr == array && d.symbol == 0)
+    if let (Some(array), Some(size)) = (
+        elf.dynamic_value(DT_INIT_ARRAY),
+        elf.dynamic_value(DT_INIT_ARRAYSZ),
+    ) && size >= 8
+        && let Some(d) = elf
+            .dyn_relocs()?
+            .iter()
+            .find(|d| d.addr == array && d.symbol == 0)
     {
-        return Ok(Hook::InitArray(d.addend_at.unwrap_or(array), d.addend as u64));
+        return Ok(Hook::InitArray(
+            d.addend_at.unwrap_or(array),
+            d.addend as u64,
+        ));
     }
     // Linkers leave a few empty entries behind the last; the loader stops at the first.
     let end = elf.section(".dynamic").map_or(0, |(_, s)| s.end());
@@ -372,7 +454,9 @@ impl Hook {
     fn runtime(&self) -> RuntimeEntry {
         match self {
             Hook::Entry(next) => RuntimeEntry::Program { next: *next },
-            Hook::Init(next) | Hook::InitArray(_, next) => RuntimeEntry::Library { next: Some(*next) },
+            Hook::Init(next) | Hook::InitArray(_, next) => {
+                RuntimeEntry::Library { next: Some(*next) }
+            }
             Hook::NewInit(_) => RuntimeEntry::Library { next: None },
         }
     }

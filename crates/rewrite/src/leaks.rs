@@ -99,19 +99,186 @@ const TWICE: &[&[u8]] = &[
 
 /// Library functions that neither call back nor unwind.
 const SAFE: &[&[u8]] = &[
-    b"memcpy", b"memmove", b"memset", b"memcmp", b"bcmp", b"memchr", b"memrchr", b"rawmemchr", b"strlen", b"strnlen", b"strcmp", b"strncmp",
-    b"strcasecmp", b"strncasecmp", b"strchr", b"strrchr", b"strchrnul", b"strstr", b"strcpy", b"strncpy", b"stpcpy", b"strcat", b"strncat",
-    b"strspn", b"strcspn", b"strpbrk", b"strcoll", b"strdup", b"strtol", b"strtoul", b"strtoll", b"strtoull", b"strtod", b"strtof", b"strtold", b"strerror", b"strftime",
-    b"__memcpy_chk", b"__memmove_chk", b"__memset_chk", b"__strcpy_chk", b"__strcat_chk", b"__strncpy_chk",
-    b"malloc", b"calloc", b"realloc", b"free", b"posix_memalign", b"aligned_alloc", b"malloc_usable_size", b"memalign",
-    b"_ZdlPv", b"_ZdlPvm", b"_ZdaPv", b"_ZdaPvm",
-    b"__errno_location", b"__ctype_b_loc", b"__ctype_tolower_loc", b"__ctype_toupper_loc", b"__tls_get_addr", b"toupper", b"tolower", b"isalnum", b"isspace",
-    b"snprintf", b"vsnprintf", b"sprintf", b"printf", b"fprintf", b"vfprintf", b"fputs", b"fputc", b"putc", b"puts", b"putchar", b"fwrite", b"fread", b"fgets", b"fgetc", b"getc", b"ungetc", b"fflush", b"fopen", b"fopen64", b"fclose", b"fseek", b"ftell", b"ferror", b"feof", b"__snprintf_chk", b"__sprintf_chk", b"__printf_chk", b"__fprintf_chk", b"__vsnprintf_chk", b"__vfprintf_chk",
-    b"time", b"gettimeofday", b"clock_gettime", b"clock", b"localtime_r", b"gmtime_r", b"localtime", b"gmtime", b"mktime", b"getenv", b"getpid", b"gettid",
-    b"pow", b"exp", b"log", b"log10", b"log2", b"sin", b"cos", b"tan", b"asin", b"acos", b"atan", b"atan2", b"sinh", b"cosh", b"tanh", b"floor", b"ceil", b"fmod", b"sqrt", b"trunc", b"round", b"ldexp", b"frexp", b"modf", b"fabs", b"cbrt", b"exp2", b"hypot", b"floorf", b"ceilf", b"fmodf", b"powf",
-    b"__cxa_begin_catch", b"__cxa_allocate_exception", b"__cxa_free_exception", b"__cxa_guard_acquire", b"__cxa_guard_release", b"__cxa_get_globals", b"__dynamic_cast", b"__gxx_personality_v0",
-    b"pthread_mutex_lock", b"pthread_mutex_unlock", b"pthread_mutex_trylock", b"pthread_self", b"pthread_getspecific", b"pthread_setspecific", b"pthread_rwlock_rdlock", b"pthread_rwlock_wrlock", b"pthread_rwlock_unlock",
-    b"open", b"open64", b"close", b"fstat", b"fstat64", b"stat", b"stat64", b"lstat", b"lstat64", b"lseek", b"lseek64", b"mmap", b"mmap64", b"munmap", b"madvise", b"mprotect", b"ftruncate", b"access", b"unlink", b"fcntl", b"fcntl64", b"epoll_ctl", b"isatty", b"sysconf",
+    b"memcpy",
+    b"memmove",
+    b"memset",
+    b"memcmp",
+    b"bcmp",
+    b"memchr",
+    b"memrchr",
+    b"rawmemchr",
+    b"strlen",
+    b"strnlen",
+    b"strcmp",
+    b"strncmp",
+    b"strcasecmp",
+    b"strncasecmp",
+    b"strchr",
+    b"strrchr",
+    b"strchrnul",
+    b"strstr",
+    b"strcpy",
+    b"strncpy",
+    b"stpcpy",
+    b"strcat",
+    b"strncat",
+    b"strspn",
+    b"strcspn",
+    b"strpbrk",
+    b"strcoll",
+    b"strdup",
+    b"strtol",
+    b"strtoul",
+    b"strtoll",
+    b"strtoull",
+    b"strtod",
+    b"strtof",
+    b"strtold",
+    b"strerror",
+    b"strftime",
+    b"__memcpy_chk",
+    b"__memmove_chk",
+    b"__memset_chk",
+    b"__strcpy_chk",
+    b"__strcat_chk",
+    b"__strncpy_chk",
+    b"malloc",
+    b"calloc",
+    b"realloc",
+    b"free",
+    b"posix_memalign",
+    b"aligned_alloc",
+    b"malloc_usable_size",
+    b"memalign",
+    b"_ZdlPv",
+    b"_ZdlPvm",
+    b"_ZdaPv",
+    b"_ZdaPvm",
+    b"__errno_location",
+    b"__ctype_b_loc",
+    b"__ctype_tolower_loc",
+    b"__ctype_toupper_loc",
+    b"__tls_get_addr",
+    b"toupper",
+    b"tolower",
+    b"isalnum",
+    b"isspace",
+    b"snprintf",
+    b"vsnprintf",
+    b"sprintf",
+    b"printf",
+    b"fprintf",
+    b"vfprintf",
+    b"fputs",
+    b"fputc",
+    b"putc",
+    b"puts",
+    b"putchar",
+    b"fwrite",
+    b"fread",
+    b"fgets",
+    b"fgetc",
+    b"getc",
+    b"ungetc",
+    b"fflush",
+    b"fopen",
+    b"fopen64",
+    b"fclose",
+    b"fseek",
+    b"ftell",
+    b"ferror",
+    b"feof",
+    b"__snprintf_chk",
+    b"__sprintf_chk",
+    b"__printf_chk",
+    b"__fprintf_chk",
+    b"__vsnprintf_chk",
+    b"__vfprintf_chk",
+    b"time",
+    b"gettimeofday",
+    b"clock_gettime",
+    b"clock",
+    b"localtime_r",
+    b"gmtime_r",
+    b"localtime",
+    b"gmtime",
+    b"mktime",
+    b"getenv",
+    b"getpid",
+    b"gettid",
+    b"pow",
+    b"exp",
+    b"log",
+    b"log10",
+    b"log2",
+    b"sin",
+    b"cos",
+    b"tan",
+    b"asin",
+    b"acos",
+    b"atan",
+    b"atan2",
+    b"sinh",
+    b"cosh",
+    b"tanh",
+    b"floor",
+    b"ceil",
+    b"fmod",
+    b"sqrt",
+    b"trunc",
+    b"round",
+    b"ldexp",
+    b"frexp",
+    b"modf",
+    b"fabs",
+    b"cbrt",
+    b"exp2",
+    b"hypot",
+    b"floorf",
+    b"ceilf",
+    b"fmodf",
+    b"powf",
+    b"__cxa_begin_catch",
+    b"__cxa_allocate_exception",
+    b"__cxa_free_exception",
+    b"__cxa_guard_acquire",
+    b"__cxa_guard_release",
+    b"__cxa_get_globals",
+    b"__dynamic_cast",
+    b"__gxx_personality_v0",
+    b"pthread_mutex_lock",
+    b"pthread_mutex_unlock",
+    b"pthread_mutex_trylock",
+    b"pthread_self",
+    b"pthread_getspecific",
+    b"pthread_setspecific",
+    b"pthread_rwlock_rdlock",
+    b"pthread_rwlock_wrlock",
+    b"pthread_rwlock_unlock",
+    b"open",
+    b"open64",
+    b"close",
+    b"fstat",
+    b"fstat64",
+    b"stat",
+    b"stat64",
+    b"lstat",
+    b"lstat64",
+    b"lseek",
+    b"lseek64",
+    b"mmap",
+    b"mmap64",
+    b"munmap",
+    b"madvise",
+    b"mprotect",
+    b"ftruncate",
+    b"access",
+    b"unlink",
+    b"fcntl",
+    b"fcntl64",
+    b"epoll_ctl",
+    b"isatty",
+    b"sysconf",
 ];
 
 impl Leaks {
@@ -120,7 +287,14 @@ impl Leaks {
         let set: rustc_hash::FxHashSet<&[u8]> = UNWINDERS.iter().copied().collect();
         [SymbolTable::Dynamic, SymbolTable::Static].iter().any(|t| {
             let table = elf.symbols(*t);
-            (0..table.len()).into_par_iter().with_min_len(4096).any(|i| table.get(i).is_some_and(|s| set.contains(base_name(s.name))))
+            (0..table.len())
+                .into_par_iter()
+                .with_min_len(4096)
+                .any(|i| {
+                    table
+                        .get(i)
+                        .is_some_and(|s| set.contains(base_name(s.name)))
+                })
         })
     }
 
@@ -132,7 +306,10 @@ impl Leaks {
     /// Gathers facts. `unsafe_pieces[i]` says whether piece i may, by itself or through others, reach something unsafe.
     pub fn new(program: &Program<'_>) -> Leaks {
         let can_unwind = program.can_unwind;
-        let default = CallFacts { leaks: can_unwind, ..CallFacts::default() };
+        let default = CallFacts {
+            leaks: can_unwind,
+            ..CallFacts::default()
+        };
         let mut known: FxHashMap<u64, CallFacts> = FxHashMap::default();
         let table: FxHashMap<&[u8], CallFacts> = {
             let mut t = FxHashMap::default();
@@ -140,10 +317,24 @@ impl Leaks {
                 t.insert(*n, CallFacts::default());
             }
             for n in NO_RETURN {
-                t.insert(*n, CallFacts { leaks: true, no_return: true, returns_twice: false });
+                t.insert(
+                    *n,
+                    CallFacts {
+                        leaks: true,
+                        no_return: true,
+                        returns_twice: false,
+                    },
+                );
             }
             for n in TWICE {
-                t.insert(*n, CallFacts { leaks: can_unwind, no_return: false, returns_twice: true });
+                t.insert(
+                    *n,
+                    CallFacts {
+                        leaks: can_unwind,
+                        no_return: false,
+                        returns_twice: true,
+                    },
+                );
             }
             t
         };
@@ -155,7 +346,10 @@ impl Leaks {
             }
         }
         for addr in program.imports.keys() {
-            if let Some(facts) = program.import_name(*addr).and_then(|n| table.get(base_name(n))) {
+            if let Some(facts) = program
+                .import_name(*addr)
+                .and_then(|n| table.get(base_name(n)))
+            {
                 known.insert(*addr, *facts);
             }
         }
@@ -172,7 +366,11 @@ impl Leaks {
             })
             .collect();
         known.extend(named);
-        Leaks { can_unwind, known, default }
+        Leaks {
+            can_unwind,
+            known,
+            default,
+        }
     }
 
     /// Facts on the callee of a call instruction.
@@ -182,7 +380,10 @@ impl Leaks {
             // A call through an import slot or a pointer.
             _ => insn.field.map(|f| f.target),
         };
-        target.and_then(|t| self.known.get(&t)).copied().unwrap_or(self.default)
+        target
+            .and_then(|t| self.known.get(&t))
+            .copied()
+            .unwrap_or(self.default)
     }
 }
 

@@ -28,8 +28,8 @@ pub mod stats;
 pub mod unwind;
 
 pub use inspect::{Inspection, inspect};
-pub use optimize::{FunctionOrder, OptimizeOptions, OptimizeReport, Preset, optimize};
 pub use instrument::{Counters, InstrumentOptions, InstrumentReport, instrument};
+pub use optimize::{FunctionOrder, OptimizeOptions, OptimizeReport, Preset, optimize};
 
 pub use phases::Phases;
 pub use pin::Pin;

@@ -2,7 +2,8 @@
 //!
 //! New code lies behind the old image, which keeps its bytes but for what is listed here:
 //!
-//! * at the old entry of a moved function a jump to the new one, so that whatever still refers to it works;
+//! * at the old entry of a moved function a jump to the new one, so that whatever still refers to it works (other entries of the
+//!   same function, which hand-written assembly has, go on in the old body);
 //! * entries of jump tables and label tables of moved functions;
 //! * if asked for, pointers to moved functions in data, relocations and symbols.
 //!
@@ -12,7 +13,9 @@ use postlink_image::elf::SymbolTable;
 use postlink_image::note::{MovedFunction, Note, NoteKind};
 use postlink_image::unwind::eh_frame::{self, NewFde};
 use postlink_image::unwind::lsda::CallSite;
-use postlink_image::write::{InSection, NewId, NewKind, NewSection, NewSymbol, Placed, SymbolEdit, Writer};
+use postlink_image::write::{
+    InSection, NewId, NewKind, NewSection, NewSymbol, Placed, SymbolEdit, Writer,
+};
 use postlink_isa::{Code, FixupKind, Isa};
 use rayon::prelude::*;
 use rustc_hash::FxHashMap;
@@ -34,7 +37,7 @@ pub struct Ready {
     pub unwind: Option<[FragmentUnwind; 2]>,
     /// Entries of its tables.
     pub table_entries: Vec<TableEntry>,
-    /// Its other entries and labels.
+    /// Its labels.
     pub marks: Vec<(u64, BlockId)>,
     /// Recorders of its sites, one behind the other, and the offset of each.
     pub recorders: Code<Target>,
@@ -91,21 +94,36 @@ pub struct Placement {
 pub fn entry_patch<I: Isa>(program: &Program<'_>, cfg: &Cfg, entry: u64) -> Option<u64> {
     let need = I::jump_len(postlink_isa::Reach::Long) as u64;
     let piece = program.piece_at(entry)?;
-    let first = I::decode(program.elf.bytes_at(entry, (piece.end - entry).min(16))?, entry)?;
-    let at = if first.traits.landing_pad { first.end() } else { entry };
+    let first = I::decode(
+        program.elf.bytes_at(entry, (piece.end - entry).min(16))?,
+        entry,
+    )?;
+    let at = if first.traits.landing_pad {
+        first.end()
+    } else {
+        entry
+    };
     let end = at + need;
-    if cfg.blocks.iter().any(|b| b.start > at && b.start < end) || at > entry && cfg.blocks.iter().any(|b| b.start > entry && b.start < at) {
+    if cfg.blocks.iter().any(|b| b.start > at && b.start < end)
+        || at > entry && cfg.blocks.iter().any(|b| b.start > entry && b.start < at)
+    {
         return None;
     }
     if end > piece.end {
         let i = program.pieces.partition_point(|p| p.start <= entry);
-        let limit = program.pieces.get(i).map_or(u64::MAX, |p| p.start).min(program.elf.sections[piece.section as usize].end());
+        let limit = program
+            .pieces
+            .get(i)
+            .map_or(u64::MAX, |p| p.start)
+            .min(program.elf.sections[piece.section as usize].end());
         if end > limit {
             return None;
         }
         let padding = program.elf.bytes_at(piece.end, end - piece.end)?;
         if !padding.iter().all(|b| matches!(b, 0 | 0x90 | 0xcc)) {
-            let whole = program.elf.bytes_at(piece.end, limit.min(piece.end + 32) - piece.end)?;
+            let whole = program
+                .elf
+                .bytes_at(piece.end, limit.min(piece.end + 32) - piece.end)?;
             let mut reach = piece.end;
             I::sweep(whole, piece.end, |i| {
                 if i.traits.nop {
@@ -168,18 +186,18 @@ pub fn place(
         at += r.recorders.bytes.len() as u64;
     }
     if at > 0 {
-        let placed = writer.append(NewSection { name: ".text.record".to_owned(), kind: NewKind::Code, align: 16, size: at });
+        let placed = writer.append(NewSection {
+            name: ".text.record".to_owned(),
+            kind: NewKind::Code,
+            align: 16,
+            size: at,
+        });
         p.recorder_at.iter_mut().for_each(|a| *a += placed.addr);
         p.recorders = Some(placed);
     }
     for (i, r) in ready.iter().enumerate() {
-        let f = &program.functions[r.function as usize];
-        p.entries.insert(program.start(r.function as usize), p.block(ready, i, 0));
-        for e in &f.entries {
-            if let Ok(k) = r.marks.binary_search_by_key(e, |m| m.0) {
-                p.entries.insert(*e, p.block(ready, i, r.marks[k].1));
-            }
-        }
+        p.entries
+            .insert(program.start(r.function as usize), p.block(ready, i, 0));
     }
     p
 }
@@ -188,7 +206,9 @@ impl Placement {
     /// Output address of a block of the i-th ready function.
     pub fn block(&self, ready: &[Ready], i: usize, b: BlockId) -> u64 {
         let (fragment, offset) = ready[i].code.blocks[b as usize];
-        self.fragments[i].get(usize::from(fragment)).map_or(0, |a| a + u64::from(offset))
+        self.fragments[i]
+            .get(usize::from(fragment))
+            .map_or(0, |a| a + u64::from(offset))
     }
 
     fn resolve(&self, ready: &[Ready], i: usize, target: Target, probes: &ProbeAddresses) -> u64 {
@@ -198,7 +218,9 @@ impl Placement {
             Target::Code(a) => self.entries.get(&a).copied().unwrap_or(a),
             Target::Same(a) => a,
             Target::Counter(c) => probes.counters + 8 * (r.counter_base + u64::from(c)),
-            Target::SiteWord(w) => probes.sites + 64 * (r.site_base + u64::from(w / 8)) + 8 * u64::from(w % 8),
+            Target::SiteWord(w) => {
+                probes.sites + 64 * (r.site_base + u64::from(w / 8)) + 8 * u64::from(w % 8)
+            }
             Target::Recorder(s) => self.recorder_at[i] + u64::from(r.recorder_offsets[s as usize]),
             Target::Bias => probes.bias,
             Target::Slow => probes.slow,
@@ -216,10 +238,18 @@ impl Placement {
         writer: &mut Writer<'_>,
     ) -> Result<(), Error> {
         for (f, order) in orders.iter().enumerate() {
-            let Some(placed) = self.sections[f] else { continue };
+            let Some(placed) = self.sections[f] else {
+                continue;
+            };
             let list: Vec<(u32, u64, &Code<Target>)> = order
                 .iter()
-                .map(|i| (*i, self.fragments[*i as usize][f], &ready[*i as usize].code.fragments[f].code))
+                .map(|i| {
+                    (
+                        *i,
+                        self.fragments[*i as usize][f],
+                        &ready[*i as usize].code.fragments[f].code,
+                    )
+                })
                 .filter(|x| !x.2.bytes.is_empty())
                 .collect();
             self.fill_section::<I>(program, ready, &list, placed, probes, writer)?;
@@ -257,21 +287,34 @@ impl Placement {
             at = x.1 + x.2.bytes.len() as u64;
         }
         rest.fill(I::PADDING);
-        parts.into_par_iter().try_for_each(|(out, (i, base, code))| {
-            out.copy_from_slice(&code.bytes);
-            for f in &code.fixups {
-                let target = self.resolve(ready, *i as usize, f.target, probes);
-                I::write_field(f.kind, &mut out[f.at as usize..], base + u64::from(f.at), target).map_err(|e| Error::Reach {
-                    function: program.name(ready[*i as usize].function as usize),
-                    source: e,
-                })?;
-            }
-            Ok(())
-        })
+        parts
+            .into_par_iter()
+            .try_for_each(|(out, (i, base, code))| {
+                out.copy_from_slice(&code.bytes);
+                for f in &code.fixups {
+                    let target = self.resolve(ready, *i as usize, f.target, probes);
+                    I::write_field(
+                        f.kind,
+                        &mut out[f.at as usize..],
+                        base + u64::from(f.at),
+                        target,
+                    )
+                    .map_err(|e| Error::Reach {
+                        function: program.name(ready[*i as usize].function as usize),
+                        source: e,
+                    })?;
+                }
+                Ok(())
+            })
     }
 
     /// Writes unwind tables for all fragments: new exception tables, then a merged `.eh_frame` with its search table.
-    pub fn unwind(&self, program: &Program<'_>, ready: &[Ready], writer: &mut Writer<'_>) -> Result<(), Error> {
+    pub fn unwind(
+        &self,
+        program: &Program<'_>,
+        ready: &[Ready],
+        writer: &mut Writer<'_>,
+    ) -> Result<(), Error> {
         if program.eh.fdes.is_empty() {
             return Ok(());
         }
@@ -280,17 +323,31 @@ impl Placement {
             .flat_map(|i| (0..2).map(move |f| (i, f)))
             .filter(|(i, f)| {
                 !ready[*i].code.fragments[*f].code.bytes.is_empty()
-                    && ready[*i].unwind.as_ref().is_some_and(|u| u[*f].call_sites.is_some())
+                    && ready[*i]
+                        .unwind
+                        .as_ref()
+                        .is_some_and(|u| u[*f].call_sites.is_some())
             })
             .collect();
         let mut lsda_at: FxHashMap<(usize, usize), u64> = FxHashMap::default();
         if !with.is_empty() {
-            let near = self.sections.iter().flatten().map(|s| s.addr).max().unwrap_or(0) & !0xfff;
+            let near = self
+                .sections
+                .iter()
+                .flatten()
+                .map(|s| s.addr)
+                .max()
+                .unwrap_or(0)
+                & !0xfff;
             let encode = |(i, f): (usize, usize), at: u64| -> Result<Vec<u8>, Error> {
                 let r = &ready[i];
-                let unwind = FunctionUnwind::read(program, r.function as usize).ok().flatten();
+                let unwind = FunctionUnwind::read(program, r.function as usize)
+                    .ok()
+                    .flatten();
                 let table = unwind.as_ref().and_then(|u| u.table());
-                let (Some((table, pad_base)), Some(u)) = (table, &r.unwind) else { return Ok(Vec::new()) };
+                let (Some((table, pad_base)), Some(u)) = (table, &r.unwind) else {
+                    return Ok(Vec::new());
+                };
                 let start = self.fragments[i][f];
                 let sites: Vec<CallSite> = u[f]
                     .call_sites
@@ -306,8 +363,10 @@ impl Placement {
                 Ok(table.encode_with(&sites, start, at, pad_base)?)
             };
             // Sizes depend on the place only modulo eight.
-            let sizes: Vec<u64> =
-                with.par_iter().map(|x| encode(*x, near).map(|b| b.len() as u64)).collect::<Result<_, Error>>()?;
+            let sizes: Vec<u64> = with
+                .par_iter()
+                .map(|x| encode(*x, near).map(|b| b.len() as u64))
+                .collect::<Result<_, Error>>()?;
             let mut offsets = Vec::with_capacity(sizes.len());
             let mut at = 0u64;
             for s in &sizes {
@@ -320,11 +379,16 @@ impl Placement {
                 align: 8,
                 size: at,
             });
-            let encoded: Vec<Vec<u8>> =
-                with.par_iter().zip(&offsets).map(|(x, o)| encode(*x, placed.addr + o)).collect::<Result<_, Error>>()?;
+            let encoded: Vec<Vec<u8>> = with
+                .par_iter()
+                .zip(&offsets)
+                .map(|(x, o)| encode(*x, placed.addr + o))
+                .collect::<Result<_, Error>>()?;
             let out = writer.contents(placed.id);
             for ((x, o), e) in with.iter().zip(&offsets).zip(&encoded) {
-                let place = out.get_mut(*o as usize..*o as usize + e.len()).ok_or_else(|| Error::internal("exception table changed size"))?;
+                let place = out
+                    .get_mut(*o as usize..*o as usize + e.len())
+                    .ok_or_else(|| Error::internal("exception table changed size"))?;
                 place.copy_from_slice(e);
                 lsda_at.insert(*x, placed.addr + o);
             }
@@ -347,17 +411,44 @@ impl Placement {
         }
         // Recorders are entered like functions: the state that every such unwind entry begins with.
         if let Some(p) = self.recorders
-            && let Some(cie) = program.eh.cies.iter().position(|c| !c.signal_frame && c.lsda_encoding == 0xff)
+            && let Some(cie) = program
+                .eh
+                .cies
+                .iter()
+                .position(|c| !c.signal_frame && c.lsda_encoding == 0xff)
         {
             let len = writer.contents(p.id).len() as u64;
-            new.push(NewFde { cie, start: p.addr, len, lsda: None, instructions: Vec::new() });
+            new.push(NewFde {
+                cie,
+                start: p.addr,
+                len,
+                lsda: None,
+                instructions: Vec::new(),
+            });
         }
         let (frame_size, hdr_size) = eh_frame::merged_sizes(&program.eh, &new);
-        let hdr = writer.append(NewSection { name: ".eh_frame_hdr".into(), kind: NewKind::ReadOnly, align: 4, size: hdr_size });
-        let frame = writer.append(NewSection { name: ".eh_frame".into(), kind: NewKind::ReadOnly, align: 8, size: frame_size });
+        let hdr = writer.append(NewSection {
+            name: ".eh_frame_hdr".into(),
+            kind: NewKind::ReadOnly,
+            align: 4,
+            size: hdr_size,
+        });
+        let frame = writer.append(NewSection {
+            name: ".eh_frame".into(),
+            kind: NewKind::ReadOnly,
+            align: 8,
+            size: frame_size,
+        });
         let mut hdr_bytes = vec![0; hdr_size as usize];
         let mut frame_bytes = vec![0; frame_size as usize];
-        eh_frame::write_merged(&program.eh, &new, frame.addr, &mut frame_bytes, hdr.addr, &mut hdr_bytes)?;
+        eh_frame::write_merged(
+            &program.eh,
+            &new,
+            frame.addr,
+            &mut frame_bytes,
+            hdr.addr,
+            &mut hdr_bytes,
+        )?;
         writer.contents(hdr.id).copy_from_slice(&hdr_bytes);
         writer.contents(frame.id).copy_from_slice(&frame_bytes);
         writer.replace_unwind(frame.id, hdr.id);
@@ -375,12 +466,22 @@ impl Placement {
     ) -> Result<(), Error> {
         // Jumps from old entries.
         for (entry, at) in entry_patches {
-            let Some(new) = self.entries.get(entry) else { continue };
+            let Some(new) = self.entries.get(entry) else {
+                continue;
+            };
             let mut code: Code<u64> = Code::default();
             I::put_jump(&mut code, postlink_isa::Reach::Long, *new);
             for f in &code.fixups {
-                I::write_field(f.kind, &mut code.bytes[f.at as usize..], at + u64::from(f.at), f.target)
-                    .map_err(|e| Error::Reach { function: program.name_at(*entry), source: e })?;
+                I::write_field(
+                    f.kind,
+                    &mut code.bytes[f.at as usize..],
+                    at + u64::from(f.at),
+                    f.target,
+                )
+                .map_err(|e| Error::Reach {
+                    function: program.name_at(*entry),
+                    source: e,
+                })?;
             }
             writer.patch(*at, &code.bytes)?;
         }
@@ -396,22 +497,35 @@ impl Placement {
             }
         }
         // Pointers: labels always, functions if asked for.
-        let by_function: FxHashMap<u32, usize> = ready.iter().enumerate().map(|(i, r)| (r.function, i)).collect();
+        let by_function: FxHashMap<u32, usize> = ready
+            .iter()
+            .enumerate()
+            .map(|(i, r)| (r.function, i))
+            .collect();
         let moved = |p: &Pointer| -> Option<u64> {
             if let Some(new) = self.entries.get(&p.target) {
                 return move_pointers.then_some(*new);
             }
             let piece = program.piece_at(p.target)?;
             let i = *by_function.get(&piece.function)?;
-            let k = ready[i].marks.binary_search_by_key(&p.target, |m| m.0).ok()?;
+            let k = ready[i]
+                .marks
+                .binary_search_by_key(&p.target, |m| m.0)
+                .ok()?;
             Some(self.block(ready, i, ready[i].marks[k].1))
         };
-        let updates: Vec<(&Pointer, u64)> = program.refs.pointers.par_iter().filter_map(|p| moved(p).map(|n| (p, n))).collect();
+        let updates: Vec<(&Pointer, u64)> = program
+            .refs
+            .pointers
+            .par_iter()
+            .filter_map(|p| moved(p).map(|n| (p, n)))
+            .collect();
         for (p, new) in updates {
             match p.stored {
                 Stored::Word => writer.patch(p.place, &new.to_le_bytes())?,
                 Stored::Word32 => {
-                    let value = u32::try_from(new).map_err(|_| Error::internal("32-bit pointer out of reach"))?;
+                    let value = u32::try_from(new)
+                        .map_err(|_| Error::internal("32-bit pointer out of reach"))?;
                     writer.patch(p.place, &value.to_le_bytes())?;
                 }
                 Stored::Addend(at) => {
@@ -421,7 +535,9 @@ impl Placement {
                     }
                 }
                 Stored::Relative32 => {}
-                Stored::Relative64 => writer.patch(p.place, &new.wrapping_sub(p.place).to_le_bytes())?,
+                Stored::Relative64 => {
+                    writer.patch(p.place, &new.wrapping_sub(p.place).to_le_bytes())?
+                }
             }
         }
         if move_pointers {
@@ -429,7 +545,11 @@ impl Placement {
             const DT_INIT: i64 = 12;
             const DT_FINI: i64 = 13;
             for tag in [DT_INIT, DT_FINI] {
-                if let Some(new) = program.elf.dynamic_value(tag).and_then(|v| self.entries.get(&v)) {
+                if let Some(new) = program
+                    .elf
+                    .dynamic_value(tag)
+                    .and_then(|v| self.entries.get(&v))
+                {
                     writer.set_dynamic(tag, *new)?;
                 }
             }
@@ -441,7 +561,12 @@ impl Placement {
     }
 
     /// Addresses of moved functions that code which stays forms: pointers must be the same wherever they come from.
-    fn absolute_fields<I: Isa>(&self, program: &Program<'_>, ready: &[Ready], writer: &mut Writer<'_>) -> Result<(), Error> {
+    fn absolute_fields<I: Isa>(
+        &self,
+        program: &Program<'_>,
+        ready: &[Ready],
+        writer: &mut Writer<'_>,
+    ) -> Result<(), Error> {
         let moved: rustc_hash::FxHashSet<u32> = ready.iter().map(|r| r.function).collect();
         let edits: Vec<(u64, FixupKind, u64)> = program
             .pieces
@@ -461,7 +586,10 @@ impl Placement {
                     });
                     for &(at, kind) in program.refs.absolute_fields_in(p.start, p.end) {
                         let width = if kind == FixupKind::Abs64 { 8 } else { 4 };
-                        let target = program.elf.bytes_at(at, width).and_then(|b| I::read_field(kind, b, at));
+                        let target = program
+                            .elf
+                            .bytes_at(at, width)
+                            .and_then(|b| I::read_field(kind, b, at));
                         if let Some(new) = target.and_then(|t| self.entries.get(&t)) {
                             out.push((at, kind, *new));
                         }
@@ -473,38 +601,80 @@ impl Placement {
         for (at, kind, new) in edits {
             let mut bytes = [0u8; 8];
             let width = if kind == FixupKind::Abs64 { 8 } else { 4 };
-            I::write_field(kind, &mut bytes, at, new).map_err(|e| Error::Reach { function: program.name_at(at), source: e })?;
+            I::write_field(kind, &mut bytes, at, new).map_err(|e| Error::Reach {
+                function: program.name_at(at),
+                source: e,
+            })?;
             writer.patch(at, &bytes[..width])?;
         }
         Ok(())
     }
 
     /// Moves symbols with their functions and names cold parts.
-    pub fn symbols(&self, program: &Program<'_>, ready: &[Ready], options: &LinkOptions<'_>, writer: &mut Writer<'_>) {
-        let by_function: FxHashMap<u32, usize> = ready.iter().enumerate().map(|(i, r)| (r.function, i)).collect();
+    pub fn symbols(
+        &self,
+        program: &Program<'_>,
+        ready: &[Ready],
+        options: &LinkOptions<'_>,
+        writer: &mut Writer<'_>,
+    ) {
+        let by_function: FxHashMap<u32, usize> = ready
+            .iter()
+            .enumerate()
+            .map(|(i, r)| (r.function, i))
+            .collect();
         let section = |addr: u64| -> Option<NewId> {
-            self.sections.iter().flatten().filter(|s| s.addr <= addr).max_by_key(|s| s.addr).map(|s| s.id)
+            self.sections
+                .iter()
+                .flatten()
+                .filter(|s| s.addr <= addr)
+                .max_by_key(|s| s.addr)
+                .map(|s| s.id)
         };
-        let tables: &[SymbolTable] =
-            if options.move_pointers { &[SymbolTable::Static, SymbolTable::Dynamic] } else { &[SymbolTable::Static] };
+        let tables: &[SymbolTable] = if options.move_pointers {
+            &[SymbolTable::Static, SymbolTable::Dynamic]
+        } else {
+            &[SymbolTable::Static]
+        };
         for table in tables {
             for (index, s) in program.elf.symbols(*table).iter().enumerate() {
                 if !matches!(s.kind, 0 | 2 | 10) || s.section == 0 {
                     continue;
                 }
-                let Some(new) = self.entries.get(&s.value) else { continue };
+                let Some(new) = self.entries.get(&s.value) else {
+                    continue;
+                };
                 let Some(id) = section(*new) else { continue };
-                let Some(i) = program.piece_at(s.value).and_then(|p| by_function.get(&p.function)) else { continue };
+                let Some(i) = program
+                    .piece_at(s.value)
+                    .and_then(|p| by_function.get(&p.function))
+                else {
+                    continue;
+                };
                 let fragment = &self.fragments[*i];
                 let hot = ready[*i].code.fragments[0].code.bytes.len() as u64;
-                let size = if s.size == 0 { 0 } else { (fragment[0] + hot).saturating_sub(*new) };
-                writer.edit_symbol(*table, index as u32, SymbolEdit { value: *new, size, section: InSection::New(id) });
+                let size = if s.size == 0 {
+                    0
+                } else {
+                    (fragment[0] + hot).saturating_sub(*new)
+                };
+                writer.edit_symbol(
+                    *table,
+                    index as u32,
+                    SymbolEdit {
+                        value: *new,
+                        size,
+                        section: InSection::New(id),
+                    },
+                );
             }
         }
         let symtab = program.elf.symbols(SymbolTable::Static);
         for (i, r) in ready.iter().enumerate() {
             let len = r.code.fragments[1].code.bytes.len() as u64;
-            let Some(cold) = self.sections[1].filter(|_| len > 0) else { continue };
+            let Some(cold) = self.sections[1].filter(|_| len > 0) else {
+                continue;
+            };
             let start = program.start(r.function as usize);
             let k = program.symbols.partition_point(|s| s.0 < start);
             let of = program.symbols.get(k).filter(|s| s.0 == start).map(|s| s.1);
@@ -525,23 +695,52 @@ impl Placement {
     }
 
     /// The note that claims what moved where.
-    pub fn note(&self, program: &Program<'_>, ready: &[Ready], options: &LinkOptions<'_>, writer: &mut Writer<'_>) -> Result<(), Error> {
+    pub fn note(
+        &self,
+        program: &Program<'_>,
+        ready: &[Ready],
+        options: &LinkOptions<'_>,
+        writer: &mut Writer<'_>,
+    ) -> Result<(), Error> {
         let mut functions: Vec<MovedFunction> = ready
             .par_iter()
             .enumerate()
             .map(|(i, r)| {
                 let f = &program.functions[r.function as usize];
-                let old = f.pieces.iter().map(|p| &program.pieces[*p as usize]).map(|p| (p.start, p.end - p.start)).collect();
+                let old = f
+                    .pieces
+                    .iter()
+                    .map(|p| &program.pieces[*p as usize])
+                    .map(|p| (p.start, p.end - p.start))
+                    .collect();
                 let new = (0..2)
                     .filter(|k| !r.code.fragments[*k].code.bytes.is_empty())
-                    .map(|k| (self.fragments[i][k], r.code.fragments[k].code.bytes.len() as u64))
+                    .map(|k| {
+                        (
+                            self.fragments[i][k],
+                            r.code.fragments[k].code.bytes.len() as u64,
+                        )
+                    })
                     .collect();
-                let labels = r.marks.iter().map(|(a, b)| (*a, self.block(ready, i, *b))).collect();
-                MovedFunction { entry: program.start(r.function as usize), old, new, labels }
+                let labels = r
+                    .marks
+                    .iter()
+                    .map(|(a, b)| (*a, self.block(ready, i, *b)))
+                    .collect();
+                MovedFunction {
+                    entry: program.start(r.function as usize),
+                    old,
+                    new,
+                    labels,
+                }
             })
             .collect();
         functions.sort_by_key(|f| f.entry);
-        let note = Note { kind: options.kind, input_id: options.input_id.clone(), functions };
+        let note = Note {
+            kind: options.kind,
+            input_id: options.input_id.clone(),
+            functions,
+        };
         let bytes = note.encode()?;
         let placed = writer.append(NewSection {
             name: ".note.postlink".to_owned(),

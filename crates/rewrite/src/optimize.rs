@@ -165,12 +165,17 @@ fn optimize_with<I: Isa>(
     phases.begin("attach");
     let counted = attach::attach::<I>(&program, &leaks, &map, profile);
     if counted.is_empty() {
-        return Err(Error::Profile("no function of the profile can be moved: nothing to optimise".into()));
+        return Err(Error::Profile(
+            "no function of the profile can be moved: nothing to optimise".into(),
+        ));
     }
     let calls = attach::calls(&program, &map, profile, &counted);
 
     phases.begin("layout");
-    let chosen: Vec<Chosen> = counted.par_iter().map(|c| order_blocks(c, options)).collect();
+    let chosen: Vec<Chosen> = counted
+        .par_iter()
+        .map(|c| order_blocks(c, options))
+        .collect();
     phases.begin("emit");
     let emitted: Vec<Result<Ready, Pin>> = counted
         .par_iter()
@@ -192,7 +197,7 @@ fn optimize_with<I: Isa>(
                 code,
                 unwind,
                 table_entries: c.analysed.cfg.table_entries.clone(),
-                marks: c.analysed.cfg.marks.clone(),
+                marks: c.analysed.cfg.labels(&program, c.function as usize),
                 recorders: Code::default(),
                 recorder_offsets: Vec::new(),
                 counter_base: 0,
@@ -212,7 +217,10 @@ fn optimize_with<I: Isa>(
             Err(pin) => shares[counted[i].function as usize].pin = Some(pin),
         }
     }
-    let patches: Vec<(u64, u64)> = of_ready.iter().flat_map(|i| counted[*i].analysed.entry_patches.iter().copied()).collect();
+    let patches: Vec<(u64, u64)> = of_ready
+        .iter()
+        .flat_map(|i| counted[*i].analysed.entry_patch)
+        .collect();
 
     phases.begin("functions");
     let order = order_functions(&program, &counted, &calls, &ready, &of_ready, options);
@@ -233,7 +241,13 @@ fn optimize_with<I: Isa>(
     let orders = [order.as_slice(), order.as_slice()];
     let placed = link::place(&program, &ready, orders, &link_options, &mut writer);
     placed.unwind(&program, &ready, &mut writer)?;
-    placed.fill::<I>(&program, &ready, orders, &ProbeAddresses::default(), &mut writer)?;
+    placed.fill::<I>(
+        &program,
+        &ready,
+        orders,
+        &ProbeAddresses::default(),
+        &mut writer,
+    )?;
     placed.references::<I>(&program, &ready, &patches, true, &mut writer)?;
     placed.symbols(&program, &ready, &link_options, &mut writer);
     placed.note(&program, &ready, &link_options, &mut writer)?;
@@ -250,12 +264,21 @@ fn optimize_with<I: Isa>(
             }
             stats.0.add::<I>(&program, c, &original);
             let stays = options.keep.contains(&program.start(c.function as usize));
-            stats.1.add::<I>(&program, c, if stays { &original } else { &order.fragments });
+            stats.1.add::<I>(
+                &program,
+                c,
+                if stays { &original } else { &order.fragments },
+            );
         }
         stats
     });
     phases.end();
-    let bytes = |f: usize| ready.iter().map(|r| r.code.fragments[f].code.bytes.len() as u64).sum();
+    let bytes = |f: usize| {
+        ready
+            .iter()
+            .map(|r| r.code.fragments[f].code.bytes.len() as u64)
+            .sum()
+    };
     Ok(OptimizeReport {
         functions: program.functions.len(),
         profiled: counted.len(),
@@ -278,7 +301,10 @@ fn order_blocks(c: &Counted<'_>, options: &OptimizeOptions) -> Chosen {
     let cfg = &c.analysed.cfg;
     let n = cfg.blocks.len();
     let blocks: Vec<ext_tsp::Block> = (0..n)
-        .map(|b| ext_tsp::Block { size: ((cfg.blocks[b].end - cfg.blocks[b].start) as u32).max(1), count: c.counts.blocks[b] })
+        .map(|b| ext_tsp::Block {
+            size: ((cfg.blocks[b].end - cfg.blocks[b].start) as u32).max(1),
+            count: c.counts.blocks[b],
+        })
         .collect();
     let mut jumps = Vec::with_capacity(cfg.succs.len());
     for b in 0..n {
@@ -288,20 +314,37 @@ fn order_blocks(c: &Counted<'_>, options: &OptimizeOptions) -> Chosen {
         }
         for (k, s) in cfg.succs(b as BlockId).iter().enumerate() {
             let count = c.counts.succs[cfg.blocks[b].succ as usize + k];
-            jumps.push(ext_tsp::Jump { from: b as u32, to: *s, count });
+            jumps.push(ext_tsp::Jump {
+                from: b as u32,
+                to: *s,
+                count,
+            });
         }
     }
     let original: Vec<u32> = (0..n as u32).collect();
     let before = ext_tsp::score(&blocks, &jumps, &original);
-    let order = if options.reorder_blocks { ext_tsp::order(&blocks, &jumps) } else { original };
+    let order = if options.reorder_blocks {
+        ext_tsp::order(&blocks, &jumps)
+    } else {
+        original
+    };
     let after = ext_tsp::score(&blocks, &jumps, &order);
     let mut fragments: [Vec<BlockId>; 2] = Default::default();
-    let split = options.split_functions && !c.analysed.unwind.as_ref().is_some_and(FunctionUnwind::one_fragment);
+    let split = options.split_functions
+        && !c
+            .analysed
+            .unwind
+            .as_ref()
+            .is_some_and(FunctionUnwind::one_fragment);
     for b in order {
         let cold = split && b != 0 && c.counts.blocks[b as usize] == 0;
         fragments[usize::from(cold)].push(b);
     }
-    Chosen { fragments, before, after }
+    Chosen {
+        fragments,
+        before,
+        after,
+    }
 }
 
 /// Orders the hot fragments: positions in `ready`.
@@ -315,7 +358,11 @@ fn order_functions(
 ) -> Vec<u32> {
     let n = ready.len();
     let original: Vec<u32> = (0..n as u32).collect();
-    let position: FxHashMap<u32, u32> = ready.iter().enumerate().map(|(i, r)| (r.function, i as u32)).collect();
+    let position: FxHashMap<u32, u32> = ready
+        .iter()
+        .enumerate()
+        .map(|(i, r)| (r.function, i as u32))
+        .collect();
     let functions: Vec<LayoutFunction> = ready
         .iter()
         .zip(of_ready)
@@ -328,7 +375,9 @@ fn order_functions(
         // One arc for each pair, with the average place of its calls.
         let mut sums: FxHashMap<(u32, u32), (u64, u128)> = FxHashMap::default();
         for c in calls {
-            let (Some(from), Some(to)) = (position.get(&c.caller), position.get(&c.callee)) else { continue };
+            let (Some(from), Some(to)) = (position.get(&c.caller), position.get(&c.callee)) else {
+                continue;
+            };
             let r = &ready[*from as usize];
             let (fragment, offset) = r.code.blocks[c.block as usize];
             if fragment != 0 {
@@ -363,9 +412,17 @@ fn order_functions(
         FunctionOrder::Cdsort => cdsort::order(&functions, &arcs()),
         FunctionOrder::Hfsort => hfsort::order(&functions, &arcs()),
         FunctionOrder::User(names) => {
-            let rank: FxHashMap<&str, usize> = names.iter().enumerate().map(|(i, n)| (n.as_str(), i)).collect();
+            let rank: FxHashMap<&str, usize> = names
+                .iter()
+                .enumerate()
+                .map(|(i, n)| (n.as_str(), i))
+                .collect();
             let mut order = cdsort::order(&functions, &arcs());
-            order.sort_by_key(|i| rank.get(program.name(ready[*i as usize].function as usize).as_str()).copied().unwrap_or(usize::MAX));
+            order.sort_by_key(|i| {
+                rank.get(program.name(ready[*i as usize].function as usize).as_str())
+                    .copied()
+                    .unwrap_or(usize::MAX)
+            });
             order
         }
     }

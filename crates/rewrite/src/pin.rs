@@ -20,7 +20,7 @@ pub enum Pin {
     CallsItsMiddle,
     /// A pointer to its inside that no jump of it explains.
     PointerToItsInside,
-    /// Code elsewhere forms an address inside it.
+    /// Code forms an address inside it, which it may use for more than a jump there.
     AddressOfItsInsideTaken,
     /// Its indirect jumps cannot be told apart well enough.
     UnknownIndirectJump,
@@ -50,14 +50,18 @@ impl Pin {
     /// One line for people.
     pub fn explain(self) -> &'static str {
         match self {
-            Pin::SpecialSection => "lies in a section that the linker assembles from pieces (.init, .fini, .plt)",
+            Pin::SpecialSection => {
+                "lies in a section that the linker assembles from pieces (.init, .fini, .plt)"
+            }
             Pin::NoSize => "has neither a size nor an unwind entry: its end is not known",
             Pin::NotInstructions => "contains bytes that are not instructions",
             Pin::BranchIntoInstruction => "has a branch into the middle of an instruction",
             Pin::FallsOffItsEnd => "runs past its end into what follows",
             Pin::CallsItsMiddle => "calls an address inside itself",
             Pin::PointerToItsInside => "has a pointer to its inside that no indirect jump explains",
-            Pin::AddressOfItsInsideTaken => "has its inside's address taken by other code",
+            Pin::AddressOfItsInsideTaken => {
+                "has an address inside it formed by code, which may calculate with it"
+            }
             Pin::UnknownIndirectJump => "has an indirect jump whose targets are not known",
             Pin::PrefixedBranch => "has a direct branch with a prefix",
             Pin::SignalTrampoline => "is a signal trampoline that unwinders recognise by its bytes",
@@ -66,7 +70,9 @@ impl Pin {
             Pin::PartlyUnwindable => "has parts with and parts without unwind information",
             Pin::MixedUnwinding => "has parts with different unwinding conventions",
             Pin::NoRoomAtEntry => "has no room at its entry for a jump to its new place",
-            Pin::OutOfReach => "has an address field that cannot reach its target from the new place",
+            Pin::OutOfReach => {
+                "has an address field that cannot reach its target from the new place"
+            }
             Pin::Excluded => "was left out on request",
             Pin::NotProved => "could not be proved after moving, so it stays",
         }

@@ -35,25 +35,33 @@ pub struct Analysed<'d> {
     pub placement: Placement,
     /// Unwind tables.
     pub unwind: Option<FunctionUnwind<'d>>,
-    /// Old entries, and where a jump to the new place goes.
-    pub entry_patches: Vec<(u64, u64)>,
+    /// The old entry, and where a jump to the new place goes.
+    pub entry_patch: Option<(u64, u64)>,
 }
 
 /// Analyses a function, or says why it stays.
-pub fn analyse<'d, I: Isa>(program: &Program<'d>, leaks: &Leaks, function: usize, scratch: &mut Scratch) -> Result<Analysed<'d>, Pin> {
+pub fn analyse<'d, I: Isa>(
+    program: &Program<'d>,
+    leaks: &Leaks,
+    function: usize,
+    scratch: &mut Scratch,
+) -> Result<Analysed<'d>, Pin> {
     let cfg = cfg::build::<I>(program, leaks, function, &mut scratch.cfg)?;
     let unwind = FunctionUnwind::read(program, function)?;
-    let mut entry_patches = Vec::new();
-    for entry in std::iter::once(&program.start(function)).chain(&program.functions[function].entries) {
-        match entry_patch::<I>(program, &cfg, *entry) {
-            Some(at) => entry_patches.push((*entry, at)),
-            // Without a pointer to it, it is only called by instructions that are seen and updated.
-            None if !program.functions[function].address_taken => {}
-            None => return Err(Pin::NoRoomAtEntry),
-        }
-    }
+    let start = program.start(function);
+    let entry_patch = match entry_patch::<I>(program, &cfg, start) {
+        Some(at) => Some((start, at)),
+        // Without a pointer to it, it is only called by instructions that are seen and updated.
+        None if !program.functions[function].address_taken => None,
+        None => return Err(Pin::NoRoomAtEntry),
+    };
     let placement = counters::place(&cfg, &mut scratch.counters)?;
-    Ok(Analysed { cfg, placement, unwind, entry_patches })
+    Ok(Analysed {
+        cfg,
+        placement,
+        unwind,
+        entry_patch,
+    })
 }
 
 /// A function's part of the map of counters.
@@ -71,12 +79,20 @@ pub struct Share {
 
 impl Share {
     /// Of an analysed function.
-    pub fn of(program: &Program<'_>, function: usize, analysed: &Result<Analysed<'_>, Pin>) -> Share {
+    pub fn of(
+        program: &Program<'_>,
+        function: usize,
+        analysed: &Result<Analysed<'_>, Pin>,
+    ) -> Share {
         match analysed {
-            Err(pin) => Share { pin: Some(*pin), ..Share::default() },
+            Err(pin) => Share {
+                pin: Some(*pin),
+                ..Share::default()
+            },
             Ok(a) => {
                 let mut hash = Xxh3::new();
-                a.placement.digest(program.start(function), a.cfg.sites.len(), &mut hash);
+                a.placement
+                    .digest(program.start(function), a.cfg.sites.len(), &mut hash);
                 Share {
                     counters: a.placement.counted.len() as u32,
                     sites: a.cfg.sites.len() as u32,
@@ -111,15 +127,26 @@ impl CounterMap {
             sites += u64::from(s.sites);
             hash.update(&s.digest.to_le_bytes());
         }
-        let subject = Subject { identity: identity(elf), digest: Digest(hash.digest()), counters, sites };
-        CounterMap { shares, bases, subject }
+        let subject = Subject {
+            identity: identity(elf),
+            digest: Digest(hash.digest()),
+            counters,
+            sites,
+        };
+        CounterMap {
+            shares,
+            bases,
+            subject,
+        }
     }
 
     /// Builds the map by analysing every function.
     pub fn build<I: Isa>(program: &Program<'_>, leaks: &Leaks) -> CounterMap {
         let shares = (0..program.functions.len())
             .into_par_iter()
-            .map_init(Scratch::default, |scratch, f| Share::of(program, f, &analyse::<I>(program, leaks, f, scratch)))
+            .map_init(Scratch::default, |scratch, f| {
+                Share::of(program, f, &analyse::<I>(program, leaks, f, scratch))
+            })
             .collect();
         CounterMap::new(program.elf, shares)
     }
@@ -127,13 +154,18 @@ impl CounterMap {
 
 /// Identity of a file: its build-id, or a hash of its contents.
 pub fn identity(elf: &Elf<'_>) -> Identity {
-    elf.build_id.and_then(Identity::from_build_id).unwrap_or_else(|| Identity::of_contents(elf.data))
+    elf.build_id
+        .and_then(Identity::from_build_id)
+        .unwrap_or_else(|| Identity::of_contents(elf.data))
 }
 
 /// Refuses files that postlink wrote, and machines that it does not know.
 pub fn check_input(elf: &Elf<'_>) -> Result<(), Error> {
     if elf.machine != 62 {
-        return Err(Error::Unsupported(format!("machine {} (e_machine) is not supported; x86-64 is 62", elf.machine)));
+        return Err(Error::Unsupported(format!(
+            "machine {} (e_machine) is not supported; x86-64 is 62",
+            elf.machine
+        )));
     }
     if elf.section(".note.postlink").is_some() {
         return Err(Error::Unsupported(
@@ -141,7 +173,9 @@ pub fn check_input(elf: &Elf<'_>) -> Result<(), Error> {
         ));
     }
     if elf.sections.is_empty() {
-        return Err(Error::Unsupported("the file has no section headers: functions cannot be found without them".into()));
+        return Err(Error::Unsupported(
+            "the file has no section headers: functions cannot be found without them".into(),
+        ));
     }
     Ok(())
 }

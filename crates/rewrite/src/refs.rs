@@ -74,7 +74,12 @@ impl Refs {
     pub fn collect(elf: &Elf<'_>) -> Result<Refs, FormatError> {
         let mut refs = Refs::default();
         let code: Vec<(u64, u64)> = {
-            let mut v: Vec<_> = elf.sections.iter().filter(|s| s.is_code()).map(|s| (s.addr, s.end())).collect();
+            let mut v: Vec<_> = elf
+                .sections
+                .iter()
+                .filter(|s| s.is_code())
+                .map(|s| (s.addr, s.end()))
+                .collect();
             v.sort_unstable();
             v
         };
@@ -90,26 +95,39 @@ impl Refs {
                     let target = d.addend as u64;
                     if in_code(target) {
                         let stored = d.addend_at.map_or(Stored::Word, Stored::Addend);
-                        refs.pointers.push(Pointer { place: d.addr, target, stored });
+                        refs.pointers.push(Pointer {
+                            place: d.addr,
+                            target,
+                            stored,
+                        });
                     }
                 }
-                r::GLOB_DAT | r::JUMP_SLOT | r::R_64 if d.symbol != 0 => refs.import_slots.push((d.addr, d.symbol)),
+                r::GLOB_DAT | r::JUMP_SLOT | r::R_64 if d.symbol != 0 => {
+                    refs.import_slots.push((d.addr, d.symbol))
+                }
                 _ => {}
             }
         }
         if fixed {
             for name in [".got", ".got.plt"] {
-                let Some((_, s)) = elf.section(name) else { continue };
+                let Some((_, s)) = elf.section(name) else {
+                    continue;
+                };
                 for (i, w) in elf.section_data(s).chunks_exact(8).enumerate() {
                     let target = u64::from_le_bytes(w.try_into().unwrap_or_default());
                     if in_code(target) {
-                        refs.pointers.push(Pointer { place: s.addr + 8 * i as u64, target, stored: Stored::Word });
+                        refs.pointers.push(Pointer {
+                            place: s.addr + 8 * i as u64,
+                            target,
+                            stored: Stored::Word,
+                        });
                     }
                 }
             }
         }
         // One place, one pointer. The addend of a dynamic relocation is the truth over the word in place.
-        refs.pointers.par_sort_unstable_by_key(|p| (p.place, matches!(p.stored, Stored::Word)));
+        refs.pointers
+            .par_sort_unstable_by_key(|p| (p.place, matches!(p.stored, Stored::Word)));
         refs.pointers.dedup_by_key(|p| p.place);
         refs.relative32.par_sort_unstable();
         refs.absolute_fields.par_sort_unstable_by_key(|f| f.0);
@@ -125,8 +143,13 @@ impl Refs {
             if s.kind != SHT_RELA || s.is_alloc() {
                 continue;
             }
-            let Some(about) = elf.sections.get(s.info as usize) else { continue };
-            if s.info == 0 || !about.is_alloc() || matches!(about.name, ".eh_frame" | ".gcc_except_table") {
+            let Some(about) = elf.sections.get(s.info as usize) else {
+                continue;
+            };
+            if s.info == 0
+                || !about.is_alloc()
+                || matches!(about.name, ".eh_frame" | ".gcc_except_table")
+            {
                 continue;
             }
             let is_code = about.is_code();
@@ -142,7 +165,8 @@ impl Refs {
                         let wanted = if is_code {
                             matches!(kind, r::R_64 | r::R_32 | r::R_32S | r::TLSDESC_CALL)
                         } else {
-                            matches!(kind, r::PC32 | r::PC64) || fixed && matches!(kind, r::R_64 | r::R_32 | r::R_32S)
+                            matches!(kind, r::PC32 | r::PC64)
+                                || fixed && matches!(kind, r::R_64 | r::R_32 | r::R_32S)
                         };
                         (wanted && addr >= about.addr && addr < about.end()).then_some((addr, kind))
                     })
@@ -158,13 +182,22 @@ impl Refs {
                     }
                     continue;
                 }
-                let word32 = || elf.bytes_at(addr, 4).map(|b| u32::from_le_bytes(b.try_into().unwrap_or_default()));
+                let word32 = || {
+                    elf.bytes_at(addr, 4)
+                        .map(|b| u32::from_le_bytes(b.try_into().unwrap_or_default()))
+                };
                 let (target, stored) = match kind {
                     r::PC32 => {
                         self.relative32.push(addr);
-                        (word32().map(|w| addr.wrapping_add(w as i32 as u64)), Stored::Relative32)
+                        (
+                            word32().map(|w| addr.wrapping_add(w as i32 as u64)),
+                            Stored::Relative32,
+                        )
                     }
-                    r::PC64 => (elf.u64_at(addr).map(|w| addr.wrapping_add(w)), Stored::Relative64),
+                    r::PC64 => (
+                        elf.u64_at(addr).map(|w| addr.wrapping_add(w)),
+                        Stored::Relative64,
+                    ),
                     r::R_64 => (elf.u64_at(addr), Stored::Word),
                     r::R_32S => (word32().map(|w| w as i32 as u64), Stored::Word32),
                     _ => (word32().map(u64::from), Stored::Word32),
@@ -175,7 +208,11 @@ impl Refs {
                     && stored != Stored::Relative32
                     && in_code(target)
                 {
-                    self.pointers.push(Pointer { place: addr, target, stored });
+                    self.pointers.push(Pointer {
+                        place: addr,
+                        target,
+                        stored,
+                    });
                 }
             }
         }
@@ -195,6 +232,9 @@ impl Refs {
 
     /// The imported symbol that a slot holds, as dynamic symbol index.
     pub fn import_at(&self, slot: u64) -> Option<u32> {
-        self.import_slots.binary_search_by_key(&slot, |s| s.0).ok().map(|i| self.import_slots[i].1)
+        self.import_slots
+            .binary_search_by_key(&slot, |s| s.0)
+            .ok()
+            .map(|i| self.import_slots[i].1)
     }
 }

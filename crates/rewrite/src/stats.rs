@@ -45,44 +45,68 @@ impl DynoStats {
     }
     /// Branches that were taken.
     pub fn taken_branches(&self) -> u64 {
-        self.taken_conditional_branches().saturating_add(self.executed_unconditional_branches)
+        self.taken_conditional_branches()
+            .saturating_add(self.executed_unconditional_branches)
     }
     /// Conditional branches that were taken.
     pub fn taken_conditional_branches(&self) -> u64 {
-        self.taken_forward_branches.saturating_add(self.taken_backward_branches)
+        self.taken_forward_branches
+            .saturating_add(self.taken_backward_branches)
     }
     /// Conditional branches that were not taken.
     pub fn non_taken_conditional_branches(&self) -> u64 {
-        self.all_conditional_branches().saturating_sub(self.taken_conditional_branches())
+        self.all_conditional_branches()
+            .saturating_sub(self.taken_conditional_branches())
     }
     /// Conditional branches.
     pub fn all_conditional_branches(&self) -> u64 {
-        self.executed_forward_branches.saturating_add(self.executed_backward_branches)
+        self.executed_forward_branches
+            .saturating_add(self.executed_backward_branches)
     }
     /// Names and values, in llvm-bolt's order and words.
     pub fn rows(&self) -> Vec<(&'static str, u64)> {
         vec![
             ("executed forward branches", self.executed_forward_branches),
             ("taken forward branches", self.taken_forward_branches),
-            ("executed backward branches", self.executed_backward_branches),
+            (
+                "executed backward branches",
+                self.executed_backward_branches,
+            ),
             ("taken backward branches", self.taken_backward_branches),
-            ("executed unconditional branches", self.executed_unconditional_branches),
+            (
+                "executed unconditional branches",
+                self.executed_unconditional_branches,
+            ),
             ("all function calls", self.all_function_calls),
             ("indirect calls", self.indirect_calls),
             ("PLT calls", self.plt_calls),
             ("executed instructions", self.executed_instructions),
             ("taken jump table branches", self.taken_jump_table_branches),
-            ("taken unknown indirect branches", self.taken_unknown_indirect_branches),
+            (
+                "taken unknown indirect branches",
+                self.taken_unknown_indirect_branches,
+            ),
             ("total branches", self.total_branches()),
             ("taken branches", self.taken_branches()),
-            ("non-taken conditional branches", self.non_taken_conditional_branches()),
-            ("taken conditional branches", self.taken_conditional_branches()),
+            (
+                "non-taken conditional branches",
+                self.non_taken_conditional_branches(),
+            ),
+            (
+                "taken conditional branches",
+                self.taken_conditional_branches(),
+            ),
             ("all conditional branches", self.all_conditional_branches()),
         ]
     }
 
     /// Adds a function under a layout: hot blocks in order, then cold ones in theirs (which lie ahead of every hot one).
-    pub fn add<I: Isa>(&mut self, program: &Program<'_>, c: &Counted<'_>, layout: &[Vec<BlockId>; 2]) {
+    pub fn add<I: Isa>(
+        &mut self,
+        program: &Program<'_>,
+        c: &Counted<'_>,
+        layout: &[Vec<BlockId>; 2],
+    ) {
         let cfg = &c.analysed.cfg;
         let mut position = vec![u32::MAX; cfg.blocks.len()];
         for (k, b) in layout.iter().flatten().enumerate() {
@@ -107,9 +131,15 @@ impl DynoStats {
                 };
                 let conditional = |this: &mut DynoStats, forward: bool, taken: u64| {
                     let (e, t) = if forward {
-                        (&mut this.executed_forward_branches, &mut this.taken_forward_branches)
+                        (
+                            &mut this.executed_forward_branches,
+                            &mut this.taken_forward_branches,
+                        )
                     } else {
-                        (&mut this.executed_backward_branches, &mut this.taken_backward_branches)
+                        (
+                            &mut this.executed_backward_branches,
+                            &mut this.taken_backward_branches,
+                        )
                     };
                     plus(e, n);
                     plus(t, taken);
@@ -147,17 +177,29 @@ impl DynoStats {
                     Term::IndirectOut => plus(&mut self.taken_unknown_indirect_branches, n),
                     Term::Return | Term::Stop => {}
                 }
-                plus(&mut self.executed_instructions, n.saturating_mul(instructions));
+                plus(
+                    &mut self.executed_instructions,
+                    n.saturating_mul(instructions),
+                );
             }
         }
     }
 
     /// Calls in a block's body; returns its instructions without the terminator that is spelt anew.
-    fn body<I: Isa>(&mut self, program: &Program<'_>, cfg: &crate::cfg::Cfg, b: BlockId, n: u64) -> u64 {
+    fn body<I: Isa>(
+        &mut self,
+        program: &Program<'_>,
+        cfg: &crate::cfg::Cfg,
+        b: BlockId,
+        n: u64,
+    ) -> u64 {
         let block = &cfg.blocks[b as usize];
         let mut instructions = 0;
         let (mut calls, mut indirect, mut plt) = (0u64, 0u64, 0u64);
-        if let Some(bytes) = program.elf.bytes_at(block.start, block.term_at - block.start) {
+        if let Some(bytes) = program
+            .elf
+            .bytes_at(block.start, block.term_at - block.start)
+        {
             I::sweep(bytes, block.start, |i| {
                 instructions += u64::from(!i.traits.nop);
                 match i.flow {
@@ -176,8 +218,12 @@ impl DynoStats {
         }
         let _ = Use::Call;
         // A call to a stub executes the stub's jump as well.
-        self.all_function_calls = self.all_function_calls.saturating_add(n.saturating_mul(calls + plt));
-        self.indirect_calls = self.indirect_calls.saturating_add(n.saturating_mul(indirect + plt));
+        self.all_function_calls = self
+            .all_function_calls
+            .saturating_add(n.saturating_mul(calls + plt));
+        self.indirect_calls = self
+            .indirect_calls
+            .saturating_add(n.saturating_mul(indirect + plt));
         self.plt_calls = self.plt_calls.saturating_add(n.saturating_mul(plt));
         instructions + plt
     }

@@ -14,10 +14,14 @@ use crate::pin::Pin;
 /// The exception table of a piece.
 pub fn lsda_of<'d>(program: &Program<'d>, piece: usize) -> Result<Option<Lsda<'d>>, Pin> {
     let p = &program.pieces[piece];
-    let Some(fde) = p.fde.map(|f| &program.eh.fdes[f as usize]) else { return Ok(None) };
+    let Some(fde) = p.fde.map(|f| &program.eh.fdes[f as usize]) else {
+        return Ok(None);
+    };
     match fde.lsda {
         None | Some(0) => Ok(None),
-        Some(addr) => Lsda::parse(program.elf, addr, fde.start).map(Some).map_err(|_| Pin::ExceptionTable),
+        Some(addr) => Lsda::parse(program.elf, addr, fde.start)
+            .map(Some)
+            .map_err(|_| Pin::ExceptionTable),
     }
 }
 
@@ -63,18 +67,30 @@ impl<'d> FunctionUnwind<'d> {
     /// Reads the tables of a function; `None` if it has none.
     pub fn read(program: &Program<'d>, function: usize) -> Result<Option<Self>, Pin> {
         let f = &program.functions[function];
-        let with = f.pieces.iter().filter(|p| program.pieces[**p as usize].fde.is_some()).count();
+        let with = f
+            .pieces
+            .iter()
+            .filter(|p| program.pieces[**p as usize].fde.is_some())
+            .count();
         if with == 0 {
             return Ok(None);
         }
         if with != f.pieces.len() {
             return Err(Pin::PartlyUnwindable);
         }
-        let mut this = FunctionUnwind { cie: 0, pieces: Vec::new(), lsdas: Vec::new(), table: None, pad_base: PadBase::Shortest };
+        let mut this = FunctionUnwind {
+            cie: 0,
+            pieces: Vec::new(),
+            lsdas: Vec::new(),
+            table: None,
+            pad_base: PadBase::Shortest,
+        };
         let mut first_cie = None;
         for p in &f.pieces {
             let piece = &program.pieces[*p as usize];
-            let Some(fde) = piece.fde.map(|x| &program.eh.fdes[x as usize]) else { return Err(Pin::PartlyUnwindable) };
+            let Some(fde) = piece.fde.map(|x| &program.eh.fdes[x as usize]) else {
+                return Err(Pin::PartlyUnwindable);
+            };
             if fde.start != piece.start || fde.start + fde.len < piece.end {
                 return Err(Pin::UnwindTable);
             }
@@ -121,12 +137,20 @@ impl<'d> FunctionUnwind<'d> {
     }
 
     /// Carries the tables over to a fragment.
-    pub fn carry(&self, program: &Program<'d>, cfg: &Cfg, fragment: &Fragment) -> Result<FragmentUnwind, Pin> {
+    pub fn carry(
+        &self,
+        program: &Program<'d>,
+        cfg: &Cfg,
+        fragment: &Fragment,
+    ) -> Result<FragmentUnwind, Pin> {
         let mut list: Vec<(u64, &Row<'d>)> = Vec::new();
         for s in &fragment.spans {
             let (start, rows) = &self.pieces[s.piece as usize];
             let offset = s.input.checked_sub(*start).ok_or(Pin::UnwindTable)?;
-            let mut k = rows.partition_point(|r| r.0 <= offset).checked_sub(1).ok_or(Pin::UnwindTable)?;
+            let mut k = rows
+                .partition_point(|r| r.0 <= offset)
+                .checked_sub(1)
+                .ok_or(Pin::UnwindTable)?;
             add(&mut list, u64::from(s.out), &rows[k].1);
             if s.copied {
                 k += 1;
@@ -143,7 +167,11 @@ impl<'d> FunctionUnwind<'d> {
             None => None,
             Some(_) => Some(self.call_sites(cfg, fragment)?),
         };
-        Ok(FragmentUnwind { cie: self.cie, instructions, call_sites })
+        Ok(FragmentUnwind {
+            cie: self.cie,
+            instructions,
+            call_sites,
+        })
     }
 
     fn call_sites(&self, cfg: &Cfg, fragment: &Fragment) -> Result<Vec<NewCallSite>, Pin> {
@@ -166,10 +194,22 @@ impl<'d> FunctionUnwind<'d> {
                 continue;
             }
             // An instruction that stands for another has that one's call site, whatever its own length.
-            let (a, b) = (s.input, s.input + if s.instead { 1 } else { u64::from(s.len) });
+            let (a, b) = (
+                s.input,
+                s.input + if s.instead { 1 } else { u64::from(s.len) },
+            );
             let Some(lsda) = &self.lsdas[s.piece as usize] else {
                 // Without a table unwinding passes through.
-                put(&mut out, &mut bridge, NewCallSite { start: s.out, len: s.len, landing_pad: None, action: 0 });
+                put(
+                    &mut out,
+                    &mut bridge,
+                    NewCallSite {
+                        start: s.out,
+                        len: s.len,
+                        landing_pad: None,
+                        action: 0,
+                    },
+                );
                 continue;
             };
             let sites = &lsda.call_sites;
@@ -188,10 +228,20 @@ impl<'d> FunctionUnwind<'d> {
                 if end > at {
                     let landing_pad = match c.landing_pad {
                         None => None,
-                        Some(l) => Some(cfg.blocks.iter().position(|x| x.start == l).ok_or(Pin::ExceptionTable)? as BlockId),
+                        Some(l) => Some(
+                            cfg.blocks
+                                .iter()
+                                .position(|x| x.start == l)
+                                .ok_or(Pin::ExceptionTable)? as BlockId,
+                        ),
                     };
                     let len = if s.instead { s.len } else { (end - at) as u32 };
-                    let site = NewCallSite { start: s.out + (at - a) as u32, len, landing_pad, action: c.action };
+                    let site = NewCallSite {
+                        start: s.out + (at - a) as u32,
+                        len,
+                        landing_pad,
+                        action: c.action,
+                    };
                     put(&mut out, &mut bridge, site);
                 }
                 at = end.max(at);
@@ -230,7 +280,12 @@ fn add<'a, 'd>(list: &mut Vec<(u64, &'a Row<'d>)>, at: u64, row: &'a Row<'d>) {
 /// that of the routine, of the data word that points to it (`DW.ref.…`), or of the dynamic relocation that fills that word.
 pub fn pad_bases(program: &Program<'_>) -> Vec<Option<PadBase>> {
     use postlink_image::elf::SymbolTable;
-    let wanted: Vec<u64> = program.eh.cies.iter().filter_map(|c| c.personality.map(|p| p.1)).collect();
+    let wanted: Vec<u64> = program
+        .eh
+        .cies
+        .iter()
+        .filter_map(|c| c.personality.map(|p| p.1))
+        .collect();
     let mut names: rustc_hash::FxHashMap<u64, PadBase> = rustc_hash::FxHashMap::default();
     for table in [SymbolTable::Static, SymbolTable::Dynamic] {
         if wanted.is_empty() {
@@ -252,12 +307,22 @@ pub fn pad_bases(program: &Program<'_>) -> Vec<Option<PadBase>> {
         .map(|c| {
             let (_, at) = c.personality?;
             let pointed = || {
-                let p = program.refs.pointers.binary_search_by_key(&at, |p| p.place).ok()?;
+                let p = program
+                    .refs
+                    .pointers
+                    .binary_search_by_key(&at, |p| p.place)
+                    .ok()?;
                 names.get(&program.refs.pointers[p].target).copied()
             };
             let imported = || {
                 let i = program.refs.import_at(at)?;
-                pad_base_of(program.elf.symbols(SymbolTable::Dynamic).get(i as usize)?.name)
+                pad_base_of(
+                    program
+                        .elf
+                        .symbols(SymbolTable::Dynamic)
+                        .get(i as usize)?
+                        .name,
+                )
             };
             names.get(&at).copied().or_else(pointed).or_else(imported)
         })

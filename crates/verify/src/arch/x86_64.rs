@@ -41,6 +41,64 @@ fn decode_raw(bytes: &[u8]) -> Option<(Instruction, usize)> {
     (1..=window.len()).contains(&len).then_some((insn, len))
 }
 
+/// An instruction on mask registers (`kmov`, `kortest`, `kshift`, … of AVX-512): the decoder lacks some of them. All are VEX-encoded,
+/// have a ModRM byte and go on with the next instruction; shifts have an immediate byte.
+///
+/// | map | opcodes |
+/// |---|---|
+/// | 0f | 41–47, 4a, 4b (between registers); 90, 91 (memory too), 92, 93, 98, 99 (registers) |
+/// | 0f 3a | 30–33, with an immediate byte |
+fn decode_mask(bytes: &[u8], addr: u64) -> Option<Insn> {
+    let (map, at) = match *bytes.first()? {
+        0xc5 => (1, 2),
+        0xc4 => (*bytes.get(1)? & 0x1f, 3),
+        _ => return None,
+    };
+    let opcode = *bytes.get(at)?;
+    let modrm = *bytes.get(at + 1)?;
+    let (known, immediate, memory) = match (map, opcode) {
+        (1, 0x41 | 0x42 | 0x44..=0x47 | 0x4a | 0x4b | 0x92 | 0x93 | 0x98 | 0x99) => (true, 0, false),
+        (1, 0x90 | 0x91) => (true, 0, true),
+        (3, 0x30..=0x33) => (true, 1, false),
+        _ => (false, 0, false),
+    };
+    let (mode, low) = (modrm >> 6, modrm & 7);
+    if !known || !memory && mode != 3 {
+        return None;
+    }
+    let mut len = at + 2;
+    let mut relative = None;
+    if mode != 3 {
+        let base = if low == 4 {
+            len += 1;
+            *bytes.get(at + 2)? & 7
+        } else {
+            low
+        };
+        len += match mode {
+            0 if low == 5 => {
+                relative = Some(len);
+                4
+            }
+            0 if low == 4 && base == 5 => 4,
+            1 => 1,
+            2 => 4,
+            _ => 0,
+        };
+    }
+    len += immediate;
+    bytes.get(..len)?;
+    let field = match relative {
+        None => None,
+        Some(at) => {
+            let stored = i32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?);
+            let target = addr.wrapping_add(len as u64).wrapping_add_signed(i64::from(stored));
+            Some(Field { at: at as u8, len: 4, kind: FieldKind::Accesses, target })
+        }
+    };
+    Some(Insn { len: len as u8, flow: Flow::Next, field, prefixes: 0, landing_pad: false })
+}
+
 /// Number of legacy and REX prefix bytes.
 fn prefix_len(bytes: &[u8]) -> usize {
     let legacy = bytes
@@ -99,7 +157,7 @@ impl Arch for X86_64 {
     const PC_REGISTER: u16 = 16;
 
     fn decode(bytes: &[u8], addr: u64) -> Option<Insn> {
-        let (insn, len) = decode_raw(bytes)?;
+        let Some((insn, len)) = decode_raw(bytes) else { return decode_mask(bytes, addr) };
         let bytes = bytes.get(..len)?;
         let plain = Insn { len: len as u8, flow: Flow::Next, field: None, prefixes: 0, landing_pad: false };
         let branch = |make: &dyn Fn(u64) -> Flow| {
@@ -407,5 +465,26 @@ mod tests {
             let _ = X86_64::calculates_with_formed(&bytes, &bytes);
             Ok(())
         });
+    }
+
+    #[test]
+    fn mask_instructions_that_the_decoder_lacks_are_known() {
+        // kmovd eax,k0; kmovq k1,rdx; kortestd k0,k1; kunpckbw k0,k1,k2; kshiftrq k1,k0,3; kmovq k1,[rip+0x10]
+        let cases: [(&[u8], u8); 6] = [
+            (&[0xc5, 0xfb, 0x93, 0xc0], 4),
+            (&[0xc4, 0xe1, 0xfb, 0x92, 0xca], 5),
+            (&[0xc4, 0xe1, 0xf9, 0x98, 0xc1], 5),
+            (&[0xc5, 0xf5, 0x4b, 0xc2], 4),
+            (&[0xc4, 0xe3, 0xf9, 0x31, 0xc8, 3], 6),
+            (&[0xc4, 0xe1, 0xf8, 0x90, 0x0d, 0x10, 0, 0, 0], 9),
+        ];
+        for (bytes, len) in cases {
+            let insn = X86_64::decode(bytes, 0x1000).unwrap();
+            assert_eq!((insn.len, insn.flow), (len, Flow::Next), "{bytes:x?}");
+        }
+        let field = X86_64::decode(cases[5].0, 0x1000).unwrap().field.unwrap();
+        assert_eq!((field.at, field.len, field.target), (5, 4, 0x1019));
+        assert!(X86_64::decode(&[0xc5, 0xfb, 0x93], 0).is_none());
+        assert!(X86_64::decode(&[0xc5, 0xfb, 0x93, 0x00], 0).is_none(), "no memory form");
     }
 }
