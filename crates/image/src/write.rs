@@ -13,7 +13,7 @@
 //! |---|---|
 //! | ELF header, program headers | new (`segments`); the table grows where it is, see `room` |
 //! | everything else that is loaded | the input, with patches (`patches`) |
-//! | new read-execute segment | sections that made way for the program headers, then the appended ones |
+//! | new segment, executable if code is appended | sections that made way for the program headers, then the appended ones |
 //! | what is not loaded, in the input's order | new notes; debug sections and the like unchanged; symbols (`symbols`) and names rewritten; no kept relocations |
 //! | section headers | new (`sections`) |
 //! | what stood behind the end of the input's last part | the input (archives that programs carry behind themselves) |

@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::process::Command;
 
-use common::{Toolchain, have, move_work, run, scratch, succeed, work};
+use common::{Toolchain, have, move_work, no_new_complaints, run, scratch, succeed, work};
 use object::{Object, ObjectSection, ObjectSymbol};
 use postlink_image::elf::{Elf, SymbolTable};
 use postlink_image::raw::{self, Ehdr, Phdr, Shdr};
@@ -468,6 +468,7 @@ fn exceptions_find_replaced_unwind_tables() {
                 assert_eq!(now.kind, before.kind);
             }
         }
+        no_new_complaints(&program, &out);
         let segment = new
             .segments
             .iter()

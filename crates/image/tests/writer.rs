@@ -5,7 +5,7 @@ mod common;
 use std::path::Path;
 use std::process::Command;
 
-use common::{Toolchain, complaints, have, move_work, run, succeed, work};
+use common::{Toolchain, have, move_work, no_new_complaints, run, succeed, work};
 use postlink_image::elf::{Elf, SymbolTable};
 use postlink_image::raw;
 use postlink_image::write::{NewKind, NewSection, TableGrowth, WriteOptions, Writer};
@@ -106,41 +106,6 @@ fn check_structure(before: &[u8], after: &[u8]) {
     }
 }
 
-fn lint(file: &Path) -> Vec<String> {
-    let excused = [
-        // It knows the notes of a few owners and calls all others unknown.
-        "'.note.postlink': unknown object file note",
-        // It asks for a section with contents, which a segment of nothing but zeroes has not.
-        "is writable but contains no writable sections",
-    ];
-    complaints(
-        Command::new("eu-elflint").arg("--gnu-ld").arg(file),
-        |line| {
-            (line.contains("section") || line.contains("header"))
-                && !excused.iter().any(|e| line.contains(e))
-        },
-    )
-}
-
-fn readelf(file: &Path) -> Vec<String> {
-    complaints(
-        Command::new("readelf").args(["-a", "-W"]).arg(file),
-        |line| {
-            [
-                "warning",
-                "error",
-                "<corrupt",
-                "<unknown",
-                "invalid",
-                "no .dynamic section",
-                "<0x",
-            ]
-            .iter()
-            .any(|w| line.to_lowercase().contains(w))
-        },
-    )
-}
-
 /// Builds a program, moves its function with and without counters, and holds the results against the original.
 fn check_program(toolchain: Toolchain, flags: &[&str], growth: [TableGrowth; 2]) {
     if !toolchain.is_there() {
@@ -196,16 +161,7 @@ fn check_program(toolchain: Toolchain, flags: &[&str], growth: [TableGrowth; 2])
             "zero_fill {zero_fill}"
         );
 
-        if have(&["readelf"]) {
-            let (input, output) = (readelf(&program), readelf(&out));
-            let new: Vec<_> = output.iter().filter(|c| !input.contains(c)).collect();
-            assert!(new.is_empty(), "readelf: {new:#?}");
-        }
-        if have(&["eu-elflint"]) {
-            let (input, output) = (lint(&program), lint(&out));
-            let new: Vec<_> = output.iter().filter(|c| !input.contains(c)).collect();
-            assert!(new.is_empty(), "eu-elflint: {new:#?}");
-        }
+        no_new_complaints(&program, &out);
         for (tool, args) in [
             ("strip", &["-o"][..]),
             ("objcopy", &[]),
@@ -301,16 +257,7 @@ fn check_library(toolchain: Toolchain, flags: &[&str]) {
             &std::fs::read(&out).unwrap(),
         );
         assert_eq!(play(&moved), expected, "zero_fill {zero_fill}");
-        for (check, tool) in [
-            (lint as fn(&Path) -> Vec<String>, "eu-elflint"),
-            (readelf, "readelf"),
-        ] {
-            if have(&[tool]) {
-                let (input, output) = (check(&library), check(&out));
-                let new: Vec<_> = output.iter().filter(|c| !input.contains(c)).collect();
-                assert!(new.is_empty(), "{tool}: {new:#?}");
-            }
-        }
+        no_new_complaints(&library, &out);
         if have(&["strip"]) {
             succeed(Command::new("strip").arg(&out));
             assert_eq!(play(&moved), expected, "stripped, zero_fill {zero_fill}");

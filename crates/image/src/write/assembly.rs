@@ -13,7 +13,7 @@ use super::room::{self, Block, Room};
 use super::sections::{Indexes, SectionTable};
 use super::segments::{self, Place, Wanted};
 use super::symbols::SymbolPlan;
-use super::{SymbolEdit, TableGrowth, WriteError, WriteSummary, Writer};
+use super::{NewKind, SymbolEdit, TableGrowth, WriteError, WriteSummary, Writer};
 use crate::FormatError;
 use crate::elf::{Elf, SymbolTable};
 use crate::raw::{self, Ehdr, Phdr};
@@ -57,6 +57,7 @@ pub(super) fn write(mut w: Writer<'_>, path: &Path, mode: u32) -> Result<WriteSu
             page: w.page,
             code: layout.code,
             code_align: layout.align,
+            executable: w.new.iter().any(|n| n.kind == Some(NewKind::Code)),
             zero: layout.zero,
             block: layout.block,
             table: layout.table,

@@ -22,10 +22,12 @@ pub(super) struct Wanted<'a> {
     pub shift: u64,
     /// Page size of the machine.
     pub page: u64,
-    /// The new read-execute segment.
+    /// The new segment with contents.
     pub code: Option<Place>,
     /// Its alignment.
     pub code_align: u64,
+    /// Whether it holds code. Without, it is only read.
+    pub executable: bool,
     /// The new zero-filled segment.
     pub zero: Option<Place>,
     /// Where the moved block begins.
@@ -42,10 +44,11 @@ pub(super) fn program_headers(elf: &Elf<'_>, wanted: &Wanted<'_>) -> Vec<Phdr> {
     // They have been read from there.
     let read = |i| Phdr::read(elf.data, elf.phoff + i * raw::PHDR).unwrap_or_default();
     let mut headers: Vec<Phdr> = (0..count).map(|i| old(read(i), wanted)).collect();
+    let code_flags = raw::PF_R | if wanted.executable { raw::PF_X } else { 0 };
     let extra = [
         wanted
             .code
-            .map(|place| load(place, raw::PF_R | raw::PF_X, place.size, wanted.code_align)),
+            .map(|place| load(place, code_flags, place.size, wanted.code_align)),
         wanted
             .zero
             .map(|place| load(place, raw::PF_R | raw::PF_W, 0, wanted.page)),

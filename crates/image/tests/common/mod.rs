@@ -238,3 +238,56 @@ pub fn move_work(
     assert_eq!(std::fs::metadata(to).unwrap().len(), summary.size);
     summary
 }
+
+fn lint(file: &Path) -> Vec<String> {
+    let excused = [
+        // It knows the notes of a few owners and calls all others unknown.
+        "'.note.postlink': unknown object file note",
+        // It asks for a section with contents, which a segment of nothing but zeroes has not.
+        "is writable but contains no writable sections",
+    ];
+    complaints(
+        Command::new("eu-elflint").arg("--gnu-ld").arg(file),
+        |line| {
+            (line.contains("section") || line.contains("header"))
+                && !excused.iter().any(|e| line.contains(e))
+        },
+    )
+}
+
+fn readelf(file: &Path) -> Vec<String> {
+    complaints(
+        Command::new("readelf").args(["-a", "-W"]).arg(file),
+        |line| {
+            [
+                "warning",
+                "error",
+                "<corrupt",
+                "<unknown",
+                "invalid",
+                "no .dynamic section",
+                "<0x",
+            ]
+            .iter()
+            .any(|w| line.to_lowercase().contains(w))
+        },
+    )
+}
+
+/// Asserts that readelf and eu-elflint say nothing of an output that they do not say of its input.
+pub fn no_new_complaints(input: &Path, output: &Path) {
+    for (tool, check) in [
+        ("readelf", readelf as fn(&Path) -> Vec<String>),
+        ("eu-elflint", lint),
+    ] {
+        if have(&[tool]) {
+            let (before, after) = (check(input), check(output));
+            let new: Vec<_> = after.iter().filter(|c| !before.contains(c)).collect();
+            assert!(
+                new.is_empty(),
+                "{tool} about {}: {new:#?}",
+                output.display()
+            );
+        }
+    }
+}
