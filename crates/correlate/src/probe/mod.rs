@@ -62,7 +62,7 @@ mod print;
 
 use crate::guid::Guid;
 pub use descriptors::{Descriptor, Descriptors};
-pub use load::load;
+pub use load::{Loaded, load};
 pub use print::{Listed, inline_text};
 
 /// What a probe stands for.

@@ -8,6 +8,7 @@
 //! | [`table`] | what kind of table an indirect jump goes through |
 //! | [`counter`] | the increment of a counter |
 //! | [`site`] | recorders of indirect call targets, and the layout of their tables |
+//! | [`text`] | instructions as text |
 //! | [`runtime`] | the start-up routine of an instrumented program |
 //!
 //! # Members of a [`RegSet`]
@@ -35,6 +36,7 @@ pub mod effects;
 pub mod runtime;
 pub mod site;
 pub mod table;
+pub mod text;
 
 use crate::{
     Code, Cond, CounterMode, Effects, FixupKind, Insn, Isa, JumpShape, OutOfRange, Reach, RegSet, RuntimeConfig,
