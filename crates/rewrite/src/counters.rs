@@ -129,7 +129,9 @@ pub fn place(cfg: &Cfg, scratch: &mut Scratch) -> Result<Placement, Pin> {
         let f = frequency[b as usize];
         add(&mut p, begin(b), end(b), Some(f), Meaning::Node(b));
         let in_class = of_block.get(&b).is_some_and(|c| class_node(*c) == X);
-        if from_outside(block) || in_class {
+        // What a call returns to a second time comes from outside; that edge is added with the call.
+        let entered = block.entry || block.landing_pad || in_class;
+        if entered {
             add(&mut p, X, begin(b), None, Meaning::Outside);
         }
         let way_weight = |s: BlockId, share: f32| {
@@ -151,6 +153,17 @@ pub fn place(cfg: &Cfg, scratch: &mut Scratch) -> Result<Placement, Pin> {
             ),
             Term::Fall | Term::Jump if block.nsucc == 1 => {
                 let s = cfg.succs(b)[0];
+                let next = &cfg.blocks[s as usize];
+                if next.returns_twice {
+                    // A counter behind the call counts every return, also those that come from elsewhere (`longjmp`): all of them
+                    // are one edge from outside, and the call's own way ends outside.
+                    add(&mut p, end(b), X, None, Meaning::Outside);
+                    let known = next.entry || next.landing_pad || of_block.get(&s).is_some_and(|c| class_node(*c) == X);
+                    if !known {
+                        add(&mut p, X, begin(s), None, Meaning::Way(b, 0));
+                    }
+                    continue;
+                }
                 if block.leaks {
                     add(&mut p, end(b), X, None, Meaning::Outside);
                     add(
