@@ -290,8 +290,8 @@ impl<'d> Writer<'d> {
         Ok(this)
     }
 
-    /// The input as an open file with the same bytes as the parsed data. Unchanged ranges are then copied by the kernel, and the data, which is
-    /// usually a map of that file, is not touched for them.
+    /// The input as an open file with the same bytes as the parsed data. Long unchanged ranges are then copied by the
+    /// kernel, and the data, which is usually a map of that file, is not touched for them. The file's position moves.
     pub fn copy_from(&mut self, file: &'d File) {
         self.file = Some(file);
     }

@@ -612,6 +612,17 @@ fn refused_calls_leave_the_target_and_the_directory_as_they_were() {
         matches!(&said, WriteError::Io { path, .. } if path.contains("no/such")),
         "{said}"
     );
+    // An input that was cut while it was read.
+    let mut whole = data.clone();
+    whole.resize(data.len() + (1 << 20), 7);
+    let elf = Elf::parse(&whole).unwrap();
+    let mut cut = tempfile::tempfile().unwrap();
+    std::io::Write::write_all(&mut cut, &whole[..whole.len() - 9]).unwrap();
+    let mut writer = Writer::new(&elf, WriteOptions::default()).unwrap();
+    writer.copy_from(&cut);
+    let said = writer.write(&target, 0o755).unwrap_err().to_string();
+    assert!(said.contains("it was changed"), "{said}");
+    assert_eq!(std::fs::read(&target).unwrap(), b"precious");
     let directory = dir.path().join("directory");
     std::fs::create_dir(&directory).unwrap();
     std::fs::write(directory.join("file"), "").unwrap();

@@ -8,7 +8,7 @@
 
 use std::borrow::Cow;
 use std::fs::File;
-use std::io::{self, Write};
+use std::io::{self, Read, Seek, Write};
 use std::path::Path;
 
 use super::patches::Merged;
@@ -169,20 +169,18 @@ impl Input<'_> {
         let mut at = from;
         let mut window = Vec::new();
         while at < end {
-            // A stretch without patches goes over whole, then one window of those that have some.
-            let clean = patches.next(at).map_or(end, |patch| patch.min(end));
-            if clean > at {
-                self.copy_clean(at, clean - at, sink)?;
-                at = clean;
+            // A long stretch without patches goes over whole; the rest goes through a window.
+            let clean = patches.next(at).map_or(end, |patch| patch.min(end)) - at;
+            if clean >= LONG {
+                self.copy_clean(at, clean, sink)?;
+                at += clean;
                 continue;
             }
-            let size = (end - at).min(WINDOW);
-            window.clear();
-            window.resize(size as usize, 0);
+            window.resize((end - at).min(WINDOW) as usize, 0);
             self.read(at, &mut window)?;
             patches.apply(at, &mut window);
             sink.bytes(&window)?;
-            at += size;
+            at += window.len() as u64;
         }
         Ok(())
     }
@@ -196,31 +194,31 @@ impl Input<'_> {
         Ok(())
     }
 
-    fn copy_clean(&self, mut from: u64, mut len: u64, sink: &mut Sink<'_>) -> io::Result<()> {
-        let Some(file) = self.file.filter(|_| cfg!(unix)) else {
+    fn copy_clean(&self, from: u64, len: u64, sink: &mut Sink<'_>) -> io::Result<()> {
+        let Some(mut file) = self.file else {
             return sink.bytes(&self.data[from as usize..][..len as usize]);
         };
-        if len >= BUFFER as u64 {
-            sink.flush()?;
-            let done = copy_in_kernel(file, from, len, sink.file);
-            from += done;
-            len -= done;
-        }
-        let mut buffer = vec![0; len.min(BUFFER as u64) as usize];
-        while len > 0 {
-            let size = len.min(BUFFER as u64);
-            let piece = &mut buffer[..size as usize];
-            self.read(from, piece)?;
-            sink.bytes(piece)?;
-            from += size;
-            len -= size;
+        sink.flush()?;
+        file.seek(io::SeekFrom::Start(from))?;
+        // The standard library has Linux copy from file to file.
+        let copied = io::copy(&mut file.take(len), sink.file)?;
+        if copied < len {
+            let what = format!(
+                "the input ends at {:#x} where {:#x} bytes were read before: it was changed",
+                from + copied,
+                self.data.len()
+            );
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, what));
         }
         Ok(())
     }
 }
 
-/// Bytes that pass through the buffer where a patch is near: a page, so that scattered patches leave the rest to the kernel.
-const WINDOW: u64 = 4096;
+/// Bytes that are patched at a time.
+const WINDOW: u64 = 64 << 10;
+
+/// Bytes without a patch that are worth a call of their own.
+const LONG: u64 = 256 << 10;
 
 /// Gives a file its permissions, where files have such.
 #[cfg(unix)]
@@ -231,40 +229,4 @@ fn set_mode(file: &File, mode: u32) -> io::Result<()> {
 #[cfg(not(unix))]
 fn set_mode(_: &File, _: u32) -> io::Result<()> {
     Ok(())
-}
-
-/// Copies as much as the kernel is willing to, and says how much that was.
-#[cfg(target_os = "linux")]
-fn copy_in_kernel(from: &File, offset: u64, len: u64, to: &mut File) -> u64 {
-    use std::os::fd::AsRawFd;
-
-    let mut done = 0;
-    while done < len {
-        let Ok(mut at) = libc::off64_t::try_from(offset + done) else {
-            break;
-        };
-        let wanted = usize::try_from(len - done).unwrap_or(usize::MAX);
-        // SAFETY: both descriptors are open files that outlive the call, `at` is a live off64_t, and the null pointer
-        // stands for the output's own position, as the call specifies.
-        let n = unsafe {
-            libc::copy_file_range(
-                from.as_raw_fd(),
-                &mut at,
-                to.as_raw_fd(),
-                std::ptr::null_mut(),
-                wanted,
-                0,
-            )
-        };
-        match u64::try_from(n) {
-            Ok(n) if n > 0 => done += n,
-            _ => break, // other file systems, old kernels: the caller reads and writes
-        }
-    }
-    done
-}
-
-#[cfg(not(target_os = "linux"))]
-fn copy_in_kernel(_: &File, _: u64, _: u64, _: &mut File) -> u64 {
-    0
 }
