@@ -28,6 +28,8 @@ fn main() -> ExitCode {
         "test" => test::run(rest),
         "bench" => bench::run(rest),
         "lint" => test::lint(),
+        // Not for people: see `process`.
+        "measure" => process::measure(rest),
         "--help" | "-h" | "help" => {
             println!("{USAGE}");
             Ok(true)

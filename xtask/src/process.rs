@@ -1,13 +1,16 @@
 //! Running programs and measuring them.
+//!
+//! A process inherits the high-water mark of memory from whom it was forked. So programs are not started by this process,
+//! which may have grown, but by a small one in between: `xtask measure`, which only waits and reports.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
 /// What one run cost.
 #[derive(Clone, Copy, Debug)]
@@ -25,11 +28,59 @@ pub struct Run {
 /// Runs a command, its standard output and error into files.
 pub fn run(command: &mut Command, stdout: &Path, stderr: &Path) -> Result<Run> {
     let named = |path: &Path| format!("{}", path.display());
-    command.stdin(Stdio::null());
-    command.stdout(File::create(stdout).with_context(|| named(stdout))?);
-    command.stderr(File::create(stderr).with_context(|| named(stderr))?);
+    let report = stderr.with_extension("cost");
+    let mut helper = Command::new(std::env::current_exe().context("the path of xtask")?);
+    helper
+        .arg("measure")
+        .arg(&report)
+        .arg(command.get_program())
+        .args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => helper.env(name, value),
+            None => helper.env_remove(name),
+        };
+    }
+    helper.stdin(Stdio::null());
+    helper.stdout(File::create(stdout).with_context(|| named(stdout))?);
+    helper.stderr(File::create(stderr).with_context(|| named(stderr))?);
+    let shown = || format!("{command:?}");
+    let status = helper.status().with_context(shown)?;
+    if !status.success() {
+        let said = fs::read_to_string(stderr).unwrap_or_default();
+        bail!(
+            "{}: {}",
+            shown(),
+            said.lines().last().unwrap_or("could not be run")
+        );
+    }
+    let text = fs::read_to_string(&report).with_context(|| named(&report))?;
+    let numbers: Vec<u64> = text
+        .split_whitespace()
+        .filter_map(|word| word.parse().ok())
+        .collect();
+    let [wall, cpu, peak, status] = numbers[..] else {
+        bail!("{}: four numbers are needed, not '{text}'", named(&report))
+    };
+    Ok(Run {
+        wall: Duration::from_micros(wall),
+        cpu: Duration::from_micros(cpu),
+        peak,
+        status: ExitStatus::from_raw(status as i32),
+    })
+}
+
+/// The process in between: `xtask measure REPORT COMMAND…` runs the command with its own output and writes to the report: wall time and
+/// processor time in microseconds, largest memory in bytes, status as wait4 gives it.
+pub fn measure(arguments: &[String]) -> Result<bool> {
+    let [report, program, rest @ ..] = arguments else {
+        bail!("measure needs a file and a command")
+    };
     let start = Instant::now();
-    let child = command.spawn().with_context(|| format!("{command:?}"))?;
+    let child = Command::new(program)
+        .args(rest)
+        .spawn()
+        .with_context(|| program.clone())?;
     let mut status = 0;
     // SAFETY: all-zero is a valid rusage.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
@@ -41,18 +92,17 @@ pub fn run(command: &mut Command, stdout: &Path, stderr: &Path) -> Result<Run> {
         }
         let error = io::Error::last_os_error();
         if error.kind() != io::ErrorKind::Interrupted {
-            return Err(error).with_context(|| format!("{command:?}"));
+            return Err(error).with_context(|| program.clone());
         }
     }
-    let time = |t: libc::timeval| {
-        Duration::from_secs(t.tv_sec as u64) + Duration::from_micros(t.tv_usec as u64)
-    };
-    Ok(Run {
-        wall: start.elapsed(),
-        cpu: time(usage.ru_utime) + time(usage.ru_stime),
-        peak: usage.ru_maxrss as u64 * 1024,
-        status: ExitStatus::from_raw(status),
-    })
+    let wall = start.elapsed().as_micros();
+    let time = |t: libc::timeval| t.tv_sec as u64 * 1_000_000 + t.tv_usec as u64;
+    let (cpu, peak) = (
+        time(usage.ru_utime) + time(usage.ru_stime),
+        usage.ru_maxrss as u64 * 1024,
+    );
+    fs::write(report, format!("{wall} {cpu} {peak} {status}\n")).with_context(|| report.clone())?;
+    Ok(true)
 }
 
 /// The median; of two middle values the lower.

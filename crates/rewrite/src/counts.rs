@@ -4,11 +4,12 @@ use postlink_image::elf::Elf;
 use postlink_isa::Isa;
 use postlink_profile::Profile;
 use rayon::prelude::*;
+use rustc_hash::FxHashMap;
 use serde::Serialize;
 
 use crate::Error;
 use crate::attach::{self, Counted};
-use crate::cfg::BlockId;
+use crate::cfg::{BlockId, Term};
 use crate::discover::Program;
 use crate::leaks::Leaks;
 use crate::prepare::{self, CounterMap};
@@ -20,6 +21,9 @@ pub struct EdgeCounts {
     pub to: u64,
     /// How often it was taken.
     pub count: u64,
+    /// No branch: the block ends only because a call does, and the next one has no other way in. Who does not end blocks
+    /// at calls sees one block here.
+    pub joins: bool,
 }
 
 /// A block that ran.
@@ -59,10 +63,14 @@ pub struct FunctionCounts {
 pub struct CallCounts {
     /// Symbol name of the calling function.
     pub caller: String,
-    /// Where, in the input.
+    /// Entry of the calling function in the input.
+    pub from: u64,
+    /// The call instruction's address in the input.
     pub at: u64,
     /// Symbol name of the called function.
     pub callee: String,
+    /// Entry of the called function in the input.
+    pub to: u64,
     /// How often.
     pub count: u64,
 }
@@ -108,12 +116,17 @@ fn counts_with<I: Isa>(elf: &Elf<'_>, profile: &Profile) -> Result<Counts, Error
     attach::check(&map, profile)?;
     let counted = attach::attach::<I>(&program, &leaks, &map, profile);
     let name = |f: u32| program.name(f as usize);
+    let of: FxHashMap<u32, &Counted<'_>> = counted.iter().map(|c| (c.function, c)).collect();
     let calls = attach::calls(&program, &map, profile, &counted)
         .into_iter()
         .map(|c| CallCounts {
             caller: name(c.caller),
-            at: c.at,
+            from: program.start(c.caller as usize),
+            at: of.get(&c.caller).map_or(c.at, |counted| {
+                instruction_at::<I>(&program, counted, c.block, c.at)
+            }),
             callee: name(c.callee),
+            to: program.start(c.callee as usize),
             count: c.count,
         })
         .collect();
@@ -142,10 +155,29 @@ fn counts_with<I: Isa>(elf: &Elf<'_>, profile: &Profile) -> Result<Counts, Error
     })
 }
 
+/// Start of the instruction in a block that covers an address: of direct calls, the address field's is known.
+fn instruction_at<I: Isa>(program: &Program<'_>, c: &Counted<'_>, block: BlockId, at: u64) -> u64 {
+    let block = &c.analysed.cfg.blocks[block as usize];
+    let mut start = at;
+    if let Some(bytes) = program.elf.bytes_at(block.start, block.end - block.start) {
+        I::sweep(bytes, block.start, |insn| {
+            if insn.addr <= at {
+                start = insn.addr;
+            }
+            insn.addr < at
+        });
+    }
+    start
+}
+
 fn of_function<I: Isa>(program: &Program<'_>, c: &Counted<'_>) -> FunctionCounts {
     let cfg = &c.analysed.cfg;
     let mut instructions = 0u64;
     let mut blocks = Vec::new();
+    let mut ways_in = vec![0u32; cfg.blocks.len()];
+    for to in &cfg.succs {
+        ways_in[*to as usize] += 1;
+    }
     for (b, block) in cfg.blocks.iter().enumerate() {
         let count = c.counts.blocks[b];
         if count == 0 {
@@ -164,9 +196,17 @@ fn of_function<I: Isa>(program: &Program<'_>, c: &Counted<'_>) -> FunctionCounts
             .succs(b as BlockId)
             .iter()
             .zip(&c.counts.succs[block.succ as usize..])
-            .map(|(to, count)| EdgeCounts {
-                to: cfg.blocks[*to as usize].start,
-                count: *count,
+            .map(|(to, count)| {
+                let next = &cfg.blocks[*to as usize];
+                let joins = block.term == Term::Fall
+                    && ways_in[*to as usize] == 1
+                    && !next.entry
+                    && !next.landing_pad;
+                EdgeCounts {
+                    to: next.start,
+                    count: *count,
+                    joins,
+                }
             })
             .collect();
         blocks.push(BlockCounts {

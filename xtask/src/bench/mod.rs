@@ -225,8 +225,11 @@ fn measure(program: &Program, corpus: &Path, tools: &Tools, wishes: &Wishes) -> 
     if tools.bolt.is_some() {
         let counts = tools.postlink_counts(&original, &profile, &folder)?;
         let data = at("profile.fdata");
-        fs::write(&data, fdata::from_counts(&counts)?)
-            .with_context(|| data.display().to_string())?;
+        fs::write(
+            &data,
+            fdata::from_counts(&counts, &fdata::names(&original)?)?,
+        )
+        .with_context(|| data.display().to_string())?;
         let (bolt, said) = tools.bolt_optimize(&original, &data, &theirs, &folder);
         figures.optimize.bolt = bolt;
         figures.bolt_said = said;

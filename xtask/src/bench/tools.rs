@@ -15,6 +15,9 @@ use crate::process::{self, Run};
 /// Memory that llvm-bolt needs to instrument clang; with less it is killed, or takes the machine with it.
 const BOLT_CLANG_MEMORY: u64 = 28 << 30;
 
+/// Debian's llvm-bolt looks for its runtime library below /usr/lib, and not where Debian puts it.
+const BOLT_RUNTIME: &str = "llvm-19/lib/libbolt_rt_instr.a";
+
 /// Both tools.
 pub struct Tools {
     postlink: PathBuf,
@@ -203,12 +206,12 @@ impl Tools {
             "-instrumentation-file={}",
             folder.join("bolt.inst.fdata").display()
         );
-        self.bolt(
-            folder,
-            output,
-            &[input, "-instrument".as_ref(), file.as_ref()],
-        )
-        .0
+        let library = format!("-runtime-instrumentation-lib={BOLT_RUNTIME}");
+        let mut arguments = vec![input, "-instrument".as_ref(), file.as_ref()];
+        if Path::new("/usr/lib").join(BOLT_RUNTIME).exists() {
+            arguments.push(library.as_ref());
+        }
+        self.bolt(folder, output, &arguments).0
     }
 
     pub fn bolt_optimize(
@@ -229,7 +232,6 @@ impl Tools {
                 "-split-eh",
                 "-icf=1",
                 "-dyno-stats",
-                "-print-cache-metrics",
             ]
             .map(Path::new),
         );
