@@ -239,6 +239,8 @@ impl<'d> Writer<'d> {
                 p.kind, p.file_size, p.offset
             )));
         }
+        // An empty segment has an address of its own all the same.
+        let end = elf.loads().map(|p| p.addr.saturating_add(p.mem_size.max(1))).fold(end, u64::max);
         let base = end
             .checked_next_multiple_of(page)
             .and_then(|a| a.checked_add(loaded_end % page));

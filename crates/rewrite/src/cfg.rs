@@ -180,6 +180,12 @@ impl Cfg {
         &self.fields
             [self.field_index[b as usize] as usize..self.field_index[b as usize + 1] as usize]
     }
+    /// The block at a label, if there is one at this address.
+    pub fn label_at(&self, addr: u64) -> Option<BlockId> {
+        let (_, b) = *self.marks.get(self.marks.binary_search_by_key(&addr, |m| m.0).ok()?)?;
+        (!self.blocks[b as usize].entry).then_some(b)
+    }
+
     /// Labels with their blocks: places that pointers in data lead to.
     pub fn labels(&self, program: &Program<'_>, function: usize) -> Vec<(u64, BlockId)> {
         let labels = &program.functions[function].labels;
@@ -302,6 +308,7 @@ pub fn build<I: Isa>(
 
     // Indirect jumps, each with its targets.
     let mut dispatches: Vec<Vec<u64>> = Vec::new();
+    let mut claimed = vec![false; tables.len()];
     let mut jumps: FxHashMap<u64, (Option<u32>, bool)> = FxHashMap::default(); // address -> (dispatch, leaves)
     for &(from, to) in pieces.iter() {
         for k in from..to {
@@ -321,25 +328,25 @@ pub fn build<I: Isa>(
             while first > from
                 && k - first < 24
                 && leaders.binary_search(&insns[first].addr).is_err()
-                && matches!(insns[first - 1].flow, Flow::Next)
+                && matches!(insns[first - 1].flow, Flow::Next | Flow::CondJump { .. } | Flow::ShortCond { .. })
             {
                 first -= 1;
             }
             let (targets, leaves) = match I::jump_shape(&insns[first..=k], code) {
-                JumpShape::Relative { table: Some(t) } => match tables.iter().find(|x| x.0 == t) {
-                    Some(x) => (x.1.iter().map(|e| e.1).collect(), false),
+                JumpShape::Relative { table: Some(t) } => match tables.iter().position(|x| x.0 == t) {
+                    Some(x) => {
+                        claimed[x] = true;
+                        (tables[x].1.iter().map(|e| e.1).collect(), false)
+                    }
                     None => return Err(Pin::UnknownIndirectJump),
                 },
                 JumpShape::Relative { table: None } if tables.is_empty() => {
                     return Err(Pin::UnknownIndirectJump);
                 }
-                JumpShape::Relative { table: None } => (
-                    tables
-                        .iter()
-                        .flat_map(|t| t.1.iter().map(|e| e.1))
-                        .collect(),
-                    false,
-                ),
+                JumpShape::Relative { table: None } => {
+                    claimed.fill(true);
+                    (tables.iter().flat_map(|t| t.1.iter().map(|e| e.1)).collect(), false)
+                }
                 JumpShape::Absolute { table: Some(t) } => {
                     let list = absolute_table(program, t, &inside);
                     if list.is_empty() {
@@ -371,6 +378,10 @@ pub fn build<I: Isa>(
                 jumps.insert(insn.addr, (Some(d as u32), leaves));
             }
         }
+    }
+    // A table that no jump is seen to use may be read relative to something else.
+    if claimed.contains(&false) {
+        return Err(Pin::UnknownIndirectJump);
     }
     // A pointer to the inside must be explained by an indirect jump that can follow it.
     if !f.labels.is_empty()
@@ -639,14 +650,19 @@ fn push_fields<I: Isa>(program: &Program<'_>, insn: &Insn, fields: &mut Vec<Fiel
     }
 }
 
-/// Targets of a table of absolute addresses at `table`: the run of pointers to this function.
+/// Targets of a table of absolute addresses: the run of pointers to this function at `table`, or behind it where the index does not
+/// begin at zero.
 fn absolute_table(program: &Program<'_>, table: u64, inside: &impl Fn(u64) -> bool) -> Vec<u64> {
+    const FAR: u64 = 8 * 4096;
     let p = &program.refs.pointers;
     let from = p.partition_point(|x| x.place < table);
-    p[from..]
+    let near = p[from..].iter().take_while(|x| x.place - table < FAR);
+    let Some(skip) = near.into_iter().position(|x| (x.place - table) % 8 == 0 && inside(x.target)) else { return Vec::new() };
+    let first = p[from + skip].place;
+    p[from + skip..]
         .iter()
         .enumerate()
-        .take_while(|(i, x)| x.place == table + 8 * *i as u64 && inside(x.target))
+        .take_while(|(i, x)| x.place == first + 8 * *i as u64 && inside(x.target))
         .map(|(_, x)| x.target)
         .collect()
 }

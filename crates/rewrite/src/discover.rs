@@ -245,7 +245,7 @@ impl<'d> Program<'d> {
                         if target == pieces[to].start {
                             taken[to] = true;
                         } else {
-                            extra.push((target, Role::Label { from_code: true }));
+                            extra.push((target, Role::Label { from_code: Some(from as u32) }));
                         }
                     }
                 }
@@ -266,10 +266,11 @@ impl<'d> Program<'d> {
                 if p.target == pieces[to].start {
                     taken[to] = true;
                 } else {
-                    extra.push((p.target, Role::Label { from_code: false }));
+                    extra.push((p.target, Role::Label { from_code: None }));
                 }
             }
         }
+        let mut unexplained: Vec<u32> = Vec::new();
         table_bases.par_sort_unstable();
         let bases: Vec<u64> = {
             let mut v: Vec<u64> = table_bases.iter().map(|t| t.0).collect();
@@ -287,7 +288,28 @@ impl<'d> Program<'d> {
                 }
             }
         }
+        // Self-relative values that belong to no table are pointers to what they say.
+        let mut run = (0u64, 0u64); // (base, end) of the table at hand
+        for place in &refs.relative32 {
+            if bases.binary_search(place).is_ok() {
+                run = (*place, *place);
+            }
+            if *place == run.1 && run.0 != 0 {
+                run.1 += 4;
+                continue;
+            }
+            let word = elf.bytes_at(*place, 4).and_then(|b| b.try_into().ok()).map(i32::from_le_bytes);
+            let Some(target) = word.map(|w| place.wrapping_add_signed(i64::from(w))) else { continue };
+            if let Some(to) = piece_at(target) {
+                if target == pieces[to].start {
+                    taken[to] = true;
+                } else {
+                    unexplained.push(to as u32);
+                }
+            }
+        }
         let table_bases = bases;
+        unexplained.sort_unstable();
         for (i, p) in pieces.iter().enumerate() {
             if is_special(elf.sections[p.section as usize].name) {
                 pins[i] = Some(Pin::SpecialSection);
@@ -299,6 +321,12 @@ impl<'d> Program<'d> {
             {
                 set_pin(&mut pins[i], Pin::SignalTrampoline);
             }
+            if unexplained.binary_search(&(i as u32)).is_ok() {
+                set_pin(&mut pins[i], Pin::PointerToItsInside);
+            }
+            if refs.has_distance_in(p.start, p.end) {
+                set_pin(&mut pins[i], Pin::PositionArithmetic);
+            }
         }
 
         let mut functions = sets.functions(&mut pieces, &starts_of(&cold));
@@ -307,6 +335,7 @@ impl<'d> Program<'d> {
             f.address_taken = f.pieces.iter().any(|p| taken[*p as usize]);
         }
         let starts_in = |a: u64| starts.partition_point(|s| *s <= a).checked_sub(1);
+        let mut formed: Vec<(usize, u64, bool)> = Vec::new();
         for (address, role) in extra {
             let Some(to) = starts_in(address) else {
                 continue;
@@ -314,12 +343,10 @@ impl<'d> Program<'d> {
             let f = pieces[to].function as usize;
             match role {
                 Role::Entry => functions[f].entries.push(address),
-                Role::Label { from_code } => {
-                    // What code does with such an address is not known: it may add a table's entry to it.
-                    if from_code {
-                        set_pin(&mut functions[f].pin, Pin::AddressOfItsInsideTaken);
-                    }
-                    functions[f].labels.push(address);
+                Role::Label { from_code: None } => functions[f].labels.push(address),
+                Role::Label { from_code: Some(from) } => {
+                    let own = pieces[from as usize].function as usize == f;
+                    formed.push((f, address, own));
                 }
             }
         }
@@ -337,6 +364,13 @@ impl<'d> Program<'d> {
             f.labels.sort_unstable();
             f.labels.dedup();
         });
+        // What code does with an address inside of a function is not known: it may add a table's entry to it. One that the function's own
+        // tables of labels hold as well is a label that is jumped to.
+        for (f, address, own) in formed {
+            if !own || functions[f].labels.binary_search(&address).is_err() {
+                set_pin(&mut functions[f].pin, Pin::AddressOfItsInsideTaken);
+            }
+        }
         let mut program = Program {
             elf,
             refs,
@@ -412,7 +446,7 @@ impl<'d> Program<'d> {
 
 enum Role {
     Entry,
-    Label { from_code: bool },
+    Label { from_code: Option<u32> },
 }
 
 fn set_pin(pin: &mut Option<Pin>, new: Pin) {

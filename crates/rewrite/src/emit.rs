@@ -357,10 +357,16 @@ impl<I: Isa> Emitter<'_, '_, I> {
             - 1;
         let range = self.cfg.field_index[block] as usize..self.cfg.field_index[block + 1] as usize;
         for f in fields[range].iter().filter(|f| f.at >= from && f.at < to) {
+            let label = self.cfg.label_at(f.target);
             let target = match f.role {
                 Use::Call => Target::Code(f.target),
                 Use::Address if self.plan.move_addresses => Target::Code(f.target),
                 Use::Address | Use::Memory => Target::Same(f.target),
+            };
+            // A label of the function's own tables.
+            let target = match label {
+                Some(b) if f.role == Use::Address => Target::Block(b),
+                _ => target,
             };
             self.temp.fixups.push(Fixup {
                 at: at + (f.at - from) as u32,

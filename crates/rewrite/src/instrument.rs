@@ -173,7 +173,7 @@ fn instrument_with<I: Isa>(
         align: [16, 16],
         move_pointers: false,
         kind: NoteKind::Instrumented,
-        input_id: prepare::identity(elf).bytes().to_vec(),
+        input_id: elf.build_id.unwrap_or_default().to_vec(),
     };
     let order: Vec<u32> = (0..ready.len() as u32).collect();
     let placed = link::place(
@@ -420,6 +420,7 @@ fn hook(elf: &Elf<'_>) -> Result<Hook, Error> {
     const DT_INIT: i64 = 12;
     const DT_INIT_ARRAY: i64 = 25;
     const DT_INIT_ARRAYSZ: i64 = 27;
+    const DT_RELACOUNT: i64 = 0x6fff_fff9;
     if is_program(elf) {
         return Ok(Hook::Entry(elf.entry));
     }
@@ -444,8 +445,13 @@ fn hook(elf: &Elf<'_>) -> Result<Hook, Error> {
     let end = elf.section(".dynamic").map_or(0, |(_, s)| s.end());
     match elf.dynamic.last() {
         Some((_, _, value_at)) if value_at + 8 + 32 <= end => Ok(Hook::NewInit(value_at + 8)),
+        // The number of RELATIVE relocations is a hint that the loader does without.
+        _ if elf.dynamic_value(DT_RELACOUNT).is_some() => {
+            let value_at = elf.dynamic.iter().find(|d| d.0 == DT_RELACOUNT).map_or(0, |d| d.2);
+            Ok(Hook::NewInit(value_at - 8))
+        }
         _ => Err(Error::Unsupported(
-            "the library has no initialiser (DT_INIT, DT_INIT_ARRAY) and no room in its dynamic section for one: link it with -Wl,-init=SYMBOL or -Wl,-z,nodynamic-undefined-weak".into(),
+            "the library has no initialiser (DT_INIT, DT_INIT_ARRAY) and no room in its dynamic section for one: link it with -Wl,-init=SYMBOL".into(),
         )),
     }
 }

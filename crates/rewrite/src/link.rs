@@ -21,7 +21,7 @@ use rayon::prelude::*;
 use rustc_hash::FxHashMap;
 
 use crate::Error;
-use crate::cfg::{BlockId, Cfg, TableEntry};
+use crate::cfg::{BlockId, Cfg, TableEntry, Term};
 use crate::discover::Program;
 use crate::emit::{Emitted, Target};
 use crate::refs::{Pointer, Stored};
@@ -104,10 +104,26 @@ pub fn entry_patch<I: Isa>(program: &Program<'_>, cfg: &Cfg, entry: u64) -> Opti
         entry
     };
     let end = at + need;
-    if cfg.blocks.iter().any(|b| b.start > at && b.start < end)
-        || at > entry && cfg.blocks.iter().any(|b| b.start > entry && b.start < at)
-    {
-        return None;
+    // Whatever begins inside must be reached by running into it from the entry only.
+    for (b, block) in cfg.blocks.iter().enumerate().filter(|(_, b)| b.start > entry && b.start < end) {
+        let marked = block.landing_pad || block.returns_twice || cfg.marks.iter().any(|m| m.0 == block.start);
+        let fallen_into = |p: usize| {
+            let before = &cfg.blocks[p];
+            let way = match before.term {
+                Term::Fall => 0,
+                Term::Cond { .. } | Term::ShortCond => 1,
+                Term::CondOut { .. } | Term::ShortCondOut { .. } => 0,
+                _ => return false,
+            };
+            let succs = cfg.succs(p as BlockId);
+            before.end == block.start
+                && before.start >= entry
+                && succs.iter().enumerate().all(|(k, s)| (*s as usize == b) == (k == way))
+        };
+        let reached = (0..cfg.blocks.len()).filter(|p| cfg.succs(*p as BlockId).contains(&(b as BlockId))).all(fallen_into);
+        if marked || !reached {
+            return None;
+        }
     }
     if end > piece.end {
         let i = program.pieces.partition_point(|p| p.start <= entry);

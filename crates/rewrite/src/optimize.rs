@@ -236,7 +236,7 @@ fn optimize_with<I: Isa>(
         align: [align, if options.preset == Preset::Size { 1 } else { 2 }],
         move_pointers: true,
         kind: NoteKind::Optimised,
-        input_id: prepare::identity(elf).bytes().to_vec(),
+        input_id: elf.build_id.unwrap_or_default().to_vec(),
     };
     let orders = [order.as_slice(), order.as_slice()];
     let placed = link::place(&program, &ready, orders, &link_options, &mut writer);

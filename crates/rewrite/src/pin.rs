@@ -24,6 +24,8 @@ pub enum Pin {
     AddressOfItsInsideTaken,
     /// Its indirect jumps cannot be told apart well enough.
     UnknownIndirectJump,
+    /// It adds distances that the linker computed to an address of its own (large code model).
+    PositionArithmetic,
     /// A direct branch with a prefix that would be lost.
     PrefixedBranch,
     /// A signal trampoline, recognised by its bytes by unwinders and debuggers.
@@ -63,6 +65,7 @@ impl Pin {
                 "has an address inside it formed by code, which may calculate with it"
             }
             Pin::UnknownIndirectJump => "has an indirect jump whose targets are not known",
+            Pin::PositionArithmetic => "adds distances to an address of its own (large code model)",
             Pin::PrefixedBranch => "has a direct branch with a prefix",
             Pin::SignalTrampoline => "is a signal trampoline that unwinders recognise by its bytes",
             Pin::UnwindTable => "has an unwind table that cannot be carried over",

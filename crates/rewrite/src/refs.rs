@@ -21,6 +21,9 @@ mod r {
     pub const R_32: u32 = 10;
     pub const R_32S: u32 = 11;
     pub const PC64: u32 = 24;
+    pub const GOTOFF64: u32 = 25;
+    pub const GOTPC64: u32 = 29;
+    pub const PLTOFF64: u32 = 31;
     pub const TLSDESC_CALL: u32 = 35;
     pub const IRELATIVE: u32 = 37;
 }
@@ -63,6 +66,8 @@ pub struct Refs {
     pub absolute_fields: Vec<(u64, FixupKind)>,
     /// Call instructions of TLS descriptors: their callee preserves every register.
     pub tls_descriptor_calls: Vec<u64>,
+    /// Fields in code that hold distances between two places (large code model): the code adds them to an address of its own.
+    pub distances: Vec<u64>,
     /// Slots that hold the address of an imported function: (slot, dynamic symbol index), ascending.
     pub import_slots: Vec<(u64, u32)>,
     /// Whether the linker kept relocations of code.
@@ -132,6 +137,7 @@ impl Refs {
         refs.relative32.par_sort_unstable();
         refs.absolute_fields.par_sort_unstable_by_key(|f| f.0);
         refs.tls_descriptor_calls.sort_unstable();
+        refs.distances.sort_unstable();
         refs.import_slots.sort_unstable();
         refs.import_slots.dedup_by_key(|s| s.0);
         Ok(refs)
@@ -163,7 +169,10 @@ impl Refs {
                         let addr = u64::from_le_bytes(e[0..8].try_into().ok()?);
                         let kind = u32::from_le_bytes(e[8..12].try_into().ok()?);
                         let wanted = if is_code {
-                            matches!(kind, r::R_64 | r::R_32 | r::R_32S | r::TLSDESC_CALL)
+                            matches!(
+                                kind,
+                                r::R_64 | r::R_32 | r::R_32S | r::TLSDESC_CALL | r::GOTOFF64 | r::GOTPC64 | r::PLTOFF64 | r::PC64
+                            )
                         } else {
                             matches!(kind, r::PC32 | r::PC64)
                                 || fixed && matches!(kind, r::R_64 | r::R_32 | r::R_32S)
@@ -178,7 +187,8 @@ impl Refs {
                         r::R_64 => self.absolute_fields.push((addr, FixupKind::Abs64)),
                         r::R_32 => self.absolute_fields.push((addr, FixupKind::Abs32)),
                         r::R_32S => self.absolute_fields.push((addr, FixupKind::Abs32S)),
-                        _ => self.tls_descriptor_calls.push(addr),
+                        r::TLSDESC_CALL => self.tls_descriptor_calls.push(addr),
+                        _ => self.distances.push(addr),
                     }
                     continue;
                 }
@@ -216,6 +226,12 @@ impl Refs {
                 }
             }
         }
+    }
+
+    /// Whether code in `[start, end)` has a field that holds a distance.
+    pub fn has_distance_in(&self, start: u64, end: u64) -> bool {
+        let i = self.distances.partition_point(|d| *d < start);
+        self.distances.get(i).is_some_and(|d| *d < end)
     }
 
     /// Whether a self-relative 4-byte value was written at `place` by the linker.

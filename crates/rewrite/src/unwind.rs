@@ -324,7 +324,7 @@ pub fn pad_bases(program: &Program<'_>) -> Vec<Option<PadBase>> {
                         .name,
                 )
             };
-            names.get(&at).copied().or_else(pointed).or_else(imported)
+            names.get(&at).copied().or_else(pointed).or_else(imported).or_else(|| pad_base_of(program.import_name(at)?))
         })
         .collect()
 }

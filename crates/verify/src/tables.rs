@@ -48,7 +48,8 @@ fn table(cx: &Context<'_>, base: u64, next: u64, words: &[(u64, u32, u32)], expl
         let target = |word: u32| base.wrapping_add_signed(i64::from(word as i32));
         let (from, to) = (target(old), target(new));
         if old == new {
-            if !cx.is_code(from) {
+            // Unreachable cases lead to the end of their function, which may be the end of the section.
+            if !cx.is_code(from) && !cx.is_code(from.wrapping_sub(1)) {
                 return;
             }
             if let Some(id) = cx.inside_of(from) {

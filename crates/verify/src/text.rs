@@ -199,8 +199,9 @@ impl Sweeper<'_, '_> {
         if changed().all(|i| self.in_patch(addr + i as u64)) {
             return;
         }
-        let old_field = insn.field.or_else(|| A::absolute_field(old).filter(|_| self.cx.fixed()));
-        if let Some(field) = old_field {
+        // An instruction may have both: `movq $function, pointer(%rip)`.
+        let absolute = A::absolute_field(old).filter(|_| self.cx.fixed());
+        for field in [insn.field, absolute].into_iter().flatten() {
             let (from, to) = (usize::from(field.at), usize::from(field.at + field.len));
             if changed().all(|i| (from..to).contains(&i)) {
                 let new_field = if field.kind == FieldKind::Absolute {

@@ -81,14 +81,18 @@ fn register(target: Register, before: &[Instruction]) -> JumpShape {
     // One of the two summands is an entry of the table, the other its address.
     for (entry, base) in [(d.op0_register(), d.op1_register()), (d.op1_register(), d.op0_register())] {
         let Some((load, earliest)) = definition(entry, earlier) else { continue };
-        if load.mnemonic() == Mnemonic::Movsxd && load.op1_kind() == OpKind::Memory && load.memory_index_scale() == 4 {
-            // The entry is loaded relative to the same register, unless the compiler has copied it.
-            let table = address_in(base, earlier).or_else(|| address_in(load.memory_base(), earliest));
-            return JumpShape::Relative { table };
+        if load.mnemonic() != Mnemonic::Movsxd || load.op1_kind() != OpKind::Memory || load.memory_index_scale() != 4 {
+            continue;
         }
-        if load.mnemonic() == Mnemonic::Movsxd {
-            return JumpShape::Relative { table: address_in(base, earlier) };
+        // What is added must be what the entry was loaded relative to: the same register, or the same address in two.
+        let (added, loaded) = (address_in(base, earlier), address_in(load.memory_base(), earliest));
+        if load.memory_displacement64() != 0 {
+            return JumpShape::Unknown;
         }
+        if base.full_register() == load.memory_base().full_register() || added.is_some() && added == loaded {
+            return JumpShape::Relative { table: loaded.or(added) };
+        }
+        return JumpShape::Unknown;
     }
     JumpShape::Unknown
 }
