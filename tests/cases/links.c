@@ -18,7 +18,6 @@
 //# build O1: -O1
 //# build O3: -O3
 //# build Os: -Os
-//# build large: -mcmodel=large
 //# build medium: -mcmodel=medium
 //# build align: -falign-functions=64 -falign-loops=32
 //# build patch: -fpatchable-function-entry=4,2

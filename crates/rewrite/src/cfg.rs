@@ -348,7 +348,7 @@ pub fn build<I: Isa>(
                     (tables.iter().flat_map(|t| t.1.iter().map(|e| e.1)).collect(), false)
                 }
                 JumpShape::Absolute { table: Some(t) } => {
-                    let list = absolute_table(program, t, &inside);
+                    let list = absolute_table(program, t, &ranges);
                     if list.is_empty() {
                         (Vec::new(), true)
                     } else {
@@ -652,19 +652,28 @@ fn push_fields<I: Isa>(program: &Program<'_>, insn: &Insn, fields: &mut Vec<Fiel
 
 /// Targets of a table of absolute addresses: the run of pointers to this function at `table`, or behind it where the index does not
 /// begin at zero.
-fn absolute_table(program: &Program<'_>, table: u64, inside: &impl Fn(u64) -> bool) -> Vec<u64> {
+fn absolute_table(program: &Program<'_>, table: u64, ranges: &[(u64, u64)]) -> Vec<u64> {
     const FAR: u64 = 8 * 4096;
     let p = &program.refs.pointers;
+    let inside = |a: u64| ranges.iter().any(|r| a >= r.0 && a < r.1);
     let from = p.partition_point(|x| x.place < table);
     let near = p[from..].iter().take_while(|x| x.place - table < FAR);
-    let Some(skip) = near.into_iter().position(|x| (x.place - table) % 8 == 0 && inside(x.target)) else { return Vec::new() };
-    let first = p[from + skip].place;
-    p[from + skip..]
-        .iter()
-        .enumerate()
-        .take_while(|(i, x)| x.place == first + 8 * *i as u64 && inside(x.target))
-        .map(|(_, x)| x.target)
-        .collect()
+    let Some(skip) = near.into_iter().position(|x| (x.place - table).is_multiple_of(8) && inside(x.target)) else {
+        return Vec::new();
+    };
+    let mut at = p[from + skip].place;
+    let mut next = from + skip;
+    let mut targets = Vec::new();
+    loop {
+        match p.get(next).filter(|x| x.place == at) {
+            Some(x) if inside(x.target) => targets.push(x.target),
+            // Unreachable cases lead to the function's end, which is no place in it.
+            _ if program.elf.u64_at(at).is_some_and(|w| ranges.iter().any(|r| r.1 == w)) => {}
+            _ => return targets,
+        }
+        next += usize::from(p.get(next).is_some_and(|x| x.place == at));
+        at += 8;
+    }
 }
 
 /// Landing pads of all pieces.

@@ -224,8 +224,10 @@ impl<'d> Program<'d> {
             let from = *from as usize;
             match *event {
                 Event::Jump { target } => {
+                    // A jump to a stub of the procedure linkage table is a tail call.
                     if let Some(to) = piece_at(target)
                         && to != from
+                        && !is_special(elf.sections[pieces[to].section as usize].name)
                         && (target != pieces[to].start || starts_midway(to))
                     {
                         sets.join(from, to);
@@ -277,6 +279,16 @@ impl<'d> Program<'d> {
             v.dedup();
             v
         };
+        // Of these, jump tables are those whose first entry leads back to the code that forms the table's address.
+        let jump_tables: Vec<u64> = {
+            let leads_back = |base: u64, from: usize| {
+                let first = table_entries(elf, &refs, &bases, base).next().map(|e| e.1);
+                first.is_some_and(|t| t > pieces[from].start && t <= pieces[from].end || piece_at(t).is_some_and(&starts_midway))
+            };
+            let mut v: Vec<u64> = table_bases.iter().filter(|(b, f)| leads_back(*b, *f)).map(|t| t.0).collect();
+            v.dedup();
+            v
+        };
         // Entries of a table may lead to split-off parts that nothing else refers to.
         for &(base, from) in &table_bases {
             for (_, target) in table_entries(elf, &refs, &bases, base) {
@@ -289,14 +301,20 @@ impl<'d> Program<'d> {
             }
         }
         // Self-relative values that belong to no table are pointers to what they say.
-        let mut run = (0u64, 0u64); // (base, end) of the table at hand
+        let mut run = (0u64, 0u64, 0usize); // (base, end, piece) of the table at hand
         for place in &refs.relative32 {
-            if bases.binary_search(place).is_ok() {
-                run = (*place, *place);
+            if jump_tables.binary_search(place).is_ok() {
+                let from = table_bases.partition_point(|t| t.0 < *place);
+                run = (*place, *place, table_bases[from].1);
             }
             if *place == run.1 && run.0 != 0 {
-                run.1 += 4;
-                continue;
+                let word = elf.bytes_at(*place, 4).and_then(|b| b.try_into().ok()).map_or(0, i32::from_le_bytes);
+                let target = run.0.wrapping_add_signed(i64::from(word));
+                let from = &pieces[run.2];
+                if target >= from.start && target <= from.end || piece_at(target).is_some_and(&starts_midway) {
+                    run.1 += 4;
+                    continue;
+                }
             }
             let word = elf.bytes_at(*place, 4).and_then(|b| b.try_into().ok()).map(i32::from_le_bytes);
             let Some(target) = word.map(|w| place.wrapping_add_signed(i64::from(w))) else { continue };

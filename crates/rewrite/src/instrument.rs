@@ -421,6 +421,7 @@ fn hook(elf: &Elf<'_>) -> Result<Hook, Error> {
     const DT_INIT_ARRAY: i64 = 25;
     const DT_INIT_ARRAYSZ: i64 = 27;
     const DT_RELACOUNT: i64 = 0x6fff_fff9;
+    const DT_SYMENT: i64 = 11;
     if is_program(elf) {
         return Ok(Hook::Entry(elf.entry));
     }
@@ -445,10 +446,10 @@ fn hook(elf: &Elf<'_>) -> Result<Hook, Error> {
     let end = elf.section(".dynamic").map_or(0, |(_, s)| s.end());
     match elf.dynamic.last() {
         Some((_, _, value_at)) if value_at + 8 + 32 <= end => Ok(Hook::NewInit(value_at + 8)),
-        // The number of RELATIVE relocations is a hint that the loader does without.
-        _ if elf.dynamic_value(DT_RELACOUNT).is_some() => {
-            let value_at = elf.dynamic.iter().find(|d| d.0 == DT_RELACOUNT).map_or(0, |d| d.2);
-            Ok(Hook::NewInit(value_at - 8))
+        // Loaders do without the number of RELATIVE relocations, a hint, and without the size of a symbol, which is fixed.
+        _ if elf.dynamic.iter().any(|d| matches!(d.0, DT_RELACOUNT | DT_SYMENT)) => {
+            let spare = |tag: i64| elf.dynamic.iter().find(|d| d.0 == tag).map(|d| d.2 - 8);
+            Ok(Hook::NewInit(spare(DT_RELACOUNT).or_else(|| spare(DT_SYMENT)).unwrap_or(0)))
         }
         _ => Err(Error::Unsupported(
             "the library has no initialiser (DT_INIT, DT_INIT_ARRAY) and no room in its dynamic section for one: link it with -Wl,-init=SYMBOL".into(),

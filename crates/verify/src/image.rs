@@ -119,7 +119,9 @@ fn segments(input: &Elf<'_>, output: &Elf<'_>, layout: &mut Layout, found: &mut 
     let mut first_load = true;
     for s in &input.segments {
         // New segments stand anywhere in the table.
-        while let Some(o) = outs.next_if(|o| o.kind == elf::PT_LOAD && o.addr >= limit) {
+        // (An empty one of the input may lie where the next would.)
+        let old = |o: &elf::Segment| (o.kind, o.addr, o.mem_size) == (s.kind, s.addr, s.mem_size);
+        while let Some(o) = outs.next_if(|o| o.kind == elf::PT_LOAD && o.addr >= limit && !old(o)) {
             layout.added.push(*o);
         }
         let Some(o) = outs.next() else {

@@ -80,19 +80,37 @@ fn register(target: Register, before: &[Instruction]) -> JumpShape {
     }
     // One of the two summands is an entry of the table, the other its address.
     for (entry, base) in [(d.op0_register(), d.op1_register()), (d.op1_register(), d.op0_register())] {
-        let Some((load, earliest)) = definition(entry, earlier) else { continue };
-        if load.mnemonic() != Mnemonic::Movsxd || load.op1_kind() != OpKind::Memory || load.memory_index_scale() != 4 {
-            continue;
-        }
-        // What is added must be what the entry was loaded relative to: the same register, or the same address in two.
-        let (added, loaded) = (address_in(base, earlier), address_in(load.memory_base(), earliest));
+        let Some((load, earliest)) = entry_load(entry, earlier) else { continue };
         if load.memory_displacement64() != 0 {
             return JumpShape::Unknown;
         }
-        if base.full_register() == load.memory_base().full_register() || added.is_some() && added == loaded {
-            return JumpShape::Relative { table: loaded.or(added) };
+        // What is added must be what the entry was loaded relative to: the same register, or the same address in two.
+        let added = address_in(base, earlier);
+        let parts = [load.memory_base(), load.memory_index()];
+        if load.memory_index_scale() == 4 && base.full_register() == load.memory_base().full_register() {
+            return JumpShape::Relative { table: address_in(load.memory_base(), earliest).or(added) };
+        }
+        // Without optimisation the index is scaled before, and either part may be the table.
+        let same = |r: &Register| *r != Register::None && added.is_some() && address_in(*r, earliest) == added;
+        if parts.iter().any(same) {
+            return JumpShape::Relative { table: added };
         }
         return JumpShape::Unknown;
     }
     JumpShape::Unknown
+}
+
+/// The load of a table's entry, sign-extended to 64 bits, that a register holds: `movsxd r,[…]`, or `mov eax,[…]` and `cdqe`.
+fn entry_load(register: Register, before: &[Instruction]) -> Option<(&Instruction, &[Instruction])> {
+    let full = register.full_register();
+    if full == Register::RAX
+        && let Some(k) = before.iter().rposition(|i| i.mnemonic() == Mnemonic::Cdqe)
+        && !before[k + 1..].iter().any(|i| writes(i, full))
+    {
+        let (load, earlier) = definition(Register::EAX, &before[..k])?;
+        let whole = load.code() == Code::Mov_r32_rm32 && load.op1_kind() == OpKind::Memory;
+        return whole.then_some((load, earlier));
+    }
+    let (load, earlier) = definition(register, before)?;
+    (load.mnemonic() == Mnemonic::Movsxd && load.op1_kind() == OpKind::Memory).then_some((load, earlier))
 }
