@@ -8,21 +8,33 @@
 //!
 //! | module | subject |
 //! |---|---|
+//! | [`counters`] | runs and branches, and raw profiles |
 //! | [`disasm`] | code as text, with its probes and source locations |
 //! | [`discriminator`] | what compilers put into the discriminators of line tables |
 //! | [`dwarf`] | addresses to source locations, through inlining |
+//! | [`flat`] | from counters to flat profiles |
 //! | [`guid`] | functions by the hash of their name |
 //! | [`names`] | the name of the source function behind a symbol |
 //! | [`probe`] | pseudo probes: which block or call of which source function stands at an address |
+//! | [`profgen`] | the whole road from a binary and samples to a profile |
+//! | [`program`] | where instructions and functions are |
+//! | [`sample`] | sample profiles: model, text, binary form |
+//! | [`script`] | samples as text |
 //!
 //! Nothing here panics, whatever the bytes: what a section says about its own size is believed only as far as the section has
 //! bytes to back it.
 
+pub mod counters;
 pub mod disasm;
 pub mod discriminator;
 pub mod dwarf;
+pub mod flat;
 pub mod guid;
 pub mod names;
 pub mod probe;
+pub mod profgen;
+pub mod program;
+pub mod sample;
+pub mod script;
 
 pub use postlink_image::FormatError;
