@@ -8,6 +8,7 @@
 //!
 //! | module | subject |
 //! |---|---|
+//! | [`context`] | from counters by chain of callers to context-sensitive profiles |
 //! | [`counters`] | runs and branches, and raw profiles |
 //! | [`disasm`] | code as text, with its probes and source locations |
 //! | [`discriminator`] | what compilers put into the discriminators of line tables |
@@ -20,10 +21,12 @@
 //! | [`program`] | where instructions and functions are |
 //! | [`sample`] | sample profiles: model, text, binary form |
 //! | [`script`] | samples as text |
+//! | [`unwind`] | branch stacks and call chains to counters by chain |
 //!
 //! Nothing here panics, whatever the bytes: what a section says about its own size is believed only as far as the section has
 //! bytes to back it.
 
+pub mod context;
 pub mod counters;
 pub mod disasm;
 pub mod discriminator;
@@ -36,5 +39,6 @@ pub mod profgen;
 pub mod program;
 pub mod sample;
 pub mod script;
+pub mod unwind;
 
 pub use postlink_image::FormatError;

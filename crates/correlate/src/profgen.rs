@@ -9,14 +9,16 @@ use rayon::prelude::*;
 use rustc_hash::FxHashMap;
 
 use crate::FormatError;
+use crate::context::{self, Cold};
 use crate::counters::{Counters, read_raw};
 use crate::dwarf::Lines;
 use crate::flat;
 use crate::probe::{self, Loaded};
 use crate::program::{EXTERNAL, Program};
 use crate::sample::summary::Summary;
-use crate::sample::{Function, Profile, extbinary, text};
+use crate::sample::{Function, Names, Profile, extbinary, text};
 use crate::script::{self, Branch, Sample, Script};
+use crate::unwind::{ByAddress, ByLocation, Limits, Unwinder, by_location, cut, fold};
 
 /// Samples, as they come.
 #[derive(Clone, Copy, Debug)]
@@ -68,6 +70,14 @@ pub struct Options {
     pub trim_cold: bool,
     /// The cold threshold, if it is not to be found from the profile.
     pub cold_count: Option<u64>,
+    /// The hot threshold likewise: contexts below it are folded.
+    pub hot_count: Option<u64>,
+    /// How chains of callers become keys.
+    pub limits: Limits,
+    /// Fold contexts that were hardly sampled into shorter ones.
+    pub merge_cold: bool,
+    /// How many frames these keep.
+    pub cold_depth: usize,
     /// Say how dense the profile is.
     pub show_density: bool,
     /// Warn if the density is below this.
@@ -91,6 +101,13 @@ impl Default for Options {
             fill_all: false,
             trim_cold: false,
             cold_count: None,
+            hot_count: None,
+            limits: Limits {
+                fold: None,
+                depth: None,
+            },
+            merge_cold: true,
+            cold_depth: 1,
             show_density: false,
             density_threshold: 50.0,
             density_cutoff: 990_000,
@@ -144,6 +161,12 @@ pub fn run(
         (true, true) => program.first_loadable,
         (true, false) => program.base(),
     };
+    let file = Binary {
+        program: &program,
+        lines: &lines,
+        loaded: loaded.as_ref(),
+        flow_sensitive,
+    };
     let failed =
         |error: std::io::Error| FormatError::new(format!("cannot write the profile: {error}"));
     let script = match input {
@@ -155,21 +178,14 @@ pub fn run(
             return finish(profile, &lines, options, report, out);
         }
         Input::Raw(bytes) => {
-            let mut all = Counters::default();
-            for (chain, counters) in read_raw(bytes, base)? {
-                if chain.is_some() {
-                    return Err(chains_unsupported());
-                }
-                all.absorb(counters);
-            }
-            let profile = flat_profile(
-                &program,
-                &lines,
-                loaded.as_ref(),
-                &all,
-                flow_sensitive,
-                options,
-            );
+            let raw = read_raw(bytes, base)?;
+            let profile = if raw.iter().any(|part| part.0.is_some()) {
+                from_raw_chains(&file, raw, base, options, &mut report)?
+            } else {
+                let mut all = Counters::default();
+                raw.into_iter().for_each(|part| all.absorb(part.1));
+                file.flat(&all, options)
+            };
             return finish(profile, &lines, options, report, out);
         }
         Input::Script(bytes) => script::read(bytes, &program, &options.script)?,
@@ -177,8 +193,13 @@ pub fn run(
     };
     report.warnings.extend(script.warnings.iter().cloned());
     report.mappings.clone_from(&script.mappings);
+    if let Some(place) = script.bad_returns.first() {
+        report.warnings.push(format!(
+            "Truncated stack sample due to invalid return address at 0x{place:x}, likely caused by frame pointer omission"
+        ));
+    }
     if script.has_chains && !options.script.ignore_chains {
-        return Err(chains_unsupported());
+        return with_chains(&file, &script, base, options, report, out);
     }
     let counters = count(&program, &script, options.script.ip_only);
     if counters.runs.is_empty() && counters.branches.is_empty() {
@@ -190,21 +211,210 @@ pub fn run(
         counters.write(base, "", out).map_err(failed)?;
         return Ok(report);
     }
-    let profile = flat_profile(
-        &program,
-        &lines,
-        loaded.as_ref(),
-        &counters,
-        flow_sensitive,
-        options,
-    );
+    let profile = file.flat(&counters, options);
     finish(profile, &lines, options, report, out)
 }
 
-fn chains_unsupported() -> FormatError {
-    FormatError::new(
-        "context-sensitive profiles are not supported yet: leave out the call chains with --ignore-stack-samples",
-    )
+/// What is known of the binary.
+struct Binary<'a, 'd> {
+    program: &'a Program<'d>,
+    lines: &'a Lines<'d>,
+    loaded: Option<&'a Loaded<'d>>,
+    flow_sensitive: bool,
+}
+
+impl Binary<'_, '_> {
+    fn flat(&self, counters: &Counters, options: &Options) -> Profile {
+        let how = flat::Options {
+            fill_all: options.fill_all,
+            ip_only: options.script.ip_only,
+            flow_sensitive: self.flow_sensitive,
+        };
+        match self.loaded {
+            Some(loaded) => flat::by_probes(self.program, loaded, counters, how),
+            None => flat::by_lines(self.program, self.lines, counters, how),
+        }
+    }
+
+    fn by_address(
+        &self,
+        loaded: &Loaded<'_>,
+        counters: &ByAddress,
+        options: &Options,
+        report: &mut Report,
+    ) -> Profile {
+        let (profile, truncated) =
+            context::by_probes(self.program, loaded, counters, options.limits);
+        if truncated > 0 {
+            report.warnings.push(format!(
+                "{:.2}%({truncated}/{}) of contexts are truncated due to missing probe for call instruction.",
+                truncated as f64 * 100.0 / counters.len().max(1) as f64,
+                counters.len()
+            ));
+        }
+        profile
+    }
+}
+
+/// Folds and cuts keys of addresses.
+fn limited(counters: ByAddress, limits: Limits) -> ByAddress {
+    let mut all = ByAddress::default();
+    for (mut chain, counters) in counters {
+        fold(&mut chain, limits.fold);
+        cut(&mut chain, limits.depth);
+        all.entry(chain).or_default().absorb(counters);
+    }
+    all
+}
+
+/// Samples with call chains: counters by chain, and a context-sensitive profile.
+fn with_chains(
+    file: &Binary<'_, '_>,
+    script: &Script,
+    base: u64,
+    options: &Options,
+    mut report: Report,
+    out: &mut impl Write,
+) -> Result<Report, FormatError> {
+    let samples: Vec<(&Sample, &u64)> = script.samples.iter().collect();
+    let lines = file.loaded.is_none().then_some(file.lines);
+    let counters = samples
+        .par_chunks(4096)
+        .map(|samples| {
+            let mut unwinder = Unwinder {
+                program: file.program,
+                lines,
+                counters: ByAddress::default(),
+            };
+            samples
+                .iter()
+                .for_each(|(sample, count)| unwinder.add(sample, **count));
+            unwinder.counters
+        })
+        .reduce(ByAddress::default, |mut a, b| {
+            b.into_iter()
+                .for_each(|(chain, counters)| a.entry(chain).or_default().absorb(counters));
+            a
+        });
+    let mut names = Names::default();
+    let mut raw: Vec<(Vec<u8>, &Counters)> = Vec::new();
+    let profile = match file.loaded {
+        Some(loaded) => {
+            let counters = limited(counters, options.limits);
+            if options.raw {
+                for (chain, counters) in &counters {
+                    let text: Vec<String> = chain
+                        .iter()
+                        .map(|frame| format!("0x{:x}", frame.wrapping_sub(base)))
+                        .collect();
+                    raw.push((text.join(" @ ").into_bytes(), counters));
+                }
+                return write_raw(raw, base, report, out);
+            }
+            file.by_address(loaded, &counters, options, &mut report)
+        }
+        None => {
+            let counters = by_location(
+                counters,
+                file.lines,
+                options.limits,
+                file.flow_sensitive,
+                &mut names,
+            );
+            if options.raw {
+                for (chain, (counters, _)) in &counters {
+                    raw.push((text::context_text(&names, chain), counters));
+                }
+                return write_raw(raw, base, report, out);
+            }
+            context::by_lines(
+                file.program,
+                file.lines,
+                &counters,
+                names,
+                file.flow_sensitive,
+            )
+        }
+    };
+    finish(profile, file.lines, options, report, out)
+}
+
+fn write_raw(
+    mut raw: Vec<(Vec<u8>, &Counters)>,
+    base: u64,
+    report: Report,
+    out: &mut impl Write,
+) -> Result<Report, FormatError> {
+    raw.sort_by(|a, b| a.0.cmp(&b.0));
+    let put = || {
+        for (chain, counters) in raw {
+            out.write_all(b"[")?;
+            out.write_all(&chain)?;
+            out.write_all(b"]\n")?;
+            counters.write(base, "  ", out)?;
+        }
+        Ok(())
+    };
+    put().map_err(|error: std::io::Error| {
+        FormatError::new(format!("cannot write the profile: {error}"))
+    })?;
+    Ok(report)
+}
+
+/// A raw profile with chains of callers.
+fn from_raw_chains(
+    file: &Binary<'_, '_>,
+    raw: Vec<(Option<Vec<u8>>, Counters)>,
+    base: u64,
+    options: &Options,
+    report: &mut Report,
+) -> Result<Profile, FormatError> {
+    let broken = |chain: &[u8]| {
+        FormatError::new(format!(
+            "chain of callers [{}] is broken",
+            String::from_utf8_lossy(chain)
+        ))
+    };
+    let (mut by_address, mut by_location) = (ByAddress::default(), ByLocation::default());
+    let mut names = Names::default();
+    for (chain, counters) in raw {
+        let chain = chain.unwrap_or_default();
+        if file.loaded.is_some() {
+            let mut frames = Vec::new();
+            for frame in chain
+                .split(|&byte| byte == b'@')
+                .map(<[u8]>::trim_ascii)
+                .filter(|frame| !frame.is_empty())
+            {
+                let address = frame
+                    .strip_prefix(b"0x")
+                    .and_then(|digits| crate::counters::parse(digits, 16));
+                frames.push(address.ok_or_else(|| broken(&chain))?.wrapping_add(base));
+            }
+            by_address.entry(frames).or_default().absorb(counters);
+        } else {
+            let context = match chain.is_empty() {
+                true => Vec::new(),
+                false => text::context(&chain, &mut names).ok_or_else(|| broken(&chain))?,
+            };
+            by_location.entry(context).or_default().0.absorb(counters);
+        }
+    }
+    Ok(match file.loaded {
+        Some(loaded) => file.by_address(
+            loaded,
+            &limited(by_address, options.limits),
+            options,
+            report,
+        ),
+        None => context::by_lines(
+            file.program,
+            file.lines,
+            &by_location,
+            names,
+            file.flow_sensitive,
+        ),
+    })
 }
 
 /// Adds up the samples.
@@ -312,25 +522,6 @@ fn recorded(
     Ok(script)
 }
 
-fn flat_profile(
-    program: &Program<'_>,
-    lines: &Lines<'_>,
-    loaded: Option<&Loaded<'_>>,
-    counters: &Counters,
-    flow_sensitive: bool,
-    options: &Options,
-) -> Profile {
-    let how = flat::Options {
-        fill_all: options.fill_all,
-        ip_only: options.script.ip_only,
-        flow_sensitive,
-    };
-    match loaded {
-        Some(loaded) => flat::by_probes(program, loaded, counters, how),
-        None => flat::by_lines(program, lines, counters, how),
-    }
-}
-
 /// Names of functions that compilers make for initialisers: they say nothing about the source.
 const AMBIGUOUS: [&[u8]; 2] = [b"__cxx_global_var_init", b"__tls_init"];
 
@@ -362,7 +553,18 @@ fn finish(
             .values_mut()
             .for_each(|function| drop_inlinees(function, &dropped));
     }
-    if options.trim_cold {
+    if profile.context_sensitive {
+        let threshold = options
+            .hot_count
+            .unwrap_or_else(|| Cold::threshold(&profile));
+        Cold {
+            threshold,
+            merge: options.merge_cold,
+            trim: options.trim_cold,
+            depth: options.cold_depth,
+        }
+        .apply(&mut profile);
+    } else if options.trim_cold {
         let cold = options
             .cold_count
             .unwrap_or_else(|| Summary::of(&profile).threshold(999_999));

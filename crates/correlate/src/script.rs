@@ -323,7 +323,7 @@ impl Reader<'_, '_> {
         if tokens.peek().is_none() && !self.options.ip_only {
             return false;
         }
-        if tokens.peek().is_some_and(|token| !token.starts_with(b"0x")) {
+        if !self.options.ip_only && tokens.peek().is_some_and(|token| !token.starts_with(b"0x")) {
             return false;
         }
         if !self.options.events.is_empty()

@@ -3,7 +3,8 @@
 use clap::{Args, Parser, Subcommand};
 
 use crate::commands::{
-    completions, demo, inspect, instrument, man, merge, optimize, show, tune, verify, watch,
+    completions, demo, disasm, inspect, instrument, man, merge, optimize, probes, profgen, show,
+    tune, verify, watch,
 };
 use crate::ui::{ColorChoice, Ui};
 
@@ -85,6 +86,9 @@ pub enum Command {
     Verify(verify::Verify),
     Demo(demo::Demo),
     Watch(watch::Watch),
+    Probes(probes::Probes),
+    Disasm(disasm::Disasm),
+    Profgen(profgen::Profgen),
     Man(man::Man),
     Completions(completions::Completions),
 }

@@ -23,6 +23,11 @@ fn main() -> ExitCode {
     // A reader that has seen enough (`postlink show … | head`) ends us quietly, as it does any other tool.
     // SAFETY: called before any thread is started; SIG_DFL is a valid disposition.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+    let mut arguments = std::env::args();
+    let program = arguments.next().unwrap_or_default();
+    if commands::llvm_profgen::is_called(program.as_ref()) {
+        return commands::llvm_profgen::main(arguments);
+    }
     let cli = cli::Cli::parse();
     let result = cli
         .global

@@ -262,6 +262,22 @@ fn location(text: &[u8]) -> Option<Location> {
     })
 }
 
+/// A chain of callers as it stands between brackets.
+pub(crate) fn context_text(names: &Names, context: &Context) -> Vec<u8> {
+    let mut out = Vec::new();
+    if let Some((leaf, callers)) = context.split_last() {
+        for step in callers {
+            out.extend_from_slice(names.get(step.name));
+            out.push(b':');
+            // Writing to a vector does not fail.
+            let _ = put_location(&mut out, step.at);
+            out.extend_from_slice(b" @ ");
+        }
+        out.extend_from_slice(names.get(leaf.name));
+    }
+    out
+}
+
 /// `a:3 @ b:2.1 @ name`
 pub(crate) fn context(mut text: &[u8], names: &mut Names) -> Option<Context> {
     let mut context = Vec::new();

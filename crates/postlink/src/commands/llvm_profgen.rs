@@ -12,6 +12,7 @@ use anyhow::{Result, anyhow, bail};
 use postlink_correlate::disasm::Listing;
 use postlink_correlate::dwarf::Lines;
 use postlink_correlate::profgen::{self, Format, Input, Options};
+use postlink_correlate::unwind::Limits;
 use postlink_correlate::{probe, script};
 use postlink_image::elf::Elf;
 use postlink_isa::x86_64::text::Syntax;
@@ -20,8 +21,14 @@ use postlink_isa::x86_64::text::Syntax;
 const VALUES: &[(&str, &str)] = &[
     ("binary", "Path of profiled executable binary."),
     ("output", "Output profile file"),
-    ("perfdata", "Path of raw perf data created by Linux perf tool"),
-    ("perfscript", "Path of perf-script trace created by Linux perf tool"),
+    (
+        "perfdata",
+        "Path of raw perf data created by Linux perf tool",
+    ),
+    (
+        "perfscript",
+        "Path of perf-script trace created by Linux perf tool",
+    ),
     ("unsymbolized-profile", "Path of the unsymbolized profile"),
     ("llvm-sample-profile", "Path of the LLVM sample profile"),
     ("pid", "Process Id for the profiled executable binary."),
@@ -31,9 +38,18 @@ const VALUES: &[(&str, &str)] = &[
     ("max-search-depth", "Search limit of frame inference"),
     ("compress-recursion", "Compress recursion up to this length"),
     ("csprof-max-context-depth", "Keep the last K frames"),
-    ("csprof-max-cold-context-depth", "Keep the last K frames of cold contexts"),
-    ("csspgo-preinliner-multiplier-for-previous-inlining", "Bonus for previous inlining"),
-    ("profile-density-threshold", "Density below which a hint is given"),
+    (
+        "csprof-max-cold-context-depth",
+        "Keep the last K frames of cold contexts",
+    ),
+    (
+        "csspgo-preinliner-multiplier-for-previous-inlining",
+        "Bonus for previous inlining",
+    ),
+    (
+        "profile-density-threshold",
+        "Density below which a hint is given",
+    ),
     ("profile-density-cutoff-hot", "Share that density is about"),
     ("disassemble-functions", "Functions to disassemble"),
     ("perf-event", "Keep samples of this event"),
@@ -42,12 +58,30 @@ const VALUES: &[(&str, &str)] = &[
     ("profile-summary-hot-count", "Hot threshold"),
     ("profile-summary-cold-count", "Cold threshold"),
     ("profile-summary-cutoff-hot", "Share of hot counts"),
-    ("profile-summary-cutoff-cold", "Share of counts that are not cold"),
-    ("sample-profile-hot-inline-threshold", "Threshold of the pre-inliner"),
-    ("sample-profile-cold-inline-threshold", "Threshold of the pre-inliner"),
-    ("sample-profile-inline-growth-limit", "Limit of the pre-inliner"),
-    ("sample-profile-inline-limit-min", "Limit of the pre-inliner"),
-    ("sample-profile-inline-limit-max", "Limit of the pre-inliner"),
+    (
+        "profile-summary-cutoff-cold",
+        "Share of counts that are not cold",
+    ),
+    (
+        "sample-profile-hot-inline-threshold",
+        "Threshold of the pre-inliner",
+    ),
+    (
+        "sample-profile-cold-inline-threshold",
+        "Threshold of the pre-inliner",
+    ),
+    (
+        "sample-profile-inline-growth-limit",
+        "Limit of the pre-inliner",
+    ),
+    (
+        "sample-profile-inline-limit-min",
+        "Limit of the pre-inliner",
+    ),
+    (
+        "sample-profile-inline-limit-max",
+        "Limit of the pre-inliner",
+    ),
     ("x86-asm-syntax", "att or intel"),
 ];
 
@@ -55,21 +89,33 @@ const VALUES: &[(&str, &str)] = &[
 const SWITCHES: &[(&str, &str)] = &[
     ("kernel", "Generate the profile for Linux kernel."),
     ("use-md5", "Use md5 to represent function names"),
-    ("populate-profile-symbol-list", "Populate profile symbol list"),
+    (
+        "populate-profile-symbol-list",
+        "Populate profile symbol list",
+    ),
     ("skip-symbolization", "Dump the unsymbolized profile"),
     ("use-offset", "Work with offsets"),
-    ("use-first-loadable-segment-as-base", "Use first loadable segment as base"),
+    (
+        "use-first-loadable-segment-as-base",
+        "Use first loadable segment as base",
+    ),
     ("ignore-stack-samples", "Ignore call stack samples"),
     ("use-dwarf-correlation", "Use dwarf for profile correlation"),
     ("infer-missing-frames", "Infer missing frames"),
     ("csprof-merge-cold-context", "Merge cold contexts"),
     ("trim-cold-profile", "Trim cold functions"),
     ("csspgo-preinliner", "Run the pre-inliner"),
-    ("use-context-cost-for-preinliner", "Use context-sensitive byte size cost"),
+    (
+        "use-context-cost-for-preinliner",
+        "Use context-sensitive byte size cost",
+    ),
     ("csspgo-replay-preinline", "Replay previous inlining"),
     ("gen-cs-nested-profile", "Generate nested profiles"),
     ("update-total-samples", "Update total samples"),
-    ("fill-zero-for-all-funcs", "Fill zero for functions without samples"),
+    (
+        "fill-zero-for-all-funcs",
+        "Fill zero for functions without samples",
+    ),
     ("show-density", "Show density"),
     ("show-mmap-events", "Show binary load events"),
     ("show-detailed-warning", "Show detailed warnings"),
@@ -106,28 +152,42 @@ struct Given(HashMap<&'static str, Vec<String>>);
 fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Given> {
     let mut given = Given::default();
     while let Some(argument) = arguments.next() {
-        let Some(option) = argument.strip_prefix("--").or_else(|| argument.strip_prefix('-')) else {
+        let Some(option) = argument
+            .strip_prefix("--")
+            .or_else(|| argument.strip_prefix('-'))
+        else {
             bail!("Too many positional arguments specified: {argument}");
         };
         let (name, value) = match option.split_once('=') {
             Some((name, value)) => (name, Some(value.to_owned())),
             None => (option, None),
         };
-        let name = ALIASES.iter().find(|alias| alias.0 == name).map_or(name, |alias| alias.1);
+        let name = ALIASES
+            .iter()
+            .find(|alias| alias.0 == name)
+            .map_or(name, |alias| alias.1);
         if matches!(name, "help" | "h") {
             help();
             std::process::exit(0);
         }
         if name == "version" {
-            println!("postlink {}, compatible with LLVM 19", env!("CARGO_PKG_VERSION"));
+            println!(
+                "postlink {}, compatible with LLVM 19",
+                env!("CARGO_PKG_VERSION")
+            );
             std::process::exit(0);
         }
         if let Some((known, _)) = VALUES.iter().find(|known| known.0 == name) {
             let value = value.or_else(|| arguments.next());
-            let value = value.ok_or_else(|| anyhow!("for the --{name} option: requires a value!"))?;
+            let value =
+                value.ok_or_else(|| anyhow!("for the --{name} option: requires a value!"))?;
             given.0.entry(known).or_default().push(value);
         } else if let Some((known, _)) = SWITCHES.iter().find(|known| known.0 == name) {
-            given.0.entry(known).or_default().push(value.unwrap_or_else(|| "1".to_owned()));
+            given
+                .0
+                .entry(known)
+                .or_default()
+                .push(value.unwrap_or_else(|| "1".to_owned()));
         } else {
             bail!("Unknown command line argument '{argument}'.  Try: 'llvm-profgen --help'");
         }
@@ -136,9 +196,13 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Given> {
 }
 
 fn help() {
-    println!("OVERVIEW: llvm SPGO profile generator\n\nUSAGE: llvm-profgen [options]\n\nOPTIONS:\n");
+    println!(
+        "OVERVIEW: llvm SPGO profile generator\n\nUSAGE: llvm-profgen [options]\n\nOPTIONS:\n"
+    );
     println!("Color Options:\n\n  --color  - Use colors in output\n");
-    println!("Generic Options:\n\n  --help  - Display available options\n  --version  - Display the version of this program\n");
+    println!(
+        "Generic Options:\n\n  --help  - Display available options\n  --version  - Display the version of this program\n"
+    );
     println!("ProfGen Options:\n");
     for (name, what) in VALUES {
         println!("  --{name}=<value>  - {what}");
@@ -150,17 +214,28 @@ fn help() {
 
 impl Given {
     fn value(&self, name: &str) -> Option<&str> {
-        self.0.get(name).and_then(|values| values.last()).map(String::as_str)
+        self.0
+            .get(name)
+            .and_then(|values| values.last())
+            .map(String::as_str)
     }
 
     fn number<T: std::str::FromStr>(&self, name: &str) -> Result<Option<T>> {
         match self.value(name) {
             Some(text) => match text.parse() {
                 Ok(number) => Ok(Some(number)),
-                Err(_) => bail!("for the --{name} option: '{text}' value invalid for uint argument!"),
+                Err(_) => {
+                    bail!("for the --{name} option: '{text}' value invalid for uint argument!")
+                }
             },
             None => Ok(None),
         }
+    }
+
+    /// A number of which any negative value means "no limit".
+    fn unlimited(&self, name: &str) -> Result<Option<usize>> {
+        let number: Option<i64> = self.number(name)?;
+        Ok(number.and_then(|number| usize::try_from(number).ok()))
     }
 
     fn switch(&self, name: &str, default: bool) -> Result<bool> {
@@ -168,26 +243,47 @@ impl Given {
             None => Ok(default),
             Some("" | "1" | "true" | "TRUE" | "True") => Ok(true),
             Some("0" | "false" | "FALSE" | "False") => Ok(false),
-            Some(other) => bail!("for the --{name} option: '{other}' is invalid value for boolean argument! Try 0 or 1"),
+            Some(other) => bail!(
+                "for the --{name} option: '{other}' is invalid value for boolean argument! Try 0 or 1"
+            ),
         }
     }
 
     fn run(&self) -> Result<()> {
-        let binary = self.value("binary").ok_or_else(|| anyhow!("for the --binary option: must be specified at least once!"))?;
-        let output = self.value("output").ok_or_else(|| anyhow!("for the --output option: must be specified at least once!"))?;
-        let inputs = ["perfdata", "perfscript", "unsymbolized-profile", "llvm-sample-profile"];
-        let given: Vec<(&str, &str)> = inputs.iter().filter_map(|name| Some((*name, self.value(name)?))).collect();
+        let binary = self
+            .value("binary")
+            .ok_or_else(|| anyhow!("for the --binary option: must be specified at least once!"))?;
+        let output = self
+            .value("output")
+            .ok_or_else(|| anyhow!("for the --output option: must be specified at least once!"))?;
+        let inputs = [
+            "perfdata",
+            "perfscript",
+            "unsymbolized-profile",
+            "llvm-sample-profile",
+        ];
+        let given: Vec<(&str, &str)> = inputs
+            .iter()
+            .filter_map(|name| Some((*name, self.value(name)?)))
+            .collect();
         let listing = self.switch("show-disassembly-only", false)?;
         if given.is_empty() && !listing {
-            bail!("Sample input missing: one of --perfscript, --perfdata, --unsymbolized-profile, --llvm-sample-profile is needed");
+            bail!(
+                "Sample input missing: one of --perfscript, --perfdata, --unsymbolized-profile, --llvm-sample-profile is needed"
+            );
         }
         if given.len() > 1 {
-            bail!("Multiple inputs: only one of --perfscript, --perfdata, --unsymbolized-profile, --llvm-sample-profile can be used");
+            bail!(
+                "Multiple inputs: only one of --perfscript, --perfdata, --unsymbolized-profile, --llvm-sample-profile can be used"
+            );
         }
         if self.switch("show-source-locations", false)? && !listing {
             bail!("--show-source-locations should work together with --show-disassembly-only!");
         }
-        if self.number::<i64>("compress-recursion")?.is_some_and(|length| length < -1) {
+        if self
+            .number::<i64>("compress-recursion")?
+            .is_some_and(|length| length < -1)
+        {
             bail!("Value of --compress-recursion should >= -1");
         }
         let read = |path: &str, what: &str| -> Result<Vec<u8>> {
@@ -205,7 +301,9 @@ impl Given {
         if listing {
             return self.list(&elf, binary);
         }
-        let Some((kind, samples)) = samples else { return Ok(()) };
+        let Some((kind, samples)) = samples else {
+            return Ok(());
+        };
         let input = match kind {
             "perfdata" => Input::PerfData(&samples),
             "perfscript" => Input::Script(&samples),
@@ -213,10 +311,19 @@ impl Given {
             _ => Input::Finished(&samples),
         };
         let options = self.options(binary)?;
-        let debug_data = self.value("debug-binary").map(|path| read(path, "binary")).transpose()?;
+        let debug_data = self
+            .value("debug-binary")
+            .map(|path| read(path, "binary"))
+            .transpose()?;
         let debug = debug_data.as_deref().map(Elf::parse).transpose()?;
         let mut bytes = Vec::new();
-        let result = profgen::run(&elf, debug.as_ref().unwrap_or(&elf), input, &options, &mut bytes);
+        let result = profgen::run(
+            &elf,
+            debug.as_ref().unwrap_or(&elf),
+            input,
+            &options,
+            &mut bytes,
+        );
         let report = result.map_err(|error| anyhow!("{error}"))?;
         if self.switch("show-mmap-events", false)? {
             for (path, address) in &report.mappings {
@@ -242,7 +349,9 @@ impl Given {
             format: match self.value("format").unwrap_or("extbinary") {
                 "text" => Format::Text,
                 "extbinary" => Format::ExtBinary,
-                "gcc" | "binary" => bail!("Profile encoding format unsupported for writing operations"),
+                "gcc" | "binary" => {
+                    bail!("Profile encoding format unsupported for writing operations")
+                }
                 other => bail!("for the --format option: Cannot find option named '{other}'!"),
             },
             hashes: self.switch("use-md5", false)?,
@@ -252,7 +361,11 @@ impl Given {
             first_loadable: self.switch("use-first-loadable-segment-as-base", false)?,
             by_lines: self.switch("use-dwarf-correlation", false)?,
             script: script::Options {
-                file: Path::new(binary).file_name().unwrap_or_default().to_string_lossy().into_owned(),
+                file: Path::new(binary)
+                    .file_name()
+                    .unwrap_or_default()
+                    .to_string_lossy()
+                    .into_owned(),
                 pid: self.number("pid")?,
                 events,
                 ip_only: self.switch("leading-ip-only", false)?,
@@ -264,9 +377,20 @@ impl Given {
             fill_all: self.switch("fill-zero-for-all-funcs", false)?,
             trim_cold: self.switch("trim-cold-profile", false)?,
             cold_count: self.number("profile-summary-cold-count")?,
+            hot_count: self.number("profile-summary-hot-count")?,
+            limits: Limits {
+                fold: self.unlimited("compress-recursion")?,
+                depth: self.unlimited("csprof-max-context-depth")?,
+            },
+            merge_cold: self.switch("csprof-merge-cold-context", true)?,
+            cold_depth: self.number("csprof-max-cold-context-depth")?.unwrap_or(1),
             show_density: self.switch("show-density", false)?,
-            density_threshold: self.number("profile-density-threshold")?.unwrap_or(defaults.density_threshold),
-            density_cutoff: self.number("profile-density-cutoff-hot")?.unwrap_or(defaults.density_cutoff),
+            density_threshold: self
+                .number("profile-density-threshold")?
+                .unwrap_or(defaults.density_threshold),
+            density_cutoff: self
+                .number("profile-density-cutoff-hot")?
+                .unwrap_or(defaults.density_cutoff),
         })
     }
 
@@ -280,7 +404,11 @@ impl Given {
             false => None,
         };
         let only = self.value("disassemble-functions");
-        let only = only.map(|list| list.split(',').map(|name| name.as_bytes().to_vec()).collect());
+        let only = only.map(|list| {
+            list.split(',')
+                .map(|name| name.as_bytes().to_vec())
+                .collect()
+        });
         let mut out = BufWriter::new(std::io::stdout().lock());
         Listing {
             elf,
@@ -301,5 +429,7 @@ impl Given {
 
 /// Whether a program's path is one under which it behaves as `llvm-profgen`.
 pub fn is_called(program: &Path) -> bool {
-    program.file_name().is_some_and(|name| name.to_string_lossy().starts_with("llvm-profgen"))
+    program
+        .file_name()
+        .is_some_and(|name| name.to_string_lossy().starts_with("llvm-profgen"))
 }

@@ -2,11 +2,15 @@
 
 pub mod completions;
 pub mod demo;
+pub mod disasm;
 pub mod inspect;
 pub mod instrument;
+pub mod llvm_profgen;
 pub mod man;
 pub mod merge;
 pub mod optimize;
+pub mod probes;
+pub mod profgen;
 pub mod show;
 pub mod tune;
 pub mod verify;
@@ -31,6 +35,9 @@ pub fn run(command: Command, ui: &Ui) -> Result<ExitCode> {
         Command::Verify(command) => command.run(ui),
         Command::Demo(command) => command.run(ui),
         Command::Watch(command) => command.run(ui),
+        Command::Probes(command) => command.run(ui),
+        Command::Disasm(command) => command.run(ui),
+        Command::Profgen(command) => command.run(ui),
         Command::Man(command) => command.run(),
         Command::Completions(command) => command.run(),
     }

@@ -1,0 +1,371 @@
+//! From counters by chain of callers to context-sensitive profiles.
+//!
+//! By probes, each call address of a chain becomes the inline path of its call probe; the probes of the runs add their own inline path.
+//! By lines, chains already are source locations. Either way a profile's key is the whole path down to a function, inlined or not, so that
+//! code inlined in one binary and called in the next finds its counts under the same key.
+
+use std::collections::BTreeMap;
+
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use crate::counters::Counters;
+use crate::dwarf::Lines;
+use crate::names;
+use crate::probe::{Loaded, NodeId, Probe};
+use crate::program::{EXTERNAL, Program};
+use crate::sample::summary::Summary;
+use crate::sample::{Context, Function, Location, Names, Profile, Step, WAS_INLINED};
+use crate::unwind::{ByAddress, ByLocation, Limits, cut, fold};
+
+fn at(offset: u32) -> Location {
+    Location {
+        offset,
+        discriminator: 0,
+    }
+}
+
+fn step(names: &mut Names, loaded: &Loaded<'_>, guid: crate::guid::Guid, site: u32) -> Step {
+    let name = match loaded.descriptors.get(guid) {
+        Some(descriptor) => names.intern(names::canonical(descriptor.name)),
+        None => names.intern(guid.to_string().as_bytes()),
+    };
+    Step { name, at: at(site) }
+}
+
+/// Where a probe stands: the functions it was inlined through, and its own, at the probe.
+fn probe_path(names: &mut Names, loaded: &Loaded<'_>, probe: &Probe) -> Context {
+    let mut path: Context = Vec::new();
+    for (guid, site) in loaded.probes.context(probe.node) {
+        // An unknown call site makes what is outside of it unknown.
+        match site {
+            0 => path.clear(),
+            _ => path.push(step(names, loaded, guid, site)),
+        }
+    }
+    path.push(step(
+        names,
+        loaded,
+        loaded.probes.node(probe.node).guid,
+        probe.index,
+    ));
+    path
+}
+
+/// A chain of callers and a probe's path become a key.
+fn key(callers: &[Step], mut path: Context, limits: Limits) -> Context {
+    let Some(mut leaf) = path.pop() else {
+        return Context::new();
+    };
+    let mut context = callers.to_vec();
+    context.append(&mut path);
+    fold(&mut context, limits.fold);
+    cut(&mut context, limits.depth);
+    leaf.at = Location::default();
+    context.push(leaf);
+    context
+}
+
+/// Makes a profile by probes. Also says how many chains were cut for want of a call probe.
+pub fn by_probes(
+    program: &Program<'_>,
+    loaded: &Loaded<'_>,
+    counters: &ByAddress,
+    limits: Limits,
+) -> (Profile, usize) {
+    let mut profile = Profile {
+        probe_based: true,
+        context_sensitive: true,
+        ..Profile::default()
+    };
+    let mut truncated = 0;
+    for (chain, counters) in counters {
+        let mut callers: Context = Vec::new();
+        for &address in chain.iter().rev() {
+            let Some(call) = loaded.probes.call_at(address) else {
+                truncated += 1;
+                break;
+            };
+            let path = probe_path(&mut profile.names, loaded, &call);
+            callers.splice(0..0, path);
+        }
+        add_probes(&mut profile, program, loaded, &callers, counters, limits);
+    }
+    profile
+        .functions
+        .values_mut()
+        .for_each(Function::raise_to_calls);
+    (profile, truncated)
+}
+
+fn add_probes(
+    profile: &mut Profile,
+    program: &Program<'_>,
+    loaded: &Loaded<'_>,
+    callers: &[Step],
+    counters: &Counters,
+    limits: Limits,
+) {
+    let hash = |node: NodeId| {
+        loaded
+            .descriptors
+            .get(loaded.probes.node(node).guid)
+            .map_or(0, |d| d.hash)
+    };
+    // Keys by body: many probes share one.
+    let mut keys: FxHashMap<NodeId, Context> = FxHashMap::default();
+    let mut touched: FxHashSet<NodeId> = FxHashSet::default();
+    for ((first, last), count) in counters.disjoint() {
+        if count == 0 {
+            continue;
+        }
+        for probe in loaded.probes.within(first, last.saturating_add(1)) {
+            if probe.kind.is_call() || !program.is_code(probe.address) {
+                continue;
+            }
+            let context = keys.entry(probe.node).or_insert_with(|| {
+                let path = probe_path(&mut profile.names, loaded, &probe);
+                key(callers, path, limits)
+            });
+            touched.insert(probe.node);
+            let parent = loaded.probes.parent(probe.node);
+            let function = profile.functions.entry(context.clone()).or_default();
+            function.hash = hash(probe.node);
+            if parent.is_some() {
+                function.attributes |= WAS_INLINED;
+            }
+            let place = Location {
+                offset: probe.index,
+                discriminator: probe.discriminator,
+            };
+            function.add_body(place, count);
+            function.add_total(count);
+            if probe.index != 1 {
+                continue;
+            }
+            function.add_head(count);
+            // Entering inlined code is a call by the code around it.
+            if let Some(parent) = parent
+                && let [outer @ .., caller, leaf] = &context[..]
+            {
+                let (site, callee) = (caller.at, leaf.name);
+                let mut outer = outer.to_vec();
+                outer.push(Step {
+                    name: caller.name,
+                    at: Location::default(),
+                });
+                let function = profile.functions.entry(outer).or_default();
+                function.hash = hash(parent);
+                function.add_body(site, count);
+                function.add_total(count);
+                function.add_target(site, callee, count);
+            }
+        }
+    }
+    // What is there and was not run is zero, what is not there is unknown.
+    for node in touched {
+        let Some(context) = keys.get(&node) else {
+            continue;
+        };
+        let function = profile.functions.entry(context.clone()).or_default();
+        for probe in loaded.probes.of_node(node) {
+            function.add_body(
+                Location {
+                    offset: probe.index,
+                    discriminator: probe.discriminator,
+                },
+                0,
+            );
+        }
+    }
+    for (&(from, to), &count) in &counters.branches {
+        let Some(probe) = loaded.probes.call_at(from) else {
+            continue;
+        };
+        let path = probe_path(&mut profile.names, loaded, &probe);
+        let context = key(callers, path, limits);
+        let callee = program
+            .entry_at(to)
+            .map(|name| profile.names.intern(names::canonical(name)));
+        let function = profile.functions.entry(context).or_default();
+        function.hash = hash(probe.node);
+        if loaded.probes.parent(probe.node).is_some() {
+            function.attributes |= WAS_INLINED;
+        }
+        let place = Location {
+            offset: probe.index,
+            discriminator: probe.discriminator,
+        };
+        function.add_body(place, count);
+        function.add_total(count);
+        if let Some(callee) = callee {
+            function.add_target(place, callee, count);
+        }
+    }
+}
+
+/// Makes a profile by lines. `names` are those of the keys.
+pub fn by_lines(
+    program: &Program<'_>,
+    lines: &Lines<'_>,
+    counters: &ByLocation,
+    names: Names,
+    flow_sensitive: bool,
+) -> Profile {
+    let mut profile = Profile {
+        names,
+        context_sensitive: true,
+        flow_sensitive,
+        ..Profile::default()
+    };
+    let mut frames = Vec::new();
+    for (context, (counters, inlined)) in counters {
+        if !context.is_empty() {
+            let function = profile.functions.entry(context.clone()).or_default();
+            if *inlined {
+                function.attributes |= WAS_INLINED;
+            }
+            for ((first, last), count) in counters.disjoint() {
+                if count == 0 {
+                    continue;
+                }
+                for &address in program.between(first, last) {
+                    lines.frames(address, &mut frames);
+                    let Some(leaf) = frames.first() else { continue };
+                    let place = Location {
+                        offset: leaf.line_offset,
+                        discriminator: leaf.discriminator.base(flow_sensitive),
+                    };
+                    let copies = u64::from(leaf.discriminator.duplication(flow_sensitive));
+                    function.raise_body(place, count.saturating_mul(copies));
+                    function.add_total(count);
+                }
+            }
+        }
+        for (&(from, to), &count) in &counters.branches {
+            let Some(callee) = program.entry_at(to) else {
+                continue;
+            };
+            let callee = profile.names.intern(names::canonical(callee));
+            let mut inner = Context::new();
+            if from != EXTERNAL && !context.is_empty() {
+                lines.frames(from, &mut frames);
+                let Some(leaf) = frames.first() else { continue };
+                let place = Location {
+                    offset: leaf.line_offset,
+                    discriminator: leaf.discriminator.base(flow_sensitive),
+                };
+                profile
+                    .functions
+                    .entry(context.clone())
+                    .or_default()
+                    .add_target(place, callee, count);
+                inner.clone_from(context);
+                if let Some(last) = inner.last_mut() {
+                    last.at = place;
+                }
+            }
+            inner.push(Step {
+                name: callee,
+                at: Location::default(),
+            });
+            profile.functions.entry(inner).or_default().add_head(count);
+        }
+    }
+    infer_heads(&mut profile);
+    profile
+        .functions
+        .values_mut()
+        .for_each(Function::raise_to_calls);
+    profile
+}
+
+/// Code that is entered without a branch was inlined: its caller gets the entries as calls. Innermost functions first.
+fn infer_heads(profile: &mut Profile) {
+    let mut by_len: BTreeMap<usize, FxHashSet<Context>> = BTreeMap::new();
+    for context in profile.functions.keys() {
+        by_len
+            .entry(context.len())
+            .or_default()
+            .insert(context.clone());
+    }
+    // Callers that are added on the way are one shorter, so their turn is still to come.
+    while let Some((_, contexts)) = by_len.pop_last() {
+        for context in contexts {
+            let [outer @ .., caller, leaf] = &context[..] else {
+                continue;
+            };
+            let function = profile.functions.get(&context);
+            let Some(function) = function.filter(|function| function.head == 0) else {
+                continue;
+            };
+            let count = function.estimated_head().max(1);
+            let (site, callee) = (caller.at, leaf.name);
+            let mut key = outer.to_vec();
+            key.push(Step {
+                name: caller.name,
+                at: Location::default(),
+            });
+            let parent = profile.functions.entry(key.clone()).or_default();
+            parent.add_target(site, callee, count);
+            parent.add_body(site, count);
+            parent.add_total(count);
+            by_len.entry(key.len()).or_default().insert(key);
+        }
+    }
+}
+
+/// What is done with contexts that were hardly sampled.
+#[derive(Clone, Copy, Debug)]
+pub struct Cold {
+    /// Contexts with a smaller sum are cold.
+    pub threshold: u64,
+    /// Fold them into shorter ones.
+    pub merge: bool,
+    /// Leave out what stays cold.
+    pub trim: bool,
+    /// How many frames folded contexts keep.
+    pub depth: usize,
+}
+
+impl Cold {
+    /// The threshold of a profile: the smallest count of those that make up 99 % of the sum.
+    pub fn threshold(profile: &Profile) -> u64 {
+        Summary::of(profile).threshold(990_000)
+    }
+
+    /// Works a profile over.
+    pub fn apply(self, profile: &mut Profile) {
+        if !self.merge && !self.trim {
+            return;
+        }
+        let cold: Vec<Context> = profile
+            .functions
+            .iter()
+            .filter(|(_, function)| function.total < self.threshold)
+            .map(|(context, _)| context.clone())
+            .collect();
+        let mut folded: FxHashMap<Context, Function> = FxHashMap::default();
+        for mut context in cold {
+            let Some(function) = profile.functions.remove(&context) else {
+                continue;
+            };
+            if self.merge {
+                cut(&mut context, Some(self.depth.max(1)));
+                folded.entry(context).or_default().merge(&function);
+            }
+        }
+        for (context, function) in folded {
+            if self.trim
+                && function.total < self.threshold
+                && !profile.functions.contains_key(&context)
+            {
+                continue;
+            }
+            profile
+                .functions
+                .entry(context)
+                .or_default()
+                .merge(&function);
+        }
+    }
+}

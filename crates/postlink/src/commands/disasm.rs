@@ -1,0 +1,90 @@
+//! `postlink disasm`: code as text, with probes and source locations.
+
+use std::io::{BufWriter, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use postlink_correlate::disasm::Listing;
+use postlink_correlate::dwarf::Lines;
+use postlink_correlate::probe;
+use postlink_isa::x86_64::text::Syntax;
+
+use crate::input::Input;
+use crate::ui::Ui;
+
+/// `e_machine` of x86-64.
+const X86_64: u16 = 62;
+
+/// Print code with its probes and source locations
+///
+/// The layout is that of llvm-profgen --show-disassembly-only.
+#[derive(Args, Debug)]
+#[command(after_long_help = "\
+Examples:
+  postlink disasm ./app --probes
+  postlink disasm ./app --probes --source --intel --function main")]
+pub struct Disasm {
+    /// The program or shared library
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// Print the pseudo probes above the instruction they stand at
+    #[arg(long)]
+    pub probes: bool,
+    /// Print source locations, innermost first, from debug information
+    #[arg(long)]
+    pub source: bool,
+    /// Write instructions as Intel does, not as AT&T
+    #[arg(long)]
+    pub intel: bool,
+    /// Only these symbols
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    pub function: Vec<String>,
+}
+
+impl Disasm {
+    pub fn run(self, ui: &Ui) -> Result<ExitCode> {
+        let named = || self.file.display().to_string();
+        let input = Input::open(&self.file)?;
+        let elf = input.elf()?;
+        if elf.machine != X86_64 {
+            bail!(
+                "{}: e_machine is {}, but only x86-64 ({X86_64}) can be printed",
+                named(),
+                elf.machine
+            );
+        }
+        let probes = match self.probes {
+            true => probe::load(&elf).with_context(named)?,
+            false => None,
+        };
+        if self.probes && probes.is_none() {
+            ui.warn(format_args!("{}: no pseudo probes", named()));
+        }
+        let lines = match self.source {
+            true => Some(Lines::load(&elf).with_context(named)?),
+            false => None,
+        };
+        let only = self.function.iter().map(|name| name.as_bytes().to_vec());
+        let only = (!self.function.is_empty()).then(|| only.collect());
+        let name = named();
+        let mut out = BufWriter::new(std::io::stdout().lock());
+        Listing {
+            elf: &elf,
+            name: &name,
+            probes: probes.as_ref(),
+            lines: lines.as_ref(),
+            syntax: if self.intel {
+                Syntax::Intel
+            } else {
+                Syntax::Att
+            },
+            canonical: false,
+            only: only.as_ref(),
+        }
+        .write(&mut out)?;
+        out.flush()?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
