@@ -138,11 +138,14 @@ impl Counters {
     }
 }
 
+/// A part of a raw profile: the text of its chain of callers, if the file has chains, and its counters.
+pub type RawPart = (Option<Vec<u8>>, Counters);
+
 /// Reads a raw profile: chains of callers, and the counters of each. A file without chains has one, which is `None`. `base` is added to addresses.
 ///
 /// # Errors
 /// A line that is none of a raw profile's, with its number.
-pub fn read_raw(text: &[u8], base: u64) -> Result<Vec<(Option<Vec<u8>>, Counters)>, FormatError> {
+pub fn read_raw(text: &[u8], base: u64) -> Result<Vec<RawPart>, FormatError> {
     let mut lines = text
         .split(|&byte| byte == b'\n')
         .map(<[u8]>::trim_ascii)

@@ -10,7 +10,7 @@ use rustc_hash::FxHashMap;
 
 use crate::FormatError;
 use crate::context::{self, Cold};
-use crate::counters::{Counters, read_raw};
+use crate::counters::{Counters, RawPart, read_raw};
 use crate::dwarf::Lines;
 use crate::flat;
 use crate::probe::{self, Loaded};
@@ -78,6 +78,8 @@ pub struct Options {
     pub merge_cold: bool,
     /// How many frames these keep.
     pub cold_depth: usize,
+    /// The pre-inliner or nesting is wanted. Neither exists yet: there is a warning, and contexts stay as they were sampled.
+    pub preinline: bool,
     /// Say how dense the profile is.
     pub show_density: bool,
     /// Warn if the density is below this.
@@ -108,6 +110,7 @@ impl Default for Options {
             },
             merge_cold: true,
             cold_depth: 1,
+            preinline: false,
             show_density: false,
             density_threshold: 50.0,
             density_cutoff: 990_000,
@@ -364,7 +367,7 @@ fn write_raw(
 /// A raw profile with chains of callers.
 fn from_raw_chains(
     file: &Binary<'_, '_>,
-    raw: Vec<(Option<Vec<u8>>, Counters)>,
+    raw: Vec<RawPart>,
     base: u64,
     options: &Options,
     report: &mut Report,
@@ -554,6 +557,11 @@ fn finish(
             .for_each(|function| drop_inlinees(function, &dropped));
     }
     if profile.context_sensitive {
+        if options.preinline {
+            report.warnings.push(
+                "the pre-inliner and nested profiles are not available: contexts stay as they were sampled".to_owned(),
+            );
+        }
         let threshold = options
             .hot_count
             .unwrap_or_else(|| Cold::threshold(&profile));

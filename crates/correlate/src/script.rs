@@ -115,11 +115,14 @@ pub fn read(
     options: &Options,
 ) -> Result<Script, crate::FormatError> {
     let lines: Vec<&[u8]> = text.split(|&byte| byte == b'\n').collect();
-    let mut script = Script::default();
-    script.has_chains = match has_chains(&lines) {
+    let has_chains = match has_chains(&lines) {
         Some(chains) => chains,
         None if options.ip_only => false,
         None => return Err(crate::FormatError::new("Invalid perf script input!")),
+    };
+    let script = Script {
+        has_chains,
+        ..Script::default()
     };
     let mut reader = Reader {
         program,

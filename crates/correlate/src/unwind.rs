@@ -105,8 +105,13 @@ impl Unwinder<'_, '_> {
                 .is_some_and(|before| program.is_call(before));
             let is_call =
                 program.is_call(from) || (from == EXTERNAL && to != EXTERNAL && !after_call);
-            let is_return =
-                program.is_return(from) || (from == EXTERNAL && to != EXTERNAL && after_call);
+            // What does not follow a call cannot be returned to: that was a jump in the clothes of a return.
+            let is_return = match (from == EXTERNAL, to == EXTERNAL) {
+                (true, true) => false,
+                (true, false) => after_call,
+                (false, true) => program.is_return(from),
+                (false, false) => program.is_return(from) && after_call,
+            };
             if !valid {
                 chain.clear();
                 chain.push(from);
@@ -118,12 +123,7 @@ impl Unwinder<'_, '_> {
                 }
             } else if is_return {
                 chain.pop();
-                chain.push(
-                    program
-                        .previous(to)
-                        .filter(|_| to != EXTERNAL)
-                        .unwrap_or(EXTERNAL),
-                );
+                chain.push(program.call_before(to).unwrap_or(EXTERNAL));
                 chain.push(from);
             } else {
                 chain.pop();
@@ -151,7 +151,7 @@ impl Unwinder<'_, '_> {
     }
 
     /// Counts a run piece by piece, cut where what is inlined changes.
-    fn cut_run(&mut self, chain: &mut Vec<u64>, first: u64, last: u64, count: u64) {
+    fn cut_run(&mut self, chain: &mut [u64], first: u64, last: u64, count: u64) {
         let Some(lines) = self.lines else { return };
         let code = self.program.between(first, last);
         let (mut here, mut before) = (Vec::new(), Vec::new());

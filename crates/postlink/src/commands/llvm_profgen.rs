@@ -1,7 +1,7 @@
 //! The program under the name `llvm-profgen`: LLVM's options, LLVM's messages, the same work.
 //!
-//! Options have one dash or two, a value behind `=` or in the next argument; a switch may have a value too. Options that only choose how
-//! context-sensitive profiles are made are read and have no effect on flat ones.
+//! Options have one dash or two, a value behind `=` or in the next argument; a switch may have a value too. Options of the pre-inliner, of nested
+//! profiles and of frame inference are read and have no effect.
 
 use std::collections::HashMap;
 use std::io::{BufWriter, Write};
@@ -383,6 +383,8 @@ impl Given {
                 depth: self.unlimited("csprof-max-context-depth")?,
             },
             merge_cold: self.switch("csprof-merge-cold-context", true)?,
+            preinline: self.switch("csspgo-preinliner", true)?
+                || self.switch("gen-cs-nested-profile", true)?,
             cold_depth: self.number("csprof-max-cold-context-depth")?.unwrap_or(1),
             show_density: self.switch("show-density", false)?,
             density_threshold: self
