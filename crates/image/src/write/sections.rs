@@ -254,10 +254,11 @@ impl<'w, 'd> SectionTable<'w, 'd> {
         let new = &w.new[id.0 as usize];
         let (mut name, mut sh_type) = (new.name.as_str(), raw::SHT_PROGBITS);
         if let Some((eh_frame, hdr)) = w.unwind {
-            let as_before = |name| {
-                w.elf
-                    .section(name)
-                    .map_or(raw::SHT_PROGBITS, |(_, s)| s.kind)
+            // Some linkers use the machine's own type for unwind tables; any other would call for fields that are not filled in.
+            const SHT_X86_64_UNWIND: u32 = 0x7000_0001;
+            let as_before = |name| match w.elf.section(name) {
+                Some((_, s)) if s.kind == SHT_X86_64_UNWIND => SHT_X86_64_UNWIND,
+                _ => raw::SHT_PROGBITS,
             };
             if id == eh_frame {
                 (name, sh_type) = (".eh_frame", as_before(".eh_frame"));
