@@ -176,7 +176,7 @@ impl Sweeper<'_, '_> {
             if let Some(field) = insn.field {
                 self.reference(addr, &insn, &field);
             } else if self.cx.fixed() && len >= 5 && self.owner.is_some() {
-                self.absolute_base(a);
+                self.absolute_base::<A>(a);
             }
             if !same && a != b {
                 self.difference::<A>(addr, &insn, a, b);
@@ -316,11 +316,10 @@ impl Sweeper<'_, '_> {
         }
     }
 
-    /// The same for an absolute address at the end of an instruction.
-    fn absolute_base(&mut self, bytes: &[u8]) {
-        let tail = bytes.len().checked_sub(4).and_then(|at| crate::bytes::u32_in(bytes, at));
-        if let Some(addr) = tail {
-            self.base(u64::from(addr));
+    /// The same for an address that is loaded as a number.
+    fn absolute_base<A: Arch>(&mut self, bytes: &[u8]) {
+        if let Some(addr) = A::loaded_number(bytes) {
+            self.base(addr);
         }
     }
 }

@@ -97,6 +97,10 @@ pub(crate) trait Arch: Sync + Send + 'static {
     /// or one that the proof refuses to reason about.
     fn decode(bytes: &[u8], addr: u64) -> Option<Insn>;
 
+    /// The address that an instruction loads into a register as a plain number (`mov $table,%edx`). Any other number is not taken for
+    /// one: in a large program constants of all kinds coincide with addresses inside of tables.
+    fn loaded_number(bytes: &[u8]) -> Option<u64>;
+
     /// The address field of an instruction that holds one as an absolute immediate. `bytes` is exactly one instruction.
     fn absolute_field(bytes: &[u8]) -> Option<Field>;
 

@@ -241,6 +241,16 @@ impl Arch for X86_64 {
         Some(Insn { flow, field, ..plain })
     }
 
+    fn loaded_number(bytes: &[u8]) -> Option<u64> {
+        let number = |at: usize| Some(u64::from(u32::from_le_bytes(bytes.get(at..)?.try_into().ok()?)));
+        match bytes {
+            [0xb8..=0xbf, _, _, _, _] => number(1),
+            [0x41, 0xb8..=0xbf, _, _, _, _] => number(2),
+            [0x48 | 0x49, 0xc7, 0xc0..=0xc7, _, _, _, _] => number(3),
+            _ => None,
+        }
+    }
+
     fn absolute_field(bytes: &[u8]) -> Option<Field> {
         let (insn, len) = decode_raw(bytes)?;
         let last = insn.operand(insn.operand_count().checked_sub(1)?);
