@@ -147,9 +147,11 @@ impl<'d> Program<'d> {
         found.par_sort_unstable();
         let (mut pieces, entries, unsized_) = merge_ranges(elf, &found);
         for p in &mut pieces {
-            // Of several for one start the last counts, as in the search table.
-            let last = eh.fdes.partition_point(|f| f.start <= p.start);
-            p.fde = last.checked_sub(1).filter(|i| eh.fdes[*i].start == p.start).map(|i| i as u32);
+            p.fde = eh
+                .fdes
+                .binary_search_by_key(&p.start, |f| f.start)
+                .ok()
+                .map(|i| i as u32);
         }
         let starts: Vec<u64> = pieces.iter().map(|p| p.start).collect();
         let piece_at = |a: u64| -> Option<usize> {

@@ -265,14 +265,7 @@ fn write_header(
 ) -> Result<(), FormatError> {
     // Stable: of equal ones the first in the section stays.
     table.sort_by_key(|e| e.0);
-    // Of several entries for one start (identical code folded by the linker leaves empty ones) the last counts, as in lld's tables.
-    table.dedup_by(|next, kept| {
-        let same = next.0 == kept.0;
-        if same {
-            *kept = *next;
-        }
-        same
-    });
+    table.dedup_by_key(|e| e.0);
     // A table entry is relative to the header, so the header is the data base here.
     let bases = Bases { data: Some(hdr_addr), position_independent: true };
     let mut out = Vec::with_capacity(hdr.len());
