@@ -14,6 +14,10 @@ impl<'d> Reader<'d> {
     pub fn new(data: &'d [u8], table: &'static str) -> Self {
         Reader { data, at: 0, table }
     }
+    /// Offset of the next byte.
+    pub fn at(&self) -> usize {
+        self.at
+    }
     /// Bytes that are left.
     pub fn left(&self) -> u64 {
         (self.data.len() - self.at) as u64
@@ -39,7 +43,13 @@ impl<'d> Reader<'d> {
         Ok(out)
     }
     /// An unsigned number.
+    #[inline]
     pub fn unsigned(&mut self, what: &str) -> Result<u64, FormatError> {
+        // Most numbers are small.
+        if let Some(byte) = self.data.get(self.at).filter(|byte| **byte < 0x80) {
+            self.at += 1;
+            return Ok(u64::from(*byte));
+        }
         let (value, _) = self.number(what, |bits| bits <= 1)?;
         Ok(value)
     }

@@ -1,6 +1,7 @@
 //! The file around the code: ELF structures ([`raw`]), reading ([`elf`]) and writing ([`mod@write`]), unwind tables ([`unwind`])
-//! and the note that postlink leaves in its outputs ([`note`]). Knows nothing of instructions.
+//! the note that postlink leaves in its outputs ([`note`]) and address translation tables ([`bat`]). Knows nothing of instructions.
 
+pub mod bat;
 pub mod elf;
 mod leb128;
 pub mod note;
