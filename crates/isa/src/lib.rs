@@ -288,6 +288,28 @@ pub trait Isa: Copy + Send + Sync + 'static {
     /// What the instruction reads and overwrites. Calls read every general register and kill the flags.
     fn effects(bytes: &[u8], insn: &Insn) -> Effects;
 
+    /// Decodes one instruction after the other, as [`Isa::sweep`] does, and says what each is called: what hashes of code are made of, so it
+    /// must not change from release to release. Without anything better it is the byte that holds most of the operation code.
+    fn mnemonics(bytes: &[u8], addr: u64, mut visit: impl FnMut(&Insn, &str)) {
+        let mut name = String::new();
+        Self::sweep(bytes, addr, |insn| {
+            let end = insn.end().wrapping_sub(addr) as usize;
+            let last = bytes[..end.min(bytes.len())].last().copied().unwrap_or(0);
+            name.clear();
+            for digit in [last >> 4, last & 15] {
+                name.push(char::from_digit(u32::from(digit), 16).unwrap_or('0'));
+            }
+            visit(insn, &name);
+            true
+        });
+    }
+
+    /// Whether a condition is the one that LLVM's BOLT takes for the straight one of the two that exclude each other. Its depth-first order of
+    /// blocks visits the two ways of a branch accordingly.
+    fn is_canonical(_cond: Cond) -> bool {
+        true
+    }
+
     /// Reads the address in the field at the beginning of `bytes`, which lies at `place`. `None` if `bytes` are too few.
     fn read_field(kind: FixupKind, bytes: &[u8], place: u64) -> Option<u64>;
 

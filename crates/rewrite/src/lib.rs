@@ -10,15 +10,19 @@
 //! understood stays where it is ([`Pin`] says why) and goes on working, as does every reference that nobody knew of.
 
 pub mod attach;
+pub mod bolt_blocks;
 pub mod cfg;
 pub mod counters;
 pub mod counts;
 pub mod discover;
 pub mod emit;
+pub mod export;
+pub mod hashes;
 pub mod inspect;
 pub mod instrument;
 pub mod leaks;
 pub mod link;
+pub mod names;
 pub mod optimize;
 pub mod phases;
 pub mod pin;

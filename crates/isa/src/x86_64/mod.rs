@@ -9,6 +9,7 @@
 //! | [`counter`] | the increment of a counter |
 //! | [`site`] | recorders of indirect call targets, and the layout of their tables |
 //! | [`text`] | instructions as text |
+//! | [`mnemonic`] | what instructions are called, for hashes |
 //! | [`runtime`] | the start-up routine of an instrumented program |
 //!
 //! # Members of a [`RegSet`]
@@ -33,6 +34,7 @@ pub mod branch;
 pub mod counter;
 pub mod decode;
 pub mod effects;
+pub mod mnemonic;
 pub mod runtime;
 pub mod site;
 pub mod table;
@@ -78,6 +80,14 @@ impl Isa for X86_64 {
 
     fn effects(bytes: &[u8], insn: &Insn) -> Effects {
         effects::effects(bytes, insn)
+    }
+
+    fn mnemonics(bytes: &[u8], addr: u64, visit: impl FnMut(&Insn, &str)) {
+        mnemonic::sweep(bytes, addr, visit);
+    }
+
+    fn is_canonical(cond: Cond) -> bool {
+        matches!(cond.0, 0x2 | 0x4 | 0x7 | 0x8 | 0xa | 0xc | 0x0 | 0xf)
     }
 
     fn read_field(kind: FixupKind, bytes: &[u8], place: u64) -> Option<u64> {

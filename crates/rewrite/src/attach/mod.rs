@@ -35,6 +35,8 @@ pub struct Call {
     pub at: u64,
     /// Called function.
     pub callee: u32,
+    /// Which of its entries.
+    pub target: u64,
     /// How often.
     pub count: u64,
 }
@@ -96,7 +98,7 @@ pub fn attach<'d, I: Isa>(
 }
 
 /// How often an entry block was entered from outside: what ran less what came from inside.
-fn entered(a: &Analysed<'_>, counts: &Counts, b: BlockId) -> u64 {
+pub fn entered(a: &Analysed<'_>, counts: &Counts, b: BlockId) -> u64 {
     let inside: u64 = a
         .cfg
         .succs
@@ -139,6 +141,7 @@ pub fn calls(
                         block,
                         at,
                         callee: *callee,
+                        target,
                         count,
                     });
                 }
