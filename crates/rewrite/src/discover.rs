@@ -147,11 +147,13 @@ impl<'d> Program<'d> {
         found.par_sort_unstable();
         let (mut pieces, entries, unsized_) = merge_ranges(elf, &found);
         for p in &mut pieces {
-            p.fde = eh
-                .fdes
-                .binary_search_by_key(&p.start, |f| f.start)
-                .ok()
-                .map(|i| i as u32);
+            // An empty function in front of another one (`__builtin_unreachable()`) has an entry for the same start, and no code.
+            let first = eh.fdes.partition_point(|f| f.start < p.start);
+            p.fde = eh.fdes[first..]
+                .iter()
+                .take_while(|f| f.start == p.start)
+                .position(|f| f.len > 0)
+                .map(|i| (first + i) as u32);
         }
         let starts: Vec<u64> = pieces.iter().map(|p| p.start).collect();
         let piece_at = |a: u64| -> Option<usize> {
@@ -434,21 +436,26 @@ impl<'d> Program<'d> {
         self.name_at(self.start(function))
     }
 
-    /// Name of the symbol at an address.
+    /// Name of the symbol at an address: of several one with a size, then a global one, then the first. A stub to an imported
+    /// function is named after it, `NAME@plt`.
     pub fn name_at(&self, start: u64) -> String {
         let table = self.elf.symbols(SymbolTable::Static);
         let from = self.symbols.partition_point(|s| s.0 < start);
         let mut best: Option<postlink_image::elf::Symbol<'_>> = None;
         for (_, i) in self.symbols[from..].iter().take_while(|s| s.0 == start) {
+            let rank = |s: &postlink_image::elf::Symbol<'_>| (s.size > 0, s.binding != 0);
             if let Some(s) = table.get(*i as usize)
-                && best.is_none_or(|b| b.binding == 0 && s.binding != 0)
+                && best.is_none_or(|b| rank(&b) < rank(&s))
             {
                 best = Some(s);
             }
         }
         match best {
             Some(s) => String::from_utf8_lossy(s.name).into_owned(),
-            None => format!("fun_{start:x}"),
+            None => match self.import_name(start) {
+                Some(import) => format!("{}@plt", String::from_utf8_lossy(import)),
+                None => format!("fun_{start:x}"),
+            },
         }
     }
 

@@ -1,7 +1,7 @@
 //! Unwind tables, found as the run-time finds them, and the rows they describe.
 //!
 //! The run-time takes PT_GNU_EH_FRAME, searches the sorted table in it for the last entry that starts at or before
-//! the address, and reads the one FDE that the entry points to. So does [`Table`]. FDE and CIE headers are read here;
+//! the address, and reads the one FDE that the entry points to. So does [`Table`], but for entries without code. FDE and CIE headers are read here;
 //! the call frame instructions are run by `gimli`, once per FDE and only for FDEs that a moved function has.
 //!
 //! `.eh_frame_hdr`:
@@ -125,7 +125,29 @@ impl<'d> Table<'d> {
             table.fdes.push(fde);
         }
         table.linear_fdes = table.count_linear();
+        table.look_behind_empty(&mut known);
         Ok(table)
+    }
+
+    /// Puts the entry that has code in the place of one without. A function without code shares its start with the one
+    /// behind it, and so do their entries; lld's search table has only the first, whatever it describes. That is taken for
+    /// the mistake that it is: the code has an entry, and a table that finds it is not a wrong one.
+    fn look_behind_empty(&mut self, known: &mut FxHashMap<usize, u32>) {
+        let empty: FxHashMap<u64, usize> =
+            self.fdes.iter().enumerate().filter(|(_, f)| f.start == f.end).map(|(i, f)| (f.start, i)).collect();
+        if empty.is_empty() {
+            return;
+        }
+        let mut offsets = Vec::new();
+        self.each_fde(|offset| offsets.push(offset));
+        for offset in offsets {
+            let Some(fde) = self.fde(offset, known).filter(|f| f.start < f.end) else { continue };
+            let Some(&index) = empty.get(&fde.start) else { continue };
+            let fits = self.fdes.get(index + 1).is_none_or(|next| fde.end <= next.start);
+            if let Some(entry) = self.fdes.get_mut(index).filter(|entry| fits && entry.start == entry.end) {
+                *entry = fde;
+            }
+        }
     }
 
     /// Without a search table: every FDE of the section `.eh_frame`, sorted.
