@@ -350,14 +350,19 @@ fn report<A: Arch>(cx: &Context<'_>, mut found: Findings, walked: Vec<Walked>, o
     for (id, failure) in found.functions {
         failures.entry(id).or_insert(failure);
     }
-    let mut names: FxHashMap<u64, &[u8]> = FxHashMap::default();
+    // Of several names of a place the first that has a size, then a global one.
+    let mut names: FxHashMap<u64, ((bool, bool), &[u8])> = FxHashMap::default();
     let mut functions_seen: Vec<u64> = Vec::new();
     for s in
         cx.input.symbols(elf::SHT_SYMTAB).chain(cx.input.symbols(elf::SHT_DYNSYM)).filter(|s| s.is_function() && s.section != 0)
     {
         functions_seen.push(s.value);
         if cx.entry_of(s.value).is_some() {
-            names.entry(s.value).or_insert(s.name);
+            let rank = (s.size > 0, s.info >> 4 != 0);
+            let best = names.entry(s.value).or_insert((rank, s.name));
+            if best.0 < rank {
+                *best = (rank, s.name);
+            }
         }
     }
     if functions_seen.is_empty() {
@@ -374,7 +379,7 @@ fn report<A: Arch>(cx: &Context<'_>, mut found: Findings, walked: Vec<Walked>, o
             let unreached = if w.failure.is_none() { w.unreached } else { Vec::new() };
             let failure = w.failure.or_else(|| failures.remove(&(id as FuncId)));
             Some(FunctionReport {
-                name: names.get(&f.old_entry).map(|n| String::from_utf8_lossy(n).into_owned()).unwrap_or_default(),
+                name: names.get(&f.old_entry).map(|n| String::from_utf8_lossy(n.1).into_owned()).unwrap_or_default(),
                 old: f.old_entry,
                 new: f.new_entry(),
                 verdict: failure.map_or(Verdict::Proved, Verdict::Failed),
