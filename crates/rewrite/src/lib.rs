@@ -10,6 +10,7 @@
 //! understood stays where it is ([`Pin`] says why) and goes on working, as does every reference that nobody knew of.
 
 pub mod attach;
+pub mod bat;
 pub mod bolt_blocks;
 pub mod cfg;
 pub mod counters;

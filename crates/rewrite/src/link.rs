@@ -86,6 +86,9 @@ pub struct Placement {
     pub entries: FxHashMap<u64, u64>,
     /// Recorders' section.
     pub recorders: Option<Placed>,
+    /// By position in that list: offsets in each fragment at which address translation needs another symbol ([`crate::bat`]). Empty if it needs
+    /// none at all.
+    pub breaks: Vec<[Vec<u32>; 2]>,
     recorder_at: Vec<u64>,
 }
 
@@ -168,6 +171,7 @@ pub fn place(
         fragments: vec![[0; 2]; ready.len()],
         entries: FxHashMap::default(),
         recorders: None,
+        breaks: Vec::new(),
         recorder_at: vec![0; ready.len()],
     };
     for (f, order) in orders.iter().enumerate() {
@@ -668,7 +672,7 @@ impl Placement {
                     continue;
                 };
                 let fragment = &self.fragments[*i];
-                let hot = ready[*i].code.fragments[0].code.bytes.len() as u64;
+                let hot = self.stretches(ready, *i, 0).next().map_or(0, |s| s.1);
                 let size = if s.size == 0 {
                     0
                 } else {
@@ -687,27 +691,40 @@ impl Placement {
         }
         let symtab = program.elf.symbols(SymbolTable::Static);
         for (i, r) in ready.iter().enumerate() {
-            let len = r.code.fragments[1].code.bytes.len() as u64;
-            let Some(cold) = self.sections[1].filter(|_| len > 0) else {
-                continue;
-            };
             let start = program.start(r.function as usize);
             let k = program.symbols.partition_point(|s| s.0 < start);
             let of = program.symbols.get(k).filter(|s| s.0 == start).map(|s| s.1);
-            let mut name = match of.and_then(|x| symtab.get(x as usize)) {
-                Some(s) => s.name.to_vec(),
-                None => format!("fun_{start:x}").into_bytes(),
-            };
-            name.extend_from_slice(b".cold.0");
-            writer.add_symbol(NewSymbol {
-                name,
-                value: self.fragments[i][1],
-                size: len,
-                kind: 2,
-                after: of,
-                section: InSection::New(cold.id),
-            });
+            let hot = self.stretches(ready, i, 0).skip(1).map(|s| (0, s));
+            let parts = hot.chain(self.stretches(ready, i, 1).map(|s| (1, s)));
+            for (number, (fragment, (value, size))) in parts.enumerate() {
+                let Some(section) = self.sections[fragment] else {
+                    continue;
+                };
+                // What is called `x.cold` must have an `x`.
+                let name = match of.and_then(|x| symtab.get(x as usize)) {
+                    Some(s) => [s.name, format!(".cold.{number}").as_bytes()].concat(),
+                    None => format!("fun_{start:x}_cold_{number}").into_bytes(),
+                };
+                writer.add_symbol(NewSymbol {
+                    name,
+                    value,
+                    size,
+                    kind: 2,
+                    after: of,
+                    section: InSection::New(section.id),
+                });
+            }
         }
+    }
+
+    /// The parts of the i-th ready function's fragment that have a symbol each: address, size.
+    fn stretches(&self, ready: &[Ready], i: usize, fragment: usize) -> impl Iterator<Item = (u64, u64)> {
+        let len = ready[i].code.fragments[fragment].code.bytes.len() as u64;
+        let start = self.fragments[i][fragment];
+        let breaks = self.breaks.get(i).map_or(&[][..], |b| &b[fragment]);
+        let from = std::iter::once(0).chain(breaks.iter().map(|b| u64::from(*b)));
+        let to = breaks.iter().map(|b| u64::from(*b)).chain(std::iter::once(len));
+        from.zip(to).filter(|(a, b)| a < b).map(move |(a, b)| (start + a, b - a))
     }
 
     /// The note that claims what moved where.

@@ -18,6 +18,7 @@ use serde::Serialize;
 
 use crate::Error;
 use crate::attach::{self, Call, Counted};
+use crate::bat::{self, Moved};
 use crate::cfg::{BlockId, Term};
 use crate::discover::Program;
 use crate::emit::{self, Plan, Probes};
@@ -74,6 +75,8 @@ pub struct OptimizeOptions {
     pub align_functions: u64,
     /// Compute dyno-stats.
     pub dyno_stats: bool,
+    /// Write address translation tables, with which a profile of the output becomes one of the input.
+    pub bat: bool,
     /// Functions (by entry address) that must stay, as the checker found fault with them.
     pub keep: FxHashSet<u64>,
 }
@@ -87,6 +90,7 @@ impl Default for OptimizeOptions {
             split_functions: true,
             align_functions: 16,
             dyno_stats: false,
+            bat: false,
             keep: FxHashSet::default(),
         }
     }
@@ -117,6 +121,8 @@ pub struct OptimizeReport {
     pub score_after: f64,
     /// Dyno-stats before and after.
     pub dyno_stats: Option<(DynoStats, DynoStats)>,
+    /// Bytes of address translation tables.
+    pub bat_bytes: u64,
     /// Size of the input.
     pub input_size: u64,
     /// Size of the output.
@@ -239,7 +245,7 @@ fn optimize_with<I: Isa>(
         input_id: elf.build_id.unwrap_or_default().to_vec(),
     };
     let orders = [order.as_slice(), order.as_slice()];
-    let placed = link::place(&program, &ready, orders, &link_options, &mut writer);
+    let mut placed = link::place(&program, &ready, orders, &link_options, &mut writer);
     placed.unwind(&program, &ready, &mut writer)?;
     placed.fill::<I>(
         &program,
@@ -249,6 +255,22 @@ fn optimize_with<I: Isa>(
         &mut writer,
     )?;
     placed.references::<I>(&program, &ready, &patches, true, &mut writer)?;
+    let mut bat_bytes = 0;
+    if options.bat {
+        let list: Vec<Moved<'_>> = ready
+            .iter()
+            .zip(&of_ready)
+            .map(|(r, i)| Moved {
+                function: r.function,
+                cfg: &counted[*i].analysed.cfg,
+                code: &r.code,
+                order: &chosen[*i].fragments,
+            })
+            .collect();
+        placed.breaks = list.iter().map(|m| [m.breaks(0), m.breaks(1)]).collect();
+        let tables = bat::tables::<I>(&program, &list, &placed.fragments)?;
+        bat_bytes = bat::write(&tables, &mut writer)?;
+    }
     placed.symbols(&program, &ready, &link_options, &mut writer);
     placed.note(&program, &ready, &link_options, &mut writer)?;
 
@@ -291,6 +313,7 @@ fn optimize_with<I: Isa>(
         score_before: chosen.iter().map(|c| c.before).sum(),
         score_after: chosen.iter().map(|c| c.after).sum(),
         dyno_stats,
+        bat_bytes,
         input_size: elf.data.len() as u64,
         output_size: summary.size,
     })

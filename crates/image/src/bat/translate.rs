@@ -286,7 +286,7 @@ impl Translator {
         // Of several entries at an offset, addresses there translate by the last.
         let input = |i: usize| {
             let mut i = i;
-            while i + 1 <= last && self.outputs[i + 1] == self.outputs[i] {
+            while i < last && self.outputs[i + 1] == self.outputs[i] {
                 i += 1;
             }
             self.values[i] >> 1

@@ -151,6 +151,12 @@ pub fn say(ui: &Ui, output: &str, done: &Optimized) {
         bytes(report.hot_bytes),
         bytes(report.cold_bytes)
     ));
+    if report.bat_bytes > 0 {
+        ui.say(format_args!(
+            "  address translation tables {}",
+            bytes(report.bat_bytes)
+        ));
+    }
     ui.say(format_args!(
         "  ext-TSP score {:.4e} -> {:.4e} ({})",
         report.score_before,

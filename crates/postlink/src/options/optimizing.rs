@@ -73,6 +73,12 @@ pub struct Optimizing {
     /// Alignment of hot functions in bytes, a power of two [default: as the preset says]
     #[arg(long, value_name = "BYTES", value_parser = alignment)]
     pub align_functions: Option<u64>,
+    /// Write tables (.note.bolt_bat) that translate addresses of the output to the input's
+    ///
+    /// With them a profile taken on the optimised program becomes one of the program that went in: see `postlink bat`, and
+    /// `perf2bolt`, which reads them too.
+    #[arg(long)]
+    pub enable_bat: bool,
     /// Print what the processor executes before and after, by the profile
     #[arg(long)]
     pub dyno_stats: bool,
@@ -117,6 +123,7 @@ impl Optimizing {
             split_functions: self.split_functions == SplitArg::Cold,
             align_functions: self.align_functions.unwrap_or(default.align_functions),
             dyno_stats: self.dyno_stats,
+            bat: self.enable_bat,
             ..default
         })
     }
