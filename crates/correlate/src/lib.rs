@@ -8,6 +8,7 @@
 //!
 //! | module | subject |
 //! |---|---|
+//! | [`aggregate`] | from samples to profiles by names, as optimisers read them |
 //! | [`context`] | from counters by chain of callers to context-sensitive profiles |
 //! | [`counters`] | runs and branches, and raw profiles |
 //! | [`disasm`] | code as text, with its probes and source locations |
@@ -26,6 +27,7 @@
 //! Nothing here panics, whatever the bytes: what a section says about its own size is believed only as far as the section has
 //! bytes to back it.
 
+pub mod aggregate;
 pub mod context;
 pub mod counters;
 pub mod disasm;

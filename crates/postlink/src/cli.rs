@@ -3,8 +3,8 @@
 use clap::{Args, Parser, Subcommand};
 
 use crate::commands::{
-    completions, demo, disasm, inspect, instrument, man, merge, optimize, probes, profgen, show,
-    tune, verify, watch,
+    aggregate, completions, demo, disasm, inspect, instrument, man, merge, optimize, probes,
+    profgen, show, tune, verify, watch,
 };
 use crate::ui::{ColorChoice, Ui};
 
@@ -81,6 +81,7 @@ pub enum Command {
     Inspect(inspect::Inspect),
     Instrument(instrument::Instrument),
     Show(show::Show),
+    Aggregate(aggregate::Aggregate),
     Merge(merge::Merge),
     Optimize(optimize::Optimize),
     Verify(verify::Verify),

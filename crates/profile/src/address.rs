@@ -125,9 +125,13 @@ pub struct Statistics {
     pub samples: u64,
     /// Samples with a branch stack.
     pub with_branches: u64,
-    /// Entries of branch stacks in a module at one end at least.
+    /// Entries of branch stacks, without those from or to the kernel.
+    pub entries: u64,
+    /// Of these, in a module at one end at least.
     pub branches: u64,
-    /// Runs that end before they start, or in another module: damaged stacks, signals, or mappings that changed.
+    /// Pairs of neighbouring entries: what may be runs.
+    pub pairs: u64,
+    /// Runs that end before they start: damaged stacks, signals, or mappings that changed.
     pub mismatched: u64,
     /// Samples or branch entries in no module at all.
     pub outside: u64,
@@ -141,7 +145,9 @@ impl Statistics {
         let pairs = [
             (&mut self.samples, other.samples),
             (&mut self.with_branches, other.with_branches),
+            (&mut self.entries, other.entries),
             (&mut self.branches, other.branches),
+            (&mut self.pairs, other.pairs),
             (&mut self.mismatched, other.mismatched),
             (&mut self.outside, other.outside),
             (&mut self.lost, other.lost),

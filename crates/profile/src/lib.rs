@@ -18,6 +18,7 @@
 //! they are stored.
 
 pub mod address;
+pub mod any;
 pub mod bolt_yaml;
 pub mod error;
 pub mod fdata;

@@ -54,6 +54,9 @@ impl Sample {
     }
 }
 
+/// First address of the half of the address space that belongs to the kernel on x86-64; that of AArch64 is in it.
+const KERNEL_HALF: u64 = 0xffff_8000_0000_0000;
+
 /// What of a recording is wanted.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
@@ -61,6 +64,8 @@ pub struct Options {
     pub pids: Vec<i32>,
     /// Only samples of events whose name contains one of these; all if empty.
     pub events: Vec<String>,
+    /// Take the instruction of every sample, whether it has a branch stack or not.
+    pub basic: bool,
 }
 
 /// Adds samples up.
@@ -136,11 +141,17 @@ impl<'a> Adder<'a> {
             },
             false => space.resolve(address, sample.time),
         };
-        if !sample.branches.is_empty() {
+        if !sample.branches.is_empty() && !options.basic {
             collector.statistics.with_branches += 1;
             // The branch that ended the run after the one at hand, and where it is.
             let mut next: Option<(u64, Place)> = None;
             for branch in &sample.branches {
+                // An interrupt, a fault or a system call: the run goes on where it was left.
+                if branch.from >= KERNEL_HALF || branch.to >= KERNEL_HALF {
+                    continue;
+                }
+                collector.statistics.entries += 1;
+                collector.statistics.pairs += u64::from(next.is_some());
                 let (from, to) = (resolve(branch.from), resolve(branch.to));
                 if from.is_outside() && to.is_outside() {
                     collector.statistics.outside += 1;
@@ -152,12 +163,10 @@ impl<'a> Adder<'a> {
                 if let Some((address, place)) = next
                     && !to.is_outside()
                 {
-                    if place.module == to.module
-                        && address >= branch.to
-                        && place.address >= to.address
-                    {
+                    let same = place.module == to.module;
+                    if same && address >= branch.to && place.address >= to.address {
                         end = Some(place.address);
-                    } else {
+                    } else if same {
                         collector.statistics.mismatched += 1;
                     }
                 }
@@ -226,11 +235,7 @@ mod tests {
 
     #[test]
     fn a_branch_stack_is_traces_between_neighbours() {
-        let profile = add(&[stack(&[
-            (0x60, 0x10),
-            (0x30, 0x50),
-            (0xffff_8000_0000_0000, 0x20),
-        ])]);
+        let profile = add(&[stack(&[(0x60, 0x10), (0x30, 0x50), (0, 0x20)])]);
         let place = |address| Place {
             module: ModuleId(0),
             address,

@@ -1,5 +1,6 @@
 //! One file for each command: its options, what it does, what it says.
 
+pub mod aggregate;
 pub mod completions;
 pub mod demo;
 pub mod disasm;
@@ -30,6 +31,7 @@ pub fn run(command: Command, ui: &Ui) -> Result<ExitCode> {
         Command::Inspect(command) => command.run(ui),
         Command::Instrument(command) => command.run(ui),
         Command::Show(command) => command.run(ui),
+        Command::Aggregate(command) => command.run(ui),
         Command::Merge(command) => command.run(ui),
         Command::Optimize(command) => command.run(ui),
         Command::Verify(command) => command.run(ui),

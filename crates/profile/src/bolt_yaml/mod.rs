@@ -171,6 +171,29 @@ pub struct Successor {
     pub mispredictions: u64,
 }
 
+impl BoltYaml {
+    /// Multiplies all counts, saturating.
+    pub fn scale(&mut self, weight: u64) {
+        let scale = |count: &mut u64| *count = count.saturating_mul(weight);
+        for function in &mut self.functions {
+            scale(&mut function.exec);
+            scale(&mut function.external);
+            for block in &mut function.blocks {
+                scale(&mut block.exec);
+                scale(&mut block.events);
+                for call in &mut block.calls {
+                    scale(&mut call.count);
+                    scale(&mut call.mispredictions);
+                }
+                for edge in &mut block.successors {
+                    scale(&mut edge.count);
+                    scale(&mut edge.mispredictions);
+                }
+            }
+        }
+    }
+}
+
 /// Reads a file.
 pub fn read(path: &Path) -> Result<BoltYaml, Error> {
     let source = Source::open(path)?;

@@ -1,0 +1,153 @@
+//! `postlink aggregate`: from samples to a profile by functions.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+use clap::Args;
+use postlink_correlate::aggregate::binary::Binary;
+use postlink_correlate::aggregate::quality::Quality;
+use postlink_correlate::aggregate::{self, Aggregated};
+use postlink_profile::samples::Options;
+use postlink_profile::{Weighted, any, fdata};
+
+use crate::errors::Usage;
+use crate::input::Input;
+use crate::ui::{BOLD, Ui, count};
+
+/// Make a profile by functions of samples by address
+///
+/// Does perf2bolt's work, without perf: branch stacks become branches and fall-throughs between blocks, basic samples
+/// become counts of instructions. Several recordings of several processes are added up, wherever each had the binary
+/// loaded. The binary may be one that was optimised with --enable-bat: the profile is then of the one it was made from.
+#[derive(Args, Debug)]
+#[command(after_long_help = "\
+Examples:
+  perf record -e cycles:u -j any,u -o perf.data -- ./app
+  postlink aggregate -p perf.data ./app -o app.fdata
+  postlink aggregate -p monday.data -p tuesday.data:2 ./app -o app.fdata
+  perf script -F pid,ip,brstack --show-mmap-events > app.script
+  postlink aggregate -p app.script ./app -o app.fdata")]
+pub struct Aggregate {
+    /// The binary that was sampled
+    #[arg(value_name = "BINARY")]
+    pub binary: PathBuf,
+    /// Samples: perf.data, text of perf script, or pre-aggregated, with a weight if they count more than once; may be given several times
+    #[arg(long, short, value_name = "FILE[:WEIGHT]", required = true)]
+    pub profile: Vec<String>,
+    /// Where the profile goes
+    #[arg(long, short, value_name = "OUTPUT")]
+    pub output: PathBuf,
+    /// Take a recording of another version of the binary
+    #[arg(long)]
+    pub ignore_build_id: bool,
+    /// Count the sampled instructions, not the branches
+    #[arg(long)]
+    pub basic: bool,
+    /// Only samples of this process; may be given several times
+    #[arg(long, value_name = "ID")]
+    pub pid: Vec<i32>,
+    /// Only samples of events with this in their name; may be given several times
+    #[arg(long, value_name = "NAME")]
+    pub event: Vec<String>,
+    /// Keep accesses to memory that is no object of the binary
+    #[arg(long)]
+    pub all_memory: bool,
+    /// Leave out what perf2bolt leaves out: fall-throughs in functions with jumps that cannot be explained
+    #[arg(long)]
+    pub only_explained: bool,
+}
+
+impl Aggregate {
+    pub fn run(self, ui: &Ui) -> Result<ExitCode> {
+        let mut watched = ui.phases("aggregate");
+        watched.phases.begin("binary");
+        let input = Input::open(&self.binary)?;
+        input.must_differ_from(&self.output)?;
+        let elf = input.elf()?;
+        let binary = Binary::new(&self.binary, &elf)?;
+        watched.phases.begin("samples");
+        let inputs = self
+            .profile
+            .iter()
+            .map(|file| Weighted::parse(file))
+            .collect::<Result<Vec<_>, _>>()?;
+        let options = Options {
+            pids: self.pid.clone(),
+            events: self.event.clone(),
+            basic: self.basic,
+        };
+        let samples = any::merge_addresses(&inputs, &options)?;
+        watched.phases.begin("aggregate");
+        let options = aggregate::Options {
+            ignore_build_id: self.ignore_build_id,
+            all_memory: self.all_memory,
+            only_explained: self.only_explained,
+        };
+        let Aggregated { profile, quality } = aggregate::aggregate(&binary, &samples, options)?;
+        watched.phases.begin("write");
+        if self
+            .output
+            .extension()
+            .is_some_and(|e| e == "yaml" || e == "yml")
+        {
+            bail!(Usage(
+                "BOLT YAML cannot be written yet: give an output that ends in .fdata".into()
+            ));
+        }
+        fdata::write(&self.output, &profile)?;
+        watched.finish();
+        ui.say(format_args!(
+            "{BOLD}{}{BOLD:#}: {} functions, {} branches, {} samples, {} memory accesses",
+            self.output.display(),
+            count(quality.functions),
+            count(profile.branches().len()),
+            count(profile.samples().len()),
+            count(profile.memory().len()),
+        ));
+        say_quality(ui, &quality);
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// What to think of the samples.
+pub fn say_quality(ui: &Ui, quality: &Quality) {
+    let percent = |part| format!("{:.1} %", quality.percent(part));
+    if quality.read.samples > 0 {
+        ui.say(format_args!(
+            "  read {} samples with {} branches",
+            count(quality.read.samples),
+            count(quality.read.entries)
+        ));
+    }
+    if quality.all_runs() > 0 {
+        let wrong = quality
+            .mismatching
+            .saturating_add(quality.impossible)
+            .saturating_add(quality.read.mismatched);
+        ui.say(format_args!(
+            "  {} runs: {} contradict the code ({}), {} are outside of it ({})",
+            count(quality.all_runs()),
+            count(wrong),
+            percent(wrong),
+            count(quality.out_of_range),
+            percent(quality.out_of_range)
+        ));
+        if quality.percent(wrong) > 10.0 {
+            ui.warn("many runs contradict the code: the samples are probably of another version of the binary");
+        }
+    }
+    if quality.basic > 0 {
+        ui.say(format_args!(
+            "  {} samples of the binary, {} in no function",
+            count(quality.basic),
+            count(quality.basic_outside)
+        ));
+    }
+    if quality.read.lost > 0 {
+        ui.warn(format_args!(
+            "perf lost {} records",
+            count(quality.read.lost)
+        ));
+    }
+}

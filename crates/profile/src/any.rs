@@ -1,0 +1,172 @@
+//! A profile of any format, as one of four models.
+//!
+//! | model | formats | what it knows |
+//! |---|---|---|
+//! | [`Profile`] | raw counters, merged counters | counters of an instrumented program |
+//! | [`AddressProfile`] | `perf.data`, text of `perf script`, pre-aggregated | branches, runs and samples by address |
+//! | [`SymbolicProfile`] | fdata | branches and samples by function and offset |
+//! | [`BoltYaml`] | BOLT YAML | counts by function and block |
+//!
+//! Profiles of one model can be added up without a look at the binary; to make one model of another takes the binary and is done elsewhere.
+
+use std::path::Path;
+
+use rayon::prelude::*;
+
+use crate::address::AddressProfile;
+use crate::bolt_yaml::{self, BoltYaml};
+use crate::samples::Options;
+use crate::symbolic::SymbolicProfile;
+use crate::{Error, Format, Profile, Weighted, fdata, perf_data, perf_script, preaggregated};
+
+/// A profile.
+#[derive(Clone, Debug)]
+pub enum Any {
+    /// Counters.
+    Counters(Box<Profile>),
+    /// By addresses.
+    Addresses(AddressProfile),
+    /// By names.
+    Symbols(SymbolicProfile),
+    /// By blocks.
+    Blocks(BoltYaml),
+}
+
+/// Which model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Model {
+    /// Counters.
+    Counters,
+    /// By addresses.
+    Addresses,
+    /// By names.
+    Symbols,
+    /// By blocks.
+    Blocks,
+}
+
+impl Model {
+    /// The model that a format is read to.
+    pub fn of(format: Format) -> Model {
+        match format {
+            Format::Raw | Format::Plprof => Model::Counters,
+            Format::PerfData | Format::PreAggregated | Format::PerfScript => Model::Addresses,
+            Format::Fdata => Model::Symbols,
+            Format::BoltYaml => Model::Blocks,
+        }
+    }
+}
+
+impl std::fmt::Display for Model {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(match self {
+            Model::Counters => "counters of an instrumented program",
+            Model::Addresses => "samples by address",
+            Model::Symbols => "counts by function and offset (fdata)",
+            Model::Blocks => "counts by function and block (BOLT YAML)",
+        })
+    }
+}
+
+/// The format of a file by its contents. An error if it is none of this crate's.
+pub fn format_of(path: &Path) -> Result<Format, Error> {
+    Format::of(path)?.ok_or_else(|| {
+        Error::at_byte(
+            path,
+            0,
+            "not a profile that can be read: neither raw or merged counters, perf.data, text of perf script, fdata, BOLT YAML nor pre-aggregated",
+        )
+    })
+}
+
+/// Reads samples: `perf.data`, text of `perf script`, or pre-aggregated ones.
+pub fn read_addresses(
+    path: &Path,
+    format: Format,
+    options: &Options,
+) -> Result<AddressProfile, Error> {
+    match format {
+        Format::PerfData => perf_data::read(path, options),
+        Format::PerfScript => perf_script::read(path, options),
+        Format::PreAggregated => preaggregated::read(path),
+        other => Err(Error::at_byte(
+            path,
+            0,
+            format!(
+                "this is {other}: samples are perf.data, text of perf script, or pre-aggregated"
+            ),
+        )),
+    }
+}
+
+/// Reads and adds up samples, each file with its weight. One file at a time is in memory beside the sum; each is read in parallel.
+pub fn merge_addresses(inputs: &[Weighted], options: &Options) -> Result<AddressProfile, Error> {
+    let mut total = AddressProfile::default();
+    for input in inputs {
+        let format = format_of(&input.path)?;
+        let mut profile = read_addresses(&input.path, format, options)?;
+        if input.weight != 1 {
+            profile.scale(input.weight);
+        }
+        total = total.merge(profile);
+    }
+    Ok(total)
+}
+
+/// The models of some files.
+pub fn models(inputs: &[Weighted]) -> Result<Vec<Model>, Error> {
+    inputs
+        .par_iter()
+        .map(|input| format_of(&input.path).map(Model::of))
+        .collect()
+}
+
+/// Reads and adds up files of one model.
+///
+/// Errors: files of different models; what the model's own merging refuses; nothing recorded in any.
+pub fn merge(inputs: &[Weighted], options: &Options) -> Result<Any, Error> {
+    let models = models(inputs)?;
+    let Some(&model) = models.first() else {
+        return Ok(Any::Addresses(AddressProfile::default()));
+    };
+    if let Some(at) = models.iter().position(|other| *other != model) {
+        return Err(Error::at_byte(
+            &inputs[at].path,
+            0,
+            format!(
+                "holds {}, and {} {model}: without the binary they cannot be added up",
+                models[at],
+                inputs[0].path.display()
+            ),
+        ));
+    }
+    Ok(match model {
+        Model::Counters => Any::Counters(Box::new(crate::merge(inputs)?.profile)),
+        Model::Addresses => Any::Addresses(merge_addresses(inputs, options)?),
+        Model::Symbols => Any::Symbols(fdata::merge(inputs)?),
+        Model::Blocks => Any::Blocks(merge_blocks(inputs)?),
+    })
+}
+
+/// Reads and adds up BOLT YAML files; in memory at a time is the sum and one file a thread.
+fn merge_blocks(inputs: &[Weighted]) -> Result<BoltYaml, Error> {
+    let batch = rayon::current_num_threads().max(1);
+    let mut total: Option<(&Path, BoltYaml)> = None;
+    for inputs in inputs.chunks(batch) {
+        let read: Result<Vec<(&Path, BoltYaml)>, Error> = inputs
+            .par_iter()
+            .map(|input| {
+                let mut profile = bolt_yaml::read(&input.path)?;
+                if input.weight != 1 {
+                    profile.scale(input.weight);
+                }
+                Ok((input.path.as_path(), profile))
+            })
+            .collect();
+        let mut list: Vec<(&Path, BoltYaml)> = total.take().into_iter().collect();
+        list.extend(read?);
+        let name = list.first().map_or(Path::new(""), |item| item.0);
+        total = Some((name, bolt_yaml::merge(list)?));
+    }
+    Ok(total.map_or_else(BoltYaml::default, |item| item.1))
+}
