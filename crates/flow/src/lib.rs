@@ -22,6 +22,11 @@
 //!   See [`Placer`].
 //! * [`solve`] finds all counts again, offline, by taking leaves off the forest. See [`Solver`].
 //!
+//! # Counts that are not exact
+//!
+//! Sampled counts contradict each other, and counts of another build are missing here and there. [`mod@infer`] finds the nearest counts that
+//! conserve flow, by way of a minimum-cost circulation ([`mod@balance`]).
+//!
 //! # What the caller must bring
 //!
 //! *Every* node conserves flow, so the graph has to be closed. Entries, returns, tail calls, calls
@@ -77,6 +82,8 @@
 //! assert_eq!(solution.inconsistent, 0);
 //! ```
 
+pub mod balance;
+pub mod infer;
 mod place;
 mod solve;
 
