@@ -12,7 +12,8 @@
 //! | cold | the old entry | the old body of the first part, in which every offset stands for itself |
 //!
 //! A fragment has one stretch but for functions whose split-off part runs, so the further stretches, which need a symbol of their own to be
-//! found, are rare. A stretch begins where the part changes.
+//! found, are rare. A stretch begins where the part changes. It gets an unwind entry of its own too ([`splits`]), since the reader takes the range of
+//! one for a function's.
 //!
 //! Block entries are for BOLT's blocks ([`crate::bolt_blocks`]), with its numbers and our hashes, so that a profile that went through
 //! the tables has the edges that llvm-bolt knows. Of our finer blocks, one that does not follow the one before in the output gets an entry
@@ -29,16 +30,21 @@ use crate::Error;
 use crate::bolt_blocks::BoltBlocks;
 use crate::cfg::{BlockId, Cfg, Term};
 use crate::discover::Program;
-use crate::emit::Emitted;
+use crate::emit::{Emitted, Fragment, Span};
 use crate::hashes;
+use crate::link::Split;
+use crate::pin::Pin;
+use crate::unwind::{FragmentUnwind, FunctionUnwind};
 
 /// A function that moved.
 #[derive(Clone, Copy)]
-pub struct Moved<'a> {
+pub struct Moved<'a, 'd> {
     /// Its index.
     pub function: u32,
     /// Its control flow in the input.
     pub cfg: &'a Cfg,
+    /// Its unwind tables in the input.
+    pub unwind: Option<&'a FunctionUnwind<'d>>,
     /// Its new code.
     pub code: &'a Emitted,
     /// The order of its blocks in the hot and in the cold fragment.
@@ -58,7 +64,7 @@ struct Stretch {
     blocks: std::ops::Range<usize>,
 }
 
-impl Moved<'_> {
+impl Moved<'_, '_> {
     fn stretches(&self, fragment: usize) -> Vec<Stretch> {
         let mut out: Vec<Stretch> = Vec::new();
         for (i, b) in self.order[fragment].iter().enumerate() {
@@ -88,15 +94,54 @@ impl Moved<'_> {
         out.retain(|s| s.end > s.start);
         out
     }
+}
 
-    /// Offsets at which further stretches of a fragment begin, which need symbols to be found.
-    pub fn breaks(&self, fragment: usize) -> Vec<u32> {
-        self.stretches(fragment)
-            .iter()
-            .skip(1)
-            .map(|s| s.start)
-            .collect()
+/// Where further stretches of a function's fragments begin, with what they need to be functions of their own for those who read symbols and unwind
+/// entries. `unwind` is the fragments' unwind information, which is cut to the first stretches. None for a function all of whose unwind information
+/// must be in one entry: there what follows the first stretch is taken for a part of it.
+pub fn splits<'d>(
+    program: &Program<'d>,
+    m: &Moved<'_, 'd>,
+    unwind: &mut Option<[FragmentUnwind; 2]>,
+) -> Result<Vec<Split>, Pin> {
+    let mut out = Vec::new();
+    if m.unwind.is_some_and(FunctionUnwind::one_fragment) {
+        return Ok(out);
     }
+    for fragment in 0..2 {
+        let spans = &m.code.fragments[fragment].spans;
+        let stretches = m.stretches(fragment);
+        if stretches.len() < 2 {
+            continue;
+        }
+        for (i, stretch) in stretches.iter().enumerate() {
+            let own = spans
+                .iter()
+                .filter(|s| s.out >= stretch.start && s.out < stretch.end)
+                .map(|s| Span {
+                    out: s.out - stretch.start,
+                    ..*s
+                });
+            let part = Fragment {
+                spans: own.collect(),
+                ..Fragment::default()
+            };
+            let carried = match m.unwind {
+                Some(unwind) => Some(unwind.carry(program, m.cfg, &part)?),
+                None => None,
+            };
+            if i > 0 {
+                out.push(Split {
+                    fragment,
+                    start: stretch.start,
+                    unwind: carried,
+                });
+            } else if let (Some(unwind), Some(carried)) = (unwind.as_mut(), carried) {
+                unwind[fragment] = carried;
+            }
+        }
+    }
+    Ok(out)
 }
 
 /// A table in the making.
@@ -117,9 +162,9 @@ enum PartKind {
 }
 
 /// Makes the tables. `moved` are the functions, `at` the addresses of their fragments.
-pub fn tables<I: Isa>(
-    program: &Program<'_>,
-    moved: &[Moved<'_>],
+pub fn tables<'d, I: Isa>(
+    program: &Program<'d>,
+    moved: &[Moved<'_, 'd>],
     at: &[[u64; 2]],
 ) -> Result<Bat, Error> {
     let mut parts: Vec<Part> = moved
@@ -164,7 +209,7 @@ pub fn write(bat: &Bat, writer: &mut Writer<'_>) -> Result<u64, Error> {
 /// Makes the tables of one function.
 struct Maker<'a, 'd, I> {
     program: &'a Program<'d>,
-    m: &'a Moved<'a>,
+    m: &'a Moved<'a, 'd>,
     at: &'a [u64; 2],
     blocks: BoltBlocks,
     /// By part: where it begins in the input, and its hashes.
@@ -173,7 +218,7 @@ struct Maker<'a, 'd, I> {
 }
 
 impl<'a, 'd, I: Isa> Maker<'a, 'd, I> {
-    fn new(program: &'a Program<'d>, m: &'a Moved<'a>, at: &'a [u64; 2]) -> Self {
+    fn new(program: &'a Program<'d>, m: &'a Moved<'a, 'd>, at: &'a [u64; 2]) -> Self {
         let blocks = BoltBlocks::new(m.cfg);
         let pieces = program.functions[m.function as usize]
             .pieces
@@ -202,7 +247,9 @@ impl<'a, 'd, I: Isa> Maker<'a, 'd, I> {
         let mut placed = FixedBitSet::with_capacity(self.blocks.blocks.len());
         let mut main = None;
         for fragment in 0..2 {
-            for (i, stretch) in self.m.stretches(fragment).iter().enumerate() {
+            let whole = self.m.unwind.is_some_and(FunctionUnwind::one_fragment);
+            let limit = if whole { 1 } else { usize::MAX };
+            for (i, stretch) in self.m.stretches(fragment).iter().enumerate().take(limit) {
                 let start = self.at[fragment] + u64::from(stretch.start);
                 let entries = self.entries(fragment, stretch, &mut placed);
                 let piece = usize::from(stretch.piece);

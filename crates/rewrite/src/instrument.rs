@@ -342,6 +342,7 @@ fn make<'d, I: Isa>(
         marks: a.cfg.labels(program, function),
         recorders,
         recorder_offsets,
+        splits: Vec::new(),
         counter_base: 0,
         site_base: 0,
     })

@@ -43,10 +43,22 @@ pub struct Ready {
     pub recorders: Code<Target>,
     /// Offsets of recorders by site.
     pub recorder_offsets: Vec<u32>,
+    /// Places in its fragments at which another unwind entry and another symbol begin, in order.
+    pub splits: Vec<Split>,
     /// Number of its first counter in the program.
     pub counter_base: u64,
     /// Number of its first site.
     pub site_base: u64,
+}
+
+/// A place in a fragment from which on the code has an unwind entry and a symbol of its own ([`crate::bat`]).
+pub struct Split {
+    /// The fragment.
+    pub fragment: usize,
+    /// Offset in it.
+    pub start: u32,
+    /// Unwind information of what follows, if the function has any.
+    pub unwind: Option<FragmentUnwind>,
 }
 
 /// How functions are placed and what follows them.
@@ -86,9 +98,6 @@ pub struct Placement {
     pub entries: FxHashMap<u64, u64>,
     /// Recorders' section.
     pub recorders: Option<Placed>,
-    /// By position in that list: offsets in each fragment at which address translation needs another symbol ([`crate::bat`]). Empty if it needs
-    /// none at all.
-    pub breaks: Vec<[Vec<u32>; 2]>,
     recorder_at: Vec<u64>,
 }
 
@@ -171,7 +180,6 @@ pub fn place(
         fragments: vec![[0; 2]; ready.len()],
         entries: FxHashMap::default(),
         recorders: None,
-        breaks: Vec::new(),
         recorder_at: vec![0; ready.len()],
     };
     for (f, order) in orders.iter().enumerate() {
@@ -338,18 +346,16 @@ impl Placement {
         if program.eh.fdes.is_empty() {
             return Ok(());
         }
-        // Exception tables first: unwind entries point to them.
-        let with: Vec<(usize, usize)> = (0..ready.len())
-            .flat_map(|i| (0..2).map(move |f| (i, f)))
-            .filter(|(i, f)| {
-                !ready[*i].code.fragments[*f].code.bytes.is_empty()
-                    && ready[*i]
-                        .unwind
-                        .as_ref()
-                        .is_some_and(|u| u[*f].call_sites.is_some())
-            })
+        // What has an unwind entry: index of the function, address, length, information.
+        let parts: Vec<(usize, u64, u64, &FragmentUnwind)> = (0..ready.len())
+            .flat_map(|i| (0..2).flat_map(move |f| self.stretches(ready, i, f).map(move |s| (i, s))))
+            .filter_map(|(i, (start, len, unwind))| Some((i, start, len, unwind?)))
             .collect();
-        let mut lsda_at: FxHashMap<(usize, usize), u64> = FxHashMap::default();
+        // Exception tables first: unwind entries point to them.
+        let with: Vec<usize> = (0..parts.len())
+            .filter(|p| parts[*p].3.call_sites.is_some())
+            .collect();
+        let mut lsda_at: FxHashMap<usize, u64> = FxHashMap::default();
         if !with.is_empty() {
             let near = self
                 .sections
@@ -359,17 +365,15 @@ impl Placement {
                 .max()
                 .unwrap_or(0)
                 & !0xfff;
-            let encode = |(i, f): (usize, usize), at: u64| -> Result<Vec<u8>, Error> {
-                let r = &ready[i];
-                let unwind = FunctionUnwind::read(program, r.function as usize)
+            let encode = |p: usize, at: u64| -> Result<Vec<u8>, Error> {
+                let (i, start, _, info) = parts[p];
+                let unwind = FunctionUnwind::read(program, ready[i].function as usize)
                     .ok()
                     .flatten();
-                let table = unwind.as_ref().and_then(|u| u.table());
-                let (Some((table, pad_base)), Some(u)) = (table, &r.unwind) else {
+                let Some((table, pad_base)) = unwind.as_ref().and_then(|u| u.table()) else {
                     return Ok(Vec::new());
                 };
-                let start = self.fragments[i][f];
-                let sites: Vec<CallSite> = u[f]
+                let sites: Vec<CallSite> = info
                     .call_sites
                     .iter()
                     .flatten()
@@ -414,20 +418,14 @@ impl Placement {
             }
         }
         let mut new: Vec<NewFde> = Vec::new();
-        for (i, r) in ready.iter().enumerate() {
-            let Some(u) = &r.unwind else { continue };
-            for (f, unwind) in u.iter().enumerate() {
-                let len = r.code.fragments[f].code.bytes.len() as u64;
-                if len > 0 {
-                    new.push(NewFde {
-                        cie: unwind.cie,
-                        start: self.fragments[i][f],
-                        len,
-                        lsda: lsda_at.get(&(i, f)).copied(),
-                        instructions: unwind.instructions.clone(),
-                    });
-                }
-            }
+        for (p, (_, start, len, info)) in parts.iter().enumerate() {
+            new.push(NewFde {
+                cie: info.cie,
+                start: *start,
+                len: *len,
+                lsda: lsda_at.get(&p).copied(),
+                instructions: info.instructions.clone(),
+            });
         }
         // Recorders are entered like functions: the state that every such unwind entry begins with.
         if let Some(p) = self.recorders
@@ -696,7 +694,7 @@ impl Placement {
             let of = program.symbols.get(k).filter(|s| s.0 == start).map(|s| s.1);
             let hot = self.stretches(ready, i, 0).skip(1).map(|s| (0, s));
             let parts = hot.chain(self.stretches(ready, i, 1).map(|s| (1, s)));
-            for (number, (fragment, (value, size))) in parts.enumerate() {
+            for (number, (fragment, (value, size, _))) in parts.enumerate() {
                 let Some(section) = self.sections[fragment] else {
                     continue;
                 };
@@ -717,14 +715,26 @@ impl Placement {
         }
     }
 
-    /// The parts of the i-th ready function's fragment that have a symbol each: address, size.
-    fn stretches(&self, ready: &[Ready], i: usize, fragment: usize) -> impl Iterator<Item = (u64, u64)> {
-        let len = ready[i].code.fragments[fragment].code.bytes.len() as u64;
+    /// The parts of the i-th ready function's fragment that have a symbol and an unwind entry each: address, size, unwind information.
+    fn stretches<'r>(
+        &self,
+        ready: &'r [Ready],
+        i: usize,
+        fragment: usize,
+    ) -> impl Iterator<Item = (u64, u64, Option<&'r FragmentUnwind>)> {
+        let r = &ready[i];
         let start = self.fragments[i][fragment];
-        let breaks = self.breaks.get(i).map_or(&[][..], |b| &b[fragment]);
-        let from = std::iter::once(0).chain(breaks.iter().map(|b| u64::from(*b)));
-        let to = breaks.iter().map(|b| u64::from(*b)).chain(std::iter::once(len));
-        from.zip(to).filter(|(a, b)| a < b).map(move |(a, b)| (start + a, b - a))
+        let splits = || r.splits.iter().filter(move |s| s.fragment == fragment);
+        let first = (0, r.unwind.as_ref().map(|u| &u[fragment]));
+        let from = std::iter::once(first)
+            .chain(splits().map(|s| (u64::from(s.start), s.unwind.as_ref())));
+        let len = r.code.fragments[fragment].code.bytes.len() as u64;
+        let to = splits()
+            .map(|s| u64::from(s.start))
+            .chain(std::iter::once(len));
+        from.zip(to)
+            .filter(|((a, _), b)| a < b)
+            .map(move |((a, unwind), b)| (start + a, b - a, unwind))
     }
 
     /// The note that claims what moved where.

@@ -197,7 +197,11 @@ fn optimize_with<I: Isa>(
                 drop_padding: true,
             };
             let code = emit::emit::<I>(&program, &c.analysed.cfg, &plan)?;
-            let unwind = carry(&program, &c.analysed.cfg, c.analysed.unwind.as_ref(), &code)?;
+            let mut unwind = carry(&program, &c.analysed.cfg, c.analysed.unwind.as_ref(), &code)?;
+            let splits = match options.bat {
+                true => bat::splits(&program, &moved(c, order, &code), &mut unwind)?,
+                false => Vec::new(),
+            };
             Ok(Ready {
                 function: c.function,
                 code,
@@ -206,6 +210,7 @@ fn optimize_with<I: Isa>(
                 marks: c.analysed.cfg.labels(&program, c.function as usize),
                 recorders: Code::default(),
                 recorder_offsets: Vec::new(),
+                splits,
                 counter_base: 0,
                 site_base: 0,
             })
@@ -245,7 +250,7 @@ fn optimize_with<I: Isa>(
         input_id: elf.build_id.unwrap_or_default().to_vec(),
     };
     let orders = [order.as_slice(), order.as_slice()];
-    let mut placed = link::place(&program, &ready, orders, &link_options, &mut writer);
+    let placed = link::place(&program, &ready, orders, &link_options, &mut writer);
     placed.unwind(&program, &ready, &mut writer)?;
     placed.fill::<I>(
         &program,
@@ -257,17 +262,11 @@ fn optimize_with<I: Isa>(
     placed.references::<I>(&program, &ready, &patches, true, &mut writer)?;
     let mut bat_bytes = 0;
     if options.bat {
-        let list: Vec<Moved<'_>> = ready
+        let list: Vec<Moved<'_, '_>> = ready
             .iter()
             .zip(&of_ready)
-            .map(|(r, i)| Moved {
-                function: r.function,
-                cfg: &counted[*i].analysed.cfg,
-                code: &r.code,
-                order: &chosen[*i].fragments,
-            })
+            .map(|(r, i)| moved(&counted[*i], &chosen[*i], &r.code))
             .collect();
-        placed.breaks = list.iter().map(|m| [m.breaks(0), m.breaks(1)]).collect();
         let tables = bat::tables::<I>(&program, &list, &placed.fragments)?;
         bat_bytes = bat::write(&tables, &mut writer)?;
     }
@@ -317,6 +316,21 @@ fn optimize_with<I: Isa>(
         input_size: elf.data.len() as u64,
         output_size: summary.size,
     })
+}
+
+/// What address translation needs to know of a function.
+fn moved<'a, 'd>(
+    c: &'a Counted<'d>,
+    order: &'a Chosen,
+    code: &'a emit::Emitted,
+) -> Moved<'a, 'd> {
+    Moved {
+        function: c.function,
+        cfg: &c.analysed.cfg,
+        unwind: c.analysed.unwind.as_ref(),
+        code,
+        order: &order.fragments,
+    }
 }
 
 /// Orders the blocks of a function and splits it.
