@@ -8,7 +8,10 @@
 
 use std::path::Path;
 
-use object::{Object, ObjectSection, ObjectSymbol, RelocationKind, RelocationTarget, SectionIndex};
+use object::{
+    Architecture, Object, ObjectSection, ObjectSymbol, RelocationFlags, RelocationKind,
+    RelocationTarget, SectionIndex, elf,
+};
 use postlink_profile::Error;
 use rustc_hash::FxHashMap;
 
@@ -53,6 +56,26 @@ pub fn identity(build_id: &[u8]) -> u64 {
     let len = build_id.len().min(8);
     first[..len].copy_from_slice(&build_id[..len]);
     u64::from_le_bytes(first)
+}
+
+/// The size of the field of a relocation that stands for the distance from itself to a symbol; none for any other.
+fn distance(machine: Architecture, relocation: &object::Relocation) -> Option<usize> {
+    let RelocationFlags::Elf { r_type } = relocation.flags() else {
+        let relative = relocation.kind() == RelocationKind::Relative;
+        return match relocation.size() {
+            32 if relative => Some(4),
+            64 if relative => Some(8),
+            _ => None,
+        };
+    };
+    match (machine, r_type) {
+        (Architecture::X86_64, elf::R_X86_64_PC64) => Some(8),
+        (Architecture::X86_64, elf::R_X86_64_PC32) => Some(4),
+        (Architecture::Aarch64, elf::R_AARCH64_PREL64) => Some(8),
+        (Architecture::Aarch64, elf::R_AARCH64_PREL32) => Some(4),
+        (Architecture::Arm, elf::R_ARM_REL32) => Some(4),
+        _ => None,
+    }
 }
 
 /// The contents of the map section of a program, or of all of them in an object file, relocated.
@@ -119,13 +142,12 @@ fn contents(path: &Path, file: &object::File<'_>) -> Result<Vec<u8>, Error> {
                 RelocationTarget::Section(section) => addresses.get(&section).copied(),
                 _ => None,
             };
-            let len = if relocation.size() == 32 { 4 } else { 8 };
+            let len = distance(file.architecture(), &relocation);
             let field = usize::try_from(offset)
                 .ok()
-                .and_then(|at| data.get_mut(at..at.checked_add(len)?));
-            let (Some(target), Some(field), RelocationKind::Relative, 32 | 64) =
-                (target, field, relocation.kind(), relocation.size())
-            else {
+                .zip(len)
+                .and_then(|(at, len)| data.get_mut(at..at.checked_add(len)?));
+            let (Some(target), Some(field), Some(len)) = (target, field, len) else {
                 return Err(bad(
                     path,
                     offset,

@@ -25,6 +25,11 @@
 //! * first-call orders of single runs ([`Trace`]).
 //!
 //!
+//! # What is made of it
+//!
+//! [`report`] prints, [`order`] orders functions, [`outline`] looks for what should be small, [`yaml`] writes it all down and reads it back,
+//! [`symbolize`] finds source lines.
+//!
 //! # Invariants
 //!
 //! * Merging is commutative and associative, and saturates: the same raws give the same bytes in any order or grouping.
@@ -38,8 +43,13 @@ pub mod map;
 pub mod merge;
 pub mod mip;
 pub mod model;
+pub mod order;
+pub mod outline;
 pub mod raw;
 mod reader;
+pub mod report;
+pub mod symbolize;
+pub mod yaml;
 
 pub use header::{Header, Kind, Types, Width};
 pub use model::{Block, Edge, Function, InferredBlock, Profile, Trace};

@@ -26,7 +26,8 @@ use postlink_profile::{Error, Mismatch, Weighted};
 use rayon::prelude::*;
 use rustc_hash::FxHashMap;
 
-use crate::header::{Kind, Types};
+use crate::header::{Header, Kind, Types};
+use crate::mip;
 use crate::model::{Edge, MAX_TRACE_LENGTH, MAX_TRACES, Profile, Trace};
 use crate::raw::Raw;
 
@@ -52,7 +53,7 @@ pub struct Merged {
     pub strays: u64,
 }
 
-/// Adds raw files to a profile. In strict mode the profile is as it was if there is an error.
+/// Adds raw files to a profile; other profiles of the same program may be among them. In strict mode the profile is as it was if there is an error.
 pub fn merge(profile: &mut Profile, files: &[Weighted], options: Options) -> Result<Merged, Error> {
     let plan = Plan::new(profile, options);
     let next = AtomicUsize::new(0);
@@ -71,7 +72,7 @@ pub fn merge(profile: &mut Profile, files: &[Weighted], options: Options) -> Res
                 if options.strict && index > first_bad.load(Ordering::Relaxed) {
                     break;
                 }
-                if let Err(error) = sums.add_file(&plan, &file.path, file.weight) {
+                if let Err(error) = sums.add_file(&plan, index, file) {
                     first_bad.fetch_min(index, Ordering::Relaxed);
                     errors
                         .lock()
@@ -86,6 +87,23 @@ pub fn merge(profile: &mut Profile, files: &[Weighted], options: Options) -> Res
     let mut errors = errors
         .into_inner()
         .unwrap_or_else(std::sync::PoisonError::into_inner);
+    let mut sums = sums.into_iter().reduce(Sums::and).unwrap_or_default();
+    // Profiles are rare; one after the other, so that one at a time is in memory.
+    let mut others: Option<Profile> = None;
+    sums.profiles.sort_unstable();
+    for &index in &sums.profiles {
+        let Some(file) = files.get(index) else {
+            continue;
+        };
+        let into = others.get_or_insert_with(|| profile.clone());
+        let names = (Path::new("the profile"), file.path.as_path());
+        let added =
+            mip::open(&file.path).and_then(|other| add_profile(into, &other, file.weight, names));
+        match added {
+            Ok(()) => sums.files += 1,
+            Err(error) => errors.push((index, error)),
+        }
+    }
     errors.sort_by_key(|(index, _)| *index);
     let mut errors = errors.into_iter().map(|(_, error)| error);
     if options.strict
@@ -93,10 +111,13 @@ pub fn merge(profile: &mut Profile, files: &[Weighted], options: Options) -> Res
     {
         return Err(error);
     }
-    let sums = sums.into_iter().reduce(Sums::and).unwrap_or_default();
-    let places = plan.places;
-    let coverage = plan.coverage;
-    sums.apply(profile, &places, coverage);
+    if let Some(others) = others {
+        *profile = others;
+    }
+    sums.apply(profile, &plan.places, plan.coverage);
+    if !options.traces {
+        profile.traces.clear();
+    }
     Ok(Merged {
         files: sums.files,
         bytes: sums.bytes,
@@ -105,10 +126,11 @@ pub fn merge(profile: &mut Profile, files: &[Weighted], options: Options) -> Res
     })
 }
 
-/// Adds the counts of another profile of the same program.
+/// Adds the counts of another profile of the same program, `weight` times. Nothing is changed if there is an error.
 pub fn add_profile(
     into: &mut Profile,
     other: &Profile,
+    weight: u64,
     names: (&Path, &Path),
 ) -> Result<(), Error> {
     let differ = |what, a: String, b: String| {
@@ -165,20 +187,29 @@ pub fn add_profile(
     }
     let coverage = !into.types.has(Types::CALL_GRAPH);
     for (a, b) in into.functions.iter_mut().zip(&other.functions) {
-        a.raw_count = a.raw_count.saturating_add(b.raw_count);
+        let raws = u64::from(b.raw_count).saturating_mul(weight);
+        let raws = u32::try_from(raws).unwrap_or(u32::MAX);
+        a.raw_count = a.raw_count.saturating_add(raws);
         a.call_count = if coverage {
             a.call_count.max(b.call_count)
         } else {
-            a.call_count.saturating_add(b.call_count)
+            let calls = b.call_count.saturating_mul(weight);
+            a.call_count.saturating_add(calls)
         };
-        a.order_sum = a.order_sum.saturating_add(b.order_sum);
+        let order = b.order_sum.saturating_mul(weight);
+        a.order_sum = a.order_sum.saturating_add(order);
         for (block, other) in a.blocks.iter_mut().zip(&b.blocks) {
             block.covered |= other.covered;
         }
-        let edges = b.edges.iter().map(|edge| (edge.source, edge.weight));
+        let edges = b.edges.iter();
+        let edges = edges.map(|edge| (edge.source, edge.weight.saturating_mul(weight)));
         add_edges(&mut a.edges, edges);
     }
-    into.add_traces(other.traces.clone());
+    let traces = other.traces.iter().map(|trace| Trace {
+        weight: trace.weight.saturating_mul(weight),
+        ..trace.clone()
+    });
+    into.add_traces(traces.collect());
     Ok(())
 }
 
@@ -312,6 +343,8 @@ struct Sums {
     files: usize,
     bytes: u64,
     strays: u64,
+    /// Numbers of files that are profiles.
+    profiles: Vec<usize>,
     buffer: Vec<u8>,
     /// With coverage: files that covered a byte, not yet in `positions`; of the same weight, and how many.
     stage: Vec<u8>,
@@ -340,18 +373,22 @@ impl Sums {
         }
     }
 
-    fn add_file(&mut self, plan: &Plan, path: &Path, weight: u64) -> Result<(), Error> {
+    fn add_file(&mut self, plan: &Plan, index: usize, file: &Weighted) -> Result<(), Error> {
+        let path = &file.path;
         let mut buffer = std::mem::take(&mut self.buffer);
         let result = read_into(path, &mut buffer).and_then(|()| {
+            if Header::read(path, &buffer, buffer.len() as u64)?.kind == Kind::Profile {
+                self.profiles.push(index);
+                return Ok(());
+            }
             let raw = Raw::parse(path, &buffer)?;
             plan.check(&raw)?;
-            self.add(plan, &raw, weight)
+            self.add(plan, &raw, file.weight)?;
+            self.files += 1;
+            Ok(())
         });
         self.bytes += buffer.len() as u64;
         self.buffer = buffer;
-        if result.is_ok() {
-            self.files += 1;
-        }
         result
     }
 
@@ -512,6 +549,7 @@ impl Sums {
     fn and(mut self, other: Sums) -> Sums {
         self.files += other.files;
         self.bytes += other.bytes;
+        self.profiles.extend(other.profiles);
         self.strays = self.strays.saturating_add(other.strays);
         let len = self.positions.len().max(other.positions.len());
         self.positions.resize(len, 0);

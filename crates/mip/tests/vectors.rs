@@ -393,7 +393,7 @@ fn merging_gives_the_same_in_any_order_and_grouping() {
         merged(&mut a, one).unwrap();
         merged(&mut b, two).unwrap();
         let names = (Path::new("a"), Path::new("b"));
-        postlink_mip::merge::add_profile(&mut a, &b, names).unwrap();
+        postlink_mip::merge::add_profile(&mut a, &b, 1, names).unwrap();
         assert_eq!(together, a);
         Ok(())
     });

@@ -3,7 +3,7 @@
 use clap::{Args, Parser, Subcommand};
 
 use crate::commands::{
-    aggregate, completions, demo, disasm, inspect, instrument, man, merge, optimize, probes,
+    aggregate, completions, demo, disasm, inspect, instrument, man, merge, mip, optimize, probes,
     profgen, show, tune, verify, watch,
 };
 use crate::ui::{ColorChoice, Ui};
@@ -90,6 +90,7 @@ pub enum Command {
     Probes(probes::Probes),
     Disasm(disasm::Disasm),
     Profgen(profgen::Profgen),
+    Mip(mip::Mip),
     Man(man::Man),
     Completions(completions::Completions),
 }

@@ -28,6 +28,16 @@ fn main() -> ExitCode {
     if commands::llvm_profgen::is_called(program.as_ref()) {
         return commands::llvm_profgen::main(arguments);
     }
+    if commands::llvm_mipdata::is_called(program.as_ref()) {
+        return commands::llvm_mipdata::main(arguments);
+    }
+    let mut rest = std::env::args().skip(1);
+    if rest
+        .next()
+        .is_some_and(|first| first == commands::llvm_mipdata::NAME)
+    {
+        return commands::llvm_mipdata::main(rest);
+    }
     let cli = cli::Cli::parse();
     let result = cli
         .global

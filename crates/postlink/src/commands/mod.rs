@@ -6,9 +6,11 @@ pub mod demo;
 pub mod disasm;
 pub mod inspect;
 pub mod instrument;
+pub mod llvm_mipdata;
 pub mod llvm_profgen;
 pub mod man;
 pub mod merge;
+pub mod mip;
 pub mod optimize;
 pub mod probes;
 pub mod profgen;
@@ -40,6 +42,7 @@ pub fn run(command: Command, ui: &Ui) -> Result<ExitCode> {
         Command::Probes(command) => command.run(ui),
         Command::Disasm(command) => command.run(ui),
         Command::Profgen(command) => command.run(ui),
+        Command::Mip(command) => command.run(ui),
         Command::Man(command) => command.run(),
         Command::Completions(command) => command.run(),
     }

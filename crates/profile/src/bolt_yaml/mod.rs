@@ -319,6 +319,23 @@ fn item_starts(text: &[u8], start: usize, end: usize, indent: usize) -> Vec<(usi
     out
 }
 
+/// Reads any text in the part of YAML that [`Node`] stands for: one document, a mapping, which begins with `---` or at once and ends with `...` or the text.
+pub fn document(path: &Path, text: &[u8]) -> Result<Extra, Error> {
+    let line_at = |wanted: &[u8]| {
+        source::lines(text)
+            .find(|(_, line)| line.trim_ascii_end() == wanted)
+            .map(|(at, _)| at)
+    };
+    let start = line_at(b"---").map_or(0, |at| at + 3);
+    let end = line_at(b"...").filter(|end| *end >= start);
+    let mut parser = Parser::new(text, start, end.unwrap_or(text.len()));
+    let entries = parser.mapping(0).map_err(|bad| bad.locate(path, text))?;
+    Ok(entries
+        .into_iter()
+        .map(|(key, value, _)| (key, value))
+        .collect())
+}
+
 /// A number as LLVM writes it: decimal, or hexadecimal after `0x`.
 fn number(node: &Node) -> Option<u64> {
     let Node::Scalar(text) = node else {
