@@ -1,5 +1,6 @@
 //! What every part of the proof looks things up in: both files, the moved functions, and who owns an address.
 
+use crate::arch::{Arch, Dispatch};
 use crate::claim::{Moved, Range};
 use crate::elf::{ET_EXEC, Elf, SHF_EXECINSTR};
 use crate::report::{Failure, Options};
@@ -78,6 +79,8 @@ pub(crate) struct Context<'a> {
     pub new_unwind: Table<'a>,
     /// Bytes of the old image whose contents went elsewhere: nothing may refer to them any more.
     pub abandoned: Vec<Range>,
+    /// Indirect branches may end at landing pads alone.
+    pub guarded: bool,
 }
 
 impl Context<'_> {
@@ -109,6 +112,24 @@ impl Context<'_> {
     pub(crate) fn inside_of(&self, addr: u64) -> Option<FuncId> {
         let id = self.old.owner(addr)?;
         (self.function(id)?.old_entry != addr).then_some(id)
+    }
+
+    /// Where control comes to that goes to `addr`, if veneers stand there; each must lead where a veneer may. Only code outside
+    /// of moved functions is taken for a veneer.
+    pub(crate) fn behind_veneer<A: Arch>(&self, elf: &Elf<'_>, addr: u64) -> u64 {
+        let mut at = addr;
+        for _ in 0..4 {
+            let Some((target, len)) = elf.bytes_from(at).and_then(|b| A::veneer(b, at)) else { break };
+            // A jump of one instruction is direct.
+            if self.guarded && len > 4 && !elf.bytes_from(target).is_some_and(A::lets_calls_in) {
+                break;
+            }
+            at = target;
+            if self.old.owner(at).is_some() || self.new.owner(at).is_some() {
+                break;
+            }
+        }
+        at
     }
 
     /// The moved function for which (old, new) could be a pair: the one that has both addresses.
@@ -153,6 +174,8 @@ pub(crate) struct Findings {
     pub words: Vec<(u64, u32, u32)>,
     /// Places that look like the start of a table of relative addresses, and the moved function whose code names them.
     pub bases: Vec<(u64, Option<FuncId>)>,
+    /// Jumps through tables with a base and a width of their own, and the moved function whose code has them.
+    pub dispatches: Vec<(Dispatch, Option<FuncId>)>,
     pub retargeted: u64,
     pub pointers: u64,
 }
@@ -167,6 +190,7 @@ impl Findings {
         self.interior_branches.append(&mut other.interior_branches);
         self.words.append(&mut other.words);
         self.bases.append(&mut other.bases);
+        self.dispatches.append(&mut other.dispatches);
         self.retargeted += other.retargeted;
         self.pointers += other.pointers;
     }

@@ -12,8 +12,14 @@ use crate::context::{Context, Findings};
 use crate::elf::{self, Elf, Section, Segment, Symbol};
 use crate::report::{Check, Failure};
 
-/// Pages of the loader; segments may not share one.
+/// The smallest pages of the loader.
 const PAGE: u64 = 4096;
+
+/// Pages of the loader; segments may not share one. On AArch64 systems with pages of 64 KiB can load what is aligned for them.
+fn page(input: &Elf<'_>) -> u64 {
+    let aligned = input.loads().iter().map(|s| s.align).min().unwrap_or(PAGE);
+    if input.machine == 183 { aligned.clamp(PAGE, 1 << 16) } else { PAGE }
+}
 
 /// How the output's image is made of the input's.
 #[derive(Debug, Default)]
@@ -40,6 +46,20 @@ fn failure(text: impl Into<String>) -> Failure {
     Failure::new(Check::Headers, text)
 }
 
+/// Whether the file asks for guarded pages (`GNU_PROPERTY_AARCH64_FEATURE_1_BTI`): indirect branches end at landing pads only.
+pub(crate) fn is_guarded(elf: &Elf<'_>) -> bool {
+    // In a note of owner GNU and type 5: properties of (type, size) padded to eight bytes.
+    let mut r = Reader::new(elf.note(b"GNU", 5).unwrap_or(b""));
+    while let (Some(kind), Some(size)) = (r.u32(), r.u32()) {
+        let Some(data) = r.take(size as usize) else { return false };
+        if kind == 0xc000_0000 && elf.machine == 183 {
+            return crate::bytes::u32_in(data, 0).is_some_and(|bits| bits & 1 != 0);
+        }
+        r.take((size as usize).wrapping_neg() & 7);
+    }
+    false
+}
+
 /// File bytes of a segment.
 fn contents<'d>(elf: &Elf<'d>, s: &Segment) -> Option<&'d [u8]> {
     let start = usize::try_from(s.offset).ok()?;
@@ -53,7 +73,7 @@ pub(crate) fn layout(input: &Elf<'_>, output: &Elf<'_>, found: &mut Vec<Failure>
         found.push(failure("the ELF header's type, machine, flags or identification changed"));
     }
     segments(input, output, &mut layout, found);
-    new_segments(output, &layout, found);
+    new_segments(output, page(input), &layout, found);
     sections(input, output, &mut layout, found);
 
     let table = Range { start: 0, end: output.phnum * 56 };
@@ -184,14 +204,14 @@ fn segments(input: &Elf<'_>, output: &Elf<'_>, layout: &mut Layout, found: &mut 
     }
 }
 
-fn new_segments(output: &Elf<'_>, layout: &Layout, found: &mut Vec<Failure>) {
+fn new_segments(output: &Elf<'_>, page: u64, layout: &Layout, found: &mut Vec<Failure>) {
     for s in &layout.added {
         if s.is_writable() {
             found.push(failure(format!("the new segment at {:#x} is writable", s.addr)));
         }
     }
     for s in output.loads() {
-        if s.file_size > 0 && s.offset % PAGE != s.addr % PAGE
+        if s.file_size > 0 && s.offset % page != s.addr % page
             || s.align > 1 && (!s.align.is_power_of_two() || s.offset % s.align != s.addr % s.align)
         {
             found.push(failure(format!("the segment at {:#x} cannot be mapped from the file offset {:#x}", s.addr, s.offset)));
@@ -200,7 +220,7 @@ fn new_segments(output: &Elf<'_>, layout: &Layout, found: &mut Vec<Failure>) {
     for pair in output.loads().windows(2) {
         if let [a, b] = pair
             && layout.added.contains(b)
-            && a.end().checked_next_multiple_of(PAGE).is_none_or(|end| end > b.addr - b.addr % PAGE)
+            && a.end().checked_next_multiple_of(page).is_none_or(|end| end > b.addr - b.addr % page)
         {
             found.push(failure(format!("the segments at {:#x} and {:#x} share a page", a.addr, b.addr)));
         }

@@ -27,6 +27,9 @@
 //!   one calculation that compilers write, base plus table entry, is checked.)
 //! * A call at the very end of a function does not return ([`FunctionReport::assumed_no_return`] counts them).
 //! * Entries of a relative jump table are added to the base that precedes it.
+//! * What a table jump leaves in the registers in which it formed its table's address, its base and its target is not used after calls and
+//!   returns; until then that is checked.
+//! * A veneer may use the registers that the procedure call standard leaves to veneers (x16 on AArch64).
 //! * Nothing reads its own code, but for accesses with addresses relative to the program counter, which are checked.
 //!
 //! # Cost
@@ -56,6 +59,7 @@ mod walk;
 pub use report::{Check, Digest, Failure, FunctionReport, Options, Report, Verdict};
 
 use arch::Arch;
+use arch::aarch64::AArch64;
 use arch::x86_64::X86_64;
 use claim::{Claim, Range};
 use context::{Context, Findings, FuncId, Index};
@@ -88,7 +92,7 @@ pub enum Error {
     #[error("the output is instrumented; instrumented outputs are not proved")]
     Instrumented,
     /// An instruction set without a module here.
-    #[error("files of machine {machine} are not checked; this checker knows x86-64 (62)")]
+    #[error("files of machine {machine} are not checked; this checker knows x86-64 (62) and AArch64 (183)")]
     Machine {
         /// `e_machine`
         machine: u16,
@@ -104,9 +108,11 @@ pub enum Error {
 pub fn verify(input: &[u8], output: &[u8], options: &Options) -> Result<Report, Error> {
     let old = Elf::parse(input, "input")?;
     let new = Elf::parse(output, "output")?;
-    if old.machine != X86_64::MACHINE {
-        return Err(Error::Machine { machine: old.machine });
-    }
+    let prove = match old.machine {
+        X86_64::MACHINE => prove::<X86_64>,
+        AArch64::MACHINE => prove::<AArch64>,
+        machine => return Err(Error::Machine { machine }),
+    };
     let desc = new.note(b"postlink", 1).ok_or(Error::NoClaim)?;
     let claim = Claim::parse(desc)?;
     match claim.kind {
@@ -129,7 +135,7 @@ pub fn verify(input: &[u8], output: &[u8], options: &Options) -> Result<Report, 
             });
         }
     }
-    Ok(prove::<X86_64>(&old, &new, &claim, options))
+    Ok(prove(&old, &new, &claim, options))
 }
 
 /// Checks that claimed ranges lie where code may be.
@@ -261,6 +267,7 @@ fn prove<A: Arch>(input: &Elf<'_>, output: &Elf<'_>, claim: &Claim<'_>, options:
         old_unwind,
         new_unwind,
         abandoned: std::mem::take(&mut layout.abandoned),
+        guarded: image::is_guarded(output),
     };
     check_claim(&cx, &layout, claim, &mut found);
     compare_unwind(&cx, &mut found);

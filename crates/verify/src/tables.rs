@@ -1,4 +1,6 @@
-//! Jump tables with 4-byte entries relative to the table's start.
+//! Jump tables that are patched in place.
+//!
+//! On x86-64 entries have four bytes and are relative to the table's start.
 //!
 //! Nothing in a file says where such a table begins, and the same bytes mean other targets for another start. A base
 //! is an address that some instruction forms, whose first word, added to the base, gives an address in code. Each
@@ -7,7 +9,11 @@
 //! An entry that changed must have been a label of a moved function and be that function's paired new label. An entry that did not change
 //! leads into an old body, which is noted: it matters only where the entry jump overwrote something that the body
 //! needs. The table ends at the first entry that does not lead to code.
+//!
+//! On AArch64 the code before a jump says all of it: table, base, width, scale, number of entries ([`Dispatch`]). The same rules hold for
+//! the entries.
 
+use crate::arch::Dispatch;
 use crate::context::{Context, Findings};
 use crate::data::word_pair;
 use crate::report::{Check, Failure};
@@ -19,7 +25,16 @@ pub(crate) fn explain(cx: &Context<'_>, found: &mut Findings) {
     found.bases.dedup();
     let bases = std::mem::take(&mut found.bases);
     let words = std::mem::take(&mut found.words);
-    let mut explained = vec![false; words.len()];
+    // One bit for each byte.
+    let mut explained = vec![0u8; words.len()];
+    let dispatches = std::mem::take(&mut found.dispatches);
+    let mut read: Vec<u64> = dispatches.iter().map(|(d, _)| d.table).collect();
+    read.sort_unstable();
+    for (d, owner) in dispatches {
+        if owner.is_some() && !words.is_empty() {
+            dispatch(cx, &d, &words, &mut explained, found);
+        }
+    }
     let mut i = 0;
     while let Some(&(base, _)) = bases.get(i) {
         let mut j = i;
@@ -30,18 +45,62 @@ pub(crate) fn explain(cx: &Context<'_>, found: &mut Findings) {
         }
         let next = bases.get(j).map_or(u64::MAX, |b| b.0);
         i = j;
-        if owned {
+        if owned && read.binary_search(&base).is_err() {
             table(cx, base, next, &words, &mut explained, found);
         }
     }
-    for (&(at, old, new), _) in words.iter().zip(&explained).filter(|(_, done)| !**done) {
+    for (&(at, old, new), _) in words.iter().zip(&explained).filter(|(w, done)| !is_explained(w.1 ^ w.2, **done)) {
         let failure =
             Failure::new(Check::Data, "data changed, and not as a pointer to moved code may").at(at, at).values(old, new);
         found.file.push(failure);
     }
 }
 
-fn table(cx: &Context<'_>, base: u64, next: u64, words: &[(u64, u32, u32)], explained: &mut [bool], found: &mut Findings) {
+/// Whether every byte that differs is explained.
+fn is_explained(difference: u32, done: u8) -> bool {
+    difference.to_le_bytes().iter().enumerate().all(|(i, &byte)| byte == 0 || done >> i & 1 != 0)
+}
+
+/// Entries beyond this many are not looked at where nothing bounds a table.
+const UNBOUNDED: u64 = 4096;
+
+fn dispatch(cx: &Context<'_>, d: &Dispatch, words: &[(u64, u32, u32)], explained: &mut [u8], found: &mut Findings) {
+    let width = u64::from(d.width);
+    let entry = |bytes: &[u8]| bytes.iter().rev().fold(0u64, |value, &b| value << 8 | u64::from(b));
+    for i in 0..d.count.unwrap_or(UNBOUNDED) {
+        let Some(at) = d.table.checked_add(i * width) else { return };
+        let (Some(old), Some(new)) = (cx.input.bytes(at, width), cx.output.bytes(at, width)) else { return };
+        let (from, to) = (d.target(entry(old)), d.target(entry(new)));
+        if old == new {
+            match cx.inside_of(from) {
+                Some(id) => found.entrances.push(id),
+                None if d.count.is_none() => return,
+                None => {}
+            }
+            continue;
+        }
+        match cx.old.owner(from) {
+            Some(_) if cx.pair_owner(from, to).is_some() => {
+                found.pairs.push((from, to));
+                found.pointers += 1;
+            }
+            Some(id) => {
+                let text = format!("an entry of the jump table at {:#x} leads elsewhere", d.table);
+                found.functions.push((id, Failure::new(Check::JumpTable, text).at(at, at).values(from, to)));
+            }
+            None => return,
+        }
+        for byte in at..at + width {
+            if let Ok(word) = words.binary_search_by_key(&(byte & !3), |w| w.0)
+                && let Some(done) = explained.get_mut(word)
+            {
+                *done |= 1 << (byte & 3);
+            }
+        }
+    }
+}
+
+fn table(cx: &Context<'_>, base: u64, next: u64, words: &[(u64, u32, u32)], explained: &mut [u8], found: &mut Findings) {
     let mut at = base;
     while at < next {
         let Some((old, new)) = word_pair(cx, at) else { return };
@@ -71,7 +130,7 @@ fn table(cx: &Context<'_>, base: u64, next: u64, words: &[(u64, u32, u32)], expl
                 None => return,
             }
             if let Some(done) = index.and_then(|i| explained.get_mut(i)) {
-                *done = true;
+                *done = 0xf;
             }
         }
         at += 4;

@@ -53,9 +53,22 @@ pub(crate) fn entry_jumps<A: Arch>(cx: &mut Context<'_>, starts: &[u64], found: 
             patches.push(None);
             continue;
         };
-        let range = Range { start: f.old_entry + skip, end: f.old_entry + skip + len };
-        // What lies before the jump must be what was there.
-        let lead = old.get(..skip as usize) == new.get(..skip as usize);
+        // What lies before the jump must be what was there, or a landing pad in the place of an instruction that was one too
+        // and did more.
+        let mut range = Range { start: f.old_entry + skip, end: f.old_entry + skip + len };
+        let mut lead = old.get(..skip as usize) == new.get(..skip as usize);
+        let pad = |bytes| A::decode(bytes, f.old_entry).is_some_and(|i| i.landing_pad);
+        if !lead && pad(old) && !A::keeps_state(new) {
+            (range.start, lead) = (f.old_entry, true);
+        }
+        if cx.guarded && pad(old) && !pad(new) {
+            let text = format!("the landing pad at the old entry {:#x} is overwritten", f.old_entry);
+            found.functions.push((id, Failure::new(Check::EntryJump, text).at(f.old_entry, target).bytes(old, new)));
+        }
+        if cx.guarded && len > A::STEP as u64 && !cx.output.bytes_from(target).is_some_and(A::lets_calls_in) {
+            let text = format!("the jump at the old entry {:#x} leads to no landing pad", f.old_entry);
+            found.functions.push((id, Failure::new(Check::EntryJump, text).at(f.old_entry, target).bytes(old, new)));
+        }
         // The jump may run over padding behind the function, but not into anything else.
         let end = f.old.iter().find(|r| r.contains(f.old_entry)).map_or(f.old_entry, |r| r.end);
         let mut fits = range.start < end || skip == 0;
@@ -139,7 +152,7 @@ fn sweep_piece<A: Arch>(cx: &Context<'_>, kept: &KeptRelocs<'_>, starts: &[u64],
             found.file.push(Failure::new(Check::OldCode, format!("code at {start:#x} is not loaded from the output")));
             continue;
         };
-        let mut sweeper = Sweeper { cx, kept, relative, found: &mut found, owner: None };
+        let mut sweeper = Sweeper { cx, kept, relative, found: &mut found, owner: None, pages: Vec::new() };
         sweeper.run::<A>(start, old, new);
     }
     found
@@ -152,6 +165,8 @@ struct Sweeper<'a, 'f> {
     found: &'f mut Findings,
     /// Moved function whose old body is being swept.
     owner: Option<FuncId>,
+    /// Instructions that were judged together with the page that they use.
+    pages: Vec<u64>,
 }
 
 impl Sweeper<'_, '_> {
@@ -167,14 +182,28 @@ impl Sweeper<'_, '_> {
                     let next = explain::<A>(self.cx, self.kept, self.relative, addr, self.found);
                     at = at.saturating_add(usize::try_from(next - addr).unwrap_or(1).max(1));
                 } else {
-                    at += 1;
+                    at += A::STEP;
                 }
                 continue;
             };
             let len = usize::from(insn.len);
             let (a, b) = (rest.get(..len).unwrap_or(b""), new.get(at..at + len).unwrap_or(b""));
             if let Some(field) = insn.field {
-                self.reference(addr, &insn, &field);
+                if field.kind == FieldKind::Page {
+                    for (_, target, kind) in A::page_uses(rest, field.target) {
+                        self.reference(addr, &insn, &Field { kind, target, ..field });
+                    }
+                } else {
+                    self.reference(addr, &insn, &field);
+                }
+            } else if A::STEP == 4 && insn.flow == (Flow::IndirectJump { computed: true }) {
+                let word = |x: u64| {
+                    let i = usize::try_from(x.checked_sub(start)?).ok()?;
+                    Some(u32::from_le_bytes(old.get(i..i.checked_add(4)?)?.try_into().ok()?))
+                };
+                if let Some(d) = A::dispatch(addr, &word) {
+                    self.found.dispatches.push((d, self.owner));
+                }
             } else if self.cx.fixed() && len >= 5 && self.owner.is_some() {
                 self.absolute_base::<A>(a);
             }
@@ -199,6 +228,14 @@ impl Sweeper<'_, '_> {
         if changed().all(|i| self.in_patch(addr + i as u64)) {
             return;
         }
+        if let Some(field) = insn.field.filter(|f| f.kind == FieldKind::Page)
+            && self.retarget_page::<A>(addr, &field)
+        {
+            return;
+        }
+        if A::page_use(old).is_some() && self.pages.contains(&addr) {
+            return;
+        }
         // An instruction may have both: `movq $function, pointer(%rip)`.
         let absolute = A::absolute_field(old).filter(|_| self.cx.fixed());
         for field in [insn.field, absolute].into_iter().flatten() {
@@ -209,7 +246,11 @@ impl Sweeper<'_, '_> {
                 } else {
                     A::decode(new, addr).and_then(|i| i.field)
                 };
-                if let Some(now) = new_field.filter(|n| (n.at, n.len, n.kind) == (field.at, field.len, field.kind)) {
+                let same = |n: &Field| {
+                    (n.at, n.len, n.kind) == (field.at, field.len, field.kind)
+                        && (field.kind == FieldKind::Absolute || A::equal_around(old, new, &field))
+                };
+                if let Some(now) = new_field.filter(same) {
                     self.retarget::<A>(addr, &field, &now, old, new);
                     return;
                 }
@@ -222,6 +263,28 @@ impl Sweeper<'_, '_> {
             let next = explain::<A>(self.cx, self.kept, self.relative, place, self.found);
             at = changed().map(|i| addr + i as u64).find(|&a| a >= next && a < end && !self.in_patch(a));
         }
+    }
+
+    /// A page that changed, with all instructions that use it: each must make another address of it that may be. False: not that.
+    fn retarget_page<A: Arch>(&mut self, addr: u64, field: &Field) -> bool {
+        let (Some(old), Some(new)) = (self.cx.input.bytes_from(addr), self.cx.output.bytes_from(addr)) else { return false };
+        let (Some(a), Some(b)) = (old.get(..A::STEP), new.get(..A::STEP)) else { return false };
+        let Some(now) = A::decode(b, addr).and_then(|i| i.field).filter(|n| n.kind == field.kind) else { return false };
+        let uses = A::page_uses(old, field.target);
+        // The page must be gone when the last of them is done, or other code could still use it.
+        let gone = uses.last().and_then(|u| A::touched(old.get(u.0..)?)).zip(A::page_register(old));
+        if !A::equal_around(a, b, field) || gone.is_none_or(|(t, reg)| t.kills >> reg & 1 == 0) {
+            return false;
+        }
+        for &(at, target, kind) in &uses {
+            let (Some(x), Some(y)) = (old.get(at..at + A::STEP), new.get(at..at + A::STEP)) else { return false };
+            let offset = A::page_use(y).map(|u| u.offset).filter(|_| A::equal_but_offset(x, y));
+            let Some(offset) = offset else { return false };
+            let make = |target| Field { kind, target, ..*field };
+            self.retarget::<A>(addr + at as u64, &make(target), &make(now.target.wrapping_add(offset)), x, y);
+            self.pages.push(addr + at as u64);
+        }
+        true
     }
 
     fn retarget<A: Arch>(&mut self, addr: u64, field: &Field, now: &Field, old: &[u8], new: &[u8]) {

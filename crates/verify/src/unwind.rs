@@ -36,6 +36,8 @@ pub(crate) struct Cie {
     pub code_align: u64,
     pub data_align: i64,
     pub ra_register: u64,
+    /// Letters of the augmentation without data: `B`, return addresses signed with key B; `G`, tagged stack frames.
+    pub marks: [bool; 2],
     /// Place of the initial instructions in the section.
     pub instructions: (usize, usize),
 }
@@ -268,6 +270,7 @@ impl<'d> Table<'d> {
             code_align,
             data_align,
             ra_register,
+            marks: [false; 2],
             instructions: (0, 0),
         };
         let mut rest = augmentation;
@@ -284,8 +287,8 @@ impl<'d> Table<'d> {
                         let bases = Bases { section: self.addr.wrapping_add(start as u64), data: 0, function: 0 };
                         cie.personality = pointer::read(&mut r, encoding, &bases)?;
                     }
-                    // AArch64: return addresses signed with key B; memory tagging of stack frames.
-                    b'B' | b'G' => {}
+                    b'B' => cie.marks[0] = true,
+                    b'G' => cie.marks[1] = true,
                     _ => return None,
                 }
             }
@@ -336,7 +339,7 @@ impl<'d> Table<'d> {
             && a.end == b.end
             && a.lsda == b.lsda
             && ca.personality == cb.personality
-            && ca.signal_frame == cb.signal_frame
+            && (ca.signal_frame, ca.marks) == (cb.signal_frame, cb.marks)
             && (ca.code_align, ca.data_align, ca.ra_register) == (cb.code_align, cb.data_align, cb.ra_register)
             && self.cie_instructions(ca) == other.cie_instructions(cb)
             && self.instructions(a) == other.instructions(b)
@@ -372,6 +375,7 @@ struct Row {
     args_size: u64,
     ra_register: u64,
     signal_frame: bool,
+    marks: [bool; 2],
     personality: Pointer,
     /// Where the row lies if an expression in it reads the program counter: such a row equals no other.
     place: u64,
@@ -433,7 +437,8 @@ impl Runner {
         interner: &mut Interner,
         out: &mut Vec<Span>,
     ) -> Result<(), String> {
-        let section = gimli::EhFrame::new(table.bytes, LittleEndian);
+        let mut section = gimli::EhFrame::new(table.bytes, LittleEndian);
+        section.set_vendor(A::VENDOR);
         let bases = BaseAddresses::default().set_eh_frame(table.addr);
         let sentence = |e: gimli::Error| format!("the FDE of {:#x} cannot be run: {e}", fde.start);
         let cie = table.cie_of(fde).ok_or_else(|| format!("the FDE of {:#x} has no CIE", fde.start))?;
@@ -468,6 +473,8 @@ impl Runner {
                     RegisterRule::Expression(e) => Rule::Expression(expression(e)?),
                     RegisterRule::ValExpression(e) => Rule::ValExpression(expression(e)?),
                     RegisterRule::Architectural => Rule::Other(u64::MAX),
+                    // Signed twice, or signed and authenticated (`DW_CFA_AARCH64_negate_ra_state`): as if never.
+                    RegisterRule::Constant(0) if A::VENDOR == gimli::Vendor::AArch64 => continue,
                     RegisterRule::Constant(c) => Rule::Other(*c),
                 };
                 registers.push((register.0, rule));
@@ -479,6 +486,7 @@ impl Runner {
                 args_size: row.saved_args_size(),
                 ra_register: cie.ra_register,
                 signal_frame: cie.signal_frame,
+                marks: cie.marks,
                 personality: cie.personality,
                 place: if pc_dependent { start } else { 0 },
             });

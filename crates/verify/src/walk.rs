@@ -24,13 +24,25 @@
 //! jump to are related.
 //!
 //! At each pair the unwind rows are compared, and at each call what the personality routine would decide.
+//!
+//! Two things take more than one instruction to judge, both on machines with instructions of fixed length:
+//!
+//! * An address made in two steps, page and offset ([`pages`]): while a register holds another page than in the old program, nothing may
+//!   read it but instructions that make a related address of it.
+//! * A jump through a table of numbers ([`tables`]): where table, base or width changed, the jump is read on both sides as a whole
+//!   and every entry is compared by where it leads.
 
-use crate::arch::{Arch, Field, FieldKind, Flow, Insn};
+mod pages;
+mod tables;
+
+use crate::arch::{Arch, Dispatch, Field, FieldKind, Flow, Insn};
 use crate::claim::{Moved, Range};
 use crate::context::{Context, FuncId};
 use crate::lsda::{Lsda, Outcome};
 use crate::report::{Check, Failure};
 use crate::unwind::{Interner, RowMap, Runner};
+use pages::Pending;
+use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::{SmallVec, smallvec};
 
 /// Mark of a byte inside an instruction.
@@ -104,6 +116,17 @@ struct Walk<'a, 's, A: Arch> {
     out: Walked,
     lsdas: bool,
     base: u64,
+    /// Jumps through tables of the old code, and which of them an old instruction takes part in.
+    dispatches: Vec<Dispatch>,
+    parts: FxHashMap<u64, usize>,
+    /// Parts that differ, and what stands for them in the new code; they wait for their jump.
+    deferred: FxHashMap<u64, u64>,
+    /// Those of them whose jump was compared.
+    compared: FxHashSet<u64>,
+    /// New addresses that something jumps to; kept only where addresses take several instructions.
+    joined: FxHashSet<u64>,
+    /// Instructions of new code that must not be jumped to.
+    closed: Vec<u64>,
     arch: std::marker::PhantomData<A>,
 }
 
@@ -120,6 +143,12 @@ pub(crate) fn walk<'a, A: Arch>(cx: &'a Context<'a>, id: FuncId, roots: &[(u64, 
         out: Walked::default(),
         lsdas: false,
         base: cx.input.extent().0,
+        dispatches: Vec::new(),
+        parts: FxHashMap::default(),
+        deferred: FxHashMap::default(),
+        compared: FxHashSet::default(),
+        joined: FxHashSet::default(),
+        closed: Vec::new(),
         arch: std::marker::PhantomData,
     };
     if let Err(failure) = walk.run(roots) {
@@ -163,14 +192,15 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         }
         self.s.map.resize(total, 0);
         self.prepare_unwind()?;
-        self.relate(self.f.old_entry, self.f.new_entry())?;
+        self.find_dispatches();
+        self.relate_indirect(self.f.old_entry, self.f.new_entry())?;
         for &(old, new) in self.f.labels.iter().chain(roots) {
-            self.relate(old, new)?;
+            self.relate_indirect(old, new)?;
         }
         while let Some((old, new)) = self.s.work.pop() {
             self.follow(old, new)?;
         }
-        Ok(())
+        self.settled()
     }
 
     fn prepare_unwind(&mut self) -> Step {
@@ -282,6 +312,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
     /// Walks on from a pair until both sides end or come to known pairs.
     fn follow(&mut self, mut p: u64, mut q: u64) -> Step {
         let mut chain: SmallVec<[u64; 4]> = SmallVec::new();
+        let mut pending: Pending = SmallVec::new();
         loop {
             let Some((new, slot)) = self.new_bytes(q) else {
                 return fail(Failure::new(Check::Code, format!("new code runs out of its ranges at {q:#x}")).at(p, q));
@@ -292,6 +323,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             if let State::At(at, insn) = state
                 && insn.field.is_none()
                 && insn.flow == Flow::Next
+                && pending.is_empty()
                 && let len = usize::from(insn.len)
                 && let Some(old) = self.old_bytes(at).and_then(|b| b.get(..len))
                 && new.get(..len) == Some(old)
@@ -307,7 +339,11 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                 q += len as u64;
                 continue;
             }
-            let Some(end) = self.silent(q, &state, &chain)? else { return Ok(()) };
+            let Some(end) = self.silent(q, &state, &chain)? else { return self.drop_pending(p, q, &mut pending) };
+            // Behind silent steps another way may join this one.
+            if !matches!(end, State::At(here, _) if here == q) {
+                self.drop_pending(p, q, &mut pending)?;
+            }
             let next = match (state, end) {
                 (State::Spin(_), State::Spin(_)) => None,
                 (State::Exit(x), State::Exit(y)) => {
@@ -318,7 +354,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                     self.enter_old(y);
                     None
                 }
-                (State::At(at, old), State::At(here, insn)) => self.same(at, &old, here, &insn)?,
+                (State::At(at, old), State::At(here, insn)) => self.same(at, &old, here, &insn, &mut pending)?,
                 (state, end) => {
                     let show = |s: State, new: bool| match s {
                         State::At(a, i) => {
@@ -359,8 +395,16 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             let next = match insn.flow {
                 Flow::Nothing => at + u64::from(insn.len),
                 Flow::Jump(target) => target,
-                _ => return Ok(Some(State::At(at, insn))),
+                _ => match self.own_veneer(bytes, at, state) {
+                    Some((target, len)) => return self.through_own_veneer(at, slot, len, target, state, chain),
+                    None => return Ok(Some(State::At(at, insn))),
+                },
             };
+            if let Flow::Jump(target) = insn.flow
+                && A::STEP > 1
+            {
+                self.joined.insert(target);
+            }
             if !self.mark(at, slot, usize::from(insn.len), state.addr())? {
                 return Ok(None);
             }
@@ -377,15 +421,28 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
     }
 
     /// Compares two instructions that do something. Returns the pair behind them, if control can come there.
-    fn same(&mut self, p: u64, old: &Insn, q: u64, new: &Insn) -> Result<Option<(u64, u64)>, Box<Failure>> {
+    fn same(
+        &mut self,
+        p: u64,
+        old: &Insn,
+        q: u64,
+        new: &Insn,
+        pending: &mut Pending,
+    ) -> Result<Option<(u64, u64)>, Box<Failure>> {
         let old_bytes = self.old_bytes(p).and_then(|b| b.get(..usize::from(old.len))).unwrap_or(b"");
         let (new_all, slot) = self.new_bytes(q).unwrap_or((b"", 0));
         let new_bytes = new_all.get(..usize::from(new.len)).unwrap_or(b"");
         let different = |what: &str| fail(Failure::new(Check::Code, what).at(p, q).bytes(old_bytes, new_bytes));
         if !self.mark(q, slot, new_bytes.len(), p)? {
+            self.drop_pending(p, q, pending)?;
             return Ok(None);
         }
         self.check_rows(&[p], q, u64::from(new.len))?;
+        if A::STEP > 1
+            && let Some(next) = self.of_several(p, old, q, new, pending)?
+        {
+            return Ok(Some(next));
+        }
         let old_next = p + u64::from(old.len);
         let new_next = q + u64::from(new.len);
 
@@ -426,10 +483,14 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             field => field,
         };
         if let Some((a, b)) = field {
-            if !equal_around(old_bytes, new_bytes, &a) {
+            if !A::equal_around(old_bytes, new_bytes, &a) {
                 return different("the instruction changed");
             }
-            self.relate_field(p, old_bytes, &a, q, &b)?;
+            if a.kind == FieldKind::Page {
+                self.relate_page(p, &a, q, &b, pending)?;
+            } else {
+                self.relate_field(p, old_bytes, &a, q, &b)?;
+            }
         }
 
         let returns = matches!(old.flow, Flow::Call(_) | Flow::IndirectCall | Flow::Trap);
@@ -477,8 +538,9 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         let wrong = |what: &str| fail(Failure::new(Check::Code, what).at(p, q).values(old, new));
         match a.kind {
             FieldKind::Branch => self.relate(old, new),
+            FieldKind::Page => wrong("the instruction forms another page"),
             FieldKind::Accesses => {
-                if old != new {
+                if old != new && !self.same_literal(a, b) {
                     return wrong("the instruction accesses another address");
                 }
                 if let Some(id) = self.overwritten(old) {
@@ -540,6 +602,9 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
     /// Control that went to `old` goes to `new` now.
     fn relate(&mut self, old: u64, new: u64) -> Step {
         if self.f.in_new(new) {
+            if A::STEP > 1 {
+                self.joined.insert(new);
+            }
             self.s.work.push((old, new));
             return Ok(());
         }
@@ -575,8 +640,32 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                 }
                 Ok(())
             }
-            None => fail(Failure::new(Check::Code, "control goes to another place").at(old, q).values(old, new)),
+            None => match self.through_veneers::<A>(old, new) {
+                Some((old, new)) => self.relate_outside(old, new, q),
+                None => fail(Failure::new(Check::Code, "control goes to another place").at(old, q).values(old, new)),
+            },
         }
+    }
+
+    /// Old and new targets with the veneers before them taken away; `None` if there are none.
+    fn through_veneers<B: Arch>(&self, old: u64, new: u64) -> Option<(u64, u64)> {
+        // A function that was moved is entered where it is, not taken for a veneer.
+        let from = if self.cx.old.owner(old).is_some() { old } else { self.cx.behind_veneer::<B>(self.cx.input, old) };
+        let to = if self.cx.new.owner(new).is_some() { new } else { self.cx.behind_veneer::<B>(self.cx.output, new) };
+        ((from, to) != (old, new)).then_some((from, to))
+    }
+
+    /// The same for places that are jumped to indirectly: what must stand first there still does.
+    fn relate_indirect(&mut self, old: u64, new: u64) -> Step {
+        let pad = |bytes: Option<&[u8]>, at| bytes.and_then(|b| A::decode(b, at)).is_some_and(|i| i.landing_pad);
+        if self.cx.guarded
+            && self.f.in_new(new)
+            && pad(self.old_bytes(old), old)
+            && !pad(self.new_bytes(new).map(|b| b.0), new)
+        {
+            return fail(Failure::new(Check::Code, "the landing pad of indirect branches is missing").at(old, new));
+        }
+        self.relate(old, new)
     }
 
     /// The new instruction at `q` must have the unwind row of one of the old addresses.
@@ -628,7 +717,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                     self.s.chains.push(key);
                 }
                 if self.f.in_new(new_pad) || old_pad == new_pad || self.cx.pair_owner(old_pad, new_pad).is_some() {
-                    self.relate(old_pad, new_pad)
+                    self.relate_indirect(old_pad, new_pad)
                 } else {
                     differ("the landing pad is at another place")
                 }
@@ -691,12 +780,6 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         self.out.addresses.dedup();
         debug_assert!(self.cx.function(self.id).is_some());
     }
-}
-
-/// Whether two instructions agree outside a field.
-fn equal_around(a: &[u8], b: &[u8], field: &Field) -> bool {
-    let (at, end) = (usize::from(field.at), usize::from(field.at + field.len));
-    a.len() == b.len() && a.get(..at) == b.get(..at) && a.get(end..) == b.get(end..)
 }
 
 impl Pairs {

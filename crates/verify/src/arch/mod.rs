@@ -4,8 +4,14 @@
 //! next, whether it does nothing, which bytes of it hold an address, what that address is, and whether the address is
 //! formed or accessed. All of it comes from an [`Arch`]. One module per instruction set implements it; nothing else in
 //! the crate names a decoder.
+//!
+//! Where an address takes two instructions (`adrp` and `add` on AArch64), the first has a field of the kind [`FieldKind::Page`], and
+//! the seam has a few more questions: which instructions use the page, and what instructions do to registers.
 
+pub(crate) mod aarch64;
 pub(crate) mod x86_64;
+
+use smallvec::SmallVec;
 
 /// Where control goes after an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +56,8 @@ pub(crate) enum FieldKind {
     Accesses,
     /// Absolute address as an immediate.
     Absolute,
+    /// PC-relative address of a page, which other instructions add to (`adrp`).
+    Page,
 }
 
 /// The bytes of an instruction that hold an address.
@@ -63,6 +71,8 @@ pub(crate) struct Field {
     pub kind: FieldKind,
     /// The address.
     pub target: u64,
+    /// How many bytes are read from there, if they may as well be read from a copy (a literal); else 0.
+    pub literal: u8,
 }
 
 /// A decoded instruction.
@@ -79,6 +89,60 @@ pub(crate) struct Insn {
     pub landing_pad: bool,
 }
 
+/// An instruction that adds a number to a register which holds the address of a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PageUse {
+    /// The register with the page.
+    pub base: u8,
+    /// The register that receives the address; `None` if the address is accessed.
+    pub dest: Option<u8>,
+    /// The number.
+    pub offset: u64,
+}
+
+/// What an instruction does to general registers, one bit each: all that it may read, what it overwrites for certain, and all
+/// that may have another value afterwards.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Touched {
+    pub reads: u32,
+    pub kills: u32,
+    pub writes: u32,
+}
+
+/// One instruction that is done by several in another place, for reasons of reach.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Longer {
+    /// Bytes of the old and of the new instructions.
+    pub old_len: u8,
+    pub new_len: u8,
+    /// The address in both.
+    pub old: Field,
+    pub new: Field,
+}
+
+/// A jump through a table of numbers, read from the code before the jump: the target is `base + scale * table[index]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Dispatch {
+    /// Address of the first entry.
+    pub table: u64,
+    /// What entries are added to.
+    pub base: u64,
+    /// Bytes of an entry: 1, 2, 4 or 8.
+    pub width: u8,
+    /// Whether entries are signed.
+    pub signed: bool,
+    /// Power of two with which entries are multiplied.
+    pub shift: u8,
+    /// The index as the load uses it: register and extension.
+    pub index: (u8, u8),
+    /// Number of entries, if a comparison before says it.
+    pub count: Option<u64>,
+    /// Addresses of the instructions that take part, the jump last.
+    pub parts: SmallVec<[u64; 8]>,
+    /// Registers that hold something else than the program's own values after it: table, base, entry, target.
+    pub scratch: u32,
+}
+
 /// An instruction set, as the proof sees it.
 pub(crate) trait Arch: Sync + Send + 'static {
     /// `e_machine`
@@ -92,6 +156,10 @@ pub(crate) trait Arch: Sync + Send + 'static {
     const ABS_4: &'static [u32];
     /// DWARF number of the program counter: an unwind expression that reads it depends on the place.
     const PC_REGISTER: u16;
+    /// Whose call frame instructions there are beyond the common ones.
+    const VENDOR: gimli::Vendor;
+    /// What instructions are aligned to.
+    const STEP: usize;
 
     /// Decodes the instruction at the start of `bytes`, which lies at `addr`. `None`: not a whole, valid instruction,
     /// or one that the proof refuses to reason about.
@@ -125,4 +193,78 @@ pub(crate) trait Arch: Sync + Send + 'static {
     /// Whether `bytes`, a run of straight code after an instruction that formed a label's address, calculates with
     /// that address (see [`crate::walk`]). `first` is the forming instruction.
     fn calculates_with_formed(first: &[u8], rest: &[u8]) -> bool;
+
+    /// Whether two instructions of the same length agree outside of a field that both have.
+    fn equal_around(a: &[u8], b: &[u8], field: &Field) -> bool {
+        let (at, end) = (usize::from(field.at), usize::from(field.at + field.len));
+        a.len() == b.len() && a.get(..at) == b.get(..at) && a.get(end..) == b.get(end..)
+    }
+
+    /// The register that receives a [`FieldKind::Page`].
+    fn page_register(_bytes: &[u8]) -> Option<u8> {
+        None
+    }
+
+    /// The instruction as one that may use a page.
+    fn page_use(_bytes: &[u8]) -> Option<PageUse> {
+        None
+    }
+
+    /// Whether two instructions for which [`Arch::page_use`] answered agree but for the offset.
+    fn equal_but_offset(_a: &[u8], _b: &[u8]) -> bool {
+        false
+    }
+
+    /// What the instruction does to registers. `None`: unknown.
+    fn touched(_bytes: &[u8]) -> Option<Touched> {
+        None
+    }
+
+    /// New instructions that do what one (or another number of) old ones do. The bytes go on behind the instructions.
+    fn longer(_old: &[u8], _p: u64, _new: &[u8], _q: u64) -> Option<Longer> {
+        None
+    }
+
+    /// A piece of code at `addr` that does nothing but jump to an address anywhere, with registers that calls may destroy:
+    /// (target, length).
+    fn veneer(_bytes: &[u8], _addr: u64) -> Option<(u64, u64)> {
+        None
+    }
+
+    /// Whether a landing pad at the start of `bytes` does more than let branches in (`paciasp`).
+    fn keeps_state(_bytes: &[u8]) -> bool {
+        false
+    }
+
+    /// Whether a guarded page lets a veneer's jump land here.
+    fn lets_calls_in(_bytes: &[u8]) -> bool {
+        true
+    }
+
+    /// Reads the table jump that ends at `jump`. `code` gives the four bytes of an instruction at an address.
+    fn dispatch(_jump: u64, _code: &dyn Fn(u64) -> Option<u32>) -> Option<Dispatch> {
+        None
+    }
+
+    /// The addresses that straight code makes of a page: `code` begins with the instruction that forms it. Offset of the
+    /// instruction in the code, the address, and whether it is formed or accessed.
+    fn page_uses(code: &[u8], page: u64) -> SmallVec<[(usize, u64, FieldKind); 2]> {
+        let mut uses = SmallVec::new();
+        let (Some(reg), len) = (Self::page_register(code), Self::STEP) else { return uses };
+        for (i, word) in code.chunks_exact(len).enumerate().skip(1).take(32) {
+            let Some(insn) = Self::decode(word, 0) else { break };
+            if let Some(u) = Self::page_use(word).filter(|u| u.base == reg) {
+                let kind = if u.dest.is_some() { FieldKind::Forms } else { FieldKind::Accesses };
+                uses.push((i * len, page.wrapping_add(u.offset), kind));
+                if u.dest == Some(reg) {
+                    break;
+                }
+            }
+            let leaves = matches!(insn.flow, Flow::Jump(_) | Flow::Stop | Flow::IndirectJump { .. });
+            if leaves || Self::touched(word).is_none_or(|t| t.kills >> reg & 1 != 0) {
+                break;
+            }
+        }
+        uses
+    }
 }

@@ -93,7 +93,7 @@ fn decode_mask(bytes: &[u8], addr: u64) -> Option<Insn> {
         Some(at) => {
             let stored = i32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?);
             let target = addr.wrapping_add(len as u64).wrapping_add_signed(i64::from(stored));
-            Some(Field { at: at as u8, len: 4, kind: FieldKind::Accesses, target })
+            Some(Field { at: at as u8, len: 4, kind: FieldKind::Accesses, target, literal: 0 })
         }
     };
     Some(Insn { len: len as u8, flow: Flow::Next, field, prefixes: 0, landing_pad: false })
@@ -136,7 +136,7 @@ fn branch_field(bytes: &[u8], addr: u64, len: usize) -> Option<Field> {
         _ => return None,
     };
     let target = addr.wrapping_add(bytes.len() as u64).wrapping_add_signed(displacement);
-    Some(Field { at: at as u8, len: len as u8, kind: FieldKind::Branch, target })
+    Some(Field { at: at as u8, len: len as u8, kind: FieldKind::Branch, target, literal: 0 })
 }
 
 /// Length of an immediate branch displacement, if the operand is one.
@@ -155,6 +155,8 @@ impl Arch for X86_64 {
     const ABS_8: &'static [u32] = &[1];
     const ABS_4: &'static [u32] = &[10, 11];
     const PC_REGISTER: u16 = 16;
+    const VENDOR: gimli::Vendor = gimli::Vendor::Default;
+    const STEP: usize = 1;
 
     fn decode(bytes: &[u8], addr: u64) -> Option<Insn> {
         let Some((insn, len)) = decode_raw(bytes) else { return decode_mask(bytes, addr) };
@@ -235,7 +237,7 @@ impl Arch for X86_64 {
             }
             let target = addr.wrapping_add(len as u64).wrapping_add_signed(i64::from(stored));
             let kind = if insn.opcode() == Opcode::LEA { FieldKind::Forms } else { FieldKind::Accesses };
-            field = Some(Field { at: (at + 1) as u8, len: 4, kind, target });
+            field = Some(Field { at: (at + 1) as u8, len: 4, kind, target, literal: 0 });
             break;
         }
         Some(Insn { flow, field, ..plain })
@@ -272,7 +274,7 @@ impl Arch for X86_64 {
         let target =
             if movabs { u64::from_le_bytes(tail.try_into().ok()?) } else { u64::from(u32::from_le_bytes(tail.try_into().ok()?)) };
         let agrees = if movabs { target == value } else { target as u32 == value as u32 };
-        agrees.then_some(Field { at: at as u8, len: field_len as u8, kind: FieldKind::Absolute, target })
+        agrees.then_some(Field { at: at as u8, len: field_len as u8, kind: FieldKind::Absolute, target, literal: 0 })
     }
 
     fn padding_len(bytes: &[u8]) -> usize {
@@ -397,10 +399,10 @@ mod tests {
     fn rip_relative_fields_lie_before_the_immediate() {
         // movl $7, 0x10(%rip)
         let i = insn(&[0xc7, 0x05, 0x10, 0, 0, 0, 7, 0, 0, 0]);
-        assert_eq!(i.field, Some(Field { at: 2, len: 4, kind: FieldKind::Accesses, target: 0x101a }));
+        assert_eq!(i.field, Some(Field { at: 2, len: 4, kind: FieldKind::Accesses, target: 0x101a, literal: 0 }));
         // lea 0(%rip), %rdi
         let i = insn(&[0x48, 0x8d, 0x3d, 0, 0, 0, 0]);
-        assert_eq!(i.field, Some(Field { at: 3, len: 4, kind: FieldKind::Forms, target: 0x1007 }));
+        assert_eq!(i.field, Some(Field { at: 3, len: 4, kind: FieldKind::Forms, target: 0x1007, literal: 0 }));
         // vmovaps 0x20(%rip), %ymm1; vpaddd 0x40(%rip), %zmm1, %zmm2; pshufb 8(%rip), %xmm0; cmpb $1, 4(%rip)
         assert_eq!(insn(&[0xc5, 0xfc, 0x28, 0x0d, 0x20, 0, 0, 0]).field.map(|f| (f.at, f.target)), Some((4, 0x1028)));
         assert_eq!(insn(&[0x62, 0xf1, 0x75, 0x48, 0xfe, 0x15, 0x40, 0, 0, 0]).field.map(|f| (f.at, f.target)), Some((6, 0x104a)));

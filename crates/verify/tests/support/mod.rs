@@ -7,6 +7,8 @@
 
 #![allow(dead_code, clippy::type_complexity)]
 
+mod a64;
+
 use gimli::{BaseAddresses, CfaRule, EhFrame, LittleEndian, RegisterRule, UnwindContext, UnwindSection};
 use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind};
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,10 +25,12 @@ pub fn compile(name: &str, source: &str, compiler: &str, flags: &[&str]) -> Opti
         Command::new(compiler).arg(&src).arg("-o").arg(&out).args(["-O2", "-Wl,--build-id"]).args(flags).status().ok()?;
     assert!(status.success(), "{compiler} refused {name}");
     let mut file = std::fs::read(&out).expect("the compiler wrote its output");
+    // Nothing in these programs reads their notes.
+    let kind = if is_a64(&file) { 4 } else { 0x6474_e553 };
     let spare = (0..u16_at(&file, 56) as usize)
         .map(|i| u64_at(&file, 32) as usize + 56 * i)
-        .find(|&at| u32_at(&file, at) == 0x6474_e553)
-        .expect("the linker makes PT_GNU_PROPERTY here");
+        .find(|&at| u32_at(&file, at) == kind)
+        .expect("the linker makes this program header");
     file[spare..spare + 56].fill(0);
     Some(file)
 }
@@ -38,8 +42,24 @@ pub fn run(image: &[u8], args: &[&str]) -> (String, Option<i32>) {
     let path: PathBuf = dir.path().join("program");
     std::fs::write(&path, image).expect("it can be written");
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("it is ours");
-    let out = Command::new(&path).args(args).output().expect("it starts");
+    let out = if is_a64(image) {
+        let mut command = Command::new("qemu-aarch64");
+        match command.args(["-L", "/usr/aarch64-linux-gnu"]).arg(&path).args(args).output() {
+            Ok(out) => out,
+            Err(e) => {
+                eprintln!("qemu-aarch64 is not here ({e}): the program is not run");
+                return (String::new(), None);
+            }
+        }
+    } else {
+        Command::new(&path).args(args).output().expect("it starts")
+    };
     (String::from_utf8_lossy(&out.stdout).into_owned(), out.status.code())
+}
+
+/// Whether a file is for AArch64.
+pub fn is_a64(d: &[u8]) -> bool {
+    u16_at(d, 18) == 183
 }
 
 pub fn u16_at(d: &[u8], at: usize) -> u16 {
@@ -157,11 +177,84 @@ pub struct Options {
     pub entry_jumps: bool,
 }
 
+/// An instruction of either machine.
+#[derive(Clone, Copy, Debug)]
+pub enum I {
+    X86(Instruction),
+    A64(a64::Word),
+}
+
+impl I {
+    fn a64(&self) -> Option<a64::Word> {
+        if let I::A64(w) = *self { Some(w) } else { None }
+    }
+    fn x86(&self) -> Option<&Instruction> {
+        if let I::X86(i) = self { Some(i) } else { None }
+    }
+    fn ip(&self) -> u64 {
+        match self {
+            I::X86(i) => i.ip(),
+            I::A64(w) => w.ip,
+        }
+    }
+    fn len(&self) -> usize {
+        match self {
+            I::X86(i) => i.len(),
+            I::A64(_) => 4,
+        }
+    }
+    fn next_ip(&self) -> u64 {
+        self.ip() + self.len() as u64
+    }
+    fn is_jcc_short_or_near(&self) -> bool {
+        match self {
+            I::X86(i) => i.is_jcc_short_or_near(),
+            I::A64(w) => w.is_cond(),
+        }
+    }
+    fn is_jmp_short_or_near(&self) -> bool {
+        match self {
+            I::X86(i) => i.is_jmp_short_or_near(),
+            I::A64(w) => w.is_jump(),
+        }
+    }
+    fn is_call_near(&self) -> bool {
+        match self {
+            I::X86(i) => i.is_call_near(),
+            I::A64(w) => w.is_call(),
+        }
+    }
+    fn near_branch_target(&self) -> u64 {
+        match self {
+            I::X86(i) => i.near_branch_target(),
+            I::A64(w) => w.target(),
+        }
+    }
+    fn is_ip_rel_memory_operand(&self) -> bool {
+        self.x86().is_some_and(Instruction::is_ip_rel_memory_operand)
+    }
+    fn ip_rel_memory_address(&self) -> u64 {
+        self.x86().map_or(0, Instruction::ip_rel_memory_address)
+    }
+    fn mnemonic(&self) -> Mnemonic {
+        self.x86().map_or(Mnemonic::INVALID, Instruction::mnemonic)
+    }
+    fn ends(&self) -> bool {
+        match self {
+            I::X86(i) => matches!(
+                i.flow_control(),
+                FlowControl::UnconditionalBranch | FlowControl::IndirectBranch | FlowControl::Return | FlowControl::Exception
+            ),
+            I::A64(w) => w.ends(),
+        }
+    }
+}
+
 #[derive(Clone, Debug)]
 struct Block {
     start: u64,
     end: u64,
-    insns: Vec<Instruction>,
+    insns: Vec<I>,
 }
 
 #[derive(Clone, Debug)]
@@ -183,27 +276,33 @@ pub struct Rewritten {
     pub moved: Vec<(String, u64, Vec<(u64, u64)>)>,
 }
 
-fn decode(d: &[u8], start: u64, end: u64) -> Vec<Instruction> {
+fn decode(d: &[u8], start: u64, end: u64) -> Vec<I> {
     let at = offset(d, start);
+    if is_a64(d) {
+        let word = |n: u64| a64::Word { ip: start + 4 * n, w: u32_at(d, at + 4 * n as usize) };
+        return (0..(end - start) / 4).map(|n| I::A64(word(n))).collect();
+    }
     let mut decoder = Decoder::with_ip(64, &d[at..at + (end - start) as usize], start, DecoderOptions::NONE);
     let mut out = Vec::new();
     while decoder.can_decode() {
-        out.push(decoder.decode());
+        out.push(I::X86(decoder.decode()));
     }
     out
 }
 
-fn is_short_cond(i: &Instruction) -> bool {
+fn is_short_cond(i: &I) -> bool {
     matches!(i.mnemonic(), Mnemonic::Jrcxz | Mnemonic::Loop | Mnemonic::Loope | Mnemonic::Loopne)
 }
 
-fn is_nop(i: &Instruction) -> bool {
+fn is_nop(i: &I) -> bool {
+    let I::X86(i) = i else { return i.a64().is_some_and(a64::Word::is_nop) };
     matches!(i.code(), Code::Nopd | Code::Nopw | Code::Nopq | Code::Nop_rm16 | Code::Nop_rm32 | Code::Nop_rm64)
 }
 
 /// Entries of relative jump tables that belong to a function: (address of the entry, base, label).
-fn table_entries(d: &[u8], insns: &[Instruction], start: u64, end: u64) -> Vec<(u64, u64, u64)> {
-    if !insns.iter().any(|i| i.flow_control() == FlowControl::IndirectBranch && i.op0_kind() == OpKind::Register) {
+fn table_entries(d: &[u8], insns: &[I], start: u64, end: u64) -> Vec<(u64, u64, u64)> {
+    let jumps = |i: &Instruction| i.flow_control() == FlowControl::IndirectBranch && i.op0_kind() == OpKind::Register;
+    if !insns.iter().filter_map(I::x86).any(jumps) {
         return Vec::new();
     }
     let bases: BTreeSet<u64> = insns
@@ -356,14 +455,19 @@ pub fn rewrite(input: &[u8], names: &[&str], options: Options) -> Rewritten {
     let loads: Vec<usize> =
         (0..u16_at(d, 56) as usize).map(|i| u64_at(d, 32) as usize + 56 * i).filter(|&p| u32_at(d, p) == 1).collect();
     let limit = loads.iter().map(|&p| u64_at(d, p + 16) + u64_at(d, p + 40)).max().unwrap();
-    let segment = limit.next_multiple_of(4096) + 4096;
-    let file_at = d.len().next_multiple_of(4096);
+    let page = if is_a64(d) { 0x10000 } else { 4096u64 };
+    let segment = limit.next_multiple_of(page) + page;
+    let file_at = d.len().next_multiple_of(page as usize);
 
     // Old unwind table.
     let ss = sections(d);
     let eh = ss.iter().find(|s| s.name == ".eh_frame").expect("there is an unwind table").clone();
     let frame_bytes = &d[eh.offset..eh.offset + eh.size];
-    let frame = EhFrame::new(frame_bytes, LittleEndian);
+    let mut frame = EhFrame::new(frame_bytes, LittleEndian);
+    if is_a64(d) {
+        frame.set_vendor(gimli::Vendor::AArch64);
+    }
+    let frame = frame;
     let bases = BaseAddresses::default().set_eh_frame(eh.addr);
     let fde_of = |start: u64| frame.fde_for_address(&bases, start, |s, b, o| s.cie_from_offset(b, o)).ok();
 
@@ -383,6 +487,9 @@ pub fn rewrite(input: &[u8], names: &[&str], options: Options) -> Rewritten {
         }
         for (_, _, label) in table_entries(d, &insns, start, end) {
             leaders.insert(label);
+        }
+        for table in a64::tables(d, &insns) {
+            leaders.extend(table.labels);
         }
         if let Some(fde) = fde_of(start)
             && let Some(gimli::Pointer::Direct(lsda)) = fde.lsda()
@@ -408,6 +515,8 @@ pub fn rewrite(input: &[u8], names: &[&str], options: Options) -> Rewritten {
         moved.push(Moved { start, end, hot, cold: (hot_count..blocks.len()).rev().collect(), blocks, new: Vec::new() });
     }
 
+    let arm = is_a64(d);
+    let jump_len = if arm { 4 } else { 5 };
     // Addresses: every length is known beforehand, since only long forms are used.
     let size_of = |m: &Moved, order: &[usize], k: usize| -> u64 {
         let b = &m.blocks[order[k]];
@@ -415,6 +524,7 @@ pub fn rewrite(input: &[u8], names: &[&str], options: Options) -> Rewritten {
             .insns
             .iter()
             .map(|i| match () {
+                _ if let I::A64(w) = i => w.new_len(),
                 _ if is_nop(i) => 0,
                 _ if is_short_cond(i) => 9,
                 _ if i.is_jcc_short_or_near() => 6,
@@ -422,7 +532,7 @@ pub fn rewrite(input: &[u8], names: &[&str], options: Options) -> Rewritten {
                 _ => i.len() as u64,
             })
             .sum();
-        body + if needs_jump(m, order, k) { 5 } else { 0 }
+        body + if needs_jump(m, order, k) { jump_len } else { 0 }
     };
     let mut address: BTreeMap<u64, u64> = BTreeMap::new();
     let mut at = segment + 64;
@@ -438,11 +548,40 @@ pub fn rewrite(input: &[u8], names: &[&str], options: Options) -> Rewritten {
                 at += size_of(m, &order, k);
             }
             m.new.push((start, at));
-            at += 7;
+            at += if arm { 4 } else { 7 };
+        }
+    }
+    // Veneers, and new tables.
+    let mut veneers: BTreeMap<u64, u64> = BTreeMap::new();
+    let mut tables: Vec<(a64::Table, u64)> = Vec::new();
+    if arm {
+        at = at.next_multiple_of(16);
+        for i in moved.iter().flat_map(|m| &m.blocks).flat_map(|b| &b.insns).filter(|i| i.is_call_near()) {
+            let target = i.near_branch_target();
+            // A guarded program's veneers may lead to landing pads alone.
+            let lands = !ss.iter().any(|s| s.name == ".note.gnu.property") || u32_at(d, offset(d, target)) == 0xd503_245f;
+            if lands && !moved.iter().any(|m| m.start == target) && !veneers.contains_key(&target) {
+                veneers.insert(target, at);
+                at += 12;
+            }
+        }
+        for m in &moved {
+            let insns: Vec<I> = m.blocks.iter().flat_map(|b| b.insns.clone()).collect();
+            for t in a64::tables(d, &insns) {
+                let count = t.labels.len() as u64;
+                tables.push((t, at));
+                at += 4 * count;
+            }
         }
     }
     let code_end = at.next_multiple_of(64);
-    let mut new = vec![0xccu8; (code_end - segment) as usize];
+    // int3, or udf.
+    let mut new = vec![if arm { 0 } else { 0xccu8 }; (code_end - segment) as usize];
+    for (&target, &at) in &veneers {
+        for (n, w) in a64::veneer(at, target).into_iter().enumerate() {
+            put32(&mut new, (at - segment) as usize + 4 * n, i64::from(w as i32));
+        }
+    }
     let entries: BTreeMap<u64, u64> = moved.iter().map(|m| (m.start, m.new[0].0)).collect();
     let go = |t: u64| entries.get(&t).copied().unwrap_or(t);
 
@@ -450,6 +589,25 @@ pub fn rewrite(input: &[u8], names: &[&str], options: Options) -> Rewritten {
     let mut origin: Vec<Vec<(u64, u64, u64)>> = Vec::new();
     for m in &moved {
         let mut from = Vec::new();
+        // Instructions of table jumps, written anew.
+        let mut jumps: BTreeMap<u64, Vec<u32>> = BTreeMap::new();
+        if arm {
+            let words: BTreeMap<u64, a64::Word> =
+                m.blocks.iter().flat_map(|b| &b.insns).filter_map(|i| Some((i.ip(), i.a64()?))).collect();
+            for (t, table) in tables.iter().filter(|t| (m.start..m.end).contains(&t.0.at)) {
+                let start = m.blocks.iter().rev().find(|b| b.start <= t.at).expect("it is in a block");
+                let place = |old: u64| {
+                    let before = start.insns.iter().filter(|i| i.ip() < old).filter_map(I::a64);
+                    address[&start.start] + before.map(a64::Word::new_len).sum::<u64>()
+                };
+                let base = address[&m.start];
+                jumps.extend(a64::table_jump(&words, t, *table, base, place));
+                for (n, label) in t.labels.iter().enumerate() {
+                    let entry = (address[label] as i64 - base as i64) / 4;
+                    put32(&mut new, (table - segment) as usize + 4 * n, entry);
+                }
+            }
+        }
         for order in [&m.hot, &m.cold] {
             for k in 0..order.len() {
                 let b = &m.blocks[order[k]];
@@ -463,7 +621,40 @@ pub fn rewrite(input: &[u8], names: &[&str], options: Options) -> Rewritten {
                     let here = (at - segment) as usize;
                     let bytes = &d[offset(d, i.ip())..][..i.len()];
                     let len;
-                    if is_short_cond(i) {
+                    if let I::A64(w) = *i {
+                        let next_block = order.get(k + 1).map(|&x| m.blocks[x].start);
+                        let words = if let Some(words) = jumps.get(&w.ip) {
+                            words.clone()
+                        } else if w.is_cond() {
+                            let invert = n == last && next_block == Some(w.target()) && address.contains_key(&i.next_ip());
+                            a64::cond(w, invert, at, inside(if invert { i.next_ip() } else { w.target() }))
+                        } else if w.is_jump() {
+                            vec![a64::b(at, inside(w.target()))]
+                        } else if w.is_call() {
+                            vec![a64::bl(at, veneers.get(&w.target()).copied().unwrap_or_else(|| go(w.target())))]
+                        } else if w.is_adr() {
+                            let to = if options.pointers { go(w.target()) } else { w.target() };
+                            vec![a64::adrp(w.w & 31, at, to), a64::add(w.w & 31, w.w & 31, to)]
+                        } else if w.is_literal() {
+                            let (to, reg) = (w.target(), w.w & 31);
+                            let wide = w.w >> 30 == 1;
+                            let scale = if wide { 3 } else { 2 };
+                            let form = [0xb940_0000u32, 0xf940_0000, 0xb980_0000][(w.w >> 30) as usize];
+                            vec![a64::adrp(reg, at, to), form | (to as u32 & 0xfff) >> scale << 10 | reg << 5 | reg]
+                        } else if w.is_adrp() {
+                            let to = page_target(&b.insns, n).map_or(w.target(), |t| if options.pointers { go(t) } else { t });
+                            vec![a64::adrp(w.w & 31, at, to)]
+                        } else if let Some(to) = low_target(&b.insns, n).filter(|t| options.pointers && entries.contains_key(t)) {
+                            vec![w.w & !0x003f_fc00 | (go(to) as u32 & 0xfff) << 10]
+                        } else {
+                            vec![w.w]
+                        };
+                        assert_eq!(4 * words.len() as u64, w.new_len(), "{w:x?}");
+                        len = 4 * words.len() as u64;
+                        for (n, w) in words.into_iter().enumerate() {
+                            put32(&mut new, here + 4 * n, i64::from(w as i32));
+                        }
+                    } else if is_short_cond(i) {
                         len = 9;
                         new[here..here + 4].copy_from_slice(&[bytes[0], 2, 0xeb, 5]);
                         new[here + 4] = 0xe9;
@@ -515,9 +706,13 @@ pub fn rewrite(input: &[u8], names: &[&str], options: Options) -> Rewritten {
                     {
                         to = i.near_branch_target();
                     }
-                    new[here] = 0xe9;
-                    put32(&mut new, here + 1, inside(to) as i64 - (at as i64 + 5));
-                    from.push((at, at + 5, to));
+                    if arm {
+                        put32(&mut new, here, i64::from(a64::b(at, inside(to)) as i32));
+                    } else {
+                        new[here] = 0xe9;
+                        put32(&mut new, here + 1, inside(to) as i64 - (at as i64 + 5));
+                    }
+                    from.push((at, at + jump_len, to));
                 }
             }
         }
@@ -527,7 +722,7 @@ pub fn rewrite(input: &[u8], names: &[&str], options: Options) -> Rewritten {
 
     // Jump tables, old entries, staying calls, pointers.
     for m in &moved {
-        let insns: Vec<Instruction> = m.blocks.iter().flat_map(|b| b.insns.clone()).collect();
+        let insns: Vec<I> = m.blocks.iter().flat_map(|b| b.insns.clone()).collect();
         for (at, base, label) in table_entries(d, &insns, m.start, m.end) {
             let o = offset(d, at);
             // What is no instruction's start was no table entry.
@@ -535,7 +730,18 @@ pub fn rewrite(input: &[u8], names: &[&str], options: Options) -> Rewritten {
                 put32(&mut out, o, new as i64 - base as i64);
             }
         }
-        if options.entry_jumps && m.end - m.start >= 9 {
+        if options.entry_jumps && arm && m.end - m.start >= 8 {
+            let o = offset(d, m.start);
+            let skip = if matches!(u32_at(d, o), 0xd503_245f | 0xd503_24df) { 4 } else { 0 };
+            let jump = a64::b(m.start + skip, m.new[0].0);
+            if matches!(u32_at(d, o), 0xd503_233f) {
+                // paciasp let calls in; bti c does that alone.
+                out[o..o + 4].copy_from_slice(&0xd503_245fu32.to_le_bytes());
+                out[o + 4..o + 8].copy_from_slice(&a64::b(m.start + 4, m.new[0].0).to_le_bytes());
+            } else {
+                out[o + skip as usize..o + skip as usize + 4].copy_from_slice(&jump.to_le_bytes());
+            }
+        } else if options.entry_jumps && !arm && m.end - m.start >= 9 {
             let o = offset(d, m.start);
             let skip = if d[o..].starts_with(&[0xf3, 0x0f, 0x1e, 0xfa]) { 4 } else { 0 };
             out[o + skip] = 0xe9;
@@ -546,9 +752,20 @@ pub fn rewrite(input: &[u8], names: &[&str], options: Options) -> Rewritten {
         if entries.contains_key(start) {
             continue;
         }
-        for i in decode(d, *start, *end) {
+        for (n, i) in decode(d, *start, *end).iter().enumerate() {
             let o = offset(d, i.ip());
-            if i.is_call_near() && entries.contains_key(&i.near_branch_target()) {
+            if let I::A64(w) = *i {
+                let all = decode(d, *start, *end);
+                if w.is_call() && entries.contains_key(&w.target()) {
+                    out[o..o + 4].copy_from_slice(&a64::bl(w.ip, go(w.target())).to_le_bytes());
+                } else if options.pointers && w.is_adrp() && page_target(&all, n).is_some_and(|t| entries.contains_key(&t)) {
+                    let to = page_target(&all, n).map(&go).expect("it was found");
+                    out[o..o + 4].copy_from_slice(&a64::adrp(w.w & 31, w.ip, to).to_le_bytes());
+                } else if let Some(to) = low_target(&all, n).filter(|t| options.pointers && entries.contains_key(t)) {
+                    let low = w.w & !0x003f_fc00 | (go(to) as u32 & 0xfff) << 10;
+                    out[o..o + 4].copy_from_slice(&low.to_le_bytes());
+                }
+            } else if i.is_call_near() && entries.contains_key(&i.near_branch_target()) {
                 put32(&mut out, o + i.len() - 4, go(i.near_branch_target()) as i64 - i.next_ip() as i64);
             } else if options.pointers
                 && i.mnemonic() == Mnemonic::Lea
@@ -562,7 +779,7 @@ pub fn rewrite(input: &[u8], names: &[&str], options: Options) -> Rewritten {
     if options.pointers {
         for s in ss.iter().filter(|s| s.kind == 4 && s.flags & 2 != 0) {
             for at in (s.offset..s.offset + s.size).step_by(24) {
-                if u32_at(d, at + 8) == 8 {
+                if matches!(u32_at(d, at + 8), 8 | 1027) {
                     let to = go(u64_at(d, at + 16));
                     out[at + 16..at + 24].copy_from_slice(&to.to_le_bytes());
                 }
@@ -621,6 +838,8 @@ pub fn rewrite(input: &[u8], names: &[&str], options: Options) -> Rewritten {
                 .registers()
                 .map(|(r, rule)| match rule {
                     RegisterRule::Offset(o) => (r.0, *o),
+                    // Whether the return address is signed.
+                    RegisterRule::Constant(c) => (r.0, *c as i64),
                     other => panic!("{other:?} is not for tests"),
                 })
                 .collect();
@@ -630,6 +849,8 @@ pub fn rewrite(input: &[u8], names: &[&str], options: Options) -> Rewritten {
         for &(start, end) in &m.new {
             let mut program = Vec::new();
             let (mut here, mut state) = (start, None);
+            let mut signed = false;
+            let unit = fde.cie().code_alignment_factor();
             for &(s, _, old) in from.iter().filter(|f| (start..end).contains(&f.0)) {
                 let row = row_at(old);
                 let now = (row.2, row.3, row.4);
@@ -638,7 +859,7 @@ pub fn rewrite(input: &[u8], names: &[&str], options: Options) -> Rewritten {
                 }
                 if s > here {
                     program.push(4);
-                    program.extend(((s - here) as u32).to_le_bytes());
+                    program.extend((((s - here) / unit) as u32).to_le_bytes());
                     here = s;
                 }
                 program.push(0x0c);
@@ -646,11 +867,16 @@ pub fn rewrite(input: &[u8], names: &[&str], options: Options) -> Rewritten {
                 uleb(&mut program, now.1 as u64);
                 if let Some((_, _, before)) = &state {
                     let before: &BTreeMap<u16, i64> = before;
-                    for r in before.keys().filter(|r| !now.2.contains_key(r)) {
-                        program.push(0xc0 | *r as u8);
+                    for r in before.keys().filter(|r| !now.2.contains_key(r) && **r != SIGNED) {
+                        program.push(6);
+                        uleb(&mut program, u64::from(*r));
                     }
                 }
-                for (r, o) in &now.2 {
+                if (now.2.get(&SIGNED) == Some(&1)) != signed {
+                    program.push(0x2d);
+                    signed = !signed;
+                }
+                for (r, o) in now.2.iter().filter(|(r, _)| **r != SIGNED) {
                     program.push(0x11);
                     uleb(&mut program, u64::from(*r));
                     sleb(&mut program, o / -8);
@@ -783,7 +1009,7 @@ pub fn rewrite(input: &[u8], names: &[&str], options: Options) -> Rewritten {
                     (24, segment),
                     (32, new.len() as u64),
                     (40, new.len() as u64),
-                    (48, 4096),
+                    (48, page),
                 ] {
                     set(&mut out, at, v);
                 }
@@ -819,15 +1045,41 @@ pub fn rewrite(input: &[u8], names: &[&str], options: Options) -> Rewritten {
     Rewritten { image: out, moved: moved.iter().map(|m| (name(m.start), m.start, m.new.clone())).collect() }
 }
 
+/// The pseudo-register that says whether the return address is signed.
+const SIGNED: u16 = 34;
+
+/// The number of the `add` that makes an address of `adrp` number `n`, in the same register; and the address.
+fn page_pair(insns: &[I], n: usize) -> Option<(usize, u64)> {
+    let page = insns.get(n)?.a64().filter(|w| w.is_adrp())?;
+    let reg = page.w & 31;
+    for (m, low) in insns.iter().enumerate().skip(n + 1).take(8) {
+        let w = low.a64()?.w;
+        if w & 0xffc0_0000 == 0x9100_0000 && w >> 5 & 31 == reg {
+            return Some((m, page.target() + u64::from(w >> 10 & 0xfff)));
+        }
+        let fields = if w & 0x1c00_0000 == 0x1000_0000 { 2 } else { 4 };
+        let names_it = [w & 31, w >> 5 & 31, w >> 16 & 31, w >> 10 & 31][..fields].contains(&reg);
+        if names_it || low.is_jcc_short_or_near() || low.is_call_near() || low.ends() {
+            return None;
+        }
+    }
+    None
+}
+
+fn page_target(insns: &[I], n: usize) -> Option<u64> {
+    page_pair(insns, n).map(|p| p.1)
+}
+
+/// The same for the `add`.
+fn low_target(insns: &[I], n: usize) -> Option<u64> {
+    (n.saturating_sub(8)..n).find_map(|m| page_pair(insns, m).filter(|p| p.0 == n)).map(|p| p.1)
+}
+
 /// Whether a block's fall-through must become a jump.
 fn needs_jump(m: &Moved, order: &[usize], k: usize) -> bool {
     let b = &m.blocks[order[k]];
     let Some(last) = b.insns.last() else { return false };
-    let ends = matches!(
-        last.flow_control(),
-        FlowControl::UnconditionalBranch | FlowControl::IndirectBranch | FlowControl::Return | FlowControl::Exception
-    );
-    if ends || b.end >= m.end {
+    if last.ends() || b.end >= m.end {
         return false;
     }
     let next = order.get(k + 1).map(|&x| m.blocks[x].start);
@@ -890,7 +1142,58 @@ pub const PROGRAMS: &[(&str, &str, &str, &[&str], &[&str])] = &[
     ("pointers_pie", POINTERS, "gcc", &["-pie", "-fPIE", "-rdynamic"], &["1", "2"]),
     ("throws_pie", THROWS, "g++", &["-pie", "-fPIE"], &["a", "b", "c", "d"]),
     ("throws_fixed", THROWS, "g++", &["-no-pie", "-fno-pie"], &["a", "b", "c", "d"]),
+    ("a64_switch", A64, "aarch64-linux-gnu-gcc", &["-pie", "-fPIE", TABLES], &["a", "bb", "ccc"]),
+    ("a64_switch_fixed", A64, "aarch64-linux-gnu-gcc", &["-no-pie", "-fno-pie", "-Wl,-q", TABLES], &["a"]),
+    ("a64_guarded", A64, "aarch64-linux-gnu-gcc", &["-pie", "-fPIE", "-mbranch-protection=standard", "-Wl,-z,force-bti", TABLES], &["x"]),
+    ("a64_pointers", POINTERS, "aarch64-linux-gnu-gcc", &["-pie", "-fPIE", "-rdynamic"], &["1", "2"]),
+    ("a64_throws", THROWS, "aarch64-linux-gnu-g++", &["-pie", "-fPIE"], &["a", "b", "c", "d"]),
+    ("a64_throws_signed", THROWS, "aarch64-linux-gnu-g++", &["-pie", "-fPIE", "-mbranch-protection=standard"], &["a", "b", "c", "d"]),
 ];
+
+/// Tables for small switches too.
+const TABLES: &str = "--param=case-values-threshold=4";
+
+const A64: &str = r#"
+#include <stdio.h>
+#include <string.h>
+__attribute__((noinline)) int choose(int a, int b) {
+    switch (a) {
+    case 0: return b * 3; case 1: return b - 7; case 2: return printf("two %d\n", b);
+    case 3: return b ^ 0x55; case 4: return (int)strlen("four") + b; case 5: return b << 3;
+    case 6: return printf("six\n"); case 7: return -b; default: return 99;
+    }
+}
+#define BIG(n) case n: x = x * 31 + n; if (x & 1) x ^= 0x1234567 * n; else x += (x << 7) ^ n; if (x % 7 == n % 7) printf("%d %u\n", n, x); break;
+__attribute__((noinline)) unsigned wide(unsigned x, unsigned k) {
+        switch (k) {
+            BIG(0) BIG(1) BIG(2) BIG(3) BIG(4) BIG(5) BIG(6) BIG(7) BIG(8) BIG(9) BIG(10) BIG(11) BIG(12) BIG(13) BIG(14) BIG(15)
+        default: x += 5; }
+    return x;
+}
+__attribute__((noinline)) long bits(long n) {
+    long s = 0;
+    for (long i = 0; i < n; i++) { if (i & 4) s += i; if (!(i & (1L << 33))) s ^= i << 2; if (s == 0) s -= 1; }
+    return s;
+}
+static long shared; __thread long cell __attribute__((used)) = 4;
+__attribute__((noinline)) long literal(long n) {
+    long r, t, w;
+    __asm__ volatile("ldr %0, 1f\n ldrsw %1, 1f\n adr %2, 1f\n ldr %w2, [%2, #4]\n b 2f\n .p2align 3\n1: .quad 0x123456789abcdef0\n2:\n"
+                     "3: ldxr x9, %3\n add x9, x9, %4\n stxr w10, x9, %3\n cbnz w10, 3b"
+                     : "=r"(r), "=r"(t), "=r"(w), "+Q"(shared) : "r"(n) : "x9", "x10", "memory");
+    return r ^ t ^ w ^ shared ^ cell;
+}
+typedef int (*op)(int, int);
+__attribute__((noinline)) op pick(int i) { return i & 1 ? choose : (op)wide; }
+int main(int argc, char **argv) {
+    int t = 0;
+    unsigned x = argc;
+    for (int i = 0; i < 12; i++) t += choose(i, argc + i);
+    for (int i = 0; i < 40; i++) x = wide(x, i % 19);
+    printf("%d %u %ld %ld %s\n", t, x, bits(100 * argc), literal(5), argv[argc - 1]);
+    return (t + pick(argc)(3, 4) + (pick(1) == choose)) & 63;
+}
+"#;
 
 const SWITCH: &str = r#"
 #include <stdio.h>

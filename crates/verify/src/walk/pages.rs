@@ -1,0 +1,317 @@
+//! Addresses that take several instructions, in the lock step.
+//!
+//! `adrp` forms the address of a page, and instructions behind it add the rest. If both programs form the same page there is nothing to
+//! follow. If not, the register is *pending*: until something overwrites it, only instructions that make an address of it may read it, and old and
+//! new address must be related as those of any other instruction. Where control leaves the straight way, a pending register must be dead
+//! there ([`Walk::dead`]). The code in between must not be entered from elsewhere, since the register would not be pending then.
+//!
+//! One instruction can also become two, or two one, because of reach ([`crate::arch::Longer`]): both are then one step.
+
+use super::{Step, Walk, fail};
+use crate::arch::{Arch, Field, FieldKind, Flow, Insn};
+use crate::report::{Check, Failure};
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+
+/// A register that holds a page, and which one in either program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Page {
+    reg: u8,
+    old: u64,
+    new: u64,
+}
+
+/// Registers that hold different pages.
+pub(super) type Pending = SmallVec<[Page; 2]>;
+
+/// Registers that calls leave alone: x18 to x29 of the procedure call standard.
+const KEPT_BY_CALLS: u32 = 0x3ffc_0000;
+
+/// How many instructions [`Walk::dead`] looks at.
+const BUDGET: usize = 20_000;
+
+fn mask(pending: &Pending) -> u32 {
+    pending.iter().fold(0, |set, p| set | 1 << p.reg)
+}
+
+impl<'a, A: Arch> Walk<'a, '_, A> {
+    /// Steps that are more than a comparison of two instructions. `None`: it is not one of them.
+    pub(super) fn of_several(
+        &mut self,
+        p: u64,
+        old: &Insn,
+        q: u64,
+        new: &Insn,
+        pending: &mut Pending,
+    ) -> Result<Option<(u64, u64)>, Box<Failure>> {
+        if let Some(&index) = self.parts.get(&p)
+            && let Some(next) = self.part_of_dispatch(index, p, old, q, new)?
+        {
+            return Ok(Some(next));
+        }
+        if !pending.is_empty()
+            && let Some(next) = self.use_page(p, old, q, pending)?
+        {
+            return Ok(Some(next));
+        }
+        self.longer(p, q)
+    }
+
+    /// Two instructions that form pages.
+    pub(super) fn relate_page(&mut self, p: u64, a: &Field, q: u64, b: &Field, pending: &mut Pending) -> Step {
+        let code = self.old_bytes(p).unwrap_or(b"");
+        let Some(reg) = A::page_register(code) else {
+            return fail(Failure::new(Check::Code, "the instruction forms a page in no register").at(p, q));
+        };
+        pending.retain(|page| page.reg != reg);
+        if a.target != b.target {
+            pending.push(Page { reg, old: a.target, new: b.target });
+            return Ok(());
+        }
+        // The same page: the addresses made of it are the same, and known to the program.
+        for (at, addr, kind) in A::page_uses(code, a.target) {
+            let field = Field { kind, target: addr, ..*a };
+            let bytes = code.get(at..at + A::STEP).unwrap_or(b"");
+            self.relate_field(p + at as u64, bytes, &field, q + at as u64, &field)?;
+        }
+        Ok(())
+    }
+
+    /// An instruction while registers are pending.
+    fn use_page(&mut self, p: u64, old: &Insn, q: u64, pending: &mut Pending) -> Result<Option<(u64, u64)>, Box<Failure>> {
+        let step = A::STEP as u64;
+        let a = self.old_bytes(p).and_then(|b| b.get(..A::STEP)).unwrap_or(b"");
+        let b = self.new_bytes(q).and_then(|b| b.0.get(..A::STEP)).unwrap_or(b"");
+        let wrong = |what: &str| fail(Failure::new(Check::Code, what).at(p, q).bytes(a, b));
+        self.closed.push(q);
+        let used = A::page_use(a).and_then(|u| Some((u, *pending.iter().find(|page| page.reg == u.base)?)));
+        if let Some((x, page)) = used {
+            if A::page_use(b).is_none_or(|y| (y.base, y.dest) != (x.base, x.dest)) || !A::equal_but_offset(a, b) {
+                return wrong("an instruction that uses a page changed");
+            }
+            let Some(touched) = A::touched(a) else { return wrong("it is not known what the instruction does to registers") };
+            let own = 1 << x.base;
+            let stored = x.dest.is_none() && a.first().is_some_and(|low| low & 31 == x.base) && touched.kills & own == 0;
+            if touched.reads & mask(pending) & !own != 0 || stored {
+                return wrong("the instruction uses a register that holds another page");
+            }
+            let kind = if x.dest.is_some() { FieldKind::Forms } else { FieldKind::Accesses };
+            let field = |page: u64, offset| Field { at: 0, len: A::STEP as u8, kind, target: page.wrapping_add(offset), literal: 0 };
+            let offset = A::page_use(b).map_or(0, |y| y.offset);
+            self.relate_field(p, a, &field(page.old, x.offset), q, &field(page.new, offset))?;
+            pending.retain(|page| touched.kills >> page.reg & 1 == 0);
+            return Ok(Some((p + step, q + step)));
+        }
+        match old.flow {
+            Flow::Call(_) | Flow::IndirectCall => {
+                if mask(pending) & KEPT_BY_CALLS != 0 && !self.dead(p + step, mask(pending) & KEPT_BY_CALLS) {
+                    return wrong("a register that holds another page is used behind a call");
+                }
+                pending.clear();
+                return Ok(None);
+            }
+            Flow::Trap => return wrong("a register holds another page at a system call"),
+            Flow::Stop | Flow::IndirectJump { .. } => {
+                if mask(pending) & KEPT_BY_CALLS != 0 {
+                    return wrong("a register holds another page where the function is left");
+                }
+                pending.clear();
+                return Ok(None);
+            }
+            Flow::Branch { target, .. } => {
+                let set = mask(pending);
+                if !self.dead(target, set) {
+                    return wrong("a register that holds another page is used where the branch leads");
+                }
+                // With the ways exchanged it is this way that goes on.
+                if self.dead(p + step, set) {
+                    pending.clear();
+                } else if self.new_bytes(q).and_then(|b| A::decode(b.0, q)).map(|i| i.flow).is_none_or(|f| !same_condition(f, old.flow))
+                {
+                    return wrong("a register holds another page at a branch that was turned round");
+                }
+            }
+            _ => {}
+        }
+        let Some(touched) = A::touched(a) else { return wrong("it is not known what the instruction does to registers") };
+        if touched.reads & mask(pending) != 0 {
+            return wrong("the instruction uses a register that holds another page");
+        }
+        pending.retain(|page| touched.kills >> page.reg & 1 == 0);
+        Ok(None)
+    }
+
+    /// Pending registers where the new side went through jumps and nops, or arrives at code that is known: they must be dead.
+    pub(super) fn drop_pending(&self, p: u64, q: u64, pending: &mut Pending) -> Step {
+        if !pending.is_empty() && !self.dead(p, mask(pending)) {
+            return fail(Failure::new(Check::Code, "a register that holds another page is used behind a jump").at(p, q));
+        }
+        pending.clear();
+        Ok(())
+    }
+
+    /// One instruction for several, for reasons of reach.
+    fn longer(&mut self, p: u64, q: u64) -> Result<Option<(u64, u64)>, Box<Failure>> {
+        let old = self.old_bytes(p).unwrap_or(b"");
+        let Some((new, slot)) = self.new_bytes(q) else { return Ok(None) };
+        let Some(longer) = A::longer(old, p, new, q) else { return Ok(None) };
+        let (old_len, new_len) = (u64::from(longer.old_len), u64::from(longer.new_len));
+        self.mark_inside(p, q, slot, new_len)?;
+        for at in (0..new_len).step_by(A::STEP) {
+            self.check_rows(&[p], q + at, A::STEP as u64)?;
+        }
+        for at in (0..old_len).step_by(A::STEP) {
+            self.check_rows(&[p + at], q, A::STEP as u64)?;
+        }
+        let bytes = old.get(..old_len as usize).unwrap_or(b"");
+        let last = bytes.get(bytes.len().saturating_sub(A::STEP)..).unwrap_or(b"");
+        self.relate_field(p + old_len - A::STEP as u64, last, &longer.old, q, &longer.new)?;
+        Ok(Some((p + old_len, q + new_len)))
+    }
+
+    /// Marks what follows the first instruction of a step as not to be entered.
+    pub(super) fn mark_inside(&mut self, p: u64, q: u64, slot: usize, len: u64) -> Step {
+        let rest = self.s.map.get_mut(slot + A::STEP..slot + (len as usize).max(A::STEP));
+        match rest {
+            Some(rest) if rest.iter().all(|&s| s == 0) => {
+                self.out.instructions += (rest.len() / A::STEP) as u64;
+                rest.fill(super::INSIDE);
+                Ok(())
+            }
+            _ => fail(Failure::new(Check::Code, format!("the new instructions at {q:#x} overlap others")).at(p, q)),
+        }
+    }
+
+    /// Whether old code from `from` on overwrites all these registers before it reads any of them. Calls and ways out of the
+    /// function read none but those that calls keep.
+    pub(super) fn dead(&self, from: u64, registers: u32) -> bool {
+        let mut seen: FxHashMap<u64, u32> = FxHashMap::default();
+        let mut work = vec![(from, registers)];
+        let mut budget = BUDGET;
+        while let Some((mut at, mut live)) = work.pop() {
+            while live != 0 {
+                let known = seen.entry(at).or_default();
+                if *known & live == live {
+                    break;
+                }
+                *known |= live;
+                let Some(left) = budget.checked_sub(1) else { return false };
+                budget = left;
+                let Some(bytes) = self.old_bytes(at) else {
+                    if live & KEPT_BY_CALLS != 0 {
+                        return false;
+                    }
+                    break;
+                };
+                let Some(insn) = A::decode(bytes, at) else { return false };
+                match insn.flow {
+                    Flow::Call(_) | Flow::IndirectCall => live &= KEPT_BY_CALLS,
+                    Flow::Stop | Flow::IndirectJump { .. } => {
+                        if live & KEPT_BY_CALLS != 0 {
+                            return false;
+                        }
+                        match self.parts.get(&at).and_then(|i| self.dispatches.get(*i)) {
+                            Some(d) if d.parts.last() == Some(&at) => {
+                                work.extend(self.old_targets(d).into_iter().map(|target| (target, live)));
+                            }
+                            _ => {}
+                        }
+                        break;
+                    }
+                    Flow::Trap => return false,
+                    Flow::Jump(target) => {
+                        at = target;
+                        continue;
+                    }
+                    _ => {
+                        let Some(touched) = A::touched(bytes) else { return false };
+                        if touched.reads & live != 0 {
+                            return false;
+                        }
+                        live &= !touched.kills;
+                        if let Flow::Branch { target, .. } = insn.flow {
+                            work.push((target, live));
+                        }
+                    }
+                }
+                at = at.saturating_add(u64::from(insn.len));
+            }
+        }
+        true
+    }
+
+    /// A veneer among the function's new code, on the way out of the function: (target, length).
+    pub(super) fn own_veneer(&self, bytes: &[u8], at: u64, state: &super::State) -> Option<(u64, u64)> {
+        let super::State::Exit(x) = *state else { return None };
+        // Only where a call could go: the registers of a veneer may hold something elsewhere.
+        if self.cx.inside_of(x).is_some() {
+            return None;
+        }
+        let (target, len) = A::veneer(bytes, at)?;
+        let lands = self.cx.output.bytes_from(target).is_some_and(A::lets_calls_in);
+        (!self.cx.guarded || lands).then_some((target, len))
+    }
+
+    /// Takes such a veneer as one step.
+    pub(super) fn through_own_veneer(
+        &mut self,
+        at: u64,
+        slot: usize,
+        len: u64,
+        target: u64,
+        state: &super::State,
+        chain: &[u64],
+    ) -> Result<Option<super::State>, Box<Failure>> {
+        if !self.mark(at, slot, A::STEP, state.addr())? {
+            return Ok(None);
+        }
+        self.mark_inside(state.addr(), at, slot, len)?;
+        self.check_rows(chain, at, len)?;
+        Ok(Some(super::State::Exit(target)))
+    }
+
+    /// Whether the new program reads a copy of the constant that the old one reads: the same bytes, or the same pointer as moved.
+    pub(super) fn same_literal(&mut self, a: &Field, b: &Field) -> bool {
+        let len = u64::from(a.literal.min(b.literal));
+        let fixed = |elf: &crate::elf::Elf<'_>, at| elf.load_at(at).is_some_and(|l| !l.is_writable());
+        if len == 0 || !fixed(self.cx.input, a.target) || !fixed(self.cx.output, b.target) {
+            return false;
+        }
+        let (Some(old), Some(new)) = (self.cx.input.bytes(a.target, len), self.cx.output.bytes(b.target, len)) else {
+            return false;
+        };
+        if old == new {
+            return true;
+        }
+        let (Some(x), Some(y)) = (crate::bytes::u64_in(old, 0), crate::bytes::u64_in(new, 0)) else { return false };
+        if !self.cx.fixed() {
+            return false;
+        }
+        match self.cx.entry_of(x) {
+            Some(id) if self.cx.pair_owner(x, y) == Some(id) => {
+                self.out.addresses.push((id, true));
+                self.relate_indirect(x, y).is_ok()
+            }
+            _ => false,
+        }
+    }
+
+    /// At the end: what had to be entered at its start alone was, and every part of a table jump came to its jump.
+    pub(super) fn settled(&mut self) -> Step {
+        if let Some((p, q)) = self.deferred.iter().find(|(p, _)| !self.compared.contains(p)) {
+            let text = "the instruction changed, and the table jump that it belongs to is not reached";
+            return fail(Failure::new(Check::JumpTable, text).at(*p, *q));
+        }
+        match self.closed.iter().find(|q| self.joined.contains(q)) {
+            Some(&q) => {
+                let text = format!("new code is entered at {q:#x}, between the forming of an address and its use");
+                fail(Failure::new(Check::Code, text).at(q, q))
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+fn same_condition(a: Flow, b: Flow) -> bool {
+    matches!((a, b), (Flow::Branch { cond: x, .. }, Flow::Branch { cond: y, .. }) if x == y)
+}
