@@ -102,6 +102,16 @@ impl Context<'_> {
         self.abandoned.iter().any(|r| r.contains(addr))
     }
 
+    /// The moved function whose overwritten bytes an access of a few bytes at `addr` would read.
+    pub(crate) fn overwritten(&self, addr: u64) -> Option<FuncId> {
+        [addr, addr.saturating_add(7)].into_iter().find_map(|a| {
+            let id = self.old.owner(a)?;
+            // Where the other function begins in which the access ends, if there are two.
+            let len = self.function(id)?.old.iter().find(|r| r.contains(a)).map_or(8, |r| r.end - addr).min(8);
+            (self.input.bytes(addr, len) != self.output.bytes(addr, len)).then_some(id)
+        })
+    }
+
     /// The moved function whose entry this is.
     pub(crate) fn entry_of(&self, addr: u64) -> Option<FuncId> {
         let id = self.old.owner(addr)?;
@@ -119,7 +129,9 @@ impl Context<'_> {
     pub(crate) fn behind_veneer<A: Arch>(&self, elf: &Elf<'_>, addr: u64) -> u64 {
         let mut at = addr;
         for _ in 0..4 {
-            let Some((target, len)) = elf.bytes_from(at).and_then(|b| A::veneer(b, at)) else { break };
+            let Some((target, len)) = elf.bytes_from(at).and_then(|b| A::veneer(b, at)) else {
+                break;
+            };
             // A jump of one instruction is direct.
             if self.guarded && len > 4 && !elf.bytes_from(target).is_some_and(A::lets_calls_in) {
                 break;
@@ -216,7 +228,9 @@ impl Findings {
             }
             return true;
         }
-        let Some(id) = cx.pair_owner(old, new) else { return false };
+        let Some(id) = cx.pair_owner(old, new) else {
+            return false;
+        };
         self.pairs.push((old, new));
         if identity && cx.entry_of(old) == Some(id) {
             self.addresses.push((id, true));

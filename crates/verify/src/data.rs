@@ -205,7 +205,9 @@ pub(crate) fn unchanged_pointers(cx: &Context<'_>, wanted: &[bool], relative: &[
     relative.iter().for_each(|&at| look(at));
     if cx.fixed() {
         for load in cx.input.loads() {
-            let Some(bytes) = cx.input.bytes(load.addr, load.file_size) else { continue };
+            let Some(bytes) = cx.input.bytes(load.addr, load.file_size) else {
+                continue;
+            };
             for (i, word) in bytes.chunks_exact(8).enumerate() {
                 if u64_in(word, 0).is_some_and(|w| cx.old.owner(w).is_some()) {
                     look(load.addr + 8 * i as u64);

@@ -51,7 +51,9 @@ pub(crate) fn is_guarded(elf: &Elf<'_>) -> bool {
     // In a note of owner GNU and type 5: properties of (type, size) padded to eight bytes.
     let mut r = Reader::new(elf.note(b"GNU", 5).unwrap_or(b""));
     while let (Some(kind), Some(size)) = (r.u32(), r.u32()) {
-        let Some(data) = r.take(size as usize) else { return false };
+        let Some(data) = r.take(size as usize) else {
+            return false;
+        };
         if kind == 0xc000_0000 && elf.machine == 183 {
             return crate::bytes::u32_in(data, 0).is_some_and(|bits| bits & 1 != 0);
         }
@@ -426,7 +428,9 @@ fn relr_places(bytes: &[u8]) -> Vec<u64> {
 
 /// Compares the dynamic symbols.
 pub(crate) fn dynamic_symbols(cx: &Context<'_>, layout: &mut Layout, found: &mut Findings) {
-    let Some(at) = cx.input.dynamic_value(6) else { return };
+    let Some(at) = cx.input.dynamic_value(6) else {
+        return;
+    };
     let by_section = cx.input.sections.iter().find(|s| s.kind == elf::SHT_DYNSYM && s.addr == at).map(|s| s.size);
     let by_strings = cx.input.dynamic_value(5).and_then(|s| s.checked_sub(at)).map(|size| size - size % elf::SYM_SIZE as u64);
     let Some(size) = by_section.or(by_strings) else {
@@ -441,7 +445,9 @@ pub(crate) fn dynamic_symbols(cx: &Context<'_>, layout: &mut Layout, found: &mut
         return;
     };
     for (i, (a, b)) in old.chunks_exact(elf::SYM_SIZE).zip(new.chunks_exact(elf::SYM_SIZE)).enumerate() {
-        let (Some((name_a, a)), Some((name_b, b))) = (elf::raw_symbol(a), elf::raw_symbol(b)) else { continue };
+        let (Some((name_a, a)), Some((name_b, b))) = (elf::raw_symbol(a), elf::raw_symbol(b)) else {
+            continue;
+        };
         let undefined = |s: &Symbol<'_>| s.section == 0;
         let special = |s: &Symbol<'_>| s.section >= 0xff00;
         let same = name_a == name_b

@@ -46,6 +46,7 @@ mod claim;
 mod context;
 mod data;
 mod elf;
+mod graph;
 mod image;
 mod lsda;
 pub mod mutate;
@@ -118,7 +119,9 @@ pub fn verify(input: &[u8], output: &[u8], options: &Options) -> Result<Report, 
     match claim.kind {
         0 => return Err(Error::Instrumented),
         1 => {}
-        kind => return Err(Error::Claim { what: format!("its kind is {kind}; known are 0 (instrumented) and 1 (optimised)") }),
+        kind => {
+            return Err(Error::Claim { what: format!("its kind is {kind}; known are 0 (instrumented) and 1 (optimised)") });
+        }
     }
     // Old addresses are kept in 32 bits; and nothing below loops over an address range that is not in a file.
     for (elf, which, ranges) in [
@@ -224,8 +227,12 @@ fn walk_all<A: Arch>(cx: &Context<'_>, pairs: &mut Vec<(u64, u64)>) -> Vec<Walke
         cross.dedup();
         let mut again: Vec<FuncId> = Vec::new();
         for (old, new) in cross {
-            let Some(id) = cx.new.owner(new) else { continue };
-            let (Some(w), Some(f)) = (walked.get(id as usize), cx.function(id)) else { continue };
+            let Some(id) = cx.new.owner(new) else {
+                continue;
+            };
+            let (Some(w), Some(f)) = (walked.get(id as usize), cx.function(id)) else {
+                continue;
+            };
             let known = roots.get(&id).is_some_and(|r| r.contains(&(old, new)));
             if w.failure.is_none() && !known && !w.pairs.holds(f, base, old, new) {
                 roots.entry(id).or_default().push((old, new));

@@ -68,8 +68,12 @@ fn dispatch(cx: &Context<'_>, d: &Dispatch, words: &[(u64, u32, u32)], explained
     let width = u64::from(d.width);
     let entry = |bytes: &[u8]| bytes.iter().rev().fold(0u64, |value, &b| value << 8 | u64::from(b));
     for i in 0..d.count.unwrap_or(UNBOUNDED) {
-        let Some(at) = d.table.checked_add(i * width) else { return };
-        let (Some(old), Some(new)) = (cx.input.bytes(at, width), cx.output.bytes(at, width)) else { return };
+        let Some(at) = d.table.checked_add(i * width) else {
+            return;
+        };
+        let (Some(old), Some(new)) = (cx.input.bytes(at, width), cx.output.bytes(at, width)) else {
+            return;
+        };
         let (from, to) = (d.target(entry(old)), d.target(entry(new)));
         if old == new {
             match cx.inside_of(from) {
@@ -103,7 +107,9 @@ fn dispatch(cx: &Context<'_>, d: &Dispatch, words: &[(u64, u32, u32)], explained
 fn table(cx: &Context<'_>, base: u64, next: u64, words: &[(u64, u32, u32)], explained: &mut [u8], found: &mut Findings) {
     let mut at = base;
     while at < next {
-        let Some((old, new)) = word_pair(cx, at) else { return };
+        let Some((old, new)) = word_pair(cx, at) else {
+            return;
+        };
         let target = |word: u32| base.wrapping_add_signed(i64::from(word as i32));
         let (from, to) = (target(old), target(new));
         if old == new {

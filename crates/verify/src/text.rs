@@ -13,6 +13,7 @@ use crate::claim::Range;
 use crate::context::{Context, Findings, FuncId, Patch};
 use crate::data::{KeptRelocs, explain, may_be_pointer};
 use crate::elf::{Elf, SHT_DYNSYM, SHT_SYMTAB};
+use crate::graph::Graph;
 use crate::report::{Check, Failure};
 use crate::unwind::Table;
 use rayon::prelude::*;
@@ -111,7 +112,9 @@ pub(crate) fn entry_jumps<A: Arch>(cx: &mut Context<'_>, starts: &[u64], found: 
 fn pads<A: Arch>(bytes: &[u8], len: usize) -> bool {
     let mut at = 0;
     while at < len {
-        let Some(rest) = bytes.get(at..).filter(|r| !r.is_empty()) else { return false };
+        let Some(rest) = bytes.get(at..).filter(|r| !r.is_empty()) else {
+            return false;
+        };
         match A::padding_len(rest) {
             0 if rest.first() == Some(&0) => at += 1,
             0 => return false,
@@ -145,9 +148,13 @@ pub(crate) fn sweep<A: Arch>(cx: &Context<'_>, kept: &KeptRelocs<'_>, starts: &[
 fn sweep_piece<A: Arch>(cx: &Context<'_>, kept: &KeptRelocs<'_>, starts: &[u64], end: u64, relative: &[u64]) -> Findings {
     let mut found = Findings::default();
     for (i, &start) in starts.iter().enumerate() {
-        let Some(range) = cx.code.iter().find(|r| r.contains(start)) else { continue };
+        let Some(range) = cx.code.iter().find(|r| r.contains(start)) else {
+            continue;
+        };
         let end = starts.get(i + 1).copied().unwrap_or(end).min(range.end);
-        let Some(len) = end.checked_sub(start) else { continue };
+        let Some(len) = end.checked_sub(start) else {
+            continue;
+        };
         let (Some(old), Some(new)) = (cx.input.bytes(start, len), cx.output.bytes(start, len)) else {
             found.file.push(Failure::new(Check::OldCode, format!("code at {start:#x} is not loaded from the output")));
             continue;
@@ -172,6 +179,7 @@ struct Sweeper<'a, 'f> {
 impl Sweeper<'_, '_> {
     fn run<A: Arch>(&mut self, start: u64, old: &[u8], new: &[u8]) {
         let same = old == new;
+        let mut graph: Option<Graph<'_>> = None;
         let mut at = 0usize;
         while let Some(rest) = old.get(at..).filter(|r| !r.is_empty()) {
             let addr = start + at as u64;
@@ -196,12 +204,9 @@ impl Sweeper<'_, '_> {
                 } else {
                     self.reference(addr, &insn, &field);
                 }
-            } else if A::STEP == 4 && insn.flow == (Flow::IndirectJump { computed: true }) {
-                let word = |x: u64| {
-                    let i = usize::try_from(x.checked_sub(start)?).ok()?;
-                    Some(u32::from_le_bytes(old.get(i..i.checked_add(4)?)?.try_into().ok()?))
-                };
-                if let Some(d) = A::dispatch(addr, &word) {
+            } else if A::STEP == 4 && self.owner.is_some() && insn.flow == (Flow::IndirectJump { computed: true }) {
+                let graph = graph.get_or_insert_with(|| Graph::new::<A>([(start, old)]));
+                if let Some(d) = A::dispatch(addr, graph) {
                     self.found.dispatches.push((d, self.owner));
                 }
             } else if self.cx.fixed() && len >= 5 && self.owner.is_some() {
@@ -226,6 +231,9 @@ impl Sweeper<'_, '_> {
     fn difference<A: Arch>(&mut self, addr: u64, insn: &Insn, old: &[u8], new: &[u8]) {
         let changed = || old.iter().zip(new).enumerate().filter(|(_, (a, b))| a != b).map(|(i, _)| i);
         if changed().all(|i| self.in_patch(addr + i as u64)) {
+            return;
+        }
+        if A::STEP > 1 && self.label_jump::<A>(addr, insn, old, new) {
             return;
         }
         if let Some(field) = insn.field.filter(|f| f.kind == FieldKind::Page)
@@ -265,11 +273,36 @@ impl Sweeper<'_, '_> {
         }
     }
 
+    /// A jump in the place of an instruction of an old body, to what the new code has for it. Where all instructions have the length of a jump
+    /// this is right at any of them: the new code does what is left to do. So jump tables stay, and lead to the new code.
+    fn label_jump<A: Arch>(&mut self, addr: u64, insn: &Insn, old: &[u8], new: &[u8]) -> bool {
+        let Some(id) = self.owner else { return false };
+        let Some(Flow::Jump(target)) = A::decode(new, addr).map(|i| i.flow) else {
+            return false;
+        };
+        if self.cx.pair_owner(addr, target) != Some(id) {
+            return false;
+        }
+        if self.cx.guarded && insn.landing_pad {
+            let text = format!("the landing pad at {addr:#x} is overwritten");
+            self.found.functions.push((id, Failure::new(Check::OldCode, text).at(addr, target).bytes(old, new)));
+        }
+        self.found.pairs.push((addr, target));
+        self.found.pointers += 1;
+        true
+    }
+
     /// A page that changed, with all instructions that use it: each must make another address of it that may be. False: not that.
     fn retarget_page<A: Arch>(&mut self, addr: u64, field: &Field) -> bool {
-        let (Some(old), Some(new)) = (self.cx.input.bytes_from(addr), self.cx.output.bytes_from(addr)) else { return false };
-        let (Some(a), Some(b)) = (old.get(..A::STEP), new.get(..A::STEP)) else { return false };
-        let Some(now) = A::decode(b, addr).and_then(|i| i.field).filter(|n| n.kind == field.kind) else { return false };
+        let (Some(old), Some(new)) = (self.cx.input.bytes_from(addr), self.cx.output.bytes_from(addr)) else {
+            return false;
+        };
+        let (Some(a), Some(b)) = (old.get(..A::STEP), new.get(..A::STEP)) else {
+            return false;
+        };
+        let Some(now) = A::decode(b, addr).and_then(|i| i.field).filter(|n| n.kind == field.kind) else {
+            return false;
+        };
         let uses = A::page_uses(old, field.target);
         // The page must be gone when the last of them is done, or other code could still use it.
         let gone = uses.last().and_then(|u| A::touched(old.get(u.0..)?)).zip(A::page_register(old));
@@ -277,7 +310,9 @@ impl Sweeper<'_, '_> {
             return false;
         }
         for &(at, target, kind) in &uses {
-            let (Some(x), Some(y)) = (old.get(at..at + A::STEP), new.get(at..at + A::STEP)) else { return false };
+            let (Some(x), Some(y)) = (old.get(at..at + A::STEP), new.get(at..at + A::STEP)) else {
+                return false;
+            };
             let offset = A::page_use(y).map(|u| u.offset).filter(|_| A::equal_but_offset(x, y));
             let Some(offset) = offset else { return false };
             let make = |target| Field { kind, target, ..*field };
@@ -324,17 +359,12 @@ impl Sweeper<'_, '_> {
                 self.found.file.push(Failure::new(Check::OldCode, text));
             }
         }
-        let Some(id) = cx.old.owner(target) else { return };
+        let Some(id) = cx.old.owner(target) else {
+            return;
+        };
         if field.kind == FieldKind::Accesses {
-            if self.owner.is_none()
-                && cx
-                    .patches
-                    .get(id as usize)
-                    .copied()
-                    .flatten()
-                    .is_some_and(|p| p.range.start < target.saturating_add(8) && target < p.range.end)
-            {
-                let text = format!("the instruction at {addr:#x} reads code that the entry jump overwrote");
+            if self.owner.is_none() && cx.overwritten(target) == Some(id) {
+                let text = format!("the instruction at {addr:#x} reads code that a jump overwrote");
                 self.found.functions.push((id, Failure::new(Check::EntryJump, text).at(addr, target)));
             }
             return;

@@ -74,7 +74,9 @@ pub(crate) struct Table<'d> {
 impl<'d> Table<'d> {
     /// Reads a file's table; an empty one if it has none. Errors are sentences.
     pub(crate) fn read(elf: &Elf<'d>) -> Result<Self, String> {
-        let Some(hdr) = elf.segment(PT_GNU_EH_FRAME) else { return Self::read_section(elf) };
+        let Some(hdr) = elf.segment(PT_GNU_EH_FRAME) else {
+            return Self::read_section(elf);
+        };
         let bytes = elf
             .bytes(hdr.addr, hdr.file_size)
             .ok_or_else(|| format!("PT_GNU_EH_FRAME at {:#x} is not loaded from the file", hdr.addr))?;
@@ -154,7 +156,9 @@ impl<'d> Table<'d> {
 
     /// Without a search table: every FDE of the section `.eh_frame`, sorted.
     fn read_section(elf: &Elf<'d>) -> Result<Self, String> {
-        let Some(section) = elf.section(b".eh_frame") else { return Ok(Table::default()) };
+        let Some(section) = elf.section(b".eh_frame") else {
+            return Ok(Table::default());
+        };
         let mut table = Table { addr: section.addr, bytes: elf.section_data(section), ..Table::default() };
         let mut known = FxHashMap::default();
         let mut offsets = Vec::new();
@@ -175,7 +179,9 @@ impl<'d> Table<'d> {
     fn each_fde(&self, mut found: impl FnMut(usize)) {
         let mut at = 0usize;
         while let Some(len) = u32_in(self.bytes, at).filter(|&l| l != 0 && l != u32::MAX) {
-            let Some(id) = u32_in(self.bytes, at + 4) else { return };
+            let Some(id) = u32_in(self.bytes, at + 4) else {
+                return;
+            };
             let Some(next) = at.checked_add(4).and_then(|a| a.checked_add(len as usize)).filter(|&n| n <= self.bytes.len())
             else {
                 return;
@@ -334,7 +340,9 @@ impl<'d> Table<'d> {
 
     /// Whether two FDEs of the same code mean the same, seen from their bytes.
     pub(crate) fn same_meaning(&self, a: &Fde, other: &Table<'_>, b: &Fde) -> bool {
-        let (Some(ca), Some(cb)) = (self.cie_of(a), other.cie_of(b)) else { return false };
+        let (Some(ca), Some(cb)) = (self.cie_of(a), other.cie_of(b)) else {
+            return false;
+        };
         a.start == b.start
             && a.end == b.end
             && a.lsda == b.lsda

@@ -121,8 +121,10 @@ struct Walk<'a, 's, A: Arch> {
     parts: FxHashMap<u64, usize>,
     /// Parts that differ, and what stands for them in the new code; they wait for their jump.
     deferred: FxHashMap<u64, u64>,
-    /// Those of them whose jump was compared.
-    compared: FxHashSet<u64>,
+    /// Table jumps that were reached, old and new, by the old one's number.
+    jumps: Vec<(usize, u64, u64)>,
+    /// Those that were compared, and with what.
+    compared: FxHashMap<u64, (u64, u64)>,
     /// New addresses that something jumps to; kept only where addresses take several instructions.
     joined: FxHashSet<u64>,
     /// Instructions of new code that must not be jumped to.
@@ -132,7 +134,9 @@ struct Walk<'a, 's, A: Arch> {
 
 /// Walks a function from its entry, its labels and the other roots.
 pub(crate) fn walk<'a, A: Arch>(cx: &'a Context<'a>, id: FuncId, roots: &[(u64, u64)], scratch: &mut Scratch<'a>) -> Walked {
-    let Some(f) = cx.function(id) else { return Walked::default() };
+    let Some(f) = cx.function(id) else {
+        return Walked::default();
+    };
     let mut walk = Walk::<A> {
         cx,
         id,
@@ -146,7 +150,8 @@ pub(crate) fn walk<'a, A: Arch>(cx: &'a Context<'a>, id: FuncId, roots: &[(u64, 
         dispatches: Vec::new(),
         parts: FxHashMap::default(),
         deferred: FxHashMap::default(),
-        compared: FxHashSet::default(),
+        jumps: Vec::new(),
+        compared: FxHashMap::default(),
         joined: FxHashSet::default(),
         closed: Vec::new(),
         arch: std::marker::PhantomData,
@@ -197,8 +202,14 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         for &(old, new) in self.f.labels.iter().chain(roots) {
             self.relate_indirect(old, new)?;
         }
-        while let Some((old, new)) = self.s.work.pop() {
-            self.follow(old, new)?;
+        // Table jumps are compared when everything else is known; what they lead to may know more.
+        loop {
+            while let Some((old, new)) = self.s.work.pop() {
+                self.follow(old, new)?;
+            }
+            if !self.compare_dispatches()? {
+                break;
+            }
         }
         self.settled()
     }
@@ -256,7 +267,9 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             if chain.len() > 4096 {
                 return fail(Failure::new(Check::Code, format!("more than 4096 jumps and nops follow the old address {p:#x}")));
             }
-            let Some(bytes) = self.old_bytes(at) else { return Ok(State::Exit(at)) };
+            let Some(bytes) = self.old_bytes(at) else {
+                return Ok(State::Exit(at));
+            };
             chain.push(at);
             let Some(insn) = A::decode(bytes, at) else {
                 let shown = bytes.get(..bytes.len().min(15)).unwrap_or(b"");
@@ -339,7 +352,9 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                 q += len as u64;
                 continue;
             }
-            let Some(end) = self.silent(q, &state, &chain)? else { return self.drop_pending(p, q, &mut pending) };
+            let Some(end) = self.silent(q, &state, &chain)? else {
+                return self.drop_pending(p, q, &mut pending);
+            };
             // Behind silent steps another way may join this one.
             if !matches!(end, State::At(here, _) if here == q) {
                 self.drop_pending(p, q, &mut pending)?;
@@ -383,7 +398,9 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         let mut at = q;
         let mut here: SmallVec<[u64; 4]> = smallvec![];
         loop {
-            let Some((bytes, slot)) = self.new_bytes(at) else { return Ok(Some(State::Exit(at))) };
+            let Some((bytes, slot)) = self.new_bytes(at) else {
+                return Ok(Some(State::Exit(at)));
+            };
             if here.contains(&at) {
                 return Ok(Some(State::Spin(at)));
             }
@@ -396,7 +413,9 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                 Flow::Nothing => at + u64::from(insn.len),
                 Flow::Jump(target) => target,
                 _ => match self.own_veneer(bytes, at, state) {
-                    Some((target, len)) => return self.through_own_veneer(at, slot, len, target, state, chain),
+                    Some((target, len)) => {
+                        return self.through_own_veneer(at, slot, len, target, state, chain);
+                    }
                     None => return Ok(Some(State::At(at, insn))),
                 },
             };
@@ -479,7 +498,9 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                     _ => return different("the instruction changed"),
                 }
             }
-            None if old_bytes != new_bytes && old.field.is_none() => return different("the instruction changed"),
+            None if old_bytes != new_bytes && old.field.is_none() => {
+                return different("the instruction changed");
+            }
             field => field,
         };
         if let Some((a, b)) = field {
@@ -543,9 +564,9 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                 if old != new && !self.same_literal(a, b) {
                     return wrong("the instruction accesses another address");
                 }
-                if let Some(id) = self.overwritten(old) {
+                if let Some(id) = self.cx.overwritten(old) {
                     let at = self.cx.function(id).map_or(0, |f| f.old_entry);
-                    return wrong(&format!("the instruction reads code at {at:#x} that was overwritten by an entry jump"));
+                    return wrong(&format!("the instruction reads code at {at:#x} that was overwritten by a jump"));
                 }
                 if self.cx.is_abandoned(old) {
                     return wrong("the instruction accesses a section that was moved");
@@ -581,15 +602,6 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                 self.relate(old, new)
             }
         }
-    }
-
-    /// The function whose overwritten bytes an access of a few bytes at `addr` would read.
-    fn overwritten(&self, addr: u64) -> Option<FuncId> {
-        [addr, addr.saturating_add(7)].into_iter().find_map(|a| {
-            let id = self.cx.old.owner(a)?;
-            let patch = (*self.cx.patches.get(id as usize)?)?;
-            (patch.range.start < addr.saturating_add(8) && addr < patch.range.end).then_some(id)
-        })
     }
 
     /// Old code at `addr` may run from now on.
@@ -658,11 +670,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
     /// The same for places that are jumped to indirectly: what must stand first there still does.
     fn relate_indirect(&mut self, old: u64, new: u64) -> Step {
         let pad = |bytes: Option<&[u8]>, at| bytes.and_then(|b| A::decode(b, at)).is_some_and(|i| i.landing_pad);
-        if self.cx.guarded
-            && self.f.in_new(new)
-            && pad(self.old_bytes(old), old)
-            && !pad(self.new_bytes(new).map(|b| b.0), new)
-        {
+        if self.cx.guarded && self.f.in_new(new) && pad(self.old_bytes(old), old) && !pad(self.new_bytes(new).map(|b| b.0), new) {
             return fail(Failure::new(Check::Code, "the landing pad of indirect branches is missing").at(old, new));
         }
         self.relate(old, new)
@@ -729,7 +737,9 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
     /// The outcome at an address, and which area decided it. `None`: an area that cannot be read.
     fn outcome(&mut self, new: bool, ip: u64) -> Option<(Outcome, usize)> {
         let rows = if new { &self.s.new_rows } else { &self.s.old_rows };
-        let Some(span) = rows.at(ip).filter(|s| s.lsda != 0).copied() else { return Some((Outcome::Continue, usize::MAX)) };
+        let Some(span) = rows.at(ip).filter(|s| s.lsda != 0).copied() else {
+            return Some((Outcome::Continue, usize::MAX));
+        };
         let (list, elf) = if new { (&mut self.s.new_lsdas, self.cx.output) } else { (&mut self.s.old_lsdas, self.cx.input) };
         let index = match list.iter().position(|l| (l.0, l.1) == (span.lsda, span.function)) {
             Some(index) => index,
@@ -796,7 +806,9 @@ impl Pairs {
     }
 
     fn holds_at(&self, slot: u64, base: u64, old: u64) -> bool {
-        let Some(word) = self.starts.get((slot / 64) as usize) else { return false };
+        let Some(word) = self.starts.get((slot / 64) as usize) else {
+            return false;
+        };
         if word >> (slot % 64) & 1 == 0 {
             return false;
         }

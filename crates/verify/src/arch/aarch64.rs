@@ -28,6 +28,8 @@
 pub(crate) mod dispatch;
 pub(crate) mod registers;
 
+use crate::graph::Graph;
+
 use super::{Arch, Dispatch, Field, FieldKind, Flow, Insn, Longer, PageUse, Touched};
 
 /// The instruction set.
@@ -115,7 +117,9 @@ impl Arch for AArch64 {
         let branch = |flow| Some(Insn { flow, field: field(FieldKind::Branch, 0), ..plain });
         let register = (w & 31) as u16;
         match bits {
-            0x03ff_ffff => return branch(if w >> 31 == 0 { Flow::Jump(to) } else { Flow::Call(to) }),
+            0x03ff_ffff => {
+                return branch(if w >> 31 == 0 { Flow::Jump(to) } else { Flow::Call(to) });
+            }
             0x0007_ffe0 => {
                 let bit = (w >> 31) as u16 * 32 + (w >> 19 & 31) as u16;
                 let cond = COND_BIT | ((w >> 24 & 1) as u16) << 11 | bit << 5 | register;
@@ -209,9 +213,13 @@ impl Arch for AArch64 {
     }
 
     fn calculates_with_formed(first: &[u8], rest: &[u8]) -> bool {
-        let Some(reg) = word(first).map(|w| w & 31) else { return true };
+        let Some(reg) = word(first).map(|w| w & 31) else {
+            return true;
+        };
         for bytes in rest.chunks_exact(4).take(24) {
-            let (Some(w), Some(insn)) = (word(bytes), Self::decode(bytes, 0)) else { return false };
+            let (Some(w), Some(insn)) = (word(bytes), Self::decode(bytes, 0)) else {
+                return false;
+            };
             let adds = (w & 0x1f00_0000 == 0x0b00_0000 && (w >> 5 & 31 == reg || w >> 16 & 31 == reg))
                 || (w & 0x1f00_0000 == 0x1100_0000 && w >> 5 & 31 == reg);
             if adds {
@@ -226,7 +234,9 @@ impl Arch for AArch64 {
     }
 
     fn equal_around(a: &[u8], b: &[u8], _field: &Field) -> bool {
-        let (Some(a), Some(b)) = (word(a), word(b)) else { return false };
+        let (Some(a), Some(b)) = (word(a), word(b)) else {
+            return false;
+        };
         let bits = field_bits(a);
         bits == field_bits(b) && a & !bits == b & !bits
     }
@@ -253,7 +263,9 @@ impl Arch for AArch64 {
     }
 
     fn equal_but_offset(a: &[u8], b: &[u8]) -> bool {
-        let (Some(a), Some(b)) = (word(a), word(b)) else { return false };
+        let (Some(a), Some(b)) = (word(a), word(b)) else {
+            return false;
+        };
         let bits = if a & 0xff80_0000 == 0x9100_0000 { 0x007f_fc00 } else { 0x003f_fc00 };
         a & !bits == b & !bits
     }
@@ -323,7 +335,7 @@ impl Arch for AArch64 {
         word(bytes).is_some_and(|w| lets_in(w) && w != 0xd503_249f)
     }
 
-    fn dispatch(jump: u64, code: &dyn Fn(u64) -> Option<u32>) -> Option<Dispatch> {
+    fn dispatch(jump: u64, code: &Graph<'_>) -> Option<Dispatch> {
         dispatch::read(jump, code)
     }
 }

@@ -11,6 +11,7 @@
 pub(crate) mod aarch64;
 pub(crate) mod x86_64;
 
+use crate::graph::Graph;
 use smallvec::SmallVec;
 
 /// Where control goes after an instruction.
@@ -137,9 +138,12 @@ pub(crate) struct Dispatch {
     pub index: (u8, u8),
     /// Number of entries, if a comparison before says it.
     pub count: Option<u64>,
-    /// Addresses of the instructions that take part, the jump last.
+    /// Addresses of the instructions that take part in straight code, the jump last.
     pub parts: SmallVec<[u64; 8]>,
-    /// Registers that hold something else than the program's own values after it: table, base, entry, target.
+    /// Addresses of instructions farther away that form the address of the table or of the base.
+    pub formed: SmallVec<[u64; 8]>,
+    /// Registers that hold something else than the program's own values after it: table and base that are formed in straight code, entry,
+    /// target.
     pub scratch: u32,
 }
 
@@ -241,8 +245,8 @@ pub(crate) trait Arch: Sync + Send + 'static {
         true
     }
 
-    /// Reads the table jump that ends at `jump`. `code` gives the four bytes of an instruction at an address.
-    fn dispatch(_jump: u64, _code: &dyn Fn(u64) -> Option<u32>) -> Option<Dispatch> {
+    /// Reads the table jump that ends at `jump`.
+    fn dispatch(_jump: u64, _code: &Graph<'_>) -> Option<Dispatch> {
         None
     }
 
@@ -250,9 +254,13 @@ pub(crate) trait Arch: Sync + Send + 'static {
     /// instruction in the code, the address, and whether it is formed or accessed.
     fn page_uses(code: &[u8], page: u64) -> SmallVec<[(usize, u64, FieldKind); 2]> {
         let mut uses = SmallVec::new();
-        let (Some(reg), len) = (Self::page_register(code), Self::STEP) else { return uses };
+        let (Some(reg), len) = (Self::page_register(code), Self::STEP) else {
+            return uses;
+        };
         for (i, word) in code.chunks_exact(len).enumerate().skip(1).take(32) {
-            let Some(insn) = Self::decode(word, 0) else { break };
+            let Some(insn) = Self::decode(word, 0) else {
+                break;
+            };
             if let Some(u) = Self::page_use(word).filter(|u| u.base == reg) {
                 let kind = if u.dest.is_some() { FieldKind::Forms } else { FieldKind::Accesses };
                 uses.push((i * len, page.wrapping_add(u.offset), kind));

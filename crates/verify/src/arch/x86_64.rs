@@ -159,7 +159,9 @@ impl Arch for X86_64 {
     const STEP: usize = 1;
 
     fn decode(bytes: &[u8], addr: u64) -> Option<Insn> {
-        let Some((insn, len)) = decode_raw(bytes) else { return decode_mask(bytes, addr) };
+        let Some((insn, len)) = decode_raw(bytes) else {
+            return decode_mask(bytes, addr);
+        };
         let bytes = bytes.get(..len)?;
         let plain = Insn { len: len as u8, flow: Flow::Next, field: None, prefixes: 0, landing_pad: false };
         let branch = |make: &dyn Fn(u64) -> Flow| {
@@ -200,7 +202,9 @@ impl Arch for X86_64 {
             Opcode::JMP | Opcode::CALL => {
                 let call = insn.opcode() == Opcode::CALL;
                 if displacement_len(&insn.operand(0)).is_some() {
-                    return branch(&|target| if call { Flow::Call(target) } else { Flow::Jump(target) });
+                    return branch(&|target| {
+                        if call { Flow::Call(target) } else { Flow::Jump(target) }
+                    });
                 }
                 if call {
                     Flow::IndirectCall
@@ -217,8 +221,12 @@ impl Arch for X86_64 {
             }
             Opcode::HLT | Opcode::UD0 | Opcode::UD1 | Opcode::UD2 => Flow::Stop,
             Opcode::INT | Opcode::SYSCALL | Opcode::SYSENTER => Flow::Trap,
-            Opcode::NOP | Opcode::XCHG if is_plain_nop(bytes) => return Some(Insn { flow: Flow::Nothing, ..plain }),
-            Opcode::ENDBR64 => return Some(Insn { landing_pad: true, ..plain }),
+            Opcode::NOP | Opcode::XCHG if is_plain_nop(bytes) => {
+                return Some(Insn { flow: Flow::Nothing, ..plain });
+            }
+            Opcode::ENDBR64 => {
+                return Some(Insn { landing_pad: true, ..plain });
+            }
             _ => Flow::Next,
         };
         let mut field = None;
@@ -226,8 +234,12 @@ impl Arch for X86_64 {
             let displacement = match insn.operand(i) {
                 Operand::Disp { base, disp } | Operand::DispMasked { base, disp, .. } if base == RegSpec::rip() => disp,
                 Operand::MemDeref { base } | Operand::MemDerefMasked { base, .. } if base == RegSpec::rip() => 0,
-                Operand::Disp { base, .. } | Operand::MemDeref { base } if base == RegSpec::eip() => return None,
-                Operand::DispMasked { base, .. } | Operand::MemDerefMasked { base, .. } if base == RegSpec::eip() => return None,
+                Operand::Disp { base, .. } | Operand::MemDeref { base } if base == RegSpec::eip() => {
+                    return None;
+                }
+                Operand::DispMasked { base, .. } | Operand::MemDerefMasked { base, .. } if base == RegSpec::eip() => {
+                    return None;
+                }
                 _ => continue,
             };
             let at = modrm_at(bytes)?;
@@ -299,12 +311,18 @@ impl Arch for X86_64 {
     }
 
     fn calculates_with_formed(first: &[u8], rest: &[u8]) -> bool {
-        let Some((lea, _)) = decode_raw(first) else { return true };
-        let Operand::Register { reg } = lea.operand(0) else { return true };
+        let Some((lea, _)) = decode_raw(first) else {
+            return true;
+        };
+        let Operand::Register { reg } = lea.operand(0) else {
+            return true;
+        };
         let mut at = 0;
         // Straight code only, and not for ever: what happens far away is beyond this check.
         for _ in 0..24 {
-            let Some((insn, len)) = rest.get(at..).and_then(decode_raw) else { return false };
+            let Some((insn, len)) = rest.get(at..).and_then(decode_raw) else {
+                return false;
+            };
             at += len;
             if matches!(insn.opcode(), Opcode::ADD | Opcode::SUB | Opcode::LEA | Opcode::MOVSXD)
                 && (0..insn.operand_count()).any(|i| mentions(&insn.operand(i), reg, insn.opcode()))

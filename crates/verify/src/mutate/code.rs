@@ -50,7 +50,9 @@ impl Faults<'_> {
         };
         match kind {
             Kind::InvertedCondition => {
-                let Flow::Branch { inverse: Some(_), target, .. } = s.insn.flow else { return None };
+                let Flow::Branch { inverse: Some(_), target, .. } = s.insn.flow else {
+                    return None;
+                };
                 let at = if bytes.get(opcode) == Some(&0x0f) { opcode + 1 } else { opcode };
                 (target != next).then(|| Edit::new(what, s.at + at, &[bytes.get(at).copied().unwrap_or(0) ^ 1]))
             }
@@ -68,7 +70,9 @@ impl Faults<'_> {
                 self.shift(s, other.addr.wrapping_sub(target) as i64)
             }
             Kind::CallToWrongFunction => {
-                let Flow::Call(target) = s.insn.flow else { return None };
+                let Flow::Call(target) = s.insn.flow else {
+                    return None;
+                };
                 let other = self.claim.functions.iter().map(super::super::claim::Moved::new_entry).find(|e| *e != target)?;
                 // The old entry of the same function is as good as the new one.
                 let same = self.claim.functions.iter().any(|f| f.new_entry() == other && f.old_entry == target);
@@ -106,13 +110,13 @@ impl Faults<'_> {
     }
 
     /// Instructions of functions that stay.
-    fn old_code(&self) -> Vec<Edit> {
+    pub(super) fn old_code(&self) -> Vec<Edit> {
         let stays = |addr: u64| !self.claim.functions.iter().any(|f| f.in_old(addr) || f.in_old(addr.wrapping_sub(16)));
         let symbols = self.input.symbols(SHT_SYMTAB).filter(|s| s.is_function() && s.size > 0 && stays(s.value));
         symbols
             .filter_map(|s| {
                 let bytes = self.input.bytes(s.value, s.size)?;
-                let insn = X86_64::decode(bytes, s.value).filter(|i| i.field.is_none())?;
+                let insn = self.decode(bytes, s.value).filter(|i| i.field.is_none())?;
                 let last = usize::from(insn.len) - 1;
                 Some(Edit::new(format!("at {:#x}", s.value), self.offset(s.value)? + last, &[bytes.get(last)? ^ 0x09]))
             })
@@ -121,21 +125,25 @@ impl Faults<'_> {
     }
 
     /// Calls in functions that stay, retargeted to moved functions.
-    fn staying_calls(&self) -> Vec<Edit> {
+    pub(super) fn staying_calls(&self) -> Vec<Edit> {
         let mut edits = Vec::new();
         let entries: Vec<u64> = self.claim.functions.iter().map(super::super::claim::Moved::new_entry).collect();
         for s in self.input.symbols(SHT_SYMTAB).filter(|s| s.is_function() && s.size > 0).take(20_000) {
             if self.claim.functions.iter().any(|f| f.in_old(s.value)) {
                 continue;
             }
-            let Some(bytes) = self.output.bytes(s.value, s.size) else { continue };
+            let Some(bytes) = self.output.bytes(s.value, s.size) else {
+                continue;
+            };
             let mut at = 0usize;
-            while let Some(insn) = bytes.get(at..).and_then(|rest| X86_64::decode(rest, s.value + at as u64)) {
+            while let Some(insn) = bytes.get(at..).and_then(|rest| self.decode(rest, s.value + at as u64)) {
                 let addr = s.value + at as u64;
                 at += usize::from(insn.len);
                 if let (Flow::Call(target), Some(offset)) = (insn.flow, self.offset(addr))
                     && let Some(other) = entries.iter().find(|e| **e != target && entries.contains(&target))
-                    && let Some(edit) = self.shift(&Site { addr, at: offset, insn }, other.wrapping_sub(target) as i64)
+                    && let site = (Site { addr, at: offset, insn })
+                    && let by = other.wrapping_sub(target) as i64
+                    && let Some(edit) = if self.arm { self.shift_a64(&site, by) } else { self.shift(&site, by) }
                 {
                     edits.push(edit);
                 }

@@ -33,6 +33,9 @@ impl Faults<'_> {
 
     /// Four-byte words of constants that differ between input and output: entries of jump tables.
     fn jump_tables(&self, kind: Kind) -> Vec<Edit> {
+        if self.arm {
+            return self.jump_tables_a64(kind);
+        }
         let mut places = Vec::new();
         for s in self.input.sections.iter().filter(|s| s.is_alloc() && s.name.starts_with(b".rodata")) {
             let (Some(old), Some(new), Some(at)) =
@@ -60,13 +63,35 @@ impl Faults<'_> {
             .collect()
     }
 
+    /// Entries of the tables that new code jumps through.
+    fn jump_tables_a64(&self, kind: Kind) -> Vec<Edit> {
+        let mut edits = Vec::new();
+        for (at, width, count) in self.narrow_tables() {
+            for i in 0..count.min(500) as usize {
+                let here = at + i * width;
+                let (entry, next) = (self.file(here, width), self.file(here + width, width));
+                let what = format!("entry {i} at offset {here:#x}");
+                if kind == Kind::JumpTableOff {
+                    let mut changed = entry.to_vec();
+                    if let Some(low) = changed.first_mut() {
+                        *low = low.wrapping_add(1);
+                    }
+                    edits.push(Edit::new(what, here, &changed));
+                } else if i + 1 < count as usize && entry != next {
+                    edits.push(Edit::new(what, here, &[next, entry].concat()));
+                }
+            }
+        }
+        edits
+    }
+
     /// File offset, place and addend of each RELATIVE relocation.
     fn relative(&self) -> Vec<(usize, u64, u64)> {
         let mut list = Vec::new();
         for s in self.output.sections.iter().filter(|s| s.is_alloc() && s.kind == SHT_RELA) {
             for (i, e) in self.output.section_data(s).chunks_exact(24).enumerate() {
                 if let (Some(place), Some(info), Some(addend)) = (u64_in(e, 0), u64_in(e, 8), u64_in(e, 16))
-                    && info == 8
+                    && info == if self.arm { 1027 } else { 8 }
                 {
                     list.push((s.offset as usize + 24 * i, place, addend));
                 }
@@ -124,7 +149,9 @@ impl Faults<'_> {
     }
 
     fn dynamic(&self, wanted: impl Fn(u64) -> bool, by: u64) -> Vec<Edit> {
-        let Some(s) = self.output.segment(elf::PT_DYNAMIC) else { return Vec::new() };
+        let Some(s) = self.output.segment(elf::PT_DYNAMIC) else {
+            return Vec::new();
+        };
         let entries = self.output.dynamic.iter().enumerate().filter(|(_, d)| wanted(d.tag));
         entries
             .map(|(i, d)| {
@@ -135,7 +162,9 @@ impl Faults<'_> {
 
     /// Symbols of moved functions.
     fn symbols(&self, kind: u32) -> Vec<Edit> {
-        let Some(s) = self.output.sections.iter().find(|s| s.kind == kind) else { return Vec::new() };
+        let Some(s) = self.output.sections.iter().find(|s| s.kind == kind) else {
+            return Vec::new();
+        };
         let entry = |v: u64| self.claim.functions.iter().any(|f| f.old_entry == v || f.new_entry() == v);
         self.output
             .symbols(kind)
@@ -166,7 +195,9 @@ impl Faults<'_> {
             else {
                 continue;
             };
-            let Some(first) = claim.functions.get_mut(i).and_then(|f| f.new.first_mut()) else { continue };
+            let Some(first) = claim.functions.get_mut(i).and_then(|f| f.new.first_mut()) else {
+                continue;
+            };
             if kind == Kind::ClaimedEntryOff {
                 if first.len() < 2 {
                     continue;
@@ -230,7 +261,9 @@ impl Faults<'_> {
     }
 
     fn init_order(&self) -> Vec<Edit> {
-        let Some(s) = self.output.section(b".init_array") else { return Vec::new() };
+        let Some(s) = self.output.section(b".init_array") else {
+            return Vec::new();
+        };
         let mut slots: Vec<(usize, u64)> =
             self.relative().into_iter().filter(|r| s.addr <= r.1 && r.1 < s.end()).map(|r| (r.0 + 16, r.2)).collect();
         if slots.is_empty() {

@@ -6,14 +6,16 @@
 //!
 //! | faults in | module |
 //! |---|---|
-//! | instructions | [`code`] |
+//! | instructions | [`code`], [`code_a64`] |
 //! | unwind rows, search table, call sites, actions, types | [`unwinding`] |
 //! | headers, pointers, tables, symbols, claim | [`file`] |
 
 mod code;
+mod code_a64;
 mod file;
 mod unwinding;
 
+use crate::arch::aarch64::AArch64;
 use crate::arch::x86_64::X86_64;
 use crate::arch::{Arch, Insn};
 use crate::claim::Claim;
@@ -134,6 +136,45 @@ kinds! {
     InitOrder,
     /// The interpreter's name is changed.
     Interpreter,
+    /// AArch64: `tbz` tests another bit.
+    TestedBit,
+    /// AArch64: `cbz` or `tbz` tests another register.
+    TestedRegister,
+    /// AArch64: `cbz` tests 32 bits in the place of 64, or the other way round.
+    TestedWidth,
+    /// AArch64: `adrp` forms the next page.
+    PageOff,
+    /// AArch64: another offset in the page.
+    PageOffsetOff,
+    /// AArch64: a landing pad of indirect branches is gone.
+    GuardLost,
+    /// AArch64: a row does not say any more that the return address is signed, or not.
+    SignStateLost,
+    /// AArch64: an entry of a jump table is read in another width or scaled by another power.
+    TableScale,
+    /// AArch64: a jump table, or the base of its entries, is elsewhere.
+    TableBaseOff,
+    /// AArch64: a jump that took the place of a label's first instruction in an old body goes to another block.
+    LabelJumpToWrongBlock,
+    /// AArch64: an exclusive load or store orders memory in another way.
+    ExclusiveLost,
+}
+
+impl Kind {
+    /// Kinds that only instructions of AArch64 have.
+    pub const AARCH64: &'static [Kind] = &[
+        Kind::TestedBit,
+        Kind::TestedRegister,
+        Kind::TestedWidth,
+        Kind::PageOff,
+        Kind::PageOffsetOff,
+        Kind::GuardLost,
+        Kind::SignStateLost,
+        Kind::TableScale,
+        Kind::TableBaseOff,
+        Kind::LabelJumpToWrongBlock,
+        Kind::ExclusiveLost,
+    ];
 }
 
 /// An output with one fault.
@@ -171,6 +212,7 @@ pub struct Faults<'a> {
     output: Elf<'a>,
     claim: Claim<'a>,
     sites: Vec<Site>,
+    arm: bool,
 }
 
 impl<'a> Faults<'a> {
@@ -188,7 +230,8 @@ impl<'a> Faults<'a> {
             (Elf::parse(input, "input").map_err(|e| e.to_string())?, Elf::parse(output, "output").map_err(|e| e.to_string())?);
         let desc = output.note(b"postlink", 1).ok_or("the note is gone")?;
         let claim = Claim::parse(desc).map_err(|e| e.to_string())?;
-        let mut faults = Faults { input, output, claim, sites: Vec::new() };
+        let arm = input.machine == AArch64::MACHINE;
+        let mut faults = Faults { input, output, claim, sites: Vec::new(), arm };
         faults.sites = faults.reached(&report);
         Ok(faults)
     }
@@ -204,13 +247,17 @@ impl<'a> Faults<'a> {
                         addr += len;
                         continue;
                     }
-                    let Some(bytes) = self.output.bytes(addr, range.end - addr) else { break };
-                    let padding = X86_64::padding_len(bytes);
+                    let Some(bytes) = self.output.bytes(addr, range.end - addr) else {
+                        break;
+                    };
+                    let padding = if self.arm { AArch64::padding_len(bytes) } else { X86_64::padding_len(bytes) };
                     if padding > 0 {
                         addr += padding as u64;
                         continue;
                     }
-                    let (Some(insn), Some(at)) = (X86_64::decode(bytes, addr), self.offset(addr)) else { break };
+                    let (Some(insn), Some(at)) = (self.decode(bytes, addr), self.offset(addr)) else {
+                        break;
+                    };
                     sites.push(Site { addr, at, insn });
                     addr += u64::from(insn.len);
                 }
@@ -257,12 +304,51 @@ impl<'a> Faults<'a> {
             | DroppedReturn
             | ChangedOldCode
             | StayingCallToWrongFunction
-            | EntryJumpToWrongFunction => self.code_edits(kind),
+            | EntryJumpToWrongFunction
+                if !self.arm =>
+            {
+                self.code_edits(kind)
+            }
+            InvertedCondition
+            | BranchOffByOne
+            | BranchToWrongBlock
+            | CallToWrongFunction
+            | OperandOffByOne
+            | OperandOffByEight
+            | DroppedPrefix
+            | ChangedOpcode
+            | ChangedImmediate
+            | ChangedRegister
+            | DroppedInstruction
+            | DroppedReturn
+            | ChangedOldCode
+            | StayingCallToWrongFunction
+            | EntryJumpToWrongFunction => self.code_edits_a64(kind),
+            TestedBit
+            | TestedRegister
+            | TestedWidth
+            | PageOff
+            | PageOffsetOff
+            | GuardLost
+            | TableScale
+            | TableBaseOff
+            | LabelJumpToWrongBlock
+            | ExclusiveLost => {
+                if self.arm {
+                    self.code_edits_a64(kind)
+                } else {
+                    Vec::new()
+                }
+            }
             RowBeginsLate | WrongCfaOffset | WrongRegisterRule | FdeTooShort | FdeTooLong | WrongLsda | SearchTableUnsorted
             | SearchEntryWrong | SearchEntryMissing | WrongLandingPad | LandingPadDropped | CallSiteTooShort | ChangedAction
-            | ChangedFilter | WrongType => self.unwind_edits(kind),
+            | ChangedFilter | WrongType | SignStateLost => self.unwind_edits(kind),
             _ => self.file_edits(kind),
         }
+    }
+
+    fn decode(&self, bytes: &[u8], addr: u64) -> Option<Insn> {
+        if self.arm { AArch64::decode(bytes, addr) } else { X86_64::decode(bytes, addr) }
     }
 
     /// File offset of a loaded address of the output.

@@ -20,8 +20,11 @@ struct Cfi {
 fn program(table: &Table<'_>, fde: &Fde) -> Vec<Cfi> {
     let mut list = Vec::new();
     let begin = fde.instructions.0 as usize;
-    let Some(bytes) = table.bytes.get(begin..fde.instructions.1 as usize) else { return list };
+    let Some(bytes) = table.bytes.get(begin..fde.instructions.1 as usize) else {
+        return list;
+    };
     let mut r = Reader::new(bytes);
+    let unit = table.cie_of(fde).map_or(1, |c| c.code_align);
     let mut location = fde.start;
     loop {
         let at = begin + r.pos();
@@ -29,7 +32,7 @@ fn program(table: &Table<'_>, fde: &Fde) -> Vec<Cfi> {
         let operand = begin + r.pos();
         let opcode = if byte & 0xc0 != 0 { byte & 0xc0 } else { byte };
         let mut advance = |by: Option<u64>| {
-            location = location.saturating_add(by?);
+            location = location.saturating_add(by?.saturating_mul(unit));
             Some(())
         };
         let read = match opcode {
@@ -38,7 +41,7 @@ fn program(table: &Table<'_>, fde: &Fde) -> Vec<Cfi> {
             3 => advance(r.u16().map(u64::from)),
             4 => advance(r.u32().map(u64::from)),
             0x80 | 6 | 8 | 0x0d | 0x0e | 0x2e => r.uleb().map(|_| ()),
-            0x07 | 0xc0 | 0 | 0x0a | 0x0b => {
+            0x07 | 0xc0 | 0 | 0x0a | 0x0b | 0x2d => {
                 if opcode == 7 {
                     r.uleb().map(|_| ())
                 } else {
@@ -77,11 +80,13 @@ struct Area {
 
 impl Faults<'_> {
     pub(super) fn unwind_edits(&self, kind: Kind) -> Vec<Edit> {
-        let Ok(table) = Table::read(&self.output) else { return Vec::new() };
+        let Ok(table) = Table::read(&self.output) else {
+            return Vec::new();
+        };
         let fresh: Vec<Fde> =
             table.fdes.iter().filter(|f| self.claim.functions.iter().any(|m| m.in_new(f.start))).take(2000).copied().collect();
         match kind {
-            Kind::RowBeginsLate | Kind::WrongCfaOffset | Kind::WrongRegisterRule => {
+            Kind::RowBeginsLate | Kind::WrongCfaOffset | Kind::WrongRegisterRule | Kind::SignStateLost => {
                 fresh.iter().flat_map(|f| self.rows(kind, &table, f)).collect()
             }
             Kind::FdeTooShort | Kind::FdeTooLong | Kind::WrongLsda => {
@@ -127,6 +132,7 @@ impl Faults<'_> {
                     let low = self.file(operand + 1, 1).first().copied().unwrap_or(0);
                     edits.push(Edit::new(what, operand + 1, &[low ^ 8]));
                 }
+                (Kind::SignStateLost, 0x2d) if settled => edits.push(Edit::new(what, at, &[0])),
                 (Kind::WrongRegisterRule, 0x80) if lasts && settled => edits.push(Edit::new(what, at, &[byte ^ 1])),
                 (Kind::WrongRegisterRule, 0x11) if lasts && settled => {
                     let low = self.file(operand, 1).first().copied().unwrap_or(0);
@@ -161,8 +167,12 @@ impl Faults<'_> {
     }
 
     fn search(&self, kind: Kind, table: &Table<'_>) -> Vec<Edit> {
-        let Some(hdr) = self.output.segment(PT_GNU_EH_FRAME) else { return Vec::new() };
-        let Some(at) = self.offset(hdr.addr) else { return Vec::new() };
+        let Some(hdr) = self.output.segment(PT_GNU_EH_FRAME) else {
+            return Vec::new();
+        };
+        let Some(at) = self.offset(hdr.addr) else {
+            return Vec::new();
+        };
         // Four bytes of header, the pointer, the number: as linkers write them.
         let count_at = at + 8;
         let first = at + 12;
@@ -223,7 +233,9 @@ impl Faults<'_> {
     }
 
     fn area_edits(&self, kind: Kind, fde: &Fde) -> Vec<Edit> {
-        let Some(area) = self.area(fde) else { return Vec::new() };
+        let Some(area) = self.area(fde) else {
+            return Vec::new();
+        };
         let mut edits = Vec::new();
         for s in &area.sites {
             // Only calls that are reached ask for their call site.

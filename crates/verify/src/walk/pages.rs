@@ -9,6 +9,7 @@
 
 use super::{Step, Walk, fail};
 use crate::arch::{Arch, Field, FieldKind, Flow, Insn};
+use crate::lsda::Outcome;
 use crate::report::{Check, Failure};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
@@ -89,14 +90,17 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             if A::page_use(b).is_none_or(|y| (y.base, y.dest) != (x.base, x.dest)) || !A::equal_but_offset(a, b) {
                 return wrong("an instruction that uses a page changed");
             }
-            let Some(touched) = A::touched(a) else { return wrong("it is not known what the instruction does to registers") };
+            let Some(touched) = A::touched(a) else {
+                return wrong("it is not known what the instruction does to registers");
+            };
             let own = 1 << x.base;
             let stored = x.dest.is_none() && a.first().is_some_and(|low| low & 31 == x.base) && touched.kills & own == 0;
             if touched.reads & mask(pending) & !own != 0 || stored {
                 return wrong("the instruction uses a register that holds another page");
             }
             let kind = if x.dest.is_some() { FieldKind::Forms } else { FieldKind::Accesses };
-            let field = |page: u64, offset| Field { at: 0, len: A::STEP as u8, kind, target: page.wrapping_add(offset), literal: 0 };
+            let field =
+                |page: u64, offset| Field { at: 0, len: A::STEP as u8, kind, target: page.wrapping_add(offset), literal: 0 };
             let offset = A::page_use(b).map_or(0, |y| y.offset);
             self.relate_field(p, a, &field(page.old, x.offset), q, &field(page.new, offset))?;
             pending.retain(|page| touched.kills >> page.reg & 1 == 0);
@@ -104,7 +108,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         }
         match old.flow {
             Flow::Call(_) | Flow::IndirectCall => {
-                if mask(pending) & KEPT_BY_CALLS != 0 && !self.dead(p + step, mask(pending) & KEPT_BY_CALLS) {
+                if mask(pending) & KEPT_BY_CALLS != 0 && !self.dead(p + step, mask(pending) & KEPT_BY_CALLS, &[]) {
                     return wrong("a register that holds another page is used behind a call");
                 }
                 pending.clear();
@@ -120,20 +124,26 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             }
             Flow::Branch { target, .. } => {
                 let set = mask(pending);
-                if !self.dead(target, set) {
+                if !self.dead(target, set, &[]) {
                     return wrong("a register that holds another page is used where the branch leads");
                 }
                 // With the ways exchanged it is this way that goes on.
-                if self.dead(p + step, set) {
+                if self.dead(p + step, set, &[]) {
                     pending.clear();
-                } else if self.new_bytes(q).and_then(|b| A::decode(b.0, q)).map(|i| i.flow).is_none_or(|f| !same_condition(f, old.flow))
+                } else if self
+                    .new_bytes(q)
+                    .and_then(|b| A::decode(b.0, q))
+                    .map(|i| i.flow)
+                    .is_none_or(|f| !same_condition(f, old.flow))
                 {
                     return wrong("a register holds another page at a branch that was turned round");
                 }
             }
             _ => {}
         }
-        let Some(touched) = A::touched(a) else { return wrong("it is not known what the instruction does to registers") };
+        let Some(touched) = A::touched(a) else {
+            return wrong("it is not known what the instruction does to registers");
+        };
         if touched.reads & mask(pending) != 0 {
             return wrong("the instruction uses a register that holds another page");
         }
@@ -142,8 +152,8 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
     }
 
     /// Pending registers where the new side went through jumps and nops, or arrives at code that is known: they must be dead.
-    pub(super) fn drop_pending(&self, p: u64, q: u64, pending: &mut Pending) -> Step {
-        if !pending.is_empty() && !self.dead(p, mask(pending)) {
+    pub(super) fn drop_pending(&mut self, p: u64, q: u64, pending: &mut Pending) -> Step {
+        if !pending.is_empty() && !self.dead(p, mask(pending), &[]) {
             return fail(Failure::new(Check::Code, "a register that holds another page is used behind a jump").at(p, q));
         }
         pending.clear();
@@ -153,8 +163,12 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
     /// One instruction for several, for reasons of reach.
     fn longer(&mut self, p: u64, q: u64) -> Result<Option<(u64, u64)>, Box<Failure>> {
         let old = self.old_bytes(p).unwrap_or(b"");
-        let Some((new, slot)) = self.new_bytes(q) else { return Ok(None) };
-        let Some(longer) = A::longer(old, p, new, q) else { return Ok(None) };
+        let Some((new, slot)) = self.new_bytes(q) else {
+            return Ok(None);
+        };
+        let Some(longer) = A::longer(old, p, new, q) else {
+            return Ok(None);
+        };
         let (old_len, new_len) = (u64::from(longer.old_len), u64::from(longer.new_len));
         self.mark_inside(p, q, slot, new_len)?;
         for at in (0..new_len).step_by(A::STEP) {
@@ -182,9 +196,9 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         }
     }
 
-    /// Whether old code from `from` on overwrites all these registers before it reads any of them. Calls and ways out of the
-    /// function read none but those that calls keep.
-    pub(super) fn dead(&self, from: u64, registers: u32) -> bool {
+    /// Whether old code from `from` on overwrites all these registers before it reads any of them, but for the instructions
+    /// `allowed`. Calls and ways out of the function read none but those that calls keep.
+    pub(super) fn dead(&mut self, from: u64, registers: u32, allowed: &[u64]) -> bool {
         let mut seen: FxHashMap<u64, u32> = FxHashMap::default();
         let mut work = vec![(from, registers)];
         let mut budget = BUDGET;
@@ -195,7 +209,9 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                     break;
                 }
                 *known |= live;
-                let Some(left) = budget.checked_sub(1) else { return false };
+                let Some(left) = budget.checked_sub(1) else {
+                    return false;
+                };
                 budget = left;
                 let Some(bytes) = self.old_bytes(at) else {
                     if live & KEPT_BY_CALLS != 0 {
@@ -203,9 +219,20 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                     }
                     break;
                 };
-                let Some(insn) = A::decode(bytes, at) else { return false };
+                let Some(insn) = A::decode(bytes, at) else {
+                    return false;
+                };
                 match insn.flow {
-                    Flow::Call(_) | Flow::IndirectCall => live &= KEPT_BY_CALLS,
+                    Flow::Call(_) | Flow::IndirectCall => {
+                        live &= KEPT_BY_CALLS;
+                        if self.lsdas {
+                            match self.outcome(false, at.saturating_add(u64::from(insn.len) - 1)) {
+                                Some((Outcome::Pad { pad, .. }, _)) => work.push((pad, live)),
+                                Some(_) => {}
+                                None => return false,
+                            }
+                        }
+                    }
                     Flow::Stop | Flow::IndirectJump { .. } => {
                         if live & KEPT_BY_CALLS != 0 {
                             return false;
@@ -224,8 +251,10 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                         continue;
                     }
                     _ => {
-                        let Some(touched) = A::touched(bytes) else { return false };
-                        if touched.reads & live != 0 {
+                        let Some(touched) = A::touched(bytes) else {
+                            return false;
+                        };
+                        if touched.reads & live != 0 && !allowed.contains(&at) {
                             return false;
                         }
                         live &= !touched.kills;
@@ -242,7 +271,9 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
 
     /// A veneer among the function's new code, on the way out of the function: (target, length).
     pub(super) fn own_veneer(&self, bytes: &[u8], at: u64, state: &super::State) -> Option<(u64, u64)> {
-        let super::State::Exit(x) = *state else { return None };
+        let super::State::Exit(x) = *state else {
+            return None;
+        };
         // Only where a call could go: the registers of a veneer may hold something elsewhere.
         if self.cx.inside_of(x).is_some() {
             return None;
@@ -283,7 +314,9 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         if old == new {
             return true;
         }
-        let (Some(x), Some(y)) = (crate::bytes::u64_in(old, 0), crate::bytes::u64_in(new, 0)) else { return false };
+        let (Some(x), Some(y)) = (crate::bytes::u64_in(old, 0), crate::bytes::u64_in(new, 0)) else {
+            return false;
+        };
         if !self.cx.fixed() {
             return false;
         }
@@ -298,10 +331,14 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
 
     /// At the end: what had to be entered at its start alone was, and every part of a table jump came to its jump.
     pub(super) fn settled(&mut self) -> Step {
-        if let Some((p, q)) = self.deferred.iter().find(|(p, _)| !self.compared.contains(p)) {
-            let text = "the instruction changed, and the table jump that it belongs to is not reached";
-            return fail(Failure::new(Check::JumpTable, text).at(*p, *q));
+        for d in &self.dispatches {
+            let part = d.parts.iter().chain(&d.formed).find_map(|p| Some((*p, *self.deferred.get(p)?)));
+            if let Some((p, q)) = part.filter(|_| !self.compared.contains_key(&d.jump())) {
+                let text = "the instruction changed, and the table jump that it belongs to is not reached";
+                return fail(Failure::new(Check::JumpTable, text).at(p, q));
+            }
         }
+        self.check_formed()?;
         match self.closed.iter().find(|q| self.joined.contains(q)) {
             Some(&q) => {
                 let text = format!("new code is entered at {q:#x}, between the forming of an address and its use");

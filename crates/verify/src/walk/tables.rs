@@ -1,17 +1,20 @@
 //! Jumps through tables whose entries are too narrow to be patched, in the lock step.
 //!
-//! A table of bytes or half-words reaches no further than its function, so moved code gets another table, perhaps of wider
-//! entries, and instructions that fit it. The parts of such a jump ([`Dispatch`]) are allowed to differ and are *deferred*; at the jump
+//! A table of bytes or half-words reaches no further than its function. Either it stays and leads to the old labels, where jumps to the new code
+//! take over ([`crate::text`]): then the instructions of the jump mean the same, and there is nothing to do here. Or moved code gets another
+//! table, perhaps of wider entries, and instructions that fit it. The parts of such a jump ([`Dispatch`]) are allowed to differ and are *deferred*; at the jump
 //! itself the new code is read as a table jump of its own, and compared as a whole:
 //!
 //! * the same index in the same register, the same register jumped to;
 //! * every part that differs is a part of the new jump;
 //! * no other instruction reads what the parts leave in their registers, neither up to the jump nor behind it;
 //! * nothing enters the code between the first part that differs and the jump;
+//! * an address formed far away, before a loop perhaps, is read by nothing but table jumps that were compared with the new one;
 //! * each entry leads to the new place of the old entry's label.
 
 use super::{Step, Walk, fail};
 use crate::arch::{Arch, Dispatch, Flow, Insn};
+use crate::graph::Graph;
 use crate::report::{Check, Failure};
 use rustc_hash::FxHashSet;
 
@@ -29,20 +32,21 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         if A::STEP != 4 {
             return;
         }
-        let mut found = Vec::new();
+        let mut jumps = Vec::new();
         for (range, bytes) in &self.old {
-            for at in (range.start..range.end).step_by(4) {
-                let here = bytes.get((at - range.start) as usize..);
-                // br: the quick way past everything else.
-                if word(here).is_some_and(|w| w & 0xffff_fc1f == 0xd61f_0000) {
-                    found.extend(A::dispatch(at, &|x| word(self.old_bytes(x))));
-                }
-            }
+            // br: the quick way past everything else.
+            let is_jump = |w: &[u8]| word(Some(w)).is_some_and(|w| w & 0xffff_fc1f == 0xd61f_0000);
+            let here = bytes.chunks_exact(4).enumerate().filter(|(_, w)| is_jump(w));
+            jumps.extend(here.map(|(i, _)| range.start + 4 * i as u64));
         }
-        for (index, d) in found.iter().enumerate() {
-            self.parts.extend(d.parts.iter().map(|&p| (p, index)));
+        if jumps.is_empty() {
+            return;
         }
-        self.dispatches = found;
+        let graph = Graph::new::<A>(self.old.iter().map(|(r, bytes)| (r.start, *bytes)));
+        self.dispatches = jumps.into_iter().filter_map(|at| A::dispatch(at, &graph)).collect();
+        for (index, d) in self.dispatches.iter().enumerate() {
+            self.parts.extend(d.formed.iter().chain(&d.parts).map(|&p| (p, index)));
+        }
     }
 
     /// An entry of a table as stored.
@@ -58,7 +62,9 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
     pub(super) fn old_targets(&self, d: &Dispatch) -> Vec<u64> {
         let mut targets = Vec::new();
         for i in 0..d.count.unwrap_or(UNBOUNDED) {
-            let Some(target) = Self::entry(self.cx.input, d, i).map(|e| d.target(e)) else { break };
+            let Some(target) = Self::entry(self.cx.input, d, i).map(|e| d.target(e)) else {
+                break;
+            };
             if d.count.is_none() && !self.f.in_old(target) {
                 break;
             }
@@ -79,7 +85,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         new: &Insn,
     ) -> Result<Option<(u64, u64)>, Box<Failure>> {
         if matches!(old.flow, Flow::IndirectJump { .. }) {
-            self.compare_dispatch(index, p, q)?;
+            self.jumps.push((index, p, q));
             return Ok(None);
         }
         let a = self.old_bytes(p).unwrap_or(b"");
@@ -87,14 +93,16 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         let (x, y) = (a.get(..A::STEP).unwrap_or(b""), b.get(..A::STEP).unwrap_or(b""));
         let equal = match (old.field, new.field) {
             (None, None) => x == y,
-            (Some(f), Some(g)) => (f.kind, f.target) == (g.kind, g.target) && A::equal_around(x, y, &f),
+            (Some(f), Some(g)) if f.kind == g.kind => f.target == g.target && A::equal_around(x, y, &f),
             _ => false,
         };
-        if equal {
+        let longer = A::longer(a, p, b, q);
+        // The same address formed in another way is not a change.
+        if equal || longer.is_some_and(|l| l.old.target == l.new.target) {
             return Ok(None);
         }
-        let (old_len, new_len) =
-            A::longer(a, p, b, q).map_or((A::STEP as u64, A::STEP as u64), |l| (u64::from(l.old_len), u64::from(l.new_len)));
+        let step = A::STEP as u64;
+        let (old_len, new_len) = longer.map_or((step, step), |l| (u64::from(l.old_len), u64::from(l.new_len)));
         self.mark_inside(p, q, slot, new_len)?;
         for at in (0..new_len).step_by(A::STEP) {
             self.check_rows(&[p], q + at, A::STEP as u64)?;
@@ -108,29 +116,54 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         Ok(Some((p + old_len, q + new_len)))
     }
 
+    /// Compares the table jumps that were reached and have parts that differ. False: there is nothing new.
+    pub(super) fn compare_dispatches(&mut self) -> Result<bool, Box<Failure>> {
+        if self.deferred.is_empty() {
+            return Ok(false);
+        }
+        let mut graph = None;
+        let mut any = false;
+        for (index, p, q) in self.jumps.clone() {
+            if self.compared.contains_key(&p) {
+                continue;
+            }
+            let Some(old) = self.dispatches.get(index).cloned() else {
+                continue;
+            };
+            if old.parts.iter().chain(&old.formed).any(|p| self.deferred.contains_key(p)) {
+                let graph = graph.get_or_insert_with(|| Graph::new::<A>(self.new.iter().map(|(r, bytes, _)| (r.start, *bytes))));
+                let new = A::dispatch(q, graph);
+                self.compare_dispatch(&old, p, q, new)?;
+                any = true;
+            }
+        }
+        Ok(any)
+    }
+
     /// Compares a table jump some parts of which differ.
-    fn compare_dispatch(&mut self, index: usize, p: u64, q: u64) -> Step {
-        let Some(old) = self.dispatches.get(index).cloned() else { return Ok(()) };
-        let deferred: Vec<(u64, u64)> = old.parts.iter().filter_map(|p| Some((*p, *self.deferred.get(p)?))).collect();
-        let (Some(&(first_p, _)), Some(first_q)) = (deferred.first(), deferred.iter().map(|d| d.1).min()) else {
-            return Ok(());
-        };
+    fn compare_dispatch(&mut self, old: &Dispatch, p: u64, q: u64, new: Option<Dispatch>) -> Step {
         let wrong = |what: &str| fail(Failure::new(Check::JumpTable, what).at(p, q));
-        let Some(new) = A::dispatch(q, &|at| word(self.new_bytes(at).map(|b| b.0))) else {
+        let Some(new) = new else {
             return wrong("a jump through a table became one that is not understood");
         };
+        let deferred =
+            |parts: &[u64]| -> Vec<(u64, u64)> { parts.iter().filter_map(|p| Some((*p, *self.deferred.get(p)?))).collect() };
+        let (near, far) = (deferred(&old.parts), deferred(&old.formed));
         if new.index != old.index {
             return wrong("a jump through a table has another index");
         }
-        // A part of two instructions is known by its first, which may itself be no part if the second alone is one.
-        if first_q > q || deferred.iter().any(|(_, d)| !new.parts.contains(d)) {
+        let is_part = |q: &u64| new.parts.contains(q) || new.formed.contains(q);
+        if near.iter().chain(&far).any(|(_, d)| !is_part(d)) {
             return wrong("an instruction before a table jump changed that is no part of the new jump");
         }
-        self.closed.extend((first_q + 4..=q).step_by(4));
-        self.compared.extend(deferred.iter().map(|d| d.0));
-        let scratch = old.scratch | new.scratch;
-        self.check_scratch(&old, &deferred, first_p, p, q)?;
-
+        self.compared.insert(p, (old.table, new.table));
+        if let (Some(&(first_p, _)), Some(first_q)) = (near.first(), near.iter().map(|d| d.1).min()) {
+            if first_q > q || q - first_q > 4096 {
+                return wrong("the parts of a table jump do not stand together any more");
+            }
+            self.closed.extend((first_q + 4..=q).step_by(4));
+            self.check_scratch(old, &near, first_p, p, q)?;
+        }
         let fixed = |elf: &crate::elf::Elf<'_>, at| elf.load_at(at).is_some_and(|l| !l.is_writable());
         if !fixed(self.cx.input, old.table) || !fixed(self.cx.output, new.table) {
             return wrong("a jump table can be written to");
@@ -138,7 +171,9 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         let mut pairs: Vec<(u64, u64)> = Vec::new();
         let mut seen: FxHashSet<(u64, u64)> = FxHashSet::default();
         for i in 0..old.count.unwrap_or(UNBOUNDED) {
-            let Some(from) = Self::entry(self.cx.input, &old, i).map(|e| old.target(e)) else { break };
+            let Some(from) = Self::entry(self.cx.input, old, i).map(|e| old.target(e)) else {
+                break;
+            };
             if old.count.is_none() && !self.f.in_old(from) {
                 break;
             }
@@ -152,8 +187,10 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         if pairs.is_empty() {
             return wrong("a jump table has no entries");
         }
+        // Only where a part differs do its registers hold something else.
+        let scratch = if near.is_empty() { 0 } else { old.scratch | new.scratch };
         for (from, to) in pairs {
-            if !self.dead(from, scratch) {
+            if !self.dead(from, scratch, &[]) {
                 let text = "a register in which a changed table jump was made is used where the jump leads";
                 return fail(Failure::new(Check::JumpTable, text).at(from, to));
             }
@@ -162,8 +199,33 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         Ok(())
     }
 
+    /// Addresses formed far from their jumps that differ: nothing may read them but table jumps that were compared with the new
+    /// address.
+    pub(super) fn check_formed(&mut self) -> Step {
+        let mut far: Vec<u64> = self.dispatches.iter().flat_map(|d| &d.formed).copied().collect();
+        far.retain(|p| self.deferred.contains_key(p));
+        far.sort_unstable();
+        far.dedup();
+        for p in far {
+            let q = self.deferred.get(&p).copied().unwrap_or(p);
+            let wrong = |what: &str| fail(Failure::new(Check::JumpTable, what).at(p, q));
+            let users: Vec<&Dispatch> = self.dispatches.iter().filter(|d| d.formed.contains(&p)).collect();
+            let mut tables: Vec<Option<(u64, u64)>> = users.iter().map(|d| self.compared.get(&d.jump()).copied()).collect();
+            tables.dedup();
+            if !matches!(tables.as_slice(), [Some(_)]) {
+                return wrong("a table's address changed, and not all jumps through it are known");
+            }
+            let allowed: Vec<u64> = users.iter().flat_map(|d| d.formed.iter().chain(&d.parts)).copied().collect();
+            let written = self.old_bytes(p).and_then(A::touched).map_or(0, |t| t.kills);
+            if written == 0 || !self.dead(p + A::STEP as u64, written, &allowed) {
+                return wrong("a table's address changed, and something else than jumps through it uses it");
+            }
+        }
+        Ok(())
+    }
+
     /// Nothing but parts may read what parts that differ leave in registers, up to the jump.
-    fn check_scratch(&self, old: &Dispatch, deferred: &[(u64, u64)], first: u64, p: u64, q: u64) -> Step {
+    fn check_scratch(&mut self, old: &Dispatch, deferred: &[(u64, u64)], first: u64, p: u64, q: u64) -> Step {
         let mut changed = 0u32;
         for at in (first..p).step_by(4) {
             let wrong = |what: &str| fail(Failure::new(Check::JumpTable, what).at(at, q));
@@ -183,7 +245,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             }
             match insn.flow {
                 Flow::Next | Flow::Nothing => {}
-                Flow::Branch { target, .. } if self.dead(target, changed) => {}
+                Flow::Branch { target, .. } if self.dead(target, changed, &[]) => {}
                 _ => return wrong("control leaves in the middle of a changed table jump"),
             }
         }

@@ -121,7 +121,9 @@ pub fn tables(d: &[u8], insns: &[I]) -> Vec<Table> {
     let words: Vec<Word> = insns.iter().filter_map(I::a64).collect();
     let mut out = Vec::new();
     for (n, six) in words.windows(6).enumerate() {
-        let [page, low, load, base, sum, jump] = six else { continue };
+        let [page, low, load, base, sum, jump] = six else {
+            continue;
+        };
         let width = 1u64 << (load.w >> 30);
         let shape = page.is_adrp()
             && low.w & 0xffc0_0000 == 0x9100_0000
@@ -152,7 +154,13 @@ pub fn tables(d: &[u8], insns: &[I]) -> Vec<Table> {
 }
 
 /// The six instructions for a table of words at `table`, whose entries are added to `base`: instruction by old address.
-pub fn table_jump(insns: &BTreeMap<u64, Word>, t: &Table, table: u64, base: u64, at: impl Fn(u64) -> u64) -> BTreeMap<u64, Vec<u32>> {
+pub fn table_jump(
+    insns: &BTreeMap<u64, Word>,
+    t: &Table,
+    table: u64,
+    base: u64,
+    at: impl Fn(u64) -> u64,
+) -> BTreeMap<u64, Vec<u32>> {
     let word = |i: u64| insns[&(t.at + 4 * i)].w;
     let (page, low, load, adr, sum) = (word(0), word(1), word(2), word(3), word(4));
     let here = at(t.at + 12);

@@ -295,7 +295,9 @@ fn is_short_cond(i: &I) -> bool {
 }
 
 fn is_nop(i: &I) -> bool {
-    let I::X86(i) = i else { return i.a64().is_some_and(a64::Word::is_nop) };
+    let I::X86(i) = i else {
+        return i.a64().is_some_and(a64::Word::is_nop);
+    };
     matches!(i.code(), Code::Nopd | Code::Nopw | Code::Nopq | Code::Nop_rm16 | Code::Nop_rm32 | Code::Nop_rm64)
 }
 
@@ -567,7 +569,8 @@ pub fn rewrite(input: &[u8], names: &[&str], options: Options) -> Rewritten {
         }
         for m in &moved {
             let insns: Vec<I> = m.blocks.iter().flat_map(|b| b.insns.clone()).collect();
-            for t in a64::tables(d, &insns) {
+            // Every other function keeps its table, and its old labels jump to the new ones.
+            for t in a64::tables(d, &insns).into_iter().filter(|_| m.start / 64 % 2 == 0) {
                 let count = t.labels.len() as u64;
                 tables.push((t, at));
                 at += 4 * count;
@@ -612,7 +615,9 @@ pub fn rewrite(input: &[u8], names: &[&str], options: Options) -> Rewritten {
             for k in 0..order.len() {
                 let b = &m.blocks[order[k]];
                 let mut at = address[&b.start];
-                let inside = |t: u64| if (m.start..m.end).contains(&t) { address[&t] } else { go(t) };
+                let inside = |t: u64| {
+                    if (m.start..m.end).contains(&t) { address[&t] } else { go(t) }
+                };
                 let last = b.insns.len() - 1;
                 for (n, i) in b.insns.iter().enumerate() {
                     if is_nop(i) {
@@ -728,6 +733,14 @@ pub fn rewrite(input: &[u8], names: &[&str], options: Options) -> Rewritten {
             // What is no instruction's start was no table entry.
             if let Some(&new) = address.get(&label) {
                 put32(&mut out, o, new as i64 - base as i64);
+            }
+        }
+        for t in a64::tables(d, &insns).iter().filter(|t| !tables.iter().any(|x| x.0.at == t.at)) {
+            for label in &t.labels {
+                // Behind a landing pad, which stays.
+                let behind = if u32_at(d, offset(d, *label)) & 0xffff_ff3f == 0xd503_241f { 4 } else { 0 };
+                let (o, to) = (offset(d, *label) + behind, address[label]);
+                out[o..o + 4].copy_from_slice(&a64::b(label + behind as u64, to + behind as u64).to_le_bytes());
             }
         }
         if options.entry_jumps && arm && m.end - m.start >= 8 {
@@ -888,7 +901,9 @@ pub fn rewrite(input: &[u8], names: &[&str], options: Options) -> Rewritten {
                 let area = read_area(d, old, m.start);
                 let mut sites: Vec<(u64, u64, u64, u64)> = Vec::new();
                 for &(s, e, old) in from.iter().filter(|f| (start..end).contains(&f.0)) {
-                    let Some(site) = area.sites.iter().find(|x| x.0 <= old && old < x.1) else { continue };
+                    let Some(site) = area.sites.iter().find(|x| x.0 <= old && old < x.1) else {
+                        continue;
+                    };
                     let pad = if site.2 == 0 { 0 } else { address[&site.2] };
                     match sites.last_mut() {
                         Some(l) if l.1 == s && (l.2, l.3) == (pad, site.3) => l.1 = e,
@@ -1078,7 +1093,9 @@ fn low_target(insns: &[I], n: usize) -> Option<u64> {
 /// Whether a block's fall-through must become a jump.
 fn needs_jump(m: &Moved, order: &[usize], k: usize) -> bool {
     let b = &m.blocks[order[k]];
-    let Some(last) = b.insns.last() else { return false };
+    let Some(last) = b.insns.last() else {
+        return false;
+    };
     if last.ends() || b.end >= m.end {
         return false;
     }
@@ -1144,10 +1161,22 @@ pub const PROGRAMS: &[(&str, &str, &str, &[&str], &[&str])] = &[
     ("throws_fixed", THROWS, "g++", &["-no-pie", "-fno-pie"], &["a", "b", "c", "d"]),
     ("a64_switch", A64, "aarch64-linux-gnu-gcc", &["-pie", "-fPIE", TABLES], &["a", "bb", "ccc"]),
     ("a64_switch_fixed", A64, "aarch64-linux-gnu-gcc", &["-no-pie", "-fno-pie", "-Wl,-q", TABLES], &["a"]),
-    ("a64_guarded", A64, "aarch64-linux-gnu-gcc", &["-pie", "-fPIE", "-mbranch-protection=standard", "-Wl,-z,force-bti", TABLES], &["x"]),
+    (
+        "a64_guarded",
+        A64,
+        "aarch64-linux-gnu-gcc",
+        &["-pie", "-fPIE", "-mbranch-protection=standard", "-Wl,-z,force-bti", TABLES],
+        &["x"],
+    ),
     ("a64_pointers", POINTERS, "aarch64-linux-gnu-gcc", &["-pie", "-fPIE", "-rdynamic"], &["1", "2"]),
     ("a64_throws", THROWS, "aarch64-linux-gnu-g++", &["-pie", "-fPIE"], &["a", "b", "c", "d"]),
-    ("a64_throws_signed", THROWS, "aarch64-linux-gnu-g++", &["-pie", "-fPIE", "-mbranch-protection=standard"], &["a", "b", "c", "d"]),
+    (
+        "a64_throws_signed",
+        THROWS,
+        "aarch64-linux-gnu-g++",
+        &["-pie", "-fPIE", "-mbranch-protection=standard"],
+        &["a", "b", "c", "d"],
+    ),
 ];
 
 /// Tables for small switches too.

@@ -1,7 +1,7 @@
 //! Jumps through tables, as compilers write them.
 //!
 //! The code before the jump is read backwards: the jump's register is a sum of a base and an entry, the entry comes out of memory at
-//! a table plus an index, and base and table are addresses formed in sight. In gcc's form and in two of clang's:
+//! a table plus an index, and base and table are addresses. In gcc's form and in two of clang's:
 //!
 //! ```text
 //! cmp  w0, #8               cmp  w8, #8                  cmp  w8, #8
@@ -14,90 +14,194 @@
 //! br   x0                   br   x10
 //! ```
 //!
-//! The number of entries comes from a comparison of the index with a constant whose branch leaves when the index is larger. Without
-//! one in sight the caller must bound the table in another way.
+//! The sum, the load and often the addresses stand in straight code before the jump. A table's address that is wanted in a loop is formed
+//! before it: then everything that can reach the load is searched, and all that is found must be the same address.
+//!
+//! The number of entries comes from a comparison of the index with a constant, on the only way to the load: either the branch
+//! behind it leaves when the index is too large, or it comes here when it is not.
 
 use super::super::Dispatch;
 use super::{registers, target};
-use smallvec::SmallVec;
+use crate::graph::Graph;
+use rustc_hash::FxHashSet;
+use smallvec::{SmallVec, smallvec};
 
-/// How far back is looked.
+/// How far back is looked in straight code.
 const REACH: u64 = 32;
+
+/// How many instructions are looked at for an address formed far away.
+const BUDGET: usize = 20_000;
 
 /// Where a register got its value: the address of the instruction, and the instruction.
 type Definition = (u64, u32);
 
-struct Reader<'c> {
-    code: &'c dyn Fn(u64) -> Option<u32>,
+fn is_conditional(w: u32) -> bool {
+    w >> 24 == 0x54 || w & 0x7c00_0000 == 0x3400_0000
+}
+
+fn is_call(w: u32) -> bool {
+    w & 0xfc00_0000 == 0x9400_0000 || w & 0xfe00_0000 == 0xd600_0000 && w >> 21 & 7 == 1
+}
+
+/// Whether control never goes on behind it.
+fn ends(w: u32) -> bool {
+    w & 0xfc00_0000 == 0x1400_0000
+        || w & 0xfe00_0000 == 0xd600_0000 && w >> 21 & 7 != 1
+        || w & 0xffe0_001f == 0xd420_0000
+        || w >> 16 == 0
+}
+
+/// The number of `add x, x, #number`.
+fn immediate(w: u32) -> Option<u64> {
+    (w & 0xff80_0000 == 0x9100_0000).then(|| u64::from(w >> 10 & 0xfff) << if w >> 22 & 1 == 0 { 0 } else { 12 })
+}
+
+struct Reader<'c, 'b> {
+    graph: &'c Graph<'b>,
     jump: u64,
 }
 
-impl Reader<'_> {
+impl Reader<'_, '_> {
     /// The instruction before `at` that last wrote `reg`, in straight code. Calls and jumps end the search.
     fn definition(&self, reg: u32, at: u64) -> Option<Definition> {
         let mut here = at;
-        while self.jump - here < 4 * REACH {
+        while self.jump.wrapping_sub(here) < 4 * REACH {
             here = here.checked_sub(4)?;
-            let w = (self.code)(here)?;
+            let w = self.graph.word(here)?;
+            if ends(w) || is_call(w) {
+                return None;
+            }
             let touched = registers::touched(w)?;
             if touched.kills >> reg & 1 != 0 {
                 return Some((here, w));
             }
-            // What changes the register in part, and what control does not come through.
-            let leaves = w & 0x7c00_0000 == 0x1400_0000 || w & 0xfe00_0000 == 0xd600_0000 || w >> 24 == 0xd4;
-            let touches = touched.writes >> reg & 1 != 0;
-            if touches || leaves {
+            if touched.writes >> reg & 1 != 0 {
                 return None;
             }
         }
         None
     }
 
-    /// The address that a register holds before `at`, and the instructions that formed it.
-    fn address(&self, reg: u32, at: u64, parts: &mut SmallVec<[u64; 8]>) -> Option<u64> {
-        let (here, w) = self.definition(reg, at)?;
+    /// All instructions that may have written `reg` before `at`, by every known way; `None` if one of them only changes it, or if a call
+    /// may have.
+    fn definitions(&self, reg: u32, at: u64) -> Option<SmallVec<[Definition; 4]>> {
+        let kept_by_calls = (18..30).contains(&reg);
+        let mut found: SmallVec<[Definition; 4]> = SmallVec::new();
+        let mut seen: FxHashSet<u64> = FxHashSet::default();
+        let mut work: Vec<u64> = vec![at];
+        while let Some(at) = work.pop() {
+            if seen.len() > BUDGET {
+                return None;
+            }
+            if !seen.insert(at) {
+                continue;
+            }
+            let before = at.checked_sub(4).and_then(|b| Some((b, self.graph.word(b)?))).filter(|(_, w)| !ends(*w));
+            let jumps = self.graph.jumps_to(at).iter().filter_map(|&j| Some((j, self.graph.word(j)?)));
+            for (here, w) in before.into_iter().chain(jumps) {
+                if is_call(w) {
+                    if !kept_by_calls {
+                        return None;
+                    }
+                    work.push(here);
+                    continue;
+                }
+                let touched = registers::touched(w);
+                match touched {
+                    Some(t) if t.kills >> reg & 1 != 0 => found.push((here, w)),
+                    Some(t) if t.writes >> reg & 1 != 0 => return None,
+                    // A system call changes x0 alone.
+                    None if w >> 24 == 0xd4 && reg != 0 => work.push(here),
+                    None => return None,
+                    _ => work.push(here),
+                }
+            }
+        }
+        found.sort_unstable();
+        found.dedup();
+        (!found.is_empty()).then_some(found)
+    }
+
+    /// The address that one instruction forms, alone or of a page; and the instructions that do.
+    fn formed(&self, (here, w): Definition, near: bool, parts: &mut SmallVec<[u64; 8]>) -> Option<u64> {
         parts.push(here);
         if w & 0x9f00_0000 == 0x1000_0000 {
             return Some(target(w, here));
         }
-        if w & 0xff80_0000 == 0x9100_0000 {
-            let (page_at, page) = self.definition(w >> 5 & 31, here)?;
+        let number = immediate(w)?;
+        let pages: SmallVec<[Definition; 4]> = match self.definition(w >> 5 & 31, here) {
+            Some(page) => smallvec![page],
+            None if near => return None,
+            None => self.definitions(w >> 5 & 31, here)?,
+        };
+        let mut address = None;
+        for (at, page) in pages {
             if page & 0x9f00_0000 != 0x9000_0000 {
                 return None;
             }
-            parts.push(page_at);
-            let number = u64::from(w >> 10 & 0xfff) << if w >> 22 & 1 == 0 { 0 } else { 12 };
-            return Some(target(page, page_at).wrapping_add(number));
+            parts.push(at);
+            let made = target(page, at).wrapping_add(number);
+            if *address.get_or_insert(made) != made {
+                return None;
+            }
         }
-        None
+        address
     }
 
-    /// Number of entries by `cmp index, #n` before the first part, with a branch that leaves for larger ones.
+    /// The address that a register holds before `at`, and the instructions that formed it, if they stand in sight.
+    fn address(&self, reg: u32, at: u64, parts: &mut SmallVec<[u64; 8]>) -> Option<u64> {
+        self.formed(self.definition(reg, at)?, true, parts)
+    }
+
+    /// The same by every way.
+    fn far_address(&self, reg: u32, at: u64, parts: &mut SmallVec<[u64; 8]>) -> Option<u64> {
+        let mut address = None;
+        for definition in self.definitions(reg, at)? {
+            let made = self.formed(definition, false, parts)?;
+            if *address.get_or_insert(made) != made {
+                return None;
+            }
+        }
+        address
+    }
+
+    /// Number of entries: `cmp index, #n` on the only way here, and a branch behind it that leaves for larger ones or comes
+    /// here for the others.
     fn count(&self, index: u32, load: u64) -> Option<u64> {
-        let mut here = load;
-        let mut over: Option<u32> = None;
-        while self.jump - here < 4 * REACH {
-            here = here.checked_sub(4)?;
-            let w = (self.code)(here)?;
-            if w >> 24 == 0x54 && over.is_none() {
-                over = Some(w & 15);
-            } else if w & 0x7f80_0000 == 0x7100_0000 && w & 31 == 31 && w >> 5 & 31 == index {
+        let mut at = load;
+        let mut bound: Option<(u32, bool)> = None;
+        for _ in 0..4 * REACH {
+            let before = at.checked_sub(4).and_then(|b| Some((b, self.graph.word(b)?))).filter(|(_, w)| !ends(*w));
+            let (here, w, taken) = match (before, self.graph.jumps_to(at)) {
+                (Some((here, w)), []) => (here, w, false),
+                (None, [jump]) => (*jump, self.graph.word(*jump)?, true),
+                _ => return None,
+            };
+            at = here;
+            if w >> 24 == 0x54 && bound.is_none() {
+                bound = Some((w & 15, taken));
+                continue;
+            }
+            if w & 0x7f80_0000 == 0x7100_0000 && w & 31 == 31 && w >> 5 & 31 == index {
                 let n = u64::from(w >> 10 & 0xfff) << if w >> 22 & 1 == 0 { 0 } else { 12 };
-                return match over? {
-                    // hi leaves above n; cs leaves at n; ls and cc jump here, from elsewhere.
-                    8 => n.checked_add(1),
-                    2 => Some(n),
+                // Unsigned: higher, higher or same, lower or same, lower.
+                return match bound? {
+                    (8, false) | (9, true) => n.checked_add(1),
+                    (2, false) | (3, true) => Some(n),
                     _ => None,
                 };
             }
+            if is_conditional(w) || w & 0xfc00_0000 == 0x1400_0000 {
+                continue;
+            }
             let touched = registers::touched(w)?;
-            let leaves = w & 0x7c00_0000 == 0x1400_0000 || w & 0xfe00_0000 == 0xd600_0000;
             // Flags that were set since are those of another comparison.
             let flags = (w & 0x1f00_0000 == 0x1100_0000 || w & 0x1f00_0000 == 0x0b00_0000) && w >> 29 & 1 == 1
                 || w & 0x7f80_0000 == 0x7200_0000
-                || w & 0x7f20_0000 == 0x6a00_0000
-                || w & 0x1fe0_0000 == 0x1a40_0000;
-            if touched.kills >> index & 1 != 0 || leaves || flags && over.is_some() {
+                || w & 0x7f00_0000 == 0x6a00_0000
+                || w & 0x7fe0_0000 == 0x7a40_0000
+                || w & 0x5f20_0000 == 0x1e20_0000;
+            if touched.writes >> index & 1 != 0 || flags && bound.is_some() {
                 return None;
             }
         }
@@ -106,17 +210,17 @@ impl Reader<'_> {
 }
 
 /// Reads the dispatch that ends with the jump at `jump`.
-pub(super) fn read(jump: u64, code: &dyn Fn(u64) -> Option<u32>) -> Option<Dispatch> {
-    let r = Reader { code, jump };
-    let w = code(jump)?;
+pub(super) fn read(jump: u64, graph: &Graph<'_>) -> Option<Dispatch> {
+    let r = Reader { graph, jump };
+    let w = graph.word(jump)?;
     if w & 0xffff_fc1f != 0xd61f_0000 {
         return None;
     }
     let mut parts: SmallVec<[u64; 8]> = SmallVec::new();
-    let mut scratch = 0u32;
+    let mut formed: SmallVec<[u64; 8]> = SmallVec::new();
     let (sum_at, sum) = r.definition(w >> 5 & 31, jump)?;
     parts.push(sum_at);
-    scratch |= 1 << (sum & 31);
+    let mut scratch = 1u32 << (sum & 31);
     // add x, base, entry {, extension #shift}
     let (extension, shift) = if sum & 0xffe0_0000 == 0x8b20_0000 {
         ((sum >> 13 & 7) as u8, (sum >> 10 & 7) as u8)
@@ -128,11 +232,11 @@ pub(super) fn read(jump: u64, code: &dyn Fn(u64) -> Option<u32>) -> Option<Dispa
     let (base_reg, entry_reg) = (sum >> 5 & 31, sum >> 16 & 31);
     let find_load = |reg: u32| r.definition(reg, sum_at).filter(|(_, l)| l & 0x3b20_0c00 == 0x3820_0800 && l >> 26 & 1 == 0);
     // Without an extension the sum may be written either way round.
-    let (base_reg, entry_reg) =
-        if find_load(entry_reg).is_none() && extension == 3 && shift == 0 { (entry_reg, base_reg) } else { (base_reg, entry_reg) };
+    let swapped = extension == 3 && shift == 0 && find_load(entry_reg).is_none();
+    let (base_reg, entry_reg) = if swapped { (entry_reg, base_reg) } else { (base_reg, entry_reg) };
     let (load_at, load) = find_load(entry_reg)?;
     parts.push(load_at);
-    scratch |= 1 << (load & 31) | 1 << base_reg;
+    scratch |= 1 << (load & 31);
     let width = 1u8 << (load >> 30);
     // How the load extends what it reads: into 64 or 32 bits with sign, or with zeros.
     let load_signed = match load >> 22 & 3 {
@@ -153,19 +257,36 @@ pub(super) fn read(jump: u64, code: &dyn Fn(u64) -> Option<u32>) -> Option<Dispa
         return None;
     }
     let table_reg = load >> 5 & 31;
-    scratch |= 1 << table_reg;
     let scaled = load >> 12 & 1 == 1;
     if scaled != (width > 1) {
         return None;
     }
     let index = ((load >> 16 & 31) as u8, (load >> 13 & 7) as u8);
-    let base = r.address(base_reg, sum_at, &mut parts)?;
-    let table = r.address(table_reg, load_at, &mut parts)?;
+    let mut kept = 0u32;
+    let mut address = |reg: u32, at: u64| {
+        let mut here = parts.clone();
+        match r.address(reg, at, &mut here) {
+            Some(address) => {
+                parts = here;
+                scratch |= 1 << reg;
+                Some(address)
+            }
+            None => {
+                kept |= 1 << reg;
+                r.far_address(reg, at, &mut formed)
+            }
+        }
+    };
+    let base = address(base_reg, sum_at)?;
+    let table = address(table_reg, load_at)?;
     parts.push(jump);
     parts.sort_unstable();
     parts.dedup();
+    formed.sort_unstable();
+    formed.dedup();
     let count = r.count(u32::from(index.0), load_at);
-    Some(Dispatch { table, base, width, signed, shift, index, count, parts, scratch: scratch & 0x7fff_ffff })
+    let scratch = scratch & !kept & 0x7fff_ffff;
+    Some(Dispatch { table, base, width, signed, shift, index, count, parts, formed, scratch })
 }
 
 impl Dispatch {
@@ -174,5 +295,10 @@ impl Dispatch {
         let unused = 64 - 8 * u32::from(self.width).min(8);
         let value = if self.signed { ((entry << unused) as i64 >> unused) as u64 } else { entry };
         self.base.wrapping_add(value << self.shift)
+    }
+
+    /// The jump's address.
+    pub(crate) fn jump(&self) -> u64 {
+        self.parts.last().copied().unwrap_or(0)
     }
 }

@@ -1,6 +1,7 @@
 //! Words against what the assembler says of them.
 
 use super::*;
+use crate::graph::Graph;
 
 fn insn(w: u32) -> Insn {
     AArch64::decode(&w.to_le_bytes(), 0x1000).unwrap_or_else(|| panic!("{w:#x} is a valid instruction"))
@@ -95,7 +96,8 @@ fn indirect_branches_returns_and_traps_end_what_they_end() {
 
 #[test]
 fn what_is_unallocated_or_signs_with_the_program_counter_is_refused() {
-    for w in [0x0001_0000, 0x0200_0000, 0x0600_0000, 0xdac1_a3fe, 0x5500_001f, 0xf380_001f, 0x7400_0000, 0xd620_0000, 0xdc00_0000] {
+    for w in [0x0001_0000, 0x0200_0000, 0x0600_0000, 0xdac1_a3fe, 0x5500_001f, 0xf380_001f, 0x7400_0000, 0xd620_0000, 0xdc00_0000]
+    {
         assert_eq!(AArch64::decode(&u32::to_le_bytes(w), 0), None, "{w:#x}");
     }
 }
@@ -155,25 +157,22 @@ fn pages_are_followed_to_the_instructions_that_use_them() {
     // adrp x1, 0x5000; mov x2, x3; ldr x0, [x1, #16]; add x4, x1, #8; add x1, x1, #0xc; add x5, x1, #1
     let code = bytes(&[0x9000_0021, 0xaa03_03e2, 0xf940_0820, 0x9100_2024, 0x9100_3021, 0x9100_0425]);
     let uses = AArch64::page_uses(&code, 0x5000);
-    assert_eq!(uses.as_slice(), [
-        (8, 0x5010, FieldKind::Accesses),
-        (12, 0x5008, FieldKind::Forms),
-        (16, 0x500c, FieldKind::Forms)
-    ]);
+    assert_eq!(
+        uses.as_slice(),
+        [(8, 0x5010, FieldKind::Accesses), (12, 0x5008, FieldKind::Forms), (16, 0x500c, FieldKind::Forms)]
+    );
 }
 
 fn dispatch(words: &[u32]) -> Option<Dispatch> {
     let jump = 0x1000 + 4 * (words.len() as u64 - 1);
-    AArch64::dispatch(jump, &|at| words.get(usize::try_from(at.checked_sub(0x1000)? / 4).ok()?).copied())
+    AArch64::dispatch(jump, &Graph::new::<AArch64>([(0x1000, bytes(words).as_slice())]))
 }
 
 #[test]
 fn table_jumps_of_gcc_are_read() {
     // cmp w0, #8; b.hi; adrp x1, 0x2000; add x1, x1, #0x10; ldrb w0, [x1, w0, uxtw]; adr x1, .+12; add x0, x1, w0, sxtb #2; br x0
-    let d = dispatch(&[
-        0x7100_201f, 0x5400_0ec8, 0xb000_0001, 0x9100_4021, 0x3860_4820, 0x1000_0061, 0x8b20_8820, 0xd61f_0000,
-    ])
-    .expect("it is a table jump");
+    let d = dispatch(&[0x7100_201f, 0x5400_0ec8, 0xb000_0001, 0x9100_4021, 0x3860_4820, 0x1000_0061, 0x8b20_8820, 0xd61f_0000])
+        .expect("it is a table jump");
     assert_eq!((d.table, d.base, d.width, d.signed, d.shift, d.count), (0x2010, 0x1020, 1, true, 2, Some(9)));
     assert_eq!((d.index, d.scratch), ((0, 2), 3));
     assert_eq!(d.parts.as_slice(), [0x1008, 0x100c, 0x1010, 0x1014, 0x1018, 0x101c]);
@@ -198,6 +197,30 @@ fn table_jumps_of_clang_are_read() {
 }
 
 #[test]
+fn a_table_whose_address_is_formed_before_the_loop_is_found() {
+    // adrp x25, 0x2000; add x25, x25, #0x10; head: cmp w0, #15; b.ls body; nop; b head;
+    // body: ldrh w0, [x25, w0, uxtw #1]; adr x1, .+12; add x0, x1, w0, sxth #2; br x0; case: b head
+    let words = [
+        0xb000_0019,
+        0x9100_4339,
+        0x7100_3c1f,
+        0x5400_0069,
+        0xd503_201f,
+        0x17ff_fffd,
+        0x7860_5b20,
+        0x1000_0061,
+        0x8b20_a820,
+        0xd61f_0000,
+        0x17ff_fff8,
+    ];
+    let code = bytes(&words);
+    let graph = Graph::new::<AArch64>([(0x1000, code.as_slice())]);
+    let d = AArch64::dispatch(0x1024, &graph).expect("it is a table jump");
+    assert_eq!((d.table, d.base, d.width, d.count), (0x2010, 0x1028, 2, Some(16)));
+    assert_eq!((d.formed.as_slice(), d.scratch), ([0x1000, 0x1004].as_slice(), 3));
+}
+
+#[test]
 fn an_entry_whose_sign_is_cut_off_is_no_table_jump() {
     // ldrsb w11, [x9, x8]; add x10, x10, x11, lsl #2: the sign reaches 32 bits, the sum has 64.
     assert_eq!(dispatch(&[0xb000_0009, 0x9100_4129, 0x1000_008a, 0x38e8_692b, 0x8b0b_094a, 0xd61f_0140]), None);
@@ -214,7 +237,10 @@ fn arbitrary_words_never_panic() {
             let _ = AArch64::entry_jump(&all, at);
             let _ = AArch64::veneer(&all, at);
             let _ = AArch64::longer(&all, at, &all, !at);
-            let _ = AArch64::dispatch(at, &|x| word(all.get(usize::try_from(x).ok()?..)?));
+            let graph = Graph::new::<AArch64>([(at, all.as_slice())]);
+            for i in 0..all.len() as u64 / 4 {
+                let _ = AArch64::dispatch(at.wrapping_add(4 * i), &graph);
+            }
         }
         let _ = AArch64::page_uses(&all, u64::MAX);
         let _ = AArch64::touched(&all);

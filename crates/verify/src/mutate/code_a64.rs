@@ -1,0 +1,262 @@
+//! Faults in instructions of AArch64.
+
+use super::{Edit, Faults, Kind, Site};
+use crate::arch::aarch64::{AArch64, word};
+use crate::arch::{Arch, Dispatch, FieldKind, Flow};
+use crate::claim::Moved;
+use crate::graph::Graph;
+
+const NOP: u32 = 0xd503_201f;
+
+/// The word with its address field moved by `by` units: words for branches and literals, bytes for `adr`, pages for `adrp`.
+fn moved_by(w: u32, by: i64) -> Option<u32> {
+    let put = |low: u32, width: u32| {
+        let value = i64::from((w << (32 - low - width)) as i32 >> (32 - width)) + by;
+        let limit = 1i64 << (width - 1);
+        let mask = ((1u64 << width) - 1) as u32;
+        (-limit..limit).contains(&value).then_some(w & !(mask << low) | (value as u32 & mask) << low)
+    };
+    if w & 0x7c00_0000 == 0x1400_0000 {
+        put(0, 26)
+    } else if w & 0x7e00_0000 == 0x3600_0000 {
+        put(5, 14)
+    } else if w & 0x1f00_0000 == 0x1000_0000 {
+        let value = (i64::from((w << 8) as i32 >> 13) << 2 | i64::from(w >> 29 & 3)) + by;
+        (-(1 << 20)..1 << 20)
+            .contains(&value)
+            .then_some(w & !0x60ff_ffe0 | (value as u32 & 3) << 29 | (value as u32 >> 2 & 0x7_ffff) << 5)
+    } else {
+        put(5, 19)
+    }
+}
+
+impl Faults<'_> {
+    pub(super) fn code_edits_a64(&self, kind: Kind) -> Vec<Edit> {
+        match kind {
+            Kind::ChangedOldCode => self.old_code(),
+            Kind::StayingCallToWrongFunction => self.staying_calls(),
+            Kind::EntryJumpToWrongFunction => self.entry_jumps_a64(),
+            Kind::TableScale | Kind::TableBaseOff => self.table_jumps(kind),
+            Kind::LabelJumpToWrongBlock => self.label_jumps(),
+            _ => self.sites.iter().filter_map(|s| self.spoil_a64(kind, s)).collect(),
+        }
+    }
+
+    fn word(&self, s: &Site) -> Option<u32> {
+        word(self.bytes(s))
+    }
+
+    /// A field moved by a distance in bytes (pages for `adrp`).
+    pub(super) fn shift_a64(&self, s: &Site, by: i64) -> Option<Edit> {
+        let w = self.word(s)?;
+        let unit = if matches!(s.insn.field?.kind, FieldKind::Forms | FieldKind::Page) { 1 } else { 4 };
+        let changed = moved_by(w, by / unit).filter(|_| by % unit == 0)?;
+        Some(Edit::new(format!("by {by} at {:#x}", s.addr), s.at, &changed.to_le_bytes()))
+    }
+
+    fn spoil_a64(&self, kind: Kind, s: &Site) -> Option<Edit> {
+        let w = self.word(s)?;
+        let edit = |w: u32| Some(Edit::new(format!("at {:#x}", s.addr), s.at, &w.to_le_bytes()));
+        let next = s.addr + 4;
+        let zero = w & 0x7e00_0000 == 0x3400_0000;
+        let bit = w & 0x7e00_0000 == 0x3600_0000;
+        let silent = |s: &Site| matches!(s.insn.flow, Flow::Jump(_) | Flow::Nothing);
+        let branch = match s.insn.flow {
+            Flow::Branch { target, .. } | Flow::Jump(target) => Some(target),
+            _ => None,
+        };
+        let registers = w >> 25 & 7 == 5 && w & 0x1fe0_0000 != 0x1a40_0000;
+        let immediate = w & 0x1f80_0000 == 0x1100_0000;
+        match kind {
+            Kind::InvertedCondition => {
+                let Flow::Branch { inverse: Some(_), target, .. } = s.insn.flow else {
+                    return None;
+                };
+                if target == next {
+                    return None;
+                }
+                edit(if zero || bit { w ^ 1 << 24 } else { w ^ 1 })
+            }
+            Kind::BranchOffByOne => {
+                branch.filter(|t| self.site_at(*t).is_some_and(|t| !silent(t)))?;
+                self.shift_a64(s, 4)
+            }
+            Kind::BranchToWrongBlock => {
+                let target = branch?;
+                let f = self.claim.functions.iter().find(|f| f.in_new(s.addr))?;
+                self.site_at(target).filter(|t| !silent(t))?;
+                let other = self.sites.iter().find(|o| f.in_new(o.addr) && o.addr != target && !silent(o))?;
+                self.shift_a64(s, other.addr.wrapping_sub(target) as i64)
+            }
+            Kind::CallToWrongFunction => {
+                let Flow::Call(target) = s.insn.flow else {
+                    return None;
+                };
+                let other = self.claim.functions.iter().map(Moved::new_entry).find(|e| *e != target)?;
+                let same = self.claim.functions.iter().any(|f| f.new_entry() == other && f.old_entry == target);
+                (!same).then(|| self.shift_a64(s, other.wrapping_sub(target) as i64))?
+            }
+            Kind::OperandOffByOne => {
+                let f = s.insn.field.filter(|f| matches!(f.kind, FieldKind::Accesses | FieldKind::Forms))?;
+                self.shift_a64(s, if f.kind == FieldKind::Forms { 1 } else { 4 })
+            }
+            Kind::OperandOffByEight => {
+                s.insn.field.filter(|f| matches!(f.kind, FieldKind::Accesses | FieldKind::Forms))?;
+                self.shift_a64(s, 8)
+            }
+            Kind::PageOff => {
+                s.insn.field.filter(|f| f.kind == FieldKind::Page)?;
+                self.shift_a64(s, 1)
+            }
+            Kind::PageOffsetOff => {
+                // Some instruction right before it forms the page.
+                let u = AArch64::page_use(self.bytes(s))?;
+                let page =
+                    (1..4).filter_map(|n| self.site_at(s.addr - 4 * n)).find_map(|p| AArch64::page_register(self.bytes(p)));
+                (page == Some(u.base)).then(|| edit(w ^ 1 << 10))?
+            }
+            Kind::TestedBit => {
+                if bit {
+                    edit(w ^ 1 << 19)
+                } else {
+                    None
+                }
+            }
+            Kind::TestedRegister => {
+                if zero || bit {
+                    edit(w ^ 1)
+                } else {
+                    None
+                }
+            }
+            Kind::TestedWidth => {
+                if zero {
+                    edit(w ^ 1 << 31)
+                } else {
+                    None
+                }
+            }
+            Kind::GuardLost => {
+                if s.insn.landing_pad {
+                    edit(NOP)
+                } else {
+                    None
+                }
+            }
+            Kind::ChangedOpcode => {
+                // add and sub; and with or.
+                if immediate || registers && w & 0x0f00_0000 == 0x0b00_0000 {
+                    edit(w ^ 1 << 30)
+                } else if registers && w & 0x1f00_0000 == 0x0a00_0000 {
+                    edit(w ^ 1 << 29)
+                } else {
+                    None
+                }
+            }
+            Kind::ChangedImmediate => {
+                if w & 0x1f80_0000 == 0x1280_0000 {
+                    edit(w ^ 1 << 5)
+                } else if immediate || w & 0x3b00_0000 == 0x3900_0000 {
+                    edit(w ^ 1 << 10)
+                } else {
+                    None
+                }
+            }
+            Kind::ChangedRegister => {
+                if registers {
+                    edit(w ^ 1)
+                } else {
+                    None
+                }
+            }
+            Kind::DroppedInstruction => (s.insn.flow == Flow::Next).then(|| edit(NOP))?,
+            Kind::DroppedReturn => (w == 0xd65f_03c0).then(|| edit(NOP))?,
+            Kind::ExclusiveLost => {
+                // A load or store of a loop that must be both.
+                if w & 0x3f00_0000 == 0x0800_0000 { edit(w ^ 1 << 15) } else { None }
+            }
+            _ => None,
+        }
+    }
+
+    fn entry_jumps_a64(&self) -> Vec<Edit> {
+        let functions = &self.claim.functions;
+        let edit = |f: &Moved| {
+            let bytes = self.output.bytes(f.old_entry, 16)?;
+            let (skip, len, target) = AArch64::entry_jump(bytes, f.old_entry)?;
+            if len != 4 || self.input.bytes(f.old_entry, 16) == Some(bytes) {
+                return None;
+            }
+            let other = functions.iter().find(|o| o.old_entry != f.old_entry)?.new_entry();
+            let at = self.offset(f.old_entry + skip)?;
+            let w = moved_by(word(self.file(at, 4))?, other.wrapping_sub(target) as i64 / 4)?;
+            Some(Edit::new(format!("{:#x} goes to {other:#x}", f.old_entry), at, &w.to_le_bytes()))
+        };
+        functions.iter().filter_map(edit).collect()
+    }
+
+    /// Jumps written over instructions of old bodies, not at entries.
+    fn label_jumps(&self) -> Vec<Edit> {
+        let mut edits = Vec::new();
+        for f in &self.claim.functions {
+            for r in &f.old {
+                for at in (r.start..r.end).step_by(4).filter(|at| *at > f.old_entry + 4 || *at < f.old_entry) {
+                    let (old, new) = (self.input.bytes(at, 4), self.output.bytes(at, 4));
+                    let Some(Flow::Jump(target)) = new.filter(|_| old != new).and_then(|b| self.decode(b, at)).map(|i| i.flow)
+                    else {
+                        continue;
+                    };
+                    let other = self.sites.iter().find(|s| f.in_new(s.addr) && s.addr != target && s.insn.flow == Flow::Next);
+                    let (Some(other), Some(place)) = (other, self.offset(at)) else {
+                        continue;
+                    };
+                    let by = other.addr.wrapping_sub(target) as i64 / 4;
+                    if let Some(w) = new.and_then(word).and_then(|w| moved_by(w, by)) {
+                        edits.push(Edit::new(format!("at {at:#x}"), place, &w.to_le_bytes()));
+                    }
+                }
+            }
+        }
+        edits
+    }
+
+    /// Table jumps of new code.
+    pub(super) fn dispatches(&self) -> Vec<Dispatch> {
+        let mut found = Vec::new();
+        for f in &self.claim.functions {
+            let code = f.new.iter().filter_map(|r| Some((r.start, self.output.bytes(r.start, r.len())?)));
+            let graph = Graph::new::<AArch64>(code);
+            let first = self.sites.partition_point(|s| s.addr < f.new_entry());
+            let own = self.sites.get(first..).unwrap_or(&[]).iter().take_while(|s| f.in_new(s.addr));
+            let jumps = own.filter(|s| matches!(s.insn.flow, Flow::IndirectJump { .. }));
+            found.extend(jumps.filter_map(|s| AArch64::dispatch(s.addr, &graph)).filter(|d| d.count.is_some()));
+        }
+        found
+    }
+
+    fn table_jumps(&self, kind: Kind) -> Vec<Edit> {
+        let mut edits = Vec::new();
+        for d in self.dispatches() {
+            for s in d.parts.iter().filter_map(|p| self.site_at(*p)) {
+                let Some(w) = self.word(s) else { continue };
+                let what = format!("the table jump at {:#x}", s.addr);
+                // The sum scaled by another power, the load of another width, or an address that is another.
+                if kind == Kind::TableScale && w & 0xffe0_0000 == 0x8b20_0000 {
+                    edits.push(Edit::new(what.clone(), s.at, &(w ^ 1 << 10).to_le_bytes()));
+                    edits.push(Edit::new(what, s.at, &(w ^ 1 << 11).to_le_bytes()));
+                } else if kind == Kind::TableScale && w & 0x3b20_0c00 == 0x3820_0800 {
+                    edits.push(Edit::new(what, s.at, &(w ^ 1 << 30).to_le_bytes()));
+                } else if kind == Kind::TableBaseOff && w & 0xff80_0000 == 0x9100_0000 {
+                    edits.push(Edit::new(what, s.at, &(w ^ 1 << 12).to_le_bytes()));
+                }
+            }
+        }
+        edits
+    }
+
+    /// Tables of the output whose jumps were read: (file offset, width, entries).
+    pub(super) fn narrow_tables(&self) -> Vec<(usize, usize, u64)> {
+        let place = |d: &Dispatch| Some((self.offset(d.table)?, usize::from(d.width), d.count?));
+        self.dispatches().iter().filter_map(place).collect()
+    }
+}
