@@ -17,15 +17,13 @@ use std::io::{self, Write};
 use rustc_hash::FxHashMap;
 
 use crate::FormatError;
-use crate::program::{EXTERNAL, Program};
-use crate::script::Branch;
 
 /// Runs and branches.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// (first, last instruction) to count.
     pub runs: FxHashMap<(u64, u64), u64>,
-    /// (from, to) to count; one of them may be [`EXTERNAL`].
+    /// (from, to) to count; one of them may be [`EXTERNAL`](crate::program::EXTERNAL).
     pub branches: FxHashMap<(u64, u64), u64>,
 }
 
@@ -43,23 +41,6 @@ impl Counters {
     /// Counts a branch.
     pub fn branch(&mut self, from: u64, to: u64, count: u64) {
         add(&mut self.branches, (from, to), count);
-    }
-
-    /// Counts a branch stack, newest branch first.
-    pub fn stack(&mut self, program: &Program<'_>, stack: &[Branch], count: u64) {
-        let mut end = None;
-        for branch in stack {
-            if branch.to != EXTERNAL {
-                self.branch(branch.from, branch.to, count);
-                if let Some(end) = end
-                    && end != EXTERNAL
-                    && program.falls_through(branch.to, end)
-                {
-                    self.run(branch.to, end, count);
-                }
-            }
-            end = Some(branch.from);
-        }
     }
 
     /// Adds other counters.
@@ -212,6 +193,7 @@ pub(crate) fn parse(digits: &[u8], radix: u32) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::program::EXTERNAL;
 
     #[test]
     fn overlapping_runs_are_cut_at_each_others_ends() {

@@ -201,6 +201,23 @@ impl<'d> Lines<'d> {
         }
     }
 
+    /// What the user should know.
+    pub fn warnings(&self) -> Vec<String> {
+        let mut warnings = Vec::new();
+        if let (count @ 1.., Some(reason)) = &self.unreadable {
+            warnings.push(format!(
+                "{count} units of debug information cannot be read: {reason}"
+            ));
+        }
+        if self.ranges.is_empty() {
+            warnings.push(
+                "Loading of DWARF info completed, but no binary functions have been retrieved."
+                    .to_owned(),
+            );
+        }
+        warnings
+    }
+
     fn unreadable(&mut self, error: &gimli::Error) {
         self.unreadable.0 += 1;
         self.unreadable.1.get_or_insert_with(|| error.to_string());

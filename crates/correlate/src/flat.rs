@@ -83,7 +83,7 @@ pub fn by_lines(
     };
     let mut frames = Vec::new();
     for ((first, last), count) in filled(program, counters, options.fill_all).disjoint() {
-        for &address in program.between(first, last) {
+        for address in program.between(first, last) {
             lines.frames(address, &mut frames);
             let Some(leaf) = frames.first().copied() else {
                 continue;

@@ -16,13 +16,15 @@
 //! | [`dwarf`] | addresses to source locations, through inlining |
 //! | [`flat`] | from counters to flat profiles |
 //! | [`guid`] | functions by the hash of their name |
+//! | [`machine`] | what an instruction does to control |
 //! | [`names`] | the name of the source function behind a symbol |
 //! | [`probe`] | pseudo probes: which block or call of which source function stands at an address |
 //! | [`profgen`] | the whole road from a binary and samples to a profile |
 //! | [`program`] | where instructions and functions are |
 //! | [`sample`] | sample profiles: model, text, binary form |
 //! | [`script`] | samples as text |
-//! | [`unwind`] | branch stacks and call chains to counters by chain |
+//! | [`tally`] | samples added up: branch stacks and call chains to counters |
+//! | [`unwind`] | chains of callers as keys |
 //!
 //! Nothing here panics, whatever the bytes: what a section says about its own size is believed only as far as the section has
 //! bytes to back it.
@@ -35,12 +37,14 @@ pub mod discriminator;
 pub mod dwarf;
 pub mod flat;
 pub mod guid;
+pub mod machine;
 pub mod names;
 pub mod probe;
 pub mod profgen;
 pub mod program;
 pub mod sample;
 pub mod script;
+pub mod tally;
 pub mod unwind;
 
 pub use postlink_image::FormatError;

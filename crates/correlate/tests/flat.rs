@@ -70,7 +70,8 @@ fn ours(elf: &Elf<'_>, raw: &[u8], by_lines: bool, format: Format) -> Vec<u8> {
         ..Options::default()
     };
     let mut out = Vec::new();
-    profgen::run(elf, elf, Input::Raw(raw), &options, &mut out).unwrap();
+    let lines = Lines::load(elf).unwrap();
+    profgen::run(elf, &lines, Input::Raw(raw), &options, &mut out).unwrap();
     out
 }
 

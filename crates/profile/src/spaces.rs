@@ -194,6 +194,19 @@ impl Spaces {
         &self.modules
     }
 
+    /// Path and first address of every mapping, by process and address.
+    pub fn mappings(&self) -> Vec<(&[u8], u64)> {
+        let mut pids: Vec<_> = self.processes.keys().collect();
+        pids.sort_unstable();
+        pids.into_iter()
+            .flat_map(|pid| &self.processes[pid].pieces)
+            .filter_map(|piece| {
+                let module = self.modules.get(piece.module.0 as usize)?;
+                Some((&module.path[..], piece.start))
+            })
+            .collect()
+    }
+
     /// Whether no mapping at all is known.
     pub fn is_empty(&self) -> bool {
         self.processes.is_empty()

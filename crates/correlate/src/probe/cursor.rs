@@ -30,6 +30,11 @@ impl<'d> Cursor<'d> {
         self.bytes.len() - self.at
     }
 
+    /// The bytes that are left.
+    pub fn rest(&self) -> &'d [u8] {
+        &self.bytes[self.at..]
+    }
+
     /// An error about something that started at `at`.
     #[cold]
     pub fn error(&self, at: usize, what: impl std::fmt::Display) -> FormatError {

@@ -231,6 +231,11 @@ impl Probes {
         })
     }
 
+    /// A body and everything inlined into it, in preorder.
+    pub fn subtree(&self, id: NodeId) -> impl Iterator<Item = NodeId> + use<> {
+        (id.0..self.node(id).end).map(NodeId)
+    }
+
     /// The outermost bodies, in the order of the section.
     pub fn roots(&self) -> impl Iterator<Item = NodeId> {
         let mut next = 0;

@@ -30,7 +30,7 @@ use crate::probe::cursor::Cursor;
 
 /// `SPROF42` and the number of the form.
 pub const MAGIC: u64 = 0x5350_524f_4634_3204;
-const VERSION: u64 = 103;
+pub(super) const VERSION: u64 = 103;
 
 const SUMMARY: u64 = 1;
 const NAMES: u64 = 2;
@@ -54,7 +54,7 @@ pub struct Options<'a> {
     pub symbols: Option<&'a [&'a [u8]]>,
 }
 
-fn put(out: &mut Vec<u8>, mut value: u64) {
+pub(super) fn put(out: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
         out.push(value as u8 | 0x80);
         value >>= 7;
@@ -124,7 +124,7 @@ pub fn write(profile: &Profile, options: &Options<'_>, out: &mut impl Write) -> 
         .try_for_each(|(_, _, body)| out.write_all(body))
 }
 
-fn summary_section(summary: &Summary) -> Vec<u8> {
+pub(super) fn summary_section(summary: &Summary) -> Vec<u8> {
     let mut out = Vec::new();
     let head = [
         summary.total,
@@ -143,7 +143,7 @@ fn summary_section(summary: &Summary) -> Vec<u8> {
     out
 }
 
-struct Writer<'a> {
+pub(super) struct Writer<'a> {
     profile: &'a Profile,
     functions: Vec<(&'a Context, &'a Function)>,
     hashes: bool,
@@ -158,7 +158,7 @@ struct Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
-    fn new(profile: &'a Profile, options: &Options<'_>) -> Self {
+    pub(super) fn new(profile: &'a Profile, options: &Options<'_>) -> Self {
         let functions = profile.ordered();
         let mut order = Vec::new();
         let mut attributes = false;
@@ -214,7 +214,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    fn names_section(&self) -> Vec<u8> {
+    pub(super) fn names_section(&self) -> Vec<u8> {
         let mut out = Vec::new();
         put(&mut out, self.order.len() as u64);
         for name in &self.order {
@@ -245,7 +245,7 @@ impl<'a> Writer<'a> {
         out
     }
 
-    fn functions_section(&mut self) -> Vec<u8> {
+    pub(super) fn functions_section(&mut self) -> Vec<u8> {
         let (mut out, mut places) = (Vec::new(), Vec::new());
         for (context, function) in &self.functions {
             places.push(out.len() as u64);
@@ -377,10 +377,11 @@ fn mentioned<'a>(
 }
 
 /// What the sections of a file say that is needed to read others.
-struct Reader {
+#[derive(Default)]
+pub(super) struct Reader {
     names: Vec<super::NameId>,
     chains: Vec<Context>,
-    profile: Profile,
+    pub(super) profile: Profile,
 }
 
 /// Whether bytes look like this form.
@@ -434,11 +435,7 @@ pub fn read(bytes: &[u8]) -> Result<Profile, FormatError> {
         sections.insert(kind, (flags >> 32, body));
     }
     let section = |kind: u64| sections.get(&kind).copied().unwrap_or((0, &[]));
-    let mut reader = Reader {
-        names: Vec::new(),
-        chains: Vec::new(),
-        profile: Profile::default(),
-    };
+    let mut reader = Reader::default();
     let summary = section(SUMMARY);
     reader.profile.context_sensitive = summary.0 & 2 != 0;
     reader.profile.flow_sensitive = summary.0 & 4 != 0;
@@ -446,19 +443,7 @@ pub fn read(bytes: &[u8]) -> Result<Profile, FormatError> {
     let (flags, body) = section(NAMES);
     reader.read_names(flags, body)?;
     reader.read_chains(section(CHAINS).1)?;
-    let mut cursor = Cursor::new("functions", section(FUNCTIONS).1, 0);
-    while cursor.left() > 0 {
-        let head = cursor.uleb("number of entries")?;
-        let context = reader.key(&mut cursor)?;
-        let mut function = reader.body(&mut cursor, 0)?;
-        function.head = head;
-        reader
-            .profile
-            .functions
-            .entry(context)
-            .or_default()
-            .merge(&function);
-    }
+    reader.read_functions(Cursor::new("functions", section(FUNCTIONS).1, 0))?;
     let (flags, body) = section(MARKS);
     reader.profile.probe_based = flags & 1 != 0;
     let mut cursor = Cursor::new("marks", body, 0);
@@ -477,10 +462,18 @@ pub fn read(bytes: &[u8]) -> Result<Profile, FormatError> {
 
 impl Reader {
     fn read_names(&mut self, flags: u64, body: &[u8]) -> Result<(), FormatError> {
-        let mut cursor = Cursor::new("names", body, 0);
-        if cursor.left() == 0 {
+        if body.is_empty() {
             return Ok(());
         }
+        self.read_names_at(flags, &mut Cursor::new("names", body, 0))
+    }
+
+    /// Reads names where a cursor stands.
+    pub(super) fn read_names_at(
+        &mut self,
+        flags: u64,
+        cursor: &mut Cursor<'_>,
+    ) -> Result<(), FormatError> {
         let count = cursor.count(1, "number of names")?;
         for _ in 0..count {
             let id = if flags & 2 != 0 {
@@ -490,14 +483,25 @@ impl Reader {
                 let hash = cursor.uleb("a hash")?;
                 self.profile.names.intern(hash.to_string().as_bytes())
             } else {
-                let rest = &body[cursor.offset()..];
-                let Some(len) = rest.iter().position(|&byte| byte == 0) else {
+                let Some(len) = cursor.rest().iter().position(|&byte| byte == 0) else {
                     return Err(cursor.error(cursor.offset(), "a name has no end"));
                 };
                 let name = cursor.take(len + 1, "a name")?;
                 self.profile.names.intern(&name[..len])
             };
             self.names.push(id);
+        }
+        Ok(())
+    }
+
+    /// Reads functions until the bytes end.
+    pub(super) fn read_functions(&mut self, mut cursor: Cursor<'_>) -> Result<(), FormatError> {
+        while cursor.left() > 0 {
+            let head = cursor.uleb("number of entries")?;
+            let context = self.key(&mut cursor)?;
+            let mut function = self.body(&mut cursor, 0)?;
+            function.head = head;
+            Function::merge_into(self.profile.functions.entry(context), &function);
         }
         Ok(())
     }

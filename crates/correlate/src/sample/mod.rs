@@ -7,13 +7,14 @@
 //! In a context-sensitive profile a function appears once for each chain of callers; the key is then the chain with the call
 //! locations, outermost first. In a flat one the chain is the function alone.
 //!
-//! Two forms are read and written here: [`text`] and [`extbinary`]. All additions saturate.
+//! Three forms are read and written here: [`text`], [`extbinary`] and the older [`binary`]. All additions saturate.
 
+pub mod binary;
 pub mod extbinary;
 pub mod summary;
 pub mod text;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, btree_map, hash_map};
 
 use rustc_hash::FxHashMap;
 
@@ -152,14 +153,16 @@ impl Function {
             .or_default()
     }
 
-    /// Adds another profile of the same function.
+    /// Adds another profile of the same function. If both have a hash and the hashes differ, they are not about the same code, and
+    /// nothing is added. Attributes stay as they are.
     pub fn merge(&mut self, other: &Function) {
-        self.add_total(other.total);
-        self.add_head(other.head);
         if self.hash == 0 {
             self.hash = other.hash;
+        } else if self.hash != other.hash {
+            return;
         }
-        self.attributes |= other.attributes;
+        self.add_total(other.total);
+        self.add_head(other.head);
         for (&at, record) in &other.body {
             self.add_body(at, record.count);
             for (&target, &count) in &record.targets {
@@ -167,10 +170,44 @@ impl Function {
             }
         }
         for (&at, functions) in &other.inlinees {
+            let here = self.inlinees.entry(at).or_default();
             for (&name, function) in functions {
-                self.inlinee(at, name).merge(function);
+                match here.entry(name) {
+                    btree_map::Entry::Vacant(entry) => {
+                        entry.insert(function.clone());
+                    }
+                    btree_map::Entry::Occupied(mut entry) => entry.get_mut().merge(function),
+                }
             }
         }
+    }
+
+    /// Adds a profile to the one that may be there; if there is none, it gets the attributes too.
+    pub fn merge_into(entry: hash_map::Entry<'_, Context, Function>, other: &Function) {
+        match entry {
+            hash_map::Entry::Vacant(entry) => {
+                entry.insert(other.clone());
+            }
+            hash_map::Entry::Occupied(mut entry) => entry.get_mut().merge(other),
+        }
+    }
+
+    /// Takes the calls of a function at a location away, also from what ran there. Returns by how much the latter fell.
+    pub fn remove_target(&mut self, at: Location, target: NameId) -> u64 {
+        let btree_map::Entry::Occupied(mut entry) = self.body.entry(at) else {
+            return 0;
+        };
+        let record = entry.get_mut();
+        let removed = record
+            .targets
+            .remove(&target)
+            .unwrap_or(0)
+            .min(record.count);
+        record.count -= removed;
+        if record.count == 0 {
+            entry.remove();
+        }
+        removed
     }
 
     /// Raises every count to the sum of the calls made there; functions inlined are left as they are.

@@ -2,7 +2,7 @@
 
 use rustc_hash::FxHashMap;
 
-use super::{Function, NameId, Profile};
+use super::{DUPLICATED_INTO_BASE, Function, NameId, Profile};
 
 /// Shares of the sum, in millionths, for which a summary is made.
 pub const CUTOFFS: [u32; 16] = [
@@ -19,6 +19,41 @@ pub struct Entry {
     pub min_count: u64,
     /// How many counts are at least as large.
     pub counts: u64,
+}
+
+/// Where hot and cold begin, as asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Counts from this on are hot.
+    pub hot_count: Option<u64>,
+    /// Counts up to this are cold.
+    pub cold_count: Option<u64>,
+    /// Else hot are the counts that make up this share, in millionths.
+    pub hot_cutoff: u32,
+    /// And cold are those beyond this share.
+    pub cold_cutoff: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits {
+            hot_count: None,
+            cold_count: None,
+            hot_cutoff: 990_000,
+            cold_cutoff: 999_999,
+        }
+    }
+}
+
+/// Where hot and cold begin.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Thresholds {
+    /// Counts from this on are hot.
+    pub hot: u64,
+    /// Counts up to this are cold.
+    pub cold: u64,
+    /// Counts from this on make up the hottest tenth.
+    pub hottest: u64,
 }
 
 /// What a profile is like.
@@ -98,10 +133,26 @@ impl Summary {
             .map_or(0, |entry| entry.min_count)
     }
 
+    /// Where hot and cold begin; what is given replaces what follows from the profile.
+    pub fn thresholds(&self, given: &Limits) -> Thresholds {
+        Thresholds {
+            hot: given
+                .hot_count
+                .unwrap_or_else(|| self.threshold(given.hot_cutoff)),
+            cold: given
+                .cold_count
+                .unwrap_or_else(|| self.threshold(given.cold_cutoff)),
+            hottest: self.threshold(100_000),
+        }
+    }
+
     fn add(&mut self, function: &Function, outermost: bool, counts: &mut Vec<u64>) {
         if outermost {
             self.functions += 1;
             self.max_head = self.max_head.max(function.head);
+        } else if function.attributes & DUPLICATED_INTO_BASE != 0 {
+            // Its counts are those of a function on its own too.
+            return;
         }
         counts.extend(function.body.values().map(|record| record.count));
         for inlinee in function

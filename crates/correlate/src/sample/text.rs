@@ -115,11 +115,7 @@ pub fn read(text: &[u8]) -> Result<Profile, FormatError> {
     let mut path: Vec<(Location, super::NameId)> = Vec::new();
     let close = |open: &mut Option<(Context, Function)>, profile: &mut Profile| {
         if let Some((context, function)) = open.take() {
-            profile
-                .functions
-                .entry(context)
-                .or_default()
-                .merge(&function);
+            Function::merge_into(profile.functions.entry(context), &function);
         }
     };
     for (number, line) in text.split(|&byte| byte == b'\n').enumerate() {

@@ -1,21 +1,24 @@
 //! The program under the name `llvm-profgen`: LLVM's options, LLVM's messages, the same work.
 //!
-//! Options have one dash or two, a value behind `=` or in the next argument; a switch may have a value too. Options of the pre-inliner, of nested
-//! profiles and of frame inference are read and have no effect.
+//! Options have one dash or two, a value behind `=` or in the next argument; a switch may have a value too.
 
 use std::collections::HashMap;
+use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Result, anyhow, bail};
+use postlink_correlate::context::preinline;
 use postlink_correlate::disasm::Listing;
 use postlink_correlate::dwarf::Lines;
 use postlink_correlate::profgen::{self, Format, Input, Options};
+use postlink_correlate::sample::summary;
 use postlink_correlate::unwind::Limits;
 use postlink_correlate::{probe, script};
 use postlink_image::elf::Elf;
 use postlink_isa::x86_64::text::Syntax;
+use postlink_profile::source::Source;
 
 /// Options with a value: LLVM's name, what it is.
 const VALUES: &[(&str, &str)] = &[
@@ -111,6 +114,10 @@ const SWITCHES: &[(&str, &str)] = &[
     ),
     ("csspgo-replay-preinline", "Replay previous inlining"),
     ("gen-cs-nested-profile", "Generate nested profiles"),
+    (
+        "generate-merged-base-profiles",
+        "Add inlined functions of nested profiles to their own profile too",
+    ),
     ("update-total-samples", "Update total samples"),
     (
         "fill-zero-for-all-funcs",
@@ -294,36 +301,39 @@ impl Given {
         };
         let data = read(binary, "binary")?;
         let elf = Elf::parse(&data).map_err(|error| anyhow!("{binary}: {error}"))?;
-        let samples = match given.first() {
-            Some((name, path)) => Some((*name, read(path, "perf file")?)),
-            None => None,
-        };
+        if let Some((_, path)) = given.first()
+            && !Path::new(path).exists()
+        {
+            bail!("Input perf file({path}) doesn't exist.");
+        }
         if listing {
             return self.list(&elf, binary);
         }
-        let Some((kind, samples)) = samples else {
+        let Some(&(kind, path)) = given.first() else {
             return Ok(());
         };
-        let input = match kind {
-            "perfdata" => Input::PerfData(&samples),
-            "perfscript" => Input::Script(&samples),
-            "unsymbolized-profile" => Input::Raw(&samples),
-            _ => Input::Finished(&samples),
-        };
-        let options = self.options(binary)?;
+        let mut options = self.options(binary)?;
         let debug_data = self
             .value("debug-binary")
             .map(|path| read(path, "binary"))
             .transpose()?;
         let debug = debug_data.as_deref().map(Elf::parse).transpose()?;
+        let lines = Lines::load(debug.as_ref().unwrap_or(&elf))?;
+        let (mut script, samples);
+        let input = if kind == "perfscript" {
+            script = File::open(path).map_err(|error| anyhow!("{path}: {error}"))?;
+            Input::Script(&mut script)
+        } else {
+            samples = Source::open(Path::new(path))?;
+            match kind {
+                "perfdata" => Input::PerfData(&samples),
+                "unsymbolized-profile" => Input::Raw(&samples),
+                _ => Input::Finished(&samples),
+            }
+        };
+        options.script.branches_only = true;
         let mut bytes = Vec::new();
-        let result = profgen::run(
-            &elf,
-            debug.as_ref().unwrap_or(&elf),
-            input,
-            &options,
-            &mut bytes,
-        );
+        let result = profgen::run(&elf, &lines, input, &options, &mut bytes);
         let report = result.map_err(|error| anyhow!("{error}"))?;
         if self.switch("show-mmap-events", false)? {
             for (path, address) in &report.mappings {
@@ -349,7 +359,8 @@ impl Given {
             format: match self.value("format").unwrap_or("extbinary") {
                 "text" => Format::Text,
                 "extbinary" => Format::ExtBinary,
-                "gcc" | "binary" => {
+                "binary" => Format::Binary,
+                "gcc" => {
                     bail!("Profile encoding format unsupported for writing operations")
                 }
                 other => bail!("for the --format option: Cannot find option named '{other}'!"),
@@ -372,19 +383,39 @@ impl Given {
                 period: self.number("sample-period")?.unwrap_or(1),
                 ignore_chains: self.switch("ignore-stack-samples", false)?,
                 kernel: self.switch("kernel", false)?,
+                windows: false,
+                branches_only: true,
             },
             update_totals: self.switch("update-total-samples", false)?,
             fill_all: self.switch("fill-zero-for-all-funcs", false)?,
             trim_cold: self.switch("trim-cold-profile", false)?,
-            cold_count: self.number("profile-summary-cold-count")?,
-            hot_count: self.number("profile-summary-hot-count")?,
+            summary: summary::Limits {
+                hot_count: self.number("profile-summary-hot-count")?,
+                cold_count: self.number("profile-summary-cold-count")?,
+                hot_cutoff: self
+                    .number("profile-summary-cutoff-hot")?
+                    .unwrap_or(defaults.summary.hot_cutoff),
+                cold_cutoff: self
+                    .number("profile-summary-cutoff-cold")?
+                    .unwrap_or(defaults.summary.cold_cutoff),
+            },
             limits: Limits {
                 fold: self.unlimited("compress-recursion")?,
                 depth: self.unlimited("csprof-max-context-depth")?,
             },
-            merge_cold: self.switch("csprof-merge-cold-context", true)?,
-            preinline: self.switch("csspgo-preinliner", true)?
-                || self.switch("gen-cs-nested-profile", true)?,
+            infer_frames: self.switch("infer-missing-frames", true)?,
+            search_depth: self.number("max-search-depth")?.unwrap_or(u32::MAX),
+            merge_cold: match self.value("csprof-merge-cold-context") {
+                Some(_) => Some(self.switch("csprof-merge-cold-context", true)?),
+                None => None,
+            },
+            preinliner: match self.switch("csspgo-preinliner", true)? {
+                true => Some(self.preinliner()?),
+                false => None,
+            },
+            cost_by_bytes: self.switch("use-context-cost-for-preinliner", true)?,
+            nested: self.switch("gen-cs-nested-profile", true)?,
+            duplicate: self.switch("generate-merged-base-profiles", false)?,
             cold_depth: self.number("csprof-max-cold-context-depth")?.unwrap_or(1),
             show_density: self.switch("show-density", false)?,
             density_threshold: self
@@ -393,6 +424,30 @@ impl Given {
             density_cutoff: self
                 .number("profile-density-cutoff-hot")?
                 .unwrap_or(defaults.density_cutoff),
+            detailed: self.switch("show-detailed-warning", false)?,
+        })
+    }
+
+    fn preinliner(&self) -> Result<preinline::Options> {
+        let defaults = preinline::Options::default();
+        // LLVM takes signed numbers here and calculates with unsigned ones of 32 bits.
+        let number = |name: &str, default: u32| -> Result<u32> {
+            Ok(self
+                .number::<i32>(name)?
+                .map_or(default, |number| number as u32))
+        };
+        Ok(preinline::Options {
+            replay: self.switch("csspgo-replay-preinline", false)?,
+            hot: number("sample-profile-hot-inline-threshold", defaults.hot)?,
+            cold: number("sample-profile-cold-inline-threshold", defaults.cold)?,
+            growth: number("sample-profile-inline-growth-limit", defaults.growth)?,
+            least: number("sample-profile-inline-limit-min", defaults.least)?,
+            most: number("sample-profile-inline-limit-max", defaults.most)?,
+            again: number(
+                "csspgo-preinliner-multiplier-for-previous-inlining",
+                defaults.again,
+            )?,
+            order_cycles: self.switch("sort-profiled-scc-member", true)?,
         })
     }
 

@@ -1,13 +1,16 @@
 //! `postlink profgen`: from samples to a profile that a compiler reads.
 
 use std::fs;
-use std::path::PathBuf;
+use std::io::Read;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
+use postlink_correlate::dwarf::Lines;
 use postlink_correlate::profgen::{self, Format, Options};
 use postlink_correlate::script;
+use postlink_profile::source::Source;
 
 use crate::errors::Usage;
 use crate::input::Input;
@@ -89,11 +92,16 @@ impl Profgen {
         };
         let named = || path.display().to_string();
         input.must_differ_from(&self.output)?;
-        let source = postlink_profile::source::Source::open(path)?;
-        let samples = match given {
-            [Some(_), ..] => profgen::Input::PerfData(&source),
-            [_, Some(_), _] => profgen::Input::Script(&source),
-            _ => profgen::Input::Raw(&source),
+        let (mut script, source);
+        let samples = if self.perfscript.is_some() {
+            script = open(path)?;
+            profgen::Input::Script(&mut *script)
+        } else {
+            source = Source::open(path)?;
+            match given {
+                [Some(_), ..] => profgen::Input::PerfData(&source),
+                _ => profgen::Input::Raw(&source),
+            }
         };
         let file = self.file.file_name().unwrap_or_default();
         let options = Options {
@@ -113,11 +121,14 @@ impl Profgen {
                 period: 1,
                 ignore_chains: self.ignore_chains,
                 kernel: false,
+                windows: false,
+                branches_only: false,
             },
             ..Options::default()
         };
         let mut out = Vec::new();
-        let report = profgen::run(&elf, &elf, samples, &options, &mut out).with_context(named)?;
+        let lines = Lines::load(&elf).with_context(|| self.file.display().to_string())?;
+        let report = profgen::run(&elf, &lines, samples, &options, &mut out).with_context(named)?;
         for warning in &report.warnings {
             ui.warn(warning);
         }
@@ -129,4 +140,13 @@ impl Profgen {
         ));
         Ok(ExitCode::SUCCESS)
     }
+}
+
+/// Opens samples as text; `-` is the standard input.
+fn open(path: &Path) -> Result<Box<dyn Read + Send>> {
+    if path == Path::new("-") {
+        return Ok(Box::new(std::io::stdin()));
+    }
+    let file = fs::File::open(path).with_context(|| path.display().to_string())?;
+    Ok(Box::new(file))
 }

@@ -27,7 +27,7 @@ use rayon::prelude::*;
 use crate::Error;
 use crate::address::{AddressProfile, Collector};
 use crate::samples::{Adder, Options, Sample, modules};
-use crate::source::Source;
+use crate::source::{Source, piece_count};
 use crate::spaces::Spaces;
 
 use header::Header;
@@ -94,6 +94,31 @@ impl<'a> PerfData<'a> {
                 .map_err(|wrong| wrong.locate(name))?;
         }
         Ok(())
+    }
+
+    /// Gives the samples of each piece of the file to `each`, in parallel, with something that `new` makes for the piece. Returns
+    /// these in the order of the file.
+    pub fn map_samples<T: Send>(
+        &self,
+        name: &Path,
+        new: impl Fn() -> T + Sync + Send,
+        each: impl Fn(&mut T, &Sample) + Sync + Send,
+    ) -> Result<Vec<T>, Error> {
+        self.recording
+            .pieces
+            .par_chunks(self.recording.pieces.len().div_ceil(piece_count()).max(1))
+            .map(|pieces| {
+                let (mut made, mut sample) = (new(), Sample::default());
+                for piece in pieces {
+                    self.recording
+                        .samples(piece.clone(), &mut sample, &mut |sample| {
+                            each(&mut made, sample)
+                        })?;
+                }
+                Ok(made)
+            })
+            .collect::<Result<Vec<T>, Wrong>>()
+            .map_err(|wrong| wrong.locate(name))
     }
 
     /// Adds up all samples, in parallel.

@@ -3,17 +3,32 @@
 //! By probes, each call address of a chain becomes the inline path of its call probe; the probes of the runs add their own inline path.
 //! By lines, chains already are source locations. Either way a profile's key is the whole path down to a function, inlined or not, so that
 //! code inlined in one binary and called in the next finds its counts under the same key.
+//!
+//! Afterwards chains are worked over as a tree ([`trie`]):
+//!
+//! | module | subject |
+//! |---|---|
+//! | [`frames`] | callers that are missing because they jumped on |
+//! | [`preinline`] | which chains are worth keeping: what will be inlined |
+//! | [`size`] | what inlining costs: bytes of code, by chain |
+//! | [`nest`] | from chains to functions with inlined functions |
+
+pub mod frames;
+pub mod nest;
+pub mod preinline;
+pub mod size;
+pub mod trie;
 
 use std::collections::BTreeMap;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use self::frames::Frames;
 use crate::counters::Counters;
 use crate::dwarf::Lines;
 use crate::names;
 use crate::probe::{Loaded, NodeId, Probe};
 use crate::program::{EXTERNAL, Program};
-use crate::sample::summary::Summary;
 use crate::sample::{Context, Function, Location, Names, Profile, Step, WAS_INLINED};
 use crate::unwind::{ByAddress, ByLocation, Limits, cut, fold};
 
@@ -65,12 +80,13 @@ fn key(callers: &[Step], mut path: Context, limits: Limits) -> Context {
     context
 }
 
-/// Makes a profile by probes. Also says how many chains were cut for want of a call probe.
+/// Makes a profile by probes. Also says how many chains were cut for want of a call probe. `frames` fills in missing callers.
 pub fn by_probes(
     program: &Program<'_>,
     loaded: &Loaded<'_>,
     counters: &ByAddress,
     limits: Limits,
+    mut frames: Option<Frames<'_, '_>>,
 ) -> (Profile, usize) {
     let mut profile = Profile {
         probe_based: true,
@@ -78,17 +94,20 @@ pub fn by_probes(
         ..Profile::default()
     };
     let mut truncated = 0;
-    for (chain, counters) in counters {
-        let mut callers: Context = Vec::new();
-        for &address in chain.iter().rev() {
-            let Some(call) = loaded.probes.call_at(address) else {
-                truncated += 1;
-                break;
-            };
-            let path = probe_path(&mut profile.names, loaded, &call);
-            callers.splice(0..0, path);
-        }
-        add_probes(&mut profile, program, loaded, &callers, counters, limits);
+    // In one order, so that what is found on the way does not depend on chance.
+    let mut chains: Vec<_> = counters.iter().collect();
+    chains.sort_unstable_by_key(|entry| entry.0);
+    for (chain, counters) in chains {
+        let missing = |&&address: &&u64| loaded.probes.call_at(address).is_none();
+        truncated += usize::from(chain.iter().find(missing).is_some());
+        let mut callers = Callers {
+            program,
+            loaded,
+            chain,
+            frames: frames.as_mut(),
+            known: FxHashMap::default(),
+        };
+        add_probes(&mut profile, &mut callers, counters, limits);
     }
     profile
         .functions
@@ -97,14 +116,53 @@ pub fn by_probes(
     (profile, truncated)
 }
 
+/// The chain of callers of a set of counters, as source locations.
+struct Callers<'a, 'f, 'g> {
+    program: &'a Program<'a>,
+    loaded: &'a Loaded<'a>,
+    chain: &'a [u64],
+    frames: Option<&'a mut Frames<'f, 'g>>,
+    /// By the function that is called last: which callers are missing depends on it.
+    known: FxHashMap<Option<u32>, Context>,
+}
+
+impl Callers<'_, '_, '_> {
+    /// The callers of the code at an address.
+    fn of(&mut self, names: &mut Names, address: u64) -> &Context {
+        let function = self.frames.as_ref().and(self.program.function_of(address));
+        let (loaded, chain) = (self.loaded, self.chain);
+        let frames = &mut self.frames;
+        self.known.entry(function).or_insert_with(|| {
+            let completed;
+            let chain = match frames {
+                Some(frames) => {
+                    completed = frames.complete(chain, function);
+                    &completed[..]
+                }
+                None => chain,
+            };
+            // A call without a probe is unknown to the compiler, and with it everything outside.
+            let calls: Vec<Probe> = chain
+                .iter()
+                .rev()
+                .map_while(|&address| loaded.probes.call_at(address))
+                .collect();
+            let mut callers = Context::new();
+            for call in calls.iter().rev() {
+                callers.append(&mut probe_path(names, loaded, call));
+            }
+            callers
+        })
+    }
+}
+
 fn add_probes(
     profile: &mut Profile,
-    program: &Program<'_>,
-    loaded: &Loaded<'_>,
-    callers: &[Step],
+    callers: &mut Callers<'_, '_, '_>,
     counters: &Counters,
     limits: Limits,
 ) {
+    let (program, loaded) = (callers.program, callers.loaded);
     let hash = |node: NodeId| {
         loaded
             .descriptors
@@ -123,6 +181,7 @@ fn add_probes(
                 continue;
             }
             let context = keys.entry(probe.node).or_insert_with(|| {
+                let callers = callers.of(&mut profile.names, probe.address);
                 let path = probe_path(&mut profile.names, loaded, &probe);
                 key(callers, path, limits)
             });
@@ -181,6 +240,7 @@ fn add_probes(
         let Some(probe) = loaded.probes.call_at(from) else {
             continue;
         };
+        let callers = callers.of(&mut profile.names, from);
         let path = probe_path(&mut profile.names, loaded, &probe);
         let context = key(callers, path, limits);
         let callee = program
@@ -191,13 +251,13 @@ fn add_probes(
         if loaded.probes.parent(probe.node).is_some() {
             function.attributes |= WAS_INLINED;
         }
-        let place = Location {
-            offset: probe.index,
-            discriminator: probe.discriminator,
-        };
-        function.add_body(place, count);
+        function.add_body(at(probe.index), count);
         function.add_total(count);
         if let Some(callee) = callee {
+            let place = Location {
+                offset: probe.index,
+                discriminator: probe.discriminator,
+            };
             function.add_target(place, callee, count);
         }
     }
@@ -228,7 +288,7 @@ pub fn by_lines(
                 if count == 0 {
                     continue;
                 }
-                for &address in program.between(first, last) {
+                for address in program.between(first, last) {
                     lines.frames(address, &mut frames);
                     let Some(leaf) = frames.first() else { continue };
                     let place = Location {
@@ -298,7 +358,11 @@ fn infer_heads(profile: &mut Profile) {
             let Some(function) = function.filter(|function| function.head == 0) else {
                 continue;
             };
-            let count = function.estimated_head().max(1);
+            let mut count = function.estimated_head();
+            if count == 0 && function.body.is_empty() {
+                // It is in a chain, so it was there.
+                count = 1;
+            }
             let (site, callee) = (caller.at, leaf.name);
             let mut key = outer.to_vec();
             key.push(Step {
@@ -325,25 +389,26 @@ pub struct Cold {
     pub trim: bool,
     /// How many frames folded contexts keep.
     pub depth: usize,
+    /// Leave chains alone that the pre-inliner has kept.
+    pub keep_chains: bool,
 }
 
 impl Cold {
-    /// The threshold of a profile: the smallest count of those that make up 99 % of the sum.
-    pub fn threshold(profile: &Profile) -> u64 {
-        Summary::of(profile).threshold(990_000)
-    }
-
     /// Works a profile over.
     pub fn apply(self, profile: &mut Profile) {
         if !self.merge && !self.trim {
             return;
         }
-        let cold: Vec<Context> = profile
+        let mut cold: Vec<Context> = profile
             .functions
             .iter()
-            .filter(|(_, function)| function.total < self.threshold)
+            .filter(|(context, function)| {
+                function.total < self.threshold
+                    && (self.merge || !self.keep_chains || context.len() == 1)
+            })
             .map(|(context, _)| context.clone())
             .collect();
+        cold.sort_unstable();
         let mut folded: FxHashMap<Context, Function> = FxHashMap::default();
         for mut context in cold {
             let Some(function) = profile.functions.remove(&context) else {
@@ -351,7 +416,7 @@ impl Cold {
             };
             if self.merge {
                 cut(&mut context, Some(self.depth.max(1)));
-                folded.entry(context).or_default().merge(&function);
+                Function::merge_into(folded.entry(context), &function);
             }
         }
         for (context, function) in folded {
@@ -361,11 +426,7 @@ impl Cold {
             {
                 continue;
             }
-            profile
-                .functions
-                .entry(context)
-                .or_default()
-                .merge(&function);
+            Function::merge_into(profile.functions.entry(context), &function);
         }
     }
 }
