@@ -10,6 +10,8 @@
 //! Units are read in parallel. A unit that cannot be read is left out and counted: one odd unit among ten thousand is no reason to
 //! refuse a profile.
 
+pub mod split;
+
 use gimli::{DebuggingInformationEntry, Dwarf, EndianSlice, LittleEndian, Unit, UnitOffset};
 use postlink_image::elf::Elf;
 use rayon::prelude::*;
@@ -83,6 +85,8 @@ pub struct Lines<'d> {
     ranges: Vec<Range<'d>>,
     /// Units that could not be read, with the first reason.
     pub unreadable: (usize, Option<String>),
+    /// Files with split debug information that are not there.
+    missing: usize,
 }
 
 /// What a unit contributes.
@@ -97,12 +101,18 @@ struct Part<'d> {
 impl<'d> Lines<'d> {
     /// Reads a file's debug information; empty if it has none.
     pub fn load(elf: &Elf<'d>) -> Result<Lines<'d>, FormatError> {
-        let section = |name: &str| match elf.section(name) {
-            Some((_, section)) if section.has_contents() => elf.section_data(section),
-            _ => &[],
-        };
-        let load = |id: gimli::SectionId| Ok(EndianSlice::new(section(id.name()), LittleEndian));
-        let dwarf = Dwarf::load(load).map_err(|error: gimli::Error| bad(&error))?;
+        const NONE: &split::Files = &split::Files::NONE;
+        Lines::load_split(elf, NONE)
+    }
+
+    /// The same with the files that it is split into.
+    ///
+    /// # Errors
+    /// Sections or files that cannot be read at all. Units that cannot be read are counted.
+    pub fn load_split(elf: &Elf<'d>, files: &'d split::Files) -> Result<Lines<'d>, FormatError> {
+        let parsed = split::Parsed::new(files)?;
+        let dwarf = Dwarf::load(|id| Ok(section(elf, id.name())))
+            .map_err(|error: gimli::Error| bad(&error))?;
         let mut headers = Vec::new();
         let mut iterator = dwarf.units();
         while let Some(header) = iterator.next().map_err(|error| bad(&error))? {
@@ -112,7 +122,10 @@ impl<'d> Lines<'d> {
             .into_par_iter()
             .map(|header| dwarf.unit(header))
             .collect();
-        let mut lines = Lines::default();
+        let mut lines = Lines {
+            missing: files.missing.len(),
+            ..Lines::default()
+        };
         let mut readable = Vec::new();
         for unit in units {
             match unit {
@@ -124,7 +137,14 @@ impl<'d> Lines<'d> {
             dwarf: &dwarf,
             units: &readable,
         };
-        let parts: Vec<_> = readable.par_iter().map(|unit| all.part(unit)).collect();
+        let parts: Vec<_> = readable
+            .par_iter()
+            .map(|unit| {
+                let mut part = all.part(unit)?;
+                parsed.scopes(&dwarf, unit, &mut part)?;
+                Ok(part)
+            })
+            .collect();
         let mut sequences = Vec::new();
         let mut extents = Vec::new();
         for part in parts {
@@ -209,6 +229,12 @@ impl<'d> Lines<'d> {
                 "{count} units of debug information cannot be read: {reason}"
             ));
         }
+        if self.missing > 0 {
+            warnings.push(format!(
+                "DWO debug information was not loaded for {} modules. Please check the .o, .dwo or .dwp path.",
+                self.missing
+            ));
+        }
         if self.ranges.is_empty() {
             warnings.push(
                 "Loading of DWARF info completed, but no binary functions have been retrieved."
@@ -236,6 +262,15 @@ impl<'d> Lines<'d> {
             self.rows.push(row);
         }
     }
+}
+
+/// A section's contents; empty if there is none.
+fn section<'d>(elf: &Elf<'d>, name: &str) -> Slice<'d> {
+    let bytes = match elf.section(name) {
+        Some((_, section)) if section.has_contents() => elf.section_data(section),
+        _ => &[],
+    };
+    EndianSlice::new(bytes, LittleEndian)
 }
 
 fn bad(error: &gimli::Error) -> FormatError {

@@ -18,6 +18,7 @@
 //! | [`guid`] | functions by the hash of their name |
 //! | [`machine`] | what an instruction does to control |
 //! | [`names`] | the name of the source function behind a symbol |
+//! | [`pe`] | Windows programs |
 //! | [`probe`] | pseudo probes: which block or call of which source function stands at an address |
 //! | [`profgen`] | the whole road from a binary and samples to a profile |
 //! | [`program`] | where instructions and functions are |
@@ -39,6 +40,7 @@ pub mod flat;
 pub mod guid;
 pub mod machine;
 pub mod names;
+pub mod pe;
 pub mod probe;
 pub mod profgen;
 pub mod program;

@@ -37,7 +37,7 @@ fn made_up(elf: &Elf<'_>) -> Vec<u8> {
     let ranges = program.ranges();
     for _ in 0..300 {
         let range = &ranges[numbers.below(ranges.len())];
-        let code = program.between(range.start, range.end - 1);
+        let code: Vec<u64> = program.between(range.start, range.end - 1).collect();
         let first = numbers.below(code.len());
         let last = first + numbers.below((code.len() - first).min(12));
         counters.run(code[first], code[last], numbers.below(1000) as u64);

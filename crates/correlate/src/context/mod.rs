@@ -321,7 +321,12 @@ pub fn by_lines(
                     .add_target(place, callee, count);
                 inner.clone_from(context);
                 if let Some(last) = inner.last_mut() {
-                    last.at = place;
+                    // Entries are kept at the whole discriminator, as LLVM's tool does, and runs at the base one. Where the two
+                    // differ, the callee is known at both.
+                    last.at = Location {
+                        discriminator: leaf.discriminator.0,
+                        ..place
+                    };
                 }
             }
             inner.push(Step {

@@ -12,10 +12,11 @@ use anyhow::{Result, anyhow, bail};
 use postlink_correlate::context::preinline;
 use postlink_correlate::disasm::Listing;
 use postlink_correlate::dwarf::Lines;
+use postlink_correlate::dwarf::split::Files;
 use postlink_correlate::profgen::{self, Format, Input, Options};
 use postlink_correlate::sample::summary;
 use postlink_correlate::unwind::Limits;
-use postlink_correlate::{probe, script};
+use postlink_correlate::{pe, probe, script};
 use postlink_image::elf::Elf;
 use postlink_isa::x86_64::text::Syntax;
 use postlink_profile::source::Source;
@@ -299,7 +300,11 @@ impl Given {
             }
             std::fs::read(path).map_err(|error| anyhow!("{path}: {error}"))
         };
-        let data = read(binary, "binary")?;
+        let mut data = read(binary, "binary")?;
+        let windows = pe::recognise(&data);
+        if windows {
+            data = pe::as_elf(&data).map_err(|error| anyhow!("{binary}: {error}"))?;
+        }
         let elf = Elf::parse(&data).map_err(|error| anyhow!("{binary}: {error}"))?;
         if let Some((_, path)) = given.first()
             && !Path::new(path).exists()
@@ -318,7 +323,10 @@ impl Given {
             .map(|path| read(path, "binary"))
             .transpose()?;
         let debug = debug_data.as_deref().map(Elf::parse).transpose()?;
-        let lines = Lines::load(debug.as_ref().unwrap_or(&elf))?;
+        let debug = debug.as_ref().unwrap_or(&elf);
+        let dwp = self.value("dwp").map(Path::new);
+        let files = Files::open(debug, Path::new(binary), dwp)?;
+        let lines = Lines::load_split(debug, &files)?;
         let (mut script, samples);
         let input = if kind == "perfscript" {
             script = File::open(path).map_err(|error| anyhow!("{path}: {error}"))?;
@@ -331,7 +339,7 @@ impl Given {
                 _ => Input::Finished(&samples),
             }
         };
-        options.script.branches_only = true;
+        options.script.windows = windows;
         let mut bytes = Vec::new();
         let result = profgen::run(&elf, &lines, input, &options, &mut bytes);
         let report = result.map_err(|error| anyhow!("{error}"))?;
