@@ -277,9 +277,10 @@ mod tests {
         put(0x98, &[0x0b, 0x02]);
         put(0x98 + 24, &0x1_4000_0000u64.to_le_bytes());
         let table = 0x98 + 112;
-        for (at, name, address, flags) in
-            [(table, &b".text"[..], 0x1000u32, CODE), (table + 40, b"/4", 0x2000, 0)]
-        {
+        for (at, name, address, flags) in [
+            (table, &b".text"[..], 0x1000u32, CODE),
+            (table + 40, b"/4", 0x2000, 0),
+        ] {
             put(at, name);
             put(at + 8, &8u32.to_le_bytes());
             put(at + 12, &address.to_le_bytes());
@@ -315,8 +316,14 @@ mod tests {
             .iter()
             .map(|symbol| (symbol.name, symbol.value, symbol.section))
             .collect();
-        assert!(symbols.contains(&(b"main", 0x1_4000_1000, 1)), "{symbols:?}");
-        assert!(symbols.contains(&(b"tail", 0x1_4000_1004, 1)), "{symbols:?}");
+        assert!(
+            symbols.contains(&(b"main", 0x1_4000_1000, 1)),
+            "{symbols:?}"
+        );
+        assert!(
+            symbols.contains(&(b"tail", 0x1_4000_1004, 1)),
+            "{symbols:?}"
+        );
     }
 
     #[test]

@@ -25,9 +25,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     match addr {
         Some(addr) => {
             let digits = addr.trim_start_matches("0x");
-            let addr = u64::from_str_radix(digits, 16).map_err(|e| format!("{addr} is no address: {e}"))?;
+            let addr = u64::from_str_radix(digits, 16)
+                .map_err(|e| format!("{addr} is no address: {e}"))?;
             let table = EhFrame::parse(&elf)?;
-            let fde = table.fde_at(addr).ok_or_else(|| format!("no unwind entry covers {addr:#x}"))?;
+            let fde = table
+                .fde_at(addr)
+                .ok_or_else(|| format!("no unwind entry covers {addr:#x}"))?;
             show(&elf, &table, fde)
         }
         None => totals(&elf),
@@ -51,13 +54,28 @@ fn show(elf: &Elf<'_>, table: &EhFrame<'_>, fde: &Fde<'_>) -> Result<(), Box<dyn
     }
     let refs: Vec<_> = all.iter().map(|(o, r)| (*o, r)).collect();
     let again = rows::encode(cie, &rows::initial_row(cie)?, &refs)?;
-    println!("  {} bytes of instructions, {} when encoded anew", fde.instructions.len(), again.len());
+    println!(
+        "  {} bytes of instructions, {} when encoded anew",
+        fde.instructions.len(),
+        again.len()
+    );
     if let Some(at) = fde.lsda {
         let lsda = Lsda::parse(elf, at, fde.start)?;
-        println!("  LSDA at {at:#x}, {} types, {} bytes of actions", lsda.types.len(), lsda.actions.len());
+        println!(
+            "  LSDA at {at:#x}, {} types, {} bytes of actions",
+            lsda.types.len(),
+            lsda.actions.len()
+        );
         for site in &lsda.call_sites {
-            let pad = site.landing_pad.map_or_else(|| "none".to_string(), |p| format!("{p:#x}"));
-            println!("    {:#x}..{:#x}  landing pad {pad}, action {}", site.start, site.end(), site.action);
+            let pad = site
+                .landing_pad
+                .map_or_else(|| "none".to_string(), |p| format!("{p:#x}"));
+            println!(
+                "    {:#x}..{:#x}  landing pad {pad}, action {}",
+                site.start,
+                site.end(),
+                site.action
+            );
         }
     }
     Ok(())
@@ -92,9 +110,17 @@ fn describe(row: &Row<'_>) -> String {
 fn totals(elf: &Elf<'_>) -> Result<(), Box<dyn Error>> {
     let mut clock = Clock(Instant::now());
     let table = EhFrame::parse(elf)?;
-    clock.lap(&format!("parse {} CIEs and {} FDEs", table.cies.len(), table.fdes.len()));
+    clock.lap(&format!(
+        "parse {} CIEs and {} FDEs",
+        table.cies.len(),
+        table.fdes.len()
+    ));
 
-    let initial = table.cies.iter().map(rows::initial_row).collect::<Result<Vec<_>, _>>()?;
+    let initial = table
+        .cies
+        .iter()
+        .map(rows::initial_row)
+        .collect::<Result<Vec<_>, _>>()?;
     let mut count = 0;
     for fde in &table.fdes {
         rows::visit_rows(&table.cies[fde.cie], &initial[fde.cie], fde, |_, _| {
@@ -110,18 +136,40 @@ fn totals(elf: &Elf<'_>) -> Result<(), Box<dyn Error>> {
         let all = rows::rows_from(cie, &initial[fde.cie], fde)?;
         let refs: Vec<_> = all.iter().map(|(o, r)| (*o, r)).collect();
         let instructions = rows::encode(cie, &initial[fde.cie], &refs)?;
-        new.push(NewFde { cie: fde.cie, start: fde.start, len: fde.len, lsda: fde.lsda, instructions });
+        new.push(NewFde {
+            cie: fde.cie,
+            start: fde.start,
+            len: fde.len,
+            lsda: fde.lsda,
+            instructions,
+        });
     }
     let old_size: usize = table.fdes.iter().map(|f| f.bytes.len()).sum();
-    let cies = EhFrame { fdes: Vec::new(), ..table.clone() };
+    let cies = EhFrame {
+        fdes: Vec::new(),
+        ..table.clone()
+    };
     let new_size = merged_sizes(&cies, &new).0 - merged_sizes(&cies, &[]).0;
-    clock.lap(&format!("collect rows and encode: FDEs of {old_size} bytes become {new_size}"));
+    clock.lap(&format!(
+        "collect rows and encode: FDEs of {old_size} bytes become {new_size}"
+    ));
 
     let (frame, header) = merged_sizes(&table, &new);
     let (mut frame, mut header) = (vec![0; frame as usize], vec![0; header as usize]);
     let at = elf.extent().1.next_multiple_of(0x1000);
-    write_merged(&table, &new, at + header.len() as u64, &mut frame, at, &mut header)?;
-    clock.lap(&format!("write a table of both: {} and {} bytes", frame.len(), header.len()));
+    write_merged(
+        &table,
+        &new,
+        at + header.len() as u64,
+        &mut frame,
+        at,
+        &mut header,
+    )?;
+    clock.lap(&format!(
+        "write a table of both: {} and {} bytes",
+        frame.len(),
+        header.len()
+    ));
 
     let (mut areas, mut sites, mut size) = (0, 0, 0);
     for fde in &table.fdes {
@@ -131,7 +179,9 @@ fn totals(elf: &Elf<'_>) -> Result<(), Box<dyn Error>> {
         sites += lsda.call_sites.len();
         size += lsda.encode(&lsda.call_sites, fde.start, at)?.len();
     }
-    clock.lap(&format!("parse and encode {areas} LSDAs with {sites} call sites, {size} bytes"));
+    clock.lap(&format!(
+        "parse and encode {areas} LSDAs with {sites} call sites, {size} bytes"
+    ));
     Ok(())
 }
 

@@ -196,10 +196,32 @@ impl<'d> Elf<'d> {
     /// passed. Overlapping loadable segments, tables outside the file, absurd counts and sizes are errors with values.
     pub fn parse(data: &'d [u8]) -> Result<Elf<'d>, FormatError> {
         let header = file_header(data)?;
-        let counts = Counts::read(data, &header)?;
-        let segments = segments(data, &header, counts.segments)?;
+        if header.e_type != raw::ET_EXEC && header.e_type != raw::ET_DYN {
+            return Err(FormatError::new(format!(
+                "not a linked program or shared library: e_type is {}; 2 (executable) or 3 (shared object) expected",
+                header.e_type
+            )));
+        }
+        Elf::with_header(data, &header)
+    }
+
+    /// The same, but object files (`e_type` 1) are taken too. Their sections have no addresses yet.
+    pub fn parse_with_objects(data: &'d [u8]) -> Result<Elf<'d>, FormatError> {
+        let header = file_header(data)?;
+        if !matches!(header.e_type, 1 | raw::ET_EXEC | raw::ET_DYN) {
+            return Err(FormatError::new(format!(
+                "not an object file, linked program or shared library: e_type is {}; 1, 2 or 3 expected",
+                header.e_type
+            )));
+        }
+        Elf::with_header(data, &header)
+    }
+
+    fn with_header(data: &'d [u8], header: &Ehdr) -> Result<Elf<'d>, FormatError> {
+        let counts = Counts::read(data, header)?;
+        let segments = segments(data, header, counts.segments)?;
         let loads = loads(&segments)?;
-        let sections = sections(data, &header, &counts)?;
+        let sections = sections(data, header, &counts)?;
         let mut by_addr: Vec<(u64, u32)> = sections
             .iter()
             .enumerate()
@@ -392,12 +414,6 @@ fn file_header(data: &[u8]) -> Result<Ehdr, FormatError> {
         return fail(format!(
             "unknown ELF version: EI_VERSION is {}, e_version {}; 1 expected",
             data[6], header.e_version
-        ));
-    }
-    if header.e_type != raw::ET_EXEC && header.e_type != raw::ET_DYN {
-        return fail(format!(
-            "not a linked program or shared library: e_type is {}; 2 (executable) or 3 (shared object) expected",
-            header.e_type
         ));
     }
     Ok(header)

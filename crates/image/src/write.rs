@@ -240,7 +240,10 @@ impl<'d> Writer<'d> {
             )));
         }
         // An empty segment has an address of its own all the same.
-        let end = elf.loads().map(|p| p.addr.saturating_add(p.mem_size.max(1))).fold(end, u64::max);
+        let end = elf
+            .loads()
+            .map(|p| p.addr.saturating_add(p.mem_size.max(1)))
+            .fold(end, u64::max);
         let base = end
             .checked_next_multiple_of(page)
             .and_then(|a| a.checked_add(loaded_end % page));

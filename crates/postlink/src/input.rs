@@ -57,6 +57,11 @@ impl Input {
         Elf::parse(&self.map).with_context(|| self.path.display().to_string())
     }
 
+    /// Reads it as ELF; object files are taken too.
+    pub fn elf_or_object(&self) -> Result<Elf<'_>> {
+        Elf::parse_with_objects(&self.map).with_context(|| self.path.display().to_string())
+    }
+
     /// Refuses an output that is the input under whatever name.
     pub fn must_differ_from(&self, output: &Path) -> Result<()> {
         match std::fs::metadata(output) {

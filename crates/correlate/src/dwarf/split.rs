@@ -48,8 +48,7 @@ impl Files {
         let guess = PathBuf::from(format!("{}.dwp", program.display()));
         if package.is_some() || guess.exists() {
             let path = package.unwrap_or(&guess);
-            let source =
-                Source::open(path).map_err(|error| FormatError::new(error.to_string()))?;
+            let source = Source::open(path).map_err(|error| FormatError::new(error.to_string()))?;
             files.package = Some(source);
         }
         for (id, path) in wanted {
@@ -65,8 +64,8 @@ impl Files {
 
 /// Id and file of every unit that is a skeleton.
 fn wanted(elf: &Elf<'_>) -> Result<Vec<(u64, PathBuf)>, FormatError> {
-    let dwarf = Dwarf::load(|id| Ok(section(elf, id.name())))
-        .map_err(|error: gimli::Error| bad(&error))?;
+    let dwarf =
+        Dwarf::load(|id| Ok(section(elf, id.name()))).map_err(|error: gimli::Error| bad(&error))?;
     let mut wanted = Vec::new();
     let mut headers = dwarf.units();
     while let Ok(Some(header)) = headers.next() {
@@ -96,7 +95,7 @@ pub(super) struct Parsed<'d> {
 impl<'d> Parsed<'d> {
     pub(super) fn new(files: &'d Files) -> Result<Parsed<'d>, FormatError> {
         let parse = |source: &'d Source| {
-            Elf::parse(source).map_err(|error| {
+            Elf::parse_with_objects(source).map_err(|error| {
                 FormatError::new(format!("file with split debug information: {error}"))
             })
         };

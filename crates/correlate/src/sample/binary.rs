@@ -84,7 +84,12 @@ mod tests {
         text::write(&read(&bytes).unwrap(), &mut out).unwrap();
         assert_eq!(String::from_utf8(out).unwrap(), NESTED);
         for len in 0..bytes.len() {
-            assert!(read(&bytes[..len]).is_err(), "cut at {len}");
+            // The end of the functions is the end of the file: between two of them it may as well be whole.
+            let read = read(&bytes[..len]);
+            assert!(
+                read.is_err() || read.is_ok_and(|profile| profile.functions.is_empty()),
+                "cut at {len}"
+            );
         }
     }
 }

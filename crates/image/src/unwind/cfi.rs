@@ -101,14 +101,21 @@ impl<'a, 'd> Instructions<'a, 'd> {
     pub fn new(cie: &'a Cie<'d>, bytes: &'d [u8], addr: u64) -> Self {
         // The CIE's encodings were checked when it was parsed, so an absolute or data-relative one was allowed there.
         // `set_loc` with a data-relative pointer is the one thing that needs more; it is refused below.
-        Instructions { cursor: Cursor::new(bytes, addr), cie, bases: Bases::default() }
+        Instructions {
+            cursor: Cursor::new(bytes, addr),
+            cie,
+            bases: Bases::default(),
+        }
     }
 
     fn register(&mut self) -> Result<u16, FormatError> {
         let addr = self.cursor.addr();
         let register = self.cursor.uleb("a register number")?;
-        u16::try_from(register)
-            .map_err(|_| FormatError::new(format!("register number {register} at {addr:#x} is above 65535")))
+        u16::try_from(register).map_err(|_| {
+            FormatError::new(format!(
+                "register number {register} at {addr:#x} is above 65535"
+            ))
+        })
     }
     fn scaled(&self, factor: i64) -> Result<i64, FormatError> {
         factor.checked_mul(self.cie.data_align).ok_or_else(|| {
@@ -122,8 +129,11 @@ impl<'a, 'd> Instructions<'a, 'd> {
     fn unsigned_offset(&mut self) -> Result<i64, FormatError> {
         let addr = self.cursor.addr();
         let value = self.cursor.uleb("an offset")?;
-        i64::try_from(value)
-            .map_err(|_| FormatError::new(format!("offset {value:#x} at {addr:#x} does not fit 63 bits")))
+        i64::try_from(value).map_err(|_| {
+            FormatError::new(format!(
+                "offset {value:#x} at {addr:#x} does not fit 63 bits"
+            ))
+        })
     }
     fn uleb_scaled(&mut self) -> Result<i64, FormatError> {
         let factor = self.unsigned_offset()?;
@@ -183,20 +193,30 @@ impl<'a, 'd> Instructions<'a, 'd> {
                     let factor = self.cursor.u64("an advance")?;
                     self.advance(factor)?
                 }
-                op::OFFSET_EXTENDED => Instruction::Rule(self.register()?, RegRule::Offset(self.uleb_scaled()?)),
-                op::OFFSET_EXTENDED_SF => Instruction::Rule(self.register()?, RegRule::Offset(self.sleb_scaled()?)),
+                op::OFFSET_EXTENDED => {
+                    Instruction::Rule(self.register()?, RegRule::Offset(self.uleb_scaled()?))
+                }
+                op::OFFSET_EXTENDED_SF => {
+                    Instruction::Rule(self.register()?, RegRule::Offset(self.sleb_scaled()?))
+                }
                 op::GNU_NEGATIVE_OFFSET_EXTENDED => {
                     let register = self.register()?;
                     // At least -i64::MAX, so its negation fits.
                     let factor = -self.unsigned_offset()?;
                     Instruction::Rule(register, RegRule::Offset(self.scaled(factor)?))
                 }
-                op::VAL_OFFSET => Instruction::Rule(self.register()?, RegRule::ValOffset(self.uleb_scaled()?)),
-                op::VAL_OFFSET_SF => Instruction::Rule(self.register()?, RegRule::ValOffset(self.sleb_scaled()?)),
+                op::VAL_OFFSET => {
+                    Instruction::Rule(self.register()?, RegRule::ValOffset(self.uleb_scaled()?))
+                }
+                op::VAL_OFFSET_SF => {
+                    Instruction::Rule(self.register()?, RegRule::ValOffset(self.sleb_scaled()?))
+                }
                 op::RESTORE_EXTENDED => Instruction::Restore(self.register()?),
                 op::UNDEFINED => Instruction::Rule(self.register()?, RegRule::Undefined),
                 op::SAME_VALUE => Instruction::Rule(self.register()?, RegRule::SameValue),
-                op::REGISTER => Instruction::Rule(self.register()?, RegRule::Register(self.register()?)),
+                op::REGISTER => {
+                    Instruction::Rule(self.register()?, RegRule::Register(self.register()?))
+                }
                 op::REMEMBER_STATE => Instruction::RememberState,
                 op::RESTORE_STATE => Instruction::RestoreState,
                 op::DEF_CFA => Instruction::DefCfa(self.register()?, self.unsigned_offset()?),
@@ -205,8 +225,12 @@ impl<'a, 'd> Instructions<'a, 'd> {
                 op::DEF_CFA_OFFSET => Instruction::DefCfaOffset(self.unsigned_offset()?),
                 op::DEF_CFA_OFFSET_SF => Instruction::DefCfaOffset(self.sleb_scaled()?),
                 op::DEF_CFA_EXPRESSION => Instruction::DefCfaExpression(self.block()?),
-                op::EXPRESSION => Instruction::Rule(self.register()?, RegRule::Expression(self.block()?)),
-                op::VAL_EXPRESSION => Instruction::Rule(self.register()?, RegRule::ValExpression(self.block()?)),
+                op::EXPRESSION => {
+                    Instruction::Rule(self.register()?, RegRule::Expression(self.block()?))
+                }
+                op::VAL_EXPRESSION => {
+                    Instruction::Rule(self.register()?, RegRule::ValExpression(self.block()?))
+                }
                 op::GNU_ARGS_SIZE => Instruction::ArgsSize(self.cursor.uleb("an argument size")?),
                 op::AARCH64_NEGATE_RA_STATE => Instruction::NegateRaState,
                 _ => {

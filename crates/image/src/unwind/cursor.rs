@@ -87,7 +87,10 @@ impl<'d> Cursor<'d> {
     pub(crate) fn string(&mut self, what: &str) -> Result<&'d [u8], FormatError> {
         let rest = self.rest();
         let Some(len) = rest.iter().position(|&b| b == 0) else {
-            return Err(FormatError::new(format!("{what} at {:#x} has no end", self.addr())));
+            return Err(FormatError::new(format!(
+                "{what} at {:#x} has no end",
+                self.addr()
+            )));
         };
         self.pos += len + 1;
         Ok(&rest[..len])
@@ -106,7 +109,9 @@ impl<'d> Cursor<'d> {
             let byte = self.u8(what)?;
             let bits = u64::from(byte & 0x7f);
             if shift > 63 || (shift == 63 && bits > 1) {
-                return Err(FormatError::new(format!("{what} at {addr:#x} is a number of more than 64 bits")));
+                return Err(FormatError::new(format!(
+                    "{what} at {addr:#x} is a number of more than 64 bits"
+                )));
             }
             value |= bits << shift;
             if byte < 0x80 {
@@ -125,7 +130,9 @@ impl<'d> Cursor<'d> {
             let bits = u64::from(byte & 0x7f);
             // The tenth byte holds the sign alone: all of its bits are equal.
             if shift > 63 || (shift == 63 && bits != 0 && bits != 0x7f) {
-                return Err(FormatError::new(format!("{what} at {addr:#x} is a number of more than 64 bits")));
+                return Err(FormatError::new(format!(
+                    "{what} at {addr:#x} is a number of more than 64 bits"
+                )));
             }
             value |= bits << shift;
             shift += 7;
@@ -188,7 +195,15 @@ mod tests {
 
     #[test]
     fn leb128_round_trips_at_every_width_and_padding() {
-        let mut values = vec![0u64, 1, 0x7f, 0x80, u64::MAX, i64::MAX as u64, i64::MIN as u64];
+        let mut values = vec![
+            0u64,
+            1,
+            0x7f,
+            0x80,
+            u64::MAX,
+            i64::MAX as u64,
+            i64::MIN as u64,
+        ];
         values.extend((0..64).flat_map(|s| [1u64 << s, (1u64 << s).wrapping_sub(1), !(1u64 << s)]));
         for value in values {
             let mut out = Vec::new();
@@ -204,7 +219,10 @@ mod tests {
             put_uleb_padded(&mut out, value, MAX_LEB);
             put_sleb_padded(&mut out, signed, MAX_LEB);
             let mut c = Cursor::new(&out, 0);
-            assert_eq!((c.uleb("n").unwrap(), c.sleb("n").unwrap()), (value, signed));
+            assert_eq!(
+                (c.uleb("n").unwrap(), c.sleb("n").unwrap()),
+                (value, signed)
+            );
             assert!(c.is_empty());
         }
     }
@@ -224,6 +242,9 @@ mod tests {
     fn errors_name_the_address_and_both_lengths() {
         let mut c = Cursor::new(&[1, 2, 3], 0x1000);
         c.u8("tag").unwrap();
-        assert_eq!(c.u64("pointer").unwrap_err().what, "pointer at 0x1001 takes 8 bytes, but only 2 are left");
+        assert_eq!(
+            c.u64("pointer").unwrap_err().what,
+            "pointer at 0x1001 takes 8 bytes, but only 2 are left"
+        );
     }
 }

@@ -132,7 +132,16 @@ impl<'d> Fde<'d> {
     }
     #[cfg(test)]
     pub(super) fn for_tests(instructions: &'d [u8], start: u64, len: u64) -> Self {
-        Fde { offset: 0x20, addr: 0x20, bytes: instructions, cie: 0, start, len, lsda: None, instructions }
+        Fde {
+            offset: 0x20,
+            addr: 0x20,
+            bytes: instructions,
+            cie: 0,
+            start,
+            len,
+            lsda: None,
+            instructions,
+        }
     }
 }
 
@@ -175,22 +184,35 @@ impl<'d> EhFrame<'d> {
         let data = elf
             .load_at(addr)
             .and_then(|s| elf.bytes_at(addr, s.file_size.checked_sub(addr - s.addr)?))
-            .ok_or_else(|| FormatError::new(format!("no segment holds the unwind table that should be at {addr:#x}")))?;
+            .ok_or_else(|| {
+                FormatError::new(format!(
+                    "no segment holds the unwind table that should be at {addr:#x}"
+                ))
+            })?;
         // Nothing but the end marker tells where the table ends.
         Self::parse_section(until_end_marker(data), addr, bases)
     }
 
     /// Parses the bytes of a section at link-time address `addr`.
     pub fn parse_section(data: &'d [u8], addr: u64, bases: Bases) -> Result<Self, FormatError> {
-        let mut this = EhFrame { addr, bases, cies: Vec::new(), fdes: Vec::new() };
+        let mut this = EhFrame {
+            addr,
+            bases,
+            cies: Vec::new(),
+            fdes: Vec::new(),
+        };
         let mut cursor = Cursor::new(data, addr);
         while !cursor.is_empty() {
             let offset = cursor.pos() as u64;
             if cursor.rest().len() < 4 && cursor.rest().iter().all(|&b| b == 0) {
                 break;
             }
-            this.entry(&mut cursor, offset)
-                .map_err(|e| FormatError::new(format!("the unwind entry at offset {offset:#x}: {}", e.what)))?;
+            this.entry(&mut cursor, offset).map_err(|e| {
+                FormatError::new(format!(
+                    "the unwind entry at offset {offset:#x}: {}",
+                    e.what
+                ))
+            })?;
         }
         // Stable: the first of equal ones stays the first.
         this.fdes.sort_by_key(|f| f.start);
@@ -204,7 +226,11 @@ impl<'d> EhFrame<'d> {
         match len {
             0 => return Ok(()),
             0xffff_ffff => len = cursor.u64("its length")?,
-            0xffff_fff0.. => return Err(FormatError::new(format!("its length {len:#x} is a reserved value"))),
+            0xffff_fff0.. => {
+                return Err(FormatError::new(format!(
+                    "its length {len:#x} is a reserved value"
+                )));
+            }
             _ => {}
         }
         let mut body = cursor.sub(len, "the entry")?;
@@ -213,7 +239,8 @@ impl<'d> EhFrame<'d> {
         let id_offset = offset + (bytes.len() - body.rest().len()) as u64;
         let id = body.u32("its CIE distance")?;
         if id == 0 {
-            self.cies.push(cie(&mut body, offset, addr, bytes, &self.bases)?);
+            self.cies
+                .push(cie(&mut body, offset, addr, bytes, &self.bases)?);
             return Ok(());
         }
         let at = id_offset.checked_sub(id.into());
@@ -226,7 +253,15 @@ impl<'d> EhFrame<'d> {
                 "its CIE should lie {id:#x} bytes before offset {id_offset:#x}, but there is none"
             )));
         };
-        self.fdes.push(fde(&mut body, offset, addr, bytes, index, &self.cies[index], &self.bases)?);
+        self.fdes.push(fde(
+            &mut body,
+            offset,
+            addr,
+            bytes,
+            index,
+            &self.cies[index],
+            &self.bases,
+        )?);
         Ok(())
     }
 
@@ -234,9 +269,17 @@ impl<'d> EhFrame<'d> {
     pub fn fde_at(&self, addr: u64) -> Option<&Fde<'d>> {
         let after = self.fdes.partition_point(|f| f.start <= addr);
         // Discarded ones with a start of their own may lie in between; ranges do not overlap.
-        let last = self.fdes.get(..after)?.iter().rev().find(|f| !f.is_discarded())?;
+        let last = self
+            .fdes
+            .get(..after)?
+            .iter()
+            .rev()
+            .find(|f| !f.is_discarded())?;
         let first = self.fdes.partition_point(|f| f.start < last.start);
-        self.fdes.get(first..after)?.iter().find(|f| !f.is_discarded() && addr < f.end())
+        self.fdes
+            .get(first..after)?
+            .iter()
+            .find(|f| !f.is_discarded() && addr < f.end())
     }
 }
 
@@ -262,11 +305,18 @@ fn header_target(bytes: &[u8], addr: u64, bases: &Bases) -> Result<u64, FormatEr
     let mut cursor = Cursor::new(bytes, addr);
     let version = cursor.u8("the version of the unwind search table")?;
     if version != 1 {
-        return Err(FormatError::new(format!("the unwind search table at {addr:#x} has version {version}, not 1")));
+        return Err(FormatError::new(format!(
+            "the unwind search table at {addr:#x} has version {version}, not 1"
+        )));
     }
     let encoding = cursor.u8("the unwind search table")?;
     cursor.take(2, "the unwind search table")?;
-    pointer::read(encoding, &mut cursor, bases, "the pointer to the unwind table")
+    pointer::read(
+        encoding,
+        &mut cursor,
+        bases,
+        "the pointer to the unwind table",
+    )
 }
 
 /// Where the pointers are in the augmentation data of a CIE: for the writer.
@@ -311,7 +361,9 @@ fn parse_cie<'d>(
 ) -> Result<(Cie<'d>, CiePointers), FormatError> {
     let version = body.u8("the version of a CIE")?;
     if !matches!(version, 1 | 3 | 4) {
-        return Err(FormatError::new(format!("CIE version {version} is unknown (1, 3 and 4 are known)")));
+        return Err(FormatError::new(format!(
+            "CIE version {version} is unknown (1, 3 and 4 are known)"
+        )));
     }
     let augmentation = body.string("the augmentation string of a CIE")?;
     let unknown = |letter: &str| {
@@ -324,7 +376,10 @@ fn parse_cie<'d>(
         return Err(unknown("the style of GCC 2"));
     }
     if version == 4 {
-        let (size, segment) = (body.u8("the address size")?, body.u8("the segment selector size")?);
+        let (size, segment) = (
+            body.u8("the address size")?,
+            body.u8("the segment selector size")?,
+        );
         if (size, segment) != (8, 0) {
             return Err(FormatError::new(format!(
                 "a CIE has address size {size} and segment selector size {segment}, not 8 and 0"
@@ -417,18 +472,34 @@ pub(super) fn fde_head(
     bases: &Bases,
 ) -> Result<FdeHead, FormatError> {
     let at = body.addr().wrapping_sub(addr) as usize;
-    let start = pointer::read(cie.fde_encoding, body, bases, "the address of an FDE's code")?;
-    let len = pointer::read_raw(cie.fde_encoding & FORMAT, body, "the length of an FDE's code")?;
+    let start = pointer::read(
+        cie.fde_encoding,
+        body,
+        bases,
+        "the address of an FDE's code",
+    )?;
+    let len = pointer::read_raw(
+        cie.fde_encoding & FORMAT,
+        body,
+        "the length of an FDE's code",
+    )?;
     let mut lsda = None;
     if cie.has_augmentation_data() {
         let size = body.uleb("the length of augmentation data")?;
         let mut data = body.sub(size, "augmentation data")?;
         if cie.lsda_encoding != OMIT {
             let at = data.addr().wrapping_sub(addr) as usize;
-            lsda = Some((at, pointer::read(cie.lsda_encoding, &mut data, bases, "the LSDA pointer")?));
+            lsda = Some((
+                at,
+                pointer::read(cie.lsda_encoding, &mut data, bases, "the LSDA pointer")?,
+            ));
         }
     }
-    Ok(FdeHead { start: (at, start), len, lsda })
+    Ok(FdeHead {
+        start: (at, start),
+        len,
+        lsda,
+    })
 }
 
 fn fde<'d>(

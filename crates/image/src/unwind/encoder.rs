@@ -96,7 +96,9 @@ impl<'d> Encoder<'_, 'd> {
             return Some(0);
         }
         let align = self.cie.data_align;
-        (offset.checked_rem(align)? == 0).then(|| offset.checked_div(align)).flatten()
+        (offset.checked_rem(align)? == 0)
+            .then(|| offset.checked_div(align))
+            .flatten()
     }
 
     fn cfa(&self, out: &mut impl Sink, from: &CfaRule<'_>, to: &CfaRule<'_>) {
@@ -114,9 +116,14 @@ impl<'d> Encoder<'_, 'd> {
         };
         // A negative offset that is no multiple cannot come out of `rows`. Unsigned, it wraps around to the same
         // address.
-        let signed = self.factored(offset).filter(|&f| offset < 0 || sleb_len(f) < uleb_len(offset as u64));
+        let signed = self
+            .factored(offset)
+            .filter(|&f| offset < 0 || sleb_len(f) < uleb_len(offset as u64));
         match *from {
-            CfaRule::Offset { register: old, offset: same } if same == offset && old != register => {
+            CfaRule::Offset {
+                register: old,
+                offset: same,
+            } if same == offset && old != register => {
                 out.byte(op::DEF_CFA_REGISTER);
                 out.uleb(register.into());
             }
@@ -206,7 +213,10 @@ impl<'d> Encoder<'_, 'd> {
     /// Everything but the argument size.
     fn change(&self, out: &mut impl Sink, from: &Row<'_>, to: &Row<'_>) {
         self.cfa(out, &from.cfa, &to.cfa);
-        let (mut old, mut new) = (from.registers.iter().peekable(), to.registers.iter().peekable());
+        let (mut old, mut new) = (
+            from.registers.iter().peekable(),
+            to.registers.iter().peekable(),
+        );
         loop {
             match (old.peek(), new.peek()) {
                 (None, None) => break,
@@ -264,7 +274,9 @@ impl<'d> Encoder<'_, 'd> {
             out.push(op::ADVANCE_LOC4);
             out.extend(factor.to_le_bytes());
         } else {
-            return Err(FormatError::new(format!("rows that are {delta:#x} bytes apart are too far from each other")));
+            return Err(FormatError::new(format!(
+                "rows that are {delta:#x} bytes apart are too far from each other"
+            )));
         }
         Ok(())
     }
@@ -315,7 +327,11 @@ struct Step {
 /// # Errors
 ///
 /// Offsets that do not ascend, that are no multiples of the CIE's code alignment, or that are 4 GiB × alignment apart.
-pub fn encode<'d>(cie: &Cie<'d>, initial: &Row<'d>, rows: &[(u64, &Row<'d>)]) -> Result<Vec<u8>, FormatError> {
+pub fn encode<'d>(
+    cie: &Cie<'d>,
+    initial: &Row<'d>,
+    rows: &[(u64, &Row<'d>)],
+) -> Result<Vec<u8>, FormatError> {
     let encoder = Encoder { cie, initial };
     let steps = choose(&encoder, rows)?;
     let mut out = Vec::with_capacity(rows.len() * 4);
@@ -343,15 +359,23 @@ pub fn encode<'d>(cie: &Cie<'d>, initial: &Row<'d>, rows: &[(u64, &Row<'d>)]) ->
 }
 
 /// The first pass: decides where to remember and restore.
-fn choose<'d>(encoder: &Encoder<'_, 'd>, rows: &[(u64, &Row<'d>)]) -> Result<SmallVec<[Step; 16]>, FormatError> {
+fn choose<'d>(
+    encoder: &Encoder<'_, 'd>,
+    rows: &[(u64, &Row<'d>)],
+) -> Result<SmallVec<[Step; 16]>, FormatError> {
     if u32::try_from(rows.len()).is_err() {
-        return Err(FormatError::new(format!("{} unwind rows in one function", rows.len())));
+        return Err(FormatError::new(format!(
+            "{} unwind rows in one function",
+            rows.len()
+        )));
     }
     let mut steps: SmallVec<[Step; 16]> = SmallVec::from_elem(Step::default(), rows.len());
     // Rows that could gain: (the most that they can save, bytes when written plainly, index).
     let mut gains: SmallVec<[(usize, usize, usize); 16]> = SmallVec::new();
     for (j, pair) in rows.windows(2).enumerate().map(|(i, pair)| (i + 1, pair)) {
-        let [(before, old), (offset, row)] = pair else { continue };
+        let [(before, old), (offset, row)] = pair else {
+            continue;
+        };
         if before >= offset {
             return Err(FormatError::new(format!(
                 "unwind rows must ascend, but row {j} at offset {offset:#x} follows one at {before:#x}"
@@ -373,11 +397,15 @@ fn choose<'d>(encoder: &Encoder<'_, 'd>, rows: &[(u64, &Row<'d>)]) -> Result<Sma
     for &(_, plain, j) in &gains {
         let fits = |i: usize| match (pairs.get(i), pairs.get(j), pairs.get(i..j)) {
             (Some(at_i), Some(at_j), Some(inside)) => {
-                at_i.second_end >= j && at_j.first_end <= i && inside.iter().all(|p| p.depth < MAX_DEPTH)
+                at_i.second_end >= j
+                    && at_j.first_end <= i
+                    && inside.iter().all(|p| p.depth < MAX_DEPTH)
             }
             _ => false,
         };
-        let Some((i, _)) = partner(encoder, rows, j, plain, fits) else { continue };
+        let Some((i, _)) = partner(encoder, rows, j, plain, fits) else {
+            continue;
+        };
         for (p, around) in pairs.iter_mut().enumerate().take(j).skip(i) {
             around.depth += 1;
             if p > i {
@@ -405,7 +433,11 @@ struct Around {
 
 impl Default for Around {
     fn default() -> Self {
-        Around { first_end: 0, second_end: usize::MAX, depth: 0 }
+        Around {
+            first_end: 0,
+            second_end: usize::MAX,
+            depth: 0,
+        }
     }
 }
 
@@ -431,7 +463,11 @@ fn partner<'d>(
         }
         let mut count = Count(RESTORE_COST);
         encoder.change(&mut count, old, row);
-        args_size(&mut count, &[old.args_size, current.args_size], row.args_size);
+        args_size(
+            &mut count,
+            &[old.args_size, current.args_size],
+            row.args_size,
+        );
         if count.0 <= most {
             best = Some((i, count.0));
             if count.0 == RESTORE_COST {
@@ -465,14 +501,19 @@ mod tests {
 
     fn round_trip(cie: &Cie<'_>, input: &[u8], len: u64) -> Vec<u8> {
         let out = encode_again(cie, input, len).unwrap();
-        let (a, b) = (Fde::for_tests(input, 0x1000, len), Fde::for_tests(&out, 0x1000, len));
+        let (a, b) = (
+            Fde::for_tests(input, 0x1000, len),
+            Fde::for_tests(&out, 0x1000, len),
+        );
         assert_eq!(rows(cie, &a).unwrap(), rows(cie, &b).unwrap(), "{out:02x?}");
         out
     }
 
     #[test]
     fn push_and_pop_come_out_as_the_compiler_wrote_them() {
-        let input = [0x41, 0x0e, 16, 0x83, 2, 0x44, 0x0e, 32, 0x50, 0x0e, 16, 0x41, 0x0e, 8, 0xc3];
+        let input = [
+            0x41, 0x0e, 16, 0x83, 2, 0x44, 0x0e, 32, 0x50, 0x0e, 16, 0x41, 0x0e, 8, 0xc3,
+        ];
         assert_eq!(round_trip(&cie(), &input, 0x40), input);
     }
 
@@ -484,14 +525,21 @@ mod tests {
             0x60, 0x0a, 0x0e, 8, 0xc6, 0xc3, 0xcc, 0x41, 0x0b, // epilogue, back
         ];
         let out = round_trip(&cie(), &input, 0x100);
-        assert!(out.contains(&op::REMEMBER_STATE) && out.contains(&op::RESTORE_STATE), "{out:02x?}");
+        assert!(
+            out.contains(&op::REMEMBER_STATE) && out.contains(&op::RESTORE_STATE),
+            "{out:02x?}"
+        );
         // `input` defines the offset three times at one place.
         assert_eq!(out.len(), input.len() - 4);
     }
 
     #[test]
     fn a_short_difference_is_written_plainly() {
-        let out = round_trip(&cie(), &[0x44, 0x0e, 16, 0x44, 0x0e, 8, 0x44, 0x0e, 16], 0x40);
+        let out = round_trip(
+            &cie(),
+            &[0x44, 0x0e, 16, 0x44, 0x0e, 8, 0x44, 0x0e, 16],
+            0x40,
+        );
         assert_eq!(out, [0x44, 0x0e, 16, 0x44, 0x0e, 8, 0x44, 0x0e, 16]);
     }
 
@@ -505,14 +553,18 @@ mod tests {
     #[test]
     fn every_kind_of_rule_round_trips() {
         let input = [
-            0x05, 0x80, 1, 3, 0x11, 3, 0x7e, 0x41, // offset_extended, offset_extended_sf with a positive offset
+            0x05, 0x80, 1, 3, 0x11, 3, 0x7e,
+            0x41, // offset_extended, offset_extended_sf with a positive offset
             0x14, 4, 2, 0x15, 5, 0x7f, 0x41, // val_offset, val_offset_sf
             0x10, 6, 2, 0x77, 8, 0x16, 8, 1, 0x9c, 0x41, // expression, val_expression
             0x09, 9, 10, 0x08, 11, 0x07, 12, 0x41, // register, same_value, undefined
             0x2f, 13, 2, 0x2e, 16, 0x2d, 0x41, // negative offset, args size, ra state
-            0x0f, 2, 0x77, 16, 0x41, 0x12, 6, 0x7e, 0x41, 0x13, 0x7d, // CFA expression, def_cfa_sf, def_cfa_offset_sf
-            0x41, 0x06, 0x80, 1, 0xc3, 0x0d, 3, 0x41, 0x12, 3, 4, // restores, register, a negative CFA offset
-            0x02, 0x90, 0x0e, 1, 0x03, 0, 2, 0x0e, 2, 0x04, 0, 0, 2, 0, 0x0e, 3, 0x1d, 0, 0, 0, 0, 1, 0, 0, 0, 0x0e, 4,
+            0x0f, 2, 0x77, 16, 0x41, 0x12, 6, 0x7e, 0x41, 0x13,
+            0x7d, // CFA expression, def_cfa_sf, def_cfa_offset_sf
+            0x41, 0x06, 0x80, 1, 0xc3, 0x0d, 3, 0x41, 0x12, 3,
+            4, // restores, register, a negative CFA offset
+            0x02, 0x90, 0x0e, 1, 0x03, 0, 2, 0x0e, 2, 0x04, 0, 0, 2, 0, 0x0e, 3, 0x1d, 0, 0, 0, 0,
+            1, 0, 0, 0, 0x0e, 4,
         ];
         let cie = Cie::for_tests(&[0x0c, 7, 8, 0x90, 1], 2, -8);
         // 2^32 units cannot be written (and no function has them): only that last row is too far.
@@ -530,8 +582,14 @@ mod tests {
         let out = encode(&cie, &initial_row(&cie).unwrap(), &[(0, &row)]).unwrap();
         let fde = Fde::for_tests(&out, 0x1000, 4);
         let back = rows(&cie, &fde).unwrap();
-        assert_eq!(back[0].1.rule(17), Some(RegRule::Expression(&[0x11, 0x74, 0x22])));
-        assert_eq!(back[0].1.rule(18), Some(RegRule::ValExpression(&[0x11, 3, 0x22])));
+        assert_eq!(
+            back[0].1.rule(17),
+            Some(RegRule::Expression(&[0x11, 0x74, 0x22]))
+        );
+        assert_eq!(
+            back[0].1.rule(18),
+            Some(RegRule::ValExpression(&[0x11, 3, 0x22]))
+        );
     }
 
     #[test]
@@ -540,7 +598,8 @@ mod tests {
         let initial = initial_row(&cie).unwrap();
         let mut body = initial.clone();
         for r in [3, 6, 12, 13] {
-            body.registers.push((r, RegRule::Offset(-16 - 8 * i64::from(r))));
+            body.registers
+                .push((r, RegRule::Offset(-16 - 8 * i64::from(r))));
         }
         body.registers.sort_by_key(|r| r.0);
         let mut small = initial.clone();
@@ -550,7 +609,10 @@ mod tests {
         let list = [(0, &body), (4, &small), (8, &back)];
         let out: &'static [u8] = encode(&cie, &initial, &list).unwrap().leak();
         // libgcc would still see 16 there, but LLVM's libunwind the 0 of the remembered row.
-        assert!(out.ends_with(&[op::RESTORE_STATE, op::GNU_ARGS_SIZE, 16]), "{out:02x?}");
+        assert!(
+            out.ends_with(&[op::RESTORE_STATE, op::GNU_ARGS_SIZE, 16]),
+            "{out:02x?}"
+        );
         let fde = Fde::for_tests(out, 0, 16);
         let got = rows(&cie, &fde).unwrap();
         assert!(got.iter().map(|(o, r)| (*o, r)).eq(list), "{got:?}");
@@ -562,8 +624,21 @@ mod tests {
         let initial = initial_row(&cie).unwrap();
         let mut other = initial.clone();
         other.ra_signed = true;
-        assert!(encode(&cie, &initial, &[(4, &other), (4, &initial)]).unwrap_err().what.contains("ascend"));
-        assert!(encode(&cie, &initial, &[(2, &other)]).unwrap_err().what.contains("code alignment is 4"));
-        assert_eq!(encode(&cie, &initial, &[(4, &other)]).unwrap(), [0x41, 0x2d]);
+        assert!(
+            encode(&cie, &initial, &[(4, &other), (4, &initial)])
+                .unwrap_err()
+                .what
+                .contains("ascend")
+        );
+        assert!(
+            encode(&cie, &initial, &[(2, &other)])
+                .unwrap_err()
+                .what
+                .contains("code alignment is 4")
+        );
+        assert_eq!(
+            encode(&cie, &initial, &[(4, &other)]).unwrap(),
+            [0x41, 0x2d]
+        );
     }
 }

@@ -118,7 +118,9 @@ impl<'d> Lsda<'d> {
                 elf.section_data(section).get(offset..).unwrap_or(&[])
             }
             None => {
-                let len = elf.load_at(addr).map_or(0, |s| s.file_size.saturating_sub(addr - s.addr));
+                let len = elf
+                    .load_at(addr)
+                    .map_or(0, |s| s.file_size.saturating_sub(addr - s.addr));
                 elf.bytes_at(addr, len).unwrap_or(&[])
             }
         };
@@ -126,9 +128,18 @@ impl<'d> Lsda<'d> {
     }
 
     /// Parses the LSDA at link-time address `addr`, with which `data` begins; `data` may go on behind it.
-    pub fn parse_bytes(data: &'d [u8], addr: u64, function: u64, bases: &Bases) -> Result<Self, FormatError> {
-        parse(data, addr, function, bases)
-            .map_err(|e| FormatError::new(format!("the LSDA at {addr:#x} of the function at {function:#x}: {}", e.what)))
+    pub fn parse_bytes(
+        data: &'d [u8],
+        addr: u64,
+        function: u64,
+        bases: &Bases,
+    ) -> Result<Self, FormatError> {
+        parse(data, addr, function, bases).map_err(|e| {
+            FormatError::new(format!(
+                "the LSDA at {addr:#x} of the function at {function:#x}: {}",
+                e.what
+            ))
+        })
     }
 
     /// Whether both have the same actions, types and specifications, so that a call site means the same in either.
@@ -151,7 +162,10 @@ impl<'d> Lsda<'d> {
         };
         let mut call_sites = [self.call_sites.as_slice(), &other.call_sites].concat();
         call_sites.sort_unstable_by_key(|c| c.start);
-        if call_sites.windows(2).any(|w| matches!(w, [a, b] if a.end() > b.start)) {
+        if call_sites
+            .windows(2)
+            .any(|w| matches!(w, [a, b] if a.end() > b.start))
+        {
             return None;
         }
         Some(Lsda {
@@ -174,7 +188,12 @@ impl<'d> Lsda<'d> {
     ///
     /// Call sites that overlap, lie before `function`, or have an action that this LSDA does not; landing pads out of
     /// reach.
-    pub fn encode(&self, call_sites: &[CallSite], function: u64, at: u64) -> Result<Vec<u8>, FormatError> {
+    pub fn encode(
+        &self,
+        call_sites: &[CallSite],
+        function: u64,
+        at: u64,
+    ) -> Result<Vec<u8>, FormatError> {
         self.encode_with(call_sites, function, at, PadBase::Shortest)
     }
 
@@ -186,8 +205,12 @@ impl<'d> Lsda<'d> {
         at: u64,
         base: PadBase,
     ) -> Result<Vec<u8>, FormatError> {
-        encode(self, call_sites, function, at, base)
-            .map_err(|e| FormatError::new(format!("the LSDA for the code at {function:#x}: {}", e.what)))
+        encode(self, call_sites, function, at, base).map_err(|e| {
+            FormatError::new(format!(
+                "the LSDA for the code at {function:#x}: {}",
+                e.what
+            ))
+        })
     }
 }
 
@@ -197,13 +220,20 @@ fn longer<'a, T: PartialEq>(a: &'a [T], b: &'a [T]) -> Option<&'a [T]> {
     long.starts_with(short).then_some(long)
 }
 
-fn parse<'d>(data: &'d [u8], addr: u64, function: u64, bases: &Bases) -> Result<Lsda<'d>, FormatError> {
+fn parse<'d>(
+    data: &'d [u8],
+    addr: u64,
+    function: u64,
+    bases: &Bases,
+) -> Result<Lsda<'d>, FormatError> {
     let mut cursor = Cursor::new(data, addr);
     let encoding = cursor.u8("the encoding of the landing pad base")?;
     let pad_base = match encoding {
         OMIT => function,
         _ if encoding & INDIRECT != 0 => {
-            return Err(FormatError::new(format!("an indirect landing pad base (encoding {encoding:#04x})")));
+            return Err(FormatError::new(format!(
+                "an indirect landing pad base (encoding {encoding:#04x})"
+            )));
         }
         // BOLT and LLVM write an absolute base of 0 for the whole of a file at a fixed address.
         _ => pointer::read(encoding, &mut cursor, bases, "the landing pad base")?,
@@ -213,7 +243,9 @@ fn parse<'d>(data: &'d [u8], addr: u64, function: u64, bases: &Bases) -> Result<
         OMIT => None,
         _ => {
             let distance = cursor.uleb("the distance of the type table")?;
-            let at = (cursor.pos() as u64).checked_add(distance).and_then(|at| usize::try_from(at).ok());
+            let at = (cursor.pos() as u64)
+                .checked_add(distance)
+                .and_then(|at| usize::try_from(at).ok());
             Some(at.filter(|&at| at <= data.len()).ok_or_else(|| {
                 FormatError::new(format!(
                     "its type table ends {distance:#x} bytes behind {:#x}, outside the section",
@@ -224,7 +256,9 @@ fn parse<'d>(data: &'d [u8], addr: u64, function: u64, bases: &Bases) -> Result<
     };
     let site_encoding = cursor.u8("the encoding of call sites")?;
     if site_encoding & !FORMAT != 0 {
-        return Err(FormatError::new(format!("call sites have encoding {site_encoding:#04x}, which is relative")));
+        return Err(FormatError::new(format!(
+            "call sites have encoding {site_encoding:#04x}, which is relative"
+        )));
     }
     let table_len = cursor.uleb("the length of the call-site table")?;
     let table = cursor.sub(table_len, "the call-site table")?;
@@ -234,17 +268,34 @@ fn parse<'d>(data: &'d [u8], addr: u64, function: u64, bases: &Bases) -> Result<
     let actions_at = cursor.pos();
     let actions_end = reach.actions(cursor.rest(), cursor.addr(), &call_sites)?;
     let actions = cursor.rest().get(..actions_end).unwrap_or(&[]);
-    let mut this = Lsda { addr, call_sites, actions, type_encoding: OMIT, types: Vec::new(), specs: &[] };
+    let mut this = Lsda {
+        addr,
+        call_sites,
+        actions,
+        type_encoding: OMIT,
+        types: Vec::new(),
+        specs: &[],
+    };
     if reach.max_type == 0 && reach.specs.is_empty() {
         return Ok(this);
     }
     let Some(type_base) = type_base else {
-        return Err(FormatError::new("an action names a type, but there is no type table"));
+        return Err(FormatError::new(
+            "an action names a type, but there is no type table",
+        ));
     };
     let specs = data.get(type_base..).unwrap_or(&[]);
     this.specs = reach.specs(specs, addr.wrapping_add(type_base as u64))?;
     this.type_encoding = type_encoding;
-    this.types = parse_types(data, addr, actions_at + actions_end, type_base, type_encoding, reach.max_type, bases)?;
+    this.types = parse_types(
+        data,
+        addr,
+        actions_at + actions_end,
+        type_base,
+        type_encoding,
+        reach.max_type,
+        bases,
+    )?;
     Ok(this)
 }
 
@@ -274,7 +325,15 @@ fn parse_call_sites(
         };
         // An empty one covers nothing; compilers leave them where a call was optimised away.
         if end > start {
-            push(&mut call_sites, CallSite { start, len, landing_pad, action })?;
+            push(
+                &mut call_sites,
+                CallSite {
+                    start,
+                    len,
+                    landing_pad,
+                    action,
+                },
+            )?;
         }
     }
     Ok(call_sites)
@@ -288,7 +347,10 @@ fn push(sites: &mut Vec<CallSite>, site: CallSite) -> Result<(), FormatError> {
             site.start,
             last.end()
         ))),
-        Some(last) if last.end() == site.start && (last.landing_pad, last.action) == (site.landing_pad, site.action) => {
+        Some(last)
+            if last.end() == site.start
+                && (last.landing_pad, last.action) == (site.landing_pad, site.action) =>
+        {
             last.len += site.len;
             Ok(())
         }
@@ -312,7 +374,10 @@ fn parse_types(
         return Ok(Vec::new());
     }
     let size = type_size(encoding)?;
-    let first = usize::try_from(count).ok().and_then(|n| n.checked_mul(size)).and_then(|len| type_base.checked_sub(len));
+    let first = usize::try_from(count)
+        .ok()
+        .and_then(|n| n.checked_mul(size))
+        .and_then(|len| type_base.checked_sub(len));
     let Some(first) = first.filter(|&first| first >= actions_end) else {
         return Err(FormatError::new(format!(
             "{count} types of {size} bytes do not fit between the actions, which end at {:#x}, and the type base {:#x}",
@@ -324,7 +389,12 @@ fn parse_types(
     let mut types = Vec::with_capacity(entries.len() / size);
     let mut cursor = Cursor::new(entries, addr.wrapping_add(first as u64));
     while !cursor.is_empty() {
-        types.push(pointer::read(encoding, &mut cursor, bases, "an entry of the type table")?);
+        types.push(pointer::read(
+            encoding,
+            &mut cursor,
+            bases,
+            "an entry of the type table",
+        )?);
     }
     // They are numbered backwards.
     types.reverse();
@@ -339,7 +409,11 @@ fn type_size(encoding: u8) -> Result<usize, FormatError> {
     }
     // Data-relative ones would count from a base that the personality routine gets from elsewhere.
     .filter(|_| matches!(encoding & RELATIVE, 0 | pointer::PCREL))
-    .ok_or_else(|| FormatError::new(format!("types of pointer encoding {encoding:#04x} are not supported")))
+    .ok_or_else(|| {
+        FormatError::new(format!(
+            "types of pointer encoding {encoding:#04x} are not supported"
+        ))
+    })
 }
 
 /// What call sites reach in the tables whose lengths are not written.
@@ -356,7 +430,12 @@ impl Reach {
     }
 
     /// Follows all action records of the call sites in `table`, and gives the end of the last one.
-    fn actions(&mut self, table: &[u8], addr: u64, call_sites: &[CallSite]) -> Result<usize, FormatError> {
+    fn actions(
+        &mut self,
+        table: &[u8],
+        addr: u64,
+        call_sites: &[CallSite],
+    ) -> Result<usize, FormatError> {
         // Record offset → the call site whose walk came there first.
         let mut seen: FxHashMap<u64, usize> = FxHashMap::default();
         let mut end = 0;
@@ -375,7 +454,10 @@ impl Reach {
                     Some(_) => break,
                     None => {}
                 }
-                let record = usize::try_from(offset).ok().and_then(|offset| table.get(offset..)).unwrap_or(&[]);
+                let record = usize::try_from(offset)
+                    .ok()
+                    .and_then(|offset| table.get(offset..))
+                    .unwrap_or(&[]);
                 let mut cursor = Cursor::new(record, addr.wrapping_add(offset));
                 let filter = cursor.sleb("an action record")?;
                 match filter {
@@ -412,7 +494,10 @@ impl Reach {
             if offset < end as u64 {
                 continue;
             }
-            let list = usize::try_from(offset).ok().and_then(|offset| table.get(offset..)).unwrap_or(&[]);
+            let list = usize::try_from(offset)
+                .ok()
+                .and_then(|offset| table.get(offset..))
+                .unwrap_or(&[]);
             let mut cursor = Cursor::new(list, addr.wrapping_add(offset));
             loop {
                 match cursor.uleb("an exception specification")? {
@@ -468,7 +553,14 @@ fn encode(
         Some(pad_base) => {
             out.push(PCREL_SDATA4);
             // The base is an address, not a value of `lsda`'s file: nothing but the field itself matters.
-            pointer::write(&mut out, PCREL_SDATA4, pad_base, at.wrapping_add(1), &Bases::default(), "the landing pad base")?;
+            pointer::write(
+                &mut out,
+                PCREL_SDATA4,
+                pad_base,
+                at.wrapping_add(1),
+                &Bases::default(),
+                "the landing pad base",
+            )?;
             pad_base
         }
     };
@@ -477,7 +569,10 @@ fn encode(
         put_uleb(&mut table, site.start - function);
         put_uleb(&mut table, site.len);
         // `choose_base` has put the base below every landing pad.
-        put_uleb(&mut table, site.landing_pad.map_or(0, |pad| pad.wrapping_sub(pad_base)));
+        put_uleb(
+            &mut table,
+            site.landing_pad.map_or(0, |pad| pad.wrapping_sub(pad_base)),
+        );
         put_uleb(&mut table, site.action);
     }
     // Without actions nobody looks at types.
@@ -515,19 +610,34 @@ fn encode(
     out.resize(out.len() + padding, 0);
     for &target in lsda.types.iter().rev() {
         let field = at.wrapping_add(out.len() as u64);
-        pointer::write(&mut out, lsda.type_encoding, target, field, &Bases::default(), "an entry of the type table")?;
+        pointer::write(
+            &mut out,
+            lsda.type_encoding,
+            target,
+            field,
+            &Bases::default(),
+            "an entry of the type table",
+        )?;
     }
     out.extend_from_slice(lsda.specs);
     Ok(out)
 }
 
 /// The base to be written, if one is.
-fn choose_base(sites: &[CallSite], function: u64, base: PadBase) -> Result<Option<u64>, FormatError> {
+fn choose_base(
+    sites: &[CallSite],
+    function: u64,
+    base: PadBase,
+) -> Result<Option<u64>, FormatError> {
     let pads = || sites.iter().filter_map(|s| s.landing_pad);
-    let Some(lowest) = pads().min() else { return Ok(None) };
+    let Some(lowest) = pads().min() else {
+        return Ok(None);
+    };
     let highest = pads().max().unwrap_or(lowest);
     if highest - lowest > u64::from(u32::MAX) {
-        return Err(FormatError::new(format!("its landing pads {lowest:#x} and {highest:#x} are too far from each other")));
+        return Err(FormatError::new(format!(
+            "its landing pads {lowest:#x} and {highest:#x} are too far from each other"
+        )));
     }
     if lowest == 0 {
         return Err(FormatError::new("a landing pad at address 0"));
@@ -552,13 +662,21 @@ mod tests {
 
     const FUNCTION: u64 = 0x40_1000;
     const AT: u64 = 0x50_0000;
-    const BASES: Bases = Bases { data: None, position_independent: false };
+    const BASES: Bases = Bases {
+        data: None,
+        position_independent: false,
+    };
 
     fn parse(data: &[u8]) -> Result<Lsda<'_>, String> {
         Lsda::parse_bytes(data, AT, FUNCTION, &BASES).map_err(|e| e.what)
     }
     fn site(start: u64, len: u64, pad: Option<u64>, action: u64) -> CallSite {
-        CallSite { start: FUNCTION + start, len, landing_pad: pad.map(|p| FUNCTION + p), action }
+        CallSite {
+            start: FUNCTION + start,
+            len,
+            landing_pad: pad.map(|p| FUNCTION + p),
+            action,
+        }
     }
 
     /// catch (type 2), then catch-all (type 1); cleanup behind a specification that allows type 2.
@@ -571,7 +689,11 @@ mod tests {
         data[17 + 1] = 5;
         data.extend([1, 0]);
         data.resize(data.len() + (32 - data.len() % 4) % 4, 0);
-        let slot = |field: usize, target: u64| (target as u32).wrapping_sub((AT + field as u64) as u32).to_le_bytes();
+        let slot = |field: usize, target: u64| {
+            (target as u32)
+                .wrapping_sub((AT + field as u64) as u32)
+                .to_le_bytes()
+        };
         let at = data.len();
         data.extend(slot(at, 0x60_0010));
         data.extend([0; 4]);
@@ -585,9 +707,19 @@ mod tests {
     fn all_parts_are_read_as_far_as_they_are_reached() {
         let data = example();
         let lsda = parse(&data).unwrap();
-        assert_eq!(lsda.call_sites, [site(4, 5, Some(0x30), 1), site(9, 3, None, 0), site(0x10, 1, Some(0x40), 5)]);
+        assert_eq!(
+            lsda.call_sites,
+            [
+                site(4, 5, Some(0x30), 1),
+                site(9, 3, None, 0),
+                site(0x10, 1, Some(0x40), 5)
+            ]
+        );
         assert_eq!(lsda.actions, [2, 5, 0, 0, 0x7f, 0x7d, 1, 0]);
-        assert_eq!((lsda.type_encoding, lsda.types.as_slice()), (0x9b, [0, 0x60_0010].as_slice()));
+        assert_eq!(
+            (lsda.type_encoding, lsda.types.as_slice()),
+            (0x9b, [0, 0x60_0010].as_slice())
+        );
         assert_eq!(lsda.specs, [2, 0]);
     }
 
@@ -612,12 +744,27 @@ mod tests {
         for pads in [[-0x1000, 0x40], [0, 0x40], [-0x30_0000, 0x3f_0000], [1, 2]] {
             let pad = |p: i64| Some(FUNCTION.wrapping_add_signed(p));
             let sites = [
-                CallSite { start: FUNCTION, len: 4, landing_pad: pad(pads[0]), action: 1 },
-                CallSite { start: FUNCTION + 4, len: 4, landing_pad: pad(pads[1]), action: 0 },
+                CallSite {
+                    start: FUNCTION,
+                    len: 4,
+                    landing_pad: pad(pads[0]),
+                    action: 1,
+                },
+                CallSite {
+                    start: FUNCTION + 4,
+                    len: 4,
+                    landing_pad: pad(pads[1]),
+                    action: 0,
+                },
             ];
             let out = lsda.encode(&sites, FUNCTION, AT).unwrap();
             assert_eq!(out[0] == OMIT, pads[0] > 0);
-            assert_eq!(Lsda::parse_bytes(&out, AT, FUNCTION, &BASES).unwrap().call_sites, sites);
+            assert_eq!(
+                Lsda::parse_bytes(&out, AT, FUNCTION, &BASES)
+                    .unwrap()
+                    .call_sites,
+                sites
+            );
             let plain = lsda.encode_with(&sites, FUNCTION, AT, PadBase::FunctionStart);
             match pads[0] > 0 {
                 true => assert_eq!(plain.unwrap(), out),
@@ -630,9 +777,13 @@ mod tests {
     fn far_landing_pads_get_a_base_when_that_is_shorter() {
         let data = example();
         let lsda = parse(&data).unwrap();
-        let sites: Vec<_> = (0..20).map(|i| site(8 * i, 4, Some(0x100_0000 + 8 * i), 0)).collect();
+        let sites: Vec<_> = (0..20)
+            .map(|i| site(8 * i, 4, Some(0x100_0000 + 8 * i), 0))
+            .collect();
         let out = lsda.encode(&sites, FUNCTION, AT).unwrap();
-        let plain = lsda.encode_with(&sites, FUNCTION, AT, PadBase::FunctionStart).unwrap();
+        let plain = lsda
+            .encode_with(&sites, FUNCTION, AT, PadBase::FunctionStart)
+            .unwrap();
         assert_eq!((out[0], plain[0]), (PCREL_SDATA4, OMIT));
         assert!(out.len() < plain.len());
         for bytes in [out, plain] {
@@ -653,11 +804,27 @@ mod tests {
             site(14, 2, None, 1),
         ];
         let out = lsda.encode(&sites, FUNCTION, AT).unwrap();
-        let want = [site(0, 8, Some(0x20), 0), site(8, 4, None, 0), site(13, 1, None, 0), site(14, 2, None, 1)];
+        let want = [
+            site(0, 8, Some(0x20), 0),
+            site(8, 4, None, 0),
+            site(13, 1, None, 0),
+            site(14, 2, None, 1),
+        ];
         assert_eq!(parse(&out).unwrap().call_sites, want);
-        assert!(lsda.encode(&[site(0, 8, None, 0), site(4, 8, None, 0)], FUNCTION, AT).is_err());
-        assert!(lsda.encode(&[site(0, 8, None, 9)], FUNCTION, AT).unwrap_err().what.contains("action 9"));
-        let before = CallSite { start: FUNCTION - 1, ..site(0, 4, None, 0) };
+        assert!(
+            lsda.encode(&[site(0, 8, None, 0), site(4, 8, None, 0)], FUNCTION, AT)
+                .is_err()
+        );
+        assert!(
+            lsda.encode(&[site(0, 8, None, 9)], FUNCTION, AT)
+                .unwrap_err()
+                .what
+                .contains("action 9")
+        );
+        let before = CallSite {
+            start: FUNCTION - 1,
+            ..site(0, 4, None, 0)
+        };
         assert!(lsda.encode(&[before], FUNCTION, AT).is_err());
     }
 
@@ -673,14 +840,28 @@ mod tests {
         let data = example();
         let lsda = parse(&data).unwrap();
         // A cold part that reaches only the first two records: types 2 and 1, no specification.
-        let cold = Lsda { call_sites: vec![site(0x200, 4, Some(0x230), 1)], actions: &data[17..25], specs: &[], ..lsda.clone() };
+        let cold = Lsda {
+            call_sites: vec![site(0x200, 4, Some(0x230), 1)],
+            actions: &data[17..25],
+            specs: &[],
+            ..lsda.clone()
+        };
         assert!(!cold.same_tables(&lsda));
         let both = lsda.union(&cold).unwrap();
         assert!(both.same_tables(&lsda));
         assert_eq!(both.call_sites.len(), 4);
-        let plain = Lsda { actions: &[], type_encoding: OMIT, types: vec![], specs: &[], ..cold.clone() };
+        let plain = Lsda {
+            actions: &[],
+            type_encoding: OMIT,
+            types: vec![],
+            specs: &[],
+            ..cold.clone()
+        };
         assert!(plain.union(&lsda).unwrap().same_tables(&lsda));
-        let other = Lsda { types: vec![1], ..cold.clone() };
+        let other = Lsda {
+            types: vec![1],
+            ..cold.clone()
+        };
         assert_eq!(other.union(&lsda), None);
         assert_eq!(cold.union(&cold), None);
     }
@@ -689,18 +870,33 @@ mod tests {
     fn hostile_tables_are_refused_with_their_place() {
         let check = |data: &[u8], part: &str| {
             let e = parse(data).unwrap_err();
-            assert!(e.contains(part) && e.contains("0x500000") && e.contains("0x401000"), "{e}");
+            assert!(
+                e.contains(part) && e.contains("0x500000") && e.contains("0x401000"),
+                "{e}"
+            );
         };
         check(&[0xff, 0xff, 1, 4, 0, 4, 9, 1, 0, 0x7f], "come back");
-        check(&[0xff, 0xff, 1, 4, 0, 4, 9, 1, 0, 0x40], "outside the table");
+        check(
+            &[0xff, 0xff, 1, 4, 0, 4, 9, 1, 0, 0x40],
+            "outside the table",
+        );
         check(&[0xff, 0xff, 1, 4, 0, 4, 9, 1, 1, 0], "no type table");
-        check(&[0xff, 0x03, 12, 1, 4, 0, 4, 9, 1, 3, 0, 0, 0, 0, 0, 0], "3 types of 4 bytes");
+        check(
+            &[0xff, 0x03, 12, 1, 4, 0, 4, 9, 1, 3, 0, 0, 0, 0, 0, 0],
+            "3 types of 4 bytes",
+        );
         check(&[0xff, 0x03, 90, 1, 0], "outside the section");
-        check(&[0xff, 0xff, 1, 8, 4, 4, 0, 0, 0, 2, 0, 0], "begins before the end");
+        check(
+            &[0xff, 0xff, 1, 8, 4, 4, 0, 0, 0, 2, 0, 0],
+            "begins before the end",
+        );
         check(&[0xff, 0xff, 0x1b, 0], "relative");
         check(&[0x50, 0, 0, 0, 0, 0, 0, 0, 0], "aligned");
         check(&[0xff, 0xff, 1, 9, 0], "9 bytes");
-        let pie = Bases { data: None, position_independent: true };
+        let pie = Bases {
+            data: None,
+            position_independent: true,
+        };
         let absolute = [0xff, 0x03, 12, 1, 4, 0, 4, 9, 1, 1, 0, 0, 9, 0, 0, 0];
         assert!(parse(&absolute).is_ok());
         assert!(Lsda::parse_bytes(&absolute, AT, FUNCTION, &pie).is_err());
@@ -708,9 +904,18 @@ mod tests {
 
     #[test]
     fn personality_routines_are_known_by_name() {
-        assert_eq!(pad_base_of(b"__gxx_personality_v0"), Some(PadBase::Shortest));
-        assert_eq!(pad_base_of(b"__gcc_personality_v0"), Some(PadBase::FunctionStart));
-        assert_eq!(pad_base_of(b"_RNvCsjRHc_7___rustc19rust_eh_personality"), Some(PadBase::Shortest));
+        assert_eq!(
+            pad_base_of(b"__gxx_personality_v0"),
+            Some(PadBase::Shortest)
+        );
+        assert_eq!(
+            pad_base_of(b"__gcc_personality_v0"),
+            Some(PadBase::FunctionStart)
+        );
+        assert_eq!(
+            pad_base_of(b"_RNvCsjRHc_7___rustc19rust_eh_personality"),
+            Some(PadBase::Shortest)
+        );
         assert_eq!(pad_base_of(b"__gxx_personality_sj0"), None);
     }
 }

@@ -110,14 +110,20 @@ pub fn write_merged(
         writer.cie(cie)?;
     }
     for (index, fde) in new.iter().enumerate() {
-        writer
-            .new_fde(fde)
-            .map_err(|e| FormatError::new(format!("the new FDE {index} for the code at {:#x}: {}", fde.start, e.what)))?;
+        writer.new_fde(fde).map_err(|e| {
+            FormatError::new(format!(
+                "the new FDE {index} for the code at {:#x}: {}",
+                fde.start, e.what
+            ))
+        })?;
     }
     for fde in &old.fdes {
-        writer
-            .old_fde(fde)
-            .map_err(|e| FormatError::new(format!("the FDE at offset {:#x} of the input: {}", fde.offset, e.what)))?;
+        writer.old_fde(fde).map_err(|e| {
+            FormatError::new(format!(
+                "the FDE at offset {:#x} of the input: {}",
+                fde.offset, e.what
+            ))
+        })?;
     }
     writer.out.extend([0; END_MARKER as usize]);
     if writer.out.len() != eh_frame.len() {
@@ -149,20 +155,41 @@ impl Writer<'_, '_> {
     }
 
     /// Adjusts the pointer at `at` in the entry that was copied to `start` from the address `old`.
-    fn relocate(&mut self, encoding: u8, start: usize, at: usize, old: u64, what: &str) -> Result<(), FormatError> {
+    fn relocate(
+        &mut self,
+        encoding: u8,
+        start: usize,
+        at: usize,
+        old: u64,
+        what: &str,
+    ) -> Result<(), FormatError> {
         let new = self.addr.wrapping_add((start + at) as u64);
         let bytes = self.out.get_mut(start + at..).unwrap_or(&mut []);
-        pointer::relocate(encoding, bytes, old.wrapping_add(at as u64), new, &mut self.scratch, what)
+        pointer::relocate(
+            encoding,
+            bytes,
+            old.wrapping_add(at as u64),
+            new,
+            &mut self.scratch,
+            what,
+        )
     }
 
     fn cie(&mut self, cie: &Cie<'_>) -> Result<(), FormatError> {
         let start = self.out.len();
         self.cies.push(start);
         self.out.extend_from_slice(cie.bytes);
-        if let (Some((encoding, _)), Some(at)) =
-            (cie.personality, cie_pointers(cie, &self.old.bases)?.personality)
-        {
-            self.relocate(encoding, start, at, cie.addr, "the pointer to the personality routine")?;
+        if let (Some((encoding, _)), Some(at)) = (
+            cie.personality,
+            cie_pointers(cie, &self.old.bases)?.personality,
+        ) {
+            self.relocate(
+                encoding,
+                start,
+                at,
+                cie.addr,
+                "the pointer to the personality routine",
+            )?;
         }
         // A CIE's program cannot hold `set_loc`: it has no place in the code.
         Ok(())
@@ -171,18 +198,28 @@ impl Writer<'_, '_> {
     /// Writes the distance from the field at `field` back to a CIE.
     fn cie_distance(&mut self, field: usize, cie: usize) -> Result<[u8; 4], FormatError> {
         let target = self.cies.get(cie).copied().ok_or_else(|| {
-            FormatError::new(format!("it uses CIE {cie}, but there are only {}", self.cies.len()))
+            FormatError::new(format!(
+                "it uses CIE {cie}, but there are only {}",
+                self.cies.len()
+            ))
         })?;
-        u32::try_from(field - target).map(u32::to_le_bytes).map_err(|_| {
-            FormatError::new(format!("its CIE at offset {target:#x} is more than 4 GiB before offset {field:#x}"))
-        })
+        u32::try_from(field - target)
+            .map(u32::to_le_bytes)
+            .map_err(|_| {
+                FormatError::new(format!(
+                    "its CIE at offset {target:#x} is more than 4 GiB before offset {field:#x}"
+                ))
+            })
     }
 
     fn new_fde(&mut self, fde: &NewFde) -> Result<(), FormatError> {
         let bases = &self.old.bases;
         let start = self.out.len();
         if fde.len == 0 || fde.start == 0 || fde.start.checked_add(fde.len).is_none() {
-            return Err(FormatError::new(format!("{:#x} bytes of code there cannot be described", fde.len)));
+            return Err(FormatError::new(format!(
+                "{:#x} bytes of code there cannot be described",
+                fde.len
+            )));
         }
         let distance = self.cie_distance(start + 4, fde.cie)?;
         // `cie_distance` has checked the index.
@@ -191,21 +228,47 @@ impl Writer<'_, '_> {
         let length = u32::try_from(size - 4)
             .ok()
             .filter(|&l| l < 0xffff_fff0)
-            .ok_or_else(|| FormatError::new(format!("its instructions take {:#x} bytes", fde.instructions.len())))?;
+            .ok_or_else(|| {
+                FormatError::new(format!(
+                    "its instructions take {:#x} bytes",
+                    fde.instructions.len()
+                ))
+            })?;
         self.out.extend(length.to_le_bytes());
         self.out.extend(distance);
         let field = self.here();
-        pointer::write(&mut self.out, cie.fde_encoding, fde.start, field, bases, "the address of an FDE's code")?;
+        pointer::write(
+            &mut self.out,
+            cie.fde_encoding,
+            fde.start,
+            field,
+            bases,
+            "the address of an FDE's code",
+        )?;
         let width = pointer::size(cie.fde_encoding).unwrap_or(0);
-        pointer::write_raw(&mut self.out, cie.fde_encoding & FORMAT, fde.len, width, || {
-            format!("the length of the code at {:#x}", fde.start)
-        })?;
+        pointer::write_raw(
+            &mut self.out,
+            cie.fde_encoding & FORMAT,
+            fde.len,
+            width,
+            || format!("the length of the code at {:#x}", fde.start),
+        )?;
         if cie.has_augmentation_data() {
-            put_uleb(&mut self.out, pointer::size(cie.lsda_encoding).unwrap_or(0) as u64);
+            put_uleb(
+                &mut self.out,
+                pointer::size(cie.lsda_encoding).unwrap_or(0) as u64,
+            );
             if cie.lsda_encoding != OMIT {
                 let field = self.addr.wrapping_add(self.out.len() as u64);
                 let target = fde.lsda.unwrap_or(0);
-                pointer::write(&mut self.out, cie.lsda_encoding, target, field, bases, "the LSDA pointer")?;
+                pointer::write(
+                    &mut self.out,
+                    cie.lsda_encoding,
+                    target,
+                    field,
+                    bases,
+                    "the LSDA pointer",
+                )?;
             }
         }
         if let (Some(lsda), OMIT) = (fde.lsda, cie.lsda_encoding) {
@@ -216,7 +279,8 @@ impl Writer<'_, '_> {
         }
         self.out.extend_from_slice(&fde.instructions);
         self.out.resize(start + size as usize, op::NOP);
-        self.table.push((fde.start, self.addr.wrapping_add(start as u64)));
+        self.table
+            .push((fde.start, self.addr.wrapping_add(start as u64)));
         Ok(())
     }
 
@@ -231,27 +295,41 @@ impl Writer<'_, '_> {
         self.out[start + id..start + id + 4].copy_from_slice(&distance);
         let cie = &self.old.cies[fde.cie];
         let head = fde_head(&mut body, fde.addr, cie, &bases)?;
-        self.relocate(cie.fde_encoding, start, head.start.0, fde.addr, "the address of an FDE's code")?;
+        self.relocate(
+            cie.fde_encoding,
+            start,
+            head.start.0,
+            fde.addr,
+            "the address of an FDE's code",
+        )?;
         if let Some((at, _)) = head.lsda {
             self.relocate(cie.lsda_encoding, start, at, fde.addr, "the LSDA pointer")?;
         }
         // Few programs have the byte at all, so few have to be walked.
         if pointer::is_pcrel(cie.fde_encoding) && fde.instructions.contains(&op::SET_LOC) {
             let base = fde.bytes.len() - fde.instructions.len();
-            let mut instructions = Instructions::new(cie, fde.instructions, fde.instructions_addr());
+            let mut instructions =
+                Instructions::new(cie, fde.instructions, fde.instructions_addr());
             loop {
                 let at = base + instructions.cursor.pos() + 1;
                 match instructions.next()? {
                     None => break,
                     Some(Instruction::SetLoc(_)) => {
-                        self.relocate(cie.fde_encoding, start, at, fde.addr, "the address of DW_CFA_set_loc")?;
+                        self.relocate(
+                            cie.fde_encoding,
+                            start,
+                            at,
+                            fde.addr,
+                            "the address of DW_CFA_set_loc",
+                        )?;
                     }
                     Some(_) => {}
                 }
             }
         }
         if !fde.is_discarded() {
-            self.table.push((fde.start, self.addr.wrapping_add(start as u64)));
+            self.table
+                .push((fde.start, self.addr.wrapping_add(start as u64)));
         }
         Ok(())
     }
@@ -267,19 +345,40 @@ fn write_header(
     table.sort_by_key(|e| e.0);
     table.dedup_by_key(|e| e.0);
     // A table entry is relative to the header, so the header is the data base here.
-    let bases = Bases { data: Some(hdr_addr), position_independent: true };
+    let bases = Bases {
+        data: Some(hdr_addr),
+        position_independent: true,
+    };
     let mut out = Vec::with_capacity(hdr.len());
     out.extend([1, PCREL_SDATA4, UDATA4, DATAREL_SDATA4]);
     let field = hdr_addr.wrapping_add(4);
-    pointer::write(&mut out, PCREL_SDATA4, eh_frame_addr, field, &bases, "the pointer to .eh_frame in .eh_frame_hdr")?;
-    let count = u32::try_from(table.len())
-        .map_err(|_| FormatError::new(format!("{} FDEs are too many for .eh_frame_hdr", table.len())))?;
+    pointer::write(
+        &mut out,
+        PCREL_SDATA4,
+        eh_frame_addr,
+        field,
+        &bases,
+        "the pointer to .eh_frame in .eh_frame_hdr",
+    )?;
+    let count = u32::try_from(table.len()).map_err(|_| {
+        FormatError::new(format!(
+            "{} FDEs are too many for .eh_frame_hdr",
+            table.len()
+        ))
+    })?;
     out.extend(count.to_le_bytes());
     for (code, fde) in table {
         for target in [code, fde] {
             // Code does not lie at the header, so the distance is never the 0 that would mean null.
             let field = hdr_addr.wrapping_add(out.len() as u64);
-            pointer::write(&mut out, DATAREL_SDATA4, target, field, &bases, "the search table entry in .eh_frame_hdr")?;
+            pointer::write(
+                &mut out,
+                DATAREL_SDATA4,
+                target,
+                field,
+                &bases,
+                "the search table entry in .eh_frame_hdr",
+            )?;
         }
     }
     out.resize(out.len().max(hdr.len()), 0);

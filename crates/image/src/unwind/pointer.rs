@@ -59,7 +59,10 @@ impl Bases {
     pub fn of(elf: &Elf<'_>) -> Self {
         const DT_PLTGOT: i64 = 3;
         const ET_DYN: u16 = 3;
-        Bases { data: elf.dynamic_value(DT_PLTGOT), position_independent: elf.etype == ET_DYN }
+        Bases {
+            data: elf.dynamic_value(DT_PLTGOT),
+            position_independent: elf.etype == ET_DYN,
+        }
     }
 }
 
@@ -82,7 +85,11 @@ pub fn size(encoding: u8) -> Option<usize> {
 
 /// Refuses encodings that cannot be read here; `what` names the pointer in the error.
 pub(crate) fn check(encoding: u8, bases: &Bases, what: &str) -> Result<(), FormatError> {
-    let refuse = |why: &str| Err(FormatError::new(format!("{what} has pointer encoding {encoding:#04x}: {why}")));
+    let refuse = |why: &str| {
+        Err(FormatError::new(format!(
+            "{what} has pointer encoding {encoding:#04x}: {why}"
+        )))
+    };
     if encoding == OMIT {
         return Ok(());
     }
@@ -104,7 +111,11 @@ pub(crate) fn check(encoding: u8, bases: &Bases, what: &str) -> Result<(), Forma
 }
 
 /// The stored number, sign-extended, without its base.
-pub(crate) fn read_raw(encoding: u8, cursor: &mut Cursor<'_>, what: &str) -> Result<u64, FormatError> {
+pub(crate) fn read_raw(
+    encoding: u8,
+    cursor: &mut Cursor<'_>,
+    what: &str,
+) -> Result<u64, FormatError> {
     Ok(match encoding & FORMAT {
         0x00 | 0x04 | 0x0c => cursor.u64(what)?,
         0x01 => cursor.uleb(what)?,
@@ -123,7 +134,12 @@ pub(crate) fn read_raw(encoding: u8, cursor: &mut Cursor<'_>, what: &str) -> Res
 }
 
 /// Reads a pointer: its link-time address (of the slot if the encoding is indirect), 0 for null.
-pub(crate) fn read(encoding: u8, cursor: &mut Cursor<'_>, bases: &Bases, what: &str) -> Result<u64, FormatError> {
+pub(crate) fn read(
+    encoding: u8,
+    cursor: &mut Cursor<'_>,
+    bases: &Bases,
+    what: &str,
+) -> Result<u64, FormatError> {
     check(encoding, bases, what)?;
     let field = cursor.addr();
     let raw = read_raw(encoding, cursor, what)?;
@@ -159,9 +175,13 @@ pub(crate) fn write(
     }
     let raw = target.wrapping_sub(base(encoding, field, bases));
     if raw == 0 {
-        return Err(FormatError::new(format!("{what} at {field:#x} to {target:#x} would be stored as zero, which reads as null")));
+        return Err(FormatError::new(format!(
+            "{what} at {field:#x} to {target:#x} would be stored as zero, which reads as null"
+        )));
     }
-    write_raw(out, encoding, raw, len, || format!("{what} at {field:#x} to {target:#x}"))
+    write_raw(out, encoding, raw, len, || {
+        format!("{what} at {field:#x} to {target:#x}")
+    })
 }
 
 /// Appends a stored number in exactly `len` bytes; `what` begins the error sentence.
@@ -219,7 +239,9 @@ pub(crate) fn relocate(
     }
     let target = raw.wrapping_add(old);
     scratch.clear();
-    write_raw(scratch, encoding, target.wrapping_sub(new), len, || format!("{what} at {new:#x} to {target:#x}"))?;
+    write_raw(scratch, encoding, target.wrapping_sub(new), len, || {
+        format!("{what} at {new:#x} to {target:#x}")
+    })?;
     // `read_raw` read `len` bytes of it.
     bytes[..len].copy_from_slice(scratch);
     Ok(())
@@ -229,7 +251,10 @@ pub(crate) fn relocate(
 mod tests {
     use super::*;
 
-    const ANY: Bases = Bases { data: Some(0x8000), position_independent: false };
+    const ANY: Bases = Bases {
+        data: Some(0x8000),
+        position_independent: false,
+    };
 
     #[test]
     fn every_encoding_gives_back_the_address_that_was_written() {
@@ -251,7 +276,11 @@ mod tests {
                         result.unwrap();
                         assert_eq!(out.len(), size(encoding).unwrap());
                         let mut c = Cursor::new(&out, field);
-                        assert_eq!(read(encoding, &mut c, &ANY, "it").unwrap(), target, "{encoding:#x}");
+                        assert_eq!(
+                            read(encoding, &mut c, &ANY, "it").unwrap(),
+                            target,
+                            "{encoding:#x}"
+                        );
                         assert!(c.is_empty());
                     }
                 }
@@ -268,19 +297,40 @@ mod tests {
                 let len = out.len();
                 relocate(encoding, &mut out, 0x5000, 0x5480, &mut Vec::new(), "it").unwrap();
                 assert_eq!(out.len(), len);
-                assert_eq!(read(encoding, &mut Cursor::new(&out, 0x5480), &ANY, "it").unwrap(), target);
+                assert_eq!(
+                    read(encoding, &mut Cursor::new(&out, 0x5480), &ANY, "it").unwrap(),
+                    target
+                );
             }
         }
         let mut near = vec![0, 0x10, 0, 0];
-        let e = relocate(0x1b, &mut near, 0x1000, 0x2_0000_0000, &mut Vec::new(), "the LSDA pointer").unwrap_err();
-        assert!(e.what.contains("0x200000000") && e.what.contains("to 0x2000"), "{}", e.what);
+        let e = relocate(
+            0x1b,
+            &mut near,
+            0x1000,
+            0x2_0000_0000,
+            &mut Vec::new(),
+            "the LSDA pointer",
+        )
+        .unwrap_err();
+        assert!(
+            e.what.contains("0x200000000") && e.what.contains("to 0x2000"),
+            "{}",
+            e.what
+        );
     }
 
     #[test]
     fn what_cannot_be_copied_is_refused() {
-        let pie = Bases { data: None, position_independent: true };
+        let pie = Bases {
+            data: None,
+            position_independent: true,
+        };
         for encoding in [0x00u8, 0x04, 0x20, 0x30, 0x40, 0x50, 0x60, 0x15, 0x1d] {
-            assert!(read(encoding, &mut Cursor::new(&[1; 16], 0), &pie, "it").is_err(), "{encoding:#x}");
+            assert!(
+                read(encoding, &mut Cursor::new(&[1; 16], 0), &pie, "it").is_err(),
+                "{encoding:#x}"
+            );
         }
         assert!(read(0x1b, &mut Cursor::new(&[1; 16], 0), &pie, "it").is_ok());
     }

@@ -114,14 +114,23 @@ impl<'b> PartialEq<Row<'b>> for Row<'_> {
 
 impl Hash for Row<'_> {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        (self.cfa, &self.registers[..], self.args_size, self.ra_signed).hash(state);
+        (
+            self.cfa,
+            &self.registers[..],
+            self.args_size,
+            self.ra_signed,
+        )
+            .hash(state);
     }
 }
 
 impl Default for Row<'_> {
     fn default() -> Self {
         Row {
-            cfa: CfaRule::Offset { register: 0, offset: 0 },
+            cfa: CfaRule::Offset {
+                register: 0,
+                offset: 0,
+            },
             registers: SmallVec::new(),
             args_size: 0,
             ra_signed: false,
@@ -171,12 +180,19 @@ impl<'d> State<'d> {
             CfaRule::Offset { offset, .. } => Some(offset),
             CfaRule::Expression(_) => None,
         };
-        State { row: row.clone(), offset }
+        State {
+            row: row.clone(),
+            offset,
+        }
     }
 }
 
 /// Changes `state` by one instruction that neither advances nor uses the stack of states.
-fn apply<'d>(state: &mut State<'d>, instruction: Instruction<'d>, addr: u64) -> Result<(), FormatError> {
+fn apply<'d>(
+    state: &mut State<'d>,
+    instruction: Instruction<'d>,
+    addr: u64,
+) -> Result<(), FormatError> {
     let row = &mut state.row;
     match instruction {
         Instruction::DefCfa(register, offset) => {
@@ -264,11 +280,15 @@ pub fn visit_rows<'d>(
     let mut instructions = Instructions::new(cie, fde.instructions, fde.instructions_addr());
     loop {
         let addr = instructions.cursor.addr();
-        let Some(instruction) = instructions.next()? else { break };
+        let Some(instruction) = instructions.next()? else {
+            break;
+        };
         let next = match instruction {
             Instruction::Nop => continue,
             Instruction::Advance(delta) => loc.checked_add(delta),
-            Instruction::SetLoc(target) => target.checked_sub(fde.start).filter(|&next| next >= loc),
+            Instruction::SetLoc(target) => {
+                target.checked_sub(fde.start).filter(|&next| next >= loc)
+            }
             Instruction::Restore(register) => {
                 match initial.rule(register) {
                     Some(rule) => state.row.set(register, rule),
@@ -342,7 +362,11 @@ pub fn rows_from<'d>(
     let mut rows = Vec::new();
     // Every row of a compiler takes two bytes at least and has a handful of rules. This bounds what a few bytes can
     // make.
-    let mut budget = fde.instructions.len().saturating_mul(32).saturating_add(4096);
+    let mut budget = fde
+        .instructions
+        .len()
+        .saturating_mul(32)
+        .saturating_add(4096);
     visit_rows(cie, initial, fde, |offset, row| {
         budget = budget.checked_sub(row.registers.len()).ok_or_else(|| {
             FormatError::new(format!(
@@ -378,9 +402,16 @@ mod tests {
 
     #[test]
     fn rows_follow_advances_and_equal_neighbours_are_one() {
-        let got = eval(&[0x0e, 16, 0x44, 0x0e, 16, 0x44, 0x0e, 24, 0x40, 0x0e, 32], 0x20).unwrap();
+        let got = eval(
+            &[0x0e, 16, 0x44, 0x0e, 16, 0x44, 0x0e, 24, 0x40, 0x0e, 32],
+            0x20,
+        )
+        .unwrap();
         let cfa: Vec<_> = got.iter().map(|(o, r)| (*o, r.cfa)).collect();
-        let at = |offset| CfaRule::Offset { register: 7, offset };
+        let at = |offset| CfaRule::Offset {
+            register: 7,
+            offset,
+        };
         assert_eq!(cfa, [(0, at(16)), (8, at(32))]);
         assert_eq!(got[0].1.rule(16), Some(RegRule::Offset(-8)));
     }
@@ -396,22 +427,42 @@ mod tests {
     #[test]
     fn restore_state_brings_back_the_frame_address_but_not_the_argument_size() {
         let got = eval(&[0x0a, 0x41, 0x0d, 6, 0x2e, 8, 0x41, 0x0b], 8).unwrap();
-        assert_eq!(got[2].1.cfa, CfaRule::Offset { register: 7, offset: 8 });
+        assert_eq!(
+            got[2].1.cfa,
+            CfaRule::Offset {
+                register: 7,
+                offset: 8
+            }
+        );
         assert_eq!(got[2].1.args_size, 8);
     }
 
     #[test]
     fn the_offset_behind_an_expression_comes_back_with_the_next_register() {
         // cfa = r7+32; expression; offset 40 behind it; r6+40
-        let got = eval(&[0x0e, 32, 0x41, 0x0f, 1, 0x9c, 0x41, 0x0e, 40, 0x41, 0x0d, 6], 8).unwrap();
+        let got = eval(
+            &[0x0e, 32, 0x41, 0x0f, 1, 0x9c, 0x41, 0x0e, 40, 0x41, 0x0d, 6],
+            8,
+        )
+        .unwrap();
         let cfa: Vec<_> = got.iter().map(|(o, r)| (*o, r.cfa)).collect();
         let at = |register, offset| CfaRule::Offset { register, offset };
-        assert_eq!(cfa, [(0, at(7, 32)), (1, CfaRule::Expression(&[0x9c])), (3, at(6, 40))]);
+        assert_eq!(
+            cfa,
+            [
+                (0, at(7, 32)),
+                (1, CfaRule::Expression(&[0x9c])),
+                (3, at(6, 40))
+            ]
+        );
     }
 
     #[test]
     fn set_loc_counts_from_the_function() {
-        let cie = Cie { fde_encoding: 0x1b, ..cie() };
+        let cie = Cie {
+            fde_encoding: 0x1b,
+            ..cie()
+        };
         // The field lies one byte behind the opcode.
         let mut bytes = vec![1];
         let fde = Fde::for_tests(&bytes, 0x1000, 0x40);
@@ -434,7 +485,11 @@ mod tests {
         let e = rows(&expression, &Fde::for_tests(&[0x0d, 6], 0x1000, 8)).unwrap_err();
         assert!(e.what.contains("never defined"), "{e}");
         assert!(eval(&[0x0f, 9], 8).unwrap_err().contains("9 bytes"));
-        assert!(eval(&[0x05, 0x80, 0x80, 4, 0], 8).unwrap_err().contains("65536"));
+        assert!(
+            eval(&[0x05, 0x80, 0x80, 4, 0], 8)
+                .unwrap_err()
+                .contains("65536")
+        );
         let nested = [0x0a; 300];
         assert!(eval(&nested, 8).unwrap_err().contains("nested"));
         let advances = Cie::for_tests(&[0x41], 1, -8);
@@ -451,8 +506,14 @@ mod tests {
         for _ in 0..100_000 {
             bytes.extend([0x41, 0x2d]);
         }
-        assert!(eval(&bytes, 1 << 30).unwrap_err().contains("too many register rules"));
-        let many: Vec<u8> = (0..1100u16).flat_map(|r| [0x08, (r & 0x7f) as u8 | 0x80, (r >> 7) as u8]).collect();
+        assert!(
+            eval(&bytes, 1 << 30)
+                .unwrap_err()
+                .contains("too many register rules")
+        );
+        let many: Vec<u8> = (0..1100u16)
+            .flat_map(|r| [0x08, (r & 0x7f) as u8 | 0x80, (r >> 7) as u8])
+            .collect();
         assert!(eval(&many, 8).unwrap_err().contains("more than 1024"));
     }
 }

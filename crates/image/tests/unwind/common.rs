@@ -27,17 +27,28 @@ impl<'d> Gimli<'d> {
         if let Some(data) = bases.data {
             all = all.set_got(data);
         }
-        Gimli { section, bases: all, context: gimli::UnwindContext::new() }
+        Gimli {
+            section,
+            bases: all,
+            context: gimli::UnwindContext::new(),
+        }
     }
 
     pub fn fde(&self, offset: u64) -> gimli::FrameDescriptionEntry<Slice<'d>> {
         self.section
-            .fde_from_offset(&self.bases, gimli::EhFrameOffset(offset as usize), gimli::EhFrame::cie_from_offset)
+            .fde_from_offset(
+                &self.bases,
+                gimli::EhFrameOffset(offset as usize),
+                gimli::EhFrame::cie_from_offset,
+            )
             .expect("gimli reads the FDE")
     }
 
     /// Rows as ours: offsets from the start, neighbours merged.
-    pub fn rows(&mut self, fde: &gimli::FrameDescriptionEntry<Slice<'d>>) -> Result<Vec<(u64, Row<'d>)>, gimli::Error> {
+    pub fn rows(
+        &mut self,
+        fde: &gimli::FrameDescriptionEntry<Slice<'d>>,
+    ) -> Result<Vec<(u64, Row<'d>)>, gimli::Error> {
         let mut rows: Vec<(u64, Row<'d>)> = Vec::new();
         let mut table = fde.rows(&self.section, &self.bases, &mut self.context)?;
         while let Some(row) = table.next_row()? {
@@ -56,10 +67,14 @@ impl<'d> Gimli<'d> {
 }
 
 fn convert<'d>(section: &gimli::EhFrame<Slice<'d>>, row: &gimli::UnwindTableRow<usize>) -> Row<'d> {
-    let bytes = |e: &gimli::UnwindExpression<usize>| e.get(section).expect("inside the section").0.slice();
+    let bytes =
+        |e: &gimli::UnwindExpression<usize>| e.get(section).expect("inside the section").0.slice();
     let mut out = Row {
         cfa: match row.cfa() {
-            gimli::CfaRule::RegisterAndOffset { register, offset } => CfaRule::Offset { register: register.0, offset: *offset },
+            gimli::CfaRule::RegisterAndOffset { register, offset } => CfaRule::Offset {
+                register: register.0,
+                offset: *offset,
+            },
             gimli::CfaRule::Expression(e) => CfaRule::Expression(bytes(e)),
         },
         args_size: row.saved_args_size(),
@@ -106,14 +121,25 @@ pub fn part<'r, 'd>(rows: &'r [(u64, Row<'d>)], from: u64, to: u64) -> Vec<(u64,
 
 /// All FDEs of a table that describe code, encoded anew, with their code moved by `shift`.
 pub fn encoded_again(table: &EhFrame<'_>, shift: u64) -> Vec<NewFde> {
-    let initial: Vec<_> = table.cies.iter().map(|c| rows::initial_row(c).expect("read before")).collect();
+    let initial: Vec<_> = table
+        .cies
+        .iter()
+        .map(|c| rows::initial_row(c).expect("read before"))
+        .collect();
     let live = table.fdes.iter().filter(|f| !f.is_discarded());
     live.map(|fde| {
         let cie = &table.cies[fde.cie];
         let all = rows::rows_from(cie, &initial[fde.cie], fde).expect("read before");
         let refs: Vec<_> = all.iter().map(|(o, r)| (*o, r)).collect();
-        let instructions = rows::encode(cie, &initial[fde.cie], &refs).expect("rows of the CIE itself");
-        NewFde { cie: fde.cie, start: fde.start + shift, len: fde.len, lsda: fde.lsda, instructions }
+        let instructions =
+            rows::encode(cie, &initial[fde.cie], &refs).expect("rows of the CIE itself");
+        NewFde {
+            cie: fde.cie,
+            start: fde.start + shift,
+            len: fde.len,
+            lsda: fde.lsda,
+            instructions,
+        }
     })
     .collect()
 }
@@ -143,7 +169,9 @@ pub fn read_elf(path: &std::path::Path) -> Option<Vec<u8>> {
     let mut file = std::fs::File::open(path).ok()?;
     let mut head = [0; 64];
     file.read_exact(&mut head).ok()?;
-    let ok = head.starts_with(b"\x7fELF\x02\x01") && matches!(head[16], 2 | 3) && matches!(head[18], 62 | 183);
+    let ok = head.starts_with(b"\x7fELF\x02\x01")
+        && matches!(head[16], 2 | 3)
+        && matches!(head[18], 62 | 183);
     ok.then(|| std::fs::read(path).ok()).flatten()
 }
 
@@ -161,13 +189,27 @@ pub fn corpus() -> Vec<PathBuf> {
         "/usr/aarch64-linux-gnu/lib/libstdc++.so.6",
     ];
     files.extend(fixed.map(PathBuf::from));
-    let home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_default();
+    let home = std::env::var_os("HOME")
+        .map(PathBuf::from)
+        .unwrap_or_default();
     let mut dirs = vec![(PathBuf::from("/usr/bin"), 40)];
     if all {
-        dirs = vec![(PathBuf::from("/usr/bin"), usize::MAX), (PathBuf::from("/usr/lib/x86_64-linux-gnu"), usize::MAX)];
-        files.extend(["/usr/lib/llvm-19/bin/llvm-bolt", "/usr/lib/llvm-14/lib/libclang-cpp.so.14"].map(PathBuf::from));
+        dirs = vec![
+            (PathBuf::from("/usr/bin"), usize::MAX),
+            (PathBuf::from("/usr/lib/x86_64-linux-gnu"), usize::MAX),
+        ];
+        files.extend(
+            [
+                "/usr/lib/llvm-19/bin/llvm-bolt",
+                "/usr/lib/llvm-14/lib/libclang-cpp.so.14",
+            ]
+            .map(PathBuf::from),
+        );
     }
-    let toolchains = std::fs::read_dir(home.join(".rustup/toolchains")).into_iter().flatten().flatten();
+    let toolchains = std::fs::read_dir(home.join(".rustup/toolchains"))
+        .into_iter()
+        .flatten()
+        .flatten();
     dirs.extend(toolchains.map(|t| (t.path().join("bin"), if all { usize::MAX } else { 1 })));
     for (dir, most) in dirs {
         let mut found: Vec<PathBuf> = std::fs::read_dir(dir)
@@ -177,7 +219,9 @@ pub fn corpus() -> Vec<PathBuf> {
             .filter(|e| e.file_type().is_ok_and(|t| t.is_file()))
             .map(|e| e.path())
             .filter(|p| read_elf(p).is_some())
-            .filter(|p| all || std::fs::metadata(p).is_ok_and(|m| m.len() < 2 << 20 || p.ends_with("cargo")))
+            .filter(|p| {
+                all || std::fs::metadata(p).is_ok_and(|m| m.len() < 2 << 20 || p.ends_with("cargo"))
+            })
             .collect();
         found.sort();
         let step = (found.len() / most).max(1);
@@ -192,6 +236,8 @@ pub fn corpus() -> Vec<PathBuf> {
 /// A file's table, with the section's bytes.
 pub fn table<'d>(elf: &Elf<'d>) -> (EhFrame<'d>, &'d [u8]) {
     let table = EhFrame::parse(elf).expect("a real file's unwind table");
-    let data = elf.section(".eh_frame").map_or(&[][..], |(_, s)| elf.section_data(s));
+    let data = elf
+        .section(".eh_frame")
+        .map_or(&[][..], |(_, s)| elf.section_data(s));
     (table, data)
 }

@@ -7,7 +7,9 @@ use postlink_image::unwind::lsda::Lsda;
 use postlink_image::unwind::pointer::Bases;
 use postlink_image::unwind::rows;
 
-use crate::common::{Gimli, corpus, encoded_again, part, read_elf, same_but_args, starting_programs, table};
+use crate::common::{
+    Gimli, corpus, encoded_again, part, read_elf, same_but_args, starting_programs, table,
+};
 
 #[derive(Default, Debug)]
 struct Seen {
@@ -43,7 +45,9 @@ fn compare_rows(elf: &Elf<'_>, seen: &mut Seen) {
     let mut entries = gimli.section.entries(&gimli.bases);
     let mut count = 0;
     while let Some(entry) = entries.next().expect("gimli reads the entries") {
-        let gimli::CieOrFde::Fde(fde) = entry else { continue };
+        let gimli::CieOrFde::Fde(fde) = entry else {
+            continue;
+        };
         count += 1;
         assert!(offsets.contains(&(fde.offset() as u64)));
     }
@@ -61,29 +65,47 @@ fn compare_rows(elf: &Elf<'_>, seen: &mut Seen) {
             assert_eq!(theirs.lsda().map(address), Some(lsda));
         }
         assert_eq!(theirs.cie().offset() as u64, cie.offset);
-        assert_eq!(theirs.cie().personality().map(address), cie.personality.map(|p| p.1));
-        assert_eq!(theirs.cie().return_address_register().0, cie.ra_register as u16);
+        assert_eq!(
+            theirs.cie().personality().map(address),
+            cie.personality.map(|p| p.1)
+        );
+        assert_eq!(
+            theirs.cie().return_address_register().0,
+            cie.ra_register as u16
+        );
         assert_eq!(theirs.cie().is_signal_trampoline(), cie.signal_frame);
         seen.fdes += 1;
         seen.discarded += usize::from(fde.is_discarded());
 
-        let ours = rows::rows(cie, fde).unwrap_or_else(|e| panic!("rows of {:#x}: {}", fde.start, e.what));
+        let ours =
+            rows::rows(cie, fde).unwrap_or_else(|e| panic!("rows of {:#x}: {}", fde.start, e.what));
         seen.rows += ours.len();
         let expected = match gimli.rows(&theirs) {
             // Half of a frame address after an expression: run-time unwinders know what that means, gimli does not.
-            Err(gimli::Error::CfiInstructionInInvalidContext) if fde.instructions.contains(&0x0f) => {
+            Err(gimli::Error::CfiInstructionInInvalidContext)
+                if fde.instructions.contains(&0x0f) =>
+            {
                 seen.gimli_refuses += 1;
                 continue;
             }
             expected => expected.expect("gimli reads the rows"),
         };
         // gimli restores the argument size with the other state; libgcc, and we, do not.
-        if fde.instructions.contains(&0x2e) && fde.instructions.contains(&0x0b) && ours != expected {
+        if fde.instructions.contains(&0x2e) && fde.instructions.contains(&0x0b) && ours != expected
+        {
             seen.args_differ += 1;
-            let at = |rows: &[(u64, rows::Row<'_>)], offset| rows.iter().rposition(|r| r.0 <= offset);
+            let at =
+                |rows: &[(u64, rows::Row<'_>)], offset| rows.iter().rposition(|r| r.0 <= offset);
             for offset in ours.iter().chain(&expected).map(|r| r.0) {
-                let (a, b) = (at(&ours, offset).expect("first at 0"), at(&expected, offset).expect("first at 0"));
-                assert!(same_but_args(&ours[a].1, &expected[b].1), "at {:#x}+{offset:#x}", fde.start);
+                let (a, b) = (
+                    at(&ours, offset).expect("first at 0"),
+                    at(&expected, offset).expect("first at 0"),
+                );
+                assert!(
+                    same_but_args(&ours[a].1, &expected[b].1),
+                    "at {:#x}+{offset:#x}",
+                    fde.start
+                );
             }
         } else {
             assert_eq!(ours, expected, "rows of {:#x}", fde.start);
@@ -93,11 +115,24 @@ fn compare_rows(elf: &Elf<'_>, seen: &mut Seen) {
 
 fn compare_encoding(elf: &Elf<'_>, seen: &mut Seen) {
     let (table, _) = table(elf);
-    for (fde, new) in table.fdes.iter().filter(|f| !f.is_discarded()).zip(encoded_again(&table, 0)) {
-        let again = postlink_image::unwind::eh_frame::Fde { instructions: &new.instructions, bytes: &new.instructions, ..fde.clone() };
+    for (fde, new) in table
+        .fdes
+        .iter()
+        .filter(|f| !f.is_discarded())
+        .zip(encoded_again(&table, 0))
+    {
+        let again = postlink_image::unwind::eh_frame::Fde {
+            instructions: &new.instructions,
+            bytes: &new.instructions,
+            ..fde.clone()
+        };
         let cie = &table.cies[fde.cie];
         let (old, new_rows) = (rows::rows(cie, fde), rows::rows(cie, &again));
-        assert_eq!(old, new_rows, "rows of {:#x} after encoding {:02x?}", fde.start, new.instructions);
+        assert_eq!(
+            old, new_rows,
+            "rows of {:#x} after encoding {:02x?}",
+            fde.start, new.instructions
+        );
         let head = fde.bytes.len() - fde.instructions.len();
         seen.old_bytes += unpadded(fde.instructions);
         seen.new_bytes += new.instructions.len();
@@ -119,23 +154,38 @@ fn compare_merged(elf: &Elf<'_>) -> usize {
         let middle = all.get(all.len() / 2).map_or(0, |r| r.0);
         for (from, to) in [(middle, fde.len), (0, middle)] {
             if from < to {
-                let instructions = rows::encode(cie, &initial, &part(&all, from, to)).expect("its own CIE");
+                let instructions =
+                    rows::encode(cie, &initial, &part(&all, from, to)).expect("its own CIE");
                 let start = fde.start + SHIFT + from;
-                new.push(postlink_image::unwind::eh_frame::NewFde { cie: fde.cie, start, len: to - from, lsda: fde.lsda, instructions });
+                new.push(postlink_image::unwind::eh_frame::NewFde {
+                    cie: fde.cie,
+                    start,
+                    len: to - from,
+                    lsda: fde.lsda,
+                    instructions,
+                });
             }
         }
     }
     let (frame_size, header_size) = merged_sizes(&old, &new);
-    let (mut frame, mut header) = (vec![0xaa; frame_size as usize], vec![0xaa; header_size as usize]);
+    let (mut frame, mut header) = (
+        vec![0xaa; frame_size as usize],
+        vec![0xaa; header_size as usize],
+    );
     let header_addr = elf.extent().1.next_multiple_of(0x1000) + 0x2000_0000;
     let frame_addr = header_addr + header_size.next_multiple_of(8);
-    write_merged(&old, &new, frame_addr, &mut frame, header_addr, &mut header).expect("within reach");
+    write_merged(&old, &new, frame_addr, &mut frame, header_addr, &mut header)
+        .expect("within reach");
 
-    let merged = EhFrame::parse_section(&frame, frame_addr, old.bases).expect("what was written can be read");
+    let merged = EhFrame::parse_section(&frame, frame_addr, old.bases)
+        .expect("what was written can be read");
     assert_eq!(merged.cies.len(), old.cies.len());
     assert_eq!(merged.fdes.len(), old.fdes.len() + new.len());
     for (a, b) in old.cies.iter().zip(&merged.cies) {
-        assert_eq!((a.personality, a.augmentation, a.instructions), (b.personality, b.augmentation, b.instructions));
+        assert_eq!(
+            (a.personality, a.augmentation, a.instructions),
+            (b.personality, b.augmentation, b.instructions)
+        );
     }
     // The list ends with the marker, and gimli walks all of it.
     let mut gimli = Gimli::new(&frame, frame_addr, &old.bases, elf.machine);
@@ -147,9 +197,13 @@ fn compare_merged(elf: &Elf<'_>) -> usize {
     assert_eq!(count, merged.cies.len() + merged.fdes.len());
     assert_eq!(frame[frame.len() - 4..], [0; 4]);
 
-    let mut bases = gimli::BaseAddresses::default().set_eh_frame_hdr(header_addr).set_eh_frame(frame_addr);
+    let mut bases = gimli::BaseAddresses::default()
+        .set_eh_frame_hdr(header_addr)
+        .set_eh_frame(frame_addr);
     bases = bases.set_got(old.bases.data.unwrap_or(0));
-    let parsed = gimli::EhFrameHdr::new(&header, gimli::LittleEndian).parse(&bases, 8).expect("gimli reads the header");
+    let parsed = gimli::EhFrameHdr::new(&header, gimli::LittleEndian)
+        .parse(&bases, 8)
+        .expect("gimli reads the header");
     assert_eq!(parsed.eh_frame_ptr(), gimli::Pointer::Direct(frame_addr));
     if merged.fdes.iter().all(|f| f.is_discarded()) {
         assert!(parsed.table().is_none());
@@ -164,7 +218,12 @@ fn compare_merged(elf: &Elf<'_>) -> usize {
         before = code.pointer();
         entries += 1;
     }
-    let mut starts: Vec<_> = merged.fdes.iter().filter(|f| !f.is_discarded()).map(|f| f.start).collect();
+    let mut starts: Vec<_> = merged
+        .fdes
+        .iter()
+        .filter(|f| !f.is_discarded())
+        .map(|f| f.start)
+        .collect();
     starts.dedup();
     assert_eq!(entries, starts.len());
 
@@ -177,18 +236,36 @@ fn compare_merged(elf: &Elf<'_>) -> usize {
                 let found = search.lookup(addr, &bases).expect("found");
                 let offset = search.pointer_to_offset(found).expect("in the section").0 as u64;
                 let theirs = gimli.fde(offset);
-                assert!(theirs.contains(addr) || old.fdes.iter().filter(|f| f.start <= fde.end() && f.end() > fde.start).count() > 1);
+                assert!(
+                    theirs.contains(addr)
+                        || old
+                            .fdes
+                            .iter()
+                            .filter(|f| f.start <= fde.end() && f.end() > fde.start)
+                            .count()
+                            > 1
+                );
                 if !theirs.contains(addr) {
                     continue;
                 }
-                assert_eq!(theirs.lsda().map(|p| p.pointer()).filter(|_| fde.lsda.is_some()), fde.lsda);
+                assert_eq!(
+                    theirs
+                        .lsda()
+                        .map(|p| p.pointer())
+                        .filter(|_| fde.lsda.is_some()),
+                    fde.lsda
+                );
                 let rows = match gimli.rows(&theirs) {
                     Err(gimli::Error::CfiInstructionInInvalidContext) if shift == 0 => continue,
                     rows => rows.expect("gimli reads the rows"),
                 };
                 let at = addr - shift - fde.start;
                 let row = &expected.iter().rfind(|r| r.0 <= at).expect("first at 0").1;
-                let got = &rows.iter().rfind(|r| r.0 <= addr - theirs.initial_address()).expect("first at 0").1;
+                let got = &rows
+                    .iter()
+                    .rfind(|r| r.0 <= addr - theirs.initial_address())
+                    .expect("first at 0")
+                    .1;
                 assert!(same_but_args(row, got), "row at {addr:#x}");
                 let ours = merged.fde_at(addr).expect("covered");
                 assert!(ours.start <= addr && addr < ours.end());
@@ -202,7 +279,9 @@ fn compare_merged(elf: &Elf<'_>) -> usize {
 fn rows_of_real_files_are_as_gimli_reads_them_and_survive_encoding() {
     let mut seen = Seen::default();
     for path in corpus() {
-        let Some(data) = read_elf(&path) else { continue };
+        let Some(data) = read_elf(&path) else {
+            continue;
+        };
         let Ok(elf) = Elf::parse(&data) else {
             eprintln!("not readable: {}", path.display());
             continue;
@@ -221,7 +300,9 @@ fn rows_of_real_files_are_as_gimli_reads_them_and_survive_encoding() {
 fn merged_tables_of_real_files_are_found_by_gimli_with_the_same_rows() {
     let mut written = 0;
     for path in corpus() {
-        let Some(data) = read_elf(&path) else { continue };
+        let Some(data) = read_elf(&path) else {
+            continue;
+        };
         let Ok(elf) = Elf::parse(&data) else { continue };
         let _where = OnPanic(&path);
         written += compare_merged(&elf);
@@ -232,24 +313,40 @@ fn merged_tables_of_real_files_are_found_by_gimli_with_the_same_rows() {
 
 #[test]
 fn language_data_of_real_files_survives_encoding() {
-    let (mut files, mut areas, mut sites, mut typed, mut specs, mut old, mut new) = (0, 0, 0, 0, 0, 0, 0);
+    let (mut files, mut areas, mut sites, mut typed, mut specs, mut old, mut new) =
+        (0, 0, 0, 0, 0, 0, 0);
     for path in corpus() {
-        let Some(data) = read_elf(&path) else { continue };
+        let Some(data) = read_elf(&path) else {
+            continue;
+        };
         let Ok(elf) = Elf::parse(&data) else { continue };
         let _where = OnPanic(&path);
         let (table, _) = table(&elf);
-        let mut places: Vec<_> = table.fdes.iter().filter_map(|f| Some((f.lsda?, f))).collect();
+        let mut places: Vec<_> = table
+            .fdes
+            .iter()
+            .filter_map(|f| Some((f.lsda?, f)))
+            .collect();
         places.sort_by_key(|p| p.0);
         files += usize::from(!places.is_empty());
         for (i, (addr, fde)) in places.iter().enumerate() {
             let lsda = Lsda::parse(&elf, *addr, fde.start).unwrap_or_else(|e| panic!("{}", e.what));
             for site in &lsda.call_sites {
-                assert!(site.start >= fde.start && site.end() <= fde.end(), "a call site outside its function");
+                assert!(
+                    site.start >= fde.start && site.end() <= fde.end(),
+                    "a call site outside its function"
+                );
             }
             for at in [*addr, addr + 0x10_0001] {
-                let out = lsda.encode(&lsda.call_sites, fde.start, at).unwrap_or_else(|e| panic!("{}", e.what));
-                let bases = Bases { data: None, position_independent: elf.etype == 3 };
-                let again = Lsda::parse_bytes(&out, at, fde.start, &bases).unwrap_or_else(|e| panic!("{}", e.what));
+                let out = lsda
+                    .encode(&lsda.call_sites, fde.start, at)
+                    .unwrap_or_else(|e| panic!("{}", e.what));
+                let bases = Bases {
+                    data: None,
+                    position_independent: elf.etype == 3,
+                };
+                let again = Lsda::parse_bytes(&out, at, fde.start, &bases)
+                    .unwrap_or_else(|e| panic!("{}", e.what));
                 assert_eq!(again.call_sites, lsda.call_sites);
                 assert!(again.same_tables(&lsda));
                 if at == *addr {
@@ -267,7 +364,9 @@ fn language_data_of_real_files_survives_encoding() {
             specs += usize::from(!lsda.specs.is_empty());
         }
     }
-    eprintln!("{files} files, {areas} areas, {sites} call sites, {typed} with types, {specs} with specifications; {old} bytes became {new}");
+    eprintln!(
+        "{files} files, {areas} areas, {sites} call sites, {typed} with types, {specs} with specifications; {old} bytes became {new}"
+    );
     assert!(areas > 500 && typed > 10);
 }
 
@@ -295,7 +394,14 @@ fn aarch64_libraries_with_signed_return_addresses_are_read_and_written() {
     for protection in ["none", "pac-ret+leaf", "pac-ret+b-key", "standard"] {
         for optimisation in ["-O0", "-O2"] {
             let built = std::process::Command::new("clang++-19")
-                .args(["--target=aarch64-linux-gnu", "-nostdlib", "-shared", "-fPIC", "-fuse-ld=lld-19", "-Wl,--eh-frame-hdr"])
+                .args([
+                    "--target=aarch64-linux-gnu",
+                    "-nostdlib",
+                    "-shared",
+                    "-fPIC",
+                    "-fuse-ld=lld-19",
+                    "-Wl,--eh-frame-hdr",
+                ])
                 .args(["-fasynchronous-unwind-tables", optimisation])
                 .arg(format!("-mbranch-protection={protection}"))
                 .arg(&source)
@@ -315,9 +421,15 @@ fn aarch64_libraries_with_signed_return_addresses_are_read_and_written() {
                 let all = rows::rows(&table.cies[fde.cie], fde).expect("a compiler's program");
                 signed += all.iter().filter(|r| r.1.ra_signed).count();
                 if let Some(lsda) = fde.lsda {
-                    let lsda = Lsda::parse(&elf, lsda, fde.start).unwrap_or_else(|e| panic!("{}", e.what));
-                    let out = lsda.encode(&lsda.call_sites, fde.start, lsda.addr).unwrap_or_else(|e| panic!("{}", e.what));
-                    assert_eq!(Lsda::parse_bytes(&out, lsda.addr, fde.start, &table.bases).as_ref(), Ok(&lsda));
+                    let lsda =
+                        Lsda::parse(&elf, lsda, fde.start).unwrap_or_else(|e| panic!("{}", e.what));
+                    let out = lsda
+                        .encode(&lsda.call_sites, fde.start, lsda.addr)
+                        .unwrap_or_else(|e| panic!("{}", e.what));
+                    assert_eq!(
+                        Lsda::parse_bytes(&out, lsda.addr, fde.start, &table.bases).as_ref(),
+                        Ok(&lsda)
+                    );
                 }
             }
             compare_encoding(&elf, &mut seen);

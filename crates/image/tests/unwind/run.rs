@@ -24,7 +24,11 @@ const SPARE: usize = 4 << 20;
 fn sites_in(sites: &[CallSite], from: u64, to: u64) -> Vec<CallSite> {
     let cut = |site: &CallSite| {
         let (start, end) = (site.start.max(from), site.end().min(to));
-        (start < end).then(|| CallSite { start, len: end - start, ..*site })
+        (start < end).then(|| CallSite {
+            start,
+            len: end - start,
+            ..*site
+        })
     };
     sites.iter().filter_map(cut).collect()
 }
@@ -50,10 +54,19 @@ fn cut_up(file: &[u8], seed: u64) -> (Vec<u8>, Cut) {
         let cie = &old.cies[fde.cie];
         let initial = rows::initial_row(cie).expect("a compiler's CIE");
         let all = rows::rows(cie, fde).expect("a compiler's program");
-        let lsda = fde.lsda.map(|at| Lsda::parse(&elf, at, fde.start).unwrap_or_else(|e| panic!("{}", e.what)));
-        let mut cuts: Vec<u64> = (0..random.below(4)).map(|_| random.below(fde.len)).chain([0, fde.len]).collect();
+        let lsda = fde
+            .lsda
+            .map(|at| Lsda::parse(&elf, at, fde.start).unwrap_or_else(|e| panic!("{}", e.what)));
+        let mut cuts: Vec<u64> = (0..random.below(4))
+            .map(|_| random.below(fde.len))
+            .chain([0, fde.len])
+            .collect();
         // Fragments that begin at a landing pad, or right behind one.
-        for pad in lsda.iter().flat_map(|l| &l.call_sites).filter_map(|s| s.landing_pad) {
+        for pad in lsda
+            .iter()
+            .flat_map(|l| &l.call_sites)
+            .filter_map(|s| s.landing_pad)
+        {
             if random.below(4) == 0 {
                 cuts.push((pad - fde.start + random.below(2)).min(fde.len));
             }
@@ -62,17 +75,26 @@ fn cut_up(file: &[u8], seed: u64) -> (Vec<u8>, Cut) {
         cuts.dedup();
         for ends in cuts.windows(2) {
             let (from, to) = (fde.start + ends[0], fde.start + ends[1]);
-            let instructions = rows::encode(cie, &initial, &part(&all, ends[0], ends[1])).expect("rows of this CIE");
+            let instructions = rows::encode(cie, &initial, &part(&all, ends[0], ends[1]))
+                .expect("rows of this CIE");
             let lsda = lsda.as_ref().map(|lsda| {
                 let at = spare.addr + blob.len() as u64;
-                let bytes = lsda.encode(&sites_in(&lsda.call_sites, from, to), from, at).unwrap_or_else(|e| panic!("{}", e.what));
+                let bytes = lsda
+                    .encode(&sites_in(&lsda.call_sites, from, to), from, at)
+                    .unwrap_or_else(|e| panic!("{}", e.what));
                 cut.areas += 1;
                 cut.with_base += usize::from(bytes[0] != 0xff);
                 blob.extend(bytes);
                 blob.resize(blob.len().next_multiple_of(4), 0);
                 at
             });
-            new.push(NewFde { cie: fde.cie, start: from, len: to - from, lsda, instructions });
+            new.push(NewFde {
+                cie: fde.cie,
+                start: from,
+                len: to - from,
+                lsda,
+                instructions,
+            });
         }
     }
     cut.fdes = new.len();
@@ -80,7 +102,10 @@ fn cut_up(file: &[u8], seed: u64) -> (Vec<u8>, Cut) {
     for i in (1..new.len()).rev() {
         new.swap(i, random.below(i as u64 + 1) as usize);
     }
-    let only_cies = EhFrame { fdes: Vec::new(), ..old };
+    let only_cies = EhFrame {
+        fdes: Vec::new(),
+        ..old
+    };
     blob.resize(blob.len().next_multiple_of(8), 0);
     let (frame_size, header_size) = merged_sizes(&only_cies, &new);
     let header_at = blob.len();
@@ -90,23 +115,43 @@ fn cut_up(file: &[u8], seed: u64) -> (Vec<u8>, Cut) {
     let (head, frame) = blob.split_at_mut(frame_at);
     let header = &mut head[header_at..header_at + header_size as usize];
     let place = |at: usize| (spare.addr + at as u64, spare.offset + at as u64);
-    write_merged(&only_cies, &new, place(frame_at).0, frame, place(header_at).0, header).unwrap_or_else(|e| panic!("{}", e.what));
+    write_merged(
+        &only_cies,
+        &new,
+        place(frame_at).0,
+        frame,
+        place(header_at).0,
+        header,
+    )
+    .unwrap_or_else(|e| panic!("{}", e.what));
 
     let mut out = file.to_vec();
     out[spare.offset as usize..][..blob.len()].copy_from_slice(&blob);
-    let put = |out: &mut Vec<u8>, at: u64, value: u64| out[at as usize..][..8].copy_from_slice(&value.to_le_bytes());
+    let put = |out: &mut Vec<u8>, at: u64, value: u64| {
+        out[at as usize..][..8].copy_from_slice(&value.to_le_bytes())
+    };
     // A static program of GNU tools has no such segment: its start-up code registers the old table by address. Where
     // that knows nothing (here: it is wiped) the unwinder looks for the segment all the same. One that nobody needs
     // makes room.
     let has = |kind| elf.segments.iter().any(|s| s.kind == kind);
-    let kind = if has(PT_GNU_EH_FRAME) { PT_GNU_EH_FRAME } else { PT_GNU_PROPERTY };
+    let kind = if has(PT_GNU_EH_FRAME) {
+        PT_GNU_EH_FRAME
+    } else {
+        PT_GNU_PROPERTY
+    };
     assert!(has(kind));
     for (i, segment) in elf.segments.iter().enumerate() {
         if segment.kind == kind {
             let at = elf.phoff + 56 * i as u64;
             let (addr, offset) = place(header_at);
             out[at as usize..][..4].copy_from_slice(&PT_GNU_EH_FRAME.to_le_bytes());
-            for (field, value) in [(8, offset), (16, addr), (24, addr), (32, header_size), (40, header_size)] {
+            for (field, value) in [
+                (8, offset),
+                (16, addr),
+                (24, addr),
+                (32, header_size),
+                (40, header_size),
+            ] {
                 put(&mut out, at + field, value);
             }
         }
@@ -133,7 +178,11 @@ fn cut_up(file: &[u8], seed: u64) -> (Vec<u8>, Cut) {
 /// The same with an empty search table: nothing can be unwound.
 fn without_entries(file: &[u8]) -> Vec<u8> {
     let elf = Elf::parse(file).expect("just written");
-    let header = elf.segments.iter().find(|s| s.kind == PT_GNU_EH_FRAME).expect("just written");
+    let header = elf
+        .segments
+        .iter()
+        .find(|s| s.kind == PT_GNU_EH_FRAME)
+        .expect("just written");
     let mut out = file.to_vec();
     let (_, frame) = elf.section(".eh_frame").expect("just written");
     out[header.offset as usize + 8..][..4].fill(0);
@@ -142,13 +191,25 @@ fn without_entries(file: &[u8]) -> Vec<u8> {
 }
 
 fn have(tool: &str) -> bool {
-    Command::new(tool).arg("--version").output().is_ok_and(|o| o.status.success())
+    Command::new(tool)
+        .arg("--version")
+        .output()
+        .is_ok_and(|o| o.status.success())
 }
 
 fn compile(tool: &str, arguments: &[&str], source: &Path, output: &Path) -> bool {
-    let result = Command::new(tool).args(arguments).arg(source).arg("-o").arg(output).output().expect("the tool is there");
+    let result = Command::new(tool)
+        .args(arguments)
+        .arg(source)
+        .arg("-o")
+        .arg(output)
+        .output()
+        .expect("the tool is there");
     if !result.status.success() {
-        eprintln!("{tool} {arguments:?}: {}", String::from_utf8_lossy(&result.stderr));
+        eprintln!(
+            "{tool} {arguments:?}: {}",
+            String::from_utf8_lossy(&result.stderr)
+        );
     }
     result.status.success()
 }
@@ -156,7 +217,8 @@ fn compile(tool: &str, arguments: &[&str], source: &Path, output: &Path) -> bool
 fn run(path: &Path, bytes: &[u8]) -> Output {
     use std::os::unix::fs::PermissionsExt;
     std::fs::write(path, bytes).expect("a temporary file");
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).expect("a temporary file");
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755))
+        .expect("a temporary file");
     Command::new(path).output().expect("it can be started")
 }
 
@@ -164,13 +226,22 @@ fn check(name: &str, dir: &Path, program: &Path, seeds: u64) {
     let original = std::fs::read(program).expect("just built");
     let before = run(&dir.join("before"), &original);
     let text = String::from_utf8_lossy(&before.stdout).into_owned();
-    assert!(text.contains("end of main"), "{name}: {text} {}", String::from_utf8_lossy(&before.stderr));
+    assert!(
+        text.contains("end of main"),
+        "{name}: {text} {}",
+        String::from_utf8_lossy(&before.stderr)
+    );
     let mut said = false;
     let mut with_base = 0;
     for seed in 1..=seeds {
         let (bytes, cut) = cut_up(&original, seed);
         let after = run(&dir.join("after"), &bytes);
-        assert_eq!(text, String::from_utf8_lossy(&after.stdout), "{name}, seed {seed}: {}", String::from_utf8_lossy(&after.stderr));
+        assert_eq!(
+            text,
+            String::from_utf8_lossy(&after.stdout),
+            "{name}, seed {seed}: {}",
+            String::from_utf8_lossy(&after.stderr)
+        );
         assert_eq!(before.status, after.status, "{name}, seed {seed}");
         assert!(cut.areas > 0, "{name}: {cut:?}");
         with_base += cut.with_base;
@@ -181,7 +252,10 @@ fn check(name: &str, dir: &Path, program: &Path, seeds: u64) {
             assert_ne!(broken.stdout, before.stdout, "{name} without its tables");
         }
     }
-    assert!(with_base > 0, "{name}: no landing pad lies before its fragment");
+    assert!(
+        with_base > 0,
+        "{name}: no landing pad lies before its fragment"
+    );
 }
 
 const CPP: &str = include_str!("programs/throw.cpp");
@@ -214,7 +288,11 @@ fn cpp_programs_in_pieces_unwind_as_before() {
         ("g++", &["-O2", "-static"], None),
         ("g++", &["-Os", "-mno-accumulate-outgoing-args"], None),
         ("clang++-19", &["-O2", "-fPIE", "-pie"], None),
-        ("clang++-19", &["-O1", "-fno-pie", "-no-pie", "-fuse-ld=lld-19"], None),
+        (
+            "clang++-19",
+            &["-O1", "-fno-pie", "-no-pie", "-fuse-ld=lld-19"],
+            None,
+        ),
         ("g++", &["-O2"], Some(nongnu)),
         ("g++", &["-O2"], Some(llvm)),
         ("g++", &["-O2"], Some(&named)),
@@ -227,7 +305,9 @@ fn cpp_programs_in_pieces_unwind_as_before() {
             continue;
         }
         let mut arguments = [&common[..], flags].concat();
-        let folder = unwinder.and_then(|u| Path::new(u).parent()).map(|d| format!("-Wl,-rpath,{}", d.display()));
+        let folder = unwinder
+            .and_then(|u| Path::new(u).parent())
+            .map(|d| format!("-Wl,-rpath,{}", d.display()));
         arguments.extend(unwinder.into_iter().flat_map(|u| ["-Wl,--no-as-needed", u]));
         arguments.extend(folder.as_deref());
         // Static libraries are not everywhere.
@@ -249,7 +329,15 @@ fn a_rust_program_in_pieces_unwinds_as_before() {
     }
     let dir = workplace();
     let (source, program) = (dir.path().join("unwind.rs"), dir.path().join("program"));
-    for flags in [&["-O"][..], &["-Ccodegen-units=4"], &["-O", "-Crelocation-model=static", "-Ctarget-feature=+crt-static"]] {
+    for flags in [
+        &["-O"][..],
+        &["-Ccodegen-units=4"],
+        &[
+            "-O",
+            "-Crelocation-model=static",
+            "-Ctarget-feature=+crt-static",
+        ],
+    ] {
         let arguments = [&["--edition=2021"], flags].concat();
         if compile("rustc", &arguments, &source, &program) {
             check(&format!("rustc {flags:?}"), dir.path(), &program, 6);
@@ -267,7 +355,12 @@ fn gdb_sees_the_same_frames_and_registers_in_a_program_in_pieces() {
     let dir = workplace();
     let program = dir.path().join("program");
     let spare = format!("-DSPARE={SPARE}");
-    assert!(compile("g++", &["-O2", "-std=c++14", "-Wno-deprecated", &spare], &dir.path().join("throw.cpp"), &program));
+    assert!(compile(
+        "g++",
+        &["-O2", "-std=c++14", "-Wno-deprecated", &spare],
+        &dir.path().join("throw.cpp"),
+        &program
+    ));
     let original = std::fs::read(&program).expect("just built");
     let look = |bytes: &[u8]| {
         // The same path for both, since it is on the program's stack.

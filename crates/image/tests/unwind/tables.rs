@@ -5,7 +5,10 @@ use postlink_image::unwind::pointer::Bases;
 use postlink_image::unwind::rows;
 
 const ADDR: u64 = 0x40_2000;
-const FIXED: Bases = Bases { data: Some(0x40_8000), position_independent: false };
+const FIXED: Bases = Bases {
+    data: Some(0x40_8000),
+    position_independent: false,
+};
 
 /// Builds a section.
 #[derive(Default)]
@@ -42,13 +45,21 @@ impl Section {
     }
     /// An FDE, everything behind the CIE distance given.
     fn fde(&mut self, cie: u64, body: &[u8]) -> u64 {
-        let mut bytes = (self.0.len() as u32 + 4 - cie as u32).to_le_bytes().to_vec();
+        let mut bytes = (self.0.len() as u32 + 4 - cie as u32)
+            .to_le_bytes()
+            .to_vec();
         bytes.extend(body);
         self.entry(&bytes)
     }
     /// pcrel sdata4 code of length `len`, and more bytes.
     fn pcrel_fde(&mut self, cie: u64, start: u64, len: u32, rest: &[u8]) -> u64 {
-        let mut body = if start == 0 { 0u32 } else { start.wrapping_sub(self.here() + 8) as u32 }.to_le_bytes().to_vec();
+        let mut body = if start == 0 {
+            0u32
+        } else {
+            start.wrapping_sub(self.here() + 8) as u32
+        }
+        .to_le_bytes()
+        .to_vec();
         body.extend(len.to_le_bytes());
         body.extend(rest);
         self.fde(cie, &body)
@@ -62,7 +73,15 @@ impl Section {
 fn merge(old: &EhFrame<'_>, new: &[NewFde]) -> Result<(Vec<u8>, Vec<u8>), String> {
     let (frame, header) = merged_sizes(old, new);
     let (mut frame, mut header) = (vec![0x55; frame as usize], vec![0x55; header as usize]);
-    write_merged(old, new, ADDR + 0x10_0000, &mut frame, ADDR + 0xf_0000, &mut header).map_err(|e| e.what)?;
+    write_merged(
+        old,
+        new,
+        ADDR + 0x10_0000,
+        &mut frame,
+        ADDR + 0xf_0000,
+        &mut header,
+    )
+    .map_err(|e| e.what)?;
     Ok((frame, header))
 }
 
@@ -71,7 +90,12 @@ fn search_table(header: &[u8]) -> Vec<(u64, u64)> {
     let word = |at: usize| i32::from_le_bytes(header[at..at + 4].try_into().unwrap());
     let base = ADDR + 0xf_0000;
     (0..word(8) as usize)
-        .map(|i| (base.wrapping_add_signed(word(12 + 8 * i).into()), base.wrapping_add_signed(word(16 + 8 * i).into())))
+        .map(|i| {
+            (
+                base.wrapping_add_signed(word(12 + 8 * i).into()),
+                base.wrapping_add_signed(word(16 + 8 * i).into()),
+            )
+        })
         .collect()
 }
 
@@ -89,7 +113,12 @@ fn all_versions_and_encodings_are_read_and_moved() {
                 _ => start,
             };
             let put = |v: u64, out: &mut Vec<u8>| match encoding & 0xf {
-                1 => out.extend([v as u8 | 0x80, (v >> 7) as u8 | 0x80, (v >> 14) as u8 | 0x80, (v >> 21) as u8]),
+                1 => out.extend([
+                    v as u8 | 0x80,
+                    (v >> 7) as u8 | 0x80,
+                    (v >> 14) as u8 | 0x80,
+                    (v >> 21) as u8,
+                ]),
                 3 | 0xb => out.extend((v as u32).to_le_bytes()),
                 _ => out.extend(v.to_le_bytes()),
             };
@@ -100,15 +129,38 @@ fn all_versions_and_encodings_are_read_and_moved() {
             body.extend([0x41, 0x0e, 16]);
             s.fde(cie, &body);
             let table = s.parse(FIXED).unwrap();
-            assert_eq!((table.fdes[0].start, table.fdes[0].len), (start, 0x123), "version {version} encoding {encoding:#x}");
+            assert_eq!(
+                (table.fdes[0].start, table.fdes[0].len),
+                (start, 0x123),
+                "version {version} encoding {encoding:#x}"
+            );
 
-            let more = NewFde { cie: 0, start: start + 0x1000, len: 9, lsda: None, instructions: vec![0x41, 0x0e, 24] };
+            let more = NewFde {
+                cie: 0,
+                start: start + 0x1000,
+                len: 9,
+                lsda: None,
+                instructions: vec![0x41, 0x0e, 24],
+            };
             let (frame, _) = merge(&table, &[more]).unwrap();
             let moved = EhFrame::parse_section(&frame, ADDR + 0x10_0000, FIXED).unwrap();
-            assert_eq!(moved.fdes.iter().map(|f| (f.start, f.len)).collect::<Vec<_>>(), [(start, 0x123), (start + 0x1000, 9)]);
+            assert_eq!(
+                moved
+                    .fdes
+                    .iter()
+                    .map(|f| (f.start, f.len))
+                    .collect::<Vec<_>>(),
+                [(start, 0x123), (start + 0x1000, 9)]
+            );
             for (fde, offset) in moved.fdes.iter().zip([16, 24]) {
                 let rows = rows::rows(&moved.cies[0], fde).unwrap();
-                assert_eq!(rows[1].1.cfa, rows::CfaRule::Offset { register: 7, offset });
+                assert_eq!(
+                    rows[1].1.cfa,
+                    rows::CfaRule::Offset {
+                        register: 7,
+                        offset
+                    }
+                );
             }
         }
     }
@@ -125,10 +177,16 @@ fn the_64_bit_form_is_read_and_copied() {
     s.0.extend((0x40_1000u32).wrapping_sub(s.here() as u32).to_le_bytes());
     s.0.extend([0x20, 0, 0, 0, 0, 0x41, 0x0e, 16, 0, 0, 0, 0]);
     let table = s.parse(FIXED).unwrap();
-    assert_eq!((table.fdes[0].offset, table.fdes[0].start), (at as u64, 0x40_1000));
+    assert_eq!(
+        (table.fdes[0].offset, table.fdes[0].start),
+        (at as u64, 0x40_1000)
+    );
     let (frame, _) = merge(&table, &[]).unwrap();
     let moved = EhFrame::parse_section(&frame, ADDR + 0x10_0000, FIXED).unwrap();
-    assert_eq!((moved.fdes[0].start, moved.fdes[0].bytes.len()), (0x40_1000, 32));
+    assert_eq!(
+        (moved.fdes[0].start, moved.fdes[0].bytes.len()),
+        (0x40_1000, 32)
+    );
 }
 
 #[test]
@@ -137,7 +195,11 @@ fn pointers_that_depend_on_their_place_follow_to_the_new_place() {
     // Personality in a slot, LSDA, code: all relative to their fields.
     let mut data = vec![0x9b];
     let personality_field = s.here() + 8 + 1 + 5 + 3 + 1 + 1;
-    data.extend((0x40_7000u32).wrapping_sub(personality_field as u32).to_le_bytes());
+    data.extend(
+        (0x40_7000u32)
+            .wrapping_sub(personality_field as u32)
+            .to_le_bytes(),
+    );
     data.extend([0x1b, 0x1b]);
     let cie = s.cie(1, "zPLR", &data);
     let lsda_field = s.here() + 8 + 8 + 1;
@@ -145,19 +207,41 @@ fn pointers_that_depend_on_their_place_follow_to_the_new_place() {
     let mut rest = vec![4];
     rest.extend((0x40_6000u32).wrapping_sub(lsda_field as u32).to_le_bytes());
     rest.push(1);
-    rest.extend((0x40_1010u32).wrapping_sub(set_loc_field as u32).to_le_bytes());
+    rest.extend(
+        (0x40_1010u32)
+            .wrapping_sub(set_loc_field as u32)
+            .to_le_bytes(),
+    );
     rest.extend([0x0e, 32]);
     s.pcrel_fde(cie, 0x40_1000, 0x40, &rest);
     s.pcrel_fde(cie, 0x40_1040, 0x40, &[4, 0, 0, 0, 0]);
     let table = s.parse(FIXED).unwrap();
     assert_eq!(table.cies[0].personality, Some((0x9b, 0x40_7000)));
 
-    let new = |start, lsda| NewFde { cie: 0, start, len: 8, lsda, instructions: vec![] };
-    let (frame, _) = merge(&table, &[new(0x41_0000, Some(0x41_6000)), new(0x41_0008, None)]).unwrap();
+    let new = |start, lsda| NewFde {
+        cie: 0,
+        start,
+        len: 8,
+        lsda,
+        instructions: vec![],
+    };
+    let (frame, _) = merge(
+        &table,
+        &[new(0x41_0000, Some(0x41_6000)), new(0x41_0008, None)],
+    )
+    .unwrap();
     let moved = EhFrame::parse_section(&frame, ADDR + 0x10_0000, FIXED).unwrap();
     assert_eq!(moved.cies[0].personality, Some((0x9b, 0x40_7000)));
     let lsdas: Vec<_> = moved.fdes.iter().map(|f| (f.start, f.lsda)).collect();
-    assert_eq!(lsdas, [(0x40_1000, Some(0x40_6000)), (0x40_1040, None), (0x41_0000, Some(0x41_6000)), (0x41_0008, None)]);
+    assert_eq!(
+        lsdas,
+        [
+            (0x40_1000, Some(0x40_6000)),
+            (0x40_1040, None),
+            (0x41_0000, Some(0x41_6000)),
+            (0x41_0008, None)
+        ]
+    );
     let rows = rows::rows(&moved.cies[0], &moved.fdes[0]).unwrap();
     assert_eq!(rows[1].0, 0x10);
 }
@@ -196,14 +280,26 @@ fn discarded_entries_are_kept_but_not_searched() {
     s.pcrel_fde(cie, 0x40_1004, 0, &[0]);
     let table = s.parse(FIXED).unwrap();
     assert_eq!(table.fdes.iter().filter(|f| f.is_discarded()).count(), 3);
-    for (addr, found) in [(0x40_0fff, false), (0x40_1000, true), (0x40_1007, true), (0x40_1008, false), (4, false)] {
+    for (addr, found) in [
+        (0x40_0fff, false),
+        (0x40_1000, true),
+        (0x40_1007, true),
+        (0x40_1008, false),
+        (4, false),
+    ] {
         assert_eq!(table.fde_at(addr).is_some(), found, "{addr:#x}");
     }
     let (frame, header) = merge(&table, &[]).unwrap();
     let moved = EhFrame::parse_section(&frame, ADDR + 0x10_0000, FIXED).unwrap();
     assert_eq!(moved.fdes.len(), 4);
     assert_eq!(moved.fdes[0].start, 0, "a null address stays null");
-    assert_eq!(search_table(&header).iter().map(|e| e.0).collect::<Vec<_>>(), [0x40_1000]);
+    assert_eq!(
+        search_table(&header)
+            .iter()
+            .map(|e| e.0)
+            .collect::<Vec<_>>(),
+        [0x40_1000]
+    );
 }
 
 #[test]
@@ -213,11 +309,24 @@ fn a_new_entry_for_the_same_code_wins_in_list_and_search_table() {
     s.pcrel_fde(cie, 0x40_1000, 8, &[0]);
     s.pcrel_fde(cie, 0x40_1008, 8, &[0]);
     let table = s.parse(FIXED).unwrap();
-    let new = NewFde { cie: 0, start: 0x40_1000, len: 8, lsda: None, instructions: vec![0x2e, 8] };
+    let new = NewFde {
+        cie: 0,
+        start: 0x40_1000,
+        len: 8,
+        lsda: None,
+        instructions: vec![0x2e, 8],
+    };
     let (frame, header) = merge(&table, &[new]).unwrap();
     let moved = EhFrame::parse_section(&frame, ADDR + 0x10_0000, FIXED).unwrap();
-    let chosen = moved.fdes.iter().find(|f| f.instructions.starts_with(&[0x2e])).unwrap();
-    assert_eq!(search_table(&header), [(0x40_1000, chosen.addr), (0x40_1008, moved.fdes[2].addr)]);
+    let chosen = moved
+        .fdes
+        .iter()
+        .find(|f| f.instructions.starts_with(&[0x2e]))
+        .unwrap();
+    assert_eq!(
+        search_table(&header),
+        [(0x40_1000, chosen.addr), (0x40_1008, moved.fdes[2].addr)]
+    );
     assert_eq!(moved.fde_at(0x40_1003), Some(chosen));
     // There was room for three.
     assert_eq!(header[header.len() - 8..], [0; 8]);
@@ -229,23 +338,49 @@ fn what_does_not_fit_is_an_error_with_both_values() {
     let cie = s.cie(1, "zR", &[0x1b]);
     s.pcrel_fde(cie, 0x40_1000, 8, &[0]);
     let table = s.parse(FIXED).unwrap();
-    let new = |start, len, lsda| NewFde { cie: 0, start, len, lsda, instructions: vec![] };
+    let new = |start, len, lsda| NewFde {
+        cie: 0,
+        start,
+        len,
+        lsda,
+        instructions: vec![],
+    };
     for (fde, parts) in [
         (new(0x2_0000_0000, 8, None), ["0x200000000", "does not fit"]),
-        (new(0x40_5000, 0x1_0000_0000, None), ["0x100000000", "does not fit"]),
+        (
+            new(0x40_5000, 0x1_0000_0000, None),
+            ["0x100000000", "does not fit"],
+        ),
         (new(0x40_5000, 8, Some(0x40_6000)), ["0x406000", "no place"]),
         (new(0x40_5000, 0, None), ["0x405000", "cannot be described"]),
-        (NewFde { cie: 7, ..new(0x40_5000, 8, None) }, ["CIE 7", "only 1"]),
+        (
+            NewFde {
+                cie: 7,
+                ..new(0x40_5000, 8, None)
+            },
+            ["CIE 7", "only 1"],
+        ),
     ] {
         let e = merge(&table, &[fde]).unwrap_err();
         assert!(parts.iter().all(|p| e.contains(p)), "{e}");
     }
     let mut wrong = vec![0; 3];
-    let e = write_merged(&table, &[], ADDR, &mut wrong, ADDR, &mut []).unwrap_err().what;
+    let e = write_merged(&table, &[], ADDR, &mut wrong, ADDR, &mut [])
+        .unwrap_err()
+        .what;
     assert!(e.contains("0x3") && e.contains("0x14"), "{e}");
     let (frame, header) = merged_sizes(&table, &[]);
     let (mut frame, mut header) = (vec![0; frame as usize], vec![0; header as usize]);
-    let e = write_merged(&table, &[], 0x3_0000_0000, &mut frame, 0x3_1000_0000, &mut header).unwrap_err().what;
+    let e = write_merged(
+        &table,
+        &[],
+        0x3_0000_0000,
+        &mut frame,
+        0x3_1000_0000,
+        &mut header,
+    )
+    .unwrap_err()
+    .what;
     assert!(e.contains("0x401000") && e.contains("offset 0x18"), "{e}");
 }
 
@@ -269,15 +404,27 @@ fn what_is_not_understood_is_refused_with_its_offset() {
     refused(&with(1, "zL", &[0x9b]), FIXED, &["indirect"]);
     refused(&with(1, "zP", &[0x50]), FIXED, &["aligned"]);
     for letters in ["zRS", "zRB", "zRG", "zRSB", "S", ""] {
-        assert!(with(1, letters, &[0x1b]).parse(FIXED).is_ok() || !letters.starts_with('z'), "{letters}");
+        assert!(
+            with(1, letters, &[0x1b]).parse(FIXED).is_ok() || !letters.starts_with('z'),
+            "{letters}"
+        );
     }
-    for (encoding, why) in [(0x2b, "text"), (0x4b, "function"), (0x50, "aligned"), (0x0f, "unknown"), (0xff, "0xff")] {
+    for (encoding, why) in [
+        (0x2b, "text"),
+        (0x4b, "function"),
+        (0x50, "aligned"),
+        (0x0f, "unknown"),
+        (0xff, "0xff"),
+    ] {
         let mut s = Section::default();
         let cie = s.cie(1, "zR", &[encoding]);
         s.pcrel_fde(cie, 0x40_1000, 8, &[0]);
         refused(&s, FIXED, &[why]);
     }
-    let pie = Bases { data: None, position_independent: true };
+    let pie = Bases {
+        data: None,
+        position_independent: true,
+    };
     for encoding in [0x00, 0x3b] {
         let mut s = Section::default();
         let cie = s.cie(1, "zR", &[encoding]);
@@ -287,7 +434,15 @@ fn what_is_not_understood_is_refused_with_its_offset() {
     let mut s = Section::default();
     s.cie(1, "zR", &[0x1b]);
     s.entry(&[0x10, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 0]);
-    refused(&s, FIXED, &["offset 0x18", "0x10 bytes before offset 0x1c", "there is none"]);
+    refused(
+        &s,
+        FIXED,
+        &[
+            "offset 0x18",
+            "0x10 bytes before offset 0x1c",
+            "there is none",
+        ],
+    );
     let mut s = Section::default();
     s.0.extend([0xf4, 0xff, 0xff, 0xff, 0, 0, 0, 0]);
     refused(&s, FIXED, &["reserved"]);

@@ -47,7 +47,7 @@ impl Disasm {
     pub fn run(self, ui: &Ui) -> Result<ExitCode> {
         let named = || self.file.display().to_string();
         let input = Input::open(&self.file)?;
-        let elf = input.elf()?;
+        let elf = input.elf_or_object()?;
         if elf.machine != X86_64 {
             bail!(
                 "{}: e_machine is {}, but only x86-64 ({X86_64}) can be printed",

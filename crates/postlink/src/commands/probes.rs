@@ -51,7 +51,7 @@ impl Probes {
         let What::Show(show) = self.what;
         let named = || show.file.display().to_string();
         let input = Input::open(&show.file)?;
-        let Some(loaded) = probe::load(&input.elf()?).with_context(named)? else {
+        let Some(loaded) = probe::load(&input.elf_or_object()?).with_context(named)? else {
             bail!(
                 "{}: no pseudo probes (compile with -fpseudo-probe-for-profiling)",
                 named()
