@@ -3,8 +3,8 @@
 use clap::{Args, Parser, Subcommand};
 
 use crate::commands::{
-    aggregate, completions, demo, disasm, inspect, instrument, man, merge, mip, optimize, probes,
-    profgen, show, tune, verify, watch,
+    aggregate, completions, convert, demo, diff, disasm, inspect, instrument, links, man, merge,
+    mip, optimize, probes, profgen, show, tune, verify, watch,
 };
 use crate::ui::{ColorChoice, Ui};
 
@@ -83,6 +83,9 @@ pub enum Command {
     Show(show::Show),
     Aggregate(aggregate::Aggregate),
     Merge(merge::Merge),
+    Convert(convert::Convert),
+    Diff(diff::Diff),
+    Links(links::Links),
     Optimize(optimize::Optimize),
     Verify(verify::Verify),
     Demo(demo::Demo),

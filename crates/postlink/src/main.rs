@@ -9,9 +9,11 @@
 mod cli;
 mod commands;
 mod errors;
+mod front_ends;
 mod input;
 mod measuring;
 mod options;
+mod profiles;
 mod rewriting;
 mod ui;
 
@@ -25,18 +27,12 @@ fn main() -> ExitCode {
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
     let mut arguments = std::env::args();
     let program = arguments.next().unwrap_or_default();
-    if commands::llvm_profgen::is_called(program.as_ref()) {
-        return commands::llvm_profgen::main(arguments);
+    let mut arguments = arguments.peekable();
+    if let Some(front_end) = front_ends::called(program.as_ref()) {
+        return (front_end.main)(&mut arguments);
     }
-    if commands::llvm_mipdata::is_called(program.as_ref()) {
-        return commands::llvm_mipdata::main(arguments);
-    }
-    let mut rest = std::env::args().skip(1);
-    if rest
-        .next()
-        .is_some_and(|first| first == commands::llvm_mipdata::NAME)
-    {
-        return commands::llvm_mipdata::main(rest);
+    if let Some(front_end) = arguments.peek().and_then(|first| front_ends::named(first)) {
+        return (front_end.main)(&mut arguments.skip(1));
     }
     let cli = cli::Cli::parse();
     let result = cli

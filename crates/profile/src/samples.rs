@@ -66,6 +66,8 @@ pub struct Options {
     pub events: Vec<String>,
     /// Take the instruction of every sample, whether it has a branch stack or not.
     pub basic: bool,
+    /// Take the sampled instruction for the end of the newest run. It is, where the sample is taken with the branch records.
+    pub event_ip: bool,
 }
 
 /// Adds samples up.
@@ -144,7 +146,8 @@ impl<'a> Adder<'a> {
         if !sample.branches.is_empty() && !options.basic {
             collector.statistics.with_branches += 1;
             // The branch that ended the run after the one at hand, and where it is.
-            let mut next: Option<(u64, Place)> = None;
+            let sampled = sample.ip.filter(|&ip| options.event_ip && ip < KERNEL_HALF);
+            let mut next: Option<(u64, Place)> = sampled.map(|ip| (ip, resolve(ip)));
             for branch in &sample.branches {
                 // An interrupt, a fault or a system call: the run goes on where it was left.
                 if branch.from >= KERNEL_HALF || branch.to >= KERNEL_HALF {

@@ -414,7 +414,7 @@ pub fn blocks<I: Isa>(around: &Surroundings<'_, '_>, function: usize) -> Blocks 
     if indirect && !kept && list.len() > 1 {
         let unexplained = targets.iter().any(|(at, targets)| {
             let block = list.partition_point(|block| block.start <= *at) - 1;
-            targets.is_empty() && !is_tail::<I>(&insns, &list[block], *at, bytes, f.start)
+            !is_seen_through::<I>(&insns, &list[block], *at, targets, bytes, f.start)
         });
         explained &= !unexplained;
     }
@@ -604,9 +604,16 @@ fn leaves_unknown<I: Isa>(
     !epilogue
 }
 
-/// Whether an indirect jump without a table is taken for a tail call: its block takes the stack frame down, or its target is
-/// loaded from a fixed place.
-fn is_tail<I: Isa>(insns: &[Insn], block: &Block, at: u32, bytes: &[u8], start: u64) -> bool {
+/// Whether an indirect jump's own block tells what it is: its table is formed there, its target is loaded from a fixed place, or the stack frame
+/// is taken down, which makes it a tail call.
+fn is_seen_through<I: Isa>(
+    insns: &[Insn],
+    block: &Block,
+    at: u32,
+    targets: &[u32],
+    bytes: &[u8],
+    start: u64,
+) -> bool {
     let address = start + u64::from(at);
     let Ok(index) = insns.binary_search_by_key(&address, |insn| insn.addr) else {
         return false;
@@ -614,14 +621,12 @@ fn is_tail<I: Isa>(insns: &[Insn], block: &Block, at: u32, bytes: &[u8], start: 
     let first = start + u64::from(block.start);
     let begin = insns.partition_point(|insn| insn.addr < first);
     let run = &insns[begin..=index];
-    if run
-        .iter()
-        .any(|insn| is_epilogue(bytes_of(bytes, start, insn)))
-    {
-        return true;
+    let code = |insn: &Insn| bytes_of(bytes, start, insn);
+    match I::jump_shape(run, code) {
+        JumpShape::Absolute { table: Some(_) } => true,
+        JumpShape::Relative { table: Some(_) } => !targets.is_empty(),
+        _ => run.iter().any(|insn| is_epilogue(code(insn))),
     }
-    let shape = I::jump_shape(path(insns, index), |insn| bytes_of(bytes, start, insn));
-    matches!(shape, JumpShape::Absolute { table: Some(_) })
 }
 
 /// `pop` or `leave`.

@@ -13,6 +13,7 @@
 //! | [`binary`] | the binary; which addresses of a recording are in it |
 //! | [`translate`] | the seam for binaries that were optimised before |
 //! | [`quality`] | how good the samples are |
+//! | [`yaml`] | between profiles by names and by blocks |
 //!
 //! A taken branch becomes a record between two places; one whose source is a return says nothing about edges and is dropped. A run between
 //! two branches becomes a record for each block boundary that it crosses. A run that leaves its function, or crosses a boundary
@@ -25,6 +26,7 @@ pub mod blocks;
 pub mod quality;
 pub mod symbols;
 pub mod translate;
+pub mod yaml;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -87,6 +89,14 @@ pub enum Error {
     NoMappings {
         /// The binary.
         path: PathBuf,
+    },
+    /// Something that cannot be done.
+    #[error("{}: {what}", path.display())]
+    Unsupported {
+        /// The binary.
+        path: PathBuf,
+        /// What it is.
+        what: String,
     },
     /// There are no samples of the binary.
     #[error("{}: {what}", path.display())]
@@ -414,10 +424,16 @@ fn fall_throughs<I: Isa>(
 /// Addresses inside functions to which other functions jump: mostly between a function and its split-off parts.
 fn crossings<I: Isa>(binary: &Binary<'_, '_>, groups: &[&[Run]]) -> Vec<u64> {
     let functions = &binary.functions;
-    let mut wanted: Vec<usize> = groups
+    let wanted = groups
         .iter()
         .filter_map(|group| functions.at(group.first()?.0))
         .collect();
+    crossings_of::<I>(binary, wanted)
+}
+
+/// The same as seen from some functions and all fragments.
+fn crossings_of<I: Isa>(binary: &Binary<'_, '_>, mut wanted: Vec<usize>) -> Vec<u64> {
+    let functions = &binary.functions;
     let fragments = functions.list().iter().enumerate();
     wanted.extend(
         fragments

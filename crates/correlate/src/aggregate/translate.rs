@@ -29,6 +29,35 @@ pub trait Translate: Debug + Send + Sync {
         to: u64,
         each: &mut dyn FnMut(u64, u64),
     ) -> bool;
+
+    /// What the table says of the blocks of the input function whose main part starts here, for profiles by blocks.
+    fn shape(&self, function: u64) -> Option<Shape>;
+}
+
+/// The blocks of a function as a profile by blocks needs them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Shape {
+    /// Hash of the function.
+    pub hash: u64,
+    /// How many blocks its flow graph has.
+    pub count: u32,
+    /// Blocks by offset, ascending.
+    pub blocks: Vec<ShapeBlock>,
+    /// Offsets of further entries, ascending.
+    pub entries: Vec<u64>,
+}
+
+/// A block in a [`Shape`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ShapeBlock {
+    /// Offset in the function.
+    pub start: u64,
+    /// Its number.
+    pub index: u32,
+    /// Its hash.
+    pub hash: u64,
+    /// Instructions; 0 if not known.
+    pub instructions: u32,
 }
 
 /// The translation table of a binary, if it has one.

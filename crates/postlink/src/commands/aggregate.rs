@@ -9,10 +9,11 @@ use postlink_correlate::aggregate::binary::Binary;
 use postlink_correlate::aggregate::quality::Quality;
 use postlink_correlate::aggregate::{self, Aggregated};
 use postlink_profile::samples::Options;
-use postlink_profile::{Weighted, any, fdata};
+use postlink_profile::{any, bolt_yaml, fdata};
 
 use crate::errors::Usage;
 use crate::input::Input;
+use crate::profiles::{self, Target};
 use crate::ui::{BOLD, Ui, count};
 
 /// Make a profile by functions of samples by address
@@ -38,12 +39,18 @@ pub struct Aggregate {
     /// Where the profile goes
     #[arg(long, short, value_name = "OUTPUT")]
     pub output: PathBuf,
+    /// Format of the profile [default: by the name of the output, else fdata]
+    #[arg(long, value_name = "FORMAT")]
+    pub format: Option<Target>,
     /// Take a recording of another version of the binary
     #[arg(long)]
     pub ignore_build_id: bool,
     /// Count the sampled instructions, not the branches
     #[arg(long)]
     pub basic: bool,
+    /// Take the sampled instruction for the end of the newest run
+    #[arg(long)]
+    pub event_ip: bool,
     /// Only samples of this process; may be given several times
     #[arg(long, value_name = "ID")]
     pub pid: Vec<i32>,
@@ -67,15 +74,12 @@ impl Aggregate {
         let elf = input.elf()?;
         let binary = Binary::new(&self.binary, &elf)?;
         watched.phases.begin("samples");
-        let inputs = self
-            .profile
-            .iter()
-            .map(|file| Weighted::parse(file))
-            .collect::<Result<Vec<_>, _>>()?;
+        let inputs = profiles::weighted(&self.profile)?;
         let options = Options {
             pids: self.pid.clone(),
             events: self.event.clone(),
             basic: self.basic,
+            event_ip: self.event_ip,
         };
         let samples = any::merge_addresses(&inputs, &options)?;
         watched.phases.begin("aggregate");
@@ -86,16 +90,17 @@ impl Aggregate {
         };
         let Aggregated { profile, quality } = aggregate::aggregate(&binary, &samples, options)?;
         watched.phases.begin("write");
-        if self
-            .output
-            .extension()
-            .is_some_and(|e| e == "yaml" || e == "yml")
-        {
-            bail!(Usage(
-                "BOLT YAML cannot be written yet: give an output that ends in .fdata".into()
-            ));
+        let format = self.format.or(Target::of(&self.output));
+        match format {
+            Some(Target::Fdata) | None => fdata::write(&self.output, &profile)?,
+            Some(Target::Yaml) => {
+                bolt_yaml::write(&self.output, &profiles::to_yaml(&binary, &profile)?)?;
+            }
+            Some(_) => bail!(Usage(
+                "aggregate writes fdata or YAML; `postlink convert` writes pre-aggregated text"
+                    .into()
+            )),
         }
-        fdata::write(&self.output, &profile)?;
         watched.finish();
         ui.say(format_args!(
             "{BOLD}{}{BOLD:#}: {} functions, {} branches, {} samples, {} memory accesses",

@@ -77,15 +77,8 @@ const ALIASES: &[(&str, &str)] = &[
     ("d", "debug"),
 ];
 
-/// Whether the program was called by that name.
-pub fn is_called(program: &Path) -> bool {
-    program
-        .file_name()
-        .is_some_and(|name| name.to_string_lossy().starts_with(NAME))
-}
-
 /// Runs with arguments (without the program's name).
-pub fn main(arguments: impl Iterator<Item = String>) -> ExitCode {
+pub fn main(arguments: &mut dyn Iterator<Item = String>) -> ExitCode {
     let arguments: Vec<String> = arguments.collect();
     let given = match parse(&arguments) {
         Ok(Some(given)) => given,

@@ -143,7 +143,7 @@ const ALIASES: &[(&str, &str)] = &[
 ];
 
 /// Runs with arguments (without the program's name).
-pub fn main(arguments: impl Iterator<Item = String>) -> ExitCode {
+pub fn main(arguments: &mut dyn Iterator<Item = String>) -> ExitCode {
     match parse(arguments).and_then(|options| options.run()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -490,11 +490,4 @@ impl Given {
         .write(&mut out)?;
         Ok(out.flush()?)
     }
-}
-
-/// Whether a program's path is one under which it behaves as `llvm-profgen`.
-pub fn is_called(program: &Path) -> bool {
-    program
-        .file_name()
-        .is_some_and(|name| name.to_string_lossy().starts_with("llvm-profgen"))
 }

@@ -2,10 +2,13 @@
 
 pub mod aggregate;
 pub mod completions;
+pub mod convert;
 pub mod demo;
+pub mod diff;
 pub mod disasm;
 pub mod inspect;
 pub mod instrument;
+pub mod links;
 pub mod llvm_mipdata;
 pub mod llvm_profgen;
 pub mod man;
@@ -15,6 +18,7 @@ pub mod optimize;
 pub mod probes;
 pub mod profgen;
 pub mod show;
+mod show_names;
 pub mod tune;
 pub mod verify;
 pub mod watch;
@@ -34,6 +38,9 @@ pub fn run(command: Command, ui: &Ui) -> Result<ExitCode> {
         Command::Instrument(command) => command.run(ui),
         Command::Show(command) => command.run(ui),
         Command::Aggregate(command) => command.run(ui),
+        Command::Convert(command) => command.run(ui),
+        Command::Diff(command) => command.run(ui),
+        Command::Links(command) => command.run(ui),
         Command::Merge(command) => command.run(ui),
         Command::Optimize(command) => command.run(ui),
         Command::Verify(command) => command.run(ui),

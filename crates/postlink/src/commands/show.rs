@@ -6,17 +6,19 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use clap::Args;
 use postlink_profile::Profile;
+use postlink_profile::any::{self, Model};
 use postlink_rewrite::counts::{Counts, FunctionCounts};
 use serde::Serialize;
 
 use super::optimize::read_profiles;
 use crate::input::Input;
+use crate::profiles::{self, Reading};
 use crate::ui::{BOLD, DIM, Ui, count, demangle, percent, shorten};
 
 /// Print what a profile says: hottest functions, blocks and calls
 ///
-/// Also of a program that is still running. Without --binary only the totals can be told, since everything that
-/// explains the counters stays outside the profile.
+/// Of every format, and also of a program that is still running. Of counters and samples by address, without --binary only the
+/// totals can be told.
 #[derive(Args, Debug)]
 #[command(after_long_help = "\
 Examples:
@@ -24,17 +26,17 @@ Examples:
   postlink show run.plraw --binary ./app --blocks parse_expression
   postlink show run.plraw --binary ./app --json | jq '.functions[0]'")]
 pub struct Show {
-    /// Profiles, raw or merged; several are added up
+    /// Profiles of any format; several are added up
     #[arg(value_name = "PROFILE", required = true)]
     pub profiles: Vec<String>,
-    /// The program that was instrumented (not its instrumented copy)
+    /// The program that was sampled or instrumented (not its instrumented copy)
     #[arg(long, short, value_name = "FILE")]
     pub binary: Option<PathBuf>,
     /// How many rows a table has at most
     #[arg(long, short = 'n', value_name = "N", default_value_t = 20)]
     pub top: usize,
     /// Show the blocks and edges of one function, by its symbol name
-    #[arg(long, value_name = "NAME", requires = "binary")]
+    #[arg(long, value_name = "NAME")]
     pub blocks: Option<String>,
     /// Print everything as JSON
     #[arg(long)]
@@ -82,6 +84,23 @@ struct Shown<'a> {
 impl Show {
     pub fn run(self, ui: &Ui) -> Result<ExitCode> {
         let watched = ui.phases("show");
+        let inputs = profiles::weighted(&self.profiles)?;
+        if any::models(&inputs)?
+            .iter()
+            .any(|model| *model != Model::Counters)
+        {
+            let reading = Reading {
+                binary: self.binary.clone(),
+                ..Reading::default()
+            };
+            // With the binary, samples are told by functions.
+            let samples = any::models(&inputs)?.contains(&Model::Addresses);
+            let wanted = (samples && self.binary.is_some()).then_some(Model::Symbols);
+            let profile = profiles::read(ui, &inputs, wanted, &reading)?;
+            watched.finish();
+            super::show_names::show(&self, &profile)?;
+            return Ok(ExitCode::SUCCESS);
+        }
         let profile = read_profiles(ui, &self.profiles)?;
         let counts = match &self.binary {
             None => None,
@@ -113,7 +132,10 @@ impl Show {
                 self.print_functions(counts);
                 self.print_calls(counts);
             }
-            (None, _) => {
+            (None, Some(_)) => anyhow::bail!(crate::errors::Usage(
+                "the blocks of counters are told with --binary".into()
+            )),
+            (None, None) => {
                 self.print_totals(&totals);
                 ui.say("  --binary FILE shows the functions");
             }

@@ -1,0 +1,305 @@
+//! Command lines as LLVM's tools read them.
+//!
+//! Options have one dash or two; a value stands behind `=` or in the next argument; a switch may be given one too (`-nl=0`). `--` ends the options.
+//! `@FILE` stands for the arguments in a file.
+//!
+//! A tool says for each option what is done with it. Those that only tune the insides of LLVM are taken with a note; what nobody has heard of is
+//! an error.
+
+use std::collections::HashMap;
+
+use anyhow::{Context, Result, anyhow, bail};
+
+/// What is done with an option.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// It has a value.
+    Value,
+    /// It is on or off, or has a value behind `=`.
+    Switch,
+    /// It has a value that changes nothing here.
+    IgnoredValue,
+    /// It changes nothing here.
+    IgnoredSwitch,
+}
+
+/// An option.
+#[derive(Clone, Copy, Debug)]
+pub struct Known {
+    /// Its name, without dashes.
+    pub name: &'static str,
+    /// What is done with it.
+    pub kind: Kind,
+    /// What it does, for `--help`; why it does nothing, for those that do nothing.
+    pub about: &'static str,
+}
+
+/// An option with a value.
+pub const fn value(name: &'static str, about: &'static str) -> Known {
+    Known {
+        name,
+        kind: Kind::Value,
+        about,
+    }
+}
+
+/// A switch.
+pub const fn switch(name: &'static str, about: &'static str) -> Known {
+    Known {
+        name,
+        kind: Kind::Switch,
+        about,
+    }
+}
+
+/// A switch that changes nothing, and why.
+pub const fn ignored(name: &'static str, why: &'static str) -> Known {
+    Known {
+        name,
+        kind: Kind::IgnoredSwitch,
+        about: why,
+    }
+}
+
+/// An option with a value that changes nothing, and why.
+pub const fn ignored_value(name: &'static str, why: &'static str) -> Known {
+    Known {
+        name,
+        kind: Kind::IgnoredValue,
+        about: why,
+    }
+}
+
+/// A tool's command line.
+#[derive(Clone, Copy, Debug)]
+pub struct Tool {
+    /// Its name.
+    pub name: &'static str,
+    /// What `--help` says first.
+    pub overview: &'static str,
+    /// How it is called.
+    pub usage: &'static str,
+    /// Its options.
+    pub options: &'static [Known],
+    /// Other names of options.
+    pub aliases: &'static [(&'static str, &'static str)],
+}
+
+/// What was given.
+#[derive(Debug, Default)]
+pub struct Given {
+    values: HashMap<&'static str, Vec<String>>,
+    /// Arguments that are no options.
+    pub positional: Vec<String>,
+    /// Options that change nothing, as they were spelt, and why.
+    pub ignored: Vec<(String, &'static str)>,
+}
+
+impl Tool {
+    /// Reads arguments. Prints help or version and ends the program where these are asked for.
+    pub fn parse(&self, arguments: &mut dyn Iterator<Item = String>) -> Result<Given> {
+        let mut pending: Vec<String> = expand(arguments)?;
+        pending.reverse();
+        let mut given = Given::default();
+        let mut only_positional = false;
+        while let Some(argument) = pending.pop() {
+            let option = argument
+                .strip_prefix("--")
+                .or_else(|| argument.strip_prefix('-'))
+                .filter(|option| !only_positional && !option.is_empty());
+            let Some(option) = option else {
+                if argument == "--" && !only_positional {
+                    only_positional = true;
+                } else {
+                    given.positional.push(argument);
+                }
+                continue;
+            };
+            let (name, inline) = match option.split_once('=') {
+                Some((name, value)) => (name, Some(value.to_owned())),
+                None => (option, None),
+            };
+            let name = self
+                .aliases
+                .iter()
+                .find(|alias| alias.0 == name)
+                .map_or(name, |alias| alias.1);
+            match name {
+                "help" | "h" | "help-hidden" | "help-list" | "help-list-hidden" => {
+                    self.help();
+                    std::process::exit(0);
+                }
+                "version" => {
+                    println!(
+                        "postlink {}: {}, compatible with LLVM 19",
+                        env!("CARGO_PKG_VERSION"),
+                        self.name
+                    );
+                    std::process::exit(0);
+                }
+                _ => {}
+            }
+            let Some(known) = self.options.iter().find(|known| known.name == name) else {
+                bail!(
+                    "Unknown command line argument '{argument}'.  Try: '{} --help'",
+                    self.name
+                );
+            };
+            match known.kind {
+                Kind::Value | Kind::IgnoredValue => {
+                    let value = inline.or_else(|| pending.pop());
+                    let value = value
+                        .ok_or_else(|| anyhow!("for the --{name} option: requires a value!"))?;
+                    if known.kind == Kind::IgnoredValue {
+                        given.ignored.push((argument, known.about));
+                    } else {
+                        given.values.entry(known.name).or_default().push(value);
+                    }
+                }
+                Kind::Switch => given
+                    .values
+                    .entry(known.name)
+                    .or_default()
+                    .push(inline.unwrap_or_default()),
+                Kind::IgnoredSwitch => given.ignored.push((argument, known.about)),
+            }
+        }
+        Ok(given)
+    }
+
+    fn help(&self) {
+        println!(
+            "OVERVIEW: {}\n\nUSAGE: {}\n\nOPTIONS:\n",
+            self.overview, self.usage
+        );
+        for known in self.options {
+            let spelling = match known.kind {
+                Kind::Value | Kind::IgnoredValue => format!("--{}=<value>", known.name),
+                Kind::Switch | Kind::IgnoredSwitch => format!("--{}", known.name),
+            };
+            let about = match known.kind {
+                Kind::IgnoredValue | Kind::IgnoredSwitch => format!("(no effect: {})", known.about),
+                _ => known.about.to_owned(),
+            };
+            println!("  {spelling:<32} - {about}");
+        }
+        println!(
+            "\n  {:<32} - Display available options\n  {:<32} - Display the version of this program",
+            "--help", "--version"
+        );
+    }
+}
+
+/// Arguments with those from files in their place.
+fn expand(arguments: &mut dyn Iterator<Item = String>) -> Result<Vec<String>> {
+    let mut out = Vec::new();
+    for argument in arguments {
+        match argument.strip_prefix('@') {
+            Some(file) if std::path::Path::new(file).is_file() => {
+                let text = std::fs::read_to_string(file).with_context(|| file.to_owned())?;
+                out.extend(text.split_whitespace().map(str::to_owned));
+            }
+            _ => out.push(argument),
+        }
+    }
+    Ok(out)
+}
+
+impl Given {
+    /// The last value of an option.
+    pub fn value(&self, name: &str) -> Option<&str> {
+        self.values(name).last().map(String::as_str)
+    }
+
+    /// All values of an option.
+    pub fn values(&self, name: &str) -> &[String] {
+        self.values.get(name).map_or(&[], Vec::as_slice)
+    }
+
+    /// A number.
+    pub fn number<T: std::str::FromStr>(&self, name: &str) -> Result<Option<T>> {
+        let Some(text) = self.value(name) else {
+            return Ok(None);
+        };
+        match text.parse() {
+            Ok(number) => Ok(Some(number)),
+            Err(_) => bail!("for the --{name} option: '{text}' value invalid for uint argument!"),
+        }
+    }
+
+    /// Whether a switch is on.
+    pub fn switch(&self, name: &str, default: bool) -> Result<bool> {
+        match self.value(name) {
+            None => Ok(default),
+            Some("" | "1" | "true" | "TRUE" | "True") => Ok(true),
+            Some("0" | "false" | "FALSE" | "False") => Ok(false),
+            Some(other) => bail!(
+                "for the --{name} option: '{other}' is invalid value for boolean argument! Try 0 or 1"
+            ),
+        }
+    }
+
+    /// Says on standard error which options changed nothing.
+    pub fn say_ignored(&self, program: &str) {
+        for (spelling, why) in &self.ignored {
+            eprintln!("{program}: note: {spelling} has no effect here: {why}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TOOL: Tool = Tool {
+        name: "tool",
+        overview: "a tool",
+        usage: "tool [options]",
+        options: &[
+            value("output", "where to"),
+            switch("nl", "no branches"),
+            ignored("fast", "it is anyway"),
+            ignored_value("level", "there is only one"),
+        ],
+        aliases: &[("o", "output")],
+    };
+
+    fn parse(line: &str) -> Result<Given> {
+        TOOL.parse(&mut line.split_whitespace().map(str::to_owned))
+    }
+
+    #[test]
+    fn one_dash_or_two_and_values_in_both_places() {
+        for line in [
+            "-o x a",
+            "--o=x a",
+            "-output x a",
+            "a --output=x",
+            "-o=x -- a",
+        ] {
+            let given = parse(line).unwrap();
+            assert_eq!(given.value("output"), Some("x"), "{line}");
+            assert_eq!(given.positional, ["a"], "{line}");
+        }
+        assert!(parse("-nl").unwrap().switch("nl", false).unwrap());
+        assert!(!parse("-nl=0").unwrap().switch("nl", true).unwrap());
+        assert!(parse("-nl=maybe").unwrap().switch("nl", true).is_err());
+    }
+
+    #[test]
+    fn what_tunes_is_noted_and_what_is_unknown_refused() {
+        let given = parse("-fast -level=3 --level 4").unwrap();
+        assert_eq!(given.ignored.len(), 3);
+        assert_eq!(
+            given.ignored[1],
+            ("-level=3".to_owned(), "there is only one")
+        );
+        assert!(parse("-fats").unwrap_err().to_string().contains("'-fats'"));
+        assert!(
+            parse("-o")
+                .unwrap_err()
+                .to_string()
+                .contains("requires a value")
+        );
+    }
+}

@@ -1,0 +1,352 @@
+//! Profiles of any format, and what becomes of them with the binary at hand.
+//!
+//! | from \ to | counters | addresses | names (fdata) | blocks (YAML) |
+//! |---|---|---|---|---|
+//! | counters | as they are | | solved by the rewriter | likewise |
+//! | addresses | | as they are | aggregated | aggregated, then by blocks |
+//! | names | | | as they are | by blocks |
+//! | blocks | | | by names | as they are |
+//!
+//! Everything but the diagonal takes the binary.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, anyhow, bail};
+use postlink_correlate::aggregate::binary::Binary;
+use postlink_correlate::aggregate::{self, yaml};
+use postlink_image::elf::Elf;
+use postlink_isa::x86_64::X86_64;
+use postlink_profile::any::{self, Any, Model};
+use postlink_profile::bolt_yaml::BoltYaml;
+use postlink_profile::preaggregated::{self, Dialect};
+use postlink_profile::samples::Options;
+use postlink_profile::symbolic::SymbolicProfile;
+use postlink_profile::{Weighted, bolt_yaml, fdata, output, plprof};
+use postlink_rewrite::bolt_blocks::BoltBlocks;
+use postlink_rewrite::discover::Program;
+use postlink_rewrite::leaks::Leaks;
+use postlink_rewrite::{cfg, export, hashes};
+use rustc_hash::FxHashMap;
+
+use crate::errors::Usage;
+use crate::input::Input;
+use crate::ui::{Ui, count};
+
+/// Formats that can be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Target {
+    /// Counts by function and offset
+    Fdata,
+    /// Counts by function and block (BOLT YAML)
+    Yaml,
+    /// Counts by address (perf2bolt -pa)
+    Preaggregated,
+    /// Merged counters of an instrumented program
+    Plprof,
+}
+
+impl Target {
+    /// By the extension of the output's name.
+    pub fn of(path: &Path) -> Option<Target> {
+        match path.extension()?.to_str()? {
+            "fdata" => Some(Target::Fdata),
+            "yaml" | "yml" => Some(Target::Yaml),
+            "preagg" | "pa" | "txt" => Some(Target::Preaggregated),
+            "plprof" => Some(Target::Plprof),
+            _ => None,
+        }
+    }
+
+    /// The model that is written to it.
+    pub fn model(self) -> Model {
+        match self {
+            Target::Fdata => Model::Symbols,
+            Target::Yaml => Model::Blocks,
+            Target::Preaggregated => Model::Addresses,
+            Target::Plprof => Model::Counters,
+        }
+    }
+}
+
+/// How profiles are read and converted.
+#[derive(Clone, Debug, Default)]
+pub struct Reading {
+    /// The binary they are of.
+    pub binary: Option<PathBuf>,
+    /// What of recordings is wanted.
+    pub samples: Options,
+    /// What of aggregation may be chosen.
+    pub aggregate: aggregate::Options,
+}
+
+/// Profiles as the command line names them.
+pub fn weighted(files: &[String]) -> Result<Vec<Weighted>> {
+    Ok(files
+        .iter()
+        .map(|file| Weighted::parse(file))
+        .collect::<Result<Vec<_>, _>>()?)
+}
+
+/// The binary, opened.
+struct Opened<'d> {
+    elf: &'d Elf<'d>,
+    path: &'d Path,
+}
+
+impl Opened<'_> {
+    fn binary(&self) -> Result<Binary<'_, '_>> {
+        Ok(Binary::new(self.path, self.elf)?)
+    }
+}
+
+/// Reads profiles, adds them up, and makes the model of them that is wanted; without a wish, that of the files.
+///
+/// Files of several models meet in the model of names.
+pub fn read(ui: &Ui, inputs: &[Weighted], wanted: Option<Model>, reading: &Reading) -> Result<Any> {
+    let models = any::models(inputs)?;
+    let Some(&first) = models.first() else {
+        bail!(Usage("no profile".into()));
+    };
+    let mixed = models.iter().any(|model| *model != first);
+    let model = wanted.unwrap_or(if mixed { Model::Symbols } else { first });
+    if !mixed && model == first {
+        return merged(ui, inputs, reading);
+    }
+    let input = match &reading.binary {
+        Some(path) => Input::open(path)?,
+        None if mixed => bail!(Usage(format!(
+            "{}: holds {}, and {}: {first}: to add them up takes --binary",
+            inputs[models.iter().position(|m| *m != first).unwrap_or(0)]
+                .path
+                .display(),
+            models
+                .iter()
+                .find(|m| **m != first)
+                .copied()
+                .unwrap_or(first),
+            inputs[0].path.display(),
+        ))),
+        None => bail!(Usage(format!(
+            "{}: to make {model} of {first} takes --binary",
+            inputs[0].path.display()
+        ))),
+    };
+    let elf = input.elf()?;
+    let opened = Opened {
+        elf: &elf,
+        path: &input.path,
+    };
+    if model == Model::Blocks && !mixed && first == Model::Counters {
+        let Any::Counters(profile) = merged(ui, inputs, reading)? else {
+            bail!("internal error: counters expected");
+        };
+        let name = input.path.as_os_str().as_encoded_bytes();
+        return Ok(Any::Blocks(export::yaml(&elf, &profile, name)?));
+    }
+    if !matches!(model, Model::Symbols | Model::Blocks) {
+        bail!(
+            "{}: {first} cannot become {model}",
+            inputs[0].path.display()
+        );
+    }
+    let mut total: Option<(PathBuf, SymbolicProfile)> = None;
+    let mut kinds = models.clone();
+    kinds.sort_unstable();
+    kinds.dedup();
+    for kind in kinds {
+        let group: Vec<Weighted> = inputs
+            .iter()
+            .zip(&models)
+            .filter(|(_, model)| **model == kind)
+            .map(|(input, _)| input.clone())
+            .collect();
+        let name = group.first().map(|g| g.path.clone()).unwrap_or_default();
+        let part = merged(ui, &group, reading)?;
+        let symbols = symbolic(ui, part, &opened, reading)
+            .with_context(|| format!("with the profile {}", name.display()))?;
+        total = Some(match total {
+            None => (name, symbols),
+            Some((before, sum)) => {
+                let sum = sum.merge(symbols, (&before, &name))?;
+                (before, sum)
+            }
+        });
+    }
+    let (_, symbols) = total.ok_or_else(|| anyhow!("no profile"))?;
+    if model == Model::Symbols {
+        return Ok(Any::Symbols(symbols));
+    }
+    let (yaml, lost) = blocks(&opened.binary()?, &symbols)?;
+    if lost > 0 {
+        ui.warn(format_args!(
+            "{} counts do not fit the code and were left out",
+            count(lost)
+        ));
+    }
+    Ok(Any::Blocks(yaml))
+}
+
+/// Adds up files of one model.
+fn merged(ui: &Ui, inputs: &[Weighted], reading: &Reading) -> Result<Any> {
+    if any::models(inputs)?.iter().all(|m| *m == Model::Counters) {
+        let merged = postlink_profile::merge(inputs)?;
+        for skipped in &merged.skipped {
+            ui.warn(format_args!(
+                "{}: holds no counts yet, left out",
+                skipped.display()
+            ));
+        }
+        return Ok(Any::Counters(Box::new(merged.profile)));
+    }
+    Ok(any::merge(inputs, &reading.samples)?)
+}
+
+fn symbolic(
+    ui: &Ui,
+    profile: Any,
+    opened: &Opened<'_>,
+    reading: &Reading,
+) -> Result<SymbolicProfile> {
+    Ok(match profile {
+        Any::Symbols(profile) => profile,
+        Any::Counters(profile) => export::symbolic(opened.elf, &profile)?,
+        Any::Addresses(profile) => {
+            let done = aggregate::aggregate(&opened.binary()?, &profile, reading.aggregate)?;
+            crate::commands::aggregate::say_quality(ui, &done.quality);
+            done.profile
+        }
+        Any::Blocks(profile) => {
+            let (symbols, left) = yaml::to_symbolic(&opened.binary()?, &profile)?;
+            if left.unknown > 0 || left.changed > 0 {
+                ui.warn(format_args!(
+                    "{} functions of the profile are not in the binary, {} have other blocks there: left out",
+                    count(left.unknown),
+                    count(left.changed)
+                ));
+            }
+            symbols
+        }
+    })
+}
+
+/// A profile by blocks, with postlink's hashes.
+pub fn to_yaml(binary: &Binary<'_, '_>, profile: &SymbolicProfile) -> Result<BoltYaml> {
+    Ok(blocks(binary, profile)?.0)
+}
+
+fn blocks(binary: &Binary<'_, '_>, profile: &SymbolicProfile) -> Result<(BoltYaml, u64)> {
+    if binary.translate.is_some() {
+        return Ok(yaml::from_symbolic(
+            binary,
+            profile,
+            "perf data aggregator",
+            &|_| None,
+        )?);
+    }
+    let program = Program::discover::<X86_64>(binary.elf)?;
+    let leaks = Leaks::new(&program);
+    // The rewriter's blocks are cut in the same way, so hashes are found by where a block starts.
+    let hashes = |index: usize| -> Option<yaml::Hashes> {
+        let start = binary.functions.list().get(index)?.start;
+        let piece = program
+            .piece_at(start)
+            .filter(|piece| piece.start == start)?;
+        let function = piece.function as usize;
+        let mut scratch = cfg::Scratch::default();
+        let cfg = cfg::build::<X86_64>(&program, &leaks, function, &mut scratch).ok()?;
+        let part = program.functions[function]
+            .pieces
+            .iter()
+            .position(|&p| program.pieces[p as usize].start == start)?;
+        let blocks = BoltBlocks::new(&cfg);
+        let found = hashes::of_part::<X86_64>(&program, &cfg, &blocks, part);
+        let starts = blocks.part(part).map(|b| {
+            let first = blocks.blocks[b as usize].first as usize;
+            cfg.blocks[first].start.wrapping_sub(start) as u32
+        });
+        let words = found.blocks.iter().map(|hash| hash.word());
+        let by_start: FxHashMap<u32, u64> = starts.zip(words).collect();
+        Some((found.function, by_start))
+    };
+    Ok(yaml::from_symbolic(
+        binary,
+        profile,
+        export::ORIGIN,
+        &hashes,
+    )?)
+}
+
+/// Writes a profile in the format of its model.
+pub fn write(path: &Path, profile: &Any, dialect: Dialect, reading: &Reading) -> Result<()> {
+    match profile {
+        Any::Counters(profile) => plprof::write(path, profile)?,
+        Any::Symbols(profile) => fdata::write(path, profile)?,
+        Any::Blocks(profile) => bolt_yaml::write(path, profile)?,
+        Any::Addresses(profile) => {
+            let of_process = profile
+                .modules()
+                .iter()
+                .any(|module| module.kind != postlink_profile::address::AddressKind::LinkTime);
+            match &reading.binary {
+                Some(file) => {
+                    let input = Input::open(file)?;
+                    let elf = input.elf()?;
+                    let binary = Binary::new(file, &elf)?;
+                    let placer = aggregate::binary::Placer::new(
+                        &binary,
+                        profile,
+                        reading.aggregate.ignore_build_id,
+                    )?;
+                    output::atomically(path, |out| {
+                        preaggregated::write_to(out, profile, dialect, |place| {
+                            placer.address(place)
+                        })
+                    })?;
+                }
+                None if of_process => bail!(Usage(
+                    "addresses of processes become addresses of a binary with --binary".into()
+                )),
+                None => output::atomically(path, |out| {
+                    preaggregated::write_to(out, profile, dialect, |place| {
+                        (!place.is_outside()).then_some(place.address)
+                    })
+                })?,
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What a profile holds, in a few words.
+pub fn summary(profile: &Any) -> String {
+    match profile {
+        Any::Counters(profile) => format!(
+            "{} counts in {} counters",
+            count(profile.total()),
+            count(profile.counters().iter().filter(|c| **c > 0).count())
+        ),
+        Any::Addresses(profile) => format!(
+            "{} branches and runs, {} sampled addresses",
+            count(profile.traces().len()),
+            count(profile.samples().len())
+        ),
+        Any::Symbols(profile) => format!(
+            "{} functions, {} branches, {} samples, {} memory accesses",
+            count(profile.functions().count()),
+            count(profile.branches().len()),
+            count(profile.samples().len()),
+            count(profile.memory().len())
+        ),
+        Any::Blocks(profile) => format!(
+            "{} functions, {} blocks",
+            count(profile.functions.len()),
+            count(
+                profile
+                    .functions
+                    .iter()
+                    .map(|f| f.blocks.len())
+                    .sum::<usize>()
+            )
+        ),
+    }
+}
