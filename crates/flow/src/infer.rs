@@ -105,7 +105,7 @@ impl Prices {
         jump_cold: 15,
         falls: 2,
         taken: 8,
-        rare: 100,
+        rare: 30,
     };
 
     /// For samples of single addresses: blocks have counts, of jumps nothing is known.

@@ -11,13 +11,12 @@ use postlink_image::write::{WriteOptions, Writer};
 use postlink_isa::{Code, Isa};
 use postlink_layout::call_graph::{Arc, Function as LayoutFunction};
 use postlink_layout::{cdsort, ext_tsp, hfsort};
-use postlink_profile::Profile;
 use rayon::prelude::*;
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde::Serialize;
 
 use crate::Error;
-use crate::attach::{self, Call, Counted};
+use crate::attach::{self, Account, Attached, Call, Counted, Source};
 use crate::bat::{self, Moved};
 use crate::cfg::{BlockId, Term};
 use crate::discover::Program;
@@ -27,7 +26,7 @@ use crate::leaks::Leaks;
 use crate::link::{self, LinkOptions, ProbeAddresses, Ready};
 use crate::phases::Phases;
 use crate::pin::Pin;
-use crate::prepare::{self, CounterMap};
+use crate::prepare;
 use crate::stats::DynoStats;
 use crate::unwind::FunctionUnwind;
 
@@ -119,6 +118,8 @@ pub struct OptimizeReport {
     pub score_before: f64,
     /// After.
     pub score_after: f64,
+    /// How much of the profile was found again in the program; exact counters always fit.
+    pub profile: Option<Account>,
     /// Dyno-stats before and after.
     pub dyno_stats: Option<(DynoStats, DynoStats)>,
     /// Bytes of address translation tables.
@@ -129,17 +130,17 @@ pub struct OptimizeReport {
     pub output_size: u64,
 }
 
-/// Optimises an x86-64 file by a profile of it.
-pub fn optimize(
+/// Optimises an x86-64 file by a profile of it, of any kind.
+pub fn optimize<'p>(
     elf: &Elf<'_>,
-    profile: &Profile,
+    profile: impl Into<Source<'p>>,
     options: &OptimizeOptions,
     out: &Path,
     mode: u32,
     phases: &mut Phases,
 ) -> Result<OptimizeReport, Error> {
     prepare::check_input(elf)?;
-    optimize_with::<postlink_isa::x86_64::X86_64>(elf, profile, options, out, mode, phases)
+    optimize_with::<postlink_isa::x86_64::X86_64>(elf, profile.into(), options, out, mode, phases)
 }
 
 /// The order of one function's blocks, and its score before and after.
@@ -151,7 +152,7 @@ struct Chosen {
 
 fn optimize_with<I: Isa>(
     elf: &Elf<'_>,
-    profile: &Profile,
+    source: Source<'_>,
     options: &OptimizeOptions,
     out: &Path,
     mode: u32,
@@ -165,18 +166,19 @@ fn optimize_with<I: Isa>(
         ));
     }
     let leaks = Leaks::new(&program);
-    phases.begin("counters");
-    let map = CounterMap::build::<I>(&program, &leaks);
-    attach::check(&map, profile)?;
     phases.begin("attach");
-    let counted = attach::attach::<I>(&program, &leaks, &map, profile);
+    let (attached, mut shares) = attach::attach_any::<I>(&program, &leaks, source)?;
+    let Attached {
+        counted,
+        calls,
+        account,
+        ..
+    } = attached;
     if counted.is_empty() {
         return Err(Error::Profile(
             "no function of the profile can be moved: nothing to optimise".into(),
         ));
     }
-    let calls = attach::calls(&program, &map, profile, &counted);
-
     phases.begin("layout");
     let chosen: Vec<Chosen> = counted
         .par_iter()
@@ -216,7 +218,6 @@ fn optimize_with<I: Isa>(
             })
         })
         .collect();
-    let mut shares = map.shares.clone();
     let mut ready = Vec::new();
     let mut of_ready = Vec::new(); // index into `counted`
     for (i, e) in emitted.into_iter().enumerate() {
@@ -311,6 +312,7 @@ fn optimize_with<I: Isa>(
         inconsistent_functions: counted.iter().filter(|c| c.counts.inconsistent > 0).count(),
         score_before: chosen.iter().map(|c| c.before).sum(),
         score_after: chosen.iter().map(|c| c.after).sum(),
+        profile: account,
         dyno_stats,
         bat_bytes,
         input_size: elf.data.len() as u64,

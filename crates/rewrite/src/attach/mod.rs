@@ -1,7 +1,23 @@
 //! A profile attached to a program: counts for the blocks and edges of every function that ran.
+//!
+//! | profile | how | where |
+//! |---|---|---|
+//! | counters of this very file | solved exactly | here |
+//! | by names: fdata, aggregated samples | records become counts of edges, balanced | [`named`] |
+//! | by blocks: BOLT's YAML, also of older builds | blocks found again by their hashes, the rest inferred | [`blocks`] |
+//!
+//! Whatever comes in, [`Attached`] goes out: counts that conserve flow, and the calls between functions.
+
+pub mod account;
+pub mod blocks;
+mod evidence;
+mod lookup;
+pub mod named;
 
 use postlink_isa::Isa;
 use postlink_profile::Profile;
+use postlink_profile::bolt_yaml::BoltYaml;
+use postlink_profile::symbolic::SymbolicProfile;
 use rayon::prelude::*;
 use rustc_hash::FxHashMap;
 
@@ -10,7 +26,120 @@ use crate::cfg::{BlockId, Term, Use};
 use crate::counters::Counts;
 use crate::discover::Program;
 use crate::leaks::Leaks;
-use crate::prepare::{self, Analysed, CounterMap, Scratch};
+use crate::pin::Pin;
+use crate::prepare::{self, Analysed, CounterMap, Scratch, Share};
+
+pub use account::Account;
+
+/// A profile of any kind.
+#[derive(Clone, Copy, Debug)]
+pub enum Source<'p> {
+    /// Counters of the very file.
+    Exact(&'p Profile),
+    /// Counts between places in functions.
+    Named(&'p SymbolicProfile),
+    /// Counts of blocks and edges, with hashes.
+    Blocks(&'p BoltYaml),
+}
+
+impl<'p> From<&'p Profile> for Source<'p> {
+    fn from(profile: &'p Profile) -> Self {
+        Source::Exact(profile)
+    }
+}
+
+impl<'p> From<&'p SymbolicProfile> for Source<'p> {
+    fn from(profile: &'p SymbolicProfile) -> Self {
+        Source::Named(profile)
+    }
+}
+
+impl<'p> From<&'p BoltYaml> for Source<'p> {
+    fn from(profile: &'p BoltYaml) -> Self {
+        Source::Blocks(profile)
+    }
+}
+
+/// A program's counts.
+pub struct Attached<'d> {
+    /// Functions that ran, ascending.
+    pub counted: Vec<Counted<'d>>,
+    /// Calls between functions.
+    pub calls: Vec<Call>,
+    /// Functions that the profile has counts for and that stay, with the reason.
+    pub pins: Vec<(u32, Pin)>,
+    /// How much of the profile was found again; exact counters always fit.
+    pub account: Option<Account>,
+}
+
+/// Attaches a profile of any kind; and says for every function why it stays, as far as was looked at.
+pub fn attach_any<'d, I: Isa>(
+    program: &Program<'d>,
+    leaks: &Leaks,
+    source: Source<'_>,
+) -> Result<(Attached<'d>, Vec<Share>), Error> {
+    let attached = match source {
+        Source::Exact(profile) => {
+            let map = CounterMap::build::<I>(program, leaks);
+            check(&map, profile)?;
+            let counted = attach::<I>(program, leaks, &map, profile);
+            let calls = calls(program, &map, profile, &counted);
+            let attached = Attached {
+                counted,
+                calls,
+                pins: Vec::new(),
+                account: None,
+            };
+            return Ok((attached, map.shares));
+        }
+        Source::Named(profile) => {
+            if profile.is_empty() {
+                return Err(Error::Profile("the profile is empty: it has no records".into()));
+            }
+            named::attach::<I>(program, leaks, profile)
+        }
+        Source::Blocks(profile) => {
+            if profile.functions.is_empty() {
+                return Err(Error::Profile("the profile is empty: it has no functions".into()));
+            }
+            blocks::attach::<I>(program, leaks, profile)
+        }
+    };
+    let account = attached.account.clone().unwrap_or_default();
+    if attached.counted.is_empty() && account.pinned == 0 {
+        return Err(Error::Profile(nothing_fits(&account)));
+    }
+    let mut shares: Vec<Share> = program
+        .functions
+        .iter()
+        .map(|f| Share {
+            pin: f.pin,
+            ..Share::default()
+        })
+        .collect();
+    for (function, pin) in &attached.pins {
+        shares[*function as usize].pin = Some(*pin);
+    }
+    Ok((attached, shares))
+}
+
+/// Why nothing came of a profile.
+fn nothing_fits(account: &Account) -> String {
+    if account.functions == 0 {
+        let examples = match account.examples.is_empty() {
+            true => String::new(),
+            false => format!(" (it speaks of {})", account.examples.join(", ")),
+        };
+        return format!(
+            "the profile does not belong to this binary: of {} names of functions in it the binary has none{examples}",
+            account.unknown_names
+        );
+    }
+    format!(
+        "the profile does not fit this binary: of {} functions that both have, {} are of other code and none could be matched",
+        account.functions, account.stale
+    )
+}
 
 /// A function that ran, with its counts.
 pub struct Counted<'d> {
@@ -110,14 +239,9 @@ pub fn entered(a: &Analysed<'_>, counts: &Counts, b: BlockId) -> u64 {
     counts.blocks[b as usize].saturating_sub(inside)
 }
 
-/// All calls with a count, direct and recorded, in a fixed order.
-pub fn calls(
-    program: &Program<'_>,
-    map: &CounterMap,
-    profile: &Profile,
-    counted: &[Counted<'_>],
-) -> Vec<Call> {
-    let start_of: FxHashMap<u64, u32> = program
+/// Functions by the addresses at which they are entered.
+pub fn starts(program: &Program<'_>) -> FxHashMap<u64, u32> {
+    program
         .functions
         .iter()
         .enumerate()
@@ -126,7 +250,46 @@ pub fn calls(
                 .chain(f.entries.iter().copied())
                 .map(move |a| (a, i as u32))
         })
-        .collect();
+        .collect()
+}
+
+/// All calls with a count, direct and recorded, in a fixed order.
+pub fn calls(
+    program: &Program<'_>,
+    map: &CounterMap,
+    profile: &Profile,
+    counted: &[Counted<'_>],
+) -> Vec<Call> {
+    let start_of = starts(program);
+    let mut calls = direct_calls(counted, &start_of);
+    calls.par_extend(counted.par_iter().flat_map_iter(|c| {
+        let mut out = Vec::new();
+        for (k, s) in c.analysed.cfg.sites.iter().enumerate() {
+            if let Some(site) = profile.site(map.bases[c.function as usize].1 + k as u64) {
+                for (target, count) in site.targets() {
+                    if let Some(callee) = start_of.get(target).filter(|_| *count > 0) {
+                        out.push(Call {
+                            caller: c.function,
+                            block: s.block,
+                            at: s.at,
+                            callee: *callee,
+                            target: *target,
+                            count: *count,
+                        });
+                    }
+                }
+            }
+        }
+        out
+    }));
+    calls
+}
+
+/// Calls and jumps to other functions that are written in instructions, as often as their blocks ran.
+pub fn direct_calls(
+    counted: &[Counted<'_>],
+    start_of: &FxHashMap<u64, u32>,
+) -> Vec<Call> {
     counted
         .par_iter()
         .flat_map_iter(|c| {
@@ -166,13 +329,6 @@ pub fn calls(
                         );
                     }
                     _ => {}
-                }
-            }
-            for (k, s) in cfg.sites.iter().enumerate() {
-                if let Some(site) = profile.site(map.bases[c.function as usize].1 + k as u64) {
-                    for (target, count) in site.targets() {
-                        push(s.block, s.at, *target, *count);
-                    }
                 }
             }
             out

@@ -1,0 +1,173 @@
+//! What a profile by names or blocks says of one function, and the counts that follow from it.
+//!
+//! Exact counters are solved; anything else is *evidence*: counts of some edges, blocks, entries and ways out, which contradict each
+//! other and leave gaps. [`Evidence::solve`] turns it into the nearest counts that conserve flow ([`postlink_flow::infer`]).
+//!
+//! What is assumed of an edge without a count:
+//!
+//! | way | assumption |
+//! |---|---|
+//! | into the next block | likely |
+//! | a branch, a table's target | less likely; not taken if the function's branches were recorded at all |
+//! | return, tail call, trap | free: what flows in flows out |
+//! | out of a call that may not come back, into a landing pad | rare |
+//! | out behind a call that never comes back | free |
+
+use postlink_flow::infer::{Block, Inference, Jump, Likely, OUTSIDE, Prices};
+use rustc_hash::FxHashMap;
+
+use crate::attach::{Counted, entered};
+use crate::cfg::{BlockId, Cfg, Term};
+use crate::counters::Counts;
+use crate::prepare::Analysed;
+
+/// What is known of a function.
+#[derive(Clone, Debug)]
+pub struct Evidence {
+    /// By block.
+    pub blocks: Vec<Option<u64>>,
+    /// By edge, parallel to [`Cfg::succs`].
+    pub edges: Vec<Option<u64>>,
+    /// By block with a conditional jump out of the function: how often it was taken.
+    pub out: FxHashMap<BlockId, u64>,
+    /// By entry block: how often it was entered from outside.
+    pub entries: FxHashMap<BlockId, u64>,
+    /// What changes cost.
+    pub prices: Prices,
+}
+
+impl Evidence {
+    /// None yet.
+    pub fn new(cfg: &Cfg, prices: Prices) -> Evidence {
+        Evidence {
+            blocks: vec![None; cfg.blocks.len()],
+            edges: vec![None; cfg.succs.len()],
+            out: FxHashMap::default(),
+            entries: FxHashMap::default(),
+            prices,
+        }
+    }
+
+    /// Adds to the count of an edge.
+    pub fn add_edge(&mut self, edge: usize, count: u64) {
+        if let Some(slot) = self.edges.get_mut(edge) {
+            *slot = Some(slot.unwrap_or(0).saturating_add(count));
+        }
+    }
+
+    /// Takes branches of which nothing was recorded for not taken: for complete records of branches. Ways into the next block stay unknown
+    /// unless `falls`, as do those that only we see because a call ends a block of ours.
+    pub fn close(&mut self, cfg: &Cfg, falls: bool, joined: impl Fn(BlockId) -> bool) {
+        for (b, block) in cfg.blocks.iter().enumerate() {
+            let id = b as BlockId;
+            for k in 0..block.nsucc {
+                let slot = &mut self.edges[(block.succ + k) as usize];
+                let runs_on = runs_on(block.term, k);
+                if slot.is_none() && !joined(id) && (!runs_on || falls) {
+                    *slot = Some(0);
+                }
+            }
+            if matches!(block.term, Term::CondOut { .. } | Term::ShortCondOut { .. }) {
+                self.out.entry(id).or_insert(0);
+            }
+        }
+    }
+
+    /// The nearest counts that conserve flow.
+    pub fn solve<'d>(
+        &self,
+        function: u32,
+        analysed: Analysed<'d>,
+        room: &mut Inference,
+    ) -> Counted<'d> {
+        let cfg = &analysed.cfg;
+        let blocks: Vec<Block> = self.blocks.iter().map(|c| Block { count: *c }).collect();
+        let mut jumps: Vec<Jump> = Vec::with_capacity(cfg.succs.len() + cfg.blocks.len());
+        // First the edges, in their order; what leads in and out follows.
+        for (b, block) in cfg.blocks.iter().enumerate() {
+            for (k, to) in cfg.succs(b as BlockId).iter().enumerate() {
+                let likely = match runs_on(block.term, k as u32) {
+                    true => Likely::Falls,
+                    false if block.term == Term::Jump => Likely::Falls,
+                    false => Likely::Taken,
+                };
+                jumps.push(Jump {
+                    from: b as u32,
+                    to: *to,
+                    count: self.edges[block.succ as usize + k],
+                    likely,
+                });
+            }
+        }
+        let mut outs: Vec<(usize, BlockId)> = Vec::new();
+        for (b, block) in cfg.blocks.iter().enumerate() {
+            let id = b as BlockId;
+            let mut push = |from: u32, to: u32, count: Option<u64>, likely: Likely| {
+                jumps.push(Jump {
+                    from,
+                    to,
+                    count,
+                    likely,
+                });
+            };
+            if block.entry {
+                let known = self.entries.get(&id).copied();
+                push(OUTSIDE, id, known, if b == 0 { Likely::Free } else { Likely::Taken });
+            } else if block.landing_pad || block.returns_twice {
+                push(OUTSIDE, id, None, Likely::Rare);
+            }
+            match block.term {
+                Term::Return | Term::Stop | Term::JumpOut { .. } | Term::IndirectOut => {
+                    push(id, OUTSIDE, None, Likely::Free);
+                }
+                Term::Dispatch { leaves: true, .. } => push(id, OUTSIDE, None, Likely::Taken),
+                _ if block.leaks => {
+                    let never = block.unlikely && block.term == Term::Fall;
+                    push(id, OUTSIDE, None, if never { Likely::Free } else { Likely::Rare });
+                }
+                _ => {}
+            }
+            if matches!(block.term, Term::CondOut { .. } | Term::ShortCondOut { .. }) {
+                outs.push((jumps.len(), id));
+                jumps.push(Jump {
+                    from: id,
+                    to: OUTSIDE,
+                    count: self.out.get(&id).copied(),
+                    likely: Likely::Taken,
+                });
+            }
+        }
+        let solved = room.infer(&blocks, &jumps, &self.prices);
+        let mut counts = Counts {
+            blocks: solved.blocks,
+            succs: solved.jumps[..cfg.succs.len()].to_vec(),
+            out: FxHashMap::default(),
+            inconsistent: 0,
+        };
+        for (j, b) in outs {
+            counts.out.insert(b, solved.jumps[j]);
+        }
+        let entries = cfg
+            .blocks
+            .iter()
+            .enumerate()
+            .filter(|(_, b)| b.entry)
+            .map(|(b, _)| entered(&analysed, &counts, b as BlockId))
+            .fold(0u64, u64::saturating_add);
+        Counted {
+            function,
+            analysed,
+            counts,
+            entries,
+        }
+    }
+}
+
+/// Whether a way out of a block leads into the next one without a branch.
+fn runs_on(term: Term, way: u32) -> bool {
+    match term {
+        Term::Fall | Term::CondOut { .. } | Term::ShortCondOut { .. } => way == 0,
+        Term::Cond { .. } | Term::ShortCond => way == 1,
+        _ => false,
+    }
+}
