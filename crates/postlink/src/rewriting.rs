@@ -7,7 +7,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use postlink_profile::Profile;
+use postlink_rewrite::attach::Source;
 use postlink_rewrite::{
     InstrumentOptions, InstrumentReport, OptimizeOptions, OptimizeReport, Phases,
 };
@@ -80,9 +80,9 @@ pub struct Optimized {
 }
 
 /// Writes an optimised program, proved unless `prove` is false.
-pub fn optimize(
+pub fn optimize<'p>(
     input: &Input,
-    profile: &Profile,
+    profile: impl Into<Source<'p>>,
     options: &OptimizeOptions,
     target: &Path,
     prove: bool,
@@ -92,6 +92,7 @@ pub fn optimize(
     let elf = input.elf()?;
     let file = beside(target)?;
     let mut options = options.clone();
+    let profile: Source<'_> = profile.into();
     let mut reverted = vec![];
     for _ in 0..ROUNDS {
         let report = postlink_rewrite::optimize(&elf, profile, &options, &file, input.mode, phases)

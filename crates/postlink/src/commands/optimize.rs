@@ -3,9 +3,14 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::Args;
+use postlink_correlate::aggregate::binary::Binary;
+use postlink_correlate::aggregate::{self, Aggregated};
+use postlink_profile::any::{self, Any, Model};
+use postlink_profile::samples::Options as Recorded;
 use postlink_profile::{Profile, Weighted};
+use postlink_rewrite::attach::{Account as Found, Source};
 use postlink_rewrite::{OptimizeReport, Pin};
 use serde::Serialize;
 
@@ -24,17 +29,26 @@ use crate::ui::{BOLD, GOOD, Ui, bytes, change, count};
 Examples:
   postlink optimize ./app -p run.plraw -o ./app.opt
   postlink optimize ./app -p monday.plraw -p tuesday.plraw:2 -o ./app.opt --dyno-stats
-  postlink optimize ./app -p all.plprof -o ./app.opt --preset size")]
+  postlink optimize ./app -p all.plprof -o ./app.opt --preset size
+  postlink optimize ./app -p perf.data -o ./app.opt
+  postlink optimize ./app -p last-release.yaml -o ./app.opt")]
 pub struct Optimize {
-    /// The program or shared library that was instrumented (not its instrumented copy)
+    /// The program or shared library (not its instrumented copy)
     #[arg(value_name = "INPUT")]
     pub input: PathBuf,
-    /// Profile, raw or merged, with a weight if it counts more than once; may be given several times
+    /// Profile of any kind, with a weight if it counts more than once; may be given several times
+    ///
+    /// Counters of an instrumented program (raw or merged) are exact. Profiles by names (fdata) and by blocks (BOLT YAML) and samples (perf.data,
+    /// text of perf script, pre-aggregated) are fitted to the program, and their counts balanced. They may be of an older build: what
+    /// has changed since is matched by hashes of the code where the profile has them.
     #[arg(long, short, value_name = "FILE[:WEIGHT]", required = true)]
     pub profile: Vec<String>,
     /// The file to write
     #[arg(long, short, value_name = "OUTPUT")]
     pub output: PathBuf,
+    /// Take samples of another version of the binary
+    #[arg(long)]
+    pub ignore_build_id: bool,
     #[command(flatten)]
     pub optimizing: Optimizing,
     /// Write the output without having it checked
@@ -54,7 +68,7 @@ struct Account<'a> {
     identical: Option<u64>,
 }
 
-/// Adds up profiles from the command line.
+/// Adds up counters of an instrumented program from the command line.
 pub fn read_profiles(ui: &Ui, files: &[String]) -> Result<Profile> {
     let inputs = files
         .iter()
@@ -70,16 +84,51 @@ pub fn read_profiles(ui: &Ui, files: &[String]) -> Result<Profile> {
     Ok(merged.profile)
 }
 
+/// Reads and adds up profiles of any kind from the command line; samples by address are aggregated with the binary.
+pub fn read_any(ui: &Ui, input: &Input, files: &[String], ignore_build_id: bool) -> Result<Any> {
+    let inputs = files
+        .iter()
+        .map(|file| Weighted::parse(file))
+        .collect::<Result<Vec<_>, _>>()?;
+    if any::models(&inputs)?.iter().all(|m| *m == Model::Counters) {
+        return Ok(Any::Counters(Box::new(read_profiles(ui, files)?)));
+    }
+    match any::merge(&inputs, &Recorded::default())? {
+        Any::Addresses(samples) => {
+            let elf = input.elf()?;
+            let binary = Binary::new(&input.path, &elf)?;
+            let options = aggregate::Options {
+                ignore_build_id,
+                ..aggregate::Options::default()
+            };
+            let Aggregated { profile, quality } = aggregate::aggregate(&binary, &samples, options)?;
+            super::aggregate::say_quality(ui, &quality);
+            Ok(Any::Symbols(profile))
+        }
+        other => Ok(other),
+    }
+}
+
+/// What the rewriter makes of a profile that was read.
+pub fn source(profile: &Any) -> Result<Source<'_>> {
+    Ok(match profile {
+        Any::Counters(profile) => Source::Exact(profile),
+        Any::Symbols(profile) => Source::Named(profile),
+        Any::Blocks(profile) => Source::Blocks(profile),
+        Any::Addresses(_) => bail!("internal error: samples that were not aggregated"),
+    })
+}
+
 impl Optimize {
     pub fn run(self, ui: &Ui) -> Result<ExitCode> {
         let mut watched = ui.phases("optimize");
         let input = Input::open(&self.input)?;
         let options = self.optimizing.options()?;
         watched.phases.begin("profile");
-        let profile = read_profiles(ui, &self.profile)?;
+        let profile = read_any(ui, &input, &self.profile, self.ignore_build_id)?;
         let done = rewriting::optimize(
             &input,
-            &profile,
+            source(&profile)?,
             &options,
             &self.output,
             !self.no_verify,
@@ -130,6 +179,9 @@ pub fn say(ui: &Ui, output: &str, done: &Optimized) {
                 .join(", ")
         ));
     }
+    if let Some(found) = &report.profile {
+        say_found(ui, found);
+    }
     if report.not_emitted > 0 {
         ui.say(format_args!(
             "  {} functions that ran stay:",
@@ -176,6 +228,65 @@ pub fn say(ui: &Ui, output: &str, done: &Optimized) {
                 change(before as f64, after as f64)
             ));
         }
+    }
+}
+
+/// How much of a profile that is not exact was found again in the program.
+fn say_found(ui: &Ui, found: &Found) {
+    let share = |part: u64, all: u64| match all {
+        0 => "100.0 %".to_owned(),
+        _ => format!("{:.1} %", 100.0 * part as f64 / all as f64),
+    };
+    let all = found.counts.saturating_add(found.lost_counts);
+    let kept = found.counts.saturating_sub(found.bad_counts);
+    ui.say(format_args!(
+        "  profile: {} of {} functions with counts attached, {} of all counts fit",
+        count(found.attached),
+        count(found.functions),
+        share(
+            kept.saturating_sub(found.stale_counts.saturating_sub(found.matched_counts)),
+            all
+        )
+    ));
+    if found.stale > 0 {
+        ui.say(format_args!(
+            "  stale: {} functions are of other code, {} of them beyond recognition",
+            count(found.stale),
+            count(found.dropped)
+        ));
+        if found.stale_blocks > 0 {
+            ui.say(format_args!(
+                "  recovered in them: {} of {} blocks ({}), {} of the counts; the rest is inferred",
+                count(found.matched_blocks),
+                count(found.stale_blocks),
+                share(found.matched_blocks, found.stale_blocks),
+                share(found.matched_counts, found.stale_counts)
+            ));
+        }
+    }
+    if found.renamed > 0 {
+        ui.say(format_args!(
+            "  {} functions have another name now",
+            count(found.renamed)
+        ));
+    }
+    if found.unknown_names > 0 {
+        ui.warn(format_args!(
+            "{} functions of the profile are not in the binary, with {} of the counts: {}{}",
+            count(found.unknown_names),
+            share(found.lost_counts, all),
+            found
+                .examples
+                .iter()
+                .map(|n| crate::ui::demangle(n))
+                .collect::<Vec<_>>()
+                .join(", "),
+            if found.unknown_names > found.examples.len() as u64 {
+                ", …"
+            } else {
+                ""
+            }
+        ));
     }
 }
 

@@ -82,7 +82,10 @@ pub fn attach<'d, I: Isa>(
         Comparable::Offsets
     };
     let functions = profile.functions.iter().enumerate();
-    let lookup = Lookup::of_names(program, functions.map(|(i, f)| (Index(i), f.name.as_slice())));
+    let lookup = Lookup::of_names(
+        program,
+        functions.map(|(i, f)| (Index(i), f.name.as_slice())),
+    );
     let mut account = Account {
         renamed: lookup.similar,
         ..Account::default()
@@ -100,7 +103,9 @@ pub fn attach<'d, I: Isa>(
             account.lost_records += f.blocks.len() as u64;
             account.lost_counts = account.lost_counts.saturating_add(counts_of(f));
             if account.examples.len() < 5 {
-                account.examples.push(String::from_utf8_lossy(&f.name).into_owned());
+                account
+                    .examples
+                    .push(String::from_utf8_lossy(&f.name).into_owned());
             }
         }
     }
@@ -171,7 +176,11 @@ pub fn attach<'d, I: Isa>(
 /// The sum of a function's block counts.
 fn counts_of(f: &bolt_yaml::Function) -> u64 {
     let each = f.blocks.iter().map(|b| {
-        let out = b.successors.iter().map(|s| s.count).fold(0, u64::saturating_add);
+        let out = b
+            .successors
+            .iter()
+            .map(|s| s.count)
+            .fold(0, u64::saturating_add);
         out.max(b.exec).max(b.events)
     });
     each.fold(0, u64::saturating_add)
@@ -186,7 +195,12 @@ fn by_hash<I: Isa>(
 ) -> u64 {
     let taken: FxHashSet<u64> = at.iter().flatten().copied().collect();
     let mut wanted: FxHashMap<(u64, u32), (usize, u32)> = FxHashMap::default();
-    for (i, f) in profile.functions.iter().enumerate().filter(|(i, _)| at[*i].is_none()) {
+    for (i, f) in profile
+        .functions
+        .iter()
+        .enumerate()
+        .filter(|(i, _)| at[*i].is_none())
+    {
         let slot = wanted.entry((f.hash, f.nblocks)).or_insert((i, 0));
         slot.1 += 1;
     }
@@ -366,7 +380,11 @@ impl<'d> Context<'_, 'd> {
                     let events = u128::from(b.events) * 1000 / u128::from(b.insns.max(1));
                     return u64::try_from(events).unwrap_or(u64::MAX);
                 }
-                let out = b.successors.iter().map(|s| s.count).fold(0, u64::saturating_add);
+                let out = b
+                    .successors
+                    .iter()
+                    .map(|s| s.count)
+                    .fold(0, u64::saturating_add);
                 let into = into.get(&b.bid).copied().unwrap_or(0);
                 let entry = if b.bid == 0 { f.exec } else { 0 };
                 out.max(into).max(b.exec).max(entry)
@@ -410,7 +428,8 @@ impl<'d> Context<'_, 'd> {
     /// The blocks of a changed part that the profile's blocks are.
     fn find(&self, part: &Part<'_>) -> Vec<Option<u32>> {
         let list = &part.profile.blocks;
-        let mut theirs: Vec<BlockHash> = list.iter().map(|b| BlockHash::from_word(b.hash)).collect();
+        let mut theirs: Vec<BlockHash> =
+            list.iter().map(|b| BlockHash::from_word(b.hash)).collect();
         if self.comparable != Comparable::All {
             theirs.iter_mut().for_each(|h| h.strict = 0);
         }
@@ -431,7 +450,12 @@ impl<'d> Context<'_, 'd> {
                 by_calls.entry(calls).or_default().push(x);
             }
         }
-        for (i, b) in list.iter().enumerate().filter(|(i, _)| found[*i].is_none()).collect::<Vec<_>>() {
+        for (i, b) in list
+            .iter()
+            .enumerate()
+            .filter(|(i, _)| found[*i].is_none())
+            .collect::<Vec<_>>()
+        {
             let mut calls: Vec<u64> = b
                 .calls
                 .iter()
@@ -513,7 +537,9 @@ impl<'d> Context<'_, 'd> {
                 }
             }
             let own = part.hashes.blocks[x as usize];
-            let places_hold = same || own.strict == BlockHash::from_word(b.hash).strict && self.comparable == Comparable::All;
+            let places_hold = same
+                || own.strict == BlockHash::from_word(b.hash).strict
+                    && self.comparable == Comparable::All;
             if places_hold {
                 let start = part.cfg.blocks[run.first as usize].start;
                 for c in &b.calls {
@@ -616,7 +642,11 @@ fn by_hashes(
         candidates.entry(h.loose).or_default().push(x as u32);
     }
     let mut pairs: Vec<(u64, u32, u32)> = Vec::new();
-    for (i, h) in theirs.iter().enumerate().filter(|(i, _)| found[*i].is_none()) {
+    for (i, h) in theirs
+        .iter()
+        .enumerate()
+        .filter(|(i, _)| found[*i].is_none())
+    {
         let Some(list) = candidates.get(&h.loose) else {
             continue;
         };

@@ -112,7 +112,12 @@ impl Evidence {
             };
             if block.entry {
                 let known = self.entries.get(&id).copied();
-                push(OUTSIDE, id, known, if b == 0 { Likely::Free } else { Likely::Taken });
+                push(
+                    OUTSIDE,
+                    id,
+                    known,
+                    if b == 0 { Likely::Free } else { Likely::Taken },
+                );
             } else if block.landing_pad || block.returns_twice {
                 push(OUTSIDE, id, None, Likely::Rare);
             }
@@ -123,7 +128,12 @@ impl Evidence {
                 Term::Dispatch { leaves: true, .. } => push(id, OUTSIDE, None, Likely::Taken),
                 _ if block.leaks => {
                     let never = block.unlikely && block.term == Term::Fall;
-                    push(id, OUTSIDE, None, if never { Likely::Free } else { Likely::Rare });
+                    push(
+                        id,
+                        OUTSIDE,
+                        None,
+                        if never { Likely::Free } else { Likely::Rare },
+                    );
                 }
                 _ => {}
             }

@@ -99,7 +99,8 @@ impl Lookup {
         }
         let mut similar = 0;
         if !stems.is_empty() {
-            let taken: std::collections::HashSet<u64> = addresses.iter().flatten().copied().collect();
+            let taken: std::collections::HashSet<u64> =
+                addresses.iter().flatten().copied().collect();
             let mut twice: Vec<&[u8]> = Vec::new();
             names::each(program.elf, |symbol, name, _| {
                 if taken.contains(&symbol.value) || !code(symbol.value) {
@@ -159,7 +160,10 @@ impl Lookup {
 
     /// Whether the program should have a function of this name and has not.
     pub fn is_unknown(&self, key: impl Key) -> bool {
-        self.unknown_flags.get(key.index()).copied().unwrap_or(false)
+        self.unknown_flags
+            .get(key.index())
+            .copied()
+            .unwrap_or(false)
     }
 
     /// A few of the names that were not found.

@@ -94,13 +94,17 @@ pub fn attach_any<'d, I: Isa>(
         }
         Source::Named(profile) => {
             if profile.is_empty() {
-                return Err(Error::Profile("the profile is empty: it has no records".into()));
+                return Err(Error::Profile(
+                    "the profile is empty: it has no records".into(),
+                ));
             }
             named::attach::<I>(program, leaks, profile)
         }
         Source::Blocks(profile) => {
             if profile.functions.is_empty() {
-                return Err(Error::Profile("the profile is empty: it has no functions".into()));
+                return Err(Error::Profile(
+                    "the profile is empty: it has no functions".into(),
+                ));
             }
             blocks::attach::<I>(program, leaks, profile)
         }
@@ -286,10 +290,7 @@ pub fn calls(
 }
 
 /// Calls and jumps to other functions that are written in instructions, as often as their blocks ran.
-pub fn direct_calls(
-    counted: &[Counted<'_>],
-    start_of: &FxHashMap<u64, u32>,
-) -> Vec<Call> {
+pub fn direct_calls(counted: &[Counted<'_>], start_of: &FxHashMap<u64, u32>) -> Vec<Call> {
     counted
         .par_iter()
         .flat_map_iter(|c| {

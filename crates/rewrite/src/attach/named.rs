@@ -75,12 +75,17 @@ pub fn attach<'d, I: Isa>(
         }
     };
     for b in profile.branches() {
-        missing(if b.from.in_symbol { b.from } else { b.to }, b.count, &mut account);
+        missing(
+            if b.from.in_symbol { b.from } else { b.to },
+            b.count,
+            &mut account,
+        );
         push_branch(program, b, place(b.from), place(b.to), &mut records);
     }
     for s in profile.samples() {
         missing(s.at, s.count, &mut account);
-        if let Some((function, at)) = place(s.at).and_then(|a| Some((function_at(program, a)?, a))) {
+        if let Some((function, at)) = place(s.at).and_then(|a| Some((function_at(program, a)?, a)))
+        {
             records.push(Record {
                 function,
                 from: at,
@@ -103,9 +108,7 @@ pub fn attach<'d, I: Isa>(
         .par_iter()
         .map_init(
             || (Scratch::default(), Inference::default()),
-            |(scratch, room), group| {
-                one::<I>(program, leaks, group, weigh, scratch, room)
-            },
+            |(scratch, room), group| one::<I>(program, leaks, group, weigh, scratch, room),
         )
         .collect();
     let starts = starts(program);
@@ -233,7 +236,11 @@ fn one<'d, I: Isa>(
         }
     };
     let places = Places::new(&analysed.cfg);
-    let prices = if weigh.is_some() { Prices::BLOCKS } else { Prices::SAMPLED };
+    let prices = if weigh.is_some() {
+        Prices::BLOCKS
+    } else {
+        Prices::SAMPLED
+    };
     let mut evidence = Evidence::new(&analysed.cfg, prices);
     let mut fitted = Fitted::default();
     match weigh {
@@ -287,7 +294,10 @@ impl Places {
 
     /// The block that covers an address.
     fn covering(&self, cfg: &Cfg, address: u64) -> Option<BlockId> {
-        let i = self.starts.partition_point(|s| s.0 <= address).checked_sub(1)?;
+        let i = self
+            .starts
+            .partition_point(|s| s.0 <= address)
+            .checked_sub(1)?;
         let b = self.starts[i].1;
         (address < cfg.blocks[b as usize].end).then_some(b)
     }
@@ -416,15 +426,21 @@ fn within<I: Isa>(
     from: BlockId,
 ) -> Way {
     let Some(to) = places.arriving::<I>(program, cfg, r.to) else {
-        return if r.from == r.to { Way::Nothing } else { Way::Bad };
+        return if r.from == r.to {
+            Way::Nothing
+        } else {
+            Way::Bad
+        };
     };
     let edge = |b: BlockId, to: BlockId| {
         let k = cfg.succs(b).iter().position(|s| *s == to)?;
         Some(cfg.blocks[b as usize].succ as usize + k)
     };
     let falls = |b: BlockId, to: BlockId| {
-        matches!(cfg.blocks[b as usize].term, Term::Fall | Term::Cond { .. } | Term::ShortCond | Term::CondOut { .. })
-            && cfg.succs(b).last() == Some(&to)
+        matches!(
+            cfg.blocks[b as usize].term,
+            Term::Fall | Term::Cond { .. } | Term::ShortCond | Term::CondOut { .. }
+        ) && cfg.succs(b).last() == Some(&to)
     };
     // The blocks of BOLT's block from here on, each with the way to it.
     let mut way = Vec::new();
@@ -443,7 +459,10 @@ fn within<I: Isa>(
         }
     }
     // A recursive call, or a tail call of itself.
-    if cfg.blocks[to as usize].entry && cfg.blocks[to as usize].start == r.to && calls::<I>(program, cfg, from, r.from) {
+    if cfg.blocks[to as usize].entry
+        && cfg.blocks[to as usize].start == r.to
+        && calls::<I>(program, cfg, from, r.from)
+    {
         return Way::Entry(to);
     }
     if r.from == r.to || cfg.succs(from).is_empty() && cfg.succs(*run.end()).is_empty() {
@@ -471,7 +490,10 @@ fn calls<I: Isa>(program: &Program<'_>, cfg: &Cfg, b: BlockId, at: u64) -> bool 
         && let Some(bytes) = program.elf.bytes_at(at, block.end - at)
     {
         I::sweep(bytes, at, |insn| {
-            calls = matches!(insn.flow, Flow::Call { .. } | Flow::IndirectCall | Flow::IndirectJump);
+            calls = matches!(
+                insn.flow,
+                Flow::Call { .. } | Flow::IndirectCall | Flow::IndirectJump
+            );
             false
         });
     }
