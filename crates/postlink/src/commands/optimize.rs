@@ -5,10 +5,8 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use postlink_correlate::aggregate::binary::Binary;
-use postlink_correlate::aggregate::{self, Aggregated};
+use postlink_correlate::aggregate;
 use postlink_profile::any::{self, Any, Model};
-use postlink_profile::samples::Options as Recorded;
 use postlink_profile::{Profile, Weighted};
 use postlink_rewrite::attach::{Account as Found, Source};
 use postlink_rewrite::{OptimizeReport, Pin};
@@ -16,6 +14,7 @@ use serde::Serialize;
 
 use crate::input::Input;
 use crate::options::Optimizing;
+use crate::profiles::{self, Reading};
 use crate::rewriting::{self, Optimized};
 use crate::ui::{BOLD, GOOD, Ui, bytes, change, count};
 
@@ -84,29 +83,23 @@ pub fn read_profiles(ui: &Ui, files: &[String]) -> Result<Profile> {
     Ok(merged.profile)
 }
 
-/// Reads and adds up profiles of any kind from the command line; samples by address are aggregated with the binary.
+/// Reads and adds up profiles of any kind from the command line. Samples by address are aggregated with the binary, and profiles of several kinds
+/// meet as one by names.
 pub fn read_any(ui: &Ui, input: &Input, files: &[String], ignore_build_id: bool) -> Result<Any> {
-    let inputs = files
-        .iter()
-        .map(|file| Weighted::parse(file))
-        .collect::<Result<Vec<_>, _>>()?;
-    if any::models(&inputs)?.iter().all(|m| *m == Model::Counters) {
-        return Ok(Any::Counters(Box::new(read_profiles(ui, files)?)));
-    }
-    match any::merge(&inputs, &Recorded::default())? {
-        Any::Addresses(samples) => {
-            let elf = input.elf()?;
-            let binary = Binary::new(&input.path, &elf)?;
-            let options = aggregate::Options {
-                ignore_build_id,
-                ..aggregate::Options::default()
-            };
-            let Aggregated { profile, quality } = aggregate::aggregate(&binary, &samples, options)?;
-            super::aggregate::say_quality(ui, &quality);
-            Ok(Any::Symbols(profile))
-        }
-        other => Ok(other),
-    }
+    let inputs = profiles::weighted(files)?;
+    let models = any::models(&inputs)?;
+    let alike = models.iter().all(|m| *m == models[0]);
+    let as_it_is = alike && models.first() != Some(&Model::Addresses);
+    let reading = Reading {
+        binary: Some(input.path.clone()),
+        aggregate: aggregate::Options {
+            ignore_build_id,
+            ..aggregate::Options::default()
+        },
+        ..Reading::default()
+    };
+    let wanted = (!as_it_is).then_some(Model::Symbols);
+    profiles::read(ui, &inputs, wanted, &reading)
 }
 
 /// What the rewriter makes of a profile that was read.
