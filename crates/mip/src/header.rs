@@ -18,7 +18,7 @@
 //! # Version 9
 //!
 //! * `identity` is the first eight bytes of the program's build id (zero: not known). A raw and a profile that both know theirs must agree.
-//! * Types may have [`Types::ZERO_FILLED`] and [`Types::INFERRED_BLOCKS`].
+//! * Types may have [`Types::ZERO_FILLED`], [`Types::INFERRED_BLOCKS`] and [`Types::COUNTS_DOWN`].
 
 use std::fmt;
 use std::path::Path;
@@ -123,11 +123,13 @@ impl Types {
     pub const ZERO_FILLED: Types = Types(0x20);
     /// Version 9: maps and profiles say which blocks follow from others.
     pub const INFERRED_BLOCKS: Types = Types(0x40);
+    /// Version 9: call counts go down from zero, modulo 2³²; an instrumented entry then knows the first call by the borrow.
+    pub const COUNTS_DOWN: Types = Types(0x80);
     /// Calls and first calls.
     pub const CALL_GRAPH: Types = Types(0x0C);
 
     const KNOWN: u32 = 0x1F;
-    const KNOWN_9: u32 = 0x7F;
+    const KNOWN_9: u32 = 0xFF;
 
     /// Whether all bits of another set are in it.
     pub fn has(self, other: Types) -> bool {
@@ -171,7 +173,7 @@ impl Types {
     }
 }
 
-const NAMES: [(Types, &str); 7] = [
+const NAMES: [(Types, &str); 8] = [
     (Types::FUNCTION_COVERAGE, "Function Coverage"),
     (Types::BLOCK_COVERAGE, "Block Coverage"),
     (Types::FUNCTION_TIMESTAMP, "Function Timestamp"),
@@ -179,6 +181,7 @@ const NAMES: [(Types, &str); 7] = [
     (Types::RETURN_ADDRESS, "Return Address"),
     (Types::ZERO_FILLED, "Zero Filled"),
     (Types::INFERRED_BLOCKS, "Inferred Blocks"),
+    (Types::COUNTS_DOWN, "Counts Down"),
 ];
 
 /// A header, whatever its layout was.

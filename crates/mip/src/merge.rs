@@ -307,7 +307,8 @@ impl Plan {
         let parts = Types::FUNCTION_COVERAGE
             .with(Types::BLOCK_COVERAGE)
             .with(Types::CALL_GRAPH)
-            .with(Types::ZERO_FILLED);
+            .with(Types::ZERO_FILLED)
+            .with(Types::COUNTS_DOWN);
         if header.types.0 & parts.0 != self.types.0 & parts.0 {
             return wrong(
                 8,
@@ -455,6 +456,7 @@ impl Sums {
         } else {
             u32::MAX
         };
+        let down = raw.header.types.has(Types::COUNTS_DOWN);
         let counters = raw.counters;
         let pair = |place: &Place| -> (u32, u32) {
             // `check` saw that all counters are inside.
@@ -479,6 +481,7 @@ impl Sums {
                 continue;
             }
             sums.raws = sums.raws.saturating_add(weight);
+            let count = if down { count.wrapping_neg() } else { count };
             sums.calls = sums
                 .calls
                 .saturating_add(u64::from(count).saturating_mul(weight));

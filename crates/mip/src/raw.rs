@@ -8,7 +8,8 @@
 //! | function coverage | 1 byte | 1 byte | all ones; with [`ZERO_FILLED`](crate::Types::ZERO_FILLED) zero |
 //! | call graph | call count (4), place in the order of first calls from 1 (4); aligned to 4 | 1 byte | the same |
 //!
-//! A byte of what ran is zero; with `ZERO_FILLED` it is anything else.
+//! A byte of what ran is zero; with `ZERO_FILLED` it is anything else. With [`COUNTS_DOWN`](crate::Types::COUNTS_DOWN) the call count is
+//! stored as its negative.
 //!
 //! # Version 9
 //!
@@ -167,7 +168,14 @@ impl<'a> Raw<'a> {
         };
         match (count == never, time == never) {
             (true, true) => Ok(Entry::Never),
-            (false, false) => Ok(Entry::Called { count, time }),
+            (false, false) => Ok(Entry::Called {
+                count: if self.header.types.has(Types::COUNTS_DOWN) {
+                    count.wrapping_neg()
+                } else {
+                    count
+                },
+                time,
+            }),
             _ => Err(self.half_set(offset, count, time)),
         }
     }

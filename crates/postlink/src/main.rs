@@ -31,6 +31,9 @@ fn main() -> ExitCode {
     if let Some(front_end) = front_ends::called(program.as_ref()) {
         return (front_end.main)(&mut arguments);
     }
+    if let Some(compiler) = commands::mip_cc::called_as(program.as_ref()) {
+        return commands::mip_cc::main(&compiler);
+    }
     if let Some(front_end) = arguments.peek().and_then(|first| front_ends::named(first)) {
         return (front_end.main)(&mut arguments.skip(1));
     }

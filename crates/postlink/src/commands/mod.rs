@@ -14,6 +14,7 @@ pub mod llvm_profgen;
 pub mod man;
 pub mod merge;
 pub mod mip;
+pub mod mip_cc;
 pub mod optimize;
 pub mod probes;
 pub mod profgen;

@@ -39,6 +39,7 @@ pub struct Mip {
 
 #[derive(Debug, Subcommand)]
 enum What {
+    Cc(crate::commands::mip_cc::Cc),
     Create(create::Create),
     Merge(create::Merge),
     Show(show::Show),
@@ -53,6 +54,7 @@ enum What {
 impl Mip {
     pub fn run(self, ui: &Ui) -> Result<ExitCode> {
         match self.what {
+            What::Cc(command) => command.run(ui),
             What::Create(command) => command.run(ui),
             What::Merge(command) => command.run(ui),
             What::Show(command) => command.run(),

@@ -1,0 +1,437 @@
+//! Runs a compiler so that what it makes is instrumented: compiler, inserter, assembler, linker.
+//!
+//! ```text
+//!            compiler -S          instrument             compiler -c               compiler
+//!  main.c ──────────────► main.s ───────────► main.s ──────────────► main.o ──┬──────────────► program ──► sealed
+//!                                                          other objects, run-time ──┘
+//! ```
+//!
+//! The command line stays as it is wherever possible: each source is compiled with all of the options, the linker gets all inputs in their order.
+//! What has no code in it (`-E`, `-M`, `--version`, precompiled headers, …) and assembly is the compiler's alone. What it says and its exit code
+//! are handed on.
+//!
+//! # At link time
+//!
+//! The run-time goes last. GNU ld, gold and mold take the map's distances as they are; lld takes them too, but warns about each, since the
+//! section has no address: these warnings are left out of what it says.
+//!
+//! # What is refused
+//!
+//! Link-time optimisation: there the compiler's output is no machine code, and what the linker makes of it never passes through here.
+
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+
+use crate::command::{self, CommandLine, FlagError, Flags, Source, Stage};
+use crate::insert;
+use crate::options::{Mode, Options};
+use crate::report::Report;
+use crate::runtime;
+use crate::seal::{self, Sealed};
+use crate::target::{Format, Target};
+
+/// What can go wrong besides what the compiler itself says.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A flag of ours.
+    #[error("{0}")]
+    Flag(#[from] FlagError),
+    /// A program cannot be run.
+    #[error("{program}: {cause}")]
+    Run {
+        /// Its name.
+        program: String,
+        /// What the system says.
+        cause: io::Error,
+    },
+    /// A file cannot be read or written.
+    #[error("{path}: {cause}")]
+    File {
+        /// The file.
+        path: String,
+        /// What the system says.
+        cause: io::Error,
+    },
+    /// Link-time optimisation.
+    #[error(
+        "-flto: with link-time optimisation there is no assembly before linking; compile with -fno-lto, or link as usual and let `postlink instrument` count in the linked program"
+    )]
+    Lto,
+    /// The run-time.
+    #[error("run-time of machine profiles: {0}")]
+    Runtime(io::Error),
+    /// Sealing.
+    #[error("{0}")]
+    Seal(#[from] seal::Error),
+}
+
+/// How a run ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// The compiler's exit code.
+    pub code: u8,
+    /// What was instrumented, over all sources.
+    pub report: Report,
+    /// What a person should know.
+    pub notes: Vec<String>,
+}
+
+/// Runs `compiler` with its arguments, instrumenting.
+pub fn run(compiler: &OsStr, arguments: &[OsString], flags: Flags) -> Result<Outcome, Error> {
+    let line = CommandLine::parse(arguments, flags)?;
+    let options = line.flags.options(line.output.as_deref())?;
+    let mut driver = Driver {
+        compiler,
+        line: &line,
+        options,
+        target: None,
+        is_clang: is_clang(compiler),
+        outcome: Outcome::default(),
+    };
+    if !line.flags.generate || line.stage == Stage::Other {
+        return driver.alone();
+    }
+    if line.lto {
+        return Err(Error::Lto);
+    }
+    match driver.find_target()? {
+        Some(target) => driver.target = Some(target),
+        None => return driver.alone(),
+    }
+    driver.build()?;
+    Ok(driver.outcome)
+}
+
+/// Whether a compiler is clang, by its name: they differ in what they warn about.
+fn is_clang(compiler: &OsStr) -> bool {
+    let name = Path::new(compiler)
+        .file_name()
+        .unwrap_or(compiler)
+        .to_string_lossy()
+        .into_owned();
+    if name.contains("clang") {
+        return true;
+    }
+    if name.contains("gcc") || name.contains("g++") {
+        return false;
+    }
+    // cc, c++: it says so itself.
+    Command::new(compiler)
+        .arg("--version")
+        .stdin(Stdio::null())
+        .output()
+        .is_ok_and(|out| String::from_utf8_lossy(&out.stdout).contains("clang"))
+}
+
+fn code(status: ExitStatus) -> u8 {
+    match status.code() {
+        Some(code) => u8::try_from(code & 0xFF).unwrap_or(1),
+        // As shells do.
+        None => status
+            .signal()
+            .and_then(|signal| u8::try_from(128 + signal).ok())
+            .unwrap_or(1),
+    }
+}
+
+struct Driver<'a> {
+    compiler: &'a OsStr,
+    line: &'a CommandLine,
+    options: Options,
+    target: Option<Target>,
+    is_clang: bool,
+    outcome: Outcome,
+}
+
+impl Driver<'_> {
+    fn command(&self, arguments: impl IntoIterator<Item = OsString>) -> Command {
+        let mut command = Command::new(self.compiler);
+        command.args(arguments);
+        command
+    }
+
+    fn status(&self, mut command: Command) -> Result<u8, Error> {
+        let status = command.status().map_err(|cause| self.cannot_run(cause))?;
+        Ok(code(status))
+    }
+
+    fn cannot_run(&self, cause: io::Error) -> Error {
+        Error::Run {
+            program: self.compiler.to_string_lossy().into_owned(),
+            cause,
+        }
+    }
+
+    /// The compiler does it alone, without our flags.
+    fn alone(mut self) -> Result<Outcome, Error> {
+        let scratch = tempfile::tempdir().map_err(file_error(Path::new("temporary directory")))?;
+        let arguments = self.shortened(self.line.arguments.clone(), scratch.path())?;
+        self.outcome.code = self.status(self.command(arguments))?;
+        Ok(self.outcome)
+    }
+
+    /// What the compiler makes code for; `None` if it cannot be instrumented.
+    fn find_target(&mut self) -> Result<Option<Target>, Error> {
+        let flags = &self.line.target_flags;
+        if flags.iter().any(|flag| {
+            ["-m32", "-m16", "-mx32", "-mabi=ilp32", "-mbig-endian"]
+                .iter()
+                .any(|other| flag == other)
+        }) {
+            self.outcome
+                .notes
+                .push("left alone: code for a processor that cannot be instrumented".to_owned());
+            return Ok(None);
+        }
+        let mut command = Command::new(self.compiler);
+        command.args(flags).arg("-dumpmachine");
+        let out = command
+            .stdin(Stdio::null())
+            .stderr(Stdio::null())
+            .output()
+            .map_err(|cause| self.cannot_run(cause))?;
+        let triple = String::from_utf8_lossy(&out.stdout);
+        let target = Target::of_triple(&triple);
+        if target.is_none() {
+            self.outcome.notes.push(format!(
+                "left alone: code for {} cannot be instrumented",
+                triple.trim()
+            ));
+        }
+        Ok(target)
+    }
+
+    fn build(&mut self) -> Result<(), Error> {
+        let scratch = tempfile::tempdir().map_err(file_error(Path::new("temporary directory")))?;
+        let mut objects = vec![];
+        for (number, source) in self.line.sources.iter().enumerate() {
+            let code = match self.line.stage {
+                Stage::Assembly => {
+                    let to = self.output_of(source, "s");
+                    self.assembly(source, &to, scratch.path(), number)?
+                }
+                Stage::Object => {
+                    let to = self.output_of(source, "o");
+                    self.object(source, &to, scratch.path(), number)?
+                }
+                Stage::Linked | Stage::Other => {
+                    // Each in a folder of its own, so that it has the name that the linker's messages should have.
+                    let folder = scratch.path().join(number.to_string());
+                    fs::create_dir(&folder).map_err(file_error(&folder))?;
+                    let to = folder.join(CommandLine::default_output(&source.path, "o"));
+                    let code = self.object(source, &to, scratch.path(), number)?;
+                    objects.push((source.index, to));
+                    code
+                }
+            };
+            if code != 0 {
+                // gcc compiles the others all the same, for their messages.
+                self.outcome.code = code;
+            }
+        }
+        if self.line.stage == Stage::Linked && self.outcome.code == 0 {
+            self.link(&objects, scratch.path())?;
+        }
+        self.note_what_was_left();
+        Ok(())
+    }
+
+    fn note_what_was_left(&mut self) {
+        let report = &self.outcome.report;
+        for (reason, count) in &report.left_alone {
+            if !reason.was_asked_for() {
+                self.outcome
+                    .notes
+                    .push(format!("left alone: {count} × {reason}"));
+            }
+        }
+    }
+
+    fn output_of(&self, source: &Source, extension: &str) -> PathBuf {
+        match &self.line.output {
+            Some(output) => output.into(),
+            None => CommandLine::default_output(&source.path, extension),
+        }
+    }
+
+    /// Compiles a source to assembly and instruments it. Gives the compiler's exit code.
+    fn assembly(
+        &mut self,
+        source: &Source,
+        to: &Path,
+        scratch: &Path,
+        number: usize,
+    ) -> Result<u8, Error> {
+        let plain = scratch.join(format!("{number}.plain.s"));
+        let mut arguments: Vec<OsString> = self
+            .line
+            .for_source(source)
+            .into_iter()
+            .map(OsStr::to_owned)
+            .collect();
+        arguments.push("-S".into());
+        arguments.push("-o".into());
+        arguments.push(plain.clone().into());
+        if self.line.wants_dependencies {
+            // By default both are made from the output's name, which is not the one that was asked for.
+            let named = if self.line.stage == Stage::Linked {
+                CommandLine::default_output(&source.path, "o")
+            } else {
+                self.output_of(source, "o")
+            };
+            arguments.push("-MF".into());
+            arguments.push(named.with_extension("d").into());
+            if !self.line.names_dependency_target {
+                arguments.push("-MQ".into());
+                arguments.push(named.into());
+            }
+        }
+        if self.is_clang {
+            // Options for steps that are not taken now.
+            arguments.push("-Qunused-arguments".into());
+        } else if self.options.mode == Mode::CallGraph {
+            // Callers must not rely on what a callee seems to leave as it is.
+            arguments.push("-fno-ipa-ra".into());
+        }
+        let arguments = self.shortened(arguments, scratch)?;
+        let code = self.status(self.command(arguments))?;
+        if code != 0 {
+            return Ok(code);
+        }
+        let text = fs::read(&plain).map_err(file_error(&plain))?;
+        let Some(target) = self.target else {
+            return Ok(code);
+        };
+        let done = insert::instrument(&text, target, &self.options);
+        drop(text);
+        let _ = fs::remove_file(&plain); // it is in a temporary directory anyway
+        self.outcome.report.add(&done.report);
+        if to == Path::new("-") {
+            let mut out = io::stdout().lock();
+            out.write_all(&done.text)
+                .and_then(|()| out.flush())
+                .map_err(file_error(to))?;
+        } else {
+            fs::write(to, &done.text).map_err(file_error(to))?;
+        }
+        Ok(code)
+    }
+
+    /// Compiles a source to an object.
+    fn object(
+        &mut self,
+        source: &Source,
+        to: &Path,
+        scratch: &Path,
+        number: usize,
+    ) -> Result<u8, Error> {
+        let text = scratch.join(format!("{number}.s"));
+        let code = self.assembly(source, &text, scratch, number)?;
+        if code != 0 {
+            return Ok(code);
+        }
+        let mut command = Command::new(self.compiler);
+        command.args(&self.line.target_flags);
+        if self.is_clang {
+            command.arg("-Qunused-arguments");
+        }
+        command
+            .args(["-x", "assembler", "-c"])
+            .arg(&text)
+            .arg("-o")
+            .arg(to);
+        self.status(command)
+    }
+
+    /// Links, with the run-time, and seals.
+    fn link(&mut self, objects: &[(usize, PathBuf)], scratch: &Path) -> Result<(), Error> {
+        let mut arguments = vec![];
+        for (index, argument) in self.line.arguments.iter().enumerate() {
+            match objects.iter().find(|(source, _)| *source == index) {
+                Some((_, object)) => {
+                    // What was a language of sources is none of objects.
+                    arguments.extend(["-x", "none"].map(OsString::from));
+                    arguments.push(object.into());
+                }
+                None => arguments.push(argument.clone()),
+            }
+        }
+        let Some(target) = self.target else {
+            return Ok(());
+        };
+        let with_runtime = !self.line.relocatable;
+        if with_runtime {
+            let runtime = runtime::build(
+                self.compiler,
+                &self.line.target_flags,
+                target,
+                &self.options,
+                !self.line.flags.dump,
+            )
+            .map_err(Error::Runtime)?;
+            if self.line.language_at_end {
+                arguments.extend(["-x", "none"].map(OsString::from));
+            }
+            arguments.push(runtime.core.into());
+            arguments.push(runtime.archive.into());
+        }
+        let arguments = self.shortened(arguments, scratch)?;
+        self.outcome.code = self.linked(self.command(arguments))?;
+        if self.outcome.code == 0 && with_runtime && target.format == Format::Elf {
+            let output = self.line.output.as_deref().unwrap_or(OsStr::new("a.out"));
+            if let Sealed::NotDone(why) = seal::seal(Path::new(output), target.page().into())? {
+                self.outcome.notes.push(why);
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs the linker without those warnings of lld that are about distances in the map.
+    fn linked(&self, mut command: Command) -> Result<u8, Error> {
+        let mut child = command
+            .stderr(Stdio::piped())
+            .spawn()
+            .map_err(|cause| self.cannot_run(cause))?;
+        if let Some(stderr) = child.stderr.take() {
+            let mut reader = BufReader::new(stderr);
+            let mut text = Vec::new();
+            let mut ours = io::stderr();
+            while reader.read_until(b'\n', &mut text).is_ok_and(|n| n > 0) {
+                if !is_warning_about_map(&text) {
+                    // Nothing can be said if that fails.
+                    let _ = ours.write_all(&text);
+                }
+                text.clear();
+            }
+        }
+        let status = child.wait().map_err(|cause| self.cannot_run(cause))?;
+        Ok(code(status))
+    }
+
+    /// Arguments as they were, or in a response file where there are too many of them for the system.
+    fn shortened(&self, arguments: Vec<OsString>, scratch: &Path) -> Result<Vec<OsString>, Error> {
+        let length: usize = arguments.iter().map(|argument| argument.len() + 9).sum();
+        if length < 64 << 10 || !self.line.had_response_file {
+            return Ok(arguments);
+        }
+        let path = scratch.join("arguments");
+        fs::write(&path, command::join(&arguments)).map_err(file_error(&path))?;
+        let mut argument = OsString::from("@");
+        argument.push(path);
+        Ok(vec![argument])
+    }
+}
+
+fn is_warning_about_map(line: &[u8]) -> bool {
+    let has = |text: &[u8]| line.windows(text.len()).any(|part| part == text);
+    has(b":(__llvm_mipmap+") && has(b"has non-ABS relocation R_")
+}
+
+fn file_error(path: &Path) -> impl FnOnce(io::Error) -> Error + use<> {
+    let path = path.display().to_string();
+    move |cause| Error::File { path, cause }
+}
