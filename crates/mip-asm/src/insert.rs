@@ -8,13 +8,15 @@
 //! they were; but before any label that something can jump to, since then it would be counted more than once, and before what data
 //! names, since a table of places to patch points there. An instruction that must come first (`endbr64`, `bti`) comes first.
 
+use crate::blocks::Block;
 use crate::lexer::{self, Kind};
-use crate::options::Options;
-use crate::probes::Plan;
+use crate::options::{Mode, Options};
+use crate::probes::{self, Plan};
 use crate::reader::{self, Function, Unit};
 use crate::report::{Reason, Report};
-use crate::target::{Format, Target};
-use crate::{sections, sequences};
+use crate::sequences::Scratch;
+use crate::target::{Arch, Format, Target};
+use crate::{blocks, sections, sequences};
 
 /// Assembly with counters, and what was done.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -144,7 +146,10 @@ fn instrument_function(
     if is_thunk(function.name) {
         return Err(Reason::Thunk);
     }
-    if is_fragment(unit, function.name) {
+    // The cold part of a function is entered with anything in registers and flags, and belongs to a function that is counted already.
+    let with_fragments =
+        options.blocks && options.mode == Mode::FunctionCoverage && target.arch == Arch::X86_64;
+    if !with_fragments && is_fragment(unit, function.name) {
         return Err(Reason::Fragment);
     }
     if options.groups > 1
@@ -168,7 +173,7 @@ fn instrument_function(
     let number = report.functions;
     let local = target.local_prefix();
     let entry = entry_position(unit, function, target).ok_or(Reason::Empty)?;
-    let plan = Plan::default();
+    let (graph, plan) = plan_blocks(unit, function, target, options, report);
 
     insertions.add(
         label_end(unit, function),
@@ -178,6 +183,11 @@ fn instrument_function(
         entry,
         sequences::entry(target, options, number, function.thumb),
     );
+    insert_blocks(
+        unit, function, target, options, number, &graph, &plan, insertions,
+    );
+    report.blocks += plan.counters.len();
+    report.inferred += plan.inferred.len();
     let end = unit
         .statements
         .get(end)
@@ -189,6 +199,114 @@ fn instrument_function(
     ));
     report.functions += 1;
     Ok(())
+}
+
+/// The blocks of a function and their counters. Without block coverage there are none, but the graph has its signature all the same.
+fn plan_blocks(
+    unit: &Unit<'_>,
+    function: &Function<'_>,
+    target: Target,
+    options: &Options,
+    report: &mut Report,
+) -> (Vec<Block>, Plan) {
+    let graph = match blocks::blocks(unit, function, target) {
+        Ok(graph) => graph,
+        Err(reason) => {
+            if options.blocks {
+                report.leave(reason);
+            }
+            return (vec![], Plan::default());
+        }
+    };
+    if !options.blocks {
+        let plan = Plan {
+            signature: probes::signature(&graph),
+            ..Plan::default()
+        };
+        return (vec![], plan);
+    }
+    if target.arch == Arch::Arm {
+        report.leave(Reason::NoBlocks);
+        return (vec![], Plan::default());
+    }
+    let plan = probes::plan(&graph, options.all_blocks);
+    if target.arch == Arch::AArch64
+        && target.format == Format::MachO
+        && free_registers(unit, function) == Scratch::Save
+    {
+        // What lies below the stack pointer may be in use there, so nothing can be saved.
+        report.leave(Reason::NoRegister);
+        let plan = Plan {
+            signature: plan.signature,
+            ..Plan::default()
+        };
+        return (vec![], plan);
+    }
+    (graph, plan)
+}
+
+#[allow(clippy::too_many_arguments)] // one call; a struct would only rename them
+fn insert_blocks(
+    unit: &Unit<'_>,
+    function: &Function<'_>,
+    target: Target,
+    options: &Options,
+    number: usize,
+    graph: &[Block],
+    plan: &Plan,
+    insertions: &mut Insertions,
+) {
+    let local = target.local_prefix();
+    let scratch = if target.arch == Arch::AArch64 && !plan.counters.is_empty() {
+        free_registers(unit, function)
+    } else {
+        Scratch::Save
+    };
+    for (index, &block) in plan.counters.iter().enumerate() {
+        let mut text = format!("{local}mip_b{number}_{block}:\n");
+        text.push_str(&sequences::block(
+            target,
+            options,
+            number,
+            options.entry_size() + index,
+            scratch,
+        ));
+        insertions.add(graph[block].position, text); // plans are made of graphs
+    }
+    for (block, _) in &plan.inferred {
+        insertions.add(
+            graph[*block].position,
+            format!("{local}mip_b{number}_{block}:\n"),
+        );
+    }
+}
+
+/// Two of the registers that calls may change and that no argument comes in, which nothing in the function names: so nothing can be in them.
+fn free_registers(unit: &Unit<'_>, function: &Function<'_>) -> Scratch {
+    let mut used = [false; 32];
+    for index in function.statements().skip(1) {
+        let statement = unit.statements[index];
+        if statement.kind != Kind::Instruction {
+            continue;
+        }
+        lexer::names(statement.text(unit.source), |name| {
+            if let [b'x' | b'w' | b'X' | b'W', digits @ ..] = name {
+                let number = std::str::from_utf8(digits)
+                    .ok()
+                    .and_then(|digits| digits.parse::<usize>().ok());
+                if let Some(used) = number.and_then(|number| used.get_mut(number)) {
+                    *used = true;
+                }
+            }
+        });
+    }
+    let mut free = (9u8..=17)
+        .rev()
+        .filter(|&number| !used[usize::from(number)]);
+    match (free.next(), free.next()) {
+        (Some(address), Some(value)) => Scratch::Free(address, value),
+        _ => Scratch::Save,
+    }
 }
 
 /// Position behind the colon of the function's label.

@@ -32,6 +32,7 @@
 //! * The text that was there stays, byte for byte and in order.
 //! * No text makes it panic.
 
+pub mod blocks;
 pub mod command;
 pub mod driver;
 pub mod flow;

@@ -32,7 +32,7 @@ pub enum Reason {
     NarrowBlocks,
     /// Blocks: not on this target.
     NoBlocks,
-    /// A block in which no register is free.
+    /// Blocks: no register is free in the function.
     NoRegister,
 }
 
@@ -54,7 +54,7 @@ impl fmt::Display for Reason {
             }
             Reason::NarrowBlocks => f.write_str("blocks: short distances that must not grow"),
             Reason::NoBlocks => f.write_str("blocks: not available on this target"),
-            Reason::NoRegister => f.write_str("a block without a free register"),
+            Reason::NoRegister => f.write_str("blocks: no free register"),
         }
     }
 }
