@@ -27,6 +27,7 @@ use std::path::Path;
 use rayon::prelude::*;
 use rustc_hash::FxHashMap;
 
+use crate::fdata_sum::Head;
 use crate::source::{self, Bad, Source, quote};
 use crate::symbolic::{
     BasicSample, Branch, Collection, Location, MemoryAccess, NameId, Names, Records,
@@ -52,26 +53,7 @@ pub fn read_bytes(name: &Path, text: &[u8]) -> Result<SymbolicProfile, Error> {
 ///
 /// Errors: a file that cannot be read; files with branches and files with samples, or of optimised and of original binaries, together.
 pub fn merge(inputs: &[crate::Weighted]) -> Result<SymbolicProfile, Error> {
-    // Pairs by pairs: every record is copied as often as the tree is deep, and each level runs in parallel.
-    let total = inputs
-        .par_iter()
-        .map(|input| {
-            let mut profile = read(&input.path)?;
-            if input.weight != 1 {
-                profile.scale(input.weight);
-            }
-            Ok(Some((input.path.as_path(), profile)))
-        })
-        .try_reduce(
-            || None,
-            |a, b| match (a, b) {
-                (Some((a_path, a)), Some((b_path, b))) => {
-                    Ok(Some((a_path, a.merge(b, (a_path, b_path))?)))
-                }
-                (a, b) => Ok(a.or(b)),
-            },
-        )?;
-    Ok(total.map_or_else(SymbolicProfile::default, |(_, profile)| profile))
+    crate::fdata_sum::merge(inputs)
 }
 
 /// What one piece of the text holds.
@@ -100,13 +82,14 @@ impl<'a> Part<'a> {
     }
 }
 
-fn parse(text: &[u8]) -> Result<SymbolicProfile, Bad> {
+/// What the header lines say, and where they end.
+pub(crate) fn head(text: &[u8]) -> Head {
     let mut collection = Collection {
         branches: true,
         bolted: false,
     };
     let mut events = BTreeSet::new();
-    let mut start = 0;
+    let mut body = 0;
     for (at, line) in source::lines(text) {
         let mut fields = Fields { line, at: 0 };
         match fields.next() {
@@ -121,15 +104,62 @@ fn parse(text: &[u8]) -> Result<SymbolicProfile, Bad> {
             }
             _ => break,
         }
-        start = (at + line.len() + 1).min(text.len());
+        body = (at + line.len() + 1).min(text.len());
     }
+    Head {
+        // A text without anything says nothing about how it was taken.
+        collection: (!text.is_empty()).then_some(collection),
+        events,
+        body,
+    }
+}
+
+/// Whether a line is a record.
+pub(crate) fn check_line(line: &[u8], branches: bool) -> Result<(), Bad> {
+    if line.is_empty() {
+        return Err(Bad::new(
+            0,
+            "expected a kind of location (0 to 5), found the end of the line (the line is empty)",
+        ));
+    }
+    parse_part(line, branches).map(|_| ())
+}
+
+fn parse(text: &[u8]) -> Result<SymbolicProfile, Bad> {
+    let Head {
+        collection,
+        events,
+        body: start,
+    } = head(text);
     let body = &text[start..];
+    let branches = collection.is_none_or(|c| c.branches);
     let parts: Vec<Result<Part<'_>, Bad>> = source::split_lines(body, source::piece_count())
         .into_par_iter()
-        .map(|(at, piece)| {
-            parse_part(piece, collection.branches).map_err(|bad| bad.shift(start + at))
-        })
+        .map(|(at, piece)| parse_part(piece, branches).map_err(|bad| bad.shift(start + at)))
         .collect();
+    joined(collection, events, parts)
+}
+
+/// A profile from texts without headers.
+pub(crate) fn assemble(
+    collection: Option<Collection>,
+    events: BTreeSet<Vec<u8>>,
+    texts: &[Vec<u8>],
+) -> Result<SymbolicProfile, Bad> {
+    let branches = collection.is_none_or(|c| c.branches);
+    let parts = texts
+        .par_iter()
+        .flat_map_iter(|text| source::split_lines(text, source::piece_count()))
+        .map(|(_, piece)| parse_part(piece, branches))
+        .collect();
+    joined(collection, events, parts)
+}
+
+fn joined(
+    collection: Option<Collection>,
+    events: BTreeSet<Vec<u8>>,
+    parts: Vec<Result<Part<'_>, Bad>>,
+) -> Result<SymbolicProfile, Bad> {
     // The first piece's names keep their numbers; later ones get theirs.
     let mut all = Part::default();
     for part in parts {
@@ -148,8 +178,6 @@ fn parse(text: &[u8]) -> Result<SymbolicProfile, Bad> {
         all.records.samples.append(&mut part.records.samples);
         all.records.memory.append(&mut part.records.memory);
     }
-    // A text without anything says nothing about how it was taken.
-    let collection = (!text.is_empty()).then_some(collection);
     let names: Vec<Cow<'_, [u8]>> = all.names.iter().map(|name| unescape(name)).collect();
     Ok(SymbolicProfile::new(
         collection,

@@ -22,6 +22,7 @@ pub mod any;
 pub mod bolt_yaml;
 pub mod error;
 pub mod fdata;
+mod fdata_sum;
 pub mod identity;
 pub mod input;
 pub mod merge;

@@ -169,3 +169,8 @@ fn call_chains_are_those_of_perf_script() {
 fn a_recording_to_a_pipe_with_several_events_is_that_of_perf_script() {
     compare(&["-e", "cpu-clock:u,page-faults:u"], "pid,event,ip", true);
 }
+
+#[test]
+fn a_compressed_recording_is_that_of_perf_script() {
+    compare(&["-z", "-e", "cpu-clock:u"], "pid,event,ip", false);
+}

@@ -12,10 +12,11 @@
 //! second decodes samples, piece by piece in parallel; their addresses are looked up as of their time (see [`crate::spaces`]), because
 //! records of different CPUs are not in the order of time.
 //!
-//! Not read: big-endian recordings, records compressed with zstd (`perf record -z`), and traces (`AUX`: Intel PT, Arm SPE; they are
-//! passed over). The first two are errors that say so.
+//! Records that are compressed (`perf record -z`) are unpacked first: [`compressed`]. Not read: big-endian recordings, which are an error that
+//! says so, and traces (`AUX`: Intel PT, Arm SPE), which are passed over.
 
 pub mod attr;
+mod compressed;
 mod cursor;
 pub mod header;
 pub mod record;
@@ -41,6 +42,12 @@ impl Wrong {
     #[cold]
     fn new(at: usize, what: impl Into<String>) -> Wrong {
         Wrong(Box::new((at as u64, what.into())))
+    }
+
+    /// The same, with where that is.
+    fn inside(mut self, place: &str) -> Wrong {
+        self.0.1 = format!("{place}: {}", self.0.1);
+        self
     }
 
     fn locate(self, path: &Path) -> Error {
@@ -90,7 +97,7 @@ impl<'a> PerfData<'a> {
         let mut sample = Sample::default();
         for piece in &self.recording.pieces {
             self.recording
-                .samples(piece.clone(), &mut sample, &mut each)
+                .samples(piece, &mut sample, &mut each)
                 .map_err(|wrong| wrong.locate(name))?;
         }
         Ok(())
@@ -111,9 +118,7 @@ impl<'a> PerfData<'a> {
                 let (mut made, mut sample) = (new(), Sample::default());
                 for piece in pieces {
                     self.recording
-                        .samples(piece.clone(), &mut sample, &mut |sample| {
-                            each(&mut made, sample)
-                        })?;
+                        .samples(piece, &mut sample, &mut |sample| each(&mut made, sample))?;
                 }
                 Ok(made)
             })
@@ -130,7 +135,7 @@ impl<'a> PerfData<'a> {
             .map(|piece| {
                 let mut adder = Adder::new(&self.spaces, options);
                 self.recording
-                    .samples(piece.clone(), &mut Sample::default(), &mut |sample| {
+                    .samples(piece, &mut Sample::default(), &mut |sample| {
                         adder.add(sample)
                     })?;
                 Ok(adder.collector)

@@ -14,16 +14,19 @@
 //! | 67 | build-id | see [`super::header`] |
 //! | 71 | trace | size (8); so many bytes follow the record |
 //! | 80 | feature | number (8), contents (pipe mode) |
-//! | 81, 83 | compressed | other records, by zstd |
+//! | 81 | compressed | a part of other records, by zstd: see [`super::compressed`] |
+//! | 83 | compressed | size (8), then as 81, then padding |
 //!
 //! Numbers are 8 bytes where nothing else is said. All but the sample end with an identification if the event has it switched on.
 
+use std::borrow::Cow;
 use std::ops::Range;
 
 use rustc_hash::FxHashMap;
 
 use super::Wrong;
 use super::attr::Attribute;
+use super::compressed;
 use super::cursor::{Cursor, string};
 use super::header::Header;
 use crate::samples::Sample;
@@ -55,7 +58,8 @@ const PIECE: usize = 1 << 20;
 /// A file after the first pass.
 #[derive(Debug)]
 pub(super) struct Recording<'a> {
-    bytes: &'a [u8],
+    /// The file, and the records that were compressed in it.
+    segments: [Cow<'a, [u8]>; 2],
     pub(super) attributes: Vec<Attribute>,
     ids: FxHashMap<u64, usize>,
     pub(super) build_ids: FxHashMap<Vec<u8>, Vec<u8>>,
@@ -64,8 +68,12 @@ pub(super) struct Recording<'a> {
     /// Records lost.
     pub(super) lost: u64,
     /// Ranges of whole records with all samples.
-    pub(super) pieces: Vec<Range<usize>>,
+    pub(super) pieces: Vec<Piece>,
 }
+
+/// Whole records: number of the segment, range in it.
+#[derive(Clone, Debug)]
+pub(super) struct Piece(usize, Range<usize>);
 
 /// One record.
 #[derive(Clone, Copy)]
@@ -128,15 +136,28 @@ fn record_at(bytes: &[u8], at: usize, end: usize) -> Result<(Record<'_>, usize),
     Ok((Record { kind, misc, whole }, next))
 }
 
-impl<'a> Recording<'a> {
-    /// The first pass.
-    pub(super) fn scan(bytes: &'a [u8], mut header: Header) -> Result<Recording<'a>, Wrong> {
-        let Range { start, end } = header.records.clone();
-        let mut pieces = Vec::new();
+/// What the first pass finds.
+#[derive(Default)]
+struct Walk<'a> {
+    pieces: Vec<Piece>,
+    lost: u64,
+    /// Mappings wait until all attributes are known: their times depend on them.
+    waiting: Vec<(usize, Record<'a>)>,
+    /// Contents of compressed records.
+    compressed: Vec<&'a [u8]>,
+}
+
+impl<'a> Walk<'a> {
+    /// Walks over the records of a segment.
+    fn records(
+        &mut self,
+        segment: usize,
+        bytes: &'a [u8],
+        range: Range<usize>,
+        header: &mut Header,
+    ) -> Result<(), Wrong> {
+        let Range { start, end } = range;
         let (mut at, mut piece) = (start, start);
-        let mut lost = 0u64;
-        // Mappings wait until all attributes are known: their times depend on them.
-        let mut waiting: Vec<(usize, Record<'a>)> = Vec::new();
         while at < end {
             let (record, next) = match record_at(bytes, at, end) {
                 Ok(found) => found,
@@ -145,16 +166,15 @@ impl<'a> Recording<'a> {
                 Err(wrong) => return Err(wrong),
             };
             match record.kind {
-                MMAP | MMAP2 | COMM | FORK => waiting.push((at, record)),
+                MMAP | MMAP2 | COMM | FORK => self.waiting.push((at, record)),
                 LOST => {
-                    lost = lost.saturating_add(
-                        Cursor::new(record.body().get(8..).unwrap_or_default())
-                            .u64()
-                            .unwrap_or(0),
-                    )
+                    let body = record.body().get(8..).unwrap_or_default();
+                    let more = Cursor::new(body).u64().unwrap_or(0);
+                    self.lost = self.lost.saturating_add(more);
                 }
                 LOST_SAMPLES => {
-                    lost = lost.saturating_add(Cursor::new(record.body()).u64().unwrap_or(0))
+                    let more = Cursor::new(record.body()).u64().unwrap_or(0);
+                    self.lost = self.lost.saturating_add(more);
                 }
                 HEADER_ATTR => {
                     let body = record.body();
@@ -172,23 +192,44 @@ impl<'a> Recording<'a> {
                         header.feature(u64::from_le_bytes(*number), contents);
                     }
                 }
-                COMPRESSED | COMPRESSED2 => {
-                    return Err(Wrong::new(
-                        at,
-                        "compressed records (perf record -z), which cannot be read: record without -z, or convert with `perf inject`",
-                    ));
+                COMPRESSED => self.compressed.push(record.body()),
+                COMPRESSED2 => {
+                    let mut cursor = Cursor::new(record.body());
+                    let size = cursor.u64().and_then(|size| usize::try_from(size).ok());
+                    let contents = size.and_then(|size| cursor.take(size));
+                    self.compressed.push(contents.ok_or_else(|| {
+                        Wrong::new(at, "compressed record cut short: it says that it holds more bytes than it has")
+                    })?);
                 }
                 _ => {}
             }
             at = next;
             if at - piece >= PIECE {
-                pieces.push(piece..at);
+                self.pieces.push(Piece(segment, piece..at));
                 piece = at;
             }
         }
         if piece < at {
-            pieces.push(piece..at);
+            self.pieces.push(Piece(segment, piece..at));
         }
+        Ok(())
+    }
+}
+
+impl<'a> Recording<'a> {
+    /// The first pass.
+    pub(super) fn scan(bytes: &'a [u8], mut header: Header) -> Result<Recording<'a>, Wrong> {
+        let mut walk = Walk::default();
+        let range = header.records.clone();
+        walk.records(0, bytes, range, &mut header)?;
+        let unpacked = match walk.compressed.is_empty() {
+            true => Vec::new(),
+            false => compressed::unpack(&walk.compressed)?,
+        };
+        let mut inner = Walk::default();
+        inner
+            .records(1, &unpacked, 0..unpacked.len(), &mut header)
+            .map_err(|wrong| wrong.inside("in the compressed records, when unpacked"))?;
         let Header {
             attributes,
             ids,
@@ -196,21 +237,24 @@ impl<'a> Recording<'a> {
             ..
         } = header;
         let mut recording = Recording {
-            bytes,
+            segments: [Cow::Borrowed(bytes), Cow::Borrowed(&[])],
             attributes,
             ids,
             build_ids,
             space_events: Vec::new(),
-            lost,
-            pieces,
+            lost: walk.lost.saturating_add(inner.lost),
+            pieces: walk.pieces.into_iter().chain(inner.pieces).collect(),
         };
-        recording.space_events = waiting
+        recording.space_events = walk
+            .waiting
             .into_iter()
+            .chain(inner.waiting)
             .filter_map(|(at, record)| {
                 let (pid, event) = space_event(record)?;
                 Some((recording.time(at, record), pid, event))
             })
             .collect();
+        recording.segments[1] = Cow::Owned(unpacked);
         Ok(recording)
     }
 
@@ -238,13 +282,15 @@ impl<'a> Recording<'a> {
     /// Decodes the samples of a piece one after the other.
     pub(super) fn samples(
         &self,
-        piece: Range<usize>,
+        piece: &Piece,
         sample: &mut Sample,
         each: &mut impl FnMut(&Sample),
     ) -> Result<(), Wrong> {
-        let mut at = piece.start;
-        while at < piece.end {
-            let (record, next) = record_at(self.bytes, at, piece.end)?;
+        let Piece(segment, range) = piece;
+        let bytes = &self.segments[*segment];
+        let mut at = range.start;
+        while at < range.end {
+            let (record, next) = record_at(bytes, at, range.end)?;
             if record.kind == SAMPLE {
                 let body = record.body();
                 let Some(first) = self.attributes.first() else {
