@@ -47,36 +47,39 @@ fn step(names: &mut Names, loaded: &Loaded<'_>, guid: crate::guid::Guid, site: u
     Step { name, at: at(site) }
 }
 
-/// Where a probe stands: the functions it was inlined through, and its own, at the probe.
-fn probe_path(names: &mut Names, loaded: &Loaded<'_>, probe: &Probe) -> Context {
-    let mut path: Context = Vec::new();
+/// Adds where a probe stands to a chain: the functions it was inlined through, and its own, at the probe.
+fn add_path(context: &mut Context, names: &mut Names, loaded: &Loaded<'_>, probe: &Probe) {
     for (guid, site) in loaded.probes.context(probe.node) {
-        // An unknown call site makes what is outside of it unknown.
+        // An unknown call site makes everything outside of it unknown, callers included.
         match site {
-            0 => path.clear(),
-            _ => path.push(step(names, loaded, guid, site)),
+            0 => context.clear(),
+            _ => context.push(step(names, loaded, guid, site)),
         }
     }
-    path.push(step(
+    context.push(step(
         names,
         loaded,
         loaded.probes.node(probe.node).guid,
         probe.index,
     ));
-    path
 }
 
-/// A chain of callers and a probe's path become a key.
-fn key(callers: &[Step], mut path: Context, limits: Limits) -> Context {
-    let Some(mut leaf) = path.pop() else {
-        return Context::new();
-    };
+/// A chain of callers and a probe become a key.
+fn key(
+    callers: &[Step],
+    names: &mut Names,
+    loaded: &Loaded<'_>,
+    probe: &Probe,
+    limits: Limits,
+) -> Context {
     let mut context = callers.to_vec();
-    context.append(&mut path);
-    fold(&mut context, limits.fold);
-    cut(&mut context, limits.depth);
-    leaf.at = Location::default();
-    context.push(leaf);
+    add_path(&mut context, names, loaded, probe);
+    if let Some(mut leaf) = context.pop() {
+        fold(&mut context, limits.fold);
+        cut(&mut context, limits.depth);
+        leaf.at = Location::default();
+        context.push(leaf);
+    }
     context
 }
 
@@ -109,10 +112,6 @@ pub fn by_probes(
         };
         add_probes(&mut profile, &mut callers, counters, limits);
     }
-    profile
-        .functions
-        .values_mut()
-        .for_each(Function::raise_to_calls);
     (profile, truncated)
 }
 
@@ -149,7 +148,7 @@ impl Callers<'_, '_, '_> {
                 .collect();
             let mut callers = Context::new();
             for call in calls.iter().rev() {
-                callers.append(&mut probe_path(names, loaded, call));
+                add_path(&mut callers, names, loaded, call);
             }
             callers
         })
@@ -182,8 +181,7 @@ fn add_probes(
             }
             let context = keys.entry(probe.node).or_insert_with(|| {
                 let callers = callers.of(&mut profile.names, probe.address);
-                let path = probe_path(&mut profile.names, loaded, &probe);
-                key(callers, path, limits)
+                key(callers, &mut profile.names, loaded, &probe, limits)
             });
             touched.insert(probe.node);
             let parent = loaded.probes.parent(probe.node);
@@ -241,8 +239,7 @@ fn add_probes(
             continue;
         };
         let callers = callers.of(&mut profile.names, from);
-        let path = probe_path(&mut profile.names, loaded, &probe);
-        let context = key(callers, path, limits);
+        let context = key(callers, &mut profile.names, loaded, &probe, limits);
         let callee = program
             .entry_at(to)
             .map(|name| profile.names.intern(names::canonical(name)));
@@ -270,6 +267,7 @@ pub fn by_lines(
     counters: &ByLocation,
     names: Names,
     flow_sensitive: bool,
+    update_totals: bool,
 ) -> Profile {
     let mut profile = Profile {
         names,
@@ -337,6 +335,12 @@ pub fn by_lines(
         }
     }
     infer_heads(&mut profile);
+    if update_totals {
+        profile
+            .functions
+            .values_mut()
+            .for_each(Function::recompute_totals);
+    }
     profile
         .functions
         .values_mut()
@@ -421,7 +425,8 @@ impl Cold {
             };
             if self.merge {
                 cut(&mut context, Some(self.depth.max(1)));
-                Function::merge_into(folded.entry(context), &function);
+                // Code that was inlined somewhere is not what the shorter chain stands for: attributes are left.
+                folded.entry(context).or_default().merge(&function);
             }
         }
         for (context, function) in folded {

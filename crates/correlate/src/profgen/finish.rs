@@ -28,7 +28,8 @@ pub(super) fn finish(
         mut profile,
         functions,
     } = made;
-    if options.update_totals {
+    // Sums of chains have been set before their counts were worked over.
+    if options.update_totals && !profile.context_sensitive {
         profile
             .functions
             .values_mut()

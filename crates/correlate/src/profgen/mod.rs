@@ -480,7 +480,7 @@ impl Binary<'_, '_> {
         }
     }
 
-    fn by_location(&self, counters: &ByLocation, names: Names) -> Made {
+    fn by_location(&self, counters: &ByLocation, names: Names, options: &Options) -> Made {
         let functions = self.functions(counters.values().map(|entry| (None, &entry.0)));
         Made {
             profile: context::by_lines(
@@ -489,6 +489,7 @@ impl Binary<'_, '_> {
                 counters,
                 names,
                 self.flow_sensitive,
+                options.update_totals,
             ),
             functions,
         }
@@ -547,7 +548,7 @@ fn with_chains(
                 }
                 return write_raw(raw, base, report, out);
             }
-            file.by_location(&counters, names)
+            file.by_location(&counters, names, options)
         }
     };
     finish::finish(file, made, options, report, out)
@@ -621,6 +622,6 @@ fn from_raw_chains(
             options,
             report,
         ),
-        None => file.by_location(&by_location, names),
+        None => file.by_location(&by_location, names, options),
     })
 }
