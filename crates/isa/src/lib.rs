@@ -8,6 +8,7 @@
 //! One folder an instruction set, with the same file names in each: `decode`, `branch`, `effects`, `counter`,
 //! `site`, `runtime`. [`Isa`] is the seam; the rewriter is generic over it and names no instruction set.
 
+pub mod aarch64;
 pub mod x86_64;
 
 use smallvec::SmallVec;
@@ -49,9 +50,10 @@ pub enum Flow {
     Stop,
 }
 
-/// A condition code as the instruction set encodes it. On x86-64: 0..=15, the low bit inverts.
+/// A condition as the instruction set encodes it. On x86-64: 0..=15, the low bit inverts. On AArch64: the branch instruction with its
+/// displacement cleared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Cond(pub u8);
+pub struct Cond(pub u32);
 
 /// A field of an instruction that holds an address relative to the instruction (or its page).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,6 +85,21 @@ pub enum FixupKind {
     Abs32S,
     /// Absolute, 64 bits.
     Abs64,
+    /// AArch64: `b`, `bl`.
+    Branch26,
+    /// AArch64: `b.cond`, `cbz`, `cbnz`, loads of literals.
+    Imm19,
+    /// AArch64: `tbz`, `tbnz`.
+    Branch14,
+    /// AArch64: `adr`.
+    Adr,
+    /// AArch64: `adrp`; of the address the page counts.
+    Page,
+    /// AArch64: the lowest 12 bits of the address, shifted right, in an addition, load or store.
+    Low12 {
+        /// By how much.
+        scale: u8,
+    },
 }
 
 /// Facts about an instruction that are neither its flow nor its operand.
@@ -94,8 +111,12 @@ pub struct Traits {
     pub landing_pad: bool,
     /// A branch carries a prefix that must be kept (`notrack`, `bnd`, branch hints, `data16` in TLS sequences).
     pub prefixed: bool,
-    /// The address field is used to *form* an address (`lea`, `adr`, `adrp`), not to read or write memory.
+    /// The address field is used to *form* an address (`lea`, `adr`), not to read or write memory.
     pub forms_address: bool,
+    /// AArch64: starts watching memory for a store that succeeds only if nobody interferes. Between the two nothing may be put in.
+    pub exclusive_load: bool,
+    /// AArch64: that store, or what ends the watch otherwise.
+    pub exclusive_store: bool,
 }
 
 /// One decoded instruction: what the rewriter needs of it and nothing more.
@@ -161,6 +182,8 @@ pub enum CounterMode {
     Plain,
     /// One atomic addition: exact with threads.
     Atomic,
+    /// The same in one instruction that not every processor has (AArch64: `stadd`). On x86-64 no different.
+    AtomicOne,
 }
 
 /// Code being emitted: bytes, and the places in them that wait for an address.
@@ -175,7 +198,10 @@ pub struct Code<T> {
 
 impl<T> Default for Code<T> {
     fn default() -> Self {
-        Code { bytes: Vec::new(), fixups: Vec::new() }
+        Code {
+            bytes: Vec::new(),
+            fixups: Vec::new(),
+        }
     }
 }
 
@@ -205,9 +231,9 @@ pub struct OutOfRange {
 /// Length of a branch: the short form where there is one, or the form that reaches everything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
-    /// x86: 8-bit displacement.
+    /// x86: 8-bit displacement. AArch64: the branch itself.
     Short,
-    /// x86: 32-bit displacement.
+    /// x86: 32-bit displacement. AArch64: what a `b` reaches.
     Long,
 }
 
@@ -224,6 +250,25 @@ pub enum SiteRef {
     Original(u64),
 }
 
+/// A table whose entries are distances from a place in the code; see [`JumpShape::Anchored`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Anchor {
+    /// Address of the table, if it is formed in sight of the jump.
+    pub table: Option<u64>,
+    /// The register that holds it.
+    pub register: u8,
+    /// The place in the code.
+    pub anchor: u64,
+    /// Bytes of an entry: 1, 2 or 4.
+    pub bytes: u8,
+    /// Entries have a sign.
+    pub signed: bool,
+    /// Entries are shifted left by this.
+    pub shift: u8,
+    /// Number of entries, if a bound check is in sight.
+    pub count: Option<u32>,
+}
+
 /// The parts of a start-up routine that the tool decides; see [`Isa::runtime`].
 #[derive(Clone, Debug)]
 pub struct RuntimeConfig<'a> {
@@ -238,7 +283,7 @@ pub struct RuntimeConfig<'a> {
     pub sites_offset: u64,
     /// A private, writable, zero-filled 8-byte word that receives the load bias (run-time minus link-time address).
     pub bias_slot: u64,
-    /// First page of the profile file as it must be; at most 4096 bytes, the rest is zero. The counters follow at 4096.
+    /// First page of the profile file as it must be; at most 4096 bytes, the rest is zero. The counters follow at [`Isa::COUNTER_UNIT`].
     pub header: &'a [u8],
     /// How many bytes of `header` an existing file must agree with.
     pub header_check: usize,
@@ -276,6 +321,23 @@ pub trait Isa: Copy + Send + Sync + 'static {
     /// What may be read after a return or a tail call leaves the function, flags excepted. Every general register:
     /// callers compiled with inter-procedural register allocation rely on registers that the callee does not write.
     const LIVE_AT_EXIT: RegSet;
+
+    /// Registers that calls and returns of compiled functions leave to stubs. Part of the effects of calls and returns, but not to be
+    /// relied on in a function that may be hand-written (one without unwind information).
+    const CALL_SCRATCH: RegSet;
+
+    /// What a counter would like to find dead: as long as that is undecided, looking further is worth it.
+    const SOUGHT: RegSet;
+
+    /// How many instructions to look at for that.
+    const LOOK_AHEAD: usize;
+
+    /// Unit of the counter pages, and where in the profile file they begin: the largest page size that the machine's systems use.
+    const COUNTER_UNIT: u64;
+
+    /// Whether a conditional branch out of its fragment should go to a jump at the fragment's end, because a longer form costs the
+    /// way on a jump.
+    const FAR_CONDITIONS_BY_STUB: bool;
 
     /// Decodes one instruction. `None` when the bytes are not a whole, valid instruction, or one whose dependence on
     /// its position cannot be kept (see the instruction set's `decode` module).
@@ -315,7 +377,12 @@ pub trait Isa: Copy + Send + Sync + 'static {
 
     /// Writes an address into the field at the beginning of `bytes`, which lies at `place`. On error `bytes` are as before;
     /// too few of them are an error too.
-    fn write_field(kind: FixupKind, bytes: &mut [u8], place: u64, target: u64) -> Result<(), OutOfRange>;
+    fn write_field(
+        kind: FixupKind,
+        bytes: &mut [u8],
+        place: u64,
+        target: u64,
+    ) -> Result<(), OutOfRange>;
 
     /// The inverse condition.
     fn invert(cond: Cond) -> Cond;
@@ -329,8 +396,8 @@ pub trait Isa: Copy + Send + Sync + 'static {
     /// Length of the replacement for a [`Flow::ShortCond`] instruction.
     fn short_cond_len(original: &[u8]) -> usize;
 
-    /// Whether a branch whose displacement field ends `distance` bytes before its target can be short.
-    fn reaches_short(distance: i64) -> bool;
+    /// Whether a branch that ends `distance` bytes before its target can be short: a conditional one, or a plain jump.
+    fn reaches_short(cond: Option<Cond>, distance: i64) -> bool;
 
     /// Appends an unconditional jump, and its fixup.
     fn put_jump<T>(out: &mut Code<T>, reach: Reach, target: T);
@@ -345,6 +412,17 @@ pub trait Isa: Copy + Send + Sync + 'static {
     /// Appends a direct call, and its fixup.
     fn put_call<T>(out: &mut Code<T>, target: T);
 
+    /// Appends what takes the place of an old entry: a jump, behind a landing pad if the instruction there was one besides something else.
+    /// `original` begins with the first instruction that is overwritten.
+    fn put_entry<T>(out: &mut Code<T>, original: &[u8], target: T);
+
+    /// Whether an instruction's field reaches only what is nearby, so that a copy elsewhere may need another spelling.
+    fn is_near(insn: &Insn) -> bool;
+
+    /// Appends what does the same as an instruction that [is near](Isa::is_near), with a target anywhere, and returns true; or appends nothing
+    /// and returns false if that cannot be spelt.
+    fn put_far<T: Copy>(out: &mut Code<T>, original: &[u8], target: T) -> bool;
+
     /// Appends `len` bytes that do nothing, in as few instructions as possible.
     fn put_nops(out: &mut Vec<u8>, len: usize);
 
@@ -354,6 +432,13 @@ pub trait Isa: Copy + Send + Sync + 'static {
     /// What kind of table the indirect jump at the end of `path` goes through. `path` is straight-line code: nothing jumps into its
     /// middle; `code` gives an instruction's bytes.
     fn jump_shape<'c>(path: &[Insn], code: impl Fn(&Insn) -> &'c [u8]) -> JumpShape;
+
+    /// The word in memory that the indirect jump at the end of `path` loads its target from, if its address is fixed and in sight.
+    fn jump_slot<'c>(path: &[Insn], code: impl Fn(&Insn) -> &'c [u8]) -> Option<u64>;
+
+    /// Addresses that instructions form in registers, as (register, address), where one instruction does not show it; control flow is ignored,
+    /// so these are guesses.
+    fn formed<'c>(insns: &[Insn], code: impl Fn(&Insn) -> &'c [u8]) -> Vec<(u8, u64)>;
 
     /// Length of what [`Isa::put_counter`] appends for the same arguments.
     fn counter_len(mode: CounterMode, live: RegSet) -> usize;
@@ -397,6 +482,8 @@ pub enum JumpShape {
         /// Its address, if it is in sight.
         table: Option<u64>,
     },
+    /// A table of distances from a place in the code.
+    Anchored(Anchor),
     /// Something else.
     Unknown,
 }

@@ -23,6 +23,8 @@ fn width(kind: FixupKind) -> u64 {
         FixupKind::Rel8 { .. } => 1,
         FixupKind::Rel32 { .. } | FixupKind::Abs32 | FixupKind::Abs32S => 4,
         FixupKind::Abs64 => 8,
+        // Another machine's.
+        _ => 0,
     }
 }
 
@@ -30,32 +32,54 @@ fn width(kind: FixupKind) -> u64 {
 /// `None` if `bytes` are too few.
 pub fn read_field(kind: FixupKind, bytes: &[u8], place: u64) -> Option<u64> {
     let word = || bytes.first_chunk::<4>().copied();
-    let relative =
-        |trail: u8, disp: i64| place.wrapping_add(width(kind)).wrapping_add(u64::from(trail)).wrapping_add_signed(disp);
+    let relative = |trail: u8, disp: i64| {
+        place
+            .wrapping_add(width(kind))
+            .wrapping_add(u64::from(trail))
+            .wrapping_add_signed(disp)
+    };
     Some(match kind {
         FixupKind::Rel8 { trail } => relative(trail, i64::from(*bytes.first()? as i8)),
         FixupKind::Rel32 { trail } => relative(trail, i64::from(i32::from_le_bytes(word()?))),
         FixupKind::Abs32 => u64::from(u32::from_le_bytes(word()?)),
         FixupKind::Abs32S => i64::from(i32::from_le_bytes(word()?)) as u64,
         FixupKind::Abs64 => u64::from_le_bytes(*bytes.first_chunk()?),
+        _ => return None,
     })
 }
 
 /// Writes an address into the field at the beginning of `bytes`, which lies at `place`.
 /// An error, with `bytes` untouched, if the field cannot hold the address or `bytes` are too few for the field.
-pub fn write_field(kind: FixupKind, bytes: &mut [u8], place: u64, target: u64) -> Result<(), OutOfRange> {
-    let error = OutOfRange { kind, place, target };
-    let relative =
-        |trail: u8| target.wrapping_sub(place).wrapping_sub(width(kind)).wrapping_sub(u64::from(trail)) as i64;
+pub fn write_field(
+    kind: FixupKind,
+    bytes: &mut [u8],
+    place: u64,
+    target: u64,
+) -> Result<(), OutOfRange> {
+    let error = OutOfRange {
+        kind,
+        place,
+        target,
+    };
+    let relative = |trail: u8| {
+        target
+            .wrapping_sub(place)
+            .wrapping_sub(width(kind))
+            .wrapping_sub(u64::from(trail)) as i64
+    };
     let value = match kind {
         FixupKind::Rel8 { trail } => i64::from(i8::try_from(relative(trail)).map_err(|_| error)?),
         FixupKind::Rel32 { trail } => i64::from(i32::try_from(relative(trail)).map_err(|_| error)?),
         FixupKind::Abs32 => i64::from(u32::try_from(target).map_err(|_| error)?),
         FixupKind::Abs32S => i64::from(i32::try_from(target as i64).map_err(|_| error)?),
         FixupKind::Abs64 => target as i64,
+        _ => return Err(error),
     };
     let width = width(kind) as usize;
-    bytes.get_mut(..width).ok_or(error)?.copy_from_slice(&value.to_le_bytes()[..width]);
+    bytes
+        .get_mut(..width)
+        .ok_or(error)?
+        .copy_from_slice(&value.to_le_bytes()[..width]);
     Ok(())
 }
 
@@ -86,7 +110,11 @@ const SKIP_AND_JUMP: usize = 7;
 /// Appends an empty field and its fixup.
 pub(super) fn put_field<T>(out: &mut Code<T>, kind: FixupKind, target: T) {
     // Code is built function by function; 4 GiB of it would have failed long before.
-    out.fixups.push(Fixup { at: out.bytes.len() as u32, kind, target });
+    out.fixups.push(Fixup {
+        at: out.bytes.len() as u32,
+        kind,
+        target,
+    });
     out.bytes.extend_from_slice(&[0; 8][..width(kind) as usize]);
 }
 
@@ -106,7 +134,7 @@ pub fn put_jump<T>(out: &mut Code<T>, reach: Reach, target: T) {
 
 /// Appends a conditional jump, and its fixup.
 pub fn put_cond_jump<T>(out: &mut Code<T>, cond: Cond, reach: Reach, target: T) {
-    let condition = cond.0 & 15;
+    let condition = (cond.0 & 15) as u8;
     match reach {
         Reach::Short => {
             out.bytes.push(0x70 | condition);
@@ -146,7 +174,9 @@ const NOPS: [&[u8]; 11] = [
     &[0x0f, 0x1f, 0x84, 0x00, 0x00, 0x00, 0x00, 0x00],
     &[0x66, 0x0f, 0x1f, 0x84, 0x00, 0x00, 0x00, 0x00, 0x00],
     &[0x66, 0x2e, 0x0f, 0x1f, 0x84, 0x00, 0x00, 0x00, 0x00, 0x00],
-    &[0x66, 0x66, 0x2e, 0x0f, 0x1f, 0x84, 0x00, 0x00, 0x00, 0x00, 0x00],
+    &[
+        0x66, 0x66, 0x2e, 0x0f, 0x1f, 0x84, 0x00, 0x00, 0x00, 0x00, 0x00,
+    ],
 ];
 
 /// Appends `len` bytes that do nothing, in as few instructions as possible.

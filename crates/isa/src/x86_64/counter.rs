@@ -36,41 +36,50 @@ const PREFERRED: [u8; 15] = [RAX, 1, 2, 8, 9, 10, 11, 6, 7, 3, 5, 12, 13, 14, 15
 
 /// Appends an increment of `counter` that keeps what is in `live`; see [`crate::Isa::put_counter`].
 pub fn put_counter<T: Copy>(out: &mut Code<T>, mode: CounterMode, live: RegSet, counter: T) {
-    let dead = PREFERRED.into_iter().find(|&register| !live.meets(RegSet(1 << register)));
+    let dead = PREFERRED
+        .into_iter()
+        .find(|&register| !live.meets(RegSet(1 << register)));
     let keep_overflow = live.meets(OF);
     match (mode, dead) {
         _ if !live.meets(BY_INC) => put_inc(out, mode, counter),
         (CounterMode::Plain, Some(register)) => put_load_add_store(out, register, counter),
         (CounterMode::Plain, None) => on_stack(out, |out| put_load_add_store(out, RAX, counter)),
-        (CounterMode::Atomic, Some(RAX)) => put_inc_keeping_flags(out, keep_overflow, counter),
-        (CounterMode::Atomic, Some(register)) => {
+        (CounterMode::Atomic | CounterMode::AtomicOne, Some(RAX)) => {
+            put_inc_keeping_flags(out, keep_overflow, counter)
+        }
+        (CounterMode::Atomic | CounterMode::AtomicOne, Some(register)) => {
             let (rex, low) = (0x48 | register >> 3, register & 7);
             out.bytes.extend_from_slice(&[rex, 0x89, 0xc0 | low]); // mov r,rax
             put_inc_keeping_flags(out, keep_overflow, counter);
-            out.bytes.extend_from_slice(&[0x48 | register >> 3 << 2, 0x89, 0xc0 | low << 3]); // mov rax,r
+            out.bytes
+                .extend_from_slice(&[0x48 | register >> 3 << 2, 0x89, 0xc0 | low << 3]); // mov rax,r
         }
-        (CounterMode::Atomic, None) => on_stack(out, |out| put_inc_keeping_flags(out, keep_overflow, counter)),
+        (CounterMode::Atomic | CounterMode::AtomicOne, None) => on_stack(out, |out| {
+            put_inc_keeping_flags(out, keep_overflow, counter)
+        }),
     }
 }
 
 /// Length of what [`put_counter`] appends; the table above.
 pub fn counter_len(mode: CounterMode, live: RegSet) -> usize {
-    let dead = PREFERRED.into_iter().find(|&register| !live.meets(RegSet(1 << register)));
+    let dead = PREFERRED
+        .into_iter()
+        .find(|&register| !live.meets(RegSet(1 << register)));
     let overflow = if live.meets(OF) { 5 } else { 0 };
     match (mode, dead) {
         (CounterMode::Plain, _) if !live.meets(BY_INC) => 7,
-        (CounterMode::Atomic, _) if !live.meets(BY_INC) => 8,
+        (CounterMode::Atomic | CounterMode::AtomicOne, _) if !live.meets(BY_INC) => 8,
         (CounterMode::Plain, Some(register)) => 18 + usize::from(register == 12),
         (CounterMode::Plain, None) => 33,
-        (CounterMode::Atomic, Some(RAX)) => 10 + overflow,
-        (CounterMode::Atomic, Some(_)) => 16 + overflow,
-        (CounterMode::Atomic, None) => 25 + overflow,
+        (CounterMode::Atomic | CounterMode::AtomicOne, Some(RAX)) => 10 + overflow,
+        (CounterMode::Atomic | CounterMode::AtomicOne, Some(_)) => 16 + overflow,
+        (CounterMode::Atomic | CounterMode::AtomicOne, None) => 25 + overflow,
     }
 }
 
 /// `inc qword [c]`, as one bus transaction if atomic.
 pub(super) fn put_inc<T>(out: &mut Code<T>, mode: CounterMode, counter: T) {
-    if mode == CounterMode::Atomic {
+    if mode != CounterMode::Plain {
         out.bytes.push(0xf0);
     }
     out.bytes.extend_from_slice(&[0x48, 0xff, 0x05]);
@@ -80,14 +89,17 @@ pub(super) fn put_inc<T>(out: &mut Code<T>, mode: CounterMode, counter: T) {
 fn put_load_add_store<T: Copy>(out: &mut Code<T>, register: u8, counter: T) {
     let (high, low) = (register >> 3, register & 7);
     let relative = 0x05 | low << 3;
-    out.bytes.extend_from_slice(&[0x48 | high << 2, 0x8b, relative]); // mov r,[c]
+    out.bytes
+        .extend_from_slice(&[0x48 | high << 2, 0x8b, relative]); // mov r,[c]
     put_field(out, FixupKind::Rel32 { trail: 0 }, counter);
-    out.bytes.extend_from_slice(&[0x48 | high << 2 | high, 0x8d, 0x40 | low << 3 | low]); // lea r,[r+1]
+    out.bytes
+        .extend_from_slice(&[0x48 | high << 2 | high, 0x8d, 0x40 | low << 3 | low]); // lea r,[r+1]
     if low == 4 {
         out.bytes.push(0x24); // r12 as a base needs an index byte that says "none".
     }
     out.bytes.push(1);
-    out.bytes.extend_from_slice(&[0x48 | high << 2, 0x89, relative]); // mov [c],r
+    out.bytes
+        .extend_from_slice(&[0x48 | high << 2, 0x89, relative]); // mov [c],r
     put_field(out, FixupKind::Rel32 { trail: 0 }, counter);
 }
 
@@ -109,5 +121,6 @@ fn on_stack<T>(out: &mut Code<T>, body: impl FnOnce(&mut Code<T>)) {
     out.bytes.push(0x50); // push rax
     body(out);
     out.bytes.push(0x58); // pop rax
-    out.bytes.extend_from_slice(&[0x48, 0x8d, 0xa4, 0x24, 0x80, 0, 0, 0]); // lea rsp,[rsp+128]
+    out.bytes
+        .extend_from_slice(&[0x48, 0x8d, 0xa4, 0x24, 0x80, 0, 0, 0]); // lea rsp,[rsp+128]
 }

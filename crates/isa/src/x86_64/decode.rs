@@ -43,7 +43,14 @@ pub fn decode(bytes: &[u8], addr: u64) -> Option<Insn> {
     let mut decoder = Decoder::with_ip(64, bytes, addr, OPTIONS);
     let instruction = decoder.decode();
     let mut insn = NOTHING;
-    classify(&SPECIAL, &decoder, &instruction, bytes.get(..instruction.len())?, addr, &mut insn)?;
+    classify(
+        &SPECIAL,
+        &decoder,
+        &instruction,
+        bytes.get(..instruction.len())?,
+        addr,
+        &mut insn,
+    )?;
     Some(insn)
 }
 
@@ -58,7 +65,9 @@ pub fn sweep(bytes: &[u8], addr: u64, mut visit: impl FnMut(&Insn) -> bool) -> O
         let here = addr.wrapping_add(at as u64);
         decoder.decode_out(&mut instruction);
         let end = at + instruction.len();
-        let Some(own) = bytes.get(at..end) else { return Some(here) };
+        let Some(own) = bytes.get(at..end) else {
+            return Some(here);
+        };
         if classify(special, &decoder, &instruction, own, here, &mut insn).is_none() {
             return Some(here);
         }
@@ -77,8 +86,21 @@ pub(super) fn decode_iced(bytes: &[u8], addr: u64) -> Option<Instruction> {
 }
 
 /// What an [`Insn`] is before anything is known of it.
-const NOTHING: Insn = Insn { addr: 0, len: 0, flow: Flow::Next, field: None, traits: PLAIN };
-const PLAIN: Traits = Traits { nop: false, landing_pad: false, prefixed: false, forms_address: false };
+const NOTHING: Insn = Insn {
+    addr: 0,
+    len: 0,
+    flow: Flow::Next,
+    field: None,
+    traits: PLAIN,
+};
+const PLAIN: Traits = Traits {
+    nop: false,
+    landing_pad: false,
+    prefixed: false,
+    forms_address: false,
+    exclusive_load: false,
+    exclusive_store: false,
+};
 
 /// Whether an operation, by its number, is anything but plain.
 static SPECIAL: LazyLock<Vec<bool>> = LazyLock::new(|| {
@@ -108,7 +130,10 @@ fn classify(
     insn.field = None;
     insn.traits = PLAIN;
     // The table has an entry for every operation that there is.
-    if special.get(instruction.code() as usize).is_none_or(|&special| special) {
+    if special
+        .get(instruction.code() as usize)
+        .is_none_or(|&special| special)
+    {
         classify_special(instruction, bytes, insn)?;
     }
     if instruction.is_ip_rel_memory_operand() {
@@ -119,41 +144,68 @@ fn classify(
 }
 
 /// The displacement of an operand relative to `rip`. It is followed by the immediate operands, if any.
-fn memory_field(decoder: &Decoder<'_>, instruction: &Instruction, bytes: &[u8], addr: u64) -> Option<PcField> {
-    let at = decoder.get_constant_offsets(instruction).displacement_offset();
+fn memory_field(
+    decoder: &Decoder<'_>,
+    instruction: &Instruction,
+    bytes: &[u8],
+    addr: u64,
+) -> Option<PcField> {
+    let at = decoder
+        .get_constant_offsets(instruction)
+        .displacement_offset();
     let disp = i32::from_le_bytes(*bytes.get(at..)?.first_chunk()?);
     let trail = (bytes.len() - at - 4) as u8; // The line above has seen 4 bytes from `at` on.
-    let target = addr.wrapping_add(bytes.len() as u64).wrapping_add_signed(i64::from(disp));
+    let target = addr
+        .wrapping_add(bytes.len() as u64)
+        .wrapping_add_signed(i64::from(disp));
     // Relative to `eip` the processor keeps 32 bits of the sum; a field that is written later must not rely on that.
     if target != instruction.ip_rel_memory_address() {
         return None;
     }
-    Some(PcField { at: at as u8, kind: FixupKind::Rel32 { trail }, target })
+    Some(PcField {
+        at: at as u8,
+        kind: FixupKind::Rel32 { trail },
+        target,
+    })
 }
 
 /// Everything that is not plain. `None` for what is refused.
 fn classify_special(instruction: &Instruction, bytes: &[u8], insn: &mut Insn) -> Option<()> {
     match instruction.code() {
         Op::INVALID => return None,
-        Op::Nopw | Op::Nopd | Op::Nopq | Op::Nop_rm16 | Op::Nop_rm32 | Op::Nop_rm64 => insn.traits.nop = true,
+        Op::Nopw | Op::Nopd | Op::Nopq | Op::Nop_rm16 | Op::Nop_rm32 | Op::Nop_rm64 => {
+            insn.traits.nop = true
+        }
         Op::Endbr64 => insn.traits.landing_pad = true,
         Op::Hlt => insn.flow = Flow::Stop,
         op if op.is_jcc_short() => {
             let target = direct(bytes, insn, 2, FixupKind::Rel8 { trail: 0 })?;
-            insn.flow = Flow::CondJump { cond: Cond(bytes[bytes.len() - 2] & 15), target };
+            insn.flow = Flow::CondJump {
+                cond: Cond(u32::from(bytes[bytes.len() - 2] & 15)),
+                target,
+            };
         }
         op if op.is_jcc_near() => {
             let target = direct(bytes, insn, 6, FixupKind::Rel32 { trail: 0 })?;
-            insn.flow = Flow::CondJump { cond: Cond(bytes[bytes.len() - 5] & 15), target };
+            insn.flow = Flow::CondJump {
+                cond: Cond(u32::from(bytes[bytes.len() - 5] & 15)),
+                target,
+            };
         }
         Op::Jmp_rel8_64 => {
-            insn.flow = Flow::Jump { target: direct(bytes, insn, 2, FixupKind::Rel8 { trail: 0 })? };
+            insn.flow = Flow::Jump {
+                target: direct(bytes, insn, 2, FixupKind::Rel8 { trail: 0 })?,
+            };
         }
         Op::Jmp_rel32_64 => {
-            insn.flow = Flow::Jump { target: direct(bytes, insn, 5, FixupKind::Rel32 { trail: 0 })? };
+            insn.flow = Flow::Jump {
+                target: direct(bytes, insn, 5, FixupKind::Rel32 { trail: 0 })?,
+            };
         }
         Op::Call_rel32_64 => {
-            insn.flow = Flow::Call { target: direct(bytes, insn, 5, FixupKind::Rel32 { trail: 0 })? };
+            insn.flow = Flow::Call {
+                target: direct(bytes, insn, 5, FixupKind::Rel32 { trail: 0 })?,
+            };
         }
         op if op.is_loop() || op.is_loopcc() || op.is_jcx_short() => {
             let target = direct(bytes, insn, 2, FixupKind::Rel8 { trail: 0 })?;
@@ -204,10 +256,20 @@ fn direct(bytes: &[u8], insn: &mut Insn, plain: usize, kind: FixupKind) -> Optio
     }
     let (at, disp) = match kind {
         FixupKind::Rel8 { .. } => (bytes.len() - 1, i64::from(bytes[bytes.len() - 1] as i8)),
-        _ => (bytes.len() - 4, i64::from(i32::from_le_bytes(*bytes.last_chunk()?))),
+        _ => (
+            bytes.len() - 4,
+            i64::from(i32::from_le_bytes(*bytes.last_chunk()?)),
+        ),
     };
-    let target = insn.addr.wrapping_add(bytes.len() as u64).wrapping_add_signed(disp);
-    insn.field = Some(PcField { at: at as u8, kind, target });
+    let target = insn
+        .addr
+        .wrapping_add(bytes.len() as u64)
+        .wrapping_add_signed(disp);
+    insn.field = Some(PcField {
+        at: at as u8,
+        kind,
+        target,
+    });
     Some(target)
 }
 

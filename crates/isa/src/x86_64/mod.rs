@@ -41,8 +41,8 @@ pub mod table;
 pub mod text;
 
 use crate::{
-    Code, Cond, CounterMode, Effects, FixupKind, Insn, Isa, JumpShape, OutOfRange, Reach, RegSet, RuntimeConfig,
-    RuntimeError, SiteRef,
+    Code, Cond, CounterMode, Effects, FixupKind, Insn, Isa, JumpShape, OutOfRange, Reach, RegSet,
+    RuntimeConfig, RuntimeError, SiteRef,
 };
 
 /// The instruction set.
@@ -68,7 +68,12 @@ impl Isa for X86_64 {
     const NAME: &'static str = "x86-64";
     const FLAGS: RegSet = RegSet(CF.0 | PF.0 | AF.0 | ZF.0 | SF.0 | OF.0);
     const LIVE_AT_EXIT: RegSet = RegSet(0xffff | DF.0);
+    const CALL_SCRATCH: RegSet = RegSet::EMPTY;
+    const SOUGHT: RegSet = Self::FLAGS;
+    const LOOK_AHEAD: usize = 12;
     const PADDING: u8 = 0xcc;
+    const COUNTER_UNIT: u64 = 4096;
+    const FAR_CONDITIONS_BY_STUB: bool = false;
 
     fn decode(bytes: &[u8], addr: u64) -> Option<Insn> {
         decode::decode(bytes, addr)
@@ -94,7 +99,12 @@ impl Isa for X86_64 {
         branch::read_field(kind, bytes, place)
     }
 
-    fn write_field(kind: FixupKind, bytes: &mut [u8], place: u64, target: u64) -> Result<(), OutOfRange> {
+    fn write_field(
+        kind: FixupKind,
+        bytes: &mut [u8],
+        place: u64,
+        target: u64,
+    ) -> Result<(), OutOfRange> {
         branch::write_field(kind, bytes, place, target)
     }
 
@@ -114,7 +124,7 @@ impl Isa for X86_64 {
         branch::short_cond_len(original)
     }
 
-    fn reaches_short(distance: i64) -> bool {
+    fn reaches_short(_: Option<Cond>, distance: i64) -> bool {
         i8::try_from(distance).is_ok()
     }
 
@@ -134,12 +144,34 @@ impl Isa for X86_64 {
         branch::put_call(out, target);
     }
 
+    fn put_entry<T>(out: &mut Code<T>, _: &[u8], target: T) {
+        branch::put_jump(out, Reach::Long, target);
+    }
+
+    /// Everything reaches 2 GiB.
+    fn is_near(_: &Insn) -> bool {
+        false
+    }
+
+    fn put_far<T: Copy>(_: &mut Code<T>, _: &[u8], _: T) -> bool {
+        false
+    }
+
     fn put_nops(out: &mut Vec<u8>, len: usize) {
         branch::put_nops(out, len);
     }
 
     fn jump_shape<'c>(path: &[Insn], code: impl Fn(&Insn) -> &'c [u8]) -> JumpShape {
         table::jump_shape(path, code)
+    }
+
+    fn jump_slot<'c>(path: &[Insn], _: impl Fn(&Insn) -> &'c [u8]) -> Option<u64> {
+        path.last()?.field.map(|field| field.target)
+    }
+
+    /// One instruction shows it.
+    fn formed<'c>(_: &[Insn], _: impl Fn(&Insn) -> &'c [u8]) -> Vec<(u8, u64)> {
+        Vec::new()
     }
 
     fn counter_len(mode: CounterMode, live: RegSet) -> usize {

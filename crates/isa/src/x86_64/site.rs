@@ -90,7 +90,9 @@ pub fn put_site<T: Copy>(
     insn: &Insn,
     refer: impl Fn(SiteRef) -> T,
 ) -> bool {
-    let Some(operand) = Operand::parse(original, insn) else { return false };
+    let Some(operand) = Operand::parse(original, insn) else {
+        return false;
+    };
     operand.put_load(out, &refer);
     put_rip(out, &[0x4c, 0x2b, 0x1d], refer(SiteRef::Bias)); // sub r11,[bias]
     put_rip(out, &[0x4c, 0x3b, 0x1d], refer(SiteRef::Table(0))); // cmp r11,[t0]
@@ -99,7 +101,9 @@ pub fn put_site<T: Copy>(
     put_inc(out, mode, refer(SiteRef::Table(1)));
     match operand.register {
         // The return address has moved rsp away from the target.
-        Some(register) if register != R11 && !(register == RSP && operand.called) => operand.put_jump(out, register),
+        Some(register) if register != R11 && !(register == RSP && operand.called) => {
+            operand.put_jump(out, register)
+        }
         _ => {
             put_rip(out, &[0x4c, 0x03, 0x1d], refer(SiteRef::Bias)); // add r11,[bias]
             operand.put_jump(out, R11);
@@ -172,8 +176,10 @@ impl<'a> Operand<'a> {
                 _ => return None,
             }
         }
-        let segments =
-            prefixes.iter().filter(|prefix| matches!(prefix, 0x26 | 0x2e | 0x36 | 0x3e | 0x64 | 0x65)).count();
+        let segments = prefixes
+            .iter()
+            .filter(|prefix| matches!(prefix, 0x26 | 0x2e | 0x36 | 0x3e | 0x64 | 0x65))
+            .count();
         if segments > 1 || of_branch.len() > 1 {
             return None;
         }
@@ -185,7 +191,11 @@ impl<'a> Operand<'a> {
             rex: rex & 0b0011,
             modrm,
             relative: insn.field.map(|field| field.target),
-            above: if called && mode != 3 && rex & 1 == 0 { above(modrm)? } else { None },
+            above: if called && mode != 3 && rex & 1 == 0 {
+                above(modrm)?
+            } else {
+                None
+            },
         })
     }
 
@@ -227,7 +237,9 @@ impl<'a> Operand<'a> {
 /// If a memory operand without REX.B is based on `rsp`: its displacement from 8 bytes further down.
 /// The outer `None` if that cannot be written.
 fn above(modrm: &[u8]) -> Option<Option<i32>> {
-    let [first, sib, disp @ ..] = modrm else { return Some(None) };
+    let [first, sib, disp @ ..] = modrm else {
+        return Some(None);
+    };
     if first & 7 != 4 || sib & 7 != RSP {
         return Some(None);
     }
@@ -243,7 +255,7 @@ fn above(modrm: &[u8]) -> Option<Option<i32>> {
 pub fn put_site_slow<T>(out: &mut Code<T>, mode: CounterMode, image: (u64, u64)) {
     let code = &mut out.bytes;
     let count = |code: &mut Vec<u8>, word: u32| {
-        if mode == CounterMode::Atomic {
+        if mode != CounterMode::Plain {
             code.push(0xf0); // lock
         }
         code.extend_from_slice(&[0x49, 0xff, 0x43, (word * 8) as u8]); // inc qword [r11+8*word]

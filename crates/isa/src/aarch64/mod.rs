@@ -1,0 +1,204 @@
+//! AArch64, little-endian, as Linux and the AAPCS64 use it.
+//!
+//! | file | subject |
+//! |---|---|
+//! | [`mod@decode`] | words to [`Insn`]: where control goes, which field holds an address |
+//! | [`branch`] | fields read and written; jumps, calls and nops spelt |
+//! | [`effects`] | registers and flags that an instruction reads and overwrites |
+//! | [`encode`] | the few instructions that are put in, as words |
+//! | [`table`] | what kind of table an indirect jump goes through |
+//! | [`counter`] | the increment of a counter |
+//! | [`site`] | recorders of indirect call targets |
+//! | [`runtime`] | the start-up routine of an instrumented program |
+//!
+//! # Members of a [`RegSet`]
+//!
+//! | bit | member |
+//! |---|---|
+//! | 0..=30 | `x0 … x30` |
+//! | 31 | `sp` (register 31 as a zero register is no member) |
+//! | 32..=35 | [`N`], [`Z`], [`C`], [`V`] |
+//!
+//! Vector, predicate and system registers are not modelled, and nothing that is emitted here touches them.
+//!
+//! # Conditions
+//!
+//! A [`Cond`] is the whole branch instruction with its displacement cleared: `b.cond`, `bc.cond`, `cbz`, `cbnz`, `tbz`, `tbnz`. So its
+//! register, width and bit number come along, and its inverse differs in one bit.
+//!
+//! # `x16` and `x17`
+//!
+//! The procedure call standard leaves them to whatever lies between a call and its callee: stubs and veneers. No value is in
+//! them across a call or return of a compiled function, not even with inter-procedural register allocation. That makes them
+//! dead before every call and return ([`Isa::CALL_SCRATCH`]), and free for recorders. Hand-written assembly breaks the rule among its own
+//! routines, so functions without unwind information are not taken to keep it.
+//!
+//! # How jump tables move
+//!
+//! Compilers write tables of bytes, half-words and words, whose entries are distances in instructions from a label in the code, the
+//! *anchor*, which an `adr` forms ([`JumpShape::Anchored`]). There is no room in a byte for where the blocks of a moved function are. So
+//! neither table nor anchor move: the copied code forms the *old* anchor (`adr` becomes `adrp` and `add`, as the old text may be out of
+//! its reach), the table is read where it is, and the `br` arrives at the old block, whose first instruction (behind `bti`, if there is
+//! one) has become a `b` to the new block. A target too many or too few in the reconstruction does no harm: every instruction of the
+//! old body goes on doing what it did. Tables of words relative to the table itself (`.word L - table`, relocations kept by
+//! the linker) are rewritten in place as on x86-64.
+
+pub mod branch;
+pub mod counter;
+pub mod decode;
+pub mod effects;
+pub mod encode;
+pub mod runtime;
+pub mod site;
+pub mod table;
+
+use crate::{
+    Code, Cond, CounterMode, Effects, FixupKind, Insn, Isa, JumpShape, OutOfRange, Reach, RegSet,
+    RuntimeConfig, RuntimeError, SiteRef,
+};
+
+/// The instruction set.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AArch64;
+
+/// The negative flag as a member of a [`RegSet`].
+pub const N: RegSet = RegSet(1 << 32);
+/// The zero flag as a member of a [`RegSet`].
+pub const Z: RegSet = RegSet(1 << 33);
+/// The carry flag as a member of a [`RegSet`].
+pub const C: RegSet = RegSet(1 << 34);
+/// The overflow flag as a member of a [`RegSet`].
+pub const V: RegSet = RegSet(1 << 35);
+
+/// All four flags.
+pub const NZCV: RegSet = RegSet(0xf << 32);
+/// `x0 … x30` and `sp`.
+pub const GENERAL: RegSet = RegSet(0xffff_ffff);
+/// `x16` and `x17`.
+pub const SCRATCH: RegSet = RegSet(0x3_0000);
+
+impl Isa for AArch64 {
+    const NAME: &'static str = "AArch64";
+    const FLAGS: RegSet = NZCV;
+    const LIVE_AT_EXIT: RegSet = RegSet(GENERAL.0 & !SCRATCH.0);
+    const CALL_SCRATCH: RegSet = SCRATCH;
+    const SOUGHT: RegSet = RegSet(0x3_ffff);
+    const LOOK_AHEAD: usize = 20;
+    const PADDING: u8 = 0;
+    const COUNTER_UNIT: u64 = 0x10000;
+    const FAR_CONDITIONS_BY_STUB: bool = true;
+
+    fn decode(bytes: &[u8], addr: u64) -> Option<Insn> {
+        decode::decode(bytes, addr)
+    }
+
+    fn sweep(bytes: &[u8], addr: u64, visit: impl FnMut(&Insn) -> bool) -> Option<u64> {
+        decode::sweep(bytes, addr, visit)
+    }
+
+    fn effects(bytes: &[u8], insn: &Insn) -> Effects {
+        effects::effects(bytes, insn)
+    }
+
+    fn read_field(kind: FixupKind, bytes: &[u8], place: u64) -> Option<u64> {
+        branch::read_field(kind, bytes, place)
+    }
+
+    fn write_field(
+        kind: FixupKind,
+        bytes: &mut [u8],
+        place: u64,
+        target: u64,
+    ) -> Result<(), OutOfRange> {
+        branch::write_field(kind, bytes, place, target)
+    }
+
+    fn invert(cond: Cond) -> Cond {
+        branch::invert(cond)
+    }
+
+    fn jump_len(_: Reach) -> usize {
+        4
+    }
+
+    fn cond_jump_len(reach: Reach) -> usize {
+        branch::cond_jump_len(reach)
+    }
+
+    fn short_cond_len(original: &[u8]) -> usize {
+        original.len()
+    }
+
+    fn reaches_short(cond: Option<Cond>, distance: i64) -> bool {
+        branch::reaches_short(cond, distance)
+    }
+
+    fn put_jump<T>(out: &mut Code<T>, _: Reach, target: T) {
+        branch::put_jump(out, target);
+    }
+
+    fn put_cond_jump<T>(out: &mut Code<T>, cond: Cond, reach: Reach, target: T) {
+        branch::put_cond_jump(out, cond, reach, target);
+    }
+
+    /// There are no such instructions here: every conditional branch has an inverse.
+    fn put_short_cond<T>(_: &mut Code<T>, _: &[u8], _: T) {}
+
+    fn put_call<T>(out: &mut Code<T>, target: T) {
+        branch::put_call(out, target);
+    }
+
+    fn put_entry<T>(out: &mut Code<T>, original: &[u8], target: T) {
+        branch::put_entry(out, original, target);
+    }
+
+    fn is_near(insn: &Insn) -> bool {
+        branch::is_near(insn)
+    }
+
+    fn put_far<T: Copy>(out: &mut Code<T>, original: &[u8], target: T) -> bool {
+        branch::put_far(out, original, target)
+    }
+
+    fn put_nops(out: &mut Vec<u8>, len: usize) {
+        branch::put_nops(out, len);
+    }
+
+    fn jump_shape<'c>(path: &[Insn], code: impl Fn(&Insn) -> &'c [u8]) -> JumpShape {
+        table::jump_shape(path, code)
+    }
+
+    fn jump_slot<'c>(path: &[Insn], code: impl Fn(&Insn) -> &'c [u8]) -> Option<u64> {
+        table::jump_slot(path, code)
+    }
+
+    fn formed<'c>(insns: &[Insn], code: impl Fn(&Insn) -> &'c [u8]) -> Vec<(u8, u64)> {
+        table::formed(insns, code)
+    }
+
+    fn counter_len(mode: CounterMode, live: RegSet) -> usize {
+        counter::counter_len(mode, live)
+    }
+
+    fn put_counter<T: Copy>(out: &mut Code<T>, mode: CounterMode, live: RegSet, counter: T) {
+        counter::put_counter(out, mode, live, counter);
+    }
+
+    fn put_site<T: Copy>(
+        out: &mut Code<T>,
+        mode: CounterMode,
+        original: &[u8],
+        insn: &Insn,
+        refer: impl Fn(SiteRef) -> T,
+    ) -> bool {
+        site::put_site(out, mode, original, insn, refer)
+    }
+
+    fn put_site_slow<T: Copy>(out: &mut Code<T>, mode: CounterMode, image: (u64, u64)) {
+        site::put_site_slow(out, mode, image);
+    }
+
+    fn runtime(config: &RuntimeConfig<'_>) -> Result<Vec<u8>, RuntimeError> {
+        runtime::runtime(config)
+    }
+}
