@@ -368,9 +368,14 @@ impl<'d> Writer<'d> {
             .unwrap_or_default()
     }
 
-    /// The zero-filled read-write section (page-aligned start, whole pages): only once, after all other loaded sections, and only if
-    /// [`WriteOptions::zero_fill`] made room for its segment. [`Writer::write`] reports what breaks this.
+    /// As [`Writer::append_zero_fill_aligned`], aligned to pages.
     pub fn append_zero_fill(&mut self, name: &str, size: u64) -> Placed {
+        self.append_zero_fill_aligned(name, size, 1)
+    }
+
+    /// The zero-filled read-write section (start aligned to pages and to `align`, whole pages): only once, after all other loaded sections, and only if
+    /// [`WriteOptions::zero_fill`] made room for its segment. [`Writer::write`] reports what breaks this.
+    pub fn append_zero_fill_aligned(&mut self, name: &str, size: u64, align: u64) -> Placed {
         if self.zero.is_some() || !self.options.zero_fill {
             self.fail(format!(
                 "a zero-filled section ({name}) is possible once, and if asked for at the start"
@@ -378,7 +383,7 @@ impl<'d> Writer<'d> {
         }
         let place = self
             .cursor
-            .checked_next_multiple_of(self.page)
+            .checked_next_multiple_of(self.page.max(align))
             .zip(size.checked_next_multiple_of(self.page));
         let (addr, size) = match place.filter(|(at, size)| at.checked_add(*size).is_some()) {
             Some(place) => place,

@@ -12,10 +12,14 @@
 //! | 8 | 4 | version, 1 |
 //! | 12 | 4 | how many bytes of the header must agree before a program adds to an existing file: 96 |
 //! | 16 | 64 | the subject: binary, counter map, table sizes; see [`Subject::encode`] |
-//! | 80 | 16 | zero |
-//! | 4096 | 8 × counters | counters |
+//! | 80 | 4 | unit: offset of the counters, and what the file's length is a multiple of; 0 stands for 4096 |
+//! | 84 | 12 | zero |
+//! | unit | 8 × counters | counters |
 //! | next multiple of 64 | 64 × sites | call-site tables |
-//! | | | zero to a multiple of 4096 |
+//! | | | zero to a multiple of the unit |
+//!
+//! A file can be mapped only at offsets that are multiples of the page size, so the unit is the largest page size of the machine's systems:
+//! 4 KiB on x86-64, 64 KiB on AArch64.
 //!
 //! A call-site table is eight numbers `t0 c0 t1 c1 t2 c2 external overflow`: link-time address of a target (0 = free) and its count,
 //! three times; calls out of the binary; calls of other targets. Two threads that claim slots at once may both write the same target:
@@ -47,13 +51,24 @@ pub const SITE_LEN: u64 = 64;
 /// Bytes read at once: whole pages, whole site tables.
 const PIECE: usize = 1 << 19;
 
-/// The header, with the magic in place. The program writes what follows the magic first.
+/// Largest [unit](self) that a reader accepts.
+const MAX_UNIT: u64 = 1 << 24;
+
+/// The header of a file with the smallest unit.
 pub fn header_bytes(subject: &Subject) -> [u8; HEADER_LEN] {
+    header_bytes_with(subject, PAGE)
+}
+
+/// The header, with the magic in place. The program writes what follows the magic first. `unit` is a power of two from 4096 to 16 MiB.
+pub fn header_bytes_with(subject: &Subject, unit: u64) -> [u8; HEADER_LEN] {
     let mut out = [0; HEADER_LEN];
     out[..8].copy_from_slice(&MAGIC);
     out[8..12].copy_from_slice(&VERSION.to_le_bytes());
     out[12..16].copy_from_slice(&(HEADER_LEN as u32).to_le_bytes());
     out[16..16 + Subject::ENCODED].copy_from_slice(&subject.encode());
+    if unit != PAGE {
+        out[80..84].copy_from_slice(&(unit as u32).to_le_bytes());
+    }
     out
 }
 
@@ -74,9 +89,16 @@ pub fn counters_len(counters: u64, sites: u64) -> u64 {
         .unwrap_or(u64::MAX)
 }
 
-/// Length of the whole file in bytes.
+/// Length of the whole file in bytes, with the smallest unit.
 pub fn file_len(subject: &Subject) -> u64 {
-    PAGE.saturating_add(counters_len(subject.counters, subject.sites))
+    file_len_with(subject, PAGE)
+}
+
+/// Length of the whole file in bytes.
+pub fn file_len_with(subject: &Subject, unit: u64) -> u64 {
+    counters_len(subject.counters, subject.sites)
+        .checked_next_multiple_of(unit)
+        .map_or(u64::MAX, |len| len.saturating_add(unit))
 }
 
 /// Receives a profile piece by piece. Pieces that are all zero may be left out.
@@ -93,6 +115,8 @@ pub struct RawFile {
     path: PathBuf,
     file: File,
     subject: Subject,
+    /// Offset of the counters.
+    unit: u64,
 }
 
 impl RawFile {
@@ -166,24 +190,36 @@ impl RawFile {
         fixed.copy_from_slice(&header[16..16 + Subject::ENCODED]);
         let subject =
             Subject::decode(&fixed).map_err(|(at, what)| Error::at_byte(path, 16 + at, what))?;
-        if let Some(at) = (80..HEADER_LEN).find(|&at| header[at] != 0) {
+        let unit = match u64::from(word(80)) {
+            0 => PAGE,
+            unit if unit.is_power_of_two() && (PAGE..=MAX_UNIT).contains(&unit) => unit,
+            other => {
+                return Err(Error::at_byte(
+                    path,
+                    80,
+                    format!("unit of {other} bytes, must be a power of two from {PAGE} to {MAX_UNIT}, or 0"),
+                ));
+            }
+        };
+        if let Some(at) = (84..HEADER_LEN).find(|&at| header[at] != 0) {
             return Err(Error::at_byte(
                 path,
                 at as u64,
                 format!("padding byte is {:#04x}, must be 0", header[at]),
             ));
         }
-        if found < file_len(&subject) {
+        if found < file_len_with(&subject, unit) {
             let what = format!(
                 "a raw profile of {} counters and {} call-site tables",
                 subject.counters, subject.sites
             );
-            return Err(cut_short(&what, file_len(&subject)));
+            return Err(cut_short(&what, file_len_with(&subject, unit)));
         }
         Ok(RawFile {
             path: path.to_owned(),
             file,
             subject,
+            unit,
         })
     }
 
@@ -255,10 +291,11 @@ impl RawFile {
         let mut buffer = vec![0; PIECE.min(len as usize)];
         let mut at = 0;
         while at < len {
-            let (start, end) = match self.data_after(PAGE + at) {
+            let (start, end) = match self.data_after(self.unit + at) {
+                // The unit is a multiple of the page, and `start` is not before it.
                 Some((start, end)) => (
-                    start / PAGE * PAGE - PAGE,
-                    end.div_ceil(PAGE).saturating_mul(PAGE) - PAGE,
+                    start / PAGE * PAGE - self.unit,
+                    end.div_ceil(PAGE).saturating_mul(PAGE) - self.unit,
                 ),
                 None => break,
             };
@@ -267,12 +304,12 @@ impl RawFile {
             while at < end {
                 let bytes = &mut buffer[..((end - at) as usize).min(PIECE)];
                 self.file
-                    .read_exact_at(bytes, PAGE + at)
+                    .read_exact_at(bytes, self.unit + at)
                     .map_err(|e| match e.kind() {
                         io::ErrorKind::UnexpectedEof => Error::CutShort {
                             path: self.path.clone(),
                             what: "a raw profile that shrank while it was read".into(),
-                            expected: PAGE + len,
+                            expected: self.unit + len,
                             found: self.file.metadata().map_or(0, |data| data.len()),
                         },
                         _ => Error::io(&self.path, "read the counters", e),
@@ -371,17 +408,17 @@ pub fn snapshot(live: &Path, to: &Path) -> Result<Subject, Error> {
             out.write_all_at(bytes, at)
                 .map_err(|e| Error::io(to, "write", e))
         };
-        out.set_len(file_len(&raw.subject))
+        out.set_len(file_len_with(&raw.subject, raw.unit))
             .map_err(|e| Error::io(to, "set the size", e))?;
         raw.pieces(|at, bytes| {
             for (i, page) in bytes.chunks(PAGE as usize).enumerate() {
                 if page.iter().any(|&byte| byte != 0) {
-                    write(page, PAGE + at + i as u64 * PAGE)?;
+                    write(page, raw.unit + at + i as u64 * PAGE)?;
                 }
             }
             Ok(())
         })?;
-        write(&header_bytes(&raw.subject), 0)
+        write(&header_bytes_with(&raw.subject, raw.unit), 0)
     })?;
     Ok(raw.subject)
 }

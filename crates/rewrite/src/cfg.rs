@@ -15,7 +15,7 @@
 //! Wrong guesses cost precision, never correctness: the old body stays where it was, and a table entry that is
 //! not recognised goes on leading there.
 
-use postlink_isa::{Cond, FixupKind, Flow, Insn, Isa, JumpShape};
+use postlink_isa::{Anchor, Cond, FixupKind, Flow, Insn, Isa, JumpShape};
 use rustc_hash::FxHashMap;
 
 use crate::discover::{Program, table_entries};
@@ -96,8 +96,26 @@ pub struct Block {
     pub returns_twice: bool,
     /// Lies in a part that the compiler split off, or ends without going on.
     pub unlikely: bool,
+    /// What it means for memory that is watched between an exclusive load and its store.
+    pub watch: Watch,
     /// Index of its piece in [`Function::pieces`](crate::discover::Function::pieces).
     pub piece: u16,
+}
+
+/// Between an exclusive load and its store nothing may be put in, or the store fails for ever. A place is critical if both a load
+/// without a store may have gone before and a store without a load may come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Watch {
+    /// Such a load may have gone before the block.
+    pub loaded_in: bool,
+    /// Such a load may have gone before the block's end.
+    pub loaded_out: bool,
+    /// Such a store may come from the block's beginning on.
+    pub stores_in: bool,
+    /// The block has an exclusive load or store.
+    pub inside: bool,
+    /// Every place in the block is critical.
+    pub whole: bool,
 }
 
 /// What a position-dependent field is a part of.
@@ -163,6 +181,9 @@ pub struct Cfg {
     pub dispatches: Vec<Vec<BlockId>>,
     /// Entries of relative tables, to be rewritten with the function. Absolute labels are found among [`Refs::pointers`](crate::refs::Refs::pointers).
     pub table_entries: Vec<TableEntry>,
+    /// Targets of tables whose entries count from a place in the old code: (address, block). There the old body gets a jump to the
+    /// new block.
+    pub arrivals: Vec<(u64, BlockId)>,
     /// Addresses inside with their blocks: other entries and labels.
     pub marks: Vec<(u64, BlockId)>,
     /// Index of the first field of each block, and one more.
@@ -278,18 +299,16 @@ pub fn build<I: Isa>(
     }
     // Relative tables whose address this function forms.
     let mut tables: Vec<(u64, Vec<(u64, u64)>)> = Vec::new();
-    for i in insns.iter() {
-        if let Some(field) = i.field
-            && i.traits.forms_address
-            && program.refs.is_relative32(field.target)
-            && !tables.iter().any(|t| t.0 == field.target)
-        {
+    let together = ranges.iter().flat_map(|r| program.refs.formed_in(r.0, r.1)).map(|f| f.1);
+    let alone = insns.iter().filter(|i| i.traits.forms_address).filter_map(|i| i.field.map(|f| f.target));
+    for target in alone.chain(together) {
+        if program.refs.is_relative32(target) && !tables.iter().any(|t| t.0 == target) {
             let mut entries = Vec::new();
             for (place, target) in table_entries(
                 program.elf,
                 &program.refs,
                 &program.table_bases,
-                field.target,
+                target,
             ) {
                 if inside(target) {
                     entries.push((place, target));
@@ -299,12 +318,20 @@ pub fn build<I: Isa>(
             }
             if !entries.is_empty() {
                 leaders.extend(entries.iter().map(|e| e.1));
-                tables.push((field.target, entries));
+                tables.push((target, entries));
             }
         }
     }
     leaders.sort_unstable();
     leaders.dedup();
+    // Places in the code that `adr` forms: each must be what a table's entries count from.
+    let mut anchors: Vec<(u64, bool)> = insns
+        .iter()
+        .filter_map(|i| i.field.filter(|f| f.kind == FixupKind::Adr && inside(f.target) && f.target != ranges[0].0))
+        .map(|f| (f.target, false))
+        .collect();
+    let formed = if anchors.is_empty() { Vec::new() } else { I::formed(insns, code) };
+    let mut arrivals: Vec<u64> = Vec::new();
 
     // Indirect jumps, each with its targets.
     let mut dispatches: Vec<Vec<u64>> = Vec::new();
@@ -319,7 +346,7 @@ pub fn build<I: Isa>(
             let imported = insn
                 .field
                 .is_some_and(|x| program.imports.contains_key(&x.target));
-            if imported || tables.is_empty() && f.labels.is_empty() {
+            if imported || tables.is_empty() && f.labels.is_empty() && anchors.is_empty() {
                 jumps.insert(insn.addr, (None, true));
                 continue;
             }
@@ -356,6 +383,15 @@ pub fn build<I: Isa>(
                     }
                 }
                 JumpShape::Absolute { table: None } => (f.labels.clone(), f.labels.is_empty()),
+                JumpShape::Anchored(a) => {
+                    anchors.iter_mut().filter(|x| x.0 == a.anchor).for_each(|x| x.1 = true);
+                    let targets = anchored(program, &a, &formed, &ranges);
+                    if targets.is_empty() {
+                        return Err(Pin::UnknownIndirectJump);
+                    }
+                    arrivals.extend_from_slice(&targets);
+                    (targets, false)
+                }
                 JumpShape::Unknown => {
                     let mut all = f.labels.clone();
                     all.extend(tables.iter().flat_map(|t| t.1.iter().map(|e| e.1)));
@@ -383,6 +419,14 @@ pub fn build<I: Isa>(
     if claimed.contains(&false) {
         return Err(Pin::UnknownIndirectJump);
     }
+    if anchors.iter().any(|a| !a.1) {
+        return Err(Pin::AddressOfItsInsideTaken);
+    }
+    leaders.extend_from_slice(&arrivals);
+    leaders.sort_unstable();
+    leaders.dedup();
+    arrivals.sort_unstable();
+    arrivals.dedup();
     // A pointer to the inside must be explained by an indirect jump that can follow it.
     if !f.labels.is_empty()
         && !f
@@ -420,6 +464,7 @@ pub fn build<I: Isa>(
                 leaks: false,
                 returns_twice: std::mem::take(&mut twice),
                 unlikely: pi > 0,
+                watch: Watch::default(),
                 piece: pi as u16,
             };
             let mut targets;
@@ -524,7 +569,8 @@ pub fn build<I: Isa>(
                     }
                 }
                 if body {
-                    push_fields::<I>(program, &insn, &mut cfg.fields);
+                    let anchor = insn.field.is_some_and(|f| f.kind == FixupKind::Adr && inside(f.target) && f.target != ranges[0].0);
+                    push_fields::<I>(program, &insn, anchor, &mut cfg.fields);
                 } else {
                     block.term_at = insn.addr;
                 }
@@ -577,6 +623,7 @@ pub fn build<I: Isa>(
             }
         }
     }
+    cfg.arrivals.extend(arrivals.iter().filter_map(|a| index.get(a).map(|b| (*a, *b))));
     cfg.blocks[0].entry = true;
     for a in f.entries.iter().chain(&f.labels) {
         if let Some(b) = index.get(a) {
@@ -598,7 +645,55 @@ pub fn build<I: Isa>(
         }
     }
     mark_unlikely(&mut cfg);
+    if insns.iter().any(|i| i.traits.exclusive_load) {
+        watch(&mut cfg, insns);
+    }
     Ok(cfg)
+}
+
+/// Fills in what is watched.
+fn watch(cfg: &mut Cfg, insns: &[Insn]) {
+    let exclusive: Vec<&Insn> =
+        insns.iter().filter(|i| i.traits.exclusive_load || i.traits.exclusive_store).collect();
+    let inside = |b: &Block| {
+        let (start, end) = (b.start, b.end);
+        exclusive.iter().filter(move |i| i.addr >= start && i.addr < end)
+    };
+    // (first is a store, last is a load, has a store) of those that have any.
+    let facts: Vec<Option<(bool, bool, bool)>> = cfg
+        .blocks
+        .iter()
+        .map(|b| {
+            let first = inside(b).next()?;
+            let last = inside(b).last()?;
+            let has_store = inside(b).any(|i| i.traits.exclusive_store);
+            Some((first.traits.exclusive_store, last.traits.exclusive_load, has_store))
+        })
+        .collect();
+    let n = cfg.blocks.len();
+    let mut changed = true;
+    while changed {
+        changed = false;
+        for b in 0..n {
+            let stores_out = cfg.succs(b as BlockId).iter().any(|s| cfg.blocks[*s as usize].watch.stores_in);
+            let stores_in = facts[b].map_or(stores_out, |f| f.0);
+            let loaded_out = facts[b].map_or(cfg.blocks[b].watch.loaded_in, |f| f.1);
+            let watch = &mut cfg.blocks[b].watch;
+            changed |= (watch.stores_in, watch.loaded_out) != (stores_in, loaded_out);
+            (watch.stores_in, watch.loaded_out) = (stores_in, loaded_out);
+            if loaded_out {
+                for k in 0..cfg.succs(b as BlockId).len() {
+                    let s = cfg.succs(b as BlockId)[k] as usize;
+                    changed |= !std::mem::replace(&mut cfg.blocks[s].watch.loaded_in, true);
+                }
+            }
+        }
+    }
+    for b in 0..n {
+        let watch = &mut cfg.blocks[b].watch;
+        watch.inside = facts[b].is_some();
+        watch.whole = watch.loaded_in && watch.stores_in && !facts[b].is_some_and(|f| f.2);
+    }
 }
 
 /// Blocks from which only unlikely blocks follow are unlikely too.
@@ -615,11 +710,15 @@ fn mark_unlikely(cfg: &mut Cfg) {
     }
 }
 
-fn push_fields<I: Isa>(program: &Program<'_>, insn: &Insn, fields: &mut Vec<Field>) {
-    if let Some(f) = insn.field {
+/// Notes the fields of an instruction; `anchor`: it forms an address that stays what it is, although it lies in this function.
+fn push_fields<I: Isa>(program: &Program<'_>, insn: &Insn, anchor: bool, fields: &mut Vec<Field>) {
+    if let Some(target) = program.refs.formed_at(insn.addr) {
+        let kind = insn.field.map_or(FixupKind::Low12 { scale: 0 }, |f| f.kind);
+        fields.push(Field { at: insn.addr, kind, role: Use::Address, target });
+    } else if let Some(f) = insn.field {
         let role = match insn.flow {
             Flow::Call { .. } => Use::Call,
-            _ if insn.traits.forms_address => Use::Address,
+            _ if insn.traits.forms_address && !anchor => Use::Address,
             _ => Use::Memory,
         };
         fields.push(Field {
@@ -648,6 +747,45 @@ fn push_fields<I: Isa>(program: &Program<'_>, insn: &Insn, fields: &mut Vec<Fiel
             target,
         });
     }
+}
+
+/// Targets of a table of distances from an anchor. If the table's address is not in sight of the jump, whatever the function forms in
+/// that register may be it. Without a bound check the table ends before the first entry that leads elsewhere; too much
+/// does no harm.
+fn anchored(program: &Program<'_>, a: &Anchor, formed: &[(u8, u64)], ranges: &[(u64, u64)]) -> Vec<u64> {
+    const MANY: u32 = 4096;
+    let candidates: Vec<u64> = match a.table {
+        Some(t) => vec![t],
+        None => formed.iter().filter(|f| f.0 == a.register).map(|f| f.1).collect(),
+    };
+    let bytes = u64::from(a.bytes);
+    let limit = match (a.count, a.bytes) {
+        (Some(count), _) => count.min(MANY),
+        (None, 1) => 256,
+        _ => MANY,
+    };
+    let mut targets = Vec::new();
+    for table in candidates {
+        for i in 0..u64::from(limit) {
+            let Some(entry) = table.checked_add(i * bytes).and_then(|at| program.elf.bytes_at(at, bytes)) else { break };
+            let value = match (entry, a.signed) {
+                (&[b], true) => i64::from(b as i8),
+                (&[b], false) => i64::from(b),
+                (&[b, c], true) => i64::from(i16::from_le_bytes([b, c])),
+                (&[b, c], false) => i64::from(u16::from_le_bytes([b, c])),
+                (&[b, c, d, e], true) => i64::from(i32::from_le_bytes([b, c, d, e])),
+                (&[b, c, d, e], false) => i64::from(u32::from_le_bytes([b, c, d, e])),
+                _ => break,
+            };
+            let target = a.anchor.wrapping_add_signed(value << (a.shift & 7));
+            if ranges.iter().any(|r| target >= r.0 && target < r.1) {
+                targets.push(target);
+            } else if a.count.is_none() {
+                break;
+            }
+        }
+    }
+    targets
 }
 
 /// Targets of a table of absolute addresses: the run of pointers to this function at `table`, or behind it where the index does not

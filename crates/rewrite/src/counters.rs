@@ -127,7 +127,8 @@ pub fn place(cfg: &Cfg, scratch: &mut Scratch) -> Result<Placement, Pin> {
     for b in 0..n {
         let block = &cfg.blocks[b as usize];
         let f = frequency[b as usize];
-        add(&mut p, begin(b), end(b), Some(f), Meaning::Node(b));
+        let node = if block.watch.whole { None } else { Some(f) };
+        add(&mut p, begin(b), end(b), node, Meaning::Node(b));
         let in_class = of_block.get(&b).is_some_and(|c| class_node(*c) == X);
         // What a call returns to a second time comes from outside; that edge is added with the call.
         let entered = block.entry || block.landing_pad || in_class;
@@ -135,12 +136,15 @@ pub fn place(cfg: &Cfg, scratch: &mut Scratch) -> Result<Placement, Pin> {
             add(&mut p, X, begin(b), None, Meaning::Outside);
         }
         let way_weight = |s: BlockId, share: f32| {
+            if block.watch.loaded_out && cfg.blocks[s as usize].watch.stores_in {
+                return None;
+            }
             let likely = f.min(frequency[s as usize]) * share;
             // An edge that needs code of its own costs a jump more than a counter in a block.
             if into[s as usize] == 1 {
-                likely.max(frequency[s as usize] * 0.99)
+                Some(likely.max(frequency[s as usize] * 0.99))
             } else {
-                likely * 1.5 + 0.001
+                Some(likely * 1.5 + 0.001)
             }
         };
         match block.term {
@@ -170,11 +174,11 @@ pub fn place(cfg: &Cfg, scratch: &mut Scratch) -> Result<Placement, Pin> {
                         &mut p,
                         end(b),
                         begin(s),
-                        Some(if block.unlikely {
-                            0.001
+                        if block.unlikely {
+                            Some(0.001)
                         } else {
                             way_weight(s, 1.0)
-                        }),
+                        },
                         Meaning::Way(b, 0),
                     );
                 } else {
@@ -190,7 +194,7 @@ pub fn place(cfg: &Cfg, scratch: &mut Scratch) -> Result<Placement, Pin> {
                         &mut p,
                         end(b),
                         begin(*s),
-                        Some(way_weight(*s, share)),
+                        way_weight(*s, share),
                         Meaning::Way(b, k as u32),
                     );
                 }
@@ -201,7 +205,7 @@ pub fn place(cfg: &Cfg, scratch: &mut Scratch) -> Result<Placement, Pin> {
                     &mut p,
                     end(b),
                     begin(s),
-                    Some(way_weight(s, 0.7)),
+                    way_weight(s, 0.7),
                     Meaning::Way(b, 0),
                 );
                 add(&mut p, end(b), X, Some(f * 0.3 + 0.001), Meaning::Way(b, 1));
@@ -295,6 +299,7 @@ impl Placement {
                         Some(s) => {
                             let t = &cfg.blocks[*s as usize];
                             let alone = into[*s as usize] == 1
+                                && !t.watch.whole
                                 && !t.entry
                                 && !t.landing_pad
                                 && !t.returns_twice;
@@ -303,7 +308,8 @@ impl Placement {
                                     .nodes
                                     .insert(*s, node_counter::<I>(program, cfg, *s, counter, mode));
                             } else {
-                                let live = live_in::<I>(program, cfg, *s, 3);
+                                let kept = kept_at_calls::<I>(program, t.start);
+                                let live = live_in::<I>(program, cfg, *s, 3).or(kept);
                                 probes.edges.insert((b, w), EdgeCounter { counter, live });
                             }
                         }
@@ -393,6 +399,11 @@ fn node_counter<I: Isa>(
         .elf
         .bytes_at(block.start, block.end - block.start)
         .unwrap_or(&[]);
+    let (allowed, kept) = if block.watch.inside || block.watch.loaded_in {
+        (unwatched::<I>(bytes, block), kept_at_calls::<I>(program, block.start))
+    } else {
+        ((block.start, u64::MAX), kept_at_calls::<I>(program, block.start))
+    };
     let mut places: Vec<(u64, postlink_isa::Effects, bool)> = Vec::new();
     I::sweep(bytes, block.start, |i| {
         let at = (i.addr - block.start) as usize;
@@ -415,9 +426,10 @@ fn node_counter<I: Isa>(
     let mut best: Option<(usize, u64, RegSet)> = None;
     for (at, effects, landing_pad) in places.iter().rev() {
         live = RegSet(live.minus(effects.kills).0 | effects.reads.0);
-        if *landing_pad {
+        if *landing_pad || *at < allowed.0 || *at > allowed.1 {
             continue; // the counter goes behind it
         }
+        let live = live.or(kept);
         let cost = I::counter_len(mode, live);
         if best.is_none_or(|x| cost <= x.0) {
             best = Some((cost, *at, live));
@@ -427,9 +439,38 @@ fn node_counter<I: Isa>(
         Some((_, at, live)) => NodeCounter { counter, at, live },
         None => NodeCounter {
             counter,
-            at: block.term_at.min(block.end),
+            at: block.term_at.min(block.end).min(allowed.1).max(allowed.0),
             live: RegSet::ALL,
         },
+    }
+}
+
+/// Where in a block nothing is watched: from the first to the second address, which is that of the next exclusive load or store.
+fn unwatched<I: Isa>(bytes: &[u8], block: &crate::cfg::Block) -> (u64, u64) {
+    let mut critical = block.watch.loaded_in && block.watch.stores_in;
+    let mut range = (block.start, block.term_at);
+    I::sweep(bytes, block.start, |i| {
+        if critical {
+            if i.traits.exclusive_store {
+                critical = false;
+                range.0 = i.end();
+            }
+            return true;
+        }
+        if i.traits.exclusive_load || i.traits.exclusive_store {
+            range.1 = i.addr.max(range.0);
+            return false;
+        }
+        true
+    });
+    range
+}
+
+/// Registers to keep although calls leave them to stubs: in functions that may be hand-written.
+fn kept_at_calls<I: Isa>(program: &Program<'_>, start: u64) -> RegSet {
+    match program.piece_at(start) {
+        Some(piece) if piece.fde.is_some() => RegSet::EMPTY,
+        _ => I::CALL_SCRATCH,
     }
 }
 
@@ -462,9 +503,9 @@ fn live_in<I: Isa>(program: &Program<'_>, cfg: &Cfg, b: BlockId, depth: u32) -> 
         live = live.or(RegSet(e.reads.0 & open.0));
         open = open.minus(e.reads).minus(e.kills);
         seen += 1;
-        seen < 12 && open.meets(I::FLAGS)
+        seen < I::LOOK_AHEAD && open.meets(I::SOUGHT)
     });
-    if seen >= 12 || !open.meets(I::FLAGS) || depth == 0 {
+    if seen >= I::LOOK_AHEAD || !open.meets(I::SOUGHT) || depth == 0 {
         return live.or(open);
     }
     live.or(RegSet(live_out::<I>(program, cfg, b, depth - 1).0 & open.0))

@@ -12,7 +12,7 @@ use crate::attach::{self, Counted};
 use crate::cfg::{BlockId, Term};
 use crate::discover::Program;
 use crate::leaks::Leaks;
-use crate::prepare::{self, CounterMap};
+use crate::prepare::{self, CounterMap, Machine};
 
 /// An edge from a block to another of its function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -105,8 +105,10 @@ pub struct Counts {
 ///
 /// Errors: a file that cannot be read; a profile of another file, or one without counts.
 pub fn counts(elf: &Elf<'_>, profile: &Profile) -> Result<Counts, Error> {
-    prepare::check_input(elf)?;
-    counts_with::<postlink_isa::x86_64::X86_64>(elf, profile)
+    match prepare::check_input(elf)? {
+        Machine::X86_64 => counts_with::<postlink_isa::x86_64::X86_64>(elf, profile),
+        Machine::AArch64 => counts_with::<postlink_isa::aarch64::AArch64>(elf, profile),
+    }
 }
 
 fn counts_with<I: Isa>(elf: &Elf<'_>, profile: &Profile) -> Result<Counts, Error> {

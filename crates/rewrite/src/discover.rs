@@ -13,7 +13,7 @@ use postlink_image::elf::{Elf, SymbolTable};
 use postlink_image::unwind::eh_frame::EhFrame;
 use postlink_image::unwind::lsda::PadBase;
 use postlink_image::unwind::rows;
-use postlink_isa::{FixupKind, Flow, Isa};
+use postlink_isa::{FixupKind, Flow, Insn, Isa};
 use rayon::prelude::*;
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
@@ -115,6 +115,7 @@ impl<'d> Program<'d> {
         let mut symbols: Vec<(u64, u32)> = Vec::new();
         let mut found: Vec<(u64, u64)> = Vec::new(); // (start, end); end == start: size unknown
         let mut cold: FxHashSet<u64> = FxHashSet::default();
+        let mut data: Vec<u64> = Vec::new();
         for table in [SymbolTable::Static, SymbolTable::Dynamic] {
             for (i, s) in elf.symbols(table).iter().enumerate() {
                 if !matches!(s.kind, STT_FUNC | STT_GNU_IFUNC | STT_NOTYPE) || s.section == 0 {
@@ -125,6 +126,10 @@ impl<'d> Program<'d> {
                 };
                 if !section.is_code() || s.value < section.addr || s.value >= section.end() {
                     continue;
+                }
+                // Mapping symbols: where data lies among instructions.
+                if s.kind == STT_NOTYPE && (s.name == b"$d" || s.name.starts_with(b"$d.")) {
+                    data.push(s.value);
                 }
                 if s.kind == STT_NOTYPE && (s.size == 0 || s.binding == 0) {
                     continue;
@@ -139,6 +144,7 @@ impl<'d> Program<'d> {
             }
         }
         symbols.par_sort_unstable();
+        data.sort_unstable();
         for f in &eh.fdes {
             if f.len > 0 && elf.section_at(f.start).is_some_and(|(_, s)| s.is_code()) {
                 found.push((f.start, f.start.saturating_add(f.len)));
@@ -343,6 +349,10 @@ impl<'d> Program<'d> {
             }
             if unexplained.binary_search(&(i as u32)).is_ok() {
                 set_pin(&mut pins[i], Pin::PointerToItsInside);
+            }
+            let first_data = data.partition_point(|d| *d < p.start);
+            if data.get(first_data).is_some_and(|d| *d < p.end) {
+                set_pin(&mut pins[i], Pin::NotInstructions);
             }
             if refs.has_distance_in(p.start, p.end) {
                 set_pin(&mut pins[i], Pin::PositionArithmetic);
@@ -646,6 +656,9 @@ impl Sweep<'_, '_> {
                 if self.refs.is_relative32(f.target) {
                     has_table = true;
                     out.push((index, Event::Table { base: f.target }));
+                } else if f.kind == FixupKind::Adr && inside(f.target) {
+                    // The anchor of a jump table, or else the function's control flow will say.
+                    has_table = true;
                 } else if is_code(f.target) {
                     out.push((index, Event::Address { target: f.target }));
                 }
@@ -656,6 +669,14 @@ impl Sweep<'_, '_> {
             }
             true
         });
+        for &(_, target) in self.refs.formed_in(piece.start, piece.end) {
+            if self.refs.is_relative32(target) {
+                has_table = true;
+                out.push((index, Event::Table { base: target }));
+            } else if is_code(target) {
+                out.push((index, Event::Address { target }));
+            }
+        }
         for &(at, kind) in self.refs.absolute_fields_in(piece.start, piece.end) {
             let Some(target) = self
                 .elf
@@ -723,9 +744,15 @@ fn imports<I: Isa>(elf: &Elf<'_>, refs: &Refs) -> FxHashMap<u64, u32> {
         .filter(|s| s.is_code() && s.name.contains("plt"))
     {
         let mut start = s.addr;
+        let mut stub: Vec<Insn> = Vec::new();
+        let code = |i: &Insn| elf.bytes_at(i.addr, u64::from(i.len)).unwrap_or(&[]);
         let _ = I::sweep(elf.section_data(s), s.addr, |insn| {
+            if start == insn.addr || stub.len() > 16 {
+                stub.clear();
+            }
+            stub.push(*insn);
             if insn.flow == Flow::IndirectJump
-                && let Some(symbol) = insn.field.and_then(|f| refs.import_at(f.target))
+                && let Some(symbol) = I::jump_slot(&stub, code).and_then(|slot| refs.import_at(slot))
             {
                 map.insert(start, symbol);
             }

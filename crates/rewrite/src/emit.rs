@@ -7,7 +7,7 @@
 //! Branches start short and grow until all reach (a branch never shrinks again, so this ends). What is copied is told in
 //! [`Span`]s, from which unwind rows and call sites are carried over.
 
-use postlink_isa::{Code, Cond, CounterMode, Fixup, Isa, Reach, RegSet};
+use postlink_isa::{Code, Cond, CounterMode, Fixup, FixupKind, Isa, Reach, RegSet};
 use rustc_hash::FxHashMap;
 
 use crate::cfg::{Block, BlockId, Cfg, Term, Use};
@@ -119,7 +119,7 @@ pub struct Emitted {
 }
 
 /// Where a branch goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Dest {
     Unit(u32),
     Out(u64),
@@ -157,6 +157,7 @@ pub fn emit<I: Isa>(program: &Program<'_>, cfg: &Cfg, plan: &Plan) -> Result<Emi
         temp: Code::default(),
         spans: Vec::new(),
         units: Vec::new(),
+        far: FxHashMap::default(),
         _isa: std::marker::PhantomData,
     };
     let n = cfg.blocks.len();
@@ -215,6 +216,8 @@ struct Emitter<'a, 'd, I> {
     temp: Code<Target>,
     spans: Vec<Span>,
     units: Vec<Unit>,
+    /// Jumps of far conditional branches, by fragment and destination.
+    far: FxHashMap<(u8, Dest), u32>,
     _isa: std::marker::PhantomData<I>,
 }
 
@@ -346,8 +349,6 @@ impl<I: Isa> Emitter<'_, '_, I> {
             .elf
             .bytes_at(from, to - from)
             .ok_or(Pin::NotInstructions)?;
-        let at = self.temp.bytes.len() as u32;
-        self.temp.bytes.extend_from_slice(bytes);
         let fields = &self.cfg.fields;
         // Fields are ascending within a piece but pieces may be in any order: search in this block's part only.
         let block = self
@@ -356,6 +357,19 @@ impl<I: Isa> Emitter<'_, '_, I> {
             .partition_point(|b| (b.piece, b.start) <= (piece, from))
             - 1;
         let range = self.cfg.field_index[block] as usize..self.cfg.field_index[block + 1] as usize;
+        // Where the stretch begins that is copied as it is.
+        let mut stretch = from;
+        let (temp, spans) = (&mut self.temp, &mut self.spans);
+        let mut at = temp.bytes.len() as u32;
+        let copy_to = |temp: &mut Code<Target>, spans: &mut Vec<Span>, stretch: u64, to: u64| {
+            let part = &bytes[(stretch - from) as usize..(to - from) as usize];
+            let out = temp.bytes.len() as u32 - body;
+            temp.bytes.extend_from_slice(part);
+            if !part.is_empty() {
+                let len = part.len() as u32;
+                spans.push(Span { out, len, input: stretch, copied: true, instead: false, piece });
+            }
+        };
         for f in fields[range].iter().filter(|f| f.at >= from && f.at < to) {
             let label = self.cfg.label_at(f.target);
             let target = match f.role {
@@ -368,20 +382,29 @@ impl<I: Isa> Emitter<'_, '_, I> {
                 Some(b) if f.role == Use::Address => Target::Block(b),
                 _ => target,
             };
-            self.temp.fixups.push(Fixup {
-                at: at + (f.at - from) as u32,
+            // What reaches only nearby is spelt so that it reaches everything.
+            let rest = &bytes[(f.at - from) as usize..];
+            if matches!(f.kind, FixupKind::Adr | FixupKind::Imm19)
+                && let Some(insn) = I::decode(rest, f.at).filter(I::is_near)
+            {
+                copy_to(temp, spans, stretch, f.at);
+                let out = temp.bytes.len() as u32;
+                if !I::put_far(temp, &rest[..usize::from(insn.len)], target) {
+                    return Err(Pin::OutOfReach);
+                }
+                let len = temp.bytes.len() as u32 - out;
+                spans.push(Span { out: out - body, len, input: f.at, copied: false, instead: true, piece });
+                stretch = insn.end();
+                at = temp.bytes.len() as u32;
+                continue;
+            }
+            temp.fixups.push(Fixup {
+                at: at + (f.at - stretch) as u32,
                 kind: f.kind,
                 target,
             });
         }
-        self.spans.push(Span {
-            out: at - body,
-            len: (to - from) as u32,
-            input: from,
-            copied: true,
-            instead: false,
-            piece,
-        });
+        copy_to(temp, spans, stretch, to);
         Ok(())
     }
 
@@ -450,9 +473,29 @@ impl<I: Isa> Emitter<'_, '_, I> {
             on = Some((taken, tw));
         }
         if let (Some(c), Some((_, dest, _))) = (cond_counter, &mut cond) {
-            let stub = self.stub(c, *dest, fragment, &block);
+            let stub = self.stub(Some(c), *dest, fragment, &block);
             order[fragment as usize].push(stub);
             *dest = Dest::Unit(stub);
+        }
+        if I::FAR_CONDITIONS_BY_STUB
+            && let Some((CondKind::Cond(_), dest, _)) = &mut cond
+        {
+            let far = match *dest {
+                Dest::Unit(t) => self.units[t as usize].fragment != fragment,
+                Dest::Out(_) => true,
+            };
+            if far {
+                let stub = match self.far.get(&(fragment, *dest)) {
+                    Some(stub) => *stub,
+                    None => {
+                        let stub = self.stub(None, *dest, fragment, &block);
+                        order[fragment as usize].push(stub);
+                        self.far.insert((fragment, *dest), stub);
+                        stub
+                    }
+                };
+                *dest = Dest::Unit(stub);
+            }
         }
         let mid = on_counter.map(|c| {
             let (b0, f0) = (self.temp.bytes.len() as u32, self.temp.fixups.len() as u32);
@@ -482,29 +525,33 @@ impl<I: Isa> Emitter<'_, '_, I> {
         }
     }
 
-    /// A counter on a taken edge: a unit of its own at the end of the fragment.
-    fn stub(&mut self, c: EdgeCounter, dest: Dest, fragment: u8, block: &Block) -> u32 {
+    /// A counter on a taken edge, or the jump of a far one: a unit of its own at the end of the fragment.
+    fn stub(&mut self, c: Option<EdgeCounter>, dest: Dest, fragment: u8, block: &Block) -> u32 {
         let (body, fixups, spans) = (
             self.temp.bytes.len() as u32,
             self.temp.fixups.len() as u32,
             self.spans.len() as u32,
         );
         let mode = self.mode();
-        I::put_counter(&mut self.temp, mode, c.live, Target::Counter(c.counter));
+        if let Some(c) = c {
+            I::put_counter(&mut self.temp, mode, c.live, Target::Counter(c.counter));
+        }
         let len = self.temp.bytes.len() as u32 - body;
-        self.spans.push(Span {
-            out: 0,
-            len,
-            input: block.term_at,
-            copied: false,
-            instead: false,
-            piece: block.piece,
-        });
+        if len > 0 {
+            self.spans.push(Span {
+                out: 0,
+                len,
+                input: block.term_at,
+                copied: false,
+                instead: false,
+                piece: block.piece,
+            });
+        }
         self.units.push(Unit {
             fragment,
             body: (body, body + len),
             fixups: (fixups, self.temp.fixups.len() as u32),
-            spans: (spans, spans + 1),
+            spans: (spans, self.spans.len() as u32),
             cond: None,
             mid: None,
             jump: Some((dest, Reach::Short)),
@@ -574,7 +621,12 @@ impl<I: Isa> Emitter<'_, '_, I> {
                     if r == Reach::Short
                         && let Dest::Unit(t) = d
                     {
+                        let cond = match k {
+                            CondKind::Cond(cond) => Some(cond),
+                            CondKind::Short { .. } => None,
+                        };
                         grow_cond = !I::reaches_short(
+                            cond,
                             i64::from(self.units[t as usize].offset) - i64::from(at),
                         );
                     }
@@ -583,7 +635,7 @@ impl<I: Isa> Emitter<'_, '_, I> {
                 if let Some((Dest::Unit(t), Reach::Short)) = u.jump {
                     at += I::jump_len(Reach::Short) as u32;
                     grow_jump =
-                        !I::reaches_short(i64::from(self.units[t as usize].offset) - i64::from(at));
+                        !I::reaches_short(None, i64::from(self.units[t as usize].offset) - i64::from(at));
                 }
                 if grow_cond && let Some(c) = &mut self.units[i].cond {
                     c.2 = Reach::Long;

@@ -27,7 +27,7 @@ use crate::bolt_blocks::BoltBlocks;
 use crate::cfg::BlockId;
 use crate::discover::Program;
 use crate::leaks::Leaks;
-use crate::prepare::{self, CounterMap};
+use crate::prepare::{self, CounterMap, Machine};
 use crate::{hashes, names};
 
 /// What the header of a YAML profile says when its hashes are ours.
@@ -37,16 +37,20 @@ pub const ORIGIN: &str = "postlink";
 ///
 /// Errors: a file that cannot be read; a profile of another file, or one without counts.
 pub fn symbolic(elf: &Elf<'_>, profile: &Profile) -> Result<SymbolicProfile, Error> {
-    prepare::check_input(elf)?;
-    symbolic_with::<postlink_isa::x86_64::X86_64>(elf, profile)
+    match prepare::check_input(elf)? {
+        Machine::X86_64 => symbolic_with::<postlink_isa::x86_64::X86_64>(elf, profile),
+        Machine::AArch64 => symbolic_with::<postlink_isa::aarch64::AArch64>(elf, profile),
+    }
 }
 
 /// Solved counts by block, with hashes. `binary` is the file's name for the header.
 ///
 /// Errors: a file that cannot be read; a profile of another file, or one without counts.
 pub fn yaml(elf: &Elf<'_>, profile: &Profile, binary: &[u8]) -> Result<BoltYaml, Error> {
-    prepare::check_input(elf)?;
-    yaml_with::<postlink_isa::x86_64::X86_64>(elf, profile, binary)
+    match prepare::check_input(elf)? {
+        Machine::X86_64 => yaml_with::<postlink_isa::x86_64::X86_64>(elf, profile, binary),
+        Machine::AArch64 => yaml_with::<postlink_isa::aarch64::AArch64>(elf, profile, binary),
+    }
 }
 
 fn symbolic_with<I: Isa>(elf: &Elf<'_>, profile: &Profile) -> Result<SymbolicProfile, Error> {

@@ -10,7 +10,7 @@ use crate::discover::Program;
 use crate::instrument::{count_pins, is_program};
 use crate::leaks::Leaks;
 use crate::pin::Pin;
-use crate::prepare::{self, Scratch, Share};
+use crate::prepare::{self, Machine, Scratch, Share};
 
 /// A function that stays.
 #[derive(Clone, Debug, Serialize)]
@@ -76,14 +76,19 @@ pub struct Inspection {
 
 /// Inspects a file.
 pub fn inspect(elf: &Elf<'_>) -> Result<Inspection, Error> {
-    inspect_with::<postlink_isa::x86_64::X86_64>(elf)
+    match elf.machine {
+        183 => inspect_with::<postlink_isa::aarch64::AArch64>(elf),
+        62 => inspect_with::<postlink_isa::x86_64::X86_64>(elf),
+        // Which says so.
+        _ => match prepare::check_input(elf)? {
+            Machine::X86_64 => inspect_with::<postlink_isa::x86_64::X86_64>(elf),
+            Machine::AArch64 => inspect_with::<postlink_isa::aarch64::AArch64>(elf),
+        },
+    }
 }
 
 fn inspect_with<I: Isa>(elf: &Elf<'_>) -> Result<Inspection, Error> {
     use postlink_image::elf::SymbolTable;
-    if elf.machine != 62 {
-        prepare::check_input(elf)?;
-    }
     let program = Program::discover::<I>(elf)?;
     let leaks = Leaks::new(&program);
     let shares: Vec<(Share, u64)> = (0..program.functions.len())

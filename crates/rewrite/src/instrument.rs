@@ -22,7 +22,7 @@ use crate::leaks::Leaks;
 use crate::link::{self, LinkOptions, ProbeAddresses, Ready};
 use crate::phases::Phases;
 use crate::pin::Pin;
-use crate::prepare::{self, Analysed, CounterMap, Scratch, Share};
+use crate::prepare::{self, Analysed, CounterMap, Machine, Scratch, Share};
 use crate::{Error, unwind};
 
 /// How counters are incremented.
@@ -91,8 +91,10 @@ pub fn instrument(
     mode: u32,
     phases: &mut Phases,
 ) -> Result<InstrumentReport, Error> {
-    prepare::check_input(elf)?;
-    instrument_with::<postlink_isa::x86_64::X86_64>(elf, options, out, mode, phases)
+    match prepare::check_input(elf)? {
+        Machine::X86_64 => instrument_with::<postlink_isa::x86_64::X86_64>(elf, options, out, mode, phases),
+        Machine::AArch64 => instrument_with::<postlink_isa::aarch64::AArch64>(elf, options, out, mode, phases),
+    }
 }
 
 fn instrument_with<I: Isa>(
@@ -196,14 +198,17 @@ fn instrument_with<I: Isa>(
     });
     let entry = hook(elf)?;
     let subject = map.subject;
-    let header = raw::header_bytes(&subject);
+    let unit = I::COUNTER_UNIT;
+    let header = raw::header_bytes_with(&subject, unit);
     let build_id = subject.identity.hex();
-    let counters_len = raw::counters_len(subject.counters, subject.sites);
+    let counters_len = raw::counters_len(subject.counters, subject.sites)
+        .checked_next_multiple_of(unit)
+        .unwrap_or(u64::MAX);
     let sites_offset = raw::sites_offset(subject.counters);
     let near = slow_at.addr;
     let mut config = RuntimeConfig {
         at: near,
-        counters: near.next_multiple_of(4096) + 4096,
+        counters: near.next_multiple_of(unit) + unit,
         counters_len,
         sites_offset,
         bias_slot: near + 0x1000,
@@ -220,7 +225,7 @@ fn instrument_with<I: Isa>(
         align: 16,
         size,
     });
-    let counters = writer.append_zero_fill(".postlink.counters", counters_len + 4096);
+    let counters = writer.append_zero_fill_aligned(".postlink.counters", counters_len + 4096, unit);
     config.at = runtime.addr;
     config.counters = counters.addr;
     config.bias_slot = counters.addr + counters_len;
@@ -339,6 +344,7 @@ fn make<'d, I: Isa>(
         code,
         unwind,
         table_entries: a.cfg.table_entries.clone(),
+        arrivals: a.cfg.arrivals.clone(),
         marks: a.cfg.labels(program, function),
         recorders,
         recorder_offsets,

@@ -37,6 +37,8 @@ pub struct Ready {
     pub unwind: Option<[FragmentUnwind; 2]>,
     /// Entries of its tables.
     pub table_entries: Vec<TableEntry>,
+    /// Places in the old body that get a jump to a block, see [`Cfg::arrivals`].
+    pub arrivals: Vec<(u64, BlockId)>,
     /// Its labels.
     pub marks: Vec<(u64, BlockId)>,
     /// Recorders of its sites, one behind the other, and the offset of each.
@@ -104,7 +106,6 @@ pub struct Placement {
 /// Whether a jump to the new place fits at an entry: five bytes that nothing else jumps into, behind a landing pad if there is one.
 /// Returns where it goes.
 pub fn entry_patch<I: Isa>(program: &Program<'_>, cfg: &Cfg, entry: u64) -> Option<u64> {
-    let need = I::jump_len(postlink_isa::Reach::Long) as u64;
     let piece = program.piece_at(entry)?;
     let first = I::decode(
         program.elf.bytes_at(entry, (piece.end - entry).min(16))?,
@@ -115,7 +116,9 @@ pub fn entry_patch<I: Isa>(program: &Program<'_>, cfg: &Cfg, entry: u64) -> Opti
     } else {
         entry
     };
-    let end = at + need;
+    let mut jump: Code<()> = Code::default();
+    I::put_entry(&mut jump, program.elf.bytes_at(at, (piece.end - at).min(16))?, ());
+    let end = at + jump.bytes.len() as u64;
     // Whatever begins inside must be reached by running into it from the entry only.
     for (b, block) in cfg.blocks.iter().enumerate().filter(|(_, b)| b.start > entry && b.start < end) {
         let marked = block.landing_pad || block.returns_twice || cfg.marks.iter().any(|m| m.0 == block.start);
@@ -165,6 +168,16 @@ pub fn entry_patch<I: Isa>(program: &Program<'_>, cfg: &Cfg, entry: u64) -> Opti
         }
     }
     Some(at)
+}
+
+/// Where the jump at an arrival goes: behind a landing pad, if there is one (unless the next arrival is there).
+fn arrival<I: Isa>(program: &Program<'_>, place: u64, next: Option<u64>) -> Option<u64> {
+    let piece = program.piece_at(place)?;
+    let first = I::decode(program.elf.bytes_at(place, (piece.end - place).min(16))?, place)?;
+    if !first.traits.landing_pad {
+        return Some(place);
+    }
+    (next != Some(first.end()) && first.end() < piece.end).then(|| first.end())
 }
 
 /// Gives every fragment its address, in the given orders (positions in `ready`).
@@ -488,7 +501,7 @@ impl Placement {
                 continue;
             };
             let mut code: Code<u64> = Code::default();
-            I::put_jump(&mut code, postlink_isa::Reach::Long, *new);
+            I::put_entry(&mut code, program.elf.bytes_at(*at, 4).unwrap_or_default(), *new);
             for f in &code.fixups {
                 I::write_field(
                     f.kind,
@@ -502,6 +515,22 @@ impl Placement {
                 })?;
             }
             writer.patch(*at, &code.bytes)?;
+        }
+        // Jumps from where tables that count from the old code lead.
+        for (i, r) in ready.iter().enumerate() {
+            for (k, (place, block)) in r.arrivals.iter().enumerate() {
+                let Some(at) = arrival::<I>(program, *place, r.arrivals.get(k + 1).map(|a| a.0)) else { continue };
+                if *place == program.start(r.function as usize) {
+                    continue; // The old entry has its jump.
+                }
+                let mut code: Code<u64> = Code::default();
+                I::put_jump(&mut code, postlink_isa::Reach::Long, self.block(ready, i, *block));
+                for f in &code.fixups {
+                    I::write_field(f.kind, &mut code.bytes[f.at as usize..], at + u64::from(f.at), f.target)
+                        .map_err(|e| Error::Reach { function: program.name_at(program.start(r.function as usize)), source: e })?;
+                }
+                writer.patch(at, &code.bytes)?;
+            }
         }
         // Entries of relative tables.
         for (i, r) in ready.iter().enumerate() {

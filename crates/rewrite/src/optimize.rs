@@ -26,7 +26,7 @@ use crate::leaks::Leaks;
 use crate::link::{self, LinkOptions, ProbeAddresses, Ready};
 use crate::phases::Phases;
 use crate::pin::Pin;
-use crate::prepare;
+use crate::prepare::{self, Machine};
 use crate::stats::DynoStats;
 use crate::unwind::FunctionUnwind;
 
@@ -139,8 +139,10 @@ pub fn optimize<'p>(
     mode: u32,
     phases: &mut Phases,
 ) -> Result<OptimizeReport, Error> {
-    prepare::check_input(elf)?;
-    optimize_with::<postlink_isa::x86_64::X86_64>(elf, profile.into(), options, out, mode, phases)
+    match prepare::check_input(elf)? {
+        Machine::X86_64 => optimize_with::<postlink_isa::x86_64::X86_64>(elf, profile.into(), options, out, mode, phases),
+        Machine::AArch64 => optimize_with::<postlink_isa::aarch64::AArch64>(elf, profile.into(), options, out, mode, phases),
+    }
 }
 
 /// The order of one function's blocks, and its score before and after.
@@ -209,6 +211,7 @@ fn optimize_with<I: Isa>(
                 code,
                 unwind,
                 table_entries: c.analysed.cfg.table_entries.clone(),
+        arrivals: c.analysed.cfg.arrivals.clone(),
                 marks: c.analysed.cfg.labels(&program, c.function as usize),
                 recorders: Code::default(),
                 recorder_offsets: Vec::new(),

@@ -160,13 +160,16 @@ pub fn identity(elf: &Elf<'_>) -> Identity {
 }
 
 /// Refuses files that postlink wrote, and machines that it does not know.
-pub fn check_input(elf: &Elf<'_>) -> Result<(), Error> {
-    if elf.machine != 62 {
-        return Err(Error::Unsupported(format!(
-            "machine {} (e_machine) is not supported; x86-64 is 62",
-            elf.machine
-        )));
-    }
+pub fn check_input(elf: &Elf<'_>) -> Result<Machine, Error> {
+    let machine = match elf.machine {
+        62 => Machine::X86_64,
+        183 => Machine::AArch64,
+        other => {
+            return Err(Error::Unsupported(format!(
+                "machine {other} (e_machine) is not supported; x86-64 is 62, AArch64 is 183"
+            )));
+        }
+    };
     if elf.section(".note.postlink").is_some() {
         return Err(Error::Unsupported(
             "this file was written by postlink already: start from the binary that the linker made (it keeps its relocations)".into(),
@@ -177,5 +180,14 @@ pub fn check_input(elf: &Elf<'_>) -> Result<(), Error> {
             "the file has no section headers: functions cannot be found without them".into(),
         ));
     }
-    Ok(())
+    Ok(machine)
+}
+
+/// Machines whose files can be rewritten.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Machine {
+    /// x86-64.
+    X86_64,
+    /// AArch64.
+    AArch64,
 }

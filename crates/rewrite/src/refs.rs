@@ -7,9 +7,72 @@
 //! plain numbers to it.
 
 use postlink_image::FormatError;
-use postlink_image::elf::Elf;
-use postlink_isa::FixupKind;
+use postlink_image::elf::{Elf, SymbolTable};
+use postlink_isa::aarch64::AArch64;
+use postlink_isa::{FixupKind, Isa};
 use rayon::prelude::*;
+
+/// Relocation types that matter here, by machine.
+struct Kinds {
+    /// An 8-byte address.
+    word: u32,
+    /// A 4-byte address, zero-extended or either way.
+    word32: u32,
+    /// The same, sign-extended (0 where there is none).
+    word32s: u32,
+    /// 4 bytes, relative to their place.
+    relative32: u32,
+    /// 8 bytes, relative to their place.
+    relative64: u32,
+    /// Distances that code adds to an address of its own.
+    distances: &'static [u32],
+    /// The call of a TLS descriptor.
+    tls_descriptor_call: u32,
+    /// Dynamic: an import's address.
+    imports: [u32; 3],
+    /// Dynamic: the load bias is added, or a resolver is called.
+    relative: [u32; 2],
+    /// Instructions that form an address, or the page or the lowest 12 bits of it.
+    forms: &'static [u32],
+    /// Instructions that load from an address in the global offset table, which linkers turn into such.
+    forms_through_got: &'static [u32],
+    /// Loads and stores at an address.
+    accesses: &'static [u32],
+}
+
+const X86_64: Kinds = Kinds {
+    word: r::R_64,
+    word32: r::R_32,
+    word32s: r::R_32S,
+    relative32: r::PC32,
+    relative64: r::PC64,
+    distances: &[r::GOTOFF64, r::GOTPC64, r::PLTOFF64, r::PC64],
+    tls_descriptor_call: r::TLSDESC_CALL,
+    imports: [r::GLOB_DAT, r::JUMP_SLOT, r::R_64],
+    relative: [r::RELATIVE, r::IRELATIVE],
+    forms: &[],
+    forms_through_got: &[],
+    accesses: &[],
+};
+
+const AARCH64: Kinds = Kinds {
+    word: 257,
+    word32: 258,
+    word32s: 0,
+    relative32: 261,
+    relative64: 260,
+    // R_AARCH64_MOVW_UABS_G0 … G3, MOVW_PREL_G0 … G3: an address in parts, or a distance.
+    distances: &[263, 264, 265, 266, 267, 268, 269, 287, 288, 289, 290, 291, 292, 293],
+    tls_descriptor_call: 569,
+    imports: [1025, 1026, 257],
+    relative: [1027, 1032],
+    // ADR_PREL_PG_HI21, its unchecked form, ADD_ABS_LO12_NC.
+    forms: &[275, 276, 277],
+    // ADR_GOT_PAGE, LD64_GOT_LO12_NC.
+    forms_through_got: &[311, 312],
+    // LDST8 … LDST128_ABS_LO12_NC.
+    accesses: &[278, 284, 285, 286, 299],
+};
 
 /// Relocation types of the x86-64 psABI that matter here.
 mod r {
@@ -26,6 +89,31 @@ mod r {
     pub const PLTOFF64: u32 = 31;
     pub const TLSDESC_CALL: u32 = 35;
     pub const IRELATIVE: u32 = 37;
+}
+
+/// `e_machine` of AArch64.
+const EM_AARCH64: u16 = 183;
+
+/// What an AArch64 relocation of a part of an address says, once the bytes agree with it.
+enum Part {
+    /// The instruction at this place forms a part of this address.
+    Forms(u64, u64),
+    /// The instruction at this place reads code as data, in a way that would have to be followed.
+    Reads(u64),
+}
+
+/// Linkers relax: the bytes are the truth, and the relocation only tells what the whole address is if they agree with it.
+fn part(word: u32, place: u64, target: u64, forms: bool, target_is_code: bool) -> Option<Part> {
+    if !forms {
+        return target_is_code.then_some(Part::Reads(place));
+    }
+    let is_adrp = word & 0x9f00_0000 == 0x9000_0000;
+    let is_add = word & 0xffc0_0000 == 0x9100_0000;
+    if is_adrp {
+        let page = AArch64::read_field(FixupKind::Page, &word.to_le_bytes(), place)?;
+        return (page == target & !0xfff).then_some(Part::Forms(place, target));
+    }
+    (is_add && u64::from(word >> 10 & 0xfff) == target & 0xfff).then_some(Part::Forms(place, target))
 }
 
 /// How a pointer to code is stored, and so how it is updated.
@@ -70,6 +158,9 @@ pub struct Refs {
     pub distances: Vec<u64>,
     /// Slots that hold the address of an imported function: (slot, dynamic symbol index), ascending.
     pub import_slots: Vec<(u64, u32)>,
+    /// Instructions that form an address together with others (AArch64 `adrp` and `add`), with the whole address: those of code and of
+    /// self-relative values, ascending by place.
+    pub formed: Vec<(u64, u64)>,
     /// Whether the linker kept relocations of code.
     pub kept: bool,
 }
@@ -93,10 +184,11 @@ impl Refs {
             i > 0 && a < code[i - 1].1
         };
         let fixed = elf.etype == 2;
-        refs.kept_relocs(elf, fixed, &in_code);
+        let kinds = if elf.machine == EM_AARCH64 { &AARCH64 } else { &X86_64 };
+        refs.kept_relocs(elf, kinds, fixed, &in_code);
         for d in elf.dyn_relocs()? {
             match d.kind {
-                r::RELATIVE | r::IRELATIVE => {
+                kind if kinds.relative.contains(&kind) => {
                     let target = d.addend as u64;
                     if in_code(target) {
                         let stored = d.addend_at.map_or(Stored::Word, Stored::Addend);
@@ -107,7 +199,7 @@ impl Refs {
                         });
                     }
                 }
-                r::GLOB_DAT | r::JUMP_SLOT | r::R_64 if d.symbol != 0 => {
+                kind if kinds.imports.contains(&kind) && d.symbol != 0 => {
                     refs.import_slots.push((d.addr, d.symbol))
                 }
                 _ => {}
@@ -138,13 +230,25 @@ impl Refs {
         refs.absolute_fields.par_sort_unstable_by_key(|f| f.0);
         refs.tls_descriptor_calls.sort_unstable();
         refs.distances.sort_unstable();
+        let relative32 = std::mem::take(&mut refs.relative32);
+        refs.formed.retain(|f| in_code(f.1) || relative32.binary_search(&f.1).is_ok());
+        refs.relative32 = relative32;
+        refs.formed.par_sort_unstable();
+        refs.formed.dedup_by_key(|f| f.0);
         refs.import_slots.sort_unstable();
         refs.import_slots.dedup_by_key(|s| s.0);
         Ok(refs)
     }
 
-    fn kept_relocs(&mut self, elf: &Elf<'_>, fixed: bool, in_code: &(impl Fn(u64) -> bool + Sync)) {
+    fn kept_relocs(
+        &mut self,
+        elf: &Elf<'_>,
+        kinds: &Kinds,
+        fixed: bool,
+        in_code: &(impl Fn(u64) -> bool + Sync),
+    ) {
         const SHT_RELA: u32 = 4;
+        let symbols = elf.symbols(SymbolTable::Static);
         for s in &elf.sections {
             if s.kind != SHT_RELA || s.is_alloc() {
                 continue;
@@ -168,26 +272,50 @@ impl Refs {
                     chunk.chunks_exact(24).filter_map(|e| {
                         let addr = u64::from_le_bytes(e[0..8].try_into().ok()?);
                         let kind = u32::from_le_bytes(e[8..12].try_into().ok()?);
+                        let absolute = kind != 0 && [kinds.word, kinds.word32, kinds.word32s].contains(&kind);
                         let wanted = if is_code {
-                            matches!(
-                                kind,
-                                r::R_64 | r::R_32 | r::R_32S | r::TLSDESC_CALL | r::GOTOFF64 | r::GOTPC64 | r::PLTOFF64 | r::PC64
-                            )
+                            absolute || kind == kinds.tls_descriptor_call || kinds.distances.contains(&kind)
                         } else {
-                            matches!(kind, r::PC32 | r::PC64)
-                                || fixed && matches!(kind, r::R_64 | r::R_32 | r::R_32S)
+                            kind == kinds.relative32 || kind == kinds.relative64 || fixed && absolute
                         };
                         (wanted && addr >= about.addr && addr < about.end()).then_some((addr, kind))
                     })
                 })
                 .collect();
+            if is_code && !kinds.forms.is_empty() {
+                let parts: Vec<Part> = elf
+                    .section_data(s)
+                    .par_chunks(24 * 4096)
+                    .flat_map_iter(|chunk| {
+                        chunk.chunks_exact(24).filter_map(|e| {
+                            let place = u64::from_le_bytes(e[0..8].try_into().ok()?);
+                            let kind = u32::from_le_bytes(e[8..12].try_into().ok()?);
+                            let symbol = u32::from_le_bytes(e[12..16].try_into().ok()?);
+                            let addend = i64::from_le_bytes(e[16..24].try_into().ok()?);
+                            let forms = kinds.forms.contains(&kind) || kinds.forms_through_got.contains(&kind);
+                            if !forms && !kinds.accesses.contains(&kind) {
+                                return None;
+                            }
+                            let target = symbols.get(symbol as usize)?.value.wrapping_add_signed(addend);
+                            let word = u32::from_le_bytes(elf.bytes_at(place, 4)?.try_into().ok()?);
+                            part(word, place, target, forms, in_code(target))
+                        })
+                    })
+                    .collect();
+                for part in parts {
+                    match part {
+                        Part::Forms(place, target) => self.formed.push((place, target)),
+                        Part::Reads(place) => self.distances.push(place),
+                    }
+                }
+            }
             for (addr, kind) in found {
                 if is_code {
                     match kind {
-                        r::R_64 => self.absolute_fields.push((addr, FixupKind::Abs64)),
-                        r::R_32 => self.absolute_fields.push((addr, FixupKind::Abs32)),
-                        r::R_32S => self.absolute_fields.push((addr, FixupKind::Abs32S)),
-                        r::TLSDESC_CALL => self.tls_descriptor_calls.push(addr),
+                        _ if kind == kinds.word => self.absolute_fields.push((addr, FixupKind::Abs64)),
+                        _ if kind == kinds.word32 => self.absolute_fields.push((addr, FixupKind::Abs32)),
+                        _ if kind == kinds.word32s => self.absolute_fields.push((addr, FixupKind::Abs32S)),
+                        _ if kind == kinds.tls_descriptor_call => self.tls_descriptor_calls.push(addr),
                         _ => self.distances.push(addr),
                     }
                     continue;
@@ -197,19 +325,19 @@ impl Refs {
                         .map(|b| u32::from_le_bytes(b.try_into().unwrap_or_default()))
                 };
                 let (target, stored) = match kind {
-                    r::PC32 => {
+                    _ if kind == kinds.relative32 => {
                         self.relative32.push(addr);
                         (
                             word32().map(|w| addr.wrapping_add(w as i32 as u64)),
                             Stored::Relative32,
                         )
                     }
-                    r::PC64 => (
+                    _ if kind == kinds.relative64 => (
                         elf.u64_at(addr).map(|w| addr.wrapping_add(w)),
                         Stored::Relative64,
                     ),
-                    r::R_64 => (elf.u64_at(addr), Stored::Word),
-                    r::R_32S => (word32().map(|w| w as i32 as u64), Stored::Word32),
+                    _ if kind == kinds.word => (elf.u64_at(addr), Stored::Word),
+                    _ if kind == kinds.word32s => (word32().map(|w| w as i32 as u64), Stored::Word32),
                     _ => (word32().map(u64::from), Stored::Word32),
                 };
                 // A jump table's entries are relative to the table, not to themselves: they are found through the code
@@ -226,6 +354,18 @@ impl Refs {
                 }
             }
         }
+    }
+
+    /// Instructions in `[start, end)` that form an address together with others.
+    pub fn formed_in(&self, start: u64, end: u64) -> &[(u64, u64)] {
+        let a = self.formed.partition_point(|f| f.0 < start);
+        let b = a + self.formed[a..].partition_point(|f| f.0 < end);
+        &self.formed[a..b]
+    }
+
+    /// The whole address that the instruction at `place` forms a part of.
+    pub fn formed_at(&self, place: u64) -> Option<u64> {
+        self.formed.binary_search_by_key(&place, |f| f.0).ok().map(|i| self.formed[i].1)
     }
 
     /// Whether code in `[start, end)` has a field that holds a distance.

@@ -78,6 +78,7 @@ use iced_x86::{Code as Op, IcedError, Instruction};
 use crate::{FixupKind, RuntimeConfig, RuntimeEntry, RuntimeError};
 
 pub use environment::VARIABLE;
+pub(crate) use message::ERRORS;
 
 /// The unit of the file: one for the header, the rest for the counters.
 const PAGE: u64 = 4096;
@@ -154,12 +155,13 @@ struct Failures {
 
 /// The start-up routine; see [`crate::Isa::runtime`].
 pub fn runtime(config: &RuntimeConfig<'_>) -> Result<Vec<u8>, RuntimeError> {
-    check(config)?;
+    check(config, PAGE)?;
+    check_reach(config)?;
     assemble(config).map_err(|error| RuntimeError::Assemble { why: error.to_string() })
 }
 
-/// What the routine relies on.
-fn check(config: &RuntimeConfig<'_>) -> Result<(), RuntimeError> {
+/// What a routine relies on, on any machine; `unit` is what the counters are aligned to.
+pub(crate) fn check(config: &RuntimeConfig<'_>, unit: u64) -> Result<(), RuntimeError> {
     let pattern = |why: String| Err(RuntimeError::Pattern { pattern: config.pattern.to_string(), why });
     if config.pattern.is_empty() || config.pattern.len() >= NAME_LEN as usize {
         return pattern(format!("it has {} bytes, must have 1 to {}", config.pattern.len(), NAME_LEN - 1));
@@ -192,15 +194,20 @@ fn check(config: &RuntimeConfig<'_>) -> Result<(), RuntimeError> {
     }
     let (at, len, sites) = (config.counters, config.counters_len, config.sites_offset);
     let counters = |why| Err(RuntimeError::Counters { at, len, sites, why });
-    if at % PAGE != 0 || len % PAGE != 0 || len == 0 {
-        return counters("they must be whole pages of 4096 bytes, at least one");
+    if at % unit != 0 || len % unit != 0 || len == 0 {
+        return counters("they must be whole pages (4096 bytes on x86-64, 65536 on AArch64), at least one");
     }
-    if len > i64::MAX as u64 - PAGE || at.checked_add(len).is_none() {
+    if len > i64::MAX as u64 - unit || at.checked_add(len).is_none() {
         return counters("they end outside the address space");
     }
     if sites % 64 != 0 || sites > len {
         return counters("the sites must begin at a multiple of 64 within");
     }
+    Ok(())
+}
+
+/// Where it goes on must be in reach.
+fn check_reach(config: &RuntimeConfig<'_>) -> Result<(), RuntimeError> {
     if let Some(next) = next(config) {
         // The jump there is somewhere in the routine; if both ends reach, so does it. The routine has a few KiB beside
         // the pattern, the header and the build-id.

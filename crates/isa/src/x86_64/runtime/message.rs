@@ -6,7 +6,7 @@ use iced_x86::code_asm::*;
 use super::{BUFFER, DIGITS, NAME, PAGE, Routine, call, emit, labels};
 
 /// Short texts for the errors that files run into.
-const ERRORS: [(u8, &str); 21] = [
+pub(crate) const ERRORS: [(u8, &str); 21] = [
     (1, "Operation not permitted"),
     (2, "No such file or directory"),
     (4, "Interrupted system call"),
