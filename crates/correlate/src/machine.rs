@@ -107,7 +107,7 @@ fn aarch64(word: u32, address: u64) -> Flow {
     }
     if word & 0xfe00_0000 == 0x5400_0000 {
         return Flow::CondJump {
-            cond: Cond(word as u8 & 15),
+            cond: Cond(word & 15),
             target: target(5, 19),
         };
     }

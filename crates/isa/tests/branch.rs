@@ -137,6 +137,6 @@ fn a_field_cut_short_is_an_error() {
 
 #[test]
 fn short_reach_is_that_of_a_signed_byte() {
-    assert!(X86_64::reaches_short(127) && X86_64::reaches_short(-128));
-    assert!(!X86_64::reaches_short(128) && !X86_64::reaches_short(-129));
+    assert!(X86_64::reaches_short(None, 127) && X86_64::reaches_short(None, -128));
+    assert!(!X86_64::reaches_short(None, 128) && !X86_64::reaches_short(None, -129));
 }
