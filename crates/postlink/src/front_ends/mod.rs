@@ -5,6 +5,7 @@
 //!
 //! To add one: a module with `main`, and a line in [`ALL`]. What LLVM's command lines have in common is in [`options`].
 
+pub mod llvm_bolt;
 pub mod merge_fdata;
 pub mod options;
 pub mod perf2bolt;
@@ -30,6 +31,11 @@ pub struct FrontEnd {
 
 /// All of them.
 pub const ALL: &[FrontEnd] = &[
+    FrontEnd {
+        name: "llvm-bolt",
+        main: llvm_bolt::main,
+        about: "instruments a program, or lays it out for a profile",
+    },
     FrontEnd {
         name: "perf2bolt",
         main: perf2bolt::main,

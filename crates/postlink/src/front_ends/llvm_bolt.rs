@@ -1,0 +1,820 @@
+//! `llvm-bolt`: instruments a program, or lays it out for a profile.
+//!
+//! What its options mean here:
+//!
+//! | option | here |
+//! |---|---|
+//! | `-instrument`, `-instrumentation-file=F` | the counters are mapped onto the file `F` while the program runs; `-data=F` takes it as it is |
+//! | `-data`, `-b`, `-p` | a profile of any kind, from counters to perf.data |
+//! | `-reorder-blocks=` | `none`, or ext-TSP, whatever else is named |
+//! | `-reorder-functions=` | `none`, `exec-count`, `hfsort`, `cdsort` and its old name `hfsort+`, `user`; `pettis-hansen` is hfsort |
+//! | `-split-functions`, `-split-all-cold`, `-split-eh` | every block that never ran leaves the hot part, landing pads too |
+//! | `-funcs`, `-skip-funcs` and their kin | the others, or these, stay where they are |
+//! | `-infer-stale-profile` | always: counts of changed functions are carried over as far as code is recognised |
+//!
+//! As with LLVM's tool, nothing is reordered or split that the command line does not name. Unlike there, the result is proved before it is
+//! written. Options that change instructions, print LLVM's insides or tune them are taken with a note.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, anyhow, bail};
+use postlink_profile::any::{Any, Model};
+use postlink_profile::bolt_yaml;
+use postlink_rewrite::stats::DynoStats;
+use postlink_rewrite::{FunctionOrder, InstrumentOptions, OptimizeOptions, names};
+use regex::bytes::Regex;
+use rustc_hash::FxHashMap;
+
+use super::Arguments;
+use super::options::{Given, Known, Tool, ignored, ignored_value, switch, value};
+use crate::commands::optimize;
+use crate::input::Input;
+use crate::profiles::{self, Reading};
+use crate::rewriting;
+use crate::ui::Ui;
+
+const CODE: &str = "only the placement of code changes, never an instruction";
+const DATA: &str = "data stays where it is";
+const DEBUG: &str = "debug information goes on describing the old code, which stays in the file";
+const KERNEL: &str = "Linux kernels are not rewritten";
+const PRINT: &str = "nothing of this kind is printed";
+const TUNE: &str = "it tunes LLVM's insides";
+const ALWAYS: &str = "it is always so";
+const COUNTERS: &str =
+    "counters are mapped onto the file and always complete: nothing has to be dumped";
+
+/// Where counters go if nothing else is said, as with LLVM's tool.
+const DEFAULT_COUNTERS: &str = "/tmp/prof.fdata";
+
+/// Its command line.
+pub const TOOL: Tool = Tool {
+    name: "llvm-bolt",
+    overview: "BOLT - Binary Optimization and Layout Tool",
+    usage: "llvm-bolt [options] <executable>",
+    options: OPTIONS,
+    aliases: &[
+        ("b", "data"),
+        ("p", "data"),
+        ("perfdata", "data"),
+        ("icp", "indirect-call-promotion"),
+        ("icp-calls-topn", "indirect-call-promotion-calls-topn"),
+        ("icp-jt-topn", "indirect-call-promotion-jump-tables-topn"),
+        ("icp-topn", "indirect-call-promotion-topn"),
+        (
+            "icp-mp-threshold",
+            "indirect-call-promotion-mispredict-threshold",
+        ),
+        ("icp-use-mp", "indirect-call-promotion-use-mispredicts"),
+        ("icp-jt-targets", "icp-jump-tables-targets"),
+    ],
+};
+
+const OPTIONS: &[Known] = &[
+    value("o", "<output file>"),
+    value(
+        "data",
+        "<data file>: a profile of any kind; may be given several times",
+    ),
+    value("w", "save recorded profile to a file"),
+    switch(
+        "instrument",
+        "instrument code to generate accurate profile data",
+    ),
+    value(
+        "instrumentation-file",
+        "file that the counters are mapped onto (default: /tmp/prof.fdata)",
+    ),
+    switch(
+        "instrumentation-file-append-pid",
+        "append PID to saved profile file name (default: false)",
+    ),
+    switch(
+        "instrument-calls",
+        "record profile for indirect calls (default: true)",
+    ),
+    value(
+        "reorder-blocks",
+        "none, or ext-tsp (cache+, cache, normal and branch-predictor are taken for it)",
+    ),
+    value(
+        "reorder-functions",
+        "none, exec-count, hfsort, cdsort (hfsort+), pettis-hansen (taken for hfsort), user",
+    ),
+    value(
+        "function-order",
+        "file containing an ordered list of functions",
+    ),
+    switch(
+        "split-functions",
+        "move blocks that never ran out of functions",
+    ),
+    ignored("split-all-cold", ALWAYS),
+    ignored("split-eh", ALWAYS),
+    value("split-strategy", "profile2; cdsplit is taken for it"),
+    value("align-functions", "align functions at a given value"),
+    switch("dyno-stats", "print execution info based on profile"),
+    switch("enable-bat", "write BOLT Address Translation tables"),
+    value(
+        "funcs",
+        "limit optimizations to functions from the list (regular expressions)",
+    ),
+    value(
+        "funcs-no-regex",
+        "limit optimizations to functions from the list",
+    ),
+    value(
+        "funcs-file",
+        "file with list of functions to optimize (regular expressions)",
+    ),
+    value(
+        "funcs-file-no-regex",
+        "file with list of functions to optimize",
+    ),
+    value(
+        "skip-funcs",
+        "list of functions to skip (regular expressions)",
+    ),
+    value(
+        "skip-funcs-file",
+        "file with list of functions to skip (regular expressions)",
+    ),
+    value("thread-count", "number of threads"),
+    switch("no-threads", "disable multithreading"),
+    switch(
+        "ignore-build-id",
+        "take samples of another version of the binary",
+    ),
+    switch("time-rewrite", "print time spent in each phase"),
+    // Always so, or of no meaning.
+    ignored("pa", "profiles are told by their contents"),
+    ignored("nl", "profiles are told by their contents"),
+    ignored("infer-stale-profile", ALWAYS),
+    ignored("infer-fall-throughs", ALWAYS),
+    ignored("match-profile-with-function-hash", ALWAYS),
+    ignored(
+        "match-with-call-graph",
+        "functions are matched by names and hashes",
+    ),
+    ignored_value(
+        "name-similarity-function-matching-threshold",
+        "functions are matched by names and hashes",
+    ),
+    ignored(
+        "profile-ignore-hash",
+        "what does not fit is matched by blocks",
+    ),
+    ignored(
+        "profile-use-dfs",
+        "a profile says itself how its blocks are numbered",
+    ),
+    ignored_value("profile-format", "-w writes YAML"),
+    ignored_value("stale-matching-max-func-size", "there is no limit"),
+    ignored_value("stale-matching-min-matched-block", "every match counts"),
+    ignored_value(
+        "stale-threshold",
+        "stale functions are matched, however many",
+    ),
+    ignored("relocs", ALWAYS),
+    ignored("lite", "only functions of the profile are moved"),
+    ignored_value(
+        "lite-threshold-count",
+        "only functions of the profile are moved",
+    ),
+    ignored_value(
+        "lite-threshold-pct",
+        "only functions of the profile are moved",
+    ),
+    ignored("no-scan", "all code is looked through for references"),
+    ignored(
+        "strict",
+        "a jump that is not understood keeps its function in place",
+    ),
+    ignored("use-gnu-stack", "there is room for a segment without it"),
+    ignored("use-old-text", "old code stays as it was"),
+    ignored("trap-old-code", "old code stays as it was"),
+    ignored("force-patch", "old entries always lead to the new ones"),
+    ignored(
+        "allow-stripped",
+        "functions of stripped files are found by unwind entries",
+    ),
+    ignored("bolt-info", "the section .note.postlink says what was done"),
+    ignored_value("bolt-id", "the section .note.postlink says what was done"),
+    ignored_value("v", "there are no levels of talk"),
+    ignored("time-opts", "-time-rewrite prints times"),
+    ignored("time-build", "-time-rewrite prints times"),
+    ignored_value(
+        "log-file",
+        "messages go to standard output and standard error",
+    ),
+    ignored("sequential-disassembly", "-no-threads does so"),
+    ignored_value("tasks-per-thread", TUNE),
+    ignored_value("split-threshold", "every block that never ran leaves"),
+    ignored_value("split-align-threshold", "every block that never ran leaves"),
+    ignored_value("instrumentation-sleep-time", COUNTERS),
+    ignored("instrumentation-no-counters-clear", COUNTERS),
+    ignored("instrumentation-wait-forks", COUNTERS),
+    ignored_value(
+        "instrumentation-binpath",
+        "the program does not look for its own file",
+    ),
+    ignored_value(
+        "runtime-instrumentation-lib",
+        "there is no library beside the program",
+    ),
+    ignored_value(
+        "runtime-hugify-lib",
+        "there is no library beside the program",
+    ),
+    ignored("conservative-instrumentation", "counts are exact"),
+    ignored("instrument-hot-only", "all functions count"),
+    ignored("cg-from-perf-data", TUNE),
+    // Changes of instructions.
+    ignored("icf", CODE),
+    ignored_value("plt", CODE),
+    ignored_value("indirect-call-promotion", CODE),
+    ignored_value("indirect-call-promotion-calls-topn", CODE),
+    ignored_value("indirect-call-promotion-jump-tables-topn", CODE),
+    ignored_value("indirect-call-promotion-mispredict-threshold", CODE),
+    ignored_value("indirect-call-promotion-topn", CODE),
+    ignored("indirect-call-promotion-use-mispredicts", CODE),
+    ignored_value("icp-calls-remaining-percent-threshold", CODE),
+    ignored_value("icp-calls-total-percent-threshold", CODE),
+    ignored_value("icp-funcs", CODE),
+    ignored_value("icp-jt-remaining-percent-threshold", CODE),
+    ignored_value("icp-jt-total-percent-threshold", CODE),
+    ignored_value("icp-top-callsites", CODE),
+    ignored("icp-eliminate-loads", CODE),
+    ignored("icp-inline", CODE),
+    ignored("icp-jump-tables-targets", CODE),
+    ignored("icp-old-code-sequence", CODE),
+    ignored_value("peepholes", CODE),
+    ignored_value("sctc-mode", CODE),
+    ignored("simplify-conditional-tail-calls", CODE),
+    ignored("simplify-rodata-loads", CODE),
+    ignored_value("jump-tables", "jump tables stay where they are"),
+    ignored("jt-footprint-reduction", "jump tables stay where they are"),
+    ignored(
+        "jt-footprint-optimize-for-icache",
+        "jump tables stay where they are",
+    ),
+    ignored_value("frame-opt", CODE),
+    ignored("frame-opt-rm-stores", CODE),
+    ignored_value("shrink-wrapping-threshold", CODE),
+    ignored("reg-reassign", CODE),
+    ignored("use-aggr-reg-reassign", CODE),
+    ignored("inline-all", CODE),
+    ignored("inline-ap", CODE),
+    ignored("inline-memcpy", CODE),
+    ignored("inline-small-functions", CODE),
+    ignored_value("inline-small-functions-bytes", CODE),
+    ignored_value("inline-limit", CODE),
+    ignored_value("inline-max-iters", CODE),
+    ignored_value("force-inline", CODE),
+    ignored("no-inline", ALWAYS),
+    ignored_value("memcpy1-spec", CODE),
+    ignored_value("tail-duplication", CODE),
+    ignored("shorten-instructions", CODE),
+    ignored("strip-rep-ret", CODE),
+    ignored("keep-nops", CODE),
+    ignored("eliminate-unreachable", CODE),
+    ignored("elim-link-veneers", CODE),
+    ignored("insert-retpolines", CODE),
+    ignored("retpoline-lfence", CODE),
+    ignored_value("r11-availability", CODE),
+    ignored("stoke", CODE),
+    ignored("group-stubs", CODE),
+    ignored("hugify", CODE),
+    ignored("x86-strip-redundant-address-size", CODE),
+    ignored("x86-align-branch-boundary-hot-only", CODE),
+    ignored("trap-avx512", "AVX-512 is copied like everything else"),
+    ignored("terminal-trap", TUNE),
+    ignored("assume-abi", TUNE),
+    // Placement that is not there.
+    ignored("hot-text", "no marks around hot code are made"),
+    ignored_value(
+        "hot-text-move-sections",
+        "no marks around hot code are made",
+    ),
+    ignored("hot-functions-at-end", "the hottest come first"),
+    ignored("no-huge-pages", "code is not aligned to huge pages"),
+    ignored_value(
+        "align-text",
+        "sections are aligned as their functions need it",
+    ),
+    ignored_value("align-functions-max-bytes", "functions are aligned in full"),
+    ignored("use-compact-aligner", "functions are aligned in full"),
+    ignored("align-blocks", "blocks are not aligned"),
+    ignored_value("align-blocks-min-size", "blocks are not aligned"),
+    ignored_value("align-blocks-threshold", "blocks are not aligned"),
+    ignored_value("block-alignment", "blocks are not aligned"),
+    ignored("preserve-blocks-alignment", "blocks are not aligned"),
+    ignored_value("pad-funcs", "nothing is put in front of functions"),
+    ignored("hot-data", DATA),
+    ignored_value("reorder-data", DATA),
+    ignored_value("reorder-data-algo", DATA),
+    ignored("reorder-data-inplace", DATA),
+    ignored_value("reorder-data-max-bytes", DATA),
+    ignored_value("reorder-data-max-symbols", DATA),
+    ignored_value("reorder-symbols", DATA),
+    ignored_value("reorder-skip-symbols", DATA),
+    ignored("force-data-relocations", DATA),
+    ignored_value("max-data-relocations", TUNE),
+    ignored("remove-symtab", "strip does that"),
+    // Tuning.
+    ignored_value("bolt-seed", "nothing is random"),
+    ignored("cg-ignore-recursive-calls", ALWAYS),
+    ignored("cg-use-split-hot-size", ALWAYS),
+    ignored("reorder-functions-use-hot-size", ALWAYS),
+    ignored_value("cold-threshold", TUNE),
+    ignored_value("execution-count-threshold", TUNE),
+    ignored("equalize-bb-counts", TUNE),
+    ignored("fix-block-counts", "counts are balanced as a whole"),
+    ignored("fix-func-counts", "counts are balanced as a whole"),
+    ignored("iterative-guess", "counts are balanced as a whole"),
+    ignored("min-branch-clusters", TUNE),
+    ignored_value("tsp-threshold", TUNE),
+    ignored("use-edge-counts", ALWAYS),
+    ignored("verify-cfg", "the result is proved"),
+    ignored("check-encoding", "the result is proved"),
+    ignored_value("max-funcs", TUNE),
+    ignored_value("break-funcs", TUNE),
+    ignored("keep-tmp", "there are no temporary files to keep"),
+    // Debug information.
+    ignored("update-debug-sections", DEBUG),
+    ignored("create-debug-names-section", DEBUG),
+    ignored("debug-skeleton-cu", DEBUG),
+    ignored("keep-aranges", DEBUG),
+    ignored("write-dwp", DEBUG),
+    ignored_value("comp-dir-override", DEBUG),
+    ignored_value("cu-processing-batch-size", DEBUG),
+    ignored_value("dwarf-output-path", DEBUG),
+    ignored_value("dwp", DEBUG),
+    // Kernels.
+    ignored_value("alt-inst-feature-size", KERNEL),
+    ignored("alt-inst-has-padlen", KERNEL),
+    ignored("long-jump-labels", KERNEL),
+    ignored("dump-alt-instructions", KERNEL),
+    ignored("dump-linux-exceptions", KERNEL),
+    ignored("dump-orc", KERNEL),
+    ignored("dump-para-sites", KERNEL),
+    ignored("dump-pci-fixups", KERNEL),
+    ignored("dump-smp-locks", KERNEL),
+    ignored("dump-static-calls", KERNEL),
+    ignored("dump-static-keys", KERNEL),
+    ignored("print-orc", KERNEL),
+    // Listings.
+    ignored("asm-dump", PRINT),
+    ignored("dot-tooltip-code", PRINT),
+    ignored("dump-data", PRINT),
+    ignored("dump-dot-all", PRINT),
+    ignored_value("dump-cg", PRINT),
+    ignored("dyno-stats-all", "-dyno-stats prints them once"),
+    ignored_value("dyno-stats-scale", PRINT),
+    ignored_value("generate-function-order", PRINT),
+    ignored_value("generate-link-sections", PRINT),
+    ignored_value("report-bad-layout", PRINT),
+    ignored("report-stale", "how much was recovered is always said"),
+    ignored_value("top-called-limit", PRINT),
+    ignored_value("print-dyno-opcode-stats", PRINT),
+    ignored_value("print-function-statistics", PRINT),
+    ignored_value("print-only", PRINT),
+    ignored_value("print-pseudo-probes", PRINT),
+    ignored_value("print-sorted-by", PRINT),
+    ignored_value("print-sorted-by-order", PRINT),
+    ignored("print-aliases", PRINT),
+    ignored("print-all", PRINT),
+    ignored("print-after-branch-fixup", PRINT),
+    ignored("print-after-jt-footprint-reduction", PRINT),
+    ignored("print-after-lowering", PRINT),
+    ignored("print-cache-metrics", PRINT),
+    ignored("print-cfg", PRINT),
+    ignored("print-clusters", PRINT),
+    ignored("print-debug-info", PRINT),
+    ignored("print-disasm", PRINT),
+    ignored("print-dyno-stats-only", PRINT),
+    ignored("print-estimate-edge-counts", PRINT),
+    ignored("print-exceptions", PRINT),
+    ignored("print-finalized", PRINT),
+    ignored("print-fix-relaxations", PRINT),
+    ignored("print-fix-riscv-calls", PRINT),
+    ignored("print-fop", PRINT),
+    ignored("print-globals", PRINT),
+    ignored("print-icf", PRINT),
+    ignored("print-icp", PRINT),
+    ignored("print-inline", PRINT),
+    ignored("print-jump-tables", PRINT),
+    ignored("print-large-functions", PRINT),
+    ignored("print-longjmp", PRINT),
+    ignored("print-loops", PRINT),
+    ignored("print-mem-data", PRINT),
+    ignored("print-normalized", PRINT),
+    ignored("print-optimize-bodyless", PRINT),
+    ignored("print-output-address-range", PRINT),
+    ignored("print-peepholes", PRINT),
+    ignored("print-plt", PRINT),
+    ignored("print-profile", PRINT),
+    ignored("print-profile-stats", PRINT),
+    ignored("print-regreassign", PRINT),
+    ignored("print-relocations", PRINT),
+    ignored("print-reordered", PRINT),
+    ignored("print-reordered-data", PRINT),
+    ignored("print-reordered-functions", PRINT),
+    ignored("print-retpoline-insertion", PRINT),
+    ignored("print-sctc", PRINT),
+    ignored("print-sdt", PRINT),
+    ignored("print-sections", PRINT),
+    ignored("print-simplify-rodata-loads", PRINT),
+    ignored("print-split", PRINT),
+    ignored("print-stoke", PRINT),
+    ignored("print-uce", PRINT),
+    ignored("print-unknown", PRINT),
+    ignored("print-veneer-elimination", PRINT),
+    ignored("print-all-options", PRINT),
+    ignored("print-options", PRINT),
+];
+
+/// Runs with arguments (without the program's name).
+pub fn main(arguments: Arguments<'_>) -> ExitCode {
+    match run(arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("BOLT-ERROR: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: Arguments<'_>) -> Result<()> {
+    let given = TOOL.parse(arguments)?;
+    let [binary] = &given.positional[..] else {
+        match given.positional.len() {
+            0 => bail!("no executable specified."),
+            1.. => bail!(
+                "Too many positional arguments specified: {}",
+                given.positional.join(" ")
+            ),
+        }
+    };
+    let output = given
+        .value("o")
+        .ok_or_else(|| anyhow!("missing required -o option."))?;
+    let threads = match given.switch("no-threads", false)? {
+        true => Some(1),
+        false => given.number("thread-count")?,
+    };
+    if let Some(threads) = threads {
+        rayon::ThreadPoolBuilder::new()
+            .num_threads(threads)
+            .build_global()?;
+    }
+    given.say_ignored("llvm-bolt");
+    let ui = Ui::new(false, given.switch("time-rewrite", false)?);
+    let input = Input::open(Path::new(binary))?;
+    if given.switch("instrument", false)? {
+        instrument(&given, &ui, &input, Path::new(output))
+    } else {
+        optimise(&given, &ui, &input, Path::new(output))
+    }
+}
+
+fn instrument(given: &Given, ui: &Ui, input: &Input, output: &Path) -> Result<()> {
+    let file = given
+        .value("instrumentation-file")
+        .unwrap_or(DEFAULT_COUNTERS);
+    if file.is_empty() {
+        bail!("-instrumentation-file names no file");
+    }
+    let mut pattern = file.replace('%', "%%");
+    if given.switch("instrumentation-file-append-pid", false)? {
+        pattern.push_str(".%p");
+    }
+    let options = InstrumentOptions {
+        calls: given.switch("instrument-calls", true)?,
+        pattern,
+        ..InstrumentOptions::default()
+    };
+    let mut watched = ui.phases("instrument");
+    let report = rewriting::instrument(input, &options, output, &mut watched.phases)?;
+    watched.finish();
+    println!(
+        "BOLT-INFO: {} out of {} functions instrumented, {} counters, {} indirect call sites",
+        report.instrumented, report.functions, report.counters, report.sites
+    );
+    println!(
+        "BOLT-INFO: counters are mapped onto {file} while the program runs; -data takes it as it is"
+    );
+    Ok(())
+}
+
+fn optimise(given: &Given, ui: &Ui, input: &Input, output: &Path) -> Result<()> {
+    let files = given.values("data");
+    if files.is_empty() {
+        bail!("no profile: -data names one, and -instrument makes a program that writes one");
+    }
+    let options = options(given, input)?;
+    let mut watched = ui.phases("optimize");
+    watched.phases.begin("profile");
+    let profile = optimize::read_any(ui, input, files, given.switch("ignore-build-id", false)?)?;
+    if let Some(path) = given.value("w") {
+        save(ui, input, files, Path::new(path))?;
+    }
+    let done = rewriting::optimize(
+        input,
+        optimize::source(&profile)?,
+        &options,
+        output,
+        true,
+        &mut watched.phases,
+    )
+    .with_context(|| format!("with the profile {}", files.join(", ")))?;
+    watched.finish();
+    let report = &done.report;
+    let kind = match profile {
+        Any::Counters(_) => "counters",
+        Any::Blocks(_) => "YAML",
+        _ => "branch",
+    };
+    println!("BOLT-INFO: pre-processing profile using {kind} profile reader");
+    println!(
+        "BOLT-INFO: {} out of {} functions in the binary ({:.1}%) have non-empty execution profile",
+        report.profiled,
+        report.functions,
+        report.profiled as f64 * 100.0 / report.functions.max(1) as f64
+    );
+    if let Some(found) = &report.profile {
+        if found.unknown_names > 0 {
+            println!(
+                "BOLT-WARNING: profile for {} functions that are not in the binary was ignored",
+                found.unknown_names
+            );
+        }
+        if found.stale > 0 {
+            println!(
+                "BOLT-INFO: {} out of {} functions have stale profile; {} of {} blocks were matched, the rest inferred",
+                found.stale, found.functions, found.matched_blocks, found.stale_blocks
+            );
+        }
+    }
+    if report.not_emitted > 0 {
+        println!(
+            "BOLT-INFO: {} functions with profile could not be optimized",
+            report.not_emitted
+        );
+    }
+    println!(
+        "BOLT-INFO: {} functions moved, {} bytes of hot code, {} of cold",
+        report.moved, report.hot_bytes, report.cold_bytes
+    );
+    if let Some((before, after)) = &report.dyno_stats {
+        dyno_stats(before, after);
+    }
+    if let Some(certificate) = &done.certificate {
+        println!(
+            "BOLT-INFO: proved: {} moved functions do what they did, {} are as they were",
+            certificate.proved, certificate.identical
+        );
+    }
+    for name in &done.reverted {
+        println!("BOLT-WARNING: {name} could not be proved and stays");
+    }
+    Ok(())
+}
+
+/// Saves the profile by blocks.
+fn save(ui: &Ui, input: &Input, files: &[String], path: &Path) -> Result<()> {
+    let reading = Reading {
+        binary: Some(input.path.clone()),
+        ..Reading::default()
+    };
+    let inputs = profiles::weighted(files)?;
+    match profiles::read(ui, &inputs, Some(Model::Blocks), &reading)? {
+        Any::Blocks(blocks) => Ok(bolt_yaml::write(path, &blocks)?),
+        _ => bail!("internal error: a profile by blocks expected"),
+    }
+}
+
+fn dyno_stats(before: &DynoStats, after: &DynoStats) {
+    println!("BOLT-INFO: program-wide dynostats after all optimizations:\n");
+    for (name, n) in before.rows() {
+        println!("{n:>20} : {name}");
+    }
+    println!();
+    for ((name, old), (_, new)) in before.rows().into_iter().zip(after.rows()) {
+        let change = match old {
+            _ if old == new => "(=)".to_owned(),
+            0 => "(new)".to_owned(),
+            _ => format!("({:+.1}%)", (new as f64 - old as f64) * 100.0 / old as f64),
+        };
+        println!("{new:>20} : {name} {change}");
+    }
+    println!();
+}
+
+fn options(given: &Given, input: &Input) -> Result<OptimizeOptions> {
+    let mut options = OptimizeOptions {
+        reorder_blocks: match given.value("reorder-blocks") {
+            None | Some("none") => false,
+            Some("ext-tsp" | "cache+" | "cache" | "normal" | "branch-predictor") => true,
+            Some(other @ ("reverse" | "cluster-shuffle")) => {
+                bail!("-reorder-blocks={other} is for testing LLVM's tool and not supported")
+            }
+            Some(other) => {
+                bail!("for the --reorder-blocks option: Cannot find option named '{other}'!")
+            }
+        },
+        reorder_functions: match given.value("reorder-functions") {
+            None | Some("none") => FunctionOrder::None,
+            Some("exec-count") => FunctionOrder::ExecCount,
+            Some("hfsort" | "pettis-hansen") => FunctionOrder::Hfsort,
+            Some("hfsort+" | "cdsort") => FunctionOrder::Cdsort,
+            Some("user") => {
+                let path = given
+                    .value("function-order")
+                    .ok_or_else(|| anyhow!("-reorder-functions=user takes -function-order"))?;
+                FunctionOrder::User(lines(path)?)
+            }
+            Some("random") => bail!("-reorder-functions=random is for testing and not supported"),
+            Some(other) => {
+                bail!("for the --reorder-functions option: Cannot find option named '{other}'!")
+            }
+        },
+        // Older releases took a number: 0 none, 1 large functions only, 2 and 3 all.
+        split_functions: match given.value("split-functions") {
+            Some("2" | "3") => true,
+            _ => given.switch("split-functions", false)?,
+        },
+        dyno_stats: given.switch("dyno-stats", false)?,
+        ..OptimizeOptions::default()
+    };
+    match given.value("split-strategy") {
+        None | Some("profile2" | "cdsplit") => {}
+        Some(other) => {
+            bail!("-split-strategy={other} is for testing LLVM's tool and not supported")
+        }
+    }
+    if let Some(align) = given.number::<u64>("align-functions")? {
+        if !align.is_power_of_two() || align > 4096 {
+            bail!("for the --align-functions option: {align} is not a power of two up to 4096");
+        }
+        options.align_functions = align;
+    }
+    options.bat = given.switch("enable-bat", false)?;
+    keep(given, input, &mut options)?;
+    Ok(options)
+}
+
+/// The lines of a file that say something.
+fn lines(path: &str) -> Result<Vec<String>> {
+    let text = std::fs::read_to_string(path).with_context(|| path.to_owned())?;
+    let lines = text
+        .lines()
+        .map(str::trim)
+        .filter(|l| !l.is_empty() && !l.starts_with('#'));
+    Ok(lines.map(str::to_owned).collect())
+}
+
+/// Functions that must stay: those to skip, and all others where only some are wanted.
+fn keep(given: &Given, input: &Input, options: &mut OptimizeOptions) -> Result<()> {
+    let list = |name: &str, file: &str| -> Result<Vec<String>> {
+        let mut all: Vec<String> = Vec::new();
+        for value in given.values(name) {
+            all.extend(
+                value
+                    .split(',')
+                    .filter(|v| !v.is_empty())
+                    .map(str::to_owned),
+            );
+        }
+        for path in given.values(file) {
+            all.extend(lines(path)?);
+        }
+        Ok(all)
+    };
+    let matcher = |patterns: &[String], literal: &[String]| -> Result<Option<Regex>> {
+        if patterns.is_empty() && literal.is_empty() {
+            return Ok(None);
+        }
+        let literal = literal.iter().map(|l| regex::escape(l));
+        let all: Vec<String> = patterns.iter().cloned().chain(literal).collect();
+        // With or without the number of a local name.
+        let text = format!("^(?:{})(?:/.*)?$", all.join("|"));
+        Ok(Some(Regex::new(&text).with_context(|| {
+            format!("a list of functions: {}", all.join(","))
+        })?))
+    };
+    let wanted = matcher(
+        &list("funcs", "funcs-file")?,
+        &list("funcs-no-regex", "funcs-file-no-regex")?,
+    )?;
+    let unwanted = matcher(&list("skip-funcs", "skip-funcs-file")?, &[])?;
+    if wanted.is_none() && unwanted.is_none() {
+        return Ok(());
+    }
+    let elf = input.elf()?;
+    // By address: whether any of its names is wanted, whether any is not.
+    let mut all: FxHashMap<u64, (bool, bool)> = FxHashMap::default();
+    names::each(&elf, |symbol, name, by_file| {
+        let hit = |r: &Option<Regex>| {
+            r.as_ref()
+                .is_some_and(|r| r.is_match(name) || by_file.is_some_and(|n| r.is_match(n)))
+        };
+        let slot = all.entry(symbol.value).or_default();
+        slot.0 |= hit(&wanted);
+        slot.1 |= hit(&unwanted);
+    });
+    for (address, (in_wanted, in_unwanted)) in all {
+        if in_unwanted || (wanted.is_some() && !in_wanted) {
+            options.keep.insert(address);
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::front_ends::options::Kind;
+
+    fn parse(line: &str) -> Result<Given> {
+        TOOL.parse(&mut line.split_whitespace().map(str::to_owned))
+    }
+
+    #[test]
+    fn the_founding_documents_command_lines_are_understood() {
+        let given = parse("app -instrument -o app.inst -instrumentation-file=x.fdata").unwrap();
+        assert_eq!(given.positional, ["app"]);
+        assert!(given.switch("instrument", false).unwrap());
+        assert_eq!(given.value("instrumentation-file"), Some("x.fdata"));
+        let line = "app -o app.bolt -data=prof.fdata -reorder-blocks=cache+ -reorder-functions=hfsort -split-functions=2 -split-all-cold -split-eh -dyno-stats";
+        let given = parse(line).unwrap();
+        let itself = Input::open(&std::env::current_exe().unwrap()).unwrap();
+        let options = options(&given, &itself).unwrap();
+        assert!(options.reorder_blocks && options.split_functions && options.dyno_stats);
+        assert_eq!(options.reorder_functions, FunctionOrder::Hfsort);
+        assert_eq!(given.values("data"), ["prof.fdata"]);
+    }
+
+    #[test]
+    fn what_nobody_knows_is_an_error_and_what_tunes_llvm_a_note() {
+        assert!(parse("app -frobnicate").is_err());
+        let given = parse("app -icf=1 -plt=hot -use-gnu-stack -v 1").unwrap();
+        assert_eq!(given.positional, ["app"]);
+        assert_eq!(given.ignored.len(), 4);
+    }
+
+    #[test]
+    fn no_option_is_listed_twice() {
+        let mut names: Vec<&str> = OPTIONS.iter().map(|o| o.name).collect();
+        names.sort_unstable();
+        assert!(names.windows(2).all(|w| w[0] != w[1]), "{names:?}");
+    }
+
+    #[test]
+    fn every_option_of_llvm_bolt_19_is_known() {
+        let tool = "/usr/lib/llvm-19/bin/llvm-bolt";
+        let Ok(help) = std::process::Command::new(tool)
+            .arg("--help-hidden")
+            .output()
+        else {
+            eprintln!("SKIPPED: {tool} is not there (package bolt-19)");
+            return;
+        };
+        let help = String::from_utf8_lossy(&help.stdout).into_owned();
+        let mut seen = 0;
+        for line in help.lines() {
+            let Some(rest) = line.strip_prefix("  -") else {
+                continue;
+            };
+            let rest = rest.trim_start_matches('-');
+            let word = rest.split_whitespace().next().unwrap_or_default();
+            let name = word.split(['=', '[']).next().unwrap_or_default();
+            if name.is_empty()
+                || matches!(
+                    name,
+                    "h" | "help" | "help-hidden" | "help-list" | "help-list-hidden" | "version"
+                )
+            {
+                continue;
+            }
+            let name = TOOL
+                .aliases
+                .iter()
+                .find(|a| a.0 == name)
+                .map_or(name, |a| a.1);
+            let Some(known) = OPTIONS.iter().find(|o| o.name == name) else {
+                // Nothing is done with a second profile, and nothing should be.
+                assert_eq!(name, "data2", "-{name} is not known");
+                continue;
+            };
+            seen += 1;
+            let takes = word.contains('=') && !word.contains('[')
+                || rest.contains("<string> ") && word == "o";
+            let is_value = matches!(known.kind, Kind::Value | Kind::IgnoredValue);
+            if takes {
+                assert!(is_value, "-{name} takes a value");
+            }
+        }
+        assert!(seen > 200, "{seen} options found in the help of {tool}");
+    }
+}
