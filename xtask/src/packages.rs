@@ -45,6 +45,28 @@ pub const FOR_TESTS: &[Need] = &[
         "strace",
         "tests of system call failures in the instrumented program",
     ),
+    need(
+        "aarch64-linux-gnu-gcc",
+        "gcc-aarch64-linux-gnu",
+        "machine profiles on AArch64",
+    ),
+    need(
+        "/usr/aarch64-linux-gnu/include/stdio.h",
+        "libc6-dev-arm64-cross",
+        "machine profiles on AArch64",
+    ),
+    need(
+        "arm-linux-gnueabihf-gcc",
+        "gcc-arm-linux-gnueabihf",
+        "machine profiles on Arm",
+    ),
+    need(
+        "/usr/arm-linux-gnueabihf/include/stdio.h",
+        "libc6-dev-armhf-cross",
+        "machine profiles on Arm",
+    ),
+    need("qemu-aarch64", "qemu-user", "programs for AArch64 and Arm"),
+    need("llvm-profdata-19", "llvm-19", "exact counts to compare with"),
 ];
 
 /// For `cargo xtask bench`.

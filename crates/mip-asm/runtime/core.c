@@ -98,12 +98,14 @@ extern u8 start_of_section[] __asm("section$start$__DATA$__llvm_mipraw");
 extern u8 end_of_section[] __asm("section$end$__DATA$__llvm_mipraw");
 #define START start_of_section
 #define END end_of_section
+#define MAPPED_END END
 #define IS_THERE (START != END)
 #else
 extern u8 __llvm_mip_start[] WEAK HIDDEN;
 /* Of no size: a compiler takes long arrays to be aligned. */
 extern const u8 __llvm_mip_header[] WEAK HIDDEN;
-extern u8 __llvm_mip_end[] HIDDEN, __llvm_mip_slots[] HIDDEN;
+extern u8 __llvm_mip_end[] HIDDEN, __llvm_mip_slots[] HIDDEN, __llvm_mip_page_end[] HIDDEN;
+#define MAPPED_END __llvm_mip_page_end
 #define START __llvm_mip_start
 #define END __llvm_mip_end
 #define IS_THERE (START != 0)
@@ -124,7 +126,8 @@ __asm__("\t.section __llvm_mipraw,\"aw\"," TYPE "\n"
 #endif
         "\t.globl __llvm_mip_end\n\t.hidden __llvm_mip_end\n__llvm_mip_end:\n"
         /* A section of its own, though of the same name: so the end above is where the counters end. */
-        "\t.section __llvm_mipraw,\"awG\"," TYPE ",__llvm_mip_page_end,comdat\n\t.balign " TEXT(MIP_PAGE) "\n\t.zero 1\n"
+        "\t.section __llvm_mipraw,\"awG\"," TYPE ",__llvm_mip_page_end,comdat\n\t.balign " TEXT(MIP_PAGE) "\n"
+        "\t.globl __llvm_mip_page_end\n\t.hidden __llvm_mip_page_end\n__llvm_mip_page_end:\n\t.zero 1\n"
         "\t.text\n");
 #endif
 
@@ -309,7 +312,7 @@ static void begin(int argc, char **argv, char **given) {
     name_file(to, ".%p~", 0);
     file = __llvm_mip_write(temporary);
     if (file < 0) return;
-    is_mapped = sys_map(START, (word)(END - START), file) == 0;
+    is_mapped = sys_map(START, (word)(MAPPED_END - START), file) == 0;
     sys_close(file);
     error = sys_rename(temporary, path);
     if (error < 0) say("[MIPRuntime]: Failed to open ", path, error);
