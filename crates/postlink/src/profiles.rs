@@ -141,7 +141,7 @@ pub fn read(ui: &Ui, inputs: &[Weighted], wanted: Option<Model>, reading: &Readi
             bail!("internal error: counters expected");
         };
         let name = input.path.as_os_str().as_encoded_bytes();
-        return Ok(Any::Blocks(export::yaml(&elf, &profile, name)?));
+        return Ok(Any::Blocks(export::yaml(&elf, &*profile, name)?));
     }
     if !matches!(model, Model::Symbols | Model::Blocks) {
         bail!(
@@ -209,7 +209,7 @@ fn symbolic(
 ) -> Result<SymbolicProfile> {
     Ok(match profile {
         Any::Symbols(profile) => profile,
-        Any::Counters(profile) => export::symbolic(opened.elf, &profile)?,
+        Any::Counters(profile) => export::symbolic(opened.elf, &*profile)?,
         Any::Addresses(profile) => {
             let done = aggregate::aggregate(&opened.binary()?, &profile, reading.aggregate)?;
             crate::commands::aggregate::say_quality(ui, &done.quality);

@@ -15,62 +15,69 @@ use std::collections::BTreeSet;
 
 use postlink_image::elf::Elf;
 use postlink_isa::Isa;
-use postlink_profile::Profile;
 use postlink_profile::bolt_yaml::{self, BoltYaml, HashFunction, Header};
 use postlink_profile::symbolic::{Branch, Collection, Location, NameId, Records, SymbolicProfile};
 use rayon::prelude::*;
 use rustc_hash::FxHashMap;
 
 use crate::Error;
-use crate::attach::{self, Call, Counted};
+use crate::attach::{self, Call, Counted, Source};
 use crate::bolt_blocks::BoltBlocks;
 use crate::cfg::BlockId;
 use crate::discover::Program;
 use crate::leaks::Leaks;
-use crate::prepare::{self, CounterMap, Machine};
+use crate::prepare::{self, Machine};
 use crate::{hashes, names};
 
 /// What the header of a YAML profile says when its hashes are ours.
 pub const ORIGIN: &str = "postlink";
 
-/// Solved counts as BOLT's records of branches.
+/// Counts of a program as BOLT's records of branches: of exact counters the solved counts, of any other profile the balanced ones, fitted to this
+/// program.
 ///
 /// Errors: a file that cannot be read; a profile of another file, or one without counts.
-pub fn symbolic(elf: &Elf<'_>, profile: &Profile) -> Result<SymbolicProfile, Error> {
+pub fn symbolic<'p>(
+    elf: &Elf<'_>,
+    profile: impl Into<Source<'p>>,
+) -> Result<SymbolicProfile, Error> {
     match prepare::check_input(elf)? {
-        Machine::X86_64 => symbolic_with::<postlink_isa::x86_64::X86_64>(elf, profile),
-        Machine::AArch64 => symbolic_with::<postlink_isa::aarch64::AArch64>(elf, profile),
+        Machine::X86_64 => symbolic_with::<postlink_isa::x86_64::X86_64>(elf, profile.into()),
+        Machine::AArch64 => symbolic_with::<postlink_isa::aarch64::AArch64>(elf, profile.into()),
     }
 }
 
-/// Solved counts by block, with hashes. `binary` is the file's name for the header.
+/// The same by block, with hashes. `binary` is the file's name for the header.
 ///
 /// Errors: a file that cannot be read; a profile of another file, or one without counts.
-pub fn yaml(elf: &Elf<'_>, profile: &Profile, binary: &[u8]) -> Result<BoltYaml, Error> {
+pub fn yaml<'p>(
+    elf: &Elf<'_>,
+    profile: impl Into<Source<'p>>,
+    binary: &[u8],
+) -> Result<BoltYaml, Error> {
     match prepare::check_input(elf)? {
-        Machine::X86_64 => yaml_with::<postlink_isa::x86_64::X86_64>(elf, profile, binary),
-        Machine::AArch64 => yaml_with::<postlink_isa::aarch64::AArch64>(elf, profile, binary),
+        Machine::X86_64 => yaml_with::<postlink_isa::x86_64::X86_64>(elf, profile.into(), binary),
+        Machine::AArch64 => {
+            yaml_with::<postlink_isa::aarch64::AArch64>(elf, profile.into(), binary)
+        }
     }
 }
 
-fn symbolic_with<I: Isa>(elf: &Elf<'_>, profile: &Profile) -> Result<SymbolicProfile, Error> {
+fn symbolic_with<I: Isa>(elf: &Elf<'_>, source: Source<'_>) -> Result<SymbolicProfile, Error> {
     let program = Program::discover::<I>(elf)?;
     let leaks = Leaks::new(&program);
-    let map = CounterMap::build::<I>(&program, &leaks);
-    attach::check(&map, profile)?;
-    let counted = attach::attach::<I>(&program, &leaks, &map, profile);
-    let calls = attach::calls(&program, &map, profile, &counted);
-    Ok(symbolic_of::<I>(&program, &counted, &calls))
+    let (attached, _) = attach::attach_any::<I>(&program, &leaks, source)?;
+    Ok(symbolic_of::<I>(&program, &attached.counted, &attached.calls))
 }
 
-fn yaml_with<I: Isa>(elf: &Elf<'_>, profile: &Profile, binary: &[u8]) -> Result<BoltYaml, Error> {
+fn yaml_with<I: Isa>(
+    elf: &Elf<'_>,
+    source: Source<'_>,
+    binary: &[u8],
+) -> Result<BoltYaml, Error> {
     let program = Program::discover::<I>(elf)?;
     let leaks = Leaks::new(&program);
-    let map = CounterMap::build::<I>(&program, &leaks);
-    attach::check(&map, profile)?;
-    let counted = attach::attach::<I>(&program, &leaks, &map, profile);
-    let calls = attach::calls(&program, &map, profile, &counted);
-    Ok(yaml_of::<I>(&program, &counted, &calls, binary))
+    let (attached, _) = attach::attach_any::<I>(&program, &leaks, source)?;
+    Ok(yaml_of::<I>(&program, &attached.counted, &attached.calls, binary))
 }
 
 /// The first name of every part that counts or calls are in.

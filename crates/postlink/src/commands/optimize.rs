@@ -1,20 +1,20 @@
 //! `postlink optimize`: a program laid out for its profile, and proved.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use postlink_correlate::aggregate;
 use postlink_profile::any::{self, Any, Model};
-use postlink_profile::{Profile, Weighted};
+use postlink_profile::{Profile, Weighted, bolt_yaml, fdata};
 use postlink_rewrite::attach::{Account as Found, Source};
-use postlink_rewrite::{OptimizeReport, Pin};
+use postlink_rewrite::{OptimizeReport, Pin, export};
 use serde::Serialize;
 
 use crate::input::Input;
 use crate::options::Optimizing;
-use crate::profiles::{self, Reading};
+use crate::profiles::{self, Reading, Target};
 use crate::rewriting::{self, Optimized};
 use crate::ui::{BOLD, GOOD, Ui, bytes, change, count};
 
@@ -48,6 +48,11 @@ pub struct Optimize {
     /// Take samples of another version of the binary
     #[arg(long)]
     pub ignore_build_id: bool,
+    /// Write the counts that the program was laid out for, fitted and balanced, as a profile of it: by names, or by blocks if FILE ends in .yaml
+    ///
+    /// So the profile of an older build becomes one of this build.
+    #[arg(long, value_name = "FILE")]
+    pub save_profile: Option<PathBuf>,
     #[command(flatten)]
     pub optimizing: Optimizing,
     /// Write the output without having it checked
@@ -112,6 +117,21 @@ pub fn source(profile: &Any) -> Result<Source<'_>> {
     })
 }
 
+/// Writes a profile as it fits the program.
+pub fn save_fitted(input: &Input, profile: &Any, path: &Path) -> Result<()> {
+    let elf = input.elf()?;
+    input.must_differ_from(path)?;
+    let named = || input.path.display().to_string();
+    if Target::of(path) == Some(Target::Yaml) {
+        let name = input.path.as_os_str().as_encoded_bytes();
+        let fitted = export::yaml(&elf, source(profile)?, name).with_context(named)?;
+        Ok(bolt_yaml::write(path, &fitted)?)
+    } else {
+        let fitted = export::symbolic(&elf, source(profile)?).with_context(named)?;
+        Ok(fdata::write(path, &fitted)?)
+    }
+}
+
 impl Optimize {
     pub fn run(self, ui: &Ui) -> Result<ExitCode> {
         let mut watched = ui.phases("optimize");
@@ -119,6 +139,9 @@ impl Optimize {
         let options = self.optimizing.options()?;
         watched.phases.begin("profile");
         let profile = read_any(ui, &input, &self.profile, self.ignore_build_id)?;
+        if let Some(path) = &self.save_profile {
+            save_fitted(&input, &profile, path)?;
+        }
         let done = rewriting::optimize(
             &input,
             source(&profile)?,

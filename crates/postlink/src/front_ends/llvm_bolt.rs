@@ -19,10 +19,10 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, anyhow, bail};
-use postlink_profile::any::{Any, Model};
+use postlink_profile::any::Any;
 use postlink_profile::bolt_yaml;
 use postlink_rewrite::stats::DynoStats;
-use postlink_rewrite::{FunctionOrder, InstrumentOptions, OptimizeOptions, names};
+use postlink_rewrite::{FunctionOrder, InstrumentOptions, OptimizeOptions, export, names};
 use regex::bytes::Regex;
 use rustc_hash::FxHashMap;
 
@@ -30,7 +30,6 @@ use super::Arguments;
 use super::options::{Given, Known, Tool, ignored, ignored_value, switch, value};
 use crate::commands::optimize;
 use crate::input::Input;
-use crate::profiles::{self, Reading};
 use crate::rewriting;
 use crate::ui::Ui;
 
@@ -517,7 +516,7 @@ fn optimise(given: &Given, ui: &Ui, input: &Input, output: &Path) -> Result<()> 
     watched.phases.begin("profile");
     let profile = optimize::read_any(ui, input, files, given.switch("ignore-build-id", false)?)?;
     if let Some(path) = given.value("w") {
-        save(ui, input, files, Path::new(path))?;
+        save(input, &profile, Path::new(path))?;
     }
     let done = rewriting::optimize(
         input,
@@ -581,17 +580,12 @@ fn optimise(given: &Given, ui: &Ui, input: &Input, output: &Path) -> Result<()> 
     Ok(())
 }
 
-/// Saves the profile by blocks.
-fn save(ui: &Ui, input: &Input, files: &[String], path: &Path) -> Result<()> {
-    let reading = Reading {
-        binary: Some(input.path.clone()),
-        ..Reading::default()
-    };
-    let inputs = profiles::weighted(files)?;
-    match profiles::read(ui, &inputs, Some(Model::Blocks), &reading)? {
-        Any::Blocks(blocks) => Ok(bolt_yaml::write(path, &blocks)?),
-        _ => bail!("internal error: a profile by blocks expected"),
-    }
+/// Saves the profile by blocks, as it fits the program.
+fn save(input: &Input, profile: &Any, path: &Path) -> Result<()> {
+    let elf = input.elf()?;
+    let name = input.path.as_os_str().as_encoded_bytes();
+    let fitted = export::yaml(&elf, optimize::source(profile)?, name)?;
+    Ok(bolt_yaml::write(path, &fitted)?)
 }
 
 fn dyno_stats(before: &DynoStats, after: &DynoStats) {
