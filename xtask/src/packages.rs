@@ -39,6 +39,11 @@ pub const FOR_TESTS: &[Need] = &[
     need("eu-elflint", "elfutils", "checking outputs with eu-elflint"),
     need("gdb", "gdb", "the test that gdb sees moved functions"),
     need("clang-19", "clang-19", "cases built by clang"),
+    need(
+        "/usr/lib/llvm-19/bin/llvm-bolt",
+        "bolt-19",
+        "profiles that LLVM's tools write, and their options",
+    ),
     need("ld.lld-19", "lld-19", "cases linked by lld"),
     need(
         "strace",

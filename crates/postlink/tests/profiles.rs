@@ -1,0 +1,332 @@
+//! Profiles of every kind, also LLVM's and those of older builds, through `postlink optimize`: what they say of a program comes out alike, and the
+//! programs do what they did.
+
+use std::fmt::Write;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+/// A folder with programs in it.
+struct Folder {
+    dir: tempfile::TempDir,
+}
+
+impl Folder {
+    fn new() -> Folder {
+        Folder {
+            dir: tempfile::tempdir().expect("a temporary directory"),
+        }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn build(&self, name: &str, source: &str) {
+        let file = self.path(&format!("{name}.c"));
+        fs::write(&file, source).expect("the folder is ours");
+        let status = Command::new("gcc")
+            .args(["-O2", "-Wl,-q", "-o"])
+            .arg(self.path(name))
+            .arg(&file)
+            .status();
+        assert!(status.expect("gcc is needed for this test").success());
+    }
+
+    fn start(&self, program: &Path, arguments: &[&str]) -> Output {
+        Command::new(program)
+            .args(arguments)
+            .current_dir(self.dir.path())
+            .env_remove("POSTLINK_PROFILE")
+            .env("NO_COLOR", "1")
+            .output()
+            .unwrap_or_else(|e| panic!("{}: {e}", program.display()))
+    }
+
+    /// Runs a program, which must succeed, and gives its output.
+    fn output(&self, program: &Path, arguments: &[&str]) -> String {
+        let output = self.start(program, arguments);
+        let message = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{program:?} {arguments:?}: {message}");
+        String::from_utf8(output.stdout).expect("output is UTF-8")
+    }
+
+    fn postlink(&self, arguments: &[&str]) -> String {
+        self.output(Path::new(env!("CARGO_BIN_EXE_postlink")), arguments)
+    }
+
+    /// A tool of LLVM's; says so and gives none if it is not there.
+    fn llvm(&self, name: &str) -> Option<PathBuf> {
+        let path = Path::new("/usr/lib/llvm-19/bin").join(name);
+        if path.exists() {
+            return Some(path);
+        }
+        eprintln!("SKIPPED: {} is not there (package bolt-19)", path.display());
+        None
+    }
+
+    /// Counts a program's run exactly: `name.plraw`.
+    fn count(&self, name: &str) {
+        let (inst, profile) = (format!("{name}.inst"), format!("{name}.plraw"));
+        self.postlink(&["instrument", name, "-o", &inst, "--profile", &profile]);
+        self.output(&self.path(&inst), &[]);
+    }
+
+    /// Optimises by a profile: what `--json` says. The result must be proved and print what the original prints.
+    fn optimize(&self, name: &str, profile: &str, more: &[&str]) -> Value {
+        let mut arguments = vec!["optimize", name, "-p", profile, "-o", "out", "--json", "--dyno-stats"];
+        arguments.extend(more);
+        let account: Value = serde_json::from_str(&self.postlink(&arguments)).expect("JSON");
+        let plain = self.output(&self.path(name), &[]);
+        assert_eq!(self.output(&self.path("out"), &[]), plain, "{profile}");
+        assert_eq!(account["reverted"], Value::Array(vec![]), "{profile}");
+        assert!(account["proved"].as_u64() > Some(0), "{profile}: {account}");
+        account
+    }
+
+    /// How alike two profiles by names are, in percent.
+    fn overlap(&self, a: &str, b: &str) -> f64 {
+        let account: Value =
+            serde_json::from_str(&self.postlink(&["diff", a, b, "--json"])).expect("JSON");
+        account["overlap"].as_f64().expect("a number")
+    }
+}
+
+/// Taken branches after layout by layout before: what the layout gained, whatever the scale of the counts.
+fn gain(account: &Value) -> f64 {
+    let before = account["optimize"]["score_before"].as_f64().expect("a number");
+    let after = account["optimize"]["score_after"].as_f64().expect("a number");
+    after / before
+}
+
+/// A program of many functions that call each other, with branches, loops, tables, recursion and function pointers. Later versions have some
+/// functions changed, one more and one under another name.
+fn program(version: u32) -> String {
+    const FUNCTIONS: u32 = 48;
+    let mut state = 0x2545_f491_4f6c_dd1d_u64;
+    let mut random = move |below: u64| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state % below) as u32
+    };
+    let name = |f: u32| match f {
+        7 if version > 1 => "renamed".to_owned(),
+        _ => format!("f{f}"),
+    };
+    let mut text = String::from("#include <stdio.h>\ntypedef unsigned u;\nstatic u seen;\n");
+    for f in 0..FUNCTIONS {
+        let _ = writeln!(text, "u {}(u x, int depth);", name(f));
+    }
+    let _ = writeln!(text, "static u (*const table[])(u, int) = {{ f1, f2, f3, f5 }};");
+    for f in 0..FUNCTIONS {
+        let _ = writeln!(
+            text,
+            "__attribute__((noinline, noclone)) u {}(u x, int depth) {{\n  u a = x;",
+            name(f)
+        );
+        if version > 1 && f % 6 == 1 {
+            text.push_str("  if ((x & 0xffff) == 0xfffe) { seen++; printf(\"seen\\n\"); }\n");
+        }
+        for _ in 0..3 + random(6) {
+            let (k, s, callee) = (random(97) + 3, random(7) + 1, random(u64::from(FUNCTIONS)));
+            let _ = match random(6) {
+                0 => writeln!(text, "  if (a & {k}) a += x * {k}; else a ^= x >> {s};"),
+                1 => writeln!(
+                    text,
+                    "  for (u i = 0; i < (a & 7); i++) {{ a = a * {k} + i; if (a & 16) a ^= {k}; }}"
+                ),
+                2 => writeln!(
+                    text,
+                    "  switch (a % 7) {{ case 0: a += {k}; break; case 1: a ^= x; break; case 2: a -= {s}; break; case 3: a *= 3; break; case 4: a = a << 3 | a >> 29; break; case 5: seen++; break; default: a = ~a; }}"
+                ),
+                3 | 4 => writeln!(
+                    text,
+                    "  if (depth > 0) a += {}(a + {k}, depth - 1);",
+                    name(callee)
+                ),
+                _ => writeln!(
+                    text,
+                    "  if (depth > 0 && (a & 3)) a ^= table[a & 3](a, depth - 1);"
+                ),
+            };
+            if version > 1 && f % 6 == 3 && k % 3 == 0 {
+                let _ = writeln!(text, "  a ^= a >> {s}; if (a == {k}) seen += 2;");
+            }
+        }
+        text.push_str("  return a;\n}\n");
+    }
+    text.push_str(
+        "int main(void) {\n  u sum = 0;\n  for (u i = 0; i < 400; i++) sum = sum * 31 + f0(i * 2654435761u, 4);\n  printf(\"%u %u\\n\", sum, seen);\n  return 0;\n}\n",
+    );
+    text
+}
+
+#[test]
+fn one_run_gives_the_same_layout_through_every_format() {
+    let folder = Folder::new();
+    folder.build("app", &program(1));
+    folder.count("app");
+    let exact = folder.optimize("app", "app.plraw", &[]);
+    assert_eq!(exact["optimize"]["profile"], Value::Null);
+    for format in ["app.fdata", "app.yaml"] {
+        folder.postlink(&["convert", "app.plraw", "-o", format, "--binary", "app"]);
+        let other = folder.optimize("app", format, &["--save-profile", "fitted.fdata"]);
+        for figure in ["profiled", "moved"] {
+            assert_eq!(other["optimize"][figure], exact["optimize"][figure], "{format}");
+        }
+        let found = &other["optimize"]["profile"];
+        for figure in ["stale", "unknown_names", "bad_records", "lost_counts"] {
+            assert_eq!(found[figure], 0, "{format}: {figure} in {found}");
+        }
+        // Exact counts conserve flow, so balancing leaves them as they are; only the counts of single calls may be shared out in another way.
+        let (a, b) = (&other["optimize"]["dyno_stats"], &exact["optimize"]["dyno_stats"]);
+        assert_eq!(a, b, "{format}");
+        folder.postlink(&["convert", "app.plraw", "-o", "exact.fdata", "--binary", "app"]);
+        let overlap = folder.overlap("fitted.fdata", "exact.fdata");
+        assert!(overlap > 99.9, "{format}: {overlap} %");
+    }
+}
+
+#[test]
+fn a_profile_of_an_older_build_is_recovered_for_the_most_part() {
+    let folder = Folder::new();
+    for (name, version) in [("old", 1), ("new", 2)] {
+        folder.build(name, &program(version));
+        folder.count(name);
+    }
+    folder.postlink(&["convert", "old.plraw", "-o", "old.yaml", "--binary", "old"]);
+    folder.postlink(&["convert", "new.plraw", "-o", "truth.fdata", "--binary", "new"]);
+    let exact = folder.optimize("new", "new.plraw", &[]);
+    let stale = folder.optimize("new", "old.yaml", &["--save-profile", "fitted.fdata"]);
+    let found = &stale["optimize"]["profile"];
+    let figure = |name: &str| found[name].as_f64().expect("a number");
+    assert!(figure("stale") >= 8.0, "{found}");
+    assert_eq!(found["dropped"], 0, "{found}");
+    assert_eq!(found["renamed"], 1, "the hash of its code finds f7: {found}");
+    assert!(figure("matched_blocks") > 0.8 * figure("stale_blocks"), "{found}");
+    assert!(figure("matched_counts") > 0.8 * figure("stale_counts"), "{found}");
+    let overlap = folder.overlap("fitted.fdata", "truth.fdata");
+    assert!(overlap > 85.0, "{overlap} %: {found}");
+    assert!(gain(&stale) > 0.9 * gain(&exact), "{} {}", gain(&stale), gain(&exact));
+}
+
+#[test]
+fn names_that_the_program_does_not_have_are_counted() {
+    let folder = Folder::new();
+    folder.build("app", &program(1));
+    folder.count("app");
+    folder.postlink(&["convert", "app.plraw", "-o", "app.fdata", "--binary", "app"]);
+    let mut text = fs::read_to_string(folder.path("app.fdata")).expect("written above");
+    text.push_str("1 gone_a 0 1 gone_a 10 0 5\n1 gone_b/1 4 1 gone_a 0 0 7\n");
+    fs::write(folder.path("more.fdata"), &text).expect("the folder is ours");
+    let found = folder.optimize("app", "more.fdata", &[])["optimize"]["profile"].clone();
+    assert_eq!(found["unknown_names"], 2, "{found}");
+    assert_eq!(found["lost_counts"], 12, "{found}");
+    assert_eq!(found["examples"][0], "gone_a", "{found}");
+    fs::write(folder.path("none.fdata"), "1 gone_a 0 1 gone_a 10 0 5\n").expect("the folder is ours");
+    let postlink = Path::new(env!("CARGO_BIN_EXE_postlink"));
+    let output = folder.start(postlink, &["optimize", "app", "-p", "none.fdata", "-o", "x"]);
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{message}");
+    assert!(message.contains("does not belong to this binary") && message.contains("gone_a"), "{message}");
+    assert!(!folder.path("x").exists());
+}
+
+#[test]
+fn profiles_that_llvm_bolt_counted_and_wrote_are_taken() {
+    let folder = Folder::new();
+    let Some(bolt) = folder.llvm("llvm-bolt") else {
+        return;
+    };
+    folder.build("app", &program(1));
+    folder.count("app");
+    let exact = folder.optimize("app", "app.plraw", &[]);
+    let file = folder.path("bolt.fdata");
+    let counters = format!("--instrumentation-file={}", file.display());
+    folder.output(&bolt, &["app", "-instrument", "-o", "app.bolted", &counters]);
+    folder.output(&folder.path("app.bolted"), &[]);
+    folder.output(&bolt, &["app", "-data=bolt.fdata", "-o", "app.other", "-w", "bolt.yaml"]);
+    for profile in ["bolt.fdata", "bolt.yaml"] {
+        let other = folder.optimize("app", profile, &["--save-profile", "fitted.fdata"]);
+        let found = &other["optimize"]["profile"];
+        assert_eq!(found["stale"], 0, "{profile}: {found}");
+        assert!(gain(&other) > 0.98 * gain(&exact), "{profile}: {} {}", gain(&other), gain(&exact));
+        folder.postlink(&["convert", "app.plraw", "-o", "exact.fdata", "--binary", "app"]);
+        let overlap = folder.overlap("fitted.fdata", "exact.fdata");
+        assert!(overlap > 97.0, "{profile}: {overlap} %");
+    }
+}
+
+#[test]
+fn branches_alone_of_perf2bolt_are_enough() {
+    let folder = Folder::new();
+    let Some(perf2bolt) = folder.llvm("perf2bolt") else {
+        return;
+    };
+    folder.build("app", &program(1));
+    folder.count("app");
+    let exact = folder.optimize("app", "app.plraw", &[]);
+    folder.postlink(&["convert", "app.plraw", "-o", "app.fdata", "--binary", "app"]);
+    // Taken branches by address, as a processor would have recorded one of a hundred; nothing of what runs on.
+    let symbols = folder.output(Path::new("nm"), &["app"]);
+    let address = |name: &str| {
+        let name = name.split('/').next().unwrap_or_default();
+        let line = symbols.lines().find(|l| l.split(' ').nth(2) == Some(name));
+        line.and_then(|l| u64::from_str_radix(l.split(' ').next()?, 16).ok())
+    };
+    let mut samples = String::new();
+    for line in fs::read_to_string(folder.path("app.fdata")).expect("written above").lines() {
+        let fields: Vec<&str> = line.split(' ').collect();
+        let [kind, from, at, _, to, there, _, count] = fields[..] else {
+            panic!("{line}");
+        };
+        let offset = |text: &str| u64::from_str_radix(text, 16).expect("hexadecimal");
+        let count: u64 = count.parse().expect("decimal");
+        let (Some(from), Some(to)) = (address(from), address(to)) else {
+            continue;
+        };
+        let (from, to) = (from + offset(at), to + offset(there));
+        let runs_on = to > from && to - from < 8;
+        if kind == "1" && !runs_on && count >= 100 {
+            let _ = writeln!(samples, "B {from:x} {to:x} {} 0", count / 100);
+        }
+    }
+    fs::write(folder.path("samples"), samples).expect("the folder is ours");
+    folder.output(&perf2bolt, &["-pa", "-p", "samples", "app", "-o", "perf.fdata"]);
+    let by_fdata = folder.optimize("app", "perf.fdata", &[]);
+    let by_samples = folder.optimize("app", "samples", &[]);
+    for other in [&by_fdata, &by_samples] {
+        assert!(gain(other) > 0.8 * gain(&exact), "{} {}", gain(other), gain(&exact));
+        assert_eq!(other["optimize"]["profile"]["bad_counts"], 0, "{other}");
+    }
+}
+
+#[test]
+fn llvm_bolts_command_line_does_llvm_bolts_work() {
+    let folder = Folder::new();
+    folder.build("app", &program(1));
+    let link = folder.path("llvm-bolt");
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_postlink"), &link).expect("the folder is ours");
+    let plain = folder.output(&folder.path("app"), &[]);
+    let counters = format!("-instrumentation-file={}", folder.path("prof.fdata").display());
+    folder.output(&link, &["app", "-instrument", "-o", "app.inst", &counters]);
+    assert_eq!(folder.output(&folder.path("app.inst"), &[]), plain);
+    let said = folder.output(
+        &link,
+        &[
+            "app", "-o", "app.bolt", "-data=prof.fdata", "-reorder-blocks=cache+",
+            "-reorder-functions=hfsort", "-split-functions=2", "-split-all-cold", "-split-eh", "-dyno-stats",
+        ],
+    );
+    assert!(said.contains("have non-empty execution profile") && said.contains(" : taken branches (-"), "{said}");
+    assert_eq!(folder.output(&folder.path("app.bolt"), &[]), plain);
+    // Nothing that the command line does not name.
+    let said = folder.output(&link, &["app", "-o", "app.same", "-data=prof.fdata", "-dyno-stats", "-skip-funcs=f1.*"]);
+    assert!(said.contains(" : taken branches (=)"), "{said}");
+    let output = folder.start(&link, &["app", "-o", "x", "-data=prof.fdata", "-no-such-option"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).starts_with("BOLT-ERROR: Unknown command line argument"));
+}
