@@ -16,6 +16,7 @@ use std::process::ExitCode;
 const USAGE: &str = "\
 usage: cargo xtask test [--no-install] [FILTER]      run all tests; FILTER selects by name
        cargo xtask bench [--no-bolt] [--runs N] [NAME…]  measure on corpus programs; writes bench/results.md
+       cargo xtask bench probes [--script-megabytes N] [--probe-megabytes N] [--runs N]  sample profiles; writes bench/probes.md
        cargo xtask lint                               formatting, clippy, documentation";
 
 fn main() -> ExitCode {

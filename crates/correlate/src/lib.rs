@@ -26,6 +26,7 @@
 //! | [`script`] | samples as text |
 //! | [`tally`] | samples added up: branch stacks and call chains to counters |
 //! | [`unwind`] | chains of callers as keys |
+//! | [`walk`] | made-up samples for tests and measurements |
 //!
 //! Nothing here panics, whatever the bytes: what a section says about its own size is believed only as far as the section has
 //! bytes to back it.
@@ -48,5 +49,6 @@ pub mod sample;
 pub mod script;
 pub mod tally;
 pub mod unwind;
+pub mod walk;
 
 pub use postlink_image::FormatError;

@@ -10,6 +10,11 @@
 //! | [`frames`] | [`check_unwind`]: parse, compute rows |
 //! | [`raw_profile`] | [`check_raw_profile`]: open, read, write again |
 //! | [`code`] | [`check_code`]: decode, effects, sweep |
+//! | [`probes::probes`], [`probes::descriptors`] | [`probes::check_probes`], [`probes::check_descriptors`]: decode, look up |
+//! | [`probes::script`] | [`probes::check_script`]: read, make a profile |
+//! | [`probes::sample_profile`] | [`probes::check_sample_profile`]: read, write, read again |
+
+pub mod probes;
 
 use std::path::Path;
 

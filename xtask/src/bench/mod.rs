@@ -12,9 +12,11 @@
 //! | [`fdata`] | a profile of postlink in llvm-bolt's format |
 //! | [`cachegrind`] | simulation |
 //! | [`report`] | tables |
+//! | [`probes`] | `cargo xtask bench probes`: sample profiles, side by side with llvm-profgen |
 
 mod cachegrind;
 mod fdata;
+mod probes;
 mod programs;
 mod report;
 mod tools;
@@ -86,6 +88,11 @@ pub fn root() -> Result<PathBuf> {
 
 /// The job.
 pub fn run(arguments: &[String]) -> Result<bool> {
+    if let Some((first, rest)) = arguments.split_first()
+        && first == "probes"
+    {
+        return probes::run(rest);
+    }
     let wishes = Wishes::parse(arguments)?;
     let chosen = programs::choose(&wishes.names)?;
     packages::install(packages::FOR_BENCH, true);

@@ -74,6 +74,11 @@ impl Tools {
         Ok(Tools { postlink, bolt })
     }
 
+    /// The program postlink.
+    pub fn program(&self) -> &Path {
+        &self.postlink
+    }
+
     /// Versions, for the report.
     pub fn versions(&self) -> Vec<String> {
         let first = |program: &Path, argument: &str, wanted: &str| {

@@ -90,7 +90,7 @@ pub fn write(profile: &Profile, options: &Options<'_>, out: &mut impl Write) -> 
         (profile.flow_sensitive, 4),
         (profile.preinlined, 16),
     ]);
-    let name_flags = flags(&[(options.hashes, 3), (unique, 4)]);
+    let name_flags = flags(&[(options.hashes, 3), (unique && !options.hashes, 4)]);
     let mark_flags = flags(&[(profile.probe_based, 1), (writer.attributes, 2)]);
     let place_flags = flags(&[(profile.context_sensitive, 1)]);
     // In the order of the file.
@@ -168,9 +168,6 @@ impl<'a> Writer<'a> {
         }
         order.sort_unstable();
         order.dedup();
-        if options.hashes {
-            order.sort_by_key(|name| Guid::of(name));
-        }
         let numbers = order
             .iter()
             .zip(0..)
@@ -230,9 +227,6 @@ impl<'a> Writer<'a> {
 
     fn chains_section(&self) -> Vec<u8> {
         let mut out = Vec::new();
-        if !self.profile.context_sensitive {
-            return out;
-        }
         put(&mut out, self.chains.len() as u64);
         for chain in &self.chains {
             put(&mut out, chain.len() as u64);

@@ -1,0 +1,13 @@
+//! Functions with pseudo probes.
+#![no_main]
+
+use arbitrary::Unstructured;
+use libfuzzer_sys::fuzz_target;
+use postlink_fuzzing::probes;
+
+fuzz_target!(|data: &[u8]| {
+    if let Ok(input) = probes::descriptors(&mut Unstructured::new(data)) {
+        probes::check_descriptors(&input);
+    }
+    probes::check_descriptors(data);
+});

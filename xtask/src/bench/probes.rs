@@ -1,0 +1,251 @@
+//! `cargo xtask bench probes`: sample profiles and pseudo probes, side by side with llvm-profgen 19.
+//!
+//! Inputs are made up (`crates/correlate/examples/made_up.rs`): perf scripts of samples of a C++ program built here with clang-19, with and
+//! without call chains, and a program with many megabytes of probes. Both tools make the same profile or listing of the same input, and the
+//! outputs must be the same (of a listing: everything but the spelling of instructions). Figures are the better of the runs by each tool.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use super::tools::Tools;
+use crate::packages::find_program;
+use crate::process::{self, Run};
+
+const SOURCE: &str = r#"
+#include <algorithm>
+#include <cstdio>
+#include <map>
+#include <string>
+#include <vector>
+template <int N> struct Step { __attribute__((noinline)) static int run(int x) { if (x & N) return x * N + Step<N - 1>::run(x >> 1); for (int i = 0; i < (x & 7); i++) x ^= i * N; return Step<N - 1>::run(x + 1); } };
+template <> struct Step<0> { static int run(int x) { return x ? x * 3 : 1; } };
+std::map<std::string, int> counts;
+int main(int argc, char **argv) {
+  std::vector<int> v; int total = 0;
+  for (int i = 0; i < 100000; i++) { v.push_back(Step<200>::run(i)); total += v.back(); }
+  std::sort(v.begin(), v.end());
+  for (int i = 0; i < 1000; i++) counts[std::to_string(i % 100)] += v[i];
+  printf("%d %zu\n", total, counts.size());
+}
+"#;
+
+/// One row of the report.
+struct Row {
+    what: String,
+    input: u64,
+    postlink: Run,
+    llvm: Run,
+    same: bool,
+}
+
+/// Where things are.
+struct Bench {
+    folder: PathBuf,
+    postlink: PathBuf,
+    llvm: PathBuf,
+    made_up: PathBuf,
+    runs: usize,
+}
+
+/// The job.
+pub fn run(arguments: &[String]) -> Result<bool> {
+    let (mut megabytes, mut probes, mut runs) = (1024u64, 24u64, 2usize);
+    let mut output = super::root()?.join("bench/probes.md");
+    let mut rest = arguments.iter();
+    while let Some(argument) = rest.next() {
+        let value = rest
+            .next()
+            .with_context(|| format!("{argument} needs a value"))?;
+        match argument.as_str() {
+            "--script-megabytes" => megabytes = value.parse()?,
+            "--probe-megabytes" => probes = value.parse()?,
+            "--runs" => runs = value.parse()?,
+            "--output" => output = value.into(),
+            other => bail!("cargo xtask bench probes has no option '{other}'"),
+        }
+    }
+    let llvm = find_program("llvm-profgen-19").context("llvm-profgen-19 is not installed")?;
+    let folder = tempfile::tempdir().context("a temporary directory")?;
+    let tools = Tools::find(false)?;
+    let bench = Bench {
+        folder: folder.path().to_owned(),
+        postlink: bench_name(folder.path(), tools.program())?,
+        llvm,
+        made_up: build_example()?,
+        runs,
+    };
+    let rows = bench.all(megabytes, probes)?;
+    let text = report(&rows, &bench, runs);
+    println!("{text}");
+    fs::write(&output, &text).with_context(|| output.display().to_string())?;
+    Ok(rows.iter().all(|row| row.same))
+}
+
+/// postlink under the name by which it behaves as `llvm-profgen`.
+fn bench_name(folder: &Path, postlink: &Path) -> Result<PathBuf> {
+    let name = folder.join("llvm-profgen");
+    std::os::unix::fs::symlink(postlink, &name).context("a symbolic link")?;
+    Ok(name)
+}
+
+fn build_example() -> Result<PathBuf> {
+    let cargo = std::env::var_os("CARGO").unwrap_or("cargo".into());
+    let mut build = Command::new(cargo);
+    build.args(["build", "--release", "--package", "postlink-correlate"]);
+    build.args(["--example", "made_up", "--message-format=json"]);
+    let output = build
+        .stderr(std::process::Stdio::inherit())
+        .output()
+        .context("cargo build")?;
+    if !output.status.success() {
+        bail!("the example does not build");
+    }
+    String::from_utf8_lossy(&output.stdout)
+        .lines()
+        .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
+        .filter(|message| message["target"]["name"] == "made_up")
+        .find_map(|message| message["executable"].as_str().map(PathBuf::from))
+        .context("cargo did not say where the example is")
+}
+
+impl Bench {
+    fn at(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
+    fn make(&self, output: &Path, arguments: &[&str]) -> Result<u64> {
+        let file = File::create(output).with_context(|| output.display().to_string())?;
+        let status = Command::new(&self.made_up)
+            .args(arguments)
+            .stdout(file)
+            .status()?;
+        if !status.success() {
+            bail!("made_up {arguments:?}: {status}");
+        }
+        Ok(fs::metadata(output)?.len())
+    }
+
+    /// The cheapest of some runs of a tool.
+    fn best(&self, tool: &Path, arguments: &[String], stdout: &Path) -> Result<Run> {
+        let mut best: Option<Run> = None;
+        for _ in 0..self.runs.max(1) {
+            let mut command = Command::new(tool);
+            command.args(arguments);
+            let run = process::run(&mut command, stdout, &self.at("said"))?;
+            if !run.status.success() {
+                let said = fs::read_to_string(self.at("said")).unwrap_or_default();
+                bail!("{}: {}: {said}", tool.display(), run.status);
+            }
+            best = Some(match best {
+                Some(before) if before.wall <= run.wall => before,
+                _ => run,
+            });
+        }
+        best.context("no run")
+    }
+
+    fn row(&self, what: &str, input: u64, arguments: &[String], listing: bool) -> Result<Row> {
+        eprintln!("== {what}");
+        let (mine, theirs) = (self.at("mine"), self.at("theirs"));
+        let with = |output: &Path| {
+            let mut all = arguments.to_vec();
+            let target = match listing {
+                true => Path::new("/dev/null"),
+                false => output,
+            };
+            all.push(format!("--output={}", target.display()));
+            all
+        };
+        let (out_a, out_b) = match listing {
+            true => (mine.clone(), theirs.clone()),
+            false => (self.at("out"), self.at("out")),
+        };
+        let postlink = self.best(&self.postlink, &with(&mine), &out_a)?;
+        let llvm = self.best(&self.llvm, &with(&theirs), &out_b)?;
+        let same = same(&mine, &theirs)?;
+        if !same {
+            eprintln!("{what}: the outputs differ");
+        }
+        Ok(Row {
+            what: what.to_owned(),
+            input,
+            postlink,
+            llvm,
+            same,
+        })
+    }
+
+    fn all(&self, megabytes: u64, probes: u64) -> Result<Vec<Row>> {
+        let (source, program) = (self.at("p.cpp"), self.at("p"));
+        fs::write(&source, SOURCE)?;
+        let status = Command::new("clang++-19")
+            .args(["-O2", "-g", "-fpseudo-probe-for-profiling", "-o"])
+            .args([&program, &source])
+            .status()
+            .context("clang++-19")?;
+        if !status.success() {
+            bail!("clang++-19: {status}");
+        }
+        let mut rows = Vec::new();
+        let (script, size) = (self.at("script"), megabytes.to_string());
+        let binary = |path: &Path| format!("--binary={}", path.display());
+        for (kind, what) in [("flat", "branches"), ("chains", "call chains and branches")] {
+            let path = program.display().to_string();
+            let input = self.make(&script, &["script", &path, &size, kind])?;
+            let mut arguments = vec![binary(&program)];
+            arguments.push(format!("--perfscript={}", script.display()));
+            arguments.push("--format=text".to_owned());
+            rows.push(self.row(&format!("profile from {what}"), input, &arguments, false)?);
+            fs::remove_file(&script)?;
+        }
+        let many = self.at("many");
+        let input = self.make(&many, &["program", &probes.to_string()])?;
+        let arguments = [
+            binary(&many),
+            "--show-disassembly-only".to_owned(),
+            "--show-pseudo-probe".to_owned(),
+        ];
+        let what = format!("listing with {probes} MiB of probes");
+        rows.push(self.row(&what, input, &arguments, true)?);
+        Ok(rows)
+    }
+}
+
+/// Whether two files are the same, but for the path in the head of a listing.
+fn same(a: &Path, b: &Path) -> Result<bool> {
+    let read = |path: &Path| fs::read(path).with_context(|| path.display().to_string());
+    Ok(read(a)? == read(b)?)
+}
+
+fn report(rows: &[Row], bench: &Bench, runs: usize) -> String {
+    let mut text = format!(
+        "# Sample profiles and pseudo probes\n\nWritten by `cargo xtask bench probes`: postlink and llvm-profgen 19 on the same made-up input, the better of {runs} runs each, {} processors. The scripts are of samples of a small C++ program with probes.\n\n",
+        std::thread::available_parallelism().map_or(1, usize::from)
+    );
+    let _ = bench;
+    text.push_str("| | input | postlink: wall, processor, memory | llvm-profgen: wall, processor, memory | faster by | memory | output |\n|---|---|---|---|---|---|---|\n");
+    for row in rows {
+        let run = |run: &Run| {
+            format!(
+                "{:.2} s, {:.2} s, {} MiB",
+                run.wall.as_secs_f64(),
+                run.cpu.as_secs_f64(),
+                run.peak >> 20
+            )
+        };
+        text.push_str(&format!(
+            "| {} | {} MiB | {} | {} | {:.1}× | {:.2} | {} |\n",
+            row.what,
+            row.input >> 20,
+            run(&row.postlink),
+            run(&row.llvm),
+            row.llvm.wall.as_secs_f64() / row.postlink.wall.as_secs_f64().max(1e-6),
+            row.postlink.peak as f64 / row.llvm.peak.max(1) as f64,
+            if row.same { "the same" } else { "**differs**" }
+        ));
+    }
+    text
+}
