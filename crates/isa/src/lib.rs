@@ -440,6 +440,9 @@ pub trait Isa: Copy + Send + Sync + 'static {
     /// so these are guesses.
     fn formed<'c>(insns: &[Insn], code: impl Fn(&Insn) -> &'c [u8]) -> Vec<(u8, u64)>;
 
+    /// Whether code has instructions that run only on processors which know [`CounterMode::AtomicOne`]; false where it is no different.
+    fn has_atomic_one(bytes: &[u8]) -> bool;
+
     /// Length of what [`Isa::put_counter`] appends for the same arguments.
     fn counter_len(mode: CounterMode, live: RegSet) -> usize;
 

@@ -10,7 +10,7 @@ use crate::ui::{ColorChoice, Ui};
 
 /// Makes a linked program faster by moving its code, and proves that nothing else has changed.
 ///
-/// postlink takes a linked x86-64 ELF program (linked with -Wl,-q) and a workload. It makes a copy that counts, runs the
+/// postlink takes a linked ELF program for x86-64 or AArch64 (linked with -Wl,-q) and a workload. It makes a copy that counts, runs the
 /// workload with it, puts the code that ran together in the order in which it ran, and has the result checked
 /// instruction by instruction before it is written.
 #[derive(Debug, Parser)]

@@ -15,6 +15,8 @@ use anyhow::{Context, Result, anyhow, bail};
 use postlink_correlate::aggregate::binary::Binary;
 use postlink_correlate::aggregate::{self, yaml};
 use postlink_image::elf::Elf;
+use postlink_isa::Isa;
+use postlink_isa::aarch64::AArch64;
 use postlink_isa::x86_64::X86_64;
 use postlink_profile::any::{self, Any, Model};
 use postlink_profile::bolt_yaml::BoltYaml;
@@ -235,6 +237,17 @@ pub fn to_yaml(binary: &Binary<'_, '_>, profile: &SymbolicProfile) -> Result<Bol
 }
 
 fn blocks(binary: &Binary<'_, '_>, profile: &SymbolicProfile) -> Result<(BoltYaml, u64)> {
+    // Other machines have been refused where the binary was read.
+    match binary.elf.machine {
+        postlink_image::raw::EM_AARCH64 => blocks_with::<AArch64>(binary, profile),
+        _ => blocks_with::<X86_64>(binary, profile),
+    }
+}
+
+fn blocks_with<I: Isa>(
+    binary: &Binary<'_, '_>,
+    profile: &SymbolicProfile,
+) -> Result<(BoltYaml, u64)> {
     if binary.translate.is_some() {
         return Ok(yaml::from_symbolic(
             binary,
@@ -243,7 +256,7 @@ fn blocks(binary: &Binary<'_, '_>, profile: &SymbolicProfile) -> Result<(BoltYam
             &|_| None,
         )?);
     }
-    let program = Program::discover::<X86_64>(binary.elf)?;
+    let program = Program::discover::<I>(binary.elf)?;
     let leaks = Leaks::new(&program);
     // The rewriter's blocks are cut in the same way, so hashes are found by where a block starts.
     let hashes = |index: usize| -> Option<yaml::Hashes> {
@@ -253,13 +266,13 @@ fn blocks(binary: &Binary<'_, '_>, profile: &SymbolicProfile) -> Result<(BoltYam
             .filter(|piece| piece.start == start)?;
         let function = piece.function as usize;
         let mut scratch = cfg::Scratch::default();
-        let cfg = cfg::build::<X86_64>(&program, &leaks, function, &mut scratch).ok()?;
+        let cfg = cfg::build::<I>(&program, &leaks, function, &mut scratch).ok()?;
         let part = program.functions[function]
             .pieces
             .iter()
             .position(|&p| program.pieces[p as usize].start == start)?;
         let blocks = BoltBlocks::new(&cfg);
-        let found = hashes::of_part::<X86_64>(&program, &cfg, &blocks, part);
+        let found = hashes::of_part::<I>(&program, &cfg, &blocks, part);
         let starts = blocks.part(part).map(|b| {
             let first = blocks.blocks[b as usize].first as usize;
             cfg.blocks[first].start.wrapping_sub(start) as u32

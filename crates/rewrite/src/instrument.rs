@@ -117,10 +117,10 @@ fn instrument_with<I: Isa>(
         Counters::Plain => false,
         Counters::Auto => can_have_threads(&program),
     };
-    let counter_mode = if atomic {
-        CounterMode::Atomic
-    } else {
-        CounterMode::Plain
+    let counter_mode = match atomic {
+        false => CounterMode::Plain,
+        true if uses_atomic_one::<I>(&program) => CounterMode::AtomicOne,
+        true => CounterMode::Atomic,
     };
 
     phases.begin("functions");
@@ -368,6 +368,15 @@ pub fn carry<'d>(
             u.carry(program, cfg, &code.fragments[1])?,
         ])),
     }
+}
+
+/// Whether the program relies on the instructions of [`CounterMode::AtomicOne`] already. Compilers' helpers (`__aarch64_ldadd8_relax` …) look
+/// before they use them, so those do not count.
+fn uses_atomic_one<I: Isa>(program: &Program<'_>) -> bool {
+    program.pieces.par_iter().any(|p| {
+        let bytes = program.elf.bytes_at(p.start, p.end - p.start).unwrap_or_default();
+        I::has_atomic_one(bytes) && !program.name_at(p.start).starts_with("__aarch64_")
+    })
 }
 
 /// Whether the program can have threads: it starts some, or is a library, whose host may.

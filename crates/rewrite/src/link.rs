@@ -631,6 +631,13 @@ impl Placement {
                         }
                         true
                     });
+                    for &(at, target) in program.refs.formed_in(p.start, p.end) {
+                        let whole = program.elf.bytes_at(at, 4).and_then(|b| I::decode(b, at)).and_then(|i| i.field);
+                        let kind = whole.map_or(FixupKind::Low12 { scale: 0 }, |f| f.kind);
+                        if let Some(new) = self.entries.get(&target) {
+                            out.push((at, kind, *new));
+                        }
+                    }
                     for &(at, kind) in program.refs.absolute_fields_in(p.start, p.end) {
                         let width = if kind == FixupKind::Abs64 { 8 } else { 4 };
                         let target = program
@@ -646,13 +653,26 @@ impl Placement {
             })
             .collect();
         for (at, kind, new) in edits {
-            let mut bytes = [0u8; 8];
             let width = if kind == FixupKind::Abs64 { 8 } else { 4 };
-            I::write_field(kind, &mut bytes, at, new).map_err(|e| Error::Reach {
-                function: program.name_at(at),
-                source: e,
-            })?;
-            writer.patch(at, &bytes[..width])?;
+            let Some(old) = program.elf.bytes_at(at, width) else { continue };
+            let mut bytes = old.to_vec();
+            match I::write_field(kind, &mut bytes, at, new) {
+                Ok(()) => writer.patch(at, &bytes)?,
+                Err(source) => {
+                    // Linkers turn a pair of instructions into a nop and one that reaches less: turn it back.
+                    let before = at.wrapping_sub(width);
+                    let nop = program.elf.bytes_at(before, width).and_then(|b| I::decode(b, before)).is_some_and(|i| i.traits.nop);
+                    let mut pair: Code<u64> = Code::default();
+                    if !nop || !I::put_far(&mut pair, old, new) || pair.bytes.len() != 2 * old.len() {
+                        return Err(Error::Reach { function: program.name_at(at), source });
+                    }
+                    for f in &pair.fixups {
+                        I::write_field(f.kind, &mut pair.bytes[f.at as usize..], before + u64::from(f.at), f.target)
+                            .map_err(|source| Error::Reach { function: program.name_at(at), source })?;
+                    }
+                    writer.patch(before, &pair.bytes)?;
+                }
+            }
         }
         Ok(())
     }

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use postlink_image::elf::Elf;
 use postlink_image::raw;
 use postlink_image::unwind::eh_frame::EhFrame;
+use postlink_isa::aarch64::AArch64;
 use postlink_isa::x86_64::X86_64;
 use postlink_profile::address::{AddressKind, AddressProfile, Module, Place};
 
@@ -36,6 +37,7 @@ impl<'e, 'd> Binary<'e, 'd> {
         let unwind = EhFrame::parse(elf)?;
         let functions = match elf.machine {
             raw::EM_X86_64 => Functions::find::<X86_64>(elf, &unwind)?,
+            raw::EM_AARCH64 => Functions::find::<AArch64>(elf, &unwind)?,
             machine => {
                 return Err(Error::Machine {
                     path: path.to_owned(),

@@ -32,6 +32,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use postlink_image::raw;
+use postlink_isa::aarch64::AArch64;
 use postlink_isa::x86_64::X86_64;
 use postlink_isa::{Flow, Isa};
 use postlink_profile::address::{AddressKind, AddressProfile, Counts, Origin, Place};
@@ -138,6 +139,7 @@ pub fn aggregate(
 ) -> Result<Aggregated, Error> {
     match binary.elf.machine {
         raw::EM_X86_64 => aggregate_with::<X86_64>(binary, samples, options),
+        raw::EM_AARCH64 => aggregate_with::<AArch64>(binary, samples, options),
         machine => Err(Error::Machine {
             path: binary.path.clone(),
             machine,

@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 
 use postlink_image::raw;
 use postlink_isa::Isa;
+use postlink_isa::aarch64::AArch64;
 use postlink_isa::x86_64::X86_64;
 use postlink_profile::bolt_yaml::{
     Block, BoltYaml, Call, Function, HashFunction, Header, Successor,
@@ -158,6 +159,9 @@ pub fn from_symbolic(
 ) -> Result<(BoltYaml, u64), Error> {
     match binary.elf.machine {
         raw::EM_X86_64 => Ok(from_symbolic_with::<X86_64>(
+            binary, profile, origin, hashes,
+        )),
+        raw::EM_AARCH64 => Ok(from_symbolic_with::<AArch64>(
             binary, profile, origin, hashes,
         )),
         machine => Err(Error::Machine {
@@ -405,6 +409,7 @@ pub fn to_symbolic(
     }
     match binary.elf.machine {
         raw::EM_X86_64 => Ok(to_symbolic_with::<X86_64>(binary, profile)),
+        raw::EM_AARCH64 => Ok(to_symbolic_with::<AArch64>(binary, profile)),
         machine => Err(Error::Machine {
             path: binary.path.clone(),
             machine,

@@ -209,7 +209,7 @@ fn memory(word: u32) -> Effects {
             (1, 0) if !vector && (word >> 15 & 1 == 0 || matches!(word >> 12 & 7, 0 | 4)) => {
                 with(n.or(s), t)
             }
-            (1, 1 | 3) if !vector && word >> 30 == 3 => with(n, t.minus(n)), // ldraa, ldrab
+            (1, 1 | 3) if !vector && word >> 30 == 3 => with(n, t), // ldraa, ldrab
             _ => EVERYTHING,
         },
         _ => EVERYTHING,
@@ -231,7 +231,7 @@ fn one(word: u32, address: RegSet) -> Effects {
         (_, 0) => with(address.or(t), RegSet::EMPTY),
         (3, 2) => with(address, RegSet::EMPTY), // prfm
         (3, 3) | (2, 3) => EVERYTHING,
-        _ => with(address, t.minus(address)),
+        _ => with(address, t),
     }
 }
 
@@ -246,9 +246,9 @@ fn exclusive(word: u32) -> Effects {
     let load = word >> 22 & 1 == 1;
     match (word >> 23 & 1, word >> 21 & 1) {
         (0, 0) if load => with(n, t),
-        (0, 0) => with(n.or(t), s.minus(t.or(n))),
+        (0, 0) => with(n.or(t), s),
         (0, _) if word >> 31 == 1 && load => with(n, t.or(t2)),
-        (0, _) if word >> 31 == 1 => with(n.or(t).or(t2), s.minus(t.or(t2).or(n))),
+        (0, _) if word >> 31 == 1 => with(n.or(t).or(t2), s),
         (0, _) => {
             // casp: pairs of registers, the first of which is even.
             let pair = |number: u32| RegSet(3 << (number & 30));

@@ -176,6 +176,10 @@ impl Isa for AArch64 {
         table::formed(insns, code)
     }
 
+    fn has_atomic_one(bytes: &[u8]) -> bool {
+        counter::has_atomic_one(bytes)
+    }
+
     fn counter_len(mode: CounterMode, live: RegSet) -> usize {
         counter::counter_len(mode, live)
     }

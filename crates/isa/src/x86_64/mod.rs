@@ -174,6 +174,10 @@ impl Isa for X86_64 {
         Vec::new()
     }
 
+    fn has_atomic_one(_: &[u8]) -> bool {
+        false
+    }
+
     fn counter_len(mode: CounterMode, live: RegSet) -> usize {
         counter::counter_len(mode, live)
     }
