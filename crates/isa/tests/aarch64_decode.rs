@@ -75,8 +75,8 @@ fn compare(words: &[u32]) -> usize {
         let watches = ["ldxr", "ldaxr", "ldxp", "ldaxp"].iter().any(|m| mnemonic.starts_with(m));
         let ends = ["stxr", "stlxr", "stxp", "stlxp", "clrex"].iter().any(|m| mnemonic.starts_with(m));
         assert_eq!((insn.traits.exclusive_load, insn.traits.exclusive_store), (watches, ends), "{context}");
-        let literal = matches!(mnemonic.as_str(), "ldr" | "ldrsw" | "prfm") && !operands.contains('[');
-        let relative = literal || matches!(mnemonic.as_str(), "adr" | "adrp");
+        // Scalable vectors have an `adr` of their own.
+        let relative = matches!(mnemonic.as_str(), "ldr" | "ldrsw" | "prfm" | "adr" | "adrp") && !operands.contains('[');
         if insn.flow == Flow::Next {
             assert_eq!(insn.field.is_some(), relative, "{context}");
         }

@@ -114,8 +114,8 @@ fn what_is_not_read_does_not_matter_and_what_is_killed_is_gone() {
     };
     let last = output.lines().last().unwrap_or("nothing");
     let ran: usize = last.split(' ').next().and_then(|n| n.parse().ok()).unwrap_or(0);
-    assert!(ran > 2500, "only few instructions ran: {last}");
     assert!(last.ends_with(", 0 wrong"), "{output}");
+    assert!(ran > 1800, "only few instructions ran: {last}");
 }
 
 #[test]

@@ -21,9 +21,12 @@ __asm__(".pushsection .text\n"
         ".global slot_begin, slot_word, slot_end\n"
         /* x0: in, then out behind it. The instruction at slot_word is replaced. */
         "slot_begin:\n"
+        "stp d8, d9, [sp, #-64]!\n stp d10, d11, [sp, #16]\n stp d12, d13, [sp, #32]\n stp d14, d15, [sp, #48]\n"
         "stp x29, x30, [sp, #-96]!\n stp x19, x20, [sp, #16]\n stp x21, x22, [sp, #32]\n stp x23, x24, [sp, #48]\n"
         "stp x25, x26, [sp, #64]\n stp x27, x28, [sp, #80]\n"
         "mov x1, sp\n str x1, [x0, #512]\n mov sp, x0\n"
+        /* Vector registers hold the same every time. */
+        ".irp n, 0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31\n movi v\\n\\().16b, #0x3c\n .endr\n"
         "ldr x1, [sp, #248]\n msr nzcv, x1\n"
         "ldp x0, x1, [sp, #0]\n ldp x2, x3, [sp, #16]\n ldp x4, x5, [sp, #32]\n ldp x6, x7, [sp, #48]\n"
         "ldp x8, x9, [sp, #64]\n ldp x10, x11, [sp, #80]\n ldp x12, x13, [sp, #96]\n ldp x14, x15, [sp, #112]\n"
@@ -37,7 +40,8 @@ __asm__(".pushsection .text\n"
         "mrs x1, nzcv\n str x1, [sp, #504]\n"
         "ldr x1, [sp, #512]\n mov sp, x1\n"
         "ldp x19, x20, [sp, #16]\n ldp x21, x22, [sp, #32]\n ldp x23, x24, [sp, #48]\n ldp x25, x26, [sp, #64]\n"
-        "ldp x27, x28, [sp, #80]\n ldp x29, x30, [sp], #96\n ret\n"
+        "ldp x27, x28, [sp, #80]\n ldp x29, x30, [sp], #96\n"
+        "ldp d10, d11, [sp, #16]\n ldp d12, d13, [sp, #32]\n ldp d14, d15, [sp, #48]\n ldp d8, d9, [sp], #64\n ret\n"
         "slot_end:\n .popsection\n");
 
 static uint64_t seed = 88172645463325252ull;
