@@ -42,7 +42,7 @@ pub const FOR_TESTS: &[Need] = &[
     need(
         "/usr/lib/llvm-19/bin/llvm-bolt",
         "bolt-19",
-        "profiles that LLVM's tools write, and their options",
+        "profiles that LLVM's tools write and read, and their options",
     ),
     need("ld.lld-19", "lld-19", "cases linked by lld"),
     need(

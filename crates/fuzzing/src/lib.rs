@@ -13,8 +13,10 @@
 //! | [`probes::probes`], [`probes::descriptors`] | [`probes::check_probes`], [`probes::check_descriptors`]: decode, look up |
 //! | [`probes::script`] | [`probes::check_script`]: read, make a profile |
 //! | [`probes::sample_profile`] | [`probes::check_sample_profile`]: read, write, read again |
+//! | [`profiles`]: fdata, pre-aggregated, YAML, perf script, perf.data | [`profiles::check_profile`]: read, write, read again, merge |
 
 pub mod probes;
+pub mod profiles;
 
 use std::path::Path;
 

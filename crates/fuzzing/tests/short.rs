@@ -66,3 +66,23 @@ fn arbitrary_code_is_decoded_within_its_bounds() {
     })
     .budget_ms(4_000);
 }
+
+#[test]
+fn profiles_of_every_format_are_read_or_refused_and_come_back_from_being_written() {
+    use fuzzing::profiles::*;
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let makers = [
+        fdata_text,
+        preaggregated_text,
+        script_text,
+        yaml_text,
+        recording,
+    ];
+    for make in makers {
+        arbtest::arbtest(|u| {
+            check_profile(&make(u)?, dir.path());
+            Ok(())
+        })
+        .budget_ms(3_000);
+    }
+}

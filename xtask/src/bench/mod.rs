@@ -13,10 +13,12 @@
 //! | [`cachegrind`] | simulation |
 //! | [`report`] | tables |
 //! | [`probes`] | `cargo xtask bench probes`: sample profiles, side by side with llvm-profgen |
+//! | [`profiles`] | `cargo xtask bench profiles`: reading, aggregating and merging profiles |
 
 mod cachegrind;
 mod fdata;
 mod probes;
+mod profiles;
 mod programs;
 mod report;
 mod tools;
@@ -88,10 +90,12 @@ pub fn root() -> Result<PathBuf> {
 
 /// The job.
 pub fn run(arguments: &[String]) -> Result<bool> {
-    if let Some((first, rest)) = arguments.split_first()
-        && first == "probes"
-    {
-        return probes::run(rest);
+    if let Some((first, rest)) = arguments.split_first() {
+        match first.as_str() {
+            "probes" => return probes::run(rest),
+            "profiles" => return profiles::run(rest),
+            _ => {}
+        }
     }
     let wishes = Wishes::parse(arguments)?;
     let chosen = programs::choose(&wishes.names)?;

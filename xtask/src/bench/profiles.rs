@@ -1,0 +1,501 @@
+//! `cargo xtask bench profiles`: reading, aggregating and merging profiles, side by side with perf2bolt and merge-fdata 19.
+//!
+//! The recordings are made up: walks over the real branches of a program of the corpus, so that stacks look as those of hardware do. 312,500 samples
+//! with 32 entries each are ten million branch records. perf2bolt runs `perf` to get at a recording; to measure its own work alone it is given a
+//! `perf` that does nothing but print a text that is there already, which is also how it is compared on texts.
+//!
+//! For merging, a thousand fdata files are made of one: each has most of its lines, with other counts.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs::{self, File};
+use std::io::{BufWriter, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use super::{programs, root, tools::Tools};
+use crate::process::{self, Run};
+
+const SAMPLES: usize = 312_500;
+const DEPTH: usize = 32;
+const FILES: usize = 1_000;
+const LOAD: u64 = 0x5555_5555_0000;
+const LLVM: &str = "/usr/lib/llvm-19/bin";
+
+/// A small random number generator: the same files every time.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+    fn below(&mut self, limit: usize) -> usize {
+        (self.next() % limit.max(1) as u64) as usize
+    }
+}
+
+/// What an instruction that changes the flow does.
+#[derive(Clone, Copy)]
+enum Flow {
+    Call(u64),
+    Jump(u64),
+    Return,
+}
+
+/// The branches of a program, by address.
+fn branches(program: &Path) -> Result<BTreeMap<u64, Flow>> {
+    let output = Command::new("objdump")
+        .args(["-d", "--no-show-raw-insn", "-j", ".text"])
+        .arg(program)
+        .output()
+        .context("objdump")?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let mut all = BTreeMap::new();
+    for line in text.lines() {
+        let Some((address, insn)) = line.trim_start().split_once(":\t") else {
+            continue;
+        };
+        let mut words = insn.split_whitespace();
+        let name = words.next().unwrap_or_default();
+        let target = words
+            .next()
+            .and_then(|word| u64::from_str_radix(word, 16).ok());
+        let flow = match (name, target) {
+            ("ret" | "repz", _) => Flow::Return,
+            ("call", Some(target)) => Flow::Call(target),
+            (name, Some(target)) if name.starts_with('j') => Flow::Jump(target),
+            _ => continue,
+        };
+        if let Ok(address) = u64::from_str_radix(address, 16) {
+            all.insert(address, flow);
+        }
+    }
+    if all.len() < 100 {
+        bail!(
+            "{}: objdump finds {} branches",
+            program.display(),
+            all.len()
+        );
+    }
+    Ok(all)
+}
+
+/// Stacks of taken branches, newest first.
+fn walk(
+    all: &BTreeMap<u64, Flow>,
+    mut each: impl FnMut(&[(u64, u64)]) -> Result<()>,
+) -> Result<()> {
+    let mut random = Random(0x2545_f491_4f6c_dd1d);
+    let list: Vec<(u64, Flow)> = all.iter().map(|(at, flow)| (*at, *flow)).collect();
+    let mut here = 0;
+    let mut returns: Vec<u64> = Vec::new();
+    let mut ring: Vec<(u64, u64)> = Vec::new();
+    let mut samples = 0;
+    let mut skip = 0;
+    while samples < SAMPLES {
+        // A conditional branch is taken every other time.
+        let (at, flow) = list[here % list.len()];
+        let to = match flow {
+            Flow::Jump(_) if random.below(2) == 0 => {
+                here += 1;
+                continue;
+            }
+            Flow::Jump(to) => to,
+            Flow::Call(to) => {
+                returns.push(at + 5);
+                if returns.len() > 200 {
+                    returns.clear();
+                }
+                to
+            }
+            Flow::Return => match returns.pop() {
+                Some(to) => to,
+                None => list[random.below(list.len())].0,
+            },
+        };
+        ring.push((at, to));
+        if random.below(64) == 0 {
+            // Loops end.
+            here = random.below(list.len());
+        } else {
+            here = list.partition_point(|branch| branch.0 < to);
+        }
+        skip += 1;
+        if ring.len() >= DEPTH && skip >= 41 {
+            let stack: Vec<(u64, u64)> = ring.iter().rev().take(DEPTH).copied().collect();
+            each(&stack)?;
+            samples += 1;
+            skip = 0;
+        }
+        if ring.len() > 4096 {
+            ring.drain(..4096 - DEPTH);
+        }
+    }
+    Ok(())
+}
+
+/// Address, offset and size of the segment with the code.
+fn code_segment(program: &Path) -> Result<(u64, u64, u64)> {
+    let output = Command::new("readelf")
+        .arg("-lW")
+        .arg(program)
+        .output()
+        .context("readelf")?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let number = |word: &str| u64::from_str_radix(word.trim_start_matches("0x"), 16).ok();
+    text.lines()
+        .filter(|line| line.contains("LOAD") && line.contains("R E"))
+        .find_map(|line| {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            Some((number(words[2])?, number(words[1])?, number(words[5])?))
+        })
+        .with_context(|| format!("{}: no segment with code", program.display()))
+}
+
+/// Writes the recording as text (samples and mappings apart), as `perf.data`, and as pre-aggregated text without its own sums.
+fn recordings(program: &Path, dir: &Path) -> Result<()> {
+    let (address, offset, size) = code_segment(program)?;
+    let path = program.canonicalize()?;
+    let path = path.to_str().context("the corpus has a strange path")?;
+    let page = |n: u64| n & !0xfff;
+    let start = LOAD + page(address);
+    let map = format!(
+        "app  4242/4242 1.000000: PERF_RECORD_MMAP2 4242/4242: [{start:#x}({:#x}) @ {:#x} 08:01 1 1]: r-xp {path}\n",
+        (size + 0xfff + address - page(address)) & !0xfff,
+        page(offset)
+    );
+    fs::write(dir.join("mmap.txt"), &map)?;
+    let mut text = BufWriter::with_capacity(1 << 20, File::create(dir.join("samples.txt"))?);
+    let mut whole = BufWriter::with_capacity(1 << 20, File::create(dir.join("whole.txt"))?);
+    whole.write_all(map.as_bytes())?;
+    let mut records = Vec::new();
+    let record = |out: &mut Vec<u8>, kind: u32, misc: u16, body: &[u8]| {
+        out.extend(kind.to_le_bytes());
+        out.extend(misc.to_le_bytes());
+        out.extend((8 + body.len() as u16).to_le_bytes());
+        out.extend(body);
+    };
+    let mut body = Vec::new();
+    for word in [4242u32, 4242] {
+        body.extend(word.to_le_bytes());
+    }
+    for word in [
+        start,
+        (size + 0xfff + address - page(address)) & !0xfff,
+        page(offset),
+    ] {
+        body.extend(word.to_le_bytes());
+    }
+    body.extend([0; 24]);
+    body.extend([5, 0, 0, 0, 2, 0, 0, 0]);
+    body.extend(path.bytes());
+    body.push(0);
+    body.resize(body.len().next_multiple_of(8), 0);
+    for word in [u64::from(4242u32) | 4242 << 32, 1] {
+        body.extend(word.to_le_bytes());
+    }
+    record(&mut records, 10, 2, &body);
+    let mut data = BufWriter::with_capacity(1 << 20, File::create(dir.join("perf.data"))?);
+    // Instruction, thread, time, branch stack.
+    let kind: u64 = 1 | 2 | 4 | 0x800;
+    let mut attribute = vec![0u8; 112];
+    attribute[4] = 112;
+    attribute[24..32].copy_from_slice(&kind.to_le_bytes());
+    attribute[40..48].copy_from_slice(&(1u64 << 18 | 1 << 8 | 1 << 5).to_le_bytes());
+    attribute[72..80].copy_from_slice(&9u64.to_le_bytes());
+    let sample_size = (8 + 8 + 8 + 8 + 8 + 24 * DEPTH) as u64;
+    let all_records = records.len() as u64 + SAMPLES as u64 * sample_size;
+    data.write_all(b"PERFILE2")?;
+    for word in [104u64, 128, 104, 128, 232, all_records, 0, 0, 0, 0, 0, 0] {
+        data.write_all(&word.to_le_bytes())?;
+    }
+    data.write_all(&attribute)?;
+    data.write_all(&[0; 16])?;
+    data.write_all(&records)?;
+    let (mut line, mut out) = (String::new(), Vec::new());
+    let mut time = 10u64;
+    let branches = branches(program)?;
+    walk(&branches, |stack| {
+        line.clear();
+        body.clear();
+        time += 1000;
+        let ip = LOAD + stack[0].1;
+        let _ = write!(line, " 4242 {ip:>18x} ");
+        for word in [ip, 4242 | 4242 << 32, time, stack.len() as u64] {
+            body.extend(word.to_le_bytes());
+        }
+        for &(from, to) in stack {
+            let (from, to) = (LOAD + from, LOAD + to);
+            let _ = write!(line, " {from:#x}/{to:#x}/P/-/-/1 ");
+            for word in [from, to, 2] {
+                body.extend(word.to_le_bytes());
+            }
+        }
+        line.push('\n');
+        text.write_all(line.as_bytes())?;
+        whole.write_all(line.as_bytes())?;
+        out.clear();
+        record(&mut out, 9, 2, &body);
+        data.write_all(&out)?;
+        Ok(())
+    })?;
+    text.flush()?;
+    whole.flush()?;
+    Ok(data.flush()?)
+}
+
+/// A `perf` that prints what is there.
+fn false_perf(dir: &Path) -> Result<PathBuf> {
+    let bin = dir.join("bin");
+    fs::create_dir_all(&bin)?;
+    let script = format!(
+        "#!/bin/sh\ncase \"$*\" in\n*show-mmap-events*) cat {0}/mmap.txt ;;\n*show-task-events*|*buildid*|*pid,event,addr*) ;;\n*) cat {0}/samples.txt ;;\nesac\n",
+        dir.display()
+    );
+    let perf = bin.join("perf");
+    fs::write(&perf, script)?;
+    fs::set_permissions(&perf, fs::Permissions::from_mode(0o755))?;
+    Ok(bin)
+}
+
+/// A thousand profiles of one program.
+fn many(dir: &Path, one: &Path) -> Result<Vec<PathBuf>> {
+    let text = fs::read_to_string(one)?;
+    let lines: Vec<&str> = text.lines().collect();
+    let mut random = Random(0x9e37_79b9_7f4a_7c15);
+    let folder = dir.join("many");
+    fs::create_dir_all(&folder)?;
+    (0..FILES)
+        .map(|file| {
+            let mut out = String::with_capacity(text.len());
+            for line in &lines {
+                if random.below(10) == 0 {
+                    continue;
+                }
+                let key = line.rsplit_once(' ').map_or(*line, |parts| parts.0);
+                let _ = writeln!(out, "{key} {}", 1 + random.below(100_000));
+            }
+            let path = folder.join(format!("{file}.fdata"));
+            fs::write(&path, out)?;
+            Ok(path)
+        })
+        .collect()
+}
+
+/// A line of the table.
+struct Line {
+    what: String,
+    ours: Run,
+    theirs: Option<Run>,
+    size: u64,
+}
+
+fn size(path: &Path) -> u64 {
+    fs::metadata(path).map_or(0, |data| data.len())
+}
+
+/// The best of some runs, by processor time.
+fn best(dir: &Path, runs: usize, make: impl Fn() -> Command) -> Result<Run> {
+    let mut best: Option<Run> = None;
+    for _ in 0..runs {
+        let run = process::run(&mut make(), &dir.join("out.txt"), &dir.join("err.txt"))?;
+        if !run.status.success() {
+            let said = fs::read_to_string(dir.join("err.txt")).unwrap_or_default();
+            bail!("{:?}: {}", make(), said.lines().last().unwrap_or_default());
+        }
+        if best.is_none_or(|known| run.cpu < known.cpu) {
+            best = Some(run);
+        }
+    }
+    best.context("no run")
+}
+
+/// The job.
+pub fn run(arguments: &[String]) -> Result<bool> {
+    let mut program = None;
+    let mut runs = 3;
+    let mut rest = arguments.iter();
+    while let Some(argument) = rest.next() {
+        match argument.as_str() {
+            "--binary" => program = rest.next().map(PathBuf::from),
+            "--runs" => runs = rest.next().context("--runs needs a value")?.parse()?,
+            other => bail!("cargo xtask bench profiles has no option '{other}'"),
+        }
+    }
+    let program = match program {
+        Some(program) => program,
+        None => {
+            let chosen = programs::choose(&["sqlite".to_owned()])?;
+            let corpus = programs::corpus()?;
+            programs::build(chosen[0], &corpus)?;
+            corpus.join("bin").join(chosen[0].file)
+        }
+    };
+    let tools = Tools::find(false)?;
+    let dir = tempfile::tempdir().context("a temporary directory")?;
+    let dir = dir.path();
+    eprintln!("making recordings");
+    recordings(&program, dir)?;
+    let bin = false_perf(dir)?;
+    let perf2bolt = Path::new(LLVM).join("perf2bolt");
+    let merge_fdata = Path::new(LLVM).join("merge-fdata");
+    let there = perf2bolt.exists();
+    if !there {
+        eprintln!("perf2bolt of LLVM 19 is not installed: postlink alone is measured");
+    }
+    let path = format!(
+        "{}:{}",
+        bin.display(),
+        std::env::var("PATH").unwrap_or_default()
+    );
+    let ours = |input: &str, threads: &str| {
+        let mut command = Command::new(tools.postlink());
+        command
+            .args([
+                "--quiet",
+                "--threads",
+                threads,
+                "aggregate",
+                "--only-explained",
+                "-p",
+            ])
+            .arg(dir.join(input))
+            .arg(&program)
+            .arg("-o")
+            .arg(dir.join("ours.fdata"));
+        command
+    };
+    let theirs = || {
+        let mut command = Command::new(&perf2bolt);
+        command
+            .env("PATH", &path)
+            .arg("--ignore-build-id")
+            .arg("-p")
+            .arg(dir.join("perf.data"))
+            .arg(&program)
+            .arg("-o")
+            .arg(dir.join("theirs.fdata"));
+        command
+    };
+    let mut lines = Vec::new();
+    let aggregated = there.then(|| best(dir, 1, theirs)).transpose()?;
+    for (what, input) in [
+        ("perf script text", "whole.txt"),
+        ("perf.data", "perf.data"),
+    ] {
+        eprintln!("{what}");
+        lines.push(Line {
+            what: format!("aggregate {what}, 10 million branch records"),
+            ours: best(dir, runs, || ours(input, "2"))?,
+            theirs: aggregated,
+            size: size(&dir.join(input)),
+        });
+    }
+    lines.push(Line {
+        what: "the same from perf.data, one thread".to_owned(),
+        ours: best(dir, runs, || ours("perf.data", "1"))?,
+        theirs: aggregated,
+        size: size(&dir.join("perf.data")),
+    });
+    let mut same = true;
+    if there {
+        let sorted = |name: &str| -> Result<Vec<String>> {
+            let text = fs::read_to_string(dir.join(name))?;
+            let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+            lines.sort();
+            Ok(lines)
+        };
+        same = sorted("ours.fdata")? == sorted("theirs.fdata")?;
+    }
+    let files = many(dir, &dir.join("ours.fdata"))?;
+    let all: u64 = files.iter().map(|file| size(file)).sum();
+    eprintln!("merging");
+    let ours = best(dir, runs, || {
+        let mut command = Command::new(tools.postlink());
+        command.args(["--quiet", "--threads", "2", "merge", "-o"]);
+        command.arg(dir.join("merged.fdata")).args(&files);
+        command
+    })?;
+    let theirs = there
+        .then(|| {
+            best(dir, 1, || {
+                let mut command = Command::new(&merge_fdata);
+                command
+                    .arg("-q")
+                    .arg("-o")
+                    .arg(dir.join("theirs.merged"))
+                    .args(&files);
+                command
+            })
+        })
+        .transpose()?;
+    lines.push(Line {
+        what: format!("merge {FILES} fdata files"),
+        ours,
+        theirs,
+        size: all,
+    });
+    let text = table(&lines, same, there, &program);
+    println!("{text}");
+    let output = root()?.join("bench/profiles.md");
+    fs::write(&output, text).with_context(|| output.display().to_string())?;
+    eprintln!("written to {}", output.display());
+    Ok(same)
+}
+
+fn table(lines: &[Line], same: bool, there: bool, program: &Path) -> String {
+    let mut out = String::from("# Profiles: postlink beside perf2bolt and merge-fdata 19\n\n");
+    let name = program.file_name().unwrap_or_default().to_string_lossy();
+    let _ = writeln!(
+        out,
+        "Made by `cargo xtask bench profiles`: {SAMPLES} samples of {DEPTH} branch records of {name}, made up by walks over its branches. perf2bolt is given a \
+`perf` that prints the samples as text from a file, so its times are without perf's own. Time is processor time (user and system, all threads) and, in \
+brackets, time on the clock; memory is the peak.\n"
+    );
+    out.push_str("| what | input | postlink | MB/s per core | memory | LLVM 19 | memory | faster (processor / clock) | memory |\n|---|---|---|---|---|---|---|---|---|\n");
+    for line in lines {
+        let seconds = |run: &Run| (run.cpu.as_secs_f64(), run.wall.as_secs_f64());
+        let (cpu, wall) = seconds(&line.ours);
+        let mb = line.size as f64 / 1e6;
+        let memory = |run: &Run| run.peak as f64 / 1e6;
+        let _ = write!(
+            out,
+            "| {} | {mb:.0} MB | {cpu:.2} s ({wall:.2} s) | {:.0} | {:.0} MB |",
+            line.what,
+            mb / cpu,
+            memory(&line.ours)
+        );
+        match &line.theirs {
+            Some(theirs) => {
+                let (their_cpu, their_wall) = seconds(theirs);
+                let _ = writeln!(
+                    out,
+                    " {their_cpu:.2} s ({their_wall:.2} s) | {:.0} MB | {:.1}× / {:.1}× | {:.2} |",
+                    memory(theirs),
+                    their_cpu / cpu,
+                    their_wall / wall,
+                    memory(&line.ours) / memory(theirs)
+                );
+            }
+            None => out.push_str(" – | – | – | – |\n"),
+        }
+    }
+    if there {
+        let _ = writeln!(
+            out,
+            "\nThe aggregated profiles are {}.",
+            if same {
+                "the same, line by line"
+            } else {
+                "**not the same**"
+            }
+        );
+    }
+    out
+}
