@@ -50,7 +50,6 @@ int exported(int *a, int n) { return n > 100 ? helper(a, 100) : helper(a, n); }
 
 struct Built {
     dir: tempfile::TempDir,
-    program: PathBuf,
     /// Addresses of instructions.
     code: Vec<u64>,
 }
@@ -86,7 +85,7 @@ impl Built {
                 u64::from_str_radix(address, 16).ok()
             })
             .collect();
-        Built { dir, program, code }
+        Built { dir, code }
     }
 
     fn path(&self, name: &str) -> PathBuf {

@@ -355,7 +355,7 @@ pub fn run(arguments: &[String]) -> Result<bool> {
         std::env::var("PATH").unwrap_or_default()
     );
     let ours = |input: &str, threads: &str| {
-        let mut command = Command::new(tools.postlink());
+        let mut command = Command::new(tools.program());
         command
             .args([
                 "--quiet",
@@ -417,7 +417,7 @@ pub fn run(arguments: &[String]) -> Result<bool> {
     let all: u64 = files.iter().map(|file| size(file)).sum();
     eprintln!("merging");
     let ours = best(dir, runs, || {
-        let mut command = Command::new(tools.postlink());
+        let mut command = Command::new(tools.program());
         command.args(["--quiet", "--threads", "2", "merge", "-o"]);
         command.arg(dir.join("merged.fdata")).args(&files);
         command

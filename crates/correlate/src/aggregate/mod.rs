@@ -54,7 +54,7 @@ pub enum Error {
     #[error(transparent)]
     Format(#[from] FormatError),
     /// Code of another machine.
-    #[error("{}: machine {machine}: samples can be aggregated for x86-64 (62) only", path.display())]
+    #[error("{}: machine {machine}: samples can be aggregated for x86-64 (62) and AArch64 (183)", path.display())]
     Machine {
         /// The binary.
         path: PathBuf,

@@ -502,6 +502,29 @@ impl<'d> Search<'_, 'd> {
                 doubtful: false,
                 names: (0, 0),
             };
+            if elf.machine == raw::EM_AARCH64 {
+                // A head of two entries' size; then one for each slot, in the order of the relocations.
+                const JUMP_SLOT: u32 = 1026;
+                let slots: Vec<u32> = elf
+                    .dyn_relocs()?
+                    .iter()
+                    .filter(|reloc| reloc.kind == JUMP_SLOT)
+                    .map(|reloc| reloc.symbol)
+                    .collect();
+                for (number, symbol) in slots.iter().enumerate() {
+                    let at = 32 + 16 * number as u64;
+                    let named = dynamic.get(*symbol as usize);
+                    if let Some(symbol) =
+                        named.filter(|_| section.name == ".plt" && at < section.size)
+                    {
+                        found.push((function(at), Name::Stub(symbol.name)));
+                    }
+                }
+                if section.size > 0 {
+                    found.push((function(0), Name::Head(section.name)));
+                }
+                continue;
+            }
             let mut offset = 0u64;
             let mut named_first = false;
             while let Some(bytes) = usize::try_from(offset)
