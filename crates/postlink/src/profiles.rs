@@ -178,11 +178,17 @@ pub fn read(ui: &Ui, inputs: &[Weighted], wanted: Option<Model>, reading: &Readi
     if model == Model::Symbols {
         return Ok(Any::Symbols(symbols));
     }
-    let (yaml, lost) = blocks(&opened.binary()?, &symbols)?;
-    if lost > 0 {
+    let (yaml, left) = blocks(&opened.binary()?, &symbols)?;
+    if left.counts > 0 {
         ui.warn(format_args!(
             "{} counts do not fit the code and were left out",
-            count(lost)
+            count(left.counts)
+        ));
+    }
+    if left.unknown > 0 {
+        ui.warn(format_args!(
+            "{} functions of the profile are not in the binary and were left out",
+            count(left.unknown)
         ));
     }
     Ok(Any::Blocks(yaml))
@@ -236,7 +242,7 @@ pub fn to_yaml(binary: &Binary<'_, '_>, profile: &SymbolicProfile) -> Result<Bol
     Ok(blocks(binary, profile)?.0)
 }
 
-fn blocks(binary: &Binary<'_, '_>, profile: &SymbolicProfile) -> Result<(BoltYaml, u64)> {
+fn blocks(binary: &Binary<'_, '_>, profile: &SymbolicProfile) -> Result<(BoltYaml, yaml::Left)> {
     // Other machines have been refused where the binary was read.
     match binary.elf.machine {
         postlink_image::raw::EM_AARCH64 => blocks_with::<AArch64>(binary, profile),
@@ -247,7 +253,7 @@ fn blocks(binary: &Binary<'_, '_>, profile: &SymbolicProfile) -> Result<(BoltYam
 fn blocks_with<I: Isa>(
     binary: &Binary<'_, '_>,
     profile: &SymbolicProfile,
-) -> Result<(BoltYaml, u64)> {
+) -> Result<(BoltYaml, yaml::Left)> {
     if binary.translate.is_some() {
         return Ok(yaml::from_symbolic(
             binary,

@@ -148,7 +148,7 @@ struct Sums {
     events: BTreeMap<usize, u64>,
 }
 
-/// A profile by blocks. Records that do not fit the code are left out; how many counts these had is told.
+/// A profile by blocks. Records that do not fit the code are left out, and counted.
 ///
 /// Errors: code of another machine.
 pub fn from_symbolic(
@@ -156,7 +156,7 @@ pub fn from_symbolic(
     profile: &SymbolicProfile,
     origin: &str,
     hashes: &(dyn Fn(usize) -> Option<Hashes> + Sync),
-) -> Result<(BoltYaml, u64), Error> {
+) -> Result<(BoltYaml, Left), Error> {
     match binary.elf.machine {
         raw::EM_X86_64 => Ok(from_symbolic_with::<X86_64>(
             binary, profile, origin, hashes,
@@ -176,7 +176,7 @@ fn from_symbolic_with<I: Isa>(
     profile: &SymbolicProfile,
     origin: &str,
     hashes: &(dyn Fn(usize) -> Option<Hashes> + Sync),
-) -> (BoltYaml, u64) {
+) -> (BoltYaml, Left) {
     let names: Vec<&[u8]> = profile.names().iter().map(|(_, name)| name).collect();
     let mut used = vec![false; names.len()];
     let mut mark = |location: Location| {
@@ -207,6 +207,11 @@ fn from_symbolic_with<I: Isa>(
     };
     let mut sums: Vec<Sums> = order.iter().map(|_| Sums::default()).collect();
     let mut lost = 0u64;
+    let missing = found
+        .iter()
+        .zip(&used)
+        .filter(|(f, used)| **used && f.is_none());
+    let unknown = missing.count();
     for branch in profile.branches() {
         let to = number(branch.to.name).filter(|_| branch.to.in_symbol);
         let from = number(branch.from.name).filter(|_| branch.from.in_symbol);
@@ -305,7 +310,12 @@ fn from_symbolic_with<I: Isa>(
         functions,
         extra: Vec::new(),
     };
-    (yaml, lost)
+    let left = Left {
+        unknown,
+        changed: 0,
+        counts: lost,
+    };
+    (yaml, left)
 }
 
 fn function(named: &Named, fid: u32, sums: &Sums) -> Function {
@@ -392,6 +402,8 @@ pub struct Left {
     pub unknown: usize,
     /// Functions with another number of blocks: their code has changed.
     pub changed: usize,
+    /// Counts of records that do not fit the code.
+    pub counts: u64,
 }
 
 /// A profile by names from one by blocks. Functions whose number of blocks differs are left out, and counted.
