@@ -462,3 +462,53 @@ fn llvm_bolts_command_line_does_llvm_bolts_work() {
             .starts_with("BOLT-ERROR: Unknown command line argument")
     );
 }
+
+#[test]
+fn damaged_profiles_are_fitted_or_refused_and_never_a_panic() {
+    let folder = Folder::new();
+    folder.build("app", &program(1));
+    folder.count("app");
+    let plain = folder.output(&folder.path("app"), &[]);
+    let postlink = Path::new(env!("CARGO_BIN_EXE_postlink"));
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut random = move || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    };
+    let mut fitted = 0;
+    for format in ["app.fdata", "app.yaml"] {
+        folder.postlink(&["convert", "app.plraw", "-o", format, "--binary", "app"]);
+        let good = fs::read(folder.path(format)).expect("written above");
+        for round in 0..16 {
+            let mut bad = good.clone();
+            // Digits only, from a few to a quarter of them, and none that says what a record is, so that the reader lets it pass.
+            let share = [500, 50, 10, 4][round % 4];
+            let body = good
+                .windows(10)
+                .position(|w| w == b"functions:")
+                .unwrap_or(1);
+            for at in body..bad.len() - 1 {
+                let around = [good[at - 1], good[at + 1]];
+                let alone = around[0].is_ascii_whitespace() && around[1].is_ascii_whitespace();
+                if good[at].is_ascii_digit() && around[1] != b'x' && !alone && random() % share == 0
+                {
+                    bad[at] = b'0' + (random() % 10) as u8;
+                }
+            }
+            fs::write(folder.path("bad"), &bad).expect("the folder is ours");
+            let output = folder.start(postlink, &["optimize", "app", "-p", "bad", "-o", "out"]);
+            let message = String::from_utf8_lossy(&output.stderr).into_owned();
+            match output.status.code() {
+                Some(0) => {
+                    fitted += 1;
+                    assert_eq!(folder.output(&folder.path("out"), &[]), plain, "{message}");
+                }
+                Some(1) => assert!(message.contains("error: "), "{message}"),
+                code => panic!("{format}, round {round}: exit code {code:?}: {message}"),
+            }
+        }
+    }
+    assert!(fitted > 4, "{fitted} of 32 damaged profiles were fitted");
+}
