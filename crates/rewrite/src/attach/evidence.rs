@@ -8,7 +8,7 @@
 //! | way | assumption |
 //! |---|---|
 //! | into the next block | likely |
-//! | a branch, a table's target | less likely; not taken if the function's branches were recorded at all |
+//! | a branch, a table's target | less likely; not taken if the function's branches (or the table's jumps) were recorded at all |
 //! | return, tail call, trap | free: what flows in flows out |
 //! | out of a call that may not come back, into a landing pad | rare |
 //! | out behind a call that never comes back | free |
@@ -60,6 +60,13 @@ impl Evidence {
     pub fn close(&mut self, cfg: &Cfg, falls: bool, joined: impl Fn(BlockId) -> bool) {
         for (b, block) in cfg.blocks.iter().enumerate() {
             let id = b as BlockId;
+            // Not every tool records jumps through tables.
+            let own = block.succ as usize..(block.succ + block.nsucc) as usize;
+            if matches!(block.term, Term::Dispatch { .. })
+                && self.edges[own].iter().all(Option::is_none)
+            {
+                continue;
+            }
             for k in 0..block.nsucc {
                 let slot = &mut self.edges[(block.succ + k) as usize];
                 let runs_on = runs_on(block.term, k);
