@@ -40,6 +40,11 @@ pub const FOR_TESTS: &[Need] = &[
     need("gdb", "gdb", "the test that gdb sees moved functions"),
     need("clang-19", "clang-19", "cases built by clang"),
     need(
+        "llvm-profgen-19",
+        "llvm-19",
+        "sample profiles beside those of LLVM's tools",
+    ),
+    need(
         "/usr/lib/llvm-19/bin/llvm-bolt",
         "bolt-19",
         "profiles that LLVM's tools write and read, and their options",
@@ -71,7 +76,11 @@ pub const FOR_TESTS: &[Need] = &[
         "machine profiles on Arm",
     ),
     need("qemu-aarch64", "qemu-user", "programs for AArch64 and Arm"),
-    need("llvm-profdata-19", "llvm-19", "exact counts to compare with"),
+    need(
+        "llvm-profdata-19",
+        "llvm-19",
+        "exact counts to compare with",
+    ),
 ];
 
 /// For `cargo xtask bench`.

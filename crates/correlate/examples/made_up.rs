@@ -150,7 +150,11 @@ fn program(megabytes: u64) -> io::Result<()> {
     let (mut out, mut headers, mut names) = (vec![0; 0x1000], vec![0u8; 64], vec![0u8]);
     for (name, kind, flags, bytes, link, entry) in sections {
         out.resize(out.len().next_multiple_of(8), 0);
-        let address = if flags == 0 { 0 } else { BASE + out.len() as u64 };
+        let address = if flags == 0 {
+            0
+        } else {
+            BASE + out.len() as u64
+        };
         headers.extend((names.len() as u32).to_le_bytes());
         headers.extend(kind.to_le_bytes());
         for word in [flags, address, out.len() as u64, bytes.len() as u64] {

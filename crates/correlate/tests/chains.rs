@@ -123,7 +123,10 @@ fn profiles_of_every_form_are_those_of_the_llvm_tool() {
             },
         ),
         (
-            &["--csspgo-replay-preinline", "--generate-merged-base-profiles"],
+            &[
+                "--csspgo-replay-preinline",
+                "--generate-merged-base-profiles",
+            ],
             Options {
                 preinliner: Some(preinline::Options {
                     replay: true,
@@ -150,13 +153,7 @@ fn profiles_of_every_form_are_those_of_the_llvm_tool() {
                 ..plain.clone()
             },
         ),
-        (
-            &["--skip-symbolization"],
-            Options {
-                raw: true,
-                ..plain
-            },
-        ),
+        (&["--skip-symbolization"], Options { raw: true, ..plain }),
     ];
     for (options, form) in forms {
         let theirs = theirs(&program, &script, options);
@@ -205,7 +202,10 @@ fn samples_without_branches_give_a_flat_profile() {
     let lines = Lines::load(&elf).unwrap();
     let code = Program::new(&elf, &lines);
     let start = code.ranges()[0].start;
-    let (single, stacked) = (format!("{start:17x}\n"), format!("\t{start:16x}\n\t{start:16x}\n\n"));
+    let (single, stacked) = (
+        format!("{start:17x}\n"),
+        format!("\t{start:16x}\n\t{start:16x}\n\n"),
+    );
     for sample in [single, stacked] {
         let options = Options {
             format: Format::Text,

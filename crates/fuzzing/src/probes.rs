@@ -36,7 +36,11 @@ pub fn probes(u: &mut Unstructured<'_>) -> Result<Vec<u8>> {
         };
         out.extend(guid.to_le_bytes());
         let probes = u.int_in_range(0..=5u64)?;
-        let inlinees = if depth < 5 { u.int_in_range(0..=2u64)? } else { 0 };
+        let inlinees = if depth < 5 {
+            u.int_in_range(0..=2u64)?
+        } else {
+            0
+        };
         uleb(u, out, probes)?;
         uleb(u, out, inlinees)?;
         for index in 0..probes {
@@ -136,7 +140,11 @@ pub fn script(u: &mut Unstructured<'_>, program: &[u8]) -> Result<Vec<u8>> {
     {
         let code = Program::new(&elf, &lines);
         if let Some(mut walk) = Walk::new(&code, u.arbitrary()?) {
-            let bias = if u.arbitrary()? { number(u)? & !0xfff } else { 0 };
+            let bias = if u.arbitrary()? {
+                number(u)? & !0xfff
+            } else {
+                0
+            };
             // Writing to a vector does not fail.
             let _ = walk.write_mapping("p", bias, &mut text);
             for _ in 0..u.int_in_range(0..=6)? {
@@ -195,7 +203,10 @@ pub fn check_script(script: &[u8], program: &[u8]) {
             continue;
         }
         match raw {
-            true => assert!(counters::read_raw(&out, 0).is_ok(), "a raw profile is broken"),
+            true => assert!(
+                counters::read_raw(&out, 0).is_ok(),
+                "a raw profile is broken"
+            ),
             false => assert!(text::read(&out).is_ok(), "a profile is broken"),
         }
     }
@@ -253,9 +264,13 @@ pub fn sample_profile(u: &mut Unstructured<'_>) -> Result<Vec<u8>> {
 pub fn check_sample_profile(bytes: &[u8]) {
     let _ = counters::read_raw(bytes, 0x1000);
     let _ = pe::as_elf(bytes);
-    for profile in [text::read(bytes), extbinary::read(bytes), binary::read(bytes)]
-        .into_iter()
-        .flatten()
+    for profile in [
+        text::read(bytes),
+        extbinary::read(bytes),
+        binary::read(bytes),
+    ]
+    .into_iter()
+    .flatten()
     {
         let mut once = Vec::new();
         let options = extbinary::Options::default();
