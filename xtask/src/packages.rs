@@ -81,6 +81,16 @@ pub const FOR_TESTS: &[Need] = &[
         "llvm-19",
         "exact counts to compare with",
     ),
+    need(
+        "/usr/lib/llvm-19/bin/perf2bolt",
+        "bolt-19",
+        "comparing profiles and translation tables with LLVM's",
+    ),
+    need(
+        "qemu-x86_64",
+        "qemu-user",
+        "the test that optimises again from a profile of the optimised program",
+    ),
 ];
 
 /// For `cargo xtask bench`.

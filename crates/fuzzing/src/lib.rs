@@ -9,6 +9,7 @@
 //! | [`damaged`] (from a real program) | [`check_elf`]: read, inspect, instrument, verify |
 //! | [`frames`] | [`check_unwind`]: parse, compute rows |
 //! | [`raw_profile`] | [`check_raw_profile`]: open, read, write again |
+//! | [`bat_section`] | [`check_bat`]: parse, translate, write again |
 //! | [`code`] | [`check_code`]: decode, effects, sweep |
 //! | [`probes::probes`], [`probes::descriptors`] | [`probes::check_probes`], [`probes::check_descriptors`]: decode, look up |
 //! | [`probes::script`] | [`probes::check_script`]: read, make a profile |
@@ -21,6 +22,8 @@ pub mod profiles;
 use std::path::Path;
 
 use arbitrary::{Result, Unstructured};
+use postlink_image::bat::parents::Parents;
+use postlink_image::bat::{Bat, Entry, EntryKind, Translator};
 use postlink_image::elf::{Elf, SymbolTable};
 use postlink_image::unwind::eh_frame::EhFrame;
 use postlink_image::unwind::pointer::Bases;
@@ -178,6 +181,96 @@ pub fn check_unwind(section: &[u8], addr: u64) {
             );
         }
     }
+}
+
+/// Address translation tables as an optimiser could have written them, maybe damaged.
+pub fn bat_section(u: &mut Unstructured<'_>) -> Result<Vec<u8>> {
+    let entries = |u: &mut Unstructured<'_>| -> Result<Vec<Entry>> {
+        let (mut output, mut list) = (0u32, Vec::new());
+        for _ in 0..u.int_in_range(0..=12)? {
+            output = output.saturating_add(u.int_in_range(0..=100)?);
+            let input = match u.ratio(1, 2)? {
+                true => output & 0x7fff_ffff,
+                false => number(u)? as u32 >> 1,
+            };
+            let kind = match u.arbitrary()? {
+                true => EntryKind::Branch,
+                false => EntryKind::Block {
+                    index: number(u)? as u32,
+                    hash: u.arbitrary()?,
+                },
+            };
+            list.push(Entry {
+                output,
+                input,
+                kind,
+            });
+        }
+        Ok(list)
+    };
+    let mut bat = Bat::default();
+    let mut start = number(u)? >> 1;
+    for _ in 0..u.int_in_range(0..=4)? {
+        start += u.int_in_range(1..=0x2000u64)?;
+        let mut secondary: Vec<u32> = u.arbitrary()?;
+        secondary.sort_unstable();
+        secondary.dedup();
+        let pushed = bat.push_hot(start, u.arbitrary()?, number(u)?, entries(u)?, &secondary);
+        pushed.map_err(|_| arbitrary::Error::IncorrectFormat)?;
+    }
+    // Below or above the hot ones, or between.
+    start = start.saturating_sub(u.int_in_range(0..=0x8000)?);
+    for _ in 0..u.int_in_range(0..=4)? {
+        start += u.int_in_range(1..=0x2000u64)?;
+        let pushed = bat.push_cold(start, u.int_in_range(0..=9)?, entries(u)?);
+        pushed.map_err(|_| arbitrary::Error::IncorrectFormat)?;
+    }
+    let mut section = bat
+        .encode()
+        .map_err(|_| arbitrary::Error::IncorrectFormat)?;
+    for _ in 0..u.int_in_range(0..=4)? {
+        let at = u.choose_index(section.len())?;
+        match u.int_in_range(0..=3)? {
+            0 => section[at] ^= 1 << u.int_in_range(0..=7)?,
+            1 => section[at] = u.arbitrary()?,
+            2 => section.insert(at, u.arbitrary()?),
+            _ => section.truncate(at.max(1)),
+        }
+    }
+    Ok(section)
+}
+
+/// Whatever a section holds, its tables are read or refused; what was read answers every question and can be written and read again.
+pub fn check_bat(section: &[u8]) {
+    let Ok(bat) = Bat::parse(section) else { return };
+    let parents = Parents::new(&bat);
+    let translator = Translator::new(&bat, &parents);
+    let mut edges = Vec::new();
+    let hot = bat.hot().iter().map(|h| (h.start, bat.hot_entries(h)));
+    let cold = bat.cold().iter().map(|c| (c.start, bat.cold_entries(c)));
+    for (start, entries) in hot.chain(cold) {
+        let table = translator.fragment_at(start).expect("a table begins here");
+        assert_eq!(translator.fragment_before(start), Some(table));
+        let end = entries.last().map_or(0, |e| u64::from(e.output));
+        for offset in [0, 1, end / 2, end, end + 1, u64::MAX] {
+            for is_branch in [false, true] {
+                let by_start = translator.translate(start, offset, is_branch);
+                assert_eq!(by_start, translator.translate_in(table, offset, is_branch));
+            }
+            edges.clear();
+            translator.fall_throughs(table, 0, offset, &mut edges);
+            assert!(edges.len() <= entries.len(), "more edges than blocks");
+            let _ = translator.block(start, offset);
+            let _ = translator.entry_point(start, offset);
+        }
+        let _ = (translator.parent(start), translator.function(table));
+    }
+    let again = bat.encode().expect("it was no larger when it was read");
+    assert_eq!(
+        Bat::parse(&again).as_ref(),
+        Ok(&bat),
+        "tables changed by being written and read"
+    );
 }
 
 /// A raw profile: a header that mostly holds, counters, and damage.

@@ -86,3 +86,12 @@ fn profiles_of_every_format_are_read_or_refused_and_come_back_from_being_written
         .budget_ms(3_000);
     }
 }
+
+#[test]
+fn arbitrary_translation_tables_are_read_or_refused() {
+    arbtest::arbtest(|u| {
+        fuzzing::check_bat(&fuzzing::bat_section(u)?);
+        Ok(())
+    })
+    .budget_ms(4_000);
+}

@@ -3,7 +3,7 @@
 use clap::{Args, Parser, Subcommand};
 
 use crate::commands::{
-    aggregate, completions, convert, demo, diff, disasm, inspect, instrument, links, man, merge,
+    aggregate, bat, completions, convert, demo, diff, disasm, inspect, instrument, links, man, merge,
     mip, optimize, probes, profgen, show, tune, verify, watch,
 };
 use crate::ui::{ColorChoice, Ui};
@@ -82,6 +82,7 @@ pub enum Command {
     Instrument(instrument::Instrument),
     Show(show::Show),
     Aggregate(aggregate::Aggregate),
+    Bat(bat::BatCommand),
     Merge(merge::Merge),
     Convert(convert::Convert),
     Diff(diff::Diff),

@@ -14,7 +14,9 @@
 //! | [`report`] | tables |
 //! | [`probes`] | `cargo xtask bench probes`: sample profiles, side by side with llvm-profgen |
 //! | [`profiles`] | `cargo xtask bench profiles`: reading, aggregating and merging profiles |
+//! | [`bat`] | address translation tables: `cargo xtask bench bat` |
 
+mod bat;
 mod cachegrind;
 mod fdata;
 mod probes;
@@ -94,6 +96,7 @@ pub fn run(arguments: &[String]) -> Result<bool> {
         match first.as_str() {
             "probes" => return probes::run(rest),
             "profiles" => return profiles::run(rest),
+            "bat" => return bat::run(rest),
             _ => {}
         }
     }

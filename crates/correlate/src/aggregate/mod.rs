@@ -12,6 +12,7 @@
 //! | [`blocks`] | the blocks of a function |
 //! | [`binary`] | the binary; which addresses of a recording are in it |
 //! | [`translate`] | the seam for binaries that were optimised before |
+//! | [`bat`] | translation by `.note.bolt_bat` |
 //! | [`quality`] | how good the samples are |
 //! | [`yaml`] | between profiles by names and by blocks |
 //!
@@ -21,6 +22,7 @@
 //!
 //! Functions are disassembled only if there are runs in them, each on its own and in parallel.
 
+pub mod bat;
 pub mod binary;
 pub mod blocks;
 pub mod quality;

@@ -9,6 +9,7 @@ use std::fmt::Debug;
 
 use postlink_image::elf::Elf;
 
+use super::bat::Tables;
 use crate::FormatError;
 
 /// Translation of places in a binary that ran to places in the binary it was made from.
@@ -32,6 +33,11 @@ pub trait Translate: Debug + Send + Sync {
 
     /// What the table says of the blocks of the input function whose main part starts here, for profiles by blocks.
     fn shape(&self, function: u64) -> Option<Shape>;
+
+    /// What is odd about the tables, in sentences.
+    fn remarks(&self) -> &[String] {
+        &[]
+    }
 }
 
 /// The blocks of a function as a profile by blocks needs them.
@@ -62,10 +68,5 @@ pub struct ShapeBlock {
 
 /// The translation table of a binary, if it has one.
 pub fn of<'d>(elf: &Elf<'d>) -> Result<Option<Box<dyn Translate + 'd>>, FormatError> {
-    match elf.section(".note.bolt_bat") {
-        Some(_) => Err(FormatError::new(
-            "the binary was optimised by BOLT and carries a translation table (.note.bolt_bat), which cannot be read yet",
-        )),
-        None => Ok(None),
-    }
+    Ok(Tables::read(elf)?.map(|tables| Box::new(tables) as Box<dyn Translate>))
 }

@@ -6,10 +6,12 @@
 //! are numbered without gaps: they are spread over its hot table, its cold ones and its deleted blocks, so under the right
 //! reading each number up to the hot table's number of blocks occurs once, and under a wrong one hardly ever.
 //!
-//! If the program still has its symbols, they have the last word: BOLT calls the parts of `f` `f.cold.0`, `f.cold.1` (`f.warm`,
-//! `f.cold` when it splits three ways).
+//! If the program still has its symbols, they are a third reading, which wins unless fewer functions are whole under it: BOLT calls the parts of
+//! `f` `f.cold.0`, `f.cold.1` (`f.warm`, `f.cold` when it splits three ways).
+//!
+//! A block may occur twice if both entries say the same of it: postlink has a table for the old body of a function that it moved.
 
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 
 use super::{Bat, Entry, EntryKind};
 use crate::elf::{Elf, SymbolTable};
@@ -39,9 +41,12 @@ impl Parents {
         let mut of = stored.clone();
         let low = bat.cold.first().map_or(u64::MAX, |c| c.start);
         if bat.hot.last().is_some_and(|h| h.start > low) {
-            let other = among_all(bat);
-            if whole_functions(bat, &other) > whole_functions(bat, &stored) {
-                of = other;
+            let whole = whole_functions(bat, &stored);
+            if whole < bat.hot.len() {
+                let other = among_all(bat);
+                if whole_functions(bat, &other) > whole {
+                    of = other;
+                }
             }
         }
         Parents::counted(bat, of)
@@ -80,10 +85,15 @@ impl Parents {
                 claims.push((*number, parent));
             }
         }
+        let mut other = parents.of.clone();
         for (cold, name) in claims {
             if let Some(Some(parent)) = named.get(name) {
-                parents.of[cold] = Some(*parent);
+                other[cold] = Some(*parent);
             }
+        }
+        if other != parents.of && whole_functions(bat, &other) >= whole_functions(bat, &parents.of)
+        {
+            parents.of = other;
         }
         Parents::counted(bat, parents.of)
     }
@@ -142,17 +152,27 @@ fn whole_functions(bat: &Bat, parents: &[Option<u32>]) -> usize {
     let cold = bat.cold.iter().zip(parents);
     parts.extend(cold.filter_map(|(c, p)| Some(((*p)?, bat.cold_entries(c)))));
     parts.sort_by_key(|p| p.0);
-    let mut seen: FxHashSet<u32> = FxHashSet::default();
+    let mut seen: Vec<Option<(u32, u64)>> = Vec::new();
     parts
         .chunk_by(|a, b| a.0 == b.0)
         .filter(|parts| {
-            let blocks = bat.hot[parts[0].0 as usize].blocks; // its number is from there
+            // The number is from the list of hot tables.
+            let blocks = bat.hot[parts[0].0 as usize].blocks;
+            let entries: usize = parts.iter().map(|p| p.1.len()).sum();
+            let Some(blocks) = usize::try_from(blocks).ok().filter(|b| *b <= entries) else {
+                return false;
+            };
             seen.clear();
+            seen.resize(blocks, None);
             let once = parts.iter().flat_map(|p| p.1).all(|e| match e.kind {
-                EntryKind::Block { index, .. } => u64::from(index) < blocks && seen.insert(index),
+                EntryKind::Block { index, hash } => {
+                    let block = (e.input, hash);
+                    seen.get_mut(index as usize)
+                        .is_some_and(|known| *known.get_or_insert(block) == block)
+                }
                 EntryKind::Branch => true,
             });
-            once && seen.len() as u64 == blocks
+            once && seen.iter().all(Option::is_some)
         })
         .count()
 }
@@ -193,6 +213,33 @@ mod tests {
             (wrong.of(0), wrong.of(1), wrong.corrected),
             (Some(1), Some(0), 2)
         );
+    }
+
+    #[test]
+    fn a_table_that_repeats_blocks_as_they_are_disturbs_nothing() {
+        let mut bat = cold_below_hot([1, 0]);
+        // What postlink writes for old bodies: the first block once more, below everything.
+        let mut with_old = Bat::default();
+        for h in bat.hot() {
+            let entries = bat.hot_entries(h).to_vec();
+            with_old
+                .push_hot(h.start, h.hash, h.blocks, entries, &[])
+                .unwrap();
+        }
+        with_old.push_cold(0x100, 0, [block(0, 0, 0)]).unwrap();
+        for c in bat.cold() {
+            let entries = bat.cold_entries(c).to_vec();
+            with_old
+                .push_cold(c.start, c.parent as u32, entries)
+                .unwrap();
+        }
+        bat = with_old;
+        let parents = Parents::new(&bat);
+        assert_eq!(
+            (parents.of(0), parents.of(1), parents.of(2)),
+            (Some(0), Some(1), Some(0))
+        );
+        assert_eq!(parents.corrected, 0);
     }
 
     #[test]

@@ -324,13 +324,18 @@ impl Translator {
         Some(blocks[n.checked_sub(1)?])
     }
 
+    /// Offsets of that input function's entry points besides its start, ascending.
+    pub fn entry_points(&self, start: u64) -> &[u32] {
+        self.function_at(start).map_or(&[], |f| {
+            &self.secondary[f.secondary.start as usize..f.secondary.end as usize]
+        })
+    }
+
     /// The number of an entry point of that input function by its input offset. 0 is the function's start; so is what is no
     /// entry point.
     pub fn entry_point(&self, start: u64, input: u64) -> usize {
-        let found = self.function_at(start).and_then(|f| {
-            let list = &self.secondary[f.secondary.start as usize..f.secondary.end as usize];
-            list.iter().position(|o| u64::from(*o) == input)
-        });
+        let list = self.entry_points(start);
+        let found = list.iter().position(|o| u64::from(*o) == input);
         found.map_or(0, |n| n + 1)
     }
 }

@@ -73,6 +73,9 @@ impl Aggregate {
         input.must_differ_from(&self.output)?;
         let elf = input.elf()?;
         let binary = Binary::new(&self.binary, &elf)?;
+        for remark in binary.translate.iter().flat_map(|t| t.remarks()) {
+            ui.warn(remark);
+        }
         watched.phases.begin("samples");
         let inputs = profiles::weighted(&self.profile)?;
         let options = Options {

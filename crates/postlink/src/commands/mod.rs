@@ -1,6 +1,7 @@
 //! One file for each command: its options, what it does, what it says.
 
 pub mod aggregate;
+pub mod bat;
 pub mod completions;
 pub mod convert;
 pub mod demo;
@@ -39,6 +40,7 @@ pub fn run(command: Command, ui: &Ui) -> Result<ExitCode> {
         Command::Instrument(command) => command.run(ui),
         Command::Show(command) => command.run(ui),
         Command::Aggregate(command) => command.run(ui),
+        Command::Bat(command) => command.run(ui),
         Command::Convert(command) => command.run(ui),
         Command::Diff(command) => command.run(ui),
         Command::Links(command) => command.run(ui),

@@ -5,6 +5,7 @@
 //!
 //! To add one: a module with `main`, and a line in [`ALL`]. What LLVM's command lines have in common is in [`options`].
 
+pub mod llvm_bat_dump;
 pub mod llvm_bolt;
 pub mod merge_fdata;
 pub mod options;
@@ -45,6 +46,11 @@ pub const ALL: &[FrontEnd] = &[
         name: "merge-fdata",
         main: merge_fdata::main,
         about: "adds profiles up",
+    },
+    FrontEnd {
+        name: llvm_bat_dump::NAME,
+        main: llvm_bat_dump::main,
+        about: "shows address translation tables",
     },
     FrontEnd {
         name: "llvm-profgen",

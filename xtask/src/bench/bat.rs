@@ -1,0 +1,237 @@
+//! `cargo xtask bench bat`: address translation tables, read, written and asked; and profiles made through them, side by side with perf2bolt.
+//!
+//! Programs of the corpus are instrumented, run and optimised by postlink with `--enable-bat`. The tables' own costs are measured by an example of
+//! the crate `image`; profiles are made of a million generated branches and as many runs between instructions of moved functions.
+
+use std::collections::BTreeSet;
+use std::fmt::Write;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use super::{programs, root};
+use crate::packages;
+use crate::process::{self, Run};
+
+/// Programs that are measured when nothing is named.
+const DEFAULT: &[&str] = &["sqlite", "redis", "rg"];
+const TRANSLATIONS: usize = 10_000_000;
+const RECORDS: usize = 1_000_000;
+const PERF2BOLT: &str = "/usr/lib/llvm-19/bin/perf2bolt";
+
+/// The job.
+pub fn run(arguments: &[String]) -> Result<bool> {
+    let names: Vec<String> = match arguments {
+        [] => DEFAULT.iter().map(|name| (*name).to_owned()).collect(),
+        names => names.to_vec(),
+    };
+    packages::install(packages::FOR_BENCH, true);
+    let corpus = programs::corpus()?;
+    build(&["build", "--release", "-p", "postlink"])?;
+    build(&[
+        "build",
+        "--release",
+        "-p",
+        "postlink-image",
+        "--example",
+        "bat_time",
+    ])?;
+    let release = release()?;
+    let postlink = release.join("postlink");
+    let mut table = String::from(
+        "| program | tables | entries | read | written | prepared | 10 million translations | 2 million records: postlink | perf2bolt | memory |\n|---|---|---|---|---|---|---|---|---|---|\n",
+    );
+    for program in programs::choose(&names)? {
+        programs::build(program, &corpus)?;
+        let folder = corpus.join("bench").join(program.name);
+        fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
+        let original = corpus.join("bin").join(program.file);
+        let [inst, counts, output] =
+            ["bat.inst", "bat.inst.plraw", "bat.opt"].map(|name| folder.join(name));
+        call(
+            Command::new(&postlink)
+                .arg("instrument")
+                .arg(&original)
+                .arg("-o")
+                .arg(&inst),
+        )?;
+        let _ = fs::remove_file(&counts); // counts are added to what is there
+        let run = programs::workload(program, &inst, &corpus, &folder, "bat.inst")?;
+        if !run.status.success() {
+            bail!("{}: the workload ended with {}", program.name, run.status);
+        }
+        call(
+            Command::new(&postlink)
+                .arg("optimize")
+                .arg(&original)
+                .arg("-p")
+                .arg(&counts)
+                .arg("-o")
+                .arg(&output)
+                .arg("--enable-bat"),
+        )?;
+        let figures = call(
+            Command::new(release.join("examples/bat_time"))
+                .arg(&output)
+                .arg(TRANSLATIONS.to_string()),
+        )?;
+        let numbers: Vec<f64> = figures
+            .split_whitespace()
+            .filter_map(|n| n.parse().ok())
+            .collect();
+        let [bytes, entries, read, written, made, translated] = numbers[..] else {
+            bail!("{}: bat_time printed {figures:?}", program.name);
+        };
+        let samples = folder.join("bat.samples");
+        fs::write(&samples, records(&output)?).with_context(|| samples.display().to_string())?;
+        let timed = |command: &mut Command, name: &str| -> Result<Run> {
+            let run = process::run(
+                command,
+                &folder.join(format!("{name}.out")),
+                &folder.join(format!("{name}.err")),
+            )?;
+            match run.status.success() {
+                true => Ok(run),
+                false => bail!("{command:?} ended with {}", run.status),
+            }
+        };
+        let ours = timed(
+            Command::new(&postlink)
+                .args(["aggregate", "-p"])
+                .arg(&samples)
+                .arg(&output)
+                .arg("-o")
+                .arg(folder.join("bat.ours.fdata")),
+            "bat.ours",
+        )?;
+        let theirs = match Path::new(PERF2BOLT).exists() {
+            true => Some(timed(
+                Command::new(PERF2BOLT)
+                    .arg(&output)
+                    .args(["-pa", "-p"])
+                    .arg(&samples)
+                    .arg("-o")
+                    .arg(folder.join("bat.theirs.fdata")),
+                "bat.theirs",
+            )?),
+            false => None,
+        };
+        let (seconds, share) = match &theirs {
+            Some(t) => (
+                format!(
+                    "{:.2} s ({:.1}×)",
+                    t.wall.as_secs_f64(),
+                    t.wall.as_secs_f64() / ours.wall.as_secs_f64().max(1e-9)
+                ),
+                format!(
+                    "{:.0} of {:.0} MB",
+                    ours.peak as f64 / 1e6,
+                    t.peak as f64 / 1e6
+                ),
+            ),
+            None => (
+                "not installed".to_owned(),
+                format!("{:.0} MB", ours.peak as f64 / 1e6),
+            ),
+        };
+        writeln!(
+            table,
+            "| {} | {:.0} kB | {entries:.0} | {:.0} MB/s | {:.0} MB/s | {:.2} ms | {:.2} s ({:.0} ns each) | {:.2} s | {seconds} | {share} |",
+            program.name,
+            bytes / 1e3,
+            bytes * 1e3 / read,
+            bytes * 1e3 / written,
+            made / 1e6,
+            translated / 1e9,
+            translated / TRANSLATIONS as f64,
+            ours.wall.as_secs_f64(),
+        )
+        .context("out of memory")?;
+    }
+    println!("{table}");
+    let output = root()?.join("bench/bat.md");
+    fs::write(&output, format!("# Address translation tables\n\n{table}"))
+        .with_context(|| output.display().to_string())?;
+    eprintln!("written to {}", output.display());
+    Ok(true)
+}
+
+fn call(command: &mut Command) -> Result<String> {
+    let output = command.output().with_context(|| format!("{command:?}"))?;
+    if !output.status.success() {
+        bail!("{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+fn build(arguments: &[&str]) -> Result<()> {
+    let status = Command::new("cargo")
+        .args(arguments)
+        .current_dir(root()?)
+        .status()
+        .context("cargo")?;
+    match status.success() {
+        true => Ok(()),
+        false => bail!("cargo {} ended with {status}", arguments.join(" ")),
+    }
+}
+
+/// Where cargo puts what it builds for release.
+fn release() -> Result<PathBuf> {
+    let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
+    Ok(target
+        .map_or(root()?.join("target"), |dir| dir)
+        .join("release"))
+}
+
+/// Pre-aggregated records between instructions of the functions that moved.
+fn records(binary: &Path) -> Result<String> {
+    let listing = call(
+        Command::new("objdump")
+            .args(["-d", "--no-show-raw-insn", "-j", ".text.hot"])
+            .arg(binary),
+    )?;
+    let mut functions: Vec<Vec<u64>> = vec![];
+    for line in listing.lines() {
+        if line.ends_with(">:") {
+            functions.push(vec![]);
+        } else if let (Some((address, _)), Some(last)) =
+            (line.trim().split_once(":\t"), functions.last_mut())
+            && let Ok(address) = u64::from_str_radix(address, 16)
+        {
+            last.push(address);
+        }
+    }
+    functions.retain(|f| !f.is_empty());
+    if functions.is_empty() {
+        bail!("{}: no moved functions", binary.display());
+    }
+    let mut state = 0x9e37_79b9_7f4a_7c15u64;
+    let mut below = |limit: usize| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state % limit.max(1) as u64) as usize
+    };
+    let mut lines = BTreeSet::new();
+    for _ in 0..RECORDS {
+        let f = &functions[below(functions.len())];
+        let g = &functions[below(functions.len())];
+        let (from, to, start, end) = (
+            f[below(f.len())],
+            g[below(g.len())],
+            f[below(f.len())],
+            f[below(f.len())],
+        );
+        lines.insert(format!("B {from:x} {to:x} {} 0\n", 1 + below(1000)));
+        lines.insert(format!(
+            "F {:x} {:x} {}\n",
+            start.min(end),
+            start.max(end),
+            1 + below(1000)
+        ));
+    }
+    Ok(lines.into_iter().collect())
+}
