@@ -106,6 +106,26 @@ pub const FOR_BENCH: &[Need] = &[
     need("valgrind", "valgrind", "simulated cache misses"),
 ];
 
+/// For `cargo xtask bench mip-cc`.
+pub const FOR_MIP_CC: &[Need] = &[
+    need("clang-19", "clang-19", "building the programs"),
+    need("dpkg-source", "dpkg-dev", "unpacking source packages"),
+    need("autoreconf", "autoconf", "configuring nauty"),
+    need("automake", "automake", "configuring nauty"),
+    need("libtoolize", "libtool", "configuring nauty"),
+    need("valgrind", "valgrind", "counting instructions"),
+    need(
+        "llvm-profdata-19",
+        "llvm-19",
+        "exact counts to compare with",
+    ),
+    need(
+        "/usr/lib/llvm-19/lib/clang/19/lib/linux/libclang_rt.profile-x86_64.a",
+        "libclang-rt-19-dev",
+        "the other instrumentation's run-times",
+    ),
+];
+
 /// Additionally for the corpus' clang.
 pub const FOR_CLANG: &[Need] = &[
     need("llvm-config-19", "llvm-19-dev", "building clang"),

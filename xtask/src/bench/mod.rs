@@ -11,6 +11,7 @@
 //! | [`tools`] | running postlink and llvm-bolt |
 //! | [`fdata`] | a profile of postlink in llvm-bolt's format |
 //! | [`cachegrind`] | simulation |
+//! | [`mip_cc`] | another job: the cost of machine profiles made at compile time |
 //! | [`report`] | tables |
 //! | [`probes`] | `cargo xtask bench probes`: sample profiles, side by side with llvm-profgen |
 //! | [`profiles`] | `cargo xtask bench profiles`: reading, aggregating and merging profiles |
@@ -19,6 +20,7 @@
 mod bat;
 mod cachegrind;
 mod fdata;
+mod mip_cc;
 mod probes;
 mod profiles;
 mod programs;
@@ -97,6 +99,7 @@ pub fn run(arguments: &[String]) -> Result<bool> {
             "probes" => return probes::run(rest),
             "profiles" => return profiles::run(rest),
             "bat" => return bat::run(rest),
+            "mip-cc" => return mip_cc::run(rest),
             _ => {}
         }
     }
