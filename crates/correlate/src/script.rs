@@ -148,6 +148,7 @@ fn kind(text: &[u8]) -> Option<Kind> {
 /// What samples without branches are like.
 fn kind_of_ips(text: &[u8]) -> Kind {
     // Groups of lines with a blank line between them are call chains.
+    let text = text.strip_suffix(b"\n").unwrap_or(text);
     let mut lines = text.split(|&byte| byte == b'\n').map(<[u8]>::trim_ascii);
     let address = |line: &[u8]| {
         let token = line
@@ -162,7 +163,7 @@ fn kind_of_ips(text: &[u8]) -> Kind {
         before = address(line);
         stacked
     });
-    match stacked && memmem::find(text, b"\n\n").is_some() {
+    match stacked {
         true => Kind::StackedIps,
         false => Kind::Ips,
     }

@@ -34,6 +34,7 @@ fn the_kind_of_samples_is_told_from_the_first_one() {
     assert_eq!(of("\t 401136\n\n\t 401136\n\n"), None);
     assert_eq!(kind_of_ips(b"\t 401136\n\n\t 401136\n\n"), Kind::StackedIps);
     assert_eq!(kind_of_ips(b" 401136\n 401137\n"), Kind::Ips);
+    assert_eq!(kind_of_ips(b"MMAP\n\n 401136\n 401137\n"), Kind::Ips);
 }
 
 #[test]
