@@ -195,7 +195,7 @@ fn same_as_perf2bolt(compiler: &str, flags: &[&str]) {
         let quality = |output: &Output| -> Vec<String> {
             String::from_utf8_lossy(&output.stdout)
                 .lines()
-                .filter(|line| line.contains("traces") || line.contains("aggregated LBR"))
+                .filter(|line| line.contains("traces"))
                 .map(str::to_owned)
                 .collect()
         };
