@@ -479,8 +479,16 @@ fn live_out<I: Isa>(program: &Program<'_>, cfg: &Cfg, b: BlockId, depth: u32) ->
     let block = &cfg.blocks[b as usize];
     match block.term {
         Term::Return | Term::Stop | Term::IndirectOut | Term::JumpOut { .. } => I::LIVE_AT_EXIT,
-        Term::CondOut { .. } | Term::ShortCondOut { .. } | Term::Dispatch { .. } => RegSet::ALL,
         _ if depth == 0 => RegSet::ALL,
+        // Not all targets need be known: who is missed goes on in the old body, with whatever it needs.
+        Term::Dispatch { .. } => RegSet::ALL,
+        // What is jumped to need not be an entry, where flags mean nothing.
+        Term::CondOut { .. } | Term::ShortCondOut { .. } => {
+            let on = cfg.succs(b).iter().fold(RegSet::EMPTY, |live, s| {
+                live.or(live_in::<I>(program, cfg, *s, depth - 1))
+            });
+            on.or(I::LIVE_AT_EXIT).or(I::FLAGS)
+        }
         _ => cfg.succs(b).iter().fold(RegSet::EMPTY, |live, s| {
             live.or(live_in::<I>(program, cfg, *s, depth - 1))
         }),

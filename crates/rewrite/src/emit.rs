@@ -374,7 +374,11 @@ impl<I: Isa> Emitter<'_, '_, I> {
             let label = self.cfg.label_at(f.target);
             let target = match f.role {
                 Use::Call => Target::Code(f.target),
-                Use::Address if self.plan.move_addresses => Target::Code(f.target),
+                Use::Address
+                    if self.plan.move_addresses || self.program.refs.is_registered_frame(f.target) =>
+                {
+                    Target::Code(f.target)
+                }
                 Use::Address | Use::Memory => Target::Same(f.target),
             };
             // A label of the function's own tables.

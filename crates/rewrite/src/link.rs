@@ -101,6 +101,8 @@ pub struct Placement {
     /// Recorders' section.
     pub recorders: Option<Placed>,
     recorder_at: Vec<u64>,
+    /// An unwind table that start-up code registers, and where the new one is once it has a place.
+    frames: (Option<(u64, u64)>, std::sync::OnceLock<u64>),
 }
 
 /// Whether a jump to the new place fits at an entry: five bytes that nothing else jumps into, behind a landing pad if there is one.
@@ -194,6 +196,7 @@ pub fn place(
         entries: FxHashMap::default(),
         recorders: None,
         recorder_at: vec![0; ready.len()],
+        frames: (program.refs.registered_frames, std::sync::OnceLock::new()),
     };
     for (f, order) in orders.iter().enumerate() {
         let mut at = 0u64;
@@ -252,11 +255,17 @@ impl Placement {
             .map_or(0, |a| a + u64::from(offset))
     }
 
+    /// The new unwind table, if an address lies in the old one and start-up code registers that.
+    fn frame_at(&self, addr: u64) -> Option<u64> {
+        let (start, end) = self.frames.0?;
+        (addr >= start && addr < end).then(|| self.frames.1.get().copied())?
+    }
+
     fn resolve(&self, ready: &[Ready], i: usize, target: Target, probes: &ProbeAddresses) -> u64 {
         let r = &ready[i];
         match target {
             Target::Block(b) => self.block(ready, i, b),
-            Target::Code(a) => self.entries.get(&a).copied().unwrap_or(a),
+            Target::Code(a) => self.entries.get(&a).copied().or_else(|| self.frame_at(a)).unwrap_or(a),
             Target::Same(a) => a,
             Target::Counter(c) => probes.counters + 8 * (r.counter_base + u64::from(c)),
             Target::SiteWord(w) => {
@@ -483,6 +492,7 @@ impl Placement {
         writer.contents(hdr.id).copy_from_slice(&hdr_bytes);
         writer.contents(frame.id).copy_from_slice(&frame_bytes);
         writer.replace_unwind(frame.id, hdr.id);
+        let _ = self.frames.1.set(frame.addr); // The first time.
         Ok(())
     }
 
@@ -531,6 +541,17 @@ impl Placement {
                 }
                 writer.patch(at, &code.bytes)?;
             }
+        }
+        // Code that registers the unwind table and stays.
+        let stays = |a: u64| program.piece_at(a).is_none_or(|p| !ready.iter().any(|r| r.function == p.function));
+        for &(at, target) in program.refs.formed.iter().filter(|f| program.refs.is_registered_frame(f.1)) {
+            let (Some(new), Some(old), true) = (self.frame_at(target), program.elf.bytes_at(at, 4), stays(at)) else { continue };
+            let field = I::decode(old, at).and_then(|i| i.field);
+            let kind = field.map_or(FixupKind::Low12 { scale: 0 }, |f| f.kind);
+            let mut bytes = old.to_vec();
+            I::write_field(kind, &mut bytes, at, new)
+                .map_err(|e| Error::Reach { function: program.name_at(at), source: e })?;
+            writer.patch(at, &bytes)?;
         }
         // Entries of relative tables.
         for (i, r) in ready.iter().enumerate() {

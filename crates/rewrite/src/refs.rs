@@ -161,6 +161,9 @@ pub struct Refs {
     /// Instructions that form an address together with others (AArch64 `adrp` and `add`), with the whole address: those of code and of
     /// self-relative values, ascending by place.
     pub formed: Vec<(u64, u64)>,
+    /// The unwind table, if start-up code hands its address to the unwinder because no program header tells it (static programs of some
+    /// toolchains): then instructions that form an address in it are among `formed`, and must form the new table's.
+    pub registered_frames: Option<(u64, u64)>,
     /// Whether the linker kept relocations of code.
     pub kept: bool,
 }
@@ -231,7 +234,14 @@ impl Refs {
         refs.tls_descriptor_calls.sort_unstable();
         refs.distances.sort_unstable();
         let relative32 = std::mem::take(&mut refs.relative32);
-        refs.formed.retain(|f| in_code(f.1) || relative32.binary_search(&f.1).is_ok());
+        const PT_GNU_EH_FRAME: u32 = 0x6474_e550;
+        if !elf.segments.iter().any(|s| s.kind == PT_GNU_EH_FRAME) {
+            refs.registered_frames = elf.section(".eh_frame").map(|(_, s)| (s.addr, s.end()));
+        }
+        let frames = refs.registered_frames.unwrap_or_default();
+        refs.formed.retain(|f| {
+            in_code(f.1) || f.1 >= frames.0 && f.1 < frames.1 || relative32.binary_search(&f.1).is_ok()
+        });
         refs.relative32 = relative32;
         refs.formed.par_sort_unstable();
         refs.formed.dedup_by_key(|f| f.0);
@@ -366,6 +376,11 @@ impl Refs {
     /// The whole address that the instruction at `place` forms a part of.
     pub fn formed_at(&self, place: u64) -> Option<u64> {
         self.formed.binary_search_by_key(&place, |f| f.0).ok().map(|i| self.formed[i].1)
+    }
+
+    /// Whether an address lies in an unwind table that start-up code registers.
+    pub fn is_registered_frame(&self, addr: u64) -> bool {
+        self.registered_frames.is_some_and(|f| addr >= f.0 && addr < f.1)
     }
 
     /// Whether code in `[start, end)` has a field that holds a distance.

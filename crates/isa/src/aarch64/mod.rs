@@ -83,7 +83,7 @@ impl Isa for AArch64 {
     const LIVE_AT_EXIT: RegSet = RegSet(GENERAL.0 & !SCRATCH.0);
     const CALL_SCRATCH: RegSet = SCRATCH;
     const SOUGHT: RegSet = RegSet(0x3_ffff);
-    const LOOK_AHEAD: usize = 20;
+    const LOOK_AHEAD: usize = 32;
     const PADDING: u8 = 0;
     const COUNTER_UNIT: u64 = 0x10000;
     const FAR_CONDITIONS_BY_STUB: bool = true;
