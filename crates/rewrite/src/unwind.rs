@@ -6,7 +6,7 @@
 use postlink_image::unwind::lsda::{Lsda, PadBase, pad_base_of};
 use postlink_image::unwind::rows::{self, CfaRule, RegRule, Row};
 
-use crate::cfg::{BlockId, Cfg};
+use crate::cfg::{BlockId, Cfg, Use};
 use crate::discover::Program;
 use crate::emit::Fragment;
 use crate::pin::Pin;
@@ -176,7 +176,13 @@ impl<'d> FunctionUnwind<'d> {
 
     fn call_sites(&self, cfg: &Cfg, fragment: &Fragment) -> Result<Vec<NewCallSite>, Pin> {
         let mut out: Vec<NewCallSite> = Vec::new();
-        // Whether only added instructions lie between the last call site and here: they cannot unwind, so a call site may cover them.
+        // The personality routine goes through the call sites one by one, so few of them are quick. What the compiler left out and is
+        // not a call cannot throw; a call without a call site ends the program, and has to go on doing so.
+        let mut calls: Vec<u64> = cfg.sites.iter().map(|s| s.at).collect();
+        calls.extend(cfg.fields.iter().filter(|f| f.role == Use::Call).map(|f| f.at));
+        calls.sort_unstable();
+        let silent = |from: u64, to: u64| calls.get(calls.partition_point(|c| *c < from)).is_none_or(|c| *c >= to);
+        // Whether nothing that can throw lies between the last call site and here, so that a call site may cover it.
         let mut bridge = false;
         let put = |out: &mut Vec<NewCallSite>, bridge: &mut bool, site: NewCallSite| {
             if let Some(last) = out.last_mut()
@@ -217,11 +223,11 @@ impl<'d> FunctionUnwind<'d> {
             let mut k = sites.partition_point(|c| c.start + c.len <= a);
             while at < b {
                 let Some(c) = sites.get(k).filter(|c| c.start < b) else {
-                    bridge = false;
+                    bridge &= silent(at, b);
                     break;
                 };
                 if c.start > at {
-                    bridge = false;
+                    bridge &= silent(at, c.start);
                     at = c.start;
                 }
                 let end = (c.start + c.len).min(b);
