@@ -161,6 +161,8 @@ pub struct DynReloc {
 pub struct Elf<'d> {
     /// The whole file.
     pub data: &'d [u8],
+    /// The open file that `data` is a map of, if the caller gave it ([`Elf::parse_file`]).
+    pub file: Option<&'d std::fs::File>,
     /// `e_type`: 2 executable at a fixed address, 3 shared object or position-independent executable.
     pub etype: u16,
     /// `e_machine`: 62 x86-64, 183 AArch64.
@@ -192,6 +194,13 @@ pub struct Elf<'d> {
 }
 
 impl<'d> Elf<'d> {
+    /// Like [`Elf::parse`] for a map of an open file: what is written from it can then be copied by the kernel, without touching the map.
+    pub fn parse_file(data: &'d [u8], file: &'d std::fs::File) -> Result<Elf<'d>, FormatError> {
+        let mut elf = Self::parse(data)?;
+        elf.file = Some(file);
+        Ok(elf)
+    }
+
     /// Parses and checks headers, segments, sections, dynamic section and notes. Every later accessor is safe on what
     /// passed. Overlapping loadable segments, tables outside the file, absurd counts and sizes are errors with values.
     pub fn parse(data: &'d [u8]) -> Result<Elf<'d>, FormatError> {
@@ -230,6 +239,7 @@ impl<'d> Elf<'d> {
             .collect();
         by_addr.sort_unstable();
         let mut elf = Elf {
+            file: None,
             data,
             etype: header.e_type,
             machine: header.e_machine,

@@ -276,7 +276,7 @@ impl<'d> Writer<'d> {
             static_edits: Vec::new(),
             dynamic_edits: Vec::new(),
             added: Vec::new(),
-            file: None,
+            file: elf.file,
             problem: None,
             room,
         };

@@ -14,6 +14,7 @@ pub struct Input {
     pub path: PathBuf,
     /// Permissions, which the output gets too.
     pub mode: u32,
+    file: File,
     map: Mmap,
     identity: (u64, u64),
 }
@@ -42,6 +43,7 @@ impl Input {
         Ok(Input {
             path: path.to_owned(),
             mode: metadata.permissions().mode() & 0o7777,
+            file,
             map,
             identity: (metadata.dev(), metadata.ino()),
         })
@@ -52,9 +54,15 @@ impl Input {
         &self.map
     }
 
+    /// Gives back the memory of what was read so far; what is needed again is read again.
+    pub fn release(&self) {
+        // SAFETY: the map is read-only, so its pages hold nothing that the file does not. Failure costs memory and nothing else.
+        let _ = unsafe { self.map.unchecked_advise(memmap2::UncheckedAdvice::DontNeed) };
+    }
+
     /// Reads it as ELF.
     pub fn elf(&self) -> Result<Elf<'_>> {
-        Elf::parse(&self.map).with_context(|| self.path.display().to_string())
+        Elf::parse_file(&self.map, &self.file).with_context(|| self.path.display().to_string())
     }
 
     /// Reads it as ELF; object files are taken too.

@@ -196,6 +196,17 @@ impl Cfg {
         let block = &self.blocks[b as usize];
         &self.succs[block.succ as usize..(block.succ + block.nsucc) as usize]
     }
+    /// Gives back room that is not used: many functions' graphs are held at the same time.
+    fn shrink(&mut self) {
+        self.blocks.shrink_to_fit();
+        self.succs.shrink_to_fit();
+        self.fields.shrink_to_fit();
+        self.sites.shrink_to_fit();
+        self.table_entries.shrink_to_fit();
+        self.marks.shrink_to_fit();
+        self.field_index.shrink_to_fit();
+        self.arrivals.shrink_to_fit();
+    }
     /// Fields in a block.
     pub fn fields(&self, b: BlockId) -> &[Field] {
         &self.fields
@@ -648,6 +659,7 @@ pub fn build<I: Isa>(
     if insns.iter().any(|i| i.traits.exclusive_load) {
         watch(&mut cfg, insns);
     }
+    cfg.shrink();
     Ok(cfg)
 }
 

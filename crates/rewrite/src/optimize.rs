@@ -171,7 +171,7 @@ fn optimize_with<I: Isa>(
     phases.begin("attach");
     let (attached, mut shares) = attach::attach_any::<I>(&program, &leaks, source)?;
     let Attached {
-        counted,
+        mut counted,
         calls,
         account,
         ..
@@ -187,8 +187,9 @@ fn optimize_with<I: Isa>(
         .map(|c| order_blocks(c, options))
         .collect();
     phases.begin("emit");
+    let graphs_are_needed = options.bat || options.dyno_stats;
     let emitted: Vec<Result<Ready, Pin>> = counted
-        .par_iter()
+        .par_iter_mut()
         .zip(&chosen)
         .map(|(c, order)| {
             if options.keep.contains(&program.start(c.function as usize)) {
@@ -206,13 +207,21 @@ fn optimize_with<I: Isa>(
                 true => bat::splits(&program, &moved(c, order, &code), &mut unwind)?,
                 false => Vec::new(),
             };
+            let marks = c.analysed.cfg.labels(&program, c.function as usize);
+            let (table_entries, arrivals) = match graphs_are_needed {
+                true => (c.analysed.cfg.table_entries.clone(), c.analysed.cfg.arrivals.clone()),
+                false => {
+                    let cfg = std::mem::take(&mut c.analysed.cfg);
+                    (cfg.table_entries, cfg.arrivals)
+                }
+            };
             Ok(Ready {
                 function: c.function,
                 code,
                 unwind,
-                table_entries: c.analysed.cfg.table_entries.clone(),
-        arrivals: c.analysed.cfg.arrivals.clone(),
-                marks: c.analysed.cfg.labels(&program, c.function as usize),
+                arrivals,
+                table_entries,
+                marks,
                 recorders: Code::default(),
                 recorder_offsets: Vec::new(),
                 splits,

@@ -29,8 +29,8 @@ pub fn lsda_of<'d>(program: &Program<'d>, piece: usize) -> Result<Option<Lsda<'d
 pub struct FunctionUnwind<'d> {
     /// Index of the CIE that new entries use.
     pub cie: usize,
-    /// By piece of the function: first address, rows.
-    pieces: Vec<(u64, Vec<(u64, Row<'d>)>)>,
+    /// By piece of the function: first address, unwind entry. Rows are large, so they are made when they are carried over.
+    pieces: Vec<(u64, u32)>,
     /// By piece of the function.
     lsdas: Vec<Option<Lsda<'d>>>,
     /// All pieces' exception tables in one, if there are any: what new ones are made of.
@@ -88,9 +88,10 @@ impl<'d> FunctionUnwind<'d> {
         let mut first_cie = None;
         for p in &f.pieces {
             let piece = &program.pieces[*p as usize];
-            let Some(fde) = piece.fde.map(|x| &program.eh.fdes[x as usize]) else {
+            let Some(index) = piece.fde else {
                 return Err(Pin::PartlyUnwindable);
             };
+            let fde = &program.eh.fdes[index as usize];
             if fde.start != piece.start || fde.start + fde.len < piece.end {
                 return Err(Pin::UnwindTable);
             }
@@ -117,7 +118,7 @@ impl<'d> FunctionUnwind<'d> {
                     this.pad_base = program.pad_bases[fde.cie].ok_or(Pin::ExceptionTable)?;
                 }
             }
-            this.pieces.push((fde.start, list));
+            this.pieces.push((fde.start, index));
             this.lsdas.push(lsda);
         }
         if this.table.is_none() {
@@ -143,9 +144,15 @@ impl<'d> FunctionUnwind<'d> {
         cfg: &Cfg,
         fragment: &Fragment,
     ) -> Result<FragmentUnwind, Pin> {
+        let mut pieces: Vec<(u64, Vec<(u64, Row<'d>)>)> = Vec::new();
+        for (start, index) in &self.pieces {
+            let fde = &program.eh.fdes[*index as usize];
+            let rows = rows::rows(&program.eh.cies[fde.cie], fde).map_err(|_| Pin::UnwindTable)?;
+            pieces.push((*start, rows));
+        }
         let mut list: Vec<(u64, &Row<'d>)> = Vec::new();
         for s in &fragment.spans {
-            let (start, rows) = &self.pieces[s.piece as usize];
+            let (start, rows) = &pieces[s.piece as usize];
             let offset = s.input.checked_sub(*start).ok_or(Pin::UnwindTable)?;
             let mut k = rows
                 .partition_point(|r| r.0 <= offset)

@@ -23,7 +23,7 @@ use rustc_hash::FxHashMap;
 
 use crate::Error;
 use crate::cfg::{BlockId, Term, Use};
-use crate::counters::Counts;
+use crate::counters::{Counts, Placement};
 use crate::discover::Program;
 use crate::leaks::Leaks;
 use crate::pin::Pin;
@@ -207,10 +207,12 @@ pub fn attach<'d, I: Isa>(
             if counters.iter().all(|c| *c == 0) {
                 return None;
             }
-            let analysed = prepare::analyse::<I>(program, leaks, f, scratch).ok()?;
+            let mut analysed = prepare::analyse::<I>(program, leaks, f, scratch).ok()?;
             let counts = analysed
                 .placement
                 .solve(&analysed.cfg, counters, &mut scratch.counters);
+            // Not needed any more, and large.
+            analysed.placement = Placement::default();
             let entries = analysed
                 .cfg
                 .blocks
