@@ -97,6 +97,10 @@ enum Event {
     Table {
         base: u64,
     },
+    /// Branches on flags first thing after a call: they are results of the callee.
+    FlagsOf {
+        callee: u64,
+    },
     Undecodable,
     FallsOff,
     /// Calls or jumps to a known start.
@@ -260,6 +264,11 @@ impl<'d> Program<'d> {
                     }
                 }
                 Event::Table { base } => table_bases.push((base, from)),
+                Event::FlagsOf { callee } => {
+                    if let Some(to) = piece_at(callee) {
+                        set_pin(&mut pins[to], Pin::ReturnsFlags);
+                    }
+                }
                 Event::Undecodable => set_pin(&mut pins[from], Pin::NotInstructions),
                 Event::FallsOff => set_pin(&mut pins[from], Pin::FallsOffItsEnd),
                 Event::Reaches { .. } | Event::Unsafe => {}
@@ -616,7 +625,18 @@ impl Sweep<'_, '_> {
         let mut last = Flow::Next;
         let mut unsafe_ = false;
         let (mut has_table, mut jumps_indirectly) = (false, false);
+        let mut called = None;
         let stopped = I::sweep(bytes, piece.start, |insn| {
+            if let (Some(callee), Flow::CondJump { .. }) = (called, insn.flow) {
+                let at = (insn.addr - piece.start) as usize;
+                if I::effects(&bytes[at..], insn).reads.meets(I::FLAGS) {
+                    out.push((index, Event::FlagsOf { callee }));
+                }
+            }
+            called = match insn.flow {
+                Flow::Call { target } => Some(target),
+                _ => None,
+            };
             match insn.flow {
                 Flow::Jump { target }
                 | Flow::CondJump { target, .. }

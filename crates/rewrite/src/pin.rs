@@ -28,6 +28,8 @@ pub enum Pin {
     PositionArithmetic,
     /// A direct branch with a prefix that would be lost.
     PrefixedBranch,
+    /// Its callers branch on the flags that it returns, which no calling convention knows: hand-written code.
+    ReturnsFlags,
     /// A signal trampoline, recognised by its bytes by unwinders and debuggers.
     SignalTrampoline,
     /// Its unwind table uses something that cannot be carried over.
@@ -67,6 +69,7 @@ impl Pin {
             Pin::UnknownIndirectJump => "has an indirect jump whose targets are not known",
             Pin::PositionArithmetic => "adds distances to an address of its own (large code model)",
             Pin::PrefixedBranch => "has a direct branch with a prefix",
+            Pin::ReturnsFlags => "returns flags, as hand-written code may",
             Pin::SignalTrampoline => "is a signal trampoline that unwinders recognise by its bytes",
             Pin::UnwindTable => "has an unwind table that cannot be carried over",
             Pin::ExceptionTable => "has an exception table that cannot be carried over",

@@ -1,0 +1,242 @@
+//! Other people's tools on files that postlink wrote: a program that cannot be stripped, debugged or profiled any more is of no use.
+//!
+//! One C++ program with exceptions, split functions and a jump table is instrumented, run, and optimised, for a position-independent and
+//! a fixed-address link; then readelf, strip, objcopy, gdb, perf and eu-elflint get the outputs. Complaints are compared with
+//! those about the input: what the linker did is not our doing.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::OnceLock;
+
+const POSTLINK: &str = env!("CARGO_BIN_EXE_postlink");
+
+const SOURCE: &str = r#"
+#include <cstdio>
+#include <cstdlib>
+#include <stdexcept>
+#include <string>
+extern "C" __attribute__((noinline, noipa)) int leaf(int x) {
+  if (x % 7 == 3) throw std::runtime_error("seven " + std::to_string(x % 5));
+  switch (x & 7) {
+    case 0: return x + 1; case 1: return x * 3; case 2: return x ^ 77; case 3: return x - 9;
+    case 4: return x << 1; case 5: return ~x; case 6: return x / 3; default: return 5;
+  }
+}
+extern "C" __attribute__((noinline, noipa)) int middle(int x) {
+  std::string s(3 + x % 4, 'x');
+  int r = leaf(x) + (int)s.size();
+  if (r == -12345678) { std::puts("never"); std::abort(); }
+  return r;
+}
+int main(int argc, char **) {
+  long sum = 0; int thrown = 0;
+  for (int i = 0; i < 20000; i++) {
+    try { sum += middle(i); } catch (const std::runtime_error &e) { thrown++; sum += e.what()[6]; }
+  }
+  std::printf("%ld %d\n", sum, thrown);
+  return argc > 5;
+}
+"#;
+
+struct Made {
+    dir: tempfile::TempDir,
+    expected: String,
+}
+
+impl Made {
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+}
+
+fn done(command: &mut Command) -> Output {
+    let output = command.output().unwrap_or_else(|e| panic!("{command:?}: {e}"));
+    assert!(output.status.success(), "{command:?}: {}\n{}", output.status, String::from_utf8_lossy(&output.stderr));
+    output
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// The program in both link kinds: NAME, NAME.inst, NAME.opt.
+fn made() -> &'static Made {
+    static MADE: OnceLock<Made> = OnceLock::new();
+    MADE.get_or_init(|| {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let path = |name: &str| dir.path().join(name);
+        std::fs::write(path("app.cpp"), SOURCE).expect("the folder is ours");
+        let mut expected = String::new();
+        for (name, link) in [("pie", "-pie"), ("nopie", "-no-pie")] {
+            let position = if name == "pie" { "-fPIE" } else { "-fno-pie" };
+            done(
+                Command::new("g++")
+                    .args(["-g", "-O2", position, link, "-Wl,-q", "-o"])
+                    .args([path(name), path("app.cpp")]),
+            );
+            expected = text(&done(&mut Command::new(path(name))).stdout);
+            let (inst, opt, profile) = (path(&format!("{name}.inst")), path(&format!("{name}.opt")), path(&format!("{name}.plraw")));
+            done(Command::new(POSTLINK).args(["instrument", "-q"]).arg(path(name)).arg("-o").arg(&inst));
+            let run = done(Command::new(&inst).env("POSTLINK_PROFILE", &profile));
+            assert_eq!(text(&run.stdout), expected);
+            done(Command::new(POSTLINK).args(["optimize", "-q", "-p"]).arg(&profile).arg(path(name)).arg("-o").arg(&opt));
+        }
+        Made { dir, expected }
+    })
+}
+
+const FILES: [&str; 4] = ["pie.inst", "pie.opt", "nopie.inst", "nopie.opt"];
+
+fn available(tool: &str) -> bool {
+    let found = Command::new(tool).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|s| s.success());
+    if !found {
+        eprintln!("SKIPPED: {tool} is not installed");
+    }
+    found
+}
+
+fn runs_as_before(program: &Path) {
+    let made = made();
+    let run = Command::new(program)
+        .env("POSTLINK_PROFILE", made.path("another.plraw"))
+        .output()
+        .unwrap_or_else(|e| panic!("{}: {e}", program.display()));
+    assert!(run.status.success(), "{}: {}\n{}", program.display(), run.status, text(&run.stderr));
+    assert_eq!(text(&run.stdout), made.expected, "{}", program.display());
+}
+
+#[test]
+fn readelf_reads_every_table_without_a_warning() {
+    for name in FILES {
+        let output = done(Command::new("readelf").args(["-aW"]).arg(made().path(name)));
+        assert_eq!(text(&output.stderr), "", "readelf -a on {name}");
+        assert!(!text(&output.stdout).contains("arning:"), "readelf -a on {name}");
+        let frames = done(Command::new("readelf").args(["-W", "--debug-dump=frames-interp"]).arg(made().path(name)));
+        assert_eq!(text(&frames.stderr), "", "readelf --debug-dump on {name}");
+    }
+}
+
+#[test]
+fn strip_leaves_a_program_that_runs_and_still_says_what_it_is() {
+    for name in FILES {
+        for option in ["--strip-all", "--strip-debug", "--strip-unneeded"] {
+            let to = made().path(&format!("{name}.stripped{option}"));
+            let output = done(Command::new("strip").arg(option).arg("-o").arg(&to).arg(made().path(name)));
+            assert_eq!(text(&output.stderr), "", "strip {option} on {name}");
+            runs_as_before(&to);
+            let sections = text(&done(Command::new("readelf").args(["-SW"]).arg(&to)).stdout);
+            assert!(sections.contains(".note.postlink"), "strip {option} on {name} took the note away");
+        }
+    }
+}
+
+#[test]
+fn a_stripped_output_is_still_proved_against_the_input() {
+    for name in ["pie", "nopie"] {
+        let to = made().path(&format!("{name}.opt.debugless"));
+        done(Command::new("strip").arg("--strip-debug").arg("-o").arg(&to).arg(made().path(&format!("{name}.opt"))));
+        // Its symbol table was written anew, so file-wide differences may be told, but no function may fail.
+        let verdict = Command::new(POSTLINK).args(["verify", "--json"]).arg(made().path(name)).arg(&to).output().expect("postlink runs");
+        let certificate: serde_json::Value = serde_json::from_slice(&verdict.stdout).expect("verify prints JSON");
+        assert_eq!(certificate["failed"].as_u64(), Some(0), "{name}: {}", text(&verdict.stderr));
+        assert!(certificate["proved"].as_u64() > Some(2), "{name}");
+    }
+}
+
+#[test]
+fn objcopy_copies_splits_off_debug_information_and_links_back_to_it() {
+    for name in FILES {
+        let from = made().path(name);
+        let (copy, debug, slim) =
+            (made().path(&format!("{name}.copy")), made().path(&format!("{name}.debug")), made().path(&format!("{name}.slim")));
+        let link = format!("--add-gnu-debuglink={}", debug.display());
+        let steps: [(&[&str], &Path); 3] = [(&[], &copy), (&["--only-keep-debug"], &debug), (&["--strip-debug", &link], &slim)];
+        for (options, to) in steps {
+            let output = done(Command::new("objcopy").args(options).arg(&from).arg(to));
+            assert_eq!(text(&output.stderr), "", "objcopy {options:?} on {name}");
+        }
+        runs_as_before(&copy);
+        runs_as_before(&slim);
+    }
+}
+
+#[test]
+fn gdb_stops_in_moved_functions_and_walks_out_of_them() {
+    if !available("gdb") {
+        return;
+    }
+    for name in FILES {
+        let output = done(
+            Command::new("gdb")
+                .args(["-nx", "-q", "-batch", "-ex", "set debuginfod enabled off", "-ex", "break leaf", "-ex", "run", "-ex", "backtrace"])
+                .args(["-ex", "finish", "-ex", "backtrace", "-ex", "delete", "-ex", "continue"])
+                .arg(made().path(name))
+                .env("POSTLINK_PROFILE", made().path("gdb.plraw")),
+        );
+        let told = text(&output.stdout);
+        for frame in ["#0", "leaf", "#1", "middle", "#2", "main"] {
+            assert!(told.contains(frame), "{name}: no {frame} in gdb's\n{told}");
+        }
+        assert!(told.contains("exited normally"), "{name}: {told}\n{}", text(&output.stderr));
+    }
+}
+
+#[test]
+fn perf_names_the_moved_functions_that_it_sampled() {
+    if !available("perf") {
+        return;
+    }
+    for name in ["pie.opt", "nopie.opt"] {
+        let data = made().path(&format!("{name}.perf"));
+        let record = Command::new("perf")
+            .args(["record", "-q", "-e", "cpu-clock", "-F", "5000", "-o"])
+            .arg(&data)
+            .arg(made().path(name))
+            .output()
+            .expect("perf runs");
+        if !record.status.success() {
+            eprintln!("SKIPPED: perf may not record here: {}", text(&record.stderr).lines().next().unwrap_or_default());
+            return;
+        }
+        let script = done(Command::new("perf").args(["script", "-F", "sym,dso", "-i"]).arg(&data));
+        let told = text(&script.stdout);
+        let ours: Vec<&str> = told.lines().filter(|line| line.contains(name)).collect();
+        let named = ours.iter().filter(|line| ["leaf", "middle", "main"].iter().any(|f| line.contains(f))).count();
+        assert!(ours.len() < 5 || named * 2 >= ours.len(), "{name}: {named} of {} samples are named:\n{told}", ours.len());
+    }
+}
+
+/// eu-elflint's complaints, without numbers, which differ from file to file.
+fn complaints(file: &Path) -> BTreeSet<String> {
+    let output = Command::new("eu-elflint").args(["--gnu-ld"]).arg(file).output().expect("eu-elflint runs");
+    let told = text(&output.stdout) + &text(&output.stderr);
+    told.lines()
+        .filter(|line| *line != "No errors")
+        .map(|line| {
+            // `section [12] '.x': …`
+            let mut line = line.to_owned();
+            while let (Some(a), Some(b)) = (line.find('['), line.find(']')) {
+                if a > b {
+                    break;
+                }
+                line.replace_range(a..=b, "");
+            }
+            line.chars().filter(|c| !c.is_ascii_digit()).collect()
+        })
+        .collect()
+}
+
+#[test]
+fn eu_elflint_has_nothing_new_to_complain_of() {
+    if !available("eu-elflint") {
+        return;
+    }
+    for name in FILES {
+        let input = name.split('.').next().unwrap_or_default();
+        let (before, after) = (complaints(&made().path(input)), complaints(&made().path(name)));
+        // It knows no notes but those of the GNU tools.
+        let new: Vec<&String> = after.difference(&before).filter(|c| !c.contains("note type")).collect();
+        assert!(new.is_empty(), "{name}: {new:#?}");
+    }
+}
