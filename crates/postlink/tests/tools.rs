@@ -235,8 +235,10 @@ fn eu_elflint_has_nothing_new_to_complain_of() {
     for name in FILES {
         let input = name.split('.').next().unwrap_or_default();
         let (before, after) = (complaints(&made().path(input)), complaints(&made().path(name)));
-        // It knows no notes but those of the GNU tools.
-        let new: Vec<&String> = after.difference(&before).filter(|c| !c.contains("note type")).collect();
+        // It knows no notes but those of the GNU tools, and expects something writable in a segment besides zero-filled pages, which is all
+        // that counters are.
+        let known = |c: &String| c.contains("note type") || name.ends_with(".inst") && c.contains("contains no writable sections");
+        let new: Vec<&String> = after.difference(&before).filter(|c| !known(c)).collect();
         assert!(new.is_empty(), "{name}: {new:#?}");
     }
 }
