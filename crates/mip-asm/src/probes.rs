@@ -13,7 +13,7 @@
 //! graph then say what is certain. What no rule gets right is a process that is killed in the middle of a function.
 //!
 //! Blocks are taken in the order of their loop depth, deepest first, so that what remains lies where it runs seldom. A block is left
-//! out if its sources do not depend on itself. The proposal's successor needed counters in about 60 % of all blocks; see `bench/mip-cc.md` for ours.
+//! out if its sources do not depend on itself. The proposal's successor needed counters in about 60 % of all blocks.
 //!
 //! Dominators: Cooper, Harvey, Kennedy, "A Simple, Fast Dominance Algorithm".
 
