@@ -1,4 +1,5 @@
 //# about: calls to the next instruction, return addresses read, pushed and popped, returns as jumps, a frame pointer chain by hand
+//# not aarch64: written for x86-64
 //# stdout: 1 12 30 8
 #include <stdio.h>
 

@@ -1,4 +1,5 @@
 //# about: assembly with secondary entries, functions that run on into the next, data and tables between code, ends as addresses
+//# not aarch64: written for x86-64
 //# stdout: 111 11 1 77 10 20 30 -1 1 55 6
 #include <stdio.h>
 

@@ -1,4 +1,5 @@
 //# about: hand-written loops: jrcxz, loop, adc chains with the carry live over blocks, no sizes, no types, no unwind tables
+//# not aarch64: written for x86-64
 //# stdout: ok 5050 10 22351 1
 #ifdef __PIC__
 #define CALL(f) call f@PLT

@@ -1,4 +1,5 @@
 //# about: one jump table for two jumps, a table whose last entries are another's first, entries that leave the function, tables of words and bytes
+//# not aarch64: written for x86-64
 //# not static-pie: same as pie
 //# stdout: 3 4 5 1003 1004 1005 6 7 8 9 200 31 32 33
 #include <stdio.h>

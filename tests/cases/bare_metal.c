@@ -1,4 +1,5 @@
 //# about: a static program without libc, start files and dynamic section: its own _start, raw system calls
+//# not aarch64: written for x86-64
 //# kinds: gcc-static clang-static gcc-static-pie
 //# flags: -nostdlib -ffreestanding -fno-stack-protector -mno-sse
 //# exit: 21

@@ -1,4 +1,5 @@
 //# about: counters at places where flags and all registers are live: hot loops of wide arithmetic, lahf, pushf
+//# not aarch64: written for x86-64
 //# build O3: -O3
 //# count wide: 3000
 #include <stdio.h>

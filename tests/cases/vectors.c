@@ -1,4 +1,5 @@
 //# about: vector, x87 and AVX code beside counters: no vector or floating state may change
+//# not aarch64: written for x86-64
 //# flags: -ffp-contract=off
 //# link: -lm
 //# build O3: -O3 -ftree-vectorize

@@ -1,4 +1,5 @@
 //# about: vfork, exec of itself and posix_spawn: new images map the same profile file and add to it
+//# not aarch64: what it executes would not run in the emulator
 //# count leaf: 7
 //# stdout: child 1
 //# stdout: child 2

@@ -53,6 +53,22 @@ pub const FOR_TESTS: &[Need] = &[
     ),
     need("ld.lld-19", "lld-19", "cases linked by lld"),
     need(
+        "aarch64-linux-gnu-gcc",
+        "gcc-aarch64-linux-gnu",
+        "cases for AArch64",
+    ),
+    need(
+        "aarch64-linux-gnu-g++",
+        "g++-aarch64-linux-gnu",
+        "cases for AArch64 in C++",
+    ),
+    need(
+        "/usr/aarch64-linux-gnu/include/stdio.h",
+        "libc6-dev-arm64-cross",
+        "cases for AArch64",
+    ),
+    need("qemu-aarch64", "qemu-user", "running cases for AArch64"),
+    need(
         "strace",
         "strace",
         "tests of system call failures in the instrumented program",

@@ -330,6 +330,21 @@ fn tune_does_the_whole_job_and_the_result_is_proved() {
 }
 
 #[test]
+fn tune_gives_the_program_to_the_runner_wherever_the_workload_runs_it() {
+    let folder = Folder::new();
+    folder.program();
+    fs::write(folder.path("run it"), "echo ran >> runs\nexec \"$@\"\n").unwrap();
+    let runner = ["--runner", "sh 'run it'"];
+    let workload = ["--", "sh", "-c", "{} && {}"];
+    let arguments = [&["tune", "app", "-o", "app.opt"][..], &runner, &workload].concat();
+    let output = folder.run(&arguments);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let runs = fs::read_to_string(folder.path("runs")).unwrap();
+    assert_eq!(runs, "ran\nran\n");
+    folder.succeed(&["verify", "app", "app.opt"]);
+}
+
+#[test]
 fn tune_fails_with_the_workload_and_goes_on_when_allowed() {
     let folder = Folder::new();
     folder.program();

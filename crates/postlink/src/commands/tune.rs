@@ -26,6 +26,7 @@ Examples:
   postlink tune ./app -o ./app.opt -- {} --benchmark
   postlink tune ./app -o ./app.opt -- ./run-workload.sh {}
   postlink tune ./app -o ./app.opt --measure 5 -- sh -c '{} < input.txt'
+  postlink tune ./app -o ./app.opt --runner 'qemu-aarch64 -L /usr/aarch64-linux-gnu' -- {} --benchmark
 
 With --measure, the workload is run N more times with the original and with the result, alternately, and the
 medians are compared.")]
@@ -39,6 +40,9 @@ pub struct Tune {
     /// The workload; {} stands for the program
     #[arg(last = true, required = true, value_name = "COMMAND")]
     pub workload: Vec<OsString>,
+    /// What runs the program: an emulator or a remote shell, for programs of another machine. It is put before the program's path
+    #[arg(long, value_name = "COMMAND")]
+    pub runner: Option<String>,
     /// Go on when the workload fails
     #[arg(long)]
     pub allow_failure: bool,
@@ -69,6 +73,20 @@ fn fill(workload: &[OsString], program: &Path) -> Vec<OsString> {
     workload.iter().map(replace).collect()
 }
 
+/// A word for the shell, whatever is in it.
+fn quoted(word: &[u8]) -> Vec<u8> {
+    let mut out = vec![b'\''];
+    for &byte in word {
+        if byte == b'\'' {
+            out.extend(b"'\\''");
+        } else {
+            out.push(byte);
+        }
+    }
+    out.push(b'\'');
+    out
+}
+
 impl Tune {
     /// The workload with a program in it.
     fn command(&self, program: &Path) -> Result<Command> {
@@ -78,6 +96,25 @@ impl Tune {
         let mut command = Command::new(first);
         command.args(rest).env_remove("POSTLINK_PROFILE");
         Ok(command)
+    }
+
+    /// What is put in the place of {}: the program, or a script that has the runner run it. A workload may use it in any way in
+    /// which it may use a program, so the runner's words cannot simply be put there.
+    fn runnable(&self, program: &Path, scripts: &Path, name: &str) -> Result<PathBuf> {
+        use std::os::unix::fs::PermissionsExt;
+        let Some(runner) = &self.runner else {
+            return Ok(program.to_owned());
+        };
+        let script = scripts.join(name);
+        let mut text = format!("#!/bin/sh\nexec {runner} ").into_bytes();
+        text.extend(quoted(program.as_os_str().as_bytes()));
+        text.extend(b" \"$@\"\n");
+        std::fs::write(&script, text)
+            .and_then(|()| {
+                std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755))
+            })
+            .with_context(|| script.display().to_string())?;
+        Ok(script)
     }
 
     fn run_workload(&self, program: &Path, profile: &Path, ui: &Ui) -> Result<()> {
@@ -139,6 +176,10 @@ impl Tune {
             .file_name()
             .with_context(|| format!("{}: names no file", self.input.display()))?;
         let (instrumented, profile) = (folder.join(name), folder.join("run.plraw"));
+        let scripts = tempfile::Builder::new()
+            .prefix("postlink-run.")
+            .tempdir()
+            .context("a temporary directory")?;
         if profile.exists() {
             // Counts would be added to those of a run that has nothing to do with this one.
             std::fs::remove_file(&profile).with_context(|| profile.display().to_string())?;
@@ -154,7 +195,8 @@ impl Tune {
         watched.finish();
         instrument::say(ui, "instrumented", &report);
 
-        self.run_workload(&instrumented, &profile, ui)?;
+        let program = self.runnable(&instrumented, scripts.path(), "instrumented")?;
+        self.run_workload(&program, &profile, ui)?;
 
         let mut watched = ui.phases("optimize");
         let counts = match postlink_profile::open(&profile) {
@@ -179,14 +221,14 @@ impl Tune {
         watched.finish();
         optimize::say(ui, &self.output.display().to_string(), &done);
         if let Some(rounds) = self.measure {
-            self.say_measured(&self.measured(rounds)?, rounds, ui);
+            self.say_measured(&self.measured(rounds, scripts.path())?, rounds, ui);
         }
         Ok(ExitCode::SUCCESS)
     }
 
-    fn measured(&self, rounds: u32) -> Result<Compared> {
-        let plain = rewriting::runnable(&self.input)?;
-        let tuned = rewriting::runnable(&self.output)?;
+    fn measured(&self, rounds: u32, scripts: &Path) -> Result<Compared> {
+        let plain = self.runnable(&rewriting::runnable(&self.input)?, scripts, "plain")?;
+        let tuned = self.runnable(&rewriting::runnable(&self.output)?, scripts, "tuned")?;
         let quiet = |program: &Path| {
             // The workload was found startable before; an empty one fails when it is spawned.
             let mut command = self.command(program).unwrap_or_else(|_| Command::new(""));
@@ -219,6 +261,21 @@ impl Tune {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_word_with_quotes_stays_one_word_for_the_shell() {
+        let output = Command::new("sh")
+            .args([
+                "-c",
+                &format!(
+                    "printf %s {}",
+                    String::from_utf8(quoted(b"a 'b' $c")).unwrap()
+                ),
+            ])
+            .output()
+            .unwrap();
+        assert_eq!(output.stdout, b"a 'b' $c");
+    }
 
     #[test]
     fn every_pair_of_braces_becomes_the_program() {

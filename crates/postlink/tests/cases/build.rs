@@ -30,10 +30,23 @@ pub enum Link {
     So,
 }
 
+/// For which machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// This one.
+    Host,
+    /// AArch64, cross-compiled, run by qemu.
+    Aarch64,
+}
+
+/// Where Debian has the libraries of AArch64.
+pub const AARCH64_ROOT: &str = "/usr/aarch64-linux-gnu";
+
 /// A way to build cases.
 #[derive(Clone, Copy, Debug)]
 pub struct Kind {
     pub name: &'static str,
+    pub target: Target,
     pub toolchain: Toolchain,
     pub link: Link,
 }
@@ -41,44 +54,107 @@ pub struct Kind {
 impl Kind {
     /// The words by which a `not` directive can name this kind.
     pub fn answers_to(&self, word: &str) -> bool {
+        let host = self.name.strip_prefix("aarch64-");
         self.name == word
-            || self
-                .name
+            || host.is_some() && word == "aarch64"
+            || host
+                .unwrap_or(self.name)
                 .split_once('-')
                 .is_some_and(|(tool, link)| tool == word || link == word)
     }
     /// Whether additional builds of a case are made in this kind.
-    pub fn takes_builds(&self) -> bool {
+    pub fn takes_builds(&self, case: &Case) -> bool {
+        let own = |names: &Vec<String>| names.iter().any(|name| name.starts_with("aarch64"));
         self.link == Link::Pie
+            && (self.target == Target::Host || case.kinds.as_ref().is_some_and(own))
+    }
+    /// What runs a program of this kind.
+    pub fn run(&self, program: &Path) -> Command {
+        match self.target {
+            Target::Host => Command::new(program),
+            Target::Aarch64 => {
+                let mut command = Command::new("qemu-aarch64");
+                command.args(["-L", AARCH64_ROOT]).arg(program);
+                command
+            }
+        }
     }
 }
 
 macro_rules! kinds {
-    ($($name:literal $toolchain:ident $link:ident,)*) => {
-        &[$(Kind { name: $name, toolchain: Toolchain::$toolchain, link: Link::$link },)*]
+    ($($name:literal $target:ident $toolchain:ident $link:ident,)*) => {
+        &[$(Kind { name: $name, target: Target::$target, toolchain: Toolchain::$toolchain, link: Link::$link },)*]
     };
 }
 
 /// For C, C++ and assembly.
 pub const NATIVE: &[Kind] = kinds! {
-    "gcc-pie" Gcc Pie,
-    "gcc-nopie" Gcc NoPie,
-    "gcc-static" Gcc Static,
-    "gcc-static-pie" Gcc StaticPie,
-    "gcc-so" Gcc So,
-    "clang-pie" Clang Pie,
-    "clang-nopie" Clang NoPie,
-    "clang-static" Clang Static,
-    "clang-so" Clang So,
+    "gcc-pie" Host Gcc Pie,
+    "gcc-nopie" Host Gcc NoPie,
+    "gcc-static" Host Gcc Static,
+    "gcc-static-pie" Host Gcc StaticPie,
+    "gcc-so" Host Gcc So,
+    "clang-pie" Host Clang Pie,
+    "clang-nopie" Host Clang NoPie,
+    "clang-static" Host Clang Static,
+    "clang-so" Host Clang So,
+    "aarch64-gcc-pie" Aarch64 Gcc Pie,
+    "aarch64-gcc-nopie" Aarch64 Gcc NoPie,
+    "aarch64-gcc-static" Aarch64 Gcc Static,
+    "aarch64-gcc-static-pie" Aarch64 Gcc StaticPie,
+    "aarch64-gcc-so" Aarch64 Gcc So,
+    "aarch64-clang-pie" Aarch64 Clang Pie,
+    "aarch64-clang-nopie" Aarch64 Clang NoPie,
+    "aarch64-clang-static" Aarch64 Clang Static,
+    "aarch64-clang-so" Aarch64 Clang So,
 };
+
+/// Emulation is slow, so a case that is for every machine is built in two kinds of AArch64, which change from case to case.
+const AARCH64_KINDS_PER_CASE: usize = 2;
+
+/// The kinds that a case is built in.
+pub fn kinds_of(case: &Case, number: usize) -> Vec<Kind> {
+    if case.source.extension().is_some_and(|e| e == "rs") {
+        return RUST.to_vec();
+    }
+    let (host, cross): (Vec<Kind>, Vec<Kind>) =
+        NATIVE.iter().partition(|kind| kind.target == Target::Host);
+    if let Some(names) = &case.kinds {
+        let named = |kind: &&Kind| names.iter().any(|name| kind.answers_to(name));
+        // What is named for the host alone goes for the same kinds here.
+        let own = names.iter().any(|name| name.starts_with("aarch64"));
+        let (host, cross): (Vec<Kind>, Vec<Kind>) = (
+            host.iter().filter(named).copied().collect(),
+            cross.iter().filter(named).copied().collect(),
+        );
+        return if own {
+            [host, cross].concat()
+        } else {
+            [host, some(cross, number)].concat()
+        };
+    }
+    let cross = cross
+        .into_iter()
+        .filter(|kind| !case.not.iter().any(|(word, _)| kind.answers_to(word)));
+    [host, some(cross.collect(), number)].concat()
+}
+
+/// A few of some kinds, others for another number.
+fn some(kinds: Vec<Kind>, number: usize) -> Vec<Kind> {
+    let count = kinds.len().min(AARCH64_KINDS_PER_CASE);
+    // Two neighbours in the list are of the same compiler; four apart they are not.
+    (0..count)
+        .map(|i| kinds[(number + 4 * i) % kinds.len()])
+        .collect()
+}
 
 /// For Rust.
 pub const RUST: &[Kind] = kinds! {
-    "rust-pie" Rust Pie,
-    "rust-nopie" Rust NoPie,
-    "rust-static" Rust Static,
-    "rust-static-pie" Rust StaticPie,
-    "rustlld-pie" RustLld Pie,
+    "rust-pie" Host Rust Pie,
+    "rust-nopie" Host Rust NoPie,
+    "rust-static" Host Rust Static,
+    "rust-static-pie" Host Rust StaticPie,
+    "rustlld-pie" Host RustLld Pie,
 };
 
 /// What a build gives.
@@ -96,19 +172,25 @@ fn is_cpp(path: &Path) -> bool {
 }
 
 /// The compiler's name.
-pub fn compiler(toolchain: Toolchain, cpp: bool) -> &'static str {
-    match (toolchain, cpp) {
-        (Toolchain::Gcc, false) => "gcc",
-        (Toolchain::Gcc, true) => "g++",
-        (Toolchain::Clang, false) => "clang-19",
-        (Toolchain::Clang, true) => "clang++-19",
-        (Toolchain::Rust | Toolchain::RustLld, _) => "rustc",
+pub fn compiler(kind: Kind, cpp: bool) -> &'static str {
+    match (kind.toolchain, kind.target, cpp) {
+        (Toolchain::Gcc, Target::Host, false) => "gcc",
+        (Toolchain::Gcc, Target::Host, true) => "g++",
+        (Toolchain::Gcc, Target::Aarch64, false) => "aarch64-linux-gnu-gcc",
+        (Toolchain::Gcc, Target::Aarch64, true) => "aarch64-linux-gnu-g++",
+        (Toolchain::Clang, _, false) => "clang-19",
+        (Toolchain::Clang, _, true) => "clang++-19",
+        (Toolchain::Rust | Toolchain::RustLld, ..) => "rustc",
     }
 }
 
 /// What must be on PATH to build in a kind.
 pub fn needs(case: &Case, kind: Kind) -> Vec<&'static str> {
-    let mut tools = vec![compiler(kind.toolchain, is_cpp(&case.source))];
+    let mut tools = vec![compiler(kind, is_cpp(&case.source))];
+    if kind.target == Target::Aarch64 {
+        // clang takes libraries and start files from gcc.
+        tools.extend(["qemu-aarch64", "aarch64-linux-gnu-g++"]);
+    }
     if matches!(kind.toolchain, Toolchain::Clang) {
         tools.push("ld.lld-19");
     }
@@ -141,7 +223,10 @@ pub fn build(case: &Case, kind: Kind, flags: &[String], dir: &Path) -> Result<Bu
 fn build_native(case: &Case, kind: Kind, flags: &[String], dir: &Path) -> Result<Built, String> {
     let cpp = is_cpp(&case.source);
     let start = |cpp: bool| {
-        let mut command = Command::new(compiler(kind.toolchain, cpp));
+        let mut command = Command::new(compiler(kind, cpp));
+        if (kind.toolchain, kind.target) == (Toolchain::Clang, Target::Aarch64) {
+            command.arg("--target=aarch64-linux-gnu");
+        }
         if kind.toolchain == Toolchain::Clang {
             command.args(["-fuse-ld=lld", "-Wno-unused-command-line-argument"]);
         }

@@ -106,7 +106,7 @@ fn trial(case: &Case, kind: Kind, extra: Option<&Build>, skip: Option<String>) -
         let _ = fs::remove_dir_all(&dir);
         fs::create_dir_all(&dir).map_err(|e| Failed::from(format!("{}: {e}", dir.display())))?;
         let result = build::build(&case, kind, &flags, &dir)
-            .and_then(|built| states::check(&case, &built, &dir));
+            .and_then(|built| states::check(&case, kind, &built, &dir));
         match result {
             Ok(()) => {
                 if std::env::var_os("POSTLINK_KEEP").is_none() {
@@ -129,7 +129,7 @@ fn main() -> ExitCode {
             Err(Failed::from(what))
         }));
     }
-    for case in &cases {
+    for (number, case) in cases.iter().enumerate() {
         let all = if case.source.extension().is_some_and(|e| e == "rs") {
             build::RUST
         } else {
@@ -146,7 +146,7 @@ fn main() -> ExitCode {
                 Err(Failed::from(what))
             }));
         }
-        for kind in all {
+        for kind in build::kinds_of(case, number) {
             if case
                 .kinds
                 .as_ref()
@@ -154,18 +154,13 @@ fn main() -> ExitCode {
             {
                 continue;
             }
-            trials.push(trial(
-                case,
-                *kind,
-                None,
-                skip_reason(case, *kind, &mut found),
-            ));
-            for build in case.builds.iter().filter(|_| kind.takes_builds()) {
+            trials.push(trial(case, kind, None, skip_reason(case, kind, &mut found)));
+            for build in case.builds.iter().filter(|_| kind.takes_builds(case)) {
                 trials.push(trial(
                     case,
-                    *kind,
+                    kind,
                     Some(build),
-                    skip_reason(case, *kind, &mut found),
+                    skip_reason(case, kind, &mut found),
                 ));
             }
         }
