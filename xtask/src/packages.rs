@@ -144,6 +144,31 @@ pub const FOR_MIP_CC: &[Need] = &[
     ),
 ];
 
+/// For `cargo xtask bench aarch64`.
+pub const FOR_AARCH64: &[Need] = &[
+    need("gcc", "gcc", "building the plugin for qemu"),
+    need("make", "make", "building the corpus"),
+    need("tclsh", "tcl", "building sqlite"),
+    need("dpkg-source", "dpkg-dev", "unpacking source packages"),
+    need("readelf", "binutils", "reading headers and symbols"),
+    need(
+        "aarch64-linux-gnu-gcc",
+        "gcc-aarch64-linux-gnu",
+        "building the corpus",
+    ),
+    need(
+        "aarch64-linux-gnu-g++",
+        "g++-aarch64-linux-gnu",
+        "building the corpus",
+    ),
+    need(
+        "/usr/aarch64-linux-gnu/include/stdio.h",
+        "libc6-dev-arm64-cross",
+        "building the corpus",
+    ),
+    need("qemu-aarch64", "qemu-user", "running the corpus"),
+];
+
 /// Additionally for the corpus' clang.
 pub const FOR_CLANG: &[Need] = &[
     need("llvm-config-19", "llvm-19-dev", "building clang"),

@@ -41,7 +41,7 @@ use crate::context::{Context, FuncId};
 use crate::lsda::{Lsda, Outcome};
 use crate::report::{Check, Failure};
 use crate::unwind::{Interner, RowMap, Runner};
-use pages::Pending;
+use pages::{Page, Pending};
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::{SmallVec, smallvec};
 
@@ -94,7 +94,7 @@ impl State {
 #[derive(Default)]
 pub(crate) struct Scratch<'a> {
     map: Vec<u32>,
-    work: Vec<(u64, u64)>,
+    work: Vec<(u64, u64, Option<Box<[Page]>>)>,
     interner: Interner,
     runner: Runner,
     old_rows: RowMap,
@@ -129,6 +129,14 @@ struct Walk<'a, 's, A: Arch> {
     joined: FxHashSet<u64>,
     /// Instructions of new code that must not be jumped to.
     closed: Vec<u64>,
+    /// Registers that hold other pages than in the old program where new code is reached, if any do.
+    states: FxHashMap<u64, Pending>,
+    /// What is true of registers where the next pairs come from.
+    carry: Pending,
+    /// Registers that hold other pages at some indirect jump.
+    at_indirect_jumps: u32,
+    /// Old addresses that are reached in ways that are not followed, by pointers and tables.
+    indirect: Vec<u64>,
     arch: std::marker::PhantomData<A>,
 }
 
@@ -154,6 +162,10 @@ pub(crate) fn walk<'a, A: Arch>(cx: &'a Context<'a>, id: FuncId, roots: &[(u64, 
         compared: FxHashMap::default(),
         joined: FxHashSet::default(),
         closed: Vec::new(),
+        states: FxHashMap::default(),
+        carry: SmallVec::new(),
+        at_indirect_jumps: 0,
+        indirect: Vec::new(),
         arch: std::marker::PhantomData,
     };
     if let Err(failure) = walk.run(roots) {
@@ -204,8 +216,8 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         }
         // Table jumps are compared when everything else is known; what they lead to may know more.
         loop {
-            while let Some((old, new)) = self.s.work.pop() {
-                self.follow(old, new)?;
+            while let Some((old, new, pages)) = self.s.work.pop() {
+                self.follow(old, new, pages.map_or_else(SmallVec::new, |pages| pages.iter().copied().collect()))?;
             }
             if !self.compare_dispatches()? {
                 break;
@@ -323,9 +335,8 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
     }
 
     /// Walks on from a pair until both sides end or come to known pairs.
-    fn follow(&mut self, mut p: u64, mut q: u64) -> Step {
+    fn follow(&mut self, mut p: u64, mut q: u64, mut pending: Pending) -> Step {
         let mut chain: SmallVec<[u64; 4]> = SmallVec::new();
-        let mut pending: Pending = SmallVec::new();
         loop {
             let Some((new, slot)) = self.new_bytes(q) else {
                 return fail(Failure::new(Check::Code, format!("new code runs out of its ranges at {q:#x}")).at(p, q));
@@ -342,7 +353,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                 && new.get(..len) == Some(old)
             {
                 if !self.mark(q, slot, len, at)? {
-                    return Ok(());
+                    return self.meet(at, q, &pending);
                 }
                 self.check_rows(&[at], q, len as u64)?;
                 if self.lsdas && self.cx.options.non_call_exceptions {
@@ -352,13 +363,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                 q += len as u64;
                 continue;
             }
-            let Some(end) = self.silent(q, &state, &chain)? else {
-                return self.drop_pending(p, q, &mut pending);
-            };
-            // Behind silent steps another way may join this one.
-            if !matches!(end, State::At(here, _) if here == q) {
-                self.drop_pending(p, q, &mut pending)?;
-            }
+            let Some(end) = self.silent(q, &state, &chain, &pending)? else { return Ok(()) };
             let next = match (state, end) {
                 (State::Spin(_), State::Spin(_)) => None,
                 (State::Exit(x), State::Exit(y)) => {
@@ -394,7 +399,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
 
     /// Follows the new side's silent steps from `q`, marking them as standing for `state`. `None`: arrived at new code that
     /// already stands for it.
-    fn silent(&mut self, q: u64, state: &State, chain: &[u64]) -> Result<Option<State>, Box<Failure>> {
+    fn silent(&mut self, q: u64, state: &State, chain: &[u64], pending: &Pending) -> Result<Option<State>, Box<Failure>> {
         let mut at = q;
         let mut here: SmallVec<[u64; 4]> = smallvec![];
         loop {
@@ -425,8 +430,10 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                 self.joined.insert(target);
             }
             if !self.mark(at, slot, usize::from(insn.len), state.addr())? {
+                self.meet(state.addr(), at, pending)?;
                 return Ok(None);
             }
+            self.arrive(at, pending);
             self.check_rows(chain, at, u64::from(insn.len))?;
             here.push(at);
             at = next;
@@ -453,9 +460,10 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         let new_bytes = new_all.get(..usize::from(new.len)).unwrap_or(b"");
         let different = |what: &str| fail(Failure::new(Check::Code, what).at(p, q).bytes(old_bytes, new_bytes));
         if !self.mark(q, slot, new_bytes.len(), p)? {
-            self.drop_pending(p, q, pending)?;
+            self.meet(p, q, pending)?;
             return Ok(None);
         }
+        self.arrive(q, pending);
         self.check_rows(&[p], q, u64::from(new.len))?;
         if A::STEP > 1
             && let Some(next) = self.of_several(p, old, q, new, pending)?
@@ -472,12 +480,15 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             if prefixes(old_bytes, old) != prefixes(new_bytes, new) {
                 return different("the branch's prefixes changed");
             }
+            self.carry.clone_from(pending);
             if new_cond == cond {
                 self.relate(old_target, new_target)?;
+                self.carry.clear();
                 return Ok(Some((old_next, new_next)));
             }
             if Some(new_cond) == inverse {
                 self.relate(old_next, new_target)?;
+                self.carry.clear();
                 return Ok(Some((old_target, new_next)));
             }
             return different("the branch's condition changed");
@@ -514,6 +525,8 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             }
         }
 
+        // An exception takes the registers along that calls keep.
+        self.carry = pages::kept_by_calls(pending);
         let returns = matches!(old.flow, Flow::Call(_) | Flow::IndirectCall | Flow::Trap);
         if self.lsdas {
             if matches!(old.flow, Flow::Call(_) | Flow::IndirectCall) {
@@ -522,6 +535,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                 self.check_other_site(p, q)?;
             }
         }
+        self.carry.clear();
         if let Flow::Call(target) = old.flow
             && target == old_next
         {
@@ -590,7 +604,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                     && self.cx.pair_owner(old, new) == Some(id)
                 {
                     self.out.addresses.push((id, true));
-                    return self.relate(old, new);
+                    return self.relate_indirect(old, new);
                 }
                 if self.cx.pair_owner(old, new).is_none() {
                     return wrong("the instruction forms another address");
@@ -599,7 +613,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                 if A::calculates_with_formed(bytes, rest) {
                     return wrong("a label's address that takes part in a calculation was changed");
                 }
-                self.relate(old, new)
+                self.relate_indirect(old, new)
             }
         }
     }
@@ -617,7 +631,8 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             if A::STEP > 1 {
                 self.joined.insert(new);
             }
-            self.s.work.push((old, new));
+            let pages = (!self.carry.is_empty()).then(|| self.carry.as_slice().into());
+            self.s.work.push((old, new, pages));
             return Ok(());
         }
         if old == new {
@@ -669,6 +684,14 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
 
     /// The same for places that are jumped to indirectly: what must stand first there still does.
     fn relate_indirect(&mut self, old: u64, new: u64) -> Step {
+        if A::STEP > 1 && self.f.in_old(old) {
+            self.indirect.push(old);
+        }
+        self.relate_pad(old, new)
+    }
+
+    /// The same for a landing pad of exceptions, where it is known who comes.
+    fn relate_pad(&mut self, old: u64, new: u64) -> Step {
         let pad = |bytes: Option<&[u8]>, at| bytes.and_then(|b| A::decode(b, at)).is_some_and(|i| i.landing_pad);
         if self.cx.guarded && self.f.in_new(new) && pad(self.old_bytes(old), old) && !pad(self.new_bytes(new).map(|b| b.0), new) {
             return fail(Failure::new(Check::Code, "the landing pad of indirect branches is missing").at(old, new));
@@ -734,7 +757,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                     self.s.chains.push(key);
                 }
                 if self.f.in_new(new_pad) || old_pad == new_pad || self.cx.pair_owner(old_pad, new_pad).is_some() {
-                    self.relate_indirect(old_pad, new_pad)
+                    self.relate_pad(old_pad, new_pad)
                 } else {
                     differ("the landing pad is at another place")
                 }

@@ -12,11 +12,13 @@
 //! | [`fdata`] | a profile of postlink in llvm-bolt's format |
 //! | [`cachegrind`] | simulation |
 //! | [`mip_cc`] | another job: the cost of machine profiles made at compile time |
+//! | [`aarch64`] | programs for AArch64, emulated: a job of its own |
 //! | [`report`] | tables |
 //! | [`probes`] | `cargo xtask bench probes`: sample profiles, side by side with llvm-profgen |
 //! | [`profiles`] | `cargo xtask bench profiles`: reading, aggregating and merging profiles |
 //! | [`bat`] | address translation tables: `cargo xtask bench bat` |
 
+mod aarch64;
 mod bat;
 mod cachegrind;
 mod fdata;
@@ -99,6 +101,12 @@ pub fn run(arguments: &[String]) -> Result<bool> {
             "probes" => return probes::run(rest),
             "profiles" => return profiles::run(rest),
             "bat" => return bat::run(rest),
+            "aarch64" => {
+                let wishes = Wishes::parse(rest)?;
+                let own = rest.iter().any(|a| a == "--output");
+                let output = if own { wishes.output } else { wishes.output.with_file_name("aarch64.md") };
+                return aarch64::run(&output);
+            }
             "mip-cc" => return mip_cc::run(rest),
             _ => {}
         }

@@ -170,6 +170,12 @@ impl Tools {
         serde_json::from_slice(&said).context("postlink show --json")
     }
 
+    /// What `inspect --json` tells.
+    pub fn postlink_inspect(&self, input: &Path, folder: &Path) -> Result<Value> {
+        let (_, said) = self.postlink(folder, &["inspect".as_ref(), input, "--json".as_ref()])?;
+        serde_json::from_slice(&said).context("postlink inspect --json")
+    }
+
     fn bolt(&self, folder: &Path, output: &Path, arguments: &[&Path]) -> (ToolRun, String) {
         let Some(bolt) = &self.bolt else {
             return (ToolRun::Failed("not installed".into()), String::new());

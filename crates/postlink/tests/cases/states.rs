@@ -14,7 +14,7 @@ use crate::run::{self, Seen};
 const POSTLINK: &str = env!("CARGO_BIN_EXE_postlink");
 
 /// Whether programs of AArch64 are rewritten, and not only run.
-const REWRITES_AARCH64: bool = false;
+const REWRITES_AARCH64: bool = true;
 
 /// Takes a built case through all states; the error says in which one it went wrong.
 pub fn check(case: &Case, kind: Kind, built: &Built, dir: &Path) -> Result<(), String> {

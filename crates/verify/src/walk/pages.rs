@@ -1,9 +1,13 @@
 //! Addresses that take several instructions, in the lock step.
 //!
-//! `adrp` forms the address of a page, and instructions behind it add the rest. If both programs form the same page there is nothing to
-//! follow. If not, the register is *pending*: until something overwrites it, only instructions that make an address of it may read it, and old and
-//! new address must be related as those of any other instruction. Where control leaves the straight way, a pending register must be dead
-//! there ([`Walk::dead`]). The code in between must not be entered from elsewhere, since the register would not be pending then.
+//! `adrp` forms the address of a page, and instructions behind it add the rest, sometimes far behind: compilers form a page before a loop
+//! or a call and use it inside. If both programs form the same page there is nothing to follow. If not, the register is *pending*: until
+//! something overwrites it, only instructions that make an address of it may read it, and old and new address must be related as those of any
+//! other instruction.
+//!
+//! What is pending is followed along branches, past calls and to landing pads of exceptions. Each instruction of new code is looked at once, with
+//! what was pending on the first way to it ([`Walk::arrive`]); on every other way ([`Walk::meet`]) the same must be pending, but for registers
+//! that are dead there ([`Walk::dead`]). Where control comes by pointers and tables, nothing may be pending that is not dead.
 //!
 //! One instruction can also become two, or two one, because of reach ([`crate::arch::Longer`]): both are then one step.
 
@@ -30,6 +34,11 @@ const KEPT_BY_CALLS: u32 = 0x3ffc_0000;
 
 /// How many instructions [`Walk::dead`] looks at.
 const BUDGET: usize = 20_000;
+
+/// Those that a call keeps.
+pub(super) fn kept_by_calls(pending: &Pending) -> Pending {
+    pending.iter().filter(|p| KEPT_BY_CALLS >> p.reg & 1 != 0).copied().collect()
+}
 
 fn mask(pending: &Pending) -> u32 {
     pending.iter().fold(0, |set, p| set | 1 << p.reg)
@@ -84,7 +93,6 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         let a = self.old_bytes(p).and_then(|b| b.get(..A::STEP)).unwrap_or(b"");
         let b = self.new_bytes(q).and_then(|b| b.0.get(..A::STEP)).unwrap_or(b"");
         let wrong = |what: &str| fail(Failure::new(Check::Code, what).at(p, q).bytes(a, b));
-        self.closed.push(q);
         let used = A::page_use(a).and_then(|u| Some((u, *pending.iter().find(|page| page.reg == u.base)?)));
         if let Some((x, page)) = used {
             if A::page_use(b).is_none_or(|y| (y.base, y.dest) != (x.base, x.dest)) || !A::equal_but_offset(a, b) {
@@ -107,37 +115,18 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             return Ok(Some((p + step, q + step)));
         }
         match old.flow {
-            Flow::Call(_) | Flow::IndirectCall => {
-                if mask(pending) & KEPT_BY_CALLS != 0 && !self.dead(p + step, mask(pending) & KEPT_BY_CALLS, &[]) {
-                    return wrong("a register that holds another page is used behind a call");
-                }
-                pending.clear();
-                return Ok(None);
-            }
+            // What a call takes as arguments was read by what put it there.
+            Flow::Call(_) | Flow::IndirectCall => return Ok(None),
             Flow::Trap => return wrong("a register holds another page at a system call"),
-            Flow::Stop | Flow::IndirectJump { .. } => {
+            Flow::Stop => {
                 if mask(pending) & KEPT_BY_CALLS != 0 {
                     return wrong("a register holds another page where the function is left");
                 }
-                pending.clear();
                 return Ok(None);
             }
-            Flow::Branch { target, .. } => {
-                let set = mask(pending);
-                if !self.dead(target, set, &[]) {
-                    return wrong("a register that holds another page is used where the branch leads");
-                }
-                // With the ways exchanged it is this way that goes on.
-                if self.dead(p + step, set, &[]) {
-                    pending.clear();
-                } else if self
-                    .new_bytes(q)
-                    .and_then(|b| A::decode(b.0, q))
-                    .map(|i| i.flow)
-                    .is_none_or(|f| !same_condition(f, old.flow))
-                {
-                    return wrong("a register holds another page at a branch that was turned round");
-                }
+            Flow::IndirectJump { .. } => {
+                self.at_indirect_jumps |= mask(pending);
+                return Ok(None);
             }
             _ => {}
         }
@@ -151,12 +140,25 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         Ok(None)
     }
 
-    /// Pending registers where the new side went through jumps and nops, or arrives at code that is known: they must be dead.
-    pub(super) fn drop_pending(&mut self, p: u64, q: u64, pending: &mut Pending) -> Step {
-        if !pending.is_empty() && !self.dead(p, mask(pending), &[]) {
-            return fail(Failure::new(Check::Code, "a register that holds another page is used behind a jump").at(p, q));
+    /// Notes what is pending where new code is reached for the first time.
+    pub(super) fn arrive(&mut self, q: u64, pending: &Pending) {
+        if !pending.is_empty() {
+            self.states.insert(q, pending.clone());
         }
-        pending.clear();
+    }
+
+    /// New code that is known is reached again: what is pending now and was not then, or the other way round, must be dead.
+    pub(super) fn meet(&mut self, p: u64, q: u64, pending: &Pending) -> Step {
+        if pending.is_empty() && self.states.is_empty() {
+            return Ok(());
+        }
+        let then = self.states.get(&q).cloned().unwrap_or_default();
+        let only =
+            |a: &Pending, b: &Pending| a.iter().filter(|page| !b.contains(page)).fold(0u32, |set, page| set | 1 << page.reg);
+        let set = only(pending, &then) | only(&then, pending);
+        if set != 0 && !self.dead(p, set, &[]) {
+            return fail(Failure::new(Check::Code, "two ways meet with different pages in a register that is used").at(p, q));
+        }
         Ok(())
     }
 
@@ -339,6 +341,14 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             }
         }
         self.check_formed()?;
+        if self.at_indirect_jumps != 0 {
+            for old in std::mem::take(&mut self.indirect) {
+                if old != self.f.old_entry && !self.dead(old, self.at_indirect_jumps, &[]) {
+                    let text = "a register holds another page at an indirect jump, and is used where it may lead";
+                    return fail(Failure::new(Check::Code, text).at(old, old));
+                }
+            }
+        }
         match self.closed.iter().find(|q| self.joined.contains(q)) {
             Some(&q) => {
                 let text = format!("new code is entered at {q:#x}, between the forming of an address and its use");
@@ -347,8 +357,4 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             None => Ok(()),
         }
     }
-}
-
-fn same_condition(a: Flow, b: Flow) -> bool {
-    matches!((a, b), (Flow::Branch { cond: x, .. }, Flow::Branch { cond: y, .. }) if x == y)
 }
