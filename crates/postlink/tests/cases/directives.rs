@@ -4,10 +4,10 @@
 //! |---|---|
 //! | `about: TEXT` | what the case is for (required) |
 //! | `kinds: NAME…` | the link kinds it is built for; default: all of its language |
-//! | `not KIND: REASON` | left out of this kind, and listed as skipped with the reason; `KIND` may be `gcc`, `clang` or a link |
+//! | `not KIND: REASON` | left out of this kind, and listed as skipped with the reason; `KIND` may be `gcc`, `clang`, `aarch64` or a link |
 //! | `flags: …` | for the compiler |
 //! | `link: …` | for the linker's command line, after the objects |
-//! | `build NAME: FLAGS` | one more build with these flags added, in the position-independent kinds |
+//! | `build NAME: FLAGS` | one more build with these flags added, in the position-independent kinds; of AArch64 only for cases that name its kinds |
 //! | `with: FILE…` | more sources of the same program |
 //! | `lib: FILE` | a source built into a shared library of its own, which stays as it is |
 //! | `driver: link\|dlopen` | how the `so` kinds reach the case; default `link` |
