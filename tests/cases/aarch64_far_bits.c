@@ -7,7 +7,7 @@
 
 // 64 KiB that run.
 __attribute__((noinline, noipa)) long filler(long x) {
-    __asm__ volatile(".rept 16384\n nop\n .endr\n add %0, %0, #1" : "+r"(x));
+    __asm__ volatile(".rept 16384\n mov x9, x9\n .endr\n add %0, %0, #1" : "+r"(x) : : "x9");
     return x;
 }
 

@@ -283,6 +283,15 @@ impl Sweeper<'_, '_> {
         if self.cx.pair_owner(addr, target) != Some(id) {
             return false;
         }
+        // Behind a landing pad that stays, the jump may go to the new landing pad, which does nothing once more.
+        let before = addr.wrapping_sub(A::STEP as u64);
+        let pad = |bytes: Option<&[u8]>| {
+            bytes.is_some_and(|b| A::decode(b, 0).is_some_and(|i| i.landing_pad) && !A::keeps_state(b))
+        };
+        let len = A::STEP as u64;
+        let kept = self.cx.input.bytes(before, len);
+        let again = pad(kept) && kept == self.cx.output.bytes(before, len) && kept == self.cx.output.bytes(target, len);
+        let addr = if again && !insn.landing_pad { before } else { addr };
         if self.cx.guarded && insn.landing_pad {
             let text = format!("the landing pad at {addr:#x} is overwritten");
             self.found.functions.push((id, Failure::new(Check::OldCode, text).at(addr, target).bytes(old, new)));
