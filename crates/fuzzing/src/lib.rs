@@ -10,6 +10,9 @@
 //! | [`frames`] | [`check_unwind`]: parse, compute rows |
 //! | [`raw_profile`] | [`check_raw_profile`]: open, read, write again |
 //! | [`bat_section`] | [`check_bat`]: parse, translate, write again |
+//! | [`mip::map`] | [`mip::check_map`]: read, write again |
+//! | [`mip::profile`] | [`mip::check_profile`]: read, print, order, write again, as YAML too |
+//! | [`mip::raw`] | [`mip::check_raw`]: merged or refused, without a trace |
 //! | [`code`] | [`check_code`]: decode, effects, sweep |
 //! | [`probes::probes`], [`probes::descriptors`] | [`probes::check_probes`], [`probes::check_descriptors`]: decode, look up |
 //! | [`probes::script`] | [`probes::check_script`]: read, make a profile |
@@ -18,6 +21,8 @@
 
 pub mod probes;
 pub mod profiles;
+
+pub mod mip;
 
 use std::path::Path;
 

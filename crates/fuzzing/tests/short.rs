@@ -95,3 +95,24 @@ fn arbitrary_translation_tables_are_read_or_refused() {
     })
     .budget_ms(4_000);
 }
+
+#[test]
+fn arbitrary_machine_profiles_are_read_or_refused() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    arbtest::arbtest(|u| {
+        fuzzing::mip::check_map(&fuzzing::mip::map(u)?);
+        Ok(())
+    })
+    .budget_ms(2_000);
+    arbtest::arbtest(|u| {
+        fuzzing::mip::check_profile(&fuzzing::mip::profile(u)?);
+        Ok(())
+    })
+    .budget_ms(3_000);
+    arbtest::arbtest(|u| {
+        let (map, raw) = fuzzing::mip::raw(u)?;
+        fuzzing::mip::check_raw(&map, &raw, dir.path());
+        Ok(())
+    })
+    .budget_ms(3_000);
+}

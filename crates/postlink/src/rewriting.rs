@@ -4,10 +4,14 @@
 //! where they are and the file is written again, at most [`ROUNDS`] times. Only then is it renamed to its target,
 //! so neither an error nor a kill leaves half a file or destroys an older one.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use postlink_rewrite::attach::Source;
+use postlink_rewrite::coverage::{
+    CoverageOptions, CoverageReport, instrument_coverage as instrument_coverage_to,
+};
 use postlink_rewrite::{
     InstrumentOptions, InstrumentReport, OptimizeOptions, OptimizeReport, Phases,
 };
@@ -65,6 +69,26 @@ pub fn instrument(
     let file = beside(target)?;
     let report = postlink_rewrite::instrument(&elf, options, &file, input.mode, phases)
         .with_context(|| input.path.display().to_string())?;
+    put_in_place(file, target)?;
+    Ok(report)
+}
+
+/// Writes a program that makes machine profiles, and its map.
+pub fn instrument_coverage(
+    input: &Input,
+    options: &CoverageOptions,
+    target: &Path,
+    map: &Path,
+    phases: &mut Phases,
+) -> Result<CoverageReport> {
+    input.must_differ_from(target)?;
+    input.must_differ_from(map)?;
+    let elf = input.elf()?;
+    let file = beside(target)?;
+    let report = instrument_coverage_to(&elf, options, &file, input.mode, phases)
+        .with_context(|| input.path.display().to_string())?;
+    // The map first: a program without its map is of no use.
+    postlink_profile::output::atomically(map, |out| out.write_all(&report.map))?;
     put_in_place(file, target)?;
     Ok(report)
 }

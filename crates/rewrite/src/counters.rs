@@ -162,7 +162,9 @@ pub fn place(cfg: &Cfg, scratch: &mut Scratch) -> Result<Placement, Pin> {
                     // A counter behind the call counts every return, also those that come from elsewhere (`longjmp`): all of them
                     // are one edge from outside, and the call's own way ends outside.
                     add(&mut p, end(b), X, None, Meaning::Outside);
-                    let known = next.entry || next.landing_pad || of_block.get(&s).is_some_and(|c| class_node(*c) == X);
+                    let known = next.entry
+                        || next.landing_pad
+                        || of_block.get(&s).is_some_and(|c| class_node(*c) == X);
                     if !known {
                         add(&mut p, X, begin(s), None, Meaning::Way(b, 0));
                     }
@@ -235,7 +237,7 @@ pub fn place(cfg: &Cfg, scratch: &mut Scratch) -> Result<Placement, Pin> {
 }
 
 /// How often each block may run, relative to the others: eight times as often for every loop around it, rarely where nothing good follows.
-fn estimate(cfg: &Cfg) -> Vec<f32> {
+pub(crate) fn estimate(cfg: &Cfg) -> Vec<f32> {
     let n = cfg.blocks.len();
     let mut depth = vec![0i32; n + 1];
     for b in 0..n {
@@ -517,4 +519,23 @@ fn live_in<I: Isa>(program: &Program<'_>, cfg: &Cfg, b: BlockId, depth: u32) -> 
         return live.or(open);
     }
     live.or(RegSet(live_out::<I>(program, cfg, b, depth - 1).0 & open.0))
+}
+
+/// What is live at an address in a block; more than that when it is too far to see.
+pub(crate) fn live_at<I: Isa>(program: &Program<'_>, cfg: &Cfg, b: BlockId, at: u64) -> RegSet {
+    let block = &cfg.blocks[b as usize];
+    let bytes = program
+        .elf
+        .bytes_at(at, block.end.saturating_sub(at))
+        .unwrap_or(&[]);
+    let mut live = RegSet::EMPTY;
+    let mut open = RegSet::ALL;
+    I::sweep(bytes, at, |i| {
+        let from = (i.addr - at) as usize;
+        let e = I::effects(&bytes[from..from + usize::from(i.len)], i);
+        live = live.or(RegSet(e.reads.0 & open.0));
+        open = open.minus(e.reads).minus(e.kills);
+        !matches!(i.flow, Flow::Call { .. } | Flow::IndirectCall)
+    });
+    live.or(RegSet(live_out::<I>(program, cfg, b, 3).0 & open.0))
 }

@@ -68,6 +68,8 @@ pub struct Probes {
     pub sites: FxHashMap<u64, u32>,
     /// How counters are incremented.
     pub mode: Option<CounterMode>,
+    /// Puts a counter into a block in place of an increment; arguments are what must survive and the counter's number.
+    pub put: Option<fn(&mut Code<Target>, RegSet, u32)>,
 }
 
 /// Order of the blocks.
@@ -263,9 +265,12 @@ impl<I: Isa> Emitter<'_, '_, I> {
             from = at;
             let out = self.temp.bytes.len() as u32 - body;
             match stop {
-                Stop::Counter(n) => {
-                    I::put_counter(&mut self.temp, mode, n.live, Target::Counter(n.counter))
-                }
+                Stop::Counter(n) => match self.plan.probes.put {
+                    Some(put) => put(&mut self.temp, n.live, n.counter),
+                    None => {
+                        I::put_counter(&mut self.temp, mode, n.live, Target::Counter(n.counter))
+                    }
+                },
                 Stop::Site { number, len, tail } => {
                     if tail {
                         I::put_jump(&mut self.temp, Reach::Long, Target::Recorder(number));

@@ -239,6 +239,7 @@ fn instrument_with<I: Isa>(
     writer.contents(runtime.id).copy_from_slice(&code);
     let probes = ProbeAddresses {
         counters: counters.addr,
+        counter_size: 8,
         sites: counters.addr + sites_offset,
         bias: config.bias_slot,
         slow: slow_at.addr,
@@ -421,7 +422,7 @@ pub fn is_program(elf: &Elf<'_>) -> bool {
 }
 
 /// Where the start-up routine is hooked in.
-enum Hook {
+pub(crate) enum Hook {
     /// The ELF entry point.
     Entry(u64),
     /// DT_INIT, with the old initialiser.
@@ -432,7 +433,7 @@ enum Hook {
     NewInit(u64),
 }
 
-fn hook(elf: &Elf<'_>) -> Result<Hook, Error> {
+pub(crate) fn hook(elf: &Elf<'_>) -> Result<Hook, Error> {
     const DT_INIT: i64 = 12;
     const DT_INIT_ARRAY: i64 = 25;
     const DT_INIT_ARRAYSZ: i64 = 27;
@@ -474,7 +475,7 @@ fn hook(elf: &Elf<'_>) -> Result<Hook, Error> {
 }
 
 impl Hook {
-    fn runtime(&self) -> RuntimeEntry {
+    pub(crate) fn runtime(&self) -> RuntimeEntry {
         match self {
             Hook::Entry(next) => RuntimeEntry::Program { next: *next },
             Hook::Init(next) | Hook::InitArray(_, next) => {
@@ -484,7 +485,12 @@ impl Hook {
         }
     }
 
-    fn install(&self, _elf: &Elf<'_>, runtime: u64, writer: &mut Writer<'_>) -> Result<(), Error> {
+    pub(crate) fn install(
+        &self,
+        _elf: &Elf<'_>,
+        runtime: u64,
+        writer: &mut Writer<'_>,
+    ) -> Result<(), Error> {
         match self {
             Hook::Entry(_) => writer.set_entry(runtime),
             Hook::Init(_) => writer.set_dynamic(12, runtime)?,

@@ -15,6 +15,8 @@ pub mod bolt_blocks;
 pub mod cfg;
 pub mod counters;
 pub mod counts;
+pub mod coverage;
+pub mod coverage_blocks;
 pub mod discover;
 pub mod emit;
 pub mod export;

@@ -82,6 +82,8 @@ pub struct LinkOptions<'a> {
 pub struct ProbeAddresses {
     /// First counter.
     pub counters: u64,
+    /// Bytes of a counter.
+    pub counter_size: u64,
     /// First site table.
     pub sites: u64,
     /// Load bias.
@@ -122,8 +124,15 @@ pub fn entry_patch<I: Isa>(program: &Program<'_>, cfg: &Cfg, entry: u64) -> Opti
     I::put_entry(&mut jump, program.elf.bytes_at(at, (piece.end - at).min(16))?, ());
     let end = at + jump.bytes.len() as u64;
     // Whatever begins inside must be reached by running into it from the entry only.
-    for (b, block) in cfg.blocks.iter().enumerate().filter(|(_, b)| b.start > entry && b.start < end) {
-        let marked = block.landing_pad || block.returns_twice || cfg.marks.iter().any(|m| m.0 == block.start);
+    for (b, block) in cfg
+        .blocks
+        .iter()
+        .enumerate()
+        .filter(|(_, b)| b.start > entry && b.start < end)
+    {
+        let marked = block.landing_pad
+            || block.returns_twice
+            || cfg.marks.iter().any(|m| m.0 == block.start);
         let fallen_into = |p: usize| {
             let before = &cfg.blocks[p];
             let way = match before.term {
@@ -135,9 +144,14 @@ pub fn entry_patch<I: Isa>(program: &Program<'_>, cfg: &Cfg, entry: u64) -> Opti
             let succs = cfg.succs(p as BlockId);
             before.end == block.start
                 && before.start >= entry
-                && succs.iter().enumerate().all(|(k, s)| (*s as usize == b) == (k == way))
+                && succs
+                    .iter()
+                    .enumerate()
+                    .all(|(k, s)| (*s as usize == b) == (k == way))
         };
-        let reached = (0..cfg.blocks.len()).filter(|p| cfg.succs(*p as BlockId).contains(&(b as BlockId))).all(fallen_into);
+        let reached = (0..cfg.blocks.len())
+            .filter(|p| cfg.succs(*p as BlockId).contains(&(b as BlockId)))
+            .all(fallen_into);
         if marked || !reached {
             return None;
         }
@@ -267,7 +281,9 @@ impl Placement {
             Target::Block(b) => self.block(ready, i, b),
             Target::Code(a) => self.entries.get(&a).copied().or_else(|| self.frame_at(a)).unwrap_or(a),
             Target::Same(a) => a,
-            Target::Counter(c) => probes.counters + 8 * (r.counter_base + u64::from(c)),
+            Target::Counter(c) => {
+                probes.counters + probes.counter_size * (r.counter_base + u64::from(c))
+            }
             Target::SiteWord(w) => {
                 probes.sites + 64 * (r.site_base + u64::from(w / 8)) + 8 * u64::from(w % 8)
             }
@@ -370,7 +386,9 @@ impl Placement {
         }
         // What has an unwind entry: index of the function, address, length, information.
         let parts: Vec<(usize, u64, u64, &FragmentUnwind)> = (0..ready.len())
-            .flat_map(|i| (0..2).flat_map(move |f| self.stretches(ready, i, f).map(move |s| (i, s))))
+            .flat_map(|i| {
+                (0..2).flat_map(move |f| self.stretches(ready, i, f).map(move |s| (i, s)))
+            })
             .filter_map(|(i, (start, len, unwind))| Some((i, start, len, unwind?)))
             .collect();
         // Exception tables first: unwind entries point to them.
@@ -796,8 +814,8 @@ impl Placement {
         let start = self.fragments[i][fragment];
         let splits = || r.splits.iter().filter(move |s| s.fragment == fragment);
         let first = (0, r.unwind.as_ref().map(|u| &u[fragment]));
-        let from = std::iter::once(first)
-            .chain(splits().map(|s| (u64::from(s.start), s.unwind.as_ref())));
+        let from =
+            std::iter::once(first).chain(splits().map(|s| (u64::from(s.start), s.unwind.as_ref())));
         let len = r.code.fragments[fragment].code.bytes.len() as u64;
         let to = splits()
             .map(|s| u64::from(s.start))

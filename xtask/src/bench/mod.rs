@@ -13,6 +13,7 @@
 //! | [`cachegrind`] | simulation |
 //! | [`mip_cc`] | another job: the cost of machine profiles made at compile time |
 //! | [`aarch64`] | programs for AArch64, emulated: a job of its own |
+//! | [`mip`] | machine profiles: `cargo xtask bench mip` |
 //! | [`report`] | tables |
 //! | [`probes`] | `cargo xtask bench probes`: sample profiles, side by side with llvm-profgen |
 //! | [`profiles`] | `cargo xtask bench profiles`: reading, aggregating and merging profiles |
@@ -22,6 +23,7 @@ mod aarch64;
 mod bat;
 mod cachegrind;
 mod fdata;
+mod mip;
 mod mip_cc;
 mod probes;
 mod profiles;
@@ -107,6 +109,7 @@ pub fn run(arguments: &[String]) -> Result<bool> {
                 let output = if own { wishes.output } else { wishes.output.with_file_name("aarch64.md") };
                 return aarch64::run(&output);
             }
+            "mip" => return mip::run(rest),
             "mip-cc" => return mip_cc::run(rest),
             _ => {}
         }

@@ -154,6 +154,10 @@ pub fn workload(
     let mut command = command(program, path, corpus, program.n)?;
     command
         .env("POSTLINK_PROFILE", folder.join(format!("{name}.plraw")))
+        .env(
+            "LLVM_MIP_PROFILE_FILENAME",
+            folder.join(format!("{name}.mipraw")),
+        )
         .env("CPU_OUT", &ticks);
     let run = process::run(&mut command, &stdout, &stderr)?;
     // A server's time stands apart from its clients'.

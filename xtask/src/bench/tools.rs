@@ -102,7 +102,7 @@ impl Tools {
     }
 
     /// Runs postlink; what it prints is given back.
-    fn postlink(&self, folder: &Path, arguments: &[&Path]) -> Result<(Run, Vec<u8>)> {
+    pub fn postlink(&self, folder: &Path, arguments: &[&Path]) -> Result<(Run, Vec<u8>)> {
         let (stdout, stderr) = (folder.join("tool.out"), folder.join("tool.err"));
         let mut command = Command::new(&self.postlink);
         command.arg("--quiet").args(arguments);

@@ -32,6 +32,7 @@
 
 pub mod branch;
 pub mod counter;
+pub mod coverage;
 pub mod decode;
 pub mod effects;
 pub mod mnemonic;

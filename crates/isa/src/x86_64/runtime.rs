@@ -77,8 +77,18 @@ use iced_x86::{Code as Op, IcedError, Instruction};
 
 use crate::{FixupKind, RuntimeConfig, RuntimeEntry, RuntimeError};
 
-pub use environment::VARIABLE;
+pub use environment::{MIP_VARIABLE, VARIABLE};
 pub(crate) use message::ERRORS;
+
+/// What is different when the file is a raw machine profile: the name comes from [`MIP_VARIABLE`], and counters from before the mapping are not added to
+/// those in the file but joined bit by bit, since they are flags, or the file is new.
+#[derive(Clone, Copy, Debug)]
+pub struct MipRuntime<'a> {
+    /// What `%h` stands for, in place of the host's name.
+    pub module: &'a str,
+    /// Begin a new file: one that is there is unlinked first.
+    pub fresh: bool,
+}
 
 /// The unit of the file: one for the header, the rest for the counters.
 const PAGE: u64 = 4096;
@@ -107,6 +117,7 @@ mod call {
     pub const WRITEV: u32 = 20;
     pub const GETPID: u32 = 39;
     pub const UNAME: u32 = 63;
+    pub const UNLINK: u32 = 87;
     pub const GETRLIMIT: u32 = 97;
     pub const FALLOCATE: u32 = 285;
 }
@@ -126,6 +137,7 @@ use emit;
 struct Routine<'a> {
     a: CodeAssembler,
     config: &'a RuntimeConfig<'a>,
+    mip: Option<MipRuntime<'a>>,
     start: CodeLabel,
     subroutines: Subroutines,
     failures: Failures,
@@ -157,7 +169,14 @@ struct Failures {
 pub fn runtime(config: &RuntimeConfig<'_>) -> Result<Vec<u8>, RuntimeError> {
     check(config, PAGE)?;
     check_reach(config)?;
-    assemble(config).map_err(|error| RuntimeError::Assemble { why: error.to_string() })
+    assemble(config, None).map_err(|error| RuntimeError::Assemble { why: error.to_string() })
+}
+
+/// The start-up routine of a program that writes a raw machine profile.
+pub fn mip_runtime(config: &RuntimeConfig<'_>, mip: MipRuntime<'_>) -> Result<Vec<u8>, RuntimeError> {
+    check(config, PAGE)?;
+    check_reach(config)?;
+    assemble(config, Some(mip)).map_err(|error| RuntimeError::Assemble { why: error.to_string() })
 }
 
 /// What a routine relies on, on any machine; `unit` is what the counters are aligned to.
@@ -227,12 +246,12 @@ fn next(config: &RuntimeConfig<'_>) -> Option<u64> {
     }
 }
 
-fn assemble(config: &RuntimeConfig<'_>) -> Result<Vec<u8>, IcedError> {
+fn assemble<'a>(config: &'a RuntimeConfig<'a>, mip: Option<MipRuntime<'a>>) -> Result<Vec<u8>, IcedError> {
     let mut a = CodeAssembler::new(64)?;
     let [start, decimal, piece, record, errno, text] = labels(&mut a);
     let subroutines = Subroutines { decimal, piece, record };
     let failures = Failures { errno, text };
-    let mut routine = Routine { a, config, start, subroutines, failures, data: Vec::new() };
+    let mut routine = Routine { a, config, mip, start, subroutines, failures, data: Vec::new() };
     routine.enter()?;
     routine.store_bias()?;
     match config.entry {

@@ -6,12 +6,13 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::Args;
 use postlink_rewrite::InstrumentReport;
+use postlink_rewrite::coverage::{CoverageMode, CoverageOptions};
 
 use super::optimize::say_pinned;
 use crate::input::Input;
 use crate::options::Instrumenting;
 use crate::rewriting;
-use crate::ui::{BOLD, Ui, bytes, change, count};
+use crate::ui::{BOLD, Ui, Watched, bytes, change, count};
 
 /// Make a copy of a program that counts where it goes
 ///
@@ -24,6 +25,12 @@ Examples:
   postlink instrument ./app -o ./app.inst
   POSTLINK_PROFILE=run.plraw ./app.inst
   postlink show run.plraw --binary ./app
+
+  Which functions run, and in which order, as a machine profile (see `postlink mip`):
+    postlink instrument --mode call-graph ./app -o ./app.inst
+    LLVM_MIP_PROFILE_FILENAME=run.%p.mipraw ./app.inst
+    postlink mip create -p app.mip ./app.inst.mipmap
+    postlink mip merge -p app.mip run.*.mipraw
 
   A server with many processes, one file for each:
     postlink instrument ./server -o ./server.inst --profile '/var/tmp/%b.%p.plraw'
@@ -40,14 +47,50 @@ pub struct Instrument {
     pub output: PathBuf,
     /// Name of the profile where POSTLINK_PROFILE is not set: %p process, %b build-id, %h host, %m one file for all, %% a percent sign
     ///
-    /// [default: postlink.%p.plraw]
+    /// [default: postlink.%p.plraw] For a machine profile the variable is LLVM_MIP_PROFILE_FILENAME, %h is the module hash, and the default is default.mipraw.
     #[arg(long, value_name = "PATTERN", value_parser = pattern)]
     pub profile: Option<String>,
+    /// What to count
+    #[arg(long, value_name = "WHAT", default_value = "edges")]
+    pub mode: Mode,
+    /// Where the map of a machine profile goes [default: OUTPUT.mipmap]
+    #[arg(long, value_name = "FILE")]
+    pub map: Option<PathBuf>,
+    /// Places in the table of call edges
+    #[arg(long, value_name = "N", default_value_t = 16384)]
+    pub edge_table: u32,
     #[command(flatten)]
     pub instrumenting: Instrumenting,
     /// Print what was done as JSON
     #[arg(long)]
     pub json: bool,
+}
+
+/// What an instrumented program counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Mode {
+    /// Every branch and call: a profile for `optimize` (.plraw)
+    Edges,
+    /// Whether functions ran, one store each: a machine profile (.mipraw)
+    FunctionCoverage,
+    /// Whether blocks ran, with as few stores as possible: a machine profile
+    BlockCoverage,
+    /// Calls and the order of first calls: a machine profile
+    CallGraph,
+    /// The same with sampled return addresses, so who called whom: a machine profile
+    CallEdges,
+}
+
+impl Mode {
+    fn coverage(self) -> Option<CoverageMode> {
+        match self {
+            Mode::Edges => None,
+            Mode::FunctionCoverage => Some(CoverageMode::FunctionCoverage),
+            Mode::BlockCoverage => Some(CoverageMode::BlockCoverage),
+            Mode::CallGraph => Some(CoverageMode::CallGraph),
+            Mode::CallEdges => Some(CoverageMode::CallEdges),
+        }
+    }
 }
 
 /// Refuses a pattern that the program could not expand when it starts.
@@ -83,6 +126,9 @@ impl Instrument {
     pub fn run(self, ui: &Ui) -> Result<ExitCode> {
         let mut watched = ui.phases("instrument");
         let input = Input::open(&self.input)?;
+        if let Some(mode) = self.mode.coverage() {
+            return self.machine_profile(mode, &input, watched, ui);
+        }
         let options = self.instrumenting.options(self.profile.as_deref());
         let report = rewriting::instrument(&input, &options, &self.output, &mut watched.phases)?;
         watched.finish();
@@ -90,6 +136,59 @@ impl Instrument {
             println!("{}", serde_json::to_string_pretty(&report)?);
         }
         say(ui, &self.output.display().to_string(), &report);
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+impl Instrument {
+    /// The modes that make machine profiles.
+    fn machine_profile(
+        self,
+        mode: CoverageMode,
+        input: &Input,
+        mut watched: Watched,
+        ui: &Ui,
+    ) -> Result<ExitCode> {
+        let options = CoverageOptions {
+            mode,
+            pattern: self.profile.unwrap_or_else(|| "default.mipraw".to_owned()),
+            functions: self.instrumenting.functions.clone(),
+            edges: self.edge_table,
+        };
+        let map = self.map.unwrap_or_else(|| {
+            let mut name = self.output.clone().into_os_string();
+            name.push(".mipmap");
+            name.into()
+        });
+        let report = rewriting::instrument_coverage(
+            input,
+            &options,
+            &self.output,
+            &map,
+            &mut watched.phases,
+        )?;
+        watched.finish();
+        if self.json {
+            println!("{}", serde_json::to_string_pretty(&report)?);
+        }
+        ui.say(format_args!(
+            "{BOLD}{}{BOLD:#}: {} of {} functions count; {} of their {} blocks have a counter",
+            self.output.display(),
+            count(report.instrumented),
+            count(report.functions),
+            count(report.counted),
+            count(report.blocks),
+        ));
+        say_pinned(ui, &report.pinned);
+        ui.say(format_args!(
+            "  size {} -> {} ({}); map {} in {}; each run {}",
+            bytes(report.input_size),
+            bytes(report.output_size),
+            change(report.input_size as f64, report.output_size as f64),
+            bytes(report.map.len() as u64),
+            map.display(),
+            bytes(report.raw_size),
+        ));
         Ok(ExitCode::SUCCESS)
     }
 }

@@ -95,7 +95,7 @@ pub fn main(arguments: &mut dyn Iterator<Item = String>) -> ExitCode {
                 .chain()
                 .find_map(|cause| cause.downcast_ref::<std::io::Error>())
                 .map(std::io::Error::kind);
-            eprintln!("{error:#}");
+            eprintln!("{error}");
             eprintln!(
                 "error: {}",
                 match system {

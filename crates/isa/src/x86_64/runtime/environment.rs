@@ -8,6 +8,9 @@ use super::{BUFFER, BUFFER_LEN, NAME, NAME_LEN, O_CLOEXEC, Routine, SAVED, VALUE
 /// The environment variable that names the profile file, as it stands before its value.
 pub const VARIABLE: &str = "POSTLINK_PROFILE=";
 
+/// The same for a machine profile.
+pub const MIP_VARIABLE: &str = "LLVM_MIP_PROFILE_FILENAME=";
+
 /// The entry of the auxiliary vector that says whether the program has more rights than its caller.
 const AT_SECURE: i32 = 23;
 const EACCES: i32 = 13;
@@ -15,10 +18,16 @@ const EACCES: i32 = 13;
 const NODENAME: i32 = 65;
 
 impl Routine<'_> {
+    /// The variable that names the file.
+    fn variable(&self) -> &'static str {
+        if self.mip.is_some() { MIP_VARIABLE } else { VARIABLE }
+    }
+
     /// Looks through what the kernel has put on the stack of a new program: argument count, arguments, 0, variables, 0,
     /// auxiliary vector. `r12` becomes the template.
     pub(super) fn find_on_stack(&mut self) -> Result<(), IcedError> {
-        let (pattern, name) = (self.string(self.config.pattern), self.string(VARIABLE));
+        let variable_name = self.variable();
+        let (pattern, name) = (self.string(self.config.pattern), self.string(variable_name));
         let a = &mut self.a;
         let [mut variable, mut compare, mut end] = labels(a);
         emit! { a;
@@ -40,7 +49,7 @@ impl Routine<'_> {
             cmp(al, byte_ptr(rdx + rcx));
             jne(variable);
             inc(ecx);
-            cmp(ecx, VARIABLE.len() as i32);
+            cmp(ecx, variable_name.len() as i32);
             jne(compare);
             inc(r8d);
             cmp(byte_ptr(rdi + rcx), 0);
@@ -82,7 +91,8 @@ impl Routine<'_> {
     /// stands. Where it is but may not be read, the process has been made undumpable, as the kernel does with one that has more
     /// rights than its caller.
     pub(super) fn find_in_proc(&mut self) -> Result<(), IcedError> {
-        let (pattern, name) = (self.string(self.config.pattern), self.string(VARIABLE));
+        let variable = self.variable();
+        let (pattern, name) = (self.string(self.config.pattern), self.string(variable));
         let (auxv, environ) = (self.string("/proc/self/auxv"), self.string("/proc/self/environ"));
         let undumpable = self.string("postlink: no profile is written by a program that may not read its /proc/self");
         let (nothing, failures) = (self.string(""), self.failures);
@@ -134,6 +144,7 @@ impl Routine<'_> {
 
     /// Copies the value of the variable out of the environment in `r13`: a string, empty if the variable is unset.
     fn read_value(&mut self, name: CodeLabel) -> Result<(), IcedError> {
+        let variable = self.variable();
         let a = &mut self.a;
         let [mut refill, mut byte, mut other, mut restart, mut copy, mut too_long, mut done] = labels(a);
         emit! { a;
@@ -156,7 +167,7 @@ impl Routine<'_> {
             cmp(rsi, rdi);
             je(refill);
             lodsb();
-            cmp(r8d, VARIABLE.len() as i32);
+            cmp(r8d, variable.len() as i32);
             je(copy);
             test(al, al);
             je(restart);
@@ -210,6 +221,7 @@ impl Routine<'_> {
     /// Expands the template at `r12` into the name.
     pub(super) fn expand(&mut self) -> Result<(), IcedError> {
         let (build_id, subroutines) = (self.string(self.config.build_id), self.subroutines);
+        let module = self.mip.map(|mip| self.string(mip.module));
         let a = &mut self.a;
         let [mut next, mut put, mut end, mut too_long] = labels(a);
         let [mut process, mut build, mut host, mut insert, mut inserted] = labels(a);
@@ -254,6 +266,14 @@ impl Routine<'_> {
             jmp(insert);
             set_label(&mut host);
             mov(r9, rsi);
+        }
+        if let Some(module) = module {
+            emit! { a;
+                lea(rsi, ptr(module));
+                jmp(insert);
+            }
+        }
+        emit! { a;
             mov(r10, rdi);
             lea(rdi, ptr(rbp + BUFFER));
             mov(byte_ptr(rdi + NODENAME), 0); // Empty, should there be no name.

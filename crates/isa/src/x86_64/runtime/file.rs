@@ -34,6 +34,10 @@ impl Routine<'_> {
             mov(esi, O_PROFILE);
             mov(edx, MODE);
         }
+        if self.mip.is_some_and(|mip| mip.fresh) {
+            // Whoever has the old file mapped keeps it; whether there was one does not matter.
+            self.system_call(call::UNLINK)?;
+        }
         self.system_call(call::OPEN)?;
         let (a, failures) = (&mut self.a, self.failures);
         emit! { a;
@@ -228,7 +232,11 @@ impl Routine<'_> {
             test(rax, rax);
             je(zero);
         }
-        a.lock().add(qword_ptr(rdi), rax)?;
+        if self.mip.is_some() {
+            a.lock().or(qword_ptr(rdi), rax)?;
+        } else {
+            a.lock().add(qword_ptr(rdi), rax)?;
+        }
         emit! { a;
             set_label(&mut zero);
             add(rsi, 8);

@@ -9,6 +9,7 @@ use postlink_image::elf::Elf;
 use postlink_mip::create::RAW_SECTION;
 use postlink_mip::{Profile, mip, order};
 use regex::bytes::Regex;
+use serde::Serialize;
 
 use super::{Of, put};
 use crate::input::Input;
@@ -41,6 +42,9 @@ pub struct Order {
     /// Only functions whose mangled name matches
     #[arg(long, short, value_name = "REGEX")]
     regex: Option<Regex>,
+    /// Print the order with figures as JSON
+    #[arg(long, conflicts_with = "output")]
+    json: bool,
     /// Where to write; - is standard output
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
@@ -104,35 +108,66 @@ impl Order {
             Format::Gold => order::Format::Gold,
             Format::Ld => order::Format::Ld,
         };
+        let figures = Figures::of(&profile, &ordered, ran);
+        if self.json {
+            println!("{}", serde_json::to_string_pretty(&figures)?);
+            return Ok(ExitCode::SUCCESS);
+        }
         put(
             self.output.as_deref(),
             &order::file(&profile, &ordered, format),
         )?;
-        ui.say(format_args!(
-            "{} functions in order: {} of {} that ran{}",
-            count(ordered.len()),
-            count(ran.min(ordered.len())),
-            count(ran),
-            pages(&profile, &ordered)
-        ));
+        figures.say(ui);
         Ok(ExitCode::SUCCESS)
     }
 }
 
-/// What the order does to the pages that runs touch, against the order by address.
-fn pages(profile: &Profile, ordered: &[u32]) -> String {
-    if profile.traces.is_empty() {
-        return String::new();
+/// What an order is, and what it does to the pages that runs touch with their first calls, against the order by address.
+#[derive(Serialize)]
+struct Figures<'p> {
+    functions: usize,
+    ran: usize,
+    runs: usize,
+    pages_before: usize,
+    pages_after: usize,
+    order: Vec<std::borrow::Cow<'p, str>>,
+}
+
+impl<'p> Figures<'p> {
+    fn of(profile: &'p Profile, ordered: &[u32], ran: usize) -> Figures<'p> {
+        let runs = profile.traces.len();
+        let mean = |layout: &[u32]| {
+            let pages = order::pages_touched(profile, layout, 4096);
+            pages.iter().sum::<usize>() / runs.max(1)
+        };
+        Figures {
+            functions: ordered.len(),
+            ran,
+            runs,
+            pages_before: mean(&order::by_address(profile)),
+            pages_after: mean(ordered),
+            order: ordered
+                .iter()
+                .map(|&f| profile.functions[f as usize].display_name())
+                .collect(),
+        }
     }
-    let sum =
-        |layout: &[u32]| -> usize { order::pages_touched(profile, layout, 4096).iter().sum() };
-    let runs = profile.traces.len();
-    format!(
-        "; pages touched by the first calls of {} runs: {} where they are, {} in this order",
-        runs,
-        count(sum(&order::by_address(profile)) / runs),
-        count(sum(ordered) / runs)
-    )
+
+    fn say(&self, ui: &Ui) {
+        ui.say(format_args!(
+            "{} functions in order; {} have run",
+            count(self.functions),
+            count(self.ran)
+        ));
+        if self.runs > 0 {
+            ui.say(format_args!(
+                "  pages touched by the first calls of a run, mean of {}: {} where they are, {} in this order",
+                count(self.runs),
+                count(self.pages_before),
+                count(self.pages_after)
+            ));
+        }
+    }
 }
 
 fn cold(profile: &Profile, program: &Path) -> Result<Vec<u32>> {

@@ -1,0 +1,308 @@
+//! Counters of machine profiles: a flag for what ran, and calls with the order of first calls.
+//!
+//! | what | code | bytes | destroys |
+//! |---|---|---|---|
+//! | coverage | `mov byte [c],1` | 7 | nothing |
+//! | calls | `add dword [c],1`, `sbb dword [c],0`, `cmp dword [t],0`, `jne`, `push r11`, `lea r11,[c]`, `call slow`, `pop r11` | 39 | flags |
+//! | calls and edges | `test byte [c],63`, `jnz`, the slow way, `add`, `sbb` | 39 | flags |
+//!
+//! `sbb` takes back what overflowed, so the count saturates. The slow way, one for the program, gives the first call its place in the order: it
+//! takes the next number from a clock by a locked addition. No register is destroyed, dead or not: compilers know which registers a local function leaves
+//! alone, and its callers keep values in them. Flags that are live (they never are at an ordinary entry) are kept on the stack. At the entry of a function nothing lies below `rsp`; in
+//! a block that is also reached from within the function, the red zone is stepped over.
+//!
+//! # Edges
+//!
+//! At the entry of a function the word at `rsp` is the return address. The first call of a function and then every 64th looks it up in a table, and adds 1 or
+//! 64 to its entry. Entries have 16 bytes: callee's counter (4, its offset in the file), return address less the load bias (4), calls (8). The table is one for the program; an entry is searched in
+//! eight places from the hash on. If all are taken, the one with the fewest calls has to go: frequent edges stay.
+//! All without locks but for the claiming of an empty entry: threads that meet may lose a sample.
+
+use iced_x86::IcedError;
+use iced_x86::code_asm::*;
+
+use super::branch::put_field;
+use super::{AF, CF, OF, PF, SF, ZF};
+use crate::{Code, FixupKind, RegSet};
+
+/// Calls that a sample stands for, but for the first. A power of two.
+pub const PERIOD: u32 = 64;
+/// Size of an entry in the table of edges.
+pub const EDGE: u64 = 16;
+/// Places in which an edge may be.
+const PROBES: i32 = 8;
+
+/// Appends a store to the flag `covered`.
+pub fn put_covered<T>(out: &mut Code<T>, covered: T) {
+    out.bytes.extend_from_slice(&[0xc6, 0x05]);
+    put_field(out, FixupKind::Rel32 { trail: 1 }, covered);
+    out.bytes.push(1);
+}
+
+/// What a call counter refers to.
+#[derive(Clone, Copy, Debug)]
+pub struct CallCounter<T> {
+    /// Number of calls, 4 bytes.
+    pub count: T,
+    /// Place of the first call in the order, 4 bytes, right behind it.
+    pub time: T,
+    /// The slow way without edges.
+    pub slow: T,
+    /// The slow way with edges, if return addresses are to be sampled.
+    pub edges: Option<T>,
+    /// The counter is at the entry of the function, which is never come to from within: the return address is at `rsp` and nothing below.
+    pub at_entry: bool,
+}
+
+/// Appends the counting of a call. `live` holds what must survive.
+pub fn put_call<T: Copy>(out: &mut Code<T>, live: RegSet, counter: CallCounter<T>) {
+    let flags = RegSet(CF.0 | PF.0 | AF.0 | ZF.0 | SF.0 | OF.0);
+    let keep_flags = live.meets(flags) || !counter.at_entry;
+    if !counter.at_entry {
+        out.bytes.extend_from_slice(&[0x48, 0x8d, 0x64, 0x24, 0x80]); // lea rsp,[rsp-128]
+    }
+    if keep_flags {
+        out.bytes.push(0x9c); // pushfq
+    }
+    // Where the return address is not at its place, there are no edges.
+    let edges = counter.edges.filter(|_| !keep_flags);
+    const SLOW_LEN: u8 = 16;
+    if let Some(slow) = edges {
+        out.bytes.extend_from_slice(&[0xf6, 0x05]); // test byte [c],63
+        put_field(out, FixupKind::Rel32 { trail: 1 }, counter.count);
+        out.bytes.push(PERIOD as u8 - 1);
+        out.bytes.extend_from_slice(&[0x75, SLOW_LEN]); // jnz over the slow way
+        put_slow(out, counter.count, slow);
+    }
+    out.bytes.extend_from_slice(&[0x83, 0x05]); // add dword [c],1
+    put_field(out, FixupKind::Rel32 { trail: 1 }, counter.count);
+    out.bytes.push(1);
+    out.bytes.extend_from_slice(&[0x83, 0x1d]); // sbb dword [c],0
+    put_field(out, FixupKind::Rel32 { trail: 1 }, counter.count);
+    out.bytes.push(0);
+    if edges.is_none() {
+        out.bytes.extend_from_slice(&[0x83, 0x3d]); // cmp dword [t],0
+        put_field(out, FixupKind::Rel32 { trail: 1 }, counter.time);
+        out.bytes.push(0);
+        out.bytes.extend_from_slice(&[0x75, SLOW_LEN]); // jne over the slow way
+        put_slow(out, counter.count, counter.slow);
+    }
+    if keep_flags {
+        out.bytes.push(0x9d); // popfq
+    }
+    if !counter.at_entry {
+        out.bytes
+            .extend_from_slice(&[0x48, 0x8d, 0xa4, 0x24, 0x80, 0, 0, 0]); // lea rsp,[rsp+128]
+    }
+}
+
+fn put_slow<T: Copy>(out: &mut Code<T>, count: T, slow: T) {
+    out.bytes.extend_from_slice(&[0x41, 0x53]); // push r11
+    out.bytes.extend_from_slice(&[0x4c, 0x8d, 0x1d]); // lea r11,[c]
+    put_field(out, FixupKind::Rel32 { trail: 0 }, count);
+    out.bytes.push(0xe8); // call
+    put_field(out, FixupKind::Rel32 { trail: 0 }, slow);
+    out.bytes.extend_from_slice(&[0x41, 0x5b]); // pop r11
+}
+
+/// Where the slow way finds things, link-time addresses.
+#[derive(Clone, Copy, Debug)]
+pub struct SlowConfig {
+    /// Where it will lie.
+    pub at: u64,
+    /// The clock, 4 bytes: the last place that was given.
+    pub clock: u64,
+    /// What is at offset 4096 of the file.
+    pub counters: u64,
+    /// The table of edges.
+    pub table: u64,
+    /// Number of its entries: a power of two, or 0 if edges are not wanted.
+    pub entries: u32,
+}
+
+/// The slow way: entered by a call with the counter's address in `r11`. Destroys flags.
+pub fn slow(config: SlowConfig) -> Result<Vec<u8>, IcedError> {
+    let mut a = CodeAssembler::new(64)?;
+    let [mut start, mut timed] = std::array::from_fn(|_| a.create_label());
+    a.set_label(&mut start)?;
+    a.push(rax)?;
+    a.push(rcx)?;
+    a.push(rdx)?;
+    // rcx: the load bias.
+    a.lea(rcx, ptr(start))?;
+    a.mov(rax, config.at)?;
+    a.sub(rcx, rax)?;
+    a.cmp(dword_ptr(r11 + 4), 0)?;
+    a.jne(timed)?;
+    a.mov(rdx, config.clock)?;
+    a.mov(eax, 1)?;
+    a.lock().xadd(dword_ptr(rdx + rcx), eax)?;
+    a.inc(eax)?;
+    a.mov(dword_ptr(r11 + 4), eax)?;
+    a.set_label(&mut timed)?;
+    if config.entries > 0 {
+        put_edge(&mut a, config)?;
+    }
+    a.pop(rdx)?;
+    a.pop(rcx)?;
+    a.pop(rax)?;
+    a.ret()?;
+    a.assemble(config.at)
+}
+
+/// Records where the function was called from. The bias is in `rcx`; destroys `rax`, `rcx`, `rdx`.
+fn put_edge(a: &mut CodeAssembler, config: SlowConfig) -> Result<(), IcedError> {
+    let [mut near, mut weighed, mut probe, mut next, mut fewest] =
+        std::array::from_fn(|_| a.create_label());
+    let [mut more, mut found] = std::array::from_fn(|_| a.create_label());
+    for register in [rsi, rdi, r8, r9] {
+        a.push(register)?;
+    }
+    // Eight registers and our own return address lie above the function's.
+    a.mov(rax, qword_ptr(rsp + 72))?;
+    a.sub(rax, rcx)?;
+    // From outside the program, or too far away to be written down: no place.
+    a.movsxd(rdx, eax)?;
+    a.cmp(rdx, rax)?;
+    a.je(near)?;
+    a.xor(eax, eax)?;
+    a.set_label(&mut near)?;
+    // rdi: what the entry must say; rsi: the table.
+    a.mov(rdi, config.counters - 4096)?;
+    a.add(rdi, rcx)?;
+    a.mov(rsi, config.table)?;
+    a.add(rsi, rcx)?;
+    a.mov(rcx, r11)?;
+    a.sub(rcx, rdi)?;
+    a.mov(edi, ecx)?;
+    a.mov(eax, eax)?;
+    a.shl(rax, 32)?;
+    a.or(rdi, rax)?;
+    a.mov(rax, 0x9e37_79b9_7f4a_7c15u64)?;
+    a.imul_2(rax, rdi)?;
+    a.shr(rax, 32)?;
+    // The first call stands for itself, the others for a period.
+    a.mov(r9d, PERIOD)?;
+    a.cmp(dword_ptr(r11), 0)?;
+    a.jne(weighed)?;
+    a.mov(r9d, 1)?;
+    a.set_label(&mut weighed)?;
+    a.xor(r8d, r8d)?; // the entry with the fewest calls
+    a.mov(ecx, PROBES)?;
+    a.set_label(&mut probe)?;
+    a.and(eax, config.entries as i32 - 1)?;
+    a.mov(edx, eax)?;
+    a.shl(rdx, 4)?;
+    a.add(rdx, rsi)?;
+    a.cmp(qword_ptr(rdx), rdi)?;
+    a.je(found)?;
+    a.cmp(qword_ptr(rdx), 0)?;
+    a.jne(next)?;
+    // Claims the empty entry, if nobody else has by now.
+    a.push(rax)?;
+    a.xor(eax, eax)?;
+    a.lock().cmpxchg(qword_ptr(rdx), rdi)?;
+    a.pop(rax)?;
+    a.je(found)?;
+    a.cmp(qword_ptr(rdx), rdi)?;
+    a.je(found)?;
+    a.set_label(&mut next)?;
+    a.test(r8, r8)?;
+    a.je(fewest)?;
+    a.push(rax)?;
+    a.mov(rax, qword_ptr(rdx + 8))?;
+    a.cmp(rax, qword_ptr(r8 + 8))?;
+    a.pop(rax)?;
+    a.jae(more)?;
+    a.set_label(&mut fewest)?;
+    a.mov(r8, rdx)?;
+    a.set_label(&mut more)?;
+    a.inc(eax)?;
+    a.dec(ecx)?;
+    a.jne(probe)?;
+    a.mov(rdx, r8)?;
+    a.mov(qword_ptr(rdx + 8), 0)?;
+    a.mov(qword_ptr(rdx), rdi)?;
+    a.set_label(&mut found)?;
+    a.lock().add(qword_ptr(rdx + 8), r9)?;
+    for register in [r9, r8, rdi, rsi] {
+        a.pop(register)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use iced_x86::{Decoder, DecoderOptions, Mnemonic};
+
+    fn mnemonics(code: &[u8]) -> Vec<Mnemonic> {
+        Decoder::new(64, code, DecoderOptions::NONE)
+            .iter()
+            .map(|i| i.mnemonic())
+            .collect()
+    }
+
+    fn calls(live: RegSet, edges: bool, at_entry: bool) -> Code<u8> {
+        let mut out = Code::default();
+        let counter = CallCounter {
+            count: 0,
+            time: 1,
+            slow: 2,
+            edges: edges.then_some(3),
+            at_entry,
+        };
+        put_call(&mut out, live, counter);
+        out
+    }
+
+    #[test]
+    fn coverage_is_one_store_of_seven_bytes() {
+        let mut out = Code::default();
+        put_covered(&mut out, 0u8);
+        assert_eq!(out.bytes.len(), 7);
+        assert_eq!(mnemonics(&out.bytes), [Mnemonic::Mov]);
+        assert_eq!(out.fixups[0].kind, FixupKind::Rel32 { trail: 1 });
+    }
+
+    #[test]
+    fn a_call_is_counted_with_saturation_and_the_first_goes_the_slow_way() {
+        use Mnemonic::{Add, Call, Cmp, Jne, Lea, Pop, Popfq, Push, Pushfq, Sbb, Test};
+        let plain = calls(RegSet::EMPTY, false, true);
+        assert_eq!(plain.bytes.len(), 39);
+        assert_eq!(
+            mnemonics(&plain.bytes),
+            [Add, Sbb, Cmp, Jne, Push, Lea, Call, Pop]
+        );
+        let edges = calls(RegSet::EMPTY, true, true);
+        assert_eq!(edges.bytes.len(), 39);
+        assert_eq!(
+            mnemonics(&edges.bytes),
+            [Test, Jne, Push, Lea, Call, Pop, Add, Sbb]
+        );
+        assert_eq!(edges.fixups[2].target, 3, "the slow way with edges");
+        let kept = calls(RegSet::ALL, true, false);
+        assert_eq!(
+            mnemonics(&kept.bytes),
+            [
+                Lea, Pushfq, Add, Sbb, Cmp, Jne, Push, Lea, Call, Pop, Popfq, Lea
+            ]
+        );
+    }
+
+    #[test]
+    fn the_jump_over_the_slow_way_lands_behind_it() {
+        for edges in [false, true] {
+            let code = calls(RegSet::EMPTY, edges, true);
+            let decoded: Vec<_> = Decoder::new(64, &code.bytes, DecoderOptions::NONE)
+                .iter()
+                .collect();
+            let jump = decoded.iter().find(|i| i.mnemonic() == Mnemonic::Jne);
+            let pop = decoded.iter().find(|i| i.mnemonic() == Mnemonic::Pop);
+            let (Some(jump), Some(pop)) = (jump, pop) else {
+                panic!("no jump or no slow way");
+            };
+            assert_eq!(jump.near_branch_target(), pop.next_ip());
+        }
+    }
+}

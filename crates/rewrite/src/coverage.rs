@@ -1,0 +1,497 @@
+//! A copy of a program that writes a raw machine profile: coverage of functions or blocks, calls with the order of first calls, call edges.
+//!
+//! The way is that of [`crate::instrument`]: functions that are understood are emitted anew, the counters lie in pages that a start-up routine
+//! maps onto the file. What is put in is lighter, and the file is a `.mipraw` of version 9:
+//!
+//! | offset in the file | what |
+//! |---|---|
+//! | 0 | the 32 bytes of the header, zeros up to 4096 |
+//! | 4096 | with calls: the clock, the last place in the order of first calls that was given (4), zero (4) |
+//! | | coverage: one byte for each counter; calls: count (4) and place (4) for each function |
+//! | | zeros up to the end of a page |
+//! | the end | with edges: a table of sampled return addresses, 16 bytes each |
+//!
+//! What they mean goes to a `.mipmap` beside the output, and nothing of it into the output. Addresses in it count from zero: a function's is its
+//! address in the input.
+//!
+//! Only the function's first block counts its calls; a function whose first block is also the head of a loop counts rounds as well.
+
+use std::path::Path;
+
+use postlink_image::elf::Elf;
+use postlink_image::note::NoteKind;
+use postlink_image::write::{NewKind, NewSection, WriteOptions, Writer};
+use postlink_isa::x86_64::X86_64;
+use postlink_isa::x86_64::coverage::{self, CallCounter, SlowConfig};
+use postlink_isa::x86_64::runtime::{MipRuntime, mip_runtime};
+use postlink_isa::{Code, Isa, RegSet, RuntimeConfig};
+use postlink_mip::{self as mip, Block, InferredBlock, Kind, Profile, Types, Width};
+use rayon::prelude::*;
+use regex::bytes::Regex;
+use serde::Serialize;
+
+use crate::cfg::{BlockId, Cfg};
+use crate::counters::estimate;
+use crate::coverage_blocks::{self, CoverageBlocks};
+use crate::discover::Program;
+use crate::emit::{self, NodeCounter, Plan, Probes, Target};
+use crate::instrument::{carry, count_pins, hook};
+use crate::leaks::Leaks;
+use crate::link::{self, LinkOptions, ProbeAddresses, Ready};
+use crate::phases::Phases;
+use crate::pin::Pin;
+use crate::prepare::{self, Analysed, Scratch, Share};
+use crate::{Error, unwind};
+
+/// What is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum CoverageMode {
+    /// Whether each function ran.
+    FunctionCoverage,
+    /// Whether each block ran.
+    BlockCoverage,
+    /// How often each function was called, and in which order for the first time.
+    CallGraph,
+    /// The same, and from where.
+    CallEdges,
+}
+
+impl CoverageMode {
+    fn calls(self) -> bool {
+        matches!(self, CoverageMode::CallGraph | CoverageMode::CallEdges)
+    }
+
+    /// What the files say of themselves.
+    pub fn types(self) -> Types {
+        let types = match self {
+            CoverageMode::FunctionCoverage => Types::FUNCTION_COVERAGE,
+            CoverageMode::BlockCoverage => Types::FUNCTION_COVERAGE
+                .with(Types::BLOCK_COVERAGE)
+                .with(Types::INFERRED_BLOCKS),
+            CoverageMode::CallGraph => Types::CALL_GRAPH,
+            CoverageMode::CallEdges => Types::CALL_GRAPH.with(Types::RETURN_ADDRESS),
+        };
+        types.with(Types::ZERO_FILLED)
+    }
+}
+
+/// What to instrument and how.
+#[derive(Clone, Debug)]
+pub struct CoverageOptions {
+    /// What is counted.
+    pub mode: CoverageMode,
+    /// Name of the raw profile if the environment gives none; `%p`, `%b`, `%h` (the module hash), `%m`, `%%`.
+    pub pattern: String,
+    /// Only functions with a name that matches.
+    pub functions: Option<Regex>,
+    /// Entries in the table of edges, rounded up to a power of two.
+    pub edges: u32,
+}
+
+/// What was done.
+#[derive(Clone, Debug, Serialize)]
+pub struct CoverageReport {
+    /// What is counted.
+    pub mode: CoverageMode,
+    /// Functions found.
+    pub functions: usize,
+    /// Functions that count.
+    pub instrumented: usize,
+    /// Functions that stay, by reason.
+    pub pinned: Vec<(Pin, usize)>,
+    /// Blocks of functions that count.
+    pub blocks: u64,
+    /// Blocks with a counter, entries among them.
+    pub counted: u64,
+    /// Size of a raw profile.
+    pub raw_size: u64,
+    /// Size of the input.
+    pub input_size: u64,
+    /// Size of the output.
+    pub output_size: u64,
+    /// The map's bytes, to be written beside the output.
+    #[serde(skip)]
+    pub map: Vec<u8>,
+}
+
+const PAGE: u64 = 4096;
+/// Bytes in front of the functions' counters: the clock.
+const CLOCK: u64 = 8;
+
+/// Instruments an x86-64 file. The map is in the report.
+pub fn instrument_coverage(
+    elf: &Elf<'_>,
+    options: &CoverageOptions,
+    out: &Path,
+    mode: u32,
+    phases: &mut Phases,
+) -> Result<CoverageReport, Error> {
+    type I = X86_64;
+    prepare::check_input(elf)?;
+    phases.begin("discover");
+    let program = Program::discover::<I>(elf)?;
+    if !program.refs.kept {
+        return Err(Error::Unsupported(
+            "the linker kept no relocations: link with -Wl,-q (--emit-relocs) so that every reference to code can be found".into(),
+        ));
+    }
+    let leaks = Leaks::new(&program);
+
+    phases.begin("functions");
+    let image = elf.extent();
+    let made: Vec<Result<Made, Pin>> = (0..program.functions.len())
+        .into_par_iter()
+        .map_init(Scratch::default, |scratch, f| {
+            let analysed = prepare::analyse::<I>(&program, &leaks, f, scratch)?;
+            let name = program.name(f);
+            if let Some(functions) = &options.functions
+                && !functions.is_match(name.as_bytes())
+            {
+                return Err(Pin::Excluded);
+            }
+            make::<I>(&program, f, name, &analysed, options.mode)
+        })
+        .collect();
+    let mut shares = Vec::with_capacity(made.len());
+    let mut ready = Vec::new();
+    let mut patches = Vec::new();
+    let mut functions = Vec::new();
+    // Counters from the clock on, in their own unit.
+    let calls = options.mode.calls();
+    let counter_size = if calls { 4 } else { 1 };
+    let mut next = if calls { CLOCK } else { 0 };
+    let (mut blocks, mut counted) = (0u64, 0u64);
+    for one in made {
+        shares.push(Share {
+            pin: one.as_ref().err().copied(),
+            ..Share::default()
+        });
+        let Ok(mut one) = one else { continue };
+        one.ready.counter_base = next / counter_size;
+        one.function.raw_offset = PAGE + next;
+        next += one.function.counter_bytes(options.mode.types());
+        blocks += one.blocks;
+        counted += one.function.blocks.len() as u64 + 1;
+        patches.extend(one.entry_patch);
+        ready.push(one.ready);
+        functions.push(one.function);
+    }
+    let mut profile = Profile {
+        types: options.mode.types(),
+        identity: elf.build_id.map_or(0, mip::create::identity),
+        functions,
+        ..Profile::default()
+    };
+    // Of the contents: another build, or other options, give another hash.
+    let mut contents = mip::map::write(&profile, Width::Wide, 0);
+    contents.extend(prepare::identity(elf).hex().bytes());
+    profile.module_hash = mip::hash::module_hash(&contents);
+    let map = mip::map::write(&profile, Width::Wide, 0);
+    let entries = match options.mode {
+        CoverageMode::CallEdges => options.edges.clamp(256, 1 << 24).next_power_of_two(),
+        _ => 0,
+    };
+
+    phases.begin("link");
+    let mut writer = Writer::new(elf, WriteOptions { zero_fill: true })?;
+    let link_options = LinkOptions {
+        sections: [".text.hot", ".text.cold"],
+        align: [16, 16],
+        move_pointers: false,
+        kind: NoteKind::Instrumented,
+        input_id: elf.build_id.unwrap_or_default().to_vec(),
+    };
+    let order: Vec<u32> = (0..ready.len() as u32).collect();
+    let placed = link::place(
+        &program,
+        &ready,
+        [&order, &order],
+        &link_options,
+        &mut writer,
+    );
+    placed.unwind(&program, &ready, &mut writer)?;
+
+    let table_len = u64::from(entries) * coverage::EDGE;
+    let table_offset = next.next_multiple_of(PAGE);
+    let counters_len = (table_offset + table_len).next_multiple_of(PAGE).max(PAGE);
+    // The slots of a raw file are its end, so the table must end with the last page.
+    let table_offset = counters_len - table_len;
+    let mut header = mip::Header::new(
+        Kind::Raw,
+        Some(Width::Wide),
+        profile.types.without(Types::INFERRED_BLOCKS),
+        profile.module_hash,
+    );
+    header.word = profile.identity;
+    header.slots = entries;
+    let header = header.to_bytes();
+    let module = format!("{:04x}", profile.module_hash as u16);
+    let build_id = prepare::identity(elf).hex();
+    let entry = hook(elf)?;
+    let near = image.1;
+    let mut config = RuntimeConfig {
+        at: near,
+        counters: near.next_multiple_of(PAGE) + PAGE,
+        counters_len,
+        sites_offset: counters_len,
+        bias_slot: near,
+        header: &header,
+        header_check: header.len(),
+        pattern: &options.pattern,
+        build_id: &build_id,
+        entry: entry.runtime(),
+    };
+    let mip_config = MipRuntime {
+        module: &module,
+        // Orders of first calls are those of one run.
+        fresh: calls,
+    };
+    let mut slow_config = SlowConfig {
+        at: near,
+        clock: config.counters,
+        counters: config.counters,
+        table: config.counters + table_offset,
+        entries,
+    };
+    let slow_code = |config: SlowConfig| {
+        coverage::slow(config).map_err(|error| Error::internal(format!("slow path: {error}")))
+    };
+    let slow_code = |config: SlowConfig| -> Result<(Vec<u8>, u64), Error> {
+        // First the one without edges, then the one with.
+        let mut code = slow_code(SlowConfig {
+            entries: 0,
+            ..config
+        })?;
+        code.resize(code.len().next_multiple_of(16), I::PADDING);
+        let with_edges = code.len() as u64;
+        if config.entries > 0 {
+            let at = config.at + with_edges;
+            code.extend(slow_code(SlowConfig { at, ..config })?);
+        }
+        Ok((code, with_edges))
+    };
+    // Addresses are loaded as constants of eight bytes or fewer: room for the longest, and what is not needed is padding.
+    let slow_size = slow_code(slow_config)?.0.len() as u64 + 64;
+    let slow = writer.append(NewSection {
+        name: ".text.slow".into(),
+        kind: NewKind::Code,
+        align: 16,
+        size: slow_size,
+    });
+    let size = mip_runtime(&config, mip_config)?.len() as u64 + 64;
+    let runtime = writer.append(NewSection {
+        name: ".text.start".into(),
+        kind: NewKind::Code,
+        align: 16,
+        size,
+    });
+    let counters = writer.append_zero_fill(".postlink.counters", counters_len + PAGE);
+    config.at = runtime.addr;
+    config.counters = counters.addr;
+    config.bias_slot = counters.addr + counters_len;
+    slow_config.at = slow.addr;
+    slow_config.clock = counters.addr;
+    slow_config.counters = counters.addr;
+    slow_config.table = counters.addr + table_offset;
+    let (slow_bytes, with_edges) = slow_code(slow_config)?;
+    for (section, code) in [
+        (runtime.id, mip_runtime(&config, mip_config)?),
+        (slow.id, slow_bytes),
+    ] {
+        let room = writer.contents(section);
+        let Some(place) = room.get_mut(..code.len()) else {
+            return Err(Error::internal(format!(
+                "{} bytes of start-up code, where {} were expected",
+                code.len(),
+                room.len()
+            )));
+        };
+        place.copy_from_slice(&code);
+        room[code.len()..].fill(I::PADDING);
+    }
+    let probes = ProbeAddresses {
+        counters: counters.addr,
+        counter_size,
+        sites: counters.addr + counters_len,
+        // No recorders here, and so nothing that needs the bias: the name stands for the slow way with edges.
+        bias: slow.addr + with_edges,
+        slow: slow.addr,
+    };
+    placed.fill::<I>(&program, &ready, [&order, &order], &probes, &mut writer)?;
+    placed.references::<I>(&program, &ready, &patches, false, &mut writer)?;
+    entry.install(elf, runtime.addr, &mut writer)?;
+    placed.symbols(&program, &ready, &link_options, &mut writer);
+    placed.note(&program, &ready, &link_options, &mut writer)?;
+
+    phases.begin("write");
+    let summary = writer.write(out, mode)?;
+    phases.end();
+    Ok(CoverageReport {
+        mode: options.mode,
+        functions: program.functions.len(),
+        instrumented: ready.len(),
+        pinned: count_pins(&shares),
+        blocks,
+        counted,
+        raw_size: PAGE + counters_len,
+        input_size: elf.data.len() as u64,
+        output_size: summary.size,
+        map,
+    })
+}
+
+/// A function with its counters.
+struct Made {
+    ready: Ready,
+    entry_patch: Option<(u64, u64)>,
+    function: mip::Function,
+    blocks: u64,
+}
+
+fn make<'d, I: Isa>(
+    program: &Program<'d>,
+    function: usize,
+    name: String,
+    a: &Analysed<'d>,
+    mode: CoverageMode,
+) -> Result<Made, Pin> {
+    let start = program.start(function);
+    let chosen = match mode {
+        CoverageMode::BlockCoverage => coverage_blocks::choose(&a.cfg, &estimate(&a.cfg)),
+        _ => CoverageBlocks {
+            counted: vec![0],
+            inferred: Vec::new(),
+        },
+    };
+    // The first block is also come to from within the function.
+    let entered_again = a.cfg.succs.contains(&0);
+    let mut probes = Probes {
+        put: Some(match mode {
+            CoverageMode::FunctionCoverage | CoverageMode::BlockCoverage => put_covered,
+            CoverageMode::CallGraph | CoverageMode::CallEdges if entered_again => put_call_inside,
+            CoverageMode::CallGraph => put_call,
+            CoverageMode::CallEdges => put_call_and_edge,
+        }),
+        ..Probes::default()
+    };
+    for (counter, &b) in (0u32..).zip(&chosen.counted) {
+        let (at, live) = first_place::<I>(program, &a.cfg, b, mode);
+        probes.nodes.insert(b, NodeCounter { counter, at, live });
+    }
+    let mut fragments: [Vec<u32>; 2] = Default::default();
+    let one = a
+        .unwind
+        .as_ref()
+        .is_some_and(unwind::FunctionUnwind::one_fragment);
+    for (b, block) in a.cfg.blocks.iter().enumerate() {
+        fragments[usize::from(block.piece > 0 && !one)].push(b as u32);
+    }
+    let plan = Plan {
+        fragments,
+        probes,
+        move_addresses: false,
+        drop_padding: false,
+    };
+    let code = emit::emit::<I>(program, &a.cfg, &plan)?;
+    let unwind = carry(program, &a.cfg, a.unwind.as_ref(), &code)?;
+    // A block in another piece has an offset that wraps.
+    let offset = |b: BlockId| a.cfg.blocks[b as usize].start.wrapping_sub(start) as u32;
+    let successors = (0..a.cfg.blocks.len() as u32).map(|b| a.cfg.succs(b));
+    let mip = mip::Function {
+        signature: mip::hash::md5_64(name.as_bytes()),
+        name: name.into_bytes(),
+        address: start as i64,
+        size: u32::try_from(program.size(function)).unwrap_or(u32::MAX),
+        cfg_signature: mip::hash::cfg_signature(successors),
+        blocks: chosen
+            .counted
+            .iter()
+            .skip(1)
+            .map(|&b| Block {
+                offset: offset(b),
+                covered: false,
+            })
+            .collect(),
+        inferred: chosen
+            .inferred
+            .iter()
+            .map(|(b, from)| InferredBlock {
+                offset: offset(*b),
+                from: from.clone(),
+            })
+            .collect(),
+        ..mip::Function::default()
+    };
+    Ok(Made {
+        ready: Ready {
+            function: function as u32,
+            code,
+            unwind,
+            table_entries: a.cfg.table_entries.clone(),
+            marks: a.cfg.labels(program, function),
+            recorders: Code::default(),
+            recorder_offsets: Vec::new(),
+            splits: Vec::new(),
+            counter_base: 0,
+            site_base: 0,
+        },
+        entry_patch: a.entry_patch,
+        function: mip,
+        blocks: a.cfg.blocks.len() as u64,
+    })
+}
+
+fn put_covered(out: &mut Code<Target>, _live: RegSet, counter: u32) {
+    coverage::put_covered(out, Target::Counter(counter));
+}
+
+fn put_call(out: &mut Code<Target>, live: RegSet, _counter: u32) {
+    coverage::put_call(out, live, call_counter(false, true));
+}
+
+fn put_call_and_edge(out: &mut Code<Target>, live: RegSet, _counter: u32) {
+    coverage::put_call(out, live, call_counter(true, true));
+}
+
+fn put_call_inside(out: &mut Code<Target>, live: RegSet, _counter: u32) {
+    coverage::put_call(out, live, call_counter(false, false));
+}
+
+/// Counters have four bytes: the number of calls and the time.
+fn call_counter(edges: bool, at_entry: bool) -> CallCounter<Target> {
+    CallCounter {
+        count: Target::Counter(0),
+        time: Target::Counter(1),
+        slow: Target::Slow,
+        edges: edges.then_some(Target::Bias),
+        at_entry,
+    }
+}
+
+/// The first place in a block for a counter, behind a landing pad of indirect branches, and what is live there.
+fn first_place<I: Isa>(
+    program: &Program<'_>,
+    cfg: &Cfg,
+    b: BlockId,
+    mode: CoverageMode,
+) -> (u64, RegSet) {
+    let block = &cfg.blocks[b as usize];
+    let len = block.end - block.start;
+    let bytes = program.elf.bytes_at(block.start, len).unwrap_or(&[]);
+    let mut at = block.start;
+    I::sweep(bytes, block.start, |i| {
+        let pad = i.traits.landing_pad;
+        if pad {
+            at = i.end();
+        }
+        pad
+    });
+    let live = if mode.calls() {
+        crate::counters::live_at::<I>(program, cfg, b, at)
+    } else {
+        // A store of a constant destroys nothing.
+        RegSet::ALL
+    };
+    (at.min(block.term_at), live)
+}

@@ -1,0 +1,304 @@
+//! `cargo xtask bench mip`: machine profiles.
+//!
+//! * Merging ten thousand raw files, of function coverage and of calls.
+//! * What each mode of `postlink instrument` costs a program: size of the file, processor time of the workload, in turn with the plain program.
+//! * What an order by first calls does to the pages that a start touches, counted from the order of first calls (no page cache is involved): pages of 4 KiB
+//!   that hold the start of a function that is called, where functions are in the program and where the order puts them.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+use super::programs::{self, Program};
+use super::report::Figures;
+use super::tools::Tools;
+use super::{Candidate, alternate, ratio, root};
+
+/// Raw files that are merged.
+const FILES: usize = 10_000;
+/// Bytes of counters in each.
+const COUNTERS: usize = 100_000;
+const MODES: [&str; 4] = [
+    "function-coverage",
+    "block-coverage",
+    "call-graph",
+    "call-edges",
+];
+
+struct Wishes {
+    names: Vec<String>,
+    runs: usize,
+    files: usize,
+    output: PathBuf,
+}
+
+/// The job.
+pub fn run(arguments: &[String]) -> Result<bool> {
+    let mut wishes = Wishes {
+        names: vec![],
+        runs: 5,
+        files: FILES,
+        output: root()?.join("bench/mip.md"),
+    };
+    let mut rest = arguments.iter();
+    while let Some(argument) = rest.next() {
+        let mut value = || {
+            rest.next()
+                .with_context(|| format!("{argument} needs a value"))
+        };
+        match argument.as_str() {
+            "--runs" => wishes.runs = value()?.parse().context("--runs needs a number")?,
+            "--files" => wishes.files = value()?.parse().context("--files needs a number")?,
+            "--output" => wishes.output = value()?.into(),
+            option if option.starts_with('-') => {
+                bail!("cargo xtask bench mip has no option '{option}'")
+            }
+            name => wishes.names.push(name.to_owned()),
+        }
+    }
+    if wishes.names.is_empty() {
+        wishes.names = ["sqlite", "lua", "exc"].map(str::to_owned).to_vec();
+    }
+    let corpus = programs::corpus()?;
+    let tools = Tools::find(false)?;
+    let mut text = "# Machine profiles\n\nMade by `cargo xtask bench mip`.\n\n".to_owned();
+    merging(&tools, wishes.files, &corpus.join("bench/mip"), &mut text)?;
+    let mut good = true;
+    let mut rows = String::new();
+    let mut pages = String::new();
+    for program in programs::choose(&wishes.names)? {
+        eprintln!("== {}", program.name);
+        programs::build(program, &corpus)?;
+        good &= second_way(program, &corpus, &tools, wishes.runs, &mut rows, &mut pages)?;
+    }
+    let _ = write!(
+        text,
+        "## Instrumented after linking\n\nSize and time relative to the plain program; medians of {} runs in turn. Every function is emitted anew behind the old code, which is what most of the size is.\n\n\
+         | program | mode | functions that count | blocks with a counter | file size | time |\n|---|---|---|---|---|---|\n{rows}\n\
+         ## Pages at the start\n\nPages of 4 KiB with functions that the workload calls, by the order of first calls of one run: where they are in the program, and in the order of `postlink mip order --by …`.\n\n\
+         | program | functions called | as linked | first-call | start-up |\n|---|---|---|---|---|\n{pages}",
+        wishes.runs
+    );
+    println!("{text}");
+    fs::write(&wishes.output, &text).with_context(|| wishes.output.display().to_string())?;
+    eprintln!("written to {}", wishes.output.display());
+    Ok(good)
+}
+
+/// Makes raw files and has them merged.
+fn merging(tools: &Tools, files: usize, folder: &Path, text: &mut String) -> Result<()> {
+    let _ = write!(
+        text,
+        "## Merging {files} raw files\n\n| | bytes | time | rate | memory |\n|---|---|---|---|---|\n"
+    );
+    for (what, types, size) in [
+        ("function coverage", 0x01u32, 1usize),
+        ("calls and first calls", 0x0C, 8),
+    ] {
+        let _ = fs::remove_dir_all(folder);
+        fs::create_dir_all(folder.join("raws")).with_context(|| folder.display().to_string())?;
+        let functions = COUNTERS / size;
+        let (map, profile) = (folder.join("a.mipmap"), folder.join("a.mip"));
+        fs::write(&map, map_of(types, functions, size))?;
+        for n in 0..files {
+            let path = folder.join(format!("raws/{n}.mipraw"));
+            fs::write(&path, raw_of(types, functions, size, n as u64))?;
+        }
+        let arguments: Vec<PathBuf> = vec![
+            "mip".into(),
+            "merge".into(),
+            "--map".into(),
+            map,
+            "-p".into(),
+            profile,
+            folder.join("raws"),
+        ];
+        let borrowed: Vec<&Path> = arguments.iter().map(PathBuf::as_path).collect();
+        let mut best: Option<crate::process::Run> = None;
+        for _ in 0..3 {
+            let (run, _) = tools.postlink(folder, &borrowed)?;
+            if best.is_none_or(|b| run.wall < b.wall) {
+                best = Some(run);
+            }
+        }
+        let run = best.context("three runs")?;
+        let bytes = files * (32 + functions * size);
+        let _ = writeln!(
+            text,
+            "| {what} | {} | {:.2} s | {:.2} GB/s | {} MB |",
+            bytes,
+            run.wall.as_secs_f64(),
+            bytes as f64 / 1e9 / run.wall.as_secs_f64(),
+            run.peak / 1_000_000
+        );
+    }
+    let _ = fs::remove_dir_all(folder);
+    text.push_str("\nThe files are in the page cache; the best of three runs.\n\n");
+    Ok(())
+}
+
+fn header(kind: u16, types: u32) -> Vec<u8> {
+    let mut out = vec![0xFB, b'M', b'I', b'P', 8, 0];
+    out.extend(kind.to_le_bytes());
+    out.extend(types.to_le_bytes());
+    out.extend(7u32.to_le_bytes());
+    out.extend([0; 12]);
+    out.extend(32u32.to_le_bytes());
+    out
+}
+
+/// A map of functions of 64 bytes each; the raw section is as far from the map as the map is long from zero.
+fn map_of(types: u32, functions: usize, size: usize) -> Vec<u8> {
+    let mut out = header(0x14, types);
+    for n in 0..functions {
+        let base = -(out.len() as i64);
+        let name = format!("function_{n}");
+        out.extend((base + 32 + (n * size) as i64).to_le_bytes());
+        out.extend((base + 0x10_0000 + n as i64 * 64).to_le_bytes());
+        out.extend(64u32.to_le_bytes());
+        out.extend([0; 8]);
+        out.extend((name.len() as u32).to_le_bytes());
+        out.extend(name.bytes());
+        out.resize(out.len().next_multiple_of(8), 0);
+    }
+    out
+}
+
+/// A run in which about half of the functions were called.
+fn raw_of(types: u32, functions: usize, size: usize, seed: u64) -> Vec<u8> {
+    let mut out = header(0x11, types);
+    let mut state = seed.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let mut time = 0u32;
+    for _ in 0..functions {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        let ran = state & 1 == 0;
+        if size == 1 {
+            out.push(if ran { 0 } else { 0xFF });
+        } else if ran {
+            time += 1;
+            out.extend(((state >> 40) as u32 + 1).to_le_bytes());
+            out.extend(time.to_le_bytes());
+        } else {
+            out.extend([0xFF; 8]);
+        }
+    }
+    out
+}
+
+/// Measures a program in all modes; false if an output differed.
+fn second_way(
+    program: &Program,
+    corpus: &Path,
+    tools: &Tools,
+    runs: usize,
+    rows: &mut String,
+    pages: &mut String,
+) -> Result<bool> {
+    let original = corpus.join("bin").join(program.file);
+    let folder = corpus.join("bench").join(program.name);
+    fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
+    let mut accounts: Vec<Value> = vec![];
+    let mut candidates = vec![Candidate::new("plain", &original)];
+    for mode in MODES {
+        let output = folder.join(format!("{mode}.inst"));
+        let (_, said) = tools.postlink(
+            &folder,
+            &[
+                "instrument".as_ref(),
+                "--json".as_ref(),
+                "--mode".as_ref(),
+                mode.as_ref(),
+                &original,
+                "-o".as_ref(),
+                &output,
+            ],
+        )?;
+        accounts.push(serde_json::from_slice(&said).context("postlink instrument --json")?);
+        candidates.push(Candidate::new(mode, &output));
+    }
+    let mut figures = Figures::new(program.name);
+    alternate(
+        program,
+        corpus,
+        &folder,
+        runs,
+        &mut candidates,
+        &mut figures,
+    )?;
+    for (mode, account) in MODES.iter().zip(&accounts) {
+        let number = |key: &str| account[key].as_u64().unwrap_or(0);
+        let percent = |part: u64, whole: u64| 100.0 * part as f64 / whole.max(1) as f64;
+        let time = ratio(&candidates, mode).map_or_else(
+            || "-".to_owned(),
+            |r| format!("{:+.1} %", 100.0 * (r.other / r.plain - 1.0)),
+        );
+        let _ = writeln!(
+            rows,
+            "| {} | {mode} | {:.1} % | {:.1} % | {:+.1} % | {time} |",
+            program.name,
+            percent(number("instrumented"), number("functions")),
+            percent(number("counted"), number("blocks")),
+            percent(number("output_size"), number("input_size")) - 100.0,
+        );
+    }
+    for difference in &figures.differences {
+        let _ = writeln!(rows, "| {} | {difference} | | | | |", program.name);
+    }
+    let raw = folder.join("call-graph.mipraw");
+    if raw.exists() {
+        let profile = folder.join("call-graph.mip");
+        let map = folder.join("call-graph.inst.mipmap");
+        let arguments: [&Path; 8] = [
+            "mip".as_ref(),
+            "merge".as_ref(),
+            "--map".as_ref(),
+            &map,
+            "-p".as_ref(),
+            &profile,
+            &raw,
+            "--strict".as_ref(),
+        ];
+        tools.postlink(&folder, &arguments)?;
+        let mut cells = vec![];
+        for by in ["first-call", "start-up"] {
+            let (_, said) = tools.postlink(
+                &folder,
+                &[
+                    "mip".as_ref(),
+                    "order".as_ref(),
+                    "--json".as_ref(),
+                    "--by".as_ref(),
+                    by.as_ref(),
+                    "-p".as_ref(),
+                    &profile,
+                ],
+            )?;
+            let said: Value = serde_json::from_slice(&said).context("postlink mip order --json")?;
+            cells.push((
+                said["functions"].as_u64().unwrap_or(0),
+                said["pages_before"].as_u64().unwrap_or(0),
+                said["pages_after"].as_u64().unwrap_or(0),
+            ));
+        }
+        if let [first, start] = cells[..] {
+            let change = |after: u64| 100.0 * (after as f64 / first.1.max(1) as f64 - 1.0);
+            let _ = writeln!(
+                pages,
+                "| {} | {} | {} | {} ({:+.1} %) | {} ({:+.1} %) |",
+                program.name,
+                first.0,
+                first.1,
+                first.2,
+                change(first.2),
+                start.2,
+                change(start.2)
+            );
+        }
+    }
+    Ok(figures.differences.is_empty())
+}
