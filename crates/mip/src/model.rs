@@ -160,6 +160,20 @@ impl Profile {
         }
     }
 
+    /// The same in which nothing has run.
+    pub fn emptied(&self) -> Profile {
+        let mut empty = self.clone();
+        empty.traces.clear();
+        for function in &mut empty.functions {
+            (function.raw_count, function.call_count, function.order_sum) = (0, 0, 0);
+            function.edges.clear();
+            for block in &mut function.blocks {
+                block.covered = false;
+            }
+        }
+        empty
+    }
+
     /// Whether it holds something that version 8 of the format has no place for.
     pub fn needs_version_9(&self) -> bool {
         self.identity != 0

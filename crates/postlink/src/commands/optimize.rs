@@ -107,6 +107,29 @@ pub fn read_any(ui: &Ui, input: &Input, files: &[String], ignore_build_id: bool)
     profiles::read(ui, &inputs, wanted, &reading)
 }
 
+/// Reads and adds up machine profiles (.mip); `None` if the files are of another kind.
+fn machine_profile(files: &[String]) -> Result<Option<postlink_mip::Profile>> {
+    use postlink_mip::header::MAGIC;
+    use std::io::Read;
+    let mut sum: Option<(postlink_mip::Profile, std::path::PathBuf)> = None;
+    for (place, file) in files.iter().enumerate() {
+        let Weighted { path, weight } = Weighted::parse(file)?;
+        let mut magic = [0; MAGIC.len()];
+        let is_machine = std::fs::File::open(&path)
+            .and_then(|mut file| file.read_exact(&mut magic))
+            .is_ok_and(|()| magic == MAGIC);
+        match (is_machine, place > 0 && sum.is_none()) {
+            (false, _) if sum.is_none() => return Ok(None),
+            (true, false) => {}
+            _ => bail!("{}: machine profiles cannot be added to profiles of other kinds", path.display()),
+        }
+        let profile = postlink_mip::mip::open(&path)?;
+        let (sum, first) = sum.get_or_insert_with(|| (profile.emptied(), path.clone()));
+        postlink_mip::merge::add_profile(sum, &profile, weight, (first, &path))?;
+    }
+    Ok(sum.map(|(profile, _)| profile))
+}
+
 /// What the rewriter makes of a profile that was read.
 pub fn source(profile: &Any) -> Result<Source<'_>> {
     Ok(match profile {
@@ -138,13 +161,28 @@ impl Optimize {
         let input = Input::open(&self.input)?;
         let options = self.optimizing.options()?;
         watched.phases.begin("profile");
-        let profile = read_any(ui, &input, &self.profile, self.ignore_build_id)?;
+        let machine = machine_profile(&self.profile)?;
+        let other = match machine {
+            Some(_) => None,
+            None => Some(read_any(ui, &input, &self.profile, self.ignore_build_id)?),
+        };
+        let source = match (&machine, &other) {
+            (Some(profile), _) => Source::Machine(profile),
+            (None, Some(profile)) => source(profile)?,
+            (None, None) => bail!("no profile"),
+        };
         if let Some(path) = &self.save_profile {
-            save_fitted(&input, &profile, path)?;
+            match &other {
+                Some(profile) => save_fitted(&input, profile, path)?,
+                None => bail!(
+                    "a machine profile has no counts that could be saved to {}",
+                    path.display()
+                ),
+            }
         }
         let done = rewriting::optimize(
             &input,
-            source(&profile)?,
+            source,
             &options,
             &self.output,
             !self.no_verify,

@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | counters of this very file | solved exactly | here |
 //! | by names: fdata, aggregated samples | records become counts of edges, balanced | [`named`] |
+//! | machine profiles: what ran | counts made up to suit | [`machine`] |
 //! | by blocks: BOLT's YAML, also of older builds | blocks found again by their hashes, the rest inferred | [`blocks`] |
 //!
 //! Whatever comes in, [`Attached`] goes out: counts that conserve flow, and the calls between functions.
@@ -12,6 +13,9 @@ pub mod account;
 pub mod blocks;
 pub mod evidence;
 pub mod lookup;
+mod evidence;
+mod lookup;
+pub mod machine;
 pub mod named;
 
 use postlink_isa::Isa;
@@ -40,6 +44,14 @@ pub enum Source<'p> {
     Named(&'p SymbolicProfile),
     /// Counts of blocks and edges, with hashes.
     Blocks(&'p BoltYaml),
+    /// What ran: a machine profile.
+    Machine(&'p postlink_mip::Profile),
+}
+
+impl<'p> From<&'p postlink_mip::Profile> for Source<'p> {
+    fn from(profile: &'p postlink_mip::Profile) -> Self {
+        Source::Machine(profile)
+    }
 }
 
 impl<'p> From<&'p Profile> for Source<'p> {
@@ -107,6 +119,15 @@ pub fn attach_any<'d, I: Isa>(
                 ));
             }
             blocks::attach::<I>(program, leaks, profile)
+        }
+        Source::Machine(profile) => {
+            if profile.functions.iter().all(|f| !f.is_covered()) {
+                return Err(Error::Profile(
+                    "the profile is empty: nothing has run in it (`postlink mip merge` adds runs)"
+                        .into(),
+                ));
+            }
+            machine::attach::<I>(program, leaks, profile)
         }
     };
     let account = attached.account.clone().unwrap_or_default();

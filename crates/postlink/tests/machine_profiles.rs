@@ -1,0 +1,247 @@
+//! Machine profiles from one end to the other: instrumented after linking, run, merged, compared with exact counts, optimised by.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use postlink_mip::{Profile, mip};
+
+/// Loops, a switch, calls through a pointer, a function that never runs, one that is called by threads' worth of callers.
+const PROGRAM: &str = "
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+__attribute__((noinline)) static int work(int x) { int n = 0; while (x > 1) { x = x & 1 ? 3 * x + 1 : x / 2; n++; } return n; }
+__attribute__((noinline)) int never(int x) { return x > 3 ? work(x) : -x; }
+__attribute__((noinline)) int pick(int x) { switch (x & 7) { case 0: return 5; case 1: return x * 3; case 2: return work(x);
+  case 3: return x ^ 9; case 4: return x - 9; default: return ~x; } }
+__attribute__((noinline)) int deep(int x) { if (x == 0) return 1; if (x & 1) return deep(x - 1) + 1; return deep(x / 2) * 2 % 1000; }
+int (*volatile pointer)(int) = pick;
+int main(int argc, char **argv) {
+  long sum = 0;
+  for (int i = 1; i < 3000; i++) sum += work(i);
+  for (int i = 0; i < 1000; i++) sum += pointer(i * 2);
+  for (int i = 0; i < 50; i++) sum += deep(i);
+  if (argc > 1) sum += never(argc);
+  printf(\"%ld\\n\", sum);
+  fflush(stdout);
+  if (argc > 2) _exit(3);
+  return 0;
+}
+";
+
+struct Folder(tempfile::TempDir);
+
+impl Folder {
+    fn new() -> Folder {
+        let folder = Folder(tempfile::tempdir().expect("a temporary directory"));
+        std::fs::write(folder.path("p.c"), PROGRAM).expect("the folder is ours");
+        let status = Command::new("gcc")
+            .args(["-O2", "-Wl,-q", "-o", "p", "p.c"])
+            .current_dir(folder.0.path())
+            .status();
+        assert!(status.expect("gcc is needed for this test").success());
+        folder
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn run(&self, program: impl AsRef<Path>, arguments: &[&str]) -> Output {
+        Command::new(program.as_ref())
+            .args(arguments)
+            .current_dir(self.0.path())
+            .env("POSTLINK_PROFILE", "exact.plraw")
+            .env("LLVM_MIP_PROFILE_FILENAME", "run.%h.mipraw")
+            .output()
+            .unwrap_or_else(|error| panic!("{}: {error}", program.as_ref().display()))
+    }
+
+    fn postlink(&self, arguments: &[&str]) -> String {
+        let output = self.run(env!("CARGO_BIN_EXE_postlink"), arguments);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{arguments:?}: {said}");
+        String::from_utf8(output.stdout).expect("output is UTF-8")
+    }
+
+    /// Instruments, runs with each list of arguments, merges.
+    fn profile(&self, mode: &str, runs: &[&[&str]]) -> Profile {
+        let inst = format!("p.{mode}");
+        self.postlink(&["instrument", "--mode", mode, "p", "-o", &inst]);
+        let map = format!("{inst}.mipmap");
+        let module = postlink_mip::create::open(&self.path(&map))
+            .unwrap()
+            .module_hash as u16;
+        let raw = format!("run.{module:04x}.mipraw");
+        let profile = format!("{mode}.mip");
+        self.postlink(&["mip", "create", "-p", &profile, &map]);
+        for arguments in runs {
+            let plain = self.run(self.path("p"), arguments);
+            let ours = self.run(self.path(&inst), arguments);
+            assert_eq!(plain.stdout, ours.stdout);
+            assert_eq!(plain.status.code(), ours.status.code());
+            self.postlink(&["mip", "merge", "--strict", "-p", &profile, &raw]);
+        }
+        mip::open(&self.path(&profile)).unwrap()
+    }
+
+    /// Addresses of blocks that ran, and calls of functions by address, exactly.
+    fn exact(&self, arguments: &[&str]) -> (BTreeSet<u64>, BTreeMap<u64, u64>) {
+        self.postlink(&["instrument", "p", "-o", "p.exact"]);
+        self.run(self.path("p.exact"), arguments);
+        let text = self.postlink(&["show", "exact.plraw", "--binary", "p", "--json"]);
+        let counts: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let mut blocks = BTreeSet::new();
+        let mut calls = BTreeMap::new();
+        for f in counts["functions"].as_array().unwrap() {
+            let number = |v: &serde_json::Value, key: &str| v[key].as_u64().unwrap();
+            calls.insert(number(f, "address"), number(f, "entries"));
+            for b in f["blocks"].as_array().unwrap() {
+                if number(b, "count") > 0 {
+                    blocks.insert(number(b, "address"));
+                }
+            }
+        }
+        (blocks, calls)
+    }
+}
+
+#[test]
+fn coverage_and_calls_are_those_of_exact_counts() {
+    let folder = Folder::new();
+    // Leaving by _exit loses nothing: the counters are the file.
+    for arguments in [&[][..], &["x"], &["x", "y"]] {
+        let _ = std::fs::remove_file(folder.path("exact.plraw"));
+        let (blocks, calls) = folder.exact(arguments);
+        for mode in [
+            "function-coverage",
+            "block-coverage",
+            "call-graph",
+            "call-edges",
+        ] {
+            for raw in std::fs::read_dir(folder.0.path()).unwrap().flatten() {
+                if raw.path().extension().is_some_and(|e| e == "mipraw") {
+                    std::fs::remove_file(raw.path()).unwrap();
+                }
+            }
+            let profile = folder.profile(mode, &[arguments]);
+            assert!(profile.functions.len() > 4);
+            for f in &profile.functions {
+                let name = f.display_name();
+                let exact = calls.get(&(f.address as u64)).copied().unwrap_or(0);
+                assert_eq!(f.is_covered(), exact > 0, "{mode} {name}");
+                if mode.starts_with("call") {
+                    assert_eq!(f.call_count, exact, "{mode} {name}");
+                }
+                if mode == "block-coverage" {
+                    for b in f.all_blocks() {
+                        let address = (f.address + i64::from(b.offset as i32)) as u64;
+                        assert_eq!(
+                            b.covered,
+                            blocks.contains(&address),
+                            "{name} at {address:#x} with {arguments:?}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn block_coverage_does_without_counters_for_some_blocks() {
+    let folder = Folder::new();
+    let profile = folder.profile("block-coverage", &[]);
+    let counted: usize = profile.functions.iter().map(|f| f.blocks.len() + 1).sum();
+    let all: usize = profile.functions.iter().map(|f| f.block_count()).sum();
+    assert!(counted < all, "{counted} of {all}");
+}
+
+#[test]
+fn first_calls_are_in_order_and_edges_say_who_called() {
+    let folder = Folder::new();
+    let profile = folder.profile("call-edges", &[&[], &[]]);
+    let of = |name: &str| {
+        let found = profile.functions.iter().find(|f| f.name == name.as_bytes());
+        found.unwrap_or_else(|| panic!("no function {name}"))
+    };
+    let [main, work, pick, deep] = ["main", "work", "pick", "deep"].map(of);
+    for (first, second) in [(main, work), (work, pick), (pick, deep)] {
+        assert!(first.order_sum < second.order_sum);
+    }
+    assert_eq!(profile.traces.len(), 1, "both runs had the same order");
+    assert_eq!(profile.traces[0].weight, 2);
+    // Calls by the function that the return address lies in.
+    let callers = |f: &postlink_mip::Function| {
+        let mut by: BTreeMap<String, u64> = BTreeMap::new();
+        for edge in &f.edges {
+            let inside = |g: &&postlink_mip::Function| {
+                (g.address + 1..=g.address + i64::from(g.size)).contains(&edge.source)
+            };
+            let name = profile.functions.iter().find(inside);
+            let name = name.map_or_else(|| "?".to_owned(), |g| g.display_name().into_owned());
+            *by.entry(name).or_default() += edge.weight;
+        }
+        by
+    };
+    let work_callers = callers(work);
+    assert!(work_callers["main"] > work_callers.get("pick").copied().unwrap_or(0));
+    let sampled: u64 = work_callers.values().sum();
+    assert!(
+        sampled.abs_diff(work.call_count) <= 2 * 64,
+        "{work_callers:?}, {} calls",
+        work.call_count
+    );
+    assert_eq!(callers(pick).keys().collect::<Vec<_>>(), ["main"]);
+    assert!(callers(deep).contains_key("deep"));
+    let order = folder.postlink(&["mip", "order", "-p", "call-edges.mip", "--by", "call-graph"]);
+    assert!(order.lines().any(|line| line == "work"), "{order}");
+    assert!(order.lines().all(|line| line != "never"), "{order}");
+}
+
+#[test]
+fn a_raw_of_another_build_is_refused() {
+    let folder = Folder::new();
+    folder.profile("function-coverage", &[&[]]);
+    folder.postlink(&["instrument", "--mode", "call-graph", "p", "-o", "p.calls"]);
+    folder.postlink(&["mip", "create", "-p", "calls.mip", "p.calls.mipmap"]);
+    let raw = std::fs::read_dir(folder.0.path())
+        .unwrap()
+        .flatten()
+        .find(|entry| entry.path().extension().is_some_and(|e| e == "mipraw"))
+        .expect("a run has written one");
+    let raw = raw.path();
+    let output = folder.run(
+        env!("CARGO_BIN_EXE_postlink"),
+        &["mip", "merge", "-p", "calls.mip", raw.to_str().unwrap()],
+    );
+    assert_eq!(output.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("the module hash is"), "{said}");
+}
+
+#[test]
+fn a_program_is_optimised_by_a_machine_profile() {
+    let folder = Folder::new();
+    for (mode, splits) in [("block-coverage", true), ("call-edges", false)] {
+        folder.profile(mode, &[&[]]);
+        let profile = format!("{mode}.mip");
+        let said = folder.postlink(&["optimize", "p", "-p", &profile, "-o", "p.opt", "--json"]);
+        let account: serde_json::Value = serde_json::from_str(&said).unwrap();
+        assert!(
+            account["optimize"]["moved"].as_u64().unwrap() >= 4,
+            "{said}"
+        );
+        assert_eq!(
+            account["optimize"]["cold_bytes"].as_u64().unwrap() > 0,
+            splits,
+            "{said}"
+        );
+        for arguments in [&[][..], &["x"], &["x", "y"]] {
+            let plain = folder.run(folder.path("p"), arguments);
+            let ours = folder.run(folder.path("p.opt"), arguments);
+            assert_eq!((plain.stdout, plain.status), (ours.stdout, ours.status));
+        }
+    }
+}
