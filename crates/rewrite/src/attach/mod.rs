@@ -13,8 +13,6 @@ pub mod account;
 pub mod blocks;
 pub mod evidence;
 pub mod lookup;
-mod evidence;
-mod lookup;
 pub mod machine;
 pub mod named;
 
