@@ -21,12 +21,7 @@ use super::{Candidate, alternate, ratio, root};
 const FILES: usize = 10_000;
 /// Bytes of counters in each.
 const COUNTERS: usize = 100_000;
-const MODES: [&str; 4] = [
-    "function-coverage",
-    "block-coverage",
-    "call-graph",
-    "call-edges",
-];
+const MODES: [&str; 3] = ["function-coverage", "block-coverage", "call-graph"];
 
 struct Wishes {
     names: Vec<String>,

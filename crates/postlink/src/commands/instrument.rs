@@ -56,9 +56,6 @@ pub struct Instrument {
     /// Where the map of a machine profile goes [default: OUTPUT.mipmap]
     #[arg(long, value_name = "FILE")]
     pub map: Option<PathBuf>,
-    /// Places in the table of call edges
-    #[arg(long, value_name = "N", default_value_t = 16384)]
-    pub edge_table: u32,
     #[command(flatten)]
     pub instrumenting: Instrumenting,
     /// Print what was done as JSON
@@ -77,8 +74,6 @@ pub enum Mode {
     BlockCoverage,
     /// Calls and the order of first calls: a machine profile
     CallGraph,
-    /// The same with sampled return addresses, so who called whom: a machine profile
-    CallEdges,
 }
 
 impl Mode {
@@ -88,7 +83,6 @@ impl Mode {
             Mode::FunctionCoverage => Some(CoverageMode::FunctionCoverage),
             Mode::BlockCoverage => Some(CoverageMode::BlockCoverage),
             Mode::CallGraph => Some(CoverageMode::CallGraph),
-            Mode::CallEdges => Some(CoverageMode::CallEdges),
         }
     }
 }
@@ -153,7 +147,7 @@ impl Instrument {
             mode,
             pattern: self.profile.unwrap_or_else(|| "default.mipraw".to_owned()),
             functions: self.instrumenting.functions.clone(),
-            edges: self.edge_table,
+            edges: 0,
         };
         let map = self.map.unwrap_or_else(|| {
             let mut name = self.output.clone().into_os_string();
