@@ -429,6 +429,7 @@ fn make<'d, I: Isa>(
             code,
             unwind,
             table_entries: a.cfg.table_entries.clone(),
+            arrivals: a.cfg.arrivals.clone(),
             marks: a.cfg.labels(program, function),
             recorders: Code::default(),
             recorder_offsets: Vec::new(),
