@@ -1,6 +1,5 @@
 //# about: AArch64: literal pools and other data between instructions, loaded into every kind of register, and read by address
 //# kinds: aarch64-gcc-pie aarch64-gcc-nopie aarch64-gcc-static-pie aarch64-clang-pie aarch64-clang-static
-//# build large: -mcmodel=large -fno-pic -no-pie
 //# stdout: 123456789abcdef0 ffffffff9abcdef0 deadbeef 1.5 2.5 77
 //# stdout: 60
 #include <stdio.h>

@@ -5,8 +5,6 @@
 //# build pac: -mbranch-protection=pac-ret
 //# build bti: -mbranch-protection=bti
 //# build v83: -march=armv8.3-a -mbranch-protection=standard
-//# count thrower: 300
-//# count step: 300
 //# stdout: 33300 300
 #include <cstdio>
 #include <stdexcept>

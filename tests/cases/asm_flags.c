@@ -1,4 +1,5 @@
 //# about: a hand-written function whose result is a flag: nothing may be put between its comparison and its return
+//# not aarch64: it is written for x86-64
 //# stdout: 11 equal of 100
 //# pinned: returns_a_flag
 //# moved: asks

@@ -148,7 +148,7 @@ fn profiles_go_to_blocks_and_back() {
     assert_eq!(back.branches(), profile.branches());
     let strange = fdata::read_bytes(
         Path::new("x"),
-        b"1 nobody 3 1 nobody 5 0 7\n1 f 4 1 f 5 0 2\n",
+        b"1 nobody 3 1 nobody 5 0 7\n1 f 3 1 f 4 0 2\n",
     )
     .expect("well-formed");
     let (_, left) = yaml::from_symbolic(&binary, &strange, "test", &|_| None).expect("x86-64");

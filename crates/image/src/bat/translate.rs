@@ -241,7 +241,7 @@ impl Translator {
         if is_branch_source {
             input
         } else {
-            offset - u64::from(self.outputs[i]) + input
+            (offset - u64::from(self.outputs[i])).saturating_add(input)
         }
     }
 

@@ -142,9 +142,10 @@ pub fn kinds_of(case: &Case, number: usize) -> Vec<Kind> {
 /// A few of some kinds, others for another number.
 fn some(kinds: Vec<Kind>, number: usize) -> Vec<Kind> {
     let count = kinds.len().min(AARCH64_KINDS_PER_CASE);
-    // Two neighbours in the list are of the same compiler; four apart they are not.
+    // Neighbours in the list are of the same compiler; those half of it apart are mostly not, and never the same.
+    let apart = kinds.len().div_ceil(AARCH64_KINDS_PER_CASE);
     (0..count)
-        .map(|i| kinds[(number + 4 * i) % kinds.len()])
+        .map(|i| kinds[(number + apart * i) % kinds.len()])
         .collect()
 }
 
