@@ -164,7 +164,7 @@ fn same_as_perf2bolt(compiler: &str, flags: &[&str]) {
         return;
     };
     let built = Built::new(compiler, flags);
-    for seed in [1, 77, 4242] {
+    for seed in [1u64, 77, 4242] {
         let samples = built.samples(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let arguments = ["-pa", "-p", "samples.preagg", "app", "-o"];
         let theirs = Command::new(&perf2bolt)
