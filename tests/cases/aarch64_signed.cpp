@@ -5,6 +5,8 @@
 //# build pac: -mbranch-protection=pac-ret
 //# build bti: -mbranch-protection=bti
 //# build v83: -march=armv8.3-a -mbranch-protection=standard
+//# count _Z7throweri: 300
+//# count _Z4stepiPFliE: 300
 //# stdout: 33300 300
 #include <cstdio>
 #include <stdexcept>

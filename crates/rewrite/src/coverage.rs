@@ -19,7 +19,6 @@
 use std::path::Path;
 
 use postlink_image::elf::Elf;
-use postlink_image::note::NoteKind;
 use postlink_image::write::{NewKind, NewSection, WriteOptions, Writer};
 use postlink_isa::x86_64::X86_64;
 use postlink_isa::x86_64::coverage::{self, CallCounter, SlowConfig};
@@ -34,14 +33,14 @@ use crate::cfg::{BlockId, Cfg};
 use crate::counters::estimate;
 use crate::coverage_blocks::{self, CoverageBlocks};
 use crate::discover::Program;
-use crate::emit::{self, NodeCounter, Plan, Probes, Target};
-use crate::instrument::{carry, count_pins, hook};
+use crate::emit::{NodeCounter, Probes, Target};
+use crate::instrument::{count_pins, emit_in_place, hook};
 use crate::leaks::Leaks;
 use crate::link::{self, LinkOptions, ProbeAddresses, Ready};
 use crate::phases::Phases;
 use crate::pin::Pin;
 use crate::prepare::{self, Analysed, Scratch, Share};
-use crate::{Error, unwind};
+use crate::Error;
 
 /// What is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -195,13 +194,7 @@ pub fn instrument_coverage(
 
     phases.begin("link");
     let mut writer = Writer::new(elf, WriteOptions { zero_fill: true })?;
-    let link_options = LinkOptions {
-        sections: [".text.hot", ".text.cold"],
-        align: [16, 16],
-        move_pointers: false,
-        kind: NoteKind::Instrumented,
-        input_id: elf.build_id.unwrap_or_default().to_vec(),
-    };
+    let link_options = LinkOptions::instrumented(elf);
     let order: Vec<u32> = (0..ready.len() as u32).collect();
     let placed = link::place(
         &program,
@@ -254,12 +247,12 @@ pub fn instrument_coverage(
         table: config.counters + table_offset,
         entries,
     };
-    let slow_code = |config: SlowConfig| {
-        coverage::slow(config).map_err(|error| Error::internal(format!("slow path: {error}")))
-    };
     let slow_code = |config: SlowConfig| -> Result<(Vec<u8>, u64), Error> {
+        let one = |config| {
+            coverage::slow(config).map_err(|error| Error::internal(format!("slow path: {error}")))
+        };
         // First the one without edges, then the one with.
-        let mut code = slow_code(SlowConfig {
+        let mut code = one(SlowConfig {
             entries: 0,
             ..config
         })?;
@@ -267,7 +260,7 @@ pub fn instrument_coverage(
         let with_edges = code.len() as u64;
         if config.entries > 0 {
             let at = config.at + with_edges;
-            code.extend(slow_code(SlowConfig { at, ..config })?);
+            code.extend(one(SlowConfig { at, ..config })?);
         }
         Ok((code, with_edges))
     };
@@ -379,22 +372,7 @@ fn make<'d, I: Isa>(
         let (at, live) = first_place::<I>(program, &a.cfg, b, mode);
         probes.nodes.insert(b, NodeCounter { counter, at, live });
     }
-    let mut fragments: [Vec<u32>; 2] = Default::default();
-    let one = a
-        .unwind
-        .as_ref()
-        .is_some_and(unwind::FunctionUnwind::one_fragment);
-    for (b, block) in a.cfg.blocks.iter().enumerate() {
-        fragments[usize::from(block.piece > 0 && !one)].push(b as u32);
-    }
-    let plan = Plan {
-        fragments,
-        probes,
-        move_addresses: false,
-        drop_padding: false,
-    };
-    let code = emit::emit::<I>(program, &a.cfg, &plan)?;
-    let unwind = carry(program, &a.cfg, a.unwind.as_ref(), &code)?;
+    let ready = emit_in_place::<I>(program, function, a, probes)?;
     // A block in another piece has an offset that wraps.
     let offset = |b: BlockId| a.cfg.blocks[b as usize].start.wrapping_sub(start) as u32;
     let successors = (0..a.cfg.blocks.len() as u32).map(|b| a.cfg.succs(b));
@@ -424,19 +402,7 @@ fn make<'d, I: Isa>(
         ..mip::Function::default()
     };
     Ok(Made {
-        ready: Ready {
-            function: function as u32,
-            code,
-            unwind,
-            table_entries: a.cfg.table_entries.clone(),
-            arrivals: a.cfg.arrivals.clone(),
-            marks: a.cfg.labels(program, function),
-            recorders: Code::default(),
-            recorder_offsets: Vec::new(),
-            splits: Vec::new(),
-            counter_base: 0,
-            site_base: 0,
-        },
+        ready,
         entry_patch: a.entry_patch,
         function: mip,
         blocks: a.cfg.blocks.len() as u64,

@@ -7,7 +7,6 @@
 use std::path::Path;
 
 use postlink_image::elf::Elf;
-use postlink_image::note::NoteKind;
 use postlink_image::write::{NewKind, NewSection, WriteOptions, Writer};
 use postlink_isa::{Code, CounterMode, Isa, RuntimeConfig, RuntimeEntry, SiteRef};
 use postlink_profile::raw;
@@ -17,7 +16,7 @@ use serde::Serialize;
 
 use crate::cfg::Cfg;
 use crate::discover::Program;
-use crate::emit::{self, Plan, Target};
+use crate::emit::{self, Plan, Probes, Target};
 use crate::leaks::Leaks;
 use crate::link::{self, LinkOptions, ProbeAddresses, Ready};
 use crate::phases::Phases;
@@ -170,13 +169,7 @@ fn instrument_with<I: Isa>(
 
     phases.begin("link");
     let mut writer = Writer::new(elf, WriteOptions { zero_fill: true })?;
-    let link_options = LinkOptions {
-        sections: [".text.hot", ".text.cold"],
-        align: [16, 16],
-        move_pointers: false,
-        kind: NoteKind::Instrumented,
-        input_id: elf.build_id.unwrap_or_default().to_vec(),
-    };
+    let link_options = LinkOptions::instrumented(elf);
     let order: Vec<u32> = (0..ready.len() as u32).collect();
     let placed = link::place(
         &program,
@@ -323,7 +316,20 @@ fn make<'d, I: Isa>(
             recorder_offsets.push(offset);
         }
     }
-    // The parts that the compiler split off stay apart.
+    Ok(Ready {
+        recorders,
+        recorder_offsets,
+        ..emit_in_place::<I>(program, function, a, probes)?
+    })
+}
+
+/// A function with probes, its blocks in the order of the input. The parts that the compiler split off stay apart.
+pub fn emit_in_place<'d, I: Isa>(
+    program: &Program<'d>,
+    function: usize,
+    a: &Analysed<'d>,
+    probes: Probes,
+) -> Result<Ready, Pin> {
     let mut fragments: [Vec<u32>; 2] = Default::default();
     let one = a
         .unwind
@@ -347,8 +353,8 @@ fn make<'d, I: Isa>(
         table_entries: a.cfg.table_entries.clone(),
         arrivals: a.cfg.arrivals.clone(),
         marks: a.cfg.labels(program, function),
-        recorders,
-        recorder_offsets,
+        recorders: Code::default(),
+        recorder_offsets: Vec::new(),
         splits: Vec::new(),
         counter_base: 0,
         site_base: 0,

@@ -9,7 +9,7 @@
 //!
 //! The old body behind its first instruction stays valid: a reference that nobody knew of goes on working there.
 
-use postlink_image::elf::SymbolTable;
+use postlink_image::elf::{Elf, SymbolTable};
 use postlink_image::note::{MovedFunction, Note, NoteKind};
 use postlink_image::unwind::eh_frame::{self, NewFde};
 use postlink_image::unwind::lsda::CallSite;
@@ -75,6 +75,19 @@ pub struct LinkOptions<'a> {
     pub kind: NoteKind,
     /// Identity of the input.
     pub input_id: Vec<u8>,
+}
+
+impl LinkOptions<'_> {
+    /// For a program that counts: pointers stay the old entries, so what recorders see are addresses of the input.
+    pub fn instrumented(elf: &Elf<'_>) -> Self {
+        LinkOptions {
+            sections: [".text.hot", ".text.cold"],
+            align: [16, 16],
+            move_pointers: false,
+            kind: NoteKind::Instrumented,
+            input_id: elf.build_id.unwrap_or_default().to_vec(),
+        }
+    }
 }
 
 /// Addresses that instrumentation adds.

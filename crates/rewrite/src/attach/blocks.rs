@@ -24,14 +24,13 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::attach::account::Account;
 use crate::attach::evidence::Evidence;
 use crate::attach::lookup::{Key, Lookup};
-use crate::attach::{Attached, Call, Counted, direct_calls, starts};
+use crate::attach::{Attached, Outcome};
 use crate::bolt_blocks::BoltBlocks;
 use crate::cfg::{BlockId, Cfg, Use};
 use crate::discover::Program;
 use crate::export::ORIGIN;
 use crate::hashes::{self, BlockHash, PartHashes};
 use crate::leaks::Leaks;
-use crate::pin::Pin;
 use crate::prepare::{self, Scratch};
 
 /// Index of a function in the profile.
@@ -143,34 +142,7 @@ pub fn attach<'d, I: Isa>(
             |(scratch, room), group| context.one::<I>(group, scratch, room),
         )
         .collect();
-    let starts = starts(program);
-    let (mut counted, mut indirect, mut pins) = (Vec::new(), Vec::new(), Vec::new());
-    for outcome in done {
-        account.add(&outcome.account);
-        pins.extend(outcome.pin);
-        let Some(c) = outcome.counted else { continue };
-        for (block, at, target, count) in outcome.calls {
-            if let Some(callee) = starts.get(&target) {
-                indirect.push(Call {
-                    caller: c.function,
-                    block,
-                    at,
-                    callee: *callee,
-                    target,
-                    count,
-                });
-            }
-        }
-        counted.push(c);
-    }
-    let mut calls = direct_calls(&counted, &starts);
-    calls.append(&mut indirect);
-    Attached {
-        counted,
-        calls,
-        pins,
-        account: Some(account),
-    }
+    Attached::gather(program, done, account)
 }
 
 /// The sum of a function's block counts.
@@ -233,16 +205,6 @@ fn by_hash<I: Isa>(
         }
     }
     renamed
-}
-
-/// What came of one function.
-#[derive(Default)]
-struct Outcome<'d> {
-    counted: Option<Counted<'d>>,
-    /// Calls through registers and memory: (block, instruction, target, count).
-    calls: Vec<(BlockId, u64, u64, u64)>,
-    pin: Option<(u32, Pin)>,
-    account: Account,
 }
 
 /// One part of a function, in the program and in the profile.

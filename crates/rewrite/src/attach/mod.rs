@@ -82,6 +82,50 @@ pub struct Attached<'d> {
     pub account: Option<Account>,
 }
 
+/// What came of one function whose counts were not exact.
+#[derive(Default)]
+struct Outcome<'d> {
+    counted: Option<Counted<'d>>,
+    /// Calls and jumps through registers and memory: (block, instruction, target, count).
+    calls: Vec<(BlockId, u64, u64, u64)>,
+    pin: Option<(u32, Pin)>,
+    account: Account,
+}
+
+impl<'d> Attached<'d> {
+    /// Puts together what came of the functions of a profile, in their order; `account` holds what was said of the profile before.
+    fn gather(program: &Program<'_>, outcomes: Vec<Outcome<'d>>, mut account: Account) -> Self {
+        let starts = starts(program);
+        let (mut counted, mut indirect, mut pins) = (Vec::new(), Vec::new(), Vec::new());
+        for outcome in outcomes {
+            account.add(&outcome.account);
+            pins.extend(outcome.pin);
+            let Some(c) = outcome.counted else { continue };
+            for (block, at, target, count) in outcome.calls {
+                if let Some(callee) = starts.get(&target) {
+                    indirect.push(Call {
+                        caller: c.function,
+                        block,
+                        at,
+                        callee: *callee,
+                        target,
+                        count,
+                    });
+                }
+            }
+            counted.push(c);
+        }
+        let mut calls = direct_calls(&counted, &starts);
+        calls.append(&mut indirect);
+        Attached {
+            counted,
+            calls,
+            pins,
+            account: Some(account),
+        }
+    }
+}
+
 /// Attaches a profile of any kind; and says for every function why it stays, as far as was looked at.
 pub fn attach_any<'d, I: Isa>(
     program: &Program<'d>,

@@ -28,7 +28,7 @@ use rustc_hash::FxHashMap;
 use crate::attach::account::Account;
 use crate::attach::evidence::Evidence;
 use crate::attach::lookup::{Lookup, function_at};
-use crate::attach::{Attached, Call, Counted, direct_calls, starts};
+use crate::attach::{Attached, Outcome};
 use crate::bolt_blocks::BoltBlocks;
 use crate::cfg::{BlockId, Cfg, Term};
 use crate::discover::Program;
@@ -111,39 +111,7 @@ pub fn attach<'d, I: Isa>(
             |(scratch, room), group| one::<I>(program, leaks, group, weigh, scratch, room),
         )
         .collect();
-    let starts = starts(program);
-    let mut counted: Vec<Counted<'d>> = Vec::new();
-    let mut indirect: Vec<Call> = Vec::new();
-    let mut pins = Vec::new();
-    for outcome in done {
-        account.add(&outcome.account);
-        if let Some(pin) = outcome.pin {
-            pins.push(pin);
-        }
-        if let Some(c) = outcome.counted {
-            for (block, at, target, count) in outcome.calls {
-                if let Some(callee) = starts.get(&target) {
-                    indirect.push(Call {
-                        caller: c.function,
-                        block,
-                        at,
-                        callee: *callee,
-                        target,
-                        count,
-                    });
-                }
-            }
-            counted.push(c);
-        }
-    }
-    let mut calls = direct_calls(&counted, &starts);
-    calls.append(&mut indirect);
-    Attached {
-        counted,
-        calls,
-        pins,
-        account: Some(account),
-    }
+    Attached::gather(program, done, account)
 }
 
 fn push_branch(
@@ -199,16 +167,6 @@ impl Weigh {
             false => Weigh::ByInstructions,
         }
     }
-}
-
-/// What came of one function.
-#[derive(Default)]
-struct Outcome<'d> {
-    counted: Option<Counted<'d>>,
-    /// Calls and jumps through registers and memory: (block, instruction, target, count).
-    calls: Vec<(BlockId, u64, u64, u64)>,
-    pin: Option<(u32, crate::pin::Pin)>,
-    account: Account,
 }
 
 /// Attaches the records of one function.

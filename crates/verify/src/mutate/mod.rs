@@ -304,26 +304,10 @@ impl<'a> Faults<'a> {
             | DroppedReturn
             | ChangedOldCode
             | StayingCallToWrongFunction
-            | EntryJumpToWrongFunction
-                if !self.arm =>
-            {
-                self.code_edits(kind)
-            }
-            InvertedCondition
-            | BranchOffByOne
-            | BranchToWrongBlock
-            | CallToWrongFunction
-            | OperandOffByOne
-            | OperandOffByEight
-            | DroppedPrefix
-            | ChangedOpcode
-            | ChangedImmediate
-            | ChangedRegister
-            | DroppedInstruction
-            | DroppedReturn
-            | ChangedOldCode
-            | StayingCallToWrongFunction
-            | EntryJumpToWrongFunction => self.code_edits_a64(kind),
+            | EntryJumpToWrongFunction => match self.arm {
+                true => self.code_edits_a64(kind),
+                false => self.code_edits(kind),
+            },
             TestedBit
             | TestedRegister
             | TestedWidth
