@@ -3,6 +3,8 @@
 //! Rows are sampled at the start of every copied stretch and at every change inside it; the encoder makes instructions of what
 //! differs. Each fragment gets an unwind entry and, if the function has one, an exception table of its own.
 
+use std::ops::Range;
+
 use postlink_image::unwind::lsda::{Lsda, PadBase, pad_base_of};
 use postlink_image::unwind::rows::{self, CfaRule, RegRule, Row};
 
@@ -150,22 +152,16 @@ impl<'d> FunctionUnwind<'d> {
             let rows = rows::rows(&program.eh.cies[fde.cie], fde).map_err(|_| Pin::UnwindTable)?;
             pieces.push((*start, rows));
         }
+        // Only what control takes to a landing pad has its pushed arguments taken off. Elsewhere their size may be anything, so it stays
+        // what it was before: the unwinder runs all instructions up to a place, so fewer of them are quicker.
+        let pushes = pieces.iter().any(|(_, rows)| rows.iter().any(|(_, row)| row.args_size != 0));
+        let settled = if pushes { self.settled(&pieces, fragment)? } else { Vec::new() };
         let mut list: Vec<(u64, &Row<'d>)> = Vec::new();
-        for s in &fragment.spans {
-            let (start, rows) = &pieces[s.piece as usize];
-            let offset = s.input.checked_sub(*start).ok_or(Pin::UnwindTable)?;
-            let mut k = rows
-                .partition_point(|r| r.0 <= offset)
-                .checked_sub(1)
-                .ok_or(Pin::UnwindTable)?;
-            add(&mut list, u64::from(s.out), &rows[k].1);
-            if s.copied {
-                k += 1;
-                while k < rows.len() && rows[k].0 < offset + u64::from(s.len) {
-                    add(&mut list, u64::from(s.out) + rows[k].0 - offset, &rows[k].1);
-                    k += 1;
-                }
-            }
+        for (at, row) in &settled {
+            add(&mut list, *at, row);
+        }
+        if !pushes {
+            each_row(&pieces, fragment, |at, row, _, _| add(&mut list, at, row))?;
         }
         let cie = &program.eh.cies[self.cie];
         let initial = rows::initial_row(cie).map_err(|_| Pin::UnwindTable)?;
@@ -179,6 +175,25 @@ impl<'d> FunctionUnwind<'d> {
             instructions,
             call_sites,
         })
+    }
+
+    /// The rows of a fragment, with the size of pushed arguments changed only before what may lead to a landing pad.
+    fn settled(&self, pieces: &[(u64, Vec<(u64, Row<'d>)>)], fragment: &Fragment) -> Result<Vec<(u64, Row<'d>)>, Pin> {
+        let mut out: Vec<(u64, Row<'d>)> = Vec::new();
+        let mut args_size = 0;
+        each_row(pieces, fragment, |at, row, piece, covered| {
+            let caught = self.lsdas[piece].as_ref().is_some_and(|lsda| {
+                let first = lsda.call_sites.partition_point(|c| c.end() <= covered.start);
+                lsda.call_sites[first..].iter().take_while(|c| c.start < covered.end).any(|c| c.landing_pad.is_some())
+            });
+            if caught {
+                args_size = row.args_size;
+            }
+            let mut row = row.clone();
+            row.args_size = args_size;
+            out.push((at, row));
+        })?;
+        Ok(out)
     }
 
     fn call_sites(&self, cfg: &Cfg, fragment: &Fragment) -> Result<Vec<NewCallSite>, Pin> {
@@ -277,6 +292,31 @@ fn reads_program_counter(row: &Row<'_>) -> bool {
         RegRule::Expression(e) | RegRule::ValExpression(e) => e.contains(&DW_OP_BREG16),
         _ => false,
     })
+}
+
+/// Calls for every stretch of a fragment that has one row: offset in the fragment, the row, the function's piece, and the input's addresses.
+fn each_row<'a, 'd>(
+    pieces: &'a [(u64, Vec<(u64, Row<'d>)>)],
+    fragment: &Fragment,
+    mut found: impl FnMut(u64, &'a Row<'d>, usize, Range<u64>),
+) -> Result<(), Pin> {
+    for s in &fragment.spans {
+        let (start, rows) = &pieces[s.piece as usize];
+        let offset = s.input.checked_sub(*start).ok_or(Pin::UnwindTable)?;
+        let first = rows.partition_point(|r| r.0 <= offset).checked_sub(1).ok_or(Pin::UnwindTable)?;
+        // What was added shares the row of one place.
+        let end = offset + if s.copied { u64::from(s.len).max(1) } else { 1 };
+        let mut at = offset;
+        for (k, (_, row)) in rows.iter().enumerate().skip(first) {
+            let next = rows.get(k + 1).map_or(end, |r| r.0.min(end));
+            found(u64::from(s.out) + (at - offset), row, s.piece as usize, start + at..start + next);
+            if next == end {
+                break;
+            }
+            at = next;
+        }
+    }
+    Ok(())
 }
 
 /// Appends a row unless it repeats the last one; a row at the same offset replaces it.

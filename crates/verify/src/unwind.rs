@@ -374,13 +374,13 @@ enum Rule {
     Other(u64),
 }
 
-/// Everything that the run-time knows at one place but for the LSDA.
+/// Everything that the run-time knows at one place but for the LSDA, and for the size of pushed arguments (`DW_CFA_GNU_args_size`):
+/// that is read only when control goes to a landing pad, so it is compared there ([`Span::args_size`]).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Row {
     cfa: Rule,
     /// Sorted by register. "Same value" is what a register without a rule has, so it is not listed.
     registers: SmallVec<[(u16, Rule); 8]>,
-    args_size: u64,
     ra_register: u64,
     signal_frame: bool,
     marks: [bool; 2],
@@ -398,6 +398,8 @@ pub(crate) struct Span {
     pub start: u64,
     pub end: u64,
     pub row: RowId,
+    /// What the run-time takes off the stack before a landing pad.
+    pub args_size: u64,
     pub lsda: u64,
     pub function: u64,
     pub signal_frame: bool,
@@ -491,16 +493,24 @@ impl Runner {
             let id = interner.id(Row {
                 cfa,
                 registers,
-                args_size: row.saved_args_size(),
                 ra_register: cie.ra_register,
                 signal_frame: cie.signal_frame,
                 marks: cie.marks,
                 personality: cie.personality,
                 place: if pc_dependent { start } else { 0 },
             });
+            let args_size = row.saved_args_size();
             match out.get_mut(first..).and_then(<[Span]>::last_mut) {
-                Some(last) if last.row == id && last.end == start => last.end = end,
-                _ => out.push(Span { start, end, row: id, lsda: fde.lsda, function: fde.start, signal_frame: cie.signal_frame }),
+                Some(last) if last.row == id && last.args_size == args_size && last.end == start => last.end = end,
+                _ => out.push(Span {
+                    start,
+                    end,
+                    row: id,
+                    args_size,
+                    lsda: fde.lsda,
+                    function: fde.start,
+                    signal_frame: cie.signal_frame,
+                }),
             }
         }
         Ok(())
@@ -587,7 +597,7 @@ mod tests {
             runner.rows::<X86_64>(&table, fde, &mut interner, &mut spans).expect("it runs");
             assert_eq!(spans.first().map(|s| s.start), Some(fde.start));
             assert_eq!(spans.last().map(|s| s.end), Some(fde.end));
-            assert!(spans.windows(2).all(|w| w[0].end == w[1].start && w[0].row != w[1].row));
+            assert!(spans.windows(2).all(|w| w[0].end == w[1].start && (w[0].row, w[0].args_size) != (w[1].row, w[1].args_size)));
             assert!(table.same_meaning(fde, &table, fde));
         }
     }
@@ -603,7 +613,7 @@ mod tests {
     #[test]
     fn rows_are_found_by_cursor_and_by_search() {
         let mut map = RowMap::default();
-        let span = |start, end, row| Span { start, end, row, lsda: 0, function: start, signal_frame: false };
+        let span = |start, end, row| Span { start, end, row, args_size: 0, lsda: 0, function: start, signal_frame: false };
         map.clear().extend([span(10, 20, 1), span(20, 30, 2), span(50, 60, 3)]);
         map.sort();
         assert_eq!(map.row(12, 4), (1, true));

@@ -744,6 +744,14 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         match (old, new) {
             (Outcome::Continue, Outcome::Continue) | (Outcome::Terminate, Outcome::Terminate) => Ok(()),
             (Outcome::Pad { pad: old_pad, action: a }, Outcome::Pad { pad: new_pad, action: b }) => {
+                let pushed = |rows: &RowMap, ip| rows.at(ip).map_or(0, |s| s.args_size);
+                let (x, y) = (pushed(&self.s.old_rows, p_ip), pushed(&self.s.new_rows, q_ip));
+                if x != y {
+                    let what = "the size of pushed arguments differs, which the run-time takes off before a landing pad";
+                    let mut failure = Failure::new(Check::LandingPads, what).at(p, q);
+                    (failure.old_value, failure.new_value) = (format!("{x} bytes"), format!("{y} bytes"));
+                    return fail(failure);
+                }
                 let key = [old_lsda as u64, a, new_lsda as u64, b];
                 if !self.s.chains.contains(&key) {
                     let chain =

@@ -72,6 +72,8 @@ kinds! {
     WrongCfaOffset,
     /// A register is said to be saved that is another one.
     WrongRegisterRule,
+    /// Another size of pushed arguments before a landing pad.
+    WrongArgsSize,
     /// An FDE ends before its code does.
     FdeTooShort,
     /// An FDE goes on behind its code.
@@ -324,8 +326,8 @@ impl<'a> Faults<'a> {
                     Vec::new()
                 }
             }
-            RowBeginsLate | WrongCfaOffset | WrongRegisterRule | FdeTooShort | FdeTooLong | WrongLsda | SearchTableUnsorted
-            | SearchEntryWrong | SearchEntryMissing | WrongLandingPad | LandingPadDropped | CallSiteTooShort | ChangedAction
+            RowBeginsLate | WrongCfaOffset | WrongRegisterRule | WrongArgsSize | FdeTooShort | FdeTooLong | WrongLsda
+            | SearchTableUnsorted | SearchEntryWrong | SearchEntryMissing | WrongLandingPad | LandingPadDropped | CallSiteTooShort | ChangedAction
             | ChangedFilter | WrongType | SignStateLost => self.unwind_edits(kind),
             _ => self.file_edits(kind),
         }

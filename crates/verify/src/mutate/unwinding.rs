@@ -86,7 +86,7 @@ impl Faults<'_> {
         let fresh: Vec<Fde> =
             table.fdes.iter().filter(|f| self.claim.functions.iter().any(|m| m.in_new(f.start))).take(2000).copied().collect();
         match kind {
-            Kind::RowBeginsLate | Kind::WrongCfaOffset | Kind::WrongRegisterRule | Kind::SignStateLost => {
+            Kind::RowBeginsLate | Kind::WrongCfaOffset | Kind::WrongRegisterRule | Kind::WrongArgsSize | Kind::SignStateLost => {
                 fresh.iter().flat_map(|f| self.rows(kind, &table, f)).collect()
             }
             Kind::FdeTooShort | Kind::FdeTooLong | Kind::WrongLsda => {
@@ -115,10 +115,10 @@ impl Faults<'_> {
                 list.iter().skip(i + 1).take_while(|n| !n.advances).all(|n| !matches!(n.opcode, 0x0b | 0x0c | 0x0e | 0xc0));
             match (kind, cfi.opcode) {
                 // An advance without a change behind it would change nothing.
-                (Kind::RowBeginsLate, 0x40) if byte & 0x3f < 0x3f && next.is_some_and(|n| !n.advances && n.opcode != 0) => {
+                (Kind::RowBeginsLate, 0x40) if byte & 0x3f < 0x3f && next.is_some_and(|n| !n.advances && !matches!(n.opcode, 0 | 0x2e)) => {
                     edits.push(Edit::new(what, at, &[byte + 1]))
                 }
-                (Kind::RowBeginsLate, 2..=4) if next.is_some_and(|n| !n.advances && n.opcode != 0) => {
+                (Kind::RowBeginsLate, 2..=4) if next.is_some_and(|n| !n.advances && !matches!(n.opcode, 0 | 0x2e)) => {
                     let low = self.file(operand, 1).first().copied().unwrap_or(0xff);
                     if low < 0xff {
                         edits.push(Edit::new(what, operand, &[low + 1]));
@@ -132,6 +132,13 @@ impl Faults<'_> {
                     let low = self.file(operand + 1, 1).first().copied().unwrap_or(0);
                     edits.push(Edit::new(what, operand + 1, &[low ^ 8]));
                 }
+                (Kind::WrongArgsSize, 0x2e) => {
+                    // It must hold at a call that has a landing pad. States taken up again may bring another size.
+                    let ends = list.iter().skip(i + 1).find(|n| matches!(n.opcode, 0x0a | 0x0b | 0x2e));
+                    if self.call_with_pad(fde, cfi.location, ends.map_or(fde.end, |n| n.location)) {
+                        edits.push(Edit::new(what, operand, &[self.file(operand, 1).first().copied().unwrap_or(0) ^ 8]));
+                    }
+                }
                 (Kind::SignStateLost, 0x2d) if settled => edits.push(Edit::new(what, at, &[0])),
                 (Kind::WrongRegisterRule, 0x80) if lasts && settled => edits.push(Edit::new(what, at, &[byte ^ 1])),
                 (Kind::WrongRegisterRule, 0x11) if lasts && settled => {
@@ -142,6 +149,14 @@ impl Faults<'_> {
             }
         }
         edits
+    }
+
+    /// Whether a reached call in a range of a moved function's code has a landing pad.
+    fn call_with_pad(&self, fde: &Fde, from: u64, to: u64) -> bool {
+        let Some(area) = self.area(fde) else { return false };
+        let calls = self.sites.iter().filter(|s| matches!(s.insn.flow, Flow::Call(_) | Flow::IndirectCall));
+        let mut seen = calls.map(|s| s.addr + u64::from(s.insn.len) - 1).filter(|ip| from <= *ip && *ip < to);
+        seen.any(|ip| area.sites.iter().any(|s| s.pad_value != 0 && s.start <= ip && ip < s.end))
     }
 
     fn extent(&self, kind: Kind, table: &Table<'_>, fde: &Fde) -> Option<Edit> {

@@ -856,7 +856,7 @@ pub fn rewrite(input: &[u8], names: &[&str], options: Options) -> Rewritten {
                     other => panic!("{other:?} is not for tests"),
                 })
                 .collect();
-            rows.push((row.start_address(), row.end_address(), register.0, offset, registers));
+            rows.push((row.start_address(), row.end_address(), register.0, offset, registers, row.saved_args_size()));
         }
         let row_at = |a: u64| rows.iter().find(|r| r.0 <= a && a < r.1).expect("the FDE covers its function").clone();
         for &(start, end) in &m.new {
@@ -866,7 +866,7 @@ pub fn rewrite(input: &[u8], names: &[&str], options: Options) -> Rewritten {
             let unit = fde.cie().code_alignment_factor();
             for &(s, _, old) in from.iter().filter(|f| (start..end).contains(&f.0)) {
                 let row = row_at(old);
-                let now = (row.2, row.3, row.4);
+                let now = (row.2, row.3, row.4, row.5);
                 if state.as_ref() == Some(&now) {
                     continue;
                 }
@@ -878,7 +878,11 @@ pub fn rewrite(input: &[u8], names: &[&str], options: Options) -> Rewritten {
                 program.push(0x0c);
                 uleb(&mut program, u64::from(now.0));
                 uleb(&mut program, now.1 as u64);
-                if let Some((_, _, before)) = &state {
+                if state.as_ref().map_or(0, |s| s.3) != now.3 {
+                    program.push(0x2e);
+                    uleb(&mut program, now.3);
+                }
+                if let Some((_, _, before, _)) = &state {
                     let before: &BTreeMap<u16, i64> = before;
                     for r in before.keys().filter(|r| !now.2.contains_key(r) && **r != SIGNED) {
                         program.push(6);
@@ -1302,8 +1306,12 @@ __attribute__((noinline)) int thrower(int k, const char *s) {
     if (k > 5) throw std::string("long");
     return k + (int)std::strlen(s);
 }
+__attribute__((noinline, noipa)) int wide(int a, int b, int c, int d, int e, int f, int g, int h, int k) {
+    if (k == 7) throw a + b * c + d * e + f * g * h;
+    return k & 1;
+}
 __attribute__((noinline)) int catcher(int k, const char *s, Base *o) {
-    try { return thrower(k, s) + o->go(k); }
+    try { return thrower(k, s) + o->go(k) + wide(1, 2, 3, 4, 5, 6, 7, k, k); }
     catch (const std::out_of_range &e) { std::printf("range %s\n", e.what()); return -3; }
     catch (const std::runtime_error &e) { std::printf("runtime %s\n", e.what()); return -1; }
     catch (int i) { try { if (k) throw; } catch (int j) { return i + j; } return i; }
