@@ -42,7 +42,7 @@ const PROGRAMS: &[(&str, &str, &str)] = &[
     ("linegraphg", "linegraphg.c", "-q"),
     ("subdivideg", "subdivideg.c", "-q"),
     ("planarg", "planarg.c planarity.c", "-q -u"),
-    ("multig", "multig.c", "-q -e8:9"),
+    ("multig", "multig.c", "-q -e8:9 -T"),
     ("vcolg", "vcolg.c", "-q -m2 -u"),
     ("edgetransg", "edgetransg.c", "-q"),
     ("hamheuristic", "hamheuristic.c", "-q"),
