@@ -8,7 +8,8 @@
 //!
 //! * With function coverage all counters are bytes and the sum is over positions in the file, not over functions: up to 255 files of one weight are
 //!   counted in bytes (which the compiler turns into vector instructions), then added to the wide sums.
-//! * With call counts it is one pass over the functions of each file.
+//! * With call counts it is one pass over the functions of each file, without branches (which functions ran, nobody foresees) and without saturation: sums of files of one weight
+//!   are kept apart until there could be an overflow.
 //!
 //! A run's order of first calls is worth more than the sum of places, so some are kept as they are: those whose hash is smallest. The hash is taken
 //! along with the counts and costs a multiplication; the order itself is only made when the hash is small enough.
@@ -245,6 +246,8 @@ struct Plan {
     /// Length that files must have at least.
     len: u64,
     places: Vec<Place>,
+    /// By function: a random number, for the hash of an order.
+    marks: Vec<u64>,
     /// Functions by raw offset, for samples.
     by_offset: FxHashMap<u32, u32>,
     traces: bool,
@@ -270,6 +273,11 @@ impl Plan {
             coverage,
             len: profile.raw_len(),
             places: places.collect(),
+            marks: if coverage {
+                Vec::new()
+            } else {
+                (0..profile.functions.len() as u64).map(mix).collect()
+            },
             by_offset: by_offset.collect(),
             traces: options.traces && !coverage,
         }
@@ -347,9 +355,12 @@ struct Sums {
     /// Numbers of files that are profiles.
     profiles: Vec<usize>,
     buffer: Vec<u8>,
-    /// With coverage: files that covered a byte, not yet in `positions`; of the same weight, and how many.
+    /// With coverage: files that covered a byte, not yet in `positions`; of the same weight.
     stage: Vec<u8>,
-    staged: (u8, u64),
+    /// With call counts: what is not yet in `counts`, of files of the same weight.
+    stage_counts: Vec<Counts>,
+    /// How many files are staged, and their weight.
+    staged: (u32, u64),
     /// With coverage: weighted number of files that covered each byte.
     positions: Vec<u64>,
     /// With call counts: by function.
@@ -417,11 +428,7 @@ impl Sums {
     }
 
     fn add_bytes(&mut self, plan: &Plan, raw: &Raw<'_>, weight: u64) {
-        if self.staged.0 == u8::MAX || self.staged.1 != weight {
-            self.flush(plan);
-            self.staged.1 = weight;
-        }
-        self.staged.0 += 1;
+        self.begin(plan, u8::MAX.into(), weight);
         // `check` saw that the file is long enough, and a file in memory has a length in memory.
         let counters = &raw.counters[..plan.len as usize];
         self.stage.resize(counters.len(), 0);
@@ -436,10 +443,30 @@ impl Sums {
         }
     }
 
+    /// Makes room for another file of a weight, where so many can be staged.
+    fn begin(&mut self, plan: &Plan, most: u32, weight: u64) {
+        if self.staged.0 >= most || self.staged.1 != weight {
+            self.flush(plan);
+            self.staged.1 = weight;
+        }
+        self.staged.0 += 1;
+    }
+
     /// Brings what is staged into the wide sums.
     fn flush(&mut self, plan: &Plan) {
         let (files, weight) = self.staged;
-        if !plan.coverage || files == 0 {
+        if files == 0 {
+            return;
+        }
+        if !plan.coverage {
+            for (sum, staged) in self.counts.iter_mut().zip(&mut self.stage_counts) {
+                let staged = std::mem::take(staged);
+                let add = |sum: &mut u64, staged: u64| *sum = sum.saturating_add(staged.saturating_mul(weight));
+                add(&mut sum.raws, staged.raws);
+                add(&mut sum.calls, staged.calls);
+                add(&mut sum.order, staged.order);
+            }
+            self.staged.0 = 0;
             return;
         }
         self.positions.resize(self.stage.len(), 0);
@@ -467,29 +494,33 @@ impl Sums {
             (number(0), number(4))
         };
         // First all checks, so that a bad file leaves no trace.
+        let half = |place: &Place| {
+            let (count, time) = pair(place);
+            (count == never) != (time == never)
+        };
+        let (mut bad, mut ran) = (false, false);
         for place in &plan.places {
-            let (count, time) = pair(place);
-            if (count == never) != (time == never) {
-                return Err(raw.half_set(place.offset as u64, count, time));
-            }
+            bad |= half(place);
+            ran |= pair(place).0 != never;
         }
-        let mut key = 0u64;
-        let mut ran = false;
-        for (index, (place, sums)) in plan.places.iter().zip(&mut self.counts).enumerate() {
+        if bad && let Some(place) = plan.places.iter().find(|place| half(place)) {
             let (count, time) = pair(place);
-            if count == never {
-                continue;
-            }
-            sums.raws = sums.raws.saturating_add(weight);
+            return Err(raw.half_set(place.offset as u64, count, time));
+        }
+        // Sums of so many numbers of 32 bits fit into 64.
+        self.begin(plan, 1 << 31, weight);
+        self.stage_counts.resize(plan.places.len(), Counts::default());
+        let mut key = 0u64;
+        let sums = plan.places.iter().zip(&plan.marks).zip(&mut self.stage_counts);
+        for ((place, mark), sums) in sums {
+            let (count, time) = pair(place);
+            let ran = u64::from(count != never);
+            let all = ran.wrapping_neg();
             let count = if down { count.wrapping_neg() } else { count };
-            sums.calls = sums
-                .calls
-                .saturating_add(u64::from(count).saturating_mul(weight));
-            sums.order = sums
-                .order
-                .saturating_add(u64::from(time).saturating_mul(weight));
-            key = key.wrapping_add(mix(index as u64).wrapping_mul(u64::from(time) | 1 << 32));
-            ran = true;
+            sums.raws = sums.raws.wrapping_add(ran);
+            sums.calls = sums.calls.wrapping_add(u64::from(count) & all);
+            sums.order = sums.order.wrapping_add(u64::from(time) & all);
+            key = key.wrapping_add(mark.wrapping_mul(u64::from(time) | 1 << 32) & all);
         }
         if raw.header.types.has(Types::BLOCK_COVERAGE) {
             self.covered.resize(plan.len as usize, false);

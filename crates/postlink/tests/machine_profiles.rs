@@ -118,6 +118,7 @@ fn coverage_and_calls_are_those_of_exact_counts() {
             "function-coverage",
             "block-coverage",
             "call-graph",
+            "call-edges",
         ] {
             for raw in std::fs::read_dir(folder.0.path()).unwrap().flatten() {
                 if raw.path().extension().is_some_and(|e| e == "mipraw") {
@@ -128,7 +129,10 @@ fn coverage_and_calls_are_those_of_exact_counts() {
             assert!(profile.functions.len() > 4);
             for f in &profile.functions {
                 let name = f.display_name();
-                let exact = calls.get(&(f.address as u64)).copied().unwrap_or(0);
+                // Start-up code without a size counts here, and cannot be counted exactly.
+                let Some(exact) = calls.get(&(f.address as u64)).copied() else {
+                    continue;
+                };
                 assert_eq!(f.is_covered(), exact > 0, "{mode} {name}");
                 if mode.starts_with("call") {
                     assert_eq!(f.call_count, exact, "{mode} {name}");

@@ -1,7 +1,8 @@
 //! A copy of a program that writes a raw machine profile: coverage of functions or blocks, calls with the order of first calls, call edges.
 //!
-//! The way is that of [`crate::instrument`]: functions that are understood are emitted anew, the counters lie in pages that a start-up routine
-//! maps onto the file. What is put in is lighter, and the file is a `.mipraw` of version 9:
+//! Where entries alone count, nothing moves: [`crate::entries`]. For coverage of blocks, and in programs whose unwind tables cannot be extended, the way is that of
+//! [`crate::instrument`]: functions that are understood are emitted anew. In both the counters lie in pages that a start-up routine
+//! maps onto the file, a `.mipraw` of version 9:
 //!
 //! | offset in the file | what |
 //! |---|---|
@@ -14,12 +15,13 @@
 //! What they mean goes to a `.mipmap` beside the output, and nothing of it into the output. Addresses in it count from zero: a function's is its
 //! address in the input.
 //!
-//! Only the function's first block counts its calls; a function whose first block is also the head of a loop counts rounds as well.
+//! Only the function's first block counts its calls; if it is also the head of a loop and a jump leads to the counter, rounds count as well.
 
 use std::path::Path;
 
-use postlink_image::elf::Elf;
-use postlink_image::write::{NewKind, NewSection, WriteOptions, Writer};
+use postlink_image::elf::{Elf, SymbolTable};
+use postlink_image::note::{Note, NoteKind};
+use postlink_image::write::{InSection, NewKind, NewSection, SymbolEdit, WriteOptions, Writer};
 use postlink_isa::x86_64::X86_64;
 use postlink_isa::x86_64::coverage::{self, CallCounter, SlowConfig};
 use postlink_isa::x86_64::runtime::{MipRuntime, mip_runtime};
@@ -34,7 +36,8 @@ use crate::counters::estimate;
 use crate::coverage_blocks::{self, CoverageBlocks};
 use crate::discover::Program;
 use crate::emit::{NodeCounter, Probes, Target};
-use crate::instrument::{count_pins, emit_in_place, hook};
+use crate::entries::{self, Places, Plan};
+use crate::instrument::{Hook, count_pins, emit_in_place, hook};
 use crate::leaks::Leaks;
 use crate::link::{self, LinkOptions, ProbeAddresses, Ready};
 use crate::phases::Phases;
@@ -138,44 +141,43 @@ pub fn instrument_coverage(
     let leaks = Leaks::new(&program);
 
     phases.begin("functions");
-    let image = elf.extent();
-    let made: Vec<Result<Made, Pin>> = (0..program.functions.len())
-        .into_par_iter()
-        .map_init(Scratch::default, |scratch, f| {
-            let analysed = prepare::analyse::<I>(&program, &leaks, f, scratch)?;
-            let name = program.name(f);
-            if let Some(functions) = &options.functions
-                && !functions.is_match(name.as_bytes())
-            {
-                return Err(Pin::Excluded);
-            }
-            make::<I>(&program, f, name, &analysed, options.mode)
-        })
-        .collect();
-    let mut shares = Vec::with_capacity(made.len());
-    let mut ready = Vec::new();
-    let mut patches = Vec::new();
-    let mut functions = Vec::new();
-    // Counters from the clock on, in their own unit.
     let calls = options.mode.calls();
-    let counter_size = if calls { 4 } else { 1 };
-    let mut next = if calls { CLOCK } else { 0 };
-    let (mut blocks, mut counted) = (0u64, 0u64);
-    for one in made {
-        shares.push(Share {
-            pin: one.as_ref().err().copied(),
-            ..Share::default()
-        });
-        let Ok(mut one) = one else { continue };
-        one.ready.counter_base = next / counter_size;
-        one.function.raw_offset = PAGE + next;
-        next += one.function.counter_bytes(options.mode.types());
-        blocks += one.blocks;
-        counted += one.function.blocks.len() as u64 + 1;
-        patches.extend(one.entry_patch);
-        ready.push(one.ready);
-        functions.push(one.function);
+    let (mut pins, mut functions): (Vec<Option<Pin>>, Vec<mip::Function>) = Default::default();
+    let way;
+    if let Some(plan) = in_place(&program, &leaks, options) {
+        functions = plan
+            .functions()
+            .map(|(f, cfg_signature)| mip::Function {
+                cfg_signature,
+                ..describe(&program, f)
+            })
+            .collect();
+        pins = plan.pins.clone();
+        way = Emission::InPlace(Box::new(plan));
+    } else {
+        if options.mode == CoverageMode::CallEdges {
+            return Err(Error::Unsupported(
+                "call edges need an unwind search table (.eh_frame_hdr) of the ordinary form, which this file has not".into(),
+            ));
+        }
+        let mut anew = Anew::default();
+        for one in make_all::<I>(&program, &leaks, options) {
+            pins.push(one.as_ref().err().copied());
+            let Ok(one) = one else { continue };
+            functions.push(one.function);
+            anew.patches.extend(one.entry_patch);
+            anew.blocks += one.blocks;
+            anew.ready.push(one.ready);
+        }
+        way = Emission::Anew(anew);
     }
+    // Counters from the clock on.
+    let mut next = if calls { CLOCK } else { 0 };
+    for function in &mut functions {
+        function.raw_offset = PAGE + next;
+        next += function.counter_bytes(options.mode.types());
+    }
+    let counted: u64 = functions.iter().map(|f| f.blocks.len() as u64 + 1).sum();
     let mut profile = Profile {
         types: options.mode.types(),
         identity: elf.build_id.map_or(0, mip::create::identity),
@@ -187,29 +189,117 @@ pub fn instrument_coverage(
     contents.extend(prepare::identity(elf).hex().bytes());
     profile.module_hash = mip::hash::module_hash(&contents);
     let map = mip::map::write(&profile, Width::Wide, 0);
-    let entries = match options.mode {
-        CoverageMode::CallEdges => options.edges.clamp(256, 1 << 24).next_power_of_two(),
-        _ => 0,
-    };
 
     phases.begin("link");
     let mut writer = Writer::new(elf, WriteOptions { zero_fill: true })?;
-    let link_options = LinkOptions::instrumented(elf);
-    let order: Vec<u32> = (0..ready.len() as u32).collect();
-    let placed = link::place(
-        &program,
-        &ready,
-        [&order, &order],
-        &link_options,
-        &mut writer,
-    );
-    placed.unwind(&program, &ready, &mut writer)?;
+    let (instrumented, blocks) = match way {
+        Emission::InPlace(plan) => {
+            link_in_place(&program, &plan, options, &profile, next, &mut writer)?;
+            (profile.functions.len(), profile.functions.len() as u64)
+        }
+        Emission::Anew(mut anew) => {
+            link_anew::<I>(&program, &mut anew, options, &profile, next, &mut writer)?;
+            (anew.ready.len(), anew.blocks)
+        }
+    };
 
-    let table_len = u64::from(entries) * coverage::EDGE;
-    let table_offset = next.next_multiple_of(PAGE);
-    let counters_len = (table_offset + table_len).next_multiple_of(PAGE).max(PAGE);
-    // The slots of a raw file are its end, so the table must end with the last page.
-    let table_offset = counters_len - table_len;
+    phases.begin("write");
+    let summary = writer.write(out, mode)?;
+    phases.end();
+    let shares: Vec<Share> = pins
+        .into_iter()
+        .map(|pin| Share {
+            pin,
+            ..Share::default()
+        })
+        .collect();
+    Ok(CoverageReport {
+        mode: options.mode,
+        functions: program.functions.len(),
+        instrumented,
+        pinned: count_pins(&shares),
+        blocks,
+        counted,
+        raw_size: PAGE + Room::of(options, next).bytes,
+        input_size: elf.data.len() as u64,
+        output_size: summary.size,
+        map,
+    })
+}
+
+/// How counters come into the program.
+enum Emission {
+    /// At entries, see [`crate::entries`].
+    InPlace(Box<Plan>),
+    /// Functions are emitted anew.
+    Anew(Anew),
+}
+
+/// Functions emitted anew.
+#[derive(Default)]
+struct Anew {
+    ready: Vec<Ready>,
+    patches: Vec<(u64, u64)>,
+    blocks: u64,
+}
+
+/// The way without emitting anything anew: where only entries count, and the unwind tables allow it.
+fn in_place(program: &Program<'_>, leaks: &Leaks, options: &CoverageOptions) -> Option<Plan> {
+    let edges = options.mode == CoverageMode::CallEdges;
+    let functions = options.functions.as_ref();
+    match options.mode {
+        CoverageMode::BlockCoverage => None,
+        CoverageMode::FunctionCoverage => entries::plan(program, leaks, functions, true, &|out, live, _| {
+            put_covered(out, live, 0)
+        }),
+        CoverageMode::CallGraph | CoverageMode::CallEdges => {
+            entries::plan(program, leaks, functions, false, &|out, live, alone| {
+                coverage::put_call(out, live, call_counter(edges && alone, alone))
+            })
+        }
+    }
+}
+
+/// Counters' pages.
+struct Room {
+    /// Entries of the table of edges.
+    entries: u32,
+    /// Where the table begins.
+    table: u64,
+    /// All of them, whole pages.
+    bytes: u64,
+}
+
+impl Room {
+    /// `next`: the bytes of the functions' counters and the clock.
+    fn of(options: &CoverageOptions, next: u64) -> Room {
+        let entries = match options.mode {
+            CoverageMode::CallEdges => options.edges.clamp(256, 1 << 24).next_power_of_two(),
+            _ => 0,
+        };
+        let len = u64::from(entries) * coverage::EDGE;
+        let bytes = (next.next_multiple_of(PAGE) + len).next_multiple_of(PAGE).max(PAGE);
+        // The slots of a raw file are its end, so the table must end with the last page.
+        Room {
+            entries,
+            table: bytes - len,
+            bytes,
+        }
+    }
+}
+
+/// Appends what counters need: the slow way of calls, the start-up routine, and last the counters' pages. Gives the start-up routine's address and those that code
+/// refers to.
+fn put_runtime(
+    elf: &Elf<'_>,
+    options: &CoverageOptions,
+    profile: &Profile,
+    next: u64,
+    entry: &Hook,
+    writer: &mut Writer<'_>,
+) -> Result<(u64, ProbeAddresses), Error> {
+    let calls = options.mode.calls();
+    let room = Room::of(options, next);
     let mut header = mip::Header::new(
         Kind::Raw,
         Some(Width::Wide),
@@ -217,17 +307,16 @@ pub fn instrument_coverage(
         profile.module_hash,
     );
     header.word = profile.identity;
-    header.slots = entries;
+    header.slots = room.entries;
     let header = header.to_bytes();
     let module = format!("{:04x}", profile.module_hash as u16);
     let build_id = prepare::identity(elf).hex();
-    let entry = hook(elf)?;
-    let near = image.1;
+    let near = elf.extent().1;
     let mut config = RuntimeConfig {
         at: near,
         counters: near.next_multiple_of(PAGE) + PAGE,
-        counters_len,
-        sites_offset: counters_len,
+        counters_len: room.bytes,
+        sites_offset: room.bytes,
         bias_slot: near,
         header: &header,
         header_check: header.len(),
@@ -244,19 +333,22 @@ pub fn instrument_coverage(
         at: near,
         clock: config.counters,
         counters: config.counters,
-        table: config.counters + table_offset,
-        entries,
+        table: config.counters + room.table,
+        entries: room.entries,
     };
     let slow_code = |config: SlowConfig| -> Result<(Vec<u8>, u64), Error> {
         let one = |config| {
             coverage::slow(config).map_err(|error| Error::internal(format!("slow path: {error}")))
         };
+        if !calls {
+            return Ok((Vec::new(), 0));
+        }
         // First the one without edges, then the one with.
         let mut code = one(SlowConfig {
             entries: 0,
             ..config
         })?;
-        code.resize(code.len().next_multiple_of(16), I::PADDING);
+        code.resize(code.len().next_multiple_of(16), X86_64::PADDING);
         let with_edges = code.len() as u64;
         if config.entries > 0 {
             let at = config.at + with_edges;
@@ -265,33 +357,35 @@ pub fn instrument_coverage(
         Ok((code, with_edges))
     };
     // Addresses are loaded as constants of eight bytes or fewer: room for the longest, and what is not needed is padding.
-    let slow_size = slow_code(slow_config)?.0.len() as u64 + 64;
-    let slow = writer.append(NewSection {
-        name: ".text.slow".into(),
-        kind: NewKind::Code,
-        align: 16,
-        size: slow_size,
-    });
-    let size = mip_runtime(&config, mip_config)?.len() as u64 + 64;
+    const SLACK: u64 = 64;
+    let slow = match slow_code(slow_config)?.0.len() as u64 {
+        0 => None,
+        size => Some(writer.append(NewSection {
+            name: ".text.slow".into(),
+            kind: NewKind::Code,
+            align: 16,
+            size: size + SLACK,
+        })),
+    };
+    let size = mip_runtime(&config, mip_config)?.len() as u64 + SLACK;
     let runtime = writer.append(NewSection {
         name: ".text.start".into(),
         kind: NewKind::Code,
         align: 16,
         size,
     });
-    let counters = writer.append_zero_fill(".postlink.counters", counters_len + PAGE);
+    let counters = writer.append_zero_fill(".postlink.counters", room.bytes + PAGE);
     config.at = runtime.addr;
     config.counters = counters.addr;
-    config.bias_slot = counters.addr + counters_len;
-    slow_config.at = slow.addr;
+    config.bias_slot = counters.addr + room.bytes;
+    slow_config.at = slow.map_or(0, |s| s.addr);
     slow_config.clock = counters.addr;
     slow_config.counters = counters.addr;
-    slow_config.table = counters.addr + table_offset;
+    slow_config.table = counters.addr + room.table;
     let (slow_bytes, with_edges) = slow_code(slow_config)?;
-    for (section, code) in [
-        (runtime.id, mip_runtime(&config, mip_config)?),
-        (slow.id, slow_bytes),
-    ] {
+    let runtime_bytes = mip_runtime(&config, mip_config)?;
+    let parts = [Some((runtime.id, runtime_bytes)), slow.map(|s| (s.id, slow_bytes))];
+    for (section, code) in parts.into_iter().flatten() {
         let room = writer.contents(section);
         let Some(place) = room.get_mut(..code.len()) else {
             return Err(Error::internal(format!(
@@ -301,37 +395,167 @@ pub fn instrument_coverage(
             )));
         };
         place.copy_from_slice(&code);
-        room[code.len()..].fill(I::PADDING);
+        room[code.len()..].fill(X86_64::PADDING);
     }
     let probes = ProbeAddresses {
         counters: counters.addr,
-        counter_size,
-        sites: counters.addr + counters_len,
+        counter_size: counter_size(options.mode),
+        sites: counters.addr + room.bytes,
         // No recorders here, and so nothing that needs the bias: the name stands for the slow way with edges.
-        bias: slow.addr + with_edges,
-        slow: slow.addr,
+        bias: slow_config.at + with_edges,
+        slow: slow_config.at,
     };
-    placed.fill::<I>(&program, &ready, [&order, &order], &probes, &mut writer)?;
-    placed.references::<I>(&program, &ready, &patches, false, &mut writer)?;
-    entry.install(elf, runtime.addr, &mut writer)?;
-    placed.symbols(&program, &ready, &link_options, &mut writer);
-    placed.note(&program, &ready, &link_options, &mut writer)?;
+    Ok((runtime.addr, probes))
+}
 
-    phases.begin("write");
-    let summary = writer.write(out, mode)?;
-    phases.end();
-    Ok(CoverageReport {
-        mode: options.mode,
-        functions: program.functions.len(),
-        instrumented: ready.len(),
-        pinned: count_pins(&shares),
-        blocks,
-        counted,
-        raw_size: PAGE + counters_len,
-        input_size: elf.data.len() as u64,
-        output_size: summary.size,
-        map,
-    })
+/// Bytes of what counters are numbered by.
+fn counter_size(mode: CoverageMode) -> u64 {
+    if mode.calls() { 4 } else { 1 }
+}
+
+fn link_anew<I: Isa>(
+    program: &Program<'_>,
+    anew: &mut Anew,
+    options: &CoverageOptions,
+    profile: &Profile,
+    next: u64,
+    writer: &mut Writer<'_>,
+) -> Result<(), Error> {
+    let elf = program.elf;
+    for (ready, function) in anew.ready.iter_mut().zip(&profile.functions) {
+        ready.counter_base = (function.raw_offset - PAGE) / counter_size(options.mode);
+    }
+    let ready = &anew.ready;
+    let link_options = LinkOptions::instrumented(elf);
+    let order: Vec<u32> = (0..ready.len() as u32).collect();
+    let placed = link::place(program, ready, [&order, &order], &link_options, writer);
+    placed.unwind(program, ready, writer)?;
+    let entry = hook(elf)?;
+    let (start, probes) = put_runtime(elf, options, profile, next, &entry, writer)?;
+    placed.fill::<I>(program, ready, [&order, &order], &probes, writer)?;
+    placed.references::<I>(program, ready, &anew.patches, false, writer)?;
+    entry.install(elf, start, writer)?;
+    placed.symbols(program, ready, &link_options, writer);
+    placed.note(program, ready, &link_options, writer)
+}
+
+fn link_in_place(
+    program: &Program<'_>,
+    plan: &Plan,
+    options: &CoverageOptions,
+    profile: &Profile,
+    next: u64,
+    writer: &mut Writer<'_>,
+) -> Result<(), Error> {
+    let elf = program.elf;
+    let stubs = writer.append(NewSection {
+        name: ".text.entries".into(),
+        kind: NewKind::Code,
+        align: 16,
+        size: plan.size(),
+    });
+    let range = (stubs.addr, stubs.addr + plan.size());
+    let frames = match plan.frames() {
+        Some((search, overwriting)) if plan.size() > 0 => {
+            let size = search.size(program, range, overwriting)?;
+            let section = writer.append(NewSection {
+                name: ".eh_frame.entries".into(),
+                kind: NewKind::ReadOnly,
+                align: 8,
+                size,
+            });
+            let (bytes, word) = search.extend(program, range, overwriting, section.addr)?;
+            let out = writer.contents(section.id);
+            if out.len() != bytes.len() {
+                return Err(Error::internal(format!(
+                    "the unwind entry of stubs has {} bytes, not {}",
+                    bytes.len(),
+                    out.len()
+                )));
+            }
+            out.copy_from_slice(&bytes);
+            Some(word)
+        }
+        _ => None,
+    };
+    if let Some((at, word)) = frames {
+        writer.patch(at, &word)?;
+    }
+    let entry = hook(elf)?;
+    let (start, probes) = put_runtime(elf, options, profile, next, &entry, writer)?;
+    let counter = |i: usize, n: u32| {
+        probes.counters + profile.functions[i].raw_offset - PAGE + probes.counter_size * u64::from(n)
+    };
+    let places = Places {
+        stubs: stubs.addr,
+        counter: &counter,
+        slow: probes.slow,
+        slow_with_edges: probes.bias,
+    };
+    let mut code = vec![0; plan.size() as usize];
+    plan.fill(program, &places, &mut code, |at, bytes| Ok(writer.patch(at, bytes)?))?;
+    writer.contents(stubs.id).copy_from_slice(&code);
+    entry.install(elf, start, writer)?;
+    let earlier = plan.earlier(program);
+    for (index, s) in (0u32..).zip(elf.symbols(SymbolTable::Dynamic).iter()) {
+        if s.section != 0
+            && let Some(by) = earlier.get(&s.value)
+        {
+            let edit = SymbolEdit {
+                value: s.value - by,
+                size: if s.size == 0 { 0 } else { s.size + by },
+                section: InSection::Old(s.section),
+            };
+            writer.edit_symbol(SymbolTable::Dynamic, index, edit);
+        }
+    }
+    // Nothing moved; what changed is proved from the bytes alone.
+    let note = Note {
+        kind: NoteKind::Instrumented,
+        input_id: elf.build_id.unwrap_or_default().to_vec(),
+        functions: Vec::new(),
+    };
+    let bytes = note.encode()?;
+    let placed = writer.append(NewSection {
+        name: ".note.postlink".to_owned(),
+        kind: NewKind::Note,
+        align: 4,
+        size: bytes.len() as u64,
+    });
+    writer.contents(placed.id).copy_from_slice(&bytes);
+    Ok(())
+}
+
+/// What the map says of a function before its counters are known.
+fn describe(program: &Program<'_>, function: usize) -> mip::Function {
+    let name = program.name(function);
+    mip::Function {
+        signature: mip::hash::md5_64(name.as_bytes()),
+        name: name.into_bytes(),
+        address: program.start(function) as i64,
+        size: u32::try_from(program.size(function)).unwrap_or(u32::MAX),
+        ..mip::Function::default()
+    }
+}
+
+/// All functions emitted anew, or why not.
+fn make_all<'d, I: Isa>(
+    program: &Program<'d>,
+    leaks: &Leaks,
+    options: &CoverageOptions,
+) -> Vec<Result<Made, Pin>> {
+    (0..program.functions.len())
+        .into_par_iter()
+        .map_init(Scratch::default, |scratch, f| {
+            let analysed = prepare::analyse::<I>(program, leaks, f, scratch)?;
+            if let Some(functions) = &options.functions
+                && !functions.is_match(program.name(f).as_bytes())
+            {
+                return Err(Pin::Excluded);
+            }
+            make::<I>(program, f, &analysed, options.mode)
+        })
+        .collect()
 }
 
 /// A function with its counters.
@@ -345,7 +569,6 @@ struct Made {
 fn make<'d, I: Isa>(
     program: &Program<'d>,
     function: usize,
-    name: String,
     a: &Analysed<'d>,
     mode: CoverageMode,
 ) -> Result<Made, Pin> {
@@ -377,10 +600,6 @@ fn make<'d, I: Isa>(
     let offset = |b: BlockId| a.cfg.blocks[b as usize].start.wrapping_sub(start) as u32;
     let successors = (0..a.cfg.blocks.len() as u32).map(|b| a.cfg.succs(b));
     let mip = mip::Function {
-        signature: mip::hash::md5_64(name.as_bytes()),
-        name: name.into_bytes(),
-        address: start as i64,
-        size: u32::try_from(program.size(function)).unwrap_or(u32::MAX),
         cfg_signature: mip::hash::cfg_signature(successors),
         blocks: chosen
             .counted
@@ -399,7 +618,7 @@ fn make<'d, I: Isa>(
                 from: from.clone(),
             })
             .collect(),
-        ..mip::Function::default()
+        ..describe(program, function)
     };
     Ok(Made {
         ready,

@@ -19,6 +19,8 @@ pub mod coverage;
 pub mod coverage_blocks;
 pub mod discover;
 pub mod emit;
+pub mod entries;
+pub mod entries_frames;
 pub mod export;
 pub mod hashes;
 pub mod inspect;

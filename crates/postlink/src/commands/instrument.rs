@@ -56,6 +56,9 @@ pub struct Instrument {
     /// Where the map of a machine profile goes [default: OUTPUT.mipmap]
     #[arg(long, value_name = "FILE")]
     pub map: Option<PathBuf>,
+    /// Room for this many different edges, 16 bytes each; the most frequent stay
+    #[arg(long, value_name = "N", default_value_t = 16384)]
+    pub edges: u32,
     #[command(flatten)]
     pub instrumenting: Instrumenting,
     /// Print what was done as JSON
@@ -74,6 +77,8 @@ pub enum Mode {
     BlockCoverage,
     /// Calls and the order of first calls: a machine profile
     CallGraph,
+    /// The same, and a sample of where calls come from
+    CallEdges,
 }
 
 impl Mode {
@@ -83,6 +88,7 @@ impl Mode {
             Mode::FunctionCoverage => Some(CoverageMode::FunctionCoverage),
             Mode::BlockCoverage => Some(CoverageMode::BlockCoverage),
             Mode::CallGraph => Some(CoverageMode::CallGraph),
+            Mode::CallEdges => Some(CoverageMode::CallEdges),
         }
     }
 }
@@ -147,7 +153,7 @@ impl Instrument {
             mode,
             pattern: self.profile.unwrap_or_else(|| "default.mipraw".to_owned()),
             functions: self.instrumenting.functions.clone(),
-            edges: 0,
+            edges: self.edges,
         };
         let map = self.map.unwrap_or_else(|| {
             let mut name = self.output.clone().into_os_string();

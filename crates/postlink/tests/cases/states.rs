@@ -1,4 +1,4 @@
-//! The five states of a case: plain, instrumented, optimised, optimised with splitting, and checked again.
+//! The states of a case: plain, instrumented, counting at entries for a machine profile, optimised, optimised with splitting, and checked again.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -57,6 +57,9 @@ pub fn check(case: &Case, kind: Kind, built: &Built, dir: &Path) -> Result<(), S
         Some(&profile),
     )?;
     same("instrumented", &seen, &plain)?;
+    if kind.target == Target::Host {
+        count_entries(case, kind, built, dir, &plain)?;
+    }
     if !case.profile_expected {
         return Ok(());
     }
@@ -99,6 +102,31 @@ pub fn check(case: &Case, kind: Kind, built: &Built, dir: &Path) -> Result<(), S
         let verify = postlink("verify", &[input, subject.as_os_str(), "--json".as_ref()]);
         let certificate = run::tool(verify, dir, &format!("{state}.verify"))?;
         check_verdicts(case, &certificate).map_err(|e| format!("{state}: {e}"))?;
+    }
+    Ok(())
+}
+
+/// Counts at entries: with stores in padding, and with calls and where they come from. Nothing may be different.
+fn count_entries(case: &Case, kind: Kind, built: &Built, dir: &Path, plain: &Seen) -> Result<(), String> {
+    for mode in ["function-coverage", "call-edges"] {
+        let folder = dir.join(mode);
+        let subject = place(built, &folder)?;
+        let arguments = [
+            "--mode".as_ref(),
+            mode.as_ref(),
+            built.subject.as_os_str(),
+            "-o".as_ref(),
+            subject.as_os_str(),
+        ];
+        let log = run::tool(postlink("instrument", &arguments), dir, mode);
+        // Programs that register their unwind tables themselves have none that can be extended.
+        match log {
+            Err(error) if mode == "call-edges" && error.contains("unwind search table") => continue,
+            log => log?,
+        };
+        let program = folder.join(built.program.file_name().unwrap_or_default());
+        let seen = execute(case, kind, &program, dir, &format!("{mode}.run"), None)?;
+        same(mode, &seen, plain)?;
     }
     Ok(())
 }

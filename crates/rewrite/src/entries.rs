@@ -1,0 +1,664 @@
+//! Counters at the entries of functions that stay where they are.
+//!
+//! Emitting a function anew for the sake of one store at its entry costs its whole size again. Here nothing moves: what calls a function is led
+//! past its counter. Three ways, the first that can be gone is taken:
+//!
+//! | way | the counter | costs | for |
+//! |---|---|---|---|
+//! | front | in the padding in front of the function, into which it runs | nothing | coverage, with seven or eight bytes of padding |
+//! | stub | in a stub that jumps to the function | 12 or 16 bytes with coverage | all references to the function are known |
+//! | jump | in a stub that a jump at the entry leads to, with the instructions that the jump overwrote and a jump back | about 20 bytes, and what unwinding needs | all others |
+//!
+//! With the first two the references are changed, in place: displacements of calls and jumps, and pointers, all of them, so that they still compare equal.
+//! So all must be known: every relocation that the linker kept about the function belongs to an instruction or a pointer that was found and can be changed, no branch
+//! of one byte comes from elsewhere, nothing says where it is relative to something else, and it is no entry point. A function in the dynamic symbol table begins earlier in there too, if
+//! the counter is in front; a stub, which who asks for the function at an address inside it (`dladdr`) does not find, is the last resort. With the third whoever comes is counted. Where there are pointers, their values stay multiples of eight: programs use the lowest bits, and C++ does
+//! in pointers to members.
+//!
+//! Return addresses stay the input's, but for a call among the overwritten instructions. Bodies need not be understood for the first two, so more functions count
+//! than can be moved.
+//!
+//! What follows for unwinding is in [`crate::entries_frames`].
+
+use postlink_image::elf::{DynReloc, SymbolTable};
+use postlink_isa::x86_64::X86_64;
+use postlink_isa::{Code, Fixup, FixupKind, Flow, Insn, Isa, Reach, RegSet};
+use rayon::prelude::*;
+use regex::bytes::Regex;
+use rustc_hash::FxHashMap;
+
+use crate::Error;
+use crate::discover::{Program, is_special};
+use crate::emit::Target;
+use crate::entries_frames::{Overwriting, Search, Shift};
+use crate::leaks::Leaks;
+use crate::pin::Pin;
+use crate::refs::Stored;
+use crate::prepare::{self, Scratch};
+
+type I = X86_64;
+
+/// Bytes of the store that covers a function.
+const STORE: u64 = 7;
+/// The same, where there are pointers to it.
+const ALIGNED_STORE: u64 = 8;
+/// Bytes of a jump at an entry.
+const JUMP: u64 = 5;
+
+/// Puts a counter: what must survive it, and whether the return address is at `rsp` and nothing below.
+pub type Put<'a> = &'a (dyn Fn(&mut Code<Target>, RegSet, bool) + Sync);
+
+/// Something that refers to a function and can be changed: a direct branch or call, from another function or from itself, or an address in an instruction.
+#[derive(Clone, Copy, Debug)]
+struct Reference {
+    function: u32,
+    /// Address of the field.
+    place: u64,
+    kind: FixupKind,
+    /// It makes a pointer.
+    pointer: bool,
+}
+
+/// All references to functions' starts.
+struct References {
+    /// By function.
+    list: Vec<Reference>,
+    /// Pointers in data: (function, index in [`crate::refs::Refs::pointers`]), ascending.
+    data: Vec<(u32, u32)>,
+    /// Functions with references that are not known or cannot be changed, ascending.
+    unknown: Vec<u32>,
+    /// Functions in the dynamic symbol table, ascending.
+    exported: Vec<u32>,
+}
+
+impl References {
+    fn of(&self, function: u32) -> &[Reference] {
+        let from = self.list.partition_point(|r| r.function < function);
+        let to = self.list.partition_point(|r| r.function <= function);
+        &self.list[from..to]
+    }
+
+    fn in_data(&self, function: u32) -> &[(u32, u32)] {
+        let from = self.data.partition_point(|r| r.0 < function);
+        let to = self.data.partition_point(|r| r.0 <= function);
+        &self.data[from..to]
+    }
+}
+
+/// How a function's calls come by its counter.
+enum Way {
+    /// In the padding in front; how far, and what changes in the unwind table.
+    Front(u64, Shift),
+    /// A stub, aligned for pointers or not.
+    Stub { aligned: bool },
+    /// A jump, at this address, and the instructions in its place.
+    Jump { at: u64, lost: Vec<Insn> },
+}
+
+/// A function that counts.
+struct Entry {
+    function: u32,
+    way: Way,
+    /// What must survive a counter at the entry.
+    live: RegSet,
+    /// Nothing within the function comes to its first block again.
+    alone: bool,
+    cfg_signature: u32,
+}
+
+/// Which functions count, and how.
+pub struct Plan {
+    entries: Vec<Entry>,
+    /// By function: why it does not count.
+    pub pins: Vec<Option<Pin>>,
+    references: References,
+    search: Option<Search>,
+    /// All stubs, one behind the other.
+    code: Code<(u32, Target)>,
+    /// By entry: where its stub begins in `code`.
+    offsets: Vec<u32>,
+    /// Instructions that were taken to a stub, for unwinding.
+    overwriting: Vec<Overwriting>,
+}
+
+/// Where things are that stubs refer to.
+pub struct Places<'a> {
+    /// Address of the stubs.
+    pub stubs: u64,
+    /// Address of an entry's n-th word of counters.
+    pub counter: &'a dyn Fn(usize, u32) -> u64,
+    /// The slow way.
+    pub slow: u64,
+    /// The slow way with edges.
+    pub slow_with_edges: u64,
+}
+
+/// Decides how each function counts. `None`: this file's unwind tables cannot be extended in place.
+///
+/// With `front`, the counter is a store of [`STORE`] bytes, which may stand in padding.
+pub fn plan(
+    program: &Program<'_>,
+    leaks: &Leaks,
+    functions: Option<&Regex>,
+    front: bool,
+    put: Put<'_>,
+) -> Option<Plan> {
+    let search = if program.eh.fdes.is_empty() {
+        None
+    } else {
+        Some(Search::read(program)?)
+    };
+    let references = references(program);
+    let mut pointed: Vec<u64> = program.refs.pointers.iter().map(|p| p.target).collect();
+    pointed.par_sort_unstable();
+    let choose = |scratch: &mut Scratch, f: usize| -> Result<Entry, Pin> {
+        if functions.is_some_and(|r| !r.is_match(program.name(f).as_bytes())) {
+            return Err(Pin::Excluded);
+        }
+        let function = &program.functions[f];
+        let piece = &program.pieces[function.pieces[0] as usize];
+        if is_special(program.elf.sections[piece.section as usize].name) {
+            return Err(Pin::SpecialSection);
+        }
+        let own = references.of(f as u32);
+        let analysed = prepare::analyse::<I>(program, leaks, f, scratch);
+        let known = references.unknown.binary_search(&(f as u32)).is_err()
+            && own.iter().all(|r| !matches!(r.kind, FixupKind::Rel8 { .. }))
+            && !is_run_into(program, function.pieces[0] as usize);
+        let cfg = analysed.as_ref().ok().map(|a| &a.cfg);
+        let live = cfg.map_or(RegSet::ALL, |cfg| crate::counters::live_at::<I>(program, cfg, 0, piece.start));
+        let cfg_signature = cfg.map_or(0, |cfg| {
+            postlink_mip::hash::cfg_signature((0..cfg.blocks.len() as u32).map(|b| cfg.succs(b)))
+        });
+        let entry = |way| Entry {
+            function: f as u32,
+            way,
+            live,
+            alone: cfg.is_some_and(|cfg| !cfg.succs.contains(&0)),
+            cfg_signature,
+        };
+        let exported = references.exported.binary_search(&(f as u32)).is_ok();
+        let aligned = exported || own.iter().any(|r| r.pointer) || !references.in_data(f as u32).is_empty();
+        // What is said to be taken by nothing that was found is taken in a way that cannot be followed.
+        if known && (aligned || !function.address_taken) {
+            let by = if aligned { ALIGNED_STORE } else { STORE };
+            let room = front
+                && (!aligned || piece.start.is_multiple_of(ALIGNED_STORE))
+                && has_room(program, function.pieces[0] as usize, by, &pointed);
+            if let Some(shift) = room.then(|| Shift::of(program, search.as_ref(), piece, by)).flatten() {
+                return Ok(entry(Way::Front(by, shift)));
+            }
+            if !exported {
+                return Ok(entry(Way::Stub { aligned }));
+            }
+        }
+        let jump = || -> Result<Way, Pin> {
+            let at = analysed.as_ref().map_err(|pin| *pin)?.entry_patch.ok_or(Pin::NoRoomAtEntry)?.1;
+            let calls = search.as_ref().is_none_or(|s| s.calls_may_throw(program));
+            let lost = lost(program, at, calls).ok_or(Pin::NoRoomAtEntry)?;
+            Ok(Way::Jump { at, lost })
+        };
+        match jump() {
+            Ok(way) => Ok(entry(way)),
+            // Better than not to count.
+            Err(_) if known && exported => Ok(entry(Way::Stub { aligned })),
+            Err(pin) => Err(pin),
+        }
+    };
+    let chosen: Vec<Result<Entry, Pin>> = (0..program.functions.len())
+        .into_par_iter()
+        .map_init(Scratch::default, choose)
+        .collect();
+    let mut plan = Plan {
+        entries: Vec::new(),
+        pins: Vec::with_capacity(chosen.len()),
+        references,
+        search,
+        code: Code::default(),
+        offsets: Vec::new(),
+        overwriting: Vec::new(),
+    };
+    for one in chosen {
+        plan.pins.push(one.as_ref().err().copied());
+        plan.entries.extend(one);
+    }
+    plan.stubs(program, put);
+    Some(plan)
+}
+
+impl Plan {
+    /// The functions that count: index, signature of the flow graph.
+    pub fn functions(&self) -> impl Iterator<Item = (usize, u32)> + '_ {
+        self.entries.iter().map(|e| (e.function as usize, e.cfg_signature))
+    }
+
+    /// Bytes of all stubs.
+    pub fn size(&self) -> u64 {
+        self.code.bytes.len() as u64
+    }
+
+    /// Spells the stubs.
+    fn stubs(&mut self, program: &Program<'_>, put: Put<'_>) {
+        self.offsets = vec![0; self.entries.len()];
+        // Those that are aligned first: fewer gaps.
+        let aligned = |e: &Entry| matches!(e.way, Way::Stub { aligned: true });
+        let (first, second): (Vec<usize>, Vec<usize>) = (0..self.entries.len()).partition(|&i| aligned(&self.entries[i]));
+        for i in first.into_iter().chain(second) {
+            let entry = &self.entries[i];
+            let start = program.start(entry.function as usize);
+            if matches!(entry.way, Way::Stub { aligned: true }) {
+                let len = self.code.bytes.len().next_multiple_of(ALIGNED_STORE as usize);
+                self.code.bytes.resize(len, I::PADDING);
+            }
+            let base = self.code.bytes.len() as u32;
+            self.offsets[i] = base;
+            let mut code: Code<Target> = Code::default();
+            match &entry.way {
+                Way::Front(..) => continue,
+                Way::Stub { .. } => {
+                    put(&mut code, entry.live, true);
+                    I::put_jump(&mut code, Reach::Long, Target::Same(start));
+                }
+                Way::Jump { lost, .. } => {
+                    put(&mut code, entry.live, entry.alone);
+                    let mut moved = Vec::with_capacity(lost.len());
+                    let mut on = None;
+                    for insn in lost {
+                        moved.push((u64::from(base) + code.bytes.len() as u64, insn.addr));
+                        on = Some(insn.end()).filter(|_| goes_on(insn.flow));
+                        respell(program, &mut code, insn, start);
+                    }
+                    if let Some(on) = on {
+                        moved.push((u64::from(base) + code.bytes.len() as u64, on));
+                        I::put_jump(&mut code, Reach::Long, Target::Same(on));
+                    }
+                    self.overwriting.push(Overwriting {
+                        function: entry.function,
+                        from: u64::from(base),
+                        moved,
+                        to: u64::from(base) + code.bytes.len() as u64,
+                    });
+                }
+            }
+            self.code.bytes.extend_from_slice(&code.bytes);
+            self.code.fixups.extend(code.fixups.iter().map(|f| Fixup {
+                at: base + f.at,
+                kind: f.kind,
+                target: (i as u32, f.target),
+            }));
+        }
+    }
+
+    /// Fills the stubs at their place, and says what changes in the old image.
+    pub fn fill(
+        &self,
+        program: &Program<'_>,
+        places: &Places<'_>,
+        out: &mut [u8],
+        mut patch: impl FnMut(u64, &[u8]) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let reach = |function: usize| {
+            move |source| Error::Reach {
+                function: program.name(function),
+                source,
+            }
+        };
+        // Where functions are called from now on.
+        let mut entered: FxHashMap<u64, u64> = FxHashMap::default();
+        for (entry, offset) in self.entries.iter().zip(&self.offsets) {
+            let start = program.start(entry.function as usize);
+            match entry.way {
+                Way::Front(by, _) => entered.insert(start, start - by),
+                Way::Stub { .. } => entered.insert(start, places.stubs + u64::from(*offset)),
+                Way::Jump { .. } => None,
+            };
+        }
+        let resolve = |i: usize, target: Target| match target {
+            Target::Counter(n) => (places.counter)(i, n),
+            Target::Slow => places.slow,
+            Target::Bias => places.slow_with_edges,
+            Target::Code(a) => entered.get(&a).copied().unwrap_or(a),
+            Target::Same(a) => a,
+            // Nothing that stubs are made of.
+            Target::Block(_) | Target::Unit(_) | Target::SiteWord(_) | Target::Recorder(_) => 0,
+        };
+        out.copy_from_slice(&self.code.bytes);
+        for fixup in &self.code.fixups {
+            let (i, target) = (fixup.target.0 as usize, fixup.target.1);
+            let place = places.stubs + u64::from(fixup.at);
+            I::write_field(fixup.kind, &mut out[fixup.at as usize..], place, resolve(i, target))
+                .map_err(reach(self.entries[i].function as usize))?;
+        }
+        // Bytes that jumps take.
+        let mut taken: Vec<(u64, u64)> = Vec::new();
+        for (i, (entry, offset)) in self.entries.iter().zip(&self.offsets).enumerate() {
+            let f = entry.function as usize;
+            let start = program.start(f);
+            let mut code: Code<u64> = Code::default();
+            let at = match &entry.way {
+                Way::Stub { .. } => continue,
+                Way::Front(by, shift) => {
+                    postlink_isa::x86_64::coverage::put_covered(&mut code, (places.counter)(i, 0));
+                    for (at, bytes) in shift.patches() {
+                        patch(at, bytes)?;
+                    }
+                    I::put_nops(&mut code.bytes, (by - STORE) as usize);
+                    start - by
+                }
+                Way::Jump { at, .. } => {
+                    I::put_jump(&mut code, Reach::Long, places.stubs + u64::from(*offset));
+                    taken.push((*at, at + JUMP));
+                    *at
+                }
+            };
+            for fixup in &code.fixups {
+                let place = at + u64::from(fixup.at);
+                I::write_field(fixup.kind, &mut code.bytes[fixup.at as usize..], place, fixup.target).map_err(reach(f))?;
+            }
+            patch(at, &code.bytes)?;
+        }
+        taken.sort_unstable();
+        for r in &self.references.list {
+            let start = program.start(r.function as usize);
+            let Some(&new) = entered.get(&start) else { continue };
+            let width = if r.kind == FixupKind::Abs64 { 8 } else { 4 };
+            // What a jump overwrote is in the stub.
+            let before = taken.partition_point(|t| t.0 <= r.place);
+            if before > 0 && r.place < taken[before - 1].1 || taken.get(before).is_some_and(|t| t.0 < r.place + width) {
+                continue;
+            }
+            let mut field = [0; 8];
+            I::write_field(r.kind, &mut field, r.place, new).map_err(reach(r.function as usize))?;
+            patch(r.place, &field[..width as usize])?;
+        }
+        for &(function, index) in &self.references.data {
+            let start = program.start(function as usize);
+            let (Some(&new), p) = (entered.get(&start), &program.refs.pointers[index as usize]) else { continue };
+            match p.stored {
+                Stored::Word => patch(p.place, &new.to_le_bytes())?,
+                Stored::Word32 => {
+                    let value = u32::try_from(new).map_err(|_| Error::internal("32-bit pointer out of reach"))?;
+                    patch(p.place, &value.to_le_bytes())?;
+                }
+                Stored::Addend(at) => {
+                    patch(at, &new.to_le_bytes())?;
+                    if program.elf.u64_at(p.place) == Some(p.target) {
+                        patch(p.place, &new.to_le_bytes())?;
+                    }
+                }
+                // Not among those that can be changed.
+                Stored::Relative32 | Stored::Relative64 => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Functions that begin earlier: the address, and by how much.
+    pub fn earlier(&self, program: &Program<'_>) -> FxHashMap<u64, u64> {
+        let fronts = self.entries.iter().filter_map(|e| match e.way {
+            Way::Front(by, _) => Some((program.start(e.function as usize), by)),
+            _ => None,
+        });
+        fronts.collect()
+    }
+
+    /// The unwind entry that describes the stubs: see [`crate::entries_frames`].
+    pub fn frames(&self) -> Option<(&Search, &[Overwriting])> {
+        Some((self.search.as_ref()?, &self.overwriting))
+    }
+}
+
+/// Finds them.
+fn references(program: &Program<'_>) -> References {
+    let elf = program.elf;
+    let mut starts: Vec<(u64, u32)> = (0..program.functions.len()).map(|f| (program.start(f), f as u32)).collect();
+    starts.par_sort_unstable();
+    let function_at = |a: u64| starts.binary_search_by_key(&a, |s| s.0).ok().map(|i| starts[i].1);
+    // Who knows where a function ends compares addresses with it.
+    let mut ends: Vec<(u64, u32)> = program.pieces.iter().map(|p| (p.end, p.function)).collect();
+    ends.par_sort_unstable();
+    let end_of = |a: u64| match (function_at(a), ends.binary_search_by_key(&a, |e| e.0)) {
+        (None, Ok(i)) => Some(ends[i].1),
+        _ => None,
+    };
+    #[derive(PartialEq)]
+    enum Use {
+        Change,
+        /// A loop of its own.
+        Keep,
+        Unknown,
+    }
+    let mut found: Vec<(Reference, Use)> = program
+        .pieces
+        .par_iter()
+        .flat_map_iter(|p| {
+            let mut out = Vec::new();
+            let Some(bytes) = elf.bytes_at(p.start, p.end - p.start) else { return out };
+            // Code of the large model adds distances to addresses.
+            let calculates = program.refs.has_distance_in(p.start, p.end);
+            I::sweep(bytes, p.start, |i| {
+                if let Some(field) = i.field
+                    && let Some(function) = function_at(field.target)
+                {
+                    let branch = matches!(
+                        i.flow,
+                        Flow::Jump { .. } | Flow::CondJump { .. } | Flow::ShortCond { .. }
+                    );
+                    let pointer = i.traits.forms_address && i.flow == Flow::Next;
+                    let what = match i.flow {
+                        _ if branch && function == p.function => Use::Keep,
+                        Flow::Call { .. } => Use::Change,
+                        _ if branch || pointer && !calculates => Use::Change,
+                        _ => Use::Unknown,
+                    };
+                    let place = i.addr + u64::from(field.at);
+                    out.push((Reference { function, place, kind: field.kind, pointer }, what));
+                } else if let Some(field) = i.field
+                    && let Some(function) = end_of(field.target)
+                {
+                    let place = i.addr + u64::from(field.at);
+                    out.push((Reference { function, place, kind: field.kind, pointer: true }, Use::Unknown));
+                }
+                true
+            });
+            for &(place, kind) in program.refs.absolute_fields_in(p.start, p.end) {
+                let width = if kind == FixupKind::Abs64 { 8 } else { 4 };
+                let target = elf.bytes_at(place, width).and_then(|b| I::read_field(kind, b, place));
+                if let Some(function) = target.and_then(function_at) {
+                    out.push((Reference { function, place, kind, pointer: true }, Use::Change));
+                }
+            }
+            out
+        })
+        .collect();
+    found.par_sort_unstable_by_key(|r| (r.0.function, r.0.place));
+    let mut places: Vec<u64> = found.iter().map(|r| r.0.place).collect();
+    places.par_sort_unstable();
+    let mut unknown: Vec<u32> = relocated(program)
+        .into_par_iter()
+        .filter(|(place, _)| places.binary_search(place).is_err())
+        .filter_map(|(_, target)| function_at(target))
+        .collect();
+    unknown.extend(found.iter().filter(|r| r.1 == Use::Unknown).map(|r| r.0.function));
+    // What other files and the loader know.
+    const DT_INIT: i64 = 12;
+    const DT_FINI: i64 = 13;
+    const STT_GNU_IFUNC: u8 = 10;
+    let dynamic = elf.symbols(SymbolTable::Dynamic);
+    let fixed = elf.symbols(SymbolTable::Static);
+    let named = dynamic.iter().chain(fixed.iter()).filter(|s| s.kind == STT_GNU_IFUNC).map(|s| s.value);
+    let mut exported: Vec<u32> = dynamic.iter().filter(|s| s.section != 0).filter_map(|s| function_at(s.value)).collect();
+    exported.sort_unstable();
+    exported.dedup();
+    // The loader adds something to the symbol's value.
+    let inside = |d: &DynReloc| d.symbol != 0 && d.addend != 0;
+    let relocs = elf.dyn_relocs().unwrap_or_default();
+    let counted_from = relocs.iter().filter(|d| inside(d)).filter_map(|d| dynamic.get(d.symbol as usize)).map(|s| s.value);
+    let tags = [DT_INIT, DT_FINI].into_iter().filter_map(|t| elf.dynamic_value(t));
+    // The start-up routine may take the place of the first initialiser.
+    const DT_INIT_ARRAY: i64 = 25;
+    let array = elf.dynamic_value(DT_INIT_ARRAY);
+    let first = program.refs.pointers.iter().find(|p| Some(p.place) == array).map(|p| p.target);
+    unknown.extend(named.chain(counted_from).chain(tags).chain(first).chain([elf.entry]).filter_map(function_at));
+    unknown.extend(program.refs.relative32.iter().filter_map(|&place| {
+        let word = i32::from_le_bytes(elf.bytes_at(place, 4)?.try_into().ok()?);
+        function_at(place.wrapping_add_signed(i64::from(word)))
+    }));
+    let mut data = Vec::new();
+    for (index, p) in (0u32..).zip(&program.refs.pointers) {
+        unknown.extend(end_of(p.target));
+        if let Some(function) = function_at(p.target) {
+            match p.stored {
+                Stored::Relative32 | Stored::Relative64 => unknown.push(function),
+                _ => data.push((function, index)),
+            }
+        }
+    }
+    data.par_sort_unstable();
+    unknown.par_sort_unstable();
+    unknown.dedup();
+    References {
+        list: found.into_iter().filter(|r| r.1 == Use::Change).map(|r| r.0).collect(),
+        data,
+        unknown,
+        exported,
+    }
+}
+
+/// Relocations of code that lead to code: (place, target), as if those relative to the instruction were at its end.
+fn relocated(program: &Program<'_>) -> Vec<(u64, u64)> {
+    const SHT_RELA: u32 = 4;
+    const R_X86_64_PC32: u32 = 2;
+    const R_X86_64_PLT32: u32 = 4;
+    /// Absolute addresses, and distances of the large code model.
+    const OTHERS: [u32; 6] = [1, 10, 11, 24, 25, 31];
+    /// Of a slot in the global offset table, unless the linker has put the address itself there.
+    const R_X86_64_GOTPCREL: [u32; 3] = [9, 41, 42];
+    let elf = program.elf;
+    let symbols = elf.symbols(SymbolTable::Static);
+    let mut all = Vec::new();
+    for s in elf.sections.iter().filter(|s| s.kind == SHT_RELA && !s.is_alloc()) {
+        if elf.sections.get(s.info as usize).is_none_or(|about| s.info == 0 || !about.is_code()) {
+            continue;
+        }
+        let found: Vec<(u64, u64)> = elf
+            .section_data(s)
+            .par_chunks(24 * 4096)
+            .flat_map_iter(|chunk| {
+                chunk.chunks_exact(24).filter_map(|e| {
+                    let place = u64::from_le_bytes(e[0..8].try_into().ok()?);
+                    let kind = u32::from_le_bytes(e[8..12].try_into().ok()?);
+                    let symbol = symbols.get(u32::from_le_bytes(e[12..16].try_into().ok()?) as usize)?;
+                    let addend = i64::from_le_bytes(e[16..24].try_into().ok()?);
+                    if R_X86_64_GOTPCREL.contains(&kind) {
+                        let word = u32::from_le_bytes(elf.bytes_at(place, 4)?.try_into().ok()?);
+                        return (u64::from(word) == symbol.value).then_some((place, symbol.value));
+                    }
+                    let target = symbol.value.wrapping_add_signed(addend);
+                    if OTHERS.contains(&kind) {
+                        return Some((place, target));
+                    }
+                    let wanted = matches!(kind, R_X86_64_PC32 | R_X86_64_PLT32) && symbol.section != 0;
+                    wanted.then(|| (place, target.wrapping_add(4)))
+                })
+            })
+            .collect();
+        all.extend(found);
+    }
+    all
+}
+
+/// Whether that many bytes in front of a piece are padding and nothing else.
+fn has_room(program: &Program<'_>, piece: usize, by: u64, pointed: &[u64]) -> bool {
+    let p = &program.pieces[piece];
+    let section = program.elf.sections[p.section as usize].addr;
+    let before = piece.checked_sub(1).map_or(0, |k| program.pieces[k].end).max(section);
+    let Some(from) = p.start.checked_sub(by).filter(|from| *from >= before) else {
+        return false;
+    };
+    let next = pointed.partition_point(|t| *t < from);
+    if pointed.get(next).is_some_and(|t| *t < p.start) || program.eh.fde_at(from).is_some() {
+        return false;
+    }
+    let Some(gap) = program.elf.bytes_at(before, p.start - before).filter(|gap| gap.len() < 256) else {
+        return false;
+    };
+    let mut reach = before;
+    I::sweep(gap, before, |i| {
+        let padding = i.traits.nop || gap[(i.addr - before) as usize] == 0xcc;
+        if padding {
+            reach = i.end();
+        }
+        padding
+    });
+    reach == p.start
+}
+
+/// Whether the code before a piece may run into it.
+fn is_run_into(program: &Program<'_>, piece: usize) -> bool {
+    let Some(before) = piece.checked_sub(1).map(|k| &program.pieces[k]) else {
+        return false;
+    };
+    before.section == program.pieces[piece].section
+        && matches!(
+            program.functions[before.function as usize].pin,
+            Some(Pin::NoSize | Pin::NotInstructions | Pin::FallsOffItsEnd)
+        )
+}
+
+/// Whether control may go to the next instruction.
+fn goes_on(flow: Flow) -> bool {
+    !matches!(flow, Flow::Jump { .. } | Flow::IndirectJump | Flow::Return | Flow::Stop)
+}
+
+/// The instructions that a jump at `at` overwrites, if they can be somewhere else as well; `calls`: stubs may have calls that throw.
+fn lost(program: &Program<'_>, at: u64, calls: bool) -> Option<Vec<Insn>> {
+    let piece = program.piece_at(at)?;
+    // A call's return address tells where its exception goes.
+    let throws = piece.fde.is_some_and(|f| program.eh.fdes[f as usize].lsda.is_some_and(|l| l != 0));
+    let mut lost = Vec::new();
+    let mut here = at;
+    while here < at + JUMP {
+        let bytes = program.elf.bytes_at(here, piece.end.checked_sub(here)?.min(16))?;
+        let insn = I::decode(bytes, here)?;
+        let kept = match insn.flow {
+            Flow::ShortCond { .. } => false,
+            Flow::Call { .. } | Flow::IndirectCall => calls && !throws,
+            _ => !insn.traits.prefixed && !insn.traits.landing_pad,
+        };
+        let field = insn.field.is_none_or(|f| matches!(f.kind, FixupKind::Rel32 { .. } | FixupKind::Rel8 { .. }));
+        // Absolute fields depend on nothing; a jump to what is overwritten would have to go to the stub.
+        let inside = insn.field.is_some_and(|f| f.target > at && f.target < at + JUMP);
+        if !kept || !field || inside {
+            return None;
+        }
+        here = insn.end();
+        lost.push(insn);
+        if !goes_on(insn.flow) {
+            break;
+        }
+    }
+    Some(lost)
+}
+
+/// Appends an instruction of a function that starts at `start`, for another place.
+fn respell(program: &Program<'_>, code: &mut Code<Target>, insn: &Insn, start: u64) {
+    // A loop back to the entry stays in the body.
+    let target = |a: u64| if a == start { Target::Same(a) } else { Target::Code(a) };
+    match insn.flow {
+        Flow::Jump { target: t } => I::put_jump(code, Reach::Long, target(t)),
+        Flow::CondJump { cond, target: t } => I::put_cond_jump(code, cond, Reach::Long, target(t)),
+        flow => {
+            let base = code.bytes.len() as u32;
+            let bytes = program.elf.bytes_at(insn.addr, u64::from(insn.len)).unwrap_or_default();
+            code.bytes.extend_from_slice(bytes);
+            if let Some(field) = insn.field {
+                let target = match flow {
+                    Flow::Call { target } => Target::Code(target),
+                    _ => Target::Same(field.target),
+                };
+                code.fixups.push(Fixup { at: base + u32::from(field.at), kind: field.kind, target });
+            }
+        }
+    }
+}
