@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use postlink_correlate::{disasm::Listing, dwarf::Lines, probe};
+use postlink_correlate::{disasm::Listing, dwarf::Lines, machine::Machine, probe};
 use postlink_image::elf::Elf;
 use postlink_isa::x86_64::text::Syntax;
 
@@ -24,6 +24,7 @@ fn main() {
             name: &path,
             probes: probes.as_ref(),
             lines: lines.as_ref(),
+            machine: Machine::of(&elf).ok_or("unknown instruction set")?,
             syntax: if has("-i") {
                 Syntax::Intel
             } else {
@@ -32,7 +33,7 @@ fn main() {
             canonical: false,
             only: None,
         };
-        let mut out = std::io::BufWriter::new(std::io::stdout());
+        let mut out = std::io::stdout();
         listing.write(&mut out)?;
         out.flush()?;
         Ok(())

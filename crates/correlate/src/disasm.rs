@@ -15,25 +15,35 @@
 //! All sections with code, in the order of the file; in a section all symbols by address, then name, whatever their kind. A symbol's
 //! text reaches to the next symbol or the section's end. Procedure linkage tables have a header and nothing else. Probes
 //! stand above the instruction at exactly their address.
+//!
+//! A large program has hundreds of megabytes of text, so nothing is allocated for an instruction or a probe: pieces of some kilobytes of code are
+//! appended to one buffer a thread, what stands before and behind the number of a probe is kept for its body, and
+//! [`in_order`] writes the buffers.
 
-use std::fmt::Write as _;
 use std::io::{self, Write};
+use std::ops::Range;
 
-use postlink_image::elf::{Elf, SymbolTable};
+use postlink_image::elf::{Elf, Section, SymbolTable};
 use postlink_image::raw;
-use postlink_isa::x86_64::text::{Printer, Syntax};
+use postlink_isa::aarch64;
+use postlink_isa::digits;
+use postlink_isa::x86_64::text::{Memo, Syntax};
 use rayon::prelude::*;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::dwarf::{Frame, Lines};
 use crate::guid::Guid;
+use crate::in_order;
+use crate::machine::Machine;
 use crate::names;
-use crate::probe::{Loaded, NodeId, Probe, inline_text};
+use crate::probe::{Kind, Loaded, NodeId, Probe};
 
 /// Instruction text is padded to this width where a source location follows.
 const TEXT_WIDTH: usize = 40;
-/// Symbols that are printed before anything is written, to bound memory.
-const BATCH: usize = 4096;
+/// A piece of the listing is at least this many bytes of code, so that threads are busy and buffers small.
+const PIECE: u64 = 16 << 10;
+/// Bytes of texts of bodies that a thread keeps.
+const BODIES: usize = 1 << 20;
 
 /// What to print.
 pub struct Listing<'a, 'd> {
@@ -45,7 +55,9 @@ pub struct Listing<'a, 'd> {
     pub probes: Option<&'a Loaded<'d>>,
     /// Its debug information, to be shown.
     pub lines: Option<&'a Lines<'d>>,
-    /// How to spell instructions.
+    /// Instruction set of its code.
+    pub machine: Machine,
+    /// How to spell instructions of x86-64.
     pub syntax: Syntax,
     /// Take off what optimisers have appended to names.
     pub canonical: bool,
@@ -61,60 +73,92 @@ struct Named<'d> {
 
 impl<'d> Listing<'_, 'd> {
     /// Writes the functions that have probes, in the order of their keys.
-    pub fn write_descriptors(&self, out: &mut impl Write) -> io::Result<()> {
+    pub fn write_descriptors(&self, out: &mut (impl Write + Send)) -> io::Result<()> {
         let Some(loaded) = self.probes else {
             return Ok(());
         };
-        writeln!(out, "Pseudo Probe Desc:")?;
+        let mut text = b"Pseudo Probe Desc:\n".to_vec();
         for descriptor in loaded.descriptors.iter() {
-            write!(out, "GUID: {} Name: ", descriptor.guid)?;
-            out.write_all(descriptor.name)?;
-            writeln!(out, "\nHash: {}", descriptor.hash)?;
+            text.extend_from_slice(b"GUID: ");
+            digits::put(&mut text, descriptor.guid.0);
+            text.extend_from_slice(b" Name: ");
+            text.extend_from_slice(descriptor.name);
+            text.extend_from_slice(b"\nHash: ");
+            digits::put(&mut text, descriptor.hash);
+            text.push(b'\n');
+            if text.len() > BODIES {
+                out.write_all(&text)?;
+                text.clear();
+            }
         }
-        Ok(())
+        out.write_all(&text)
     }
 
     /// Writes all of it.
-    pub fn write(&self, out: &mut impl Write) -> io::Result<()> {
+    pub fn write(&self, out: &mut (impl Write + Send)) -> io::Result<()> {
         self.write_descriptors(out)?;
-        writeln!(out, "\nDisassembly of {}:", self.name)?;
-        let mut symbols = self.symbols();
+        let symbols = self.symbols();
+        let pieces = self.pieces(&symbols);
+        in_order::write(
+            out,
+            pieces.len(),
+            || Writer::new(self),
+            |writer, number, out| {
+                let piece = &pieces[number];
+                out.extend_from_slice(piece.head.as_bytes());
+                let Some((section, here)) = piece.code else {
+                    return;
+                };
+                let code = self.elf.section_data(section);
+                let end = section.addr.wrapping_add(section.size);
+                for at in piece.symbols.clone() {
+                    let end = here.get(at + 1).map_or(end, |next| next.address);
+                    writer.block(&here[at], section.addr, end, code, out);
+                }
+            },
+        )
+    }
+
+    /// The listing in pieces.
+    fn pieces<'s>(&'s self, symbols: &'s FxHashMap<u32, Vec<Named<'d>>>) -> Vec<Piece<'s, 'd>> {
+        let mut pieces = vec![Piece {
+            head: format!("\nDisassembly of {}:\n", self.name),
+            code: None,
+            symbols: 0..0,
+        }];
         for (index, section) in self.elf.sections.iter().enumerate() {
             if section.flags & raw::SHF_EXECINSTR == 0 || section.size == 0 {
                 continue;
             }
-            let here = symbols.remove(&(index as u32)).unwrap_or_default();
             let end = section.addr.wrapping_add(section.size);
-            writeln!(
-                out,
-                "\nDisassembly of section {} [0x{:x}, 0x{end:x}]:\n",
-                section.name, section.addr
-            )?;
+            pieces.push(Piece {
+                head: format!(
+                    "\nDisassembly of section {} [0x{:x}, 0x{end:x}]:\n\n",
+                    section.name, section.addr
+                ),
+                code: None,
+                symbols: 0..0,
+            });
+            let Some(here) = symbols.get(&(index as u32)) else {
+                continue;
+            };
             if section.name == ".plt" || !section.has_contents() {
                 continue;
             }
-            let code = self.elf.section_data(section);
-            let starts = here
-                .iter()
-                .skip(1)
-                .map(|symbol| symbol.address)
-                .chain([end]);
-            let blocks: Vec<(&Named<'_>, u64)> = here.iter().zip(starts).collect();
-            for batch in blocks.chunks(BATCH) {
-                let texts: Vec<Vec<u8>> = batch
-                    .par_chunks(64)
-                    .map(|blocks| {
-                        let mut writer = Writer::new(self);
-                        for &(symbol, end) in blocks {
-                            writer.block(symbol, section.addr, end, code);
-                        }
-                        writer.out
-                    })
-                    .collect();
-                texts.iter().try_for_each(|text| out.write_all(text))?;
+            let mut from = 0;
+            while let Some(first) = here.get(from) {
+                let limit = first.address.saturating_add(PIECE);
+                let rest = here.get(from + 1..).unwrap_or_default();
+                let to = from + 1 + rest.partition_point(|symbol| symbol.address < limit);
+                pieces.push(Piece {
+                    head: String::new(),
+                    code: Some((section, here)),
+                    symbols: from..to,
+                });
+                from = to;
             }
         }
-        Ok(())
+        pieces
     }
 
     /// The symbols of each section, by address and name.
@@ -140,37 +184,76 @@ impl<'d> Listing<'_, 'd> {
             });
         }
         for symbols in by_section.values_mut() {
-            symbols.sort_by_key(|symbol| (symbol.address, symbol.name));
+            symbols.par_sort_by_key(|symbol| (symbol.address, symbol.name));
         }
         by_section
     }
 }
 
+/// Part of a listing: a header, or some symbols.
+struct Piece<'s, 'd> {
+    head: String,
+    code: Option<(&'s Section<'d>, &'s [Named<'d>])>,
+    symbols: Range<usize>,
+}
+
+/// Writes instructions of an instruction set.
+enum Speller {
+    X86_64(Box<Memo>),
+    AArch64,
+}
+
+impl Speller {
+    /// Appends the instruction at the start of `bytes`, or `<unknown>`, and returns its length.
+    fn spell(&mut self, bytes: &[u8], address: u64, out: &mut Vec<u8>) -> usize {
+        let (done, unknown) = match self {
+            Speller::X86_64(memo) => (memo.print(bytes, address, out), 1),
+            Speller::AArch64 => (aarch64::text::print(bytes, address, out), 4),
+        };
+        done.unwrap_or_else(|| {
+            out.extend_from_slice(b"\t<unknown>");
+            unknown
+        })
+    }
+}
+
+/// Text of a body's probes, in [`Writer::texts`]: what stands before the index from `start`, what stands behind the kind from `middle`
+/// to `end`.
+#[derive(Clone, Copy)]
+struct Around {
+    start: usize,
+    middle: usize,
+    end: usize,
+}
+
 /// Prints blocks.
 struct Writer<'a, 'l, 'd> {
     listing: &'a Listing<'l, 'd>,
-    printer: Printer,
+    speller: Speller,
     frames: Vec<Frame<'d>>,
-    text: String,
-    /// Text of where each body was inlined: many probes share one.
-    contexts: FxHashMap<NodeId, String>,
-    out: Vec<u8>,
+    /// Many probes share the text of their body.
+    bodies: FxHashMap<NodeId, Around>,
+    texts: Vec<u8>,
+    context: Vec<NodeId>,
 }
 
 impl<'a, 'l, 'd> Writer<'a, 'l, 'd> {
     fn new(listing: &'a Listing<'l, 'd>) -> Self {
         Writer {
-            printer: Printer::new(listing.syntax),
+            speller: match listing.machine {
+                Machine::X86_64 => Speller::X86_64(Box::new(Memo::new(listing.syntax))),
+                Machine::AArch64 => Speller::AArch64,
+            },
             listing,
             frames: Vec::new(),
-            text: String::new(),
-            contexts: FxHashMap::default(),
-            out: Vec::new(),
+            bodies: FxHashMap::default(),
+            texts: Vec::new(),
+            context: Vec::new(),
         }
     }
 
-    /// The text of a symbol, which reaches to `end`.
-    fn block(&mut self, symbol: &Named<'_>, base: u64, end: u64, code: &[u8]) {
+    /// Appends the text of a symbol, which reaches to `end`.
+    fn block(&mut self, symbol: &Named<'_>, base: u64, end: u64, code: &[u8], out: &mut Vec<u8>) {
         let name = match self.listing.canonical {
             true => names::canonical(symbol.name),
             false => symbol.name,
@@ -178,89 +261,133 @@ impl<'a, 'l, 'd> Writer<'a, 'l, 'd> {
         if self.listing.only.is_some_and(|only| !only.contains(name)) {
             return;
         }
-        self.out.push(b'<');
-        self.out.extend_from_slice(name);
-        self.out.extend_from_slice(b">:\n");
+        out.push(b'<');
+        out.extend_from_slice(name);
+        out.extend_from_slice(b">:\n");
         let offset = |address: u64| usize::try_from(address.checked_sub(base)?).ok();
         let bytes = offset(symbol.address)
             .zip(offset(end))
             .and_then(|(from, to)| code.get(from..to));
         let mut rest = bytes.unwrap_or_default();
         let mut address = symbol.address;
+        let loaded = self.listing.probes;
+        let mut probes = loaded
+            .map(|loaded| loaded.probes.within(address, end))
+            .into_iter()
+            .flatten()
+            .peekable();
         while !rest.is_empty() {
-            let text = &mut self.text;
-            text.clear();
-            let len = match self.printer.print(rest, address, text) {
-                Some(len) => len,
-                None => {
-                    text.push_str("\t<unknown>");
-                    1
-                }
-            };
-            if let Some(loaded) = self.listing.probes {
-                for probe in loaded.probes.at(address) {
-                    self.probe(loaded, &probe);
+            while let Some(probe) = probes.next_if(|probe| probe.address <= address) {
+                // A probe in the middle of an instruction is not shown.
+                if let Some(loaded) = loaded
+                    && probe.address == address
+                {
+                    self.probe(loaded, &probe, out);
                 }
             }
+            digits::hex_padded(out, address, 8);
+            out.push(b':');
+            let start = out.len();
+            let len = self.speller.spell(rest, address, out);
             if self.listing.lines.is_some() {
-                self.location(address);
+                self.location(address, start, out);
             }
-            // Writing to a vector does not fail.
-            let _ = writeln!(self.out, "{address:8x}:{}", self.text);
+            out.push(b'\n');
             rest = &rest[len.min(rest.len())..];
             address = address.wrapping_add(len as u64);
-        }
-        self.out.push(b'\n');
-    }
-
-    fn probe(&mut self, loaded: &Loaded<'_>, probe: &Probe) {
-        let node = loaded.probes.node(probe.node);
-        let out = &mut self.out;
-        out.extend_from_slice(b" [Probe]:\tFUNC: ");
-        put_name(out, loaded, node.guid);
-        let _ = write!(out, " Index: {}  ", probe.index);
-        if probe.discriminator != 0 {
-            let _ = write!(out, "Discriminator: {}  ", probe.discriminator);
-        }
-        let _ = write!(out, "Type: {}  ", probe.kind);
-        if loaded.probes.parent(probe.node).is_some() {
-            let context = self
-                .contexts
-                .entry(probe.node)
-                .or_insert_with(|| inline_text(&loaded.probes, &loaded.descriptors, probe.node));
-            let _ = write!(out, "Inlined: @ {context}");
         }
         out.push(b'\n');
     }
 
-    /// Appends the source location of an address to the text of its instruction.
-    fn location(&mut self, address: u64) {
+    fn probe(&mut self, loaded: &Loaded<'_>, probe: &Probe, out: &mut Vec<u8>) {
+        let around = match self.bodies.get(&probe.node) {
+            Some(&around) => around,
+            None => self.body(loaded, probe.node),
+        };
+        out.extend_from_slice(&self.texts[around.start..around.middle]);
+        digits::put(out, u64::from(probe.index));
+        out.extend_from_slice(b"  ");
+        if probe.discriminator != 0 {
+            out.extend_from_slice(b"Discriminator: ");
+            digits::put(out, u64::from(probe.discriminator));
+            out.extend_from_slice(b"  ");
+        }
+        match probe.kind {
+            Kind::Block => out.extend_from_slice(b"Type: Block  "),
+            Kind::IndirectCall => out.extend_from_slice(b"Type: IndirectCall  "),
+            Kind::DirectCall => out.extend_from_slice(b"Type: DirectCall  "),
+            Kind::Unknown(number) => {
+                out.extend_from_slice(b"Type: ");
+                digits::put(out, u64::from(number));
+                out.extend_from_slice(b"  ");
+            }
+        }
+        out.extend_from_slice(&self.texts[around.middle..around.end]);
+    }
+
+    /// Makes the text of a body's probes.
+    fn body(&mut self, loaded: &Loaded<'_>, id: NodeId) -> Around {
+        if self.texts.len() > BODIES {
+            self.texts.clear();
+            self.bodies.clear();
+        }
+        let (probes, texts) = (&loaded.probes, &mut self.texts);
+        let start = texts.len();
+        texts.extend_from_slice(b" [Probe]:\tFUNC: ");
+        put_name(texts, loaded, probes.node(id).guid);
+        texts.extend_from_slice(b" Index: ");
+        let middle = texts.len();
+        self.context.clear();
+        let mut at = id;
+        while let Some(parent) = probes.parent(at) {
+            self.context.push(at);
+            at = parent;
+        }
+        let mut between: &[u8] = b"Inlined: @ ";
+        for &inlined in self.context.iter().rev() {
+            texts.extend_from_slice(between);
+            put_name(texts, loaded, probes.node(at).guid);
+            texts.push(b':');
+            digits::put(texts, u64::from(probes.node(inlined).site));
+            (at, between) = (inlined, b" @ ");
+        }
+        texts.push(b'\n');
+        let around = Around {
+            start,
+            middle,
+            end: texts.len(),
+        };
+        self.bodies.insert(id, around);
+        around
+    }
+
+    /// Appends the source location of an address behind the text of its instruction, which starts at `start`.
+    fn location(&mut self, address: u64, start: usize, out: &mut Vec<u8>) {
         let Some(lines) = self.listing.lines else {
             return;
         };
-        while self.text.len() < TEXT_WIDTH {
-            self.text.push(' ');
+        if out.len() - start < TEXT_WIDTH {
+            out.resize(start + TEXT_WIDTH, b' ');
         }
         lines.frames(address, &mut self.frames);
-        let mut between = "";
+        let mut between: &[u8] = b"";
         for frame in &self.frames {
-            let name = match self.listing.canonical {
+            out.extend_from_slice(between);
+            out.extend_from_slice(match self.listing.canonical {
                 true => names::canonical(frame.name),
                 false => frame.name,
-            };
-            let _ = write!(self.text, "{between}{}:", String::from_utf8_lossy(name));
+            });
+            out.push(b':');
             if self.listing.probes.is_some() {
-                let _ = write!(self.text, "{}", frame.discriminator.probe_index());
+                digits::put(out, u64::from(frame.discriminator.probe_index()));
             } else {
-                let _ = write!(self.text, "{}", frame.line_offset);
-                match frame.discriminator.0 {
-                    0 => {}
-                    number => {
-                        let _ = write!(self.text, ".{number}");
-                    }
+                digits::put(out, u64::from(frame.line_offset));
+                if frame.discriminator.0 != 0 {
+                    out.push(b'.');
+                    digits::put(out, u64::from(frame.discriminator.0));
                 }
             }
-            between = " @ ";
+            between = b" @ ";
         }
     }
 }
@@ -268,8 +395,6 @@ impl<'a, 'l, 'd> Writer<'a, 'l, 'd> {
 fn put_name(out: &mut Vec<u8>, loaded: &Loaded<'_>, guid: Guid) {
     match loaded.descriptors.get(guid) {
         Some(descriptor) => out.extend_from_slice(descriptor.name),
-        None => {
-            let _ = write!(out, "{guid}");
-        }
+        None => digits::put(out, guid.0),
     }
 }

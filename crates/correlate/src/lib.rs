@@ -16,6 +16,7 @@
 //! | [`dwarf`] | addresses to source locations, through inlining |
 //! | [`flat`] | from counters to flat profiles |
 //! | [`guid`] | functions by the hash of their name |
+//! | [`in_order`] | text that is made by many threads and written in its order |
 //! | [`machine`] | what an instruction does to control |
 //! | [`names`] | the name of the source function behind a symbol |
 //! | [`pe`] | Windows programs |
@@ -39,6 +40,7 @@ pub mod discriminator;
 pub mod dwarf;
 pub mod flat;
 pub mod guid;
+pub mod in_order;
 pub mod machine;
 pub mod names;
 pub mod pe;

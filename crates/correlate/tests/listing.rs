@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 use postlink_correlate::disasm::Listing;
+use postlink_correlate::machine::Machine;
 use postlink_correlate::{dwarf, probe};
 use postlink_image::elf::Elf;
 use postlink_isa::x86_64::text::Syntax;
@@ -27,6 +28,7 @@ fn listings(program: &Path, probes: bool, lines: bool, intel: bool) -> [String; 
         name,
         probes: probes.then_some(&loaded),
         lines: lines.then_some(&known),
+        machine: Machine::of(&elf).unwrap(),
         syntax: if intel { Syntax::Intel } else { Syntax::Att },
         canonical: false,
         only: None,

@@ -9,6 +9,7 @@
 //! `site`, `runtime`. [`Isa`] is the seam; the rewriter is generic over it and names no instruction set.
 
 pub mod aarch64;
+pub mod digits;
 pub mod x86_64;
 
 use smallvec::SmallVec;

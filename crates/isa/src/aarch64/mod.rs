@@ -51,6 +51,7 @@ pub mod encode;
 pub mod runtime;
 pub mod site;
 pub mod table;
+pub mod text;
 
 use crate::{
     Code, Cond, CounterMode, Effects, FixupKind, Insn, Isa, JumpShape, OutOfRange, Reach, RegSet,

@@ -1,6 +1,6 @@
 //! `postlink disasm`: code as text, with probes and source locations.
 
-use std::io::{BufWriter, Write};
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -8,14 +8,12 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use postlink_correlate::disasm::Listing;
 use postlink_correlate::dwarf::Lines;
+use postlink_correlate::machine::{EM_AARCH64, EM_X86_64, Machine};
 use postlink_correlate::probe;
 use postlink_isa::x86_64::text::Syntax;
 
 use crate::input::Input;
 use crate::ui::Ui;
-
-/// `e_machine` of x86-64.
-const X86_64: u16 = 62;
 
 /// Print code with its probes and source locations
 ///
@@ -35,7 +33,7 @@ pub struct Disasm {
     /// Print source locations, innermost first, from debug information
     #[arg(long)]
     pub source: bool,
-    /// Write instructions as Intel does, not as AT&T
+    /// Write instructions of x86-64 as Intel does, not as AT&T
     #[arg(long)]
     pub intel: bool,
     /// Only these symbols
@@ -48,13 +46,13 @@ impl Disasm {
         let named = || self.file.display().to_string();
         let input = Input::open(&self.file)?;
         let elf = input.elf_or_object()?;
-        if elf.machine != X86_64 {
+        let Some(machine) = Machine::of(&elf) else {
             bail!(
-                "{}: e_machine is {}, but only x86-64 ({X86_64}) can be printed",
+                "{}: e_machine is {}, but only x86-64 ({EM_X86_64}) and AArch64 ({EM_AARCH64}) can be printed",
                 named(),
                 elf.machine
             );
-        }
+        };
         let probes = match self.probes {
             true => probe::load(&elf).with_context(named)?,
             false => None,
@@ -69,12 +67,14 @@ impl Disasm {
         let only = self.function.iter().map(|name| name.as_bytes().to_vec());
         let only = (!self.function.is_empty()).then(|| only.collect());
         let name = named();
-        let mut out = BufWriter::new(std::io::stdout().lock());
+        // Large pieces are written at once: a buffer would only copy them.
+        let mut out = std::io::stdout();
         Listing {
             elf: &elf,
             name: &name,
             probes: probes.as_ref(),
             lines: lines.as_ref(),
+            machine,
             syntax: if self.intel {
                 Syntax::Intel
             } else {

@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -13,6 +13,7 @@ use postlink_correlate::context::preinline;
 use postlink_correlate::disasm::Listing;
 use postlink_correlate::dwarf::Lines;
 use postlink_correlate::dwarf::split::Files;
+use postlink_correlate::machine::{EM_AARCH64, EM_X86_64, Machine};
 use postlink_correlate::profgen::{self, Format, Input, Options};
 use postlink_correlate::sample::summary;
 use postlink_correlate::unwind::Limits;
@@ -474,12 +475,19 @@ impl Given {
                 .map(|name| name.as_bytes().to_vec())
                 .collect()
         });
-        let mut out = BufWriter::new(std::io::stdout().lock());
+        let Some(machine) = Machine::of(elf) else {
+            bail!(
+                "{binary}: e_machine is {}, but only x86-64 ({EM_X86_64}) and AArch64 ({EM_AARCH64}) can be printed",
+                elf.machine
+            );
+        };
+        let mut out = std::io::stdout();
         Listing {
             elf,
             name: binary,
             probes: probes.as_ref(),
             lines: lines.as_ref(),
+            machine,
             syntax: match self.value("x86-asm-syntax") {
                 Some("intel") => Syntax::Intel,
                 _ => Syntax::Att,
