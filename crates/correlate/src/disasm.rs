@@ -13,7 +13,7 @@
 //! ```
 //!
 //! All sections with code, in the order of the file; in a section all symbols by address, then name, whatever their kind. A symbol's
-//! text reaches to the next symbol or the section's end. Procedure linkage tables have a header and nothing else. Probes
+//! text reaches to the next symbol, at most to the section's end. Procedure linkage tables have a header and nothing else. Probes
 //! stand above the instruction at exactly their address.
 //!
 //! A large program has hundreds of megabytes of text, so nothing is allocated for an instruction or a probe: pieces of some kilobytes of code are
@@ -112,7 +112,8 @@ impl<'d> Listing<'_, 'd> {
                 let code = self.elf.section_data(section);
                 let end = section.addr.wrapping_add(section.size);
                 for at in piece.symbols.clone() {
-                    let end = here.get(at + 1).map_or(end, |next| next.address);
+                    // A symbol may lie beyond its section: `_end` does.
+                    let end = here.get(at + 1).map_or(end, |next| next.address.min(end));
                     writer.block(&here[at], section.addr, end, code, out);
                 }
             },

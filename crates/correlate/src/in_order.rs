@@ -85,14 +85,21 @@ mod tests {
     #[test]
     fn pieces_stand_in_their_order_whoever_made_them() {
         let mut out = Vec::new();
-        write(&mut out, 1000, || 0u64, |_, piece, text| {
-            // Pieces of very different cost.
-            text.resize(piece * 7919 % 3000, b'x');
-            text.extend_from_slice(format!(" {piece}\n").as_bytes());
-        })
+        write(
+            &mut out,
+            1000,
+            || 0u64,
+            |_, piece, text| {
+                // Pieces of very different cost.
+                text.resize(piece * 7919 % 3000, b'x');
+                text.extend_from_slice(format!(" {piece}\n").as_bytes());
+            },
+        )
         .unwrap();
         let text = String::from_utf8(out).unwrap();
-        let numbers = text.lines().map(|line| line.rsplit(' ').next().unwrap().parse::<usize>());
+        let numbers = text
+            .lines()
+            .map(|line| line.rsplit(' ').next().unwrap().parse::<usize>());
         assert!(numbers.map(Result::unwrap).eq(0..1000));
     }
 
@@ -102,7 +109,11 @@ mod tests {
         impl Write for Full {
             fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
                 self.0 += 1;
-                if self.0 > 3 { Err(io::Error::other("full")) } else { Ok(bytes.len()) }
+                if self.0 > 3 {
+                    Err(io::Error::other("full"))
+                } else {
+                    Ok(bytes.len())
+                }
             }
             fn flush(&mut self) -> io::Result<()> {
                 Ok(())

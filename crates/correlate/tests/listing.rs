@@ -116,3 +116,102 @@ fn source_locations_are_those_of_the_llvm_tool() {
         );
     }
 }
+
+/// A listing of AArch64 by the LLVM tool, whose instruction text is given an address that is 4 too large: what is relative to it is taken back.
+fn corrected(line: &str) -> String {
+    let relative = [
+        "b", "bl", "cbz", "cbnz", "tbz", "tbnz", "adr", "ldr", "ldrsw", "prfm",
+    ];
+    let Some((head, target)) = line.rsplit_once("0x") else {
+        return line.to_owned();
+    };
+    let mnemonic = line.split('\t').nth(1).unwrap_or_default();
+    match u64::from_str_radix(target, 16) {
+        Ok(address) if relative.contains(&mnemonic) || mnemonic.starts_with("b.") => {
+            format!("{head}0x{:x}", address.wrapping_sub(4))
+        }
+        _ => line.to_owned(),
+    }
+}
+
+#[test]
+fn instructions_of_aarch64_are_those_of_the_llvm_tool() {
+    if !have("clang-19") || !have("ld.lld-19") || !have("llvm-profgen-19") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    // Words of all groups but those of SVE and SME, pseudo-random but the same every time.
+    let (mut source, mut state) = (String::from(".text\n.globl _start\n_start:\n"), 1u64);
+    for _ in 0..50_000 {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        let word = (state >> 32) as u32;
+        let group = [8, 9, 10, 11, 4, 6, 12, 14, 5, 13, 7, 15][(state >> 16) as usize % 12];
+        source += &format!(".inst {:#x}\n", word & !(15 << 25) | group << 25);
+    }
+    std::fs::write(dir.path().join("words.s"), source).unwrap();
+    let status = Command::new("clang-19")
+        .current_dir(dir.path())
+        .args([
+            "--target=aarch64-linux-gnu",
+            "-fuse-ld=lld",
+            "-nostdlib",
+            "-static",
+        ])
+        .args(["words.s", "-o", "words"])
+        .status()
+        .unwrap();
+    assert!(status.success());
+    let program = dir.path().join("words");
+    let data = std::fs::read(&program).unwrap();
+    let elf = Elf::parse(&data).unwrap();
+    let mut ours = Vec::new();
+    let name = program.to_str().unwrap();
+    let listing = Listing {
+        elf: &elf,
+        name,
+        probes: None,
+        lines: None,
+        machine: Machine::of(&elf).unwrap(),
+        syntax: Syntax::Att,
+        canonical: false,
+        only: None,
+    };
+    listing.write(&mut ours).unwrap();
+    let ours = String::from_utf8(ours).unwrap();
+    let theirs = Command::new("llvm-profgen-19")
+        .args(["--output=/dev/null", "--show-disassembly-only"])
+        .arg(format!("--binary={name}"))
+        .output()
+        .unwrap();
+    let theirs = String::from_utf8(theirs.stdout).unwrap();
+    assert_eq!(ours.lines().count(), theirs.lines().count());
+    let (mut known, mut missing, mut different) = (0, Vec::new(), Vec::new());
+    for (ours, theirs) in ours.lines().zip(theirs.lines()) {
+        assert_eq!(frame(ours), frame(theirs));
+        if theirs.ends_with("<unknown>") {
+            // Instructions of later versions of the architecture, which the tool is not told to know.
+            continue;
+        }
+        known += 1;
+        if ours.ends_with("<unknown>") {
+            missing.push(theirs);
+        } else if ours != theirs && *ours != corrected(theirs) {
+            different.push((ours, theirs));
+        }
+    }
+    assert!(known > 20_000, "{known}");
+    let shown = &missing[..missing.len().min(10)];
+    assert!(
+        missing.len() * 1000 < known,
+        "{} of {known}: {shown:#?}",
+        missing.len()
+    );
+    let shown = &different[..different.len().min(10)];
+    assert!(
+        different.len() * 1000 < known,
+        "{} of {known}: {shown:#?}",
+        different.len()
+    );
+}

@@ -153,11 +153,6 @@ fn bitfield(line: &mut Line<'_>) -> Option<()> {
         (0, _, _) if to == last => return whole(line, "asr", from),
         (2, _, _) if to == last => return whole(line, "lsr", from),
         (2, _, _) if to + 1 == from => return whole(line, "lsl", last - to),
-        (1, _, _) if rn == 31 && (from == 0 || to < from) => {
-            let at = (last + 1 - from) & last;
-            line.name(&["bfc"]).r(wide, rd).imm(i64::from(at));
-            return line.imm(i64::from(to) + 1).done();
-        }
         _ => {}
     }
     let put = to < from;

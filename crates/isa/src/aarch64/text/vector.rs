@@ -177,11 +177,12 @@ fn constant(line: &mut Line<'_>) -> Option<()> {
                 false => line.f('d', rd),
             };
             let full = (0..8).filter(|bit| byte >> bit & 1 != 0).fold(0u64, |sum, bit| sum | 0xff << (bit * 8));
-            line.word(if full == 0 { "#0000000000000000" } else { "#0x" });
-            if full != 0 {
-                let digits = format!("{full:016x}");
-                line.raw(&digits);
-            }
+            // Sixteen characters, the prefix of a number included.
+            let digits = match full {
+                0 => "#0000000000000000".to_owned(),
+                _ => format!("#{full:#016x}"),
+            };
+            line.word(&digits);
             return line.done();
         }
         0b1111 => {
@@ -231,12 +232,7 @@ fn shift(line: &mut Line<'_>, scalar: bool) -> Option<()> {
         let two = if whole && !scalar { "2" } else { "" };
         if opcode == 0x14 {
             let (narrow, broad) = (arrangement(size, whole, false)?, arrangement(size + 1, true, false)?);
-            return match left {
-                0 => line.name(&[u, "xtl", if whole { "2" } else { "" }]).v(rd, broad).v(rn, narrow).done(),
-                _ => {
-                    line.name(&[u, "shll", two]).v(rd, broad).v(rn, narrow).imm(i64::from(left)).done()
-                }
-            };
+            return line.name(&[u, "shll", two]).v(rd, broad).v(rn, narrow).imm(i64::from(left)).done();
         }
         let name = match (opcode, unsigned) {
             (0x10, false) => "shrn",
