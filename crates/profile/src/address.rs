@@ -17,6 +17,7 @@ use rayon::prelude::*;
 use rustc_hash::FxHashMap;
 
 use crate::symbolic::merge_sorted;
+use crate::traces::{Tally, Traces};
 
 /// What the addresses of a module are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -166,7 +167,7 @@ pub struct AddressProfile {
     /// What the reader saw; added up by merging.
     pub statistics: Statistics,
     modules: Vec<Module>,
-    traces: Vec<(Trace, Counts)>,
+    traces: Traces,
     samples: Vec<(Place, u64)>,
     memory: Vec<((Place, Place), u64)>,
 }
@@ -183,7 +184,7 @@ impl AddressProfile {
     }
 
     /// Arrivals and runs, sorted.
-    pub fn traces(&self) -> &[(Trace, Counts)] {
+    pub fn traces(&self) -> &Traces {
         &self.traces
     }
 
@@ -208,7 +209,7 @@ impl AddressProfile {
             .traces
             .iter()
             .filter_map(|(trace, counts)| match trace.origin {
-                Origin::Branch(from) | Origin::Return(from) => Some(((from, trace.start), *counts)),
+                Origin::Branch(from) | Origin::Return(from) => Some(((from, trace.start), counts)),
                 Origin::Unknown | Origin::External | Origin::ExternalReturn => None,
             });
         summed(taken.collect())
@@ -235,10 +236,7 @@ impl AddressProfile {
 
     /// Multiplies all counts.
     pub fn scale(&mut self, weight: u64) {
-        for (_, counts) in &mut self.traces {
-            counts.count = counts.count.saturating_mul(weight);
-            counts.mispredictions = counts.mispredictions.saturating_mul(weight);
-        }
+        self.traces.scale(weight);
         for count in self
             .samples
             .iter_mut()
@@ -265,12 +263,7 @@ impl AddressProfile {
             events: self.events,
             statistics: self.statistics,
             modules,
-            traces: merge_sorted(
-                self.traces,
-                other.traces,
-                |item| item.0,
-                |kept, next| kept.1.add(next.1),
-            ),
+            traces: self.traces.merge(other.traces),
             samples: merge_sorted(
                 self.samples,
                 other.samples,
@@ -293,12 +286,7 @@ impl AddressProfile {
                 .copied()
                 .unwrap_or(ModuleId::NONE);
         };
-        for (trace, _) in &mut self.traces {
-            new(&mut trace.start);
-            if let Origin::Branch(from) | Origin::Return(from) = &mut trace.origin {
-                new(from);
-            }
-        }
+        self.traces.renumber(ids);
         for (place, _) in &mut self.samples {
             new(place);
         }
@@ -338,7 +326,7 @@ pub struct Collector {
     pub events: BTreeSet<Vec<u8>>,
     /// What was seen.
     pub statistics: Statistics,
-    traces: FxHashMap<Trace, Counts>,
+    traces: Tally,
     samples: FxHashMap<Place, u64>,
     memory: FxHashMap<(Place, Place), u64>,
 }
@@ -360,7 +348,22 @@ impl Collector {
         if !counted {
             return;
         }
-        self.traces.entry(trace).or_default().add(counts);
+        self.traces.add(&trace, counts);
+    }
+
+    /// Adds one taken branch, not outside at both ends, and the run after it, which must be in the module of `to`.
+    #[inline]
+    pub(crate) fn branch(&mut self, from: Place, to: Place, end: Option<u64>, mispredicted: bool) {
+        let trace = Trace {
+            origin: Origin::Branch(from),
+            start: to,
+            end,
+        };
+        let counts = Counts {
+            count: 1,
+            mispredictions: mispredicted.into(),
+        };
+        self.traces.add(&trace, counts);
     }
 
     /// Adds samples of an address.
@@ -378,12 +381,7 @@ impl Collector {
 
     /// Adds what another one (with the same module numbers) collected.
     pub fn absorb(&mut self, mut other: Collector) {
-        if other.traces.len() > self.traces.len() {
-            std::mem::swap(&mut self.traces, &mut other.traces);
-        }
-        for (trace, counts) in other.traces {
-            self.traces.entry(trace).or_default().add(counts);
-        }
+        self.traces.absorb(other.traces);
         for (place, count) in other.samples {
             self.sample(place, count);
         }
@@ -395,19 +393,14 @@ impl Collector {
     }
 
     /// The sorted profile. `modules` may be in any order and have repetitions; those that no place refers to are left out.
-    pub fn finish(self, modules: &[Module]) -> AddressProfile {
+    pub fn finish(mut self, modules: &[Module]) -> AddressProfile {
         let mut used = vec![false; modules.len()];
         let mut see = |place: Place| {
             if let Some(used) = used.get_mut(place.module.0 as usize) {
                 *used = true;
             }
         };
-        for trace in self.traces.keys() {
-            see(trace.start);
-            if let Origin::Branch(from) | Origin::Return(from) = trace.origin {
-                see(from);
-            }
-        }
+        self.traces.see(&mut see);
         self.samples.keys().copied().for_each(&mut see);
         self.memory.keys().for_each(|&(at, address)| {
             see(at);
@@ -425,13 +418,14 @@ impl Collector {
             events: self.events,
             statistics: self.statistics,
             modules: Vec::new(),
-            traces: self.traces.into_iter().collect(),
+            traces: Traces::default(),
             samples: self.samples.into_iter().collect(),
             memory: self.memory.into_iter().collect(),
         };
-        profile.renumber(&numbers(modules, &sorted));
+        let ids = numbers(modules, &sorted);
+        profile.renumber(&ids);
         profile.modules = sorted;
-        profile.traces = summed(profile.traces);
+        profile.traces = self.traces.finish(&ids);
         let sum = |kept: &mut u64, next: u64| *kept = kept.saturating_add(next);
         profile.samples.par_sort_unstable_by_key(|item| item.0);
         profile.samples.dedup_by(|next, kept| {

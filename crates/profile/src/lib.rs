@@ -37,6 +37,7 @@ pub mod samples;
 pub mod source;
 pub mod spaces;
 pub mod symbolic;
+pub mod traces;
 mod varint;
 
 pub use error::{Error, Mismatch, Place};

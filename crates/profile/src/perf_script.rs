@@ -29,7 +29,7 @@ use rustc_hash::FxHashMap;
 use crate::Error;
 use crate::address::{AddressProfile, Collector};
 use crate::samples::{Adder, BranchEntry, Options, Sample, modules};
-use crate::source::{self, Bad, Source, quote};
+use crate::source::{self, Bad, PIECE, Pages, Source, piece_count, quote, share};
 use crate::spaces::{Mapping, SpaceEvent, Spaces};
 
 /// Reads a file and adds up its samples, in parallel.
@@ -39,21 +39,32 @@ pub fn read(path: &Path, options: &Options) -> Result<AddressProfile, Error> {
 }
 
 /// Reads a text; `name` is what errors call it.
-pub fn read_bytes(name: &Path, text: &[u8], options: &Options) -> Result<AddressProfile, Error> {
-    let spaces = spaces(name, text)?;
-    let collector = split(text, source::piece_count())
-        .into_par_iter()
-        .map(|(start, piece)| {
-            let mut adder = Adder::new(&spaces, options);
+pub fn read_bytes<'a>(
+    name: &Path,
+    text: impl Into<Pages<'a>>,
+    options: &Options,
+) -> Result<AddressProfile, Error> {
+    let pages = text.into();
+    let text = pages.bytes();
+    let spaces = spaces(name, pages)?;
+    let adders = share(
+        &split(text, text.len() / PIECE + piece_count()),
+        || (Adder::new(&spaces, options), Vec::new()),
+        |(adder, buffer), &(start, piece)| {
+            let piece = pages.load(start..start + piece.len(), buffer);
             let lost = visit(piece, start, &mut |sample| adder.add(sample))?;
             adder.collector.statistics.lost += lost;
-            Ok(adder.collector)
-        })
-        .try_reduce(Collector::default, |mut a, b| {
+            Ok(())
+        },
+    )
+    .map_err(|bad: Bad| bad.locate(name, text))?;
+    let collector = adders
+        .into_par_iter()
+        .map(|(adder, _)| adder.collector)
+        .reduce(Collector::default, |mut a, b| {
             a.absorb(b);
-            Ok(a)
-        })
-        .map_err(|bad: Bad| bad.locate(name, text))?;
+            a
+        });
     Ok(collector.finish(&modules(&spaces)))
 }
 
@@ -67,11 +78,14 @@ pub fn for_each_sample(
 }
 
 /// The mappings that the text tells of; times are positions in it.
-pub fn spaces(name: &Path, text: &[u8]) -> Result<Spaces, Error> {
-    let events = source::split_lines(text, source::piece_count())
-        .into_par_iter()
-        .map(|(start, piece)| {
-            let mut events = Vec::new();
+pub fn spaces<'a>(name: &Path, text: impl Into<Pages<'a>>) -> Result<Spaces, Error> {
+    let pages = text.into();
+    let text = pages.bytes();
+    let mut events: Vec<_> = share(
+        &source::split_lines(text, text.len() / PIECE + piece_count()),
+        || (Vec::new(), Vec::new()),
+        |(events, buffer), &(start, piece)| {
+            let piece = pages.load(start..start + piece.len(), buffer);
             let mut at = 0;
             // Underscores are rare in numbers: most blocks are passed over 32 bytes at a time.
             while let Some(more) = source::find_byte(&piece[at..], b'_') {
@@ -98,13 +112,15 @@ pub fn spaces(name: &Path, text: &[u8]) -> Result<Spaces, Error> {
                 }
                 at = line_end;
             }
-            Ok(events)
-        })
-        .try_reduce(Vec::new, |mut a, mut b| {
-            a.append(&mut b);
-            Ok(a)
-        })
-        .map_err(|bad: Bad| bad.locate(name, text))?;
+            Ok(())
+        },
+    )
+    .map_err(|bad: Bad| bad.locate(name, text))?
+    .into_iter()
+    .flat_map(|(events, _)| events)
+    .collect();
+    // Positions in the text are times: the order of the text, whichever thread found them.
+    events.sort_by_key(|event: &(u64, i32, SpaceEvent)| event.0);
     Ok(Spaces::new(events, &FxHashMap::default()))
 }
 
@@ -390,17 +406,98 @@ fn branch_entry(text: &[u8]) -> Result<Option<(BranchEntry, usize)>, String> {
             ));
         }
     };
-    let rest = text[at..]
-        .iter()
-        .position(|&byte| matches!(byte, b' ' | b'\t'));
     Ok(Some((
         BranchEntry {
             from,
             to,
             mispredicted,
         },
-        rest.map_or(text.len(), |more| at + more),
+        at + blank(&text[at..]),
     )))
+}
+
+/// Position of the first space or tab, or of the end.
+#[inline]
+fn blank(text: &[u8]) -> usize {
+    let mut at = 0;
+    while let Some(word) = word_at(text, at) {
+        // The lowest marked byte is one; those above it need not be.
+        let marks = |wanted: u8| {
+            let other = word ^ u64::from(wanted) * ONES;
+            other.wrapping_sub(ONES) & !other & HIGH
+        };
+        let found = marks(b' ') | marks(b'\t');
+        if found != 0 {
+            return at + found.trailing_zeros() as usize / 8;
+        }
+        at += 8;
+    }
+    text[at..]
+        .iter()
+        .position(|&byte| matches!(byte, b' ' | b'\t'))
+        .map_or(text.len(), |more| at + more)
+}
+
+/// 1 in every byte.
+const ONES: u64 = 0x0101_0101_0101_0101;
+/// The uppermost bit of every byte.
+const HIGH: u64 = 0x8080_8080_8080_8080;
+
+/// Eight bytes of a text, the first one lowest.
+#[inline]
+fn word_at(text: &[u8], at: usize) -> Option<u64> {
+    let word = text.get(at..)?.first_chunk()?;
+    Some(u64::from_le_bytes(*word))
+}
+
+/// The hexadecimal digits that eight characters begin with, all at once: their number as a value, and how many they are.
+#[inline]
+fn hex_word(word: u64) -> (u64, u32) {
+    let low = word & !HIGH;
+    // In a byte below 0x80 the uppermost bit of the sum says whether it is at least, or above, a character.
+    let within = |first: u8, last: u8| {
+        let least = low + u64::from(0x80 - first) * ONES;
+        let above = low + u64::from(0x7f - last) * ONES;
+        least & !above
+    };
+    let digit = (within(b'0', b'9') | within(b'a', b'f')) & !word & HIGH;
+    let count = (digit ^ HIGH).trailing_zeros() / 8;
+    if count == 0 {
+        return (0, 0);
+    }
+    let nibbles = (low & (0x0f * ONES)) + 9 * (low >> 6 & ONES);
+    // The last digit to the top, zeros below the first; then the first is to be the uppermost.
+    let mut value = (nibbles << (64 - 8 * count)).swap_bytes();
+    value = (value | value >> 4) & 0x00ff_00ff_00ff_00ff;
+    value = (value | value >> 8) & 0x0000_ffff_0000_ffff;
+    value = (value | value >> 16) & 0xffff_ffff;
+    (value, count)
+}
+
+/// The hexadecimal digits at `at`: their number as a value and where they end. `None` if there are none, or more than 16.
+#[inline]
+fn hex_digits(text: &[u8], at: usize) -> Option<(u64, usize)> {
+    if let Some(word) = word_at(text, at) {
+        let (high, count) = hex_word(word);
+        if (1..8).contains(&count) {
+            return Some((high, at + count as usize));
+        }
+        if count == 8
+            && let Some(word) = word_at(text, at + 8)
+        {
+            let (low, count) = hex_word(word);
+            if count < 8 {
+                return Some((high << (4 * count) | low, at + 8 + count as usize));
+            }
+        }
+    }
+    let digits = text
+        .get(at..)?
+        .iter()
+        .take_while(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+        .count();
+    let value = source::hex(&text[at..at + digits])?;
+    Some((value, at + digits))
 }
 
 /// `0x…` at `at`, with `(dso)` or without: the number and where it ends.
@@ -409,21 +506,7 @@ fn hex_prefix(text: &[u8], at: usize) -> Option<(u64, usize)> {
     if !text.get(at..)?.starts_with(b"0x") {
         return None;
     }
-    let start = at + 2;
-    let mut end = start;
-    let mut value = 0u64;
-    while let Some(&byte) = text.get(end) {
-        let digit = match byte {
-            b'0'..=b'9' => byte - b'0',
-            b'a'..=b'f' => byte - b'a' + 10,
-            _ => break,
-        };
-        value = value << 4 | u64::from(digit);
-        end += 1;
-    }
-    if end == start || end - start > 16 {
-        return None;
-    }
+    let (value, mut end) = hex_digits(text, at + 2)?;
     if text.get(end) == Some(&b'(') {
         end += text[end..].iter().position(|&byte| byte == b')')? + 1;
     }
@@ -433,6 +516,25 @@ fn hex_prefix(text: &[u8], at: usize) -> Option<(u64, usize)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn eight_digits_at_once_are_the_same_as_one_by_one() {
+        arbtest::arbtest(|u| {
+            let mut text = Vec::new();
+            for _ in 0..u.int_in_range(0..=24)? {
+                text.push(*u.choose(b"0123456789abcdef0123456789abcdefgA/ \t\xb0\xe1")?);
+            }
+            let digits = text
+                .iter()
+                .take_while(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+                .count();
+            let value = source::hex(&text[..digits]).map(|value| (value, digits));
+            assert_eq!(hex_digits(&text, 0), value, "{}", text.escape_ascii());
+            let first = text.iter().position(|byte| matches!(byte, b' ' | b'\t'));
+            assert_eq!(blank(&text), first.unwrap_or(text.len()));
+            Ok(())
+        });
+    }
 
     fn samples(text: &str) -> Vec<Sample> {
         let mut out = Vec::new();

@@ -414,7 +414,7 @@ mod tests {
             end,
         };
         assert_eq!(
-            profile.traces(),
+            profile.traces().iter().collect::<Vec<_>>(),
             [
                 (trace(Origin::Branch(place(0x10)), 0x20, None), counts(3, 1)),
                 (

@@ -3,7 +3,7 @@
 //! The readers of perf's formats hand over [`Sample`]s. [`Adder`] turns each one to counts: of its branch stack the traces between
 //! neighbouring entries, of a memory sample the access, of any other the instruction.
 
-use crate::address::{AddressKind, Collector, Counts, Module, ModuleId, Origin, Place, Trace};
+use crate::address::{AddressKind, Collector, Module, ModuleId, Place};
 use crate::spaces::{KERNEL, Space, Spaces};
 
 /// An entry of a branch stack.
@@ -173,18 +173,7 @@ impl<'a> Adder<'a> {
                         collector.statistics.mismatched += 1;
                     }
                 }
-                let counts = Counts {
-                    count: 1,
-                    mispredictions: u64::from(branch.mispredicted),
-                };
-                collector.trace(
-                    Trace {
-                        origin: Origin::Branch(from),
-                        start: to,
-                        end,
-                    },
-                    counts,
-                );
+                collector.branch(from, to, end, branch.mispredicted);
                 next = Some((branch.from, from));
             }
             return;
@@ -213,6 +202,7 @@ impl<'a> Adder<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::address::{Counts, Origin, Trace};
 
     fn add(samples: &[Sample]) -> crate::address::AddressProfile {
         let (spaces, options) = (Spaces::default(), Options::default());
@@ -249,7 +239,7 @@ mod tests {
             mispredictions: 0,
         };
         assert_eq!(
-            profile.traces(),
+            profile.traces().iter().collect::<Vec<_>>(),
             [
                 (
                     Trace {

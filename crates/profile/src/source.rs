@@ -6,16 +6,22 @@
 
 use std::fs::File;
 use std::io::Read;
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use rayon::prelude::*;
 
 use crate::{Error, Place};
+
+/// Bytes that are worked on at a time, and then given back.
+pub(crate) const PIECE: usize = 1 << 20;
 
 /// The contents of a file.
 #[derive(Debug)]
 pub enum Source {
     /// A regular file.
-    Mapped(memmap2::Mmap),
+    Mapped(File, memmap2::Mmap),
     /// Anything else.
     Read(Vec<u8>),
 }
@@ -25,7 +31,7 @@ impl Deref for Source {
 
     fn deref(&self) -> &[u8] {
         match self {
-            Source::Mapped(map) => map,
+            Source::Mapped(_, map) => map,
             Source::Read(bytes) => bytes,
         }
     }
@@ -46,13 +52,149 @@ impl Source {
         if data.is_file() && data.len() > 0 {
             // SAFETY: the map is only read, and every parser checks what it reads. That nobody shortens the file is said above.
             if let Ok(map) = unsafe { memmap2::Mmap::map(&file) } {
-                return Ok(Source::Mapped(map));
+                return Ok(Source::Mapped(file, map));
             }
         }
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes)
             .map_err(|e| Error::io(path, "read", e))?;
         Ok(Source::Read(bytes))
+    }
+}
+
+/// Bytes that may be those of a mapped file.
+///
+/// To go through a large file once it is twice as fast to copy it piece by piece to a buffer that stays in the caches than to have
+/// each of its pages mapped and unmapped; and what has been read does not stay in memory. So parsers look at the mapping for single places, and
+/// get whole pieces by [`Pages::load`].
+#[derive(Clone, Copy, Debug)]
+pub struct Pages<'a> {
+    bytes: &'a [u8],
+    file: Option<&'a File>,
+    map: Option<&'a memmap2::Mmap>,
+}
+
+impl<'a> From<&'a [u8]> for Pages<'a> {
+    fn from(bytes: &'a [u8]) -> Pages<'a> {
+        Pages {
+            bytes,
+            file: None,
+            map: None,
+        }
+    }
+}
+
+impl<'a> From<&'a Vec<u8>> for Pages<'a> {
+    fn from(bytes: &'a Vec<u8>) -> Pages<'a> {
+        Pages::from(&bytes[..])
+    }
+}
+
+impl<'a, const N: usize> From<&'a [u8; N]> for Pages<'a> {
+    fn from(bytes: &'a [u8; N]) -> Pages<'a> {
+        Pages::from(&bytes[..])
+    }
+}
+
+impl<'a> From<&'a Source> for Pages<'a> {
+    fn from(source: &'a Source) -> Pages<'a> {
+        match source {
+            Source::Mapped(file, map) => Pages {
+                bytes: map,
+                file: Some(file),
+                map: Some(map),
+            },
+            Source::Read(bytes) => Pages::from(&bytes[..]),
+        }
+    }
+}
+
+impl<'a> Pages<'a> {
+    /// All of them.
+    pub fn bytes(&self) -> &'a [u8] {
+        self.bytes
+    }
+
+    /// A part of them that is gone through once; `buffer` may be used to hold it.
+    pub(crate) fn load<'b>(&self, range: Range<usize>, buffer: &'b mut Vec<u8>) -> &'b [u8]
+    where
+        'a: 'b,
+    {
+        let bytes = &self.bytes[range.clone()];
+        #[cfg(unix)]
+        if let Some(file) = self.file {
+            use std::os::unix::fs::FileExt;
+            buffer.resize(bytes.len(), 0);
+            if file.read_exact_at(buffer, range.start as u64).is_ok() {
+                self.release(range);
+                return buffer;
+            }
+        }
+        bytes
+    }
+
+    /// Takes what was read out of memory; it can be read again.
+    pub(crate) fn release(&self, range: Range<usize>) {
+        #[cfg(unix)]
+        if let Some(map) = self.map.filter(|map| range.end <= map.len()) {
+            // Not the pages at the ends, which others may be reading: they would have to be fetched again.
+            let start = range.start.next_multiple_of(1 << 12);
+            let end = match range.end == map.len() {
+                true => range.end,
+                false => range.end & !((1 << 12) - 1),
+            };
+            if start < end {
+                // SAFETY: the map is shared and never written through: its pages come back from the file as they were.
+                let _ = unsafe {
+                    map.unchecked_advise_range(
+                        memmap2::UncheckedAdvice::DontNeed,
+                        start,
+                        end - start,
+                    )
+                };
+            }
+        }
+    }
+}
+
+/// Works on pieces in parallel. Each thread has a value of its own, that `new` makes, and takes one piece after the other. Returns the values,
+/// or the error of the first wrong piece.
+pub(crate) fn share<P: Sync, S: Send, E: Send>(
+    pieces: &[P],
+    new: impl Fn() -> S + Sync,
+    work: impl Fn(&mut S, &P) -> Result<(), E> + Sync,
+) -> Result<Vec<S>, E> {
+    let next = AtomicUsize::new(0);
+    let threads = rayon::current_num_threads().min(pieces.len());
+    let results: Vec<Result<S, (usize, E)>> = (0..threads)
+        .into_par_iter()
+        .with_max_len(1)
+        .map(|_| {
+            let mut value = new();
+            loop {
+                // Pieces are handed out in order, so all before a wrong one are looked at.
+                let index = next.fetch_add(1, Ordering::Relaxed);
+                let Some(piece) = pieces.get(index) else {
+                    return Ok(value);
+                };
+                work(&mut value, piece).map_err(|wrong| (index, wrong))?;
+            }
+        })
+        .collect();
+    let mut values = Vec::with_capacity(threads);
+    let mut first: Option<(usize, E)> = None;
+    for result in results {
+        match result {
+            Ok(value) => values.push(value),
+            Err(wrong) if first.as_ref().is_none_or(|known| wrong.0 < known.0) => {
+                first = Some(wrong);
+            }
+            Err(_) => {}
+        }
+    }
+    match first {
+        Some((_, wrong)) => Err(wrong),
+        None => Ok(values),
     }
 }
 
@@ -121,24 +263,10 @@ pub(crate) fn lines(text: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
     })
 }
 
-/// Position of the first `wanted`. Looks at 32 bytes at once, in a form that compilers turn into vector instructions.
+/// Position of the first `wanted`.
 #[inline]
 pub(crate) fn find_byte(text: &[u8], wanted: u8) -> Option<usize> {
-    let mut at = 0;
-    let (blocks, _) = text.as_chunks::<32>();
-    for block in blocks {
-        if block
-            .iter()
-            .fold(false, |found, &byte| found | (byte == wanted))
-        {
-            break;
-        }
-        at += 32;
-    }
-    text[at..]
-        .iter()
-        .position(|&byte| byte == wanted)
-        .map(|more| at + more)
+    memchr::memchr(wanted, text)
 }
 
 /// A hexadecimal number without prefix that is all of `text`, in either case.

@@ -320,11 +320,13 @@ fn best(dir: &Path, runs: usize, make: impl Fn() -> Command) -> Result<Run> {
 pub fn run(arguments: &[String]) -> Result<bool> {
     let mut program = None;
     let mut runs = 3;
+    let mut keep = None;
     let mut rest = arguments.iter();
     while let Some(argument) = rest.next() {
         match argument.as_str() {
             "--binary" => program = rest.next().map(PathBuf::from),
             "--runs" => runs = rest.next().context("--runs needs a value")?.parse()?,
+            "--keep" => keep = rest.next().map(PathBuf::from),
             other => bail!("cargo xtask bench profiles has no option '{other}'"),
         }
     }
@@ -338,8 +340,9 @@ pub fn run(arguments: &[String]) -> Result<bool> {
         }
     };
     let tools = Tools::find(false)?;
-    let dir = tempfile::tempdir().context("a temporary directory")?;
-    let dir = dir.path();
+    let scratch = tempfile::tempdir().context("a temporary directory")?;
+    let dir = keep.as_deref().unwrap_or(scratch.path());
+    fs::create_dir_all(dir).with_context(|| dir.display().to_string())?;
     eprintln!("making recordings");
     recordings(&program, dir)?;
     let bin = false_perf(dir)?;

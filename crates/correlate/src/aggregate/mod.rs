@@ -277,9 +277,11 @@ fn place(
     };
     let chunks: Vec<(Vec<Taken>, Vec<Run>, Quality)> = samples
         .traces()
-        .par_chunks(1 << 16)
+        .parts(1 << 15)
+        .into_par_iter()
         .map(|chunk| {
-            let (mut taken, mut runs, mut seen) = (Vec::new(), Vec::new(), Quality::default());
+            let (mut taken, mut runs): (Vec<Taken>, Vec<Run>) = Default::default();
+            let mut seen = Quality::default();
             let mut recent: Option<(Place, End)> = None;
             for (trace, counts) in chunk {
                 let start = end(trace.start);
@@ -292,7 +294,11 @@ fn place(
                             _ => recent.insert((from, end(from))).1,
                         };
                         if !matches!((from, start), (End::Out(_), End::Out(_))) {
-                            taken.push((from, start, *counts));
+                            // One branch, and many runs after it.
+                            match taken.last_mut() {
+                                Some((a, b, sum)) if (*a, *b) == (from, start) => sum.add(counts),
+                                _ => taken.push((from, start, counts)),
+                            }
                         }
                         if let (End::In(a, address), End::In(b, _)) = (from, start) {
                             foreign = a != b || !functions.list()[a as usize].contains(address);
@@ -319,6 +325,7 @@ fn place(
                     _ => seen.out_of_range = seen.out_of_range.saturating_add(counts.count),
                 }
             }
+            add_runs(&mut runs);
             (taken, runs, seen)
         })
         .collect();
@@ -336,6 +343,12 @@ fn place(
         }
         same
     });
+    add_runs(&mut runs);
+    (taken, runs)
+}
+
+/// Sorts runs and adds up equal ones.
+fn add_runs(runs: &mut Vec<Run>) {
     runs.par_sort_unstable();
     runs.dedup_by(|next: &mut Run, kept: &mut Run| {
         let same = (next.0, next.1, next.2) == (kept.0, kept.1, kept.2);
@@ -344,7 +357,6 @@ fn place(
         }
         same
     });
-    (taken, runs)
 }
 
 /// A fall-through: function, offsets from and to, how often.

@@ -28,7 +28,7 @@ use rayon::prelude::*;
 use crate::Error;
 use crate::address::{AddressProfile, Collector};
 use crate::samples::{Adder, Options, Sample, modules};
-use crate::source::{Source, piece_count};
+use crate::source::{Pages, Source, piece_count, share};
 use crate::spaces::Spaces;
 
 use header::Header;
@@ -65,13 +65,13 @@ pub struct PerfData<'a> {
 
 impl<'a> PerfData<'a> {
     /// Reads everything but the samples; `name` is what errors call the file.
-    pub fn new(name: &Path, bytes: &'a [u8]) -> Result<PerfData<'a>, Error> {
-        PerfData::parse(bytes).map_err(|wrong| wrong.locate(name))
+    pub fn new(name: &Path, bytes: impl Into<Pages<'a>>) -> Result<PerfData<'a>, Error> {
+        PerfData::parse(bytes.into()).map_err(|wrong| wrong.locate(name))
     }
 
-    fn parse(bytes: &'a [u8]) -> Result<PerfData<'a>, Wrong> {
-        let header = Header::parse(bytes)?;
-        let mut recording = Recording::scan(bytes, header)?;
+    fn parse(pages: Pages<'a>) -> Result<PerfData<'a>, Wrong> {
+        let header = Header::parse(pages.bytes())?;
+        let mut recording = Recording::scan(pages, header)?;
         let events = std::mem::take(&mut recording.space_events);
         let spaces = Spaces::new(events, &recording.build_ids);
         Ok(PerfData { recording, spaces })
@@ -94,10 +94,10 @@ impl<'a> PerfData<'a> {
 
     /// Calls `each` with every sample, in the order of the file.
     pub fn for_each_sample(&self, name: &Path, mut each: impl FnMut(&Sample)) -> Result<(), Error> {
-        let mut sample = Sample::default();
+        let (mut sample, mut buffer) = (Sample::default(), Vec::new());
         for piece in &self.recording.pieces {
             self.recording
-                .samples(piece, &mut sample, &mut each)
+                .samples(piece, &mut sample, &mut buffer, &mut each)
                 .map_err(|wrong| wrong.locate(name))?;
         }
         Ok(())
@@ -115,10 +115,12 @@ impl<'a> PerfData<'a> {
             .pieces
             .par_chunks(self.recording.pieces.len().div_ceil(piece_count()).max(1))
             .map(|pieces| {
-                let (mut made, mut sample) = (new(), Sample::default());
+                let (mut made, mut sample, mut buffer) = (new(), Sample::default(), Vec::new());
                 for piece in pieces {
                     self.recording
-                        .samples(piece, &mut sample, &mut |sample| each(&mut made, sample))?;
+                        .samples(piece, &mut sample, &mut buffer, &mut |sample| {
+                            each(&mut made, sample)
+                        })?;
                 }
                 Ok(made)
             })
@@ -128,23 +130,28 @@ impl<'a> PerfData<'a> {
 
     /// Adds up all samples, in parallel.
     pub fn aggregate(&self, name: &Path, options: &Options) -> Result<AddressProfile, Error> {
-        let mut collector = self
-            .recording
-            .pieces
-            .par_iter()
-            .map(|piece| {
-                let mut adder = Adder::new(&self.spaces, options);
+        let adders = share(
+            &self.recording.pieces,
+            || {
+                (
+                    Adder::new(&self.spaces, options),
+                    Sample::default(),
+                    Vec::new(),
+                )
+            },
+            |(adder, sample, buffer), piece| {
                 self.recording
-                    .samples(piece, &mut Sample::default(), &mut |sample| {
-                        adder.add(sample)
-                    })?;
-                Ok(adder.collector)
-            })
-            .try_reduce(Collector::default, |mut a, b| {
+                    .samples(piece, sample, buffer, &mut |sample| adder.add(sample))
+            },
+        )
+        .map_err(|wrong: Wrong| wrong.locate(name))?;
+        let mut collector = adders
+            .into_par_iter()
+            .map(|(adder, ..)| adder.collector)
+            .reduce(Collector::default, |mut a, b| {
                 a.absorb(b);
-                Ok(a)
-            })
-            .map_err(|wrong: Wrong| wrong.locate(name))?;
+                a
+            });
         collector.statistics.lost += self.recording.lost;
         Ok(collector.finish(&modules(&self.spaces)))
     }

@@ -30,6 +30,7 @@ use super::compressed;
 use super::cursor::{Cursor, string};
 use super::header::Header;
 use crate::samples::Sample;
+use crate::source::{PIECE, Pages};
 use crate::spaces::{Mapping, SpaceEvent};
 
 const MMAP: u32 = 1;
@@ -52,14 +53,12 @@ const BIT_13: u16 = 1 << 13;
 /// Bit of misc: the mapping has a build-id.
 const HAS_BUILD_ID: u16 = 1 << 14;
 
-/// Bytes of records decoded together.
-const PIECE: usize = 1 << 20;
-
 /// A file after the first pass.
 #[derive(Debug)]
 pub(super) struct Recording<'a> {
     /// The file, and the records that were compressed in it.
     segments: [Cow<'a, [u8]>; 2],
+    pages: Pages<'a>,
     pub(super) attributes: Vec<Attribute>,
     ids: FxHashMap<u64, usize>,
     pub(super) build_ids: FxHashMap<Vec<u8>, Vec<u8>>,
@@ -152,10 +151,11 @@ impl<'a> Walk<'a> {
     fn records(
         &mut self,
         segment: usize,
-        bytes: &'a [u8],
+        pages: Pages<'a>,
         range: Range<usize>,
         header: &mut Header,
     ) -> Result<(), Wrong> {
+        let bytes = pages.bytes();
         let Range { start, end } = range;
         let (mut at, mut piece) = (start, start);
         while at < end {
@@ -206,6 +206,7 @@ impl<'a> Walk<'a> {
             at = next;
             if at - piece >= PIECE {
                 self.pieces.push(Piece(segment, piece..at));
+                pages.release(piece..at);
                 piece = at;
             }
         }
@@ -218,17 +219,17 @@ impl<'a> Walk<'a> {
 
 impl<'a> Recording<'a> {
     /// The first pass.
-    pub(super) fn scan(bytes: &'a [u8], mut header: Header) -> Result<Recording<'a>, Wrong> {
+    pub(super) fn scan(pages: Pages<'a>, mut header: Header) -> Result<Recording<'a>, Wrong> {
         let mut walk = Walk::default();
         let range = header.records.clone();
-        walk.records(0, bytes, range, &mut header)?;
+        walk.records(0, pages, range, &mut header)?;
         let unpacked = match walk.compressed.is_empty() {
             true => Vec::new(),
             false => compressed::unpack(&walk.compressed)?,
         };
         let mut inner = Walk::default();
         inner
-            .records(1, &unpacked, 0..unpacked.len(), &mut header)
+            .records(1, unpacked[..].into(), 0..unpacked.len(), &mut header)
             .map_err(|wrong| wrong.inside("in the compressed records, when unpacked"))?;
         let Header {
             attributes,
@@ -237,7 +238,8 @@ impl<'a> Recording<'a> {
             ..
         } = header;
         let mut recording = Recording {
-            segments: [Cow::Borrowed(bytes), Cow::Borrowed(&[])],
+            segments: [Cow::Borrowed(pages.bytes()), Cow::Borrowed(&[])],
+            pages,
             attributes,
             ids,
             build_ids,
@@ -284,13 +286,19 @@ impl<'a> Recording<'a> {
         &self,
         piece: &Piece,
         sample: &mut Sample,
+        buffer: &mut Vec<u8>,
         each: &mut impl FnMut(&Sample),
     ) -> Result<(), Wrong> {
         let Piece(segment, range) = piece;
-        let bytes = &self.segments[*segment];
-        let mut at = range.start;
-        while at < range.end {
-            let (record, next) = record_at(bytes, at, range.end)?;
+        let bytes = match segment {
+            0 => self.pages.load(range.clone(), buffer),
+            _ => &self.segments[*segment][range.clone()],
+        };
+        let mut next = 0;
+        while next < bytes.len() {
+            let at = range.start + next;
+            let (record, after) = record_at(bytes, next, bytes.len())?;
+            next = after;
             if record.kind == SAMPLE {
                 let body = record.body();
                 let Some(first) = self.attributes.first() else {
@@ -309,7 +317,6 @@ impl<'a> Recording<'a> {
                 })?;
                 each(sample);
             }
-            at = next;
         }
         Ok(())
     }
