@@ -1,21 +1,24 @@
 //! Adding up very many fdata texts.
 //!
 //! Profiles of one program that were taken on a thousand machines have nearly the same lines in nearly the same order; only the counts at their
-//! ends differ. So a line is not taken apart: what stands before its counts is the key of a sum. After a line comes, most of the time, the line that came
-//! after it in the file before; that guess costs one comparison, and only where it fails is the key hashed. A key is parsed once, when
-//! it is first seen, and once more at the end.
+//! ends differ. So a line is not taken apart: what stands before its counts is the key of a sum. Keys are in a chain, in the order of the files:
+//! after a line comes, most of the time, the next one of the chain, or one of the few after it if the file lacks some. That guess costs a
+//! comparison, and only where it fails is the key hashed. A new key goes to the chain where it was met. A key is parsed once, when it is first seen, and
+//! once more at the end.
 //!
-//! Each thread has its own sums and takes the next file when it is done with one. In memory are the sums and one mapped file a thread. Addition is
+//! Each thread has its own sums and takes the next file when it is done with one. In memory are the sums and a piece of one file a thread. Addition is
 //! commutative, so neither the number of threads nor who read what shows in the result: two spellings of a record (kind 1 or 2, more than one space)
 //! are two keys here and one record there.
 
 use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::Read;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::source::{self, Bad, Source, find_byte};
+use crate::source::{self, Bad, find_byte};
 use crate::symbolic::{Collection, Records, SymbolicProfile};
 use crate::{Error, Weighted, fdata};
 
@@ -34,6 +37,10 @@ struct Entry {
 
 /// No entry.
 const NONE: u32 = u32::MAX;
+/// Links of the chain that are tried before a key is hashed.
+const GUESSES: usize = 4;
+/// Bytes of a file that are read at a time, if its lines are not longer.
+const PIECE: usize = 1 << 18;
 
 /// The sums of one thread.
 #[derive(Default)]
@@ -137,18 +144,37 @@ impl Sums {
         }
     }
 
-    /// Adds a text without headers that begins at `start` of its file.
-    fn add(&mut self, text: &[u8], start: usize, branches: bool, weight: u64) -> Result<(), Bad> {
+    /// Adds whole lines that begin at `start` of their file, after the line of the entry `before`. Returns the entry of the last line.
+    fn add(
+        &mut self,
+        text: &[u8],
+        start: usize,
+        mut before: u32,
+        branches: bool,
+        weight: u64,
+    ) -> Result<u32, Bad> {
         let mut at = 0;
-        let mut guess = 0u32;
-        let mut before = NONE;
         while at < text.len() {
             let rest = &text[at..];
-            if let Some((after, mispredictions, count)) = self.guessed(rest, guess, branches) {
-                let entry = &mut self.entries[guess as usize];
-                entry.add(mispredictions, count, weight);
-                before = guess;
+            let first = match self.entries.get(before as usize) {
+                Some(entry) => entry.next,
+                None => 0, // the chain begins with the first line of the first file
+            };
+            let mut guess = first;
+            let mut found = None;
+            for _ in 0..GUESSES {
+                let Some(entry) = self.entries.get(guess as usize) else {
+                    break;
+                };
+                found = self.guessed(rest, entry, branches);
+                if found.is_some() {
+                    break;
+                }
                 guess = entry.next;
+            }
+            if let Some((after, mispredictions, count)) = found {
+                self.entries[guess as usize].add(mispredictions, count, weight);
+                before = guess;
                 at += after;
                 continue;
             }
@@ -169,22 +195,26 @@ impl Sums {
             let (number, new) = self.find(key);
             if new {
                 fdata::check_line(line, branches).map_err(|bad| bad.shift(start + at))?;
+                self.entries[number as usize].next = match first == number {
+                    true => NONE, // the very first
+                    false => first,
+                };
             }
             self.entries[number as usize].add(mispredictions, count, weight);
-            if let Some(entry) = self.entries.get_mut(before as usize) {
+            if number != before
+                && let Some(entry) = self.entries.get_mut(before as usize)
+            {
                 entry.next = number;
             }
             before = number;
-            guess = self.entries[number as usize].next;
             at += len + 1;
         }
-        Ok(())
+        Ok(before)
     }
 
     /// If the text begins with the line of an entry: bytes of the line with its end, counts.
     #[inline]
-    fn guessed(&self, rest: &[u8], guess: u32, branches: bool) -> Option<(usize, u64, u64)> {
-        let entry = self.entries.get(guess as usize)?;
+    fn guessed(&self, rest: &[u8], entry: &Entry, branches: bool) -> Option<(usize, u64, u64)> {
         let key = self.key(entry);
         let numbers = rest.strip_prefix(key)?.strip_prefix(b" ")?;
         let two = branches && matches!(key.first(), Some(b'0'..=b'2'));
@@ -201,6 +231,14 @@ impl Sums {
             Some(_) => return None,
         };
         Some((rest.len() - after.len() + end, mispredictions, count))
+    }
+
+    /// Takes over what another one added up.
+    fn absorb(&mut self, other: &Sums) {
+        for entry in &other.entries {
+            let (number, _) = self.find(other.key(entry));
+            self.entries[number as usize].add(entry.mispredictions, entry.count, 1);
+        }
     }
 
     /// The sums as a text without headers.
@@ -239,19 +277,69 @@ struct Worker {
     heads: Vec<(usize, Option<Collection>)>,
     events: BTreeSet<Vec<u8>>,
     error: Option<(usize, Error)>,
+    buffer: Vec<u8>,
 }
 
 impl Worker {
     fn take(&mut self, index: usize, input: &Weighted) -> Result<(), Error> {
-        let source = Source::open(&input.path)?;
-        let head = fdata::head(&source);
-        let branches = head.collection.is_none_or(|c| c.branches);
-        self.heads.push((index, head.collection));
-        self.events.extend(head.events);
-        let body = source.get(head.body..).unwrap_or_default();
-        self.sums[usize::from(branches)]
-            .add(body, head.body, branches, input.weight)
-            .map_err(|bad| bad.locate(&input.path, &source))
+        let path = &input.path;
+        let mut file = File::open(path).map_err(|e| Error::io(path, "open", e))?;
+        let mut buffer = std::mem::take(&mut self.buffer);
+        let result = self.read(index, input, &mut file, &mut buffer);
+        self.buffer = buffer;
+        result
+    }
+
+    /// Adds a file, piece by piece.
+    fn read(
+        &mut self,
+        index: usize,
+        input: &Weighted,
+        file: &mut File,
+        buffer: &mut Vec<u8>,
+    ) -> Result<(), Error> {
+        let path = &input.path;
+        let io = |e| Error::io(path, "read", e);
+        buffer.clear();
+        let mut branches = None;
+        let (mut lines, mut before) = (0u64, NONE);
+        let mut at_end = false;
+        while !at_end {
+            // What is left of the piece before is short, unless there is no line end in it.
+            let wish = PIECE.max(2 * buffer.len()) - buffer.len();
+            let read = Read::by_ref(file)
+                .take(wish as u64)
+                .read_to_end(buffer)
+                .map_err(io)?;
+            at_end = read < wish;
+            let whole = match at_end {
+                true => buffer.len(),
+                false => match memchr::memrchr(b'\n', buffer) {
+                    Some(end) => end + 1,
+                    None => continue, // a line longer than that
+                },
+            };
+            let mut body = 0;
+            let branches = match branches {
+                Some(known) => known,
+                None => {
+                    let head = fdata::head(&buffer[..whole]);
+                    body = head.body;
+                    self.heads.push((index, head.collection));
+                    self.events.extend(head.events);
+                    *branches.insert(head.collection.is_none_or(|c| c.branches))
+                }
+            };
+            let text = &buffer[body..whole];
+            before = self.sums[usize::from(branches)]
+                .add(text, body, before, branches, input.weight)
+                .map_err(|bad| bad.locate_after(path, &buffer[..whole], lines))?;
+            if !at_end {
+                lines += memchr::memchr_iter(b'\n', &buffer[..whole]).count() as u64;
+            }
+            buffer.drain(..whole);
+        }
+        Ok(())
     }
 }
 
@@ -324,11 +412,19 @@ pub(crate) fn merge(inputs: &[Weighted]) -> Result<SymbolicProfile, Error> {
         .for_each(|worker| events.append(&mut worker.events));
     let collection = known.map(|known| known.1);
     let branches = collection.is_none_or(|c| c.branches);
-    let texts: Vec<Vec<u8>> = workers
-        .into_iter()
-        .map(|worker| worker.sums[usize::from(branches)].text(branches))
-        .collect();
-    fdata::assemble(collection, events, &texts)
+    let mut total = Sums::default();
+    for worker in workers {
+        let [samples, branched] = worker.sums;
+        let sums = if branches { branched } else { samples };
+        if total.entries.is_empty() {
+            total = sums;
+        } else {
+            total.absorb(&sums);
+        }
+    }
+    let text = total.text(branches);
+    drop(total);
+    fdata::assemble(collection, events, &[text])
         .map_err(|bad| bad.locate(Path::new("sum of profiles"), b""))
 }
 

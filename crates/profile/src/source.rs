@@ -216,9 +216,14 @@ impl Bad {
 
     /// The error for the user; counts the lines up to the place.
     pub(crate) fn locate(self, path: &Path, text: &[u8]) -> Error {
+        self.locate_after(path, text, 0)
+    }
+
+    /// The same for a text that begins after some lines of the file.
+    pub(crate) fn locate_after(self, path: &Path, text: &[u8], lines: u64) -> Error {
         let (at, what) = *self.0;
         let before = &text[..at.min(text.len())];
-        let line = 1 + before.iter().filter(|&&byte| byte == b'\n').count() as u64;
+        let line = lines + 1 + before.iter().filter(|&&byte| byte == b'\n').count() as u64;
         Error::Format {
             path: path.to_owned(),
             place: Place::Line(line),
