@@ -176,6 +176,15 @@ pub struct Effects {
     pub kills: RegSet,
 }
 
+/// What an instruction does with memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Memory {
+    /// Reads it.
+    pub loads: bool,
+    /// Writes it.
+    pub stores: bool,
+}
+
 /// How a counter is incremented.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CounterMode {
@@ -350,6 +359,10 @@ pub trait Isa: Copy + Send + Sync + 'static {
 
     /// What the instruction reads and overwrites. Calls read every general register and kill the flags.
     fn effects(bytes: &[u8], insn: &Insn) -> Effects;
+
+    /// Whether an instruction reads and writes memory; `bytes` begin with it. The stack slots that calls and returns use by themselves do not
+    /// count, as in LLVM's descriptions of instructions; those of pushes and pops do.
+    fn memory(bytes: &[u8], insn: &Insn) -> Memory;
 
     /// Decodes one instruction after the other, as [`Isa::sweep`] does, and says what each is called: what hashes of code are made of, so it
     /// must not change from release to release. Without anything better it is the byte that holds most of the operation code.

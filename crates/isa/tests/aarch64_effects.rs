@@ -139,3 +139,38 @@ fn calls_and_returns_leave_two_registers_to_stubs() {
         assert_eq!(reads.0 & 0xffff, 0xffff, "{word:x}");
     }
 }
+
+#[test]
+fn loads_and_stores_are_told_from_each_other() {
+    // (word, loads, stores)
+    let known = [
+        (0xf940_0020, true, false),  // ldr x0, [x1]
+        (0xf900_0020, false, true),  // str x0, [x1]
+        (0xa940_0c22, true, false),  // ldp x2, x3, [x1]
+        (0xa900_0c22, false, true),  // stp x2, x3, [x1]
+        (0x5800_0040, true, false),  // ldr x0, .+8
+        (0xd800_0040, false, false), // prfm pldl1keep, .+8
+        (0xf980_0020, false, false), // prfm pldl1keep, [x1]
+        (0x3980_0020, true, false),  // ldrsb x0, [x1]
+        (0x3dc0_0020, true, false),  // ldr q0, [x1]
+        (0x3d80_0020, false, true),  // str q0, [x1]
+        (0xc85f_7c20, true, false),  // ldxr x0, [x1]
+        (0xc802_7c20, false, true),  // stxr w2, x0, [x1]
+        (0xc8df_fc20, true, false),  // ldar x0, [x1]
+        (0xc89f_fc20, false, true),  // stlr x0, [x1]
+        (0xc8a2_7c20, true, true),   // cas x2, x0, [x1]
+        (0xf822_0020, true, true),   // ldadd x2, x0, [x1]
+        (0xf8bf_c020, true, false),  // ldapr x0, [x1]
+        (0x4c40_7020, true, false),  // ld1 {v0.16b}, [x1]
+        (0x4c00_7020, false, true),  // st1 {v0.16b}, [x1]
+        (0x8b01_0000, false, false), // add x0, x0, x1
+        (0x9400_0001, false, false), // bl
+        (0xd65f_03c0, false, false), // ret
+    ];
+    for (word, loads, stores) in known {
+        let bytes = u32::to_le_bytes(word);
+        let insn = AArch64::decode(&bytes, 0x1000).expect("it is an instruction");
+        let memory = AArch64::memory(&bytes, &insn);
+        assert_eq!((memory.loads, memory.stores), (loads, stores), "{word:08x}");
+    }
+}

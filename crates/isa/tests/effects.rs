@@ -248,3 +248,30 @@ fn the_processor_agrees_on_instructions_of_real_programs() {
         check(&machine, &mut noise, bytes);
     }
 }
+
+#[test]
+fn loads_and_stores_are_told_as_llvm_describes_instructions() {
+    // (bytes, loads, stores)
+    let known: &[(&[u8], bool, bool)] = &[
+        (&[0x48, 0x8b, 0x07], true, false),        // mov (%rdi),%rax
+        (&[0x48, 0x89, 0x07], false, true),        // mov %rax,(%rdi)
+        (&[0x48, 0xff, 0x07], true, true),         // incq (%rdi)
+        (&[0x48, 0x8d, 0x07], false, false),       // lea (%rdi),%rax
+        (&[0x50], false, true),                    // push %rax
+        (&[0x58], true, false),                    // pop %rax
+        (&[0xff, 0x37], true, true),               // push (%rdi)
+        (&[0xe8, 0, 0, 0, 0], false, false),       // call
+        (&[0xff, 0x17], true, false),              // call *(%rdi)
+        (&[0xff, 0xd0], false, false),             // call *%rax
+        (&[0xc3], false, false),                   // ret
+        (&[0x0f, 0x1f, 0x40, 0x00], false, false), // nopl 0(%rax)
+        (&[0x48, 0x39, 0x07], true, false),        // cmp %rax,(%rdi)
+        (&[0xf3, 0x48, 0xa5], true, true),         // rep movsq
+        (&[0x48, 0x01, 0xd8], false, false),       // add %rbx,%rax
+    ];
+    for (bytes, loads, stores) in known {
+        let insn = X86_64::decode(bytes, 0x1000).expect("it is an instruction");
+        let memory = X86_64::memory(bytes, &insn);
+        assert_eq!((memory.loads, memory.stores), (*loads, *stores), "{bytes:02x?}");
+    }
+}

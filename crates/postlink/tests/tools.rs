@@ -242,3 +242,76 @@ fn eu_elflint_has_nothing_new_to_complain_of() {
         assert!(new.is_empty(), "{name}: {new:#?}");
     }
 }
+
+/// Addresses that jumps in a function lead backwards to.
+fn loop_heads(program: &Path, function: &str) -> BTreeSet<u64> {
+    let listing = text(&done(Command::new("objdump").args(["-d", "--no-show-raw-insn"]).arg(format!("--disassemble={function}")).arg(program)).stdout);
+    let hex = |digits: &str| u64::from_str_radix(digits, 16).ok();
+    let jump = |line: &str| {
+        let (addr, rest) = line.trim().split_once(':')?;
+        let mut words = rest.split_whitespace();
+        let is_jump = words.next()?.starts_with('j');
+        let (from, to) = (hex(addr)?, hex(words.next()?)?);
+        (is_jump && to < from).then_some(to)
+    };
+    listing.lines().filter_map(jump).collect()
+}
+
+#[test]
+fn heads_of_hot_loops_are_aligned_where_asked_for() {
+    if !available("objdump") {
+        return;
+    }
+    let made = made();
+    for name in ["pie", "nopie"] {
+        let out = made.path(&format!("{name}.aligned"));
+        let input = made.path(name);
+        done(
+            Command::new(POSTLINK)
+                .args(["optimize", "-q", "--align-blocks", "64", "--align-functions", "64", "-p"])
+                .arg(made.path(&format!("{name}.plraw")))
+                .args([input.as_path(), Path::new("-o"), out.as_path()]),
+        );
+        runs_as_before(&out);
+        done(Command::new(POSTLINK).args(["verify", "-q"]).args([&input, &out]));
+        let heads = loop_heads(&out, "main");
+        assert!(heads.iter().any(|a| a % 64 == 0), "{name}: no head of a loop in main is aligned: {heads:x?}");
+        let plain = loop_heads(&made.path(&format!("{name}.opt")), "main");
+        assert!(plain.iter().all(|a| a % 64 != 0), "{name}: the loop is aligned unasked, so this shows nothing: {plain:x?}");
+    }
+}
+
+#[test]
+fn the_size_preset_puts_cold_code_into_the_room_of_old_bodies() {
+    let made = made();
+    for name in ["pie", "nopie"] {
+        let (input, small, plain) = (made.path(name), made.path(&format!("{name}.small")), made.path(&format!("{name}.opt")));
+        done(
+            Command::new(POSTLINK)
+                .args(["optimize", "-q", "--preset", "size", "-p"])
+                .arg(made.path(&format!("{name}.plraw")))
+                .args([input.as_path(), Path::new("-o"), small.as_path()]),
+        );
+        runs_as_before(&small);
+        done(Command::new(POSTLINK).args(["verify", "-q"]).args([&input, &small]));
+        if !available("nm") {
+            continue;
+        }
+        // Addresses of what was split off, against where the input's text ends.
+        let cold = |file: &Path| -> Vec<u64> {
+            let listing = text(&done(Command::new("nm").arg(file)).stdout);
+            let split_off = |line: &&str| line.rsplit_once(".cold.").is_some_and(|(_, n)| n.parse::<u32>().is_ok());
+            listing.lines().filter(split_off).filter_map(|l| u64::from_str_radix(l.split(' ').next()?, 16).ok()).collect()
+        };
+        let end = |file: &Path| {
+            let listing = text(&done(Command::new("nm").arg(file)).stdout);
+            let found = listing.lines().find(|l| l.ends_with(" _fini") || l.ends_with(" _etext") || l.ends_with(" etext"));
+            found.and_then(|l| u64::from_str_radix(l.split(' ').next()?, 16).ok()).expect("the linker or the C library defines one of them")
+        };
+        let end = end(&input);
+        assert!(cold(&small).iter().any(|a| *a < end), "{name}: nothing cold lies in the old text before {end:#x}: {:x?}", cold(&small));
+        assert!(cold(&plain).iter().all(|a| *a > end), "{name}: {:x?}", cold(&plain));
+        let size = |file: &Path| std::fs::metadata(file).map_or(0, |m| m.len());
+        assert!(size(&small) <= size(&plain), "{name}: {} bytes became {}", size(&plain), size(&small));
+    }
+}

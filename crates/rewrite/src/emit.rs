@@ -83,6 +83,10 @@ pub struct Plan {
     pub move_addresses: bool,
     /// Drop padding that nothing runs through.
     pub drop_padding: bool,
+    /// Blocks of the hot fragment that begin at multiples of [`Plan::block_alignment`], counted from the fragment's start.
+    pub aligned: Vec<BlockId>,
+    /// Bytes, a power of two; at most what the fragment itself is aligned to.
+    pub block_alignment: u32,
 }
 
 /// A stretch of output that stands for a stretch of input.
@@ -145,6 +149,10 @@ struct Unit {
     mid: Option<(u32, u32, u32, u32)>,
     jump: Option<(Dest, Reach)>,
     offset: u32,
+    /// Begins at a multiple of this.
+    align: u32,
+    /// Bytes in front of it that make it so.
+    pad: u32,
     /// Input address whose unwind state the added instructions share.
     state: u64,
     piece: u16,
@@ -163,13 +171,20 @@ pub fn emit<I: Isa>(program: &Program<'_>, cfg: &Cfg, plan: &Plan) -> Result<Emi
         _isa: std::marker::PhantomData,
     };
     let n = cfg.blocks.len();
+    let mut aligned = vec![false; n];
+    for b in &plan.aligned {
+        aligned[*b as usize] = plan.block_alignment > 1;
+    }
     let mut unit_of = vec![u32::MAX; n];
     let mut order: [Vec<u32>; 2] = [Vec::new(), Vec::new()];
     for (fragment, blocks) in plan.fragments.iter().enumerate() {
         for b in blocks {
             unit_of[*b as usize] = e.units.len() as u32;
             order[fragment].push(e.units.len() as u32);
-            let unit = e.body(*b, fragment as u8)?;
+            let mut unit = e.body(*b, fragment as u8)?;
+            if fragment == 0 && aligned[*b as usize] {
+                unit.align = plan.block_alignment;
+            }
             e.units.push(unit);
         }
     }
@@ -300,6 +315,8 @@ impl<I: Isa> Emitter<'_, '_, I> {
             mid: None,
             jump: None,
             offset: 0,
+            align: 1,
+            pad: 0,
             state: if block.term_at < block.end {
                 block.term_at
             } else {
@@ -565,6 +582,8 @@ impl<I: Isa> Emitter<'_, '_, I> {
             mid: None,
             jump: Some((dest, Reach::Short)),
             offset: 0,
+            align: 1,
+            pad: 0,
             state: block.term_at,
             piece: block.piece,
         });
@@ -616,7 +635,10 @@ impl<I: Isa> Emitter<'_, '_, I> {
             for units in order {
                 let mut at = 0u32;
                 for u in units {
-                    self.units[*u as usize].offset = at;
+                    let unit = &mut self.units[*u as usize];
+                    unit.pad = at.next_multiple_of(unit.align) - at;
+                    at += unit.pad;
+                    unit.offset = at;
                     at += self.unit_len(&self.units[*u as usize]);
                 }
             }
@@ -664,6 +686,13 @@ impl<I: Isa> Emitter<'_, '_, I> {
         let mut out = Fragment::default();
         for id in units {
             let u = &self.units[*id as usize];
+            if u.pad > 0 {
+                // What runs into it runs on into the unit.
+                let out_at = out.code.bytes.len() as u32;
+                I::put_nops(&mut out.code.bytes, u.pad as usize);
+                let input = self.spans.get(u.spans.0 as usize).filter(|_| u.spans.0 < u.spans.1).map_or(u.state, |s| s.input);
+                out.spans.push(Span { out: out_at, len: u.pad, input, copied: false, instead: false, piece: u.piece });
+            }
             debug_assert_eq!(u.offset as usize, out.code.bytes.len());
             let base = out.code.bytes.len() as u32;
             self.append(&mut out.code, u.body, u.fixups);

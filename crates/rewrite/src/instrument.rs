@@ -343,6 +343,7 @@ pub fn emit_in_place<'d, I: Isa>(
         probes,
         move_addresses: false,
         drop_padding: false,
+        ..Plan::default()
     };
     let code = emit::emit::<I>(program, &a.cfg, &plan)?;
     let unwind = carry(program, &a.cfg, a.unwind.as_ref(), &code)?;

@@ -9,6 +9,8 @@
 //!
 //! The old body behind its first instruction stays valid: a reference that nobody knew of goes on working there.
 
+use std::collections::BTreeSet;
+
 use postlink_image::elf::{Elf, SymbolTable};
 use postlink_image::note::{MovedFunction, Note, NoteKind};
 use postlink_image::unwind::eh_frame::{self, NewFde};
@@ -71,6 +73,8 @@ pub struct LinkOptions<'a> {
     pub align: [u64; 2],
     /// Whether pointers to moved functions follow them.
     pub move_pointers: bool,
+    /// Room in old bodies that nothing comes to any more, for cold fragments: address and length each. May be empty.
+    pub room: Vec<(u64, u64)>,
     /// What the note says.
     pub kind: NoteKind,
     /// Identity of the input.
@@ -84,6 +88,7 @@ impl LinkOptions<'_> {
             sections: [".text.hot", ".text.cold"],
             align: [16, 16],
             move_pointers: false,
+            room: Vec::new(),
             kind: NoteKind::Instrumented,
             input_id: elf.build_id.unwrap_or_default().to_vec(),
         }
@@ -111,6 +116,10 @@ pub struct Placement {
     pub sections: [Option<Placed>; 2],
     /// By position in the list of ready functions: address of each fragment.
     pub fragments: Vec<[u64; 2]>,
+    /// By position: whether the cold fragment lies in the room of old bodies.
+    pub in_room: Vec<bool>,
+    /// Old bodies in whose room something lies, by their first address; ascending.
+    buried: Vec<u64>,
     /// Addresses of entries: input to output.
     pub entries: FxHashMap<u64, u64>,
     /// Recorders' section.
@@ -220,14 +229,17 @@ pub fn place(
     let mut p = Placement {
         sections: [None, None],
         fragments: vec![[0; 2]; ready.len()],
+        in_room: vec![false; ready.len()],
+        buried: Vec::new(),
         entries: FxHashMap::default(),
         recorders: None,
         recorder_at: vec![0; ready.len()],
         frames: (program.refs.registered_frames, std::sync::OnceLock::new()),
     };
+    p.take_room(program, ready, orders[1], &options.room);
     for (f, order) in orders.iter().enumerate() {
         let mut at = 0u64;
-        for i in order.iter() {
+        for i in order.iter().filter(|i| f == 0 || !p.in_room[**i as usize]) {
             let len = ready[*i as usize].code.fragments[f].code.bytes.len() as u64;
             if len > 0 {
                 at = at.next_multiple_of(options.align[f]);
@@ -245,7 +257,7 @@ pub fn place(
             size: at,
         });
         for i in order.iter() {
-            if !ready[*i as usize].code.fragments[f].code.bytes.is_empty() {
+            if !ready[*i as usize].code.fragments[f].code.bytes.is_empty() && (f == 0 || !p.in_room[*i as usize]) {
                 p.fragments[*i as usize][f] += placed.addr;
             }
         }
@@ -274,6 +286,26 @@ pub fn place(
 }
 
 impl Placement {
+    /// Puts cold fragments into the room of old bodies: the largest first, each where it leaves the least.
+    fn take_room(&mut self, program: &Program<'_>, ready: &[Ready], order: &[u32], room: &[(u64, u64)]) {
+        let mut free: BTreeSet<(u64, u64)> = room.iter().map(|(start, len)| (*len, *start)).collect();
+        let len = |i: u32| ready[i as usize].code.fragments[1].code.bytes.len() as u64;
+        let mut cold: Vec<u32> = order.iter().copied().filter(|i| len(*i) > 0 && ready[*i as usize].splits.is_empty()).collect();
+        cold.sort_by_key(|i| (std::cmp::Reverse(len(*i)), ready[*i as usize].function));
+        for i in cold {
+            let Some(&(room, start)) = free.range((len(i), 0)..).next() else { continue };
+            free.remove(&(room, start));
+            if room > len(i) {
+                free.insert((room - len(i), start + len(i)));
+            }
+            self.fragments[i as usize][1] = start;
+            self.in_room[i as usize] = true;
+            self.buried.extend(program.piece_at(start).map(|piece| piece.start));
+        }
+        self.buried.sort_unstable();
+        self.buried.dedup();
+    }
+
     /// Output address of a block of the i-th ready function.
     pub fn block(&self, ready: &[Ready], i: usize, b: BlockId) -> u64 {
         let (fragment, offset) = ready[i].code.blocks[b as usize];
@@ -316,12 +348,19 @@ impl Placement {
         probes: &ProbeAddresses,
         writer: &mut Writer<'_>,
     ) -> Result<(), Error> {
+        for (i, r) in ready.iter().enumerate().filter(|(i, _)| self.in_room[*i]) {
+            let code = &r.code.fragments[1].code;
+            let mut bytes = code.bytes.clone();
+            self.settle::<I>(program, ready, i, code, self.fragments[i][1], probes, &mut bytes)?;
+            writer.patch(self.fragments[i][1], &bytes)?;
+        }
         for (f, order) in orders.iter().enumerate() {
             let Some(placed) = self.sections[f] else {
                 continue;
             };
             let list: Vec<(u32, u64, &Code<Target>)> = order
                 .iter()
+                .filter(|i| f == 0 || !self.in_room[**i as usize])
                 .map(|i| {
                     (
                         *i,
@@ -370,21 +409,28 @@ impl Placement {
             .into_par_iter()
             .try_for_each(|(out, (i, base, code))| {
                 out.copy_from_slice(&code.bytes);
-                for f in &code.fixups {
-                    let target = self.resolve(ready, *i as usize, f.target, probes);
-                    I::write_field(
-                        f.kind,
-                        &mut out[f.at as usize..],
-                        base + u64::from(f.at),
-                        target,
-                    )
-                    .map_err(|e| Error::Reach {
-                        function: program.name(ready[*i as usize].function as usize),
-                        source: e,
-                    })?;
-                }
-                Ok(())
+                self.settle::<I>(program, ready, *i as usize, code, *base, probes, out)
             })
+    }
+
+    /// Fills the fields of code that lies at `base`.
+    #[allow(clippy::too_many_arguments)]
+    fn settle<I: Isa>(
+        &self,
+        program: &Program<'_>,
+        ready: &[Ready],
+        i: usize,
+        code: &Code<Target>,
+        base: u64,
+        probes: &ProbeAddresses,
+        out: &mut [u8],
+    ) -> Result<(), Error> {
+        for f in &code.fixups {
+            let target = self.resolve(ready, i, f.target, probes);
+            I::write_field(f.kind, &mut out[f.at as usize..], base + u64::from(f.at), target)
+                .map_err(|e| Error::Reach { function: program.name(ready[i].function as usize), source: e })?;
+        }
+        Ok(())
     }
 
     /// Writes unwind tables for all fragments: new exception tables, then a merged `.eh_frame` with its search table.
@@ -497,7 +543,16 @@ impl Placement {
                 instructions: Vec::new(),
             });
         }
-        let (frame_size, hdr_size) = eh_frame::merged_sizes(&program.eh, &new);
+        // What lay where other code lies now has no entry any more.
+        let mut without = None;
+        if !self.buried.is_empty() {
+            let gone = |fde: &eh_frame::Fde<'_>| self.buried.binary_search(&fde.start).is_ok();
+            let mut eh = program.eh.clone();
+            eh.fdes.retain(|fde| !gone(fde));
+            without = Some(eh);
+        }
+        let old = without.as_ref().unwrap_or(&program.eh);
+        let (frame_size, hdr_size) = eh_frame::merged_sizes(old, &new);
         let hdr = writer.append(NewSection {
             name: ".eh_frame_hdr".into(),
             kind: NewKind::ReadOnly,
@@ -513,7 +568,7 @@ impl Placement {
         let mut hdr_bytes = vec![0; hdr_size as usize];
         let mut frame_bytes = vec![0; frame_size as usize];
         eh_frame::write_merged(
-            &program.eh,
+            old,
             &new,
             frame.addr,
             &mut frame_bytes,
@@ -796,8 +851,13 @@ impl Placement {
             let hot = self.stretches(ready, i, 0).skip(1).map(|s| (0, s));
             let parts = hot.chain(self.stretches(ready, i, 1).map(|s| (1, s)));
             for (number, (fragment, (value, size, _))) in parts.enumerate() {
-                let Some(section) = self.sections[fragment] else {
-                    continue;
+                let section = match (fragment == 1 && self.in_room[i], self.sections[fragment]) {
+                    (true, _) => match program.piece_at(value) {
+                        Some(piece) => InSection::Old(piece.section),
+                        None => continue,
+                    },
+                    (false, Some(section)) => InSection::New(section.id),
+                    (false, None) => continue,
                 };
                 // What is called `x.cold` must have an `x`.
                 let name = match of.and_then(|x| symtab.get(x as usize)) {
@@ -810,7 +870,7 @@ impl Placement {
                     size,
                     kind: 2,
                     after: of,
-                    section: InSection::New(section.id),
+                    section,
                 });
             }
         }

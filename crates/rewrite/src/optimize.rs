@@ -37,7 +37,7 @@ pub enum Preset {
     /// Only placement of code changes.
     #[default]
     Safe,
-    /// As `Safe`, with the smallest alignments.
+    /// As `Safe`, with the smallest alignments, and cold code in the room of old bodies.
     Size,
     /// As `Safe`, with alignments that favour speed.
     Fast,
@@ -72,6 +72,8 @@ pub struct OptimizeOptions {
     pub split_functions: bool,
     /// Alignment of hot functions in bytes.
     pub align_functions: u64,
+    /// Alignment in bytes of hot blocks that are mostly jumped to; 1 for none, at most that of functions.
+    pub align_blocks: u32,
     /// Compute dyno-stats.
     pub dyno_stats: bool,
     /// Write address translation tables, with which a profile of the output becomes one of the input.
@@ -88,6 +90,7 @@ impl Default for OptimizeOptions {
             reorder_functions: FunctionOrder::Cdsort,
             split_functions: true,
             align_functions: 16,
+            align_blocks: 1,
             dyno_stats: false,
             bat: false,
             keep: FxHashSet::default(),
@@ -200,6 +203,8 @@ fn optimize_with<I: Isa>(
                 probes: Probes::default(),
                 move_addresses: true,
                 drop_padding: true,
+                aligned: loop_heads(c, &order.fragments[0], options.align_blocks),
+                block_alignment: options.align_blocks,
             };
             let code = emit::emit::<I>(&program, &c.analysed.cfg, &plan)?;
             let mut unwind = carry(&program, &c.analysed.cfg, c.analysed.unwind.as_ref(), &code)?;
@@ -253,12 +258,16 @@ fn optimize_with<I: Isa>(
     let mut writer = Writer::new(elf, WriteOptions { zero_fill: false })?;
     let align = match options.preset {
         Preset::Size => 1,
-        _ => options.align_functions,
+        _ => options.align_functions.max(u64::from(options.align_blocks)),
     };
     let link_options = LinkOptions {
         sections: [".text.hot", ".text.cold"],
         align: [align, if options.preset == Preset::Size { 1 } else { 2 }],
         move_pointers: true,
+        room: match options.preset == Preset::Size && !options.bat && prepare::check_input(elf)? == Machine::X86_64 {
+            true => room::<I>(&program, &ready, &patches),
+            false => Vec::new(),
+        },
         kind: NoteKind::Optimised,
         input_id: elf.build_id.unwrap_or_default().to_vec(),
     };
@@ -332,6 +341,23 @@ fn optimize_with<I: Isa>(
     })
 }
 
+/// What is left of old bodies behind the jumps at their entries, as address and length: nothing comes there any more, as whatever referred to the
+/// insides of a function that could be moved was found and follows it. (The checker looks for itself.)
+fn room<I: Isa>(program: &Program<'_>, ready: &[Ready], patches: &[(u64, u64)]) -> Vec<(u64, u64)> {
+    let jumps: FxHashMap<u64, u64> = patches.iter().copied().collect();
+    let behind = |r: &Ready| {
+        let function = &program.functions[r.function as usize];
+        let piece = &program.pieces[*function.pieces.first()? as usize];
+        let at = *jumps.get(&piece.start)?;
+        let mut jump: Code<()> = Code::default();
+        I::put_entry(&mut jump, program.elf.bytes_at(at, (piece.end - at).min(16))?, ());
+        let start = at + jump.bytes.len() as u64;
+        let plain = r.marks.is_empty() && r.arrivals.is_empty() && function.entries.is_empty();
+        (plain && start < piece.end).then(|| (start, piece.end - start))
+    };
+    ready.iter().filter_map(behind).collect()
+}
+
 /// What address translation needs to know of a function.
 fn moved<'a, 'd>(
     c: &'a Counted<'d>,
@@ -357,6 +383,7 @@ fn order_blocks(c: &Counted<'_>, options: &OptimizeOptions) -> Chosen {
             count: c.counts.blocks[b],
         })
         .collect();
+    let handlers = handlers(c);
     let mut jumps = Vec::with_capacity(cfg.succs.len());
     for b in 0..n {
         // A table's targets cannot be fallen into.
@@ -374,10 +401,17 @@ fn order_blocks(c: &Counted<'_>, options: &OptimizeOptions) -> Chosen {
     }
     let original: Vec<u32> = (0..n as u32).collect();
     let before = ext_tsp::score(&blocks, &jumps, &original);
-    let order = if options.reorder_blocks {
-        ext_tsp::order(&blocks, &jumps)
-    } else {
-        original
+    let order = match (&handlers, options.reorder_blocks) {
+        (_, false) => original,
+        (None, true) => ext_tsp::order(&blocks, &jumps),
+        (Some(handler), true) => {
+            // No chain has both kinds, so that handlers can go behind all other blocks.
+            let of = |b: u32| handler[b as usize];
+            let apart: Vec<ext_tsp::Jump> = jumps.iter().filter(|j| of(j.from) == of(j.to)).copied().collect();
+            let order = ext_tsp::order(&blocks, &apart);
+            let (last, first): (Vec<u32>, Vec<u32>) = order.into_iter().partition(|b| of(*b));
+            [first, last].concat()
+        }
     };
     let after = ext_tsp::score(&blocks, &jumps, &order);
     let mut fragments: [Vec<BlockId>; 2] = Default::default();
@@ -396,6 +430,62 @@ fn order_blocks(c: &Counted<'_>, options: &OptimizeOptions) -> Chosen {
         before,
         after,
     }
+}
+
+/// By block: whether it ran only when an exception was caught or cleaned up after; `None` if no such block ran.
+///
+/// What throws costs thousands of instructions, most of them spent on unwind tables that are read from the start of the function to the place
+/// that is unwound through. Handlers in front of that place would make it longer for every exception, and their own places hardly matter.
+fn handlers(c: &Counted<'_>) -> Option<Vec<bool>> {
+    let cfg = &c.analysed.cfg;
+    let ran = |b: usize| c.counts.blocks[b] > 0;
+    if !(0..cfg.blocks.len()).any(|b| cfg.blocks[b].landing_pad && ran(b)) {
+        return None;
+    }
+    // Only ways that were taken: behind a call that never returns there may be a landing pad, and nobody says that it never returns.
+    let mut handler: Vec<bool> = (0..cfg.blocks.len()).map(ran).collect();
+    let mut open: Vec<BlockId> = vec![0];
+    open.extend((1..cfg.blocks.len() as BlockId).filter(|b| cfg.blocks[*b as usize].entry));
+    while let Some(b) = open.pop() {
+        if std::mem::take(&mut handler[b as usize]) {
+            let first = cfg.blocks[b as usize].succ as usize;
+            let taken = cfg.succs(b).iter().enumerate().filter(|(way, _)| c.counts.succs[first + way] > 0);
+            open.extend(taken.map(|(_, s)| *s));
+        }
+    }
+    handler.contains(&true).then_some(handler)
+}
+
+/// Runs of a block for each of its function from which on it is aligned, and how many times as often it is jumped to as run into: llvm-bolt's
+/// `-align-blocks` takes the same numbers.
+const LOOP_RUNS: u64 = 8;
+const LOOP_JUMPS: u64 = 2;
+
+/// Blocks of the hot fragment that are worth a place at the start of a fetch window: they run often, and are mostly jumped to, as the heads of loops
+/// are; those that are run into would pay for the padding each time.
+fn loop_heads(c: &Counted<'_>, hot: &[BlockId], align: u32) -> Vec<BlockId> {
+    if align <= 1 {
+        return Vec::new();
+    }
+    let cfg = &c.analysed.cfg;
+    let often = c.entries.max(1).saturating_mul(LOOP_RUNS);
+    let mut heads = Vec::new();
+    for (before, b) in hot.iter().zip(hot.iter().skip(1)) {
+        let runs = c.counts.blocks[*b as usize];
+        if runs < often {
+            continue;
+        }
+        let block = &cfg.blocks[*before as usize];
+        let ways = cfg.succs(*before).iter().enumerate().filter(|(_, s)| *s == b);
+        let run_into: u64 = match block.term {
+            Term::Dispatch { .. } => 0,
+            _ => ways.fold(0, |sum, (way, _)| sum.saturating_add(c.counts.succs[block.succ as usize + way])),
+        };
+        if runs / LOOP_JUMPS >= run_into {
+            heads.push(*b);
+        }
+    }
+    heads
 }
 
 /// Orders the hot fragments: positions in `ready`.

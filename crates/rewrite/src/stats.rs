@@ -6,7 +6,7 @@ use postlink_isa::{Flow, Isa};
 use serde::Serialize;
 
 use crate::attach::Counted;
-use crate::cfg::{BlockId, Term, Use};
+use crate::cfg::{BlockId, Term};
 use crate::discover::Program;
 
 /// Sums over all functions; saturating.
@@ -30,6 +30,10 @@ pub struct DynoStats {
     pub plt_calls: u64,
     /// Instructions.
     pub executed_instructions: u64,
+    /// Instructions that read memory.
+    pub executed_loads: u64,
+    /// Instructions that write it.
+    pub executed_stores: u64,
     /// Jumps through jump tables.
     pub taken_jump_table_branches: u64,
     /// Other indirect jumps.
@@ -81,6 +85,8 @@ impl DynoStats {
             ("indirect calls", self.indirect_calls),
             ("PLT calls", self.plt_calls),
             ("executed instructions", self.executed_instructions),
+            ("executed load instructions", self.executed_loads),
+            ("executed store instructions", self.executed_stores),
             ("taken jump table branches", self.taken_jump_table_branches),
             (
                 "taken unknown indirect branches",
@@ -196,12 +202,16 @@ impl DynoStats {
         let block = &cfg.blocks[b as usize];
         let mut instructions = 0;
         let (mut calls, mut indirect, mut plt) = (0u64, 0u64, 0u64);
+        let (mut loads, mut stores) = (0u64, 0u64);
         if let Some(bytes) = program
             .elf
             .bytes_at(block.start, block.term_at - block.start)
         {
             I::sweep(bytes, block.start, |i| {
                 instructions += u64::from(!i.traits.nop);
+                let memory = I::memory(bytes.get((i.addr - block.start) as usize..).unwrap_or(&[]), i);
+                loads += u64::from(memory.loads);
+                stores += u64::from(memory.stores);
                 match i.flow {
                     Flow::Call { target } => {
                         calls += 1;
@@ -216,7 +226,10 @@ impl DynoStats {
                 true
             });
         }
-        let _ = Use::Call;
+        let plus = |sum: &mut u64, each: u64| *sum = sum.saturating_add(n.saturating_mul(each));
+        // A stub loads its target.
+        plus(&mut self.executed_loads, loads + plt);
+        plus(&mut self.executed_stores, stores);
         // A call to a stub executes the stub's jump as well.
         self.all_function_calls = self
             .all_function_calls

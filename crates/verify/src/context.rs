@@ -38,6 +38,11 @@ impl Index {
         Index { ranges, base, bitmap }
     }
 
+    /// All ranges with their owners, ascending.
+    pub(crate) fn ranges(&self) -> impl Iterator<Item = (Range, FuncId)> + '_ {
+        self.ranges.iter().copied()
+    }
+
     /// Whose address this is.
     #[inline]
     pub(crate) fn owner(&self, addr: u64) -> Option<FuncId> {
@@ -73,6 +78,10 @@ pub(crate) struct Context<'a> {
     pub patches: Vec<Option<Patch>>,
     /// Overwritten bytes that are not an instruction's start any more.
     pub interiors: Index,
+    /// New code in the room of old bodies, with the function whose body it was.
+    pub reused: Index,
+    /// By moved function: whether other code lies in its old body, so that nothing may come there any more.
+    pub buried: Vec<bool>,
     /// Code of the input: executable sections, or executable segments in a file without section headers.
     pub code: Vec<Range>,
     pub old_unwind: Table<'a>,
@@ -110,6 +119,11 @@ impl Context<'_> {
             let len = self.function(id)?.old.iter().find(|r| r.contains(a)).map_or(8, |r| r.end - addr).min(8);
             (self.input.bytes(addr, len) != self.output.bytes(addr, len)).then_some(id)
         })
+    }
+
+    /// Whether other code lies in the old body of a moved function.
+    pub(crate) fn is_buried(&self, id: FuncId) -> bool {
+        self.buried.get(id as usize) == Some(&true)
     }
 
     /// The moved function whose entry this is.

@@ -141,8 +141,14 @@ pub fn verify(input: &[u8], output: &[u8], options: &Options) -> Result<Report, 
     Ok(prove(&old, &new, &claim, options))
 }
 
-/// Checks that claimed ranges lie where code may be.
-fn check_claim(cx: &Context<'_>, layout: &image::Layout, claim: &Claim<'_>, found: &mut Findings) {
+/// Checks that claimed ranges lie where code may be. Returns those in the room of old bodies, and whose those were.
+fn check_claim(
+    cx: &Context<'_>,
+    layout: &image::Layout,
+    claim: &Claim<'_>,
+    found: &mut Findings,
+) -> Vec<(Range, FuncId)> {
+    let mut reused = Vec::new();
     let build_id = cx.input.note(b"GNU", 3).unwrap_or(b"");
     if build_id != claim.build_id {
         let failure = Failure::new(Check::Claim, "the output was made from an input with another build-id");
@@ -157,12 +163,24 @@ fn check_claim(cx: &Context<'_>, layout: &image::Layout, claim: &Claim<'_>, foun
             }
         }
         for r in &f.new {
-            if !layout.added.iter().any(|l| l.is_exec() && l.addr <= r.start && r.end <= l.file_end()) {
-                let text = format!("the new range {:#x}..{:#x} is not in a new executable segment", r.start, r.end);
-                found.functions.push((id, Failure::new(Check::Claim, text)));
+            if layout.added.iter().any(|l| l.is_exec() && l.addr <= r.start && r.end <= l.file_end()) {
+                continue;
+            }
+            let whose = cx.old.owner(r.start);
+            let body = whose.and_then(|id| cx.function(id)?.old.iter().find(|b| b.start <= r.start && r.end <= b.end));
+            match whose.filter(|_| body.is_some()) {
+                Some(body) => reused.push((*r, body)),
+                None => {
+                    let text = format!(
+                        "the new range {:#x}..{:#x} is neither in a new executable segment nor in the old body of a moved function",
+                        r.start, r.end
+                    );
+                    found.functions.push((id, Failure::new(Check::Claim, text)));
+                }
             }
         }
     }
+    reused
 }
 
 /// Compares the unwind tables of code that stays, and checks that new FDEs cover new code alone.
@@ -183,6 +201,8 @@ fn compare_unwind(cx: &Context<'_>, found: &mut Findings) {
         }
         match others.next_if(|o| o.start == fde.start) {
             Some(other) if old.same_meaning(fde, new, other) => {}
+            // What lay there is gone; what lies there now has its own entries.
+            other if cx.old.owner(fde.start).is_some_and(|id| cx.is_buried(id)) => extra.extend(other),
             other => {
                 let what = if other.is_some() { "changed" } else { "is missing" };
                 found.file.push(Failure::new(Check::Unwind, format!("the FDE of the old code at {:#x} {what}", fde.start)));
@@ -270,13 +290,21 @@ fn prove<A: Arch>(input: &Elf<'_>, output: &Elf<'_>, claim: &Claim<'_>, options:
         new: owners(&|f| f.new.to_vec()),
         patches: Vec::new(),
         interiors: Index::default(),
+        reused: Index::default(),
+        buried: vec![false; claim.functions.len()],
         code: context::code_ranges(input),
         old_unwind,
         new_unwind,
         abandoned: std::mem::take(&mut layout.abandoned),
         guarded: image::is_guarded(output),
     };
-    check_claim(&cx, &layout, claim, &mut found);
+    let reused = check_claim(&cx, &layout, claim, &mut found);
+    for &(_, id) in &reused {
+        if let Some(buried) = cx.buried.get_mut(id as usize) {
+            *buried = true;
+        }
+    }
+    cx.reused = Index::new(reused);
     compare_unwind(&cx, &mut found);
     let starts = text::starts(
         input,
@@ -318,8 +346,9 @@ fn unwind_table<'a>(elf: &Elf<'a>, which: &str, found: &mut Findings) -> unwind:
     })
 }
 
-/// Old bodies that branch into what the entry jump overwrote must not run any more.
+/// Old bodies that branch into what the entry jump overwrote, and those with other code in them, must not run any more.
 fn overwritten_bodies(cx: &Context<'_>, relative: &[u64], found: &mut Findings) {
+    found.interior_branches.extend((0..cx.functions.len() as FuncId).filter(|id| cx.is_buried(*id)));
     found.interior_branches.sort_unstable();
     found.interior_branches.dedup();
     if found.interior_branches.is_empty() {
@@ -338,7 +367,10 @@ fn overwritten_bodies(cx: &Context<'_>, relative: &[u64], found: &mut Findings) 
     alive.dedup();
     for id in alive {
         let at = cx.function(id).map_or(0, |f| f.old_entry);
-        let text = format!("the old body of {at:#x} is still entered, and branches into what its entry jump overwrote");
+        let text = match cx.is_buried(id) {
+            true => format!("the old body of {at:#x} is still entered, but other code lies there now"),
+            false => format!("the old body of {at:#x} is still entered, and branches into what its entry jump overwrote"),
+        };
         found.functions.push((id, Failure::new(Check::EntryJump, text)));
     }
 }

@@ -99,10 +99,20 @@ pub(crate) fn entry_jumps<A: Arch>(cx: &mut Context<'_>, starts: &[u64], found: 
         }
         patches.push(Some(Patch { range, target }));
     }
+    // Other code in an old body lies behind the jump at its entry: whoever still goes to the entry goes to the new code.
+    for (range, id) in cx.reused.ranges() {
+        let jump = patches.get(id as usize).copied().flatten().map(|p| p.range);
+        let begins = cx.function(id).map_or(0, |f| f.old_entry);
+        if jump.is_none_or(|j| range.start < j.end && j.start < range.end) || range.contains(begins) {
+            let text = format!("the new code at {:#x}..{:#x} lies where the old entry {begins:#x} must lead on", range.start, range.end);
+            found.functions.push((id, Failure::new(Check::EntryJump, text).at(begins, range.start)));
+        }
+    }
     let interiors = patches
         .iter()
         .enumerate()
         .filter_map(|(id, p)| p.map(|p| (Range { start: p.range.start + 1, end: p.range.end }, id as FuncId)))
+        .chain(cx.reused.ranges())
         .collect();
     cx.patches = patches;
     cx.interiors = crate::context::Index::new(interiors);
@@ -219,8 +229,11 @@ impl Sweeper<'_, '_> {
         }
     }
 
-    /// Whether a byte belongs to an entry jump.
+    /// Whether a byte belongs to an entry jump, or to new code in the old one's room.
     fn in_patch(&self, addr: u64) -> bool {
+        if self.cx.reused.owner(addr).is_some() {
+            return true;
+        }
         // The jump may run into padding, which nobody owns: the function before has it then.
         (0..16)
             .filter_map(|back| self.cx.old.owner(addr.saturating_sub(back)))

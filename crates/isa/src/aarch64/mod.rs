@@ -54,8 +54,7 @@ pub mod table;
 pub mod text;
 
 use crate::{
-    Code, Cond, CounterMode, Effects, FixupKind, Insn, Isa, JumpShape, OutOfRange, Reach, RegSet,
-    RuntimeConfig, RuntimeError, SiteRef,
+    Code, Cond, CounterMode, Effects, FixupKind, Insn, Isa, JumpShape, Memory, OutOfRange, Reach, RegSet, RuntimeConfig, RuntimeError, SiteRef,
 };
 
 /// The instruction set.
@@ -99,6 +98,10 @@ impl Isa for AArch64 {
 
     fn effects(bytes: &[u8], insn: &Insn) -> Effects {
         effects::effects(bytes, insn)
+    }
+
+    fn memory(bytes: &[u8], _: &Insn) -> Memory {
+        effects::touches(bytes)
     }
 
     fn read_field(kind: FixupKind, bytes: &[u8], place: u64) -> Option<u64> {

@@ -25,7 +25,7 @@ use iced_x86::{
 };
 
 use super::{AF, CF, DF, OF, PF, SF, X86_64, ZF, decode};
-use crate::{Effects, Flow, Insn, Isa, RegSet};
+use crate::{Effects, Flow, Insn, Isa, Memory, RegSet};
 
 thread_local! {
     /// Keeps its vectors from one instruction to the next.
@@ -60,6 +60,32 @@ pub fn effects(bytes: &[u8], insn: &Insn) -> Effects {
         (Op::Syscall, _) => Effects { reads: GENERAL.or(DF), kills: RegSet(1 << 1 | 1 << 11) },
         _ => everything,
     }
+}
+
+/// See [`crate::Isa::memory`].
+pub fn memory(bytes: &[u8], insn: &Insn) -> Memory {
+    let Some(instruction) = decode::decode_iced(bytes, insn.addr) else { return Memory::default() };
+    if matches!(insn.flow, Flow::Call { .. } | Flow::Return) || insn.traits.nop {
+        return Memory::default();
+    }
+    if matches!(insn.flow, Flow::IndirectCall | Flow::IndirectJump) {
+        return Memory { loads: instruction.op0_kind() == OpKind::Memory, stores: false };
+    }
+    FACTORY.with_borrow_mut(|factory| {
+        let info = factory.info_options(&instruction, InstructionInfoOptions::NO_REGISTER_USAGE);
+        let mut memory = Memory::default();
+        for used in info.used_memory() {
+            let (loads, stores) = match used.access() {
+                OpAccess::None | OpAccess::NoMemAccess => (false, false),
+                OpAccess::Read | OpAccess::CondRead => (true, false),
+                OpAccess::Write | OpAccess::CondWrite => (false, true),
+                OpAccess::ReadWrite | OpAccess::ReadCondWrite => (true, true),
+            };
+            memory.loads |= loads;
+            memory.stores |= stores;
+        }
+        memory
+    })
 }
 
 fn plain(instruction: &Instruction) -> Effects {

@@ -42,8 +42,7 @@ pub mod table;
 pub mod text;
 
 use crate::{
-    Code, Cond, CounterMode, Effects, FixupKind, Insn, Isa, JumpShape, OutOfRange, Reach, RegSet,
-    RuntimeConfig, RuntimeError, SiteRef,
+    Code, Cond, CounterMode, Effects, FixupKind, Insn, Isa, JumpShape, Memory, OutOfRange, Reach, RegSet, RuntimeConfig, RuntimeError, SiteRef,
 };
 
 /// The instruction set.
@@ -86,6 +85,10 @@ impl Isa for X86_64 {
 
     fn effects(bytes: &[u8], insn: &Insn) -> Effects {
         effects::effects(bytes, insn)
+    }
+
+    fn memory(bytes: &[u8], insn: &Insn) -> Memory {
+        effects::memory(bytes, insn)
     }
 
     fn mnemonics(bytes: &[u8], addr: u64, visit: impl FnMut(&Insn, &str)) {

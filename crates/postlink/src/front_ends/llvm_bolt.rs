@@ -112,6 +112,8 @@ const OPTIONS: &[Known] = &[
     ignored("split-eh", ALWAYS),
     value("split-strategy", "profile2; cdsplit is taken for it"),
     value("align-functions", "align functions at a given value"),
+    switch("align-blocks", "align basic blocks that are mostly jumped to"),
+    value("block-alignment", "boundary to use for alignment of basic blocks"),
     switch("dyno-stats", "print execution info based on profile"),
     switch("enable-bat", "write BOLT Address Translation tables"),
     value(
@@ -303,11 +305,9 @@ const OPTIONS: &[Known] = &[
     ),
     ignored_value("align-functions-max-bytes", "functions are aligned in full"),
     ignored("use-compact-aligner", "functions are aligned in full"),
-    ignored("align-blocks", "blocks are not aligned"),
-    ignored_value("align-blocks-min-size", "blocks are not aligned"),
-    ignored_value("align-blocks-threshold", "blocks are not aligned"),
-    ignored_value("block-alignment", "blocks are not aligned"),
-    ignored("preserve-blocks-alignment", "blocks are not aligned"),
+    ignored_value("align-blocks-min-size", "hot blocks of all sizes are aligned"),
+    ignored_value("align-blocks-threshold", "blocks are aligned from 800 % on"),
+    ignored("preserve-blocks-alignment", "the input's alignment of blocks is not known"),
     ignored_value("pad-funcs", "nothing is put in front of functions"),
     ignored("hot-data", DATA),
     ignored_value("reorder-data", DATA),
@@ -652,6 +652,13 @@ fn options(given: &Given, input: &Input) -> Result<OptimizeOptions> {
             bail!("for the --align-functions option: {align} is not a power of two up to 4096");
         }
         options.align_functions = align;
+    }
+    if given.switch("align-blocks", false)? {
+        let align = given.number::<u32>("block-alignment")?.unwrap_or(16);
+        if !align.is_power_of_two() || align > 64 {
+            bail!("for the --block-alignment option: {align} is not a power of two up to 64");
+        }
+        options.align_blocks = align;
     }
     options.bat = given.switch("enable-bat", false)?;
     keep(given, input, &mut options)?;

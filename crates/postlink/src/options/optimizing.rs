@@ -11,9 +11,9 @@ use postlink_rewrite::{FunctionOrder, OptimizeOptions, Preset};
 pub enum PresetArg {
     /// Only the placement of code changes
     Safe,
-    /// The same, with the least padding
+    /// The same, with the least padding, and cold code in the room that moved functions leave (x86-64)
     Size,
-    /// The same, with padding where it helps speed
+    /// The same, with hot functions at multiples of 64 bytes and heads of hot loops at multiples of 16
     Fast,
 }
 
@@ -73,6 +73,9 @@ pub struct Optimizing {
     /// Alignment of hot functions in bytes, a power of two [default: as the preset says]
     #[arg(long, value_name = "BYTES", value_parser = alignment)]
     pub align_functions: Option<u64>,
+    /// Alignment in bytes of hot blocks that are mostly jumped to, a power of two up to 64; 1 for none [default: as the preset says]
+    #[arg(long, value_name = "BYTES", value_parser = block_alignment)]
+    pub align_blocks: Option<u32>,
     /// Write tables (.note.bolt_bat) that translate addresses of the output to the input's
     ///
     /// With them a profile taken on the optimised program becomes one of the program that went in: see `postlink bat`, and
@@ -90,6 +93,15 @@ fn alignment(text: &str) -> Result<u64, String> {
         Ok(bytes)
     } else {
         Err("a power of two from 1 to 4096 is needed".to_owned())
+    }
+}
+
+fn block_alignment(text: &str) -> Result<u32, String> {
+    let bytes: u32 = text.parse().map_err(|e| format!("{e}"))?;
+    if bytes.is_power_of_two() && bytes <= 64 {
+        Ok(bytes)
+    } else {
+        Err("a power of two from 1 to 64 is needed".to_owned())
     }
 }
 
@@ -121,7 +133,14 @@ impl Optimizing {
             reorder_blocks: self.reorder_blocks == BlockOrderArg::ExtTsp,
             reorder_functions,
             split_functions: self.split_functions == SplitArg::Cold,
-            align_functions: self.align_functions.unwrap_or(default.align_functions),
+            align_functions: self.align_functions.unwrap_or(match self.preset {
+                PresetArg::Fast => 64,
+                PresetArg::Safe | PresetArg::Size => default.align_functions,
+            }),
+            align_blocks: self.align_blocks.unwrap_or(match self.preset {
+                PresetArg::Fast => 16,
+                PresetArg::Safe | PresetArg::Size => default.align_blocks,
+            }),
             dyno_stats: self.dyno_stats,
             bat: self.enable_bat,
             ..default

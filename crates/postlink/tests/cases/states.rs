@@ -78,6 +78,7 @@ pub fn check(case: &Case, kind: Kind, built: &Built, dir: &Path) -> Result<(), S
     for (state, options) in [
         ("optimized", &["--split-functions=none"][..]),
         ("split", &["--split-functions", "--preset", "fast"][..]),
+        ("small", &["--preset", "size"][..]),
     ] {
         let folder = dir.join(state);
         let subject = place(built, &folder)?;
