@@ -21,6 +21,7 @@
 //! [`in_order`] writes the buffers.
 
 use std::io::{self, Write};
+use std::iter::Peekable;
 use std::ops::Range;
 
 use postlink_image::elf::{Elf, Section, SymbolTable};
@@ -111,10 +112,15 @@ impl<'d> Listing<'_, 'd> {
                 };
                 let code = self.elf.section_data(section);
                 let end = section.addr.wrapping_add(section.size);
+                // Looked up once for all symbols of the piece, which ascend as probes do.
+                let first = here.get(piece.symbols.start).map_or(end, |s| s.address);
+                let last = here.get(piece.symbols.end).map_or(end, |s| s.address);
+                let probes = self.probes.map(|loaded| loaded.probes.within(first, last));
+                let mut probes = probes.into_iter().flatten().peekable();
                 for at in piece.symbols.clone() {
                     // A symbol may lie beyond its section: `_end` does.
                     let end = here.get(at + 1).map_or(end, |next| next.address.min(end));
-                    writer.block(&here[at], section.addr, end, code, out);
+                    writer.block(&here[at], section.addr, end, code, &mut probes, out);
                 }
             },
         )
@@ -253,8 +259,16 @@ impl<'a, 'l, 'd> Writer<'a, 'l, 'd> {
         }
     }
 
-    /// Appends the text of a symbol, which reaches to `end`.
-    fn block(&mut self, symbol: &Named<'_>, base: u64, end: u64, code: &[u8], out: &mut Vec<u8>) {
+    /// Appends the text of a symbol, which reaches to `end`. Of `probes`, those up to there are used up.
+    fn block(
+        &mut self,
+        symbol: &Named<'_>,
+        base: u64,
+        end: u64,
+        code: &[u8],
+        probes: &mut Peekable<impl Iterator<Item = Probe>>,
+        out: &mut Vec<u8>,
+    ) {
         let name = match self.listing.canonical {
             true => names::canonical(symbol.name),
             false => symbol.name,
@@ -272,11 +286,6 @@ impl<'a, 'l, 'd> Writer<'a, 'l, 'd> {
         let mut rest = bytes.unwrap_or_default();
         let mut address = symbol.address;
         let loaded = self.listing.probes;
-        let mut probes = loaded
-            .map(|loaded| loaded.probes.within(address, end))
-            .into_iter()
-            .flatten()
-            .peekable();
         while !rest.is_empty() {
             while let Some(probe) = probes.next_if(|probe| probe.address <= address) {
                 // A probe in the middle of an instruction is not shown.

@@ -2,11 +2,14 @@
 //!
 //! Inputs are made up (`crates/correlate/examples/made_up.rs`): perf scripts of samples of a C++ program built here with clang-19, with and
 //! without call chains, and a program with many megabytes of probes. Both tools make the same profile or listing of the same input, and the
-//! outputs must be the same (of a listing: everything but the spelling of instructions). Figures are the better of the runs by each tool.
+//! outputs must be the same to the byte. Runs alternate between the tools; figures are medians. No row starts another round when
+//! the time for it ([`BUDGET`], shared by the rows that are left) is up. Outputs go to memory (`/dev/shm`) where there is such a file
+//! system: a listing is hundreds of megabytes, and the disk is not what is measured.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
@@ -32,12 +35,18 @@ int main(int argc, char **argv) {
 }
 "#;
 
+/// For all runs of both tools, without the making of inputs.
+const BUDGET: Duration = Duration::from_secs(270);
+/// What is wanted: faster by, and memory of the LLVM tool's.
+const TARGET: (f64, f64) = (10.0, 1.0 / 3.0);
+
 /// One row of the report.
 struct Row {
     what: String,
     input: u64,
-    postlink: Run,
-    llvm: Run,
+    output: u64,
+    postlink: Vec<Run>,
+    llvm: Vec<Run>,
     same: bool,
 }
 
@@ -47,12 +56,14 @@ struct Bench {
     postlink: PathBuf,
     llvm: PathBuf,
     made_up: PathBuf,
+    /// Where outputs go.
+    outputs: PathBuf,
     runs: usize,
 }
 
 /// The job.
 pub fn run(arguments: &[String]) -> Result<bool> {
-    let (mut megabytes, mut probes, mut runs) = (1024u64, 24u64, 2usize);
+    let (mut megabytes, mut probes, mut runs) = (1024u64, 24u64, 3usize);
     let mut output = super::root()?.join("bench/probes.md");
     let mut rest = arguments.iter();
     while let Some(argument) = rest.next() {
@@ -69,16 +80,23 @@ pub fn run(arguments: &[String]) -> Result<bool> {
     }
     let llvm = find_program("llvm-profgen-19").context("llvm-profgen-19 is not installed")?;
     let folder = tempfile::tempdir().context("a temporary directory")?;
+    let memory = Path::new("/dev/shm");
+    let outputs = match memory.is_dir() {
+        true => tempfile::tempdir_in(memory),
+        false => tempfile::tempdir(),
+    }
+    .context("a temporary directory")?;
     let tools = Tools::find(false)?;
     let bench = Bench {
         folder: folder.path().to_owned(),
         postlink: bench_name(folder.path(), tools.program())?,
         llvm,
         made_up: build_example()?,
+        outputs: outputs.path().to_owned(),
         runs,
     };
     let rows = bench.all(megabytes, probes)?;
-    let text = report(&rows, &bench, runs);
+    let text = report(&rows, &bench)?;
     println!("{text}");
     fs::write(&output, &text).with_context(|| output.display().to_string())?;
     Ok(rows.iter().all(|row| row.same))
@@ -128,28 +146,28 @@ impl Bench {
         Ok(fs::metadata(output)?.len())
     }
 
-    /// The cheapest of some runs of a tool.
-    fn best(&self, tool: &Path, arguments: &[String], stdout: &Path) -> Result<Run> {
-        let mut best: Option<Run> = None;
-        for _ in 0..self.runs.max(1) {
-            let mut command = Command::new(tool);
-            command.args(arguments);
-            let run = process::run(&mut command, stdout, &self.at("said"))?;
-            if !run.status.success() {
-                let said = fs::read_to_string(self.at("said")).unwrap_or_default();
-                bail!("{}: {}: {said}", tool.display(), run.status);
-            }
-            best = Some(match best {
-                Some(before) if before.wall <= run.wall => before,
-                _ => run,
-            });
+    fn once(&self, tool: &Path, arguments: &[String], stdout: &Path) -> Result<Run> {
+        let mut command = Command::new(tool);
+        command.args(arguments);
+        let run = process::run(&mut command, stdout, &self.at("said"))?;
+        if !run.status.success() {
+            let said = fs::read_to_string(self.at("said")).unwrap_or_default();
+            bail!("{}: {}: {said}", tool.display(), run.status);
         }
-        best.context("no run")
+        Ok(run)
     }
 
-    fn row(&self, what: &str, input: u64, arguments: &[String], listing: bool) -> Result<Row> {
+    /// Runs both tools in turn, as often as `time` allows, but once at least.
+    fn row(
+        &self,
+        what: &str,
+        input: u64,
+        arguments: &[String],
+        listing: bool,
+        time: Duration,
+    ) -> Result<Row> {
         eprintln!("== {what}");
-        let (mine, theirs) = (self.at("mine"), self.at("theirs"));
+        let (mine, theirs) = (self.outputs.join("mine"), self.outputs.join("theirs"));
         let with = |output: &Path| {
             let mut all = arguments.to_vec();
             let target = match listing {
@@ -163,15 +181,27 @@ impl Bench {
             true => (mine.clone(), theirs.clone()),
             false => (self.at("out"), self.at("out")),
         };
-        let postlink = self.best(&self.postlink, &with(&mine), &out_a)?;
-        let llvm = self.best(&self.llvm, &with(&theirs), &out_b)?;
+        let start = Instant::now();
+        let (mut postlink, mut llvm) = (Vec::new(), Vec::new());
+        for round in 1..=self.runs.max(1) as u32 {
+            postlink.push(self.once(&self.postlink, &with(&mine), &out_a)?);
+            llvm.push(self.once(&self.llvm, &with(&theirs), &out_b)?);
+            if start.elapsed() / round * (round + 1) > time {
+                break;
+            }
+        }
         let same = same(&mine, &theirs)?;
         if !same {
             eprintln!("{what}: the outputs differ");
         }
+        let output = fs::metadata(&mine)?.len();
+        for file in [mine, theirs] {
+            fs::remove_file(file)?;
+        }
         Ok(Row {
             what: what.to_owned(),
             input,
+            output,
             postlink,
             llvm,
             same,
@@ -198,7 +228,14 @@ impl Bench {
             let mut arguments = vec![binary(&program)];
             arguments.push(format!("--perfscript={}", script.display()));
             arguments.push("--format=text".to_owned());
-            rows.push(self.row(&format!("profile from {what}"), input, &arguments, false)?);
+            let time = BUDGET / 3;
+            rows.push(self.row(
+                &format!("profile from {what}"),
+                input,
+                &arguments,
+                false,
+                time,
+            )?);
             fs::remove_file(&script)?;
         }
         let many = self.at("many");
@@ -209,7 +246,7 @@ impl Bench {
             "--show-pseudo-probe".to_owned(),
         ];
         let what = format!("listing with {probes} MiB of probes");
-        rows.push(self.row(&what, input, &arguments, true)?);
+        rows.push(self.row(&what, input, &arguments, true, BUDGET / 3)?);
         Ok(rows)
     }
 }
@@ -220,32 +257,62 @@ fn same(a: &Path, b: &Path) -> Result<bool> {
     Ok(read(a)? == read(b)?)
 }
 
-fn report(rows: &[Row], bench: &Bench, runs: usize) -> String {
+/// Median costs: wall and processor time in seconds, memory in bytes.
+fn medians(runs: &[Run]) -> Result<(f64, f64, u64)> {
+    let of = |value: fn(&Run) -> f64| process::median(&runs.iter().map(value).collect::<Vec<_>>());
+    let wall = of(|run| run.wall.as_secs_f64());
+    let processor = of(|run| run.cpu.as_secs_f64());
+    let peak = of(|run| run.peak as f64);
+    match (wall, processor, peak) {
+        (Some(wall), Some(processor), Some(peak)) => Ok((wall, processor, peak as u64)),
+        _ => bail!("no run"),
+    }
+}
+
+fn report(rows: &[Row], bench: &Bench) -> Result<String> {
+    let version = Command::new(&bench.llvm).arg("--version").output()?;
+    let version = String::from_utf8_lossy(&version.stdout).into_owned();
+    let version = version
+        .lines()
+        .find(|line| line.contains("version"))
+        .unwrap_or("unknown version")
+        .trim();
+    let (faster, memory) = TARGET;
     let mut text = format!(
-        "# Sample profiles and pseudo probes\n\nWritten by `cargo xtask bench probes`: postlink and llvm-profgen 19 on the same made-up input, the better of {runs} runs each, {} processors. The scripts are of samples of a small C++ program with probes.\n\n",
-        std::thread::available_parallelism().map_or(1, usize::from)
+        "# Sample profiles and pseudo probes
+
+Written by `cargo xtask bench probes`: postlink {} and llvm-profgen ({version}) on the same made-up input, in turn; medians; {} processors. The scripts
+are of samples of a small C++ program with probes. Outputs go to {}. Targets: {faster}× as fast by the clock on the wall, at most {memory:.2} of the memory.
+
+| | input | output | runs | postlink: wall, processor, memory | llvm-profgen: wall, processor, memory | faster by (target {faster}) | memory (target {memory:.2}) | output |
+|---|---|---|---|---|---|---|---|---|
+",
+        env!("CARGO_PKG_VERSION"),
+        std::thread::available_parallelism().map_or(1, usize::from),
+        if bench.outputs.starts_with("/dev/shm") { "memory" } else { "the disk" },
     );
-    let _ = bench;
-    text.push_str("| | input | postlink: wall, processor, memory | llvm-profgen: wall, processor, memory | faster by | memory | output |\n|---|---|---|---|---|---|---|\n");
     for row in rows {
-        let run = |run: &Run| {
-            format!(
-                "{:.2} s, {:.2} s, {} MiB",
-                run.wall.as_secs_f64(),
-                run.cpu.as_secs_f64(),
-                run.peak >> 20
-            )
+        let (ours, theirs) = (medians(&row.postlink)?, medians(&row.llvm)?);
+        let costs = |(wall, processor, peak): (f64, f64, u64)| {
+            format!("{wall:.2} s, {processor:.2} s, {} MiB", peak >> 20)
         };
+        let (ratio, share) = (
+            theirs.0 / ours.0.max(1e-6),
+            ours.2 as f64 / theirs.2.max(1) as f64,
+        );
+        let met = |met: bool| if met { "" } else { " (missed)" };
         text.push_str(&format!(
-            "| {} | {} MiB | {} | {} | {:.1}× | {:.2} | {} |\n",
+            "| {} | {} MiB | {} KiB | {} | {} | {} | {ratio:.1}×{} | {share:.2}{} | {} |\n",
             row.what,
             row.input >> 20,
-            run(&row.postlink),
-            run(&row.llvm),
-            row.llvm.wall.as_secs_f64() / row.postlink.wall.as_secs_f64().max(1e-6),
-            row.postlink.peak as f64 / row.llvm.peak.max(1) as f64,
+            row.output >> 10,
+            row.postlink.len(),
+            costs(ours),
+            costs(theirs),
+            met(ratio >= faster),
+            met(share <= memory),
             if row.same { "the same" } else { "**differs**" }
         ));
     }
-    text
+    Ok(text)
 }
