@@ -102,7 +102,16 @@ fn flat_profiles_are_those_of_the_llvm_tool() {
     for flags in [
         &["-O2", "-fuse-ld=lld", "-no-pie"][..],
         &["-O3", "-fuse-ld=bfd", "-fPIE", "-pie"],
+        &[
+            "-O2",
+            "--target=aarch64-linux-gnu",
+            "-fuse-ld=lld",
+            "-no-pie",
+        ],
     ] {
+        if flags[1].contains("aarch64") && !have("aarch64-linux-gnu-g++") {
+            continue;
+        }
         let program = build(dir.path(), flags);
         let data = std::fs::read(&program).unwrap();
         let elf = Elf::parse(&data).unwrap();

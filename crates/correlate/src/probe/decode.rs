@@ -30,6 +30,9 @@ const PROBE_SIZE: usize = 3;
 const BODY_SIZE: usize = 11;
 /// Indexes are kept in 24 bits.
 const INDEX_LIMIT: u64 = 1 << 24;
+/// Bodies in each other. Compilers write some dozens; a context is written out for every probe, so without a limit a file of some megabytes would
+/// stand for terabytes of text.
+const DEPTH: usize = 4096;
 /// Records of one task hold about this many probes.
 const TASK: u32 = 1 << 16;
 
@@ -76,6 +79,16 @@ impl Walker<'_, '_> {
         let mut open: Vec<usize> = Vec::new();
         let mut site = 0;
         loop {
+            if open.len() >= DEPTH {
+                return Err(self.cursor.error(
+                    self.cursor.offset(),
+                    format_args!(
+                        "a body lies in {} others, at most {} are read",
+                        open.len(),
+                        DEPTH - 1
+                    ),
+                ));
+            }
             let guid = Guid(self.cursor.u64("a body's GUID")?);
             let probes = self.cursor.count(PROBE_SIZE, "number of probes")?;
             let inlinees = self.cursor.count(BODY_SIZE, "number of inlined bodies")?;
@@ -320,7 +333,7 @@ struct Task<'a, 'd> {
 /// Reads a section.
 ///
 /// # Errors
-/// Anything that is cut off, numbers that do not fit, a section with more than 2³² bodies or probes.
+/// Anything that is cut off, numbers that do not fit, more than 4096 bodies in each other, a section with more than 2³² bodies or probes.
 pub fn decode(section: &[u8], anchors: &Anchors) -> Result<Probes, FormatError> {
     let mut walker = Walker {
         cursor: Cursor::new(SECTION, section, 0),

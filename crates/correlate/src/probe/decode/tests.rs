@@ -195,19 +195,31 @@ fn numbers_larger_than_the_section_reserve_nothing() {
 }
 
 #[test]
-fn depth_is_bounded_by_the_bytes_alone() {
-    let mut section = bytes("acbd18db4cc2f85c 00 01");
-    for _ in 0..200_000 {
-        section.extend(bytes("01 acbd18db4cc2f85c 00 01"));
-    }
-    section.extend(bytes("01 acbd18db4cc2f85c 01 00 01 80 05"));
-    let probes = decode(&section, &anchors(&[("foo", 0x10)])).unwrap();
-    assert_eq!(probes.node_count(), 200_002);
+fn bodies_lie_in_each_other_up_to_a_limit() {
+    let nested = |inlined: usize| {
+        let mut section = bytes("acbd18db4cc2f85c 00 01");
+        for _ in 1..inlined {
+            section.extend(bytes("01 acbd18db4cc2f85c 00 01"));
+        }
+        section.extend(bytes("01 acbd18db4cc2f85c 01 00 01 80 05"));
+        decode(&section, &anchors(&[("foo", 0x10)]))
+    };
+    let probes = nested(4095).unwrap();
+    assert_eq!(probes.node_count(), 4096);
     let probe = probes.by_address().next().unwrap();
     assert_eq!(
         (probe.address, probes.context(probe.node).len()),
-        (0x15, 200_001)
+        (0x15, 4095)
     );
+    for more in [4096, 200_000] {
+        let error = nested(more).unwrap_err();
+        let expected = "a body lies in 4096 others, at most 4095 are read";
+        assert!(error.what.contains(expected), "{error}");
+        assert!(
+            error.what.contains("section .pseudo_probe, offset 0x"),
+            "{error}"
+        );
+    }
 }
 
 /// A body to be written and found again.
