@@ -11,7 +11,7 @@
 //! Lists are sorted and without repetition, modules too, so that equal profiles are equal values. Merging is a commutative monoid with
 //! [`AddressProfile::default`] as identity; counts saturate.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use rayon::prelude::*;
 use rustc_hash::FxHashMap;
@@ -166,6 +166,8 @@ pub struct AddressProfile {
     pub events: BTreeSet<Vec<u8>>,
     /// What the reader saw; added up by merging.
     pub statistics: Statistics,
+    /// Samples of processes that had a file mapped, by file; added up by merging. Empty if the recording does not tell of mappings.
+    pub mapped: BTreeMap<Module, u64>,
     modules: Vec<Module>,
     traces: Traces,
     samples: Vec<(Place, u64)>,
@@ -259,9 +261,14 @@ impl AddressProfile {
         }
         self.events.append(&mut other.events);
         self.statistics.add(&other.statistics);
+        for (module, samples) in other.mapped {
+            let sum = self.mapped.entry(module).or_default();
+            *sum = sum.saturating_add(samples);
+        }
         AddressProfile {
             events: self.events,
             statistics: self.statistics,
+            mapped: self.mapped,
             modules,
             traces: self.traces.merge(other.traces),
             samples: merge_sorted(
@@ -326,6 +333,8 @@ pub struct Collector {
     pub events: BTreeSet<Vec<u8>>,
     /// What was seen.
     pub statistics: Statistics,
+    /// Samples by process.
+    pub processes: FxHashMap<Option<i32>, u64>,
     traces: Tally,
     samples: FxHashMap<Place, u64>,
     memory: FxHashMap<(Place, Place), u64>,
@@ -390,6 +399,9 @@ impl Collector {
         }
         self.events.append(&mut other.events);
         self.statistics.add(&other.statistics);
+        for (process, samples) in other.processes {
+            *self.processes.entry(process).or_default() += samples;
+        }
     }
 
     /// The sorted profile. `modules` may be in any order and have repetitions; those that no place refers to are left out.
@@ -417,6 +429,7 @@ impl Collector {
         let mut profile = AddressProfile {
             events: self.events,
             statistics: self.statistics,
+            mapped: BTreeMap::new(),
             modules: Vec::new(),
             traces: Traces::default(),
             samples: self.samples.into_iter().collect(),

@@ -23,12 +23,11 @@
 
 use std::path::Path;
 
-use rayon::prelude::*;
 use rustc_hash::FxHashMap;
 
 use crate::Error;
-use crate::address::{AddressProfile, Collector};
-use crate::samples::{Adder, BranchEntry, Options, Sample, modules};
+use crate::address::AddressProfile;
+use crate::samples::{self, Adder, BranchEntry, Options, Sample};
 use crate::source::{self, Bad, PIECE, Pages, Source, piece_count, quote, share};
 use crate::spaces::{Mapping, SpaceEvent, Spaces};
 
@@ -58,14 +57,8 @@ pub fn read_bytes<'a>(
         },
     )
     .map_err(|bad: Bad| bad.locate(name, text))?;
-    let collector = adders
-        .into_par_iter()
-        .map(|(adder, _)| adder.collector)
-        .reduce(Collector::default, |mut a, b| {
-            a.absorb(b);
-            a
-        });
-    Ok(collector.finish(&modules(&spaces)))
+    let collectors = adders.into_iter().map(|(adder, _)| adder.collector);
+    Ok(samples::finish(collectors.collect(), &spaces))
 }
 
 /// Calls `each` with every sample, in order. Returns how many records perf says it lost.
@@ -552,6 +545,23 @@ mod tests {
             to,
             mispredicted,
         }
+    }
+
+    #[test]
+    fn samples_are_counted_for_the_files_that_their_process_had_mapped() {
+        let text =
+            b"a 1/1 1.0: PERF_RECORD_MMAP2 1/1: [0x1000(0x1000) @ 0 08:01 1 1]: r-xp /bin/a\n\
+            b 2/2 1.0: PERF_RECORD_MMAP2 2/2: [0x1000(0x1000) @ 0 08:01 1 1]: r-xp /bin/b\n \
+            1 0x1010/0x1020/P/-/-/1\n 2 0x1010/0x1020/P/-/-/1\n 1 0x1010/0x1020/P/-/-/1\n";
+        let profile = read_bytes(Path::new("x"), text, &Options::default()).unwrap();
+        let mapped: Vec<_> = profile
+            .mapped
+            .iter()
+            .map(|(module, samples)| (&module.path[..], *samples))
+            .collect();
+        assert_eq!(mapped, [(&b"/bin/a"[..], 2), (b"/bin/b", 1)]);
+        let twice = profile.clone().merge(profile);
+        assert!(twice.mapped.values().eq(&[4, 2]));
     }
 
     #[test]

@@ -3,7 +3,11 @@
 //! The readers of perf's formats hand over [`Sample`]s. [`Adder`] turns each one to counts: of its branch stack the traces between
 //! neighbouring entries, of a memory sample the access, of any other the instruction.
 
-use crate::address::{AddressKind, Collector, Module, ModuleId, Place};
+use std::collections::BTreeMap;
+
+use rayon::prelude::*;
+
+use crate::address::{AddressKind, AddressProfile, Collector, Module, ModuleId, Place};
 use crate::spaces::{KERNEL, Space, Spaces};
 
 /// An entry of a branch stack.
@@ -94,6 +98,25 @@ pub fn modules(spaces: &Spaces) -> Vec<Module> {
     }
 }
 
+/// The sum of what several threads added up.
+pub fn finish(adders: Vec<Collector>, spaces: &Spaces) -> AddressProfile {
+    let mut collector = adders
+        .into_par_iter()
+        .reduce(Collector::default, |mut a, b| {
+            a.absorb(b);
+            a
+        });
+    let mut mapped: BTreeMap<Module, u64> = BTreeMap::new();
+    for (process, samples) in std::mem::take(&mut collector.processes) {
+        for module in spaces.modules_of(process) {
+            *mapped.entry(module.clone()).or_default() += samples;
+        }
+    }
+    let mut profile = collector.finish(&modules(spaces));
+    profile.mapped = mapped;
+    profile
+}
+
 impl<'a> Adder<'a> {
     /// Nothing added up yet.
     pub fn new(spaces: &'a Spaces, options: &'a Options) -> Adder<'a> {
@@ -127,6 +150,10 @@ impl<'a> Adder<'a> {
         }
         let statistics = &mut collector.statistics;
         statistics.samples += 1;
+        match collector.processes.get_mut(&sample.pid) {
+            Some(samples) => *samples += 1,
+            None => drop(collector.processes.insert(sample.pid, 1)),
+        }
         if !sample.event.is_empty() && !collector.events.contains(&sample.event) {
             collector.events.insert(sample.event.clone());
         }

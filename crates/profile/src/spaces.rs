@@ -207,6 +207,18 @@ impl Spaces {
             .collect()
     }
 
+    /// The modules that a process (or the only one) had mapped at any time, each once.
+    pub fn modules_of(&self, pid: Option<i32>) -> Vec<&Module> {
+        let process = pid.or(self.only).and_then(|pid| self.processes.get(&pid));
+        let pieces = process.map_or(&[][..], |process| &process.pieces);
+        let mut ids: Vec<ModuleId> = pieces.iter().map(|piece| piece.module).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        ids.into_iter()
+            .filter_map(|id| self.modules.get(id.0 as usize))
+            .collect()
+    }
+
     /// Whether no mapping at all is known.
     pub fn is_empty(&self) -> bool {
         self.processes.is_empty()

@@ -179,6 +179,11 @@ impl Placer {
         Ok(Placer { ways, segments })
     }
 
+    /// Whether a module is the binary; `module` is its number.
+    pub fn is_binary(&self, module: usize) -> bool {
+        !matches!(self.ways.get(module), None | Some(Way::Elsewhere))
+    }
+
     /// The link-time address of a place, if it is in the binary.
     #[inline]
     pub fn address(&self, place: Place) -> Option<u64> {

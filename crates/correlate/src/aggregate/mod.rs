@@ -170,7 +170,7 @@ fn aggregate_with<I: Isa>(
     options: Options,
 ) -> Result<Aggregated, Error> {
     let placer = Placer::new(binary, samples, options.ignore_build_id)?;
-    let mut quality = Quality::new(samples);
+    let mut quality = Quality::new(samples, &placer);
     let (taken, runs) = place(binary, samples, &placer, &mut quality);
     let mut names = Names::default();
     let mut records = Records::default();

@@ -2,11 +2,15 @@
 
 use postlink_profile::address::{AddressProfile, Statistics};
 
+use super::binary::Placer;
+
 /// Counts of what became of samples.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Quality {
     /// What the readers saw.
     pub read: Statistics,
+    /// Samples of processes that had the binary mapped; all if that is not known.
+    pub of_binary: u64,
     /// Distinct records of the input.
     pub records: usize,
     /// Runs between two branches that stay in one function.
@@ -28,9 +32,19 @@ pub struct Quality {
 }
 
 impl Quality {
-    pub(super) fn new(samples: &AddressProfile) -> Quality {
+    pub(super) fn new(samples: &AddressProfile, placer: &Placer) -> Quality {
+        let modules = samples.modules().iter().enumerate();
+        let ours = modules.filter(|(index, _)| placer.is_binary(*index));
+        let of_binary = ours
+            .filter_map(|(_, module)| samples.mapped.get(module))
+            .fold(0u64, |sum, more| sum.saturating_add(*more));
+        let all = samples.statistics.samples;
         Quality {
             read: samples.statistics,
+            of_binary: match samples.mapped.is_empty() {
+                true => all,
+                false => of_binary.min(all),
+            },
             records: samples.traces().len() + samples.samples().len(),
             ..Quality::default()
         }
@@ -40,6 +54,11 @@ impl Quality {
         self.runs = self.runs.saturating_add(other.runs);
         self.mismatching = self.mismatching.saturating_add(other.mismatching);
         self.out_of_range = self.out_of_range.saturating_add(other.out_of_range);
+    }
+
+    /// Samples of processes that did not have the binary mapped.
+    pub fn ignored(&self) -> u64 {
+        self.read.samples.saturating_sub(self.of_binary)
     }
 
     /// All runs.

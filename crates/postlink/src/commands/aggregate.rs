@@ -127,6 +127,14 @@ pub fn say_quality(ui: &Ui, quality: &Quality) {
             count(quality.read.samples),
             count(quality.read.entries)
         ));
+        let ignored = quality.ignored();
+        if ignored > 0 {
+            let share = ignored as f64 * 100.0 / quality.read.samples as f64;
+            ui.say(format_args!(
+                "  {} samples ({share:.1} %) are of processes that did not have the binary mapped",
+                count(ignored)
+            ));
+        }
     }
     if quality.all_runs() > 0 {
         let wrong = quality

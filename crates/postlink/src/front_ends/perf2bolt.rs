@@ -218,12 +218,21 @@ fn say(quality: &Quality, preaggregated: bool, basic: bool) {
     } else {
         println!(
             "PERF2BOLT: read {} samples and {} LBR entries",
-            quality.read.samples, quality.read.entries
+            quality.of_binary, quality.read.entries
         );
         if quality.read.samples > 0 && quality.read.with_branches == 0 {
             eprintln!(
                 "PERF2BOLT-WARNING: all recorded samples for this binary lack LBR. Record profile with perf record -j any or run perf2bolt in no-LBR mode with -nl (the performance improvement in -nl mode may be limited)"
             );
+        } else if quality.read.samples > 0 {
+            let ignored = quality.ignored();
+            let share = ignored as f64 * 100.0 / quality.read.samples as f64;
+            println!("PERF2BOLT: {ignored} samples ({share:.1}%) were ignored");
+            if share > 50.0 {
+                eprintln!(
+                    "PERF2BOLT-WARNING: less than 50% of all recorded samples were attributed to the input binary"
+                );
+            }
         }
     }
     println!(

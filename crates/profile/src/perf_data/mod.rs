@@ -26,8 +26,8 @@ use std::path::Path;
 use rayon::prelude::*;
 
 use crate::Error;
-use crate::address::{AddressProfile, Collector};
-use crate::samples::{Adder, Options, Sample, modules};
+use crate::address::AddressProfile;
+use crate::samples::{self, Adder, Options, Sample};
 use crate::source::{Pages, Source, piece_count, share};
 use crate::spaces::Spaces;
 
@@ -145,15 +145,10 @@ impl<'a> PerfData<'a> {
             },
         )
         .map_err(|wrong: Wrong| wrong.locate(name))?;
-        let mut collector = adders
-            .into_par_iter()
-            .map(|(adder, ..)| adder.collector)
-            .reduce(Collector::default, |mut a, b| {
-                a.absorb(b);
-                a
-            });
-        collector.statistics.lost += self.recording.lost;
-        Ok(collector.finish(&modules(&self.spaces)))
+        let collectors = adders.into_iter().map(|(adder, ..)| adder.collector);
+        let mut profile = samples::finish(collectors.collect(), &self.spaces);
+        profile.statistics.lost = profile.statistics.lost.saturating_add(self.recording.lost);
+        Ok(profile)
     }
 }
 
