@@ -2,7 +2,8 @@
 //!
 //! Programs: 24 of nauty's graph tools (Debian source package `nauty`, unpacked by `apt-get source` and configured, without those that need cliquer), each with a small workload over
 //! the same graphs. Debian has no package that is a collection of benchmark programs and nothing else; these are
-//! many programs of one collection, written to compute, and their output is text that can be compared.
+//! many programs of one collection, written to compute, and their output is text that can be compared. And of the corpus those that are built in seconds, if it has their sources: lua and
+//! a C++ program that throws.
 //!
 //! All are built by clang 19 at `-O2`: plain, with our three modes, with `-fsanitize-coverage=bb,inline-bool-flag`, `-fprofile-generate`,
 //! `-finstrument-functions` (with functions that count, inlined nowhere), and XRay. Sizes are of stripped files. Instructions are
@@ -24,9 +25,9 @@ use super::root;
 
 /// Programs: source file, arguments; all but `geng` read graphs from standard input.
 const PROGRAMS: &[(&str, &str, &str)] = &[
-    ("geng", "geng.c", "-q 7"),
-    ("gentreeg", "gentreeg.c", "-q 13"),
-    ("genrang", "genrang.c", "-q -S7 30 100"),
+    ("geng", "geng.c", "-q 8"),
+    ("gentreeg", "gentreeg.c", "-q 15"),
+    ("genrang", "genrang.c", "-q -S7 30 700"),
     ("listg", "listg.c", "-q"),
     ("labelg", "labelg.c", "-q"),
     ("showg", "showg.c", "-q"),
@@ -45,9 +46,33 @@ const PROGRAMS: &[(&str, &str, &str)] = &[
     ("multig", "multig.c", "-q -e8:9 -T"),
     ("vcolg", "vcolg.c", "-q -m2 -u"),
     ("edgetransg", "edgetransg.c", "-q"),
-    ("hamheuristic", "hamheuristic.c", "-q"),
+    ("biplabg", "biplabg.c", "-q"),
     ("nbrhoodg", "nbrhoodg.c", "-q"),
     ("underlyingg", "underlyingg.c", "-q"),
+];
+
+/// Programs that do little with a graph: they get more of them.
+const QUICK: &[&str] = &[
+    "catg",
+    "copyg",
+    "complg",
+    "underlyingg",
+    "showg",
+    "listg",
+    "ranlabg",
+    "biplabg",
+];
+
+/// Programs of the corpus: name, compiler, where the sources are below the corpus (none: beside the script that builds it), arguments for the compiler, and for the program.
+const CORPUS: &[(&str, &str, &str, &str, &str)] = &[
+    (
+        "lua",
+        "clang-19",
+        "src/lua5.4-5.4.4/src",
+        "-DLUA_USE_LINUX -std=gnu99 -lm -ldl -Wl,-E",
+        "bench.lua 1",
+    ),
+    ("exc", "clang++-19", "", "-std=c++17", "3000"),
 ];
 
 /// What the programs share.
@@ -167,6 +192,63 @@ struct Bench {
     /// The example `mip-cc` in place of `postlink mip cc`: the same driver, built in a minute.
     driver: Option<PathBuf>,
     graphs: PathBuf,
+    /// Programs of [`CORPUS`] that can be built: name, compiler, sources, other arguments, and those for the program.
+    corpus: Vec<Extra>,
+}
+
+/// A program of the corpus.
+struct Extra {
+    name: &'static str,
+    compiler: &'static str,
+    sources: Vec<PathBuf>,
+    flags: &'static str,
+    arguments: String,
+}
+
+/// Those whose sources are there.
+fn extras(root: &Path) -> Vec<Extra> {
+    let here = root.join("bench/corpus");
+    let mut found = vec![];
+    for &(name, compiler, folder, flags, arguments) in CORPUS {
+        let sources: Vec<PathBuf> = if folder.is_empty() {
+            vec![here.join(name).with_extension("cpp")]
+        } else {
+            let folder = super::programs::corpus().map(|corpus| corpus.join(folder));
+            let mut files: Vec<PathBuf> = folder
+                .and_then(|folder| Ok(fs::read_dir(folder)?))
+                .map(|entries| entries.flatten().map(|e| e.path()).collect())
+                .unwrap_or_default();
+            // The compiler has a `main` of its own.
+            files.retain(|f| {
+                f.extension().is_some_and(|e| e == "c")
+                    && f.file_stem().is_some_and(|s| s != "luac")
+            });
+            files.sort();
+            files
+        };
+        if sources.is_empty() || !sources[0].is_file() {
+            eprintln!("the sources of {name} are not in the corpus: it is left out");
+            continue;
+        }
+        let words: Vec<String> = arguments
+            .split(' ')
+            .map(|word| {
+                if here.join(word).is_file() {
+                    here.join(word).display().to_string()
+                } else {
+                    word.to_owned()
+                }
+            })
+            .collect();
+        found.push(Extra {
+            name,
+            compiler,
+            sources,
+            flags,
+            arguments: words.join(" "),
+        });
+    }
+    found
 }
 
 /// The job.
@@ -201,6 +283,7 @@ pub fn run(arguments: &[String]) -> Result<bool> {
     let source = unpack(&folder)?;
     let bench = Bench {
         graphs: folder.join("graphs.g6"),
+        corpus: extras(&root),
         folder,
         source,
         postlink,
@@ -266,6 +349,15 @@ struct Cost {
     instructions: u64,
 }
 
+/// What is known of all programs so far.
+#[derive(Default)]
+struct Measured {
+    costs: BTreeMap<(&'static str, &'static str), Cost>,
+    /// Functions whose counts were compared.
+    functions: usize,
+    wrong: Vec<String>,
+}
+
 impl Bench {
     fn all(&self) -> Result<String> {
         let hooks = self.folder.join("hooks.c");
@@ -277,37 +369,85 @@ impl Bench {
             eprintln!("== building: {}", way.name);
             self.build(way, &hooks)?;
         }
-        let graphs = quiet(Command::new(self.program(&WAYS[0], "geng")).args(["-q", "6"]))?;
-        fs::write(&self.graphs, graphs)?;
-        let mut costs: BTreeMap<(&str, &str), Cost> = BTreeMap::new();
-        let mut wrong = vec![];
-        for (name, _, arguments) in PROGRAMS {
-            eprintln!("== {name}");
-            let expected = self.output(&WAYS[0], name, arguments)?;
-            for way in WAYS.iter().filter(|way| way.counted) {
-                if self.output(way, name, arguments)? != expected {
-                    wrong.push(format!("{name}: DIFFERENT output with {}", way.name));
-                }
-                let cost = Cost {
-                    size: self.stripped_size(way, name)?,
-                    instructions: self.instructions(way, name, arguments)?,
-                };
-                costs.insert((name, way.name), cost);
-            }
+        for (size, file) in [("7", &self.graphs), ("8", &self.many())] {
+            let graphs = quiet(Command::new(self.program(&WAYS[0], "geng")).args(["-q", size]))?;
+            fs::write(file, graphs)?;
         }
-        let mut functions = 0;
-        let comparable = if self.postlink.is_file() {
-            PROGRAMS
-        } else {
-            &[]
-        };
-        for (name, _, arguments) in comparable {
+        let own = PROGRAMS
+            .iter()
+            .map(|(name, _, arguments)| (*name, (*arguments).to_owned()));
+        let all: Vec<(&'static str, String)> = own
+            .chain(self.corpus.iter().map(|e| (e.name, e.arguments.clone())))
+            .collect();
+        let jobs = Mutex::new(all.iter());
+        let measured: Mutex<Measured> = Mutex::default();
+        let done: Vec<Result<()>> = std::thread::scope(|scope| {
+            let workers: Vec<_> = (0..2)
+                .map(|_| {
+                    scope.spawn(|| {
+                        while let Some((name, arguments)) =
+                            jobs.lock().ok().and_then(|mut jobs| jobs.next())
+                        {
+                            self.measure(name, arguments, &measured)?;
+                        }
+                        Ok(())
+                    })
+                })
+                .collect();
+            workers
+                .into_iter()
+                .map(|w| w.join().unwrap_or_else(|_| bail!("a worker ended early")))
+                .collect()
+        });
+        done.into_iter().collect::<Result<Vec<()>>>()?;
+        let Measured {
+            costs,
+            functions,
+            mut wrong,
+        } = measured.into_inner().unwrap_or_default();
+        wrong.sort();
+        let programs: Vec<&str> = all.iter().map(|p| p.0).collect();
+        Ok(report(&programs, &costs, functions, &wrong))
+    }
+
+    /// More graphs.
+    fn many(&self) -> PathBuf {
+        self.folder.join("many.g6")
+    }
+
+    /// One program in all ways.
+    fn measure(
+        &self,
+        name: &'static str,
+        arguments: &str,
+        measured: &Mutex<Measured>,
+    ) -> Result<()> {
+        eprintln!("== {name}");
+        let mut own = Measured::default();
+        let expected = self.output(&WAYS[0], name, arguments)?;
+        for way in WAYS.iter().filter(|way| way.counted) {
+            if self.output(way, name, arguments)? != expected {
+                own.wrong
+                    .push(format!("{name}: DIFFERENT output with {}", way.name));
+            }
+            let cost = Cost {
+                size: self.stripped_size(way, name)?,
+                instructions: self.instructions(way, name, arguments)?,
+            };
+            own.costs.insert((name, way.name), cost);
+        }
+        if self.postlink.is_file() {
             match self.compare(name, arguments) {
-                Ok(compared) => functions += compared,
-                Err(error) => wrong.push(format!("{name}: DIFFERENT: {error:#}")),
+                Ok(compared) => own.functions += compared,
+                Err(error) => own.wrong.push(format!("{name}: DIFFERENT: {error:#}")),
             }
         }
-        Ok(report(&costs, functions, &wrong))
+        if let Ok(mut all) = measured.lock() {
+            all.costs.extend(own.costs);
+            all.functions += own.functions;
+            all.wrong.extend(own.wrong);
+        }
+        Ok(())
     }
 
     fn way_folder(&self, way: &Way) -> PathBuf {
@@ -318,12 +458,12 @@ impl Bench {
         self.way_folder(way).join(name)
     }
 
-    fn cc(&self, way: &Way) -> Command {
+    fn cc(&self, way: &Way, compiler: &str) -> Command {
         let mut command = match way.ours {
             Some(flags) => match &self.driver {
                 Some(driver) => {
                     let mut command = Command::new(driver);
-                    command.arg("clang-19").args(flags);
+                    command.arg(compiler).args(flags);
                     command
                 }
                 None => {
@@ -331,11 +471,11 @@ impl Bench {
                     command
                         .args(["mip", "cc"])
                         .args(flags)
-                        .args(["--", "clang-19"]);
+                        .args(["--", compiler]);
                     command
                 }
             },
-            None => Command::new("clang-19"),
+            None => Command::new(compiler),
         };
         command
             .args(way.flags)
@@ -358,7 +498,7 @@ impl Bench {
         let mut objects = vec![];
         for file in COMMON {
             let object = folder.join(file).with_extension("o");
-            let mut command = self.cc(way);
+            let mut command = self.cc(way, "clang-19");
             command.args(["-c", file, "-o"]).arg(&object);
             jobs.push(command);
             objects.push(object);
@@ -378,7 +518,7 @@ impl Bench {
         quiet(Command::new("ar").arg("rcs").arg(&archive).args(&objects))?;
         let mut jobs: Vec<Command> = vec![];
         for (name, sources, _) in PROGRAMS {
-            let mut command = self.cc(way);
+            let mut command = self.cc(way, "clang-19");
             match *name {
                 "geng" => {
                     command.args(ONE_WORD);
@@ -400,24 +540,46 @@ impl Bench {
                 .arg(&archive);
             jobs.push(command);
         }
+        for extra in &self.corpus {
+            let mut command = self.cc(way, extra.compiler);
+            command
+                .args(&extra.sources)
+                .args(extra.flags.split(' '))
+                .arg("-o")
+                .arg(folder.join(extra.name))
+                .arg(folder.join("hooks.o"));
+            jobs.push(command);
+        }
         in_parallel(jobs)?;
         fs::write(folder.join("done"), "")?;
         Ok(())
     }
 
-    fn prepared(&self, mut command: Command, arguments: &str) -> Result<Command> {
+    fn prepared(&self, name: &str, mut command: Command, arguments: &str) -> Result<Command> {
         command
             .args(arguments.split_whitespace())
-            .env("LLVM_MIP_PROFILE_FILENAME", self.folder.join("x.mipraw"))
-            .env("LLVM_PROFILE_FILE", self.folder.join("x.profraw"))
+            .env("LLVM_MIP_PROFILE_FILENAME", self.scratch(name, "mipraw"))
+            .env("LLVM_PROFILE_FILE", self.scratch(name, "profraw"))
             .env("XRAY_OPTIONS", "patch_premain=false")
-            .stdin(File::open(&self.graphs).context("the graphs")?)
+            .stdin(
+                File::open(if QUICK.contains(&name) {
+                    self.many()
+                } else {
+                    self.graphs.clone()
+                })
+                .context("the graphs")?,
+            )
             .stderr(Stdio::piped());
         Ok(command)
     }
 
+    /// A file of a program's own.
+    fn scratch(&self, name: &str, extension: &str) -> PathBuf {
+        self.folder.join(name).with_extension(extension)
+    }
+
     fn output(&self, way: &Way, name: &str, arguments: &str) -> Result<Vec<u8>> {
-        let mut command = self.prepared(Command::new(self.program(way, name)), arguments)?;
+        let mut command = self.prepared(name, Command::new(self.program(way, name)), arguments)?;
         let out = command.output()?;
         ensure!(
             out.status.success(),
@@ -430,7 +592,7 @@ impl Bench {
     }
 
     fn stripped_size(&self, way: &Way, name: &str) -> Result<u64> {
-        let to = self.folder.join("stripped");
+        let to = self.scratch(name, "stripped");
         quiet(
             Command::new("strip")
                 .args(["-R", "__llvm_mipmap", "-o"])
@@ -449,7 +611,7 @@ impl Bench {
                 "--cachegrind-out-file=/dev/null",
             ])
             .arg(self.program(way, name));
-        let out = self.prepared(command, arguments)?.output()?;
+        let out = self.prepared(name, command, arguments)?.output()?;
         let said = String::from_utf8_lossy(&out.stderr);
         let line = said
             .lines()
@@ -469,11 +631,11 @@ impl Bench {
     fn compare(&self, name: &str, arguments: &str) -> Result<usize> {
         let way = |name: &str| WAYS.iter().find(|way| way.name == name).context("a way");
         self.output(way("exact")?, name, arguments)?;
-        let data = self.folder.join("x.profdata");
+        let data = self.scratch(name, "profdata");
         quiet(
             Command::new("llvm-profdata-19")
                 .arg("merge")
-                .arg(self.folder.join("x.profraw"))
+                .arg(self.scratch(name, "profraw"))
                 .arg("-o")
                 .arg(&data),
         )?;
@@ -499,7 +661,7 @@ impl Bench {
         }
         let counts = |which: &str| -> Result<BTreeMap<String, u64>> {
             self.output(way(which)?, name, arguments)?;
-            let profile = self.folder.join("x.mip");
+            let profile = self.scratch(name, "mip");
             let p = ["-q", "-p"];
             quiet(
                 Command::new(&self.postlink)
@@ -513,7 +675,7 @@ impl Bench {
                     .args(["mip", "merge"])
                     .args(p)
                     .arg(&profile)
-                    .arg(self.folder.join("x.mipraw")),
+                    .arg(self.scratch(name, "mipraw")),
             )?;
             let shown = quiet(
                 Command::new(&self.postlink)
@@ -595,7 +757,12 @@ fn percent(ratio: f64) -> String {
     format!("{:+.1} %", (ratio - 1.0) * 100.0)
 }
 
-fn report(costs: &BTreeMap<(&str, &str), Cost>, functions: usize, wrong: &[String]) -> String {
+fn report(
+    programs: &[&str],
+    costs: &BTreeMap<(&str, &str), Cost>,
+    functions: usize,
+    wrong: &[String],
+) -> String {
     let counted: Vec<&Way> = WAYS.iter().filter(|way| way.counted).collect();
     let mut text = String::from(
         "# Machine profiles at compile time: cost\n\nMade by `cargo xtask bench mip-cc`; what is measured and how, `xtask/src/bench/mip_cc.rs` says.\nclang 19, `-O2`; stripped file size and instructions (cachegrind) against the plain program.\n\n",
@@ -607,7 +774,6 @@ fn report(costs: &BTreeMap<(&str, &str), Cost>, functions: usize, wrong: &[Strin
             _ => 1.0,
         }
     };
-    let programs: Vec<&str> = PROGRAMS.iter().map(|(name, ..)| *name).collect();
     let _ = writeln!(
         text,
         "| geometric mean of {} programs | size | worst | instructions | worst |\n|---|---:|---:|---:|---:|",
@@ -655,7 +821,7 @@ fn report(costs: &BTreeMap<(&str, &str), Cost>, functions: usize, wrong: &[Strin
         text.push_str("\n|---|---:|");
         text.push_str(&"---:|".repeat(counted.len() - 1));
         text.push('\n');
-        for program in &programs {
+        for program in programs {
             let _ = write!(
                 text,
                 "| {program} | {} |",

@@ -1,0 +1,507 @@
+//! Counters at entries: proves that in a file whose note claims no moved function nothing changed but that functions are entered past a counter.
+//!
+//! Nothing of the output says where counters are: every byte of the old image that differs must have one of these reasons. *N leads to E* means that the code at
+//! N does nothing but count, and then is at E: it runs into E, or ends with a jump there.
+//!
+//! | what differs | what must hold |
+//! |---|---|
+//! | displacement or address in an instruction | it was E and is N, which leads to E |
+//! | word in data or in a relocation, symbol with its size | the same |
+//! | padding | it is the counter in front of a function, and all of it was padding |
+//! | the first five bytes of a function | a jump to a counter, behind which stand the instructions that the jump overwrote, and a jump to what follows them; nothing branches to them |
+//! | unwind entry | it begins with the counter in front, and its first advance is longer by as much |
+//! | last entry of the search table | it names an entry in a new segment |
+//! | entry point, or one initialiser | it is in a new segment |
+//!
+//! What counts is a store or an addition to the new writable segment, which has no bytes in the file; with call counts also the call of a routine in the new code.
+//!
+//! # What is assumed
+//!
+//! * The start-up routine and the routine that notes first calls keep what they must; they are not looked into. Nor is the unwind entry that describes stubs.
+//! * Flags mean nothing at an entry, unless the counter keeps them.
+//! * What is assumed for moved code as well, see the crate.
+
+use crate::arch::x86_64::X86_64 as A;
+use crate::arch::{Arch, Field, FieldKind, Flow, Insn};
+use crate::bytes::{u32_in, u64_in};
+use crate::claim::Range;
+use crate::elf::{self, Elf, Segment};
+use crate::report::{Check, Digest, Failure, Options, Report};
+use crate::unwind::Table;
+use crate::{context, image, text};
+
+/// Bytes of a jump at an entry.
+const JUMP: u64 = 5;
+const SYMBOL: u64 = elf::SYM_SIZE as u64;
+
+struct Proof<'a> {
+    input: &'a Elf<'a>,
+    output: &'a Elf<'a>,
+    /// New code, and the counters.
+    code: Vec<Segment>,
+    counters: Vec<Segment>,
+    unwind: Table<'a>,
+    starts: Vec<u64>,
+    failures: Vec<Failure>,
+    count: u64,
+    /// Overwritten bytes behind an entry's first.
+    interiors: Vec<Range>,
+    /// Where branches and pointers of the input lead.
+    targets: Vec<u64>,
+    /// Functions that begin earlier in their unwind entries.
+    hooks: u64,
+    retargeted: u64,
+    pointers: u64,
+    proved: u64,
+}
+
+/// Proves it, or says where not.
+pub(crate) fn prove(input: &Elf<'_>, output: &Elf<'_>, options: &Options) -> Report {
+    let mut failures = Vec::new();
+    let layout = image::layout_of(input, output, true, &mut failures);
+    let unwind = Table::read(input).unwrap_or_else(|what| {
+        failures.push(Failure::new(Check::Unwind, format!("input: {what}")));
+        Table::default()
+    });
+    let code = context::code_ranges(input);
+    let starts = text::starts(input, &unwind, &code, std::iter::empty());
+    let is_room = |s: &&Segment| s.is_writable() && !s.is_exec() && s.file_size == 0;
+    let mut proof = Proof {
+        input,
+        output,
+        code: layout.added.iter().filter(|s| s.is_exec() && !s.is_writable()).copied().collect(),
+        counters: layout.added.iter().filter(is_room).copied().collect(),
+        unwind,
+        starts,
+        count: 0,
+        failures: Vec::new(),
+        interiors: Vec::new(),
+        targets: Vec::new(),
+        hooks: 0,
+        retargeted: 0,
+        pointers: 0,
+        proved: 0,
+    };
+    for failure in failures {
+        proof.fail(failure, options);
+    }
+    if input.entry != output.entry {
+        proof.hook(output.entry, options);
+    }
+    let mut skip = layout.by_meaning.clone();
+    proof.unwinding(&mut skip, options);
+    proof.symbols(&layout, &mut skip, options);
+    proof.sweep(&code, options);
+    skip.extend(code.iter().copied());
+    skip.sort_unstable();
+    proof.data(&skip, options);
+    proof.branches(options);
+    let identical = proof.starts.len() as u64;
+    Report {
+        checker: concat!(env!("CARGO_PKG_NAME"), " ", env!("CARGO_PKG_VERSION")),
+        machine: A::NAME,
+        input: Digest::of(input.data),
+        output: Digest::of(output.data),
+        proved: proof.proved,
+        failed: 0,
+        identical: identical.saturating_sub(proof.proved),
+        retargeted: proof.retargeted,
+        pointers: proof.pointers,
+        file_failure_count: proof.count,
+        file_failures: proof.failures,
+        functions: Vec::new(),
+    }
+}
+
+impl Proof<'_> {
+    fn fail(&mut self, failure: Failure, options: &Options) {
+        self.count += 1;
+        if self.failures.len() < options.max_failures {
+            self.failures.push(failure);
+        }
+    }
+
+    /// Something that is run at the start, and may only be one.
+    fn hook(&mut self, to: u64, options: &Options) {
+        self.hooks += 1;
+        if self.hooks > 1 || !self.is_new(to) {
+            self.fail(Failure::new(Check::Dynamic, "the start of the program goes to another place").at(0, to), options);
+        }
+    }
+
+    fn is_new(&self, addr: u64) -> bool {
+        self.code.iter().any(|s| s.addr <= addr && addr < s.file_end())
+    }
+
+    /// Length of what counts at `at`; 0 if nothing does.
+    fn counter(&self, at: u64) -> u64 {
+        let Some(bytes) = self.output.bytes_from(at) else { return 0 };
+        let word = |o: usize, trail: u64| {
+            let end = at + o as u64 + 4 + trail;
+            u32_in(bytes, o).map(|w| end.wrapping_add_signed(i64::from(w as i32)))
+        };
+        let counts = |o: usize, trail: u64, size: u64| {
+            word(o, trail).is_some_and(|c| self.counters.iter().any(|s| s.addr <= c && c.saturating_add(size) <= s.end()))
+        };
+        let is = |o: usize, pattern: &[u8]| bytes.get(o..).is_some_and(|b| b.starts_with(pattern));
+        if is(0, &[0xc6, 0x05]) && is(6, &[1]) && counts(2, 1, 1) {
+            return 7;
+        }
+        // lea rsp,[rsp-128]; pushfq
+        let (down, up): (&[u8], &[u8]) = (&[0x48, 0x8d, 0x64, 0x24, 0x80], &[0x48, 0x8d, 0xa4, 0x24, 0x80, 0, 0, 0]);
+        let zone = is(0, down);
+        let mut o = if zone { down.len() } else { 0 };
+        let flags = is(o, &[0x9c]);
+        o += usize::from(flags);
+        // jnz over: push r11; lea r11,[c]; call; pop r11
+        let slow = |o: usize| {
+            is(o, &[0x75, 16, 0x41, 0x53, 0x4c, 0x8d, 0x1d])
+                && counts(o + 7, 0, 8)
+                && is(o + 11, &[0xe8])
+                && word(o + 12, 0).is_some_and(|t| self.is_new(t))
+                && is(o + 16, &[0x41, 0x5b])
+        };
+        // test byte [c],63
+        if is(o, &[0xf6, 0x05]) && counts(o + 2, 1, 1) && slow(o + 7) {
+            o += 25;
+        }
+        // add dword [c],1; sbb dword [c],0
+        if !(is(o, &[0x83, 0x05]) && counts(o + 2, 1, 4) && is(o + 6, &[1]) && is(o + 7, &[0x83, 0x1d]) && counts(o + 9, 1, 4) && is(o + 13, &[0])) {
+            return 0;
+        }
+        o += 14;
+        // cmp dword [t],0
+        if is(o, &[0x83, 0x3d]) && counts(o + 2, 1, 4) && is(o + 6, &[0]) && slow(o + 7) {
+            o += 25;
+        }
+        for (there, end) in [(flags, &[0x9d][..]), (zone, up)] {
+            if there {
+                if !is(o, end) {
+                    return 0;
+                }
+                o += end.len();
+            }
+        }
+        o as u64
+    }
+
+    /// Whether who goes to `to` counts, and is at `from` then.
+    fn leads(&self, from: u64, to: u64) -> bool {
+        if from == to {
+            return true;
+        }
+        let len = self.counter(to);
+        if len == 0 || !(self.is_new(to) || self.in_front(from, to)) {
+            return false;
+        }
+        let mut at = to + len;
+        if self.output.bytes(at, 1) == Some(&[0x90]) && at != from {
+            at += 1;
+        }
+        at == from || self.output.bytes_from(at).and_then(|b| A::decode(b, at)).is_some_and(|i| i.flow == Flow::Jump(from))
+    }
+
+    /// Whether `to` lies in padding in front of the start `from`, all of which was padding.
+    fn in_front(&self, from: u64, to: u64) -> bool {
+        if self.starts.binary_search(&from).is_err() || !matches!(from.wrapping_sub(to), 7 | 8) || self.unwind.find(to).is_some() {
+            return false;
+        }
+        // An instruction of padding may begin before it.
+        (0..16).any(|back| {
+            let at = to.saturating_sub(back);
+            self.input.bytes(at, from - at).is_some_and(A::is_padding)
+        })
+    }
+
+    /// Whether the stub at `stub` does what the code at `at` did up to where it goes back to.
+    fn displaced(&self, at: u64, stub: u64) -> bool {
+        let (mut p, mut q) = (at, stub + self.counter(stub));
+        if q == stub || !self.is_new(stub) {
+            return false;
+        }
+        while p < at + JUMP {
+            let (Some(a), Some(b)) = (self.input.bytes_from(p), self.output.bytes_from(q)) else { return false };
+            let (Some(old), Some(new)) = (A::decode(a, p), A::decode(b, q)) else { return false };
+            match (old.flow, new.flow) {
+                (Flow::Jump(t), Flow::Jump(u)) => return self.leads(t, u),
+                (Flow::Branch { cond, target: t, .. }, Flow::Branch { cond: other, target: u, .. }) => {
+                    if cond != other || !self.leads(t, u) {
+                        return false;
+                    }
+                }
+                _ => {
+                    let (Some(a), Some(b)) = (a.get(..usize::from(old.len)), b.get(..usize::from(new.len))) else { return false };
+                    let same = match (old.field, new.field) {
+                        (None, None) => a == b,
+                        (Some(f), Some(g)) => {
+                            a.len() == b.len()
+                                && A::equal_around(a, b, &f)
+                                && (f.target == g.target || matches!(old.flow, Flow::Call(_)) && self.leads(f.target, g.target))
+                        }
+                        _ => false,
+                    };
+                    if !same {
+                        return false;
+                    }
+                    if matches!(old.flow, Flow::Stop | Flow::IndirectJump { .. }) {
+                        return true;
+                    }
+                }
+            }
+            (p, q) = (p + u64::from(old.len), q + u64::from(new.len));
+        }
+        self.output.bytes_from(q).and_then(|b| A::decode(b, q)).is_some_and(|i| i.flow == Flow::Jump(p))
+    }
+
+    /// Code that stays.
+    fn sweep(&mut self, code: &[Range], options: &Options) {
+        for i in 0..self.starts.len() {
+            let start = self.starts.get(i).copied().unwrap_or_default();
+            let Some(range) = code.iter().find(|r| r.contains(start)) else { continue };
+            let end = self.starts.get(i + 1).copied().unwrap_or(u64::MAX).min(range.end);
+            let (Some(old), Some(new)) = (self.input.bytes(start, end - start), self.output.bytes(start, end - start)) else {
+                self.fail(Failure::new(Check::OldCode, format!("code at {start:#x} is not loaded from the output")), options);
+                continue;
+            };
+            let mut at = 0usize;
+            let mut landing_pad = true;
+            while let Some(rest) = old.get(at..).filter(|r| !r.is_empty()) {
+                let addr = start + at as u64;
+                let Some(insn) = A::decode(rest, addr) else {
+                    if old.get(at) != new.get(at) {
+                        at = self.front(start, at, old, new, options);
+                    } else {
+                        at += 1;
+                    }
+                    continue;
+                };
+                let len = usize::from(insn.len);
+                if let Some(field) = insn.field.filter(|f| matches!(f.kind, FieldKind::Branch | FieldKind::Forms)) {
+                    self.targets.push(field.target);
+                }
+                let (a, b) = (rest.get(..len).unwrap_or(b""), new.get(at..at + len).unwrap_or(b""));
+                if a == b {
+                    landing_pad &= insn.landing_pad;
+                    at += len;
+                    continue;
+                }
+                let to = A::decode(new.get(at..).unwrap_or(b""), addr).map(|i| i.flow);
+                if let Some(Flow::Jump(to)) = to
+                    && landing_pad
+                    && new.get(at) == Some(&0xe9)
+                    && self.displaced(addr, to)
+                {
+                    self.proved += 1;
+                    self.interiors.push(Range { start: addr + 1, end: addr + JUMP });
+                    landing_pad = false;
+                    // What is behind the jump must be as it was.
+                    at += JUMP as usize;
+                    continue;
+                }
+                landing_pad = false;
+                if self.field(addr, &insn, a, b) {
+                    self.retargeted += 1;
+                    at += len;
+                } else {
+                    at = self.front(start, at, old, new, options);
+                }
+            }
+        }
+    }
+
+    /// An instruction in which an address changed.
+    fn field(&self, addr: u64, insn: &Insn, old: &[u8], new: &[u8]) -> bool {
+        let absolute = A::absolute_field(old).filter(|_| self.input.etype == elf::ET_EXEC);
+        [insn.field, absolute].into_iter().flatten().any(|f: Field| {
+            let now = if f.kind == FieldKind::Absolute { A::absolute_field(new) } else { A::decode(new, addr).and_then(|i| i.field) };
+            let (from, to) = (usize::from(f.at), usize::from(f.at) + usize::from(f.len));
+            let elsewhere = old.iter().zip(new).enumerate().any(|(i, (a, b))| a != b && !(from..to).contains(&i));
+            f.kind != FieldKind::Accesses && !elsewhere && now.is_some_and(|n| (n.at, n.len) == (f.at, f.len) && self.leads(f.target, n.target))
+        })
+    }
+
+    /// A counter in padding, or nothing that can be explained. Gives where to go on.
+    fn front(&mut self, start: u64, at: usize, old: &[u8], new: &[u8], options: &Options) -> usize {
+        let differs = |i: &usize| old.get(*i) != new.get(*i);
+        let first = (at..old.len()).find(differs).unwrap_or(at);
+        let place = start + first as u64;
+        let end = start + old.len() as u64;
+        if self.counter(place) == 7 && self.leads(end, place) && self.in_front(end, place) {
+            self.proved += 1;
+            return old.len();
+        }
+        let value = |bytes: &[u8]| bytes.get(first..(first + 8).min(bytes.len())).unwrap_or(b"").to_vec();
+        let text = format!("the code at {place:#x}, which stays, changed");
+        self.fail(Failure::new(Check::OldCode, text).bytes(&value(old), &value(new)), options);
+        old.len()
+    }
+
+    /// Nothing may lead to what entry jumps overwrote.
+    fn branches(&mut self, options: &Options) {
+        self.targets.sort_unstable();
+        for r in std::mem::take(&mut self.interiors) {
+            let next = self.targets.partition_point(|t| *t < r.start);
+            if let Some(&target) = self.targets.get(next).filter(|t| **t < r.end) {
+                let text = format!("something goes to {target:#x}, which an entry jump overwrote");
+                self.fail(Failure::new(Check::EntryJump, text), options);
+            }
+        }
+    }
+
+    /// Unwind entries and the search table; what is judged here is added to `skip`.
+    fn unwinding(&mut self, skip: &mut Vec<Range>, options: &Options) {
+        let fdes = self.unwind.fdes.clone();
+        let base = self.unwind.addr;
+        for fde in &fdes {
+            let at = base + u64::from(fde.offset);
+            let size = self.input.u32_at(at).map_or(0, |n| 4 + u64::from(n));
+            let (Some(old), Some(new)) = (self.input.bytes(at, size), self.output.bytes(at, size)) else { continue };
+            if old == new {
+                continue;
+            }
+            let fails = |what: &str| Failure::new(Check::Unwind, format!("the FDE of the old code at {:#x} {what}", fde.start)).bytes(old, new);
+            let word = |bytes: &[u8], o| u32_in(bytes, o).unwrap_or(0);
+            let by = word(old, 8).wrapping_sub(word(new, 8));
+            let mut expected = old.to_vec();
+            if let Some(place) = expected.get_mut(8..12) {
+                place.copy_from_slice(&word(new, 8).to_le_bytes());
+            }
+            if let Some(place) = expected.get_mut(12..16) {
+                place.copy_from_slice(&word(old, 12).wrapping_add(by).to_le_bytes());
+            }
+            let from = fde.instructions.0 as usize - fde.offset as usize;
+            let first = old.iter().skip(from).position(|b| *b != 0).map(|i| from + i);
+            if let Some(first) = first {
+                let op = expected.get(first).copied().unwrap_or(0);
+                let (place, most) = if op & 0xc0 == 0x40 { (first, 0x7f) } else { (first + 1, 0xff) };
+                if op & 0xc0 != 0x40 && op != 2 {
+                    self.fail(fails("begins earlier, but its instructions do not begin with an advance"), options);
+                    continue;
+                }
+                if let Some(byte) = expected.get_mut(place) {
+                    match u8::try_from(u32::from(*byte) + by).ok().filter(|n| *n <= most) {
+                        Some(n) => *byte = n,
+                        None => *byte = byte.wrapping_add(1),
+                    }
+                }
+            }
+            if expected != new || fde.lsda != 0 || !self.in_front(fde.start, fde.start.wrapping_sub(by.into())) {
+                self.fail(fails("changed"), options);
+            }
+            skip.push(Range { start: at, end: at + size });
+        }
+        let (Some(a), Some(b)) = (self.input.segment(elf::PT_GNU_EH_FRAME).copied(), self.output.segment(elf::PT_GNU_EH_FRAME).copied()) else {
+            return;
+        };
+        let (Some(old), Some(new)) = (self.input.bytes(a.addr, a.file_size), self.output.bytes(b.addr, b.file_size)) else { return };
+        if a.addr != b.addr || old.len() != new.len() || old.get(..12) != new.get(..12) {
+            self.fail(Failure::new(Check::Unwind, "the unwind search table is another one"), options);
+            return;
+        }
+        let count = u32_in(old, 8).unwrap_or(0) as usize;
+        for (i, (x, y)) in old.get(12..).unwrap_or(b"").chunks_exact(8).zip(new.get(12..).unwrap_or(b"").chunks_exact(8)).enumerate() {
+            let word = |bytes: &[u8], o| a.addr.wrapping_add_signed(i64::from(u32_in(bytes, o).unwrap_or(0) as i32));
+            let (start, entry) = ((word(x, 0), word(y, 0)), (word(x, 4), word(y, 4)));
+            let start_fits = start.0 == start.1 || self.in_front(start.0, start.1) && self.leads(start.0, start.1);
+            let entry_fits = entry.0 == entry.1 || i + 1 == count && self.is_new(entry.1) && start.0 == start.1;
+            if !(start_fits && entry_fits) {
+                let text = format!("the unwind search table's entry for {:#x} changed", start.0);
+                self.fail(Failure::new(Check::Unwind, text).bytes(x, y), options);
+            }
+        }
+        skip.push(Range { start: a.addr, end: a.addr + old.len() as u64 });
+    }
+
+    /// Dynamic symbols.
+    fn symbols(&mut self, layout: &image::Layout, skip: &mut Vec<Range>, options: &Options) {
+        let Some(s) = self.input.sections.iter().find(|s| s.kind == elf::SHT_DYNSYM).copied() else { return };
+        for at in (s.addr..s.end()).step_by(elf::SYM_SIZE) {
+            let (Some(a), Some(b)) = (self.input.bytes(at, SYMBOL), self.output.bytes(layout.place(at), SYMBOL)) else { continue };
+            if a == b {
+                continue;
+            }
+            let number = |bytes: &[u8], o| u64_in(bytes, o).unwrap_or(0);
+            let (old, new) = (number(a, 8), number(b, 8));
+            let (size, now) = (number(a, 16), number(b, 16));
+            let grown = size == 0 && now == 0 || now.wrapping_sub(size) == old.wrapping_sub(new) || size == now && self.is_new(new);
+            self.pointers += 1;
+            if a.get(..8) != b.get(..8) || !grown || !self.leads(old, new) {
+                let text = format!("the dynamic symbol at {at:#x} changed");
+                self.fail(Failure::new(Check::Symbols, text).bytes(a, b), options);
+            }
+        }
+        skip.push(Range { start: s.addr, end: s.end() });
+    }
+
+    /// Everything else that is loaded.
+    fn data(&mut self, skip: &[Range], options: &Options) {
+        let loads: Vec<Segment> = self.input.loads().to_vec();
+        let dynamic = self.input.segment(elf::PT_DYNAMIC).copied();
+        for s in loads {
+            let (Some(old), Some(new)) = (self.input.bytes(s.addr, s.file_size), self.output.bytes(s.addr, s.file_size)) else {
+                self.fail(Failure::new(Check::Data, format!("the segment at {:#x} is not loaded from the output", s.addr)), options);
+                continue;
+            };
+            let mut at = 0usize;
+            while at < old.len() {
+                // Quickly over what is equal.
+                let chunk = at..(at + 4096).min(old.len());
+                if old.get(chunk.clone()) == new.get(chunk.clone()) {
+                    at = chunk.end;
+                    continue;
+                }
+                if old.get(at) == new.get(at) {
+                    at += 1;
+                    continue;
+                }
+                let addr = s.addr + at as u64;
+                let before = skip.partition_point(|r| r.start <= addr);
+                // Ranges may overlap: the nearest ones that begin before.
+                if let Some(r) = skip.get(..before).unwrap_or_default().iter().rev().take(8).find(|r| r.contains(addr)) {
+                    at = (r.end - s.addr) as usize;
+                    continue;
+                }
+                at = self.word(s.addr, at, old, new, dynamic, options);
+            }
+        }
+    }
+
+    /// A word that differs; gives where to go on.
+    fn word(&mut self, base: u64, at: usize, old: &[u8], new: &[u8], dynamic: Option<Segment>, options: &Options) -> usize {
+        let words = |from: usize| Some((u64_in(old, from)?, u64_in(new, from)?));
+        for from in (at.saturating_sub(7)..=at).rev() {
+            if let Some((a, b)) = words(from)
+                && self.starts.binary_search(&a).is_ok()
+                && self.leads(a, b)
+            {
+                self.pointers += 1;
+                return from + 8;
+            }
+            let halves = u32_in(old, from).zip(u32_in(new, from)).map(|(a, b)| (u64::from(a), u64::from(b)));
+            if from + 4 > at
+                && self.input.etype == elf::ET_EXEC
+                && let Some((a, b)) = halves
+                && self.starts.binary_search(&a).is_ok()
+                && self.leads(a, b)
+            {
+                self.pointers += 1;
+                return from + 4;
+            }
+        }
+        // An initialiser, or a new one in the dynamic section.
+        let addr = base + at as u64;
+        let aligned = at - (addr % 8) as usize;
+        if let Some((_, b)) = words(aligned)
+            && (self.is_new(b) || dynamic.is_some_and(|d| d.addr <= addr && addr < d.end() && b == 12))
+        {
+            if b != 12 {
+                self.hook(b, options);
+            }
+            return aligned + 8;
+        }
+        let value = |bytes: &[u8]| bytes.get(aligned..(aligned + 8).min(bytes.len())).unwrap_or(b"").to_vec();
+        let text = format!("the data at {addr:#x} changed");
+        self.fail(Failure::new(Check::Data, text).bytes(&value(old), &value(new)), options);
+        aligned + 8
+    }
+}
