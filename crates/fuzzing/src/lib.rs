@@ -13,16 +13,17 @@
 //! | [`mip::map`] | [`mip::check_map`]: read, write again |
 //! | [`mip::profile`] | [`mip::check_profile`]: read, print, order, write again, as YAML too |
 //! | [`mip::raw`] | [`mip::check_raw`]: merged or refused, without a trace |
+//! | [`assembly::text`] | [`assembly::check`]: instrumented, and what was there is still there |
 //! | [`code`] | [`check_code`]: decode, effects, sweep |
 //! | [`probes::probes`], [`probes::descriptors`] | [`probes::check_probes`], [`probes::check_descriptors`]: decode, look up |
 //! | [`probes::script`] | [`probes::check_script`]: read, make a profile |
 //! | [`probes::sample_profile`] | [`probes::check_sample_profile`]: read, write, read again |
 //! | [`profiles`]: fdata, pre-aggregated, YAML, perf script, perf.data | [`profiles::check_profile`]: read, write, read again, merge |
 
+pub mod assembly;
+pub mod mip;
 pub mod probes;
 pub mod profiles;
-
-pub mod mip;
 
 use std::path::Path;
 

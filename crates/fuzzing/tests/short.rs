@@ -116,3 +116,13 @@ fn arbitrary_machine_profiles_are_read_or_refused() {
     })
     .budget_ms(3_000);
 }
+
+#[test]
+fn any_assembly_has_an_answer_that_holds_all_of_it() {
+    let mut instrumented = 0usize;
+    arbtest::arbtest(|u| {
+        instrumented += fuzzing::assembly::check(u)?;
+        Ok(())
+    });
+    assert!(instrumented > 0, "the generator makes no functions");
+}

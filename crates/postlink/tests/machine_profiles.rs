@@ -222,3 +222,39 @@ fn a_program_is_optimised_by_a_machine_profile() {
         }
     }
 }
+
+#[test]
+fn counters_at_entries_are_proved_and_what_is_changed_in_them_is_found() {
+    let folder = Folder::new();
+    let input = std::fs::read(folder.path("p")).unwrap();
+    let proved = |output: &[u8]| {
+        let report = postlink_verify::verify(&input, output, &postlink_verify::Options::default());
+        report.map_err(|e| e.to_string()).and_then(|report| match report.is_proved() {
+            true => Ok(report.retargeted),
+            false => Err(format!("{:?}", report.file_failures)),
+        })
+    };
+    for mode in ["function-coverage", "call-graph", "call-edges"] {
+        folder.postlink(&["instrument", "--mode", mode, "p", "-o", "p.inst"]);
+        let output = std::fs::read(folder.path("p.inst")).unwrap();
+        assert!(proved(&output).unwrap() > 0, "{mode}");
+        // Old code is at the same offsets in both files.
+        let elf = postlink_image::elf::Elf::parse(&input).unwrap();
+        let (_, text) = elf.section(".text").unwrap();
+        let (from, to) = (text.offset as usize, text.end() as usize - text.addr as usize + text.offset as usize);
+        let changed: Vec<usize> = (from..to).filter(|&i| input[i] != output[i]).collect();
+        assert!(!changed.is_empty(), "{mode}");
+        let mut tried = 0;
+        for i in changed {
+            // Which of the counters is written to does not matter for what the program does.
+            if (2..6).any(|k| output[i - k..].starts_with(&[0xc6, 0x05])) {
+                continue;
+            }
+            tried += 1;
+            let mut damaged = output.clone();
+            damaged[i] ^= 0x24;
+            assert!(proved(&damaged).is_err(), "{mode}: a change at {i:#x} was not found");
+        }
+        assert!(tried > 3, "{mode}: {tried}");
+    }
+}

@@ -329,7 +329,7 @@ impl Plan {
             I::write_field(fixup.kind, &mut out[fixup.at as usize..], place, resolve(i, target))
                 .map_err(reach(self.entries[i].function as usize))?;
         }
-        // Bytes that jumps take.
+        // Instructions that jumps take.
         let mut taken: Vec<(u64, u64)> = Vec::new();
         for (i, (entry, offset)) in self.entries.iter().zip(&self.offsets).enumerate() {
             let f = entry.function as usize;
@@ -345,9 +345,10 @@ impl Plan {
                     I::put_nops(&mut code.bytes, (by - STORE) as usize);
                     start - by
                 }
-                Way::Jump { at, .. } => {
+                Way::Jump { at, lost } => {
                     I::put_jump(&mut code, Reach::Long, places.stubs + u64::from(*offset));
-                    taken.push((*at, at + JUMP));
+                    let end = lost.last().map_or(0, Insn::end).max(at + JUMP);
+                    taken.push((*at, end));
                     *at
                 }
             };
