@@ -243,10 +243,10 @@ fn older_layout(payload: &[u8]) -> Option<(&'static str, u64)> {
     if let Some(tables) = fixed_size_layout(payload) {
         return Some(("BOLT 17 and earlier", tables));
     }
-    // Which numbers the cold tables had changed in the course of release 18's development.
-    [true, false]
+    // Which numbers the tables had changed in the course of release 18's development: masks of equal entries came after parents.
+    [(true, true), (true, false), (false, true), (false, false)]
         .into_iter()
-        .find_map(|parents| release_18(payload, parents))
+        .find_map(|(parents, masks)| release_18(payload, parents, masks))
         .map(|tables| ("BOLT 18", tables))
 }
 
@@ -266,8 +266,8 @@ fn fixed_size_layout(payload: &[u8]) -> Option<u64> {
     fits.then_some(functions.into())
 }
 
-/// As in release 19, without hashes, numbers of blocks, entry points and skew; equal entries in hot tables only.
-fn release_18(payload: &[u8], parents: bool) -> Option<u64> {
+/// As in release 19, without hashes, numbers of blocks, entry points and skew; equal entries in hot tables only, if at all.
+fn release_18(payload: &[u8], parents: bool, masks: bool) -> Option<u64> {
     let mut r = Reader::new(payload, SECTION);
     let mut tables = 0u64;
     for cold in [false, true] {
@@ -279,7 +279,7 @@ fn release_18(payload: &[u8], parents: bool) -> Option<u64> {
                 r.unsigned("a parent").ok()?;
             }
             let entries = r.unsigned("a number of entries").ok()?;
-            let equal = if cold {
+            let equal = if cold || !masks {
                 0
             } else {
                 r.unsigned("a number of equal entries").ok()?
@@ -327,6 +327,12 @@ mod tests {
             1, 0x80, 0x20, 2, 1, 0, 0, 0x10, 0x28, 1, 0xf0, 0x1f, 0, 1, 0, 0x40,
         ];
         let error = Bat::parse(&note(&eighteen)).unwrap_err().what;
+        assert!(error.contains("BOLT 18 (2 tables)"), "{error}");
+        // The same without masks: every entry has its input offset.
+        let without_masks = [
+            1, 0x80, 0x20, 2, 0, 0, 0x10, 0x28, 1, 0x80, 0x40, 0, 1, 0, 0x40,
+        ];
+        let error = Bat::parse(&note(&without_masks)).unwrap_err().what;
         assert!(error.contains("BOLT 18 (2 tables)"), "{error}");
     }
 
