@@ -2,7 +2,7 @@
 
 use crate::arch::{Arch, Dispatch};
 use crate::claim::{Moved, Range};
-use crate::elf::{ET_EXEC, Elf, SHF_EXECINSTR};
+use crate::elf::{ET_EXEC, Elf, PT_GNU_EH_FRAME, SHF_EXECINSTR};
 use crate::report::{Failure, Options};
 use crate::unwind::Table;
 use std::collections::BTreeMap;
@@ -109,6 +109,21 @@ impl Context<'_> {
 
     pub(crate) fn is_abandoned(&self, addr: u64) -> bool {
         self.abandoned.iter().any(|r| r.contains(addr))
+    }
+
+    /// Whether `addr` lies in the input's unwind table, and the program tells the run-time of that table itself. Static programs of some
+    /// toolchains have no search table: their start-up code forms the address of `.eh_frame` and registers it.
+    pub(crate) fn is_registered(&self, addr: u64) -> bool {
+        let table = &self.old_unwind;
+        self.input.segment(PT_GNU_EH_FRAME).is_none()
+            && self.new_unwind.addr != table.addr
+            && addr.checked_sub(table.addr).is_some_and(|offset| offset < table.bytes.len() as u64)
+    }
+
+    /// Whether code that forms `old` in the input and `new` in the output registers the output's whole unwind table. (The input may
+    /// leave out the entries before `old`, those of objects that are linked first; to find more of them hurts nobody.)
+    pub(crate) fn registers_anew(&self, old: u64, new: u64) -> bool {
+        self.is_registered(old) && new == self.new_unwind.addr
     }
 
     /// The moved function whose overwritten bytes an access of a few bytes at `addr` would read.

@@ -209,10 +209,10 @@ impl Sweeper<'_, '_> {
             if let Some(field) = insn.field {
                 if field.kind == FieldKind::Page {
                     for (_, target, kind) in A::page_uses(rest, field.target) {
-                        self.reference(addr, &insn, &Field { kind, target, ..field });
+                        self.reference(addr, &insn, &Field { kind, target, ..field }, a != b);
                     }
                 } else {
-                    self.reference(addr, &insn, &field);
+                    self.reference(addr, &insn, &field, a != b);
                 }
             } else if A::STEP == 4 && self.owner.is_some() && insn.flow == (Flow::IndirectJump { computed: true }) {
                 let graph = graph.get_or_insert_with(|| Graph::new::<A>([(start, old)]));
@@ -357,6 +357,9 @@ impl Sweeper<'_, '_> {
             None => field.kind == FieldKind::Branch && cx.pair_owner(field.target, now.target).is_some(),
             _ => false,
         };
+        if field.kind == FieldKind::Forms && cx.registers_anew(field.target, now.target) {
+            return;
+        }
         if allowed {
             self.found.pairs.push((field.target, now.target));
             if let (Some(id), FieldKind::Forms | FieldKind::Absolute) = (entry, field.kind) {
@@ -370,14 +373,18 @@ impl Sweeper<'_, '_> {
         self.found.charge(cx, field.target, now.target, failure);
     }
 
-    /// An address in an instruction of the input.
-    fn reference(&mut self, addr: u64, insn: &Insn, field: &Field) {
+    /// An address in an instruction of the input, which may have changed.
+    fn reference(&mut self, addr: u64, insn: &Insn, field: &Field, changed: bool) {
         let cx = self.cx;
         let target = field.target;
         if matches!(field.kind, FieldKind::Forms) {
             self.base(target);
             if self.owner.is_none() && cx.is_abandoned(target) {
                 let text = format!("the instruction at {addr:#x} refers to {target:#x}, whose section was moved");
+                self.found.file.push(Failure::new(Check::OldCode, text));
+            }
+            if self.owner.is_none() && !changed && cx.is_registered(target) {
+                let text = format!("the instruction at {addr:#x} still forms {target:#x}, in an unwind table that was replaced");
                 self.found.file.push(Failure::new(Check::OldCode, text));
             }
         }
@@ -400,8 +407,7 @@ impl Sweeper<'_, '_> {
             return;
         }
         // Old bodies of other moved functions may be dead, but that is not looked into here.
-        let unchanged = cx.output.bytes(addr, u64::from(insn.len)) == cx.input.bytes(addr, u64::from(insn.len));
-        if !unchanged {
+        if changed {
             return;
         }
         match cx.function(id) {

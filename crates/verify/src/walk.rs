@@ -591,6 +591,12 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                 if self.cx.is_abandoned(old) && a.kind == FieldKind::Forms {
                     return wrong("the instruction forms the address of a section that was moved");
                 }
+                if a.kind == FieldKind::Forms && self.cx.is_registered(old) {
+                    return match self.cx.registers_anew(old, new) {
+                        true => Ok(()),
+                        false => wrong("the instruction forms the address of an unwind table that was replaced"),
+                    };
+                }
                 let entry = self.cx.entry_of(old);
                 if old == new {
                     match entry {

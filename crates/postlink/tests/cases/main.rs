@@ -19,7 +19,7 @@ use std::process::ExitCode;
 
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 
-use build::{Kind, Link, Target};
+use build::Kind;
 use directives::{Build, Case};
 
 /// The directory of cases.
@@ -72,10 +72,6 @@ fn read_cases() -> (Vec<Case>, Vec<String>) {
 fn skip_reason(case: &Case, kind: Kind, found: &mut HashMap<String, bool>) -> Option<String> {
     if let Some((_, reason)) = case.not.iter().find(|(word, _)| kind.answers_to(word)) {
         return Some(reason.clone());
-    }
-    if kind.target == Target::Aarch64 && matches!(kind.link, Link::Static | Link::StaticPie) {
-        // Such programs register their unwind tables themselves, through an address that the rewriter changes.
-        return Some("the checker does not follow the registration of unwind tables in static programs of AArch64 yet".into());
     }
     let tools = build::needs(case, kind)
         .into_iter()

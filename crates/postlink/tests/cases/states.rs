@@ -7,14 +7,11 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::build::{Built, Kind, Target};
+use crate::build::{Built, Kind};
 use crate::directives::Case;
 use crate::run::{self, Seen};
 
 const POSTLINK: &str = env!("CARGO_BIN_EXE_postlink");
-
-/// Whether programs of AArch64 are rewritten, and not only run.
-const REWRITES_AARCH64: bool = true;
 
 /// Takes a built case through all states; the error says in which one it went wrong.
 pub fn check(case: &Case, kind: Kind, built: &Built, dir: &Path) -> Result<(), String> {
@@ -37,9 +34,6 @@ pub fn check(case: &Case, kind: Kind, built: &Built, dir: &Path) -> Result<(), S
             printed.join("\n"),
             case.stdout.join("\n")
         ));
-    }
-    if kind.target == Target::Aarch64 && !REWRITES_AARCH64 {
-        return Ok(());
     }
     let instrumented = dir.join("instrumented");
     let subject = place(built, &instrumented)?;
