@@ -17,6 +17,7 @@ use xxhash_rust::xxh3::Xxh3;
 use crate::cfg::{BlockId, Cfg, Term};
 use crate::discover::Program;
 use crate::emit::{EdgeCounter, NodeCounter, Probes};
+use crate::frequency::Frequencies;
 use crate::pin::Pin;
 
 /// What an edge of the graph stands for.
@@ -64,7 +65,7 @@ pub struct Scratch {
 /// Chooses counters.
 pub fn place(cfg: &Cfg, scratch: &mut Scratch) -> Result<Placement, Pin> {
     let n = cfg.blocks.len() as u32;
-    let frequency = estimate(cfg);
+    let frequency = Frequencies::of(cfg);
     let mut p = Placement::default();
     const X: u32 = 0;
     let begin = |b: u32| 1 + 2 * b;
@@ -126,7 +127,7 @@ pub fn place(cfg: &Cfg, scratch: &mut Scratch) -> Result<Placement, Pin> {
     }
     for b in 0..n {
         let block = &cfg.blocks[b as usize];
-        let f = frequency[b as usize];
+        let f = frequency.blocks[b as usize];
         let node = if block.watch.whole { None } else { Some(f) };
         add(&mut p, begin(b), end(b), node, Meaning::Node(b));
         let in_class = of_block.get(&b).is_some_and(|c| class_node(*c) == X);
@@ -135,16 +136,20 @@ pub fn place(cfg: &Cfg, scratch: &mut Scratch) -> Result<Placement, Pin> {
         if entered {
             add(&mut p, X, begin(b), None, Meaning::Outside);
         }
-        let way_weight = |s: BlockId, share: f32| {
+        let way_weight = |k: u32| {
+            let s = cfg.succs(b)[k as usize];
             if block.watch.loaded_out && cfg.blocks[s as usize].watch.stores_in {
                 return None;
             }
-            let likely = f.min(frequency[s as usize]) * share;
-            // An edge that needs code of its own costs a jump more than a counter in a block.
+            let taken = frequency.edges[(block.succ + k) as usize];
             if into[s as usize] == 1 {
-                Some(likely.max(frequency[s as usize] * 0.99))
+                // The counter stands in the block that the edge leads to.
+                Some(taken * 0.99)
+            } else if k == 0 && matches!(block.term, Term::Cond { .. } | Term::ShortCond) {
+                // A taken branch gets code of its own, and a jump.
+                Some(taken * 1.3 + 0.0001)
             } else {
-                Some(likely * 1.5 + 0.001)
+                Some(taken * 1.05 + 0.0001)
             }
         };
         match block.term {
@@ -179,7 +184,7 @@ pub fn place(cfg: &Cfg, scratch: &mut Scratch) -> Result<Placement, Pin> {
                         if block.unlikely {
                             Some(0.001)
                         } else {
-                            way_weight(s, 1.0)
+                            way_weight(0)
                         },
                         Meaning::Way(b, 0),
                     );
@@ -190,13 +195,11 @@ pub fn place(cfg: &Cfg, scratch: &mut Scratch) -> Result<Placement, Pin> {
             }
             Term::Cond { .. } | Term::ShortCond => {
                 for (k, s) in cfg.succs(b).iter().enumerate() {
-                    let back = cfg.blocks[*s as usize].start <= block.start;
-                    let share = if back { 0.9 } else { 0.6 };
                     add(
                         &mut p,
                         end(b),
                         begin(*s),
-                        way_weight(*s, share),
+                        way_weight(k as u32),
                         Meaning::Way(b, k as u32),
                     );
                 }
@@ -207,7 +210,7 @@ pub fn place(cfg: &Cfg, scratch: &mut Scratch) -> Result<Placement, Pin> {
                     &mut p,
                     end(b),
                     begin(s),
-                    way_weight(s, 0.7),
+                    way_weight(0),
                     Meaning::Way(b, 0),
                 );
                 add(&mut p, end(b), X, Some(f * 0.3 + 0.001), Meaning::Way(b, 1));
@@ -287,13 +290,14 @@ impl Placement {
         for s in &cfg.succs {
             into[*s as usize] += 1;
         }
+        let spare = spare::<I>(program, cfg);
         for (counter, edge) in self.counted.iter().enumerate() {
             let counter = counter as u32;
             match self.meaning[*edge as usize] {
                 Meaning::Node(b) => {
                     probes
                         .nodes
-                        .insert(b, node_counter::<I>(program, cfg, b, counter, mode));
+                        .insert(b, node_counter::<I>(program, cfg, b, counter, mode, spare));
                 }
                 Meaning::Way(b, w) => {
                     let block = &cfg.blocks[b as usize];
@@ -308,10 +312,10 @@ impl Placement {
                             if alone && !probes.nodes.contains_key(s) {
                                 probes
                                     .nodes
-                                    .insert(*s, node_counter::<I>(program, cfg, *s, counter, mode));
+                                    .insert(*s, node_counter::<I>(program, cfg, *s, counter, mode, spare));
                             } else {
                                 let kept = kept_at_calls::<I>(program, t.start);
-                                let live = live_in::<I>(program, cfg, *s, 3).or(kept);
+                                let live = live_in::<I>(program, cfg, *s, 3).or(kept).minus(spare);
                                 probes.edges.insert((b, w), EdgeCounter { counter, live });
                             }
                         }
@@ -322,7 +326,7 @@ impl Placement {
                                 (b, w),
                                 EdgeCounter {
                                     counter,
-                                    live: RegSet::ALL,
+                                    live: RegSet::ALL.minus(spare),
                                 },
                             );
                         }
@@ -395,6 +399,7 @@ fn node_counter<I: Isa>(
     b: BlockId,
     counter: u32,
     mode: CounterMode,
+    spare: RegSet,
 ) -> NodeCounter {
     let block = &cfg.blocks[b as usize];
     let bytes = program
@@ -431,7 +436,7 @@ fn node_counter<I: Isa>(
         if *landing_pad || *at < allowed.0 || *at > allowed.1 {
             continue; // the counter goes behind it
         }
-        let live = live.or(kept);
+        let live = live.or(kept).minus(spare);
         let cost = I::counter_len(mode, live);
         if best.is_none_or(|x| cost <= x.0) {
             best = Some((cost, *at, live));
@@ -442,7 +447,7 @@ fn node_counter<I: Isa>(
         None => NodeCounter {
             counter,
             at: block.term_at.min(block.end).min(allowed.1).max(allowed.0),
-            live: RegSet::ALL,
+            live: RegSet::ALL.minus(spare),
         },
     }
 }
@@ -466,6 +471,30 @@ fn unwatched<I: Isa>(bytes: &[u8], block: &crate::cfg::Block) -> (u64, u64) {
         true
     });
     range
+}
+
+/// Registers that hold nothing anywhere in a function: those that calls leave to stubs hold nothing when it is entered and nothing
+/// when it is left, and if no instruction of a compiled function reads them, nothing in between.
+fn spare<I: Isa>(program: &Program<'_>, cfg: &Cfg) -> RegSet {
+    let Some(first) = cfg.blocks.first().and_then(|b| program.piece_at(b.start)) else {
+        return RegSet::EMPTY;
+    };
+    let mut spare = I::CALL_SCRATCH;
+    for piece in &program.functions[first.function as usize].pieces {
+        let piece = &program.pieces[*piece as usize];
+        let Some(bytes) = program.elf.bytes_at(piece.start, piece.end - piece.start) else {
+            return RegSet::EMPTY;
+        };
+        let stopped = I::sweep(bytes, piece.start, |i| {
+            let at = (i.addr - piece.start) as usize;
+            spare = spare.minus(I::effects(&bytes[at..at + usize::from(i.len)], i).reads);
+            spare != RegSet::EMPTY
+        });
+        if piece.fde.is_none() || stopped.is_some() {
+            return RegSet::EMPTY;
+        }
+    }
+    spare
 }
 
 /// Registers to keep although calls leave them to stubs: in functions that may be hand-written.

@@ -22,6 +22,7 @@ pub mod emit;
 pub mod entries;
 pub mod entries_frames;
 pub mod export;
+pub mod frequency;
 pub mod hashes;
 pub mod inspect;
 pub mod instrument;

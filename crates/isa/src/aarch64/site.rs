@@ -9,7 +9,7 @@
 //!         adrp x16, t0                ldr  x16, [x16, #t0]
 //!         cmp  x16, x17
 //!         b.ne miss
-//!         adrp x16, c0                add  x16, x16, #c0, then an increment with x17
+//!         adrp x16, c0                then an increment with x17
 //!         mov  x16, xN                or, if xN is gone: t0 + bias
 //!         br   x16
 //! miss:   str  x30, [sp, #-16]!
@@ -28,7 +28,8 @@
 //! # The slow path
 //!
 //! [`put_site_slow`] gets the table in `x16` and the target in `x17`, returns through `x30` and preserves everything but `x16` and flags. It
-//! claims empty entries with an exclusive pair, plain mode or not.
+//! first looks for the target among the entries, as a target that has one is the usual case. Only then it asks whether the target lies
+//! in the image, and claims an empty entry with an exclusive pair, plain mode or not.
 //!
 //! # What is not recorded
 //!
@@ -36,7 +37,7 @@
 //! overwrites; and calls to TLS descriptor resolvers, which preserve even `x16` (the rewriter leaves those out).
 
 use super::branch::{put, put_fixup};
-use super::counter::put_add_one;
+use super::counter::{put_add_one, put_increment};
 use super::encode::{self, SP, cond};
 use crate::x86_64::site::{ENTRIES, EXTERNAL, OVERFLOW};
 use crate::{Code, CounterMode, FixupKind, Flow, Insn, SiteRef};
@@ -90,11 +91,10 @@ pub fn put_site<T: Copy>(
     put(out, encode::cmp(TABLE, TARGET));
     let branch = out.bytes.len();
     put(out, encode::NOP); // b.ne miss
-    address(out, TABLE, SiteRef::Table(1));
     if mode == CounterMode::Atomic {
         put(out, encode::str_pre(15, SP, -16));
     }
-    put_add_one(out, mode, [TABLE, TARGET, 15]);
+    put_increment(out, mode, [TABLE, TARGET, 15], refer(SiteRef::Table(1)));
     if mode == CounterMode::Atomic {
         put(out, encode::ldr_post(15, SP, 16));
     }
@@ -148,6 +148,14 @@ pub fn put_site_slow<T>(out: &mut Code<T>, mode: CounterMode, image: (u64, u64))
     };
     put(out, encode::str_pre(at, SP, -16));
     put(out, encode::stp_pre(value, status, SP, -16));
+    // Known targets; entries hold none but those inside of the image.
+    for entry in 0..ENTRIES {
+        put(out, encode::ldr(at, TABLE, 16 * entry));
+        put(out, encode::cmp(at, TARGET));
+        put(out, encode::b_cond(cond::NE, 2 + counting)); // next
+        put(out, encode::add_imm(TABLE, TABLE, 16 * entry + 8));
+        count(out);
+    }
     put_number(out, at, image.0);
     put(out, encode::cmp(TARGET, at));
     put(out, encode::b_cond(cond::LO, 7)); // external
