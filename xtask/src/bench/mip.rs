@@ -47,7 +47,7 @@ struct Wishes {
 pub fn run(arguments: &[String]) -> Result<bool> {
     let mut wishes = Wishes {
         names: vec![],
-        runs: 5,
+        runs: 3,
         files: FILES,
         output: root()?.join("bench/mip.md"),
     };
