@@ -107,11 +107,11 @@ impl<'d> Listing<'_, 'd> {
             |writer, number, out| {
                 let piece = &pieces[number];
                 out.extend_from_slice(piece.head.as_bytes());
-                let Some((section, here)) = piece.code else {
+                let Some((section, base, here)) = piece.code else {
                     return;
                 };
                 let code = self.elf.section_data(section);
-                let end = section.addr.wrapping_add(section.size);
+                let end = base.wrapping_add(section.size);
                 // Looked up once for all symbols of the piece, which ascend as probes do.
                 let first = here.get(piece.symbols.start).map_or(end, |s| s.address);
                 let last = here.get(piece.symbols.end).map_or(end, |s| s.address);
@@ -120,10 +120,25 @@ impl<'d> Listing<'_, 'd> {
                 for at in piece.symbols.clone() {
                     // A symbol may lie beyond its section: `_end` does.
                     let end = here.get(at + 1).map_or(end, |next| next.address.min(end));
-                    writer.block(&here[at], section.addr, end, code, &mut probes, out);
+                    writer.block(&here[at], base, end, code, &mut probes, out);
                 }
             },
         )
+    }
+
+    /// Where a section lies. Code of an object file has no address: it lies where its probes were put.
+    fn base(&self, index: usize) -> u64 {
+        let laid_out = self.probes.and_then(|loaded| {
+            let found = loaded.layout.binary_search_by_key(&index, |entry| entry.0);
+            found.ok().map(|at| loaded.layout[at].1)
+        });
+        let own = || {
+            self.elf
+                .sections
+                .get(index)
+                .map_or(0, |section| section.addr)
+        };
+        laid_out.unwrap_or_else(own)
     }
 
     /// The listing in pieces.
@@ -137,11 +152,12 @@ impl<'d> Listing<'_, 'd> {
             if section.flags & raw::SHF_EXECINSTR == 0 || section.size == 0 {
                 continue;
             }
-            let end = section.addr.wrapping_add(section.size);
+            let base = self.base(index);
+            let end = base.wrapping_add(section.size);
             pieces.push(Piece {
                 head: format!(
                     "\nDisassembly of section {} [0x{:x}, 0x{end:x}]:\n\n",
-                    section.name, section.addr
+                    section.name, base
                 ),
                 code: None,
                 symbols: 0..0,
@@ -159,7 +175,7 @@ impl<'d> Listing<'_, 'd> {
                 let to = from + 1 + rest.partition_point(|symbol| symbol.address < limit);
                 pieces.push(Piece {
                     head: String::new(),
-                    code: Some((section, here)),
+                    code: Some((section, base, here)),
                     symbols: from..to,
                 });
                 from = to;
@@ -181,9 +197,11 @@ impl<'d> Listing<'_, 'd> {
             let here = by_section.entry(symbol.section).or_default();
             let object = self.elf.etype == 1;
             here.push(Named {
-                address: symbol
-                    .value
-                    .wrapping_add(if object { section.addr } else { 0 }),
+                address: symbol.value.wrapping_add(if object {
+                    self.base(symbol.section as usize)
+                } else {
+                    0
+                }),
                 name: match symbol.kind {
                     3 if symbol.name.is_empty() => section.name.as_bytes(),
                     _ => symbol.name,
@@ -200,7 +218,8 @@ impl<'d> Listing<'_, 'd> {
 /// Part of a listing: a header, or some symbols.
 struct Piece<'s, 'd> {
     head: String,
-    code: Option<(&'s Section<'d>, &'s [Named<'d>])>,
+    /// The section, where it lies, and its symbols.
+    code: Option<(&'s Section<'d>, u64, &'s [Named<'d>])>,
     symbols: Range<usize>,
 }
 
