@@ -219,3 +219,60 @@ fn samples_of_nothing_are_an_error() {
     let error = aggregate(&binary, &samples, Options::default()).expect_err("nothing there");
     assert!(matches!(error, Error::Empty { .. }), "{error}");
 }
+
+#[test]
+fn any_samples_and_profiles_are_attached_to_a_binary_or_refused() {
+    use std::fmt::Write;
+    let built = build();
+    let elf = Elf::parse(&built.bytes).expect("gcc makes good files");
+    let binary = Binary::new(&built.path, &elf).expect("it has functions");
+    let f = start(&binary, "f");
+    arbtest::arbtest(|u| {
+        let mut samples = String::new();
+        for _ in 0..u.int_in_range(0..=20)? {
+            let mut address = || -> arbitrary::Result<u64> {
+                Ok(match u.int_in_range(0..=7)? {
+                    0 => u.arbitrary()?,
+                    1 => 0,
+                    _ => f - 8 + u.int_in_range(0..=80u64)?,
+                })
+            };
+            let (a, b, c) = (address()?, address()?, address()?);
+            let count = u64::MAX >> u.int_in_range(0..=63)?;
+            match u.int_in_range(0..=4)? {
+                0 => writeln!(samples, "B {a:x} {b:x} {count} {count}"),
+                1 => writeln!(samples, "F {a:x} {b:x} {count}"),
+                2 => writeln!(samples, "f {a:x} {b:x} {count}"),
+                3 => writeln!(samples, "S {a:x} {count}"),
+                _ => writeln!(samples, "T {a:x} {b:x} {c:x} {count}"),
+            }
+            .expect("memory can be written to");
+        }
+        let samples = preaggregated::read_bytes(Path::new("x"), samples.as_bytes());
+        let samples = samples.expect("well-formed");
+        if let Ok(done) = aggregate(&binary, &samples, Options::default()) {
+            let (blocks, _) =
+                yaml::from_symbolic(&binary, &done.profile, "test", &|_| None).expect("x86-64");
+            let _ = yaml::to_symbolic(&binary, &blocks).expect("x86-64");
+        }
+        let mut text = String::new();
+        for _ in 0..u.int_in_range(0..=20)? {
+            let mut location = || -> arbitrary::Result<String> {
+                let name = u.choose(&["f", "g/1", "_start", "nobody", "f/x/1"])?;
+                let offset: u64 = match u.int_in_range(0..=3)? {
+                    0 => u.arbitrary()?,
+                    _ => u.int_in_range(0..=20)?,
+                };
+                Ok(format!("1 {name} {offset:x}"))
+            };
+            let (a, b) = (location()?, location()?);
+            let count: u64 = u.arbitrary()?;
+            writeln!(text, "{a} {b} {count} {count}").expect("memory can be written to");
+        }
+        let profile = fdata::read_bytes(Path::new("x"), text.as_bytes()).expect("well-formed");
+        let (blocks, _) =
+            yaml::from_symbolic(&binary, &profile, "test", &|_| None).expect("x86-64");
+        let _ = yaml::to_symbolic(&binary, &blocks).expect("x86-64");
+        Ok(())
+    });
+}

@@ -1,10 +1,12 @@
 //! `cargo xtask bench profiles`: reading, aggregating and merging profiles, side by side with perf2bolt and merge-fdata 19.
 //!
-//! The recordings are made up: walks over the real branches of a program of the corpus, so that stacks look as those of hardware do. 312,500 samples
+//! The recordings are made up: walks over the real branches of a program of the corpus, so that stacks look as those of hardware do: 312,500 samples
 //! with 32 entries each are ten million branch records. perf2bolt runs `perf` to get at a recording; to measure its own work alone it is given a
 //! `perf` that does nothing but print a text that is there already, which is also how it is compared on texts.
 //!
-//! The same with a binary that has translation tables: the program as postlink optimises it by the first profile, and walks over its code.
+//! The same with a binary that has translation tables: the program as postlink optimises it by the first profile, and walks over its code. Here
+//! stacks have 16 entries, as those of older processors: of stacks with 32 perf2bolt leaves out the two newest ones if there are tables,
+//! for the sake of a defect of one processor, and the profiles could not be compared.
 //!
 //! For merging, a thousand fdata files are made of one: each has most of its lines, with other counts.
 
@@ -21,8 +23,7 @@ use anyhow::{Context, Result, bail};
 use super::{programs, root, tools::Tools};
 use crate::process::{self, Run};
 
-const SAMPLES: usize = 312_500;
-const DEPTH: usize = 32;
+const RECORDS: usize = 10_000_000;
 const FILES: usize = 1_000;
 /// Lines of each of them, at most: together some 1 GB.
 const LINES: usize = 20_000;
@@ -93,6 +94,7 @@ fn branches(program: &Path, section: &str) -> Result<BTreeMap<u64, Flow>> {
 /// Stacks of taken branches, newest first.
 fn walk(
     all: &BTreeMap<u64, Flow>,
+    depth: usize,
     mut each: impl FnMut(&[(u64, u64)]) -> Result<()>,
 ) -> Result<()> {
     let mut random = Random(0x2545_f491_4f6c_dd1d);
@@ -102,7 +104,7 @@ fn walk(
     let mut ring: Vec<(u64, u64)> = Vec::new();
     let mut samples = 0;
     let mut skip = 0;
-    while samples < SAMPLES {
+    while samples < RECORDS / depth {
         // A conditional branch is taken every other time.
         let (at, flow) = list[here % list.len()];
         let to = match flow {
@@ -131,21 +133,21 @@ fn walk(
             here = list.partition_point(|branch| branch.0 < to);
         }
         skip += 1;
-        if ring.len() >= DEPTH && skip >= 41 {
-            let stack: Vec<(u64, u64)> = ring.iter().rev().take(DEPTH).copied().collect();
+        if ring.len() >= depth && skip >= 41 {
+            let stack: Vec<(u64, u64)> = ring.iter().rev().take(depth).copied().collect();
             each(&stack)?;
             samples += 1;
             skip = 0;
         }
         if ring.len() > 4096 {
-            ring.drain(..4096 - DEPTH);
+            ring.drain(..4096 - depth);
         }
     }
     Ok(())
 }
 
-/// Address, offset and size of the segments with code.
-fn code_segments(program: &Path) -> Result<Vec<(u64, u64, u64)>> {
+/// Address, offset and size of the segment with the code that holds an address.
+fn code_segment(program: &Path, holds: u64) -> Result<(u64, u64, u64)> {
     let output = Command::new("readelf")
         .arg("-lW")
         .arg(program)
@@ -153,23 +155,22 @@ fn code_segments(program: &Path) -> Result<Vec<(u64, u64, u64)>> {
         .context("readelf")?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let number = |word: &str| u64::from_str_radix(word.trim_start_matches("0x"), 16).ok();
-    let segments: Vec<_> = text
-        .lines()
+    text.lines()
         .filter(|line| line.contains("LOAD") && line.contains("R E"))
         .filter_map(|line| {
             let words: Vec<&str> = line.split_whitespace().collect();
             Some((number(words[2])?, number(words[1])?, number(words[5])?))
         })
-        .collect();
-    if segments.is_empty() {
-        bail!("{}: no segment with code", program.display());
-    }
-    Ok(segments)
+        .find(|(address, _, size)| (*address..address.saturating_add(*size)).contains(&holds))
+        .with_context(|| format!("{}: no segment with code at {holds:#x}", program.display()))
 }
 
-/// Writes the recording as text (samples and mappings apart), and as `perf.data`.
-fn recordings(program: &Path, section: &str, dir: &Path) -> Result<()> {
-    let segments = code_segments(program)?;
+/// Writes the recording as text (samples and mappings apart), and as `perf.data`. It tells of one mapping, that of the section: perf2bolt takes the
+/// first one for the only one.
+fn recordings(program: &Path, section: &str, depth: usize, dir: &Path) -> Result<()> {
+    let branches = branches(program, section)?;
+    let first = branches.keys().next().copied().unwrap_or(0);
+    let (address, offset, size) = code_segment(program, first)?;
     let path = program.canonicalize()?;
     let path = path.to_str().context("the corpus has a strange path")?;
     let page = |n: u64| n & !0xfff;
@@ -183,34 +184,29 @@ fn recordings(program: &Path, section: &str, dir: &Path) -> Result<()> {
         out.extend(body);
     };
     let mut body = Vec::new();
-    let mut maps = String::new();
-    for (address, offset, size) in segments {
-        let start = LOAD + page(address);
-        let len = (size + 0xfff + address - page(address)) & !0xfff;
-        let offset = page(offset);
-        let _ = writeln!(
-            maps,
-            "app  4242/4242 1.000000: PERF_RECORD_MMAP2 4242/4242: [{start:#x}({len:#x}) @ {offset:#x} 08:01 1 1]: r-xp {path}"
-        );
-        body.clear();
-        for word in [4242u32, 4242] {
-            body.extend(word.to_le_bytes());
-        }
-        for word in [start, len, offset] {
-            body.extend(word.to_le_bytes());
-        }
-        body.extend([0; 24]);
-        body.extend([5, 0, 0, 0, 2, 0, 0, 0]);
-        body.extend(path.bytes());
-        body.push(0);
-        body.resize(body.len().next_multiple_of(8), 0);
-        for word in [u64::from(4242u32) | 4242 << 32, 1] {
-            body.extend(word.to_le_bytes());
-        }
-        record(&mut records, 10, 2, &body);
+    let start = LOAD + page(address);
+    let len = (size + 0xfff + address - page(address)) & !0xfff;
+    let offset = page(offset);
+    let map = format!(
+        "app  4242/4242 1.000000: PERF_RECORD_MMAP2 4242/4242: [{start:#x}({len:#x}) @ {offset:#x} 08:01 1 1]: r-xp {path}\n"
+    );
+    for word in [4242u32, 4242] {
+        body.extend(word.to_le_bytes());
     }
-    fs::write(dir.join("mmap.txt"), &maps)?;
-    whole.write_all(maps.as_bytes())?;
+    for word in [start, len, offset] {
+        body.extend(word.to_le_bytes());
+    }
+    body.extend([0; 24]);
+    body.extend([5, 0, 0, 0, 2, 0, 0, 0]);
+    body.extend(path.bytes());
+    body.push(0);
+    body.resize(body.len().next_multiple_of(8), 0);
+    for word in [u64::from(4242u32) | 4242 << 32, 1] {
+        body.extend(word.to_le_bytes());
+    }
+    record(&mut records, 10, 2, &body);
+    fs::write(dir.join("mmap.txt"), &map)?;
+    whole.write_all(map.as_bytes())?;
     let mut data = BufWriter::with_capacity(1 << 20, File::create(dir.join("perf.data"))?);
     // Instruction, thread, time, branch stack.
     let kind: u64 = 1 | 2 | 4 | 0x800;
@@ -219,8 +215,8 @@ fn recordings(program: &Path, section: &str, dir: &Path) -> Result<()> {
     attribute[24..32].copy_from_slice(&kind.to_le_bytes());
     attribute[40..48].copy_from_slice(&(1u64 << 18 | 1 << 8 | 1 << 5).to_le_bytes());
     attribute[72..80].copy_from_slice(&9u64.to_le_bytes());
-    let sample_size = (8 + 8 + 8 + 8 + 8 + 24 * DEPTH) as u64;
-    let all_records = records.len() as u64 + SAMPLES as u64 * sample_size;
+    let sample_size = (8 + 8 + 8 + 8 + 8 + 24 * depth) as u64;
+    let all_records = records.len() as u64 + (RECORDS / depth) as u64 * sample_size;
     data.write_all(b"PERFILE2")?;
     for word in [104u64, 128, 104, 128, 232, all_records, 0, 0, 0, 0, 0, 0] {
         data.write_all(&word.to_le_bytes())?;
@@ -230,8 +226,7 @@ fn recordings(program: &Path, section: &str, dir: &Path) -> Result<()> {
     data.write_all(&records)?;
     let (mut line, mut out) = (String::new(), Vec::new());
     let mut time = 10u64;
-    let branches = branches(program, section)?;
-    walk(&branches, |stack| {
+    walk(&branches, depth, |stack| {
         line.clear();
         body.clear();
         time += 1000;
@@ -367,9 +362,9 @@ pub fn run(arguments: &[String]) -> Result<bool> {
     let mut lines = Vec::new();
     let mut same = true;
     let optimised = dir.join("optimised");
-    for (binary, section, with) in [
-        (&program, ".text", ""),
-        (&optimised, ".text.hot", ", through translation tables"),
+    for (binary, section, depth, with) in [
+        (&program, ".text", 32, ""),
+        (&optimised, ".text.hot", 16, ", through translation tables"),
     ] {
         if *binary == optimised {
             let mut optimize = Command::new(tools.program());
@@ -386,7 +381,7 @@ pub fn run(arguments: &[String]) -> Result<bool> {
             })?;
         }
         eprintln!("making recordings{with}");
-        recordings(binary, section, dir)?;
+        recordings(binary, section, depth, dir)?;
         let bin = false_perf(dir)?;
         let path = format!(
             "{}:{}",
@@ -497,7 +492,7 @@ fn table(lines: &[Line], same: bool, there: bool, program: &Path) -> String {
     let name = program.file_name().unwrap_or_default().to_string_lossy();
     let _ = writeln!(
         out,
-        "Made by `cargo xtask bench profiles`: {SAMPLES} samples of {DEPTH} branch records of {name}, made up by walks over its branches. perf2bolt is given a \
+        "Made by `cargo xtask bench profiles`: recordings of {RECORDS} branch records of {name}, 32 a sample (16 with translation tables), made up by walks over its branches. perf2bolt is given a \
 `perf` that prints the samples as text from a file, so its times are without perf's own. Time is processor time (user and system, all threads) and, in \
 brackets, time on the clock; memory is the peak. Targets: 10 times as fast, a third of the memory, 500 MB/s of perf.data a core.\n"
     );
