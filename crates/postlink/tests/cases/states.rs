@@ -7,7 +7,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::build::{Built, Kind};
+use crate::build::{Built, Kind, Target};
 use crate::directives::Case;
 use crate::run::{self, Seen};
 
