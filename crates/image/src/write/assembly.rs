@@ -339,7 +339,7 @@ fn replaced(w: &Writer<'_>, segments: &[Phdr]) -> Vec<(u64, u64)> {
     let table = (w.elf.phoff, w.elf.phoff + segments.len() as u64 * raw::PHDR);
     match w.room {
         Room::Gap | Room::Block(_) => vec![(0, raw::EHDR), table],
-        Room::Below(_) => Vec::new(),
+        Room::Below(_) => vec![(0, raw::EHDR)],
         Room::Elsewhere => vec![(0, raw::EHDR)],
     }
 }
@@ -374,7 +374,8 @@ fn put_loaded<'w>(w: &'w Writer<'_>, layout: &Layout, segments: &[Phdr], output:
         }
         Room::Below(shift) => {
             output.put(raw::EHDR, table);
-            output.put(*shift, input(0, w.loaded_end));
+            output.put(*shift, Source::Bytes(Cow::Owned(old_header(w, *shift, segments.len()))));
+            output.put(*shift + raw::EHDR, input(raw::EHDR, w.loaded_end));
         }
         Room::Elsewhere => {
             output.put(raw::EHDR, input(raw::EHDR, w.loaded_end));
@@ -387,6 +388,22 @@ fn put_loaded<'w>(w: &'w Writer<'_>, layout: &Layout, segments: &[Phdr], output:
             Source::Bytes(Cow::Borrowed(&new.contents)),
         );
     }
+}
+
+/// The ELF header where it was, with the new program headers below it. Programs find it by their symbol `__ehdr_start`, which does not move: the
+/// start-up code of static ones gets from there to their program headers and so to their unwind table.
+fn old_header(w: &Writer<'_>, shift: u64, segments: usize) -> Vec<u8> {
+    const PHOFF: usize = 32;
+    const PHNUM: usize = 56;
+    let mut header = w.elf.data.get(..raw::EHDR as usize).unwrap_or_default().to_vec();
+    // Added to the header's address it leads below it.
+    let offset = raw::EHDR.wrapping_sub(shift);
+    for (at, bytes) in [(PHOFF, &offset.to_le_bytes()[..]), (PHNUM, &(segments as u16).to_le_bytes()[..])] {
+        if let Some(field) = header.get_mut(at..at + bytes.len()) {
+            field.copy_from_slice(bytes);
+        }
+    }
+    header
 }
 
 /// What the input has behind everything that its headers know: archives that programs carry behind themselves.
