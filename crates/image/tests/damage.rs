@@ -111,7 +111,8 @@ fn write_some(elf: &Elf<'_>, zero_fill: bool, to: &Path) -> Option<bool> {
     writer.contents(text.id).fill(0x90);
     writer.contents(note.id).fill(0);
     let (first, last) = elf.extent();
-    for addr in [first, elf.entry, last.wrapping_sub(8)] {
+    // The ELF header itself is written anew.
+    for addr in [first.wrapping_add(64), elf.entry, last.wrapping_sub(8)] {
         let _ = writer.patch(addr, &[0; 4]);
     }
     if let Some((tag, ..)) = elf.dynamic.last() {
