@@ -21,13 +21,15 @@
 //!
 //! Where the text has no mapping event, addresses stay what they are in the process ([`crate::address::AddressKind::RunTime`]).
 
+mod stack;
+
 use std::path::Path;
 
 use rustc_hash::FxHashMap;
 
 use crate::Error;
 use crate::address::AddressProfile;
-use crate::samples::{self, Adder, BranchEntry, Options, Sample};
+use crate::samples::{self, Adder, Options, Sample};
 use crate::source::{self, Bad, PIECE, Pages, Source, piece_count, quote, share};
 use crate::spaces::{Mapping, SpaceEvent, Spaces};
 
@@ -261,7 +263,7 @@ fn visit(text: &[u8], start: usize, each: &mut impl FnMut(&Sample)) -> Result<u6
         if !goes_on {
             flush(&mut sample, each);
         }
-        let record = read_line(line, &mut sample, (start + at) as u64)
+        let record = read_line(&text[at..], line.len(), &mut sample, (start + at) as u64)
             .map_err(|what| Bad::new(start + at, format!("{what}: {}", quote(line))))?;
         match record {
             Some(record) => {
@@ -285,12 +287,14 @@ fn flush(sample: &mut Sample, each: &mut impl FnMut(&Sample)) {
     sample.clear();
 }
 
-/// Adds a line to the sample. Of a line with `PERF_RECORD_` it returns what follows that.
+/// Adds the line that a text begins with, of `len` bytes and not empty, to the sample. Of a line with `PERF_RECORD_` it returns what follows that.
 fn read_line<'a>(
-    line: &'a [u8],
+    text: &'a [u8],
+    len: usize,
     sample: &mut Sample,
     time: u64,
 ) -> Result<Option<&'a [u8]>, String> {
+    let line = &text[..len];
     let chain = line[0] == b'\t';
     let mut at = 0;
     // The end of the field before, for the width of columns.
@@ -305,13 +309,18 @@ fn read_line<'a>(
         if at >= line.len() {
             return Ok(None);
         }
-        if line[at..].starts_with(b"0x")
-            && let Some((entry, len)) = branch_entry(&line[at..])?
-        {
-            sample.branches.push(entry);
-            at += len;
-            before = at;
-            continue;
+        if line[at..].starts_with(b"0x") {
+            let (next, end) = stack::entries(text, at, &mut sample.branches);
+            if next > at {
+                (at, before) = (next, end);
+                continue;
+            }
+            if let Some((entry, len)) = stack::entry(&line[at..])? {
+                sample.branches.push(entry);
+                at += len;
+                before = at;
+                continue;
+            }
         }
         let token_end = line[at..]
             .iter()
@@ -372,162 +381,10 @@ fn is_time(token: &[u8]) -> bool {
             .all(|&byte| byte.is_ascii_digit() || byte == b'.')
 }
 
-/// `0xFROM/0xTO/P…` at the start of `text`: the entry and the length of the field. `None` if it is something else.
-#[inline]
-fn branch_entry(text: &[u8]) -> Result<Option<(BranchEntry, usize)>, String> {
-    let Some((from, mut at)) = hex_prefix(text, 0) else {
-        return Ok(None);
-    };
-    if text.get(at) != Some(&b'/') {
-        return Ok(None);
-    }
-    let field = || text.split(|&byte| byte == b' ').next().unwrap_or_default();
-    let Some((to, next)) = hex_prefix(text, at + 1) else {
-        return Err(format!(
-            "branch {} has no address after the slash",
-            quote(field())
-        ));
-    };
-    at = next;
-    let mispredicted = match (text.get(at), text.get(at + 1)) {
-        (Some(b'/'), Some(b'M' | b'P' | b'-' | b'N' | b'X')) => text[at + 1] == b'M',
-        (None | Some(b' '), _) => false,
-        _ => {
-            return Err(format!(
-                "branch {} has no M, P or - after its addresses",
-                quote(field())
-            ));
-        }
-    };
-    Ok(Some((
-        BranchEntry {
-            from,
-            to,
-            mispredicted,
-        },
-        at + blank(&text[at..]),
-    )))
-}
-
-/// Position of the first space or tab, or of the end.
-#[inline]
-fn blank(text: &[u8]) -> usize {
-    let mut at = 0;
-    while let Some(word) = word_at(text, at) {
-        // The lowest marked byte is one; those above it need not be.
-        let marks = |wanted: u8| {
-            let other = word ^ u64::from(wanted) * ONES;
-            other.wrapping_sub(ONES) & !other & HIGH
-        };
-        let found = marks(b' ') | marks(b'\t');
-        if found != 0 {
-            return at + found.trailing_zeros() as usize / 8;
-        }
-        at += 8;
-    }
-    text[at..]
-        .iter()
-        .position(|&byte| matches!(byte, b' ' | b'\t'))
-        .map_or(text.len(), |more| at + more)
-}
-
-/// 1 in every byte.
-const ONES: u64 = 0x0101_0101_0101_0101;
-/// The uppermost bit of every byte.
-const HIGH: u64 = 0x8080_8080_8080_8080;
-
-/// Eight bytes of a text, the first one lowest.
-#[inline]
-fn word_at(text: &[u8], at: usize) -> Option<u64> {
-    let word = text.get(at..)?.first_chunk()?;
-    Some(u64::from_le_bytes(*word))
-}
-
-/// The hexadecimal digits that eight characters begin with, all at once: their number as a value, and how many they are.
-#[inline]
-fn hex_word(word: u64) -> (u64, u32) {
-    let low = word & !HIGH;
-    // In a byte below 0x80 the uppermost bit of the sum says whether it is at least, or above, a character.
-    let within = |first: u8, last: u8| {
-        let least = low + u64::from(0x80 - first) * ONES;
-        let above = low + u64::from(0x7f - last) * ONES;
-        least & !above
-    };
-    let digit = (within(b'0', b'9') | within(b'a', b'f')) & !word & HIGH;
-    let count = (digit ^ HIGH).trailing_zeros() / 8;
-    if count == 0 {
-        return (0, 0);
-    }
-    let nibbles = (low & (0x0f * ONES)) + 9 * (low >> 6 & ONES);
-    // The last digit to the top, zeros below the first; then the first is to be the uppermost.
-    let mut value = (nibbles << (64 - 8 * count)).swap_bytes();
-    value = (value | value >> 4) & 0x00ff_00ff_00ff_00ff;
-    value = (value | value >> 8) & 0x0000_ffff_0000_ffff;
-    value = (value | value >> 16) & 0xffff_ffff;
-    (value, count)
-}
-
-/// The hexadecimal digits at `at`: their number as a value and where they end. `None` if there are none, or more than 16.
-#[inline]
-fn hex_digits(text: &[u8], at: usize) -> Option<(u64, usize)> {
-    if let Some(word) = word_at(text, at) {
-        let (high, count) = hex_word(word);
-        if (1..8).contains(&count) {
-            return Some((high, at + count as usize));
-        }
-        if count == 8
-            && let Some(word) = word_at(text, at + 8)
-        {
-            let (low, count) = hex_word(word);
-            if count < 8 {
-                return Some((high << (4 * count) | low, at + 8 + count as usize));
-            }
-        }
-    }
-    let digits = text
-        .get(at..)?
-        .iter()
-        .take_while(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
-        .count();
-    let value = source::hex(&text[at..at + digits])?;
-    Some((value, at + digits))
-}
-
-/// `0x…` at `at`, with `(dso)` or without: the number and where it ends.
-#[inline]
-fn hex_prefix(text: &[u8], at: usize) -> Option<(u64, usize)> {
-    if !text.get(at..)?.starts_with(b"0x") {
-        return None;
-    }
-    let (value, mut end) = hex_digits(text, at + 2)?;
-    if text.get(end) == Some(&b'(') {
-        end += text[end..].iter().position(|&byte| byte == b')')? + 1;
-    }
-    Some((value, end))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn eight_digits_at_once_are_the_same_as_one_by_one() {
-        arbtest::arbtest(|u| {
-            let mut text = Vec::new();
-            for _ in 0..u.int_in_range(0..=24)? {
-                text.push(*u.choose(b"0123456789abcdef0123456789abcdefgA/ \t\xb0\xe1")?);
-            }
-            let digits = text
-                .iter()
-                .take_while(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
-                .count();
-            let value = source::hex(&text[..digits]).map(|value| (value, digits));
-            assert_eq!(hex_digits(&text, 0), value, "{}", text.escape_ascii());
-            let first = text.iter().position(|byte| matches!(byte, b' ' | b'\t'));
-            assert_eq!(blank(&text), first.unwrap_or(text.len()));
-            Ok(())
-        });
-    }
+    use crate::samples::BranchEntry;
 
     fn samples(text: &str) -> Vec<Sample> {
         let mut out = Vec::new();
