@@ -22,12 +22,19 @@ typedef unsigned long word;
 
 #if defined(__linux__) && (defined(__x86_64__) || defined(__aarch64__) || defined(__arm__))
 
+#define ONE_BY_ONE __attribute__((noinline))
 #if defined(__x86_64__)
 enum { SYS_write = 1, SYS_close = 3, SYS_mmap = 9, SYS_getpid = 39, SYS_open = 257, SYS_rename = 264, SYS_read = 0 };
-static long call6(long n, long a, long b, long c, long d, long e, long f) {
+static ONE_BY_ONE long call4(long a, long b, long c, long d, long n) {
+  register long r10 __asm__("r10") = d;
+  __asm__ volatile("syscall" : "+a"(n) : "D"(a), "S"(b), "d"(c), "r"(r10) : "rcx", "r11", "memory");
+  return n;
+}
+static long map6(long a, long b, long c, long d, long e, long f) {
   register long r10 __asm__("r10") = d;
   register long r8 __asm__("r8") = e;
   register long r9 __asm__("r9") = f;
+  long n = SYS_mmap;
   __asm__ volatile("syscall" : "+a"(n) : "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9) : "rcx", "r11", "memory");
   return n;
 }
@@ -59,16 +66,20 @@ static long call6(long n, long a, long b, long c, long d, long e, long f) {
   return r0;
 }
 #endif
+#if !defined(__x86_64__)
+static ONE_BY_ONE long call4(long a, long b, long c, long d, long n) { return call6(n, a, b, c, d, 0, 0); }
+static long map6(long a, long b, long c, long d, long e, long f) { return call6(SYS_mmap, a, b, c, d, e, f); }
+#endif
 enum { AT_CWD = -100, READ_ONLY = 0, CREATE = 02 | 0100 | 01000 | 02000000 };
-static long sys_open(const char *path, int flags) { return call6(SYS_open, AT_CWD, (long)path, flags, 0666, 0, 0); }
-static long sys_read(long file, void *to, word n) { return call6(SYS_read, file, (long)to, (long)n, 0, 0, 0); }
-static long sys_write(long file, const void *from, word n) { return call6(SYS_write, file, (long)from, (long)n, 0, 0, 0); }
-static void sys_close(long file) { call6(SYS_close, file, 0, 0, 0, 0, 0); }
-static long sys_getpid(void) { return call6(SYS_getpid, 0, 0, 0, 0, 0, 0); }
-static long sys_rename(const char *from, const char *to) { return call6(SYS_rename, AT_CWD, (long)from, AT_CWD, (long)to, 0, 0); }
+static long sys_open(const char *path, int flags) { return call4(AT_CWD, (long)path, flags, 0666, SYS_open); }
+static long sys_read(long file, void *to, word n) { return call4(file, (long)to, (long)n, 0, SYS_read); }
+static long sys_write(long file, const void *from, word n) { return call4(file, (long)from, (long)n, 0, SYS_write); }
+static void sys_close(long file) { call4(file, 0, 0, 0, SYS_close); }
+static int sys_getpid(void) { return (int)call4(0, 0, 0, 0, SYS_getpid); }
+static long sys_rename(const char *from, const char *to) { return call4(AT_CWD, (long)from, AT_CWD, (long)to, SYS_rename); }
 /* Shared, in place of what is there. An address may look like a small negative number nowhere: errors are -4095 to -1. */
 static long sys_map(void *at, word n, long file) {
-  word got = (word)call6(SYS_mmap, (long)at, (long)n, 3, 0x11, file, 0);
+  word got = (word)map6((long)at, (long)n, 3, 0x11, file, 0);
   return got > (word)-4096 ? (long)got : 0;
 }
 
@@ -85,7 +96,7 @@ static long sys_open(const char *path, int flags) { return result(open(path, fla
 static long sys_read(long file, void *to, word n) { return result(read((int)file, to, n)); }
 static long sys_write(long file, const void *from, word n) { return result(write((int)file, from, n)); }
 static void sys_close(long file) { close((int)file); }
-static long sys_getpid(void) { return getpid(); }
+static int sys_getpid(void) { return getpid(); }
 static long sys_rename(const char *from, const char *to) { return result(rename(from, to)); }
 static long sys_map(void *at, word n, long file) {
   return mmap(at, n, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, (int)file, 0) == MAP_FAILED ? -errno : 0;
@@ -134,20 +145,25 @@ __asm__("\t.section __llvm_mipraw,\"aw\"," TYPE "\n"
 /* To force the linking of this file from an archive, as the proposal's driver did. */
 int __llvm_mip_runtime HIDDEN;
 
+static void put(const char *text) {
+  word length = 0;
+  while (text[length]) length++;
+  sys_write(2, text, length);
+}
+
 static void say(const char *what, const char *path, long error) {
   char number[8];
   char *to = number + sizeof number;
-  word length = 0;
-  while (what[length]) length++;
-  sys_write(2, what, length);
-  for (length = 0; path[length];) length++;
-  sys_write(2, path, length);
-  error = -error;
+  *--to = 0;
   *--to = '\n';
+  error = -error;
   do *--to = (char)('0' + error % 10);
   while ((error /= 10) && to > number);
-  sys_write(2, ": error ", 8);
-  sys_write(2, to, (word)(number + sizeof number - to));
+  put("[MIPRuntime]: Failed to ");
+  put(what);
+  put(path);
+  put(": error ");
+  put(to);
 }
 
 /* Writes counters as they are now. Gives the open file, or minus the error's number. */
@@ -155,14 +171,14 @@ HIDDEN long __llvm_mip_write(const char *path) {
   long file = sys_open(path, CREATE);
   const u8 *from = START;
   if (file < 0) {
-    say("[MIPRuntime]: Failed to open ", path, file);
+    say("open ", path, file);
     return file;
   }
   while (from < END) {
     long done = sys_write(file, from, (word)(END - from));
     if (done == -4) continue; /* interrupted */
     if (done <= 0) {
-      say("[MIPRuntime]: Failed to write to ", path, done);
+      say("write to ", path, done);
       sys_close(file);
       return done ? done : -5;
     }
@@ -215,33 +231,33 @@ static void name_file(char *to, const char *pattern, int own) {
   *to = 0;
 }
 
-/* Whether this process has mapped a file of that name: another of its libraries has. */
-static int is_taken(const char *path) {
-  char buffer[512];
-  const char *base = path;
-  word at = 0;
-  int found = 0;
-  long n, i, file = sys_open(path, READ_ONLY);
-  if (file < 0) return 0;
-  sys_close(file);
-  for (; *path; path++)
-    if (*path == '/') base = path + 1;
-  file = sys_open("/proc/self/maps", READ_ONLY);
-  if (file < 0) return 0;
-  /* "/BASE\n": a slash can only be its first character. */
-  while ((n = sys_read(file, buffer, sizeof buffer)) > 0)
-    for (i = 0; i < n; i++) {
-      if (buffer[i] == '/')
-        at = 1;
-      else if (at && buffer[i] == '\n' && !base[at - 1])
-        found = 1;
-      else if (at && buffer[i] == base[at - 1])
-        at++;
-      else
-        at = 0;
+/* What the libraries of a process agree on, and its children after a fork, but no other program: the kernel's random number for it. Nothing else can be
+ * told from the sum of its four parts. */
+static u32 stamp;
+
+static void find_stamp(char **vector) {
+#if defined(__APPLE__)
+  (void)vector;
+  stamp = (u32)sys_getpid();
+#else
+  word *auxiliary;
+  while (*vector) vector++;
+  for (auxiliary = (word *)(void *)(vector + 1); *auxiliary; auxiliary += 2)
+    if (*auxiliary == 25) { /* AT_RANDOM */
+      const u32 *random = (const u32 *)auxiliary[1];
+      stamp = random[0] + random[1] + random[2] + random[3];
     }
+#endif
+}
+
+/* Whether this process has made a file of that name: another of its libraries has. */
+static int is_taken(const char *path) {
+  u32 head[6];
+  long file = sys_open(path, READ_ONLY);
+  head[4] = ~stamp;
+  sys_read(file, head, 24);
   sys_close(file);
-  return found;
+  return head[4] == stamp && !~head[5];
 }
 
 /* The name in the environment, or the default. */
@@ -281,15 +297,16 @@ HIDDEN void __llvm_mip_name(char *to) {
 static void begin(int argc, char **argv, char **given) {
   volatile u8 *counter; /* or it becomes a call of memset */
   (void)argc;
-  (void)argv;
   (void)counter;
 #if defined(__GLIBC__)
   environment = given;
+  argv += argc + 1; /* where the environment was at first, with what follows it */
 #else
   (void)given;
-  environment = environ;
+  environment = argv = environ;
 #endif
   if (!IS_THERE) return;
+  find_stamp(argv);
 #if !defined(__APPLE__)
   /* Counters that begin as all ones. */
   if (!(__llvm_mip_header[8] & 0x20))
@@ -306,16 +323,23 @@ static void begin(int argc, char **argv, char **given) {
     char *to = temporary;
     const char *from = path;
     long file, error;
+    int is_device;
     __llvm_mip_name(path);
     /* Under another name until it is complete: the old file may be mapped by a process that still runs. */
     while (*from) *to++ = *from++;
     name_file(to, ".%p~", 0);
-    file = __llvm_mip_write(temporary);
+    /* Who made the file: all ones where others have the rest of a build's identity. */
+    ((u32 *)(void *)START)[4] = stamp;
+    ((u32 *)(void *)START)[5] = ~(u32)0;
+    /* A device stays what it is. */
+    is_device = path[0] == '/' && path[1] == 'd' && path[2] == 'e' && path[3] == 'v' && path[4] == '/';
+    file = __llvm_mip_write(is_device ? path : temporary);
     if (file < 0) return;
     is_mapped = sys_map(START, (word)(MAPPED_END - START), file) == 0;
     sys_close(file);
+    if (is_device) return;
     error = sys_rename(temporary, path);
-    if (error < 0) say("[MIPRuntime]: Failed to open ", path, error);
+    if (error < 0) say("open ", path, error);
   }
 #endif
 }

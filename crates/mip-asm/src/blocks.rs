@@ -1,12 +1,13 @@
 //! The blocks of a function, and where control goes from each.
 //!
 //! A block begins at the function's start, at a label that something can come to ([`Label::begins_block`](crate::reader::Label::begins_block)), and behind a
-//! branch. Calls do not end blocks; but whoever is called may not return, so a block with a call in it may be left before its end.
-//! The same goes for inline assembly.
+//! branch. Calls do not end blocks; but whoever is called may not return, so a block with a call in it may be left before its end,
+//! unless it is known to come back ([`returns`](crate::returns)). The same goes for inline assembly.
 //!
 //! Where control comes from cannot always be seen: a landing pad is entered by the unwinder, a label may be jumped to from the function's cold
 //! part, or through a pointer. Such blocks are *roots*. A jump through a table may go to any label of the function whose address is
-//! taken.
+//! taken. Other jumps to where a register points may, and may be the last call of the function too: only where the table is named in
+//! the jump, or its entry was just added to its place, it is certain.
 //!
 //! The same numbering of blocks gives the signature of the graph: successors in the order fall-through, target.
 
@@ -16,6 +17,7 @@ use crate::flow::{self, Flow};
 use crate::lexer::{self, Kind};
 use crate::reader::{self, Function, Unit};
 use crate::report::Reason;
+use crate::returns::Returning;
 use crate::target::{Arch, Target};
 
 /// A block.
@@ -29,6 +31,14 @@ pub struct Block {
     pub may_leave: bool,
     /// Whether control may come to it from outside.
     pub is_root: bool,
+    /// Whether a jump to where nobody knows may leave the function.
+    pub leaves_unseen: bool,
+    /// Where a counter may go so that only what falls through from the block before passes it: in front of the block's labels. 0 if nowhere.
+    pub before_labels: u32,
+    /// Whether control may go on to the block behind it without a jump.
+    pub falls: bool,
+    /// The block that its last instruction names.
+    pub jumps_to: Option<u32>,
 }
 
 /// What the last instruction of a block does.
@@ -38,11 +48,12 @@ enum End<'a> {
     Flow(Flow<'a>),
 }
 
-/// The blocks of a function in the order of the text, or why they are left alone.
-pub fn blocks(
+/// The blocks of a function in the order of the text, or why they are left alone. `returning` tells which calls come back; without it all do.
+pub fn graph(
     unit: &Unit<'_>,
     function: &Function<'_>,
     target: Target,
+    returning: Option<&Returning<'_>>,
 ) -> Result<Vec<Block>, Reason> {
     if function.opaque {
         return Err(Reason::OpaqueBlocks);
@@ -56,6 +67,8 @@ pub fn blocks(
     let (mut begins, mut dead) = (true, false);
     let (mut in_app, mut any_app, mut any_indirect, mut short) = (false, false, false, false);
     let mut instructions = 0usize;
+    // The instruction before, and where it ends.
+    let (mut last, mut last_end): (&[u8], u32) = (b"", 0);
     for index in function.statements().skip(1) {
         let statement = unit.statements[index];
         let text = statement.text(unit.source);
@@ -74,14 +87,19 @@ pub fn blocks(
             }
             Kind::Directive => {
                 let (directive, _) = lexer::word(text);
-                if matches!(
+                let small = matches!(
                     directive,
-                    b".long" | b".quad" | b".byte" | b".word" | b".hword" | b".short" | b".zero"
-                ) {
-                    waiting.clear();
-                    (begins, dead) = (true, true);
+                    b".byte" | b".word" | b".hword" | b".short" | b".value" | b".2byte"
+                );
+                if small && target.arch == Arch::X86_64 {
+                    // Prefixes of the next instruction, as in calls for thread-local variables.
+                } else {
+                    if small || matches!(directive, b".long" | b".quad" | b".zero") {
+                        waiting.clear();
+                        (begins, dead) = (true, true);
+                    }
+                    continue;
                 }
-                continue;
             }
             Kind::AppEnd => {
                 in_app = false;
@@ -107,6 +125,7 @@ pub fn blocks(
                 } else {
                     statement.start
                 },
+                before_labels: last_end,
                 ..Block::default()
             });
             ends.push(End::Falls);
@@ -117,6 +136,11 @@ pub fn blocks(
         };
         if in_app {
             block.may_leave = true;
+            (last, last_end) = (b"", 0);
+            continue;
+        }
+        if statement.kind == Kind::Directive {
+            (last, last_end) = (b"", statement.end);
             continue;
         }
         let flow = flow::flow(target.arch, text);
@@ -124,14 +148,20 @@ pub fn blocks(
             *own_branches.entry(label).or_default() += 1;
             short |= matches!(lexer::word(text).0, b"tbz" | b"tbnz");
         }
+        let before = std::mem::replace(&mut last, text);
+        last_end = statement.end;
         match flow {
             Flow::Next => {}
-            Flow::Call(_) => block.may_leave = true,
+            Flow::Call(Some(name)) if returning.is_none_or(|known| known.call(name, text)) => {}
+            Flow::Call(_) => block.may_leave |= returning.is_some(),
             _ => {
                 *end = End::Flow(flow);
                 begins = true;
                 dead = flow.ends();
-                any_indirect |= flow == Flow::Indirect;
+                if flow == Flow::Indirect {
+                    any_indirect = true;
+                    block.leaves_unseen = !is_through_table(target.arch, text, before);
+                }
             }
         }
     }
@@ -150,6 +180,58 @@ pub fn blocks(
         any_indirect,
     );
     Ok(blocks)
+}
+
+/// Whether a jump to where nobody knows goes to a label of its function: it reads a table that it names, or the instruction before has added
+/// an entry of a table to an address.
+fn is_through_table(arch: Arch, jump: &[u8], before: &[u8]) -> bool {
+    if arch == Arch::Arm {
+        return true; // another way to jump through a register is a call's end: `bx`
+    }
+    let (_, rest) = lexer::word(jump);
+    let operand = match lexer::word(rest) {
+        (b"*", more) => more,
+        (b"jmp" | b"jmpq", more) => more, // behind notrack
+        _ => rest,
+    };
+    let operand = operand.strip_prefix(b"*").unwrap_or(operand);
+    if operand.starts_with(b".L") || operand.starts_with(b"L") {
+        return true;
+    }
+    let (mnemonic, operands) = lexer::word(before);
+    let register = operand.strip_prefix(b"%").unwrap_or(operand);
+    let named = |operand: Option<&[u8]>| {
+        operand.is_some_and(|o| o.strip_prefix(b"%").unwrap_or(o) == register)
+    };
+    match mnemonic {
+        b"addq" | b"add" if arch == Arch::X86_64 => named(lexer::operands(operands).last()),
+        b"add" => named(lexer::operands(operands).next()),
+        _ => false,
+    }
+}
+
+/// Whether a way out of the function leads from every block.
+pub fn all_end(blocks: &[Block]) -> bool {
+    let mut before: Vec<Vec<usize>> = vec![vec![]; blocks.len()];
+    let mut ends = vec![false; blocks.len()];
+    let mut open = vec![];
+    for (index, block) in blocks.iter().enumerate() {
+        for &successor in &block.successors {
+            before[successor as usize].push(index); // numbers of blocks
+        }
+        if block.may_leave {
+            ends[index] = true;
+            open.push(index);
+        }
+    }
+    while let Some(block) = open.pop() {
+        for &from in &before[block] {
+            if !std::mem::replace(&mut ends[from], true) {
+                open.push(from);
+            }
+        }
+    }
+    ends.iter().all(|&ends| ends)
 }
 
 fn connect(
@@ -183,18 +265,23 @@ fn connect(
             End::Flow(Flow::Jump(label)) | End::Flow(Flow::Branch(label)) => {
                 falls = matches!(end, End::Flow(Flow::Branch(_)));
                 match at_label.get(label) {
-                    Some(&target) => block.successors.push(target),
+                    Some(&target) => {
+                        block.successors.push(target);
+                        block.jumps_to = Some(target);
+                    }
                     None => block.may_leave = true,
                 }
             }
             End::Flow(Flow::Indirect) => {
                 block.successors.clone_from(&indirect);
-                block.may_leave |= indirect.is_empty();
+                block.leaves_unseen |= indirect.is_empty();
+                block.may_leave |= block.leaves_unseen;
             }
             End::Flow(_) => block.may_leave = true,
         }
         if falls {
             if index + 1 < count {
+                block.falls = true;
                 block.successors.insert(0, index as u32 + 1);
             } else {
                 block.may_leave = true;

@@ -371,6 +371,7 @@ impl Driver<'_> {
                 target,
                 &self.options,
                 !self.line.flags.dump,
+                self.is_clang,
             )
             .map_err(Error::Runtime)?;
             if self.line.language_at_end {

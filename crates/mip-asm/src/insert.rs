@@ -14,6 +14,7 @@ use crate::options::{Mode, Options};
 use crate::probes::{self, Plan};
 use crate::reader::{self, Function, Unit};
 use crate::report::{Reason, Report};
+use crate::returns::Returning;
 use crate::sequences::Scratch;
 use crate::target::{Arch, Format, Target};
 use crate::{blocks, sections, sequences};
@@ -42,12 +43,18 @@ pub fn instrument(source: &[u8], target: Target, options: &Options) -> Instrumen
     };
     let mut insertions = Insertions::default();
     let mut tail = String::new();
+    let returning = if options.blocks {
+        Returning::of(&unit, target)
+    } else {
+        Returning::default()
+    };
     for function in &unit.functions {
         if let Err(reason) = instrument_function(
             &unit,
             function,
             target,
             options,
+            &returning,
             &mut insertions,
             &mut tail,
             &mut report,
@@ -139,6 +146,7 @@ fn instrument_function(
     function: &Function<'_>,
     target: Target,
     options: &Options,
+    returning: &Returning<'_>,
     insertions: &mut Insertions,
     tail: &mut String,
     report: &mut Report,
@@ -173,7 +181,7 @@ fn instrument_function(
     let number = report.functions;
     let local = target.local_prefix();
     let entry = entry_position(unit, function, target).ok_or(Reason::Empty)?;
-    let (graph, plan) = plan_blocks(unit, function, target, options, report);
+    let (graph, plan) = plan_blocks(unit, function, target, options, returning, report);
 
     insertions.add(
         label_end(unit, function),
@@ -207,9 +215,10 @@ fn plan_blocks(
     function: &Function<'_>,
     target: Target,
     options: &Options,
+    returning: &Returning<'_>,
     report: &mut Report,
 ) -> (Vec<Block>, Plan) {
-    let graph = match blocks::blocks(unit, function, target) {
+    let graph = match blocks::graph(unit, function, target, Some(returning)) {
         Ok(graph) => graph,
         Err(reason) => {
             if options.blocks {
@@ -263,15 +272,16 @@ fn insert_blocks(
         Scratch::Save
     };
     for (index, &block) in plan.counters.iter().enumerate() {
-        let mut text = format!("{local}mip_b{number}_{block}:\n");
-        text.push_str(&sequences::block(
-            target,
-            options,
-            number,
-            options.entry_size() + index,
-            scratch,
-        ));
-        insertions.add(graph[block].position, text); // plans are made of graphs
+        let label = format!("{local}mip_b{number}_{block}:\n");
+        let offset = options.entry_size() + index;
+        let store = sequences::block(target, options, number, offset, scratch);
+        let at = &graph[block]; // plans are made of graphs
+        if plan.hoisted.binary_search(&block).is_ok() {
+            insertions.add(at.before_labels, store);
+            insertions.add(at.position, label);
+        } else {
+            insertions.add(at.position, label + &store);
+        }
     }
     for (block, _) in &plan.inferred {
         insertions.add(

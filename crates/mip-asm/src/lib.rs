@@ -42,6 +42,7 @@ pub mod options;
 pub mod probes;
 pub mod reader;
 pub mod report;
+pub mod returns;
 pub mod runtime;
 pub mod seal;
 pub mod sections;

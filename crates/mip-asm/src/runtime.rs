@@ -68,11 +68,11 @@ pub fn build(
     target: Target,
     options: &Options,
     manual: bool,
+    is_clang: bool,
 ) -> io::Result<Runtime> {
     let mut flags: Vec<OsString> = target_flags.to_vec();
     flags.extend(
         [
-            "-Os",
             "-fPIC",
             "-fvisibility=hidden",
             "-fno-stack-protector",
@@ -87,6 +87,8 @@ pub fn build(
         ]
         .map(OsString::from),
     );
+    // The smallest code: gcc calls it -Os, clang has another step.
+    flags.push(if is_clang { "-Oz" } else { "-Os" }.into());
     flags.push(format!("-DMIP_PAGE={}", target.page()).into());
     flags.push(format!("-DMIP_SLOTS={}", slots(options)).into());
     if manual {

@@ -18,6 +18,8 @@
 //! # Version 9
 //!
 //! * `identity` is the first eight bytes of the program's build id (zero: not known). A raw and a profile that both know theirs must agree.
+//!   In raws of programs instrumented at compile time the second half is all ones, and the first tells the processes apart that made them; readers take
+//!   that for zero.
 //! * Types may have [`Types::ZERO_FILLED`], [`Types::INFERRED_BLOCKS`] and [`Types::COUNTS_DOWN`].
 
 use std::fmt;
@@ -356,10 +358,10 @@ impl Header {
             width,
             types,
             module_hash,
-            word: if old {
-                0
-            } else {
-                u64::from(word(16).unwrap_or(0)) | u64::from(old_data) << 32
+            word: match u64::from(word(16).unwrap_or(0)) | u64::from(old_data) << 32 {
+                _ if old => 0,
+                maker if kind == Kind::Raw && maker >> 32 == 0xFFFF_FFFF => 0,
+                word => word,
             },
             slots: if old { 0 } else { word(24).unwrap_or(0) },
             size: if old { OLD_SIZE } else { SIZE },

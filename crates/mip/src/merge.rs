@@ -461,7 +461,9 @@ impl Sums {
         if !plan.coverage {
             for (sum, staged) in self.counts.iter_mut().zip(&mut self.stage_counts) {
                 let staged = std::mem::take(staged);
-                let add = |sum: &mut u64, staged: u64| *sum = sum.saturating_add(staged.saturating_mul(weight));
+                let add = |sum: &mut u64, staged: u64| {
+                    *sum = sum.saturating_add(staged.saturating_mul(weight))
+                };
                 add(&mut sum.raws, staged.raws);
                 add(&mut sum.calls, staged.calls);
                 add(&mut sum.order, staged.order);
@@ -509,9 +511,14 @@ impl Sums {
         }
         // Sums of so many numbers of 32 bits fit into 64.
         self.begin(plan, 1 << 31, weight);
-        self.stage_counts.resize(plan.places.len(), Counts::default());
+        self.stage_counts
+            .resize(plan.places.len(), Counts::default());
         let mut key = 0u64;
-        let sums = plan.places.iter().zip(&plan.marks).zip(&mut self.stage_counts);
+        let sums = plan
+            .places
+            .iter()
+            .zip(&plan.marks)
+            .zip(&mut self.stage_counts);
         for ((place, mark), sums) in sums {
             let (count, time) = pair(place);
             let ran = u64::from(count != never);

@@ -20,7 +20,7 @@ const VARIABLE: &str = "POSTLINK_MIP_FLAGS";
 
 /// Compile and link with counters for a machine IR profile
 ///
-/// Lets gcc, g++, clang or clang++ emit assembly, puts counters in, assembles, and links with a run-time of two kilobytes. The program writes its
+/// Lets gcc, g++, clang or clang++ emit assembly, puts counters in, assembles, and links with a run-time of one and a half kilobytes. The program writes its
 /// profile to LLVM_MIP_PROFILE_FILENAME (%h: hash of the program, %p: process), or default.mipraw, while it runs: nothing is lost, however it ends.
 ///
 /// Flags, among those of the compiler or in front of --:
