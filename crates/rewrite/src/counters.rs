@@ -62,6 +62,9 @@ pub struct Scratch {
     solver: Solver,
 }
 
+/// What an edge costs whose guess is zero: less than any guess, since flow into deep code is divided many times.
+const LEAST: f32 = 1e-20;
+
 /// Chooses counters.
 pub fn place(cfg: &Cfg, scratch: &mut Scratch) -> Result<Placement, Pin> {
     let n = cfg.blocks.len() as u32;
@@ -147,9 +150,9 @@ pub fn place(cfg: &Cfg, scratch: &mut Scratch) -> Result<Placement, Pin> {
                 Some(taken * 0.99)
             } else if k == 0 && matches!(block.term, Term::Cond { .. } | Term::ShortCond) {
                 // A taken branch gets code of its own, and a jump.
-                Some(taken * 1.3 + 0.0001)
+                Some(taken * 1.3 + LEAST)
             } else {
-                Some(taken * 1.05 + 0.0001)
+                Some(taken * 1.05 + LEAST)
             }
         };
         match block.term {
@@ -182,7 +185,7 @@ pub fn place(cfg: &Cfg, scratch: &mut Scratch) -> Result<Placement, Pin> {
                         end(b),
                         begin(s),
                         if block.unlikely {
-                            Some(0.001)
+                            Some(f * 0.001 + LEAST)
                         } else {
                             way_weight(0)
                         },
@@ -213,7 +216,7 @@ pub fn place(cfg: &Cfg, scratch: &mut Scratch) -> Result<Placement, Pin> {
                     way_weight(0),
                     Meaning::Way(b, 0),
                 );
-                add(&mut p, end(b), X, Some(f * 0.3 + 0.001), Meaning::Way(b, 1));
+                add(&mut p, end(b), X, Some(f * 0.3 + LEAST), Meaning::Way(b, 1));
             }
             _ => add(&mut p, end(b), X, None, Meaning::Outside),
         }
@@ -567,4 +570,54 @@ pub(crate) fn live_at<I: Isa>(program: &Program<'_>, cfg: &Cfg, b: BlockId, at: 
         !matches!(i.flow, Flow::Call { .. } | Flow::IndirectCall)
     });
     live.or(RegSet(live_out::<I>(program, cfg, b, 3).0 & open.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use postlink_isa::Cond;
+
+    use super::*;
+    use crate::cfg::{Block, Watch};
+
+    /// Blocks of 256 bytes; `(how it ends, successors, nothing good follows)`.
+    fn graph(blocks: &[(Term, &[BlockId], bool)]) -> Cfg {
+        let mut cfg = Cfg::default();
+        for (i, (term, succs, unlikely)) in blocks.iter().enumerate() {
+            let start = 256 * i as u64;
+            cfg.blocks.push(Block {
+                start,
+                end: start + 256,
+                term_at: start + 256,
+                term: *term,
+                succ: cfg.succs.len() as u32,
+                nsucc: succs.len() as u32,
+                entry: i == 0,
+                landing_pad: false,
+                leaks: false,
+                returns_twice: false,
+                unlikely: *unlikely,
+                watch: Watch::default(),
+                piece: 0,
+            });
+            cfg.succs.extend_from_slice(succs);
+        }
+        cfg
+    }
+
+    #[test]
+    fn checks_deep_in_a_function_are_counted_where_they_fail() {
+        const DEEP: BlockId = 60;
+        const CHECKS: BlockId = 5;
+        let (home, failure) = (DEEP + CHECKS, DEEP + CHECKS + 1);
+        let cond = Term::Cond { cond: Cond(4) };
+        // Every block may go home, so that little flow arrives at the checks behind them.
+        let ways: Vec<[BlockId; 2]> = (0..home).map(|b| [if b < DEEP { home } else { failure }, b + 1]).collect();
+        let mut blocks: Vec<(Term, &[BlockId], bool)> = ways.iter().map(|w| (cond, &w[..], false)).collect();
+        blocks.extend([(Term::Return, &[][..], false), (Term::Stop, &[][..], true)]);
+        let placement = place(&graph(&blocks), &mut Scratch::default()).expect("every block can count");
+        let counted = |m: Meaning| placement.counted.iter().any(|e| placement.meaning[*e as usize] == m);
+        let on_the_way = |b: &BlockId| counted(Meaning::Node(*b)) || counted(Meaning::Way(*b, 1));
+        let found: Vec<BlockId> = (DEEP..home).filter(on_the_way).collect();
+        assert!(found.len() <= 1, "ways past the checks {found:?} have counters; one says it all");
+    }
 }
