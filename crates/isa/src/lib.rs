@@ -141,6 +141,14 @@ impl Insn {
     pub fn end(&self) -> u64 {
         self.addr.wrapping_add(u64::from(self.len))
     }
+
+    /// The word that an indirect call or jump takes its target from, if the instruction says which.
+    pub fn slot(&self) -> Option<u64> {
+        match self.flow {
+            Flow::IndirectCall | Flow::IndirectJump => self.field.map(|f| f.target),
+            _ => None,
+        }
+    }
 }
 
 /// A set of general registers and flags. Bits 0..=31: general registers by their number in the encoding;
@@ -429,25 +437,6 @@ pub trait Isa: Copy + Send + Sync + 'static {
     /// Appends what takes the place of an old entry: a jump, behind a landing pad if the instruction there was one besides something else.
     /// `original` begins with the first instruction that is overwritten.
     fn put_entry<T>(out: &mut Code<T>, original: &[u8], target: T);
-
-    /// How far direct jumps and calls reach in either direction, in bytes.
-    const BRANCH_REACH: u64 = 1 << 31;
-
-    /// Appends a veneer: a jump to anywhere, by way of a register that nobody uses between a call and its callee.
-    fn put_veneer<T: Copy>(out: &mut Code<T>, target: T) {
-        Self::put_jump(out, Reach::Long, target);
-    }
-
-    /// [`Isa::put_entry`] where the target may be anywhere.
-    fn put_far_entry<T: Copy>(out: &mut Code<T>, original: &[u8], target: T) {
-        Self::put_entry(out, original, target);
-    }
-
-    /// Where a linker's veneer at `addr` leads, if `bytes` begin with one.
-    fn veneer_target(bytes: &[u8], addr: u64) -> Option<u64> {
-        let _ = (bytes, addr);
-        None
-    }
 
     /// Whether an instruction's field reaches only what is nearby, so that a copy elsewhere may need another spelling.
     fn is_near(insn: &Insn) -> bool;

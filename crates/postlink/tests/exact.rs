@@ -23,6 +23,7 @@ const PROGRAMS: &[(&str, &[&str])] = &[
     ("eh_frames.cpp", &["-O0"]),
     ("eh_frames.cpp", &["-O3"]),
     ("setjmp.c", &["-O2"]),
+    ("slot_calls.c", &["-O2", "-fno-plt", "-fPIC", "-Wa,-mrelax-relocations=no"]),
     ("switch_dense.c", &["-O0"]),
     ("switch_nested.c", &["-O3", "-funroll-loops"]),
     ("tail_calls.c", &["-O2"]),
@@ -125,6 +126,24 @@ fn check(dir: &Path, source: &str, flags: &[&str]) {
         }
     }
     assert!(blocks > 3, "{source} {flags:?}: only {blocks} blocks ran");
+    if source == "slot_calls.c" {
+        check_slots(&shown);
+    }
+}
+
+/// Calls through constant slots count as often as their blocks run, without a table; only what the program itself changes is recorded.
+fn check_slots(shown: &serde_json::Value) {
+    let list = |name: &str| shown[name].as_array().unwrap_or_else(|| panic!("{name} in {shown}")).clone();
+    let count = |caller: &str, callee: &str| {
+        let calls = list("calls").into_iter().filter(|c| c["caller"] == caller && c["callee"] == callee);
+        calls.map(|c| c["count"].as_u64().expect("a number")).sum::<u64>()
+    };
+    assert_eq!(count("step", "twice"), 3000);
+    assert_eq!(count("step", "thrice"), 1500);
+    assert_eq!(count("main", "gone"), 1);
+    assert_eq!(count("step", "one") + count("step", "two"), 6000, "the hook, and what the resolver chose");
+    let recorded = list("sites").iter().filter(|s| s["caller"] == "step").count();
+    assert_eq!(recorded, 2, "{:?}", list("sites"));
 }
 
 #[test]

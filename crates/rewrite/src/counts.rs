@@ -134,7 +134,7 @@ fn counts_with<I: Isa>(elf: &Elf<'_>, profile: &Profile) -> Result<Counts, Error
         .collect();
     let mut sites = Vec::new();
     for c in &counted {
-        for (k, site) in c.analysed.cfg.sites.iter().enumerate() {
+        for (k, site) in c.analysed.cfg.recorded().enumerate() {
             if let Some(s) = profile.site(map.bases[c.function as usize].1 + k as u64) {
                 sites.push(SiteCounts {
                     caller: name(c.function),

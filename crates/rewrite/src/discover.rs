@@ -78,10 +78,10 @@ pub struct Program<'d> {
     pub can_unwind: bool,
     /// By piece: it may reach something that unwinds or calls back (only filled in if the program can unwind).
     pub unsafe_pieces: Vec<bool>,
+    /// Starts of pieces that nothing comes back from, ascending.
+    pub no_return: Vec<u64>,
     /// Function symbols by value: (value, index in `.symtab`), ascending.
     pub symbols: Vec<(u64, u32)>,
-    /// Where new code ends at the latest.
-    pub new_end: u64,
 }
 
 /// Something that one piece does to another, or to its own inside.
@@ -111,6 +111,8 @@ enum Event {
     },
     /// Calls something unknown.
     Unsafe,
+    /// Has no return, and no jump to other code.
+    NoReturn,
 }
 
 impl<'d> Program<'d> {
@@ -223,6 +225,7 @@ impl<'d> Program<'d> {
             taken[to] = true;
         }
         let mut table_bases: Vec<(u64, usize)> = Vec::new();
+        let mut no_return: Vec<u64> = Vec::new();
         let starts_midway = |i: usize| {
             cold.contains(&pieces[i].start)
                 || pieces[i].fde.is_some_and(|f| {
@@ -273,9 +276,11 @@ impl<'d> Program<'d> {
                 }
                 Event::Undecodable => set_pin(&mut pins[from], Pin::NotInstructions),
                 Event::FallsOff => set_pin(&mut pins[from], Pin::FallsOffItsEnd),
+                Event::NoReturn => no_return.push(pieces[from].start),
                 Event::Reaches { .. } | Event::Unsafe => {}
             }
         }
+        no_return.sort_unstable();
         let unsafe_pieces = if can_unwind {
             reaching_unsafe(&events, &starts)
         } else {
@@ -412,8 +417,6 @@ impl<'d> Program<'d> {
                 set_pin(&mut functions[f].pin, Pin::AddressOfItsInsideTaken);
             }
         }
-        let code: u64 = pieces.iter().map(|p| p.end - p.start).sum();
-        let new_end = elf.extent().1.saturating_add(code).saturating_add(code / 2);
         let mut program = Program {
             elf,
             refs,
@@ -425,16 +428,11 @@ impl<'d> Program<'d> {
             pad_bases: Vec::new(),
             can_unwind,
             unsafe_pieces,
+            no_return,
             symbols,
-            new_end,
         };
         program.pad_bases = crate::unwind::pad_bases(&program);
         Ok(program)
-    }
-
-    /// Whether new code may be out of reach of a direct jump at an address of the old.
-    pub fn is_far<I: Isa>(&self, addr: u64) -> bool {
-        self.new_end.saturating_sub(addr) >= I::BRANCH_REACH
     }
 
     /// The piece that covers an address.
@@ -486,6 +484,12 @@ impl<'d> Program<'d> {
                 None => format!("fun_{start:x}"),
             },
         }
+    }
+
+    /// Whether a slot leads out of the file, whatever the loader finds.
+    pub fn leaves(&self, slot: u64) -> bool {
+        let symbol = |i: u32| self.elf.symbols(SymbolTable::Dynamic).get(i as usize);
+        self.refs.import_at(slot).and_then(symbol).is_some_and(|s| s.section == 0)
     }
 
     /// Name of an imported function by its stub's or slot's address.
@@ -635,6 +639,7 @@ impl Sweep<'_, '_> {
         let mut last = Flow::Next;
         let mut unsafe_ = false;
         let (mut has_table, mut jumps_indirectly) = (false, false);
+        let mut leaves = false;
         let mut called = None;
         let stopped = I::sweep(bytes, piece.start, |insn| {
             if let (Some(callee), Flow::CondJump { .. }) = (called, insn.flow) {
@@ -653,6 +658,7 @@ impl Sweep<'_, '_> {
                 | Flow::ShortCond { target }
                     if target < piece.start || target >= piece.end =>
                 {
+                    leaves = true;
                     out.push((index, Event::Jump { target }));
                     if let Some(safe) = self.calls {
                         unsafe_ |= !is_start(target) && !safe.contains(&target);
@@ -674,10 +680,14 @@ impl Sweep<'_, '_> {
                 }
                 Flow::IndirectCall => {
                     if let Some(safe) = self.calls {
-                        unsafe_ |= !insn.field.is_some_and(|f| safe.contains(&f.target));
+                        match insn.slot().map(|slot| (slot, self.refs.constant_slot(slot))) {
+                            Some((_, Some(target))) if is_start(target) => out.push((index, Event::Reaches { target })),
+                            slot => unsafe_ |= !slot.is_some_and(|(slot, _)| safe.contains(&slot)),
+                        }
                     }
                 }
                 Flow::IndirectJump => jumps_indirectly = true,
+                Flow::Return => leaves = true,
                 _ => {}
             }
             if let Some(f) = insn.field
@@ -728,6 +738,9 @@ impl Sweep<'_, '_> {
         ) {
             out.push((index, Event::FallsOff));
             unsafe_ = true;
+        }
+        else if !leaves && !jumps_indirectly {
+            out.push((index, Event::NoReturn));
         }
         // Without a table it may be a tail call to anything.
         unsafe_ |= jumps_indirectly && !has_table;

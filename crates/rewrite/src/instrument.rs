@@ -171,14 +171,13 @@ fn instrument_with<I: Isa>(
     let mut writer = Writer::new(elf, WriteOptions { zero_fill: true })?;
     let link_options = LinkOptions::instrumented(elf);
     let order: Vec<u32> = (0..ready.len() as u32).collect();
-    let mut placed = link::place(
+    let placed = link::place(
         &program,
         &ready,
         [&order, &order],
         &link_options,
         &mut writer,
     );
-    placed.bridge::<I>(&program, &ready, &mut writer);
     placed.unwind(&program, &ready, &mut writer)?;
 
     // The recorders' slow path and the start-up routine.
@@ -291,7 +290,7 @@ fn make<'d, I: Isa>(
     let mut recorders: Code<Target> = Code::default();
     let mut recorder_offsets = Vec::new();
     if calls {
-        for (n, s) in a.cfg.sites.iter().enumerate() {
+        for (n, s) in a.cfg.recorded().enumerate() {
             let mut offset = u32::MAX;
             let bytes = program.elf.bytes_at(s.at, u64::from(s.len)).unwrap_or(&[]);
             // The callee of a TLS descriptor preserves every register: nothing is free there.

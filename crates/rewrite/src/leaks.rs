@@ -6,6 +6,7 @@
 //!
 //! * a program that neither has nor imports any means of leaving a frame other than by returning has no such calls, but for those
 //!   known not to return;
+//! * a function without a return and without a way out to other code does not come back;
 //! * library functions known never to call back and never to unwind are safe;
 //! * a function is safe if it calls nothing but safe functions (least fixed point over the call graph of the sweep).
 
@@ -345,12 +346,14 @@ impl Leaks {
                 }
             }
         }
+        let gone = CallFacts { leaks: true, no_return: true, returns_twice: false };
+        known.extend(program.no_return.iter().map(|start| (*start, gone)));
         for addr in program.imports.keys() {
-            if let Some(facts) = program
-                .import_name(*addr)
-                .and_then(|n| table.get(base_name(n)))
-            {
+            let Some(name) = program.import_name(*addr).map(base_name) else { continue };
+            if let Some(facts) = table.get(name) {
                 known.insert(*addr, *facts);
+            } else if throws(name) {
+                known.insert(*addr, gone);
             }
         }
         let symbols = program.elf.symbols(SymbolTable::Static);
@@ -374,17 +377,24 @@ impl Leaks {
     }
 
     /// Facts on the callee of a call instruction.
-    pub fn call(&self, _program: &Program<'_>, insn: &Insn) -> CallFacts {
+    pub fn call(&self, program: &Program<'_>, insn: &Insn) -> CallFacts {
         let target = match insn.flow {
             Flow::Call { target } => Some(target),
             // A call through an import slot or a pointer.
-            _ => insn.field.map(|f| f.target),
+            _ => insn.slot().map(|slot| program.refs.constant_slot(slot).unwrap_or(slot)),
         };
         target
             .and_then(|t| self.known.get(&t))
             .copied()
             .unwrap_or(self.default)
     }
+}
+
+/// Whether it is one of the C++ library's functions that do nothing but throw (`std::__throw_out_of_range`).
+fn throws(name: &[u8]) -> bool {
+    let Some(rest) = name.strip_prefix(b"_ZSt") else { return false };
+    let digits = rest.iter().take_while(|c| c.is_ascii_digit()).count();
+    digits > 0 && rest[digits..].starts_with(b"__throw_")
 }
 
 /// A symbol's name without its version.

@@ -49,10 +49,6 @@ pub fn analyse<'d, I: Isa>(
     let cfg = cfg::build::<I>(program, leaks, function, &mut scratch.cfg)?;
     let unwind = FunctionUnwind::read(program, function)?;
     let start = program.start(function);
-    // Jumps from where tables count from the old code must reach.
-    if cfg.arrivals.iter().any(|a| program.is_far::<I>(a.0)) {
-        return Err(Pin::OutOfReach);
-    }
     let entry_patch = match entry_patch::<I>(program, &cfg, start) {
         Some(at) => Some((start, at)),
         // Without a pointer to it, it is only called by instructions that are seen and updated.
@@ -95,11 +91,11 @@ impl Share {
             },
             Ok(a) => {
                 let mut hash = Xxh3::new();
-                a.placement
-                    .digest(program.start(function), a.cfg.sites.len(), &mut hash);
+                let sites = a.cfg.recorded().count();
+                a.placement.digest(program.start(function), sites, &mut hash);
                 Share {
                     counters: a.placement.counted.len() as u32,
-                    sites: a.cfg.sites.len() as u32,
+                    sites: sites as u32,
                     digest: hash.digest(),
                     pin: None,
                 }
@@ -124,7 +120,7 @@ impl CounterMap {
         let mut bases = Vec::with_capacity(shares.len());
         let (mut counters, mut sites) = (0u64, 0u64);
         let mut hash = Xxh3::new();
-        hash.update(b"postlink counter map 1");
+        hash.update(b"postlink counter map 2");
         for s in &shares {
             bases.push((counters, sites));
             counters += u64::from(s.counters);

@@ -8,6 +8,7 @@
 
 use postlink_image::FormatError;
 use postlink_image::elf::{Elf, SymbolTable};
+use postlink_image::raw::{PF_W, PT_GNU_RELRO, PT_LOAD};
 use postlink_isa::aarch64::AArch64;
 use postlink_isa::{FixupKind, Isa};
 use rayon::prelude::*;
@@ -166,6 +167,10 @@ pub struct Refs {
     pub registered_frames: Option<(u64, u64)>,
     /// Whether the linker kept relocations of code.
     pub kept: bool,
+    /// Memory that nothing changes once the loader is done with it.
+    pub constant: Vec<(u64, u64)>,
+    /// Words that get what a resolver returns, ascending.
+    pub resolved: Vec<u64>,
 }
 
 impl Refs {
@@ -200,6 +205,9 @@ impl Refs {
                             target,
                             stored,
                         });
+                        if kind == kinds.relative[1] {
+                            refs.resolved.push(d.addr);
+                        }
                     }
                 }
                 kind if kinds.imports.contains(&kind) && d.symbol != 0 => {
@@ -247,6 +255,13 @@ impl Refs {
         refs.formed.dedup_by_key(|f| f.0);
         refs.import_slots.sort_unstable();
         refs.import_slots.dedup_by_key(|s| s.0);
+        refs.resolved.sort_unstable();
+        refs.constant = elf
+            .segments
+            .iter()
+            .filter(|s| s.kind == PT_GNU_RELRO || s.kind == PT_LOAD && s.flags & PF_W == 0)
+            .map(|s| (s.addr, s.addr.saturating_add(s.mem_size)))
+            .collect();
         Ok(refs)
     }
 
@@ -399,6 +414,22 @@ impl Refs {
         let a = self.absolute_fields.partition_point(|f| f.0 < start);
         let b = a + self.absolute_fields[a..].partition_point(|f| f.0 < end);
         &self.absolute_fields[a..b]
+    }
+
+    /// The code that a word leads to whenever the program runs: the linker wrote its address there (or the loader adds the load bias to it),
+    /// and nothing writes to such memory afterwards. Compilers call through such words of the global offset table where a function might
+    /// have come from another library but did not (`-fno-plt`, and always in Rust).
+    pub fn constant_slot(&self, place: u64) -> Option<u64> {
+        let within = |r: &(u64, u64)| place >= r.0 && r.1.checked_sub(8).is_some_and(|last| place <= last);
+        if !self.constant.iter().any(within)
+            || self.resolved.binary_search(&place).is_ok()
+            || self.import_at(place).is_some()
+        {
+            return None;
+        }
+        let i = self.pointers.binary_search_by_key(&place, |p| p.place).ok()?;
+        let p = &self.pointers[i];
+        matches!(p.stored, Stored::Word | Stored::Addend(_)).then_some(p.target)
     }
 
     /// The imported symbol that a slot holds, as dynamic symbol index.

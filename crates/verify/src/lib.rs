@@ -54,7 +54,6 @@ mod lsda;
 pub mod mutate;
 mod pointer;
 mod report;
-mod staying;
 mod tables;
 mod text;
 mod unwind;

@@ -506,7 +506,7 @@ impl<'d> Context<'_, 'd> {
                 let start = part.cfg.blocks[run.first as usize].start;
                 for c in &b.calls {
                     let at = start + u64::from(c.offset);
-                    let site = part.cfg.sites.iter().find(|s| s.at == at);
+                    let site = part.cfg.recorded().find(|s| s.at == at);
                     if let (Some(site), Some(target)) = (site, self.callees.get(&c.fid))
                         && c.discriminator == 0
                     {

@@ -24,7 +24,7 @@ use rayon::prelude::*;
 use rustc_hash::FxHashMap;
 
 use crate::Error;
-use crate::cfg::{BlockId, Term, Use};
+use crate::cfg::{BlockId, Callee, Term, Use};
 use crate::counters::{Counts, Placement};
 use crate::discover::Program;
 use crate::leaks::Leaks;
@@ -333,7 +333,7 @@ pub fn calls(
     let mut calls = direct_calls(counted, &start_of);
     calls.par_extend(counted.par_iter().flat_map_iter(|c| {
         let mut out = Vec::new();
-        for (k, s) in c.analysed.cfg.sites.iter().enumerate() {
+        for (k, s) in c.analysed.cfg.recorded().enumerate() {
             if let Some(site) = profile.site(map.bases[c.function as usize].1 + k as u64) {
                 for (target, count) in site.targets() {
                     if let Some(callee) = start_of.get(target).filter(|_| *count > 0) {
@@ -354,7 +354,7 @@ pub fn calls(
     calls
 }
 
-/// Calls and jumps to other functions that are written in instructions, as often as their blocks ran.
+/// Calls and jumps to other functions that instructions or [constant slots](crate::refs::Refs::constant_slot) say, as often as their blocks ran.
 pub fn direct_calls(counted: &[Counted<'_>], start_of: &FxHashMap<u64, u32>) -> Vec<Call> {
     counted
         .par_iter()
@@ -375,6 +375,11 @@ pub fn direct_calls(counted: &[Counted<'_>], start_of: &FxHashMap<u64, u32>) -> 
                     });
                 }
             };
+            for s in &cfg.sites {
+                if let Callee::Function(target) = s.callee {
+                    push(s.block, s.at, target, c.counts.blocks[s.block as usize]);
+                }
+            }
             for b in 0..cfg.blocks.len() as BlockId {
                 let n = c.counts.blocks[b as usize];
                 if n == 0 {

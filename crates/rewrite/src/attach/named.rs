@@ -309,7 +309,7 @@ fn branches<I: Isa>(
     let cfg = &analysed.cfg;
     let mut out = Fitted::default();
     // Addresses of the instructions that call or jump through registers and memory.
-    let sites: FxHashMap<u64, BlockId> = cfg.sites.iter().map(|s| (s.at, s.block)).collect();
+    let sites: FxHashMap<u64, BlockId> = cfg.recorded().map(|s| (s.at, s.block)).collect();
     let bad = |r: &Record, out: &mut Fitted| {
         out.bad += 1;
         out.bad_counts = out.bad_counts.saturating_add(r.count);
