@@ -16,8 +16,10 @@ typedef unsigned char u8;
 typedef unsigned int u32;
 typedef unsigned long word;
 
+#if !defined(MIP_SAMPLE)
 /* Ordinal that was given last. */
 u32 __llvm_mip_order HIDDEN;
+#endif
 
 #if defined(__APPLE__)
 #define NAME(x) "_" #x
@@ -36,7 +38,9 @@ u32 __llvm_mip_order HIDDEN;
 #define CODE "\t.text\n\t.p2align 4\n"
 #endif
 
-#if defined(__x86_64__)
+#if defined(MIP_SAMPLE)
+/* Below: this file is compiled for each of its halves. */
+#elif defined(__x86_64__)
 __asm__(CODE HIDE(__llvm_mip_first)
   "\t.cfi_startproc\n"
   "\tpushq %rax\n\t.cfi_adjust_cfa_offset 8\n"
@@ -113,7 +117,7 @@ __asm__("\t.syntax unified\n\t.arm\n" CODE HIDE(__llvm_mip_first)
   "\t.balign 4\n4:\t.long __llvm_mip_order-(3b+8)\n" END_OF(__llvm_mip_first));
 #endif
 
-#if !defined(__APPLE__)
+#if defined(MIP_SAMPLE) && !defined(__APPLE__)
 #define STRING(x) #x
 #define TEXT(x) STRING(x)
 

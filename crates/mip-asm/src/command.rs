@@ -31,6 +31,9 @@ pub enum FlagError {
 pub struct Flags {
     /// `-fmachine-profile-generate`; on unless it is turned off.
     pub generate: bool,
+    generate_asked: bool,
+    /// `-fmachine-profile-use`: a profile that says where functions go. Then nothing is counted.
+    pub profile: Option<PathBuf>,
     function_coverage: bool,
     call_graph: Option<bool>,
     blocks: bool,
@@ -48,6 +51,8 @@ impl Default for Flags {
     fn default() -> Flags {
         Flags {
             generate: true,
+            generate_asked: false,
+            profile: None,
             function_coverage: false,
             call_graph: None,
             blocks: false,
@@ -76,7 +81,8 @@ impl Flags {
             return Ok(false);
         };
         match name {
-            "generate" => self.generate = on,
+            "generate" => (self.generate, self.generate_asked) = (on, on),
+            "use" if !on => self.profile = None,
             "function-coverage" => self.function_coverage = on,
             "call-graph" => self.call_graph = Some(on),
             "block-coverage" => self.blocks = on,
@@ -111,6 +117,7 @@ impl Flags {
                             number("-fmachine-profile-min-instruction-count=", 1)?;
                     }
                     "link-unit-name" => self.link_unit = Some(value.to_owned()),
+                    "use" => self.profile = Some(value.into()),
                     _ => return Ok(false),
                 }
             }
@@ -125,6 +132,11 @@ impl Flags {
                 flag: "-fmachine-profile-selected-function-group=",
                 value: self.group.to_string(),
             });
+        }
+        if self.profile.is_some() && self.generate_asked {
+            return Err(FlagError::Together(
+                "-fmachine-profile-use and -fmachine-profile-generate: a program that uses a profile makes none",
+            ));
         }
         if self.function_coverage && self.call_graph == Some(true) {
             return Err(FlagError::Together(

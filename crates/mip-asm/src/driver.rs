@@ -15,6 +15,11 @@
 //! The run-time goes last. GNU ld, gold and mold take the map's distances as they are; lld takes them too, but warns about each, since the
 //! section has no address: these warnings are left out of what it says.
 //!
+//! # With a profile
+//!
+//! With `-fmachine-profile-use=FILE` nothing is counted: between compiler and assembler, functions get sections by what the profile says ([`placement`](crate::placement)), and the
+//! linker an order file if it is one that takes it.
+//!
 //! # What is refused
 //!
 //! Link-time optimisation: there the compiler's output is no machine code, and what the linker makes of it never passes through here.
@@ -27,8 +32,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 
 use crate::command::{self, CommandLine, FlagError, Flags, Source, Stage};
-use crate::insert;
+use postlink_mip::mip;
+
+use crate::insert::{self, Instrumented};
 use crate::options::{Mode, Options};
+use crate::placement::Placement;
 use crate::report::Report;
 use crate::runtime;
 use crate::seal::{self, Sealed};
@@ -64,6 +72,9 @@ pub enum Error {
     /// The run-time.
     #[error("run-time of machine profiles: {0}")]
     Runtime(io::Error),
+    /// The profile to use.
+    #[error("{0}")]
+    Profile(#[from] postlink_mip::Error),
     /// Sealing.
     #[error("{0}")]
     Seal(#[from] seal::Error),
@@ -76,6 +87,10 @@ pub struct Outcome {
     pub code: u8,
     /// What was instrumented, over all sources.
     pub report: Report,
+    /// Functions that were placed by a profile in which they ran…
+    pub warm: usize,
+    /// …and in which they did not.
+    pub cold: usize,
     /// What a person should know.
     pub notes: Vec<String>,
 }
@@ -90,9 +105,10 @@ pub fn run(compiler: &OsStr, arguments: &[OsString], flags: Flags) -> Result<Out
         options,
         target: None,
         is_clang: is_clang(compiler),
+        placement: None,
         outcome: Outcome::default(),
     };
-    if !line.flags.generate || line.stage == Stage::Other {
+    if !(line.flags.generate || line.flags.profile.is_some()) || line.stage == Stage::Other {
         return driver.alone();
     }
     if line.lto {
@@ -101,6 +117,18 @@ pub fn run(compiler: &OsStr, arguments: &[OsString], flags: Flags) -> Result<Out
     match driver.find_target()? {
         Some(target) => driver.target = Some(target),
         None => return driver.alone(),
+    }
+    if let Some(path) = &line.flags.profile {
+        let placement = Placement::of(&mip::open(path)?);
+        if placement.is_empty() {
+            let note = "no function ran in this profile: nothing is placed by it";
+            driver
+                .outcome
+                .notes
+                .push(format!("{}: {note}", path.display()));
+            return driver.alone();
+        }
+        driver.placement = Some(placement);
     }
     driver.build()?;
     Ok(driver.outcome)
@@ -144,6 +172,8 @@ struct Driver<'a> {
     options: Options,
     target: Option<Target>,
     is_clang: bool,
+    /// With a profile to use, nothing is instrumented.
+    placement: Option<Placement>,
     outcome: Outcome,
 }
 
@@ -290,10 +320,13 @@ impl Driver<'_> {
                 arguments.push(named.into());
             }
         }
+        if self.placement.is_some() {
+            arguments.push("-ffunction-sections".into());
+        }
         if self.is_clang {
             // Options for steps that are not taken now.
             arguments.push("-Qunused-arguments".into());
-        } else if self.options.mode == Mode::CallGraph {
+        } else if self.options.mode == Mode::CallGraph && self.placement.is_none() {
             // Callers must not rely on what a callee seems to leave as it is.
             arguments.push("-fno-ipa-ra".into());
         }
@@ -306,7 +339,18 @@ impl Driver<'_> {
         let Some(target) = self.target else {
             return Ok(code);
         };
-        let done = insert::instrument(&text, target, &self.options);
+        let done = match &self.placement {
+            Some(placement) => {
+                let placed = placement.place(&text, target);
+                self.outcome.warm += placed.warm;
+                self.outcome.cold += placed.cold;
+                Instrumented {
+                    text: placed.text,
+                    report: Report::default(),
+                }
+            }
+            None => insert::instrument(&text, target, &self.options),
+        };
         drop(text);
         let _ = fs::remove_file(&plain); // it is in a temporary directory anyway
         self.outcome.report.add(&done.report);
@@ -363,7 +407,12 @@ impl Driver<'_> {
         let Some(target) = self.target else {
             return Ok(());
         };
-        let with_runtime = !self.line.relocatable;
+        if let Some(placement) = &self.placement {
+            if !self.line.relocatable && target.format == Format::Elf {
+                arguments.extend(order_for_linker(placement, &self.line.arguments, scratch)?);
+            }
+        }
+        let with_runtime = !self.line.relocatable && self.placement.is_none();
         if with_runtime {
             let runtime = runtime::build(
                 self.compiler,
@@ -425,6 +474,40 @@ impl Driver<'_> {
         argument.push(path);
         Ok(vec![argument])
     }
+}
+
+/// What tells the linker the order, if it wants to be told. GNU ld sorts by the names of sections.
+fn order_for_linker(
+    placement: &Placement,
+    arguments: &[OsString],
+    scratch: &Path,
+) -> Result<Vec<OsString>, Error> {
+    let linker = arguments
+        .iter()
+        .rev()
+        .filter_map(|argument| argument.to_str())
+        .find_map(|argument| {
+            argument
+                .strip_prefix("-fuse-ld=")
+                .or_else(|| argument.strip_prefix("--ld-path="))
+        })
+        .unwrap_or_default();
+    let path = scratch.join("order");
+    let (contents, option, more) = if linker.contains("lld") {
+        let quiet = Some("-Wl,--no-warn-symbol-ordering");
+        (placement.symbols(), "--symbol-ordering-file", quiet)
+    } else if linker.contains("gold") {
+        (placement.sections(), "--section-ordering-file", None)
+    } else {
+        return Ok(vec![]);
+    };
+    fs::write(&path, contents).map_err(file_error(&path))?;
+    let mut order = OsString::from(format!("-Wl,{option},"));
+    order.push(path);
+    Ok([order]
+        .into_iter()
+        .chain(more.map(OsString::from))
+        .collect())
 }
 
 fn is_warning_about_map(line: &[u8]) -> bool {

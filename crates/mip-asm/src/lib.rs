@@ -24,6 +24,7 @@
 //! | [`command`] | the compiler's command line: inputs, what is wanted, our own flags |
 //! | [`driver`] | runs compiler, inserter, assembler and linker |
 //! | [`runtime`] | the start-up routine in C that maps the counters onto the profile's file |
+//! | [`placement`] | the other direction: sections by what a profile says |
 //! | [`seal`] | puts a hash of the map into the linked program, so that stale maps are refused |
 //!
 //! # Invariants
@@ -39,6 +40,7 @@ pub mod flow;
 pub mod insert;
 pub mod lexer;
 pub mod options;
+pub mod placement;
 pub mod probes;
 pub mod reader;
 pub mod report;

@@ -3,10 +3,11 @@
 //! | file | linked | |
 //! |---|---|---|
 //! | `core.c` | always, as the last file | maps the counters onto the profile's file |
-//! | `calls.c` | if counts are taken | first calls, sampling |
+//! | `calls.c` | if counts are taken | first calls |
+//! | the same, for sampling | if callers are sampled | who called whom |
 //! | `api.c` | if the program calls it | dump, reset |
 //!
-//! The last two are in an archive, so that nobody carries what he does not call. It is written here ([`archive`]): one tool less to depend on.
+//! The last three are in an archive, so that nobody carries what he does not call. It is written here ([`archive`]): one tool less to depend on.
 //!
 //! The cache's key is a hash of the sources, the options and the compiler (path, size and time). Files are renamed into place when complete, so any number
 //! of compilations may run at once.
@@ -25,10 +26,9 @@ const CALLS: &str = include_str!("../runtime/calls.c");
 const API: &str = include_str!("../runtime/api.c");
 
 /// Global symbols of the archive's members.
-const CALLS_SYMBOLS: &[&str] = &[
-    "__llvm_mip_first",
+const FIRST_SYMBOLS: &[&str] = &["__llvm_mip_first", "__llvm_mip_order"];
+const SAMPLE_SYMBOLS: &[&str] = &[
     "__llvm_mip_sample",
-    "__llvm_mip_order",
     "__llvm_mip_countdown",
     "__llvm_mip_note",
 ];
@@ -144,7 +144,9 @@ pub fn build(
         _ => &["-mgeneral-regs-only"],
     };
     let core = compile("core", CORE, &[])?;
-    let calls = fs::read(compile("calls", CALLS, no_vectors)?)?;
+    let first = fs::read(compile("first", CALLS, no_vectors)?)?;
+    let sampling: Vec<&str> = no_vectors.iter().copied().chain(["-DMIP_SAMPLE"]).collect();
+    let sample = fs::read(compile("sample", CALLS, &sampling)?)?;
     let api = fs::read(compile("api", API, &[])?)?;
     let prefix = match target.format {
         Format::Elf => "",
@@ -152,7 +154,8 @@ pub fn build(
     };
     let bytes = archive(
         &[
-            ("calls.o", &calls, CALLS_SYMBOLS),
+            ("first.o", &first, FIRST_SYMBOLS),
+            ("sample.o", &sample, SAMPLE_SYMBOLS),
             ("api.o", &api, API_SYMBOLS),
         ],
         prefix,

@@ -458,3 +458,71 @@ fn functions_of_inline_assembly_are_left_alone_and_counted() {
         assert!(scratch.run(&["app"], "x.mipraw").status.success());
     }
 }
+
+#[test]
+fn functions_are_placed_by_a_profile() {
+    let scratch = Scratch::new();
+    let addresses = |program: &str| -> BTreeMap<String, u64> {
+        tool("nm", &[scratch.path(program).as_ref()])
+            .lines()
+            .filter_map(|line| {
+                let mut words = line.split(' ');
+                let address = u64::from_str_radix(words.next()?, 16).ok()?;
+                Some((words.nth(1)?.to_owned(), address))
+            })
+            .collect()
+    };
+    for (compiler, link) in [
+        ("gcc", "-fuse-ld=bfd"),
+        ("gcc", "-fuse-ld=gold"),
+        ("clang-19", "-fuse-ld=bfd"),
+        ("clang-19", "-fuse-ld=/usr/bin/ld.lld-19"),
+    ] {
+        if !have(compiler, "placement by this compiler")
+            || link.ends_with("lld-19") && !have("/usr/bin/ld.lld-19", "placement by lld")
+            || link.ends_with("gold") && !have("ld.gold", "placement by gold")
+        {
+            continue;
+        }
+        scratch.build(&format!("{compiler} -O1 -fno-inline @warmth.c -o %/app"));
+        let expected = scratch.run(&["app"], "x.mipraw").stdout;
+        let profile = scratch.profile("app", "x.mipraw");
+        postlink_mip::mip::save(&scratch.path("app.mip"), &profile).unwrap();
+        let done = scratch.build(&format!(
+            "{compiler} {link} -fmachine-profile-use={} -O1 -fno-inline @warmth.c -o %/used",
+            scratch.path("app.mip").display()
+        ));
+        assert!(done.warm >= 4 && done.cold == 2, "{done:?}");
+        let out = scratch.run(&["used"], "none.mipraw");
+        assert_eq!(out.stdout, expected, "{compiler} {link}");
+        assert!(!scratch.path("none.mipraw").exists());
+        let at = addresses("used");
+        let order = postlink_mip::order::by_first_call(&profile);
+        let placed: Vec<u64> = order
+            .iter()
+            .filter_map(|&f| profile.functions.get(f as usize))
+            .filter(|f| f.name != b"main") // where the compiler wants it
+            .map(|f| at[std::str::from_utf8(&f.name).unwrap()])
+            .collect();
+        assert!(
+            placed.len() == 4 && placed.is_sorted(),
+            "{compiler} {link}: {at:x?}"
+        );
+        let (first, last) = (placed[0], placed[placed.len() - 1]);
+        for function in profile.functions.iter().filter(|f| !f.is_covered()) {
+            let cold = at[std::str::from_utf8(&function.name).unwrap()];
+            assert!(
+                !(first..=last).contains(&cold),
+                "{compiler} {link}: {at:x?}"
+            );
+        }
+    }
+    // A program that uses a profile makes none.
+    let both = "gcc -fmachine-profile-generate -fmachine-profile-use=x.mip -c @control.c";
+    assert!(scratch.try_cc(both).is_err());
+    assert!(
+        scratch
+            .try_cc("gcc -fmachine-profile-use=/nowhere/no.mip -c @control.c")
+            .is_err()
+    );
+}

@@ -258,3 +258,25 @@ fn counters_at_entries_are_proved_and_what_is_changed_in_them_is_found() {
         assert!(tried > 3, "{mode}: {tried}");
     }
 }
+
+/// In sqlite's library and in redis, jumps at entries end in the middle of instructions, and the table of hashes makes room for program headers.
+#[test]
+fn an_entry_jump_that_ends_within_an_instruction_is_proved() {
+    let folder = Folder::new();
+    let source = "int key(int a) { return a & 7; }\nint go(int a, int b) { int k = key(a); return k ? k : b; }\n";
+    std::fs::write(folder.path("lib.c"), source).unwrap();
+    let flags = ["-O1", "-fPIC", "-shared", "-falign-functions=1", "-fcf-protection=none", "lib.c", "-o", "lib.so"];
+    let built = Command::new("gcc").args(flags).current_dir(folder.path("")).status().unwrap();
+    assert!(built.success());
+    let input = std::fs::read(folder.path("lib.so")).unwrap();
+    // push %rbx; mov %esi,%ebx; call
+    let entry = [0x53, 0x89, 0xf3, 0xe8];
+    let at = input.windows(4).position(|bytes| bytes == entry).expect("gcc begins it so");
+    for mode in ["function-coverage", "call-graph", "call-edges"] {
+        folder.postlink(&["instrument", "--mode", mode, "lib.so", "-o", "lib.inst"]);
+        let output = std::fs::read(folder.path("lib.inst")).unwrap();
+        assert_eq!(output[at], 0xe9, "{mode}: there is a jump at the entry");
+        let report = postlink_verify::verify(&input, &output, &postlink_verify::Options::default()).unwrap();
+        assert!(report.is_proved(), "{mode}: {:?}", report.file_failures);
+    }
+}

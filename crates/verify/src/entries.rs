@@ -94,7 +94,7 @@ pub(crate) fn prove(input: &Elf<'_>, output: &Elf<'_>, options: &Options) -> Rep
     proof.sweep(&code, options);
     skip.extend(code.iter().copied());
     skip.sort_unstable();
-    proof.data(&skip, options);
+    proof.data(&skip, &layout, options);
     proof.branches(options);
     let identical = proof.starts.len() as u64;
     Report {
@@ -294,8 +294,12 @@ impl Proof<'_> {
                     self.proved += 1;
                     self.interiors.push(Range { start: addr + 1, end: addr + JUMP });
                     landing_pad = false;
-                    // What is behind the jump must be as it was.
-                    at += JUMP as usize;
+                    // What is behind the jump must be as it was, also the rest of the instruction that the jump ends in.
+                    let jump = at + JUMP as usize;
+                    at = self.behind(start, at, jump, old);
+                    if old.get(jump..at) != new.get(jump..at) {
+                        at = self.front(start, jump, old, new, options);
+                    }
                     continue;
                 }
                 landing_pad = false;
@@ -307,6 +311,18 @@ impl Proof<'_> {
                 }
             }
         }
+    }
+
+    /// Where the first instruction begins that a jump up to `end` left alone. What those before it lead to is noted.
+    fn behind(&mut self, start: u64, mut at: usize, end: usize, old: &[u8]) -> usize {
+        while at < end {
+            let Some(insn) = old.get(at..).and_then(|b| A::decode(b, start + at as u64)) else { return end };
+            if let Some(field) = insn.field.filter(|f| matches!(f.kind, FieldKind::Branch | FieldKind::Forms)) {
+                self.targets.push(field.target);
+            }
+            at += usize::from(insn.len);
+        }
+        at
     }
 
     /// An instruction in which an address changed.
@@ -441,7 +457,7 @@ impl Proof<'_> {
     }
 
     /// Everything else that is loaded.
-    fn data(&mut self, skip: &[Range], options: &Options) {
+    fn data(&mut self, skip: &[Range], layout: &image::Layout, options: &Options) {
         let loads: Vec<Segment> = self.input.loads().to_vec();
         let dynamic = self.input.segment(elf::PT_DYNAMIC).copied();
         for s in loads {
@@ -466,6 +482,17 @@ impl Proof<'_> {
                 // Ranges may overlap: the nearest ones that begin before.
                 if let Some(r) = skip.get(..before).unwrap_or_default().iter().rev().take(8).find(|r| r.contains(addr)) {
                     at = (r.end - s.addr) as usize;
+                    continue;
+                }
+                // A table that made room for program headers.
+                let aligned = at - (addr % 8) as usize;
+                if let Some((a, b)) = u64_in(old, aligned).zip(u64_in(new, aligned))
+                    && dynamic.is_some_and(|d| d.addr <= addr && addr < d.end())
+                    && a != b
+                    && layout.place(a) == b
+                {
+                    self.pointers += 1;
+                    at = aligned + 8;
                     continue;
                 }
                 at = self.word(s.addr, at, old, new, dynamic, options);

@@ -35,6 +35,7 @@ const VARIABLE: &str = "POSTLINK_MIP_FLAGS";
 ///   -fmachine-profile-link-unit-name=NAME         what the program will be called
 ///   -fno-machine-profile-dump                     write a profile only when the program calls __llvm_dump_mip_profile
 ///   -fno-machine-profile-generate                 off
+///   -fmachine-profile-use=FILE                    no counters: functions are placed by a profile (.mip)
 ///
 /// POSTLINK_MIP_FLAGS in the environment has more of them.
 #[derive(Args, Debug)]
@@ -49,6 +50,8 @@ Examples:
   postlink mip create -p app.mip app.mipmap
   postlink mip merge -p app.mip default.mipraw
   postlink mip show -p app.mip
+
+  postlink mip cc -fmachine-profile-use=app.mip -- clang -O2 -fuse-ld=lld main.c -o app
 
   make CC='postlink mip cc -fmachine-profile-function-coverage -- gcc'
   cmake -DCMAKE_C_COMPILER_LAUNCHER='postlink;mip;cc;--' -DCMAKE_C_LINKER_LAUNCHER='postlink;mip;cc;--' …
@@ -69,9 +72,10 @@ pub struct Cc {
 }
 
 impl Cc {
-    pub fn run(self, ui: &Ui) -> Result<ExitCode> {
+    pub fn run(mut self, ui: &Ui) -> Result<ExitCode> {
         let mut flags = flags_of_environment()?;
-        let mut command = self.command.as_slice();
+        let given = std::mem::take(&mut self.command);
+        let mut command = given.as_slice();
         // Flags in front of `--`.
         while let Some((first, rest)) = command.split_first() {
             if first == "--" {
@@ -80,6 +84,11 @@ impl Cc {
             }
             if !first.as_encoded_bytes().starts_with(b"-") {
                 break;
+            }
+            if first == "--summary" {
+                self.summary = true;
+                command = rest;
+                continue;
             }
             if !flags
                 .take(first)
@@ -101,6 +110,13 @@ impl Cc {
         }
         if self.summary {
             let report = &outcome.report;
+            if outcome.warm + outcome.cold > 0 {
+                ui.say(format_args!(
+                    "{} functions are placed in the order of the profile, {} that never ran apart",
+                    outcome.warm, outcome.cold
+                ));
+                return Ok(ExitCode::from(outcome.code));
+            }
             ui.say(format_args!(
                 "{} functions and {} blocks have counters; {} blocks follow from others",
                 report.functions, report.blocks, report.inferred
