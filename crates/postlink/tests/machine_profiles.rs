@@ -265,7 +265,7 @@ fn an_entry_jump_that_ends_within_an_instruction_is_proved() {
     let folder = Folder::new();
     let source = "int key(int a) { return a & 7; }\nint go(int a, int b) { int k = key(a); return k ? k : b; }\n";
     std::fs::write(folder.path("lib.c"), source).unwrap();
-    let flags = ["-O1", "-fPIC", "-shared", "-falign-functions=1", "-fcf-protection=none", "lib.c", "-o", "lib.so"];
+    let flags = ["-O1", "-fPIC", "-shared", "-falign-functions=1", "-fcf-protection=none", "-Wl,-q", "lib.c", "-o", "lib.so"];
     let built = Command::new("gcc").args(flags).current_dir(folder.path("")).status().unwrap();
     assert!(built.success());
     let input = std::fs::read(folder.path("lib.so")).unwrap();
