@@ -407,10 +407,11 @@ impl Driver<'_> {
         let Some(target) = self.target else {
             return Ok(());
         };
-        if let Some(placement) = &self.placement {
-            if !self.line.relocatable && target.format == Format::Elf {
-                arguments.extend(order_for_linker(placement, &self.line.arguments, scratch)?);
-            }
+        if let Some(placement) = &self.placement
+            && !self.line.relocatable
+            && target.format == Format::Elf
+        {
+            arguments.extend(order_for_linker(placement, &self.line.arguments, scratch)?);
         }
         let with_runtime = !self.line.relocatable && self.placement.is_none();
         if with_runtime {

@@ -211,10 +211,10 @@ fn choose(blocks: &[Block], shape: &Shape) -> Vec<Option<Vec<usize>>> {
             continue;
         }
         let mut candidates: [Option<Vec<usize>>; 3] = [None, None, None];
-        if let Some(above) = forward.parent(block).filter(|&above| above < count) {
-            if backward.is_above(block, above) {
-                candidates[0] = Some(vec![above]);
-            }
+        if let Some(above) = forward.parent(block).filter(|&above| above < count)
+            && backward.is_above(block, above)
+        {
+            candidates[0] = Some(vec![above]);
         }
         if !blocks[block].is_root {
             let before: Vec<usize> = predecessors[block]

@@ -4,7 +4,7 @@
 //! exact, a call is therefore a way out of its block, and a block with such a way needs more counters around it. Most calls come back,
 //! and of many that is certain:
 //!
-//! * Functions of the C library that cannot do otherwise, by name ([`LIBRARY`]): no callbacks, no cancellation points, nothing that checks and aborts.
+//! * Functions of the C library that cannot do otherwise, by name: no callbacks, no cancellation points, nothing that checks and aborts.
 //! * Functions of the same file that nobody can replace (local, hidden, or called without a linker's stub on x86-64, where compilers use one
 //!   for what may be replaced), from each of whose blocks a return can be reached and which call only functions that come back. Recursion and
 //!   loops are taken to end, as they are within a function: whoever is killed in one of them has no exact coverage anyway.

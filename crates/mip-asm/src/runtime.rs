@@ -98,14 +98,14 @@ pub fn build(
         "{}\0{compiler:?}\0{flags:?}\0{CORE}\0{CALLS}\0{API}",
         env!("CARGO_PKG_VERSION")
     );
-    if let Some(found) = find_program(compiler) {
-        if let Ok(data) = fs::metadata(&found) {
-            key.push_str(&format!(
-                "{found:?} {} {:?}",
-                data.len(),
-                data.modified().ok()
-            ));
-        }
+    if let Some(found) = find_program(compiler)
+        && let Ok(data) = fs::metadata(&found)
+    {
+        key.push_str(&format!(
+            "{found:?} {} {:?}",
+            data.len(),
+            data.modified().ok()
+        ));
     }
     let hash = postlink_mip::hash::md5_64(key.as_bytes());
     let folder = cache().join(format!("mip-{hash:016x}"));

@@ -227,7 +227,7 @@ pub fn function(
             Format::Elf => "\t.balign\t4\n",
             Format::MachO => "\t.p2align\t2\n",
         };
-        let _ = write!(out, "{balign}\t.long\t{}\n", plan.inferred.len());
+        let _ = writeln!(out, "{balign}\t.long\t{}", plan.inferred.len());
         for (block, from) in &plan.inferred {
             distance(
                 &mut out,
