@@ -72,6 +72,50 @@ pub struct Options {
     pub basic: bool,
     /// Take the sampled instruction for the end of the newest run. It is, where the sample is taken with the branch records.
     pub event_ip: bool,
+    /// From the first sample with 32 branches on, leave out the two newest of every sample. Skylake processors sometimes record a branch twice;
+    /// perf2bolt does this for them, whatever the processor, where it cannot see by the code that a run is impossible: with translation tables.
+    pub without_newest: bool,
+}
+
+/// Branches of the stack of a Skylake processor.
+const FULL_STACK: usize = 32;
+/// How many of them are left out by [`Options::without_newest`].
+const NEWEST: u64 = 2;
+
+/// Finds the first sample with a full stack, for [`Options::without_newest`].
+#[derive(Debug)]
+pub(crate) struct FirstFull<'a> {
+    options: &'a Options,
+    /// When that was; [`u64::MAX`] if there is none.
+    pub(crate) time: u64,
+}
+
+impl<'a> FirstFull<'a> {
+    pub(crate) fn new(options: &'a Options) -> FirstFull<'a> {
+        let time = u64::MAX;
+        FirstFull { options, time }
+    }
+
+    pub(crate) fn see(&mut self, sample: &Sample) {
+        let in_program = |branch: &&BranchEntry| !in_kernel(branch);
+        if sample.time < self.time
+            && self.options.wants_process(sample)
+            && sample.branches.iter().filter(in_program).count() == FULL_STACK
+        {
+            self.time = sample.time;
+        }
+    }
+}
+
+/// An interrupt, a fault or a system call.
+fn in_kernel(branch: &BranchEntry) -> bool {
+    branch.from >= KERNEL_HALF || branch.to >= KERNEL_HALF
+}
+
+impl Options {
+    fn wants_process(&self, sample: &Sample) -> bool {
+        self.pids.is_empty() || sample.pid.is_some_and(|pid| self.pids.contains(&pid))
+    }
 }
 
 /// Adds samples up.
@@ -83,6 +127,8 @@ pub struct Adder<'a> {
     options: &'a Options,
     /// The process of the sample before, and its space.
     recent: Option<(Option<i32>, Space<'a>)>,
+    /// The time from which on the newest branches are left out.
+    newest_until: u64,
 }
 
 /// The modules that an [`Adder`] with these spaces refers to.
@@ -125,6 +171,16 @@ impl<'a> Adder<'a> {
             spaces,
             options,
             recent: None,
+            newest_until: u64::MAX,
+        }
+    }
+
+    /// From a time on, leaves out the newest branches.
+    pub(crate) fn without_newest_from(self, time: u64) -> Adder<'a> {
+        let newest_until = time;
+        Adder {
+            newest_until,
+            ..self
         }
     }
 
@@ -135,8 +191,9 @@ impl<'a> Adder<'a> {
             spaces,
             options,
             recent,
+            newest_until,
         } = self;
-        if !options.pids.is_empty() && !sample.pid.is_some_and(|pid| options.pids.contains(&pid)) {
+        if !options.wants_process(sample) {
             return;
         }
         let named = |name: &String| {
@@ -175,12 +232,20 @@ impl<'a> Adder<'a> {
             // The branch that ended the run after the one at hand, and where it is.
             let sampled = sample.ip.filter(|&ip| options.event_ip && ip < KERNEL_HALF);
             let mut next: Option<(u64, Place)> = sampled.map(|ip| (ip, resolve(ip)));
+            let mut left_out = match sample.time >= *newest_until {
+                true => NEWEST,
+                false => 0,
+            };
             for branch in &sample.branches {
-                // An interrupt, a fault or a system call: the run goes on where it was left.
-                if branch.from >= KERNEL_HALF || branch.to >= KERNEL_HALF {
+                // The run goes on where it was left.
+                if in_kernel(branch) {
                     continue;
                 }
                 collector.statistics.entries += 1;
+                if left_out > 0 {
+                    left_out -= 1;
+                    continue;
+                }
                 collector.statistics.pairs += u64::from(next.is_some());
                 let (from, to) = (resolve(branch.from), resolve(branch.to));
                 if from.is_outside() && to.is_outside() {

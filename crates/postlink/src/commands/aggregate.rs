@@ -51,6 +51,14 @@ pub struct Aggregate {
     /// Take the sampled instruction for the end of the newest run
     #[arg(long)]
     pub event_ip: bool,
+    /// Leave out the two newest branches of every sample from the first one with 32 on
+    ///
+    /// Skylake processors sometimes record the newest branch twice. Runs that this makes up are noticed by the code, but not where the
+    /// binary was optimised before and its code is not looked at. perf2bolt does so whenever there are translation tables, on any
+    /// processor (and says "using Intel Skylake bug workaround"); the front end `perf2bolt` does as it does. With records of another
+    /// processor two of 32 branches are lost for nothing.
+    #[arg(long)]
+    pub without_newest: bool,
     /// Only samples of this process; may be given several times
     #[arg(long, value_name = "ID")]
     pub pid: Vec<i32>,
@@ -83,6 +91,7 @@ impl Aggregate {
             events: self.event.clone(),
             basic: self.basic,
             event_ip: self.event_ip,
+            without_newest: self.without_newest,
         };
         let samples = any::merge_addresses(&inputs, &options)?;
         watched.phases.begin("aggregate");

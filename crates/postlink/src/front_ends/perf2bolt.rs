@@ -123,6 +123,7 @@ fn run(arguments: Arguments<'_>) -> Result<()> {
         pids: given.number("pid")?.into_iter().collect(),
         basic,
         event_ip: given.switch("use-event-pc", false)?,
+        without_newest: binary.translate.is_some(),
         ..Options::default()
     };
     let inputs: Vec<Weighted> = files

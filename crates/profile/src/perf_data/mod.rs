@@ -27,7 +27,7 @@ use rayon::prelude::*;
 
 use crate::Error;
 use crate::address::AddressProfile;
-use crate::samples::{self, Adder, Options, Sample};
+use crate::samples::{self, Adder, FirstFull, Options, Sample};
 use crate::source::{Pages, Source, piece_count, share};
 use crate::spaces::Spaces;
 
@@ -128,13 +128,25 @@ impl<'a> PerfData<'a> {
             .map_err(|wrong| wrong.locate(name))
     }
 
+    /// When the first full branch stack was recorded. The file is not in the order of time: all of it is looked at.
+    fn first_full(&self, name: &Path, options: &Options) -> Result<u64, Error> {
+        let new = || FirstFull::new(options);
+        let found = self.map_samples(name, new, |first, sample| first.see(sample))?;
+        let times = found.into_iter().map(|first| first.time);
+        Ok(times.min().unwrap_or(u64::MAX))
+    }
+
     /// Adds up all samples, in parallel.
     pub fn aggregate(&self, name: &Path, options: &Options) -> Result<AddressProfile, Error> {
+        let first = match options.without_newest {
+            true => self.first_full(name, options)?,
+            false => u64::MAX,
+        };
         let adders = share(
             &self.recording.pieces,
             || {
                 (
-                    Adder::new(&self.spaces, options),
+                    Adder::new(&self.spaces, options).without_newest_from(first),
                     Sample::default(),
                     Vec::new(),
                 )

@@ -29,7 +29,7 @@ use rustc_hash::FxHashMap;
 
 use crate::Error;
 use crate::address::AddressProfile;
-use crate::samples::{self, Adder, Options, Sample};
+use crate::samples::{self, Adder, FirstFull, Options, Sample};
 use crate::source::{self, Bad, PIECE, Pages, Source, piece_count, quote, share};
 use crate::spaces::{Mapping, SpaceEvent, Spaces};
 
@@ -48,9 +48,24 @@ pub fn read_bytes<'a>(
     let pages = text.into();
     let text = pages.bytes();
     let spaces = spaces(name, pages)?;
+    let pieces = split(text, text.len() / PIECE + piece_count());
+    let mut first = FirstFull::new(options);
+    if options.without_newest {
+        // It is in the first piece but for recordings of something strange.
+        for &(start, piece) in &pieces {
+            visit(piece, start, &mut |sample| first.see(sample))
+                .map_err(|bad| bad.locate(name, text))?;
+            if first.time < u64::MAX {
+                break;
+            }
+        }
+    }
     let adders = share(
-        &split(text, text.len() / PIECE + piece_count()),
-        || (Adder::new(&spaces, options), Vec::new()),
+        &pieces,
+        || {
+            let adder = Adder::new(&spaces, options).without_newest_from(first.time);
+            (adder, Vec::new())
+        },
         |(adder, buffer), &(start, piece)| {
             let piece = pages.load(start..start + piece.len(), buffer);
             let lost = visit(piece, start, &mut |sample| adder.add(sample))?;

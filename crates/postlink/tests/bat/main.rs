@@ -3,6 +3,8 @@
 //!
 //! perf2bolt and llvm-bolt 19 are needed for the comparisons, qemu-user for branch records; a test says loudly what it skips without them.
 
+mod perf2bolt;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -427,6 +429,34 @@ fn llvm_bat_dump_is_spoken() {
     );
 }
 
+/// Events about the mappings of a program at fixed addresses, which has its segments where they say.
+fn mappings(program: &Path, pid: u32) -> String {
+    let headers = text(&run(Command::new("readelf").arg("-lW").arg(program)));
+    let mut mappings = String::new();
+    for line in headers
+        .lines()
+        .filter(|l| l.trim_start().starts_with("LOAD") && l.contains(" R E "))
+    {
+        let number = |n: usize| {
+            let word = line
+                .split_whitespace()
+                .nth(n)
+                .expect("readelf prints offset, addresses, sizes");
+            u64::from_str_radix(word.trim_start_matches("0x"), 16).expect("in hexadecimal")
+        };
+        let (offset, address, size) = (number(1), number(2), number(4));
+        let page = address & 0xfff;
+        mappings += &format!(
+            "app {pid}/{pid} 1.000000: PERF_RECORD_MMAP2 {pid}/{pid}: [{:#x}({:#x}) @ {:#x} 00:00 0 0]: r-xp {}\n",
+            address - page,
+            (size + page).next_multiple_of(0x1000),
+            offset - page,
+            program.display()
+        );
+    }
+    mappings
+}
+
 /// Runs a program in an emulator; gives the number of branches taken in its own code, and writes branch records.
 fn emulate(bench: &Bench, program: &Path, records: &Path) -> u64 {
     let plugin = bench.at("lbrsim.so");
@@ -450,30 +480,7 @@ fn emulate(bench: &Bench, program: &Path, records: &Path) -> u64 {
     // The plugin knows of one mapping, and not where it is in the file. A program at fixed addresses has its segments where they say.
     let text_of = std::fs::read_to_string(records).expect("the plugin has written it");
     let (_, samples) = text_of.split_once('\n').expect("a line about the mapping");
-    let headers = text(&run(Command::new("readelf").arg("-lW").arg(program)));
-    let mut mappings = String::new();
-    for line in headers
-        .lines()
-        .filter(|l| l.trim_start().starts_with("LOAD") && l.contains(" R E "))
-    {
-        let number = |n: usize| {
-            let word = line
-                .split_whitespace()
-                .nth(n)
-                .expect("readelf prints offset, addresses, sizes");
-            u64::from_str_radix(word.trim_start_matches("0x"), 16).expect("in hexadecimal")
-        };
-        let (offset, address, size) = (number(1), number(2), number(4));
-        let page = address & 0xfff;
-        mappings += &format!(
-            "PERF_RECORD_MMAP2 1/1: [{:#x}({:#x}) @ {:#x} 00:00 0 0]: r-xp {}\n",
-            address - page,
-            (size + page).next_multiple_of(0x1000),
-            offset - page,
-            program.display()
-        );
-    }
-    std::fs::write(records, mappings + samples).expect("the directory is ours");
+    std::fs::write(records, mappings(program, 1) + samples).expect("the directory is ours");
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     let number = said
         .split("lbrsim: ")
