@@ -143,7 +143,7 @@ fn profiles_go_to_blocks_and_back() {
         (f.blocks[1].calls.len(), f.blocks[1].calls[0].count),
         (1, 4)
     );
-    let (back, left) = yaml::to_symbolic(&binary, &blocks).expect("x86-64");
+    let (back, left) = yaml::to_symbolic(&binary, &blocks, &|_| None).expect("x86-64");
     assert_eq!(left, yaml::Left::default());
     assert_eq!(back.branches(), profile.branches());
     let strange = fdata::read_bytes(
@@ -253,7 +253,7 @@ fn any_samples_and_profiles_are_attached_to_a_binary_or_refused() {
         if let Ok(done) = aggregate(&binary, &samples, Options::default()) {
             let (blocks, _) =
                 yaml::from_symbolic(&binary, &done.profile, "test", &|_| None).expect("x86-64");
-            let _ = yaml::to_symbolic(&binary, &blocks).expect("x86-64");
+            let _ = yaml::to_symbolic(&binary, &blocks, &|_| None).expect("x86-64");
         }
         let mut text = String::new();
         for _ in 0..u.int_in_range(0..=20)? {
@@ -272,7 +272,7 @@ fn any_samples_and_profiles_are_attached_to_a_binary_or_refused() {
         let profile = fdata::read_bytes(Path::new("x"), text.as_bytes()).expect("well-formed");
         let (blocks, _) =
             yaml::from_symbolic(&binary, &profile, "test", &|_| None).expect("x86-64");
-        let _ = yaml::to_symbolic(&binary, &blocks).expect("x86-64");
+        let _ = yaml::to_symbolic(&binary, &blocks, &|_| None).expect("x86-64");
         Ok(())
     });
 }

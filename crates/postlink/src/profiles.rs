@@ -224,7 +224,7 @@ fn symbolic(
             done.profile
         }
         Any::Blocks(profile) => {
-            let (symbols, left) = yaml::to_symbolic(&opened.binary()?, &profile)?;
+            let (symbols, left) = by_names(&opened.binary()?, &profile)?;
             if left.unknown > 0 || left.changed > 0 {
                 ui.warn(format_args!(
                     "{} functions of the profile are not in the binary, {} have other blocks there: left out",
@@ -235,6 +235,94 @@ fn symbolic(
             symbols
         }
     })
+}
+
+/// The functions of a binary as the rewriter sees them: its blocks are cut in the same way as those that samples are aggregated to, so one knows
+/// by where a block starts which it is.
+struct Parts<'b, I> {
+    binary: &'b Binary<'b, 'b>,
+    program: Program<'b>,
+    isa: std::marker::PhantomData<fn() -> I>,
+}
+
+/// A function (to the rewriter, a part of one).
+struct Part {
+    function: usize,
+    cfg: cfg::Cfg,
+    blocks: BoltBlocks,
+    part: usize,
+    /// By block: its offset.
+    starts: Vec<u32>,
+}
+
+impl<'b, I: Isa> Parts<'b, I> {
+    fn new(binary: &'b Binary<'b, 'b>) -> Result<Parts<'b, I>> {
+        Ok(Parts {
+            binary,
+            program: Program::discover::<I>(binary.elf)?,
+            isa: std::marker::PhantomData,
+        })
+    }
+
+    /// A function by its index in the binary.
+    fn part(&self, leaks: &Leaks, index: usize) -> Option<Part> {
+        let program = &self.program;
+        let start = self.binary.functions.list().get(index)?.start;
+        let piece = program
+            .piece_at(start)
+            .filter(|piece| piece.start == start)?;
+        let function = piece.function as usize;
+        let mut scratch = cfg::Scratch::default();
+        let cfg = cfg::build::<I>(program, leaks, function, &mut scratch).ok()?;
+        let part = program.functions[function]
+            .pieces
+            .iter()
+            .position(|&p| program.pieces[p as usize].start == start)?;
+        let blocks = BoltBlocks::new(&cfg);
+        let offset = |b: u32| {
+            let first = blocks.blocks[b as usize].first as usize;
+            cfg.blocks[first].start.wrapping_sub(start) as u32
+        };
+        let starts = blocks.part(part).map(offset).collect();
+        Some(Part {
+            function,
+            cfg,
+            blocks,
+            part,
+            starts,
+        })
+    }
+}
+
+/// A profile by names of one by blocks.
+fn by_names(binary: &Binary<'_, '_>, profile: &BoltYaml) -> Result<(SymbolicProfile, yaml::Left)> {
+    match binary.elf.machine {
+        postlink_image::raw::EM_AARCH64 => by_names_with::<AArch64>(binary, profile),
+        _ => by_names_with::<X86_64>(binary, profile),
+    }
+}
+
+fn by_names_with<I: Isa>(
+    binary: &Binary<'_, '_>,
+    profile: &BoltYaml,
+) -> Result<(SymbolicProfile, yaml::Left)> {
+    if !profile.header.dfs_order {
+        return Ok(yaml::to_symbolic(binary, profile, &|_| None)?);
+    }
+    let parts = Parts::<I>::new(binary)?;
+    let leaks = Leaks::new(&parts.program);
+    let order = |index: usize| {
+        let part = parts.part(&leaks, index)?;
+        let numbers =
+            part.blocks
+                .depth_first::<I>(&parts.program, part.function, &part.cfg, part.part);
+        let mut starts = vec![0; numbers.len()];
+        for (number, start) in numbers.iter().zip(&part.starts) {
+            *starts.get_mut(*number as usize)? = *start;
+        }
+        Some(starts)
+    };
+    Ok(yaml::to_symbolic(binary, profile, &order)?)
 }
 
 /// A profile by blocks, with postlink's hashes.
@@ -262,29 +350,13 @@ fn blocks_with<I: Isa>(
             &|_| None,
         )?);
     }
-    let program = Program::discover::<I>(binary.elf)?;
-    let leaks = Leaks::new(&program);
-    // The rewriter's blocks are cut in the same way, so hashes are found by where a block starts.
+    let parts = Parts::<I>::new(binary)?;
+    let leaks = Leaks::new(&parts.program);
     let hashes = |index: usize| -> Option<yaml::Hashes> {
-        let start = binary.functions.list().get(index)?.start;
-        let piece = program
-            .piece_at(start)
-            .filter(|piece| piece.start == start)?;
-        let function = piece.function as usize;
-        let mut scratch = cfg::Scratch::default();
-        let cfg = cfg::build::<I>(&program, &leaks, function, &mut scratch).ok()?;
-        let part = program.functions[function]
-            .pieces
-            .iter()
-            .position(|&p| program.pieces[p as usize].start == start)?;
-        let blocks = BoltBlocks::new(&cfg);
-        let found = hashes::of_part::<I>(&program, &cfg, &blocks, part);
-        let starts = blocks.part(part).map(|b| {
-            let first = blocks.blocks[b as usize].first as usize;
-            cfg.blocks[first].start.wrapping_sub(start) as u32
-        });
+        let part = parts.part(&leaks, index)?;
+        let found = hashes::of_part::<I>(&parts.program, &part.cfg, &part.blocks, part.part);
         let words = found.blocks.iter().map(|hash| hash.word());
-        let by_start: FxHashMap<u32, u64> = starts.zip(words).collect();
+        let by_start: FxHashMap<u32, u64> = part.starts.iter().copied().zip(words).collect();
         Some((found.function, by_start))
     };
     Ok(yaml::from_symbolic(

@@ -298,6 +298,58 @@ fn conversions_come_back_to_where_they_began() {
 }
 
 #[test]
+fn blocks_numbered_depth_first_convert_to_the_same_names_and_offsets() {
+    let Some(bolt) = tool("llvm-bolt") else {
+        return;
+    };
+    let built = Built::new("g++", &["-Wl,-q"]);
+    built.postlink(&["instrument", "app", "-o", "inst", "--profile", "app.plraw"]);
+    let counted = Command::new(built.path("inst"))
+        .current_dir(built.dir.path())
+        .output();
+    assert!(counted.expect("it has been built").status.success());
+    built.postlink(&["convert", "app.plraw", "--binary", "app", "-o", "a.fdata"]);
+    let convert = |name: &str, flag: Option<&str>| {
+        let yaml = format!("{name}.yaml");
+        let output = Command::new(&bolt)
+            .arg(built.path("app"))
+            .arg(format!("-data={}", built.path("a.fdata").display()))
+            .args(["-o", "/dev/null", "-w"])
+            .arg(built.path(&yaml))
+            .args(flag)
+            .output()
+            .expect("it is there");
+        assert!(output.status.success(), "{output:?}");
+        let text = fs::read_to_string(built.path(&yaml)).expect("just written");
+        let expected = format!("dfs-order:       {}", flag.is_some());
+        assert!(text.contains(&expected), "{text}");
+        let names = format!("{name}.fdata");
+        built.postlink(&["convert", &yaml, "--binary", "app", "-o", &names]);
+        // Without hashes the edges alone tell the blocks.
+        let bare: String = text
+            .split_inclusive('\n')
+            .filter(|line| !line.starts_with("        hash:"))
+            .collect();
+        fs::write(built.path("bare.yaml"), bare).expect("the folder is ours");
+        built.postlink(&[
+            "convert",
+            "bare.yaml",
+            "--binary",
+            "app",
+            "-o",
+            "bare.fdata",
+        ]);
+        [lines(&built.path(&names)), lines(&built.path("bare.fdata"))]
+    };
+    let [plain, plain_bare] = convert("plain", None);
+    let [depth_first, depth_first_bare] = convert("dfs", Some("--profile-use-dfs"));
+    assert!(plain.len() > 30, "{plain:?}");
+    assert_eq!(differences(&depth_first, &plain), "");
+    assert_eq!(differences(&plain_bare, &plain), "");
+    assert_eq!(differences(&depth_first_bare, &plain), "");
+}
+
+#[test]
 fn merging_gives_the_same_bytes_in_any_order_and_from_any_mixture() {
     let built = Built::new("g++", &["-Wl,-q"]);
     for (seed, name) in [(5, "a"), (6, "b"), (7, "c")] {

@@ -10,9 +10,12 @@
 //!
 //! So a block of BOLT's is a run of ours. Its edges are those of the run that do not lead to the next of the run.
 
-use postlink_isa::Isa;
+use postlink_isa::{Flow, Isa};
+use rustc_hash::FxHashMap;
 
 use crate::cfg::{BlockId, Cfg, Term};
+use crate::discover::Program;
+use crate::unwind::lsda_of;
 
 /// A block of BOLT's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,9 +112,61 @@ impl BoltBlocks {
         })
     }
 
+    /// The landing pads of what is called in each block of a part, in the order of the calls, by the pads' blocks. Empty if there are none at all.
+    fn landing_pads<I: Isa>(
+        &self,
+        program: &Program<'_>,
+        function: usize,
+        cfg: &Cfg,
+        part: usize,
+    ) -> Vec<Vec<u32>> {
+        let piece = program.functions[function].pieces.get(part);
+        let Some(lsda) = piece.and_then(|p| lsda_of(program, *p as usize).ok().flatten()) else {
+            return Vec::new();
+        };
+        let starts: FxHashMap<u64, BlockId> = cfg
+            .blocks
+            .iter()
+            .enumerate()
+            .map(|(b, block)| (block.start, b as BlockId))
+            .collect();
+        let of_block = |b: u32| {
+            let mut pads = Vec::new();
+            for x in self.run(b) {
+                let block = &cfg.blocks[x as usize];
+                let mut at = block.start;
+                while at < block.end {
+                    let bytes = program.elf.bytes_at(at, (block.end - at).min(16));
+                    let Some(insn) = bytes.and_then(|bytes| I::decode(bytes, at)) else {
+                        break;
+                    };
+                    if matches!(insn.flow, Flow::Call { .. } | Flow::IndirectCall) {
+                        let site = lsda
+                            .call_sites
+                            .iter()
+                            .find(|site| site.start <= at && at < site.end());
+                        let pad = site.and_then(|site| starts.get(&site.landing_pad?));
+                        let pad = pad.map(|pad| self.of[*pad as usize]);
+                        pads.extend(pad.filter(|pad| !pads.contains(pad)));
+                    }
+                    at = at.saturating_add(u64::from(insn.len).max(1));
+                }
+            }
+            pads
+        };
+        self.part(part).map(of_block).collect()
+    }
+
     /// The numbers of a part's blocks in depth-first order: position by block, counted from the part's first.
-    pub fn depth_first<I: Isa>(&self, cfg: &Cfg, part: usize) -> Vec<u32> {
+    pub fn depth_first<I: Isa>(
+        &self,
+        program: &Program<'_>,
+        function: usize,
+        cfg: &Cfg,
+        part: usize,
+    ) -> Vec<u32> {
         let range = self.part(part);
+        let pads = self.landing_pads::<I>(program, function, cfg, part);
         let own = |b: u32| range.contains(&b).then(|| (b - range.start) as usize);
         let mut position = vec![u32::MAX; range.len()];
         let mut next = 0;
@@ -129,6 +184,7 @@ impl BoltBlocks {
             }
             position[i] = next;
             next += 1;
+            stack.extend(pads.get(i).into_iter().flatten());
             let to: Vec<u32> = self.edges(cfg, b).map(|e| e.2).collect();
             let straight = self.run(b).all(|x| match cfg.blocks[x as usize].term {
                 Term::Cond { cond } => I::is_canonical(cond),
@@ -140,7 +196,7 @@ impl BoltBlocks {
                 stack.extend(&to);
             }
         }
-        // What nothing leads to (landing pads, whose throwers are not followed) comes last.
+        // What nothing leads to comes last.
         for p in position.iter_mut().filter(|p| **p == u32::MAX) {
             *p = next;
             next += 1;

@@ -93,14 +93,6 @@ pub enum Error {
         /// The binary.
         path: PathBuf,
     },
-    /// Something that cannot be done.
-    #[error("{}: {what}", path.display())]
-    Unsupported {
-        /// The binary.
-        path: PathBuf,
-        /// What it is.
-        what: String,
-    },
     /// There are no samples of the binary.
     #[error("{}: {what}", path.display())]
     Empty {

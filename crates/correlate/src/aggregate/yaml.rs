@@ -29,6 +29,9 @@ use super::{Error, crossings_of};
 /// Hashes of a function: its own, and of each block by offset of its start.
 pub type Hashes = (u64, FxHashMap<u32, u64>);
 
+/// The offsets of a function's blocks in depth-first order, by its index in the binary; `None` if its edges are not known.
+pub type DepthFirst<'a> = dyn Fn(usize) -> Option<Vec<u32>> + Sync + 'a;
+
 /// A function that a profile names.
 struct Named {
     /// Its index in the binary.
@@ -142,6 +145,8 @@ impl Named {
 #[derive(Default)]
 struct Sums {
     exec: u64,
+    /// By block: what comes from other functions, or from nowhere, to the start of another block than the first.
+    entered: BTreeMap<usize, u64>,
     /// By block: calls (offset, callee's number, entry), edges.
     calls: BTreeMap<usize, BTreeMap<(u64, u32, u32), (u64, u64)>>,
     edges: BTreeMap<(usize, usize), (u64, u64)>,
@@ -225,6 +230,17 @@ fn from_symbolic_with<I: Isa>(
         {
             let exec = &mut sums[to].exec;
             *exec = exec.saturating_add(branch.count);
+        }
+        // Of a program that was optimised before, returns into a function are such records too: its code was not looked at.
+        if let Some(to) = to
+            && from != Some(to)
+            && let Some(callee) = of(branch.to.name).filter(|callee| callee.translated)
+            && branch.to.offset != 0
+            && let Some(block) = callee.block(branch.to.offset)
+            && callee.shape.blocks[block].start == branch.to.offset
+        {
+            let sum = sums[to].entered.entry(block).or_default();
+            *sum = sum.saturating_add(branch.count);
         }
         let (Some(at), Some(source)) = (from, of(branch.from.name)) else {
             continue;
@@ -344,7 +360,10 @@ fn function(named: &Named, fid: u32, sums: &Sums) -> Function {
                 },
             )
             .collect();
-        let entered = if block.start == 0 { sums.exec } else { 0 };
+        let entered = match block.start {
+            0 => sums.exec,
+            _ => sums.entered.get(&at).copied().unwrap_or(0),
+        };
         let events = sums.events.get(&at).copied().unwrap_or(0);
         let exec = into[at].max(out[at]).max(entered);
         if exec == 0 && calls.is_empty() && events == 0 {
@@ -408,20 +427,15 @@ pub struct Left {
 
 /// A profile by names from one by blocks. Functions whose number of blocks differs are left out, and counted.
 ///
-/// Errors: code of another machine; blocks that are numbered depth-first.
+/// Errors: code of another machine.
 pub fn to_symbolic(
     binary: &Binary<'_, '_>,
     profile: &BoltYaml,
+    depth_first: &DepthFirst<'_>,
 ) -> Result<(SymbolicProfile, Left), Error> {
-    if profile.header.dfs_order {
-        return Err(Error::Unsupported {
-            path: binary.path.clone(),
-            what: "the BOLT YAML profile numbers blocks depth-first (dfs-order: true), which can be optimised with but not converted".into(),
-        });
-    }
     match binary.elf.machine {
-        raw::EM_X86_64 => Ok(to_symbolic_with::<X86_64>(binary, profile)),
-        raw::EM_AARCH64 => Ok(to_symbolic_with::<AArch64>(binary, profile)),
+        raw::EM_X86_64 => Ok(to_symbolic_with::<X86_64>(binary, profile, depth_first)),
+        raw::EM_AARCH64 => Ok(to_symbolic_with::<AArch64>(binary, profile, depth_first)),
         machine => Err(Error::Machine {
             path: binary.path.clone(),
             machine,
@@ -429,9 +443,43 @@ pub fn to_symbolic(
     }
 }
 
+/// Which block has which depth-first number. The lowest 16 bits of a block's hash are those of its offset, which says it at once, if the profile has
+/// hashes and the function is not too large; else it follows from the edges. `None` if neither tells.
+fn numbered_depth_first(
+    named: &Named,
+    function: &Function,
+    depth_first: &DepthFirst<'_>,
+) -> Option<FxHashMap<u32, usize>> {
+    let blocks = named.blocks.list();
+    let order = depth_first(named.index).filter(|order| order.len() == blocks.len());
+    let numbered = |bid: u32| {
+        let start = *order.as_ref()?.get(bid as usize)?;
+        named.blocks.starting(u64::from(start))
+    };
+    let mut places: FxHashMap<u16, Vec<usize>> = FxHashMap::default();
+    for (at, block) in blocks.iter().enumerate() {
+        places.entry(block.start as u16).or_default().push(at);
+    }
+    let mut map = FxHashMap::default();
+    for block in &function.blocks {
+        let at = match (
+            block.hash,
+            places.get(&(block.hash as u16)).map(Vec::as_slice),
+        ) {
+            (0, _) => numbered(block.bid)?,
+            (_, None) => return None,
+            (_, Some([only])) => *only,
+            (_, Some(several)) => numbered(block.bid).filter(|at| several.contains(at))?,
+        };
+        map.insert(block.bid, at);
+    }
+    Some(map)
+}
+
 fn to_symbolic_with<I: Isa>(
     binary: &Binary<'_, '_>,
     profile: &BoltYaml,
+    depth_first: &DepthFirst<'_>,
 ) -> (SymbolicProfile, Left) {
     let names: Vec<&[u8]> = profile
         .functions
@@ -470,7 +518,23 @@ fn to_symbolic_with<I: Isa>(
             name: NameId(at as u32),
             offset,
         };
-        let block_of = |bid: u32| named.blocks.list().get(bid as usize);
+        let order = match profile.header.dfs_order {
+            true => match numbered_depth_first(named, function, depth_first) {
+                Some(order) => Some(order),
+                None => {
+                    left.changed += 1;
+                    continue;
+                }
+            },
+            false => None,
+        };
+        let block_of = |bid: u32| {
+            let at = match &order {
+                Some(order) => *order.get(&bid)?,
+                None => bid as usize,
+            };
+            named.blocks.list().get(at)
+        };
         for block in &function.blocks {
             let Some(code) = block_of(block.bid) else {
                 continue;

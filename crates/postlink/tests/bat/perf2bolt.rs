@@ -3,6 +3,8 @@
 use std::fmt::Write as _;
 use std::os::unix::fs::PermissionsExt;
 
+use postlink_profile::bolt_yaml::{self, BoltYaml};
+
 use super::*;
 
 /// A text of `perf script`, mappings and samples: stacks of branches between instructions of a program at fixed addresses, 32 in most of them.
@@ -112,4 +114,107 @@ fn the_front_end_leaves_out_the_newest_of_32_branches_as_perf2bolt_does() {
     assert_eq!(differences(&front, &theirs), "");
     // It makes a difference.
     assert_ne!(differences(&all, &theirs), "");
+}
+
+/// What a function's blocks say, each thing once and added up: calls by block, offset, callee and entry, edges by their ends.
+type Said = BTreeMap<(u32, String), (u64, u64)>;
+
+fn said(yaml: &BoltYaml) -> BTreeMap<String, (u64, u64, u32, Said)> {
+    let text = |name: &[u8]| String::from_utf8_lossy(name).into_owned();
+    let names: BTreeMap<u32, String> = yaml
+        .functions
+        .iter()
+        .map(|f| (f.fid, text(&f.name)))
+        .collect();
+    let mut all = BTreeMap::new();
+    for f in &yaml.functions {
+        let mut said = Said::new();
+        for block in &f.blocks {
+            let mut add = |what: String, count: u64, mispredictions: u64| {
+                let sum = said.entry((block.bid, what)).or_default();
+                *sum = (sum.0 + count, sum.1 + mispredictions);
+            };
+            for call in &block.calls {
+                let callee = names.get(&call.fid).map_or("?", String::as_str);
+                // perf2bolt looks for entries in the code that llvm-bolt left in place too.
+                let entry = match callee.starts_with("__BOLT_FDE_FUNCat") {
+                    true => 0,
+                    false => call.discriminator,
+                };
+                add(
+                    format!("call {:x} {callee} {entry}", call.offset),
+                    call.count,
+                    call.mispredictions,
+                );
+            }
+            for edge in &block.successors {
+                add(format!("to {}", edge.bid), edge.count, edge.mispredictions);
+            }
+            // A block without counts need not be there.
+            if !(block.calls.is_empty() && block.successors.is_empty()) {
+                add(format!("hash {:x}, {}", block.hash, block.insns), 0, 0);
+            }
+        }
+        all.insert(text(&f.name), (f.hash, f.exec, f.nblocks, said));
+    }
+    all
+}
+
+#[test]
+fn blocks_through_tables_have_the_counts_that_perf2bolt_gives_them() {
+    if !is_there(
+        &format!("{LLVM}/perf2bolt"),
+        "profiles by blocks through tables are not compared",
+    ) {
+        return;
+    }
+    let bench = Bench::new(&["-no-pie"]);
+    for (binary, entries) in [
+        (bench.optimize("p.plraw", "ours"), true),
+        // With -w perf2bolt takes returns out of the code that llvm-bolt left in place for branches from nowhere, and counts entries; without it not.
+        (bench.bolt(), false),
+    ] {
+        let samples = bench.at("samples");
+        std::fs::write(&samples, records(&binary)).expect("the directory is ours");
+        run(Command::new(format!("{LLVM}/perf2bolt"))
+            .arg(&binary)
+            .args(["-pa", "-p"])
+            .arg(&samples)
+            .arg("-o")
+            .arg(bench.at("theirs.fdata"))
+            .arg("-w")
+            .arg(bench.at("theirs.yaml")));
+        run(postlink()
+            .args(["aggregate", "--only-explained", "-p"])
+            .args([&samples, &binary])
+            .arg("-o")
+            .arg(bench.at("ours.yaml")));
+        let read = |name: &str| said(&bolt_yaml::read(&bench.at(name)).expect("it is YAML"));
+        let (ours, theirs) = (read("ours.yaml"), read("theirs.yaml"));
+        let moved = text(&run(postlink()
+            .args(["bat", "dump", "--json"])
+            .arg(&binary)));
+        let moved: serde_json::Value = serde_json::from_str(&moved).expect("JSON");
+        let list = moved["functions"].as_array().expect("a list");
+        let mut compared = 0;
+        for function in list {
+            // Local functions have their file's name in them in profiles.
+            let name = function["name"].as_str().expect("a name");
+            let name = name.split('/').next().unwrap_or(name);
+            let of = |all: &BTreeMap<String, (u64, u64, u32, Said)>| {
+                all.iter()
+                    .filter(|(known, _)| known.split('/').next() == Some(name))
+                    .map(|(known, said)| {
+                        let mut said = said.clone();
+                        said.1 *= u64::from(entries);
+                        (known.clone(), said)
+                    })
+                    .collect::<Vec<_>>()
+            };
+            let (ours, theirs) = (of(&ours), of(&theirs));
+            assert_eq!(ours, theirs, "{name} in {}", binary.display());
+            compared += ours.len();
+        }
+        assert!(compared > 5, "{compared} functions");
+    }
 }

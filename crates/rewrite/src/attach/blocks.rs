@@ -272,7 +272,7 @@ impl<'d> Context<'_, 'd> {
                         .iter()
                         .position(|p| self.program.pieces[*p as usize].start == *start)
                         .unwrap_or(0);
-                    invert(&blocks.depth_first::<I>(cfg, which))
+                    invert(&blocks.depth_first::<I>(self.program, function as usize, cfg, which))
                 }
                 false => (0..part.hashes.blocks.len() as u32).collect(),
             };
