@@ -5,7 +5,7 @@
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd); name=$1 prog=$(realpath "$2") dir=${3:-}
 case $name in
-  sqlite) exec ${RUNNER:-} "$prog" :memory: < "$here/bench.sql" ;;
+  sqlite) exec ${RUNNER:-} "$prog" :memory: < <(sed "s/500000/${N:-500000}/" "$here/bench.sql") ;;
   lua)    exec ${RUNNER:-} "$prog" "$here/bench.lua" "${N:-5}" ;;
   exc)    exec ${RUNNER:-} "$prog" "${N:-3000000}" ;;
   rg)     exec ${RUNNER:-} "$prog" -j1 --no-config -c --sort path -e '[a-z]+_[a-z]+\s*=\s*[0-9]+' -e '(\w+)::(\w+)<(\w+)>' -e '(?i)\b\w+\s+\w+\([^)]*\)\s*const\b' "$dir/src/sqlite" "$dir"/src/sqlite3-* "$dir"/src/lua5.4-* ;;

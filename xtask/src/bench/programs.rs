@@ -55,8 +55,8 @@ const PROGRAMS: &[Program] = programs! {
 
 /// For `cargo xtask bench aarch64`, with smaller workloads: they are emulated.
 pub const AARCH64: &[Program] = programs! {
-    "sqlite-pie" "aarch64/sqlite-pie" "aarch64" "sqlite" None, Some(None);
-    "sqlite-static" "aarch64/sqlite-static" "aarch64" "sqlite" None, Some(None);
+    "sqlite-pie" "aarch64/sqlite-pie" "aarch64" "sqlite" None, Some(Some("50000"));
+    "sqlite-static" "aarch64/sqlite-static" "aarch64" "sqlite" None, Some(Some("50000"));
     "lua" "aarch64/lua" "aarch64" "lua" None, Some(Some("1"));
     "lua-static" "aarch64/lua-static" "aarch64" "lua" None, Some(Some("1"));
     "exc" "aarch64/exc" "aarch64" "exc" None, Some(Some("100000"));
