@@ -254,6 +254,11 @@ impl Sweeper<'_, '_> {
         {
             return;
         }
+        if let Some(field) = insn.field.filter(|f| f.kind == FieldKind::Page)
+            && self.unfollowed_page::<A>(addr, &field, old, new)
+        {
+            return;
+        }
         if A::page_use(old).is_some() && self.pages.contains(&addr) {
             return;
         }
@@ -342,6 +347,25 @@ impl Sweeper<'_, '_> {
             self.pages.push(addr + at as u64);
         }
         true
+    }
+
+    /// A page that changed, used in a way that is not followed: charged to the moved functions whose addresses may be made of it, which
+    /// can be put back. False: there are none.
+    fn unfollowed_page<A: Arch>(&mut self, addr: u64, field: &Field, old: &[u8], new: &[u8]) -> bool {
+        let Some(now) = A::decode(new, addr).and_then(|i| i.field).filter(|n| n.kind == field.kind) else {
+            return false;
+        };
+        let mut charged = false;
+        for (id, f) in self.cx.functions.iter().enumerate() {
+            if (f.old_entry & !0xfff, f.new_entry() & !0xfff) != (field.target, now.target) {
+                continue;
+            }
+            charged = true;
+            let text = format!("the instruction at {addr:#x}, which stays, forms another page, and not all of its uses can be followed");
+            let failure = Failure::new(Check::OldCode, text).at(f.old_entry, f.new_entry()).bytes(old, new);
+            self.found.functions.push((id as FuncId, failure));
+        }
+        charged
     }
 
     fn retarget<A: Arch>(&mut self, addr: u64, field: &Field, now: &Field, old: &[u8], new: &[u8]) {
