@@ -54,6 +54,7 @@ mod lsda;
 pub mod mutate;
 mod pointer;
 mod report;
+mod staying;
 mod tables;
 mod text;
 mod unwind;

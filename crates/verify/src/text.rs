@@ -15,8 +15,10 @@ use crate::data::{KeptRelocs, explain, may_be_pointer};
 use crate::elf::{Elf, SHT_DYNSYM, SHT_SYMTAB};
 use crate::graph::Graph;
 use crate::report::{Check, Failure};
+use crate::staying::Piece;
 use crate::unwind::Table;
 use rayon::prelude::*;
+use rustc_hash::FxHashMap;
 
 /// Where decoding may start: ascending, within `code`.
 pub(crate) fn starts(input: &Elf<'_>, unwind: &Table<'_>, code: &[Range], moved: impl Iterator<Item = u64>) -> Vec<u64> {
@@ -189,6 +191,9 @@ struct Sweeper<'a, 'f> {
 impl Sweeper<'_, '_> {
     fn run<A: Arch>(&mut self, start: u64, old: &[u8], new: &[u8]) {
         let same = old == new;
+        if !same && A::STEP == 4 {
+            self.far_pages::<A>(start, old, new);
+        }
         let mut graph: Option<Graph<'_>> = None;
         let mut at = 0usize;
         while let Some(rest) = old.get(at..).filter(|r| !r.is_empty()) {
@@ -250,12 +255,7 @@ impl Sweeper<'_, '_> {
             return;
         }
         if let Some(field) = insn.field.filter(|f| f.kind == FieldKind::Page)
-            && self.retarget_page::<A>(addr, &field)
-        {
-            return;
-        }
-        if let Some(field) = insn.field.filter(|f| f.kind == FieldKind::Page)
-            && self.unfollowed_page::<A>(addr, &field, old, new)
+            && (self.pages.contains(&addr) || self.retarget_page::<A>(addr, &field))
         {
             return;
         }
@@ -319,6 +319,17 @@ impl Sweeper<'_, '_> {
         true
     }
 
+    /// Whether all instructions that use a page stand in straight code behind it: it is gone when the last of them is done, or other code could
+    /// still use it.
+    fn straight<A: Arch>(&self, addr: u64, field: &Field) -> bool {
+        let Some(old) = self.cx.input.bytes_from(addr) else {
+            return false;
+        };
+        let uses = A::page_uses(old, field.target);
+        let gone = uses.last().and_then(|u| A::touched(old.get(u.0..)?)).zip(A::page_register(old));
+        gone.is_some_and(|(t, reg)| t.kills >> reg & 1 != 0)
+    }
+
     /// A page that changed, with all instructions that use it: each must make another address of it that may be. False: not that.
     fn retarget_page<A: Arch>(&mut self, addr: u64, field: &Field) -> bool {
         let (Some(old), Some(new)) = (self.cx.input.bytes_from(addr), self.cx.output.bytes_from(addr)) else {
@@ -331,9 +342,7 @@ impl Sweeper<'_, '_> {
             return false;
         };
         let uses = A::page_uses(old, field.target);
-        // The page must be gone when the last of them is done, or other code could still use it.
-        let gone = uses.last().and_then(|u| A::touched(old.get(u.0..)?)).zip(A::page_register(old));
-        if !A::equal_around(a, b, field) || gone.is_none_or(|(t, reg)| t.kills >> reg & 1 == 0) {
+        if !A::equal_around(a, b, field) || !self.straight::<A>(addr, field) {
             return false;
         }
         for &(at, target, kind) in &uses {
@@ -349,21 +358,67 @@ impl Sweeper<'_, '_> {
         true
     }
 
+    /// Looks at the pages that changed and whose uses do not all stand in straight code. What is in order, or charged to functions, is noted in
+    /// `pages` and needs no second look.
+    fn far_pages<A: Arch>(&mut self, start: u64, old: &[u8], new: &[u8]) {
+        let mut changed: FxHashMap<u64, (u8, u64, u64)> = FxHashMap::default();
+        let mut near: Vec<u64> = Vec::new();
+        for (i, (a, b)) in old.chunks_exact(A::STEP).zip(new.chunks_exact(A::STEP)).enumerate().filter(|(_, (a, b))| a != b) {
+            let addr = start.saturating_add((i * A::STEP) as u64);
+            let page = |bytes| A::decode(bytes, addr).and_then(|insn| insn.field).filter(|f| f.kind == FieldKind::Page);
+            let (Some(field), Some(now), Some(reg)) = (page(a), page(b), A::page_register(a)) else { continue };
+            if self.in_patch(addr) || !A::equal_around(a, b, &field) {
+                continue;
+            }
+            changed.insert(addr, (reg, field.target, now.target));
+            if self.straight::<A>(addr, &field) {
+                near.push(addr);
+            }
+        }
+        if changed.len() == near.len() {
+            return;
+        }
+        let graph = Graph::new::<A>([(start, old)]);
+        let piece = Piece { start, old, new, graph: &graph, pages: &changed };
+        let pads = self.cx.old_unwind.fdes.iter().any(|f| f.start == start && f.lsda != 0);
+        let mut far: Vec<u64> = changed.keys().copied().filter(|a| !near.contains(a)).collect();
+        far.sort_unstable();
+        for addr in far {
+            let Some(&(reg, from, to)) = changed.get(&addr) else { continue };
+            self.pages.push(addr);
+            if let Some(uses) = piece.uses::<A>(addr).filter(|_| !pads) {
+                for u in uses {
+                    let at = usize::try_from(u.at - start).unwrap_or(usize::MAX);
+                    let (a, b) = (old.get(at..at + A::STEP).unwrap_or(b""), new.get(at..at + A::STEP).unwrap_or(b""));
+                    let field = Field { at: 0, len: A::STEP as u8, kind: u.kind, target: u.old, literal: 0 };
+                    if !self.pages.contains(&u.at) {
+                        self.retarget::<A>(u.at, &field, &Field { target: u.new, ..field }, a, b);
+                        self.pages.push(u.at);
+                    }
+                }
+                continue;
+            }
+            if !self.charge_page(addr, from, to) {
+                self.pages.retain(|p| *p != addr);
+                continue;
+            }
+            let of_it = |w: &[u8]| A::page_use(w).is_some_and(|u| u.base == reg);
+            let differ = old.chunks_exact(A::STEP).zip(new.chunks_exact(A::STEP)).enumerate().filter(|(_, (a, b))| a != b && of_it(a));
+            self.pages.extend(differ.map(|(i, _)| start.saturating_add((i * A::STEP) as u64)));
+        }
+    }
+
     /// A page that changed, used in a way that is not followed: charged to the moved functions whose addresses may be made of it, which
     /// can be put back. False: there are none.
-    fn unfollowed_page<A: Arch>(&mut self, addr: u64, field: &Field, old: &[u8], new: &[u8]) -> bool {
-        let Some(now) = A::decode(new, addr).and_then(|i| i.field).filter(|n| n.kind == field.kind) else {
-            return false;
-        };
+    fn charge_page(&mut self, addr: u64, old: u64, new: u64) -> bool {
         let mut charged = false;
         for (id, f) in self.cx.functions.iter().enumerate() {
-            if (f.old_entry & !0xfff, f.new_entry() & !0xfff) != (field.target, now.target) {
+            if (f.old_entry & !0xfff, f.new_entry() & !0xfff) != (old, new) {
                 continue;
             }
             charged = true;
             let text = format!("the instruction at {addr:#x}, which stays, forms another page, and not all of its uses can be followed");
-            let failure = Failure::new(Check::OldCode, text).at(f.old_entry, f.new_entry()).bytes(old, new);
-            self.found.functions.push((id as FuncId, failure));
+            self.found.functions.push((id as FuncId, Failure::new(Check::OldCode, text).at(f.old_entry, f.new_entry())));
         }
         charged
     }

@@ -57,8 +57,8 @@ const PROGRAMS: &[Program] = programs! {
 pub const AARCH64: &[Program] = programs! {
     "sqlite-pie" "aarch64/sqlite-pie" "aarch64" "sqlite" None, Some(Some("50000"));
     "sqlite-static" "aarch64/sqlite-static" "aarch64" "sqlite" None, Some(Some("50000"));
-    "lua" "aarch64/lua" "aarch64" "lua" None, Some(Some("1"));
-    "lua-static" "aarch64/lua-static" "aarch64" "lua" None, Some(Some("1"));
+    "lua" "aarch64/lua-seeded" "aarch64" "lua" None, Some(Some("1"));
+    "lua-static" "aarch64/lua-seeded-static" "aarch64" "lua" None, Some(Some("1"));
     "exc" "aarch64/exc" "aarch64" "exc" None, Some(Some("100000"));
 };
 

@@ -247,20 +247,25 @@ fn address_in(register: u32, before: &[Line]) -> Option<u64> {
     None
 }
 
-/// How many values an index can have: from `cmp index,#N` and `b.hi` (or `b.hs`).
+/// How many values an index can have: from `cmp index,#N` and `b.hi` (or `b.hs`), or `b.ls` (`b.lo`) where that is taken.
 fn bound(index: u32, before: &[Line]) -> Option<u32> {
     // Where the index comes to its place by a move, the comparison may be about what was moved.
     let mut names = vec![index];
-    for line in before.iter().rev() {
-        if let Flow::CondJump { cond, .. } = line.insn.flow {
-            let more = match cond.0 {
-                0x5400_0008 => 1, // b.hi
-                0x5400_0002 => 0, // b.hs
+    for (i, line) in before.iter().enumerate().rev() {
+        if let Flow::CondJump { cond, target } = line.insn.flow {
+            // A path may lead along a branch that is taken.
+            let taken = before
+                .get(i + 1)
+                .is_some_and(|next| next.insn.addr == target && target != line.insn.end());
+            let more = match (cond.0, taken) {
+                (0x5400_0008, false) => 1, // b.hi
+                (0x5400_0002, false) => 0, // b.hs
+                (0x5400_0009, true) => 1,  // b.ls
+                (0x5400_0003, true) => 0,  // b.lo
                 _ => continue,
             };
-            let compare = before.iter().rev().find(|l| {
-                l.insn.addr < line.insn.addr
-                    && effects(&l.word.to_le_bytes(), &l.insn)
+            let compare = before[..i].iter().rev().find(|l| {
+                effects(&l.word.to_le_bytes(), &l.insn)
                         .kills
                         .meets(super::NZCV)
             })?;

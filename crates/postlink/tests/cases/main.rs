@@ -73,11 +73,6 @@ fn skip_reason(case: &Case, kind: Kind, found: &mut HashMap<String, bool>) -> Op
     if let Some((_, reason)) = case.not.iter().find(|(word, _)| kind.answers_to(word)) {
         return Some(reason.clone());
     }
-    let cpp = case.source.extension().is_some_and(|e| e == "cpp");
-    if cpp && kind.target == Target::Aarch64 && matches!(kind.link, Link::Static | Link::StaticPie) {
-        // In the C library's `__add_to_environ`, far from where the page is formed.
-        return Some("code that stays forms a moved function's address in a way that the checker does not follow yet".into());
-    }
     let tools = build::needs(case, kind)
         .into_iter()
         .map(str::to_owned)
