@@ -438,6 +438,25 @@ pub trait Isa: Copy + Send + Sync + 'static {
     /// `original` begins with the first instruction that is overwritten.
     fn put_entry<T>(out: &mut Code<T>, original: &[u8], target: T);
 
+    /// How far direct jumps and calls reach in either direction, in bytes.
+    const BRANCH_REACH: u64 = 1 << 31;
+
+    /// Appends a veneer: a jump to anywhere, by way of a register that nobody uses between a call and its callee.
+    fn put_veneer<T: Copy>(out: &mut Code<T>, target: T) {
+        Self::put_jump(out, Reach::Long, target);
+    }
+
+    /// [`Isa::put_entry`] where the target may be anywhere.
+    fn put_far_entry<T: Copy>(out: &mut Code<T>, original: &[u8], target: T) {
+        Self::put_entry(out, original, target);
+    }
+
+    /// Where a linker's veneer at `addr` leads, if `bytes` begin with one.
+    fn veneer_target(bytes: &[u8], addr: u64) -> Option<u64> {
+        let _ = (bytes, addr);
+        None
+    }
+
     /// Whether an instruction's field reaches only what is nearby, so that a copy elsewhere may need another spelling.
     fn is_near(insn: &Insn) -> bool;
 

@@ -82,6 +82,8 @@ pub struct Program<'d> {
     pub no_return: Vec<u64>,
     /// Function symbols by value: (value, index in `.symtab`), ascending.
     pub symbols: Vec<(u64, u32)>,
+    /// Where new code ends at the latest.
+    pub new_end: u64,
 }
 
 /// Something that one piece does to another, or to its own inside.
@@ -417,6 +419,8 @@ impl<'d> Program<'d> {
                 set_pin(&mut functions[f].pin, Pin::AddressOfItsInsideTaken);
             }
         }
+        let code: u64 = pieces.iter().map(|p| p.end - p.start).sum();
+        let new_end = elf.extent().1.saturating_add(code).saturating_add(code / 2);
         let mut program = Program {
             elf,
             refs,
@@ -430,9 +434,15 @@ impl<'d> Program<'d> {
             unsafe_pieces,
             no_return,
             symbols,
+            new_end,
         };
         program.pad_bases = crate::unwind::pad_bases(&program);
         Ok(program)
+    }
+
+    /// Whether new code may be out of reach of a direct jump at an address of the old.
+    pub fn is_far<I: Isa>(&self, addr: u64) -> bool {
+        self.new_end.saturating_sub(addr) >= I::BRANCH_REACH
     }
 
     /// The piece that covers an address.

@@ -171,13 +171,14 @@ fn instrument_with<I: Isa>(
     let mut writer = Writer::new(elf, WriteOptions { zero_fill: true })?;
     let link_options = LinkOptions::instrumented(elf);
     let order: Vec<u32> = (0..ready.len() as u32).collect();
-    let placed = link::place(
+    let mut placed = link::place(
         &program,
         &ready,
         [&order, &order],
         &link_options,
         &mut writer,
     );
+    placed.bridge::<I>(&program, &ready, &mut writer);
     placed.unwind(&program, &ready, &mut writer)?;
 
     // The recorders' slow path and the start-up routine.

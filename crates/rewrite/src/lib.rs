@@ -36,6 +36,7 @@ pub mod prepare;
 pub mod refs;
 pub mod stats;
 pub mod unwind;
+mod veneers;
 
 pub use inspect::{Inspection, inspect};
 pub use instrument::{Counters, InstrumentOptions, InstrumentReport, instrument};

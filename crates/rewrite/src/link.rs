@@ -28,6 +28,7 @@ use crate::discover::Program;
 use crate::emit::{Emitted, Target};
 use crate::refs::{Pointer, Stored};
 use crate::unwind::{FragmentUnwind, FunctionUnwind};
+use crate::veneers::Veneers;
 
 /// A function ready to be placed.
 pub struct Ready {
@@ -125,6 +126,8 @@ pub struct Placement {
     /// Recorders' section.
     pub recorders: Option<Placed>,
     recorder_at: Vec<u64>,
+    /// What direct jumps and calls of new code go by way of.
+    veneers: Veneers,
     /// An unwind table that start-up code registers, and where the new one is once it has a place.
     frames: (Option<(u64, u64)>, std::sync::OnceLock<u64>),
 }
@@ -143,7 +146,10 @@ pub fn entry_patch<I: Isa>(program: &Program<'_>, cfg: &Cfg, entry: u64) -> Opti
         entry
     };
     let mut jump: Code<()> = Code::default();
-    I::put_entry(&mut jump, program.elf.bytes_at(at, (piece.end - at).min(16))?, ());
+    put_entry::<I, ()>(program, &mut jump, entry, program.elf.bytes_at(at, (piece.end - at).min(16))?, ());
+    if program.is_far::<I>(entry) && crate::veneers::is_guarded(program.elf) && !first.traits.landing_pad {
+        return None;
+    }
     let end = at + jump.bytes.len() as u64;
     // Whatever begins inside must be reached by running into it from the entry only.
     for (b, block) in cfg
@@ -208,6 +214,15 @@ pub fn entry_patch<I: Isa>(program: &Program<'_>, cfg: &Cfg, entry: u64) -> Opti
     Some(at)
 }
 
+/// Appends what takes the place of an old entry.
+fn put_entry<I: Isa, T: Copy>(program: &Program<'_>, out: &mut Code<T>, entry: u64, original: &[u8], target: T) {
+    if program.is_far::<I>(entry) {
+        I::put_far_entry(out, original, target);
+    } else {
+        I::put_entry(out, original, target);
+    }
+}
+
 /// Where the jump at an arrival goes: behind a landing pad, if there is one (unless the next arrival is there).
 fn arrival<I: Isa>(program: &Program<'_>, place: u64, next: Option<u64>) -> Option<u64> {
     let piece = program.piece_at(place)?;
@@ -234,6 +249,7 @@ pub fn place(
         entries: FxHashMap::default(),
         recorders: None,
         recorder_at: vec![0; ready.len()],
+        veneers: Veneers::default(),
         frames: (program.refs.registered_frames, std::sync::OnceLock::new()),
     };
     p.take_room(program, ready, orders[1], &options.room);
@@ -306,6 +322,23 @@ impl Placement {
         self.buried.dedup();
     }
 
+    /// Puts veneers where direct jumps and calls of new code do not reach old code.
+    pub fn bridge<I: Isa>(&mut self, program: &Program<'_>, ready: &[Ready], writer: &mut Writer<'_>) {
+        if program.new_end.saturating_sub(program.elf.extent().0) < I::BRANCH_REACH {
+            return;
+        }
+        let none = ProbeAddresses::default();
+        let mut list = Vec::new();
+        for (i, r) in ready.iter().enumerate() {
+            let fragments = r.code.fragments.iter().map(|f| &f.code).zip(self.fragments[i]);
+            for (code, base) in fragments.chain([(&r.recorders, self.recorder_at[i])]) {
+                let branches = code.fixups.iter().filter(|f| f.kind == FixupKind::Branch26 && matches!(f.target, Target::Code(_) | Target::Same(_)));
+                list.extend(branches.map(|f| (base + u64::from(f.at), self.resolve(ready, i, f.target, &none))));
+            }
+        }
+        self.veneers = Veneers::new::<I>(program, &self.entries, &list, writer);
+    }
+
     /// Output address of a block of the i-th ready function.
     pub fn block(&self, ready: &[Ready], i: usize, b: BlockId) -> u64 {
         let (fragment, offset) = ready[i].code.blocks[b as usize];
@@ -348,6 +381,7 @@ impl Placement {
         probes: &ProbeAddresses,
         writer: &mut Writer<'_>,
     ) -> Result<(), Error> {
+        self.veneers.fill::<I>(writer)?;
         for (i, r) in ready.iter().enumerate().filter(|(i, _)| self.in_room[*i]) {
             let code = &r.code.fragments[1].code;
             let mut bytes = code.bytes.clone();
@@ -427,6 +461,7 @@ impl Placement {
     ) -> Result<(), Error> {
         for f in &code.fixups {
             let target = self.resolve(ready, i, f.target, probes);
+            let target = self.veneers.instead::<I>(f.kind, base + u64::from(f.at), target);
             I::write_field(f.kind, &mut out[f.at as usize..], base + u64::from(f.at), target)
                 .map_err(|e| Error::Reach { function: program.name(ready[i].function as usize), source: e })?;
         }
@@ -597,7 +632,7 @@ impl Placement {
                 continue;
             };
             let mut code: Code<u64> = Code::default();
-            I::put_entry(&mut code, program.elf.bytes_at(*at, 4).unwrap_or_default(), *new);
+            put_entry::<I, u64>(program, &mut code, *entry, program.elf.bytes_at(*at, 4).unwrap_or_default(), *new);
             for f in &code.fixups {
                 I::write_field(
                     f.kind,

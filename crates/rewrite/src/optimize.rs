@@ -272,7 +272,8 @@ fn optimize_with<I: Isa>(
         input_id: elf.build_id.unwrap_or_default().to_vec(),
     };
     let orders = [order.as_slice(), order.as_slice()];
-    let placed = link::place(&program, &ready, orders, &link_options, &mut writer);
+    let mut placed = link::place(&program, &ready, orders, &link_options, &mut writer);
+    placed.bridge::<I>(&program, &ready, &mut writer);
     placed.unwind(&program, &ready, &mut writer)?;
     placed.fill::<I>(
         &program,

@@ -49,6 +49,10 @@ pub fn analyse<'d, I: Isa>(
     let cfg = cfg::build::<I>(program, leaks, function, &mut scratch.cfg)?;
     let unwind = FunctionUnwind::read(program, function)?;
     let start = program.start(function);
+    // Jumps from where tables count from the old code must reach.
+    if cfg.arrivals.iter().any(|a| program.is_far::<I>(a.0)) {
+        return Err(Pin::OutOfReach);
+    }
     let entry_patch = match entry_patch::<I>(program, &cfg, start) {
         Some(at) => Some((start, at)),
         // Without a pointer to it, it is only called by instructions that are seen and updated.

@@ -49,6 +49,12 @@ impl Piece<'_, '_> {
         Some((self.old.get(i..i.checked_add(4)?)?, self.new.get(i..i + 4)?))
     }
 
+    /// Whether nothing but padding follows an instruction: a call there does not come back.
+    fn is_last(&self, at: u64) -> bool {
+        let from = usize::try_from(at.wrapping_sub(self.start)).unwrap_or(usize::MAX).saturating_add(4);
+        self.old.get(from..).is_none_or(|rest| rest.chunks(4).all(|word| matches!(word, [0, 0, 0, 0] | [0x1f, 0x20, 0x03, 0xd5])))
+    }
+
     /// All uses of the page that the instruction at `from` forms; `None` if they cannot all be known.
     pub(crate) fn uses<A: Arch>(&self, from: u64) -> Option<Vec<Use>> {
         let &(reg, old_page, new_page) = self.pages.get(&from)?;
@@ -82,7 +88,7 @@ impl Piece<'_, '_> {
             }
             match insn.flow {
                 Flow::Call(_) | Flow::IndirectCall => {
-                    if KEPT_BY_CALLS >> reg & 1 != 0 {
+                    if KEPT_BY_CALLS >> reg & 1 != 0 && !self.is_last(at) {
                         work.push(at.checked_add(step)?);
                     }
                     continue;
@@ -149,6 +155,7 @@ impl Piece<'_, '_> {
             };
             match insn.flow {
                 Flow::Call(_) | Flow::IndirectCall | Flow::Stop if !kept => continue,
+                Flow::Call(_) | Flow::IndirectCall if self.is_last(at) => continue,
                 Flow::Call(_) | Flow::IndirectCall => {}
                 Flow::Stop | Flow::Trap | Flow::IndirectJump { .. } => return false,
                 Flow::Jump(target) => {
@@ -173,5 +180,67 @@ impl Piece<'_, '_> {
             work.push(at.wrapping_add(A::STEP as u64));
         }
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arch::aarch64::AArch64;
+
+    const B: u32 = 0x1400_0000;
+    const USE: u32 = 0x9100_4262; // add x2, x19, #0x10
+    const RESTORE: u32 = 0xa8c1_53f3; // ldp x19, x20, [sp], #16
+    const RET: u32 = 0xd65f_03c0;
+    const PAGE: u32 = 0x9000_0013; // adrp x19, this page
+    const CALL: u32 = 0x9400_0100;
+
+    /// The page is formed behind its use, and a call lies between them. In the output it is the next page, and another offset.
+    const CODE: [u32; 7] = [B | 4, USE, RESTORE, RET, PAGE, CALL, 0x17ff_fffb];
+
+    fn uses(words: &[u32]) -> Option<Vec<Use>> {
+        let bytes = |words: &[u32]| words.iter().flat_map(|w| w.to_le_bytes()).collect::<Vec<u8>>();
+        let moved: Vec<u32> = words
+            .iter()
+            .map(|w| match *w {
+                PAGE => 0xb000_0013,
+                USE => 0x9100_8262,
+                w => w,
+            })
+            .collect();
+        let (old, new) = (bytes(words), bytes(&moved));
+        let graph = Graph::new::<AArch64>([(0x1000, &old[..])]);
+        let changed = words.iter().enumerate().filter(|(_, w)| **w == PAGE);
+        let pages = changed.map(|(i, _)| (0x1000 + 4 * i as u64, (19, 0x1000, 0x2000))).collect();
+        Piece { start: 0x1000, old: &old, new: &new, graph: &graph, pages: &pages }.uses::<AArch64>(0x1010)
+    }
+
+    #[test]
+    fn a_page_is_followed_past_a_call_and_a_jump_backwards() {
+        let found = uses(&CODE).expect("it can be followed");
+        assert_eq!(found, [Use { at: 0x1004, old: 0x1010, new: 0x2020, kind: FieldKind::Forms }]);
+    }
+
+    #[test]
+    fn another_way_to_the_use_with_another_value_is_not_accepted() {
+        let mut code = CODE;
+        code[0] = 0xb400_0080; // cbz x0: else the use follows at once
+        assert_eq!(uses(&code), None);
+    }
+
+    #[test]
+    fn a_page_that_is_copied_or_given_back_is_not_accepted() {
+        for (i, word) in [(5, 0xaa13_03e1), (2, 0xd503_201f), (5, 0xd61f_0200)] {
+            let mut code = CODE;
+            code[i] = word; // mov x1, x19; nop for the restore; br x16
+            assert_eq!(uses(&code), None, "{word:#x}");
+        }
+    }
+
+    #[test]
+    fn code_ends_with_a_call_that_does_not_come_back() {
+        // Behind the page: cbz x0 to the last instruction, else back to the use.
+        assert!(uses(&[B | 4, USE, RESTORE, RET, PAGE, 0xb400_0040, 0x17ff_fffb, CALL]).is_some());
+        assert_eq!(uses(&[B | 4, USE, RESTORE, RET, PAGE, 0xb400_0040, 0x17ff_fffb, CALL, RET]), None);
     }
 }

@@ -156,6 +156,21 @@ impl Isa for AArch64 {
         branch::put_entry(out, original, target);
     }
 
+    /// ±128 MiB.
+    const BRANCH_REACH: u64 = (1 << 27) - 4;
+
+    fn put_veneer<T: Copy>(out: &mut Code<T>, target: T) {
+        branch::put_veneer(out, target);
+    }
+
+    fn put_far_entry<T: Copy>(out: &mut Code<T>, original: &[u8], target: T) {
+        branch::put_far_entry(out, original, target);
+    }
+
+    fn veneer_target(bytes: &[u8], addr: u64) -> Option<u64> {
+        branch::veneer_target(bytes, addr)
+    }
+
     fn is_near(insn: &Insn) -> bool {
         branch::is_near(insn)
     }

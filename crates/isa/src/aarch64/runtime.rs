@@ -44,7 +44,7 @@ use self::assembler::{Assembler, Label};
 use super::AArch64;
 use super::encode::{self, SP};
 use crate::x86_64::runtime::check;
-use crate::{FixupKind, Isa, RuntimeConfig, RuntimeEntry, RuntimeError};
+use crate::{Code, FixupKind, Isa, RuntimeConfig, RuntimeEntry, RuntimeError};
 
 /// The frame's base.
 const FP: u32 = 29;
@@ -130,7 +130,15 @@ pub fn runtime(config: &RuntimeConfig<'_>) -> Result<Vec<u8>, RuntimeError> {
     let mut bytes = routine.a.finish()?;
     if let Some((at, next)) = goes_on {
         let place = config.at.wrapping_add(at as u64);
-        super::branch::write_field(FixupKind::Branch26, &mut bytes[at..], place, next)?;
+        if super::branch::write_field(FixupKind::Branch26, &mut bytes[at..], place, next).is_err() {
+            let mut far: Code<u64> = Code::default();
+            super::branch::put_veneer(&mut far, next);
+            for f in &far.fixups {
+                let i = f.at as usize;
+                super::branch::write_field(f.kind, &mut far.bytes[i..], place.wrapping_add(i as u64), f.target)?;
+            }
+            bytes[at..at + far.bytes.len()].copy_from_slice(&far.bytes);
+        }
     }
     // Code may follow.
     bytes.resize(bytes.len().next_multiple_of(4), 0);
@@ -182,7 +190,11 @@ impl Routine<'_> {
         }
         a.put(&[encode::add_imm(SP, SP, SAVED)]);
         let at = a.len();
-        a.put(&[if next.is_some() { encode::B } else { encode::RET }]);
+        // A jump, or a veneer if that does not reach.
+        match next {
+            Some(_) => a.put(&[encode::B, encode::NOP, encode::NOP]),
+            None => a.put(&[encode::RET]),
+        }
         next.map(|next| (at, next))
     }
 

@@ -19,7 +19,7 @@ use std::process::ExitCode;
 
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 
-use build::{Kind, Link, Target};
+use build::Kind;
 use directives::{Build, Case};
 
 /// The directory of cases.
