@@ -1,6 +1,8 @@
 //# about: more text than direct branches reach, on both sides of it functions that call each other, through tables and pointers too
-//# kinds: aarch64-gcc-pie aarch64-gcc-static
-//# build O2: -O2
+//# kinds: aarch64-gcc-pie
+//# flags: -O2
+//# stdout: -82 14 32 58 30696558
+//# moved: both main
 #include <stdio.h>
 #include <stdlib.h>
 

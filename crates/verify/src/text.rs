@@ -213,7 +213,10 @@ impl Sweeper<'_, '_> {
             let (a, b) = (rest.get(..len).unwrap_or(b""), new.get(at..at + len).unwrap_or(b""));
             if let Some(field) = insn.field {
                 if field.kind == FieldKind::Page {
+                    // A veneer goes there, and nobody learns the address.
+                    let goes = A::veneer(rest, addr).map(|v| v.0);
                     for (_, target, kind) in A::page_uses(rest, field.target) {
+                        let kind = if goes == Some(target) { FieldKind::Branch } else { kind };
                         self.reference(addr, &insn, &Field { kind, target, ..field }, a != b);
                     }
                 } else {

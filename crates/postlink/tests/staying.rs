@@ -1,0 +1,192 @@
+//! Code that stays and forms addresses of what moved: each change in it must be needed.
+//!
+//! A static C++ program for AArch64 has many addresses of functions formed in code that stays. In its optimised copy instructions of
+//! such code that form addresses and differ are put back, one in each file; the checker must refuse all of these files.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::process::Command;
+
+const POSTLINK: &str = env!("CARGO_BIN_EXE_postlink");
+
+const SOURCE: &str = r#"
+#include <cstdio>
+#include <cstdlib>
+#include <stdexcept>
+extern "C" __attribute__((noinline, noipa)) int leaf(int x) {
+  if (x % 7 == 3) throw std::runtime_error("seven");
+  return x * 3;
+}
+extern "C" __attribute__((noinline, noipa)) int other(int x) { return x ^ 5; }
+// Runs once, so it stays; the page is formed before the calls.
+extern "C" __attribute__((noinline, noipa, cold)) int (*choose(int n))(int) {
+  int (*f)(int) = n > 100 ? leaf : other;
+  if (std::getenv("NOWHERE") && f) std::puts("never");
+  return n > 50 ? other : leaf;
+}
+int main(int argc, char **) {
+  int (*f)(int) = choose(argc), sum = 0;
+  for (int i = 0; i < 3000; i++) {
+    try { sum += f(i) + other(i); } catch (const std::runtime_error &) { sum++; }
+  }
+  std::printf("%d\n", sum);
+  return 0;
+}
+"#;
+
+/// How many instructions are put back.
+const MANY: usize = 24;
+
+fn done(command: &mut Command) -> Vec<u8> {
+    let output = command
+        .output()
+        .unwrap_or_else(|e| panic!("{command:?}: {e}"));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.success(),
+        "{command:?}: {}\n{said}",
+        output.status
+    );
+    output.stdout
+}
+
+/// Functions of the symbol table: address and size by name. Those without a size (`frame_dummy`) end where the next begins.
+fn functions(file: &Path) -> BTreeMap<String, (u64, u64)> {
+    let said = String::from_utf8(done(Command::new("readelf").arg("-sW").arg(file)))
+        .expect("readelf prints text");
+    let line = |line: &str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let [_, value, size, "FUNC", _, _, section, name, ..] = words[..] else {
+            return None;
+        };
+        let (value, size) = (u64::from_str_radix(value, 16).ok()?, size.parse().ok()?);
+        (section != "UND").then(|| (name.to_owned(), (value, size)))
+    };
+    let mut all: BTreeMap<String, (u64, u64)> = said.lines().filter_map(line).collect();
+    let starts: BTreeSet<u64> = all.values().map(|f| f.0).collect();
+    for (value, size) in all.values_mut().filter(|f| f.1 == 0) {
+        *size = starts
+            .range(*value + 1..)
+            .next()
+            .map_or(0, |next| (next - *value).min(256));
+    }
+    all
+}
+
+/// Address and file offset of `.text`.
+fn text(file: &Path) -> (u64, u64) {
+    let said = String::from_utf8(done(Command::new("readelf").arg("-SW").arg(file)))
+        .expect("readelf prints text");
+    let line = said
+        .lines()
+        .find(|l| l.contains(" .text "))
+        .expect("there is code");
+    let words: Vec<&str> = line[line.find(".text").unwrap_or(0)..]
+        .split_whitespace()
+        .collect();
+    let number = |i: usize| u64::from_str_radix(words[i], 16).expect("an address");
+    (number(2), number(3))
+}
+
+/// `adrp`, `adr`, and `add` of a number.
+fn forms_address(bytes: &[u8]) -> bool {
+    let word = bytes
+        .iter()
+        .rev()
+        .fold(0u32, |word, byte| word << 8 | u32::from(*byte));
+    word & 0x1f00_0000 == 0x1000_0000 || word & 0xffc0_0000 == 0x9100_0000
+}
+
+#[test]
+fn every_changed_instruction_of_code_that_stays_is_needed() {
+    let tools = ["aarch64-linux-gnu-g++", "qemu-aarch64", "readelf"];
+    let missing: Vec<&str> = tools
+        .into_iter()
+        .filter(|tool| Command::new(tool).arg("--version").output().is_err())
+        .collect();
+    if !missing.is_empty() {
+        eprintln!("SKIPPED: {} not installed", missing.join(", "));
+        return;
+    }
+    let dir = tempfile::tempdir().expect("a directory");
+    let at = |name: &str| dir.path().join(name);
+    let (source, program, counting, profile, fast, spoilt) = (
+        at("a.cpp"),
+        at("a"),
+        at("counting"),
+        at("profile"),
+        at("fast"),
+        at("spoilt"),
+    );
+    std::fs::write(&source, SOURCE).expect("a file");
+    done(
+        Command::new("aarch64-linux-gnu-g++")
+            .args(["-O2", "-static", "-Wl,-q", "-o"])
+            .arg(&program)
+            .arg(&source),
+    );
+    let expected = done(Command::new("qemu-aarch64").arg(&program));
+    done(
+        Command::new(POSTLINK)
+            .arg("instrument")
+            .arg(&program)
+            .arg("-o")
+            .arg(&counting),
+    );
+    done(
+        Command::new("qemu-aarch64")
+            .arg(&counting)
+            .env("POSTLINK_PROFILE", &profile),
+    );
+    done(
+        Command::new(POSTLINK)
+            .arg("optimize")
+            .arg(&program)
+            .arg("-p")
+            .arg(&profile)
+            .arg("-o")
+            .arg(&fast),
+    );
+    assert_eq!(done(Command::new("qemu-aarch64").arg(&fast)), expected);
+
+    let (addr, offset) = text(&program);
+    let (old, new) = (
+        std::fs::read(&program).expect("the program"),
+        std::fs::read(&fast).expect("the copy"),
+    );
+    let after = functions(&fast);
+    let mut tried = Vec::new();
+    for (name, (value, size)) in functions(&program) {
+        if after.get(&name).map(|f| f.0) != Some(value) || value < addr {
+            continue;
+        }
+        let from = (value - addr + offset) as usize;
+        let changed = (from..from + size as usize)
+            .step_by(4)
+            .filter(|i| old[*i..*i + 4] != new[*i..*i + 4] && forms_address(&old[*i..*i + 4]));
+        for i in changed {
+            // Each takes a while.
+            if tried.len() >= MANY {
+                break;
+            }
+            let mut bytes = new.clone();
+            bytes[i..i + 4].copy_from_slice(&old[i..i + 4]);
+            std::fs::write(&spoilt, bytes).expect("a file");
+            let verdict = Command::new(POSTLINK)
+                .arg("verify")
+                .arg(&program)
+                .arg(&spoilt)
+                .output()
+                .expect("postlink runs");
+            let place = format!("{name} at {:#x}", value + (i - from) as u64);
+            assert_eq!(
+                verdict.status.code(),
+                Some(1),
+                "{place} put back: {}",
+                String::from_utf8_lossy(&verdict.stdout)
+            );
+            tried.push(place);
+        }
+    }
+    assert!(tried.len() >= 6, "too little to try: {tried:?}");
+}
