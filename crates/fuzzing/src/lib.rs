@@ -18,9 +18,11 @@
 //! | [`probes::probes`], [`probes::descriptors`] | [`probes::check_probes`], [`probes::check_descriptors`]: decode, look up |
 //! | [`probes::script`] | [`probes::check_script`]: read, make a profile |
 //! | [`probes::sample_profile`] | [`probes::check_sample_profile`]: read, write, read again |
+//! | [`attach::named`] | [`attach::check`]: attached to a program by names and, changed here and there, by blocks |
 //! | [`profiles`]: fdata, pre-aggregated, YAML, perf script, perf.data | [`profiles::check_profile`]: read, write, read again, merge |
 
 pub mod assembly;
+pub mod attach;
 pub mod mip;
 pub mod probes;
 pub mod profiles;

@@ -88,6 +88,19 @@ fn profiles_of_every_format_are_read_or_refused_and_come_back_from_being_written
 }
 
 #[test]
+fn profiles_that_suit_a_program_or_not_are_attached_to_it() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let program = program(dir.path());
+    let functions = fuzzing::attach::functions(&program);
+    assert!(functions.len() > 3, "{functions:?}");
+    arbtest::arbtest(|u| {
+        let text = fuzzing::attach::named(u, &functions)?;
+        fuzzing::attach::check(u, &program, &text)
+    })
+    .budget_ms(5_000);
+}
+
+#[test]
 fn arbitrary_translation_tables_are_read_or_refused() {
     arbtest::arbtest(|u| {
         fuzzing::check_bat(&fuzzing::bat_section(u)?);
