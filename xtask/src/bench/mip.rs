@@ -296,11 +296,13 @@ fn second_way(
     }
     let ran = covered(&folder, tools)?;
     for (mode, functions) in &ran[1..] {
-        // Counters at entries see functions that cannot be emitted anew; and a server's threads end when they like.
+        // Counters at entries see functions that cannot be emitted anew, and the other way round: only what both count is compared. And a server's
+        // threads end when they like.
         let (first, known) = (&ran[0].1, counted(&folder, mode)?);
+        let known_first = counted(&folder, MODES[0])?;
         let missing = |a: &BTreeSet<String>, b: &BTreeSet<String>| {
             a.difference(b)
-                .filter(|f| known.contains(*f))
+                .filter(|f| known.contains(*f) && known_first.contains(*f))
                 .cloned()
                 .collect::<Vec<_>>()
         };
