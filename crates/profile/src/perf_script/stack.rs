@@ -161,7 +161,7 @@ mod words {
         let marks = halves(text).map(|word| {
             // The lowest marked byte is one; those above it need not be.
             let is = |wanted: u8| {
-                let other = word ^ u64::from(wanted) * ONES;
+                let other = word ^ (u64::from(wanted) * ONES);
                 other.wrapping_sub(ONES) & !other & HIGH
             };
             (is(b' ') | is(b'\t') | is(b'\n')).trailing_zeros() as usize / 8
