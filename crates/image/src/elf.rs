@@ -163,6 +163,8 @@ pub struct Elf<'d> {
     pub data: &'d [u8],
     /// The open file that `data` is a map of, if the caller gave it ([`Elf::parse_file`]).
     pub file: Option<&'d std::fs::File>,
+    /// The map, if the caller gave it.
+    map: Option<&'d memmap2::Mmap>,
     /// `e_type`: 2 executable at a fixed address, 3 shared object or position-independent executable.
     pub etype: u16,
     /// `e_machine`: 62 x86-64, 183 AArch64.
@@ -194,11 +196,21 @@ pub struct Elf<'d> {
 }
 
 impl<'d> Elf<'d> {
-    /// Like [`Elf::parse`] for a map of an open file: what is written from it can then be copied by the kernel, without touching the map.
-    pub fn parse_file(data: &'d [u8], file: &'d std::fs::File) -> Result<Elf<'d>, FormatError> {
-        let mut elf = Self::parse(data)?;
+    /// Like [`Elf::parse`] for a map of an open file: what is written from it can then be copied by the kernel, without touching the map, and
+    /// its memory can be [given back](Elf::release) in between.
+    pub fn parse_file(map: &'d memmap2::Mmap, file: &'d std::fs::File) -> Result<Elf<'d>, FormatError> {
+        let mut elf = Self::parse(map)?;
         elf.file = Some(file);
+        elf.map = Some(map);
         Ok(elf)
+    }
+
+    /// Gives back the memory of what was read so far, if the file is mapped; what is needed again is read again. Worth it after work that reads a
+    /// large part of the file that later work does not: relocations, symbols.
+    pub fn release(&self) {
+        let Some(map) = self.map else { return };
+        // SAFETY: the map is read-only, so its pages hold nothing that the file does not. Failure costs memory and nothing else.
+        let _ = unsafe { map.unchecked_advise(memmap2::UncheckedAdvice::DontNeed) };
     }
 
     /// Parses and checks headers, segments, sections, dynamic section and notes. Every later accessor is safe on what
@@ -240,6 +252,7 @@ impl<'d> Elf<'d> {
         by_addr.sort_unstable();
         let mut elf = Elf {
             file: None,
+            map: None,
             data,
             etype: header.e_type,
             machine: header.e_machine,

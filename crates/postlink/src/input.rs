@@ -54,12 +54,6 @@ impl Input {
         &self.map
     }
 
-    /// Gives back the memory of what was read so far; what is needed again is read again.
-    pub fn release(&self) {
-        // SAFETY: the map is read-only, so its pages hold nothing that the file does not. Failure costs memory and nothing else.
-        let _ = unsafe { self.map.unchecked_advise(memmap2::UncheckedAdvice::DontNeed) };
-    }
-
     /// Reads it as ELF.
     pub fn elf(&self) -> Result<Elf<'_>> {
         Elf::parse_file(&self.map, &self.file).with_context(|| self.path.display().to_string())

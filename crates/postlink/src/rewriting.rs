@@ -130,7 +130,7 @@ pub fn optimize<'p>(
             });
         }
         phases.begin("verify");
-        input.release();
+        elf.release();
         release_memory();
         let certificate = check(input, &file, &postlink_verify::Options::default())?;
         phases.end();

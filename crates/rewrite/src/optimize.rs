@@ -18,7 +18,7 @@ use serde::Serialize;
 use crate::Error;
 use crate::attach::{self, Account, Attached, Call, Counted, Source};
 use crate::bat::{self, Moved};
-use crate::cfg::{BlockId, Term};
+use crate::cfg::{BlockId, Cfg, Term};
 use crate::discover::Program;
 use crate::emit::{self, Plan, Probes};
 use crate::instrument::{carry, count_pins};
@@ -155,6 +155,58 @@ struct Chosen {
     after: f64,
 }
 
+/// A function in its new order.
+fn emit_one<'d, I: Isa>(
+    program: &Program<'d>,
+    c: &Counted<'d>,
+    order: &Chosen,
+    options: &OptimizeOptions,
+) -> Result<Ready, Pin> {
+    if options.keep.contains(&program.start(c.function as usize)) {
+        return Err(Pin::NotProved);
+    }
+    let cfg = &c.analysed.cfg;
+    let plan = Plan {
+        fragments: order.fragments.clone(),
+        probes: Probes::default(),
+        move_addresses: true,
+        drop_padding: true,
+        aligned: loop_heads(c, &order.fragments[0], options.align_blocks),
+        block_alignment: options.align_blocks,
+    };
+    let code = emit::emit::<I>(program, cfg, &plan)?;
+    let mut unwind = carry(program, cfg, c.analysed.unwind.as_ref(), &code)?;
+    let splits = match options.bat {
+        true => bat::splits(program, &moved(c, order, &code), &mut unwind)?,
+        false => Vec::new(),
+    };
+    Ok(Ready {
+        function: c.function,
+        code,
+        unwind,
+        arrivals: cfg.arrivals.clone(),
+        table_entries: cfg.table_entries.clone(),
+        marks: cfg.labels(program, c.function as usize),
+        recorders: Code::default(),
+        recorder_offsets: Vec::new(),
+        splits,
+        counter_base: 0,
+        site_base: 0,
+    })
+}
+
+/// What a function does before and after.
+fn dyno_stats<I: Isa>(program: &Program<'_>, c: &Counted<'_>, order: &Chosen, moved: bool) -> (DynoStats, DynoStats) {
+    let mut stats = (DynoStats::default(), DynoStats::default());
+    let mut original: [Vec<BlockId>; 2] = Default::default();
+    for (b, block) in c.analysed.cfg.blocks.iter().enumerate() {
+        original[usize::from(block.piece > 0)].push(b as BlockId);
+    }
+    stats.0.add::<I>(program, c, &original);
+    stats.1.add::<I>(program, c, if moved { &order.fragments } else { &original });
+    stats
+}
+
 fn optimize_with<I: Isa>(
     elf: &Elf<'_>,
     source: Source<'_>,
@@ -171,8 +223,10 @@ fn optimize_with<I: Isa>(
         ));
     }
     let leaks = Leaks::new(&program);
+    elf.release();
     phases.begin("attach");
     let (attached, mut shares) = attach::attach_any::<I>(&program, &leaks, source)?;
+    elf.release();
     let Attached {
         mut counted,
         calls,
@@ -190,54 +244,28 @@ fn optimize_with<I: Isa>(
         .map(|c| order_blocks(c, options))
         .collect();
     phases.begin("emit");
-    let graphs_are_needed = options.bat || options.dyno_stats;
-    let emitted: Vec<Result<Ready, Pin>> = counted
+    // What a function's graph is needed for is done while it is there: all of them at once are a tenth of the memory.
+    let emitted: Vec<(Result<Ready, Pin>, (DynoStats, DynoStats))> = counted
         .par_iter_mut()
         .zip(&chosen)
         .map(|(c, order)| {
-            if options.keep.contains(&program.start(c.function as usize)) {
-                return Err(Pin::NotProved);
+            let result = emit_one::<I>(&program, c, order, options);
+            let stats = match options.dyno_stats {
+                true => dyno_stats::<I>(&program, c, order, result.is_ok()),
+                false => Default::default(),
+            };
+            if !options.bat {
+                c.analysed.cfg = Cfg::default();
             }
-            let plan = Plan {
-                fragments: order.fragments.clone(),
-                probes: Probes::default(),
-                move_addresses: true,
-                drop_padding: true,
-                aligned: loop_heads(c, &order.fragments[0], options.align_blocks),
-                block_alignment: options.align_blocks,
-            };
-            let code = emit::emit::<I>(&program, &c.analysed.cfg, &plan)?;
-            let mut unwind = carry(&program, &c.analysed.cfg, c.analysed.unwind.as_ref(), &code)?;
-            let splits = match options.bat {
-                true => bat::splits(&program, &moved(c, order, &code), &mut unwind)?,
-                false => Vec::new(),
-            };
-            let marks = c.analysed.cfg.labels(&program, c.function as usize);
-            let (table_entries, arrivals) = match graphs_are_needed {
-                true => (c.analysed.cfg.table_entries.clone(), c.analysed.cfg.arrivals.clone()),
-                false => {
-                    let cfg = std::mem::take(&mut c.analysed.cfg);
-                    (cfg.table_entries, cfg.arrivals)
-                }
-            };
-            Ok(Ready {
-                function: c.function,
-                code,
-                unwind,
-                arrivals,
-                table_entries,
-                marks,
-                recorders: Code::default(),
-                recorder_offsets: Vec::new(),
-                splits,
-                counter_base: 0,
-                site_base: 0,
-            })
+            (result, stats)
         })
         .collect();
+    let mut stats = (DynoStats::default(), DynoStats::default());
     let mut ready = Vec::new();
     let mut of_ready = Vec::new(); // index into `counted`
-    for (i, e) in emitted.into_iter().enumerate() {
+    for (i, (e, of_function)) in emitted.into_iter().enumerate() {
+        stats.0.merge(&of_function.0);
+        stats.1.merge(&of_function.1);
         match e {
             Ok(r) => {
                 of_ready.push(i);
@@ -299,23 +327,7 @@ fn optimize_with<I: Isa>(
     phases.begin("write");
     let summary = writer.write(out, mode)?;
 
-    let dyno_stats = options.dyno_stats.then(|| {
-        let mut stats = (DynoStats::default(), DynoStats::default());
-        for (c, order) in counted.iter().zip(&chosen) {
-            let mut original: [Vec<BlockId>; 2] = Default::default();
-            for (b, block) in c.analysed.cfg.blocks.iter().enumerate() {
-                original[usize::from(block.piece > 0)].push(b as BlockId);
-            }
-            stats.0.add::<I>(&program, c, &original);
-            let stays = options.keep.contains(&program.start(c.function as usize));
-            stats.1.add::<I>(
-                &program,
-                c,
-                if stays { &original } else { &order.fragments },
-            );
-        }
-        stats
-    });
+    let dyno_stats = options.dyno_stats.then_some(stats);
     phases.end();
     let bytes = |f: usize| {
         ready

@@ -41,6 +41,25 @@ pub struct DynoStats {
 }
 
 impl DynoStats {
+    /// Adds up.
+    pub fn merge(&mut self, other: &DynoStats) {
+        let sum = |a: u64, b: u64| a.saturating_add(b);
+        *self = DynoStats {
+            executed_forward_branches: sum(self.executed_forward_branches, other.executed_forward_branches),
+            taken_forward_branches: sum(self.taken_forward_branches, other.taken_forward_branches),
+            executed_backward_branches: sum(self.executed_backward_branches, other.executed_backward_branches),
+            taken_backward_branches: sum(self.taken_backward_branches, other.taken_backward_branches),
+            executed_unconditional_branches: sum(self.executed_unconditional_branches, other.executed_unconditional_branches),
+            all_function_calls: sum(self.all_function_calls, other.all_function_calls),
+            indirect_calls: sum(self.indirect_calls, other.indirect_calls),
+            plt_calls: sum(self.plt_calls, other.plt_calls),
+            executed_instructions: sum(self.executed_instructions, other.executed_instructions),
+            executed_loads: sum(self.executed_loads, other.executed_loads),
+            executed_stores: sum(self.executed_stores, other.executed_stores),
+            taken_jump_table_branches: sum(self.taken_jump_table_branches, other.taken_jump_table_branches),
+            taken_unknown_indirect_branches: sum(self.taken_unknown_indirect_branches, other.taken_unknown_indirect_branches),
+        };
+    }
     /// All branches: conditional and unconditional.
     pub fn total_branches(&self) -> u64 {
         self.executed_forward_branches

@@ -241,7 +241,7 @@ pub struct Call {
 pub fn check(map: &CounterMap, profile: &Profile) -> Result<(), Error> {
     if let Some((what, ours, theirs)) = map.subject.difference(profile.subject()) {
         return Err(Error::Profile(format!(
-            "the profile does not belong to this binary: {what} is {theirs} in the profile and {ours} in the binary; instrument this very file with this version of postlink, or turn the profile into one by blocks with the binary it was taken of (postlink convert PROFILE --binary OLD -o old.yaml), which may be older"
+            "the profile does not belong to this binary: {what} {theirs} in the profile and {ours} in the binary; instrument this very file with this version of postlink, or turn the profile into one by blocks with the binary it was taken of (postlink convert PROFILE --binary OLD -o old.yaml), which may be older"
         )));
     }
     if profile.is_empty() {
