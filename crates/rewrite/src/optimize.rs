@@ -260,6 +260,7 @@ fn optimize_with<I: Isa>(
             (result, stats)
         })
         .collect();
+    elf.release();
     let mut stats = (DynoStats::default(), DynoStats::default());
     let mut ready = Vec::new();
     let mut of_ready = Vec::new(); // index into `counted`
