@@ -202,6 +202,9 @@ pub enum CounterMode {
     Atomic,
     /// The same in one instruction that not every processor has (AArch64: `stadd`). On x86-64 no different.
     AtomicOne,
+    /// Every thread in an area of its own (x86-64: relative to the GS base): exact with threads, and as fast as plain. Needs entry checks
+    /// ([`Isa::put_entry_check`]) and [`Isa::per_thread_runtime`]; addresses of counters are offsets in the area. Elsewhere as `Atomic`.
+    PerThread,
 }
 
 /// Code being emitted: bytes, and the places in them that wait for an address.
@@ -511,6 +514,39 @@ pub trait Isa: Copy + Send + Sync + 'static {
 
     /// The start-up routine, to be put at `config.at`; entered at its first byte. Position-independent at run time.
     fn runtime(config: &RuntimeConfig<'_>) -> Result<Vec<u8>, RuntimeError>;
+
+    /// What programs with [`CounterMode::PerThread`] need, if this machine has it.
+    const PER_THREAD: Option<PerThreadMemory> = None;
+
+    /// Appends what makes sure that a thread which comes in from outside has an area of its own; runs on into what follows. `save`: at this
+    /// entry flags and scratch registers may hold something. `ready` and `enter` are [`PerThreadMemory::ready`] and the address
+    /// that [`Isa::per_thread_runtime`] gives.
+    fn put_entry_check<T>(_out: &mut Code<T>, _save: bool, _ready: T, _enter: T) {}
+
+    /// Appends what makes sure of that behind a call that may have returned in a forked child.
+    fn put_fork_check<T>(_out: &mut Code<T>, _ready: T, _enter: T) {}
+
+    /// What an entry check without `save` destroys.
+    const ENTRY_SCRATCH: RegSet = RegSet::EMPTY;
+
+    /// The first instruction of the code at `addr` that keeps its program from per-thread counters: it uses what they need, or may make a
+    /// thread or a process that nobody notices. `None` if there is none. `forks` says what the function may do that a call or jump leads
+    /// to. `stays`: the code is not moved, so its calls of such functions are not followed by checks.
+    fn per_thread_obstacle(
+        _bytes: &[u8],
+        _addr: u64,
+        _stays: bool,
+        _forks: impl Fn(&Insn) -> Forks,
+    ) -> Option<(u64, &'static str)> {
+        None
+    }
+
+    /// As [`Isa::runtime`], with the routine that gives threads their areas, and its address ("enter").
+    /// `config.counters` are those of the first thread, behind [`PerThreadMemory::len`] bytes of private zeros; the load bias is stored at
+    /// their beginning.
+    fn per_thread_runtime(_config: &RuntimeConfig<'_>) -> Result<(Vec<u8>, u64), RuntimeError> {
+        Err(RuntimeError::Assemble { why: format!("{} has no per-thread counters", Self::NAME) })
+    }
 }
 
 /// What an indirect jump goes through.
@@ -530,6 +566,27 @@ pub enum JumpShape {
     Anchored(Anchor),
     /// Something else.
     Unknown,
+}
+
+/// Whether a function may return in a new process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Forks {
+    /// It does not.
+    #[default]
+    Never,
+    /// It may: `fork`.
+    Maybe,
+    /// If its first argument is the number of such a system call: `syscall`.
+    ByNumber,
+}
+
+/// The private memory in front of the first thread's counters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PerThreadMemory {
+    /// Its length in bytes.
+    pub len: u64,
+    /// The offset in it of the byte that entry checks look at.
+    pub ready: u64,
 }
 
 /// A start-up routine that cannot be built.

@@ -7,7 +7,7 @@ use common::machine::{DATA, FLAGS, Machine, Noise, STACK, STACK_LEN};
 use postlink_isa::x86_64::{CF, OF, X86_64, ZF};
 use postlink_isa::{Code, CounterMode, Isa, RegSet};
 
-const MODES: [CounterMode; 2] = [CounterMode::Plain, CounterMode::Atomic];
+const MODES: [CounterMode; 3] = [CounterMode::Plain, CounterMode::Atomic, CounterMode::PerThread];
 
 /// The flags register's bits of the flags in a set.
 fn flag_bits(set: RegSet) -> u64 {
@@ -25,7 +25,11 @@ fn emit(mode: CounterMode, live: RegSet, counter: u64) -> Code<u64> {
 
 /// Runs a counter a few times from random states.
 fn check(machine: &Machine, noise: &mut Noise, mode: CounterMode, live: RegSet) {
-    let code = emit(mode, live, machine.base + DATA + 8);
+    let counter = match mode {
+        CounterMode::PerThread => machine.own(DATA + 8),
+        _ => machine.base + DATA + 8,
+    };
+    let code = emit(mode, live, counter);
     assert_eq!(code.bytes.len(), X86_64::counter_len(mode, live), "{mode:?} {live:x?}");
     for start in [0, 0xffff_ffff, u64::MAX, noise.next()] {
         machine.paint_stack();
@@ -87,6 +91,7 @@ fn a_counter_is_as_short_as_what_lives_allows() {
         (RegSet::ALL.minus(OF), 33, 25),
     ] {
         assert_eq!((length(CounterMode::Plain, live), length(CounterMode::Atomic, live)), (plain, atomic), "{live:x?}");
+        assert_eq!(length(CounterMode::PerThread, live), atomic + 1, "{live:x?}");
     }
 }
 

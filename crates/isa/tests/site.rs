@@ -74,7 +74,9 @@ impl Site {
         let insn = X86_64::decode(original, at).unwrap();
         let base = self.machine.base;
         let mut code = Code::default();
+        let own = self.machine.own(TABLE);
         let done = X86_64::put_site(&mut code, mode, original, &insn, |what| match what {
+            SiteRef::Table(word) if mode == CounterMode::PerThread => own + u64::from(word) * 8,
             SiteRef::Table(word) => base + TABLE + u64::from(word) * 8,
             SiteRef::Bias => base + BIAS,
             SiteRef::Slow => base + SLOW,
@@ -167,7 +169,7 @@ fn encode(instruction: &Instruction, at: u64) -> Vec<u8> {
 }
 
 const OPS: [Op; 2] = [Op::Call_rm64, Op::Jmp_rm64];
-const MODES: [CounterMode; 2] = [CounterMode::Plain, CounterMode::Atomic];
+const MODES: [CounterMode; 3] = [CounterMode::Plain, CounterMode::Atomic, CounterMode::PerThread];
 
 #[test]
 fn a_recorder_does_what_a_branch_through_any_register_does() {

@@ -13,10 +13,21 @@
 //! | 12 | 4 | how many bytes of the header must agree before a program adds to an existing file: 96 |
 //! | 16 | 64 | the subject: binary, counter map, table sizes; see [`Subject::encode`] |
 //! | 80 | 4 | unit: offset of the counters, and what the file's length is a multiple of; 0 stands for 4096 |
-//! | 84 | 12 | zero |
-//! | unit | 8 × counters | counters |
+//! | 84 | 4 | 1: there may be several areas; 0: there is one |
+//! | 88 | 8 | zero |
+//! | unit | | areas |
+//!
+//! An area:
+//!
+//! | offset | size | |
+//! |---|---|---|
+//! | 0 | 8 × counters | counters |
 //! | next multiple of 64 | 64 × sites | call-site tables |
 //! | | | zero to a multiple of the unit |
+//!
+//! A program with per-thread counters has an area for each thread; all are alike, and what was counted is their sum. Their number follows from
+//! the file's length. A thread takes over the area of one that has ended, so there are as many as ever counted at once. Both processes that count in
+//! one file must agree on how areas are used, so the number 84 belongs to what must agree.
 //!
 //! A file can be mapped only at offsets that are multiples of the page size, so the unit is the largest page size of the machine's systems:
 //! 4 KiB on x86-64, 64 KiB on AArch64.
@@ -36,6 +47,9 @@ use std::path::{Path, PathBuf};
 
 use crate::model::OutOfMemory;
 use crate::{Error, Profile, Site, Subject, model, output};
+
+/// Offset of the word that says whether there may be several areas.
+const MANY_AT: usize = 84;
 
 /// First bytes of the file. The line ends show a transfer in text mode.
 pub const MAGIC: [u8; 8] = *b"PLRAW\x01\r\n";
@@ -61,6 +75,11 @@ pub fn header_bytes(subject: &Subject) -> [u8; HEADER_LEN] {
 
 /// The header, with the magic in place. The program writes what follows the magic first. `unit` is a power of two from 4096 to 16 MiB.
 pub fn header_bytes_with(subject: &Subject, unit: u64) -> [u8; HEADER_LEN] {
+    header_bytes_for(subject, unit, false)
+}
+
+/// The same; `many` says that the file may have any number of areas.
+pub fn header_bytes_for(subject: &Subject, unit: u64, many: bool) -> [u8; HEADER_LEN] {
     let mut out = [0; HEADER_LEN];
     out[..8].copy_from_slice(&MAGIC);
     out[8..12].copy_from_slice(&VERSION.to_le_bytes());
@@ -69,6 +88,7 @@ pub fn header_bytes_with(subject: &Subject, unit: u64) -> [u8; HEADER_LEN] {
     if unit != PAGE {
         out[80..84].copy_from_slice(&(unit as u32).to_le_bytes());
     }
+    out[MANY_AT] = u8::from(many);
     out
 }
 
@@ -117,6 +137,10 @@ pub struct RawFile {
     subject: Subject,
     /// Offset of the counters.
     unit: u64,
+    /// Number of areas when it was opened.
+    areas: u64,
+    /// There may be more.
+    many: bool,
 }
 
 impl RawFile {
@@ -201,7 +225,18 @@ impl RawFile {
                 ));
             }
         };
-        if let Some(at) = (84..HEADER_LEN).find(|&at| header[at] != 0) {
+        let many = match word(MANY_AT) {
+            0 => false,
+            1 => true,
+            other => {
+                return Err(Error::at_byte(
+                    path,
+                    MANY_AT as u64,
+                    format!("kind of areas is {other}, must be 0 (one) or 1 (several)"),
+                ));
+            }
+        };
+        if let Some(at) = (MANY_AT + 4..HEADER_LEN).find(|&at| header[at] != 0) {
             return Err(Error::at_byte(
                 path,
                 at as u64,
@@ -215,11 +250,27 @@ impl RawFile {
             );
             return Err(cut_short(&what, file_len_with(&subject, unit)));
         }
+        let area = file_len_with(&subject, unit) - unit;
+        let areas = match many {
+            false => 1,
+            true => (found - unit).checked_div(area).unwrap_or(1),
+        };
+        if many && area > 0 && (found - unit) % area != 0 {
+            let what = format!(
+                "a raw profile of {} counters and {} call-site tables for {} threads ({area} bytes each)",
+                subject.counters,
+                subject.sites,
+                areas + 1
+            );
+            return Err(cut_short(&what, unit.saturating_add(area.saturating_mul(areas + 1))));
+        }
         Ok(RawFile {
             path: path.to_owned(),
             file,
             subject,
             unit,
+            areas,
+            many,
         })
     }
 
@@ -228,17 +279,22 @@ impl RawFile {
         &self.subject
     }
 
+    /// How many areas it has: as many threads have counted in it at once.
+    pub fn areas(&self) -> u64 {
+        self.areas
+    }
+
     /// Where it was opened.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Reads every counter once, in pieces.
+    /// Reads every counter of every area once, in pieces.
     pub fn stream(&self, sink: &mut impl Sink) -> Result<(), Error> {
         let sites_start = sites_offset(self.subject.counters);
         let sites_end = sites_start + self.subject.sites * SITE_LEN;
         let mut words: Vec<u64> = Vec::with_capacity(PIECE / 8);
-        self.pieces(|at, bytes| {
+        self.pieces(|_, at, bytes| {
             // `at` and the length are multiples of 64 from the first counter, except at the very end of the file.
             words.clear();
             words.extend(bytes.chunks_exact(8).map(|word| {
@@ -284,39 +340,50 @@ impl RawFile {
         Ok(collect.finish())
     }
 
-    /// Calls `visit` with every piece of the counter area that is not a hole: its offset from the first counter, a multiple of [`PAGE`],
-    /// and its bytes, whole pages.
-    fn pieces(&self, mut visit: impl FnMut(u64, &[u8]) -> Result<(), Error>) -> Result<(), Error> {
+    /// Length of an area in the file.
+    fn area_len(&self) -> u64 {
+        file_len_with(&self.subject, self.unit).saturating_sub(self.unit)
+    }
+
+    /// Calls `visit` with every piece of the areas that is not a hole: the area's offset in the file, the piece's offset from the area's first counter, a
+    /// multiple of [`PAGE`], and its bytes, whole pages.
+    fn pieces(&self, mut visit: impl FnMut(u64, u64, &[u8]) -> Result<(), Error>) -> Result<(), Error> {
         let len = counters_len(self.subject.counters, self.subject.sites);
         let mut buffer = vec![0; PIECE.min(len as usize)];
-        let mut at = 0;
-        while at < len {
-            let (start, end) = match self.data_after(self.unit + at) {
-                // The unit is a multiple of the page, and `start` is not before it.
-                Some((start, end)) => (
-                    start / PAGE * PAGE - self.unit,
-                    end.div_ceil(PAGE).saturating_mul(PAGE) - self.unit,
-                ),
-                None => break,
-            };
-            at = at.max(start);
-            let end = end.min(len);
-            while at < end {
-                let bytes = &mut buffer[..((end - at) as usize).min(PIECE)];
-                self.file
-                    .read_exact_at(bytes, self.unit + at)
-                    .map_err(|e| match e.kind() {
-                        io::ErrorKind::UnexpectedEof => Error::CutShort {
-                            path: self.path.clone(),
-                            what: "a raw profile that shrank while it was read".into(),
-                            expected: self.unit + len,
-                            found: self.file.metadata().map_or(0, |data| data.len()),
-                        },
-                        _ => Error::io(&self.path, "read the counters", e),
-                    })?;
-                visit(at, bytes)?;
-                at += bytes.len() as u64;
+        let mut area = 0;
+        while area < self.areas {
+            let first = self.unit + area * self.area_len();
+            let mut at = 0;
+            while at < len {
+                let (start, end) = match self.data_after(first + at) {
+                    // Areas begin at multiples of the page, and `start` is not before `first`.
+                    Some((start, end)) => (
+                        start / PAGE * PAGE - first,
+                        end.div_ceil(PAGE).saturating_mul(PAGE) - first,
+                    ),
+                    None => return Ok(()),
+                };
+                at = at.max(start);
+                let end = end.min(len);
+                while at < end {
+                    let bytes = &mut buffer[..((end - at) as usize).min(PIECE)];
+                    self.file
+                        .read_exact_at(bytes, first + at)
+                        .map_err(|e| match e.kind() {
+                            io::ErrorKind::UnexpectedEof => Error::CutShort {
+                                path: self.path.clone(),
+                                what: "a raw profile that shrank while it was read".into(),
+                                expected: first + len,
+                                found: self.file.metadata().map_or(0, |data| data.len()),
+                            },
+                            _ => Error::io(&self.path, "read the counters", e),
+                        })?;
+                    visit(first, at, bytes)?;
+                    at += bytes.len() as u64;
+                }
             }
+            // Areas that are holes need no look each.
+            area = (area + 1).max(at.saturating_sub(len).checked_div(self.area_len()).unwrap_or(0) + area);
         }
         Ok(())
     }
@@ -408,17 +475,17 @@ pub fn snapshot(live: &Path, to: &Path) -> Result<Subject, Error> {
             out.write_all_at(bytes, at)
                 .map_err(|e| Error::io(to, "write", e))
         };
-        out.set_len(file_len_with(&raw.subject, raw.unit))
+        out.set_len(raw.unit + raw.areas * raw.area_len())
             .map_err(|e| Error::io(to, "set the size", e))?;
-        raw.pieces(|at, bytes| {
+        raw.pieces(|area, at, bytes| {
             for (i, page) in bytes.chunks(PAGE as usize).enumerate() {
                 if page.iter().any(|&byte| byte != 0) {
-                    write(page, raw.unit + at + i as u64 * PAGE)?;
+                    write(page, area + at + i as u64 * PAGE)?;
                 }
             }
             Ok(())
         })?;
-        write(&header_bytes_with(&raw.subject, raw.unit), 0)
+        write(&header_bytes_for(&raw.subject, raw.unit, raw.many), 0)
     })?;
     Ok(raw.subject)
 }

@@ -15,7 +15,7 @@
 //! Wrong guesses cost precision, never correctness: the old body stays where it was, and a table entry that is
 //! not recognised goes on leading there.
 
-use postlink_isa::{Anchor, Cond, FixupKind, Flow, Insn, Isa, JumpShape};
+use postlink_isa::{Anchor, Cond, FixupKind, Flow, Forks, Insn, Isa, JumpShape};
 use rustc_hash::FxHashMap;
 
 use crate::discover::{Program, table_entries};
@@ -211,6 +211,8 @@ pub struct Cfg {
     pub arrivals: Vec<(u64, BlockId)>,
     /// Addresses inside with their blocks: other entries and labels.
     pub marks: Vec<(u64, BlockId)>,
+    /// Where calls return that may return in a new process, with the block that ends there or goes on there.
+    pub forks: Vec<(BlockId, u64)>,
     /// Index of the first field of each block, and one more.
     pub field_index: Vec<u32>,
 }
@@ -587,6 +589,9 @@ pub fn build<I: Isa>(
                         }
                         // Even a call that is known not to return keeps the edge to what follows it: the proof knows no names.
                         let call = leaks.call(program, &insn);
+                        if call.forks != Forks::Never {
+                            cfg.forks.push((id, next));
+                        }
                         block.leaks = call.leaks;
                         block.unlikely |= call.no_return;
                         if last {

@@ -404,6 +404,7 @@ fn put_runtime(
         // No recorders here, and so nothing that needs the bias: the name stands for the slow way with edges.
         bias: slow_config.at + with_edges,
         slow: slow_config.at,
+        ..ProbeAddresses::default()
     };
     Ok((runtime.addr, probes))
 }

@@ -35,6 +35,10 @@ pub enum Target {
     Bias,
     /// The recorders' shared slow path.
     Slow,
+    /// The byte that entry checks look at.
+    Ready,
+    /// The routine that gives a thread its counters.
+    Enter,
 }
 
 /// A counter in the middle of a block.
@@ -68,6 +72,10 @@ pub struct Probes {
     pub sites: FxHashMap<u64, u32>,
     /// How counters are incremented.
     pub mode: Option<CounterMode>,
+    /// An entry check in front of the first block; whether it must save what it uses.
+    pub entry_check: Option<bool>,
+    /// Checks at these addresses, by block, for a new process.
+    pub fork_checks: Vec<(BlockId, u64)>,
     /// Puts a counter into a block in place of an increment; arguments are what must survive and the counter's number.
     pub put: Option<fn(&mut Code<Target>, RegSet, u32)>,
 }
@@ -122,6 +130,8 @@ pub struct Emitted {
     pub fragments: [Fragment; 2],
     /// Place of each block: (fragment, offset); `u8::MAX` for blocks that were dropped.
     pub blocks: Vec<(u8, u32)>,
+    /// Bytes in front of block 0 through which those come who come from outside.
+    pub entry_check: u32,
 }
 
 /// Where a branch goes.
@@ -153,6 +163,8 @@ struct Unit {
     align: u32,
     /// Bytes in front of it that make it so.
     pad: u32,
+    /// An entry check in front of it, whether it saves what it uses, and its length.
+    check: Option<(bool, u32)>,
     /// Input address whose unwind state the added instructions share.
     state: u64,
     piece: u16,
@@ -185,6 +197,17 @@ pub fn emit<I: Isa>(program: &Program<'_>, cfg: &Cfg, plan: &Plan) -> Result<Emi
             if fragment == 0 && aligned[*b as usize] {
                 unit.align = plan.block_alignment;
             }
+            if *b == 0
+                && let Some(save) = plan.probes.entry_check
+            {
+                // Nothing may run into it but through the entry.
+                if fragment != 0 || !e.units.is_empty() {
+                    return Err(Pin::FallsOffItsEnd);
+                }
+                let mut check: Code<Target> = Code::default();
+                I::put_entry_check(&mut check, save, Target::Ready, Target::Enter);
+                unit.check = Some((save, check.bytes.len() as u32));
+            }
             e.units.push(unit);
         }
     }
@@ -206,6 +229,9 @@ pub fn emit<I: Isa>(program: &Program<'_>, cfg: &Cfg, plan: &Plan) -> Result<Emi
         if *u != u32::MAX {
             let unit = &e.units[*u as usize];
             out.blocks[b] = (unit.fragment, unit.offset);
+            if let (0, Some((_, len))) = (b, unit.check) {
+                out.entry_check = len;
+            }
         }
     }
     // Units that stand for blocks are numbered by plan order; their open fixups speak of blocks.
@@ -272,8 +298,14 @@ impl<I: Isa> Emitter<'_, '_, I> {
         if let Some(n) = node {
             stops.push((n.at, Stop::Counter(n)));
         }
-        // A counter goes before a recorder at the same place.
-        stops.sort_by_key(|s| (s.0, matches!(s.1, Stop::Site { .. })));
+        let forks = self.plan.probes.fork_checks.iter().filter(|c| c.0 == b);
+        stops.extend(forks.map(|c| (c.1, Stop::Fork)));
+        // A check for a new process goes first, a counter before a recorder at the same place.
+        stops.sort_by_key(|s| match s.1 {
+            Stop::Fork => (s.0, 0),
+            Stop::Counter(_) => (s.0, 1),
+            Stop::Site { .. } => (s.0, 2),
+        });
         let mode = self.mode();
         for (at, stop) in stops {
             self.copy(from, at, body, block.piece)?;
@@ -294,7 +326,10 @@ impl<I: Isa> Emitter<'_, '_, I> {
                     }
                     from = at + u64::from(len);
                 }
+                Stop::Fork => I::put_fork_check(&mut self.temp, Target::Ready, Target::Enter),
             }
+            // Behind the last call of a piece no state is described.
+            let at = if at < block.end { at } else { self.state_behind(&block) };
             let len = self.temp.bytes.len() as u32 - body - out;
             self.spans.push(Span {
                 out,
@@ -317,6 +352,7 @@ impl<I: Isa> Emitter<'_, '_, I> {
             offset: 0,
             align: 1,
             pad: 0,
+            check: None,
             state: if block.term_at < block.end {
                 block.term_at
             } else {
@@ -584,6 +620,7 @@ impl<I: Isa> Emitter<'_, '_, I> {
             offset: 0,
             align: 1,
             pad: 0,
+            check: None,
             state: block.term_at,
             piece: block.piece,
         });
@@ -636,6 +673,7 @@ impl<I: Isa> Emitter<'_, '_, I> {
                 let mut at = 0u32;
                 for u in units {
                     let unit = &mut self.units[*u as usize];
+                    at += unit.check.map_or(0, |c| c.1);
                     unit.pad = at.next_multiple_of(unit.align) - at;
                     at += unit.pad;
                     unit.offset = at;
@@ -692,6 +730,12 @@ impl<I: Isa> Emitter<'_, '_, I> {
                 I::put_nops(&mut out.code.bytes, u.pad as usize);
                 let input = self.spans.get(u.spans.0 as usize).filter(|_| u.spans.0 < u.spans.1).map_or(u.state, |s| s.input);
                 out.spans.push(Span { out: out_at, len: u.pad, input, copied: false, instead: false, piece: u.piece });
+            }
+            if let Some((save, len)) = u.check {
+                let out_at = out.code.bytes.len() as u32;
+                I::put_entry_check(&mut out.code, save, Target::Ready, Target::Enter);
+                let input = self.spans.get(u.spans.0 as usize).filter(|_| u.spans.0 < u.spans.1).map_or(u.state, |s| s.input);
+                out.spans.push(Span { out: out_at, len, input, copied: false, instead: false, piece: u.piece });
             }
             debug_assert_eq!(u.offset as usize, out.code.bytes.len());
             let base = out.code.bytes.len() as u32;
@@ -779,4 +823,6 @@ impl<I: Isa> Emitter<'_, '_, I> {
 enum Stop {
     Counter(NodeCounter),
     Site { number: u32, len: u8, tail: bool },
+    /// A check for a new process.
+    Fork,
 }

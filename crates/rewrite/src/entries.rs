@@ -320,7 +320,12 @@ impl Plan {
             Target::Code(a) => entered.get(&a).copied().unwrap_or(a),
             Target::Same(a) => a,
             // Nothing that stubs are made of.
-            Target::Block(_) | Target::Unit(_) | Target::SiteWord(_) | Target::Recorder(_) => 0,
+            Target::Block(_)
+            | Target::Unit(_)
+            | Target::SiteWord(_)
+            | Target::Recorder(_)
+            | Target::Ready
+            | Target::Enter => 0,
         };
         out.copy_from_slice(&self.code.bytes);
         for fixup in &self.code.fixups {

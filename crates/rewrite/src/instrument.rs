@@ -22,15 +22,17 @@ use crate::link::{self, LinkOptions, ProbeAddresses, Ready};
 use crate::phases::Phases;
 use crate::pin::Pin;
 use crate::prepare::{self, Analysed, CounterMap, Machine, Scratch, Share};
-use crate::{Error, unwind};
+use crate::{Error, per_thread, unwind};
 
 /// How counters are incremented.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "kebab-case")]
 pub enum Counters {
-    /// Atomically if the program can have threads, else plainly.
+    /// Per thread where that is possible; else atomically if the program can have threads or forks, else plainly.
     #[default]
     Auto,
+    /// Each thread in an area of its own; atomically where that is not possible.
+    PerThread,
     /// Atomically.
     Atomic,
     /// Plainly: fast, and inexact when threads meet at a counter.
@@ -76,6 +78,10 @@ pub struct InstrumentReport {
     pub sites: u64,
     /// Whether counters are atomic.
     pub atomic: bool,
+    /// How counters are incremented; never [`Counters::Auto`].
+    pub counting: Counters,
+    /// Why counters are not per thread, where that was to be tried.
+    pub not_per_thread: Option<String>,
     /// Size of the input.
     pub input_size: u64,
     /// Size of the output.
@@ -111,58 +117,38 @@ fn instrument_with<I: Isa>(
         ));
     }
     let leaks = Leaks::new(&program);
-    let atomic = match options.counters {
-        Counters::Atomic => true,
-        Counters::Plain => false,
-        Counters::Auto => can_have_threads(&program),
+    let mut not_per_thread = match options.counters {
+        Counters::Auto | Counters::PerThread => per_thread::obstacle::<I>(&program, &leaks),
+        _ => None,
     };
-    let counter_mode = match atomic {
-        false => CounterMode::Plain,
-        true if uses_atomic_one::<I>(&program) => CounterMode::AtomicOne,
-        true => CounterMode::Atomic,
+    let fallback = match options.counters {
+        Counters::Atomic | Counters::PerThread => Counters::Atomic,
+        Counters::Plain => Counters::Plain,
+        Counters::Auto if can_have_threads(&program) || can_fork(&program) => Counters::Atomic,
+        Counters::Auto => Counters::Plain,
     };
+    let may = matches!(options.counters, Counters::Auto | Counters::PerThread) && not_per_thread.is_none();
+    let mut counting = if may { Counters::PerThread } else { fallback };
 
     phases.begin("functions");
     let image = elf.extent();
-    /// A function's code, and where its old entry jumps to it.
-    type Made = (Ready, Option<(u64, u64)>);
-    let made: Vec<(Share, Option<Made>)> = (0..program.functions.len())
-        .into_par_iter()
-        .map_init(Scratch::default, |scratch, f| {
-            let analysed = prepare::analyse::<I>(&program, &leaks, f, scratch);
-            let mut share = Share::of(&program, f, &analysed);
-            let wanted = options
-                .functions
-                .as_ref()
-                .is_none_or(|r| r.is_match(program.name(f).as_bytes()));
-            let ready = match analysed {
-                Ok(a) if wanted => match make::<I>(&program, f, &a, counter_mode, options.calls) {
-                    Ok(ready) => Some((ready, a.entry_patch)),
-                    Err(pin) => {
-                        share.pin = Some(pin);
-                        None
-                    }
-                },
-                Ok(_) => {
-                    share.pin = Some(Pin::Excluded);
-                    None
-                }
-                Err(_) => None,
-            };
-            (share, ready)
-        })
-        .collect();
-    let mut shares = Vec::with_capacity(made.len());
-    let mut ready = Vec::new();
-    let mut patches = Vec::new();
-    for (share, r) in made {
-        shares.push(share);
-        if let Some((r, p)) = r {
-            ready.push(r);
-            patches.extend(p);
+    let (mode_of_counters, (map, mut ready, patches)) = loop {
+        let mode = counter_mode::<I>(&program, counting);
+        let made = make_all::<I>(&program, &leaks, options, mode);
+        if counting != Counters::PerThread {
+            break (mode, made);
         }
-    }
-    let map = CounterMap::new(elf, shares);
+        let mut moved = vec![false; program.functions.len()];
+        made.1.iter().for_each(|r| moved[r.function as usize] = true);
+        not_per_thread = match per_thread::staying_obstacle::<I>(&program, &leaks, &moved) {
+            None if raw::counters_len(made.0.subject.counters, made.0.subject.sites) > i32::MAX as u64 => {
+                Some("its counters have more than 2 GiB".into())
+            }
+            None => break (mode, made),
+            found => found,
+        };
+        counting = fallback;
+    };
     for r in &mut ready {
         (r.counter_base, r.site_base) = map.bases[r.function as usize];
     }
@@ -183,7 +169,7 @@ fn instrument_with<I: Isa>(
 
     // The recorders' slow path and the start-up routine.
     let mut slow: Code<Target> = Code::default();
-    I::put_site_slow(&mut slow, counter_mode, image);
+    I::put_site_slow(&mut slow, mode_of_counters, image);
     let slow_at = writer.append(NewSection {
         name: ".text.slow".into(),
         kind: NewKind::Code,
@@ -193,7 +179,8 @@ fn instrument_with<I: Isa>(
     let entry = hook(elf)?;
     let subject = map.subject;
     let unit = I::COUNTER_UNIT;
-    let header = raw::header_bytes_with(&subject, unit);
+    let own = I::PER_THREAD.filter(|_| counting == Counters::PerThread);
+    let header = raw::header_bytes_for(&subject, unit, own.is_some());
     let build_id = subject.identity.hex();
     let counters_len = raw::counters_len(subject.counters, subject.sites)
         .checked_next_multiple_of(unit)
@@ -202,7 +189,7 @@ fn instrument_with<I: Isa>(
     let near = slow_at.addr;
     let mut config = RuntimeConfig {
         at: near,
-        counters: near.next_multiple_of(unit) + unit,
+        counters: near.next_multiple_of(unit) + own.map_or(unit, |own| own.len),
         counters_len,
         sites_offset,
         bias_slot: near + 0x1000,
@@ -212,18 +199,24 @@ fn instrument_with<I: Isa>(
         build_id: &build_id,
         entry: entry.runtime(),
     };
-    let size = I::runtime(&config)?.len() as u64;
+    let assemble = |config: &RuntimeConfig<'_>| match own {
+        None => I::runtime(config).map(|code| (code, 0)),
+        Some(_) => I::per_thread_runtime(config),
+    };
+    let size = assemble(&config)?.0.len() as u64;
     let runtime = writer.append(NewSection {
         name: ".text.start".into(),
         kind: NewKind::Code,
         align: 16,
         size,
     });
-    let counters = writer.append_zero_fill_aligned(".postlink.counters", counters_len + 4096, unit);
+    // The load bias stands behind the counters, or at the beginning of the private memory in front of them.
+    let (before, behind) = own.map_or((0, 4096), |own| (own.len, 0));
+    let counters = writer.append_zero_fill_aligned(".postlink.counters", before + counters_len + behind, unit);
     config.at = runtime.addr;
-    config.counters = counters.addr;
-    config.bias_slot = counters.addr + counters_len;
-    let code = I::runtime(&config)?;
+    config.counters = counters.addr + before;
+    config.bias_slot = own.map_or(counters.addr + counters_len, |_| counters.addr);
+    let (code, enter) = assemble(&config)?;
     if code.len() as u64 != size {
         return Err(Error::internal(format!(
             "start-up routine changed its size from {size} to {}",
@@ -231,12 +224,16 @@ fn instrument_with<I: Isa>(
         )));
     }
     writer.contents(runtime.id).copy_from_slice(&code);
+    // Per thread, addresses of counters are offsets in an area.
+    let base = if own.is_some() { 0 } else { counters.addr };
     let probes = ProbeAddresses {
-        counters: counters.addr,
+        counters: base,
         counter_size: 8,
-        sites: counters.addr + sites_offset,
+        sites: base + sites_offset,
         bias: config.bias_slot,
         slow: slow_at.addr,
+        ready: counters.addr + own.map_or(0, |own| own.ready),
+        enter,
     };
     writer.contents(slow_at.id).copy_from_slice(&slow.bytes);
     placed.fill::<I>(&program, &ready, [&order, &order], &probes, &mut writer)?;
@@ -262,10 +259,67 @@ fn instrument_with<I: Isa>(
                     .count() as u64
             })
             .sum(),
-        atomic,
+        atomic: counting == Counters::Atomic,
+        counting,
+        not_per_thread,
         input_size: elf.data.len() as u64,
         output_size: summary.size,
     })
+}
+
+/// What one pass over all functions makes: the map, their code, and where old entries get jumps.
+type Made = (CounterMap, Vec<Ready>, Vec<(u64, u64)>);
+
+/// Emits all functions with their counters.
+fn make_all<I: Isa>(program: &Program<'_>, leaks: &Leaks, options: &InstrumentOptions, mode: CounterMode) -> Made {
+    type One = (Share, Option<(Ready, Option<(u64, u64)>)>);
+    let made: Vec<One> = (0..program.functions.len())
+        .into_par_iter()
+        .map_init(Scratch::default, |scratch, f| {
+            let analysed = prepare::analyse::<I>(program, leaks, f, scratch);
+            let mut share = Share::of(program, f, &analysed);
+            let wanted = options
+                .functions
+                .as_ref()
+                .is_none_or(|r| r.is_match(program.name(f).as_bytes()));
+            let ready = match analysed {
+                Ok(a) if wanted => match make::<I>(program, f, &a, mode, options.calls) {
+                    Ok(ready) => Some((ready, a.entry_patch)),
+                    Err(pin) => {
+                        share.pin = Some(pin);
+                        None
+                    }
+                },
+                Ok(_) => {
+                    share.pin = Some(Pin::Excluded);
+                    None
+                }
+                Err(_) => None,
+            };
+            (share, ready)
+        })
+        .collect();
+    let mut shares = Vec::with_capacity(made.len());
+    let mut ready = Vec::new();
+    let mut patches = Vec::new();
+    for (share, r) in made {
+        shares.push(share);
+        if let Some((r, p)) = r {
+            ready.push(r);
+            patches.extend(p);
+        }
+    }
+    (CounterMap::new(program.elf, shares), ready, patches)
+}
+
+/// The instructions for a way of counting.
+fn counter_mode<I: Isa>(program: &Program<'_>, counting: Counters) -> CounterMode {
+    match counting {
+        Counters::Plain => CounterMode::Plain,
+        Counters::PerThread => CounterMode::PerThread,
+        _ if uses_atomic_one::<I>(program) => CounterMode::AtomicOne,
+        _ => CounterMode::Atomic,
+    }
 }
 
 /// Reasons and how often each occurs, the most frequent first.
@@ -288,6 +342,11 @@ fn make<'d, I: Isa>(
     calls: bool,
 ) -> Result<Ready, Pin> {
     let mut probes = a.placement.probes::<I>(program, &a.cfg, mode);
+    if mode == CounterMode::PerThread {
+        probes.fork_checks.clone_from(&a.cfg.forks);
+        // Nobody comes from outside where there is no way in.
+        probes.entry_check = a.entry_patch.map(|_| per_thread::must_save::<I>(program, &a.cfg));
+    }
     let mut recorders: Code<Target> = Code::default();
     let mut recorder_offsets = Vec::new();
     if calls {
@@ -386,6 +445,13 @@ fn uses_atomic_one<I: Isa>(program: &Program<'_>) -> bool {
         let bytes = program.elf.bytes_at(p.start, p.end - p.start).unwrap_or_default();
         I::has_atomic_one(bytes) && !program.name_at(p.start).starts_with("__aarch64_")
     })
+}
+
+/// Whether the program can make processes that go on in its code.
+fn can_fork(program: &Program<'_>) -> bool {
+    use postlink_image::elf::SymbolTable;
+    let dynamic = program.elf.symbols(SymbolTable::Dynamic);
+    dynamic.iter().any(|s| s.section == 0 && Leaks::import_forks(s.name))
 }
 
 /// Whether the program can have threads: it starts some, or is a library, whose host may.

@@ -11,7 +11,7 @@
 //! * a function is safe if it calls nothing but safe functions (least fixed point over the call graph of the sweep).
 
 use postlink_image::elf::{Elf, SymbolTable};
-use postlink_isa::{Flow, Insn};
+use postlink_isa::{Flow, Forks, Insn};
 use rayon::prelude::*;
 use rustc_hash::FxHashMap;
 
@@ -26,6 +26,8 @@ pub struct CallFacts {
     pub no_return: bool,
     /// It may return more than once.
     pub returns_twice: bool,
+    /// It may return in a new process.
+    pub forks: Forks,
 }
 
 /// Facts on every function that can be called.
@@ -96,7 +98,21 @@ const TWICE: &[&[u8]] = &[
     b"__vfork",
     b"__fork",
     b"__libc_fork",
+    b"forkpty",
 ];
+
+/// What returns in a new process with memory of its own, or may. `vfork` does not count: its child shares the parent's memory.
+const FORKS: &[&[u8]] = &[
+    b"fork",
+    b"_Fork",
+    b"__fork",
+    b"__libc_fork",
+    b"forkpty",
+    b"daemon",
+];
+
+/// Makes any system call.
+const SYSCALL: &[u8] = b"syscall";
 
 /// Library functions that neither call back nor unwind.
 const SAFE: &[&[u8]] = &[
@@ -304,6 +320,11 @@ impl Leaks {
         SAFE.contains(&base_name(name))
     }
 
+    /// Whether an imported function returns in a new process.
+    pub fn import_forks(name: &[u8]) -> bool {
+        FORKS.contains(&base_name(name))
+    }
+
     /// Gathers facts. `unsafe_pieces[i]` says whether piece i may, by itself or through others, reach something unsafe.
     pub fn new(program: &Program<'_>) -> Leaks {
         let can_unwind = program.can_unwind;
@@ -323,7 +344,7 @@ impl Leaks {
                     CallFacts {
                         leaks: true,
                         no_return: true,
-                        returns_twice: false,
+                        ..CallFacts::default()
                     },
                 );
             }
@@ -332,11 +353,15 @@ impl Leaks {
                     *n,
                     CallFacts {
                         leaks: can_unwind,
-                        no_return: false,
                         returns_twice: true,
+                        ..CallFacts::default()
                     },
                 );
             }
+            for n in FORKS {
+                t.entry(*n).or_insert(default).forks = Forks::Maybe;
+            }
+            t.entry(SYSCALL).or_insert(default).forks = Forks::ByNumber;
             t
         };
         if can_unwind {
@@ -376,10 +401,10 @@ impl Leaks {
         }
     }
 
-    /// Facts on the callee of a call instruction.
+    /// Facts on the callee of a call instruction, or on what a jump leads to.
     pub fn call(&self, program: &Program<'_>, insn: &Insn) -> CallFacts {
         let target = match insn.flow {
-            Flow::Call { target } => Some(target),
+            Flow::Call { target } | Flow::Jump { target } => Some(target),
             // A call through an import slot or a pointer.
             _ => insn.slot().map(|slot| program.refs.constant_slot(slot).unwrap_or(slot)),
         };

@@ -30,6 +30,7 @@ pub mod leaks;
 pub mod link;
 pub mod names;
 pub mod optimize;
+pub mod per_thread;
 pub mod phases;
 pub mod pin;
 pub mod prepare;

@@ -109,6 +109,10 @@ pub struct ProbeAddresses {
     pub bias: u64,
     /// Slow path of recorders.
     pub slow: u64,
+    /// The byte that entry checks look at.
+    pub ready: u64,
+    /// The routine that gives a thread its counters.
+    pub enter: u64,
 }
 
 /// Where everything went.
@@ -123,6 +127,8 @@ pub struct Placement {
     buried: Vec<u64>,
     /// Addresses of entries: input to output.
     pub entries: FxHashMap<u64, u64>,
+    /// Where those go who come from outside, if elsewhere: input to output.
+    pub doors: FxHashMap<u64, u64>,
     /// Recorders' section.
     pub recorders: Option<Placed>,
     recorder_at: Vec<u64>,
@@ -247,6 +253,7 @@ pub fn place(
         in_room: vec![false; ready.len()],
         buried: Vec::new(),
         entries: FxHashMap::default(),
+        doors: FxHashMap::default(),
         recorders: None,
         recorder_at: vec![0; ready.len()],
         veneers: Veneers::default(),
@@ -295,8 +302,11 @@ pub fn place(
         p.recorders = Some(placed);
     }
     for (i, r) in ready.iter().enumerate() {
-        p.entries
-            .insert(program.start(r.function as usize), p.block(ready, i, 0));
+        let (start, entry) = (program.start(r.function as usize), p.block(ready, i, 0));
+        p.entries.insert(start, entry);
+        if r.code.entry_check > 0 {
+            p.doors.insert(start, entry - u64::from(r.code.entry_check));
+        }
     }
     p
 }
@@ -368,6 +378,8 @@ impl Placement {
             Target::Recorder(s) => self.recorder_at[i] + u64::from(r.recorder_offsets[s as usize]),
             Target::Bias => probes.bias,
             Target::Slow => probes.slow,
+            Target::Ready => probes.ready,
+            Target::Enter => probes.enter,
             Target::Unit(_) => 0,
         }
     }
@@ -628,7 +640,7 @@ impl Placement {
     ) -> Result<(), Error> {
         // Jumps from old entries.
         for (entry, at) in entry_patches {
-            let Some(new) = self.entries.get(entry) else {
+            let Some(new) = self.doors.get(entry).or(self.entries.get(entry)) else {
                 continue;
             };
             let mut code: Code<u64> = Code::default();

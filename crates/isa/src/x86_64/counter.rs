@@ -13,6 +13,10 @@
 //! | atomic | `rax` | `lahf`, `seto al`, `lock inc qword [c]`, `add al,127`, `sahf` | 15 |
 //! | atomic | `r` | the same with `rax` kept in `r` | 21 |
 //! | atomic | nothing | the same with `rax` saved on the stack | 30 |
+//! | per thread | as for atomic | the same with `inc qword gs:[c]` | 1 more each |
+//!
+//! Per thread, `c` is an offset from the GS base, where each thread has an area of its own ([`runtime`](super::runtime)). No lock is needed,
+//! but what reads, adds and writes is still one instruction: a signal handler of the same thread may count at the same counter.
 //!
 //! `inc` leaves CF alone, so CF may live in every form. `lahf` and `sahf` carry all flags but OF; that one is kept in `al`
 //! and comes back as the overflow of `al + 127`. Where OF is dead, `seto` and `add` are left out. `pushfq` and `popfq`
@@ -31,6 +35,9 @@ const BY_INC: RegSet = RegSet(PF.0 | AF.0 | ZF.0 | SF.0 | OF.0);
 
 const RAX: u8 = 0;
 
+/// The prefix for memory relative to the GS base.
+pub(super) const GS: u8 = 0x65;
+
 /// Registers in the order in which they are taken when dead: those first that a call destroys. Never `rsp`.
 const PREFERRED: [u8; 15] = [RAX, 1, 2, 8, 9, 10, 11, 6, 7, 3, 5, 12, 13, 14, 15];
 
@@ -44,19 +51,15 @@ pub fn put_counter<T: Copy>(out: &mut Code<T>, mode: CounterMode, live: RegSet, 
         _ if !live.meets(BY_INC) => put_inc(out, mode, counter),
         (CounterMode::Plain, Some(register)) => put_load_add_store(out, register, counter),
         (CounterMode::Plain, None) => on_stack(out, |out| put_load_add_store(out, RAX, counter)),
-        (CounterMode::Atomic | CounterMode::AtomicOne, Some(RAX)) => {
-            put_inc_keeping_flags(out, keep_overflow, counter)
-        }
-        (CounterMode::Atomic | CounterMode::AtomicOne, Some(register)) => {
+        (_, Some(RAX)) => put_inc_keeping_flags(out, mode, keep_overflow, counter),
+        (_, Some(register)) => {
             let (rex, low) = (0x48 | register >> 3, register & 7);
             out.bytes.extend_from_slice(&[rex, 0x89, 0xc0 | low]); // mov r,rax
-            put_inc_keeping_flags(out, keep_overflow, counter);
+            put_inc_keeping_flags(out, mode, keep_overflow, counter);
             out.bytes
                 .extend_from_slice(&[0x48 | register >> 3 << 2, 0x89, 0xc0 | low << 3]); // mov rax,r
         }
-        (CounterMode::Atomic | CounterMode::AtomicOne, None) => on_stack(out, |out| {
-            put_inc_keeping_flags(out, keep_overflow, counter)
-        }),
+        (_, None) => on_stack(out, |out| put_inc_keeping_flags(out, mode, keep_overflow, counter)),
     }
 }
 
@@ -66,19 +69,24 @@ pub fn counter_len(mode: CounterMode, live: RegSet) -> usize {
         .into_iter()
         .find(|&register| !live.meets(RegSet(1 << register)));
     let overflow = if live.meets(OF) { 5 } else { 0 };
+    let segment = usize::from(mode == CounterMode::PerThread);
     match (mode, dead) {
         (CounterMode::Plain, _) if !live.meets(BY_INC) => 7,
-        (CounterMode::Atomic | CounterMode::AtomicOne, _) if !live.meets(BY_INC) => 8,
+        _ if !live.meets(BY_INC) => 8 + segment,
         (CounterMode::Plain, Some(register)) => 18 + usize::from(register == 12),
         (CounterMode::Plain, None) => 33,
-        (CounterMode::Atomic | CounterMode::AtomicOne, Some(RAX)) => 10 + overflow,
-        (CounterMode::Atomic | CounterMode::AtomicOne, Some(_)) => 16 + overflow,
-        (CounterMode::Atomic | CounterMode::AtomicOne, None) => 25 + overflow,
+        (_, Some(RAX)) => 10 + overflow + segment,
+        (_, Some(_)) => 16 + overflow + segment,
+        (_, None) => 25 + overflow + segment,
     }
 }
 
-/// `inc qword [c]`, as one bus transaction if atomic.
+/// `inc qword [c]`, as one bus transaction if atomic, `inc qword gs:[c]` per thread.
 pub(super) fn put_inc<T>(out: &mut Code<T>, mode: CounterMode, counter: T) {
+    if mode == CounterMode::PerThread {
+        out.bytes.extend_from_slice(&[GS, 0x48, 0xff, 0x04, 0x25]);
+        return put_field(out, FixupKind::Abs32S, counter);
+    }
     if mode != CounterMode::Plain {
         out.bytes.push(0xf0);
     }
@@ -103,12 +111,12 @@ fn put_load_add_store<T: Copy>(out: &mut Code<T>, register: u8, counter: T) {
     put_field(out, FixupKind::Rel32 { trail: 0 }, counter);
 }
 
-fn put_inc_keeping_flags<T>(out: &mut Code<T>, keep_overflow: bool, counter: T) {
+fn put_inc_keeping_flags<T>(out: &mut Code<T>, mode: CounterMode, keep_overflow: bool, counter: T) {
     out.bytes.push(0x9f); // lahf
     if keep_overflow {
         out.bytes.extend_from_slice(&[0x0f, 0x90, 0xc0]); // seto al
     }
-    put_inc(out, CounterMode::Atomic, counter);
+    put_inc(out, mode, counter);
     if keep_overflow {
         out.bytes.extend_from_slice(&[0x04, 0x7f]); // add al,127
     }

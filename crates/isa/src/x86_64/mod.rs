@@ -40,9 +40,10 @@ pub mod runtime;
 pub mod site;
 pub mod table;
 pub mod text;
+pub mod threads;
 
 use crate::{
-    Code, Cond, CounterMode, Effects, FixupKind, Insn, Isa, JumpShape, Memory, OutOfRange, Reach, RegSet, RuntimeConfig, RuntimeError, SiteRef,
+    Code, Cond, CounterMode, Effects, FixupKind, Forks, Insn, Isa, JumpShape, Memory, OutOfRange, PerThreadMemory, Reach, RegSet, RuntimeConfig, RuntimeError, SiteRef,
 };
 
 /// The instruction set.
@@ -206,5 +207,30 @@ impl Isa for X86_64 {
 
     fn runtime(config: &RuntimeConfig<'_>) -> Result<Vec<u8>, RuntimeError> {
         runtime::runtime(config)
+    }
+
+    const PER_THREAD: Option<PerThreadMemory> = Some(runtime::PER_THREAD);
+
+    const ENTRY_SCRATCH: RegSet = RegSet(1 << 11 | Self::FLAGS.0);
+
+    fn put_entry_check<T>(out: &mut Code<T>, save: bool, ready: T, enter: T) {
+        threads::put_entry_check(out, save, ready, enter);
+    }
+
+    fn put_fork_check<T>(out: &mut Code<T>, ready: T, enter: T) {
+        threads::put_fork_check(out, ready, enter);
+    }
+
+    fn per_thread_obstacle(
+        bytes: &[u8],
+        addr: u64,
+        stays: bool,
+        forks: impl Fn(&Insn) -> Forks,
+    ) -> Option<(u64, &'static str)> {
+        threads::obstacle(bytes, addr, stays, forks)
+    }
+
+    fn per_thread_runtime(config: &RuntimeConfig<'_>) -> Result<(Vec<u8>, u64), RuntimeError> {
+        runtime::per_thread_runtime(config)
     }
 }

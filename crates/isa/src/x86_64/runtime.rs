@@ -66,19 +66,22 @@
 //!
 //! # Files
 //!
-//! `environment` has steps 3 and 4, `file` 5 to 9, `message` the ends; the rest is here.
+//! `environment` has steps 3 and 4, `file` 5 to 9, `message` the ends, `shards` what is different with per-thread counters; the rest is here.
 
 mod environment;
 mod file;
 mod message;
+mod shards;
 
 use iced_x86::code_asm::*;
-use iced_x86::{Code as Op, IcedError, Instruction};
+use iced_x86::{BlockEncoderOptions, Code as Op, IcedError, Instruction};
 
 use crate::{FixupKind, RuntimeConfig, RuntimeEntry, RuntimeError};
 
 pub use environment::{MIP_VARIABLE, VARIABLE};
 pub(crate) use message::ERRORS;
+pub use shards::PER_THREAD;
+use shards::Shards;
 
 /// What is different when the file is a raw machine profile: the name comes from [`MIP_VARIABLE`], and counters from before the mapping are not added to
 /// those in the file but joined bit by bit, since they are flags, or the file is new.
@@ -108,17 +111,25 @@ const SAVED: i32 = 16 * 8;
 /// System call numbers.
 mod call {
     pub const READ: u32 = 0;
+    pub const WRITE: u32 = 1;
     pub const OPEN: u32 = 2;
     pub const CLOSE: u32 = 3;
+    pub const STAT: u32 = 4;
     pub const FSTAT: u32 = 5;
     pub const MMAP: u32 = 9;
     pub const MUNMAP: u32 = 11;
+    pub const SIGPROCMASK: u32 = 14;
     pub const PWRITE: u32 = 18;
     pub const WRITEV: u32 = 20;
+    pub const SCHED_YIELD: u32 = 24;
+    pub const MADVISE: u32 = 28;
     pub const GETPID: u32 = 39;
     pub const UNAME: u32 = 63;
+    pub const FCNTL: u32 = 72;
     pub const UNLINK: u32 = 87;
     pub const GETRLIMIT: u32 = 97;
+    pub const ARCH_PRCTL: u32 = 158;
+    pub const EXIT_GROUP: u32 = 231;
     pub const FALLOCATE: u32 = 285;
 }
 
@@ -138,6 +149,8 @@ struct Routine<'a> {
     a: CodeAssembler,
     config: &'a RuntimeConfig<'a>,
     mip: Option<MipRuntime<'a>>,
+    /// With per-thread counters.
+    shards: Option<Shards>,
     start: CodeLabel,
     subroutines: Subroutines,
     failures: Failures,
@@ -246,16 +259,39 @@ fn next(config: &RuntimeConfig<'_>) -> Option<u64> {
     }
 }
 
+/// The start-up routine of a program with per-thread counters, and the address of `enter`; see [`crate::Isa::per_thread_runtime`].
+pub fn per_thread_runtime(config: &RuntimeConfig<'_>) -> Result<(Vec<u8>, u64), RuntimeError> {
+    check(config, PAGE)?;
+    check_reach(config)?;
+    if !matches!(config.entry, RuntimeEntry::Program { .. }) || config.counters < PER_THREAD.len {
+        return Err(RuntimeError::Assemble { why: "per-thread counters are for programs, with private memory in front of them".into() });
+    }
+    assemble_per_thread(config).map_err(|error| RuntimeError::Assemble { why: error.to_string() })
+}
+
+fn assemble_per_thread<'a>(config: &'a RuntimeConfig<'a>) -> Result<(Vec<u8>, u64), IcedError> {
+    let mut routine = Routine::new(config, None)?;
+    let shards = Shards::new(&mut routine.a);
+    routine.shards = Some(shards);
+    let enter = routine.put_shards(shards)?;
+    routine.put_decimal()?;
+    routine.put_piece()?;
+    routine.put_record()?;
+    routine.put_data()?;
+    let assembled = routine.a.assemble_options(config.at, BlockEncoderOptions::RETURN_NEW_INSTRUCTION_OFFSETS)?;
+    let at = assembled.label_ip(&enter)?;
+    Ok((assembled.inner.code_buffer, at))
+}
+
 fn assemble<'a>(config: &'a RuntimeConfig<'a>, mip: Option<MipRuntime<'a>>) -> Result<Vec<u8>, IcedError> {
-    let mut a = CodeAssembler::new(64)?;
-    let [start, decimal, piece, record, errno, text] = labels(&mut a);
-    let subroutines = Subroutines { decimal, piece, record };
-    let failures = Failures { errno, text };
-    let mut routine = Routine { a, config, mip, start, subroutines, failures, data: Vec::new() };
+    let mut routine = Routine::new(config, mip)?;
     routine.enter()?;
     routine.store_bias()?;
     match config.entry {
-        RuntimeEntry::Program { .. } => routine.find_on_stack()?,
+        RuntimeEntry::Program { .. } => {
+            routine.a.lea(r10, ptr(rbp + SAVED))?;
+            routine.find_on_stack()?
+        }
         RuntimeEntry::Library { .. } => routine.find_in_proc()?,
     }
     routine.expand()?;
@@ -276,6 +312,16 @@ fn assemble<'a>(config: &'a RuntimeConfig<'a>, mip: Option<MipRuntime<'a>>) -> R
 
 fn labels<const N: usize>(a: &mut CodeAssembler) -> [CodeLabel; N] {
     std::array::from_fn(|_| a.create_label())
+}
+
+impl<'a> Routine<'a> {
+    fn new(config: &'a RuntimeConfig<'a>, mip: Option<MipRuntime<'a>>) -> Result<Routine<'a>, IcedError> {
+        let mut a = CodeAssembler::new(64)?;
+        let [start, decimal, piece, record, errno, text] = labels(&mut a);
+        let subroutines = Subroutines { decimal, piece, record };
+        let failures = Failures { errno, text };
+        Ok(Routine { a, config, mip, shards: None, start, subroutines, failures, data: Vec::new() })
+    }
 }
 
 impl Routine<'_> {
@@ -315,12 +361,17 @@ impl Routine<'_> {
     }
 
     fn leave(&mut self) -> Result<(), IcedError> {
-        let (a, config) = (&mut self.a, self.config);
+        let a = &mut self.a;
         a.mov(rsp, rbp)?;
         for register in PUSHED.into_iter().rev() {
             a.pop(register)?;
         }
         a.popfq()?;
+        self.go_on()
+    }
+
+    fn go_on(&mut self) -> Result<(), IcedError> {
+        let (a, config) = (&mut self.a, self.config);
         match next(config) {
             Some(next) => a.add_instruction(Instruction::with_branch(Op::Jmp_rel32_64, next)?),
             None => a.ret(),

@@ -45,6 +45,11 @@
 //! claimed, never changes, and everyone goes through them in the same order; who claims entry *j* has seen another
 //! target in each entry before it. A claim can be lost to another thread, never a count.
 //!
+//! # Per-thread tables
+//!
+//! With [`CounterMode::PerThread`] the table is relative to the GS base: `cmp r11, gs:[t0]`, `inc qword gs:[c0]`, and the slow path gets the table's
+//! offset (`mov r11d, t0`). Nobody but signal handlers of the same thread writes to it, so no instruction is locked.
+//!
 //! # What a recorder destroys
 //!
 //! `r11` and the arithmetic flags, which no calling convention on this processor carries through an ordinary call:
@@ -66,7 +71,7 @@
 //! has pushed a return address, and `call *%rsp` goes to `rsp + 8`.
 
 use super::branch::put_field;
-use super::counter::put_inc;
+use super::counter::{GS, put_inc};
 use crate::{Code, CounterMode, FixupKind, Flow, Insn, SiteRef};
 
 /// Words of a site's table.
@@ -95,7 +100,13 @@ pub fn put_site<T: Copy>(
     };
     operand.put_load(out, &refer);
     put_rip(out, &[0x4c, 0x2b, 0x1d], refer(SiteRef::Bias)); // sub r11,[bias]
-    put_rip(out, &[0x4c, 0x3b, 0x1d], refer(SiteRef::Table(0))); // cmp r11,[t0]
+    let own = mode == CounterMode::PerThread;
+    if own {
+        out.bytes.extend_from_slice(&[GS, 0x4c, 0x3b, 0x1c, 0x25]); // cmp r11,gs:[t0]
+        put_field(out, FixupKind::Abs32S, refer(SiteRef::Table(0)));
+    } else {
+        put_rip(out, &[0x4c, 0x3b, 0x1d], refer(SiteRef::Table(0))); // cmp r11,[t0]
+    }
     out.bytes.extend_from_slice(&[0x75, 0]); // jne miss
     let branch = out.bytes.len();
     put_inc(out, mode, refer(SiteRef::Table(1)));
@@ -109,10 +120,15 @@ pub fn put_site<T: Copy>(
             operand.put_jump(out, R11);
         }
     }
-    // At most 8 + 7 + 4 bytes lie between.
+    // At most 9 + 7 + 4 bytes lie between.
     out.bytes[branch - 1] = (out.bytes.len() - branch) as u8;
     out.bytes.extend_from_slice(&[0x41, 0x53]); // push r11
-    put_rip(out, &[0x4c, 0x8d, 0x1d], refer(SiteRef::Table(0))); // lea r11,[t0]
+    if own {
+        out.bytes.extend_from_slice(&[0x41, 0xbb]); // mov r11d,t0
+        put_field(out, FixupKind::Abs32, refer(SiteRef::Table(0)));
+    } else {
+        put_rip(out, &[0x4c, 0x8d, 0x1d], refer(SiteRef::Table(0))); // lea r11,[t0]
+    }
     put_rip(out, &[0xe8], refer(SiteRef::Slow)); // call slow
     out.bytes.extend_from_slice(&[0x41, 0x5b]); // pop r11
     put_rip(out, &[0x4c, 0x03, 0x1d], refer(SiteRef::Bias)); // add r11,[bias]
@@ -254,9 +270,12 @@ fn above(modrm: &[u8]) -> Option<Option<i32>> {
 /// Appends the slow path of all recorders; see [`crate::Isa::put_site_slow`]. `image` is `[low, high)`.
 pub fn put_site_slow<T>(out: &mut Code<T>, mode: CounterMode, image: (u64, u64)) {
     let code = &mut out.bytes;
+    let own = mode == CounterMode::PerThread;
     let count = |code: &mut Vec<u8>, word: u32| {
-        if mode != CounterMode::Plain {
-            code.push(0xf0); // lock
+        match mode {
+            CounterMode::Plain => {}
+            CounterMode::PerThread => code.push(GS),
+            CounterMode::Atomic | CounterMode::AtomicOne => code.push(0xf0), // lock
         }
         code.extend_from_slice(&[0x49, 0xff, 0x43, (word * 8) as u8]); // inc qword [r11+8*word]
     };
@@ -276,12 +295,16 @@ pub fn put_site_slow<T>(out: &mut Code<T>, mode: CounterMode, image: (u64, u64))
     // inside:
     for entry in 0..ENTRIES {
         let target = (entry * 16) as u8;
+        if own {
+            code.push(GS);
+        }
         code.extend_from_slice(&[0x49, 0x8b, 0x43, target]); // mov rax,[r11+target]
         code.extend_from_slice(&[0x48, 0x39, 0xc8, 0x74, 18]); // cmp rax,rcx; je found
         let from_first = code.len();
         code.extend_from_slice(&[0x48, 0x85, 0xc0, 0x75, 0]); // test rax,rax; jne next
         let from_taken = code.len();
-        code.extend_from_slice(&[0xf0, 0x49, 0x0f, 0xb1, 0x4b, target]); // lock cmpxchg [r11+target],rcx
+        code.push(if own { GS } else { 0xf0 });
+        code.extend_from_slice(&[0x49, 0x0f, 0xb1, 0x4b, target]); // lock cmpxchg [r11+target],rcx
         code.extend_from_slice(&[0x74, 5]); // je found: it was empty, and rax is 0
         let from_claimed = code.len();
         code.extend_from_slice(&[0x48, 0x39, 0xc8, 0x75, 0]); // cmp rax,rcx; jne next
@@ -293,7 +316,7 @@ pub fn put_site_slow<T>(out: &mut Code<T>, mode: CounterMode, image: (u64, u64))
         code.extend_from_slice(&[0x59, 0x58, 0xc3]); // pop rcx; pop rax; ret
         // next:
         for from in [from_taken, from_other] {
-            code[from - 1] = (code.len() - from) as u8; // Within an entry, which has 35 bytes.
+            code[from - 1] = (code.len() - from) as u8; // Within an entry, which has 35 or 36 bytes.
         }
     }
     count(code, OVERFLOW);

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Args;
-use postlink_rewrite::InstrumentReport;
+use postlink_rewrite::{Counters, InstrumentReport};
 use postlink_rewrite::coverage::{CoverageMode, CoverageOptions};
 
 use super::optimize::say_pinned;
@@ -200,9 +200,16 @@ pub fn say(ui: &Ui, output: &str, report: &InstrumentReport) {
         count(report.instrumented),
         count(report.functions),
         count(report.counters),
-        if report.atomic { "atomic" } else { "plain" },
+        match report.counting {
+            Counters::PerThread => "per-thread",
+            Counters::Atomic => "atomic",
+            Counters::Plain | Counters::Auto => "plain",
+        },
         count(report.sites),
     ));
+    if let Some(why) = &report.not_per_thread {
+        ui.say(format_args!("  not per thread: {why}"));
+    }
     say_pinned(ui, &report.pinned);
     ui.say(format_args!(
         "  size {} -> {} ({})",

@@ -7,9 +7,12 @@ use regex::bytes::Regex;
 /// How counters are incremented.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum CountersArg {
-    /// Atomic if the program can have threads, else plain
+    /// Per thread where possible; else atomic if the program can have threads or forks, else plain
     Auto,
-    /// Exact with threads too, and slower
+    /// Each thread counts in an area of its own: exact and fast. Where that is not possible, atomic, and the reason is told
+    PerThread,
+    /// Exact with threads too, and several times slower
+    #[value(alias = "lock")]
     Atomic,
     /// Fast; threads that count at the same place at once lose counts
     Plain,
@@ -39,6 +42,7 @@ impl Instrumenting {
             functions: self.functions.clone(),
             counters: match self.counters {
                 CountersArg::Auto => Counters::Auto,
+                CountersArg::PerThread => Counters::PerThread,
                 CountersArg::Atomic => Counters::Atomic,
                 CountersArg::Plain => Counters::Plain,
             },

@@ -3,7 +3,7 @@
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
 
-use super::{BUFFER, BUFFER_LEN, NAME, NAME_LEN, O_CLOEXEC, Routine, SAVED, VALUE, call, emit, labels};
+use super::{BUFFER, BUFFER_LEN, NAME, NAME_LEN, O_CLOEXEC, Routine, VALUE, call, emit, labels};
 
 /// The environment variable that names the profile file, as it stands before its value.
 pub const VARIABLE: &str = "POSTLINK_PROFILE=";
@@ -24,7 +24,7 @@ impl Routine<'_> {
     }
 
     /// Looks through what the kernel has put on the stack of a new program: argument count, arguments, 0, variables, 0,
-    /// auxiliary vector. `r12` becomes the template.
+    /// auxiliary vector. `r10` is where that is; `r12` becomes the template.
     pub(super) fn find_on_stack(&mut self) -> Result<(), IcedError> {
         let variable_name = self.variable();
         let (pattern, name) = (self.string(self.config.pattern), self.string(variable_name));
@@ -34,8 +34,8 @@ impl Routine<'_> {
             lea(r12, ptr(pattern));
             lea(rdx, ptr(name));
             xor(r8d, r8d); // The first variable of the name counts, as for getenv.
-            mov(rax, qword_ptr(rbp + SAVED));
-            lea(rsi, ptr(rbp + rax * 8 + (SAVED + 16)));
+            mov(rax, qword_ptr(r10));
+            lea(rsi, ptr(r10 + rax * 8 + 16));
             set_label(&mut variable);
             mov(rdi, qword_ptr(rsi));
             add(rsi, 8);

@@ -9,20 +9,20 @@ use super::{BUFFER, NAME, O_CLOEXEC, PAGE, Routine, call, emit, labels};
 /// `O_RDWR`, `O_CREAT`, `O_NOCTTY`.
 const O_PROFILE: u32 = 0o2 | 0o100 | 0o400 | O_CLOEXEC;
 const MODE: u32 = 0o666;
-const PROT_READ_WRITE: u32 = 3;
-const MAP_SHARED: u32 = 1;
-const MAP_FIXED: u32 = 0x10;
+pub(super) const PROT_READ_WRITE: u32 = 3;
+pub(super) const MAP_SHARED: u32 = 1;
+pub(super) const MAP_FIXED: u32 = 0x10;
 /// Offsets in `struct stat`.
 const ST_MODE: i32 = 24;
-const ST_SIZE: i32 = 48;
+pub(super) const ST_SIZE: i32 = 48;
 const S_IFMT: i32 = 0o170000;
 const S_IFREG: i32 = 0o100000;
 
 /// The limit on the size of a file.
-const RLIMIT_FSIZE: u32 = 1;
+pub(super) const RLIMIT_FSIZE: u32 = 1;
 const EFBIG: i32 = 27;
 /// Errors that say that there is no room; the others are EIO, ENOSPC, EDQUOT.
-const NO_ROOM: [i32; 4] = [5, EFBIG, 28, 122];
+pub(super) const NO_ROOM: [i32; 4] = [5, EFBIG, 28, 122];
 
 impl Routine<'_> {
     pub(super) fn open(&mut self) -> Result<(), IcedError> {
@@ -81,6 +81,24 @@ impl Routine<'_> {
             mov(r10, size);
             cmp(rax, r10);
             je(sized);
+        }
+        if self.shards.is_some() {
+            // Any number of areas.
+            let [mut smaller] = labels(a);
+            emit! { a;
+                jb(smaller);
+                sub(rax, PAGE as i32);
+                xor(edx, edx);
+                mov(rsi, self.config.counters_len);
+                div(rsi);
+                test(rdx, rdx);
+                je(sized);
+                jmp(unlike);
+                set_label(&mut smaller);
+                nop();
+            }
+        }
+        emit! { a;
             or(rax, r9);
             jne(unlike);
             inc(r9d);
@@ -210,9 +228,9 @@ impl Routine<'_> {
             lea(r12, ptr(line));
             xor(edi, edi);
             mov(rsi, config.counters_len);
-            mov(r9d, PAGE as u32);
             mov(r10d, MAP_SHARED);
         }
+        self.offset()?;
         self.map()?;
         let (a, subroutines) = (&mut self.a, self.subroutines);
         let [mut word, mut zero, mut table, mut end] = labels(a);
@@ -315,10 +333,18 @@ impl Routine<'_> {
             mov(rdi, config.counters);
             add(rdi, rbx);
             mov(rsi, config.counters_len);
-            mov(r9d, PAGE as u32);
             mov(r10d, MAP_SHARED | MAP_FIXED);
         }
+        self.offset()?;
         self.map()
+    }
+
+    /// Where in the file the counters are, into `r9`.
+    fn offset(&mut self) -> Result<(), IcedError> {
+        match self.shards {
+            None => self.a.mov(r9d, PAGE as u32),
+            Some(_) => self.load_area(),
+        }
     }
 
     /// Maps `rsi` bytes of the file from `r9` on, with the flags in `r10`; the address is in `rax`.

@@ -83,7 +83,7 @@ impl Routine<'_> {
         let errors = self.bytes(&table);
         let (number, open, close) = (self.string(": errno "), self.string(" ("), self.string(")"));
         let rest = self.string("; this run is not recorded\n");
-        let Routine { a, subroutines, .. } = self;
+        let (a, subroutines) = (&mut self.a, self.subroutines);
         let [mut find, mut skip, mut found, mut no_number, mut end, mut silent] = labels(a);
         emit! { a;
             test(r12, r12);
@@ -125,6 +125,12 @@ impl Routine<'_> {
             call(subroutines.piece);
             set_label(&mut end);
             lea(rsi, ptr(rest));
+        }
+        if self.shards.is_some() {
+            self.say_what_is_lost()?;
+        }
+        let a = &mut self.a;
+        emit! { a;
             call(subroutines.piece);
             lea(rsi, ptr(rbp + BUFFER));
             mov(rdx, rdi);

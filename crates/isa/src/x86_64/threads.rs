@@ -1,0 +1,209 @@
+//! Per-thread counters: what new code looks like around them.
+//!
+//! Programs for Linux leave the GS base alone, so it can point to counters of the thread's own. Its areas are made and found by a
+//! routine ("enter", in [`runtime`](super::runtime)); this file spells the checks that call it, and finds code with which that cannot work.
+//!
+//! # Entry checks
+//!
+//! A new thread inherits its parent's GS base, so it must be noticed before it counts. Pointers to functions stay the old entries in an
+//! instrumented program, so whoever comes in from outside (a thread's first function, a callback, a signal handler, a resolver) comes
+//! through an old entry; that one's jump goes to the check, which stands in front of the new body. Direct calls between moved
+//! functions go past it.
+//!
+//! ```text
+//!         cmp  byte [ready], 1
+//!         jne  L
+//!         mov  r11, fs:[0]            the thread's identity: every thread's control block holds its own address there
+//!         cmp  r11, gs:[owner]
+//!         je   body
+//! L:      call enter
+//! body:
+//! ```
+//!
+//! `ready` is 0 before the start-up routine has run and in a forked child (its page is wiped), 2 if threads may exist that have no GS base at all. Only
+//! if it is 1 may memory relative to it be read. `enter` preserves every register and all flags. At the entry of a compiled
+//! function `r11` and flags hold nothing; where that is not certain, they are saved, below the red zone.
+//!
+//! # Fork checks
+//!
+//! A forked child has its parent's GS base, and the file mapped there. Behind each call that may return in a child stands
+//! `cmp byte [ready],0`, `jne +5`, `call enter`, so that it has an area of its own before it counts.
+//!
+//! # Obstacles
+//!
+//! | instruction | why |
+//! |---|---|
+//! | memory in segment `gs`; `mov`, `push`, `pop`, `lgs`, `swapgs`, `rdgsbase`, `wrgsbase` with it | the base is in use |
+//! | `syscall`, unless a constant that is none of clone, fork, clone3, arch_prctl was just loaded into `eax` | a thread with its parent's control block, another base |
+//! | `int 0x80`, `sysenter` | likewise |
+
+use iced_x86::{Code as Op, Decoder, DecoderOptions, InstructionInfoFactory, OpAccess, Register};
+
+use super::branch::{put_call, put_field};
+use super::counter::GS;
+use crate::{Code, FixupKind, Flow, Forks, Insn, Isa};
+
+/// Where in front of its counters a thread's identity stands.
+pub const OWNER: i32 = -64;
+
+/// Appends an entry check; see [`crate::Isa::put_entry_check`].
+pub fn put_entry_check<T>(out: &mut Code<T>, save: bool, ready: T, enter: T) {
+    if save {
+        out.bytes.extend_from_slice(&[0x48, 0x8d, 0x64, 0x24, 0x80]); // lea rsp,[rsp-128]
+        out.bytes.extend_from_slice(&[0x9c, 0x41, 0x53]); // pushfq; push r11
+    }
+    out.bytes.extend_from_slice(&[0x80, 0x3d]); // cmp byte [ready],1
+    put_field(out, FixupKind::Rel32 { trail: 1 }, ready);
+    out.bytes.extend_from_slice(&[1, 0x75, 20]); // jne L
+    out.bytes.extend_from_slice(&[0x64, 0x4c, 0x8b, 0x1c, 0x25, 0, 0, 0, 0]); // mov r11,fs:[0]
+    out.bytes.extend_from_slice(&[GS, 0x4c, 0x3b, 0x1c, 0x25]); // cmp r11,gs:[owner]
+    out.bytes.extend_from_slice(&OWNER.to_le_bytes());
+    out.bytes.extend_from_slice(&[0x74, 5]); // je body
+    put_call(out, enter); // L:
+    if save {
+        out.bytes.extend_from_slice(&[0x41, 0x5b, 0x9d]); // pop r11; popfq
+        out.bytes.extend_from_slice(&[0x48, 0x8d, 0xa4, 0x24, 0x80, 0, 0, 0]); // lea rsp,[rsp+128]
+    }
+}
+
+/// Appends a fork check; see [`crate::Isa::put_fork_check`].
+pub fn put_fork_check<T>(out: &mut Code<T>, ready: T, enter: T) {
+    out.bytes.extend_from_slice(&[0x80, 0x3d]); // cmp byte [ready],0
+    put_field(out, FixupKind::Rel32 { trail: 1 }, ready);
+    out.bytes.extend_from_slice(&[0, 0x75, 5]); // jne behind
+    put_call(out, enter);
+}
+
+/// System calls that make threads and processes, or set the base: clone, fork, vfork is harmless, arch_prctl, clone3.
+const NOTICED: [u32; 4] = [56, 57, 158, 435];
+
+/// Finds the first obstacle; see [`crate::Isa::per_thread_obstacle`].
+pub fn obstacle(bytes: &[u8], addr: u64, stays: bool, forks: impl Fn(&Insn) -> Forks) -> Option<(u64, &'static str)> {
+    let mut found = None;
+    // Where the last instructions without a branch or call begin.
+    let mut run = addr;
+    super::X86_64::sweep(bytes, addr, |insn| {
+        let at = insn.addr.wrapping_sub(addr) as usize;
+        let code = bytes.get(at..at + usize::from(insn.len)).unwrap_or_default();
+        let before = || bytes.get(run.wrapping_sub(addr) as usize..at).unwrap_or_default();
+        let fork = || match forks(insn) {
+            Forks::Never => false,
+            Forks::Maybe => true,
+            Forks::ByNumber => !constant(before(), Register::RDI).is_some_and(harmless),
+        };
+        let why = match insn.flow {
+            Flow::Next => judge(code, before).err(),
+            Flow::Jump { .. } | Flow::IndirectJump if fork() => Some("leaves by a jump to a function that may fork"),
+            Flow::Call { .. } | Flow::IndirectCall if stays && fork() => Some("may fork, and is not moved"),
+            _ => None,
+        };
+        found = why.map(|why| (insn.addr, why));
+        if insn.flow != Flow::Next || code.ends_with(&[0x0f, 0x05]) {
+            run = insn.end();
+        }
+        found.is_none()
+    });
+    found
+}
+
+/// System calls that neither make threads or processes nor set the base.
+fn harmless(number: u32) -> bool {
+    !NOTICED.contains(&number)
+}
+
+/// The constant that a register holds behind straight-line code, if that put one there.
+fn constant(code: &[u8], register: Register) -> Option<u32> {
+    let mut value = None;
+    let mut factory = InstructionInfoFactory::new();
+    for instruction in Decoder::new(64, code, DecoderOptions::NONE) {
+        let written = factory.info(&instruction).used_registers().iter().any(|used| {
+            let writes = !matches!(used.access(), OpAccess::Read | OpAccess::CondRead | OpAccess::None | OpAccess::NoMemAccess);
+            writes && used.register().full_register() == register
+        });
+        if written {
+            value = match instruction.code() {
+                Op::Mov_r32_imm32 => Some(instruction.immediate32()),
+                Op::Mov_rm64_imm32 => u32::try_from(instruction.immediate32to64()).ok(),
+                Op::Xor_rm32_r32 | Op::Xor_r32_rm32 if instruction.op0_register() == instruction.op1_register() => Some(0),
+                _ => None,
+            };
+        }
+    }
+    value
+}
+
+/// Why an instruction is an obstacle, if it is; `before` is the straight-line code in front of it.
+fn judge<'c>(code: &[u8], before: impl Fn() -> &'c [u8]) -> Result<(), &'static str> {
+    let prefixes = code
+        .iter()
+        .take_while(|byte| matches!(byte, 0x26 | 0x2e | 0x36 | 0x3e | 0x64..=0x67 | 0xf0 | 0xf2 | 0xf3))
+        .count();
+    let (prefixes, rest) = code.split_at(prefixes);
+    let rest = match rest {
+        [0x40..=0x4f, rest @ ..] => rest,
+        _ => rest,
+    };
+    // Nops may carry it.
+    let nop = matches!(rest, [0x90, ..] | [0x0f, 0x1f, ..]);
+    if prefixes.contains(&GS) && !nop {
+        return Err("uses the segment gs");
+    }
+    let register = |modrm: u8| modrm >> 3 & 7;
+    match *rest {
+        [0x8e, modrm, ..] if register(modrm) == 5 => Err("loads the segment register gs"),
+        [0x0f, 0xa9 | 0xb5, ..] => Err("loads the segment register gs"),
+        [0x0f, 0x01, 0xf8, ..] => Err("swaps the GS base"),
+        [0x0f, 0xae, modrm, ..] if prefixes.contains(&0xf3) && modrm >> 6 == 3 && matches!(register(modrm), 1 | 3) => {
+            Err("reads or writes the GS base")
+        }
+        [0xcd, 0x80, ..] | [0x0f, 0x34, ..] => Err("makes system calls of the 32-bit kind"),
+        [0x0f, 0x05, ..] => match constant(before(), Register::RAX) {
+            Some(number) if harmless(number) => Ok(()),
+            Some(158) => Err("sets or reads a segment base by itself (arch_prctl)"),
+            Some(_) => Err("makes threads or processes by itself"),
+            None => Err("makes a system call by itself that may start a thread"),
+        },
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::obstacle;
+    use crate::{Flow, Forks};
+
+    #[test]
+    fn gs_and_unknown_system_calls_are_obstacles_and_known_ones_are_not() {
+        let found = |code: &[u8]| obstacle(code, 0x1000, false, |_| Forks::Never).map(|o| o.0 - 0x1000);
+        assert_eq!(found(&[0x90, 0x65, 0x48, 0x8b, 0x04, 0x25, 0, 0, 0, 0]), Some(1)); // mov rax,gs:[0]
+        assert_eq!(found(&[0x64, 0x48, 0x8b, 0x04, 0x25, 0, 0, 0, 0]), None); // mov rax,fs:[0]
+        assert_eq!(found(&[0xb8, 1, 0, 0, 0, 0x0f, 0x05]), None); // write
+        assert_eq!(found(&[0xb8, 1, 0, 0, 0, 0x48, 0x89, 0xfe, 0x0f, 0x05]), None); // mov rsi,rdi between
+        assert_eq!(found(&[0xb8, 56, 0, 0, 0, 0x0f, 0x05]), Some(5)); // clone
+        assert_eq!(found(&[0xb8, 0xb3, 1, 0, 0, 0x0f, 0x05]), Some(5)); // clone3
+        assert_eq!(found(&[0x0f, 0x05]), Some(0));
+        assert_eq!(found(&[0xb8, 1, 0, 0, 0, 0x89, 0xf8, 0x0f, 0x05]), Some(7)); // mov eax,edi
+        assert_eq!(found(&[0xb8, 1, 0, 0, 0, 0x0f, 0x05, 0x0f, 0x05]), Some(7)); // eax is the result
+        assert_eq!(found(&[0xf3, 0x48, 0x0f, 0xae, 0xd8]), Some(0)); // wrgsbase rax
+        assert_eq!(found(&[0xf3, 0x48, 0x0f, 0xae, 0xd0]), None); // wrfsbase rax
+        assert_eq!(found(&[0x0f, 0x01, 0xf8]), Some(0)); // swapgs
+        assert_eq!(found(&[0x8e, 0xe8]), Some(0)); // mov gs,eax
+        assert_eq!(found(&[0xcd, 0x80]), Some(0));
+    }
+
+    #[test]
+    fn jumps_to_what_forks_are_obstacles_and_calls_where_nothing_moves() {
+        let to_fork = [0xe9, 0, 0, 0, 0];
+        let forks = |how: Forks| move |insn: &crate::Insn| if insn.flow == Flow::Next { Forks::Never } else { how };
+        assert!(obstacle(&to_fork, 0, false, forks(Forks::Maybe)).is_some());
+        assert!(obstacle(&to_fork, 0, false, forks(Forks::Never)).is_none());
+        let call = [0xe8, 0, 0, 0, 0];
+        assert!(obstacle(&call, 0, false, forks(Forks::Maybe)).is_none());
+        assert!(obstacle(&call, 0, true, forks(Forks::Maybe)).is_some());
+        let futex = [0xbf, 202, 0, 0, 0, 0x5b, 0x31, 0xc0, 0xe9, 0, 0, 0, 0]; // mov edi,202; pop rbx; xor eax,eax
+        assert!(obstacle(&futex, 0, false, forks(Forks::ByNumber)).is_none());
+        let clone = [0xbf, 56, 0, 0, 0, 0xe9, 0, 0, 0, 0];
+        assert!(obstacle(&clone, 0, false, forks(Forks::ByNumber)).is_some());
+        assert!(obstacle(&to_fork, 0, false, forks(Forks::ByNumber)).is_some());
+    }
+}

@@ -1,0 +1,196 @@
+//! Per-thread counters where the cases cannot look: names with `%p`, areas taken over, descriptors closed, places that run full, and programs
+//! that cannot have them.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use postlink_profile::raw::RawFile;
+
+const POSTLINK: &str = env!("CARGO_BIN_EXE_postlink");
+
+const PROGRAM: &str = r#"
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+__attribute__((noinline, noipa)) static unsigned step(unsigned x) { return x & 1 ? x + 1 : x ^ 1; }
+static pthread_barrier_t together;
+static void *worker(void *n) {
+  unsigned x = 1;
+  pthread_barrier_wait(&together);
+  for (long i = 0; i < (long)n; i++) x = step(x);
+  pthread_barrier_wait(&together);
+  return 0;
+}
+static void threads(int n, long steps) {
+  pthread_t t[64];
+  pthread_barrier_init(&together, 0, n);
+  for (int i = 0; i < n; i++) pthread_create(&t[i], 0, worker, (void *)steps);
+  for (int i = 0; i < n; i++) pthread_join(t[i], 0);
+}
+int main(int argc, char **argv) {
+  const char *what = argc > 1 ? argv[1] : "";
+  if (!strcmp(what, "fork"))
+    for (int i = 0; i < 5; i++)
+      if (fork() == 0) { threads(2, 100); _exit(0); }
+  if (!strcmp(what, "close")) closefrom(3);
+  if (!strcmp(what, "reuse")) { closefrom(3); if (!freopen("other", "w", stdin)) return 1; for (int i = 0; i < 2000; i++) dup(0); }
+  threads(4, 1000);
+  while (wait(0) > 0) {}
+  puts("done");
+  return 0;
+}
+"#;
+
+struct Built {
+    dir: tempfile::TempDir,
+    plain: PathBuf,
+    instrumented: PathBuf,
+}
+
+fn done(command: &mut Command) -> Output {
+    let output = command.output().unwrap_or_else(|e| panic!("{command:?}: {e}"));
+    assert!(output.status.success(), "{command:?}: {}\n{}", output.status, String::from_utf8_lossy(&output.stderr));
+    output
+}
+
+fn gcc() -> bool {
+    let found = Command::new("gcc").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|s| s.success());
+    let here = found && cfg!(target_arch = "x86_64");
+    if !here {
+        eprintln!("SKIPPED: per-thread counters need gcc on x86-64");
+    }
+    here
+}
+
+fn build(source: &str, flags: &[&str]) -> (Built, serde_json::Value) {
+    let dir = tempfile::tempdir().unwrap();
+    let (plain, instrumented, code) = (dir.path().join("app"), dir.path().join("app.inst"), dir.path().join("app.c"));
+    std::fs::write(&code, source).unwrap();
+    done(Command::new("gcc").args(["-O1", "-w", "-pthread", "-Wl,-q"]).args(flags).arg(&code).arg("-o").arg(&plain));
+    let report = done(Command::new(POSTLINK).args(["instrument", "--json", "-q"]).arg(&plain).arg("-o").arg(&instrumented));
+    let report = serde_json::from_slice(&report.stdout).unwrap();
+    (Built { dir, plain, instrumented }, report)
+}
+
+impl Built {
+    fn run(&self, what: &str, profile: &str) -> Output {
+        let output = done(Command::new(&self.instrumented).arg(what).env("POSTLINK_PROFILE", profile).current_dir(self.dir.path()));
+        assert_eq!(output.stdout, b"done\n");
+        output
+    }
+
+    /// How often `step` was entered, by a profile.
+    fn steps(&self, profile: &Path) -> u64 {
+        let shown = done(Command::new(POSTLINK).args(["show", "-q", "--json", "--binary"]).arg(&self.plain).arg(profile));
+        let shown: serde_json::Value = serde_json::from_slice(&shown.stdout).unwrap();
+        let functions = shown["functions"].as_array().unwrap();
+        functions.iter().find(|f| f["name"] == "step").map_or(0, |f| f["entries"].as_u64().unwrap())
+    }
+
+    fn areas(&self, profile: &Path) -> u64 {
+        RawFile::open(profile).unwrap().areas()
+    }
+}
+
+#[test]
+fn a_forked_child_opens_a_file_of_its_own_name_and_otherwise_counts_in_the_same() {
+    if !gcc() {
+        return;
+    }
+    let (built, report) = build(PROGRAM, &[]);
+    assert_eq!(report["counting"], "per-thread");
+    built.run("fork", "own.%p.plraw");
+    let mut files: Vec<u64> = std::fs::read_dir(built.dir.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|e| e == "plraw"))
+        .map(|path| built.steps(&path))
+        .collect();
+    files.sort_unstable();
+    assert_eq!(files, [200, 200, 200, 200, 200, 4000]);
+    built.run("fork", "one.plraw");
+    assert_eq!(built.steps(&built.dir.path().join("one.plraw")), 5000);
+}
+
+#[test]
+fn areas_of_dead_processes_are_taken_over_and_counted_on_in() {
+    if !gcc() {
+        return;
+    }
+    let (built, _) = build(PROGRAM, &["-no-pie"]);
+    let profile = built.dir.path().join("run.plraw");
+    for run in 1..=4 {
+        built.run("", "run.plraw");
+        assert_eq!((built.steps(&profile), built.areas(&profile)), (4000 * run, 5));
+    }
+}
+
+#[test]
+fn programs_that_close_descriptors_they_do_not_know_lose_no_count() {
+    if !gcc() {
+        return;
+    }
+    let (built, _) = build(PROGRAM, &[]);
+    for what in ["close", "reuse"] {
+        let profile = built.dir.path().join(format!("{what}.plraw"));
+        let output = built.run(what, profile.to_str().unwrap());
+        assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+        assert_eq!(built.steps(&profile), 4000, "{what}");
+        assert_eq!(std::fs::metadata(built.dir.path().join("other")).map_or(0, |data| data.len()), 0);
+    }
+}
+
+#[test]
+fn where_no_area_can_be_made_one_line_says_so_and_the_program_goes_on() {
+    if !gcc() {
+        return;
+    }
+    let (built, _) = build(PROGRAM, &[]);
+    // Room for two areas: the limit counts in kilobytes here.
+    let script = "ulimit -f 12; exec ./app.inst";
+    let limited = done(Command::new("bash").args(["-c", script]).env("POSTLINK_PROFILE", "run.plraw").current_dir(built.dir.path()));
+    assert_eq!(limited.stdout, b"done\n");
+    let text = String::from_utf8_lossy(&limited.stderr);
+    assert_eq!(
+        text,
+        "postlink: cannot extend profile run.plraw: errno 27 (File too large); threads that this process starts from now on are not recorded\n"
+    );
+    assert_eq!(built.steps(&built.dir.path().join("run.plraw")), 1000);
+    let nowhere = built.run("fork", "/nowhere/run.plraw");
+    let text = String::from_utf8_lossy(&nowhere.stderr);
+    assert_eq!(text, "postlink: cannot open profile /nowhere/run.plraw: errno 2 (No such file or directory); this run is not recorded\n");
+}
+
+#[test]
+fn programs_that_cannot_have_per_thread_counters_get_others_and_the_reason_is_told() {
+    if !gcc() {
+        return;
+    }
+    let reason = |source: &str, flags: &[&str]| {
+        let report = build(source, flags).1;
+        (report["counting"].as_str().unwrap().to_owned(), report["not_per_thread"].as_str().unwrap_or_default().to_owned())
+    };
+    let (how, why) = reason(PROGRAM, &["-static"]);
+    assert_eq!(how, "atomic");
+    assert!(why.contains("static"), "{why}");
+    let (how, why) = reason("int f(void) { return 1; }", &["-shared", "-fPIC"]);
+    assert_eq!(how, "atomic");
+    assert!(why.contains("library"), "{why}");
+    let uses_gs = "int main(void) { long x; __asm__ volatile(\"mov %%gs:0, %0\" : \"=r\"(x)); return x; }";
+    let (how, why) = reason(uses_gs, &[]);
+    assert_eq!(how, "plain");
+    assert!(why.contains("main uses the segment gs, at 0x"), "{why}");
+    let clones = "#define _GNU_SOURCE\n#include <sched.h>\nint main(void) { return clone(0, 0, 0, 0); }";
+    let (how, why) = reason(clones, &[]);
+    assert_eq!(how, "atomic");
+    assert!(why.contains("clone"), "{why}");
+    let tail = "#include <unistd.h>\n__attribute__((noinline, noipa)) int f(int x) { return fork(); }\nint main(void) { return f(1); }";
+    let (how, why) = reason(tail, &["-O2"]);
+    assert_eq!(how, "atomic");
+    assert!(why.contains("f leaves by a jump to a function that may fork"), "{why}");
+}
