@@ -10,7 +10,10 @@
 #include <sys/wait.h>
 
 extern char **environ;
-__attribute__((noinline, noipa)) static unsigned step(unsigned x) { return x & 1 ? x + 1 : x ^ 1; }
+__attribute__((noinline, noipa)) static unsigned step(unsigned x) {
+  __asm__ volatile("" : "+r"(x)); // So that no compiler drops the call.
+  return x & 1 ? x + 1 : x ^ 1;
+}
 
 int main(int argc, char **argv) {
   pid_t pids[4];

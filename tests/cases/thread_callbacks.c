@@ -2,6 +2,7 @@
 //# lib: thread_callbacks_lib.c
 //# flags: -pthread
 //# link: -pthread
+//# not aarch64: a program that starts no threads by itself counts plainly there
 //# not static: needs a shared library
 //# not static-pie: needs a shared library
 //# count callback: 90000

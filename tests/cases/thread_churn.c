@@ -9,7 +9,10 @@
 static pthread_barrier_t together;
 static unsigned long total;
 
-__attribute__((noinline, noipa)) static unsigned step(unsigned x) { return x & 1 ? x + 1 : x ^ 1; }
+__attribute__((noinline, noipa)) static unsigned step(unsigned x) {
+  __asm__ volatile("" : "+r"(x)); // So that no compiler drops the call.
+  return x & 1 ? x + 1 : x ^ 1;
+}
 __attribute__((noinline, noipa)) static void *worker(void *argument) {
   unsigned x = (unsigned)(long)argument, steps = 0;
   pthread_barrier_wait(&together);

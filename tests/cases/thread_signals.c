@@ -11,7 +11,10 @@
 #include <unistd.h>
 
 static int handled;
-__attribute__((noinline, noipa)) static unsigned step(unsigned x) { return x & 1 ? x + 1 : x ^ 1; }
+__attribute__((noinline, noipa)) static unsigned step(unsigned x) {
+  __asm__ volatile("" : "+r"(x)); // So that no compiler drops the call.
+  return x & 1 ? x + 1 : x ^ 1;
+}
 __attribute__((noinline, noipa)) static void handler(int number) {
   step(number);
   __atomic_add_fetch(&handled, 1, __ATOMIC_SEQ_CST);

@@ -53,13 +53,25 @@ struct Built {
 }
 
 fn done(command: &mut Command) -> Output {
-    let output = command.output().unwrap_or_else(|e| panic!("{command:?}: {e}"));
-    assert!(output.status.success(), "{command:?}: {}\n{}", output.status, String::from_utf8_lossy(&output.stderr));
+    let output = command
+        .output()
+        .unwrap_or_else(|e| panic!("{command:?}: {e}"));
+    assert!(
+        output.status.success(),
+        "{command:?}: {}\n{}",
+        output.status,
+        String::from_utf8_lossy(&output.stderr)
+    );
     output
 }
 
 fn gcc() -> bool {
-    let found = Command::new("gcc").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|s| s.success());
+    let found = Command::new("gcc")
+        .arg("--version")
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|s| s.success());
     let here = found && cfg!(target_arch = "x86_64");
     if !here {
         eprintln!("SKIPPED: per-thread counters need gcc on x86-64");
@@ -69,27 +81,64 @@ fn gcc() -> bool {
 
 fn build(source: &str, flags: &[&str]) -> (Built, serde_json::Value) {
     let dir = tempfile::tempdir().unwrap();
-    let (plain, instrumented, code) = (dir.path().join("app"), dir.path().join("app.inst"), dir.path().join("app.c"));
+    let (plain, instrumented, code) = (
+        dir.path().join("app"),
+        dir.path().join("app.inst"),
+        dir.path().join("app.c"),
+    );
     std::fs::write(&code, source).unwrap();
-    done(Command::new("gcc").args(["-O1", "-w", "-pthread", "-Wl,-q"]).args(flags).arg(&code).arg("-o").arg(&plain));
-    let report = done(Command::new(POSTLINK).args(["instrument", "--json", "-q"]).arg(&plain).arg("-o").arg(&instrumented));
+    done(
+        Command::new("gcc")
+            .args(["-O1", "-w", "-pthread", "-Wl,-q"])
+            .args(flags)
+            .arg(&code)
+            .arg("-o")
+            .arg(&plain),
+    );
+    let report = done(
+        Command::new(POSTLINK)
+            .args(["instrument", "--json", "-q"])
+            .arg(&plain)
+            .arg("-o")
+            .arg(&instrumented),
+    );
     let report = serde_json::from_slice(&report.stdout).unwrap();
-    (Built { dir, plain, instrumented }, report)
+    (
+        Built {
+            dir,
+            plain,
+            instrumented,
+        },
+        report,
+    )
 }
 
 impl Built {
     fn run(&self, what: &str, profile: &str) -> Output {
-        let output = done(Command::new(&self.instrumented).arg(what).env("POSTLINK_PROFILE", profile).current_dir(self.dir.path()));
+        let output = done(
+            Command::new(&self.instrumented)
+                .arg(what)
+                .env("POSTLINK_PROFILE", profile)
+                .current_dir(self.dir.path()),
+        );
         assert_eq!(output.stdout, b"done\n");
         output
     }
 
     /// How often `step` was entered, by a profile.
     fn steps(&self, profile: &Path) -> u64 {
-        let shown = done(Command::new(POSTLINK).args(["show", "-q", "--json", "--binary"]).arg(&self.plain).arg(profile));
+        let shown = done(
+            Command::new(POSTLINK)
+                .args(["show", "-q", "--json", "--binary"])
+                .arg(&self.plain)
+                .arg(profile),
+        );
         let shown: serde_json::Value = serde_json::from_slice(&shown.stdout).unwrap();
         let functions = shown["functions"].as_array().unwrap();
-        functions.iter().find(|f| f["name"] == "step").map_or(0, |f| f["entries"].as_u64().unwrap())
+        functions
+            .iter()
+            .find(|f| f["name"] == "step")
+            .map_or(0, |f| f["entries"].as_u64().unwrap())
     }
 
     fn areas(&self, profile: &Path) -> u64 {
@@ -126,7 +175,10 @@ fn areas_of_dead_processes_are_taken_over_and_counted_on_in() {
     let profile = built.dir.path().join("run.plraw");
     for run in 1..=4 {
         built.run("", "run.plraw");
-        assert_eq!((built.steps(&profile), built.areas(&profile)), (4000 * run, 5));
+        assert_eq!(
+            (built.steps(&profile), built.areas(&profile)),
+            (4000 * run, 5)
+        );
     }
 }
 
@@ -141,7 +193,10 @@ fn programs_that_close_descriptors_they_do_not_know_lose_no_count() {
         let output = built.run(what, profile.to_str().unwrap());
         assert_eq!(String::from_utf8_lossy(&output.stderr), "");
         assert_eq!(built.steps(&profile), 4000, "{what}");
-        assert_eq!(std::fs::metadata(built.dir.path().join("other")).map_or(0, |data| data.len()), 0);
+        assert_eq!(
+            std::fs::metadata(built.dir.path().join("other")).map_or(0, |data| data.len()),
+            0
+        );
     }
 }
 
@@ -153,7 +208,12 @@ fn where_no_area_can_be_made_one_line_says_so_and_the_program_goes_on() {
     let (built, _) = build(PROGRAM, &[]);
     // Room for two areas: the limit counts in kilobytes here.
     let script = "ulimit -f 12; exec ./app.inst";
-    let limited = done(Command::new("bash").args(["-c", script]).env("POSTLINK_PROFILE", "run.plraw").current_dir(built.dir.path()));
+    let limited = done(
+        Command::new("bash")
+            .args(["-c", script])
+            .env("POSTLINK_PROFILE", "run.plraw")
+            .current_dir(built.dir.path()),
+    );
     assert_eq!(limited.stdout, b"done\n");
     let text = String::from_utf8_lossy(&limited.stderr);
     assert_eq!(
@@ -163,7 +223,10 @@ fn where_no_area_can_be_made_one_line_says_so_and_the_program_goes_on() {
     assert_eq!(built.steps(&built.dir.path().join("run.plraw")), 1000);
     let nowhere = built.run("fork", "/nowhere/run.plraw");
     let text = String::from_utf8_lossy(&nowhere.stderr);
-    assert_eq!(text, "postlink: cannot open profile /nowhere/run.plraw: errno 2 (No such file or directory); this run is not recorded\n");
+    assert_eq!(
+        text,
+        "postlink: cannot open profile /nowhere/run.plraw: errno 2 (No such file or directory); this run is not recorded\n"
+    );
 }
 
 #[test]
@@ -173,7 +236,13 @@ fn programs_that_cannot_have_per_thread_counters_get_others_and_the_reason_is_to
     }
     let reason = |source: &str, flags: &[&str]| {
         let report = build(source, flags).1;
-        (report["counting"].as_str().unwrap().to_owned(), report["not_per_thread"].as_str().unwrap_or_default().to_owned())
+        (
+            report["counting"].as_str().unwrap().to_owned(),
+            report["not_per_thread"]
+                .as_str()
+                .unwrap_or_default()
+                .to_owned(),
+        )
     };
     let (how, why) = reason(PROGRAM, &["-static"]);
     assert_eq!(how, "atomic");
@@ -181,16 +250,21 @@ fn programs_that_cannot_have_per_thread_counters_get_others_and_the_reason_is_to
     let (how, why) = reason("int f(void) { return 1; }", &["-shared", "-fPIC"]);
     assert_eq!(how, "atomic");
     assert!(why.contains("library"), "{why}");
-    let uses_gs = "int main(void) { long x; __asm__ volatile(\"mov %%gs:0, %0\" : \"=r\"(x)); return x; }";
+    let uses_gs =
+        "int main(void) { long x; __asm__ volatile(\"mov %%gs:0, %0\" : \"=r\"(x)); return x; }";
     let (how, why) = reason(uses_gs, &[]);
     assert_eq!(how, "plain");
     assert!(why.contains("main uses the segment gs, at 0x"), "{why}");
-    let clones = "#define _GNU_SOURCE\n#include <sched.h>\nint main(void) { return clone(0, 0, 0, 0); }";
+    let clones =
+        "#define _GNU_SOURCE\n#include <sched.h>\nint main(void) { return clone(0, 0, 0, 0); }";
     let (how, why) = reason(clones, &[]);
     assert_eq!(how, "atomic");
     assert!(why.contains("clone"), "{why}");
     let tail = "#include <unistd.h>\n__attribute__((noinline, noipa)) int f(int x) { return fork(); }\nint main(void) { return f(1); }";
     let (how, why) = reason(tail, &["-O2"]);
     assert_eq!(how, "atomic");
-    assert!(why.contains("f leaves by a jump to a function that may fork"), "{why}");
+    assert!(
+        why.contains("f leaves by a jump to a function that may fork"),
+        "{why}"
+    );
 }

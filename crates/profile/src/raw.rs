@@ -598,6 +598,63 @@ pub(crate) mod tests {
         );
     }
 
+    /// The same file with more areas, each given by what it counts.
+    fn areas(subject: &Subject, areas: &[&[(u64, u64)]]) -> Vec<u8> {
+        let mut out = image(subject, &[], &[])[..PAGE as usize].to_vec();
+        out[..HEADER_LEN].copy_from_slice(&header_bytes_for(subject, PAGE, true));
+        for counters in areas {
+            out.extend_from_slice(&image(subject, counters, &[(2, [0x10, 1, 0, 0, 0, 0, 0, 1])])[PAGE as usize..]);
+        }
+        out
+    }
+
+    #[test]
+    fn areas_are_added_up_and_a_snapshot_has_them_all() {
+        let subject = subject(70_000, 3);
+        let (dir, path) = file(&areas(&subject, &[&[(0, 5), (69_999, 1)], &[], &[(0, u64::MAX), (7, 2)], &[(7, 3)]]));
+        let raw = RawFile::open(&path).unwrap();
+        assert_eq!(raw.areas(), 4);
+        let profile = raw.read().unwrap();
+        assert_eq!((profile.counters()[0], profile.counters()[7], profile.counters()[69_999]), (u64::MAX, 5, 1));
+        assert_eq!(profile.sites().collect::<Vec<_>>(), [(2, &Site::new([(0x10, 4)], 0, 4))]);
+        let copy = dir.path().join("copy.plraw");
+        assert_eq!(snapshot(&path, &copy).unwrap(), subject);
+        assert_eq!(std::fs::read(&copy).unwrap(), std::fs::read(&path).unwrap());
+    }
+
+    #[test]
+    fn areas_that_are_holes_cost_nothing_and_those_behind_them_are_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("sparse.plraw");
+        let subject = subject(1 << 20, 0);
+        let area = file_len(&subject) - PAGE;
+        let out = File::create(&path).unwrap();
+        out.set_len(PAGE + 3000 * area).unwrap();
+        out.write_all_at(&header_bytes_for(&subject, PAGE, true), 0).unwrap();
+        for number in [1, 2, 1500, 2999] {
+            out.write_all_at(&1u64.to_le_bytes(), PAGE + number * area + 8 * (number + 1)).unwrap();
+        }
+        let raw = RawFile::open(&path).unwrap();
+        assert_eq!((raw.areas(), raw.read().unwrap().total()), (3000, 4));
+    }
+
+    #[test]
+    fn a_length_that_is_not_one_of_whole_areas_is_an_error_with_both_sizes() {
+        let subject = subject(1000, 7);
+        let whole = areas(&subject, &[&[(1, 1)], &[(1, 1)]]);
+        let area = (whole.len() - PAGE as usize) / 2;
+        for len in [whole.len() - 1, whole.len() - 4096, PAGE as usize + area + 1] {
+            let (_dir, path) = file(&whole[..len]);
+            let text = RawFile::open(&path).unwrap_err().to_string();
+            assert!(text.contains(&format!("needs {} bytes, the file has {len}", whole.len())), "{text}");
+        }
+        let mut other = whole;
+        other[84] = 2;
+        let (_dir, path) = file(&other);
+        let text = RawFile::open(&path).unwrap_err().to_string();
+        assert!(text.contains("kind of areas is 2, must be 0 (one) or 1 (several)"), "{text}");
+    }
+
     #[test]
     fn holes_are_zeros() {
         let dir = tempfile::tempdir().unwrap();

@@ -2,7 +2,8 @@
 //!
 //! Every function that is understood is emitted anew with its counters; the counters lie in pages of their own that a
 //! start-up routine maps onto the profile file. Pointers to functions stay as they are (they lead to the old entry, which jumps
-//! on): so the targets that recorders see are addresses of the input.
+//! on): so the targets that recorders see are addresses of the input. It also makes old entries the only way in from outside, where checks for
+//! per-thread counters ([`per_thread`]) stand.
 
 use std::path::Path;
 

@@ -32,12 +32,20 @@ pub fn obstacle<I: Isa>(program: &Program<'_>, leaks: &Leaks) -> Option<String> 
         return Some("a shared library does not know the threads of its host".into());
     }
     if program.elf.interpreter().is_none() {
-        return Some("a static program has no thread identities before its own start-up code makes them".into());
+        return Some(
+            "a static program has no thread identities before its own start-up code makes them"
+                .into(),
+        );
     }
     let imports = program.elf.symbols(SymbolTable::Dynamic);
-    let unnoticed = imports.iter().find(|s| s.section == 0 && UNNOTICED.contains(&s.name));
+    let unnoticed = imports
+        .iter()
+        .find(|s| s.section == 0 && UNNOTICED.contains(&s.name));
     if let Some(symbol) = unnoticed {
-        return Some(format!("it uses the function {}", symbol.name.escape_ascii()));
+        return Some(format!(
+            "it uses the function {}",
+            symbol.name.escape_ascii()
+        ));
     }
     (0..program.functions.len())
         .into_par_iter()
@@ -45,20 +53,31 @@ pub fn obstacle<I: Isa>(program: &Program<'_>, leaks: &Leaks) -> Option<String> 
 }
 
 /// Why a function that is not moved keeps its program from per-thread counters.
-pub fn staying_obstacle<I: Isa>(program: &Program<'_>, leaks: &Leaks, moved: &[bool]) -> Option<String> {
+pub fn staying_obstacle<I: Isa>(
+    program: &Program<'_>,
+    leaks: &Leaks,
+    moved: &[bool],
+) -> Option<String> {
     (0..program.functions.len())
         .into_par_iter()
         .filter(|f| !moved[*f])
         .find_map_first(|f| of_function::<I>(program, leaks, f, true))
 }
 
-fn of_function<I: Isa>(program: &Program<'_>, leaks: &Leaks, function: usize, stays: bool) -> Option<String> {
+fn of_function<I: Isa>(
+    program: &Program<'_>,
+    leaks: &Leaks,
+    function: usize,
+    stays: bool,
+) -> Option<String> {
     let pieces = &program.functions[function].pieces;
     pieces.iter().find_map(|piece| {
         let piece = &program.pieces[*piece as usize];
         let bytes = program.elf.bytes_at(piece.start, piece.end - piece.start)?;
         // Stubs of the linker jump to every import.
-        let stub = program.elf.sections[piece.section as usize].name.starts_with(".plt");
+        let stub = program.elf.sections[piece.section as usize]
+            .name
+            .starts_with(".plt");
         let forks = |insn: &postlink_isa::Insn| match stub {
             true => Forks::Never,
             false => leaks.call(program, insn).forks,
@@ -76,7 +95,10 @@ pub fn must_save<I: Isa>(program: &Program<'_>, cfg: &Cfg) -> bool {
     let Some(first) = cfg.blocks.first() else {
         return true;
     };
-    if program.piece_at(first.start).is_none_or(|piece| piece.fde.is_none()) {
+    if program
+        .piece_at(first.start)
+        .is_none_or(|piece| piece.fde.is_none())
+    {
         return true;
     }
     // What may still hold something of the time before the entry, by block.

@@ -43,6 +43,11 @@
 //!   take the entry that has the target, or claim the first empty one, or else count as overflow. In a moved program every
 //!   target seen so early lies outside the link-time range and has been counted as external.
 //!
+//! # Per-thread counters
+//!
+//! Then these steps give the first thread its area of the file, and a second routine gives one to each thread and forked child that comes after
+//! it: `shards`. The frame is not on the stack but in private memory.
+//!
 //! # The frame
 //!
 //! | from `rbp` | what |

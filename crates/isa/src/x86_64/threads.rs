@@ -55,14 +55,16 @@ pub fn put_entry_check<T>(out: &mut Code<T>, save: bool, ready: T, enter: T) {
     out.bytes.extend_from_slice(&[0x80, 0x3d]); // cmp byte [ready],1
     put_field(out, FixupKind::Rel32 { trail: 1 }, ready);
     out.bytes.extend_from_slice(&[1, 0x75, 20]); // jne L
-    out.bytes.extend_from_slice(&[0x64, 0x4c, 0x8b, 0x1c, 0x25, 0, 0, 0, 0]); // mov r11,fs:[0]
+    out.bytes
+        .extend_from_slice(&[0x64, 0x4c, 0x8b, 0x1c, 0x25, 0, 0, 0, 0]); // mov r11,fs:[0]
     out.bytes.extend_from_slice(&[GS, 0x4c, 0x3b, 0x1c, 0x25]); // cmp r11,gs:[owner]
     out.bytes.extend_from_slice(&OWNER.to_le_bytes());
     out.bytes.extend_from_slice(&[0x74, 5]); // je body
     put_call(out, enter); // L:
     if save {
         out.bytes.extend_from_slice(&[0x41, 0x5b, 0x9d]); // pop r11; popfq
-        out.bytes.extend_from_slice(&[0x48, 0x8d, 0xa4, 0x24, 0x80, 0, 0, 0]); // lea rsp,[rsp+128]
+        out.bytes
+            .extend_from_slice(&[0x48, 0x8d, 0xa4, 0x24, 0x80, 0, 0, 0]); // lea rsp,[rsp+128]
     }
 }
 
@@ -78,14 +80,25 @@ pub fn put_fork_check<T>(out: &mut Code<T>, ready: T, enter: T) {
 const NOTICED: [u32; 4] = [56, 57, 158, 435];
 
 /// Finds the first obstacle; see [`crate::Isa::per_thread_obstacle`].
-pub fn obstacle(bytes: &[u8], addr: u64, stays: bool, forks: impl Fn(&Insn) -> Forks) -> Option<(u64, &'static str)> {
+pub fn obstacle(
+    bytes: &[u8],
+    addr: u64,
+    stays: bool,
+    forks: impl Fn(&Insn) -> Forks,
+) -> Option<(u64, &'static str)> {
     let mut found = None;
     // Where the last instructions without a branch or call begin.
     let mut run = addr;
     super::X86_64::sweep(bytes, addr, |insn| {
         let at = insn.addr.wrapping_sub(addr) as usize;
-        let code = bytes.get(at..at + usize::from(insn.len)).unwrap_or_default();
-        let before = || bytes.get(run.wrapping_sub(addr) as usize..at).unwrap_or_default();
+        let code = bytes
+            .get(at..at + usize::from(insn.len))
+            .unwrap_or_default();
+        let before = || {
+            bytes
+                .get(run.wrapping_sub(addr) as usize..at)
+                .unwrap_or_default()
+        };
         let fork = || match forks(insn) {
             Forks::Never => false,
             Forks::Maybe => true,
@@ -93,8 +106,12 @@ pub fn obstacle(bytes: &[u8], addr: u64, stays: bool, forks: impl Fn(&Insn) -> F
         };
         let why = match insn.flow {
             Flow::Next => judge(code, before).err(),
-            Flow::Jump { .. } | Flow::IndirectJump if fork() => Some("leaves by a jump to a function that may fork"),
-            Flow::Call { .. } | Flow::IndirectCall if stays && fork() => Some("may fork, and is not moved"),
+            Flow::Jump { .. } | Flow::IndirectJump if fork() => {
+                Some("leaves by a jump to a function that may fork")
+            }
+            Flow::Call { .. } | Flow::IndirectCall if stays && fork() => {
+                Some("may fork, and is not moved")
+            }
             _ => None,
         };
         found = why.map(|why| (insn.addr, why));
@@ -116,15 +133,26 @@ fn constant(code: &[u8], register: Register) -> Option<u32> {
     let mut value = None;
     let mut factory = InstructionInfoFactory::new();
     for instruction in Decoder::new(64, code, DecoderOptions::NONE) {
-        let written = factory.info(&instruction).used_registers().iter().any(|used| {
-            let writes = !matches!(used.access(), OpAccess::Read | OpAccess::CondRead | OpAccess::None | OpAccess::NoMemAccess);
-            writes && used.register().full_register() == register
-        });
+        let written = factory
+            .info(&instruction)
+            .used_registers()
+            .iter()
+            .any(|used| {
+                let writes = !matches!(
+                    used.access(),
+                    OpAccess::Read | OpAccess::CondRead | OpAccess::None | OpAccess::NoMemAccess
+                );
+                writes && used.register().full_register() == register
+            });
         if written {
             value = match instruction.code() {
                 Op::Mov_r32_imm32 => Some(instruction.immediate32()),
                 Op::Mov_rm64_imm32 => u32::try_from(instruction.immediate32to64()).ok(),
-                Op::Xor_rm32_r32 | Op::Xor_r32_rm32 if instruction.op0_register() == instruction.op1_register() => Some(0),
+                Op::Xor_rm32_r32 | Op::Xor_r32_rm32
+                    if instruction.op0_register() == instruction.op1_register() =>
+                {
+                    Some(0)
+                }
                 _ => None,
             };
         }
@@ -136,7 +164,12 @@ fn constant(code: &[u8], register: Register) -> Option<u32> {
 fn judge<'c>(code: &[u8], before: impl Fn() -> &'c [u8]) -> Result<(), &'static str> {
     let prefixes = code
         .iter()
-        .take_while(|byte| matches!(byte, 0x26 | 0x2e | 0x36 | 0x3e | 0x64..=0x67 | 0xf0 | 0xf2 | 0xf3))
+        .take_while(|byte| {
+            matches!(
+                byte,
+                0x26 | 0x2e | 0x36 | 0x3e | 0x64..=0x67 | 0xf0 | 0xf2 | 0xf3
+            )
+        })
         .count();
     let (prefixes, rest) = code.split_at(prefixes);
     let rest = match rest {
@@ -153,7 +186,9 @@ fn judge<'c>(code: &[u8], before: impl Fn() -> &'c [u8]) -> Result<(), &'static 
         [0x8e, modrm, ..] if register(modrm) == 5 => Err("loads the segment register gs"),
         [0x0f, 0xa9 | 0xb5, ..] => Err("loads the segment register gs"),
         [0x0f, 0x01, 0xf8, ..] => Err("swaps the GS base"),
-        [0x0f, 0xae, modrm, ..] if prefixes.contains(&0xf3) && modrm >> 6 == 3 && matches!(register(modrm), 1 | 3) => {
+        [0x0f, 0xae, modrm, ..]
+            if prefixes.contains(&0xf3) && modrm >> 6 == 3 && matches!(register(modrm), 1 | 3) =>
+        {
             Err("reads or writes the GS base")
         }
         [0xcd, 0x80, ..] | [0x0f, 0x34, ..] => Err("makes system calls of the 32-bit kind"),
@@ -174,11 +209,18 @@ mod tests {
 
     #[test]
     fn gs_and_unknown_system_calls_are_obstacles_and_known_ones_are_not() {
-        let found = |code: &[u8]| obstacle(code, 0x1000, false, |_| Forks::Never).map(|o| o.0 - 0x1000);
-        assert_eq!(found(&[0x90, 0x65, 0x48, 0x8b, 0x04, 0x25, 0, 0, 0, 0]), Some(1)); // mov rax,gs:[0]
+        let found =
+            |code: &[u8]| obstacle(code, 0x1000, false, |_| Forks::Never).map(|o| o.0 - 0x1000);
+        assert_eq!(
+            found(&[0x90, 0x65, 0x48, 0x8b, 0x04, 0x25, 0, 0, 0, 0]),
+            Some(1)
+        ); // mov rax,gs:[0]
         assert_eq!(found(&[0x64, 0x48, 0x8b, 0x04, 0x25, 0, 0, 0, 0]), None); // mov rax,fs:[0]
         assert_eq!(found(&[0xb8, 1, 0, 0, 0, 0x0f, 0x05]), None); // write
-        assert_eq!(found(&[0xb8, 1, 0, 0, 0, 0x48, 0x89, 0xfe, 0x0f, 0x05]), None); // mov rsi,rdi between
+        assert_eq!(
+            found(&[0xb8, 1, 0, 0, 0, 0x48, 0x89, 0xfe, 0x0f, 0x05]),
+            None
+        ); // mov rsi,rdi between
         assert_eq!(found(&[0xb8, 56, 0, 0, 0, 0x0f, 0x05]), Some(5)); // clone
         assert_eq!(found(&[0xb8, 0xb3, 1, 0, 0, 0x0f, 0x05]), Some(5)); // clone3
         assert_eq!(found(&[0x0f, 0x05]), Some(0));
@@ -194,7 +236,15 @@ mod tests {
     #[test]
     fn jumps_to_what_forks_are_obstacles_and_calls_where_nothing_moves() {
         let to_fork = [0xe9, 0, 0, 0, 0];
-        let forks = |how: Forks| move |insn: &crate::Insn| if insn.flow == Flow::Next { Forks::Never } else { how };
+        let forks = |how: Forks| {
+            move |insn: &crate::Insn| {
+                if insn.flow == Flow::Next {
+                    Forks::Never
+                } else {
+                    how
+                }
+            }
+        };
         assert!(obstacle(&to_fork, 0, false, forks(Forks::Maybe)).is_some());
         assert!(obstacle(&to_fork, 0, false, forks(Forks::Never)).is_none());
         let call = [0xe8, 0, 0, 0, 0];

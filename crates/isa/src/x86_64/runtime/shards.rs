@@ -49,7 +49,8 @@
 //!
 //! # What is not noticed
 //!
-//! A child that returns to the program out of a library's function that is not known to fork, before it enters the program anew. Threads of libraries'
+//! That a thread has ended, if no later one has its identity: its area is taken over by another process only. (Thread libraries use the memory of
+//! control blocks again, so a process has about as many areas as it ever had threads at once.) A child that returns to the program out of a library's function that is not known to fork, before it enters the program anew. Threads of libraries'
 //! initialisers that run functions of the program before its start-up: they count in the first thread's shard. Continuations that a
 //! library moves to a thread which has never been in the program.
 
@@ -58,11 +59,16 @@ use iced_x86::code_asm::*;
 
 use super::super::threads::OWNER;
 use super::file::{MAP_FIXED, MAP_SHARED, NO_ROOM, PROT_READ_WRITE, RLIMIT_FSIZE, ST_SIZE};
-use super::{BUFFER, NAME, NAME_LEN, O_CLOEXEC, PAGE, PUSHED, Routine, SAVED, VALUE, call, emit, labels};
+use super::{
+    BUFFER, NAME, NAME_LEN, O_CLOEXEC, PAGE, PUSHED, Routine, SAVED, VALUE, call, emit, labels,
+};
 use crate::PerThreadMemory;
 
 /// The private memory.
-pub const PER_THREAD: PerThreadMemory = PerThreadMemory { len: 0x8000, ready: STATE };
+pub const PER_THREAD: PerThreadMemory = PerThreadMemory {
+    len: 0x8000,
+    ready: STATE,
+};
 
 /// Offset of the page that is wiped: what `rbp` points to.
 const STATE: u64 = 0x6000;
@@ -122,7 +128,15 @@ pub(super) struct Shards {
 impl Shards {
     pub(super) fn new(a: &mut CodeAssembler) -> Shards {
         let [enter, set_up, keep, compare, claim, share, set_base] = labels(a);
-        Shards { enter, set_up, keep, compare, claim, share, set_base }
+        Shards {
+            enter,
+            set_up,
+            keep,
+            compare,
+            claim,
+            share,
+            set_base,
+        }
     }
 }
 
@@ -361,7 +375,16 @@ impl Routine<'_> {
     fn put_enter(&mut self, mut shards: Shards) -> Result<CodeLabel, IcedError> {
         let (len, flags) = (self.config.counters_len, MAP_PRIVATE_ANONYMOUS);
         let a = &mut self.a;
-        let [mut hold, mut leave, mut thread, mut child, mut find, mut new, mut found, mut done] = labels(a);
+        let [
+            mut hold,
+            mut leave,
+            mut thread,
+            mut child,
+            mut find,
+            mut new,
+            mut found,
+            mut done,
+        ] = labels(a);
         let [mut first, mut laid, mut private, mut counted] = labels(a);
         a.set_label(&mut shards.enter)?;
         self.arrive()?;
@@ -463,14 +486,26 @@ impl Routine<'_> {
 
     /// The process is a child whose parent has been set up: it needs a descriptor of its own, or a file.
     fn set_up_child(&mut self, shards: Shards) -> Result<(), IcedError> {
-        let (prefix, other) = (self.string("/proc/self/fd/"), self.string(" is another file now"));
+        let (prefix, other) = (
+            self.string("/proc/self/fd/"),
+            self.string(" is another file now"),
+        );
         let line = self.string("postlink: in a forked process: cannot open profile ");
         let subroutines = self.subroutines;
         let a = &mut self.a;
-        let [mut open, mut own, mut look, mut next, mut by_name, mut opened, mut end, mut gone] = labels(a);
-        let [mut letter, mut digit, mut inherited, mut failed] = labels(a);
+        let [
+            mut begin,
+            mut same,
+            mut another,
+            mut look,
+            mut next,
+            mut by_name,
+            mut opened,
+            mut end,
+        ] = labels(a);
+        let [mut letter, mut digit, mut inherited, mut closed] = labels(a);
         emit! { a;
-            jmp(open);
+            jmp(begin);
             // A subroutine, so that failures have something to return from.
             set_label(&mut look);
             mov(byte_ptr(rbp + RECORDING), 0);
@@ -483,37 +518,34 @@ impl Routine<'_> {
             je(inherited);
             or(r13, -1); // It has been closed, and may be the program's.
             set_label(&mut inherited);
-            mov(r14, r13);
             lea(rsi, ptr(rbp + TEMPLATE));
             set_label(&mut next);
             lodsb();
             test(al, al);
-            je(own);
+            je(same);
             cmp(al, i32::from(b'%'));
             jne(next);
             lodsb();
             cmp(al, i32::from(b'p'));
-            je(gone);
+            je(another);
             test(al, al);
             jne(next);
-            jmp(own);
+            jmp(same);
 
             // A file of its own.
-            set_label(&mut gone);
-            xor(r14d, r14d); // It would be taken for the header.
+            set_label(&mut another);
             test(r13, r13);
-            js(failed);
+            js(closed);
             mov(edi, r13d);
             mov(eax, call::CLOSE);
             syscall();
             or(r13, -1);
-            set_label(&mut failed);
+            set_label(&mut closed);
             call(shards.set_up);
             ret();
 
             // The same file; a name may mean another directory by now.
-            set_label(&mut own);
-            xor(r14d, r14d);
+            set_label(&mut same);
             test(r13, r13);
             js(by_name);
             lea(rsi, ptr(prefix));
@@ -562,9 +594,8 @@ impl Routine<'_> {
             call(shards.keep);
             set_label(&mut end);
             ret();
-            set_label(&mut open);
+            set_label(&mut begin);
             call(look);
-            mov(r12, 0u64);
         }
         Ok(())
     }
@@ -598,7 +629,9 @@ impl Routine<'_> {
 
     /// `set_up` and `keep`.
     fn put_set_up(&mut self, mut shards: Shards) -> Result<(), IcedError> {
-        let line = self.string("postlink: the system does not tell forked processes apart (MADV_WIPEONFORK), profile ");
+        let line = self.string(
+            "postlink: the system does not tell forked processes apart (MADV_WIPEONFORK), profile ",
+        );
         let failures = self.failures;
         let a = &mut self.a;
         let [mut low, mut limited] = labels(a);
@@ -686,8 +719,10 @@ impl Routine<'_> {
     }
 
     fn put_claim(&mut self, mut shards: Shards) -> Result<(), IcedError> {
-        let (cannot_lock, cannot_extend) =
-            (self.string("postlink: cannot lock a part of profile "), self.string("postlink: cannot extend profile "));
+        let (cannot_lock, cannot_extend) = (
+            self.string("postlink: cannot lock a part of profile "),
+            self.string("postlink: cannot extend profile "),
+        );
         let zero = self.string("");
         let (len, failures) = (self.config.counters_len, self.failures);
         let a = &mut self.a;
@@ -770,7 +805,10 @@ impl Routine<'_> {
     }
 
     fn put_share(&mut self, mut shards: Shards) -> Result<(), IcedError> {
-        let (line, other) = (self.string("postlink: cannot open profile "), self.string(" is another file now"));
+        let (line, other) = (
+            self.string("postlink: cannot open profile "),
+            self.string(" is another file now"),
+        );
         let cannot_map = self.string("postlink: cannot map a part of profile ");
         let (len, failures) = (self.config.counters_len, self.failures);
         let a = &mut self.a;
