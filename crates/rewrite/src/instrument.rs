@@ -119,16 +119,20 @@ fn instrument_with<I: Isa>(
     }
     let leaks = Leaks::new(&program);
     let mut not_per_thread = match options.counters {
+        // Nobody has asked, and no program of this machine has it.
+        Counters::Auto if I::PER_THREAD.is_none() => None,
         Counters::Auto | Counters::PerThread => per_thread::obstacle::<I>(&program, &leaks),
         _ => None,
     };
     let fallback = match options.counters {
         Counters::Atomic | Counters::PerThread => Counters::Atomic,
         Counters::Plain => Counters::Plain,
-        Counters::Auto if can_have_threads(&program) || can_fork(&program) => Counters::Atomic,
+        Counters::Auto if can_have_threads(&program) => Counters::Atomic,
+        Counters::Auto if I::PER_THREAD.is_some() && can_fork(&program) => Counters::Atomic,
         Counters::Auto => Counters::Plain,
     };
-    let may = matches!(options.counters, Counters::Auto | Counters::PerThread) && not_per_thread.is_none();
+    let wanted = matches!(options.counters, Counters::Auto | Counters::PerThread);
+    let may = wanted && I::PER_THREAD.is_some() && not_per_thread.is_none();
     let mut counting = if may { Counters::PerThread } else { fallback };
 
     phases.begin("functions");

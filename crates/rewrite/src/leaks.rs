@@ -371,7 +371,7 @@ impl Leaks {
                 }
             }
         }
-        let gone = CallFacts { leaks: true, no_return: true, returns_twice: false };
+        let gone = CallFacts { leaks: true, no_return: true, ..CallFacts::default() };
         known.extend(program.no_return.iter().map(|start| (*start, gone)));
         for addr in program.imports.keys() {
             let Some(name) = program.import_name(*addr).map(base_name) else { continue };
