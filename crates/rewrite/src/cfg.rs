@@ -223,6 +223,25 @@ impl Cfg {
         let block = &self.blocks[b as usize];
         &self.succs[block.succ as usize..(block.succ + block.nsucc) as usize]
     }
+    /// By [dispatch](Cfg::dispatches): whether a target of it is reached by another indirect jump too, or from outside. Then how often a block
+    /// ran does not say how often the jump led there.
+    pub fn shared_dispatches(&self) -> Vec<bool> {
+        let mut jumps = vec![0u32; self.dispatches.len()];
+        for b in &self.blocks {
+            if let Term::Dispatch { dispatch, .. } = b.term {
+                jumps[dispatch as usize] += 1;
+            }
+        }
+        let mut lists = vec![0u32; self.blocks.len()];
+        for t in self.dispatches.iter().flatten() {
+            lists[*t as usize] += 1;
+        }
+        let shares = |t: &BlockId| {
+            let b = &self.blocks[*t as usize];
+            lists[*t as usize] > 1 || b.entry || b.landing_pad || b.returns_twice
+        };
+        self.dispatches.iter().zip(&jumps).map(|(targets, n)| *n > 1 || targets.iter().any(shares)).collect()
+    }
     /// Sites whose targets have to be recorded, in the order of their tables.
     pub fn recorded(&self) -> impl Iterator<Item = &Site> {
         self.sites.iter().filter(|s| s.callee == Callee::Unknown)

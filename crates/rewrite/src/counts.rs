@@ -24,6 +24,8 @@ pub struct EdgeCounts {
     /// No branch: the block ends only because a call does, and the next one has no other way in. Who does not end blocks
     /// at calls sees one block here.
     pub joins: bool,
+    /// A share of what several indirect jumps to the same targets did together: the blocks' counts are exact, which jump led where is not counted.
+    pub estimated: bool,
 }
 
 /// A block that ran.
@@ -176,6 +178,7 @@ fn of_function<I: Isa>(program: &Program<'_>, c: &Counted<'_>) -> FunctionCounts
     let cfg = &c.analysed.cfg;
     let mut instructions = 0u64;
     let mut blocks = Vec::new();
+    let shared = cfg.shared_dispatches();
     let mut ways_in = vec![0u32; cfg.blocks.len()];
     for to in &cfg.succs {
         ways_in[*to as usize] += 1;
@@ -208,6 +211,7 @@ fn of_function<I: Isa>(program: &Program<'_>, c: &Counted<'_>) -> FunctionCounts
                     to: next.start,
                     count: *count,
                     joins,
+                    estimated: matches!(block.term, Term::Dispatch { dispatch, .. } if shared[dispatch as usize]),
                 }
             })
             .collect();

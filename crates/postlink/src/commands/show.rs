@@ -244,10 +244,11 @@ impl Show {
             );
             for edge in &block.edges {
                 anstream::println!(
-                    "{DIM}{:>25} {:>18} -> {:#x}{DIM:#}",
+                    "{DIM}{:>25} {:>18} -> {:#x}{}{DIM:#}",
                     "",
                     count(edge.count),
-                    edge.to
+                    edge.to,
+                    if edge.estimated { " (estimated: other jumps lead there too)" } else { "" }
                 );
             }
         }
