@@ -7,7 +7,7 @@
 //! system: a listing is hundreds of megabytes, and the disk is not what is measured.
 //!
 //! Recursion in the program is twelve deep. With 200 (chains hundreds of frames long, and hundreds of thousands of contexts) a gigabyte takes either
-//! tool many minutes, and the outputs differ where the pre-inliner stops at its limit of size.
+//! tool many minutes.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};

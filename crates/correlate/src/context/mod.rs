@@ -16,6 +16,7 @@
 pub mod frames;
 pub mod nest;
 pub mod preinline;
+mod queue;
 pub mod size;
 pub mod trie;
 

@@ -9,10 +9,11 @@
 //! inlined it before.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::BTreeMap;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use super::queue::Queue;
 use super::size::Sizes;
 use super::trie::{self, ROOT, Trie};
 use crate::guid::Guid;
@@ -55,16 +56,19 @@ impl Default for Options {
     }
 }
 
-/// A call that may be inlined. The greatest is tried first.
-#[derive(PartialEq, Eq, PartialOrd, Ord)]
+/// A call that may be inlined. The one with the greatest key is tried first.
 struct Candidate {
     free: bool,
     count: u64,
     size: Reverse<u32>,
     guid: Guid,
-    /// Among equals the first one found.
-    order: Reverse<u64>,
     sampled: usize,
+}
+
+impl Candidate {
+    fn key(&self) -> (bool, u64, Reverse<u32>, Guid) {
+        (self.free, self.count, self.size, self.guid)
+    }
 }
 
 struct PreInliner<'a> {
@@ -75,7 +79,6 @@ struct PreInliner<'a> {
     options: Options,
     /// Counts of each function in all chains.
     by_name: FxHashMap<NameId, Vec<usize>>,
-    found: u64,
 }
 
 /// Works over a tree: counts of what is to be inlined stay and are marked, all others are added to those of the function on its own.
@@ -101,7 +104,6 @@ pub fn run(
         thresholds,
         options,
         by_name,
-        found: 0,
     };
     for name in order {
         inliner.function(name);
@@ -141,7 +143,7 @@ impl PreInliner<'_> {
         base
     }
 
-    fn candidates(&mut self, id: trie::Id, queue: &mut BinaryHeap<Candidate>) {
+    fn candidates(&mut self, id: trie::Id, queue: &mut Queue<Candidate>) {
         let children: Vec<trie::Id> = self.trie.node(id).children.values().copied().collect();
         for child in children {
             let Some(sampled) = self.trie.sampled(child) else {
@@ -154,10 +156,8 @@ impl PreInliner<'_> {
                 count: call_count(self.trie, id, child),
                 size: Reverse(size),
                 guid: Guid::of(self.names.get(node.name)),
-                order: Reverse(self.found),
                 sampled,
             });
-            self.found += 1;
         }
     }
 
@@ -192,7 +192,7 @@ impl PreInliner<'_> {
             .wrapping_mul(self.options.growth)
             .min(self.options.most)
             .max(self.options.least);
-        let mut queue = BinaryHeap::new();
+        let mut queue = Queue::new(|a: &Candidate, b: &Candidate| a.key().cmp(&b.key()));
         self.candidates(base, &mut queue);
         while size < limit
             && let Some(candidate) = queue.pop()
