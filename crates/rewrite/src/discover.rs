@@ -18,7 +18,7 @@ use rayon::prelude::*;
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 
-use crate::leaks::Leaks;
+use crate::leaks::{Leaks, base_name};
 use crate::pin::Pin;
 use crate::refs::Refs;
 
@@ -494,6 +494,13 @@ impl<'d> Program<'d> {
                 None => format!("fun_{start:x}"),
             },
         }
+    }
+
+    /// The first imported symbol whose name, without its version, is wanted.
+    pub fn imported(&self, wanted: impl Fn(&[u8]) -> bool) -> Option<&'d [u8]> {
+        let table = self.elf.symbols(SymbolTable::Dynamic);
+        let mut names = table.iter().filter(|s| s.section == 0).map(|s| base_name(s.name));
+        names.find(|name| wanted(name))
     }
 
     /// Whether a slot leads out of the file, whatever the loader finds.

@@ -454,9 +454,7 @@ fn uses_atomic_one<I: Isa>(program: &Program<'_>) -> bool {
 
 /// Whether the program can make processes that go on in its code.
 fn can_fork(program: &Program<'_>) -> bool {
-    use postlink_image::elf::SymbolTable;
-    let dynamic = program.elf.symbols(SymbolTable::Dynamic);
-    dynamic.iter().any(|s| s.section == 0 && Leaks::import_forks(s.name))
+    program.imported(Leaks::import_forks).is_some()
 }
 
 /// Whether the program can have threads: it starts some, or is a library, whose host may.
@@ -474,11 +472,7 @@ fn can_have_threads(program: &Program<'_>) -> bool {
     ];
     use postlink_image::elf::SymbolTable;
     // Only what is called counts: a static libc has `clone` in any case.
-    let dynamic = program.elf.symbols(SymbolTable::Dynamic);
-    if dynamic.iter().any(|s| {
-        s.section == 0
-            && STARTERS.contains(&s.name.split(|c| *c == b'@').next().unwrap_or_default())
-    }) {
+    if program.imported(|name| STARTERS.contains(&name)).is_some() {
         return true;
     }
     let table = program.elf.symbols(SymbolTable::Static);

@@ -332,6 +332,7 @@ impl Leaks {
             leaks: can_unwind,
             ..CallFacts::default()
         };
+        let gone = CallFacts { leaks: true, no_return: true, ..CallFacts::default() };
         let mut known: FxHashMap<u64, CallFacts> = FxHashMap::default();
         let table: FxHashMap<&[u8], CallFacts> = {
             let mut t = FxHashMap::default();
@@ -339,14 +340,7 @@ impl Leaks {
                 t.insert(*n, CallFacts::default());
             }
             for n in NO_RETURN {
-                t.insert(
-                    *n,
-                    CallFacts {
-                        leaks: true,
-                        no_return: true,
-                        ..CallFacts::default()
-                    },
-                );
+                t.insert(*n, gone);
             }
             for n in TWICE {
                 t.insert(
@@ -371,7 +365,6 @@ impl Leaks {
                 }
             }
         }
-        let gone = CallFacts { leaks: true, no_return: true, ..CallFacts::default() };
         known.extend(program.no_return.iter().map(|start| (*start, gone)));
         for addr in program.imports.keys() {
             let Some(name) = program.import_name(*addr).map(base_name) else { continue };
@@ -423,6 +416,6 @@ fn throws(name: &[u8]) -> bool {
 }
 
 /// A symbol's name without its version.
-fn base_name(name: &[u8]) -> &[u8] {
+pub(crate) fn base_name(name: &[u8]) -> &[u8] {
     name.split(|c| *c == b'@').next().unwrap_or(name)
 }

@@ -10,7 +10,6 @@
 //!
 //! It is also the choice for programs without threads: it costs them next to nothing, and two processes that count in one file lose nothing.
 
-use postlink_image::elf::SymbolTable;
 use postlink_isa::{Flow, Forks, Isa, RegSet};
 use rayon::prelude::*;
 use rustc_hash::FxHashMap;
@@ -37,15 +36,8 @@ pub fn obstacle<I: Isa>(program: &Program<'_>, leaks: &Leaks) -> Option<String> 
                 .into(),
         );
     }
-    let imports = program.elf.symbols(SymbolTable::Dynamic);
-    let unnoticed = imports
-        .iter()
-        .find(|s| s.section == 0 && UNNOTICED.contains(&s.name));
-    if let Some(symbol) = unnoticed {
-        return Some(format!(
-            "it uses the function {}",
-            symbol.name.escape_ascii()
-        ));
+    if let Some(name) = program.imported(|name| UNNOTICED.contains(&name)) {
+        return Some(format!("it uses the function {}", name.escape_ascii()));
     }
     (0..program.functions.len())
         .into_par_iter()

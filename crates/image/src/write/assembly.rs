@@ -339,8 +339,7 @@ fn replaced(w: &Writer<'_>, segments: &[Phdr]) -> Vec<(u64, u64)> {
     let table = (w.elf.phoff, w.elf.phoff + segments.len() as u64 * raw::PHDR);
     match w.room {
         Room::Gap | Room::Block(_) => vec![(0, raw::EHDR), table],
-        Room::Below(_) => vec![(0, raw::EHDR)],
-        Room::Elsewhere => vec![(0, raw::EHDR)],
+        Room::Below(_) | Room::Elsewhere => vec![(0, raw::EHDR)],
     }
 }
 

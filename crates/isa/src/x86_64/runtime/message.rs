@@ -34,15 +34,24 @@ pub(crate) const ERRORS: [(u8, &str); 21] = [
 const STDERR: u32 = 2;
 
 impl Routine<'_> {
-    /// Unmaps and closes what is left. Success comes from above, failures come to the two labels. After it, `r12` says
-    /// whether there is an error line, and `r8d` is the error number, 0 if there is none.
+    /// Ends the start-up: success comes from above. After it, `r12` says whether there is an error line.
     pub(super) fn release(&mut self) -> Result<(), IcedError> {
-        let counters_len = self.config.counters_len;
         let a = &mut self.a;
-        let [mut end, mut no_counters, mut no_header, mut no_file] = labels(a);
+        let [end] = labels(a);
         emit! { a;
             xor(r12d, r12d);
             jmp(end);
+        }
+        self.clean_up(end)
+    }
+
+    /// Unmaps and closes what is left. Failures come to the two labels, everything else to `end`. After it, `r8d` is the error number of a
+    /// failure, 0 if there is none, and nothing is mapped.
+    pub(super) fn clean_up(&mut self, mut end: CodeLabel) -> Result<(), IcedError> {
+        let counters_len = self.config.counters_len;
+        let a = &mut self.a;
+        let [mut no_counters, mut no_header, mut no_file] = labels(a);
+        emit! { a;
             set_label(&mut self.failures.errno);
             neg(eax);
             mov(r8d, eax);
@@ -56,6 +65,7 @@ impl Routine<'_> {
             mov(rsi, counters_len);
             mov(eax, call::MUNMAP);
             syscall();
+            xor(r15d, r15d);
             set_label(&mut no_counters);
             test(r14, r14);
             je(no_header);
@@ -63,6 +73,7 @@ impl Routine<'_> {
             mov(esi, PAGE as u32);
             mov(eax, call::MUNMAP);
             syscall();
+            xor(r14d, r14d);
             set_label(&mut no_header);
             // Before anything is said: a program without standard error may have got the file in its place.
             test(r13, r13);

@@ -311,39 +311,9 @@ impl Routine<'_> {
 
     /// Gives back what there is, says what failed, and returns from the subroutine.
     fn fail(&mut self) -> Result<(), IcedError> {
-        let len = self.config.counters_len;
-        let a = &mut self.a;
-        let [mut end, mut no_counters, mut no_header, mut no_file] = labels(a);
-        emit! { a;
-            set_label(&mut self.failures.errno);
-            neg(eax);
-            mov(r8d, eax);
-            jmp(end);
-            set_label(&mut self.failures.text);
-            xor(r8d, r8d);
-            set_label(&mut end);
-            test(r15, r15);
-            je(no_counters);
-            mov(rdi, r15);
-            mov(rsi, len);
-            mov(eax, call::MUNMAP);
-            syscall();
-            xor(r15d, r15d);
-            set_label(&mut no_counters);
-            test(r14, r14);
-            je(no_header);
-            mov(rdi, r14);
-            mov(esi, PAGE as u32);
-            mov(eax, call::MUNMAP);
-            syscall();
-            xor(r14d, r14d);
-            set_label(&mut no_header);
-            mov(dword_ptr(rbp + FD), 0);
-            test(r13, r13);
-            js(no_file);
-        }
-        self.close()?;
-        self.a.set_label(&mut no_file)?;
+        let [end] = labels(&mut self.a);
+        self.clean_up(end)?;
+        self.a.mov(dword_ptr(rbp + FD), 0)?;
         self.say_what_failed()?;
         let a = &mut self.a;
         emit! { a;
