@@ -38,8 +38,16 @@ pub const FOR_TESTS: &[Need] = &[
     ),
     need("eu-elflint", "elfutils", "checking outputs with eu-elflint"),
     need("gdb", "gdb", "the test that gdb sees moved functions"),
-    need("valgrind", "valgrind", "the test of counts against full counting"),
-    need("perf", "linux-perf", "the test that perf names moved functions"),
+    need(
+        "valgrind",
+        "valgrind",
+        "the test of counts against full counting",
+    ),
+    need(
+        "perf",
+        "linux-perf",
+        "the test that perf names moved functions",
+    ),
     need("clang-19", "clang-19", "cases built by clang"),
     need(
         "llvm-profgen-19",

@@ -267,7 +267,11 @@ impl Balancer {
                 let way = by[node as usize];
                 let arc = &arcs[(way / 2) as usize];
                 visit((way / 2) as usize, way.is_multiple_of(2));
-                node = if way.is_multiple_of(2) { arc.from } else { arc.to };
+                node = if way.is_multiple_of(2) {
+                    arc.from
+                } else {
+                    arc.to
+                };
             }
         };
         {

@@ -198,7 +198,10 @@ pub struct Elf<'d> {
 impl<'d> Elf<'d> {
     /// Like [`Elf::parse`] for a map of an open file: what is written from it can then be copied by the kernel, without touching the map, and
     /// its memory can be [given back](Elf::release) in between.
-    pub fn parse_file(map: &'d memmap2::Mmap, file: &'d std::fs::File) -> Result<Elf<'d>, FormatError> {
+    pub fn parse_file(
+        map: &'d memmap2::Mmap,
+        file: &'d std::fs::File,
+    ) -> Result<Elf<'d>, FormatError> {
         let mut elf = Self::parse(map)?;
         elf.file = Some(file);
         elf.map = Some(map);

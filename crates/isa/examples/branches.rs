@@ -38,7 +38,10 @@ fn main() -> ExitCode {
 }
 
 fn list(text: &str, addr: u64) -> Result<(), String> {
-    let digits: Vec<char> = text.chars().filter(|character| !character.is_whitespace()).collect();
+    let digits: Vec<char> = text
+        .chars()
+        .filter(|character| !character.is_whitespace())
+        .collect();
     let bytes = digits
         .chunks(2)
         .map(|pair| u8::from_str_radix(&pair.iter().collect::<String>(), 16))
@@ -67,7 +70,10 @@ fn describe(insn: &Insn) -> Option<String> {
         other => format!("{other:?}"),
     };
     Some(match insn.field {
-        Some(field) => format!("{flow}; byte {} holds {:?} to {:#x}", field.at, field.kind, field.target),
+        Some(field) => format!(
+            "{flow}; byte {} holds {:?} to {:#x}",
+            field.at, field.kind, field.target
+        ),
         None => flow,
     })
 }
@@ -75,9 +81,13 @@ fn describe(insn: &Insn) -> Option<String> {
 /// Sweeps the executable sections of a file, and prints the counts and the speed.
 fn measure(path: &str) -> Result<(), String> {
     let file = std::fs::read(path).map_err(|error| format!("{path}: {error}"))?;
-    let word = |at: usize| -> Option<u64> { Some(u64::from_le_bytes(*file.get(at..)?.first_chunk()?)) };
+    let word =
+        |at: usize| -> Option<u64> { Some(u64::from_le_bytes(*file.get(at..)?.first_chunk()?)) };
     let sections = || -> Option<Vec<(u64, &[u8])>> {
-        let (table, count) = (word(0x28)? as usize, u16::from_le_bytes(*file.get(0x3c..)?.first_chunk()?));
+        let (table, count) = (
+            word(0x28)? as usize,
+            u16::from_le_bytes(*file.get(0x3c..)?.first_chunk()?),
+        );
         let mut sections = Vec::new();
         for index in 0..usize::from(count) {
             let at = table.checked_add(index * 64)?;
@@ -88,7 +98,8 @@ fn measure(path: &str) -> Result<(), String> {
         }
         Some(sections)
     };
-    let sections = sections().ok_or_else(|| format!("{path}: not a 64-bit ELF file with whole sections"))?;
+    let sections =
+        sections().ok_or_else(|| format!("{path}: not a 64-bit ELF file with whole sections"))?;
     let start = Instant::now();
     let (mut insns, mut branches, mut fields, mut odd, mut bytes) = (0u64, 0u64, 0u64, 0u64, 0u64);
     for (addr, text) in sections {
@@ -108,7 +119,9 @@ fn measure(path: &str) -> Result<(), String> {
     }
     let seconds = start.elapsed().as_secs_f64();
     let speed = bytes as f64 / 1e6 / seconds;
-    println!("{insns} instructions, {branches} branches, {fields} fields, {odd} bytes that begin none");
+    println!(
+        "{insns} instructions, {branches} branches, {fields} fields, {odd} bytes that begin none"
+    );
     println!("{bytes} bytes in {seconds:.3} s: {speed:.0} MB/s");
     Ok(())
 }

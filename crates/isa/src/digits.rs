@@ -90,7 +90,10 @@ mod tests {
                 hex(&mut text, value);
                 text.ascii(b" ");
                 hex_padded(&mut text, value, 8);
-                assert_eq!(text, format!("{value} {} {value:x} {value:8x}", value as i64));
+                assert_eq!(
+                    text,
+                    format!("{value} {} {value:x} {value:8x}", value as i64)
+                );
             }
         }
     }

@@ -545,7 +545,9 @@ pub trait Isa: Copy + Send + Sync + 'static {
     /// `config.counters` are those of the first thread, behind [`PerThreadMemory::len`] bytes of private zeros; the load bias is stored at
     /// their beginning.
     fn per_thread_runtime(_config: &RuntimeConfig<'_>) -> Result<(Vec<u8>, u64), RuntimeError> {
-        Err(RuntimeError::Assemble { why: format!("{} has no per-thread counters", Self::NAME) })
+        Err(RuntimeError::Assemble {
+            why: format!("{} has no per-thread counters", Self::NAME),
+        })
     }
 }
 

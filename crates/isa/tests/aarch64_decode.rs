@@ -14,7 +14,15 @@ fn disassemble(words: &[u32]) -> Vec<(u64, u32, String, String)> {
     let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
     fs::write(file.path(), bytes).unwrap();
     let output = Command::new("aarch64-linux-gnu-objdump")
-        .args(["-D", "-z", "-b", "binary", "-m", "aarch64", &format!("--adjust-vma={AT:#x}")])
+        .args([
+            "-D",
+            "-z",
+            "-b",
+            "binary",
+            "-m",
+            "aarch64",
+            &format!("--adjust-vma={AT:#x}"),
+        ])
         .arg(file.path())
         .output();
     let Ok(output) = output else {
@@ -27,7 +35,13 @@ fn disassemble(words: &[u32]) -> Vec<(u64, u32, String, String)> {
         let addr = u64::from_str_radix(parts.next()?.trim().strip_suffix(':')?, 16).ok()?;
         let word = u32::from_str_radix(parts.next()?.trim(), 16).ok()?;
         let mnemonic = parts.next()?.trim().to_owned();
-        let operands = parts.next().unwrap_or("").split("//").next()?.trim().to_owned();
+        let operands = parts
+            .next()
+            .unwrap_or("")
+            .split("//")
+            .next()?
+            .trim()
+            .to_owned();
         Some((addr, word, mnemonic, operands))
     };
     text.lines().filter_map(line).collect()
@@ -45,7 +59,10 @@ fn compare(words: &[u32]) -> usize {
     for (addr, word, mnemonic, operands) in disassemble(words) {
         let known = mnemonic != ".inst";
         let Some(insn) = AArch64::decode(&word.to_le_bytes(), addr) else {
-            let refused = !known || mnemonic.starts_with("pac") || mnemonic.starts_with("aut") || mnemonic.starts_with("cb");
+            let refused = !known
+                || mnemonic.starts_with("pac")
+                || mnemonic.starts_with("aut")
+                || mnemonic.starts_with("cb");
             assert!(refused, "{word:08x} {mnemonic} {operands}");
             continue;
         };
@@ -56,33 +73,60 @@ fn compare(words: &[u32]) -> usize {
         let context = format!("{addr:x} {word:08x} {mnemonic} {operands} is {insn:?}");
         let target = || address(&operands).unwrap_or_else(|| panic!("{context}"));
         match mnemonic.as_str() {
-            "b" | "b.al" | "b.nv" | "bc.al" | "bc.nv" => assert_eq!(insn.flow, Flow::Jump { target: target() }, "{context}"),
+            "b" | "b.al" | "b.nv" | "bc.al" | "bc.nv" => {
+                assert_eq!(insn.flow, Flow::Jump { target: target() }, "{context}")
+            }
             "bl" => assert_eq!(insn.flow, Flow::Call { target: target() }, "{context}"),
             "cbz" | "cbnz" | "tbz" | "tbnz" => {
-                assert!(matches!(insn.flow, Flow::CondJump { target: t, .. } if t == target()), "{context}");
+                assert!(
+                    matches!(insn.flow, Flow::CondJump { target: t, .. } if t == target()),
+                    "{context}"
+                );
             }
             m if m.starts_with("b.") || m.starts_with("bc.") => {
-                assert!(matches!(insn.flow, Flow::CondJump { target: t, .. } if t == target()), "{context}");
+                assert!(
+                    matches!(insn.flow, Flow::CondJump { target: t, .. } if t == target()),
+                    "{context}"
+                );
             }
-            "br" | "braa" | "brab" | "braaz" | "brabz" => assert_eq!(insn.flow, Flow::IndirectJump, "{context}"),
-            "blr" | "blraa" | "blrab" | "blraaz" | "blrabz" => assert_eq!(insn.flow, Flow::IndirectCall, "{context}"),
-            "ret" | "retaa" | "retab" | "eret" | "eretaa" | "eretab" | "drps" => assert_eq!(insn.flow, Flow::Return, "{context}"),
+            "br" | "braa" | "brab" | "braaz" | "brabz" => {
+                assert_eq!(insn.flow, Flow::IndirectJump, "{context}")
+            }
+            "blr" | "blraa" | "blrab" | "blraaz" | "blrabz" => {
+                assert_eq!(insn.flow, Flow::IndirectCall, "{context}")
+            }
+            "ret" | "retaa" | "retab" | "eret" | "eretaa" | "eretab" | "drps" => {
+                assert_eq!(insn.flow, Flow::Return, "{context}")
+            }
             "brk" | "hlt" | "udf" => assert_eq!(insn.flow, Flow::Stop, "{context}"),
             _ => assert_eq!(insn.flow, Flow::Next, "{context}"),
         }
         assert_eq!(insn.traits.nop, mnemonic == "nop", "{context}");
         assert_eq!(insn.traits.landing_pad, mnemonic == "bti", "{context}");
-        let watches = ["ldxr", "ldaxr", "ldxp", "ldaxp"].iter().any(|m| mnemonic.starts_with(m));
-        let ends = ["stxr", "stlxr", "stxp", "stlxp", "clrex"].iter().any(|m| mnemonic.starts_with(m));
-        assert_eq!((insn.traits.exclusive_load, insn.traits.exclusive_store), (watches, ends), "{context}");
+        let watches = ["ldxr", "ldaxr", "ldxp", "ldaxp"]
+            .iter()
+            .any(|m| mnemonic.starts_with(m));
+        let ends = ["stxr", "stlxr", "stxp", "stlxp", "clrex"]
+            .iter()
+            .any(|m| mnemonic.starts_with(m));
+        assert_eq!(
+            (insn.traits.exclusive_load, insn.traits.exclusive_store),
+            (watches, ends),
+            "{context}"
+        );
         // Scalable vectors have an `adr` of their own.
-        let relative = matches!(mnemonic.as_str(), "ldr" | "ldrsw" | "prfm" | "adr" | "adrp") && !operands.contains('[');
+        let relative = matches!(mnemonic.as_str(), "ldr" | "ldrsw" | "prfm" | "adr" | "adrp")
+            && !operands.contains('[');
         if insn.flow == Flow::Next {
             assert_eq!(insn.field.is_some(), relative, "{context}");
         }
         if let Some(field) = insn.field {
             assert_eq!(field.target, target(), "{context}");
-            assert_eq!(AArch64::read_field(field.kind, &word.to_le_bytes(), addr), Some(field.target), "{context}");
+            assert_eq!(
+                AArch64::read_field(field.kind, &word.to_le_bytes(), addr),
+                Some(field.target),
+                "{context}"
+            );
             // Written back it is the same, and elsewhere it is what was written.
             let mut bytes = word.to_le_bytes();
             AArch64::write_field(field.kind, &mut bytes, addr, field.target).unwrap();
@@ -120,9 +164,18 @@ fn noise_decodes_as_binutils_say() {
 
 #[test]
 fn conditions_have_an_inverse_that_differs_in_one_bit() {
-    for word in [0x5400_0000u32, 0x5400_000b, 0x3400_0013, 0xb500_001e, 0x3600_0005, 0xb7f8_0001] {
+    for word in [
+        0x5400_0000u32,
+        0x5400_000b,
+        0x3400_0013,
+        0xb500_001e,
+        0x3600_0005,
+        0xb7f8_0001,
+    ] {
         let decoded = AArch64::decode(&word.to_le_bytes(), AT).unwrap();
-        let Flow::CondJump { cond, .. } = decoded.flow else { panic!("{word:x}") };
+        let Flow::CondJump { cond, .. } = decoded.flow else {
+            panic!("{word:x}")
+        };
         assert_eq!(cond, Cond(word));
         let inverse = AArch64::invert(cond);
         assert_eq!((inverse.0 ^ word).count_ones(), 1);
@@ -151,13 +204,26 @@ fn what_is_put_in_decodes_to_what_it_should_do() {
         assert_eq!(code.bytes.len(), AArch64::cond_jump_len(reach));
         for f in &code.fixups {
             let place = AT + u64::from(f.at);
-            AArch64::write_field(f.kind, &mut code.bytes[f.at as usize..], place, f.target).unwrap();
+            AArch64::write_field(f.kind, &mut code.bytes[f.at as usize..], place, f.target)
+                .unwrap();
         }
         let first = AArch64::decode(&code.bytes, AT).unwrap();
         match reach {
-            Reach::Short => assert_eq!(first.flow, Flow::CondJump { cond: Cond(0x3628_0007), target: AT + 0x400 }),
+            Reach::Short => assert_eq!(
+                first.flow,
+                Flow::CondJump {
+                    cond: Cond(0x3628_0007),
+                    target: AT + 0x400
+                }
+            ),
             Reach::Long => {
-                assert_eq!(first.flow, Flow::CondJump { cond: Cond(0x3728_0007), target: AT + 8 });
+                assert_eq!(
+                    first.flow,
+                    Flow::CondJump {
+                        cond: Cond(0x3728_0007),
+                        target: AT + 8
+                    }
+                );
                 let second = AArch64::decode(&code.bytes[4..], AT + 4).unwrap();
                 assert_eq!(second.flow, Flow::Jump { target: AT + 0x400 });
             }
@@ -178,7 +244,10 @@ fn fields_refuse_what_they_cannot_hold() {
         (FixupKind::Low12 { scale: 3 }, AT + 4),
         (FixupKind::Rel32 { trail: 0 }, AT),
     ] {
-        assert!(AArch64::write_field(kind, &mut word, AT, target).is_err(), "{kind:?}");
+        assert!(
+            AArch64::write_field(kind, &mut word, AT, target).is_err(),
+            "{kind:?}"
+        );
         assert_eq!(word, 0x1400_0000u32.to_le_bytes());
         assert!(AArch64::write_field(kind, &mut [0; 3], AT, AT).is_err());
     }

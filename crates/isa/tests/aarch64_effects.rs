@@ -94,18 +94,36 @@ fn what_is_not_read_does_not_matter_and_what_is_killed_is_gone() {
             let other = |low: u32| !matches!(word >> low & 31, 27 | 28);
             if other(0) && other(10) && other(16) {
                 // Scaled offsets reach too far.
-                add(if mask == 0x3b00_0000 { word & !(0xfc0 << 10) } else { word }, true);
+                add(
+                    if mask == 0x3b00_0000 {
+                        word & !(0xfc0 << 10)
+                    } else {
+                        word
+                    },
+                    true,
+                );
             }
         }
     }
     let input = directory.path().join("input");
-    fs::File::create(&input).unwrap().write_all(&records).unwrap();
+    fs::File::create(&input)
+        .unwrap()
+        .write_all(&records)
+        .unwrap();
     let native = cfg!(target_arch = "aarch64");
-    let mut command = if native { Command::new(&program) } else { Command::new("qemu-aarch64") };
+    let mut command = if native {
+        Command::new(&program)
+    } else {
+        Command::new("qemu-aarch64")
+    };
     if !native {
         command.args(["-cpu", "max"]).arg(&program);
     }
-    let output = match command.stdin(fs::File::open(&input).unwrap()).stderr(Stdio::inherit()).output() {
+    let output = match command
+        .stdin(fs::File::open(&input).unwrap())
+        .stderr(Stdio::inherit())
+        .output()
+    {
         Ok(output) => String::from_utf8(output.stdout).unwrap(),
         Err(_) => {
             eprintln!("SKIPPED: no qemu-aarch64 to run the harness with");
@@ -113,7 +131,11 @@ fn what_is_not_read_does_not_matter_and_what_is_killed_is_gone() {
         }
     };
     let last = output.lines().last().unwrap_or("nothing");
-    let ran: usize = last.split(' ').next().and_then(|n| n.parse().ok()).unwrap_or(0);
+    let ran: usize = last
+        .split(' ')
+        .next()
+        .and_then(|n| n.parse().ok())
+        .unwrap_or(0);
     assert!(last.ends_with(", 0 wrong"), "{output}");
     assert!(ran > 1800, "only few instructions ran: {last}");
 }
@@ -123,7 +145,10 @@ fn values_that_compilers_keep_in_dead_looking_registers_are_seen() {
     let reads = |word: u32, register: u32| effects(word).unwrap().reads.0 >> register & 1 == 1;
     assert!(reads(0xf280_0020, 0), "movk keeps the rest of x0");
     assert!(reads(0x3300_1c41, 1), "bfxil keeps the rest of w1");
-    assert!(reads(0xd503_233f, 30) && reads(0xd503_233f, 31), "paciasp signs x30 with sp");
+    assert!(
+        reads(0xd503_233f, 30) && reads(0xd503_233f, 31),
+        "paciasp signs x30 with sp"
+    );
     assert!(reads(0x4e08_1c41, 2), "mov v1.d[0], x2");
     assert!(reads(0x0481_0000, 7), "what is not known reads everything");
 }
@@ -134,7 +159,11 @@ fn calls_and_returns_leave_two_registers_to_stubs() {
         let bytes = word.to_le_bytes();
         let insn = AArch64::decode(&bytes, 0x1000).unwrap();
         let reads = AArch64::effects(&bytes, &insn).reads;
-        assert_eq!(reads.0 >> 16 & 1, u64::from(word == 0xd61f_0200), "{word:x}");
+        assert_eq!(
+            reads.0 >> 16 & 1,
+            u64::from(word == 0xd61f_0200),
+            "{word:x}"
+        );
         assert_eq!(reads.0 >> 17 & 1, 0, "{word:x}");
         assert_eq!(reads.0 & 0xffff, 0xffff, "{word:x}");
     }

@@ -29,19 +29,34 @@ fn emit(put: impl FnOnce(&mut Code<u64>)) -> (Vec<u8>, Vec<Insn>) {
 
 #[test]
 fn jumps_and_calls_decode_to_their_target_at_their_length() {
-    for (reach, target) in [(Reach::Short, AT + 0x50), (Reach::Short, AT - 0x50), (Reach::Long, AT - 0x5000_0000)] {
+    for (reach, target) in [
+        (Reach::Short, AT + 0x50),
+        (Reach::Short, AT - 0x50),
+        (Reach::Long, AT - 0x5000_0000),
+    ] {
         let (bytes, insns) = emit(|out| X86_64::put_jump(out, reach, target));
         assert_eq!((insns.len(), insns[0].flow), (1, Flow::Jump { target }));
         assert_eq!(bytes.len(), X86_64::jump_len(reach));
         for cond in 0..16 {
             let cond = Cond(cond);
             let (bytes, insns) = emit(|out| X86_64::put_cond_jump(out, cond, reach, target));
-            assert_eq!((insns.len(), insns[0].flow), (1, Flow::CondJump { cond, target }));
+            assert_eq!(
+                (insns.len(), insns[0].flow),
+                (1, Flow::CondJump { cond, target })
+            );
             assert_eq!(bytes.len(), X86_64::cond_jump_len(reach));
         }
     }
     let (_, insns) = emit(|out| X86_64::put_call(out, AT + 0x1234));
-    assert_eq!((insns.len(), insns[0].flow), (1, Flow::Call { target: AT + 0x1234 }));
+    assert_eq!(
+        (insns.len(), insns[0].flow),
+        (
+            1,
+            Flow::Call {
+                target: AT + 0x1234
+            }
+        )
+    );
 }
 
 #[test]
@@ -57,12 +72,22 @@ fn inverse_conditions_are_each_others_inverse() {
 #[test]
 fn short_conditions_reach_everything_through_a_long_jump() {
     let target = AT + 0x1234_5678;
-    for original in [&[0xe3u8, 9][..], &[0x67, 0xe3, 9], &[0xe2, 9], &[0x2e, 0xe0, 9]] {
+    for original in [
+        &[0xe3u8, 9][..],
+        &[0x67, 0xe3, 9],
+        &[0xe2, 9],
+        &[0x2e, 0xe0, 9],
+    ] {
         let (bytes, insns) = emit(|out| X86_64::put_short_cond(out, original, target));
         assert_eq!(bytes.len(), X86_64::short_cond_len(original));
         let long = insns[2].addr;
         assert_eq!(insns[0].flow, Flow::ShortCond { target: long });
-        assert_eq!(insns[1].flow, Flow::Jump { target: AT + bytes.len() as u64 });
+        assert_eq!(
+            insns[1].flow,
+            Flow::Jump {
+                target: AT + bytes.len() as u64
+            }
+        );
         assert_eq!(insns[2].flow, Flow::Jump { target });
         assert_eq!(insns.len(), 3);
         assert_eq!(bytes[..original.len() - 1], original[..original.len() - 1]);
@@ -75,25 +100,40 @@ fn nops_fill_any_length_with_nothing_but_nops() {
         let mut bytes = Vec::new();
         X86_64::put_nops(&mut bytes, len);
         assert_eq!(bytes.len(), len);
-        let (_, insns) = place(&Code { bytes, fixups: Vec::new() });
-        assert!(insns.iter().all(|insn| insn.traits.nop && insn.flow == Flow::Next));
+        let (_, insns) = place(&Code {
+            bytes,
+            fixups: Vec::new(),
+        });
+        assert!(
+            insns
+                .iter()
+                .all(|insn| insn.traits.nop && insn.flow == Flow::Next)
+        );
         assert_eq!(insns.len(), len.div_ceil(11));
     }
 }
 
 #[test]
 fn padding_traps() {
-    assert_eq!(X86_64::decode(&[X86_64::PADDING], AT).unwrap().flow, Flow::Stop);
+    assert_eq!(
+        X86_64::decode(&[X86_64::PADDING], AT).unwrap().flow,
+        Flow::Stop
+    );
 }
 
 #[test]
 fn fields_hold_exactly_what_their_width_allows() {
     let kinds = |trail| [FixupKind::Rel8 { trail }, FixupKind::Rel32 { trail }];
     for trail in 0..5 {
-        for (kind, (low, high)) in
-            kinds(trail).into_iter().zip([(-128, 127), (i64::from(i32::MIN), i64::from(i32::MAX))])
+        for (kind, (low, high)) in kinds(trail)
+            .into_iter()
+            .zip([(-128, 127), (i64::from(i32::MIN), i64::from(i32::MAX))])
         {
-            let width = if matches!(kind, FixupKind::Rel8 { .. }) { 1 } else { 4 };
+            let width = if matches!(kind, FixupKind::Rel8 { .. }) {
+                1
+            } else {
+                4
+            };
             let end = AT + width + u64::from(trail);
             for disp in [low, -1, 0, 1, high] {
                 let mut bytes = [0xaa; 8];
@@ -104,7 +144,9 @@ fn fields_hold_exactly_what_their_width_allows() {
             }
             for disp in [low - 1, high + 1] {
                 let mut bytes = [0xaa; 8];
-                let error = X86_64::write_field(kind, &mut bytes, AT, end.wrapping_add_signed(disp)).unwrap_err();
+                let error =
+                    X86_64::write_field(kind, &mut bytes, AT, end.wrapping_add_signed(disp))
+                        .unwrap_err();
                 assert_eq!((error.kind, error.place), (kind, AT));
                 assert_eq!(bytes, [0xaa; 8]);
             }
@@ -112,7 +154,9 @@ fn fields_hold_exactly_what_their_width_allows() {
     }
     let absolute = |kind, target| {
         let mut bytes = [0; 8];
-        X86_64::write_field(kind, &mut bytes, AT, target).ok().and_then(|()| X86_64::read_field(kind, &bytes, AT))
+        X86_64::write_field(kind, &mut bytes, AT, target)
+            .ok()
+            .and_then(|()| X86_64::read_field(kind, &bytes, AT))
     };
     for (kind, fits, not) in [
         (FixupKind::Abs32, 0xffff_ffff, 0x1_0000_0000),
@@ -127,7 +171,12 @@ fn fields_hold_exactly_what_their_width_allows() {
 
 #[test]
 fn a_field_cut_short_is_an_error() {
-    let kinds = [FixupKind::Rel8 { trail: 0 }, FixupKind::Rel32 { trail: 0 }, FixupKind::Abs32, FixupKind::Abs64];
+    let kinds = [
+        FixupKind::Rel8 { trail: 0 },
+        FixupKind::Rel32 { trail: 0 },
+        FixupKind::Abs32,
+        FixupKind::Abs64,
+    ];
     for (kind, width) in kinds.into_iter().zip([1, 4, 4, 8]) {
         let mut bytes = vec![0; width - 1];
         assert_eq!(X86_64::read_field(kind, &bytes, AT), None);

@@ -7,14 +7,26 @@ use common::machine::{DATA, FLAGS, Machine, Noise, STACK, STACK_LEN};
 use postlink_isa::x86_64::{CF, OF, X86_64, ZF};
 use postlink_isa::{Code, CounterMode, Isa, RegSet};
 
-const MODES: [CounterMode; 3] = [CounterMode::Plain, CounterMode::Atomic, CounterMode::PerThread];
+const MODES: [CounterMode; 3] = [
+    CounterMode::Plain,
+    CounterMode::Atomic,
+    CounterMode::PerThread,
+];
 
 /// The flags register's bits of the flags in a set.
 fn flag_bits(set: RegSet) -> u64 {
-    [(32, 0), (33, 2), (34, 4), (35, 6), (36, 7), (37, 11), (38, 10)]
-        .iter()
-        .filter(|(member, _)| set.0 >> member & 1 != 0)
-        .fold(0, |bits, (_, bit)| bits | 1 << bit)
+    [
+        (32, 0),
+        (33, 2),
+        (34, 4),
+        (35, 6),
+        (36, 7),
+        (37, 11),
+        (38, 10),
+    ]
+    .iter()
+    .filter(|(member, _)| set.0 >> member & 1 != 0)
+    .fold(0, |bits, (_, bit)| bits | 1 << bit)
 }
 
 fn emit(mode: CounterMode, live: RegSet, counter: u64) -> Code<u64> {
@@ -30,25 +42,45 @@ fn check(machine: &Machine, noise: &mut Noise, mode: CounterMode, live: RegSet) 
         _ => machine.base + DATA + 8,
     };
     let code = emit(mode, live, counter);
-    assert_eq!(code.bytes.len(), X86_64::counter_len(mode, live), "{mode:?} {live:x?}");
+    assert_eq!(
+        code.bytes.len(),
+        X86_64::counter_len(mode, live),
+        "{mode:?} {live:x?}"
+    );
     for start in [0, 0xffff_ffff, u64::MAX, noise.next()] {
         machine.paint_stack();
         machine.put(DATA, &[0x55; 24]);
         machine.put_word(DATA + 8, start);
         let before = noise.state(machine);
         let after = machine.run(&code, &before);
-        assert_eq!(machine.word(DATA + 8), start.wrapping_add(1), "{mode:?} {live:x?}");
-        assert_eq!((machine.word(DATA), machine.word(DATA + 16)), (0x5555_5555_5555_5555, 0x5555_5555_5555_5555));
+        assert_eq!(
+            machine.word(DATA + 8),
+            start.wrapping_add(1),
+            "{mode:?} {live:x?}"
+        );
+        assert_eq!(
+            (machine.word(DATA), machine.word(DATA + 16)),
+            (0x5555_5555_5555_5555, 0x5555_5555_5555_5555)
+        );
         for register in 0..16 {
             if live.0 >> register & 1 != 0 || register == 4 {
-                assert_eq!(after.regs[register], before.regs[register], "{mode:?} {live:x?}: register {register}");
+                assert_eq!(
+                    after.regs[register], before.regs[register],
+                    "{mode:?} {live:x?}: register {register}"
+                );
             }
         }
         let keep = flag_bits(live) | 0x400;
-        assert_eq!(after.flags & keep, before.flags & keep, "{mode:?} {live:x?}");
+        assert_eq!(
+            after.flags & keep,
+            before.flags & keep,
+            "{mode:?} {live:x?}"
+        );
         // What is above rsp, and the red zone under it.
         let kept = STACK + STACK_LEN / 2 - 128;
-        let paint: Vec<u8> = (kept - STACK..STACK_LEN).map(|at| (at * 7 + 13) as u8).collect();
+        let paint: Vec<u8> = (kept - STACK..STACK_LEN)
+            .map(|at| (at * 7 + 13) as u8)
+            .collect();
         assert_eq!(machine.get(kept, paint.len()), paint, "{mode:?} {live:x?}");
     }
 }
@@ -66,7 +98,12 @@ fn a_counter_adds_one_and_leaves_alone_what_lives() {
             check(&machine, &mut noise, mode, registers);
             for flag in 32..39 {
                 check(&machine, &mut noise, mode, registers.or(RegSet(1 << flag)));
-                check(&machine, &mut noise, mode, RegSet::ALL.minus(RegSet(1 << flag | 1 << register)));
+                check(
+                    &machine,
+                    &mut noise,
+                    mode,
+                    RegSet::ALL.minus(RegSet(1 << flag | 1 << register)),
+                );
             }
         }
         for _ in 0..2000 {
@@ -90,8 +127,19 @@ fn a_counter_is_as_short_as_what_lives_allows() {
         (RegSet::ALL, 33, 30),
         (RegSet::ALL.minus(OF), 33, 25),
     ] {
-        assert_eq!((length(CounterMode::Plain, live), length(CounterMode::Atomic, live)), (plain, atomic), "{live:x?}");
-        assert_eq!(length(CounterMode::PerThread, live), atomic + 1, "{live:x?}");
+        assert_eq!(
+            (
+                length(CounterMode::Plain, live),
+                length(CounterMode::Atomic, live)
+            ),
+            (plain, atomic),
+            "{live:x?}"
+        );
+        assert_eq!(
+            length(CounterMode::PerThread, live),
+            atomic + 1,
+            "{live:x?}"
+        );
     }
 }
 

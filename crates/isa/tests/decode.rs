@@ -18,14 +18,20 @@ fn decode(text: &str) -> Insn {
     let insn = X86_64::decode(&bytes, AT).unwrap_or_else(|| panic!("{text} does not decode"));
     assert_eq!(usize::from(insn.len), bytes.len(), "{text}");
     if let Some(field) = insn.field {
-        let read = X86_64::read_field(field.kind, &bytes[field.at.into()..], AT + u64::from(field.at));
+        let read = X86_64::read_field(
+            field.kind,
+            &bytes[field.at.into()..],
+            AT + u64::from(field.at),
+        );
         assert_eq!(read, Some(field.target), "{text}");
     }
     insn
 }
 
 fn field(text: &str) -> Option<(u8, FixupKind, u64)> {
-    decode(text).field.map(|field| (field.at, field.kind, field.target.wrapping_sub(AT)))
+    decode(text)
+        .field
+        .map(|field| (field.at, field.kind, field.target.wrapping_sub(AT)))
 }
 
 #[test]
@@ -33,12 +39,30 @@ fn direct_branches_have_their_displacement_as_field() {
     let (rel8, rel32) = (FixupKind::Rel8 { trail: 0 }, FixupKind::Rel32 { trail: 0 });
     assert_eq!(decode("eb 05").flow, Flow::Jump { target: AT + 7 });
     assert_eq!(decode("eb fe").flow, Flow::Jump { target: AT });
-    assert_eq!(decode("e9 00 01 00 00").flow, Flow::Jump { target: AT + 0x105 });
+    assert_eq!(
+        decode("e9 00 01 00 00").flow,
+        Flow::Jump { target: AT + 0x105 }
+    );
     assert_eq!(decode("e8 fb ff ff ff").flow, Flow::Call { target: AT });
-    assert_eq!(decode("75 10").flow, Flow::CondJump { cond: Cond(5), target: AT + 0x12 });
-    assert_eq!(decode("0f 8f 10 00 00 00").flow, Flow::CondJump { cond: Cond(15), target: AT + 0x16 });
+    assert_eq!(
+        decode("75 10").flow,
+        Flow::CondJump {
+            cond: Cond(5),
+            target: AT + 0x12
+        }
+    );
+    assert_eq!(
+        decode("0f 8f 10 00 00 00").flow,
+        Flow::CondJump {
+            cond: Cond(15),
+            target: AT + 0x16
+        }
+    );
     assert_eq!(decode("e3 10").flow, Flow::ShortCond { target: AT + 0x12 });
-    assert_eq!(decode("67 e3 10").flow, Flow::ShortCond { target: AT + 0x13 });
+    assert_eq!(
+        decode("67 e3 10").flow,
+        Flow::ShortCond { target: AT + 0x13 }
+    );
     for loops in ["e0 10", "e1 10", "e2 10"] {
         assert_eq!(decode(loops).flow, Flow::ShortCond { target: AT + 0x12 });
     }
@@ -55,10 +79,22 @@ fn memory_relative_to_rip_knows_what_follows_its_displacement() {
     let rel32 = |trail| FixupKind::Rel32 { trail };
     assert_eq!(field("48 8b 05 10 00 00 00"), Some((3, rel32(0), 0x17)));
     assert_eq!(field("83 3d 10 00 00 00 07"), Some((2, rel32(1), 0x17)));
-    assert_eq!(field("66 81 3d 10 00 00 00 34 12"), Some((3, rel32(2), 0x19)));
-    assert_eq!(field("48 c7 05 10 00 00 00 78 56 34 12"), Some((3, rel32(4), 0x1b)));
-    assert_eq!(field("c4 e3 71 4a 05 00 00 00 00 20"), Some((5, rel32(1), 10))); // vblendvps xmm0, xmm1, [rip], xmm2
-    assert_eq!(field("62 f1 7c 48 28 05 00 00 00 00"), Some((6, rel32(0), 10))); // vmovaps zmm0, [rip]
+    assert_eq!(
+        field("66 81 3d 10 00 00 00 34 12"),
+        Some((3, rel32(2), 0x19))
+    );
+    assert_eq!(
+        field("48 c7 05 10 00 00 00 78 56 34 12"),
+        Some((3, rel32(4), 0x1b))
+    );
+    assert_eq!(
+        field("c4 e3 71 4a 05 00 00 00 00 20"),
+        Some((5, rel32(1), 10))
+    ); // vblendvps xmm0, xmm1, [rip], xmm2
+    assert_eq!(
+        field("62 f1 7c 48 28 05 00 00 00 00"),
+        Some((6, rel32(0), 10))
+    ); // vmovaps zmm0, [rip]
     assert_eq!(field("0f 0f 05 00 00 00 00 9e"), Some((3, rel32(1), 8))); // pfadd mm0, [rip]: the opcode comes last
     assert_eq!(field("ff 15 10 00 00 00"), Some((2, rel32(0), 0x16)));
     assert_eq!(field("67 8b 05 00 00 00 00"), Some((3, rel32(0), 7)));
@@ -73,7 +109,10 @@ fn memory_relative_to_rip_knows_what_follows_its_displacement() {
 fn transactions_show_their_abort_handler() {
     let insn = decode("c7 f8 10 00 00 00");
     assert_eq!(insn.flow, Flow::Next);
-    assert_eq!(field("c7 f8 10 00 00 00"), Some((2, FixupKind::Rel32 { trail: 0 }, 0x16)));
+    assert_eq!(
+        field("c7 f8 10 00 00 00"),
+        Some((2, FixupKind::Rel32 { trail: 0 }, 0x16))
+    );
     assert!(insn.traits.forms_address);
     assert_eq!(decode("0f 01 d5").flow, Flow::Next);
     assert_eq!(decode("c6 f8 01").flow, Flow::Next);
@@ -82,11 +121,23 @@ fn transactions_show_their_abort_handler() {
 #[test]
 fn other_flow_is_classified() {
     let cases = [
-        (Flow::IndirectCall, "ff d0; 41 ff d3; ff 10; ff 15 00 00 00 00; ff 18; 48 ff 18; 3e ff d0; 64 ff 10"),
-        (Flow::IndirectJump, "ff e0; 41 ff e3; ff 20; ff 24 c5 00 00 00 00; 3e ff e0; ff 28; 48 ff 28"),
-        (Flow::Return, "c3; f3 c3; c2 08 00; cb; ca 08 00; cf; 48 cf; 0f 07; 48 0f 07; 0f 35; f3 0f 01 ec"),
+        (
+            Flow::IndirectCall,
+            "ff d0; 41 ff d3; ff 10; ff 15 00 00 00 00; ff 18; 48 ff 18; 3e ff d0; 64 ff 10",
+        ),
+        (
+            Flow::IndirectJump,
+            "ff e0; 41 ff e3; ff 20; ff 24 c5 00 00 00 00; 3e ff e0; ff 28; 48 ff 28",
+        ),
+        (
+            Flow::Return,
+            "c3; f3 c3; c2 08 00; cb; ca 08 00; cf; 48 cf; 0f 07; 48 0f 07; 0f 35; f3 0f 01 ec",
+        ),
         (Flow::Stop, "0f 0b; 0f b9 c0; 0f ff c0; f4; cc; cd 29"),
-        (Flow::Next, "0f 05; 0f 34; cd 80; f1; 0f 01 c1; 0f 01 d8; 90; f3 90; 48 89 c3; 0f a2"),
+        (
+            Flow::Next,
+            "0f 05; 0f 34; cd 80; f1; 0f 01 c1; 0f 01 d8; 90; f3 90; 48 89 c3; 0f a2",
+        ),
     ];
     for (flow, list) in cases {
         for text in list.split(';') {
@@ -97,16 +148,41 @@ fn other_flow_is_classified() {
 
 #[test]
 fn nops_and_landing_pads_are_known() {
-    let nop = Traits { nop: true, ..Traits::default() };
-    for text in
-        ["90", "66 90", "48 90", "0f 1f 00", "0f 1f 44 00 00", "66 66 2e 0f 1f 84 00 00 00 00 00", "48 0f 1f c0"]
-    {
+    let nop = Traits {
+        nop: true,
+        ..Traits::default()
+    };
+    for text in [
+        "90",
+        "66 90",
+        "48 90",
+        "0f 1f 00",
+        "0f 1f 44 00 00",
+        "66 66 2e 0f 1f 84 00 00 00 00 00",
+        "48 0f 1f c0",
+    ] {
         assert_eq!(decode(text).traits, nop, "{text}");
     }
-    for text in ["f3 90", "41 90", "0f 1e c8", "f3 48 0f 1e c8", "cc", "0f 18 00", "f3 0f 1e fb", "87 c0", "48 8d 36"] {
+    for text in [
+        "f3 90",
+        "41 90",
+        "0f 1e c8",
+        "f3 48 0f 1e c8",
+        "cc",
+        "0f 18 00",
+        "f3 0f 1e fb",
+        "87 c0",
+        "48 8d 36",
+    ] {
         assert_eq!(decode(text).traits, Traits::default(), "{text}");
     }
-    assert_eq!(decode("f3 0f 1e fa").traits, Traits { landing_pad: true, ..Traits::default() });
+    assert_eq!(
+        decode("f3 0f 1e fa").traits,
+        Traits {
+            landing_pad: true,
+            ..Traits::default()
+        }
+    );
 }
 
 #[test]
@@ -134,7 +210,10 @@ fn what_cannot_be_kept_or_is_no_instruction_is_refused() {
         assert_eq!(X86_64::decode(&hex(text), AT), None, "{text}");
     }
     // Relative to eip across the end of the low 4 GiB.
-    assert_eq!(X86_64::decode(&hex("67 8b 05 00 00 00 00"), 0xffff_fffa), None);
+    assert_eq!(
+        X86_64::decode(&hex("67 8b 05 00 00 00 00"), 0xffff_fffa),
+        None
+    );
 }
 
 #[test]
@@ -156,7 +235,10 @@ fn a_sweep_says_where_and_why_it_stopped() {
 fn addresses_wrap_at_the_top_of_the_address_space() {
     let insn = X86_64::decode(&hex("eb 7f"), u64::MAX - 1).unwrap();
     assert_eq!((insn.end(), insn.flow), (0, Flow::Jump { target: 0x7f }));
-    assert_eq!(X86_64::sweep(&hex("90 90 90 90"), u64::MAX - 1, |_| true), None);
+    assert_eq!(
+        X86_64::sweep(&hex("90 90 90 90"), u64::MAX - 1, |_| true),
+        None
+    );
 }
 
 /// Valid instructions that the second decoder (2.2.0) does not know.
@@ -165,7 +247,18 @@ fn unknown_there(bytes: &[u8]) -> bool {
     matches!(
         mnemonic(bytes),
         // VEX-coded moves and logic of AVX-512 mask registers, unless byte- or word-sized.
-        Kmovd | Kmovq | Kord | Korq | Kortestd | Kortestq | Ktestd | Ktestq | Kunpckbw | Kunpckdq | Kxnord | Kxnorq
+        Kmovd
+            | Kmovq
+            | Kord
+            | Korq
+            | Kortestd
+            | Kortestq
+            | Ktestd
+            | Ktestq
+            | Kunpckbw
+            | Kunpckdq
+            | Kxnord
+            | Kxnorq
     )
 }
 
@@ -179,26 +272,45 @@ fn second_opinion(bytes: &[u8], addr: u64) -> Option<(usize, Option<u64>, Option
         Operand::ImmediateI32 { imm } => Some(i64::from(imm)),
         _ => None,
     };
-    let loops = matches!(insn.opcode(), Opcode::LOOP | Opcode::LOOPZ | Opcode::LOOPNZ | Opcode::JRCXZ);
-    let direct =
-        insn.opcode().is_jcc() || loops || matches!(insn.opcode(), Opcode::CALL | Opcode::JMP | Opcode::XBEGIN);
-    let branch = displacement.filter(|_| direct).map(|disp| end.wrapping_add_signed(disp));
+    let loops = matches!(
+        insn.opcode(),
+        Opcode::LOOP | Opcode::LOOPZ | Opcode::LOOPNZ | Opcode::JRCXZ
+    );
+    let direct = insn.opcode().is_jcc()
+        || loops
+        || matches!(insn.opcode(), Opcode::CALL | Opcode::JMP | Opcode::XBEGIN);
+    let branch = displacement
+        .filter(|_| direct)
+        .map(|disp| end.wrapping_add_signed(disp));
     let memory = (0..insn.operand_count()).find_map(|index| match insn.operand(index) {
         Operand::MemDeref { base: RegSpec::RIP } => Some(end),
-        Operand::Disp { base: RegSpec::RIP, disp } | Operand::DispMasked { base: RegSpec::RIP, disp, .. } => {
-            Some(end.wrapping_add_signed(i64::from(disp)))
+        Operand::Disp {
+            base: RegSpec::RIP,
+            disp,
         }
+        | Operand::DispMasked {
+            base: RegSpec::RIP,
+            disp,
+            ..
+        } => Some(end.wrapping_add_signed(i64::from(disp))),
         _ => None,
     });
     Some((len, branch, memory))
 }
 
 fn mnemonic(bytes: &[u8]) -> iced_x86::Mnemonic {
-    iced_x86::Decoder::new(64, bytes, iced_x86::DecoderOptions::MPX).decode().mnemonic()
+    iced_x86::Decoder::new(64, bytes, iced_x86::DecoderOptions::MPX)
+        .decode()
+        .mnemonic()
 }
 
 /// Compares both decoders over one text; disagreements go to `differ` by kind, with an example.
-fn compare(bytes: &[u8], addr: u64, path: &Path, differ: &mut BTreeMap<String, (u64, String)>) -> u64 {
+fn compare(
+    bytes: &[u8],
+    addr: u64,
+    path: &Path,
+    differ: &mut BTreeMap<String, (u64, String)>,
+) -> u64 {
     let mut count = 0;
     let mut at = 0;
     while at < bytes.len() {
@@ -216,17 +328,27 @@ fn compare(bytes: &[u8], addr: u64, path: &Path, differ: &mut BTreeMap<String, (
                 None if unknown_there(own) => None,
                 None => Some(format!("only iced decodes it: {:?}", mnemonic(own))),
                 Some((len, ..)) if len != usize::from(insn.len) => Some("length".to_string()),
-                Some((_, branch, memory)) if branch.or(memory) != field => {
-                    Some(format!("field: {field:x?} here, {branch:x?} or {memory:x?} there"))
+                Some((_, branch, memory)) if branch.or(memory) != field => Some(format!(
+                    "field: {field:x?} here, {branch:x?} or {memory:x?} there"
+                )),
+                Some((_, branch, _)) if direct.is_some() && direct != branch => {
+                    Some("target".to_string())
                 }
-                Some((_, branch, _)) if direct.is_some() && direct != branch => Some("target".to_string()),
                 _ => None,
             };
             if let Some(kind) = kind {
-                let opcode: Vec<String> = own[..insn.len.into()].iter().map(|byte| format!("{byte:02x}")).collect();
+                let opcode: Vec<String> = own[..insn.len.into()]
+                    .iter()
+                    .map(|byte| format!("{byte:02x}"))
+                    .collect();
                 let entry = differ.entry(kind).or_default();
                 entry.0 += 1;
-                entry.1 = format!("{} at {:#x} in {}", opcode.join(" "), insn.addr, path.display());
+                entry.1 = format!(
+                    "{} at {:#x} in {}",
+                    opcode.join(" "),
+                    insn.addr,
+                    path.display()
+                );
             }
             true
         });
@@ -241,11 +363,15 @@ fn compare(bytes: &[u8], addr: u64, path: &Path, differ: &mut BTreeMap<String, (
 
 #[test]
 fn a_second_decoder_agrees_on_real_programs() {
-    let mut paths: Vec<PathBuf> = ["/lib/x86_64-linux-gnu/libc.so.6", "/usr/lib64/libc.so.6", "/lib64/libc.so.6"]
-        .iter()
-        .map(PathBuf::from)
-        .filter(|path| path.exists())
-        .collect();
+    let mut paths: Vec<PathBuf> = [
+        "/lib/x86_64-linux-gnu/libc.so.6",
+        "/usr/lib64/libc.so.6",
+        "/lib64/libc.so.6",
+    ]
+    .iter()
+    .map(PathBuf::from)
+    .filter(|path| path.exists())
+    .collect();
     paths.truncate(1);
     for name in ["bash", "openssl", "git", "python3", "gcc", "perl"] {
         paths.push(Path::new("/usr/bin").join(name));
@@ -257,7 +383,10 @@ fn a_second_decoder_agrees_on_real_programs() {
             count += compare(&bytes, addr, path, &mut differ);
         }
     }
-    assert!(count > 100_000, "only {count} instructions compared in {paths:?}");
+    assert!(
+        count > 100_000,
+        "only {count} instructions compared in {paths:?}"
+    );
     println!("{count} instructions compared");
     assert!(differ.is_empty(), "{differ:#?}");
 }
@@ -294,7 +423,9 @@ fn arbitrary_bytes_never_panic() {
 
 #[test]
 fn every_form_of_indirect_branch_is_recorded_in_valid_code_or_refused() {
-    const PREFIXES: [u8; 14] = [0x26, 0x2e, 0x36, 0x3e, 0x64, 0x65, 0x66, 0x67, 0xf2, 0xf3, 0x40, 0x41, 0x43, 0x48];
+    const PREFIXES: [u8; 14] = [
+        0x26, 0x2e, 0x36, 0x3e, 0x64, 0x65, 0x66, 0x67, 0xf2, 0xf3, 0x40, 0x41, 0x43, 0x48,
+    ];
     let mut prefixes: Vec<Vec<u8>> = vec![Vec::new()];
     for first in PREFIXES {
         prefixes.push(vec![first]);
@@ -305,9 +436,12 @@ fn every_form_of_indirect_branch_is_recorded_in_valid_code_or_refused() {
         for modrm in (0..=255).filter(|modrm| (0x10..0x30).contains(&(modrm & 0x38))) {
             for sib in [0x00, 0x24, 0x25, 0xcc] {
                 let bytes = [&prefixes[..], &[0xff, modrm, sib, 0xfc, 0xff, 0xff, 0x7f]].concat();
-                let Some(insn) = X86_64::decode(&bytes, AT) else { continue };
+                let Some(insn) = X86_64::decode(&bytes, AT) else {
+                    continue;
+                };
                 let mut out = Code::default();
-                let recorded = X86_64::put_site(&mut out, CounterMode::Atomic, &bytes, &insn, |_| ());
+                let recorded =
+                    X86_64::put_site(&mut out, CounterMode::Atomic, &bytes, &insn, |_| ());
                 assert_eq!(recorded, !out.bytes.is_empty());
                 let stop = X86_64::sweep(&out.bytes, AT, |_| true);
                 assert!(stop.is_none(), "{bytes:02x?} gives {:02x?}", out.bytes);

@@ -17,16 +17,26 @@ const AT: u64 = 0x1000;
 
 /// "rax rcx, zf" style names of a set.
 fn names(set: u64) -> String {
-    let registers =
-        ["rax", "rcx", "rdx", "rbx", "rsp", "rbp", "rsi", "rdi", "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15"];
+    let registers = [
+        "rax", "rcx", "rdx", "rbx", "rsp", "rbp", "rsi", "rdi", "r8", "r9", "r10", "r11", "r12",
+        "r13", "r14", "r15",
+    ];
     let flags = ["cf", "pf", "af", "zf", "sf", "of", "df"];
     let mut list = Vec::new();
     if set & 0xffff == 0xffff {
         list.push("gpr");
     } else {
-        list.extend((0..16).filter(|bit| set >> bit & 1 != 0).map(|bit| registers[bit]));
+        list.extend(
+            (0..16)
+                .filter(|bit| set >> bit & 1 != 0)
+                .map(|bit| registers[bit]),
+        );
     }
-    list.extend((0..7).filter(|bit| set >> (32 + bit) & 1 != 0).map(|bit| flags[bit]));
+    list.extend(
+        (0..7)
+            .filter(|bit| set >> (32 + bit) & 1 != 0)
+            .map(|bit| flags[bit]),
+    );
     list.join(" ")
 }
 
@@ -105,15 +115,31 @@ fn reads_and_kills_are_as_the_manual_says() {
     for (text, reads, kills) in cases {
         let effects = effects(text);
         let known = |set: u64| names(set & 0x7f_0000_ffff);
-        assert_eq!((known(effects.reads.0), known(effects.kills.0)), (reads.into(), kills.into()), "{text}");
+        assert_eq!(
+            (known(effects.reads.0), known(effects.kills.0)),
+            (reads.into(), kills.into()),
+            "{text}"
+        );
     }
 }
 
 #[test]
 fn what_does_not_decode_reads_everything() {
     let insn = X86_64::decode(&[0x90], AT).unwrap();
-    assert_eq!(X86_64::effects(&[0x06], &insn), Effects { reads: postlink_isa::RegSet::ALL, ..Effects::default() });
-    assert_eq!(X86_64::effects(&[], &insn), Effects { reads: postlink_isa::RegSet::ALL, ..Effects::default() });
+    assert_eq!(
+        X86_64::effects(&[0x06], &insn),
+        Effects {
+            reads: postlink_isa::RegSet::ALL,
+            ..Effects::default()
+        }
+    );
+    assert_eq!(
+        X86_64::effects(&[], &insn),
+        Effects {
+            reads: postlink_isa::RegSet::ALL,
+            ..Effects::default()
+        }
+    );
 }
 
 #[test]
@@ -127,7 +153,10 @@ fn the_registers_of_an_address_are_read() {
             for register in [instruction.memory_base(), instruction.memory_index()] {
                 if register.is_gpr() && !insn.traits.nop {
                     let reads = X86_64::effects(bytes, insn).reads;
-                    assert!(reads.0 >> register.full_register().number() & 1 != 0, "{bytes:02x?}");
+                    assert!(
+                        reads.0 >> register.full_register().number() & 1 != 0,
+                        "{bytes:02x?}"
+                    );
                     count += 1;
                 }
             }
@@ -140,31 +169,49 @@ fn the_registers_of_an_address_are_read() {
 /// Whether it can be run with any register contents, and gives the same result each time.
 fn runnable(instruction: &Instruction) -> bool {
     use CpuidFeature as F;
-    let available = instruction.cpuid_features().iter().all(|feature| match feature {
-        F::INTEL8086 | F::INTEL186 | F::INTEL286 | F::INTEL386 | F::INTEL486 | F::X64 | F::CMOV => true,
-        F::SSE | F::SSE2 | F::CMPXCHG16B => true,
-        F::BMI1 => std::is_x86_feature_detected!("bmi1"),
-        F::BMI2 => std::is_x86_feature_detected!("bmi2"),
-        F::ADX => std::is_x86_feature_detected!("adx"),
-        F::LZCNT => std::is_x86_feature_detected!("lzcnt"),
-        F::POPCNT => std::is_x86_feature_detected!("popcnt"),
-        F::MOVBE => std::is_x86_feature_detected!("movbe"),
-        _ => false,
-    });
+    let available = instruction
+        .cpuid_features()
+        .iter()
+        .all(|feature| match feature {
+            F::INTEL8086
+            | F::INTEL186
+            | F::INTEL286
+            | F::INTEL386
+            | F::INTEL486
+            | F::X64
+            | F::CMOV => true,
+            F::SSE | F::SSE2 | F::CMPXCHG16B => true,
+            F::BMI1 => std::is_x86_feature_detected!("bmi1"),
+            F::BMI2 => std::is_x86_feature_detected!("bmi2"),
+            F::ADX => std::is_x86_feature_detected!("adx"),
+            F::LZCNT => std::is_x86_feature_detected!("lzcnt"),
+            F::POPCNT => std::is_x86_feature_detected!("popcnt"),
+            F::MOVBE => std::is_x86_feature_detected!("movbe"),
+            _ => false,
+        });
     let harmless = !instruction.is_privileged()
         && !instruction.is_stack_instruction()
         && !instruction.is_save_restore_instruction()
-        && !matches!(instruction.mnemonic(), Mnemonic::Div | Mnemonic::Idiv | Mnemonic::Xlatb | Mnemonic::Popf)
+        && !matches!(
+            instruction.mnemonic(),
+            Mnemonic::Div | Mnemonic::Idiv | Mnemonic::Xlatb | Mnemonic::Popf
+        )
         && !instruction.is_string_instruction()
         && instruction.segment_prefix() == iced_x86::Register::None;
-    let registers_only = (0..instruction.op_count()).all(|index| match instruction.op_kind(index) {
-        OpKind::Memory => instruction.mnemonic() == Mnemonic::Lea && !instruction.is_ip_rel_memory_operand(),
-        OpKind::Register => {
-            let register = instruction.op_register(index);
-            register.full_register() != iced_x86::Register::RSP && register.is_gpr()
-        }
-        kind => !matches!(kind, OpKind::MemorySegSI | OpKind::MemorySegESI | OpKind::MemorySegRSI),
-    });
+    let registers_only =
+        (0..instruction.op_count()).all(|index| match instruction.op_kind(index) {
+            OpKind::Memory => {
+                instruction.mnemonic() == Mnemonic::Lea && !instruction.is_ip_rel_memory_operand()
+            }
+            OpKind::Register => {
+                let register = instruction.op_register(index);
+                register.full_register() != iced_x86::Register::RSP && register.is_gpr()
+            }
+            kind => !matches!(
+                kind,
+                OpKind::MemorySegSI | OpKind::MemorySegESI | OpKind::MemorySegRSI
+            ),
+        });
     instruction.flow_control() == FlowControl::Next && available && harmless && registers_only
 }
 
@@ -172,8 +219,14 @@ fn runnable(instruction: &Instruction) -> bool {
 fn check(machine: &Machine, noise: &mut Noise, bytes: &[u8]) {
     let insn = X86_64::decode(bytes, AT).unwrap();
     let Effects { reads, kills } = X86_64::effects(bytes, &insn);
-    let code: Code<u64> = Code { bytes: bytes.to_vec(), fixups: Vec::new() };
-    let members: Vec<u32> = (0..16).filter(|&register| register != 4).chain(32..39).collect();
+    let code: Code<u64> = Code {
+        bytes: bytes.to_vec(),
+        fixups: Vec::new(),
+    };
+    let members: Vec<u32> = (0..16)
+        .filter(|&register| register != 4)
+        .chain(32..39)
+        .collect();
     for round in 0..members.len() * 3 {
         let member = members[round % members.len()];
         if reads.0 >> member & 1 != 0 {
@@ -217,8 +270,15 @@ fn the_processor_agrees_on_instructions_of_real_programs() {
     let mut kinds: HashMap<(iced_x86::Code, u64), u32> = HashMap::new();
     let mut samples: Vec<Vec<u8>> = Vec::new();
     let own = std::env::current_exe().unwrap();
-    for path in ["/lib/x86_64-linux-gnu/libc.so.6", "/lib/x86_64-linux-gnu/libcrypto.so.3", "/usr/bin/python3"] {
-        for (addr, text) in text_of(Path::new(path)).or_else(|| text_of(&own)).unwrap_or_default() {
+    for path in [
+        "/lib/x86_64-linux-gnu/libc.so.6",
+        "/lib/x86_64-linux-gnu/libcrypto.so.3",
+        "/usr/bin/python3",
+    ] {
+        for (addr, text) in text_of(Path::new(path))
+            .or_else(|| text_of(&own))
+            .unwrap_or_default()
+        {
             X86_64::sweep(&text, addr, |insn| {
                 let at = (insn.addr - addr) as usize;
                 let bytes = &text[at..at + usize::from(insn.len)];
@@ -241,7 +301,11 @@ fn the_processor_agrees_on_instructions_of_real_programs() {
         66 6b c3 05; 0f 42 c3; 66 0f 42 c3; 19 c0; 48 1b c0; 83 e0 00; 83 c8 ff; 66 29 c0; 28 c0; 30 e4; 30 e0";
     let mut noise = Noise(2);
     let machine = Machine::new();
-    samples.extend(rare.split(';').map(hex).filter(|bytes| runnable(&Decoder::new(64, bytes, 0).decode())));
+    samples.extend(
+        rare.split(';')
+            .map(hex)
+            .filter(|bytes| runnable(&Decoder::new(64, bytes, 0).decode())),
+    );
     assert!(samples.len() > 300, "only {} samples", samples.len());
     println!("{} samples", samples.len());
     for bytes in &samples {
@@ -272,6 +336,10 @@ fn loads_and_stores_are_told_as_llvm_describes_instructions() {
     for (bytes, loads, stores) in known {
         let insn = X86_64::decode(bytes, 0x1000).expect("it is an instruction");
         let memory = X86_64::memory(bytes, &insn);
-        assert_eq!((memory.loads, memory.stores), (*loads, *stores), "{bytes:02x?}");
+        assert_eq!(
+            (memory.loads, memory.stores),
+            (*loads, *stores),
+            "{bytes:02x?}"
+        );
     }
 }

@@ -12,7 +12,8 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use common::program::{
-    BODY, BUILD_ID, CHECK, COUNTERS, HEADER, Kind, Program, ROUTINE, SCRATCH, at, call, count, exit, go_to, lea,
+    BODY, BUILD_ID, CHECK, COUNTERS, HEADER, Kind, Program, ROUTINE, SCRATCH, at, call, count,
+    exit, go_to, lea,
 };
 use iced_x86::code_asm::*;
 use iced_x86::{Code as Op, IcedError, Register};
@@ -30,7 +31,9 @@ fn spawn(command: &mut Command) -> Child {
 }
 
 fn output(command: &mut Command) -> Output {
-    spawn(command.stdout(Stdio::piped()).stderr(Stdio::piped())).wait_with_output().unwrap()
+    spawn(command.stdout(Stdio::piped()).stderr(Stdio::piped()))
+        .wait_with_output()
+        .unwrap()
 }
 
 /// A directory with a program in it.
@@ -40,7 +43,9 @@ struct Case {
 
 impl Case {
     fn new(program: &Program<'_>) -> Case {
-        let case = Case { directory: tempfile::tempdir().unwrap() };
+        let case = Case {
+            directory: tempfile::tempdir().unwrap(),
+        };
         let _guard = FORK.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         program.write(&case.path("program"));
         case
@@ -53,7 +58,10 @@ impl Case {
     /// The program, to be run in the directory, with an environment of `POSTLINK_PROFILE` alone.
     fn command(&self, profile: Option<&str>) -> Command {
         let mut command = Command::new(self.path("program"));
-        command.current_dir(self.directory.path()).env_clear().stdin(Stdio::null());
+        command
+            .current_dir(self.directory.path())
+            .env_clear()
+            .stdin(Stdio::null());
         if let Some(profile) = profile {
             command.env("POSTLINK_PROFILE", profile);
         }
@@ -93,12 +101,18 @@ fn counters(path: &Path) -> Vec<u64> {
     assert_eq!(file.len(), 0x3000);
     assert_eq!(file[..HEADER.len()], *HEADER);
     assert!(file[HEADER.len()..0x1000].iter().all(|&byte| byte == 0));
-    file[0x1000..].chunks(8).map(|word| u64::from_le_bytes(word.try_into().unwrap())).collect()
+    file[0x1000..]
+        .chunks(8)
+        .map(|word| u64::from_le_bytes(word.try_into().unwrap()))
+        .collect()
 }
 
 /// A program that counts to 1000 in counter 3 and to 2 in the last, and ends with what is in the latter.
 fn counting() -> Program<'static> {
-    Program { body: &count_and_exit, ..Program::default() }
+    Program {
+        body: &count_and_exit,
+        ..Program::default()
+    }
 }
 
 const LAST: u64 = 0x2000 / 8 - 1;
@@ -132,13 +146,23 @@ fn ends_with_counter(a: &mut CodeAssembler) -> Result<(), IcedError> {
 
 #[test]
 fn counts_are_in_the_file_that_the_environment_names() {
-    for program in [counting(), Program { kind: Kind::Moved, ..counting() }, counting_called()] {
+    for program in [
+        counting(),
+        Program {
+            kind: Kind::Moved,
+            ..counting()
+        },
+        counting_called(),
+    ] {
         let case = Case::new(&program);
         for run in 1..4 {
             case.run(Some("out"));
             assert_eq!(case.others(), ["out"]);
             let counters = case.counters("out");
-            assert_eq!((counters[3], counters[LAST as usize]), (run * 1000, run * 2));
+            assert_eq!(
+                (counters[3], counters[LAST as usize]),
+                (run * 1000, run * 2)
+            );
             assert_eq!(counters.iter().sum::<u64>(), run * 1002);
         }
         let mode = fs::metadata(case.path("out")).unwrap().permissions().mode();
@@ -148,8 +172,14 @@ fn counts_are_in_the_file_that_the_environment_names() {
 
 #[test]
 fn without_a_name_the_pattern_stands() {
-    let program = Program { pattern: "built-in", ..counting() };
-    let called = Program { pattern: "built-in", ..counting_called() };
+    let program = Program {
+        pattern: "built-in",
+        ..counting()
+    };
+    let called = Program {
+        pattern: "built-in",
+        ..counting_called()
+    };
     for program in [program, called] {
         for profile in [None, Some("")] {
             let case = Case::new(&program);
@@ -164,12 +194,22 @@ fn without_a_name_the_pattern_stands() {
 fn escapes_are_expanded_in_name_and_pattern() {
     let mut host = [0u8; 256];
     // SAFETY: the buffer is as long as is said.
-    assert_eq!(unsafe { libc::gethostname(host.as_mut_ptr().cast(), host.len()) }, 0);
-    let host: String = host.iter().take_while(|&&byte| byte != 0).map(|&byte| char::from(byte)).collect();
+    assert_eq!(
+        unsafe { libc::gethostname(host.as_mut_ptr().cast(), host.len()) },
+        0
+    );
+    let host: String = host
+        .iter()
+        .take_while(|&&byte| byte != 0)
+        .map(|&byte| char::from(byte))
+        .collect();
     let template = "%p-%b-%h-%m-%%-x%%p";
     let expected = |process: u32| format!("{process}-{BUILD_ID}-{host}--%-x%p");
     for program in [counting(), counting_called()] {
-        let with_pattern = Program { pattern: template, ..program };
+        let with_pattern = Program {
+            pattern: template,
+            ..program
+        };
         for profile in [None, Some(template)] {
             let case = Case::new(&with_pattern);
             let child = spawn(case.command(profile).stderr(Stdio::piped()));
@@ -190,10 +230,17 @@ fn only_the_variable_of_that_very_name_counts() {
     for program in [counting(), counting_called()] {
         let case = Case::new(&program);
         let mut command = case.command(Some("right"));
-        for (name, value) in [("POSTLINK_PROFIL", "a"), ("POSTLINK_PROFILES", "b"), ("XPOSTLINK_PROFILE", "c")] {
+        for (name, value) in [
+            ("POSTLINK_PROFIL", "a"),
+            ("POSTLINK_PROFILES", "b"),
+            ("XPOSTLINK_PROFILE", "c"),
+        ] {
             command.env(name, value);
         }
-        command.env("OTHER", "POSTLINK_PROFILE=d").env("POSTLINK", "").env("ZZZ", "");
+        command
+            .env("OTHER", "POSTLINK_PROFILE=d")
+            .env("POSTLINK", "")
+            .env("ZZZ", "");
         silent(output(&mut command));
         assert_eq!(case.others(), ["right"]);
     }
@@ -208,10 +255,17 @@ fn the_variable_is_found_anywhere_in_a_large_environment() {
         for (run, padding) in near.enumerate() {
             let mut command = case.command(None);
             // The environment is sorted by name.
-            command.env("A", "x".repeat(padding)).env("POSTLINK_PROFILE", "out").env("Z", "y".repeat(padding));
+            command
+                .env("A", "x".repeat(padding))
+                .env("POSTLINK_PROFILE", "out")
+                .env("Z", "y".repeat(padding));
             silent(output(&mut command));
             assert_eq!(case.others(), ["out"], "{padding}");
-            assert_eq!(case.counters("out")[3], (run as u64 + 1) * 1000, "{padding}");
+            assert_eq!(
+                case.counters("out")[3],
+                (run as u64 + 1) * 1000,
+                "{padding}"
+            );
         }
     }
 }
@@ -220,7 +274,9 @@ fn the_variable_is_found_anywhere_in_a_large_environment() {
 fn registers_flags_and_stack_are_as_found() {
     // Everything gets a pattern, the routine runs, everything is written out behind the counters' scratch page.
     const SAVED: u64 = SCRATCH + 0x100;
-    const REGISTERS: [AsmRegister64; 15] = [rax, rcx, rdx, rbx, rbp, rsi, rdi, r8, r9, r10, r11, r12, r13, r14, r15];
+    const REGISTERS: [AsmRegister64; 15] = [
+        rax, rcx, rdx, rbx, rbp, rsi, rdi, r8, r9, r10, r11, r12, r13, r14, r15,
+    ];
     fn load(a: &mut CodeAssembler, flags: i32) -> Result<(), IcedError> {
         at(a, Op::Mov_rm64_r64, Register::RSP, SAVED)?;
         a.push(flags)?;
@@ -233,7 +289,12 @@ fn registers_flags_and_stack_are_as_found() {
     fn store(a: &mut CodeAssembler) -> Result<(), IcedError> {
         at(a, Op::Mov_rm64_r64, Register::RSP, SAVED + 8)?;
         for (number, register) in REGISTERS.into_iter().enumerate() {
-            at(a, Op::Mov_rm64_r64, register.into(), SAVED + 24 + number as u64 * 8)?;
+            at(
+                a,
+                Op::Mov_rm64_r64,
+                register.into(),
+                SAVED + 24 + number as u64 * 8,
+            )?;
         }
         a.pushfq()?;
         a.pop(rax)?;
@@ -294,16 +355,27 @@ fn registers_flags_and_stack_are_as_found() {
     for (program, flags) in jumped.iter().chain(&called).zip([set, clear, set, clear]) {
         let case = Case::new(program);
         // Success; an error line; a long environment.
-        for (profile, fails) in [("out", false), ("no/such/directory", true), ("%p%p%h", false)] {
+        for (profile, fails) in [
+            ("out", false),
+            ("no/such/directory", true),
+            ("%p%p%h", false),
+        ] {
             let output = output(&mut case.command(Some(profile)));
             assert_eq!(output.status.code(), Some(0));
             assert_eq!(!output.stderr.is_empty(), fails);
-            let words: Vec<u64> =
-                output.stdout.chunks(8).map(|word| u64::from_le_bytes(word.try_into().unwrap())).collect();
+            let words: Vec<u64> = output
+                .stdout
+                .chunks(8)
+                .map(|word| u64::from_le_bytes(word.try_into().unwrap()))
+                .collect();
             assert_eq!(words[0], words[1], "rsp");
             assert_eq!(words[2], flags as u64, "flags");
             for (number, word) in words[3..].iter().enumerate() {
-                assert_eq!(*word, 0x1111_2222_3333_4400 + number as u64, "register {number}");
+                assert_eq!(
+                    *word,
+                    0x1111_2222_3333_4400 + number as u64,
+                    "register {number}"
+                );
             }
         }
     }
@@ -312,33 +384,63 @@ fn registers_flags_and_stack_are_as_found() {
 /// Runs a program whose profile cannot be had: it says so in one line and ends as it would.
 fn fails(case: &Case, mut command: Command, line: &str) {
     let output = output(&mut command);
-    assert_eq!(String::from_utf8_lossy(&output.stderr), format!("postlink: {line}; this run is not recorded\n"));
-    assert_eq!(output.status.code(), Some(42), "{output:?} in {:?}", case.directory);
+    assert_eq!(
+        String::from_utf8_lossy(&output.stderr),
+        format!("postlink: {line}; this run is not recorded\n")
+    );
+    assert_eq!(
+        output.status.code(),
+        Some(42),
+        "{output:?} in {:?}",
+        case.directory
+    );
 }
 
 #[test]
 fn a_profile_that_cannot_be_opened_is_one_line_and_no_harm() {
     for program in [counting(), counting_called()] {
-        let case = Case::new(&Program { body: &ends_with_counter, ..program });
+        let case = Case::new(&Program {
+            body: &ends_with_counter,
+            ..program
+        });
         fs::write(case.path("file"), "").unwrap();
         fs::create_dir(case.path("directory")).unwrap();
         let open = |name: &str, text: &str| {
-            fails(&case, case.command(Some(name)), &format!("cannot open profile {name}: errno {text}"));
+            fails(
+                &case,
+                case.command(Some(name)),
+                &format!("cannot open profile {name}: errno {text}"),
+            );
         };
         open("no/such", "2 (No such file or directory)");
         open("directory", "21 (Is a directory)");
         open("file/x", "20 (Not a directory)");
         open(&"x".repeat(300), "36 (File name too long)");
         open("/proc/1/no", "2 (No such file or directory)");
-        for long in ["y".repeat(4096), "y".repeat(100_000), format!("{}%h", "y".repeat(4095))] {
-            fails(&case, case.command(Some(&long)), "the name of the profile has 4096 bytes or more");
+        for long in [
+            "y".repeat(4096),
+            "y".repeat(100_000),
+            format!("{}%h", "y".repeat(4095)),
+        ] {
+            fails(
+                &case,
+                case.command(Some(&long)),
+                "the name of the profile has 4096 bytes or more",
+            );
         }
         for device in ["/dev/null", "/dev/full"] {
-            fails(&case, case.command(Some(device)), &format!("profile {device} is not a regular file"));
+            fails(
+                &case,
+                case.command(Some(device)),
+                &format!("profile {device} is not a regular file"),
+            );
         }
         assert_eq!(case.others(), ["directory", "file"]);
         // The longest that the kernel takes.
-        assert_eq!(output(&mut case.command(Some(&format!("{}x", "./".repeat(2047))))).stderr, b"");
+        assert_eq!(
+            output(&mut case.command(Some(&format!("{}x", "./".repeat(2047))))).stderr,
+            b""
+        );
         assert_eq!(case.counters("x")[3], 42);
         // SAFETY: asks, and changes nothing.
         if unsafe { libc::geteuid() } != 0 {
@@ -354,17 +456,27 @@ fn a_directory_that_another_user_may_not_write_is_an_error_line() {
     if unsafe { libc::geteuid() } != 0 {
         return; // The test above does it.
     }
-    let case = Case::new(&Program { body: &ends_with_counter, ..counting() });
+    let case = Case::new(&Program {
+        body: &ends_with_counter,
+        ..counting()
+    });
     fs::set_permissions(case.directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let mut command = case.command(Some("out"));
     command.uid(65534).gid(65534);
-    fails(&case, command, "cannot open profile out: errno 13 (Permission denied)");
+    fails(
+        &case,
+        command,
+        "cannot open profile out: errno 13 (Permission denied)",
+    );
 }
 
 #[test]
 fn a_file_of_another_program_is_left_alone() {
     for program in [counting(), counting_called()] {
-        let case = Case::new(&Program { body: &ends_with_counter, ..program });
+        let case = Case::new(&Program {
+            body: &ends_with_counter,
+            ..program
+        });
         let whole = |header: &[u8], len: usize| {
             let mut file = header.to_vec();
             file.resize(len, 0);
@@ -480,13 +592,17 @@ fn many_processes_at_once_share_a_file_without_losing_a_count() {
         let case = Case::new(&Program { kind, ..counting() });
         for round in 0..8 {
             let name = format!("out{round}");
-            let children: Vec<_> =
-                (0..processes).map(|_| spawn(case.command(Some(&name)).stderr(Stdio::piped()))).collect();
+            let children: Vec<_> = (0..processes)
+                .map(|_| spawn(case.command(Some(&name)).stderr(Stdio::piped())))
+                .collect();
             for child in children {
                 silent(child.wait_with_output().unwrap());
             }
             let counters = case.counters(&name);
-            assert_eq!((counters[3], counters[LAST as usize]), (processes * 1000, processes * 2));
+            assert_eq!(
+                (counters[3], counters[LAST as usize]),
+                (processes * 1000, processes * 2)
+            );
         }
     }
 }
@@ -502,7 +618,12 @@ fn what_was_counted_before_the_start_is_added() {
                 // The second site: two targets, external, overflow.
                 for (word, value) in [(0, 0x1111), (1, 5), (2, 0x2222), (3, 6), (6, 7), (7, 8)] {
                     a.mov(eax, value)?;
-                    at(a, Op::Mov_rm64_r64, Register::RAX, COUNTERS + 0x1040 + word * 8)?;
+                    at(
+                        a,
+                        Op::Mov_rm64_r64,
+                        Register::RAX,
+                        COUNTERS + 0x1040 + word * 8,
+                    )?;
                 }
                 // The last site: only external calls.
                 count(a, 0x2000 / 8 - 2, 3)?;
@@ -518,18 +639,31 @@ fn what_was_counted_before_the_start_is_added() {
         case.run(Some("out"));
         let counters = case.counters("out");
         assert_eq!((counters[3], counters[0x1ff]), (16, 18));
-        assert_eq!(counters[0x200..0x210], [0, 0, 0, 0, 0, 0, 0, 0, 0x1111, 10, 0x2222, 12, 0, 0, 14, 16]);
+        assert_eq!(
+            counters[0x200..0x210],
+            [0, 0, 0, 0, 0, 0, 0, 0, 0x1111, 10, 0x2222, 12, 0, 0, 14, 16]
+        );
         assert_eq!(counters[0x3f8..], [0, 0, 0, 0, 0, 0, 6, 0]);
         // Other targets were there first.
         let mut file = fs::read(case.path("out")).unwrap();
-        for (word, value) in
-            [(0u64, 0x2222u64), (1, 100), (2, 0x3333), (3, 100), (4, 0x4444), (5, 100), (6, 100), (7, 100)]
-        {
+        for (word, value) in [
+            (0u64, 0x2222u64),
+            (1, 100),
+            (2, 0x3333),
+            (3, 100),
+            (4, 0x4444),
+            (5, 100),
+            (6, 100),
+            (7, 100),
+        ] {
             file[0x2040 + word as usize * 8..][..8].copy_from_slice(&value.to_le_bytes());
         }
         fs::write(case.path("out"), &file).unwrap();
         case.run(Some("out"));
-        assert_eq!(case.counters("out")[0x208..0x210], [0x2222, 106, 0x3333, 100, 0x4444, 100, 107, 113]);
+        assert_eq!(
+            case.counters("out")[0x208..0x210],
+            [0x2222, 106, 0x3333, 100, 0x4444, 100, 107, 113]
+        );
     }
 }
 
@@ -541,16 +675,26 @@ fn moved_programs_record_the_same_targets() {
     const TARGET: u64 = 0x5400;
     let link = |code: &Code<u64>, at: u64| common::machine::link(code, at);
     for kind in [Kind::Fixed, Kind::Moved] {
-        let base = Program { kind, ..Program::default() }.base();
+        let base = Program {
+            kind,
+            ..Program::default()
+        }
+        .base();
         let original = common::hex("ff d0");
         let insn = X86_64::decode(&original, 0).unwrap();
         let (mut recorder, mut slow) = (Code::default(), Code::default());
-        assert!(X86_64::put_site(&mut recorder, CounterMode::Plain, &original, &insn, |what| match what {
-            SiteRef::Table(word) => COUNTERS + 0x1000 + u64::from(word) * 8,
-            SiteRef::Bias => SCRATCH,
-            SiteRef::Slow => SLOW,
-            SiteRef::Original(_) => unreachable!(),
-        }));
+        assert!(X86_64::put_site(
+            &mut recorder,
+            CounterMode::Plain,
+            &original,
+            &insn,
+            |what| match what {
+                SiteRef::Table(word) => COUNTERS + 0x1000 + u64::from(word) * 8,
+                SiteRef::Bias => SCRATCH,
+                SiteRef::Slow => SLOW,
+                SiteRef::Original(_) => unreachable!(),
+            }
+        ));
         X86_64::put_site_slow::<u64>(&mut slow, CounterMode::Plain, (base, base + 0xa000));
         let mut stack_code = Code::<u64>::default();
         stack_code.bytes.push(0xc3);
@@ -586,14 +730,22 @@ fn moved_programs_record_the_same_targets() {
         });
         for run in 1..5 {
             case.run(Some("out"));
-            assert_eq!(case.counters("out")[0x200..0x208], [base + TARGET, run * 10, 0, 0, 0, 0, run, 0]);
+            assert_eq!(
+                case.counters("out")[0x200..0x208],
+                [base + TARGET, run * 10, 0, 0, 0, 0, run, 0]
+            );
         }
     }
 }
 
 #[test]
 fn a_shared_library_records_wherever_it_is_loaded() {
-    let Some(host) = ["/bin/true", "/usr/bin/true"].into_iter().find(|path| Path::new(path).exists()) else { return };
+    let Some(host) = ["/bin/true", "/usr/bin/true"]
+        .into_iter()
+        .find(|path| Path::new(path).exists())
+    else {
+        return;
+    };
     let case = Case::new(&Program {
         kind: Kind::Library,
         body: &|a| {
@@ -608,7 +760,10 @@ fn a_shared_library_records_wherever_it_is_loaded() {
     for run in 1..4 {
         let mut command = Command::new(host);
         command.current_dir(case.directory.path());
-        command.env_clear().env("LD_PRELOAD", case.path("program")).env("POSTLINK_PROFILE", case.path("out"));
+        command
+            .env_clear()
+            .env("LD_PRELOAD", case.path("program"))
+            .env("POSTLINK_PROFILE", case.path("out"));
         silent(output(&mut command));
         assert_eq!(case.counters("out")[5], run * 77);
     }
@@ -629,7 +784,10 @@ fn close_standard_files(command: &mut Command) {
 
 #[test]
 fn a_program_without_standard_files_is_recorded_or_runs_all_the_same() {
-    let case = Case::new(&Program { body: &ends_with_counter, ..counting() });
+    let case = Case::new(&Program {
+        body: &ends_with_counter,
+        ..counting()
+    });
     for (profile, recorded) in [("out", true), ("no/such", false)] {
         let mut command = case.command(Some(profile));
         close_standard_files(&mut command);
@@ -641,13 +799,19 @@ fn a_program_without_standard_files_is_recorded_or_runs_all_the_same() {
 
 #[test]
 fn a_limit_on_file_size_is_an_error_line_and_no_signal() {
-    let case = Case::new(&Program { body: &ends_with_counter, ..counting() });
+    let case = Case::new(&Program {
+        body: &ends_with_counter,
+        ..counting()
+    });
     let limited = |limit: u64| {
         let mut command = case.command(Some("out"));
         // SAFETY: sets a limit of the child between fork and exec.
         unsafe {
             command.pre_exec(move || {
-                let limit = libc::rlimit { rlim_cur: limit, rlim_max: limit };
+                let limit = libc::rlimit {
+                    rlim_cur: limit,
+                    rlim_max: limit,
+                };
                 if libc::setrlimit(libc::RLIMIT_FSIZE, &limit) == 0 {
                     Ok(())
                 } else {
@@ -657,24 +821,39 @@ fn a_limit_on_file_size_is_an_error_line_and_no_signal() {
         }
         command
     };
-    fails(&case, limited(0x2fff), "cannot extend profile out: errno 27 (File too large)");
+    fails(
+        &case,
+        limited(0x2fff),
+        "cannot extend profile out: errno 27 (File too large)",
+    );
     assert_eq!(output(&mut limited(0x3000)).stderr, b"");
     assert_eq!(case.counters("out")[3], 42);
 }
 
 #[test]
 fn limited_memory_is_an_error_line() {
-    let case = Case::new(&Program { body: &ends_with_counter, counters_len: 0x100_0000, ..counting() });
+    let case = Case::new(&Program {
+        body: &ends_with_counter,
+        counters_len: 0x100_0000,
+        ..counting()
+    });
     let mut command = case.command(Some("out"));
     // SAFETY: sets a limit of the child between fork and exec.
     unsafe {
         command.pre_exec(|| {
-            let limit = libc::rlimit { rlim_cur: 0x180_0000, rlim_max: 0x180_0000 };
+            let limit = libc::rlimit {
+                rlim_cur: 0x180_0000,
+                rlim_max: 0x180_0000,
+            };
             libc::setrlimit(libc::RLIMIT_AS, &limit);
             Ok(())
         });
     }
-    fails(&case, command, "cannot map profile out: errno 12 (Cannot allocate memory)");
+    fails(
+        &case,
+        command,
+        "cannot map profile out: errno 12 (Cannot allocate memory)",
+    );
 }
 
 /// Lets system call `number` fail with `errno` in the child.
@@ -694,7 +873,10 @@ fn forbid(command: &mut Command, number: u32, errno: u32) {
                 filter(0x06, 0, 0, 0x5_0000 | errno), // fail
                 filter(0x06, 0, 0, 0x7fff_0000),      // allow
             ];
-            let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+            let program = libc::sock_fprog {
+                len: filter.len() as u16,
+                filter: filter.as_mut_ptr(),
+            };
             if libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0
                 || libc::prctl(libc::PR_SET_SECCOMP, 2, &program as *const libc::sock_fprog) != 0
             {
@@ -708,10 +890,26 @@ fn forbid(command: &mut Command, number: u32, errno: u32) {
 #[test]
 fn any_system_call_may_fail() {
     let texts: [(u32, u32, Option<&str>); 9] = [
-        (libc::SYS_open as u32, libc::EPERM as u32, Some("cannot open profile out: errno 1 (Operation not permitted)")),
-        (libc::SYS_fstat as u32, 38, Some("cannot get the size of profile out: errno 38 (unknown error)")),
-        (libc::SYS_mmap as u32, 19, Some("cannot map profile out: errno 19 (No such device)")),
-        (libc::SYS_fallocate as u32, 28, Some("cannot extend profile out: errno 28 (No space left on device)")),
+        (
+            libc::SYS_open as u32,
+            libc::EPERM as u32,
+            Some("cannot open profile out: errno 1 (Operation not permitted)"),
+        ),
+        (
+            libc::SYS_fstat as u32,
+            38,
+            Some("cannot get the size of profile out: errno 38 (unknown error)"),
+        ),
+        (
+            libc::SYS_mmap as u32,
+            19,
+            Some("cannot map profile out: errno 19 (No such device)"),
+        ),
+        (
+            libc::SYS_fallocate as u32,
+            28,
+            Some("cannot extend profile out: errno 28 (No space left on device)"),
+        ),
         (libc::SYS_fallocate as u32, 95, None),
         (libc::SYS_fallocate as u32, 1, None),
         (libc::SYS_getrlimit as u32, 1, None),
@@ -719,14 +917,25 @@ fn any_system_call_may_fail() {
         (libc::SYS_uname as u32, 1, None),
     ];
     for (number, errno, line) in texts {
-        let case = Case::new(&Program { body: &ends_with_counter, ..counting() });
-        let mut command = case.command(Some(if number == libc::SYS_uname as u32 { "%hout" } else { "out" }));
+        let case = Case::new(&Program {
+            body: &ends_with_counter,
+            ..counting()
+        });
+        let mut command = case.command(Some(if number == libc::SYS_uname as u32 {
+            "%hout"
+        } else {
+            "out"
+        }));
         forbid(&mut command, number, errno);
         match line {
             Some(line) => fails(&case, command, line),
             None => {
                 let output = output(&mut command);
-                assert_eq!((output.status.code(), output.stderr), (Some(42), Vec::new()), "{number} {errno}");
+                assert_eq!(
+                    (output.status.code(), output.stderr),
+                    (Some(42), Vec::new()),
+                    "{number} {errno}"
+                );
                 assert_eq!(case.counters("out")[3], 42);
             }
         }
@@ -735,17 +944,30 @@ fn any_system_call_may_fail() {
 
 #[test]
 fn a_library_without_proc_uses_the_pattern() {
-    let case = Case::new(&Program { pattern: "built-in", ..counting_called() });
+    let case = Case::new(&Program {
+        pattern: "built-in",
+        ..counting_called()
+    });
     let mut command = case.command(Some("out"));
     forbid(&mut command, libc::SYS_read as u32, libc::EACCES as u32);
     silent(output(&mut command));
     assert_eq!(case.others(), ["built-in"]);
     // Its first two openings are of /proc; where they fail, so does the third, and says which name it had.
     for (errno, line) in [
-        (libc::ENOENT, "cannot open profile built-in: errno 2 (No such file or directory)"),
-        (libc::EACCES, "no profile is written by a program that may not read its /proc/self"),
+        (
+            libc::ENOENT,
+            "cannot open profile built-in: errno 2 (No such file or directory)",
+        ),
+        (
+            libc::EACCES,
+            "no profile is written by a program that may not read its /proc/self",
+        ),
     ] {
-        let case = Case::new(&Program { pattern: "built-in", body: &ends_with_counter, ..counting_called() });
+        let case = Case::new(&Program {
+            pattern: "built-in",
+            body: &ends_with_counter,
+            ..counting_called()
+        });
         let mut command = case.command(Some("out"));
         forbid(&mut command, libc::SYS_open as u32, errno as u32);
         fails(&case, command, line);
@@ -757,11 +979,24 @@ const MORE_RIGHTS: &str = "no profile is written by a program with more rights t
 #[test]
 fn a_program_that_the_kernel_calls_secure_writes_no_profile() {
     // A stack as the kernel makes it: no arguments, the variable, and an auxiliary vector of two entries.
-    for (secure, name) in [(0u64, b"POSTLINK_PROFILE=out\0"), (1, b"POSTLINK_PROFILE=abc\0")] {
+    for (secure, name) in [
+        (0u64, b"POSTLINK_PROFILE=out\0"),
+        (1, b"POSTLINK_PROFILE=abc\0"),
+    ] {
         const STACK: u64 = SCRATCH + 0x800;
         let case = Case::new(&Program {
             entry: &|a| {
-                for (word, value) in [(0, 0), (1, 0), (3, 0), (4, 6), (5, 4096), (6, 23), (7, secure), (8, 0), (9, 0)] {
+                for (word, value) in [
+                    (0, 0),
+                    (1, 0),
+                    (3, 0),
+                    (4, 6),
+                    (5, 4096),
+                    (6, 23),
+                    (7, secure),
+                    (8, 0),
+                    (9, 0),
+                ] {
                     a.mov(rax, value)?;
                     at(a, Op::Mov_rm64_r64, Register::RAX, STACK + word * 8)?;
                 }
@@ -794,18 +1029,28 @@ fn a_program_that_the_kernel_calls_secure_writes_no_profile() {
 fn a_program_of_another_user_writes_no_profile() {
     // SAFETY: asks, and changes nothing.
     let root = unsafe { libc::geteuid() } == 0;
-    if !root || !fs::read_to_string("/proc/self/status").unwrap().contains("NoNewPrivs:\t0") {
+    if !root
+        || !fs::read_to_string("/proc/self/status")
+            .unwrap()
+            .contains("NoNewPrivs:\t0")
+    {
         return; // Only root can make such a program, and only where it means anything.
     }
     for program in [counting(), counting_called()] {
-        let program = Program { body: &ends_with_counter, ..program };
+        let program = Program {
+            body: &ends_with_counter,
+            ..program
+        };
         let case = Case::new(&program);
         let path = std::ffi::CString::new(case.path("program").to_str().unwrap()).unwrap();
         // SAFETY: the path ends in a zero byte, and the result has room.
         let (owned, nosuid) = unsafe {
             let mut system: libc::statvfs = std::mem::zeroed();
             let known = libc::statvfs(path.as_ptr(), &mut system) == 0;
-            (libc::chown(path.as_ptr(), 65534, 65534) == 0, !known || system.f_flag & libc::ST_NOSUID != 0)
+            (
+                libc::chown(path.as_ptr(), 65534, 65534) == 0,
+                !known || system.f_flag & libc::ST_NOSUID != 0,
+            )
         };
         if !owned || nosuid {
             return;
@@ -825,7 +1070,10 @@ fn a_program_of_another_user_writes_no_profile() {
 #[test]
 fn the_start_is_quick_even_with_many_counters() {
     // A million counters: 8 MiB.
-    let case = Case::new(&Program { counters_len: 0x80_0000, ..counting() });
+    let case = Case::new(&Program {
+        counters_len: 0x80_0000,
+        ..counting()
+    });
     let mut best = Duration::MAX;
     for _ in 0..5 {
         let start = Instant::now();
@@ -863,12 +1111,34 @@ fn what_cannot_be_built_is_refused_with_its_reason() {
         ("a\0b", "a zero byte"),
         (&long, "has 4096 bytes"),
     ] {
-        assert!(refused(RuntimeConfig { pattern, ..config() }).contains(why));
+        assert!(
+            refused(RuntimeConfig {
+                pattern,
+                ..config()
+            })
+            .contains(why)
+        );
     }
-    assert!(refused(RuntimeConfig { build_id: "../x", ..config() }).contains("no hexadecimal digit"));
-    for (header, header_check) in [(&HEADER[..7], 7), (&[0; 20][..], 8), (&[1; 4097][..], 8), (HEADER, 7), (HEADER, 99)]
-    {
-        let error = X86_64::runtime(&RuntimeConfig { header, header_check, ..config() }).unwrap_err();
+    assert!(
+        refused(RuntimeConfig {
+            build_id: "../x",
+            ..config()
+        })
+        .contains("no hexadecimal digit")
+    );
+    for (header, header_check) in [
+        (&HEADER[..7], 7),
+        (&[0; 20][..], 8),
+        (&[1; 4097][..], 8),
+        (HEADER, 7),
+        (HEADER, 99),
+    ] {
+        let error = X86_64::runtime(&RuntimeConfig {
+            header,
+            header_check,
+            ..config()
+        })
+        .unwrap_err();
         assert!(matches!(error, RuntimeError::Header { .. }), "{error}");
     }
     for (counters, counters_len, sites_offset) in [
@@ -880,11 +1150,21 @@ fn what_cannot_be_built_is_refused_with_its_reason() {
         (!0xfff, 0x1000, 0),
         (0, !0xfff, 0),
     ] {
-        let error = X86_64::runtime(&RuntimeConfig { counters, counters_len, sites_offset, ..config() }).unwrap_err();
+        let error = X86_64::runtime(&RuntimeConfig {
+            counters,
+            counters_len,
+            sites_offset,
+            ..config()
+        })
+        .unwrap_err();
         assert!(matches!(error, RuntimeError::Counters { .. }), "{error}");
     }
     for next in [0x40_1000 + 0x8001_0000, 0xffff_ffff_0000_0000] {
-        let error = X86_64::runtime(&RuntimeConfig { entry: RuntimeEntry::Program { next }, ..config() }).unwrap_err();
+        let error = X86_64::runtime(&RuntimeConfig {
+            entry: RuntimeEntry::Program { next },
+            ..config()
+        })
+        .unwrap_err();
         assert!(matches!(error, RuntimeError::Range(_)), "{error}");
     }
 }
@@ -920,7 +1200,10 @@ fn no_configuration_panics() {
             ])?,
         };
         if let Err(error) = X86_64::runtime(&config) {
-            assert!(!error.to_string().contains("assemble"), "{error}: {config:x?}");
+            assert!(
+                !error.to_string().contains("assemble"),
+                "{error}: {config:x?}"
+            );
         }
         Ok(())
     });
@@ -928,9 +1211,15 @@ fn no_configuration_panics() {
 
 #[test]
 fn the_same_configuration_gives_the_same_bytes_and_no_vector_register() {
-    for entry in [RuntimeEntry::Program { next: 0x40_0000 }, RuntimeEntry::Library { next: None }] {
+    for entry in [
+        RuntimeEntry::Program { next: 0x40_0000 },
+        RuntimeEntry::Library { next: None },
+    ] {
         let bytes = X86_64::runtime(&RuntimeConfig { entry, ..config() }).unwrap();
-        assert_eq!(bytes, X86_64::runtime(&RuntimeConfig { entry, ..config() }).unwrap());
+        assert_eq!(
+            bytes,
+            X86_64::runtime(&RuntimeConfig { entry, ..config() }).unwrap()
+        );
         assert!(bytes.len() < 4096, "{}", bytes.len());
         let mut decoder = iced_x86::Decoder::with_ip(64, &bytes, 0x40_1000, 0);
         for instruction in &mut decoder {
@@ -939,7 +1228,10 @@ fn the_same_configuration_gives_the_same_bytes_and_no_vector_register() {
             }
             for operand in 0..instruction.op_count() {
                 let register = instruction.op_register(operand);
-                assert!(!register.is_vector_register() && !register.is_st(), "{instruction:?}");
+                assert!(
+                    !register.is_vector_register() && !register.is_st(),
+                    "{instruction:?}"
+                );
             }
         }
     }

@@ -37,17 +37,34 @@ impl Site {
         let machine = Machine::new();
         let bias = machine.base - LINK;
         for number in 0..9 {
-            let at = if number == 8 { OUTSIDE } else { TARGETS + number * 0x40 };
-            let mut code = Code { bytes: Vec::new(), fixups: Vec::new() };
+            let at = if number == 8 {
+                OUTSIDE
+            } else {
+                TARGETS + number * 0x40
+            };
+            let mut code = Code {
+                bytes: Vec::new(),
+                fixups: Vec::new(),
+            };
             let mut put = |opcode: &[u8], offset: u64, immediate: &[u8]| {
                 code.bytes.extend_from_slice(opcode);
-                let kind = postlink_isa::FixupKind::Rel32 { trail: immediate.len() as u8 };
+                let kind = postlink_isa::FixupKind::Rel32 {
+                    trail: immediate.len() as u8,
+                };
                 let target = machine.base + offset;
-                code.fixups.push(Fixup { at: code.bytes.len() as u32, kind, target });
+                code.fixups.push(Fixup {
+                    at: code.bytes.len() as u32,
+                    kind,
+                    target,
+                });
                 code.bytes.extend_from_slice(&[0; 4]);
                 code.bytes.extend_from_slice(immediate);
             };
-            put(&[0x48, 0xc7, 0x05], TRACE, &(number as u32 + 1).to_le_bytes()); // mov qword [trace],number+1
+            put(
+                &[0x48, 0xc7, 0x05],
+                TRACE,
+                &(number as u32 + 1).to_le_bytes(),
+            ); // mov qword [trace],number+1
             put(&[0x48, 0x89, 0x25], TRACE + 8, &[]); // mov [trace+8],rsp
             put(&[0xff, 0x34, 0x24, 0x8f, 0x05], TRACE + 16, &[]); // push [rsp]; pop [trace+16]
             code.bytes.push(0xc3);
@@ -62,7 +79,12 @@ impl Site {
     }
 
     fn target(&self, number: u64) -> u64 {
-        self.machine.base + if number == 8 { OUTSIDE } else { TARGETS + number * 0x40 }
+        self.machine.base
+            + if number == 8 {
+                OUTSIDE
+            } else {
+                TARGETS + number * 0x40
+            }
     }
 
     fn table(&self) -> [u64; 8] {
@@ -91,7 +113,11 @@ impl Site {
     }
 
     fn traced(&self) -> (u64, u64, u64) {
-        let traced = (self.machine.word(TRACE), self.machine.word(TRACE + 8), self.machine.word(TRACE + 16));
+        let traced = (
+            self.machine.word(TRACE),
+            self.machine.word(TRACE + 8),
+            self.machine.word(TRACE + 16),
+        );
         self.machine.put(TRACE, &[0; 24]);
         traced
     }
@@ -101,7 +127,10 @@ impl Site {
     fn compare(&self, mode: CounterMode, original: &[u8], before: &State, number: u64) {
         self.machine.put(TABLE, &[0; 64]);
         // The instruction as it would be in the place where it is run; a jump is run behind a call.
-        let jump = matches!(X86_64::decode(original, 0).unwrap().flow, Flow::IndirectJump);
+        let jump = matches!(
+            X86_64::decode(original, 0).unwrap().flow,
+            Flow::IndirectJump
+        );
         let mut direct = Code::default();
         if jump {
             self.machine.put(TAIL, original);
@@ -111,12 +140,23 @@ impl Site {
         }
         let first = self.machine.run(&direct, before);
         let original_trace = self.traced();
-        assert_eq!(original_trace.0, number + 1, "{original:02x?}: the test itself is wrong");
-        assert!(self.put_recorder(mode, original, self.original_at(jump)), "{original:02x?} is refused");
+        assert_eq!(
+            original_trace.0,
+            number + 1,
+            "{original:02x?}: the test itself is wrong"
+        );
+        assert!(
+            self.put_recorder(mode, original, self.original_at(jump)),
+            "{original:02x?} is refused"
+        );
         let mut through = Code::default();
         if jump {
             let mut code = Code::default();
-            X86_64::put_jump(&mut code, postlink_isa::Reach::Long, self.machine.base + RECORDER);
+            X86_64::put_jump(
+                &mut code,
+                postlink_isa::Reach::Long,
+                self.machine.base + RECORDER,
+            );
             self.machine.put_code(TAIL, &code);
             X86_64::put_call(&mut through, self.machine.base + TAIL);
         } else {
@@ -126,20 +166,33 @@ impl Site {
         for round in 1..3 {
             let mut second = self.machine.run(&through, before);
             let trace = self.traced();
-            assert_eq!((trace.0, trace.1), (original_trace.0, original_trace.1), "{original:02x?}");
+            assert_eq!(
+                (trace.0, trace.1),
+                (original_trace.0, original_trace.1),
+                "{original:02x?}"
+            );
             second.regs[11] = first.regs[11];
             // The arithmetic flags are free; DF is not.
             second.flags = second.flags & 0x400 | first.flags & !0x400;
             assert_eq!(second, first, "{original:02x?}");
             let link = self.target(number) - self.bias;
-            assert_eq!(self.table(), [link, round, 0, 0, 0, 0, 0, 0], "{original:02x?}");
+            assert_eq!(
+                self.table(),
+                [link, round, 0, 0, 0, 0, 0, 0],
+                "{original:02x?}"
+            );
         }
     }
 
     /// Where `compare` runs the original instruction, so that its memory relative to `rip` is what it designates.
     fn original_at(&self, jump: bool) -> u64 {
         // Prologue of the harness: 10 bytes, one 7-byte, one 6-byte, one 1-byte and sixteen 7-byte instructions.
-        self.machine.base + if jump { TAIL } else { common::machine::CODE + 136 }
+        self.machine.base
+            + if jump {
+                TAIL
+            } else {
+                common::machine::CODE + 136
+            }
     }
 }
 
@@ -169,14 +222,22 @@ fn encode(instruction: &Instruction, at: u64) -> Vec<u8> {
 }
 
 const OPS: [Op; 2] = [Op::Call_rm64, Op::Jmp_rm64];
-const MODES: [CounterMode; 3] = [CounterMode::Plain, CounterMode::Atomic, CounterMode::PerThread];
+const MODES: [CounterMode; 3] = [
+    CounterMode::Plain,
+    CounterMode::Atomic,
+    CounterMode::PerThread,
+];
 
 #[test]
 fn a_recorder_does_what_a_branch_through_any_register_does() {
     let mut noise = Noise(3);
     for mode in MODES {
         let site = Site::new(mode);
-        for (number, register) in REGISTERS.into_iter().enumerate().filter(|(number, _)| *number != 4) {
+        for (number, register) in REGISTERS
+            .into_iter()
+            .enumerate()
+            .filter(|(number, _)| *number != 4)
+        {
             for op in OPS {
                 let bytes = encode(&Instruction::with1(op, register).unwrap(), 0);
                 let mut before = noise.state(&site.machine);
@@ -199,15 +260,37 @@ fn a_recorder_reads_any_memory_operand() {
     let mut forms = 0;
     for op in OPS {
         for (base, base_register) in REGISTERS.into_iter().enumerate() {
-            for index in [None, Some(1), Some(5), Some(9), Some(11), Some(12), Some(13)] {
-                for (disp, size) in [(0, 0), (0x18, 1), (-0x20, 1), (0x7c, 1), (0x1230, 8), (-0x1230, 8)] {
+            for index in [
+                None,
+                Some(1),
+                Some(5),
+                Some(9),
+                Some(11),
+                Some(12),
+                Some(13),
+            ] {
+                for (disp, size) in [
+                    (0, 0),
+                    (0x18, 1),
+                    (-0x20, 1),
+                    (0x7c, 1),
+                    (0x1230, 8),
+                    (-0x1230, 8),
+                ] {
                     if index == Some(base) {
                         continue;
                     }
                     let scale = if index.is_some() { 8 } else { 1 };
                     let index_register = index.map_or(Register::None, |index| REGISTERS[index]);
-                    let memory =
-                        MemoryOperand::new(base_register, index_register, scale, disp, size, false, Register::None);
+                    let memory = MemoryOperand::new(
+                        base_register,
+                        index_register,
+                        scale,
+                        disp,
+                        size,
+                        false,
+                        Register::None,
+                    );
                     let bytes = encode(&Instruction::with1(op, memory).unwrap(), 0);
                     let mut before = noise.state(&site.machine);
                     let number = noise.next() % 8;
@@ -215,10 +298,13 @@ fn a_recorder_reads_any_memory_operand() {
                     if let Some(index) = index {
                         before.regs[index] = noise.next() % 16;
                     }
-                    let offset = index.map_or(0, |index| before.regs[index] * 8).wrapping_add_signed(disp);
+                    let offset = index
+                        .map_or(0, |index| before.regs[index] * 8)
+                        .wrapping_add_signed(disp);
                     if base == 4 {
                         // A jump is run behind a call, which has pushed the return address; leave that alone.
-                        slot = before.regs[4].wrapping_add(offset) - if op == Op::Jmp_rm64 { 8 } else { 0 };
+                        slot = before.regs[4].wrapping_add(offset)
+                            - if op == Op::Jmp_rm64 { 8 } else { 0 };
                         if op == Op::Jmp_rm64 && slot == before.regs[4] - 8 {
                             continue;
                         }
@@ -229,7 +315,8 @@ fn a_recorder_reads_any_memory_operand() {
                     } else {
                         before.regs[base] = slot.wrapping_sub(offset);
                     }
-                    site.machine.put_word(slot - site.machine.base, site.target(number));
+                    site.machine
+                        .put_word(slot - site.machine.base, site.target(number));
                     site.compare(mode, &bytes, &before, number);
                     forms += 1;
                 }
@@ -254,7 +341,13 @@ fn a_recorder_reads_memory_relative_to_rip_and_to_segments() {
         let bytes = [hex("66 48"), bytes].concat();
         let place = at + 4;
         let mut bytes = bytes;
-        X86_64::write_field(postlink_isa::FixupKind::Rel32 { trail: 0 }, &mut bytes[4..], place, slot).unwrap();
+        X86_64::write_field(
+            postlink_isa::FixupKind::Rel32 { trail: 0 },
+            &mut bytes[4..],
+            place,
+            slot,
+        )
+        .unwrap();
         site.compare(mode, &bytes, &noise.state(&site.machine), 3);
     }
     let thread: u64;
@@ -262,7 +355,11 @@ fn a_recorder_reads_memory_relative_to_rip_and_to_segments() {
     unsafe { std::arch::asm!("mov {}, fs:0", out(reg) thread) };
     for text in ["64 ff 10", "64 ff 20", "2e ff 10"] {
         let mut before = noise.state(&site.machine);
-        before.regs[0] = if text.starts_with("64") { slot.wrapping_sub(thread) } else { slot };
+        before.regs[0] = if text.starts_with("64") {
+            slot.wrapping_sub(thread)
+        } else {
+            slot
+        };
         site.compare(mode, &hex(text), &before, 3);
     }
 }
@@ -273,8 +370,10 @@ fn a_recorder_reads_memory_below_4_gib() {
     let site = Site::new(mode);
     // SAFETY: an anonymous mapping at a place of the kernel's choice touches nothing that exists.
     let low = unsafe {
-        let (protection, flags) =
-            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_32BIT);
+        let (protection, flags) = (
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_32BIT,
+        );
         libc::mmap(std::ptr::null_mut(), 4096, protection, flags, -1, 0)
     };
     assert_ne!(low, libc::MAP_FAILED);
@@ -308,9 +407,16 @@ fn a_call_of_the_stack_pointer_goes_where_it_pointed() {
     let site = Site::new(mode);
     let mut before = Noise(7).state(&site.machine);
     // `ret` on the stack of the harness, which can be executed.
-    site.machine.put(before.regs[4] - site.machine.base, &[0xc3]);
+    site.machine
+        .put(before.regs[4] - site.machine.base, &[0xc3]);
     for text in ["ff d4", "3e ff d4"] {
-        let direct = site.machine.run(&Code { bytes: hex(text), fixups: Vec::new() }, &before);
+        let direct = site.machine.run(
+            &Code {
+                bytes: hex(text),
+                fixups: Vec::new(),
+            },
+            &before,
+        );
         site.machine.put(TABLE, &[0; 64]);
         assert!(site.put_recorder(mode, &hex(text), 0));
         let mut through = Code::default();
@@ -342,7 +448,10 @@ fn what_cannot_be_recorded_is_refused_and_leaves_no_code() {
         "c3",
         "90",
     ] {
-        assert!(!site.put_recorder(CounterMode::Plain, &hex(text), 0), "{text}");
+        assert!(
+            !site.put_recorder(CounterMode::Plain, &hex(text), 0),
+            "{text}"
+        );
     }
     // As a jump nothing has been pushed.
     assert!(site.put_recorder(CounterMode::Plain, &hex("ff a4 24 fc ff ff 7f"), 0));
@@ -355,7 +464,8 @@ fn caller(site: &Site, mode: CounterMode) -> extern "C" fn(u64) {
     code.bytes.extend_from_slice(&[0x48, 0x89, 0xf8]); // mov rax,rdi
     X86_64::put_call(&mut code, site.machine.base + RECORDER);
     code.bytes.push(0xc3);
-    site.machine.put(TAIL, &link(&code, site.machine.base + TAIL));
+    site.machine
+        .put(TAIL, &link(&code, site.machine.base + TAIL));
     // SAFETY: the code follows the C calling convention, and so do the targets.
     unsafe { std::mem::transmute((site.machine.base + TAIL) as *const ()) }
 }
@@ -370,13 +480,20 @@ fn targets_take_the_entries_in_order_and_the_rest_overflows() {
             assert_eq!(site.traced().0, number + 1);
         }
         let link = |number| site.target(number) - site.bias;
-        assert_eq!(site.table(), [link(2), 3, link(0), 2, link(7), 3, 2, 2], "{mode:?}");
+        assert_eq!(
+            site.table(),
+            [link(2), 3, link(0), 2, link(7), 3, 2, 2],
+            "{mode:?}"
+        );
     }
 }
 
 #[test]
 fn the_bounds_of_the_image_decide_what_is_external() {
-    let (mode, image) = (CounterMode::Plain, (LINK + TARGETS + 0x40, LINK + TARGETS + 0xc0));
+    let (mode, image) = (
+        CounterMode::Plain,
+        (LINK + TARGETS + 0x40, LINK + TARGETS + 0xc0),
+    );
     let site = Site::new(mode);
     let mut slow = Code::default();
     X86_64::put_site_slow::<u64>(&mut slow, mode, image);
@@ -417,14 +534,26 @@ fn threads_share_a_table_without_losing_a_count_or_doubling_an_entry() {
         let table = site.table();
         let counts = [table[1], table[3], table[5], table[6], table[7]];
         assert_eq!(counts.iter().sum::<u64>(), 4 * ROUNDS, "{table:x?}");
-        let external: u64 =
-            (0..4).map(|thread| (0..ROUNDS).filter(|round| (first + thread + round) % 9 == 8).count() as u64).sum();
+        let external: u64 = (0..4)
+            .map(|thread| {
+                (0..ROUNDS)
+                    .filter(|round| (first + thread + round) % 9 == 8)
+                    .count() as u64
+            })
+            .sum();
         assert_eq!(table[6], external);
-        assert!(table[0] != table[2] && table[2] != table[4] && table[0] != table[4], "{table:x?}");
+        assert!(
+            table[0] != table[2] && table[2] != table[4] && table[0] != table[4],
+            "{table:x?}"
+        );
         for entry in 0..site::ENTRIES as usize {
             let number = (table[entry * 2] + site.bias - site.target(0)) / 0x40;
             let expected: u64 = (0..4)
-                .map(|thread| (0..ROUNDS).filter(|round| (first + thread + round) % 9 == number).count() as u64)
+                .map(|thread| {
+                    (0..ROUNDS)
+                        .filter(|round| (first + thread + round) % 9 == number)
+                        .count() as u64
+                })
                 .sum();
             assert_eq!(table[entry * 2 + 1], expected, "{table:x?}");
         }
@@ -443,7 +572,11 @@ fn two_threads_that_claim_an_entry_at_once_get_one_each() {
         while word.load(Ordering::Acquire) < value {
             spins += 1;
             // Spinning is what makes them meet; but the other one may be waiting for this processor.
-            if spins > 200 { std::thread::yield_now() } else { std::hint::spin_loop() }
+            if spins > 200 {
+                std::thread::yield_now()
+            } else {
+                std::hint::spin_loop()
+            }
         }
     };
     let end = std::time::Instant::now() + std::time::Duration::from_millis(300);

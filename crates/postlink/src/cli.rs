@@ -3,8 +3,8 @@
 use clap::{Args, Parser, Subcommand};
 
 use crate::commands::{
-    aggregate, bat, completions, convert, demo, diff, disasm, inspect, instrument, links, man, merge,
-    mip, optimize, probes, profgen, show, tune, verify, watch,
+    aggregate, bat, completions, convert, demo, diff, disasm, inspect, instrument, links, man,
+    merge, mip, optimize, probes, profgen, show, tune, verify, watch,
 };
 use crate::ui::{ColorChoice, Ui};
 

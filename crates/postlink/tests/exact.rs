@@ -23,7 +23,10 @@ const PROGRAMS: &[(&str, &[&str])] = &[
     ("eh_frames.cpp", &["-O0"]),
     ("eh_frames.cpp", &["-O3"]),
     ("setjmp.c", &["-O2"]),
-    ("slot_calls.c", &["-O2", "-fno-plt", "-fPIC", "-Wa,-mrelax-relocations=no"]),
+    (
+        "slot_calls.c",
+        &["-O2", "-fno-plt", "-fPIC", "-Wa,-mrelax-relocations=no"],
+    ),
     ("switch_dense.c", &["-O0"]),
     ("switch_nested.c", &["-O3", "-funroll-loops"]),
     ("tail_calls.c", &["-O2"]),
@@ -32,13 +35,24 @@ const PROGRAMS: &[(&str, &[&str])] = &[
 ];
 
 fn available(tool: &str) -> bool {
-    let found = Command::new(tool).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+    let found = Command::new(tool)
+        .arg("--version")
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status();
     found.is_ok_and(|status| status.success())
 }
 
 fn done(command: &mut Command) -> Output {
-    let output = command.output().unwrap_or_else(|e| panic!("{command:?}: {e}"));
-    assert!(output.status.success(), "{command:?}: {}\n{}", output.status, String::from_utf8_lossy(&output.stderr));
+    let output = command
+        .output()
+        .unwrap_or_else(|e| panic!("{command:?}: {e}"));
+    assert!(
+        output.status.success(),
+        "{command:?}: {}\n{}",
+        output.status,
+        String::from_utf8_lossy(&output.stderr)
+    );
     output
 }
 
@@ -57,8 +71,12 @@ fn instructions(profile: &str, program: &Path) -> BTreeMap<u64, u64> {
             inclusive = true;
         } else if let Some(rest) = line.strip_prefix("0x") {
             let mut fields = rest.split(' ');
-            let address = u64::from_str_radix(fields.next().unwrap_or_default(), 16).expect("an address");
-            let cost: u64 = fields.nth(1).and_then(|cost| cost.parse().ok()).expect("a cost");
+            let address =
+                u64::from_str_radix(fields.next().unwrap_or_default(), 16).expect("an address");
+            let cost: u64 = fields
+                .nth(1)
+                .and_then(|cost| cost.parse().ok())
+                .expect("a cost");
             if ours && !inclusive {
                 *counts.entry(address).or_default() += cost;
             }
@@ -71,7 +89,11 @@ fn instructions(profile: &str, program: &Path) -> BTreeMap<u64, u64> {
 fn check(dir: &Path, source: &str, flags: &[&str]) {
     let cases = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/cases");
     let program: PathBuf = dir.join("app");
-    let compiler = if source.ends_with(".cpp") { "g++" } else { "gcc" };
+    let compiler = if source.ends_with(".cpp") {
+        "g++"
+    } else {
+        "gcc"
+    };
     done(
         Command::new(compiler)
             .args(flags)
@@ -82,19 +104,45 @@ fn check(dir: &Path, source: &str, flags: &[&str]) {
     let trace = dir.join("trace");
     done(
         Command::new("valgrind")
-            .args(["-q", "--tool=callgrind", "--dump-instr=yes", "--skip-plt=no", "--compress-strings=no", "--compress-pos=no"])
+            .args([
+                "-q",
+                "--tool=callgrind",
+                "--dump-instr=yes",
+                "--skip-plt=no",
+                "--compress-strings=no",
+                "--compress-pos=no",
+            ])
             .arg(format!("--callgrind-out-file={}", trace.display()))
             .arg(&program)
             .current_dir(dir),
     );
     let text = std::fs::read_to_string(&trace).expect("callgrind has written it");
     let real = instructions(&text, &program);
-    assert!(!real.is_empty(), "callgrind saw nothing of {}", program.display());
+    assert!(
+        !real.is_empty(),
+        "callgrind saw nothing of {}",
+        program.display()
+    );
 
     let (instrumented, profile) = (dir.join("app.inst"), dir.join("run.plraw"));
-    done(Command::new(POSTLINK).args(["instrument", "-q"]).arg(&program).arg("-o").arg(&instrumented));
-    done(Command::new(&instrumented).env("POSTLINK_PROFILE", &profile).current_dir(dir));
-    let shown = done(Command::new(POSTLINK).args(["show", "-q", "--json", "--binary"]).arg(&program).arg(&profile));
+    done(
+        Command::new(POSTLINK)
+            .args(["instrument", "-q"])
+            .arg(&program)
+            .arg("-o")
+            .arg(&instrumented),
+    );
+    done(
+        Command::new(&instrumented)
+            .env("POSTLINK_PROFILE", &profile)
+            .current_dir(dir),
+    );
+    let shown = done(
+        Command::new(POSTLINK)
+            .args(["show", "-q", "--json", "--binary"])
+            .arg(&program)
+            .arg(&profile),
+    );
     let shown: serde_json::Value = serde_json::from_slice(&shown.stdout).expect("show prints JSON");
 
     let mut blocks = 0;
@@ -115,8 +163,16 @@ fn check(dir: &Path, source: &str, flags: &[&str]) {
             blocks += 1;
         }
         // And no block is missing.
-        let (start, size) = (function["address"].as_u64().expect("a number"), function["size"].as_u64().expect("a number"));
-        let near = covered.iter().map(|c| c.1).filter(|end| *end <= start + size).max().unwrap_or(start);
+        let (start, size) = (
+            function["address"].as_u64().expect("a number"),
+            function["size"].as_u64().expect("a number"),
+        );
+        let near = covered
+            .iter()
+            .map(|c| c.1)
+            .filter(|end| *end <= start + size)
+            .max()
+            .unwrap_or(start);
         for (address, count) in real.range(start..near) {
             assert!(
                 covered.iter().any(|c| (c.0..c.1).contains(address)),
@@ -133,23 +189,41 @@ fn check(dir: &Path, source: &str, flags: &[&str]) {
 
 /// Calls through constant slots count as often as their blocks run, without a table; only what the program itself changes is recorded.
 fn check_slots(shown: &serde_json::Value) {
-    let list = |name: &str| shown[name].as_array().unwrap_or_else(|| panic!("{name} in {shown}")).clone();
+    let list = |name: &str| {
+        shown[name]
+            .as_array()
+            .unwrap_or_else(|| panic!("{name} in {shown}"))
+            .clone()
+    };
     let count = |caller: &str, callee: &str| {
-        let calls = list("calls").into_iter().filter(|c| c["caller"] == caller && c["callee"] == callee);
-        calls.map(|c| c["count"].as_u64().expect("a number")).sum::<u64>()
+        let calls = list("calls")
+            .into_iter()
+            .filter(|c| c["caller"] == caller && c["callee"] == callee);
+        calls
+            .map(|c| c["count"].as_u64().expect("a number"))
+            .sum::<u64>()
     };
     assert_eq!(count("step", "twice"), 3000);
     assert_eq!(count("step", "thrice"), 1500);
     assert_eq!(count("main", "gone"), 1);
-    assert_eq!(count("step", "one") + count("step", "two"), 6000, "the hook, and what the resolver chose");
-    let recorded = list("sites").iter().filter(|s| s["caller"] == "step").count();
+    assert_eq!(
+        count("step", "one") + count("step", "two"),
+        6000,
+        "the hook, and what the resolver chose"
+    );
+    let recorded = list("sites")
+        .iter()
+        .filter(|s| s["caller"] == "step")
+        .count();
     assert_eq!(recorded, 2, "{:?}", list("sites"));
 }
 
 #[test]
 fn counts_are_those_of_a_simulator_that_counts_every_instruction() {
     if !available("valgrind") {
-        eprintln!("SKIPPED: valgrind is not installed, so counts are not compared with full counting");
+        eprintln!(
+            "SKIPPED: valgrind is not installed, so counts are not compared with full counting"
+        );
         return;
     }
     let dir = tempfile::tempdir().expect("a temporary directory");

@@ -229,10 +229,12 @@ fn counters_at_entries_are_proved_and_what_is_changed_in_them_is_found() {
     let input = std::fs::read(folder.path("p")).unwrap();
     let proved = |output: &[u8]| {
         let report = postlink_verify::verify(&input, output, &postlink_verify::Options::default());
-        report.map_err(|e| e.to_string()).and_then(|report| match report.is_proved() {
-            true => Ok(report.retargeted),
-            false => Err(format!("{:?}", report.file_failures)),
-        })
+        report
+            .map_err(|e| e.to_string())
+            .and_then(|report| match report.is_proved() {
+                true => Ok(report.retargeted),
+                false => Err(format!("{:?}", report.file_failures)),
+            })
     };
     for mode in ["function-coverage", "call-graph", "call-edges"] {
         folder.postlink(&["instrument", "--mode", mode, "p", "-o", "p.inst"]);
@@ -241,7 +243,10 @@ fn counters_at_entries_are_proved_and_what_is_changed_in_them_is_found() {
         // Old code is at the same offsets in both files.
         let elf = postlink_image::elf::Elf::parse(&input).unwrap();
         let (_, text) = elf.section(".text").unwrap();
-        let (from, to) = (text.offset as usize, text.end() as usize - text.addr as usize + text.offset as usize);
+        let (from, to) = (
+            text.offset as usize,
+            text.end() as usize - text.addr as usize + text.offset as usize,
+        );
         let changed: Vec<usize> = (from..to).filter(|&i| input[i] != output[i]).collect();
         assert!(!changed.is_empty(), "{mode}");
         let mut tried = 0;
@@ -253,7 +258,10 @@ fn counters_at_entries_are_proved_and_what_is_changed_in_them_is_found() {
             tried += 1;
             let mut damaged = output.clone();
             damaged[i] ^= 0x24;
-            assert!(proved(&damaged).is_err(), "{mode}: a change at {i:#x} was not found");
+            assert!(
+                proved(&damaged).is_err(),
+                "{mode}: a change at {i:#x} was not found"
+            );
         }
         assert!(tried > 3, "{mode}: {tried}");
     }
@@ -265,18 +273,36 @@ fn an_entry_jump_that_ends_within_an_instruction_is_proved() {
     let folder = Folder::new();
     let source = "int key(int a) { return a & 7; }\nint go(int a, int b) { int k = key(a); return k ? k : b; }\n";
     std::fs::write(folder.path("lib.c"), source).unwrap();
-    let flags = ["-O1", "-fPIC", "-shared", "-falign-functions=1", "-fcf-protection=none", "-Wl,-q", "lib.c", "-o", "lib.so"];
-    let built = Command::new("gcc").args(flags).current_dir(folder.path("")).status().unwrap();
+    let flags = [
+        "-O1",
+        "-fPIC",
+        "-shared",
+        "-falign-functions=1",
+        "-fcf-protection=none",
+        "-Wl,-q",
+        "lib.c",
+        "-o",
+        "lib.so",
+    ];
+    let built = Command::new("gcc")
+        .args(flags)
+        .current_dir(folder.path(""))
+        .status()
+        .unwrap();
     assert!(built.success());
     let input = std::fs::read(folder.path("lib.so")).unwrap();
     // push %rbx; mov %esi,%ebx; call
     let entry = [0x53, 0x89, 0xf3, 0xe8];
-    let at = input.windows(4).position(|bytes| bytes == entry).expect("gcc begins it so");
+    let at = input
+        .windows(4)
+        .position(|bytes| bytes == entry)
+        .expect("gcc begins it so");
     for mode in ["function-coverage", "call-graph", "call-edges"] {
         folder.postlink(&["instrument", "--mode", mode, "lib.so", "-o", "lib.inst"]);
         let output = std::fs::read(folder.path("lib.inst")).unwrap();
         assert_eq!(output[at], 0xe9, "{mode}: there is a jump at the entry");
-        let report = postlink_verify::verify(&input, &output, &postlink_verify::Options::default()).unwrap();
+        let report =
+            postlink_verify::verify(&input, &output, &postlink_verify::Options::default()).unwrap();
         assert!(report.is_proved(), "{mode}: {:?}", report.file_failures);
     }
 }

@@ -51,8 +51,15 @@ impl Made {
 }
 
 fn done(command: &mut Command) -> Output {
-    let output = command.output().unwrap_or_else(|e| panic!("{command:?}: {e}"));
-    assert!(output.status.success(), "{command:?}: {}\n{}", output.status, String::from_utf8_lossy(&output.stderr));
+    let output = command
+        .output()
+        .unwrap_or_else(|e| panic!("{command:?}: {e}"));
+    assert!(
+        output.status.success(),
+        "{command:?}: {}\n{}",
+        output.status,
+        String::from_utf8_lossy(&output.stderr)
+    );
     output
 }
 
@@ -76,11 +83,28 @@ fn made() -> &'static Made {
                     .args([path(name), path("app.cpp")]),
             );
             expected = text(&done(&mut Command::new(path(name))).stdout);
-            let (inst, opt, profile) = (path(&format!("{name}.inst")), path(&format!("{name}.opt")), path(&format!("{name}.plraw")));
-            done(Command::new(POSTLINK).args(["instrument", "-q"]).arg(path(name)).arg("-o").arg(&inst));
+            let (inst, opt, profile) = (
+                path(&format!("{name}.inst")),
+                path(&format!("{name}.opt")),
+                path(&format!("{name}.plraw")),
+            );
+            done(
+                Command::new(POSTLINK)
+                    .args(["instrument", "-q"])
+                    .arg(path(name))
+                    .arg("-o")
+                    .arg(&inst),
+            );
             let run = done(Command::new(&inst).env("POSTLINK_PROFILE", &profile));
             assert_eq!(text(&run.stdout), expected);
-            done(Command::new(POSTLINK).args(["optimize", "-q", "-p"]).arg(&profile).arg(path(name)).arg("-o").arg(&opt));
+            done(
+                Command::new(POSTLINK)
+                    .args(["optimize", "-q", "-p"])
+                    .arg(&profile)
+                    .arg(path(name))
+                    .arg("-o")
+                    .arg(&opt),
+            );
         }
         Made { dir, expected }
     })
@@ -89,7 +113,12 @@ fn made() -> &'static Made {
 const FILES: [&str; 4] = ["pie.inst", "pie.opt", "nopie.inst", "nopie.opt"];
 
 fn available(tool: &str) -> bool {
-    let found = Command::new(tool).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|s| s.success());
+    let found = Command::new(tool)
+        .arg("--version")
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|s| s.success());
     if !found {
         eprintln!("SKIPPED: {tool} is not installed");
     }
@@ -102,7 +131,13 @@ fn runs_as_before(program: &Path) {
         .env("POSTLINK_PROFILE", made.path("another.plraw"))
         .output()
         .unwrap_or_else(|e| panic!("{}: {e}", program.display()));
-    assert!(run.status.success(), "{}: {}\n{}", program.display(), run.status, text(&run.stderr));
+    assert!(
+        run.status.success(),
+        "{}: {}\n{}",
+        program.display(),
+        run.status,
+        text(&run.stderr)
+    );
     assert_eq!(text(&run.stdout), made.expected, "{}", program.display());
 }
 
@@ -111,8 +146,15 @@ fn readelf_reads_every_table_without_a_warning() {
     for name in FILES {
         let output = done(Command::new("readelf").args(["-aW"]).arg(made().path(name)));
         assert_eq!(text(&output.stderr), "", "readelf -a on {name}");
-        assert!(!text(&output.stdout).contains("arning:"), "readelf -a on {name}");
-        let frames = done(Command::new("readelf").args(["-W", "--debug-dump=frames-interp"]).arg(made().path(name)));
+        assert!(
+            !text(&output.stdout).contains("arning:"),
+            "readelf -a on {name}"
+        );
+        let frames = done(
+            Command::new("readelf")
+                .args(["-W", "--debug-dump=frames-interp"])
+                .arg(made().path(name)),
+        );
         assert_eq!(text(&frames.stderr), "", "readelf --debug-dump on {name}");
     }
 }
@@ -122,11 +164,20 @@ fn strip_leaves_a_program_that_runs_and_still_says_what_it_is() {
     for name in FILES {
         for option in ["--strip-all", "--strip-debug", "--strip-unneeded"] {
             let to = made().path(&format!("{name}.stripped{option}"));
-            let output = done(Command::new("strip").arg(option).arg("-o").arg(&to).arg(made().path(name)));
+            let output = done(
+                Command::new("strip")
+                    .arg(option)
+                    .arg("-o")
+                    .arg(&to)
+                    .arg(made().path(name)),
+            );
             assert_eq!(text(&output.stderr), "", "strip {option} on {name}");
             runs_as_before(&to);
             let sections = text(&done(Command::new("readelf").args(["-SW"]).arg(&to)).stdout);
-            assert!(sections.contains(".note.postlink"), "strip {option} on {name} took the note away");
+            assert!(
+                sections.contains(".note.postlink"),
+                "strip {option} on {name} took the note away"
+            );
         }
     }
 }
@@ -135,11 +186,28 @@ fn strip_leaves_a_program_that_runs_and_still_says_what_it_is() {
 fn a_stripped_output_is_still_proved_against_the_input() {
     for name in ["pie", "nopie"] {
         let to = made().path(&format!("{name}.opt.debugless"));
-        done(Command::new("strip").arg("--strip-debug").arg("-o").arg(&to).arg(made().path(&format!("{name}.opt"))));
+        done(
+            Command::new("strip")
+                .arg("--strip-debug")
+                .arg("-o")
+                .arg(&to)
+                .arg(made().path(&format!("{name}.opt"))),
+        );
         // Its symbol table was written anew, so file-wide differences may be told, but no function may fail.
-        let verdict = Command::new(POSTLINK).args(["verify", "--json"]).arg(made().path(name)).arg(&to).output().expect("postlink runs");
-        let certificate: serde_json::Value = serde_json::from_slice(&verdict.stdout).expect("verify prints JSON");
-        assert_eq!(certificate["failed"].as_u64(), Some(0), "{name}: {}", text(&verdict.stderr));
+        let verdict = Command::new(POSTLINK)
+            .args(["verify", "--json"])
+            .arg(made().path(name))
+            .arg(&to)
+            .output()
+            .expect("postlink runs");
+        let certificate: serde_json::Value =
+            serde_json::from_slice(&verdict.stdout).expect("verify prints JSON");
+        assert_eq!(
+            certificate["failed"].as_u64(),
+            Some(0),
+            "{name}: {}",
+            text(&verdict.stderr)
+        );
         assert!(certificate["proved"].as_u64() > Some(2), "{name}");
     }
 }
@@ -148,10 +216,17 @@ fn a_stripped_output_is_still_proved_against_the_input() {
 fn objcopy_copies_splits_off_debug_information_and_links_back_to_it() {
     for name in FILES {
         let from = made().path(name);
-        let (copy, debug, slim) =
-            (made().path(&format!("{name}.copy")), made().path(&format!("{name}.debug")), made().path(&format!("{name}.slim")));
+        let (copy, debug, slim) = (
+            made().path(&format!("{name}.copy")),
+            made().path(&format!("{name}.debug")),
+            made().path(&format!("{name}.slim")),
+        );
         let link = format!("--add-gnu-debuglink={}", debug.display());
-        let steps: [(&[&str], &Path); 3] = [(&[], &copy), (&["--only-keep-debug"], &debug), (&["--strip-debug", &link], &slim)];
+        let steps: [(&[&str], &Path); 3] = [
+            (&[], &copy),
+            (&["--only-keep-debug"], &debug),
+            (&["--strip-debug", &link], &slim),
+        ];
         for (options, to) in steps {
             let output = done(Command::new("objcopy").args(options).arg(&from).arg(to));
             assert_eq!(text(&output.stderr), "", "objcopy {options:?} on {name}");
@@ -169,8 +244,29 @@ fn gdb_stops_in_moved_functions_and_walks_out_of_them() {
     for name in FILES {
         let output = done(
             Command::new("gdb")
-                .args(["-nx", "-q", "-batch", "-ex", "set debuginfod enabled off", "-ex", "break leaf", "-ex", "run", "-ex", "backtrace"])
-                .args(["-ex", "finish", "-ex", "backtrace", "-ex", "delete", "-ex", "continue"])
+                .args([
+                    "-nx",
+                    "-q",
+                    "-batch",
+                    "-ex",
+                    "set debuginfod enabled off",
+                    "-ex",
+                    "break leaf",
+                    "-ex",
+                    "run",
+                    "-ex",
+                    "backtrace",
+                ])
+                .args([
+                    "-ex",
+                    "finish",
+                    "-ex",
+                    "backtrace",
+                    "-ex",
+                    "delete",
+                    "-ex",
+                    "continue",
+                ])
                 .arg(made().path(name))
                 .env("POSTLINK_PROFILE", made().path("gdb.plraw")),
         );
@@ -178,7 +274,11 @@ fn gdb_stops_in_moved_functions_and_walks_out_of_them() {
         for frame in ["#0", "leaf", "#1", "middle", "#2", "main"] {
             assert!(told.contains(frame), "{name}: no {frame} in gdb's\n{told}");
         }
-        assert!(told.contains("exited normally"), "{name}: {told}\n{}", text(&output.stderr));
+        assert!(
+            told.contains("exited normally"),
+            "{name}: {told}\n{}",
+            text(&output.stderr)
+        );
     }
 }
 
@@ -196,20 +296,38 @@ fn perf_names_the_moved_functions_that_it_sampled() {
             .output()
             .expect("perf runs");
         if !record.status.success() {
-            eprintln!("SKIPPED: perf may not record here: {}", text(&record.stderr).lines().next().unwrap_or_default());
+            eprintln!(
+                "SKIPPED: perf may not record here: {}",
+                text(&record.stderr).lines().next().unwrap_or_default()
+            );
             return;
         }
-        let script = done(Command::new("perf").args(["script", "-F", "sym,dso", "-i"]).arg(&data));
+        let script = done(
+            Command::new("perf")
+                .args(["script", "-F", "sym,dso", "-i"])
+                .arg(&data),
+        );
         let told = text(&script.stdout);
         let ours: Vec<&str> = told.lines().filter(|line| line.contains(name)).collect();
-        let named = ours.iter().filter(|line| ["leaf", "middle", "main"].iter().any(|f| line.contains(f))).count();
-        assert!(ours.len() < 5 || named * 2 >= ours.len(), "{name}: {named} of {} samples are named:\n{told}", ours.len());
+        let named = ours
+            .iter()
+            .filter(|line| ["leaf", "middle", "main"].iter().any(|f| line.contains(f)))
+            .count();
+        assert!(
+            ours.len() < 5 || named * 2 >= ours.len(),
+            "{name}: {named} of {} samples are named:\n{told}",
+            ours.len()
+        );
     }
 }
 
 /// eu-elflint's complaints, without numbers, which differ from file to file.
 fn complaints(file: &Path) -> BTreeSet<String> {
-    let output = Command::new("eu-elflint").args(["--gnu-ld"]).arg(file).output().expect("eu-elflint runs");
+    let output = Command::new("eu-elflint")
+        .args(["--gnu-ld"])
+        .arg(file)
+        .output()
+        .expect("eu-elflint runs");
     let told = text(&output.stdout) + &text(&output.stderr);
     told.lines()
         .filter(|line| *line != "No errors")
@@ -234,10 +352,16 @@ fn eu_elflint_has_nothing_new_to_complain_of() {
     }
     for name in FILES {
         let input = name.split('.').next().unwrap_or_default();
-        let (before, after) = (complaints(&made().path(input)), complaints(&made().path(name)));
+        let (before, after) = (
+            complaints(&made().path(input)),
+            complaints(&made().path(name)),
+        );
         // It knows no notes but those of the GNU tools, and expects something writable in a segment besides zero-filled pages, which is all
         // that counters are.
-        let known = |c: &String| c.contains("note type") || name.ends_with(".inst") && c.contains("contains no writable sections");
+        let known = |c: &String| {
+            c.contains("note type")
+                || name.ends_with(".inst") && c.contains("contains no writable sections")
+        };
         let new: Vec<&String> = after.difference(&before).filter(|c| !known(c)).collect();
         assert!(new.is_empty(), "{name}: {new:#?}");
     }
@@ -245,7 +369,15 @@ fn eu_elflint_has_nothing_new_to_complain_of() {
 
 /// Addresses that jumps in a function lead backwards to.
 fn loop_heads(program: &Path, function: &str) -> BTreeSet<u64> {
-    let listing = text(&done(Command::new("objdump").args(["-d", "--no-show-raw-insn"]).arg(format!("--disassemble={function}")).arg(program)).stdout);
+    let listing = text(
+        &done(
+            Command::new("objdump")
+                .args(["-d", "--no-show-raw-insn"])
+                .arg(format!("--disassemble={function}"))
+                .arg(program),
+        )
+        .stdout,
+    );
     let hex = |digits: &str| u64::from_str_radix(digits, 16).ok();
     let jump = |line: &str| {
         let (addr, rest) = line.trim().split_once(':')?;
@@ -268,16 +400,34 @@ fn heads_of_hot_loops_are_aligned_where_asked_for() {
         let input = made.path(name);
         done(
             Command::new(POSTLINK)
-                .args(["optimize", "-q", "--align-blocks", "64", "--align-functions", "64", "-p"])
+                .args([
+                    "optimize",
+                    "-q",
+                    "--align-blocks",
+                    "64",
+                    "--align-functions",
+                    "64",
+                    "-p",
+                ])
                 .arg(made.path(&format!("{name}.plraw")))
                 .args([input.as_path(), Path::new("-o"), out.as_path()]),
         );
         runs_as_before(&out);
-        done(Command::new(POSTLINK).args(["verify", "-q"]).args([&input, &out]));
+        done(
+            Command::new(POSTLINK)
+                .args(["verify", "-q"])
+                .args([&input, &out]),
+        );
         let heads = loop_heads(&out, "main");
-        assert!(heads.iter().any(|a| a % 64 == 0), "{name}: no head of a loop in main is aligned: {heads:x?}");
+        assert!(
+            heads.iter().any(|a| a % 64 == 0),
+            "{name}: no head of a loop in main is aligned: {heads:x?}"
+        );
         let plain = loop_heads(&made.path(&format!("{name}.opt")), "main");
-        assert!(plain.iter().all(|a| a % 64 != 0), "{name}: the loop is aligned unasked, so this shows nothing: {plain:x?}");
+        assert!(
+            plain.iter().all(|a| a % 64 != 0),
+            "{name}: the loop is aligned unasked, so this shows nothing: {plain:x?}"
+        );
     }
 }
 
@@ -285,7 +435,11 @@ fn heads_of_hot_loops_are_aligned_where_asked_for() {
 fn the_size_preset_puts_cold_code_into_the_room_of_old_bodies() {
     let made = made();
     for name in ["pie", "nopie"] {
-        let (input, small, plain) = (made.path(name), made.path(&format!("{name}.small")), made.path(&format!("{name}.opt")));
+        let (input, small, plain) = (
+            made.path(name),
+            made.path(&format!("{name}.small")),
+            made.path(&format!("{name}.opt")),
+        );
         done(
             Command::new(POSTLINK)
                 .args(["optimize", "-q", "--preset", "size", "-p"])
@@ -293,25 +447,53 @@ fn the_size_preset_puts_cold_code_into_the_room_of_old_bodies() {
                 .args([input.as_path(), Path::new("-o"), small.as_path()]),
         );
         runs_as_before(&small);
-        done(Command::new(POSTLINK).args(["verify", "-q"]).args([&input, &small]));
+        done(
+            Command::new(POSTLINK)
+                .args(["verify", "-q"])
+                .args([&input, &small]),
+        );
         if !available("nm") {
             continue;
         }
         // Addresses of what was split off, against where the input's text ends.
         let cold = |file: &Path| -> Vec<u64> {
             let listing = text(&done(Command::new("nm").arg(file)).stdout);
-            let split_off = |line: &&str| line.rsplit_once(".cold.").is_some_and(|(_, n)| n.parse::<u32>().is_ok());
-            listing.lines().filter(split_off).filter_map(|l| u64::from_str_radix(l.split(' ').next()?, 16).ok()).collect()
+            let split_off = |line: &&str| {
+                line.rsplit_once(".cold.")
+                    .is_some_and(|(_, n)| n.parse::<u32>().is_ok())
+            };
+            listing
+                .lines()
+                .filter(split_off)
+                .filter_map(|l| u64::from_str_radix(l.split(' ').next()?, 16).ok())
+                .collect()
         };
         let end = |file: &Path| {
             let listing = text(&done(Command::new("nm").arg(file)).stdout);
-            let found = listing.lines().find(|l| l.ends_with(" _fini") || l.ends_with(" _etext") || l.ends_with(" etext"));
-            found.and_then(|l| u64::from_str_radix(l.split(' ').next()?, 16).ok()).expect("the linker or the C library defines one of them")
+            let found = listing
+                .lines()
+                .find(|l| l.ends_with(" _fini") || l.ends_with(" _etext") || l.ends_with(" etext"));
+            found
+                .and_then(|l| u64::from_str_radix(l.split(' ').next()?, 16).ok())
+                .expect("the linker or the C library defines one of them")
         };
         let end = end(&input);
-        assert!(cold(&small).iter().any(|a| *a < end), "{name}: nothing cold lies in the old text before {end:#x}: {:x?}", cold(&small));
-        assert!(cold(&plain).iter().all(|a| *a > end), "{name}: {:x?}", cold(&plain));
+        assert!(
+            cold(&small).iter().any(|a| *a < end),
+            "{name}: nothing cold lies in the old text before {end:#x}: {:x?}",
+            cold(&small)
+        );
+        assert!(
+            cold(&plain).iter().all(|a| *a > end),
+            "{name}: {:x?}",
+            cold(&plain)
+        );
         let size = |file: &Path| std::fs::metadata(file).map_or(0, |m| m.len());
-        assert!(size(&small) <= size(&plain), "{name}: {} bytes became {}", size(&plain), size(&small));
+        assert!(
+            size(&small) <= size(&plain),
+            "{name}: {} bytes became {}",
+            size(&plain),
+            size(&small)
+        );
     }
 }

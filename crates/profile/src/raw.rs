@@ -221,7 +221,9 @@ impl RawFile {
                 return Err(Error::at_byte(
                     path,
                     80,
-                    format!("unit of {other} bytes, must be a power of two from {PAGE} to {MAX_UNIT}, or 0"),
+                    format!(
+                        "unit of {other} bytes, must be a power of two from {PAGE} to {MAX_UNIT}, or 0"
+                    ),
                 ));
             }
         };
@@ -262,7 +264,10 @@ impl RawFile {
                 subject.sites,
                 areas + 1
             );
-            return Err(cut_short(&what, unit.saturating_add(area.saturating_mul(areas + 1))));
+            return Err(cut_short(
+                &what,
+                unit.saturating_add(area.saturating_mul(areas + 1)),
+            ));
         }
         Ok(RawFile {
             path: path.to_owned(),
@@ -347,7 +352,10 @@ impl RawFile {
 
     /// Calls `visit` with every piece of the areas that is not a hole: the area's offset in the file, the piece's offset from the area's first counter, a
     /// multiple of [`PAGE`], and its bytes, whole pages.
-    fn pieces(&self, mut visit: impl FnMut(u64, u64, &[u8]) -> Result<(), Error>) -> Result<(), Error> {
+    fn pieces(
+        &self,
+        mut visit: impl FnMut(u64, u64, &[u8]) -> Result<(), Error>,
+    ) -> Result<(), Error> {
         let len = counters_len(self.subject.counters, self.subject.sites);
         let mut buffer = vec![0; PIECE.min(len as usize)];
         let mut area = 0;
@@ -383,7 +391,12 @@ impl RawFile {
                 }
             }
             // Areas that are holes need no look each.
-            area = (area + 1).max(at.saturating_sub(len).checked_div(self.area_len()).unwrap_or(0) + area);
+            area = (area + 1).max(
+                at.saturating_sub(len)
+                    .checked_div(self.area_len())
+                    .unwrap_or(0)
+                    + area,
+            );
         }
         Ok(())
     }
@@ -603,7 +616,9 @@ pub(crate) mod tests {
         let mut out = image(subject, &[], &[])[..PAGE as usize].to_vec();
         out[..HEADER_LEN].copy_from_slice(&header_bytes_for(subject, PAGE, true));
         for counters in areas {
-            out.extend_from_slice(&image(subject, counters, &[(2, [0x10, 1, 0, 0, 0, 0, 0, 1])])[PAGE as usize..]);
+            out.extend_from_slice(
+                &image(subject, counters, &[(2, [0x10, 1, 0, 0, 0, 0, 0, 1])])[PAGE as usize..],
+            );
         }
         out
     }
@@ -611,12 +626,30 @@ pub(crate) mod tests {
     #[test]
     fn areas_are_added_up_and_a_snapshot_has_them_all() {
         let subject = subject(70_000, 3);
-        let (dir, path) = file(&areas(&subject, &[&[(0, 5), (69_999, 1)], &[], &[(0, u64::MAX), (7, 2)], &[(7, 3)]]));
+        let (dir, path) = file(&areas(
+            &subject,
+            &[
+                &[(0, 5), (69_999, 1)],
+                &[],
+                &[(0, u64::MAX), (7, 2)],
+                &[(7, 3)],
+            ],
+        ));
         let raw = RawFile::open(&path).unwrap();
         assert_eq!(raw.areas(), 4);
         let profile = raw.read().unwrap();
-        assert_eq!((profile.counters()[0], profile.counters()[7], profile.counters()[69_999]), (u64::MAX, 5, 1));
-        assert_eq!(profile.sites().collect::<Vec<_>>(), [(2, &Site::new([(0x10, 4)], 0, 4))]);
+        assert_eq!(
+            (
+                profile.counters()[0],
+                profile.counters()[7],
+                profile.counters()[69_999]
+            ),
+            (u64::MAX, 5, 1)
+        );
+        assert_eq!(
+            profile.sites().collect::<Vec<_>>(),
+            [(2, &Site::new([(0x10, 4)], 0, 4))]
+        );
         let copy = dir.path().join("copy.plraw");
         assert_eq!(snapshot(&path, &copy).unwrap(), subject);
         assert_eq!(std::fs::read(&copy).unwrap(), std::fs::read(&path).unwrap());
@@ -630,9 +663,11 @@ pub(crate) mod tests {
         let area = file_len(&subject) - PAGE;
         let out = File::create(&path).unwrap();
         out.set_len(PAGE + 3000 * area).unwrap();
-        out.write_all_at(&header_bytes_for(&subject, PAGE, true), 0).unwrap();
+        out.write_all_at(&header_bytes_for(&subject, PAGE, true), 0)
+            .unwrap();
         for number in [1, 2, 1500, 2999] {
-            out.write_all_at(&1u64.to_le_bytes(), PAGE + number * area + 8 * (number + 1)).unwrap();
+            out.write_all_at(&1u64.to_le_bytes(), PAGE + number * area + 8 * (number + 1))
+                .unwrap();
         }
         let raw = RawFile::open(&path).unwrap();
         assert_eq!((raw.areas(), raw.read().unwrap().total()), (3000, 4));
@@ -643,16 +678,26 @@ pub(crate) mod tests {
         let subject = subject(1000, 7);
         let whole = areas(&subject, &[&[(1, 1)], &[(1, 1)]]);
         let area = (whole.len() - PAGE as usize) / 2;
-        for len in [whole.len() - 1, whole.len() - 4096, PAGE as usize + area + 1] {
+        for len in [
+            whole.len() - 1,
+            whole.len() - 4096,
+            PAGE as usize + area + 1,
+        ] {
             let (_dir, path) = file(&whole[..len]);
             let text = RawFile::open(&path).unwrap_err().to_string();
-            assert!(text.contains(&format!("needs {} bytes, the file has {len}", whole.len())), "{text}");
+            assert!(
+                text.contains(&format!("needs {} bytes, the file has {len}", whole.len())),
+                "{text}"
+            );
         }
         let mut other = whole;
         other[84] = 2;
         let (_dir, path) = file(&other);
         let text = RawFile::open(&path).unwrap_err().to_string();
-        assert!(text.contains("kind of areas is 2, must be 0 (one) or 1 (several)"), "{text}");
+        assert!(
+            text.contains("kind of areas is 2, must be 0 (one) or 1 (several)"),
+            "{text}"
+        );
     }
 
     #[test]

@@ -24,19 +24,41 @@ fn main() -> Result<(), Box<dyn Error>> {
     match &arguments[1..] {
         [] => {
             let i = inspect(&elf)?;
-            println!("{}: {} functions, {} can move, {} blocks", i.kind, i.functions, i.movable, i.blocks);
+            println!(
+                "{}: {} functions, {} can move, {} blocks",
+                i.kind, i.functions, i.movable, i.blocks
+            );
             for p in i.pinned_functions {
                 println!("{:#x} {} {}", p.address, p.name, p.reason.explain());
             }
         }
         [output] => {
-            let report = instrument(&elf, &InstrumentOptions::default(), Path::new(output), 0o755, &mut phases)?;
-            println!("{} functions count with {} counters", report.instrumented, report.counters);
+            let report = instrument(
+                &elf,
+                &InstrumentOptions::default(),
+                Path::new(output),
+                0o755,
+                &mut phases,
+            )?;
+            println!(
+                "{} functions count with {} counters",
+                report.instrumented, report.counters
+            );
         }
         [output, profile, ..] => {
             let profile = postlink_profile::open(Path::new(profile))?.read()?;
-            let report = optimize(&elf, &profile, &OptimizeOptions::default(), Path::new(output), 0o755, &mut phases)?;
-            println!("{} functions moved; ext-TSP score {:.0} -> {:.0}", report.moved, report.score_before, report.score_after);
+            let report = optimize(
+                &elf,
+                &profile,
+                &OptimizeOptions::default(),
+                Path::new(output),
+                0o755,
+                &mut phases,
+            )?;
+            println!(
+                "{} functions moved; ext-TSP score {:.0} -> {:.0}",
+                report.moved, report.score_before, report.score_after
+            );
         }
     }
     for (name, time) in phases.times {

@@ -171,7 +171,9 @@ pub enum Callee {
 impl Callee {
     /// Of a call or jump through memory.
     fn of(program: &Program<'_>, insn: &Insn) -> Callee {
-        let Some(slot) = insn.slot() else { return Callee::Unknown };
+        let Some(slot) = insn.slot() else {
+            return Callee::Unknown;
+        };
         match program.refs.constant_slot(slot) {
             Some(target) => Callee::Function(target),
             None if program.leaves(slot) => Callee::Import,
@@ -240,7 +242,11 @@ impl Cfg {
             let b = &self.blocks[*t as usize];
             lists[*t as usize] > 1 || b.entry || b.landing_pad || b.returns_twice
         };
-        self.dispatches.iter().zip(&jumps).map(|(targets, n)| *n > 1 || targets.iter().any(shares)).collect()
+        self.dispatches
+            .iter()
+            .zip(&jumps)
+            .map(|(targets, n)| *n > 1 || targets.iter().any(shares))
+            .collect()
     }
     /// Sites whose targets have to be recorded, in the order of their tables.
     pub fn recorded(&self) -> impl Iterator<Item = &Site> {
@@ -264,7 +270,9 @@ impl Cfg {
     }
     /// The block at a label, if there is one at this address.
     pub fn label_at(&self, addr: u64) -> Option<BlockId> {
-        let (_, b) = *self.marks.get(self.marks.binary_search_by_key(&addr, |m| m.0).ok()?)?;
+        let (_, b) = *self
+            .marks
+            .get(self.marks.binary_search_by_key(&addr, |m| m.0).ok()?)?;
         (!self.blocks[b as usize].entry).then_some(b)
     }
 
@@ -360,17 +368,20 @@ pub fn build<I: Isa>(
     }
     // Relative tables whose address this function forms.
     let mut tables: Vec<(u64, Vec<(u64, u64)>)> = Vec::new();
-    let together = ranges.iter().flat_map(|r| program.refs.formed_in(r.0, r.1)).map(|f| f.1);
-    let alone = insns.iter().filter(|i| i.traits.forms_address).filter_map(|i| i.field.map(|f| f.target));
+    let together = ranges
+        .iter()
+        .flat_map(|r| program.refs.formed_in(r.0, r.1))
+        .map(|f| f.1);
+    let alone = insns
+        .iter()
+        .filter(|i| i.traits.forms_address)
+        .filter_map(|i| i.field.map(|f| f.target));
     for target in alone.chain(together) {
         if program.refs.is_relative32(target) && !tables.iter().any(|t| t.0 == target) {
             let mut entries = Vec::new();
-            for (place, target) in table_entries(
-                program.elf,
-                &program.refs,
-                &program.table_bases,
-                target,
-            ) {
+            for (place, target) in
+                table_entries(program.elf, &program.refs, &program.table_bases, target)
+            {
                 if inside(target) {
                     entries.push((place, target));
                 } else if !ranges.iter().any(|r| r.1 == target) {
@@ -388,10 +399,17 @@ pub fn build<I: Isa>(
     // Places in the code that `adr` forms: each must be what a table's entries count from.
     let mut anchors: Vec<(u64, bool)> = insns
         .iter()
-        .filter_map(|i| i.field.filter(|f| f.kind == FixupKind::Adr && inside(f.target) && f.target != ranges[0].0))
+        .filter_map(|i| {
+            i.field
+                .filter(|f| f.kind == FixupKind::Adr && inside(f.target) && f.target != ranges[0].0)
+        })
         .map(|f| (f.target, false))
         .collect();
-    let formed = if anchors.is_empty() { Vec::new() } else { I::formed(insns, code) };
+    let formed = if anchors.is_empty() {
+        Vec::new()
+    } else {
+        I::formed(insns, code)
+    };
     let mut arrivals: Vec<u64> = Vec::new();
 
     // Indirect jumps, each with its targets.
@@ -416,32 +434,47 @@ pub fn build<I: Isa>(
             while first > from
                 && k - first < 24
                 && leaders.binary_search(&insns[first].addr).is_err()
-                && matches!(insns[first - 1].flow, Flow::Next | Flow::CondJump { .. } | Flow::ShortCond { .. })
+                && matches!(
+                    insns[first - 1].flow,
+                    Flow::Next | Flow::CondJump { .. } | Flow::ShortCond { .. }
+                )
             {
                 first -= 1;
             }
             let shape = match I::jump_shape(&insns[first..=k], code) {
                 JumpShape::Anchored(a) if a.count.is_none() => {
-                    let alone = |at: u64| !f.entries.contains(&at) && !f.labels.contains(&at) && !landing_pads.contains(&at);
+                    let alone = |at: u64| {
+                        !f.entries.contains(&at)
+                            && !f.labels.contains(&at)
+                            && !landing_pads.contains(&at)
+                    };
                     let path = along_branch(insns, from, first, k, &leaders, alone);
                     path.map_or(JumpShape::Anchored(a), |path| I::jump_shape(&path, code))
                 }
                 shape => shape,
             };
             let (targets, leaves) = match shape {
-                JumpShape::Relative { table: Some(t) } => match tables.iter().position(|x| x.0 == t) {
-                    Some(x) => {
-                        claimed[x] = true;
-                        (tables[x].1.iter().map(|e| e.1).collect(), false)
+                JumpShape::Relative { table: Some(t) } => {
+                    match tables.iter().position(|x| x.0 == t) {
+                        Some(x) => {
+                            claimed[x] = true;
+                            (tables[x].1.iter().map(|e| e.1).collect(), false)
+                        }
+                        None => return Err(Pin::UnknownIndirectJump),
                     }
-                    None => return Err(Pin::UnknownIndirectJump),
-                },
+                }
                 JumpShape::Relative { table: None } if tables.is_empty() => {
                     return Err(Pin::UnknownIndirectJump);
                 }
                 JumpShape::Relative { table: None } => {
                     claimed.fill(true);
-                    (tables.iter().flat_map(|t| t.1.iter().map(|e| e.1)).collect(), false)
+                    (
+                        tables
+                            .iter()
+                            .flat_map(|t| t.1.iter().map(|e| e.1))
+                            .collect(),
+                        false,
+                    )
                 }
                 JumpShape::Absolute { table: Some(t) } => {
                     let list = absolute_table(program, t, &ranges);
@@ -453,7 +486,10 @@ pub fn build<I: Isa>(
                 }
                 JumpShape::Absolute { table: None } => (f.labels.clone(), f.labels.is_empty()),
                 JumpShape::Anchored(a) => {
-                    anchors.iter_mut().filter(|x| x.0 == a.anchor).for_each(|x| x.1 = true);
+                    anchors
+                        .iter_mut()
+                        .filter(|x| x.0 == a.anchor)
+                        .for_each(|x| x.1 = true);
                     let targets = anchored(program, &a, &formed, &ranges);
                     if targets.is_empty() {
                         return Err(Pin::UnknownIndirectJump);
@@ -643,7 +679,9 @@ pub fn build<I: Isa>(
                     }
                 }
                 if body {
-                    let anchor = insn.field.is_some_and(|f| f.kind == FixupKind::Adr && inside(f.target) && f.target != ranges[0].0);
+                    let anchor = insn.field.is_some_and(|f| {
+                        f.kind == FixupKind::Adr && inside(f.target) && f.target != ranges[0].0
+                    });
                     push_fields::<I>(program, &insn, anchor, &mut cfg.fields);
                 } else {
                     block.term_at = insn.addr;
@@ -697,7 +735,11 @@ pub fn build<I: Isa>(
             }
         }
     }
-    cfg.arrivals.extend(arrivals.iter().filter_map(|a| index.get(a).map(|b| (*a, *b))));
+    cfg.arrivals.extend(
+        arrivals
+            .iter()
+            .filter_map(|a| index.get(a).map(|b| (*a, *b))),
+    );
     cfg.blocks[0].entry = true;
     for a in f.entries.iter().chain(&f.labels) {
         if let Some(b) = index.get(a) {
@@ -728,11 +770,15 @@ pub fn build<I: Isa>(
 
 /// Fills in what is watched.
 fn watch(cfg: &mut Cfg, insns: &[Insn]) {
-    let exclusive: Vec<&Insn> =
-        insns.iter().filter(|i| i.traits.exclusive_load || i.traits.exclusive_store).collect();
+    let exclusive: Vec<&Insn> = insns
+        .iter()
+        .filter(|i| i.traits.exclusive_load || i.traits.exclusive_store)
+        .collect();
     let inside = |b: &Block| {
         let (start, end) = (b.start, b.end);
-        exclusive.iter().filter(move |i| i.addr >= start && i.addr < end)
+        exclusive
+            .iter()
+            .filter(move |i| i.addr >= start && i.addr < end)
     };
     // (first is a store, last is a load, has a store) of those that have any.
     let facts: Vec<Option<(bool, bool, bool)>> = cfg
@@ -742,7 +788,11 @@ fn watch(cfg: &mut Cfg, insns: &[Insn]) {
             let first = inside(b).next()?;
             let last = inside(b).last()?;
             let has_store = inside(b).any(|i| i.traits.exclusive_store);
-            Some((first.traits.exclusive_store, last.traits.exclusive_load, has_store))
+            Some((
+                first.traits.exclusive_store,
+                last.traits.exclusive_load,
+                has_store,
+            ))
         })
         .collect();
     let n = cfg.blocks.len();
@@ -750,7 +800,10 @@ fn watch(cfg: &mut Cfg, insns: &[Insn]) {
     while changed {
         changed = false;
         for b in 0..n {
-            let stores_out = cfg.succs(b as BlockId).iter().any(|s| cfg.blocks[*s as usize].watch.stores_in);
+            let stores_out = cfg
+                .succs(b as BlockId)
+                .iter()
+                .any(|s| cfg.blocks[*s as usize].watch.stores_in);
             let stores_in = facts[b].map_or(stores_out, |f| f.0);
             let loaded_out = facts[b].map_or(cfg.blocks[b].watch.loaded_in, |f| f.1);
             let watch = &mut cfg.blocks[b].watch;
@@ -789,7 +842,12 @@ fn mark_unlikely(cfg: &mut Cfg) {
 fn push_fields<I: Isa>(program: &Program<'_>, insn: &Insn, anchor: bool, fields: &mut Vec<Field>) {
     if let Some(target) = program.refs.formed_at(insn.addr) {
         let kind = insn.field.map_or(FixupKind::Low12 { scale: 0 }, |f| f.kind);
-        fields.push(Field { at: insn.addr, kind, role: Use::Address, target });
+        fields.push(Field {
+            at: insn.addr,
+            kind,
+            role: Use::Address,
+            target,
+        });
     } else if let Some(f) = insn.field {
         let role = match insn.flow {
             Flow::Call { .. } => Use::Call,
@@ -835,12 +893,23 @@ fn along_branch(
     alone: impl Fn(u64) -> bool,
 ) -> Option<Vec<Insn>> {
     let start = insns[first].addr;
-    let falls = |i: usize| matches!(insns[i].flow, Flow::Next | Flow::CondJump { .. } | Flow::ShortCond { .. } | Flow::Call { .. } | Flow::IndirectCall);
+    let falls = |i: usize| {
+        matches!(
+            insns[i].flow,
+            Flow::Next
+                | Flow::CondJump { .. }
+                | Flow::ShortCond { .. }
+                | Flow::Call { .. }
+                | Flow::IndirectCall
+        )
+    };
     if first == 0 || first > from && falls(first - 1) || !alone(start) {
         return None;
     }
     let mut branches = (0..insns.len()).filter(|i| match insns[*i].flow {
-        Flow::CondJump { target, .. } | Flow::ShortCond { target } | Flow::Jump { target } => target == start,
+        Flow::CondJump { target, .. } | Flow::ShortCond { target } | Flow::Jump { target } => {
+            target == start
+        }
         _ => false,
     });
     let branch = branches.next().filter(|_| branches.next().is_none())?;
@@ -849,7 +918,10 @@ fn along_branch(
         && branch - begin < 24
         && leaders.binary_search(&insns[begin].addr).is_err()
         && insns[begin - 1].end() == insns[begin].addr
-        && matches!(insns[begin - 1].flow, Flow::Next | Flow::CondJump { .. } | Flow::ShortCond { .. })
+        && matches!(
+            insns[begin - 1].flow,
+            Flow::Next | Flow::CondJump { .. } | Flow::ShortCond { .. }
+        )
     {
         begin -= 1;
     }
@@ -859,7 +931,12 @@ fn along_branch(
 /// Targets of a table of distances from an anchor. If the table's address is not in sight of the jump, whatever the function forms in
 /// that register may be it, if all its entries lead into the function. Without a bound check the table ends before the first entry that
 /// leads elsewhere; a little too much does no harm.
-fn anchored(program: &Program<'_>, a: &Anchor, formed: &[(u8, u64)], ranges: &[(u64, u64)]) -> Vec<u64> {
+fn anchored(
+    program: &Program<'_>,
+    a: &Anchor,
+    formed: &[(u8, u64)],
+    ranges: &[(u64, u64)],
+) -> Vec<u64> {
     const MANY: u32 = 4096;
     let limit = match (a.count, a.bytes) {
         (Some(count), _) => count.min(MANY),
@@ -869,13 +946,24 @@ fn anchored(program: &Program<'_>, a: &Anchor, formed: &[(u8, u64)], ranges: &[(
     let inside = |target: u64| ranges.iter().any(|r| target >= r.0 && target < r.1);
     let bounded = a.count.is_some();
     // Unreachable entries may lead to the end.
-    let right = |t: &Vec<u64>| t.len() == limit as usize && t.iter().all(|to| inside(*to) || ranges.iter().any(|r| r.1 == *to));
+    let right = |t: &Vec<u64>| {
+        t.len() == limit as usize
+            && t.iter()
+                .all(|to| inside(*to) || ranges.iter().any(|r| r.1 == *to))
+    };
     let tables = |near: bool| -> Vec<Vec<u64>> {
         let candidates: Vec<u64> = match a.table {
             Some(t) => vec![t],
-            None => formed.iter().filter(|f| !near || f.0 == a.register).map(|f| f.1).collect(),
+            None => formed
+                .iter()
+                .filter(|f| !near || f.0 == a.register)
+                .map(|f| f.1)
+                .collect(),
         };
-        candidates.iter().map(|table| distances(program, a, *table, limit)).collect()
+        candidates
+            .iter()
+            .map(|table| distances(program, a, *table, limit))
+            .collect()
     };
     let mut found = tables(true);
     if bounded && !found.iter().any(right) {
@@ -899,7 +987,12 @@ fn distances(program: &Program<'_>, a: &Anchor, table: u64, limit: u32) -> Vec<u
     let bytes = u64::from(a.bytes);
     let mut targets = Vec::new();
     for i in 0..u64::from(limit) {
-        let Some(entry) = table.checked_add(i * bytes).and_then(|at| program.elf.bytes_at(at, bytes)) else { break };
+        let Some(entry) = table
+            .checked_add(i * bytes)
+            .and_then(|at| program.elf.bytes_at(at, bytes))
+        else {
+            break;
+        };
         let value = match (entry, a.signed) {
             (&[b], true) => i64::from(b as i8),
             (&[b], false) => i64::from(b),
@@ -922,7 +1015,10 @@ fn absolute_table(program: &Program<'_>, table: u64, ranges: &[(u64, u64)]) -> V
     let inside = |a: u64| ranges.iter().any(|r| a >= r.0 && a < r.1);
     let from = p.partition_point(|x| x.place < table);
     let near = p[from..].iter().take_while(|x| x.place - table < FAR);
-    let Some(skip) = near.into_iter().position(|x| (x.place - table).is_multiple_of(8) && inside(x.target)) else {
+    let Some(skip) = near
+        .into_iter()
+        .position(|x| (x.place - table).is_multiple_of(8) && inside(x.target))
+    else {
         return Vec::new();
     };
     let mut at = p[from + skip].place;
@@ -932,7 +1028,10 @@ fn absolute_table(program: &Program<'_>, table: u64, ranges: &[(u64, u64)]) -> V
         match p.get(next).filter(|x| x.place == at) {
             Some(x) if inside(x.target) => targets.push(x.target),
             // Unreachable cases lead to the function's end, which is no place in it.
-            _ if program.elf.u64_at(at).is_some_and(|w| ranges.iter().any(|r| r.1 == w)) => {}
+            _ if program
+                .elf
+                .u64_at(at)
+                .is_some_and(|w| ranges.iter().any(|r| r.1 == w)) => {}
             _ => return targets,
         }
         next += usize::from(p.get(next).is_some_and(|x| x.place == at));

@@ -209,13 +209,7 @@ pub fn place(cfg: &Cfg, scratch: &mut Scratch) -> Result<Placement, Pin> {
             }
             Term::CondOut { .. } | Term::ShortCondOut { .. } => {
                 let s = cfg.succs(b)[0];
-                add(
-                    &mut p,
-                    end(b),
-                    begin(s),
-                    way_weight(0),
-                    Meaning::Way(b, 0),
-                );
+                add(&mut p, end(b), begin(s), way_weight(0), Meaning::Way(b, 0));
                 add(&mut p, end(b), X, Some(f * 0.3 + LEAST), Meaning::Way(b, 1));
             }
             _ => add(&mut p, end(b), X, None, Meaning::Outside),
@@ -313,9 +307,10 @@ impl Placement {
                                 && !t.landing_pad
                                 && !t.returns_twice;
                             if alone && !probes.nodes.contains_key(s) {
-                                probes
-                                    .nodes
-                                    .insert(*s, node_counter::<I>(program, cfg, *s, counter, mode, spare));
+                                probes.nodes.insert(
+                                    *s,
+                                    node_counter::<I>(program, cfg, *s, counter, mode, spare),
+                                );
                             } else {
                                 let kept = kept_at_calls::<I>(program, t.start);
                                 let live = live_in::<I>(program, cfg, *s, 3).or(kept).minus(spare);
@@ -410,9 +405,15 @@ fn node_counter<I: Isa>(
         .bytes_at(block.start, block.end - block.start)
         .unwrap_or(&[]);
     let (allowed, kept) = if block.watch.inside || block.watch.loaded_in {
-        (unwatched::<I>(bytes, block), kept_at_calls::<I>(program, block.start))
+        (
+            unwatched::<I>(bytes, block),
+            kept_at_calls::<I>(program, block.start),
+        )
     } else {
-        ((block.start, u64::MAX), kept_at_calls::<I>(program, block.start))
+        (
+            (block.start, u64::MAX),
+            kept_at_calls::<I>(program, block.start),
+        )
     };
     let mut places: Vec<(u64, postlink_isa::Effects, bool)> = Vec::new();
     I::sweep(bytes, block.start, |i| {
@@ -611,13 +612,25 @@ mod tests {
         let (home, failure) = (DEEP + CHECKS, DEEP + CHECKS + 1);
         let cond = Term::Cond { cond: Cond(4) };
         // Every block may go home, so that little flow arrives at the checks behind them.
-        let ways: Vec<[BlockId; 2]> = (0..home).map(|b| [if b < DEEP { home } else { failure }, b + 1]).collect();
-        let mut blocks: Vec<(Term, &[BlockId], bool)> = ways.iter().map(|w| (cond, &w[..], false)).collect();
+        let ways: Vec<[BlockId; 2]> = (0..home)
+            .map(|b| [if b < DEEP { home } else { failure }, b + 1])
+            .collect();
+        let mut blocks: Vec<(Term, &[BlockId], bool)> =
+            ways.iter().map(|w| (cond, &w[..], false)).collect();
         blocks.extend([(Term::Return, &[][..], false), (Term::Stop, &[][..], true)]);
-        let placement = place(&graph(&blocks), &mut Scratch::default()).expect("every block can count");
-        let counted = |m: Meaning| placement.counted.iter().any(|e| placement.meaning[*e as usize] == m);
+        let placement =
+            place(&graph(&blocks), &mut Scratch::default()).expect("every block can count");
+        let counted = |m: Meaning| {
+            placement
+                .counted
+                .iter()
+                .any(|e| placement.meaning[*e as usize] == m)
+        };
         let on_the_way = |b: &BlockId| counted(Meaning::Node(*b)) || counted(Meaning::Way(*b, 1));
         let found: Vec<BlockId> = (DEEP..home).filter(on_the_way).collect();
-        assert!(found.len() <= 1, "ways past the checks {found:?} have counters; one says it all");
+        assert!(
+            found.len() <= 1,
+            "ways past the checks {found:?} have counters; one says it all"
+        );
     }
 }

@@ -31,6 +31,7 @@ use rayon::prelude::*;
 use regex::bytes::Regex;
 use serde::Serialize;
 
+use crate::Error;
 use crate::cfg::{BlockId, Cfg};
 use crate::counters::estimate;
 use crate::coverage_blocks::{self, CoverageBlocks};
@@ -43,7 +44,6 @@ use crate::link::{self, LinkOptions, ProbeAddresses, Ready};
 use crate::phases::Phases;
 use crate::pin::Pin;
 use crate::prepare::{self, Analysed, Scratch, Share};
-use crate::Error;
 
 /// What is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -249,9 +249,11 @@ fn in_place(program: &Program<'_>, leaks: &Leaks, options: &CoverageOptions) -> 
     let functions = options.functions.as_ref();
     match options.mode {
         CoverageMode::BlockCoverage => None,
-        CoverageMode::FunctionCoverage => entries::plan(program, leaks, functions, true, &|out, live, _| {
-            put_covered(out, live, 0)
-        }),
+        CoverageMode::FunctionCoverage => {
+            entries::plan(program, leaks, functions, true, &|out, live, _| {
+                put_covered(out, live, 0)
+            })
+        }
         CoverageMode::CallGraph | CoverageMode::CallEdges => {
             entries::plan(program, leaks, functions, false, &|out, live, alone| {
                 coverage::put_call(out, live, call_counter(edges && alone, alone))
@@ -278,7 +280,9 @@ impl Room {
             _ => 0,
         };
         let len = u64::from(entries) * coverage::EDGE;
-        let bytes = (next.next_multiple_of(PAGE) + len).next_multiple_of(PAGE).max(PAGE);
+        let bytes = (next.next_multiple_of(PAGE) + len)
+            .next_multiple_of(PAGE)
+            .max(PAGE);
         // The slots of a raw file are its end, so the table must end with the last page.
         Room {
             entries,
@@ -384,7 +388,10 @@ fn put_runtime(
     slow_config.table = counters.addr + room.table;
     let (slow_bytes, with_edges) = slow_code(slow_config)?;
     let runtime_bytes = mip_runtime(&config, mip_config)?;
-    let parts = [Some((runtime.id, runtime_bytes)), slow.map(|s| (s.id, slow_bytes))];
+    let parts = [
+        Some((runtime.id, runtime_bytes)),
+        slow.map(|s| (s.id, slow_bytes)),
+    ];
     for (section, code) in parts.into_iter().flatten() {
         let room = writer.contents(section);
         let Some(place) = room.get_mut(..code.len()) else {
@@ -486,7 +493,8 @@ fn link_in_place(
     let entry = hook(elf)?;
     let (start, probes) = put_runtime(elf, options, profile, next, &entry, writer)?;
     let counter = |i: usize, n: u32| {
-        probes.counters + profile.functions[i].raw_offset - PAGE + probes.counter_size * u64::from(n)
+        probes.counters + profile.functions[i].raw_offset - PAGE
+            + probes.counter_size * u64::from(n)
     };
     let places = Places {
         stubs: stubs.addr,
@@ -495,7 +503,9 @@ fn link_in_place(
         slow_with_edges: probes.bias,
     };
     let mut code = vec![0; plan.size() as usize];
-    plan.fill(program, &places, &mut code, |at, bytes| Ok(writer.patch(at, bytes)?))?;
+    plan.fill(program, &places, &mut code, |at, bytes| {
+        Ok(writer.patch(at, bytes)?)
+    })?;
     writer.contents(stubs.id).copy_from_slice(&code);
     entry.install(elf, start, writer)?;
     let earlier = plan.earlier(program);

@@ -266,7 +266,12 @@ impl<'d> Program<'d> {
                         if target == pieces[to].start {
                             taken[to] = true;
                         } else {
-                            extra.push((target, Role::Label { from_code: Some(from as u32) }));
+                            extra.push((
+                                target,
+                                Role::Label {
+                                    from_code: Some(from as u32),
+                                },
+                            ));
                         }
                     }
                 }
@@ -309,9 +314,16 @@ impl<'d> Program<'d> {
         let jump_tables: Vec<u64> = {
             let leads_back = |base: u64, from: usize| {
                 let first = table_entries(elf, &refs, &bases, base).next().map(|e| e.1);
-                first.is_some_and(|t| t > pieces[from].start && t <= pieces[from].end || piece_at(t).is_some_and(&starts_midway))
+                first.is_some_and(|t| {
+                    t > pieces[from].start && t <= pieces[from].end
+                        || piece_at(t).is_some_and(&starts_midway)
+                })
             };
-            let mut v: Vec<u64> = table_bases.iter().filter(|(b, f)| leads_back(*b, *f)).map(|t| t.0).collect();
+            let mut v: Vec<u64> = table_bases
+                .iter()
+                .filter(|(b, f)| leads_back(*b, *f))
+                .map(|t| t.0)
+                .collect();
             v.dedup();
             v
         };
@@ -334,16 +346,26 @@ impl<'d> Program<'d> {
                 run = (*place, *place, table_bases[from].1);
             }
             if *place == run.1 && run.0 != 0 {
-                let word = elf.bytes_at(*place, 4).and_then(|b| b.try_into().ok()).map_or(0, i32::from_le_bytes);
+                let word = elf
+                    .bytes_at(*place, 4)
+                    .and_then(|b| b.try_into().ok())
+                    .map_or(0, i32::from_le_bytes);
                 let target = run.0.wrapping_add_signed(i64::from(word));
                 let from = &pieces[run.2];
-                if target >= from.start && target <= from.end || piece_at(target).is_some_and(&starts_midway) {
+                if target >= from.start && target <= from.end
+                    || piece_at(target).is_some_and(&starts_midway)
+                {
                     run.1 += 4;
                     continue;
                 }
             }
-            let word = elf.bytes_at(*place, 4).and_then(|b| b.try_into().ok()).map(i32::from_le_bytes);
-            let Some(target) = word.map(|w| place.wrapping_add_signed(i64::from(w))) else { continue };
+            let word = elf
+                .bytes_at(*place, 4)
+                .and_then(|b| b.try_into().ok())
+                .map(i32::from_le_bytes);
+            let Some(target) = word.map(|w| place.wrapping_add_signed(i64::from(w))) else {
+                continue;
+            };
             if let Some(to) = piece_at(target) {
                 if target == pieces[to].start {
                     taken[to] = true;
@@ -392,7 +414,9 @@ impl<'d> Program<'d> {
             match role {
                 Role::Entry => functions[f].entries.push(address),
                 Role::Label { from_code: None } => functions[f].labels.push(address),
-                Role::Label { from_code: Some(from) } => {
+                Role::Label {
+                    from_code: Some(from),
+                } => {
                     let own = pieces[from as usize].function as usize == f;
                     formed.push((f, address, own));
                 }
@@ -499,14 +523,20 @@ impl<'d> Program<'d> {
     /// The first imported symbol whose name, without its version, is wanted.
     pub fn imported(&self, wanted: impl Fn(&[u8]) -> bool) -> Option<&'d [u8]> {
         let table = self.elf.symbols(SymbolTable::Dynamic);
-        let mut names = table.iter().filter(|s| s.section == 0).map(|s| base_name(s.name));
+        let mut names = table
+            .iter()
+            .filter(|s| s.section == 0)
+            .map(|s| base_name(s.name));
         names.find(|name| wanted(name))
     }
 
     /// Whether a slot leads out of the file, whatever the loader finds.
     pub fn leaves(&self, slot: u64) -> bool {
         let symbol = |i: u32| self.elf.symbols(SymbolTable::Dynamic).get(i as usize);
-        self.refs.import_at(slot).and_then(symbol).is_some_and(|s| s.section == 0)
+        self.refs
+            .import_at(slot)
+            .and_then(symbol)
+            .is_some_and(|s| s.section == 0)
     }
 
     /// Name of an imported function by its stub's or slot's address.
@@ -697,8 +727,13 @@ impl Sweep<'_, '_> {
                 }
                 Flow::IndirectCall => {
                     if let Some(safe) = self.calls {
-                        match insn.slot().map(|slot| (slot, self.refs.constant_slot(slot))) {
-                            Some((_, Some(target))) if is_start(target) => out.push((index, Event::Reaches { target })),
+                        match insn
+                            .slot()
+                            .map(|slot| (slot, self.refs.constant_slot(slot)))
+                        {
+                            Some((_, Some(target))) if is_start(target) => {
+                                out.push((index, Event::Reaches { target }))
+                            }
                             slot => unsafe_ |= !slot.is_some_and(|(slot, _)| safe.contains(&slot)),
                         }
                     }
@@ -755,8 +790,7 @@ impl Sweep<'_, '_> {
         ) {
             out.push((index, Event::FallsOff));
             unsafe_ = true;
-        }
-        else if !leaves && !jumps_indirectly {
+        } else if !leaves && !jumps_indirectly {
             out.push((index, Event::NoReturn));
         }
         // Without a table it may be a tail call to anything.
@@ -812,7 +846,8 @@ fn imports<I: Isa>(elf: &Elf<'_>, refs: &Refs) -> FxHashMap<u64, u32> {
             }
             stub.push(*insn);
             if insn.flow == Flow::IndirectJump
-                && let Some(symbol) = I::jump_slot(&stub, code).and_then(|slot| refs.import_at(slot))
+                && let Some(symbol) =
+                    I::jump_slot(&stub, code).and_then(|slot| refs.import_at(slot))
             {
                 map.insert(start, symbol);
             }

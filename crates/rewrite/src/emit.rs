@@ -329,7 +329,11 @@ impl<I: Isa> Emitter<'_, '_, I> {
                 Stop::Fork => I::put_fork_check(&mut self.temp, Target::Ready, Target::Enter),
             }
             // Behind the last call of a piece no state is described.
-            let at = if at < block.end { at } else { self.state_behind(&block) };
+            let at = if at < block.end {
+                at
+            } else {
+                self.state_behind(&block)
+            };
             let len = self.temp.bytes.len() as u32 - body - out;
             self.spans.push(Span {
                 out,
@@ -425,7 +429,14 @@ impl<I: Isa> Emitter<'_, '_, I> {
             temp.bytes.extend_from_slice(part);
             if !part.is_empty() {
                 let len = part.len() as u32;
-                spans.push(Span { out, len, input: stretch, copied: true, instead: false, piece });
+                spans.push(Span {
+                    out,
+                    len,
+                    input: stretch,
+                    copied: true,
+                    instead: false,
+                    piece,
+                });
             }
         };
         for f in fields[range].iter().filter(|f| f.at >= from && f.at < to) {
@@ -433,7 +444,8 @@ impl<I: Isa> Emitter<'_, '_, I> {
             let target = match f.role {
                 Use::Call => Target::Code(f.target),
                 Use::Address
-                    if self.plan.move_addresses || self.program.refs.is_registered_frame(f.target) =>
+                    if self.plan.move_addresses
+                        || self.program.refs.is_registered_frame(f.target) =>
                 {
                     Target::Code(f.target)
                 }
@@ -455,7 +467,14 @@ impl<I: Isa> Emitter<'_, '_, I> {
                     return Err(Pin::OutOfReach);
                 }
                 let len = temp.bytes.len() as u32 - out;
-                spans.push(Span { out: out - body, len, input: f.at, copied: false, instead: true, piece });
+                spans.push(Span {
+                    out: out - body,
+                    len,
+                    input: f.at,
+                    copied: false,
+                    instead: true,
+                    piece,
+                });
                 stretch = insn.end();
                 at = temp.bytes.len() as u32;
                 continue;
@@ -703,8 +722,10 @@ impl<I: Isa> Emitter<'_, '_, I> {
                 at += u.mid.map_or(0, |m| m.1 - m.0);
                 if let Some((Dest::Unit(t), Reach::Short)) = u.jump {
                     at += I::jump_len(Reach::Short) as u32;
-                    grow_jump =
-                        !I::reaches_short(None, i64::from(self.units[t as usize].offset) - i64::from(at));
+                    grow_jump = !I::reaches_short(
+                        None,
+                        i64::from(self.units[t as usize].offset) - i64::from(at),
+                    );
                 }
                 if grow_cond && let Some(c) = &mut self.units[i].cond {
                     c.2 = Reach::Long;
@@ -728,14 +749,36 @@ impl<I: Isa> Emitter<'_, '_, I> {
                 // What runs into it runs on into the unit.
                 let out_at = out.code.bytes.len() as u32;
                 I::put_nops(&mut out.code.bytes, u.pad as usize);
-                let input = self.spans.get(u.spans.0 as usize).filter(|_| u.spans.0 < u.spans.1).map_or(u.state, |s| s.input);
-                out.spans.push(Span { out: out_at, len: u.pad, input, copied: false, instead: false, piece: u.piece });
+                let input = self
+                    .spans
+                    .get(u.spans.0 as usize)
+                    .filter(|_| u.spans.0 < u.spans.1)
+                    .map_or(u.state, |s| s.input);
+                out.spans.push(Span {
+                    out: out_at,
+                    len: u.pad,
+                    input,
+                    copied: false,
+                    instead: false,
+                    piece: u.piece,
+                });
             }
             if let Some((save, len)) = u.check {
                 let out_at = out.code.bytes.len() as u32;
                 I::put_entry_check(&mut out.code, save, Target::Ready, Target::Enter);
-                let input = self.spans.get(u.spans.0 as usize).filter(|_| u.spans.0 < u.spans.1).map_or(u.state, |s| s.input);
-                out.spans.push(Span { out: out_at, len, input, copied: false, instead: false, piece: u.piece });
+                let input = self
+                    .spans
+                    .get(u.spans.0 as usize)
+                    .filter(|_| u.spans.0 < u.spans.1)
+                    .map_or(u.state, |s| s.input);
+                out.spans.push(Span {
+                    out: out_at,
+                    len,
+                    input,
+                    copied: false,
+                    instead: false,
+                    piece: u.piece,
+                });
             }
             debug_assert_eq!(u.offset as usize, out.code.bytes.len());
             let base = out.code.bytes.len() as u32;
@@ -822,7 +865,11 @@ impl<I: Isa> Emitter<'_, '_, I> {
 #[derive(Clone, Copy)]
 enum Stop {
     Counter(NodeCounter),
-    Site { number: u32, len: u8, tail: bool },
+    Site {
+        number: u32,
+        len: u8,
+        tail: bool,
+    },
     /// A check for a new process.
     Fork,
 }

@@ -33,8 +33,8 @@ use crate::emit::Target;
 use crate::entries_frames::{Overwriting, Search, Shift};
 use crate::leaks::Leaks;
 use crate::pin::Pin;
-use crate::refs::Stored;
 use crate::prepare::{self, Scratch};
+use crate::refs::Stored;
 
 type I = X86_64;
 
@@ -163,10 +163,14 @@ pub fn plan(
         let own = references.of(f as u32);
         let analysed = prepare::analyse::<I>(program, leaks, f, scratch);
         let known = references.unknown.binary_search(&(f as u32)).is_err()
-            && own.iter().all(|r| !matches!(r.kind, FixupKind::Rel8 { .. }))
+            && own
+                .iter()
+                .all(|r| !matches!(r.kind, FixupKind::Rel8 { .. }))
             && !is_run_into(program, function.pieces[0] as usize);
         let cfg = analysed.as_ref().ok().map(|a| &a.cfg);
-        let live = cfg.map_or(RegSet::ALL, |cfg| crate::counters::live_at::<I>(program, cfg, 0, piece.start));
+        let live = cfg.map_or(RegSet::ALL, |cfg| {
+            crate::counters::live_at::<I>(program, cfg, 0, piece.start)
+        });
         let cfg_signature = cfg.map_or(0, |cfg| {
             postlink_mip::hash::cfg_signature((0..cfg.blocks.len() as u32).map(|b| cfg.succs(b)))
         });
@@ -178,14 +182,18 @@ pub fn plan(
             cfg_signature,
         };
         let exported = references.exported.binary_search(&(f as u32)).is_ok();
-        let aligned = exported || own.iter().any(|r| r.pointer) || !references.in_data(f as u32).is_empty();
+        let aligned =
+            exported || own.iter().any(|r| r.pointer) || !references.in_data(f as u32).is_empty();
         // What is said to be taken by nothing that was found is taken in a way that cannot be followed.
         if known && (aligned || !function.address_taken) {
             let by = if aligned { ALIGNED_STORE } else { STORE };
             let room = front
                 && (!aligned || piece.start.is_multiple_of(ALIGNED_STORE))
                 && has_room(program, function.pieces[0] as usize, by, &pointed);
-            if let Some(shift) = room.then(|| Shift::of(program, search.as_ref(), piece, by)).flatten() {
+            if let Some(shift) = room
+                .then(|| Shift::of(program, search.as_ref(), piece, by))
+                .flatten()
+            {
                 return Ok(entry(Way::Front(by, shift)));
             }
             if !exported {
@@ -193,7 +201,12 @@ pub fn plan(
             }
         }
         let jump = || -> Result<Way, Pin> {
-            let at = analysed.as_ref().map_err(|pin| *pin)?.entry_patch.ok_or(Pin::NoRoomAtEntry)?.1;
+            let at = analysed
+                .as_ref()
+                .map_err(|pin| *pin)?
+                .entry_patch
+                .ok_or(Pin::NoRoomAtEntry)?
+                .1;
             let calls = search.as_ref().is_none_or(|s| s.calls_may_throw(program));
             let lost = lost(program, at, calls).ok_or(Pin::NoRoomAtEntry)?;
             Ok(Way::Jump { at, lost })
@@ -229,7 +242,9 @@ pub fn plan(
 impl Plan {
     /// The functions that count: index, signature of the flow graph.
     pub fn functions(&self) -> impl Iterator<Item = (usize, u32)> + '_ {
-        self.entries.iter().map(|e| (e.function as usize, e.cfg_signature))
+        self.entries
+            .iter()
+            .map(|e| (e.function as usize, e.cfg_signature))
     }
 
     /// Bytes of all stubs.
@@ -242,12 +257,17 @@ impl Plan {
         self.offsets = vec![0; self.entries.len()];
         // Those that are aligned first: fewer gaps.
         let aligned = |e: &Entry| matches!(e.way, Way::Stub { aligned: true });
-        let (first, second): (Vec<usize>, Vec<usize>) = (0..self.entries.len()).partition(|&i| aligned(&self.entries[i]));
+        let (first, second): (Vec<usize>, Vec<usize>) =
+            (0..self.entries.len()).partition(|&i| aligned(&self.entries[i]));
         for i in first.into_iter().chain(second) {
             let entry = &self.entries[i];
             let start = program.start(entry.function as usize);
             if matches!(entry.way, Way::Stub { aligned: true }) {
-                let len = self.code.bytes.len().next_multiple_of(ALIGNED_STORE as usize);
+                let len = self
+                    .code
+                    .bytes
+                    .len()
+                    .next_multiple_of(ALIGNED_STORE as usize);
                 self.code.bytes.resize(len, I::PADDING);
             }
             let base = self.code.bytes.len() as u32;
@@ -331,8 +351,13 @@ impl Plan {
         for fixup in &self.code.fixups {
             let (i, target) = (fixup.target.0 as usize, fixup.target.1);
             let place = places.stubs + u64::from(fixup.at);
-            I::write_field(fixup.kind, &mut out[fixup.at as usize..], place, resolve(i, target))
-                .map_err(reach(self.entries[i].function as usize))?;
+            I::write_field(
+                fixup.kind,
+                &mut out[fixup.at as usize..],
+                place,
+                resolve(i, target),
+            )
+            .map_err(reach(self.entries[i].function as usize))?;
         }
         // Instructions that jumps take.
         let mut taken: Vec<(u64, u64)> = Vec::new();
@@ -359,18 +384,28 @@ impl Plan {
             };
             for fixup in &code.fixups {
                 let place = at + u64::from(fixup.at);
-                I::write_field(fixup.kind, &mut code.bytes[fixup.at as usize..], place, fixup.target).map_err(reach(f))?;
+                I::write_field(
+                    fixup.kind,
+                    &mut code.bytes[fixup.at as usize..],
+                    place,
+                    fixup.target,
+                )
+                .map_err(reach(f))?;
             }
             patch(at, &code.bytes)?;
         }
         taken.sort_unstable();
         for r in &self.references.list {
             let start = program.start(r.function as usize);
-            let Some(&new) = entered.get(&start) else { continue };
+            let Some(&new) = entered.get(&start) else {
+                continue;
+            };
             let width = if r.kind == FixupKind::Abs64 { 8 } else { 4 };
             // What a jump overwrote is in the stub.
             let before = taken.partition_point(|t| t.0 <= r.place);
-            if before > 0 && r.place < taken[before - 1].1 || taken.get(before).is_some_and(|t| t.0 < r.place + width) {
+            if before > 0 && r.place < taken[before - 1].1
+                || taken.get(before).is_some_and(|t| t.0 < r.place + width)
+            {
                 continue;
             }
             let mut field = [0; 8];
@@ -379,11 +414,15 @@ impl Plan {
         }
         for &(function, index) in &self.references.data {
             let start = program.start(function as usize);
-            let (Some(&new), p) = (entered.get(&start), &program.refs.pointers[index as usize]) else { continue };
+            let (Some(&new), p) = (entered.get(&start), &program.refs.pointers[index as usize])
+            else {
+                continue;
+            };
             match p.stored {
                 Stored::Word => patch(p.place, &new.to_le_bytes())?,
                 Stored::Word32 => {
-                    let value = u32::try_from(new).map_err(|_| Error::internal("32-bit pointer out of reach"))?;
+                    let value = u32::try_from(new)
+                        .map_err(|_| Error::internal("32-bit pointer out of reach"))?;
                     patch(p.place, &value.to_le_bytes())?;
                 }
                 Stored::Addend(at) => {
@@ -417,9 +456,16 @@ impl Plan {
 /// Finds them.
 fn references(program: &Program<'_>) -> References {
     let elf = program.elf;
-    let mut starts: Vec<(u64, u32)> = (0..program.functions.len()).map(|f| (program.start(f), f as u32)).collect();
+    let mut starts: Vec<(u64, u32)> = (0..program.functions.len())
+        .map(|f| (program.start(f), f as u32))
+        .collect();
     starts.par_sort_unstable();
-    let function_at = |a: u64| starts.binary_search_by_key(&a, |s| s.0).ok().map(|i| starts[i].1);
+    let function_at = |a: u64| {
+        starts
+            .binary_search_by_key(&a, |s| s.0)
+            .ok()
+            .map(|i| starts[i].1)
+    };
     // Who knows where a function ends compares addresses with it.
     let mut ends: Vec<(u64, u32)> = program.pieces.iter().map(|p| (p.end, p.function)).collect();
     ends.par_sort_unstable();
@@ -439,7 +485,9 @@ fn references(program: &Program<'_>) -> References {
         .par_iter()
         .flat_map_iter(|p| {
             let mut out = Vec::new();
-            let Some(bytes) = elf.bytes_at(p.start, p.end - p.start) else { return out };
+            let Some(bytes) = elf.bytes_at(p.start, p.end - p.start) else {
+                return out;
+            };
             // Code of the large model adds distances to addresses.
             let calculates = program.refs.has_distance_in(p.start, p.end);
             I::sweep(bytes, p.start, |i| {
@@ -458,20 +506,46 @@ fn references(program: &Program<'_>) -> References {
                         _ => Use::Unknown,
                     };
                     let place = i.addr + u64::from(field.at);
-                    out.push((Reference { function, place, kind: field.kind, pointer }, what));
+                    out.push((
+                        Reference {
+                            function,
+                            place,
+                            kind: field.kind,
+                            pointer,
+                        },
+                        what,
+                    ));
                 } else if let Some(field) = i.field
                     && let Some(function) = end_of(field.target)
                 {
                     let place = i.addr + u64::from(field.at);
-                    out.push((Reference { function, place, kind: field.kind, pointer: true }, Use::Unknown));
+                    out.push((
+                        Reference {
+                            function,
+                            place,
+                            kind: field.kind,
+                            pointer: true,
+                        },
+                        Use::Unknown,
+                    ));
                 }
                 true
             });
             for &(place, kind) in program.refs.absolute_fields_in(p.start, p.end) {
                 let width = if kind == FixupKind::Abs64 { 8 } else { 4 };
-                let target = elf.bytes_at(place, width).and_then(|b| I::read_field(kind, b, place));
+                let target = elf
+                    .bytes_at(place, width)
+                    .and_then(|b| I::read_field(kind, b, place));
                 if let Some(function) = target.and_then(function_at) {
-                    out.push((Reference { function, place, kind, pointer: true }, Use::Change));
+                    out.push((
+                        Reference {
+                            function,
+                            place,
+                            kind,
+                            pointer: true,
+                        },
+                        Use::Change,
+                    ));
                 }
             }
             out
@@ -485,27 +559,58 @@ fn references(program: &Program<'_>) -> References {
         .filter(|(place, _)| places.binary_search(place).is_err())
         .filter_map(|(_, target)| function_at(target))
         .collect();
-    unknown.extend(found.iter().filter(|r| r.1 == Use::Unknown).map(|r| r.0.function));
+    unknown.extend(
+        found
+            .iter()
+            .filter(|r| r.1 == Use::Unknown)
+            .map(|r| r.0.function),
+    );
     // What other files and the loader know.
     const DT_INIT: i64 = 12;
     const DT_FINI: i64 = 13;
     const STT_GNU_IFUNC: u8 = 10;
     let dynamic = elf.symbols(SymbolTable::Dynamic);
     let fixed = elf.symbols(SymbolTable::Static);
-    let named = dynamic.iter().chain(fixed.iter()).filter(|s| s.kind == STT_GNU_IFUNC).map(|s| s.value);
-    let mut exported: Vec<u32> = dynamic.iter().filter(|s| s.section != 0).filter_map(|s| function_at(s.value)).collect();
+    let named = dynamic
+        .iter()
+        .chain(fixed.iter())
+        .filter(|s| s.kind == STT_GNU_IFUNC)
+        .map(|s| s.value);
+    let mut exported: Vec<u32> = dynamic
+        .iter()
+        .filter(|s| s.section != 0)
+        .filter_map(|s| function_at(s.value))
+        .collect();
     exported.sort_unstable();
     exported.dedup();
     // The loader adds something to the symbol's value.
     let inside = |d: &DynReloc| d.symbol != 0 && d.addend != 0;
     let relocs = elf.dyn_relocs().unwrap_or_default();
-    let counted_from = relocs.iter().filter(|d| inside(d)).filter_map(|d| dynamic.get(d.symbol as usize)).map(|s| s.value);
-    let tags = [DT_INIT, DT_FINI].into_iter().filter_map(|t| elf.dynamic_value(t));
+    let counted_from = relocs
+        .iter()
+        .filter(|d| inside(d))
+        .filter_map(|d| dynamic.get(d.symbol as usize))
+        .map(|s| s.value);
+    let tags = [DT_INIT, DT_FINI]
+        .into_iter()
+        .filter_map(|t| elf.dynamic_value(t));
     // The start-up routine may take the place of the first initialiser.
     const DT_INIT_ARRAY: i64 = 25;
     let array = elf.dynamic_value(DT_INIT_ARRAY);
-    let first = program.refs.pointers.iter().find(|p| Some(p.place) == array).map(|p| p.target);
-    unknown.extend(named.chain(counted_from).chain(tags).chain(first).chain([elf.entry]).filter_map(function_at));
+    let first = program
+        .refs
+        .pointers
+        .iter()
+        .find(|p| Some(p.place) == array)
+        .map(|p| p.target);
+    unknown.extend(
+        named
+            .chain(counted_from)
+            .chain(tags)
+            .chain(first)
+            .chain([elf.entry])
+            .filter_map(function_at),
+    );
     unknown.extend(program.refs.relative32.iter().filter_map(|&place| {
         let word = i32::from_le_bytes(elf.bytes_at(place, 4)?.try_into().ok()?);
         function_at(place.wrapping_add_signed(i64::from(word)))
@@ -524,7 +629,11 @@ fn references(program: &Program<'_>) -> References {
     unknown.par_sort_unstable();
     unknown.dedup();
     References {
-        list: found.into_iter().filter(|r| r.1 == Use::Change).map(|r| r.0).collect(),
+        list: found
+            .into_iter()
+            .filter(|r| r.1 == Use::Change)
+            .map(|r| r.0)
+            .collect(),
         data,
         unknown,
         exported,
@@ -543,8 +652,16 @@ fn relocated(program: &Program<'_>) -> Vec<(u64, u64)> {
     let elf = program.elf;
     let symbols = elf.symbols(SymbolTable::Static);
     let mut all = Vec::new();
-    for s in elf.sections.iter().filter(|s| s.kind == SHT_RELA && !s.is_alloc()) {
-        if elf.sections.get(s.info as usize).is_none_or(|about| s.info == 0 || !about.is_code()) {
+    for s in elf
+        .sections
+        .iter()
+        .filter(|s| s.kind == SHT_RELA && !s.is_alloc())
+    {
+        if elf
+            .sections
+            .get(s.info as usize)
+            .is_none_or(|about| s.info == 0 || !about.is_code())
+        {
             continue;
         }
         let found: Vec<(u64, u64)> = elf
@@ -554,7 +671,8 @@ fn relocated(program: &Program<'_>) -> Vec<(u64, u64)> {
                 chunk.chunks_exact(24).filter_map(|e| {
                     let place = u64::from_le_bytes(e[0..8].try_into().ok()?);
                     let kind = u32::from_le_bytes(e[8..12].try_into().ok()?);
-                    let symbol = symbols.get(u32::from_le_bytes(e[12..16].try_into().ok()?) as usize)?;
+                    let symbol =
+                        symbols.get(u32::from_le_bytes(e[12..16].try_into().ok()?) as usize)?;
                     let addend = i64::from_le_bytes(e[16..24].try_into().ok()?);
                     if R_X86_64_GOTPCREL.contains(&kind) {
                         let word = u32::from_le_bytes(elf.bytes_at(place, 4)?.try_into().ok()?);
@@ -564,7 +682,8 @@ fn relocated(program: &Program<'_>) -> Vec<(u64, u64)> {
                     if OTHERS.contains(&kind) {
                         return Some((place, target));
                     }
-                    let wanted = matches!(kind, R_X86_64_PC32 | R_X86_64_PLT32) && symbol.section != 0;
+                    let wanted =
+                        matches!(kind, R_X86_64_PC32 | R_X86_64_PLT32) && symbol.section != 0;
                     wanted.then(|| (place, target.wrapping_add(4)))
                 })
             })
@@ -578,7 +697,10 @@ fn relocated(program: &Program<'_>) -> Vec<(u64, u64)> {
 fn has_room(program: &Program<'_>, piece: usize, by: u64, pointed: &[u64]) -> bool {
     let p = &program.pieces[piece];
     let section = program.elf.sections[p.section as usize].addr;
-    let before = piece.checked_sub(1).map_or(0, |k| program.pieces[k].end).max(section);
+    let before = piece
+        .checked_sub(1)
+        .map_or(0, |k| program.pieces[k].end)
+        .max(section);
     let Some(from) = p.start.checked_sub(by).filter(|from| *from >= before) else {
         return false;
     };
@@ -586,7 +708,11 @@ fn has_room(program: &Program<'_>, piece: usize, by: u64, pointed: &[u64]) -> bo
     if pointed.get(next).is_some_and(|t| *t < p.start) || program.eh.fde_at(from).is_some() {
         return false;
     }
-    let Some(gap) = program.elf.bytes_at(before, p.start - before).filter(|gap| gap.len() < 256) else {
+    let Some(gap) = program
+        .elf
+        .bytes_at(before, p.start - before)
+        .filter(|gap| gap.len() < 256)
+    else {
         return false;
     };
     let mut reach = before;
@@ -614,27 +740,38 @@ fn is_run_into(program: &Program<'_>, piece: usize) -> bool {
 
 /// Whether control may go to the next instruction.
 fn goes_on(flow: Flow) -> bool {
-    !matches!(flow, Flow::Jump { .. } | Flow::IndirectJump | Flow::Return | Flow::Stop)
+    !matches!(
+        flow,
+        Flow::Jump { .. } | Flow::IndirectJump | Flow::Return | Flow::Stop
+    )
 }
 
 /// The instructions that a jump at `at` overwrites, if they can be somewhere else as well; `calls`: stubs may have calls that throw.
 fn lost(program: &Program<'_>, at: u64, calls: bool) -> Option<Vec<Insn>> {
     let piece = program.piece_at(at)?;
     // A call's return address tells where its exception goes.
-    let throws = piece.fde.is_some_and(|f| program.eh.fdes[f as usize].lsda.is_some_and(|l| l != 0));
+    let throws = piece
+        .fde
+        .is_some_and(|f| program.eh.fdes[f as usize].lsda.is_some_and(|l| l != 0));
     let mut lost = Vec::new();
     let mut here = at;
     while here < at + JUMP {
-        let bytes = program.elf.bytes_at(here, piece.end.checked_sub(here)?.min(16))?;
+        let bytes = program
+            .elf
+            .bytes_at(here, piece.end.checked_sub(here)?.min(16))?;
         let insn = I::decode(bytes, here)?;
         let kept = match insn.flow {
             Flow::ShortCond { .. } => false,
             Flow::Call { .. } | Flow::IndirectCall => calls && !throws,
             _ => !insn.traits.prefixed && !insn.traits.landing_pad,
         };
-        let field = insn.field.is_none_or(|f| matches!(f.kind, FixupKind::Rel32 { .. } | FixupKind::Rel8 { .. }));
+        let field = insn
+            .field
+            .is_none_or(|f| matches!(f.kind, FixupKind::Rel32 { .. } | FixupKind::Rel8 { .. }));
         // Absolute fields depend on nothing; a jump to what is overwritten would have to go to the stub.
-        let inside = insn.field.is_some_and(|f| f.target > at && f.target < at + JUMP);
+        let inside = insn
+            .field
+            .is_some_and(|f| f.target > at && f.target < at + JUMP);
         if !kept || !field || inside {
             return None;
         }
@@ -650,20 +787,33 @@ fn lost(program: &Program<'_>, at: u64, calls: bool) -> Option<Vec<Insn>> {
 /// Appends an instruction of a function that starts at `start`, for another place.
 fn respell(program: &Program<'_>, code: &mut Code<Target>, insn: &Insn, start: u64) {
     // A loop back to the entry stays in the body.
-    let target = |a: u64| if a == start { Target::Same(a) } else { Target::Code(a) };
+    let target = |a: u64| {
+        if a == start {
+            Target::Same(a)
+        } else {
+            Target::Code(a)
+        }
+    };
     match insn.flow {
         Flow::Jump { target: t } => I::put_jump(code, Reach::Long, target(t)),
         Flow::CondJump { cond, target: t } => I::put_cond_jump(code, cond, Reach::Long, target(t)),
         flow => {
             let base = code.bytes.len() as u32;
-            let bytes = program.elf.bytes_at(insn.addr, u64::from(insn.len)).unwrap_or_default();
+            let bytes = program
+                .elf
+                .bytes_at(insn.addr, u64::from(insn.len))
+                .unwrap_or_default();
             code.bytes.extend_from_slice(bytes);
             if let Some(field) = insn.field {
                 let target = match flow {
                     Flow::Call { target } => Target::Code(target),
                     _ => Target::Same(field.target),
                 };
-                code.fixups.push(Fixup { at: base + u32::from(field.at), kind: field.kind, target });
+                code.fixups.push(Fixup {
+                    at: base + u32::from(field.at),
+                    kind: field.kind,
+                    target,
+                });
             }
         }
     }

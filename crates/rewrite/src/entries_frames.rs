@@ -58,7 +58,9 @@ impl Search {
             .chunks_exact(8)
             .zip((segment.addr + 12..).step_by(8))
             .map(|(entry, place)| {
-                let word = |at: usize| i32::from_le_bytes([entry[at], entry[at + 1], entry[at + 2], entry[at + 3]]);
+                let word = |at: usize| {
+                    i32::from_le_bytes([entry[at], entry[at + 1], entry[at + 2], entry[at + 3]])
+                };
                 let from = |value: i32| segment.addr.wrapping_add_signed(i64::from(value));
                 (from(word(0)), place, from(word(4)))
             })
@@ -67,10 +69,20 @@ impl Search {
             return None;
         }
         let &(start, _, entry) = table.last()?;
-        let last = program.eh.fdes.iter().position(|f| f.addr == entry && f.start == start && f.len > 0)?;
+        let last = program
+            .eh
+            .fdes
+            .iter()
+            .position(|f| f.addr == entry && f.start == start && f.len > 0)?;
         let fde = &program.eh.fdes[last];
         let cie = &program.eh.cies[fde.cie];
-        if cie.signal_frame || program.eh.fdes.iter().any(|f| f.start > fde.start && f.len > 0) {
+        if cie.signal_frame
+            || program
+                .eh
+                .fdes
+                .iter()
+                .any(|f| f.start > fde.start && f.len > 0)
+        {
             return None;
         }
         let (initial, rows) = (rows::initial_row(cie).ok()?, rows::rows(cie, fde).ok()?);
@@ -123,7 +135,8 @@ impl Search {
             }
             push(&mut list, base + o.to, &initial);
         }
-        let borrowed: Vec<(u64, &Row<'_>)> = list.iter().map(|(offset, row)| (*offset, row)).collect();
+        let borrowed: Vec<(u64, &Row<'_>)> =
+            list.iter().map(|(offset, row)| (*offset, row)).collect();
         let new = NewFde {
             cie: 0,
             start: fde.start,
@@ -139,12 +152,24 @@ impl Search {
         };
         let (size, header) = merged_sizes(&only, std::slice::from_ref(&new));
         let (mut bytes, mut unused) = (vec![0; size as usize], vec![0; header as usize]);
-        write_merged(&only, std::slice::from_ref(&new), addr, &mut bytes, addr + size, &mut unused)?;
+        write_merged(
+            &only,
+            std::slice::from_ref(&new),
+            addr,
+            &mut bytes,
+            addr + size,
+            &mut unused,
+        )?;
         Ok((cie.bytes.len() as u64, bytes))
     }
 
     /// Bytes of the new entry, with its CIE, when the stubs are about where they will be.
-    pub fn size(&self, program: &Program<'_>, stubs: (u64, u64), overwriting: &[Overwriting]) -> Result<u64, Error> {
+    pub fn size(
+        &self,
+        program: &Program<'_>,
+        stubs: (u64, u64),
+        overwriting: &[Overwriting],
+    ) -> Result<u64, Error> {
         Ok(self.entry(program, stubs, overwriting, stubs.1)?.1.len() as u64)
     }
 
@@ -181,7 +206,12 @@ pub struct Shift {
 
 impl Shift {
     /// What it takes to let a piece's unwind entry begin `by` bytes earlier; nothing if it has none. `None`: it cannot be.
-    pub fn of(program: &Program<'_>, search: Option<&Search>, piece: &Piece, by: u64) -> Option<Shift> {
+    pub fn of(
+        program: &Program<'_>,
+        search: Option<&Search>,
+        piece: &Piece,
+        by: u64,
+    ) -> Option<Shift> {
         let mut patches = Vec::new();
         let Some(index) = piece.fde else {
             return Some(Shift { patches });
@@ -189,7 +219,10 @@ impl Shift {
         let search = search?;
         let (fde, mut same) = (&program.eh.fdes[index as usize], 0);
         let first = program.eh.fdes.partition_point(|f| f.start < piece.start);
-        program.eh.fdes[first..].iter().take_while(|f| f.start == piece.start).for_each(|_| same += 1);
+        program.eh.fdes[first..]
+            .iter()
+            .take_while(|f| f.start == piece.start)
+            .for_each(|_| same += 1);
         let cie = &program.eh.cies[fde.cie];
         let simple = fde.start == piece.start
             && same == 1
@@ -199,7 +232,10 @@ impl Shift {
             && cie.code_align == 1
             && !cie.signal_frame
             && is_short(fde);
-        let at = search.table.binary_search_by_key(&piece.start, |e| e.0).ok()?;
+        let at = search
+            .table
+            .binary_search_by_key(&piece.start, |e| e.0)
+            .ok()?;
         let (_, place, entry) = search.table[at];
         if !simple || entry != fde.addr {
             return None;
@@ -237,7 +273,11 @@ fn advance(fde: &Fde<'_>, by: u64) -> Option<Option<(u64, Vec<u8>)>> {
         return Some(None);
     };
     let place = fde.instructions_addr() + first as u64;
-    let longer = |old: u8, most: u64| u8::try_from(u64::from(old) + by).ok().filter(|n| u64::from(*n) <= most);
+    let longer = |old: u8, most: u64| {
+        u8::try_from(u64::from(old) + by)
+            .ok()
+            .filter(|n| u64::from(*n) <= most)
+    };
     match bytes[first] {
         op if op & 0xc0 == ADVANCE_LOC => {
             let delta = longer(op & 0x3f, 0x3f)?;

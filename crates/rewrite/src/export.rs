@@ -66,18 +66,23 @@ fn symbolic_with<I: Isa>(elf: &Elf<'_>, source: Source<'_>) -> Result<SymbolicPr
     let program = Program::discover::<I>(elf)?;
     let leaks = Leaks::new(&program);
     let (attached, _) = attach::attach_any::<I>(&program, &leaks, source)?;
-    Ok(symbolic_of::<I>(&program, &attached.counted, &attached.calls))
+    Ok(symbolic_of::<I>(
+        &program,
+        &attached.counted,
+        &attached.calls,
+    ))
 }
 
-fn yaml_with<I: Isa>(
-    elf: &Elf<'_>,
-    source: Source<'_>,
-    binary: &[u8],
-) -> Result<BoltYaml, Error> {
+fn yaml_with<I: Isa>(elf: &Elf<'_>, source: Source<'_>, binary: &[u8]) -> Result<BoltYaml, Error> {
     let program = Program::discover::<I>(elf)?;
     let leaks = Leaks::new(&program);
     let (attached, _) = attach::attach_any::<I>(&program, &leaks, source)?;
-    Ok(yaml_of::<I>(&program, &attached.counted, &attached.calls, binary))
+    Ok(yaml_of::<I>(
+        &program,
+        &attached.counted,
+        &attached.calls,
+        binary,
+    ))
 }
 
 /// The first name of every part that counts or calls are in.

@@ -98,8 +98,12 @@ pub fn instrument(
     phases: &mut Phases,
 ) -> Result<InstrumentReport, Error> {
     match prepare::check_input(elf)? {
-        Machine::X86_64 => instrument_with::<postlink_isa::x86_64::X86_64>(elf, options, out, mode, phases),
-        Machine::AArch64 => instrument_with::<postlink_isa::aarch64::AArch64>(elf, options, out, mode, phases),
+        Machine::X86_64 => {
+            instrument_with::<postlink_isa::x86_64::X86_64>(elf, options, out, mode, phases)
+        }
+        Machine::AArch64 => {
+            instrument_with::<postlink_isa::aarch64::AArch64>(elf, options, out, mode, phases)
+        }
     }
 }
 
@@ -144,9 +148,13 @@ fn instrument_with<I: Isa>(
             break (mode, made);
         }
         let mut moved = vec![false; program.functions.len()];
-        made.1.iter().for_each(|r| moved[r.function as usize] = true);
+        made.1
+            .iter()
+            .for_each(|r| moved[r.function as usize] = true);
         not_per_thread = match per_thread::staying_obstacle::<I>(&program, &leaks, &moved) {
-            None if raw::counters_len(made.0.subject.counters, made.0.subject.sites) > i32::MAX as u64 => {
+            None if raw::counters_len(made.0.subject.counters, made.0.subject.sites)
+                > i32::MAX as u64 =>
+            {
                 Some("its counters have more than 2 GiB".into())
             }
             None => break (mode, made),
@@ -217,7 +225,8 @@ fn instrument_with<I: Isa>(
     });
     // The load bias stands behind the counters, or at the beginning of the private memory in front of them.
     let (before, behind) = own.map_or((0, 4096), |own| (own.len, 0));
-    let counters = writer.append_zero_fill_aligned(".postlink.counters", before + counters_len + behind, unit);
+    let counters =
+        writer.append_zero_fill_aligned(".postlink.counters", before + counters_len + behind, unit);
     config.at = runtime.addr;
     config.counters = counters.addr + before;
     config.bias_slot = own.map_or(counters.addr + counters_len, |_| counters.addr);
@@ -276,7 +285,12 @@ fn instrument_with<I: Isa>(
 type Made = (CounterMap, Vec<Ready>, Vec<(u64, u64)>);
 
 /// Emits all functions with their counters.
-fn make_all<I: Isa>(program: &Program<'_>, leaks: &Leaks, options: &InstrumentOptions, mode: CounterMode) -> Made {
+fn make_all<I: Isa>(
+    program: &Program<'_>,
+    leaks: &Leaks,
+    options: &InstrumentOptions,
+    mode: CounterMode,
+) -> Made {
     type One = (Share, Option<(Ready, Option<(u64, u64)>)>);
     let made: Vec<One> = (0..program.functions.len())
         .into_par_iter()
@@ -350,7 +364,9 @@ fn make<'d, I: Isa>(
     if mode == CounterMode::PerThread {
         probes.fork_checks.clone_from(&a.cfg.forks);
         // Nobody comes from outside where there is no way in.
-        probes.entry_check = a.entry_patch.map(|_| per_thread::must_save::<I>(program, &a.cfg));
+        probes.entry_check = a
+            .entry_patch
+            .map(|_| per_thread::must_save::<I>(program, &a.cfg));
     }
     let mut recorders: Code<Target> = Code::default();
     let mut recorder_offsets = Vec::new();
@@ -447,7 +463,10 @@ pub fn carry<'d>(
 /// before they use them, so those do not count.
 fn uses_atomic_one<I: Isa>(program: &Program<'_>) -> bool {
     program.pieces.par_iter().any(|p| {
-        let bytes = program.elf.bytes_at(p.start, p.end - p.start).unwrap_or_default();
+        let bytes = program
+            .elf
+            .bytes_at(p.start, p.end - p.start)
+            .unwrap_or_default();
         I::has_atomic_one(bytes) && !program.name_at(p.start).starts_with("__aarch64_")
     })
 }

@@ -332,7 +332,11 @@ impl Leaks {
             leaks: can_unwind,
             ..CallFacts::default()
         };
-        let gone = CallFacts { leaks: true, no_return: true, ..CallFacts::default() };
+        let gone = CallFacts {
+            leaks: true,
+            no_return: true,
+            ..CallFacts::default()
+        };
         let mut known: FxHashMap<u64, CallFacts> = FxHashMap::default();
         let table: FxHashMap<&[u8], CallFacts> = {
             let mut t = FxHashMap::default();
@@ -367,7 +371,9 @@ impl Leaks {
         }
         known.extend(program.no_return.iter().map(|start| (*start, gone)));
         for addr in program.imports.keys() {
-            let Some(name) = program.import_name(*addr).map(base_name) else { continue };
+            let Some(name) = program.import_name(*addr).map(base_name) else {
+                continue;
+            };
             if let Some(facts) = table.get(name) {
                 known.insert(*addr, *facts);
             } else if throws(name) {
@@ -399,7 +405,9 @@ impl Leaks {
         let target = match insn.flow {
             Flow::Call { target } | Flow::Jump { target } => Some(target),
             // A call through an import slot or a pointer.
-            _ => insn.slot().map(|slot| program.refs.constant_slot(slot).unwrap_or(slot)),
+            _ => insn
+                .slot()
+                .map(|slot| program.refs.constant_slot(slot).unwrap_or(slot)),
         };
         target
             .and_then(|t| self.known.get(&t))
@@ -410,7 +418,9 @@ impl Leaks {
 
 /// Whether it is one of the C++ library's functions that do nothing but throw (`std::__throw_out_of_range`).
 fn throws(name: &[u8]) -> bool {
-    let Some(rest) = name.strip_prefix(b"_ZSt") else { return false };
+    let Some(rest) = name.strip_prefix(b"_ZSt") else {
+        return false;
+    };
     let digits = rest.iter().take_while(|c| c.is_ascii_digit()).count();
     digits > 0 && rest[digits..].starts_with(b"__throw_")
 }

@@ -152,8 +152,17 @@ pub fn entry_patch<I: Isa>(program: &Program<'_>, cfg: &Cfg, entry: u64) -> Opti
         entry
     };
     let mut jump: Code<()> = Code::default();
-    put_entry::<I, ()>(program, &mut jump, entry, program.elf.bytes_at(at, (piece.end - at).min(16))?, ());
-    if program.is_far::<I>(entry) && crate::veneers::is_guarded(program.elf) && !first.traits.landing_pad {
+    put_entry::<I, ()>(
+        program,
+        &mut jump,
+        entry,
+        program.elf.bytes_at(at, (piece.end - at).min(16))?,
+        (),
+    );
+    if program.is_far::<I>(entry)
+        && crate::veneers::is_guarded(program.elf)
+        && !first.traits.landing_pad
+    {
         return None;
     }
     let end = at + jump.bytes.len() as u64;
@@ -221,7 +230,13 @@ pub fn entry_patch<I: Isa>(program: &Program<'_>, cfg: &Cfg, entry: u64) -> Opti
 }
 
 /// Appends what takes the place of an old entry.
-fn put_entry<I: Isa, T: Copy>(program: &Program<'_>, out: &mut Code<T>, entry: u64, original: &[u8], target: T) {
+fn put_entry<I: Isa, T: Copy>(
+    program: &Program<'_>,
+    out: &mut Code<T>,
+    entry: u64,
+    original: &[u8],
+    target: T,
+) {
     if program.is_far::<I>(entry) {
         I::put_far_entry(out, original, target);
     } else {
@@ -232,7 +247,10 @@ fn put_entry<I: Isa, T: Copy>(program: &Program<'_>, out: &mut Code<T>, entry: u
 /// Where the jump at an arrival goes: behind a landing pad, if there is one (unless the next arrival is there).
 fn arrival<I: Isa>(program: &Program<'_>, place: u64, next: Option<u64>) -> Option<u64> {
     let piece = program.piece_at(place)?;
-    let first = I::decode(program.elf.bytes_at(place, (piece.end - place).min(16))?, place)?;
+    let first = I::decode(
+        program.elf.bytes_at(place, (piece.end - place).min(16))?,
+        place,
+    )?;
     if !first.traits.landing_pad {
         return Some(place);
     }
@@ -280,7 +298,9 @@ pub fn place(
             size: at,
         });
         for i in order.iter() {
-            if !ready[*i as usize].code.fragments[f].code.bytes.is_empty() && (f == 0 || !p.in_room[*i as usize]) {
+            if !ready[*i as usize].code.fragments[f].code.bytes.is_empty()
+                && (f == 0 || !p.in_room[*i as usize])
+            {
                 p.fragments[*i as usize][f] += placed.addr;
             }
         }
@@ -313,37 +333,69 @@ pub fn place(
 
 impl Placement {
     /// Puts cold fragments into the room of old bodies: the largest first, each where it leaves the least.
-    fn take_room(&mut self, program: &Program<'_>, ready: &[Ready], order: &[u32], room: &[(u64, u64)]) {
-        let mut free: BTreeSet<(u64, u64)> = room.iter().map(|(start, len)| (*len, *start)).collect();
+    fn take_room(
+        &mut self,
+        program: &Program<'_>,
+        ready: &[Ready],
+        order: &[u32],
+        room: &[(u64, u64)],
+    ) {
+        let mut free: BTreeSet<(u64, u64)> =
+            room.iter().map(|(start, len)| (*len, *start)).collect();
         let len = |i: u32| ready[i as usize].code.fragments[1].code.bytes.len() as u64;
-        let mut cold: Vec<u32> = order.iter().copied().filter(|i| len(*i) > 0 && ready[*i as usize].splits.is_empty()).collect();
+        let mut cold: Vec<u32> = order
+            .iter()
+            .copied()
+            .filter(|i| len(*i) > 0 && ready[*i as usize].splits.is_empty())
+            .collect();
         cold.sort_by_key(|i| (std::cmp::Reverse(len(*i)), ready[*i as usize].function));
         for i in cold {
-            let Some(&(room, start)) = free.range((len(i), 0)..).next() else { continue };
+            let Some(&(room, start)) = free.range((len(i), 0)..).next() else {
+                continue;
+            };
             free.remove(&(room, start));
             if room > len(i) {
                 free.insert((room - len(i), start + len(i)));
             }
             self.fragments[i as usize][1] = start;
             self.in_room[i as usize] = true;
-            self.buried.extend(program.piece_at(start).map(|piece| piece.start));
+            self.buried
+                .extend(program.piece_at(start).map(|piece| piece.start));
         }
         self.buried.sort_unstable();
         self.buried.dedup();
     }
 
     /// Puts veneers where direct jumps and calls of new code do not reach old code.
-    pub fn bridge<I: Isa>(&mut self, program: &Program<'_>, ready: &[Ready], writer: &mut Writer<'_>) {
+    pub fn bridge<I: Isa>(
+        &mut self,
+        program: &Program<'_>,
+        ready: &[Ready],
+        writer: &mut Writer<'_>,
+    ) {
         if program.new_end.saturating_sub(program.elf.extent().0) < I::BRANCH_REACH {
             return;
         }
         let none = ProbeAddresses::default();
         let mut list = Vec::new();
         for (i, r) in ready.iter().enumerate() {
-            let fragments = r.code.fragments.iter().map(|f| &f.code).zip(self.fragments[i]);
+            let fragments = r
+                .code
+                .fragments
+                .iter()
+                .map(|f| &f.code)
+                .zip(self.fragments[i]);
             for (code, base) in fragments.chain([(&r.recorders, self.recorder_at[i])]) {
-                let branches = code.fixups.iter().filter(|f| f.kind == FixupKind::Branch26 && matches!(f.target, Target::Code(_) | Target::Same(_)));
-                list.extend(branches.map(|f| (base + u64::from(f.at), self.resolve(ready, i, f.target, &none))));
+                let branches = code.fixups.iter().filter(|f| {
+                    f.kind == FixupKind::Branch26
+                        && matches!(f.target, Target::Code(_) | Target::Same(_))
+                });
+                list.extend(branches.map(|f| {
+                    (
+                        base + u64::from(f.at),
+                        self.resolve(ready, i, f.target, &none),
+                    )
+                }));
             }
         }
         self.veneers = Veneers::new::<I>(program, &self.entries, &list, writer);
@@ -367,7 +419,12 @@ impl Placement {
         let r = &ready[i];
         match target {
             Target::Block(b) => self.block(ready, i, b),
-            Target::Code(a) => self.entries.get(&a).copied().or_else(|| self.frame_at(a)).unwrap_or(a),
+            Target::Code(a) => self
+                .entries
+                .get(&a)
+                .copied()
+                .or_else(|| self.frame_at(a))
+                .unwrap_or(a),
             Target::Same(a) => a,
             Target::Counter(c) => {
                 probes.counters + probes.counter_size * (r.counter_base + u64::from(c))
@@ -397,7 +454,15 @@ impl Placement {
         for (i, r) in ready.iter().enumerate().filter(|(i, _)| self.in_room[*i]) {
             let code = &r.code.fragments[1].code;
             let mut bytes = code.bytes.clone();
-            self.settle::<I>(program, ready, i, code, self.fragments[i][1], probes, &mut bytes)?;
+            self.settle::<I>(
+                program,
+                ready,
+                i,
+                code,
+                self.fragments[i][1],
+                probes,
+                &mut bytes,
+            )?;
             writer.patch(self.fragments[i][1], &bytes)?;
         }
         for (f, order) in orders.iter().enumerate() {
@@ -473,9 +538,19 @@ impl Placement {
     ) -> Result<(), Error> {
         for f in &code.fixups {
             let target = self.resolve(ready, i, f.target, probes);
-            let target = self.veneers.instead::<I>(f.kind, base + u64::from(f.at), target);
-            I::write_field(f.kind, &mut out[f.at as usize..], base + u64::from(f.at), target)
-                .map_err(|e| Error::Reach { function: program.name(ready[i].function as usize), source: e })?;
+            let target = self
+                .veneers
+                .instead::<I>(f.kind, base + u64::from(f.at), target);
+            I::write_field(
+                f.kind,
+                &mut out[f.at as usize..],
+                base + u64::from(f.at),
+                target,
+            )
+            .map_err(|e| Error::Reach {
+                function: program.name(ready[i].function as usize),
+                source: e,
+            })?;
         }
         Ok(())
     }
@@ -644,7 +719,13 @@ impl Placement {
                 continue;
             };
             let mut code: Code<u64> = Code::default();
-            put_entry::<I, u64>(program, &mut code, *entry, program.elf.bytes_at(*at, 4).unwrap_or_default(), *new);
+            put_entry::<I, u64>(
+                program,
+                &mut code,
+                *entry,
+                program.elf.bytes_at(*at, 4).unwrap_or_default(),
+                *new,
+            );
             for f in &code.fixups {
                 I::write_field(
                     f.kind,
@@ -662,28 +743,60 @@ impl Placement {
         // Jumps from where tables that count from the old code lead.
         for (i, r) in ready.iter().enumerate() {
             for (k, (place, block)) in r.arrivals.iter().enumerate() {
-                let Some(at) = arrival::<I>(program, *place, r.arrivals.get(k + 1).map(|a| a.0)) else { continue };
+                let Some(at) = arrival::<I>(program, *place, r.arrivals.get(k + 1).map(|a| a.0))
+                else {
+                    continue;
+                };
                 if *place == program.start(r.function as usize) {
                     continue; // The old entry has its jump.
                 }
                 let mut code: Code<u64> = Code::default();
-                I::put_jump(&mut code, postlink_isa::Reach::Long, self.block(ready, i, *block));
+                I::put_jump(
+                    &mut code,
+                    postlink_isa::Reach::Long,
+                    self.block(ready, i, *block),
+                );
                 for f in &code.fixups {
-                    I::write_field(f.kind, &mut code.bytes[f.at as usize..], at + u64::from(f.at), f.target)
-                        .map_err(|e| Error::Reach { function: program.name_at(program.start(r.function as usize)), source: e })?;
+                    I::write_field(
+                        f.kind,
+                        &mut code.bytes[f.at as usize..],
+                        at + u64::from(f.at),
+                        f.target,
+                    )
+                    .map_err(|e| Error::Reach {
+                        function: program.name_at(program.start(r.function as usize)),
+                        source: e,
+                    })?;
                 }
                 writer.patch(at, &code.bytes)?;
             }
         }
         // Code that registers the unwind table and stays.
-        let stays = |a: u64| program.piece_at(a).is_none_or(|p| !ready.iter().any(|r| r.function == p.function));
-        for &(at, target) in program.refs.formed.iter().filter(|f| program.refs.is_registered_frame(f.1)) {
-            let (Some(new), Some(old), true) = (self.frame_at(target), program.elf.bytes_at(at, 4), stays(at)) else { continue };
+        let stays = |a: u64| {
+            program
+                .piece_at(a)
+                .is_none_or(|p| !ready.iter().any(|r| r.function == p.function))
+        };
+        for &(at, target) in program
+            .refs
+            .formed
+            .iter()
+            .filter(|f| program.refs.is_registered_frame(f.1))
+        {
+            let (Some(new), Some(old), true) = (
+                self.frame_at(target),
+                program.elf.bytes_at(at, 4),
+                stays(at),
+            ) else {
+                continue;
+            };
             let field = I::decode(old, at).and_then(|i| i.field);
             let kind = field.map_or(FixupKind::Low12 { scale: 0 }, |f| f.kind);
             let mut bytes = old.to_vec();
-            I::write_field(kind, &mut bytes, at, new)
-                .map_err(|e| Error::Reach { function: program.name_at(at), source: e })?;
+            I::write_field(kind, &mut bytes, at, new).map_err(|e| Error::Reach {
+                function: program.name_at(at),
+                source: e,
+            })?;
             writer.patch(at, &bytes)?;
         }
         // Entries of relative tables.
@@ -786,7 +899,11 @@ impl Placement {
                         true
                     });
                     for &(at, target) in program.refs.formed_in(p.start, p.end) {
-                        let whole = program.elf.bytes_at(at, 4).and_then(|b| I::decode(b, at)).and_then(|i| i.field);
+                        let whole = program
+                            .elf
+                            .bytes_at(at, 4)
+                            .and_then(|b| I::decode(b, at))
+                            .and_then(|i| i.field);
                         let kind = whole.map_or(FixupKind::Low12 { scale: 0 }, |f| f.kind);
                         if let Some(new) = self.entries.get(&target) {
                             out.push((at, kind, *new));
@@ -808,21 +925,39 @@ impl Placement {
             .collect();
         for (at, kind, new) in edits {
             let width = if kind == FixupKind::Abs64 { 8 } else { 4 };
-            let Some(old) = program.elf.bytes_at(at, width) else { continue };
+            let Some(old) = program.elf.bytes_at(at, width) else {
+                continue;
+            };
             let mut bytes = old.to_vec();
             match I::write_field(kind, &mut bytes, at, new) {
                 Ok(()) => writer.patch(at, &bytes)?,
                 Err(source) => {
                     // Linkers turn a pair of instructions into a nop and one that reaches less: turn it back.
                     let before = at.wrapping_sub(width);
-                    let nop = program.elf.bytes_at(before, width).and_then(|b| I::decode(b, before)).is_some_and(|i| i.traits.nop);
+                    let nop = program
+                        .elf
+                        .bytes_at(before, width)
+                        .and_then(|b| I::decode(b, before))
+                        .is_some_and(|i| i.traits.nop);
                     let mut pair: Code<u64> = Code::default();
-                    if !nop || !I::put_far(&mut pair, old, new) || pair.bytes.len() != 2 * old.len() {
-                        return Err(Error::Reach { function: program.name_at(at), source });
+                    if !nop || !I::put_far(&mut pair, old, new) || pair.bytes.len() != 2 * old.len()
+                    {
+                        return Err(Error::Reach {
+                            function: program.name_at(at),
+                            source,
+                        });
                     }
                     for f in &pair.fixups {
-                        I::write_field(f.kind, &mut pair.bytes[f.at as usize..], before + u64::from(f.at), f.target)
-                            .map_err(|source| Error::Reach { function: program.name_at(at), source })?;
+                        I::write_field(
+                            f.kind,
+                            &mut pair.bytes[f.at as usize..],
+                            before + u64::from(f.at),
+                            f.target,
+                        )
+                        .map_err(|source| Error::Reach {
+                            function: program.name_at(at),
+                            source,
+                        })?;
                     }
                     writer.patch(before, &pair.bytes)?;
                 }

@@ -143,8 +143,22 @@ pub fn optimize<'p>(
     phases: &mut Phases,
 ) -> Result<OptimizeReport, Error> {
     match prepare::check_input(elf)? {
-        Machine::X86_64 => optimize_with::<postlink_isa::x86_64::X86_64>(elf, profile.into(), options, out, mode, phases),
-        Machine::AArch64 => optimize_with::<postlink_isa::aarch64::AArch64>(elf, profile.into(), options, out, mode, phases),
+        Machine::X86_64 => optimize_with::<postlink_isa::x86_64::X86_64>(
+            elf,
+            profile.into(),
+            options,
+            out,
+            mode,
+            phases,
+        ),
+        Machine::AArch64 => optimize_with::<postlink_isa::aarch64::AArch64>(
+            elf,
+            profile.into(),
+            options,
+            out,
+            mode,
+            phases,
+        ),
     }
 }
 
@@ -196,14 +210,21 @@ fn emit_one<'d, I: Isa>(
 }
 
 /// What a function does before and after.
-fn dyno_stats<I: Isa>(program: &Program<'_>, c: &Counted<'_>, order: &Chosen, moved: bool) -> (DynoStats, DynoStats) {
+fn dyno_stats<I: Isa>(
+    program: &Program<'_>,
+    c: &Counted<'_>,
+    order: &Chosen,
+    moved: bool,
+) -> (DynoStats, DynoStats) {
     let mut stats = (DynoStats::default(), DynoStats::default());
     let mut original: [Vec<BlockId>; 2] = Default::default();
     for (b, block) in c.analysed.cfg.blocks.iter().enumerate() {
         original[usize::from(block.piece > 0)].push(b as BlockId);
     }
     stats.0.add::<I>(program, c, &original);
-    stats.1.add::<I>(program, c, if moved { &order.fragments } else { &original });
+    stats
+        .1
+        .add::<I>(program, c, if moved { &order.fragments } else { &original });
     stats
 }
 
@@ -293,7 +314,10 @@ fn optimize_with<I: Isa>(
         sections: [".text.hot", ".text.cold"],
         align: [align, if options.preset == Preset::Size { 1 } else { 2 }],
         move_pointers: true,
-        room: match options.preset == Preset::Size && !options.bat && prepare::check_input(elf)? == Machine::X86_64 {
+        room: match options.preset == Preset::Size
+            && !options.bat
+            && prepare::check_input(elf)? == Machine::X86_64
+        {
             true => room::<I>(&program, &ready, &patches),
             false => Vec::new(),
         },
@@ -364,7 +388,11 @@ fn room<I: Isa>(program: &Program<'_>, ready: &[Ready], patches: &[(u64, u64)]) 
         let piece = &program.pieces[*function.pieces.first()? as usize];
         let at = *jumps.get(&piece.start)?;
         let mut jump: Code<()> = Code::default();
-        I::put_entry(&mut jump, program.elf.bytes_at(at, (piece.end - at).min(16))?, ());
+        I::put_entry(
+            &mut jump,
+            program.elf.bytes_at(at, (piece.end - at).min(16))?,
+            (),
+        );
         let start = at + jump.bytes.len() as u64;
         let plain = r.marks.is_empty() && r.arrivals.is_empty() && function.entries.is_empty();
         (plain && start < piece.end).then(|| (start, piece.end - start))
@@ -373,11 +401,7 @@ fn room<I: Isa>(program: &Program<'_>, ready: &[Ready], patches: &[(u64, u64)]) 
 }
 
 /// What address translation needs to know of a function.
-fn moved<'a, 'd>(
-    c: &'a Counted<'d>,
-    order: &'a Chosen,
-    code: &'a emit::Emitted,
-) -> Moved<'a, 'd> {
+fn moved<'a, 'd>(c: &'a Counted<'d>, order: &'a Chosen, code: &'a emit::Emitted) -> Moved<'a, 'd> {
     Moved {
         function: c.function,
         cfg: &c.analysed.cfg,
@@ -421,7 +445,11 @@ fn order_blocks(c: &Counted<'_>, options: &OptimizeOptions) -> Chosen {
         (Some(handler), true) => {
             // No chain has both kinds, so that handlers can go behind all other blocks.
             let of = |b: u32| handler[b as usize];
-            let apart: Vec<ext_tsp::Jump> = jumps.iter().filter(|j| of(j.from) == of(j.to)).copied().collect();
+            let apart: Vec<ext_tsp::Jump> = jumps
+                .iter()
+                .filter(|j| of(j.from) == of(j.to))
+                .copied()
+                .collect();
             let order = ext_tsp::order(&blocks, &apart);
             let (last, first): (Vec<u32>, Vec<u32>) = order.into_iter().partition(|b| of(*b));
             [first, last].concat()
@@ -463,7 +491,11 @@ fn handlers(c: &Counted<'_>) -> Option<Vec<bool>> {
     while let Some(b) = open.pop() {
         if std::mem::take(&mut handler[b as usize]) {
             let first = cfg.blocks[b as usize].succ as usize;
-            let taken = cfg.succs(b).iter().enumerate().filter(|(way, _)| c.counts.succs[first + way] > 0);
+            let taken = cfg
+                .succs(b)
+                .iter()
+                .enumerate()
+                .filter(|(way, _)| c.counts.succs[first + way] > 0);
             open.extend(taken.map(|(_, s)| *s));
         }
     }
@@ -490,10 +522,16 @@ fn loop_heads(c: &Counted<'_>, hot: &[BlockId], align: u32) -> Vec<BlockId> {
             continue;
         }
         let block = &cfg.blocks[*before as usize];
-        let ways = cfg.succs(*before).iter().enumerate().filter(|(_, s)| *s == b);
+        let ways = cfg
+            .succs(*before)
+            .iter()
+            .enumerate()
+            .filter(|(_, s)| *s == b);
         let run_into: u64 = match block.term {
             Term::Dispatch { .. } => 0,
-            _ => ways.fold(0, |sum, (way, _)| sum.saturating_add(c.counts.succs[block.succ as usize + way])),
+            _ => ways.fold(0, |sum, (way, _)| {
+                sum.saturating_add(c.counts.succs[block.succ as usize + way])
+            }),
         };
         if runs / LOOP_JUMPS >= run_into {
             heads.push(*b);

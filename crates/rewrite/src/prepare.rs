@@ -96,7 +96,8 @@ impl Share {
             Ok(a) => {
                 let mut hash = Xxh3::new();
                 let sites = a.cfg.recorded().count();
-                a.placement.digest(program.start(function), sites, &mut hash);
+                a.placement
+                    .digest(program.start(function), sites, &mut hash);
                 Share {
                     counters: a.placement.counted.len() as u32,
                     sites: sites as u32,

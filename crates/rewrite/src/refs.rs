@@ -63,7 +63,9 @@ const AARCH64: Kinds = Kinds {
     relative32: 261,
     relative64: 260,
     // R_AARCH64_MOVW_UABS_G0 … G3, MOVW_PREL_G0 … G3: an address in parts, or a distance.
-    distances: &[263, 264, 265, 266, 267, 268, 269, 287, 288, 289, 290, 291, 292, 293],
+    distances: &[
+        263, 264, 265, 266, 267, 268, 269, 287, 288, 289, 290, 291, 292, 293,
+    ],
     tls_descriptor_call: 569,
     imports: [1025, 1026, 257],
     relative: [1027, 1032],
@@ -114,7 +116,8 @@ fn part(word: u32, place: u64, target: u64, forms: bool, target_is_code: bool) -
         let page = AArch64::read_field(FixupKind::Page, &word.to_le_bytes(), place)?;
         return (page == target & !0xfff).then_some(Part::Forms(place, target));
     }
-    (is_add && u64::from(word >> 10 & 0xfff) == target & 0xfff).then_some(Part::Forms(place, target))
+    (is_add && u64::from(word >> 10 & 0xfff) == target & 0xfff)
+        .then_some(Part::Forms(place, target))
 }
 
 /// How a pointer to code is stored, and so how it is updated.
@@ -192,7 +195,11 @@ impl Refs {
             i > 0 && a < code[i - 1].1
         };
         let fixed = elf.etype == 2;
-        let kinds = if elf.machine == EM_AARCH64 { &AARCH64 } else { &X86_64 };
+        let kinds = if elf.machine == EM_AARCH64 {
+            &AARCH64
+        } else {
+            &X86_64
+        };
         refs.kept_relocs(elf, kinds, fixed, &in_code);
         for d in elf.dyn_relocs()? {
             match d.kind {
@@ -248,7 +255,9 @@ impl Refs {
         }
         let frames = refs.registered_frames.unwrap_or_default();
         refs.formed.retain(|f| {
-            in_code(f.1) || f.1 >= frames.0 && f.1 < frames.1 || relative32.binary_search(&f.1).is_ok()
+            in_code(f.1)
+                || f.1 >= frames.0 && f.1 < frames.1
+                || relative32.binary_search(&f.1).is_ok()
         });
         refs.relative32 = relative32;
         refs.formed.par_sort_unstable();
@@ -297,11 +306,16 @@ impl Refs {
                     chunk.chunks_exact(24).filter_map(|e| {
                         let addr = u64::from_le_bytes(e[0..8].try_into().ok()?);
                         let kind = u32::from_le_bytes(e[8..12].try_into().ok()?);
-                        let absolute = kind != 0 && [kinds.word, kinds.word32, kinds.word32s].contains(&kind);
+                        let absolute =
+                            kind != 0 && [kinds.word, kinds.word32, kinds.word32s].contains(&kind);
                         let wanted = if is_code {
-                            absolute || kind == kinds.tls_descriptor_call || kinds.distances.contains(&kind)
+                            absolute
+                                || kind == kinds.tls_descriptor_call
+                                || kinds.distances.contains(&kind)
                         } else {
-                            kind == kinds.relative32 || kind == kinds.relative64 || fixed && absolute
+                            kind == kinds.relative32
+                                || kind == kinds.relative64
+                                || fixed && absolute
                         };
                         (wanted && addr >= about.addr && addr < about.end()).then_some((addr, kind))
                     })
@@ -317,11 +331,15 @@ impl Refs {
                             let kind = u32::from_le_bytes(e[8..12].try_into().ok()?);
                             let symbol = u32::from_le_bytes(e[12..16].try_into().ok()?);
                             let addend = i64::from_le_bytes(e[16..24].try_into().ok()?);
-                            let forms = kinds.forms.contains(&kind) || kinds.forms_through_got.contains(&kind);
+                            let forms = kinds.forms.contains(&kind)
+                                || kinds.forms_through_got.contains(&kind);
                             if !forms && !kinds.accesses.contains(&kind) {
                                 return None;
                             }
-                            let target = symbols.get(symbol as usize)?.value.wrapping_add_signed(addend);
+                            let target = symbols
+                                .get(symbol as usize)?
+                                .value
+                                .wrapping_add_signed(addend);
                             let word = u32::from_le_bytes(elf.bytes_at(place, 4)?.try_into().ok()?);
                             part(word, place, target, forms, in_code(target))
                         })
@@ -337,10 +355,18 @@ impl Refs {
             for (addr, kind) in found {
                 if is_code {
                     match kind {
-                        _ if kind == kinds.word => self.absolute_fields.push((addr, FixupKind::Abs64)),
-                        _ if kind == kinds.word32 => self.absolute_fields.push((addr, FixupKind::Abs32)),
-                        _ if kind == kinds.word32s => self.absolute_fields.push((addr, FixupKind::Abs32S)),
-                        _ if kind == kinds.tls_descriptor_call => self.tls_descriptor_calls.push(addr),
+                        _ if kind == kinds.word => {
+                            self.absolute_fields.push((addr, FixupKind::Abs64))
+                        }
+                        _ if kind == kinds.word32 => {
+                            self.absolute_fields.push((addr, FixupKind::Abs32))
+                        }
+                        _ if kind == kinds.word32s => {
+                            self.absolute_fields.push((addr, FixupKind::Abs32S))
+                        }
+                        _ if kind == kinds.tls_descriptor_call => {
+                            self.tls_descriptor_calls.push(addr)
+                        }
                         _ => self.distances.push(addr),
                     }
                     continue;
@@ -362,7 +388,9 @@ impl Refs {
                         Stored::Relative64,
                     ),
                     _ if kind == kinds.word => (elf.u64_at(addr), Stored::Word),
-                    _ if kind == kinds.word32s => (word32().map(|w| w as i32 as u64), Stored::Word32),
+                    _ if kind == kinds.word32s => {
+                        (word32().map(|w| w as i32 as u64), Stored::Word32)
+                    }
                     _ => (word32().map(u64::from), Stored::Word32),
                 };
                 // A jump table's entries are relative to the table, not to themselves: they are found through the code
@@ -390,12 +418,16 @@ impl Refs {
 
     /// The whole address that the instruction at `place` forms a part of.
     pub fn formed_at(&self, place: u64) -> Option<u64> {
-        self.formed.binary_search_by_key(&place, |f| f.0).ok().map(|i| self.formed[i].1)
+        self.formed
+            .binary_search_by_key(&place, |f| f.0)
+            .ok()
+            .map(|i| self.formed[i].1)
     }
 
     /// Whether an address lies in an unwind table that start-up code registers.
     pub fn is_registered_frame(&self, addr: u64) -> bool {
-        self.registered_frames.is_some_and(|f| addr >= f.0 && addr < f.1)
+        self.registered_frames
+            .is_some_and(|f| addr >= f.0 && addr < f.1)
     }
 
     /// Whether code in `[start, end)` has a field that holds a distance.
@@ -420,14 +452,18 @@ impl Refs {
     /// and nothing writes to such memory afterwards. Compilers call through such words of the global offset table where a function might
     /// have come from another library but did not (`-fno-plt`, and always in Rust).
     pub fn constant_slot(&self, place: u64) -> Option<u64> {
-        let within = |r: &(u64, u64)| place >= r.0 && r.1.checked_sub(8).is_some_and(|last| place <= last);
+        let within =
+            |r: &(u64, u64)| place >= r.0 && r.1.checked_sub(8).is_some_and(|last| place <= last);
         if !self.constant.iter().any(within)
             || self.resolved.binary_search(&place).is_ok()
             || self.import_at(place).is_some()
         {
             return None;
         }
-        let i = self.pointers.binary_search_by_key(&place, |p| p.place).ok()?;
+        let i = self
+            .pointers
+            .binary_search_by_key(&place, |p| p.place)
+            .ok()?;
         let p = &self.pointers[i];
         matches!(p.stored, Stored::Word | Stored::Addend(_)).then_some(p.target)
     }

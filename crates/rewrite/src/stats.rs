@@ -45,19 +45,37 @@ impl DynoStats {
     pub fn merge(&mut self, other: &DynoStats) {
         let sum = |a: u64, b: u64| a.saturating_add(b);
         *self = DynoStats {
-            executed_forward_branches: sum(self.executed_forward_branches, other.executed_forward_branches),
+            executed_forward_branches: sum(
+                self.executed_forward_branches,
+                other.executed_forward_branches,
+            ),
             taken_forward_branches: sum(self.taken_forward_branches, other.taken_forward_branches),
-            executed_backward_branches: sum(self.executed_backward_branches, other.executed_backward_branches),
-            taken_backward_branches: sum(self.taken_backward_branches, other.taken_backward_branches),
-            executed_unconditional_branches: sum(self.executed_unconditional_branches, other.executed_unconditional_branches),
+            executed_backward_branches: sum(
+                self.executed_backward_branches,
+                other.executed_backward_branches,
+            ),
+            taken_backward_branches: sum(
+                self.taken_backward_branches,
+                other.taken_backward_branches,
+            ),
+            executed_unconditional_branches: sum(
+                self.executed_unconditional_branches,
+                other.executed_unconditional_branches,
+            ),
             all_function_calls: sum(self.all_function_calls, other.all_function_calls),
             indirect_calls: sum(self.indirect_calls, other.indirect_calls),
             plt_calls: sum(self.plt_calls, other.plt_calls),
             executed_instructions: sum(self.executed_instructions, other.executed_instructions),
             executed_loads: sum(self.executed_loads, other.executed_loads),
             executed_stores: sum(self.executed_stores, other.executed_stores),
-            taken_jump_table_branches: sum(self.taken_jump_table_branches, other.taken_jump_table_branches),
-            taken_unknown_indirect_branches: sum(self.taken_unknown_indirect_branches, other.taken_unknown_indirect_branches),
+            taken_jump_table_branches: sum(
+                self.taken_jump_table_branches,
+                other.taken_jump_table_branches,
+            ),
+            taken_unknown_indirect_branches: sum(
+                self.taken_unknown_indirect_branches,
+                other.taken_unknown_indirect_branches,
+            ),
         };
     }
     /// All branches: conditional and unconditional.
@@ -228,7 +246,10 @@ impl DynoStats {
         {
             I::sweep(bytes, block.start, |i| {
                 instructions += u64::from(!i.traits.nop);
-                let memory = I::memory(bytes.get((i.addr - block.start) as usize..).unwrap_or(&[]), i);
+                let memory = I::memory(
+                    bytes.get((i.addr - block.start) as usize..).unwrap_or(&[]),
+                    i,
+                );
                 loads += u64::from(memory.loads);
                 stores += u64::from(memory.stores);
                 match i.flow {

@@ -154,8 +154,14 @@ impl<'d> FunctionUnwind<'d> {
         }
         // Only what control takes to a landing pad has its pushed arguments taken off. Elsewhere their size may be anything, so it stays
         // what it was before: the unwinder runs all instructions up to a place, so fewer of them are quicker.
-        let pushes = pieces.iter().any(|(_, rows)| rows.iter().any(|(_, row)| row.args_size != 0));
-        let settled = if pushes { self.settled(&pieces, fragment)? } else { Vec::new() };
+        let pushes = pieces
+            .iter()
+            .any(|(_, rows)| rows.iter().any(|(_, row)| row.args_size != 0));
+        let settled = if pushes {
+            self.settled(&pieces, fragment)?
+        } else {
+            Vec::new()
+        };
         let mut list: Vec<(u64, &Row<'d>)> = Vec::new();
         for (at, row) in &settled {
             add(&mut list, *at, row);
@@ -178,13 +184,22 @@ impl<'d> FunctionUnwind<'d> {
     }
 
     /// The rows of a fragment, with the size of pushed arguments changed only before what may lead to a landing pad.
-    fn settled(&self, pieces: &[(u64, Vec<(u64, Row<'d>)>)], fragment: &Fragment) -> Result<Vec<(u64, Row<'d>)>, Pin> {
+    fn settled(
+        &self,
+        pieces: &[(u64, Vec<(u64, Row<'d>)>)],
+        fragment: &Fragment,
+    ) -> Result<Vec<(u64, Row<'d>)>, Pin> {
         let mut out: Vec<(u64, Row<'d>)> = Vec::new();
         let mut args_size = 0;
         each_row(pieces, fragment, |at, row, piece, covered| {
             let caught = self.lsdas[piece].as_ref().is_some_and(|lsda| {
-                let first = lsda.call_sites.partition_point(|c| c.end() <= covered.start);
-                lsda.call_sites[first..].iter().take_while(|c| c.start < covered.end).any(|c| c.landing_pad.is_some())
+                let first = lsda
+                    .call_sites
+                    .partition_point(|c| c.end() <= covered.start);
+                lsda.call_sites[first..]
+                    .iter()
+                    .take_while(|c| c.start < covered.end)
+                    .any(|c| c.landing_pad.is_some())
             });
             if caught {
                 args_size = row.args_size;
@@ -201,9 +216,18 @@ impl<'d> FunctionUnwind<'d> {
         // The personality routine goes through the call sites one by one, so few of them are quick. What the compiler left out and is
         // not a call cannot throw; a call without a call site ends the program, and has to go on doing so.
         let mut calls: Vec<u64> = cfg.sites.iter().map(|s| s.at).collect();
-        calls.extend(cfg.fields.iter().filter(|f| f.role == Use::Call).map(|f| f.at));
+        calls.extend(
+            cfg.fields
+                .iter()
+                .filter(|f| f.role == Use::Call)
+                .map(|f| f.at),
+        );
         calls.sort_unstable();
-        let silent = |from: u64, to: u64| calls.get(calls.partition_point(|c| *c < from)).is_none_or(|c| *c >= to);
+        let silent = |from: u64, to: u64| {
+            calls
+                .get(calls.partition_point(|c| *c < from))
+                .is_none_or(|c| *c >= to)
+        };
         // Whether nothing that can throw lies between the last call site and here, so that a call site may cover it.
         let mut bridge = false;
         let put = |out: &mut Vec<NewCallSite>, bridge: &mut bool, site: NewCallSite| {
@@ -303,13 +327,21 @@ fn each_row<'a, 'd>(
     for s in &fragment.spans {
         let (start, rows) = &pieces[s.piece as usize];
         let offset = s.input.checked_sub(*start).ok_or(Pin::UnwindTable)?;
-        let first = rows.partition_point(|r| r.0 <= offset).checked_sub(1).ok_or(Pin::UnwindTable)?;
+        let first = rows
+            .partition_point(|r| r.0 <= offset)
+            .checked_sub(1)
+            .ok_or(Pin::UnwindTable)?;
         // What was added shares the row of one place.
         let end = offset + if s.copied { u64::from(s.len).max(1) } else { 1 };
         let mut at = offset;
         for (k, (_, row)) in rows.iter().enumerate().skip(first) {
             let next = rows.get(k + 1).map_or(end, |r| r.0.min(end));
-            found(u64::from(s.out) + (at - offset), row, s.piece as usize, start + at..start + next);
+            found(
+                u64::from(s.out) + (at - offset),
+                row,
+                s.piece as usize,
+                start + at..start + next,
+            );
             if next == end {
                 break;
             }
@@ -377,7 +409,12 @@ pub fn pad_bases(program: &Program<'_>) -> Vec<Option<PadBase>> {
                         .name,
                 )
             };
-            names.get(&at).copied().or_else(pointed).or_else(imported).or_else(|| pad_base_of(program.import_name(at)?))
+            names
+                .get(&at)
+                .copied()
+                .or_else(pointed)
+                .or_else(imported)
+                .or_else(|| pad_base_of(program.import_name(at)?))
         })
         .collect()
 }

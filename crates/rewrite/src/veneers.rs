@@ -43,7 +43,10 @@ impl Veneers {
         let mut wanted: Vec<u64> = Vec::new();
         let mut seen: FxHashMap<u64, bool> = FxHashMap::default();
         for &(place, target) in branches {
-            let of_linker = program.elf.bytes_at(target, 12).and_then(|b| I::veneer_target(b, target));
+            let of_linker = program
+                .elf
+                .bytes_at(target, 12)
+                .and_then(|b| I::veneer_target(b, target));
             let target = match of_linker {
                 Some(to) => {
                     let to = entries.get(&to).copied().unwrap_or(to);
@@ -56,8 +59,16 @@ impl Veneers {
                 continue;
             }
             let begins = *seen.entry(target).or_insert_with(|| {
-                let entry = program.piece_at(target).is_none_or(|p| program.start(p.function as usize) == target);
-                let lets_in = || program.elf.bytes_at(target, 4).and_then(|b| I::decode(b, target)).is_some_and(|i| i.traits.landing_pad);
+                let entry = program
+                    .piece_at(target)
+                    .is_none_or(|p| program.start(p.function as usize) == target);
+                let lets_in = || {
+                    program
+                        .elf
+                        .bytes_at(target, 4)
+                        .and_then(|b| I::decode(b, target))
+                        .is_some_and(|i| i.traits.landing_pad)
+                };
                 entry && (!guarded || lets_in())
             });
             if begins {
@@ -78,7 +89,11 @@ impl Veneers {
             align: 16,
             size: len * wanted.len() as u64,
         });
-        veneers.at = wanted.iter().zip(0..).map(|(target, i)| (*target, placed.addr + len * i)).collect();
+        veneers.at = wanted
+            .iter()
+            .zip(0..)
+            .map(|(target, i)| (*target, placed.addr + len * i))
+            .collect();
         veneers.section = Some(placed);
         veneers
     }
@@ -107,8 +122,16 @@ impl Veneers {
             I::put_veneer(&mut code, *target);
         }
         for f in &code.fixups {
-            I::write_field(f.kind, &mut code.bytes[f.at as usize..], section.addr + u64::from(f.at), f.target)
-                .map_err(|source| Error::Reach { function: format!("the veneer to {:#x}", f.target), source })?;
+            I::write_field(
+                f.kind,
+                &mut code.bytes[f.at as usize..],
+                section.addr + u64::from(f.at),
+                f.target,
+            )
+            .map_err(|source| Error::Reach {
+                function: format!("the veneer to {:#x}", f.target),
+                source,
+            })?;
         }
         let out = writer.contents(section.id);
         if out.len() != code.bytes.len() {
@@ -132,5 +155,6 @@ pub(crate) fn is_guarded(elf: &Elf<'_>) -> bool {
     };
     let bytes = elf.bytes_at(section.addr, section.size).unwrap_or_default();
     let at = bytes.windows(8).position(|w| w == FEATURES);
-    at.and_then(|at| bytes.get(at + 8)).is_some_and(|features| features & 1 != 0)
+    at.and_then(|at| bytes.get(at + 8))
+        .is_some_and(|features| features & 1 != 0)
 }

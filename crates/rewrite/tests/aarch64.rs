@@ -8,7 +8,9 @@ use std::process::{Command, Output};
 
 use postlink_image::elf::Elf;
 use postlink_rewrite::counts::counts;
-use postlink_rewrite::{Counters, InstrumentOptions, OptimizeOptions, Phases, instrument, optimize};
+use postlink_rewrite::{
+    Counters, InstrumentOptions, OptimizeOptions, Phases, instrument, optimize,
+};
 
 const COMPILER: &str = "aarch64-linux-gnu-gcc";
 const SYSROOT: &str = "/usr/aarch64-linux-gnu";
@@ -43,14 +45,20 @@ struct Case {
 impl Case {
     /// A program built with some options, or nothing if there is no compiler.
     fn build(source: &str, options: &[&str]) -> Option<Case> {
-        let case = Case { directory: tempfile::tempdir().unwrap() };
+        let case = Case {
+            directory: tempfile::tempdir().unwrap(),
+        };
         fs::write(case.path("source.c"), source).unwrap();
         let built = Command::new(COMPILER)
             .args(["-O2", "-Wl,-q", "-o", "program", "source.c"])
             .args(options)
             .current_dir(case.directory.path())
             .status();
-        let emulated = cfg!(target_arch = "aarch64") || Command::new("qemu-aarch64").arg("--version").output().is_ok();
+        let emulated = cfg!(target_arch = "aarch64")
+            || Command::new("qemu-aarch64")
+                .arg("--version")
+                .output()
+                .is_ok();
         if !emulated || !built.is_ok_and(|status| status.success()) {
             eprintln!("SKIPPED: {COMPILER} with its libc, or qemu-aarch64, is missing");
             return None;
@@ -70,20 +78,35 @@ impl Case {
             command.args(["-L", SYSROOT]).arg(self.path(name));
             command
         };
-        command.current_dir(self.directory.path()).env("POSTLINK_PROFILE", profile).output().unwrap()
+        command
+            .current_dir(self.directory.path())
+            .env("POSTLINK_PROFILE", profile)
+            .output()
+            .unwrap()
     }
 
     fn instrument(&self, options: &InstrumentOptions) {
         let data = fs::read(self.path("program")).unwrap();
         let elf = Elf::parse(&data).unwrap();
-        instrument(&elf, options, &self.path("inst"), 0o755, &mut Phases::default()).unwrap();
+        instrument(
+            &elf,
+            options,
+            &self.path("inst"),
+            0o755,
+            &mut Phases::default(),
+        )
+        .unwrap();
     }
 
     fn calls_of_work(&self, profile: &str) -> u64 {
         let data = fs::read(self.path("program")).unwrap();
         let elf = Elf::parse(&data).unwrap();
         let counts = counts(&elf, &read(&self.path(profile))).unwrap();
-        counts.functions.iter().find(|f| f.name == "work").map_or(0, |f| f.entries)
+        counts
+            .functions
+            .iter()
+            .find(|f| f.name == "work")
+            .map_or(0, |f| f.entries)
     }
 }
 
@@ -101,14 +124,23 @@ fn programs_of_every_kind_print_the_same_instrumented_and_optimised() {
         &["-fPIE", "-pie", "-mbranch-protection=standard"],
     ];
     for options in kinds {
-        let Some(case) = Case::build(PROGRAM, options) else { return };
+        let Some(case) = Case::build(PROGRAM, options) else {
+            return;
+        };
         let plain = case.run("program", "");
         assert!(plain.status.success(), "{plain:?}");
         for counters in [Counters::Plain, Counters::Atomic] {
-            case.instrument(&InstrumentOptions { counters, ..InstrumentOptions::default() });
+            case.instrument(&InstrumentOptions {
+                counters,
+                ..InstrumentOptions::default()
+            });
             let _ = fs::remove_file(case.path("out"));
             let counted = case.run("inst", "out");
-            assert_eq!((&counted.stdout, &counted.stderr), (&plain.stdout, &plain.stderr), "{options:?}");
+            assert_eq!(
+                (&counted.stdout, &counted.stderr),
+                (&plain.stdout, &plain.stderr),
+                "{options:?}"
+            );
             assert_eq!(case.calls_of_work("out"), 900, "{options:?}");
         }
         // The same file again: counts are added.
@@ -117,19 +149,35 @@ fn programs_of_every_kind_print_the_same_instrumented_and_optimised() {
         let data = fs::read(case.path("program")).unwrap();
         let elf = Elf::parse(&data).unwrap();
         let profile = read(&case.path("out"));
-        let report =
-            optimize(&elf, &profile, &OptimizeOptions::default(), &case.path("opt"), 0o755, &mut Phases::default()).unwrap();
+        let report = optimize(
+            &elf,
+            &profile,
+            &OptimizeOptions::default(),
+            &case.path("opt"),
+            0o755,
+            &mut Phases::default(),
+        )
+        .unwrap();
         assert!(report.moved >= 4, "{report:?}");
         assert!(report.score_after > report.score_before);
         let optimised = case.run("opt", "");
-        assert_eq!((&optimised.stdout, &optimised.status), (&plain.stdout, &plain.status), "{options:?}");
+        assert_eq!(
+            (&optimised.stdout, &optimised.status),
+            (&plain.stdout, &plain.status),
+            "{options:?}"
+        );
     }
 }
 
 #[test]
 fn the_start_up_routine_says_why_a_run_is_not_recorded() {
-    let Some(case) = Case::build(PROGRAM, &["-static"]) else { return };
-    case.instrument(&InstrumentOptions { pattern: "default.%b.plraw".into(), ..InstrumentOptions::default() });
+    let Some(case) = Case::build(PROGRAM, &["-static"]) else {
+        return;
+    };
+    case.instrument(&InstrumentOptions {
+        pattern: "default.%b.plraw".into(),
+        ..InstrumentOptions::default()
+    });
     let said = |profile: &str| {
         let output = case.run("inst", profile);
         assert!(output.status.success(), "{output:?}");
@@ -138,7 +186,9 @@ fn the_start_up_routine_says_why_a_run_is_not_recorded() {
     // Without a name the pattern counts.
     assert_eq!(said(""), "");
     let named = |suffix: &str| {
-        let names = fs::read_dir(case.directory.path()).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap());
+        let names = fs::read_dir(case.directory.path())
+            .unwrap()
+            .map(|e| e.unwrap().file_name().into_string().unwrap());
         names.filter(|n| n.ends_with(suffix)).count()
     };
     assert_eq!(named(".plraw"), 1);
@@ -170,11 +220,20 @@ fn a_library_counts_from_its_initialiser_on() {
     let library = "static int state; __attribute__((constructor)) static void begin(void) { state = 7; }\n\
         int work(int k) { switch (k % 7) { case 0: return 1; case 1: return state; case 2: return k * 3; case 3: return k - 4; \
         case 4: return k << 2; case 5: return k ^ 9; default: return -k; } }\n";
-    let Some(case) = Case::build(library, &["-fPIC", "-shared", "-Wl,-soname,libwork.so"]) else { return };
+    let Some(case) = Case::build(library, &["-fPIC", "-shared", "-Wl,-soname,libwork.so"]) else {
+        return;
+    };
     let host = "#include <stdio.h>\nint work(int); int main() { long s = 0; for (int i = 0; i < 700; i++) s += work(i); printf(\"%ld\\n\", s); }\n";
     fs::write(case.path("host.c"), host).unwrap();
     let linked = Command::new(COMPILER)
-        .args(["-O2", "host.c", "-o", "host", "./program", "-Wl,-rpath,$ORIGIN"])
+        .args([
+            "-O2",
+            "host.c",
+            "-o",
+            "host",
+            "./program",
+            "-Wl,-rpath,$ORIGIN",
+        ])
         .current_dir(case.directory.path())
         .status();
     assert!(linked.unwrap().success());
@@ -185,12 +244,23 @@ fn a_library_counts_from_its_initialiser_on() {
     case.instrument(&InstrumentOptions::default());
     load("inst");
     let counted = case.run("host", "out");
-    assert_eq!((&counted.stdout, &counted.stderr), (&plain.stdout, &plain.stderr));
+    assert_eq!(
+        (&counted.stdout, &counted.stderr),
+        (&plain.stdout, &plain.stderr)
+    );
     assert_eq!(case.calls_of_work("out"), 700);
     let data = fs::read(case.path("program")).unwrap();
     let elf = Elf::parse(&data).unwrap();
     let profile = read(&case.path("out"));
-    optimize(&elf, &profile, &OptimizeOptions::default(), &case.path("opt"), 0o755, &mut Phases::default()).unwrap();
+    optimize(
+        &elf,
+        &profile,
+        &OptimizeOptions::default(),
+        &case.path("opt"),
+        0o755,
+        &mut Phases::default(),
+    )
+    .unwrap();
     load("opt");
     assert_eq!(case.run("host", "").stdout, plain.stdout);
 }
@@ -201,10 +271,15 @@ fn counters_leave_exclusive_pairs_alone() {
         static atomic_long total;\n\
         int main() { long failed = 0; for (long i = 0; i < 500; i++) { atomic_fetch_add(&total, i & 3); long e = i; \
         failed += !atomic_compare_exchange_weak(&total, &e, i + 1); } printf(\"%ld %ld\\n\", atomic_load(&total), failed); }\n";
-    let Some(case) = Case::build(program, &["-mno-outline-atomics", "-fPIE", "-pie"]) else { return };
+    let Some(case) = Case::build(program, &["-mno-outline-atomics", "-fPIE", "-pie"]) else {
+        return;
+    };
     let plain = case.run("program", "");
     for counters in [Counters::Plain, Counters::Atomic] {
-        case.instrument(&InstrumentOptions { counters, ..InstrumentOptions::default() });
+        case.instrument(&InstrumentOptions {
+            counters,
+            ..InstrumentOptions::default()
+        });
         let counted = case.run("inst", "out");
         assert!(counted.status.success(), "{counted:?}");
         assert_eq!(counted.stdout, plain.stdout);

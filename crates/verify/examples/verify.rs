@@ -35,13 +35,23 @@ fn run(input: &str, output: &str, certificate: Option<&String>) -> Result<bool, 
     for (function, failure) in report.failures() {
         println!("{} ({:#x}): {failure}", function.name, function.old);
     }
-    let unreached: u64 = report.functions.iter().flat_map(|f| &f.unreached).map(|u| u.1).sum();
+    let unreached: u64 = report
+        .functions
+        .iter()
+        .flat_map(|f| &f.unreached)
+        .map(|u| u.1)
+        .sum();
     let assumed: u64 = report.functions.iter().map(|f| f.assumed_no_return).sum();
     let instructions: u64 = report.functions.iter().map(|f| f.instructions).sum();
     println!(
         "{} proved, {} failed, {} identical, {} failures of the file; {instructions} instructions, {} references and {} pointers changed, \
          {assumed} calls taken not to return, {unreached} bytes not reached; {seconds:.3} s",
-        report.proved, report.failed, report.identical, report.file_failure_count, report.retargeted, report.pointers
+        report.proved,
+        report.failed,
+        report.identical,
+        report.file_failure_count,
+        report.retargeted,
+        report.pointers
     );
     if let Some(path) = certificate {
         std::fs::write(path, report.to_json()).map_err(|e| format!("{path}: {e}"))?;

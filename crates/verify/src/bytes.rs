@@ -103,12 +103,16 @@ impl<'d> Reader<'d> {
 
 /// A little-endian word inside a slice.
 pub(crate) fn u64_in(bytes: &[u8], at: usize) -> Option<u64> {
-    Some(u64::from_le_bytes(bytes.get(at..at.checked_add(8)?)?.try_into().ok()?))
+    Some(u64::from_le_bytes(
+        bytes.get(at..at.checked_add(8)?)?.try_into().ok()?,
+    ))
 }
 
 /// A little-endian half word inside a slice.
 pub(crate) fn u32_in(bytes: &[u8], at: usize) -> Option<u32> {
-    Some(u32::from_le_bytes(bytes.get(at..at.checked_add(4)?)?.try_into().ok()?))
+    Some(u32::from_le_bytes(
+        bytes.get(at..at.checked_add(4)?)?.try_into().ok()?,
+    ))
 }
 
 #[cfg(test)]
@@ -126,8 +130,14 @@ mod tests {
     #[test]
     fn leb128_that_never_ends_or_overflows_is_refused() {
         assert_eq!(Reader::new(&[0x80; 40]).uleb(), None);
-        assert_eq!(Reader::new(&[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f]).uleb(), None);
-        assert_eq!(Reader::new(&[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01]).uleb(), Some(u64::MAX));
+        assert_eq!(
+            Reader::new(&[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f]).uleb(),
+            None
+        );
+        assert_eq!(
+            Reader::new(&[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01]).uleb(),
+            Some(u64::MAX)
+        );
     }
 
     #[test]

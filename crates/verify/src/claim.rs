@@ -77,7 +77,9 @@ impl<'d> Claim<'d> {
         let mut r = Reader::new(desc);
         let version = r.u32().ok_or_else(short)?;
         if version != 1 {
-            return Err(bad(format!("its version is {version}; this checker knows version 1")));
+            return Err(bad(format!(
+                "its version is {version}; this checker knows version 1"
+            )));
         }
         let kind = r.u8().ok_or_else(short)?;
         let len = r.u8().ok_or_else(short)?;
@@ -96,14 +98,23 @@ impl<'d> Claim<'d> {
                 bad(format!("the entry of the function at {entry:#x} (number {index}) ends early or holds an impossible range"))
             })?;
             if !function.in_old(entry) {
-                return Err(bad(format!("the old entry {entry:#x} is in none of its function's old ranges")));
+                return Err(bad(format!(
+                    "the old entry {entry:#x} is in none of its function's old ranges"
+                )));
             }
             functions.push(function);
         }
         if !r.is_empty() {
-            return Err(bad(format!("{} bytes follow its last function", desc.len() - r.pos())));
+            return Err(bad(format!(
+                "{} bytes follow its last function",
+                desc.len() - r.pos()
+            )));
         }
-        let claim = Claim { kind, build_id, functions };
+        let claim = Claim {
+            kind,
+            build_id,
+            functions,
+        };
         claim.check_disjoint("old", |f| &f.old)?;
         claim.check_disjoint("new", |f| &f.new)?;
         Ok(claim)
@@ -114,7 +125,12 @@ impl<'d> Claim<'d> {
             let end = start.checked_add(len)?;
             (len > 0).then_some(Range { start, end })
         };
-        let mut function = Moved { old_entry: entry, old: SmallVec::new(), new: SmallVec::new(), labels: Vec::new() };
+        let mut function = Moved {
+            old_entry: entry,
+            old: SmallVec::new(),
+            new: SmallVec::new(),
+            labels: Vec::new(),
+        };
         for _ in 0..r.uleb()? {
             let start = entry.checked_add_signed(r.sleb()?)?;
             function.old.push(range(start, r.uleb()?)?);
@@ -134,14 +150,25 @@ impl<'d> Claim<'d> {
         Some(function)
     }
 
-    fn check_disjoint(&self, which: &str, ranges: impl Fn(&Moved) -> &SmallVec<[Range; 2]>) -> Result<(), Error> {
-        let mut all: Vec<Range> = self.functions.iter().flat_map(|f| ranges(f).iter().copied()).collect();
+    fn check_disjoint(
+        &self,
+        which: &str,
+        ranges: impl Fn(&Moved) -> &SmallVec<[Range; 2]>,
+    ) -> Result<(), Error> {
+        let mut all: Vec<Range> = self
+            .functions
+            .iter()
+            .flat_map(|f| ranges(f).iter().copied())
+            .collect();
         all.sort_unstable();
         for pair in all.windows(2) {
             if let [a, b] = pair
                 && a.end > b.start
             {
-                let what = format!("the {which} ranges {:#x}..{:#x} and {:#x}..{:#x} overlap", a.start, a.end, b.start, b.end);
+                let what = format!(
+                    "the {which} ranges {:#x}..{:#x} and {:#x}..{:#x} overlap",
+                    a.start, a.end, b.start, b.end
+                );
                 return Err(Error::Claim { what });
             }
         }
@@ -230,14 +257,19 @@ mod tests {
     #[test]
     fn a_claim_survives_the_round_trip() {
         let claim = sample();
-        assert_eq!(Claim::parse(&claim.encode()).expect("it is well-formed"), claim);
+        assert_eq!(
+            Claim::parse(&claim.encode()).expect("it is well-formed"),
+            claim
+        );
     }
 
     #[test]
     fn overlapping_new_ranges_are_refused() {
         let mut claim = sample();
         claim.functions[1].new[0].start = 0x900f;
-        let error = Claim::parse(&claim.encode()).expect_err("ranges overlap").to_string();
+        let error = Claim::parse(&claim.encode())
+            .expect_err("ranges overlap")
+            .to_string();
         assert!(error.contains("overlap"), "{error}");
     }
 

@@ -35,7 +35,11 @@ impl Index {
                 }
             }
         }
-        Index { ranges, base, bitmap }
+        Index {
+            ranges,
+            base,
+            bitmap,
+        }
     }
 
     /// All ranges with their owners, ascending.
@@ -53,7 +57,10 @@ impl Index {
             Some(word) if word >> (grain % 64) & 1 == 0 => return None,
             _ => {}
         }
-        let i = self.ranges.partition_point(|r| r.0.start <= addr).checked_sub(1)?;
+        let i = self
+            .ranges
+            .partition_point(|r| r.0.start <= addr)
+            .checked_sub(1)?;
         self.ranges.get(i).filter(|r| addr < r.0.end).map(|r| r.1)
     }
 }
@@ -104,7 +111,9 @@ impl Context<'_> {
 
     pub(crate) fn is_code(&self, addr: u64) -> bool {
         let i = self.code.partition_point(|r| r.start <= addr);
-        i.checked_sub(1).and_then(|i| self.code.get(i)).is_some_and(|r| addr < r.end)
+        i.checked_sub(1)
+            .and_then(|i| self.code.get(i))
+            .is_some_and(|r| addr < r.end)
     }
 
     pub(crate) fn is_abandoned(&self, addr: u64) -> bool {
@@ -117,7 +126,9 @@ impl Context<'_> {
         let table = &self.old_unwind;
         self.input.segment(PT_GNU_EH_FRAME).is_none()
             && self.new_unwind.addr != table.addr
-            && addr.checked_sub(table.addr).is_some_and(|offset| offset < table.bytes.len() as u64)
+            && addr
+                .checked_sub(table.addr)
+                .is_some_and(|offset| offset < table.bytes.len() as u64)
     }
 
     /// Whether code that forms `old` in the input and `new` in the output registers the output's whole unwind table. (The input may
@@ -131,7 +142,13 @@ impl Context<'_> {
         [addr, addr.saturating_add(7)].into_iter().find_map(|a| {
             let id = self.old.owner(a)?;
             // Where the other function begins in which the access ends, if there are two.
-            let len = self.function(id)?.old.iter().find(|r| r.contains(a)).map_or(8, |r| r.end - addr).min(8);
+            let len = self
+                .function(id)?
+                .old
+                .iter()
+                .find(|r| r.contains(a))
+                .map_or(8, |r| r.end - addr)
+                .min(8);
             (self.input.bytes(addr, len) != self.output.bytes(addr, len)).then_some(id)
         })
     }
@@ -185,12 +202,28 @@ pub(crate) fn code_ranges(elf: &Elf<'_>) -> Vec<Range> {
     let mut ranges: Vec<Range> = elf
         .sections
         .iter()
-        .filter(|s| s.is_alloc() && s.flags & SHF_EXECINSTR != 0 && s.size > 0 && elf.bytes(s.addr, s.size).is_some())
-        .map(|s| Range { start: s.addr, end: s.end() })
+        .filter(|s| {
+            s.is_alloc()
+                && s.flags & SHF_EXECINSTR != 0
+                && s.size > 0
+                && elf.bytes(s.addr, s.size).is_some()
+        })
+        .map(|s| Range {
+            start: s.addr,
+            end: s.end(),
+        })
         .collect();
     if ranges.is_empty() {
-        let segments = elf.loads().iter().filter(|s| s.is_exec() && s.file_size > 0);
-        ranges = segments.map(|s| Range { start: s.addr, end: s.file_end() }).collect();
+        let segments = elf
+            .loads()
+            .iter()
+            .filter(|s| s.is_exec() && s.file_size > 0);
+        ranges = segments
+            .map(|s| Range {
+                start: s.addr,
+                end: s.file_end(),
+            })
+            .collect();
     }
     ranges.sort_unstable();
     ranges
@@ -269,7 +302,10 @@ impl Findings {
 }
 
 /// Roots of the lock step by function.
-pub(crate) fn roots_by_function(cx: &Context<'_>, pairs: &mut Vec<(u64, u64)>) -> BTreeMap<FuncId, Vec<(u64, u64)>> {
+pub(crate) fn roots_by_function(
+    cx: &Context<'_>,
+    pairs: &mut Vec<(u64, u64)>,
+) -> BTreeMap<FuncId, Vec<(u64, u64)>> {
     pairs.sort_unstable();
     pairs.dedup();
     let mut roots: BTreeMap<FuncId, Vec<(u64, u64)>> = BTreeMap::new();

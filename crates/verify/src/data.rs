@@ -46,7 +46,10 @@ impl<'a> KeptRelocs<'a> {
             .filter_map(|s| {
                 let target = elf.sections.get(s.info as usize).filter(|t| t.is_alloc())?;
                 Some(KeptSection {
-                    target: Range { start: target.addr, end: target.end() },
+                    target: Range {
+                        start: target.addr,
+                        end: target.end(),
+                    },
                     bytes: elf.section_data(s),
                     kinds: OnceLock::new(),
                 })
@@ -68,18 +71,31 @@ impl<'a> KeptRelocs<'a> {
 }
 
 /// Whether a kept relocation allows an absolute pointer of this kind at a place.
-pub(crate) fn may_be_pointer(cx: &Context<'_>, kept: &KeptRelocs<'_>, addr: u64, kinds: &[u32]) -> bool {
+pub(crate) fn may_be_pointer(
+    cx: &Context<'_>,
+    kept: &KeptRelocs<'_>,
+    addr: u64,
+    kinds: &[u32],
+) -> bool {
     match kept.kind_at(addr) {
         Some(Some(kind)) => kinds.contains(&kind),
         // The linker's own tables have no relocations to keep.
-        Some(None) => cx.input.section_at(addr).is_some_and(|s| s.name.starts_with(b".got")),
+        Some(None) => cx
+            .input
+            .section_at(addr)
+            .is_some_and(|s| s.name.starts_with(b".got")),
         None => true,
     }
 }
 
 /// Compares all loaded bytes of the input outside `skip` (sorted) and outside code.
 /// `relative` are the places of RELATIVE and RELR relocations, sorted.
-pub(crate) fn compare<A: Arch>(cx: &Context<'_>, kept: &KeptRelocs<'_>, skip: &[Range], relative: &[u64]) -> Findings {
+pub(crate) fn compare<A: Arch>(
+    cx: &Context<'_>,
+    kept: &KeptRelocs<'_>,
+    skip: &[Range],
+    relative: &[u64],
+) -> Findings {
     let mut pieces = Vec::new();
     for load in cx.input.loads() {
         let mut at = load.addr;
@@ -89,25 +105,50 @@ pub(crate) fn compare<A: Arch>(cx: &Context<'_>, kept: &KeptRelocs<'_>, skip: &[
                 at = r.end;
                 continue;
             }
-            let next = skip.iter().chain(&cx.code).map(|r| r.start).filter(|&s| s > at).min().unwrap_or(u64::MAX);
-            let end = load.file_end().min(next).min(at.saturating_add(CHUNK as u64) & !(CHUNK as u64 - 1));
+            let next = skip
+                .iter()
+                .chain(&cx.code)
+                .map(|r| r.start)
+                .filter(|&s| s > at)
+                .min()
+                .unwrap_or(u64::MAX);
+            let end = load
+                .file_end()
+                .min(next)
+                .min(at.saturating_add(CHUNK as u64) & !(CHUNK as u64 - 1));
             pieces.push(Range { start: at, end });
             at = end;
         }
     }
-    pieces.par_iter().map(|piece| compare_piece::<A>(cx, kept, *piece, relative)).collect::<Vec<_>>().into_iter().fold(
-        Findings::default(),
-        |mut all, one| {
+    pieces
+        .par_iter()
+        .map(|piece| compare_piece::<A>(cx, kept, *piece, relative))
+        .collect::<Vec<_>>()
+        .into_iter()
+        .fold(Findings::default(), |mut all, one| {
             all.append(one);
             all
-        },
-    )
+        })
 }
 
-fn compare_piece<A: Arch>(cx: &Context<'_>, kept: &KeptRelocs<'_>, piece: Range, relative: &[u64]) -> Findings {
+fn compare_piece<A: Arch>(
+    cx: &Context<'_>,
+    kept: &KeptRelocs<'_>,
+    piece: Range,
+    relative: &[u64],
+) -> Findings {
     let mut found = Findings::default();
-    let (Some(old), Some(new)) = (cx.input.bytes(piece.start, piece.len()), cx.output.bytes(piece.start, piece.len())) else {
-        found.file.push(Failure::new(Check::Data, format!("{:#x}..{:#x} is not loaded from the output", piece.start, piece.end)));
+    let (Some(old), Some(new)) = (
+        cx.input.bytes(piece.start, piece.len()),
+        cx.output.bytes(piece.start, piece.len()),
+    ) else {
+        found.file.push(Failure::new(
+            Check::Data,
+            format!(
+                "{:#x}..{:#x} is not loaded from the output",
+                piece.start, piece.end
+            ),
+        ));
         return found;
     };
     if old == new {
@@ -118,7 +159,9 @@ fn compare_piece<A: Arch>(cx: &Context<'_>, kept: &KeptRelocs<'_>, piece: Range,
         at += skip;
         let addr = piece.start + at as u64;
         let explained = explain::<A>(cx, kept, relative, addr, &mut found);
-        at = usize::try_from(explained.saturating_sub(piece.start)).unwrap_or(usize::MAX).max(at + 1);
+        at = usize::try_from(explained.saturating_sub(piece.start))
+            .unwrap_or(usize::MAX)
+            .max(at + 1);
     }
     found
 }
@@ -146,12 +189,18 @@ pub(crate) fn explain<A: Arch>(
 ) -> u64 {
     let words = |at: u64| Some((cx.input.u64_at(at)?, cx.output.u64_at(at)?));
     let next = relative.partition_point(|&r| r <= addr);
-    let place = next.checked_sub(1).and_then(|i| relative.get(i)).copied().filter(|p| addr - p < 8);
+    let place = next
+        .checked_sub(1)
+        .and_then(|i| relative.get(i))
+        .copied()
+        .filter(|p| addr - p < 8);
     if let Some(place) = place {
         if let Some((old, new)) = words(place) {
             found.pointers += 1;
             if !found.pointer(cx, old, new, true) {
-                let failure = Failure::new(Check::Data, "a pointer changed to something else").at(place, place).values(old, new);
+                let failure = Failure::new(Check::Data, "a pointer changed to something else")
+                    .at(place, place)
+                    .values(old, new);
                 found.charge(cx, old, new, failure);
             }
         }
@@ -181,9 +230,15 @@ pub(crate) fn explain<A: Arch>(
     match (cx.input.u32_at(aligned), cx.output.u32_at(aligned)) {
         (Some(old), Some(new)) => found.words.push((aligned, old, new)),
         _ => {
-            let value = |elf: &Elf<'_>| elf.bytes(addr, 1).and_then(|b| b.first()).copied().unwrap_or(0);
-            let failure =
-                Failure::new(Check::Data, "a byte of data changed").at(addr, addr).values(value(cx.input), value(cx.output));
+            let value = |elf: &Elf<'_>| {
+                elf.bytes(addr, 1)
+                    .and_then(|b| b.first())
+                    .copied()
+                    .unwrap_or(0)
+            };
+            let failure = Failure::new(Check::Data, "a byte of data changed")
+                .at(addr, addr)
+                .values(value(cx.input), value(cx.output));
             found.file.push(failure);
         }
     }
@@ -192,7 +247,12 @@ pub(crate) fn explain<A: Arch>(
 
 /// Words of the old image that point into old code, unchanged: ways into old bodies. Only asked for functions of which
 /// it matters (`wanted`), and by value alone in files without relocations.
-pub(crate) fn unchanged_pointers(cx: &Context<'_>, wanted: &[bool], relative: &[u64], found: &mut Findings) {
+pub(crate) fn unchanged_pointers(
+    cx: &Context<'_>,
+    wanted: &[bool],
+    relative: &[u64],
+    found: &mut Findings,
+) {
     let mut look = |at: u64| {
         if let (Some(old), Some(new)) = (cx.input.u64_at(at), cx.output.u64_at(at))
             && old == new
@@ -219,7 +279,10 @@ pub(crate) fn unchanged_pointers(cx: &Context<'_>, wanted: &[bool], relative: &[
 
 /// A table of 4-byte words as it is in both files.
 pub(crate) fn word_pair(cx: &Context<'_>, at: u64) -> Option<(u32, u32)> {
-    Some((u32_in(cx.input.bytes(at, 4)?, 0)?, u32_in(cx.output.bytes(at, 4)?, 0)?))
+    Some((
+        u32_in(cx.input.bytes(at, 4)?, 0)?,
+        u32_in(cx.output.bytes(at, 4)?, 0)?,
+    ))
 }
 
 #[cfg(test)]

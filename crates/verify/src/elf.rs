@@ -120,7 +120,17 @@ pub(crate) fn raw_symbol(entry: &[u8]) -> Option<(u32, Symbol<'static>)> {
     let name = r.u32()?;
     let (info, other, section) = (r.u8()?, r.u8()?, r.u16()?);
     let (value, size) = (r.u64()?, r.u64()?);
-    Some((name, Symbol { name: b"", info, other, section, value, size }))
+    Some((
+        name,
+        Symbol {
+            name: b"",
+            info,
+            other,
+            section,
+            value,
+            size,
+        },
+    ))
 }
 
 /// An entry of `.dynamic`.
@@ -167,7 +177,12 @@ impl<'d> Elf<'d> {
     /// Parses a file. `which` names it in errors ("input", "output").
     pub(crate) fn parse(data: &'d [u8], which: &'static str) -> Result<Self, Error> {
         let bad = |what: String| Error::Unreadable { which, what };
-        let header = data.get(..64).ok_or_else(|| bad(format!("{} bytes are too few for an ELF header", data.len())))?;
+        let header = data.get(..64).ok_or_else(|| {
+            bad(format!(
+                "{} bytes are too few for an ELF header",
+                data.len()
+            ))
+        })?;
         let ident = header.get(..16).unwrap_or(b"");
         if !ident.starts_with(b"\x7fELF") {
             return Err(bad("it does not begin with the ELF magic number".into()));
@@ -182,25 +197,53 @@ impl<'d> Elf<'d> {
             let (eflags, _ehsize) = (r.u32()?, r.u16()?);
             let (phentsize, phnum) = (r.u16()?, r.u16()?);
             let (shentsize, shnum, shstrndx) = (r.u16()?, r.u16()?, r.u16()?);
-            Some((etype, machine, entry, phoff, shoff, eflags, phentsize, phnum, shentsize, shnum, shstrndx))
+            Some((
+                etype, machine, entry, phoff, shoff, eflags, phentsize, phnum, shentsize, shnum,
+                shstrndx,
+            ))
         })();
-        let (etype, machine, entry, phoff, shoff, eflags, phentsize, phnum, shentsize, shnum, shstrndx) =
-            fields.ok_or_else(|| bad("its ELF header ends early".into()))?;
+        let (
+            etype,
+            machine,
+            entry,
+            phoff,
+            shoff,
+            eflags,
+            phentsize,
+            phnum,
+            shentsize,
+            shnum,
+            shstrndx,
+        ) = fields.ok_or_else(|| bad("its ELF header ends early".into()))?;
         if phnum > 0 && phentsize != 56 {
-            return Err(bad(format!("its program headers have {phentsize} bytes instead of 56")));
+            return Err(bad(format!(
+                "its program headers have {phentsize} bytes instead of 56"
+            )));
         }
         if phnum == 0xffff {
             return Err(bad("it has more than 65534 program headers".into()));
         }
-        let table = slice(data, phoff, u64::from(phnum) * 56)
-            .ok_or_else(|| bad(format!("its {phnum} program headers at {phoff:#x} are not all in the file")))?;
+        let table = slice(data, phoff, u64::from(phnum) * 56).ok_or_else(|| {
+            bad(format!(
+                "its {phnum} program headers at {phoff:#x} are not all in the file"
+            ))
+        })?;
         let mut segments = Vec::with_capacity(usize::from(phnum));
         for raw in table.chunks_exact(56) {
             let mut r = Reader::new(raw);
             let segment = (|| {
-                let (kind, flags, offset, addr, _paddr) = (r.u32()?, r.u32()?, r.u64()?, r.u64()?, r.u64()?);
+                let (kind, flags, offset, addr, _paddr) =
+                    (r.u32()?, r.u32()?, r.u64()?, r.u64()?, r.u64()?);
                 let (file_size, mem_size, align) = (r.u64()?, r.u64()?, r.u64()?);
-                Some(Segment { kind, flags, offset, addr, file_size, mem_size, align })
+                Some(Segment {
+                    kind,
+                    flags,
+                    offset,
+                    addr,
+                    file_size,
+                    mem_size,
+                    align,
+                })
             })()
             .ok_or_else(|| bad("a program header ends early".into()))?;
             if segment.kind != PT_NULL {
@@ -216,14 +259,21 @@ impl<'d> Elf<'d> {
                 )));
             }
             if slice(data, s.offset, s.file_size).is_none() {
-                return Err(bad(format!("its segment at {:#x} reaches past the end of the file", s.addr)));
+                return Err(bad(format!(
+                    "its segment at {:#x} reaches past the end of the file",
+                    s.addr
+                )));
             }
             if let Some(last) = loads.last().filter(|last| last.end() > s.addr) {
-                return Err(bad(format!("its segments at {:#x} and {:#x} overlap or are not in order", last.addr, s.addr)));
+                return Err(bad(format!(
+                    "its segments at {:#x} and {:#x} overlap or are not in order",
+                    last.addr, s.addr
+                )));
             }
             loads.push(*s);
         }
-        let sections = Self::parse_sections(data, shoff, shentsize, shnum, shstrndx).map_err(bad)?;
+        let sections =
+            Self::parse_sections(data, shoff, shentsize, shnum, shstrndx).map_err(bad)?;
         let mut elf = Elf {
             data,
             etype,
@@ -239,9 +289,12 @@ impl<'d> Elf<'d> {
             loads,
         };
         if let Some(d) = elf.segment(PT_DYNAMIC).copied() {
-            let bytes = elf
-                .bytes(d.addr, d.file_size)
-                .ok_or_else(|| bad(format!("its dynamic section at {:#x} is not loaded from the file", d.addr)))?;
+            let bytes = elf.bytes(d.addr, d.file_size).ok_or_else(|| {
+                bad(format!(
+                    "its dynamic section at {:#x} is not loaded from the file",
+                    d.addr
+                ))
+            })?;
             let mut r = Reader::new(bytes);
             while let (Some(tag), Some(value)) = (r.u64(), r.u64()) {
                 if tag == 0 {
@@ -253,20 +306,40 @@ impl<'d> Elf<'d> {
         Ok(elf)
     }
 
-    fn parse_sections(data: &'d [u8], shoff: u64, shentsize: u16, shnum: u16, shstrndx: u16) -> Result<Vec<Section<'d>>, String> {
+    fn parse_sections(
+        data: &'d [u8],
+        shoff: u64,
+        shentsize: u16,
+        shnum: u16,
+        shstrndx: u16,
+    ) -> Result<Vec<Section<'d>>, String> {
         if shoff == 0 {
             return Ok(Vec::new());
         }
         if shentsize != 64 {
-            return Err(format!("its section headers have {shentsize} bytes instead of 64"));
+            return Err(format!(
+                "its section headers have {shentsize} bytes instead of 64"
+            ));
         }
         // With more than 65279 sections the counts are in section 0.
-        let first = slice(data, shoff, 64).ok_or_else(|| format!("its section headers at {shoff:#x} are not in the file"))?;
-        let count = if shnum == 0 { crate::bytes::u64_in(first, 32).unwrap_or(0) } else { u64::from(shnum) };
-        let names = if shstrndx == 0xffff { crate::bytes::u32_in(first, 40).unwrap_or(0) } else { u32::from(shstrndx) };
-        let size = count.checked_mul(64).ok_or_else(|| format!("its section count {count} is impossible"))?;
-        let table = slice(data, shoff, size)
-            .ok_or_else(|| format!("its {count} section headers at {shoff:#x} are not all in the file"))?;
+        let first = slice(data, shoff, 64)
+            .ok_or_else(|| format!("its section headers at {shoff:#x} are not in the file"))?;
+        let count = if shnum == 0 {
+            crate::bytes::u64_in(first, 32).unwrap_or(0)
+        } else {
+            u64::from(shnum)
+        };
+        let names = if shstrndx == 0xffff {
+            crate::bytes::u32_in(first, 40).unwrap_or(0)
+        } else {
+            u32::from(shstrndx)
+        };
+        let size = count
+            .checked_mul(64)
+            .ok_or_else(|| format!("its section count {count} is impossible"))?;
+        let table = slice(data, shoff, size).ok_or_else(|| {
+            format!("its {count} section headers at {shoff:#x} are not all in the file")
+        })?;
         let mut sections = Vec::with_capacity(table.len() / 64);
         let mut name_offsets = Vec::with_capacity(table.len() / 64);
         for raw in table.chunks_exact(64) {
@@ -274,19 +347,40 @@ impl<'d> Elf<'d> {
             let (name, s) = (|| {
                 let (name, kind, flags, addr) = (r.u32()?, r.u32()?, r.u64()?, r.u64()?);
                 let (offset, size, link, info) = (r.u64()?, r.u64()?, r.u32()?, r.u32()?);
-                Some((name, Section { name: b"", kind, flags, addr, offset, size, link, info }))
+                Some((
+                    name,
+                    Section {
+                        name: b"",
+                        kind,
+                        flags,
+                        addr,
+                        offset,
+                        size,
+                        link,
+                        info,
+                    },
+                ))
             })()
             .ok_or("a section header ends early")?;
             if s.kind != SHT_NOBITS && s.kind != 0 && slice(data, s.offset, s.size).is_none() {
-                return Err(format!("its section {} reaches past the end of the file", sections.len()));
+                return Err(format!(
+                    "its section {} reaches past the end of the file",
+                    sections.len()
+                ));
             }
             if s.addr.checked_add(s.size).is_none() {
-                return Err(format!("its section {} wraps around the address space", sections.len()));
+                return Err(format!(
+                    "its section {} wraps around the address space",
+                    sections.len()
+                ));
             }
             name_offsets.push(name);
             sections.push(s);
         }
-        let strings = sections.get(names as usize).and_then(|s| slice(data, s.offset, s.size)).unwrap_or(b"");
+        let strings = sections
+            .get(names as usize)
+            .and_then(|s| slice(data, s.offset, s.size))
+            .unwrap_or(b"");
         for (s, name) in sections.iter_mut().zip(name_offsets) {
             s.name = string_at(strings, name);
         }
@@ -310,7 +404,10 @@ impl<'d> Elf<'d> {
 
     /// All file bytes from an address to the end of its segment's file part.
     pub(crate) fn bytes_from(&self, addr: u64) -> Option<&'d [u8]> {
-        let s = self.loads.iter().find(|s| s.addr <= addr && addr < s.file_end())?;
+        let s = self
+            .loads
+            .iter()
+            .find(|s| s.addr <= addr && addr < s.file_end())?;
         let skip = addr - s.addr;
         slice(self.data, s.offset.checked_add(skip)?, s.file_size - skip)
     }
@@ -336,15 +433,22 @@ impl<'d> Elf<'d> {
     }
 
     pub(crate) fn section_data(&self, s: &Section<'_>) -> &'d [u8] {
-        if s.kind == SHT_NOBITS { b"" } else { slice(self.data, s.offset, s.size).unwrap_or(b"") }
+        if s.kind == SHT_NOBITS {
+            b""
+        } else {
+            slice(self.data, s.offset, s.size).unwrap_or(b"")
+        }
     }
 
     /// The loaded section that covers an address.
     pub(crate) fn section_at(&self, addr: u64) -> Option<&Section<'d>> {
         // `.tbss` has an address range that belongs to whatever follows it.
-        self.sections
-            .iter()
-            .find(|s| s.is_alloc() && s.addr <= addr && addr < s.end() && !(s.kind == SHT_NOBITS && s.flags & 0x400 != 0))
+        self.sections.iter().find(|s| {
+            s.is_alloc()
+                && s.addr <= addr
+                && addr < s.end()
+                && !(s.kind == SHT_NOBITS && s.flags & 0x400 != 0)
+        })
     }
 
     /// Value of a dynamic tag.
@@ -356,10 +460,15 @@ impl<'d> Elf<'d> {
     pub(crate) fn symbols(&self, kind: u32) -> impl Iterator<Item = Symbol<'d>> + use<'d> {
         let section = self.sections.iter().find(|s| s.kind == kind);
         let bytes = section.map_or(&b""[..], |s| self.section_data(s));
-        let strings = section.and_then(|s| self.sections.get(s.link as usize)).map_or(&b""[..], |s| self.section_data(s));
+        let strings = section
+            .and_then(|s| self.sections.get(s.link as usize))
+            .map_or(&b""[..], |s| self.section_data(s));
         bytes.chunks_exact(SYM_SIZE).filter_map(move |raw| {
             let (name, symbol) = raw_symbol(raw)?;
-            Some(Symbol { name: string_at(strings, name), ..symbol })
+            Some(Symbol {
+                name: string_at(strings, name),
+                ..symbol
+            })
         })
     }
 
@@ -373,9 +482,19 @@ impl<'d> Elf<'d> {
 
     /// Bytes of one note in the file's note sections and segments: owner's name (without zero) and type.
     pub(crate) fn note(&self, owner: &[u8], kind: u32) -> Option<&'d [u8]> {
-        let sections = self.sections.iter().filter(|s| s.kind == SHT_NOTE).map(|s| self.section_data(s));
-        let segments = self.segments.iter().filter(|s| s.kind == PT_NOTE).filter_map(|s| slice(self.data, s.offset, s.file_size));
-        sections.chain(segments).find_map(|bytes| find_note(bytes, owner, kind))
+        let sections = self
+            .sections
+            .iter()
+            .filter(|s| s.kind == SHT_NOTE)
+            .map(|s| self.section_data(s));
+        let segments = self
+            .segments
+            .iter()
+            .filter(|s| s.kind == PT_NOTE)
+            .filter_map(|s| slice(self.data, s.offset, s.file_size));
+        sections
+            .chain(segments)
+            .find_map(|bytes| find_note(bytes, owner, kind))
     }
 }
 
@@ -406,7 +525,10 @@ mod tests {
         let elf = Elf::parse(&data, "input").expect("it is an ELF file");
         assert_eq!(elf.bytes(elf.entry, 1).map(<[u8]>::len), Some(1));
         assert!(elf.loads().len() >= 2);
-        assert!(elf.symbols(SHT_SYMTAB).any(|s| s.is_function() && s.value == elf.entry));
+        assert!(
+            elf.symbols(SHT_SYMTAB)
+                .any(|s| s.is_function() && s.value == elf.entry)
+        );
         assert!(elf.section(b".dynamic").is_some());
         assert!(!elf.dynamic.is_empty());
     }
@@ -414,7 +536,9 @@ mod tests {
     #[test]
     fn short_and_foreign_files_are_refused_with_a_sentence() {
         for (bytes, word) in [(&b"\x7fELF"[..], "too few"), (&[0u8; 64][..], "magic")] {
-            let error = Elf::parse(bytes, "input").expect_err("no ELF file").to_string();
+            let error = Elf::parse(bytes, "input")
+                .expect_err("no ELF file")
+                .to_string();
             assert!(error.contains(word), "{error}");
         }
     }
@@ -422,7 +546,10 @@ mod tests {
     #[test]
     fn a_note_is_found_behind_another_one() {
         let mut notes = Vec::new();
-        for (name, kind, desc) in [(&b"GNU\0"[..], 3u32, &b"abc"[..]), (b"postlink\0", 1, b"xy")] {
+        for (name, kind, desc) in [
+            (&b"GNU\0"[..], 3u32, &b"abc"[..]),
+            (b"postlink\0", 1, b"xy"),
+        ] {
             notes.extend((name.len() as u32).to_le_bytes());
             notes.extend((desc.len() as u32).to_le_bytes());
             notes.extend(kind.to_le_bytes());

@@ -69,7 +69,12 @@ pub(crate) fn prove(input: &Elf<'_>, output: &Elf<'_>, options: &Options) -> Rep
     let mut proof = Proof {
         input,
         output,
-        code: layout.added.iter().filter(|s| s.is_exec() && !s.is_writable()).copied().collect(),
+        code: layout
+            .added
+            .iter()
+            .filter(|s| s.is_exec() && !s.is_writable())
+            .copied()
+            .collect(),
         counters: layout.added.iter().filter(is_room).copied().collect(),
         unwind,
         starts,
@@ -125,30 +130,48 @@ impl Proof<'_> {
     fn hook(&mut self, to: u64, options: &Options) {
         self.hooks += 1;
         if self.hooks > 1 || !self.is_new(to) {
-            self.fail(Failure::new(Check::Dynamic, "the start of the program goes to another place").at(0, to), options);
+            self.fail(
+                Failure::new(
+                    Check::Dynamic,
+                    "the start of the program goes to another place",
+                )
+                .at(0, to),
+                options,
+            );
         }
     }
 
     fn is_new(&self, addr: u64) -> bool {
-        self.code.iter().any(|s| s.addr <= addr && addr < s.file_end())
+        self.code
+            .iter()
+            .any(|s| s.addr <= addr && addr < s.file_end())
     }
 
     /// Length of what counts at `at`; 0 if nothing does.
     fn counter(&self, at: u64) -> u64 {
-        let Some(bytes) = self.output.bytes_from(at) else { return 0 };
+        let Some(bytes) = self.output.bytes_from(at) else {
+            return 0;
+        };
         let word = |o: usize, trail: u64| {
             let end = at + o as u64 + 4 + trail;
             u32_in(bytes, o).map(|w| end.wrapping_add_signed(i64::from(w as i32)))
         };
         let counts = |o: usize, trail: u64, size: u64| {
-            word(o, trail).is_some_and(|c| self.counters.iter().any(|s| s.addr <= c && c.saturating_add(size) <= s.end()))
+            word(o, trail).is_some_and(|c| {
+                self.counters
+                    .iter()
+                    .any(|s| s.addr <= c && c.saturating_add(size) <= s.end())
+            })
         };
         let is = |o: usize, pattern: &[u8]| bytes.get(o..).is_some_and(|b| b.starts_with(pattern));
         if is(0, &[0xc6, 0x05]) && is(6, &[1]) && counts(2, 1, 1) {
             return 7;
         }
         // lea rsp,[rsp-128]; pushfq
-        let (down, up): (&[u8], &[u8]) = (&[0x48, 0x8d, 0x64, 0x24, 0x80], &[0x48, 0x8d, 0xa4, 0x24, 0x80, 0, 0, 0]);
+        let (down, up): (&[u8], &[u8]) = (
+            &[0x48, 0x8d, 0x64, 0x24, 0x80],
+            &[0x48, 0x8d, 0xa4, 0x24, 0x80, 0, 0, 0],
+        );
         let zone = is(0, down);
         let mut o = if zone { down.len() } else { 0 };
         let flags = is(o, &[0x9c]);
@@ -166,7 +189,13 @@ impl Proof<'_> {
             o += 25;
         }
         // add dword [c],1; sbb dword [c],0
-        if !(is(o, &[0x83, 0x05]) && counts(o + 2, 1, 4) && is(o + 6, &[1]) && is(o + 7, &[0x83, 0x1d]) && counts(o + 9, 1, 4) && is(o + 13, &[0])) {
+        if !(is(o, &[0x83, 0x05])
+            && counts(o + 2, 1, 4)
+            && is(o + 6, &[1])
+            && is(o + 7, &[0x83, 0x1d])
+            && counts(o + 9, 1, 4)
+            && is(o + 13, &[0]))
+        {
             return 0;
         }
         o += 14;
@@ -198,12 +227,20 @@ impl Proof<'_> {
         if self.output.bytes(at, 1) == Some(&[0x90]) && at != from {
             at += 1;
         }
-        at == from || self.output.bytes_from(at).and_then(|b| A::decode(b, at)).is_some_and(|i| i.flow == Flow::Jump(from))
+        at == from
+            || self
+                .output
+                .bytes_from(at)
+                .and_then(|b| A::decode(b, at))
+                .is_some_and(|i| i.flow == Flow::Jump(from))
     }
 
     /// Whether `to` lies in padding in front of the start `from`, all of which was padding.
     fn in_front(&self, from: u64, to: u64) -> bool {
-        if self.starts.binary_search(&from).is_err() || !matches!(from.wrapping_sub(to), 7 | 8) || self.unwind.find(to).is_some() {
+        if self.starts.binary_search(&from).is_err()
+            || !matches!(from.wrapping_sub(to), 7 | 8)
+            || self.unwind.find(to).is_some()
+        {
             return false;
         }
         // An instruction of padding may begin before it.
@@ -220,23 +257,42 @@ impl Proof<'_> {
             return false;
         }
         while p < at + JUMP {
-            let (Some(a), Some(b)) = (self.input.bytes_from(p), self.output.bytes_from(q)) else { return false };
-            let (Some(old), Some(new)) = (A::decode(a, p), A::decode(b, q)) else { return false };
+            let (Some(a), Some(b)) = (self.input.bytes_from(p), self.output.bytes_from(q)) else {
+                return false;
+            };
+            let (Some(old), Some(new)) = (A::decode(a, p), A::decode(b, q)) else {
+                return false;
+            };
             match (old.flow, new.flow) {
                 (Flow::Jump(t), Flow::Jump(u)) => return self.leads(t, u),
-                (Flow::Branch { cond, target: t, .. }, Flow::Branch { cond: other, target: u, .. }) => {
+                (
+                    Flow::Branch {
+                        cond, target: t, ..
+                    },
+                    Flow::Branch {
+                        cond: other,
+                        target: u,
+                        ..
+                    },
+                ) => {
                     if cond != other || !self.leads(t, u) {
                         return false;
                     }
                 }
                 _ => {
-                    let (Some(a), Some(b)) = (a.get(..usize::from(old.len)), b.get(..usize::from(new.len))) else { return false };
+                    let (Some(a), Some(b)) =
+                        (a.get(..usize::from(old.len)), b.get(..usize::from(new.len)))
+                    else {
+                        return false;
+                    };
                     let same = match (old.field, new.field) {
                         (None, None) => a == b,
                         (Some(f), Some(g)) => {
                             a.len() == b.len()
                                 && A::equal_around(a, b, &f)
-                                && (f.target == g.target || matches!(old.flow, Flow::Call(_)) && self.leads(f.target, g.target))
+                                && (f.target == g.target
+                                    || matches!(old.flow, Flow::Call(_))
+                                        && self.leads(f.target, g.target))
                         }
                         _ => false,
                     };
@@ -250,17 +306,36 @@ impl Proof<'_> {
             }
             (p, q) = (p + u64::from(old.len), q + u64::from(new.len));
         }
-        self.output.bytes_from(q).and_then(|b| A::decode(b, q)).is_some_and(|i| i.flow == Flow::Jump(p))
+        self.output
+            .bytes_from(q)
+            .and_then(|b| A::decode(b, q))
+            .is_some_and(|i| i.flow == Flow::Jump(p))
     }
 
     /// Code that stays.
     fn sweep(&mut self, code: &[Range], options: &Options) {
         for i in 0..self.starts.len() {
             let start = self.starts.get(i).copied().unwrap_or_default();
-            let Some(range) = code.iter().find(|r| r.contains(start)) else { continue };
-            let end = self.starts.get(i + 1).copied().unwrap_or(u64::MAX).min(range.end);
-            let (Some(old), Some(new)) = (self.input.bytes(start, end - start), self.output.bytes(start, end - start)) else {
-                self.fail(Failure::new(Check::OldCode, format!("code at {start:#x} is not loaded from the output")), options);
+            let Some(range) = code.iter().find(|r| r.contains(start)) else {
+                continue;
+            };
+            let end = self
+                .starts
+                .get(i + 1)
+                .copied()
+                .unwrap_or(u64::MAX)
+                .min(range.end);
+            let (Some(old), Some(new)) = (
+                self.input.bytes(start, end - start),
+                self.output.bytes(start, end - start),
+            ) else {
+                self.fail(
+                    Failure::new(
+                        Check::OldCode,
+                        format!("code at {start:#x} is not loaded from the output"),
+                    ),
+                    options,
+                );
                 continue;
             };
             let mut at = 0usize;
@@ -276,10 +351,16 @@ impl Proof<'_> {
                     continue;
                 };
                 let len = usize::from(insn.len);
-                if let Some(field) = insn.field.filter(|f| matches!(f.kind, FieldKind::Branch | FieldKind::Forms)) {
+                if let Some(field) = insn
+                    .field
+                    .filter(|f| matches!(f.kind, FieldKind::Branch | FieldKind::Forms))
+                {
                     self.targets.push(field.target);
                 }
-                let (a, b) = (rest.get(..len).unwrap_or(b""), new.get(at..at + len).unwrap_or(b""));
+                let (a, b) = (
+                    rest.get(..len).unwrap_or(b""),
+                    new.get(at..at + len).unwrap_or(b""),
+                );
                 if a == b {
                     landing_pad &= insn.landing_pad;
                     at += len;
@@ -292,7 +373,10 @@ impl Proof<'_> {
                     && self.displaced(addr, to)
                 {
                     self.proved += 1;
-                    self.interiors.push(Range { start: addr + 1, end: addr + JUMP });
+                    self.interiors.push(Range {
+                        start: addr + 1,
+                        end: addr + JUMP,
+                    });
                     landing_pad = false;
                     // What is behind the jump must be as it was, also the rest of the instruction that the jump ends in.
                     let jump = at + JUMP as usize;
@@ -316,8 +400,13 @@ impl Proof<'_> {
     /// Where the first instruction begins that a jump up to `end` left alone. What those before it lead to is noted.
     fn behind(&mut self, start: u64, mut at: usize, end: usize, old: &[u8]) -> usize {
         while at < end {
-            let Some(insn) = old.get(at..).and_then(|b| A::decode(b, start + at as u64)) else { return end };
-            if let Some(field) = insn.field.filter(|f| matches!(f.kind, FieldKind::Branch | FieldKind::Forms)) {
+            let Some(insn) = old.get(at..).and_then(|b| A::decode(b, start + at as u64)) else {
+                return end;
+            };
+            if let Some(field) = insn
+                .field
+                .filter(|f| matches!(f.kind, FieldKind::Branch | FieldKind::Forms))
+            {
                 self.targets.push(field.target);
             }
             at += usize::from(insn.len);
@@ -328,12 +417,27 @@ impl Proof<'_> {
     /// An instruction in which an address changed.
     fn field(&self, addr: u64, insn: &Insn, old: &[u8], new: &[u8]) -> bool {
         let absolute = A::absolute_field(old).filter(|_| self.input.etype == elf::ET_EXEC);
-        [insn.field, absolute].into_iter().flatten().any(|f: Field| {
-            let now = if f.kind == FieldKind::Absolute { A::absolute_field(new) } else { A::decode(new, addr).and_then(|i| i.field) };
-            let (from, to) = (usize::from(f.at), usize::from(f.at) + usize::from(f.len));
-            let elsewhere = old.iter().zip(new).enumerate().any(|(i, (a, b))| a != b && !(from..to).contains(&i));
-            f.kind != FieldKind::Accesses && !elsewhere && now.is_some_and(|n| (n.at, n.len) == (f.at, f.len) && self.leads(f.target, n.target))
-        })
+        [insn.field, absolute]
+            .into_iter()
+            .flatten()
+            .any(|f: Field| {
+                let now = if f.kind == FieldKind::Absolute {
+                    A::absolute_field(new)
+                } else {
+                    A::decode(new, addr).and_then(|i| i.field)
+                };
+                let (from, to) = (usize::from(f.at), usize::from(f.at) + usize::from(f.len));
+                let elsewhere = old
+                    .iter()
+                    .zip(new)
+                    .enumerate()
+                    .any(|(i, (a, b))| a != b && !(from..to).contains(&i));
+                f.kind != FieldKind::Accesses
+                    && !elsewhere
+                    && now.is_some_and(|n| {
+                        (n.at, n.len) == (f.at, f.len) && self.leads(f.target, n.target)
+                    })
+            })
     }
 
     /// A counter in padding, or nothing that can be explained. Gives where to go on.
@@ -346,9 +450,17 @@ impl Proof<'_> {
             self.proved += 1;
             return old.len();
         }
-        let value = |bytes: &[u8]| bytes.get(first..(first + 8).min(bytes.len())).unwrap_or(b"").to_vec();
+        let value = |bytes: &[u8]| {
+            bytes
+                .get(first..(first + 8).min(bytes.len()))
+                .unwrap_or(b"")
+                .to_vec()
+        };
         let text = format!("the code at {place:#x}, which stays, changed");
-        self.fail(Failure::new(Check::OldCode, text).bytes(&value(old), &value(new)), options);
+        self.fail(
+            Failure::new(Check::OldCode, text).bytes(&value(old), &value(new)),
+            options,
+        );
         old.len()
     }
 
@@ -371,11 +483,20 @@ impl Proof<'_> {
         for fde in &fdes {
             let at = base + u64::from(fde.offset);
             let size = self.input.u32_at(at).map_or(0, |n| 4 + u64::from(n));
-            let (Some(old), Some(new)) = (self.input.bytes(at, size), self.output.bytes(at, size)) else { continue };
+            let (Some(old), Some(new)) = (self.input.bytes(at, size), self.output.bytes(at, size))
+            else {
+                continue;
+            };
             if old == new {
                 continue;
             }
-            let fails = |what: &str| Failure::new(Check::Unwind, format!("the FDE of the old code at {:#x} {what}", fde.start)).bytes(old, new);
+            let fails = |what: &str| {
+                Failure::new(
+                    Check::Unwind,
+                    format!("the FDE of the old code at {:#x} {what}", fde.start),
+                )
+                .bytes(old, new)
+            };
             let word = |bytes: &[u8], o| u32_in(bytes, o).unwrap_or(0);
             let by = word(old, 8).wrapping_sub(word(new, 8));
             let mut expected = old.to_vec();
@@ -386,64 +507,135 @@ impl Proof<'_> {
                 place.copy_from_slice(&word(old, 12).wrapping_add(by).to_le_bytes());
             }
             let from = fde.instructions.0 as usize - fde.offset as usize;
-            let first = old.iter().skip(from).position(|b| *b != 0).map(|i| from + i);
+            let first = old
+                .iter()
+                .skip(from)
+                .position(|b| *b != 0)
+                .map(|i| from + i);
             if let Some(first) = first {
                 let op = expected.get(first).copied().unwrap_or(0);
-                let (place, most) = if op & 0xc0 == 0x40 { (first, 0x7f) } else { (first + 1, 0xff) };
+                let (place, most) = if op & 0xc0 == 0x40 {
+                    (first, 0x7f)
+                } else {
+                    (first + 1, 0xff)
+                };
                 if op & 0xc0 != 0x40 && op != 2 {
-                    self.fail(fails("begins earlier, but its instructions do not begin with an advance"), options);
+                    self.fail(
+                        fails("begins earlier, but its instructions do not begin with an advance"),
+                        options,
+                    );
                     continue;
                 }
                 if let Some(byte) = expected.get_mut(place) {
-                    match u8::try_from(u32::from(*byte) + by).ok().filter(|n| *n <= most) {
+                    match u8::try_from(u32::from(*byte) + by)
+                        .ok()
+                        .filter(|n| *n <= most)
+                    {
                         Some(n) => *byte = n,
                         None => *byte = byte.wrapping_add(1),
                     }
                 }
             }
-            if expected != new || fde.lsda != 0 || !self.in_front(fde.start, fde.start.wrapping_sub(by.into())) {
+            if expected != new
+                || fde.lsda != 0
+                || !self.in_front(fde.start, fde.start.wrapping_sub(by.into()))
+            {
                 self.fail(fails("changed"), options);
             }
-            skip.push(Range { start: at, end: at + size });
+            skip.push(Range {
+                start: at,
+                end: at + size,
+            });
         }
-        let (Some(a), Some(b)) = (self.input.segment(elf::PT_GNU_EH_FRAME).copied(), self.output.segment(elf::PT_GNU_EH_FRAME).copied()) else {
+        let (Some(a), Some(b)) = (
+            self.input.segment(elf::PT_GNU_EH_FRAME).copied(),
+            self.output.segment(elf::PT_GNU_EH_FRAME).copied(),
+        ) else {
             return;
         };
-        let (Some(old), Some(new)) = (self.input.bytes(a.addr, a.file_size), self.output.bytes(b.addr, b.file_size)) else { return };
+        let (Some(old), Some(new)) = (
+            self.input.bytes(a.addr, a.file_size),
+            self.output.bytes(b.addr, b.file_size),
+        ) else {
+            return;
+        };
         if a.addr != b.addr || old.len() != new.len() || old.get(..12) != new.get(..12) {
-            self.fail(Failure::new(Check::Unwind, "the unwind search table is another one"), options);
+            self.fail(
+                Failure::new(Check::Unwind, "the unwind search table is another one"),
+                options,
+            );
             return;
         }
         let count = u32_in(old, 8).unwrap_or(0) as usize;
-        for (i, (x, y)) in old.get(12..).unwrap_or(b"").chunks_exact(8).zip(new.get(12..).unwrap_or(b"").chunks_exact(8)).enumerate() {
-            let word = |bytes: &[u8], o| a.addr.wrapping_add_signed(i64::from(u32_in(bytes, o).unwrap_or(0) as i32));
+        for (i, (x, y)) in old
+            .get(12..)
+            .unwrap_or(b"")
+            .chunks_exact(8)
+            .zip(new.get(12..).unwrap_or(b"").chunks_exact(8))
+            .enumerate()
+        {
+            let word = |bytes: &[u8], o| {
+                a.addr
+                    .wrapping_add_signed(i64::from(u32_in(bytes, o).unwrap_or(0) as i32))
+            };
             let (start, entry) = ((word(x, 0), word(y, 0)), (word(x, 4), word(y, 4)));
-            let start_fits = start.0 == start.1 || self.in_front(start.0, start.1) && self.leads(start.0, start.1);
-            let entry_fits = entry.0 == entry.1 || i + 1 == count && self.is_new(entry.1) && start.0 == start.1;
+            let start_fits = start.0 == start.1
+                || self.in_front(start.0, start.1) && self.leads(start.0, start.1);
+            let entry_fits =
+                entry.0 == entry.1 || i + 1 == count && self.is_new(entry.1) && start.0 == start.1;
             if !(start_fits && entry_fits) {
                 let text = format!("the unwind search table's entry for {:#x} changed", start.0);
                 self.fail(Failure::new(Check::Unwind, text).bytes(x, y), options);
             }
         }
-        skip.push(Range { start: a.addr, end: a.addr + old.len() as u64 });
+        skip.push(Range {
+            start: a.addr,
+            end: a.addr + old.len() as u64,
+        });
     }
 
     /// Dynamic symbols.
     fn symbols(&mut self, layout: &image::Layout, skip: &mut Vec<Range>, options: &Options) {
-        let Some(s) = self.input.sections.iter().find(|s| s.kind == elf::SHT_DYNSYM).copied() else { return };
+        let Some(s) = self
+            .input
+            .sections
+            .iter()
+            .find(|s| s.kind == elf::SHT_DYNSYM)
+            .copied()
+        else {
+            return;
+        };
         for at in (s.addr..s.end()).step_by(elf::SYM_SIZE) {
-            let (Some(a), Some(b)) = (self.input.bytes(at, SYMBOL), self.output.bytes(layout.place(at), SYMBOL)) else { continue };
+            let (Some(a), Some(b)) = (
+                self.input.bytes(at, SYMBOL),
+                self.output.bytes(layout.place(at), SYMBOL),
+            ) else {
+                continue;
+            };
             if a == b {
                 continue;
             }
             let number = |bytes: &[u8], o| u64_in(bytes, o).unwrap_or(0);
             let (old, new) = (number(a, 8), number(b, 8));
             let (size, now) = (number(a, 16), number(b, 16));
-            let grown = size == 0 && now == 0 || now.wrapping_sub(size) == old.wrapping_sub(new) || size == now && self.is_new(new);
+            let grown = size == 0 && now == 0
+                || now.wrapping_sub(size) == old.wrapping_sub(new)
+                || size == now && self.is_new(new);
             // Sections have other numbers; their names are the same.
-            let index = |bytes: &[u8]| usize::from(u16::from_le_bytes([bytes.get(6).copied().unwrap_or(0), bytes.get(7).copied().unwrap_or(0)]));
-            let (from, to) = (self.input.sections.get(index(a)), self.output.sections.get(index(b)));
-            let section = index(a) == index(b) || from.zip(to).is_some_and(|(x, y)| index(a) != 0 && index(b) != 0 && x.name == y.name);
+            let index = |bytes: &[u8]| {
+                usize::from(u16::from_le_bytes([
+                    bytes.get(6).copied().unwrap_or(0),
+                    bytes.get(7).copied().unwrap_or(0),
+                ]))
+            };
+            let (from, to) = (
+                self.input.sections.get(index(a)),
+                self.output.sections.get(index(b)),
+            );
+            let section = index(a) == index(b)
+                || from
+                    .zip(to)
+                    .is_some_and(|(x, y)| index(a) != 0 && index(b) != 0 && x.name == y.name);
             if old == new && size == now && section && a.get(..6) == b.get(..6) {
                 continue;
             }
@@ -453,7 +645,10 @@ impl Proof<'_> {
             }
             self.pointers += 1;
         }
-        skip.push(Range { start: s.addr, end: s.end() });
+        skip.push(Range {
+            start: s.addr,
+            end: s.end(),
+        });
     }
 
     /// Everything else that is loaded.
@@ -461,8 +656,17 @@ impl Proof<'_> {
         let loads: Vec<Segment> = self.input.loads().to_vec();
         let dynamic = self.input.segment(elf::PT_DYNAMIC).copied();
         for s in loads {
-            let (Some(old), Some(new)) = (self.input.bytes(s.addr, s.file_size), self.output.bytes(s.addr, s.file_size)) else {
-                self.fail(Failure::new(Check::Data, format!("the segment at {:#x} is not loaded from the output", s.addr)), options);
+            let (Some(old), Some(new)) = (
+                self.input.bytes(s.addr, s.file_size),
+                self.output.bytes(s.addr, s.file_size),
+            ) else {
+                self.fail(
+                    Failure::new(
+                        Check::Data,
+                        format!("the segment at {:#x} is not loaded from the output", s.addr),
+                    ),
+                    options,
+                );
                 continue;
             };
             let mut at = 0usize;
@@ -480,7 +684,14 @@ impl Proof<'_> {
                 let addr = s.addr + at as u64;
                 let before = skip.partition_point(|r| r.start <= addr);
                 // Ranges may overlap: the nearest ones that begin before.
-                if let Some(r) = skip.get(..before).unwrap_or_default().iter().rev().take(8).find(|r| r.contains(addr)) {
+                if let Some(r) = skip
+                    .get(..before)
+                    .unwrap_or_default()
+                    .iter()
+                    .rev()
+                    .take(8)
+                    .find(|r| r.contains(addr))
+                {
                     at = (r.end - s.addr) as usize;
                     continue;
                 }
@@ -501,7 +712,15 @@ impl Proof<'_> {
     }
 
     /// A word that differs; gives where to go on.
-    fn word(&mut self, base: u64, at: usize, old: &[u8], new: &[u8], dynamic: Option<Segment>, options: &Options) -> usize {
+    fn word(
+        &mut self,
+        base: u64,
+        at: usize,
+        old: &[u8],
+        new: &[u8],
+        dynamic: Option<Segment>,
+        options: &Options,
+    ) -> usize {
         let words = |from: usize| Some((u64_in(old, from)?, u64_in(new, from)?));
         for from in (at.saturating_sub(7)..=at).rev() {
             if let Some((a, b)) = words(from)
@@ -511,7 +730,9 @@ impl Proof<'_> {
                 self.pointers += 1;
                 return from + 8;
             }
-            let halves = u32_in(old, from).zip(u32_in(new, from)).map(|(a, b)| (u64::from(a), u64::from(b)));
+            let halves = u32_in(old, from)
+                .zip(u32_in(new, from))
+                .map(|(a, b)| (u64::from(a), u64::from(b)));
             if from + 4 > at
                 && self.input.etype == elf::ET_EXEC
                 && let Some((a, b)) = halves
@@ -526,16 +747,25 @@ impl Proof<'_> {
         let addr = base + at as u64;
         let aligned = at - (addr % 8) as usize;
         if let Some((_, b)) = words(aligned)
-            && (self.is_new(b) || dynamic.is_some_and(|d| d.addr <= addr && addr < d.end() && b == 12))
+            && (self.is_new(b)
+                || dynamic.is_some_and(|d| d.addr <= addr && addr < d.end() && b == 12))
         {
             if b != 12 {
                 self.hook(b, options);
             }
             return aligned + 8;
         }
-        let value = |bytes: &[u8]| bytes.get(aligned..(aligned + 8).min(bytes.len())).unwrap_or(b"").to_vec();
+        let value = |bytes: &[u8]| {
+            bytes
+                .get(aligned..(aligned + 8).min(bytes.len()))
+                .unwrap_or(b"")
+                .to_vec()
+        };
         let text = format!("the data at {addr:#x} changed");
-        self.fail(Failure::new(Check::Data, text).bytes(&value(old), &value(new)), options);
+        self.fail(
+            Failure::new(Check::Data, text).bytes(&value(old), &value(new)),
+            options,
+        );
         aligned + 8
     }
 }

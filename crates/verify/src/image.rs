@@ -18,7 +18,11 @@ const PAGE: u64 = 4096;
 /// Pages of the loader; segments may not share one. On AArch64 systems with pages of 64 KiB can load what is aligned for them.
 fn page(input: &Elf<'_>) -> u64 {
     let aligned = input.loads().iter().map(|s| s.align).min().unwrap_or(PAGE);
-    if input.machine == 183 { aligned.clamp(PAGE, 1 << 16) } else { PAGE }
+    if input.machine == 183 {
+        aligned.clamp(PAGE, 1 << 16)
+    } else {
+        PAGE
+    }
 }
 
 /// How the output's image is made of the input's.
@@ -37,7 +41,10 @@ pub(crate) struct Layout {
 impl Layout {
     /// Where the data at an old address is now.
     pub(crate) fn place(&self, addr: u64) -> u64 {
-        let moved = self.moved.iter().find(|(r, _)| r.contains(addr) || (r.len() == 0 && r.start == addr));
+        let moved = self
+            .moved
+            .iter()
+            .find(|(r, _)| r.contains(addr) || (r.len() == 0 && r.start == addr));
         moved.map_or(addr, |(r, new)| new + (addr - r.start))
     }
 }
@@ -65,7 +72,8 @@ pub(crate) fn is_guarded(elf: &Elf<'_>) -> bool {
 /// File bytes of a segment.
 fn contents<'d>(elf: &Elf<'d>, s: &Segment) -> Option<&'d [u8]> {
     let start = usize::try_from(s.offset).ok()?;
-    elf.data.get(start..start.checked_add(usize::try_from(s.file_size).ok()?)?)
+    elf.data
+        .get(start..start.checked_add(usize::try_from(s.file_size).ok()?)?)
 }
 
 /// Compares headers and segments, and finds out which sections moved.
@@ -74,38 +82,64 @@ pub(crate) fn layout(input: &Elf<'_>, output: &Elf<'_>, found: &mut Vec<Failure>
 }
 
 /// The same; one that counts may have a writable segment without bytes in the file.
-pub(crate) fn layout_of(input: &Elf<'_>, output: &Elf<'_>, counts: bool, found: &mut Vec<Failure>) -> Layout {
+pub(crate) fn layout_of(
+    input: &Elf<'_>,
+    output: &Elf<'_>,
+    counts: bool,
+    found: &mut Vec<Failure>,
+) -> Layout {
     let mut layout = Layout::default();
-    if (input.etype, input.machine, input.eflags, input.ident) != (output.etype, output.machine, output.eflags, output.ident) {
-        found.push(failure("the ELF header's type, machine, flags or identification changed"));
+    if (input.etype, input.machine, input.eflags, input.ident)
+        != (output.etype, output.machine, output.eflags, output.ident)
+    {
+        found.push(failure(
+            "the ELF header's type, machine, flags or identification changed",
+        ));
     }
     segments(input, output, &mut layout, found);
     new_segments(output, page(input), counts, &layout, found);
     sections(input, output, &mut layout, found);
 
-    let table = Range { start: 0, end: output.phnum * 56 };
-    if let Some(load) =
-        output.loads().iter().find(|l| l.offset <= output.phoff && output.phoff + table.end <= l.offset + l.file_size)
+    let table = Range {
+        start: 0,
+        end: output.phnum * 56,
+    };
+    if let Some(load) = output
+        .loads()
+        .iter()
+        .find(|l| l.offset <= output.phoff && output.phoff + table.end <= l.offset + l.file_size)
     {
         let start = load.addr + (output.phoff - load.offset);
-        layout.by_meaning.push(Range { start, end: start.saturating_add(table.end) });
+        layout.by_meaning.push(Range {
+            start,
+            end: start.saturating_add(table.end),
+        });
     } else {
-        found.push(failure(format!("the program header table at {:#x} is not loaded", output.phoff)));
+        found.push(failure(format!(
+            "the program header table at {:#x} is not loaded",
+            output.phoff
+        )));
     }
     // The old header and table: the program may read either copy, and both files' headers describe themselves.
     for elf in [input, output] {
         if let Some(load) = elf.loads().iter().find(|l| l.offset == 0) {
-            let header = Range { start: load.addr, end: load.addr.saturating_add(64) };
+            let header = Range {
+                start: load.addr,
+                end: load.addr.saturating_add(64),
+            };
             if elf.bytes(header.start, 64) == elf.data.get(..64) {
                 layout.by_meaning.push(header);
             }
         }
     }
-    if let Some(load) =
-        input.loads().iter().find(|l| l.offset <= input.phoff && input.phoff + input.phnum * 56 <= l.offset + l.file_size)
-    {
+    if let Some(load) = input.loads().iter().find(|l| {
+        l.offset <= input.phoff && input.phoff + input.phnum * 56 <= l.offset + l.file_size
+    }) {
         let start = load.addr + (input.phoff - load.offset);
-        layout.by_meaning.push(Range { start, end: start.saturating_add(input.phnum * 56) });
+        layout.by_meaning.push(Range {
+            start,
+            end: start.saturating_add(input.phnum * 56),
+        });
     }
     for &(range, _) in &layout.moved {
         layout.by_meaning.push(range);
@@ -117,7 +151,14 @@ pub(crate) fn layout_of(input: &Elf<'_>, output: &Elf<'_>, counts: bool, found: 
     // The grown table may cover only what made way for it.
     if let Some(&grown) = layout.by_meaning.first() {
         let mut at = grown.start;
-        let covered = |at: u64| layout.by_meaning.iter().skip(1).find(|r| r.contains(at)).map(|r| r.end);
+        let covered = |at: u64| {
+            layout
+                .by_meaning
+                .iter()
+                .skip(1)
+                .find(|r| r.contains(at))
+                .map(|r| r.end)
+        };
         while at < grown.end {
             match covered(at) {
                 Some(end) => at = end,
@@ -152,21 +193,32 @@ fn segments(input: &Elf<'_>, output: &Elf<'_>, layout: &mut Layout, found: &mut 
             layout.added.push(*o);
         }
         let Some(o) = outs.next() else {
-            found.push(failure(format!("the segment of type {:#x} at {:#x} is missing", s.kind, s.addr)));
+            found.push(failure(format!(
+                "the segment of type {:#x} at {:#x} is missing",
+                s.kind, s.addr
+            )));
             return;
         };
         let down = s.addr.wrapping_sub(o.addr);
-        let extended = first_load && s.kind == elf::PT_LOAD && down > 0 && down <= 16 * PAGE && down.is_multiple_of(PAGE);
+        let extended = first_load
+            && s.kind == elf::PT_LOAD
+            && down > 0
+            && down <= 16 * PAGE
+            && down.is_multiple_of(PAGE);
         let same = match s.kind {
             elf::PT_LOAD if extended => {
                 (o.kind, o.flags, o.align, o.end()) == (s.kind, s.flags, s.align, s.end())
                     && o.file_size == s.file_size.saturating_add(down)
             }
             elf::PT_PHDR => {
-                o.kind == s.kind && o.flags == s.flags && o.offset == output.phoff && o.file_size == output.phnum * 56
+                o.kind == s.kind
+                    && o.flags == s.flags
+                    && o.offset == output.phoff
+                    && o.file_size == output.phnum * 56
             }
             elf::PT_INTERP | elf::PT_NOTE | elf::PT_GNU_PROPERTY => {
-                (o.kind, o.flags, o.file_size, o.mem_size, o.align) == (s.kind, s.flags, s.file_size, s.mem_size, s.align)
+                (o.kind, o.flags, o.file_size, o.mem_size, o.align)
+                    == (s.kind, s.flags, s.file_size, s.mem_size, s.align)
                     && contents(input, s).is_some()
                     && contents(input, s) == contents(output, o)
             }
@@ -206,67 +258,114 @@ fn segments(input: &Elf<'_>, output: &Elf<'_>, layout: &mut Layout, found: &mut 
         if o.kind == elf::PT_LOAD && o.addr >= limit {
             layout.added.push(*o);
         } else if o.kind != elf::PT_GNU_EH_FRAME || input.segment(elf::PT_GNU_EH_FRAME).is_some() {
-            found.push(failure(format!("there is a new segment of type {:#x} at {:#x}", o.kind, o.addr)));
+            found.push(failure(format!(
+                "there is a new segment of type {:#x} at {:#x}",
+                o.kind, o.addr
+            )));
         }
     }
 }
 
-fn new_segments(output: &Elf<'_>, page: u64, counts: bool, layout: &Layout, found: &mut Vec<Failure>) {
+fn new_segments(
+    output: &Elf<'_>,
+    page: u64,
+    counts: bool,
+    layout: &Layout,
+    found: &mut Vec<Failure>,
+) {
     for s in &layout.added {
         if s.is_writable() && !(counts && s.file_size == 0 && !s.is_exec()) {
-            found.push(failure(format!("the new segment at {:#x} is writable", s.addr)));
+            found.push(failure(format!(
+                "the new segment at {:#x} is writable",
+                s.addr
+            )));
         }
     }
     for s in output.loads() {
         if s.file_size > 0 && s.offset % page != s.addr % page
             || s.align > 1 && (!s.align.is_power_of_two() || s.offset % s.align != s.addr % s.align)
         {
-            found.push(failure(format!("the segment at {:#x} cannot be mapped from the file offset {:#x}", s.addr, s.offset)));
+            found.push(failure(format!(
+                "the segment at {:#x} cannot be mapped from the file offset {:#x}",
+                s.addr, s.offset
+            )));
         }
     }
     for pair in output.loads().windows(2) {
         if let [a, b] = pair
             && layout.added.contains(b)
-            && a.end().checked_next_multiple_of(page).is_none_or(|end| end > b.addr - b.addr % page)
+            && a.end()
+                .checked_next_multiple_of(page)
+                .is_none_or(|end| end > b.addr - b.addr % page)
         {
-            found.push(failure(format!("the segments at {:#x} and {:#x} share a page", a.addr, b.addr)));
+            found.push(failure(format!(
+                "the segments at {:#x} and {:#x} share a page",
+                a.addr, b.addr
+            )));
         }
     }
 }
 
 fn sections(input: &Elf<'_>, output: &Elf<'_>, layout: &mut Layout, found: &mut Vec<Failure>) {
-    for s in input.sections.iter().filter(|s| s.is_alloc() && s.kind != elf::SHT_NOBITS && s.size > 0) {
+    for s in input
+        .sections
+        .iter()
+        .filter(|s| s.is_alloc() && s.kind != elf::SHT_NOBITS && s.size > 0)
+    {
         let matches = |o: &&Section<'_>| o.name == s.name && o.is_alloc();
         // The unwind tables are replaced; the old ones stay under another name.
         if matches!(s.name, b".eh_frame" | b".eh_frame_hdr") {
             continue;
         }
-        let Some(o) =
-            output.sections.iter().find(|o| matches(o) && o.addr == s.addr).or_else(|| output.sections.iter().find(matches))
+        let Some(o) = output
+            .sections
+            .iter()
+            .find(|o| matches(o) && o.addr == s.addr)
+            .or_else(|| output.sections.iter().find(matches))
         else {
             if !output.sections.is_empty() {
-                found.push(failure(format!("the section {} is missing", String::from_utf8_lossy(s.name))));
+                found.push(failure(format!(
+                    "the section {} is missing",
+                    String::from_utf8_lossy(s.name)
+                )));
             }
             continue;
         };
         if o.addr == s.addr {
             if o.size != s.size || o.flags != s.flags {
-                found.push(failure(format!("the section {} changed its size or flags", String::from_utf8_lossy(s.name))));
+                found.push(failure(format!(
+                    "the section {} changed its size or flags",
+                    String::from_utf8_lossy(s.name)
+                )));
             }
             continue;
         }
-        let in_new = layout.added.iter().any(|l| l.addr <= o.addr && o.end() <= l.file_end());
+        let in_new = layout
+            .added
+            .iter()
+            .any(|l| l.addr <= o.addr && o.end() <= l.file_end());
         let read_only = input.load_at(s.addr).is_some_and(|l| !l.is_writable());
         // Contents of the dynamic symbol table are compared by meaning.
-        let equal = s.kind == elf::SHT_DYNSYM || output.bytes(o.addr, s.size) == input.bytes(s.addr, s.size);
-        if !in_new || !read_only || s.flags & elf::SHF_EXECINSTR != 0 || o.size != s.size || !equal {
+        let equal = s.kind == elf::SHT_DYNSYM
+            || output.bytes(o.addr, s.size) == input.bytes(s.addr, s.size);
+        if !in_new || !read_only || s.flags & elf::SHF_EXECINSTR != 0 || o.size != s.size || !equal
+        {
             found.push(
-                failure(format!("the section {} moved, but not unchanged to a new segment", String::from_utf8_lossy(s.name)))
-                    .at(s.addr, o.addr),
+                failure(format!(
+                    "the section {} moved, but not unchanged to a new segment",
+                    String::from_utf8_lossy(s.name)
+                ))
+                .at(s.addr, o.addr),
             );
             continue;
         }
-        layout.moved.push((Range { start: s.addr, end: s.end() }, o.addr));
+        layout.moved.push((
+            Range {
+                start: s.addr,
+                end: s.end(),
+            },
+            o.addr,
+        ));
     }
 }
 
@@ -282,25 +381,44 @@ pub(crate) fn dynamic(cx: &Context<'_>, layout: &Layout, found: &mut Findings) {
     let code = |found: &mut Findings, old: u64, new: u64, what: &str| {
         found.pointers += u64::from(old != new);
         if !found.pointer(cx, old, new, false) {
-            let failure = Failure::new(Check::Dynamic, format!("{what} goes to another place")).at(old, new).values(old, new);
+            let failure = Failure::new(Check::Dynamic, format!("{what} goes to another place"))
+                .at(old, new)
+                .values(old, new);
             found.charge(cx, old, new, failure);
         }
     };
     code(found, cx.input.entry, cx.output.entry, "the entry point");
     if cx.input.dynamic.len() != cx.output.dynamic.len() {
-        found.file.push(Failure::new(Check::Dynamic, "the dynamic section has another number of entries"));
+        found.file.push(Failure::new(
+            Check::Dynamic,
+            "the dynamic section has another number of entries",
+        ));
     }
     for (a, b) in cx.input.dynamic.iter().zip(&cx.output.dynamic) {
         if a.tag != b.tag {
-            found.file.push(Failure::new(Check::Dynamic, "a dynamic tag changed").values(a.tag, b.tag));
+            found
+                .file
+                .push(Failure::new(Check::Dynamic, "a dynamic tag changed").values(a.tag, b.tag));
         } else if matches!(a.tag, 12 | 13) {
-            code(found, a.value, b.value, if a.tag == 12 { "DT_INIT" } else { "DT_FINI" });
+            code(
+                found,
+                a.value,
+                b.value,
+                if a.tag == 12 { "DT_INIT" } else { "DT_FINI" },
+            );
         } else {
-            let expected = if is_address(a.tag) { layout.place(a.value) } else { a.value };
+            let expected = if is_address(a.tag) {
+                layout.place(a.value)
+            } else {
+                a.value
+            };
             if b.value != expected {
                 found.file.push(
-                    Failure::new(Check::Dynamic, format!("the dynamic tag {:#x} has another value", a.tag))
-                        .values(a.value, b.value),
+                    Failure::new(
+                        Check::Dynamic,
+                        format!("the dynamic tag {:#x} has another value", a.tag),
+                    )
+                    .values(a.value, b.value),
                 );
             }
         }
@@ -312,12 +430,20 @@ fn rela_tables(elf: &Elf<'_>) -> Vec<Range> {
     let value = |tag| elf.dynamic_value(tag);
     let mut tables: Vec<Range> = [(7, 8), (23, 2)]
         .into_iter()
-        .filter_map(|(at, size)| Some(Range { start: value(at)?, end: value(at)?.checked_add(value(size)?)? }))
+        .filter_map(|(at, size)| {
+            Some(Range {
+                start: value(at)?,
+                end: value(at)?.checked_add(value(size)?)?,
+            })
+        })
         .chain(
             elf.sections
                 .iter()
                 .filter(|s| s.is_alloc() && s.kind == elf::SHT_RELA)
-                .map(|s| Range { start: s.addr, end: s.end() }),
+                .map(|s| Range {
+                    start: s.addr,
+                    end: s.end(),
+                }),
         )
         .filter(|r| r.start < r.end)
         .collect();
@@ -334,31 +460,51 @@ fn rela_tables(elf: &Elf<'_>) -> Vec<Range> {
 }
 
 /// Compares relocations. Returns the places that the loader relocates relative to the load address, sorted.
-pub(crate) fn relocations<A: Arch>(cx: &Context<'_>, layout: &mut Layout, found: &mut Findings) -> Vec<u64> {
+pub(crate) fn relocations<A: Arch>(
+    cx: &Context<'_>,
+    layout: &mut Layout,
+    found: &mut Findings,
+) -> Vec<u64> {
     let mut places = Vec::new();
     for table in rela_tables(cx.input) {
         layout.by_meaning.push(table);
-        let (Some(old), Some(new)) =
-            (cx.input.bytes(table.start, table.len()), cx.output.bytes(layout.place(table.start), table.len()))
-        else {
+        let (Some(old), Some(new)) = (
+            cx.input.bytes(table.start, table.len()),
+            cx.output.bytes(layout.place(table.start), table.len()),
+        ) else {
             found.file.push(Failure::new(
                 Check::Relocations,
-                format!("the relocations at {:#x} are not loaded from the file", table.start),
+                format!(
+                    "the relocations at {:#x} are not loaded from the file",
+                    table.start
+                ),
             ));
             continue;
         };
         for (i, (a, b)) in old.chunks(24).zip(new.chunks(24)).enumerate() {
             let fields = |e: &[u8]| Some((u64_in(e, 0)?, u64_in(e, 8)?, u64_in(e, 16)?));
             let at = table.start + 24 * i as u64;
-            let (Some((place, info, addend)), Some((new_place, new_info, new_addend))) = (fields(a), fields(b)) else {
+            let (Some((place, info, addend)), Some((new_place, new_info, new_addend))) =
+                (fields(a), fields(b))
+            else {
                 if a != b {
-                    found.file.push(Failure::new(Check::Relocations, format!("the relocations at {at:#x} changed")).bytes(a, b));
+                    found.file.push(
+                        Failure::new(
+                            Check::Relocations,
+                            format!("the relocations at {at:#x} changed"),
+                        )
+                        .bytes(a, b),
+                    );
                 }
                 continue;
             };
             if (place, info) != (new_place, new_info) {
                 let text = format!("the relocation at {at:#x} has another place, type or symbol");
-                found.file.push(Failure::new(Check::Relocations, text).at(at, at).bytes(a, b));
+                found.file.push(
+                    Failure::new(Check::Relocations, text)
+                        .at(at, at)
+                        .bytes(a, b),
+                );
                 continue;
             }
             let [relative, irelative] = A::RELATIVE;
@@ -369,24 +515,35 @@ pub(crate) fn relocations<A: Arch>(cx: &Context<'_>, layout: &mut Layout, found:
             if kind == relative || kind == irelative {
                 found.pointers += u64::from(addend != new_addend);
                 if cx.is_abandoned(addend) {
-                    let text = format!("the relocation at {at:#x} refers to {addend:#x}, whose section was moved");
+                    let text = format!(
+                        "the relocation at {at:#x} refers to {addend:#x}, whose section was moved"
+                    );
                     found.file.push(Failure::new(Check::Relocations, text));
                 }
                 if !found.pointer(cx, addend, new_addend, kind == relative) {
                     let text = format!("the relocation at {at:#x} makes another address");
-                    let failure = Failure::new(Check::Relocations, text).at(at, at).values(addend, new_addend);
+                    let failure = Failure::new(Check::Relocations, text)
+                        .at(at, at)
+                        .values(addend, new_addend);
                     found.charge(cx, addend, new_addend, failure);
                 } else if addend == new_addend
                     && let Some(id) = cx.interiors.owner(addend)
                 {
-                    let text = format!("the relocation at {at:#x} still points to {addend:#x}, which the entry jump overwrote");
-                    found.functions.push((id, Failure::new(Check::EntryJump, text).at(at, addend)));
+                    let text = format!(
+                        "the relocation at {at:#x} still points to {addend:#x}, which the entry jump overwrote"
+                    );
+                    found
+                        .functions
+                        .push((id, Failure::new(Check::EntryJump, text).at(at, addend)));
                 }
             } else if addend != new_addend {
                 found.file.push(
-                    Failure::new(Check::Relocations, format!("the relocation at {at:#x} has another addend"))
-                        .at(at, at)
-                        .values(addend, new_addend),
+                    Failure::new(
+                        Check::Relocations,
+                        format!("the relocation at {at:#x} has another addend"),
+                    )
+                    .at(at, at)
+                    .values(addend, new_addend),
                 );
             }
         }
@@ -400,8 +557,12 @@ pub(crate) fn relocations<A: Arch>(cx: &Context<'_>, layout: &mut Layout, found:
             {
                 found.pointer(cx, old, new, true);
                 if let Some(id) = cx.interiors.owner(old) {
-                    let text = format!("the pointer at {place:#x} still leads to {old:#x}, which the entry jump overwrote");
-                    found.functions.push((id, Failure::new(Check::EntryJump, text).at(place, old)));
+                    let text = format!(
+                        "the pointer at {place:#x} still leads to {old:#x}, which the entry jump overwrote"
+                    );
+                    found
+                        .functions
+                        .push((id, Failure::new(Check::EntryJump, text).at(place, old)));
                 }
             }
         }
@@ -424,7 +585,11 @@ fn relr_places(bytes: &[u8]) -> Vec<u64> {
             places.push(word);
             next = word.wrapping_add(8);
         } else {
-            places.extend((0..63).filter(|bit| word >> (bit + 1) & 1 != 0).map(|bit| next.wrapping_add(8 * bit)));
+            places.extend(
+                (0..63)
+                    .filter(|bit| word >> (bit + 1) & 1 != 0)
+                    .map(|bit| next.wrapping_add(8 * bit)),
+            );
             next = next.wrapping_add(63 * 8);
         }
     }
@@ -436,21 +601,47 @@ pub(crate) fn dynamic_symbols(cx: &Context<'_>, layout: &mut Layout, found: &mut
     let Some(at) = cx.input.dynamic_value(6) else {
         return;
     };
-    let by_section = cx.input.sections.iter().find(|s| s.kind == elf::SHT_DYNSYM && s.addr == at).map(|s| s.size);
-    let by_strings = cx.input.dynamic_value(5).and_then(|s| s.checked_sub(at)).map(|size| size - size % elf::SYM_SIZE as u64);
+    let by_section = cx
+        .input
+        .sections
+        .iter()
+        .find(|s| s.kind == elf::SHT_DYNSYM && s.addr == at)
+        .map(|s| s.size);
+    let by_strings = cx
+        .input
+        .dynamic_value(5)
+        .and_then(|s| s.checked_sub(at))
+        .map(|size| size - size % elf::SYM_SIZE as u64);
     let Some(size) = by_section.or(by_strings) else {
-        found.file.push(Failure::new(Check::Symbols, "the size of the dynamic symbol table is unknown"));
+        found.file.push(Failure::new(
+            Check::Symbols,
+            "the size of the dynamic symbol table is unknown",
+        ));
         return;
     };
-    let range = Range { start: at, end: at.saturating_add(size) };
+    let range = Range {
+        start: at,
+        end: at.saturating_add(size),
+    };
     layout.by_meaning.push(range);
     layout.by_meaning.sort_unstable();
-    let (Some(old), Some(new)) = (cx.input.bytes(at, size), cx.output.bytes(layout.place(at), size)) else {
-        found.file.push(Failure::new(Check::Symbols, format!("the dynamic symbols at {at:#x} are not loaded from the file")));
+    let (Some(old), Some(new)) = (
+        cx.input.bytes(at, size),
+        cx.output.bytes(layout.place(at), size),
+    ) else {
+        found.file.push(Failure::new(
+            Check::Symbols,
+            format!("the dynamic symbols at {at:#x} are not loaded from the file"),
+        ));
         return;
     };
-    for (i, (a, b)) in old.chunks_exact(elf::SYM_SIZE).zip(new.chunks_exact(elf::SYM_SIZE)).enumerate() {
-        let (Some((name_a, a)), Some((name_b, b))) = (elf::raw_symbol(a), elf::raw_symbol(b)) else {
+    for (i, (a, b)) in old
+        .chunks_exact(elf::SYM_SIZE)
+        .zip(new.chunks_exact(elf::SYM_SIZE))
+        .enumerate()
+    {
+        let (Some((name_a, a)), Some((name_b, b))) = (elf::raw_symbol(a), elf::raw_symbol(b))
+        else {
             continue;
         };
         let undefined = |s: &Symbol<'_>| s.section == 0;
@@ -462,13 +653,20 @@ pub(crate) fn dynamic_symbols(cx: &Context<'_>, layout: &mut Layout, found: &mut
             && (!special(&a) || a.section == b.section);
         let moved = a.value != b.value;
         if !same || (!moved && a.size != b.size) {
-            found.file.push(Failure::new(Check::Symbols, format!("the dynamic symbol {i} changed")).at(a.value, b.value));
+            found.file.push(
+                Failure::new(Check::Symbols, format!("the dynamic symbol {i} changed"))
+                    .at(a.value, b.value),
+            );
             continue;
         }
         if undefined(&a) && a.value == 0 && b.value == 0 || a.kind() == 6 {
             if moved {
                 found.file.push(
-                    Failure::new(Check::Symbols, format!("the dynamic symbol {i} changed its value")).values(a.value, b.value),
+                    Failure::new(
+                        Check::Symbols,
+                        format!("the dynamic symbol {i} changed its value"),
+                    )
+                    .values(a.value, b.value),
                 );
             }
             continue;
@@ -477,9 +675,12 @@ pub(crate) fn dynamic_symbols(cx: &Context<'_>, layout: &mut Layout, found: &mut
         // Plain symbols give their address to whoever asks; an indirect function's resolver stays unknown.
         let identity = a.kind() != 10;
         if b.value != layout.place(a.value) && !found.pointer(cx, a.value, b.value, identity) {
-            let failure = Failure::new(Check::Symbols, format!("the dynamic symbol {i} has another address"))
-                .at(a.value, b.value)
-                .values(a.value, b.value);
+            let failure = Failure::new(
+                Check::Symbols,
+                format!("the dynamic symbol {i} has another address"),
+            )
+            .at(a.value, b.value)
+            .values(a.value, b.value);
             found.charge(cx, a.value, b.value, failure);
         } else if !moved && !undefined(&a) {
             found.pointer(cx, a.value, b.value, identity);
@@ -518,16 +719,29 @@ pub(crate) fn static_symbols(cx: &Context<'_>, found: &mut Findings) {
             if fits(&a, &b) {
                 continue 'symbols;
             }
-            let added = b.kind() == 3 || cx.new.owner(b.value).is_some() || b.section != 0 && b.value >= cx.input.extent().1;
+            let added = b.kind() == 3
+                || cx.new.owner(b.value).is_some()
+                || b.section != 0 && b.value >= cx.input.extent().1;
             if !added {
-                let text = format!("the symbol {} is missing or has another value", String::from_utf8_lossy(a.name));
+                let text = format!(
+                    "the symbol {} is missing or has another value",
+                    String::from_utf8_lossy(a.name)
+                );
                 let failure = Failure::new(Check::Symbols, text).at(a.value, b.value);
                 found.charge(cx, a.value, b.value, failure);
                 return;
             }
         }
-        let text = format!("the symbol {} is missing or has another value", String::from_utf8_lossy(a.name));
-        found.charge(cx, a.value, 0, Failure::new(Check::Symbols, text).at(a.value, 0));
+        let text = format!(
+            "the symbol {} is missing or has another value",
+            String::from_utf8_lossy(a.name)
+        );
+        found.charge(
+            cx,
+            a.value,
+            0,
+            Failure::new(Check::Symbols, text).at(a.value, 0),
+        );
         return;
     }
 }
@@ -542,13 +756,25 @@ mod tests {
         for word in [0x1000u64, 0b1011, 0x2000, 1 | 1 << 63] {
             bytes.extend(word.to_le_bytes());
         }
-        assert_eq!(relr_places(&bytes), [0x1000, 0x1008, 0x1018, 0x2000, 0x2008 + 62 * 8]);
+        assert_eq!(
+            relr_places(&bytes),
+            [0x1000, 0x1008, 0x1018, 0x2000, 0x2008 + 62 * 8]
+        );
         assert_eq!(relr_places(&[0; 7]), Vec::<u64>::new());
     }
 
     #[test]
     fn an_address_in_a_moved_section_is_found_at_its_new_place() {
-        let layout = Layout { moved: vec![(Range { start: 0x300, end: 0x31c }, 0x9000)], ..Layout::default() };
+        let layout = Layout {
+            moved: vec![(
+                Range {
+                    start: 0x300,
+                    end: 0x31c,
+                },
+                0x9000,
+            )],
+            ..Layout::default()
+        };
         assert_eq!(layout.place(0x310), 0x9010);
         assert_eq!(layout.place(0x31c), 0x31c);
     }

@@ -93,10 +93,14 @@ pub enum Error {
     #[error("the output has no .note.postlink, so there is nothing to check")]
     NoClaim,
     /// Counters were inserted.
-    #[error("the output is instrumented; only counters at entries (--mode function-coverage, call-graph, call-edges) are proved")]
+    #[error(
+        "the output is instrumented; only counters at entries (--mode function-coverage, call-graph, call-edges) are proved"
+    )]
     Instrumented,
     /// An instruction set without a module here.
-    #[error("files of machine {machine} are not checked; this checker knows x86-64 (62) and AArch64 (183)")]
+    #[error(
+        "files of machine {machine} are not checked; this checker knows x86-64 (62) and AArch64 (183)"
+    )]
     Machine {
         /// `e_machine`
         machine: u16,
@@ -121,25 +125,44 @@ pub fn verify(input: &[u8], output: &[u8], options: &Options) -> Result<Report, 
     let claim = Claim::parse(desc)?;
     match claim.kind {
         // Counters at entries move nothing, and need no claim.
-        0 if claim.functions.is_empty() && old.machine == X86_64::MACHINE => return Ok(entries::prove(&old, &new, options)),
+        0 if claim.functions.is_empty() && old.machine == X86_64::MACHINE => {
+            return Ok(entries::prove(&old, &new, options));
+        }
         0 => return Err(Error::Instrumented),
         1 => {}
         kind => {
-            return Err(Error::Claim { what: format!("its kind is {kind}; known are 0 (instrumented) and 1 (optimised)") });
+            return Err(Error::Claim {
+                what: format!("its kind is {kind}; known are 0 (instrumented) and 1 (optimised)"),
+            });
         }
     }
     // Old addresses are kept in 32 bits; and nothing below loops over an address range that is not in a file.
     for (elf, which, ranges) in [
-        (&old, "input", &(|f: &claim::Moved| f.old.clone()) as &dyn Fn(&claim::Moved) -> _),
+        (
+            &old,
+            "input",
+            &(|f: &claim::Moved| f.old.clone()) as &dyn Fn(&claim::Moved) -> _,
+        ),
         (&new, "output", &|f| f.new.clone()),
     ] {
         let (start, end) = elf.extent();
         if end - start >= u64::from(u32::MAX) {
-            return Err(Error::Unreadable { which, what: format!("it spans {start:#x}..{end:#x}, more than 4 GiB") });
+            return Err(Error::Unreadable {
+                which,
+                what: format!("it spans {start:#x}..{end:#x}, more than 4 GiB"),
+            });
         }
-        if let Some(r) = claim.functions.iter().flat_map(ranges).find(|r: &Range| r.start < start || r.end > end) {
+        if let Some(r) = claim
+            .functions
+            .iter()
+            .flat_map(ranges)
+            .find(|r: &Range| r.start < start || r.end > end)
+        {
             return Err(Error::Claim {
-                what: format!("the range {:#x}..{:#x} is outside the {which}'s {start:#x}..{end:#x}", r.start, r.end),
+                what: format!(
+                    "the range {:#x}..{:#x} is outside the {which}'s {start:#x}..{end:#x}",
+                    r.start, r.end
+                ),
             });
         }
     }
@@ -156,23 +179,43 @@ fn check_claim(
     let mut reused = Vec::new();
     let build_id = cx.input.note(b"GNU", 3).unwrap_or(b"");
     if build_id != claim.build_id {
-        let failure = Failure::new(Check::Claim, "the output was made from an input with another build-id");
+        let failure = Failure::new(
+            Check::Claim,
+            "the output was made from an input with another build-id",
+        );
         found.file.push(failure.bytes(build_id, claim.build_id));
     }
     for (id, f) in cx.functions.iter().enumerate() {
         let id = id as FuncId;
         for r in &f.old {
-            if !cx.input.loads().iter().any(|l| l.is_exec() && l.addr <= r.start && r.end <= l.file_end()) {
-                let text = format!("the old range {:#x}..{:#x} is not code of the input", r.start, r.end);
+            if !cx
+                .input
+                .loads()
+                .iter()
+                .any(|l| l.is_exec() && l.addr <= r.start && r.end <= l.file_end())
+            {
+                let text = format!(
+                    "the old range {:#x}..{:#x} is not code of the input",
+                    r.start, r.end
+                );
                 found.functions.push((id, Failure::new(Check::Claim, text)));
             }
         }
         for r in &f.new {
-            if layout.added.iter().any(|l| l.is_exec() && l.addr <= r.start && r.end <= l.file_end()) {
+            if layout
+                .added
+                .iter()
+                .any(|l| l.is_exec() && l.addr <= r.start && r.end <= l.file_end())
+            {
                 continue;
             }
             let whose = cx.old.owner(r.start);
-            let body = whose.and_then(|id| cx.function(id)?.old.iter().find(|b| b.start <= r.start && r.end <= b.end));
+            let body = whose.and_then(|id| {
+                cx.function(id)?
+                    .old
+                    .iter()
+                    .find(|b| b.start <= r.start && r.end <= b.end)
+            });
             match whose.filter(|_| body.is_some()) {
                 Some(body) => reused.push((*r, body)),
                 None => {
@@ -192,10 +235,17 @@ fn check_claim(
 fn compare_unwind(cx: &Context<'_>, found: &mut Findings) {
     let (old, new) = (&cx.old_unwind, &cx.new_unwind);
     if old.searchable && !new.searchable {
-        found.file.push(Failure::new(Check::Unwind, "the output has no unwind search table"));
+        found.file.push(Failure::new(
+            Check::Unwind,
+            "the output has no unwind search table",
+        ));
     }
     if new.searchable && new.linear_fdes != new.fdes.len() && old.linear_fdes == old.fdes.len() {
-        let text = format!("the unwind search table has {} entries for {} FDEs", new.fdes.len(), new.linear_fdes);
+        let text = format!(
+            "the unwind search table has {} entries for {} FDEs",
+            new.fdes.len(),
+            new.linear_fdes
+        );
         found.file.push(Failure::new(Check::Unwind, text));
     }
     let mut others = new.fdes.iter().peekable();
@@ -207,26 +257,49 @@ fn compare_unwind(cx: &Context<'_>, found: &mut Findings) {
         match others.next_if(|o| o.start == fde.start) {
             Some(other) if old.same_meaning(fde, new, other) => {}
             // What lay there is gone; what lies there now has its own entries.
-            other if cx.old.owner(fde.start).is_some_and(|id| cx.is_buried(id)) => extra.extend(other),
+            other if cx.old.owner(fde.start).is_some_and(|id| cx.is_buried(id)) => {
+                extra.extend(other)
+            }
             other => {
-                let what = if other.is_some() { "changed" } else { "is missing" };
-                found.file.push(Failure::new(Check::Unwind, format!("the FDE of the old code at {:#x} {what}", fde.start)));
+                let what = if other.is_some() {
+                    "changed"
+                } else {
+                    "is missing"
+                };
+                found.file.push(Failure::new(
+                    Check::Unwind,
+                    format!("the FDE of the old code at {:#x} {what}", fde.start),
+                ));
             }
         }
     }
     extra.extend(others);
     for fde in extra {
-        let inside = cx.new.owner(fde.start).and_then(|id| Some((id, cx.function(id)?)));
+        let inside = cx
+            .new
+            .owner(fde.start)
+            .and_then(|id| Some((id, cx.function(id)?)));
         match inside {
-            Some((_, f)) if f.new.iter().any(|r| r.start <= fde.start && fde.end <= r.end) => {}
+            Some((_, f))
+                if f.new
+                    .iter()
+                    .any(|r| r.start <= fde.start && fde.end <= r.end) => {}
             Some((id, _)) => {
-                let text = format!("the FDE of {:#x}..{:#x} reaches beyond the function's new range", fde.start, fde.end);
-                found.functions.push((id, Failure::new(Check::Unwind, text)));
+                let text = format!(
+                    "the FDE of {:#x}..{:#x} reaches beyond the function's new range",
+                    fde.start, fde.end
+                );
+                found
+                    .functions
+                    .push((id, Failure::new(Check::Unwind, text)));
             }
             // An FDE for nothing is found by nobody.
             None if fde.start == fde.end => {}
             None => {
-                let text = format!("the FDE of {:#x}..{:#x} is for no new code that was claimed", fde.start, fde.end);
+                let text = format!(
+                    "the FDE of {:#x}..{:#x} is for no new code that was claimed",
+                    fde.start, fde.end
+                );
                 found.file.push(Failure::new(Check::Unwind, text));
             }
         }
@@ -240,14 +313,21 @@ fn walk_all<A: Arch>(cx: &Context<'_>, pairs: &mut Vec<(u64, u64)>) -> Vec<Walke
     let none = Vec::new();
     // One buffer for each piece of the work, not for each function.
     let ids: Vec<FuncId> = (0..cx.functions.len() as FuncId).collect();
-    let run = |ids: &[FuncId], roots: &std::collections::BTreeMap<FuncId, Vec<(u64, u64)>>| -> Vec<Walked> {
+    let run = |ids: &[FuncId],
+               roots: &std::collections::BTreeMap<FuncId, Vec<(u64, u64)>>|
+     -> Vec<Walked> {
         ids.par_iter()
-            .map_init(Scratch::default, |scratch, id| walk::walk::<A>(cx, *id, roots.get(id).unwrap_or(&none), scratch))
+            .map_init(Scratch::default, |scratch, id| {
+                walk::walk::<A>(cx, *id, roots.get(id).unwrap_or(&none), scratch)
+            })
             .collect()
     };
     let mut walked = run(&ids, &roots);
     loop {
-        let mut cross: Vec<(u64, u64)> = walked.iter_mut().flat_map(|w| std::mem::take(&mut w.cross)).collect();
+        let mut cross: Vec<(u64, u64)> = walked
+            .iter_mut()
+            .flat_map(|w| std::mem::take(&mut w.cross))
+            .collect();
         cross.sort_unstable();
         cross.dedup();
         let mut again: Vec<FuncId> = Vec::new();
@@ -278,12 +358,24 @@ fn walk_all<A: Arch>(cx: &Context<'_>, pairs: &mut Vec<(u64, u64)>) -> Vec<Walke
     }
 }
 
-fn prove<A: Arch>(input: &Elf<'_>, output: &Elf<'_>, claim: &Claim<'_>, options: &Options) -> Report {
+fn prove<A: Arch>(
+    input: &Elf<'_>,
+    output: &Elf<'_>,
+    claim: &Claim<'_>,
+    options: &Options,
+) -> Report {
     let mut found = Findings::default();
     let mut layout = image::layout(input, output, &mut found.file);
-    let (old_unwind, new_unwind) = (unwind_table(input, "input", &mut found), unwind_table(output, "output", &mut found));
+    let (old_unwind, new_unwind) = (
+        unwind_table(input, "input", &mut found),
+        unwind_table(output, "output", &mut found),
+    );
     let owners = |ranges: &dyn Fn(&claim::Moved) -> Vec<Range>| {
-        let all = claim.functions.iter().enumerate().flat_map(|(id, f)| ranges(f).into_iter().map(move |r| (r, id as FuncId)));
+        let all = claim
+            .functions
+            .iter()
+            .enumerate()
+            .flat_map(|(id, f)| ranges(f).into_iter().map(move |r| (r, id as FuncId)));
         Index::new(all.collect())
     };
     let mut cx = Context {
@@ -315,7 +407,10 @@ fn prove<A: Arch>(input: &Elf<'_>, output: &Elf<'_>, claim: &Claim<'_>, options:
         input,
         &cx.old_unwind,
         &cx.code,
-        claim.functions.iter().flat_map(|f| f.old.iter().map(|r| r.start).chain([f.old_entry])),
+        claim
+            .functions
+            .iter()
+            .flat_map(|f| f.old.iter().map(|r| r.start).chain([f.old_entry])),
     );
     text::entry_jumps::<A>(&mut cx, &starts, &mut found);
     let cx = cx;
@@ -323,11 +418,19 @@ fn prove<A: Arch>(input: &Elf<'_>, output: &Elf<'_>, claim: &Claim<'_>, options:
     let relative = image::relocations::<A>(&cx, &mut layout, &mut found);
     image::dynamic_symbols(&cx, &mut layout, &mut found);
     if let Some(s) = input.segment(elf::PT_DYNAMIC) {
-        layout.by_meaning.push(Range { start: s.addr, end: s.file_end() });
+        layout.by_meaning.push(Range {
+            start: s.addr,
+            end: s.file_end(),
+        });
     }
     layout.by_meaning.sort_unstable();
     let kept = data::KeptRelocs::new(input);
-    found.append(data::compare::<A>(&cx, &kept, &layout.by_meaning, &relative));
+    found.append(data::compare::<A>(
+        &cx,
+        &kept,
+        &layout.by_meaning,
+        &relative,
+    ));
     found.append(text::sweep::<A>(&cx, &kept, &starts, &relative));
     tables::explain(&cx, &mut found);
     image::static_symbols(&cx, &mut found);
@@ -346,14 +449,18 @@ fn prove<A: Arch>(input: &Elf<'_>, output: &Elf<'_>, claim: &Claim<'_>, options:
 
 fn unwind_table<'a>(elf: &Elf<'a>, which: &str, found: &mut Findings) -> unwind::Table<'a> {
     unwind::Table::read(elf).unwrap_or_else(|what| {
-        found.file.push(Failure::new(Check::Unwind, format!("{which}: {what}")));
+        found
+            .file
+            .push(Failure::new(Check::Unwind, format!("{which}: {what}")));
         unwind::Table::default()
     })
 }
 
 /// Old bodies that branch into what the entry jump overwrote, and those with other code in them, must not run any more.
 fn overwritten_bodies(cx: &Context<'_>, relative: &[u64], found: &mut Findings) {
-    found.interior_branches.extend((0..cx.functions.len() as FuncId).filter(|id| cx.is_buried(*id)));
+    found
+        .interior_branches
+        .extend((0..cx.functions.len() as FuncId).filter(|id| cx.is_buried(*id)));
     found.interior_branches.sort_unstable();
     found.interior_branches.dedup();
     if found.interior_branches.is_empty() {
@@ -373,10 +480,16 @@ fn overwritten_bodies(cx: &Context<'_>, relative: &[u64], found: &mut Findings) 
     for id in alive {
         let at = cx.function(id).map_or(0, |f| f.old_entry);
         let text = match cx.is_buried(id) {
-            true => format!("the old body of {at:#x} is still entered, but other code lies there now"),
-            false => format!("the old body of {at:#x} is still entered, and branches into what its entry jump overwrote"),
+            true => {
+                format!("the old body of {at:#x} is still entered, but other code lies there now")
+            }
+            false => format!(
+                "the old body of {at:#x} is still entered, and branches into what its entry jump overwrote"
+            ),
         };
-        found.functions.push((id, Failure::new(Check::EntryJump, text)));
+        found
+            .functions
+            .push((id, Failure::new(Check::EntryJump, text)));
     }
 }
 
@@ -384,16 +497,34 @@ fn overwritten_bodies(cx: &Context<'_>, relative: &[u64], found: &mut Findings) 
 fn unique_addresses(cx: &Context<'_>, found: &mut Findings) {
     found.addresses.sort_unstable();
     found.addresses.dedup();
-    let both: Vec<FuncId> =
-        found.addresses.windows(2).filter_map(|w| if let [a, b] = w { (a.0 == b.0).then_some(a.0) } else { None }).collect();
+    let both: Vec<FuncId> = found
+        .addresses
+        .windows(2)
+        .filter_map(|w| {
+            if let [a, b] = w {
+                (a.0 == b.0).then_some(a.0)
+            } else {
+                None
+            }
+        })
+        .collect();
     for id in both {
-        let (old, new) = cx.function(id).map_or((0, 0), |f| (f.old_entry, f.new_entry()));
+        let (old, new) = cx
+            .function(id)
+            .map_or((0, 0), |f| (f.old_entry, f.new_entry()));
         let text = "the program knows the function by its old and by its new address, so comparing pointers to it may fail";
-        found.functions.push((id, Failure::new(Check::Identity, text).at(old, new)));
+        found
+            .functions
+            .push((id, Failure::new(Check::Identity, text).at(old, new)));
     }
 }
 
-fn report<A: Arch>(cx: &Context<'_>, mut found: Findings, walked: Vec<Walked>, options: &Options) -> Report {
+fn report<A: Arch>(
+    cx: &Context<'_>,
+    mut found: Findings,
+    walked: Vec<Walked>,
+    options: &Options,
+) -> Report {
     // The walk's own failure is the most telling one, then the first by address.
     let mut failures: FxHashMap<FuncId, Failure> = FxHashMap::default();
     let rank = |f: &Failure| (f.check, f.old, f.new, f.reason.clone());
@@ -404,8 +535,11 @@ fn report<A: Arch>(cx: &Context<'_>, mut found: Findings, walked: Vec<Walked>, o
     // Of several names of a place the first that has a size, then a global one.
     let mut names: FxHashMap<u64, ((bool, bool), &[u8])> = FxHashMap::default();
     let mut functions_seen: Vec<u64> = Vec::new();
-    for s in
-        cx.input.symbols(elf::SHT_SYMTAB).chain(cx.input.symbols(elf::SHT_DYNSYM)).filter(|s| s.is_function() && s.section != 0)
+    for s in cx
+        .input
+        .symbols(elf::SHT_SYMTAB)
+        .chain(cx.input.symbols(elf::SHT_DYNSYM))
+        .filter(|s| s.is_function() && s.section != 0)
     {
         functions_seen.push(s.value);
         if cx.entry_of(s.value).is_some() {
@@ -421,16 +555,26 @@ fn report<A: Arch>(cx: &Context<'_>, mut found: Findings, walked: Vec<Walked>, o
     }
     functions_seen.sort_unstable();
     functions_seen.dedup();
-    let identical = functions_seen.iter().filter(|a| cx.old.owner(**a).is_none()).count() as u64;
+    let identical = functions_seen
+        .iter()
+        .filter(|a| cx.old.owner(**a).is_none())
+        .count() as u64;
     let functions: Vec<FunctionReport> = walked
         .into_iter()
         .enumerate()
         .filter_map(|(id, w)| {
             let f = cx.function(id as FuncId)?;
-            let unreached = if w.failure.is_none() { w.unreached } else { Vec::new() };
+            let unreached = if w.failure.is_none() {
+                w.unreached
+            } else {
+                Vec::new()
+            };
             let failure = w.failure.or_else(|| failures.remove(&(id as FuncId)));
             Some(FunctionReport {
-                name: names.get(&f.old_entry).map(|n| String::from_utf8_lossy(n.1).into_owned()).unwrap_or_default(),
+                name: names
+                    .get(&f.old_entry)
+                    .map(|n| String::from_utf8_lossy(n.1).into_owned())
+                    .unwrap_or_default(),
                 old: f.old_entry,
                 new: f.new_entry(),
                 verdict: failure.map_or(Verdict::Proved, Verdict::Failed),
@@ -441,7 +585,10 @@ fn report<A: Arch>(cx: &Context<'_>, mut found: Findings, walked: Vec<Walked>, o
             })
         })
         .collect();
-    let failed = functions.iter().filter(|f| f.verdict != Verdict::Proved).count() as u64;
+    let failed = functions
+        .iter()
+        .filter(|f| f.verdict != Verdict::Proved)
+        .count() as u64;
     let file_failure_count = found.file.len() as u64;
     found.file.sort_by_key(rank);
     found.file.truncate(options.max_failures);

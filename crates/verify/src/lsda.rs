@@ -67,25 +67,40 @@ impl<'d> Lsda<'d> {
     /// Parses the area at `addr` of the FDE that starts at `function`. `None` if it is not in this layout.
     pub(crate) fn parse(elf: &Elf<'d>, addr: u64, function: u64) -> Option<Self> {
         let bytes = elf.bytes_from(addr)?;
-        let bases = Bases { section: addr, data: 0, function };
+        let bases = Bases {
+            section: addr,
+            data: 0,
+            function,
+        };
         let mut r = Reader::new(bytes);
         let base_encoding = r.u8()?;
         let pad_base = if base_encoding == OMIT {
             function
         } else {
             let p = pointer::read(&mut r, base_encoding, &bases)?;
-            if p.indirect { elf.u64_at(p.addr)? } else { p.addr }
+            if p.indirect {
+                elf.u64_at(p.addr)?
+            } else {
+                p.addr
+            }
         };
         let type_encoding = r.u8()?;
         let types = if type_encoding == OMIT {
             None
         } else {
             let distance = usize::try_from(r.uleb()?).ok()?;
-            Some(r.pos().checked_add(distance).filter(|&t| t <= bytes.len())?)
+            Some(
+                r.pos()
+                    .checked_add(distance)
+                    .filter(|&t| t <= bytes.len())?,
+            )
         };
         let site_encoding = r.u8()?;
         let table_len = usize::try_from(r.uleb()?).ok()?;
-        let end = r.pos().checked_add(table_len).filter(|&e| e <= bytes.len())?;
+        let end = r
+            .pos()
+            .checked_add(table_len)
+            .filter(|&e| e <= bytes.len())?;
         let mut sites = Vec::with_capacity(table_len / 4);
         // The search stops at the first call site that starts behind the place, and takes the first that ends behind
         // it: a call site matters from the largest start and the largest end so far.
@@ -98,12 +113,28 @@ impl<'d> Lsda<'d> {
             let stop = start.checked_add(len)?;
             from = from.max(start);
             if from < stop {
-                let pad = if pad == 0 { 0 } else { pad_base.wrapping_add(pad) };
-                sites.push(Site { start: from, end: stop, pad, action });
+                let pad = if pad == 0 {
+                    0
+                } else {
+                    pad_base.wrapping_add(pad)
+                };
+                sites.push(Site {
+                    start: from,
+                    end: stop,
+                    pad,
+                    action,
+                });
                 from = stop;
             }
         }
-        (r.pos() == end).then_some(Lsda { sites, bytes, addr, actions: end, types, type_encoding })
+        (r.pos() == end).then_some(Lsda {
+            sites,
+            bytes,
+            addr,
+            actions: end,
+            types,
+            type_encoding,
+        })
     }
 
     /// What happens to an exception at `addr` (inside the call instruction).
@@ -112,7 +143,10 @@ impl<'d> Lsda<'d> {
         match self.sites.get(index).filter(|s| s.start <= addr) {
             None => Outcome::Terminate,
             Some(s) if s.pad == 0 => Outcome::Continue,
-            Some(s) => Outcome::Pad { pad: s.pad, action: s.action },
+            Some(s) => Outcome::Pad {
+                pad: s.pad,
+                action: s.action,
+            },
         }
     }
 
@@ -122,13 +156,18 @@ impl<'d> Lsda<'d> {
         if action == 0 {
             return Some(chain);
         }
-        let mut at = self.actions.checked_add(usize::try_from(action - 1).ok()?)?;
+        let mut at = self
+            .actions
+            .checked_add(usize::try_from(action - 1).ok()?)?;
         loop {
             let mut r = Reader::new(self.bytes.get(at..)?);
             let filter = r.sleb()?;
             let link = at.checked_add(r.pos())?;
             let next = r.sleb()?;
-            chain.push(Action { filter, types: self.filter_types(filter)? });
+            chain.push(Action {
+                filter,
+                types: self.filter_types(filter)?,
+            });
             if next == 0 {
                 return Some(chain);
             }
@@ -145,7 +184,9 @@ impl<'d> Lsda<'d> {
             types.push(self.type_entry(filter.unsigned_abs())?);
         } else if filter < 0 {
             // A list of type indexes, behind the type table.
-            let at = self.types?.checked_add(usize::try_from(filter.unsigned_abs() - 1).ok()?)?;
+            let at = self
+                .types?
+                .checked_add(usize::try_from(filter.unsigned_abs() - 1).ok()?)?;
             let mut r = Reader::new(self.bytes.get(at..)?);
             loop {
                 match r.uleb()? {
@@ -159,9 +200,15 @@ impl<'d> Lsda<'d> {
 
     fn type_entry(&self, index: u64) -> Option<Pointer> {
         let size = pointer::size(self.type_encoding)?;
-        let at = self.types?.checked_sub(usize::try_from(index.checked_mul(size)?).ok()?)?;
+        let at = self
+            .types?
+            .checked_sub(usize::try_from(index.checked_mul(size)?).ok()?)?;
         let mut r = Reader::new(self.bytes.get(at..)?);
-        let bases = Bases { section: self.addr.wrapping_add(at as u64), data: 0, function: 0 };
+        let bases = Bases {
+            section: self.addr.wrapping_add(at as u64),
+            data: 0,
+            function: 0,
+        };
         pointer::read(&mut r, self.type_encoding, &bases)
     }
 }
@@ -208,8 +255,20 @@ mod tests {
     #[test]
     fn call_sites_decide_as_the_personality_routine_does() {
         let l = lsda(AREA);
-        assert_eq!(l.outcome(0x1010), Outcome::Pad { pad: 0x1040, action: 1 });
-        assert_eq!(l.outcome(0x1014), Outcome::Pad { pad: 0x1040, action: 1 });
+        assert_eq!(
+            l.outcome(0x1010),
+            Outcome::Pad {
+                pad: 0x1040,
+                action: 1
+            }
+        );
+        assert_eq!(
+            l.outcome(0x1014),
+            Outcome::Pad {
+                pad: 0x1040,
+                action: 1
+            }
+        );
         assert_eq!(l.outcome(0x1015), Outcome::Terminate);
         assert_eq!(l.outcome(0x1022), Outcome::Continue);
         assert_eq!(l.outcome(0x1030), Outcome::Terminate);
@@ -222,7 +281,13 @@ mod tests {
         let chain = l.chain(1).expect("the chain is sound");
         assert_eq!(chain.len(), 1);
         assert_eq!(chain[0].filter, 1);
-        assert_eq!(chain[0].types.as_slice(), [Pointer { addr: 0x1234_5678, indirect: false }]);
+        assert_eq!(
+            chain[0].types.as_slice(),
+            [Pointer {
+                addr: 0x1234_5678,
+                indirect: false
+            }]
+        );
         assert_eq!(l.chain(0).map(|c| c.len()), Some(0));
         assert_eq!(l.chain(500), None);
     }

@@ -33,7 +33,10 @@ pub(crate) struct Pointer {
 }
 
 impl Pointer {
-    pub(crate) const NULL: Pointer = Pointer { addr: 0, indirect: false };
+    pub(crate) const NULL: Pointer = Pointer {
+        addr: 0,
+        indirect: false,
+    };
 }
 
 /// Size in bytes of a fixed-size format.
@@ -77,7 +80,10 @@ pub(crate) fn read(r: &mut Reader<'_>, encoding: u8, bases: &Bases) -> Option<Po
         0x40 => bases.function,
         _ => return None,
     };
-    Some(Pointer { addr: base.wrapping_add(value), indirect: encoding & 0x80 != 0 })
+    Some(Pointer {
+        addr: base.wrapping_add(value),
+        indirect: encoding & 0x80 != 0,
+    })
 }
 
 #[cfg(test)]
@@ -86,12 +92,34 @@ mod tests {
 
     #[test]
     fn pointers_relative_to_themselves_and_null_are_told_apart() {
-        let bases = Bases { section: 0x1000, data: 0x2000, function: 0x3000 };
+        let bases = Bases {
+            section: 0x1000,
+            data: 0x2000,
+            function: 0x3000,
+        };
         let at = |bytes: &[u8], encoding| read(&mut Reader::new(bytes), encoding, &bases);
-        assert_eq!(at(&[0xfc, 0xff, 0xff, 0xff], 0x1b), Some(Pointer { addr: 0xffc, indirect: false }));
-        assert_eq!(at(&[8, 0, 0, 0], 0x9b), Some(Pointer { addr: 0x1008, indirect: true }));
+        assert_eq!(
+            at(&[0xfc, 0xff, 0xff, 0xff], 0x1b),
+            Some(Pointer {
+                addr: 0xffc,
+                indirect: false
+            })
+        );
+        assert_eq!(
+            at(&[8, 0, 0, 0], 0x9b),
+            Some(Pointer {
+                addr: 0x1008,
+                indirect: true
+            })
+        );
         assert_eq!(at(&[0; 4], 0x9b), Some(Pointer::NULL));
-        assert_eq!(at(&[8, 0, 0, 0], 0x3b), Some(Pointer { addr: 0x2008, indirect: false }));
+        assert_eq!(
+            at(&[8, 0, 0, 0], 0x3b),
+            Some(Pointer {
+                addr: 0x2008,
+                indirect: false
+            })
+        );
         assert_eq!(at(&[], OMIT), Some(Pointer::NULL));
         assert_eq!(at(&[1, 2], 0x1b), None);
         assert_eq!(at(&[8, 0, 0, 0], 0x5b), None);

@@ -17,7 +17,11 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Options { unique_addresses: true, non_call_exceptions: false, max_failures: 100 }
+        Options {
+            unique_addresses: true,
+            non_call_exceptions: false,
+            max_failures: 100,
+        }
     }
 }
 
@@ -76,13 +80,24 @@ pub struct Failure {
 
 impl Failure {
     pub(crate) fn new(check: Check, reason: impl Into<String>) -> Self {
-        Failure { check, reason: reason.into(), old: None, new: None, old_value: String::new(), new_value: String::new() }
+        Failure {
+            check,
+            reason: reason.into(),
+            old: None,
+            new: None,
+            old_value: String::new(),
+            new_value: String::new(),
+        }
     }
     pub(crate) fn at(mut self, old: u64, new: u64) -> Self {
         (self.old, self.new) = (Some(old), Some(new));
         self
     }
-    pub(crate) fn values(mut self, old: impl std::fmt::LowerHex, new: impl std::fmt::LowerHex) -> Self {
+    pub(crate) fn values(
+        mut self,
+        old: impl std::fmt::LowerHex,
+        new: impl std::fmt::LowerHex,
+    ) -> Self {
         (self.old_value, self.new_value) = (format!("{old:#x}"), format!("{new:#x}"));
         self
     }
@@ -154,7 +169,10 @@ pub struct Digest {
 
 impl Digest {
     pub(crate) fn of(data: &[u8]) -> Self {
-        Digest { len: data.len() as u64, xxh3: format!("{:032x}", xxhash_rust::xxh3::xxh3_128(data)) }
+        Digest {
+            len: data.len() as u64,
+            xxh3: format!("{:032x}", xxhash_rust::xxh3::xxh3_128(data)),
+        }
     }
 }
 

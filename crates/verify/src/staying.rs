@@ -51,8 +51,13 @@ impl Piece<'_, '_> {
 
     /// Whether nothing but padding follows an instruction: a call there does not come back.
     fn is_last(&self, at: u64) -> bool {
-        let from = usize::try_from(at.wrapping_sub(self.start)).unwrap_or(usize::MAX).saturating_add(4);
-        self.old.get(from..).is_none_or(|rest| rest.chunks(4).all(|word| matches!(word, [0, 0, 0, 0] | [0x1f, 0x20, 0x03, 0xd5])))
+        let from = usize::try_from(at.wrapping_sub(self.start))
+            .unwrap_or(usize::MAX)
+            .saturating_add(4);
+        self.old.get(from..).is_none_or(|rest| {
+            rest.chunks(4)
+                .all(|word| matches!(word, [0, 0, 0, 0] | [0x1f, 0x20, 0x03, 0xd5]))
+        })
     }
 
     /// All uses of the page that the instruction at `from` forms; `None` if they cannot all be known.
@@ -75,12 +80,23 @@ impl Piece<'_, '_> {
                 let now = A::page_use(new).filter(|_| A::equal_but_offset(old, new))?;
                 let touched = A::touched(old)?;
                 // The page itself may not be stored.
-                let stored = u.dest.is_none() && old.first().is_some_and(|low| low & 31 == reg) && touched.kills >> reg & 1 == 0;
+                let stored = u.dest.is_none()
+                    && old.first().is_some_and(|low| low & 31 == reg)
+                    && touched.kills >> reg & 1 == 0;
                 if stored {
                     return None;
                 }
-                let kind = if u.dest.is_some() { FieldKind::Forms } else { FieldKind::Accesses };
-                uses.push(Use { at, old: old_page.wrapping_add(u.offset), new: new_page.wrapping_add(now.offset), kind });
+                let kind = if u.dest.is_some() {
+                    FieldKind::Forms
+                } else {
+                    FieldKind::Accesses
+                };
+                uses.push(Use {
+                    at,
+                    old: old_page.wrapping_add(u.offset),
+                    new: new_page.wrapping_add(now.offset),
+                    kind,
+                });
                 if touched.kills >> reg & 1 == 0 {
                     work.push(at.checked_add(step)?);
                 }
@@ -121,15 +137,24 @@ impl Piece<'_, '_> {
         let carries = |at: u64| {
             same(at)
                 || reached.contains(&at)
-                    && self.bytes(at).is_some_and(|(old, _)| A::touched(old).is_none_or(|t| t.kills >> reg & 1 == 0))
+                    && self.bytes(at).is_some_and(|(old, _)| {
+                        A::touched(old).is_none_or(|t| t.kills >> reg & 1 == 0)
+                    })
         };
         for &at in &reached {
             let before = at.wrapping_sub(step);
             let falls = self.bytes(before).is_some_and(|(old, _)| {
-                !A::decode(old, before).is_some_and(|i| matches!(i.flow, Flow::Jump(_) | Flow::Stop | Flow::IndirectJump { .. }))
+                !A::decode(old, before).is_some_and(|i| {
+                    matches!(
+                        i.flow,
+                        Flow::Jump(_) | Flow::Stop | Flow::IndirectJump { .. }
+                    )
+                })
             });
             let first = at == self.start;
-            let all = !first && (!falls || carries(before)) && self.graph.jumps_to(at).iter().all(|j| carries(*j));
+            let all = !first
+                && (!falls || carries(before))
+                && self.graph.jumps_to(at).iter().all(|j| carries(*j));
             if !all && !self.dead::<A>(at, reg) {
                 return None;
             }
@@ -199,7 +224,12 @@ mod tests {
     const CODE: [u32; 7] = [B | 4, USE, RESTORE, RET, PAGE, CALL, 0x17ff_fffb];
 
     fn uses(words: &[u32]) -> Option<Vec<Use>> {
-        let bytes = |words: &[u32]| words.iter().flat_map(|w| w.to_le_bytes()).collect::<Vec<u8>>();
+        let bytes = |words: &[u32]| {
+            words
+                .iter()
+                .flat_map(|w| w.to_le_bytes())
+                .collect::<Vec<u8>>()
+        };
         let moved: Vec<u32> = words
             .iter()
             .map(|w| match *w {
@@ -211,14 +241,31 @@ mod tests {
         let (old, new) = (bytes(words), bytes(&moved));
         let graph = Graph::new::<AArch64>([(0x1000, &old[..])]);
         let changed = words.iter().enumerate().filter(|(_, w)| **w == PAGE);
-        let pages = changed.map(|(i, _)| (0x1000 + 4 * i as u64, (19, 0x1000, 0x2000))).collect();
-        Piece { start: 0x1000, old: &old, new: &new, graph: &graph, pages: &pages }.uses::<AArch64>(0x1010)
+        let pages = changed
+            .map(|(i, _)| (0x1000 + 4 * i as u64, (19, 0x1000, 0x2000)))
+            .collect();
+        Piece {
+            start: 0x1000,
+            old: &old,
+            new: &new,
+            graph: &graph,
+            pages: &pages,
+        }
+        .uses::<AArch64>(0x1010)
     }
 
     #[test]
     fn a_page_is_followed_past_a_call_and_a_jump_backwards() {
         let found = uses(&CODE).expect("it can be followed");
-        assert_eq!(found, [Use { at: 0x1004, old: 0x1010, new: 0x2020, kind: FieldKind::Forms }]);
+        assert_eq!(
+            found,
+            [Use {
+                at: 0x1004,
+                old: 0x1010,
+                new: 0x2020,
+                kind: FieldKind::Forms
+            }]
+        );
     }
 
     #[test]
@@ -240,7 +287,32 @@ mod tests {
     #[test]
     fn code_ends_with_a_call_that_does_not_come_back() {
         // Behind the page: cbz x0 to the last instruction, else back to the use.
-        assert!(uses(&[B | 4, USE, RESTORE, RET, PAGE, 0xb400_0040, 0x17ff_fffb, CALL]).is_some());
-        assert_eq!(uses(&[B | 4, USE, RESTORE, RET, PAGE, 0xb400_0040, 0x17ff_fffb, CALL, RET]), None);
+        assert!(
+            uses(&[
+                B | 4,
+                USE,
+                RESTORE,
+                RET,
+                PAGE,
+                0xb400_0040,
+                0x17ff_fffb,
+                CALL
+            ])
+            .is_some()
+        );
+        assert_eq!(
+            uses(&[
+                B | 4,
+                USE,
+                RESTORE,
+                RET,
+                PAGE,
+                0xb400_0040,
+                0x17ff_fffb,
+                CALL,
+                RET
+            ]),
+            None
+        );
     }
 }

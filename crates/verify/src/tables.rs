@@ -49,24 +49,47 @@ pub(crate) fn explain(cx: &Context<'_>, found: &mut Findings) {
             table(cx, base, next, &words, &mut explained, found);
         }
     }
-    for (&(at, old, new), _) in words.iter().zip(&explained).filter(|(w, done)| !is_explained(w.1 ^ w.2, **done)) {
-        let failure =
-            Failure::new(Check::Data, "data changed, and not as a pointer to moved code may").at(at, at).values(old, new);
+    for (&(at, old, new), _) in words
+        .iter()
+        .zip(&explained)
+        .filter(|(w, done)| !is_explained(w.1 ^ w.2, **done))
+    {
+        let failure = Failure::new(
+            Check::Data,
+            "data changed, and not as a pointer to moved code may",
+        )
+        .at(at, at)
+        .values(old, new);
         found.file.push(failure);
     }
 }
 
 /// Whether every byte that differs is explained.
 fn is_explained(difference: u32, done: u8) -> bool {
-    difference.to_le_bytes().iter().enumerate().all(|(i, &byte)| byte == 0 || done >> i & 1 != 0)
+    difference
+        .to_le_bytes()
+        .iter()
+        .enumerate()
+        .all(|(i, &byte)| byte == 0 || done >> i & 1 != 0)
 }
 
 /// Entries beyond this many are not looked at where nothing bounds a table.
 const UNBOUNDED: u64 = 4096;
 
-fn dispatch(cx: &Context<'_>, d: &Dispatch, words: &[(u64, u32, u32)], explained: &mut [u8], found: &mut Findings) {
+fn dispatch(
+    cx: &Context<'_>,
+    d: &Dispatch,
+    words: &[(u64, u32, u32)],
+    explained: &mut [u8],
+    found: &mut Findings,
+) {
     let width = u64::from(d.width);
-    let entry = |bytes: &[u8]| bytes.iter().rev().fold(0u64, |value, &b| value << 8 | u64::from(b));
+    let entry = |bytes: &[u8]| {
+        bytes
+            .iter()
+            .rev()
+            .fold(0u64, |value, &b| value << 8 | u64::from(b))
+    };
     for i in 0..d.count.unwrap_or(UNBOUNDED) {
         let Some(at) = d.table.checked_add(i * width) else {
             return;
@@ -89,8 +112,16 @@ fn dispatch(cx: &Context<'_>, d: &Dispatch, words: &[(u64, u32, u32)], explained
                 found.pointers += 1;
             }
             Some(id) => {
-                let text = format!("an entry of the jump table at {:#x} leads elsewhere", d.table);
-                found.functions.push((id, Failure::new(Check::JumpTable, text).at(at, at).values(from, to)));
+                let text = format!(
+                    "an entry of the jump table at {:#x} leads elsewhere",
+                    d.table
+                );
+                found.functions.push((
+                    id,
+                    Failure::new(Check::JumpTable, text)
+                        .at(at, at)
+                        .values(from, to),
+                ));
             }
             None => return,
         }
@@ -104,7 +135,14 @@ fn dispatch(cx: &Context<'_>, d: &Dispatch, words: &[(u64, u32, u32)], explained
     }
 }
 
-fn table(cx: &Context<'_>, base: u64, next: u64, words: &[(u64, u32, u32)], explained: &mut [u8], found: &mut Findings) {
+fn table(
+    cx: &Context<'_>,
+    base: u64,
+    next: u64,
+    words: &[(u64, u32, u32)],
+    explained: &mut [u8],
+    found: &mut Findings,
+) {
     let mut at = base;
     while at < next {
         let Some((old, new)) = word_pair(cx, at) else {
@@ -128,9 +166,13 @@ fn table(cx: &Context<'_>, base: u64, next: u64, words: &[(u64, u32, u32)], expl
                     found.pointers += 1;
                 }
                 Some(id) => {
-                    let failure =
-                        Failure::new(Check::JumpTable, format!("an entry of the jump table at {base:#x} leads elsewhere"));
-                    found.functions.push((id, failure.at(at, at).values(from, to)));
+                    let failure = Failure::new(
+                        Check::JumpTable,
+                        format!("an entry of the jump table at {base:#x} leads elsewhere"),
+                    );
+                    found
+                        .functions
+                        .push((id, failure.at(at, at).values(from, to)));
                 }
                 // Not an entry of this table any more.
                 None => return,

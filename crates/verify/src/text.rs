@@ -21,13 +21,23 @@ use rayon::prelude::*;
 use rustc_hash::FxHashMap;
 
 /// Where decoding may start: ascending, within `code`.
-pub(crate) fn starts(input: &Elf<'_>, unwind: &Table<'_>, code: &[Range], moved: impl Iterator<Item = u64>) -> Vec<u64> {
+pub(crate) fn starts(
+    input: &Elf<'_>,
+    unwind: &Table<'_>,
+    code: &[Range],
+    moved: impl Iterator<Item = u64>,
+) -> Vec<u64> {
     let in_code = |addr: &u64| {
         let i = code.partition_point(|r| r.start <= *addr);
-        i.checked_sub(1).and_then(|i| code.get(i)).is_some_and(|r| *addr < r.end)
+        i.checked_sub(1)
+            .and_then(|i| code.get(i))
+            .is_some_and(|r| *addr < r.end)
     };
-    let symbols =
-        input.symbols(SHT_SYMTAB).chain(input.symbols(SHT_DYNSYM)).filter(|s| s.is_function() && s.section != 0).map(|s| s.value);
+    let symbols = input
+        .symbols(SHT_SYMTAB)
+        .chain(input.symbols(SHT_DYNSYM))
+        .filter(|s| s.is_function() && s.section != 0)
+        .map(|s| s.value);
     let mut all: Vec<u64> = symbols
         .chain(unwind.fdes.iter().map(|f| f.start))
         .chain(code.iter().map(|r| r.start))
@@ -45,35 +55,64 @@ pub(crate) fn entry_jumps<A: Arch>(cx: &mut Context<'_>, starts: &[u64], found: 
     for (id, f) in cx.functions.iter().enumerate() {
         let id = id as FuncId;
         let window = 16.min(cx.input.bytes_from(f.old_entry).map_or(0, <[u8]>::len) as u64);
-        let (Some(old), Some(new)) = (cx.input.bytes(f.old_entry, window), cx.output.bytes(f.old_entry, window)) else {
+        let (Some(old), Some(new)) = (
+            cx.input.bytes(f.old_entry, window),
+            cx.output.bytes(f.old_entry, window),
+        ) else {
             patches.push(None);
             continue;
         };
         let jump = A::entry_jump(new, f.old_entry).filter(|_| old != new);
-        let Some((skip, len, target)) =
-            jump.filter(|&(skip, len, _)| old.get(..(skip + len) as usize) != new.get(..(skip + len) as usize))
-        else {
+        let Some((skip, len, target)) = jump.filter(|&(skip, len, _)| {
+            old.get(..(skip + len) as usize) != new.get(..(skip + len) as usize)
+        }) else {
             patches.push(None);
             continue;
         };
         // What lies before the jump must be what was there, or a landing pad in the place of an instruction that was one too
         // and did more.
-        let mut range = Range { start: f.old_entry + skip, end: f.old_entry + skip + len };
+        let mut range = Range {
+            start: f.old_entry + skip,
+            end: f.old_entry + skip + len,
+        };
         let mut lead = old.get(..skip as usize) == new.get(..skip as usize);
         let pad = |bytes| A::decode(bytes, f.old_entry).is_some_and(|i| i.landing_pad);
         if !lead && pad(old) && !A::keeps_state(new) {
             (range.start, lead) = (f.old_entry, true);
         }
         if cx.guarded && pad(old) && !pad(new) {
-            let text = format!("the landing pad at the old entry {:#x} is overwritten", f.old_entry);
-            found.functions.push((id, Failure::new(Check::EntryJump, text).at(f.old_entry, target).bytes(old, new)));
+            let text = format!(
+                "the landing pad at the old entry {:#x} is overwritten",
+                f.old_entry
+            );
+            found.functions.push((
+                id,
+                Failure::new(Check::EntryJump, text)
+                    .at(f.old_entry, target)
+                    .bytes(old, new),
+            ));
         }
-        if cx.guarded && len > A::STEP as u64 && !cx.output.bytes_from(target).is_some_and(A::lets_calls_in) {
-            let text = format!("the jump at the old entry {:#x} leads to no landing pad", f.old_entry);
-            found.functions.push((id, Failure::new(Check::EntryJump, text).at(f.old_entry, target).bytes(old, new)));
+        if cx.guarded
+            && len > A::STEP as u64
+            && !cx.output.bytes_from(target).is_some_and(A::lets_calls_in)
+        {
+            let text = format!(
+                "the jump at the old entry {:#x} leads to no landing pad",
+                f.old_entry
+            );
+            found.functions.push((
+                id,
+                Failure::new(Check::EntryJump, text)
+                    .at(f.old_entry, target)
+                    .bytes(old, new),
+            ));
         }
         // The jump may run over padding behind the function, but not into anything else.
-        let end = f.old.iter().find(|r| r.contains(f.old_entry)).map_or(f.old_entry, |r| r.end);
+        let end = f
+            .old
+            .iter()
+            .find(|r| r.contains(f.old_entry))
+            .map_or(f.old_entry, |r| r.end);
         let mut fits = range.start < end || skip == 0;
         if range.end > end {
             let behind = cx.input.bytes(end, range.end - end);
@@ -82,13 +121,25 @@ pub(crate) fn entry_jumps<A: Arch>(cx: &mut Context<'_>, starts: &[u64], found: 
                 && cx.old_unwind.find(range.end - 1).is_none()
                 && (end..range.end).all(|a| cx.old.owner(a).is_none());
             // Instructions of padding may go on behind the jump; nothing comes there, so they may be cut.
-            let padding = cx.input.bytes_from(end).and_then(|b| b.get(..b.len().min(32)));
-            fits &= free && behind.is_some() && padding.is_some_and(|b| pads::<A>(b, (range.end - end) as usize));
+            let padding = cx
+                .input
+                .bytes_from(end)
+                .and_then(|b| b.get(..b.len().min(32)));
+            fits &= free
+                && behind.is_some()
+                && padding.is_some_and(|b| pads::<A>(b, (range.end - end) as usize));
         }
         if !lead || !fits {
-            let failure =
-                Failure::new(Check::EntryJump, format!("the jump at the old entry {:#x} does not fit there", f.old_entry));
-            found.functions.push((id, failure.at(range.start, target).bytes(old, new)));
+            let failure = Failure::new(
+                Check::EntryJump,
+                format!(
+                    "the jump at the old entry {:#x} does not fit there",
+                    f.old_entry
+                ),
+            );
+            found
+                .functions
+                .push((id, failure.at(range.start, target).bytes(old, new)));
         }
         // Jumping to the new entry again executes its landing pad again, which does nothing.
         if target == f.new_entry() || cx.pair_owner(range.start, target) == Some(id) {
@@ -96,8 +147,19 @@ pub(crate) fn entry_jumps<A: Arch>(cx: &mut Context<'_>, starts: &[u64], found: 
                 found.pairs.push((range.start, target));
             }
         } else {
-            let failure = Failure::new(Check::EntryJump, format!("the jump at the old entry {:#x} goes elsewhere", f.old_entry));
-            found.functions.push((id, failure.at(range.start, target).values(f.new_entry(), target)));
+            let failure = Failure::new(
+                Check::EntryJump,
+                format!(
+                    "the jump at the old entry {:#x} goes elsewhere",
+                    f.old_entry
+                ),
+            );
+            found.functions.push((
+                id,
+                failure
+                    .at(range.start, target)
+                    .values(f.new_entry(), target),
+            ));
         }
         patches.push(Some(Patch { range, target }));
     }
@@ -105,15 +167,32 @@ pub(crate) fn entry_jumps<A: Arch>(cx: &mut Context<'_>, starts: &[u64], found: 
     for (range, id) in cx.reused.ranges() {
         let jump = patches.get(id as usize).copied().flatten().map(|p| p.range);
         let begins = cx.function(id).map_or(0, |f| f.old_entry);
-        if jump.is_none_or(|j| range.start < j.end && j.start < range.end) || range.contains(begins) {
-            let text = format!("the new code at {:#x}..{:#x} lies where the old entry {begins:#x} must lead on", range.start, range.end);
-            found.functions.push((id, Failure::new(Check::EntryJump, text).at(begins, range.start)));
+        if jump.is_none_or(|j| range.start < j.end && j.start < range.end) || range.contains(begins)
+        {
+            let text = format!(
+                "the new code at {:#x}..{:#x} lies where the old entry {begins:#x} must lead on",
+                range.start, range.end
+            );
+            found.functions.push((
+                id,
+                Failure::new(Check::EntryJump, text).at(begins, range.start),
+            ));
         }
     }
     let interiors = patches
         .iter()
         .enumerate()
-        .filter_map(|(id, p)| p.map(|p| (Range { start: p.range.start + 1, end: p.range.end }, id as FuncId)))
+        .filter_map(|(id, p)| {
+            p.map(|p| {
+                (
+                    Range {
+                        start: p.range.start + 1,
+                        end: p.range.end,
+                    },
+                    id as FuncId,
+                )
+            })
+        })
         .chain(cx.reused.ranges())
         .collect();
     cx.patches = patches;
@@ -137,7 +216,12 @@ fn pads<A: Arch>(bytes: &[u8], len: usize) -> bool {
 }
 
 /// Sweeps all code of the input.
-pub(crate) fn sweep<A: Arch>(cx: &Context<'_>, kept: &KeptRelocs<'_>, starts: &[u64], relative: &[u64]) -> Findings {
+pub(crate) fn sweep<A: Arch>(
+    cx: &Context<'_>,
+    kept: &KeptRelocs<'_>,
+    starts: &[u64],
+    relative: &[u64],
+) -> Findings {
     // Pieces of about 64 KiB that begin at starts.
     let mut pieces: Vec<&[u64]> = Vec::new();
     let mut from = 0usize;
@@ -148,16 +232,32 @@ pub(crate) fn sweep<A: Arch>(cx: &Context<'_>, kept: &KeptRelocs<'_>, starts: &[
         }
     }
     pieces.extend(starts.get(from..));
-    let ends: Vec<u64> = pieces.iter().skip(1).filter_map(|p| p.first().copied()).chain([u64::MAX]).collect();
-    let results: Vec<Findings> =
-        pieces.par_iter().zip(&ends).map(|(piece, &end)| sweep_piece::<A>(cx, kept, piece, end, relative)).collect();
-    results.into_iter().fold(Findings::default(), |mut all, one| {
-        all.append(one);
-        all
-    })
+    let ends: Vec<u64> = pieces
+        .iter()
+        .skip(1)
+        .filter_map(|p| p.first().copied())
+        .chain([u64::MAX])
+        .collect();
+    let results: Vec<Findings> = pieces
+        .par_iter()
+        .zip(&ends)
+        .map(|(piece, &end)| sweep_piece::<A>(cx, kept, piece, end, relative))
+        .collect();
+    results
+        .into_iter()
+        .fold(Findings::default(), |mut all, one| {
+            all.append(one);
+            all
+        })
 }
 
-fn sweep_piece<A: Arch>(cx: &Context<'_>, kept: &KeptRelocs<'_>, starts: &[u64], end: u64, relative: &[u64]) -> Findings {
+fn sweep_piece<A: Arch>(
+    cx: &Context<'_>,
+    kept: &KeptRelocs<'_>,
+    starts: &[u64],
+    end: u64,
+    relative: &[u64],
+) -> Findings {
     let mut found = Findings::default();
     for (i, &start) in starts.iter().enumerate() {
         let Some(range) = cx.code.iter().find(|r| r.contains(start)) else {
@@ -167,11 +267,22 @@ fn sweep_piece<A: Arch>(cx: &Context<'_>, kept: &KeptRelocs<'_>, starts: &[u64],
         let Some(len) = end.checked_sub(start) else {
             continue;
         };
-        let (Some(old), Some(new)) = (cx.input.bytes(start, len), cx.output.bytes(start, len)) else {
-            found.file.push(Failure::new(Check::OldCode, format!("code at {start:#x} is not loaded from the output")));
+        let (Some(old), Some(new)) = (cx.input.bytes(start, len), cx.output.bytes(start, len))
+        else {
+            found.file.push(Failure::new(
+                Check::OldCode,
+                format!("code at {start:#x} is not loaded from the output"),
+            ));
             continue;
         };
-        let mut sweeper = Sweeper { cx, kept, relative, found: &mut found, owner: None, pages: Vec::new() };
+        let mut sweeper = Sweeper {
+            cx,
+            kept,
+            relative,
+            found: &mut found,
+            owner: None,
+            pages: Vec::new(),
+        };
         sweeper.run::<A>(start, old, new);
     }
     found
@@ -210,19 +321,38 @@ impl Sweeper<'_, '_> {
                 continue;
             };
             let len = usize::from(insn.len);
-            let (a, b) = (rest.get(..len).unwrap_or(b""), new.get(at..at + len).unwrap_or(b""));
+            let (a, b) = (
+                rest.get(..len).unwrap_or(b""),
+                new.get(at..at + len).unwrap_or(b""),
+            );
             if let Some(field) = insn.field {
                 if field.kind == FieldKind::Page {
                     // A veneer goes there, and nobody learns the address.
                     let goes = A::veneer(rest, addr).map(|v| v.0);
                     for (_, target, kind) in A::page_uses(rest, field.target) {
-                        let kind = if goes == Some(target) { FieldKind::Branch } else { kind };
-                        self.reference(addr, &insn, &Field { kind, target, ..field }, a != b);
+                        let kind = if goes == Some(target) {
+                            FieldKind::Branch
+                        } else {
+                            kind
+                        };
+                        self.reference(
+                            addr,
+                            &insn,
+                            &Field {
+                                kind,
+                                target,
+                                ..field
+                            },
+                            a != b,
+                        );
                     }
                 } else {
                     self.reference(addr, &insn, &field, a != b);
                 }
-            } else if A::STEP == 4 && self.owner.is_some() && insn.flow == (Flow::IndirectJump { computed: true }) {
+            } else if A::STEP == 4
+                && self.owner.is_some()
+                && insn.flow == (Flow::IndirectJump { computed: true })
+            {
                 let graph = graph.get_or_insert_with(|| Graph::new::<A>([(start, old)]));
                 if let Some(d) = A::dispatch(addr, graph) {
                     self.found.dispatches.push((d, self.owner));
@@ -245,12 +375,25 @@ impl Sweeper<'_, '_> {
         // The jump may run into padding, which nobody owns: the function before has it then.
         (0..16)
             .filter_map(|back| self.cx.old.owner(addr.saturating_sub(back)))
-            .any(|id| self.cx.patches.get(id as usize).copied().flatten().is_some_and(|p| p.range.contains(addr)))
+            .any(|id| {
+                self.cx
+                    .patches
+                    .get(id as usize)
+                    .copied()
+                    .flatten()
+                    .is_some_and(|p| p.range.contains(addr))
+            })
     }
 
     /// An instruction whose bytes changed.
     fn difference<A: Arch>(&mut self, addr: u64, insn: &Insn, old: &[u8], new: &[u8]) {
-        let changed = || old.iter().zip(new).enumerate().filter(|(_, (a, b))| a != b).map(|(i, _)| i);
+        let changed = || {
+            old.iter()
+                .zip(new)
+                .enumerate()
+                .filter(|(_, (a, b))| a != b)
+                .map(|(i, _)| i)
+        };
         if changed().all(|i| self.in_patch(addr + i as u64)) {
             return;
         }
@@ -286,11 +429,15 @@ impl Sweeper<'_, '_> {
             }
         }
         // Data in code: a jump table perhaps.
-        let mut at = changed().map(|i| addr + i as u64).find(|&a| !self.in_patch(a));
+        let mut at = changed()
+            .map(|i| addr + i as u64)
+            .find(|&a| !self.in_patch(a));
         let end = addr + old.len() as u64;
         while let Some(place) = at {
             let next = explain::<A>(self.cx, self.kept, self.relative, place, self.found);
-            at = changed().map(|i| addr + i as u64).find(|&a| a >= next && a < end && !self.in_patch(a));
+            at = changed()
+                .map(|i| addr + i as u64)
+                .find(|&a| a >= next && a < end && !self.in_patch(a));
         }
     }
 
@@ -307,15 +454,28 @@ impl Sweeper<'_, '_> {
         // Behind a landing pad that stays, the jump may go to the new landing pad, which does nothing once more.
         let before = addr.wrapping_sub(A::STEP as u64);
         let pad = |bytes: Option<&[u8]>| {
-            bytes.is_some_and(|b| A::decode(b, 0).is_some_and(|i| i.landing_pad) && !A::keeps_state(b))
+            bytes.is_some_and(|b| {
+                A::decode(b, 0).is_some_and(|i| i.landing_pad) && !A::keeps_state(b)
+            })
         };
         let len = A::STEP as u64;
         let kept = self.cx.input.bytes(before, len);
-        let again = pad(kept) && kept == self.cx.output.bytes(before, len) && kept == self.cx.output.bytes(target, len);
-        let addr = if again && !insn.landing_pad { before } else { addr };
+        let again = pad(kept)
+            && kept == self.cx.output.bytes(before, len)
+            && kept == self.cx.output.bytes(target, len);
+        let addr = if again && !insn.landing_pad {
+            before
+        } else {
+            addr
+        };
         if self.cx.guarded && insn.landing_pad {
             let text = format!("the landing pad at {addr:#x} is overwritten");
-            self.found.functions.push((id, Failure::new(Check::OldCode, text).at(addr, target).bytes(old, new)));
+            self.found.functions.push((
+                id,
+                Failure::new(Check::OldCode, text)
+                    .at(addr, target)
+                    .bytes(old, new),
+            ));
         }
         self.found.pairs.push((addr, target));
         self.found.pointers += 1;
@@ -329,19 +489,28 @@ impl Sweeper<'_, '_> {
             return false;
         };
         let uses = A::page_uses(old, field.target);
-        let gone = uses.last().and_then(|u| A::touched(old.get(u.0..)?)).zip(A::page_register(old));
+        let gone = uses
+            .last()
+            .and_then(|u| A::touched(old.get(u.0..)?))
+            .zip(A::page_register(old));
         gone.is_some_and(|(t, reg)| t.kills >> reg & 1 != 0)
     }
 
     /// A page that changed, with all instructions that use it: each must make another address of it that may be. False: not that.
     fn retarget_page<A: Arch>(&mut self, addr: u64, field: &Field) -> bool {
-        let (Some(old), Some(new)) = (self.cx.input.bytes_from(addr), self.cx.output.bytes_from(addr)) else {
+        let (Some(old), Some(new)) = (
+            self.cx.input.bytes_from(addr),
+            self.cx.output.bytes_from(addr),
+        ) else {
             return false;
         };
         let (Some(a), Some(b)) = (old.get(..A::STEP), new.get(..A::STEP)) else {
             return false;
         };
-        let Some(now) = A::decode(b, addr).and_then(|i| i.field).filter(|n| n.kind == field.kind) else {
+        let Some(now) = A::decode(b, addr)
+            .and_then(|i| i.field)
+            .filter(|n| n.kind == field.kind)
+        else {
             return false;
         };
         let uses = A::page_uses(old, field.target);
@@ -352,10 +521,22 @@ impl Sweeper<'_, '_> {
             let (Some(x), Some(y)) = (old.get(at..at + A::STEP), new.get(at..at + A::STEP)) else {
                 return false;
             };
-            let offset = A::page_use(y).map(|u| u.offset).filter(|_| A::equal_but_offset(x, y));
+            let offset = A::page_use(y)
+                .map(|u| u.offset)
+                .filter(|_| A::equal_but_offset(x, y));
             let Some(offset) = offset else { return false };
-            let make = |target| Field { kind, target, ..*field };
-            self.retarget::<A>(addr + at as u64, &make(target), &make(now.target.wrapping_add(offset)), x, y);
+            let make = |target| Field {
+                kind,
+                target,
+                ..*field
+            };
+            self.retarget::<A>(
+                addr + at as u64,
+                &make(target),
+                &make(now.target.wrapping_add(offset)),
+                x,
+                y,
+            );
             self.pages.push(addr + at as u64);
         }
         true
@@ -366,10 +547,22 @@ impl Sweeper<'_, '_> {
     fn far_pages<A: Arch>(&mut self, start: u64, old: &[u8], new: &[u8]) {
         let mut changed: FxHashMap<u64, (u8, u64, u64)> = FxHashMap::default();
         let mut near: Vec<u64> = Vec::new();
-        for (i, (a, b)) in old.chunks_exact(A::STEP).zip(new.chunks_exact(A::STEP)).enumerate().filter(|(_, (a, b))| a != b) {
+        for (i, (a, b)) in old
+            .chunks_exact(A::STEP)
+            .zip(new.chunks_exact(A::STEP))
+            .enumerate()
+            .filter(|(_, (a, b))| a != b)
+        {
             let addr = start.saturating_add((i * A::STEP) as u64);
-            let page = |bytes| A::decode(bytes, addr).and_then(|insn| insn.field).filter(|f| f.kind == FieldKind::Page);
-            let (Some(field), Some(now), Some(reg)) = (page(a), page(b), A::page_register(a)) else { continue };
+            let page = |bytes| {
+                A::decode(bytes, addr)
+                    .and_then(|insn| insn.field)
+                    .filter(|f| f.kind == FieldKind::Page)
+            };
+            let (Some(field), Some(now), Some(reg)) = (page(a), page(b), A::page_register(a))
+            else {
+                continue;
+            };
             if self.in_patch(addr) || !A::equal_around(a, b, &field) {
                 continue;
             }
@@ -382,20 +575,55 @@ impl Sweeper<'_, '_> {
             return;
         }
         let graph = Graph::new::<A>([(start, old)]);
-        let piece = Piece { start, old, new, graph: &graph, pages: &changed };
-        let pads = self.cx.old_unwind.fdes.iter().any(|f| f.start == start && f.lsda != 0);
-        let mut far: Vec<u64> = changed.keys().copied().filter(|a| !near.contains(a)).collect();
+        let piece = Piece {
+            start,
+            old,
+            new,
+            graph: &graph,
+            pages: &changed,
+        };
+        let pads = self
+            .cx
+            .old_unwind
+            .fdes
+            .iter()
+            .any(|f| f.start == start && f.lsda != 0);
+        let mut far: Vec<u64> = changed
+            .keys()
+            .copied()
+            .filter(|a| !near.contains(a))
+            .collect();
         far.sort_unstable();
         for addr in far {
-            let Some(&(reg, from, to)) = changed.get(&addr) else { continue };
+            let Some(&(reg, from, to)) = changed.get(&addr) else {
+                continue;
+            };
             self.pages.push(addr);
             if let Some(uses) = piece.uses::<A>(addr).filter(|_| !pads) {
                 for u in uses {
                     let at = usize::try_from(u.at - start).unwrap_or(usize::MAX);
-                    let (a, b) = (old.get(at..at + A::STEP).unwrap_or(b""), new.get(at..at + A::STEP).unwrap_or(b""));
-                    let field = Field { at: 0, len: A::STEP as u8, kind: u.kind, target: u.old, literal: 0 };
+                    let (a, b) = (
+                        old.get(at..at + A::STEP).unwrap_or(b""),
+                        new.get(at..at + A::STEP).unwrap_or(b""),
+                    );
+                    let field = Field {
+                        at: 0,
+                        len: A::STEP as u8,
+                        kind: u.kind,
+                        target: u.old,
+                        literal: 0,
+                    };
                     if !self.pages.contains(&u.at) {
-                        self.retarget::<A>(u.at, &field, &Field { target: u.new, ..field }, a, b);
+                        self.retarget::<A>(
+                            u.at,
+                            &field,
+                            &Field {
+                                target: u.new,
+                                ..field
+                            },
+                            a,
+                            b,
+                        );
                         self.pages.push(u.at);
                     }
                 }
@@ -406,8 +634,13 @@ impl Sweeper<'_, '_> {
                 continue;
             }
             let of_it = |w: &[u8]| A::page_use(w).is_some_and(|u| u.base == reg);
-            let differ = old.chunks_exact(A::STEP).zip(new.chunks_exact(A::STEP)).enumerate().filter(|(_, (a, b))| a != b && of_it(a));
-            self.pages.extend(differ.map(|(i, _)| start.saturating_add((i * A::STEP) as u64)));
+            let differ = old
+                .chunks_exact(A::STEP)
+                .zip(new.chunks_exact(A::STEP))
+                .enumerate()
+                .filter(|(_, (a, b))| a != b && of_it(a));
+            self.pages
+                .extend(differ.map(|(i, _)| start.saturating_add((i * A::STEP) as u64)));
         }
     }
 
@@ -420,8 +653,13 @@ impl Sweeper<'_, '_> {
                 continue;
             }
             charged = true;
-            let text = format!("the instruction at {addr:#x}, which stays, forms another page, and not all of its uses can be followed");
-            self.found.functions.push((id as FuncId, Failure::new(Check::OldCode, text).at(f.old_entry, f.new_entry())));
+            let text = format!(
+                "the instruction at {addr:#x}, which stays, forms another page, and not all of its uses can be followed"
+            );
+            self.found.functions.push((
+                id as FuncId,
+                Failure::new(Check::OldCode, text).at(f.old_entry, f.new_entry()),
+            ));
         }
         charged
     }
@@ -429,14 +667,23 @@ impl Sweeper<'_, '_> {
     fn retarget<A: Arch>(&mut self, addr: u64, field: &Field, now: &Field, old: &[u8], new: &[u8]) {
         let cx = self.cx;
         self.found.retargeted += 1;
-        let entry = cx.entry_of(field.target).filter(|_| field.kind != FieldKind::Accesses);
+        let entry = cx
+            .entry_of(field.target)
+            .filter(|_| field.kind != FieldKind::Accesses);
         let allowed = match entry {
             Some(id) if cx.pair_owner(field.target, now.target) == Some(id) => {
                 field.kind != FieldKind::Absolute
-                    || may_be_pointer(cx, self.kept, addr + u64::from(field.at), [A::ABS_4, A::ABS_8].concat().as_slice())
+                    || may_be_pointer(
+                        cx,
+                        self.kept,
+                        addr + u64::from(field.at),
+                        [A::ABS_4, A::ABS_8].concat().as_slice(),
+                    )
             }
             // A jump to the middle of a moved function: a fragment that stays goes back to its parent.
-            None => field.kind == FieldKind::Branch && cx.pair_owner(field.target, now.target).is_some(),
+            None => {
+                field.kind == FieldKind::Branch && cx.pair_owner(field.target, now.target).is_some()
+            }
             _ => false,
         };
         if field.kind == FieldKind::Forms && cx.registers_anew(field.target, now.target) {
@@ -449,8 +696,10 @@ impl Sweeper<'_, '_> {
             }
             return;
         }
-        let mut failure =
-            Failure::new(Check::OldCode, format!("the instruction at {addr:#x}, which stays, goes to another address"));
+        let mut failure = Failure::new(
+            Check::OldCode,
+            format!("the instruction at {addr:#x}, which stays, goes to another address"),
+        );
         failure = failure.at(field.target, now.target).bytes(old, new);
         self.found.charge(cx, field.target, now.target, failure);
     }
@@ -462,11 +711,15 @@ impl Sweeper<'_, '_> {
         if matches!(field.kind, FieldKind::Forms) {
             self.base(target);
             if self.owner.is_none() && cx.is_abandoned(target) {
-                let text = format!("the instruction at {addr:#x} refers to {target:#x}, whose section was moved");
+                let text = format!(
+                    "the instruction at {addr:#x} refers to {target:#x}, whose section was moved"
+                );
                 self.found.file.push(Failure::new(Check::OldCode, text));
             }
             if self.owner.is_none() && !changed && cx.is_registered(target) {
-                let text = format!("the instruction at {addr:#x} still forms {target:#x}, in an unwind table that was replaced");
+                let text = format!(
+                    "the instruction at {addr:#x} still forms {target:#x}, in an unwind table that was replaced"
+                );
                 self.found.file.push(Failure::new(Check::OldCode, text));
             }
         }
@@ -476,14 +729,21 @@ impl Sweeper<'_, '_> {
         if field.kind == FieldKind::Accesses {
             if self.owner.is_none() && cx.overwritten(target) == Some(id) {
                 let text = format!("the instruction at {addr:#x} reads code that a jump overwrote");
-                self.found.functions.push((id, Failure::new(Check::EntryJump, text).at(addr, target)));
+                self.found
+                    .functions
+                    .push((id, Failure::new(Check::EntryJump, text).at(addr, target)));
             }
             return;
         }
         let interior = cx.interiors.owner(target) == Some(id);
         if self.owner == Some(id) {
             // From the old body itself, or from another fragment of it: matters if the old body still runs.
-            if interior && matches!(insn.flow, Flow::Jump(_) | Flow::Branch { .. } | Flow::Call(_)) {
+            if interior
+                && matches!(
+                    insn.flow,
+                    Flow::Jump(_) | Flow::Branch { .. } | Flow::Call(_)
+                )
+            {
                 self.found.interior_branches.push(id);
             }
             return;
@@ -499,8 +759,12 @@ impl Sweeper<'_, '_> {
                 }
             }
             _ if interior && self.owner.is_none() => {
-                let text = format!("the instruction at {addr:#x} goes to {target:#x}, which the entry jump overwrote");
-                self.found.functions.push((id, Failure::new(Check::EntryJump, text).at(addr, target)));
+                let text = format!(
+                    "the instruction at {addr:#x} goes to {target:#x}, which the entry jump overwrote"
+                );
+                self.found
+                    .functions
+                    .push((id, Failure::new(Check::EntryJump, text).at(addr, target)));
             }
             _ => self.found.entrances.push(id),
         }
@@ -508,12 +772,20 @@ impl Sweeper<'_, '_> {
 
     /// Notes what may be the start of a table of relative addresses.
     fn base(&mut self, addr: u64) {
-        if self.cx.is_code(addr) && self.cx.old.owner(addr).is_none_or(|id| Some(id) != self.owner) {
+        if self.cx.is_code(addr)
+            && self
+                .cx
+                .old
+                .owner(addr)
+                .is_none_or(|id| Some(id) != self.owner)
+        {
             return;
         }
         if let Some(word) = self.cx.input.u32_at(addr)
             && word != 0
-            && self.cx.is_code(addr.wrapping_add_signed(i64::from(word as i32)))
+            && self
+                .cx
+                .is_code(addr.wrapping_add_signed(i64::from(word as i32)))
         {
             self.found.bases.push((addr, self.owner));
         }

@@ -20,7 +20,10 @@ use crate::arch::Arch;
 use crate::bytes::{Reader, u32_in};
 use crate::elf::{Elf, PT_GNU_EH_FRAME};
 use crate::pointer::{self, Bases, OMIT, Pointer};
-use gimli::{BaseAddresses, CfaRule, EndianSlice, LittleEndian, Operation, RegisterRule, UnwindContext, UnwindSection};
+use gimli::{
+    BaseAddresses, CfaRule, EndianSlice, LittleEndian, Operation, RegisterRule, UnwindContext,
+    UnwindSection,
+};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
@@ -77,18 +80,33 @@ impl<'d> Table<'d> {
         let Some(hdr) = elf.segment(PT_GNU_EH_FRAME) else {
             return Self::read_section(elf);
         };
-        let bytes = elf
-            .bytes(hdr.addr, hdr.file_size)
-            .ok_or_else(|| format!("PT_GNU_EH_FRAME at {:#x} is not loaded from the file", hdr.addr))?;
+        let bytes = elf.bytes(hdr.addr, hdr.file_size).ok_or_else(|| {
+            format!(
+                "PT_GNU_EH_FRAME at {:#x} is not loaded from the file",
+                hdr.addr
+            )
+        })?;
         let short = || format!("the unwind search table at {:#x} ends early", hdr.addr);
         let mut r = Reader::new(bytes);
-        let (version, frame_enc, count_enc, table_enc) = (|| Some((r.u8()?, r.u8()?, r.u8()?, r.u8()?)))().ok_or_else(short)?;
+        let (version, frame_enc, count_enc, table_enc) =
+            (|| Some((r.u8()?, r.u8()?, r.u8()?, r.u8()?)))().ok_or_else(short)?;
         if version != 1 {
-            return Err(format!("the unwind search table at {:#x} has version {version} instead of 1", hdr.addr));
+            return Err(format!(
+                "the unwind search table at {:#x} has version {version} instead of 1",
+                hdr.addr
+            ));
         }
-        let bases = Bases { section: hdr.addr, data: hdr.addr, function: 0 };
+        let bases = Bases {
+            section: hdr.addr,
+            data: hdr.addr,
+            function: 0,
+        };
         let frame = pointer::read(&mut r, frame_enc, &bases).ok_or_else(short)?;
-        let mut table = Table { addr: frame.addr, searchable: true, ..Table::default() };
+        let mut table = Table {
+            addr: frame.addr,
+            searchable: true,
+            ..Table::default()
+        };
         if count_enc == OMIT || table_enc == OMIT {
             return Self::read_section(elf);
         }
@@ -98,32 +116,61 @@ impl<'d> Table<'d> {
                 hdr.addr
             ));
         }
-        let count = pointer::read(&mut r, count_enc, &bases).ok_or_else(short)?.addr;
+        let count = pointer::read(&mut r, count_enc, &bases)
+            .ok_or_else(short)?
+            .addr;
         if count == 0 && elf.bytes_from(frame.addr).is_none() {
             return Ok(table);
         }
-        table.bytes = elf
-            .bytes_from(frame.addr)
-            .ok_or_else(|| format!(".eh_frame at {:#x} (from the search table at {:#x}) is not loaded", frame.addr, hdr.addr))?;
-        let entries = r.take(usize::try_from(count).ok().and_then(|c| c.checked_mul(8)).ok_or_else(short)?).ok_or_else(short)?;
+        table.bytes = elf.bytes_from(frame.addr).ok_or_else(|| {
+            format!(
+                ".eh_frame at {:#x} (from the search table at {:#x}) is not loaded",
+                frame.addr, hdr.addr
+            )
+        })?;
+        let entries = r
+            .take(
+                usize::try_from(count)
+                    .ok()
+                    .and_then(|c| c.checked_mul(8))
+                    .ok_or_else(short)?,
+            )
+            .ok_or_else(short)?;
         table.fdes.reserve(entries.len() / 8);
         let mut known = FxHashMap::default();
         for entry in entries.chunks_exact(8) {
-            let word = |at| u32_in(entry, at).map_or(0, |w| hdr.addr.wrapping_add_signed(i64::from(w as i32)));
+            let word = |at| {
+                u32_in(entry, at).map_or(0, |w| hdr.addr.wrapping_add_signed(i64::from(w as i32)))
+            };
             let (start, at) = (word(0), word(4));
-            let offset = at.checked_sub(frame.addr).and_then(|o| usize::try_from(o).ok());
+            let offset = at
+                .checked_sub(frame.addr)
+                .and_then(|o| usize::try_from(o).ok());
             let fde = offset
                 .and_then(|o| table.fde(o, &mut known))
-                .ok_or_else(|| format!("the search table's entry for {start:#x} points to {at:#x}, where no FDE is"))?;
+                .ok_or_else(|| {
+                    format!(
+                        "the search table's entry for {start:#x} points to {at:#x}, where no FDE is"
+                    )
+                })?;
             if fde.start != start {
-                return Err(format!("the search table's entry for {start:#x} points to the FDE of {:#x}", fde.start));
+                return Err(format!(
+                    "the search table's entry for {start:#x} points to the FDE of {:#x}",
+                    fde.start
+                ));
             }
             if let Some(last) = table.fdes.last() {
                 if last.start >= start {
-                    return Err(format!("the search table is not sorted: {start:#x} follows {:#x}", last.start));
+                    return Err(format!(
+                        "the search table is not sorted: {start:#x} follows {:#x}",
+                        last.start
+                    ));
                 }
                 if last.end > start {
-                    return Err(format!("the FDEs of {:#x}..{:#x} and {start:#x} overlap", last.start, last.end));
+                    return Err(format!(
+                        "the FDEs of {:#x}..{:#x} and {start:#x} overlap",
+                        last.start, last.end
+                    ));
                 }
             }
             table.fdes.push(fde);
@@ -137,18 +184,34 @@ impl<'d> Table<'d> {
     /// behind it, and so do their entries; lld's search table has only the first, whatever it describes. That is taken for
     /// the mistake that it is: the code has an entry, and a table that finds it is not a wrong one.
     fn look_behind_empty(&mut self, known: &mut FxHashMap<usize, u32>) {
-        let empty: FxHashMap<u64, usize> =
-            self.fdes.iter().enumerate().filter(|(_, f)| f.start == f.end).map(|(i, f)| (f.start, i)).collect();
+        let empty: FxHashMap<u64, usize> = self
+            .fdes
+            .iter()
+            .enumerate()
+            .filter(|(_, f)| f.start == f.end)
+            .map(|(i, f)| (f.start, i))
+            .collect();
         if empty.is_empty() {
             return;
         }
         let mut offsets = Vec::new();
         self.each_fde(|offset| offsets.push(offset));
         for offset in offsets {
-            let Some(fde) = self.fde(offset, known).filter(|f| f.start < f.end) else { continue };
-            let Some(&index) = empty.get(&fde.start) else { continue };
-            let fits = self.fdes.get(index + 1).is_none_or(|next| fde.end <= next.start);
-            if let Some(entry) = self.fdes.get_mut(index).filter(|entry| fits && entry.start == entry.end) {
+            let Some(fde) = self.fde(offset, known).filter(|f| f.start < f.end) else {
+                continue;
+            };
+            let Some(&index) = empty.get(&fde.start) else {
+                continue;
+            };
+            let fits = self
+                .fdes
+                .get(index + 1)
+                .is_none_or(|next| fde.end <= next.start);
+            if let Some(entry) = self
+                .fdes
+                .get_mut(index)
+                .filter(|entry| fits && entry.start == entry.end)
+            {
                 *entry = fde;
             }
         }
@@ -159,14 +222,21 @@ impl<'d> Table<'d> {
         let Some(section) = elf.section(b".eh_frame") else {
             return Ok(Table::default());
         };
-        let mut table = Table { addr: section.addr, bytes: elf.section_data(section), ..Table::default() };
+        let mut table = Table {
+            addr: section.addr,
+            bytes: elf.section_data(section),
+            ..Table::default()
+        };
         let mut known = FxHashMap::default();
         let mut offsets = Vec::new();
         table.each_fde(|offset| offsets.push(offset));
         for offset in offsets {
-            let fde = table
-                .fde(offset, &mut known)
-                .ok_or_else(|| format!("the FDE at {:#x} cannot be read", section.addr + offset as u64))?;
+            let fde = table.fde(offset, &mut known).ok_or_else(|| {
+                format!(
+                    "the FDE at {:#x} cannot be read",
+                    section.addr + offset as u64
+                )
+            })?;
             table.fdes.push(fde);
         }
         table.linear_fdes = table.fdes.len();
@@ -182,7 +252,10 @@ impl<'d> Table<'d> {
             let Some(id) = u32_in(self.bytes, at + 4) else {
                 return;
             };
-            let Some(next) = at.checked_add(4).and_then(|a| a.checked_add(len as usize)).filter(|&n| n <= self.bytes.len())
+            let Some(next) = at
+                .checked_add(4)
+                .and_then(|a| a.checked_add(len as usize))
+                .filter(|&n| n <= self.bytes.len())
             else {
                 return;
             };
@@ -222,7 +295,11 @@ impl<'d> Table<'d> {
             }
         };
         let cie = self.cies.get(cie_index as usize)?;
-        let bases = Bases { section: self.addr.wrapping_add(start as u64), data: 0, function: 0 };
+        let bases = Bases {
+            section: self.addr.wrapping_add(start as u64),
+            data: 0,
+            function: 0,
+        };
         let begin = pointer::read(&mut r, cie.fde_encoding, &bases)?;
         let len = pointer::read_value(&mut r, cie.fde_encoding & 0x0f)?;
         if begin.indirect {
@@ -234,7 +311,10 @@ impl<'d> Table<'d> {
             let at = r.pos();
             if cie.lsda_encoding != OMIT {
                 let mut l = r;
-                let bases = Bases { function: begin.addr, ..bases };
+                let bases = Bases {
+                    function: begin.addr,
+                    ..bases
+                };
                 lsda = pointer::read(&mut l, cie.lsda_encoding, &bases)?.addr;
             }
             r = Reader::new(body);
@@ -246,7 +326,10 @@ impl<'d> Table<'d> {
             lsda,
             offset: u32::try_from(offset).ok()?,
             cie: cie_index,
-            instructions: (u32::try_from(start + r.pos()).ok()?, u32::try_from(start + body.len()).ok()?),
+            instructions: (
+                u32::try_from(start + r.pos()).ok()?,
+                u32::try_from(start + body.len()).ok()?,
+            ),
         })
     }
 
@@ -265,7 +348,11 @@ impl<'d> Table<'d> {
         r.take(augmentation.len() + 1)?;
         let code_align = r.uleb()?;
         let data_align = r.sleb()?;
-        let ra_register = if version == 1 { u64::from(r.u8()?) } else { r.uleb()? };
+        let ra_register = if version == 1 {
+            u64::from(r.u8()?)
+        } else {
+            r.uleb()?
+        };
         let mut cie = Cie {
             offset,
             fde_encoding: 0,
@@ -290,7 +377,11 @@ impl<'d> Table<'d> {
                     b'S' => cie.signal_frame = true,
                     b'P' => {
                         let encoding = r.u8()?;
-                        let bases = Bases { section: self.addr.wrapping_add(start as u64), data: 0, function: 0 };
+                        let bases = Bases {
+                            section: self.addr.wrapping_add(start as u64),
+                            data: 0,
+                            function: 0,
+                        };
                         cie.personality = pointer::read(&mut r, encoding, &bases)?;
                     }
                     b'B' => cie.marks[0] = true,
@@ -331,11 +422,19 @@ impl<'d> Table<'d> {
 
     /// The FDE's instructions without the padding at their end.
     pub(crate) fn instructions(&self, fde: &Fde) -> &'d [u8] {
-        trim(self.bytes.get(fde.instructions.0 as usize..fde.instructions.1 as usize).unwrap_or(b""))
+        trim(
+            self.bytes
+                .get(fde.instructions.0 as usize..fde.instructions.1 as usize)
+                .unwrap_or(b""),
+        )
     }
 
     fn cie_instructions(&self, cie: &Cie) -> &'d [u8] {
-        trim(self.bytes.get(cie.instructions.0..cie.instructions.1).unwrap_or(b""))
+        trim(
+            self.bytes
+                .get(cie.instructions.0..cie.instructions.1)
+                .unwrap_or(b""),
+        )
     }
 
     /// Whether two FDEs of the same code mean the same, seen from their bytes.
@@ -348,7 +447,8 @@ impl<'d> Table<'d> {
             && a.lsda == b.lsda
             && ca.personality == cb.personality
             && (ca.signal_frame, ca.marks) == (cb.signal_frame, cb.marks)
-            && (ca.code_align, ca.data_align, ca.ra_register) == (cb.code_align, cb.data_align, cb.ra_register)
+            && (ca.code_align, ca.data_align, ca.ra_register)
+                == (cb.code_align, cb.data_align, cb.ra_register)
             && self.cie_instructions(ca) == other.cie_instructions(cb)
             && self.instructions(a) == other.instructions(b)
     }
@@ -423,7 +523,10 @@ impl Interner {
 
     /// A row for people.
     pub(crate) fn describe(&self, id: RowId) -> String {
-        self.rows.iter().find(|(_, v)| **v == id).map_or_else(|| "no unwind information".into(), |(row, _)| format!("{row:?}"))
+        self.rows.iter().find(|(_, v)| **v == id).map_or_else(
+            || "no unwind information".into(),
+            |(row, _)| format!("{row:?}"),
+        )
     }
 }
 
@@ -434,7 +537,9 @@ pub(crate) struct Runner {
 
 impl Default for Runner {
     fn default() -> Self {
-        Runner { context: UnwindContext::new() }
+        Runner {
+            context: UnwindContext::new(),
+        }
     }
 }
 
@@ -451,12 +556,20 @@ impl Runner {
         section.set_vendor(A::VENDOR);
         let bases = BaseAddresses::default().set_eh_frame(table.addr);
         let sentence = |e: gimli::Error| format!("the FDE of {:#x} cannot be run: {e}", fde.start);
-        let cie = table.cie_of(fde).ok_or_else(|| format!("the FDE of {:#x} has no CIE", fde.start))?;
+        let cie = table
+            .cie_of(fde)
+            .ok_or_else(|| format!("the FDE of {:#x} has no CIE", fde.start))?;
         let parsed = section
-            .fde_from_offset(&bases, gimli::EhFrameOffset(fde.offset as usize), |s, b, o| s.cie_from_offset(b, o))
+            .fde_from_offset(
+                &bases,
+                gimli::EhFrameOffset(fde.offset as usize),
+                |s, b, o| s.cie_from_offset(b, o),
+            )
             .map_err(sentence)?;
         let first = out.len();
-        let mut rows = parsed.rows(&section, &bases, &mut self.context).map_err(sentence)?;
+        let mut rows = parsed
+            .rows(&section, &bases, &mut self.context)
+            .map_err(sentence)?;
         while let Some(row) = rows.next_row().map_err(sentence)? {
             let (start, end) = (row.start_address(), row.end_address().min(fde.end));
             if start >= end {
@@ -469,7 +582,9 @@ impl Runner {
                 Ok(e.0.slice().into())
             };
             let cfa = match row.cfa() {
-                CfaRule::RegisterAndOffset { register, offset } => Rule::RegisterOffset(register.0, *offset),
+                CfaRule::RegisterAndOffset { register, offset } => {
+                    Rule::RegisterOffset(register.0, *offset)
+                }
                 CfaRule::Expression(e) => Rule::Expression(expression(e)?),
             };
             let mut registers = SmallVec::new();
@@ -501,7 +616,11 @@ impl Runner {
             });
             let args_size = row.saved_args_size();
             match out.get_mut(first..).and_then(<[Span]>::last_mut) {
-                Some(last) if last.row == id && last.args_size == args_size && last.end == start => last.end = end,
+                Some(last)
+                    if last.row == id && last.args_size == args_size && last.end == start =>
+                {
+                    last.end = end
+                }
                 _ => out.push(Span {
                     start,
                     end,
@@ -519,12 +638,18 @@ impl Runner {
 
 /// Whether an expression reads a register, or cannot be understood.
 fn reads_register(e: gimli::Expression<EndianSlice<'_, LittleEndian>>, register: u16) -> bool {
-    let encoding = gimli::Encoding { address_size: 8, format: gimli::Format::Dwarf32, version: 5 };
+    let encoding = gimli::Encoding {
+        address_size: 8,
+        format: gimli::Format::Dwarf32,
+        version: 5,
+    };
     let mut operations = e.operations(encoding);
     loop {
         match operations.next() {
             Ok(None) => return false,
-            Ok(Some(Operation::Register { register: r } | Operation::RegisterOffset { register: r, .. })) if r.0 == register => {
+            Ok(Some(
+                Operation::Register { register: r } | Operation::RegisterOffset { register: r, .. },
+            )) if r.0 == register => {
                 return true;
             }
             Ok(Some(_)) => {}
@@ -555,12 +680,19 @@ impl RowMap {
     pub(crate) fn at(&self, addr: u64) -> Option<&Span> {
         let here = self.cursor.get();
         for index in [here, here + 1] {
-            if let Some(s) = self.spans.get(index).filter(|s| s.start <= addr && addr < s.end) {
+            if let Some(s) = self
+                .spans
+                .get(index)
+                .filter(|s| s.start <= addr && addr < s.end)
+            {
                 self.cursor.set(index);
                 return Some(s);
             }
         }
-        let index = self.spans.partition_point(|s| s.start <= addr).checked_sub(1)?;
+        let index = self
+            .spans
+            .partition_point(|s| s.start <= addr)
+            .checked_sub(1)?;
         let span = self.spans.get(index).filter(|s| addr < s.end)?;
         self.cursor.set(index);
         Some(span)
@@ -591,13 +723,17 @@ mod tests {
         let table = Table::read(&elf).expect("its unwind table is sound");
         assert!(table.fdes.len() > 100 && table.searchable);
         assert_eq!(table.linear_fdes, table.fdes.len());
-        let (mut runner, mut interner, mut spans) = (Runner::default(), Interner::default(), Vec::new());
+        let (mut runner, mut interner, mut spans) =
+            (Runner::default(), Interner::default(), Vec::new());
         for fde in table.fdes.iter().take(2000) {
             spans.clear();
-            runner.rows::<X86_64>(&table, fde, &mut interner, &mut spans).expect("it runs");
+            runner
+                .rows::<X86_64>(&table, fde, &mut interner, &mut spans)
+                .expect("it runs");
             assert_eq!(spans.first().map(|s| s.start), Some(fde.start));
             assert_eq!(spans.last().map(|s| s.end), Some(fde.end));
-            assert!(spans.windows(2).all(|w| w[0].end == w[1].start && (w[0].row, w[0].args_size) != (w[1].row, w[1].args_size)));
+            assert!(spans.windows(2).all(|w| w[0].end == w[1].start
+                && (w[0].row, w[0].args_size) != (w[1].row, w[1].args_size)));
             assert!(table.same_meaning(fde, &table, fde));
         }
     }
@@ -605,16 +741,33 @@ mod tests {
     #[test]
     fn an_expression_that_reads_the_program_counter_is_noticed() {
         // The CFA of a PLT entry: rsp + 8 + ((rip & 15) >= 11) * 8.
-        let plt = [0x77, 0x08, 0x80, 0x00, 0x3f, 0x1a, 0x3b, 0x2a, 0x33, 0x24, 0x22];
-        assert!(reads_register(gimli::Expression(EndianSlice::new(&plt, LittleEndian)), 16));
-        assert!(!reads_register(gimli::Expression(EndianSlice::new(&[0x77, 0x08], LittleEndian)), 16));
+        let plt = [
+            0x77, 0x08, 0x80, 0x00, 0x3f, 0x1a, 0x3b, 0x2a, 0x33, 0x24, 0x22,
+        ];
+        assert!(reads_register(
+            gimli::Expression(EndianSlice::new(&plt, LittleEndian)),
+            16
+        ));
+        assert!(!reads_register(
+            gimli::Expression(EndianSlice::new(&[0x77, 0x08], LittleEndian)),
+            16
+        ));
     }
 
     #[test]
     fn rows_are_found_by_cursor_and_by_search() {
         let mut map = RowMap::default();
-        let span = |start, end, row| Span { start, end, row, args_size: 0, lsda: 0, function: start, signal_frame: false };
-        map.clear().extend([span(10, 20, 1), span(20, 30, 2), span(50, 60, 3)]);
+        let span = |start, end, row| Span {
+            start,
+            end,
+            row,
+            args_size: 0,
+            lsda: 0,
+            function: start,
+            signal_frame: false,
+        };
+        map.clear()
+            .extend([span(10, 20, 1), span(20, 30, 2), span(50, 60, 3)]);
         map.sort();
         assert_eq!(map.row(12, 4), (1, true));
         assert_eq!(map.row(18, 4), (1, false));

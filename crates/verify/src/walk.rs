@@ -141,7 +141,12 @@ struct Walk<'a, 's, A: Arch> {
 }
 
 /// Walks a function from its entry, its labels and the other roots.
-pub(crate) fn walk<'a, A: Arch>(cx: &'a Context<'a>, id: FuncId, roots: &[(u64, u64)], scratch: &mut Scratch<'a>) -> Walked {
+pub(crate) fn walk<'a, A: Arch>(
+    cx: &'a Context<'a>,
+    id: FuncId,
+    roots: &[(u64, u64)],
+    scratch: &mut Scratch<'a>,
+) -> Walked {
     let Some(f) = cx.function(id) else {
         return Walked::default();
     };
@@ -192,7 +197,10 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             let Some(bytes) = cx.input.bytes(r.start, r.len()) else {
                 return fail(Failure::new(
                     Check::Claim,
-                    format!("the old range {:#x}..{:#x} is not in the input", r.start, r.end),
+                    format!(
+                        "the old range {:#x}..{:#x} is not in the input",
+                        r.start, r.end
+                    ),
                 ));
             };
             self.old.push((r, bytes));
@@ -201,7 +209,10 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             let Some(bytes) = cx.output.bytes(r.start, r.len()) else {
                 return fail(Failure::new(
                     Check::Claim,
-                    format!("the new range {:#x}..{:#x} is not in the output", r.start, r.end),
+                    format!(
+                        "the new range {:#x}..{:#x} is not in the output",
+                        r.start, r.end
+                    ),
                 ));
             };
             self.new.push((r, bytes, total));
@@ -217,7 +228,11 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         // Table jumps are compared when everything else is known; what they lead to may know more.
         loop {
             while let Some((old, new, pages)) = self.s.work.pop() {
-                self.follow(old, new, pages.map_or_else(SmallVec::new, |pages| pages.iter().copied().collect()))?;
+                self.follow(
+                    old,
+                    new,
+                    pages.map_or_else(SmallVec::new, |pages| pages.iter().copied().collect()),
+                )?;
             }
             if !self.compare_dispatches()? {
                 break;
@@ -234,11 +249,18 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         self.s.chains.clear();
         for (which, table) in [(false, &self.cx.old_unwind), (true, &self.cx.new_unwind)] {
             let ranges = if which { &self.f.new } else { &self.f.old };
-            let map = if which { &mut self.s.new_rows } else { &mut self.s.old_rows };
+            let map = if which {
+                &mut self.s.new_rows
+            } else {
+                &mut self.s.old_rows
+            };
             let spans = map.clear();
             for r in ranges {
                 for fde in table.overlapping(r.start, r.end) {
-                    self.s.runner.rows::<A>(table, fde, &mut self.s.interner, spans).map_err(sentence)?;
+                    self.s
+                        .runner
+                        .rows::<A>(table, fde, &mut self.s.interner, spans)
+                        .map_err(sentence)?;
                 }
             }
             map.sort();
@@ -277,7 +299,10 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                 return Ok(State::Spin(lowest));
             }
             if chain.len() > 4096 {
-                return fail(Failure::new(Check::Code, format!("more than 4096 jumps and nops follow the old address {p:#x}")));
+                return fail(Failure::new(
+                    Check::Code,
+                    format!("more than 4096 jumps and nops follow the old address {p:#x}"),
+                ));
             }
             let Some(bytes) = self.old_bytes(at) else {
                 return Ok(State::Exit(at));
@@ -286,9 +311,12 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             let Some(insn) = A::decode(bytes, at) else {
                 let shown = bytes.get(..bytes.len().min(15)).unwrap_or(b"");
                 return fail(
-                    Failure::new(Check::Code, format!("the old instruction at {at:#x} is not understood"))
-                        .at(at, at)
-                        .bytes(shown, b""),
+                    Failure::new(
+                        Check::Code,
+                        format!("the old instruction at {at:#x} is not understood"),
+                    )
+                    .at(at, at)
+                    .bytes(shown, b""),
                 );
             };
             match insn.flow {
@@ -302,29 +330,52 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
     /// Marks an instruction of new code as paired. False if it was already (with the same old state).
     fn mark(&mut self, q: u64, slot: usize, len: usize, old: u64) -> Result<bool, Box<Failure>> {
         let Some(id) = self.id(old) else {
-            return fail(Failure::new(Check::Code, format!("the old address {old:#x} is outside the file")).at(old, q));
+            return fail(
+                Failure::new(
+                    Check::Code,
+                    format!("the old address {old:#x} is outside the file"),
+                )
+                .at(old, q),
+            );
         };
         let base = self.base;
         let Some(slots) = self.s.map.get_mut(slot..slot + len) else {
-            return fail(Failure::new(Check::Code, format!("the new instruction at {q:#x} leaves its range")).at(old, q));
+            return fail(
+                Failure::new(
+                    Check::Code,
+                    format!("the new instruction at {q:#x} leaves its range"),
+                )
+                .at(old, q),
+            );
         };
         match slots.first() {
             Some(0) => {}
             Some(&have) if have == id => return Ok(false),
             Some(&INSIDE) => {
                 return fail(
-                    Failure::new(Check::Code, format!("new code is entered at {q:#x}, in the middle of an instruction"))
-                        .at(old, q),
+                    Failure::new(
+                        Check::Code,
+                        format!("new code is entered at {q:#x}, in the middle of an instruction"),
+                    )
+                    .at(old, q),
                 );
             }
             have => {
                 let have = have.map_or(0, |h| base + u64::from(*h) - 1);
-                let text = format!("the new instruction at {q:#x} would stand for two old ones, {have:#x} and {old:#x}");
+                let text = format!(
+                    "the new instruction at {q:#x} would stand for two old ones, {have:#x} and {old:#x}"
+                );
                 return fail(Failure::new(Check::Code, text).at(old, q).values(have, old));
             }
         }
         if slots.iter().any(|&s| s != 0) {
-            return fail(Failure::new(Check::Code, format!("the new instruction at {q:#x} overlaps another one")).at(old, q));
+            return fail(
+                Failure::new(
+                    Check::Code,
+                    format!("the new instruction at {q:#x} overlaps another one"),
+                )
+                .at(old, q),
+            );
         }
         slots.fill(INSIDE);
         if let Some(first) = slots.first_mut() {
@@ -339,7 +390,13 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         let mut chain: SmallVec<[u64; 4]> = SmallVec::new();
         loop {
             let Some((new, slot)) = self.new_bytes(q) else {
-                return fail(Failure::new(Check::Code, format!("new code runs out of its ranges at {q:#x}")).at(p, q));
+                return fail(
+                    Failure::new(
+                        Check::Code,
+                        format!("new code runs out of its ranges at {q:#x}"),
+                    )
+                    .at(p, q),
+                );
             };
             chain.clear();
             let state = self.state(p, &mut chain)?;
@@ -363,7 +420,9 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                 q += len as u64;
                 continue;
             }
-            let Some(end) = self.silent(q, &state, &chain, &pending)? else { return Ok(()) };
+            let Some(end) = self.silent(q, &state, &chain, &pending)? else {
+                return Ok(());
+            };
             let next = match (state, end) {
                 (State::Spin(_), State::Spin(_)) => None,
                 (State::Exit(x), State::Exit(y)) => {
@@ -374,18 +433,29 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                     self.enter_old(y);
                     None
                 }
-                (State::At(at, old), State::At(here, insn)) => self.same(at, &old, here, &insn, &mut pending)?,
+                (State::At(at, old), State::At(here, insn)) => {
+                    self.same(at, &old, here, &insn, &mut pending)?
+                }
                 (state, end) => {
                     let show = |s: State, new: bool| match s {
                         State::At(a, i) => {
-                            let bytes = if new { self.new_bytes(a).map(|b| b.0) } else { self.old_bytes(a) };
-                            crate::report::hex(bytes.and_then(|b| b.get(..usize::from(i.len))).unwrap_or(b""))
+                            let bytes = if new {
+                                self.new_bytes(a).map(|b| b.0)
+                            } else {
+                                self.old_bytes(a)
+                            };
+                            crate::report::hex(
+                                bytes
+                                    .and_then(|b| b.get(..usize::from(i.len)))
+                                    .unwrap_or(b""),
+                            )
                         }
                         State::Exit(x) => format!("to {x:#x}"),
                         State::Spin(x) => format!("endless loop at {x:#x}"),
                     };
                     let mut failure =
-                        Failure::new(Check::Code, "old and new code do different things").at(state.addr(), end.addr());
+                        Failure::new(Check::Code, "old and new code do different things")
+                            .at(state.addr(), end.addr());
                     (failure.old_value, failure.new_value) = (show(state, false), show(end, true));
                     return fail(failure);
                 }
@@ -399,7 +469,13 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
 
     /// Follows the new side's silent steps from `q`, marking them as standing for `state`. `None`: arrived at new code that
     /// already stands for it.
-    fn silent(&mut self, q: u64, state: &State, chain: &[u64], pending: &Pending) -> Result<Option<State>, Box<Failure>> {
+    fn silent(
+        &mut self,
+        q: u64,
+        state: &State,
+        chain: &[u64],
+        pending: &Pending,
+    ) -> Result<Option<State>, Box<Failure>> {
         let mut at = q;
         let mut here: SmallVec<[u64; 4]> = smallvec![];
         loop {
@@ -412,7 +488,11 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             let Some(insn) = A::decode(bytes, at) else {
                 let shown = bytes.get(..bytes.len().min(15)).unwrap_or(b"");
                 let text = format!("the new instruction at {at:#x} is not understood");
-                return fail(Failure::new(Check::Code, text).at(state.addr(), at).bytes(b"", shown));
+                return fail(
+                    Failure::new(Check::Code, text)
+                        .at(state.addr(), at)
+                        .bytes(b"", shown),
+                );
             };
             let next = match insn.flow {
                 Flow::Nothing => at + u64::from(insn.len),
@@ -440,7 +520,11 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             // Falling out of the range is not a jump.
             if insn.flow == Flow::Nothing && self.new_bytes(at).is_none() {
                 return fail(
-                    Failure::new(Check::Code, format!("new code runs out of its ranges at {at:#x}")).at(state.addr(), at),
+                    Failure::new(
+                        Check::Code,
+                        format!("new code runs out of its ranges at {at:#x}"),
+                    )
+                    .at(state.addr(), at),
                 );
             }
         }
@@ -455,10 +539,19 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         new: &Insn,
         pending: &mut Pending,
     ) -> Result<Option<(u64, u64)>, Box<Failure>> {
-        let old_bytes = self.old_bytes(p).and_then(|b| b.get(..usize::from(old.len))).unwrap_or(b"");
+        let old_bytes = self
+            .old_bytes(p)
+            .and_then(|b| b.get(..usize::from(old.len)))
+            .unwrap_or(b"");
         let (new_all, slot) = self.new_bytes(q).unwrap_or((b"", 0));
         let new_bytes = new_all.get(..usize::from(new.len)).unwrap_or(b"");
-        let different = |what: &str| fail(Failure::new(Check::Code, what).at(p, q).bytes(old_bytes, new_bytes));
+        let different = |what: &str| {
+            fail(
+                Failure::new(Check::Code, what)
+                    .at(p, q)
+                    .bytes(old_bytes, new_bytes),
+            )
+        };
         if !self.mark(q, slot, new_bytes.len(), p)? {
             self.meet(p, q, pending)?;
             return Ok(None);
@@ -473,8 +566,18 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         let old_next = p + u64::from(old.len);
         let new_next = q + u64::from(new.len);
 
-        if let (Flow::Branch { cond, inverse, target: old_target }, Flow::Branch { cond: new_cond, target: new_target, .. }) =
-            (old.flow, new.flow)
+        if let (
+            Flow::Branch {
+                cond,
+                inverse,
+                target: old_target,
+            },
+            Flow::Branch {
+                cond: new_cond,
+                target: new_target,
+                ..
+            },
+        ) = (old.flow, new.flow)
         {
             let prefixes = |bytes: &'a [u8], insn: &Insn| bytes.get(..usize::from(insn.prefixes));
             if prefixes(old_bytes, old) != prefixes(new_bytes, new) {
@@ -556,7 +659,12 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         let mut at = q;
         for _ in 0..16 {
             let Some((bytes, _)) = self.new_bytes(at) else {
-                return at == x || self.cx.entry_of(x).and_then(|g| self.cx.function(g)).is_some_and(|g| g.new_entry() == at);
+                return at == x
+                    || self
+                        .cx
+                        .entry_of(x)
+                        .and_then(|g| self.cx.function(g))
+                        .is_some_and(|g| g.new_entry() == at);
             };
             match A::decode(bytes, at).map(|i| (i.flow, i.len)) {
                 Some((Flow::Nothing, len)) => at += u64::from(len),
@@ -580,7 +688,9 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                 }
                 if let Some(id) = self.cx.overwritten(old) {
                     let at = self.cx.function(id).map_or(0, |f| f.old_entry);
-                    return wrong(&format!("the instruction reads code at {at:#x} that was overwritten by a jump"));
+                    return wrong(&format!(
+                        "the instruction reads code at {at:#x} that was overwritten by a jump"
+                    ));
                 }
                 if self.cx.is_abandoned(old) {
                     return wrong("the instruction accesses a section that was moved");
@@ -594,13 +704,17 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                 if a.kind == FieldKind::Forms && self.cx.is_registered(old) {
                     return match self.cx.registers_anew(old, new) {
                         true => Ok(()),
-                        false => wrong("the instruction forms the address of an unwind table that was replaced"),
+                        false => wrong(
+                            "the instruction forms the address of an unwind table that was replaced",
+                        ),
                     };
                 }
                 let entry = self.cx.entry_of(old);
                 if old == new {
                     match entry {
-                        Some(id) if a.kind == FieldKind::Forms => self.out.addresses.push((id, false)),
+                        Some(id) if a.kind == FieldKind::Forms => {
+                            self.out.addresses.push((id, false))
+                        }
                         Some(_) => {}
                         None => self.enter_old(old),
                     }
@@ -615,7 +729,10 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                 if self.cx.pair_owner(old, new).is_none() {
                     return wrong("the instruction forms another address");
                 }
-                let rest = self.old_bytes(p).and_then(|b| b.get(bytes.len()..)).unwrap_or(b"");
+                let rest = self
+                    .old_bytes(p)
+                    .and_then(|b| b.get(bytes.len()..))
+                    .unwrap_or(b"");
                 if A::calculates_with_formed(bytes, rest) {
                     return wrong("a label's address that takes part in a calculation was changed");
                 }
@@ -668,14 +785,22 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         }
         match self.cx.pair_owner(old, new) {
             Some(id) => {
-                if self.cx.function(id).is_none_or(|g| (g.old_entry, g.new_entry()) != (old, new)) {
+                if self
+                    .cx
+                    .function(id)
+                    .is_none_or(|g| (g.old_entry, g.new_entry()) != (old, new))
+                {
                     self.out.cross.push((old, new));
                 }
                 Ok(())
             }
             None => match self.through_veneers::<A>(old, new) {
                 Some((old, new)) => self.relate_outside(old, new, q),
-                None => fail(Failure::new(Check::Code, "control goes to another place").at(old, q).values(old, new)),
+                None => fail(
+                    Failure::new(Check::Code, "control goes to another place")
+                        .at(old, q)
+                        .values(old, new),
+                ),
             },
         }
     }
@@ -683,8 +808,16 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
     /// Old and new targets with the veneers before them taken away; `None` if there are none.
     fn through_veneers<B: Arch>(&self, old: u64, new: u64) -> Option<(u64, u64)> {
         // A function that was moved is entered where it is, not taken for a veneer.
-        let from = if self.cx.old.owner(old).is_some() { old } else { self.cx.behind_veneer::<B>(self.cx.input, old) };
-        let to = if self.cx.new.owner(new).is_some() { new } else { self.cx.behind_veneer::<B>(self.cx.output, new) };
+        let from = if self.cx.old.owner(old).is_some() {
+            old
+        } else {
+            self.cx.behind_veneer::<B>(self.cx.input, old)
+        };
+        let to = if self.cx.new.owner(new).is_some() {
+            new
+        } else {
+            self.cx.behind_veneer::<B>(self.cx.output, new)
+        };
         ((from, to) != (old, new)).then_some((from, to))
     }
 
@@ -698,9 +831,23 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
 
     /// The same for a landing pad of exceptions, where it is known who comes.
     fn relate_pad(&mut self, old: u64, new: u64) -> Step {
-        let pad = |bytes: Option<&[u8]>, at| bytes.and_then(|b| A::decode(b, at)).is_some_and(|i| i.landing_pad);
-        if self.cx.guarded && self.f.in_new(new) && pad(self.old_bytes(old), old) && !pad(self.new_bytes(new).map(|b| b.0), new) {
-            return fail(Failure::new(Check::Code, "the landing pad of indirect branches is missing").at(old, new));
+        let pad = |bytes: Option<&[u8]>, at| {
+            bytes
+                .and_then(|b| A::decode(b, at))
+                .is_some_and(|i| i.landing_pad)
+        };
+        if self.cx.guarded
+            && self.f.in_new(new)
+            && pad(self.old_bytes(old), old)
+            && !pad(self.new_bytes(new).map(|b| b.0), new)
+        {
+            return fail(
+                Failure::new(
+                    Check::Code,
+                    "the landing pad of indirect branches is missing",
+                )
+                .at(old, new),
+            );
         }
         self.relate(old, new)
     }
@@ -740,7 +887,13 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         let old = self.outcome(false, p_ip);
         let new = self.outcome(true, q_ip);
         let (Some((old, old_lsda)), Some((new, new_lsda))) = (old, new) else {
-            return fail(Failure::new(Check::LandingPads, "the language-specific data is not understood").at(p, q));
+            return fail(
+                Failure::new(
+                    Check::LandingPads,
+                    "the language-specific data is not understood",
+                )
+                .at(p, q),
+            );
         };
         let differ = |what: &str| {
             let mut failure = Failure::new(Check::LandingPads, what).at(p, q);
@@ -748,29 +901,54 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             fail(failure)
         };
         match (old, new) {
-            (Outcome::Continue, Outcome::Continue) | (Outcome::Terminate, Outcome::Terminate) => Ok(()),
-            (Outcome::Pad { pad: old_pad, action: a }, Outcome::Pad { pad: new_pad, action: b }) => {
+            (Outcome::Continue, Outcome::Continue) | (Outcome::Terminate, Outcome::Terminate) => {
+                Ok(())
+            }
+            (
+                Outcome::Pad {
+                    pad: old_pad,
+                    action: a,
+                },
+                Outcome::Pad {
+                    pad: new_pad,
+                    action: b,
+                },
+            ) => {
                 let pushed = |rows: &RowMap, ip| rows.at(ip).map_or(0, |s| s.args_size);
-                let (x, y) = (pushed(&self.s.old_rows, p_ip), pushed(&self.s.new_rows, q_ip));
+                let (x, y) = (
+                    pushed(&self.s.old_rows, p_ip),
+                    pushed(&self.s.new_rows, q_ip),
+                );
                 if x != y {
                     let what = "the size of pushed arguments differs, which the run-time takes off before a landing pad";
                     let mut failure = Failure::new(Check::LandingPads, what).at(p, q);
-                    (failure.old_value, failure.new_value) = (format!("{x} bytes"), format!("{y} bytes"));
+                    (failure.old_value, failure.new_value) =
+                        (format!("{x} bytes"), format!("{y} bytes"));
                     return fail(failure);
                 }
                 let key = [old_lsda as u64, a, new_lsda as u64, b];
                 if !self.s.chains.contains(&key) {
-                    let chain =
-                        |list: &[(u64, u64, Option<Lsda<'a>>)], index: usize, action| list.get(index)?.2.as_ref()?.chain(action);
-                    let (x, y) = (chain(&self.s.old_lsdas, old_lsda, a), chain(&self.s.new_lsdas, new_lsda, b));
+                    let chain = |list: &[(u64, u64, Option<Lsda<'a>>)], index: usize, action| {
+                        list.get(index)?.2.as_ref()?.chain(action)
+                    };
+                    let (x, y) = (
+                        chain(&self.s.old_lsdas, old_lsda, a),
+                        chain(&self.s.new_lsdas, new_lsda, b),
+                    );
                     if x.is_none() || x != y {
-                        let mut failure = Failure::new(Check::LandingPads, "the actions of a landing pad differ").at(p, q);
-                        (failure.old_value, failure.new_value) = (format!("{x:x?}"), format!("{y:x?}"));
+                        let mut failure =
+                            Failure::new(Check::LandingPads, "the actions of a landing pad differ")
+                                .at(p, q);
+                        (failure.old_value, failure.new_value) =
+                            (format!("{x:x?}"), format!("{y:x?}"));
                         return fail(failure);
                     }
                     self.s.chains.push(key);
                 }
-                if self.f.in_new(new_pad) || old_pad == new_pad || self.cx.pair_owner(old_pad, new_pad).is_some() {
+                if self.f.in_new(new_pad)
+                    || old_pad == new_pad
+                    || self.cx.pair_owner(old_pad, new_pad).is_some()
+                {
                     self.relate_pad(old_pad, new_pad)
                 } else {
                     differ("the landing pad is at another place")
@@ -782,15 +960,30 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
 
     /// The outcome at an address, and which area decided it. `None`: an area that cannot be read.
     fn outcome(&mut self, new: bool, ip: u64) -> Option<(Outcome, usize)> {
-        let rows = if new { &self.s.new_rows } else { &self.s.old_rows };
+        let rows = if new {
+            &self.s.new_rows
+        } else {
+            &self.s.old_rows
+        };
         let Some(span) = rows.at(ip).filter(|s| s.lsda != 0).copied() else {
             return Some((Outcome::Continue, usize::MAX));
         };
-        let (list, elf) = if new { (&mut self.s.new_lsdas, self.cx.output) } else { (&mut self.s.old_lsdas, self.cx.input) };
-        let index = match list.iter().position(|l| (l.0, l.1) == (span.lsda, span.function)) {
+        let (list, elf) = if new {
+            (&mut self.s.new_lsdas, self.cx.output)
+        } else {
+            (&mut self.s.old_lsdas, self.cx.input)
+        };
+        let index = match list
+            .iter()
+            .position(|l| (l.0, l.1) == (span.lsda, span.function))
+        {
             Some(index) => index,
             None => {
-                list.push((span.lsda, span.function, Lsda::parse(elf, span.lsda, span.function)));
+                list.push((
+                    span.lsda,
+                    span.function,
+                    Lsda::parse(elf, span.lsda, span.function),
+                ));
                 list.len() - 1
             }
         };
@@ -813,18 +1006,26 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                     at += 1;
                 }
                 if !A::is_padding(bytes.get(start..at).unwrap_or(b"")) {
-                    self.out.unreached.push((range.start + start as u64, (at - start) as u64));
+                    self.out
+                        .unreached
+                        .push((range.start + start as u64, (at - start) as u64));
                 }
             }
         }
         let mut starts = vec![0u64; map.len().div_ceil(64)];
         let mut runs: Vec<(u32, u32)> = Vec::new();
-        for (slot, &id) in map.iter().enumerate().filter(|(_, id)| !matches!(**id, 0 | INSIDE)) {
+        for (slot, &id) in map
+            .iter()
+            .enumerate()
+            .filter(|(_, id)| !matches!(**id, 0 | INSIDE))
+        {
             if let Some(word) = starts.get_mut(slot / 64) {
                 *word |= 1 << (slot % 64);
             }
             let Ok(slot) = u32::try_from(slot) else { break };
-            let same_run = runs.last().is_some_and(|r| id.wrapping_sub(r.1) == slot.wrapping_sub(r.0));
+            let same_run = runs
+                .last()
+                .is_some_and(|r| id.wrapping_sub(r.1) == slot.wrapping_sub(r.0));
             if !same_run {
                 runs.push((slot, id));
             }
@@ -860,6 +1061,10 @@ impl Pairs {
         }
         let next = self.runs.partition_point(|r| u64::from(r.0) <= slot);
         let run = next.checked_sub(1).and_then(|i| self.runs.get(i));
-        run.is_some_and(|&(start, id)| base.wrapping_add(u64::from(id) - 1).wrapping_add(slot - u64::from(start)) == old)
+        run.is_some_and(|&(start, id)| {
+            base.wrapping_add(u64::from(id) - 1)
+                .wrapping_add(slot - u64::from(start))
+                == old
+        })
     }
 }

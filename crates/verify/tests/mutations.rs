@@ -12,7 +12,12 @@ use std::collections::BTreeMap;
 const TRIES: u64 = 12;
 
 /// Injects faults of all kinds; counts applied ones and returns those that were not found.
-fn spoil(name: &str, input: &[u8], output: &[u8], applied: &mut BTreeMap<Kind, u64>) -> Vec<String> {
+fn spoil(
+    name: &str,
+    input: &[u8],
+    output: &[u8],
+    applied: &mut BTreeMap<Kind, u64>,
+) -> Vec<String> {
     let faults = Faults::new(input, output).unwrap_or_else(|e| panic!("{name}: {e}"));
     let mut missed = Vec::new();
     // Large files take longer: fewer places, but all kinds.
@@ -24,7 +29,9 @@ fn spoil(name: &str, input: &[u8], output: &[u8], applied: &mut BTreeMap<Kind, u
             };
             *applied.entry(kind).or_default() += 1;
             // A file that cannot even be read is not proved either.
-            if verify(input, &mutant.image, &Options::default()).is_ok_and(|report| report.is_proved()) {
+            if verify(input, &mutant.image, &Options::default())
+                .is_ok_and(|report| report.is_proved())
+            {
                 missed.push(format!("{name}: {}", mutant.what));
             }
         }
@@ -43,13 +50,21 @@ fn every_kind_of_fault_applies_somewhere_and_is_found_everywhere() {
         };
         compiled = true;
         arm |= support::is_a64(&input);
-        let options = support::Options { pointers: true, entry_jumps: true };
+        let options = support::Options {
+            pointers: true,
+            entry_jumps: true,
+        };
         let rewritten = support::rewrite(&input, &[], options);
         missed.extend(spoil(name, &input, &rewritten.image, &mut applied));
         // With some functions staying, calls between those that stay and those that moved.
         if let Some(f) = rewritten.moved.first() {
-            let some: Vec<&str> =
-                rewritten.moved.iter().skip(1).map(|m| m.0.as_str()).filter(|n| *n != f.0 && *n != "main").collect();
+            let some: Vec<&str> = rewritten
+                .moved
+                .iter()
+                .skip(1)
+                .map(|m| m.0.as_str())
+                .filter(|n| *n != f.0 && *n != "main")
+                .collect();
             let rewritten = support::rewrite(&input, &some, options);
             missed.extend(spoil(name, &input, &rewritten.image, &mut applied));
         }
@@ -57,7 +72,11 @@ fn every_kind_of_fault_applies_somewhere_and_is_found_everywhere() {
     assert!(missed.is_empty(), "not found:\n{}", missed.join("\n"));
     if compiled {
         let asked = |k: &&Kind| arm || !Kind::AARCH64.contains(k);
-        let never: Vec<&Kind> = Kind::ALL.iter().filter(asked).filter(|k| !applied.contains_key(k)).collect();
+        let never: Vec<&Kind> = Kind::ALL
+            .iter()
+            .filter(asked)
+            .filter(|k| !applied.contains_key(k))
+            .collect();
         assert!(never.is_empty(), "never applied: {never:?}");
     } else {
         eprintln!("no compiler is here: nothing was checked");
@@ -72,12 +91,17 @@ fn faults_in_the_pairs_of_the_environment_are_found() {
     let mut applied = BTreeMap::new();
     let mut missed = Vec::new();
     for pair in pairs.split(',').filter(|p| !p.is_empty()) {
-        let (input, output) = pair.split_once(':').unwrap_or_else(|| panic!("{pair:?} is not input:output"));
+        let (input, output) = pair
+            .split_once(':')
+            .unwrap_or_else(|| panic!("{pair:?} is not input:output"));
         let read = |path: &str| std::fs::read(path).unwrap_or_else(|e| panic!("{path}: {e}"));
         missed.extend(spoil(output, &read(input), &read(output), &mut applied));
     }
     for kind in Kind::ALL {
-        println!("{kind:?}: {} applied", applied.get(kind).copied().unwrap_or(0));
+        println!(
+            "{kind:?}: {} applied",
+            applied.get(kind).copied().unwrap_or(0)
+        );
     }
     assert!(missed.is_empty(), "not found:\n{}", missed.join("\n"));
 }

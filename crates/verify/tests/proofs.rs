@@ -12,7 +12,14 @@ fn each(mut check: impl FnMut(&str, &[u8], &support::Rewritten, &[&str])) {
         };
         for pointers in [false, true] {
             // Entry jumps would break old bodies that still run: with pointers unchanged they all may.
-            let rewritten = support::rewrite(&input, &[], support::Options { pointers, entry_jumps: true });
+            let rewritten = support::rewrite(
+                &input,
+                &[],
+                support::Options {
+                    pointers,
+                    entry_jumps: true,
+                },
+            );
             check(name, &input, &rewritten, args);
         }
     }
@@ -21,14 +28,19 @@ fn each(mut check: impl FnMut(&str, &[u8], &support::Rewritten, &[&str])) {
 #[test]
 fn moved_programs_run_as_before() {
     each(|name, input, rewritten, args| {
-        assert_eq!(support::run(input, args), support::run(&rewritten.image, args), "{name}");
+        assert_eq!(
+            support::run(input, args),
+            support::run(&rewritten.image, args),
+            "{name}"
+        );
     });
 }
 
 #[test]
 fn correct_outputs_are_proved_function_by_function() {
     each(|name, input, rewritten, _| {
-        let report = verify(input, &rewritten.image, &Options::default()).expect("both can be read");
+        let report =
+            verify(input, &rewritten.image, &Options::default()).expect("both can be read");
         for f in &report.file_failures {
             eprintln!("{name}: file: {f}");
         }
@@ -38,11 +50,19 @@ fn correct_outputs_are_proved_function_by_function() {
         assert!(report.is_proved(), "{name}: {:?}", rewritten.moved);
         assert!(report.proved as usize == rewritten.moved.len() && report.proved > 0);
         for f in &report.functions {
-            assert!(f.verdict == Verdict::Proved && f.instructions > 0, "{name}: {f:x?}");
+            assert!(
+                f.verdict == Verdict::Proved && f.instructions > 0,
+                "{name}: {f:x?}"
+            );
             // The small rewriter keeps jumps behind padding that nothing reaches, and literals.
             let at = |addr: u64| rewritten.image[support::offset(&rewritten.image, addr)];
             let arm = support::is_a64(input);
-            assert!(f.unreached.iter().all(|u| (arm || at(u.0) == 0xe9) && u.1 <= 20), "{name}: {f:x?}");
+            assert!(
+                f.unreached
+                    .iter()
+                    .all(|u| (arm || at(u.0) == 0xe9) && u.1 <= 20),
+                "{name}: {f:x?}"
+            );
         }
     });
 }
@@ -51,7 +71,14 @@ fn correct_outputs_are_proved_function_by_function() {
 fn the_report_is_the_same_on_one_thread() {
     each(|name, input, rewritten, _| {
         let many = verify(input, &rewritten.image, &Options::default());
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().expect("one thread is to be had");
-        assert_eq!(pool.install(|| verify(input, &rewritten.image, &Options::default())), many, "{name}");
+        let pool = rayon::ThreadPoolBuilder::new()
+            .num_threads(1)
+            .build()
+            .expect("one thread is to be had");
+        assert_eq!(
+            pool.install(|| verify(input, &rewritten.image, &Options::default())),
+            many,
+            "{name}"
+        );
     });
 }

@@ -20,13 +20,23 @@ fn arbitrary_bytes_are_refused() {
 
 #[test]
 fn damaged_real_files_never_panic() {
-    let Some(&(name, source, compiler, flags, _)) = support::PROGRAMS.iter().find(|p| p.0 == "throws_pie") else {
+    let Some(&(name, source, compiler, flags, _)) =
+        support::PROGRAMS.iter().find(|p| p.0 == "throws_pie")
+    else {
         return;
     };
     let Some(input) = support::compile(name, source, compiler, flags) else {
         return;
     };
-    let output = support::rewrite(&input, &[], support::Options { pointers: true, entry_jumps: true }).image;
+    let output = support::rewrite(
+        &input,
+        &[],
+        support::Options {
+            pointers: true,
+            entry_jumps: true,
+        },
+    )
+    .image;
     arbtest::arbtest(|u| {
         let (mut a, mut b) = (input.clone(), output.clone());
         for _ in 0..u.int_in_range(1..=12)? {

@@ -205,8 +205,13 @@ impl Bench<'_> {
         let mut command =
             programs::command(program, path, self.corpus, program.simulated.flatten())?;
         // Everybody gets the same environment: start-up code counts its entries, and stacks lie behind them.
-        let profile = profile.map_or_else(|| self.folder.join(format!("{}.plraw", program.name)), Path::to_owned);
-        command.env("RUNNER", runner).env("POSTLINK_PROFILE", profile);
+        let profile = profile.map_or_else(
+            || self.folder.join(format!("{}.plraw", program.name)),
+            Path::to_owned,
+        );
+        command
+            .env("RUNNER", runner)
+            .env("POSTLINK_PROFILE", profile);
         let output = command.output().context("the workload cannot be started")?;
         if !output.status.success() {
             bail!(

@@ -106,7 +106,11 @@ pub fn run(arguments: &[String]) -> Result<bool> {
             "aarch64" => {
                 let wishes = Wishes::parse(rest)?;
                 let own = rest.iter().any(|a| a == "--output");
-                let output = if own { wishes.output } else { wishes.output.with_file_name("aarch64.md") };
+                let output = if own {
+                    wishes.output
+                } else {
+                    wishes.output.with_file_name("aarch64.md")
+                };
                 return aarch64::run(&output);
             }
             "mip" => return mip::run(rest),

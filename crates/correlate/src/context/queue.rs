@@ -15,7 +15,10 @@ pub struct Queue<T> {
 impl<T> Queue<T> {
     /// An empty queue.
     pub fn new(compare: fn(&T, &T) -> Ordering) -> Self {
-        Queue { items: Vec::new(), compare }
+        Queue {
+            items: Vec::new(),
+            compare,
+        }
     }
 
     fn less(&self, a: usize, b: usize) -> bool {
@@ -38,7 +41,11 @@ impl<T> Queue<T> {
         let (mut hole, len) = (0, self.items.len());
         let mut right = 2;
         while right < len {
-            let child = if self.less(right, right - 1) { right - 1 } else { right };
+            let child = if self.less(right, right - 1) {
+                right - 1
+            } else {
+                right
+            };
             self.items.swap(hole, child);
             hole = child;
             right = 2 * hole + 2;

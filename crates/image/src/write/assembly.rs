@@ -373,7 +373,10 @@ fn put_loaded<'w>(w: &'w Writer<'_>, layout: &Layout, segments: &[Phdr], output:
         }
         Room::Below(shift) => {
             output.put(raw::EHDR, table);
-            output.put(*shift, Source::Bytes(Cow::Owned(old_header(w, *shift, segments.len()))));
+            output.put(
+                *shift,
+                Source::Bytes(Cow::Owned(old_header(w, *shift, segments.len()))),
+            );
             output.put(*shift + raw::EHDR, input(raw::EHDR, w.loaded_end));
         }
         Room::Elsewhere => {
@@ -394,10 +397,18 @@ fn put_loaded<'w>(w: &'w Writer<'_>, layout: &Layout, segments: &[Phdr], output:
 fn old_header(w: &Writer<'_>, shift: u64, segments: usize) -> Vec<u8> {
     const PHOFF: usize = 32;
     const PHNUM: usize = 56;
-    let mut header = w.elf.data.get(..raw::EHDR as usize).unwrap_or_default().to_vec();
+    let mut header = w
+        .elf
+        .data
+        .get(..raw::EHDR as usize)
+        .unwrap_or_default()
+        .to_vec();
     // Added to the header's address it leads below it.
     let offset = raw::EHDR.wrapping_sub(shift);
-    for (at, bytes) in [(PHOFF, &offset.to_le_bytes()[..]), (PHNUM, &(segments as u16).to_le_bytes()[..])] {
+    for (at, bytes) in [
+        (PHOFF, &offset.to_le_bytes()[..]),
+        (PHNUM, &(segments as u16).to_le_bytes()[..]),
+    ] {
         if let Some(field) = header.get_mut(at..at + bytes.len()) {
             field.copy_from_slice(bytes);
         }

@@ -186,7 +186,12 @@ pub fn put_entry<T>(out: &mut Code<T>, original: &[u8], target: T) {
 /// Appends `adrp x16`, `add x16`, `br x16`; see [`crate::Isa::put_veneer`].
 pub fn put_veneer<T: Copy>(out: &mut Code<T>, target: T) {
     put_fixup(out, encode::adrp(16), FixupKind::Page, target);
-    put_fixup(out, encode::add_imm(16, 16, 0), FixupKind::Low12 { scale: 0 }, target);
+    put_fixup(
+        out,
+        encode::add_imm(16, 16, 0),
+        FixupKind::Low12 { scale: 0 },
+        target,
+    );
     put(out, encode::br(16));
 }
 
@@ -203,13 +208,24 @@ pub fn put_far_entry<T: Copy>(out: &mut Code<T>, original: &[u8], target: T) {
 
 /// Where a veneer leads; see [`crate::Isa::veneer_target`].
 pub fn veneer_target(bytes: &[u8], addr: u64) -> Option<u64> {
-    let word = |i: usize| Some(u32::from_le_bytes(bytes.get(4 * i..4 * i + 4)?.try_into().ok()?));
+    let word = |i: usize| {
+        Some(u32::from_le_bytes(
+            bytes.get(4 * i..4 * i + 4)?.try_into().ok()?,
+        ))
+    };
     let (page, add, jump) = (word(0)?, word(1)?, word(2)?);
-    if page & 0x9f00_001f != 0x9000_0010 || add & 0xffc0_03ff != 0x9100_0210 || jump != encode::br(16) {
+    if page & 0x9f00_001f != 0x9000_0010
+        || add & 0xffc0_03ff != 0x9100_0210
+        || jump != encode::br(16)
+    {
         return None;
     }
     let target = super::decode::adr_immediate(page) << 12;
-    Some((addr & !0xfff).wrapping_add_signed(target).wrapping_add(u64::from(add >> 10 & 0xfff)))
+    Some(
+        (addr & !0xfff)
+            .wrapping_add_signed(target)
+            .wrapping_add(u64::from(add >> 10 & 0xfff)),
+    )
 }
 
 /// Whether an instruction reaches only nearby without being a branch; see [`crate::Isa::is_near`].

@@ -63,7 +63,8 @@ fn registers(mode: CounterMode, live: RegSet) -> ([u32; 3], usize) {
 pub fn has_atomic_one(bytes: &[u8]) -> bool {
     bytes.chunks_exact(4).any(|word| {
         let word = u32::from_le_bytes([word[0], word[1], word[2], word[3]]);
-        let operation = word & 0x3f20_0c00 == 0x3820_0000 && (word >> 15 & 1 == 0 || word >> 12 & 7 == 0);
+        let operation =
+            word & 0x3f20_0c00 == 0x3820_0000 && (word >> 15 & 1 == 0 || word >> 12 & 7 == 0);
         operation || word & 0x3fa0_7c00 == 0x08a0_7c00
     })
 }

@@ -19,23 +19,34 @@ use crate::{Effects, Flow, Insn, Memory, RegSet};
 
 /// See [`crate::Isa::memory`]. From the table of loads and stores in the Arm architecture reference manual (C4.1).
 pub fn touches(bytes: &[u8]) -> Memory {
-    let Some(word) = bytes.first_chunk::<4>().map(|b| u32::from_le_bytes(*b)) else { return Memory::default() };
+    let Some(word) = bytes.first_chunk::<4>().map(|b| u32::from_le_bytes(*b)) else {
+        return Memory::default();
+    };
     let bit = |n: u32| word >> n & 1 != 0;
     let field = |high: u32, low: u32| word >> low & ((1 << (high - low + 1)) - 1);
     // op0 = x1x0: loads and stores.
     if !bit(27) || bit(25) {
         return Memory::default();
     }
-    let one = |loads: bool| Memory { loads, stores: !loads };
+    let one = |loads: bool| Memory {
+        loads,
+        stores: !loads,
+    };
     match field(29, 28) {
         // Structures of vectors (V set), exclusive and ordered ones; compare-and-swap does both.
         0 if !bit(26) => match bit(23) && bit(21) || !bit(23) && bit(21) && !bit(31) {
-            true => Memory { loads: true, stores: true },
+            true => Memory {
+                loads: true,
+                stores: true,
+            },
             false => one(bit(22)),
         },
         0 => one(bit(22)),
         // Literals; `opc` 3 only prefetches. Unscaled ones with order (`ldapur`, `stlur`) share the class.
-        1 if !bit(24) => Memory { loads: bit(26) || field(31, 30) != 3, stores: false },
+        1 if !bit(24) => Memory {
+            loads: bit(26) || field(31, 30) != 3,
+            stores: false,
+        },
         1 => one(field(23, 22) != 0),
         // Pairs.
         2 => one(bit(22)),
@@ -45,7 +56,10 @@ pub fn touches(bytes: &[u8]) -> Memory {
             if !bit(24) && bit(21) && field(11, 10) == 0 && !vector {
                 // Atomic operations, but for `ldapr`.
                 let ordered_load = field(15, 12) == 0xc;
-                return Memory { loads: true, stores: !ordered_load };
+                return Memory {
+                    loads: true,
+                    stores: !ordered_load,
+                };
             }
             match (vector, field(31, 30), opc) {
                 (false, 3, 2) => Memory::default(), // prfm

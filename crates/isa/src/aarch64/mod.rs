@@ -54,7 +54,8 @@ pub mod table;
 pub mod text;
 
 use crate::{
-    Code, Cond, CounterMode, Effects, FixupKind, Insn, Isa, JumpShape, Memory, OutOfRange, Reach, RegSet, RuntimeConfig, RuntimeError, SiteRef,
+    Code, Cond, CounterMode, Effects, FixupKind, Insn, Isa, JumpShape, Memory, OutOfRange, Reach,
+    RegSet, RuntimeConfig, RuntimeError, SiteRef,
 };
 
 /// The instruction set.

@@ -108,7 +108,16 @@ pub fn runtime(config: &RuntimeConfig<'_>) -> Result<Vec<u8>, RuntimeError> {
     check(config, AArch64::COUNTER_UNIT)?;
     let mut a = Assembler::default();
     let [start, decimal, piece, record, errno, text] = a.labels();
-    let mut routine = Routine { a, config, start, decimal, piece, record, errno, text };
+    let mut routine = Routine {
+        a,
+        config,
+        start,
+        decimal,
+        piece,
+        record,
+        errno,
+        text,
+    };
     routine.enter();
     routine.store_bias();
     match config.entry {
@@ -135,7 +144,12 @@ pub fn runtime(config: &RuntimeConfig<'_>) -> Result<Vec<u8>, RuntimeError> {
             super::branch::put_veneer(&mut far, next);
             for f in &far.fixups {
                 let i = f.at as usize;
-                super::branch::write_field(f.kind, &mut far.bytes[i..], place.wrapping_add(i as u64), f.target)?;
+                super::branch::write_field(
+                    f.kind,
+                    &mut far.bytes[i..],
+                    place.wrapping_add(i as u64),
+                    f.target,
+                )?;
             }
             bytes[at..at + far.bytes.len()].copy_from_slice(&far.bytes);
         }
@@ -184,7 +198,11 @@ impl Routine<'_> {
             RuntimeEntry::Library { next } => next,
         };
         let a = &mut self.a;
-        a.put(&[encode::add_imm(SP, FP, 0), encode::ldp(30, 9, SP, 240), encode::msr_nzcv(9)]);
+        a.put(&[
+            encode::add_imm(SP, FP, 0),
+            encode::ldp(30, 9, SP, 240),
+            encode::msr_nzcv(9),
+        ]);
         for pair in 0..15 {
             a.put(&[encode::ldp(2 * pair, 2 * pair + 1, SP, 16 * pair as i32)]);
         }

@@ -266,8 +266,8 @@ fn bound(index: u32, before: &[Line]) -> Option<u32> {
             };
             let compare = before[..i].iter().rev().find(|l| {
                 effects(&l.word.to_le_bytes(), &l.insn)
-                        .kills
-                        .meets(super::NZCV)
+                    .kills
+                    .meets(super::NZCV)
             })?;
             let word = compare.word;
             let is_cmp = word & 0x7fc0_001f == 0x7100_001f;

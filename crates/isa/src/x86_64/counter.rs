@@ -59,7 +59,9 @@ pub fn put_counter<T: Copy>(out: &mut Code<T>, mode: CounterMode, live: RegSet, 
             out.bytes
                 .extend_from_slice(&[0x48 | register >> 3 << 2, 0x89, 0xc0 | low << 3]); // mov rax,r
         }
-        (_, None) => on_stack(out, |out| put_inc_keeping_flags(out, mode, keep_overflow, counter)),
+        (_, None) => on_stack(out, |out| {
+            put_inc_keeping_flags(out, mode, keep_overflow, counter)
+        }),
     }
 }
 

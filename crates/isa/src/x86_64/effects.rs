@@ -20,8 +20,8 @@
 use std::cell::RefCell;
 
 use iced_x86::{
-    Code as Op, FlowControl, Instruction, InstructionInfoFactory, InstructionInfoOptions, Mnemonic, OpAccess, OpKind,
-    Register, RflagsBits,
+    Code as Op, FlowControl, Instruction, InstructionInfoFactory, InstructionInfoOptions, Mnemonic,
+    OpAccess, OpKind, Register, RflagsBits,
 };
 
 use super::{AF, CF, DF, OF, PF, SF, X86_64, ZF, decode};
@@ -38,38 +38,69 @@ const GENERAL: RegSet = RegSet(0xffff);
 /// What an instruction reads and overwrites; `bytes` begin with it. See [`crate::Isa::effects`].
 /// Bytes that do not decode read everything.
 pub fn effects(bytes: &[u8], insn: &Insn) -> Effects {
-    let everything = Effects { reads: RegSet::ALL, kills: RegSet::EMPTY };
-    let Some(instruction) = decode::decode_iced(bytes, insn.addr) else { return everything };
+    let everything = Effects {
+        reads: RegSet::ALL,
+        kills: RegSet::EMPTY,
+    };
+    let Some(instruction) = decode::decode_iced(bytes, insn.addr) else {
+        return everything;
+    };
     match insn.flow {
         Flow::Next => {}
         Flow::Jump { .. } => return Effects::default(),
-        Flow::CondJump { .. } => return Effects { reads: flags(instruction.rflags_read()), kills: RegSet::EMPTY },
+        Flow::CondJump { .. } => {
+            return Effects {
+                reads: flags(instruction.rflags_read()),
+                kills: RegSet::EMPTY,
+            };
+        }
         Flow::ShortCond { .. } => {
             let rcx = RegSet(1 << 1);
-            return Effects { reads: rcx.or(flags(instruction.rflags_read())), kills: RegSet::EMPTY };
+            return Effects {
+                reads: rcx.or(flags(instruction.rflags_read())),
+                kills: RegSet::EMPTY,
+            };
         }
         // A far call may go through a gate to anything.
         Flow::IndirectCall if instruction.code() != Op::Call_rm64 => return everything,
-        Flow::Call { .. } | Flow::IndirectCall => return Effects { reads: GENERAL.or(DF), kills: X86_64::FLAGS },
-        Flow::IndirectJump | Flow::Return => return Effects { reads: X86_64::LIVE_AT_EXIT, kills: RegSet::EMPTY },
+        Flow::Call { .. } | Flow::IndirectCall => {
+            return Effects {
+                reads: GENERAL.or(DF),
+                kills: X86_64::FLAGS,
+            };
+        }
+        Flow::IndirectJump | Flow::Return => {
+            return Effects {
+                reads: X86_64::LIVE_AT_EXIT,
+                kills: RegSet::EMPTY,
+            };
+        }
         Flow::Stop => return everything,
     }
     match (instruction.code(), instruction.flow_control()) {
         (_, FlowControl::Next) => plain(&instruction),
         // The processor itself puts the return address and the flags there.
-        (Op::Syscall, _) => Effects { reads: GENERAL.or(DF), kills: RegSet(1 << 1 | 1 << 11) },
+        (Op::Syscall, _) => Effects {
+            reads: GENERAL.or(DF),
+            kills: RegSet(1 << 1 | 1 << 11),
+        },
         _ => everything,
     }
 }
 
 /// See [`crate::Isa::memory`].
 pub fn memory(bytes: &[u8], insn: &Insn) -> Memory {
-    let Some(instruction) = decode::decode_iced(bytes, insn.addr) else { return Memory::default() };
+    let Some(instruction) = decode::decode_iced(bytes, insn.addr) else {
+        return Memory::default();
+    };
     if matches!(insn.flow, Flow::Call { .. } | Flow::Return) || insn.traits.nop {
         return Memory::default();
     }
     if matches!(insn.flow, Flow::IndirectCall | Flow::IndirectJump) {
-        return Memory { loads: instruction.op0_kind() == OpKind::Memory, stores: false };
+        return Memory {
+            loads: instruction.op0_kind() == OpKind::Memory,
+            stores: false,
+        };
     }
     FACTORY.with_borrow_mut(|factory| {
         let info = factory.info_options(&instruction, InstructionInfoOptions::NO_REGISTER_USAGE);
@@ -89,14 +120,21 @@ pub fn memory(bytes: &[u8], insn: &Insn) -> Memory {
 }
 
 fn plain(instruction: &Instruction) -> Effects {
-    let mut effects = Effects { reads: flags(instruction.rflags_read()), kills: RegSet::EMPTY };
+    let mut effects = Effects {
+        reads: flags(instruction.rflags_read()),
+        kills: RegSet::EMPTY,
+    };
     match instruction.mnemonic() {
-        Mnemonic::Pushf | Mnemonic::Pushfd | Mnemonic::Pushfq => effects.reads = X86_64::FLAGS.or(DF),
+        Mnemonic::Pushf | Mnemonic::Pushfd | Mnemonic::Pushfq => {
+            effects.reads = X86_64::FLAGS.or(DF)
+        }
         // A rotation by all 9 or 17 bits leaves CF and the operand as they were, yet processors then compute OF from CF.
         Mnemonic::Rcl | Mnemonic::Rcr => effects.reads = CF,
         _ if flags_may_stay(instruction) || by_processor(instruction) => {}
         _ => {
-            let certain = instruction.rflags_written() | instruction.rflags_cleared() | instruction.rflags_set();
+            let certain = instruction.rflags_written()
+                | instruction.rflags_cleared()
+                | instruction.rflags_set();
             effects.kills = flags(certain & !instruction.rflags_undefined());
         }
     }
@@ -105,7 +143,9 @@ fn plain(instruction: &Instruction) -> Effects {
         let info = factory.info_options(instruction, InstructionInfoOptions::NO_MEMORY_USAGE);
         for used in info.used_registers() {
             let register = used.register();
-            let Some(member) = member(register) else { continue };
+            let Some(member) = member(register) else {
+                continue;
+            };
             match used.access() {
                 OpAccess::Read | OpAccess::CondRead | OpAccess::ReadCondWrite => {
                     effects.reads = effects.reads.or(member)
@@ -129,24 +169,38 @@ fn plain(instruction: &Instruction) -> Effects {
 /// Whether the flags may come out as they went in, depending on a register.
 fn flags_may_stay(instruction: &Instruction) -> bool {
     match instruction.mnemonic() {
-        Mnemonic::Rol | Mnemonic::Ror | Mnemonic::Shl | Mnemonic::Shr | Mnemonic::Sal | Mnemonic::Sar => {
-            by_cl(instruction)
+        Mnemonic::Rol
+        | Mnemonic::Ror
+        | Mnemonic::Shl
+        | Mnemonic::Shr
+        | Mnemonic::Sal
+        | Mnemonic::Sar => by_cl(instruction),
+        Mnemonic::Shld | Mnemonic::Shrd => {
+            by_cl(instruction) || instruction.op0_register().size() == 2
         }
-        Mnemonic::Shld | Mnemonic::Shrd => by_cl(instruction) || instruction.op0_register().size() == 2,
-        Mnemonic::Cmpsb | Mnemonic::Cmpsw | Mnemonic::Cmpsd | Mnemonic::Cmpsq => repeated(instruction),
-        Mnemonic::Scasb | Mnemonic::Scasw | Mnemonic::Scasd | Mnemonic::Scasq => repeated(instruction),
+        Mnemonic::Cmpsb | Mnemonic::Cmpsw | Mnemonic::Cmpsd | Mnemonic::Cmpsq => {
+            repeated(instruction)
+        }
+        Mnemonic::Scasb | Mnemonic::Scasw | Mnemonic::Scasd | Mnemonic::Scasq => {
+            repeated(instruction)
+        }
         _ => false,
     }
 }
 
 /// Whether it does something else, or nothing, on a processor or system that lacks it.
 fn by_processor(instruction: &Instruction) -> bool {
-    matches!(instruction.mnemonic(), Mnemonic::Rdsspd | Mnemonic::Rdsspq | Mnemonic::Tzcnt | Mnemonic::Lzcnt)
+    matches!(
+        instruction.mnemonic(),
+        Mnemonic::Rdsspd | Mnemonic::Rdsspq | Mnemonic::Tzcnt | Mnemonic::Lzcnt
+    )
 }
 
 fn by_cl(instruction: &Instruction) -> bool {
-    (0..instruction.op_count())
-        .any(|index| instruction.op_kind(index) == OpKind::Register && instruction.op_register(index) == Register::CL)
+    (0..instruction.op_count()).any(|index| {
+        instruction.op_kind(index) == OpKind::Register
+            && instruction.op_register(index) == Register::CL
+    })
 }
 
 fn repeated(instruction: &Instruction) -> bool {
@@ -156,7 +210,9 @@ fn repeated(instruction: &Instruction) -> bool {
 /// A general register, or a part of one, as a member of a set.
 fn member(register: Register) -> Option<RegSet> {
     // `ah` to `bh` have numbers of their own, so the whole register is asked.
-    register.is_gpr().then(|| RegSet(1 << register.full_register().number()))
+    register
+        .is_gpr()
+        .then(|| RegSet(1 << register.full_register().number()))
 }
 
 /// The decoder's flags as members of a set; those that are not modelled are left out.
@@ -170,5 +226,8 @@ fn flags(bits: u32) -> RegSet {
         (RflagsBits::OF, OF),
         (RflagsBits::DF, DF),
     ];
-    MEMBERS.iter().filter(|(bit, _)| bits & bit != 0).fold(RegSet::EMPTY, |set, (_, member)| set.or(*member))
+    MEMBERS
+        .iter()
+        .filter(|(bit, _)| bits & bit != 0)
+        .fold(RegSet::EMPTY, |set, (_, member)| set.or(*member))
 }

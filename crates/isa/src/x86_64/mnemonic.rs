@@ -23,7 +23,9 @@ pub fn sweep(bytes: &[u8], addr: u64, mut visit: impl FnMut(&Insn, &str)) {
     super::decode::sweep(bytes, addr, |insn| {
         name.clear();
         let at = insn.addr.wrapping_sub(addr) as usize;
-        let mut own = bytes.get(at..at + usize::from(insn.len)).unwrap_or_default();
+        let mut own = bytes
+            .get(at..at + usize::from(insn.len))
+            .unwrap_or_default();
         let mut place = insn.addr;
         while !own.is_empty() {
             text.clear();
@@ -63,7 +65,11 @@ fn name_of(text: &str, name: &mut String) {
         }
     }
     let operands = fields.next().unwrap_or_default();
-    if operands.starts_with('%') && ["cvtsi2s", "vcvtsi2s"].iter().any(|start| name.starts_with(start)) {
+    if operands.starts_with('%')
+        && ["cvtsi2s", "vcvtsi2s"]
+            .iter()
+            .any(|start| name.starts_with(start))
+    {
         // The size is known from the register.
         name.truncate(name.trim_end_matches(['l', 'q']).len());
     }
@@ -80,7 +86,9 @@ fn name_of(text: &str, name: &mut String) {
 }
 
 fn is_shift(name: &str) -> bool {
-    ["sh", "sa", "ro", "rc"].iter().any(|start| name.starts_with(start))
+    ["sh", "sa", "ro", "rc"]
+        .iter()
+        .any(|start| name.starts_with(start))
 }
 
 #[cfg(test)]
@@ -104,7 +112,9 @@ mod tests {
         ];
         for (bytes, name) in cases {
             let mut seen = Vec::new();
-            sweep(bytes, 0x1000, |insn, name| seen.push((insn.len, name.to_owned())));
+            sweep(bytes, 0x1000, |insn, name| {
+                seen.push((insn.len, name.to_owned()))
+            });
             assert_eq!(seen, [(bytes.len() as u8, name.to_owned())]);
         }
     }

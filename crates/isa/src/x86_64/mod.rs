@@ -43,7 +43,8 @@ pub mod text;
 pub mod threads;
 
 use crate::{
-    Code, Cond, CounterMode, Effects, FixupKind, Forks, Insn, Isa, JumpShape, Memory, OutOfRange, PerThreadMemory, Reach, RegSet, RuntimeConfig, RuntimeError, SiteRef,
+    Code, Cond, CounterMode, Effects, FixupKind, Forks, Insn, Isa, JumpShape, Memory, OutOfRange,
+    PerThreadMemory, Reach, RegSet, RuntimeConfig, RuntimeError, SiteRef,
 };
 
 /// The instruction set.

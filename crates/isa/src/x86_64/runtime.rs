@@ -141,7 +141,9 @@ mod call {
 const O_CLOEXEC: u32 = 0o2000000;
 
 /// The general registers but `rsp`, in the order in which they are pushed.
-const PUSHED: [AsmRegister64; 15] = [rax, rcx, rdx, rbx, rbp, rsi, rdi, r8, r9, r10, r11, r12, r13, r14, r15];
+const PUSHED: [AsmRegister64; 15] = [
+    rax, rcx, rdx, rbx, rbp, rsi, rdi, r8, r9, r10, r11, r12, r13, r14, r15,
+];
 
 /// Assembles one instruction a line.
 macro_rules! emit {
@@ -187,21 +189,37 @@ struct Failures {
 pub fn runtime(config: &RuntimeConfig<'_>) -> Result<Vec<u8>, RuntimeError> {
     check(config, PAGE)?;
     check_reach(config)?;
-    assemble(config, None).map_err(|error| RuntimeError::Assemble { why: error.to_string() })
+    assemble(config, None).map_err(|error| RuntimeError::Assemble {
+        why: error.to_string(),
+    })
 }
 
 /// The start-up routine of a program that writes a raw machine profile.
-pub fn mip_runtime(config: &RuntimeConfig<'_>, mip: MipRuntime<'_>) -> Result<Vec<u8>, RuntimeError> {
+pub fn mip_runtime(
+    config: &RuntimeConfig<'_>,
+    mip: MipRuntime<'_>,
+) -> Result<Vec<u8>, RuntimeError> {
     check(config, PAGE)?;
     check_reach(config)?;
-    assemble(config, Some(mip)).map_err(|error| RuntimeError::Assemble { why: error.to_string() })
+    assemble(config, Some(mip)).map_err(|error| RuntimeError::Assemble {
+        why: error.to_string(),
+    })
 }
 
 /// What a routine relies on, on any machine; `unit` is what the counters are aligned to.
 pub(crate) fn check(config: &RuntimeConfig<'_>, unit: u64) -> Result<(), RuntimeError> {
-    let pattern = |why: String| Err(RuntimeError::Pattern { pattern: config.pattern.to_string(), why });
+    let pattern = |why: String| {
+        Err(RuntimeError::Pattern {
+            pattern: config.pattern.to_string(),
+            why,
+        })
+    };
     if config.pattern.is_empty() || config.pattern.len() >= NAME_LEN as usize {
-        return pattern(format!("it has {} bytes, must have 1 to {}", config.pattern.len(), NAME_LEN - 1));
+        return pattern(format!(
+            "it has {} bytes, must have 1 to {}",
+            config.pattern.len(),
+            NAME_LEN - 1
+        ));
     }
     if config.pattern.contains('\0') {
         return pattern("it has a zero byte".to_string());
@@ -216,10 +234,23 @@ pub(crate) fn check(config: &RuntimeConfig<'_>, unit: u64) -> Result<(), Runtime
             }
         }
     }
-    if let Some(other) = config.build_id.chars().find(|character| !character.is_ascii_hexdigit()) {
-        return pattern(format!("%b stands for {:?}, where {other:?} is no hexadecimal digit", config.build_id));
+    if let Some(other) = config
+        .build_id
+        .chars()
+        .find(|character| !character.is_ascii_hexdigit())
+    {
+        return pattern(format!(
+            "%b stands for {:?}, where {other:?} is no hexadecimal digit",
+            config.build_id
+        ));
     }
-    let header = |why| Err(RuntimeError::Header { len: config.header.len(), check: config.header_check, why });
+    let header = |why| {
+        Err(RuntimeError::Header {
+            len: config.header.len(),
+            check: config.header_check,
+            why,
+        })
+    };
     match config.header.first_chunk::<8>() {
         None => return header("it has no magic of 8 bytes"),
         Some([0, 0, 0, 0, 0, 0, 0, 0]) => return header("its magic of 8 bytes is zero"),
@@ -230,9 +261,18 @@ pub(crate) fn check(config: &RuntimeConfig<'_>, unit: u64) -> Result<(), Runtime
         Some(_) => {}
     }
     let (at, len, sites) = (config.counters, config.counters_len, config.sites_offset);
-    let counters = |why| Err(RuntimeError::Counters { at, len, sites, why });
+    let counters = |why| {
+        Err(RuntimeError::Counters {
+            at,
+            len,
+            sites,
+            why,
+        })
+    };
     if at % unit != 0 || len % unit != 0 || len == 0 {
-        return counters("they must be whole pages (4096 bytes on x86-64, 65536 on AArch64), at least one");
+        return counters(
+            "they must be whole pages (4096 bytes on x86-64, 65536 on AArch64), at least one",
+        );
     }
     if len > i64::MAX as u64 - unit || at.checked_add(len).is_none() {
         return counters("they end outside the address space");
@@ -269,9 +309,14 @@ pub fn per_thread_runtime(config: &RuntimeConfig<'_>) -> Result<(Vec<u8>, u64), 
     check(config, PAGE)?;
     check_reach(config)?;
     if !matches!(config.entry, RuntimeEntry::Program { .. }) || config.counters < PER_THREAD.len {
-        return Err(RuntimeError::Assemble { why: "per-thread counters are for programs, with private memory in front of them".into() });
+        return Err(RuntimeError::Assemble {
+            why: "per-thread counters are for programs, with private memory in front of them"
+                .into(),
+        });
     }
-    assemble_per_thread(config).map_err(|error| RuntimeError::Assemble { why: error.to_string() })
+    assemble_per_thread(config).map_err(|error| RuntimeError::Assemble {
+        why: error.to_string(),
+    })
 }
 
 fn assemble_per_thread<'a>(config: &'a RuntimeConfig<'a>) -> Result<(Vec<u8>, u64), IcedError> {
@@ -283,12 +328,18 @@ fn assemble_per_thread<'a>(config: &'a RuntimeConfig<'a>) -> Result<(Vec<u8>, u6
     routine.put_piece()?;
     routine.put_record()?;
     routine.put_data()?;
-    let assembled = routine.a.assemble_options(config.at, BlockEncoderOptions::RETURN_NEW_INSTRUCTION_OFFSETS)?;
+    let assembled = routine.a.assemble_options(
+        config.at,
+        BlockEncoderOptions::RETURN_NEW_INSTRUCTION_OFFSETS,
+    )?;
     let at = assembled.label_ip(&enter)?;
     Ok((assembled.inner.code_buffer, at))
 }
 
-fn assemble<'a>(config: &'a RuntimeConfig<'a>, mip: Option<MipRuntime<'a>>) -> Result<Vec<u8>, IcedError> {
+fn assemble<'a>(
+    config: &'a RuntimeConfig<'a>,
+    mip: Option<MipRuntime<'a>>,
+) -> Result<Vec<u8>, IcedError> {
     let mut routine = Routine::new(config, mip)?;
     routine.enter()?;
     routine.store_bias()?;
@@ -320,12 +371,28 @@ fn labels<const N: usize>(a: &mut CodeAssembler) -> [CodeLabel; N] {
 }
 
 impl<'a> Routine<'a> {
-    fn new(config: &'a RuntimeConfig<'a>, mip: Option<MipRuntime<'a>>) -> Result<Routine<'a>, IcedError> {
+    fn new(
+        config: &'a RuntimeConfig<'a>,
+        mip: Option<MipRuntime<'a>>,
+    ) -> Result<Routine<'a>, IcedError> {
         let mut a = CodeAssembler::new(64)?;
         let [start, decimal, piece, record, errno, text] = labels(&mut a);
-        let subroutines = Subroutines { decimal, piece, record };
+        let subroutines = Subroutines {
+            decimal,
+            piece,
+            record,
+        };
         let failures = Failures { errno, text };
-        Ok(Routine { a, config, mip, shards: None, start, subroutines, failures, data: Vec::new() })
+        Ok(Routine {
+            a,
+            config,
+            mip,
+            shards: None,
+            start,
+            subroutines,
+            failures,
+            data: Vec::new(),
+        })
     }
 }
 

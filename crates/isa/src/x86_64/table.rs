@@ -17,9 +17,13 @@ use crate::{Insn, JumpShape};
 
 /// See [`crate::Isa::jump_shape`].
 pub fn jump_shape<'c>(path: &[Insn], code: impl Fn(&Insn) -> &'c [u8]) -> JumpShape {
-    let decoded: Vec<Instruction> =
-        path.iter().map(|i| Decoder::with_ip(64, code(i), i.addr, DecoderOptions::NONE).decode()).collect();
-    let Some((jump, before)) = decoded.split_last() else { return JumpShape::Unknown };
+    let decoded: Vec<Instruction> = path
+        .iter()
+        .map(|i| Decoder::with_ip(64, code(i), i.addr, DecoderOptions::NONE).decode())
+        .collect();
+    let Some((jump, before)) = decoded.split_last() else {
+        return JumpShape::Unknown;
+    };
     match jump.op0_kind() {
         OpKind::Memory => memory(jump, before),
         OpKind::Register => register(jump.op0_register(), before),
@@ -32,7 +36,9 @@ fn memory(i: &Instruction, before: &[Instruction]) -> JumpShape {
         return JumpShape::Unknown;
     }
     match i.memory_base() {
-        Register::None => JumpShape::Absolute { table: Some(i.memory_displacement64()) },
+        Register::None => JumpShape::Absolute {
+            table: Some(i.memory_displacement64()),
+        },
         base => {
             let table = address_in(base, before).map(|t| t.wrapping_add(i.memory_displacement64()));
             JumpShape::Absolute { table }
@@ -41,7 +47,10 @@ fn memory(i: &Instruction, before: &[Instruction]) -> JumpShape {
 }
 
 /// The last instruction that writes a general register, with what goes before it.
-fn definition(register: Register, before: &[Instruction]) -> Option<(&Instruction, &[Instruction])> {
+fn definition(
+    register: Register,
+    before: &[Instruction],
+) -> Option<(&Instruction, &[Instruction])> {
     let full = register.full_register();
     let k = before.iter().rposition(|i| writes(i, full))?;
     Some((&before[k], &before[..k]))
@@ -49,13 +58,36 @@ fn definition(register: Register, before: &[Instruction]) -> Option<(&Instructio
 
 /// Whether an instruction writes a register: by its first operand, or in ways that are not looked into.
 fn writes(i: &Instruction, full: Register) -> bool {
-    let reads_only = matches!(i.mnemonic(), Mnemonic::Cmp | Mnemonic::Test | Mnemonic::Push | Mnemonic::Bt | Mnemonic::Nop | Mnemonic::Jmp);
-    let first = i.op0_kind() == OpKind::Register && i.op0_register().full_register() == full && !reads_only;
-    let second = i.mnemonic() == Mnemonic::Xchg && i.op1_kind() == OpKind::Register && i.op1_register().full_register() == full;
+    let reads_only = matches!(
+        i.mnemonic(),
+        Mnemonic::Cmp
+            | Mnemonic::Test
+            | Mnemonic::Push
+            | Mnemonic::Bt
+            | Mnemonic::Nop
+            | Mnemonic::Jmp
+    );
+    let first =
+        i.op0_kind() == OpKind::Register && i.op0_register().full_register() == full && !reads_only;
+    let second = i.mnemonic() == Mnemonic::Xchg
+        && i.op1_kind() == OpKind::Register
+        && i.op1_register().full_register() == full;
     let implied = matches!(
         i.mnemonic(),
-        Mnemonic::Mul | Mnemonic::Imul | Mnemonic::Div | Mnemonic::Idiv | Mnemonic::Cdq | Mnemonic::Cqo | Mnemonic::Cpuid | Mnemonic::Rdtsc | Mnemonic::Syscall | Mnemonic::Cmpxchg
-    ) && matches!(full, Register::RAX | Register::RDX | Register::RCX | Register::RBX | Register::R11);
+        Mnemonic::Mul
+            | Mnemonic::Imul
+            | Mnemonic::Div
+            | Mnemonic::Idiv
+            | Mnemonic::Cdq
+            | Mnemonic::Cqo
+            | Mnemonic::Cpuid
+            | Mnemonic::Rdtsc
+            | Mnemonic::Syscall
+            | Mnemonic::Cmpxchg
+    ) && matches!(
+        full,
+        Register::RAX | Register::RDX | Register::RCX | Register::RBX | Register::R11
+    );
     first || second || implied
 }
 
@@ -65,13 +97,17 @@ fn address_in(register: Register, before: &[Instruction]) -> Option<u64> {
     match d.code() {
         Code::Lea_r64_m if d.is_ip_rel_memory_operand() => Some(d.ip_rel_memory_address()),
         Code::Mov_r32_imm32 | Code::Mov_r64_imm64 | Code::Mov_rm64_imm32 => Some(d.immediate(1)),
-        Code::Mov_r64_rm64 | Code::Mov_rm64_r64 if d.op1_kind() == OpKind::Register => address_in(d.op1_register(), earlier),
+        Code::Mov_r64_rm64 | Code::Mov_rm64_r64 if d.op1_kind() == OpKind::Register => {
+            address_in(d.op1_register(), earlier)
+        }
         _ => None,
     }
 }
 
 fn register(target: Register, before: &[Instruction]) -> JumpShape {
-    let Some((d, earlier)) = definition(target, before) else { return JumpShape::Unknown };
+    let Some((d, earlier)) = definition(target, before) else {
+        return JumpShape::Unknown;
+    };
     if d.mnemonic() == Mnemonic::Mov && d.op1_kind() == OpKind::Memory {
         return memory(d, earlier);
     }
@@ -79,19 +115,30 @@ fn register(target: Register, before: &[Instruction]) -> JumpShape {
         return JumpShape::Unknown;
     }
     // One of the two summands is an entry of the table, the other its address.
-    for (entry, base) in [(d.op0_register(), d.op1_register()), (d.op1_register(), d.op0_register())] {
-        let Some((load, earliest)) = entry_load(entry, earlier) else { continue };
+    for (entry, base) in [
+        (d.op0_register(), d.op1_register()),
+        (d.op1_register(), d.op0_register()),
+    ] {
+        let Some((load, earliest)) = entry_load(entry, earlier) else {
+            continue;
+        };
         if load.memory_displacement64() != 0 {
             return JumpShape::Unknown;
         }
         // What is added must be what the entry was loaded relative to: the same register, or the same address in two.
         let added = address_in(base, earlier);
         let parts = [load.memory_base(), load.memory_index()];
-        if load.memory_index_scale() == 4 && base.full_register() == load.memory_base().full_register() {
-            return JumpShape::Relative { table: address_in(load.memory_base(), earliest).or(added) };
+        if load.memory_index_scale() == 4
+            && base.full_register() == load.memory_base().full_register()
+        {
+            return JumpShape::Relative {
+                table: address_in(load.memory_base(), earliest).or(added),
+            };
         }
         // Without optimisation the index is scaled before, and either part may be the table.
-        let same = |r: &Register| *r != Register::None && added.is_some() && address_in(*r, earliest) == added;
+        let same = |r: &Register| {
+            *r != Register::None && added.is_some() && address_in(*r, earliest) == added
+        };
         if parts.iter().any(same) {
             return JumpShape::Relative { table: added };
         }
@@ -101,7 +148,10 @@ fn register(target: Register, before: &[Instruction]) -> JumpShape {
 }
 
 /// The load of a table's entry, sign-extended to 64 bits, that a register holds: `movsxd r,[…]`, or `mov eax,[…]` and `cdqe`.
-fn entry_load(register: Register, before: &[Instruction]) -> Option<(&Instruction, &[Instruction])> {
+fn entry_load(
+    register: Register,
+    before: &[Instruction],
+) -> Option<(&Instruction, &[Instruction])> {
     let full = register.full_register();
     if full == Register::RAX
         && let Some(k) = before.iter().rposition(|i| i.mnemonic() == Mnemonic::Cdqe)
@@ -112,5 +162,6 @@ fn entry_load(register: Register, before: &[Instruction]) -> Option<(&Instructio
         return whole.then_some((load, earlier));
     }
     let (load, earlier) = definition(register, before)?;
-    (load.mnemonic() == Mnemonic::Movsxd && load.op1_kind() == OpKind::Memory).then_some((load, earlier))
+    (load.mnemonic() == Mnemonic::Movsxd && load.op1_kind() == OpKind::Memory)
+        .then_some((load, earlier))
 }

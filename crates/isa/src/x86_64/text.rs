@@ -17,8 +17,9 @@
 
 use crate::digits;
 use iced_x86::{
-    Code, ConditionCode, Decoder, DecoderOptions, Formatter, FormatterOutput, FormatterTextKind, GasFormatter,
-    Instruction, IntelFormatter, MemorySizeOptions, Mnemonic, NumberBase, NumberKind, OpKind, Register,
+    Code, ConditionCode, Decoder, DecoderOptions, Formatter, FormatterOutput, FormatterTextKind,
+    GasFormatter, Instruction, IntelFormatter, MemorySizeOptions, Mnemonic, NumberBase, NumberKind,
+    OpKind, Register,
 };
 
 /// A way of writing x86 assembly.
@@ -58,7 +59,11 @@ impl Printer {
             Syntax::Att => MemorySizeOptions::Default,
             Syntax::Intel => MemorySizeOptions::Always,
         });
-        Printer { formatter, syntax, text: Text::default() }
+        Printer {
+            formatter,
+            syntax,
+            text: Text::default(),
+        }
     }
 
     /// Appends the instruction at the start of `bytes`, which lies at `addr`, and returns its length. `None`, and nothing appended,
@@ -118,8 +123,16 @@ impl Memo {
     /// For a syntax.
     pub fn new(syntax: Syntax) -> Memo {
         // No instruction has the key 0: its length would be 0.
-        let empty = Place { key: 0, len: 0, text: [0; KEPT] };
-        Memo { printer: Printer::new(syntax), places: vec![empty; PLACES].into(), text: String::new() }
+        let empty = Place {
+            key: 0,
+            len: 0,
+            text: [0; KEPT],
+        };
+        Memo {
+            printer: Printer::new(syntax),
+            places: vec![empty; PLACES].into(),
+            text: String::new(),
+        }
     }
 
     /// As [`Printer::print`], with the same text.
@@ -142,21 +155,25 @@ impl Memo {
             OpKind::NearBranch64 | OpKind::NearBranch32 | OpKind::NearBranch16
         );
         let own = match branch {
-            true => decoder.get_constant_offsets(&instruction).immediate_offset(),
+            true => decoder
+                .get_constant_offsets(&instruction)
+                .immediate_offset(),
             false => len,
         };
         let mut padded = [0; 16];
         padded[..own].copy_from_slice(bytes.get(..own)?);
         padded[15] = len as u8;
         let key = u128::from_le_bytes(padded);
-        let mixed = (key as u64 ^ ((key >> 64) as u64).rotate_left(29)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mixed =
+            (key as u64 ^ ((key >> 64) as u64).rotate_left(29)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let place = &mut self.places[(mixed >> 32) as usize % PLACES];
         if place.key != key {
             self.text.clear();
             self.printer.spell(&instruction, &mut self.text);
             if branch {
                 // The target is the last operand: what stands before it is kept.
-                self.text.truncate(self.text.rfind("0x").unwrap_or(self.text.len()));
+                self.text
+                    .truncate(self.text.rfind("0x").unwrap_or(self.text.len()));
             }
             if let Some(kept) = place.text.get_mut(..self.text.len()) {
                 kept.copy_from_slice(self.text.as_bytes());
@@ -192,7 +209,11 @@ struct Text {
 
 impl Text {
     fn finish(&self, instruction: &Instruction, syntax: Syntax, out: &mut String) {
-        for prefix in self.prefixes.iter().filter(|prefix| *prefix != "notrack" && *prefix != "bnd") {
+        for prefix in self
+            .prefixes
+            .iter()
+            .filter(|prefix| *prefix != "notrack" && *prefix != "bnd")
+        {
             out.push('\t');
             out.push_str(prefix);
             out.push('\t');
@@ -216,7 +237,10 @@ impl Text {
             _ => "",
         };
         let (segmented, spelt);
-        if !segment.is_empty() && instruction.mnemonic() == Mnemonic::Nop && instruction.op_count() == 1 {
+        if !segment.is_empty()
+            && instruction.mnemonic() == Mnemonic::Nop
+            && instruction.op_count() == 1
+        {
             segmented = match syntax {
                 Syntax::Att => format!("%{segment}:{operands}"),
                 Syntax::Intel => operands.replacen('[', &format!("{segment}:["), 1),
@@ -233,10 +257,14 @@ impl Text {
                 && operands.split(", ").count() == 2
             {
                 // Multiplication in place, where one register stands for two.
-                let twice = operands.split_once(", ").map_or("", |(_, register)| register);
+                let twice = operands
+                    .split_once(", ")
+                    .map_or("", |(_, register)| register);
                 spelt = format!("{operands}, {twice}");
                 operands = &spelt;
-            } else if instruction.is_string_instruction() && instruction.op_kinds().any(writes_through_rdi) {
+            } else if instruction.is_string_instruction()
+                && instruction.op_kinds().any(writes_through_rdi)
+            {
                 spelt = operands.replace("(%rdi)", "%es:(%rdi)");
                 operands = &spelt;
             } else if operands.contains("{%k") {
@@ -255,7 +283,10 @@ impl Text {
 
 /// Whether an operand of a string instruction lies in the segment that cannot be overridden.
 fn writes_through_rdi(kind: OpKind) -> bool {
-    matches!(kind, OpKind::MemoryESRDI | OpKind::MemoryESEDI | OpKind::MemoryESDI)
+    matches!(
+        kind,
+        OpKind::MemoryESRDI | OpKind::MemoryESEDI | OpKind::MemoryESDI
+    )
 }
 
 /// Whether an instruction is a shift or rotation whose opcode stands for a count of one.
@@ -300,13 +331,18 @@ fn is_shift_by_one(instruction: &Instruction) -> bool {
 
 /// LLVM's name for what binutils calls by another.
 fn att_mnemonic<'m>(mnemonic: &'m str, instruction: &Instruction) -> &'m str {
-    let direct = matches!(instruction.op0_kind(), OpKind::NearBranch64 | OpKind::NearBranch32 | OpKind::NearBranch16);
-    let condition = match instruction.condition_code() != ConditionCode::None && mnemonic.starts_with("set") {
-        true => mnemonic.strip_suffix('b').filter(|rest| *rest != "set"),
-        false => None,
-    };
+    let direct = matches!(
+        instruction.op0_kind(),
+        OpKind::NearBranch64 | OpKind::NearBranch32 | OpKind::NearBranch16
+    );
+    let condition =
+        match instruction.condition_code() != ConditionCode::None && mnemonic.starts_with("set") {
+            true => mnemonic.strip_suffix('b').filter(|rest| *rest != "set"),
+            false => None,
+        };
     // `setb` is a condition of one letter, `setbb` the same with its size.
-    let condition = condition.filter(|_| instruction.mnemonic() != Mnemonic::Setb || mnemonic == "setbb");
+    let condition =
+        condition.filter(|_| instruction.mnemonic() != Mnemonic::Setb || mnemonic == "setbb");
     match mnemonic {
         "call" => "callq",
         "ret" => "retq",
@@ -363,11 +399,14 @@ impl FormatterOutput for Text {
             Some(OpKind::Immediate8 | OpKind::Immediate8_2nd) if has_vector(instruction) => {
                 digits::put(out, u64::from(value as u8))
             }
-            Some(OpKind::Immediate8 | OpKind::Immediate8_2nd) => digits::put_signed(out, i64::from(value as i8)),
+            Some(OpKind::Immediate8 | OpKind::Immediate8_2nd) => {
+                digits::put_signed(out, i64::from(value as i8))
+            }
             Some(OpKind::Immediate16) => digits::put(out, u64::from(value as u16)),
             // An absolute address, or an offset in a segment.
             Some(OpKind::Memory)
-                if instruction.memory_base() == Register::None && instruction.memory_index() == Register::None =>
+                if instruction.memory_base() == Register::None
+                    && instruction.memory_index() == Register::None =>
             {
                 digits::put_signed(out, instruction.memory_displacement64() as i64)
             }
@@ -377,7 +416,9 @@ impl FormatterOutput for Text {
             Some(OpKind::Immediate8to64 | OpKind::Immediate32to64 | OpKind::Immediate64) => {
                 digits::put_signed(out, value as i64)
             }
-            _ if kind == FormatterTextKind::LabelAddress || kind == FormatterTextKind::FunctionAddress => {
+            _ if kind == FormatterTextKind::LabelAddress
+                || kind == FormatterTextKind::FunctionAddress =>
+            {
                 put_target(out, value)
             }
             _ => out.push_str(text),
@@ -397,7 +438,10 @@ mod tests {
     fn both(bytes: &[u8]) -> [String; 2] {
         [Syntax::Att, Syntax::Intel].map(|syntax| {
             let mut text = String::new();
-            assert_eq!(Printer::new(syntax).print(bytes, 0x201660, &mut text), Some(bytes.len()));
+            assert_eq!(
+                Printer::new(syntax).print(bytes, 0x201660, &mut text),
+                Some(bytes.len())
+            );
             text
         })
     }
@@ -406,16 +450,32 @@ mod tests {
     fn instructions_are_spelt_as_llvm_spells_them() {
         let cases: [(&[u8], &str, &str); 11] = [
             (&[0x89, 0xf8], "\tmovl\t%edi, %eax", "\tmov\teax, edi"),
-            (&[0x8d, 0x47, 0x01], "\tleal\t1(%rdi), %eax", "\tlea\teax, [rdi + 1]"),
+            (
+                &[0x8d, 0x47, 0x01],
+                "\tleal\t1(%rdi), %eax",
+                "\tlea\teax, [rdi + 1]",
+            ),
             (&[0x75, 0x15], "\tjne\t0x201677", "\tjne\t0x201677"),
             (&[0xe8, 0, 1, 0, 0], "\tcallq\t0x201765", "\tcall\t0x201765"),
             (&[0xc3], "\tretq", "\tret"),
             (&[0xff, 0xd0], "\tcallq\t*%rax", "\tcall\trax"),
             (&[0xff, 0xe0], "\tjmpq\t*%rax", "\tjmp\trax"),
             (&[0x83, 0xe4, 0xf0], "\tandl\t$-16, %esp", "\tand\tesp, -16"),
-            (&[0x69, 0xc7, 0xab, 0xaa, 0xaa, 0xaa], "\timull\t$2863311531, %edi, %eax", "\timul\teax, edi, 2863311531"),
-            (&[0x8b, 0x15, 0x75, 2, 0, 0], "\tmovl\t629(%rip), %edx", "\tmov\tedx, dword ptr [rip + 629]"),
-            (&[0x8d, 0x04, 0x39], "\tleal\t(%rcx,%rdi), %eax", "\tlea\teax, [rcx + rdi]"),
+            (
+                &[0x69, 0xc7, 0xab, 0xaa, 0xaa, 0xaa],
+                "\timull\t$2863311531, %edi, %eax",
+                "\timul\teax, edi, 2863311531",
+            ),
+            (
+                &[0x8b, 0x15, 0x75, 2, 0, 0],
+                "\tmovl\t629(%rip), %edx",
+                "\tmov\tedx, dword ptr [rip + 629]",
+            ),
+            (
+                &[0x8d, 0x04, 0x39],
+                "\tleal\t(%rcx,%rdi), %eax",
+                "\tlea\teax, [rcx + rdi]",
+            ),
         ];
         for (bytes, att, intel) in cases {
             assert_eq!(both(bytes), [att, intel]);
@@ -431,15 +491,27 @@ mod tests {
             (&[0x48, 0x6b, 0xc0, 0x64], "\timulq\t$100, %rax, %rax"),
             (&[0xf3, 0x48, 0xab], "\trep\t\tstosq\t%rax, %es:(%rdi)"),
             (&[0x66, 0x90], "\tnop"),
-            (&[0x2e, 0x66, 0x0f, 0x1f, 0x84, 0, 0, 0, 0, 0], "\tnopw\t%cs:(%rax,%rax)"),
-            (&[0x66, 0x0f, 0x70, 0xc0, 0xe1], "\tpshufd\t$225, %xmm0, %xmm0"),
-            (&[0x64, 0x48, 0x8b, 0x04, 0x25, 0xc0, 0xff, 0xff, 0xff], "\tmovq\t%fs:-64, %rax"),
+            (
+                &[0x2e, 0x66, 0x0f, 0x1f, 0x84, 0, 0, 0, 0, 0],
+                "\tnopw\t%cs:(%rax,%rax)",
+            ),
+            (
+                &[0x66, 0x0f, 0x70, 0xc0, 0xe1],
+                "\tpshufd\t$225, %xmm0, %xmm0",
+            ),
+            (
+                &[0x64, 0x48, 0x8b, 0x04, 0x25, 0xc0, 0xff, 0xff, 0xff],
+                "\tmovq\t%fs:-64, %rax",
+            ),
         ];
         for (bytes, att) in cases {
             assert_eq!(both(bytes)[0], att);
         }
         let mut text = String::new();
-        assert_eq!(Printer::new(Syntax::Att).print(&[0xf0, 0x0f, 0xb1, 0x13], 0, &mut text), Some(1));
+        assert_eq!(
+            Printer::new(Syntax::Att).print(&[0xf0, 0x0f, 0xb1, 0x13], 0, &mut text),
+            Some(1)
+        );
         assert_eq!(text, "\tlock");
     }
 
@@ -447,21 +519,33 @@ mod tests {
     fn what_is_no_instruction_is_not_printed() {
         for bytes in [&[][..], &[0x06], &[0x48], &[0xe8, 0, 0]] {
             let mut text = String::new();
-            assert_eq!(Printer::new(Syntax::Att).print(bytes, 0, &mut text), None, "{bytes:x?}");
+            assert_eq!(
+                Printer::new(Syntax::Att).print(bytes, 0, &mut text),
+                None,
+                "{bytes:x?}"
+            );
             assert_eq!(text, "");
         }
     }
 
     #[test]
     fn remembered_texts_are_those_that_would_be_written() {
-        let mut memos = [Syntax::Att, Syntax::Intel].map(|syntax| (Memo::new(syntax), Printer::new(syntax)));
+        let mut memos =
+            [Syntax::Att, Syntax::Intel].map(|syntax| (Memo::new(syntax), Printer::new(syntax)));
         // Few different bytes, so that instructions come again, at other addresses.
-        let common = [0x48, 0x89, 0x8b, 0xe8, 0x74, 0x0f, 0x84, 0x05, 0xc0, 0xff, 0xe0, 0x66, 0x2e, 0x67, 0xf2, 0xc3];
+        let common = [
+            0x48, 0x89, 0x8b, 0xe8, 0x74, 0x0f, 0x84, 0x05, 0xc0, 0xff, 0xe0, 0x66, 0x2e, 0x67,
+            0xf2, 0xc3,
+        ];
         let mut known = 0;
         arbtest::arbtest(|u| {
             let mut bytes = [0; 24];
             for byte in &mut bytes {
-                *byte = if u.ratio(9, 10)? { *u.choose(&common)? } else { u.arbitrary()? };
+                *byte = if u.ratio(9, 10)? {
+                    *u.choose(&common)?
+                } else {
+                    u.arbitrary()?
+                };
             }
             let addr: u64 = u.arbitrary()?;
             for (memo, printer) in &mut memos {

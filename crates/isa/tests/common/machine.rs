@@ -69,7 +69,13 @@ impl Machine {
     pub fn put(&self, offset: u64, bytes: &[u8]) {
         assert!(offset as usize + bytes.len() <= LEN);
         // SAFETY: within the mapping, as just checked.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), (self.base + offset) as *mut u8, bytes.len()) }
+        unsafe {
+            std::ptr::copy_nonoverlapping(
+                bytes.as_ptr(),
+                (self.base + offset) as *mut u8,
+                bytes.len(),
+            )
+        }
     }
 
     /// The bytes at an offset.
@@ -119,20 +125,29 @@ impl Machine {
         let at = self.base + CODE + text.len() as u64;
         text.extend_from_slice(&link(code, at));
         for register in 0..16 {
-            self.memory(&mut text, &mov(0x89, register), 0x200 + u64::from(register) * 8);
+            self.memory(
+                &mut text,
+                &mov(0x89, register),
+                0x200 + u64::from(register) * 8,
+            );
         }
         self.memory(&mut text, &[0x48, 0x8b, 0x25], 0x400); // mov rsp,[saved]
         text.push(0x9c); // pushfq
         self.memory(&mut text, &[0x8f, 0x05], 0x200 + 16 * 8); // pop [flags]
         text.push(0xfc); // cld
-        text.extend_from_slice(&[0x41, 0x5f, 0x41, 0x5e, 0x41, 0x5d, 0x41, 0x5c, 0x5d, 0x5b, 0xc3]);
+        text.extend_from_slice(&[
+            0x41, 0x5f, 0x41, 0x5e, 0x41, 0x5d, 0x41, 0x5c, 0x5d, 0x5b, 0xc3,
+        ]);
         self.put(CODE, &text);
         // SAFETY: the code just written follows the C calling convention. What the snippet does is the test's matter.
         unsafe {
             let run: extern "C" fn() = std::mem::transmute((self.base + CODE) as *const ());
             run();
         }
-        let mut after = State { regs: [0; 16], flags: self.word(0x200 + 16 * 8) & FLAGS };
+        let mut after = State {
+            regs: [0; 16],
+            flags: self.word(0x200 + 16 * 8) & FLAGS,
+        };
         for register in 0..16 {
             after.regs[register as usize] = self.word(0x200 + register * 8);
         }
@@ -144,7 +159,13 @@ impl Machine {
         text.extend_from_slice(opcode);
         let place = self.base + CODE + text.len() as u64;
         let mut field = [0; 4];
-        X86_64::write_field(FixupKind::Rel32 { trail: 0 }, &mut field, place, self.base + offset).unwrap();
+        X86_64::write_field(
+            FixupKind::Rel32 { trail: 0 },
+            &mut field,
+            place,
+            self.base + offset,
+        )
+        .unwrap();
         text.extend_from_slice(&field);
     }
 }
@@ -157,7 +178,11 @@ impl Drop for Machine {
 }
 
 fn mov(opcode: u8, register: u8) -> [u8; 3] {
-    [0x48 | register >> 3 << 2, opcode, 0x05 | (register & 7) << 3]
+    [
+        0x48 | register >> 3 << 2,
+        opcode,
+        0x05 | (register & 7) << 3,
+    ]
 }
 
 /// The code's bytes as they are at `at`.
@@ -165,7 +190,13 @@ pub fn link(code: &Code<u64>, at: u64) -> Vec<u8> {
     let mut bytes = code.bytes.clone();
     for fixup in &code.fixups {
         let offset = fixup.at as usize;
-        X86_64::write_field(fixup.kind, &mut bytes[offset..], at + offset as u64, fixup.target).unwrap();
+        X86_64::write_field(
+            fixup.kind,
+            &mut bytes[offset..],
+            at + offset as u64,
+            fixup.target,
+        )
+        .unwrap();
     }
     bytes
 }
@@ -185,7 +216,10 @@ impl Noise {
 
     /// Random registers and flags, with `rsp` on the machine's stack.
     pub fn state(&mut self, machine: &Machine) -> State {
-        let mut state = State { regs: [0; 16], flags: self.next() & FLAGS };
+        let mut state = State {
+            regs: [0; 16],
+            flags: self.next() & FLAGS,
+        };
         for register in &mut state.regs {
             // Small and special values are as likely as large ones.
             *register = match self.next() % 4 {

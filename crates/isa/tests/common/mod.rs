@@ -17,7 +17,11 @@ pub fn text_of(path: &Path) -> Option<Vec<(u64, Vec<u8>)>> {
         let at = table + section * 64;
         let (kind, flags) = (word(at)? >> 32, word(at + 8)?);
         if kind == 1 && flags & 4 != 0 {
-            let (addr, offset, size) = (word(at + 16)?, word(at + 24)? as usize, word(at + 32)? as usize);
+            let (addr, offset, size) = (
+                word(at + 16)?,
+                word(at + 24)? as usize,
+                word(at + 32)? as usize,
+            );
             text.push((addr, file.get(offset..offset + size)?.to_vec()));
         }
     }
@@ -26,8 +30,14 @@ pub fn text_of(path: &Path) -> Option<Vec<(u64, Vec<u8>)>> {
 
 /// Bytes from hexadecimal text; blanks are ignored.
 pub fn hex(text: &str) -> Vec<u8> {
-    let digits: Vec<u8> = text.bytes().filter(|byte| !byte.is_ascii_whitespace()).collect();
-    digits.chunks(2).map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap()).collect()
+    let digits: Vec<u8> = text
+        .bytes()
+        .filter(|byte| !byte.is_ascii_whitespace())
+        .collect();
+    digits
+        .chunks(2)
+        .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap())
+        .collect()
 }
 
 pub mod machine;

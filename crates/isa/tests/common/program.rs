@@ -80,7 +80,11 @@ impl Default for Program<'_> {
 
 impl Program<'_> {
     pub fn base(&self) -> u64 {
-        if self.kind == Kind::Fixed { 0x40_0000 } else { 0 }
+        if self.kind == Kind::Fixed {
+            0x40_0000
+        } else {
+            0
+        }
     }
 
     pub fn routine(&self) -> Vec<u8> {
@@ -89,7 +93,9 @@ impl Program<'_> {
         let entry = if self.called || self.kind == Kind::Library {
             RuntimeEntry::Library { next }
         } else {
-            RuntimeEntry::Program { next: next.unwrap() }
+            RuntimeEntry::Program {
+                next: next.unwrap(),
+            }
         };
         X86_64::runtime(&RuntimeConfig {
             at: base + ROUTINE,
@@ -111,7 +117,8 @@ impl Program<'_> {
         let base = self.base();
         let end = COUNTERS + self.counters_len;
         let mut file = vec![0u8; end as usize];
-        let mut put = |at: u64, bytes: &[u8]| file[at as usize..][..bytes.len()].copy_from_slice(bytes);
+        let mut put =
+            |at: u64, bytes: &[u8]| file[at as usize..][..bytes.len()].copy_from_slice(bytes);
         for (at, limit, code) in [(ENTRY, ROUTINE, self.entry), (BODY, DYNAMIC, self.body)] {
             let mut a = CodeAssembler::new(64).unwrap();
             code(&mut a).unwrap();
@@ -126,13 +133,25 @@ impl Program<'_> {
         for (at, code) in &self.more {
             put(*at, code);
         }
-        let words = |list: &[u64]| list.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
+        let words = |list: &[u64]| {
+            list.iter()
+                .flat_map(|word| word.to_le_bytes())
+                .collect::<Vec<u8>>()
+        };
         // STRTAB, SYMTAB, STRSZ, SYMENT, HASH, INIT: an empty symbol table with one bucket.
-        put(DYNAMIC, &words(&[5, 0x6200, 6, 0x6200, 10, 1, 11, 24, 4, 0x6300, 12, ROUTINE, 0, 0]));
+        put(
+            DYNAMIC,
+            &words(&[
+                5, 0x6200, 6, 0x6200, 10, 1, 11, 24, 4, 0x6300, 12, ROUTINE, 0, 0,
+            ]),
+        );
         put(0x6300, &[1, 0, 0, 0, 1, 0, 0, 0]);
         let kind = if self.kind == Kind::Fixed { 2u16 } else { 3 };
         put(0, b"\x7fELF\x02\x01\x01");
-        put(16, &[kind.to_le_bytes(), 62u16.to_le_bytes(), [1, 0], [0, 0]].concat());
+        put(
+            16,
+            &[kind.to_le_bytes(), 62u16.to_le_bytes(), [1, 0], [0, 0]].concat(),
+        );
         let count: u16 = if self.kind == Kind::Library { 4 } else { 3 };
         put(24, &words(&[base + ENTRY, 64, 0]));
         put(52, &[64, 0, 56, 0, count as u8, 0, 64, 0]);
@@ -142,8 +161,21 @@ impl Program<'_> {
             (0x6474_e551, 6, 0, 0, 16),
             (2, 6, DYNAMIC, 14 * 8, 8),
         ];
-        for (index, (kind, flags, at, len, align)) in segments.into_iter().take(count.into()).enumerate() {
-            put(64 + index as u64 * 56, &words(&[kind | flags << 32, at, base + at, base + at, len, len, align]));
+        for (index, (kind, flags, at, len, align)) in
+            segments.into_iter().take(count.into()).enumerate()
+        {
+            put(
+                64 + index as u64 * 56,
+                &words(&[
+                    kind | flags << 32,
+                    at,
+                    base + at,
+                    base + at,
+                    len,
+                    len,
+                    align,
+                ]),
+            );
         }
         fs::write(path, file).unwrap();
         fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
@@ -159,7 +191,9 @@ pub fn at(
 ) -> Result<(), IcedError> {
     let memory = iced_x86::MemoryOperand::with_base_displ(iced_x86::Register::RIP, address as i64);
     let instruction = match op {
-        iced_x86::Code::Lea_r64_m | iced_x86::Code::Mov_r64_rm64 => iced_x86::Instruction::with2(op, register, memory)?,
+        iced_x86::Code::Lea_r64_m | iced_x86::Code::Mov_r64_rm64 => {
+            iced_x86::Instruction::with2(op, register, memory)?
+        }
         _ => iced_x86::Instruction::with2(op, memory, register)?,
     };
     a.add_instruction(instruction)
@@ -172,12 +206,18 @@ pub fn lea(a: &mut CodeAssembler, register: AsmRegister64, address: u64) -> Resu
 
 /// `jmp address`
 pub fn go_to(a: &mut CodeAssembler, address: u64) -> Result<(), IcedError> {
-    a.add_instruction(iced_x86::Instruction::with_branch(iced_x86::Code::Jmp_rel32_64, address)?)
+    a.add_instruction(iced_x86::Instruction::with_branch(
+        iced_x86::Code::Jmp_rel32_64,
+        address,
+    )?)
 }
 
 /// `call address`
 pub fn call(a: &mut CodeAssembler, address: u64) -> Result<(), IcedError> {
-    a.add_instruction(iced_x86::Instruction::with_branch(iced_x86::Code::Call_rel32_64, address)?)
+    a.add_instruction(iced_x86::Instruction::with_branch(
+        iced_x86::Code::Call_rel32_64,
+        address,
+    )?)
 }
 
 /// `exit_group(status)`

@@ -5,8 +5,8 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Args;
-use postlink_rewrite::{Counters, InstrumentReport};
 use postlink_rewrite::coverage::{CoverageMode, CoverageOptions};
+use postlink_rewrite::{Counters, InstrumentReport};
 
 use super::optimize::say_pinned;
 use crate::input::Input;

@@ -121,7 +121,10 @@ fn machine_profile(files: &[String]) -> Result<Option<postlink_mip::Profile>> {
         match (is_machine, place > 0 && sum.is_none()) {
             (false, _) if sum.is_none() => return Ok(None),
             (true, false) => {}
-            _ => bail!("{}: machine profiles cannot be added to profiles of other kinds", path.display()),
+            _ => bail!(
+                "{}: machine profiles cannot be added to profiles of other kinds",
+                path.display()
+            ),
         }
         let profile = postlink_mip::mip::open(&path)?;
         let (sum, first) = sum.get_or_insert_with(|| (profile.emptied(), path.clone()));

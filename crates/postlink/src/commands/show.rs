@@ -248,7 +248,11 @@ impl Show {
                     "",
                     count(edge.count),
                     edge.to,
-                    if edge.estimated { " (estimated: other jumps lead there too)" } else { "" }
+                    if edge.estimated {
+                        " (estimated: other jumps lead there too)"
+                    } else {
+                        ""
+                    }
                 );
             }
         }

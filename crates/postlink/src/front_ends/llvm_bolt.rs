@@ -112,8 +112,14 @@ const OPTIONS: &[Known] = &[
     ignored("split-eh", ALWAYS),
     value("split-strategy", "profile2; cdsplit is taken for it"),
     value("align-functions", "align functions at a given value"),
-    switch("align-blocks", "align basic blocks that are mostly jumped to"),
-    value("block-alignment", "boundary to use for alignment of basic blocks"),
+    switch(
+        "align-blocks",
+        "align basic blocks that are mostly jumped to",
+    ),
+    value(
+        "block-alignment",
+        "boundary to use for alignment of basic blocks",
+    ),
     switch("dyno-stats", "print execution info based on profile"),
     switch("enable-bat", "write BOLT Address Translation tables"),
     value(
@@ -305,9 +311,15 @@ const OPTIONS: &[Known] = &[
     ),
     ignored_value("align-functions-max-bytes", "functions are aligned in full"),
     ignored("use-compact-aligner", "functions are aligned in full"),
-    ignored_value("align-blocks-min-size", "hot blocks of all sizes are aligned"),
+    ignored_value(
+        "align-blocks-min-size",
+        "hot blocks of all sizes are aligned",
+    ),
     ignored_value("align-blocks-threshold", "blocks are aligned from 800 % on"),
-    ignored("preserve-blocks-alignment", "the input's alignment of blocks is not known"),
+    ignored(
+        "preserve-blocks-alignment",
+        "the input's alignment of blocks is not known",
+    ),
     ignored_value("pad-funcs", "nothing is put in front of functions"),
     ignored("hot-data", DATA),
     ignored_value("reorder-data", DATA),

@@ -102,7 +102,13 @@ pub fn check(case: &Case, kind: Kind, built: &Built, dir: &Path) -> Result<(), S
 }
 
 /// Counts at entries: with stores in padding, and with calls and where they come from. Nothing may be different.
-fn count_entries(case: &Case, kind: Kind, built: &Built, dir: &Path, plain: &Seen) -> Result<(), String> {
+fn count_entries(
+    case: &Case,
+    kind: Kind,
+    built: &Built,
+    dir: &Path,
+    plain: &Seen,
+) -> Result<(), String> {
     for mode in ["function-coverage", "call-edges"] {
         let folder = dir.join(mode);
         let subject = place(built, &folder)?;

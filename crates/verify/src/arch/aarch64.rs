@@ -57,7 +57,10 @@ fn signed(word: u32, low: u32, width: u32) -> i64 {
 fn field_bits(word: u32) -> u32 {
     if word & 0x7c00_0000 == 0x1400_0000 {
         0x03ff_ffff
-    } else if word & 0xff00_0000 == 0x5400_0000 || word & 0x7e00_0000 == 0x3400_0000 || word & 0x3b00_0000 == 0x1800_0000 {
+    } else if word & 0xff00_0000 == 0x5400_0000
+        || word & 0x7e00_0000 == 0x3400_0000
+        || word & 0x3b00_0000 == 0x1800_0000
+    {
         0x00ff_ffe0
     } else if word & 0x7e00_0000 == 0x3600_0000 {
         0x0007_ffe0
@@ -76,7 +79,11 @@ fn target(word: u32, addr: u64) -> u64 {
         0x0007_ffe0 => words(5, 14),
         0x60ff_ffe0 => {
             let value = signed(word, 5, 19) << 2 | i64::from(word >> 29 & 3);
-            if word >> 31 == 0 { addr.wrapping_add_signed(value) } else { (addr & !0xfff).wrapping_add_signed(value << 12) }
+            if word >> 31 == 0 {
+                addr.wrapping_add_signed(value)
+            } else {
+                (addr & !0xfff).wrapping_add_signed(value << 12)
+            }
         }
         _ => words(5, 19),
     }
@@ -85,14 +92,21 @@ fn target(word: u32, addr: u64) -> u64 {
 /// Whether indirect branches may land here when the page is guarded; `bti` without a letter lets none in.
 fn lets_in(word: u32) -> bool {
     // bti c, bti j, bti jc; paciasp, pacibsp.
-    matches!(word, 0xd503_245f | 0xd503_249f | 0xd503_24df | 0xd503_233f | 0xd503_237f)
+    matches!(
+        word,
+        0xd503_245f | 0xd503_249f | 0xd503_24df | 0xd503_233f | 0xd503_237f
+    )
 }
 
 /// `adrp x, page; add y, x, #lo12` at the start of `bytes`: (x, y, address).
 fn page_and_add(bytes: &[u8], addr: u64) -> Option<(u8, u8, u64)> {
     let page = AArch64::page_register(bytes)?;
     let then = AArch64::page_use(bytes.get(4..)?).filter(|u| u.base == page)?;
-    Some((page, then.dest?, target(word(bytes)?, addr).wrapping_add(then.offset)))
+    Some((
+        page,
+        then.dest?,
+        target(word(bytes)?, addr).wrapping_add(then.offset),
+    ))
 }
 
 impl Arch for AArch64 {
@@ -112,33 +126,81 @@ impl Arch for AArch64 {
         let w = word(bytes)?;
         let bits = field_bits(w);
         let to = target(w, addr);
-        let plain = Insn { len: 4, flow: Flow::Next, field: None, prefixes: 0, landing_pad: lets_in(w) };
-        let field = |kind, literal| Some(Field { at: 0, len: 4, kind, target: to, literal });
-        let branch = |flow| Some(Insn { flow, field: field(FieldKind::Branch, 0), ..plain });
+        let plain = Insn {
+            len: 4,
+            flow: Flow::Next,
+            field: None,
+            prefixes: 0,
+            landing_pad: lets_in(w),
+        };
+        let field = |kind, literal| {
+            Some(Field {
+                at: 0,
+                len: 4,
+                kind,
+                target: to,
+                literal,
+            })
+        };
+        let branch = |flow| {
+            Some(Insn {
+                flow,
+                field: field(FieldKind::Branch, 0),
+                ..plain
+            })
+        };
         let register = (w & 31) as u16;
         match bits {
             0x03ff_ffff => {
-                return branch(if w >> 31 == 0 { Flow::Jump(to) } else { Flow::Call(to) });
+                return branch(if w >> 31 == 0 {
+                    Flow::Jump(to)
+                } else {
+                    Flow::Call(to)
+                });
             }
             0x0007_ffe0 => {
                 let bit = (w >> 31) as u16 * 32 + (w >> 19 & 31) as u16;
                 let cond = COND_BIT | ((w >> 24 & 1) as u16) << 11 | bit << 5 | register;
-                return branch(Flow::Branch { cond, inverse: Some(cond ^ 1 << 11), target: to });
+                return branch(Flow::Branch {
+                    cond,
+                    inverse: Some(cond ^ 1 << 11),
+                    target: to,
+                });
             }
             0x60ff_ffe0 => {
-                let kind = if w >> 31 == 0 { FieldKind::Forms } else { FieldKind::Page };
-                return Some(Insn { field: field(kind, 0), ..plain });
+                let kind = if w >> 31 == 0 {
+                    FieldKind::Forms
+                } else {
+                    FieldKind::Page
+                };
+                return Some(Insn {
+                    field: field(kind, 0),
+                    ..plain
+                });
             }
             0 => {}
             _ if w >> 24 == 0x54 => {
-                let cond = if w & 16 == 0 { w as u16 & 15 } else { COND_CONSISTENT | w as u16 & 15 };
+                let cond = if w & 16 == 0 {
+                    w as u16 & 15
+                } else {
+                    COND_CONSISTENT | w as u16 & 15
+                };
                 // "Always" has no opposite.
                 let inverse = (cond & 15 < 14).then_some(cond ^ 1);
-                return branch(Flow::Branch { cond, inverse, target: to });
+                return branch(Flow::Branch {
+                    cond,
+                    inverse,
+                    target: to,
+                });
             }
             _ if w & 0x7e00_0000 == 0x3400_0000 => {
-                let cond = COND_ZERO | ((w >> 31) as u16) << 6 | ((w >> 24 & 1) as u16) << 5 | register;
-                return branch(Flow::Branch { cond, inverse: Some(cond ^ 1 << 5), target: to });
+                let cond =
+                    COND_ZERO | ((w >> 31) as u16) << 6 | ((w >> 24 & 1) as u16) << 5 | register;
+                return branch(Flow::Branch {
+                    cond,
+                    inverse: Some(cond ^ 1 << 5),
+                    target: to,
+                });
             }
             _ => {
                 let literal = match (w >> 26 & 1, w >> 30) {
@@ -149,7 +211,10 @@ impl Arch for AArch64 {
                     (0, _) => 0,
                     _ => return None,
                 };
-                return Some(Insn { field: field(FieldKind::Accesses, literal), ..plain });
+                return Some(Insn {
+                    field: field(FieldKind::Accesses, literal),
+                    ..plain
+                });
             }
         }
         let flow = match w >> 25 & 15 {
@@ -203,7 +268,11 @@ impl Arch for AArch64 {
     }
 
     fn entry_jump(bytes: &[u8], entry: u64) -> Option<(u64, u64, u64)> {
-        let skip = if word(bytes).is_some_and(lets_in) { 4 } else { 0 };
+        let skip = if word(bytes).is_some_and(lets_in) {
+            4
+        } else {
+            0
+        };
         let at = entry.checked_add(skip)?;
         let rest = bytes.get(skip as usize..)?;
         match Self::decode(rest, at)?.flow {
@@ -220,7 +289,8 @@ impl Arch for AArch64 {
             let (Some(w), Some(insn)) = (word(bytes), Self::decode(bytes, 0)) else {
                 return false;
             };
-            let adds = (w & 0x1f00_0000 == 0x0b00_0000 && (w >> 5 & 31 == reg || w >> 16 & 31 == reg))
+            let adds = (w & 0x1f00_0000 == 0x0b00_0000
+                && (w >> 5 & 31 == reg || w >> 16 & 31 == reg))
                 || (w & 0x1f00_0000 == 0x1100_0000 && w >> 5 & 31 == reg);
             if adds {
                 return true;
@@ -242,7 +312,9 @@ impl Arch for AArch64 {
     }
 
     fn page_register(bytes: &[u8]) -> Option<u8> {
-        word(bytes).filter(|w| w & 0x9f00_0000 == 0x9000_0000).map(|w| (w & 31) as u8)
+        word(bytes)
+            .filter(|w| w & 0x9f00_0000 == 0x9000_0000)
+            .map(|w| (w & 31) as u8)
     }
 
     fn page_use(bytes: &[u8]) -> Option<PageUse> {
@@ -250,14 +322,26 @@ impl Arch for AArch64 {
         let (base, number) = ((w >> 5 & 31) as u8, u64::from(w >> 10 & 0xfff));
         if w & 0xff80_0000 == 0x9100_0000 {
             // add x, x, #number {, lsl #12}
-            let offset = if w >> 22 & 1 == 0 { number } else { number << 12 };
-            return Some(PageUse { base, dest: Some((w & 31) as u8), offset });
+            let offset = if w >> 22 & 1 == 0 {
+                number
+            } else {
+                number << 12
+            };
+            return Some(PageUse {
+                base,
+                dest: Some((w & 31) as u8),
+                offset,
+            });
         }
         if w & 0x3b00_0000 == 0x3900_0000 {
             // Loads and stores with a scaled offset; of 16 bytes if it is a vector and the high bit of `opc` is set.
             let wide = w >> 26 & 1 == 1 && w >> 23 & 1 == 1;
             let scale = if wide { 4 } else { w >> 30 };
-            return Some(PageUse { base, dest: None, offset: number << scale });
+            return Some(PageUse {
+                base,
+                dest: None,
+                offset: number << scale,
+            });
         }
         None
     }
@@ -266,7 +350,11 @@ impl Arch for AArch64 {
         let (Some(a), Some(b)) = (word(a), word(b)) else {
             return false;
         };
-        let bits = if a & 0xff80_0000 == 0x9100_0000 { 0x007f_fc00 } else { 0x003f_fc00 };
+        let bits = if a & 0xff80_0000 == 0x9100_0000 {
+            0x007f_fc00
+        } else {
+            0x003f_fc00
+        };
         a & !bits == b & !bits
     }
 
@@ -276,9 +364,20 @@ impl Arch for AArch64 {
 
     fn longer(old: &[u8], p: u64, new: &[u8], q: u64) -> Option<Longer> {
         let (w, v) = (word(old)?, word(new)?);
-        let field = |kind, target, literal| Field { at: 0, len: 4, kind, target, literal };
+        let field = |kind, target, literal| Field {
+            at: 0,
+            len: 4,
+            kind,
+            target,
+            literal,
+        };
         let made = |old_len, new_len, kind, from, to, literal| {
-            Some(Longer { old_len, new_len, old: field(kind, from, literal), new: field(kind, to, literal) })
+            Some(Longer {
+                old_len,
+                new_len,
+                old: field(kind, from, literal),
+                new: field(kind, to, literal),
+            })
         };
         let is_adr = |w: u32| w & 0x9f00_0000 == 0x1000_0000;
         if is_adr(w)
@@ -302,10 +401,18 @@ impl Arch for AArch64 {
                 1 => 0xf940_0000,
                 _ => 0xb980_0000,
             };
-            let then = Self::page_use(new.get(4..)?).filter(|u| u.base == page && u.dest.is_none())?;
+            let then =
+                Self::page_use(new.get(4..)?).filter(|u| u.base == page && u.dest.is_none())?;
             if load & 0xffc0_0000 == form && load & 31 == w & 31 {
                 let literal = if w >> 30 == 1 { 8 } else { 4 };
-                return made(4, 8, FieldKind::Accesses, target(w, p), target(v, q).wrapping_add(then.offset), literal);
+                return made(
+                    4,
+                    8,
+                    FieldKind::Accesses,
+                    target(w, p),
+                    target(v, q).wrapping_add(then.offset),
+                    literal,
+                );
             }
         }
         None
@@ -317,7 +424,9 @@ impl Arch for AArch64 {
         let skip = if lets_in(first) { 4 } else { 0 };
         let rest = bytes.get(skip as usize..)?;
         let at = addr.wrapping_add(skip);
-        if let (Some((16, 16, target)), Some(0xd61f_0200)) = (page_and_add(rest, at), rest.get(8..).and_then(word)) {
+        if let (Some((16, 16, target)), Some(0xd61f_0200)) =
+            (page_and_add(rest, at), rest.get(8..).and_then(word))
+        {
             return Some((target, skip + 12));
         }
         match Self::decode(rest, at)?.flow {

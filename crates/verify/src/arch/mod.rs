@@ -262,13 +262,20 @@ pub(crate) trait Arch: Sync + Send + 'static {
                 break;
             };
             if let Some(u) = Self::page_use(word).filter(|u| u.base == reg) {
-                let kind = if u.dest.is_some() { FieldKind::Forms } else { FieldKind::Accesses };
+                let kind = if u.dest.is_some() {
+                    FieldKind::Forms
+                } else {
+                    FieldKind::Accesses
+                };
                 uses.push((i * len, page.wrapping_add(u.offset), kind));
                 if u.dest == Some(reg) {
                     break;
                 }
             }
-            let leaves = matches!(insn.flow, Flow::Jump(_) | Flow::Stop | Flow::IndirectJump { .. });
+            let leaves = matches!(
+                insn.flow,
+                Flow::Jump(_) | Flow::Stop | Flow::IndirectJump { .. }
+            );
             if leaves || Self::touched(word).is_none_or(|t| t.kills >> reg & 1 != 0) {
                 break;
             }

@@ -36,7 +36,9 @@ fn decode_raw(bytes: &[u8]) -> Option<(Instruction, usize)> {
     let window = bytes.get(..bytes.len().min(15))?;
     let mut insn = Instruction::invalid();
     let mut reader = U8Reader::new(window);
-    InstDecoder::default().decode_into(&mut insn, &mut reader).ok()?;
+    InstDecoder::default()
+        .decode_into(&mut insn, &mut reader)
+        .ok()?;
     let len = usize::try_from(insn.len().to_const()).ok()?;
     (1..=window.len()).contains(&len).then_some((insn, len))
 }
@@ -57,7 +59,9 @@ fn decode_mask(bytes: &[u8], addr: u64) -> Option<Insn> {
     let opcode = *bytes.get(at)?;
     let modrm = *bytes.get(at + 1)?;
     let (known, immediate, memory) = match (map, opcode) {
-        (1, 0x41 | 0x42 | 0x44..=0x47 | 0x4a | 0x4b | 0x92 | 0x93 | 0x98 | 0x99) => (true, 0, false),
+        (1, 0x41 | 0x42 | 0x44..=0x47 | 0x4a | 0x4b | 0x92 | 0x93 | 0x98 | 0x99) => {
+            (true, 0, false)
+        }
         (1, 0x90 | 0x91) => (true, 0, true),
         (3, 0x30..=0x33) => (true, 1, false),
         _ => (false, 0, false),
@@ -92,21 +96,45 @@ fn decode_mask(bytes: &[u8], addr: u64) -> Option<Insn> {
         None => None,
         Some(at) => {
             let stored = i32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?);
-            let target = addr.wrapping_add(len as u64).wrapping_add_signed(i64::from(stored));
-            Some(Field { at: at as u8, len: 4, kind: FieldKind::Accesses, target, literal: 0 })
+            let target = addr
+                .wrapping_add(len as u64)
+                .wrapping_add_signed(i64::from(stored));
+            Some(Field {
+                at: at as u8,
+                len: 4,
+                kind: FieldKind::Accesses,
+                target,
+                literal: 0,
+            })
         }
     };
-    Some(Insn { len: len as u8, flow: Flow::Next, field, prefixes: 0, landing_pad: false })
+    Some(Insn {
+        len: len as u8,
+        flow: Flow::Next,
+        field,
+        prefixes: 0,
+        landing_pad: false,
+    })
 }
 
 /// Number of legacy and REX prefix bytes.
 fn prefix_len(bytes: &[u8]) -> usize {
     let legacy = bytes
         .iter()
-        .take_while(|b| matches!(b, 0x26 | 0x2e | 0x36 | 0x3e | 0x64 | 0x65 | 0x66 | 0x67 | 0xf0 | 0xf2 | 0xf3))
+        .take_while(|b| {
+            matches!(
+                b,
+                0x26 | 0x2e | 0x36 | 0x3e | 0x64 | 0x65 | 0x66 | 0x67 | 0xf0 | 0xf2 | 0xf3
+            )
+        })
         .count();
     // Of several REX prefixes only the one right before the opcode counts; all of them are skipped.
-    legacy + bytes.iter().skip(legacy).take_while(|b| (0x40..=0x4f).contains(*b)).count()
+    legacy
+        + bytes
+            .iter()
+            .skip(legacy)
+            .take_while(|b| (0x40..=0x4f).contains(*b))
+            .count()
 }
 
 /// Offset of the ModRM byte of an instruction that has one.
@@ -135,8 +163,16 @@ fn branch_field(bytes: &[u8], addr: u64, len: usize) -> Option<Field> {
         4 => i64::from(i32::from_le_bytes(bytes.get(at..)?.try_into().ok()?)),
         _ => return None,
     };
-    let target = addr.wrapping_add(bytes.len() as u64).wrapping_add_signed(displacement);
-    Some(Field { at: at as u8, len: len as u8, kind: FieldKind::Branch, target, literal: 0 })
+    let target = addr
+        .wrapping_add(bytes.len() as u64)
+        .wrapping_add_signed(displacement);
+    Some(Field {
+        at: at as u8,
+        len: len as u8,
+        kind: FieldKind::Branch,
+        target,
+        literal: 0,
+    })
 }
 
 /// Length of an immediate branch displacement, if the operand is one.
@@ -163,7 +199,13 @@ impl Arch for X86_64 {
             return decode_mask(bytes, addr);
         };
         let bytes = bytes.get(..len)?;
-        let plain = Insn { len: len as u8, flow: Flow::Next, field: None, prefixes: 0, landing_pad: false };
+        let plain = Insn {
+            len: len as u8,
+            flow: Flow::Next,
+            field: None,
+            prefixes: 0,
+            landing_pad: false,
+        };
         let branch = |make: &dyn Fn(u64) -> Flow| {
             let prefixes = prefix_len(bytes);
             let lead = bytes.get(..prefixes)?;
@@ -172,9 +214,20 @@ impl Arch for X86_64 {
                 return None;
             }
             let field = branch_field(bytes, addr, displacement_len(&insn.operand(0))?)?;
-            Some(Insn { flow: make(field.target), field: Some(field), prefixes: prefixes as u8, ..plain })
+            Some(Insn {
+                flow: make(field.target),
+                field: Some(field),
+                prefixes: prefixes as u8,
+                ..plain
+            })
         };
-        let cond = |number: u16, inverse: Option<u16>| branch(&|target| Flow::Branch { cond: number, inverse, target });
+        let cond = |number: u16, inverse: Option<u16>| {
+            branch(&|target| Flow::Branch {
+                cond: number,
+                inverse,
+                target,
+            })
+        };
         let jcc = |number: u16| cond(number, Some(number ^ 1));
         let flow = match insn.opcode() {
             Opcode::JO => return jcc(0),
@@ -203,41 +256,69 @@ impl Arch for X86_64 {
                 let call = insn.opcode() == Opcode::CALL;
                 if displacement_len(&insn.operand(0)).is_some() {
                     return branch(&|target| {
-                        if call { Flow::Call(target) } else { Flow::Jump(target) }
+                        if call {
+                            Flow::Call(target)
+                        } else {
+                            Flow::Jump(target)
+                        }
                     });
                 }
                 if call {
                     Flow::IndirectCall
                 } else {
                     // Modrm with mod 0, rm 5: one fixed slot, such as a GOT entry.
-                    let fixed = modrm_at(bytes).and_then(|at| bytes.get(at)).is_some_and(|m| m & 0xc7 == 5);
+                    let fixed = modrm_at(bytes)
+                        .and_then(|at| bytes.get(at))
+                        .is_some_and(|m| m & 0xc7 == 5);
                     Flow::IndirectJump { computed: !fixed }
                 }
             }
             Opcode::CALLF => Flow::IndirectCall,
             Opcode::JMPF => Flow::IndirectJump { computed: true },
-            Opcode::RETURN | Opcode::RETF | Opcode::IRET | Opcode::IRETD | Opcode::IRETQ | Opcode::SYSRET | Opcode::SYSEXIT => {
-                Flow::Stop
-            }
+            Opcode::RETURN
+            | Opcode::RETF
+            | Opcode::IRET
+            | Opcode::IRETD
+            | Opcode::IRETQ
+            | Opcode::SYSRET
+            | Opcode::SYSEXIT => Flow::Stop,
             Opcode::HLT | Opcode::UD0 | Opcode::UD1 | Opcode::UD2 => Flow::Stop,
             Opcode::INT | Opcode::SYSCALL | Opcode::SYSENTER => Flow::Trap,
             Opcode::NOP | Opcode::XCHG if is_plain_nop(bytes) => {
-                return Some(Insn { flow: Flow::Nothing, ..plain });
+                return Some(Insn {
+                    flow: Flow::Nothing,
+                    ..plain
+                });
             }
             Opcode::ENDBR64 => {
-                return Some(Insn { landing_pad: true, ..plain });
+                return Some(Insn {
+                    landing_pad: true,
+                    ..plain
+                });
             }
             _ => Flow::Next,
         };
         let mut field = None;
         for i in 0..insn.operand_count() {
             let displacement = match insn.operand(i) {
-                Operand::Disp { base, disp } | Operand::DispMasked { base, disp, .. } if base == RegSpec::rip() => disp,
-                Operand::MemDeref { base } | Operand::MemDerefMasked { base, .. } if base == RegSpec::rip() => 0,
-                Operand::Disp { base, .. } | Operand::MemDeref { base } if base == RegSpec::eip() => {
+                Operand::Disp { base, disp } | Operand::DispMasked { base, disp, .. }
+                    if base == RegSpec::rip() =>
+                {
+                    disp
+                }
+                Operand::MemDeref { base } | Operand::MemDerefMasked { base, .. }
+                    if base == RegSpec::rip() =>
+                {
+                    0
+                }
+                Operand::Disp { base, .. } | Operand::MemDeref { base }
+                    if base == RegSpec::eip() =>
+                {
                     return None;
                 }
-                Operand::DispMasked { base, .. } | Operand::MemDerefMasked { base, .. } if base == RegSpec::eip() => {
+                Operand::DispMasked { base, .. } | Operand::MemDerefMasked { base, .. }
+                    if base == RegSpec::eip() =>
+                {
                     return None;
                 }
                 _ => continue,
@@ -247,16 +328,36 @@ impl Arch for X86_64 {
             if bytes.get(at)? & 0xc7 != 5 || stored != displacement {
                 return None;
             }
-            let target = addr.wrapping_add(len as u64).wrapping_add_signed(i64::from(stored));
-            let kind = if insn.opcode() == Opcode::LEA { FieldKind::Forms } else { FieldKind::Accesses };
-            field = Some(Field { at: (at + 1) as u8, len: 4, kind, target, literal: 0 });
+            let target = addr
+                .wrapping_add(len as u64)
+                .wrapping_add_signed(i64::from(stored));
+            let kind = if insn.opcode() == Opcode::LEA {
+                FieldKind::Forms
+            } else {
+                FieldKind::Accesses
+            };
+            field = Some(Field {
+                at: (at + 1) as u8,
+                len: 4,
+                kind,
+                target,
+                literal: 0,
+            });
             break;
         }
-        Some(Insn { flow, field, ..plain })
+        Some(Insn {
+            flow,
+            field,
+            ..plain
+        })
     }
 
     fn loaded_number(bytes: &[u8]) -> Option<u64> {
-        let number = |at: usize| Some(u64::from(u32::from_le_bytes(bytes.get(at..)?.try_into().ok()?)));
+        let number = |at: usize| {
+            Some(u64::from(u32::from_le_bytes(
+                bytes.get(at..)?.try_into().ok()?,
+            )))
+        };
         match bytes {
             [0xb8..=0xbf, _, _, _, _] => number(1),
             [0x41, 0xb8..=0xbf, _, _, _, _] => number(2),
@@ -283,10 +384,23 @@ impl Arch for X86_64 {
         let field_len = if movabs { 8 } else { 4 };
         let at = len.checked_sub(field_len)?;
         let tail = bytes.get(at..)?;
-        let target =
-            if movabs { u64::from_le_bytes(tail.try_into().ok()?) } else { u64::from(u32::from_le_bytes(tail.try_into().ok()?)) };
-        let agrees = if movabs { target == value } else { target as u32 == value as u32 };
-        agrees.then_some(Field { at: at as u8, len: field_len as u8, kind: FieldKind::Absolute, target, literal: 0 })
+        let target = if movabs {
+            u64::from_le_bytes(tail.try_into().ok()?)
+        } else {
+            u64::from(u32::from_le_bytes(tail.try_into().ok()?))
+        };
+        let agrees = if movabs {
+            target == value
+        } else {
+            target as u32 == value as u32
+        };
+        agrees.then_some(Field {
+            at: at as u8,
+            len: field_len as u8,
+            kind: FieldKind::Absolute,
+            target,
+            literal: 0,
+        })
     }
 
     fn padding_len(bytes: &[u8]) -> usize {
@@ -301,7 +415,11 @@ impl Arch for X86_64 {
     }
 
     fn entry_jump(bytes: &[u8], entry: u64) -> Option<(u64, u64, u64)> {
-        let skip = if bytes.starts_with(&[0xf3, 0x0f, 0x1e, 0xfa]) { 4 } else { 0 };
+        let skip = if bytes.starts_with(&[0xf3, 0x0f, 0x1e, 0xfa]) {
+            4
+        } else {
+            0
+        };
         let jump = bytes.get(skip..skip + 5)?;
         if jump.first() != Some(&0xe9) {
             return None;
@@ -324,13 +442,18 @@ impl Arch for X86_64 {
                 return false;
             };
             at += len;
-            if matches!(insn.opcode(), Opcode::ADD | Opcode::SUB | Opcode::LEA | Opcode::MOVSXD)
-                && (0..insn.operand_count()).any(|i| mentions(&insn.operand(i), reg, insn.opcode()))
+            if matches!(
+                insn.opcode(),
+                Opcode::ADD | Opcode::SUB | Opcode::LEA | Opcode::MOVSXD
+            ) && (0..insn.operand_count())
+                .any(|i| mentions(&insn.operand(i), reg, insn.opcode()))
             {
                 return true;
             }
-            let overwritten = matches!(insn.opcode(), Opcode::MOV | Opcode::LEA | Opcode::POP | Opcode::MOVZX | Opcode::MOVSX)
-                && matches!(insn.operand(0), Operand::Register { reg: r } if same(r, reg));
+            let overwritten = matches!(
+                insn.opcode(),
+                Opcode::MOV | Opcode::LEA | Opcode::POP | Opcode::MOVZX | Opcode::MOVSX
+            ) && matches!(insn.operand(0), Operand::Register { reg: r } if same(r, reg));
             let leaves = matches!(insn.opcode(), Opcode::JMP | Opcode::CALL | Opcode::RETURN)
                 || insn.opcode().condition().is_some_and(|_| true) && branch_like(&insn);
             if overwritten || leaves {
@@ -354,11 +477,12 @@ fn branch_like(insn: &Instruction) -> bool {
 fn mentions(operand: &Operand, reg: RegSpec, opcode: Opcode) -> bool {
     match *operand {
         Operand::Register { reg: r } => matches!(opcode, Opcode::ADD | Opcode::SUB) && same(r, reg),
-        Operand::MemDeref { base } => same(base, reg) && matches!(opcode, Opcode::MOVSXD | Opcode::ADD | Opcode::LEA),
-        Operand::Disp { base, .. } => same(base, reg),
-        Operand::MemBaseIndexScale { base, index, .. } | Operand::MemBaseIndexScaleDisp { base, index, .. } => {
-            same(base, reg) || same(index, reg)
+        Operand::MemDeref { base } => {
+            same(base, reg) && matches!(opcode, Opcode::MOVSXD | Opcode::ADD | Opcode::LEA)
         }
+        Operand::Disp { base, .. } => same(base, reg),
+        Operand::MemBaseIndexScale { base, index, .. }
+        | Operand::MemBaseIndexScaleDisp { base, index, .. } => same(base, reg) || same(index, reg),
         _ => false,
     }
 }
@@ -388,21 +512,63 @@ mod tests {
     #[test]
     fn branches_have_their_targets_and_conditions() {
         assert_eq!(insn(&[0xeb, 0x10]).flow, Flow::Jump(0x1012));
-        assert_eq!(insn(&[0xe9, 0xfb, 0xff, 0xff, 0xff]).flow, Flow::Jump(0x1000));
+        assert_eq!(
+            insn(&[0xe9, 0xfb, 0xff, 0xff, 0xff]).flow,
+            Flow::Jump(0x1000)
+        );
         assert_eq!(insn(&[0xe8, 0, 1, 0, 0]).flow, Flow::Call(0x1105));
-        assert_eq!(insn(&[0x74, 2]).flow, Flow::Branch { cond: 4, inverse: Some(5), target: 0x1004 });
-        assert_eq!(insn(&[0x0f, 0x85, 0, 0, 0, 0]).flow, Flow::Branch { cond: 5, inverse: Some(4), target: 0x1006 });
-        assert_eq!(insn(&[0xe3, 0xfe]).flow, Flow::Branch { cond: COND_RCXZ, inverse: None, target: 0x1000 });
-        assert_eq!(insn(&[0xe2, 0xfe]).flow, Flow::Branch { cond: COND_LOOP, inverse: None, target: 0x1000 });
-        assert_eq!(insn(&[0xc7, 0xf8, 4, 0, 0, 0]).flow, Flow::Branch { cond: COND_XBEGIN, inverse: None, target: 0x100a });
+        assert_eq!(
+            insn(&[0x74, 2]).flow,
+            Flow::Branch {
+                cond: 4,
+                inverse: Some(5),
+                target: 0x1004
+            }
+        );
+        assert_eq!(
+            insn(&[0x0f, 0x85, 0, 0, 0, 0]).flow,
+            Flow::Branch {
+                cond: 5,
+                inverse: Some(4),
+                target: 0x1006
+            }
+        );
+        assert_eq!(
+            insn(&[0xe3, 0xfe]).flow,
+            Flow::Branch {
+                cond: COND_RCXZ,
+                inverse: None,
+                target: 0x1000
+            }
+        );
+        assert_eq!(
+            insn(&[0xe2, 0xfe]).flow,
+            Flow::Branch {
+                cond: COND_LOOP,
+                inverse: None,
+                target: 0x1000
+            }
+        );
+        assert_eq!(
+            insn(&[0xc7, 0xf8, 4, 0, 0, 0]).flow,
+            Flow::Branch {
+                cond: COND_XBEGIN,
+                inverse: None,
+                target: 0x100a
+            }
+        );
     }
 
     #[test]
     fn all_sixteen_conditions_agree_with_the_opcode_nibble() {
         for c in 0..16u8 {
-            let Flow::Branch { cond, inverse, .. } = insn(&[0x70 + c, 0]).flow else { panic!("7{c:x} is a branch") };
+            let Flow::Branch { cond, inverse, .. } = insn(&[0x70 + c, 0]).flow else {
+                panic!("7{c:x} is a branch")
+            };
             assert_eq!((cond, inverse), (u16::from(c), Some(u16::from(c) ^ 1)));
-            let Flow::Branch { cond, .. } = insn(&[0x0f, 0x80 + c, 0, 0, 0, 0]).flow else { panic!("0f 8{c:x} is a branch") };
+            let Flow::Branch { cond, .. } = insn(&[0x0f, 0x80 + c, 0, 0, 0, 0]).flow else {
+                panic!("0f 8{c:x} is a branch")
+            };
             assert_eq!(cond, u16::from(c));
         }
     }
@@ -417,35 +583,94 @@ mod tests {
     fn rip_relative_fields_lie_before_the_immediate() {
         // movl $7, 0x10(%rip)
         let i = insn(&[0xc7, 0x05, 0x10, 0, 0, 0, 7, 0, 0, 0]);
-        assert_eq!(i.field, Some(Field { at: 2, len: 4, kind: FieldKind::Accesses, target: 0x101a, literal: 0 }));
+        assert_eq!(
+            i.field,
+            Some(Field {
+                at: 2,
+                len: 4,
+                kind: FieldKind::Accesses,
+                target: 0x101a,
+                literal: 0
+            })
+        );
         // lea 0(%rip), %rdi
         let i = insn(&[0x48, 0x8d, 0x3d, 0, 0, 0, 0]);
-        assert_eq!(i.field, Some(Field { at: 3, len: 4, kind: FieldKind::Forms, target: 0x1007, literal: 0 }));
+        assert_eq!(
+            i.field,
+            Some(Field {
+                at: 3,
+                len: 4,
+                kind: FieldKind::Forms,
+                target: 0x1007,
+                literal: 0
+            })
+        );
         // vmovaps 0x20(%rip), %ymm1; vpaddd 0x40(%rip), %zmm1, %zmm2; pshufb 8(%rip), %xmm0; cmpb $1, 4(%rip)
-        assert_eq!(insn(&[0xc5, 0xfc, 0x28, 0x0d, 0x20, 0, 0, 0]).field.map(|f| (f.at, f.target)), Some((4, 0x1028)));
-        assert_eq!(insn(&[0x62, 0xf1, 0x75, 0x48, 0xfe, 0x15, 0x40, 0, 0, 0]).field.map(|f| (f.at, f.target)), Some((6, 0x104a)));
-        assert_eq!(insn(&[0x66, 0x0f, 0x38, 0x00, 0x05, 8, 0, 0, 0]).field.map(|f| (f.at, f.target)), Some((5, 0x1011)));
-        assert_eq!(insn(&[0x80, 0x3d, 4, 0, 0, 0, 1]).field.map(|f| (f.at, f.target)), Some((2, 0x100b)));
+        assert_eq!(
+            insn(&[0xc5, 0xfc, 0x28, 0x0d, 0x20, 0, 0, 0])
+                .field
+                .map(|f| (f.at, f.target)),
+            Some((4, 0x1028))
+        );
+        assert_eq!(
+            insn(&[0x62, 0xf1, 0x75, 0x48, 0xfe, 0x15, 0x40, 0, 0, 0])
+                .field
+                .map(|f| (f.at, f.target)),
+            Some((6, 0x104a))
+        );
+        assert_eq!(
+            insn(&[0x66, 0x0f, 0x38, 0x00, 0x05, 8, 0, 0, 0])
+                .field
+                .map(|f| (f.at, f.target)),
+            Some((5, 0x1011))
+        );
+        assert_eq!(
+            insn(&[0x80, 0x3d, 4, 0, 0, 0, 1])
+                .field
+                .map(|f| (f.at, f.target)),
+            Some((2, 0x100b))
+        );
     }
 
     #[test]
     fn indirect_jumps_tell_slots_from_computed_addresses() {
-        assert_eq!(insn(&[0xff, 0x25, 0, 0, 0, 0]).flow, Flow::IndirectJump { computed: false });
-        assert_eq!(insn(&[0xff, 0xe0]).flow, Flow::IndirectJump { computed: true });
-        assert_eq!(insn(&[0x3e, 0xff, 0xe0]).flow, Flow::IndirectJump { computed: true });
-        assert_eq!(insn(&[0xff, 0x24, 0xc5, 0, 0x20, 0x40, 0]).flow, Flow::IndirectJump { computed: true });
+        assert_eq!(
+            insn(&[0xff, 0x25, 0, 0, 0, 0]).flow,
+            Flow::IndirectJump { computed: false }
+        );
+        assert_eq!(
+            insn(&[0xff, 0xe0]).flow,
+            Flow::IndirectJump { computed: true }
+        );
+        assert_eq!(
+            insn(&[0x3e, 0xff, 0xe0]).flow,
+            Flow::IndirectJump { computed: true }
+        );
+        assert_eq!(
+            insn(&[0xff, 0x24, 0xc5, 0, 0x20, 0x40, 0]).flow,
+            Flow::IndirectJump { computed: true }
+        );
         assert_eq!(insn(&[0xff, 0xd0]).flow, Flow::IndirectCall);
     }
 
     #[test]
     fn nops_of_every_shape_do_nothing_and_pause_and_xchg_do_something() {
-        for nop in
-            [&[0x90][..], &[0x66, 0x90], &[0x0f, 0x1f, 0], &[0x0f, 0x1f, 0x40, 0], &[0x66, 0x2e, 0x0f, 0x1f, 0x84, 0, 0, 0, 0, 0]]
-        {
+        for nop in [
+            &[0x90][..],
+            &[0x66, 0x90],
+            &[0x0f, 0x1f, 0],
+            &[0x0f, 0x1f, 0x40, 0],
+            &[0x66, 0x2e, 0x0f, 0x1f, 0x84, 0, 0, 0, 0, 0],
+        ] {
             assert_eq!(insn(nop).flow, Flow::Nothing, "{nop:x?}");
             assert!(X86_64::is_padding(nop));
         }
-        for other in [&[0xf3, 0x90][..], &[0x49, 0x90], &[0x41, 0x90], &[0xf3, 0x0f, 0x1e, 0xfa]] {
+        for other in [
+            &[0xf3, 0x90][..],
+            &[0x49, 0x90],
+            &[0x41, 0x90],
+            &[0xf3, 0x0f, 0x1e, 0xfa],
+        ] {
             assert_ne!(insn(other).flow, Flow::Nothing, "{other:x?}");
             assert!(!X86_64::is_padding(other));
         }
@@ -460,11 +685,13 @@ mod tests {
             Some((1, 4, 0x40_1020))
         );
         assert_eq!(
-            X86_64::absolute_field(&[0x48, 0xb8, 0x20, 0x10, 0x40, 0, 0, 0, 0, 0]).map(|f| (f.at, f.len, f.target)),
+            X86_64::absolute_field(&[0x48, 0xb8, 0x20, 0x10, 0x40, 0, 0, 0, 0, 0])
+                .map(|f| (f.at, f.len, f.target)),
             Some((2, 8, 0x40_1020))
         );
         assert_eq!(
-            X86_64::absolute_field(&[0x48, 0xc7, 0x40, 8, 0x20, 0x10, 0x40, 0]).map(|f| (f.at, f.len, f.target)),
+            X86_64::absolute_field(&[0x48, 0xc7, 0x40, 8, 0x20, 0x10, 0x40, 0])
+                .map(|f| (f.at, f.len, f.target)),
             Some((4, 4, 0x40_1020))
         );
         assert_eq!(X86_64::absolute_field(&[0x3c, 1]), None);
@@ -474,9 +701,15 @@ mod tests {
     fn adding_to_a_formed_label_is_noticed() {
         let lea = [0x48, 0x8d, 0x05, 0, 0, 0, 0];
         // add %rax, %rcx; then jmp *%rcx
-        assert!(X86_64::calculates_with_formed(&lea, &[0x48, 0x01, 0xc1, 0xff, 0xe1]));
+        assert!(X86_64::calculates_with_formed(
+            &lea,
+            &[0x48, 0x01, 0xc1, 0xff, 0xe1]
+        ));
         // mov %rax, (%rdi); ret
-        assert!(!X86_64::calculates_with_formed(&lea, &[0x48, 0x89, 0x07, 0xc3]));
+        assert!(!X86_64::calculates_with_formed(
+            &lea,
+            &[0x48, 0x89, 0x07, 0xc3]
+        ));
     }
 
     #[test]
@@ -515,6 +748,9 @@ mod tests {
         let field = X86_64::decode(cases[5].0, 0x1000).unwrap().field.unwrap();
         assert_eq!((field.at, field.len, field.target), (5, 4, 0x1019));
         assert!(X86_64::decode(&[0xc5, 0xfb, 0x93], 0).is_none());
-        assert!(X86_64::decode(&[0xc5, 0xfb, 0x93, 0x00], 0).is_none(), "no memory form");
+        assert!(
+            X86_64::decode(&[0xc5, 0xfb, 0x93, 0x00], 0).is_none(),
+            "no memory form"
+        );
     }
 }

@@ -14,7 +14,9 @@ fn moved_by(w: u32, by: i64) -> Option<u32> {
         let value = i64::from((w << (32 - low - width)) as i32 >> (32 - width)) + by;
         let limit = 1i64 << (width - 1);
         let mask = ((1u64 << width) - 1) as u32;
-        (-limit..limit).contains(&value).then_some(w & !(mask << low) | (value as u32 & mask) << low)
+        (-limit..limit)
+            .contains(&value)
+            .then_some(w & !(mask << low) | (value as u32 & mask) << low)
     };
     if w & 0x7c00_0000 == 0x1400_0000 {
         put(0, 26)
@@ -22,9 +24,9 @@ fn moved_by(w: u32, by: i64) -> Option<u32> {
         put(5, 14)
     } else if w & 0x1f00_0000 == 0x1000_0000 {
         let value = (i64::from((w << 8) as i32 >> 13) << 2 | i64::from(w >> 29 & 3)) + by;
-        (-(1 << 20)..1 << 20)
-            .contains(&value)
-            .then_some(w & !0x60ff_ffe0 | (value as u32 & 3) << 29 | (value as u32 >> 2 & 0x7_ffff) << 5)
+        (-(1 << 20)..1 << 20).contains(&value).then_some(
+            w & !0x60ff_ffe0 | (value as u32 & 3) << 29 | (value as u32 >> 2 & 0x7_ffff) << 5,
+        )
     } else {
         put(5, 19)
     }
@@ -38,7 +40,11 @@ impl Faults<'_> {
             Kind::EntryJumpToWrongFunction => self.entry_jumps_a64(),
             Kind::TableScale | Kind::TableBaseOff => self.table_jumps(kind),
             Kind::LabelJumpToWrongBlock => self.label_jumps(),
-            _ => self.sites.iter().filter_map(|s| self.spoil_a64(kind, s)).collect(),
+            _ => self
+                .sites
+                .iter()
+                .filter_map(|s| self.spoil_a64(kind, s))
+                .collect(),
         }
     }
 
@@ -49,14 +55,28 @@ impl Faults<'_> {
     /// A field moved by a distance in bytes (pages for `adrp`).
     pub(super) fn shift_a64(&self, s: &Site, by: i64) -> Option<Edit> {
         let w = self.word(s)?;
-        let unit = if matches!(s.insn.field?.kind, FieldKind::Forms | FieldKind::Page) { 1 } else { 4 };
+        let unit = if matches!(s.insn.field?.kind, FieldKind::Forms | FieldKind::Page) {
+            1
+        } else {
+            4
+        };
         let changed = moved_by(w, by / unit).filter(|_| by % unit == 0)?;
-        Some(Edit::new(format!("by {by} at {:#x}", s.addr), s.at, &changed.to_le_bytes()))
+        Some(Edit::new(
+            format!("by {by} at {:#x}", s.addr),
+            s.at,
+            &changed.to_le_bytes(),
+        ))
     }
 
     fn spoil_a64(&self, kind: Kind, s: &Site) -> Option<Edit> {
         let w = self.word(s)?;
-        let edit = |w: u32| Some(Edit::new(format!("at {:#x}", s.addr), s.at, &w.to_le_bytes()));
+        let edit = |w: u32| {
+            Some(Edit::new(
+                format!("at {:#x}", s.addr),
+                s.at,
+                &w.to_le_bytes(),
+            ))
+        };
         let next = s.addr + 4;
         let zero = w & 0x7e00_0000 == 0x3400_0000;
         let bit = w & 0x7e00_0000 == 0x3600_0000;
@@ -69,7 +89,12 @@ impl Faults<'_> {
         let immediate = w & 0x1f80_0000 == 0x1100_0000;
         match kind {
             Kind::InvertedCondition => {
-                let Flow::Branch { inverse: Some(_), target, .. } = s.insn.flow else {
+                let Flow::Branch {
+                    inverse: Some(_),
+                    target,
+                    ..
+                } = s.insn.flow
+                else {
                     return None;
                 };
                 if target == next {
@@ -85,23 +110,40 @@ impl Faults<'_> {
                 let target = branch?;
                 let f = self.claim.functions.iter().find(|f| f.in_new(s.addr))?;
                 self.site_at(target).filter(|t| !silent(t))?;
-                let other = self.sites.iter().find(|o| f.in_new(o.addr) && o.addr != target && !silent(o))?;
+                let other = self
+                    .sites
+                    .iter()
+                    .find(|o| f.in_new(o.addr) && o.addr != target && !silent(o))?;
                 self.shift_a64(s, other.addr.wrapping_sub(target) as i64)
             }
             Kind::CallToWrongFunction => {
                 let Flow::Call(target) = s.insn.flow else {
                     return None;
                 };
-                let other = self.claim.functions.iter().map(Moved::new_entry).find(|e| *e != target)?;
-                let same = self.claim.functions.iter().any(|f| f.new_entry() == other && f.old_entry == target);
+                let other = self
+                    .claim
+                    .functions
+                    .iter()
+                    .map(Moved::new_entry)
+                    .find(|e| *e != target)?;
+                let same = self
+                    .claim
+                    .functions
+                    .iter()
+                    .any(|f| f.new_entry() == other && f.old_entry == target);
                 (!same).then(|| self.shift_a64(s, other.wrapping_sub(target) as i64))?
             }
             Kind::OperandOffByOne => {
-                let f = s.insn.field.filter(|f| matches!(f.kind, FieldKind::Accesses | FieldKind::Forms))?;
+                let f = s
+                    .insn
+                    .field
+                    .filter(|f| matches!(f.kind, FieldKind::Accesses | FieldKind::Forms))?;
                 self.shift_a64(s, if f.kind == FieldKind::Forms { 1 } else { 4 })
             }
             Kind::OperandOffByEight => {
-                s.insn.field.filter(|f| matches!(f.kind, FieldKind::Accesses | FieldKind::Forms))?;
+                s.insn
+                    .field
+                    .filter(|f| matches!(f.kind, FieldKind::Accesses | FieldKind::Forms))?;
                 self.shift_a64(s, 8)
             }
             Kind::PageOff => {
@@ -111,8 +153,9 @@ impl Faults<'_> {
             Kind::PageOffsetOff => {
                 // Some instruction right before it forms the page.
                 let u = AArch64::page_use(self.bytes(s))?;
-                let page =
-                    (1..4).filter_map(|n| self.site_at(s.addr - 4 * n)).find_map(|p| AArch64::page_register(self.bytes(p)));
+                let page = (1..4)
+                    .filter_map(|n| self.site_at(s.addr - 4 * n))
+                    .find_map(|p| AArch64::page_register(self.bytes(p)));
                 (page == Some(u.base)).then(|| edit(w ^ 1 << 10))?
             }
             Kind::TestedBit => {
@@ -173,7 +216,11 @@ impl Faults<'_> {
             Kind::DroppedReturn => (w == 0xd65f_03c0).then(|| edit(NOP))?,
             Kind::ExclusiveLost => {
                 // A load or store of a loop that must be both.
-                if w & 0x3f00_0000 == 0x0800_0000 { edit(w ^ 1 << 15) } else { None }
+                if w & 0x3f00_0000 == 0x0800_0000 {
+                    edit(w ^ 1 << 15)
+                } else {
+                    None
+                }
             }
             _ => None,
         }
@@ -187,10 +234,20 @@ impl Faults<'_> {
             if len != 4 || self.input.bytes(f.old_entry, 16) == Some(bytes) {
                 return None;
             }
-            let other = functions.iter().find(|o| o.old_entry != f.old_entry)?.new_entry();
+            let other = functions
+                .iter()
+                .find(|o| o.old_entry != f.old_entry)?
+                .new_entry();
             let at = self.offset(f.old_entry + skip)?;
-            let w = moved_by(word(self.file(at, 4))?, other.wrapping_sub(target) as i64 / 4)?;
-            Some(Edit::new(format!("{:#x} goes to {other:#x}", f.old_entry), at, &w.to_le_bytes()))
+            let w = moved_by(
+                word(self.file(at, 4))?,
+                other.wrapping_sub(target) as i64 / 4,
+            )?;
+            Some(Edit::new(
+                format!("{:#x} goes to {other:#x}", f.old_entry),
+                at,
+                &w.to_le_bytes(),
+            ))
         };
         functions.iter().filter_map(edit).collect()
     }
@@ -200,13 +257,21 @@ impl Faults<'_> {
         let mut edits = Vec::new();
         for f in &self.claim.functions {
             for r in &f.old {
-                for at in (r.start..r.end).step_by(4).filter(|at| *at > f.old_entry + 4 || *at < f.old_entry) {
+                for at in (r.start..r.end)
+                    .step_by(4)
+                    .filter(|at| *at > f.old_entry + 4 || *at < f.old_entry)
+                {
                     let (old, new) = (self.input.bytes(at, 4), self.output.bytes(at, 4));
-                    let Some(Flow::Jump(target)) = new.filter(|_| old != new).and_then(|b| self.decode(b, at)).map(|i| i.flow)
+                    let Some(Flow::Jump(target)) = new
+                        .filter(|_| old != new)
+                        .and_then(|b| self.decode(b, at))
+                        .map(|i| i.flow)
                     else {
                         continue;
                     };
-                    let other = self.sites.iter().find(|s| f.in_new(s.addr) && s.addr != target && s.insn.flow == Flow::Next);
+                    let other = self.sites.iter().find(|s| {
+                        f.in_new(s.addr) && s.addr != target && s.insn.flow == Flow::Next
+                    });
                     let (Some(other), Some(place)) = (other, self.offset(at)) else {
                         continue;
                     };
@@ -224,12 +289,24 @@ impl Faults<'_> {
     pub(super) fn dispatches(&self) -> Vec<Dispatch> {
         let mut found = Vec::new();
         for f in &self.claim.functions {
-            let code = f.new.iter().filter_map(|r| Some((r.start, self.output.bytes(r.start, r.len())?)));
+            let code = f
+                .new
+                .iter()
+                .filter_map(|r| Some((r.start, self.output.bytes(r.start, r.len())?)));
             let graph = Graph::new::<AArch64>(code);
             let first = self.sites.partition_point(|s| s.addr < f.new_entry());
-            let own = self.sites.get(first..).unwrap_or(&[]).iter().take_while(|s| f.in_new(s.addr));
+            let own = self
+                .sites
+                .get(first..)
+                .unwrap_or(&[])
+                .iter()
+                .take_while(|s| f.in_new(s.addr));
             let jumps = own.filter(|s| matches!(s.insn.flow, Flow::IndirectJump { .. }));
-            found.extend(jumps.filter_map(|s| AArch64::dispatch(s.addr, &graph)).filter(|d| d.count.is_some()));
+            found.extend(
+                jumps
+                    .filter_map(|s| AArch64::dispatch(s.addr, &graph))
+                    .filter(|d| d.count.is_some()),
+            );
         }
         found
     }

@@ -13,17 +13,27 @@ impl Faults<'_> {
             Kind::JumpTableSwapped | Kind::JumpTableOff => self.jump_tables(kind),
             Kind::RelocAddendOff | Kind::RelocPlaceOff => self.relocations(kind),
             Kind::PointerOff | Kind::PointerToWrongFunction => self.pointers(kind),
-            Kind::EntryPoint => vec![Edit::new("e_entry", 24, &(self.output.entry + 1).to_le_bytes())],
+            Kind::EntryPoint => vec![Edit::new(
+                "e_entry",
+                24,
+                &(self.output.entry + 1).to_le_bytes(),
+            )],
             Kind::DtInit => self.dynamic(|tag| tag == 12, 4),
             // Sizes and counts: DT_STRSZ, DT_RELASZ, DT_INIT_ARRAYSZ, DT_RELACOUNT.
             Kind::DynamicTag => self.dynamic(|tag| matches!(tag, 10 | 8 | 27 | 0x6fff_fff9), 8),
             Kind::DynamicSymbol => self.symbols(SHT_DYNSYM),
             Kind::StaticSymbol => self.symbols(SHT_SYMTAB),
             Kind::OverlappingClaim | Kind::ClaimedEntryOff => self.claims(kind),
-            Kind::WritableCode => self.segments(|s| s.kind == elf::PT_LOAD && s.is_exec(), |f| f | PF_W),
-            Kind::ExecutableData => self.segments(|s| s.kind == elf::PT_LOAD && s.is_writable(), |f| f | PF_X),
+            Kind::WritableCode => {
+                self.segments(|s| s.kind == elf::PT_LOAD && s.is_exec(), |f| f | PF_W)
+            }
+            Kind::ExecutableData => {
+                self.segments(|s| s.kind == elf::PT_LOAD && s.is_writable(), |f| f | PF_X)
+            }
             Kind::RelroShort => self.relro(),
-            Kind::ChangedData => self.sections(&[b".rodata", b".data", b".gcc_except_table", b".tdata"], 1),
+            Kind::ChangedData => {
+                self.sections(&[b".rodata", b".data", b".gcc_except_table", b".tdata"], 1)
+            }
             Kind::GotSlot => self.sections(&[b".got", b".got.plt"], 8),
             Kind::InitOrder => self.init_order(),
             Kind::Interpreter => self.sections(&[b".interp"], 1),
@@ -37,10 +47,17 @@ impl Faults<'_> {
             return self.jump_tables_a64(kind);
         }
         let mut places = Vec::new();
-        for s in self.input.sections.iter().filter(|s| s.is_alloc() && s.name.starts_with(b".rodata")) {
-            let (Some(old), Some(new), Some(at)) =
-                (self.input.bytes(s.addr, s.size), self.output.bytes(s.addr, s.size), self.offset(s.addr))
-            else {
+        for s in self
+            .input
+            .sections
+            .iter()
+            .filter(|s| s.is_alloc() && s.name.starts_with(b".rodata"))
+        {
+            let (Some(old), Some(new), Some(at)) = (
+                self.input.bytes(s.addr, s.size),
+                self.output.bytes(s.addr, s.size),
+                self.offset(s.addr),
+            ) else {
                 continue;
             };
             for i in (0..old.len() / 4).map(|i| 4 * i) {
@@ -50,15 +67,25 @@ impl Faults<'_> {
             }
         }
         if kind == Kind::JumpTableOff {
-            return places.iter().map(|&(at, v)| Edit::new(format!("at offset {at:#x}"), at, &(v + 1).to_le_bytes())).collect();
+            return places
+                .iter()
+                .map(|&(at, v)| Edit::new(format!("at offset {at:#x}"), at, &(v + 1).to_le_bytes()))
+                .collect();
         }
-        let neighbours = places
-            .windows(2)
-            .filter_map(|w| if let [a, b] = w { (a.0 + 4 == b.0 && a.1 != b.1).then_some((a, b)) } else { None });
+        let neighbours = places.windows(2).filter_map(|w| {
+            if let [a, b] = w {
+                (a.0 + 4 == b.0 && a.1 != b.1).then_some((a, b))
+            } else {
+                None
+            }
+        });
         neighbours
             .map(|(a, b)| Edit {
                 what: format!("at offset {:#x}", a.0),
-                changes: vec![(a.0, b.1.to_le_bytes().to_vec()), (b.0, a.1.to_le_bytes().to_vec())],
+                changes: vec![
+                    (a.0, b.1.to_le_bytes().to_vec()),
+                    (b.0, a.1.to_le_bytes().to_vec()),
+                ],
             })
             .collect()
     }
@@ -88,9 +115,15 @@ impl Faults<'_> {
     /// File offset, place and addend of each RELATIVE relocation.
     fn relative(&self) -> Vec<(usize, u64, u64)> {
         let mut list = Vec::new();
-        for s in self.output.sections.iter().filter(|s| s.is_alloc() && s.kind == SHT_RELA) {
+        for s in self
+            .output
+            .sections
+            .iter()
+            .filter(|s| s.is_alloc() && s.kind == SHT_RELA)
+        {
             for (i, e) in self.output.section_data(s).chunks_exact(24).enumerate() {
-                if let (Some(place), Some(info), Some(addend)) = (u64_in(e, 0), u64_in(e, 8), u64_in(e, 16))
+                if let (Some(place), Some(info), Some(addend)) =
+                    (u64_in(e, 0), u64_in(e, 8), u64_in(e, 16))
                     && info == if self.arm { 1027 } else { 8 }
                 {
                     list.push((s.offset as usize + 24 * i, place, addend));
@@ -115,7 +148,12 @@ impl Faults<'_> {
     /// Words of data that became pointers to new code, and addends that did: file offset and value.
     fn changed_pointers(&self) -> Vec<(usize, u64)> {
         let is_new = |v: u64| self.claim.functions.iter().any(|f| f.in_new(v));
-        let mut list: Vec<(usize, u64)> = self.relative().into_iter().filter(|r| is_new(r.2)).map(|r| (r.0 + 16, r.2)).collect();
+        let mut list: Vec<(usize, u64)> = self
+            .relative()
+            .into_iter()
+            .filter(|r| is_new(r.2))
+            .map(|r| (r.0 + 16, r.2))
+            .collect();
         for s in self.input.sections.iter().filter(|s| {
             s.is_alloc()
                 && s.kind != elf::SHT_NOBITS
@@ -123,9 +161,11 @@ impl Faults<'_> {
                 && s.flags & elf::SHF_EXECINSTR == 0
                 && s.kind != SHT_DYNSYM
         }) {
-            let (Some(old), Some(new), Some(at)) =
-                (self.input.bytes(s.addr, s.size), self.output.bytes(s.addr, s.size), self.offset(s.addr))
-            else {
+            let (Some(old), Some(new), Some(at)) = (
+                self.input.bytes(s.addr, s.size),
+                self.output.bytes(s.addr, s.size),
+                self.offset(s.addr),
+            ) else {
                 continue;
             };
             for (i, (a, b)) in old.chunks_exact(8).zip(new.chunks_exact(8)).enumerate() {
@@ -138,12 +178,26 @@ impl Faults<'_> {
     }
 
     fn pointers(&self, kind: Kind) -> Vec<Edit> {
-        let other = |v: u64| self.claim.functions.iter().map(crate::claim::Moved::new_entry).find(|e| *e != v);
+        let other = |v: u64| {
+            self.claim
+                .functions
+                .iter()
+                .map(crate::claim::Moved::new_entry)
+                .find(|e| *e != v)
+        };
         self.changed_pointers()
             .into_iter()
             .filter_map(|(at, v)| {
-                let to = if kind == Kind::PointerOff { v + 1 } else { other(v)? };
-                Some(Edit::new(format!("{v:#x} is {to:#x} at offset {at:#x}"), at, &to.to_le_bytes()))
+                let to = if kind == Kind::PointerOff {
+                    v + 1
+                } else {
+                    other(v)?
+                };
+                Some(Edit::new(
+                    format!("{v:#x} is {to:#x} at offset {at:#x}"),
+                    at,
+                    &to.to_le_bytes(),
+                ))
             })
             .collect()
     }
@@ -152,10 +206,19 @@ impl Faults<'_> {
         let Some(s) = self.output.segment(elf::PT_DYNAMIC) else {
             return Vec::new();
         };
-        let entries = self.output.dynamic.iter().enumerate().filter(|(_, d)| wanted(d.tag));
+        let entries = self
+            .output
+            .dynamic
+            .iter()
+            .enumerate()
+            .filter(|(_, d)| wanted(d.tag));
         entries
             .map(|(i, d)| {
-                Edit::new(format!("tag {:#x}", d.tag), s.offset as usize + 16 * i + 8, &d.value.wrapping_add(by).to_le_bytes())
+                Edit::new(
+                    format!("tag {:#x}", d.tag),
+                    s.offset as usize + 16 * i + 8,
+                    &d.value.wrapping_add(by).to_le_bytes(),
+                )
             })
             .collect()
     }
@@ -165,11 +228,18 @@ impl Faults<'_> {
         let Some(s) = self.output.sections.iter().find(|s| s.kind == kind) else {
             return Vec::new();
         };
-        let entry = |v: u64| self.claim.functions.iter().any(|f| f.old_entry == v || f.new_entry() == v);
+        let entry = |v: u64| {
+            self.claim
+                .functions
+                .iter()
+                .any(|f| f.old_entry == v || f.new_entry() == v)
+        };
         self.output
             .symbols(kind)
             .enumerate()
-            .filter(|(_, symbol)| symbol.is_function() && symbol.section != 0 && entry(symbol.value))
+            .filter(|(_, symbol)| {
+                symbol.is_function() && symbol.section != 0 && entry(symbol.value)
+            })
             .map(|(i, symbol)| {
                 Edit::new(
                     String::from_utf8_lossy(symbol.name),
@@ -184,14 +254,19 @@ impl Faults<'_> {
     fn claims(&self, kind: Kind) -> Vec<Edit> {
         let Some(index) = self.output.sections.iter().position(|s| {
             s.name == b".note.postlink"
-                || s.kind == elf::SHT_NOTE && elf::find_note(self.output.section_data(s), b"postlink", 1).is_some()
+                || s.kind == elf::SHT_NOTE
+                    && elf::find_note(self.output.section_data(s), b"postlink", 1).is_some()
         }) else {
             return Vec::new();
         };
         let mut edits = Vec::new();
         for i in 0..self.claim.functions.len().min(50) {
             let mut claim: Claim<'_> = self.claim.clone();
-            let Some(next) = claim.functions.get((i + 1) % self.claim.functions.len()).and_then(|f| f.new.first()).copied()
+            let Some(next) = claim
+                .functions
+                .get((i + 1) % self.claim.functions.len())
+                .and_then(|f| f.new.first())
+                .copied()
             else {
                 continue;
             };
@@ -220,7 +295,10 @@ impl Faults<'_> {
             let header = u64_in(self.output.data, 40).unwrap_or(0) as usize + 64 * index;
             let mut place = (at as u64).to_le_bytes().to_vec();
             place.extend((note.len() as u64).to_le_bytes());
-            edits.push(Edit { what: format!("function {i}"), changes: vec![(at, note), (header + 24, place)] });
+            edits.push(Edit {
+                what: format!("function {i}"),
+                changes: vec![(at, note), (header + 24, place)],
+            });
         }
         edits
     }
@@ -232,26 +310,49 @@ impl Faults<'_> {
         kinds.zip(self.output.segments.iter().copied())
     }
 
-    fn segments(&self, wanted: impl Fn(&elf::Segment) -> bool, change: impl Fn(u32) -> u32) -> Vec<Edit> {
+    fn segments(
+        &self,
+        wanted: impl Fn(&elf::Segment) -> bool,
+        change: impl Fn(u32) -> u32,
+    ) -> Vec<Edit> {
         self.headers()
             .filter(|(_, s)| wanted(s))
-            .map(|(at, s)| Edit::new(format!("the segment at {:#x}", s.addr), at + 4, &change(s.flags).to_le_bytes()))
+            .map(|(at, s)| {
+                Edit::new(
+                    format!("the segment at {:#x}", s.addr),
+                    at + 4,
+                    &change(s.flags).to_le_bytes(),
+                )
+            })
             .collect()
     }
 
     fn relro(&self) -> Vec<Edit> {
-        let relro = self.headers().filter(|(_, s)| s.kind == PT_GNU_RELRO && s.mem_size > 0x10);
-        relro.map(|(at, s)| Edit::new("its size", at + 40, &(s.mem_size - 8).to_le_bytes())).collect()
+        let relro = self
+            .headers()
+            .filter(|(_, s)| s.kind == PT_GNU_RELRO && s.mem_size > 0x10);
+        relro
+            .map(|(at, s)| Edit::new("its size", at + 40, &(s.mem_size - 8).to_le_bytes()))
+            .collect()
     }
 
     /// A bit of each eighth byte (or word) in some sections.
     fn sections(&self, names: &[&[u8]], step: usize) -> Vec<Edit> {
         let mut edits = Vec::new();
-        for s in self.output.sections.iter().filter(|s| names.contains(&s.name) && s.kind != elf::SHT_NOBITS) {
+        for s in self
+            .output
+            .sections
+            .iter()
+            .filter(|s| names.contains(&s.name) && s.kind != elf::SHT_NOBITS)
+        {
             let bytes = self.output.section_data(s);
             for i in (0..bytes.len()).step_by(step.max(bytes.len() / 200 / step * step).max(1)) {
                 edits.push(Edit::new(
-                    format!("{} at {:#x}", String::from_utf8_lossy(s.name), s.addr + i as u64),
+                    format!(
+                        "{} at {:#x}",
+                        String::from_utf8_lossy(s.name),
+                        s.addr + i as u64
+                    ),
                     s.offset as usize + i,
                     &[bytes.get(i).copied().unwrap_or(0) ^ 0x10],
                 ));
@@ -264,8 +365,12 @@ impl Faults<'_> {
         let Some(s) = self.output.section(b".init_array") else {
             return Vec::new();
         };
-        let mut slots: Vec<(usize, u64)> =
-            self.relative().into_iter().filter(|r| s.addr <= r.1 && r.1 < s.end()).map(|r| (r.0 + 16, r.2)).collect();
+        let mut slots: Vec<(usize, u64)> = self
+            .relative()
+            .into_iter()
+            .filter(|r| s.addr <= r.1 && r.1 < s.end())
+            .map(|r| (r.0 + 16, r.2))
+            .collect();
         if slots.is_empty() {
             slots = self
                 .output
@@ -275,11 +380,20 @@ impl Faults<'_> {
                 .map(|(i, w)| (s.offset as usize + 8 * i, u64_in(w, 0).unwrap_or(0)))
                 .collect();
         }
-        let pairs = slots.windows(2).filter_map(|w| if let [a, b] = w { (a.1 != b.1).then_some((a, b)) } else { None });
+        let pairs = slots.windows(2).filter_map(|w| {
+            if let [a, b] = w {
+                (a.1 != b.1).then_some((a, b))
+            } else {
+                None
+            }
+        });
         pairs
             .map(|(a, b)| Edit {
                 what: format!("{:#x} and {:#x}", a.1, b.1),
-                changes: vec![(a.0, b.1.to_le_bytes().to_vec()), (b.0, a.1.to_le_bytes().to_vec())],
+                changes: vec![
+                    (a.0, b.1.to_le_bytes().to_vec()),
+                    (b.0, a.1.to_le_bytes().to_vec()),
+                ],
             })
             .collect()
     }

@@ -196,7 +196,10 @@ struct Edit {
 
 impl Edit {
     fn new(what: impl Into<String>, at: usize, bytes: &[u8]) -> Self {
-        Edit { what: what.into(), changes: vec![(at, bytes.to_vec())] }
+        Edit {
+            what: what.into(),
+            changes: vec![(at, bytes.to_vec())],
+        }
     }
 }
 
@@ -224,16 +227,25 @@ impl<'a> Faults<'a> {
     ///
     /// The report of a pair that is not proved, or the reason why it cannot be checked, as text.
     pub fn new(input: &'a [u8], output: &'a [u8]) -> Result<Self, String> {
-        let report = crate::verify(input, output, &Options::default()).map_err(|e| e.to_string())?;
+        let report =
+            crate::verify(input, output, &Options::default()).map_err(|e| e.to_string())?;
         if !report.is_proved() {
             return Err(first_failure(&report));
         }
-        let (input, output) =
-            (Elf::parse(input, "input").map_err(|e| e.to_string())?, Elf::parse(output, "output").map_err(|e| e.to_string())?);
+        let (input, output) = (
+            Elf::parse(input, "input").map_err(|e| e.to_string())?,
+            Elf::parse(output, "output").map_err(|e| e.to_string())?,
+        );
         let desc = output.note(b"postlink", 1).ok_or("the note is gone")?;
         let claim = Claim::parse(desc).map_err(|e| e.to_string())?;
         let arm = input.machine == AArch64::MACHINE;
-        let mut faults = Faults { input, output, claim, sites: Vec::new(), arm };
+        let mut faults = Faults {
+            input,
+            output,
+            claim,
+            sites: Vec::new(),
+            arm,
+        };
         faults.sites = faults.reached(&report);
         Ok(faults)
     }
@@ -241,7 +253,13 @@ impl<'a> Faults<'a> {
     /// Instructions of new code that the proof reached, ascending. At most a few thousand functions are looked at.
     fn reached(&self, report: &Report) -> Vec<Site> {
         let mut sites = Vec::new();
-        for (f, r) in self.claim.functions.iter().zip(&report.functions).take(4000) {
+        for (f, r) in self
+            .claim
+            .functions
+            .iter()
+            .zip(&report.functions)
+            .take(4000)
+        {
             for range in &f.new {
                 let mut addr = range.start;
                 while addr < range.end {
@@ -252,12 +270,17 @@ impl<'a> Faults<'a> {
                     let Some(bytes) = self.output.bytes(addr, range.end - addr) else {
                         break;
                     };
-                    let padding = if self.arm { AArch64::padding_len(bytes) } else { X86_64::padding_len(bytes) };
+                    let padding = if self.arm {
+                        AArch64::padding_len(bytes)
+                    } else {
+                        X86_64::padding_len(bytes)
+                    };
                     if padding > 0 {
                         addr += padding as u64;
                         continue;
                     }
-                    let (Some(insn), Some(at)) = (self.decode(bytes, addr), self.offset(addr)) else {
+                    let (Some(insn), Some(at)) = (self.decode(bytes, addr), self.offset(addr))
+                    else {
                         break;
                     };
                     sites.push(Site { addr, at, insn });
@@ -286,7 +309,10 @@ impl<'a> Faults<'a> {
             }
             image.get_mut(*at..end)?.copy_from_slice(bytes);
         }
-        (image != self.output.data).then_some(Mutant { image, what: format!("{kind:?}: {}", edit.what) })
+        (image != self.output.data).then_some(Mutant {
+            image,
+            what: format!("{kind:?}: {}", edit.what),
+        })
     }
 
     fn edits(&self, kind: Kind) -> Vec<Edit> {
@@ -326,31 +352,46 @@ impl<'a> Faults<'a> {
                     Vec::new()
                 }
             }
-            RowBeginsLate | WrongCfaOffset | WrongRegisterRule | WrongArgsSize | FdeTooShort | FdeTooLong | WrongLsda
-            | SearchTableUnsorted | SearchEntryWrong | SearchEntryMissing | WrongLandingPad | LandingPadDropped | CallSiteTooShort | ChangedAction
-            | ChangedFilter | WrongType | SignStateLost => self.unwind_edits(kind),
+            RowBeginsLate | WrongCfaOffset | WrongRegisterRule | WrongArgsSize | FdeTooShort
+            | FdeTooLong | WrongLsda | SearchTableUnsorted | SearchEntryWrong
+            | SearchEntryMissing | WrongLandingPad | LandingPadDropped | CallSiteTooShort
+            | ChangedAction | ChangedFilter | WrongType | SignStateLost => self.unwind_edits(kind),
             _ => self.file_edits(kind),
         }
     }
 
     fn decode(&self, bytes: &[u8], addr: u64) -> Option<Insn> {
-        if self.arm { AArch64::decode(bytes, addr) } else { X86_64::decode(bytes, addr) }
+        if self.arm {
+            AArch64::decode(bytes, addr)
+        } else {
+            X86_64::decode(bytes, addr)
+        }
     }
 
     /// File offset of a loaded address of the output.
     fn offset(&self, addr: u64) -> Option<usize> {
-        let load = self.output.loads().iter().find(|l| l.addr <= addr && addr < l.file_end())?;
+        let load = self
+            .output
+            .loads()
+            .iter()
+            .find(|l| l.addr <= addr && addr < l.file_end())?;
         usize::try_from(load.offset + (addr - load.addr)).ok()
     }
 
     /// The reached instruction at an address.
     fn site_at(&self, addr: u64) -> Option<&Site> {
-        self.sites.binary_search_by_key(&addr, |s| s.addr).ok().and_then(|i| self.sites.get(i))
+        self.sites
+            .binary_search_by_key(&addr, |s| s.addr)
+            .ok()
+            .and_then(|i| self.sites.get(i))
     }
 
     /// The file's bytes from an offset.
     fn file(&self, at: usize, len: usize) -> &'a [u8] {
-        self.output.data.get(at..at.saturating_add(len)).unwrap_or(b"")
+        self.output
+            .data
+            .get(at..at.saturating_add(len))
+            .unwrap_or(b"")
     }
 
     fn bytes(&self, site: &Site) -> &'a [u8] {

@@ -55,7 +55,13 @@ fn program(table: &Table<'_>, fde: &Fde) -> Vec<Cfi> {
         if read.is_none() {
             return list;
         }
-        list.push(Cfi { opcode, at, operand, location, advances: matches!(opcode, 0x40 | 2 | 3 | 4) });
+        list.push(Cfi {
+            opcode,
+            at,
+            operand,
+            location,
+            advances: matches!(opcode, 0x40 | 2 | 3 | 4),
+        });
     }
 }
 
@@ -83,17 +89,34 @@ impl Faults<'_> {
         let Ok(table) = Table::read(&self.output) else {
             return Vec::new();
         };
-        let fresh: Vec<Fde> =
-            table.fdes.iter().filter(|f| self.claim.functions.iter().any(|m| m.in_new(f.start))).take(2000).copied().collect();
+        let fresh: Vec<Fde> = table
+            .fdes
+            .iter()
+            .filter(|f| self.claim.functions.iter().any(|m| m.in_new(f.start)))
+            .take(2000)
+            .copied()
+            .collect();
         match kind {
-            Kind::RowBeginsLate | Kind::WrongCfaOffset | Kind::WrongRegisterRule | Kind::WrongArgsSize | Kind::SignStateLost => {
-                fresh.iter().flat_map(|f| self.rows(kind, &table, f)).collect()
+            Kind::RowBeginsLate
+            | Kind::WrongCfaOffset
+            | Kind::WrongRegisterRule
+            | Kind::WrongArgsSize
+            | Kind::SignStateLost => fresh
+                .iter()
+                .flat_map(|f| self.rows(kind, &table, f))
+                .collect(),
+            Kind::FdeTooShort | Kind::FdeTooLong | Kind::WrongLsda => fresh
+                .iter()
+                .filter_map(|f| self.extent(kind, &table, f))
+                .collect(),
+            Kind::SearchTableUnsorted | Kind::SearchEntryWrong | Kind::SearchEntryMissing => {
+                self.search(kind, &table)
             }
-            Kind::FdeTooShort | Kind::FdeTooLong | Kind::WrongLsda => {
-                fresh.iter().filter_map(|f| self.extent(kind, &table, f)).collect()
-            }
-            Kind::SearchTableUnsorted | Kind::SearchEntryWrong | Kind::SearchEntryMissing => self.search(kind, &table),
-            _ => fresh.iter().filter(|f| f.lsda != 0).flat_map(|f| self.area_edits(kind, f)).collect(),
+            _ => fresh
+                .iter()
+                .filter(|f| f.lsda != 0)
+                .flat_map(|f| self.area_edits(kind, f))
+                .collect(),
         }
     }
 
@@ -102,23 +125,39 @@ impl Faults<'_> {
         let list = program(table, fde);
         for (i, cfi) in list.iter().enumerate() {
             // The row must be that of a reached instruction.
-            let Some(at) = self.offset(table.addr + cfi.at as u64).filter(|_| self.site_at(cfi.location).is_some()) else {
+            let Some(at) = self
+                .offset(table.addr + cfi.at as u64)
+                .filter(|_| self.site_at(cfi.location).is_some())
+            else {
                 continue;
             };
             let operand = at + (cfi.operand - cfi.at);
             let byte = self.file(at, 1).first().copied().unwrap_or(0);
-            let what = format!("the row at {:#x} of the FDE of {:#x}", cfi.location, fde.start);
+            let what = format!(
+                "the row at {:#x} of the FDE of {:#x}",
+                cfi.location, fde.start
+            );
             // What follows at the same place could undo the change.
             let next = list.get(i + 1);
-            let lasts = next.is_none_or(|n| n.advances || n.opcode != cfi.opcode && !matches!(n.opcode, 0x0b | 0x0c | 0xc0));
-            let settled =
-                list.iter().skip(i + 1).take_while(|n| !n.advances).all(|n| !matches!(n.opcode, 0x0b | 0x0c | 0x0e | 0xc0));
+            let lasts = next.is_none_or(|n| {
+                n.advances || n.opcode != cfi.opcode && !matches!(n.opcode, 0x0b | 0x0c | 0xc0)
+            });
+            let settled = list
+                .iter()
+                .skip(i + 1)
+                .take_while(|n| !n.advances)
+                .all(|n| !matches!(n.opcode, 0x0b | 0x0c | 0x0e | 0xc0));
             match (kind, cfi.opcode) {
                 // An advance without a change behind it would change nothing.
-                (Kind::RowBeginsLate, 0x40) if byte & 0x3f < 0x3f && next.is_some_and(|n| !n.advances && !matches!(n.opcode, 0 | 0x2e)) => {
+                (Kind::RowBeginsLate, 0x40)
+                    if byte & 0x3f < 0x3f
+                        && next.is_some_and(|n| !n.advances && !matches!(n.opcode, 0 | 0x2e)) =>
+                {
                     edits.push(Edit::new(what, at, &[byte + 1]))
                 }
-                (Kind::RowBeginsLate, 2..=4) if next.is_some_and(|n| !n.advances && !matches!(n.opcode, 0 | 0x2e)) => {
+                (Kind::RowBeginsLate, 2..=4)
+                    if next.is_some_and(|n| !n.advances && !matches!(n.opcode, 0 | 0x2e)) =>
+                {
                     let low = self.file(operand, 1).first().copied().unwrap_or(0xff);
                     if low < 0xff {
                         edits.push(Edit::new(what, operand, &[low + 1]));
@@ -134,13 +173,22 @@ impl Faults<'_> {
                 }
                 (Kind::WrongArgsSize, 0x2e) => {
                     // It must hold at a call that has a landing pad. States taken up again may bring another size.
-                    let ends = list.iter().skip(i + 1).find(|n| matches!(n.opcode, 0x0a | 0x0b | 0x2e));
+                    let ends = list
+                        .iter()
+                        .skip(i + 1)
+                        .find(|n| matches!(n.opcode, 0x0a | 0x0b | 0x2e));
                     if self.call_with_pad(fde, cfi.location, ends.map_or(fde.end, |n| n.location)) {
-                        edits.push(Edit::new(what, operand, &[self.file(operand, 1).first().copied().unwrap_or(0) ^ 8]));
+                        edits.push(Edit::new(
+                            what,
+                            operand,
+                            &[self.file(operand, 1).first().copied().unwrap_or(0) ^ 8],
+                        ));
                     }
                 }
                 (Kind::SignStateLost, 0x2d) if settled => edits.push(Edit::new(what, at, &[0])),
-                (Kind::WrongRegisterRule, 0x80) if lasts && settled => edits.push(Edit::new(what, at, &[byte ^ 1])),
+                (Kind::WrongRegisterRule, 0x80) if lasts && settled => {
+                    edits.push(Edit::new(what, at, &[byte ^ 1]))
+                }
                 (Kind::WrongRegisterRule, 0x11) if lasts && settled => {
                     let low = self.file(operand, 1).first().copied().unwrap_or(0);
                     edits.push(Edit::new(what, operand, &[low ^ 1]));
@@ -153,10 +201,21 @@ impl Faults<'_> {
 
     /// Whether a reached call in a range of a moved function's code has a landing pad.
     fn call_with_pad(&self, fde: &Fde, from: u64, to: u64) -> bool {
-        let Some(area) = self.area(fde) else { return false };
-        let calls = self.sites.iter().filter(|s| matches!(s.insn.flow, Flow::Call(_) | Flow::IndirectCall));
-        let mut seen = calls.map(|s| s.addr + u64::from(s.insn.len) - 1).filter(|ip| from <= *ip && *ip < to);
-        seen.any(|ip| area.sites.iter().any(|s| s.pad_value != 0 && s.start <= ip && ip < s.end))
+        let Some(area) = self.area(fde) else {
+            return false;
+        };
+        let calls = self
+            .sites
+            .iter()
+            .filter(|s| matches!(s.insn.flow, Flow::Call(_) | Flow::IndirectCall));
+        let mut seen = calls
+            .map(|s| s.addr + u64::from(s.insn.len) - 1)
+            .filter(|ip| from <= *ip && *ip < to);
+        seen.any(|ip| {
+            area.sites
+                .iter()
+                .any(|s| s.pad_value != 0 && s.start <= ip && ip < s.end)
+        })
     }
 
     fn extent(&self, kind: Kind, table: &Table<'_>, fde: &Fde) -> Option<Edit> {
@@ -168,15 +227,26 @@ impl Faults<'_> {
         let low = u32_in(self.file(at, 4), 0)?;
         match kind {
             Kind::FdeTooShort => {
-                let last = self.sites.iter().rev().find(|s| s.addr + u64::from(s.insn.len) == fde.end)?;
-                Some(Edit::new(what, at, &(low - u32::from(last.insn.len)).to_le_bytes()))
+                let last = self
+                    .sites
+                    .iter()
+                    .rev()
+                    .find(|s| s.addr + u64::from(s.insn.len) == fde.end)?;
+                Some(Edit::new(
+                    what,
+                    at,
+                    &(low - u32::from(last.insn.len)).to_le_bytes(),
+                ))
             }
             Kind::FdeTooLong => Some(Edit::new(what, at, &(low + 0x40).to_le_bytes())),
             _ => {
                 let calls = self.sites.iter().any(|s| {
-                    fde.start <= s.addr && s.addr < fde.end && matches!(s.insn.flow, Flow::Call(_) | Flow::IndirectCall)
+                    fde.start <= s.addr
+                        && s.addr < fde.end
+                        && matches!(s.insn.flow, Flow::Call(_) | Flow::IndirectCall)
                 });
-                (fde.lsda != 0 && calls && cie.lsda_encoding & 0x0f == 0x0b).then(|| Edit::new(what, at + size + 1, &[0; 4]))
+                (fde.lsda != 0 && calls && cie.lsda_encoding & 0x0f == 0x0b)
+                    .then(|| Edit::new(what, at + size + 1, &[0; 4]))
             }
         }
     }
@@ -196,7 +266,11 @@ impl Faults<'_> {
         }
         if kind == Kind::SearchEntryMissing {
             let count = table.fdes.len() as u32;
-            return vec![Edit::new("the last entry", count_at, &count.saturating_sub(1).to_le_bytes())];
+            return vec![Edit::new(
+                "the last entry",
+                count_at,
+                &count.saturating_sub(1).to_le_bytes(),
+            )];
         }
         (1..table.fdes.len())
             .map(|i| {
@@ -242,9 +316,22 @@ impl Faults<'_> {
             let (pad, pad_value) = field(encoding)?;
             let (action, action_value) = field(1)?;
             let start = fde.start + start;
-            sites.push(SiteFields { start, end: start + length, len, pad, pad_value, action, action_value });
+            sites.push(SiteFields {
+                start,
+                end: start + length,
+                len,
+                pad,
+                pad_value,
+                action,
+                action_value,
+            });
         }
-        Some(Area { sites, actions: file + end, types, type_encoding })
+        Some(Area {
+            sites,
+            actions: file + end,
+            types,
+            type_encoding,
+        })
     }
 
     fn area_edits(&self, kind: Kind, fde: &Fde) -> Vec<Edit> {
@@ -254,21 +341,34 @@ impl Faults<'_> {
         let mut edits = Vec::new();
         for s in &area.sites {
             // Only calls that are reached ask for their call site.
-            let Some(call) = self
-                .sites
-                .iter()
-                .rfind(|c| s.start <= c.addr && c.addr < s.end && matches!(c.insn.flow, Flow::Call(_) | Flow::IndirectCall))
-            else {
+            let Some(call) = self.sites.iter().rfind(|c| {
+                s.start <= c.addr
+                    && c.addr < s.end
+                    && matches!(c.insn.flow, Flow::Call(_) | Flow::IndirectCall)
+            }) else {
                 continue;
             };
             let what = format!("the call at {:#x}", call.addr);
             let low = |at: usize| self.file(at, 1).first().copied().unwrap_or(0);
             // LEB128 keeps its length if only the low bits change, or all of them go.
             let zero = |(at, len): (usize, usize)| {
-                (at, (0..len).map(|i| if i + 1 < len && low(at + i) & 0x80 != 0 { 0x80 } else { 0 }).collect::<Vec<u8>>())
+                (
+                    at,
+                    (0..len)
+                        .map(|i| {
+                            if i + 1 < len && low(at + i) & 0x80 != 0 {
+                                0x80
+                            } else {
+                                0
+                            }
+                        })
+                        .collect::<Vec<u8>>(),
+                )
             };
             match kind {
-                Kind::WrongLandingPad if s.pad_value != 0 => edits.push(Edit::new(what, s.pad.0, &[low(s.pad.0) ^ 1])),
+                Kind::WrongLandingPad if s.pad_value != 0 => {
+                    edits.push(Edit::new(what, s.pad.0, &[low(s.pad.0) ^ 1]))
+                }
                 Kind::LandingPadDropped if s.pad_value != 0 => {
                     let (at, bytes) = zero(s.pad);
                     edits.push(Edit::new(what, at, &bytes));
@@ -281,7 +381,9 @@ impl Faults<'_> {
                     let (at, bytes) = zero(s.action);
                     edits.push(Edit::new(what, at, &bytes));
                 }
-                Kind::ChangedFilter | Kind::WrongType if s.pad_value != 0 && s.action_value != 0 => {
+                Kind::ChangedFilter | Kind::WrongType
+                    if s.pad_value != 0 && s.action_value != 0 =>
+                {
                     let record = area.actions + s.action_value as usize - 1;
                     let filter = low(record);
                     if filter == 0 || filter >= 0x40 {
@@ -290,7 +392,9 @@ impl Faults<'_> {
                     if kind == Kind::ChangedFilter {
                         // Filter 0 is a cleanup: never the same as a handler.
                         edits.push(Edit::new(what, record, &[0]));
-                    } else if let (Some(types), Some(size)) = (area.types, pointer::size(area.type_encoding)) {
+                    } else if let (Some(types), Some(size)) =
+                        (area.types, pointer::size(area.type_encoding))
+                    {
                         let at = types.saturating_sub(usize::from(filter) * size as usize);
                         edits.push(Edit::new(what, at, &[low(at) ^ 8]));
                     }

@@ -37,7 +37,11 @@ const BUDGET: usize = 20_000;
 
 /// Those that a call keeps.
 pub(super) fn kept_by_calls(pending: &Pending) -> Pending {
-    pending.iter().filter(|p| KEPT_BY_CALLS >> p.reg & 1 != 0).copied().collect()
+    pending
+        .iter()
+        .filter(|p| KEPT_BY_CALLS >> p.reg & 1 != 0)
+        .copied()
+        .collect()
 }
 
 fn mask(pending: &Pending) -> u32 {
@@ -68,19 +72,36 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
     }
 
     /// Two instructions that form pages.
-    pub(super) fn relate_page(&mut self, p: u64, a: &Field, q: u64, b: &Field, pending: &mut Pending) -> Step {
+    pub(super) fn relate_page(
+        &mut self,
+        p: u64,
+        a: &Field,
+        q: u64,
+        b: &Field,
+        pending: &mut Pending,
+    ) -> Step {
         let code = self.old_bytes(p).unwrap_or(b"");
         let Some(reg) = A::page_register(code) else {
-            return fail(Failure::new(Check::Code, "the instruction forms a page in no register").at(p, q));
+            return fail(
+                Failure::new(Check::Code, "the instruction forms a page in no register").at(p, q),
+            );
         };
         pending.retain(|page| page.reg != reg);
         if a.target != b.target {
-            pending.push(Page { reg, old: a.target, new: b.target });
+            pending.push(Page {
+                reg,
+                old: a.target,
+                new: b.target,
+            });
             return Ok(());
         }
         // The same page: the addresses made of it are the same, and known to the program.
         for (at, addr, kind) in A::page_uses(code, a.target) {
-            let field = Field { kind, target: addr, ..*a };
+            let field = Field {
+                kind,
+                target: addr,
+                ..*a
+            };
             let bytes = code.get(at..at + A::STEP).unwrap_or(b"");
             self.relate_field(p + at as u64, bytes, &field, q + at as u64, &field)?;
         }
@@ -88,29 +109,61 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
     }
 
     /// An instruction while registers are pending.
-    fn use_page(&mut self, p: u64, old: &Insn, q: u64, pending: &mut Pending) -> Result<Option<(u64, u64)>, Box<Failure>> {
+    fn use_page(
+        &mut self,
+        p: u64,
+        old: &Insn,
+        q: u64,
+        pending: &mut Pending,
+    ) -> Result<Option<(u64, u64)>, Box<Failure>> {
         let step = A::STEP as u64;
-        let a = self.old_bytes(p).and_then(|b| b.get(..A::STEP)).unwrap_or(b"");
-        let b = self.new_bytes(q).and_then(|b| b.0.get(..A::STEP)).unwrap_or(b"");
+        let a = self
+            .old_bytes(p)
+            .and_then(|b| b.get(..A::STEP))
+            .unwrap_or(b"");
+        let b = self
+            .new_bytes(q)
+            .and_then(|b| b.0.get(..A::STEP))
+            .unwrap_or(b"");
         let wrong = |what: &str| fail(Failure::new(Check::Code, what).at(p, q).bytes(a, b));
-        let used = A::page_use(a).and_then(|u| Some((u, *pending.iter().find(|page| page.reg == u.base)?)));
+        let used = A::page_use(a)
+            .and_then(|u| Some((u, *pending.iter().find(|page| page.reg == u.base)?)));
         if let Some((x, page)) = used {
-            if A::page_use(b).is_none_or(|y| (y.base, y.dest) != (x.base, x.dest)) || !A::equal_but_offset(a, b) {
+            if A::page_use(b).is_none_or(|y| (y.base, y.dest) != (x.base, x.dest))
+                || !A::equal_but_offset(a, b)
+            {
                 return wrong("an instruction that uses a page changed");
             }
             let Some(touched) = A::touched(a) else {
                 return wrong("it is not known what the instruction does to registers");
             };
             let own = 1 << x.base;
-            let stored = x.dest.is_none() && a.first().is_some_and(|low| low & 31 == x.base) && touched.kills & own == 0;
+            let stored = x.dest.is_none()
+                && a.first().is_some_and(|low| low & 31 == x.base)
+                && touched.kills & own == 0;
             if touched.reads & mask(pending) & !own != 0 || stored {
                 return wrong("the instruction uses a register that holds another page");
             }
-            let kind = if x.dest.is_some() { FieldKind::Forms } else { FieldKind::Accesses };
-            let field =
-                |page: u64, offset| Field { at: 0, len: A::STEP as u8, kind, target: page.wrapping_add(offset), literal: 0 };
+            let kind = if x.dest.is_some() {
+                FieldKind::Forms
+            } else {
+                FieldKind::Accesses
+            };
+            let field = |page: u64, offset| Field {
+                at: 0,
+                len: A::STEP as u8,
+                kind,
+                target: page.wrapping_add(offset),
+                literal: 0,
+            };
             let offset = A::page_use(b).map_or(0, |y| y.offset);
-            self.relate_field(p, a, &field(page.old, x.offset), q, &field(page.new, offset))?;
+            self.relate_field(
+                p,
+                a,
+                &field(page.old, x.offset),
+                q,
+                &field(page.new, offset),
+            )?;
             pending.retain(|page| touched.kills >> page.reg & 1 == 0);
             return Ok(Some((p + step, q + step)));
         }
@@ -153,11 +206,20 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             return Ok(());
         }
         let then = self.states.get(&q).cloned().unwrap_or_default();
-        let only =
-            |a: &Pending, b: &Pending| a.iter().filter(|page| !b.contains(page)).fold(0u32, |set, page| set | 1 << page.reg);
+        let only = |a: &Pending, b: &Pending| {
+            a.iter()
+                .filter(|page| !b.contains(page))
+                .fold(0u32, |set, page| set | 1 << page.reg)
+        };
         let set = only(pending, &then) | only(&then, pending);
         if set != 0 && !self.dead(p, set, &[]) {
-            return fail(Failure::new(Check::Code, "two ways meet with different pages in a register that is used").at(p, q));
+            return fail(
+                Failure::new(
+                    Check::Code,
+                    "two ways meet with different pages in a register that is used",
+                )
+                .at(p, q),
+            );
         }
         Ok(())
     }
@@ -180,21 +242,38 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             self.check_rows(&[p + at], q, A::STEP as u64)?;
         }
         let bytes = old.get(..old_len as usize).unwrap_or(b"");
-        let last = bytes.get(bytes.len().saturating_sub(A::STEP)..).unwrap_or(b"");
-        self.relate_field(p + old_len - A::STEP as u64, last, &longer.old, q, &longer.new)?;
+        let last = bytes
+            .get(bytes.len().saturating_sub(A::STEP)..)
+            .unwrap_or(b"");
+        self.relate_field(
+            p + old_len - A::STEP as u64,
+            last,
+            &longer.old,
+            q,
+            &longer.new,
+        )?;
         Ok(Some((p + old_len, q + new_len)))
     }
 
     /// Marks what follows the first instruction of a step as not to be entered.
     pub(super) fn mark_inside(&mut self, p: u64, q: u64, slot: usize, len: u64) -> Step {
-        let rest = self.s.map.get_mut(slot + A::STEP..slot + (len as usize).max(A::STEP));
+        let rest = self
+            .s
+            .map
+            .get_mut(slot + A::STEP..slot + (len as usize).max(A::STEP));
         match rest {
             Some(rest) if rest.iter().all(|&s| s == 0) => {
                 self.out.instructions += (rest.len() / A::STEP) as u64;
                 rest.fill(super::INSIDE);
                 Ok(())
             }
-            _ => fail(Failure::new(Check::Code, format!("the new instructions at {q:#x} overlap others")).at(p, q)),
+            _ => fail(
+                Failure::new(
+                    Check::Code,
+                    format!("the new instructions at {q:#x} overlap others"),
+                )
+                .at(p, q),
+            ),
         }
     }
 
@@ -241,7 +320,9 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                         }
                         match self.parts.get(&at).and_then(|i| self.dispatches.get(*i)) {
                             Some(d) if d.parts.last() == Some(&at) => {
-                                work.extend(self.old_targets(d).into_iter().map(|target| (target, live)));
+                                work.extend(
+                                    self.old_targets(d).into_iter().map(|target| (target, live)),
+                                );
                             }
                             _ => {}
                         }
@@ -272,7 +353,12 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
     }
 
     /// A veneer among the function's new code, on the way out of the function: (target, length).
-    pub(super) fn own_veneer(&self, bytes: &[u8], at: u64, state: &super::State) -> Option<(u64, u64)> {
+    pub(super) fn own_veneer(
+        &self,
+        bytes: &[u8],
+        at: u64,
+        state: &super::State,
+    ) -> Option<(u64, u64)> {
         let super::State::Exit(x) = *state else {
             return None;
         };
@@ -281,7 +367,11 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             return None;
         }
         let (target, len) = A::veneer(bytes, at)?;
-        let lands = self.cx.output.bytes_from(target).is_some_and(A::lets_calls_in);
+        let lands = self
+            .cx
+            .output
+            .bytes_from(target)
+            .is_some_and(A::lets_calls_in);
         (!self.cx.guarded || lands).then_some((target, len))
     }
 
@@ -306,17 +396,22 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
     /// Whether the new program reads a copy of the constant that the old one reads: the same bytes, or the same pointer as moved.
     pub(super) fn same_literal(&mut self, a: &Field, b: &Field) -> bool {
         let len = u64::from(a.literal.min(b.literal));
-        let fixed = |elf: &crate::elf::Elf<'_>, at| elf.load_at(at).is_some_and(|l| !l.is_writable());
+        let fixed =
+            |elf: &crate::elf::Elf<'_>, at| elf.load_at(at).is_some_and(|l| !l.is_writable());
         if len == 0 || !fixed(self.cx.input, a.target) || !fixed(self.cx.output, b.target) {
             return false;
         }
-        let (Some(old), Some(new)) = (self.cx.input.bytes(a.target, len), self.cx.output.bytes(b.target, len)) else {
+        let (Some(old), Some(new)) = (
+            self.cx.input.bytes(a.target, len),
+            self.cx.output.bytes(b.target, len),
+        ) else {
             return false;
         };
         if old == new {
             return true;
         }
-        let (Some(x), Some(y)) = (crate::bytes::u64_in(old, 0), crate::bytes::u64_in(new, 0)) else {
+        let (Some(x), Some(y)) = (crate::bytes::u64_in(old, 0), crate::bytes::u64_in(new, 0))
+        else {
             return false;
         };
         if !self.cx.fixed() {
@@ -334,9 +429,14 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
     /// At the end: what had to be entered at its start alone was, and every part of a table jump came to its jump.
     pub(super) fn settled(&mut self) -> Step {
         for d in &self.dispatches {
-            let part = d.parts.iter().chain(&d.formed).find_map(|p| Some((*p, *self.deferred.get(p)?)));
+            let part = d
+                .parts
+                .iter()
+                .chain(&d.formed)
+                .find_map(|p| Some((*p, *self.deferred.get(p)?)));
             if let Some((p, q)) = part.filter(|_| !self.compared.contains_key(&d.jump())) {
-                let text = "the instruction changed, and the table jump that it belongs to is not reached";
+                let text =
+                    "the instruction changed, and the table jump that it belongs to is not reached";
                 return fail(Failure::new(Check::JumpTable, text).at(p, q));
             }
         }
@@ -351,7 +451,9 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         }
         match self.closed.iter().find(|q| self.joined.contains(q)) {
             Some(&q) => {
-                let text = format!("new code is entered at {q:#x}, between the forming of an address and its use");
+                let text = format!(
+                    "new code is entered at {q:#x}, between the forming of an address and its use"
+                );
                 fail(Failure::new(Check::Code, text).at(q, q))
             }
             None => Ok(()),

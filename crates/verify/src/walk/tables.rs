@@ -36,22 +36,31 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         for (range, bytes) in &self.old {
             // br: the quick way past everything else.
             let is_jump = |w: &[u8]| word(Some(w)).is_some_and(|w| w & 0xffff_fc1f == 0xd61f_0000);
-            let here = bytes.chunks_exact(4).enumerate().filter(|(_, w)| is_jump(w));
+            let here = bytes
+                .chunks_exact(4)
+                .enumerate()
+                .filter(|(_, w)| is_jump(w));
             jumps.extend(here.map(|(i, _)| range.start + 4 * i as u64));
         }
         if jumps.is_empty() {
             return;
         }
         let graph = Graph::new::<A>(self.old.iter().map(|(r, bytes)| (r.start, *bytes)));
-        self.dispatches = jumps.into_iter().filter_map(|at| A::dispatch(at, &graph)).collect();
+        self.dispatches = jumps
+            .into_iter()
+            .filter_map(|at| A::dispatch(at, &graph))
+            .collect();
         for (index, d) in self.dispatches.iter().enumerate() {
-            self.parts.extend(d.formed.iter().chain(&d.parts).map(|&p| (p, index)));
+            self.parts
+                .extend(d.formed.iter().chain(&d.parts).map(|&p| (p, index)));
         }
     }
 
     /// An entry of a table as stored.
     fn entry(elf: &crate::elf::Elf<'_>, d: &Dispatch, index: u64) -> Option<u64> {
-        let at = d.table.checked_add(index.checked_mul(u64::from(d.width))?)?;
+        let at = d
+            .table
+            .checked_add(index.checked_mul(u64::from(d.width))?)?;
         let mut raw = [0u8; 8];
         let bytes = elf.bytes(at, u64::from(d.width))?;
         raw.get_mut(..bytes.len())?.copy_from_slice(bytes);
@@ -90,10 +99,15 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         }
         let a = self.old_bytes(p).unwrap_or(b"");
         let (b, slot) = self.new_bytes(q).unwrap_or((b"", 0));
-        let (x, y) = (a.get(..A::STEP).unwrap_or(b""), b.get(..A::STEP).unwrap_or(b""));
+        let (x, y) = (
+            a.get(..A::STEP).unwrap_or(b""),
+            b.get(..A::STEP).unwrap_or(b""),
+        );
         let equal = match (old.field, new.field) {
             (None, None) => x == y,
-            (Some(f), Some(g)) if f.kind == g.kind => f.target == g.target && A::equal_around(x, y, &f),
+            (Some(f), Some(g)) if f.kind == g.kind => {
+                f.target == g.target && A::equal_around(x, y, &f)
+            }
             _ => false,
         };
         let longer = A::longer(a, p, b, q);
@@ -102,15 +116,27 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             return Ok(None);
         }
         let step = A::STEP as u64;
-        let (old_len, new_len) = longer.map_or((step, step), |l| (u64::from(l.old_len), u64::from(l.new_len)));
+        let (old_len, new_len) = longer.map_or((step, step), |l| {
+            (u64::from(l.old_len), u64::from(l.new_len))
+        });
         self.mark_inside(p, q, slot, new_len)?;
         for at in (0..new_len).step_by(A::STEP) {
             self.check_rows(&[p], q + at, A::STEP as u64)?;
         }
         for at in (0..old_len).step_by(A::STEP) {
             self.check_rows(&[p + at], q, A::STEP as u64)?;
-            if self.deferred.insert(p + at, q).is_some_and(|other| other != q) {
-                return fail(Failure::new(Check::JumpTable, "a part of a table jump stands in two places").at(p, q));
+            if self
+                .deferred
+                .insert(p + at, q)
+                .is_some_and(|other| other != q)
+            {
+                return fail(
+                    Failure::new(
+                        Check::JumpTable,
+                        "a part of a table jump stands in two places",
+                    )
+                    .at(p, q),
+                );
             }
         }
         Ok(Some((p + old_len, q + new_len)))
@@ -130,8 +156,15 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             let Some(old) = self.dispatches.get(index).cloned() else {
                 continue;
             };
-            if old.parts.iter().chain(&old.formed).any(|p| self.deferred.contains_key(p)) {
-                let graph = graph.get_or_insert_with(|| Graph::new::<A>(self.new.iter().map(|(r, bytes, _)| (r.start, *bytes))));
+            if old
+                .parts
+                .iter()
+                .chain(&old.formed)
+                .any(|p| self.deferred.contains_key(p))
+            {
+                let graph = graph.get_or_insert_with(|| {
+                    Graph::new::<A>(self.new.iter().map(|(r, bytes, _)| (r.start, *bytes)))
+                });
                 let new = A::dispatch(q, graph);
                 self.compare_dispatch(&old, p, q, new)?;
                 any = true;
@@ -146,25 +179,33 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         let Some(new) = new else {
             return wrong("a jump through a table became one that is not understood");
         };
-        let deferred =
-            |parts: &[u64]| -> Vec<(u64, u64)> { parts.iter().filter_map(|p| Some((*p, *self.deferred.get(p)?))).collect() };
+        let deferred = |parts: &[u64]| -> Vec<(u64, u64)> {
+            parts
+                .iter()
+                .filter_map(|p| Some((*p, *self.deferred.get(p)?)))
+                .collect()
+        };
         let (near, far) = (deferred(&old.parts), deferred(&old.formed));
         if new.index != old.index {
             return wrong("a jump through a table has another index");
         }
         let is_part = |q: &u64| new.parts.contains(q) || new.formed.contains(q);
         if near.iter().chain(&far).any(|(_, d)| !is_part(d)) {
-            return wrong("an instruction before a table jump changed that is no part of the new jump");
+            return wrong(
+                "an instruction before a table jump changed that is no part of the new jump",
+            );
         }
         self.compared.insert(p, (old.table, new.table));
-        if let (Some(&(first_p, _)), Some(first_q)) = (near.first(), near.iter().map(|d| d.1).min()) {
+        if let (Some(&(first_p, _)), Some(first_q)) = (near.first(), near.iter().map(|d| d.1).min())
+        {
             if first_q > q || q - first_q > 4096 {
                 return wrong("the parts of a table jump do not stand together any more");
             }
             self.closed.extend((first_q + 4..=q).step_by(4));
             self.check_scratch(old, &near, first_p, p, q)?;
         }
-        let fixed = |elf: &crate::elf::Elf<'_>, at| elf.load_at(at).is_some_and(|l| !l.is_writable());
+        let fixed =
+            |elf: &crate::elf::Elf<'_>, at| elf.load_at(at).is_some_and(|l| !l.is_writable());
         if !fixed(self.cx.input, old.table) || !fixed(self.cx.output, new.table) {
             return wrong("a jump table can be written to");
         }
@@ -188,7 +229,11 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             return wrong("a jump table has no entries");
         }
         // Only where a part differs do its registers hold something else.
-        let scratch = if near.is_empty() { 0 } else { old.scratch | new.scratch };
+        let scratch = if near.is_empty() {
+            0
+        } else {
+            old.scratch | new.scratch
+        };
         for (from, to) in pairs {
             if !self.dead(from, scratch, &[]) {
                 let text = "a register in which a changed table jump was made is used where the jump leads";
@@ -202,30 +247,58 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
     /// Addresses formed far from their jumps that differ: nothing may read them but table jumps that were compared with the new
     /// address.
     pub(super) fn check_formed(&mut self) -> Step {
-        let mut far: Vec<u64> = self.dispatches.iter().flat_map(|d| &d.formed).copied().collect();
+        let mut far: Vec<u64> = self
+            .dispatches
+            .iter()
+            .flat_map(|d| &d.formed)
+            .copied()
+            .collect();
         far.retain(|p| self.deferred.contains_key(p));
         far.sort_unstable();
         far.dedup();
         for p in far {
             let q = self.deferred.get(&p).copied().unwrap_or(p);
             let wrong = |what: &str| fail(Failure::new(Check::JumpTable, what).at(p, q));
-            let users: Vec<&Dispatch> = self.dispatches.iter().filter(|d| d.formed.contains(&p)).collect();
-            let mut tables: Vec<Option<(u64, u64)>> = users.iter().map(|d| self.compared.get(&d.jump()).copied()).collect();
+            let users: Vec<&Dispatch> = self
+                .dispatches
+                .iter()
+                .filter(|d| d.formed.contains(&p))
+                .collect();
+            let mut tables: Vec<Option<(u64, u64)>> = users
+                .iter()
+                .map(|d| self.compared.get(&d.jump()).copied())
+                .collect();
             tables.dedup();
             if !matches!(tables.as_slice(), [Some(_)]) {
                 return wrong("a table's address changed, and not all jumps through it are known");
             }
-            let allowed: Vec<u64> = users.iter().flat_map(|d| d.formed.iter().chain(&d.parts)).copied().collect();
-            let written = self.old_bytes(p).and_then(A::touched).map_or(0, |t| t.kills);
+            let allowed: Vec<u64> = users
+                .iter()
+                .flat_map(|d| d.formed.iter().chain(&d.parts))
+                .copied()
+                .collect();
+            let written = self
+                .old_bytes(p)
+                .and_then(A::touched)
+                .map_or(0, |t| t.kills);
             if written == 0 || !self.dead(p + A::STEP as u64, written, &allowed) {
-                return wrong("a table's address changed, and something else than jumps through it uses it");
+                return wrong(
+                    "a table's address changed, and something else than jumps through it uses it",
+                );
             }
         }
         Ok(())
     }
 
     /// Nothing but parts may read what parts that differ leave in registers, up to the jump.
-    fn check_scratch(&mut self, old: &Dispatch, deferred: &[(u64, u64)], first: u64, p: u64, q: u64) -> Step {
+    fn check_scratch(
+        &mut self,
+        old: &Dispatch,
+        deferred: &[(u64, u64)],
+        first: u64,
+        p: u64,
+        q: u64,
+    ) -> Step {
         let mut changed = 0u32;
         for at in (first..p).step_by(4) {
             let wrong = |what: &str| fail(Failure::new(Check::JumpTable, what).at(at, q));
@@ -235,7 +308,9 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             };
             let part = old.parts.contains(&at);
             if !part && touched.reads & changed != 0 {
-                return wrong("an instruction reads a register in which a changed table jump is made");
+                return wrong(
+                    "an instruction reads a register in which a changed table jump is made",
+                );
             }
             let before = changed;
             changed &= !touched.kills;

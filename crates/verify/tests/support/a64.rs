@@ -57,7 +57,11 @@ impl Word {
             words(5, 14)
         } else if self.is_adr() || self.is_adrp() {
             let v = field(self.w, 5, 19) << 2 | i64::from(self.w >> 29 & 3);
-            if self.is_adr() { self.ip.wrapping_add_signed(v) } else { (self.ip & !0xfff).wrapping_add_signed(v << 12) }
+            if self.is_adr() {
+                self.ip.wrapping_add_signed(v)
+            } else {
+                (self.ip & !0xfff).wrapping_add_signed(v << 12)
+            }
         } else {
             words(5, 19)
         }
@@ -135,7 +139,10 @@ pub fn tables(d: &[u8], insns: &[I]) -> Vec<Table> {
             continue;
         }
         let index = load.w >> 16 & 31;
-        let compare = words[..n].iter().rev().find(|c| c.w & 0xff80_001f == 0x7100_001f && c.w >> 5 & 31 == index);
+        let compare = words[..n]
+            .iter()
+            .rev()
+            .find(|c| c.w & 0xff80_001f == 0x7100_001f && c.w >> 5 & 31 == index);
         let count = u64::from(compare.expect("gcc compares the index").w >> 10 & 0xfff) + 1;
         let table = page.target() + u64::from(low.w >> 10 & 0xfff);
         let labels = (0..count)
@@ -148,7 +155,10 @@ pub fn tables(d: &[u8], insns: &[I]) -> Vec<Table> {
                 base.target().wrapping_add_signed(4 * i64::from(entry))
             })
             .collect();
-        out.push(Table { at: page.ip, labels });
+        out.push(Table {
+            at: page.ip,
+            labels,
+        });
     }
     out
 }

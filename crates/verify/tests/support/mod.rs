@@ -9,7 +9,9 @@
 
 mod a64;
 
-use gimli::{BaseAddresses, CfaRule, EhFrame, LittleEndian, RegisterRule, UnwindContext, UnwindSection};
+use gimli::{
+    BaseAddresses, CfaRule, EhFrame, LittleEndian, RegisterRule, UnwindContext, UnwindSection,
+};
 use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -19,10 +21,19 @@ use std::process::Command;
 pub fn compile(name: &str, source: &str, compiler: &str, flags: &[&str]) -> Option<Vec<u8>> {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let ext = if compiler.ends_with("++") { "cpp" } else { "c" };
-    let (src, out) = (dir.path().join(format!("{name}.{ext}")), dir.path().join(name));
+    let (src, out) = (
+        dir.path().join(format!("{name}.{ext}")),
+        dir.path().join(name),
+    );
     std::fs::write(&src, source).expect("the source can be written");
-    let status =
-        Command::new(compiler).arg(&src).arg("-o").arg(&out).args(["-O2", "-Wl,--build-id"]).args(flags).status().ok()?;
+    let status = Command::new(compiler)
+        .arg(&src)
+        .arg("-o")
+        .arg(&out)
+        .args(["-O2", "-Wl,--build-id"])
+        .args(flags)
+        .status()
+        .ok()?;
     assert!(status.success(), "{compiler} refused {name}");
     let mut file = std::fs::read(&out).expect("the compiler wrote its output");
     // Nothing in these programs reads their notes.
@@ -44,7 +55,12 @@ pub fn run(image: &[u8], args: &[&str]) -> (String, Option<i32>) {
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("it is ours");
     let out = if is_a64(image) {
         let mut command = Command::new("qemu-aarch64");
-        match command.args(["-L", "/usr/aarch64-linux-gnu"]).arg(&path).args(args).output() {
+        match command
+            .args(["-L", "/usr/aarch64-linux-gnu"])
+            .arg(&path)
+            .args(args)
+            .output()
+        {
             Ok(out) => out,
             Err(e) => {
                 eprintln!("qemu-aarch64 is not here ({e}): the program is not run");
@@ -54,7 +70,10 @@ pub fn run(image: &[u8], args: &[&str]) -> (String, Option<i32>) {
     } else {
         Command::new(&path).args(args).output().expect("it starts")
     };
-    (String::from_utf8_lossy(&out.stdout).into_owned(), out.status.code())
+    (
+        String::from_utf8_lossy(&out.stdout).into_owned(),
+        out.status.code(),
+    )
 }
 
 /// Whether a file is for AArch64.
@@ -87,7 +106,11 @@ pub struct Section {
 }
 
 pub fn sections(d: &[u8]) -> Vec<Section> {
-    let (at, n, names) = (u64_at(d, 40) as usize, u16_at(d, 60) as usize, u16_at(d, 62) as usize);
+    let (at, n, names) = (
+        u64_at(d, 40) as usize,
+        u16_at(d, 60) as usize,
+        u16_at(d, 62) as usize,
+    );
     let raw = |i: usize| &d[at + 64 * i..at + 64 * i + 64];
     let strings = u64_at(raw(names), 24) as usize;
     (0..n)
@@ -154,16 +177,26 @@ fn read_uleb(d: &[u8], at: &mut usize) -> u64 {
 /// Functions with size in `.text`: (name, start, end).
 pub fn functions(d: &[u8]) -> Vec<(String, u64, u64)> {
     let s = sections(d);
-    let table = s.iter().find(|s| s.kind == 2).expect("there is a symbol table");
+    let table = s
+        .iter()
+        .find(|s| s.kind == 2)
+        .expect("there is a symbol table");
     let strings = &s[table.link];
     let text = s.iter().find(|s| s.name == ".text").expect("there is code");
     let mut all: BTreeMap<u64, (String, u64)> = BTreeMap::new();
     for e in d[table.offset..table.offset + table.size].chunks(24) {
         let (value, size) = (u64_at(e, 8), u64_at(e, 16));
-        if e[4] & 15 == 2 && size > 0 && text.addr <= value && value < text.addr + text.size as u64 {
+        if e[4] & 15 == 2 && size > 0 && text.addr <= value && value < text.addr + text.size as u64
+        {
             let at = strings.offset + u32_at(e, 0) as usize;
             let len = d[at..].iter().position(|&b| b == 0).unwrap();
-            all.insert(value, (String::from_utf8_lossy(&d[at..at + len]).into_owned(), value + size));
+            all.insert(
+                value,
+                (
+                    String::from_utf8_lossy(&d[at..at + len]).into_owned(),
+                    value + size,
+                ),
+            );
         }
     }
     all.into_iter().map(|(a, (n, e))| (n, a, e)).collect()
@@ -231,7 +264,8 @@ impl I {
         }
     }
     fn is_ip_rel_memory_operand(&self) -> bool {
-        self.x86().is_some_and(Instruction::is_ip_rel_memory_operand)
+        self.x86()
+            .is_some_and(Instruction::is_ip_rel_memory_operand)
     }
     fn ip_rel_memory_address(&self) -> u64 {
         self.x86().map_or(0, Instruction::ip_rel_memory_address)
@@ -243,7 +277,10 @@ impl I {
         match self {
             I::X86(i) => matches!(
                 i.flow_control(),
-                FlowControl::UnconditionalBranch | FlowControl::IndirectBranch | FlowControl::Return | FlowControl::Exception
+                FlowControl::UnconditionalBranch
+                    | FlowControl::IndirectBranch
+                    | FlowControl::Return
+                    | FlowControl::Exception
             ),
             I::A64(w) => w.ends(),
         }
@@ -279,10 +316,18 @@ pub struct Rewritten {
 fn decode(d: &[u8], start: u64, end: u64) -> Vec<I> {
     let at = offset(d, start);
     if is_a64(d) {
-        let word = |n: u64| a64::Word { ip: start + 4 * n, w: u32_at(d, at + 4 * n as usize) };
+        let word = |n: u64| a64::Word {
+            ip: start + 4 * n,
+            w: u32_at(d, at + 4 * n as usize),
+        };
         return (0..(end - start) / 4).map(|n| I::A64(word(n))).collect();
     }
-    let mut decoder = Decoder::with_ip(64, &d[at..at + (end - start) as usize], start, DecoderOptions::NONE);
+    let mut decoder = Decoder::with_ip(
+        64,
+        &d[at..at + (end - start) as usize],
+        start,
+        DecoderOptions::NONE,
+    );
     let mut out = Vec::new();
     while decoder.can_decode() {
         out.push(I::X86(decoder.decode()));
@@ -291,19 +336,27 @@ fn decode(d: &[u8], start: u64, end: u64) -> Vec<I> {
 }
 
 fn is_short_cond(i: &I) -> bool {
-    matches!(i.mnemonic(), Mnemonic::Jrcxz | Mnemonic::Loop | Mnemonic::Loope | Mnemonic::Loopne)
+    matches!(
+        i.mnemonic(),
+        Mnemonic::Jrcxz | Mnemonic::Loop | Mnemonic::Loope | Mnemonic::Loopne
+    )
 }
 
 fn is_nop(i: &I) -> bool {
     let I::X86(i) = i else {
         return i.a64().is_some_and(a64::Word::is_nop);
     };
-    matches!(i.code(), Code::Nopd | Code::Nopw | Code::Nopq | Code::Nop_rm16 | Code::Nop_rm32 | Code::Nop_rm64)
+    matches!(
+        i.code(),
+        Code::Nopd | Code::Nopw | Code::Nopq | Code::Nop_rm16 | Code::Nop_rm32 | Code::Nop_rm64
+    )
 }
 
 /// Entries of relative jump tables that belong to a function: (address of the entry, base, label).
 fn table_entries(d: &[u8], insns: &[I], start: u64, end: u64) -> Vec<(u64, u64, u64)> {
-    let jumps = |i: &Instruction| i.flow_control() == FlowControl::IndirectBranch && i.op0_kind() == OpKind::Register;
+    let jumps = |i: &Instruction| {
+        i.flow_control() == FlowControl::IndirectBranch && i.op0_kind() == OpKind::Register
+    };
     if !insns.iter().filter_map(I::x86).any(jumps) {
         return Vec::new();
     }
@@ -354,8 +407,18 @@ fn read_area(d: &[u8], addr: u64, function: u64) -> Area {
     let end = at + len;
     let mut area = Area::default();
     while at < end {
-        let (s, l, p, a) = (read_uleb(d, &mut at), read_uleb(d, &mut at), read_uleb(d, &mut at), read_uleb(d, &mut at));
-        area.sites.push((function + s, function + s + l, if p == 0 { 0 } else { function + p }, a));
+        let (s, l, p, a) = (
+            read_uleb(d, &mut at),
+            read_uleb(d, &mut at),
+            read_uleb(d, &mut at),
+            read_uleb(d, &mut at),
+        );
+        area.sites.push((
+            function + s,
+            function + s + l,
+            if p == 0 { 0 } else { function + p },
+            a,
+        ));
     }
     if let Some(types_end) = types_end {
         let first_type = area_types(d, end, types_end);
@@ -369,7 +432,8 @@ fn read_area(d: &[u8], addr: u64, function: u64) -> Area {
             area.types.push(if word == 0 || !relative {
                 word as u64
             } else {
-                base.wrapping_add(t as u64).wrapping_add_signed(i64::from(word))
+                base.wrapping_add(t as u64)
+                    .wrapping_add_signed(i64::from(word))
             });
         }
     } else {
@@ -437,8 +501,19 @@ fn write_area(
     out.extend(tail);
     if encoding != 0xff {
         for &t in area.types.iter().rev() {
-            let here = if encoding & 0x70 == 0x10 { at as i64 + out.len() as i64 } else { 0 };
-            out.extend(if t == 0 { 0i32 } else { (t as i64 - here) as i32 }.to_le_bytes());
+            let here = if encoding & 0x70 == 0x10 {
+                at as i64 + out.len() as i64
+            } else {
+                0
+            };
+            out.extend(
+                if t == 0 {
+                    0i32
+                } else {
+                    (t as i64 - here) as i32
+                }
+                .to_le_bytes(),
+            );
         }
     }
     out
@@ -451,19 +526,32 @@ pub fn rewrite(input: &[u8], names: &[&str], options: Options) -> Rewritten {
     let all = functions(d);
     let chosen: Vec<_> = all
         .iter()
-        .filter(|f| names.is_empty() && (f.0.starts_with("_Z") || !f.0.starts_with('_')) || names.contains(&f.0.as_str()))
+        .filter(|f| {
+            names.is_empty() && (f.0.starts_with("_Z") || !f.0.starts_with('_'))
+                || names.contains(&f.0.as_str())
+        })
         .cloned()
         .collect();
-    let loads: Vec<usize> =
-        (0..u16_at(d, 56) as usize).map(|i| u64_at(d, 32) as usize + 56 * i).filter(|&p| u32_at(d, p) == 1).collect();
-    let limit = loads.iter().map(|&p| u64_at(d, p + 16) + u64_at(d, p + 40)).max().unwrap();
+    let loads: Vec<usize> = (0..u16_at(d, 56) as usize)
+        .map(|i| u64_at(d, 32) as usize + 56 * i)
+        .filter(|&p| u32_at(d, p) == 1)
+        .collect();
+    let limit = loads
+        .iter()
+        .map(|&p| u64_at(d, p + 16) + u64_at(d, p + 40))
+        .max()
+        .unwrap();
     let page = if is_a64(d) { 0x10000 } else { 4096u64 };
     let segment = limit.next_multiple_of(page) + page;
     let file_at = d.len().next_multiple_of(page as usize);
 
     // Old unwind table.
     let ss = sections(d);
-    let eh = ss.iter().find(|s| s.name == ".eh_frame").expect("there is an unwind table").clone();
+    let eh = ss
+        .iter()
+        .find(|s| s.name == ".eh_frame")
+        .expect("there is an unwind table")
+        .clone();
     let frame_bytes = &d[eh.offset..eh.offset + eh.size];
     let mut frame = EhFrame::new(frame_bytes, LittleEndian);
     if is_a64(d) {
@@ -471,7 +559,11 @@ pub fn rewrite(input: &[u8], names: &[&str], options: Options) -> Rewritten {
     }
     let frame = frame;
     let bases = BaseAddresses::default().set_eh_frame(eh.addr);
-    let fde_of = |start: u64| frame.fde_for_address(&bases, start, |s, b, o| s.cie_from_offset(b, o)).ok();
+    let fde_of = |start: u64| {
+        frame
+            .fde_for_address(&bases, start, |s, b, o| s.cie_from_offset(b, o))
+            .ok()
+    };
 
     // Cut into blocks.
     let mut moved: Vec<Moved> = Vec::new();
@@ -505,7 +597,11 @@ pub fn rewrite(input: &[u8], names: &[&str], options: Options) -> Rewritten {
         let mut blocks: Vec<Block> = Vec::new();
         for i in insns {
             if leaders.contains(&i.ip()) {
-                blocks.push(Block { start: i.ip(), end: i.ip(), insns: Vec::new() });
+                blocks.push(Block {
+                    start: i.ip(),
+                    end: i.ip(),
+                    insns: Vec::new(),
+                });
             }
             let b = blocks.last_mut().expect("the start is a leader");
             b.end = i.next_ip();
@@ -514,7 +610,14 @@ pub fn rewrite(input: &[u8], names: &[&str], options: Options) -> Rewritten {
         let hot_count = blocks.len() - blocks.len() / 3;
         let mut hot: Vec<usize> = (1..hot_count).rev().collect();
         hot.insert(0, 0);
-        moved.push(Moved { start, end, hot, cold: (hot_count..blocks.len()).rev().collect(), blocks, new: Vec::new() });
+        moved.push(Moved {
+            start,
+            end,
+            hot,
+            cold: (hot_count..blocks.len()).rev().collect(),
+            blocks,
+            new: Vec::new(),
+        });
     }
 
     let arm = is_a64(d);
@@ -558,10 +661,16 @@ pub fn rewrite(input: &[u8], names: &[&str], options: Options) -> Rewritten {
     let mut tables: Vec<(a64::Table, u64)> = Vec::new();
     if arm {
         at = at.next_multiple_of(16);
-        for i in moved.iter().flat_map(|m| &m.blocks).flat_map(|b| &b.insns).filter(|i| i.is_call_near()) {
+        for i in moved
+            .iter()
+            .flat_map(|m| &m.blocks)
+            .flat_map(|b| &b.insns)
+            .filter(|i| i.is_call_near())
+        {
             let target = i.near_branch_target();
             // A guarded program's veneers may lead to landing pads alone.
-            let lands = !ss.iter().any(|s| s.name == ".note.gnu.property") || u32_at(d, offset(d, target)) == 0xd503_245f;
+            let lands = !ss.iter().any(|s| s.name == ".note.gnu.property")
+                || u32_at(d, offset(d, target)) == 0xd503_245f;
             if lands && !moved.iter().any(|m| m.start == target) && !veneers.contains_key(&target) {
                 veneers.insert(target, at);
                 at += 12;
@@ -570,7 +679,10 @@ pub fn rewrite(input: &[u8], names: &[&str], options: Options) -> Rewritten {
         for m in &moved {
             let insns: Vec<I> = m.blocks.iter().flat_map(|b| b.insns.clone()).collect();
             // Every other function keeps its table, and its old labels jump to the new ones.
-            for t in a64::tables(d, &insns).into_iter().filter(|_| m.start / 64 % 2 == 0) {
+            for t in a64::tables(d, &insns)
+                .into_iter()
+                .filter(|_| m.start / 64 % 2 == 0)
+            {
                 let count = t.labels.len() as u64;
                 tables.push((t, at));
                 at += 4 * count;
@@ -582,7 +694,11 @@ pub fn rewrite(input: &[u8], names: &[&str], options: Options) -> Rewritten {
     let mut new = vec![if arm { 0 } else { 0xccu8 }; (code_end - segment) as usize];
     for (&target, &at) in &veneers {
         for (n, w) in a64::veneer(at, target).into_iter().enumerate() {
-            put32(&mut new, (at - segment) as usize + 4 * n, i64::from(w as i32));
+            put32(
+                &mut new,
+                (at - segment) as usize + 4 * n,
+                i64::from(w as i32),
+            );
         }
     }
     let entries: BTreeMap<u64, u64> = moved.iter().map(|m| (m.start, m.new[0].0)).collect();
@@ -595,12 +711,25 @@ pub fn rewrite(input: &[u8], names: &[&str], options: Options) -> Rewritten {
         // Instructions of table jumps, written anew.
         let mut jumps: BTreeMap<u64, Vec<u32>> = BTreeMap::new();
         if arm {
-            let words: BTreeMap<u64, a64::Word> =
-                m.blocks.iter().flat_map(|b| &b.insns).filter_map(|i| Some((i.ip(), i.a64()?))).collect();
+            let words: BTreeMap<u64, a64::Word> = m
+                .blocks
+                .iter()
+                .flat_map(|b| &b.insns)
+                .filter_map(|i| Some((i.ip(), i.a64()?)))
+                .collect();
             for (t, table) in tables.iter().filter(|t| (m.start..m.end).contains(&t.0.at)) {
-                let start = m.blocks.iter().rev().find(|b| b.start <= t.at).expect("it is in a block");
+                let start = m
+                    .blocks
+                    .iter()
+                    .rev()
+                    .find(|b| b.start <= t.at)
+                    .expect("it is in a block");
                 let place = |old: u64| {
-                    let before = start.insns.iter().filter(|i| i.ip() < old).filter_map(I::a64);
+                    let before = start
+                        .insns
+                        .iter()
+                        .filter(|i| i.ip() < old)
+                        .filter_map(I::a64);
                     address[&start.start] + before.map(a64::Word::new_len).sum::<u64>()
                 };
                 let base = address[&m.start];
@@ -616,7 +745,11 @@ pub fn rewrite(input: &[u8], names: &[&str], options: Options) -> Rewritten {
                 let b = &m.blocks[order[k]];
                 let mut at = address[&b.start];
                 let inside = |t: u64| {
-                    if (m.start..m.end).contains(&t) { address[&t] } else { go(t) }
+                    if (m.start..m.end).contains(&t) {
+                        address[&t]
+                    } else {
+                        go(t)
+                    }
                 };
                 let last = b.insns.len() - 1;
                 for (n, i) in b.insns.iter().enumerate() {
@@ -631,25 +764,52 @@ pub fn rewrite(input: &[u8], names: &[&str], options: Options) -> Rewritten {
                         let words = if let Some(words) = jumps.get(&w.ip) {
                             words.clone()
                         } else if w.is_cond() {
-                            let invert = n == last && next_block == Some(w.target()) && address.contains_key(&i.next_ip());
-                            a64::cond(w, invert, at, inside(if invert { i.next_ip() } else { w.target() }))
+                            let invert = n == last
+                                && next_block == Some(w.target())
+                                && address.contains_key(&i.next_ip());
+                            a64::cond(
+                                w,
+                                invert,
+                                at,
+                                inside(if invert { i.next_ip() } else { w.target() }),
+                            )
                         } else if w.is_jump() {
                             vec![a64::b(at, inside(w.target()))]
                         } else if w.is_call() {
-                            vec![a64::bl(at, veneers.get(&w.target()).copied().unwrap_or_else(|| go(w.target())))]
+                            vec![a64::bl(
+                                at,
+                                veneers
+                                    .get(&w.target())
+                                    .copied()
+                                    .unwrap_or_else(|| go(w.target())),
+                            )]
                         } else if w.is_adr() {
-                            let to = if options.pointers { go(w.target()) } else { w.target() };
-                            vec![a64::adrp(w.w & 31, at, to), a64::add(w.w & 31, w.w & 31, to)]
+                            let to = if options.pointers {
+                                go(w.target())
+                            } else {
+                                w.target()
+                            };
+                            vec![
+                                a64::adrp(w.w & 31, at, to),
+                                a64::add(w.w & 31, w.w & 31, to),
+                            ]
                         } else if w.is_literal() {
                             let (to, reg) = (w.target(), w.w & 31);
                             let wide = w.w >> 30 == 1;
                             let scale = if wide { 3 } else { 2 };
-                            let form = [0xb940_0000u32, 0xf940_0000, 0xb980_0000][(w.w >> 30) as usize];
-                            vec![a64::adrp(reg, at, to), form | (to as u32 & 0xfff) >> scale << 10 | reg << 5 | reg]
+                            let form =
+                                [0xb940_0000u32, 0xf940_0000, 0xb980_0000][(w.w >> 30) as usize];
+                            vec![
+                                a64::adrp(reg, at, to),
+                                form | (to as u32 & 0xfff) >> scale << 10 | reg << 5 | reg,
+                            ]
                         } else if w.is_adrp() {
-                            let to = page_target(&b.insns, n).map_or(w.target(), |t| if options.pointers { go(t) } else { t });
+                            let to = page_target(&b.insns, n)
+                                .map_or(w.target(), |t| if options.pointers { go(t) } else { t });
                             vec![a64::adrp(w.w & 31, at, to)]
-                        } else if let Some(to) = low_target(&b.insns, n).filter(|t| options.pointers && entries.contains_key(t)) {
+                        } else if let Some(to) = low_target(&b.insns, n)
+                            .filter(|t| options.pointers && entries.contains_key(t))
+                        {
                             vec![w.w & !0x003f_fc00 | (go(to) as u32 & 0xfff) << 10]
                         } else {
                             vec![w.w]
@@ -663,16 +823,24 @@ pub fn rewrite(input: &[u8], names: &[&str], options: Options) -> Rewritten {
                         len = 9;
                         new[here..here + 4].copy_from_slice(&[bytes[0], 2, 0xeb, 5]);
                         new[here + 4] = 0xe9;
-                        put32(&mut new, here + 5, inside(i.near_branch_target()) as i64 - (at as i64 + 9));
+                        put32(
+                            &mut new,
+                            here + 5,
+                            inside(i.near_branch_target()) as i64 - (at as i64 + 9),
+                        );
                     } else if i.is_jcc_short_or_near() {
                         len = 6;
-                        let mut cc =
-                            bytes.iter().find(|b| (0x70..0x90).contains(*b)).expect("a conditional branch has its condition")
-                                & 15;
+                        let mut cc = bytes
+                            .iter()
+                            .find(|b| (0x70..0x90).contains(*b))
+                            .expect("a conditional branch has its condition")
+                            & 15;
                         let fall = i.next_ip();
                         let mut target = i.near_branch_target();
                         if n == last
-                            && order.get(k + 1).is_some_and(|&x| m.blocks[x].start == target)
+                            && order
+                                .get(k + 1)
+                                .is_some_and(|&x| m.blocks[x].start == target)
                             && address.contains_key(&fall)
                         {
                             cc ^= 1;
@@ -683,19 +851,31 @@ pub fn rewrite(input: &[u8], names: &[&str], options: Options) -> Rewritten {
                     } else if i.is_jmp_short_or_near() {
                         len = 5;
                         new[here] = 0xe9;
-                        put32(&mut new, here + 1, inside(i.near_branch_target()) as i64 - (at as i64 + 5));
+                        put32(
+                            &mut new,
+                            here + 1,
+                            inside(i.near_branch_target()) as i64 - (at as i64 + 5),
+                        );
                     } else {
                         len = i.len() as u64;
                         new[here..here + i.len()].copy_from_slice(bytes);
                         if i.is_call_near() {
-                            put32(&mut new, here + i.len() - 4, go(i.near_branch_target()) as i64 - (at as i64 + len as i64));
+                            put32(
+                                &mut new,
+                                here + i.len() - 4,
+                                go(i.near_branch_target()) as i64 - (at as i64 + len as i64),
+                            );
                         } else if i.is_ip_rel_memory_operand() {
                             let mut target = i.ip_rel_memory_address();
                             if options.pointers && i.mnemonic() == Mnemonic::Lea {
                                 target = go(target);
                             }
                             let field = Decoder::with_ip(64, bytes, i.ip(), 0).decode_and_offsets();
-                            put32(&mut new, here + field, target as i64 - (at as i64 + len as i64));
+                            put32(
+                                &mut new,
+                                here + field,
+                                target as i64 - (at as i64 + len as i64),
+                            );
                         }
                     }
                     from.push((at, at + len, i.ip()));
@@ -707,7 +887,9 @@ pub fn rewrite(input: &[u8], names: &[&str], options: Options) -> Rewritten {
                     let mut to = b.end;
                     if let Some(i) = b.insns.last()
                         && i.is_jcc_short_or_near()
-                        && order.get(k + 1).is_some_and(|&x| m.blocks[x].start == i.near_branch_target())
+                        && order
+                            .get(k + 1)
+                            .is_some_and(|&x| m.blocks[x].start == i.near_branch_target())
                     {
                         to = i.near_branch_target();
                     }
@@ -735,17 +917,30 @@ pub fn rewrite(input: &[u8], names: &[&str], options: Options) -> Rewritten {
                 put32(&mut out, o, new as i64 - base as i64);
             }
         }
-        for t in a64::tables(d, &insns).iter().filter(|t| !tables.iter().any(|x| x.0.at == t.at)) {
+        for t in a64::tables(d, &insns)
+            .iter()
+            .filter(|t| !tables.iter().any(|x| x.0.at == t.at))
+        {
             for label in &t.labels {
                 // Behind a landing pad, which stays.
-                let behind = if u32_at(d, offset(d, *label)) & 0xffff_ff3f == 0xd503_241f { 4 } else { 0 };
+                let behind = if u32_at(d, offset(d, *label)) & 0xffff_ff3f == 0xd503_241f {
+                    4
+                } else {
+                    0
+                };
                 let (o, to) = (offset(d, *label) + behind, address[label]);
-                out[o..o + 4].copy_from_slice(&a64::b(label + behind as u64, to + behind as u64).to_le_bytes());
+                out[o..o + 4].copy_from_slice(
+                    &a64::b(label + behind as u64, to + behind as u64).to_le_bytes(),
+                );
             }
         }
         if options.entry_jumps && arm && m.end - m.start >= 8 {
             let o = offset(d, m.start);
-            let skip = if matches!(u32_at(d, o), 0xd503_245f | 0xd503_24df) { 4 } else { 0 };
+            let skip = if matches!(u32_at(d, o), 0xd503_245f | 0xd503_24df) {
+                4
+            } else {
+                0
+            };
             let jump = a64::b(m.start + skip, m.new[0].0);
             if matches!(u32_at(d, o), 0xd503_233f) {
                 // paciasp let calls in; bti c does that alone.
@@ -756,9 +951,17 @@ pub fn rewrite(input: &[u8], names: &[&str], options: Options) -> Rewritten {
             }
         } else if options.entry_jumps && !arm && m.end - m.start >= 9 {
             let o = offset(d, m.start);
-            let skip = if d[o..].starts_with(&[0xf3, 0x0f, 0x1e, 0xfa]) { 4 } else { 0 };
+            let skip = if d[o..].starts_with(&[0xf3, 0x0f, 0x1e, 0xfa]) {
+                4
+            } else {
+                0
+            };
             out[o + skip] = 0xe9;
-            put32(&mut out, o + skip + 1, m.new[0].0 as i64 - (m.start as i64 + skip as i64 + 5));
+            put32(
+                &mut out,
+                o + skip + 1,
+                m.new[0].0 as i64 - (m.start as i64 + skip as i64 + 5),
+            );
         }
     }
     for (_, start, end) in &all {
@@ -771,21 +974,34 @@ pub fn rewrite(input: &[u8], names: &[&str], options: Options) -> Rewritten {
                 let all = decode(d, *start, *end);
                 if w.is_call() && entries.contains_key(&w.target()) {
                     out[o..o + 4].copy_from_slice(&a64::bl(w.ip, go(w.target())).to_le_bytes());
-                } else if options.pointers && w.is_adrp() && page_target(&all, n).is_some_and(|t| entries.contains_key(&t)) {
+                } else if options.pointers
+                    && w.is_adrp()
+                    && page_target(&all, n).is_some_and(|t| entries.contains_key(&t))
+                {
                     let to = page_target(&all, n).map(&go).expect("it was found");
                     out[o..o + 4].copy_from_slice(&a64::adrp(w.w & 31, w.ip, to).to_le_bytes());
-                } else if let Some(to) = low_target(&all, n).filter(|t| options.pointers && entries.contains_key(t)) {
+                } else if let Some(to) =
+                    low_target(&all, n).filter(|t| options.pointers && entries.contains_key(t))
+                {
                     let low = w.w & !0x003f_fc00 | (go(to) as u32 & 0xfff) << 10;
                     out[o..o + 4].copy_from_slice(&low.to_le_bytes());
                 }
             } else if i.is_call_near() && entries.contains_key(&i.near_branch_target()) {
-                put32(&mut out, o + i.len() - 4, go(i.near_branch_target()) as i64 - i.next_ip() as i64);
+                put32(
+                    &mut out,
+                    o + i.len() - 4,
+                    go(i.near_branch_target()) as i64 - i.next_ip() as i64,
+                );
             } else if options.pointers
                 && i.mnemonic() == Mnemonic::Lea
                 && i.is_ip_rel_memory_operand()
                 && entries.contains_key(&i.ip_rel_memory_address())
             {
-                put32(&mut out, o + i.len() - 4, go(i.ip_rel_memory_address()) as i64 - i.next_ip() as i64);
+                put32(
+                    &mut out,
+                    o + i.len() - 4,
+                    go(i.ip_rel_memory_address()) as i64 - i.next_ip() as i64,
+                );
             }
         }
     }
@@ -801,9 +1017,18 @@ pub fn rewrite(input: &[u8], names: &[&str], options: Options) -> Rewritten {
         // SHT_RELR: an even word is a place, an odd one a bitmap of the 63 words behind the last.
         for s in ss.iter().filter(|s| s.kind == 19) {
             let mut next = 0u64;
-            for w in d[s.offset..s.offset + s.size].chunks(8).map(|w| u64_at(w, 0)) {
-                let places: Vec<u64> =
-                    if w & 1 == 0 { vec![w] } else { (0..63).filter(|b| w >> (b + 1) & 1 != 0).map(|b| next + 8 * b).collect() };
+            for w in d[s.offset..s.offset + s.size]
+                .chunks(8)
+                .map(|w| u64_at(w, 0))
+            {
+                let places: Vec<u64> = if w & 1 == 0 {
+                    vec![w]
+                } else {
+                    (0..63)
+                        .filter(|b| w >> (b + 1) & 1 != 0)
+                        .map(|b| next + 8 * b)
+                        .collect()
+                };
                 next = if w & 1 == 0 { w + 8 } else { next + 63 * 8 };
                 for p in places {
                     let o = offset(d, p);
@@ -846,7 +1071,9 @@ pub fn rewrite(input: &[u8], names: &[&str], options: Options) -> Rewritten {
         let mut rows = Vec::new();
         let mut run = fde.rows(&frame, &bases, &mut context).expect("it runs");
         while let Some(row) = run.next_row().expect("it runs") {
-            let CfaRule::RegisterAndOffset { register, offset } = row.cfa().clone() else { panic!("no expressions in tests") };
+            let CfaRule::RegisterAndOffset { register, offset } = row.cfa().clone() else {
+                panic!("no expressions in tests")
+            };
             let registers: BTreeMap<u16, i64> = row
                 .registers()
                 .map(|(r, rule)| match rule {
@@ -856,9 +1083,21 @@ pub fn rewrite(input: &[u8], names: &[&str], options: Options) -> Rewritten {
                     other => panic!("{other:?} is not for tests"),
                 })
                 .collect();
-            rows.push((row.start_address(), row.end_address(), register.0, offset, registers, row.saved_args_size()));
+            rows.push((
+                row.start_address(),
+                row.end_address(),
+                register.0,
+                offset,
+                registers,
+                row.saved_args_size(),
+            ));
         }
-        let row_at = |a: u64| rows.iter().find(|r| r.0 <= a && a < r.1).expect("the FDE covers its function").clone();
+        let row_at = |a: u64| {
+            rows.iter()
+                .find(|r| r.0 <= a && a < r.1)
+                .expect("the FDE covers its function")
+                .clone()
+        };
         for &(start, end) in &m.new {
             let mut program = Vec::new();
             let (mut here, mut state) = (start, None);
@@ -884,7 +1123,10 @@ pub fn rewrite(input: &[u8], names: &[&str], options: Options) -> Rewritten {
                 }
                 if let Some((_, _, before, _)) = &state {
                     let before: &BTreeMap<u16, i64> = before;
-                    for r in before.keys().filter(|r| !now.2.contains_key(r) && **r != SIGNED) {
+                    for r in before
+                        .keys()
+                        .filter(|r| !now.2.contains_key(r) && **r != SIGNED)
+                    {
                         program.push(6);
                         uleb(&mut program, u64::from(*r));
                     }
@@ -919,9 +1161,17 @@ pub fn rewrite(input: &[u8], names: &[&str], options: Options) -> Rewritten {
                 }
                 lsda = areas_at + areas.len() as u64;
                 let encoding = d[offset(d, old) + 1];
-                areas.extend(write_area(&area, encoding, segment, &sites, start, lsda, segment));
+                areas.extend(write_area(
+                    &area, encoding, segment, &sites, start, lsda, segment,
+                ));
             }
-            fresh.push(New { start, end, lsda, cie: fde.cie().offset(), program });
+            fresh.push(New {
+                start,
+                end,
+                lsda,
+                cie: fde.cie().offset(),
+                program,
+            });
         }
     }
     let table_at = (areas_at + areas.len() as u64).next_multiple_of(8);
@@ -941,7 +1191,11 @@ pub fn rewrite(input: &[u8], names: &[&str], options: Options) -> Rewritten {
         };
         let id = u32_at(&entry, 4) as usize;
         if id == 0 {
-            let augmentation: Vec<u8> = entry[9..].iter().take_while(|b| **b != 0).copied().collect();
+            let augmentation: Vec<u8> = entry[9..]
+                .iter()
+                .take_while(|b| **b != 0)
+                .copied()
+                .collect();
             let mut p = 9 + augmentation.len() + 1;
             read_uleb(&entry, &mut p);
             read_uleb(&entry, &mut p);
@@ -966,7 +1220,8 @@ pub fn rewrite(input: &[u8], names: &[&str], options: Options) -> Rewritten {
             }
             lsda_encoded.insert(at, lsda_relative);
         } else {
-            let old_start = (eh.addr as i64 + at as i64 + 8 + i64::from(u32_at(&entry, 8) as i32)) as u64;
+            let old_start =
+                (eh.addr as i64 + at as i64 + 8 + i64::from(u32_at(&entry, 8) as i32)) as u64;
             adjust(&mut entry, 8);
             if lsda_encoded[&(at + 4 - id)] == Some(true) {
                 adjust(&mut entry, 17);
@@ -985,8 +1240,19 @@ pub fn rewrite(input: &[u8], names: &[&str], options: Options) -> Rewritten {
         e.extend(((f.end - f.start) as u32).to_le_bytes());
         if let Some(relative) = lsda_encoded[&f.cie] {
             e.push(4);
-            let base = if relative { table_at as i64 + here as i64 + 17 } else { 0 };
-            e.extend(if f.lsda == 0 { 0 } else { (f.lsda as i64 - base) as i32 }.to_le_bytes());
+            let base = if relative {
+                table_at as i64 + here as i64 + 17
+            } else {
+                0
+            };
+            e.extend(
+                if f.lsda == 0 {
+                    0
+                } else {
+                    (f.lsda as i64 - base) as i32
+                }
+                .to_le_bytes(),
+            );
         } else {
             e.push(0);
         }
@@ -1018,7 +1284,9 @@ pub fn rewrite(input: &[u8], names: &[&str], options: Options) -> Rewritten {
     out.extend(&new);
     for i in 0..u16_at(d, 56) as usize {
         let p = u64_at(d, 32) as usize + 56 * i;
-        let set = |out: &mut Vec<u8>, at: usize, v: u64| out[p + at..p + at + 8].copy_from_slice(&v.to_le_bytes());
+        let set = |out: &mut Vec<u8>, at: usize, v: u64| {
+            out[p + at..p + at + 8].copy_from_slice(&v.to_le_bytes())
+        };
         match u32_at(d, p) {
             0 => {
                 out[p..p + 8].copy_from_slice(&[1, 0, 0, 0, 5, 0, 0, 0]);
@@ -1034,8 +1302,13 @@ pub fn rewrite(input: &[u8], names: &[&str], options: Options) -> Rewritten {
                 }
             }
             0x6474_e550 => {
-                for (at, v) in [(8, file_at as u64 + hdr_at - segment), (16, hdr_at), (24, hdr_at), (32, hdr_len), (40, hdr_len)]
-                {
+                for (at, v) in [
+                    (8, file_at as u64 + hdr_at - segment),
+                    (16, hdr_at),
+                    (24, hdr_at),
+                    (32, hdr_len),
+                    (40, hdr_len),
+                ] {
                     set(&mut out, at, v);
                 }
             }
@@ -1058,10 +1331,22 @@ pub fn rewrite(input: &[u8], names: &[&str], options: Options) -> Rewritten {
     out.extend(headers);
     out[40..48].copy_from_slice(&(table_offset as u64).to_le_bytes());
     out[60..62].copy_from_slice(&(n + 1).to_le_bytes());
-    let name = |a: u64| chosen.iter().find(|c| c.1 == a).map(|c| c.0.clone()).unwrap_or_default();
+    let name = |a: u64| {
+        chosen
+            .iter()
+            .find(|c| c.1 == a)
+            .map(|c| c.0.clone())
+            .unwrap_or_default()
+    };
     let entry = go(u64_at(d, 24));
     out[24..32].copy_from_slice(&entry.to_le_bytes());
-    Rewritten { image: out, moved: moved.iter().map(|m| (name(m.start), m.start, m.new.clone())).collect() }
+    Rewritten {
+        image: out,
+        moved: moved
+            .iter()
+            .map(|m| (name(m.start), m.start, m.new.clone()))
+            .collect(),
+    }
 }
 
 /// The pseudo-register that says whether the return address is signed.
@@ -1091,7 +1376,9 @@ fn page_target(insns: &[I], n: usize) -> Option<u64> {
 
 /// The same for the `add`.
 fn low_target(insns: &[I], n: usize) -> Option<u64> {
-    (n.saturating_sub(8)..n).find_map(|m| page_pair(insns, m).filter(|p| p.0 == n)).map(|p| p.1)
+    (n.saturating_sub(8)..n)
+        .find_map(|m| page_pair(insns, m).filter(|p| p.0 == n))
+        .map(|p| p.1)
 }
 
 /// Whether a block's fall-through must become a jump.
@@ -1157,23 +1444,89 @@ fn note(d: &[u8], moved: &[Moved]) -> Vec<u8> {
 
 /// Programs to move: (name, source, compiler, flags, arguments).
 pub const PROGRAMS: &[(&str, &str, &str, &[&str], &[&str])] = &[
-    ("switch_pie", SWITCH, "gcc", &["-pie", "-fPIE"], &["a", "bb", "ccc"]),
-    ("switch_cet", SWITCH, "gcc", &["-pie", "-fPIE", "-fcf-protection"], &["x"]),
-    ("pointers_relr", POINTERS, "gcc", &["-pie", "-fPIE", "-Wl,-z,pack-relative-relocs", "-rdynamic"], &["1", "2"]),
-    ("pointers_pie", POINTERS, "gcc", &["-pie", "-fPIE", "-rdynamic"], &["1", "2"]),
-    ("throws_pie", THROWS, "g++", &["-pie", "-fPIE"], &["a", "b", "c", "d"]),
-    ("throws_fixed", THROWS, "g++", &["-no-pie", "-fno-pie"], &["a", "b", "c", "d"]),
-    ("a64_switch", A64, "aarch64-linux-gnu-gcc", &["-pie", "-fPIE", TABLES], &["a", "bb", "ccc"]),
-    ("a64_switch_fixed", A64, "aarch64-linux-gnu-gcc", &["-no-pie", "-fno-pie", "-Wl,-q", TABLES], &["a"]),
+    (
+        "switch_pie",
+        SWITCH,
+        "gcc",
+        &["-pie", "-fPIE"],
+        &["a", "bb", "ccc"],
+    ),
+    (
+        "switch_cet",
+        SWITCH,
+        "gcc",
+        &["-pie", "-fPIE", "-fcf-protection"],
+        &["x"],
+    ),
+    (
+        "pointers_relr",
+        POINTERS,
+        "gcc",
+        &["-pie", "-fPIE", "-Wl,-z,pack-relative-relocs", "-rdynamic"],
+        &["1", "2"],
+    ),
+    (
+        "pointers_pie",
+        POINTERS,
+        "gcc",
+        &["-pie", "-fPIE", "-rdynamic"],
+        &["1", "2"],
+    ),
+    (
+        "throws_pie",
+        THROWS,
+        "g++",
+        &["-pie", "-fPIE"],
+        &["a", "b", "c", "d"],
+    ),
+    (
+        "throws_fixed",
+        THROWS,
+        "g++",
+        &["-no-pie", "-fno-pie"],
+        &["a", "b", "c", "d"],
+    ),
+    (
+        "a64_switch",
+        A64,
+        "aarch64-linux-gnu-gcc",
+        &["-pie", "-fPIE", TABLES],
+        &["a", "bb", "ccc"],
+    ),
+    (
+        "a64_switch_fixed",
+        A64,
+        "aarch64-linux-gnu-gcc",
+        &["-no-pie", "-fno-pie", "-Wl,-q", TABLES],
+        &["a"],
+    ),
     (
         "a64_guarded",
         A64,
         "aarch64-linux-gnu-gcc",
-        &["-pie", "-fPIE", "-mbranch-protection=standard", "-Wl,-z,force-bti", TABLES],
+        &[
+            "-pie",
+            "-fPIE",
+            "-mbranch-protection=standard",
+            "-Wl,-z,force-bti",
+            TABLES,
+        ],
         &["x"],
     ),
-    ("a64_pointers", POINTERS, "aarch64-linux-gnu-gcc", &["-pie", "-fPIE", "-rdynamic"], &["1", "2"]),
-    ("a64_throws", THROWS, "aarch64-linux-gnu-g++", &["-pie", "-fPIE"], &["a", "b", "c", "d"]),
+    (
+        "a64_pointers",
+        POINTERS,
+        "aarch64-linux-gnu-gcc",
+        &["-pie", "-fPIE", "-rdynamic"],
+        &["1", "2"],
+    ),
+    (
+        "a64_throws",
+        THROWS,
+        "aarch64-linux-gnu-g++",
+        &["-pie", "-fPIE"],
+        &["a", "b", "c", "d"],
+    ),
     (
         "a64_throws_signed",
         THROWS,

@@ -129,7 +129,14 @@ impl Assembler {
             self.bytes.extend_from_slice(&bytes);
         }
         for (at, kind, label) in self.waiting {
-            let (place, unbound) = (at as u64, OutOfRange { kind, place: at as u64, target: u64::MAX });
+            let (place, unbound) = (
+                at as u64,
+                OutOfRange {
+                    kind,
+                    place: at as u64,
+                    target: u64::MAX,
+                },
+            );
             let target = self.bound[label.0].ok_or(unbound)? as u64;
             write_field(kind, &mut self.bytes[at..], place, target)?;
         }

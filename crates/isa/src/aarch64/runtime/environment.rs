@@ -32,9 +32,16 @@ impl Routine<'_> {
         a.cbnz(10, variable);
         a.put(&[encode::mov(3, ZR)]);
         a.bind(compare);
-        a.put(&[encode::ldrb_reg(4, 0, 3), encode::ldrb_reg(5, 2, 3), encode::cmp(4, 5)]);
+        a.put(&[
+            encode::ldrb_reg(4, 0, 3),
+            encode::ldrb_reg(5, 2, 3),
+            encode::cmp(4, 5),
+        ]);
         a.b_cond(cond::NE, variable);
-        a.put(&[encode::add_imm(3, 3, 1), encode::cmp_imm(3, VARIABLE.len() as u32)]);
+        a.put(&[
+            encode::add_imm(3, 3, 1),
+            encode::cmp_imm(3, VARIABLE.len() as u32),
+        ]);
         a.b_cond(cond::NE, compare);
         a.put(&[encode::movz(10, 1, 0), encode::ldrb_reg(4, 0, 3)]);
         a.cbz(4, variable);
@@ -54,7 +61,10 @@ impl Routine<'_> {
         a.put(&[encode::cmp_imm(0, AT_SECURE)]);
         a.b_cond(cond::NE, entry);
         a.cbz(2, end);
-        self.fail("postlink: no profile is written by a program with more rights than its caller", "");
+        self.fail(
+            "postlink: no profile is written by a program with more rights than its caller",
+            "",
+        );
         self.a.bind(end);
     }
 
@@ -63,7 +73,10 @@ impl Routine<'_> {
     /// rights than its caller.
     pub(super) fn find_in_proc(&mut self) {
         let (pattern, name) = (self.a.string(self.config.pattern), self.a.string(VARIABLE));
-        let (auxv, environ) = (self.a.string("/proc/self/auxv"), self.a.string("/proc/self/environ"));
+        let (auxv, environ) = (
+            self.a.string("/proc/self/auxv"),
+            self.a.string("/proc/self/environ"),
+        );
         let [no_auxv, allowed, no_environ, read] = self.a.labels();
         self.a.adr(1, auxv);
         self.open_to_read(no_auxv);
@@ -76,7 +89,11 @@ impl Routine<'_> {
         a.b_not_negative(0, read);
         a.put(&[encode::mov(0, ZR)]);
         a.bind(read);
-        a.put(&[encode::lsr(0, 0, 4), encode::add_lsl(2, 1, 0, 4), encode::str(ZR, 2, 0)]);
+        a.put(&[
+            encode::lsr(0, 0, 4),
+            encode::add_lsl(2, 1, 0, 4),
+            encode::str(ZR, 2, 0),
+        ]);
         self.close();
         self.buffer(1, BUFFER);
         self.refuse_more_rights();
@@ -85,7 +102,10 @@ impl Routine<'_> {
         a.bind(no_auxv);
         a.put(&[encode::cmn_imm(0, EACCES)]);
         a.b_cond(cond::NE, allowed);
-        self.fail("postlink: no profile is written by a program that may not read its /proc/self", "");
+        self.fail(
+            "postlink: no profile is written by a program that may not read its /proc/self",
+            "",
+        );
         let a = &mut self.a;
         a.bind(allowed);
         a.adr(LINE, pattern);
@@ -107,7 +127,11 @@ impl Routine<'_> {
         // x10: how much of the variable's name has been seen, -1 in another; x9: where the value goes on; x11: its last byte.
         self.buffer(9, VALUE);
         self.buffer(11, NAME); // The value ends where the name begins.
-        self.a.put(&[encode::mov(10, ZR), encode::strb(ZR, 9, 0), encode::sub_imm(11, 11, 1)]);
+        self.a.put(&[
+            encode::mov(10, ZR),
+            encode::strb(ZR, 9, 0),
+            encode::sub_imm(11, 11, 1),
+        ]);
         self.a.bind(refill);
         self.a.put(&[encode::mov(0, FILE)]);
         self.buffer(1, BUFFER);
@@ -120,7 +144,10 @@ impl Routine<'_> {
         a.bind(byte);
         a.put(&[encode::cmp(1, 2)]);
         a.b_cond(cond::EQ, refill);
-        a.put(&[encode::ldrb_post(3, 1, 1), encode::cmp_imm(10, VARIABLE.len() as u32)]);
+        a.put(&[
+            encode::ldrb_post(3, 1, 1),
+            encode::cmp_imm(10, VARIABLE.len() as u32),
+        ]);
         a.b_cond(cond::EQ, copy);
         a.cbz(3, restart);
         a.b_negative(10, byte);
@@ -167,10 +194,19 @@ impl Routine<'_> {
         let a = &mut self.a;
         a.put(&[encode::mov(1, LINE), encode::sub_imm(9, FP, 1)]); // The last byte is kept for the zero.
         a.bind(next);
-        a.put(&[encode::ldrb_post(3, 1, 1), encode::cmp_imm(3, u32::from(b'%'))]);
+        a.put(&[
+            encode::ldrb_post(3, 1, 1),
+            encode::cmp_imm(3, u32::from(b'%')),
+        ]);
         a.b_cond(cond::NE, put);
         a.put(&[encode::ldrb_post(3, 1, 1)]);
-        for (escape, to) in [(b'%', put), (b'm', next), (b'p', process), (b'b', build), (b'h', host)] {
+        for (escape, to) in [
+            (b'%', put),
+            (b'm', next),
+            (b'p', process),
+            (b'b', build),
+            (b'h', host),
+        ] {
             a.put(&[encode::cmp_imm(3, u32::from(escape))]);
             a.b_cond(cond::EQ, to);
         }
@@ -197,7 +233,8 @@ impl Routine<'_> {
         a.put(&[encode::mov(10, 1)]);
         self.buffer(0, BUFFER);
         // Empty, should there be no name.
-        self.a.put(&[encode::add_imm(1, 0, NODENAME), encode::strb(ZR, 1, 0)]);
+        self.a
+            .put(&[encode::add_imm(1, 0, NODENAME), encode::strb(ZR, 1, 0)]);
         self.system_call(call::UNAME);
         let a = &mut self.a;
         a.bind(insert);
@@ -219,6 +256,9 @@ impl Routine<'_> {
     fn fail_too_long(&mut self) {
         self.buffer(0, NAME);
         self.a.put(&[encode::strb(ZR, 0, 0)]);
-        self.fail("postlink: the name of the profile has 4096 bytes or more", "");
+        self.fail(
+            "postlink: the name of the profile has 4096 bytes or more",
+            "",
+        );
     }
 }

@@ -60,7 +60,11 @@ impl Routine<'_> {
         a.b_negative(0, self.errno);
         a.put(&[encode::ldr32(0, 1, ST_MODE)]);
         a.small(2, S_IFMT);
-        a.put(&[encode::and(0, 0, 2), encode::lsr(0, 0, 12), encode::cmp_imm(0, S_IFREG >> 12)]);
+        a.put(&[
+            encode::and(0, 0, 2),
+            encode::lsr(0, 0, 12),
+            encode::cmp_imm(0, S_IFREG >> 12),
+        ]);
         a.b_cond(cond::EQ, regular);
         self.fail("postlink: profile ", " is not a regular file");
         let a = &mut self.a;
@@ -78,10 +82,19 @@ impl Routine<'_> {
         self.system_call(call::GETRLIMIT);
         let a = &mut self.a;
         a.cbnz(0, unlimited);
-        a.put(&[encode::ldr(2, 1, 0), encode::cmp(2, 9), encode::movn(0, EFBIG as u16 - 1)]);
+        a.put(&[
+            encode::ldr(2, 1, 0),
+            encode::cmp(2, 9),
+            encode::movn(0, EFBIG as u16 - 1),
+        ]);
         a.b_cond(cond::LO, self.errno);
         a.bind(unlimited);
-        a.put(&[encode::mov(0, FILE), encode::mov(1, ZR), encode::mov(2, ZR), encode::mov(3, 9)]);
+        a.put(&[
+            encode::mov(0, FILE),
+            encode::mov(1, ZR),
+            encode::mov(2, ZR),
+            encode::mov(3, 9),
+        ]);
         self.system_call(call::FALLOCATE);
         let a = &mut self.a;
         a.cbz(0, again);
@@ -114,8 +127,21 @@ impl Routine<'_> {
     pub(super) fn agree_on_header(&mut self) {
         let header = self.a.data(self.config.header);
         // At most 4096, and at least 8 of them are compared: checked.
-        let (len, check) = (self.config.header.len() as u16, self.config.header_check as u16);
-        let [byte, like, unlike, copy, copied, magic, compare, same, agreed] = self.a.labels();
+        let (len, check) = (
+            self.config.header.len() as u16,
+            self.config.header_check as u16,
+        );
+        let [
+            byte,
+            like,
+            unlike,
+            copy,
+            copied,
+            magic,
+            compare,
+            same,
+            agreed,
+        ] = self.a.labels();
         self.line("postlink: cannot map profile ");
         self.a.put(&[encode::mov(0, ZR), encode::mov(5, ZR)]);
         self.a.small(1, HEADER_LEN);
@@ -139,7 +165,11 @@ impl Routine<'_> {
         a.bind(copy);
         a.put(&[encode::cmp_imm(3, 8)]);
         a.b_cond(cond::EQ, copied);
-        a.put(&[encode::sub_imm(3, 3, 1), encode::ldrb_reg(4, 2, 3), encode::strb_reg(4, HEADER, 3)]);
+        a.put(&[
+            encode::sub_imm(3, 3, 1),
+            encode::ldrb_reg(4, 2, 3),
+            encode::strb_reg(4, HEADER, 3),
+        ]);
         a.b(copy);
         a.bind(copied);
         // The header's data need not be aligned; this machine loads words from anywhere.
@@ -217,7 +247,10 @@ impl Routine<'_> {
         }
         for index in [site::EXTERNAL, site::OVERFLOW] {
             let zero = self.a.label();
-            self.a.put(&[encode::ldr(0, 11, index * 8), encode::add_imm(1, 10, index * 8)]);
+            self.a.put(&[
+                encode::ldr(0, 11, index * 8),
+                encode::add_imm(1, 10, index * 8),
+            ]);
             self.a.cbz(0, zero);
             self.add_to(1, 0);
             self.a.bind(zero);

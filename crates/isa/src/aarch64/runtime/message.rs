@@ -46,7 +46,11 @@ impl Routine<'_> {
         }
         table.extend_from_slice(b"\0unknown error\0");
         let errors = self.a.data(&table);
-        let (number, open, close) = (self.a.string(": errno "), self.a.string(" ("), self.a.string(")"));
+        let (number, open, close) = (
+            self.a.string(": errno "),
+            self.a.string(" ("),
+            self.a.string(")"),
+        );
         let rest = self.a.string("; this run is not recorded\n");
         let [find, skip, found, no_number, end, silent] = self.a.labels();
         self.a.cbz(LINE, silent);
@@ -98,7 +102,10 @@ impl Routine<'_> {
         let digit = a.label();
         a.bind(self.decimal);
         // The digits lie below the buffer.
-        a.put(&[encode::sub_imm_high(1, FP, BUFFER), encode::strb_pre(ZR, 1, -1)]);
+        a.put(&[
+            encode::sub_imm_high(1, FP, BUFFER),
+            encode::strb_pre(ZR, 1, -1),
+        ]);
         a.small(5, 10);
         a.bind(digit);
         a.put(&[
@@ -124,6 +131,10 @@ impl Routine<'_> {
         a.put(&[encode::add_imm(3, 3, 1)]);
         a.b(byte);
         a.bind(end);
-        a.put(&[encode::stp(1, 3, 2, 0), encode::add_imm(2, 2, 16), encode::RET]);
+        a.put(&[
+            encode::stp(1, 3, 2, 0),
+            encode::add_imm(2, 2, 16),
+            encode::RET,
+        ]);
     }
 }

@@ -58,17 +58,30 @@ pub(super) fn print(line: &mut Line<'_>) -> Option<()> {
         }
         1 => {
             let (flags, condition) = (line.bits(0, 4), line.bits(12, 4));
-            line.name(&["fccmp", if line.bit(4) { "e" } else { "" }]).f(kind, rn).f(kind, rm);
+            line.name(&["fccmp", if line.bit(4) { "e" } else { "" }])
+                .f(kind, rn)
+                .f(kind, rm);
             line.imm(i64::from(flags)).cond(condition).done()
         }
         2 => {
-            let names = ["fmul", "fdiv", "fadd", "fsub", "fmax", "fmin", "fmaxnm", "fminnm", "fnmul"];
+            let names = [
+                "fmul", "fdiv", "fadd", "fsub", "fmax", "fmin", "fmaxnm", "fminnm", "fnmul",
+            ];
             let name = names.get(line.bits(12, 4) as usize)?;
-            line.name(&[name]).f(kind, rd).f(kind, rn).f(kind, rm).done()
+            line.name(&[name])
+                .f(kind, rd)
+                .f(kind, rn)
+                .f(kind, rm)
+                .done()
         }
         3 => {
             let condition = line.bits(12, 4);
-            line.name(&["fcsel"]).f(kind, rd).f(kind, rn).f(kind, rm).cond(condition).done()
+            line.name(&["fcsel"])
+                .f(kind, rd)
+                .f(kind, rn)
+                .f(kind, rm)
+                .cond(condition)
+                .done()
         }
         _ => None,
     }
@@ -78,10 +91,16 @@ pub(super) fn print(line: &mut Line<'_>) -> Option<()> {
 pub(super) fn constant(line: &mut Line<'_>, bits: u32) -> Option<()> {
     let exponent = (bits >> 4 & 7) as i32;
     // 0 to 3 stand for 1 to 4, and 4 to 7 for −3 to 0.
-    let exponent = if exponent < 4 { exponent + 1 } else { exponent - 7 };
+    let exponent = if exponent < 4 {
+        exponent + 1
+    } else {
+        exponent - 7
+    };
     // In units of 10⁻⁸: the fraction is in sixteenths, and the least exponent is −3.
     let value = u64::from(16 + (bits & 15)) * 100_000_000 / 128 << (exponent + 3);
-    line.word(if bits & 0x80 != 0 { "#-" } else { "#" }).put(value / 100_000_000).raw(".");
+    line.word(if bits & 0x80 != 0 { "#-" } else { "#" })
+        .put(value / 100_000_000)
+        .raw(".");
     let mut unit = 10_000_000;
     while unit > 0 {
         line.put(value / unit % 10);
@@ -102,7 +121,12 @@ fn three_sources(line: &mut Line<'_>) -> Option<()> {
         (true, true) => "fnmsub",
     };
     let (rd, rn, rm, ra) = (line.rd(), line.rn(), line.rm(), line.ra());
-    line.name(&[name]).f(kind, rd).f(kind, rn).f(kind, rm).f(kind, ra).done()
+    line.name(&[name])
+        .f(kind, rd)
+        .f(kind, rn)
+        .f(kind, rm)
+        .f(kind, ra)
+        .done()
 }
 
 fn one_source(line: &mut Line<'_>) -> Option<()> {

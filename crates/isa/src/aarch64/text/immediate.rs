@@ -35,7 +35,10 @@ fn add(line: &mut Line<'_>) -> Option<()> {
     if flags && rd == 31 {
         line.name(&[if subtract { "cmp" } else { "cmn" }]);
     } else {
-        line.name(&[if subtract { "sub" } else { "add" }, if flags { "s" } else { "" }]);
+        line.name(&[
+            if subtract { "sub" } else { "add" },
+            if flags { "s" } else { "" },
+        ]);
         match flags {
             true => line.r(wide, rd),
             false => line.rsp(wide, rd),
@@ -76,7 +79,9 @@ fn bit_mask(wide: bool, n: u32, rotation: u32, ones: u32) -> Option<u64> {
 
 /// Whether a single `movz` gives the value.
 fn by_movz(value: u64) -> bool {
-    (0..64).step_by(16).any(|shift| value & !(0xffff << shift) == 0)
+    (0..64)
+        .step_by(16)
+        .any(|shift| value & !(0xffff << shift) == 0)
 }
 
 /// Whether a single `movz` or `movn` gives the value.
@@ -91,17 +96,27 @@ fn logical(line: &mut Line<'_>) -> Option<()> {
     let (rd, rn) = (line.rd(), line.rn());
     match line.bits(29, 2) {
         1 if rn == 31 && !by_wide_move(value, wide) => {
-            return line.name(&["mov"]).rsp(wide, rd).imm(as_signed(value, wide)).done();
+            return line
+                .name(&["mov"])
+                .rsp(wide, rd)
+                .imm(as_signed(value, wide))
+                .done();
         }
         3 if rd == 31 => return line.name(&["tst"]).r(wide, rn).mask(value).done(),
         3 => line.name(&["ands"]).r(wide, rd),
-        opcode => line.name(&[["and", "orr", "eor"][opcode as usize]]).rsp(wide, rd),
+        opcode => line
+            .name(&[["and", "orr", "eor"][opcode as usize]])
+            .rsp(wide, rd),
     };
     line.r(wide, rn).mask(value).done()
 }
 
 fn as_signed(value: u64, wide: bool) -> i64 {
-    if wide { value as i64 } else { i64::from(value as i32) }
+    if wide {
+        value as i64
+    } else {
+        i64::from(value as i32)
+    }
 }
 
 fn wide(line: &mut Line<'_>) -> Option<()> {
@@ -115,12 +130,20 @@ fn wide(line: &mut Line<'_>) -> Option<()> {
         0 => {
             let value = if wide { !value } else { !value & 0xffff_ffff };
             if !(number == 0 && shift != 0) && !by_movz(value) {
-                return line.name(&["mov"]).r(wide, rd).imm(as_signed(value, wide)).done();
+                return line
+                    .name(&["mov"])
+                    .r(wide, rd)
+                    .imm(as_signed(value, wide))
+                    .done();
             }
             "movn"
         }
         2 if !(number == 0 && shift != 0) => {
-            return line.name(&["mov"]).r(wide, rd).imm(as_signed(value, wide)).done();
+            return line
+                .name(&["mov"])
+                .r(wide, rd)
+                .imm(as_signed(value, wide))
+                .done();
         }
         2 => "movz",
         3 => "movk",
@@ -142,7 +165,11 @@ fn bitfield(line: &mut Line<'_>) -> Option<()> {
         return None;
     }
     let whole = |line: &mut Line<'_>, name: &str, amount: u32| {
-        line.name(&[name]).r(wide, rd).r(wide, rn).imm(i64::from(amount)).done()
+        line.name(&[name])
+            .r(wide, rd)
+            .r(wide, rn)
+            .imm(i64::from(amount))
+            .done()
     };
     match (opcode, from, to) {
         (0, 0, 7) => return line.name(&["sxtb"]).r(wide, rd).r(false, rn).done(),
@@ -178,7 +205,9 @@ fn extract(line: &mut Line<'_>) -> Option<()> {
         return None;
     }
     let (rd, rn, rm) = (line.rd(), line.rn(), line.rm());
-    line.name(&[if rn == rm { "ror" } else { "extr" }]).r(wide, rd).r(wide, rn);
+    line.name(&[if rn == rm { "ror" } else { "extr" }])
+        .r(wide, rd)
+        .r(wide, rn);
     if rn != rm {
         line.r(wide, rm);
     }

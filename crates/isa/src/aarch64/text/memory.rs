@@ -50,7 +50,13 @@ fn both(load: bool) -> &'static str {
 
 fn exclusive(line: &mut Line<'_>) -> Option<()> {
     let (size, load, ordered) = (line.bits(30, 2), line.bit(22), line.bit(15));
-    let (rs, rt, rt2, rn, wide) = (line.rm(), line.rd(), line.ra(), line.rn(), line.bits(30, 2) == 3);
+    let (rs, rt, rt2, rn, wide) = (
+        line.rm(),
+        line.rd(),
+        line.ra(),
+        line.rn(),
+        line.bits(30, 2) == 3,
+    );
     match (line.bit(23), line.bit(21)) {
         (false, pair) => {
             if pair && size < 2 {
@@ -58,7 +64,11 @@ fn exclusive(line: &mut Line<'_>) -> Option<()> {
                 if rt2 != 31 || rs & 1 != 0 || rt & 1 != 0 {
                     return None;
                 }
-                line.name(&["casp", if load { "a" } else { "" }, if ordered { "l" } else { "" }]);
+                line.name(&[
+                    "casp",
+                    if load { "a" } else { "" },
+                    if ordered { "l" } else { "" },
+                ]);
                 for number in [rs, rs + 1, rt, rt + 1] {
                     line.r(size == 1, number);
                 }
@@ -92,7 +102,12 @@ fn exclusive(line: &mut Line<'_>) -> Option<()> {
             if rt2 != 31 {
                 return None;
             }
-            line.name(&["cas", if load { "a" } else { "" }, if ordered { "l" } else { "" }, narrow(size)]);
+            line.name(&[
+                "cas",
+                if load { "a" } else { "" },
+                if ordered { "l" } else { "" },
+                narrow(size),
+            ]);
             line.r(wide, rs).r(wide, rt);
         }
     }
@@ -122,12 +137,19 @@ fn hint<'l, 'o>(line: &'l mut Line<'o>, number: u32) -> &'l mut Line<'o> {
     if kind == 3 || level == 3 {
         return line.imm(i64::from(number));
     }
-    line.word(["pld", "pli", "pst"][kind as usize]).raw("l").put(level + 1);
+    line.word(["pld", "pli", "pst"][kind as usize])
+        .raw("l")
+        .put(level + 1);
     line.raw(if number & 1 != 0 { "strm" } else { "keep" })
 }
 
 fn pair(line: &mut Line<'_>) -> Option<()> {
-    let (opcode, float, mode, load) = (line.bits(30, 2), line.bit(26), line.bits(23, 2), line.bit(22));
+    let (opcode, float, mode, load) = (
+        line.bits(30, 2),
+        line.bit(26),
+        line.bits(23, 2),
+        line.bit(22),
+    );
     let (rt, rt2, rn) = (line.rd(), line.ra(), line.rn());
     let (letter, size) = match (float, opcode) {
         (true, 0) => ('s', 4),
@@ -139,7 +161,11 @@ fn pair(line: &mut Line<'_>) -> Option<()> {
         _ => return None,
     };
     let words = !float && opcode == 1;
-    line.name(&[both(load), if mode == 0 { "np" } else { "p" }, if words { "sw" } else { "" }]);
+    line.name(&[
+        both(load),
+        if mode == 0 { "np" } else { "p" },
+        if words { "sw" } else { "" },
+    ]);
     for number in [rt, rt2] {
         match float {
             true => line.f(letter, number),
@@ -174,12 +200,14 @@ fn access(line: &mut Line<'_>, between: &str) -> Option<u32> {
             (true, _) => return None,
             (false, size) => (['b', 'h', 's', 'd'][size as usize], size),
         };
-        line.name(&[both(opcode & 1 != 0), between, "r"]).f(letter, rt);
+        line.name(&[both(opcode & 1 != 0), between, "r"])
+            .f(letter, rt);
         return Some(size);
     }
     match (opcode, size) {
         (0 | 1, _) => {
-            line.name(&[both(opcode == 1), between, "r", narrow(size)]).r(size == 3, rt);
+            line.name(&[both(opcode == 1), between, "r", narrow(size)])
+                .r(size == 3, rt);
         }
         (2, 3) => {
             if between == "t" {
@@ -189,7 +217,8 @@ fn access(line: &mut Line<'_>, between: &str) -> Option<u32> {
             hint(line, rt);
         }
         (2, _) => {
-            line.name(&["ld", between, "rs", ["b", "h", "w"][size as usize]]).r(true, rt);
+            line.name(&["ld", between, "rs", ["b", "h", "w"][size as usize]])
+                .r(true, rt);
         }
         (_, 0 | 1) => {
             line.name(&["ld", between, "rs", narrow(size)]).r(false, rt);
@@ -224,7 +253,11 @@ fn indexed(line: &mut Line<'_>) -> Option<()> {
     line.next().raw("[");
     base(line, rn);
     line.r(option & 1 != 0, rm);
-    let name = if option == 3 { SHIFTS[0] } else { EXTENSIONS[option as usize] };
+    let name = if option == 3 {
+        SHIFTS[0]
+    } else {
+        EXTENSIONS[option as usize]
+    };
     match (scale, option) {
         (true, _) => {
             line.shift(name, size);
@@ -249,17 +282,23 @@ fn atomic(line: &mut Line<'_>) -> Option<()> {
     let l = if release { "l" } else { "" };
     if line.bit(15) {
         match line.bits(12, 3) {
-            0 => line.name(&["swp", a, l, narrow(size)]).r(wide, rs).r(wide, rt),
+            0 => line
+                .name(&["swp", a, l, narrow(size)])
+                .r(wide, rs)
+                .r(wide, rt),
             4 if rs == 31 && acquire && !release => line.name(&["ldapr", narrow(size)]).r(wide, rt),
             _ => return None,
         };
         return at(line, rn, 0);
     }
-    let name = ["add", "clr", "eor", "set", "smax", "smin", "umax", "umin"][line.bits(12, 3) as usize];
+    let name =
+        ["add", "clr", "eor", "set", "smax", "smin", "umax", "umin"][line.bits(12, 3) as usize];
     if rt == 31 && !acquire {
         line.name(&["st", name, l, narrow(size)]).r(wide, rs);
     } else {
-        line.name(&["ld", name, a, l, narrow(size)]).r(wide, rs).r(wide, rt);
+        line.name(&["ld", name, a, l, narrow(size)])
+            .r(wide, rs)
+            .r(wide, rt);
     }
     at(line, rn, 0)
 }
@@ -271,7 +310,10 @@ fn list(line: &mut Line<'_>, first: u32, count: u32, arrangement: &str) {
         if number > 0 {
             line.raw(", ");
         }
-        line.raw("v").put((first + number) & 31).raw(".").raw(arrangement);
+        line.raw("v")
+            .put((first + number) & 31)
+            .raw(".")
+            .raw(arrangement);
     }
     line.raw(" }");
 }

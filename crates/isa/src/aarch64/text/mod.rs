@@ -28,7 +28,12 @@ use crate::digits;
 pub fn print(bytes: &[u8], addr: u64, out: &mut Vec<u8>) -> Option<usize> {
     let word = u32::from_le_bytes(*bytes.first_chunk()?);
     let start = out.len();
-    let mut line = Line { word, addr, out, operands: false };
+    let mut line = Line {
+        word,
+        addr,
+        out,
+        operands: false,
+    };
     let known = match word >> 25 & 15 {
         0b0000 => line.undefined(),
         0b1000 | 0b1001 => immediate::print(&mut line),
@@ -46,12 +51,15 @@ pub fn print(bytes: &[u8], addr: u64, out: &mut Vec<u8>) -> Option<usize> {
 }
 
 /// The conditions, by number.
-const CONDITIONS: [&str; 16] =
-    ["eq", "ne", "hs", "lo", "mi", "pl", "vs", "vc", "hi", "ls", "ge", "lt", "gt", "le", "al", "nv"];
+const CONDITIONS: [&str; 16] = [
+    "eq", "ne", "hs", "lo", "mi", "pl", "vs", "vc", "hi", "ls", "ge", "lt", "gt", "le", "al", "nv",
+];
 /// The shifts, by number.
 const SHIFTS: [&str; 4] = ["lsl", "lsr", "asr", "ror"];
 /// The extensions of a register, by number.
-const EXTENSIONS: [&str; 8] = ["uxtb", "uxth", "uxtw", "uxtx", "sxtb", "sxth", "sxtw", "sxtx"];
+const EXTENSIONS: [&str; 8] = [
+    "uxtb", "uxth", "uxtw", "uxtx", "sxtb", "sxth", "sxtw", "sxtx",
+];
 
 /// A line of text and the word that it tells.
 struct Line<'o> {

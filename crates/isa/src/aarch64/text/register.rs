@@ -121,7 +121,8 @@ fn compare(line: &mut Line<'_>) -> Option<()> {
     }
     let (wide, rn, rm) = (line.bit(31), line.rn(), line.rm());
     let (flags, condition) = (line.bits(0, 4), line.bits(12, 4));
-    line.name(&[if line.bit(30) { "ccmp" } else { "ccmn" }]).r(wide, rn);
+    line.name(&[if line.bit(30) { "ccmp" } else { "ccmn" }])
+        .r(wide, rn);
     match line.bit(11) {
         true => line.imm(i64::from(rm)),
         false => line.r(wide, rm),
@@ -143,13 +144,22 @@ fn select(line: &mut Line<'_>) -> Option<()> {
             (2, 31) => return line.name(&["csetm"]).r(wide, rd).cond(opposite).done(),
             (1..=3, _) => {
                 let name = ["cinc", "cinv", "cneg"][opcode as usize - 1];
-                return line.name(&[name]).r(wide, rd).r(wide, rn).cond(opposite).done();
+                return line
+                    .name(&[name])
+                    .r(wide, rd)
+                    .r(wide, rn)
+                    .cond(opposite)
+                    .done();
             }
             _ => {}
         }
     }
     line.name(&[["csel", "csinc", "csinv", "csneg"][opcode as usize]]);
-    line.r(wide, rd).r(wide, rn).r(wide, rm).cond(condition).done()
+    line.r(wide, rd)
+        .r(wide, rn)
+        .r(wide, rm)
+        .cond(condition)
+        .done()
 }
 
 fn one_source(line: &mut Line<'_>) -> Option<()> {
@@ -190,7 +200,11 @@ fn two_sources(line: &mut Line<'_>) -> Option<()> {
         }
         _ => return None,
     };
-    line.name(&[name]).r(wide, rd).r(wide, rn).r(wide, rm).done()
+    line.name(&[name])
+        .r(wide, rd)
+        .r(wide, rn)
+        .r(wide, rm)
+        .done()
 }
 
 fn three_sources(line: &mut Line<'_>) -> Option<()> {
@@ -211,7 +225,10 @@ fn three_sources(line: &mut Line<'_>) -> Option<()> {
         _ => return None,
     };
     let shown = third && ra != 31;
-    line.name(&[names[usize::from(shown)]]).r(wide, rd).r(source, rn).r(source, rm);
+    line.name(&[names[usize::from(shown)]])
+        .r(wide, rd)
+        .r(source, rn)
+        .r(source, rm);
     if shown {
         line.r(wide, ra);
     }

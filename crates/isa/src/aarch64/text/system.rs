@@ -6,22 +6,32 @@ pub(super) fn print(line: &mut Line<'_>) -> Option<()> {
     match line.word >> 24 {
         0x14..=0x17 | 0x94..=0x97 => {
             let distance = line.signed(0, 26) * 4;
-            line.name(&[if line.bit(31) { "bl" } else { "b" }]).label(distance).done()
+            line.name(&[if line.bit(31) { "bl" } else { "b" }])
+                .label(distance)
+                .done()
         }
         0x54 => {
             let (name, condition) = (if line.bit(4) { "bc." } else { "b." }, line.bits(0, 4));
             let distance = line.signed(5, 19) * 4;
-            line.name(&[name, CONDITIONS[condition as usize]]).label(distance).done()
+            line.name(&[name, CONDITIONS[condition as usize]])
+                .label(distance)
+                .done()
         }
         0x34 | 0x35 | 0xb4 | 0xb5 => {
             let (wide, rt, distance) = (line.bit(31), line.rd(), line.signed(5, 19) * 4);
-            line.name(&[if line.bit(24) { "cbnz" } else { "cbz" }]).r(wide, rt).label(distance).done()
+            line.name(&[if line.bit(24) { "cbnz" } else { "cbz" }])
+                .r(wide, rt)
+                .label(distance)
+                .done()
         }
         0x36 | 0x37 | 0xb6 | 0xb7 => {
             let (wide, rt, distance) = (line.bit(31), line.rd(), line.signed(5, 14) * 4);
             let number = line.bits(31, 1) << 5 | line.bits(19, 5);
             line.name(&[if line.bit(24) { "tbnz" } else { "tbz" }]);
-            line.r(wide, rt).imm(i64::from(number)).label(distance).done()
+            line.r(wide, rt)
+                .imm(i64::from(number))
+                .label(distance)
+                .done()
         }
         0xd4 => exception(line),
         0xd5 => system(line),
@@ -51,8 +61,10 @@ fn exception(line: &mut Line<'_>) -> Option<()> {
 }
 
 /// Domains and accesses of a barrier, by number.
-const BARRIERS: [&str; 16] =
-    ["", "oshld", "oshst", "osh", "", "nshld", "nshst", "nsh", "", "ishld", "ishst", "ish", "", "ld", "st", "sy"];
+const BARRIERS: [&str; 16] = [
+    "", "oshld", "oshst", "osh", "", "nshld", "nshst", "nsh", "", "ishld", "ishst", "ish", "",
+    "ld", "st", "sy",
+];
 
 /// (number: op0, op1, CRn, CRm, op2 as in the instruction, name) of the system registers that user code reads and writes.
 const REGISTERS: [(u32, &str); 24] = [
@@ -87,7 +99,13 @@ const fn register_number(op0: u32, op1: u32, n: u32, m: u32, op2: u32) -> u32 {
 }
 
 fn system(line: &mut Line<'_>) -> Option<()> {
-    let (rt, op2, m, n, op1) = (line.rd(), line.bits(5, 3), line.bits(8, 4), line.bits(12, 4), line.bits(16, 3));
+    let (rt, op2, m, n, op1) = (
+        line.rd(),
+        line.bits(5, 3),
+        line.bits(8, 4),
+        line.bits(12, 4),
+        line.bits(16, 3),
+    );
     match (line.bits(22, 2), line.bit(21), line.bits(19, 2)) {
         (0, false, 0) if rt == 31 => match (op1, n) {
             (3, 2) => hint(line, m << 3 | op2),
@@ -114,7 +132,11 @@ fn system(line: &mut Line<'_>) -> Option<()> {
                 (0, 7, 5, 0) if rt == 31 => return line.name(&["ic"]).word("iallu").done(),
                 (0, 7, 1, 0) if rt == 31 => return line.name(&["ic"]).word("ialluis").done(),
                 _ => {
-                    line.name(&["sys"]).imm(i64::from(op1)).lettered('c', n).lettered('c', m).imm(i64::from(op2));
+                    line.name(&["sys"])
+                        .imm(i64::from(op1))
+                        .lettered('c', n)
+                        .lettered('c', m)
+                        .imm(i64::from(op2));
                     if rt != 31 {
                         line.r(true, rt);
                     }
@@ -125,11 +147,17 @@ fn system(line: &mut Line<'_>) -> Option<()> {
         }
         (0, true, 1) => {
             line.name(&["sysl"]).r(true, rt).imm(i64::from(op1));
-            line.lettered('c', n).lettered('c', m).imm(i64::from(op2)).done()
+            line.lettered('c', n)
+                .lettered('c', m)
+                .imm(i64::from(op2))
+                .done()
         }
         (0, read, 2 | 3) => {
             let number = line.bits(5, 16);
-            let known = REGISTERS.iter().find(|(known, _)| *known == number).map(|&(_, name)| name);
+            let known = REGISTERS
+                .iter()
+                .find(|(known, _)| *known == number)
+                .map(|&(_, name)| name);
             line.name(&[if read { "mrs" } else { "msr" }]);
             if read {
                 line.r(true, rt);
@@ -137,7 +165,12 @@ fn system(line: &mut Line<'_>) -> Option<()> {
             match known {
                 Some(name) => line.word(name),
                 None => {
-                    line.word("S").put(number >> 14).raw("_").put(op1).raw("_C").put(n);
+                    line.word("S")
+                        .put(number >> 14)
+                        .raw("_")
+                        .put(op1)
+                        .raw("_C")
+                        .put(n);
                     line.raw("_C").put(m).raw("_").put(op2)
                 }
             };

@@ -25,7 +25,11 @@ const LANES: [&str; 4] = ["b", "h", "s", "d"];
 pub(super) fn print(line: &mut Line<'_>) -> Option<()> {
     let word = line.word;
     if word & 0x5e00_0000 == 0x1e00_0000 {
-        return if line.bit(29) { None } else { float::print(line) };
+        return if line.bit(29) {
+            None
+        } else {
+            float::print(line)
+        };
     }
     if line.bit(31) {
         return None;
@@ -81,7 +85,13 @@ pub(super) fn print(line: &mut Line<'_>) -> Option<()> {
             return None;
         }
         let shape = arrangement(0, whole, false)?;
-        return line.name(&["ext"]).v(rd, shape).v(rn, shape).v(rm, shape).imm(i64::from(at)).done();
+        return line
+            .name(&["ext"])
+            .v(rd, shape)
+            .v(rn, shape)
+            .v(rm, shape)
+            .imm(i64::from(at))
+            .done();
     }
     None
 }
@@ -89,7 +99,8 @@ pub(super) fn print(line: &mut Line<'_>) -> Option<()> {
 fn table(line: &mut Line<'_>) -> Option<()> {
     let (rd, rn, rm, count) = (line.rd(), line.rn(), line.rm(), line.bits(13, 2) + 1);
     let shape = arrangement(0, line.bit(30), false)?;
-    line.name(&[if line.bit(12) { "tbx" } else { "tbl" }]).v(rd, shape);
+    line.name(&[if line.bit(12) { "tbx" } else { "tbl" }])
+        .v(rd, shape);
     line.next().raw("{ ");
     for number in 0..count {
         if number > 0 {
@@ -112,7 +123,11 @@ fn permute(line: &mut Line<'_>) -> Option<()> {
         7 => "zip2",
         _ => return None,
     };
-    line.name(&[name]).v(rd, shape).v(rn, shape).v(rm, shape).done()
+    line.name(&[name])
+        .v(rd, shape)
+        .v(rn, shape)
+        .v(rm, shape)
+        .done()
 }
 
 fn copy(line: &mut Line<'_>, scalar: bool) -> Option<()> {
@@ -128,13 +143,20 @@ fn copy(line: &mut Line<'_>, scalar: bool) -> Option<()> {
         if inverse || opcode != 0 {
             return None;
         }
-        return line.name(&["mov"]).f(LETTERS[size as usize], rd).lane(rn, letter, lane).done();
+        return line
+            .name(&["mov"])
+            .f(LETTERS[size as usize], rd)
+            .lane(rn, letter, lane)
+            .done();
     }
     let wide = size == 3;
     match (inverse, opcode) {
         (true, _) if whole => {
             let from = line.bits(11, 4);
-            line.name(&["mov"]).lane(rd, letter, lane).lane(rn, letter, from >> size).done()
+            line.name(&["mov"])
+                .lane(rd, letter, lane)
+                .lane(rn, letter, from >> size)
+                .done()
         }
         (false, 0 | 1) => {
             let shape = arrangement(size, whole, false)?;
@@ -145,10 +167,16 @@ fn copy(line: &mut Line<'_>, scalar: bool) -> Option<()> {
             }
             .done()
         }
-        (false, 3) if whole => line.name(&["mov"]).lane(rd, letter, lane).r(wide, rn).done(),
-        (false, 5) if size < 2 || (size == 2 && whole) => {
-            line.name(&["smov"]).r(whole, rd).lane(rn, letter, lane).done()
-        }
+        (false, 3) if whole => line
+            .name(&["mov"])
+            .lane(rd, letter, lane)
+            .r(wide, rn)
+            .done(),
+        (false, 5) if size < 2 || (size == 2 && whole) => line
+            .name(&["smov"])
+            .r(whole, rd)
+            .lane(rn, letter, lane)
+            .done(),
         (false, 7) if wide == whole => {
             let name = if size < 2 { "umov" } else { "mov" };
             line.name(&[name]).r(wide, rd).lane(rn, letter, lane).done()
@@ -168,7 +196,11 @@ fn constant(line: &mut Line<'_>) -> Option<()> {
     match mode {
         0b1110 if !inverse => {
             let shape = arrangement(0, whole, false)?;
-            return line.name(&["movi"]).v(rd, shape).imm(i64::from(byte)).done();
+            return line
+                .name(&["movi"])
+                .v(rd, shape)
+                .imm(i64::from(byte))
+                .done();
         }
         0b1110 => {
             line.name(&["movi"]);
@@ -176,7 +208,9 @@ fn constant(line: &mut Line<'_>) -> Option<()> {
                 true => line.v(rd, "2d"),
                 false => line.f('d', rd),
             };
-            let full = (0..8).filter(|bit| byte >> bit & 1 != 0).fold(0u64, |sum, bit| sum | 0xff << (bit * 8));
+            let full = (0..8)
+                .filter(|bit| byte >> bit & 1 != 0)
+                .fold(0u64, |sum, bit| sum | 0xff << (bit * 8));
             // Sixteen characters, the prefix of a number included.
             let digits = match full {
                 0 => "#0000000000000000".to_owned(),
@@ -231,8 +265,16 @@ fn shift(line: &mut Line<'_>, scalar: bool) -> Option<()> {
         }
         let two = if whole && !scalar { "2" } else { "" };
         if opcode == 0x14 {
-            let (narrow, broad) = (arrangement(size, whole, false)?, arrangement(size + 1, true, false)?);
-            return line.name(&[u, "shll", two]).v(rd, broad).v(rn, narrow).imm(i64::from(left)).done();
+            let (narrow, broad) = (
+                arrangement(size, whole, false)?,
+                arrangement(size + 1, true, false)?,
+            );
+            return line
+                .name(&[u, "shll", two])
+                .v(rd, broad)
+                .v(rn, narrow)
+                .imm(i64::from(left))
+                .done();
         }
         let name = match (opcode, unsigned) {
             (0x10, false) => "shrn",
@@ -246,9 +288,14 @@ fn shift(line: &mut Line<'_>, scalar: bool) -> Option<()> {
         };
         line.name(&[name, two]);
         match scalar {
-            true => line.f(LETTERS[size as usize], rd).f(LETTERS[size as usize + 1], rn),
+            true => line
+                .f(LETTERS[size as usize], rd)
+                .f(LETTERS[size as usize + 1], rn),
             false => {
-                let (narrow, broad) = (arrangement(size, whole, false)?, arrangement(size + 1, true, false)?);
+                let (narrow, broad) = (
+                    arrangement(size, whole, false)?,
+                    arrangement(size + 1, true, false)?,
+                );
                 line.v(rd, narrow).v(rn, broad)
             }
         };
@@ -278,7 +325,14 @@ fn shift(line: &mut Line<'_>, scalar: bool) -> Option<()> {
 }
 
 /// Two registers of one kind.
-fn two_of(line: &mut Line<'_>, scalar: bool, size: u32, whole: bool, rd: u32, rn: u32) -> Option<()> {
+fn two_of(
+    line: &mut Line<'_>,
+    scalar: bool,
+    size: u32,
+    whole: bool,
+    rd: u32,
+    rn: u32,
+) -> Option<()> {
     if scalar {
         let letter = LETTERS[(size & 3) as usize];
         return line.f(letter, rd).f(letter, rn).done();
@@ -288,7 +342,8 @@ fn two_of(line: &mut Line<'_>, scalar: bool, size: u32, whole: bool, rd: u32, rn
 }
 
 fn three_same(line: &mut Line<'_>, scalar: bool) -> Option<()> {
-    let (rd, rn, rm, whole, unsigned) = (line.rd(), line.rn(), line.rm(), line.bit(30), line.bit(29));
+    let (rd, rn, rm, whole, unsigned) =
+        (line.rd(), line.rn(), line.rm(), line.bit(30), line.bit(29));
     let (size, opcode) = (line.bits(22, 2), line.bits(11, 5));
     let u = if unsigned { "u" } else { "s" };
     let mut width = size;
@@ -338,7 +393,9 @@ fn three_same(line: &mut Line<'_>, scalar: bool) -> Option<()> {
                 (0x1f, true, false) => "fdiv",
                 _ => return None,
             };
-            let scalars = ["fmulx", "fcmeq", "frecps", "frsqrts", "fabd", "fcmge", "fcmgt", "facge", "facgt"];
+            let scalars = [
+                "fmulx", "fcmeq", "frecps", "frsqrts", "fabd", "fcmge", "fcmgt", "facge", "facgt",
+            ];
             if scalar && !scalars.contains(&name) {
                 return None;
             }
@@ -406,7 +463,8 @@ fn three_same(line: &mut Line<'_>, scalar: bool) -> Option<()> {
 }
 
 fn three_different(line: &mut Line<'_>, scalar: bool) -> Option<()> {
-    let (rd, rn, rm, whole, unsigned) = (line.rd(), line.rn(), line.rm(), line.bit(30), line.bit(29));
+    let (rd, rn, rm, whole, unsigned) =
+        (line.rd(), line.rn(), line.rm(), line.bit(30), line.bit(29));
     let (size, opcode) = (line.bits(22, 2), line.bits(12, 4));
     let u = if unsigned { "u" } else { "s" };
     let two = if whole && !scalar { "2" } else { "" };
@@ -442,7 +500,10 @@ fn three_different(line: &mut Line<'_>, scalar: bool) -> Option<()> {
     if size == 3 || (double && size == 0) {
         return None;
     }
-    let (narrow, broad) = (arrangement(size, whole, false)?, arrangement(size + 1, true, false)?);
+    let (narrow, broad) = (
+        arrangement(size, whole, false)?,
+        arrangement(size + 1, true, false)?,
+    );
     let [first, second] = name;
     line.name(&[first, second, two]);
     match opcode {
@@ -466,7 +527,10 @@ fn two(line: &mut Line<'_>, scalar: bool) -> Option<()> {
         (0x01, false) if size == 0 => (["rev16", ""], size, ""),
         (0x02 | 0x06, _) if size < 3 && !scalar => {
             let name = if opcode == 2 { "addlp" } else { "adalp" };
-            let (narrow, broad) = (arrangement(size, whole, false)?, arrangement(size + 1, whole, true)?);
+            let (narrow, broad) = (
+                arrangement(size, whole, false)?,
+                arrangement(size + 1, whole, true)?,
+            );
             return line.name(&[u, name]).v(rd, broad).v(rn, narrow).done();
         }
         (0x03, false) => (["suqadd", ""], size, ""),
@@ -499,26 +563,42 @@ fn two(line: &mut Line<'_>, scalar: bool) -> Option<()> {
                 let (narrow, broad) = (LETTERS[size as usize], LETTERS[size as usize + 1]);
                 return line.name(&[name]).f(narrow, rd).f(broad, rn).done();
             }
-            let (narrow, broad) = (arrangement(size, whole, false)?, arrangement(size + 1, true, false)?);
+            let (narrow, broad) = (
+                arrangement(size, whole, false)?,
+                arrangement(size + 1, true, false)?,
+            );
             return line.name(&[name, two]).v(rd, narrow).v(rn, broad).done();
         }
         (0x13, true) if size < 3 && !scalar => {
-            let (narrow, broad) = (arrangement(size, whole, false)?, arrangement(size + 1, true, false)?);
+            let (narrow, broad) = (
+                arrangement(size, whole, false)?,
+                arrangement(size + 1, true, false)?,
+            );
             line.name(&["shll", two]).v(rd, broad).v(rn, narrow);
             return line.imm(8 << size).done();
         }
         (0x16, false) if !high && !scalar => {
-            let (narrow, broad) = (arrangement(size + 1, whole, false)?, arrangement(size + 2, true, false)?);
+            let (narrow, broad) = (
+                arrangement(size + 1, whole, false)?,
+                arrangement(size + 2, true, false)?,
+            );
             return line.name(&["fcvtn", two]).v(rd, narrow).v(rn, broad).done();
         }
         (0x16, true) if size == 1 => {
             if scalar {
                 return line.name(&["fcvtxn"]).f('s', rd).f('d', rn).done();
             }
-            return line.name(&["fcvtxn", two]).v(rd, arrangement(2, whole, false)?).v(rn, "2d").done();
+            return line
+                .name(&["fcvtxn", two])
+                .v(rd, arrangement(2, whole, false)?)
+                .v(rn, "2d")
+                .done();
         }
         (0x17, false) if !high && !scalar => {
-            let (narrow, broad) = (arrangement(size + 1, whole, false)?, arrangement(size + 2, true, false)?);
+            let (narrow, broad) = (
+                arrangement(size + 1, whole, false)?,
+                arrangement(size + 2, true, false)?,
+            );
             return line.name(&["fcvtl", two]).v(rd, broad).v(rn, narrow).done();
         }
         (0x0c, false) if high => (["fcmgt", ""], float, "#0.0"),
@@ -579,7 +659,11 @@ fn across(line: &mut Line<'_>, scalar: bool) -> Option<()> {
             _ => return None,
         };
         let shape = if size == 3 { "2d" } else { "2s" };
-        return line.name(&[name]).f(LETTERS[size as usize], rd).v(rn, shape).done();
+        return line
+            .name(&[name])
+            .f(LETTERS[size as usize], rd)
+            .v(rn, shape)
+            .done();
     }
     let u = if unsigned { "u" } else { "s" };
     if matches!(opcode, 0x0c | 0x0f) {
@@ -655,14 +739,20 @@ fn by_element(line: &mut Line<'_>, scalar: bool) -> Option<()> {
         return None;
     }
     let [first, second] = name;
-    line.name(&[first, second, if long && whole && !scalar { "2" } else { "" }]);
+    line.name(&[
+        first,
+        second,
+        if long && whole && !scalar { "2" } else { "" },
+    ]);
     match (long, scalar) {
         (false, _) => two_of(line, scalar, size, whole, rd, rn)?,
         (true, true) => {
-            line.f(LETTERS[size as usize + 1], rd).f(LETTERS[size as usize], rn);
+            line.f(LETTERS[size as usize + 1], rd)
+                .f(LETTERS[size as usize], rn);
         }
         (true, false) => {
-            line.v(rd, arrangement(size + 1, true, false)?).v(rn, arrangement(size, whole, false)?);
+            line.v(rd, arrangement(size + 1, true, false)?)
+                .v(rn, arrangement(size, whole, false)?);
         }
     }
     line.lane(rm, letter, lane).done()

@@ -20,7 +20,11 @@ const NODENAME: i32 = 65;
 impl Routine<'_> {
     /// The variable that names the file.
     fn variable(&self) -> &'static str {
-        if self.mip.is_some() { MIP_VARIABLE } else { VARIABLE }
+        if self.mip.is_some() {
+            MIP_VARIABLE
+        } else {
+            VARIABLE
+        }
     }
 
     /// Looks through what the kernel has put on the stack of a new program: argument count, arguments, 0, variables, 0,
@@ -64,7 +68,9 @@ impl Routine<'_> {
 
     /// Goes through the auxiliary vector at `rsi`.
     fn refuse_more_rights(&mut self) -> Result<(), IcedError> {
-        let line = self.string("postlink: no profile is written by a program with more rights than its caller");
+        let line = self.string(
+            "postlink: no profile is written by a program with more rights than its caller",
+        );
         let (nothing, failures) = (self.string(""), self.failures);
         let a = &mut self.a;
         let [mut entry, mut end] = labels(a);
@@ -93,8 +99,13 @@ impl Routine<'_> {
     pub(super) fn find_in_proc(&mut self) -> Result<(), IcedError> {
         let variable = self.variable();
         let (pattern, name) = (self.string(self.config.pattern), self.string(variable));
-        let (auxv, environ) = (self.string("/proc/self/auxv"), self.string("/proc/self/environ"));
-        let undumpable = self.string("postlink: no profile is written by a program that may not read its /proc/self");
+        let (auxv, environ) = (
+            self.string("/proc/self/auxv"),
+            self.string("/proc/self/environ"),
+        );
+        let undumpable = self.string(
+            "postlink: no profile is written by a program that may not read its /proc/self",
+        );
         let (nothing, failures) = (self.string(""), self.failures);
         let [mut no_auxv, mut allowed, mut no_environ] = labels(&mut self.a);
         self.a.lea(rdi, ptr(auxv))?;
@@ -146,7 +157,15 @@ impl Routine<'_> {
     fn read_value(&mut self, name: CodeLabel) -> Result<(), IcedError> {
         let variable = self.variable();
         let a = &mut self.a;
-        let [mut refill, mut byte, mut other, mut restart, mut copy, mut too_long, mut done] = labels(a);
+        let [
+            mut refill,
+            mut byte,
+            mut other,
+            mut restart,
+            mut copy,
+            mut too_long,
+            mut done,
+        ] = labels(a);
         emit! { a;
             // r8: how much of the variable's name has been seen, -1 in another; r9: where the value goes on.
             xor(r8d, r8d);

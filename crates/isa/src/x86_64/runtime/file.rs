@@ -152,7 +152,8 @@ impl Routine<'_> {
 
     fn fail_unlike(&mut self) -> Result<(), IcedError> {
         let line = self.string("postlink: profile ");
-        let text = self.string(" belongs to another program or build (%b in its name keeps them apart)");
+        let text =
+            self.string(" belongs to another program or build (%b in its name keeps them apart)");
         let (a, failures) = (&mut self.a, self.failures);
         emit! { a;
             lea(r12, ptr(line));
@@ -164,7 +165,10 @@ impl Routine<'_> {
 
     pub(super) fn agree_on_header(&mut self) -> Result<(), IcedError> {
         let header = self.bytes(self.config.header);
-        let (len, check) = (self.config.header.len() as i32, self.config.header_check as i32);
+        let (len, check) = (
+            self.config.header.len() as i32,
+            self.config.header_check as i32,
+        );
         let line = self.string("postlink: cannot map profile ");
         let [mut byte, mut like, mut unlike, mut compare, mut agreed] = labels(&mut self.a);
         let a = &mut self.a;
@@ -320,7 +324,8 @@ impl Routine<'_> {
                 set_label(&mut next);
             }
         }
-        a.lock().add(qword_ptr(rdi + site::OVERFLOW as i32 * 8), r9)?;
+        a.lock()
+            .add(qword_ptr(rdi + site::OVERFLOW as i32 * 8), r9)?;
         a.ret()
     }
 

@@ -95,7 +95,14 @@ impl Routine<'_> {
         let (number, open, close) = (self.string(": errno "), self.string(" ("), self.string(")"));
         let rest = self.string("; this run is not recorded\n");
         let (a, subroutines) = (&mut self.a, self.subroutines);
-        let [mut find, mut skip, mut found, mut no_number, mut end, mut silent] = labels(a);
+        let [
+            mut find,
+            mut skip,
+            mut found,
+            mut no_number,
+            mut end,
+            mut silent,
+        ] = labels(a);
         emit! { a;
             test(r12, r12);
             je(silent);

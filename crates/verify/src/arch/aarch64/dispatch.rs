@@ -53,7 +53,8 @@ fn ends(w: u32) -> bool {
 
 /// The number of `add x, x, #number`.
 fn immediate(w: u32) -> Option<u64> {
-    (w & 0xff80_0000 == 0x9100_0000).then(|| u64::from(w >> 10 & 0xfff) << if w >> 22 & 1 == 0 { 0 } else { 12 })
+    (w & 0xff80_0000 == 0x9100_0000)
+        .then(|| u64::from(w >> 10 & 0xfff) << if w >> 22 & 1 == 0 { 0 } else { 12 })
 }
 
 struct Reader<'c, 'b> {
@@ -96,8 +97,15 @@ impl Reader<'_, '_> {
             if !seen.insert(at) {
                 continue;
             }
-            let before = at.checked_sub(4).and_then(|b| Some((b, self.graph.word(b)?))).filter(|(_, w)| !ends(*w));
-            let jumps = self.graph.jumps_to(at).iter().filter_map(|&j| Some((j, self.graph.word(j)?)));
+            let before = at
+                .checked_sub(4)
+                .and_then(|b| Some((b, self.graph.word(b)?)))
+                .filter(|(_, w)| !ends(*w));
+            let jumps = self
+                .graph
+                .jumps_to(at)
+                .iter()
+                .filter_map(|&j| Some((j, self.graph.word(j)?)));
             for (here, w) in before.into_iter().chain(jumps) {
                 if is_call(w) {
                     if !kept_by_calls {
@@ -123,7 +131,12 @@ impl Reader<'_, '_> {
     }
 
     /// The address that one instruction forms, alone or of a page; and the instructions that do.
-    fn formed(&self, (here, w): Definition, near: bool, parts: &mut SmallVec<[u64; 8]>) -> Option<u64> {
+    fn formed(
+        &self,
+        (here, w): Definition,
+        near: bool,
+        parts: &mut SmallVec<[u64; 8]>,
+    ) -> Option<u64> {
         parts.push(here);
         if w & 0x9f00_0000 == 0x1000_0000 {
             return Some(target(w, here));
@@ -171,7 +184,10 @@ impl Reader<'_, '_> {
         let mut at = load;
         let mut bound: Option<(u32, bool)> = None;
         for _ in 0..4 * REACH {
-            let before = at.checked_sub(4).and_then(|b| Some((b, self.graph.word(b)?))).filter(|(_, w)| !ends(*w));
+            let before = at
+                .checked_sub(4)
+                .and_then(|b| Some((b, self.graph.word(b)?)))
+                .filter(|(_, w)| !ends(*w));
             let (here, w, taken) = match (before, self.graph.jumps_to(at)) {
                 (Some((here, w)), []) => (here, w, false),
                 (None, [jump]) => (*jump, self.graph.word(*jump)?, true),
@@ -196,7 +212,8 @@ impl Reader<'_, '_> {
             }
             let touched = registers::touched(w)?;
             // Flags that were set since are those of another comparison.
-            let flags = (w & 0x1f00_0000 == 0x1100_0000 || w & 0x1f00_0000 == 0x0b00_0000) && w >> 29 & 1 == 1
+            let flags = (w & 0x1f00_0000 == 0x1100_0000 || w & 0x1f00_0000 == 0x0b00_0000)
+                && w >> 29 & 1 == 1
                 || w & 0x7f80_0000 == 0x7200_0000
                 || w & 0x7f00_0000 == 0x6a00_0000
                 || w & 0x7fe0_0000 == 0x7a40_0000
@@ -230,10 +247,17 @@ pub(super) fn read(jump: u64, graph: &Graph<'_>) -> Option<Dispatch> {
         return None;
     };
     let (base_reg, entry_reg) = (sum >> 5 & 31, sum >> 16 & 31);
-    let find_load = |reg: u32| r.definition(reg, sum_at).filter(|(_, l)| l & 0x3b20_0c00 == 0x3820_0800 && l >> 26 & 1 == 0);
+    let find_load = |reg: u32| {
+        r.definition(reg, sum_at)
+            .filter(|(_, l)| l & 0x3b20_0c00 == 0x3820_0800 && l >> 26 & 1 == 0)
+    };
     // Without an extension the sum may be written either way round.
     let swapped = extension == 3 && shift == 0 && find_load(entry_reg).is_none();
-    let (base_reg, entry_reg) = if swapped { (entry_reg, base_reg) } else { (base_reg, entry_reg) };
+    let (base_reg, entry_reg) = if swapped {
+        (entry_reg, base_reg)
+    } else {
+        (base_reg, entry_reg)
+    };
     let (load_at, load) = find_load(entry_reg)?;
     parts.push(load_at);
     scratch |= 1 << (load & 31);
@@ -286,14 +310,29 @@ pub(super) fn read(jump: u64, graph: &Graph<'_>) -> Option<Dispatch> {
     formed.dedup();
     let count = r.count(u32::from(index.0), load_at);
     let scratch = scratch & !kept & 0x7fff_ffff;
-    Some(Dispatch { table, base, width, signed, shift, index, count, parts, formed, scratch })
+    Some(Dispatch {
+        table,
+        base,
+        width,
+        signed,
+        shift,
+        index,
+        count,
+        parts,
+        formed,
+        scratch,
+    })
 }
 
 impl Dispatch {
     /// Where an entry leads.
     pub(crate) fn target(&self, entry: u64) -> u64 {
         let unused = 64 - 8 * u32::from(self.width).min(8);
-        let value = if self.signed { ((entry << unused) as i64 >> unused) as u64 } else { entry };
+        let value = if self.signed {
+            ((entry << unused) as i64 >> unused) as u64
+        } else {
+            entry
+        };
         self.base.wrapping_add(value << self.shift)
     }
 

@@ -19,8 +19,20 @@ use super::super::Touched;
 pub(crate) fn touched(w: u32) -> Option<Touched> {
     let bit = |low: u32| 1u32 << (w >> low & 31) & 0x7fff_ffff;
     let (d, n, m, a) = (bit(0), bit(5), bit(16), bit(10));
-    let made = |reads: u32, kills: u32| Some(Touched { reads, kills, writes: kills });
-    let partly = |reads: u32, writes: u32| Some(Touched { reads, kills: 0, writes });
+    let made = |reads: u32, kills: u32| {
+        Some(Touched {
+            reads,
+            kills,
+            writes: kills,
+        })
+    };
+    let partly = |reads: u32, writes: u32| {
+        Some(Touched {
+            reads,
+            kills: 0,
+            writes,
+        })
+    };
     match w >> 25 & 15 {
         0b1000 | 0b1001 => match w >> 23 & 7 {
             0 | 1 => made(0, d),
@@ -44,11 +56,17 @@ pub(crate) fn touched(w: u32) -> Option<Touched> {
             // Between general and vector registers: conversions and moves, dup, ins, umov, smov.
             let convert = w & 0x5f00_0000 == 0x1e00_0000 && (w >> 21 & 1 == 0 || w >> 10 & 63 == 0);
             let copy = w & 0x9fe0_8400 == 0x0e00_0400;
-            if convert || copy { partly(n | d, d) } else { made(0, 0) }
+            if convert || copy {
+                partly(n | d, d)
+            } else {
+                made(0, 0)
+            }
         }
         0b0010 | 0b0000 => partly(d | n | m, d | n | m),
         0b1010 | 0b1011 => match w >> 24 {
-            0xd5 if w & 0xffff_f01f == 0xd503_201f => partly(1 << 16 | 1 << 17 | 1 << 30, 1 << 16 | 1 << 17 | 1 << 30),
+            0xd5 if w & 0xffff_f01f == 0xd503_201f => {
+                partly(1 << 16 | 1 << 17 | 1 << 30, 1 << 16 | 1 << 17 | 1 << 30)
+            }
             0xd5 => partly(d, d),
             0x54 | 0x14..=0x17 => made(0, 0),
             _ if w & 0x7c00_0000 == 0x3400_0000 => made(d, 0),
@@ -62,11 +80,19 @@ pub(crate) fn touched(w: u32) -> Option<Touched> {
 fn memory(w: u32, d: u32, n: u32, m: u32, a: u32) -> Touched {
     let vector = w >> 26 & 1 == 1;
     let load = w >> 22 & 1 == 1;
-    let everything = Touched { reads: d | n | m | a, kills: 0, writes: d | n | m | a };
+    let everything = Touched {
+        reads: d | n | m | a,
+        kills: 0,
+        writes: d | n | m | a,
+    };
     // A base that is written back does not count as overwritten, not even by a load into it.
     let made = |reads: u32, into: u32, back: bool| {
         let back = if back { n } else { 0 };
-        Touched { reads: reads | n, kills: into & !back, writes: into | back }
+        Touched {
+            reads: reads | n,
+            kills: into & !back,
+            writes: into | back,
+        }
     };
     match w >> 28 & 3 {
         // Exclusives, compare-and-swap; loads and stores of several vectors.
@@ -74,7 +100,11 @@ fn memory(w: u32, d: u32, n: u32, m: u32, a: u32) -> Touched {
         1 if w >> 24 & 1 == 0 => {
             // Literals; `prfm` has no register.
             let into = if !vector && w >> 30 != 3 { d } else { 0 };
-            Touched { reads: 0, kills: into, writes: into }
+            Touched {
+                reads: 0,
+                kills: into,
+                writes: into,
+            }
         }
         2 => {
             let back = w >> 23 & 1 == 1;
@@ -141,6 +171,13 @@ mod tests {
     #[test]
     fn nothing_is_both_killed_and_a_base_that_is_written_back() {
         // ldr x1, [x1], #8 is unpredictable; it must not count as a clean overwrite.
-        assert_eq!(touched(0xf840_8421), Some(Touched { reads: 2, kills: 0, writes: 2 }));
+        assert_eq!(
+            touched(0xf840_8421),
+            Some(Touched {
+                reads: 2,
+                kills: 0,
+                writes: 2
+            })
+        );
     }
 }
