@@ -448,7 +448,7 @@ pub fn build<I: Isa>(
                             && !f.labels.contains(&at)
                             && !landing_pads.contains(&at)
                     };
-                    let path = along_branch(insns, from, first, k, &leaders, alone);
+                    let path = along_branch(insns, from, first, k, leaders, alone);
                     path.map_or(JumpShape::Anchored(a), |path| I::jump_shape(&path, code))
                 }
                 shape => shape,
@@ -786,7 +786,7 @@ fn watch(cfg: &mut Cfg, insns: &[Insn]) {
         .iter()
         .map(|b| {
             let first = inside(b).next()?;
-            let last = inside(b).last()?;
+            let last = inside(b).next_back()?;
             let has_store = inside(b).any(|i| i.traits.exclusive_store);
             Some((
                 first.traits.exclusive_store,

@@ -1,7 +1,7 @@
 //! A copy of a program that writes a raw machine profile: coverage of functions or blocks, calls with the order of first calls, call edges.
 //!
 //! Where entries alone count, nothing moves: [`crate::entries`]. For coverage of blocks, and in programs whose unwind tables cannot be extended, the way is that of
-//! [`crate::instrument`]: functions that are understood are emitted anew. In both the counters lie in pages that a start-up routine
+//! [`mod@crate::instrument`]: functions that are understood are emitted anew. In both the counters lie in pages that a start-up routine
 //! maps onto the file, a `.mipraw` of version 9:
 //!
 //! | offset in the file | what |

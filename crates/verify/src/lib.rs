@@ -39,8 +39,6 @@
 //! once per FDE of a moved function. Memory is a map of four bytes per byte of new code for the function being walked, and a few
 //! bits per byte for those that are done. The report does not depend on the number of threads.
 
-#![allow(rustdoc::private_intra_doc_links)]
-
 mod arch;
 mod bytes;
 mod claim;

@@ -387,7 +387,7 @@ pub fn blocks<I: Isa>(around: &Surroundings<'_, '_>, function: usize) -> Blocks 
             let mut list = tables.of_jump::<I>(&insns, index, bytes);
             if list.is_empty()
                 && let Some(Found { into_code, .. }) = found
-                && leaves_unknown::<I>(&insns, index, bytes, &labels, f.start)
+                && leaves_unknown(&insns, index, bytes, &labels, f.start)
             {
                 // Every place that data refers to is possible.
                 let from = into_code.partition_point(|&at| at < f.start);
@@ -583,13 +583,7 @@ fn bytes_of<'c>(bytes: &'c [u8], start: u64, insn: &Insn) -> &'c [u8] {
 }
 
 /// Whether an indirect jump without a table may go to places in its function.
-fn leaves_unknown<I: Isa>(
-    insns: &[Insn],
-    index: usize,
-    bytes: &[u8],
-    labels: &[u32],
-    start: u64,
-) -> bool {
+fn leaves_unknown(insns: &[Insn], index: usize, bytes: &[u8], labels: &[u32], start: u64) -> bool {
     // Through memory at a fixed place: a slot that is filled at run time.
     let jump = &insns[index];
     if jump.field.is_some() {

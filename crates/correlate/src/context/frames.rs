@@ -105,7 +105,7 @@ impl<'a, 'd> Frames<'a, 'd> {
             self.visiting.clear();
             let (mut ways, mut path) = (0, Vec::new());
             for target in targets.clone() {
-                ways += self.from_function(target, to, &mut path, 0);
+                ways += self.search_function(target, to, &mut path, 0);
                 if ways > 1 {
                     break;
                 }
@@ -118,7 +118,7 @@ impl<'a, 'd> Frames<'a, 'd> {
     }
 
     /// The number of ways from one function to another, at most 2 or a few more; the jumps of the only one are added to `path`.
-    fn from_function(&mut self, from: u32, to: u32, path: &mut Vec<u64>, depth: u32) -> u64 {
+    fn search_function(&mut self, from: u32, to: u32, path: &mut Vec<u64>, depth: u32) -> u64 {
         if from == to {
             return 1;
         }
@@ -140,7 +140,7 @@ impl<'a, 'd> Frames<'a, 'd> {
         self.visiting.insert(from);
         let mut ways = 0;
         for jump in jumps {
-            ways += self.from_jump(jump, to, path, depth + 1);
+            ways += self.search_jump(jump, to, path, depth + 1);
             if ways > 1 {
                 break;
             }
@@ -154,12 +154,12 @@ impl<'a, 'd> Frames<'a, 'd> {
         ways
     }
 
-    fn from_jump(&mut self, jump: u64, to: u32, path: &mut Vec<u64>, depth: u32) -> u64 {
+    fn search_jump(&mut self, jump: u64, to: u32, path: &mut Vec<u64>, depth: u32) -> u64 {
         let start = path.len();
         path.push(jump);
         let mut ways = 0;
         for target in self.jumps.get(&jump).cloned().unwrap_or_default() {
-            ways += self.from_function(target, to, path, depth);
+            ways += self.search_function(target, to, path, depth);
             if ways > 1 {
                 break;
             }

@@ -4,7 +4,7 @@
 //! its own), and nesting folds children into parents. Both want parents, children and counts that keep their identity while they
 //! move, which a map by chain does not give. Nodes and counts are arenas; a node refers to its counts, and the counts to their node.
 //!
-//! Children are ordered by a hash of callee and place ([`key`]), the one that LLVM's tools order them by: where several orders are right
+//! Children are ordered by a hash of callee and place (`key`), the one that LLVM's tools order them by: where several orders are right
 //! (which of several sizes to take, which attributes come first), both then come to the same result.
 
 use std::collections::BTreeMap;

@@ -4,7 +4,7 @@
 //!
 //! A compiler with `-fpseudo-probe-for-profiling` numbers the blocks and calls of every function before it optimises, and carries the
 //! numbers through inlining, duplication and layout to the final addresses. What arrives are two sections without a run-time
-//! address. [`descriptors`] reads the first, [`decode`] the second; [`load`] finds both in a file, together with what they need from its
+//! address. [`descriptors`] reads the first, [`decode`] the second; [`load()`] finds both in a file, together with what they need from its
 //! symbol table.
 //!
 //! # `.pseudo_probe_desc`: one record a function, until the section ends
@@ -136,7 +136,7 @@ struct Packed {
 /// A probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Probe {
-    /// Link-time address of the instruction. In an object file: see [`load`].
+    /// Link-time address of the instruction. In an object file: see [`load()`].
     pub address: u64,
     /// Number in the source function, from 1; 1 is the entry.
     pub index: u32,

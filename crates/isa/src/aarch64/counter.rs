@@ -43,14 +43,10 @@ fn registers(mode: CounterMode, live: RegSet) -> ([u32; 3], usize) {
     let needed = needed(mode);
     let is_live = |register: &u8| live.meets(RegSet(1 << register));
     let dead = PREFERRED.iter().filter(|r| !is_live(r));
+    let all = dead.chain(PREFERRED.iter().filter(|r| is_live(r)));
     let mut found = [0; 3];
-    let mut n = 0;
-    for register in dead
-        .chain(PREFERRED.iter().filter(|r| is_live(r)))
-        .take(needed)
-    {
-        found[n] = u32::from(*register);
-        n += 1;
+    for (place, register) in found.iter_mut().zip(all).take(needed) {
+        *place = u32::from(*register);
     }
     let saved = found[..needed]
         .iter()

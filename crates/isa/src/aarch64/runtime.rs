@@ -3,7 +3,7 @@
 //! What it does, in which order and why is told in [`x86_64::runtime`](crate::x86_64::runtime); this one does the same. What differs:
 //!
 //! * Pages may have 4, 16 or 64 KiB, and a file is mapped at multiples of them, so the counters lie at 64 KiB in the file and
-//!   in the image ([`Isa::COUNTER_UNIT`](crate::Isa::COUNTER_UNIT)).
+//!   in the image ([`crate::Isa::COUNTER_UNIT`]).
 //! * `open` is `openat` here, and the layout of `struct stat` is another.
 //! * The magic of a header is written by an exclusive pair with release, which orders it behind the rest of the header; additions are
 //!   exclusive pairs.

@@ -25,7 +25,7 @@ const VARIABLE: &str = "POSTLINK_MIP_FLAGS";
 ///
 /// Flags, among those of the compiler or in front of --:
 ///   -fmachine-profile-function-coverage           which functions ran: one byte each
-///   -fmachine-profile-call-graph                  how often they were called, and in which order for the first time [default]
+///   -fmachine-profile-call-graph                  how often they were called, and in which order for the first time (the default)
 ///   -fmachine-profile-block-coverage              which blocks ran, too
 ///   -fmachine-profile-all-blocks                  a counter for blocks that follow from others as well
 ///   -fmachine-profile-runtime-buffer=BYTES        sample who called whom into a buffer of that size

@@ -97,7 +97,7 @@ pub(super) fn constant(line: &mut Line<'_>, bits: u32) -> Option<()> {
         exponent - 7
     };
     // In units of 10⁻⁸: the fraction is in sixteenths, and the least exponent is −3.
-    let value = u64::from(16 + (bits & 15)) * 100_000_000 / 128 << (exponent + 3);
+    let value = (u64::from(16 + (bits & 15)) * 100_000_000 / 128) << (exponent + 3);
     line.word(if bits & 0x80 != 0 { "#-" } else { "#" })
         .put(value / 100_000_000)
         .raw(".");

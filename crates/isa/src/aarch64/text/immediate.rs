@@ -129,7 +129,7 @@ fn wide(line: &mut Line<'_>) -> Option<()> {
     let name = match line.bits(29, 2) {
         0 => {
             let value = if wide { !value } else { !value & 0xffff_ffff };
-            if !(number == 0 && shift != 0) && !by_movz(value) {
+            if (number != 0 || shift == 0) && !by_movz(value) {
                 return line
                     .name(&["mov"])
                     .r(wide, rd)
