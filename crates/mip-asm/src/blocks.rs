@@ -1,7 +1,7 @@
 //! The blocks of a function, and where control goes from each.
 //!
 //! A block begins at the function's start, at a label that something can come to ([`Label::begins_block`](crate::reader::Label::begins_block)), and behind a
-//! branch. Calls do not end blocks; but whoever is called may not return, so a block with a call in it may be left before its end,
+//! branch; branches in a row, with no label between, belong to one block. Calls do not end blocks; but whoever is called may not return, so a block with a call in it may be left before its end,
 //! unless it is known to come back ([`returns`](crate::returns)). The same goes for inline assembly.
 //!
 //! Where control comes from cannot always be seen: a landing pad is entered by the unwinder, a label may be jumped to from the function's cold
@@ -37,15 +37,20 @@ pub struct Block {
     pub before_labels: u32,
     /// Whether control may go on to the block behind it without a jump.
     pub falls: bool,
-    /// The block that its last instruction names.
-    pub jumps_to: Option<u32>,
+    /// Whether control may also come to the block behind it by a jump.
+    pub jumps_to_next: bool,
 }
 
 /// What the last instruction of a block does.
-#[derive(Clone, Copy)]
-enum End<'a> {
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
     Falls,
-    Flow(Flow<'a>),
+    /// A branch, or several: to labels, or on.
+    Branches,
+    /// To labels only.
+    Jumps,
+    Indirect,
+    Leaves,
 }
 
 /// The blocks of a function in the order of the text, or why they are left alone. `returning` tells which calls come back; without it all do.
@@ -59,7 +64,9 @@ pub fn graph(
         return Err(Reason::OpaqueBlocks);
     }
     let mut blocks: Vec<Block> = vec![];
-    let mut ends: Vec<End<'_>> = vec![];
+    let mut ends: Vec<End> = vec![];
+    // Blocks, and the labels that their branches name.
+    let mut branches: Vec<(u32, &[u8])> = vec![];
     let mut at_label: FxHashMap<&[u8], u32> = FxHashMap::default();
     let mut own_branches: FxHashMap<&[u8], u32> = FxHashMap::default();
     let mut waiting: Vec<&[u8]> = vec![];
@@ -112,7 +119,17 @@ pub fn graph(
         if dead {
             continue;
         }
-        if begins {
+        let flow = if statement.kind == Kind::Instruction {
+            flow::flow(target.arch, text)
+        } else {
+            Flow::Next
+        };
+        // Branches in a row belong to one block, as they do in compilers.
+        let goes_on = begins
+            && waiting.is_empty()
+            && ends.last() == Some(&End::Branches)
+            && flow.target().is_some();
+        if begins && !goes_on {
             let number = blocks.len() as u32; // fewer than bytes of the text
             for label in waiting.drain(..) {
                 at_label.insert(label, number);
@@ -131,6 +148,7 @@ pub fn graph(
             ends.push(End::Falls);
             begins = false;
         }
+        let number = blocks.len().saturating_sub(1) as u32; // fewer than bytes of the text
         let (Some(block), Some(end)) = (blocks.last_mut(), ends.last_mut()) else {
             continue;
         };
@@ -143,8 +161,8 @@ pub fn graph(
             (last, last_end) = (b"", statement.end);
             continue;
         }
-        let flow = flow::flow(target.arch, text);
         if let Some(label) = flow.target() {
+            branches.push((number, label));
             *own_branches.entry(label).or_default() += 1;
             short |= matches!(lexer::word(text).0, b"tbz" | b"tbnz");
         }
@@ -155,7 +173,12 @@ pub fn graph(
             Flow::Call(Some(name)) if returning.is_none_or(|known| known.call(name, text)) => {}
             Flow::Call(_) => block.may_leave |= returning.is_some(),
             _ => {
-                *end = End::Flow(flow);
+                *end = match flow {
+                    Flow::Branch(_) => End::Branches,
+                    Flow::Jump(_) => End::Jumps,
+                    Flow::Indirect => End::Indirect,
+                    _ => End::Leaves,
+                };
                 begins = true;
                 dead = flow.ends();
                 if flow == Flow::Indirect {
@@ -174,6 +197,7 @@ pub fn graph(
         unit,
         &mut blocks,
         &ends,
+        &branches,
         &at_label,
         &own_branches,
         any_app,
@@ -234,10 +258,12 @@ pub fn all_end(blocks: &[Block]) -> bool {
     ends.iter().all(|&ends| ends)
 }
 
+#[allow(clippy::too_many_arguments)] // one call; a struct would only rename them
 fn connect(
     unit: &Unit<'_>,
     blocks: &mut [Block],
-    ends: &[End<'_>],
+    ends: &[End],
+    branches: &[(u32, &[u8])],
     at_label: &FxHashMap<&[u8], u32>,
     own_branches: &FxHashMap<&[u8], u32>,
     any_app: bool,
@@ -258,27 +284,27 @@ fn connect(
     indirect.sort_unstable();
     indirect.dedup();
     let count = blocks.len();
+    let mut branches = branches.iter().peekable();
     for (index, (block, end)) in blocks.iter_mut().zip(ends).enumerate() {
-        let mut falls = false;
-        match *end {
-            End::Falls => falls = true,
-            End::Flow(Flow::Jump(label)) | End::Flow(Flow::Branch(label)) => {
-                falls = matches!(end, End::Flow(Flow::Branch(_)));
-                match at_label.get(label) {
-                    Some(&target) => {
-                        block.successors.push(target);
-                        block.jumps_to = Some(target);
-                    }
-                    None => block.may_leave = true,
+        while let Some((_, label)) = branches.next_if(|(from, _)| *from as usize == index) {
+            match at_label.get(label) {
+                Some(&target) => {
+                    block.successors.push(target);
+                    block.jumps_to_next |= target as usize == index + 1;
                 }
+                None => block.may_leave = true,
             }
-            End::Flow(Flow::Indirect) => {
+        }
+        match end {
+            End::Falls | End::Branches | End::Jumps => {}
+            End::Indirect => {
                 block.successors.clone_from(&indirect);
                 block.leaves_unseen |= indirect.is_empty();
                 block.may_leave |= block.leaves_unseen;
             }
-            End::Flow(_) => block.may_leave = true,
+            End::Leaves => block.may_leave = true,
         }
+        let falls = matches!(end, End::Falls | End::Branches);
         if falls {
             if index + 1 < count {
                 block.falls = true;

@@ -177,7 +177,6 @@ impl Shape {
         let Some(above) = block.checked_sub(1) else {
             return false;
         };
-        let here = block as u32; // fewer than bytes of the text
         let loops = self.predecessors[block]
             .iter()
             .any(|&before| before != above);
@@ -185,7 +184,7 @@ impl Shape {
             && blocks[block].before_labels > 0
             && loops
             && blocks[above].falls
-            && blocks[above].jumps_to != Some(here)
+            && !blocks[above].jumps_to_next
             && !self.forward.is_above(block, above)
             && self.predecessors[block].iter().all(|&before| {
                 before == above || before == block || self.forward.is_above(block, before)
