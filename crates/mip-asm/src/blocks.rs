@@ -20,6 +20,12 @@ use crate::report::Reason;
 use crate::returns::Returning;
 use crate::target::{Arch, Target};
 
+/// Edges of jumps through tables that are kept one by one.
+const MOST_INDIRECT: usize = 1 << 16;
+
+/// Branches that end one block.
+const MOST_IN_A_ROW: usize = 64;
+
 /// A block.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Block {
@@ -67,6 +73,8 @@ pub fn graph(
     let mut ends: Vec<End> = vec![];
     // Blocks, and the labels that their branches name.
     let mut branches: Vec<(u32, &[u8])> = vec![];
+    // Where those of the last block begin.
+    let mut row = 0;
     let mut at_label: FxHashMap<&[u8], u32> = FxHashMap::default();
     let mut own_branches: FxHashMap<&[u8], u32> = FxHashMap::default();
     let mut waiting: Vec<&[u8]> = vec![];
@@ -128,8 +136,10 @@ pub fn graph(
         let goes_on = begins
             && waiting.is_empty()
             && ends.last() == Some(&End::Branches)
-            && flow.target().is_some();
+            && flow.target().is_some()
+            && branches.len() < row + MOST_IN_A_ROW;
         if begins && !goes_on {
+            row = branches.len();
             let number = blocks.len() as u32; // fewer than bytes of the text
             for label in waiting.drain(..) {
                 at_label.insert(label, number);
@@ -283,6 +293,13 @@ fn connect(
     }
     indirect.sort_unstable();
     indirect.dedup();
+    let jumps = ends.iter().filter(|end| **end == End::Indirect).count();
+    if jumps.saturating_mul(indirect.len()) > MOST_INDIRECT {
+        // Too many edges: whatever may be jumped to is entered from somewhere.
+        for block in std::mem::take(&mut indirect) {
+            blocks[block as usize].is_root = true; // numbers of blocks
+        }
+    }
     let count = blocks.len();
     let mut branches = branches.iter().peekable();
     for (index, (block, end)) in blocks.iter_mut().zip(ends).enumerate() {
@@ -313,16 +330,72 @@ fn connect(
                 block.may_leave = true;
             }
         }
-        let mut seen = vec![];
-        block.successors.retain(|successor| {
-            let new = !seen.contains(successor);
-            if new && seen.len() < 64 {
-                seen.push(*successor);
-            }
-            new
-        });
+        if *end != End::Indirect {
+            let mut seen: Vec<u32> = vec![];
+            block.successors.retain(|&successor| {
+                let new = !seen.contains(&successor);
+                seen.push(successor);
+                new
+            });
+        }
     }
     if let Some(entry) = blocks.first_mut() {
         entry.is_root = true;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::Report;
+
+    fn blocks_of(source: &str) -> Vec<Block> {
+        let target = Target::of_triple("x86_64-linux-gnu").unwrap();
+        let text = format!("\t.text\n\t.type\tf, @function\nf:\n{source}\t.size\tf, .-f\n");
+        let unit = reader::read(text.as_bytes(), target, &mut Report::default()).unwrap();
+        graph(&unit, &unit.functions[0], target, None).unwrap()
+    }
+
+    #[test]
+    fn branches_in_a_row_end_one_block() {
+        let blocks = blocks_of(
+            "\tucomiss %xmm0, %xmm1\n\tjne .L1\n\tjp .L1\n\tjmp .L2\n.L1:\n\tnop\n.L2:\n\tret\n",
+        );
+        assert_eq!(blocks.len(), 3);
+        assert_eq!(blocks[0].successors, [1, 2]);
+        assert!(!blocks[0].falls && blocks[0].jumps_to_next);
+        // With a label between, the second is a block of its own.
+        let blocks = blocks_of("\tje .L1\n.L0:\n\tjp .L1\n\tnop\n.L1:\n\tjs .L0\n\tret\n");
+        let successors: Vec<&[u32]> = blocks.iter().map(|b| &b.successors[..]).collect();
+        assert_eq!(
+            successors,
+            [&[1, 3][..], &[2, 3], &[3], &[4, 1], &[]],
+            "{blocks:?}"
+        );
+        assert!(blocks[0].falls && !blocks[0].jumps_to_next);
+    }
+
+    #[test]
+    fn a_jump_through_a_table_leads_to_all_its_targets_however_many_there_are() {
+        let switch = |targets: usize, jumps: usize| {
+            let jump: String = (1..=jumps)
+                .map(|n| format!("\tje .Lj{n}\n\tjmp *.Ltable(,%rax,8)\n.Lj{n}:\n"))
+                .collect();
+            let bodies: String = (0..targets)
+                .map(|n| format!(".Lcase{n}:\n\tincl %eax\n\tjmp .Ljoin\n"))
+                .collect();
+            let table: String = (0..targets)
+                .map(|n| format!("\t.quad .Lcase{n}\n"))
+                .collect();
+            blocks_of(&format!(
+                "{jump}{bodies}.Ljoin:\n\tret\n\t.section .rodata\n.Ltable:\n{table}\t.text\n"
+            ))
+        };
+        let blocks = switch(100, 1);
+        assert_eq!(blocks[1].successors.len(), 100);
+        assert!(blocks[1..].iter().all(|block| !block.is_root));
+        // With too many edges, they may come from anywhere.
+        let blocks = switch(1000, 100);
+        assert!(blocks.iter().filter(|block| block.is_root).count() > 1000);
     }
 }
