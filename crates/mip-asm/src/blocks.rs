@@ -18,6 +18,7 @@ use crate::lexer::{self, Kind};
 use crate::reader::{self, Function, Unit};
 use crate::report::Reason;
 use crate::returns::Returning;
+use crate::sequences;
 use crate::target::{Arch, Target};
 
 /// Edges of jumps through tables that are kept one by one.
@@ -45,6 +46,10 @@ pub struct Block {
     pub falls: bool,
     /// Whether control may also come to the block behind it by a jump.
     pub jumps_to_next: bool,
+    /// How many instructions of the function are in front of its end.
+    pub instructions: u32,
+    /// A block behind it that its last branch must reach within 126 bytes: `cbz` in Thumb code.
+    pub near: Option<u32>,
 }
 
 /// What the last instruction of a block does.
@@ -75,6 +80,9 @@ pub fn graph(
     let mut branches: Vec<(u32, &[u8])> = vec![];
     // Where those of the last block begin.
     let mut row = 0;
+    // Those that reach 126 bytes only.
+    let mut nears: Vec<(u32, &[u8])> = vec![];
+    let mut literals = None;
     let mut at_label: FxHashMap<&[u8], u32> = FxHashMap::default();
     let mut own_branches: FxHashMap<&[u8], u32> = FxHashMap::default();
     let mut waiting: Vec<&[u8]> = vec![];
@@ -92,6 +100,17 @@ pub fn graph(
                 let label = unit.labels.get(text).copied().unwrap_or_default();
                 if label.narrow {
                     return Err(Reason::NarrowBlocks);
+                }
+                let measured = target.arch == Arch::Arm
+                    && unit.statements.get(index + 1).is_some_and(|next| {
+                        next.kind == Kind::Instruction && reads_pc(next.text(unit.source))
+                    });
+                if measured && label.address_taken {
+                    // Data holds the distance to the instruction behind it: nothing can come between.
+                    if label.branches > 0 || label.called || begins && !dead && !blocks.is_empty() {
+                        return Err(Reason::OpaqueBlocks);
+                    }
+                    continue;
                 }
                 if !in_app && label.begins_block() {
                     begins = true;
@@ -174,7 +193,16 @@ pub fn graph(
         if let Some(label) = flow.target() {
             branches.push((number, label));
             *own_branches.entry(label).or_default() += 1;
-            short |= matches!(lexer::word(text).0, b"tbz" | b"tbnz");
+            let mnemonic = lexer::word(text).0;
+            short |= matches!(mnemonic, b"tbz" | b"tbnz");
+            if matches!(mnemonic, b"cbz" | b"cbnz") && target.arch == Arch::Arm {
+                nears.push((number, label));
+            }
+        }
+        block.instructions = instructions as u32; // fewer than bytes of the text
+        if target.arch == Arch::Arm && flow == Flow::Next {
+            let reach = literal_reach(text);
+            literals = literals.min(reach).or(reach).or(literals);
         }
         let before = std::mem::replace(&mut last, text);
         last_end = statement.end;
@@ -182,6 +210,8 @@ pub fn graph(
             Flow::Next => {}
             Flow::Call(Some(name)) if returning.is_none_or(|known| known.call(name, text)) => {}
             Flow::Call(_) => block.may_leave |= returning.is_some(),
+            Flow::Perhaps => block.may_leave = true,
+            Flow::Into => return Err(Reason::OpaqueBlocks),
             _ => {
                 *end = match flow {
                     Flow::Branch(_) => End::Branches,
@@ -203,6 +233,15 @@ pub fn graph(
     if target.arch == Arch::AArch64 && short && grown > 8000 {
         return Err(Reason::NarrowBlocks);
     }
+    let bytes = 4 * instructions + sequences::ARM_BLOCK * (blocks.len() + 1);
+    if literals.is_some_and(|reach| bytes > reach) {
+        return Err(Reason::NarrowBlocks);
+    }
+    for (from, label) in nears {
+        if let (Some(&to), Some(block)) = (at_label.get(label), blocks.get_mut(from as usize)) {
+            block.near = block.near.max(Some(to));
+        }
+    }
     connect(
         unit,
         &mut blocks,
@@ -216,13 +255,55 @@ pub fn graph(
     Ok(blocks)
 }
 
+/// Whether an Arm instruction computes with its own address.
+fn reads_pc(text: &[u8]) -> bool {
+    let (_, rest) = lexer::word(text);
+    lexer::operands(rest)
+        .skip(1)
+        .any(|operand| operand == b"pc" || operand.starts_with(b"[pc"))
+        || lexer::operands(rest)
+            .next()
+            .is_some_and(|o| o.starts_with(b"[pc"))
+}
+
+/// How far a constant that an Arm instruction loads may be away, if it loads one by its label.
+fn literal_reach(text: &[u8]) -> Option<usize> {
+    let (mnemonic, rest) = lexer::word(text);
+    let named = lexer::operands(rest).last()?.starts_with(b".L");
+    match mnemonic {
+        _ if !named => None,
+        b"ldr" | b"ldrb" | b"ldrh" | b"ldrsb" | b"ldrsh" => Some(4000),
+        // vldr, ldrd, adr, …
+        _ => Some(1000),
+    }
+}
+
+/// Whether branches that must stay short do so with these counters.
+pub fn stay_near(blocks: &[Block], counters: &[usize]) -> bool {
+    blocks.iter().enumerate().all(|(index, block)| {
+        let Some(to) = block.near.map(|to| to as usize) else {
+            return true;
+        };
+        let more = counters
+            .iter()
+            .filter(|&&counter| (index + 1..=to).contains(&counter))
+            .count();
+        let end = to.checked_sub(1).and_then(|last| blocks.get(last));
+        let between = end.map_or(0, |end| end.instructions.saturating_sub(block.instructions));
+        4 * between as usize + sequences::ARM_BLOCK * more <= 120
+    })
+}
+
 /// Whether a jump to where nobody knows goes to a label of its function: it reads a table that it names, or the instruction before has added
 /// an entry of a table to an address.
 fn is_through_table(arch: Arch, jump: &[u8], before: &[u8]) -> bool {
+    let (mnemonic, rest) = lexer::word(jump);
     if arch == Arch::Arm {
-        return true; // another way to jump through a register is a call's end: `bx`
+        // Other ways to jump through a register are a call's end.
+        return [&b"tb"[..], b"add", b"ldr"]
+            .iter()
+            .any(|start| mnemonic.starts_with(start));
     }
-    let (_, rest) = lexer::word(jump);
     let operand = match lexer::word(rest) {
         (b"*", more) => more,
         (b"jmp" | b"jmpq", more) => more, // behind notrack

@@ -19,6 +19,10 @@ pub enum Flow<'a> {
     Branch(&'a [u8]),
     /// Nobody knows.
     Indirect,
+    /// Out of the function or to the next instruction: on Arm whatever leaves may have a condition.
+    Perhaps,
+    /// Into the instructions behind it, which are a table of branches.
+    Into,
     /// Back to the caller.
     Return,
     /// Nowhere: a trap.
@@ -152,18 +156,24 @@ fn arm(text: &[u8]) -> Flow<'_> {
         b"bls" | b"blt" | b"ble" => (&b"b"[..], true),
         [base @ .., a, b]
             if is_condition(&[*a, *b])
-                && matches!(base, b"b" | b"bl" | b"blx" | b"bx" | b"pop" | b"mov") =>
+                && (matches!(
+                    base,
+                    b"b" | b"bl" | b"blx" | b"bx" | b"pop" | b"mov" | b"ldr" | b"add" | b"sub"
+                ) || base.starts_with(b"ldm")) =>
         {
             (base, true)
         }
         _ => (mnemonic, false),
     };
-    let to_pc = || match base {
-        b"pop" => rest.windows(2).any(|pair| pair == b"pc"),
-        b"mov" | b"ldr" => rest.starts_with(b"pc"),
-        _ => base.starts_with(b"ldm") && rest.windows(2).any(|pair| pair == b"pc"),
+    let first = lexer::operands(rest).next().unwrap_or_default();
+    let to_pc = match base {
+        b"mov" | b"ldr" | b"add" | b"sub" => first == b"pc",
+        _ => {
+            (base == b"pop" || base.starts_with(b"ldm"))
+                && rest.windows(2).any(|pair| pair == b"pc")
+        }
     };
-    let ending = |flow: Flow<'static>| if conditional { Flow::Next } else { flow };
+    let ending = |flow: Flow<'static>| if conditional { Flow::Perhaps } else { flow };
     match base {
         b"b" => match label(rest) {
             Some(target) if conditional => Flow::Branch(target),
@@ -172,15 +182,27 @@ fn arm(text: &[u8]) -> Flow<'_> {
         },
         b"bl" | b"blx" => Flow::Call(label(rest).filter(|_| base == b"bl")),
         b"bx" if rest == b"lr" => ending(Flow::Return),
-        b"bx" | b"tbb" | b"tbh" => ending(Flow::Indirect),
+        b"bx" => ending(Flow::Indirect),
+        b"tbb" | b"tbh" => Flow::Indirect,
         b"cbz" | b"cbnz" => lexer::operands(rest)
             .last()
             .and_then(label)
             .map_or(Flow::Next, Flow::Branch),
         b"udf" => Flow::Stop,
-        b"mov" | b"ldr" if to_pc() => ending(Flow::Indirect),
-        _ if to_pc() => ending(Flow::Return),
-        _ => Flow::Next,
+        _ if !to_pc => Flow::Next,
+        b"mov" if rest.ends_with(b"lr") => ending(Flow::Return),
+        b"ldr"
+            if lexer::operands(rest)
+                .nth(1)
+                .is_some_and(|from| from.starts_with(b"[sp]")) =>
+        {
+            ending(Flow::Return)
+        }
+        b"add" | b"sub" if lexer::operands(rest).nth(1) == Some(b"pc") => Flow::Into,
+        // A table behind it, and a way on if the index is too large.
+        b"ldr" | b"add" | b"sub" if conditional => Flow::Into,
+        b"mov" | b"ldr" | b"add" | b"sub" => ending(Flow::Indirect),
+        _ => ending(Flow::Return),
     }
 }
 
@@ -208,9 +230,15 @@ mod tests {
         let arm = |text: &'static str| flow(Arch::Arm, text.as_bytes());
         assert_eq!(arm("bls .L4"), Flow::Branch(b".L4"));
         assert_eq!(arm("blne foo"), Flow::Call(Some(b"foo")));
-        assert_eq!(arm("popeq {r4, pc}"), Flow::Next);
+        assert_eq!(arm("popeq {r4, pc}"), Flow::Perhaps);
         assert_eq!(arm("pop {r4, pc}"), Flow::Return);
         assert_eq!(arm("bic r0, r0, r1"), Flow::Next);
-        assert_eq!(arm("bxeq lr"), Flow::Next);
+        assert_eq!(arm("bxeq lr"), Flow::Perhaps);
+        assert_eq!(arm("ldmfd sp!, {r4, pc}"), Flow::Return);
+        assert_eq!(arm("ldr pc, [sp], #4"), Flow::Return);
+        assert_eq!(arm("addls pc, pc, r3, lsl #2"), Flow::Into);
+        assert_eq!(arm("add pc, r2, r3"), Flow::Indirect);
+        assert_eq!(arm("add r2, pc, r3"), Flow::Next);
+        assert_eq!(arm("cbnz r0, .L4"), Flow::Branch(b".L4"));
     }
 }

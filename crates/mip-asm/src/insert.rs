@@ -234,11 +234,15 @@ fn plan_blocks(
         };
         return (vec![], plan);
     }
-    if target.arch == Arch::Arm {
-        report.leave(Reason::NoBlocks);
-        return (vec![], Plan::default());
-    }
     let plan = probes::plan(&graph, options.all_blocks);
+    if !blocks::stay_near(&graph, &plan.counters) {
+        report.leave(Reason::NarrowBlocks);
+        let plan = Plan {
+            signature: plan.signature,
+            ..Plan::default()
+        };
+        return (vec![], plan);
+    }
     if target.arch == Arch::AArch64
         && target.format == Format::MachO
         && free_registers(unit, function) == Scratch::Save
@@ -274,7 +278,7 @@ fn insert_blocks(
     for (index, &block) in plan.counters.iter().enumerate() {
         let label = format!("{local}mip_b{number}_{block}:\n");
         let offset = options.entry_size() + index;
-        let store = sequences::block(target, options, number, offset, scratch);
+        let store = sequences::block(target, options, number, offset, scratch, function.thumb);
         let at = &graph[block]; // plans are made of graphs
         if plan.hoisted.binary_search(&block).is_ok() {
             insertions.add(at.before_labels, store);

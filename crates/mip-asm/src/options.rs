@@ -75,7 +75,7 @@ impl Options {
             Mode::FunctionCoverage => Types::FUNCTION_COVERAGE,
             Mode::CallGraph => Types::CALL_GRAPH,
         };
-        if self.blocks && target.arch != Arch::Arm {
+        if self.blocks {
             types = types.with(Types::BLOCK_COVERAGE);
         }
         if self.zero_filled(target) {
@@ -88,8 +88,8 @@ impl Options {
     }
 
     /// Whether maps say which blocks follow from others.
-    pub fn infers(&self, target: Target) -> bool {
-        self.blocks && !self.all_blocks && target.arch != Arch::Arm
+    pub fn infers(&self) -> bool {
+        self.blocks && !self.all_blocks
     }
 
     fn header(&self, target: Target, kind: Kind) -> Header {
@@ -99,7 +99,7 @@ impl Options {
             Width::Narrow
         };
         let mut types = self.types(target);
-        if kind == Kind::Map && self.infers(target) {
+        if kind == Kind::Map && self.infers() {
             types = types.with(Types::INFERRED_BLOCKS);
         }
         let hash = postlink_mip::hash::module_hash(self.link_unit.as_bytes());

@@ -26,12 +26,10 @@ pub enum Reason {
     Small,
     /// Of another function group than the selected one.
     OtherGroup,
-    /// Blocks: inline assembly with labels, conditional assembly, repetitions.
+    /// Blocks: inline assembly with labels, conditional assembly, repetitions, a table of branches.
     OpaqueBlocks,
     /// Blocks: a table of distances in one or two bytes, or short branches in a long function; nothing may grow in between.
     NarrowBlocks,
-    /// Blocks: not on this target.
-    NoBlocks,
     /// Blocks: no register is free in the function.
     NoRegister,
 }
@@ -49,11 +47,10 @@ impl fmt::Display for Reason {
             Reason::Fragment => f.write_str("the cold part of a function"),
             Reason::Small => f.write_str("fewer instructions than the minimum"),
             Reason::OtherGroup => f.write_str("in another function group"),
-            Reason::OpaqueBlocks => {
-                f.write_str("blocks: inline assembly with labels, or conditional assembly")
-            }
+            Reason::OpaqueBlocks => f.write_str(
+                "blocks: inline assembly with labels, conditional assembly, or a table of branches",
+            ),
             Reason::NarrowBlocks => f.write_str("blocks: short distances that must not grow"),
-            Reason::NoBlocks => f.write_str("blocks: not available on this target"),
             Reason::NoRegister => f.write_str("blocks: no free register"),
         }
     }

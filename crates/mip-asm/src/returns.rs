@@ -446,7 +446,7 @@ fn summary<'a>(unit: &Unit<'a>, function: &Function<'a>, target: Target) -> Opti
         let flow = flow::flow(target.arch, text);
         ended = flow.ends();
         match flow {
-            Flow::Next | Flow::Return => {}
+            Flow::Next | Flow::Return | Flow::Perhaps => {}
             // Whether the jump stays within the function, the graph says below.
             Flow::Indirect => {}
             Flow::Call(Some(name)) => calls.push((name, through_stub(text))),
@@ -459,7 +459,7 @@ fn summary<'a>(unit: &Unit<'a>, function: &Function<'a>, target: Target) -> Opti
                 }
                 calls.push((name, through_stub(text)));
             }
-            Flow::Call(None) | Flow::Stop => return None,
+            Flow::Call(None) | Flow::Stop | Flow::Into => return None,
         }
     }
     if !ended {

@@ -222,7 +222,7 @@ pub fn function(
     }
     let _ = writeln!(out, "\t.long\t{}", function.name.len());
     ascii(&mut out, function.name);
-    if options.infers(target) {
+    if options.infers() {
         let balign = match target.format {
             Format::Elf => "\t.balign\t4\n",
             Format::MachO => "\t.p2align\t2\n",

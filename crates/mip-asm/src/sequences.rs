@@ -25,6 +25,7 @@
 //! # Blocks
 //!
 //! A store to a byte, which changes no flag. On AArch64 it needs a register for the address, and another for the value if zero will not do.
+//! On Arm it is that of entries, 24 to 36 bytes; in Thumb code the value comes from memory too, since the short `movs` changes flags.
 
 use crate::options::{Mode, Options};
 use crate::target::{Arch, Format, Target};
@@ -122,13 +123,17 @@ fn arm_entry(mode: Mode, number: usize, counter: &str, thumb: bool, samples: boo
     text
 }
 
-/// What goes to the start of a block whose byte is at `offset` behind the function's counters. Arm has none.
+/// Most bytes of a block's store on Arm.
+pub const ARM_BLOCK: usize = 36;
+
+/// What goes to the start of a block whose byte is at `offset` behind the function's counters.
 pub fn block(
     target: Target,
     options: &Options,
     number: usize,
     offset: usize,
     scratch: Scratch,
+    thumb: bool,
 ) -> String {
     let counter = format!("{}+{offset}", counter(target, number));
     let zero_filled = options.zero_filled(target);
@@ -154,7 +159,20 @@ pub fn block(
                 "{save}\tadrp\tx{address}, {page}\n{set}\tstrb\t{value}, [x{address}, {low}]\n{restore}"
             )
         }
-        Arch::Arm => String::new(),
+        Arch::Arm => {
+            let this = format!("{number}_{offset}");
+            let value = u8::from(zero_filled);
+            let (ahead, add, load, constant) = if thumb {
+                let constant = format!("\t.long\t{value}\n");
+                (4, "r1, pc", format!("ldr\tr0, .Lmip_v{this}"), constant)
+            } else {
+                (8, "r1, pc, r1", format!("mov\tr0, #{value}"), String::new())
+            };
+            format!(
+                "\tpush\t{{r0, r1}}\n\tldr\tr1, .Lmip_t{this}\n.Lmip_q{this}:\n\tadd\t{add}\n\t{load}\n\tstrb\tr0, [r1]\n\tpop\t{{r0, r1}}\n\
+                 \tb\t.Lmip_z{this}\n\t.balign\t4\n.Lmip_t{this}:\n\t.long\t{counter}-(.Lmip_q{this}+{ahead})\n.Lmip_v{this}:\n{constant}.Lmip_z{this}:\n"
+            )
+        }
     }
 }
 
