@@ -47,6 +47,12 @@ impl Index {
         self.ranges.iter().copied()
     }
 
+    /// Whether nobody has any of these addresses.
+    pub(crate) fn is_free(&self, start: u64, end: u64) -> bool {
+        let i = self.ranges.partition_point(|r| r.0.end <= start);
+        self.ranges.get(i).is_none_or(|r| r.0.start >= end)
+    }
+
     /// Whose address this is.
     #[inline]
     pub(crate) fn owner(&self, addr: u64) -> Option<FuncId> {
@@ -74,6 +80,17 @@ pub(crate) struct Patch {
     pub target: u64,
 }
 
+/// What an output that counts has beside its code.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Counts {
+    /// Where counters are: new writable memory without bytes in the file.
+    pub areas: Vec<Range>,
+    /// How much of it may lie at a thread's own base.
+    pub own: u64,
+    /// New executable memory.
+    pub code: Vec<Range>,
+}
+
 /// Shared by all parts of the proof, and read-only once built.
 pub(crate) struct Context<'a> {
     pub input: &'a Elf<'a>,
@@ -97,9 +114,11 @@ pub(crate) struct Context<'a> {
     pub abandoned: Vec<Range>,
     /// Indirect branches may end at landing pads alone.
     pub guarded: bool,
+    /// If it counts.
+    pub counts: Option<Counts>,
 }
 
-impl Context<'_> {
+impl<'a> Context<'a> {
     pub(crate) fn function(&self, id: FuncId) -> Option<&Moved> {
         self.functions.get(id as usize)
     }
@@ -151,6 +170,14 @@ impl Context<'_> {
                 .min(8);
             (self.input.bytes(addr, len) != self.output.bytes(addr, len)).then_some(id)
         })
+    }
+
+    /// New code that belongs to no function: recorders, routines, the start-up code of a program that counts.
+    pub(crate) fn unowned(&self, addr: u64) -> Option<&'a [u8]> {
+        let counts = self.counts.as_ref()?;
+        let whose = self.new.owner(addr);
+        (whose.is_none() && counts.code.iter().any(|r| r.contains(addr)))
+            .then(|| self.output.bytes_from(addr))?
     }
 
     /// Whether other code lies in the old body of a moved function.
@@ -252,6 +279,10 @@ pub(crate) struct Findings {
     pub dispatches: Vec<(Dispatch, Option<FuncId>)>,
     pub retargeted: u64,
     pub pointers: u64,
+    /// What runs before the program does, in its place: old and new address.
+    pub hooks: Vec<(u64, u64)>,
+    /// An instruction of the input that uses the segment of per-thread counters.
+    pub uses_own: Option<u64>,
 }
 
 impl Findings {
@@ -267,6 +298,8 @@ impl Findings {
         self.dispatches.append(&mut other.dispatches);
         self.retargeted += other.retargeted;
         self.pointers += other.pointers;
+        self.hooks.append(&mut other.hooks);
+        self.uses_own = self.uses_own.or(other.uses_own);
     }
 
     /// Charges a failure to the function that has the new or the old address, or to the file.
@@ -275,6 +308,28 @@ impl Findings {
             Some(id) => self.functions.push((id, failure)),
             None => self.file.push(failure),
         }
+    }
+
+    /// In a program that counts, one pointer that is run through at the start leads to the start-up code, which goes on with what it was.
+    pub(crate) fn hook(&mut self, cx: &Context<'_>, old: u64, new: u64) -> bool {
+        let hooks = old != new && cx.unowned(new).is_some();
+        if hooks {
+            self.hooks.push((old, new));
+        }
+        hooks
+    }
+
+    /// The same for the first pointer of the initialisers (`DT_INIT_ARRAY`).
+    pub(crate) fn first_initialiser(
+        &mut self,
+        cx: &Context<'_>,
+        place: u64,
+        old: u64,
+        new: u64,
+    ) -> bool {
+        cx.input.dynamic_value(25) == Some(place)
+            && !self.hooks.contains(&(old, new))
+            && self.hook(cx, old, new)
     }
 
     /// A pointer to code was `old` and is `new`: an obligation, or, if it is unchanged, perhaps a way into an old body.

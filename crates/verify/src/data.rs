@@ -197,7 +197,7 @@ pub(crate) fn explain<A: Arch>(
     if let Some(place) = place {
         if let Some((old, new)) = words(place) {
             found.pointers += 1;
-            if !found.pointer(cx, old, new, true) {
+            if !found.first_initialiser(cx, place, old, new) && !found.pointer(cx, old, new, true) {
                 let failure = Failure::new(Check::Data, "a pointer changed to something else")
                     .at(place, place)
                     .values(old, new);
@@ -205,6 +205,11 @@ pub(crate) fn explain<A: Arch>(
             }
         }
         return place + 8;
+    }
+    if let Some((old, new)) = words(addr & !7)
+        && found.first_initialiser(cx, addr & !7, old, new)
+    {
+        return (addr & !7) + 8;
     }
     if cx.fixed() {
         let aligned = addr & !7;

@@ -43,12 +43,15 @@ mod arch;
 mod bytes;
 mod claim;
 mod context;
+mod counting;
 mod data;
 mod elf;
 mod entries;
 mod graph;
 mod image;
+mod liveness;
 mod lsda;
+mod machine;
 pub mod mutate;
 mod pointer;
 mod report;
@@ -90,11 +93,6 @@ pub enum Error {
     /// The output is not one of ours.
     #[error("the output has no .note.postlink, so there is nothing to check")]
     NoClaim,
-    /// Counters were inserted.
-    #[error(
-        "the output is instrumented; only counters at entries (--mode function-coverage, call-graph, call-edges) are proved"
-    )]
-    Instrumented,
     /// An instruction set without a module here.
     #[error(
         "files of machine {machine} are not checked; this checker knows x86-64 (62) and AArch64 (183)"
@@ -126,8 +124,7 @@ pub fn verify(input: &[u8], output: &[u8], options: &Options) -> Result<Report, 
         0 if claim.functions.is_empty() && old.machine == X86_64::MACHINE => {
             return Ok(entries::prove(&old, &new, options));
         }
-        0 => return Err(Error::Instrumented),
-        1 => {}
+        0 | 1 => {}
         kind => {
             return Err(Error::Claim {
                 what: format!("its kind is {kind}; known are 0 (instrumented) and 1 (optimised)"),
@@ -293,6 +290,8 @@ fn compare_unwind(cx: &Context<'_>, found: &mut Findings) {
             }
             // An FDE for nothing is found by nobody.
             None if fde.start == fde.end => {}
+            // Nothing throws in recorders, and who returns does not return there.
+            None if cx.unowned(fde.start).is_some() && cx.new.is_free(fde.start, fde.end) => {}
             None => {
                 let text = format!(
                     "the FDE of {:#x}..{:#x} is for no new code that was claimed",
@@ -363,7 +362,8 @@ fn prove<A: Arch>(
     options: &Options,
 ) -> Report {
     let mut found = Findings::default();
-    let mut layout = image::layout(input, output, &mut found.file);
+    let counting = claim.kind == 0;
+    let mut layout = image::layout_of(input, output, counting, &mut found.file);
     let (old_unwind, new_unwind) = (
         unwind_table(input, "input", &mut found),
         unwind_table(output, "output", &mut found),
@@ -392,6 +392,7 @@ fn prove<A: Arch>(
         new_unwind,
         abandoned: std::mem::take(&mut layout.abandoned),
         guarded: image::is_guarded(output),
+        counts: counting.then(|| counting::areas(&layout)),
     };
     let reused = check_claim(&cx, &layout, claim, &mut found);
     for &(_, id) in &reused {
@@ -434,6 +435,9 @@ fn prove<A: Arch>(
     image::static_symbols(&cx, &mut found);
 
     let walked = walk_all::<A>(&cx, &mut found.pairs);
+    if counting {
+        counting::judge::<A>(&cx, &walked, &mut found);
+    }
     for w in &walked {
         found.addresses.extend(&w.addresses);
         found.entrances.extend(&w.entrances);

@@ -55,6 +55,8 @@ pub enum Check {
     LandingPads,
     /// A function has two addresses.
     Identity,
+    /// Memory and routines that count.
+    Counting,
 }
 
 /// A difference that is not a placement of code.

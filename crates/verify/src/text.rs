@@ -325,6 +325,9 @@ impl Sweeper<'_, '_> {
                 rest.get(..len).unwrap_or(b""),
                 new.get(at..at + len).unwrap_or(b""),
             );
+            if self.cx.counts.is_some() && A::uses_own(a) {
+                self.found.uses_own.get_or_insert(addr);
+            }
             if let Some(field) = insn.field {
                 if field.kind == FieldKind::Page {
                     // A veneer goes there, and nobody learns the address.

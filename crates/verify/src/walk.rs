@@ -32,6 +32,7 @@
 //! * A jump through a table of numbers ([`tables`]): where table, base or width changed, the jump is read on both sides as a whole
 //!   and every entry is compared by where it leads.
 
+mod counting;
 mod pages;
 mod tables;
 
@@ -39,8 +40,10 @@ use crate::arch::{Arch, Dispatch, Field, FieldKind, Flow, Insn};
 use crate::claim::{Moved, Range};
 use crate::context::{Context, FuncId};
 use crate::lsda::{Lsda, Outcome};
+use crate::machine::{Footprint, Routine};
 use crate::report::{Check, Failure};
 use crate::unwind::{Interner, RowMap, Runner};
+use counting::Fresh;
 use pages::{Page, Pending};
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::{SmallVec, smallvec};
@@ -69,6 +72,8 @@ pub(crate) struct Walked {
     pub instructions: u64,
     pub assumed_no_return: u64,
     pub unreached: Vec<(u64, u64)>,
+    /// What counting touches.
+    pub footprint: Footprint,
 }
 
 /// Where the old side stands after its silent steps.
@@ -102,6 +107,8 @@ pub(crate) struct Scratch<'a> {
     old_lsdas: Vec<(u64, u64, Option<Lsda<'a>>)>,
     new_lsdas: Vec<(u64, u64, Option<Lsda<'a>>)>,
     chains: Vec<[u64; 4]>,
+    /// Routines that recorders call, and what they were found to do.
+    routines: FxHashMap<u64, Option<Routine>>,
 }
 
 /// One function being walked.
@@ -137,6 +144,12 @@ struct Walk<'a, 's, A: Arch> {
     at_indirect_jumps: u32,
     /// Old addresses that are reached in ways that are not followed, by pointers and tables.
     indirect: Vec<u64>,
+    /// Those in this function, whatever the instruction set.
+    targets: Vec<u64>,
+    /// There are exclusive stores in it.
+    exclusive: bool,
+    /// Where the stack below the stack pointer holds nothing.
+    fresh: Option<Fresh>,
     arch: std::marker::PhantomData<A>,
 }
 
@@ -171,6 +184,9 @@ pub(crate) fn walk<'a, A: Arch>(
         carry: SmallVec::new(),
         at_indirect_jumps: 0,
         indirect: Vec::new(),
+        targets: Vec::new(),
+        exclusive: false,
+        fresh: None,
         arch: std::marker::PhantomData,
     };
     if let Err(failure) = walk.run(roots) {
@@ -221,9 +237,25 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         self.s.map.resize(total, 0);
         self.prepare_unwind()?;
         self.find_dispatches();
-        self.relate_indirect(self.f.old_entry, self.f.new_entry())?;
+        let entry = (self.f.old_entry, self.f.new_entry());
+        self.relate_indirect(entry.0, entry.1)?;
+        self.joined.clear();
+        if cx.counts.is_some() {
+            let labels = self.f.labels.iter().chain(roots).map(|l| l.0);
+            self.targets
+                .extend(labels.filter(|old| self.f.in_old(*old) && *old != entry.0));
+            self.targets.sort_unstable();
+            self.targets.dedup();
+            self.exclusive = A::STEP > 1
+                && self
+                    .old
+                    .iter()
+                    .any(|(_, bytes)| bytes.chunks_exact(A::STEP).any(A::is_exclusive_store));
+        }
         for &(old, new) in self.f.labels.iter().chain(roots) {
-            self.relate_indirect(old, new)?;
+            if (old, new) != entry {
+                self.relate_indirect(old, new)?;
+            }
         }
         // Table jumps are compared when everything else is known; what they lead to may know more.
         loop {
@@ -405,6 +437,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                 && insn.field.is_none()
                 && insn.flow == Flow::Next
                 && pending.is_empty()
+                && !(self.cx.counts.is_some() && A::is_ambiguous(new))
                 && let len = usize::from(insn.len)
                 && let Some(old) = self.old_bytes(at).and_then(|b| b.get(..len))
                 && new.get(..len) == Some(old)
@@ -433,8 +466,18 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                     self.enter_old(y);
                     None
                 }
+                (State::At(at, old), State::At(here, insn)) if self.is_recorded(&old, &insn) => {
+                    self.recorded_call(at, &old, here, &insn, &mut pending)?
+                }
                 (State::At(at, old), State::At(here, insn)) => {
                     self.same(at, &old, here, &insn, &mut pending)?
+                }
+                (State::At(at, old), State::Exit(y))
+                    if self.cx.counts.is_some()
+                        && matches!(old.flow, Flow::IndirectJump { .. }) =>
+                {
+                    self.recorder(at, &old, q, y)?;
+                    None
                 }
                 (state, end) => {
                     let show = |s: State, new: bool| match s {
@@ -478,12 +521,37 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
     ) -> Result<Option<State>, Box<Failure>> {
         let mut at = q;
         let mut here: SmallVec<[u64; 4]> = smallvec![];
+        // What is outside of the file (a weak symbol's 0) is known by the jump that goes there.
+        let key = match self.id(state.addr()) {
+            Some(_) => state.addr(),
+            None => chain.last().copied().unwrap_or_else(|| state.addr()),
+        };
         loop {
             let Some((bytes, slot)) = self.new_bytes(at) else {
                 return Ok(Some(State::Exit(at)));
             };
             if here.contains(&at) {
                 return Ok(Some(State::Spin(at)));
+            }
+            if let Some(end) = self.inserted(state, chain, at) {
+                if !self.mark(at, slot, (end - at) as usize, key)? {
+                    self.meet(state.addr(), at, pending)?;
+                    return Ok(None);
+                }
+                self.arrive(at, pending);
+                self.check_rows(chain, at, end - at)?;
+                here.push(at);
+                at = end;
+                if self.new_bytes(at).is_none() {
+                    return fail(
+                        Failure::new(
+                            Check::Code,
+                            format!("new code runs out of its ranges at {at:#x}"),
+                        )
+                        .at(state.addr(), at),
+                    );
+                }
+                continue;
             }
             let Some(insn) = A::decode(bytes, at) else {
                 let shown = bytes.get(..bytes.len().min(15)).unwrap_or(b"");
@@ -505,11 +573,11 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                 },
             };
             if let Flow::Jump(target) = insn.flow
-                && A::STEP > 1
+                && (A::STEP > 1 || self.cx.counts.is_some())
             {
                 self.joined.insert(target);
             }
-            if !self.mark(at, slot, usize::from(insn.len), state.addr())? {
+            if !self.mark(at, slot, usize::from(insn.len), key)? {
                 self.meet(state.addr(), at, pending)?;
                 return Ok(None);
             }
@@ -628,6 +696,25 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             }
         }
 
+        if let Flow::Call(target) = old.flow
+            && target == old_next
+            && self.f.in_old(target)
+        {
+            return different("the code takes its own address by a call");
+        }
+        self.behind(p, old, q, new, pending)
+    }
+
+    /// What is behind two instructions that do the same: the pair, if control can come there.
+    fn behind(
+        &mut self,
+        p: u64,
+        old: &Insn,
+        q: u64,
+        new: &Insn,
+        pending: &Pending,
+    ) -> Result<Option<(u64, u64)>, Box<Failure>> {
+        let (old_next, new_next) = (p + u64::from(old.len), q + u64::from(new.len));
         // An exception takes the registers along that calls keep.
         self.carry = pages::kept_by_calls(pending);
         let returns = matches!(old.flow, Flow::Call(_) | Flow::IndirectCall | Flow::Trap);
@@ -639,16 +726,19 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             }
         }
         self.carry.clear();
-        if let Flow::Call(target) = old.flow
-            && target == old_next
-        {
-            return different("the code takes its own address by a call");
+        if matches!(old.flow, Flow::Call(_) | Flow::IndirectCall) {
+            self.fresh = Some(Fresh {
+                at: new_next,
+                entered: false,
+            });
         }
         match old.flow {
             Flow::Stop | Flow::IndirectJump { .. } => Ok(None),
-            _ if returns && !self.f.in_old(old_next) && !self.goes_on_at(new_next, old_next) => {
-                self.out.assumed_no_return += 1;
-                Ok(None)
+            _ if returns && !self.f.in_old(old_next) => {
+                let goes_on = self.goes_on_at(new_next, old_next);
+                self.out.assumed_no_return += u64::from(!goes_on);
+                // Both may be the last instruction, in front of the same function.
+                Ok((goes_on && self.f.in_new(new_next)).then_some((old_next, new_next)))
             }
             _ => Ok(Some((old_next, new_next))),
         }
@@ -751,7 +841,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
     /// Control that went to `old` goes to `new` now.
     fn relate(&mut self, old: u64, new: u64) -> Step {
         if self.f.in_new(new) {
-            if A::STEP > 1 {
+            if A::STEP > 1 || self.cx.counts.is_some() {
                 self.joined.insert(new);
             }
             let pages = (!self.carry.is_empty()).then(|| self.carry.as_slice().into());

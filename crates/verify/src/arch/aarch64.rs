@@ -27,10 +27,14 @@
 
 pub(crate) mod dispatch;
 pub(crate) mod registers;
+mod steps;
 
 use crate::graph::Graph;
+use crate::machine::Step;
 
-use super::{Arch, Dispatch, Field, FieldKind, Flow, Insn, Longer, PageUse, Touched};
+use super::{
+    Arch, Dispatch, Effects, Field, FieldKind, Flow, Insn, Longer, Operand, PageUse, Touched,
+};
 
 /// The instruction set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -121,6 +125,53 @@ impl Arch for AArch64 {
     const PC_REGISTER: u16 = 32;
     const VENDOR: gimli::Vendor = gimli::Vendor::AArch64;
     const STEP: usize = 4;
+
+    const STACK: u8 = 31;
+    const RED_ZONE: i64 = 0;
+    const CALL_PUSHES: i64 = 0;
+    const LINK: &'static [u8] = &[30];
+    const TABLE: u8 = 16;
+    const STUB_SCRATCH: u32 = 1 << 16 | 1 << 17;
+    const STUBS_AT_CALLS: bool = true;
+
+    fn effects(bytes: &[u8]) -> Effects {
+        steps::effects(bytes)
+    }
+
+    fn is_return(bytes: &[u8]) -> bool {
+        // ret; retaa, retab
+        word(bytes)
+            .is_some_and(|w| w & 0xffff_fc1f == 0xd65f_0000 || w & 0xffff_fbff == 0xd65f_0bff)
+    }
+
+    fn is_system_call(bytes: &[u8]) -> bool {
+        word(bytes).is_some_and(|w| w & 0xffe0_001f == 0xd400_0001)
+    }
+
+    fn is_exclusive_store(bytes: &[u8]) -> bool {
+        word(bytes).is_some_and(steps::is_exclusive_store)
+    }
+
+    fn step(bytes: &[u8], addr: u64) -> Option<Step> {
+        steps::step(bytes, addr)
+    }
+
+    fn operand(bytes: &[u8], _addr: u64) -> Option<(Operand, u32)> {
+        // blr, br
+        let w = word(bytes)?;
+        let register = (w >> 5 & 31) as u8;
+        (w & 0xffdf_fc1f == 0xd61f_0000 && register != 31)
+            .then_some((Operand::Register(register), 0))
+    }
+
+    fn is_ambiguous(bytes: &[u8]) -> bool {
+        // adrp; str and stp that push
+        word(bytes).is_some_and(|w| {
+            w & 0x9f00_0000 == 0x9000_0000
+                || w & 0xffff_ffe0 == 0xf81f_0fe0
+                || w & 0xffff_83e0 == 0xa9bf_03e0
+        })
+    }
 
     fn decode(bytes: &[u8], addr: u64) -> Option<Insn> {
         let w = word(bytes)?;

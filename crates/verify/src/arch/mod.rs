@@ -12,6 +12,7 @@ pub(crate) mod aarch64;
 pub(crate) mod x86_64;
 
 use crate::graph::Graph;
+use crate::machine::{Mem, Step};
 use smallvec::SmallVec;
 
 /// Where control goes after an instruction.
@@ -110,6 +111,22 @@ pub(crate) struct Touched {
     pub writes: u32,
 }
 
+/// What an instruction reads and overwrites for certain: general registers, one bit each, and flags ([`crate::machine::flag`]).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Effects {
+    pub reads: u32,
+    pub kills: u32,
+    pub flag_reads: u8,
+    pub flag_kills: u8,
+}
+
+/// Where an indirect call or jump finds its target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Operand {
+    Register(u8),
+    Memory(Mem),
+}
+
 /// One instruction that is done by several in another place, for reasons of reach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Longer {
@@ -164,6 +181,49 @@ pub(crate) trait Arch: Sync + Send + 'static {
     const VENDOR: gimli::Vendor;
     /// What instructions are aligned to.
     const STEP: usize;
+
+    /// Number of the stack pointer among the general registers.
+    const STACK: u8;
+    /// Bytes below the stack pointer that a function may use.
+    const RED_ZONE: i64;
+    /// By how much a call moves the stack pointer.
+    const CALL_PUSHES: i64;
+    /// Registers that a call overwrites with the return address.
+    const LINK: &'static [u8];
+    /// Where the routine behind recorders gets its table.
+    const TABLE: u8;
+    /// Registers that hold nothing when a function is called and when it returns: linkers' stubs may use them.
+    const STUB_SCRATCH: u32;
+    /// Whether code inside of compiled functions keeps to that as well at calls and returns, so that they are dead before those.
+    const STUBS_AT_CALLS: bool;
+
+    /// What the instruction reads and overwrites. Whatever is not known for certain is read, and not overwritten.
+    fn effects(bytes: &[u8]) -> Effects;
+
+    /// Whether an instruction that leaves the function returns to the caller.
+    fn is_return(bytes: &[u8]) -> bool;
+
+    /// Whether it asks the operating system, which gives back the flags as they were.
+    fn is_system_call(bytes: &[u8]) -> bool;
+
+    /// Whether it is the second half of an exclusive pair, between whose halves no memory may be touched.
+    fn is_exclusive_store(_bytes: &[u8]) -> bool {
+        false
+    }
+
+    /// The instruction as one of inserted code. `None`: such code has none like it.
+    fn step(bytes: &[u8], addr: u64) -> Option<Step>;
+
+    /// The operand of an indirect call or jump, and marks of the branch that its replacement must have as well.
+    fn operand(bytes: &[u8], addr: u64) -> Option<(Operand, u32)>;
+
+    /// Whether inserted code may begin with this instruction although the program has the same.
+    fn is_ambiguous(bytes: &[u8]) -> bool;
+
+    /// Whether the instruction uses the segment of per-thread counters.
+    fn uses_own(_bytes: &[u8]) -> bool {
+        false
+    }
 
     /// Decodes the instruction at the start of `bytes`, which lies at `addr`. `None`: not a whole, valid instruction,
     /// or one that the proof refuses to reason about.

@@ -15,7 +15,11 @@
 //!
 //! Refused: operand-size prefix on a near branch without REX.W (AMD and Intel disagree about its length), `eip`-relative memory.
 
-use super::{Arch, Field, FieldKind, Flow, Insn};
+mod effects;
+mod steps;
+
+use super::{Arch, Effects, Field, FieldKind, Flow, Insn, Operand as Recorded};
+use crate::machine::Step;
 use yaxpeax_arch::{Decoder, LengthedInstruction, U8Reader};
 use yaxpeax_x86::long_mode::{InstDecoder, Instruction, Opcode, Operand, RegSpec};
 
@@ -43,14 +47,14 @@ fn decode_raw(bytes: &[u8]) -> Option<(Instruction, usize)> {
     (1..=window.len()).contains(&len).then_some((insn, len))
 }
 
-/// An instruction on mask registers (`kmov`, `kortest`, `kshift`, … of AVX-512): the decoder lacks some of them. All are VEX-encoded,
-/// have a ModRM byte and go on with the next instruction; shifts have an immediate byte.
+/// An instruction on mask registers (`kmov`, `kortest`, `kshift`, … of AVX-512) or of FMA4: the decoder lacks some of them. All are VEX-encoded,
+/// have a ModRM byte and go on with the next instruction; shifts and FMA4 have an immediate byte.
 ///
 /// | map | opcodes |
 /// |---|---|
 /// | 0f | 41–47, 4a, 4b (between registers); 90, 91 (memory too), 92, 93, 98, 99 (registers) |
-/// | 0f 3a | 30–33, with an immediate byte |
-fn decode_mask(bytes: &[u8], addr: u64) -> Option<Insn> {
+/// | 0f 3a | 30–33, with an immediate byte; FMA4: 5c–5f, 68–6f, 78–7f, likewise (memory too) |
+fn decode_vex(bytes: &[u8], addr: u64) -> Option<Insn> {
     let (map, at) = match *bytes.first()? {
         0xc5 => (1, 2),
         0xc4 => (*bytes.get(1)? & 0x1f, 3),
@@ -64,6 +68,7 @@ fn decode_mask(bytes: &[u8], addr: u64) -> Option<Insn> {
         }
         (1, 0x90 | 0x91) => (true, 0, true),
         (3, 0x30..=0x33) => (true, 1, false),
+        (3, 0x5c..=0x5f | 0x68..=0x6f | 0x78..=0x7f) => (true, 1, true),
         _ => (false, 0, false),
     };
     let (mode, low) = (modrm >> 6, modrm & 7);
@@ -194,9 +199,50 @@ impl Arch for X86_64 {
     const VENDOR: gimli::Vendor = gimli::Vendor::Default;
     const STEP: usize = 1;
 
+    const STACK: u8 = 4;
+    const RED_ZONE: i64 = 128;
+    const CALL_PUSHES: i64 = 8;
+    const LINK: &'static [u8] = &[];
+    const TABLE: u8 = 11;
+    const STUB_SCRATCH: u32 = 1 << 11;
+    const STUBS_AT_CALLS: bool = false;
+
+    fn effects(bytes: &[u8]) -> Effects {
+        effects::effects(bytes)
+    }
+
+    fn is_return(bytes: &[u8]) -> bool {
+        decode_raw(bytes).is_some_and(|(i, _)| i.opcode() == Opcode::RETURN)
+    }
+
+    fn is_system_call(bytes: &[u8]) -> bool {
+        decode_raw(bytes).is_some_and(|(i, _)| i.opcode() == Opcode::SYSCALL)
+    }
+
+    fn step(bytes: &[u8], addr: u64) -> Option<Step> {
+        steps::step(bytes, addr)
+    }
+
+    fn operand(bytes: &[u8], addr: u64) -> Option<(Recorded, u32)> {
+        steps::operand(bytes, addr)
+    }
+
+    fn is_ambiguous(bytes: &[u8]) -> bool {
+        // lahf; mov r,rax; lea rsp,[rsp-128]
+        matches!(
+            bytes,
+            [0x9f, ..] | [0x48 | 0x49, 0x89, 0xc0..=0xc7, ..] | [0x48, 0x8d, 0x64, 0x24, 0x80, ..]
+        )
+    }
+
+    fn uses_own(bytes: &[u8]) -> bool {
+        let lead = bytes.get(..prefix_len(bytes)).unwrap_or(b"");
+        lead.contains(&0x65) && !is_plain_nop(bytes)
+    }
+
     fn decode(bytes: &[u8], addr: u64) -> Option<Insn> {
         let Some((insn, len)) = decode_raw(bytes) else {
-            return decode_mask(bytes, addr);
+            return decode_vex(bytes, addr);
         };
         let bytes = bytes.get(..len)?;
         let plain = Insn {

@@ -1,0 +1,285 @@
+//! Instructions of inserted code, taken apart for the symbolic machine ([`crate::machine`]).
+//!
+//! | instruction | what |
+//! |---|---|
+//! | `adrp`, `add`/`sub` with a constant, `mov` | addresses and copies |
+//! | `movz`, `movk` | numbers |
+//! | `ldr`, `str`, `ldp`, `stp`, with and without write-back | memory |
+//! | `ldxr`, `ldaxr`, `stxr`, `stlxr`, `stadd` | counting |
+//! | `add`, `sub`, `cmp` of registers | targets less the load bias |
+//! | `b.cond`, `cbz`, `cbnz`, `bl`, `br`, `ret` | ways on |
+//!
+//! What stores or loads for itself clears the processor's mark for an exclusive pair around it; that is one more flag ([`MONITOR`]).
+
+use super::super::Effects;
+use super::{registers, target, word};
+use crate::machine::{Mem, Next, Op, Segment, Step, flag};
+use smallvec::{SmallVec, smallvec};
+
+const STACK: u8 = 31;
+
+/// The mark that an exclusive load leaves for its store.
+pub(super) const MONITOR: u8 = 64;
+
+fn signed(w: u32, low: u32, width: u32) -> i64 {
+    i64::from((w << (32 - low - width)) as i32 >> (32 - width))
+}
+
+/// See [`super::super::Arch::effects`]. Flags are never asked about: no inserted code but recorders touches them.
+pub(super) fn effects(bytes: &[u8]) -> Effects {
+    let everything = Effects {
+        reads: u32::MAX,
+        kills: 0,
+        flag_reads: flag::ALL | MONITOR,
+        flag_kills: 0,
+    };
+    let Some(w) = word(bytes) else {
+        return everything;
+    };
+    let Some(touched) = registers::touched(w) else {
+        return everything;
+    };
+    let clear = w & 0xffff_f0ff == 0xd503_305f;
+    let exclusive = w & 0x3f00_0000 == 0x0800_0000 && w >> 23 & 1 == 0;
+    let load = w >> 22 & 1 == 1;
+    Effects {
+        reads: touched.reads,
+        kills: touched.kills,
+        flag_reads: flag::ALL | if exclusive && !load { MONITOR } else { 0 },
+        flag_kills: if clear || exclusive { MONITOR } else { 0 },
+    }
+}
+
+/// Whether a word is an exclusive store.
+pub(super) fn is_exclusive_store(w: u32) -> bool {
+    w & 0x3fc0_0000 == 0x0800_0000
+}
+
+/// See [`super::super::Arch::step`].
+pub(super) fn step(bytes: &[u8], addr: u64) -> Option<Step> {
+    let w = word(bytes)?;
+    let (d, n, m) = ((w & 31) as u8, (w >> 5 & 31) as u8, (w >> 16 & 31) as u8);
+    let t2 = (w >> 10 & 31) as u8;
+    let mem = |base: u8, disp: i64, size: u8| Mem {
+        segment: Segment::Common,
+        base: Some(base),
+        index: None,
+        disp,
+        address: None,
+        size,
+    };
+    let of = |ops: SmallVec<[Op; 3]>, lost: u8| {
+        Some(Step {
+            len: 4,
+            ops,
+            lost,
+            next: Next::On,
+        })
+    };
+    let goes = |next: Next| {
+        Some(Step {
+            len: 4,
+            ops: SmallVec::new(),
+            lost: 0,
+            next,
+        })
+    };
+    // Where 31 is zero, not the stack pointer.
+    let real = |regs: &[u8]| regs.iter().all(|r| *r != STACK).then_some(());
+    let shift_stack = |by: i64| Op::Move {
+        to: n,
+        from: n,
+        add: by,
+    };
+    // adrp
+    if w & 0x9f00_0000 == 0x9000_0000 {
+        real(&[d])?;
+        return of(
+            smallvec![Op::Address {
+                to: d,
+                value: target(w, addr),
+            }],
+            0,
+        );
+    }
+    // add, sub with a constant
+    if w & 0xbf80_0000 == 0x9100_0000 {
+        let value = i64::from(w >> 10 & 0xfff) << if w >> 22 & 1 == 1 { 12 } else { 0 };
+        let add = if w >> 30 & 1 == 1 { -value } else { value };
+        return of(
+            smallvec![Op::Move {
+                to: d,
+                from: n,
+                add,
+            }],
+            0,
+        );
+    }
+    // movz, movk
+    if w & 0x5f80_0000 == 0x5280_0000 && matches!(w >> 29 & 3, 2 | 3) && w >> 31 == 1 {
+        real(&[d])?;
+        let value = u64::from(w >> 5 & 0xffff) << (16 * (w >> 21 & 3));
+        let op = match w >> 29 & 3 {
+            2 => Op::Number { to: d, value },
+            _ => Op::Spoil { to: d },
+        };
+        return of(smallvec![op], 0);
+    }
+    // mov
+    if w & 0xffe0_ffe0 == 0xaa00_03e0 {
+        real(&[d, m])?;
+        return of(
+            smallvec![Op::Move {
+                to: d,
+                from: m,
+                add: 0,
+            }],
+            0,
+        );
+    }
+    // cmp, add, sub of registers
+    if w & 0xffe0_fc1f == 0xeb00_001f {
+        real(&[n, m])?;
+        return of(smallvec![Op::Compare { a: n, b: m }], flag::ALL);
+    }
+    if w & 0xbfe0_fc00 == 0x8b00_0000 {
+        real(&[d, n, m])?;
+        let op = match w >> 30 & 1 {
+            1 => Op::Difference { to: d, a: n, b: m },
+            _ => Op::Sum { to: d, a: n, b: m },
+        };
+        return of(smallvec![op], 0);
+    }
+    // ldr, str with an offset
+    if w & 0xff80_0000 == 0xf900_0000 {
+        real(&[d])?;
+        let mem = mem(n, i64::from(w >> 10 & 0xfff) * 8, 8);
+        return match w >> 22 & 1 {
+            1 => of(smallvec![Op::Load { to: d, mem }], 0),
+            _ => of(smallvec![Op::Store { from: d, mem }], MONITOR),
+        };
+    }
+    // str before, ldr behind a change of the stack pointer
+    if w & 0xffa0_0000 == 0xf800_0000 && w >> 22 & 3 <= 1 {
+        real(&[d])?;
+        let by = signed(w, 12, 9);
+        return match (w >> 10 & 3, w >> 22 & 1) {
+            (3, 0) if n == STACK => of(
+                smallvec![
+                    shift_stack(by),
+                    Op::Store {
+                        from: d,
+                        mem: mem(n, 0, 8),
+                    },
+                ],
+                MONITOR,
+            ),
+            (1, 1) if n == STACK => of(
+                smallvec![
+                    Op::Load {
+                        to: d,
+                        mem: mem(n, 0, 8),
+                    },
+                    shift_stack(by),
+                ],
+                0,
+            ),
+            _ => None,
+        };
+    }
+    // stp before, ldp behind
+    if w & 0xfe00_0000 == 0xa800_0000 && n == STACK {
+        real(&[d, t2])?;
+        let by = signed(w, 15, 7) * 8;
+        return match (w >> 23 & 3, w >> 22 & 1) {
+            (3, 0) => of(
+                smallvec![
+                    shift_stack(by),
+                    Op::Store {
+                        from: d,
+                        mem: mem(n, 0, 8),
+                    },
+                    Op::Store {
+                        from: t2,
+                        mem: mem(n, 8, 8),
+                    },
+                ],
+                MONITOR,
+            ),
+            (1, 1) => of(
+                smallvec![
+                    Op::Load {
+                        to: d,
+                        mem: mem(n, 0, 8),
+                    },
+                    Op::Load {
+                        to: t2,
+                        mem: mem(n, 8, 8),
+                    },
+                    shift_stack(by),
+                ],
+                0,
+            ),
+            _ => None,
+        };
+    }
+    // ldxr, ldaxr, stxr, stlxr
+    if w & 0xffe0_7c00 == 0xc840_7c00 {
+        real(&[d, n])?;
+        return of(
+            smallvec![Op::Load {
+                to: d,
+                mem: mem(n, 0, 8),
+            }],
+            MONITOR,
+        );
+    }
+    if w & 0xffe0_7c00 == 0xc800_7c00 {
+        real(&[d, n, m])?;
+        return of(
+            smallvec![
+                Op::Store {
+                    from: d,
+                    mem: mem(n, 0, 8),
+                },
+                Op::Spoil { to: m },
+            ],
+            MONITOR,
+        );
+    }
+    // stadd
+    if w & 0xffe0_fc1f == 0xf820_001f {
+        real(&[n, m])?;
+        return of(smallvec![Op::Change { mem: mem(n, 0, 8) }], MONITOR);
+    }
+    // clrex, nop
+    if w == 0xd503_3f5f {
+        return of(SmallVec::new(), MONITOR);
+    }
+    // b.cond, cbz, cbnz
+    if w & 0xff00_0010 == 0x5400_0000 {
+        let equal = match w & 15 {
+            0 => Some(true),
+            1 => Some(false),
+            _ => None,
+        };
+        return goes(Next::Branch {
+            target: target(w, addr),
+            equal,
+        });
+    }
+    if w & 0x7e00_0000 == 0x3400_0000 {
+        return goes(Next::Branch {
+            target: target(w, addr),
+            equal: None,
+        });
+    }
+    if w & 0xfc00_0000 == 0x9400_0000 {
+        return goes(Next::Call(target(w, addr)));
+    }
+    match w & 0xffff_fc1f {
+        0xd61f_0000 => goes(Next::Leave(n)),
+        0xd65f_0000 if n == 30 => goes(Next::Return),
+        _ => None,
+    }
+}

@@ -1,0 +1,438 @@
+//! What an instruction reads and what it overwrites: for what is dead in old code ([`crate::liveness`]).
+//!
+//! All doubt goes to "read" and "not overwritten". Operands that are written in the instruction are read, but for the first of those that only
+//! write it ([`writes_first`]). Registers that are not written there are in a table ([`implicit`]). Of flags the few instructions that read them
+//! are listed; those that overwrite them are, each flag by itself, and a flag that the manual calls undefined counts as kept.
+
+use super::super::Effects;
+use super::{decode_raw, decode_vex};
+use crate::machine::flag::{ALL, CARRY, OVERFLOW, PARITY, SIGN, STATUS, ZERO};
+use yaxpeax_x86::long_mode::{
+    ConditionCode, Instruction, Opcode, Operand, RegSpec, register_class,
+};
+
+const EVERYTHING: Effects = Effects {
+    reads: u32::MAX,
+    kills: 0,
+    flag_reads: ALL,
+    flag_kills: 0,
+};
+const RAX: u32 = 1;
+const RCX: u32 = 1 << 1;
+const RDX: u32 = 1 << 2;
+const RBX: u32 = 1 << 3;
+const RSP: u32 = 1 << 4;
+const RBP: u32 = 1 << 5;
+const RSI: u32 = 1 << 6;
+const RDI: u32 = 1 << 7;
+
+/// A general register's bit, and whether writing to it leaves nothing of it.
+fn general(reg: RegSpec) -> Option<(u32, bool)> {
+    let class = reg.class();
+    let whole = class == register_class::Q || class == register_class::D;
+    if whole || class == register_class::W || class == register_class::RB {
+        Some((1 << (reg.num() & 15), whole))
+    } else if class == register_class::B {
+        // 4 to 7 are ah, ch, dh, bh.
+        Some((1 << (reg.num() & 3), false))
+    } else {
+        None
+    }
+}
+
+fn bit(reg: RegSpec) -> u32 {
+    general(reg).map_or(0, |r| r.0)
+}
+
+/// Registers that an operand needs, be it written or read: those of its address.
+fn address(operand: &Operand) -> u32 {
+    match *operand {
+        Operand::MemDeref { base }
+        | Operand::Disp { base, .. }
+        | Operand::MemDerefMasked { base, .. }
+        | Operand::DispMasked { base, .. } => bit(base),
+        Operand::MemIndexScale { index, .. }
+        | Operand::MemIndexScaleDisp { index, .. }
+        | Operand::MemIndexScaleMasked { index, .. }
+        | Operand::MemIndexScaleDispMasked { index, .. } => bit(index),
+        Operand::MemBaseIndexScale { base, index, .. }
+        | Operand::MemBaseIndexScaleDisp { base, index, .. }
+        | Operand::MemBaseIndexScaleMasked { base, index, .. }
+        | Operand::MemBaseIndexScaleDispMasked { base, index, .. } => bit(base) | bit(index),
+        _ => 0,
+    }
+}
+
+/// Instructions that overwrite their first operand without reading it.
+fn writes_first(insn: &Instruction) -> bool {
+    use Opcode::*;
+    match insn.opcode() {
+        MOV | MOVZX | MOVSX | MOVSXD | LEA | POP | MOVD | MOVQ | VMOVD | VMOVQ | MOVMSKPS
+        | MOVMSKPD | VMOVMSKPS | VMOVMSKPD | PMOVMSKB | VPMOVMSKB | CVTTSD2SI | CVTSD2SI
+        | CVTTSS2SI | CVTSS2SI | VCVTTSD2SI | VCVTSD2SI | VCVTTSS2SI | VCVTSS2SI | VCVTTSD2USI
+        | VCVTSD2USI | VCVTTSS2USI | VCVTSS2USI | PEXTRB | PEXTRW | PEXTRD | PEXTRQ | VPEXTRB
+        | VPEXTRW | VPEXTRD | VPEXTRQ | EXTRACTPS | VEXTRACTPS | POPCNT | ANDN | BLSI | BLSR
+        | BLSMSK | BEXTR | BZHI | SHLX | SHRX | SARX | RORX | PDEP | PEXT | MOVBE | RDRAND
+        | RDSEED | SETO | SETNO | SETB | SETAE | SETZ | SETNZ | SETBE | SETA | SETS | SETNS
+        | SETP | SETNP | SETL | SETGE | SETLE | SETG | KMOVB | KMOVW | KMOVD | KMOVQ | MULX => true,
+        IMUL => insn.operand_count() == 3,
+        // The old value may stay, and is not read either.
+        op => conditional_move(op),
+    }
+}
+
+/// It may leave its first operand alone.
+fn conditional_move(op: Opcode) -> bool {
+    use Opcode::*;
+    matches!(
+        op,
+        CMOVA
+            | CMOVB
+            | CMOVG
+            | CMOVGE
+            | CMOVL
+            | CMOVLE
+            | CMOVNA
+            | CMOVNB
+            | CMOVNO
+            | CMOVNP
+            | CMOVNS
+            | CMOVNZ
+            | CMOVO
+            | CMOVP
+            | CMOVS
+            | CMOVZ
+    )
+}
+
+/// Registers that are read, and that are overwritten, without being written in the instruction. `None`: unknown, or all.
+fn implicit(insn: &Instruction) -> Option<(u32, u32)> {
+    use Opcode::*;
+    Some(match insn.opcode() {
+        MUL | DIV | IDIV => (RAX | RDX, 0),
+        IMUL if insn.operand_count() == 1 => (RAX | RDX, 0),
+        MULX => (RDX, 0),
+        CBW | CWDE | CDQE | CWD => (RAX, 0),
+        CDQ | CQO => (RAX, RDX),
+        CMPXCHG | LAHF | SAHF | SALC | CLZERO => (RAX, 0),
+        CMPXCHG8B | CMPXCHG16B => (RAX | RBX | RCX | RDX, 0),
+        XLAT => (RAX | RBX, 0),
+        LOOP | LOOPZ | LOOPNZ | JRCXZ | JECXZ => (RCX, 0),
+        MOVS | CMPS => (RCX | RSI | RDI, 0),
+        SCAS | STOS => (RAX | RCX | RDI, 0),
+        LODS => (RAX | RCX | RSI, 0),
+        INS | OUTS => (RCX | RDX | RSI | RDI, 0),
+        PUSH | POP | PUSHF | POPF | CALL | RETURN => (RSP, 0),
+        ENTER | LEAVE => (RSP | RBP, 0),
+        CPUID => (RAX | RCX, RAX | RBX | RCX | RDX),
+        RDTSC => (0, RAX | RDX),
+        RDTSCP => (0, RAX | RDX | RCX),
+        XGETBV => (RCX, RAX | RDX),
+        IN | OUT | RDPMC | RDMSR | WRMSR | XSETBV | XSAVE | XSAVEC | XSAVES | XSAVEOPT
+        | XSAVEC64 | XSAVES64 | XRSTOR | XRSTORS | XRSTORS64 | RDPKRU | WRPKRU | RDPRU
+        | MONITOR | MWAIT | MONITORX | MWAITX | TPAUSE | UMWAIT | UMONITOR => (RAX | RCX | RDX, 0),
+        MASKMOVQ | MASKMOVDQU | VMASKMOVDQU => (RDI, 0),
+        PCMPESTRI | PCMPESTRM | VPCMPESTRI | VPCMPESTRM | PCMPISTRI | VPCMPISTRI => {
+            (RAX | RDX | RCX, 0)
+        }
+        // It gives back the flags as they were.
+        SYSCALL => (0xffff, 0),
+        SYSENTER | SYSRET | SYSEXIT | INT | INTO | IRET | IRETD | IRETQ | HLT | UD0 | UD1 | UD2
+        | XBEGIN | XABORT | ENCLS | ENCLU | ENCLV | VMCALL | VMLAUNCH | VMRESUME | VMXOFF
+        | VMFUNC | VMRUN | VMMCALL | VMLOAD | VMSAVE | SKINIT | INVLPGA | INVLPGB | PCONFIG
+        | GETSEC | RSM | UIRET | SENDUIPI | TDCALL | SEAMRET | SEAMOPS | SEAMCALL | PSMASH
+        | PVALIDATE | RMPADJUST | RMPUPDATE | LOADIWKEY | ENCODEKEY128 | ENCODEKEY256 | HRESET
+        | SWAPGS | JMPE => return None,
+        _ => (0, 0),
+    })
+}
+
+fn asked_by(condition: ConditionCode) -> u8 {
+    use ConditionCode::*;
+    match condition {
+        O | NO => OVERFLOW,
+        B | AE => CARRY,
+        Z | NZ => ZERO,
+        A | BE => CARRY | ZERO,
+        S | NS => SIGN,
+        P | NP => PARITY,
+        L | GE => SIGN | OVERFLOW,
+        G | LE => ZERO | SIGN | OVERFLOW,
+    }
+}
+
+fn flags_read(insn: &Instruction) -> u8 {
+    use Opcode::*;
+    match insn.opcode() {
+        ADC | SBB | ADCX | RCL | RCR | CMC | SALC => CARRY,
+        ADOX => OVERFLOW,
+        LAHF => STATUS,
+        PUSHF => ALL,
+        LOOPZ | LOOPNZ => ZERO,
+        FCMOVB | FCMOVNB => CARRY,
+        FCMOVE | FCMOVNE => ZERO,
+        FCMOVBE | FCMOVNBE => CARRY | ZERO,
+        FCMOVU | FCMOVNU => PARITY,
+        op => op.condition().map_or(0, asked_by),
+    }
+}
+
+/// The count of a shift by a constant, as far as the processor looks at it.
+fn count(insn: &Instruction) -> u8 {
+    let last = insn.operand_count().saturating_sub(1);
+    let wide = matches!(insn.operand(0), Operand::Register { reg } if reg.class() == register_class::Q)
+        || insn.mem_size().and_then(|m| m.bytes_size()) == Some(8);
+    match insn.operand(last) {
+        Operand::ImmediateI8 { imm } => imm as u8 & if wide { 63 } else { 31 },
+        Operand::ImmediateU8 { imm } => imm & if wide { 63 } else { 31 },
+        _ => 0,
+    }
+}
+
+fn flags_killed(insn: &Instruction, bytes: &[u8]) -> u8 {
+    use Opcode::*;
+    let repeated = bytes.iter().take(4).any(|b| matches!(b, 0xf2 | 0xf3));
+    let logical = CARRY | PARITY | ZERO | SIGN | OVERFLOW;
+    match insn.opcode() {
+        ADD | SUB | CMP | NEG | FCOMI | FCOMIP | FUCOMI | FUCOMIP | XADD | XTEST | CMPXCHG
+        | ADC | SBB | POPF | COMISS | COMISD | UCOMISS | UCOMISD | VCOMISS | VCOMISD | VUCOMISS
+        | VUCOMISD | PTEST | VPTEST | VTESTPS | VTESTPD | POPCNT | RDRAND | RDSEED | KORTESTB
+        | KORTESTW | KORTESTD | KORTESTQ | KTESTB | KTESTW | KTESTD | KTESTQ | PCMPISTRI
+        | PCMPISTRM | PCMPESTRI | PCMPESTRM | VPCMPISTRI | VPCMPISTRM | VPCMPESTRI | VPCMPESTRM => {
+            ALL
+        }
+        CMPS | SCAS if !repeated => ALL,
+        AND | OR | XOR | TEST => logical,
+        INC | DEC => ALL & !CARRY,
+        SHL | SAL | SHR | SAR => match count(insn) {
+            0 => 0,
+            1 => logical,
+            _ => logical & !OVERFLOW,
+        },
+        SHLD | SHRD => match count(insn) {
+            0 => 0,
+            _ if matches!(insn.operand(0), Operand::Register { reg } if reg.class() == register_class::W) => {
+                0
+            }
+            _ => logical & !OVERFLOW,
+        },
+        ROL | ROR => match count(insn) {
+            0 => 0,
+            1 => CARRY | OVERFLOW,
+            _ => CARRY,
+        },
+        MUL | IMUL => CARRY | OVERFLOW,
+        BT | BTS | BTR | BTC | CLC | STC | CMC | ADCX => CARRY,
+        ADOX => OVERFLOW,
+        BSF | BSR | CMPXCHG8B | CMPXCHG16B => ZERO,
+        ANDN | BLSI | BLSR | BLSMSK | BZHI => SIGN | ZERO | OVERFLOW | CARRY,
+        BEXTR => ZERO | OVERFLOW | CARRY,
+        SAHF => STATUS,
+        _ => 0,
+    }
+}
+
+/// See [`super::super::Arch::effects`].
+pub(super) fn effects(bytes: &[u8]) -> Effects {
+    let Some((insn, len)) = decode_raw(bytes) else {
+        return vex(bytes);
+    };
+    let bytes = bytes.get(..len).unwrap_or(bytes);
+    let Some((mut reads, mut kills)) = implicit(&insn) else {
+        return EVERYTHING;
+    };
+    let count = insn.operand_count().min(4);
+    // Nothing is read of a register that is set to zero in this way.
+    let zeroed = count == 2
+        && matches!(insn.opcode(), Opcode::XOR | Opcode::SUB)
+        && matches!((insn.operand(0), insn.operand(1)), (Operand::Register { reg: a }, Operand::Register { reg: b }) if a == b);
+    for i in 0..count {
+        let operand = insn.operand(i);
+        reads |= address(&operand);
+        let (Operand::Register { reg } | Operand::RegisterMaskMerge { reg, .. }) = operand else {
+            continue;
+        };
+        let Some((bit, whole)) = general(reg) else {
+            continue;
+        };
+        let written = i == 0 && writes_first(&insn) || i == 1 && insn.opcode() == Opcode::MULX;
+        if zeroed && whole || written && whole && !conditional_move(insn.opcode()) {
+            kills |= bit;
+        } else if !written {
+            reads |= bit;
+        }
+    }
+    // What is written may be part of what is read.
+    Effects {
+        reads,
+        kills,
+        flag_reads: flags_read(&insn),
+        flag_kills: flags_killed(&insn, bytes),
+    }
+}
+
+/// VEX-encoded instructions that the decoder lacks, see [`decode_vex`]: `kmov` reads or writes a general register, `kortest` and `ktest` write the
+/// flags; of the others, memory has a base and an index.
+fn vex(bytes: &[u8]) -> Effects {
+    let get = |i: usize| bytes.get(i).copied().unwrap_or(0);
+    if decode_vex(bytes, 0).is_none() {
+        return EVERYTHING;
+    }
+    // R, X and B extend register numbers, and are stored inverted.
+    let (at, first) = match get(0) {
+        0xc5 => (2, get(1) | 0x60),
+        _ => (3, get(1)),
+    };
+    let high = |bit: u8| u8::from(first & bit == 0) << 3;
+    let (opcode, modrm) = (get(at), get(at + 1));
+    let (reg, low) = (modrm >> 3 & 7 | high(0x80), modrm & 7);
+    let mut effects = Effects::default();
+    let mask = get(0) == 0xc5 || first & 0x1f == 1;
+    match (mask, modrm >> 6) {
+        (true, 3) => match opcode {
+            0x92 => effects.reads = 1 << (low | high(0x20)),
+            0x93 => effects.kills = 1 << reg,
+            0x98 | 0x99 => effects.flag_kills = ALL,
+            _ => {}
+        },
+        (_, 3) => {}
+        (_, mode) if low == 4 => {
+            let sib = get(at + 2);
+            let (index, base) = (sib >> 3 & 7 | high(0x40), sib & 7);
+            if mode != 0 || base != 5 {
+                effects.reads |= 1 << (base | high(0x20));
+            }
+            if index != 4 {
+                effects.reads |= 1 << index;
+            }
+        }
+        (_, 0) if low == 5 => {}
+        _ => effects.reads = 1 << (low | high(0x20)),
+    }
+    effects
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::flag::AUXILIARY;
+
+    #[test]
+    fn registers_are_read_and_overwritten_as_the_manual_says() {
+        let set = |list: &[u32]| list.iter().fold(0u32, |set, r| set | 1 << r);
+        let cases: [(&[u8], &[u32], &[u32], &str); 19] = [
+            (&[0x48, 0x89, 0xd8], &[3], &[0], "mov rax,rbx"),
+            (&[0x89, 0xd8], &[3], &[0], "mov eax,ebx"),
+            (&[0x66, 0x89, 0xd8], &[3], &[], "mov ax,bx"),
+            (&[0x88, 0xe0], &[0], &[], "mov al,ah"),
+            (&[0x88, 0xfb], &[3], &[], "mov bl,bh"),
+            (&[0x40, 0x88, 0xfb], &[7], &[], "mov bl,dil"),
+            (&[0x48, 0x01, 0xd8], &[0, 3], &[], "add rax,rbx"),
+            (&[0x31, 0xc0], &[], &[0], "xor eax,eax"),
+            (
+                &[0x48, 0x8b, 0x44, 0x8b, 8],
+                &[1, 3],
+                &[0],
+                "mov rax,[rbx+rcx*4+8]",
+            ),
+            (
+                &[0x48, 0x89, 0x44, 0x8b, 8],
+                &[0, 1, 3],
+                &[],
+                "mov [rbx+rcx*4+8],rax",
+            ),
+            (&[0x48, 0x0f, 0x44, 0xc3], &[3], &[], "cmove rax,rbx"),
+            (&[0x0f, 0x94, 0xc0], &[], &[], "sete al"),
+            (&[0x48, 0xf7, 0xe1], &[0, 1, 2], &[], "mul rcx"),
+            (&[0x48, 0x99], &[0], &[2], "cqo"),
+            (&[0x48, 0xd3, 0xe0], &[0, 1], &[], "shl rax,cl"),
+            (&[0x48, 0x6b, 0xc3, 5], &[3], &[0], "imul rax,rbx,5"),
+            (&[0x5b], &[4], &[3], "pop rbx"),
+            (&[0xf3, 0xa4], &[1, 6, 7], &[], "rep movsb"),
+            (
+                &[0xf3, 0x48, 0x0f, 0xbc, 0xc3],
+                &[0, 3],
+                &[],
+                "tzcnt rax,rbx",
+            ),
+        ];
+        for (bytes, reads, kills, text) in cases {
+            let e = effects(bytes);
+            assert_eq!((e.reads, e.kills), (set(reads), set(kills)), "{text}");
+        }
+    }
+
+    #[test]
+    fn flags_are_read_and_overwritten_as_the_manual_says() {
+        let logical = ALL & !AUXILIARY;
+        let cases: [(&[u8], u8, u8, &str); 16] = [
+            (&[0x48, 0x01, 0xd8], 0, ALL, "add rax,rbx"),
+            (&[0x48, 0x11, 0xd8], CARRY, ALL, "adc rax,rbx"),
+            (&[0x85, 0xc0], 0, logical, "test eax,eax"),
+            (&[0x48, 0xff, 0xc0], 0, ALL & !CARRY, "inc rax"),
+            (&[0x48, 0xd3, 0xe0], 0, 0, "shl rax,cl"),
+            (&[0x48, 0xc1, 0xe0, 3], 0, logical & !OVERFLOW, "shl rax,3"),
+            (&[0x48, 0xc1, 0xe0, 0], 0, 0, "shl rax,0"),
+            (&[0x48, 0xd1, 0xe0], 0, logical, "shl rax,1"),
+            (&[0x9f], STATUS, 0, "lahf"),
+            (&[0x9e], 0, STATUS, "sahf"),
+            (&[0x9c], ALL, 0, "pushfq"),
+            (&[0x0f, 0x97, 0xc0], CARRY | ZERO, 0, "seta al"),
+            (&[0x7f, 0], ZERO | SIGN | OVERFLOW, 0, "jg"),
+            (&[0xf3, 0xa6], 0, 0, "repe cmpsb"),
+            (&[0xa6], 0, ALL, "cmpsb"),
+            (&[0x66, 0x0f, 0x2e, 0xc1], 0, ALL, "ucomisd xmm0,xmm1"),
+        ];
+        for (bytes, reads, kills, text) in cases {
+            let e = effects(bytes);
+            assert_eq!((e.flag_reads, e.flag_kills), (reads, kills), "{text}");
+        }
+    }
+
+    #[test]
+    fn mask_registers_take_and_give_general_ones() {
+        let set = |list: &[u32]| list.iter().fold(0u32, |set, r| set | 1 << r);
+        let cases: [(&[u8], &[u32], &[u32], u8, &str); 5] = [
+            (&[0xc5, 0xfb, 0x93, 0xc0], &[], &[0], 0, "kmovd eax,k0"),
+            (&[0xc5, 0x7b, 0x93, 0xc0], &[], &[8], 0, "kmovd r8d,k0"),
+            (
+                &[0xc4, 0xe1, 0xfb, 0x92, 0xca],
+                &[2],
+                &[],
+                0,
+                "kmovq k1,rdx",
+            ),
+            (
+                &[0xc4, 0xe1, 0xf9, 0x98, 0xc1],
+                &[],
+                &[],
+                ALL,
+                "kortestq k0,k1",
+            ),
+            (
+                &[0xc4, 0xc3, 0xe9, 0x6b, 0x48, 8, 0x50],
+                &[8],
+                &[],
+                0,
+                "vfmaddsd xmm1,xmm2,xmm5,[r8+8]",
+            ),
+        ];
+        for (bytes, reads, kills, flags, text) in cases {
+            let e = effects(bytes);
+            assert_eq!(
+                (e.reads, e.kills, e.flag_reads, e.flag_kills),
+                (set(reads), set(kills), 0, flags),
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn arbitrary_bytes_never_panic() {
+        arbtest::arbtest(|u| {
+            let bytes: Vec<u8> = u.arbitrary()?;
+            let _ = effects(&bytes);
+            Ok(())
+        });
+    }
+}

@@ -1,0 +1,323 @@
+//! Instructions of inserted code, taken apart for the symbolic machine ([`crate::machine`]).
+//!
+//! Only what counters need: moves, additions and comparisons of whole registers and memory, the stack, flags. The decoder says
+//! what an instruction is; which form of it a counter has is not looked at.
+
+use super::super::Operand as Recorded;
+use super::{X86_64, decode_raw, displacement_len, prefix_len};
+use crate::arch::{Arch, Flow};
+use crate::machine::{Mem, Next, Op, Segment, Step, flag, stack};
+use smallvec::{SmallVec, smallvec};
+use yaxpeax_x86::long_mode::{
+    ConditionCode, Instruction, Opcode, Operand, RegSpec, register_class,
+};
+
+const RSP: u8 = 4;
+
+/// A whole register.
+fn whole(operand: &Operand) -> Option<u8> {
+    match operand {
+        Operand::Register { reg } if reg.class() == register_class::Q => Some(reg.num() & 15),
+        _ => None,
+    }
+}
+
+fn immediate(operand: &Operand) -> Option<i64> {
+    Some(match *operand {
+        Operand::ImmediateI8 { imm } => i64::from(imm),
+        Operand::ImmediateU8 { imm } => i64::from(imm),
+        Operand::ImmediateI32 { imm } => i64::from(imm),
+        Operand::ImmediateU32 { imm } => i64::from(imm),
+        Operand::ImmediateI64 { imm } => imm,
+        Operand::ImmediateU64 { imm } => imm as i64,
+        _ => return None,
+    })
+}
+
+/// A memory operand.
+fn memory(insn: &Instruction, i: u8, bytes: &[u8], addr: u64, size: u8) -> Option<Mem> {
+    let lead = bytes.get(..prefix_len(bytes))?;
+    let segment = match lead.iter().rev().find(|b| matches!(b, 0x64 | 0x65)) {
+        Some(0x64) => Segment::Thread,
+        Some(_) => Segment::Own,
+        None => Segment::Common,
+    };
+    // Addresses of 32 bits.
+    if lead.contains(&0x67) {
+        return None;
+    }
+    let general = |reg: RegSpec| (reg.class() == register_class::Q).then_some(reg.num() & 15);
+    let mem = Mem {
+        segment,
+        base: None,
+        index: None,
+        disp: 0,
+        address: None,
+        size,
+    };
+    let relative = |disp: i32| {
+        let end = addr.wrapping_add(bytes.len() as u64);
+        Mem {
+            address: Some(end.wrapping_add_signed(i64::from(disp))),
+            ..mem
+        }
+    };
+    Some(match insn.operand(i) {
+        Operand::MemDeref { base } if base == RegSpec::rip() => relative(0),
+        Operand::Disp { base, disp } if base == RegSpec::rip() => relative(disp),
+        Operand::AbsoluteU32 { addr } => Mem {
+            disp: i64::from(addr as i32),
+            ..mem
+        },
+        Operand::AbsoluteU64 { addr } => Mem {
+            disp: addr as i64,
+            ..mem
+        },
+        Operand::MemDeref { base } => Mem {
+            base: Some(general(base)?),
+            ..mem
+        },
+        Operand::Disp { base, disp } => Mem {
+            base: Some(general(base)?),
+            disp: i64::from(disp),
+            ..mem
+        },
+        Operand::MemIndexScale { index, scale } => Mem {
+            index: Some((general(index)?, scale)),
+            ..mem
+        },
+        Operand::MemIndexScaleDisp { index, scale, disp } => Mem {
+            index: Some((general(index)?, scale)),
+            disp: i64::from(disp),
+            ..mem
+        },
+        Operand::MemBaseIndexScale { base, index, scale } => Mem {
+            base: Some(general(base)?),
+            index: Some((general(index)?, scale)),
+            ..mem
+        },
+        Operand::MemBaseIndexScaleDisp {
+            base,
+            index,
+            scale,
+            disp,
+        } => Mem {
+            base: Some(general(base)?),
+            index: Some((general(index)?, scale)),
+            disp: i64::from(disp),
+            ..mem
+        },
+        _ => return None,
+    })
+}
+
+/// See [`Arch::step`].
+pub(super) fn step(bytes: &[u8], addr: u64) -> Option<Step> {
+    let (insn, len) = decode_raw(bytes)?;
+    let bytes = bytes.get(..len)?;
+    let lead = bytes.get(..prefix_len(bytes))?;
+    if lead.iter().any(|b| matches!(b, 0x66 | 0xf2 | 0xf3)) {
+        return None;
+    }
+    let size = insn.mem_size().and_then(|m| m.bytes_size()).unwrap_or(0);
+    let is_memory = |i: u8| {
+        i < insn.operand_count()
+            && !matches!(insn.operand(i), Operand::Register { .. })
+            && immediate(&insn.operand(i)).is_none()
+    };
+    let mem = |i: u8| memory(&insn, i, bytes, addr, size);
+    let reg = |i: u8| whole(&insn.operand(i));
+    let number = |i: u8| immediate(&insn.operand(i));
+    let of = |ops: SmallVec<[Op; 3]>, lost: u8| {
+        Some(Step {
+            len: len as u8,
+            ops,
+            lost,
+            next: Next::On,
+        })
+    };
+    let goes = |next: Next| {
+        Some(Step {
+            len: len as u8,
+            ops: SmallVec::new(),
+            lost: 0,
+            next,
+        })
+    };
+    let move_stack = |by: i64| Op::Move {
+        to: RSP,
+        from: RSP,
+        add: by,
+    };
+    let word = stack::<X86_64>(0);
+    match insn.opcode() {
+        Opcode::INC if is_memory(0) => of(
+            smallvec![Op::Change { mem: mem(0)? }],
+            flag::ALL & !flag::CARRY,
+        ),
+        Opcode::ADD if is_memory(0) => {
+            number(1)?;
+            of(smallvec![Op::Change { mem: mem(0)? }], flag::ALL)
+        }
+        Opcode::ADD
+            if insn.operand(0) == Operand::Register { reg: RegSpec::al() }
+                && number(1) == Some(127) =>
+        {
+            of(smallvec![Op::RestoreOverflow], flag::ALL)
+        }
+        Opcode::ADD if is_memory(1) => of(
+            smallvec![Op::Plus {
+                to: reg(0)?,
+                mem: mem(1)?,
+            }],
+            flag::ALL,
+        ),
+        Opcode::SUB if is_memory(1) => of(
+            smallvec![Op::Minus {
+                to: reg(0)?,
+                mem: mem(1)?,
+            }],
+            flag::ALL,
+        ),
+        Opcode::CMPXCHG if is_memory(0) && size == 8 => {
+            reg(1)?;
+            of(
+                smallvec![Op::Change { mem: mem(0)? }, Op::Spoil { to: 0 }],
+                flag::ALL,
+            )
+        }
+        Opcode::CMP | Opcode::TEST => {
+            let read = (0..2).find(|i| is_memory(*i));
+            let ops = match read {
+                Some(i) => smallvec![Op::Read { mem: mem(i)? }],
+                None => SmallVec::new(),
+            };
+            of(ops, flag::ALL)
+        }
+        Opcode::MOV => match (is_memory(0), is_memory(1)) {
+            (false, true) => of(
+                smallvec![Op::Load {
+                    to: reg(0)?,
+                    mem: mem(1)?,
+                }],
+                0,
+            ),
+            (true, false) => match number(1) {
+                Some(_) => of(smallvec![Op::StoreNumber { mem: mem(0)? }], 0),
+                None => of(
+                    smallvec![Op::Store {
+                        from: reg(1)?,
+                        mem: mem(0)?,
+                    }],
+                    0,
+                ),
+            },
+            _ => match (insn.operand(0), number(1)) {
+                (Operand::Register { reg }, Some(value)) if reg.class() == register_class::D => of(
+                    smallvec![Op::Number {
+                        to: reg.num() & 15,
+                        value: u64::from(value as u32),
+                    }],
+                    0,
+                ),
+                (_, Some(value)) => of(
+                    smallvec![Op::Number {
+                        to: reg(0)?,
+                        value: value as u64,
+                    }],
+                    0,
+                ),
+                _ => of(
+                    smallvec![Op::Move {
+                        to: reg(0)?,
+                        from: reg(1)?,
+                        add: 0,
+                    }],
+                    0,
+                ),
+            },
+        },
+        Opcode::LEA => {
+            let mem = mem(1)?;
+            let to = reg(0)?;
+            match (mem.address, mem.base, mem.index) {
+                (Some(value), ..) => of(smallvec![Op::Address { to, value }], 0),
+                (None, Some(from), None) => of(
+                    smallvec![Op::Move {
+                        to,
+                        from,
+                        add: mem.disp,
+                    }],
+                    0,
+                ),
+                _ => None,
+            }
+        }
+        Opcode::PUSH => of(
+            smallvec![
+                move_stack(-8),
+                Op::Store {
+                    from: reg(0).filter(|r| *r != RSP)?,
+                    mem: word,
+                },
+            ],
+            0,
+        ),
+        Opcode::POP => of(
+            smallvec![
+                Op::Load {
+                    to: reg(0).filter(|r| *r != RSP)?,
+                    mem: word,
+                },
+                move_stack(8),
+            ],
+            0,
+        ),
+        Opcode::PUSHF => of(smallvec![Op::PushFlags], 0),
+        Opcode::POPF => of(smallvec![Op::PopFlags], flag::ALL),
+        Opcode::LAHF => of(smallvec![Op::SaveStatus], 0),
+        Opcode::SAHF => of(smallvec![Op::RestoreStatus], flag::STATUS),
+        Opcode::SETO if insn.operand(0) == Operand::Register { reg: RegSpec::al() } => {
+            of(smallvec![Op::SaveOverflow], 0)
+        }
+        Opcode::RETURN if insn.operand_count() == 0 => goes(Next::Return),
+        Opcode::CALL if displacement_len(&insn.operand(0)).is_some() => {
+            match X86_64::decode(bytes, addr)?.flow {
+                Flow::Call(target) => goes(Next::Call(target)),
+                _ => None,
+            }
+        }
+        Opcode::JMP => goes(Next::Leave(reg(0)?)),
+        op => match X86_64::decode(bytes, addr)?.flow {
+            Flow::Branch { target, .. } => goes(Next::Branch {
+                target,
+                equal: match op.condition()? {
+                    ConditionCode::Z => Some(true),
+                    ConditionCode::NZ => Some(false),
+                    _ => None,
+                },
+            }),
+            _ => None,
+        },
+    }
+}
+
+/// See [`Arch::operand`].
+pub(super) fn operand(bytes: &[u8], addr: u64) -> Option<(Recorded, u32)> {
+    let (insn, len) = decode_raw(bytes)?;
+    let bytes = bytes.get(..len)?;
+    if !matches!(insn.opcode(), Opcode::CALL | Opcode::JMP) || insn.operand_count() != 1 {
+        return None;
+    }
+    let lead = bytes.get(..prefix_len(bytes))?;
+    let marks = [0x3e, 0xf2]
+        .iter()
+        .enumerate()
+        .filter(|(_, mark)| lead.contains(mark))
+        .fold(0, |set, (i, _)| set | 1 << i);
+    let recorded = match whole(&insn.operand(0)) {
+        Some(reg) => Recorded::Register(reg),
+        None => Recorded::Memory(memory(&insn, 0, bytes, addr, 8)?),
+    };
+    Some((recorded, marks))
+}

@@ -1,0 +1,147 @@
+//! What is dead in old code: what may be overwritten there without the program noticing.
+//!
+//! A register or flag is dead at an address if on every way from there it is overwritten before it is read. The ways are followed
+//! forwards through the input's code, into other functions by jumps as well, until nothing is left in question. What is not known reads everything.
+//!
+//! What calling conventions say is used where the rewriter relies on it too, and nowhere else:
+//!
+//! * No flag that is computed ([`crate::machine::flag`]) goes into a call or comes out of it: neither calls nor returns nor jumps to
+//!   functions through pointers read one. So the flags are dead before a return.
+//! * Every other register is read by calls, and by whatever leaves the function; callers compiled together with their callees rely on more than conventions say.
+//!   Excepted are those that belong to linkers' stubs ([`Arch::STUB_SCRATCH`]): when a function is entered from outside they hold nothing, and on machines
+//!   whose compilers agree ([`Arch::STUBS_AT_CALLS`]) they are dead before calls and returns of functions that have unwind entries.
+//! * Code that a signal handler, a debugger or a tracer looks at is not code that looks at registers.
+
+use crate::arch::{Arch, Flow};
+use crate::context::Context;
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+
+/// How many instructions are looked at before the answer is no.
+const BUDGET: usize = 4000;
+
+/// Registers and flags.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Set {
+    pub regs: u32,
+    pub flags: u8,
+}
+
+impl Set {
+    pub(crate) fn is_empty(self) -> bool {
+        self == Set::default()
+    }
+    fn within(self, other: Set) -> bool {
+        self.regs & !other.regs == 0 && self.flags & !other.flags == 0
+    }
+}
+
+/// What is known of the function for whose sake is asked.
+pub(crate) struct Known<'a> {
+    /// Old addresses in it that its indirect jumps may go to.
+    pub targets: &'a [u64],
+    /// Registers that calls, returns and jumps out of it do not read.
+    pub unread: u32,
+    /// Asked for where the function was just entered: those registers and the flags hold nothing, so it does not matter who looks at them
+    /// when the program is stopped.
+    pub entered: bool,
+}
+
+/// Whether all of `set` is dead at `from`.
+pub(crate) fn dead<A: Arch>(cx: &Context<'_>, known: &Known<'_>, from: u64, set: Set) -> bool {
+    let mut work: SmallVec<[(u64, Set); 8]> = SmallVec::new();
+    work.push((from, set));
+    let mut seen: FxHashMap<u64, Set> = FxHashMap::default();
+    let mut budget = BUDGET;
+    // Instructions that were looked at.
+    let mut straight = 0;
+    while let Some((mut at, mut open)) = work.pop() {
+        while !open.is_empty() {
+            // The first few instructions come to no place twice, or it does not matter.
+            straight += 1;
+            if straight > 8 {
+                let before = seen.entry(at).or_default();
+                if open.within(*before) {
+                    break;
+                }
+                *before = Set {
+                    regs: before.regs | open.regs,
+                    flags: before.flags | open.flags,
+                };
+            }
+            let Some(left) = budget.checked_sub(1) else {
+                return false;
+            };
+            budget = left;
+            // Where there is no memory (what weak symbols that are not defined call), the program ends.
+            if !cx.is_code(at) {
+                if at >= 4096 {
+                    return false;
+                }
+                break;
+            }
+            let Some((bytes, insn)) = cx
+                .input
+                .bytes_from(at)
+                .and_then(|b| Some((b, A::decode(b, at)?)))
+            else {
+                return false;
+            };
+            let next = at.saturating_add(u64::from(insn.len));
+            match insn.flow {
+                Flow::Nothing => at = next,
+                Flow::Jump(target) => at = target,
+                Flow::Call(_) | Flow::IndirectCall => {
+                    let effects = A::effects(bytes);
+                    let operand = match insn.flow {
+                        Flow::IndirectCall => effects.reads,
+                        _ => 0,
+                    };
+                    if open.regs & (operand | !known.unread) != 0 {
+                        return false;
+                    }
+                    break;
+                }
+                Flow::IndirectJump { computed } => {
+                    if open.regs & (A::effects(bytes).reads | !known.unread) != 0 {
+                        return false;
+                    }
+                    if known.entered {
+                        // What goes on at once may hand on what it was given.
+                        if computed && straight <= 3 {
+                            return false;
+                        }
+                    } else if computed {
+                        work.extend(known.targets.iter().map(|t| (*t, open)));
+                    }
+                    break;
+                }
+                Flow::Stop => {
+                    let returns = A::is_return(bytes) || known.entered;
+                    if !returns || open.regs & !known.unread != 0 {
+                        return false;
+                    }
+                    break;
+                }
+                Flow::Next | Flow::Trap | Flow::Branch { .. } => {
+                    let effects = A::effects(bytes);
+                    if insn.flow == Flow::Trap && !A::is_system_call(bytes)
+                        || open.regs & effects.reads != 0
+                        || open.flags & effects.flag_reads != 0
+                    {
+                        return false;
+                    }
+                    open.regs &= !effects.kills;
+                    open.flags &= !effects.flag_kills;
+                    if let Flow::Branch { target, .. } = insn.flow
+                        && !open.is_empty()
+                    {
+                        work.push((target, open));
+                    }
+                    at = next;
+                }
+            }
+        }
+    }
+    true
+}

@@ -1,0 +1,938 @@
+//! A small symbolic machine: what a few instructions of new code do to registers, flags and memory.
+//!
+//! Instrumented code has instructions that the old code has not: they count. Nothing is known of them beforehand. They are decoded
+//! and run on values that are only names ([`Value`]): "what `rax` held at the beginning, plus 1", "all flags as they were", "anything". At every fork
+//! both ways are taken. What comes out is which registers and flags hold something else than before, and that no access of memory was one
+//! that the program could notice ([`Places`]). Nothing is concluded from a comparison but one thing ([`State::known`]), so whatever the
+//! counters hold, what is shown holds.
+//!
+//! An instruction set turns an instruction into a [`Step`]: some [`Op`]s, one behind the other, the flags that it destroys, and where control goes.
+//! What it cannot express is no step, and code with it is not proved.
+//!
+//! | place | may be read | may be written |
+//! |---|---|---|
+//! | counters: new writable memory without bytes in the file | yes | whole aligned words, to one more, or a constant |
+//! | the same at the thread's own base | yes, from a page below it | likewise |
+//! | the table that a routine gets as its argument, 64 bytes | yes | aligned words |
+//! | stack, below what belongs to the program and not below the stack pointer | yes | yes |
+//! | stack, above | yes | no |
+//! | first word at the thread pointer | yes | no |
+//! | the memory operand of the call or jump that is recorded | yes | no |
+
+use crate::arch::Arch;
+use crate::claim::Range;
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+
+/// Whose segment a memory operand is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Segment {
+    Common,
+    /// The thread's (`fs`).
+    Thread,
+    /// That of per-thread counters (`gs`).
+    Own,
+}
+
+/// A memory operand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Mem {
+    pub segment: Segment,
+    pub base: Option<u8>,
+    /// Register and factor.
+    pub index: Option<(u8, u8)>,
+    pub disp: i64,
+    /// The address, if it is relative to the program counter.
+    pub address: Option<u64>,
+    /// Bytes.
+    pub size: u8,
+}
+
+/// One thing that an instruction does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Op {
+    Move {
+        to: u8,
+        from: u8,
+        add: i64,
+    },
+    Number {
+        to: u8,
+        value: u64,
+    },
+    Address {
+        to: u8,
+        value: u64,
+    },
+    /// Puts something into a register.
+    Spoil {
+        to: u8,
+    },
+    Load {
+        to: u8,
+        mem: Mem,
+    },
+    Store {
+        from: u8,
+        mem: Mem,
+    },
+    /// Stores a constant.
+    StoreNumber {
+        mem: Mem,
+    },
+    /// Adds a constant to a word in memory, or exchanges it under a condition.
+    Change {
+        mem: Mem,
+    },
+    /// Reads memory, for flags alone.
+    Read {
+        mem: Mem,
+    },
+    /// `to -= [mem]`
+    Minus {
+        to: u8,
+        mem: Mem,
+    },
+    /// `to += [mem]`
+    Plus {
+        to: u8,
+        mem: Mem,
+    },
+    /// `to = a - b`
+    Difference {
+        to: u8,
+        a: u8,
+        b: u8,
+    },
+    /// `to = a + b`
+    Sum {
+        to: u8,
+        a: u8,
+        b: u8,
+    },
+    /// Compares two registers; a branch may ask whether they are equal.
+    Compare {
+        a: u8,
+        b: u8,
+    },
+    PushFlags,
+    PopFlags,
+    /// Sign, zero, auxiliary, parity and carry flag to bits 8 to 15 of register 0 (`lahf`).
+    SaveStatus,
+    /// Overflow flag to the low byte of register 0 (`seto al`).
+    SaveOverflow,
+    /// Adds 127 to the low byte of register 0: overflows if that was 1.
+    RestoreOverflow,
+    /// The other way (`sahf`).
+    RestoreStatus,
+}
+
+/// Where control goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    On,
+    /// `equal`: whether it branches if what was compared is equal (true) or is not (false); `None` if it asks something else.
+    Branch {
+        target: u64,
+        equal: Option<bool>,
+    },
+    Call(u64),
+    Return,
+    /// To the address in a register.
+    Leave(u8),
+}
+
+/// An instruction, taken apart.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Step {
+    pub len: u8,
+    pub ops: SmallVec<[Op; 3]>,
+    /// Flags that hold something else afterwards.
+    pub lost: u8,
+    pub next: Next,
+}
+
+/// Where something lies in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Place {
+    Counter(u64),
+    /// Offset from the thread's base of counters.
+    Own(i64),
+    /// Offset in the table that is the argument.
+    Table(i64),
+    /// Offset from where the stack pointer was at the beginning.
+    Stack(i64),
+    Thread,
+    Operand,
+}
+
+/// What a register holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// What this register held at the beginning.
+    Register(u8),
+    Number,
+    /// A link-time address; where the program is loaded is not known.
+    Address,
+    /// What lies at the recorded instruction's operand.
+    Operand,
+    /// What lies here.
+    Word(Place),
+    /// All flags as they were.
+    Flags,
+    /// Flags but overflow as they were, in bits 8 to 15; and whether overflow is in the low byte.
+    Status(bool),
+    Unknown,
+}
+
+/// Origin, and what was added. `less`: minus the word at this address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Value {
+    pub origin: Origin,
+    pub add: i64,
+    pub less: Option<u64>,
+}
+
+impl Value {
+    const UNKNOWN: Value = Value {
+        origin: Origin::Unknown,
+        add: 0,
+        less: None,
+    };
+    pub(crate) fn of(origin: Origin) -> Value {
+        Value {
+            origin,
+            add: 0,
+            less: None,
+        }
+    }
+    fn plus(self, add: i64) -> Value {
+        match self.origin {
+            Origin::Unknown | Origin::Flags | Origin::Status(_) if add != 0 => Value::UNKNOWN,
+            _ => Value {
+                add: self.add.wrapping_add(add),
+                ..self
+            },
+        }
+    }
+}
+
+/// Flags that `lahf` saves; overflow is the other.
+pub(crate) mod flag {
+    pub(crate) const CARRY: u8 = 1;
+    pub(crate) const PARITY: u8 = 2;
+    pub(crate) const AUXILIARY: u8 = 4;
+    pub(crate) const ZERO: u8 = 8;
+    pub(crate) const SIGN: u8 = 16;
+    pub(crate) const OVERFLOW: u8 = 32;
+    pub(crate) const STATUS: u8 = CARRY | PARITY | AUXILIARY | ZERO | SIGN;
+    pub(crate) const ALL: u8 = STATUS | OVERFLOW;
+}
+
+/// Where counters are and what may be touched.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Places<'a> {
+    /// New writable memory.
+    pub areas: &'a [Range],
+    /// Length of what lies at a thread's base.
+    pub own: u64,
+    /// Bytes below the stack pointer that belong to the program.
+    pub zone: i64,
+    /// The register that points to a table at the beginning.
+    pub table: Option<u8>,
+    /// The operand of the call or jump that is recorded.
+    pub operand: Option<Mem>,
+    /// How far below the place where that stood the stack pointer is.
+    pub pushed: i64,
+}
+
+/// What code touches beyond its own function. All functions' are joined, and judged when all are known.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Footprint {
+    /// First and last byte of counters that are written.
+    pub written: Option<(u64, u64)>,
+    /// Words that are taken not to change.
+    pub constants: SmallVec<[u64; 2]>,
+    /// Routines that are called and trusted.
+    pub trusted: SmallVec<[u64; 1]>,
+    /// The thread's base of counters is used.
+    pub own: bool,
+}
+
+impl Footprint {
+    pub(crate) fn join(&mut self, other: &Footprint) {
+        if let Some((start, end)) = other.written {
+            self.write(start, end);
+        }
+        for &c in &other.constants {
+            self.constant(c);
+        }
+        for &t in &other.trusted {
+            if !self.trusted.contains(&t) {
+                self.trusted.push(t);
+            }
+        }
+        self.own |= other.own;
+    }
+    fn write(&mut self, start: u64, end: u64) {
+        let (a, b) = self.written.unwrap_or((start, end));
+        self.written = Some((a.min(start), b.max(end)));
+    }
+    fn constant(&mut self, at: u64) {
+        if !self.constants.contains(&at) {
+            self.constants.push(at);
+        }
+    }
+}
+
+/// Registers, flags and the stack at one moment; registers that are not listed hold what they did at the beginning.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct State {
+    regs: SmallVec<[(u8, Value); 4]>,
+    lost: u8,
+    slots: SmallVec<[(i64, Value); 4]>,
+    /// Something was counted.
+    counted: bool,
+    compared: Option<(Value, Value)>,
+    /// A word of a counter that was found to be equal to a value. Words of tables do not change once they hold a target.
+    known: Option<(Place, Value)>,
+}
+
+impl State {
+    fn get(&self, reg: u8) -> Value {
+        let known = self.regs.iter().find(|r| r.0 == reg);
+        known.map_or(Value::of(Origin::Register(reg)), |r| r.1)
+    }
+    fn set(&mut self, reg: u8, value: Value) {
+        self.regs.retain(|r| r.0 != reg);
+        if value != Value::of(Origin::Register(reg)) {
+            let at = self.regs.partition_point(|r| r.0 < reg);
+            self.regs.insert(at, (reg, value));
+        }
+    }
+    /// Registers that hold something else than at the beginning.
+    fn changed(&self) -> u32 {
+        self.regs.iter().fold(0, |set, r| set | 1 << (r.0 & 31))
+    }
+}
+
+/// The machine, with its rules.
+pub(crate) struct Machine<'a, 'f> {
+    pub places: Places<'a>,
+    pub footprint: &'f mut Footprint,
+    /// The table is used as one in common memory, and as one at the thread's base.
+    pub tables: (bool, bool),
+}
+
+impl Machine<'_, '_> {
+    /// How far the stack pointer is from where it was; `None` if that is not known.
+    fn depth<A: Arch>(&self, state: &State) -> Option<i64> {
+        let sp = state.get(A::STACK);
+        (sp.origin == Origin::Register(A::STACK) && sp.less.is_none()).then_some(sp.add)
+    }
+
+    fn place<A: Arch>(&mut self, state: &State, mem: &Mem) -> Option<Place> {
+        if let Some(operand) = &self.places.operand
+            && self.is_operand::<A>(state, mem, operand)
+        {
+            return Some(Place::Operand);
+        }
+        let base = match (mem.base, mem.address) {
+            (Some(reg), _) => state.get(reg),
+            (None, Some(address)) => Value {
+                add: address as i64,
+                ..Value::of(Origin::Address)
+            },
+            (None, None) => Value::of(Origin::Number),
+        }
+        .plus(mem.disp);
+        if mem.index.is_some() || base.less.is_some() {
+            return None;
+        }
+        Some(match (mem.segment, base.origin) {
+            (Segment::Common, Origin::Address) => Place::Counter(base.add as u64),
+            (Segment::Common, Origin::Register(r)) if r == A::STACK => Place::Stack(base.add),
+            (Segment::Own, Origin::Number) => Place::Own(base.add),
+            (Segment::Thread, Origin::Number) if base.add == 0 => Place::Thread,
+            (Segment::Common, Origin::Register(r)) if self.places.table == Some(r) => {
+                self.tables.0 = true;
+                Place::Table(base.add)
+            }
+            (Segment::Own, Origin::Register(r)) if self.places.table == Some(r) => {
+                self.tables.1 = true;
+                Place::Table(base.add)
+            }
+            _ => return None,
+        })
+    }
+
+    /// Whether a memory operand is that of the recorded instruction, with everything in it as it was there.
+    fn is_operand<A: Arch>(&self, state: &State, mem: &Mem, operand: &Mem) -> bool {
+        let as_it_was = |reg: u8| state.get(reg) == Value::of(Origin::Register(reg));
+        let fits = |reg: u8| reg == A::STACK || as_it_was(reg);
+        let moved = match operand.base {
+            Some(reg) if reg == A::STACK => match self.depth::<A>(state) {
+                Some(depth) => self.places.pushed - depth,
+                None => return false,
+            },
+            _ => 0,
+        };
+        (mem.segment, mem.base, mem.index, mem.address, mem.size)
+            == (
+                operand.segment,
+                operand.base,
+                operand.index,
+                operand.address,
+                operand.size,
+            )
+            && mem.disp == operand.disp.wrapping_add(moved)
+            && mem.base.is_none_or(fits)
+            && mem.index.is_none_or(|i| as_it_was(i.0))
+    }
+
+    fn in_areas(&self, at: u64, size: u8) -> bool {
+        let end = at.checked_add(u64::from(size));
+        let fits = |r: &Range| r.start <= at && end.is_some_and(|end| end <= r.end);
+        self.places.areas.iter().any(fits)
+    }
+
+    /// Whether memory may be read; notes it.
+    fn may_read<A: Arch>(&mut self, state: &State, place: Place, size: u8) -> bool {
+        match place {
+            Place::Counter(at) => self.in_areas(at, size),
+            Place::Own(at) => {
+                self.footprint.own = true;
+                at >= -4096 && at + i64::from(size) <= self.places.own as i64
+            }
+            Place::Table(at) => (0..=64 - i64::from(size)).contains(&at),
+            Place::Stack(at) => self
+                .depth::<A>(state)
+                .is_some_and(|depth| at >= depth && at <= 256),
+            Place::Thread | Place::Operand => true,
+        }
+    }
+
+    /// Writes a value of so many bytes; `None`: it may not be there. Additions come without a value.
+    fn write<A: Arch>(
+        &mut self,
+        state: &mut State,
+        mem: &Mem,
+        value: Option<Value>,
+        constant: bool,
+    ) -> Option<()> {
+        let place = self.place::<A>(state, mem)?;
+        let size = i64::from(mem.size);
+        let more = |value: Option<Value>| match value {
+            None => true,
+            Some(v) => constant || mem.size == 8 && v == Value::of(Origin::Word(place)).plus(1),
+        };
+        match place {
+            Place::Counter(at) => {
+                let fits = self.in_areas(at, mem.size) && at % u64::from(mem.size.max(1)) == 0;
+                if !fits || !more(value) {
+                    return None;
+                }
+                self.footprint.write(at, at + u64::from(mem.size));
+            }
+            Place::Own(at) => {
+                self.footprint.own = true;
+                if at < 0 || at + size > self.places.own as i64 || at % size != 0 || !more(value) {
+                    return None;
+                }
+            }
+            Place::Table(at) => {
+                if !(0..=64 - size).contains(&at) || at % size != 0 || size != 8 {
+                    return None;
+                }
+            }
+            Place::Stack(at) => {
+                let depth = self.depth::<A>(state)?;
+                if at < depth || at + size > -self.places.zone || size != 8 {
+                    return None;
+                }
+                state.slots.retain(|s| (s.0 - at).abs() >= 8);
+                let slot = state.slots.partition_point(|s| s.0 < at);
+                state
+                    .slots
+                    .insert(slot, (at, value.unwrap_or(Value::UNKNOWN)));
+                return Some(());
+            }
+            Place::Thread | Place::Operand => return None,
+        }
+        state.counted = true;
+        if matches!((place, state.known), (Place::Counter(a), Some((Place::Counter(b), _))) if a == b)
+        {
+            state.known = None;
+        }
+        Some(())
+    }
+
+    fn read<A: Arch>(&mut self, state: &State, mem: &Mem) -> Option<Value> {
+        let place = self.place::<A>(state, mem)?;
+        if !self.may_read::<A>(state, place, mem.size) {
+            return None;
+        }
+        Some(match place {
+            Place::Operand => Value::of(Origin::Operand),
+            Place::Stack(at) if mem.size == 8 => state
+                .slots
+                .iter()
+                .find(|s| s.0 == at)
+                .map_or(Value::UNKNOWN, |s| s.1),
+            Place::Stack(_) | Place::Thread => Value::UNKNOWN,
+            _ if mem.size != 8 => Value::UNKNOWN,
+            _ => match state.known {
+                Some((known, value)) if known == place => value,
+                _ => Value::of(Origin::Word(place)),
+            },
+        })
+    }
+
+    /// `a - b`, or `a + b`, where one is a word that does not change.
+    fn combined(&mut self, a: Value, b: Value, minus: bool) -> Value {
+        match (a, b) {
+            (
+                a,
+                Value {
+                    origin: Origin::Word(Place::Counter(at)),
+                    add: 0,
+                    less: None,
+                },
+            ) if minus && a.less.is_none() => {
+                self.footprint.constant(at);
+                Value {
+                    less: Some(at),
+                    ..a
+                }
+            }
+            (
+                a,
+                Value {
+                    origin: Origin::Word(Place::Counter(at)),
+                    add: 0,
+                    less: None,
+                },
+            )
+            | (
+                Value {
+                    origin: Origin::Word(Place::Counter(at)),
+                    add: 0,
+                    less: None,
+                },
+                a,
+            ) if !minus && a.less == Some(at) => Value { less: None, ..a },
+            _ => Value::UNKNOWN,
+        }
+    }
+
+    /// Moves the stack pointer, and forgets what is below it: signal handlers may overwrite it.
+    fn move_stack<A: Arch>(&self, state: &mut State) -> Option<i64> {
+        let depth = self.depth::<A>(state)?;
+        state.slots.retain(|s| s.0 >= depth);
+        Some(depth)
+    }
+
+    /// Does one thing. `None`: it may not be done, or is not understood.
+    fn apply<A: Arch>(&mut self, state: &mut State, op: &Op) -> Option<()> {
+        match *op {
+            Op::Move { to, from, add } => {
+                let value = state.get(from).plus(add);
+                state.set(to, value);
+                if to == A::STACK {
+                    self.move_stack::<A>(state)?;
+                }
+            }
+            Op::Number { to, value } => state.set(
+                to,
+                Value {
+                    add: value as i64,
+                    ..Value::of(Origin::Number)
+                },
+            ),
+            Op::Address { to, value } => state.set(
+                to,
+                Value {
+                    add: value as i64,
+                    ..Value::of(Origin::Address)
+                },
+            ),
+            Op::Spoil { to } => {
+                state.set(to, Value::UNKNOWN);
+            }
+            Op::Load { to, mem } => {
+                let value = self.read::<A>(state, &mem)?;
+                state.set(to, value);
+            }
+            Op::Store { from, mem } => {
+                let value = state.get(from);
+                self.write::<A>(state, &mem, Some(value), false)?;
+            }
+            Op::StoreNumber { mem } => {
+                self.write::<A>(state, &mem, Some(Value::UNKNOWN), true)?;
+            }
+            Op::Change { mem } => {
+                let place = self.place::<A>(state, &mem)?;
+                if matches!(place, Place::Stack(_)) || !self.may_read::<A>(state, place, mem.size) {
+                    return None;
+                }
+                self.write::<A>(state, &mem, None, false)?;
+            }
+            Op::Read { mem } => {
+                self.read::<A>(state, &mem)?;
+            }
+            Op::Minus { to, mem } | Op::Plus { to, mem } => {
+                let word = self.read::<A>(state, &mem)?;
+                let minus = matches!(op, Op::Minus { .. });
+                let value = self.combined(state.get(to), word, minus);
+                state.set(to, value);
+            }
+            Op::Difference { to, a, b } | Op::Sum { to, a, b } => {
+                let minus = matches!(op, Op::Difference { .. });
+                let value = self.combined(state.get(a), state.get(b), minus);
+                state.set(to, value);
+            }
+            Op::Compare { a, b } => state.compared = Some((state.get(a), state.get(b))),
+            Op::PushFlags | Op::PopFlags => {
+                let push = matches!(op, Op::PushFlags);
+                if push {
+                    let value = if state.lost == 0 {
+                        Value::of(Origin::Flags)
+                    } else {
+                        Value::UNKNOWN
+                    };
+                    let sp = state.get(A::STACK).plus(-8);
+                    state.set(A::STACK, sp);
+                    let mem = stack::<A>(0);
+                    self.write::<A>(state, &mem, Some(value), false)?;
+                } else {
+                    // What else is in the word (direction, trap) is as it was only if all of it was saved here.
+                    if self.read::<A>(state, &stack::<A>(0))? != Value::of(Origin::Flags) {
+                        return None;
+                    }
+                    state.lost = 0;
+                    let sp = state.get(A::STACK).plus(8);
+                    state.set(A::STACK, sp);
+                    self.move_stack::<A>(state)?;
+                }
+            }
+            Op::SaveStatus => {
+                let value = match state.lost & flag::STATUS {
+                    0 => Value::of(Origin::Status(false)),
+                    _ => Value::UNKNOWN,
+                };
+                state.set(0, value);
+            }
+            Op::SaveOverflow => {
+                let value = match state.get(0).origin {
+                    Origin::Status(_) => {
+                        Value::of(Origin::Status(state.lost & flag::OVERFLOW == 0))
+                    }
+                    _ => Value::UNKNOWN,
+                };
+                state.set(0, value);
+            }
+            Op::RestoreOverflow => {
+                state.lost |= flag::ALL;
+                let value = match state.get(0).origin {
+                    Origin::Status(overflow) => {
+                        if overflow {
+                            state.lost &= !flag::OVERFLOW;
+                        }
+                        Value::of(Origin::Status(false))
+                    }
+                    _ => Value::UNKNOWN,
+                };
+                state.set(0, value);
+            }
+            Op::RestoreStatus => match state.get(0).origin {
+                Origin::Status(_) => state.lost &= !flag::STATUS,
+                _ => state.lost |= flag::STATUS,
+            },
+        }
+        Some(())
+    }
+
+    /// Does a whole instruction, but for where control goes.
+    pub(crate) fn perform<A: Arch>(&mut self, state: &mut State, step: &Step) -> Option<()> {
+        if step.lost != 0 {
+            state.compared = None;
+        }
+        for op in &step.ops {
+            self.apply::<A>(state, op)?;
+        }
+        // `add al,127` and `sahf` say themselves what they leave.
+        let restores =
+            |op: &Op| matches!(op, Op::RestoreOverflow | Op::RestoreStatus | Op::PopFlags);
+        if !step.ops.iter().any(restores) {
+            state.lost |= step.lost;
+        }
+        self.depth::<A>(state)?;
+        Some(())
+    }
+
+    /// What is true on either way of a branch that asked whether what was compared is equal.
+    fn learn(state: &mut State, equal: bool) {
+        if let Some((a, b)) = state.compared
+            && equal
+        {
+            for (word, value) in [(a, b), (b, a)] {
+                if let Value {
+                    origin: Origin::Word(place @ Place::Counter(_)),
+                    add: 0,
+                    less: None,
+                } = word
+                    && value.less.is_some()
+                {
+                    state.known = Some((place, value));
+                }
+            }
+        }
+    }
+}
+
+/// The word at the stack pointer.
+pub(crate) fn stack<A: Arch>(disp: i64) -> Mem {
+    Mem {
+        segment: Segment::Common,
+        base: Some(A::STACK),
+        index: None,
+        disp,
+        address: None,
+        size: 8,
+    }
+}
+
+/// What is known of a routine that inserted code calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Routine {
+    /// It gets a table in [`Arch::TABLE`], destroys that register and the flags, and nothing else.
+    Records {
+        /// The table is relative to the thread's base.
+        own: bool,
+    },
+    /// It is taken to destroy nothing.
+    Trusted,
+}
+
+/// Runs a call. `None`: it may not be made.
+fn call<A: Arch>(
+    machine: &mut Machine<'_, '_>,
+    state: &mut State,
+    target: u64,
+    routine: Routine,
+) -> Option<()> {
+    // The routine writes below the stack pointer, and so does the call on some machines.
+    let depth = machine.depth::<A>(state)?;
+    if depth > -machine.places.zone {
+        return None;
+    }
+    state.slots.retain(|s| s.0 >= depth);
+    match routine {
+        Routine::Trusted => {
+            if A::CALL_PUSHES == 0 {
+                return None;
+            }
+            if !machine.footprint.trusted.contains(&target) {
+                machine.footprint.trusted.push(target);
+            }
+        }
+        Routine::Records { own } => {
+            let table = state.get(A::TABLE);
+            let at = table.add as u64;
+            let fits = match (table.origin, own) {
+                (Origin::Address, false) => machine.in_areas(at, 64),
+                (Origin::Number, true) => {
+                    machine.footprint.own = true;
+                    table.add >= 0 && at.checked_add(64)? <= machine.places.own
+                }
+                _ => false,
+            };
+            if !fits || at % 8 != 0 || table.less.is_some() {
+                return None;
+            }
+            if !own {
+                machine.footprint.write(at, at + 64);
+            }
+            state.set(A::TABLE, Value::UNKNOWN);
+            state.lost = flag::ALL;
+            state.compared = None;
+            state.known = None;
+            state.counted = true;
+            for reg in A::LINK {
+                state.set(*reg, Value::UNKNOWN);
+            }
+        }
+    }
+    Some(())
+}
+
+/// Where all ways meet, and what is different there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Meeting {
+    pub at: u64,
+    /// Registers and flags that may hold something else than at the beginning.
+    pub regs: u32,
+    pub flags: u8,
+    /// Something was counted.
+    pub counted: bool,
+    /// Not yet, but a register holds something for it: a counter, its address, what is to be restored.
+    pub counting: bool,
+}
+
+/// How code that was followed may end.
+pub(crate) enum End<'e> {
+    /// All ways come to one address, of which this is asked.
+    Meet(&'e mut dyn FnMut(&Meeting) -> bool),
+    /// Each way returns to the caller.
+    Return,
+    /// Each way jumps to this value, having changed no other registers than these.
+    Leave {
+        target: Value,
+        may_change: u32,
+        /// Registers through which it may be.
+        through: u32,
+        /// Marks of the jump, see [`Arch::operand`].
+        marks: u32,
+    },
+}
+
+/// Steps that are looked at before code is given up.
+const STEPS: usize = 400;
+
+/// Follows inserted code from `start` on every way to its end. Gives where it ends (for [`End::Meet`]), and the addresses behind the last
+/// instruction that was looked at.
+pub(crate) fn follow<'c, A: Arch>(
+    machine: &mut Machine<'_, '_>,
+    code: &dyn Fn(u64) -> Option<&'c [u8]>,
+    start: u64,
+    mut end: End<'_>,
+    routine: &mut dyn FnMut(u64) -> Option<Routine>,
+) -> Option<u64> {
+    let mut work: SmallVec<[(u64, State); 2]> = SmallVec::new();
+    work.push((start, State::default()));
+    // States at targets of backward branches.
+    let mut seen: FxHashMap<u64, Vec<State>> = FxHashMap::default();
+    let mut highest = start;
+    // Where it may end, and how many registers and flags are different there; how many more instructions may restore some.
+    let mut best: Option<(u64, u32)> = None;
+    let mut patience = 4;
+    let mut writes = false;
+    for steps in 0..STEPS {
+        // The lowest address first, so that ways meet where they join.
+        let Some(lowest) = (0..work.len()).min_by_key(|i| work.get(*i).map(|w| w.0)) else {
+            return (!matches!(end, End::Meet(_))).then_some(highest);
+        };
+        if let End::Meet(judge) = &mut end
+            && steps > 0
+            && let Some(&(at, _)) = work.first()
+            && work.iter().all(|w| w.0 == at)
+            && at >= highest
+        {
+            let mut meeting = Meeting {
+                at,
+                ..Meeting::default()
+            };
+            for (_, state) in &work {
+                meeting.counted |= state.counted;
+                meeting.regs |= state.changed();
+                meeting.flags |= state.lost;
+                let holds = |r: &(u8, Value)| r.1.origin != Origin::Unknown;
+                meeting.counting |= !state.counted && state.regs.iter().any(holds);
+            }
+            let left = meeting.regs.count_ones() + meeting.flags.count_ones();
+            if let Some((end, least)) = best {
+                if writes {
+                    return Some(end);
+                }
+                // It may end here as well: with less changed, until nothing is.
+                if meeting.regs >> A::STACK & 1 == 0 && left < least && judge(&meeting) {
+                    best = Some((at, left));
+                }
+                patience -= 1;
+            } else if meeting.regs >> A::STACK & 1 == 0 && judge(&meeting) {
+                best = Some((at, left));
+                if !meeting.counted {
+                    return Some(at);
+                }
+            }
+            if let Some((end, left)) = best
+                && (left == 0 || patience == 0)
+            {
+                return Some(end);
+            }
+            writes = false;
+        }
+        let (at, mut state) = work.swap_remove(lowest);
+        let after = |end: Option<(u64, u32)>| end.map(|e| e.0);
+        let Some((bytes, step)) = code(at).and_then(|b| Some((b, A::step(b, at)?))) else {
+            return after(best);
+        };
+        let counted = std::mem::take(&mut state.counted);
+        if machine.perform::<A>(&mut state, &step).is_none() {
+            return after(best);
+        }
+        writes |= state.counted;
+        state.counted |= counted;
+        if best.is_some() && step.next != Next::On {
+            return after(best);
+        }
+        let next = at.checked_add(u64::from(step.len))?;
+        highest = highest.max(next);
+        match step.next {
+            Next::On => work.push((next, state)),
+            Next::Branch { target, equal } => {
+                let mut taken = state.clone();
+                if let Some(equal) = equal {
+                    Machine::learn(&mut taken, equal);
+                    Machine::learn(&mut state, !equal);
+                }
+                if target <= at {
+                    let known = seen.entry(target).or_default();
+                    if known.contains(&taken) {
+                        work.push((next, state));
+                        continue;
+                    }
+                    known.push(taken.clone());
+                }
+                if target < start && matches!(end, End::Meet(_)) {
+                    return None;
+                }
+                work.push((next, state));
+                work.push((target, taken));
+            }
+            Next::Call(target) => {
+                let known = routine(target)?;
+                call::<A>(machine, &mut state, target, known)?;
+                work.push((next, state));
+            }
+            Next::Return => {
+                if !matches!(end, End::Return) {
+                    return None;
+                }
+                let allowed = 1u32 << A::TABLE;
+                if state.changed() & !allowed != 0 {
+                    return None;
+                }
+            }
+            Next::Leave(reg) => {
+                let End::Leave {
+                    target,
+                    may_change,
+                    through,
+                    marks,
+                } = &end
+                else {
+                    return None;
+                };
+                if state.get(reg) != *target
+                    || state.changed() & !may_change != 0
+                    || through >> reg & 1 == 0
+                    || A::operand(bytes, at).is_none_or(|o| o.1 != *marks)
+                {
+                    return None;
+                }
+            }
+        }
+    }
+    None
+}

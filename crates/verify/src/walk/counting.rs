@@ -1,0 +1,365 @@
+//! What counts, in the lock step.
+//!
+//! In a program that counts there are instructions in the new code that stand for nothing in the old. Nobody says where. Wherever the new side
+//! does not go on with the instruction that the old one has, what it has instead is run on the symbolic machine
+//! ([`crate::machine`]) until it does. If that is possible, and every register and flag that holds something else then is dead in the old code there
+//! ([`crate::liveness`]), the instructions are a *silent step*, like a nop: the old program could not tell. They count as one instruction that is entered at its
+//! start alone.
+//!
+//! Which instructions that are is found, not proved: whatever is taken for a silent step has been shown to be one. An instruction that
+//! the program has as well and that inserted code may begin with ([`Arch::is_ambiguous`]) is one of the program's unless what
+//! begins with it counts, and then comes to the program's.
+//!
+//! Where the old code calls or jumps through a register or memory, the new may call or jump directly to a *recorder* instead: code that belongs to no
+//! function, which must come to a jump to the very value that the old instruction would have gone to, with the stack as it would have been and all registers
+//! but those of linkers' stubs ([`Arch::STUB_SCRATCH`]), and flags. The routine that recorders call for rare targets is proved as a function: it preserves all but
+//! its argument, and writes to the table that it is given.
+//!
+//! A page of the red zone below the stack pointer belongs to the program, but where a call has just come back or the function was just entered: the call
+//! itself used that memory. What is allowed for this reason must not be jumped to ([`Walk::closed`]).
+//!
+//! Unwind rows: all of an inserted stretch has the row of the old instruction, though it may have moved the stack pointer for a moment.
+//! Nothing in it can throw; only what interrupts it from outside sees the difference.
+
+use super::{State, Step, Walk, fail, pages};
+use crate::arch::{Arch, FieldKind, Flow, Insn, Operand};
+use crate::liveness::{Known, Set, dead};
+use crate::machine::{
+    self, End, Footprint, Machine, Meeting, Origin, Places, Routine, Value, flag,
+};
+use crate::report::{Check, Failure};
+use pages::Pending;
+
+/// New code behind a call that has just come back, or where the function was just entered.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Fresh {
+    pub at: u64,
+    /// From outside: registers of linkers' stubs hold nothing.
+    pub entered: bool,
+}
+
+impl<'a, A: Arch> Walk<'a, '_, A> {
+    /// Whether the new side stands at what may be the old side's instruction. Only to choose; the comparison comes later.
+    fn may_match(&self, state: &State, at: u64) -> bool {
+        let Some((bytes, _)) = self.new_bytes(at) else {
+            return true;
+        };
+        let Some(new) = A::decode(bytes, at) else {
+            return false;
+        };
+        let State::At(p, old) = *state else {
+            return matches!(new.flow, Flow::Jump(_));
+        };
+        let Some(old_bytes) = self.old_bytes(p) else {
+            return false;
+        };
+        match (old.flow, new.flow) {
+            (Flow::Branch { cond, inverse, .. }, Flow::Branch { cond: new_cond, .. }) => {
+                return new_cond == cond || Some(new_cond) == inverse;
+            }
+            (Flow::IndirectCall, Flow::Call(target))
+            | (Flow::IndirectJump { .. }, Flow::Jump(target)) => {
+                return self.cx.unowned(target).is_some();
+            }
+            _ => {}
+        }
+        if A::longer(old_bytes, p, bytes, at).is_some() {
+            return true;
+        }
+        let (Some(a), Some(b)) = (
+            old_bytes.get(..usize::from(old.len)),
+            bytes.get(..usize::from(new.len)),
+        ) else {
+            return false;
+        };
+        match (old.field, new.field) {
+            (Some(f), Some(g)) => {
+                let counter = |at: u64| {
+                    let areas = self.cx.counts.iter().flat_map(|c| &c.areas);
+                    areas.into_iter().any(|r| r.contains(at))
+                };
+                (f.at, f.len) == (g.at, g.len)
+                    && A::equal_around(a, b, &f)
+                    && !(g.kind == FieldKind::Accesses && counter(g.target))
+            }
+            (None, None) => {
+                a == b || A::equal_but_offset(a, b) || {
+                    let fields = (A::absolute_field(a), A::absolute_field(b));
+                    self.cx.fixed()
+                        && matches!(fields, (Some(f), Some(_)) if A::equal_around(a, b, &f))
+                }
+            }
+            _ => false,
+        }
+    }
+
+    /// The end of inserted code at `at`, if there is some and it is a silent step where the old side stands at `state`.
+    pub(super) fn inserted(&mut self, state: &State, chain: &[u64], at: u64) -> Option<u64> {
+        let counts = self.cx.counts.as_ref()?;
+        let (bytes, _) = self.new_bytes(at)?;
+        let matches = self.may_match(state, at);
+        if matches && !A::is_ambiguous(bytes) {
+            return None;
+        }
+        A::step(bytes, at)?;
+        if at == self.f.new_entry() && chain.contains(&self.f.old_entry) {
+            self.fresh = Some(Fresh { at, entered: true });
+        }
+        let fresh = self.fresh.filter(|f| f.at == at);
+        let entered = fresh.is_some_and(|f| f.entered);
+        let places = Places {
+            areas: &counts.areas,
+            own: counts.own,
+            zone: A::RED_ZONE,
+            table: None,
+            operand: None,
+            pushed: 0,
+        };
+        let mut footprint = Footprint::default();
+        let mut end = self.silent_until(state, at, matches, false, places, &mut footprint);
+        let relies = end.is_none();
+        if end.is_none() && fresh.is_some() {
+            let places = Places { zone: 0, ..places };
+            footprint = Footprint::default();
+            end = self.silent_until(state, at, matches, entered, places, &mut footprint);
+        }
+        let end = end.filter(|end| !matches || self.comes_to(state, *end, places))?;
+        self.out.footprint.join(&footprint);
+        if let Some(fresh) = fresh {
+            self.fresh = Some(Fresh { at: end, ..fresh });
+            if relies {
+                self.closed.push(at);
+            }
+        }
+        Some(end)
+    }
+
+    /// Whether new code from `at` on comes to what may be the old side's instruction, by silent steps alone.
+    fn comes_to(&mut self, state: &State, mut at: u64, places: Places<'_>) -> bool {
+        for _ in 0..8 {
+            let Some((bytes, _)) = self.new_bytes(at) else {
+                return false;
+            };
+            let Some(insn) = A::decode(bytes, at) else {
+                return false;
+            };
+            at = match insn.flow {
+                Flow::Jump(target) => target,
+                Flow::Nothing => at.saturating_add(u64::from(insn.len)),
+                _ if self.may_match(state, at) => return true,
+                _ => {
+                    let mut footprint = Footprint::default();
+                    match self.silent_until(state, at, false, false, places, &mut footprint) {
+                        Some(end) => end,
+                        None => return false,
+                    }
+                }
+            };
+        }
+        false
+    }
+
+    fn silent_until(
+        &mut self,
+        state: &State,
+        at: u64,
+        must_count: bool,
+        entered: bool,
+        places: Places<'_>,
+        footprint: &mut Footprint,
+    ) -> Option<u64> {
+        let cx = self.cx;
+        let p = match *state {
+            State::At(p, _) | State::Exit(p) | State::Spin(p) => p,
+        };
+        let mut routines = std::mem::take(&mut self.s.routines);
+        let end = {
+            let walk = &*self;
+            let conventions = A::STUBS_AT_CALLS && cx.old_unwind.find(p).is_some();
+            let known = Known {
+                targets: &walk.targets,
+                unread: if conventions || entered {
+                    A::STUB_SCRATCH
+                } else {
+                    0
+                },
+                entered,
+            };
+            // Without an exclusive store nobody asks for the mark of an exclusive load.
+            let asked = if walk.exclusive { u8::MAX } else { flag::ALL };
+            let mut judge = |m: &Meeting| {
+                let changed = Set {
+                    regs: m.regs,
+                    flags: m.flags & asked,
+                };
+                if !changed.is_empty() && !dead::<A>(cx, &known, p, changed) {
+                    return false;
+                }
+                if must_count {
+                    return m.counted;
+                }
+                let ends = |(bytes, _)| A::step(bytes, m.at).is_none();
+                !m.counting || walk.may_match(state, m.at) || walk.new_bytes(m.at).is_none_or(ends)
+            };
+            let mut machine = Machine {
+                places,
+                footprint,
+                tables: (false, false),
+            };
+            let code = |a: u64| walk.new_bytes(a).map(|b| b.0);
+            machine::follow::<A>(
+                &mut machine,
+                &code,
+                at,
+                End::Meet(&mut judge),
+                &mut |target| walk.routine(&mut routines, target),
+            )
+        };
+        self.s.routines = routines;
+        end
+    }
+
+    /// What is known of a routine in new code that belongs to no function.
+    fn routine(
+        &self,
+        routines: &mut rustc_hash::FxHashMap<u64, Option<Routine>>,
+        target: u64,
+    ) -> Option<Routine> {
+        if let Some(known) = routines.get(&target) {
+            return *known;
+        }
+        let cx = self.cx;
+        let counts = cx.counts.as_ref()?;
+        cx.unowned(target)?;
+        let mut footprint = Footprint::default();
+        let mut machine = Machine {
+            places: Places {
+                areas: &counts.areas,
+                own: counts.own,
+                zone: 0,
+                table: Some(A::TABLE),
+                operand: None,
+                pushed: 0,
+            },
+            footprint: &mut footprint,
+            tables: (false, false),
+        };
+        let proved = machine::follow::<A>(
+            &mut machine,
+            &|a| cx.unowned(a),
+            target,
+            End::Return,
+            &mut |_| None,
+        );
+        let known = match (proved, machine.tables) {
+            (Some(_), (false, own)) => Some(Routine::Records { own }),
+            (Some(_), (true, false)) => Some(Routine::Records { own: false }),
+            _ => Some(Routine::Trusted),
+        };
+        routines.insert(target, known);
+        known
+    }
+
+    /// Whether a call that the old code makes through a register or memory is recorded in the new.
+    pub(super) fn is_recorded(&self, old: &Insn, new: &Insn) -> bool {
+        match (old.flow, new.flow) {
+            (Flow::IndirectCall, Flow::Call(target)) => self.cx.unowned(target).is_some(),
+            _ => false,
+        }
+    }
+
+    /// A call of a recorder.
+    pub(super) fn recorded_call(
+        &mut self,
+        p: u64,
+        old: &Insn,
+        q: u64,
+        new: &Insn,
+        pending: &mut Pending,
+    ) -> Result<Option<(u64, u64)>, Box<Failure>> {
+        let Flow::Call(target) = new.flow else {
+            return Ok(None);
+        };
+        let slot = self.new_bytes(q).map_or(0, |b| b.1);
+        if !self.mark(q, slot, usize::from(new.len), p)? {
+            self.meet(p, q, pending)?;
+            return Ok(None);
+        }
+        self.arrive(q, pending);
+        self.check_rows(&[p], q, u64::from(new.len))?;
+        self.recorder(p, old, q, target)?;
+        self.behind(p, old, q, new, pending)
+    }
+
+    /// New code at `target` must go where the indirect call or jump at `p` would.
+    pub(super) fn recorder(&mut self, p: u64, old: &Insn, q: u64, target: u64) -> Step {
+        let cx = self.cx;
+        let bytes = self
+            .old_bytes(p)
+            .and_then(|b| b.get(..usize::from(old.len)))
+            .unwrap_or(b"");
+        let failure = |what: &str| fail(Failure::new(Check::Code, what).at(p, target));
+        let (Some(counts), Some((operand, marks)), Some(_)) =
+            (cx.counts.as_ref(), A::operand(bytes, p), cx.unowned(target))
+        else {
+            return failure("an indirect call or jump became a direct one");
+        };
+        if let Some(field) = old.field {
+            self.relate_field(p, bytes, &field, q, &field)?;
+        }
+        let pushed = match old.flow {
+            Flow::IndirectCall => A::CALL_PUSHES,
+            _ => 0,
+        };
+        let (value, operand) = match operand {
+            Operand::Register(reg) => {
+                let value = Value::of(Origin::Register(reg));
+                let add = if reg == A::STACK { pushed } else { 0 };
+                (Value { add, ..value }, None)
+            }
+            Operand::Memory(mem) => (Value::of(Origin::Operand), Some(mem)),
+        };
+        let mut footprint = Footprint::default();
+        let mut routines = std::mem::take(&mut self.s.routines);
+        let mut machine = Machine {
+            places: Places {
+                areas: &counts.areas,
+                own: counts.own,
+                zone: 0,
+                table: None,
+                operand,
+                pushed,
+            },
+            footprint: &mut footprint,
+            tables: (false, false),
+        };
+        let through = if cx.guarded {
+            A::STUB_SCRATCH
+        } else {
+            u32::MAX
+        };
+        let done = machine::follow::<A>(
+            &mut machine,
+            &|a| cx.unowned(a),
+            target,
+            End::Leave {
+                target: value,
+                may_change: A::STUB_SCRATCH,
+                through,
+                marks,
+            },
+            &mut |to| {
+                let known = self.routine(&mut routines, to)?;
+                matches!(known, Routine::Records { .. }).then_some(known)
+            },
+        );
+        self.s.routines = routines;
+        if done.is_none() {
+            return failure(
+                "the recorder of an indirect call does not go where that would, or changes something else",
+            );
+        }
+        self.out.footprint.join(&footprint);
+        Ok(())
+    }
+}
