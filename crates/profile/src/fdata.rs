@@ -140,19 +140,23 @@ fn parse(text: &[u8]) -> Result<SymbolicProfile, Bad> {
     joined(collection, events, parts)
 }
 
-/// A profile from texts without headers.
+/// A profile from texts without headers. `more` puts the next one in an empty buffer, until there is none.
 pub(crate) fn assemble(
     collection: Option<Collection>,
     events: BTreeSet<Vec<u8>>,
-    texts: &[Vec<u8>],
+    mut more: impl FnMut(&mut Vec<u8>),
 ) -> Result<SymbolicProfile, Bad> {
     let branches = collection.is_none_or(|c| c.branches);
-    let parts = texts
-        .par_iter()
-        .flat_map_iter(|text| source::split_lines(text, source::piece_count()))
-        .map(|(_, piece)| parse_part(piece, branches))
-        .collect();
-    joined(collection, events, parts)
+    let mut all = Joined::default();
+    let mut text = Vec::new();
+    loop {
+        text.clear();
+        more(&mut text);
+        if text.is_empty() {
+            return Ok(all.profile(collection, events));
+        }
+        all.add(parse_part(&text, branches)?);
+    }
 }
 
 fn joined(
@@ -160,31 +164,48 @@ fn joined(
     events: BTreeSet<Vec<u8>>,
     parts: Vec<Result<Part<'_>, Bad>>,
 ) -> Result<SymbolicProfile, Bad> {
-    // The first piece's names keep their numbers; later ones get theirs.
-    let mut all = Part::default();
+    let mut all = Joined::default();
     for part in parts {
-        let mut part = part?;
-        if all.names.is_empty() {
-            all = part;
-            continue;
-        }
+        all.add(part?);
+    }
+    Ok(all.profile(collection, events))
+}
+
+/// Parts put together.
+#[derive(Default)]
+struct Joined {
+    /// Names in the order of their numbers.
+    names: Vec<Vec<u8>>,
+    /// Numbers by the name as it is written.
+    numbers: FxHashMap<Box<[u8]>, u32>,
+    records: Records,
+}
+
+impl Joined {
+    fn add(&mut self, mut part: Part<'_>) {
         let ids: Vec<NameId> = part
             .names
             .iter()
-            .map(|name| all.number(name, None))
+            .map(|&name| match self.numbers.get(name) {
+                Some(&number) => NameId(number),
+                None => {
+                    let number = self.names.len() as u32;
+                    self.names.push(unescape(name).into_owned());
+                    self.numbers.insert(name.into(), number);
+                    NameId(number)
+                }
+            })
             .collect();
         part.records.renumber(&ids);
-        all.records.branches.append(&mut part.records.branches);
-        all.records.samples.append(&mut part.records.samples);
-        all.records.memory.append(&mut part.records.memory);
+        self.records.branches.append(&mut part.records.branches);
+        self.records.samples.append(&mut part.records.samples);
+        self.records.memory.append(&mut part.records.memory);
     }
-    let names: Vec<Cow<'_, [u8]>> = all.names.iter().map(|name| unescape(name)).collect();
-    Ok(SymbolicProfile::new(
-        collection,
-        events,
-        &names,
-        all.records,
-    ))
+
+    fn profile(self, collection: Option<Collection>, events: BTreeSet<Vec<u8>>) -> SymbolicProfile {
+        drop(self.numbers);
+        SymbolicProfile::new(collection, events, &self.names, self.records)
+    }
 }
 
 fn parse_part(piece: &[u8], branches: bool) -> Result<Part<'_>, Bad> {

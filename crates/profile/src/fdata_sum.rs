@@ -6,9 +6,20 @@
 //! comparison, and only where it fails is the key hashed. A new key goes to the chain where it was met. A key is parsed once, when it is first seen, and
 //! once more at the end.
 //!
-//! Each thread has its own sums and takes the next file when it is done with one. In memory are the sums and a piece of one file a thread. Addition is
-//! commutative, so neither the number of threads nor who read what shows in the result: two spellings of a record (kind 1 or 2, more than one space)
-//! are two keys here and one record there.
+//! Names are long where there are many records (a record of clang has 224 characters, 200 of them two names), and every name is in many keys. So a key is
+//! kept in parts:
+//!
+//! ```text
+//! 1 _ZN5clang4Sema5CheckEv 1a2 1 _ZN5clang4Sema5CheckEv 1b0 0 17
+//! └┘└────────────────────┘└─────┘└────────────────────┘└──┘ └──┘
+//! kind   name (a number)    mid      name (a number)    end  counts
+//! ```
+//!
+//! Each thread has its own sums and takes the next file when it is done with one. In memory are the sums, 64 bytes and a slot a key, the names, each once,
+//! and a window of one file a thread. Addition is commutative, so neither the number of threads nor who read what shows in the result: two spellings of
+//! a record (kind 1 or 2, more than one space) are two keys here and one record there.
+//!
+//! Files are mapped, window by window, and all of a window at once: copying them costs more than adding them up.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -18,37 +29,228 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::source::{self, Bad, find_byte};
+use crate::source::{self, Bad, Source, find_byte};
 use crate::symbolic::{Collection, Records, SymbolicProfile};
 use crate::{Error, Weighted, fdata};
 
+/// Bytes of [`Key::mid`] and [`Key::end`].
+const GLUE: usize = 16;
+
+/// What stands before the counts of a line, in parts.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Key {
+    /// Between the names, and behind the second; zeros follow.
+    mid: [u8; GLUE],
+    end: [u8; GLUE],
+    mid_len: u8,
+    end_len: u8,
+    /// Before the first name: a digit and a space. Zeros if the first name is all of the key, which is so if it has an unusual form.
+    kind: [u8; 2],
+    names: [u32; 2],
+}
+
 /// What is added up under a key.
 struct Entry {
-    /// Of the key.
-    hash: u64,
-    /// Where the key is in [`Sums::keys`].
-    start: usize,
-    len: u32,
+    key: Key,
     /// The entry whose line came after this one's.
     next: u32,
     mispredictions: u64,
     count: u64,
 }
 
-/// No entry.
+/// No entry, no name.
 const NONE: u32 = u32::MAX;
 /// Links of the chain that are tried before a key is hashed.
 const GUESSES: usize = 4;
-/// Bytes of a file that are read at a time, if its lines are not longer.
+/// Bytes of a file that are looked at together, if its lines are not longer.
 const PIECE: usize = 1 << 18;
+
+/// Numbers of things that are numbered as they come, found by hash; open addressing in a power of two of slots, at most half full.
+#[derive(Default)]
+struct Slots {
+    slots: Vec<u32>,
+    used: u32,
+}
+
+impl Slots {
+    /// The number of the thing with a hash that `is` says is it; a new one if there is none. `hash_of` gives the hash of a number.
+    fn find(
+        &mut self,
+        hash: u64,
+        is: impl Fn(u32) -> bool,
+        hash_of: impl Fn(u32) -> u64,
+    ) -> (u32, bool) {
+        if self.slots.len() <= self.used as usize * 2 {
+            let size = (self.slots.len() * 2).max(1 << 10);
+            self.slots.clear();
+            self.slots.resize(size, NONE);
+            for number in 0..self.used {
+                let mut slot = hash_of(number) as usize & (size - 1);
+                while self.slots[slot] != NONE {
+                    slot = (slot + 1) & (size - 1);
+                }
+                self.slots[slot] = number;
+            }
+        }
+        let mask = self.slots.len() - 1;
+        let mut slot = hash as usize & mask;
+        loop {
+            match self.slots[slot] {
+                NONE => break,
+                number if is(number) => return (number, false),
+                _ => slot = (slot + 1) & mask,
+            }
+        }
+        let number = self.used;
+        self.slots[slot] = number;
+        self.used += 1;
+        (number, true)
+    }
+}
+
+/// Every name once.
+#[derive(Default)]
+struct Names {
+    bytes: Vec<u8>,
+    /// Start and length in the bytes.
+    list: Vec<(usize, u32)>,
+    slots: Slots,
+}
+
+impl Names {
+    #[inline]
+    fn get(&self, number: u32) -> &[u8] {
+        let Some(&(start, len)) = self.list.get(number as usize) else {
+            return b"";
+        };
+        &self.bytes[start..start + len as usize]
+    }
+
+    fn number(&mut self, name: &[u8]) -> u32 {
+        let Names { bytes, list, slots } = self;
+        let of = |number: u32| {
+            let (start, len) = list[number as usize]; // numbers in slots are those of the list
+            &bytes[start..start + len as usize]
+        };
+        let is = |number| of(number) == name;
+        let (number, new) = slots.find(xxh3_64(name), is, |number| xxh3_64(of(number)));
+        if new {
+            list.push((bytes.len(), name.len() as u32));
+            bytes.extend_from_slice(name);
+        }
+        number
+    }
+}
+
+/// The parts of a key: what is before the first name, that, and so on. `None` if it has an unusual form.
+fn parts(key: &[u8]) -> Option<[&[u8]; 5]> {
+    if memchr::memchr(b'\\', key).is_some() {
+        return None; // there may be spaces in names
+    }
+    let mut spaces = [0; 5];
+    let mut count = 0;
+    for at in memchr::memchr_iter(b' ', key) {
+        *spaces.get_mut(count)? = at;
+        count += 1;
+    }
+    let [a, b, _, d, e] = spaces;
+    let (mid, name, end) = match count {
+        2 => (&key[b..], &b""[..], &b""[..]),
+        5 => (&key[b..=d], &key[d + 1..e], &key[e..]),
+        _ => return None,
+    };
+    let fits = a == 1 && mid.len() <= GLUE && end.len() <= GLUE && !mid.is_empty();
+    fits.then_some([&key[..=a], &key[a + 1..b], mid, name, end])
+}
+
+impl Key {
+    fn hash(&self) -> u64 {
+        let mut hash = 0u64;
+        let mut mix = |word: u64| {
+            hash = (hash.rotate_left(5) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        };
+        for glue in [&self.mid, &self.end] {
+            let both = u128::from_le_bytes(*glue);
+            mix(both as u64);
+            mix((both >> 64) as u64);
+        }
+        mix(u64::from(self.names[0]) | u64::from(self.names[1]) << 32);
+        mix(u64::from(u16::from_le_bytes(self.kind)));
+        hash ^ hash >> 32
+    }
+
+    /// Whether records of the key have mispredictions.
+    #[inline]
+    fn has_two_counts(&self, names: &Names, branches: bool) -> bool {
+        let first = match self.kind[0] {
+            0 => names.get(self.names[0]).first().copied(),
+            kind => Some(kind),
+        };
+        branches && matches!(first, Some(b'0'..=b'2'))
+    }
+
+    fn put(&self, names: &Names, out: &mut Vec<u8>) {
+        if self.kind[0] != 0 {
+            out.extend_from_slice(&self.kind);
+        }
+        out.extend_from_slice(names.get(self.names[0]));
+        out.extend_from_slice(&self.mid[..usize::from(self.mid_len)]);
+        out.extend_from_slice(names.get(self.names[1]));
+        out.extend_from_slice(&self.end[..usize::from(self.end_len)]);
+    }
+
+    /// What follows the key in a text that begins with it.
+    #[inline]
+    fn strip<'t>(&self, names: &Names, mut text: &'t [u8]) -> Option<&'t [u8]> {
+        let first = names.get(self.names[0]);
+        if self.kind[0] == 0 {
+            return text.strip_prefix(first);
+        }
+        text = text.strip_prefix(&self.kind)?;
+        text = strip(text, first)?;
+        text = strip_glue(text, &self.mid, self.mid_len)?;
+        if self.end_len > 0 {
+            text = strip(text, names.get(self.names[1]))?;
+            text = strip_glue(text, &self.end, self.end_len)?;
+        }
+        Some(text)
+    }
+}
+
+/// Strips a prefix, 16 bytes at a time.
+#[inline]
+fn strip<'t>(text: &'t [u8], prefix: &[u8]) -> Option<&'t [u8]> {
+    let (start, rest) = text.split_at_checked(prefix.len())?;
+    let same = match (start.last_chunk::<16>(), prefix.last_chunk::<16>()) {
+        // The last 16 may be some of those before.
+        (Some(a), Some(b)) => {
+            a == b
+                && start
+                    .chunks_exact(16)
+                    .zip(prefix.chunks_exact(16))
+                    .all(|(a, b)| a == b)
+        }
+        _ => start == prefix,
+    };
+    same.then_some(rest)
+}
+
+/// Strips the first `len` bytes of some that zeros follow.
+#[inline]
+fn strip_glue<'t>(text: &'t [u8], glue: &[u8; GLUE], len: u8) -> Option<&'t [u8]> {
+    let Some(start) = text.first_chunk::<GLUE>() else {
+        return text.strip_prefix(&glue[..usize::from(len)]);
+    };
+    let differ = u128::from_le_bytes(*start) ^ u128::from_le_bytes(*glue);
+    (differ.unbounded_shl(128 - 8 * u32::from(len)) == 0).then(|| &text[usize::from(len)..])
+}
 
 /// The sums of one thread.
 #[derive(Default)]
 struct Sums {
-    keys: Vec<u8>,
+    names: Names,
     entries: Vec<Entry>,
-    /// Open addressing: number of an entry, or [`NONE`]; a power of two, at most half full.
-    table: Vec<u32>,
+    slots: Slots,
 }
 
 /// What a file says of itself.
@@ -62,6 +264,22 @@ pub(crate) struct Head {
 /// A decimal number at the start of a text, and what follows it.
 #[inline]
 fn number(text: &[u8]) -> Option<(u64, &[u8])> {
+    if let Some(eight) = text.first_chunk() {
+        // A byte is 0 to 9 where there is a digit. The lowest that is not sets its uppermost bit here; what is above it does not matter.
+        let digits = u64::from_le_bytes(*eight) ^ 0x3030_3030_3030_3030;
+        let other = (digits.wrapping_add(0x7676_7676_7676_7676) | digits) & 0x8080_8080_8080_8080;
+        let count = other.trailing_zeros() / 8;
+        if count == 0 {
+            return None;
+        }
+        if count < 8 {
+            let mut value = digits << (64 - 8 * count);
+            value = (value.wrapping_mul(10).wrapping_add(value >> 8)) & 0x00ff_00ff_00ff_00ff;
+            value = (value.wrapping_mul(100).wrapping_add(value >> 16)) & 0x0000_ffff_0000_ffff;
+            value = (value.wrapping_mul(10_000).wrapping_add(value >> 32)) & 0xffff_ffff;
+            return Some((value, &text[count as usize..]));
+        }
+    }
     let mut value = 0u64;
     let mut at = 0;
     while let Some(digit) = text
@@ -95,53 +313,58 @@ fn split(line: &[u8], branches: bool) -> Option<(&[u8], u64, u64)> {
 }
 
 impl Sums {
-    fn key(&self, entry: &Entry) -> &[u8] {
-        &self.keys[entry.start..entry.start + entry.len as usize]
-    }
-
     /// The entry of a key, and whether it is new.
     fn find(&mut self, key: &[u8]) -> (u32, bool) {
-        if self.table.len() <= self.entries.len() * 2 {
-            self.grow();
-        }
-        let hash = xxh3_64(key);
-        let mask = self.table.len() - 1;
-        let mut slot = hash as usize & mask;
-        loop {
-            let number = self.table[slot];
-            let Some(entry) = self.entries.get(number as usize) else {
-                break;
-            };
-            if entry.hash == hash && self.key(entry) == key {
-                return (number, false);
-            }
-            slot = (slot + 1) & mask;
-        }
-        let number = self.entries.len() as u32;
-        self.table[slot] = number;
-        self.entries.push(Entry {
-            hash,
-            start: self.keys.len(),
-            len: key.len() as u32,
-            next: NONE,
-            mispredictions: 0,
-            count: 0,
-        });
-        self.keys.extend_from_slice(key);
-        (number, true)
+        let mut glue = [[0; GLUE]; 2];
+        let mut put = |at: usize, part: &[u8]| {
+            glue[at][..part.len()].copy_from_slice(part);
+            part.len() as u8 // at most `GLUE`
+        };
+        let key = match parts(key) {
+            Some([kind, first, mid, second, end]) => Key {
+                mid_len: put(0, mid),
+                end_len: put(1, end),
+                mid: glue[0],
+                end: glue[1],
+                kind: [kind[0], b' '],
+                names: [
+                    self.names.number(first),
+                    match end {
+                        [] => NONE,
+                        _ => self.names.number(second),
+                    },
+                ],
+            },
+            None => Key {
+                mid: glue[0],
+                end: glue[1],
+                mid_len: 0,
+                end_len: 0,
+                kind: [0; 2],
+                names: [self.names.number(key), NONE],
+            },
+        };
+        self.entry(key)
     }
 
-    fn grow(&mut self) {
-        let size = (self.table.len() * 2).max(1 << 12);
-        self.table.clear();
-        self.table.resize(size, NONE);
-        for (number, entry) in self.entries.iter().enumerate() {
-            let mut slot = entry.hash as usize & (size - 1);
-            while self.table[slot] != NONE {
-                slot = (slot + 1) & (size - 1);
-            }
-            self.table[slot] = number as u32;
+    /// The entry of a key whose names have numbers.
+    fn entry(&mut self, key: Key) -> (u32, bool) {
+        let entries = &mut self.entries;
+        // Numbers in slots are those of entries.
+        let (number, new) = self.slots.find(
+            key.hash(),
+            |number| entries[number as usize].key == key,
+            |number| entries[number as usize].key.hash(),
+        );
+        if new {
+            entries.push(Entry {
+                key,
+                next: NONE,
+                mispredictions: 0,
+                count: 0,
+            });
         }
+        (number, new)
     }
 
     /// Adds whole lines that begin at `start` of their file, after the line of the entry `before`. Returns the entry of the last line.
@@ -215,10 +438,8 @@ impl Sums {
     /// If the text begins with the line of an entry: bytes of the line with its end, counts.
     #[inline]
     fn guessed(&self, rest: &[u8], entry: &Entry, branches: bool) -> Option<(usize, u64, u64)> {
-        let key = self.key(entry);
-        let numbers = rest.strip_prefix(key)?.strip_prefix(b" ")?;
-        let two = branches && matches!(key.first(), Some(b'0'..=b'2'));
-        let (mispredictions, numbers) = if two {
+        let numbers = entry.key.strip(&self.names, rest)?.strip_prefix(b" ")?;
+        let (mispredictions, numbers) = if entry.key.has_two_counts(&self.names, branches) {
             let (value, after) = number(numbers)?;
             (value, after.strip_prefix(b" ")?)
         } else {
@@ -235,27 +456,37 @@ impl Sums {
 
     /// Takes over what another one added up.
     fn absorb(&mut self, other: &Sums) {
+        let all = 0..other.names.list.len() as u32;
+        let numbers: Vec<u32> = all
+            .map(|number| self.names.number(other.names.get(number)))
+            .collect();
         for entry in &other.entries {
-            let (number, _) = self.find(other.key(entry));
+            let names = entry
+                .key
+                .names
+                .map(|name| numbers.get(name as usize).copied().unwrap_or(NONE));
+            let (number, _) = self.entry(Key { names, ..entry.key });
             self.entries[number as usize].add(entry.mispredictions, entry.count, 1);
         }
     }
 
-    /// The sums as a text without headers.
-    fn text(&self, branches: bool) -> Vec<u8> {
-        let mut out = Vec::with_capacity(self.keys.len() + self.entries.len() * 12);
-        for entry in &self.entries {
-            let key = self.key(entry);
-            out.extend_from_slice(key);
-            if branches && matches!(key.first(), Some(b'0'..=b'2')) {
+    /// The sums as texts without headers, of about [`PIECE`] bytes each, in a buffer; until that is empty.
+    fn texts(&self, branches: bool) -> impl FnMut(&mut Vec<u8>) {
+        let mut entries = self.entries.iter();
+        move |out| {
+            while out.len() < PIECE
+                && let Some(entry) = entries.next()
+            {
+                entry.key.put(&self.names, out);
+                if entry.key.has_two_counts(&self.names, branches) {
+                    out.push(b' ');
+                    out.extend_from_slice(entry.mispredictions.to_string().as_bytes());
+                }
                 out.push(b' ');
-                out.extend_from_slice(entry.mispredictions.to_string().as_bytes());
+                out.extend_from_slice(entry.count.to_string().as_bytes());
+                out.push(b'\n');
             }
-            out.push(b' ');
-            out.extend_from_slice(entry.count.to_string().as_bytes());
-            out.push(b'\n');
         }
-        out
     }
 }
 
@@ -284,10 +515,78 @@ impl Worker {
     fn take(&mut self, index: usize, input: &Weighted) -> Result<(), Error> {
         let path = &input.path;
         let mut file = File::open(path).map_err(|e| Error::io(path, "open", e))?;
+        let size = file.metadata().ok().filter(|data| data.is_file());
+        if let Some(size) = size.map(|data| data.len()).filter(|&size| size > 0)
+            && self.read_mapped(index, input, &file, size)?
+        {
+            return Ok(());
+        }
         let mut buffer = std::mem::take(&mut self.buffer);
         let result = self.read(index, input, &mut file, &mut buffer);
         self.buffer = buffer;
         result
+    }
+
+    /// Notes what the start of a file says; where its records begin, and whether they are branches.
+    fn see_head(&mut self, index: usize, text: &[u8]) -> (usize, bool) {
+        let head = fdata::head(text);
+        self.heads.push((index, head.collection));
+        self.events.extend(head.events);
+        (head.body, head.collection.is_none_or(|c| c.branches))
+    }
+
+    /// Adds a file of some size, window by window. False if it cannot be mapped.
+    fn read_mapped(
+        &mut self,
+        index: usize,
+        input: &Weighted,
+        file: &File,
+        size: u64,
+    ) -> Result<bool, Error> {
+        let mut branches = None;
+        let (mut at, mut before) = (0u64, NONE);
+        let mut wish = PIECE as u64;
+        while at < size {
+            let len = wish.min(size - at);
+            let Ok(short) = usize::try_from(len) else {
+                return Ok(false);
+            };
+            let mut options = memmap2::MmapOptions::new();
+            // SAFETY: the map is only read, and everything read is checked. That nobody shortens finished profiles is said in `crate::source`.
+            let map = match unsafe { options.offset(at).len(short).populate().map(file) } {
+                Ok(map) => map,
+                Err(_) if at == 0 => return Ok(false),
+                Err(e) => return Err(Error::io(&input.path, "map", e)),
+            };
+            let whole = match at + len == size {
+                true => map.len(),
+                false => match memchr::memrchr(b'\n', &map) {
+                    Some(end) => end + 1,
+                    None => {
+                        wish *= 2; // a line longer than that; it is below the file's size
+                        continue;
+                    }
+                },
+            };
+            let (body, branches) = match branches {
+                Some(known) => (0, known),
+                None => {
+                    let (body, known) = self.see_head(index, &map[..whole]);
+                    (body, *branches.insert(known))
+                }
+            };
+            before = self.sums[usize::from(branches)]
+                .add(&map[body..whole], body, before, branches, input.weight)
+                .map_err(|bad| {
+                    // Lines are counted only for this. What was read before is all of the file before.
+                    match Source::open(&input.path) {
+                        Ok(all) => bad.shift(at as usize).locate(&input.path, &all),
+                        Err(error) => error,
+                    }
+                })?;
+            at += whole as u64;
+        }
+        Ok(true)
     }
 
     /// Adds a file, piece by piece.
@@ -323,11 +622,9 @@ impl Worker {
             let branches = match branches {
                 Some(known) => known,
                 None => {
-                    let head = fdata::head(&buffer[..whole]);
-                    body = head.body;
-                    self.heads.push((index, head.collection));
-                    self.events.extend(head.events);
-                    *branches.insert(head.collection.is_none_or(|c| c.branches))
+                    let known;
+                    (body, known) = self.see_head(index, &buffer[..whole]);
+                    *branches.insert(known)
                 }
             };
             let text = &buffer[body..whole];
@@ -422,9 +719,7 @@ pub(crate) fn merge(inputs: &[Weighted]) -> Result<SymbolicProfile, Error> {
             total.absorb(&sums);
         }
     }
-    let text = total.text(branches);
-    drop(total);
-    fdata::assemble(collection, events, &[text])
+    fdata::assemble(collection, events, total.texts(branches))
         .map_err(|bad| bad.locate(Path::new("sum of profiles"), b""))
 }
 

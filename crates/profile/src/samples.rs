@@ -184,6 +184,12 @@ impl<'a> Adder<'a> {
         }
     }
 
+    /// Goes on with other address spaces, whose modules begin with those known so far.
+    pub(crate) fn change_spaces(&mut self, spaces: &'a Spaces) {
+        self.spaces = spaces;
+        self.recent = None;
+    }
+
     /// Adds a sample.
     pub fn add(&mut self, sample: &Sample) {
         let Adder {

@@ -219,6 +219,11 @@ impl Spaces {
             .collect()
     }
 
+    /// The process that samples without a process id are taken for.
+    pub(crate) fn only_process(&self) -> Option<i32> {
+        self.only
+    }
+
     /// Whether no mapping at all is known.
     pub fn is_empty(&self) -> bool {
         self.processes.is_empty()

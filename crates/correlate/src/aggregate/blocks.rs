@@ -284,6 +284,8 @@ pub fn blocks<I: Isa>(around: &Surroundings<'_, '_>, function: usize) -> Blocks 
     let mut entries: Vec<u32> = vec![0];
     let mut insns: Vec<Insn> = Vec::new();
     let mut indirect = false;
+    // Addresses of places in the function.
+    let mut labels_formed = false;
     // Addresses of data that the code forms: maybe tables.
     let mut bases: Vec<u64> = Vec::new();
     let stopped = I::sweep(bytes, f.start, |insn| {
@@ -324,6 +326,7 @@ pub fn blocks<I: Isa>(around: &Surroundings<'_, '_>, function: usize) -> Blocks 
             if inside(field.target) && field.target != f.start {
                 // The address may be jumped to by anybody.
                 entries.push(offset(field.target));
+                labels_formed = true;
             } else if !inside(field.target) {
                 bases.push(field.target);
             }
@@ -366,6 +369,9 @@ pub fn blocks<I: Isa>(around: &Surroundings<'_, '_>, function: usize) -> Blocks 
             .is_some_and(|rest| rest.iter().all(|&byte| byte == 0))
     };
     let mut explained = !f.doubtful && stopped.is_none_or(padding);
+    // On AArch64 jump tables count from a label in the function, and BOLT knows nothing of them: it leaves a function alone that forms such
+    // an address.
+    explained &= !labels_formed || around.elf.machine != raw::EM_AARCH64;
     let mut targets: Vec<(u32, Vec<u32>)> = Vec::new();
     if indirect {
         bases.sort_unstable();

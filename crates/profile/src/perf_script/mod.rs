@@ -21,6 +21,7 @@
 //!
 //! Where the text has no mapping event, addresses stay what they are in the process ([`crate::address::AddressKind::RunTime`]).
 
+mod known;
 mod stack;
 
 use std::path::Path;
@@ -28,10 +29,11 @@ use std::path::Path;
 use rustc_hash::FxHashMap;
 
 use crate::Error;
-use crate::address::AddressProfile;
+use crate::address::{AddressProfile, Collector};
 use crate::samples::{self, Adder, FirstFull, Options, Sample};
 use crate::source::{self, Bad, PIECE, Pages, Source, piece_count, quote, share};
 use crate::spaces::{Mapping, SpaceEvent, Spaces};
+use known::{Event, Known};
 
 /// Reads a file and adds up its samples, in parallel.
 pub fn read(path: &Path, options: &Options) -> Result<AddressProfile, Error> {
@@ -47,7 +49,6 @@ pub fn read_bytes<'a>(
 ) -> Result<AddressProfile, Error> {
     let pages = text.into();
     let text = pages.bytes();
-    let spaces = spaces(name, pages)?;
     let pieces = split(text, text.len() / PIECE + piece_count());
     let mut first = FirstFull::new(options);
     if options.without_newest {
@@ -60,22 +61,66 @@ pub fn read_bytes<'a>(
             }
         }
     }
+    let mut known = Known::new();
+    let mut adders = add_up(pages, &pieces, options, first.time, &known)
+        .map_err(|bad| bad.locate(name, text))?;
+    let nameless = adders
+        .iter()
+        .any(|collector| collector.processes.contains_key(&None));
+    if !known.agree(nameless) {
+        known = Known::all(spaces(name, pages)?);
+        adders = add_up(pages, &pieces, options, first.time, &known)
+            .map_err(|bad| bad.locate(name, text))?;
+    }
+    Ok(samples::finish(adders, known.last()))
+}
+
+/// Adds up the samples of all pieces, with the mappings that are known at each.
+fn add_up(
+    pages: Pages<'_>,
+    pieces: &[(usize, &[u8])],
+    options: &Options,
+    without_newest_from: u64,
+    known: &Known,
+) -> Result<Vec<Collector>, Bad> {
+    let numbers: Vec<usize> = (0..pieces.len()).collect();
     let adders = share(
-        &pieces,
+        &numbers,
         || {
-            let adder = Adder::new(&spaces, options).without_newest_from(first.time);
-            (adder, Vec::new())
+            let adder = Adder::new(known.last(), options).without_newest_from(without_newest_from);
+            (adder, None, Vec::new())
         },
-        |(adder, buffer), &(start, piece)| {
+        |(adder, edition, buffer), &number| {
+            let turn = known.turn(number);
+            let (start, piece) = pieces[number];
             let piece = pages.load(start..start + piece.len(), buffer);
+            let events = match turn.is_needed() {
+                true => space_events(piece, start)?,
+                false => Vec::new(),
+            };
+            let rest = || {
+                let (mut rest, mut buffer) = (Vec::new(), Vec::new());
+                for &(start, piece) in &pieces[number + 1..] {
+                    let piece = pages.load(start..start + piece.len(), &mut buffer);
+                    rest.append(&mut space_events(piece, start)?);
+                }
+                Ok(rest)
+            };
+            let Some((now, spaces)) = turn.take(events, rest)? else {
+                return Ok(()); // an error before this piece
+            };
+            if edition.replace(now) != Some(now) {
+                adder.change_spaces(spaces);
+            }
             let lost = visit(piece, start, &mut |sample| adder.add(sample))?;
             adder.collector.statistics.lost += lost;
             Ok(())
         },
-    )
-    .map_err(|bad: Bad| bad.locate(name, text))?;
-    let collectors = adders.into_iter().map(|(adder, _)| adder.collector);
-    Ok(samples::finish(collectors.collect(), &spaces))
+    )?;
+    Ok(adders
+        .into_iter()
+        .map(|(adder, _, _)| adder.collector)
+        .collect())
 }
 
 /// Calls `each` with every sample, in order. Returns how many records perf says it lost.
@@ -96,32 +141,7 @@ pub fn spaces<'a>(name: &Path, text: impl Into<Pages<'a>>) -> Result<Spaces, Err
         || (Vec::new(), Vec::new()),
         |(events, buffer), &(start, piece)| {
             let piece = pages.load(start..start + piece.len(), buffer);
-            let mut at = 0;
-            // Underscores are rare in numbers: most blocks are passed over 32 bytes at a time.
-            while let Some(more) = source::find_byte(&piece[at..], b'_') {
-                let underscore = at + more;
-                at = underscore + 1;
-                if !piece[..underscore].ends_with(b"PERF") || !piece[at..].starts_with(b"RECORD_") {
-                    continue;
-                }
-                let line_start = piece[..underscore]
-                    .iter()
-                    .rposition(|&byte| byte == b'\n')
-                    .map_or(0, |at| at + 1);
-                let line_end =
-                    source::find_byte(&piece[at..], b'\n').map_or(piece.len(), |more| at + more);
-                let record = &piece[at + b"RECORD_".len()..line_end];
-                let event = space_event(record).map_err(|what| {
-                    Bad::new(
-                        start + line_start,
-                        format!("{what}: {}", quote(&piece[line_start..line_end])),
-                    )
-                })?;
-                if let Some((pid, event)) = event {
-                    events.push(((start + line_start) as u64, pid, event));
-                }
-                at = line_end;
-            }
+            events.append(&mut space_events(piece, start)?);
             Ok(())
         },
     )
@@ -132,6 +152,37 @@ pub fn spaces<'a>(name: &Path, text: impl Into<Pages<'a>>) -> Result<Spaces, Err
     // Positions in the text are times: the order of the text, whichever thread found them.
     events.sort_by_key(|event: &(u64, i32, SpaceEvent)| event.0);
     Ok(Spaces::new(events, &FxHashMap::default()))
+}
+
+/// The mapping events of a piece of the text that starts at `start`.
+fn space_events(piece: &[u8], start: usize) -> Result<Vec<Event>, Bad> {
+    let mut events = Vec::new();
+    let mut at = 0;
+    // Underscores are rare in numbers: most blocks are passed over 32 bytes at a time.
+    while let Some(more) = source::find_byte(&piece[at..], b'_') {
+        let underscore = at + more;
+        at = underscore + 1;
+        if !piece[..underscore].ends_with(b"PERF") || !piece[at..].starts_with(b"RECORD_") {
+            continue;
+        }
+        let line_start = piece[..underscore]
+            .iter()
+            .rposition(|&byte| byte == b'\n')
+            .map_or(0, |at| at + 1);
+        let line_end = source::find_byte(&piece[at..], b'\n').map_or(piece.len(), |more| at + more);
+        let record = &piece[at + b"RECORD_".len()..line_end];
+        let event = space_event(record).map_err(|what| {
+            Bad::new(
+                start + line_start,
+                format!("{what}: {}", quote(&piece[line_start..line_end])),
+            )
+        })?;
+        if let Some((pid, event)) = event {
+            events.push(((start + line_start) as u64, pid, event));
+        }
+        at = line_end;
+    }
+    Ok(events)
 }
 
 /// What follows `PERF_RECORD_`. Records that change no address space are `None`.
