@@ -130,6 +130,7 @@ pub const FOR_BENCH: &[Need] = &[
     need("dpkg-source", "dpkg-dev", "unpacking source packages"),
     need("llvm-bolt-19", "bolt-19", "the side by side comparison"),
     need("valgrind", "valgrind", "simulated cache misses"),
+    need("qemu-x86_64", "qemu-user", "branch records"),
 ];
 
 /// For `cargo xtask bench mip-cc`.

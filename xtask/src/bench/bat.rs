@@ -1,7 +1,8 @@
 //! `cargo xtask bench bat`: address translation tables, read, written and asked; and profiles made through them, side by side with perf2bolt.
 //!
 //! Programs of the corpus are instrumented, run and optimised by postlink with `--enable-bat`. The tables' own costs are measured by an example of
-//! the crate `image`; profiles are made of a million generated branches and as many runs between instructions of moved functions.
+//! the crate `image`; profiles are made of a million generated branches and as many runs between instructions of moved functions. Sizes beside llvm-bolt's are
+//! in [`super::bat_sizes`], optimising again from translated profiles in [`super::bat_loop`]; both end the job as failed if something is not as it must be.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -11,7 +12,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use super::{programs, root};
+use super::{bat_loop, bat_sizes, programs, root};
 use crate::packages;
 use crate::process::{self, Run};
 
@@ -37,6 +38,8 @@ pub fn run(arguments: &[String]) -> Result<bool> {
         "postlink-image",
         "--example",
         "bat_time",
+        "--example",
+        "bat_size",
     ])?;
     let release = release()?;
     let postlink = release.join("postlink");
@@ -44,34 +47,9 @@ pub fn run(arguments: &[String]) -> Result<bool> {
         "| program | tables | entries | read | written | prepared | 10 million translations | 2 million records: postlink | perf2bolt | memory |\n|---|---|---|---|---|---|---|---|---|---|\n",
     );
     for program in programs::choose(&names)? {
-        programs::build(program, &corpus)?;
         let folder = corpus.join("bench").join(program.name);
-        fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
-        let original = corpus.join("bin").join(program.file);
-        let [inst, counts, output] =
-            ["bat.inst", "bat.inst.plraw", "bat.opt"].map(|name| folder.join(name));
-        call(
-            Command::new(&postlink)
-                .arg("instrument")
-                .arg(&original)
-                .arg("-o")
-                .arg(&inst),
-        )?;
-        let _ = fs::remove_file(&counts); // counts are added to what is there
-        let run = programs::workload(program, &inst, &corpus, &folder, "bat.inst")?;
-        if !run.status.success() {
-            bail!("{}: the workload ended with {}", program.name, run.status);
-        }
-        call(
-            Command::new(&postlink)
-                .arg("optimize")
-                .arg(&original)
-                .arg("-p")
-                .arg(&counts)
-                .arg("-o")
-                .arg(&output)
-                .arg("--enable-bat"),
-        )?;
+        let output = folder.join("bat.opt");
+        bat_sizes::optimised(&postlink, program, &corpus)?;
         let figures = call(
             Command::new(release.join("examples/bat_time"))
                 .arg(&output)
@@ -150,15 +128,32 @@ pub fn run(arguments: &[String]) -> Result<bool> {
         )
         .context("out of memory")?;
     }
-    println!("{table}");
+    let names: Vec<String> = match arguments {
+        [] => bat_sizes::DEFAULT
+            .iter()
+            .map(|name| (*name).to_owned())
+            .collect(),
+        names => names.to_vec(),
+    };
+    let (sizes, same) = bat_sizes::table(&release, &corpus, &names)?;
+    let (rounds, good) = bat_loop::table(&release, &corpus)?;
+    let text = format!(
+        "# Address translation tables\n\nMade by `cargo xtask bench bat`.\n\n{table}\n\
+         ## Sizes\n\nFrom the same counts. Our encoder writes llvm-bolt's tables again from their decoded form; it must give the same bytes, so for the same \
+         layout ours are as large as llvm-bolt's.\n\n{sizes}\n\
+         ## Optimising again\n\nThe original is sampled and optimised with tables (first); that is sampled, its profile translated, and the original optimised with \
+         it (second). Taken branches are counted in an emulator, libraries included; by dyno-stats are shares of the original's. Means of several sampling \
+         periods. The second may be 1 % worse than the first.\n\n{rounds}"
+    );
+    println!("{text}");
     let output = root()?.join("bench/bat.md");
-    fs::write(&output, format!("# Address translation tables\n\n{table}"))
-        .with_context(|| output.display().to_string())?;
+    fs::write(&output, text).with_context(|| output.display().to_string())?;
     eprintln!("written to {}", output.display());
-    Ok(true)
+    Ok(same && good)
 }
 
-fn call(command: &mut Command) -> Result<String> {
+/// What a command prints; an error if it fails.
+pub fn call(command: &mut Command) -> Result<String> {
     let output = command.output().with_context(|| format!("{command:?}"))?;
     if !output.status.success() {
         bail!("{command:?}: {}", String::from_utf8_lossy(&output.stderr));

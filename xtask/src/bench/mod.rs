@@ -18,9 +18,12 @@
 //! | [`probes`] | `cargo xtask bench probes`: sample profiles, side by side with llvm-profgen |
 //! | [`profiles`] | `cargo xtask bench profiles`: reading, aggregating and merging profiles |
 //! | [`bat`] | address translation tables: `cargo xtask bench bat` |
+//! | [`bat_sizes`], [`bat_loop`] | parts of it: sizes beside llvm-bolt's, optimising again and again |
 
 mod aarch64;
 mod bat;
+mod bat_loop;
+mod bat_sizes;
 mod cachegrind;
 mod fdata;
 mod mip;

@@ -3,6 +3,7 @@
 //!
 //! perf2bolt and llvm-bolt 19 are needed for the comparisons, qemu-user for branch records; a test says loudly what it skips without them.
 
+mod aarch64;
 mod perf2bolt;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -56,22 +57,46 @@ fn text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
+/// What differs between machines.
+struct Machine {
+    compiler: &'static str,
+    objdump: &'static str,
+    /// Whether an instruction, as it is listed, transfers control.
+    transfers: fn(&str) -> bool,
+}
+
+const X86_64: Machine = Machine {
+    compiler: "g++",
+    objdump: "objdump",
+    transfers: |insn| {
+        ["j", "call", "ret", "notrack j", "bnd"]
+            .iter()
+            .any(|m| insn.starts_with(m))
+    },
+};
+
 /// A built program with a profile.
 struct Bench {
     dir: tempfile::TempDir,
 }
 
 impl Bench {
-    /// Builds the program, linked as `link` says, and profiles it with our counters.
-    fn new(link: &[&str]) -> Bench {
+    /// Builds the program with a compiler, linked as `link` says.
+    fn built(compiler: &str, link: &[&str]) -> Bench {
         let bench = Bench {
             dir: tempfile::tempdir().expect("a temporary directory"),
         };
         std::fs::write(bench.at("p.cpp"), SOURCE).expect("the directory is ours");
-        run(Command::new("g++")
+        run(Command::new(compiler)
             .args(["-O2", "-Wl,-q", "-o"])
             .args([bench.at("p"), bench.at("p.cpp")])
             .args(link));
+        bench
+    }
+
+    /// Builds the program and profiles it with our counters.
+    fn new(link: &[&str]) -> Bench {
+        let bench = Bench::built(X86_64.compiler, link);
         run(postlink()
             .arg("instrument")
             .arg(bench.at("p"))
@@ -153,8 +178,8 @@ impl Random {
 
 /// Pre-aggregated records all over the code of a program: branches and runs between instructions of its functions, most of them as they could
 /// happen, some to the middle of anything.
-fn records(binary: &Path) -> String {
-    let listing = text(&run(Command::new("objdump")
+fn records(machine: &Machine, binary: &Path) -> String {
+    let listing = text(&run(Command::new(machine.objdump)
         .args(["-d", "--no-show-raw-insn"])
         .arg(binary)));
     // Instructions by function; and those that branch or call.
@@ -173,10 +198,7 @@ fn records(binary: &Path) -> String {
             continue;
         };
         last.0.push(address);
-        if ["j", "call", "ret", "notrack j", "bnd"]
-            .iter()
-            .any(|m| rest.starts_with(m))
-        {
+        if (machine.transfers)(rest) {
             last.1.push(address);
         }
     }
@@ -258,8 +280,8 @@ fn perf2bolt_and_postlink_make_the_same_profile_through_tables_of_either_tool() 
 }
 
 /// Mnemonics by address.
-fn mnemonics(binary: &Path) -> BTreeMap<u64, String> {
-    let listing = text(&run(Command::new("objdump")
+fn mnemonics(machine: &Machine, binary: &Path) -> BTreeMap<u64, String> {
+    let listing = text(&run(Command::new(machine.objdump)
         .args(["-d", "--no-show-raw-insn"])
         .arg(binary)));
     let line = |line: &str| {
@@ -285,7 +307,10 @@ fn symbols(binary: &Path) -> BTreeMap<String, u64> {
 fn instructions_translate_to_the_ones_they_were() {
     let bench = Bench::new(&["-no-pie"]);
     let binary = bench.optimize("p.plraw", "ours");
-    let (before, after) = (mnemonics(&bench.at("p")), mnemonics(&binary));
+    let (before, after) = (
+        mnemonics(&X86_64, &bench.at("p")),
+        mnemonics(&X86_64, &binary),
+    );
     let old = symbols(&bench.at("p"));
     let all = text(&run(postlink()
         .args(["bat", "dump", "--json"])
@@ -429,8 +454,8 @@ fn llvm_bat_dump_is_spoken() {
     );
 }
 
-/// Events about the mappings of a program at fixed addresses, which has its segments where they say.
-fn mappings(program: &Path, pid: u32) -> String {
+/// Events about the mappings of a program whose segments are by `bias` behind where they say.
+fn mappings(program: &Path, pid: u32, bias: u64) -> String {
     let headers = text(&run(Command::new("readelf").arg("-lW").arg(program)));
     let mut mappings = String::new();
     for line in headers
@@ -448,7 +473,7 @@ fn mappings(program: &Path, pid: u32) -> String {
         let page = address & 0xfff;
         mappings += &format!(
             "app {pid}/{pid} 1.000000: PERF_RECORD_MMAP2 {pid}/{pid}: [{:#x}({:#x}) @ {:#x} 00:00 0 0]: r-xp {}\n",
-            address - page,
+            bias + address - page,
             (size + page).next_multiple_of(0x1000),
             offset - page,
             program.display()
@@ -457,7 +482,19 @@ fn mappings(program: &Path, pid: u32) -> String {
     mappings
 }
 
-/// Runs a program in an emulator; gives the number of branches taken in its own code, and writes branch records.
+/// The address of a program's first segment of code, its page.
+fn first_code(program: &Path) -> u64 {
+    let headers = text(&run(Command::new("readelf").arg("-lW").arg(program)));
+    let line = headers
+        .lines()
+        .find(|l| l.trim_start().starts_with("LOAD") && l.contains(" R E "))
+        .expect("a program has code");
+    let address = line.split_whitespace().nth(2).expect("readelf prints it");
+    let address = u64::from_str_radix(address.trim_start_matches("0x"), 16);
+    address.expect("in hexadecimal") & !0xfff
+}
+
+/// Runs a program in an emulator; gives the number of branches taken in it, libraries included, and writes branch records.
 fn emulate(bench: &Bench, program: &Path, records: &Path) -> u64 {
     let plugin = bench.at("lbrsim.so");
     if !plugin.exists() {
@@ -477,10 +514,13 @@ fn emulate(bench: &Bench, program: &Path, records: &Path) -> u64 {
         .arg(options)
         .arg(program)
         .arg("20000"));
-    // The plugin knows of one mapping, and not where it is in the file. A program at fixed addresses has its segments where they say.
+    // The plugin tells of one mapping, and not where it is in the file; but that it is the first one of code.
     let text_of = std::fs::read_to_string(records).expect("the plugin has written it");
-    let (_, samples) = text_of.split_once('\n').expect("a line about the mapping");
-    std::fs::write(records, mappings(program, 1) + samples).expect("the directory is ours");
+    let (event, samples) = text_of.split_once('\n').expect("a line about the mapping");
+    let start = event.split(['[', '(']).nth(1).expect("an address");
+    let start = u64::from_str_radix(start.trim_start_matches("0x"), 16).expect("in hexadecimal");
+    let bias = start - first_code(program);
+    std::fs::write(records, mappings(program, 1, bias) + samples).expect("the directory is ours");
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     let number = said
         .split("lbrsim: ")
@@ -491,15 +531,34 @@ fn emulate(bench: &Bench, program: &Path, records: &Path) -> u64 {
         .unwrap_or_else(|| panic!("{said}"))
 }
 
-#[test]
-fn a_profile_of_the_optimised_program_is_worth_one_of_the_original() {
-    if !is_there(
-        "qemu-x86_64",
-        "optimising again from a profile of the optimised program is not tried",
-    ) {
-        return;
-    }
-    let bench = Bench::new(&["-no-pie", "-static-libgcc"]);
+/// What optimising with a profile changes by dyno-stats: taken branches and executed instructions, as shares of what they were.
+fn optimise_and_estimate(bench: &Bench, profile: &str, output: &str) -> (PathBuf, [f64; 2]) {
+    let account = text(&run(postlink()
+        .args(["optimize", "--enable-bat", "--dyno-stats", "--json"])
+        .arg(bench.at("p"))
+        .arg("-p")
+        .arg(bench.at(profile))
+        .arg("-o")
+        .arg(bench.at(output))));
+    let account: serde_json::Value = serde_json::from_str(&account).expect("JSON");
+    let [before, after] = [0, 1].map(|at| {
+        let count = |name: &str| {
+            let count = &account["optimize"]["dyno_stats"][at][name];
+            count
+                .as_f64()
+                .unwrap_or_else(|| panic!("{name}: {account}"))
+        };
+        let taken = ["taken_forward_branches", "taken_backward_branches"].map(count);
+        let jumps = count("executed_unconditional_branches");
+        [taken[0] + taken[1] + jumps, count("executed_instructions")]
+    });
+    let shares = [0, 1].map(|i| after[i] / before[i]);
+    (bench.at(output), shares)
+}
+
+/// Optimise, profile the result, translate, optimise the original again.
+fn goes_round(compiler: &str, link: &[&str]) {
+    let bench = Bench::built(compiler, link);
     let aggregate = |program: &Path, samples: &Path, output: &str| {
         run(postlink()
             .arg("aggregate")
@@ -509,23 +568,38 @@ fn a_profile_of_the_optimised_program_is_worth_one_of_the_original() {
             .arg("-o")
             .arg(bench.at(output)));
     };
+    let expected = text(&run(Command::new(bench.at("p")).arg("3000")));
     let plain = emulate(&bench, &bench.at("p"), &bench.at("first.script"));
     aggregate(&bench.at("p"), &bench.at("first.script"), "first.fdata");
-    let first = bench.optimize("first.fdata", "first");
+    let (first, estimate_first) = optimise_and_estimate(&bench, "first.fdata", "first");
     let taken_first = emulate(&bench, &first, &bench.at("second.script"));
     aggregate(&first, &bench.at("second.script"), "second.fdata");
-    let second = bench.optimize("second.fdata", "second");
+    let (second, estimate_second) = optimise_and_estimate(&bench, "second.fdata", "second");
     let taken_second = emulate(&bench, &second, &bench.at("third.script"));
-    eprintln!(
-        "taken branches: {plain} before, {taken_first} after, {taken_second} after optimising from a profile of that"
+    let said = format!(
+        "{compiler} {link:?}: taken branches {plain} before, {taken_first} after, {taken_second} after optimising from a profile of that; \
+         taken branches and instructions by dyno-stats {estimate_first:?} and {estimate_second:?} of the original's"
     );
-    assert!(
-        taken_first < plain,
-        "{taken_first} of {plain} branches are taken"
-    );
-    let limit = taken_first + taken_first / 100;
-    assert!(
-        taken_second <= limit,
-        "{taken_second} branches are taken, {taken_first} with a profile of the original"
-    );
+    eprintln!("{said}");
+    assert_eq!(text(&run(Command::new(&second).arg("3000"))), expected);
+    assert!(taken_first < plain, "{said}");
+    assert!(taken_second <= taken_first + taken_first / 100, "{said}");
+    for (first, second) in estimate_first.into_iter().zip(estimate_second) {
+        assert!(second < first + 0.01, "{said}");
+    }
+}
+
+#[test]
+fn a_profile_of_the_optimised_program_is_worth_one_of_the_original() {
+    let missing = "optimising again from a profile of the optimised program is not tried";
+    if !is_there("qemu-x86_64", missing) {
+        return;
+    }
+    goes_round("g++", &["-no-pie", "-static-libgcc"]);
+    goes_round("g++", &[]);
+    let clang = format!("{LLVM}/clang++");
+    if is_there(&clang, missing) {
+        goes_round(&clang, &[]);
+        goes_round(&clang, &["-no-pie"]);
+    }
 }

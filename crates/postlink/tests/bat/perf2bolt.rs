@@ -9,12 +9,9 @@ use super::*;
 
 /// A text of `perf script`, mappings and samples: stacks of branches between instructions of a program at fixed addresses, 32 in most of them.
 /// Nothing is in the padding behind a function: of recordings, and of them alone, perf2bolt takes runs that end there for damaged ones.
-fn script(binary: &Path) -> (String, String) {
-    let code = mnemonics(binary);
-    let transfers = |at: u64| {
-        let known = code.get(&at).map_or("", String::as_str);
-        ["j", "call", "ret"].iter().any(|m| known.starts_with(m))
-    };
+pub fn script(machine: &Machine, binary: &Path) -> (String, String) {
+    let code = mnemonics(machine, binary);
+    let transfers = |at: u64| (machine.transfers)(code.get(&at).map_or("", String::as_str));
     let padding = |at: u64| {
         let known = code.get(&at).map_or("", String::as_str);
         ["nop", "xchg", "data16", "cs"]
@@ -22,7 +19,10 @@ fn script(binary: &Path) -> (String, String) {
             .any(|m| known.starts_with(m))
     };
     let mut taken: Vec<(u64, u64)> = Vec::new();
-    for line in records(binary).lines().filter(|l| l.starts_with('B')) {
+    for line in records(machine, binary)
+        .lines()
+        .filter(|l| l.starts_with('B'))
+    {
         let mut words = line.split(' ').skip(1).map(|w| u64::from_str_radix(w, 16));
         if let (Some(Ok(from)), Some(Ok(to))) = (words.next(), words.next())
             && transfers(from)
@@ -47,11 +47,11 @@ fn script(binary: &Path) -> (String, String) {
         }
         samples.push('\n');
     }
-    (mappings(binary, 4242), samples)
+    (mappings(binary, 4242, 0), samples)
 }
 
 /// The first lines that only one of two texts has.
-fn differences(ours: &str, theirs: &str) -> String {
+pub fn differences(ours: &str, theirs: &str) -> String {
     let (a, b): (BTreeSet<_>, BTreeSet<_>) = (ours.lines().collect(), theirs.lines().collect());
     let mut out = String::new();
     for line in a.difference(&b).take(10) {
@@ -63,25 +63,14 @@ fn differences(ours: &str, theirs: &str) -> String {
     out
 }
 
-#[test]
-fn the_front_end_leaves_out_the_newest_of_32_branches_as_perf2bolt_does() {
-    if !is_there(
-        &format!("{LLVM}/perf2bolt"),
-        "stacks of 32 branches are not compared",
-    ) {
-        return;
-    }
-    let bench = Bench::new(&["-no-pie"]);
-    let binary = bench.optimize("p.plraw", "ours");
-    let (map, samples) = script(&binary);
+/// perf2bolt's profile from a recording: it has a `perf` print one, and gets a false one that prints these texts.
+pub fn theirs(bench: &Bench, map: &str, samples: &str, binary: &Path) -> String {
     let write = |name: &str, text: &str| {
         std::fs::write(bench.at(name), text).expect("the directory is ours");
     };
-    write("mmap.txt", &map);
-    write("samples.txt", &samples);
-    write("whole.script", &(map + &samples));
+    write("mmap.txt", map);
+    write("samples.txt", samples);
     write("perf.data", "PERFILE2");
-    // perf2bolt has `perf` print a recording.
     let dir = bench.dir.path().display();
     write(
         "perf",
@@ -96,9 +85,25 @@ fn the_front_end_leaves_out_the_newest_of_32_branches_as_perf2bolt_does() {
         .env("PATH", format!("{dir}:/usr/bin:/bin"))
         .arg("--ignore-build-id")
         .arg("-p")
-        .args([bench.at("perf.data"), binary.clone()])
+        .args([&bench.at("perf.data"), binary])
         .arg("-o")
         .arg(bench.at("theirs.fdata")));
+    std::fs::read_to_string(bench.at("theirs.fdata")).expect("it has been written")
+}
+
+#[test]
+fn the_front_end_leaves_out_the_newest_of_32_branches_as_perf2bolt_does() {
+    if !is_there(
+        &format!("{LLVM}/perf2bolt"),
+        "stacks of 32 branches are not compared",
+    ) {
+        return;
+    }
+    let bench = Bench::new(&["-no-pie"]);
+    let binary = bench.optimize("p.plraw", "ours");
+    let (map, samples) = script(&X86_64, &binary);
+    let theirs = theirs(&bench, &map, &samples, &binary);
+    std::fs::write(bench.at("whole.script"), map + &samples).expect("the directory is ours");
     let ours = |command: &str, output: &str| {
         run(postlink()
             .arg(command)
@@ -108,7 +113,6 @@ fn the_front_end_leaves_out_the_newest_of_32_branches_as_perf2bolt_does() {
             .arg(bench.at(output)));
         std::fs::read_to_string(bench.at(output)).expect("it has been written")
     };
-    let theirs = std::fs::read_to_string(bench.at("theirs.fdata")).expect("it has been written");
     let (front, all) = (ours("perf2bolt", "front"), ours("aggregate", "all"));
     assert!(theirs.lines().count() > 500, "{theirs}");
     assert_eq!(differences(&front, &theirs), "");

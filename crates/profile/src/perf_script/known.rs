@@ -182,3 +182,115 @@ impl Drop for Turn<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Write;
+    use std::path::Path;
+
+    use super::super::{for_each_sample, read_bytes, spaces};
+    use crate::address::AddressProfile;
+    use crate::samples::{self, Adder, Options};
+
+    /// What is right: all mappings first, then the samples, one after the other.
+    fn in_two_passes(text: &str) -> AddressProfile {
+        let (path, options) = (Path::new("x"), Options::default());
+        let spaces = spaces(path, text.as_bytes()).unwrap();
+        let mut adder = Adder::new(&spaces, &options);
+        for_each_sample(path, text.as_bytes(), |sample| adder.add(sample)).unwrap();
+        samples::finish(vec![adder.collector], &spaces)
+    }
+
+    fn with_threads<T: Send>(threads: usize, work: impl Fn() -> T + Send) -> T {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads);
+        pool.build().unwrap().install(work)
+    }
+
+    fn check(text: &str, what: &str) {
+        let expected = in_two_passes(text);
+        assert!(expected.statistics.samples > 1000, "{what}");
+        for threads in [1, 2, 5] {
+            let read = || read_bytes(Path::new("x"), text.as_bytes(), &Options::default()).unwrap();
+            let profile = with_threads(threads, read);
+            assert_eq!(profile.modules(), expected.modules(), "{what}, {threads}");
+            assert_eq!(
+                profile.branches(),
+                expected.branches(),
+                "{what}, {threads} threads"
+            );
+            assert_eq!(profile.statistics, expected.statistics, "{what}, {threads}");
+            assert_eq!(profile.mapped, expected.mapped, "{what}, {threads}");
+        }
+    }
+
+    fn mapping(text: &mut String, pid: usize, path: usize) {
+        let _ = writeln!(
+            text,
+            "p {pid}/{pid} 0.0: PERF_RECORD_MMAP2 {pid}/{pid}: [0x1000(0x9000) @ 0x1000 08:01 1 1]: r-xp /{path}"
+        );
+    }
+
+    /// Some 80 kB of samples, more than a piece.
+    fn samples(text: &mut String, pid: &str) {
+        for i in 0..2000 {
+            let at = 0x1100 + i % 90;
+            let _ = writeln!(text, "{pid} {at:>20x} {at:#x}/0x1200/P/-/-/1 ");
+        }
+    }
+
+    #[test]
+    fn mappings_all_over_the_text_place_the_samples_that_come_after_them() {
+        // Fewer pieces with mappings than editions, and more.
+        for blocks in [3, 60] {
+            let mut text = String::new();
+            for block in 0..blocks {
+                mapping(&mut text, 7 + block % 3, block);
+                samples(&mut text, "    7");
+                samples(&mut text, "    9");
+            }
+            check(&text, &format!("{blocks} blocks"));
+        }
+    }
+
+    #[test]
+    fn samples_that_name_no_process_are_placed_by_all_of_the_text() {
+        let mut text = String::new();
+        mapping(&mut text, 7, 1);
+        samples(&mut text, "");
+        samples(&mut text, "");
+        // Until here there was only one process.
+        mapping(&mut text, 8, 2);
+        samples(&mut text, "");
+        check(&text, "no process");
+        let mut text = String::new();
+        samples(&mut text, "    7");
+        samples(&mut text, "    7");
+        mapping(&mut text, 7, 1);
+        samples(&mut text, "    7");
+        check(&text, "mapped late");
+    }
+
+    #[test]
+    fn the_first_error_is_told_and_nobody_waits_for_a_piece_that_is_wrong() {
+        let mut text = String::new();
+        for block in 0..30 {
+            samples(&mut text, "    7");
+            match block {
+                11 => text += "    7                 1100 0x1100/0x1200/Q\n",
+                20 => text += "p 1/1 0.0: PERF_RECORD_MMAP2 q/1: [0x1(0x2) @ 0 1]: r-xp /x\n",
+                _ => {}
+            }
+        }
+        for threads in [1, 4] {
+            let read = || read_bytes(Path::new("x"), text.as_bytes(), &Options::default());
+            let error = with_threads(threads, read).unwrap_err().to_string();
+            assert!(error.starts_with("x:24001: "), "{error}");
+        }
+        let text = text.replace("/Q\n", "/P\n");
+        for threads in [1, 4] {
+            let read = || read_bytes(Path::new("x"), text.as_bytes(), &Options::default());
+            let error = with_threads(threads, read).unwrap_err().to_string();
+            assert!(error.contains("\"q\" is no process id"), "{error}");
+        }
+    }
+}
