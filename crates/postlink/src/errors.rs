@@ -29,7 +29,7 @@ pub fn report(error: &anyhow::Error) -> ExitCode {
 }
 
 /// The chain of causes in one line. Many errors print their cause themselves: what has been said is not said again.
-fn line(error: &anyhow::Error) -> String {
+pub fn line(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain() {
         let said = cause.to_string();

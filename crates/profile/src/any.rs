@@ -89,13 +89,19 @@ pub fn read_addresses(
         Format::PerfData => perf_data::read(path, options),
         Format::PerfScript => perf_script::read(path, options),
         Format::PreAggregated => preaggregated::read(path),
-        other => Err(Error::at_byte(
-            path,
-            0,
-            format!(
-                "this is {other}: samples are perf.data, text of perf script, or pre-aggregated"
-            ),
-        )),
+        other => {
+            // An empty file passes for counters of a program that is just starting.
+            let is_empty = std::fs::metadata(path).is_ok_and(|data| data.len() == 0);
+            let what = match is_empty {
+                true => "there is nothing in the file".to_owned(),
+                false => format!("this is a {other}"),
+            };
+            Err(Error::at_byte(
+                path,
+                0,
+                format!("{what}: samples are perf.data, text of perf script, or pre-aggregated"),
+            ))
+        }
     }
 }
 

@@ -140,14 +140,20 @@ fn parse(text: &[u8]) -> Result<SymbolicProfile, Bad> {
     joined(collection, events, parts)
 }
 
-/// A profile from texts without headers. `more` puts the next one in an empty buffer, until there is none.
+/// A profile from texts without headers, of about so many records. `more` puts the next one in an empty buffer, until there is none.
 pub(crate) fn assemble(
     collection: Option<Collection>,
     events: BTreeSet<Vec<u8>>,
+    records: usize,
     mut more: impl FnMut(&mut Vec<u8>),
 ) -> Result<SymbolicProfile, Bad> {
     let branches = collection.is_none_or(|c| c.branches);
     let mut all = Joined::default();
+    // All in one list as a rule; what is not used of it costs nothing.
+    match branches {
+        true => all.records.branches.reserve(records),
+        false => all.records.samples.reserve(records),
+    }
     let mut text = Vec::new();
     loop {
         text.clear();

@@ -19,7 +19,8 @@
 //! and a window of one file a thread. Addition is commutative, so neither the number of threads nor who read what shows in the result: two spellings of
 //! a record (kind 1 or 2, more than one space) are two keys here and one record there.
 //!
-//! Files are mapped, window by window, and all of a window at once: copying them costs more than adding them up.
+//! Files are read window by window to a buffer that stays in the caches. Mapping them, even whole windows at once, has been tried and is slower. Lines are
+//! counted only if one of them is wrong.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -515,13 +516,15 @@ impl Worker {
     fn take(&mut self, index: usize, input: &Weighted) -> Result<(), Error> {
         let path = &input.path;
         let mut file = File::open(path).map_err(|e| Error::io(path, "open", e))?;
-        let size = file.metadata().ok().filter(|data| data.is_file());
-        if let Some(size) = size.map(|data| data.len()).filter(|&size| size > 0)
-            && self.read_mapped(index, input, &file, size)?
-        {
-            return Ok(());
-        }
         let mut buffer = std::mem::take(&mut self.buffer);
+        #[cfg(unix)]
+        let size = file.metadata().ok().filter(|data| data.is_file());
+        #[cfg(unix)]
+        if let Some(size) = size.map(|data| data.len()).filter(|&size| size > 0) {
+            let result = self.read_windows(index, input, &file, size, &mut buffer);
+            self.buffer = buffer;
+            return result;
+        }
         let result = self.read(index, input, &mut file, &mut buffer);
         self.buffer = buffer;
         result
@@ -535,35 +538,32 @@ impl Worker {
         (head.body, head.collection.is_none_or(|c| c.branches))
     }
 
-    /// Adds a file of some size, window by window. False if it cannot be mapped.
-    fn read_mapped(
+    /// Adds a file of some size, window by window.
+    #[cfg(unix)]
+    fn read_windows(
         &mut self,
         index: usize,
         input: &Weighted,
         file: &File,
         size: u64,
-    ) -> Result<bool, Error> {
+        buffer: &mut Vec<u8>,
+    ) -> Result<(), Error> {
+        use std::os::unix::fs::FileExt;
         let mut branches = None;
         let (mut at, mut before) = (0u64, NONE);
         let mut wish = PIECE as u64;
         while at < size {
             let len = wish.min(size - at);
-            let Ok(short) = usize::try_from(len) else {
-                return Ok(false);
-            };
-            let mut options = memmap2::MmapOptions::new();
-            // SAFETY: the map is only read, and everything read is checked. That nobody shortens finished profiles is said in `crate::source`.
-            let map = match unsafe { options.offset(at).len(short).populate().map(file) } {
-                Ok(map) => map,
-                Err(_) if at == 0 => return Ok(false),
-                Err(e) => return Err(Error::io(&input.path, "map", e)),
-            };
+            // Below the file's size, and twice a piece that is in memory already.
+            buffer.resize(len as usize, 0);
+            file.read_exact_at(buffer, at)
+                .map_err(|e| Error::io(&input.path, "read", e))?;
             let whole = match at + len == size {
-                true => map.len(),
-                false => match memchr::memrchr(b'\n', &map) {
+                true => buffer.len(),
+                false => match memchr::memrchr(b'\n', buffer) {
                     Some(end) => end + 1,
                     None => {
-                        wish *= 2; // a line longer than that; it is below the file's size
+                        wish = wish.saturating_mul(2); // a line longer than that
                         continue;
                     }
                 },
@@ -571,22 +571,19 @@ impl Worker {
             let (body, branches) = match branches {
                 Some(known) => (0, known),
                 None => {
-                    let (body, known) = self.see_head(index, &map[..whole]);
+                    let (body, known) = self.see_head(index, &buffer[..whole]);
                     (body, *branches.insert(known))
                 }
             };
             before = self.sums[usize::from(branches)]
-                .add(&map[body..whole], body, before, branches, input.weight)
-                .map_err(|bad| {
-                    // Lines are counted only for this. What was read before is all of the file before.
-                    match Source::open(&input.path) {
-                        Ok(all) => bad.shift(at as usize).locate(&input.path, &all),
-                        Err(error) => error,
-                    }
+                .add(&buffer[body..whole], body, before, branches, input.weight)
+                .map_err(|bad| match Source::open(&input.path) {
+                    Ok(all) => bad.shift(at as usize).locate(&input.path, &all),
+                    Err(error) => error,
                 })?;
             at += whole as u64;
         }
-        Ok(true)
+        Ok(())
     }
 
     /// Adds a file, piece by piece.
@@ -719,8 +716,14 @@ pub(crate) fn merge(inputs: &[Weighted]) -> Result<SymbolicProfile, Error> {
             total.absorb(&sums);
         }
     }
-    fdata::assemble(collection, events, total.texts(branches))
-        .map_err(|bad| bad.locate(Path::new("sum of profiles"), b""))
+    total.slots = Slots::default();
+    fdata::assemble(
+        collection,
+        events,
+        total.entries.len(),
+        total.texts(branches),
+    )
+    .map_err(|bad| bad.locate(Path::new("sum of profiles"), b""))
 }
 
 #[cfg(test)]

@@ -102,10 +102,22 @@ impl Diff {
             Model::Symbols | Model::Blocks | Model::Counters if same => None,
             _ => Some(Model::Symbols),
         };
-        let (a, b) = (
-            profiles::read(ui, &a, wanted, &reading)?,
-            profiles::read(ui, &b, wanted, &reading)?,
-        );
+        let read = |wanted| -> Result<(Any, Any)> {
+            Ok((
+                profiles::read(ui, &a, wanted, &reading)?,
+                profiles::read(ui, &b, wanted, &reading)?,
+            ))
+        };
+        let (mut a, mut b) = read(wanted)?;
+        if is_translated(&a) != is_translated(&b) {
+            // One names branches by their instruction, the other by the block they are in.
+            match reading.binary {
+                Some(_) => (a, b) = read(Some(Model::Blocks))?,
+                None => ui.warn(
+                    "one of the profiles was translated from an optimised program and names blocks where the other names branches: --binary compares them by blocks",
+                ),
+            }
+        }
         watched.phases.begin("compare");
         let mut numbers = BTreeMap::new();
         let (a, b) = (flat(&a, &mut numbers)?, flat(&b, &mut numbers)?);
@@ -147,6 +159,14 @@ impl Diff {
             );
         }
         Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// Whether a profile was taken of an optimised program.
+fn is_translated(profile: &Any) -> bool {
+    match profile {
+        Any::Symbols(profile) => profile.collection.is_some_and(|c| c.bolted),
+        Any::Blocks(_) | Any::Counters(_) | Any::Addresses(_) => false,
     }
 }
 

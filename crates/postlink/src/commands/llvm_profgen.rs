@@ -148,7 +148,7 @@ pub fn main(arguments: &mut dyn Iterator<Item = String>) -> ExitCode {
     match parse(arguments).and_then(|options| options.run()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("llvm-profgen: error: {error:#}");
+            eprintln!("llvm-profgen: error: {}", crate::errors::line(&error));
             ExitCode::FAILURE
         }
     }

@@ -55,7 +55,7 @@ pub fn main(arguments: Arguments<'_>) -> ExitCode {
         Ok(Asked::Work(given)) => match run(&given) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
-                eprintln!("{error:#}");
+                eprintln!("{}", crate::errors::line(&error));
                 ExitCode::FAILURE
             }
         },

@@ -450,7 +450,7 @@ pub fn main(arguments: Arguments<'_>) -> ExitCode {
     match run(arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("BOLT-ERROR: {error:#}");
+            eprintln!("BOLT-ERROR: {}", crate::errors::line(&error));
             ExitCode::FAILURE
         }
     }

@@ -34,7 +34,7 @@ pub fn main(arguments: Arguments<'_>) -> ExitCode {
     match run(arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("merge-fdata: {error:#}");
+            eprintln!("merge-fdata: {}", crate::errors::line(&error));
             ExitCode::FAILURE
         }
     }

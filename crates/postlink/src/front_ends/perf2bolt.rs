@@ -76,7 +76,7 @@ pub fn main(arguments: Arguments<'_>) -> ExitCode {
     match run(arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("PERF2BOLT-ERROR: {error:#}");
+            eprintln!("PERF2BOLT-ERROR: {}", crate::errors::line(&error));
             ExitCode::FAILURE
         }
     }

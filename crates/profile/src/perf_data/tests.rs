@@ -186,6 +186,44 @@ fn samples_are_placed_by_process_and_time_in_file_and_pipe_mode() {
     }
 }
 
+/// Arm's branch record buffer keeps branches of which it knows one end alone: the other is 0.
+#[test]
+fn branches_with_one_end_count_for_it_and_a_number_used_again_is_another_process() {
+    for pipe in [false, true] {
+        let mut builder = Builder::new(pipe);
+        builder.map(5, 0x40_1000, 0x1000, 0x1000, "/bin/five", 10);
+        let stack = [
+            (0, 0x40_1020, 2),
+            (0x40_1030, 0, 2),
+            (0x40_1040, 0x40_1008, 2),
+        ];
+        builder.sample(5, 20, &[0x40_1010], &stack);
+        builder.side(4, 0, &[5, 1, 5, 1], &[25], &[], 25);
+        builder.side(7, 0, &[5, 9, 5, 9], &[30], &[], 30);
+        builder.sample(5, 40, &[0x40_1010], &stack[2..]);
+        let bytes = builder.finish();
+        let name = Path::new("x");
+        let data = PerfData::new(name, &bytes).unwrap();
+        let profile = data.aggregate(name, &Options::default()).unwrap();
+        let place = |address| Place {
+            module: crate::address::ModuleId(0),
+            address,
+        };
+        let branches: Vec<_> = profile.branches().into_iter().map(|(key, _)| key).collect();
+        for key in [
+            (Place::OUTSIDE, place(0x1020)),
+            (place(0x1030), Place::OUTSIDE),
+            (place(0x1040), place(0x1008)),
+        ] {
+            assert!(branches.contains(&key), "{key:?}: {branches:?}");
+        }
+        assert_eq!(branches.len(), 3);
+        // From where the oldest led to where the next one left.
+        assert_eq!(profile.fall_throughs().len(), 1);
+        assert_eq!(profile.statistics.outside, 1);
+    }
+}
+
 #[test]
 fn what_cannot_be_read_is_said() {
     let error = |bytes: &[u8]| {

@@ -23,7 +23,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::attach::account::Account;
 use crate::attach::evidence::Evidence;
-use crate::attach::lookup::{Key, Lookup};
+use crate::attach::lookup::{self, Key, Lookup};
 use crate::attach::{Attached, Outcome};
 use crate::bolt_blocks::BoltBlocks;
 use crate::cfg::{BlockId, Cfg, Use};
@@ -97,7 +97,7 @@ pub fn attach<'d, I: Isa>(
         account.renamed += by_hash::<I>(program, leaks, profile, &mut at);
     }
     for (f, a) in profile.functions.iter().zip(&at) {
-        if a.is_none() {
+        if a.is_none() && !lookup::is_foreign(&f.name) {
             account.unknown_names += 1;
             account.lost_records += f.blocks.len() as u64;
             account.lost_counts = account.lost_counts.saturating_add(counts_of(f));

@@ -30,8 +30,8 @@ pub fn function_at(program: &Program<'_>, address: u64) -> Option<u32> {
 }
 
 /// Names that are no functions of the program: of other programs, and of its stubs.
-fn is_foreign(name: &[u8]) -> bool {
-    name.starts_with(b"[") || name.ends_with(b"@PLT")
+pub fn is_foreign(name: &[u8]) -> bool {
+    name.starts_with(b"[") || name.starts_with(b"__BOLT_PSEUDO_") || name.ends_with(b"@PLT")
 }
 
 /// A name without what another build may change: numbers, files, marks of link-time optimisation and of partial inlining.
