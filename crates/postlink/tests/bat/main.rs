@@ -246,7 +246,7 @@ fn perf2bolt_and_postlink_make_the_same_profile_through_tables_of_either_tool() 
         let bench = Bench::new(link);
         for binary in [bench.optimize("p.plraw", "ours"), bench.bolt()] {
             let samples = bench.at("samples");
-            std::fs::write(&samples, records(&binary)).expect("the directory is ours");
+            std::fs::write(&samples, records(&X86_64, &binary)).expect("the directory is ours");
             run(Command::new(format!("{LLVM}/perf2bolt"))
                 .arg(&binary)
                 .arg("-pa")

@@ -179,7 +179,7 @@ fn blocks_through_tables_have_the_counts_that_perf2bolt_gives_them() {
         (bench.bolt(), false),
     ] {
         let samples = bench.at("samples");
-        std::fs::write(&samples, records(&binary)).expect("the directory is ours");
+        std::fs::write(&samples, records(&X86_64, &binary)).expect("the directory is ours");
         run(Command::new(format!("{LLVM}/perf2bolt"))
             .arg(&binary)
             .args(["-pa", "-p"])
