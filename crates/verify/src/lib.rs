@@ -93,6 +93,9 @@ pub enum Error {
     /// The output is not one of ours.
     #[error("the output has no .note.postlink, so there is nothing to check")]
     NoClaim,
+    /// Counters at entries, on a machine where that is not proved.
+    #[error("the output counts at entries alone; that is proved on x86-64, not on this machine")]
+    Entries,
     /// An instruction set without a module here.
     #[error(
         "files of machine {machine} are not checked; this checker knows x86-64 (62) and AArch64 (183)"
@@ -124,6 +127,7 @@ pub fn verify(input: &[u8], output: &[u8], options: &Options) -> Result<Report, 
         0 if claim.functions.is_empty() && old.machine == X86_64::MACHINE => {
             return Ok(entries::prove(&old, &new, options));
         }
+        0 if claim.functions.is_empty() => return Err(Error::Entries),
         0 | 1 => {}
         kind => {
             return Err(Error::Claim {

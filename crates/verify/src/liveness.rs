@@ -13,6 +13,7 @@
 //! * Code that a signal handler, a debugger or a tracer looks at is not code that looks at registers.
 
 use crate::arch::{Arch, Flow};
+use crate::claim::Range;
 use crate::context::Context;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
@@ -40,7 +41,9 @@ impl Set {
 pub(crate) struct Known<'a> {
     /// Old addresses in it that its indirect jumps may go to.
     pub targets: &'a [u64],
-    /// Registers that calls, returns and jumps out of it do not read.
+    /// Where its code is.
+    pub own: &'a [Range],
+    /// Registers that calls, returns and jumps out of it to other functions do not read.
     pub unread: u32,
     /// Asked for where the function was just entered: those registers and the flags hold nothing, so it does not matter who looks at them
     /// when the program is stopped.
@@ -73,6 +76,13 @@ pub(crate) fn dead<A: Arch>(cx: &Context<'_>, known: &Known<'_>, from: u64, set:
                 return false;
             };
             budget = left;
+            if open.regs & known.unread != 0
+                && !known.own.iter().any(|r| r.contains(at))
+                && cx.old_unwind.find(at).is_some_and(|f| f.start == at)
+            {
+                open.regs &= !known.unread;
+                continue;
+            }
             // Where there is no memory (what weak symbols that are not defined call), the program ends.
             if !cx.is_code(at) {
                 if at >= 4096 {

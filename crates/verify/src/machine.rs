@@ -799,6 +799,12 @@ pub(crate) enum End<'e> {
 /// Steps that are looked at before code is given up.
 const STEPS: usize = 400;
 
+/// Whether what begins at `start` goes on at `at` with a branch back into it: an exclusive store that is tried again.
+fn repeats<'c, A: Arch>(code: &dyn Fn(u64) -> Option<&'c [u8]>, start: u64, at: u64) -> bool {
+    let step = code(at).and_then(|bytes| A::step(bytes, at));
+    matches!(step.map(|s| s.next), Some(Next::Branch { target, .. }) if (start..at).contains(&target))
+}
+
 /// Follows inserted code from `start` on every way to its end. Gives where it ends (for [`End::Meet`]), and the addresses behind the last
 /// instruction that was looked at.
 pub(crate) fn follow<'c, A: Arch>(
@@ -827,6 +833,7 @@ pub(crate) fn follow<'c, A: Arch>(
             && let Some(&(at, _)) = work.first()
             && work.iter().all(|w| w.0 == at)
             && at >= highest
+            && !repeats::<A>(code, start, at)
         {
             let mut meeting = Meeting {
                 at,

@@ -178,6 +178,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             let conventions = A::STUBS_AT_CALLS && cx.old_unwind.find(p).is_some();
             let known = Known {
                 targets: &walk.targets,
+                own: &walk.f.old,
                 unread: if conventions || entered {
                     A::STUB_SCRATCH
                 } else {

@@ -39,15 +39,57 @@ pub(super) fn effects(bytes: &[u8]) -> Effects {
     let Some(touched) = registers::touched(w) else {
         return everything;
     };
+    let (reads, kills) = precise(w).unwrap_or((touched.reads, touched.kills));
     let clear = w & 0xffff_f0ff == 0xd503_305f;
     let exclusive = w & 0x3f00_0000 == 0x0800_0000 && w >> 23 & 1 == 0;
     let load = w >> 22 & 1 == 1;
     Effects {
-        reads: touched.reads,
-        kills: touched.kills,
+        reads,
+        kills,
         flag_reads: flag::ALL | if exclusive && !load { MONITOR } else { 0 },
         flag_kills: if clear || exclusive { MONITOR } else { 0 },
     }
+}
+
+/// What some instructions read and overwrite for which [`registers::touched`] is coarse.
+fn precise(w: u32) -> Option<(u32, u32)> {
+    let general = |low: u32| 1u32 << (w >> low & 31) & 0x7fff_ffff;
+    let (d, n, m) = (general(0), general(5), general(16));
+    // Between floating-point and general registers: conversions and moves go one way.
+    if w & 0x5f00_0000 == 0x1e00_0000 && (w >> 21 & 1 == 0 || w >> 10 & 63 == 0) {
+        return Some(match w >> 16 & 7 {
+            2 | 3 | 7 => (n, 0),
+            _ => (0, d),
+        });
+    }
+    // umov, smov
+    if w & 0xbfe0_ec00 == 0x0e00_2c00 {
+        return Some((0, d));
+    }
+    // mrs
+    if w & 0xfff0_0000 == 0xd530_0000 {
+        return Some((0, d));
+    }
+    // rbit, rev, clz, cls
+    if w & 0x7fff_e000 == 0x5ac0_0000 {
+        return Some((n, d));
+    }
+    // Exclusives and those that only order memory, but for pairs; compare and swap.
+    if w & 0x3f00_0000 == 0x0800_0000 {
+        let (alone, load, swap) = (w >> 23 & 1 == 1, w >> 22 & 1 == 1, w >> 21 & 1 == 1);
+        return match (alone, load, swap) {
+            (_, true, false) => Some((n, d & !n)),
+            (false, false, false) => Some((n | d, m & !n & !d)),
+            (true, false, false) => Some((n | d, 0)),
+            (true, _, true) => Some((n | d | m, 0)),
+            _ => None,
+        };
+    }
+    // Atomics
+    if w & 0x3f20_0c00 == 0x3820_0000 {
+        return Some((n | m, d & !n & !m));
+    }
+    None
 }
 
 /// Whether a word is an exclusive store.
