@@ -346,6 +346,9 @@ struct Counts {
     order: u64,
 }
 
+/// The number of all edges to no function.
+const STRAY: u32 = u32::MAX;
+
 /// The sums of one thread.
 #[derive(Default)]
 struct Sums {
@@ -367,8 +370,10 @@ struct Sums {
     counts: Vec<Counts>,
     /// With call counts and block coverage: whether each byte was covered.
     covered: Vec<bool>,
-    /// (callee, source) to calls.
-    edges: FxHashMap<(u32, i64), u64>,
+    /// Offset of the callee's counters and source, as samples have them, to the number of the edge; [`STRAY`] if there is no such function. One look for each sample.
+    numbers: FxHashMap<(u32, i32), u32>,
+    /// (callee, source) and calls, by number.
+    edges: Vec<((u32, i64), u64)>,
     /// By key, at most [`MAX_TRACES`].
     traces: BTreeMap<u64, Trace>,
 }
@@ -414,15 +419,22 @@ impl Sums {
         }
         for sample in raw.samples() {
             let calls = sample.weight.saturating_mul(weight);
-            if let Some(&callee) = plan.by_offset.get(&sample.callee) {
-                let sum = self
-                    .edges
-                    .entry((callee, sample.source.into()))
-                    .or_default();
-                *sum = sum.saturating_add(calls);
-            } else {
-                self.strays = self.strays.saturating_add(calls);
-            }
+            let edges = &mut self.edges;
+            let number = *self
+                .numbers
+                .entry((sample.callee, sample.source))
+                .or_insert_with(|| match plan.by_offset.get(&sample.callee) {
+                    Some(&callee) if edges.len() < STRAY as usize => {
+                        edges.push(((callee, sample.source.into()), 0));
+                        edges.len() as u32 - 1
+                    }
+                    _ => STRAY,
+                });
+            let sum = match self.edges.get_mut(number as usize) {
+                Some((_, sum)) => sum,
+                None => &mut self.strays,
+            };
+            *sum = sum.saturating_add(calls);
         }
         Ok(())
     }
@@ -607,10 +619,8 @@ impl Sums {
         for (sum, more) in self.covered.iter_mut().zip(&other.covered) {
             *sum |= *more;
         }
-        for (edge, calls) in other.edges {
-            let sum = self.edges.entry(edge).or_default();
-            *sum = sum.saturating_add(calls);
-        }
+        // The same edge may come twice; it is put together at the end.
+        self.edges.extend(other.edges);
         for (key, trace) in other.traces {
             self.add_trace(key, trace.weight, || trace.functions);
         }
@@ -652,11 +662,7 @@ impl Sums {
                 }
             }
         }
-        let mut edges: Vec<((u32, i64), u64)> = self
-            .edges
-            .iter()
-            .map(|(edge, calls)| (*edge, *calls))
-            .collect();
+        let mut edges = self.edges.clone();
         edges.sort_unstable();
         for same in edges.chunk_by(|a, b| a.0.0 == b.0.0) {
             if let Some(function) = profile.functions.get_mut(same[0].0.0 as usize) {
