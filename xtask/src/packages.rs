@@ -31,6 +31,7 @@ pub const FOR_TESTS: &[Need] = &[
     need("g++", "g++", "building the cases in C++"),
     need("/usr/include/stdio.h", "libc6-dev", "building the cases"),
     need("make", "make", "building real programs"),
+    need("cmake", "cmake", "the launcher of compilers under CMake"),
     need(
         "readelf",
         "binutils",
