@@ -430,6 +430,14 @@ impl Driver<'_> {
             arguments.push(runtime.core.into());
             arguments.push(runtime.archive.into());
         }
+        if with_runtime && drops_sections_by_gold(&self.line.arguments) {
+            // It drops members of groups one by one, and complains about records of functions that it has dropped.
+            arguments.push("-Wl,--no-gc-sections".into());
+            self.outcome.notes.push(
+                "gold cannot drop functions together with their records: linked without --gc-sections"
+                    .to_owned(),
+            );
+        }
         let arguments = self.shortened(arguments, scratch)?;
         self.outcome.code = self.linked(self.command(arguments))?;
         if self.outcome.code == 0 && with_runtime && target.format == Format::Elf {
@@ -477,13 +485,9 @@ impl Driver<'_> {
     }
 }
 
-/// What tells the linker the order, if it wants to be told. GNU ld sorts by the names of sections.
-fn order_for_linker(
-    placement: &Placement,
-    arguments: &[OsString],
-    scratch: &Path,
-) -> Result<Vec<OsString>, Error> {
-    let linker = arguments
+/// The linker that is asked for, or nothing.
+fn linker_of(arguments: &[OsString]) -> &str {
+    arguments
         .iter()
         .rev()
         .filter_map(|argument| argument.to_str())
@@ -492,7 +496,26 @@ fn order_for_linker(
                 .strip_prefix("-fuse-ld=")
                 .or_else(|| argument.strip_prefix("--ld-path="))
         })
-        .unwrap_or_default();
+        .unwrap_or_default()
+}
+
+fn drops_sections_by_gold(arguments: &[OsString]) -> bool {
+    linker_of(arguments).contains("gold")
+        && arguments
+            .iter()
+            .filter_map(|argument| argument.to_str())
+            .flat_map(|argument| argument.split(','))
+            .rfind(|word| matches!(*word, "--gc-sections" | "-gc-sections" | "--no-gc-sections"))
+            .is_some_and(|word| word != "--no-gc-sections")
+}
+
+/// What tells the linker the order, if it wants to be told. GNU ld sorts by the names of sections.
+fn order_for_linker(
+    placement: &Placement,
+    arguments: &[OsString],
+    scratch: &Path,
+) -> Result<Vec<OsString>, Error> {
+    let linker = linker_of(arguments);
     let path = scratch.join("order");
     let (contents, option, more) = if linker.contains("lld") {
         let quiet = Some("-Wl,--no-warn-symbol-ordering");

@@ -298,12 +298,19 @@ fn each_function_is_in_one_group() {
 
 #[test]
 fn functions_that_the_linker_drops_are_in_no_map() {
-    // Not gold: it keeps records of functions that it drops, and then complains about them.
-    let links = ["-fuse-ld=bfd", "-fuse-ld=/usr/bin/ld.lld-19"];
+    let links = [
+        "-fuse-ld=bfd",
+        "-fuse-ld=/usr/bin/ld.lld-19",
+        "-fuse-ld=gold",
+    ];
     for (compiler, _) in compilers() {
         for link in links {
             if compiler == "gcc" && link.contains("lld") {
                 continue; // gcc finds linkers by their short names
+            }
+            let is_gold = link.ends_with("gold");
+            if is_gold && !have("ld.gold", "linking by gold") {
+                continue;
             }
             if link.contains('/') && !have("/usr/bin/ld.lld-19", "linking by lld") {
                 continue;
@@ -312,12 +319,14 @@ fn functions_that_the_linker_drops_are_in_no_map() {
             let done = scratch.build(&format!(
                 "{compiler} {link} -O1 -ffunction-sections -Wl,--gc-sections @uses-library.c @library.c -o %/app"
             ));
-            assert_eq!(done.notes, [] as [&str; 0], "{compiler} {link}");
+            // gold keeps records of functions that it drops, and then complains about them: so it drops nothing, and that is said.
+            assert_eq!(done.notes.len(), usize::from(is_gold), "{compiler} {link}");
             scratch.run(&["app"], "x.mipraw");
             let found = counts(&scratch.profile("app", "x.mipraw"));
             assert_eq!(found["from_library"], 10, "{compiler} {link}");
-            assert!(
-                !found.contains_key("unused_in_library"),
+            assert_eq!(
+                found.contains_key("unused_in_library"),
+                is_gold,
                 "{compiler} {link}"
             );
         }
