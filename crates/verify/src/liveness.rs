@@ -135,7 +135,11 @@ pub(crate) fn dead<A: Arch>(cx: &Context<'_>, known: &Known<'_>, from: u64, set:
                 }
                 Flow::Next | Flow::Trap | Flow::Branch { .. } => {
                     let effects = A::effects(bytes);
-                    if insn.flow == Flow::Trap && !A::is_system_call(bytes)
+                    let stops = insn.flow == Flow::Trap && !A::is_system_call(bytes);
+                    if stops && known.entered {
+                        break;
+                    }
+                    if stops
                         || open.regs & effects.reads != 0
                         || open.flags & effects.flag_reads != 0
                     {

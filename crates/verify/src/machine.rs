@@ -796,6 +796,39 @@ pub(crate) enum End<'e> {
     },
 }
 
+/// Whether code at `start` begins by saving every general register and the flags on its own stack.
+pub(crate) fn saves_all<'c, A: Arch>(
+    machine: &mut Machine<'_, '_>,
+    code: &dyn Fn(u64) -> Option<&'c [u8]>,
+    start: u64,
+) -> bool {
+    let mut state = State::default();
+    let mut at = start;
+    for _ in 0..64 {
+        let held = |origin: Origin| state.slots.iter().any(|s| s.1 == Value::of(origin));
+        if held(Origin::Flags)
+            && (0..A::REGISTERS).all(|r| r == A::STACK || held(Origin::Register(r)))
+        {
+            return true;
+        }
+        let Some(bytes) = code(at) else {
+            return false;
+        };
+        if A::decode(bytes, at).is_some_and(|i| i.landing_pad) {
+            at = at.saturating_add(A::STEP.max(4) as u64);
+            continue;
+        }
+        let Some(step) = A::step(bytes, at).filter(|s| s.next == Next::On) else {
+            return false;
+        };
+        if machine.perform::<A>(&mut state, &step).is_none() {
+            return false;
+        }
+        at = at.saturating_add(u64::from(step.len));
+    }
+    false
+}
+
 /// Steps that are looked at before code is given up.
 const STEPS: usize = 400;
 

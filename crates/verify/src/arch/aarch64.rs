@@ -126,6 +126,7 @@ impl Arch for AArch64 {
     const VENDOR: gimli::Vendor = gimli::Vendor::AArch64;
     const STEP: usize = 4;
 
+    const REGISTERS: u8 = 32;
     const STACK: u8 = 31;
     const RED_ZONE: i64 = 0;
     const CALL_PUSHES: i64 = 0;

@@ -182,7 +182,9 @@ pub(crate) trait Arch: Sync + Send + 'static {
     /// What instructions are aligned to.
     const STEP: usize;
 
-    /// Number of the stack pointer among the general registers.
+    /// General registers, the stack pointer among them.
+    const REGISTERS: u8;
+    /// Number of the stack pointer.
     const STACK: u8;
     /// Bytes below the stack pointer that a function may use.
     const RED_ZONE: i64;

@@ -199,6 +199,7 @@ impl Arch for X86_64 {
     const VENDOR: gimli::Vendor = gimli::Vendor::Default;
     const STEP: usize = 1;
 
+    const REGISTERS: u8 = 16;
     const STACK: u8 = 4;
     const RED_ZONE: i64 = 128;
     const CALL_PUSHES: i64 = 8;

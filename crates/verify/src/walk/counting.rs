@@ -255,7 +255,10 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         let known = match (proved, machine.tables) {
             (Some(_), (false, own)) => Some(Routine::Records { own }),
             (Some(_), (true, false)) => Some(Routine::Records { own: false }),
-            _ => Some(Routine::Trusted),
+            _ => {
+                let saves = machine::saves_all::<A>(&mut machine, &|a| cx.unowned(a), target);
+                saves.then_some(Routine::Trusted)
+            }
         };
         routines.insert(target, known);
         known
