@@ -74,6 +74,11 @@ impl Translate for Tables {
         true
     }
 
+    fn block_at(&self, function: u64, offset: u64) -> Option<u64> {
+        let table = self.translator.fragment_at(function)?;
+        self.translator.block_at(table, offset).map(u64::from)
+    }
+
     fn shape(&self, function: u64) -> Option<Shape> {
         let (hash, count) = self.translator.function_hash(function)?;
         let blocks = self.translator.blocks(function).iter();

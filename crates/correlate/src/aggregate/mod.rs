@@ -18,7 +18,10 @@
 //!
 //! A taken branch becomes a record between two places; one whose source is a return says nothing about edges and is dropped. A run between
 //! two branches becomes a record for each block boundary that it crosses. A run that leaves its function, or crosses a boundary
-//! over which control cannot go, is counted and otherwise ignored. All this is as in BOLT 19, so that the same samples give the same text.
+//! over which control cannot go, is counted and otherwise ignored. All this is as in BOLT 19, so that the same samples give the same text. The one thing
+//! more: a run of an optimised binary that goes on from one part of the code to the part behind it is followed there, unless
+//! [`Options::only_explained`] asks for what perf2bolt does. An optimiser that lays out hot code in chains makes such runs of what were jumps; without them the
+//! profile of the second round lacks the hottest jumps between functions and their cold parts.
 //!
 //! Functions are disassembled only if there are runs in them, each on its own and in parallel.
 
@@ -110,7 +113,8 @@ pub struct Options {
     pub ignore_build_id: bool,
     /// Keep memory accesses to what is no object of the binary: stack and heap.
     pub all_memory: bool,
-    /// Do not believe in runs in functions with jumps that cannot be explained. BOLT does not.
+    /// Do not believe in runs in functions with jumps that cannot be explained, nor in those that go on from one part of an optimised binary to the
+    /// next. BOLT does not.
     pub only_explained: bool,
 }
 
@@ -163,7 +167,11 @@ fn aggregate_with<I: Isa>(
 ) -> Result<Aggregated, Error> {
     let placer = Placer::new(binary, samples, options.ignore_build_id)?;
     let mut quality = Quality::new(samples, &placer);
-    let (taken, runs) = place(binary, samples, &placer, &mut quality);
+    let Placed {
+        taken,
+        runs,
+        crossed,
+    } = place::<I>(binary, samples, &placer, options, &mut quality);
     let mut names = Names::default();
     let mut records = Records::default();
     let falls = fall_throughs::<I>(binary, &runs, options, &mut quality);
@@ -176,6 +184,7 @@ fn aggregate_with<I: Isa>(
             count,
         });
     }
+    cross_falls(binary, &crossed, &mut names, &mut records);
     branches::<I>(binary, &taken, &mut names, &mut records, &mut quality);
     let lbr = !samples.traces().is_empty() || samples.samples().is_empty();
     if !lbr {
@@ -247,13 +256,101 @@ impl<'d> Names<'d> {
     }
 }
 
+/// A run that goes on from one part of the code to the part behind it: both, how often.
+type Crossed = (u32, u32, u64);
+
+/// Most parts that a run is followed through.
+const MOST_PARTS: usize = 16;
+
+/// What was found in the binary.
+#[derive(Default)]
+struct Placed {
+    taken: Vec<Taken>,
+    runs: Vec<Run>,
+    crossed: Vec<Crossed>,
+}
+
+/// The parts of the code that a run goes through when it begins in one and ends in another, both without gaps, and none of them ends in what does not
+/// go on. The optimiser puts blocks of several functions behind each other; what was a jump in the binary that went in is a run in the one
+/// that came out. perf2bolt drops such runs.
+fn parts_of_run<I: Isa>(
+    binary: &Binary<'_, '_>,
+    start: End,
+    end: End,
+) -> Option<std::ops::RangeInclusive<u32>> {
+    let translate = binary.translate.as_deref()?;
+    let (End::In(first, from), End::In(last, _)) = (start, end) else {
+        return None;
+    };
+    let list = binary.functions.list();
+    let parts = list.get(first as usize..=last as usize)?;
+    if parts.len() < 2 || parts.len() > MOST_PARTS {
+        return None;
+    }
+    for (index, pair) in parts.windows(2).enumerate() {
+        let [part, next] = pair else { continue };
+        let from = if index == 0 { from } else { part.start };
+        let end = part.start.checked_add(part.size)?;
+        let known = |part: &symbols::Function| translate.block_at(part.start, 0).is_some();
+        if end != next.start || from >= end || !known(part) || !known(next) {
+            return None;
+        }
+        let bytes = binary.elf.bytes_at(from, end - from)?;
+        let mut flow = None;
+        let stopped = I::sweep(bytes, from, |insn| {
+            flow = Some(insn.flow);
+            true
+        });
+        let goes_on = !matches!(
+            flow?,
+            Flow::Jump { .. } | Flow::IndirectJump | Flow::Return | Flow::Stop
+        );
+        if stopped.is_some() || !goes_on {
+            return None;
+        }
+    }
+    Some(first..=last)
+}
+
+/// Records of runs that went on from one part of the code to another: edges of the binary that went in.
+fn cross_falls<'d>(
+    binary: &Binary<'_, 'd>,
+    crossed: &[Crossed],
+    names: &mut Names<'d>,
+    records: &mut Records,
+) {
+    let functions = &binary.functions;
+    let Some(translate) = binary.translate.as_deref() else {
+        return;
+    };
+    let mut block = |part: u32, offset: u64| -> Option<Location> {
+        let start = functions.list()[part as usize].start;
+        let offset = translate.block_at(start, offset)?;
+        let parent = translate.parent(start).and_then(|at| functions.at(at));
+        let function = parent.map_or(part, |index| index as u32);
+        Some(within(names.of(binary, function), offset))
+    };
+    for &(part, next, count) in crossed {
+        let last = functions.list()[part as usize].size.saturating_sub(1);
+        if let (Some(from), Some(to)) = (block(part, last), block(next, 0)) {
+            records.branches.push(Branch {
+                from,
+                to,
+                mispredictions: 0,
+                count,
+            });
+        }
+    }
+}
+
 /// Finds branches and runs in the binary, summed and sorted.
-fn place(
+fn place<I: Isa>(
     binary: &Binary<'_, '_>,
     samples: &AddressProfile,
     placer: &Placer,
+    options: Options,
     quality: &mut Quality,
-) -> (Vec<Taken>, Vec<Run>) {
+) -> Placed {
     let functions = &binary.functions;
     // Of a recording, addresses elsewhere mean nothing.
     let linked = samples
@@ -267,12 +364,16 @@ fn place(
         },
         None => End::Out(0),
     };
-    let chunks: Vec<(Vec<Taken>, Vec<Run>, Quality)> = samples
+    let chunks: Vec<(Placed, Quality)> = samples
         .traces()
         .parts(1 << 15)
         .into_par_iter()
         .map(|chunk| {
-            let (mut taken, mut runs): (Vec<Taken>, Vec<Run>) = Default::default();
+            let Placed {
+                mut taken,
+                mut runs,
+                mut crossed,
+            } = Placed::default();
             let mut seen = Quality::default();
             let mut recent: Option<(Place, End)> = None;
             for (trace, counts) in chunk {
@@ -310,6 +411,19 @@ fn place(
                         if a == b {
                             seen.runs = seen.runs.saturating_add(counts.count);
                             runs.push((from, to, foreign, counts.count));
+                        } else if !options.only_explained
+                            && let Some(parts) = parts_of_run::<I>(binary, start, last_end)
+                        {
+                            seen.runs = seen.runs.saturating_add(counts.count);
+                            for part in parts {
+                                let f = &functions.list()[part as usize];
+                                let from = from.max(f.start);
+                                let end = to.min(f.start + (f.size - 1)); // it has code
+                                runs.push((from, end, foreign && part == a, counts.count));
+                                if part < b {
+                                    crossed.push((part, part + 1, counts.count));
+                                }
+                            }
                         } else {
                             seen.mismatching = seen.mismatching.saturating_add(counts.count);
                         }
@@ -318,15 +432,26 @@ fn place(
                 }
             }
             add_runs(&mut runs);
-            (taken, runs, seen)
+            let placed = Placed {
+                taken,
+                runs,
+                crossed,
+            };
+            (placed, seen)
         })
         .collect();
-    let (mut taken, mut runs) = (Vec::new(), Vec::new());
-    for (mut more_taken, mut more_runs, seen) in chunks {
-        taken.append(&mut more_taken);
-        runs.append(&mut more_runs);
+    let mut all = Placed::default();
+    for (mut more, seen) in chunks {
+        all.taken.append(&mut more.taken);
+        all.runs.append(&mut more.runs);
+        all.crossed.append(&mut more.crossed);
         quality.add(&seen);
     }
+    let Placed {
+        mut taken,
+        mut runs,
+        crossed,
+    } = all;
     taken.par_sort_unstable_by_key(|t: &Taken| (t.0, t.1));
     taken.dedup_by(|next, kept| {
         let same = (next.0, next.1) == (kept.0, kept.1);
@@ -336,7 +461,11 @@ fn place(
         same
     });
     add_runs(&mut runs);
-    (taken, runs)
+    Placed {
+        taken,
+        runs,
+        crossed,
+    }
 }
 
 /// Sorts runs and adds up equal ones.

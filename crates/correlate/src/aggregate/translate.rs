@@ -31,6 +31,9 @@ pub trait Translate: Debug + Send + Sync {
         each: &mut dyn FnMut(u64, u64),
     ) -> bool;
 
+    /// The block that an offset in a function or part belongs to: its offset in the input function. `None` if there is no table for it.
+    fn block_at(&self, function: u64, offset: u64) -> Option<u64>;
+
     /// What the table says of the blocks of the input function whose main part starts here, for profiles by blocks.
     fn shape(&self, function: u64) -> Option<Shape>;
 

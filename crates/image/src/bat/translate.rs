@@ -254,6 +254,16 @@ impl Translator {
         n.checked_sub(1).map(|n| from + n)
     }
 
+    /// The block that an offset in a table's code belongs to: its offset in the input function.
+    pub fn block_at(&self, fragment: FragmentId, offset: u64) -> Option<u32> {
+        let mut at = self.last_at(fragment, offset)?;
+        let first = self.tables[fragment.0 as usize].entries.start as usize;
+        while self.values[at] & 1 != 0 {
+            at = at.checked_sub(1).filter(|&before| before >= first)?;
+        }
+        Some(self.values[at] >> 1)
+    }
+
     /// Appends to `out` the edges of the input that a run of instructions fell through: pairs of block offsets in the input function, of source
     /// and destination. `from` and `to` are output offsets in the table: where the run began, and where its last instruction begins. Both
     /// have to be in this table's code. A run that does not advance falls through nothing.

@@ -68,7 +68,8 @@ pub struct Aggregate {
     /// Keep accesses to memory that is no object of the binary
     #[arg(long)]
     pub all_memory: bool,
-    /// Leave out what perf2bolt leaves out: fall-throughs in functions with jumps that cannot be explained
+    /// Leave out what perf2bolt leaves out: fall-throughs in functions with jumps that cannot be explained, and runs that go on from one
+    /// part of an optimised binary to the one behind it
     #[arg(long)]
     pub only_explained: bool,
 }

@@ -5,16 +5,20 @@
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 use clap::Args;
+use postlink_correlate::aggregate::binary::Binary;
+use postlink_correlate::aggregate::yaml;
 use postlink_profile::any::{self, Any, Model};
 use postlink_profile::bolt_yaml::BoltYaml;
 use postlink_profile::symbolic::SymbolicProfile;
 use serde::Serialize;
 
 use super::convert::How;
+use crate::input::Input;
 use crate::profiles;
 use crate::ui::{BOLD, DIM, Ui, count, demangle, shorten};
 
@@ -111,8 +115,11 @@ impl Diff {
         let (mut a, mut b) = read(wanted)?;
         if is_translated(&a) != is_translated(&b) {
             // One names branches by their instruction, the other by the block they are in.
-            match reading.binary {
-                Some(_) => (a, b) = read(Some(Model::Blocks))?,
+            match &reading.binary {
+                Some(path) => {
+                    (a, b) = read(Some(Model::Blocks))?;
+                    use_first_names(path, [&mut a, &mut b])?;
+                }
                 None => ui.warn(
                     "one of the profiles was translated from an optimised program and names blocks where the other names branches: --binary compares them by blocks",
                 ),
@@ -160,6 +167,25 @@ impl Diff {
         }
         Ok(ExitCode::SUCCESS)
     }
+}
+
+/// A local function has a name with its file in it, and one without; calls each by the first.
+fn use_first_names(binary: &Path, profiles: [&mut Any; 2]) -> Result<()> {
+    let input = Input::open(binary)?;
+    let elf = input.elf()?;
+    let binary = Binary::new(binary, &elf)?;
+    let numbers = yaml::by_name(&binary);
+    for profile in profiles {
+        let Any::Blocks(profile) = profile else {
+            continue;
+        };
+        for function in &mut profile.functions {
+            if let Some(&index) = numbers.get(&function.name) {
+                function.name = binary.functions.name(index, false).into_owned();
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Whether a profile was taken of an optimised program.

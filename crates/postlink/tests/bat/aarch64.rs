@@ -18,7 +18,7 @@ const ROOT: &str = "/usr/aarch64-linux-gnu";
 
 /// The program, and what llvm-bolt and postlink make of it with tables, from counts of one run.
 fn programs(link: &[&str]) -> (Bench, Vec<PathBuf>) {
-    let bench = Bench::built(AARCH64.compiler, link);
+    let bench = Bench::built(SOURCE, AARCH64.compiler, link);
     run(postlink()
         .arg("instrument")
         .arg(bench.at("p"))

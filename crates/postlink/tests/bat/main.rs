@@ -35,6 +35,39 @@ int main(int argc, char **argv) {
   printf("%ld\n", s); return 0; }
 "#;
 
+/// Whoever wrote this guessed wrong at every turn, so the compiler has laid it out badly. Cold parts are split off and jump back.
+const MISTAKEN: &str = r#"
+#include <cstdio>
+#include <cstdlib>
+#define OFTEN(x) __builtin_expect(!!(x), 1)
+__attribute__((noinline, cold)) static long rare(long x) { return x * 3 + (x >> 7); }
+__attribute__((noinline)) static long digest(const unsigned char *p, int n, long s) {
+  for (int i = 0; i < n; i++) {
+    if (OFTEN(p[i] == 255)) { s = rare(s ^ i); if (s & 64) s += i; else s -= p[i]; }
+    else if (OFTEN(p[i] < 3)) { s ^= s << 5; if (OFTEN(s < 0)) s = -s; s = rare(s); }
+    else if (OFTEN(p[i] > 250)) { s += rare(p[i]); }
+    else { s = s * 31 + p[i]; if (OFTEN((s & 1023) == 5)) s = rare(s + 1); }
+  }
+  return s;
+}
+__attribute__((noinline)) static int choose(int x) {
+  if (OFTEN(x % 61 == 0)) return rare(x) & 7;
+  switch (x % 7) { case 0: return 1; case 1: return x & 3; case 2: if (OFTEN(x % 35 == 2)) return rare(x) & 1; return 2; case 3: return 5; case 4: return 4; case 5: return 3; default: return 6; }
+}
+__attribute__((noinline)) static long turn(int op, long s, unsigned char *p, int n) {
+  if (OFTEN(op == 7)) { for (int i = 0; i < n; i++) p[i] ^= i; return rare(s); }
+  if (OFTEN(op == 0)) { p[s & 255] += 1; return s + 1; }
+  if (OFTEN(s == 12345)) abort();
+  return op < 4 ? digest(p, 16 * op, s) : digest(p, 8, s) ^ op;
+}
+int main(int argc, char **argv) {
+  int n = argc > 1 ? atoi(argv[1]) : 2000; static unsigned char p[256]; unsigned r = 1; long s = 7;
+  for (int i = 0; i < 256; i++) { r = r * 1103515245 + 12345; p[i] = r >> 16; }
+  for (int i = 0; i < n; i++) { r = r * 1103515245 + 12345; s = turn(choose((r >> 16) & 0x7fff), s, p, 256); }
+  printf("%ld\n", s); return 0;
+}
+"#;
+
 fn run(command: &mut Command) -> Output {
     let output = command
         .stdin(Stdio::null())
@@ -81,12 +114,12 @@ struct Bench {
 }
 
 impl Bench {
-    /// Builds the program with a compiler, linked as `link` says.
-    fn built(compiler: &str, link: &[&str]) -> Bench {
+    /// Builds a program with a compiler, linked as `link` says.
+    fn built(source: &str, compiler: &str, link: &[&str]) -> Bench {
         let bench = Bench {
             dir: tempfile::tempdir().expect("a temporary directory"),
         };
-        std::fs::write(bench.at("p.cpp"), SOURCE).expect("the directory is ours");
+        std::fs::write(bench.at("p.cpp"), source).expect("the directory is ours");
         run(Command::new(compiler)
             .args(["-O2", "-Wl,-q", "-o"])
             .args([bench.at("p"), bench.at("p.cpp")])
@@ -96,7 +129,7 @@ impl Bench {
 
     /// Builds the program and profiles it with our counters.
     fn new(link: &[&str]) -> Bench {
-        let bench = Bench::built(X86_64.compiler, link);
+        let bench = Bench::built(SOURCE, X86_64.compiler, link);
         run(postlink()
             .arg("instrument")
             .arg(bench.at("p"))
@@ -505,7 +538,7 @@ fn emulate(bench: &Bench, program: &Path, records: &Path) -> u64 {
             .arg(source));
     }
     let options = format!(
-        "{},out={},period=1999,depth=32,max=5000",
+        "{},out={},period=499,depth=32,max=5000",
         plugin.display(),
         records.display()
     );
@@ -558,7 +591,7 @@ fn optimise_and_estimate(bench: &Bench, profile: &str, output: &str) -> (PathBuf
 
 /// Optimise, profile the result, translate, optimise the original again.
 fn goes_round(compiler: &str, link: &[&str]) {
-    let bench = Bench::built(compiler, link);
+    let bench = Bench::built(MISTAKEN, compiler, link);
     let aggregate = |program: &Path, samples: &Path, output: &str| {
         run(postlink()
             .arg("aggregate")
@@ -581,12 +614,19 @@ fn goes_round(compiler: &str, link: &[&str]) {
          taken branches and instructions by dyno-stats {estimate_first:?} and {estimate_second:?} of the original's"
     );
     eprintln!("{said}");
+    // Both profiles are of the same runs: as they are they name branches here and blocks there, by blocks they are alike.
+    let diff = run(postlink()
+        .args(["diff", "--json", "--binary"])
+        .args(["p", "first.fdata", "second.fdata"].map(|name| bench.at(name))));
+    let diff: serde_json::Value = serde_json::from_str(&text(&diff)).expect("JSON");
+    let overlap = diff["overlap"].as_f64().expect("a number");
+    assert!(overlap > 95.0, "{overlap} %: {said}");
     assert_eq!(text(&run(Command::new(&second).arg("3000"))), expected);
-    assert!(taken_first < plain, "{said}");
+    assert!(taken_first < plain - plain / 20, "{said}");
     assert!(taken_second <= taken_first + taken_first / 100, "{said}");
-    for (first, second) in estimate_first.into_iter().zip(estimate_second) {
-        assert!(second < first + 0.01, "{said}");
-    }
+    assert!(estimate_second[0] < estimate_first[0] + 0.01, "{said}");
+    // A loop may be laid out in two ways that are equally good by their taken branches, with a jump more in one of them.
+    assert!(estimate_second[1] < estimate_first[1] + 0.05, "{said}");
 }
 
 #[test]
