@@ -16,6 +16,7 @@ use postlink_rewrite::{
     InstrumentOptions, InstrumentReport, OptimizeOptions, OptimizeReport, Phases,
 };
 use postlink_verify::Report;
+use rustc_hash::FxHashSet;
 use tempfile::TempPath;
 
 use crate::input::Input;
@@ -57,20 +58,100 @@ fn put_in_place(file: TempPath, target: &Path) -> Result<()> {
         .with_context(|| target.display().to_string())
 }
 
-/// Writes an instrumented program.
+/// What instrumenting did, and what the checker says of it.
+pub struct Instrumented {
+    /// The rewriter's account.
+    pub report: InstrumentReport,
+    /// The certificate, unless checking was switched off.
+    pub certificate: Option<Report>,
+    /// Functions that do not count because they could not be proved.
+    pub reverted: Vec<String>,
+}
+
+/// Writes an instrumented program, proved unless `prove` is false.
 pub fn instrument(
     input: &Input,
     options: &InstrumentOptions,
     target: &Path,
+    prove: bool,
     phases: &mut Phases,
-) -> Result<InstrumentReport> {
+) -> Result<Instrumented> {
     input.must_differ_from(target)?;
     let elf = input.elf()?;
     let file = beside(target)?;
-    let report = postlink_rewrite::instrument(&elf, options, &file, input.mode, phases)
-        .with_context(|| input.path.display().to_string())?;
-    put_in_place(file, target)?;
-    Ok(report)
+    let mut options = options.clone();
+    let mut reverted = vec![];
+    for _ in 0..ROUNDS {
+        let report = postlink_rewrite::instrument(&elf, &options, &file, input.mode, phases)
+            .with_context(|| input.path.display().to_string())?;
+        // Without a function that counts there is nothing that could be different.
+        let certificate = match prove && report.instrumented > 0 {
+            true => Some(prove_written(input, &elf, &file, phases)?),
+            false => None,
+        };
+        let Some(unproved) = certificate.as_ref().filter(|c| !c.is_proved()) else {
+            put_in_place(file, target)?;
+            return Ok(Instrumented {
+                report,
+                certificate,
+                reverted,
+            });
+        };
+        put_back(unproved, target, &mut options.keep, &mut reverted)?;
+    }
+    bail!("{}", given_up(target, &reverted))
+}
+
+/// Has the checker read what was just written.
+fn prove_written(
+    input: &Input,
+    elf: &postlink_image::elf::Elf<'_>,
+    file: &Path,
+    phases: &mut Phases,
+) -> Result<Report> {
+    phases.begin("verify");
+    elf.release();
+    release_memory();
+    let certificate = check(input, file, &postlink_verify::Options::default())?;
+    phases.end();
+    Ok(certificate)
+}
+
+/// Notes the functions that must stay. An error if that would not help.
+fn put_back(
+    certificate: &Report,
+    target: &Path,
+    keep: &mut FxHashSet<u64>,
+    reverted: &mut Vec<String>,
+) -> Result<()> {
+    let before = keep.len();
+    for (function, _) in certificate.failures() {
+        if keep.insert(function.old) {
+            reverted.push(function.name.clone());
+        }
+    }
+    if keep.len() > before {
+        return Ok(());
+    }
+    // Not a function's fault: nothing can be put back.
+    let first = certificate
+        .file_failures
+        .first()
+        .map(ToString::to_string)
+        .unwrap_or_default();
+    bail!(
+        "{}: not written, since it could not be proved: {first} ({} differences in all; this is a fault of postlink, please report it)",
+        target.display(),
+        certificate.file_failure_count
+    );
+}
+
+fn given_up(target: &Path, reverted: &[String]) -> String {
+    format!(
+        "{}: not written: after {ROUNDS} rounds and {} functions put back it still could not be proved (this is a fault of postlink, please report it)",
+        target.display(),
+        reverted.len()
+    )
 }
 
 /// Writes a program that makes machine profiles, and its map.
@@ -121,52 +202,21 @@ pub fn optimize<'p>(
     for _ in 0..ROUNDS {
         let report = postlink_rewrite::optimize(&elf, profile, &options, &file, input.mode, phases)
             .with_context(|| input.path.display().to_string())?;
-        if !prove {
+        let certificate = match prove {
+            true => Some(prove_written(input, &elf, &file, phases)?),
+            false => None,
+        };
+        let Some(unproved) = certificate.as_ref().filter(|c| !c.is_proved()) else {
             put_in_place(file, target)?;
             return Ok(Optimized {
                 report,
-                certificate: None,
+                certificate,
                 reverted,
             });
-        }
-        phases.begin("verify");
-        elf.release();
-        release_memory();
-        let certificate = check(input, &file, &postlink_verify::Options::default())?;
-        phases.end();
-        if certificate.is_proved() {
-            put_in_place(file, target)?;
-            return Ok(Optimized {
-                report,
-                certificate: Some(certificate),
-                reverted,
-            });
-        }
-        let before = options.keep.len();
-        for (function, _) in certificate.failures() {
-            if options.keep.insert(function.old) {
-                reverted.push(function.name.clone());
-            }
-        }
-        if options.keep.len() == before {
-            // Not a function's fault: nothing can be put back.
-            let first = certificate
-                .file_failures
-                .first()
-                .map(ToString::to_string)
-                .unwrap_or_default();
-            bail!(
-                "{}: not written, since it could not be proved: {first} ({} differences in all; this is a fault of postlink, please report it)",
-                target.display(),
-                certificate.file_failure_count
-            );
-        }
+        };
+        put_back(unproved, target, &mut options.keep, &mut reverted)?;
     }
-    bail!(
-        "{}: not written: after {ROUNDS} rounds and {} functions put back it still could not be proved (this is a fault of postlink, please report it)",
-        target.display(),
-        reverted.len()
-    )
+    bail!("{}", given_up(target, &reverted))
 }
 
 /// Gives memory that was freed back to the system, where the allocator does not do so by itself: checking needs little, and what

@@ -13,6 +13,7 @@ use postlink_isa::{Code, CounterMode, Isa, RuntimeConfig, RuntimeEntry, SiteRef}
 use postlink_profile::raw;
 use rayon::prelude::*;
 use regex::bytes::Regex;
+use rustc_hash::FxHashSet;
 use serde::Serialize;
 
 use crate::cfg::Cfg;
@@ -51,6 +52,8 @@ pub struct InstrumentOptions {
     pub counters: Counters,
     /// Record targets of indirect calls.
     pub calls: bool,
+    /// Functions to leave where they are, by address: those that the checker could not prove.
+    pub keep: FxHashSet<u64>,
 }
 
 impl Default for InstrumentOptions {
@@ -60,6 +63,7 @@ impl Default for InstrumentOptions {
             functions: None,
             counters: Counters::Auto,
             calls: true,
+            keep: FxHashSet::default(),
         }
     }
 }
@@ -302,6 +306,10 @@ fn make_all<I: Isa>(
                 .as_ref()
                 .is_none_or(|r| r.is_match(program.name(f).as_bytes()));
             let ready = match analysed {
+                Ok(_) if options.keep.contains(&program.start(f)) => {
+                    share.pin = Some(Pin::NotProved);
+                    None
+                }
                 Ok(a) if wanted => match make::<I>(program, f, &a, mode, options.calls) {
                     Ok(ready) => Some((ready, a.entry_patch)),
                     Err(pin) => {

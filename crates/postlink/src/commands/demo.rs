@@ -133,14 +133,15 @@ impl Demo {
             bytes(input.bytes().len() as u64)
         ));
         let mut watched = ui.phases("instrument");
-        let report = rewriting::instrument(
+        let done = rewriting::instrument(
             &input,
             &self.instrumenting.options(None),
             &files.instrumented,
+            true,
             &mut watched.phases,
         )?;
         watched.finish();
-        instrument::say(ui, "postlink.inst", &report);
+        instrument::say(ui, "postlink.inst", &done);
 
         ui.say(format_args!("{BOLD}2. run{BOLD:#} it: it inspects postlink, instruments it, and optimises it with the profile of the first two"));
         let instrumented = &files.instrumented;

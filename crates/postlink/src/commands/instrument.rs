@@ -7,18 +7,21 @@ use anyhow::Result;
 use clap::Args;
 use postlink_rewrite::coverage::{CoverageMode, CoverageOptions};
 use postlink_rewrite::{Counters, InstrumentReport};
+use serde::Serialize;
 
-use super::optimize::say_pinned;
+use super::optimize::{say_pinned, say_reverted};
 use crate::input::Input;
 use crate::options::Instrumenting;
-use crate::rewriting;
-use crate::ui::{BOLD, Ui, Watched, bytes, change, count};
+use crate::rewriting::{self, Instrumented};
+use crate::ui::{BOLD, GOOD, Ui, Watched, bytes, change, count};
 
 /// Make a copy of a program that counts where it goes
 ///
 /// The counters of the copy are the profile file itself, mapped into the running program: they are complete at any moment,
 /// however the program ends, and can be read while it runs. The file is named by the environment variable
 /// POSTLINK_PROFILE, or by --profile.
+///
+/// An independent checker proves that each function does what it did while it counts; one that it cannot prove stays as it was.
 #[derive(Args, Debug)]
 #[command(after_long_help = "\
 Examples:
@@ -61,9 +64,22 @@ pub struct Instrument {
     pub edges: u32,
     #[command(flatten)]
     pub instrumenting: Instrumenting,
+    /// Write the copy without having it checked
+    #[arg(long)]
+    pub no_verify: bool,
     /// Print what was done as JSON
     #[arg(long)]
     pub json: bool,
+}
+
+/// What `--json` prints: the account itself, and what the checker says.
+#[derive(Serialize)]
+struct Account<'a> {
+    #[serde(flatten)]
+    instrument: &'a InstrumentReport,
+    reverted: &'a [String],
+    proved: Option<u64>,
+    identical: Option<u64>,
 }
 
 /// What an instrumented program counts.
@@ -130,12 +146,20 @@ impl Instrument {
             return self.machine_profile(mode, &input, watched, ui);
         }
         let options = self.instrumenting.options(self.profile.as_deref());
-        let report = rewriting::instrument(&input, &options, &self.output, &mut watched.phases)?;
+        let prove = !self.no_verify;
+        let done =
+            rewriting::instrument(&input, &options, &self.output, prove, &mut watched.phases)?;
         watched.finish();
         if self.json {
-            println!("{}", serde_json::to_string_pretty(&report)?);
+            let account = Account {
+                instrument: &done.report,
+                reverted: &done.reverted,
+                proved: done.certificate.as_ref().map(|c| c.proved),
+                identical: done.certificate.as_ref().map(|c| c.identical),
+            };
+            println!("{}", serde_json::to_string_pretty(&account)?);
         }
-        say(ui, &self.output.display().to_string(), &report);
+        say(ui, &self.output.display().to_string(), &done);
         Ok(ExitCode::SUCCESS)
     }
 }
@@ -194,7 +218,8 @@ impl Instrument {
 }
 
 /// The few lines at the end.
-pub fn say(ui: &Ui, output: &str, report: &InstrumentReport) {
+pub fn say(ui: &Ui, output: &str, done: &Instrumented) {
+    let report = &done.report;
     ui.say(format_args!(
         "{BOLD}{output}{BOLD:#}: {} of {} functions count, with {} {} counters and {} recorders of indirect calls",
         count(report.instrumented),
@@ -207,6 +232,15 @@ pub fn say(ui: &Ui, output: &str, report: &InstrumentReport) {
         },
         count(report.sites),
     ));
+    match &done.certificate {
+        Some(c) => ui.say(format_args!(
+            "  {GOOD}proved{GOOD:#}: {} functions do what they did while they count, {} are as they were",
+            count(c.proved),
+            count(c.identical)
+        )),
+        None => ui.warn("not checked, as you asked"),
+    }
+    say_reverted(ui, &done.reverted);
     if let Some(why) = &report.not_per_thread {
         ui.say(format_args!("  not per thread: {why}"));
     }

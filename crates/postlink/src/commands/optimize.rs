@@ -224,18 +224,7 @@ pub fn say(ui: &Ui, output: &str, done: &Optimized) {
         )),
         None => ui.warn("not checked, as you asked"),
     }
-    if !done.reverted.is_empty() {
-        ui.warn(format_args!(
-            "{} functions could not be proved and stay: {}",
-            done.reverted.len(),
-            done.reverted
-                .iter()
-                .take(5)
-                .map(|n| crate::ui::demangle(n))
-                .collect::<Vec<_>>()
-                .join(", ")
-        ));
-    }
+    say_reverted(ui, &done.reverted);
     if let Some(found) = &report.profile {
         say_found(ui, found);
     }
@@ -285,6 +274,22 @@ pub fn say(ui: &Ui, output: &str, done: &Optimized) {
                 change(before as f64, after as f64)
             ));
         }
+    }
+}
+
+/// Functions that the checker could not prove.
+pub fn say_reverted(ui: &Ui, reverted: &[String]) {
+    if !reverted.is_empty() {
+        ui.warn(format_args!(
+            "{} functions could not be proved and stay: {}",
+            reverted.len(),
+            reverted
+                .iter()
+                .take(5)
+                .map(|n| crate::ui::demangle(n))
+                .collect::<Vec<_>>()
+                .join(", ")
+        ));
     }
 }
 

@@ -186,14 +186,15 @@ impl Tune {
         }
 
         let mut watched = ui.phases("instrument");
-        let report = rewriting::instrument(
+        let done = rewriting::instrument(
             &input,
             &self.instrumenting.options(None),
             &instrumented,
+            true,
             &mut watched.phases,
         )?;
         watched.finish();
-        instrument::say(ui, "instrumented", &report);
+        instrument::say(ui, "instrumented", &done);
 
         let program = self.runnable(&instrumented, scripts.path(), "instrumented")?;
         self.run_workload(&program, &profile, ui)?;
