@@ -17,6 +17,7 @@
 //! | old code | only entry jumps and retargeted references changed | [`text`] |
 //! | new code | it simulates the old, instruction by instruction | [`walk`] |
 //! | unwind rows, landing pads | the same at each pair of instructions | [`unwind`], [`lsda`] |
+//! | counters in new code | what was inserted changes nothing that the old code reads, and writes only counters | [`machine`], [`liveness`], [`counting`] |
 //! | counters at entries, where nothing moved | every difference leads past a counter to where it led | [`entries`] |
 //!
 //! A reason for a difference always has the form "old address X may become new address Y", and the pair (X, Y) becomes a
@@ -31,6 +32,8 @@
 //! * What a table jump leaves in the registers in which it formed its table's address, its base and its target is not used after calls and
 //!   returns; until then that is checked.
 //! * A veneer may use the registers that the procedure call standard leaves to veneers (x16 on AArch64).
+//! * The start-up code of a program that counts, and the one routine that gives a thread its counters, keep what they must: only that the routine begins by
+//!   saving every register is looked at. A thread's base of counters is valid behind a check.
 //! * Nothing reads its own code, but for accesses with addresses relative to the program counter, which are checked.
 //!
 //! # Cost

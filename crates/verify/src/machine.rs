@@ -747,7 +747,7 @@ fn call<A: Arch>(
                 }
                 _ => false,
             };
-            if !fits || at % 8 != 0 || table.less.is_some() {
+            if !fits || !at.is_multiple_of(8) || table.less.is_some() {
                 return None;
             }
             if !own {
