@@ -3,13 +3,14 @@
 //! Everything but the text of instructions must be the same to the byte: descriptors, headers, addresses, probe lines and their order. Of the
 //! text at least 99 lines in a hundred must be the same too. Without clang-19 and llvm-profgen-19 there is nothing to compare with.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
 use postlink_correlate::disasm::Listing;
 use postlink_correlate::machine::Machine;
 use postlink_correlate::{dwarf, probe};
-use postlink_image::elf::Elf;
+use postlink_image::elf::{Elf, SymbolTable};
 use postlink_isa::x86_64::text::Syntax;
 
 mod common;
@@ -214,4 +215,84 @@ fn instructions_of_aarch64_are_those_of_the_llvm_tool() {
         "{} of {known}: {shown:#?}",
         different.len()
     );
+}
+
+/// Each probe by the function that its code is in: (function, offset in it, number, kind, attributes, discriminator, bodies from within outwards).
+fn placed(data: &[u8]) -> BTreeSet<(String, u64, u32, String, u8, u32, Vec<(u64, u32)>)> {
+    let elf = Elf::parse(data).unwrap();
+    let loaded = probe::load(&elf).unwrap().unwrap();
+    let base = |section: u32| {
+        let at = loaded.layout.iter().find(|l| l.0 == section as usize);
+        at.map_or(0, |l| l.1)
+    };
+    let functions: Vec<(u64, u64, String)> = elf
+        .symbols(SymbolTable::Static)
+        .iter()
+        .filter(|symbol| symbol.size > 0)
+        .map(|symbol| {
+            let start = symbol.value + base(symbol.section);
+            let name = String::from_utf8_lossy(symbol.name).into_owned();
+            (start, start + symbol.size, name)
+        })
+        .collect();
+    let probes = &loaded.probes;
+    probes
+        .by_address()
+        .map(|p| {
+            let inside = |f: &&(u64, u64, String)| f.0 <= p.address && p.address < f.1;
+            let found = functions.iter().find(inside);
+            let (start, _, name) = found.expect("code is in a function");
+            let mut bodies = Vec::new();
+            let mut at = Some(p.node);
+            while let Some(id) = at {
+                let node = probes.node(id);
+                bodies.push((node.guid.0, node.site));
+                at = probes.parent(id);
+            }
+            let offset = p.address - start;
+            let kind = p.kind.to_string();
+            (
+                name.clone(),
+                offset,
+                p.index,
+                kind,
+                p.attributes,
+                p.discriminator,
+                bodies,
+            )
+        })
+        .collect()
+}
+
+#[test]
+fn probes_of_object_files_are_those_of_the_program_linked_from_them() {
+    if !have("clang++-19") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    for flags in [
+        &["-O1"][..],
+        &["-O2", "-fPIE", "-ffunction-sections"],
+        &["-O3", "-g"],
+    ] {
+        // For its sources.
+        build(dir.path(), &["-O0"]);
+        let clang = |args: &[&str]| {
+            let mut command = Command::new("clang++-19");
+            command.current_dir(dir.path()).args(args);
+            assert!(command.status().unwrap().success(), "{command:?}");
+        };
+        let mut objects = BTreeSet::new();
+        for name in ["main", "other"] {
+            let source = format!("{name}.cpp");
+            clang(&[flags, &["-fpseudo-probe-for-profiling", "-c", &source]].concat());
+            let data = std::fs::read(dir.path().join(format!("{name}.o"))).unwrap();
+            objects.append(&mut placed(&data));
+        }
+        clang(&["main.o", "other.o", "-o", "linked"]);
+        let data = std::fs::read(dir.path().join("linked")).unwrap();
+        let linked = placed(&data);
+        assert!(linked.iter().any(|p| p.6.len() > 1), "nothing was inlined");
+        assert_eq!(objects, linked, "{flags:?}");
+    }
 }

@@ -356,7 +356,14 @@ pub fn build<I: Isa>(
     leaders.extend(f.labels.iter().copied());
     let landing_pads = landing_pads(program, function)?;
     leaders.extend(landing_pads.iter().copied());
+    let mut ends = 0usize; // how many instructions end a block, whatever follows
+    let mut with_field = 0usize;
     for i in insns.iter() {
+        ends += usize::from(!matches!(
+            i.flow,
+            Flow::Next | Flow::Call { .. } | Flow::IndirectCall
+        ));
+        with_field += usize::from(i.field.is_some());
         match i.flow {
             Flow::Jump { target } | Flow::CondJump { target, .. } | Flow::ShortCond { target }
                 if inside(target) =>
@@ -544,11 +551,24 @@ pub fn build<I: Isa>(
 
     // Blocks.
     let mut cfg = Cfg::default();
-    let is_leader = |a: u64| leaders.binary_search(&a).is_ok();
-    let mut out_targets: Vec<[u64; 2]> = Vec::new(); // per block: successor addresses (0: none)
+    let about = leaders.len() + ends;
+    cfg.blocks.reserve(about);
+    cfg.field_index.reserve(about + 1);
+    cfg.fields.reserve(with_field);
+    let mut out_targets: Vec<[u64; 2]> = Vec::with_capacity(about); // per block: successor addresses (0: none)
     let mut found_leaders = 0usize;
     for (pi, &(from, to)) in pieces.iter().enumerate() {
         let piece_end = ranges[pi].1;
+        // Within a piece addresses only rise, and so does the place in the sorted list.
+        let mut ahead = &leaders[leaders.partition_point(|l| *l < ranges[pi].0)..];
+        let mut is_leader = |a: u64| {
+            while let [l, rest @ ..] = ahead
+                && *l < a
+            {
+                ahead = rest;
+            }
+            ahead.first() == Some(&a)
+        };
         let mut k = from;
         let mut twice = false;
         while k < to {
@@ -701,6 +721,7 @@ pub fn build<I: Isa>(
     }
 
     // Edges.
+    cfg.succs.reserve(2 * cfg.blocks.len());
     for d in &dispatches {
         let mut list: Vec<BlockId> = d.iter().filter_map(|t| index.get(t).copied()).collect();
         list.sort_unstable();

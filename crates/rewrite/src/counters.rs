@@ -116,6 +116,10 @@ pub fn place(cfg: &Cfg, scratch: &mut Scratch) -> Result<Placement, Pin> {
         }
     };
     p.graph.nodes = 1 + 2 * n + cfg.dispatches.len() as u32;
+    // Two edges a block are the usual: its own, and those to the next or from outside.
+    let about = 2 * cfg.blocks.len() + cfg.succs.len() + of_block.len();
+    p.graph.edges.reserve_exact(about);
+    p.meaning.reserve_exact(about);
     let add = |p: &mut Placement, from: u32, to: u32, weight: Option<f32>, meaning: Meaning| {
         p.graph.edges.push(Edge { from, to, weight });
         p.meaning.push(meaning);

@@ -1,7 +1,7 @@
 //! A program laid out for its profile.
 //!
 //! Functions that ran move to a hot section, in an order that keeps callers near callees (cdsort); within each, blocks follow each other along
-//! the likeliest paths (ext-TSP), and blocks that never ran go to a cold section. Everything else stays.
+//! the likeliest paths (ext-TSP), and blocks that never ran, or only for an exception, go to a cold section. Everything else stays.
 
 use std::path::Path;
 
@@ -68,7 +68,7 @@ pub struct OptimizeOptions {
     pub reorder_blocks: bool,
     /// Order of functions.
     pub reorder_functions: FunctionOrder,
-    /// Move blocks that never ran to the cold section.
+    /// Move blocks that never ran, or only for an exception, to the cold section.
     pub split_functions: bool,
     /// Alignment of hot functions in bytes.
     pub align_functions: u64,
@@ -438,10 +438,11 @@ fn order_blocks(c: &Counted<'_>, options: &OptimizeOptions) -> Chosen {
         }
     }
     let original: Vec<u32> = (0..n as u32).collect();
-    let before = ext_tsp::score(&blocks, &jumps, &original);
+    let problem = ext_tsp::Problem::new(&blocks, &jumps);
+    let before = problem.score(&original);
     let order = match (&handlers, options.reorder_blocks) {
         (_, false) => original,
-        (None, true) => ext_tsp::order(&blocks, &jumps),
+        (None, true) => problem.order(),
         (Some(handler), true) => {
             // No chain has both kinds, so that handlers can go behind all other blocks.
             let of = |b: u32| handler[b as usize];
@@ -455,7 +456,7 @@ fn order_blocks(c: &Counted<'_>, options: &OptimizeOptions) -> Chosen {
             [first, last].concat()
         }
     };
-    let after = ext_tsp::score(&blocks, &jumps, &order);
+    let after = problem.score(&order);
     let mut fragments: [Vec<BlockId>; 2] = Default::default();
     let split = options.split_functions
         && !c
@@ -464,7 +465,8 @@ fn order_blocks(c: &Counted<'_>, options: &OptimizeOptions) -> Chosen {
             .as_ref()
             .is_some_and(FunctionUnwind::one_fragment);
     for b in order {
-        let cold = split && b != 0 && c.counts.blocks[b as usize] == 0;
+        let handler = handlers.as_ref().is_some_and(|h| h[b as usize]);
+        let cold = split && b != 0 && (handler || c.counts.blocks[b as usize] == 0);
         fragments[usize::from(cold)].push(b);
     }
     Chosen {
@@ -476,8 +478,9 @@ fn order_blocks(c: &Counted<'_>, options: &OptimizeOptions) -> Chosen {
 
 /// By block: whether it ran only when an exception was caught or cleaned up after; `None` if no such block ran.
 ///
-/// What throws costs thousands of instructions, most of them spent on unwind tables that are read from the start of the function to the place
-/// that is unwound through. Handlers in front of that place would make it longer for every exception, and their own places hardly matter.
+/// What throws costs thousands of instructions, most of them spent on unwind tables that are read from the start of the function's part to the
+/// place that is unwound through. Handlers in front of that place would make it longer for every exception, and a cleanup at the end of the hot
+/// part is itself unwound through, where it resumes: the cold part's tables are a few rows. Their own places hardly matter.
 fn handlers(c: &Counted<'_>) -> Option<Vec<bool>> {
     let cfg = &c.analysed.cfg;
     let ran = |b: usize| c.counts.blocks[b] > 0;

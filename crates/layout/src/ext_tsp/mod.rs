@@ -77,22 +77,52 @@ pub struct Jump {
 /// assert!(score(&blocks, &jumps, &[0, 2, 1]) > score(&blocks, &jumps, &[0, 1, 2]));
 /// ```
 pub fn order(blocks: &[Block], jumps: &[Jump]) -> Vec<u32> {
-    let identity: Vec<u32> = (0..blocks.len() as u32).collect();
-    let graph = Graph::new(blocks, jumps);
-    if graph.jumps.is_empty() {
-        return identity;
-    }
-    let mut best = merge::order(&graph);
-    exact::improve(&graph, &mut best);
-    if graph.score(&best) > graph.score(&identity) {
-        best
-    } else {
-        identity
-    }
+    Problem::new(blocks, jumps).order()
 }
 
 /// The ext-TSP score of an order; see the [module](self). Blocks that are missing in `order` are
 /// not laid out, and jumps from or to them score 0.
 pub fn score(blocks: &[Block], jumps: &[Jump], order: &[u32]) -> f64 {
-    Graph::new(blocks, jumps).score(order)
+    Problem::new(blocks, jumps).score(order)
+}
+
+/// A function to lay out, prepared once for several questions.
+///
+/// ```
+/// use postlink_layout::ext_tsp::{Block, Jump, Problem, order, score};
+/// let blocks = [(10, 100), (50, 1), (20, 100)].map(|(size, count)| Block { size, count });
+/// let jumps = [(0, 1, 1), (0, 2, 99), (1, 2, 1)].map(|(from, to, count)| Jump { from, to, count });
+/// let problem = Problem::new(&blocks, &jumps);
+/// assert_eq!(problem.order(), order(&blocks, &jumps));
+/// assert_eq!(problem.score(&[0, 2, 1]), score(&blocks, &jumps, &[0, 2, 1]));
+/// ```
+#[derive(Debug)]
+pub struct Problem(Graph);
+
+impl Problem {
+    /// Prepares the blocks and jumps that [`order`] takes.
+    pub fn new(blocks: &[Block], jumps: &[Jump]) -> Self {
+        Self(Graph::new(blocks, jumps))
+    }
+
+    /// As [`order`].
+    pub fn order(&self) -> Vec<u32> {
+        let graph = &self.0;
+        let identity: Vec<u32> = (0..graph.blocks() as u32).collect();
+        if graph.jumps.is_empty() {
+            return identity;
+        }
+        let mut best = merge::order(graph);
+        exact::improve(graph, &mut best);
+        if graph.score(&best) > graph.score(&identity) {
+            best
+        } else {
+            identity
+        }
+    }
+
+    /// As [`score`].
+    pub fn score(&self, order: &[u32]) -> f64 {
+        self.0.score(order)
+    }
 }
