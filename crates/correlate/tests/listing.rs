@@ -8,6 +8,7 @@ use std::path::Path;
 use std::process::Command;
 
 use postlink_correlate::disasm::Listing;
+use postlink_correlate::guid::Guid;
 use postlink_correlate::machine::Machine;
 use postlink_correlate::{dwarf, probe};
 use postlink_image::elf::{Elf, SymbolTable};
@@ -219,7 +220,7 @@ fn instructions_of_aarch64_are_those_of_the_llvm_tool() {
 
 /// Each probe by the function that its code is in: (function, offset in it, number, kind, attributes, discriminator, bodies from within outwards).
 fn placed(data: &[u8]) -> BTreeSet<(String, u64, u32, String, u8, u32, Vec<(u64, u32)>)> {
-    let elf = Elf::parse(data).unwrap();
+    let elf = Elf::parse_with_objects(data).unwrap();
     let loaded = probe::load(&elf).unwrap().unwrap();
     let base = |section: u32| {
         let at = loaded.layout.iter().find(|l| l.0 == section as usize);
@@ -239,9 +240,6 @@ fn placed(data: &[u8]) -> BTreeSet<(String, u64, u32, String, u8, u32, Vec<(u64,
     probes
         .by_address()
         .map(|p| {
-            let inside = |f: &&(u64, u64, String)| f.0 <= p.address && p.address < f.1;
-            let found = functions.iter().find(inside);
-            let (start, _, name) = found.expect("code is in a function");
             let mut bodies = Vec::new();
             let mut at = Some(p.node);
             while let Some(id) = at {
@@ -249,6 +247,13 @@ fn placed(data: &[u8]) -> BTreeSet<(String, u64, u32, String, u8, u32, Vec<(u64,
                 bodies.push((node.guid.0, node.site));
                 at = probes.parent(id);
             }
+            // A probe may stand behind the last instruction, where another function may start.
+            let root = bodies.last().map_or(0, |body: &(u64, u32)| body.0);
+            let own = loaded.descriptors.name(Guid(root));
+            let found = functions
+                .iter()
+                .find(|f| f.0 <= p.address && p.address <= f.1 && f.2 == own);
+            let (start, _, name) = found.expect("code is in its function");
             let offset = p.address - start;
             let kind = p.kind.to_string();
             (
@@ -270,9 +275,10 @@ fn probes_of_object_files_are_those_of_the_program_linked_from_them() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
+    // Without debug information the compiler does not say what was inlined where.
     for flags in [
-        &["-O1"][..],
-        &["-O2", "-fPIE", "-ffunction-sections"],
+        &["-O1", "-g"][..],
+        &["-O2", "-g", "-fPIE", "-ffunction-sections"],
         &["-O3", "-g"],
     ] {
         // For its sources.
