@@ -27,6 +27,7 @@ use crate::link::{self, LinkOptions, ProbeAddresses, Ready};
 use crate::phases::Phases;
 use crate::pin::Pin;
 use crate::prepare::{self, Machine};
+use crate::refs::Refs;
 use crate::stats::DynoStats;
 use crate::unwind::FunctionUnwind;
 
@@ -37,7 +38,7 @@ pub enum Preset {
     /// Only placement of code changes.
     #[default]
     Safe,
-    /// As `Safe`, with the smallest alignments, and cold code in the room of old bodies.
+    /// As `Safe`, with the smallest alignments, and cold code in the room of old bodies (not where start-up code registers the old unwind table).
     Size,
     /// As `Safe`, with alignments that favour speed.
     Fast,
@@ -316,6 +317,7 @@ fn optimize_with<I: Isa>(
         move_pointers: true,
         room: match options.preset == Preset::Size
             && !options.bat
+            && !Refs::registers_frames(elf)
             && prepare::check_input(elf)? == Machine::X86_64
         {
             true => room::<I>(&program, &ready, &patches),

@@ -274,6 +274,34 @@ impl Refs {
         Ok(refs)
     }
 
+    /// Whether code refers to the unwind table: start-up code of static programs registers it, as some toolchains build it. What is
+    /// registered is searched before what program headers tell of, so entries of old bodies stay in force where that code stays as it is.
+    pub fn registers_frames(elf: &Elf<'_>) -> bool {
+        const SHT_RELA: u32 = 4;
+        let Some((frames, _)) = elf.section(".eh_frame") else {
+            return false;
+        };
+        let symbols = elf.symbols(SymbolTable::Static);
+        let inside: Vec<bool> = symbols
+            .iter()
+            .map(|s| s.section as usize == frames)
+            .collect();
+        elf.sections
+            .iter()
+            .filter(|s| s.kind == SHT_RELA && !s.is_alloc())
+            .filter(|s| {
+                elf.sections
+                    .get(s.info as usize)
+                    .is_some_and(|s| s.is_code())
+            })
+            .any(|s| {
+                elf.section_data(s).par_chunks_exact(24).any(|e| {
+                    let symbol = e[12..16].try_into().map_or(0, u32::from_le_bytes);
+                    inside.get(symbol as usize) == Some(&true)
+                })
+            })
+    }
+
     fn kept_relocs(
         &mut self,
         elf: &Elf<'_>,

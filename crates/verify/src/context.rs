@@ -150,6 +150,21 @@ impl<'a> Context<'a> {
                 .is_some_and(|offset| offset < table.bytes.len() as u64)
     }
 
+    /// Whether `addr` lies in the input's unwind table, while new code lies in the room of old bodies. What start-up code registers is
+    /// searched before what program headers tell of: it would find the entries of the old bodies for the new code. (The address of the
+    /// table's very start may be the end of what lies before it.)
+    pub(crate) fn hides_rooms(&self, addr: u64) -> bool {
+        let table = &self.old_unwind;
+        addr > table.addr
+            && addr - table.addr < table.bytes.len() as u64
+            && self.new_unwind.addr != table.addr
+            && self.buried.contains(&true)
+            && self
+                .input
+                .section(b".eh_frame")
+                .is_some_and(|section| addr - table.addr < section.size)
+    }
+
     /// Whether code that forms `old` in the input and `new` in the output registers the output's whole unwind table. (The input may
     /// leave out the entries before `old`, those of objects that are linked first; to find more of them hurts nobody.)
     pub(crate) fn registers_anew(&self, old: u64, new: u64) -> bool {

@@ -338,7 +338,7 @@ impl Sweeper<'_, '_> {
                         } else {
                             kind
                         };
-                        self.reference(
+                        self.reference::<A>(
                             addr,
                             &insn,
                             &Field {
@@ -350,7 +350,7 @@ impl Sweeper<'_, '_> {
                         );
                     }
                 } else {
-                    self.reference(addr, &insn, &field, a != b);
+                    self.reference::<A>(addr, &insn, &field, a != b);
                 }
             } else if A::STEP == 4
                 && self.owner.is_some()
@@ -360,8 +360,15 @@ impl Sweeper<'_, '_> {
                 if let Some(d) = A::dispatch(addr, graph) {
                     self.found.dispatches.push((d, self.owner));
                 }
-            } else if self.cx.fixed() && len >= 5 && self.owner.is_some() {
-                self.absolute_base::<A>(a);
+            } else if self.cx.fixed() && len >= 5 {
+                if self.cx.reused.ranges().next().is_some()
+                    && let Some(field) = A::absolute_field(a)
+                {
+                    self.registers::<A>(addr, &field);
+                }
+                if self.owner.is_some() {
+                    self.absolute_base::<A>(a);
+                }
             }
             if !same && a != b {
                 self.difference::<A>(addr, &insn, a, b);
@@ -707,8 +714,30 @@ impl Sweeper<'_, '_> {
         self.found.charge(cx, field.target, now.target, failure);
     }
 
+    /// An address in an instruction of the input that may be registered as an unwind table.
+    fn registers<A: Arch>(&mut self, addr: u64, field: &Field) {
+        let cx = self.cx;
+        let target = field.target;
+        let is_address = || match field.kind {
+            FieldKind::Forms => true,
+            FieldKind::Absolute => may_be_pointer(
+                cx,
+                self.kept,
+                addr + u64::from(field.at),
+                [A::ABS_4, A::ABS_8].concat().as_slice(),
+            ),
+            _ => false,
+        };
+        if cx.hides_rooms(target) && is_address() {
+            let text = format!(
+                "the instruction at {addr:#x} registers {target:#x}, an unwind table that has entries for old code where new code lies"
+            );
+            self.found.file.push(Failure::new(Check::OldCode, text));
+        }
+    }
+
     /// An address in an instruction of the input, which may have changed.
-    fn reference(&mut self, addr: u64, insn: &Insn, field: &Field, changed: bool) {
+    fn reference<A: Arch>(&mut self, addr: u64, insn: &Insn, field: &Field, changed: bool) {
         let cx = self.cx;
         let target = field.target;
         if matches!(field.kind, FieldKind::Forms) {
@@ -726,6 +755,7 @@ impl Sweeper<'_, '_> {
                 self.found.file.push(Failure::new(Check::OldCode, text));
             }
         }
+        self.registers::<A>(addr, field);
         let Some(id) = cx.old.owner(target) else {
             return;
         };
