@@ -62,13 +62,13 @@ fn put_in_place(file: TempPath, target: &Path) -> Result<()> {
 pub struct Instrumented {
     /// The rewriter's account.
     pub report: InstrumentReport,
-    /// The certificate, unless checking was switched off.
+    /// The certificate, if it was checked.
     pub certificate: Option<Report>,
     /// Functions that do not count because they could not be proved.
     pub reverted: Vec<String>,
 }
 
-/// Writes an instrumented program, proved unless `prove` is false.
+/// Writes an instrumented program, proved if `prove` is true.
 pub fn instrument(
     input: &Input,
     options: &InstrumentOptions,

@@ -21,7 +21,7 @@ use crate::ui::{BOLD, GOOD, Ui, Watched, bytes, change, count};
 /// however the program ends, and can be read while it runs. The file is named by the environment variable
 /// POSTLINK_PROFILE, or by --profile.
 ///
-/// An independent checker proves that each function does what it did while it counts; one that it cannot prove stays as it was.
+/// With --verify an independent checker proves that each function does what it did while it counts; one that it cannot prove stays as it was.
 #[derive(Args, Debug)]
 #[command(after_long_help = "\
 Examples:
@@ -64,9 +64,9 @@ pub struct Instrument {
     pub edges: u32,
     #[command(flatten)]
     pub instrumenting: Instrumenting,
-    /// Write the copy without having it checked
+    /// Have the copy proved before it is written; functions that cannot be proved do not count
     #[arg(long)]
-    pub no_verify: bool,
+    pub verify: bool,
     /// Print what was done as JSON
     #[arg(long)]
     pub json: bool,
@@ -146,9 +146,13 @@ impl Instrument {
             return self.machine_profile(mode, &input, watched, ui);
         }
         let options = self.instrumenting.options(self.profile.as_deref());
-        let prove = !self.no_verify;
-        let done =
-            rewriting::instrument(&input, &options, &self.output, prove, &mut watched.phases)?;
+        let done = rewriting::instrument(
+            &input,
+            &options,
+            &self.output,
+            self.verify,
+            &mut watched.phases,
+        )?;
         watched.finish();
         if self.json {
             let account = Account {
@@ -232,13 +236,12 @@ pub fn say(ui: &Ui, output: &str, done: &Instrumented) {
         },
         count(report.sites),
     ));
-    match &done.certificate {
-        Some(c) => ui.say(format_args!(
+    if let Some(c) = &done.certificate {
+        ui.say(format_args!(
             "  {GOOD}proved{GOOD:#}: {} functions do what they did while they count, {} are as they were",
             count(c.proved),
             count(c.identical)
-        )),
-        None => ui.warn("not checked, as you asked"),
+        ));
     }
     say_reverted(ui, &done.reverted);
     if let Some(why) = &report.not_per_thread {
