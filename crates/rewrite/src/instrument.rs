@@ -54,6 +54,8 @@ pub struct InstrumentOptions {
     pub calls: bool,
     /// Functions to leave where they are, by address: those that the checker could not prove.
     pub keep: FxHashSet<u64>,
+    /// Tell where blocks went ([`InstrumentReport::blocks`]).
+    pub blocks: bool,
 }
 
 impl Default for InstrumentOptions {
@@ -64,6 +66,7 @@ impl Default for InstrumentOptions {
             counters: Counters::Auto,
             calls: true,
             keep: FxHashSet::default(),
+            blocks: false,
         }
     }
 }
@@ -91,6 +94,10 @@ pub struct InstrumentReport {
     pub input_size: u64,
     /// Size of the output.
     pub output_size: u64,
+    /// Where blocks of functions that count went, if that was asked for: link-time addresses in the input and in the output,
+    /// ascending by the first.
+    #[serde(skip)]
+    pub blocks: Vec<(u64, u64)>,
 }
 
 /// Instruments an x86-64 file.
@@ -145,18 +152,18 @@ fn instrument_with<I: Isa>(
 
     phases.begin("functions");
     let image = elf.extent();
-    let (mode_of_counters, (map, mut ready, patches)) = loop {
+    let (mode_of_counters, made) = loop {
         let mode = counter_mode::<I>(&program, counting);
         let made = make_all::<I>(&program, &leaks, options, mode);
         if counting != Counters::PerThread {
             break (mode, made);
         }
         let mut moved = vec![false; program.functions.len()];
-        made.1
+        made.ready
             .iter()
             .for_each(|r| moved[r.function as usize] = true);
         not_per_thread = match per_thread::staying_obstacle::<I>(&program, &leaks, &moved) {
-            None if raw::counters_len(made.0.subject.counters, made.0.subject.sites)
+            None if raw::counters_len(made.map.subject.counters, made.map.subject.sites)
                 > i32::MAX as u64 =>
             {
                 Some("its counters have more than 2 GiB".into())
@@ -166,6 +173,12 @@ fn instrument_with<I: Isa>(
         };
         counting = fallback;
     };
+    let Made {
+        map,
+        mut ready,
+        patches,
+        starts,
+    } = made;
     for r in &mut ready {
         (r.counter_base, r.site_base) = map.bases[r.function as usize];
     }
@@ -263,6 +276,19 @@ fn instrument_with<I: Isa>(
     phases.begin("write");
     let summary = writer.write(out, mode)?;
     phases.end();
+    let mut blocks: Vec<(u64, u64)> = ready
+        .iter()
+        .zip(&starts)
+        .zip(&placed.fragments)
+        .flat_map(|((r, starts), at)| {
+            let places = starts.iter().zip(&r.code.blocks);
+            places.filter_map(|(start, (fragment, offset))| {
+                let fragment = at.get(usize::from(*fragment))?;
+                Some((*start, fragment + u64::from(*offset)))
+            })
+        })
+        .collect();
+    blocks.sort_unstable();
     Ok(InstrumentReport {
         functions: program.functions.len(),
         instrumented: ready.len(),
@@ -282,11 +308,21 @@ fn instrument_with<I: Isa>(
         not_per_thread,
         input_size: elf.data.len() as u64,
         output_size: summary.size,
+        blocks,
     })
 }
 
-/// What one pass over all functions makes: the map, their code, and where old entries get jumps.
-type Made = (CounterMap, Vec<Ready>, Vec<(u64, u64)>);
+/// What one pass over all functions makes.
+struct Made {
+    /// The counters' map.
+    map: CounterMap,
+    /// The functions' code.
+    ready: Vec<Ready>,
+    /// Where old entries get jumps.
+    patches: Vec<(u64, u64)>,
+    /// Input addresses of their blocks, if they are asked for.
+    starts: Vec<Vec<u64>>,
+}
 
 /// Emits all functions with their counters.
 fn make_all<I: Isa>(
@@ -295,7 +331,7 @@ fn make_all<I: Isa>(
     options: &InstrumentOptions,
     mode: CounterMode,
 ) -> Made {
-    type One = (Share, Option<(Ready, Option<(u64, u64)>)>);
+    type One = (Share, Option<(Ready, Option<(u64, u64)>, Vec<u64>)>);
     let made: Vec<One> = (0..program.functions.len())
         .into_par_iter()
         .map_init(Scratch::default, |scratch, f| {
@@ -311,7 +347,10 @@ fn make_all<I: Isa>(
                     None
                 }
                 Ok(a) if wanted => match make::<I>(program, f, &a, mode, options.calls) {
-                    Ok(ready) => Some((ready, a.entry_patch)),
+                    Ok(ready) => {
+                        let blocks = a.cfg.blocks.iter().filter(|_| options.blocks);
+                        Some((ready, a.entry_patch, blocks.map(|b| b.start).collect()))
+                    }
                     Err(pin) => {
                         share.pin = Some(pin);
                         None
@@ -329,14 +368,21 @@ fn make_all<I: Isa>(
     let mut shares = Vec::with_capacity(made.len());
     let mut ready = Vec::new();
     let mut patches = Vec::new();
+    let mut starts = Vec::new();
     for (share, r) in made {
         shares.push(share);
-        if let Some((r, p)) = r {
+        if let Some((r, p, s)) = r {
             ready.push(r);
             patches.extend(p);
+            starts.push(s);
         }
     }
-    (CounterMap::new(program.elf, shares), ready, patches)
+    Made {
+        map: CounterMap::new(program.elf, shares),
+        ready,
+        patches,
+        starts,
+    }
 }
 
 /// The instructions for a way of counting.

@@ -28,6 +28,7 @@ mod cachegrind;
 mod fdata;
 mod mip;
 mod mip_cc;
+mod placement;
 mod probes;
 mod profiles;
 mod programs;

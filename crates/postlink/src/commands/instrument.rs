@@ -1,9 +1,10 @@
 //! `postlink instrument`: a copy that counts.
 
+use std::fs;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Context, Result, bail};
 use clap::Args;
 use postlink_rewrite::coverage::{CoverageMode, CoverageOptions};
 use postlink_rewrite::{Counters, InstrumentReport};
@@ -62,6 +63,11 @@ pub struct Instrument {
     /// Room for this many different edges, 16 bytes each; the most frequent stay
     #[arg(long, value_name = "N", default_value_t = 16384)]
     pub edges: u32,
+    /// Write where every block went: a line each, its address in the input and in the output, hexadecimal
+    ///
+    /// For tools that look at the running program: what they see at the second address happened at the first. Profiles need no such file.
+    #[arg(long, value_name = "FILE")]
+    pub blocks: Option<PathBuf>,
     #[command(flatten)]
     pub instrumenting: Instrumenting,
     /// Have the copy proved before it is written; functions that cannot be proved do not count
@@ -143,9 +149,15 @@ impl Instrument {
         let mut watched = ui.phases("instrument");
         let input = Input::open(&self.input)?;
         if let Some(mode) = self.mode.coverage() {
+            if self.blocks.is_some() {
+                bail!(
+                    "--blocks is for --mode edges: the other modes leave blocks where they are, or tell their place in the map"
+                );
+            }
             return self.machine_profile(mode, &input, watched, ui);
         }
-        let options = self.instrumenting.options(self.profile.as_deref());
+        let mut options = self.instrumenting.options(self.profile.as_deref());
+        options.blocks = self.blocks.is_some();
         let done = rewriting::instrument(
             &input,
             &options,
@@ -153,6 +165,12 @@ impl Instrument {
             self.verify,
             &mut watched.phases,
         )?;
+        if let Some(file) = &self.blocks {
+            let blocks = done.report.blocks.iter();
+            let lines = blocks.map(|(from, to)| format!("{from:x} {to:x}\n"));
+            fs::write(file, lines.collect::<String>())
+                .with_context(|| file.display().to_string())?;
+        }
         watched.finish();
         if self.json {
             let account = Account {
