@@ -1,8 +1,8 @@
 //# about: more text than direct branches reach, on both sides of it functions that call each other, through tables and pointers too
-//# kinds: aarch64-gcc-pie
+//# kinds: aarch64-gcc-pie aarch64-clang-pie aarch64-gcc-so aarch64-clang-so
 //# flags: -O2
 //# stdout: -82 14 32 58 30696558
-//# moved: both main
+//# moved: both near_leaf near_switch far_leaf far_cold
 #include <stdio.h>
 #include <stdlib.h>
 

@@ -30,6 +30,8 @@ pub enum Pin {
     PrefixedBranch,
     /// Its callers branch on the flags that it returns, which no calling convention knows: hand-written code.
     ReturnsFlags,
+    /// A linker's veneer: it is dissolved, not moved.
+    Veneer,
     /// A signal trampoline, recognised by its bytes by unwinders and debuggers.
     SignalTrampoline,
     /// Its unwind table uses something that cannot be carried over.
@@ -70,6 +72,7 @@ impl Pin {
             Pin::PositionArithmetic => "adds distances to an address of its own (large code model)",
             Pin::PrefixedBranch => "has a direct branch with a prefix",
             Pin::ReturnsFlags => "returns flags, as hand-written code may",
+            Pin::Veneer => "is a linker's veneer: new code goes straight to where it leads",
             Pin::SignalTrampoline => "is a signal trampoline that unwinders recognise by its bytes",
             Pin::UnwindTable => "has an unwind table that cannot be carried over",
             Pin::ExceptionTable => "has an exception table that cannot be carried over",

@@ -17,6 +17,7 @@ use crate::leaks::Leaks;
 use crate::link::entry_patch;
 use crate::pin::Pin;
 use crate::unwind::FunctionUnwind;
+use crate::veneers;
 
 /// Reusable room for one thread.
 #[derive(Default)]
@@ -46,6 +47,9 @@ pub fn analyse<'d, I: Isa>(
     function: usize,
     scratch: &mut Scratch,
 ) -> Result<Analysed<'d>, Pin> {
+    if veneers::behind(program, program.start(function)).is_some() {
+        return Err(Pin::Veneer);
+    }
     let cfg = cfg::build::<I>(program, leaks, function, &mut scratch.cfg)?;
     let unwind = FunctionUnwind::read(program, function)?;
     let start = program.start(function);

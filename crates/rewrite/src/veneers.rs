@@ -5,7 +5,8 @@
 //! `adrp x16`, `add x16`, `br x16`, which all share. The procedure call standard leaves `x16` to veneers, so only targets at which functions
 //! begin get one.
 //!
-//! Linkers make veneers too. A call of new code that went by way of one goes straight to where that leads, if it reaches.
+//! Linkers make veneers too. A call of new code that went by way of one goes straight to where that leads, or to a veneer of ours for it. They
+//! themselves stay: nothing is gained by a copy, and it would be one more place that knows the old address of a function that moved.
 //!
 //! The other direction needs no section: an old entry that may be out of reach of the new one gets the veneer itself
 //! ([`crate::link::entry_patch`]), if three instructions have room there.
@@ -14,11 +15,28 @@
 
 use postlink_image::elf::Elf;
 use postlink_image::write::{NewKind, NewSection, Placed, Writer};
+use postlink_isa::aarch64::AArch64;
 use postlink_isa::{Code, FixupKind, Isa};
 use rustc_hash::FxHashMap;
 
 use crate::Error;
 use crate::discover::Program;
+
+/// `e_machine` of AArch64, the only machine with veneers.
+const EM_AARCH64: u16 = 183;
+
+/// Where the function that begins at `addr` leads, if it is nothing but a linker's veneer.
+pub(crate) fn behind(program: &Program<'_>, addr: u64) -> Option<u64> {
+    if program.elf.machine != EM_AARCH64 {
+        return None;
+    }
+    let piece = program.piece_at(addr).filter(|p| p.start == addr)?;
+    // The last word may be padding that the symbol's size includes.
+    if piece.end - piece.start > 16 {
+        return None;
+    }
+    AArch64::veneer_target(program.elf.bytes_at(addr, 12)?, addr)
+}
 
 /// The veneers of a new program.
 #[derive(Default)]
@@ -144,10 +162,9 @@ impl Veneers {
 
 /// Whether the program asks for pages in which indirect branches must land at landing pads (the property `BTI` of AArch64).
 pub(crate) fn is_guarded(elf: &Elf<'_>) -> bool {
-    const AARCH64: u16 = 183;
     /// `GNU_PROPERTY_AARCH64_FEATURE_1_AND`, and its length.
     const FEATURES: [u8; 8] = [0, 0, 0, 0xc0, 4, 0, 0, 0];
-    if elf.machine != AARCH64 {
+    if elf.machine != EM_AARCH64 {
         return false;
     }
     let Some((_, section)) = elf.section(".note.gnu.property") else {

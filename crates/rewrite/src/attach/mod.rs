@@ -30,6 +30,7 @@ use crate::discover::Program;
 use crate::leaks::Leaks;
 use crate::pin::Pin;
 use crate::prepare::{self, Analysed, CounterMap, Scratch, Share};
+use crate::veneers;
 
 pub use account::Account;
 
@@ -310,7 +311,7 @@ pub fn entered(a: &Analysed<'_>, counts: &Counts, b: BlockId) -> u64 {
 
 /// Functions by the addresses at which they are entered.
 pub fn starts(program: &Program<'_>) -> FxHashMap<u64, u32> {
-    program
+    let mut starts: FxHashMap<u64, u32> = program
         .functions
         .iter()
         .enumerate()
@@ -319,7 +320,16 @@ pub fn starts(program: &Program<'_>) -> FxHashMap<u64, u32> {
                 .chain(f.entries.iter().copied())
                 .map(move |a| (a, i as u32))
         })
-        .collect()
+        .collect();
+    // Who calls a linker's veneer calls what is behind it.
+    for f in 0..program.functions.len() {
+        let veneer = program.start(f);
+        let callee = veneers::behind(program, veneer).and_then(|to| starts.get(&to).copied());
+        if let Some(callee) = callee {
+            starts.insert(veneer, callee);
+        }
+    }
+    starts
 }
 
 /// All calls with a count, direct and recorded, in a fixed order.
