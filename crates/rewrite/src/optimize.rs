@@ -19,6 +19,7 @@ use crate::Error;
 use crate::attach::{self, Account, Attached, Call, Counted, Source};
 use crate::bat::{self, Moved};
 use crate::cfg::{BlockId, Cfg, Term};
+use crate::counters::Counts;
 use crate::discover::Program;
 use crate::emit::{self, Plan, Probes};
 use crate::instrument::{carry, count_pins};
@@ -112,6 +113,8 @@ pub struct OptimizeReport {
     pub pinned: Vec<(Pin, usize)>,
     /// Functions that could not be moved and might have run.
     pub not_emitted: usize,
+    /// Why, the most frequent reason first.
+    pub not_emitted_for: Vec<(Pin, usize)>,
     /// Bytes of hot code.
     pub hot_bytes: u64,
     /// Bytes of cold code split off.
@@ -260,6 +263,9 @@ fn optimize_with<I: Isa>(
             "no function of the profile can be moved: nothing to optimise".into(),
         ));
     }
+    let profiled = counted.len();
+    counted.extend(registrars::<I>(&program, &leaks, &counted));
+    counted.sort_by_key(|c| c.function);
     phases.begin("layout");
     let chosen: Vec<Chosen> = counted
         .par_iter()
@@ -286,6 +292,7 @@ fn optimize_with<I: Isa>(
     let mut stats = (DynoStats::default(), DynoStats::default());
     let mut ready = Vec::new();
     let mut of_ready = Vec::new(); // index into `counted`
+    let mut stay = Vec::new();
     for (i, (e, of_function)) in emitted.into_iter().enumerate() {
         stats.0.merge(&of_function.0);
         stats.1.merge(&of_function.1);
@@ -294,7 +301,11 @@ fn optimize_with<I: Isa>(
                 of_ready.push(i);
                 ready.push(r);
             }
-            Err(pin) => shares[counted[i].function as usize].pin = Some(pin),
+            Err(pin) => {
+                let share = &mut shares[counted[i].function as usize];
+                share.pin = Some(pin);
+                stay.push(*share);
+            }
         }
     }
     let patches: Vec<(u64, u64)> = of_ready
@@ -364,9 +375,10 @@ fn optimize_with<I: Isa>(
     };
     Ok(OptimizeReport {
         functions: program.functions.len(),
-        profiled: counted.len(),
+        profiled,
         moved: ready.len(),
-        not_emitted: counted.len() - ready.len(),
+        not_emitted: stay.len(),
+        not_emitted_for: count_pins(&stay),
         pinned: count_pins(&shares),
         hot_bytes: bytes(0),
         cold_bytes: bytes(1),
@@ -379,6 +391,46 @@ fn optimize_with<I: Isa>(
         input_size: elf.data.len() as u64,
         output_size: summary.size,
     })
+}
+
+/// Functions that did not run but must move: those that form an address in the registered unwind table by one instruction. From where they are it
+/// may not reach the new table; in a copy it is spelt so that it does.
+fn registrars<'d, I: Isa>(
+    program: &Program<'d>,
+    leaks: &Leaks,
+    counted: &[Counted<'_>],
+) -> Vec<Counted<'d>> {
+    let near = |at: u64| {
+        let bytes = program.elf.bytes_at(at, 4).unwrap_or_default();
+        I::decode(bytes, at).is_some_and(|insn| I::is_near(&insn))
+    };
+    let mut wanted: Vec<u32> = program
+        .refs
+        .formed
+        .iter()
+        .filter(|f| program.refs.is_registered_frame(f.1) && near(f.0))
+        .filter_map(|f| program.piece_at(f.0).map(|p| p.function))
+        .filter(|f| counted.iter().all(|c| c.function != *f))
+        .collect();
+    wanted.sort_unstable();
+    wanted.dedup();
+    let mut scratch = prepare::Scratch::default();
+    let one = |function: u32| {
+        let analysed =
+            prepare::analyse::<I>(program, leaks, function as usize, &mut scratch).ok()?;
+        let counts = Counts {
+            blocks: vec![0; analysed.cfg.blocks.len()],
+            succs: vec![0; analysed.cfg.succs.len()],
+            ..Counts::default()
+        };
+        Some(Counted {
+            function,
+            analysed,
+            counts,
+            entries: 0,
+        })
+    };
+    wanted.into_iter().filter_map(one).collect()
 }
 
 /// What is left of old bodies behind the jumps at their entries, as address and length: nothing comes there any more, as whatever referred to the

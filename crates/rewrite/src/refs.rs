@@ -103,6 +103,37 @@ enum Part {
     Forms(u64, u64),
     /// The instruction at this place reads code as data, in a way that would have to be followed.
     Reads(u64),
+    /// The instruction at this place forms a part of an address of which the relocation has lost the symbol.
+    Lost(u64, u32),
+}
+
+/// Addresses that instructions form whose relocations have lost their symbol, as lld's do that were relative to an unwind table (it merges
+/// them): by the bytes alone. `lost` is ascending; each `adrp` belongs to the next `add` of its register.
+fn found_again(lost: &[(u64, u32)]) -> Vec<(u64, u64)> {
+    const NEAR: u64 = 64;
+    let mut found = Vec::new();
+    for (i, &(place, word)) in lost.iter().enumerate() {
+        let register = word & 31;
+        let bytes = word.to_le_bytes();
+        if word & 0x9f00_0000 == 0x1000_0000 {
+            found.extend(
+                AArch64::read_field(FixupKind::Adr, &bytes, place).map(|target| (place, target)),
+            );
+        }
+        if word & 0x9f00_0000 != 0x9000_0000 {
+            continue;
+        }
+        let sum = lost[i + 1..]
+            .iter()
+            .take_while(|l| l.0 - place <= NEAR)
+            .find(|l| l.1 & 0xffc0_0000 == 0x9100_0000 && l.1 >> 5 & 31 == register);
+        if let (Some(sum), Some(page)) = (sum, AArch64::read_field(FixupKind::Page, &bytes, place))
+        {
+            let target = page.wrapping_add(u64::from(sum.1 >> 10 & 0xfff));
+            found.extend([(place, target), (sum.0, target)]);
+        }
+    }
+    found
 }
 
 /// Linkers relax: the bytes are the truth, and the relocation only tells what the whole address is if they agree with it.
@@ -165,6 +196,8 @@ pub struct Refs {
     /// Instructions that form an address together with others (AArch64 `adrp` and `add`), with the whole address: those of code and of
     /// self-relative values, ascending by place.
     pub formed: Vec<(u64, u64)>,
+    /// The same for instructions whose relocations have lost their symbol; only while collecting.
+    lost: Vec<(u64, u64)>,
     /// The unwind table, if start-up code hands its address to the unwinder because no program header tells it (static programs of some
     /// toolchains): then instructions that form an address in it are among `formed`, and must form the new table's.
     pub registered_frames: Option<(u64, u64)>,
@@ -254,6 +287,9 @@ impl Refs {
             refs.registered_frames = elf.section(".eh_frame").map(|(_, s)| (s.addr, s.end()));
         }
         let frames = refs.registered_frames.unwrap_or_default();
+        let lost = std::mem::take(&mut refs.lost);
+        let in_frames = |f: &(u64, u64)| f.1 >= frames.0 && f.1 < frames.1;
+        refs.formed.extend(lost.into_iter().filter(in_frames));
         refs.formed.retain(|f| {
             in_code(f.1)
                 || f.1 >= frames.0 && f.1 < frames.1
@@ -364,21 +400,28 @@ impl Refs {
                             if !forms && !kinds.accesses.contains(&kind) {
                                 return None;
                             }
+                            let word = u32::from_le_bytes(elf.bytes_at(place, 4)?.try_into().ok()?);
+                            if symbol == 0 {
+                                return forms.then_some(Part::Lost(place, word));
+                            }
                             let target = symbols
                                 .get(symbol as usize)?
                                 .value
                                 .wrapping_add_signed(addend);
-                            let word = u32::from_le_bytes(elf.bytes_at(place, 4)?.try_into().ok()?);
                             part(word, place, target, forms, in_code(target))
                         })
                     })
                     .collect();
+                let mut lost = Vec::new();
                 for part in parts {
                     match part {
                         Part::Forms(place, target) => self.formed.push((place, target)),
                         Part::Reads(place) => self.distances.push(place),
+                        Part::Lost(place, word) => lost.push((place, word)),
                     }
                 }
+                lost.sort_unstable();
+                self.lost.extend(found_again(&lost));
             }
             for (addr, kind) in found {
                 if is_code {

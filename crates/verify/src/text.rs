@@ -282,6 +282,7 @@ fn sweep_piece<A: Arch>(
             found: &mut found,
             owner: None,
             pages: Vec::new(),
+            piece: (0, 0),
         };
         sweeper.run::<A>(start, old, new);
     }
@@ -297,11 +298,14 @@ struct Sweeper<'a, 'f> {
     owner: Option<FuncId>,
     /// Instructions that were judged together with the page that they use.
     pages: Vec<u64>,
+    /// The piece of code that is being swept: its first address and its length.
+    piece: (u64, u64),
 }
 
 impl Sweeper<'_, '_> {
     fn run<A: Arch>(&mut self, start: u64, old: &[u8], new: &[u8]) {
         let same = old == new;
+        self.piece = (start, old.len() as u64);
         if !same && A::STEP == 4 {
             self.far_pages::<A>(start, old, new);
         }
@@ -407,7 +411,12 @@ impl Sweeper<'_, '_> {
         if changed().all(|i| self.in_patch(addr + i as u64)) {
             return;
         }
-        if A::STEP > 1 && self.label_jump::<A>(addr, insn, old, new) {
+        if A::STEP > 1
+            && (self.label_jump::<A>(addr, insn, old, new)
+                || self.pair::<A>(addr, insn).is_some()
+                || insn.field.is_some_and(|f| f.kind == FieldKind::Forms)
+                    && self.pages.contains(&addr))
+        {
             return;
         }
         if let Some(field) = insn.field.filter(|f| f.kind == FieldKind::Page)
@@ -490,6 +499,53 @@ impl Sweeper<'_, '_> {
         self.found.pairs.push((addr, target));
         self.found.pointers += 1;
         true
+    }
+
+    /// A nop and an instruction that forms an address, where the output has two that form one by its page: linkers make the first of the second
+    /// where that is near enough. Control may not come to the second one alone.
+    fn pair<A: Arch>(&mut self, addr: u64, insn: &Insn) -> Option<()> {
+        let step = A::STEP as u64;
+        let second = addr.checked_add(step)?;
+        if insn.flow != Flow::Nothing || insn.landing_pad {
+            return None;
+        }
+        let old = self.cx.input.bytes(second, step)?;
+        let (page, sum) = (
+            self.cx.output.bytes(addr, step)?,
+            self.cx.output.bytes(second, step)?,
+        );
+        let forms = |f: &Field| f.kind == FieldKind::Forms;
+        let field = A::decode(old, second)?.field.filter(forms)?;
+        let formed = A::decode(page, addr)?.field?;
+        let register = A::page_register(page)?;
+        let then = A::page_use(sum).filter(|u| (u.base, u.dest) == (register, Some(register)))?;
+        let only = A::touched(old)?;
+        if only.kills != 1 << register || self.comes_to::<A>(second)? {
+            return None;
+        }
+        let now = Field {
+            target: formed.target.wrapping_add(then.offset),
+            ..field
+        };
+        self.retarget::<A>(second, &field, &now, old, sum);
+        self.pages.push(second);
+        Some(())
+    }
+
+    /// Whether a branch of the piece being swept, or somebody who enters a function, comes to an address.
+    fn comes_to<A: Arch>(&self, place: u64) -> Option<bool> {
+        let code = self.cx.input.bytes(self.piece.0, self.piece.1)?;
+        let mut insns = code
+            .chunks_exact(A::STEP)
+            .zip((self.piece.0..).step_by(A::STEP))
+            .filter_map(|(bytes, addr)| A::decode(bytes, addr));
+        let comes = insns.any(|insn| match insn.flow {
+            Flow::Branch { target, .. } | Flow::Jump(target) | Flow::Call(target) => {
+                target == place
+            }
+            _ => false,
+        });
+        Some(comes || self.cx.entry_of(place).is_some())
     }
 
     /// Whether all instructions that use a page stand in straight code behind it: it is gone when the last of them is done, or other code could

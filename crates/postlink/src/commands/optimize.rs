@@ -233,7 +233,7 @@ pub fn say(ui: &Ui, output: &str, done: &Optimized) {
             "  {} functions that ran stay:",
             count(report.not_emitted)
         ));
-        say_pinned(ui, &report.pinned);
+        say_pinned(ui, &report.not_emitted_for);
     }
     if report.inconsistent_functions > 0 {
         ui.warn(format_args!(
