@@ -7,6 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::Command;
 
+use postlink_verify::Options;
+use postlink_verify::mutate::{Faults, Kind};
+
 const POSTLINK: &str = env!("CARGO_BIN_EXE_postlink");
 
 const SOURCE: &str = r#"
@@ -97,6 +100,25 @@ fn forms_address(bytes: &[u8]) -> bool {
     word & 0x1f00_0000 == 0x1000_0000 || word & 0xffc0_0000 == 0x9100_0000
 }
 
+/// Moved start-up code that registers another unwind table than the new one is found out.
+fn wrong_registrations_are_found(program: &Path, copy: &Path) {
+    let read = |path: &Path| std::fs::read(path).expect("the program");
+    let (input, output) = (read(program), read(copy));
+    let faults = Faults::new(&input, &output).unwrap_or_else(|what| panic!("{what}"));
+    let mut tried = BTreeSet::new();
+    for seed in 0..24 {
+        let Some(mutant) = faults.inject(Kind::Registration, seed) else {
+            break;
+        };
+        if tried.insert(mutant.what.clone()) {
+            let report = postlink_verify::verify(&input, &mutant.image, &Options::default());
+            assert!(!report.is_ok_and(|r| r.is_proved()), "{}", mutant.what);
+        }
+    }
+    // Registering it, and taking it back, each in three ways.
+    assert!(tried.len() >= 3, "too little to spoil: {tried:?}");
+}
+
 #[test]
 fn every_changed_instruction_of_code_that_stays_is_needed() {
     let tools = ["aarch64-linux-gnu-g++", "qemu-aarch64", "readelf"];
@@ -148,6 +170,7 @@ fn every_changed_instruction_of_code_that_stays_is_needed() {
             .arg(&fast),
     );
     assert_eq!(done(Command::new("qemu-aarch64").arg(&fast)), expected);
+    wrong_registrations_are_found(&program, &fast);
 
     let (addr, offset) = text(&program);
     let (old, new) = (

@@ -71,7 +71,9 @@ fn every_kind_of_fault_applies_somewhere_and_is_found_everywhere() {
     }
     assert!(missed.is_empty(), "not found:\n{}", missed.join("\n"));
     if compiled {
-        let asked = |k: &&Kind| arm || !Kind::AARCH64.contains(k);
+        // Pairs with registered tables are made by the real rewriter, and spoilt in its tests.
+        let asked =
+            |k: &&Kind| (arm || !Kind::AARCH64.contains(k)) && !Kind::REGISTERED.contains(k);
         let never: Vec<&Kind> = Kind::ALL
             .iter()
             .filter(asked)

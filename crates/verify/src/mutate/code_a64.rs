@@ -4,9 +4,11 @@ use super::{Edit, Faults, Kind, Site};
 use crate::arch::aarch64::{AArch64, word};
 use crate::arch::{Arch, Dispatch, FieldKind, Flow};
 use crate::claim::Moved;
+use crate::elf::Elf;
 use crate::graph::Graph;
 
 const NOP: u32 = 0xd503_201f;
+const PT_GNU_EH_FRAME: u32 = 0x6474_e550;
 
 /// The word with its address field moved by `by` units: words for branches and literals, bytes for `adr`, pages for `adrp`.
 fn moved_by(w: u32, by: i64) -> Option<u32> {
@@ -40,6 +42,7 @@ impl Faults<'_> {
             Kind::EntryJumpToWrongFunction => self.entry_jumps_a64(),
             Kind::TableScale | Kind::TableBaseOff => self.table_jumps(kind),
             Kind::LabelJumpToWrongBlock => self.label_jumps(),
+            Kind::Registration => self.registrations(),
             _ => self
                 .sites
                 .iter()
@@ -224,6 +227,53 @@ impl Faults<'_> {
             }
             _ => None,
         }
+    }
+
+    /// `adrp` and `add` of new code that form the address of the new unwind table, where no search table tells it.
+    fn registrations(&self) -> Vec<Edit> {
+        let table = |elf: &Elf<'_>| elf.section(b".eh_frame").map(|s| s.addr);
+        let (Some(old), Some(new), None) = (
+            table(&self.input),
+            table(&self.output),
+            self.input.segment(PT_GNU_EH_FRAME),
+        ) else {
+            return Vec::new();
+        };
+        let mut edits = Vec::new();
+        for s in &self.sites {
+            let (Some(register), Some(page)) =
+                (AArch64::page_register(self.bytes(s)), s.insn.field)
+            else {
+                continue;
+            };
+            let sums = (1..8).filter_map(|n| self.site_at(s.addr + 4 * n));
+            for sum in sums {
+                let forms = AArch64::page_use(self.bytes(sum))
+                    .filter(|u| u.base == register && u.dest.is_some());
+                let (Some(u), Some(w)) = (forms, self.word(sum)) else {
+                    continue;
+                };
+                if page.target.wrapping_add(u.offset) != new {
+                    continue;
+                }
+                // Another entry of the table, another page, or the table that was replaced.
+                let what = format!("at {:#x}", s.addr);
+                edits.push(Edit::new(
+                    what.clone(),
+                    sum.at,
+                    &(w ^ 8 << 10).to_le_bytes(),
+                ));
+                edits.extend(self.shift_a64(s, 1));
+                let pages = ((old & !0xfff).wrapping_sub(page.target) as i64) >> 12;
+                let low = w & !(0xfff << 10) | (old as u32 & 0xfff) << 10;
+                if let Some(mut both) = self.shift_a64(s, pages) {
+                    both.what = what + ", the old table";
+                    both.changes.push((sum.at, low.to_le_bytes().to_vec()));
+                    edits.push(both);
+                }
+            }
+        }
+        edits
     }
 
     fn entry_jumps_a64(&self) -> Vec<Edit> {

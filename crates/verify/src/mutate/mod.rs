@@ -160,6 +160,8 @@ kinds! {
     LabelJumpToWrongBlock,
     /// AArch64: an exclusive load or store orders memory in another way.
     ExclusiveLost,
+    /// AArch64: moved start-up code registers another place than the new unwind table, or the old one.
+    Registration,
 }
 
 impl Kind {
@@ -177,6 +179,9 @@ impl Kind {
         Kind::LabelJumpToWrongBlock,
         Kind::ExclusiveLost,
     ];
+
+    /// Kinds that only static programs have whose start-up code registers their unwind table.
+    pub const REGISTERED: &'static [Kind] = &[Kind::Registration];
 }
 
 /// An output with one fault.
@@ -345,7 +350,8 @@ impl<'a> Faults<'a> {
             | TableScale
             | TableBaseOff
             | LabelJumpToWrongBlock
-            | ExclusiveLost => {
+            | ExclusiveLost
+            | Registration => {
                 if self.arm {
                     self.code_edits_a64(kind)
                 } else {
