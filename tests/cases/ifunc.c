@@ -1,4 +1,5 @@
 //# about: functions chosen at load time (IFUNC): called, pointed to from data, hidden and exported; resolvers run before all else
+//# also: aarch64-gcc-static aarch64-gcc-static-pie aarch64-clang-static
 //# stdout: 15 115 15 15
 //# build now: -Wl,-z,now
 #include <stdio.h>

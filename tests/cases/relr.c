@@ -1,5 +1,6 @@
 //# about: thousands of relative relocations, packed as RELR; pointers to functions and into tables among them
 //# kinds: gcc-pie gcc-so gcc-static-pie clang-pie clang-so
+//# also: aarch64-clang-pie aarch64-clang-so
 //# flags: -Wl,-z,pack-relative-relocs
 //# stdout: 2000 52000
 #include <stdio.h>

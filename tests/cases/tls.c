@@ -1,5 +1,6 @@
 //# about: thread-local variables in all access models, in the program and in libraries, in several threads
 //# lib: tls_lib.c
+//# also: aarch64-gcc-so aarch64-clang-pie aarch64-clang-so
 //# flags: -pthread
 //# not static: needs a shared library
 //# not static-pie: needs a shared library

@@ -65,8 +65,17 @@ impl Kind {
     /// Whether additional builds of a case are made in this kind.
     pub fn takes_builds(&self, case: &Case) -> bool {
         let own = |names: &Vec<String>| names.iter().any(|name| name.starts_with("aarch64"));
-        self.link == Link::Pie
-            && (self.target == Target::Host || case.kinds.as_ref().is_some_and(own))
+        let names = case.kinds.as_ref().filter(|names| own(names));
+        if let Some(first) = names.and_then(|names| names.first()) {
+            let is_pie = |name: &&str| name.ends_with("-pie") && !name.ends_with("static-pie");
+            let some_pie = names.is_some_and(|n| n.iter().map(String::as_str).any(|n| is_pie(&n)));
+            return if some_pie {
+                self.link == Link::Pie
+            } else {
+                self.name == first
+            };
+        }
+        self.link == Link::Pie && self.target == Target::Host
     }
     /// What runs a program of this kind.
     pub fn run(&self, program: &Path) -> Command {
@@ -114,29 +123,35 @@ const AARCH64_KINDS_PER_CASE: usize = 2;
 
 /// The kinds that a case is built in.
 pub fn kinds_of(case: &Case, number: usize) -> Vec<Kind> {
-    if case.source.extension().is_some_and(|e| e == "rs") {
-        return RUST.to_vec();
-    }
-    let (host, cross): (Vec<Kind>, Vec<Kind>) =
-        NATIVE.iter().partition(|kind| kind.target == Target::Host);
+    let rust = case.source.extension().is_some_and(|e| e == "rs");
+    let (host, cross): (Vec<Kind>, Vec<Kind>) = if rust { RUST } else { NATIVE }
+        .iter()
+        .partition(|kind| kind.target == Target::Host);
+    let also = |chosen: Vec<Kind>| {
+        let asked = |kind: &&Kind| case.also.iter().any(|name| name == kind.name);
+        let more = cross.iter().filter(asked).copied();
+        let mut all = chosen.clone();
+        all.extend(more.filter(|kind| chosen.iter().all(|c| c.name != kind.name)));
+        all
+    };
     if let Some(names) = &case.kinds {
         let named = |kind: &&Kind| names.iter().any(|name| kind.answers_to(name));
         // What is named for the host alone goes for the same kinds here.
         let own = names.iter().any(|name| name.starts_with("aarch64"));
-        let (host, cross): (Vec<Kind>, Vec<Kind>) = (
+        let (host, named_cross): (Vec<Kind>, Vec<Kind>) = (
             host.iter().filter(named).copied().collect(),
             cross.iter().filter(named).copied().collect(),
         );
         return if own {
-            [host, cross].concat()
+            [host, named_cross].concat()
         } else {
-            [host, some(cross, number)].concat()
+            also([host, some(named_cross, number)].concat())
         };
     }
-    let cross = cross
-        .into_iter()
+    let fit = cross
+        .iter()
         .filter(|kind| !case.not.iter().any(|(word, _)| kind.answers_to(word)));
-    [host, some(cross.collect(), number)].concat()
+    also([host, some(fit.copied().collect(), number)].concat())
 }
 
 /// A few of some kinds, others for another number.
@@ -156,7 +171,27 @@ pub const RUST: &[Kind] = kinds! {
     "rust-static" Host Rust Static,
     "rust-static-pie" Host Rust StaticPie,
     "rustlld-pie" Host RustLld Pie,
+    "aarch64-rust-pie" Aarch64 Rust Pie,
+    "aarch64-rust-nopie" Aarch64 Rust NoPie,
+    "aarch64-rust-static" Aarch64 Rust Static,
+    "aarch64-rust-static-pie" Aarch64 Rust StaticPie,
+    "aarch64-rustlld-pie" Aarch64 RustLld Pie,
 };
+
+/// The name by which rustc knows AArch64.
+pub const RUST_AARCH64: &str = "aarch64-unknown-linux-gnu";
+
+/// Whether Rust's standard library for AArch64 is there (`rustup target add aarch64-unknown-linux-gnu`).
+pub fn has_rust_aarch64() -> bool {
+    let output = Command::new("rustc").args(["--print", "sysroot"]).output();
+    output.is_ok_and(|output| {
+        let root = PathBuf::from(run::text(&output.stdout).trim());
+        root.join("lib/rustlib")
+            .join(RUST_AARCH64)
+            .join("lib")
+            .is_dir()
+    })
+}
 
 /// What a build gives.
 pub struct Built {
@@ -192,7 +227,8 @@ pub fn needs(case: &Case, kind: Kind) -> Vec<&'static str> {
         // clang takes libraries and start files from gcc.
         tools.extend(["qemu-aarch64", "aarch64-linux-gnu-g++"]);
     }
-    if matches!(kind.toolchain, Toolchain::Clang) {
+    let crossed_lld = (kind.toolchain, kind.target) == (Toolchain::RustLld, Target::Aarch64);
+    if kind.toolchain == Toolchain::Clang || crossed_lld {
         tools.push("ld.lld-19");
     }
     tools
@@ -327,6 +363,9 @@ fn build_native(case: &Case, kind: Kind, flags: &[String], dir: &Path) -> Result
 fn build_rust(case: &Case, kind: Kind, flags: &[String], dir: &Path) -> Result<Built, String> {
     let subject = dir.join("program");
     let mut command = Command::new("rustc");
+    if kind.target == Target::Aarch64 {
+        command.args(["--target", RUST_AARCH64, "-Clinker=aarch64-linux-gnu-gcc"]);
+    }
     command.args([
         "--edition=2024",
         "-Clink-arg=-Wl,-q",
@@ -341,8 +380,18 @@ fn build_rust(case: &Case, kind: Kind, flags: &[String], dir: &Path) -> Result<B
         Link::StaticPie => command.arg("-Ctarget-feature=+crt-static"),
         Link::So => return Err("Rust cases are not built as shared libraries".into()),
     };
-    if kind.toolchain == Toolchain::Rust {
-        command.arg("-Clinker-features=-lld");
+    match (kind.toolchain, kind.target) {
+        // Only there it is on by default, and may be switched off.
+        (Toolchain::Rust, Target::Host) => {
+            command.arg("-Clinker-features=-lld");
+        }
+        (Toolchain::RustLld, Target::Aarch64) => {
+            command.args([
+                "-Clink-arg=-fuse-ld=lld",
+                "-Clink-arg=-B/usr/lib/llvm-19/bin",
+            ]);
+        }
+        _ => {}
     }
     command
         .args(&case.flags)

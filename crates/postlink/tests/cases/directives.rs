@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `about: TEXT` | what the case is for (required) |
 //! | `kinds: NAME…` | the link kinds it is built for; default: all of its language |
+//! | `also: NAME…` | kinds of AArch64 that it is built for beside the two of its turn |
 //! | `not KIND: REASON` | left out of this kind, and listed as skipped with the reason; `KIND` may be `gcc`, `clang`, `aarch64` or a link |
 //! | `flags: …` | for the compiler |
 //! | `link: …` | for the linker's command line, after the objects |
@@ -51,6 +52,7 @@ pub struct Case {
     pub name: String,
     pub source: PathBuf,
     pub kinds: Option<Vec<String>>,
+    pub also: Vec<String>,
     /// (kind, compiler or link; reason)
     pub not: Vec<(String, String)>,
     pub flags: Vec<String>,
@@ -84,6 +86,7 @@ impl Case {
                 .into_owned(),
             source: source.to_owned(),
             kinds: None,
+            also: vec![],
             not: vec![],
             flags: vec![],
             link: vec![],
@@ -123,6 +126,7 @@ impl Case {
             match key.split_once(' ').unwrap_or((key, "")) {
                 ("about", "") => about = !value.is_empty(),
                 ("kinds", "") => case.kinds = Some(words()),
+                ("also", "") => case.also = words(),
                 ("not", kind) if !kind.is_empty() => {
                     case.not.push((kind.to_owned(), value.to_owned()))
                 }

@@ -19,7 +19,7 @@ use std::process::ExitCode;
 
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 
-use build::Kind;
+use build::{Kind, Target, Toolchain};
 use directives::{Build, Case};
 
 /// The directory of cases.
@@ -72,6 +72,18 @@ fn read_cases() -> (Vec<Case>, Vec<String>) {
 fn skip_reason(case: &Case, kind: Kind, found: &mut HashMap<String, bool>) -> Option<String> {
     if let Some((_, reason)) = case.not.iter().find(|(word, _)| kind.answers_to(word)) {
         return Some(reason.clone());
+    }
+    let rust = matches!(kind.toolchain, Toolchain::Rust | Toolchain::RustLld);
+    if rust && kind.target == Target::Aarch64 {
+        let there = found
+            .entry(build::RUST_AARCH64.to_owned())
+            .or_insert_with(build::has_rust_aarch64);
+        if !*there {
+            return Some(format!(
+                "Rust's standard library for AArch64 is not there: rustup target add {}",
+                build::RUST_AARCH64
+            ));
+        }
     }
     let tools = build::needs(case, kind)
         .into_iter()
@@ -139,6 +151,7 @@ fn main() -> ExitCode {
             .kinds
             .iter()
             .flatten()
+            .chain(&case.also)
             .find(|name| !all.iter().any(|kind| kind.answers_to(name)))
         {
             let what = format!("{}: no link kind '{unknown}'", case.source.display());
