@@ -2,8 +2,7 @@
 //# kinds: aarch64-gcc-so aarch64-clang-so
 //# link: -Wl,--version-script={cases}/support/versions.map
 //# stdout: 2 1
-//# count old_answer: 1
-//# count new_answer: 1
+//# moved: case_main
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>

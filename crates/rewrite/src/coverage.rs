@@ -436,7 +436,7 @@ fn link_anew<I: Isa>(
     let ready = &anew.ready;
     let link_options = LinkOptions::instrumented(elf);
     let order: Vec<u32> = (0..ready.len() as u32).collect();
-    let mut placed = link::place(program, ready, [&order, &order], &link_options, writer);
+    let mut placed = link::place::<I>(program, ready, [&order, &order], &link_options, writer);
     placed.bridge::<I>(program, ready, writer);
     placed.unwind(program, ready, writer)?;
     let entry = hook(elf)?;

@@ -185,9 +185,14 @@ fn instrument_with<I: Isa>(
 
     phases.begin("link");
     let mut writer = Writer::new(elf, WriteOptions { zero_fill: true })?;
-    let link_options = LinkOptions::instrumented(elf);
+    let mut slow: Code<Target> = Code::default();
+    I::put_site_slow(&mut slow, mode_of_counters, image);
+    let link_options = LinkOptions {
+        slow: slow.bytes.clone(),
+        ..LinkOptions::instrumented(elf)
+    };
     let order: Vec<u32> = (0..ready.len() as u32).collect();
-    let mut placed = link::place(
+    let mut placed = link::place::<I>(
         &program,
         &ready,
         [&order, &order],
@@ -198,8 +203,6 @@ fn instrument_with<I: Isa>(
     placed.unwind(&program, &ready, &mut writer)?;
 
     // The recorders' slow path and the start-up routine.
-    let mut slow: Code<Target> = Code::default();
-    I::put_site_slow(&mut slow, mode_of_counters, image);
     let slow_at = writer.append(NewSection {
         name: ".text.slow".into(),
         kind: NewKind::Code,

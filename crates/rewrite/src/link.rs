@@ -28,7 +28,7 @@ use crate::discover::Program;
 use crate::emit::{Emitted, Target};
 use crate::refs::{Pointer, Stored};
 use crate::unwind::{FragmentUnwind, FunctionUnwind};
-use crate::veneers::Veneers;
+use crate::veneers::{self, Veneers};
 
 /// A function ready to be placed.
 pub struct Ready {
@@ -76,6 +76,8 @@ pub struct LinkOptions<'a> {
     pub move_pointers: bool,
     /// Room in old bodies that nothing comes to any more, for cold fragments: address and length each. May be empty.
     pub room: Vec<(u64, u64)>,
+    /// The recorders' slow path, which they call directly: a copy for each district where there are more than one. Else the caller places it.
+    pub slow: Vec<u8>,
     /// What the note says.
     pub kind: NoteKind,
     /// Identity of the input.
@@ -90,6 +92,7 @@ impl LinkOptions<'_> {
             align: [16, 16],
             move_pointers: false,
             room: Vec::new(),
+            slow: Vec::new(),
             kind: NoteKind::Instrumented,
             input_id: elf.build_id.unwrap_or_default().to_vec(),
         }
@@ -117,8 +120,10 @@ pub struct ProbeAddresses {
 
 /// Where everything went.
 pub struct Placement {
-    /// Hot and cold section.
-    pub sections: [Option<Placed>; 2],
+    /// By [district](crate::veneers): hot and cold section.
+    sections: Vec<[Option<Placed>; 2]>,
+    /// By position: its district.
+    districts: Vec<u16>,
     /// By position in the list of ready functions: address of each fragment.
     pub fragments: Vec<[u64; 2]>,
     /// By position: whether the cold fragment lies in the room of old bodies.
@@ -129,9 +134,12 @@ pub struct Placement {
     pub entries: FxHashMap<u64, u64>,
     /// Where those go who come from outside, if elsewhere: input to output.
     pub doors: FxHashMap<u64, u64>,
-    /// Recorders' section.
-    pub recorders: Option<Placed>,
+    /// By district: recorders' section.
+    recorders: Vec<Option<Placed>>,
     recorder_at: Vec<u64>,
+    /// By district: a copy of the recorders' slow path, if there is one.
+    slow: Vec<Option<u64>>,
+    slow_code: Vec<u8>,
     /// What direct jumps and calls of new code go by way of.
     veneers: Veneers,
     /// An unwind table that start-up code registers, and where the new one is once it has a place.
@@ -159,10 +167,7 @@ pub fn entry_patch<I: Isa>(program: &Program<'_>, cfg: &Cfg, entry: u64) -> Opti
         program.elf.bytes_at(at, (piece.end - at).min(16))?,
         (),
     );
-    if program.is_far::<I>(entry)
-        && crate::veneers::is_guarded(program.elf)
-        && !first.traits.landing_pad
-    {
+    if program.is_far::<I>(entry) && veneers::is_guarded(program.elf) && !first.traits.landing_pad {
         return None;
     }
     let end = at + jump.bytes.len() as u64;
@@ -258,68 +263,33 @@ fn arrival<I: Isa>(program: &Program<'_>, place: u64, next: Option<u64>) -> Opti
 }
 
 /// Gives every fragment its address, in the given orders (positions in `ready`).
-pub fn place(
+pub fn place<I: Isa>(
     program: &Program<'_>,
     ready: &[Ready],
     orders: [&[u32]; 2],
     options: &LinkOptions<'_>,
     writer: &mut Writer<'_>,
 ) -> Placement {
+    let districts = veneers::districts::<I>(ready, orders[0], options.align);
+    let count = usize::from(districts.iter().copied().max().unwrap_or(0)) + 1;
     let mut p = Placement {
-        sections: [None, None],
+        sections: vec![[None, None]; count],
+        districts,
         fragments: vec![[0; 2]; ready.len()],
         in_room: vec![false; ready.len()],
         buried: Vec::new(),
         entries: FxHashMap::default(),
         doors: FxHashMap::default(),
-        recorders: None,
+        recorders: vec![None; count],
         recorder_at: vec![0; ready.len()],
+        slow: vec![None; count],
+        slow_code: options.slow.clone(),
         veneers: Veneers::default(),
         frames: (program.refs.registered_frames, std::sync::OnceLock::new()),
     };
     p.take_room(program, ready, orders[1], &options.room);
-    for (f, order) in orders.iter().enumerate() {
-        let mut at = 0u64;
-        for i in order.iter().filter(|i| f == 0 || !p.in_room[**i as usize]) {
-            let len = ready[*i as usize].code.fragments[f].code.bytes.len() as u64;
-            if len > 0 {
-                at = at.next_multiple_of(options.align[f]);
-                p.fragments[*i as usize][f] = at;
-                at += len;
-            }
-        }
-        if at == 0 {
-            continue;
-        }
-        let placed = writer.append(NewSection {
-            name: options.sections[f].to_owned(),
-            kind: NewKind::Code,
-            align: options.align[f].max(16),
-            size: at,
-        });
-        for i in order.iter() {
-            if !ready[*i as usize].code.fragments[f].code.bytes.is_empty()
-                && (f == 0 || !p.in_room[*i as usize])
-            {
-                p.fragments[*i as usize][f] += placed.addr;
-            }
-        }
-        p.sections[f] = Some(placed);
-    }
-    let mut at = 0u64;
-    for (i, r) in ready.iter().enumerate() {
-        p.recorder_at[i] = at;
-        at += r.recorders.bytes.len() as u64;
-    }
-    if at > 0 {
-        let placed = writer.append(NewSection {
-            name: ".text.record".to_owned(),
-            kind: NewKind::Code,
-            align: 16,
-            size: at,
-        });
-        p.recorder_at.iter_mut().for_each(|a| *a += placed.addr);
-        p.recorders = Some(placed);
+    for district in 0..count {
+        p.place_district::<I>(ready, district, orders, options, writer);
     }
     for (i, r) in ready.iter().enumerate() {
         let (start, entry) = (program.start(r.function as usize), p.block(ready, i, 0));
@@ -331,7 +301,89 @@ pub fn place(
     p
 }
 
+/// The name of a section of a district: all but the first are numbered.
+fn name_in(district: usize, name: &str) -> String {
+    match district {
+        0 => name.to_owned(),
+        n => format!("{name}.{}", n + 1),
+    }
+}
+
 impl Placement {
+    /// Positions in `order` that lie in a district.
+    fn of_district<'o>(
+        &self,
+        district: usize,
+        order: &'o [u32],
+    ) -> impl Iterator<Item = u32> + use<'o, '_> {
+        let here = move |i: &u32| usize::from(self.districts[*i as usize]) == district;
+        order.iter().copied().filter(here)
+    }
+
+    /// Appends the sections of a district.
+    fn place_district<I: Isa>(
+        &mut self,
+        ready: &[Ready],
+        district: usize,
+        orders: [&[u32]; 2],
+        options: &LinkOptions<'_>,
+        writer: &mut Writer<'_>,
+    ) {
+        for (f, order) in orders.iter().enumerate() {
+            let own: Vec<u32> = self
+                .of_district(district, order)
+                .filter(|i| f == 0 || !self.in_room[*i as usize])
+                .filter(|i| !ready[*i as usize].code.fragments[f].code.bytes.is_empty())
+                .collect();
+            let mut at = 0u64;
+            for i in &own {
+                at = at.next_multiple_of(options.align[f]);
+                self.fragments[*i as usize][f] = at;
+                at += ready[*i as usize].code.fragments[f].code.bytes.len() as u64;
+            }
+            if at == 0 {
+                continue;
+            }
+            let placed = writer.append(NewSection {
+                name: name_in(district, options.sections[f]),
+                kind: NewKind::Code,
+                align: options.align[f].max(16),
+                size: at,
+            });
+            for i in &own {
+                self.fragments[*i as usize][f] += placed.addr;
+            }
+            self.sections[district][f] = Some(placed);
+        }
+        let all: Vec<u32> = (0..ready.len() as u32).collect();
+        let own: Vec<u32> = self.of_district(district, &all).collect();
+        let mut at = 0u64;
+        for i in &own {
+            self.recorder_at[*i as usize] = at;
+            at += ready[*i as usize].recorders.bytes.len() as u64;
+        }
+        if at > 0 {
+            let slow = (self.sections.len() > 1 && !options.slow.is_empty())
+                .then(|| at.next_multiple_of(16));
+            let placed = writer.append(NewSection {
+                name: name_in(district, ".text.record"),
+                kind: NewKind::Code,
+                align: 16,
+                size: slow.map_or(at, |slow| slow + options.slow.len() as u64),
+            });
+            self.slow[district] = slow.map(|slow| placed.addr + slow);
+            for i in &own {
+                self.recorder_at[*i as usize] += placed.addr;
+            }
+            self.recorders[district] = Some(placed);
+        }
+        if self.sections.len() > 1 {
+            let list = own.iter().map(|i| &ready[*i as usize]);
+            self.veneers
+                .reserve::<I>(name_in(district, veneers::SECTION), list, writer);
+        }
+    }
+
     /// Puts cold fragments into the room of old bodies: the largest first, each where it leaves the least.
     fn take_room(
         &mut self,
@@ -386,19 +438,18 @@ impl Placement {
                 .map(|f| &f.code)
                 .zip(self.fragments[i]);
             for (code, base) in fragments.chain([(&r.recorders, self.recorder_at[i])]) {
-                let branches = code.fixups.iter().filter(|f| {
-                    f.kind == FixupKind::Branch26
-                        && matches!(f.target, Target::Code(_) | Target::Same(_))
-                });
-                list.extend(branches.map(|f| {
-                    (
-                        base + u64::from(f.at),
-                        self.resolve(ready, i, f.target, &none),
-                    )
-                }));
+                for (f, input) in veneers::branches(code) {
+                    list.push(veneers::Branch {
+                        district: self.districts[i],
+                        place: base + u64::from(f.at),
+                        input,
+                        target: self.resolve(ready, i, f.target, &none),
+                    });
+                }
             }
         }
-        self.veneers = Veneers::new::<I>(program, &self.entries, &list, writer);
+        self.veneers
+            .bridge::<I>(program, &self.entries, &list, writer);
     }
 
     /// Output address of a block of the i-th ready function.
@@ -434,7 +485,7 @@ impl Placement {
             }
             Target::Recorder(s) => self.recorder_at[i] + u64::from(r.recorder_offsets[s as usize]),
             Target::Bias => probes.bias,
-            Target::Slow => probes.slow,
+            Target::Slow => self.slow[usize::from(self.districts[i])].unwrap_or(probes.slow),
             Target::Ready => probes.ready,
             Target::Enter => probes.enter,
             Target::Unit(_) => 0,
@@ -465,32 +516,46 @@ impl Placement {
             )?;
             writer.patch(self.fragments[i][1], &bytes)?;
         }
-        for (f, order) in orders.iter().enumerate() {
-            let Some(placed) = self.sections[f] else {
-                continue;
-            };
-            let list: Vec<(u32, u64, &Code<Target>)> = order
-                .iter()
-                .filter(|i| f == 0 || !self.in_room[**i as usize])
-                .map(|i| {
-                    (
-                        *i,
-                        self.fragments[*i as usize][f],
-                        &ready[*i as usize].code.fragments[f].code,
-                    )
-                })
-                .filter(|x| !x.2.bytes.is_empty())
-                .collect();
-            self.fill_section::<I>(program, ready, &list, placed, probes, writer)?;
-        }
-        if let Some(placed) = self.recorders {
-            let list: Vec<(u32, u64, &Code<Target>)> = ready
-                .iter()
-                .enumerate()
-                .map(|(i, r)| (i as u32, self.recorder_at[i], &r.recorders))
-                .filter(|x| !x.2.bytes.is_empty())
-                .collect();
-            self.fill_section::<I>(program, ready, &list, placed, probes, writer)?;
+        let all: Vec<u32> = (0..ready.len() as u32).collect();
+        for district in 0..self.sections.len() {
+            for (f, order) in orders.iter().enumerate() {
+                let Some(placed) = self.sections[district][f] else {
+                    continue;
+                };
+                let list: Vec<(u32, u64, &Code<Target>)> = self
+                    .of_district(district, order)
+                    .filter(|i| f == 0 || !self.in_room[*i as usize])
+                    .map(|i| {
+                        (
+                            i,
+                            self.fragments[i as usize][f],
+                            &ready[i as usize].code.fragments[f].code,
+                        )
+                    })
+                    .filter(|x| !x.2.bytes.is_empty())
+                    .collect();
+                self.fill_section::<I>(program, ready, &list, placed, probes, writer)?;
+            }
+            if let Some(placed) = self.recorders[district] {
+                let list: Vec<(u32, u64, &Code<Target>)> = self
+                    .of_district(district, &all)
+                    .map(|i| {
+                        (
+                            i,
+                            self.recorder_at[i as usize],
+                            &ready[i as usize].recorders,
+                        )
+                    })
+                    .filter(|x| !x.2.bytes.is_empty())
+                    .collect();
+                self.fill_section::<I>(program, ready, &list, placed, probes, writer)?;
+                if let Some(slow) = self.slow[district] {
+                    let at = (slow - placed.addr) as usize;
+                    if let Some(end) = writer.contents(placed.id).get_mut(at..) {
+                        end.copy_from_slice(&self.slow_code);
+                    }
+                }
+            }
         }
         Ok(())
     }
@@ -538,9 +603,12 @@ impl Placement {
     ) -> Result<(), Error> {
         for f in &code.fixups {
             let target = self.resolve(ready, i, f.target, probes);
-            let target = self
-                .veneers
-                .instead::<I>(f.kind, base + u64::from(f.at), target);
+            let target = self.veneers.instead::<I>(
+                self.districts[i],
+                f.kind,
+                base + u64::from(f.at),
+                target,
+            );
             I::write_field(
                 f.kind,
                 &mut out[f.at as usize..],
@@ -581,6 +649,7 @@ impl Placement {
             let near = self
                 .sections
                 .iter()
+                .flatten()
                 .flatten()
                 .map(|s| s.addr)
                 .max()
@@ -649,13 +718,12 @@ impl Placement {
             });
         }
         // Recorders are entered like functions: the state that every such unwind entry begins with.
-        if let Some(p) = self.recorders
-            && let Some(cie) = program
-                .eh
-                .cies
-                .iter()
-                .position(|c| !c.signal_frame && c.lsda_encoding == 0xff)
-        {
+        let cie = program
+            .eh
+            .cies
+            .iter()
+            .position(|c| !c.signal_frame && c.lsda_encoding == 0xff);
+        for (p, cie) in self.recorders.iter().flatten().zip(cie.into_iter().cycle()) {
             let len = writer.contents(p.id).len() as u64;
             new.push(NewFde {
                 cie,
@@ -981,6 +1049,7 @@ impl Placement {
             self.sections
                 .iter()
                 .flatten()
+                .flatten()
                 .filter(|s| s.addr <= addr)
                 .max_by_key(|s| s.addr)
                 .map(|s| s.id)
@@ -1031,7 +1100,8 @@ impl Placement {
             let hot = self.stretches(ready, i, 0).skip(1).map(|s| (0, s));
             let parts = hot.chain(self.stretches(ready, i, 1).map(|s| (1, s)));
             for (number, (fragment, (value, size, _))) in parts.enumerate() {
-                let section = match (fragment == 1 && self.in_room[i], self.sections[fragment]) {
+                let placed = self.sections[usize::from(self.districts[i])][fragment];
+                let section = match (fragment == 1 && self.in_room[i], placed) {
                     (true, _) => match program.piece_at(value) {
                         Some(piece) => InSection::Old(piece.section),
                         None => continue,

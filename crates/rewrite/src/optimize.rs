@@ -334,11 +334,12 @@ fn optimize_with<I: Isa>(
             true => room::<I>(&program, &ready, &patches),
             false => Vec::new(),
         },
+        slow: Vec::new(),
         kind: NoteKind::Optimised,
         input_id: elf.build_id.unwrap_or_default().to_vec(),
     };
     let orders = [order.as_slice(), order.as_slice()];
-    let mut placed = link::place(&program, &ready, orders, &link_options, &mut writer);
+    let mut placed = link::place::<I>(&program, &ready, orders, &link_options, &mut writer);
     placed.bridge::<I>(&program, &ready, &mut writer);
     placed.unwind(&program, &ready, &mut writer)?;
     placed.fill::<I>(

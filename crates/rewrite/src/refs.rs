@@ -423,8 +423,18 @@ impl Refs {
                 lost.sort_unstable();
                 self.lost.extend(found_again(&lost));
             }
+            // Where no instruction has such a field it is a word of a literal pool.
+            let pools = !kinds.forms.is_empty() && fixed;
             for (addr, kind) in found {
                 if is_code {
+                    if pools && kind == kinds.word {
+                        let target = elf.u64_at(addr).filter(|target| in_code(*target));
+                        self.pointers.extend(target.map(|target| Pointer {
+                            place: addr,
+                            target,
+                            stored: Stored::Word,
+                        }));
+                    }
                     match kind {
                         _ if kind == kinds.word => {
                             self.absolute_fields.push((addr, FixupKind::Abs64))

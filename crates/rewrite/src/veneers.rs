@@ -8,6 +8,10 @@
 //! Linkers make veneers too. A call of new code that went by way of one goes straight to where that leads, or to a veneer of ours for it. They
 //! themselves stay: nothing is gained by a copy, and it would be one more place that knows the old address of a function that moved.
 //!
+//! New code that is itself more than branches reach is divided into *districts*: functions that follow each other in the order that was chosen
+//! for them, with their cold parts and recorders, some 96 MiB together. All of a function is in one district, so that only calls and jumps between
+//! functions can be out of reach. Behind each district is a section of veneers with room for all that its branches lead to.
+//!
 //! The other direction needs no section: an old entry that may be out of reach of the new one gets the veneer itself
 //! ([`crate::link::entry_patch`]), if three instructions have room there.
 //!
@@ -16,11 +20,13 @@
 use postlink_image::elf::Elf;
 use postlink_image::write::{NewKind, NewSection, Placed, Writer};
 use postlink_isa::aarch64::AArch64;
-use postlink_isa::{Code, FixupKind, Isa};
+use postlink_isa::{Code, Fixup, FixupKind, Isa};
 use rustc_hash::FxHashMap;
 
 use crate::Error;
 use crate::discover::Program;
+use crate::emit::Target;
+use crate::link::Ready;
 
 /// `e_machine` of AArch64, the only machine with veneers.
 const EM_AARCH64: u16 = 183;
@@ -38,86 +44,177 @@ pub(crate) fn behind(program: &Program<'_>, addr: u64) -> Option<u64> {
     AArch64::veneer_target(program.elf.bytes_at(addr, 12)?, addr)
 }
 
+/// Name of the section of veneers.
+pub(crate) const SECTION: &str = ".text.veneers";
+
+/// Divides functions that are placed in an order into districts, by position in `ready`; all are in district 0 if everything reaches everything.
+pub(crate) fn districts<I: Isa>(ready: &[Ready], order: &[u32], align: [u64; 2]) -> Vec<u16> {
+    let mut districts = vec![0; ready.len()];
+    // Most programs have one.
+    let most = I::BRANCH_REACH / 4 * 3;
+    let size = |r: &Ready| {
+        let codes = r.code.fragments.iter().map(|f| &f.code);
+        let all = codes.chain([&r.recorders]).map(|code| {
+            let veneers = branches(code).count() as u64 * VENEER;
+            code.bytes.len() as u64 + veneers
+        });
+        all.sum::<u64>() + align[0] + align[1]
+    };
+    let bytes: u64 = ready
+        .iter()
+        .map(|r| {
+            let fragments = &r.code.fragments;
+            let code = fragments.iter().map(|f| f.code.bytes.len());
+            (code.sum::<usize>() + r.recorders.bytes.len()) as u64 + align[0] + align[1]
+        })
+        .sum();
+    if bytes < most {
+        return districts;
+    }
+    let (mut district, mut used) = (0, 0u64);
+    for i in order {
+        let own = size(&ready[*i as usize]);
+        if used > 0 && used.saturating_add(own) > most && district < u16::MAX {
+            (district, used) = (district + 1, 0);
+        }
+        used = used.saturating_add(own);
+        districts[*i as usize] = district;
+    }
+    districts
+}
+
+/// Branches of code out of its function, with the input addresses that they are to come to.
+pub(crate) fn branches(code: &Code<Target>) -> impl Iterator<Item = (&Fixup<Target>, u64)> {
+    code.fixups.iter().filter_map(|f| match f.target {
+        Target::Code(to) | Target::Same(to) if f.kind == FixupKind::Branch26 => Some((f, to)),
+        _ => None,
+    })
+}
+
+/// A branch of new code.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Branch {
+    /// Where it stands.
+    pub district: u16,
+    /// Its address.
+    pub place: u64,
+    /// The input address that it is to come to.
+    pub input: u64,
+    /// Where that is now.
+    pub target: u64,
+}
+
 /// The veneers of a new program.
 #[derive(Default)]
 pub(crate) struct Veneers {
-    /// By target: where its veneer lies.
-    at: FxHashMap<u64, u64>,
+    /// By district and target: where its veneer lies.
+    at: FxHashMap<(u16, u64), u64>,
     /// Linker's veneers: where they lead.
     through: FxHashMap<u64, u64>,
-    section: Option<Placed>,
+    /// By district, if there is one: the section, and how many veneers have room in it.
+    sections: Vec<Option<(Placed, usize)>>,
 }
 
 impl Veneers {
-    /// For branches (place, target) of new code. `entries`: where functions went.
-    pub(crate) fn new<I: Isa>(
+    /// Appends the section of the next district, with room for veneers to all that its functions' branches lead to.
+    pub(crate) fn reserve<'r, I: Isa>(
+        &mut self,
+        name: String,
+        functions: impl Iterator<Item = &'r Ready>,
+        writer: &mut Writer<'_>,
+    ) {
+        let mut targets: Vec<u64> = functions
+            .flat_map(|r| {
+                let codes = r.code.fragments.iter().map(|f| &f.code);
+                codes.chain([&r.recorders]).flat_map(branches)
+            })
+            .map(|b| b.1)
+            .collect();
+        targets.sort_unstable();
+        targets.dedup();
+        let room = targets.len();
+        let section = (room > 0).then(|| (append::<I>(name, room, writer), room));
+        self.sections.push(section);
+    }
+
+    /// Gives veneers to branches that need one. `entries`: where functions went.
+    pub(crate) fn bridge<I: Isa>(
+        &mut self,
         program: &Program<'_>,
         entries: &FxHashMap<u64, u64>,
-        branches: &[(u64, u64)],
+        branches: &[Branch],
         writer: &mut Writer<'_>,
-    ) -> Veneers {
+    ) {
         let guarded = is_guarded(program.elf);
-        let mut veneers = Veneers::default();
-        let mut wanted: Vec<u64> = Vec::new();
+        let mut wanted: Vec<(u16, u64)> = Vec::new();
         let mut seen: FxHashMap<u64, bool> = FxHashMap::default();
-        for &(place, target) in branches {
+        for &Branch {
+            district,
+            place,
+            input,
+            target,
+        } in branches
+        {
             let of_linker = program
                 .elf
                 .bytes_at(target, 12)
                 .and_then(|b| I::veneer_target(b, target));
-            let target = match of_linker {
+            let (input, target) = match of_linker {
                 Some(to) => {
-                    let to = entries.get(&to).copied().unwrap_or(to);
-                    veneers.through.insert(target, to);
-                    to
+                    let now = entries.get(&to).copied().unwrap_or(to);
+                    self.through.insert(target, now);
+                    (to, now)
                 }
-                None => target,
+                None => (input, target),
             };
             if target.abs_diff(place) < I::BRANCH_REACH {
                 continue;
             }
-            let begins = *seen.entry(target).or_insert_with(|| {
+            let begins = *seen.entry(input).or_insert_with(|| {
                 let entry = program
-                    .piece_at(target)
-                    .is_none_or(|p| program.start(p.function as usize) == target);
+                    .piece_at(input)
+                    .is_none_or(|p| program.start(p.function as usize) == input);
                 let lets_in = || {
                     program
                         .elf
-                        .bytes_at(target, 4)
-                        .and_then(|b| I::decode(b, target))
+                        .bytes_at(input, 4)
+                        .and_then(|b| I::decode(b, input))
                         .is_some_and(|i| i.traits.landing_pad)
                 };
                 entry && (!guarded || lets_in())
             });
             if begins {
-                wanted.push(target);
+                wanted.push((district, target));
             }
         }
         wanted.sort_unstable();
         wanted.dedup();
         if wanted.is_empty() {
-            return veneers;
+            return;
         }
-        let mut one: Code<()> = Code::default();
-        I::put_veneer(&mut one, ());
-        let len = one.bytes.len() as u64;
-        let placed = writer.append(NewSection {
-            name: ".text.veneers".to_owned(),
-            kind: NewKind::Code,
-            align: 16,
-            size: len * wanted.len() as u64,
-        });
-        veneers.at = wanted
-            .iter()
-            .zip(0..)
-            .map(|(target, i)| (*target, placed.addr + len * i))
-            .collect();
-        veneers.section = Some(placed);
-        veneers
+        if self.sections.is_empty() {
+            // One district, all of whose veneers are known now.
+            let section = append::<I>(SECTION.to_owned(), wanted.len(), writer);
+            self.sections.push(Some((section, wanted.len())));
+        }
+        for of_district in wanted.chunk_by(|a, b| a.0 == b.0) {
+            let section = self.sections.get(usize::from(of_district[0].0));
+            if let Some(Some((section, room))) = section {
+                for (key, i) in of_district.iter().take(*room).zip(0..) {
+                    self.at.insert(*key, section.addr + VENEER * i);
+                }
+            }
+        }
     }
 
-    /// Where a branch at `place` that is to come to `target` goes.
-    pub(crate) fn instead<I: Isa>(&self, kind: FixupKind, place: u64, target: u64) -> u64 {
+    /// Where a branch of a district at `place` that is to come to `target` goes.
+    pub(crate) fn instead<I: Isa>(
+        &self,
+        district: u16,
+        kind: FixupKind,
+        place: u64,
+        target: u64,
+    ) -> u64 {
         if kind != FixupKind::Branch26 || self.at.is_empty() && self.through.is_empty() {
             return target;
         }
@@ -125,39 +222,62 @@ impl Veneers {
         if target.abs_diff(place) < I::BRANCH_REACH {
             return target;
         }
-        self.at.get(&target).copied().unwrap_or(target)
+        let veneer = self.at.get(&(district, target));
+        veneer.copied().unwrap_or(target)
     }
 
     /// Writes them.
     pub(crate) fn fill<I: Isa>(&self, writer: &mut Writer<'_>) -> Result<(), Error> {
-        let Some(section) = self.section else {
-            return Ok(());
-        };
-        let mut all: Vec<(u64, u64)> = self.at.iter().map(|(target, at)| (*at, *target)).collect();
-        all.sort_unstable();
-        let mut code: Code<u64> = Code::default();
-        for (_, target) in &all {
-            I::put_veneer(&mut code, *target);
+        for (district, section) in self.sections.iter().enumerate() {
+            let Some((section, _)) = section else {
+                continue;
+            };
+            let own = self
+                .at
+                .iter()
+                .filter(|veneer| usize::from(veneer.0.0) == district);
+            let mut all: Vec<(u64, u64)> = own.map(|(key, at)| (*at, key.1)).collect();
+            all.sort_unstable();
+            let mut code: Code<u64> = Code::default();
+            for (_, target) in &all {
+                I::put_veneer(&mut code, *target);
+            }
+            for f in &code.fixups {
+                I::write_field(
+                    f.kind,
+                    &mut code.bytes[f.at as usize..],
+                    section.addr + u64::from(f.at),
+                    f.target,
+                )
+                .map_err(|source| Error::Reach {
+                    function: format!("the veneer to {:#x}", f.target),
+                    source,
+                })?;
+            }
+            let out = writer.contents(section.id);
+            let Some((used, rest)) = out.split_at_mut_checked(code.bytes.len()) else {
+                return Err(Error::internal("veneers changed their size"));
+            };
+            used.copy_from_slice(&code.bytes);
+            rest.fill(I::PADDING);
         }
-        for f in &code.fixups {
-            I::write_field(
-                f.kind,
-                &mut code.bytes[f.at as usize..],
-                section.addr + u64::from(f.at),
-                f.target,
-            )
-            .map_err(|source| Error::Reach {
-                function: format!("the veneer to {:#x}", f.target),
-                source,
-            })?;
-        }
-        let out = writer.contents(section.id);
-        if out.len() != code.bytes.len() {
-            return Err(Error::internal("veneers changed their size"));
-        }
-        out.copy_from_slice(&code.bytes);
         Ok(())
     }
+}
+
+/// Bytes of a veneer.
+const VENEER: u64 = 12;
+
+fn append<I: Isa>(name: String, count: usize, writer: &mut Writer<'_>) -> Placed {
+    let mut one: Code<()> = Code::default();
+    I::put_veneer(&mut one, ());
+    debug_assert_eq!(one.bytes.len() as u64, VENEER);
+    writer.append(NewSection {
+        name,
+        kind: NewKind::Code,
+        align: 16,
+        size: VENEER * count as u64,
+    })
 }
 
 /// Whether the program asks for pages in which indirect branches must land at landing pads (the property `BTI` of AArch64).

@@ -68,6 +68,22 @@ impl<'a> KeptRelocs<'a> {
         });
         Some(map.get(&addr).copied())
     }
+
+    /// Places in sections of code that have a relocation of one of these types, ascending.
+    pub(crate) fn places_in_code(&self, cx: &Context<'_>, kinds: &[u32]) -> Vec<u64> {
+        let entry = |e: &[u8]| Some((u64_in(e, 0)?, u64_in(e, 8)? as u32));
+        let mut places: Vec<u64> = self
+            .sections
+            .iter()
+            .filter(|s| cx.is_code(s.target.start))
+            .flat_map(|s| s.bytes.chunks_exact(24).filter_map(entry))
+            .filter(|e| kinds.contains(&e.1))
+            .map(|e| e.0)
+            .collect();
+        places.sort_unstable();
+        places.dedup();
+        places
+    }
 }
 
 /// Whether a kept relocation allows an absolute pointer of this kind at a place.

@@ -243,12 +243,27 @@ pub(crate) fn sweep<A: Arch>(
         .zip(&ends)
         .map(|(piece, &end)| sweep_piece::<A>(cx, kept, piece, end, relative))
         .collect();
-    results
+    let mut all = results
         .into_iter()
         .fold(Findings::default(), |mut all, one| {
             all.append(one);
             all
-        })
+        });
+    if A::STEP > 1 && cx.fixed() {
+        literals::<A>(cx, kept, &mut all);
+    }
+    all
+}
+
+/// Words of literal pools that are pointers as they were. (Where instructions hold no absolute addresses, such relocations of code are for those.)
+fn literals<A: Arch>(cx: &Context<'_>, kept: &KeptRelocs<'_>, found: &mut Findings) {
+    for place in kept.places_in_code(cx, A::ABS_8) {
+        if let (Some(old), Some(new)) = (cx.input.u64_at(place), cx.output.u64_at(place))
+            && old == new
+        {
+            found.pointer(cx, old, new, true);
+        }
+    }
 }
 
 fn sweep_piece<A: Arch>(
