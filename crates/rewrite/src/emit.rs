@@ -628,6 +628,15 @@ impl<I: Isa> Emitter<'_, '_, I> {
                 piece: block.piece,
             });
         }
+        // Where it only leads on, whoever is there is as good as there already: branches that were at places with other rows share it.
+        let (state, piece) = match (c, dest) {
+            (None, Dest::Unit(to)) => {
+                let to = &self.units[to as usize];
+                let first = self.spans[to.spans.0 as usize..to.spans.1 as usize].first();
+                (first.map_or(to.state, |s| s.input), to.piece)
+            }
+            _ => (block.term_at, block.piece),
+        };
         self.units.push(Unit {
             fragment,
             body: (body, body + len),
@@ -640,8 +649,8 @@ impl<I: Isa> Emitter<'_, '_, I> {
             align: 1,
             pad: 0,
             check: None,
-            state: block.term_at,
-            piece: block.piece,
+            state,
+            piece,
         });
         self.units.len() as u32 - 1
     }

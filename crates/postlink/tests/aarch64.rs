@@ -1,0 +1,137 @@
+//! Commands on AArch64 programs, on any host: `tune` by way of an emulator, `inspect --json`, where `instrument --blocks` says that blocks are.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+const POSTLINK: &str = env!("CARGO_BIN_EXE_postlink");
+
+/// A program with a hot function that has a table, and one that stays for its data.
+const SOURCE: &str = r#"
+#include <stdio.h>
+__attribute__((noinline, noipa)) int work(int k, int x) {
+  switch (k) {
+  case 0: return x + 5; case 1: return x * 7 % 999; case 2: return x - 9; case 3: return x ^ 0x55;
+  case 4: return x << 1 & 1023; case 5: return x | 3; case 6: return x / 3; case 7: return x % 11; default: return x;
+  }
+}
+__attribute__((noinline, noipa)) int stays(int x) {
+  __asm__ volatile("b 1f\n .word 0xffffffff\n1:");
+  return x;
+}
+int main(int argc, char **argv) {
+  int s = argc;
+  for (int i = 0; i < 3000; i++) s = work(i % 11, s + i);
+  printf("%d\n", stays(s));
+  return 0;
+}
+"#;
+
+fn run(command: &mut Command) -> Output {
+    let output = command
+        .output()
+        .unwrap_or_else(|e| panic!("{command:?}: {e}"));
+    assert!(
+        output.status.success(),
+        "{command:?}: {}\n{}",
+        output.status,
+        String::from_utf8_lossy(&output.stderr)
+    );
+    output
+}
+
+fn postlink(dir: &Path, arguments: &[&str]) -> Output {
+    run(Command::new(POSTLINK).args(arguments).current_dir(dir))
+}
+
+/// Builds the program into a fresh directory; nothing, with a word about it, where that cannot be done.
+fn build() -> Option<tempfile::TempDir> {
+    let tools = ["aarch64-linux-gnu-gcc", "qemu-aarch64"];
+    for tool in tools {
+        if Command::new(tool).arg("--version").output().is_err() {
+            eprintln!("SKIPPED: {tool} is not installed");
+            return None;
+        }
+    }
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    std::fs::write(dir.path().join("app.c"), SOURCE).expect("the directory is ours");
+    let mut compiler = Command::new("aarch64-linux-gnu-gcc");
+    run(compiler
+        .args(["-O2", "-Wl,-q", "-o", "app", "app.c"])
+        .current_dir(dir.path()));
+    Some(dir)
+}
+
+#[test]
+fn tune_runs_the_workload_in_an_emulator_and_gives_a_proved_program() {
+    let Some(dir) = build() else { return };
+    let runner = "qemu-aarch64 -L /usr/aarch64-linux-gnu";
+    let emulated = |name: &str| {
+        let mut command = Command::new("qemu-aarch64");
+        command.args(["-L", "/usr/aarch64-linux-gnu"]);
+        run(command.arg(dir.path().join(name))).stdout
+    };
+    let expected = emulated("app");
+    let arguments = [
+        "tune", "app", "-o", "app.opt", "--runner", runner, "--", "{}",
+    ];
+    postlink(dir.path(), &arguments);
+    assert_eq!(emulated("app.opt"), expected);
+    let said = postlink(dir.path(), &["verify", "app", "app.opt", "--json"]);
+    let certificate: Value = serde_json::from_slice(&said.stdout).expect("JSON");
+    assert_eq!(certificate["machine"], "aarch64", "{certificate}");
+    let functions = certificate["functions"].as_array().expect("functions");
+    let verdict = functions.iter().find(|f| f["name"] == "work");
+    assert_eq!(verdict.expect("work has moved")["verdict"], "proved");
+}
+
+#[test]
+fn inspect_tells_what_stays_and_why() {
+    let Some(dir) = build() else { return };
+    let said = postlink(dir.path(), &["inspect", "app", "--json"]);
+    let inspection: Value = serde_json::from_slice(&said.stdout).expect("JSON");
+    assert!(inspection["text"].as_u64().is_some_and(|bytes| bytes > 0));
+    let pinned = inspection["pinned_functions"].as_array().expect("a list");
+    let find = |name: &str| pinned.iter().find(|f| f["name"] == name);
+    assert!(find("work").is_none(), "{pinned:?}");
+    let stays = find("stays").expect("data among instructions");
+    assert_eq!(stays["reason"], "not-instructions", "{stays}");
+}
+
+#[test]
+fn blocks_are_where_instrument_says() {
+    let Some(dir) = build() else { return };
+    let arguments = [
+        "instrument",
+        "app",
+        "-o",
+        "app.inst",
+        "--blocks",
+        "app.blocks",
+    ];
+    postlink(dir.path(), &arguments);
+    let text = std::fs::read_to_string(dir.path().join("app.blocks")).expect("it was written");
+    let blocks: Vec<(u64, u64)> = text
+        .lines()
+        .map(|line| {
+            let (from, to) = line.split_once(' ').expect("two addresses");
+            let number = |word| u64::from_str_radix(word, 16).expect("hexadecimal");
+            (number(from), number(to))
+        })
+        .collect();
+    assert!(blocks.is_sorted() && blocks.len() > 10, "{text}");
+    // The symbols of the copy know where functions begin.
+    let entry = |file: &str| {
+        let mut nm = Command::new("aarch64-linux-gnu-nm");
+        let said = run(nm.arg(dir.path().join(file))).stdout;
+        let said = String::from_utf8(said).expect("text");
+        let line = said.lines().find(|l| l.ends_with(" T work"));
+        let address = line.and_then(|l| l.split(' ').next()).expect("work");
+        u64::from_str_radix(address, 16).expect("hexadecimal")
+    };
+    assert!(
+        blocks.contains(&(entry("app"), entry("app.inst"))),
+        "{text}"
+    );
+}
