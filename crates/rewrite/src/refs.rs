@@ -312,12 +312,23 @@ impl Refs {
 
     /// Whether code refers to the unwind table: start-up code of static programs registers it, as some toolchains build it. What is
     /// registered is searched before what program headers tell of, so entries of old bodies stay in force where that code stays as it is.
+    ///
+    /// lld forgets the relocation: a fixed-address program without an interpreter that holds the routine counts as one that calls it.
     pub fn registers_frames(elf: &Elf<'_>) -> bool {
         const SHT_RELA: u32 = 4;
+        const PT_INTERP: u32 = 3;
         let Some((frames, _)) = elf.section(".eh_frame") else {
             return false;
         };
         let symbols = elf.symbols(SymbolTable::Static);
+        let alone = elf.etype == 2 && !elf.segments.iter().any(|s| s.kind == PT_INTERP);
+        if alone
+            && symbols
+                .iter()
+                .any(|s| s.section != 0 && s.name.starts_with(b"__register_frame"))
+        {
+            return true;
+        }
         let inside: Vec<bool> = symbols
             .iter()
             .map(|s| s.section as usize == frames)

@@ -152,10 +152,11 @@ impl<'a> Context<'a> {
 
     /// Whether `addr` lies in the input's unwind table, while new code lies in the room of old bodies. What start-up code registers is
     /// searched before what program headers tell of: it would find the entries of the old bodies for the new code. (The address of the
-    /// table's very start may be the end of what lies before it.)
+    /// table's very start may be the end of what lies before it, unless the program is static and so holds the routine that registers.)
     pub(crate) fn hides_rooms(&self, addr: u64) -> bool {
         let table = &self.old_unwind;
-        addr > table.addr
+        let least = u64::from(!self.is_static());
+        addr >= table.addr + least
             && addr - table.addr < table.bytes.len() as u64
             && self.new_unwind.addr != table.addr
             && self.buried.contains(&true)
@@ -163,6 +164,12 @@ impl<'a> Context<'a> {
                 .input
                 .section(b".eh_frame")
                 .is_some_and(|section| addr - table.addr < section.size)
+    }
+
+    /// Whether the input has a fixed address and no interpreter.
+    pub(crate) fn is_static(&self) -> bool {
+        const PT_INTERP: u32 = 3;
+        self.fixed() && self.input.segment(PT_INTERP).is_none()
     }
 
     /// Whether code that forms `old` in the input and `new` in the output registers the output's whole unwind table. (The input may

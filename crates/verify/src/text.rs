@@ -791,6 +791,8 @@ impl Sweeper<'_, '_> {
         let target = field.target;
         let is_address = || match field.kind {
             FieldKind::Forms => true,
+            // Not all linkers keep the relocation.
+            FieldKind::Absolute if cx.is_static() => true,
             FieldKind::Absolute => may_be_pointer(
                 cx,
                 self.kept,
