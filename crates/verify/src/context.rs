@@ -156,10 +156,10 @@ impl<'a> Context<'a> {
     pub(crate) fn hides_rooms(&self, addr: u64) -> bool {
         let table = &self.old_unwind;
         let least = u64::from(!self.is_static());
-        addr >= table.addr + least
+        self.reused.ranges().next().is_some()
+            && addr >= table.addr + least
             && addr - table.addr < table.bytes.len() as u64
             && self.new_unwind.addr != table.addr
-            && self.buried.contains(&true)
             && self
                 .input
                 .section(b".eh_frame")
