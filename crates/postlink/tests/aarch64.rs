@@ -5,6 +5,9 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
+mod support;
+use support::done;
+
 const POSTLINK: &str = env!("CARGO_BIN_EXE_postlink");
 
 /// A program with a hot function that has a table, and one that stays for its data.
@@ -28,21 +31,8 @@ int main(int argc, char **argv) {
 }
 "#;
 
-fn run(command: &mut Command) -> Output {
-    let output = command
-        .output()
-        .unwrap_or_else(|e| panic!("{command:?}: {e}"));
-    assert!(
-        output.status.success(),
-        "{command:?}: {}\n{}",
-        output.status,
-        String::from_utf8_lossy(&output.stderr)
-    );
-    output
-}
-
 fn postlink(dir: &Path, arguments: &[&str]) -> Output {
-    run(Command::new(POSTLINK).args(arguments).current_dir(dir))
+    done(Command::new(POSTLINK).args(arguments).current_dir(dir))
 }
 
 /// Builds the program into a fresh directory; nothing, with a word about it, where that cannot be done.
@@ -57,9 +47,11 @@ fn build() -> Option<tempfile::TempDir> {
     let dir = tempfile::tempdir().expect("a temporary directory");
     std::fs::write(dir.path().join("app.c"), SOURCE).expect("the directory is ours");
     let mut compiler = Command::new("aarch64-linux-gnu-gcc");
-    run(compiler
-        .args(["-O2", "-Wl,-q", "-o", "app", "app.c"])
-        .current_dir(dir.path()));
+    done(
+        compiler
+            .args(["-O2", "-Wl,-q", "-o", "app", "app.c"])
+            .current_dir(dir.path()),
+    );
     Some(dir)
 }
 
@@ -70,7 +62,7 @@ fn tune_runs_the_workload_in_an_emulator_and_gives_a_proved_program() {
     let emulated = |name: &str| {
         let mut command = Command::new("qemu-aarch64");
         command.args(["-L", "/usr/aarch64-linux-gnu"]);
-        run(command.arg(dir.path().join(name))).stdout
+        done(command.arg(dir.path().join(name))).stdout
     };
     let expected = emulated("app");
     let arguments = [
@@ -124,7 +116,7 @@ fn blocks_are_where_instrument_says() {
     // The symbols of the copy know where functions begin.
     let entry = |file: &str| {
         let mut nm = Command::new("aarch64-linux-gnu-nm");
-        let said = run(nm.arg(dir.path().join(file))).stdout;
+        let said = done(nm.arg(dir.path().join(file))).stdout;
         let said = String::from_utf8(said).expect("text");
         let line = said.lines().find(|l| l.ends_with(" T work"));
         let address = line.and_then(|l| l.split(' ').next()).expect("work");

@@ -7,7 +7,10 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
+
+mod support;
+use support::done;
 
 const POSTLINK: &str = env!("CARGO_BIN_EXE_postlink");
 
@@ -41,19 +44,6 @@ fn available(tool: &str) -> bool {
         .stderr(Stdio::null())
         .status();
     found.is_ok_and(|status| status.success())
-}
-
-fn done(command: &mut Command) -> Output {
-    let output = command
-        .output()
-        .unwrap_or_else(|e| panic!("{command:?}: {e}"));
-    assert!(
-        output.status.success(),
-        "{command:?}: {}\n{}",
-        output.status,
-        String::from_utf8_lossy(&output.stderr)
-    );
-    output
 }
 
 /// How often each instruction of the program itself ran, by address. (Programs are linked with `-z now`: callgrind books a part of what binding

@@ -6,6 +6,9 @@ use std::process::{Command, Output, Stdio};
 
 use postlink_profile::raw::RawFile;
 
+mod support;
+use support::done;
+
 const POSTLINK: &str = env!("CARGO_BIN_EXE_postlink");
 
 const PROGRAM: &str = r#"
@@ -50,19 +53,6 @@ struct Built {
     dir: tempfile::TempDir,
     plain: PathBuf,
     instrumented: PathBuf,
-}
-
-fn done(command: &mut Command) -> Output {
-    let output = command
-        .output()
-        .unwrap_or_else(|e| panic!("{command:?}: {e}"));
-    assert!(
-        output.status.success(),
-        "{command:?}: {}\n{}",
-        output.status,
-        String::from_utf8_lossy(&output.stderr)
-    );
-    output
 }
 
 fn gcc() -> bool {

@@ -234,6 +234,28 @@ pub fn entry_patch<I: Isa>(program: &Program<'_>, cfg: &Cfg, entry: u64) -> Opti
     Some(at)
 }
 
+/// Fills in the fields of code that lies at `at`; if one is out of reach, the error names the function at `function`.
+fn fill<I: Isa>(
+    program: &Program<'_>,
+    code: &mut Code<u64>,
+    at: u64,
+    function: u64,
+) -> Result<(), Error> {
+    for f in &code.fixups {
+        I::write_field(
+            f.kind,
+            &mut code.bytes[f.at as usize..],
+            at + u64::from(f.at),
+            f.target,
+        )
+        .map_err(|source| Error::Reach {
+            function: program.name_at(function),
+            source,
+        })?;
+    }
+    Ok(())
+}
+
 /// Appends what takes the place of an old entry.
 fn put_entry<I: Isa, T: Copy>(
     program: &Program<'_>,
@@ -794,18 +816,7 @@ impl Placement {
                 program.elf.bytes_at(*at, 4).unwrap_or_default(),
                 *new,
             );
-            for f in &code.fixups {
-                I::write_field(
-                    f.kind,
-                    &mut code.bytes[f.at as usize..],
-                    at + u64::from(f.at),
-                    f.target,
-                )
-                .map_err(|e| Error::Reach {
-                    function: program.name_at(*entry),
-                    source: e,
-                })?;
-            }
+            fill::<I>(program, &mut code, *at, *entry)?;
             writer.patch(*at, &code.bytes)?;
         }
         // Jumps from where tables that count from the old code lead.
@@ -824,18 +835,7 @@ impl Placement {
                     postlink_isa::Reach::Long,
                     self.block(ready, i, *block),
                 );
-                for f in &code.fixups {
-                    I::write_field(
-                        f.kind,
-                        &mut code.bytes[f.at as usize..],
-                        at + u64::from(f.at),
-                        f.target,
-                    )
-                    .map_err(|e| Error::Reach {
-                        function: program.name_at(program.start(r.function as usize)),
-                        source: e,
-                    })?;
-                }
+                fill::<I>(program, &mut code, at, program.start(r.function as usize))?;
                 writer.patch(at, &code.bytes)?;
             }
         }
@@ -1013,18 +1013,7 @@ impl Placement {
                         // The old address works as well, as an entry. Where others know the new one, the checker has the function put back.
                         continue;
                     }
-                    for f in &pair.fixups {
-                        I::write_field(
-                            f.kind,
-                            &mut pair.bytes[f.at as usize..],
-                            before + u64::from(f.at),
-                            f.target,
-                        )
-                        .map_err(|source| Error::Reach {
-                            function: program.name_at(at),
-                            source,
-                        })?;
-                    }
+                    fill::<I>(program, &mut pair, before, at)?;
                     writer.patch(before, &pair.bytes)?;
                 }
             }

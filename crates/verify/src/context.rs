@@ -2,7 +2,7 @@
 
 use crate::arch::{Arch, Dispatch};
 use crate::claim::{Moved, Range};
-use crate::elf::{ET_EXEC, Elf, PT_GNU_EH_FRAME, SHF_EXECINSTR};
+use crate::elf::{ET_EXEC, Elf, PT_GNU_EH_FRAME, PT_INTERP, SHF_EXECINSTR};
 use crate::report::{Failure, Options};
 use crate::unwind::Table;
 use std::collections::BTreeMap;
@@ -168,7 +168,6 @@ impl<'a> Context<'a> {
 
     /// Whether the input has a fixed address and no interpreter.
     pub(crate) fn is_static(&self) -> bool {
-        const PT_INTERP: u32 = 3;
         self.fixed() && self.input.segment(PT_INTERP).is_none()
     }
 
