@@ -36,6 +36,8 @@ pub struct Block {
     pub successors: Vec<u32>,
     /// Whether it may be left before its end, or to outside of the function.
     pub may_leave: bool,
+    /// Whether it calls anything, or has inline assembly in it.
+    pub calls: bool,
     /// Whether control may come to it from outside.
     pub is_root: bool,
     /// Whether a jump to where nobody knows may leave the function.
@@ -182,7 +184,7 @@ pub fn graph(
             continue;
         };
         if in_app {
-            block.may_leave = true;
+            (block.may_leave, block.calls) = (true, true);
             (last, last_end) = (b"", 0);
             continue;
         }
@@ -206,6 +208,7 @@ pub fn graph(
         }
         let before = std::mem::replace(&mut last, text);
         last_end = statement.end;
+        block.calls |= matches!(flow, Flow::Call(_));
         match flow {
             Flow::Next => {}
             Flow::Call(Some(name)) if returning.is_none_or(|known| known.call(name, text)) => {}

@@ -11,7 +11,7 @@
 use crate::blocks::Block;
 use crate::lexer::{self, Kind};
 use crate::options::{Mode, Options};
-use crate::probes::{self, Plan};
+use crate::probes::{self, Plan, Which};
 use crate::reader::{self, Function, Unit};
 use crate::report::{Reason, Report};
 use crate::returns::Returning;
@@ -187,15 +187,17 @@ fn instrument_function(
         label_end(unit, function),
         format!("{local}mip_f{number}:\n"),
     );
-    insertions.add(
-        entry,
-        sequences::entry(target, options, number, function.thumb),
-    );
+    if !plan.infers_entry() {
+        insertions.add(
+            entry,
+            sequences::entry(target, options, number, function.thumb),
+        );
+    }
     insert_blocks(
         unit, function, target, options, number, &graph, &plan, insertions,
     );
     report.blocks += plan.counters.len();
-    report.inferred += plan.inferred.len();
+    report.inferred += plan.inferred.len() - usize::from(plan.infers_entry());
     let end = unit
         .statements
         .get(end)
@@ -234,7 +236,12 @@ fn plan_blocks(
         };
         return (vec![], plan);
     }
-    let plan = probes::plan(&graph, options.all_blocks);
+    let which = match (options.all_blocks, options.mode) {
+        (true, _) => Which::All,
+        (false, Mode::FunctionCoverage) => Which::Needed,
+        (false, Mode::CallGraph) => Which::NeededAndEntry,
+    };
+    let plan = probes::plan(&graph, which);
     if !blocks::stay_near(&graph, &plan.counters) {
         report.leave(Reason::NarrowBlocks);
         let plan = Plan {
@@ -287,7 +294,7 @@ fn insert_blocks(
             insertions.add(at.position, label + &store);
         }
     }
-    for (block, _) in &plan.inferred {
+    for (block, _) in plan.inferred.iter().filter(|(block, _)| *block != 0) {
         insertions.add(
             graph[*block].position,
             format!("{local}mip_b{number}_{block}:\n"),

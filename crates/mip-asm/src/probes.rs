@@ -16,6 +16,12 @@
 //! above: guesses of how often each block runs made neither better. A block is left
 //! out if its sources do not depend on itself. The proposal's successor needed counters in about 60 % of all blocks.
 //!
+//! # The entry
+//!
+//! The entry's counter is a block's like any other, and many functions begin with a fork. Where every way from the entry meets a counter before
+//! any call, and before it could have gone around a loop, these counters say that the function was called. Only there: a program that
+//! waits in a call until it is killed should still tell that the caller ran.
+//!
 //! # Out of the loop
 //!
 //! The counter of a loop's first block need not be in the loop: where that block is entered by falling through from the block before it and by
@@ -34,8 +40,27 @@ pub struct Plan {
     pub counters: Vec<usize>,
     /// Those of them whose stores go in front of the block's labels.
     pub hoisted: Vec<usize>,
-    /// Blocks without, and the numbers of the counters that they follow from: 0 is the entry's, `n` that of `counters[n - 1]`.
+    /// Blocks without, and the numbers of the counters that they follow from: 0 is the entry's, `n` that of `counters[n - 1]`. The first may be the entry,
+    /// and then no other follows from it.
     pub inferred: Vec<(usize, Vec<u32>)>,
+}
+
+impl Plan {
+    /// Whether the entry needs no counter.
+    pub fn infers_entry(&self) -> bool {
+        self.inferred.first().is_some_and(|(block, _)| *block == 0)
+    }
+}
+
+/// Which blocks get counters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Which {
+    /// Each.
+    All,
+    /// Those that do not follow from others.
+    Needed,
+    /// The same, and the entry, whose counter says more.
+    NeededAndEntry,
 }
 
 /// Signature of a graph.
@@ -43,13 +68,17 @@ pub fn signature(blocks: &[Block]) -> u32 {
     postlink_mip::hash::cfg_signature(blocks.iter().map(|block| &block.successors))
 }
 
+/// Longest list of counters that the entry follows from.
+const MOST_ENTRY_SOURCES: usize = 16;
+/// Blocks looked at for it.
+const MOST_ENTRY_BLOCKS: usize = 64;
 /// Longest list of counters that a block follows from.
 const MOST_SOURCES: usize = 256;
 /// Blocks looked at to find whether one depends on another.
 const MOST_STEPS: usize = 1024;
 
-/// Chooses the blocks that get counters; with `all`, that is each.
-pub fn plan(blocks: &[Block], all: bool) -> Plan {
+/// Chooses the blocks that get counters.
+pub fn plan(blocks: &[Block], which: Which) -> Plan {
     let mut plan = Plan {
         signature: signature(blocks),
         ..Plan::default()
@@ -58,11 +87,13 @@ pub fn plan(blocks: &[Block], all: bool) -> Plan {
         return plan;
     }
     let shape = Shape::of(blocks);
-    let rules = if all {
-        vec![None; blocks.len()]
-    } else {
-        choose(blocks, &shape)
+    let mut rules = match which {
+        Which::All => vec![None; blocks.len()],
+        Which::Needed | Which::NeededAndEntry => choose(blocks, &shape),
     };
+    if which == Which::Needed {
+        rules[0] = entry_sources(blocks, &shape, &rules);
+    }
     let mut number = vec![0u32; blocks.len()];
     for block in 1..blocks.len() {
         if rules[block].is_none() {
@@ -74,7 +105,7 @@ pub fn plan(blocks: &[Block], all: bool) -> Plan {
         }
     }
     let mut search = Search::new(blocks.len());
-    for block in 1..blocks.len() {
+    for block in 0..blocks.len() {
         if rules[block].is_some() {
             let mut sources = search
                 .resolve(block, &rules, usize::MAX)
@@ -276,6 +307,50 @@ fn choose(blocks: &[Block], shape: &Shape) -> Vec<Option<Vec<usize>>> {
     rules
 }
 
+/// The counters that every call of the function meets first, if there are a few.
+fn entry_sources(
+    blocks: &[Block],
+    shape: &Shape,
+    rules: &[Option<Vec<usize>>],
+) -> Option<Vec<usize>> {
+    // Blocks whose ways are being followed, and those done.
+    let mut done: Vec<(usize, bool)> = vec![];
+    let mut sources = vec![];
+    // A block is met twice: before its successors and after them.
+    let mut open = vec![0];
+    while let Some(&block) = open.last() {
+        if let Some((_, over)) = done.iter_mut().find(|(seen, _)| *seen == block) {
+            *over = true;
+            open.pop();
+            continue;
+        }
+        if block != 0 && rules[block].is_none() {
+            if blocks[block].is_root || !shape.forward.is_above(0, block) {
+                return None;
+            }
+            sources.push(block);
+            done.push((block, true));
+            open.pop();
+            continue;
+        }
+        let certain = !shape.leaves[block] && !blocks[block].calls;
+        if !certain || done.len() >= MOST_ENTRY_BLOCKS || sources.len() > MOST_ENTRY_SOURCES {
+            return None;
+        }
+        done.push((block, false));
+        for &next in &blocks[block].successors {
+            let next = next as usize;
+            match done.iter().find(|(seen, _)| *seen == next) {
+                // Round a loop, before anything was counted.
+                Some((_, false)) => return None,
+                Some((_, true)) => {}
+                None => open.push(next),
+            }
+        }
+    }
+    (!sources.is_empty() && sources.len() <= MOST_ENTRY_SOURCES).then_some(sources)
+}
+
 /// How many loops a block is in: loops by back edges, each walked through once, as long as that is not too much work.
 fn loop_depths(blocks: &[Block], predecessors: &[Vec<usize>], forward: &Tree) -> Vec<u32> {
     let mut depths = vec![0u32; blocks.len()];
@@ -468,7 +543,12 @@ mod tests {
     #[test]
     fn a_join_runs_when_its_fork_does_and_a_fork_when_a_branch_does() {
         // 0 forks to 1 and 2, which join in 3.
-        let plan_of = |calls: &[usize]| plan(&graph(&[&[1, 2], &[3], &[3], &[]], calls), false);
+        let plan_of = |calls: &[usize]| {
+            plan(
+                &graph(&[&[1, 2], &[3], &[3], &[]], calls),
+                Which::NeededAndEntry,
+            )
+        };
         assert_eq!(plan_of(&[]).counters, [1, 2]);
         assert_eq!(plan_of(&[]).inferred, [(3, vec![0])]);
         // A call in 1 may not return: then 3 needs a counter of its own.
@@ -480,10 +560,38 @@ mod tests {
     #[test]
     fn endless_loops_prove_nothing() {
         // 0 goes to an endless loop, or to 2.
-        let plan = plan(&graph(&[&[1, 2], &[1], &[3], &[]], &[]), false);
+        let plan = plan(
+            &graph(&[&[1, 2], &[1], &[3], &[]], &[]),
+            Which::NeededAndEntry,
+        );
         assert!(plan.counters.contains(&1));
         assert_eq!(plan.counters.len() + plan.inferred.len(), 3);
         assert_eq!(plan.counters.len(), 2);
+    }
+
+    #[test]
+    fn the_entry_follows_from_the_counters_that_every_call_meets_first() {
+        let fork = |calls: &[usize]| graph(&[&[1, 2], &[3], &[3], &[]], calls);
+        let which = Which::Needed;
+        assert_eq!(
+            plan(&fork(&[]), which).inferred,
+            [(0, vec![1, 2]), (3, vec![1, 2])]
+        );
+        // What comes behind the counters does not matter; a call before them does: it may be where the program is killed.
+        assert!(plan(&fork(&[1]), which).infers_entry());
+        let mut blocks = fork(&[]);
+        blocks[0].calls = true;
+        assert_eq!(plan(&blocks, which).inferred, [(3, vec![0])]);
+        // A way past all counters, and one round a loop.
+        let skips = graph(&[&[1, 2], &[2], &[]], &[]);
+        assert_eq!(plan(&skips, which).inferred, [(2, vec![0])]);
+        let turns = graph(&[&[1], &[2, 1], &[3, 4], &[], &[]], &[]);
+        let turning = plan(&turns, which);
+        assert!(!turning.infers_entry(), "{turning:?}");
+        // Who may come to a counter in another way says nothing.
+        let mut blocks = fork(&[]);
+        blocks[1].is_root = true;
+        assert!(!plan(&blocks, which).infers_entry());
     }
 
     /// Runs random walks; what is inferred must be what happened.
@@ -507,7 +615,11 @@ mod tests {
                     ..Block::default()
                 });
             }
-            let plan = plan(&blocks, false);
+            for block in &mut blocks {
+                block.calls = u.ratio(1, 5)?;
+            }
+            let which = *u.choose(&[Which::Needed, Which::NeededAndEntry])?;
+            let plan = plan(&blocks, which);
             let roots: Vec<usize> = (0..count).filter(|&b| blocks[b].is_root).collect();
             let mut covered = vec![false; count];
             // A function's root other than its entry is entered once the entry was.
@@ -531,6 +643,9 @@ mod tests {
             for (block, from) in &plan.inferred {
                 let follows = from.iter().any(|&number| {
                     let source = match number {
+                        0 if plan.infers_entry() => {
+                            panic!("block {block} follows from an entry that has no counter")
+                        }
                         0 => 0,
                         number => plan.counters[number as usize - 1],
                     };

@@ -229,11 +229,14 @@ pub fn function(
         };
         let _ = writeln!(out, "{balign}\t.long\t{}", plan.inferred.len());
         for (block, from) in &plan.inferred {
-            distance(
-                &mut out,
-                block + 1,
-                &format!("{local}mip_b{number}_{block}"),
-            );
+            match block {
+                0 => out.push_str("\t.long\t0\n"),
+                _ => distance(
+                    &mut out,
+                    block + 1,
+                    &format!("{local}mip_b{number}_{block}"),
+                ),
+            }
             let _ = writeln!(out, "\t.long\t{}", from.len());
             for counter in from {
                 let _ = writeln!(out, "\t.long\t{counter}");

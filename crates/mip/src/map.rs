@@ -28,6 +28,9 @@
 //! |---|---|
 //! | 4 | number of blocks without counters |
 //! | | for each: offset (4), how many (4) and which (4 each) counters it follows from; 0 is the entry's |
+//!
+//! With function coverage, the first may be the entry itself, at offset 0: then its own counter, which is there all the same, is never written, and
+//! no other block follows from it.
 
 use std::path::Path;
 

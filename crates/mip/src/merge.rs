@@ -246,6 +246,10 @@ struct Plan {
     /// Length that files must have at least.
     len: u64,
     places: Vec<Place>,
+    /// With coverage: entries that follow from other counters, and where those are in `sources`.
+    implied: Vec<(usize, std::ops::Range<usize>)>,
+    /// Offsets of counters.
+    sources: Vec<usize>,
     /// By function: a random number, for the hash of an order.
     marks: Vec<u64>,
     /// Functions by raw offset, for samples.
@@ -261,6 +265,17 @@ impl Plan {
             offset: usize::try_from(f.raw_offset).unwrap_or(usize::MAX),
             blocks: f.blocks.len(),
         });
+        let (mut implied, mut sources) = (Vec::new(), Vec::new());
+        for function in &profile.functions {
+            let Some(from) = function.entry_sources().filter(|_| coverage) else {
+                continue;
+            };
+            let entry = usize::try_from(function.raw_offset).unwrap_or(usize::MAX);
+            let start = sources.len();
+            // Numbers of counters were checked when the map was read; what is outside of all files counts nothing.
+            sources.extend(from.iter().map(|&n| entry.saturating_add(n as usize)));
+            implied.push((entry, start..sources.len()));
+        }
         let by_offset = profile
             .functions
             .iter()
@@ -273,6 +288,8 @@ impl Plan {
             coverage,
             len: profile.raw_len(),
             places: places.collect(),
+            implied,
+            sources,
             marks: if coverage {
                 Vec::new()
             } else {
@@ -451,6 +468,17 @@ impl Sums {
         } else {
             for (sum, &byte) in self.stage.iter_mut().zip(counters) {
                 *sum += u8::from(byte != 0);
+            }
+        }
+        let ran = |at: usize| counters.get(at).is_some_and(|&byte| raw.covered(byte));
+        for (entry, sources) in &plan.implied {
+            let sources = plan.sources.get(sources.clone()).unwrap_or_default();
+            if !ran(*entry)
+                && sources.iter().any(|&source| ran(source))
+                && let Some(sum) = self.stage.get_mut(*entry)
+            {
+                // The entry itself has added nothing for this file. In a damaged map, two functions may have the same entry.
+                *sum = sum.saturating_add(1);
             }
         }
     }

@@ -60,7 +60,7 @@ pub struct Block {
     pub covered: bool,
 }
 
-/// A block whose coverage follows from that of others: it ran if, and only if, any of them did.
+/// A block whose coverage follows from that of others: it ran if, and only if, any of them did. The first may be the entry ([`Function::entry_sources`]).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct InferredBlock {
     /// From the start of the function.
@@ -102,7 +102,13 @@ impl Function {
 
     /// Number of blocks that are known, the entry among them.
     pub fn block_count(&self) -> usize {
-        1 + self.blocks.len() + self.inferred.len()
+        1 + self.blocks.len() + self.inferred.len() - usize::from(self.entry_sources().is_some())
+    }
+
+    /// The counters that the entry's coverage follows from, where its own is never written: it is listed first among the blocks that have none.
+    pub fn entry_sources(&self) -> Option<&[u32]> {
+        let first = self.inferred.first()?;
+        (first.offset == 0).then_some(&first.from)
     }
 
     /// Whether a counter was hit: 0 is that of the entry.
@@ -125,7 +131,8 @@ impl Function {
         });
         all.extend_from_slice(&self.blocks);
         if !self.inferred.is_empty() {
-            all.extend(self.inferred.iter().map(|block| Block {
+            let others = &self.inferred[usize::from(self.entry_sources().is_some())..];
+            all.extend(others.iter().map(|block| Block {
                 offset: block.offset,
                 covered: block.from.iter().any(|&number| self.counter(number)),
             }));

@@ -232,6 +232,44 @@ fn blocks_without_counters_follow_from_those_with() {
     );
 }
 
+#[test]
+fn an_entry_without_a_counter_follows_from_those_of_blocks_in_each_run() {
+    for zero_filled in [false, true] {
+        let mut profile = everything(false, zero_filled);
+        let entry = InferredBlock {
+            offset: 0,
+            from: vec![1, 2],
+        };
+        profile.functions[0].inferred[1].from = vec![2];
+        profile.functions[0].inferred.insert(0, entry);
+        assert_eq!(profile.functions[0].block_count(), 5);
+        let bytes = map::write(&profile, Width::Wide, 0x4000);
+        assert_eq!(map::read(Path::new("m"), &bytes).unwrap().profile, profile);
+        let run = |blocks: &[usize]| {
+            let mut raw = raw::empty(&profile, Width::Wide, 0);
+            for block in blocks {
+                raw[32 + block] = u8::from(zero_filled);
+            }
+            raw
+        };
+        // Each run counts once, however many of its blocks ran.
+        let raws = [(run(&[1]), 1), (run(&[1, 2]), 3), (run(&[]), 1)];
+        merged(&mut profile, &raws).unwrap();
+        let alpha = &profile.functions[0];
+        assert_eq!((alpha.raw_count, alpha.call_count), (4, 1));
+        assert!(alpha.is_covered() && !profile.functions[1].is_covered());
+        let blocks: Vec<(u32, bool)> = alpha
+            .all_blocks()
+            .iter()
+            .map(|block| (block.offset, block.covered))
+            .collect();
+        assert_eq!(
+            blocks,
+            [(0, true), (8, true), (16, true), (32, true), (48, true)]
+        );
+    }
+}
+
 /// A raw in which functions were called so often, in that order.
 fn calls(profile: &Profile, calls: &[(usize, u32)]) -> Vec<u8> {
     let mut raw = raw::empty(profile, Width::Wide, 0);
