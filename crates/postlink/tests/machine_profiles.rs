@@ -439,3 +439,58 @@ fn an_entry_jump_that_ends_within_an_instruction_is_proved() {
         assert!(report.is_proved(), "{mode}: {:?}", report.file_failures);
     }
 }
+
+/// Programs that export their functions have many that cannot be entered elsewhere: whoever calls them should not pay for two jumps.
+#[test]
+fn calls_of_functions_with_an_entry_jump_go_straight_to_the_stub() {
+    let folder = Folder::built(
+        &[("p.c", PROGRAM)],
+        "gcc -O2 -rdynamic -falign-functions=1 -Wl,-q -o p p.c",
+    );
+    let input = std::fs::read(folder.path("p")).unwrap();
+    let elf = postlink_image::elf::Elf::parse(&input).unwrap();
+    let symbols = elf.symbols(postlink_image::elf::SymbolTable::Static);
+    let find = |name: &str| {
+        let found = symbols.iter().find(|s| s.name == name.as_bytes());
+        found.map(|s| (s.value, s.size)).unwrap()
+    };
+    let ((deep, _), (main, size)) = (find("deep"), find("main"));
+    let (_, text) = elf.section(".text").unwrap();
+    let at = |address: u64| (address - text.addr + text.offset) as usize;
+    let calls = |file: &[u8], target: u64| {
+        (main..main + size - 5)
+            .filter(|&a| {
+                let field = &file[at(a)..at(a) + 5];
+                let to = i32::from_le_bytes([field[1], field[2], field[3], field[4]]);
+                matches!(field[0], 0xe8 | 0xe9) && (a + 5).wrapping_add_signed(to.into()) == target
+            })
+            .count()
+    };
+    assert!(calls(&input, deep) > 0);
+    for mode in ["function-coverage", "call-graph", "call-edges"] {
+        folder.postlink(&["instrument", "--mode", mode, "p", "-o", "p.inst"]);
+        let output = std::fs::read(folder.path("p.inst")).unwrap();
+        let entry = at(deep);
+        assert!(
+            output[entry] == 0xe9 || output[entry + 4] == 0xe9,
+            "{mode}: there is a jump at the entry"
+        );
+        assert_eq!(calls(&output, deep), 0, "{mode}");
+        let proved = |output: &[u8]| {
+            let options = postlink_verify::Options::default();
+            postlink_verify::verify(&input, output, &options).is_ok_and(|report| report.is_proved())
+        };
+        assert!(proved(&output), "{mode}");
+        // A call into the middle of the stub would not count, or do something else.
+        let call = (main..main + size - 5)
+            .map(at)
+            .find(|&i| {
+                input[i] == 0xe8 && output[i] == 0xe8 && input[i + 1..i + 5] != output[i + 1..i + 5]
+            })
+            .expect("a call that changed");
+        let mut damaged = output.clone();
+        damaged[call + 1] = damaged[call + 1].wrapping_add(7);
+        assert!(!proved(&damaged), "{mode}");
+    }
+    compare(&folder, &["a"], "-rdynamic");
+}

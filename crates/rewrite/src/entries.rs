@@ -15,6 +15,8 @@
 //! the counter is in front; a stub, which who asks for the function at an address inside it (`dladdr`) does not find, is the last resort. With the third whoever comes is counted. Where there are pointers, their values stay multiples of eight: programs use the lowest bits, and C++ does
 //! in pointers to members.
 //!
+//! The third is slow for who comes by the jump. Calls that are known go straight to the stub; pointers do not, so that they still compare equal.
+//!
 //! Return addresses stay the input's, but for a call among the overwritten instructions. Bodies need not be understood for the first two, so more functions count
 //! than can be moved.
 //!
@@ -323,13 +325,17 @@ impl Plan {
                 source,
             }
         };
-        // Where functions are called from now on.
+        // Where functions are from now on, and where only those who call them go.
         let mut entered: FxHashMap<u64, u64> = FxHashMap::default();
+        let mut called: FxHashMap<u64, u64> = FxHashMap::default();
         for (entry, offset) in self.entries.iter().zip(&self.offsets) {
             let start = program.start(entry.function as usize);
             match entry.way {
                 Way::Front(by, _) => entered.insert(start, start - by),
                 Way::Stub { .. } => entered.insert(start, places.stubs + u64::from(*offset)),
+                Way::Jump { at, .. } if is_passed(program, start, at) => {
+                    called.insert(start, places.stubs + u64::from(*offset))
+                }
                 Way::Jump { .. } => None,
             };
         }
@@ -397,7 +403,9 @@ impl Plan {
         taken.sort_unstable();
         for r in &self.references.list {
             let start = program.start(r.function as usize);
-            let Some(&new) = entered.get(&start) else {
+            let calls = !r.pointer && matches!(r.kind, FixupKind::Rel32 { .. });
+            let straight = called.get(&start).filter(|_| calls);
+            let Some(&new) = entered.get(&start).or(straight) else {
                 continue;
             };
             let width = if r.kind == FixupKind::Abs64 { 8 } else { 4 };
@@ -736,6 +744,12 @@ fn is_run_into(program: &Program<'_>, piece: usize) -> bool {
             program.functions[before.function as usize].pin,
             Some(Pin::NoSize | Pin::NotInstructions | Pin::FallsOffItsEnd)
         )
+}
+
+/// Whether a call of the function at `start` does nothing before it is at `at`.
+fn is_passed(program: &Program<'_>, start: u64, at: u64) -> bool {
+    let first = || I::decode(program.elf.bytes_at(start, 4)?, start);
+    at == start || first().is_some_and(|i| i.traits.landing_pad && i.end() == at)
 }
 
 /// Whether control may go to the next instruction.

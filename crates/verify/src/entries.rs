@@ -6,6 +6,7 @@
 //! | what differs | what must hold |
 //! |---|---|
 //! | displacement or address in an instruction | it was E and is N, which leads to E |
+//! | displacement of a call or jump | the same, or it was the start of a function and is its stub, with the instructions that a jump there overwrites |
 //! | word in data or in a relocation, symbol with its size | the same |
 //! | padding | it is the counter in front of a function, and all of it was padding |
 //! | the first five bytes of a function | a jump to a counter, behind which stand the instructions that the jump overwrote, and a jump to what follows them; nothing branches to them |
@@ -435,9 +436,23 @@ impl Proof<'_> {
                 f.kind != FieldKind::Accesses
                     && !elsewhere
                     && now.is_some_and(|n| {
-                        (n.at, n.len) == (f.at, f.len) && self.leads(f.target, n.target)
+                        (n.at, n.len) == (f.at, f.len)
+                            && (self.leads(f.target, n.target)
+                                || f.kind == FieldKind::Branch && self.passes(f.target, n.target))
                     })
             })
+    }
+
+    /// Whether the stub at `to` counts and does what the function at `from` begins with. That it is at another address is seen by who compares pointers, not by
+    /// who calls.
+    fn passes(&self, from: u64, to: u64) -> bool {
+        let pad = self
+            .input
+            .bytes_from(from)
+            .and_then(|b| A::decode(b, from))
+            .filter(|insn| insn.landing_pad);
+        let at = pad.map_or(from, |insn| from + u64::from(insn.len));
+        self.starts.binary_search(&from).is_ok() && self.displaced(at, to)
     }
 
     /// A counter in padding, or nothing that can be explained. Gives where to go on.
