@@ -7,64 +7,53 @@
 //! once more at the end.
 //!
 //! Names are long where there are many records (a record of clang has 224 characters, 200 of them two names), and every name is in many keys. So a key is
-//! kept in parts:
+//! kept in four parts, each with the space behind it:
 //!
 //! ```text
 //! 1 _ZN5clang4Sema5CheckEv 1a2 1 _ZN5clang4Sema5CheckEv 1b0 0 17
-//! └┘└────────────────────┘└─────┘└────────────────────┘└──┘ └──┘
-//! kind   name (a number)    mid      name (a number)    end  counts
+//! └───────────────────────┘└──┘└───────────────────────┘└──┘└──┘
+//!          place            mid          place           end counts
 //! ```
 //!
-//! Each thread has its own sums and takes the next file when it is done with one. In memory are the sums, 64 bytes and a slot a key, the names, each once,
-//! and a window of one file a thread. Addition is commutative, so neither the number of threads nor who read what shows in the result: two spellings of
-//! a record (kind 1 or 2, more than one space) are two keys here and one record there.
+//! A comparison has no loop and one branch: the parts are where their lengths say, not where something in the text is; of each place the first 32 bytes are
+//! compared (what is longer, only if they agree), of the others 8, and what differs beyond the part's end is masked away. Where a line ends
+//! follows from the place of the first character of its count that is no digit; that is all that one line waits for of the one before.
+//!
+//! There is one table of keys for all threads, behind a lock that is taken for reading as long as nothing new is met, which after some files is always;
+//! each thread has its own counts and takes the next file when it is done with one. In memory are the keys, 40 bytes and a slot each, 16 bytes a key and
+//! thread, the places, each once, and a window of one file a thread. Addition is commutative, so neither the number of threads nor who read what shows
+//! in the result: two spellings of a record (kind 1 or 2, more than one space) are two keys here and one record there.
 //!
 //! Files are read window by window to a buffer that stays in the caches. Mapping them, even whole windows at once, has been tried and is slower. Lines are
 //! counted only if one of them is wrong.
 
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::io::Read;
+use std::io::{BufRead, Read};
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::{PoisonError, RwLock};
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::source::{self, Bad, Source, find_byte};
+use crate::source::{self, Bad, find_byte};
 use crate::symbolic::{Collection, Records, SymbolicProfile};
 use crate::{Error, Weighted, fdata};
 
 /// Bytes of [`Key::mid`] and [`Key::end`].
-const GLUE: usize = 16;
-
-/// What stands before the counts of a line, in parts.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Key {
-    /// Between the names, and behind the second; zeros follow.
-    mid: [u8; GLUE],
-    end: [u8; GLUE],
-    mid_len: u8,
-    end_len: u8,
-    /// Before the first name: a digit and a space. Zeros if the first name is all of the key, which is so if it has an unusual form.
-    kind: [u8; 2],
-    names: [u32; 2],
-}
-
-/// What is added up under a key.
-struct Entry {
-    key: Key,
-    /// The entry whose line came after this one's.
-    next: u32,
-    mispredictions: u64,
-    count: u64,
-}
-
-/// No entry, no name.
+const GLUE: usize = 8;
+/// Bytes of a place that are compared at once.
+const WIDE: usize = 32;
+/// No entry.
 const NONE: u32 = u32::MAX;
 /// Links of the chain that are tried before a key is hashed.
-const GUESSES: usize = 4;
+const GUESSES: usize = 6;
+/// A key so many numbers behind the one before it was left out by the file, not put elsewhere.
+const SKIPPED: u32 = 4096;
 /// Bytes of a file that are looked at together, if its lines are not longer.
-const PIECE: usize = 1 << 18;
+const PIECE: usize = 1 << 16;
+/// Bytes behind a window, for comparisons beyond its end.
+const SLACK: usize = 64;
 
 /// Numbers of things that are numbered as they come, found by hash; open addressing in a power of two of slots, at most half full.
 #[derive(Default)]
@@ -74,94 +63,139 @@ struct Slots {
 }
 
 impl Slots {
-    /// The number of the thing with a hash that `is` says is it; a new one if there is none. `hash_of` gives the hash of a number.
-    fn find(
-        &mut self,
-        hash: u64,
-        is: impl Fn(u32) -> bool,
-        hash_of: impl Fn(u32) -> u64,
-    ) -> (u32, bool) {
+    /// The number of the thing with a hash that `is` says is it.
+    fn find(&self, hash: u64, is: impl Fn(u32) -> bool) -> Option<u32> {
+        let mask = self.slots.len().checked_sub(1)?;
+        let mut slot = hash as usize & mask;
+        loop {
+            match self.slots[slot] {
+                NONE => return None,
+                number if is(number) => return Some(number),
+                _ => slot = (slot + 1) & mask,
+            }
+        }
+    }
+
+    /// Takes in a thing that is not there. `hash_of` gives the hash of a number.
+    fn insert(&mut self, hash: u64, hash_of: impl Fn(u32) -> u64) -> u32 {
         if self.slots.len() <= self.used as usize * 2 {
             let size = (self.slots.len() * 2).max(1 << 10);
             self.slots.clear();
             self.slots.resize(size, NONE);
             for number in 0..self.used {
-                let mut slot = hash_of(number) as usize & (size - 1);
-                while self.slots[slot] != NONE {
-                    slot = (slot + 1) & (size - 1);
-                }
-                self.slots[slot] = number;
-            }
-        }
-        let mask = self.slots.len() - 1;
-        let mut slot = hash as usize & mask;
-        loop {
-            match self.slots[slot] {
-                NONE => break,
-                number if is(number) => return (number, false),
-                _ => slot = (slot + 1) & mask,
+                self.put(hash_of(number), number);
             }
         }
         let number = self.used;
-        self.slots[slot] = number;
+        self.put(hash, number);
         self.used += 1;
-        (number, true)
+        number
+    }
+
+    fn put(&mut self, hash: u64, number: u32) {
+        let mask = self.slots.len() - 1;
+        let mut slot = hash as usize & mask;
+        while self.slots[slot] != NONE {
+            slot = (slot + 1) & mask;
+        }
+        self.slots[slot] = number;
     }
 }
 
-/// Every name once.
+/// A text among [`Places`].
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Place {
+    start: u32,
+    len: u32,
+}
+
+/// Every place once: a kind and a name, with the spaces behind them.
 #[derive(Default)]
-struct Names {
+struct Places {
+    /// [`WIDE`] zeros follow.
     bytes: Vec<u8>,
-    /// Start and length in the bytes.
-    list: Vec<(usize, u32)>,
+    list: Vec<Place>,
     slots: Slots,
 }
 
-impl Names {
-    #[inline]
-    fn get(&self, number: u32) -> &[u8] {
-        let Some(&(start, len)) = self.list.get(number as usize) else {
-            return b"";
-        };
-        &self.bytes[start..start + len as usize]
+impl Places {
+    fn get(&self, place: Place) -> &[u8] {
+        let start = place.start as usize;
+        &self.bytes[start..start + place.len as usize]
     }
 
-    fn number(&mut self, name: &[u8]) -> u32 {
-        let Names { bytes, list, slots } = self;
-        let of = |number: u32| {
-            let (start, len) = list[number as usize]; // numbers in slots are those of the list
-            &bytes[start..start + len as usize]
-        };
-        let is = |number| of(number) == name;
-        let (number, new) = slots.find(xxh3_64(name), is, |number| xxh3_64(of(number)));
-        if new {
-            list.push((bytes.len(), name.len() as u32));
-            bytes.extend_from_slice(name);
+    fn find(&self, text: &[u8]) -> Option<Place> {
+        let is = |number: u32| self.get(self.list[number as usize]) == text;
+        let number = self.slots.find(xxh3_64(text), is)?;
+        Some(self.list[number as usize])
+    }
+
+    /// A place's text, taken in if it is not there. `None` if there is no room.
+    fn number(&mut self, text: &[u8]) -> Option<Place> {
+        if let Some(known) = self.find(text) {
+            return Some(known);
         }
-        number
+        let start = self.bytes.len().saturating_sub(WIDE);
+        let place = Place {
+            start: u32::try_from(start).ok()?,
+            len: u32::try_from(text.len()).ok()?,
+        };
+        let Places { bytes, list, slots } = self;
+        slots.insert(xxh3_64(text), |number| {
+            let Place { start, len } = list[number as usize]; // numbers in slots are those of the list
+            xxh3_64(&bytes[start as usize..start as usize + len as usize])
+        });
+        list.push(place);
+        bytes.truncate(start);
+        bytes.extend_from_slice(text);
+        bytes.extend_from_slice(&[0; WIDE]);
+        Some(place)
     }
 }
 
-/// The parts of a key: what is before the first name, that, and so on. `None` if it has an unusual form.
-fn parts(key: &[u8]) -> Option<[&[u8]; 5]> {
-    if memchr::memchr(b'\\', key).is_some() {
-        return None; // there may be spaces in names
-    }
-    let mut spaces = [0; 5];
+/// What stands before the counts of a line, in parts. One of an unusual form is a place as a whole.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Key {
+    places: [Place; 2],
+    /// Zeros follow.
+    mid: [u8; GLUE],
+    end: [u8; GLUE],
+    mid_len: u8,
+    end_len: u8,
+    /// Whether its records have mispredictions.
+    two_counts: bool,
+}
+
+/// A key and what came after it.
+struct Entry {
+    key: Key,
+    /// The entry whose line came after this one's. Only a guess: any thread changes it at any time.
+    next: AtomicU32,
+}
+
+/// The parts of a key: a place, what is between, a place, what is behind.
+fn parts(key: &[u8]) -> [&[u8]; 4] {
+    let none = &b""[..];
+    let whole = [key, none, none, none];
+    let mut spaces = [0; 6];
     let mut count = 0;
     for at in memchr::memchr_iter(b' ', key) {
-        *spaces.get_mut(count)? = at;
+        match spaces.get_mut(count) {
+            Some(space) => *space = at + 1,
+            None => return whole,
+        }
         count += 1;
     }
-    let [a, b, _, d, e] = spaces;
-    let (mid, name, end) = match count {
-        2 => (&key[b..], &b""[..], &b""[..]),
-        5 => (&key[b..=d], &key[d + 1..e], &key[e..]),
-        _ => return None,
+    let [_, b, c, _, e, _] = spaces;
+    let parts = match count {
+        3 => [&key[..b], &key[b..], none, none],
+        6 => [&key[..b], &key[b..c], &key[c..e], &key[e..]],
+        _ => return whole,
     };
-    let fits = a == 1 && mid.len() <= GLUE && end.len() <= GLUE && !mid.is_empty();
-    fits.then_some([&key[..=a], &key[a + 1..b], mid, name, end])
+    match parts[1].len() <= GLUE && parts[3].len() <= GLUE {
+        true => parts,
+        false => whole,
+    }
 }
 
 impl Key {
@@ -170,59 +204,82 @@ impl Key {
         let mut mix = |word: u64| {
             hash = (hash.rotate_left(5) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         };
-        for glue in [&self.mid, &self.end] {
-            let both = u128::from_le_bytes(*glue);
-            mix(both as u64);
-            mix((both >> 64) as u64);
-        }
-        mix(u64::from(self.names[0]) | u64::from(self.names[1]) << 32);
-        mix(u64::from(u16::from_le_bytes(self.kind)));
+        mix(u64::from_le_bytes(self.mid));
+        mix(u64::from_le_bytes(self.end));
+        mix(u64::from(self.places[0].start) | u64::from(self.places[1].start) << 32);
         hash ^ hash >> 32
     }
 
-    /// Whether records of the key have mispredictions.
-    #[inline]
-    fn has_two_counts(&self, names: &Names, branches: bool) -> bool {
-        let first = match self.kind[0] {
-            0 => names.get(self.names[0]).first().copied(),
-            kind => Some(kind),
-        };
-        branches && matches!(first, Some(b'0'..=b'2'))
-    }
-
-    fn put(&self, names: &Names, out: &mut Vec<u8>) {
-        if self.kind[0] != 0 {
-            out.extend_from_slice(&self.kind);
-        }
-        out.extend_from_slice(names.get(self.names[0]));
+    fn put(&self, places: &Places, out: &mut Vec<u8>) {
+        out.extend_from_slice(places.get(self.places[0]));
         out.extend_from_slice(&self.mid[..usize::from(self.mid_len)]);
-        out.extend_from_slice(names.get(self.names[1]));
+        out.extend_from_slice(places.get(self.places[1]));
         out.extend_from_slice(&self.end[..usize::from(self.end_len)]);
-    }
-
-    /// What follows the key in a text that begins with it.
-    #[inline]
-    fn strip<'t>(&self, names: &Names, mut text: &'t [u8]) -> Option<&'t [u8]> {
-        let first = names.get(self.names[0]);
-        if self.kind[0] == 0 {
-            return text.strip_prefix(first);
-        }
-        text = text.strip_prefix(&self.kind)?;
-        text = strip(text, first)?;
-        text = strip_glue(text, &self.mid, self.mid_len)?;
-        if self.end_len > 0 {
-            text = strip(text, names.get(self.names[1]))?;
-            text = strip_glue(text, &self.end, self.end_len)?;
-        }
-        Some(text)
     }
 }
 
-/// Strips a prefix, 16 bytes at a time.
+/// Four words of a text, from somewhere in it.
+#[inline(always)]
+fn words(text: &[u8], at: usize) -> Option<[u64; WIDE / 8]> {
+    let bytes = text.get(at..)?.first_chunk::<WIDE>()?;
+    let mut words = [0; WIDE / 8];
+    for (word, bytes) in words.iter_mut().zip(bytes.as_chunks::<8>().0) {
+        *word = u64::from_le_bytes(*bytes);
+    }
+    Some(words)
+}
+
+#[inline(always)]
+fn word(text: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_le_bytes(*text.get(at..)?.first_chunk()?))
+}
+
+/// From [`WIDE`] − n, n bytes that count and others that do not.
+static MASKS: [u8; 2 * WIDE] = {
+    let mut masks = [0; 2 * WIDE];
+    let mut at = 0;
+    while at < WIDE {
+        masks[at] = 0xff;
+        at += 1;
+    }
+    masks
+};
+
+/// Not 0 if the first [`WIDE`] bytes of a place are not those of a text.
+#[inline(always)]
+fn differs(text: &[u8], at: usize, places: &Places, place: Place) -> Option<u64> {
+    let there = words(text, at)?;
+    let here = words(&places.bytes, place.start as usize)?;
+    let mask = words(&MASKS, WIDE.saturating_sub(place.len as usize))?;
+    let mut differs = 0;
+    for i in 0..WIDE / 8 {
+        differs |= (there[i] ^ here[i]) & mask[i];
+    }
+    Some(differs)
+}
+
+/// The same of the few bytes of a key's glue.
+#[inline(always)]
+fn glue_differs(text: &[u8], at: usize, glue: [u8; GLUE], len: u8) -> Option<u64> {
+    let differs = word(text, at)? ^ u64::from_le_bytes(glue);
+    Some(differs.unbounded_shl(64 - 8 * u32::from(len)))
+}
+
+/// The rest of a long place.
 #[inline]
-fn strip<'t>(text: &'t [u8], prefix: &[u8]) -> Option<&'t [u8]> {
-    let (start, rest) = text.split_at_checked(prefix.len())?;
-    let same = match (start.last_chunk::<16>(), prefix.last_chunk::<16>()) {
+fn same_tail(text: &[u8], at: usize, places: &Places, place: Place) -> bool {
+    let tail = places.get(place).get(WIDE..).unwrap_or_default();
+    let there = text.get(at + WIDE..).unwrap_or_default();
+    strip(there, tail)
+}
+
+/// Whether a text has a prefix, 16 bytes at a time.
+#[inline]
+fn strip(text: &[u8], prefix: &[u8]) -> bool {
+    let Some(start) = text.get(..prefix.len()) else {
+        return false;
+    };
+    match (start.last_chunk::<16>(), prefix.last_chunk::<16>()) {
         // The last 16 may be some of those before.
         (Some(a), Some(b)) => {
             a == b
@@ -232,26 +289,39 @@ fn strip<'t>(text: &'t [u8], prefix: &[u8]) -> Option<&'t [u8]> {
                     .all(|(a, b)| a == b)
         }
         _ => start == prefix,
-    };
-    same.then_some(rest)
+    }
 }
 
-/// Strips the first `len` bytes of some that zeros follow.
-#[inline]
-fn strip_glue<'t>(text: &'t [u8], glue: &[u8; GLUE], len: u8) -> Option<&'t [u8]> {
-    let Some(start) = text.first_chunk::<GLUE>() else {
-        return text.strip_prefix(&glue[..usize::from(len)]);
-    };
-    let differ = u128::from_le_bytes(*start) ^ u128::from_le_bytes(*glue);
-    (differ.unbounded_shl(128 - 8 * u32::from(len)) == 0).then(|| &text[usize::from(len)..])
+/// Up to seven digits, and how many they are.
+#[inline(always)]
+fn number(word: u64) -> Option<(u64, usize)> {
+    // A byte is 0 to 9 where there is a digit. The lowest that is not sets its uppermost bit here; what is above it does not matter.
+    let digits = word ^ 0x3030_3030_3030_3030;
+    let other = (digits.wrapping_add(0x7676_7676_7676_7676) | digits) & 0x8080_8080_8080_8080;
+    let bits = other.trailing_zeros() & !7;
+    if bits.wrapping_sub(8) >= 56 {
+        return None; // none, or eight and more
+    }
+    let mut value = digits << (64 - bits);
+    value = (value.wrapping_mul(10).wrapping_add(value >> 8)) & 0x00ff_00ff_00ff_00ff;
+    value = (value.wrapping_mul(100).wrapping_add(value >> 16)) & 0x0000_ffff_0000_ffff;
+    value = (value.wrapping_mul(10_000).wrapping_add(value >> 32)) & 0xffff_ffff;
+    Some((value, bits as usize / 8))
 }
 
-/// The sums of one thread.
-#[derive(Default)]
-struct Sums {
-    names: Names,
-    entries: Vec<Entry>,
-    slots: Slots,
+/// The key of a line, with a space behind it, and its counts: mispredictions (of a branch), count. `None` if the line does not end as a record does.
+fn split(line: &[u8], two_counts: bool) -> Option<(&[u8], u64, u64)> {
+    let last = |text: &[u8]| -> Option<(usize, u64)> {
+        let at = text.iter().rposition(|&byte| byte == b' ')?;
+        Some((at, source::decimal(&text[at + 1..])?))
+    };
+    let key = |upto: usize| &line[..line[..upto].trim_ascii_end().len() + 1];
+    let (at, count) = last(line)?;
+    if !two_counts {
+        return Some((key(at), 0, count));
+    }
+    let (at, mispredictions) = last(line[..at].trim_ascii_end())?;
+    Some((key(at), mispredictions, count))
 }
 
 /// What a file says of itself.
@@ -262,250 +332,330 @@ pub(crate) struct Head {
     pub(crate) body: usize,
 }
 
-/// A decimal number at the start of a text, and what follows it.
-#[inline]
-fn number(text: &[u8]) -> Option<(u64, &[u8])> {
-    if let Some(eight) = text.first_chunk() {
-        // A byte is 0 to 9 where there is a digit. The lowest that is not sets its uppermost bit here; what is above it does not matter.
-        let digits = u64::from_le_bytes(*eight) ^ 0x3030_3030_3030_3030;
-        let other = (digits.wrapping_add(0x7676_7676_7676_7676) | digits) & 0x8080_8080_8080_8080;
-        let count = other.trailing_zeros() / 8;
-        if count == 0 {
-            return None;
-        }
-        if count < 8 {
-            let mut value = digits << (64 - 8 * count);
-            value = (value.wrapping_mul(10).wrapping_add(value >> 8)) & 0x00ff_00ff_00ff_00ff;
-            value = (value.wrapping_mul(100).wrapping_add(value >> 16)) & 0x0000_ffff_0000_ffff;
-            value = (value.wrapping_mul(10_000).wrapping_add(value >> 32)) & 0xffff_ffff;
-            return Some((value, &text[count as usize..]));
-        }
-    }
-    let mut value = 0u64;
-    let mut at = 0;
-    while let Some(digit) = text
-        .get(at)
-        .map(|byte| byte.wrapping_sub(b'0'))
-        .filter(|d| *d <= 9)
-    {
-        // Longer numbers are looked at with more care elsewhere.
-        if at == 18 {
-            return None;
-        }
-        value = value * 10 + u64::from(digit);
-        at += 1;
-    }
-    (at > 0).then(|| (value, &text[at..]))
+/// The keys of all files. They hold branches or samples.
+struct Table {
+    branches: bool,
+    places: Places,
+    entries: Vec<Entry>,
+    slots: Slots,
 }
 
-/// The key of a line and its counts: mispredictions (of a branch), count. `None` if the line does not end as a record does.
-fn split(line: &[u8], branches: bool) -> Option<(&[u8], u64, u64)> {
-    let last = |text: &[u8]| -> Option<(usize, u64)> {
-        let at = text.iter().rposition(|&byte| byte == b' ')?;
-        Some((at, source::decimal(&text[at + 1..])?))
-    };
-    let (at, count) = last(line)?;
-    let rest = line[..at].trim_ascii_end();
-    if !branches || !matches!(line.first(), Some(b'0'..=b'2')) {
-        return Some((rest, 0, count));
-    }
-    let (at, mispredictions) = last(rest)?;
-    Some((rest[..at].trim_ascii_end(), mispredictions, count))
+/// What a thread has counted under the entries of a table: mispredictions and counts.
+type Counts = Vec<[u64; 2]>;
+
+/// Whole lines of a file, and how far they are added up.
+struct Window<'t> {
+    /// The lines; [`SLACK`] bytes follow.
+    text: &'t [u8],
+    end: usize,
+    at: usize,
+    /// The entry of the line before.
+    before: u32,
+    weight: u64,
 }
 
-impl Sums {
-    /// The entry of a key, and whether it is new.
-    fn find(&mut self, key: &[u8]) -> (u32, bool) {
-        let mut glue = [[0; GLUE]; 2];
-        let mut put = |at: usize, part: &[u8]| {
-            glue[at][..part.len()].copy_from_slice(part);
-            part.len() as u8 // at most `GLUE`
-        };
-        let key = match parts(key) {
-            Some([kind, first, mid, second, end]) => Key {
-                mid_len: put(0, mid),
-                end_len: put(1, end),
-                mid: glue[0],
-                end: glue[1],
-                kind: [kind[0], b' '],
-                names: [
-                    self.names.number(first),
-                    match end {
-                        [] => NONE,
-                        _ => self.names.number(second),
-                    },
-                ],
-            },
-            None => Key {
-                mid: glue[0],
-                end: glue[1],
-                mid_len: 0,
-                end_len: 0,
-                kind: [0; 2],
-                names: [self.names.number(key), NONE],
-            },
-        };
-        self.entry(key)
-    }
+/// A line whose key was not guessed.
+struct Line<'t> {
+    key: &'t [u8],
+    mispredictions: u64,
+    count: u64,
+    /// All of it, without its end.
+    whole: &'t [u8],
+}
 
-    /// The entry of a key whose names have numbers.
-    fn entry(&mut self, key: Key) -> (u32, bool) {
-        let entries = &mut self.entries;
-        // Numbers in slots are those of entries.
-        let (number, new) = self.slots.find(
-            key.hash(),
-            |number| entries[number as usize].key == key,
-            |number| entries[number as usize].key.hash(),
-        );
-        if new {
-            entries.push(Entry {
-                key,
-                next: NONE,
-                mispredictions: 0,
-                count: 0,
-            });
+impl Table {
+    fn new(branches: bool) -> Table {
+        Table {
+            branches,
+            places: Places::default(),
+            entries: Vec::new(),
+            slots: Slots::default(),
         }
-        (number, new)
     }
 
-    /// Adds whole lines that begin at `start` of their file, after the line of the entry `before`. Returns the entry of the last line.
-    fn add(
-        &mut self,
-        text: &[u8],
-        start: usize,
-        mut before: u32,
-        branches: bool,
-        weight: u64,
-    ) -> Result<u32, Bad> {
-        let mut at = 0;
-        while at < text.len() {
-            let rest = &text[at..];
-            let first = match self.entries.get(before as usize) {
-                Some(entry) => entry.next,
-                None => 0, // the chain begins with the first line of the first file
+    /// Adds lines as long as their keys are known. The window's end is reached, or a new key.
+    fn add(&self, counts: &mut Counts, window: &mut Window<'_>) -> Result<(), Bad> {
+        counts.resize(self.entries.len(), [0; 2]);
+        loop {
+            self.add_guessed(counts, window);
+            if window.at >= window.end {
+                return Ok(());
+            }
+            let line = self.line(window)?;
+            let Some(number) = self.key(line.key).and_then(|key| self.number(&key)) else {
+                return Ok(());
             };
-            let mut guess = first;
-            let mut found = None;
-            for _ in 0..GUESSES {
-                let Some(entry) = self.entries.get(guess as usize) else {
-                    break;
-                };
-                found = self.guessed(rest, entry, branches);
-                if found.is_some() {
+            let ahead = number.wrapping_sub(window.before);
+            if let Some(entry) = self.entries.get(window.before as usize)
+                && ahead >= SKIPPED
+            {
+                entry.next.store(number, Ordering::Relaxed);
+            }
+            window.count(counts, number, &line);
+        }
+    }
+
+    /// Adds lines as long as their keys are new: one at least.
+    fn add_new(&mut self, counts: &mut Counts, window: &mut Window<'_>) -> Result<(), Bad> {
+        let mut new = true;
+        while new && window.at < window.end {
+            let line = self.line(window)?;
+            let number;
+            (number, new) = self.insert(window, &line)?;
+            counts.resize(self.entries.len(), [0; 2]);
+            window.count(counts, number, &line);
+        }
+        Ok(())
+    }
+
+    /// The entry that comes first after that of the line before.
+    #[inline]
+    fn guess(&self, window: &Window<'_>) -> u32 {
+        match self.entries.get(window.before as usize) {
+            Some(entry) => entry.next.load(Ordering::Relaxed),
+            None => 0, // the chain begins with the first line of the first file
+        }
+    }
+
+    fn add_guessed(&self, counts: &mut Counts, window: &mut Window<'_>) {
+        #[cfg(target_arch = "x86_64")]
+        if std::arch::is_x86_feature_detected!("avx2")
+            && std::arch::is_x86_feature_detected!("bmi1")
+            && std::arch::is_x86_feature_detected!("bmi2")
+        {
+            // SAFETY: the processor has what the function is compiled for.
+            return unsafe { self.add_guessed_avx2(counts, window) };
+        }
+        self.add_guessed_with(counts, window);
+    }
+
+    /// The same, compiled for registers of [`WIDE`] bytes.
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2,bmi1,bmi2")]
+    fn add_guessed_avx2(&self, counts: &mut Counts, window: &mut Window<'_>) {
+        self.add_guessed_with(counts, window);
+    }
+
+    /// Adds lines as long as the chain tells their keys.
+    #[inline(always)]
+    fn add_guessed_with(&self, counts: &mut Counts, window: &mut Window<'_>) {
+        let (text, weight) = (window.text, window.weight);
+        let mut at = window.at;
+        let mut before = window.before;
+        let mut guess = self.guess(window);
+        let mut left = GUESSES;
+        while at < window.end
+            && let Some(entry) = self.entries.get(guess as usize)
+        {
+            let next = entry.next.load(Ordering::Relaxed);
+            let Some((end, mispredictions, count)) = entry.key.after(&self.places, text, at) else {
+                left -= 1;
+                if left == 0 {
                     break;
                 }
-                guess = entry.next;
-            }
-            if let Some((after, mispredictions, count)) = found {
-                self.entries[guess as usize].add(mispredictions, count, weight);
-                before = guess;
-                at += after;
+                guess = next;
                 continue;
-            }
-            let len = find_byte(rest, b'\n').unwrap_or(rest.len());
-            let line = &rest[..len];
-            let wrong = |line: &[u8]| {
-                let known = fdata::check_line(line, branches).err();
-                let bad = known.unwrap_or_else(|| Bad::new(0, "not a record"));
-                bad.shift(start + at)
             };
-            let (key, mispredictions, count) = split(line, branches).ok_or_else(|| wrong(line))?;
-            if self.entries.len() >= NONE as usize - 1 || u32::try_from(key.len()).is_err() {
-                return Err(Bad::new(
-                    start + at,
-                    "more different records than can be added up",
-                ));
+            if let Some(sums) = counts.get_mut(guess as usize) {
+                add(sums, mispredictions, count, weight);
             }
-            let (number, new) = self.find(key);
-            if new {
-                fdata::check_line(line, branches).map_err(|bad| bad.shift(start + at))?;
-                self.entries[number as usize].next = match first == number {
-                    true => NONE, // the very first
-                    false => first,
-                };
-            }
-            self.entries[number as usize].add(mispredictions, count, weight);
-            if number != before
-                && let Some(entry) = self.entries.get_mut(before as usize)
-            {
-                entry.next = number;
-            }
-            before = number;
-            at += len + 1;
+            (at, before, guess, left) = (end, guess, next, GUESSES);
         }
-        Ok(before)
+        window.at = at;
+        window.before = before;
     }
 
-    /// If the text begins with the line of an entry: bytes of the line with its end, counts.
-    #[inline]
-    fn guessed(&self, rest: &[u8], entry: &Entry, branches: bool) -> Option<(usize, u64, u64)> {
-        let numbers = entry.key.strip(&self.names, rest)?.strip_prefix(b" ")?;
-        let (mispredictions, numbers) = if entry.key.has_two_counts(&self.names, branches) {
-            let (value, after) = number(numbers)?;
-            (value, after.strip_prefix(b" ")?)
-        } else {
-            (0, numbers)
-        };
-        let (count, after) = number(numbers)?;
-        let end = match after.first() {
-            Some(b'\n') => 1,
-            None => 0,
-            Some(_) => return None,
-        };
-        Some((rest.len() - after.len() + end, mispredictions, count))
+    /// The line where a window is.
+    fn line<'t>(&self, window: &Window<'t>) -> Result<Line<'t>, Bad> {
+        let rest = &window.text[window.at..window.end];
+        let len = find_byte(rest, b'\n').unwrap_or(rest.len());
+        let whole = &rest[..len];
+        let (key, mispredictions, count) =
+            split(whole, self.two_counts(whole)).ok_or_else(|| {
+                let known = fdata::check_line(whole, self.branches).err();
+                let bad = known.unwrap_or_else(|| Bad::new(0, "not a record"));
+                bad.shift(window.at)
+            })?;
+        Ok(Line {
+            key,
+            mispredictions,
+            count,
+            whole,
+        })
     }
 
-    /// Takes over what another one added up.
-    fn absorb(&mut self, other: &Sums) {
-        let all = 0..other.names.list.len() as u32;
-        let numbers: Vec<u32> = all
-            .map(|number| self.names.number(other.names.get(number)))
-            .collect();
-        for entry in &other.entries {
-            let names = entry
-                .key
-                .names
-                .map(|name| numbers.get(name as usize).copied().unwrap_or(NONE));
-            let (number, _) = self.entry(Key { names, ..entry.key });
-            self.entries[number as usize].add(entry.mispredictions, entry.count, 1);
+    fn two_counts(&self, line: &[u8]) -> bool {
+        self.branches && matches!(line.first(), Some(b'0'..=b'2'))
+    }
+
+    /// A key, if its places are known.
+    fn key(&self, text: &[u8]) -> Option<Key> {
+        self.key_with(text, |place| self.places.find(place))
+    }
+
+    fn key_with(
+        &self,
+        text: &[u8],
+        mut place: impl FnMut(&[u8]) -> Option<Place>,
+    ) -> Option<Key> {
+        let [first, mid, second, end] = parts(text);
+        let glue = |part: &[u8]| {
+            let mut glue = [0; GLUE];
+            glue[..part.len()].copy_from_slice(part); // at most `GLUE`
+            (glue, part.len() as u8)
+        };
+        let ((mid, mid_len), (end, end_len)) = (glue(mid), glue(end));
+        Some(Key {
+            places: [
+                place(first)?,
+                match second {
+                    [] => Place { start: 0, len: 0 },
+                    _ => place(second)?,
+                },
+            ],
+            mid,
+            end,
+            mid_len,
+            end_len,
+            two_counts: self.two_counts(text),
+        })
+    }
+
+    /// The entry of a key.
+    fn number(&self, key: &Key) -> Option<u32> {
+        // Numbers in slots are those of entries.
+        self.slots
+            .find(key.hash(), |number| self.entries[number as usize].key == *key)
+    }
+
+    /// The entry of a line, and whether it is new.
+    fn insert(&mut self, window: &Window<'_>, line: &Line<'_>) -> Result<(u32, bool), Bad> {
+        let full = || Bad::new(window.at, "more different records than can be added up");
+        if self.entries.len() >= NONE as usize - 1 {
+            return Err(full());
         }
+        let mut places = std::mem::take(&mut self.places);
+        let key = self.key_with(line.key, |place| places.number(place));
+        self.places = places;
+        let key = key.ok_or_else(full)?;
+        if let Some(number) = self.number(&key) {
+            return Ok((number, false));
+        }
+        fdata::check_line(line.whole, self.branches).map_err(|bad| bad.shift(window.at))?;
+        let guess = self.guess(window);
+        let entries = &self.entries;
+        let number = self
+            .slots
+            .insert(key.hash(), |number| entries[number as usize].key.hash());
+        let next = match guess == number {
+            true => NONE, // the very first
+            false => guess,
+        };
+        self.entries.push(Entry {
+            key,
+            next: AtomicU32::new(next),
+        });
+        if let Some(before) = self.entries.get(window.before as usize) {
+            before.next.store(number, Ordering::Relaxed);
+        }
+        Ok((number, true))
     }
 
     /// The sums as texts without headers, of about [`PIECE`] bytes each, in a buffer; until that is empty.
-    fn texts(&self, branches: bool) -> impl FnMut(&mut Vec<u8>) {
-        let mut entries = self.entries.iter();
+    fn texts(&self, counts: &Counts) -> impl FnMut(&mut Vec<u8>) {
+        let mut entries = self.entries.iter().zip(counts);
         move |out| {
             while out.len() < PIECE
-                && let Some(entry) = entries.next()
+                && let Some((entry, [mispredictions, count])) = entries.next()
             {
-                entry.key.put(&self.names, out);
-                if entry.key.has_two_counts(&self.names, branches) {
+                entry.key.put(&self.places, out);
+                if entry.key.two_counts {
+                    out.extend_from_slice(mispredictions.to_string().as_bytes());
                     out.push(b' ');
-                    out.extend_from_slice(entry.mispredictions.to_string().as_bytes());
                 }
-                out.push(b' ');
-                out.extend_from_slice(entry.count.to_string().as_bytes());
+                out.extend_from_slice(count.to_string().as_bytes());
                 out.push(b'\n');
             }
         }
     }
 }
 
-impl Entry {
-    #[inline]
-    fn add(&mut self, mispredictions: u64, count: u64, weight: u64) {
-        self.count = self.count.saturating_add(count.saturating_mul(weight));
-        self.mispredictions = self
-            .mispredictions
-            .saturating_add(mispredictions.saturating_mul(weight));
+impl Key {
+    /// If a text has a line of this key at a place: where the next one begins, the line's counts. What is unusual about the counts is left to others.
+    #[inline(always)]
+    fn after(&self, places: &Places, text: &[u8], at: usize) -> Option<(usize, u64, u64)> {
+        let [first, second] = self.places;
+        let mid = at + first.len as usize;
+        let place = mid + usize::from(self.mid_len);
+        let end = place + second.len as usize;
+        let mut counts = end + usize::from(self.end_len);
+        let differs = differs(text, at, places, first)?
+            | glue_differs(text, mid, self.mid, self.mid_len)?
+            | differs(text, place, places, second)?
+            | glue_differs(text, end, self.end, self.end_len)?;
+        if differs != 0 {
+            return None;
+        }
+        if first.len as usize > WIDE && !same_tail(text, at, places, first) {
+            return None;
+        }
+        if second.len as usize > WIDE && !same_tail(text, place, places, second) {
+            return None;
+        }
+        let mut mispredictions = 0;
+        if self.two_counts {
+            let digits = word(text, counts)?;
+            if digits >> 8 & 0xff == u64::from(b' ') {
+                // Most branches are always predicted. Here the next count does not wait for the length of this one.
+                mispredictions = (digits & 0xff).wrapping_sub(u64::from(b'0'));
+                if mispredictions > 9 {
+                    return None;
+                }
+                counts += 2;
+            } else {
+                let len;
+                (mispredictions, len) = number(digits)?;
+                counts += len + 1;
+                if text.get(counts - 1) != Some(&b' ') {
+                    return None;
+                }
+            }
+        }
+        let (count, len) = number(word(text, counts)?)?;
+        counts += len + 1;
+        (text.get(counts - 1) == Some(&b'\n')).then_some((counts, mispredictions, count))
     }
 }
 
-/// What a thread has done: its sums of branches and of samples, and what each of its files says of itself.
+#[inline]
+fn add(sums: &mut [u64; 2], mispredictions: u64, count: u64, weight: u64) {
+    let [mut more_mispredictions, mut more] = [mispredictions, count];
+    if weight != 1 {
+        more_mispredictions = more_mispredictions.saturating_mul(weight);
+        more = more.saturating_mul(weight);
+    }
+    sums[0] = sums[0].saturating_add(more_mispredictions);
+    sums[1] = sums[1].saturating_add(more);
+}
+
+impl Window<'_> {
+    /// Counts the line where it is under an entry, and goes on to the next.
+    fn count(&mut self, counts: &mut Counts, number: u32, line: &Line<'_>) {
+        if let Some(sums) = counts.get_mut(number as usize) {
+            add(sums, line.mispredictions, line.count, self.weight);
+        }
+        self.before = number;
+        self.at += line.whole.len() + 1;
+    }
+}
+
+/// What all threads have in common: a table of samples and one of branches.
+struct Shared([RwLock<Table>; 2]);
+
+/// What a thread has done: its counts of samples and of branches, and what each of its files says of itself.
 #[derive(Default)]
 struct Worker {
-    /// By whether the files hold branches.
-    sums: [Sums; 2],
+    counts: [Counts; 2],
     heads: Vec<(usize, Option<Collection>)>,
     events: BTreeSet<Vec<u8>>,
     error: Option<(usize, Error)>,
@@ -513,19 +663,11 @@ struct Worker {
 }
 
 impl Worker {
-    fn take(&mut self, index: usize, input: &Weighted) -> Result<(), Error> {
+    fn take(&mut self, shared: &Shared, index: usize, input: &Weighted) -> Result<(), Error> {
         let path = &input.path;
         let mut file = File::open(path).map_err(|e| Error::io(path, "open", e))?;
         let mut buffer = std::mem::take(&mut self.buffer);
-        #[cfg(unix)]
-        let size = file.metadata().ok().filter(|data| data.is_file());
-        #[cfg(unix)]
-        if let Some(size) = size.map(|data| data.len()).filter(|&size| size > 0) {
-            let result = self.read_windows(index, input, &file, size, &mut buffer);
-            self.buffer = buffer;
-            return result;
-        }
-        let result = self.read(index, input, &mut file, &mut buffer);
+        let result = self.read(shared, index, input, &mut file, &mut buffer);
         self.buffer = buffer;
         result
     }
@@ -538,81 +680,48 @@ impl Worker {
         (head.body, head.collection.is_none_or(|c| c.branches))
     }
 
-    /// Adds a file of some size, window by window.
-    #[cfg(unix)]
-    fn read_windows(
-        &mut self,
-        index: usize,
-        input: &Weighted,
-        file: &File,
-        size: u64,
-        buffer: &mut Vec<u8>,
-    ) -> Result<(), Error> {
-        use std::os::unix::fs::FileExt;
-        let mut branches = None;
-        let (mut at, mut before) = (0u64, NONE);
-        let mut wish = PIECE as u64;
-        while at < size {
-            let len = wish.min(size - at);
-            // Below the file's size, and twice a piece that is in memory already.
-            buffer.resize(len as usize, 0);
-            file.read_exact_at(buffer, at)
-                .map_err(|e| Error::io(&input.path, "read", e))?;
-            let whole = match at + len == size {
-                true => buffer.len(),
-                false => match memchr::memrchr(b'\n', buffer) {
-                    Some(end) => end + 1,
-                    None => {
-                        wish = wish.saturating_mul(2); // a line longer than that
-                        continue;
-                    }
-                },
-            };
-            let (body, branches) = match branches {
-                Some(known) => (0, known),
-                None => {
-                    let (body, known) = self.see_head(index, &buffer[..whole]);
-                    (body, *branches.insert(known))
-                }
-            };
-            before = self.sums[usize::from(branches)]
-                .add(&buffer[body..whole], body, before, branches, input.weight)
-                .map_err(|bad| match Source::open(&input.path) {
-                    Ok(all) => bad.shift(at as usize).locate(&input.path, &all),
-                    Err(error) => error,
-                })?;
-            at += whole as u64;
-        }
-        Ok(())
-    }
-
-    /// Adds a file, piece by piece.
+    /// Adds a file, window by window.
     fn read(
         &mut self,
+        shared: &Shared,
         index: usize,
         input: &Weighted,
         file: &mut File,
         buffer: &mut Vec<u8>,
     ) -> Result<(), Error> {
         let path = &input.path;
-        let io = |e| Error::io(path, "read", e);
-        buffer.clear();
         let mut branches = None;
-        let (mut lines, mut before) = (0u64, NONE);
+        let mut before = NONE;
+        // Of what can be read again, lines are counted only if one is wrong.
+        let again = file.metadata().is_ok_and(|data| data.is_file());
+        let (mut lines, mut passed) = (0u64, 0u64);
+        // Bytes of the file in the buffer. Whatever else is in it does not matter.
+        let mut filled = 0;
+        let mut size = PIECE;
         let mut at_end = false;
         while !at_end {
-            // What is left of the piece before is short, unless there is no line end in it.
-            let wish = PIECE.max(2 * buffer.len()) - buffer.len();
-            let read = Read::by_ref(file)
-                .take(wish as u64)
-                .read_to_end(buffer)
-                .map_err(io)?;
-            at_end = read < wish;
+            if buffer.len() < size + SLACK {
+                buffer.resize(size + SLACK, 0);
+            }
+            while filled < size {
+                match file.read(&mut buffer[filled..size]) {
+                    Ok(0) => {
+                        at_end = true;
+                        break;
+                    }
+                    Ok(read) => filled += read,
+                    Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+                    Err(e) => return Err(Error::io(path, "read", e)),
+                }
+            }
             let whole = match at_end {
-                true => buffer.len(),
-                false => match memchr::memrchr(b'\n', buffer) {
+                true => filled,
+                false => match memchr::memrchr(b'\n', &buffer[..filled]) {
                     Some(end) => end + 1,
-                    None => continue, // a line longer than that
+                    None => {
+                        size = size.saturating_mul(2); // a line longer than that
+                        continue;
+                    }
                 },
             };
             let mut body = 0;
@@ -624,31 +733,82 @@ impl Worker {
                     *branches.insert(known)
                 }
             };
-            let text = &buffer[body..whole];
-            before = self.sums[usize::from(branches)]
-                .add(text, body, before, branches, input.weight)
-                .map_err(|bad| bad.locate_after(path, &buffer[..whole], lines))?;
-            if !at_end {
+            let which = usize::from(branches);
+            let mut window = Window {
+                text: &buffer[..],
+                end: whole,
+                at: body,
+                before,
+                weight: input.weight,
+            };
+            let counts = &mut self.counts[which];
+            (|| {
+                while window.at < window.end {
+                    // A panic while adding would end the merge: poison means nothing.
+                    let table = shared.0[which]
+                        .read()
+                        .unwrap_or_else(PoisonError::into_inner);
+                    table.add(counts, &mut window)?;
+                    drop(table);
+                    if window.at < window.end {
+                        shared.0[which]
+                            .write()
+                            .unwrap_or_else(PoisonError::into_inner)
+                            .add_new(counts, &mut window)?;
+                    }
+                }
+                Ok(())
+            })()
+            .map_err(|bad: Bad| {
+                let before = match again {
+                    true => lines_in(path, passed),
+                    false => lines,
+                };
+                bad.locate_after(path, &buffer[..whole], before)
+            })?;
+            before = window.before;
+            passed += whole as u64;
+            if !again && !at_end {
                 lines += memchr::memchr_iter(b'\n', &buffer[..whole]).count() as u64;
             }
-            buffer.drain(..whole);
+            buffer.copy_within(whole..filled, 0);
+            filled -= whole;
         }
         Ok(())
     }
+}
+
+/// Lines in the first bytes of a file that was readable a moment ago.
+fn lines_in(path: &Path, bytes: u64) -> u64 {
+    let Ok(file) = File::open(path) else {
+        return 0;
+    };
+    let mut file = std::io::BufReader::with_capacity(PIECE, file.take(bytes));
+    let mut lines = 0;
+    while let Ok(read) = file.fill_buf()
+        && !read.is_empty()
+    {
+        lines += memchr::memchr_iter(b'\n', read).count() as u64;
+        let len = read.len();
+        file.consume(len);
+    }
+    lines
 }
 
 /// Reads and adds up files; see [`fdata::merge`].
 pub(crate) fn merge(inputs: &[Weighted]) -> Result<SymbolicProfile, Error> {
     let threads = rayon::current_num_threads().min(inputs.len()).max(1);
     let next = AtomicUsize::new(0);
+    let shared = Shared([false, true].map(|branches| RwLock::new(Table::new(branches))));
     let work = || {
         let mut worker = Worker::default();
         loop {
             let index = next.fetch_add(1, Ordering::Relaxed);
             let Some(input) = inputs.get(index) else {
+                worker.buffer = Vec::new();
                 return worker;
             };
-            if let Err(error) = worker.take(index, input) {
+            if let Err(error) = worker.take(&shared, index, input) {
                 worker.error = Some((index, error));
                 return worker;
             }
@@ -706,22 +866,28 @@ pub(crate) fn merge(inputs: &[Weighted]) -> Result<SymbolicProfile, Error> {
         .for_each(|worker| events.append(&mut worker.events));
     let collection = known.map(|known| known.1);
     let branches = collection.is_none_or(|c| c.branches);
-    let mut total = Sums::default();
+    let [samples, branched] = shared
+        .0
+        .map(|table| table.into_inner().unwrap_or_else(PoisonError::into_inner));
+    let mut table = if branches { branched } else { samples };
+    table.slots = Slots::default();
+    let mut total = Counts::new();
     for worker in workers {
-        let [samples, branched] = worker.sums;
-        let sums = if branches { branched } else { samples };
-        if total.entries.is_empty() {
-            total = sums;
-        } else {
-            total.absorb(&sums);
+        let [samples, branched] = worker.counts;
+        let mut counts = if branches { branched } else { samples };
+        if counts.len() > total.len() {
+            std::mem::swap(&mut total, &mut counts);
+        }
+        for (sums, [mispredictions, count]) in total.iter_mut().zip(counts) {
+            add(sums, mispredictions, count, 1);
         }
     }
-    total.slots = Slots::default();
+    total.resize(table.entries.len(), [0; 2]);
     fdata::assemble(
         collection,
         events,
-        total.entries.len(),
-        total.texts(branches),
+        table.entries.len(),
+        table.texts(&total),
     )
     .map_err(|bad| bad.locate(Path::new("sum of profiles"), b""))
 }
