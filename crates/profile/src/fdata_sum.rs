@@ -218,20 +218,27 @@ impl Key {
     }
 }
 
-/// Four words of a text, from somewhere in it.
+/// A word of a text.
+///
+/// # Safety
+///
+/// The text has eight bytes there.
 #[inline(always)]
-fn words(text: &[u8], at: usize) -> Option<[u64; WIDE / 8]> {
-    let bytes = text.get(at..)?.first_chunk::<WIDE>()?;
-    let mut words = [0; WIDE / 8];
-    for (word, bytes) in words.iter_mut().zip(bytes.as_chunks::<8>().0) {
-        *word = u64::from_le_bytes(*bytes);
-    }
-    Some(words)
+unsafe fn word(text: &[u8], at: usize) -> u64 {
+    debug_assert!(at + 8 <= text.len());
+    // SAFETY: the caller knows that the bytes are there; any bytes are a number.
+    u64::from_le(unsafe { text.as_ptr().add(at).cast::<u64>().read_unaligned() })
 }
 
+/// Four words of a text.
+///
+/// # Safety
+///
+/// The text has [`WIDE`] bytes there.
 #[inline(always)]
-fn word(text: &[u8], at: usize) -> Option<u64> {
-    Some(u64::from_le_bytes(*text.get(at..)?.first_chunk()?))
+unsafe fn words(text: &[u8], at: usize) -> [u64; WIDE / 8] {
+    // SAFETY: all of them are within the bytes that the caller knows of.
+    [0, 8, 16, 24].map(|word_at| unsafe { word(text, at + word_at) })
 }
 
 /// From [`WIDE`] − n, n bytes that count and others that do not.
@@ -246,23 +253,23 @@ static MASKS: [u8; 2 * WIDE] = {
 };
 
 /// Not 0 if the first [`WIDE`] bytes of a place are not those of a text.
+///
+/// # Safety
+///
+/// The text has [`WIDE`] bytes there, and the place is one of these.
 #[inline(always)]
-fn differs(text: &[u8], at: usize, places: &Places, place: Place) -> Option<u64> {
-    let there = words(text, at)?;
-    let here = words(&places.bytes, place.start as usize)?;
-    let mask = words(&MASKS, WIDE.saturating_sub(place.len as usize))?;
-    let mut differs = 0;
-    for i in 0..WIDE / 8 {
-        differs |= (there[i] ^ here[i]) & mask[i];
-    }
-    Some(differs)
-}
-
-/// The same of the few bytes of a key's glue.
-#[inline(always)]
-fn glue_differs(text: &[u8], at: usize, glue: [u8; GLUE], len: u8) -> Option<u64> {
-    let differs = word(text, at)? ^ u64::from_le_bytes(glue);
-    Some(differs.unbounded_shl(64 - 8 * u32::from(len)))
+unsafe fn differs(text: &[u8], at: usize, places: &Places, place: Place) -> u64 {
+    // At most `WIDE`, with as many masks behind it.
+    let masks = WIDE - (place.len as usize).min(WIDE);
+    // SAFETY: the caller knows of the text; `WIDE` bytes follow every place.
+    let (there, here, mask) = unsafe {
+        (
+            words(text, at),
+            words(&places.bytes, place.start as usize),
+            words(&MASKS, masks),
+        )
+    };
+    (0..WIDE / 8).fold(0, |sum, i| sum | (there[i] ^ here[i]) & mask[i])
 }
 
 /// The rest of a long place.
@@ -589,10 +596,24 @@ impl Key {
         let place = mid + usize::from(self.mid_len);
         let end = place + second.len as usize;
         let mut counts = end + usize::from(self.end_len);
-        let differs = differs(text, at, places, first)?
-            | glue_differs(text, mid, self.mid, self.mid_len)?
-            | differs(text, place, places, second)?
-            | glue_differs(text, end, self.end, self.end_len)?;
+        if counts + WIDE > text.len() {
+            return None;
+        }
+        // SAFETY: `WIDE` bytes are there behind the last part of the key and so behind all others; the places of keys are places.
+        let (differs, digits) = unsafe {
+            let glue_differs = |at: usize, glue: [u8; GLUE], len: u8| {
+                let differs = word(text, at) ^ u64::from_le_bytes(glue);
+                // Twice, because a shift by all of 64 is none.
+                differs << (32 - 4 * u32::from(len)) << (32 - 4 * u32::from(len))
+            };
+            (
+                differs(text, at, places, first)
+                    | glue_differs(mid, self.mid, self.mid_len)
+                    | differs(text, place, places, second)
+                    | glue_differs(end, self.end, self.end_len),
+                word(text, counts),
+            )
+        };
         if differs != 0 {
             return None;
         }
@@ -604,26 +625,24 @@ impl Key {
         }
         let mut mispredictions = 0;
         if self.two_counts {
-            let digits = word(text, counts)?;
-            if digits >> 8 & 0xff == u64::from(b' ') {
-                // Most branches are always predicted. Here the next count does not wait for the length of this one.
-                mispredictions = (digits & 0xff).wrapping_sub(u64::from(b'0'));
-                if mispredictions > 9 {
-                    return None;
-                }
-                counts += 2;
-            } else {
-                let len;
-                (mispredictions, len) = number(digits)?;
-                counts += len + 1;
-                if text.get(counts - 1) != Some(&b' ') {
-                    return None;
-                }
+            // Most branches are always predicted. Here the next count does not wait for the length of this one.
+            let one = digits >> 8 & 0xff == u64::from(b' ');
+            let len;
+            (mispredictions, len) = match one {
+                true => ((digits & 0xff).wrapping_sub(u64::from(b'0')), 1),
+                false => number(digits)?,
+            };
+            // Of seven digits, the space is the eighth byte.
+            if (one && mispredictions > 9) || digits >> (8 * len) & 0xff != u64::from(b' ') {
+                return None;
             }
+            counts += len + 1;
         }
-        let (count, len) = number(word(text, counts)?)?;
-        counts += len + 1;
-        (text.get(counts - 1) == Some(&b'\n')).then_some((counts, mispredictions, count))
+        // SAFETY: at most eight bytes further, of `WIDE`.
+        let digits = unsafe { word(text, counts) };
+        let (count, len) = number(digits)?;
+        let ends = digits >> (8 * len) & 0xff == u64::from(b'\n');
+        ends.then_some((counts + len + 1, mispredictions, count))
     }
 }
 
