@@ -112,7 +112,7 @@ pub fn read(ui: &Ui, inputs: &[Weighted], wanted: Option<Model>, reading: &Readi
     let mixed = models.iter().any(|model| *model != first);
     let model = wanted.unwrap_or(if mixed { Model::Symbols } else { first });
     if !mixed && model == first {
-        return merged(ui, inputs, reading);
+        return merged(ui, inputs, model, reading);
     }
     let input = match &reading.binary {
         Some(path) => Input::open(path)?,
@@ -139,7 +139,7 @@ pub fn read(ui: &Ui, inputs: &[Weighted], wanted: Option<Model>, reading: &Readi
         path: &input.path,
     };
     if model == Model::Blocks && !mixed && first == Model::Counters {
-        let Any::Counters(profile) = merged(ui, inputs, reading)? else {
+        let Any::Counters(profile) = merged(ui, inputs, first, reading)? else {
             bail!("internal error: counters expected");
         };
         let name = input.path.as_os_str().as_encoded_bytes();
@@ -163,7 +163,7 @@ pub fn read(ui: &Ui, inputs: &[Weighted], wanted: Option<Model>, reading: &Readi
             .map(|(input, _)| input.clone())
             .collect();
         let name = group.first().map(|g| g.path.clone()).unwrap_or_default();
-        let part = merged(ui, &group, reading)?;
+        let part = merged(ui, &group, kind, reading)?;
         let symbols = symbolic(ui, part, &opened, reading)
             .with_context(|| format!("with the profile {}", name.display()))?;
         total = Some(match total {
@@ -195,8 +195,8 @@ pub fn read(ui: &Ui, inputs: &[Weighted], wanted: Option<Model>, reading: &Readi
 }
 
 /// Adds up files of one model.
-fn merged(ui: &Ui, inputs: &[Weighted], reading: &Reading) -> Result<Any> {
-    if any::models(inputs)?.iter().all(|m| *m == Model::Counters) {
+fn merged(ui: &Ui, inputs: &[Weighted], model: Model, reading: &Reading) -> Result<Any> {
+    if model == Model::Counters {
         let merged = postlink_profile::merge(inputs)?;
         for skipped in &merged.skipped {
             ui.warn(format_args!(
@@ -206,7 +206,7 @@ fn merged(ui: &Ui, inputs: &[Weighted], reading: &Reading) -> Result<Any> {
         }
         return Ok(Any::Counters(Box::new(merged.profile)));
     }
-    Ok(any::merge(inputs, &reading.samples)?)
+    Ok(any::merge_of(model, inputs, &reading.samples)?)
 }
 
 fn symbolic(
@@ -408,6 +408,20 @@ pub fn write(path: &Path, profile: &Any, dialect: Dialect, reading: &Reading) ->
     Ok(())
 }
 
+/// Functions that a profile has branches or samples of.
+fn functions(profile: &SymbolicProfile) -> usize {
+    let with_branches = profile.functions().map(|(name, _)| name);
+    let samples = profile.samples().chunk_by(|a, b| a.at.name == b.at.name);
+    let with_samples = samples
+        .filter_map(|group| group.first())
+        .filter(|sample| sample.at.in_symbol)
+        .map(|sample| sample.at.name);
+    let mut all: Vec<_> = with_branches.chain(with_samples).collect();
+    all.sort_unstable();
+    all.dedup();
+    all.len()
+}
+
 /// What a profile holds, in a few words.
 pub fn summary(profile: &Any) -> String {
     match profile {
@@ -423,7 +437,7 @@ pub fn summary(profile: &Any) -> String {
         ),
         Any::Symbols(profile) => format!(
             "{} functions, {} branches, {} samples, {} memory accesses",
-            count(profile.functions().count()),
+            count(functions(profile)),
             count(profile.branches().len()),
             count(profile.samples().len()),
             count(profile.memory().len())

@@ -146,6 +146,11 @@ pub fn merge(inputs: &[Weighted], options: &Options) -> Result<Any, Error> {
             ),
         ));
     }
+    merge_of(model, inputs, options)
+}
+
+/// The same where it is known of which model they are.
+pub fn merge_of(model: Model, inputs: &[Weighted], options: &Options) -> Result<Any, Error> {
     Ok(match model {
         Model::Counters => Any::Counters(Box::new(crate::merge(inputs)?.profile)),
         Model::Addresses => Any::Addresses(merge_addresses(inputs, options)?),

@@ -272,12 +272,13 @@ unsafe fn differs(text: &[u8], at: usize, places: &Places, place: Place) -> u64 
     (0..WIDE / 8).fold(0, |sum, i| sum | (there[i] ^ here[i]) & mask[i])
 }
 
-/// The rest of a long place.
-#[inline]
-fn same_tail(text: &[u8], at: usize, places: &Places, place: Place) -> bool {
-    let tail = places.get(place).get(WIDE..).unwrap_or_default();
-    let there = text.get(at + WIDE..).unwrap_or_default();
-    strip(there, tail)
+/// The rest of long places. (A function of its own: what it needs of registers, the loop of most lines lacks.)
+#[inline(never)]
+fn same_tails(text: &[u8], at: [usize; 2], places: &Places, these: [Place; 2]) -> bool {
+    at.into_iter().zip(these).all(|(at, place)| {
+        let tail = places.get(place).get(WIDE..).unwrap_or_default();
+        strip(text.get(at + WIDE..).unwrap_or_default(), tail)
+    })
 }
 
 /// Whether a text has a prefix, 16 bytes at a time.
@@ -314,6 +315,14 @@ fn number(word: u64) -> Option<(u64, usize)> {
     value = (value.wrapping_mul(100).wrapping_add(value >> 16)) & 0x0000_ffff_0000_ffff;
     value = (value.wrapping_mul(10_000).wrapping_add(value >> 32)) & 0xffff_ffff;
     Some((value, bits as usize / 8))
+}
+
+/// A number of any length with a space behind it, and its length.
+#[inline(never)]
+fn some_digits(word: u64) -> Option<(u64, usize)> {
+    let (value, len) = number(word)?;
+    // Of seven digits, the space is the eighth byte.
+    (word >> (8 * len) & 0xff == u64::from(b' ')).then_some((value, len))
 }
 
 /// The key of a line, with a space behind it, and its counts: mispredictions (of a branch), count. `None` if the line does not end as a record does.
@@ -500,11 +509,7 @@ impl Table {
         self.key_with(text, |place| self.places.find(place))
     }
 
-    fn key_with(
-        &self,
-        text: &[u8],
-        mut place: impl FnMut(&[u8]) -> Option<Place>,
-    ) -> Option<Key> {
+    fn key_with(&self, text: &[u8], mut place: impl FnMut(&[u8]) -> Option<Place>) -> Option<Key> {
         let [first, mid, second, end] = parts(text);
         let glue = |part: &[u8]| {
             let mut glue = [0; GLUE];
@@ -531,8 +536,9 @@ impl Table {
     /// The entry of a key.
     fn number(&self, key: &Key) -> Option<u32> {
         // Numbers in slots are those of entries.
-        self.slots
-            .find(key.hash(), |number| self.entries[number as usize].key == *key)
+        self.slots.find(key.hash(), |number| {
+            self.entries[number as usize].key == *key
+        })
     }
 
     /// The entry of a line, and whether it is new.
@@ -617,24 +623,18 @@ impl Key {
         if differs != 0 {
             return None;
         }
-        if first.len as usize > WIDE && !same_tail(text, at, places, first) {
-            return None;
-        }
-        if second.len as usize > WIDE && !same_tail(text, place, places, second) {
+        if (first.len | second.len) as usize > WIDE
+            && !same_tails(text, [at, place], places, self.places)
+        {
             return None;
         }
         let mut mispredictions = 0;
         if self.two_counts {
             // Most branches are always predicted. Here the next count does not wait for the length of this one.
-            let one = digits >> 8 & 0xff == u64::from(b' ');
-            let len;
-            (mispredictions, len) = match one {
-                true => ((digits & 0xff).wrapping_sub(u64::from(b'0')), 1),
-                false => number(digits)?,
-            };
-            // Of seven digits, the space is the eighth byte.
-            if (one && mispredictions > 9) || digits >> (8 * len) & 0xff != u64::from(b' ') {
-                return None;
+            mispredictions = (digits & 0xff).wrapping_sub(u64::from(b'0'));
+            let mut len = 1;
+            if mispredictions > 9 || digits >> 8 & 0xff != u64::from(b' ') {
+                (mispredictions, len) = some_digits(digits)?;
             }
             counts += len + 1;
         }
@@ -902,13 +902,8 @@ pub(crate) fn merge(inputs: &[Weighted]) -> Result<SymbolicProfile, Error> {
         }
     }
     total.resize(table.entries.len(), [0; 2]);
-    fdata::assemble(
-        collection,
-        events,
-        table.entries.len(),
-        table.texts(&total),
-    )
-    .map_err(|bad| bad.locate(Path::new("sum of profiles"), b""))
+    fdata::assemble(collection, events, table.entries.len(), table.texts(&total))
+        .map_err(|bad| bad.locate(Path::new("sum of profiles"), b""))
 }
 
 #[cfg(test)]

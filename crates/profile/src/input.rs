@@ -10,7 +10,7 @@
 //! | `---` and a line end | BOLT YAML |
 //! | `no_lbr`, `boltedcollection`, a digit 0 to 5 and a name | fdata |
 //! | a letter of its records and a hexadecimal number or name | pre-aggregated |
-//! | `PERF_RECORD_`, `0x…/0x…/` or a tab in the first lines | text of `perf script` |
+//! | `PERF_RECORD_`, `0x…/0x…/` or a tab in the first lines, a time (`12.345678:`) in the first | text of `perf script` |
 //!
 //! [`open`] is for the first two, which hold counters. The others have their own `read` in their modules.
 
@@ -20,7 +20,7 @@ use std::path::Path;
 
 use crate::plprof::PlprofFile;
 use crate::raw::{RawFile, Sink};
-use crate::{Error, Profile, Subject, source};
+use crate::{Error, Profile, Subject, perf_script, source};
 
 /// A file format of this crate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,7 +88,7 @@ impl Format {
             fields.next(),
             fields.next(),
         );
-        let has = |wanted: &[u8]| start.windows(wanted.len()).any(|window| window == wanted);
+        let has = |wanted: &[u8]| memchr::memmem::find(start, wanted).is_some();
         match first {
             b"no_lbr" | b"boltedcollection" => Some(Format::Fdata),
             [b'0'..=b'5']
@@ -111,7 +111,8 @@ impl Format {
             _ if has(b"PERF_RECORD_")
                 || has(b"/0x")
                 || has(b"\n\t")
-                || start.starts_with(b"\t") =>
+                || start.starts_with(b"\t")
+                || line.split(|&byte| byte == b' ').any(is_time) =>
             {
                 Some(Format::PerfScript)
             }
@@ -126,6 +127,11 @@ impl Format {
     }
 }
 
+/// A field of `perf script` with a time: seconds, a point, digits, a colon.
+fn is_time(field: &[u8]) -> bool {
+    field.strip_suffix(b":").is_some_and(perf_script::is_time)
+}
+
 fn first_bytes(path: &Path, file: &File) -> Result<Vec<u8>, Error> {
     let mut start = vec![0; START];
     let mut len = 0;
@@ -134,6 +140,13 @@ fn first_bytes(path: &Path, file: &File) -> Result<Vec<u8>, Error> {
             Ok(0) => break,
             Ok(more) => len += more,
             Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(e) if e.kind() == std::io::ErrorKind::NotSeekable => {
+                return Err(Error::at_byte(
+                    path,
+                    0,
+                    "a pipe, and profiles are read more than once: write it to a file first",
+                ));
+            }
             Err(e) => return Err(Error::io(path, "read", e)),
         }
     }
@@ -238,6 +251,19 @@ mod tests {
     }
 
     #[test]
+    #[cfg(target_os = "linux")]
+    fn a_pipe_is_refused_by_name() {
+        use std::os::fd::AsRawFd;
+        let (read, _write) = std::io::pipe().unwrap();
+        let path = format!("/proc/self/fd/{}", read.as_raw_fd());
+        let error = Format::of(Path::new(&path)).unwrap_err().to_string();
+        assert!(
+            error.starts_with(&path) && error.contains("a pipe"),
+            "{error}"
+        );
+    }
+
+    #[test]
     fn every_format_is_recognised_by_its_start() {
         for (start, format) in [
             ("PERFILE2\x68", Some(Format::PerfData)),
@@ -254,6 +280,10 @@ mod tests {
             ),
             (
                 "prog 7/7 0.0: PERF_RECORD_MMAP2 7/7: [0x1000(0x2000) @ 0 08:01 1 1]: r-xp /p\n",
+                Some(Format::PerfScript),
+            ),
+            (
+                "  bz  9932 59676.042637:  250000 cpu-clock:  7f52ad136c2a strcmp+0x1a (/lib/ld.so)\n",
                 Some(Format::PerfScript),
             ),
             (

@@ -2,7 +2,7 @@
 //!
 //! Programs of the corpus are instrumented, run and optimised by postlink with `--enable-bat`. The tables' own costs are measured by an example of
 //! the crate `image`; profiles are made of a million generated branches and as many runs between instructions of moved functions. Sizes beside llvm-bolt's are
-//! in [`super::bat_sizes`], optimising again from translated profiles in [`super::bat_loop`]; both end the job as failed if something is not as it must be.
+//! in [`super::bat_sizes`], optimising again from translated profiles in [`super::bat_loop`]; both end the job as failed if something is not as it must be. With `--clang` the tables of clang are among those that are written again.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -24,6 +24,14 @@ const PERF2BOLT: &str = "/usr/lib/llvm-19/bin/perf2bolt";
 
 /// The job.
 pub fn run(arguments: &[String]) -> Result<bool> {
+    // llvm-bolt takes a minute and 5 GB for it.
+    let with_clang = arguments.iter().any(|argument| argument == "--clang");
+    let arguments: Vec<String> = arguments
+        .iter()
+        .filter(|argument| *argument != "--clang")
+        .cloned()
+        .collect();
+    let arguments = &arguments[..];
     let names: Vec<String> = match arguments {
         [] => DEFAULT.iter().map(|name| (*name).to_owned()).collect(),
         names => names.to_vec(),
@@ -128,13 +136,16 @@ pub fn run(arguments: &[String]) -> Result<bool> {
         )
         .context("out of memory")?;
     }
-    let names: Vec<String> = match arguments {
+    let mut names: Vec<String> = match arguments {
         [] => bat_sizes::DEFAULT
             .iter()
             .map(|name| (*name).to_owned())
             .collect(),
         names => names.to_vec(),
     };
+    if with_clang {
+        names.push("clang".to_owned());
+    }
     let (sizes, same) = bat_sizes::table(&release, &corpus, &names)?;
     let (rounds, good) = bat_loop::table(&release, &corpus)?;
     let text = format!(

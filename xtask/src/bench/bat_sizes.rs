@@ -24,8 +24,11 @@ pub const DEFAULT: &[&str] = &[
     "sqlite-nopie",
     "sqlite-clang",
     "sqlite-static",
+    "sqlite-g",
+    "lua-static",
     "lua-clang",
     "exc-clang",
+    "exc-static",
 ];
 const BOLT: &str = "/usr/lib/llvm-19/bin/llvm-bolt";
 

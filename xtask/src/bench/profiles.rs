@@ -8,7 +8,7 @@
 //! stacks have 16 entries, as those of older processors: of stacks with 32 perf2bolt leaves out the two newest ones if there are tables,
 //! for the sake of a defect of one processor, and the profiles could not be compared.
 //!
-//! For merging, a thousand fdata files are made of one: each has most of its lines, with other counts.
+//! For merging, a thousand fdata files are made up from the lines of one (see [`many`]), and some with the names of clang.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -28,6 +28,10 @@ const FILES: usize = 1_000;
 /// Lines of each of them, at most: together some 1 GB.
 const LINES: usize = 20_000;
 const LOAD: u64 = 0x5555_5555_0000;
+/// Profiles of clang's size: files, functions and lines of each function.
+const CLANG_FILES: usize = 12;
+const CLANG_FUNCTIONS: usize = 25_000;
+const CLANG_LINES: usize = 12;
 const LLVM: &str = "/usr/lib/llvm-19/bin";
 
 /// A small random number generator: the same files every time.
@@ -269,27 +273,77 @@ fn false_perf(dir: &Path) -> Result<PathBuf> {
     Ok(bin)
 }
 
-/// A thousand profiles of one program.
-fn many(dir: &Path, one: &Path) -> Result<Vec<PathBuf>> {
+/// What the lines of a program's profiles begin with, from one of them.
+fn keys_of(one: &Path) -> Result<Vec<String>> {
     let text = fs::read_to_string(one)?;
     let every = text.lines().count().div_ceil(LINES).max(1);
     // Without the headers: a digit begins a record.
     let records = text
         .lines()
         .filter(|line| line.starts_with(|c: char| c.is_ascii_digit()));
-    let lines: Vec<&str> = records.step_by(every).collect();
+    Ok(records
+        .step_by(every)
+        .filter_map(|line| Some(line.rsplitn(3, ' ').nth(2)?.to_owned()))
+        .collect())
+}
+
+/// The same for a program of clang's size, with its names.
+fn keys_of_clang(clang: &Path) -> Result<Vec<String>> {
+    let names = super::fdata::names(clang)?;
+    let every = names.len().div_ceil(CLANG_FUNCTIONS).max(1);
+    let names: Vec<&String> = names.values().step_by(every).collect();
+    let mut random = Random(0x6a09_e667_f3bc_c909);
+    let mut keys = Vec::new();
+    for name in &names {
+        let mut offset = 0;
+        for _ in 0..CLANG_LINES {
+            offset += 3 + random.below(60);
+            keys.push(match random.below(4) {
+                0 => format!(
+                    "1 {name} {offset:x} 1 {} 0",
+                    names[random.below(names.len())]
+                ),
+                _ => format!("1 {name} {offset:x} 1 {name} {:x}", random.below(2000)),
+            });
+        }
+    }
+    Ok(keys)
+}
+
+/// Profiles of one program from many machines. What is hot is in all of them; of what is executed now and then a file has some lines and lacks others. How often
+/// a line is met in the mean is spread evenly over orders of magnitude, from one in thirty files to 100,000 in each; half of the lines have mispredictions.
+fn many(folder: &Path, keys: &[String], files: usize) -> Result<Vec<PathBuf>> {
     let mut random = Random(0x9e37_79b9_7f4a_7c15);
-    let folder = dir.join("many");
-    fs::create_dir_all(&folder)?;
-    (0..FILES)
+    let unit = |random: &mut Random| (random.next() >> 11) as f64 / (1u64 << 53) as f64;
+    let means: Vec<(f64, f64)> = keys
+        .iter()
+        .map(|_| {
+            let mean = 10f64.powf(-1.5 + 6.5 * unit(&mut random));
+            let missed = match random.below(2) {
+                0 => 0.0,
+                _ => 0.1 * unit(&mut random).powi(2),
+            };
+            (mean, missed)
+        })
+        .collect();
+    fs::create_dir_all(folder)?;
+    (0..files)
         .map(|file| {
-            let mut out = String::with_capacity(text.len());
-            for line in &lines {
-                if random.below(10) == 0 {
-                    continue;
+            let mut out = String::new();
+            for (key, (mean, missed)) in keys.iter().zip(&means) {
+                // Machines are not equally busy; small counts are a Poisson process's.
+                let mut count = (mean * (0.7 + 0.6 * unit(&mut random))) as u64;
+                if *mean < 16.0 {
+                    count = 0;
+                    let mut left = unit(&mut random);
+                    while left > (-mean).exp() && count < 64 {
+                        count += 1;
+                        left *= unit(&mut random);
+                    }
                 }
-                let key = line.rsplit_once(' ').map_or(*line, |parts| parts.0);
-                let _ = writeln!(out, "{key} {}", 1 + random.below(100_000));
+                if count > 0 {
+                    let _ = writeln!(out, "{key} {} {count}", (count as f64 * missed) as u64);
+                }
             }
             let path = folder.join(format!("{file}.fdata"));
             fs::write(&path, out)?;
@@ -448,36 +502,61 @@ pub fn run(arguments: &[String]) -> Result<bool> {
             fs::copy(dir.join("ours.fdata"), dir.join("plain.fdata"))?;
         }
     }
-    let files = many(dir, &dir.join("plain.fdata"))?;
-    let all: u64 = files.iter().map(|file| size(file)).sum();
-    eprintln!("merging");
-    let ours = best(dir, runs, || {
-        let mut command = Command::new(tools.program());
-        command.args(["--quiet", "--threads", "2", "merge", "-o"]);
-        command.arg(dir.join("merged.fdata")).args(&files);
-        command
-    })?;
-    let theirs = there
-        .then(|| {
-            best(dir, 1, || {
-                let mut command = Command::new(&merge_fdata);
-                command
-                    .arg("-q")
-                    .arg("-o")
-                    .arg(dir.join("theirs.merged"))
-                    .args(&files);
-                command
+    let mut families = vec![("fdata files", FILES, keys_of(&dir.join("plain.fdata"))?)];
+    let clang = programs::corpus()?.join("bin/clang-no-pie");
+    match clang.exists() {
+        true => families.push((
+            "fdata files of clang's size",
+            CLANG_FILES,
+            keys_of_clang(&clang)?,
+        )),
+        false => eprintln!("no clang in the corpus: profiles of its size are left out"),
+    }
+    for (what, count, keys) in families {
+        let folder = dir.join("many");
+        let files = many(&folder, &keys, count)?;
+        let all: u64 = files.iter().map(|file| size(file)).sum();
+        eprintln!("merging {count} {what}");
+        let ours = best(dir, runs, || {
+            let mut command = Command::new(tools.program());
+            command.args(["--quiet", "--threads", "2", "merge", "-o"]);
+            command.arg(dir.join("merged.fdata")).args(&files);
+            command
+        })?;
+        let theirs = there
+            .then(|| {
+                best(dir, runs, || {
+                    let mut command = Command::new(&merge_fdata);
+                    command
+                        .arg("-q")
+                        .arg("-o")
+                        .arg(dir.join("theirs.merged"))
+                        .args(&files);
+                    command
+                })
             })
-        })
-        .transpose()?;
-    lines.push(Line {
-        what: format!("merge {FILES} fdata files"),
-        ours,
-        theirs,
-        size: all,
-    });
-    if keep.is_none() {
-        fs::remove_dir_all(dir.join("many")).context("the files that were merged")?;
+            .transpose()?;
+        lines.push(Line {
+            what: format!("merge {count} {what}"),
+            ours,
+            theirs,
+            size: all,
+        });
+        if there {
+            let sorted = |name: &str| -> Result<Vec<String>> {
+                let text = fs::read_to_string(dir.join(name))?;
+                let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+                lines.sort();
+                Ok(lines)
+            };
+            if sorted("merged.fdata")? != sorted("theirs.merged")? {
+                eprintln!("the sums of {what} differ");
+                same = false;
+            }
+        }
+        if keep.is_none() || count != FILES {
+            fs::remove_dir_all(&folder).context("the files that were merged")?;
+        }
     }
     let text = table(&lines, same, there, &program);
     println!("{text}");
@@ -527,7 +606,7 @@ brackets, time on the clock; memory is the peak. Targets: 10 times as fast, a th
     if there {
         let _ = writeln!(
             out,
-            "\nThe aggregated profiles are {}.",
+            "\nThe profiles of both are {}.",
             if same {
                 "the same, line by line"
             } else {

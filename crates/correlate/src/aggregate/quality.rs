@@ -80,8 +80,15 @@ impl Quality {
 
     pub(super) fn why_empty(&self) -> String {
         let read = &self.read;
+        let hint = match (self.all_runs(), self.basic) {
+            (0, 0) if read.samples > 0 => {
+                ". In call chains perf script prints offsets in files, which name no place: \
+aggregate the perf.data itself, or print the sampled instruction as well (perf script -F pid,ip,brstack)"
+            }
+            _ => "",
+        };
         format!(
-            "nothing could be attributed to it: of {} samples {} have branches; {} of {} runs and {} of {} addresses are outside of its functions",
+            "nothing could be attributed to it: of {} samples {} have branches; {} of {} runs and {} of {} addresses are outside of its functions{hint}",
             read.samples,
             read.with_branches,
             self.all_runs().saturating_sub(self.runs),

@@ -102,8 +102,11 @@ impl Diff {
         );
         let models = [any::models(&a)?, any::models(&b)?].concat();
         let same = models.iter().all(|model| *model == models[0]);
+        // What is by blocks already has lost what is between them.
+        let by_blocks = !same && reading.binary.is_some() && models.contains(&Model::Blocks);
         let wanted = match models[0] {
             Model::Symbols | Model::Blocks | Model::Counters if same => None,
+            _ if by_blocks => Some(Model::Blocks),
             _ => Some(Model::Symbols),
         };
         let read = |wanted| -> Result<(Any, Any)> {
@@ -113,7 +116,9 @@ impl Diff {
             ))
         };
         let (mut a, mut b) = read(wanted)?;
-        if is_translated(&a) != is_translated(&b) {
+        if let (true, Some(path)) = (by_blocks, &reading.binary) {
+            use_first_names(path, [&mut a, &mut b])?;
+        } else if is_translated(&a) != is_translated(&b) {
             // One names branches by their instruction, the other by the block they are in.
             match &reading.binary {
                 Some(path) => {

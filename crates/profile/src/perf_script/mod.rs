@@ -440,7 +440,7 @@ fn read_line<'a>(
     }
 }
 
-fn is_time(token: &[u8]) -> bool {
+pub(crate) fn is_time(token: &[u8]) -> bool {
     token.contains(&b'.')
         && token
             .iter()
