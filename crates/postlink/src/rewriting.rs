@@ -154,24 +154,66 @@ fn given_up(target: &Path, reverted: &[String]) -> String {
     )
 }
 
-/// Writes a program that makes machine profiles, and its map.
+/// What instrumenting for machine profiles did, and what the checker says of it.
+pub struct Covered {
+    /// The rewriter's account.
+    pub report: CoverageReport,
+    /// The certificate, if it was checked.
+    pub certificate: Option<Report>,
+    /// Functions that do not count because they could not be proved.
+    pub reverted: Vec<String>,
+}
+
+/// Writes a program that makes machine profiles, and its map; proved if `prove` is true.
+///
+/// Where code is to lie in old bodies it is checked in any case: bodies that something may still come to are left alone in the next round.
 pub fn instrument_coverage(
     input: &Input,
     options: &CoverageOptions,
     target: &Path,
     map: &Path,
+    prove: bool,
     phases: &mut Phases,
-) -> Result<CoverageReport> {
+) -> Result<Covered> {
     input.must_differ_from(target)?;
     input.must_differ_from(map)?;
     let elf = input.elf()?;
     let file = beside(target)?;
-    let report = instrument_coverage_to(&elf, options, &file, input.mode, phases)
-        .with_context(|| input.path.display().to_string())?;
-    // The map first: a program without its map is of no use.
-    postlink_profile::output::atomically(map, |out| out.write_all(&report.map))?;
-    put_in_place(file, target)?;
-    Ok(report)
+    let mut options = options.clone();
+    let mut reverted = vec![];
+    for round in 0..ROUNDS {
+        let report = instrument_coverage_to(&elf, &options, &file, input.mode, phases)
+            .with_context(|| input.path.display().to_string())?;
+        let certificate = match (prove || options.reuse) && report.instrumented > 0 {
+            true => Some(prove_written(input, &elf, &file, phases)?),
+            false => None,
+        };
+        let unproved = certificate.as_ref().filter(|c| !c.is_proved());
+        let Some(unproved) = unproved else {
+            // The map first: a program without its map is of no use.
+            postlink_profile::output::atomically(map, |out| out.write_all(&report.map))?;
+            put_in_place(file, target)?;
+            return Ok(Covered {
+                report,
+                certificate,
+                reverted,
+            });
+        };
+        let sealed = options.sealed.len();
+        if options.reuse {
+            let failed = unproved.failures().map(|(function, _)| function.old);
+            options.sealed.extend(failed);
+        }
+        if options.sealed.len() > sealed && round + 2 < ROUNDS {
+            continue;
+        }
+        // It was not for what lies where, or there is no end to it.
+        options.reuse = false;
+        if prove {
+            put_back(unproved, target, &mut options.keep, &mut reverted)?;
+        }
+    }
+    bail!("{}", given_up(target, &reverted))
 }
 
 /// What optimising did, and what the checker says of it.

@@ -494,3 +494,61 @@ fn calls_of_functions_with_an_entry_jump_go_straight_to_the_stub() {
     }
     compare(&folder, &["a"], "-rdynamic");
 }
+
+/// What moves leaves room for what moves.
+#[test]
+fn code_of_block_coverage_lies_in_old_bodies_and_is_proved() {
+    // Functions of all sizes.
+    let many: String = (1..200)
+        .map(|n| {
+            let steps: String = (0..n % 30)
+                .map(|k| format!("if (x & {}) x = x * 3 + {k}; ", 1 << (k % 20)))
+                .collect();
+            format!(
+                "__attribute__((noinline)) int f{n}(int x) {{ {steps}return x + f{}(x / 2); }}\n",
+                n - 1
+            )
+        })
+        .collect();
+    let source = format!(
+        "#include <stdio.h>\n__attribute__((noinline)) int f0(int x) {{ return x; }}\n{many}\
+         int main(int argc, char **argv) {{ printf(\"%d\\n\", f199(argc * 77)); return 0; }}\n"
+    );
+    let folder = Folder::built(&[("p.c", &source)], "gcc -O1 -Wl,-q -o p p.c");
+    compare(&folder, &["a", "b"], "many functions");
+    let instrument = |more: &[&str]| {
+        let arguments = [&["instrument", "p", "-o", "p.inst"], more].concat();
+        folder.postlink(&arguments);
+        std::fs::read(folder.path("p.inst")).unwrap()
+    };
+    let output = instrument(&["--mode", "block-coverage"]);
+    let input = std::fs::read(folder.path("p")).unwrap();
+    let report =
+        postlink_verify::verify(&input, &output, &postlink_verify::Options::default()).unwrap();
+    assert!(report.is_proved() && report.proved >= 200);
+    let functions = |file: &[u8]| -> BTreeMap<Vec<u8>, u64> {
+        let elf = postlink_image::elf::Elf::parse(file).unwrap();
+        let symbols = elf.symbols(postlink_image::elf::SymbolTable::Static);
+        let own = symbols
+            .iter()
+            .filter(|s| s.kind == 2 && s.name.starts_with(b"f"));
+        own.map(|s| (s.name.to_vec(), s.value)).collect()
+    };
+    let elf = postlink_image::elf::Elf::parse(&input).unwrap();
+    let (_, text) = elf.section(".text").unwrap();
+    let (before, after) = (functions(&input), functions(&output));
+    let in_old_code = after
+        .iter()
+        .filter(|(name, at)| (text.addr..text.end()).contains(at) && before.get(*name) != Some(at))
+        .count();
+    assert!(in_old_code > 50, "{in_old_code}");
+    // All modes may be proved before they are written.
+    for mode in [
+        "function-coverage",
+        "block-coverage",
+        "call-graph",
+        "call-edges",
+    ] {
+        instrument(&["--verify", "--mode", mode]);
+    }
+}

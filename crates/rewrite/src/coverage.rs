@@ -29,6 +29,7 @@ use postlink_isa::{Code, Isa, RegSet, RuntimeConfig};
 use postlink_mip::{self as mip, Block, InferredBlock, Kind, Profile, Types, Width};
 use rayon::prelude::*;
 use regex::bytes::Regex;
+use rustc_hash::FxHashSet;
 use serde::Serialize;
 
 use crate::Error;
@@ -41,9 +42,11 @@ use crate::entries::{self, Places, Plan};
 use crate::instrument::{Hook, count_pins, emit_in_place, hook};
 use crate::leaks::Leaks;
 use crate::link::{self, LinkOptions, ProbeAddresses, Ready};
+use crate::optimize;
 use crate::phases::Phases;
 use crate::pin::Pin;
 use crate::prepare::{self, Analysed, Scratch, Share};
+use crate::refs::Refs;
 
 /// What is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -89,6 +92,12 @@ pub struct CoverageOptions {
     pub functions: Option<Regex>,
     /// Entries in the table of edges, rounded up to a power of two.
     pub edges: u32,
+    /// Functions that stay as they are, by address: a checker did not accept them.
+    pub keep: FxHashSet<u64>,
+    /// Whether code that moves may lie in old bodies. Whether something may still come there is for a checker to say.
+    pub reuse: bool,
+    /// Functions in whose old bodies nothing else may lie all the same, by address.
+    pub sealed: FxHashSet<u64>,
 }
 
 /// What was done.
@@ -434,7 +443,16 @@ fn link_anew<I: Isa>(
         ready.counter_base = (function.raw_offset - PAGE) / counter_size(options.mode);
     }
     let ready = &anew.ready;
-    let link_options = LinkOptions::instrumented(elf);
+    // Everything moves, so there is room in old bodies for nearly everything. What lies there must not be found by the old unwind entries.
+    let room = match options.reuse && !Refs::registers_frames(elf) {
+        true => optimize::room::<I>(program, ready, &anew.patches, &options.sealed),
+        false => Vec::new(),
+    };
+    let link_options = LinkOptions {
+        room,
+        room_for_all: true,
+        ..LinkOptions::instrumented(elf)
+    };
     let order: Vec<u32> = (0..ready.len() as u32).collect();
     let mut placed = link::place::<I>(program, ready, [&order, &order], &link_options, writer);
     placed.bridge::<I>(program, ready, writer);
@@ -564,6 +582,9 @@ fn make_all<'d, I: Isa>(
                 && !functions.is_match(program.name(f).as_bytes())
             {
                 return Err(Pin::Excluded);
+            }
+            if options.keep.contains(&program.start(f)) {
+                return Err(Pin::NotProved);
             }
             make::<I>(program, f, &analysed, options.mode)
         })

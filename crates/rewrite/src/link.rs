@@ -76,6 +76,8 @@ pub struct LinkOptions<'a> {
     pub move_pointers: bool,
     /// Room in old bodies that nothing comes to any more, for cold fragments: address and length each. May be empty.
     pub room: Vec<(u64, u64)>,
+    /// Whether it is for other fragments as well.
+    pub room_for_all: bool,
     /// The recorders' slow path, which they call directly: a copy for each district where there are more than one. Else the caller places it.
     pub slow: Vec<u8>,
     /// What the note says.
@@ -92,6 +94,7 @@ impl LinkOptions<'_> {
             align: [16, 16],
             move_pointers: false,
             room: Vec::new(),
+            room_for_all: false,
             slow: Vec::new(),
             kind: NoteKind::Instrumented,
             input_id: elf.build_id.unwrap_or_default().to_vec(),
@@ -126,8 +129,8 @@ pub struct Placement {
     districts: Vec<u16>,
     /// By position in the list of ready functions: address of each fragment.
     pub fragments: Vec<[u64; 2]>,
-    /// By position: whether the cold fragment lies in the room of old bodies.
-    pub in_room: Vec<bool>,
+    /// By position: whether a fragment lies in the room of old bodies.
+    pub in_room: Vec<[bool; 2]>,
     /// Old bodies in whose room something lies, by their first address; ascending.
     buried: Vec<u64>,
     /// Addresses of entries: input to output.
@@ -298,7 +301,7 @@ pub fn place<I: Isa>(
         sections: vec![[None, None]; count],
         districts,
         fragments: vec![[0; 2]; ready.len()],
-        in_room: vec![false; ready.len()],
+        in_room: vec![[false; 2]; ready.len()],
         buried: Vec::new(),
         entries: FxHashMap::default(),
         doors: FxHashMap::default(),
@@ -309,7 +312,7 @@ pub fn place<I: Isa>(
         veneers: Veneers::default(),
         frames: (program.refs.registered_frames, std::sync::OnceLock::new()),
     };
-    p.take_room(program, ready, orders[1], &options.room);
+    p.take_room(program, ready, orders, options);
     for district in 0..count {
         p.place_district::<I>(ready, district, orders, options, writer);
     }
@@ -354,7 +357,7 @@ impl Placement {
         for (f, order) in orders.iter().enumerate() {
             let own: Vec<u32> = self
                 .of_district(district, order)
-                .filter(|i| f == 0 || !self.in_room[*i as usize])
+                .filter(|i| !self.in_room[*i as usize][f])
                 .filter(|i| !ready[*i as usize].code.fragments[f].code.bytes.is_empty())
                 .collect();
             let mut at = 0u64;
@@ -406,33 +409,44 @@ impl Placement {
         }
     }
 
-    /// Puts cold fragments into the room of old bodies: the largest first, each where it leaves the least.
+    /// Puts fragments into the room of old bodies: the largest first, each where it leaves the least.
     fn take_room(
         &mut self,
         program: &Program<'_>,
         ready: &[Ready],
-        order: &[u32],
-        room: &[(u64, u64)],
+        orders: [&[u32]; 2],
+        options: &LinkOptions<'_>,
     ) {
-        let mut free: BTreeSet<(u64, u64)> =
-            room.iter().map(|(start, len)| (*len, *start)).collect();
-        let len = |i: u32| ready[i as usize].code.fragments[1].code.bytes.len() as u64;
-        let mut cold: Vec<u32> = order
+        let mut free: BTreeSet<(u64, u64)> = options
+            .room
             .iter()
-            .copied()
-            .filter(|i| len(*i) > 0 && ready[*i as usize].splits.is_empty())
+            .map(|(start, len)| (*len, *start))
             .collect();
-        cold.sort_by_key(|i| (std::cmp::Reverse(len(*i)), ready[*i as usize].function));
-        for i in cold {
-            let Some(&(room, start)) = free.range((len(i), 0)..).next() else {
+        let len = |i: u32, f: usize| ready[i as usize].code.fragments[f].code.bytes.len() as u64;
+        let least = usize::from(!options.room_for_all);
+        let mut list: Vec<(u32, usize)> = (least..2)
+            .flat_map(|f| orders[f].iter().map(move |i| (*i, f)))
+            .filter(|&(i, f)| len(i, f) > 0 && ready[i as usize].splits.is_empty())
+            .collect();
+        let function = |i: u32| ready[i as usize].function;
+        list.sort_by_key(|&(i, f)| (std::cmp::Reverse(len(i, f)), function(i), f));
+        for (i, f) in list {
+            let (len, align) = (len(i, f), options.align[f]);
+            let gap = |start: u64| start.next_multiple_of(align) - start;
+            // Those that are longer by a whole alignment all do.
+            let fits = |&&(room, start): &&(u64, u64)| room >= len + gap(start);
+            let Some(&(room, start)) = free.range((len, 0)..).find(fits) else {
                 continue;
             };
             free.remove(&(room, start));
-            if room > len(i) {
-                free.insert((room - len(i), start + len(i)));
+            let at = start + gap(start);
+            let left = room - len - gap(start);
+            if left > 0 {
+                free.insert((left, at + len));
             }
-            self.fragments[i as usize][1] = start;
-            self.in_room[i as usize] = true;
+            let start = at;
+            self.fragments[i as usize][f] = start;
+            self.in_room[i as usize][f] = true;
             self.buried
                 .extend(program.piece_at(start).map(|piece| piece.start));
         }
@@ -524,19 +538,12 @@ impl Placement {
         writer: &mut Writer<'_>,
     ) -> Result<(), Error> {
         self.veneers.fill::<I>(writer)?;
-        for (i, r) in ready.iter().enumerate().filter(|(i, _)| self.in_room[*i]) {
-            let code = &r.code.fragments[1].code;
+        let in_room = |i: usize| (0..2).filter(move |f| self.in_room[i][*f]);
+        for (i, f) in (0..ready.len()).flat_map(|i| in_room(i).map(move |f| (i, f))) {
+            let (code, at) = (&ready[i].code.fragments[f].code, self.fragments[i][f]);
             let mut bytes = code.bytes.clone();
-            self.settle::<I>(
-                program,
-                ready,
-                i,
-                code,
-                self.fragments[i][1],
-                probes,
-                &mut bytes,
-            )?;
-            writer.patch(self.fragments[i][1], &bytes)?;
+            self.settle::<I>(program, ready, i, code, at, probes, &mut bytes)?;
+            writer.patch(at, &bytes)?;
         }
         let all: Vec<u32> = (0..ready.len() as u32).collect();
         for district in 0..self.sections.len() {
@@ -546,7 +553,7 @@ impl Placement {
                 };
                 let list: Vec<(u32, u64, &Code<Target>)> = self
                     .of_district(district, order)
-                    .filter(|i| f == 0 || !self.in_room[*i as usize])
+                    .filter(|i| !self.in_room[*i as usize][f])
                     .map(|i| {
                         (
                             i,
@@ -1056,13 +1063,24 @@ impl Placement {
                 let Some(new) = self.entries.get(&s.value) else {
                     continue;
                 };
-                let Some(id) = section(*new) else { continue };
                 let Some(i) = program
                     .piece_at(s.value)
                     .and_then(|p| by_function.get(&p.function))
                 else {
                     continue;
                 };
+                let entered = ready[*i]
+                    .code
+                    .blocks
+                    .first()
+                    .map_or(0, |b| usize::from(b.0));
+                let into = match self.in_room[*i].get(entered) {
+                    Some(true) => program
+                        .piece_at(*new)
+                        .map(|piece| InSection::Old(piece.section)),
+                    _ => section(*new).map(InSection::New),
+                };
+                let Some(into) = into else { continue };
                 let fragment = &self.fragments[*i];
                 let hot = self.stretches(ready, *i, 0).next().map_or(0, |s| s.1);
                 let size = if s.size == 0 {
@@ -1076,7 +1094,7 @@ impl Placement {
                     SymbolEdit {
                         value: *new,
                         size,
-                        section: InSection::New(id),
+                        section: into,
                     },
                 );
             }
@@ -1090,7 +1108,7 @@ impl Placement {
             let parts = hot.chain(self.stretches(ready, i, 1).map(|s| (1, s)));
             for (number, (fragment, (value, size, _))) in parts.enumerate() {
                 let placed = self.sections[usize::from(self.districts[i])][fragment];
-                let section = match (fragment == 1 && self.in_room[i], placed) {
+                let section = match (self.in_room[i][fragment], placed) {
                     (true, _) => match program.piece_at(value) {
                         Some(piece) => InSection::Old(piece.section),
                         None => continue,

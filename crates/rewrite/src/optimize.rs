@@ -331,9 +331,10 @@ fn optimize_with<I: Isa>(
             && !Refs::registers_frames(elf)
             && prepare::check_input(elf)? == Machine::X86_64
         {
-            true => room::<I>(&program, &ready, &patches),
+            true => room::<I>(&program, &ready, &patches, &FxHashSet::default()),
             false => Vec::new(),
         },
+        room_for_all: false,
         slow: Vec::new(),
         kind: NoteKind::Optimised,
         input_id: elf.build_id.unwrap_or_default().to_vec(),
@@ -436,7 +437,12 @@ fn registrars<'d, I: Isa>(
 
 /// What is left of old bodies behind the jumps at their entries, as address and length: nothing comes there any more, as whatever referred to the
 /// insides of a function that could be moved was found and follows it. (The checker looks for itself.)
-fn room<I: Isa>(program: &Program<'_>, ready: &[Ready], patches: &[(u64, u64)]) -> Vec<(u64, u64)> {
+pub(crate) fn room<I: Isa>(
+    program: &Program<'_>,
+    ready: &[Ready],
+    patches: &[(u64, u64)],
+    sealed: &FxHashSet<u64>,
+) -> Vec<(u64, u64)> {
     let jumps: FxHashMap<u64, u64> = patches.iter().copied().collect();
     let behind = |r: &Ready| {
         let function = &program.functions[r.function as usize];
@@ -449,7 +455,10 @@ fn room<I: Isa>(program: &Program<'_>, ready: &[Ready], patches: &[(u64, u64)]) 
             (),
         );
         let start = at + jump.bytes.len() as u64;
-        let plain = r.marks.is_empty() && r.arrivals.is_empty() && function.entries.is_empty();
+        let plain = r.marks.is_empty()
+            && r.arrivals.is_empty()
+            && function.entries.is_empty()
+            && !sealed.contains(&piece.start);
         (plain && start < piece.end).then(|| (start, piece.end - start))
     };
     ready.iter().filter_map(behind).collect()

@@ -235,7 +235,7 @@ impl Kind {
     }
 
     fn infers_entry(&self, function: usize) -> bool {
-        self.blocks > 1 && function % 3 == 0
+        self.blocks > 1 && function.is_multiple_of(3)
     }
 
     fn header(&self, kind: u16, types: u32) -> Vec<u8> {

@@ -8,6 +8,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use postlink_rewrite::coverage::{CoverageMode, CoverageOptions};
 use postlink_rewrite::{Counters, InstrumentReport};
+use rustc_hash::FxHashSet;
 use serde::Serialize;
 
 use super::optimize::{say_pinned, say_reverted};
@@ -200,22 +201,27 @@ impl Instrument {
             pattern: self.profile.unwrap_or_else(|| "default.mipraw".to_owned()),
             functions: self.instrumenting.functions.clone(),
             edges: self.edges,
+            keep: FxHashSet::default(),
+            reuse: mode == CoverageMode::BlockCoverage,
+            sealed: FxHashSet::default(),
         };
         let map = self.map.unwrap_or_else(|| {
             let mut name = self.output.clone().into_os_string();
             name.push(".mipmap");
             name.into()
         });
-        let report = rewriting::instrument_coverage(
+        let done = rewriting::instrument_coverage(
             input,
             &options,
             &self.output,
             &map,
+            self.verify,
             &mut watched.phases,
         )?;
+        let report = &done.report;
         watched.finish();
         if self.json {
-            println!("{}", serde_json::to_string_pretty(&report)?);
+            println!("{}", serde_json::to_string_pretty(report)?);
         }
         ui.say(format_args!(
             "{BOLD}{}{BOLD:#}: {} of {} functions count; {} of their {} blocks have a counter",
@@ -225,6 +231,10 @@ impl Instrument {
             count(report.counted),
             count(report.blocks),
         ));
+        if let Some(c) = &done.certificate {
+            say_proved(ui, c);
+        }
+        say_reverted(ui, &done.reverted);
         say_pinned(ui, &report.pinned);
         ui.say(format_args!(
             "  size {} -> {} ({}); map {} in {}; each run {}",
@@ -237,6 +247,14 @@ impl Instrument {
         ));
         Ok(ExitCode::SUCCESS)
     }
+}
+
+fn say_proved(ui: &Ui, certificate: &postlink_verify::Report) {
+    ui.say(format_args!(
+        "  {GOOD}proved{GOOD:#}: {} functions do what they did while they count, {} are as they were",
+        count(certificate.proved),
+        count(certificate.identical)
+    ));
 }
 
 /// The few lines at the end.
@@ -255,11 +273,7 @@ pub fn say(ui: &Ui, output: &str, done: &Instrumented) {
         count(report.sites),
     ));
     if let Some(c) = &done.certificate {
-        ui.say(format_args!(
-            "  {GOOD}proved{GOOD:#}: {} functions do what they did while they count, {} are as they were",
-            count(c.proved),
-            count(c.identical)
-        ));
+        say_proved(ui, c);
     }
     say_reverted(ui, &done.reverted);
     if let Some(why) = &report.not_per_thread {

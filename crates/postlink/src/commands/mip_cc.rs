@@ -117,6 +117,10 @@ impl Cc {
                 ));
                 return Ok(ExitCode::from(outcome.code));
             }
+            if report.functions == 0 && report.left_alone.is_empty() {
+                // Only linked, or preprocessed, or asked for its version.
+                return Ok(ExitCode::from(outcome.code));
+            }
             ui.say(format_args!(
                 "{} functions and {} blocks have counters; {} blocks follow from others",
                 report.functions, report.blocks, report.inferred

@@ -101,7 +101,7 @@ pub fn check(case: &Case, kind: Kind, built: &Built, dir: &Path) -> Result<(), S
     Ok(())
 }
 
-/// Counts at entries: with stores in padding, and with calls and where they come from. Nothing may be different.
+/// Counts at entries: with stores in padding, and with calls and where they come from; and in blocks, in code that lies in old bodies. Nothing may be different.
 fn count_entries(
     case: &Case,
     kind: Kind,
@@ -109,7 +109,7 @@ fn count_entries(
     dir: &Path,
     plain: &Seen,
 ) -> Result<(), String> {
-    for mode in ["function-coverage", "call-edges"] {
+    for mode in ["function-coverage", "call-edges", "block-coverage"] {
         let folder = dir.join(mode);
         let subject = place(built, &folder)?;
         let arguments = [
