@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Builds real programs, linked with relocations kept, to measure and test on.
 #
-#   build.sh DIR [target ...]     targets: sqlite lua exc redis rg clang aarch64 variants   (default: sqlite lua exc)
+#   build.sh DIR [target ...]     targets: sqlite lua exc redis rg clang aarch64 aarch64-clang variants   (default: sqlite lua exc)
 #
 # Sources come from Debian source packages (needs root once, for the source list) and crates.io. Results go to DIR/bin.
 # Needs: gcc, g++, make; rg needs cargo; clang needs lld-19 clang-19 llvm-19-dev libclang-19-dev libpolly-19-dev
 # libzstd-dev and 4 GiB of disk;
-# aarch64 needs gcc-aarch64-linux-gnu g++-aarch64-linux-gnu; variants needs clang-19 lld-19.
+# aarch64 needs gcc-aarch64-linux-gnu g++-aarch64-linux-gnu, aarch64-clang these and clang-19 lld-19; variants needs clang-19 lld-19.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 dir=$(mkdir -p "$1" && cd "$1" && pwd); shift
@@ -89,6 +89,9 @@ X
     lua_with "$a/lua-seeded" $cc -O2 -fPIE -pie -DLUA_USE_POSIX '-Dluai_makeseed(L)=42' $Q
     lua_with "$a/lua-seeded-static" $cc -O2 -fno-pie -no-pie -static -DLUA_USE_POSIX '-Dluai_makeseed(L)=42' $Q
     aarch64-linux-gnu-g++ -O2 -fPIE -pie $Q "$here/exc.cpp" -o "$a/exc" ;;
+  aarch64-clang) sqlite_src; a=$bin/aarch64; with="--target=aarch64-linux-gnu -fuse-ld=lld -O2"
+    sqlite_with "$a/sqlite-clang" clang-19 $with -fPIE -pie -mbranch-protection=standard $Q
+    clang++-19 $with -static $Q "$here/exc.cpp" -o "$a/exc-clang-static" ;;
   *) echo "build.sh: no target '$t'" >&2; exit 2 ;;
 esac; done
 ls -l "$bin" "$bin/aarch64"

@@ -177,6 +177,8 @@ pub const FOR_AARCH64: &[Need] = &[
         "building the corpus",
     ),
     need("qemu-aarch64", "qemu-user", "running the corpus"),
+    need("clang-19", "clang-19", "building the corpus"),
+    need("ld.lld-19", "lld-19", "building the corpus"),
 ];
 
 /// Additionally for the corpus' clang.

@@ -165,8 +165,10 @@ struct Unit {
     pad: u32,
     /// An entry check in front of it, whether it saves what it uses, and its length.
     check: Option<(bool, u32)>,
-    /// Input address whose unwind state the added instructions share.
-    state: u64,
+    /// Input address whose unwind state the added instructions share, and its piece.
+    state: (u64, u16),
+    /// The same for those behind the conditional branch: rows may change where that falls through, by no instruction.
+    on: (u64, u16),
     piece: u16,
 }
 
@@ -345,6 +347,11 @@ impl<I: Isa> Emitter<'_, '_, I> {
             });
         }
         self.copy(from, end.max(from), body, block.piece)?;
+        let state = if block.term_at < block.end {
+            block.term_at
+        } else {
+            self.state_behind(&block)
+        };
         Ok(Unit {
             fragment,
             body: (body, self.temp.bytes.len() as u32),
@@ -357,11 +364,8 @@ impl<I: Isa> Emitter<'_, '_, I> {
             align: 1,
             pad: 0,
             check: None,
-            state: if block.term_at < block.end {
-                block.term_at
-            } else {
-                self.state_behind(&block)
-            },
+            state: (state, block.piece),
+            on: (state, block.piece),
             piece: block.piece,
         })
     }
@@ -589,7 +593,11 @@ impl<I: Isa> Emitter<'_, '_, I> {
                 self.temp.fixups.len() as u32,
             )
         });
+        let behind = on.and_then(|(dest, _)| self.state_of(dest));
         let unit = &mut self.units[u];
+        if let (Some(_), Some(behind)) = (cond, behind) {
+            unit.on = behind;
+        }
         unit.mid = mid;
         unit.cond = cond.map(|(k, d, _)| (k, d, Reach::Short));
         unit.jump = match on {
@@ -618,25 +626,20 @@ impl<I: Isa> Emitter<'_, '_, I> {
             I::put_counter(&mut self.temp, mode, c.live, Target::Counter(c.counter));
         }
         let len = self.temp.bytes.len() as u32 - body;
+        // Whoever is there is as good as where it leads: rows may change on the way by no instruction, and branches that were at places with
+        // other rows may share it.
+        let state = self.state_of(dest);
+        let state = state.unwrap_or((block.term_at, block.piece));
         if len > 0 {
             self.spans.push(Span {
                 out: 0,
                 len,
-                input: block.term_at,
+                input: state.0,
                 copied: false,
                 instead: false,
-                piece: block.piece,
+                piece: state.1,
             });
         }
-        // Where it only leads on, whoever is there is as good as there already: branches that were at places with other rows share it.
-        let (state, piece) = match (c, dest) {
-            (None, Dest::Unit(to)) => {
-                let to = &self.units[to as usize];
-                let first = self.spans[to.spans.0 as usize..to.spans.1 as usize].first();
-                (first.map_or(to.state, |s| s.input), to.piece)
-            }
-            _ => (block.term_at, block.piece),
-        };
         self.units.push(Unit {
             fragment,
             body: (body, body + len),
@@ -650,9 +653,20 @@ impl<I: Isa> Emitter<'_, '_, I> {
             pad: 0,
             check: None,
             state,
-            piece,
+            on: state,
+            piece: state.1,
         });
         self.units.len() as u32 - 1
+    }
+
+    /// The input address whose unwind state holds where a unit begins, and its piece.
+    fn state_of(&self, dest: Dest) -> Option<(u64, u16)> {
+        let Dest::Unit(unit) = dest else {
+            return None;
+        };
+        let unit = &self.units[unit as usize];
+        let first = self.spans[unit.spans.0 as usize..unit.spans.1 as usize].first();
+        Some(first.map_or(unit.state, |s| (s.input, s.piece)))
     }
 
     fn cond_len(&self, kind: CondKind, reach: Reach) -> u32 {
@@ -762,7 +776,7 @@ impl<I: Isa> Emitter<'_, '_, I> {
                     .spans
                     .get(u.spans.0 as usize)
                     .filter(|_| u.spans.0 < u.spans.1)
-                    .map_or(u.state, |s| s.input);
+                    .map_or(u.state.0, |s| s.input);
                 out.spans.push(Span {
                     out: out_at,
                     len: u.pad,
@@ -779,7 +793,7 @@ impl<I: Isa> Emitter<'_, '_, I> {
                     .spans
                     .get(u.spans.0 as usize)
                     .filter(|_| u.spans.0 < u.spans.1)
-                    .map_or(u.state, |s| s.input);
+                    .map_or(u.state.0, |s| s.input);
                 out.spans.push(Span {
                     out: out_at,
                     len,
@@ -816,22 +830,25 @@ impl<I: Isa> Emitter<'_, '_, I> {
                     }
                 }
             }
+            let behind = out.code.bytes.len() as u32;
             if let Some((b0, b1, f0, f1)) = u.mid {
                 self.append(&mut out.code, (b0, b1), (f0, f1));
             }
             if let Some((d, reach)) = u.jump {
                 I::put_jump(&mut out.code, reach, target(d));
             }
-            let len = out.code.bytes.len() as u32 - added;
-            if len > 0 {
-                out.spans.push(Span {
-                    out: added,
-                    len,
-                    input: u.state,
-                    copied: false,
-                    instead: false,
-                    piece: u.piece,
-                });
+            let end = out.code.bytes.len() as u32;
+            for (from, to, (input, piece)) in [(added, behind, u.state), (behind, end, u.on)] {
+                if from < to {
+                    out.spans.push(Span {
+                        out: from,
+                        len: to - from,
+                        input,
+                        copied: false,
+                        instead: false,
+                        piece,
+                    });
+                }
             }
         }
         // Branches within the fragment are final.

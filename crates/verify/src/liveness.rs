@@ -17,9 +17,11 @@ use crate::claim::Range;
 use crate::context::Context;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
+use std::cell::Cell;
 
-/// How many instructions are looked at before the answer is no.
+/// How many instructions are looked at for one question, and how many more for all questions of a function together, before the answer is no.
 const BUDGET: usize = 4000;
+pub(crate) const RESERVE: usize = 1 << 22;
 
 /// Registers and flags.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -48,6 +50,8 @@ pub(crate) struct Known<'a> {
     /// Asked for where the function was just entered: those registers and the flags hold nothing, so it does not matter who looks at them
     /// when the program is stopped.
     pub entered: bool,
+    /// What is left of [`RESERVE`].
+    pub reserve: &'a Cell<usize>,
 }
 
 /// Whether all of `set` is dead at `from`.
@@ -72,10 +76,13 @@ pub(crate) fn dead<A: Arch>(cx: &Context<'_>, known: &Known<'_>, from: u64, set:
                     flags: before.flags | open.flags,
                 };
             }
-            let Some(left) = budget.checked_sub(1) else {
+            if budget > 0 {
+                budget -= 1;
+            } else if let Some(left) = known.reserve.get().checked_sub(1) {
+                known.reserve.set(left);
+            } else {
                 return false;
-            };
-            budget = left;
+            }
             if open.regs & known.unread != 0
                 && !known.own.iter().any(|r| r.contains(at))
                 && cx.old_unwind.find(at).is_some_and(|f| f.start == at)
@@ -127,7 +134,8 @@ pub(crate) fn dead<A: Arch>(cx: &Context<'_>, known: &Known<'_>, from: u64, set:
                     break;
                 }
                 Flow::Stop => {
-                    let returns = A::is_return(bytes) || known.entered;
+                    // Linkers let jumps to weak functions that are not defined run into what lies behind: there the program ends.
+                    let returns = A::is_return(bytes) || known.entered || A::is_undefined(bytes);
                     if !returns || open.regs & !known.unread != 0 {
                         return false;
                     }

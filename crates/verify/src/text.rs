@@ -494,15 +494,14 @@ impl Sweeper<'_, '_> {
         };
         let len = A::STEP as u64;
         let kept = self.cx.input.bytes(before, len);
+        // What it overwrites may let branches in as well, but sign the return address: that nobody comes to by another way.
+        let signs = || A::keeps_state(old) && self.comes_to::<A>(addr) == Some(false);
         let again = pad(kept)
             && kept == self.cx.output.bytes(before, len)
-            && kept == self.cx.output.bytes(target, len);
-        let addr = if again && !insn.landing_pad {
-            before
-        } else {
-            addr
-        };
-        if self.cx.guarded && insn.landing_pad {
+            && kept == self.cx.output.bytes(target, len)
+            && (!insn.landing_pad || signs());
+        let addr = if again { before } else { addr };
+        if self.cx.guarded && insn.landing_pad && !again {
             let text = format!("the landing pad at {addr:#x} is overwritten");
             self.found.functions.push((
                 id,

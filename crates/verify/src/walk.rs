@@ -47,6 +47,7 @@ use counting::Fresh;
 use pages::{Page, Pending};
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::{SmallVec, smallvec};
+use std::cell::Cell;
 
 /// Mark of a byte inside an instruction.
 const INSIDE: u32 = u32::MAX;
@@ -150,6 +151,8 @@ struct Walk<'a, 's, A: Arch> {
     exclusive: bool,
     /// Where the stack below the stack pointer holds nothing.
     fresh: Option<Fresh>,
+    /// Instructions that may still be looked at where a question of liveness takes long.
+    reserve: Cell<usize>,
     arch: std::marker::PhantomData<A>,
 }
 
@@ -187,6 +190,7 @@ pub(crate) fn walk<'a, A: Arch>(
         targets: Vec::new(),
         exclusive: false,
         fresh: None,
+        reserve: Cell::new(crate::liveness::RESERVE),
         arch: std::marker::PhantomData,
     };
     if let Err(failure) = walk.run(roots) {

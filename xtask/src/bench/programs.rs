@@ -60,6 +60,8 @@ pub const AARCH64: &[Program] = programs! {
     "lua" "aarch64/lua-seeded" "aarch64" "lua" None, Some(Some("1"));
     "lua-static" "aarch64/lua-seeded-static" "aarch64" "lua" None, Some(Some("1"));
     "exc" "aarch64/exc" "aarch64" "exc" None, Some(Some("100000"));
+    "sqlite-clang" "aarch64/sqlite-clang" "aarch64-clang" "sqlite" None, Some(Some("20000"));
+    "exc-clang-static" "aarch64/exc-clang-static" "aarch64-clang" "exc" None, Some(Some("50000"));
 };
 
 /// What is measured when nothing is named.

@@ -51,6 +51,10 @@ pub fn check(case: &Case, kind: Kind, built: &Built, dir: &Path) -> Result<(), S
         Some(&profile),
     )?;
     same("instrumented", &seen, &plain)?;
+    if kind.target == Target::Aarch64 {
+        let verify = postlink("verify", &[input, subject.as_os_str()]);
+        run::tool(verify, dir, "instrumented.verify")?;
+    }
     if kind.target == Target::Host {
         count_entries(case, kind, built, dir, &plain)?;
     }

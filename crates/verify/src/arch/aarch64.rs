@@ -149,6 +149,10 @@ impl Arch for AArch64 {
         word(bytes).is_some_and(|w| w & 0xffe0_001f == 0xd400_0001)
     }
 
+    fn is_undefined(bytes: &[u8]) -> bool {
+        word(bytes).is_some_and(|w| w >> 16 == 0)
+    }
+
     fn is_exclusive_store(bytes: &[u8]) -> bool {
         word(bytes).is_some_and(steps::is_exclusive_store)
     }

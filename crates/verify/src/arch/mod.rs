@@ -208,6 +208,11 @@ pub(crate) trait Arch: Sync + Send + 'static {
     /// Whether it asks the operating system, which gives back the flags as they were.
     fn is_system_call(bytes: &[u8]) -> bool;
 
+    /// Whether it is an instruction that is there to be undefined for ever.
+    fn is_undefined(_bytes: &[u8]) -> bool {
+        false
+    }
+
     /// Whether it is the second half of an exclusive pair, between whose halves no memory may be touched.
     fn is_exclusive_store(_bytes: &[u8]) -> bool {
         false

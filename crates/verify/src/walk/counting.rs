@@ -185,6 +185,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                     0
                 },
                 entered,
+                reserve: &walk.reserve,
             };
             // Without an exclusive store nobody asks for the mark of an exclusive load.
             let asked = if walk.exclusive { u8::MAX } else { flag::ALL };

@@ -62,9 +62,23 @@ fn precise(w: u32) -> Option<(u32, u32)> {
             _ => (0, d),
         });
     }
-    // umov, smov
-    if w & 0xbfe0_ec00 == 0x0e00_2c00 {
-        return Some((0, d));
+    // Between elements of vectors and general registers: dup and ins read, umov and smov overwrite one.
+    if w & 0x9fe0_8400 == 0x0e00_0400 {
+        return Some(match (w >> 29 & 1, w >> 11 & 15) {
+            (0, 1 | 3) => (n, 0),
+            (0, 5 | 7) => (0, d),
+            (0, 0) | (1, _) => (0, 0),
+            _ => (n, 0),
+        });
+    }
+    // Hints: bti and what only waits or orders; signing x30 or x17.
+    if w & 0xffff_f01f == 0xd503_201f {
+        return match (w >> 8 & 15, w >> 5 & 7) {
+            (0, 0..=6) | (2, _) | (4, 0 | 2 | 4 | 6) => Some((0, 0)),
+            (0, _) | (3, _) => Some((1 << 30, 0)),
+            (1, _) => Some((1 << 16 | 1 << 17, 0)),
+            _ => None,
+        };
     }
     // mrs
     if w & 0xfff0_0000 == 0xd530_0000 {
