@@ -272,6 +272,80 @@ fn a_profile_of_an_older_build_is_recovered_for_the_most_part() {
     );
 }
 
+/// Sampled instructions: in the loops of some functions, several in one block.
+fn sampled(folder: &Folder, name: &str) -> String {
+    let listing = folder.output(
+        Path::new("objdump"),
+        &["-d", "--no-show-raw-insn", "-j", ".text", name],
+    );
+    let mut text = "E cycles\n".to_owned();
+    let mut wanted = false;
+    for (number, line) in listing.lines().enumerate() {
+        if line.ends_with(">:") {
+            wanted = line.contains("<f1");
+        } else if let (true, Some((address, _))) = (wanted, line.trim().split_once(":\t")) {
+            let _ = writeln!(text, "S {address} {}", 1 + number % 7);
+        }
+    }
+    text
+}
+
+#[test]
+fn a_summary_counts_functions_that_have_samples_alone() {
+    let folder = Folder::new();
+    folder.build("app", &program(1));
+    fs::write(folder.path("s.preagg"), sampled(&folder, "app")).expect("the folder is ours");
+    folder.postlink(&["aggregate", "-p", "s.preagg", "app", "-o", "s.fdata"]);
+    let shown = folder.postlink(&["show", "s.fdata"]);
+    let functions = fs::read_to_string(folder.path("s.fdata")).expect("written above");
+    let functions: std::collections::BTreeSet<&str> = functions
+        .lines()
+        .skip(1)
+        .filter_map(|line| line.split(' ').nth(1))
+        .collect();
+    assert!(functions.len() > 5, "{shown}");
+    let first = format!("s.fdata: {} functions, 0 branches", functions.len());
+    assert!(shown.starts_with(&first), "{shown}");
+}
+
+#[test]
+fn sampled_instructions_and_the_blocks_they_are_in_are_alike_with_the_binary() {
+    let folder = Folder::new();
+    folder.build("app", &program(1));
+    fs::write(folder.path("s.preagg"), sampled(&folder, "app")).expect("the folder is ours");
+    for output in ["s.fdata", "s.yaml"] {
+        folder.postlink(&["aggregate", "-p", "s.preagg", "app", "-o", output]);
+    }
+    let account = folder.postlink(&["diff", "s.fdata", "s.yaml", "--binary", "app", "--json"]);
+    let account: Value = serde_json::from_str(&account).expect("JSON");
+    assert_eq!(account["overlap"].as_f64(), Some(100.0), "{account}");
+    assert!(account["edges_a"].as_u64() > Some(20), "{account}");
+}
+
+#[test]
+fn call_chains_of_perf_script_alone_are_refused_with_what_to_do() {
+    let folder = Folder::new();
+    folder.build("app", &program(1));
+    let app = folder.path("app");
+    let text = format!(
+        "app 7 1.0: PERF_RECORD_MMAP2 7/7: [0x555555554000(0x9000) @ 0 08:01 1 1]: r-xp {}\n\
+         app  7 2.000001:     250000 cpu-clock: \n\t            11a2 f1+0x2 (/app)\n\n",
+        app.display()
+    );
+    fs::write(folder.path("chains.txt"), text).expect("the folder is ours");
+    let postlink = Path::new(env!("CARGO_BIN_EXE_postlink"));
+    let output = folder.start(
+        postlink,
+        &["aggregate", "-p", "chains.txt", "app", "-o", "x.fdata"],
+    );
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{message}");
+    assert!(
+        message.contains("aggregate the perf.data itself"),
+        "{message}"
+    );
+}
+
 #[test]
 fn names_that_the_program_does_not_have_are_counted() {
     let folder = Folder::new();

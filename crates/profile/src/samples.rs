@@ -75,6 +75,10 @@ pub struct Options {
     /// From the first sample with 32 branches on, leave out the two newest of every sample. Skylake processors sometimes record a branch twice;
     /// perf2bolt does this for them, whatever the processor, where it cannot see by the code that a run is impossible: with translation tables.
     pub without_newest: bool,
+    /// Count as many branches as runs: leave out the newest branch of a stack of several, whose run is not known. Else code that is reached by taken
+    /// branches counts for more than code that is reached by falling through, by one in 31 with stacks of 32, and an optimiser that turns the one
+    /// to the other will undo that when it sees a profile of what it did. perf2bolt counts them all.
+    pub even: bool,
 }
 
 /// Branches of the stack of a Skylake processor.
@@ -260,6 +264,10 @@ impl<'a> Adder<'a> {
                     continue;
                 }
                 collector.statistics.branches += 1;
+                if next.is_none() && options.even && sample.branches.len() > 1 {
+                    next = Some((branch.from, from));
+                    continue;
+                }
                 let mut end = None;
                 if let Some((address, place)) = next
                     && !to.is_outside()
@@ -322,6 +330,30 @@ mod tests {
             branches,
             ..Sample::default()
         }
+    }
+
+    #[test]
+    fn an_even_count_has_as_many_branches_as_runs() {
+        let (spaces, options) = (
+            Spaces::default(),
+            Options {
+                even: true,
+                ..Options::default()
+            },
+        );
+        let mut adder = Adder::new(&spaces, &options);
+        // A loop of which one end is reached by a branch, the other by falling through.
+        adder.add(&stack(&[(0x60, 0x10), (0x60, 0x10), (0x60, 0x10)]));
+        adder.add(&stack(&[(0x90, 0x10)]));
+        let profile = adder.collector.finish(&modules(&spaces));
+        let mut taken = BTreeMap::new();
+        let mut runs = 0;
+        for (trace, counts) in profile.traces().iter() {
+            *taken.entry(trace.origin).or_insert(0) += counts.count;
+            runs += counts.count * u64::from(trace.end.is_some());
+        }
+        assert_eq!(runs, 2);
+        assert_eq!(taken.into_values().collect::<Vec<u64>>(), [2, 1]);
     }
 
     #[test]

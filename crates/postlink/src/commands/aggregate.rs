@@ -68,8 +68,11 @@ pub struct Aggregate {
     /// Keep accesses to memory that is no object of the binary
     #[arg(long)]
     pub all_memory: bool,
-    /// Leave out what perf2bolt leaves out: fall-throughs in functions with jumps that cannot be explained, and runs that go on from one
-    /// part of an optimised binary to the one behind it
+    /// Count what perf2bolt counts, no less and no more
+    ///
+    /// It leaves out fall-throughs in functions with jumps that cannot be explained, and runs that go on from one part of an optimised
+    /// binary to the one behind it. It counts the newest branch of every sample, though what was executed behind it is not known: code that
+    /// is reached by branches then counts for more than code that is reached by falling through.
     #[arg(long)]
     pub only_explained: bool,
 }
@@ -93,6 +96,7 @@ impl Aggregate {
             basic: self.basic,
             event_ip: self.event_ip,
             without_newest: self.without_newest,
+            even: !self.only_explained,
         };
         let samples = any::merge_addresses(&inputs, &options)?;
         watched.phases.begin("aggregate");

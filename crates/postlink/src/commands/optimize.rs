@@ -7,6 +7,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use postlink_correlate::aggregate;
 use postlink_profile::any::{self, Any, Model};
+use postlink_profile::samples::Options;
 use postlink_profile::{Profile, Weighted, bolt_yaml, fdata};
 use postlink_rewrite::attach::{Account as Found, Source};
 use postlink_rewrite::{OptimizeReport, Pin, export};
@@ -100,6 +101,10 @@ pub fn read_any(ui: &Ui, input: &Input, files: &[String], ignore_build_id: bool)
         aggregate: aggregate::Options {
             ignore_build_id,
             ..aggregate::Options::default()
+        },
+        samples: Options {
+            even: true,
+            ..Options::default()
         },
         ..Reading::default()
     };

@@ -625,8 +625,9 @@ fn goes_round(compiler: &str, link: &[&str]) {
     assert!(taken_first < plain - plain / 20, "{said}");
     assert!(taken_second <= taken_first + taken_first / 100, "{said}");
     assert!(estimate_second[0] < estimate_first[0] + 0.01, "{said}");
-    // A loop may be laid out in two ways that are equally good by their taken branches, with a jump more in one of them.
-    assert!(estimate_second[1] < estimate_first[1] + 0.05, "{said}");
+    // A loop may be laid out in two ways that are equally good by their taken branches, with a jump more in one of them: not if branches count for as
+    // much as runs in both profiles.
+    assert!(estimate_second[1] < estimate_first[1] + 0.01, "{said}");
 }
 
 #[test]
