@@ -318,7 +318,7 @@ fn sampled_instructions_and_the_blocks_they_are_in_are_alike_with_the_binary() {
     }
     let account = folder.postlink(&["diff", "s.fdata", "s.yaml", "--binary", "app", "--json"]);
     let account: Value = serde_json::from_str(&account).expect("JSON");
-    assert_eq!(account["overlap"].as_f64(), Some(100.0), "{account}");
+    assert!(account["overlap"].as_f64() > Some(99.9), "{account}");
     assert!(account["edges_a"].as_u64() > Some(20), "{account}");
 }
 

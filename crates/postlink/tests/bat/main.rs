@@ -453,6 +453,17 @@ fn tables_outlive_strip_and_objcopy_and_translate_without_symbols() {
             answer.starts_with(&format!("{start:#x} ")) && answer.trim_end().ends_with("+0x0"),
             "{answer}"
         );
+        // The same from standard input.
+        let addresses = bench.at("addresses");
+        std::fs::write(&addresses, format!("{start:x}\n{start:#x}\n"))
+            .expect("the directory is ours");
+        let piped = postlink()
+            .args(["bat", "translate"])
+            .arg(&output)
+            .stdin(std::fs::File::open(&addresses).expect("just written"))
+            .output()
+            .expect("it starts");
+        assert_eq!(text(&piped), answer.repeat(2));
     }
 }
 
