@@ -51,7 +51,7 @@ impl Faults<'_> {
         }
     }
 
-    fn word(&self, s: &Site) -> Option<u32> {
+    pub(super) fn word(&self, s: &Site) -> Option<u32> {
         word(self.bytes(s))
     }
 

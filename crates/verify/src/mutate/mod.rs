@@ -7,11 +7,13 @@
 //! | faults in | module |
 //! |---|---|
 //! | instructions | [`code`], [`code_a64`] |
+//! | what counts | [`counting`] |
 //! | unwind rows, search table, call sites, actions, types | [`unwinding`] |
 //! | headers, pointers, tables, symbols, claim | [`file`] |
 
 mod code;
 mod code_a64;
+mod counting;
 mod file;
 mod unwinding;
 
@@ -162,6 +164,34 @@ kinds! {
     ExclusiveLost,
     /// AArch64: moved start-up code registers another place than the new unwind table, or the old one.
     Registration,
+    /// A counter lies in the program's own memory.
+    CounterElsewhere,
+    /// A counter does not lie at a multiple of its size.
+    CounterMisaligned,
+    /// What was read from one counter is stored to the next.
+    CounterTorn,
+    /// A counter is read and stored as it was.
+    IncrementLost,
+    /// Two are added to a counter.
+    IncrementTwice,
+    /// A counter uses a register that the instruction behind it reads.
+    LiveRegister,
+    /// A counter destroys flags that are read behind it.
+    LiveFlags,
+    /// A counter keeps a register above the stack pointer, where the program's data are.
+    SpillOverStack,
+    /// AArch64: a register that a counter uses is restored but was not saved.
+    SpillLost,
+    /// Another register is restored than was saved.
+    RestoreWrong,
+    /// A register that was saved is not restored.
+    RestoreLost,
+    /// A counter leaves the stack pointer elsewhere.
+    StackMoved,
+    /// AArch64: a counter stands between an exclusive load and its store.
+    CounterBetweenExclusives,
+    /// A recorder goes elsewhere than the call would.
+    RecorderLeaves,
 }
 
 impl Kind {
@@ -182,6 +212,28 @@ impl Kind {
 
     /// Kinds that only static programs have whose start-up code registers their unwind table.
     pub const REGISTERED: &'static [Kind] = &[Kind::Registration];
+
+    /// Kinds that only programs have that count at edges.
+    pub const COUNTING: &'static [Kind] = &[
+        Kind::CounterElsewhere,
+        Kind::CounterMisaligned,
+        Kind::CounterTorn,
+        Kind::IncrementLost,
+        Kind::IncrementTwice,
+        Kind::LiveRegister,
+        Kind::LiveFlags,
+        Kind::SpillOverStack,
+        Kind::SpillLost,
+        Kind::RestoreWrong,
+        Kind::RestoreLost,
+        Kind::StackMoved,
+        Kind::CounterBetweenExclusives,
+        Kind::RecorderLeaves,
+    ];
+
+    /// Those of them that only instructions of AArch64 have.
+    pub const COUNTING_AARCH64: &'static [Kind] =
+        &[Kind::SpillLost, Kind::CounterBetweenExclusives];
 }
 
 /// An output with one fault.
@@ -358,6 +410,20 @@ impl<'a> Faults<'a> {
                     Vec::new()
                 }
             }
+            CounterElsewhere
+            | CounterMisaligned
+            | CounterTorn
+            | IncrementLost
+            | IncrementTwice
+            | LiveRegister
+            | LiveFlags
+            | SpillOverStack
+            | SpillLost
+            | RestoreWrong
+            | RestoreLost
+            | StackMoved
+            | CounterBetweenExclusives
+            | RecorderLeaves => self.counting_edits(kind),
             RowBeginsLate | WrongCfaOffset | WrongRegisterRule | WrongArgsSize | FdeTooShort
             | FdeTooLong | WrongLsda | SearchTableUnsorted | SearchEntryWrong
             | SearchEntryMissing | WrongLandingPad | LandingPadDropped | CallSiteTooShort

@@ -1,0 +1,205 @@
+//! Faults in code that counts: each that is put into a proved copy must be found.
+//!
+//! The programs have what counters can do harm to: loads and stores of exclusive pairs, flags that are read behind them, places where no register is dead.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+
+use postlink_verify::Options;
+use postlink_verify::mutate::{Faults, Kind};
+
+mod support;
+use support::done;
+
+const POSTLINK: &str = env!("CARGO_BIN_EXE_postlink");
+
+/// Places tried for each kind in each copy.
+const TRIES: u64 = 10;
+
+const SOURCE: &str = r#"
+#include <stdio.h>
+#include <string.h>
+long crowded(long a, long b);
+long flags(long a, long b);
+static long total;
+__attribute__((noinline, noipa)) int leaf(int x) { return x ^ 5; }
+__attribute__((noinline, noipa)) int other(int x) { return x * 3 % 101; }
+int (*volatile table[2])(int) = {leaf, other};
+__attribute__((noinline, noipa)) long counts(long n) {
+  while (n-- > 0) if (n % 3) __atomic_fetch_add(&total, n, __ATOMIC_SEQ_CST);
+  return __atomic_load_n(&total, __ATOMIC_SEQ_CST);
+}
+__attribute__((noinline, noipa)) int work(int k, int x) {
+  switch (k) {
+  case 0: return x + 5; case 1: return table[x & 1](x); case 2: return x - 9; case 3: return x ^ 0x55;
+  case 4: return x << 1 & 1023; case 5: return table[x & 1](x + 1) + 1; case 6: return x / 3; default: return x;
+  }
+}
+int main(int argc, char **argv) {
+  long s = argc + strlen(argv[0] ? "x" : "");
+  for (int i = 0; i < 300; i++) s = work(i % 9, s + i) % 1000 + crowded(i % 2, i) % 7 + flags(i % 3, i) % 5;
+  printf("%ld %ld\n", s, counts(100));
+  return 0;
+}
+"#;
+
+const AARCH64_FLAGS: &str = "
+flags:
+  .cfi_startproc
+  cmp x0, #1
+  cbz x1, 1f
+  add x1, x1, #1
+1: b.eq 2f
+  add x1, x1, #2
+2: cset x0, lt
+  add x0, x0, x1
+  ret
+  .cfi_endproc
+  .size flags, .-flags
+";
+
+const X86_64_FLAGS: &str = "
+flags:
+  .cfi_startproc
+  cmp rdi, 1
+  jl 1f
+  lea rsi, [rsi + 1]
+1: je 2f
+  lea rsi, [rsi + 2]
+2: lea rsi, [rsi + 4]
+  js 3f
+  lea rsi, [rsi + 8]
+3: mov rax, rsi
+  cmovl rax, rdi
+  ret
+  .cfi_endproc
+  .size flags, .-flags
+";
+
+/// Every instruction of its own, each with one of the registers.
+fn each(instruction: &str, registers: &[&str]) -> String {
+    let line = |r: &&str| format!("  {}\n", instruction.replace('R', r));
+    registers.iter().map(line).collect()
+}
+
+fn names(prefix: &str, numbers: impl Iterator<Item = u32>) -> Vec<String> {
+    numbers.map(|n| format!("{prefix}{n}")).collect()
+}
+
+/// `crowded`, where no register is dead when it counts, and `flags`, where flags are live.
+fn assembly(arm: bool) -> String {
+    let head = ".text\n.globl crowded, flags\n.type crowded, %function\n.type flags, %function\n";
+    let tail = "  ret\n  .cfi_endproc\n  .size crowded, .-crowded\n";
+    let stack = ".section .note.GNU-stack, \"\", %progbits\n";
+    if arm {
+        let all = names("x", (2..18).chain(19..29));
+        let all: Vec<&str> = all.iter().map(String::as_str).collect();
+        let kept: Vec<&str> = all[16..].to_vec();
+        let reversed: Vec<&str> = kept.iter().rev().copied().collect();
+        return [
+            head,
+            "crowded:\n  .cfi_startproc\n",
+            &each("str R, [sp, #-16]!\n  .cfi_adjust_cfa_offset 16", &kept),
+            &each("mov R, #3", &all),
+            "  cbz x0, 1f\n  add x16, x16, x17\n",
+            "1: add x0, x16, x17\n  cbz x1, 2f\n  add x0, x16, x9\n",
+            "2: add x0, x16, x17\n  add x0, x0, x1\n",
+            &each("add x0, x0, R", &all),
+            &each("ldr R, [sp], #16\n  .cfi_adjust_cfa_offset -16", &reversed),
+            tail,
+            AARCH64_FLAGS,
+            stack,
+        ]
+        .concat();
+    }
+    let kept = ["rbx", "rbp", "r12", "r13", "r14", "r15"];
+    let mut all = vec!["rcx", "rdx", "r8", "r9", "r10", "r11"];
+    all.extend(kept);
+    let reversed: Vec<&str> = kept.iter().rev().copied().collect();
+    [
+        ".intel_syntax noprefix\n",
+        &head.replace('%', "@"),
+        "crowded:\n  .cfi_startproc\n",
+        &each("push R\n  .cfi_adjust_cfa_offset 8", &kept),
+        &each("mov R, 3", &all),
+        "  mov eax, 3\n  test rdi, rdi\n  je 1f\n  lea rax, [rax + rdi]\n",
+        "1: cmovz rax, rcx\n  js 2f\n  lea rax, [rax + rdi]\n",
+        "2: cmovz rax, rdx\n  add rax, rdi\n  add rax, rsi\n",
+        &each("add rax, R", &all),
+        &each("pop R\n  .cfi_adjust_cfa_offset -8", &reversed),
+        tail,
+        X86_64_FLAGS,
+        &stack.replace('%', "@"),
+    ]
+    .concat()
+}
+
+/// Builds the program for a machine and injects faults of all kinds into its copies; how often which were applied. Nothing where it cannot be built.
+fn spoil(compiler: &str, flags: &[&str], arm: bool) -> Option<BTreeMap<Kind, u64>> {
+    if Command::new(compiler).arg("--version").output().is_err() {
+        eprintln!("SKIPPED: {compiler} is not installed");
+        return None;
+    }
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let file = |name: &str| dir.path().join(name);
+    let write = |name: &str, text: &str| std::fs::write(file(name), text).expect("it is ours");
+    write("app.c", SOURCE);
+    write("part.s", &assembly(arm));
+    let mut command = Command::new(compiler);
+    command
+        .args(["-O2", "-Wl,-q", "-o", "app", "app.c", "part.s"])
+        .args(flags);
+    done(command.current_dir(dir.path()));
+    let read = |path: &Path| std::fs::read(path).expect("a program");
+    let input = read(&file("app"));
+    let (mut applied, mut missed) = (BTreeMap::new(), vec![]);
+    for how in ["plain", "atomic"] {
+        let arguments = ["instrument", "app", "-o", how, "--counters", how];
+        done(
+            Command::new(POSTLINK)
+                .args(arguments)
+                .current_dir(dir.path()),
+        );
+        let output = read(&file(how));
+        let faults = Faults::new(&input, &output).unwrap_or_else(|what| panic!("{how}: {what}"));
+        for &kind in Kind::COUNTING {
+            for seed in 0..TRIES {
+                let Some(mutant) = faults.inject(kind, seed) else {
+                    break;
+                };
+                *applied.entry(kind).or_default() += 1;
+                let report = postlink_verify::verify(&input, &mutant.image, &Options::default());
+                if report.is_ok_and(|r| r.is_proved()) {
+                    missed.push(format!("{how}: {}", mutant.what));
+                }
+            }
+        }
+    }
+    assert!(missed.is_empty(), "not found:\n{}", missed.join("\n"));
+    Some(applied)
+}
+
+#[test]
+fn faults_in_counting_code_of_x86_64_are_found() {
+    let Some(applied) = spoil("gcc", &["-fno-plt"], false) else {
+        return;
+    };
+    let asked = |k: &&Kind| !Kind::COUNTING_AARCH64.contains(k);
+    let never = Kind::COUNTING.iter().filter(asked);
+    let never: Vec<_> = never.filter(|k| !applied.contains_key(k)).collect();
+    assert!(never.is_empty(), "never applied: {never:?}");
+    assert_eq!(applied.len(), 12);
+}
+
+#[test]
+fn faults_in_counting_code_of_aarch64_are_found() {
+    let flags = ["-mno-outline-atomics"];
+    let Some(applied) = spoil("aarch64-linux-gnu-gcc", &flags, true) else {
+        return;
+    };
+    let never = Kind::COUNTING.iter();
+    let never: Vec<_> = never.filter(|k| !applied.contains_key(k)).collect();
+    assert!(never.is_empty(), "never applied: {never:?}");
+    assert_eq!(applied.len(), 14);
+}
