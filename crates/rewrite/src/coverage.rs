@@ -45,7 +45,7 @@ use crate::link::{self, LinkOptions, ProbeAddresses, Ready};
 use crate::optimize;
 use crate::phases::Phases;
 use crate::pin::Pin;
-use crate::prepare::{self, Analysed, Scratch, Share};
+use crate::prepare::{self, Analysed, Machine, Scratch, Share};
 use crate::refs::Refs;
 
 /// What is counted.
@@ -139,7 +139,11 @@ pub fn instrument_coverage(
     phases: &mut Phases,
 ) -> Result<CoverageReport, Error> {
     type I = X86_64;
-    prepare::check_input(elf)?;
+    if prepare::check_input(elf)? != Machine::X86_64 {
+        return Err(Error::Unsupported(
+            "machine profiles are made of x86-64 programs, and this one is for AArch64: --mode edges counts in it, and `postlink mip cc` makes machine profiles of programs that it compiles for it".into(),
+        ));
+    }
     phases.begin("discover");
     let program = Program::discover::<I>(elf)?;
     if !program.refs.kept {
