@@ -115,6 +115,16 @@ pub(crate) fn u32_in(bytes: &[u8], at: usize) -> Option<u32> {
     ))
 }
 
+/// Whether two instructions of `len` bytes, at the start of what is given, are the same.
+#[inline]
+pub(crate) fn same_insn(a: &[u8], b: &[u8], len: usize) -> bool {
+    if let (Some(a), Some(b), 1..=16) = (a.first_chunk::<16>(), b.first_chunk::<16>(), len) {
+        let difference = u128::from_le_bytes(*a) ^ u128::from_le_bytes(*b);
+        return difference << (128 - 8 * len) == 0;
+    }
+    a.get(..len).is_some() && a.get(..len) == b.get(..len)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

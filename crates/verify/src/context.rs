@@ -69,6 +69,16 @@ impl Index {
             .checked_sub(1)?;
         self.ranges.get(i).filter(|r| addr < r.0.end).map(|r| r.1)
     }
+
+    /// The same, and up to where the answer holds.
+    pub(crate) fn owner_from(&self, addr: u64) -> (Option<FuncId>, u64) {
+        let i = self.ranges.partition_point(|r| r.0.start <= addr);
+        let last = i.checked_sub(1).and_then(|i| self.ranges.get(i));
+        match last.filter(|r| addr < r.0.end) {
+            Some(r) => (Some(r.1), r.0.end),
+            None => (None, self.ranges.get(i).map_or(u64::MAX, |r| r.0.start)),
+        }
+    }
 }
 
 /// The jump written over the start of a moved function.
@@ -294,8 +304,9 @@ pub(crate) struct Findings {
     pub interior_branches: Vec<FuncId>,
     /// Four-byte differences in data: (address, old, new).
     pub words: Vec<(u64, u32, u32)>,
-    /// Places that look like the start of a table of relative addresses, and the moved function whose code names them.
-    pub bases: Vec<(u64, Option<FuncId>)>,
+    /// Places that look like the start of a table of relative addresses, the moved function whose code names them, and whether it does so by a
+    /// number, which may be no address.
+    pub bases: Vec<(u64, Option<FuncId>, bool)>,
     /// Jumps through tables with a base and a width of their own, and the moved function whose code has them.
     pub dispatches: Vec<(Dispatch, Option<FuncId>)>,
     pub retargeted: u64,

@@ -438,7 +438,7 @@ fn prove<A: Arch>(
         &relative,
     ));
     found.append(text::sweep::<A>(&cx, &kept, &starts, &relative));
-    tables::explain(&cx, &mut found);
+    tables::explain::<A>(&cx, &mut found);
     image::static_symbols(&cx, &mut found);
 
     let walked = walk_all::<A>(&cx, &mut found.pairs);

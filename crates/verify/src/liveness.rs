@@ -12,7 +12,7 @@
 //!   whose compilers agree ([`Arch::STUBS_AT_CALLS`]) they are dead before calls and returns of functions that have unwind entries.
 //! * Code that a signal handler, a debugger or a tracer looks at is not code that looks at registers.
 
-use crate::arch::{Arch, Flow};
+use crate::arch::{Arch, Effects, Flow, Insn};
 use crate::claim::Range;
 use crate::context::Context;
 use rustc_hash::FxHashMap;
@@ -39,6 +39,47 @@ impl Set {
     }
 }
 
+/// What was read of old code lately, by address: the same few instructions are asked for again and again.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Recent {
+    entries: Vec<Option<(u64, Insn, Option<Effects>)>>,
+}
+
+/// Instructions that are remembered; a power of two.
+const REMEMBERED: usize = 1 << 10;
+
+impl Recent {
+    fn entry(&mut self, at: u64) -> Option<&mut Option<(u64, Insn, Option<Effects>)>> {
+        if self.entries.is_empty() {
+            self.entries.resize(REMEMBERED, None);
+        }
+        self.entries.get_mut(at as usize & (REMEMBERED - 1))
+    }
+
+    /// The instruction at `at`, whose bytes these are.
+    pub(crate) fn insn<A: Arch>(&mut self, bytes: &[u8], at: u64) -> Option<Insn> {
+        let entry = self.entry(at)?;
+        if let Some((_, insn, _)) =
+            entry.filter(|e| e.0 == at && usize::from(e.1.len) <= bytes.len())
+        {
+            return Some(insn);
+        }
+        let insn = A::decode(bytes, at)?;
+        *entry = Some((at, insn, None));
+        Some(insn)
+    }
+
+    /// What the instruction at `at`, whose bytes these are, reads and overwrites.
+    fn effects<A: Arch>(&mut self, bytes: &[u8], at: u64) -> Effects {
+        match self.entry(at) {
+            Some(Some((a, _, effects))) if *a == at => {
+                *effects.get_or_insert_with(|| A::effects(bytes))
+            }
+            _ => A::effects(bytes),
+        }
+    }
+}
+
 /// What is known of the function for whose sake is asked.
 pub(crate) struct Known<'a> {
     /// Old addresses in it that its indirect jumps may go to.
@@ -55,7 +96,13 @@ pub(crate) struct Known<'a> {
 }
 
 /// Whether all of `set` is dead at `from`.
-pub(crate) fn dead<A: Arch>(cx: &Context<'_>, known: &Known<'_>, from: u64, set: Set) -> bool {
+pub(crate) fn dead<A: Arch>(
+    cx: &Context<'_>,
+    recent: &mut Recent,
+    known: &Known<'_>,
+    from: u64,
+    set: Set,
+) -> bool {
     let mut work: SmallVec<[(u64, Set); 8]> = SmallVec::new();
     work.push((from, set));
     let mut seen: FxHashMap<u64, Set> = FxHashMap::default();
@@ -100,7 +147,7 @@ pub(crate) fn dead<A: Arch>(cx: &Context<'_>, known: &Known<'_>, from: u64, set:
             let Some((bytes, insn)) = cx
                 .input
                 .bytes_from(at)
-                .and_then(|b| Some((b, A::decode(b, at)?)))
+                .and_then(|b| Some((b, recent.insn::<A>(b, at)?)))
             else {
                 return false;
             };
@@ -109,7 +156,7 @@ pub(crate) fn dead<A: Arch>(cx: &Context<'_>, known: &Known<'_>, from: u64, set:
                 Flow::Nothing => at = next,
                 Flow::Jump(target) => at = target,
                 Flow::Call(_) | Flow::IndirectCall => {
-                    let effects = A::effects(bytes);
+                    let effects = recent.effects::<A>(bytes, at);
                     let operand = match insn.flow {
                         Flow::IndirectCall => effects.reads,
                         _ => 0,
@@ -120,7 +167,7 @@ pub(crate) fn dead<A: Arch>(cx: &Context<'_>, known: &Known<'_>, from: u64, set:
                     break;
                 }
                 Flow::IndirectJump { computed } => {
-                    if open.regs & (A::effects(bytes).reads | !known.unread) != 0 {
+                    if open.regs & (recent.effects::<A>(bytes, at).reads | !known.unread) != 0 {
                         return false;
                     }
                     if known.entered {
@@ -141,8 +188,12 @@ pub(crate) fn dead<A: Arch>(cx: &Context<'_>, known: &Known<'_>, from: u64, set:
                     }
                     break;
                 }
+                // Whoever handles it and goes on behind it gives the flags back as they were.
+                Flow::Trap if open.regs == 0 && !known.entered && !A::is_system_call(bytes) => {
+                    at = next;
+                }
                 Flow::Next | Flow::Trap | Flow::Branch { .. } => {
-                    let effects = A::effects(bytes);
+                    let effects = recent.effects::<A>(bytes, at);
                     let stops = insn.flow == Flow::Trap && !A::is_system_call(bytes);
                     if stops && known.entered {
                         break;

@@ -314,6 +314,15 @@ impl State {
     fn changed(&self) -> u32 {
         self.regs.iter().fold(0, |set, r| set | 1 << (r.0 & 31))
     }
+    /// Whether something that was lost is still held somewhere, so that it can come back.
+    fn can_restore(&self) -> bool {
+        let held = |value: &Value| match value.origin {
+            Origin::Flags | Origin::Status(_) => self.lost != 0,
+            Origin::Register(reg) => self.changed() >> (reg & 31) & 1 != 0,
+            _ => false,
+        };
+        self.regs.iter().any(|r| held(&r.1)) || self.slots.iter().any(|s| held(&s.1))
+    }
 }
 
 /// The machine, with its rules.
@@ -896,13 +905,20 @@ pub(crate) fn follow<'c, A: Arch>(
                 }
             }
             if let Some((end, left)) = best
-                && (left == 0 || patience == 0)
+                && (left == 0
+                    || patience == 0
+                    || !work.iter().any(|(_, state)| state.can_restore()))
             {
                 return Some(end);
             }
             writes = false;
         }
-        let (at, mut state) = work.swap_remove(lowest);
+        // States are large: moved as seldom as possible.
+        let popped = match lowest + 1 == work.len() {
+            true => work.pop(),
+            false => Some(work.swap_remove(lowest)),
+        };
+        let (at, mut state) = popped?;
         let after = |end: Option<(u64, u32)>| end.map(|e| e.0);
         let Some((bytes, step)) = code(at).and_then(|b| Some((b, A::step(b, at)?))) else {
             return after(best);

@@ -6,6 +6,10 @@
 //! is an address that some instruction forms, whose first word, added to the base, gives an address in code. Each
 //! base owns the entries up to the next base; a changed entry is judged by its nearest base alone.
 //!
+//! In programs with a fixed address, numbers that are loaded into registers may be addresses, and numbers of large programs fall into tables by accident.
+//! One that does is no base if an entry that changed would lead into the middle of an instruction, and all that changed up to the next base lead to where
+//! one starts when they are counted from the base before ([`Numbers`]). Tables are aligned, so other numbers are none.
+//!
 //! An entry that changed must have been a label of a moved function and be that function's paired new label. An entry that did not change
 //! leads into an old body, which is noted: it matters only where the entry jump overwrote something that the body
 //! needs. The table ends at the first entry that does not lead to code.
@@ -13,13 +17,14 @@
 //! On AArch64 the code before a jump says all of it: table, base, width, scale, number of entries ([`Dispatch`]). The same rules hold for
 //! the entries.
 
-use crate::arch::Dispatch;
-use crate::context::{Context, Findings};
+use crate::arch::{Arch, Dispatch};
+use crate::context::{Context, Findings, FuncId};
 use crate::data::word_pair;
 use crate::report::{Check, Failure};
+use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Explains the four-byte differences in `found.words` by the bases in `found.bases`; what is left becomes failures.
-pub(crate) fn explain(cx: &Context<'_>, found: &mut Findings) {
+pub(crate) fn explain<A: Arch>(cx: &Context<'_>, found: &mut Findings) {
     found.words.sort_unstable();
     found.bases.sort_unstable();
     found.bases.dedup();
@@ -35,19 +40,31 @@ pub(crate) fn explain(cx: &Context<'_>, found: &mut Findings) {
             dispatch(cx, &d, &words, &mut explained, found);
         }
     }
+    // Each place once: by whom it is named, and whether by numbers alone.
+    let mut places: Vec<(u64, bool, bool)> = Vec::new();
+    for &(base, owner, number) in &bases {
+        match places.last_mut() {
+            Some(last) if last.0 == base => {
+                last.1 |= owner.is_some();
+                last.2 &= number;
+            }
+            _ => places.push((base, owner.is_some(), number)),
+        }
+    }
+    let mut numbers = Numbers::<A>::default();
     let mut i = 0;
-    while let Some(&(base, _)) = bases.get(i) {
-        let mut j = i;
-        let mut owned = false;
-        while let Some(b) = bases.get(j).filter(|b| b.0 == base) {
-            owned |= b.1.is_some();
-            j += 1;
+    while let Some(&(base, owned, _)) = places.get(i) {
+        let after = |j: usize| places.get(j).map_or(u64::MAX, |b| b.0);
+        i += 1;
+        if !owned || read.binary_search(&base).is_ok() {
+            continue;
         }
-        let next = bases.get(j).map_or(u64::MAX, |b| b.0);
-        i = j;
-        if owned && read.binary_search(&base).is_err() {
-            table(cx, base, next, &words, &mut explained, found);
+        while let Some(&(number, _, true)) = places.get(i)
+            && numbers.is_none(cx, base, number, after(i + 1), &words)
+        {
+            i += 1;
         }
+        table(cx, base, after(i), &words, &mut explained, found);
     }
     for (&(at, old, new), _) in words
         .iter()
@@ -61,6 +78,70 @@ pub(crate) fn explain(cx: &Context<'_>, found: &mut Findings) {
         .at(at, at)
         .values(old, new);
         found.file.push(failure);
+    }
+}
+
+/// Tells numbers that are no bases.
+struct Numbers<A> {
+    /// Where instructions start in functions, in those that were asked for.
+    starts: FxHashMap<FuncId, FxHashSet<u64>>,
+    arch: std::marker::PhantomData<A>,
+}
+
+impl<A> Default for Numbers<A> {
+    fn default() -> Self {
+        Self {
+            starts: FxHashMap::default(),
+            arch: std::marker::PhantomData,
+        }
+    }
+}
+
+impl<A: Arch> Numbers<A> {
+    /// Whether `number` is not the base of what lies there, up to `next`, but `base`, which is below it.
+    fn is_none(
+        &mut self,
+        cx: &Context<'_>,
+        base: u64,
+        number: u64,
+        next: u64,
+        words: &[(u64, u32, u32)],
+    ) -> bool {
+        let target = |from: u64, word: u32| from.wrapping_add_signed(i64::from(word as i32));
+        let first = words.partition_point(|w| w.0 < number);
+        let changed = words.get(first..).unwrap_or(&[]).iter();
+        let mut misled = false;
+        for &(_, old, new) in changed.take_while(|w| w.0 < next) {
+            misled = misled || !self.is_start(cx, target(number, old));
+            let (from, to) = (target(base, old), target(base, new));
+            if !self.is_start(cx, from) || cx.pair_owner(from, to).is_none() {
+                return false;
+            }
+        }
+        misled
+    }
+
+    fn is_start(&mut self, cx: &Context<'_>, at: u64) -> bool {
+        let Some((id, f)) = cx.old.owner(at).and_then(|id| Some((id, cx.function(id)?))) else {
+            return false;
+        };
+        let starts = self.starts.entry(id).or_insert_with(|| {
+            let mut starts = FxHashSet::default();
+            for r in &f.old {
+                let mut at = r.start;
+                while at < r.end {
+                    let insn = cx
+                        .input
+                        .bytes(at, r.end - at)
+                        .and_then(|b| A::decode(b, at));
+                    let Some(insn) = insn else { break };
+                    starts.insert(at);
+                    at = at.saturating_add(u64::from(insn.len));
+                }
+            }
+            starts
+        });
+        starts.contains(&at)
     }
 }
 

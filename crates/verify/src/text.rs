@@ -9,6 +9,7 @@
 //! an address field and fails: the mistake is on the safe side.
 
 use crate::arch::{Arch, Field, FieldKind, Flow, Insn};
+use crate::bytes::same_insn;
 use crate::claim::Range;
 use crate::context::{Context, Findings, FuncId, Patch};
 use crate::data::{KeptRelocs, explain, may_be_pointer};
@@ -326,9 +327,12 @@ impl Sweeper<'_, '_> {
         }
         let mut graph: Option<Graph<'_>> = None;
         let mut at = 0usize;
+        let mut owned_until = start;
         while let Some(rest) = old.get(at..).filter(|r| !r.is_empty()) {
             let addr = start + at as u64;
-            self.owner = self.cx.old.owner(addr);
+            if addr >= owned_until {
+                (self.owner, owned_until) = self.cx.old.owner_from(addr);
+            }
             let Some(insn) = A::decode(rest, addr) else {
                 // Data, or something newer than the decoder. Differences in it are judged as data.
                 if !same && old.get(at) != new.get(at) && !self.in_patch(addr) {
@@ -340,10 +344,8 @@ impl Sweeper<'_, '_> {
                 continue;
             };
             let len = usize::from(insn.len);
-            let (a, b) = (
-                rest.get(..len).unwrap_or(b""),
-                new.get(at..at + len).unwrap_or(b""),
-            );
+            let a = rest.get(..len).unwrap_or(b"");
+            let differs = !same && !same_insn(rest, new.get(at..).unwrap_or(b""), len);
             if self.cx.counts.is_some() && A::uses_own(a) {
                 self.found.uses_own.get_or_insert(addr);
             }
@@ -365,11 +367,11 @@ impl Sweeper<'_, '_> {
                                 target,
                                 ..field
                             },
-                            a != b,
+                            differs,
                         );
                     }
                 } else {
-                    self.reference::<A>(addr, &insn, &field, a != b);
+                    self.reference::<A>(addr, &insn, &field, differs);
                 }
             } else if A::STEP == 4
                 && self.owner.is_some()
@@ -389,7 +391,8 @@ impl Sweeper<'_, '_> {
                     self.absolute_base::<A>(a);
                 }
             }
-            if !same && a != b {
+            if differs {
+                let b = new.get(at..at + len).unwrap_or(b"");
                 self.difference::<A>(addr, &insn, a, b);
             }
             at += len;
@@ -813,7 +816,7 @@ impl Sweeper<'_, '_> {
         let cx = self.cx;
         let target = field.target;
         if matches!(field.kind, FieldKind::Forms) {
-            self.base(target);
+            self.base(target, false);
             if self.owner.is_none() && cx.is_abandoned(target) {
                 let text = format!(
                     "the instruction at {addr:#x} refers to {target:#x}, whose section was moved"
@@ -876,7 +879,7 @@ impl Sweeper<'_, '_> {
     }
 
     /// Notes what may be the start of a table of relative addresses.
-    fn base(&mut self, addr: u64) {
+    fn base(&mut self, addr: u64, number: bool) {
         if self.cx.is_code(addr)
             && self
                 .cx
@@ -892,14 +895,14 @@ impl Sweeper<'_, '_> {
                 .cx
                 .is_code(addr.wrapping_add_signed(i64::from(word as i32)))
         {
-            self.found.bases.push((addr, self.owner));
+            self.found.bases.push((addr, self.owner, number));
         }
     }
 
     /// The same for an address that is loaded as a number.
     fn absolute_base<A: Arch>(&mut self, bytes: &[u8]) {
-        if let Some(addr) = A::loaded_number(bytes) {
-            self.base(addr);
+        if let Some(addr) = A::loaded_number(bytes).filter(|a| a.is_multiple_of(4)) {
+            self.base(addr, true);
         }
     }
 }

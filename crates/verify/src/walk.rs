@@ -37,8 +37,10 @@ mod pages;
 mod tables;
 
 use crate::arch::{Arch, Dispatch, Field, FieldKind, Flow, Insn};
+use crate::bytes::same_insn;
 use crate::claim::{Moved, Range};
 use crate::context::{Context, FuncId};
+use crate::liveness::Recent;
 use crate::lsda::{Lsda, Outcome};
 use crate::machine::{Footprint, Routine};
 use crate::report::{Check, Failure};
@@ -110,6 +112,8 @@ pub(crate) struct Scratch<'a> {
     chains: Vec<[u64; 4]>,
     /// Routines that recorders call, and what they were found to do.
     routines: FxHashMap<u64, Option<Routine>>,
+    /// Old instructions that were read lately.
+    recent: Recent,
 }
 
 /// One function being walked.
@@ -153,6 +157,8 @@ struct Walk<'a, 's, A: Arch> {
     fresh: Option<Fresh>,
     /// Instructions that may still be looked at where a question of liveness takes long.
     reserve: Cell<usize>,
+    /// The new instruction that was read last.
+    last: Cell<Option<(u64, Insn)>>,
     arch: std::marker::PhantomData<A>,
 }
 
@@ -191,6 +197,7 @@ pub(crate) fn walk<'a, A: Arch>(
         exclusive: false,
         fresh: None,
         reserve: Cell::new(crate::liveness::RESERVE),
+        last: Cell::new(None),
         arch: std::marker::PhantomData,
     };
     if let Err(failure) = walk.run(roots) {
@@ -327,7 +334,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
     }
 
     /// Follows the old side's silent steps from `p`; `chain` receives every address on the way, `p` first.
-    fn state(&self, p: u64, chain: &mut SmallVec<[u64; 4]>) -> Result<State, Box<Failure>> {
+    fn state(&mut self, p: u64, chain: &mut SmallVec<[u64; 4]>) -> Result<State, Box<Failure>> {
         let mut at = p;
         loop {
             if let Some(start) = chain.iter().position(|&c| c == at) {
@@ -344,7 +351,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                 return Ok(State::Exit(at));
             };
             chain.push(at);
-            let Some(insn) = A::decode(bytes, at) else {
+            let Some(insn) = self.s.recent.insn::<A>(bytes, at) else {
                 let shown = bytes.get(..bytes.len().min(15)).unwrap_or(b"");
                 return fail(
                     Failure::new(
@@ -361,6 +368,18 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                 _ => return Ok(State::At(at, insn)),
             }
         }
+    }
+
+    /// The new instruction at `at`, whose bytes these are.
+    fn new_insn(&self, bytes: &[u8], at: u64) -> Option<Insn> {
+        if let Some((a, insn)) = self.last.get()
+            && a == at
+        {
+            return Some(insn);
+        }
+        let insn = A::decode(bytes, at)?;
+        self.last.set(Some((at, insn)));
+        Some(insn)
     }
 
     /// Marks an instruction of new code as paired. False if it was already (with the same old state).
@@ -443,8 +462,8 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                 && pending.is_empty()
                 && !(self.cx.counts.is_some() && A::is_ambiguous(new))
                 && let len = usize::from(insn.len)
-                && let Some(old) = self.old_bytes(at).and_then(|b| b.get(..len))
-                && new.get(..len) == Some(old)
+                && let Some(old) = self.old_bytes(at)
+                && same_insn(new, old, len)
             {
                 if !self.mark(q, slot, len, at)? {
                     return self.meet(at, q, &pending);
@@ -557,7 +576,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                 }
                 continue;
             }
-            let Some(insn) = A::decode(bytes, at) else {
+            let Some(insn) = self.new_insn(bytes, at) else {
                 let shown = bytes.get(..bytes.len().min(15)).unwrap_or(b"");
                 let text = format!("the new instruction at {at:#x} is not understood");
                 return fail(

@@ -1,5 +1,7 @@
 //! x86-64, decoded by `yaxpeax-x86`.
 //!
+//! Common forms are read by tables ([`quick`]), all others by the decoder.
+//!
 //! The decoder says what an instruction is and how long it is. It does not say where the displacement lies, so that is
 //! found here from the encoding (prefixes, opcode map, ModRM) and then compared with the value that the decoder
 //! read: two ways to the same number, or the instruction is refused.
@@ -16,6 +18,7 @@
 //! Refused: operand-size prefix on a near branch without REX.W (AMD and Intel disagree about its length), `eip`-relative memory.
 
 mod effects;
+mod quick;
 mod steps;
 
 use super::{Arch, Effects, Field, FieldKind, Flow, Insn, Operand as Recorded};
@@ -237,166 +240,19 @@ impl Arch for X86_64 {
     }
 
     fn uses_own(bytes: &[u8]) -> bool {
+        // Most have no prefix but REX.
+        if !matches!(
+            bytes.first(),
+            Some(0x26 | 0x2e | 0x36 | 0x3e | 0x64..=0x67 | 0xf0 | 0xf2 | 0xf3)
+        ) {
+            return false;
+        }
         let lead = bytes.get(..prefix_len(bytes)).unwrap_or(b"");
         lead.contains(&0x65) && !is_plain_nop(bytes)
     }
 
     fn decode(bytes: &[u8], addr: u64) -> Option<Insn> {
-        let Some((insn, len)) = decode_raw(bytes) else {
-            return decode_vex(bytes, addr);
-        };
-        let bytes = bytes.get(..len)?;
-        let plain = Insn {
-            len: len as u8,
-            flow: Flow::Next,
-            field: None,
-            prefixes: 0,
-            landing_pad: false,
-        };
-        let branch = |make: &dyn Fn(u64) -> Flow| {
-            let prefixes = prefix_len(bytes);
-            let lead = bytes.get(..prefixes)?;
-            let rex_w = lead.last().is_some_and(|b| b & 0xf8 == 0x48);
-            if lead.contains(&0x66) && !rex_w {
-                return None;
-            }
-            let field = branch_field(bytes, addr, displacement_len(&insn.operand(0))?)?;
-            Some(Insn {
-                flow: make(field.target),
-                field: Some(field),
-                prefixes: prefixes as u8,
-                ..plain
-            })
-        };
-        let cond = |number: u16, inverse: Option<u16>| {
-            branch(&|target| Flow::Branch {
-                cond: number,
-                inverse,
-                target,
-            })
-        };
-        let jcc = |number: u16| cond(number, Some(number ^ 1));
-        let flow = match insn.opcode() {
-            Opcode::JO => return jcc(0),
-            Opcode::JNO => return jcc(1),
-            Opcode::JB => return jcc(2),
-            Opcode::JNB => return jcc(3),
-            Opcode::JZ => return jcc(4),
-            Opcode::JNZ => return jcc(5),
-            Opcode::JNA => return jcc(6),
-            Opcode::JA => return jcc(7),
-            Opcode::JS => return jcc(8),
-            Opcode::JNS => return jcc(9),
-            Opcode::JP => return jcc(10),
-            Opcode::JNP => return jcc(11),
-            Opcode::JL => return jcc(12),
-            Opcode::JGE => return jcc(13),
-            Opcode::JLE => return jcc(14),
-            Opcode::JG => return jcc(15),
-            Opcode::JRCXZ => return cond(COND_RCXZ, None),
-            Opcode::JECXZ => return cond(COND_ECXZ, None),
-            Opcode::LOOP => return cond(COND_LOOP, None),
-            Opcode::LOOPZ => return cond(COND_LOOPZ, None),
-            Opcode::LOOPNZ => return cond(COND_LOOPNZ, None),
-            Opcode::XBEGIN => return cond(COND_XBEGIN, None),
-            Opcode::JMP | Opcode::CALL => {
-                let call = insn.opcode() == Opcode::CALL;
-                if displacement_len(&insn.operand(0)).is_some() {
-                    return branch(&|target| {
-                        if call {
-                            Flow::Call(target)
-                        } else {
-                            Flow::Jump(target)
-                        }
-                    });
-                }
-                if call {
-                    Flow::IndirectCall
-                } else {
-                    // Modrm with mod 0, rm 5: one fixed slot, such as a GOT entry.
-                    let fixed = modrm_at(bytes)
-                        .and_then(|at| bytes.get(at))
-                        .is_some_and(|m| m & 0xc7 == 5);
-                    Flow::IndirectJump { computed: !fixed }
-                }
-            }
-            Opcode::CALLF => Flow::IndirectCall,
-            Opcode::JMPF => Flow::IndirectJump { computed: true },
-            Opcode::RETURN
-            | Opcode::RETF
-            | Opcode::IRET
-            | Opcode::IRETD
-            | Opcode::IRETQ
-            | Opcode::SYSRET
-            | Opcode::SYSEXIT => Flow::Stop,
-            Opcode::HLT | Opcode::UD0 | Opcode::UD1 | Opcode::UD2 => Flow::Stop,
-            Opcode::INT | Opcode::SYSCALL | Opcode::SYSENTER => Flow::Trap,
-            Opcode::NOP | Opcode::XCHG if is_plain_nop(bytes) => {
-                return Some(Insn {
-                    flow: Flow::Nothing,
-                    ..plain
-                });
-            }
-            Opcode::ENDBR64 => {
-                return Some(Insn {
-                    landing_pad: true,
-                    ..plain
-                });
-            }
-            _ => Flow::Next,
-        };
-        let mut field = None;
-        for i in 0..insn.operand_count() {
-            let displacement = match insn.operand(i) {
-                Operand::Disp { base, disp } | Operand::DispMasked { base, disp, .. }
-                    if base == RegSpec::rip() =>
-                {
-                    disp
-                }
-                Operand::MemDeref { base } | Operand::MemDerefMasked { base, .. }
-                    if base == RegSpec::rip() =>
-                {
-                    0
-                }
-                Operand::Disp { base, .. } | Operand::MemDeref { base }
-                    if base == RegSpec::eip() =>
-                {
-                    return None;
-                }
-                Operand::DispMasked { base, .. } | Operand::MemDerefMasked { base, .. }
-                    if base == RegSpec::eip() =>
-                {
-                    return None;
-                }
-                _ => continue,
-            };
-            let at = modrm_at(bytes)?;
-            let stored = i32::from_le_bytes(bytes.get(at + 1..at + 5)?.try_into().ok()?);
-            if bytes.get(at)? & 0xc7 != 5 || stored != displacement {
-                return None;
-            }
-            let target = addr
-                .wrapping_add(len as u64)
-                .wrapping_add_signed(i64::from(stored));
-            let kind = if insn.opcode() == Opcode::LEA {
-                FieldKind::Forms
-            } else {
-                FieldKind::Accesses
-            };
-            field = Some(Field {
-                at: (at + 1) as u8,
-                len: 4,
-                kind,
-                target,
-                literal: 0,
-            });
-            break;
-        }
-        Some(Insn {
-            flow,
-            field,
-            ..plain
-        })
+        quick::decode(bytes, addr).or_else(|| decode_slowly(bytes, addr))
     }
 
     fn loaded_number(bytes: &[u8]) -> Option<u64> {
@@ -509,6 +365,163 @@ impl Arch for X86_64 {
         }
         false
     }
+}
+
+/// The same with the decoder alone.
+fn decode_slowly(bytes: &[u8], addr: u64) -> Option<Insn> {
+    let Some((insn, len)) = decode_raw(bytes) else {
+        return decode_vex(bytes, addr);
+    };
+    let bytes = bytes.get(..len)?;
+    let plain = Insn {
+        len: len as u8,
+        flow: Flow::Next,
+        field: None,
+        prefixes: 0,
+        landing_pad: false,
+    };
+    let branch = |make: &dyn Fn(u64) -> Flow| {
+        let prefixes = prefix_len(bytes);
+        let lead = bytes.get(..prefixes)?;
+        let rex_w = lead.last().is_some_and(|b| b & 0xf8 == 0x48);
+        if lead.contains(&0x66) && !rex_w {
+            return None;
+        }
+        let field = branch_field(bytes, addr, displacement_len(&insn.operand(0))?)?;
+        Some(Insn {
+            flow: make(field.target),
+            field: Some(field),
+            prefixes: prefixes as u8,
+            ..plain
+        })
+    };
+    let cond = |number: u16, inverse: Option<u16>| {
+        branch(&|target| Flow::Branch {
+            cond: number,
+            inverse,
+            target,
+        })
+    };
+    let jcc = |number: u16| cond(number, Some(number ^ 1));
+    let flow = match insn.opcode() {
+        Opcode::JO => return jcc(0),
+        Opcode::JNO => return jcc(1),
+        Opcode::JB => return jcc(2),
+        Opcode::JNB => return jcc(3),
+        Opcode::JZ => return jcc(4),
+        Opcode::JNZ => return jcc(5),
+        Opcode::JNA => return jcc(6),
+        Opcode::JA => return jcc(7),
+        Opcode::JS => return jcc(8),
+        Opcode::JNS => return jcc(9),
+        Opcode::JP => return jcc(10),
+        Opcode::JNP => return jcc(11),
+        Opcode::JL => return jcc(12),
+        Opcode::JGE => return jcc(13),
+        Opcode::JLE => return jcc(14),
+        Opcode::JG => return jcc(15),
+        Opcode::JRCXZ => return cond(COND_RCXZ, None),
+        Opcode::JECXZ => return cond(COND_ECXZ, None),
+        Opcode::LOOP => return cond(COND_LOOP, None),
+        Opcode::LOOPZ => return cond(COND_LOOPZ, None),
+        Opcode::LOOPNZ => return cond(COND_LOOPNZ, None),
+        Opcode::XBEGIN => return cond(COND_XBEGIN, None),
+        Opcode::JMP | Opcode::CALL => {
+            let call = insn.opcode() == Opcode::CALL;
+            if displacement_len(&insn.operand(0)).is_some() {
+                return branch(&|target| {
+                    if call {
+                        Flow::Call(target)
+                    } else {
+                        Flow::Jump(target)
+                    }
+                });
+            }
+            if call {
+                Flow::IndirectCall
+            } else {
+                // Modrm with mod 0, rm 5: one fixed slot, such as a GOT entry.
+                let fixed = modrm_at(bytes)
+                    .and_then(|at| bytes.get(at))
+                    .is_some_and(|m| m & 0xc7 == 5);
+                Flow::IndirectJump { computed: !fixed }
+            }
+        }
+        Opcode::CALLF => Flow::IndirectCall,
+        Opcode::JMPF => Flow::IndirectJump { computed: true },
+        Opcode::RETURN
+        | Opcode::RETF
+        | Opcode::IRET
+        | Opcode::IRETD
+        | Opcode::IRETQ
+        | Opcode::SYSRET
+        | Opcode::SYSEXIT => Flow::Stop,
+        Opcode::HLT | Opcode::UD0 | Opcode::UD1 | Opcode::UD2 => Flow::Stop,
+        Opcode::INT | Opcode::SYSCALL | Opcode::SYSENTER => Flow::Trap,
+        Opcode::NOP | Opcode::XCHG if is_plain_nop(bytes) => {
+            return Some(Insn {
+                flow: Flow::Nothing,
+                ..plain
+            });
+        }
+        Opcode::ENDBR64 => {
+            return Some(Insn {
+                landing_pad: true,
+                ..plain
+            });
+        }
+        _ => Flow::Next,
+    };
+    let mut field = None;
+    for i in 0..insn.operand_count() {
+        let displacement = match insn.operand(i) {
+            Operand::Disp { base, disp } | Operand::DispMasked { base, disp, .. }
+                if base == RegSpec::rip() =>
+            {
+                disp
+            }
+            Operand::MemDeref { base } | Operand::MemDerefMasked { base, .. }
+                if base == RegSpec::rip() =>
+            {
+                0
+            }
+            Operand::Disp { base, .. } | Operand::MemDeref { base } if base == RegSpec::eip() => {
+                return None;
+            }
+            Operand::DispMasked { base, .. } | Operand::MemDerefMasked { base, .. }
+                if base == RegSpec::eip() =>
+            {
+                return None;
+            }
+            _ => continue,
+        };
+        let at = modrm_at(bytes)?;
+        let stored = i32::from_le_bytes(bytes.get(at + 1..at + 5)?.try_into().ok()?);
+        if bytes.get(at)? & 0xc7 != 5 || stored != displacement {
+            return None;
+        }
+        let target = addr
+            .wrapping_add(len as u64)
+            .wrapping_add_signed(i64::from(stored));
+        let kind = if insn.opcode() == Opcode::LEA {
+            FieldKind::Forms
+        } else {
+            FieldKind::Accesses
+        };
+        field = Some(Field {
+            at: (at + 1) as u8,
+            len: 4,
+            kind,
+            target,
+            literal: 0,
+        });
+        break;
+    }
+    Some(Insn {
+        flow,
+        field,
+        ..plain
+    })
 }
 
 /// Same general register, whatever part of it.

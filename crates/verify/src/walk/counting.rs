@@ -44,7 +44,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         let Some((bytes, _)) = self.new_bytes(at) else {
             return true;
         };
-        let Some(new) = A::decode(bytes, at) else {
+        let Some(new) = self.new_insn(bytes, at) else {
             return false;
         };
         let State::At(p, old) = *state else {
@@ -84,9 +84,9 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             }
             (None, None) => {
                 a == b || A::equal_but_offset(a, b) || {
-                    let fields = (A::absolute_field(a), A::absolute_field(b));
+                    let absolute = || (A::absolute_field(a), A::absolute_field(b));
                     self.cx.fixed()
-                        && matches!(fields, (Some(f), Some(_)) if A::equal_around(a, b, &f))
+                        && matches!(absolute(), (Some(f), Some(_)) if A::equal_around(a, b, &f))
                 }
             }
             _ => false,
@@ -140,7 +140,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             let Some((bytes, _)) = self.new_bytes(at) else {
                 return false;
             };
-            let Some(insn) = A::decode(bytes, at) else {
+            let Some(insn) = self.new_insn(bytes, at) else {
                 return false;
             };
             at = match insn.flow {
@@ -173,6 +173,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             State::At(p, _) | State::Exit(p) | State::Spin(p) => p,
         };
         let mut routines = std::mem::take(&mut self.s.routines);
+        let mut recent = std::mem::take(&mut self.s.recent);
         let end = {
             let walk = &*self;
             let conventions = A::STUBS_AT_CALLS && cx.old_unwind.find(p).is_some();
@@ -190,18 +191,23 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             // Without an exclusive store nobody asks for the mark of an exclusive load.
             let asked = if walk.exclusive { u8::MAX } else { flag::ALL };
             let mut judge = |m: &Meeting| {
+                // What is quickly said first: it ends here at most a few times.
+                if must_count && !m.counted {
+                    return false;
+                }
+                let ends = |(bytes, _)| A::step(bytes, m.at).is_none();
+                if !must_count
+                    && m.counting
+                    && !walk.may_match(state, m.at)
+                    && !walk.new_bytes(m.at).is_none_or(ends)
+                {
+                    return false;
+                }
                 let changed = Set {
                     regs: m.regs,
                     flags: m.flags & asked,
                 };
-                if !changed.is_empty() && !dead::<A>(cx, &known, p, changed) {
-                    return false;
-                }
-                if must_count {
-                    return m.counted;
-                }
-                let ends = |(bytes, _)| A::step(bytes, m.at).is_none();
-                !m.counting || walk.may_match(state, m.at) || walk.new_bytes(m.at).is_none_or(ends)
+                changed.is_empty() || dead::<A>(cx, &mut recent, &known, p, changed)
             };
             let mut machine = Machine {
                 places,
@@ -218,6 +224,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             )
         };
         self.s.routines = routines;
+        self.s.recent = recent;
         end
     }
 

@@ -1,0 +1,361 @@
+//! Common instructions, decoded quickly.
+//!
+//! Nine of ten instructions of compiled code are of few forms: at most one of the prefixes `66`, `f2`, `f3`, `64`, `65`, a REX prefix, an opcode of one byte or of
+//! two beginning with `0f`, a ModRM byte with what belongs to it, an immediate. For those the proof needs no more than length, flow, and the field relative
+//! to the program counter, all of which two tables say. Whatever is not in them is left to the decoder, and whatever is must be the same
+//! with it: tests compare both for every opcode, ModRM byte and prefix.
+//!
+//! | entry | meaning |
+//! |---|---|
+//! | `NO` | not here |
+//! | `M` | has a ModRM byte |
+//! | `I1` | has an immediate of a byte |
+//! | `IZ` | has an immediate of four bytes, two with `66` |
+
+use super::super::{Field, FieldKind, Flow, Insn};
+
+const NO: u8 = 0;
+/// No operands, or registers in the opcode.
+const PLAIN: u8 = 1;
+const M: u8 = 2;
+const I1: u8 = 4;
+const IZ: u8 = 8;
+
+const fn fill(mut table: [u8; 256], from: usize, to: usize, kind: u8) -> [u8; 256] {
+    let mut i = from;
+    while i <= to {
+        table[i] = kind;
+        i += 1;
+    }
+    table
+}
+
+/// Opcodes of one byte. Groups are looked at by themselves ([`group`]).
+const ONE: [u8; 256] = {
+    let mut t = [NO; 256];
+    let mut op = 0;
+    while op < 0x40 {
+        t = fill(t, op, op + 3, M);
+        t[op + 4] = I1;
+        t[op + 5] = IZ;
+        op += 8;
+    }
+    t = fill(t, 0x50, 0x5f, PLAIN);
+    t[0x63] = M;
+    t[0x68] = IZ;
+    t[0x69] = M | IZ;
+    t[0x6a] = I1;
+    t[0x6b] = M | I1;
+    t[0x80] = M | I1;
+    t[0x81] = M | IZ;
+    t[0x83] = M | I1;
+    t = fill(t, 0x84, 0x8b, M);
+    t[0x8d] = M;
+    t[0x98] = PLAIN;
+    t[0x99] = PLAIN;
+    t[0xa8] = I1;
+    t[0xa9] = IZ;
+    t = fill(t, 0xb0, 0xb7, I1);
+    t = fill(t, 0xb8, 0xbf, IZ);
+    t[0xc0] = M | I1;
+    t[0xc1] = M | I1;
+    t[0xc6] = M | I1;
+    t[0xc7] = M | IZ;
+    t = fill(t, 0xd0, 0xd3, M);
+    t[0xf6] = M;
+    t[0xf7] = M;
+    t[0xfe] = M;
+    t[0xff] = M;
+    t
+};
+
+/// Opcodes behind `0f` with which `f2` and `f3` are not used.
+const TWO: [u8; 256] = {
+    let mut t = [NO; 256];
+    t = fill(t, 0x10, 0x11, M);
+    t = fill(t, 0x28, 0x29, M);
+    t = fill(t, 0x2e, 0x2f, M);
+    t = fill(t, 0x40, 0x4f, M);
+    t[0x54] = M;
+    t[0x57] = M;
+    t = fill(t, 0x58, 0x59, M);
+    t = fill(t, 0x90, 0x9f, M);
+    t[0xa3] = M;
+    t[0xaf] = M;
+    t = fill(t, 0xb6, 0xb7, M);
+    t = fill(t, 0xbe, 0xbf, M);
+    t
+};
+
+/// What of a group is decoded here: nothing, without an immediate, or as the table says.
+fn group(opcode: u8, reg: u8) -> Option<u8> {
+    match (opcode, reg) {
+        (0x80 | 0x81 | 0x83, _) => ONE.get(usize::from(opcode)).copied(),
+        (0xc0 | 0xc1, 0..=5 | 7) => Some(M | I1),
+        (0xd0..=0xd3, 0..=5 | 7) => Some(M),
+        (0xc6, 0) => Some(M | I1),
+        (0xc7, 0) => Some(M | IZ),
+        (0xf6, 0) => Some(M | I1),
+        (0xf7, 0) => Some(M | IZ),
+        (0xf6 | 0xf7, 2..=7) => Some(M),
+        (0xfe, 0 | 1) => Some(M),
+        (0xff, 0 | 1 | 2 | 4 | 6) => Some(M),
+        _ => None,
+    }
+}
+
+fn i32_at(bytes: &[u8], at: usize) -> Option<i32> {
+    Some(i32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
+}
+
+/// The instruction at the start of `bytes`, if it is one of the common ones.
+pub(super) fn decode(bytes: &[u8], addr: u64) -> Option<Insn> {
+    let plain = |len: usize| Insn {
+        len: len as u8,
+        flow: Flow::Next,
+        field: None,
+        prefixes: 0,
+        landing_pad: false,
+    };
+    let mut at = 0;
+    let mut next = *bytes.first()?;
+    let mut prefix = 0;
+    if matches!(next, 0x64..=0x66 | 0xf2 | 0xf3) {
+        prefix = next;
+        at = 1;
+        next = *bytes.get(1)?;
+    }
+    let mut wide = false;
+    let rex = next & 0xf0 == 0x40;
+    if rex {
+        wide = next & 8 != 0;
+        at += 1;
+        next = *bytes.get(at)?;
+    }
+    let opcode = next;
+    at += 1;
+    if at == 1 {
+        // What goes elsewhere, without prefixes.
+        let (len, make): (usize, fn(u64, u8) -> Flow) = match opcode {
+            0xe8 => (4, |target, _| Flow::Call(target)),
+            0xe9 => (4, |target, _| Flow::Jump(target)),
+            0xeb => (1, |target, _| Flow::Jump(target)),
+            0x70..=0x7f => (1, branch),
+            0x0f if matches!(bytes.get(1), Some(0x80..=0x8f)) => (4, branch),
+            0xc3 => {
+                return Some(Insn {
+                    flow: Flow::Stop,
+                    ..plain(1)
+                });
+            }
+            0x90 => {
+                return Some(Insn {
+                    flow: Flow::Nothing,
+                    ..plain(1)
+                });
+            }
+            _ => (0, branch),
+        };
+        if len != 0 {
+            let (at, number) = match opcode {
+                0x0f => (2, *bytes.get(1)?),
+                _ => (1, opcode),
+            };
+            let displacement = match len {
+                1 => i64::from(*bytes.get(at)? as i8),
+                _ => i64::from(i32_at(bytes, at)?),
+            };
+            let target = addr
+                .wrapping_add((at + len) as u64)
+                .wrapping_add_signed(displacement);
+            return Some(Insn {
+                flow: make(target, number),
+                field: Some(Field {
+                    at: at as u8,
+                    len: len as u8,
+                    kind: FieldKind::Branch,
+                    target,
+                    literal: 0,
+                }),
+                ..plain(at + len)
+            });
+        }
+    }
+    let mut kind = if opcode == 0x0f {
+        let second = *bytes.get(at)?;
+        at += 1;
+        let kind = *TWO.get(usize::from(second))?;
+        let scalar = matches!(second, 0x10 | 0x11 | 0x58 | 0x59);
+        match prefix {
+            0xf2 | 0xf3 if !scalar => return None,
+            _ => kind,
+        }
+    } else {
+        if matches!(prefix, 0xf2 | 0xf3) {
+            return None;
+        }
+        *ONE.get(usize::from(opcode))?
+    };
+    if kind == NO {
+        return None;
+    }
+    let mut flow = Flow::Next;
+    let mut relative = None;
+    if kind & M != 0 {
+        let modrm = *bytes.get(at)?;
+        at += 1;
+        let (mode, reg, low) = (modrm >> 6, modrm >> 3 & 7, modrm & 7);
+        match opcode {
+            0x80
+            | 0x81
+            | 0x83
+            | 0xc0
+            | 0xc1
+            | 0xc6
+            | 0xc7
+            | 0xd0..=0xd3
+            | 0xf6
+            | 0xf7
+            | 0xfe
+            | 0xff => {
+                kind = group(opcode, reg)?;
+                match (opcode, reg) {
+                    // Their operands' sizes are another matter.
+                    (0xff, 2 | 4 | 6) if prefix == 0x66 => return None,
+                    (0xff, 2) => flow = Flow::IndirectCall,
+                    (0xff, 4) => {
+                        flow = Flow::IndirectJump {
+                            computed: modrm & 0xc7 != 5,
+                        }
+                    }
+                    _ => {}
+                }
+            }
+            0x8d if mode == 3 => return None,
+            _ => {}
+        }
+        if mode != 3 {
+            let base = if low == 4 {
+                at += 1;
+                *bytes.get(at - 1)? & 7
+            } else {
+                low
+            };
+            match mode {
+                0 if low == 5 => {
+                    relative = Some(at);
+                    at += 4;
+                }
+                0 if low == 4 && base == 5 => at += 4,
+                1 => at += 1,
+                2 => at += 4,
+                _ => {}
+            }
+        }
+    }
+    if kind & I1 != 0 {
+        at += 1;
+    } else if kind & IZ != 0 {
+        at += match opcode {
+            0xb8..=0xbf if wide => 8,
+            0x68 if prefix == 0x66 => return None,
+            _ if prefix == 0x66 && !wide => 2,
+            _ => 4,
+        };
+    }
+    // Longer ones there are not, and the decoder says why.
+    if at > 15 || bytes.len() < at {
+        return None;
+    }
+    let field = match relative {
+        None => None,
+        Some(field) => Some(Field {
+            at: field as u8,
+            len: 4,
+            kind: if opcode == 0x8d {
+                FieldKind::Forms
+            } else {
+                FieldKind::Accesses
+            },
+            target: addr
+                .wrapping_add(at as u64)
+                .wrapping_add_signed(i64::from(i32_at(bytes, field)?)),
+            literal: 0,
+        }),
+    };
+    Some(Insn {
+        flow,
+        field,
+        ..plain(at)
+    })
+}
+
+fn branch(target: u64, opcode: u8) -> Flow {
+    let cond = u16::from(opcode & 15);
+    Flow::Branch {
+        cond,
+        inverse: Some(cond ^ 1),
+        target,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What quick decoding says must be what the decoder says. Gives whether it said anything.
+    fn compare(bytes: &[u8]) -> bool {
+        let addr = 0x40_1000;
+        let Some(quick) = decode(bytes, addr) else {
+            return false;
+        };
+        let slow = super::super::decode_slowly(bytes, addr);
+        assert_eq!(Some(quick), slow, "{bytes:02x?}");
+        true
+    }
+
+    #[test]
+    fn quick_decoding_agrees_with_the_decoder_for_every_opcode_modrm_byte_and_prefix() {
+        let mut some = 0;
+        let tail = [
+            0x24u8, 0x11, 0x82, 0x33, 0xc4, 0x55, 0x66, 0x77, 0x88, 0x99, 0xaa, 0xbb,
+        ];
+        let tails = [tail, [0x05, 0xfe, 0xff, 0xff, 0xff, 1, 2, 3, 4, 5, 6, 7]];
+        for prefix in [
+            None,
+            Some(0x66u8),
+            Some(0xf2),
+            Some(0xf3),
+            Some(0x64),
+            Some(0x65),
+        ] {
+            for rex in (0x3f..=0x4fu8).map(|r| (r != 0x3f).then_some(r)) {
+                for map in [None, Some(0x0fu8)] {
+                    for opcode in 0..=255u8 {
+                        for modrm in 0..=255u8 {
+                            let tail = &tails[usize::from(modrm) & 1];
+                            let mut bytes: Vec<u8> = Vec::with_capacity(18);
+                            bytes.extend(prefix);
+                            bytes.extend(rex);
+                            bytes.extend(map);
+                            bytes.extend([opcode, modrm]);
+                            bytes.extend(tail);
+                            some += usize::from(compare(&bytes));
+                        }
+                    }
+                }
+            }
+        }
+        assert!(some > 1_000_000, "{some}");
+    }
+
+    #[test]
+    fn quick_decoding_leaves_cut_instructions_alone() {
+        let long = [0x66u8, 0x41, 0x81, 0x84, 0x24, 1, 2, 3, 4, 5, 6];
+        let len = usize::from(decode(&long, 0).expect("an instruction").len);
+        assert_eq!(len, long.len());
+        for cut in 0..len {
+            assert_eq!(decode(&long[..cut], 0), None);
+        }
+    }
+}
