@@ -137,7 +137,7 @@ impl Demo {
             &input,
             &self.instrumenting.options(None),
             &files.instrumented,
-            false,
+            true,
             &mut watched.phases,
         )?;
         watched.finish();

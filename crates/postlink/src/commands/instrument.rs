@@ -23,7 +23,7 @@ use crate::ui::{BOLD, GOOD, Ui, Watched, bytes, change, count};
 /// however the program ends, and can be read while it runs. The file is named by the environment variable
 /// POSTLINK_PROFILE, or by --profile.
 ///
-/// With --verify an independent checker proves that each function does what it did while it counts; one that it cannot prove stays as it was.
+/// An independent checker proves that each function does what it did while it counts; one that it cannot prove stays as it was.
 #[derive(Args, Debug)]
 #[command(after_long_help = "\
 Examples:
@@ -71,9 +71,9 @@ pub struct Instrument {
     pub blocks: Option<PathBuf>,
     #[command(flatten)]
     pub instrumenting: Instrumenting,
-    /// Have the copy proved before it is written; functions that cannot be proved do not count
+    /// Write the copy without having it proved
     #[arg(long)]
-    pub verify: bool,
+    pub no_verify: bool,
     /// Print what was done as JSON
     #[arg(long)]
     pub json: bool,
@@ -163,7 +163,7 @@ impl Instrument {
             &input,
             &options,
             &self.output,
-            self.verify,
+            !self.no_verify,
             &mut watched.phases,
         )?;
         if let Some(file) = &self.blocks {

@@ -190,7 +190,7 @@ impl Tune {
             &input,
             &self.instrumenting.options(None),
             &instrumented,
-            false,
+            true,
             &mut watched.phases,
         )?;
         watched.finish();

@@ -506,7 +506,7 @@ fn instrument(given: &Given, ui: &Ui, input: &Input, output: &Path) -> Result<()
         ..InstrumentOptions::default()
     };
     let mut watched = ui.phases("instrument");
-    let report = rewriting::instrument(input, &options, output, false, &mut watched.phases)?.report;
+    let report = rewriting::instrument(input, &options, output, true, &mut watched.phases)?.report;
     watched.finish();
     println!(
         "BOLT-INFO: {} out of {} functions instrumented, {} counters, {} indirect call sites",
