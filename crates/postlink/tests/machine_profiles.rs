@@ -549,6 +549,6 @@ fn code_of_block_coverage_lies_in_old_bodies_and_is_proved() {
         "call-graph",
         "call-edges",
     ] {
-        instrument(&["--verify", "--mode", mode]);
+        instrument(&["--mode", mode]);
     }
 }

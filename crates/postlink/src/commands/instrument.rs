@@ -215,7 +215,7 @@ impl Instrument {
             &options,
             &self.output,
             &map,
-            self.verify,
+            !self.no_verify,
             &mut watched.phases,
         )?;
         let report = &done.report;
