@@ -447,8 +447,10 @@ fn link_anew<I: Isa>(
         ready.counter_base = (function.raw_offset - PAGE) / counter_size(options.mode);
     }
     let ready = &anew.ready;
-    // Everything moves, so there is room in old bodies for nearly everything. What lies there must not be found by the old unwind entries.
-    let room = match options.reuse && !Refs::registers_frames(elf) {
+    // Everything moves, so there is room in old bodies for nearly everything. What lies there must not be found by the old unwind entries, nor by debug
+    // information, which would name the functions that lay there: Rust's panics ask it.
+    let known = Refs::registers_frames(elf) || elf.section(".debug_info").is_some();
+    let room = match options.reuse && !known {
         true => optimize::room::<I>(program, ready, &anew.patches, &options.sealed),
         false => Vec::new(),
     };

@@ -24,7 +24,7 @@ mod steps;
 use super::{Arch, Effects, Field, FieldKind, Flow, Insn, Operand as Recorded};
 use crate::machine::Step;
 use yaxpeax_arch::{Decoder, LengthedInstruction, U8Reader};
-use yaxpeax_x86::long_mode::{InstDecoder, Instruction, Opcode, Operand, RegSpec};
+use yaxpeax_x86::long_mode::{InstDecoder, Instruction, Opcode, Operand, RegSpec, register_class};
 
 /// The instruction set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -524,9 +524,10 @@ fn decode_slowly(bytes: &[u8], addr: u64) -> Option<Insn> {
     })
 }
 
-/// Same general register, whatever part of it.
+/// Same general register, whatever part of it. The program counter has a number, too.
 fn same(a: RegSpec, b: RegSpec) -> bool {
-    a.num() == b.num() && matches!(a.class().width(), 4 | 8)
+    let general = [register_class::Q, register_class::D].contains(&a.class());
+    general && a.num() == b.num()
 }
 
 fn branch_like(insn: &Instruction) -> bool {
@@ -769,6 +770,16 @@ mod tests {
         assert!(!X86_64::calculates_with_formed(
             &lea,
             &[0x48, 0x89, 0x07, 0xc3]
+        ));
+    }
+
+    #[test]
+    fn the_program_counter_is_not_taken_for_the_register_of_a_formed_label() {
+        // lea rsi,[rip]; jmp rax
+        let rest = [0x48, 0x8d, 0x35, 0, 0, 0, 0, 0xff, 0xe0];
+        assert!(!X86_64::calculates_with_formed(
+            &[0x48, 0x8d, 0x05, 0, 0, 0, 0],
+            &rest
         ));
     }
 
