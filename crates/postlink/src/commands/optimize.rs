@@ -106,7 +106,6 @@ pub fn read_any(ui: &Ui, input: &Input, files: &[String], ignore_build_id: bool)
             even: true,
             ..Options::default()
         },
-        ..Reading::default()
     };
     let wanted = (!as_it_is).then_some(Model::Symbols);
     profiles::read(ui, &inputs, wanted, &reading)
