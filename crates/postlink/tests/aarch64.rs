@@ -37,6 +37,11 @@ fn postlink(dir: &Path, arguments: &[&str]) -> Output {
 
 /// Builds the program into a fresh directory; nothing, with a word about it, where that cannot be done.
 fn build() -> Option<tempfile::TempDir> {
+    build_with(&[])
+}
+
+/// The same with more options of the compiler.
+fn build_with(options: &[&str]) -> Option<tempfile::TempDir> {
     let tools = ["aarch64-linux-gnu-gcc", "qemu-aarch64"];
     for tool in tools {
         if Command::new(tool).arg("--version").output().is_err() {
@@ -50,6 +55,7 @@ fn build() -> Option<tempfile::TempDir> {
     done(
         compiler
             .args(["-O2", "-Wl,-q", "-o", "app", "app.c"])
+            .args(options)
             .current_dir(dir.path()),
     );
     Some(dir)
@@ -149,5 +155,48 @@ fn modes_that_make_machine_profiles_are_refused() {
         for file in ["app.inst", "app.inst.mipmap"] {
             assert!(!dir.path().join(file).exists(), "{mode} left {file}");
         }
+    }
+}
+
+/// Its start-up code looks for its program headers by way of the ELF header, at the address where the linker put that.
+#[test]
+fn a_static_program_runs_stripped() {
+    let Some(dir) = build_with(&["-static"]) else {
+        return;
+    };
+    let emulated = |name: &str| {
+        let mut command = Command::new("qemu-aarch64");
+        done(command.arg(name).current_dir(dir.path())).stdout
+    };
+    let expected = emulated("app");
+    postlink(
+        dir.path(),
+        &[
+            "instrument",
+            "app",
+            "-o",
+            "app.inst",
+            "--profile",
+            "app.plraw",
+        ],
+    );
+    assert_eq!(emulated("app.inst"), expected);
+    postlink(
+        dir.path(),
+        &["optimize", "app", "-p", "app.plraw", "-o", "app.opt"],
+    );
+    for name in ["app.inst", "app.opt"] {
+        for tool in ["strip", "objcopy"] {
+            let mut command = Command::new(format!("aarch64-linux-gnu-{tool}"));
+            command.current_dir(dir.path());
+            match tool {
+                "strip" => command.args(["-o", "slim", name]),
+                _ => command.args([name, "slim"]),
+            };
+            let said = done(&mut command);
+            assert!(said.stderr.is_empty(), "{tool} {name}: {said:?}");
+            assert_eq!(emulated("slim"), expected, "{tool} {name}");
+        }
+        postlink(dir.path(), &["verify", "app", name]);
     }
 }

@@ -32,7 +32,7 @@ pub(super) fn write(mut w: Writer<'_>, path: &Path, mode: u32) -> Result<WriteSu
         SymbolTable::Dynamic,
     )?;
     let mut patches = std::mem::take(&mut w.patches);
-    let indexes = Indexes::new(elf, w.new.len() as u32); // ids are 32-bit numbers
+    let indexes = Indexes::new(elf, w.new.len() as u32, matches!(w.room, Room::Below(_))); // ids are 32-bit numbers
     let symbols = symtab(&w, &static_edits, &indexes)?;
 
     patch_dynamic_section(&w, &mut patches)?;

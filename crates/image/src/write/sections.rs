@@ -2,7 +2,8 @@
 //!
 //! Old sections keep their order, the sections of kept relocations left out; new ones stand behind the last old section that is
 //! loaded. Every index that a header holds (`sh_link`, `sh_info`) is translated; symbols and groups translate theirs with the same
-//! [`Indexes`]. Old names keep their offsets in the table of names, new ones are added behind it.
+//! [`Indexes`]. Old names keep their offsets in the table of names, new ones are added behind it. Where the file grows in front, the ELF header
+//! that programs find at its old address becomes the first section, `.ehdr.old`.
 //!
 //! What is not loaded follows the new segment in the order in which the input has it. Symbols, names and groups are written anew; all else
 //! is copied. A section that is not loaded but stands between loaded ones stays there.
@@ -39,13 +40,16 @@ pub(super) enum Origin {
     New(NewId),
     /// The table of full section indexes of `.symtab`, which the input does not need and the output does.
     Extended,
+    /// The ELF header at its old place, behind a page that was put in front of the file.
+    OldHeader,
 }
 
 const NONE: u32 = u32::MAX;
 
 impl Indexes {
-    /// Decides which sections the output has, and their order. `new` sections are all that were appended.
-    pub fn new(elf: &Elf<'_>, new: u32) -> Self {
+    /// Decides which sections the output has, and their order. `new` sections are all that were appended. With `old_header` the first one is the
+    /// ELF header at its old place.
+    pub fn new(elf: &Elf<'_>, new: u32, old_header: bool) -> Self {
         let symtab = elf.section_of_kind(raw::SHT_SYMTAB).map(|(i, _)| i);
         let is_extended =
             |s: &Section<'_>| s.kind == raw::SHT_SYMTAB_SHNDX && Some(s.link as usize) == symtab;
@@ -68,9 +72,13 @@ impl Indexes {
             let kept = range.filter(|i| !is_dropped(elf, *i));
             order.extend(kept.map(|i| Origin::Old(i as u32))); // section counts are 32-bit numbers
         };
-        keep(0..behind, &mut this.order);
+        keep(0..1, &mut this.order);
+        if old_header {
+            this.order.push(Origin::OldHeader);
+        }
+        keep(1..behind.max(1), &mut this.order);
         this.order.extend((0..new).map(|i| Origin::New(NewId(i))));
-        keep(behind..elf.sections.len(), &mut this.order);
+        keep(behind.max(1)..elf.sections.len(), &mut this.order);
         let too_many = this.order.len() > raw::SHN_LORESERVE as usize;
         if too_many && symtab.is_some() && this.extended.is_none() {
             this.order.push(Origin::Extended);
@@ -79,7 +87,7 @@ impl Indexes {
             match origin {
                 Origin::Old(i) => this.old[*i as usize] = at as u32,
                 Origin::New(id) => this.new[id.0 as usize] = at as u32,
-                Origin::Extended => {}
+                Origin::Extended | Origin::OldHeader => {}
             }
         }
         this
@@ -195,6 +203,7 @@ impl<'w, 'd> SectionTable<'w, 'd> {
             let header = match *origin {
                 Origin::Old(index) => this.old_header(index)?,
                 Origin::New(id) => this.new_header(id)?,
+                Origin::OldHeader => this.moved_header()?,
                 Origin::Extended => Shdr {
                     sh_name: this.name(".symtab_shndx")?,
                     sh_type: raw::SHT_SYMTAB_SHNDX,
@@ -289,6 +298,22 @@ impl<'w, 'd> SectionTable<'w, 'd> {
             header.sh_offset = self.layout.place(new.addr, new.size).offset;
         }
         Ok(header)
+    }
+
+    /// The ELF header at its old place, which start-up code of static programs reads: strip and objcopy keep only what a section covers.
+    fn moved_header(&mut self) -> Result<Shdr, FormatError> {
+        let start = self.w.elf.loads().find(|p| p.offset == 0);
+        Ok(Shdr {
+            sh_name: self.name(".ehdr.old")?,
+            sh_type: raw::SHT_PROGBITS,
+            sh_flags: raw::SHF_ALLOC,
+            // There is room below the first segment only if it begins with the file.
+            sh_addr: start.map_or(0, |p| p.addr),
+            sh_offset: self.layout.shift,
+            sh_size: raw::EHDR,
+            sh_addralign: 8,
+            ..Shdr::default()
+        })
     }
 
     /// Adds a name; gives its offset.
