@@ -107,6 +107,16 @@ pub enum Error {
         /// `e_machine`
         machine: u16,
     },
+    /// Input and output are for different processors.
+    #[error(
+        "the input is for machine {input}, the output for machine {output} (62 is x86-64, 183 AArch64)"
+    )]
+    Machines {
+        /// `e_machine` of the input.
+        input: u16,
+        /// `e_machine` of the output.
+        output: u16,
+    },
 }
 
 /// Proves that `output` is `input` with code at other places, or says where not.
@@ -123,6 +133,12 @@ pub fn verify(input: &[u8], output: &[u8], options: &Options) -> Result<Report, 
         AArch64::MACHINE => prove::<AArch64>,
         machine => return Err(Error::Machine { machine }),
     };
+    if old.machine != new.machine {
+        return Err(Error::Machines {
+            input: old.machine,
+            output: new.machine,
+        });
+    }
     let desc = new.note(b"postlink", 1).ok_or(Error::NoClaim)?;
     let claim = Claim::parse(desc)?;
     match claim.kind {

@@ -19,6 +19,26 @@ fn arbitrary_bytes_are_refused() {
 }
 
 #[test]
+fn an_output_for_another_machine_is_refused() {
+    let Some(&(name, source, compiler, flags, _)) =
+        support::PROGRAMS.iter().find(|p| p.0 == "throws_pie")
+    else {
+        return;
+    };
+    let Some(input) = support::compile(name, source, compiler, flags) else {
+        return;
+    };
+    let mut output = input.clone();
+    output[18..20].copy_from_slice(&183u16.to_le_bytes());
+    let error = verify(&input, &output, &Options::default()).map(|_| ());
+    let message = error.expect_err("another machine").to_string();
+    assert!(
+        message.contains("62") && message.contains("183"),
+        "{message}"
+    );
+}
+
+#[test]
 fn damaged_real_files_never_panic() {
     let Some(&(name, source, compiler, flags, _)) =
         support::PROGRAMS.iter().find(|p| p.0 == "throws_pie")

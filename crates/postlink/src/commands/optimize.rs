@@ -241,7 +241,7 @@ pub fn say(ui: &Ui, output: &str, done: &Optimized) {
     }
     if report.inconsistent_functions > 0 {
         ui.warn(format_args!(
-            "the counters of {} functions contradict each other a little (plain counters in threads, or read while the program ran)",
+            "the counters of {} functions contradict each other a little (plain counters in threads, threads that ended inside of them, or a profile that was read while the program ran)",
             count(report.inconsistent_functions)
         ));
     }
