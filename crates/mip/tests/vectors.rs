@@ -15,6 +15,12 @@ fn hex(text: &str) -> Vec<u8> {
         .collect()
 }
 
+/// A function's blocks: where they begin, and whether they ran.
+fn coverage(function: &Function) -> Vec<(u32, bool)> {
+    let blocks = function.all_blocks();
+    blocks.iter().map(|b| (b.offset, b.covered)).collect()
+}
+
 fn new_map() -> Vec<u8> {
     hex("FB4D4950 0800 1400 01000000 EFBEADDE
          A0FEFFFFFFFFFFFF 00000000 20000000
@@ -221,13 +227,8 @@ fn blocks_without_counters_follow_from_those_with() {
     raw[32] = 1; // alpha
     raw[34] = 1; // its second block with a counter
     merged(&mut profile, &[(raw, 1)]).unwrap();
-    let blocks: Vec<(u32, bool)> = profile.functions[0]
-        .all_blocks()
-        .iter()
-        .map(|block| (block.offset, block.covered))
-        .collect();
     assert_eq!(
-        blocks,
+        coverage(&profile.functions[0]),
         [(0, true), (8, false), (16, true), (32, true), (48, true)]
     );
 }
@@ -258,13 +259,8 @@ fn an_entry_without_a_counter_follows_from_those_of_blocks_in_each_run() {
         let alpha = &profile.functions[0];
         assert_eq!((alpha.raw_count, alpha.call_count), (4, 1));
         assert!(alpha.is_covered() && !profile.functions[1].is_covered());
-        let blocks: Vec<(u32, bool)> = alpha
-            .all_blocks()
-            .iter()
-            .map(|block| (block.offset, block.covered))
-            .collect();
         assert_eq!(
-            blocks,
+            coverage(alpha),
             [(0, true), (8, true), (16, true), (32, true), (48, true)]
         );
     }

@@ -4,6 +4,13 @@ mod support;
 
 use postlink_verify::{Options, verify};
 
+/// A real program; `None` without its compiler.
+fn program() -> Option<Vec<u8>> {
+    let &(name, source, compiler, flags, _) =
+        support::PROGRAMS.iter().find(|p| p.0 == "throws_pie")?;
+    support::compile(name, source, compiler, flags)
+}
+
 #[test]
 fn arbitrary_bytes_are_refused() {
     arbtest::arbtest(|u| {
@@ -20,12 +27,7 @@ fn arbitrary_bytes_are_refused() {
 
 #[test]
 fn an_output_for_another_machine_is_refused() {
-    let Some(&(name, source, compiler, flags, _)) =
-        support::PROGRAMS.iter().find(|p| p.0 == "throws_pie")
-    else {
-        return;
-    };
-    let Some(input) = support::compile(name, source, compiler, flags) else {
+    let Some(input) = program() else {
         return;
     };
     let mut output = input.clone();
@@ -40,12 +42,7 @@ fn an_output_for_another_machine_is_refused() {
 
 #[test]
 fn damaged_real_files_never_panic() {
-    let Some(&(name, source, compiler, flags, _)) =
-        support::PROGRAMS.iter().find(|p| p.0 == "throws_pie")
-    else {
-        return;
-    };
-    let Some(input) = support::compile(name, source, compiler, flags) else {
+    let Some(input) = program() else {
         return;
     };
     let output = support::rewrite(

@@ -24,7 +24,7 @@ mod steps;
 use super::{Arch, Effects, Field, FieldKind, Flow, Insn, Operand as Recorded};
 use crate::machine::Step;
 use yaxpeax_arch::{Decoder, LengthedInstruction, U8Reader};
-use yaxpeax_x86::long_mode::{InstDecoder, Instruction, Opcode, Operand, RegSpec, register_class};
+use yaxpeax_x86::long_mode::{InstDecoder, Instruction, Opcode, Operand, RegSpec};
 
 /// The instruction set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -526,8 +526,7 @@ fn decode_slowly(bytes: &[u8], addr: u64) -> Option<Insn> {
 
 /// Same general register, whatever part of it. The program counter has a number, too.
 fn same(a: RegSpec, b: RegSpec) -> bool {
-    let general = [register_class::Q, register_class::D].contains(&a.class());
-    general && a.num() == b.num()
+    matches!(effects::general(a), Some((_, true))) && a.num() == b.num()
 }
 
 fn branch_like(insn: &Instruction) -> bool {

@@ -27,7 +27,7 @@ const RSI: u32 = 1 << 6;
 const RDI: u32 = 1 << 7;
 
 /// A general register's bit, and whether writing to it leaves nothing of it.
-fn general(reg: RegSpec) -> Option<(u32, bool)> {
+pub(super) fn general(reg: RegSpec) -> Option<(u32, bool)> {
     let class = reg.class();
     let whole = class == register_class::Q || class == register_class::D;
     if whole || class == register_class::W || class == register_class::RB {

@@ -87,10 +87,9 @@ const TWO: [u8; 256] = {
     t
 };
 
-/// What of a group is decoded here: nothing, without an immediate, or as the table says.
+/// What follows the opcode of a group, if it is decoded here.
 fn group(opcode: u8, reg: u8) -> Option<u8> {
     match (opcode, reg) {
-        (0x80 | 0x81 | 0x83, _) => ONE.get(usize::from(opcode)).copied(),
         (0xc0 | 0xc1, 0..=5 | 7) => Some(M | I1),
         (0xd0..=0xd3, 0..=5 | 7) => Some(M),
         (0xc6, 0) => Some(M | I1),
@@ -206,18 +205,7 @@ pub(super) fn decode(bytes: &[u8], addr: u64) -> Option<Insn> {
         at += 1;
         let (mode, reg, low) = (modrm >> 6, modrm >> 3 & 7, modrm & 7);
         match opcode {
-            0x80
-            | 0x81
-            | 0x83
-            | 0xc0
-            | 0xc1
-            | 0xc6
-            | 0xc7
-            | 0xd0..=0xd3
-            | 0xf6
-            | 0xf7
-            | 0xfe
-            | 0xff => {
+            0xc0 | 0xc1 | 0xc6 | 0xc7 | 0xd0..=0xd3 | 0xf6 | 0xf7 | 0xfe | 0xff => {
                 kind = group(opcode, reg)?;
                 match (opcode, reg) {
                     // Their operands' sizes are another matter.
