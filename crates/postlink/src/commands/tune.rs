@@ -7,6 +7,8 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use postlink_image::elf::Elf;
+use postlink_image::raw::{EM_AARCH64, EM_X86_64};
 
 use super::{instrument, optimize};
 use crate::errors::Usage;
@@ -117,7 +119,47 @@ impl Tune {
         Ok(script)
     }
 
-    fn run_workload(&self, program: &Path, profile: &Path, ui: &Ui) -> Result<()> {
+    /// What may be the matter if the program does not run, in brackets: it is for another machine and nothing is named that runs it, or what
+    /// is named does not know where its libraries are.
+    fn other_machine(&self, elf: &Elf<'_>) -> String {
+        let (machine, arch) = match elf.machine {
+            EM_X86_64 => ("x86-64", "x86_64"),
+            EM_AARCH64 => ("AArch64", "aarch64"),
+            _ => return String::new(),
+        };
+        let host = match std::env::consts::ARCH {
+            "x86_64" => "x86-64",
+            "aarch64" => "AArch64",
+            other => other,
+        };
+        let library = elf.interpreter().map(String::from_utf8_lossy);
+        let runner = match &library {
+            None => format!("--runner qemu-{arch}"),
+            Some(_) => format!("--runner 'qemu-{arch} -L /usr/{arch}-linux-gnu'"),
+        };
+        let where_to_look = library.map_or(String::new(), |library| {
+            format!(", where the directory behind -L is the one that {library} lies in")
+        });
+        let name = self.input.display();
+        match &self.runner {
+            _ if machine == host => String::new(),
+            None => format!(
+                " ({name} is {machine}, this machine is {host}: name what runs it, as in {runner}{where_to_look})"
+            ),
+            Some(given)
+                if !where_to_look.is_empty()
+                    && given.contains("qemu-")
+                    && !given.contains("-L") =>
+            {
+                format!(
+                    " ({name} is {machine} and needs libraries, so {given} may need to know where they are, as in {runner}{where_to_look})"
+                )
+            }
+            Some(_) => String::new(),
+        }
+    }
+
+    fn run_workload(&self, program: &Path, profile: &Path, hint: &str, ui: &Ui) -> Result<()> {
         let mut command = self.command(program)?;
         command.env("POSTLINK_PROFILE", profile);
         let shown = self
@@ -127,10 +169,10 @@ impl Tune {
             .into_owned();
         ui.say(format_args!("{BOLD}running{BOLD:#} {shown}"));
         let run = measuring::run(&mut command)
-            .with_context(|| format!("the workload cannot be started: {shown}"))?;
+            .with_context(|| format!("the workload cannot be started: {shown}{hint}"))?;
         if !run.status.success() {
             let what = format!(
-                "the workload {} with the instrumented program: {shown}",
+                "the workload {} with the instrumented program: {shown}{hint}",
                 ending(run.status)
             );
             if !self.allow_failure {
@@ -197,7 +239,8 @@ impl Tune {
         instrument::say(ui, "instrumented", &done);
 
         let program = self.runnable(&instrumented, scripts.path(), "instrumented")?;
-        self.run_workload(&program, &profile, ui)?;
+        let hint = self.other_machine(&input.elf()?);
+        self.run_workload(&program, &profile, &hint, ui)?;
 
         let mut watched = ui.phases("optimize");
         let counts = match postlink_profile::open(&profile) {
@@ -206,7 +249,7 @@ impl Tune {
                 if source.kind() == std::io::ErrorKind::NotFound =>
             {
                 bail!(
-                    "the workload has not run the instrumented program: no profile was written (does it use the path that is put in place of {{}}?)"
+                    "the workload has not run the instrumented program: no profile was written (does it use the path that is put in place of {{}}?){hint}"
                 )
             }
             Err(error) => return Err(error.into()),
