@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
+use postlink_image::elf::{Elf, SymbolTable};
 use serde_json::Value;
 
 mod support;
@@ -82,6 +83,47 @@ fn tune_runs_the_workload_in_an_emulator_and_gives_a_proved_program() {
     let functions = certificate["functions"].as_array().expect("functions");
     let verdict = functions.iter().find(|f| f["name"] == "work");
     assert_eq!(verdict.expect("work has moved")["verdict"], "proved");
+}
+
+/// On this machine, which is not the program's.
+#[cfg(not(target_arch = "aarch64"))]
+#[test]
+fn tune_without_a_runner_says_what_runs_a_program_of_another_machine() {
+    let fails = |dir: &Path, arguments: &[&str]| {
+        let output = Command::new(POSTLINK)
+            .args(["tune", "app", "-o", "app.opt"])
+            .args(arguments)
+            .current_dir(dir)
+            .output()
+            .expect("postlink runs");
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+        assert!(!dir.join("app.opt").exists());
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let Some(dynamic) = build() else { return };
+    let Some(alone) = build_with(&["-static"]) else {
+        return;
+    };
+    // Started at once, from a shell, and where nobody notices that it did not run.
+    let ways: [&[&str]; 3] = [
+        &["--", "{}"],
+        &["--", "sh", "-c", "{}"],
+        &["--", "sh", "-c", "{} || true"],
+    ];
+    for way in ways {
+        let said = fails(dynamic.path(), way);
+        for part in [
+            "app is AArch64, this machine is",
+            "--runner 'qemu-aarch64 -L ",
+            "ld-linux-aarch64.so.1",
+        ] {
+            assert!(said.contains(part), "{way:?}: {said}");
+        }
+        let said = fails(alone.path(), way);
+        assert!(said.contains("--runner qemu-aarch64)"), "{way:?}: {said}");
+    }
+    let said = fails(dynamic.path(), &["--runner", "qemu-aarch64", "--", "{}"]);
+    assert!(said.contains("--runner 'qemu-aarch64 -L "), "{said}");
 }
 
 #[test]
@@ -198,5 +240,84 @@ fn a_static_program_runs_stripped() {
             assert_eq!(emulated("slim"), expected, "{tool} {name}");
         }
         postlink(dir.path(), &["verify", "app", name]);
+    }
+}
+
+/// Start-up code of gcc registers unwind entries of static programs, and what is registered is searched first. Where there is a
+/// search table as well, that would be in vain for new code.
+#[test]
+fn unwinding_new_code_does_not_search_registered_entries_in_vain() {
+    let tool = "aarch64-linux-gnu-g++";
+    if Command::new(tool).arg("--version").output().is_err() {
+        eprintln!("SKIPPED: {tool} is not installed");
+        return;
+    }
+    let Some(dir) = build() else { return };
+    let at = |name: &str| dir.path().join(name);
+    let source = "#include <cstdio>
+__attribute__((noinline)) int thrower(int i) { if (i % 3) throw i; return i; }
+int main() { int s = 0; for (int i = 0; i < 50; i++) try { s += thrower(i); } catch (int x) { s += 2 * x; } std::printf(\"%d\\n\", s); }\n";
+    std::fs::write(at("e.cpp"), source).expect("the directory is ours");
+    let options = [
+        "-O2",
+        "-static",
+        "-Wl,-q,--eh-frame-hdr",
+        "-o",
+        "e",
+        "e.cpp",
+    ];
+    done(Command::new(tool).args(options).current_dir(dir.path()));
+    let emulated = |name: &str| {
+        done(
+            Command::new("qemu-aarch64")
+                .arg(at(name))
+                .current_dir(dir.path()),
+        )
+        .stdout
+    };
+    let expected = emulated("e");
+    postlink(
+        dir.path(),
+        &["instrument", "e", "-o", "e.inst", "--profile", "e.plraw"],
+    );
+    assert_eq!(emulated("e.inst"), expected);
+    postlink(
+        dir.path(),
+        &["optimize", "e", "-p", "e.plraw", "-o", "e.opt"],
+    );
+    assert_eq!(emulated("e.opt"), expected);
+    postlink(dir.path(), &["verify", "e", "e.opt"]);
+    let input = std::fs::read(at("e")).expect("the program");
+    let elf = Elf::parse(&input).expect("ELF");
+    // The only addresses in the table that code forms, by kept relocations of section symbols.
+    let (section, _) = elf.section(".eh_frame").expect("unwind entries");
+    let symbols = elf.symbols(SymbolTable::Static);
+    let kept = elf.section(".rela.text").expect("kept relocations").1;
+    let number = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
+    let mut lists = elf.section_data(kept).chunks_exact(24).filter_map(|e| {
+        let symbol = symbols.get((number(&e[8..16]) >> 32) as usize)?;
+        (symbol.section as usize == section).then(|| symbol.value + number(&e[16..24]))
+    });
+    let list = lists.next().expect("gcc's start-up code registers a list");
+    assert_ne!(elf.bytes_at(list, 4), Some(&[0; 4][..]));
+    for name in ["e.inst", "e.opt"] {
+        let mut output = std::fs::read(at(name)).expect("the copy");
+        let elf = Elf::parse(&output).expect("ELF");
+        assert_eq!(elf.bytes_at(list, 4), Some(&[0; 4][..]), "{name}");
+        // Nothing but the end of a list may be put there.
+        let load = elf
+            .segments
+            .iter()
+            .find(|s| s.kind == 1 && s.addr <= list && list - s.addr < s.file_size);
+        let load = load.expect("it is loaded");
+        let offset = (list - load.addr + load.offset) as usize;
+        output[offset] = 8;
+        std::fs::write(at("spoilt"), output).expect("the directory is ours");
+        let verdict = Command::new(POSTLINK)
+            .args(["verify", "e", "spoilt"])
+            .current_dir(dir.path())
+            .output()
+            .expect("postlink runs");
+        assert_eq!(verdict.status.code(), Some(1), "{name}");
     }
 }

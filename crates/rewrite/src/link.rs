@@ -846,6 +846,10 @@ impl Placement {
                 writer.patch(at, &code.bytes)?;
             }
         }
+        // A list of unwind entries that is registered beside the new table: it ends before it begins.
+        if let (Some(list), Some(_)) = (program.refs.doubled_frames, self.frames.1.get()) {
+            writer.patch(list, &[0; 4])?;
+        }
         // Code that registers the unwind table and stays.
         let stays = |a: u64| {
             program

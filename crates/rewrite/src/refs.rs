@@ -201,12 +201,75 @@ pub struct Refs {
     /// The unwind table, if start-up code hands its address to the unwinder because no program header tells it (static programs of some
     /// toolchains): then instructions that form an address in it are among `formed`, and must form the new table's.
     pub registered_frames: Option<(u64, u64)>,
+    /// Where the list of entries begins that start-up code registers although program headers tell of the table: see [`doubled_frames`].
+    pub doubled_frames: Option<u64>,
     /// Whether the linker kept relocations of code.
     pub kept: bool,
     /// Memory that nothing changes once the loader is done with it.
     pub constant: Vec<(u64, u64)>,
     /// Words that get what a resolver returns, ascending.
     pub resolved: Vec<u64>,
+}
+
+/// The list of unwind entries that a static program registers, where program headers tell of the whole table too (clang with lld: gcc's
+/// start-up code for static programs registers its list whether there is a header or not).
+///
+/// What is registered is searched first, and holds nothing about new code: every step of unwinding there would search twice. A list
+/// that begins with a zero, the end of a list, is never registered, nor taken back; then the unwinder asks the program headers at once,
+/// which it can if the program has one of the functions that tell of them.
+fn doubled_frames(elf: &Elf<'_>) -> Option<u64> {
+    const SHT_RELA: u32 = 4;
+    const PT_INTERP: u32 = 3;
+    if elf.etype != 2 || elf.segments.iter().any(|s| s.kind == PT_INTERP) {
+        return None;
+    }
+    let (section, frames) = elf.section(".eh_frame")?;
+    let symbols = elf.symbols(SymbolTable::Static);
+    let (mut named, mut asks) = (Vec::new(), false);
+    for s in symbols.iter().filter(|s| s.section != 0) {
+        match s.name {
+            b"__EH_FRAME_BEGIN__" => named.push(s.value),
+            b"_dl_find_object" | b"dl_iterate_phdr" => asks = true,
+            _ => {}
+        }
+    }
+    if named.is_empty() || !asks {
+        return None;
+    }
+    // GNU ld gives the symbol a wrong value when it drops entries, and relocations of code the right one; lld does it the other way round.
+    let mut lists: Vec<u64> = elf
+        .sections
+        .iter()
+        .filter(|s| s.kind == SHT_RELA && !s.is_alloc())
+        .filter(|s| {
+            let about = elf.sections.get(s.info as usize);
+            about.is_some_and(|about| about.is_code())
+        })
+        .flat_map(|s| elf.section_data(s).chunks_exact(24))
+        .filter_map(|e| {
+            let symbol = symbols.get(u32::from_le_bytes(e[12..16].try_into().ok()?) as usize)?;
+            let addend = i64::from_le_bytes(e[16..24].try_into().ok()?);
+            let inside = symbol.section as usize == section;
+            inside.then(|| symbol.value.wrapping_add_signed(addend))
+        })
+        .collect();
+    if lists.is_empty() {
+        lists = named;
+    }
+    lists.dedup();
+    let [list] = lists[..] else { return None };
+    // Entries lie one behind the other, each with its length in front; none of them is the end yet.
+    let mut at = frames.addr;
+    loop {
+        let length = u32::from_le_bytes(elf.bytes_at(at, 4)?.try_into().ok()?);
+        if at >= frames.end() || matches!(length, 0 | u32::MAX) {
+            return None;
+        }
+        if at == list {
+            return Some(list);
+        }
+        at = at.checked_add(4 + u64::from(length))?;
+    }
 }
 
 impl Refs {
@@ -285,6 +348,8 @@ impl Refs {
         const PT_GNU_EH_FRAME: u32 = 0x6474_e550;
         if !elf.segments.iter().any(|s| s.kind == PT_GNU_EH_FRAME) {
             refs.registered_frames = elf.section(".eh_frame").map(|(_, s)| (s.addr, s.end()));
+        } else {
+            refs.doubled_frames = doubled_frames(elf);
         }
         let frames = refs.registered_frames.unwrap_or_default();
         let lost = std::mem::take(&mut refs.lost);

@@ -1,8 +1,9 @@
 //! What every part of the proof looks things up in: both files, the moved functions, and who owns an address.
 
 use crate::arch::{Arch, Dispatch};
+use crate::bytes::u64_in;
 use crate::claim::{Moved, Range};
-use crate::elf::{ET_EXEC, Elf, PT_GNU_EH_FRAME, PT_INTERP, SHF_EXECINSTR};
+use crate::elf::{ET_EXEC, Elf, PT_GNU_EH_FRAME, PT_INTERP, SHF_EXECINSTR, SHT_RELA, SHT_SYMTAB};
 use crate::report::{Failure, Options};
 use crate::unwind::Table;
 use std::collections::BTreeMap;
@@ -158,6 +159,66 @@ impl<'a> Context<'a> {
             && addr
                 .checked_sub(table.addr)
                 .is_some_and(|offset| offset < table.bytes.len() as u64)
+    }
+
+    /// Whether `addr` is the beginning of the list of unwind entries that a static program's start-up code registers, while both files have
+    /// program headers for all of their tables, and functions that tell the unwinder of them. Such a list may become empty: nothing is
+    /// registered or taken back then, and what is found is found by the header, whose table is compared.
+    pub(crate) fn may_be_empty_list(&self, addr: u64) -> bool {
+        let headers = [self.input, self.output].map(|elf| elf.segment(PT_GNU_EH_FRAME));
+        let table = &self.old_unwind;
+        let Some(section) = self.input.section(b".eh_frame") else {
+            return false;
+        };
+        if headers.contains(&None)
+            || !self.is_static()
+            || table.addr == self.new_unwind.addr
+            || addr < section.addr
+            || addr >= section.end()
+        {
+            return false;
+        }
+        // The beginning of an entry.
+        let mut at = section.addr;
+        while at < addr {
+            match self.input.u32_at(at) {
+                None | Some(0 | u32::MAX) => return false,
+                Some(length) => at += 4 + u64::from(length),
+            }
+        }
+        let symbols: Vec<_> = self.input.symbols(SHT_SYMTAB).collect();
+        let named = |name: &[u8]| {
+            let defined = symbols.iter().filter(move |s| s.section != 0);
+            defined
+                .filter(|s| s.name == name)
+                .map(|s| s.value)
+                .collect::<Vec<u64>>()
+        };
+        let asks = [&b"_dl_find_object"[..], b"dl_iterate_phdr"];
+        if at != addr || asks.iter().all(|name| named(name).is_empty()) {
+            return false;
+        }
+        // What code forms, or, where the linker has not kept that, what start-up code calls its list.
+        let kept = self.input.sections.iter().filter(|s| {
+            let about = self.input.sections.get(s.info as usize);
+            s.kind == SHT_RELA
+                && !s.is_alloc()
+                && about.is_some_and(|about| self.is_code(about.addr))
+        });
+        let mut lists: Vec<u64> = kept
+            .flat_map(|s| self.input.section_data(s).chunks_exact(24))
+            .filter_map(|entry| {
+                let info = u64_in(entry, 8)?;
+                let symbol = symbols.get((info >> 32) as usize)?;
+                let about = self.input.sections.get(usize::from(symbol.section))?;
+                let target = symbol.value.wrapping_add(u64_in(entry, 16)?);
+                (symbol.section != 0 && about.name == b".eh_frame").then_some(target)
+            })
+            .collect();
+        if lists.is_empty() {
+            lists = named(b"__EH_FRAME_BEGIN__");
+        }
+        !lists.is_empty() && lists.iter().all(|list| *list == addr)
     }
 
     /// Whether `addr` lies in the input's unwind table, while new code lies in the room of old bodies. What start-up code registers is

@@ -5,7 +5,8 @@
 //! 1. a word that the dynamic loader relocates relative to the load address (RELR, RELATIVE): an 8-byte pointer;
 //! 2. in a program at a fixed address, an aligned 8- or 4-byte absolute pointer; if the input kept its relocations,
 //!    one of them must say so, but for sections that the linker makes (`.got`…);
-//! 3. an entry of a jump table with 4-byte offsets from its start, see [`crate::tables`].
+//! 3. the first word of a list of unwind entries that must not be registered any more: zero;
+//! 4. an entry of a jump table with 4-byte offsets from its start, see [`crate::tables`].
 //!
 //! A position-independent file has no 8-byte pointers without a relocation, so a difference elsewhere is never
 //! taken for one. A pointer becomes an obligation of the lock step; a difference that nothing explains is a failure.
@@ -249,6 +250,7 @@ pub(crate) fn explain<A: Arch>(
     }
     let aligned = addr & !3;
     match (cx.input.u32_at(aligned), cx.output.u32_at(aligned)) {
+        (Some(_), Some(0)) if cx.may_be_empty_list(aligned) => {}
         (Some(old), Some(new)) => found.words.push((aligned, old, new)),
         _ => {
             let value = |elf: &Elf<'_>| {
