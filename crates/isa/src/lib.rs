@@ -9,6 +9,7 @@
 //! `site`, `runtime`. [`Isa`] is the seam; the rewriter is generic over it and names no instruction set.
 
 pub mod aarch64;
+pub mod coverage;
 pub mod digits;
 pub mod x86_64;
 
@@ -101,6 +102,10 @@ pub enum FixupKind {
         /// By how much.
         scale: u8,
     },
+    /// AArch64: in an addition, bits 11 to 8 of the address and then 1.
+    Low12Odd,
+    /// AArch64: in a store of a byte, how far the address is from that.
+    FromOdd,
 }
 
 /// Facts about an instruction that are neither its flow nor its operand.

@@ -176,30 +176,6 @@ fn blocks_are_where_instrument_says() {
     );
 }
 
-#[test]
-fn modes_that_make_machine_profiles_are_refused() {
-    let Some(dir) = build() else { return };
-    let modes = [
-        "function-coverage",
-        "block-coverage",
-        "call-graph",
-        "call-edges",
-    ];
-    for mode in modes {
-        let said = Command::new(POSTLINK)
-            .args(["instrument", "app", "-o", "app.inst", "--mode", mode])
-            .current_dir(dir.path())
-            .output()
-            .expect("postlink runs");
-        assert_eq!(said.status.code(), Some(1), "{mode}");
-        let message = String::from_utf8_lossy(&said.stderr).into_owned();
-        assert!(message.contains("AArch64"), "{mode}: {message}");
-        for file in ["app.inst", "app.inst.mipmap"] {
-            assert!(!dir.path().join(file).exists(), "{mode} left {file}");
-        }
-    }
-}
-
 /// Its start-up code looks for its program headers by way of the ELF header, at the address where the linker put that.
 #[test]
 fn a_static_program_runs_stripped() {

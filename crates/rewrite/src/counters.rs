@@ -403,6 +403,19 @@ fn node_counter<I: Isa>(
     mode: CounterMode,
     spare: RegSet,
 ) -> NodeCounter {
+    let cost = |live| I::counter_len(mode, live);
+    cheapest::<I>(program, cfg, b, counter, spare, &cost)
+}
+
+/// The same for any counter: `cost` is its length, by what must survive.
+pub(crate) fn cheapest<I: Isa>(
+    program: &Program<'_>,
+    cfg: &Cfg,
+    b: BlockId,
+    counter: u32,
+    spare: RegSet,
+    cost: &dyn Fn(RegSet) -> usize,
+) -> NodeCounter {
     let block = &cfg.blocks[b as usize];
     let bytes = program
         .elf
@@ -445,7 +458,7 @@ fn node_counter<I: Isa>(
             continue; // the counter goes behind it
         }
         let live = live.or(kept).minus(spare);
-        let cost = I::counter_len(mode, live);
+        let cost = cost(live);
         if best.is_none_or(|x| cost <= x.0) {
             best = Some((cost, *at, live));
         }
@@ -483,7 +496,7 @@ fn unwatched<I: Isa>(bytes: &[u8], block: &crate::cfg::Block) -> (u64, u64) {
 
 /// Registers that hold nothing anywhere in a function: those that calls leave to stubs hold nothing when it is entered and nothing
 /// when it is left, and if no instruction of a compiled function reads them, nothing in between.
-fn spare<I: Isa>(program: &Program<'_>, cfg: &Cfg) -> RegSet {
+pub(crate) fn spare<I: Isa>(program: &Program<'_>, cfg: &Cfg) -> RegSet {
     let Some(first) = cfg.blocks.first().and_then(|b| program.piece_at(b.start)) else {
         return RegSet::EMPTY;
     };

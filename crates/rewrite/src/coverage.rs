@@ -6,8 +6,8 @@
 //!
 //! | offset in the file | what |
 //! |---|---|
-//! | 0 | the 32 bytes of the header, zeros up to 4096 |
-//! | 4096 | with calls: the clock, the last place in the order of first calls that was given (4), zero (4) |
+//! | 0 | the 32 bytes of the header, zeros up to [`Isa::COUNTER_UNIT`]: 4096, on AArch64 65536 |
+//! | there | with calls: the clock, the last place in the order of first calls that was given (4), zero (4) |
 //! | | coverage: one byte for each counter; calls: count (4) and place (4) for each function |
 //! | | zeros up to the end of a page |
 //! | the end | with edges: a table of sampled return addresses, 16 bytes each |
@@ -22,9 +22,9 @@ use std::path::Path;
 use postlink_image::elf::{Elf, SymbolTable};
 use postlink_image::note::{Note, NoteKind};
 use postlink_image::write::{InSection, NewKind, NewSection, SymbolEdit, WriteOptions, Writer};
+use postlink_isa::aarch64::AArch64;
+use postlink_isa::coverage::{self, CallCounter, Covers, MipRuntime, SlowConfig};
 use postlink_isa::x86_64::X86_64;
-use postlink_isa::x86_64::coverage::{self, CallCounter, SlowConfig};
-use postlink_isa::x86_64::runtime::{MipRuntime, mip_runtime};
 use postlink_isa::{Code, Isa, RegSet, RuntimeConfig};
 use postlink_mip::{self as mip, Block, InferredBlock, Kind, Profile, Types, Width};
 use rayon::prelude::*;
@@ -34,7 +34,7 @@ use serde::Serialize;
 
 use crate::Error;
 use crate::cfg::{BlockId, Cfg};
-use crate::counters::estimate;
+use crate::counters::{cheapest, estimate, spare};
 use crate::coverage_blocks::{self, CoverageBlocks};
 use crate::discover::Program;
 use crate::emit::{NodeCounter, Probes, Target};
@@ -126,11 +126,10 @@ pub struct CoverageReport {
     pub map: Vec<u8>,
 }
 
-const PAGE: u64 = 4096;
 /// Bytes in front of the functions' counters: the clock.
 const CLOCK: u64 = 8;
 
-/// Instruments an x86-64 file. The map is in the report.
+/// Instruments a file. The map is in the report.
 pub fn instrument_coverage(
     elf: &Elf<'_>,
     options: &CoverageOptions,
@@ -138,12 +137,19 @@ pub fn instrument_coverage(
     mode: u32,
     phases: &mut Phases,
 ) -> Result<CoverageReport, Error> {
-    type I = X86_64;
-    if prepare::check_input(elf)? != Machine::X86_64 {
-        return Err(Error::Unsupported(
-            "machine profiles are made of x86-64 programs, and this one is for AArch64: --mode edges counts in it, and `postlink mip cc` makes machine profiles of programs that it compiles for it".into(),
-        ));
+    match prepare::check_input(elf)? {
+        Machine::X86_64 => instrument_with::<X86_64>(elf, options, out, mode, phases),
+        Machine::AArch64 => instrument_with::<AArch64>(elf, options, out, mode, phases),
     }
+}
+
+fn instrument_with<I: Covers>(
+    elf: &Elf<'_>,
+    options: &CoverageOptions,
+    out: &Path,
+    mode: u32,
+    phases: &mut Phases,
+) -> Result<CoverageReport, Error> {
     phases.begin("discover");
     let program = Program::discover::<I>(elf)?;
     if !program.refs.kept {
@@ -157,7 +163,7 @@ pub fn instrument_coverage(
     let calls = options.mode.calls();
     let (mut pins, mut functions): (Vec<Option<Pin>>, Vec<mip::Function>) = Default::default();
     let way;
-    if let Some(plan) = in_place(&program, &leaks, options) {
+    if let Some(plan) = in_place::<I>(&program, &leaks, options) {
         functions = plan
             .functions()
             .map(|(f, cfg_signature)| mip::Function {
@@ -187,7 +193,7 @@ pub fn instrument_coverage(
     // Counters from the clock on.
     let mut next = if calls { CLOCK } else { 0 };
     for function in &mut functions {
-        function.raw_offset = PAGE + next;
+        function.raw_offset = I::COUNTER_UNIT + next;
         next += function.counter_bytes(options.mode.types());
     }
     let counted: u64 = functions.iter().map(|f| f.blocks.len() as u64 + 1).sum();
@@ -207,7 +213,7 @@ pub fn instrument_coverage(
     let mut writer = Writer::new(elf, WriteOptions { zero_fill: true })?;
     let (instrumented, blocks) = match way {
         Emission::InPlace(plan) => {
-            link_in_place(&program, &plan, options, &profile, next, &mut writer)?;
+            link_in_place::<I>(&program, &plan, options, &profile, next, &mut writer)?;
             (profile.functions.len(), profile.functions.len() as u64)
         }
         Emission::Anew(mut anew) => {
@@ -233,7 +239,7 @@ pub fn instrument_coverage(
         pinned: count_pins(&shares),
         blocks,
         counted,
-        raw_size: PAGE + Room::of(options, next).bytes,
+        raw_size: I::COUNTER_UNIT + Room::of::<I>(options, next).bytes,
         input_size: elf.data.len() as u64,
         output_size: summary.size,
         map,
@@ -257,19 +263,23 @@ struct Anew {
 }
 
 /// The way without emitting anything anew: where only entries count, and the unwind tables allow it.
-fn in_place(program: &Program<'_>, leaks: &Leaks, options: &CoverageOptions) -> Option<Plan> {
+fn in_place<I: Covers>(
+    program: &Program<'_>,
+    leaks: &Leaks,
+    options: &CoverageOptions,
+) -> Option<Plan> {
     let edges = options.mode == CoverageMode::CallEdges;
     let functions = options.functions.as_ref();
     match options.mode {
         CoverageMode::BlockCoverage => None,
         CoverageMode::FunctionCoverage => {
-            entries::plan(program, leaks, functions, true, &|out, live, _| {
-                put_covered(out, live, 0)
+            entries::plan::<I>(program, leaks, functions, true, &|out, live, _| {
+                put_covered::<I>(out, live, 0)
             })
         }
         CoverageMode::CallGraph | CoverageMode::CallEdges => {
-            entries::plan(program, leaks, functions, false, &|out, live, alone| {
-                coverage::put_call(out, live, call_counter(edges && alone, alone))
+            entries::plan::<I>(program, leaks, functions, false, &|out, live, alone| {
+                I::put_called(out, live, call_counter(edges && alone, alone))
             })
         }
     }
@@ -287,15 +297,16 @@ struct Room {
 
 impl Room {
     /// `next`: the bytes of the functions' counters and the clock.
-    fn of(options: &CoverageOptions, next: u64) -> Room {
+    fn of<I: Isa>(options: &CoverageOptions, next: u64) -> Room {
+        let unit = I::COUNTER_UNIT;
         let entries = match options.mode {
             CoverageMode::CallEdges => options.edges.clamp(256, 1 << 24).next_power_of_two(),
             _ => 0,
         };
         let len = u64::from(entries) * coverage::EDGE;
-        let bytes = (next.next_multiple_of(PAGE) + len)
-            .next_multiple_of(PAGE)
-            .max(PAGE);
+        let bytes = (next.next_multiple_of(4096) + len)
+            .next_multiple_of(unit)
+            .max(unit);
         // The slots of a raw file are its end, so the table must end with the last page.
         Room {
             entries,
@@ -307,7 +318,7 @@ impl Room {
 
 /// Appends what counters need: the slow way of calls, the start-up routine, and last the counters' pages. Gives the start-up routine's address and those that code
 /// refers to.
-fn put_runtime(
+fn put_runtime<I: Covers>(
     elf: &Elf<'_>,
     options: &CoverageOptions,
     profile: &Profile,
@@ -316,7 +327,8 @@ fn put_runtime(
     writer: &mut Writer<'_>,
 ) -> Result<(u64, ProbeAddresses), Error> {
     let calls = options.mode.calls();
-    let room = Room::of(options, next);
+    let room = Room::of::<I>(options, next);
+    let unit = I::COUNTER_UNIT;
     let mut header = mip::Header::new(
         Kind::Raw,
         Some(Width::Wide),
@@ -331,7 +343,7 @@ fn put_runtime(
     let near = elf.extent().1;
     let mut config = RuntimeConfig {
         at: near,
-        counters: near.next_multiple_of(PAGE) + PAGE,
+        counters: near.next_multiple_of(unit) + unit,
         counters_len: room.bytes,
         sites_offset: room.bytes,
         bias_slot: near,
@@ -355,7 +367,7 @@ fn put_runtime(
     };
     let slow_code = |config: SlowConfig| -> Result<(Vec<u8>, u64), Error> {
         let one = |config| {
-            coverage::slow(config).map_err(|error| Error::internal(format!("slow path: {error}")))
+            I::slow(config).map_err(|error| Error::internal(format!("slow path: {error}")))
         };
         if !calls {
             return Ok((Vec::new(), 0));
@@ -365,7 +377,7 @@ fn put_runtime(
             entries: 0,
             ..config
         })?;
-        code.resize(code.len().next_multiple_of(16), X86_64::PADDING);
+        code.resize(code.len().next_multiple_of(16), I::PADDING);
         let with_edges = code.len() as u64;
         if config.entries > 0 {
             let at = config.at + with_edges;
@@ -384,14 +396,14 @@ fn put_runtime(
             size: size + SLACK,
         })),
     };
-    let size = mip_runtime(&config, mip_config)?.len() as u64 + SLACK;
+    let size = I::mip_runtime(&config, mip_config)?.len() as u64 + SLACK;
     let runtime = writer.append(NewSection {
         name: ".text.start".into(),
         kind: NewKind::Code,
         align: 16,
         size,
     });
-    let counters = writer.append_zero_fill(".postlink.counters", room.bytes + PAGE);
+    let counters = writer.append_zero_fill_aligned(".postlink.counters", room.bytes + 4096, unit);
     config.at = runtime.addr;
     config.counters = counters.addr;
     config.bias_slot = counters.addr + room.bytes;
@@ -400,7 +412,7 @@ fn put_runtime(
     slow_config.counters = counters.addr;
     slow_config.table = counters.addr + room.table;
     let (slow_bytes, with_edges) = slow_code(slow_config)?;
-    let runtime_bytes = mip_runtime(&config, mip_config)?;
+    let runtime_bytes = I::mip_runtime(&config, mip_config)?;
     let parts = [
         Some((runtime.id, runtime_bytes)),
         slow.map(|s| (s.id, slow_bytes)),
@@ -415,7 +427,7 @@ fn put_runtime(
             )));
         };
         place.copy_from_slice(&code);
-        room[code.len()..].fill(X86_64::PADDING);
+        room[code.len()..].fill(I::PADDING);
     }
     let probes = ProbeAddresses {
         counters: counters.addr,
@@ -434,7 +446,7 @@ fn counter_size(mode: CoverageMode) -> u64 {
     if mode.calls() { 4 } else { 1 }
 }
 
-fn link_anew<I: Isa>(
+fn link_anew<I: Covers>(
     program: &Program<'_>,
     anew: &mut Anew,
     options: &CoverageOptions,
@@ -444,7 +456,7 @@ fn link_anew<I: Isa>(
 ) -> Result<(), Error> {
     let elf = program.elf;
     for (ready, function) in anew.ready.iter_mut().zip(&profile.functions) {
-        ready.counter_base = (function.raw_offset - PAGE) / counter_size(options.mode);
+        ready.counter_base = (function.raw_offset - I::COUNTER_UNIT) / counter_size(options.mode);
     }
     let ready = &anew.ready;
     // Everything moves, so there is room in old bodies for nearly everything. What lies there must not be found by the old unwind entries, nor by debug
@@ -464,7 +476,7 @@ fn link_anew<I: Isa>(
     placed.bridge::<I>(program, ready, writer);
     placed.unwind(program, ready, writer)?;
     let entry = hook(elf)?;
-    let (start, probes) = put_runtime(elf, options, profile, next, &entry, writer)?;
+    let (start, probes) = put_runtime::<I>(elf, options, profile, next, &entry, writer)?;
     placed.fill::<I>(program, ready, [&order, &order], &probes, writer)?;
     placed.references::<I>(program, ready, &anew.patches, false, writer)?;
     entry.install(elf, start, writer)?;
@@ -472,7 +484,7 @@ fn link_anew<I: Isa>(
     placed.note(program, ready, &link_options, writer)
 }
 
-fn link_in_place(
+fn link_in_place<I: Covers>(
     program: &Program<'_>,
     plan: &Plan,
     options: &CoverageOptions,
@@ -515,9 +527,9 @@ fn link_in_place(
         writer.patch(at, &word)?;
     }
     let entry = hook(elf)?;
-    let (start, probes) = put_runtime(elf, options, profile, next, &entry, writer)?;
+    let (start, probes) = put_runtime::<I>(elf, options, profile, next, &entry, writer)?;
     let counter = |i: usize, n: u32| {
-        probes.counters + profile.functions[i].raw_offset - PAGE
+        probes.counters + profile.functions[i].raw_offset - I::COUNTER_UNIT
             + probes.counter_size * u64::from(n)
     };
     let places = Places {
@@ -527,7 +539,7 @@ fn link_in_place(
         slow_with_edges: probes.bias,
     };
     let mut code = vec![0; plan.size() as usize];
-    plan.fill(program, &places, &mut code, |at, bytes| {
+    plan.fill::<I>(program, &places, &mut code, |at, bytes| {
         Ok(writer.patch(at, bytes)?)
     })?;
     writer.contents(stubs.id).copy_from_slice(&code);
@@ -575,7 +587,7 @@ fn describe(program: &Program<'_>, function: usize) -> mip::Function {
 }
 
 /// All functions emitted anew, or why not.
-fn make_all<'d, I: Isa>(
+fn make_all<'d, I: Covers>(
     program: &Program<'d>,
     leaks: &Leaks,
     options: &CoverageOptions,
@@ -605,7 +617,7 @@ struct Made {
     blocks: u64,
 }
 
-fn make<'d, I: Isa>(
+fn make<'d, I: Covers>(
     program: &Program<'d>,
     function: usize,
     a: &Analysed<'d>,
@@ -623,16 +635,30 @@ fn make<'d, I: Isa>(
     let entered_again = a.cfg.succs.contains(&0);
     let mut probes = Probes {
         put: Some(match mode {
-            CoverageMode::FunctionCoverage | CoverageMode::BlockCoverage => put_covered,
-            CoverageMode::CallGraph | CoverageMode::CallEdges if entered_again => put_call_inside,
-            CoverageMode::CallGraph => put_call,
-            CoverageMode::CallEdges => put_call_and_edge,
+            CoverageMode::FunctionCoverage | CoverageMode::BlockCoverage => put_covered::<I>,
+            CoverageMode::CallGraph | CoverageMode::CallEdges if entered_again => {
+                put_call_inside::<I>
+            }
+            CoverageMode::CallGraph => put_call::<I>,
+            CoverageMode::CallEdges => put_call_and_edge::<I>,
         }),
         ..Probes::default()
     };
+    let spare = spare::<I>(program, &a.cfg);
+    // Where a store takes no register, one place is as good as another.
+    let choosy = !mode.calls() && I::covered_len(RegSet::EMPTY) != I::covered_len(RegSet::ALL);
     for (counter, &b) in (0u32..).zip(&chosen.counted) {
-        let (at, live) = first_place::<I>(program, &a.cfg, b, mode);
-        probes.nodes.insert(b, NodeCounter { counter, at, live });
+        if a.cfg.blocks[b as usize].watch.whole {
+            return Err(Pin::NoPlaceToCount);
+        }
+        let node = match choosy {
+            true => cheapest::<I>(program, &a.cfg, b, counter, spare, &I::covered_len),
+            false => {
+                let (at, live) = first_place::<I>(program, &a.cfg, b, mode);
+                NodeCounter { counter, at, live }
+            }
+        };
+        probes.nodes.insert(b, node);
     }
     let ready = emit_in_place::<I>(program, function, a, probes)?;
     // A block in another piece has an offset that wraps.
@@ -667,20 +693,20 @@ fn make<'d, I: Isa>(
     })
 }
 
-fn put_covered(out: &mut Code<Target>, _live: RegSet, counter: u32) {
-    coverage::put_covered(out, Target::Counter(counter));
+fn put_covered<I: Covers>(out: &mut Code<Target>, live: RegSet, counter: u32) {
+    I::put_covered(out, live, Target::Counter(counter));
 }
 
-fn put_call(out: &mut Code<Target>, live: RegSet, _counter: u32) {
-    coverage::put_call(out, live, call_counter(false, true));
+fn put_call<I: Covers>(out: &mut Code<Target>, live: RegSet, _counter: u32) {
+    I::put_called(out, live, call_counter(false, true));
 }
 
-fn put_call_and_edge(out: &mut Code<Target>, live: RegSet, _counter: u32) {
-    coverage::put_call(out, live, call_counter(true, true));
+fn put_call_and_edge<I: Covers>(out: &mut Code<Target>, live: RegSet, _counter: u32) {
+    I::put_called(out, live, call_counter(true, true));
 }
 
-fn put_call_inside(out: &mut Code<Target>, live: RegSet, _counter: u32) {
-    coverage::put_call(out, live, call_counter(false, false));
+fn put_call_inside<I: Covers>(out: &mut Code<Target>, live: RegSet, _counter: u32) {
+    I::put_called(out, live, call_counter(false, false));
 }
 
 /// Counters have four bytes: the number of calls and the time.

@@ -160,7 +160,15 @@ pub fn choose(cfg: &Cfg, frequency: &[f32]) -> CoverageBlocks {
     for (block, &class) in (0u32..).zip(&class) {
         members[class as usize].push(block);
     }
+    // In some blocks nothing can count: rather in others of their classes, and rather in other classes.
+    let closed = |b: u32| cfg.blocks[b as usize].watch.whole;
+    for members in &mut members {
+        members.sort_by_key(|&b| closed(b));
+    }
     let weight = |class: u32| {
+        if members[class as usize].iter().all(|&b| closed(b)) {
+            return f32::INFINITY;
+        }
         let of = members[class as usize].iter();
         of.map(|&b| frequency.get(b as usize).copied().unwrap_or(1.0))
             .fold(0.0, f32::max)

@@ -23,14 +23,14 @@
 //! What follows for unwinding is in [`crate::entries_frames`].
 
 use postlink_image::elf::{DynReloc, SymbolTable};
-use postlink_isa::x86_64::X86_64;
+use postlink_isa::coverage::Covers;
 use postlink_isa::{Code, Fixup, FixupKind, Flow, Insn, Isa, Reach, RegSet};
 use rayon::prelude::*;
 use regex::bytes::Regex;
 use rustc_hash::FxHashMap;
 
 use crate::Error;
-use crate::discover::{Program, is_special};
+use crate::discover::{Piece, Program, is_special};
 use crate::emit::Target;
 use crate::entries_frames::{Overwriting, Search, Shift};
 use crate::leaks::Leaks;
@@ -38,14 +38,8 @@ use crate::pin::Pin;
 use crate::prepare::{self, Scratch};
 use crate::refs::Stored;
 
-type I = X86_64;
-
-/// Bytes of the store that covers a function.
-const STORE: u64 = 7;
-/// The same, where there are pointers to it.
+/// Bytes of the store in front of a function where there are pointers to it.
 const ALIGNED_STORE: u64 = 8;
-/// Bytes of a jump at an entry.
-const JUMP: u64 = 5;
 
 /// Puts a counter: what must survive it, and whether the return address is at `rsp` and nothing below.
 pub type Put<'a> = &'a (dyn Fn(&mut Code<Target>, RegSet, bool) + Sync);
@@ -137,20 +131,22 @@ pub struct Places<'a> {
 
 /// Decides how each function counts. `None`: this file's unwind tables cannot be extended in place.
 ///
-/// With `front`, the counter is a store of [`STORE`] bytes, which may stand in padding.
-pub fn plan(
+/// With `front`, the counter is a store of [`Covers::FRONT`] bytes, which may stand in padding.
+pub fn plan<I: Covers>(
     program: &Program<'_>,
     leaks: &Leaks,
     functions: Option<&Regex>,
     front: bool,
     put: Put<'_>,
 ) -> Option<Plan> {
-    let search = if program.eh.fdes.is_empty() {
-        None
-    } else {
-        Some(Search::read(program)?)
-    };
-    let references = references(program);
+    let search = Search::read(program);
+    // Without rows for stubs, only what interrupts the program in them cannot be unwound. Where whole instructions are replaced that is better than
+    // to emit everything anew.
+    if search.is_none() && !program.eh.fdes.is_empty() && !I::WHOLE_ENTRIES {
+        return None;
+    }
+    let store = I::FRONT.filter(|_| front);
+    let references = references::<I>(program);
     let mut pointed: Vec<u64> = program.refs.pointers.iter().map(|p| p.target).collect();
     pointed.par_sort_unstable();
     let choose = |scratch: &mut Scratch, f: usize| -> Result<Entry, Pin> {
@@ -170,28 +166,43 @@ pub fn plan(
                 .all(|r| !matches!(r.kind, FixupKind::Rel8 { .. }))
             && !is_run_into(program, function.pieces[0] as usize);
         let cfg = analysed.as_ref().ok().map(|a| &a.cfg);
-        let live = cfg.map_or(RegSet::ALL, |cfg| {
-            crate::counters::live_at::<I>(program, cfg, 0, piece.start)
-        });
+        let alone = cfg.is_some_and(|cfg| !cfg.succs.contains(&0));
+        let live = match cfg {
+            _ if I::WHOLE_ENTRIES => live_from_outside::<I>(program, piece),
+            Some(cfg) => crate::counters::live_at::<I>(program, cfg, 0, piece.start),
+            None => RegSet::ALL,
+        };
         let cfg_signature = cfg.map_or(0, |cfg| {
             postlink_mip::hash::cfg_signature((0..cfg.blocks.len() as u32).map(|b| cfg.succs(b)))
         });
         let entry = |way| Entry {
             function: f as u32,
+            // What the function's own loop brings along.
+            live: match way {
+                Way::Jump { .. } if I::WHOLE_ENTRIES && !alone => RegSet::ALL,
+                _ => live,
+            },
             way,
-            live,
-            alone: cfg.is_some_and(|cfg| !cfg.succs.contains(&0)),
+            alone,
             cfg_signature,
         };
         let exported = references.exported.binary_search(&(f as u32)).is_ok();
         let aligned =
             exported || own.iter().any(|r| r.pointer) || !references.in_data(f as u32).is_empty();
         // What is said to be taken by nothing that was found is taken in a way that cannot be followed.
-        if known && (aligned || !function.address_taken) {
-            let by = if aligned { ALIGNED_STORE } else { STORE };
-            let room = front
+        let can_lead = match I::CHANGES_POINTERS {
+            true => aligned || !function.address_taken,
+            false => !aligned && !function.address_taken,
+        };
+        if known && can_lead {
+            let by = if aligned {
+                ALIGNED_STORE
+            } else {
+                store.unwrap_or(ALIGNED_STORE)
+            };
+            let room = store.is_some()
                 && (!aligned || piece.start.is_multiple_of(ALIGNED_STORE))
-                && has_room(program, function.pieces[0] as usize, by, &pointed);
+                && has_room::<I>(program, function.pieces[0] as usize, by, &pointed);
             if let Some(shift) = room
                 .then(|| Shift::of(program, search.as_ref(), piece, by))
                 .flatten()
@@ -203,20 +214,21 @@ pub fn plan(
             }
         }
         let jump = || -> Result<Way, Pin> {
-            let at = analysed
-                .as_ref()
-                .map_err(|pin| *pin)?
-                .entry_patch
-                .ok_or(Pin::NoRoomAtEntry)?
-                .1;
-            let calls = search.as_ref().is_none_or(|s| s.calls_may_throw(program));
-            let lost = lost(program, at, calls).ok_or(Pin::NoRoomAtEntry)?;
+            let at = match &analysed {
+                Ok(a) => a.entry_patch.ok_or(Pin::NoRoomAtEntry)?.1,
+                Err(pin) => whole_entry::<I>(program, piece, *pin)?,
+            };
+            let calls = match &search {
+                Some(s) => s.calls_may_throw(program),
+                None => program.eh.fdes.is_empty(),
+            };
+            let lost = lost::<I>(program, at, calls).ok_or(Pin::NoRoomAtEntry)?;
             Ok(Way::Jump { at, lost })
         };
         match jump() {
             Ok(way) => Ok(entry(way)),
             // Better than not to count.
-            Err(_) if known && exported => Ok(entry(Way::Stub { aligned })),
+            Err(_) if known && exported && I::CHANGES_POINTERS => Ok(entry(Way::Stub { aligned })),
             Err(pin) => Err(pin),
         }
     };
@@ -237,7 +249,7 @@ pub fn plan(
         plan.pins.push(one.as_ref().err().copied());
         plan.entries.extend(one);
     }
-    plan.stubs(program, put);
+    plan.stubs::<I>(program, put);
     Some(plan)
 }
 
@@ -255,7 +267,7 @@ impl Plan {
     }
 
     /// Spells the stubs.
-    fn stubs(&mut self, program: &Program<'_>, put: Put<'_>) {
+    fn stubs<I: Covers>(&mut self, program: &Program<'_>, put: Put<'_>) {
         self.offsets = vec![0; self.entries.len()];
         // Those that are aligned first: fewer gaps.
         let aligned = |e: &Entry| matches!(e.way, Way::Stub { aligned: true });
@@ -288,7 +300,7 @@ impl Plan {
                     for insn in lost {
                         moved.push((u64::from(base) + code.bytes.len() as u64, insn.addr));
                         on = Some(insn.end()).filter(|_| goes_on(insn.flow));
-                        respell(program, &mut code, insn, start);
+                        respell::<I>(program, &mut code, insn, start);
                     }
                     if let Some(on) = on {
                         moved.push((u64::from(base) + code.bytes.len() as u64, on));
@@ -312,7 +324,7 @@ impl Plan {
     }
 
     /// Fills the stubs at their place, and says what changes in the old image.
-    pub fn fill(
+    pub fn fill<I: Covers>(
         &self,
         program: &Program<'_>,
         places: &Places<'_>,
@@ -333,7 +345,7 @@ impl Plan {
             match entry.way {
                 Way::Front(by, _) => entered.insert(start, start - by),
                 Way::Stub { .. } => entered.insert(start, places.stubs + u64::from(*offset)),
-                Way::Jump { at, .. } if is_passed(program, start, at) => {
+                Way::Jump { at, .. } if is_passed::<I>(program, start, at) => {
                     called.insert(start, places.stubs + u64::from(*offset))
                 }
                 Way::Jump { .. } => None,
@@ -374,16 +386,19 @@ impl Plan {
             let at = match &entry.way {
                 Way::Stub { .. } => continue,
                 Way::Front(by, shift) => {
-                    postlink_isa::x86_64::coverage::put_covered(&mut code, (places.counter)(i, 0));
+                    I::put_covered(&mut code, RegSet::ALL, (places.counter)(i, 0));
                     for (at, bytes) in shift.patches() {
                         patch(at, bytes)?;
                     }
-                    I::put_nops(&mut code.bytes, (by - STORE) as usize);
+                    let rest = by.saturating_sub(code.bytes.len() as u64);
+                    I::put_nops(&mut code.bytes, rest as usize);
                     start - by
                 }
                 Way::Jump { at, lost } => {
-                    I::put_jump(&mut code, Reach::Long, places.stubs + u64::from(*offset));
-                    let end = lost.last().map_or(0, Insn::end).max(at + JUMP);
+                    let stub = places.stubs + u64::from(*offset);
+                    I::put_entry(&mut code, code_at(program, *at), stub);
+                    let end = lost.last().map_or(0, Insn::end);
+                    let end = end.max(at + code.bytes.len() as u64);
                     taken.push((*at, end));
                     *at
                 }
@@ -403,7 +418,8 @@ impl Plan {
         taken.sort_unstable();
         for r in &self.references.list {
             let start = program.start(r.function as usize);
-            let calls = !r.pointer && matches!(r.kind, FixupKind::Rel32 { .. });
+            let calls =
+                !r.pointer && matches!(r.kind, FixupKind::Rel32 { .. } | FixupKind::Branch26);
             let straight = called.get(&start).filter(|_| calls);
             let Some(&new) = entered.get(&start).or(straight) else {
                 continue;
@@ -416,7 +432,11 @@ impl Plan {
             {
                 continue;
             }
+            // On some machines a field is a part of its word.
             let mut field = [0; 8];
+            if let Some(old) = program.elf.bytes_at(r.place, width) {
+                field[..old.len()].copy_from_slice(old);
+            }
             I::write_field(r.kind, &mut field, r.place, new).map_err(reach(r.function as usize))?;
             patch(r.place, &field[..width as usize])?;
         }
@@ -462,7 +482,7 @@ impl Plan {
 }
 
 /// Finds them.
-fn references(program: &Program<'_>) -> References {
+fn references<I: Covers>(program: &Program<'_>) -> References {
     let elf = program.elf;
     let mut starts: Vec<(u64, u32)> = (0..program.functions.len())
         .map(|f| (program.start(f), f as u32))
@@ -499,7 +519,9 @@ fn references(program: &Program<'_>) -> References {
             // Code of the large model adds distances to addresses.
             let calculates = program.refs.has_distance_in(p.start, p.end);
             I::sweep(bytes, p.start, |i| {
-                if let Some(field) = i.field
+                // Of a page nothing follows: whole addresses are known.
+                let field = i.field.filter(|f| f.kind != FixupKind::Page);
+                if let Some(field) = field
                     && let Some(function) = function_at(field.target)
                 {
                     let branch = matches!(
@@ -509,6 +531,10 @@ fn references(program: &Program<'_>) -> References {
                     let pointer = i.traits.forms_address && i.flow == Flow::Next;
                     let what = match i.flow {
                         _ if branch && function == p.function => Use::Keep,
+                        // Conditional branches do not reach far there.
+                        _ if !I::CHANGES_POINTERS && field.kind != FixupKind::Branch26 => {
+                            Use::Unknown
+                        }
                         Flow::Call { .. } => Use::Change,
                         _ if branch || pointer && !calculates => Use::Change,
                         _ => Use::Unknown,
@@ -523,7 +549,7 @@ fn references(program: &Program<'_>) -> References {
                         },
                         what,
                     ));
-                } else if let Some(field) = i.field
+                } else if let Some(field) = field
                     && let Some(function) = end_of(field.target)
                 {
                     let place = i.addr + u64::from(field.at);
@@ -562,7 +588,7 @@ fn references(program: &Program<'_>) -> References {
     found.par_sort_unstable_by_key(|r| (r.0.function, r.0.place));
     let mut places: Vec<u64> = found.iter().map(|r| r.0.place).collect();
     places.par_sort_unstable();
-    let mut unknown: Vec<u32> = relocated(program)
+    let mut unknown: Vec<u32> = relocated::<I>(program)
         .into_par_iter()
         .filter(|(place, _)| places.binary_search(place).is_err())
         .filter_map(|(_, target)| function_at(target))
@@ -573,6 +599,8 @@ fn references(program: &Program<'_>) -> References {
             .filter(|r| r.1 == Use::Unknown)
             .map(|r| r.0.function),
     );
+    let formed = program.refs.formed.iter();
+    unknown.extend(formed.filter_map(|f| function_at(f.1)));
     // What other files and the loader know.
     const DT_INIT: i64 = 12;
     const DT_FINI: i64 = 13;
@@ -649,8 +677,9 @@ fn references(program: &Program<'_>) -> References {
 }
 
 /// Relocations of code that lead to code: (place, target), as if those relative to the instruction were at its end.
-fn relocated(program: &Program<'_>) -> Vec<(u64, u64)> {
+fn relocated<I: Covers>(program: &Program<'_>) -> Vec<(u64, u64)> {
     const SHT_RELA: u32 = 4;
+    const STT_TLS: u8 = 6;
     const R_X86_64_PC32: u32 = 2;
     const R_X86_64_PLT32: u32 = 4;
     /// Absolute addresses, and distances of the large code model.
@@ -682,11 +711,16 @@ fn relocated(program: &Program<'_>) -> Vec<(u64, u64)> {
                     let symbol =
                         symbols.get(u32::from_le_bytes(e[12..16].try_into().ok()?) as usize)?;
                     let addend = i64::from_le_bytes(e[16..24].try_into().ok()?);
-                    if R_X86_64_GOTPCREL.contains(&kind) {
+                    if I::CHANGES_POINTERS && R_X86_64_GOTPCREL.contains(&kind) {
                         let word = u32::from_le_bytes(elf.bytes_at(place, 4)?.try_into().ok()?);
                         return (u64::from(word) == symbol.value).then_some((place, symbol.value));
                     }
                     let target = symbol.value.wrapping_add_signed(addend);
+                    if !I::CHANGES_POINTERS {
+                        // Whatever it is, but not an offset in thread-local memory.
+                        let wanted = symbol.kind != STT_TLS && symbol.section != 0;
+                        return wanted.then_some((place, target));
+                    }
                     if OTHERS.contains(&kind) {
                         return Some((place, target));
                     }
@@ -702,7 +736,7 @@ fn relocated(program: &Program<'_>) -> Vec<(u64, u64)> {
 }
 
 /// Whether that many bytes in front of a piece are padding and nothing else.
-fn has_room(program: &Program<'_>, piece: usize, by: u64, pointed: &[u64]) -> bool {
+fn has_room<I: Isa>(program: &Program<'_>, piece: usize, by: u64, pointed: &[u64]) -> bool {
     let p = &program.pieces[piece];
     let section = program.elf.sections[p.section as usize].addr;
     let before = piece
@@ -747,7 +781,7 @@ fn is_run_into(program: &Program<'_>, piece: usize) -> bool {
 }
 
 /// Whether a call of the function at `start` does nothing before it is at `at`.
-fn is_passed(program: &Program<'_>, start: u64, at: u64) -> bool {
+fn is_passed<I: Isa>(program: &Program<'_>, start: u64, at: u64) -> bool {
     let first = || I::decode(program.elf.bytes_at(start, 4)?, start);
     at == start || first().is_some_and(|i| i.traits.landing_pad && i.end() == at)
 }
@@ -760,8 +794,82 @@ fn goes_on(flow: Flow) -> bool {
     )
 }
 
+/// Code of a piece from an address on, as much as matters for a jump there.
+fn code_at<'d>(program: &Program<'d>, at: u64) -> &'d [u8] {
+    let end = program.piece_at(at).map_or(at, |p| p.end);
+    let code = program.elf.bytes_at(at, end.saturating_sub(at).min(16));
+    code.unwrap_or_default()
+}
+
+/// Length of a jump at `at`.
+fn jump_len<I: Isa>(program: &Program<'_>, at: u64) -> u64 {
+    let mut jump: Code<()> = Code::default();
+    I::put_entry(&mut jump, code_at(program, at), ());
+    jump.bytes.len() as u64
+}
+
+/// Where a jump goes at the entry of a function that was not understood, if it takes the place of one whole instruction: nothing can come to its inside.
+fn whole_entry<I: Covers>(program: &Program<'_>, piece: &Piece, pin: Pin) -> Result<u64, Pin> {
+    let unclear = matches!(
+        pin,
+        Pin::NoSize
+            | Pin::NotInstructions
+            | Pin::FallsOffItsEnd
+            | Pin::Veneer
+            | Pin::SignalTrampoline
+            | Pin::SpecialSection
+    );
+    if !I::WHOLE_ENTRIES || unclear {
+        return Err(pin);
+    }
+    let first = I::decode(code_at(program, piece.start), piece.start).ok_or(pin)?;
+    let at = match first.traits.landing_pad {
+        true => first.end(),
+        false => piece.start,
+    };
+    let insn = I::decode(code_at(program, at), at).ok_or(pin)?;
+    match u64::from(insn.len) == jump_len::<I>(program, at) {
+        true => Ok(at),
+        false => Err(pin),
+    }
+}
+
+/// What must survive at a function's entry for who comes from outside: whatever it is, unless its unwind entry says that the function is a compiled one. Then
+/// the registers that calls leave to stubs hold nothing, and flags neither, if the first instructions do not look at them.
+fn live_from_outside<I: Covers>(program: &Program<'_>, piece: &Piece) -> RegSet {
+    let mut free = I::CALL_SCRATCH.or(I::FLAGS);
+    let len = (piece.end - piece.start).min(256);
+    let Some(code) = program.elf.bytes_at(piece.start, len) else {
+        return RegSet::ALL;
+    };
+    if piece.fde.is_none() {
+        return RegSet::ALL;
+    }
+    let mut open = free;
+    I::sweep(code, piece.start, |i| {
+        let at = (i.addr - piece.start) as usize;
+        let effects = I::effects(&code[at..at + usize::from(i.len)], i);
+        // A call's arguments are in other registers.
+        let reads = match i.flow {
+            Flow::Call { .. } | Flow::IndirectCall | Flow::Jump { .. } | Flow::Return => {
+                RegSet::EMPTY
+            }
+            _ => RegSet(effects.reads.0 & open.0),
+        };
+        free = free.minus(reads);
+        open = open.minus(effects.kills);
+        i.flow == Flow::Next
+    });
+    // Whoever uses one of them as hand-written code does may use the others as well.
+    match free == I::CALL_SCRATCH.or(I::FLAGS) {
+        true => RegSet::ALL.minus(free),
+        false => RegSet::ALL,
+    }
+}
+
 /// The instructions that a jump at `at` overwrites, if they can be somewhere else as well; `calls`: stubs may have calls that throw.
-fn lost(program: &Program<'_>, at: u64, calls: bool) -> Option<Vec<Insn>> {
+fn lost<I: Covers>(program: &Program<'_>, at: u64, calls: bool) -> Option<Vec<Insn>> {
+    let jump = at + jump_len::<I>(program, at);
     let piece = program.piece_at(at)?;
     // A call's return address tells where its exception goes.
     let throws = piece
@@ -769,7 +877,7 @@ fn lost(program: &Program<'_>, at: u64, calls: bool) -> Option<Vec<Insn>> {
         .is_some_and(|f| program.eh.fdes[f as usize].lsda.is_some_and(|l| l != 0));
     let mut lost = Vec::new();
     let mut here = at;
-    while here < at + JUMP {
+    while here < jump {
         let bytes = program
             .elf
             .bytes_at(here, piece.end.checked_sub(here)?.min(16))?;
@@ -779,13 +887,14 @@ fn lost(program: &Program<'_>, at: u64, calls: bool) -> Option<Vec<Insn>> {
             Flow::Call { .. } | Flow::IndirectCall => calls && !throws,
             _ => !insn.traits.prefixed && !insn.traits.landing_pad,
         };
-        let field = insn
-            .field
-            .is_none_or(|f| matches!(f.kind, FixupKind::Rel32 { .. } | FixupKind::Rel8 { .. }));
+        let field = insn.field.is_none_or(|f| match f.kind {
+            FixupKind::Rel32 { .. } | FixupKind::Rel8 { .. } => true,
+            _ if I::is_near(&insn) => I::put_far(&mut Code::default(), bytes, ()),
+            FixupKind::Branch26 | FixupKind::Imm19 | FixupKind::Branch14 | FixupKind::Page => true,
+            _ => false,
+        });
         // Absolute fields depend on nothing; a jump to what is overwritten would have to go to the stub.
-        let inside = insn
-            .field
-            .is_some_and(|f| f.target > at && f.target < at + JUMP);
+        let inside = insn.field.is_some_and(|f| f.target > at && f.target < jump);
         if !kept || !field || inside {
             return None;
         }
@@ -799,7 +908,7 @@ fn lost(program: &Program<'_>, at: u64, calls: bool) -> Option<Vec<Insn>> {
 }
 
 /// Appends an instruction of a function that starts at `start`, for another place.
-fn respell(program: &Program<'_>, code: &mut Code<Target>, insn: &Insn, start: u64) {
+fn respell<I: Isa>(program: &Program<'_>, code: &mut Code<Target>, insn: &Insn, start: u64) {
     // A loop back to the entry stays in the body.
     let target = |a: u64| {
         if a == start {
@@ -817,6 +926,10 @@ fn respell(program: &Program<'_>, code: &mut Code<Target>, insn: &Insn, start: u
                 .elf
                 .bytes_at(insn.addr, u64::from(insn.len))
                 .unwrap_or_default();
+            if let Some(field) = insn.field.filter(|_| I::is_near(insn)) {
+                I::put_far(code, bytes, Target::Same(field.target));
+                return;
+            }
             code.bytes.extend_from_slice(bytes);
             if let Some(field) = insn.field {
                 let target = match flow {

@@ -46,6 +46,8 @@ pub enum Pin {
     NoRoomAtEntry,
     /// An address field could not be updated.
     OutOfReach,
+    /// It has a block that would have to count where nothing may be put in: between an exclusive load and its store.
+    NoPlaceToCount,
     /// Left out by the user.
     Excluded,
     /// The checker could not prove the new code, so the old one stays.
@@ -81,6 +83,9 @@ impl Pin {
             Pin::NoRoomAtEntry => "has no room at its entry for a jump to its new place",
             Pin::OutOfReach => {
                 "has an address field that cannot reach its target from the new place"
+            }
+            Pin::NoPlaceToCount => {
+                "has a block where nothing can count, between an exclusive load and its store"
             }
             Pin::Excluded => "was left out on request",
             Pin::NotProved => "could not be proved after moving, so it stays",

@@ -22,7 +22,9 @@
 //! * Flags mean nothing at an entry, unless the counter keeps them.
 //! * What is assumed for moved code as well, see the crate.
 
-use crate::arch::x86_64::X86_64 as A;
+mod aarch64;
+mod x86_64;
+
 use crate::arch::{Arch, Field, FieldKind, Flow, Insn};
 use crate::bytes::{u32_in, u64_in};
 use crate::claim::Range;
@@ -31,16 +33,48 @@ use crate::report::{Check, Digest, Failure, Options, Report};
 use crate::unwind::Table;
 use crate::{context, image, text};
 
-/// Bytes of a jump at an entry.
-const JUMP: u64 = 5;
 const SYMBOL: u64 = elf::SYM_SIZE as u64;
 
-struct Proof<'a> {
-    input: &'a Elf<'a>,
-    output: &'a Elf<'a>,
-    /// New code, and the counters.
+/// Counters at entries, as an instruction set has them.
+pub(crate) trait Entries: Arch {
+    /// Whether a counter may stand in the padding in front of a function, and pointers to a function lead to one.
+    const MOVES_POINTERS: bool;
+
+    /// Length of what counts at the start of `bytes`, which lie at `at`; 0 if nothing does. And whether it keeps what a function that is not compiled, or comes to its entry again,
+    /// may have in registers.
+    fn counter(bytes: &[u8], at: u64, memory: &Memory) -> (u64, bool);
+
+    /// The jump that replaces the beginning `old` of a function, if `new` is one: length and target.
+    fn jump(old: &[u8], new: &[u8], at: u64) -> Option<(u64, u64)>;
+
+    /// Whether a function that begins with `bytes` may have something in what counters use and do not keep.
+    fn relies_on_scratch(bytes: &[u8]) -> bool;
+}
+
+/// New memory: code, and counters.
+pub(crate) struct Memory {
     code: Vec<Segment>,
     counters: Vec<Segment>,
+}
+
+impl Memory {
+    fn is_new_code(&self, addr: u64) -> bool {
+        self.code
+            .iter()
+            .any(|s| s.addr <= addr && addr < s.file_end())
+    }
+
+    fn counts(&self, at: u64, size: u64) -> bool {
+        self.counters
+            .iter()
+            .any(|s| s.addr <= at && at.saturating_add(size) <= s.end())
+    }
+}
+
+struct Proof<'a, A> {
+    input: &'a Elf<'a>,
+    output: &'a Elf<'a>,
+    memory: Memory,
     unwind: Table<'a>,
     starts: Vec<u64>,
     failures: Vec<Failure>,
@@ -54,10 +88,11 @@ struct Proof<'a> {
     retargeted: u64,
     pointers: u64,
     proved: u64,
+    arch: std::marker::PhantomData<A>,
 }
 
 /// Proves it, or says where not.
-pub(crate) fn prove(input: &Elf<'_>, output: &Elf<'_>, options: &Options) -> Report {
+pub(crate) fn prove<A: Entries>(input: &Elf<'_>, output: &Elf<'_>, options: &Options) -> Report {
     let mut failures = Vec::new();
     let layout = image::layout_of(input, output, true, &mut failures);
     let unwind = Table::read(input).unwrap_or_else(|what| {
@@ -67,9 +102,7 @@ pub(crate) fn prove(input: &Elf<'_>, output: &Elf<'_>, options: &Options) -> Rep
     let code = context::code_ranges(input);
     let starts = text::starts(input, &unwind, &code, std::iter::empty());
     let is_room = |s: &&Segment| s.is_writable() && !s.is_exec() && s.file_size == 0;
-    let mut proof = Proof {
-        input,
-        output,
+    let memory = Memory {
         code: layout
             .added
             .iter()
@@ -77,6 +110,11 @@ pub(crate) fn prove(input: &Elf<'_>, output: &Elf<'_>, options: &Options) -> Rep
             .copied()
             .collect(),
         counters: layout.added.iter().filter(is_room).copied().collect(),
+    };
+    let mut proof = Proof::<A> {
+        input,
+        output,
+        memory,
         unwind,
         starts,
         count: 0,
@@ -87,6 +125,7 @@ pub(crate) fn prove(input: &Elf<'_>, output: &Elf<'_>, options: &Options) -> Rep
         retargeted: 0,
         pointers: 0,
         proved: 0,
+        arch: std::marker::PhantomData,
     };
     for failure in failures {
         proof.fail(failure, options);
@@ -119,7 +158,7 @@ pub(crate) fn prove(input: &Elf<'_>, output: &Elf<'_>, options: &Options) -> Rep
     }
 }
 
-impl Proof<'_> {
+impl<A: Entries> Proof<'_, A> {
     fn fail(&mut self, failure: Failure, options: &Options) {
         self.count += 1;
         if self.failures.len() < options.max_failures {
@@ -143,76 +182,48 @@ impl Proof<'_> {
     }
 
     fn is_new(&self, addr: u64) -> bool {
-        self.code
-            .iter()
-            .any(|s| s.addr <= addr && addr < s.file_end())
+        self.memory.is_new_code(addr)
     }
 
     /// Length of what counts at `at`; 0 if nothing does.
     fn counter(&self, at: u64) -> u64 {
-        let Some(bytes) = self.output.bytes_from(at) else {
-            return 0;
-        };
-        let word = |o: usize, trail: u64| {
-            let end = at + o as u64 + 4 + trail;
-            u32_in(bytes, o).map(|w| end.wrapping_add_signed(i64::from(w as i32)))
-        };
-        let counts = |o: usize, trail: u64, size: u64| {
-            word(o, trail).is_some_and(|c| {
-                self.counters
-                    .iter()
-                    .any(|s| s.addr <= c && c.saturating_add(size) <= s.end())
-            })
-        };
-        let is = |o: usize, pattern: &[u8]| bytes.get(o..).is_some_and(|b| b.starts_with(pattern));
-        if is(0, &[0xc6, 0x05]) && is(6, &[1]) && counts(2, 1, 1) {
-            return 7;
+        let bytes = self.output.bytes_from(at);
+        bytes.map_or(0, |bytes| A::counter(bytes, at, &self.memory).0)
+    }
+
+    /// Whether the counter at `at` destroys nothing that whoever comes to the function at `entry` may need. `again`: what in the function itself goes to the entry, or up to this address, comes there, too.
+    fn keeps(&self, at: u64, entry: u64, again: Option<u64>) -> bool {
+        let bytes = self.output.bytes_from(at);
+        if bytes.is_some_and(|bytes| A::counter(bytes, at, &self.memory).1) {
+            return true;
         }
-        // lea rsp,[rsp-128]; pushfq
-        let (down, up): (&[u8], &[u8]) = (
-            &[0x48, 0x8d, 0x64, 0x24, 0x80],
-            &[0x48, 0x8d, 0xa4, 0x24, 0x80, 0, 0, 0],
-        );
-        let zone = is(0, down);
-        let mut o = if zone { down.len() } else { 0 };
-        let flags = is(o, &[0x9c]);
-        o += usize::from(flags);
-        // jnz over: push r11; lea r11,[c]; call; pop r11
-        let slow = |o: usize| {
-            is(o, &[0x75, 16, 0x41, 0x53, 0x4c, 0x8d, 0x1d])
-                && counts(o + 7, 0, 8)
-                && is(o + 11, &[0xe8])
-                && word(o + 12, 0).is_some_and(|t| self.is_new(t))
-                && is(o + 16, &[0x41, 0x5b])
+        let compiled = self.unwind.find(entry).is_some();
+        let relies = self
+            .input
+            .bytes_from(entry)
+            .is_none_or(A::relies_on_scratch);
+        compiled && !relies && !again.is_some_and(|at| self.comes_again(entry, at))
+    }
+
+    /// Whether code of a function goes to its first instructions.
+    fn comes_again(&self, entry: u64, last: u64) -> bool {
+        let next = self.starts.partition_point(|s| *s <= entry);
+        let end = self.starts.get(next).copied().unwrap_or(entry + 4096);
+        let Some(code) = self.input.bytes(entry, end - entry) else {
+            return true;
         };
-        // test byte [c],63
-        if is(o, &[0xf6, 0x05]) && counts(o + 2, 1, 1) && slow(o + 7) {
-            o += 25;
-        }
-        // add dword [c],1; sbb dword [c],0
-        if !(is(o, &[0x83, 0x05])
-            && counts(o + 2, 1, 4)
-            && is(o + 6, &[1])
-            && is(o + 7, &[0x83, 0x1d])
-            && counts(o + 9, 1, 4)
-            && is(o + 13, &[0]))
-        {
-            return 0;
-        }
-        o += 14;
-        // cmp dword [t],0
-        if is(o, &[0x83, 0x3d]) && counts(o + 2, 1, 4) && is(o + 6, &[0]) && slow(o + 7) {
-            o += 25;
-        }
-        for (there, end) in [(flags, &[0x9d][..]), (zone, up)] {
-            if there {
-                if !is(o, end) {
-                    return 0;
-                }
-                o += end.len();
+        let step = A::STEP.max(1);
+        let mut at = 0;
+        while let Some(rest) = code.get(at..).filter(|rest| !rest.is_empty()) {
+            let insn = A::decode(rest, entry + at as u64);
+            if let Some(Flow::Jump(target) | Flow::Branch { target, .. }) = insn.map(|i| i.flow)
+                && (entry..=last).contains(&target)
+            {
+                return true;
             }
+            at += insn.map_or(step, |i| usize::from(i.len));
         }
-        o as u64
+        false
     }
 
     /// Whether who goes to `to` counts, and is at `from` then.
@@ -225,8 +236,11 @@ impl Proof<'_> {
             return false;
         }
         let mut at = to + len;
-        if self.output.bytes(at, 1) == Some(&[0x90]) && at != from {
+        if A::MOVES_POINTERS && self.output.bytes(at, 1) == Some(&[0x90]) && at != from {
             at += 1;
+        }
+        if !self.keeps(to, from, None) {
+            return false;
         }
         at == from
             || self
@@ -238,7 +252,8 @@ impl Proof<'_> {
 
     /// Whether `to` lies in padding in front of the start `from`, all of which was padding.
     fn in_front(&self, from: u64, to: u64) -> bool {
-        if self.starts.binary_search(&from).is_err()
+        if !A::MOVES_POINTERS
+            || self.starts.binary_search(&from).is_err()
             || !matches!(from.wrapping_sub(to), 7 | 8)
             || self.unwind.find(to).is_some()
         {
@@ -251,13 +266,13 @@ impl Proof<'_> {
         })
     }
 
-    /// Whether the stub at `stub` does what the code at `at` did up to where it goes back to.
-    fn displaced(&self, at: u64, stub: u64) -> bool {
+    /// Whether the stub at `stub` does what the code at `at` did up to where it goes back to: all that a jump of `len` bytes overwrites.
+    fn displaced(&self, at: u64, len: u64, stub: u64) -> bool {
         let (mut p, mut q) = (at, stub + self.counter(stub));
         if q == stub || !self.is_new(stub) {
             return false;
         }
-        while p < at + JUMP {
+        while p < at + len {
             let (Some(a), Some(b)) = (self.input.bytes_from(p), self.output.bytes_from(q)) else {
                 return false;
             };
@@ -266,6 +281,35 @@ impl Proof<'_> {
             };
             match (old.flow, new.flow) {
                 (Flow::Jump(t), Flow::Jump(u)) => return self.leads(t, u),
+                // The opposite, over a jump.
+                (
+                    Flow::Branch {
+                        inverse: Some(inverse),
+                        target: t,
+                        ..
+                    },
+                    Flow::Branch {
+                        cond: other,
+                        target: over,
+                        ..
+                    },
+                ) if inverse == other => {
+                    let jump = q + u64::from(new.len);
+                    let then = self
+                        .output
+                        .bytes_from(jump)
+                        .and_then(|b| A::decode(b, jump));
+                    match then {
+                        Some(then)
+                            if over == jump + u64::from(then.len)
+                                && matches!(then.flow, Flow::Jump(u) if self.leads(t, u)) =>
+                        {
+                            (p, q) = (p + u64::from(old.len), over);
+                            continue;
+                        }
+                        _ => return false,
+                    }
+                }
                 (
                     Flow::Branch {
                         cond, target: t, ..
@@ -281,6 +325,12 @@ impl Proof<'_> {
                     }
                 }
                 _ => {
+                    if let Some(longer) = A::longer(a, p, b, q)
+                        .filter(|l| l.old_len == old.len && l.old.target == l.new.target)
+                    {
+                        (p, q) = (p + u64::from(old.len), q + u64::from(longer.new_len));
+                        continue;
+                    }
                     let (Some(a), Some(b)) =
                         (a.get(..usize::from(old.len)), b.get(..usize::from(new.len)))
                     else {
@@ -347,7 +397,7 @@ impl Proof<'_> {
                     if old.get(at) != new.get(at) {
                         at = self.front(start, at, old, new, options);
                     } else {
-                        at += 1;
+                        at += A::STEP.max(1);
                     }
                     continue;
                 };
@@ -367,20 +417,24 @@ impl Proof<'_> {
                     at += len;
                     continue;
                 }
-                let to = A::decode(new.get(at..).unwrap_or(b""), addr).map(|i| i.flow);
-                if let Some(Flow::Jump(to)) = to
+                if let Some((length, to)) = A::jump(rest, new.get(at..).unwrap_or(b""), addr)
                     && landing_pad
-                    && new.get(at) == Some(&0xe9)
-                    && self.displaced(addr, to)
+                    && self.displaced(addr, length, to)
+                    && self.keeps(to, start, Some(addr))
                 {
                     self.proved += 1;
+                    // In front of the second instruction nothing has been overwritten that is not done as well.
+                    let inside = match A::STEP {
+                        4 => 4,
+                        _ => 1,
+                    };
                     self.interiors.push(Range {
-                        start: addr + 1,
-                        end: addr + JUMP,
+                        start: addr + inside,
+                        end: addr + length,
                     });
                     landing_pad = false;
                     // What is behind the jump must be as it was, also the rest of the instruction that the jump ends in.
-                    let jump = at + JUMP as usize;
+                    let jump = at + length as usize;
                     at = self.behind(start, at, jump, old);
                     if old.get(jump..at) != new.get(jump..at) {
                         at = self.front(start, jump, old, new, options);
@@ -446,13 +500,24 @@ impl Proof<'_> {
     /// Whether the stub at `to` counts and does what the function at `from` begins with. That it is at another address is seen by who compares pointers, not by
     /// who calls.
     fn passes(&self, from: u64, to: u64) -> bool {
-        let pad = self
-            .input
-            .bytes_from(from)
-            .and_then(|b| A::decode(b, from))
-            .filter(|insn| insn.landing_pad);
+        let Some(bytes) = self.input.bytes_from(from) else {
+            return false;
+        };
+        let pad = A::decode(bytes, from).filter(|i| i.landing_pad && !A::keeps_state(bytes));
         let at = pad.map_or(from, |insn| from + u64::from(insn.len));
-        self.starts.binary_search(&from).is_ok() && self.displaced(at, to)
+        // What a jump at the entry would overwrite; what a stub goes back behind is the same.
+        let Some(len) = self.overwrites(at) else {
+            return false;
+        };
+        self.starts.binary_search(&from).is_ok()
+            && self.displaced(at, len, to)
+            && self.keeps(to, from, None)
+    }
+
+    /// Length of the jump at an entry.
+    fn overwrites(&self, at: u64) -> Option<u64> {
+        let (old, new) = (self.input.bytes_from(at)?, self.output.bytes_from(at)?);
+        A::jump(old, new, at).map(|jump| jump.0)
     }
 
     /// A counter in padding, or nothing that can be explained. Gives where to go on.
@@ -654,7 +719,12 @@ impl Proof<'_> {
             if old == new && size == now && section && a.get(..6) == b.get(..6) {
                 continue;
             }
-            if a.get(..6) != b.get(..6) || !section || !grown || !self.leads(old, new) {
+            if !A::MOVES_POINTERS
+                || a.get(..6) != b.get(..6)
+                || !section
+                || !grown
+                || !self.leads(old, new)
+            {
                 let text = format!("the dynamic symbol at {at:#x} changed");
                 self.fail(Failure::new(Check::Symbols, text).bytes(a, b), options);
             }
@@ -738,7 +808,8 @@ impl Proof<'_> {
     ) -> usize {
         let words = |from: usize| Some((u64_in(old, from)?, u64_in(new, from)?));
         for from in (at.saturating_sub(7)..=at).rev() {
-            if let Some((a, b)) = words(from)
+            if A::MOVES_POINTERS
+                && let Some((a, b)) = words(from)
                 && self.starts.binary_search(&a).is_ok()
                 && self.leads(a, b)
             {
@@ -748,7 +819,8 @@ impl Proof<'_> {
             let halves = u32_in(old, from)
                 .zip(u32_in(new, from))
                 .map(|(a, b)| (u64::from(a), u64::from(b)));
-            if from + 4 > at
+            if A::MOVES_POINTERS
+                && from + 4 > at
                 && self.input.etype == elf::ET_EXEC
                 && let Some((a, b)) = halves
                 && self.starts.binary_search(&a).is_ok()

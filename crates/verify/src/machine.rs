@@ -433,6 +433,10 @@ impl Machine<'_, '_> {
         let size = i64::from(mem.size);
         let more = |value: Option<Value>| match value {
             None => true,
+            // The lowest byte of an address does not depend on where the program is loaded.
+            Some(v) if mem.size == 1 => {
+                constant || v.origin == Origin::Address && v.less.is_none() && v.add as u8 != 0
+            }
             Some(v) => constant || mem.size == 8 && v == Value::of(Origin::Word(place)).plus(1),
         };
         match place {

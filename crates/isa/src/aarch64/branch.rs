@@ -10,6 +10,8 @@
 //! | `Adr` | 23..5, 30..29 | distance | ±1 MiB |
 //! | `Page` | 23..5, 30..29 | distance of 4 KiB pages | ±4 GiB |
 //! | `Low12 { scale }` | 21..10 | lowest 12 bits of the address >> scale | everything |
+//! | `Low12Odd` | 21..10 | bits 11..8 of the address, 1 in the place of bits 7..0 | everything |
+//! | `FromOdd` | 20..12 | bits 7..0 of the address, less 1: what `Low12Odd` leaves | everything |
 //! | `Abs32`, `Abs64` | a word or two in data | the address | |
 //!
 //! | what | code | bytes |
@@ -40,6 +42,8 @@ pub fn read_field(kind: FixupKind, bytes: &[u8], place: u64) -> Option<u64> {
         FixupKind::Abs32 => u64::from(word),
         FixupKind::Abs32S => i64::from(word as i32) as u64,
         FixupKind::Abs64 => u64::from_le_bytes(*bytes.first_chunk()?),
+        // They have no whole address, and are not read.
+        FixupKind::Low12Odd | FixupKind::FromOdd => return None,
         FixupKind::Rel8 { .. } | FixupKind::Rel32 { .. } => return None,
     })
 }
@@ -90,6 +94,10 @@ pub fn write_field(
                 return Err(error);
             }
             word & !(0xfff << 10) | (low >> scale) << 10
+        }
+        FixupKind::Low12Odd => word & !(0xfff << 10) | ((target & 0xf00) as u32 | 1) << 10,
+        FixupKind::FromOdd => {
+            word & !(0x1ff << 12) | ((target & 0xff) as u32).wrapping_sub(1) << 23 >> 11
         }
         FixupKind::Abs32 => u32::try_from(target).map_err(|_| error)?,
         FixupKind::Abs32S => i32::try_from(target as i64).map_err(|_| error)? as u32,

@@ -25,7 +25,7 @@ use crate::{Code, CounterMode, FixupKind, RegSet};
 
 /// Registers in the order in which they are taken when dead: those first that nothing lives in for long. Never `x18` (the platform's),
 /// `x29` and `x30` (unwinders look at them).
-const PREFERRED: [u8; 28] = [
+pub(super) const PREFERRED: [u8; 28] = [
     16, 17, 9, 10, 11, 12, 13, 14, 15, 8, 7, 6, 5, 4, 3, 2, 1, 0, 19, 20, 21, 22, 23, 24, 25, 26,
     27, 28,
 ];

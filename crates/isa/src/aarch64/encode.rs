@@ -17,6 +17,8 @@ pub const PACIASP: u32 = 0xd503_233f;
 pub const PACIBSP: u32 = 0xd503_237f;
 /// `ret`
 pub const RET: u32 = 0xd65f_03c0;
+/// `clrex`
+pub const CLREX: u32 = 0xd503_3f5f;
 /// `svc #0`
 pub const SVC: u32 = 0xd400_0001;
 /// The stack pointer, or the zero register.
@@ -54,6 +56,18 @@ pub fn sub_imm(d: u32, n: u32, value: u32) -> u32 {
 /// `sub d, n, #value, lsl #12`
 pub fn sub_imm_high(d: u32, n: u32, value: u32) -> u32 {
     0xd140_0000 | unsigned(value, 0) | n << 5 | d
+}
+/// `add wd, wn, #value`
+pub fn add32_imm(d: u32, n: u32, value: u32) -> u32 {
+    0x1100_0000 | unsigned(value, 0) | n << 5 | d
+}
+/// `tst wn, #63`
+pub fn tst32_63(n: u32) -> u32 {
+    0x7200_1400 | n << 5 | SP
+}
+/// `and d, n, #~0xfff`
+pub fn page_of(d: u32, n: u32) -> u32 {
+    0x9274_cc00 | n << 5 | d
 }
 /// `cmp n, #value`
 pub fn cmp_imm(n: u32, value: u32) -> u32 {
@@ -111,6 +125,14 @@ pub fn movn(d: u32, value: u16) -> u32 {
 pub fn movk(d: u32, value: u16, part: u32) -> u32 {
     0xf280_0000 | (part & 3) << 21 | u32::from(value) << 5 | d
 }
+/// `sxtw d, wn`
+pub fn sxtw(d: u32, n: u32) -> u32 {
+    0x9340_7c00 | n << 5 | d
+}
+/// `mul d, n, m`
+pub fn mul(d: u32, n: u32, m: u32) -> u32 {
+    0x9b00_7c00 | m << 16 | n << 5 | d
+}
 /// `udiv d, n, m`
 pub fn udiv(d: u32, n: u32, m: u32) -> u32 {
     0x9ac0_0800 | m << 16 | n << 5 | d
@@ -130,6 +152,14 @@ pub fn str(t: u32, n: u32, offset: u32) -> u32 {
 /// `ldr wt, [n, #offset]`
 pub fn ldr32(t: u32, n: u32, offset: u32) -> u32 {
     0xb940_0000 | unsigned(offset, 2) | n << 5 | t
+}
+/// `str wt, [n, #offset]`
+pub fn str32(t: u32, n: u32, offset: u32) -> u32 {
+    0xb900_0000 | unsigned(offset, 2) | n << 5 | t
+}
+/// `sturb wt, [n]`; the offset is filled in.
+pub fn sturb(t: u32, n: u32) -> u32 {
+    0x3800_0000 | n << 5 | t
 }
 /// `ldrsw t, [n, #offset]`
 pub fn ldrsw(t: u32, n: u32, offset: u32) -> u32 {
@@ -237,9 +267,17 @@ pub fn msr_nzcv(t: u32) -> u32 {
 pub fn br(n: u32) -> u32 {
     0xd61f_0000 | n << 5
 }
+/// `ret n`
+pub fn ret(n: u32) -> u32 {
+    0xd65f_0000 | n << 5
+}
 /// `cbz t` over so many instructions from here, itself included (negative: back).
 pub fn cbz(t: u32, distance: i32) -> u32 {
     0xb400_0000 | (distance as u32 & 0x7_ffff) << 5 | t
+}
+/// `cbz wt`
+pub fn cbz32(t: u32, distance: i32) -> u32 {
+    0x3400_0000 | (distance as u32 & 0x7_ffff) << 5 | t
 }
 /// `cbnz t`
 pub fn cbnz(t: u32, distance: i32) -> u32 {

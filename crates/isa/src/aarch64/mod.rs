@@ -8,6 +8,7 @@
 //! | [`encode`] | the few instructions that are put in, as words |
 //! | [`table`] | what kind of table an indirect jump goes through |
 //! | [`counter`] | the increment of a counter |
+//! | [`coverage`] | counters of machine profiles |
 //! | [`site`] | recorders of indirect call targets |
 //! | [`runtime`] | the start-up routine of an instrumented program |
 //!
@@ -45,6 +46,7 @@
 
 pub mod branch;
 pub mod counter;
+pub mod coverage;
 pub mod decode;
 pub mod effects;
 pub mod encode;
@@ -53,6 +55,7 @@ pub mod site;
 pub mod table;
 pub mod text;
 
+use crate::coverage::{CallCounter, Covers, MipRuntime, SlowConfig};
 use crate::{
     Code, Cond, CounterMode, Effects, FixupKind, Insn, Isa, JumpShape, Memory, OutOfRange, Reach,
     RegSet, RuntimeConfig, RuntimeError, SiteRef,
@@ -75,6 +78,9 @@ pub const V: RegSet = RegSet(1 << 35);
 pub const NZCV: RegSet = RegSet(0xf << 32);
 /// `x0 … x30` and `sp`.
 pub const GENERAL: RegSet = RegSet(0xffff_ffff);
+/// See [`Isa::COUNTER_UNIT`].
+const UNIT: u64 = 0x10000;
+
 /// `x16` and `x17`.
 pub const SCRATCH: RegSet = RegSet(0x3_0000);
 
@@ -86,7 +92,7 @@ impl Isa for AArch64 {
     const SOUGHT: RegSet = RegSet(0x3_ffff);
     const LOOK_AHEAD: usize = 32;
     const PADDING: u8 = 0;
-    const COUNTER_UNIT: u64 = 0x10000;
+    const COUNTER_UNIT: u64 = UNIT;
     const FAR_CONDITIONS_BY_STUB: bool = true;
 
     fn decode(bytes: &[u8], addr: u64) -> Option<Insn> {
@@ -224,5 +230,34 @@ impl Isa for AArch64 {
 
     fn runtime(config: &RuntimeConfig<'_>) -> Result<Vec<u8>, RuntimeError> {
         runtime::runtime(config)
+    }
+}
+
+impl Covers for AArch64 {
+    const FRONT: Option<u64> = None;
+    const CHANGES_POINTERS: bool = false;
+    const WHOLE_ENTRIES: bool = true;
+
+    fn covered_len(live: RegSet) -> usize {
+        coverage::covered_len(live)
+    }
+
+    fn put_covered<T: Copy>(out: &mut Code<T>, live: RegSet, covered: T) {
+        coverage::put_covered(out, live, covered);
+    }
+
+    fn put_called<T: Copy>(out: &mut Code<T>, live: RegSet, counter: CallCounter<T>) {
+        coverage::put_call(out, live, counter);
+    }
+
+    fn slow(config: SlowConfig) -> Result<Vec<u8>, RuntimeError> {
+        Ok(coverage::slow(config)?)
+    }
+
+    fn mip_runtime(
+        config: &RuntimeConfig<'_>,
+        mip: MipRuntime<'_>,
+    ) -> Result<Vec<u8>, RuntimeError> {
+        runtime::mip_runtime(config, mip)
     }
 }

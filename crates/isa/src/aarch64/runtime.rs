@@ -35,7 +35,7 @@
 //!
 //! `environment` has the name of the file, `file` the file, `message` the ends; the rest is here.
 
-mod assembler;
+pub(super) mod assembler;
 mod environment;
 mod file;
 mod message;
@@ -43,6 +43,7 @@ mod message;
 use self::assembler::{Assembler, Label};
 use super::AArch64;
 use super::encode::{self, SP};
+use crate::coverage::MipRuntime;
 use crate::x86_64::runtime::check;
 use crate::{Code, FixupKind, Isa, RuntimeConfig, RuntimeEntry, RuntimeError};
 
@@ -69,6 +70,7 @@ const ERRNO: u32 = 26;
 
 /// System call numbers.
 mod call {
+    pub const UNLINKAT: u16 = 35;
     pub const FALLOCATE: u16 = 47;
     pub const OPENAT: u16 = 56;
     pub const CLOSE: u16 = 57;
@@ -90,6 +92,8 @@ const O_CLOEXEC: u32 = 0o2000000;
 struct Routine<'a> {
     a: Assembler,
     config: &'a RuntimeConfig<'a>,
+    /// With a raw machine profile.
+    mip: Option<MipRuntime<'a>>,
     start: Label,
     /// `x0` in decimal, as a string at `x1`; destroys `x0`, `x3` to `x5`.
     decimal: Label,
@@ -105,12 +109,28 @@ struct Routine<'a> {
 
 /// The start-up routine; see [`crate::Isa::runtime`].
 pub fn runtime(config: &RuntimeConfig<'_>) -> Result<Vec<u8>, RuntimeError> {
+    assemble(config, None)
+}
+
+/// The start-up routine of a program that writes a raw machine profile.
+pub fn mip_runtime(
+    config: &RuntimeConfig<'_>,
+    mip: MipRuntime<'_>,
+) -> Result<Vec<u8>, RuntimeError> {
+    assemble(config, Some(mip))
+}
+
+fn assemble(
+    config: &RuntimeConfig<'_>,
+    mip: Option<MipRuntime<'_>>,
+) -> Result<Vec<u8>, RuntimeError> {
     check(config, AArch64::COUNTER_UNIT)?;
     let mut a = Assembler::default();
     let [start, decimal, piece, record, errno, text] = a.labels();
     let mut routine = Routine {
         a,
         config,
+        mip,
         start,
         decimal,
         piece,

@@ -13,45 +13,24 @@
 //!
 //! # Edges
 //!
-//! At the entry of a function the word at `rsp` is the return address. The first call of a function and then every 64th looks it up in a table, and adds 1 or
-//! 64 to its entry. Entries have 16 bytes: callee's counter (4, its offset in the file), return address less the load bias (4), calls (8). The table is one for the program; an entry is searched in
-//! eight places from the hash on. If all are taken, the one with the fewest calls has to go: frequent edges stay.
-//! All without locks but for the claiming of an empty entry: threads that meet may lose a sample.
+//! At the entry of a function the word at `rsp` is the return address. The table of edges is described in [`crate::coverage`].
 
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
 
 use super::branch::put_field;
 use super::{AF, CF, OF, PF, SF, ZF};
+use crate::coverage::{CallCounter, PERIOD, PLACES, SlowConfig};
 use crate::{Code, FixupKind, RegSet};
 
-/// Calls that a sample stands for, but for the first. A power of two.
-pub const PERIOD: u32 = 64;
-/// Size of an entry in the table of edges.
-pub const EDGE: u64 = 16;
-/// Places in which an edge may be.
-const PROBES: i32 = 8;
+/// Length of [`put_covered`]'s store.
+pub const STORE: u64 = 7;
 
 /// Appends a store to the flag `covered`.
 pub fn put_covered<T>(out: &mut Code<T>, covered: T) {
     out.bytes.extend_from_slice(&[0xc6, 0x05]);
     put_field(out, FixupKind::Rel32 { trail: 1 }, covered);
     out.bytes.push(1);
-}
-
-/// What a call counter refers to.
-#[derive(Clone, Copy, Debug)]
-pub struct CallCounter<T> {
-    /// Number of calls, 4 bytes.
-    pub count: T,
-    /// Place of the first call in the order, 4 bytes, right behind it.
-    pub time: T,
-    /// The slow way without edges.
-    pub slow: T,
-    /// The slow way with edges, if return addresses are to be sampled.
-    pub edges: Option<T>,
-    /// The counter is at the entry of the function, which is never come to from within: the return address is at `rsp` and nothing below.
-    pub at_entry: bool,
 }
 
 /// Appends the counting of a call. `live` holds what must survive.
@@ -103,21 +82,6 @@ fn put_slow<T: Copy>(out: &mut Code<T>, count: T, slow: T) {
     out.bytes.push(0xe8); // call
     put_field(out, FixupKind::Rel32 { trail: 0 }, slow);
     out.bytes.extend_from_slice(&[0x41, 0x5b]); // pop r11
-}
-
-/// Where the slow way finds things, link-time addresses.
-#[derive(Clone, Copy, Debug)]
-pub struct SlowConfig {
-    /// Where it will lie.
-    pub at: u64,
-    /// The clock, 4 bytes: the last place that was given.
-    pub clock: u64,
-    /// What is at offset 4096 of the file.
-    pub counters: u64,
-    /// The table of edges.
-    pub table: u64,
-    /// Number of its entries: a power of two, or 0 if edges are not wanted.
-    pub entries: u32,
 }
 
 /// The slow way: entered by a call with the counter's address in `r11`. Destroys flags.
@@ -188,7 +152,7 @@ fn put_edge(a: &mut CodeAssembler, config: SlowConfig) -> Result<(), IcedError> 
     a.mov(r9d, 1)?;
     a.set_label(&mut weighed)?;
     a.xor(r8d, r8d)?; // the entry with the fewest calls
-    a.mov(ecx, PROBES)?;
+    a.mov(ecx, PLACES as i32)?;
     a.set_label(&mut probe)?;
     a.and(eax, config.entries as i32 - 1)?;
     a.mov(edx, eax)?;

@@ -42,6 +42,7 @@ pub mod table;
 pub mod text;
 pub mod threads;
 
+use crate::coverage::{CallCounter, Covers, MipRuntime, SlowConfig};
 use crate::{
     Code, Cond, CounterMode, Effects, FixupKind, Forks, Insn, Isa, JumpShape, Memory, OutOfRange,
     PerThreadMemory, Reach, RegSet, RuntimeConfig, RuntimeError, SiteRef,
@@ -233,5 +234,37 @@ impl Isa for X86_64 {
 
     fn per_thread_runtime(config: &RuntimeConfig<'_>) -> Result<(Vec<u8>, u64), RuntimeError> {
         runtime::per_thread_runtime(config)
+    }
+}
+
+impl Covers for X86_64 {
+    const FRONT: Option<u64> = Some(coverage::STORE);
+    const CHANGES_POINTERS: bool = true;
+    const WHOLE_ENTRIES: bool = false;
+
+    fn covered_len(_: RegSet) -> usize {
+        coverage::STORE as usize
+    }
+
+    /// A store of a constant destroys nothing.
+    fn put_covered<T: Copy>(out: &mut Code<T>, _: RegSet, covered: T) {
+        coverage::put_covered(out, covered);
+    }
+
+    fn put_called<T: Copy>(out: &mut Code<T>, live: RegSet, counter: CallCounter<T>) {
+        coverage::put_call(out, live, counter);
+    }
+
+    fn slow(config: SlowConfig) -> Result<Vec<u8>, RuntimeError> {
+        coverage::slow(config).map_err(|error| RuntimeError::Assemble {
+            why: error.to_string(),
+        })
+    }
+
+    fn mip_runtime(
+        config: &RuntimeConfig<'_>,
+        mip: MipRuntime<'_>,
+    ) -> Result<Vec<u8>, RuntimeError> {
+        runtime::mip_runtime(config, mip)
     }
 }

@@ -81,22 +81,13 @@ mod shards;
 use iced_x86::code_asm::*;
 use iced_x86::{BlockEncoderOptions, Code as Op, IcedError, Instruction};
 
+use crate::coverage::MipRuntime;
 use crate::{FixupKind, RuntimeConfig, RuntimeEntry, RuntimeError};
 
 pub use environment::{MIP_VARIABLE, VARIABLE};
 pub(crate) use message::ERRORS;
 pub use shards::PER_THREAD;
 use shards::Shards;
-
-/// What is different when the file is a raw machine profile: the name comes from [`MIP_VARIABLE`], and counters from before the mapping are not added to
-/// those in the file but joined bit by bit, since they are flags, or the file is new.
-#[derive(Clone, Copy, Debug)]
-pub struct MipRuntime<'a> {
-    /// What `%h` stands for, in place of the host's name.
-    pub module: &'a str,
-    /// Begin a new file: one that is there is unlinked first.
-    pub fresh: bool,
-}
 
 /// The unit of the file: one for the header, the rest for the counters.
 const PAGE: u64 = 4096;

@@ -6,11 +6,11 @@ use crate::{FixupKind, OutOfRange};
 
 /// A place in the routine, bound once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Label(usize);
+pub(in crate::aarch64) struct Label(usize);
 
 /// The routine while it is being put together.
 #[derive(Default)]
-pub(super) struct Assembler {
+pub(in crate::aarch64) struct Assembler {
     bytes: Vec<u8>,
     /// By label: its offset.
     bound: Vec<Option<usize>>,

@@ -3,7 +3,7 @@
 use super::super::encode::{self, cond};
 use super::assembler::Label;
 use super::{BUFFER, BUFFER_LEN, FILE, FP, LINE, NAME, O_CLOEXEC, Routine, SAVED, VALUE, ZR, call};
-use crate::x86_64::runtime::VARIABLE;
+use crate::x86_64::runtime::{MIP_VARIABLE, VARIABLE};
 
 /// The entry of the auxiliary vector that says whether the program has more rights than its caller.
 const AT_SECURE: u32 = 23;
@@ -12,10 +12,22 @@ const EACCES: u32 = 13;
 const NODENAME: u32 = 65;
 
 impl Routine<'_> {
+    /// The variable that names the file.
+    fn variable(&self) -> &'static str {
+        match self.mip {
+            Some(_) => MIP_VARIABLE,
+            None => VARIABLE,
+        }
+    }
+
     /// Looks through what the kernel has put on the stack of a new program: argument count, arguments, 0, variables, 0,
     /// auxiliary vector.
     pub(super) fn find_on_stack(&mut self) {
-        let (pattern, name) = (self.a.string(self.config.pattern), self.a.string(VARIABLE));
+        let len = self.variable().len() as u32;
+        let (pattern, name) = {
+            let variable = self.variable();
+            (self.a.string(self.config.pattern), self.a.string(variable))
+        };
         let a = &mut self.a;
         let [variable, compare, end] = a.labels();
         a.adr(LINE, pattern);
@@ -38,10 +50,7 @@ impl Routine<'_> {
             encode::cmp(4, 5),
         ]);
         a.b_cond(cond::NE, variable);
-        a.put(&[
-            encode::add_imm(3, 3, 1),
-            encode::cmp_imm(3, VARIABLE.len() as u32),
-        ]);
+        a.put(&[encode::add_imm(3, 3, 1), encode::cmp_imm(3, len)]);
         a.b_cond(cond::NE, compare);
         a.put(&[encode::movz(10, 1, 0), encode::ldrb_reg(4, 0, 3)]);
         a.cbz(4, variable);
@@ -72,7 +81,10 @@ impl Routine<'_> {
     /// stands. Where it is but may not be read, the process has been made undumpable, as the kernel does with one that has more
     /// rights than its caller.
     pub(super) fn find_in_proc(&mut self) {
-        let (pattern, name) = (self.a.string(self.config.pattern), self.a.string(VARIABLE));
+        let (pattern, name) = {
+            let variable = self.variable();
+            (self.a.string(self.config.pattern), self.a.string(variable))
+        };
         let (auxv, environ) = (
             self.a.string("/proc/self/auxv"),
             self.a.string("/proc/self/environ"),
@@ -123,6 +135,7 @@ impl Routine<'_> {
 
     /// Copies the value of the variable out of the open environment: a string, empty if the variable is unset.
     fn read_value(&mut self, name: Label) {
+        let len = self.variable().len() as u32;
         let [refill, byte, other, restart, copy, too_long, done] = self.a.labels();
         // x10: how much of the variable's name has been seen, -1 in another; x9: where the value goes on; x11: its last byte.
         self.buffer(9, VALUE);
@@ -144,10 +157,7 @@ impl Routine<'_> {
         a.bind(byte);
         a.put(&[encode::cmp(1, 2)]);
         a.b_cond(cond::EQ, refill);
-        a.put(&[
-            encode::ldrb_post(3, 1, 1),
-            encode::cmp_imm(10, VARIABLE.len() as u32),
-        ]);
+        a.put(&[encode::ldrb_post(3, 1, 1), encode::cmp_imm(10, len)]);
         a.b_cond(cond::EQ, copy);
         a.cbz(3, restart);
         a.b_negative(10, byte);
@@ -188,6 +198,7 @@ impl Routine<'_> {
     /// Expands the template at `x20` into the name.
     pub(super) fn expand(&mut self) {
         let build_id = self.a.string(self.config.build_id);
+        let module = self.mip.map(|mip| self.a.string(mip.module));
         let [next, put, end, too_long] = self.a.labels();
         let [process, build, host, insert, inserted] = self.a.labels();
         self.buffer(2, NAME);
@@ -231,6 +242,10 @@ impl Routine<'_> {
         a.b(insert);
         a.bind(host);
         a.put(&[encode::mov(10, 1)]);
+        if let Some(module) = module {
+            a.adr(1, module);
+            a.b(insert);
+        }
         self.buffer(0, BUFFER);
         // Empty, should there be no name.
         self.a

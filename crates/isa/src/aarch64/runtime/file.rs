@@ -35,6 +35,12 @@ impl Routine<'_> {
 
     pub(super) fn open(&mut self) {
         self.line("postlink: cannot open profile ");
+        if self.mip.is_some_and(|mip| mip.fresh) {
+            // Whoever has the old file mapped keeps it; whether there was one does not matter.
+            self.buffer(1, NAME);
+            self.a.put(&[encode::movn(0, 99), encode::mov(2, ZR)]); // AT_FDCWD
+            self.system_call(call::UNLINKAT);
+        }
         self.buffer(1, NAME);
         self.a.put(&[
             encode::movn(0, 99), // AT_FDCWD
@@ -205,6 +211,16 @@ impl Routine<'_> {
         ]);
     }
 
+    /// Joins a register and the word that another points to; destroys `x14`, `x15`.
+    fn join(&mut self, address: u32, value: u32) {
+        self.a.put(&[
+            encode::ldxr(14, address),
+            encode::orr(14, 14, value),
+            encode::stxr(15, 14, address),
+            encode::cbnz32(15, -3),
+        ]);
+    }
+
     /// Adds the private counters to the file.
     pub(super) fn merge(&mut self) {
         let config = self.config;
@@ -229,7 +245,10 @@ impl Routine<'_> {
         a.b_cond(cond::EQ, table);
         a.put(&[encode::ldr_post(0, 11, 8)]);
         a.cbz(0, zero);
-        self.add_to(10, 0);
+        match self.mip {
+            Some(_) => self.join(10, 0),
+            None => self.add_to(10, 0),
+        }
         let a = &mut self.a;
         a.bind(zero);
         a.put(&[encode::add_imm(10, 10, 8)]);

@@ -5,6 +5,7 @@
 //! | `adrp`, `add`/`sub` with a constant, `mov` | addresses and copies |
 //! | `movz`, `movk` | numbers |
 //! | `ldr`, `str`, `ldp`, `stp`, with and without write-back | memory |
+//! | `sturb` | flags of what ran |
 //! | `ldxr`, `ldaxr`, `stxr`, `stlxr`, `stadd` | counting |
 //! | `add`, `sub`, `cmp` of registers | targets less the load bias |
 //! | `b.cond`, `cbz`, `cbnz`, `bl`, `br`, `ret` | ways on |
@@ -214,6 +215,12 @@ pub(super) fn step(bytes: &[u8], addr: u64) -> Option<Step> {
             1 => of(smallvec![Op::Load { to: d, mem }], 0),
             _ => of(smallvec![Op::Store { from: d, mem }], MONITOR),
         };
+    }
+    // sturb
+    if w & 0xffe0_0c00 == 0x3800_0000 {
+        real(&[d])?;
+        let mem = mem(n, signed(w, 12, 9), 1);
+        return of(smallvec![Op::Store { from: d, mem }], MONITOR);
     }
     // str before, ldr behind a change of the stack pointer
     if w & 0xffa0_0000 == 0xf800_0000 && w >> 22 & 3 <= 1 {

@@ -1,0 +1,229 @@
+//! Programs that make machine profiles, and what must be in these: compared with exact counts.
+
+// Each test uses its own part.
+#![allow(dead_code)]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use postlink_mip::{Profile, mip};
+
+/// Loops, a switch, calls through a pointer, a function that never runs, one that is called by threads' worth of callers.
+pub const PROGRAM: &str = "
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+__attribute__((noinline)) static int work(int x) { int n = 0; while (x > 1) { x = x & 1 ? 3 * x + 1 : x / 2; n++; } return n; }
+__attribute__((noinline)) int never(int x) { return x > 3 ? work(x) : -x; }
+__attribute__((noinline)) int pick(int x) { switch (x & 7) { case 0: return 5; case 1: return x * 3; case 2: return work(x);
+  case 3: return x ^ 9; case 4: return x - 9; default: return ~x; } }
+__attribute__((noinline)) int deep(int x) { if (x == 0) return 1; if (x & 1) return deep(x - 1) + 1; return deep(x / 2) * 2 % 1000; }
+int (*volatile pointer)(int) = pick;
+int main(int argc, char **argv) {
+  long sum = 0;
+  for (int i = 1; i < 3000; i++) sum += work(i);
+  for (int i = 0; i < 1000; i++) sum += pointer(i * 2);
+  for (int i = 0; i < 50; i++) sum += deep(i);
+  if (argc > 1) sum += never(argc);
+  printf(\"%ld\\n\", sum);
+  fflush(stdout);
+  if (argc > 2) _exit(3);
+  return 0;
+}
+";
+
+/// A folder with a program `p`, which an emulator may have to run.
+pub struct Folder(pub tempfile::TempDir, bool);
+
+impl Folder {
+    pub fn new() -> Folder {
+        Folder::built(&[("p.c", PROGRAM)], "gcc -O2 -Wl,-q -o p p.c")
+    }
+
+    /// With a program `p` of these sources.
+    pub fn built(sources: &[(&str, &str)], command: &str) -> Folder {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let folder = Folder(dir, command.contains("aarch64"));
+        for (name, text) in sources {
+            std::fs::write(folder.path(name), text).expect("the folder is ours");
+        }
+        let mut words = command.split(' ');
+        let status = Command::new(words.next().unwrap_or_default())
+            .args(words)
+            .current_dir(folder.0.path())
+            .status();
+        assert!(status.is_ok_and(|status| status.success()), "{command}");
+        folder
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    pub fn run(&self, program: impl AsRef<Path>, arguments: &[&str]) -> Output {
+        let ours = program.as_ref() == Path::new(env!("CARGO_BIN_EXE_postlink"));
+        let mut command = match self.1 && !ours {
+            true => Command::new("qemu-aarch64"),
+            false => Command::new(program.as_ref()),
+        };
+        if self.1 && !ours {
+            command
+                .args(["-L", "/usr/aarch64-linux-gnu"])
+                .arg(program.as_ref());
+        }
+        command
+            .args(arguments)
+            .current_dir(self.0.path())
+            .env("POSTLINK_PROFILE", "exact.plraw")
+            .env("LLVM_MIP_PROFILE_FILENAME", "run.%h.mipraw")
+            .output()
+            .unwrap_or_else(|error| panic!("{}: {error}", program.as_ref().display()))
+    }
+
+    pub fn postlink(&self, arguments: &[&str]) -> String {
+        let output = self.run(env!("CARGO_BIN_EXE_postlink"), arguments);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{arguments:?}: {said}");
+        String::from_utf8(output.stdout).expect("output is UTF-8")
+    }
+
+    /// Instruments, runs with each list of arguments, merges.
+    pub fn profile(&self, mode: &str, runs: &[&[&str]]) -> Profile {
+        let inst = format!("p.{mode}");
+        self.postlink(&["instrument", "--mode", mode, "p", "-o", &inst]);
+        let map = format!("{inst}.mipmap");
+        let module = postlink_mip::create::open(&self.path(&map))
+            .unwrap()
+            .module_hash as u16;
+        let raw = format!("run.{module:04x}.mipraw");
+        let profile = format!("{mode}.mip");
+        self.postlink(&["mip", "create", "-p", &profile, &map]);
+        for arguments in runs {
+            let plain = self.run(self.path("p"), arguments);
+            let ours = self.run(self.path(&inst), arguments);
+            assert_eq!(plain.stdout, ours.stdout);
+            assert_eq!(plain.status.code(), ours.status.code());
+            self.postlink(&["mip", "merge", "--strict", "-p", &profile, &raw]);
+        }
+        mip::open(&self.path(&profile)).unwrap()
+    }
+
+    /// Addresses of blocks that ran, and calls of functions by address, exactly.
+    pub fn exact(&self, arguments: &[&str]) -> (BTreeSet<u64>, BTreeMap<u64, u64>) {
+        self.postlink(&["instrument", "p", "-o", "p.exact"]);
+        self.run(self.path("p.exact"), arguments);
+        let text = self.postlink(&["show", "exact.plraw", "--binary", "p", "--json"]);
+        let counts: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let mut blocks = BTreeSet::new();
+        let mut calls = BTreeMap::new();
+        for f in counts["functions"].as_array().unwrap() {
+            let number = |v: &serde_json::Value, key: &str| v[key].as_u64().unwrap();
+            calls.insert(number(f, "address"), number(f, "entries"));
+            for b in f["blocks"].as_array().unwrap() {
+                if number(b, "count") > 0 {
+                    blocks.insert(number(b, "address"));
+                }
+            }
+        }
+        (blocks, calls)
+    }
+}
+
+/// All modes against exact counts of a run with these arguments. Gives the names of the functions in each mode's profile.
+pub fn compare(folder: &Folder, arguments: &[&str], what: &str) -> Vec<BTreeSet<String>> {
+    let _ = std::fs::remove_file(folder.path("exact.plraw"));
+    let (blocks, calls) = folder.exact(arguments);
+    let mut compared = vec![];
+    for mode in [
+        "function-coverage",
+        "block-coverage",
+        "call-graph",
+        "call-edges",
+    ] {
+        for raw in std::fs::read_dir(folder.0.path()).unwrap().flatten() {
+            if raw.path().extension().is_some_and(|e| e == "mipraw") {
+                std::fs::remove_file(raw.path()).unwrap();
+            }
+        }
+        let profile = folder.profile(mode, &[arguments]);
+        let mut names = BTreeSet::new();
+        for f in &profile.functions {
+            let name = f.display_name();
+            names.insert(name.to_string());
+            // What Rust's library does with the program's own name and its place on the stack differs from run to run.
+            if what.starts_with("rustc") && !name.contains("4main") {
+                continue;
+            }
+            // Where unwind entries are registered they are sorted, and a copy that was emitted anew has others.
+            let own = name.starts_with("_Z") || name == "main";
+            if what.contains("++") && what.contains("-static ") && !own {
+                continue;
+            }
+            // Start-up code without a size counts here, and cannot be counted exactly.
+            let Some(exact) = calls.get(&(f.address as u64)).copied() else {
+                assert!(
+                    !(f.is_covered() && name.contains("nobody")),
+                    "{what}: {mode} {name}"
+                );
+                continue;
+            };
+            assert_eq!(f.is_covered(), exact > 0, "{what}: {mode} {name}");
+            if mode.starts_with("call") {
+                assert_eq!(f.call_count, exact, "{what}: {mode} {name}");
+            }
+            if mode == "block-coverage" {
+                for b in f.all_blocks() {
+                    let address = (f.address + i64::from(b.offset as i32)) as u64;
+                    assert_eq!(
+                        b.covered,
+                        blocks.contains(&address),
+                        "{what}: {name} at {address:#x} with {arguments:?}"
+                    );
+                }
+            }
+        }
+        compared.push(names);
+    }
+    compared
+}
+
+/// A template and an inline function in both files, local functions of one name, a hidden one, exceptions, virtual calls, and a function that nobody calls.
+pub const CPP_MAIN: &str = "
+#include <cstdio>
+#include <stdexcept>
+#include <vector>
+struct Shape { virtual int area() const = 0; virtual ~Shape() {} };
+struct Square : Shape { int a; Square(int a) : a(a) {} __attribute__((noinline)) int area() const override { return a * a; } };
+struct Strip : Shape { int a; Strip(int a) : a(a) {} __attribute__((noinline)) int area() const override { return a * 3; } };
+template<class T> __attribute__((noinline)) T twice(T x) { return x > 3 ? x * 2 : x + 1; }
+inline __attribute__((noinline)) int shared(int x) { return twice(x) ^ 5; }
+__attribute__((noinline)) static int same(int x) { return x % 7; }
+int other(int x);
+__attribute__((noinline, visibility(\"hidden\"))) int hidden(int x) { if (x % 9 == 8) throw std::runtime_error(\"nine\"); return same(x); }
+__attribute__((noinline)) int nobody_calls_this(int x) { return x * 77 + same(x); }
+int main(int argc, char **) {
+  std::vector<Shape *> shapes;
+  for (int i = 0; i < 40; i++) { if (i % 3) shapes.push_back(new Square(i)); else shapes.push_back(new Strip(i)); }
+  long sum = 0;
+  for (Shape *s : shapes) { sum += s->area(); delete s; }
+  for (int i = 0; i < 100; i++) try { sum += hidden(i) + other(i) + shared(i) + twice(i); } catch (std::exception &e) { sum += 1000; }
+  if (argc > 9) sum += nobody_calls_this(argc);
+  printf(\"%ld\\n\", sum);
+}
+";
+pub const CPP_OTHER: &str = "
+template<class T> __attribute__((noinline)) T twice(T x) { return x > 3 ? x * 2 : x + 1; }
+inline __attribute__((noinline)) int shared(int x) { return twice(x) ^ 5; }
+__attribute__((noinline)) static int same(int x) { return x % 11; }
+__attribute__((noinline)) int nobody_calls_this_either(int x) { return same(x) * 3; }
+int other(int x) { int n = 0; for (int i = 0; i < x; i++) n += same(shared(i)); return n; }
+";
+
+pub fn have(tool: &str, what: &str) -> bool {
+    let there = Command::new(tool).arg("--version").output().is_ok();
+    if !there {
+        eprintln!("SKIPPED: {tool} is not installed: {what} is not tested");
+    }
+    there
+}
