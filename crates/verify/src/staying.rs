@@ -60,13 +60,29 @@ impl Piece<'_, '_> {
         })
     }
 
-    /// All uses of the page that the instruction at `from` forms; `None` if they cannot all be known.
+    /// All uses of the page that the instruction at `from` forms; `None` if they cannot all be known. Where it shares them with other instructions
+    /// that form the same page in the same register, on ways that meet in front of a use, the uses of all of these.
     pub(crate) fn uses<A: Arch>(&self, from: u64) -> Option<Vec<Use>> {
-        let &(reg, old_page, new_page) = self.pages.get(&from)?;
+        let page = self.pages.get(&from)?;
+        let shared = || {
+            let same = self.pages.iter().filter(|(_, other)| *other == page);
+            same.map(|(at, _)| *at).collect::<Vec<u64>>()
+        };
+        self.uses_of::<A>(*page, &[from])
+            .or_else(|| self.uses_of::<A>(*page, &shared()))
+    }
+
+    /// All uses of a page (register, old page, new page) that these instructions form.
+    fn uses_of<A: Arch>(
+        &self,
+        (reg, old_page, new_page): (u8, u64, u64),
+        formed_at: &[u64],
+    ) -> Option<Vec<Use>> {
         let step = A::STEP as u64;
         let mut uses = Vec::new();
         let mut reached: FxHashSet<u64> = FxHashSet::default();
-        let mut work = vec![from.checked_add(step)?];
+        let behind = formed_at.iter().map(|at| at.checked_add(step));
+        let mut work = behind.collect::<Option<Vec<u64>>>()?;
         while let Some(at) = work.pop() {
             if !reached.insert(at) {
                 continue;
@@ -266,6 +282,27 @@ mod tests {
                 kind: FieldKind::Forms
             }]
         );
+    }
+
+    #[test]
+    fn a_page_that_is_formed_on_either_of_two_ways_to_its_use_is_followed() {
+        // cbz x0 to the second of them.
+        let mut code = [
+            0xb400_0080,
+            PAGE,
+            CALL,
+            B | 3,
+            PAGE,
+            CALL,
+            USE,
+            RESTORE,
+            RET,
+        ];
+        let found = uses(&code).expect("it can be followed");
+        let places: Vec<u64> = found.iter().map(|u| u.at).collect();
+        assert_eq!(places, [0x1018]);
+        code[1] = 0xd503_201f; // One way has something else in the register.
+        assert_eq!(uses(&code), None);
     }
 
     #[test]
