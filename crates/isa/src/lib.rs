@@ -513,6 +513,17 @@ pub trait Isa: Copy + Send + Sync + 'static {
         refer: impl Fn(SiteRef) -> T,
     ) -> bool;
 
+    /// The same for a program at a fixed address, whose load bias is zero, where that is shorter.
+    fn put_site_fixed<T: Copy>(
+        out: &mut Code<T>,
+        mode: CounterMode,
+        original: &[u8],
+        insn: &Insn,
+        refer: impl Fn(SiteRef) -> T,
+    ) -> bool {
+        Self::put_site(out, mode, original, insn, refer)
+    }
+
     /// Appends the shared slow path of all recorders. `image` is the range of link-time addresses of the program: other targets are
     /// counted as external.
     fn put_site_slow<T: Copy>(out: &mut Code<T>, mode: CounterMode, image: (u64, u64));

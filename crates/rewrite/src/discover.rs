@@ -13,12 +13,13 @@ use postlink_image::elf::{Elf, SymbolTable};
 use postlink_image::unwind::eh_frame::EhFrame;
 use postlink_image::unwind::lsda::PadBase;
 use postlink_image::unwind::rows;
-use postlink_isa::{FixupKind, Flow, Insn, Isa};
+use postlink_isa::{FixupKind, Flow, Isa};
 use rayon::prelude::*;
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 
 use crate::leaks::{Leaks, base_name};
+use crate::library;
 use crate::pin::Pin;
 use crate::refs::Refs;
 
@@ -70,6 +71,8 @@ pub struct Program<'d> {
     pub functions: Vec<Function>,
     /// Starts of position-independent jump tables: places of self-relative values whose address some code forms; ascending.
     pub table_bases: Vec<u64>,
+    /// Functions of a C library that is linked in, and stubs to them, calls of which come back (only filled in if the program can unwind).
+    pub library: FxHashSet<u64>,
     /// Procedure linkage table stubs and import slots by address: the dynamic symbol's index.
     pub imports: FxHashMap<u64, u32>,
     /// By CIE: what the reader of its exception tables can do.
@@ -179,6 +182,11 @@ impl<'d> Program<'d> {
 
         let imports = imports::<I>(elf, &refs);
         let can_unwind = Leaks::can_unwind(elf);
+        let library = if can_unwind {
+            library::safe::<I>(elf, &refs)
+        } else {
+            FxHashSet::default()
+        };
         let safe_imports: FxHashSet<u64> = if can_unwind {
             let names = elf.symbols(SymbolTable::Dynamic);
             imports
@@ -189,6 +197,7 @@ impl<'d> Program<'d> {
                         .is_some_and(|s| Leaks::import_is_safe(s.name))
                 })
                 .map(|(a, _)| *a)
+                .chain(library.iter().copied())
                 .collect()
         } else {
             FxHashSet::default()
@@ -452,6 +461,7 @@ impl<'d> Program<'d> {
             pieces,
             functions,
             table_bases,
+            library,
             imports,
             pad_bases: Vec::new(),
             can_unwind,
@@ -670,7 +680,7 @@ struct Sweep<'a, 'd> {
     elf: &'a Elf<'d>,
     refs: &'a Refs,
     starts: &'a [u64],
-    /// Imports that are safe to call, if calls matter at all.
+    /// Imports and functions of a library that are safe to call, if calls matter at all.
     calls: Option<&'a FxHashSet<u64>>,
 }
 
@@ -709,7 +719,9 @@ impl Sweep<'_, '_> {
                     out.push((index, Event::Jump { target }));
                     if let Some(safe) = self.calls {
                         unsafe_ |= !is_start(target) && !safe.contains(&target);
-                        out.push((index, Event::Reaches { target }));
+                        if !safe.contains(&target) {
+                            out.push((index, Event::Reaches { target }));
+                        }
                     }
                 }
                 Flow::Call { target } => {
@@ -720,7 +732,7 @@ impl Sweep<'_, '_> {
                     }
                     if let Some(safe) = self.calls {
                         unsafe_ |= !known && !safe.contains(&target);
-                        if known {
+                        if known && !safe.contains(&target) {
                             out.push((index, Event::Reaches { target }));
                         }
                     }
@@ -731,6 +743,7 @@ impl Sweep<'_, '_> {
                             .slot()
                             .map(|slot| (slot, self.refs.constant_slot(slot)))
                         {
+                            Some((_, Some(target))) if safe.contains(&target) => {}
                             Some((_, Some(target))) if is_start(target) => {
                                 out.push((index, Event::Reaches { target }))
                             }
@@ -832,32 +845,9 @@ fn reaching_unsafe(events: &[Vec<(u32, Event)>], starts: &[u64]) -> Vec<bool> {
 /// Stubs of the procedure linkage table by address, and the slots they jump through.
 fn imports<I: Isa>(elf: &Elf<'_>, refs: &Refs) -> FxHashMap<u64, u32> {
     let mut map: FxHashMap<u64, u32> = refs.import_slots.iter().copied().collect();
-    for s in elf
-        .sections
-        .iter()
-        .filter(|s| s.is_code() && s.name.contains("plt"))
-    {
-        let mut start = s.addr;
-        let mut stub: Vec<Insn> = Vec::new();
-        let code = |i: &Insn| elf.bytes_at(i.addr, u64::from(i.len)).unwrap_or(&[]);
-        let _ = I::sweep(elf.section_data(s), s.addr, |insn| {
-            if start == insn.addr || stub.len() > 16 {
-                stub.clear();
-            }
-            stub.push(*insn);
-            if insn.flow == Flow::IndirectJump
-                && let Some(symbol) =
-                    I::jump_slot(&stub, code).and_then(|slot| refs.import_at(slot))
-            {
-                map.insert(start, symbol);
-            }
-            // A stub begins behind the padding or the last jump of the one before.
-            if matches!(insn.flow, Flow::IndirectJump | Flow::Jump { .. }) || insn.traits.nop {
-                start = insn.end();
-            }
-            true
-        });
-    }
+    library::stubs::<I>(elf, |start, slot| {
+        map.extend(refs.import_at(slot).map(|symbol| (start, symbol)));
+    });
     map
 }
 

@@ -446,7 +446,12 @@ fn make<'d, I: Isa>(
                     SiteRef::Slow => Target::Slow,
                     SiteRef::Original(addr) => Target::Same(addr),
                 };
-                if I::put_site(&mut recorders, mode, bytes, &insn, refer) {
+                let put = if program.elf.etype == postlink_image::raw::ET_EXEC {
+                    I::put_site_fixed(&mut recorders, mode, bytes, &insn, refer)
+                } else {
+                    I::put_site(&mut recorders, mode, bytes, &insn, refer)
+                };
+                if put {
                     offset = at as u32;
                     probes.sites.insert(s.at, n as u32);
                 }

@@ -7,7 +7,7 @@
 //! * a program that neither has nor imports any means of leaving a frame other than by returning has no such calls, but for those
 //!   known not to return;
 //! * a function without a return and without a way out to other code does not come back;
-//! * library functions known never to call back and never to unwind are safe;
+//! * library functions known never to call back and never to unwind are safe, imported or linked in ([`crate::library`]);
 //! * a function is safe if it calls nothing but safe functions (least fixed point over the call graph of the sweep).
 
 use postlink_image::elf::{Elf, SymbolTable};
@@ -118,7 +118,9 @@ const SYSCALL: &[u8] = b"syscall";
 const SAFE: &[&[u8]] = &[
     b"memcpy",
     b"memmove",
+    b"mempcpy",
     b"memset",
+    b"wmemset",
     b"memcmp",
     b"bcmp",
     b"memchr",
@@ -126,6 +128,7 @@ const SAFE: &[&[u8]] = &[
     b"rawmemchr",
     b"strlen",
     b"strnlen",
+    b"wcslen",
     b"strcmp",
     b"strncmp",
     b"strcasecmp",
@@ -134,9 +137,11 @@ const SAFE: &[&[u8]] = &[
     b"strrchr",
     b"strchrnul",
     b"strstr",
+    b"strcasestr",
     b"strcpy",
     b"strncpy",
     b"stpcpy",
+    b"stpncpy",
     b"strcat",
     b"strncat",
     b"strspn",
@@ -369,6 +374,8 @@ impl Leaks {
                 }
             }
         }
+        let library = program.library.iter();
+        known.extend(library.map(|at| (*at, CallFacts::default())));
         known.extend(program.no_return.iter().map(|start| (*start, gone)));
         for addr in program.imports.keys() {
             let Some(name) = program.import_name(*addr).map(base_name) else {

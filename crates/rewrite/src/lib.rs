@@ -27,6 +27,7 @@ pub mod hashes;
 pub mod inspect;
 pub mod instrument;
 pub mod leaks;
+pub mod library;
 pub mod link;
 pub mod names;
 pub mod optimize;

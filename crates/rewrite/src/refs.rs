@@ -625,6 +625,13 @@ impl Refs {
         matches!(p.stored, Stored::Word | Stored::Addend(_)).then_some(p.target)
     }
 
+    /// The routine that chooses what a word holds when the program starts.
+    pub fn resolver_of(&self, place: u64) -> Option<u64> {
+        self.resolved.binary_search(&place).ok()?;
+        let found = self.pointers.binary_search_by_key(&place, |p| p.place);
+        found.ok().map(|i| self.pointers[i].target)
+    }
+
     /// The imported symbol that a slot holds, as dynamic symbol index.
     pub fn import_at(&self, slot: u64) -> Option<u32> {
         self.import_slots

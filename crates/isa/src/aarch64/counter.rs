@@ -100,10 +100,20 @@ pub fn put_counter<T: Copy>(out: &mut Code<T>, mode: CounterMode, live: RegSet, 
 pub(super) fn put_increment<T: Copy>(
     out: &mut Code<T>,
     mode: CounterMode,
+    registers: [u32; 3],
+    counter: T,
+) {
+    put_fixup(out, encode::adrp(registers[0]), FixupKind::Page, counter);
+    put_increment_in_page(out, mode, registers, counter);
+}
+
+/// The same where the first register holds the counter's page already.
+pub(super) fn put_increment_in_page<T: Copy>(
+    out: &mut Code<T>,
+    mode: CounterMode,
     [a, b, s]: [u32; 3],
     counter: T,
 ) {
-    put_fixup(out, encode::adrp(a), FixupKind::Page, counter);
     if mode == CounterMode::Plain {
         put_fixup(
             out,
