@@ -1,8 +1,9 @@
 //! Decoding: how long an instruction is, where it goes, and which field of it holds an address.
 //!
-//! iced-x86 does the decoding; this file reduces its 40-byte answer to an [`Insn`]. Almost every instruction is
-//! plain: not a branch, no operand relative to `rip`, one of a handful of opcodes that are named here. So the
-//! common path is one table look-up (`flow_control`) and two comparisons, and only the rest is looked at closely.
+//! Nine of ten instructions are read by the tables of [`super::common`]. iced-x86 decodes the others; this file reduces
+//! its 40-byte answer to an [`Insn`]. Almost every instruction is plain: not a branch, no operand relative to `rip`,
+//! one of a handful of opcodes that are named here. So the common path is one table look-up (`flow_control`) and two
+//! comparisons, and only the rest is looked at closely.
 //!
 //! # What the classes are
 //!
@@ -30,6 +31,7 @@ use std::sync::LazyLock;
 
 use iced_x86::{Code as Op, Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic};
 
+use super::common;
 use crate::{Cond, FixupKind, Flow, Insn, PcField, Traits};
 
 const OPTIONS: u32 = DecoderOptions::MPX;
@@ -39,6 +41,11 @@ pub const MAX_LEN: usize = 15;
 
 /// Decodes one instruction; see [`crate::Isa::decode`].
 pub fn decode(bytes: &[u8], addr: u64) -> Option<Insn> {
+    common::decode(bytes, addr).or_else(|| decode_fully(bytes, addr))
+}
+
+/// The same by the full decoder alone.
+pub(super) fn decode_fully(bytes: &[u8], addr: u64) -> Option<Insn> {
     let bytes = &bytes[..bytes.len().min(MAX_LEN)];
     let mut decoder = Decoder::with_ip(64, bytes, addr, OPTIONS);
     let instruction = decoder.decode();
@@ -56,22 +63,13 @@ pub fn decode(bytes: &[u8], addr: u64) -> Option<Insn> {
 
 /// Decodes one instruction after the other; see [`crate::Isa::sweep`].
 pub fn sweep(bytes: &[u8], addr: u64, mut visit: impl FnMut(&Insn) -> bool) -> Option<u64> {
-    let special = &*SPECIAL;
-    let mut decoder = Decoder::with_ip(64, bytes, addr, OPTIONS);
-    let mut instruction = Instruction::default();
-    let mut insn = NOTHING;
     let mut at = 0;
     while at < bytes.len() {
         let here = addr.wrapping_add(at as u64);
-        decoder.decode_out(&mut instruction);
-        let end = at + instruction.len();
-        let Some(own) = bytes.get(at..end) else {
+        let Some(insn) = decode(&bytes[at..], here) else {
             return Some(here);
         };
-        if classify(special, &decoder, &instruction, own, here, &mut insn).is_none() {
-            return Some(here);
-        }
-        at = end;
+        at += usize::from(insn.len);
         if !visit(&insn) {
             return None;
         }

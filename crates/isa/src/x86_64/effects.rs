@@ -24,7 +24,7 @@ use iced_x86::{
     OpAccess, OpKind, Register, RflagsBits,
 };
 
-use super::{AF, CF, DF, OF, PF, SF, X86_64, ZF, decode};
+use super::{AF, CF, DF, OF, PF, SF, X86_64, ZF, common, decode};
 use crate::{Effects, Flow, Insn, Isa, Memory, RegSet};
 
 thread_local! {
@@ -35,9 +35,30 @@ thread_local! {
 /// All sixteen general registers.
 const GENERAL: RegSet = RegSet(0xffff);
 
+/// What calls do, as far as anybody may rely on it.
+const CALL: Effects = Effects {
+    reads: RegSet(GENERAL.0 | DF.0),
+    kills: X86_64::FLAGS,
+};
+
 /// What an instruction reads and overwrites; `bytes` begin with it. See [`crate::Isa::effects`].
 /// Bytes that do not decode read everything.
 pub fn effects(bytes: &[u8], insn: &Insn) -> Effects {
+    let quick = match insn.flow {
+        Flow::Next => common::effects(bytes),
+        Flow::Jump { .. } => Some(Effects::default()),
+        Flow::CondJump { cond, .. } => Some(Effects {
+            reads: common::condition(cond.0 as u8),
+            kills: RegSet::EMPTY,
+        }),
+        Flow::Call { .. } => Some(CALL),
+        _ => None,
+    };
+    quick.unwrap_or_else(|| effects_fully(bytes, insn))
+}
+
+/// The same by the full decoder alone.
+pub(super) fn effects_fully(bytes: &[u8], insn: &Insn) -> Effects {
     let everything = Effects {
         reads: RegSet::ALL,
         kills: RegSet::EMPTY,
@@ -64,10 +85,7 @@ pub fn effects(bytes: &[u8], insn: &Insn) -> Effects {
         // A far call may go through a gate to anything.
         Flow::IndirectCall if instruction.code() != Op::Call_rm64 => return everything,
         Flow::Call { .. } | Flow::IndirectCall => {
-            return Effects {
-                reads: GENERAL.or(DF),
-                kills: X86_64::FLAGS,
-            };
+            return CALL;
         }
         Flow::IndirectJump | Flow::Return => {
             return Effects {

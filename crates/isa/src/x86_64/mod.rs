@@ -3,6 +3,7 @@
 //! | file | subject |
 //! |---|---|
 //! | [`mod@decode`] | bytes to [`Insn`]: where it ends, where it goes, which field holds an address |
+//! | `common` | the encodings that compiled code is made of, decoded by tables, with their effects |
 //! | [`branch`] | fields read and written; jumps, calls and nops spelt |
 //! | [`effects`] | registers and flags that an instruction reads and overwrites |
 //! | [`table`] | what kind of table an indirect jump goes through |
@@ -31,6 +32,7 @@
 //! Vector, x87 and mask registers are not modelled, and nothing that is emitted here touches them.
 
 pub mod branch;
+mod common;
 pub mod counter;
 pub mod coverage;
 pub mod decode;

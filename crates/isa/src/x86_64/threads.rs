@@ -162,6 +162,18 @@ fn constant(code: &[u8], register: Register) -> Option<u32> {
 
 /// Why an instruction is an obstacle, if it is; `before` is the straight-line code in front of it.
 fn judge<'c>(code: &[u8], before: impl Fn() -> &'c [u8]) -> Result<(), &'static str> {
+    // Most instructions begin with an opcode that is none of those below, or with a REX prefix and such an opcode.
+    let first = match *code {
+        [0x40..=0x4f, opcode, ..] => opcode,
+        [first, ..] => first,
+        [] => return Ok(()),
+    };
+    if !matches!(
+        first,
+        0x0f | 0x26 | 0x2e | 0x36 | 0x3e | 0x64..=0x67 | 0x8e | 0xcd | 0xf0 | 0xf2 | 0xf3
+    ) {
+        return Ok(());
+    }
     let prefixes = code
         .iter()
         .take_while(|byte| {
