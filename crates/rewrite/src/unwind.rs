@@ -146,6 +146,14 @@ impl<'d> FunctionUnwind<'d> {
         cfg: &Cfg,
         fragment: &Fragment,
     ) -> Result<FragmentUnwind, Pin> {
+        // Most functions have no cold fragment.
+        if fragment.spans.is_empty() {
+            return Ok(FragmentUnwind {
+                cie: self.cie,
+                instructions: Vec::new(),
+                call_sites: self.table.as_ref().map(|_| Vec::new()),
+            });
+        }
         let mut pieces: Vec<(u64, Vec<(u64, Row<'d>)>)> = Vec::new();
         for (start, index) in &self.pieces {
             let fde = &program.eh.fdes[*index as usize];
@@ -223,6 +231,9 @@ impl<'d> FunctionUnwind<'d> {
                 .map(|f| f.at),
         );
         calls.sort_unstable();
+        let mut starts: Vec<(u64, BlockId)> =
+            (0..).zip(&cfg.blocks).map(|(i, b)| (b.start, i)).collect();
+        starts.sort_unstable();
         let silent = |from: u64, to: u64| {
             calls
                 .get(calls.partition_point(|c| *c < from))
@@ -280,12 +291,10 @@ impl<'d> FunctionUnwind<'d> {
                 if end > at {
                     let landing_pad = match c.landing_pad {
                         None => None,
-                        Some(l) => Some(
-                            cfg.blocks
-                                .iter()
-                                .position(|x| x.start == l)
-                                .ok_or(Pin::ExceptionTable)? as BlockId,
-                        ),
+                        Some(l) => {
+                            let at = starts.binary_search_by_key(&l, |s| s.0);
+                            Some(starts[at.map_err(|_| Pin::ExceptionTable)?].1)
+                        }
                     };
                     let len = if s.instead { s.len } else { (end - at) as u32 };
                     let site = NewCallSite {

@@ -288,9 +288,10 @@ impl Footprint {
 /// Registers, flags and the stack at one moment; registers that are not listed hold what they did at the beginning.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct State {
-    regs: SmallVec<[(u8, Value); 4]>,
+    // On the heap, since most states have none and are moved about.
+    regs: Vec<(u8, Value)>,
     lost: u8,
-    slots: SmallVec<[(i64, Value); 4]>,
+    slots: Vec<(i64, Value)>,
     /// Something was counted.
     counted: bool,
     compared: Option<(Value, Value)>,

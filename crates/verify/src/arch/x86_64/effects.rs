@@ -5,7 +5,7 @@
 //! are listed; those that overwrite them are, each flag by itself, and a flag that the manual calls undefined counts as kept.
 
 use super::super::Effects;
-use super::{decode_raw, decode_vex};
+use super::{decode_raw, decode_vex, quick};
 use crate::machine::flag::{ALL, CARRY, OVERFLOW, PARITY, SIGN, STATUS, ZERO};
 use yaxpeax_x86::long_mode::{
     ConditionCode, Instruction, Opcode, Operand, RegSpec, register_class,
@@ -234,6 +234,11 @@ fn flags_killed(insn: &Instruction, bytes: &[u8]) -> u8 {
 
 /// See [`super::super::Arch::effects`].
 pub(super) fn effects(bytes: &[u8]) -> Effects {
+    quick::effects(bytes).unwrap_or_else(|| effects_slowly(bytes))
+}
+
+/// The same by the decoder alone.
+pub(super) fn effects_slowly(bytes: &[u8]) -> Effects {
     let Some((insn, len)) = decode_raw(bytes) else {
         return vex(bytes);
     };

@@ -3,7 +3,7 @@
 //! Nine of ten instructions of compiled code are of few forms: at most one of the prefixes `66`, `f2`, `f3`, `64`, `65`, a REX prefix, an opcode of one byte or of
 //! two beginning with `0f`, a ModRM byte with what belongs to it, an immediate. For those the proof needs no more than length, flow, and the field relative
 //! to the program counter, all of which two tables say. Whatever is not in them is left to the decoder, and whatever is must be the same
-//! with it: tests compare both for every opcode, ModRM byte and prefix.
+//! with it: tests compare both for every opcode, ModRM byte and prefix. The same holds for what they read and overwrite ([`effects`]).
 //!
 //! | entry | meaning |
 //! |---|---|
@@ -12,7 +12,8 @@
 //! | `I1` | has an immediate of a byte |
 //! | `IZ` | has an immediate of four bytes, two with `66` |
 
-use super::super::{Field, FieldKind, Flow, Insn};
+use super::super::{Effects, Field, FieldKind, Flow, Insn};
+use crate::machine::flag;
 
 const NO: u8 = 0;
 /// No operands, or registers in the opcode.
@@ -287,9 +288,168 @@ fn branch(target: u64, opcode: u8) -> Flow {
     }
 }
 
+/// What conditions ask, by number without the lowest bit, which inverts them.
+const ASKED: [u8; 8] = [
+    flag::OVERFLOW,
+    flag::CARRY,
+    flag::ZERO,
+    flag::CARRY | flag::ZERO,
+    flag::SIGN,
+    flag::PARITY,
+    flag::SIGN | flag::OVERFLOW,
+    flag::ZERO | flag::SIGN | flag::OVERFLOW,
+];
+
+/// What logical operations overwrite: the auxiliary flag may be left.
+const LOGICAL: u8 = flag::ALL & !flag::AUXILIARY;
+
+/// What an instruction that decodes, and is one of the most common ones, reads and overwrites; else `None`, and the decoder is asked
+/// ([`super::effects`]).
+pub(super) fn effects(bytes: &[u8]) -> Option<Effects> {
+    let (rex, rest) = match bytes {
+        [rex @ 0x40..=0x4f, rest @ ..] => (*rex, rest),
+        _ => (0, bytes),
+    };
+    let (two, opcode, rest) = match rest {
+        [0x0f, opcode, rest @ ..] => (true, *opcode, rest),
+        [opcode, rest @ ..] => (false, *opcode, rest),
+        [] => return None,
+    };
+    let mut e = Effects::default();
+    let extended = u32::from(rex & 1) << 3;
+    let low = 1u32 << (u32::from(opcode & 7) | extended);
+    match (two, opcode) {
+        (false, 0x70..=0x7f) | (true, 0x80..=0x8f) if rex == 0 => {
+            e.flag_reads = *ASKED.get(usize::from(opcode >> 1 & 7))?;
+            return Some(e);
+        }
+        (false, 0x50..=0x57) => {
+            e.reads = low | 1 << 4;
+            return Some(e);
+        }
+        (false, 0x58..=0x5f) => {
+            (e.reads, e.kills) = (1 << 4, low);
+            return Some(e);
+        }
+        (false, 0xb8..=0xbf) => {
+            e.kills = low;
+            return Some(e);
+        }
+        (true, 0xb6 | 0xb7 | 0xbe | 0xbf)
+        | (
+            false,
+            0x00..=0x3f | 0x63 | 0x80 | 0x81 | 0x83..=0x85 | 0x88..=0x8b | 0x8d | 0xc6 | 0xc7,
+        ) => {}
+        _ => return None,
+    }
+    if !two && opcode < 0x40 && opcode & 7 > 3 {
+        return None;
+    }
+    let modrm = *rest.first()?;
+    let (mode, middle) = (modrm >> 6, modrm >> 3 & 7);
+    let wide = opcode & 1 != 0 || !two && matches!(opcode, 0x63 | 0x8d);
+    // Without REX, bytes 4 to 7 are the second ones of the first four registers.
+    let register = |number: u8, extension: u8, wide: bool| -> u32 {
+        let number = u32::from(number | extension);
+        1 << if wide || rex != 0 { number } else { number & 3 }
+    };
+    let reg = register(middle, rex << 1 & 8, wide || two);
+    let memory = mode != 3;
+    // Of the operand: a register's bit, and those of an address.
+    let mut operand = 0;
+    if !memory {
+        operand = register(modrm & 7, rex << 3 & 8, wide);
+    } else if modrm & 7 == 4 {
+        let sib = *rest.get(1)?;
+        let index = sib >> 3 & 7 | rex << 2 & 8;
+        if index != 4 {
+            e.reads |= 1 << index;
+        }
+        if mode != 0 || sib & 7 != 5 {
+            e.reads |= 1 << (u32::from(sib & 7) | extended);
+        }
+    } else if mode != 0 || modrm & 7 != 5 {
+        e.reads |= 1 << (u32::from(modrm & 7) | extended);
+    }
+    // A write of one byte leaves the others.
+    let written = |bit: u32, wide: bool| if wide { bit } else { 0 };
+    if two {
+        e.reads |= operand;
+        e.kills |= reg;
+        return Some(e);
+    }
+    match opcode {
+        0x00..=0x3f | 0x80..=0x83 => {
+            let group = opcode >= 0x80;
+            let operation = if group { middle } else { opcode >> 3 };
+            (e.flag_reads, e.flag_kills) = match operation {
+                2 | 3 => (flag::CARRY, flag::ALL),
+                1 | 4 | 6 => (0, LOGICAL),
+                _ => (0, flag::ALL),
+            };
+            if !group && !memory && wide && operand == reg && matches!(operation, 5 | 6) {
+                // Zero, whatever it was.
+                e.kills |= reg;
+                return Some(e);
+            }
+            e.reads |= operand | if group { 0 } else { reg };
+        }
+        0x84 | 0x85 => {
+            e.reads |= operand | reg;
+            e.flag_kills = LOGICAL;
+        }
+        0x88 | 0x89 => {
+            e.reads |= reg;
+            e.kills |= written(operand, wide);
+        }
+        0x63 | 0x8a | 0x8b => {
+            e.reads |= operand;
+            e.kills |= written(reg, wide);
+        }
+        0x8d if memory => e.kills |= reg,
+        0xc6 | 0xc7 if middle == 0 => e.kills |= written(operand, wide),
+        _ => return None,
+    }
+    Some(e)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Whether quick effects were said; what they are must be what the decoder says.
+    fn compare_effects(bytes: &[u8]) -> bool {
+        if super::super::decode_raw(bytes).is_none() {
+            return false;
+        }
+        let Some(quick) = effects(bytes) else {
+            return false;
+        };
+        let slow = super::super::effects::effects_slowly(bytes);
+        assert_eq!(quick, slow, "{bytes:02x?}");
+        true
+    }
+
+    #[test]
+    fn quick_effects_agree_with_the_decoder_for_every_opcode_and_modrm_byte() {
+        let mut some = 0;
+        for rex in (0x3f..=0x4fu8).map(|r| (r != 0x3f).then_some(r)) {
+            for map in [None, Some(0x0fu8)] {
+                for opcode in 0..=255u8 {
+                    for modrm in 0..=255u8 {
+                        for sib in [0x24, 0x05, 0x65, 0x8b, 0xd8] {
+                            let mut bytes: Vec<u8> = Vec::with_capacity(18);
+                            bytes.extend(rex);
+                            bytes.extend(map);
+                            bytes.extend([opcode, modrm, sib, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
+                            some += usize::from(compare_effects(&bytes));
+                        }
+                    }
+                }
+            }
+        }
+        assert!(some > 1_000_000, "{some}");
+    }
 
     /// What quick decoding says must be what the decoder says. Gives whether it said anything.
     fn compare(bytes: &[u8]) -> bool {

@@ -111,8 +111,33 @@ fn memory(insn: &Instruction, i: u8, bytes: &[u8], addr: u64, size: u8) -> Optio
     })
 }
 
+/// The form that nearly all counters have: `inc qword [disp32]` at the thread's own base.
+fn quick(bytes: &[u8]) -> Option<Step> {
+    let [0x65, 0x48, 0xff, 0x04, 0x25, a, b, c, d, ..] = *bytes else {
+        return None;
+    };
+    let mem = Mem {
+        segment: Segment::Own,
+        base: None,
+        index: None,
+        disp: i64::from(i32::from_le_bytes([a, b, c, d])),
+        address: None,
+        size: 8,
+    };
+    Some(Step {
+        len: 9,
+        ops: smallvec![Op::Change { mem }],
+        lost: flag::ALL & !flag::CARRY,
+        next: Next::On,
+    })
+}
+
 /// See [`Arch::step`].
 pub(super) fn step(bytes: &[u8], addr: u64) -> Option<Step> {
+    quick(bytes).or_else(|| step_slowly(bytes, addr))
+}
+
+fn step_slowly(bytes: &[u8], addr: u64) -> Option<Step> {
     let (insn, len) = decode_raw(bytes)?;
     let bytes = bytes.get(..len)?;
     let lead = bytes.get(..prefix_len(bytes))?;
@@ -320,4 +345,22 @@ pub(super) fn operand(bytes: &[u8], addr: u64) -> Option<(Recorded, u32)> {
         None => Recorded::Memory(memory(&insn, 0, bytes, addr, 8)?),
     };
     Some((recorded, marks))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_most_common_counter_is_what_the_decoder_says() {
+        for disp in [0i32, 8, 0x12345678, -64, i32::MIN] {
+            let mut bytes = vec![0x65, 0x48, 0xff, 0x04, 0x25];
+            bytes.extend(disp.to_le_bytes());
+            bytes.push(0x90);
+            let step = quick(&bytes).expect("a counter");
+            assert_eq!(Some(step), step_slowly(&bytes, 0x1000));
+        }
+        assert_eq!(quick(&[0x65, 0x48, 0xff, 0x04, 0x25, 1, 2, 3]), None);
+        assert_eq!(quick(&[0x65, 0x48, 0xff, 0x0c, 0x25, 1, 2, 3, 4]), None);
+    }
 }
