@@ -1,4 +1,7 @@
-//! Streaming the output: a list of pieces at ascending offsets, each from the input, from memory, or made on the way.
+//! Writing the output: a list of pieces at ascending offsets, each from the input, from memory, or made on the way.
+//!
+//! Every place is known before the first byte is written, so large pieces are cut up and written by all threads at once, each part
+//! at its own offset; what lies between pieces is never written and reads as zeroes.
 //!
 //! The input may be larger than memory, and whoever maps it pays for every page that is touched. So its ranges go through
 //! a small buffer only where patches change them. What no patch touches is written straight from the map, or, if the
@@ -8,8 +11,10 @@
 
 use std::borrow::Cow;
 use std::fs::File;
-use std::io::{self, Read, Seek, Write};
+use std::io;
 use std::path::Path;
+
+use rayon::prelude::*;
 
 use super::patches::Merged;
 use super::symbols::SymbolPlan;
@@ -95,38 +100,74 @@ impl<'a> Output<'a> {
             Some(parent) if !parent.as_os_str().is_empty() => parent,
             _ => Path::new("."),
         };
-        let mut temporary = tempfile::Builder::new()
+        let temporary = tempfile::Builder::new()
             .prefix(".postlink-")
             .tempfile_in(directory)?;
-        let mut sink = Sink {
-            file: temporary.as_file_mut(),
-            buffer: Vec::with_capacity(BUFFER),
-        };
-        let mut at = 0;
-        for (start, source) in &self.pieces {
-            sink.zeros(start - at)?;
-            match source {
-                Source::Input { from, len } => input.copy(*from, *len, patches, &mut sink)?,
-                Source::Bytes(bytes) => sink.bytes(bytes)?,
-                Source::Symbols(plan) => plan.for_each(|symbol, _| sink.bytes(&symbol.bytes()))?,
-                Source::SectionIndexes(plan) => {
+        let file = temporary.as_file();
+        file.set_len(self.end)?;
+        self.jobs().into_par_iter().try_for_each(|(at, job)| {
+            let buffer = Vec::new();
+            let mut sink = Sink { file, at, buffer };
+            match job {
+                Job::Input { from, len } => input.copy(from, len, patches, &mut sink)?,
+                Job::Bytes(bytes) => sink.bytes(bytes)?,
+                Job::Symbols(plan) => plan.for_each(|symbol, _| sink.bytes(&symbol.bytes()))?,
+                Job::SectionIndexes(plan) => {
                     plan.for_each(|_, index| sink.bytes(&index.to_le_bytes()))?
                 }
             }
-            at = start + source.len();
-        }
-        sink.flush()?;
+            sink.flush()
+        })?;
         set_mode(temporary.as_file(), mode)?;
         temporary.persist(path).map_err(|e| e.error)?;
         Ok(())
     }
 }
 
+/// A part of a piece, as one thread writes it.
+enum Job<'a> {
+    Input { from: u64, len: u64 },
+    Bytes(&'a [u8]),
+    Symbols(&'a SymbolPlan<'a>),
+    SectionIndexes(&'a SymbolPlan<'a>),
+}
+
+impl Output<'_> {
+    /// All pieces, large ones in parts, with their offsets.
+    fn jobs(&self) -> Vec<(u64, Job<'_>)> {
+        let mut jobs = Vec::new();
+        for (start, source) in &self.pieces {
+            match source {
+                Source::Input { from, len } => {
+                    for part in (0..*len).step_by(PART) {
+                        let len = (len - part).min(PART as u64);
+                        let from = from + part;
+                        jobs.push((start + part, Job::Input { from, len }));
+                    }
+                }
+                Source::Bytes(bytes) => {
+                    for (part, bytes) in (0..).step_by(PART).zip(bytes.chunks(PART)) {
+                        jobs.push((start + part, Job::Bytes(bytes)));
+                    }
+                }
+                Source::Symbols(plan) => jobs.push((*start, Job::Symbols(plan))),
+                Source::SectionIndexes(plan) => jobs.push((*start, Job::SectionIndexes(plan))),
+            }
+        }
+        jobs
+    }
+}
+
+/// Bytes that a thread writes at a time.
+const PART: usize = 8 << 20;
+
 const BUFFER: usize = 256 << 10;
 
-/// A file that is written front to back.
+/// A place in a file, from which on it is written.
 struct Sink<'a> {
-    file: &'a mut File,
+    file: &'a File,
+    /// Where the buffer's first byte goes.
+    at: u64,
     buffer: Vec<u8>,
 }
 
@@ -136,24 +177,34 @@ impl Sink<'_> {
             self.flush()?;
         }
         if bytes.len() >= BUFFER {
-            return self.file.write_all(bytes);
+            write_at(self.file, bytes, self.at)?;
+            self.at += bytes.len() as u64;
+            return Ok(());
         }
         self.buffer.extend_from_slice(bytes);
         Ok(())
     }
-    fn zeros(&mut self, mut count: u64) -> io::Result<()> {
-        while count > 0 {
-            let n = count.min(4096);
-            self.bytes(&[0; 4096][..n as usize])?;
-            count -= n;
-        }
-        Ok(())
-    }
     fn flush(&mut self) -> io::Result<()> {
-        self.file.write_all(&self.buffer)?;
+        write_at(self.file, &self.buffer, self.at)?;
+        self.at += self.buffer.len() as u64;
         self.buffer.clear();
         Ok(())
     }
+}
+
+#[cfg(unix)]
+fn write_at(file: &File, bytes: &[u8], at: u64) -> io::Result<()> {
+    std::os::unix::fs::FileExt::write_all_at(file, bytes, at)
+}
+
+/// A file has one position here, so one thread writes at a time.
+#[cfg(not(unix))]
+fn write_at(mut file: &File, bytes: &[u8], at: u64) -> io::Result<()> {
+    use std::io::{Seek, Write};
+    static ONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    let _one = ONE.lock().unwrap_or_else(|e| e.into_inner());
+    file.seek(io::SeekFrom::Start(at))?;
+    file.write_all(bytes)
 }
 
 /// The input: its bytes, and if the caller has it open, its file.
@@ -194,23 +245,63 @@ impl Input<'_> {
         Ok(())
     }
 
+    /// Copies a range without patches.
     fn copy_clean(&self, from: u64, len: u64, sink: &mut Sink<'_>) -> io::Result<()> {
-        let Some(mut file) = self.file else {
-            return sink.bytes(&self.data[from as usize..][..len as usize]);
-        };
         sink.flush()?;
-        file.seek(io::SeekFrom::Start(from))?;
-        // The standard library has Linux copy from file to file.
-        let copied = io::copy(&mut file.take(len), sink.file)?;
-        if copied < len {
-            let what = format!(
-                "the input ends at {:#x} where {:#x} bytes were read before: it was changed",
-                from + copied,
-                self.data.len()
-            );
-            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, what));
+        let copied = self.copy_in_kernel(from, len, sink)?;
+        let (mut at, end) = (from + copied, from + len);
+        if self.file.is_none() {
+            return sink.bytes(&self.data[at as usize..end as usize]);
+        }
+        let mut window = Vec::new();
+        while at < end {
+            window.resize((end - at).min(WINDOW) as usize, 0);
+            self.read(at, &mut window)?;
+            sink.bytes(&window)?;
+            at += window.len() as u64;
         }
         Ok(())
+    }
+
+    /// Has the kernel copy from file to file, and gives how much it has: some file systems will not.
+    #[cfg(target_os = "linux")]
+    fn copy_in_kernel(&self, from: u64, len: u64, sink: &mut Sink<'_>) -> io::Result<u64> {
+        use rustix::io::Errno;
+        let Some(file) = self.file else {
+            return Ok(0);
+        };
+        let (mut at, end) = (from, from + len);
+        while at < end {
+            let left = (end - at) as usize;
+            let (read, written) = (Some(&mut at), Some(&mut sink.at));
+            match rustix::fs::copy_file_range(file, read, sink.file, written, left) {
+                Ok(0) => {
+                    let what = format!(
+                        "the input ends at {at:#x} where {:#x} bytes were read before: it was changed",
+                        self.data.len()
+                    );
+                    return Err(io::Error::new(io::ErrorKind::UnexpectedEof, what));
+                }
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(
+                    Errno::XDEV
+                    | Errno::INVAL
+                    | Errno::NOSYS
+                    | Errno::OPNOTSUPP
+                    | Errno::PERM
+                    | Errno::BADF
+                    | Errno::TXTBSY
+                    | Errno::IO,
+                ) => break,
+                Err(e) => return Err(e.into()),
+            }
+        }
+        Ok(at - from)
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    fn copy_in_kernel(&self, _: u64, _: u64, _: &mut Sink<'_>) -> io::Result<u64> {
+        Ok(0)
     }
 }
 
