@@ -169,7 +169,6 @@ struct Unit {
     state: (u64, u16),
     /// The same for those behind the conditional branch: rows may change where that falls through, by no instruction.
     on: (u64, u16),
-    piece: u16,
 }
 
 /// Emits a function.
@@ -366,7 +365,6 @@ impl<I: Isa> Emitter<'_, '_, I> {
             check: None,
             state: (state, block.piece),
             on: (state, block.piece),
-            piece: block.piece,
         })
     }
 
@@ -654,7 +652,6 @@ impl<I: Isa> Emitter<'_, '_, I> {
             check: None,
             state,
             on: state,
-            piece: state.1,
         });
         self.units.len() as u32 - 1
     }
@@ -664,9 +661,12 @@ impl<I: Isa> Emitter<'_, '_, I> {
         let Dest::Unit(unit) = dest else {
             return None;
         };
-        let unit = &self.units[unit as usize];
+        Some(self.first_state(&self.units[unit as usize]))
+    }
+
+    fn first_state(&self, unit: &Unit) -> (u64, u16) {
         let first = self.spans[unit.spans.0 as usize..unit.spans.1 as usize].first();
-        Some(first.map_or(unit.state, |s| (s.input, s.piece)))
+        first.map_or(unit.state, |s| (s.input, s.piece))
     }
 
     fn cond_len(&self, kind: CondKind, reach: Reach) -> u32 {
@@ -772,35 +772,27 @@ impl<I: Isa> Emitter<'_, '_, I> {
                 // What runs into it runs on into the unit.
                 let out_at = out.code.bytes.len() as u32;
                 I::put_nops(&mut out.code.bytes, u.pad as usize);
-                let input = self
-                    .spans
-                    .get(u.spans.0 as usize)
-                    .filter(|_| u.spans.0 < u.spans.1)
-                    .map_or(u.state.0, |s| s.input);
+                let (input, piece) = self.first_state(u);
                 out.spans.push(Span {
                     out: out_at,
                     len: u.pad,
                     input,
                     copied: false,
                     instead: false,
-                    piece: u.piece,
+                    piece,
                 });
             }
             if let Some((save, len)) = u.check {
                 let out_at = out.code.bytes.len() as u32;
                 I::put_entry_check(&mut out.code, save, Target::Ready, Target::Enter);
-                let input = self
-                    .spans
-                    .get(u.spans.0 as usize)
-                    .filter(|_| u.spans.0 < u.spans.1)
-                    .map_or(u.state.0, |s| s.input);
+                let (input, piece) = self.first_state(u);
                 out.spans.push(Span {
                     out: out_at,
                     len,
                     input,
                     copied: false,
                     instead: false,
-                    piece: u.piece,
+                    piece,
                 });
             }
             debug_assert_eq!(u.offset as usize, out.code.bytes.len());

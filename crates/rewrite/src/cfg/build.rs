@@ -72,6 +72,14 @@ pub fn build<I: Isa>(
             .unwrap_or(&[])
     };
 
+    let site = |insn: &Insn, block: BlockId, tail: bool| Site {
+        at: insn.addr,
+        len: insn.len,
+        block,
+        tail,
+        callee: Callee::of(program, insn),
+    };
+
     // Leaders: whatever control can reach other than from the instruction before.
     leaders.extend(ranges.iter().map(|r| r.0));
     leaders.extend(f.entries.iter().copied());
@@ -376,13 +384,7 @@ pub fn build<I: Isa>(
                     }
                     Flow::Call { .. } | Flow::IndirectCall => {
                         if insn.flow == Flow::IndirectCall {
-                            cfg.sites.push(Site {
-                                at: insn.addr,
-                                len: insn.len,
-                                block: id,
-                                tail: false,
-                                callee: Callee::of(program, &insn),
-                            });
+                            cfg.sites.push(site(&insn, id, false));
                         }
                         // Even a call that is known not to return keeps the edge to what follows it: the proof knows no names.
                         let call = leaks.call(program, &insn);
@@ -405,13 +407,7 @@ pub fn build<I: Isa>(
                         }
                         _ => {
                             block.term = Term::IndirectOut;
-                            cfg.sites.push(Site {
-                                at: insn.addr,
-                                len: insn.len,
-                                block: id,
-                                tail: true,
-                                callee: Callee::of(program, &insn),
-                            });
+                            cfg.sites.push(site(&insn, id, true));
                         }
                     },
                     Flow::Return => block.term = Term::Return,
