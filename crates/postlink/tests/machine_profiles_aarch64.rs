@@ -3,6 +3,13 @@
 mod counted;
 use counted::{CPP_MAIN, CPP_OTHER, Folder, PROGRAM, compare, have};
 
+const MODES: [&str; 4] = [
+    "function-coverage",
+    "block-coverage",
+    "call-graph",
+    "call-edges",
+];
+
 fn can(compiler: &str) -> bool {
     have(compiler, "AArch64") && have("qemu-aarch64", "AArch64")
 }
@@ -62,4 +69,276 @@ fn coverage_and_calls_are_those_of_exact_counts() {
             assert!(compared.iter().all(|names| names.len() > 4));
         }
     }
+}
+
+/// Exclusive pairs by hand, one of which begins its function and one of which is in several blocks; a routine that gets something in `x16`; a literal that is
+/// loaded first.
+const BY_HAND: &str = r#"
+#include <stdio.h>
+#include <string.h>
+long total, highest;
+__attribute__((noinline)) long add(long *p, long n) { long o, t; int s;
+  __asm__ volatile("1: ldaxr %0,[%3]\n add %1,%0,%4\n stlxr %w2,%1,[%3]\n cbnz %w2,1b" : "=&r"(o), "=&r"(t), "=&r"(s) : "r"(p), "r"(n) : "memory"); return o; }
+__attribute__((noinline)) long maximum(long *p, long n) { long o; int s;
+  __asm__ volatile("1: ldaxr %0,[%2]\n cmp %0,%3\n b.ge 2f\n stlxr %w1,%3,[%2]\n cbnz %w1,1b\n2:" : "=&r"(o), "=&r"(s) : "r"(p), "r"(n) : "memory", "cc"); return o; }
+__attribute__((noinline)) long parts(long *p, long n) { long o, t; int s;
+  __asm__ volatile("1: ldaxr %0,[%3]\n tbz %4,#0,3f\n add %1,%0,#3\n b 4f\n3: add %1,%0,#5\n4: stlxr %w2,%1,[%3]\n cbnz %w2,1b" : "=&r"(o), "=&r"(t), "=&r"(s) : "r"(p), "r"(n) : "memory"); return o; }
+long first(long *p);
+__asm__(".text\n.type first,%function\n.globl first\nfirst:\n.cfi_startproc\n ldaxr x1,[x0]\n add x1,x1,#1\n stlxr w2,x1,[x0]\n cbnz w2,first\n mov x0,x1\n ret\n.cfi_endproc\n.size first,.-first\n");
+long sixteen(long);
+__asm__(".type sixteen,%function\nsixteen:\n mov x16,x0\n mov x17,x30\n bl inner\n mov x30,x17\n ret\n.size sixteen,.-sixteen\n.type inner,%function\ninner:\n add x0,x16,#7\n ret\n.size inner,.-inner\n");
+long literal(long);
+__asm__(".type literal,%function\nliteral:\n.cfi_startproc\n ldr x1,1f\n add x0,x0,x1\n ret\n.cfi_endproc\n.size literal,.-literal\n.balign 8\n1: .quad 0x123456\n");
+const char *names[] = {"a", "bc"};
+__attribute__((noinline)) const char *name(int i) { return names[i & 1]; }
+int main(int c, char **v) {
+  for (long i = 0; i < 400; i++) {
+    add(&total, i); maximum(&highest, i * 7 % 301); parts(&total, i);
+    if (i % 5 == 0) first(&total);
+    total += strlen(name((int)i));
+  }
+  printf("%ld %ld %ld %ld\n", total, highest, sixteen(35), literal(c));
+  return 0;
+}
+"#;
+
+#[test]
+fn exclusive_pairs_and_routines_with_conventions_of_their_own_go_on_working() {
+    if !can("aarch64-linux-gnu-gcc") {
+        return;
+    }
+    for options in ["", "-mbranch-protection=standard ", "-O0 "] {
+        let command =
+            format!("aarch64-linux-gnu-gcc -O2 -mno-outline-atomics {options}-Wl,-q -o p p.c");
+        let folder = Folder::built(&[("p.c", BY_HAND)], &command);
+        let compared = compare(&folder, &[], &command);
+        for (mode, names) in compared.iter().enumerate() {
+            // In one function the blocks of a pair cannot be told apart without a counter between its halves.
+            for name in ["add", "maximum", "first", "inner", "literal", "name"] {
+                assert!(
+                    names.contains(name),
+                    "{command}: mode {mode}: {name}: {names:?}"
+                );
+            }
+        }
+    }
+}
+
+const LIBRARY: &str = "
+#include <stdexcept>
+struct Shape { virtual int area() const = 0; virtual ~Shape() {} };
+struct Square : Shape { int a; Square(int a) : a(a) {} int area() const override; };
+int Square::area() const { if (a % 9 == 8) throw std::runtime_error(\"nine\"); return a * a; }
+extern \"C\" Shape *make(int a) { return new Square(a); }
+extern \"C\" __attribute__((noinline)) int apply(int (*f)(int), int x) { return f(x) + 1; }
+static __attribute__((noinline)) int local(int x) { return x * 3; }
+extern \"C\" int through(int x) { return apply(local, x); }
+extern \"C\" int unused(int x) { return local(x); }
+extern \"C\" int caught(int n) { int k = 0; for (int i = 0; i < n; i++) try { Shape *s = make(i); k += s->area(); delete s; } catch (std::exception &) { k++; } return k; }
+";
+const USER: &str = "
+#include <stdio.h>
+int caught(int); int through(int); int apply(int (*)(int), int);
+static int own(int x) { return x ^ 1; }
+int main(void) { long s = 0; for (int i = 0; i < 90; i++) s += caught(i) + through(i) + apply(own, i); printf(\"%ld\\n\", s); return 0; }
+";
+
+#[test]
+fn shared_libraries_are_counted_exactly_and_throw() {
+    if !can("aarch64-linux-gnu-g++") {
+        return;
+    }
+    for options in ["", "-mbranch-protection=standard ", "-Wl,-Bsymbolic "] {
+        let library = "aarch64-linux-gnu-g++ -O2 -shared -fPIC -Wl,-q";
+        let command = format!("{library} {options}-o p q.cc");
+        let folder = Folder::built(&[("q.cc", LIBRARY), ("user.c", USER)], &command);
+        std::fs::copy(folder.path("p"), folder.path("libq.so")).expect("the folder is ours");
+        let build = "aarch64-linux-gnu-gcc -O2 -o user user.c -L. -lq";
+        let mut words = build.split(' ');
+        let built = std::process::Command::new(words.next().unwrap_or_default())
+            .args(words)
+            .arg("-Wl,-rpath,$ORIGIN")
+            .current_dir(folder.path(""))
+            .status();
+        assert!(built.is_ok_and(|status| status.success()), "{build}");
+        let with = |name: &str| {
+            std::fs::copy(folder.path(name), folder.path("libq.so")).expect("the folder is ours");
+            let said = folder.run(folder.path("user"), &[]);
+            assert!(said.status.success(), "{options}{name}: {said:?}");
+            said.stdout
+        };
+        let plain = with("p");
+        folder.postlink(&["instrument", "p", "-o", "p.exact"]);
+        assert_eq!(with("p.exact"), plain);
+        let (_, calls) = folder.read_exact();
+        for mode in MODES {
+            let profile = folder.profile_by(mode, 1, &|inst| assert_eq!(with(inst), plain));
+            let mut compared = 0;
+            for f in &profile.functions {
+                let name = f.display_name();
+                let Some(exact) = calls.get(&(f.address as u64)) else {
+                    continue;
+                };
+                compared += 1;
+                assert_eq!(f.is_covered(), *exact > 0, "{options}{mode} {name}");
+                if mode.starts_with("call") {
+                    assert_eq!(f.call_count, *exact, "{options}{mode} {name}");
+                }
+            }
+            assert!(compared >= 6, "{options}{mode}: {compared}");
+        }
+    }
+}
+
+#[test]
+fn sampled_edges_name_the_callers() {
+    if !can("aarch64-linux-gnu-gcc") {
+        return;
+    }
+    for options in ["", "-mbranch-protection=standard ", "-static "] {
+        let command = format!("aarch64-linux-gnu-gcc -O2 {options}-Wl,-q -o p p.c");
+        let folder = Folder::built(&[("p.c", PROGRAM)], &command);
+        let profile = folder.profile("call-edges", &[&[]]);
+        let find = |name: &str| {
+            let found = profile.functions.iter().find(|f| f.name == name.as_bytes());
+            found.unwrap_or_else(|| panic!("{command}: no function {name}"))
+        };
+        // `pick` is only called by `main`, 1000 times: the first call, and every 64th for 64.
+        for (callee, callers, least) in [
+            ("pick", vec!["main"], 961),
+            ("work", vec!["main", "pick"], 3200),
+        ] {
+            let edges = &find(callee).edges;
+            let from = |edge: &postlink_mip::Edge| {
+                callers.iter().any(|caller| {
+                    let caller = find(caller);
+                    let start = caller.address;
+                    (start..=start + i64::from(caller.size)).contains(&edge.source)
+                })
+            };
+            assert!(
+                !edges.is_empty() && edges.iter().all(from),
+                "{command}: {callee}: {edges:?}"
+            );
+            let weight: u64 = edges.iter().map(|e| e.weight).sum();
+            let count = find(callee).call_count;
+            assert!(
+                (least..=count + 63).contains(&weight),
+                "{command}: {callee}: {weight} of {count}"
+            );
+        }
+    }
+}
+
+/// Every word that is put in or changed, spoilt in several ways.
+#[test]
+fn what_is_changed_in_counters_at_entries_is_found() {
+    if !can("aarch64-linux-gnu-gcc") {
+        return;
+    }
+    const NOP: u32 = 0xd503_201f;
+    for options in [
+        "",
+        "-mbranch-protection=standard ",
+        "-fno-asynchronous-unwind-tables ",
+    ] {
+        let command = format!("aarch64-linux-gnu-gcc -O2 {options}-Wl,-q -o p p.c");
+        let folder = Folder::built(&[("p.c", PROGRAM)], &command);
+        let input = std::fs::read(folder.path("p")).unwrap();
+        let proved = |output: &[u8]| {
+            let options = postlink_verify::Options::default();
+            postlink_verify::verify(&input, output, &options).is_ok_and(|report| report.is_proved())
+        };
+        for mode in ["function-coverage", "call-graph", "call-edges"] {
+            folder.postlink(&["instrument", "--mode", mode, "p", "-o", "p.inst"]);
+            let output = std::fs::read(folder.path("p.inst")).unwrap();
+            assert!(proved(&output), "{command}: {mode}");
+            let places = |file: &[u8], name: &str| {
+                let elf = postlink_image::elf::Elf::parse(file).unwrap();
+                let (_, section) = elf.section(name).unwrap();
+                let from = section.offset as usize;
+                from..from + (section.end() - section.addr) as usize
+            };
+            let text = places(&input, ".text");
+            let words = text
+                .clone()
+                .step_by(4)
+                .filter(|&i| input[i..i + 4] != output[i..i + 4])
+                .chain(places(&output, ".text.entries").step_by(4));
+            let (mut tried, mut missed) = (0, vec![]);
+            for at in words {
+                let word = u32::from_le_bytes(output[at..at + 4].try_into().unwrap());
+                // Of a branch the distance, else a register; another operation; nothing.
+                for spoilt in [word ^ 1, word ^ 1 << 5, word ^ 1 << 30, word ^ 1 << 29, NOP] {
+                    // Which of the counters is written to does not matter for what the program does.
+                    let page = word & 0x9f00_0000 == 0x9000_0000
+                        && spoilt & 0x9f00_001f == word & 0x9f00_001f;
+                    let before = input.get(at..at + 4) == Some(&spoilt.to_le_bytes()[..]);
+                    if spoilt == word || word == NOP || page || text.contains(&at) && before {
+                        continue;
+                    }
+                    tried += 1;
+                    let mut damaged = output.clone();
+                    damaged[at..at + 4].copy_from_slice(&spoilt.to_le_bytes());
+                    if proved(&damaged) {
+                        missed.push(format!("{at:#x}: {word:08x} became {spoilt:08x}"));
+                    }
+                }
+            }
+            assert!(tried > 200, "{command}: {mode}: {tried}");
+            assert!(missed.is_empty(), "{command}: {mode}: {missed:#?}");
+        }
+    }
+}
+
+/// In copies whose blocks count, which are emitted anew: each store is to go where counters are, through a register that the program does not need.
+#[test]
+fn what_is_changed_in_counters_of_blocks_is_found() {
+    if !can("aarch64-linux-gnu-gcc") {
+        return;
+    }
+    let folder = Folder::built(
+        &[("p.c", PROGRAM)],
+        "aarch64-linux-gnu-gcc -O2 -Wl,-q -o p p.c",
+    );
+    let input = std::fs::read(folder.path("p")).unwrap();
+    folder.postlink(&[
+        "instrument",
+        "--mode",
+        "block-coverage",
+        "p",
+        "-o",
+        "p.inst",
+    ]);
+    let output = std::fs::read(folder.path("p.inst")).unwrap();
+    let proved = |output: &[u8]| {
+        let options = postlink_verify::Options::default();
+        postlink_verify::verify(&input, output, &options).is_ok_and(|report| report.is_proved())
+    };
+    assert!(proved(&output));
+    let word = |at: usize| u32::from_le_bytes(output[at..at + 4].try_into().unwrap());
+    let counters = (0..output.len() - 12).step_by(4).filter(|&at| {
+        let (page, add, store) = (word(at), word(at + 4), word(at + 8));
+        let a = page & 31;
+        page & 0x9f00_0000 == 0x9000_0000
+            && add & 0xffc0_03ff == 0x9100_0000 | a << 5 | a
+            && store & 0xffe0_0fff == 0x3800_0000 | a << 5 | a
+    });
+    let (mut tried, mut missed) = (0, vec![]);
+    for at in counters {
+        // Another register; an address that ends in zero, which covers nothing.
+        let register = (0..3).flat_map(|i| [(4 * i, word(at + 4 * i) ^ 1)]);
+        let zero = [(4, word(at + 4) & !(0xff << 10))];
+        let elsewhere = [(8, word(at + 8) ^ 1 << 5), (4, word(at + 4) ^ 1 << 5)];
+        for (offset, spoilt) in register.chain(zero).chain(elsewhere) {
+            tried += 1;
+            let mut damaged = output.clone();
+            damaged[at + offset..at + offset + 4].copy_from_slice(&spoilt.to_le_bytes());
+            if proved(&damaged) {
+                missed.push(format!("{at:#x} + {offset}: became {spoilt:08x}"));
+            }
+        }
+    }
+    assert!(tried > 100, "{tried}");
+    assert!(missed.is_empty(), "{missed:#?}");
 }

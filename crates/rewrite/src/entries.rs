@@ -5,7 +5,7 @@
 //!
 //! | way | the counter | costs | for |
 //! |---|---|---|---|
-//! | front | in the padding in front of the function, into which it runs | nothing | coverage, with seven or eight bytes of padding |
+//! | front | in the padding in front of the function, into which it runs | nothing | coverage on x86-64, with seven or eight bytes of padding |
 //! | stub | in a stub that jumps to the function | 12 or 16 bytes with coverage | all references to the function are known |
 //! | jump | in a stub that a jump at the entry leads to, with the instructions that the jump overwrote and a jump back | about 20 bytes, and what unwinding needs | all others |
 //!
@@ -14,6 +14,10 @@
 //! of one byte comes from elsewhere, nothing says where it is relative to something else, and it is no entry point. A function in the dynamic symbol table begins earlier in there too, if
 //! the counter is in front; a stub, which who asks for the function at an address inside it (`dladdr`) does not find, is the last resort. With the third whoever comes is counted. Where there are pointers, their values stay multiples of eight: programs use the lowest bits, and C++ does
 //! in pointers to members.
+//!
+//! Where instructions have one length ([`Covers::WHOLE_ENTRIES`], AArch64) there is no counter in front, and references are led to a stub only if they are direct calls and jumps: then
+//! pointers do not change at all. A jump takes the place of one whole instruction, or of two if the first is a landing pad that does more, so it can stand for the other functions with 20 bytes, also if they are not
+//! understood.
 //!
 //! The third is slow for who comes by the jump. Calls that are known go straight to the stub; pointers do not, so that they still compare equal.
 //!

@@ -9,21 +9,26 @@
 //! | displacement of a call or jump | the same, or it was the start of a function and is its stub, with the instructions that a jump there overwrites |
 //! | word in data or in a relocation, symbol with its size | the same |
 //! | padding | it is the counter in front of a function, and all of it was padding |
-//! | the first five bytes of a function | a jump to a counter, behind which stand the instructions that the jump overwrote, and a jump to what follows them; nothing branches to them |
+//! | the first bytes of a function | a jump to a counter, behind which stand the instructions that the jump overwrote, and a jump to what follows them; nothing branches to them |
 //! | unwind entry | it begins with the counter in front, and its first advance is longer by as much |
 //! | last entry of the search table | it names an entry in a new segment |
 //! | entry point, or one initialiser | it is in a new segment |
 //!
-//! What counts is a store or an addition to the new writable segment, which has no bytes in the file; with call counts also the call of a routine in the new code.
+//! What counts is a store or an addition to the new writable segment, which has no bytes in the file; with call counts also the call of a routine in the new code, the same for all counters (with call edges there are two).
+//!
+//! On AArch64 no counter stands in padding, and no pointer changes. Which sequences count is said by each instruction set's module below this one.
 //!
 //! # What is assumed
 //!
-//! * The start-up routine and the routine that notes first calls keep what they must; they are not looked into. Nor is the unwind entry that describes stubs.
-//! * Flags mean nothing at an entry, unless the counter keeps them.
+//! * The start-up routine and the routine that notes first calls keep what they must; only that the latter begins by saving registers is looked at. Nor is the unwind entry that describes stubs.
+//! * Flags mean nothing at an entry, unless the counter keeps them. On AArch64 neither do x16 and x17, in functions that have an unwind entry, do not begin by reading them, and do not come to their
+//!   entry again.
 //! * What is assumed for moved code as well, see the crate.
 
 mod aarch64;
 mod x86_64;
+
+use std::cell::Cell;
 
 use crate::arch::{Arch, Field, FieldKind, Flow, Insn};
 use crate::bytes::{u32_in, u64_in};
@@ -42,7 +47,7 @@ pub(crate) trait Entries: Arch {
 
     /// Length of what counts at the start of `bytes`, which lie at `at`; 0 if nothing does. And whether it keeps what a function that is not compiled, or comes to its entry again,
     /// may have in registers.
-    fn counter(bytes: &[u8], at: u64, memory: &Memory) -> (u64, bool);
+    fn counter(bytes: &[u8], at: u64, memory: &Memory<'_>) -> (u64, bool);
 
     /// The jump that replaces the beginning `old` of a function, if `new` is one: length and target.
     fn jump(old: &[u8], new: &[u8], at: u64) -> Option<(u64, u64)>;
@@ -52,16 +57,34 @@ pub(crate) trait Entries: Arch {
 }
 
 /// New memory: code, and counters.
-pub(crate) struct Memory {
+pub(crate) struct Memory<'a> {
+    output: &'a Elf<'a>,
     code: Vec<Segment>,
     counters: Vec<Segment>,
+    /// The routines that counters of calls go to, without edges and with: one each.
+    slow: [Cell<Option<u64>>; 2],
 }
 
-impl Memory {
+impl Memory<'_> {
     fn is_new_code(&self, addr: u64) -> bool {
         self.code
             .iter()
             .any(|s| s.addr <= addr && addr < s.file_end())
+    }
+
+    /// Whether a counter may call `target`: as all others do, if the routine begins by saving registers as `begins` says.
+    fn is_slow(&self, edges: bool, target: u64, begins: &[u8]) -> bool {
+        let known = &self.slow[usize::from(edges)];
+        if known.get().is_none()
+            && self.is_new_code(target)
+            && self
+                .output
+                .bytes_from(target)
+                .is_some_and(|code| code.starts_with(begins))
+        {
+            known.set(Some(target));
+        }
+        known.get() == Some(target)
     }
 
     fn counts(&self, at: u64, size: u64) -> bool {
@@ -74,7 +97,7 @@ impl Memory {
 struct Proof<'a, A> {
     input: &'a Elf<'a>,
     output: &'a Elf<'a>,
-    memory: Memory,
+    memory: Memory<'a>,
     unwind: Table<'a>,
     starts: Vec<u64>,
     failures: Vec<Failure>,
@@ -103,6 +126,7 @@ pub(crate) fn prove<A: Entries>(input: &Elf<'_>, output: &Elf<'_>, options: &Opt
     let starts = text::starts(input, &unwind, &code, std::iter::empty());
     let is_room = |s: &&Segment| s.is_writable() && !s.is_exec() && s.file_size == 0;
     let memory = Memory {
+        output,
         code: layout
             .added
             .iter()
@@ -110,6 +134,7 @@ pub(crate) fn prove<A: Entries>(input: &Elf<'_>, output: &Elf<'_>, options: &Opt
             .copied()
             .collect(),
         counters: layout.added.iter().filter(is_room).copied().collect(),
+        slow: Default::default(),
     };
     let mut proof = Proof::<A> {
         input,

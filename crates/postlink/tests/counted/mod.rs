@@ -90,6 +90,18 @@ impl Folder {
 
     /// Instruments, runs with each list of arguments, merges.
     pub fn profile(&self, mode: &str, runs: &[&[&str]]) -> Profile {
+        let nth = std::cell::Cell::new(0);
+        self.profile_by(mode, runs.len(), &|inst| {
+            let arguments = runs[nth.replace(nth.get() + 1)];
+            let plain = self.run(self.path("p"), arguments);
+            let ours = self.run(self.path(inst), arguments);
+            assert_eq!(plain.stdout, ours.stdout);
+            assert_eq!(plain.status.code(), ours.status.code());
+        })
+    }
+
+    /// The same with runs of any kind; `run` gets the file's name.
+    pub fn profile_by(&self, mode: &str, runs: usize, run: &dyn Fn(&str)) -> Profile {
         let inst = format!("p.{mode}");
         self.postlink(&["instrument", "--mode", mode, "p", "-o", &inst]);
         let map = format!("{inst}.mipmap");
@@ -99,11 +111,8 @@ impl Folder {
         let raw = format!("run.{module:04x}.mipraw");
         let profile = format!("{mode}.mip");
         self.postlink(&["mip", "create", "-p", &profile, &map]);
-        for arguments in runs {
-            let plain = self.run(self.path("p"), arguments);
-            let ours = self.run(self.path(&inst), arguments);
-            assert_eq!(plain.stdout, ours.stdout);
-            assert_eq!(plain.status.code(), ours.status.code());
+        for _ in 0..runs {
+            run(&inst);
             self.postlink(&["mip", "merge", "--strict", "-p", &profile, &raw]);
         }
         mip::open(&self.path(&profile)).unwrap()
@@ -113,6 +122,11 @@ impl Folder {
     pub fn exact(&self, arguments: &[&str]) -> (BTreeSet<u64>, BTreeMap<u64, u64>) {
         self.postlink(&["instrument", "p", "-o", "p.exact"]);
         self.run(self.path("p.exact"), arguments);
+        self.read_exact()
+    }
+
+    /// The same, once the copy has run.
+    pub fn read_exact(&self) -> (BTreeSet<u64>, BTreeMap<u64, u64>) {
         let text = self.postlink(&["show", "exact.plraw", "--binary", "p", "--json"]);
         let counts: serde_json::Value = serde_json::from_str(&text).unwrap();
         let mut blocks = BTreeSet::new();

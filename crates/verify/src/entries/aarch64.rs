@@ -30,6 +30,9 @@ const CBNZ: u32 = 0x3500_0011 | OVER;
 const B_NE: u32 = 0x5400_0001 | OVER;
 const SATURATED: u32 = 0x3400_0011 | 2 << 5;
 
+/// The routine begins with `stp x0,x1,[sp,#-112]!`.
+const SAVES: [u8; 4] = 0xa9b9_07e0u32.to_le_bytes();
+
 fn nth(bytes: &[u8], i: usize) -> Option<u32> {
     bytes.get(4 * i..).and_then(word)
 }
@@ -42,7 +45,7 @@ fn page(bytes: &[u8], at: u64, i: usize) -> Option<u64> {
 }
 
 /// Coverage: number of instructions, and whether the register is saved.
-fn coverage(bytes: &[u8], at: u64, memory: &Memory) -> Option<(usize, bool)> {
+fn coverage(bytes: &[u8], at: u64, memory: &Memory<'_>) -> Option<(usize, bool)> {
     let first = nth(bytes, 0)?;
     // str a,[sp,#-16]!
     let saved = first & 0xffff_ffe0 == 0xf81f_0fe0;
@@ -70,7 +73,7 @@ fn coverage(bytes: &[u8], at: u64, memory: &Memory) -> Option<(usize, bool)> {
 }
 
 /// Calls: number of instructions, and whether registers are saved.
-fn calls(bytes: &[u8], at: u64, memory: &Memory) -> Option<(usize, bool)> {
+fn calls(bytes: &[u8], at: u64, memory: &Memory<'_>) -> Option<(usize, bool)> {
     let saved = nth(bytes, 0)? == PUSH;
     let mut i = usize::from(saved);
     let page = page(bytes, at, i)?;
@@ -83,19 +86,20 @@ fn calls(bytes: &[u8], at: u64, memory: &Memory) -> Option<(usize, bool)> {
     }
     i += 2;
     // With edges flags are lost: what keeps registers keeps them as well.
-    match nth(bytes, i)? {
-        CBNZ => i += 1,
-        TEST if nth(bytes, i + 1)? == B_NE && !saved => i += 2,
+    let edges = match nth(bytes, i)? {
+        CBNZ => false,
+        TEST if nth(bytes, i + 1)? == B_NE && !saved => true,
         _ => return None,
-    }
+    };
+    i += 1 + usize::from(edges);
     let sum = 0x9100_0210 | (low << 2) << 10;
     let slow = bytes.get(4 * (i + 2)..)?;
     let calls = AArch64::decode(slow, at.checked_add(4 * (i as u64 + 2))?)?.flow;
     let way = low << 2 <= 0xfff
         && nth(bytes, i)? == sum
         && nth(bytes, i + 1)? == KEEP_LINK
-        && matches!(calls, Flow::Call(target) if memory.is_new_code(target))
-        && nth(bytes, i + 3)? == load;
+        && nth(bytes, i + 3)? == load
+        && matches!(calls, Flow::Call(target) if memory.is_slow(edges, target, &SAVES));
     let count = nth(bytes, i + 4)? == COUNT
         && nth(bytes, i + 5)? == SATURATED
         && nth(bytes, i + 6)? == 0xb900_0211 | low << 10;
@@ -112,7 +116,7 @@ fn calls(bytes: &[u8], at: u64, memory: &Memory) -> Option<(usize, bool)> {
 impl Entries for AArch64 {
     const MOVES_POINTERS: bool = false;
 
-    fn counter(bytes: &[u8], at: u64, memory: &Memory) -> (u64, bool) {
+    fn counter(bytes: &[u8], at: u64, memory: &Memory<'_>) -> (u64, bool) {
         let found = coverage(bytes, at, memory).or_else(|| calls(bytes, at, memory));
         found.map_or((0, false), |(instructions, keeps)| {
             (4 * instructions as u64, keeps)

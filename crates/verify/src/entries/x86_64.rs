@@ -7,11 +7,13 @@ use crate::bytes::u32_in;
 
 /// Bytes of a jump at an entry.
 const JUMP: u64 = 5;
+/// The routine that notes first calls begins with `push rax`, `push rcx`, `push rdx`.
+const SAVES: [u8; 3] = [0x50, 0x51, 0x52];
 
 impl Entries for X86_64 {
     const MOVES_POINTERS: bool = true;
 
-    fn counter(bytes: &[u8], at: u64, memory: &Memory) -> (u64, bool) {
+    fn counter(bytes: &[u8], at: u64, memory: &Memory<'_>) -> (u64, bool) {
         let word = |o: usize, trail: u64| {
             let end = at + o as u64 + 4 + trail;
             u32_in(bytes, o).map(|w| end.wrapping_add_signed(i64::from(w as i32)))
@@ -33,15 +35,15 @@ impl Entries for X86_64 {
         let flags = is(o, &[0x9c]);
         o += usize::from(flags);
         // jnz over: push r11; lea r11,[c]; call; pop r11
-        let slow = |o: usize| {
+        let slow = |edges: bool, o: usize| {
             is(o, &[0x75, 16, 0x41, 0x53, 0x4c, 0x8d, 0x1d])
                 && counts(o + 7, 0, 8)
                 && is(o + 11, &[0xe8])
-                && word(o + 12, 0).is_some_and(|t| memory.is_new_code(t))
                 && is(o + 16, &[0x41, 0x5b])
+                && word(o + 12, 0).is_some_and(|t| memory.is_slow(edges, t, &SAVES))
         };
         // test byte [c],63
-        if is(o, &[0xf6, 0x05]) && counts(o + 2, 1, 1) && slow(o + 7) {
+        if is(o, &[0xf6, 0x05]) && counts(o + 2, 1, 1) && slow(true, o + 7) {
             o += 25;
         }
         // add dword [c],1; sbb dword [c],0
@@ -56,7 +58,7 @@ impl Entries for X86_64 {
         }
         o += 14;
         // cmp dword [t],0
-        if is(o, &[0x83, 0x3d]) && counts(o + 2, 1, 4) && is(o + 6, &[0]) && slow(o + 7) {
+        if is(o, &[0x83, 0x3d]) && counts(o + 2, 1, 4) && is(o + 6, &[0]) && slow(false, o + 7) {
             o += 25;
         }
         for (there, end) in [(flags, &[0x9d][..]), (zone, up)] {
