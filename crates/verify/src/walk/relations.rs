@@ -1,0 +1,192 @@
+//! What refers to what: a place that the old code names, and the one that the new code names in its stead.
+
+use super::{State, Step, Walk, fail};
+use crate::arch::{Arch, Field, FieldKind};
+use crate::report::{Check, Failure};
+use smallvec::SmallVec;
+
+impl<'a, A: Arch> Walk<'a, '_, A> {
+    /// Two instructions are equal but for these fields: are the addresses related as they must be?
+    pub(super) fn relate_field(
+        &mut self,
+        p: u64,
+        bytes: &[u8],
+        a: &Field,
+        q: u64,
+        b: &Field,
+    ) -> Step {
+        let (old, new) = (a.target, b.target);
+        let wrong = |what: &str| fail(Failure::new(Check::Code, what).at(p, q).values(old, new));
+        match a.kind {
+            FieldKind::Branch => self.relate(old, new),
+            FieldKind::Page => wrong("the instruction forms another page"),
+            FieldKind::Accesses => {
+                if old != new && !self.same_literal(a, b) {
+                    return wrong("the instruction accesses another address");
+                }
+                if let Some(id) = self.cx.overwritten(old) {
+                    let at = self.cx.function(id).map_or(0, |f| f.old_entry);
+                    return wrong(&format!(
+                        "the instruction reads code at {at:#x} that was overwritten by a jump"
+                    ));
+                }
+                if self.cx.is_abandoned(old) {
+                    return wrong("the instruction accesses a section that was moved");
+                }
+                Ok(())
+            }
+            FieldKind::Forms | FieldKind::Absolute => {
+                if self.cx.is_abandoned(old) && a.kind == FieldKind::Forms {
+                    return wrong("the instruction forms the address of a section that was moved");
+                }
+                if a.kind == FieldKind::Forms && self.cx.is_registered(old) {
+                    return match self.cx.registers_anew(old, new) {
+                        true => Ok(()),
+                        false => wrong(
+                            "the instruction forms the address of an unwind table that was replaced",
+                        ),
+                    };
+                }
+                let entry = self.cx.entry_of(old);
+                if old == new {
+                    match entry {
+                        Some(id) if a.kind == FieldKind::Forms => {
+                            self.out.addresses.push((id, false))
+                        }
+                        Some(_) => {}
+                        None => self.enter_old(old),
+                    }
+                    return Ok(());
+                }
+                if let Some(id) = entry
+                    && self.cx.pair_owner(old, new) == Some(id)
+                {
+                    self.out.addresses.push((id, true));
+                    return self.relate_indirect(old, new);
+                }
+                if self.cx.pair_owner(old, new).is_none() {
+                    return wrong("the instruction forms another address");
+                }
+                let rest = self
+                    .old_bytes(p)
+                    .and_then(|b| b.get(bytes.len()..))
+                    .unwrap_or(b"");
+                if A::calculates_with_formed(bytes, rest) {
+                    return wrong("a label's address that takes part in a calculation was changed");
+                }
+                self.relate_indirect(old, new)
+            }
+        }
+    }
+
+    /// Old code at `addr` may run from now on.
+    pub(super) fn enter_old(&mut self, addr: u64) {
+        if let Some(id) = self.cx.inside_of(addr) {
+            self.out.entrances.push(id);
+        }
+    }
+
+    /// Control that went to `old` goes to `new` now.
+    pub(super) fn relate(&mut self, old: u64, new: u64) -> Step {
+        if self.f.in_new(new) {
+            if A::STEP > 1 || self.cx.counts.is_some() {
+                self.joined.insert(new);
+            }
+            let pages = (!self.carry.is_empty()).then(|| self.carry.as_slice().into());
+            self.s.work.push((old, new, pages));
+            return Ok(());
+        }
+        if old == new {
+            self.enter_old(old);
+            return Ok(());
+        }
+        if self.f.in_old(old) {
+            // A jump in old code may have been skipped.
+            let mut chain = SmallVec::new();
+            let state = self.state(old, &mut chain)?;
+            if chain.contains(&new) {
+                self.enter_old(new);
+                return Ok(());
+            }
+            if let State::Exit(x) = state {
+                return self.relate_outside(x, new, new);
+            }
+        }
+        self.relate_outside(old, new, new)
+    }
+
+    /// Control that left the function to `old` leaves it to `new` now.
+    pub(super) fn relate_outside(&mut self, old: u64, new: u64, q: u64) -> Step {
+        if old == new {
+            self.enter_old(old);
+            return Ok(());
+        }
+        match self.cx.pair_owner(old, new) {
+            Some(id) => {
+                if self
+                    .cx
+                    .function(id)
+                    .is_none_or(|g| (g.old_entry, g.new_entry()) != (old, new))
+                {
+                    self.out.cross.push((old, new));
+                }
+                Ok(())
+            }
+            None => match self.through_veneers::<A>(old, new) {
+                Some((old, new)) => self.relate_outside(old, new, q),
+                None => fail(
+                    Failure::new(Check::Code, "control goes to another place")
+                        .at(old, q)
+                        .values(old, new),
+                ),
+            },
+        }
+    }
+
+    /// Old and new targets with the veneers before them taken away; `None` if there are none.
+    pub(super) fn through_veneers<B: Arch>(&self, old: u64, new: u64) -> Option<(u64, u64)> {
+        // A function that was moved is entered where it is, not taken for a veneer.
+        let from = if self.cx.old.owner(old).is_some() {
+            old
+        } else {
+            self.cx.behind_veneer::<B>(self.cx.input, old)
+        };
+        let to = if self.cx.new.owner(new).is_some() {
+            new
+        } else {
+            self.cx.behind_veneer::<B>(self.cx.output, new)
+        };
+        ((from, to) != (old, new)).then_some((from, to))
+    }
+
+    /// The same for places that are jumped to indirectly: what must stand first there still does.
+    pub(super) fn relate_indirect(&mut self, old: u64, new: u64) -> Step {
+        if A::STEP > 1 && self.f.in_old(old) {
+            self.indirect.push(old);
+        }
+        self.relate_pad(old, new)
+    }
+
+    /// The same for a landing pad of exceptions, where it is known who comes.
+    pub(super) fn relate_pad(&mut self, old: u64, new: u64) -> Step {
+        let pad = |bytes: Option<&[u8]>, at| {
+            bytes
+                .and_then(|b| A::decode(b, at))
+                .is_some_and(|i| i.landing_pad)
+        };
+        if self.cx.guarded
+            && self.f.in_new(new)
+            && pad(self.old_bytes(old), old)
+            && !pad(self.new_bytes(new).map(|b| b.0), new)
+        {
+            return fail(
+                Failure::new(
+                    Check::Code,
+                    "the landing pad of indirect branches is missing",
+                )
+                .at(old, new),
+            );
+        }
+        self.relate(old, new)
+    }
+}

@@ -1,0 +1,175 @@
+//! Unwinding, in the lock step: rows and call sites of the new code against those of the old.
+
+use super::{Step, Walk, fail};
+use crate::arch::Arch;
+use crate::lsda::{Lsda, Outcome};
+use crate::report::{Check, Failure};
+use crate::unwind::RowMap;
+
+impl<'a, A: Arch> Walk<'a, '_, A> {
+    pub(super) fn prepare_unwind(&mut self) -> Step {
+        let sentence = |what: String| Box::new(Failure::new(Check::Unwind, what));
+        self.s.interner.clear();
+        self.s.old_lsdas.clear();
+        self.s.new_lsdas.clear();
+        self.s.chains.clear();
+        for (which, table) in [(false, &self.cx.old_unwind), (true, &self.cx.new_unwind)] {
+            let ranges = if which { &self.f.new } else { &self.f.old };
+            let map = if which {
+                &mut self.s.new_rows
+            } else {
+                &mut self.s.old_rows
+            };
+            let spans = map.clear();
+            for r in ranges {
+                for fde in table.overlapping(r.start, r.end) {
+                    self.s
+                        .runner
+                        .rows::<A>(table, fde, &mut self.s.interner, spans)
+                        .map_err(sentence)?;
+                }
+            }
+            map.sort();
+            self.lsdas |= map.has_lsda();
+        }
+        Ok(())
+    }
+
+    /// The new instruction at `q` must have the unwind row of one of the old addresses.
+    #[inline]
+    pub(super) fn check_rows(&mut self, old: &[u64], q: u64, len: u64) -> Step {
+        let (row, covers) = self.s.new_rows.row(q, len);
+        if covers && old.iter().any(|&p| self.s.old_rows.row(p, 1).0 == row) {
+            return Ok(());
+        }
+        // A state outside the function has no row of its own that this function's tables could tell.
+        if old.is_empty() && covers {
+            return Ok(());
+        }
+        let p = old.first().copied().unwrap_or(0);
+        let mut failure = Failure::new(Check::Unwind, "the unwind row differs").at(p, q);
+        if !covers {
+            failure.reason = "the unwind row changes in the middle of an instruction".into();
+        }
+        failure.old_value = self.s.interner.describe(self.s.old_rows.row(p, 1).0);
+        failure.new_value = self.s.interner.describe(row);
+        fail(failure)
+    }
+
+    /// The same for an instruction that is not a call. One that no call site covers cannot throw, says the compiler that was asked for
+    /// exceptions from such instructions; then nothing depends on what covers it.
+    pub(super) fn check_other_site(&mut self, p: u64, q: u64) -> Step {
+        match self.outcome(false, p) {
+            Some((Outcome::Terminate, _)) => Ok(()),
+            _ => self.check_call_site(p, p, q, q),
+        }
+    }
+
+    /// What the personality routine decides for the call at `p`, seen at `p_ip`, it must decide for the one at `q`.
+    pub(super) fn check_call_site(&mut self, p: u64, p_ip: u64, q: u64, q_ip: u64) -> Step {
+        let old = self.outcome(false, p_ip);
+        let new = self.outcome(true, q_ip);
+        let (Some((old, old_lsda)), Some((new, new_lsda))) = (old, new) else {
+            return fail(
+                Failure::new(
+                    Check::LandingPads,
+                    "the language-specific data is not understood",
+                )
+                .at(p, q),
+            );
+        };
+        let differ = |what: &str| {
+            let mut failure = Failure::new(Check::LandingPads, what).at(p, q);
+            (failure.old_value, failure.new_value) = (format!("{old:x?}"), format!("{new:x?}"));
+            fail(failure)
+        };
+        match (old, new) {
+            (Outcome::Continue, Outcome::Continue) | (Outcome::Terminate, Outcome::Terminate) => {
+                Ok(())
+            }
+            (
+                Outcome::Pad {
+                    pad: old_pad,
+                    action: a,
+                },
+                Outcome::Pad {
+                    pad: new_pad,
+                    action: b,
+                },
+            ) => {
+                let pushed = |rows: &RowMap, ip| rows.at(ip).map_or(0, |s| s.args_size);
+                let (x, y) = (
+                    pushed(&self.s.old_rows, p_ip),
+                    pushed(&self.s.new_rows, q_ip),
+                );
+                if x != y {
+                    let what = "the size of pushed arguments differs, which the run-time takes off before a landing pad";
+                    let mut failure = Failure::new(Check::LandingPads, what).at(p, q);
+                    (failure.old_value, failure.new_value) =
+                        (format!("{x} bytes"), format!("{y} bytes"));
+                    return fail(failure);
+                }
+                let key = [old_lsda as u64, a, new_lsda as u64, b];
+                if !self.s.chains.contains(&key) {
+                    let chain = |list: &[(u64, u64, Option<Lsda<'a>>)], index: usize, action| {
+                        list.get(index)?.2.as_ref()?.chain(action)
+                    };
+                    let (x, y) = (
+                        chain(&self.s.old_lsdas, old_lsda, a),
+                        chain(&self.s.new_lsdas, new_lsda, b),
+                    );
+                    if x.is_none() || x != y {
+                        let mut failure =
+                            Failure::new(Check::LandingPads, "the actions of a landing pad differ")
+                                .at(p, q);
+                        (failure.old_value, failure.new_value) =
+                            (format!("{x:x?}"), format!("{y:x?}"));
+                        return fail(failure);
+                    }
+                    self.s.chains.push(key);
+                }
+                if self.f.in_new(new_pad)
+                    || old_pad == new_pad
+                    || self.cx.pair_owner(old_pad, new_pad).is_some()
+                {
+                    self.relate_pad(old_pad, new_pad)
+                } else {
+                    differ("the landing pad is at another place")
+                }
+            }
+            _ => differ("an exception at this call ends elsewhere"),
+        }
+    }
+
+    /// The outcome at an address, and which area decided it. `None`: an area that cannot be read.
+    pub(super) fn outcome(&mut self, new: bool, ip: u64) -> Option<(Outcome, usize)> {
+        let rows = if new {
+            &self.s.new_rows
+        } else {
+            &self.s.old_rows
+        };
+        let Some(span) = rows.at(ip).filter(|s| s.lsda != 0).copied() else {
+            return Some((Outcome::Continue, usize::MAX));
+        };
+        let (list, elf) = if new {
+            (&mut self.s.new_lsdas, self.cx.output)
+        } else {
+            (&mut self.s.old_lsdas, self.cx.input)
+        };
+        let index = match list
+            .iter()
+            .position(|l| (l.0, l.1) == (span.lsda, span.function))
+        {
+            Some(index) => index,
+            None => {
+                list.push((
+                    span.lsda,
+                    span.function,
+                    Lsda::parse(elf, span.lsda, span.function),
+                ));
+                list.len() - 1
+            }
+        };
+        Some((list.get(index)?.2.as_ref()?.outcome(ip), index))
+    }
+}
