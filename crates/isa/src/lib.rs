@@ -123,6 +123,8 @@ pub struct Traits {
     pub exclusive_load: bool,
     /// AArch64: that store, or what ends the watch otherwise.
     pub exclusive_store: bool,
+    /// Calls the system, which may end the thread or come back twice.
+    pub system_call: bool,
 }
 
 /// One decoded instruction: what the rewriter needs of it and nothing more.

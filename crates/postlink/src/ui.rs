@@ -181,6 +181,13 @@ pub fn count(n: impl TryInto<u128>) -> String {
     text
 }
 
+/// A number and what it counts: "1 function", "2,000 functions".
+pub fn counted(n: impl TryInto<u128>, one: &str, many: &str) -> String {
+    let n = count(n);
+    let what = if n == "1" { one } else { many };
+    format!("{n} {what}")
+}
+
 /// Bytes in units of a thousand.
 pub fn bytes(n: u64) -> String {
     let units = [
@@ -250,6 +257,20 @@ pub fn shorten(name: &str, width: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_thing_is_not_named_as_many() {
+        let said = [0, 1, 2, 1001].map(|n| counted(n, "function", "functions"));
+        assert_eq!(
+            said,
+            [
+                "0 functions",
+                "1 function",
+                "2 functions",
+                "1,001 functions"
+            ]
+        );
+    }
 
     #[test]
     fn numbers_are_grouped_by_thousands() {

@@ -297,3 +297,31 @@ int main() { int s = 0; for (int i = 0; i < 50; i++) try { s += thrower(i); } ca
         assert_eq!(verdict.status.code(), Some(1), "{name}");
     }
 }
+
+/// Behind a call that never comes back stands code that others jump to, which may well begin with a conditional branch.
+#[test]
+fn functions_that_do_not_return_do_not_return_flags() {
+    let Some(dir) = build() else { return };
+    let source = r#"
+#include <stdio.h>
+#include <stdlib.h>
+__attribute__((noipa, noreturn)) void fails(void) { puts("fails"); exit(3); }
+int chooses(int);
+__asm__(".text\n.globl chooses\n.type chooses, %function\nchooses: stp x29, x30, [sp, #-16]!\n"
+        "cmp w0, #5\ntbz w0, #31, 2f\nbl fails\n2: b.eq 3f\nmov w0, #1\nldp x29, x30, [sp], #16\nret\n"
+        "3: mov w0, #2\nldp x29, x30, [sp], #16\nret\n.size chooses, .-chooses\n");
+int main(int argc, char **argv) { return printf("%d %d\n", chooses(5), chooses(argc)) < 0; }
+"#;
+    std::fs::write(dir.path().join("f.c"), source).expect("the directory is ours");
+    let options = ["-O2", "-Wl,-q", "-o", "f", "f.c"];
+    let mut compiler = Command::new("aarch64-linux-gnu-gcc");
+    done(compiler.args(options).current_dir(dir.path()));
+    let said = postlink(dir.path(), &["inspect", "f", "--json"]);
+    let inspection: Value = serde_json::from_slice(&said.stdout).expect("JSON");
+    let pinned = inspection["pinned_functions"].as_array().expect("a list");
+    let of = |name: &str| pinned.iter().find(|f| f["name"] == name);
+    assert!(
+        of("fails").is_none() && of("chooses").is_none(),
+        "{pinned:?}"
+    );
+}

@@ -96,7 +96,7 @@ pub struct Block {
     pub landing_pad: bool,
     /// Ends in a call that may leave by another way than returning.
     pub leaks: bool,
-    /// Begins behind a call that may return more than once.
+    /// Begins behind a call, of a function or of the system, that may return more than once; a system call may also not return.
     pub returns_twice: bool,
     /// Lies in a part that the compiler split off, or ends without going on.
     pub unlikely: bool,

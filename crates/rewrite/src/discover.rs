@@ -237,6 +237,7 @@ impl<'d> Program<'d> {
         }
         let mut table_bases: Vec<(u64, usize)> = Vec::new();
         let mut no_return: Vec<u64> = Vec::new();
+        let mut flags_of: Vec<u64> = Vec::new();
         let starts_midway = |i: usize| {
             cold.contains(&pieces[i].start)
                 || pieces[i].fde.is_some_and(|f| {
@@ -285,11 +286,7 @@ impl<'d> Program<'d> {
                     }
                 }
                 Event::Table { base } => table_bases.push((base, from)),
-                Event::FlagsOf { callee } => {
-                    if let Some(to) = piece_at(callee) {
-                        set_pin(&mut pins[to], Pin::ReturnsFlags);
-                    }
-                }
+                Event::FlagsOf { callee } => flags_of.push(callee),
                 Event::Undecodable => set_pin(&mut pins[from], Pin::NotInstructions),
                 Event::FallsOff => set_pin(&mut pins[from], Pin::FallsOffItsEnd),
                 Event::NoReturn => no_return.push(pieces[from].start),
@@ -297,6 +294,14 @@ impl<'d> Program<'d> {
             }
         }
         no_return.sort_unstable();
+        for callee in flags_of {
+            // Behind a call that never comes back stands code that somebody else jumps to.
+            if let Some(to) = piece_at(callee)
+                && no_return.binary_search(&pieces[to].start).is_err()
+            {
+                set_pin(&mut pins[to], Pin::ReturnsFlags);
+            }
+        }
         let unsafe_pieces = if can_unwind {
             reaching_unsafe(&events, &starts)
         } else {

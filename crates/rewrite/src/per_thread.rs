@@ -25,7 +25,10 @@ const UNNOTICED: &[&[u8]] = &[b"clone", b"__clone", b"clone3", b"arch_prctl"];
 /// Why a program cannot have per-thread counters: a sentence. `None` if it can, as far as its code shows.
 pub fn obstacle<I: Isa>(program: &Program<'_>, leaks: &Leaks) -> Option<String> {
     if I::PER_THREAD.is_none() {
-        return Some(format!("{} has none", I::NAME));
+        return Some(format!(
+            "there are no such counters in {} programs",
+            I::NAME
+        ));
     }
     if !is_program(program.elf) {
         return Some("a shared library does not know the threads of its host".into());

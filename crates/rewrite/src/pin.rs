@@ -73,7 +73,9 @@ impl Pin {
             Pin::UnknownIndirectJump => "has an indirect jump whose targets are not known",
             Pin::PositionArithmetic => "adds distances to an address of its own (large code model)",
             Pin::PrefixedBranch => "has a direct branch with a prefix",
-            Pin::ReturnsFlags => "returns flags, as hand-written code may",
+            Pin::ReturnsFlags => {
+                "returns flags, as only hand-written code does: its callers branch on them"
+            }
             Pin::Veneer => "is a linker's veneer: new code goes straight to where it leads",
             Pin::SignalTrampoline => "is a signal trampoline that unwinders recognise by its bytes",
             Pin::UnwindTable => "has an unwind table that cannot be carried over",

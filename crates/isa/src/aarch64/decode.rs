@@ -216,6 +216,7 @@ fn branch_or_system(word: u32, addr: u64, insn: &mut Insn) -> Option<()> {
         if matches!(word & 0x00e0_001f, 0x0020_0000 | 0x0040_0000) {
             insn.flow = Flow::Stop;
         }
+        insn.traits.system_call = word & 0x00e0_001f == 1; // svc
     } else if word >> 24 == 0xd5 {
         // Hints.
         if word & 0xffff_f01f == 0xd503_201f {

@@ -98,6 +98,7 @@ const PLAIN: Traits = Traits {
     forms_address: false,
     exclusive_load: false,
     exclusive_store: false,
+    system_call: false,
 };
 
 /// Whether an operation, by its number, is anything but plain.
@@ -229,6 +230,7 @@ fn classify_special(instruction: &Instruction, bytes: &[u8], insn: &mut Insn) ->
             direct(bytes, insn, bytes.len(), FixupKind::Rel32 { trail: 0 })?;
             insn.traits.forms_address = true;
         }
+        Op::Syscall => insn.traits.system_call = true,
         op => match op.flow_control() {
             FlowControl::Return => insn.flow = Flow::Return,
             // System calls, virtual machine entries, software interrupts, `xabort` and `xend`.

@@ -8,7 +8,7 @@ use clap::Args;
 use postlink_rewrite::Inspection;
 
 use crate::input::Input;
-use crate::ui::{BOLD, DIM, Ui, bytes, count, demangle, percent, shorten};
+use crate::ui::{BOLD, DIM, Ui, bytes, count, counted, demangle, percent, shorten};
 
 /// Tell what a file is and what can be moved in it
 ///
@@ -85,10 +85,10 @@ impl Inspect {
         row(
             "to count",
             format!(
-                "{} blocks need {} counters; {} indirect calls",
-                count(i.blocks),
-                count(i.counters),
-                count(i.sites)
+                "{} {}; {}",
+                counted(i.blocks, "block needs", "blocks need"),
+                counted(i.counters, "counter", "counters"),
+                counted(i.sites, "indirect call", "indirect calls")
             ),
         );
         let kept = if i.relocations_kept {
@@ -99,9 +99,13 @@ impl Inspect {
         row(
             "references",
             format!(
-                "{kept}; {} pointers to code in data; {} dynamic relocations",
-                count(i.code_pointers),
-                count(i.dynamic_relocations)
+                "{kept}; {} to code in data; {}",
+                counted(i.code_pointers, "pointer", "pointers"),
+                counted(
+                    i.dynamic_relocations,
+                    "dynamic relocation",
+                    "dynamic relocations"
+                )
             ),
         );
         row(
@@ -115,9 +119,13 @@ impl Inspect {
         row(
             "unwinding",
             format!(
-                "{} entries, {} with exception tables",
-                count(i.unwind_entries),
-                count(i.exception_tables)
+                "{}, {}",
+                counted(i.unwind_entries, "entry", "entries"),
+                counted(
+                    i.exception_tables,
+                    "with an exception table",
+                    "with exception tables"
+                )
             ),
         );
     }

@@ -15,7 +15,7 @@ use super::optimize::{say_pinned, say_reverted};
 use crate::input::Input;
 use crate::options::Instrumenting;
 use crate::rewriting::{self, Instrumented};
-use crate::ui::{BOLD, GOOD, Ui, Watched, bytes, change, count};
+use crate::ui::{BOLD, GOOD, Ui, Watched, bytes, change, count, counted};
 
 /// Make a copy of a program that counts where it goes
 ///
@@ -251,33 +251,45 @@ impl Instrument {
 
 fn say_proved(ui: &Ui, certificate: &postlink_verify::Report) {
     ui.say(format_args!(
-        "  {GOOD}proved{GOOD:#}: {} functions do what they did while they count, {} are as they were",
-        count(certificate.proved),
-        count(certificate.identical)
+        "  {GOOD}proved{GOOD:#}: {}, {}",
+        counted(
+            certificate.proved,
+            "function does what it did while it counts",
+            "functions do what they did while they count"
+        ),
+        counted(certificate.identical, "is as it was", "are as they were")
     ));
 }
 
 /// The few lines at the end.
 pub fn say(ui: &Ui, output: &str, done: &Instrumented) {
     let report = &done.report;
+    let kind = match report.counting {
+        Counters::PerThread => "per-thread",
+        Counters::Atomic => "atomic",
+        Counters::Plain | Counters::Auto => "plain",
+    };
     ui.say(format_args!(
-        "{BOLD}{output}{BOLD:#}: {} of {} functions count, with {} {} counters and {} recorders of indirect calls",
+        "{BOLD}{output}{BOLD:#}: {} of {} functions count, with {} and {}",
         count(report.instrumented),
         count(report.functions),
-        count(report.counters),
-        match report.counting {
-            Counters::PerThread => "per-thread",
-            Counters::Atomic => "atomic",
-            Counters::Plain | Counters::Auto => "plain",
-        },
-        count(report.sites),
+        counted(
+            report.counters,
+            &format!("{kind} counter"),
+            &format!("{kind} counters")
+        ),
+        counted(
+            report.sites,
+            "recorder of indirect calls",
+            "recorders of indirect calls"
+        ),
     ));
     if let Some(c) = &done.certificate {
         say_proved(ui, c);
     }
     say_reverted(ui, &done.reverted);
     if let Some(why) = &report.not_per_thread {
-        ui.say(format_args!("  not per thread: {why}"));
+        ui.say(format_args!("  {kind} and not per-thread counters: {why}"));
     }
     say_pinned(ui, &report.pinned);
     ui.say(format_args!(

@@ -17,7 +17,7 @@ use crate::input::Input;
 use crate::options::Optimizing;
 use crate::profiles::{self, Reading, Target};
 use crate::rewriting::{self, Optimized};
-use crate::ui::{BOLD, GOOD, Ui, bytes, change, count};
+use crate::ui::{BOLD, GOOD, Ui, bytes, change, count, counted};
 
 /// Lay a program out for its profile, and prove the result
 ///
@@ -222,9 +222,13 @@ pub fn say(ui: &Ui, output: &str, done: &Optimized) {
     ));
     match &done.certificate {
         Some(c) => ui.say(format_args!(
-            "  {GOOD}proved{GOOD:#}: {} moved functions do what they did, {} are as they were",
-            count(c.proved),
-            count(c.identical)
+            "  {GOOD}proved{GOOD:#}: {}, {}",
+            counted(
+                c.proved,
+                "moved function does what it did",
+                "moved functions do what they did"
+            ),
+            counted(c.identical, "is as it was", "are as they were")
         )),
         None => ui.warn("not checked, as you asked"),
     }
@@ -234,15 +238,19 @@ pub fn say(ui: &Ui, output: &str, done: &Optimized) {
     }
     if report.not_emitted > 0 {
         ui.say(format_args!(
-            "  {} functions that ran stay:",
-            count(report.not_emitted)
+            "  {}:",
+            counted(
+                report.not_emitted,
+                "function that ran stays",
+                "functions that ran stay"
+            )
         ));
         say_pinned(ui, &report.not_emitted_for);
     }
     if report.inconsistent_functions > 0 {
         ui.warn(format_args!(
-            "the counters of {} functions contradict each other a little (plain counters in threads, threads that ended inside of them, or a profile that was read while the program ran)",
-            count(report.inconsistent_functions)
+            "the counters of {} contradict each other a little (plain counters in threads, threads that ended inside of them, or a profile that was read while the program ran)",
+            counted(report.inconsistent_functions, "function", "functions")
         ));
     }
     ui.say(format_args!(
@@ -285,8 +293,12 @@ pub fn say(ui: &Ui, output: &str, done: &Optimized) {
 pub fn say_reverted(ui: &Ui, reverted: &[String]) {
     if !reverted.is_empty() {
         ui.warn(format_args!(
-            "{} functions could not be proved and stay: {}",
-            reverted.len(),
+            "{}: {}",
+            counted(
+                reverted.len(),
+                "function could not be proved and stays",
+                "functions could not be proved and stay"
+            ),
             reverted
                 .iter()
                 .take(5)
@@ -316,8 +328,8 @@ fn say_found(ui: &Ui, found: &Found) {
     ));
     if found.stale > 0 {
         ui.say(format_args!(
-            "  stale: {} functions are of other code, {} of them beyond recognition",
-            count(found.stale),
+            "  stale: {} of other code, {} of them beyond recognition",
+            counted(found.stale, "function is", "functions are"),
             count(found.dropped)
         ));
         if found.stale_blocks > 0 {
@@ -332,14 +344,18 @@ fn say_found(ui: &Ui, found: &Found) {
     }
     if found.renamed > 0 {
         ui.say(format_args!(
-            "  {} functions have another name now",
-            count(found.renamed)
+            "  {} another name now",
+            counted(found.renamed, "function has", "functions have")
         ));
     }
     if found.unknown_names > 0 {
         ui.warn(format_args!(
-            "{} functions of the profile are not in the binary, with {} of the counts: {}{}",
-            count(found.unknown_names),
+            "{} not in the binary, with {} of the counts: {}{}",
+            counted(
+                found.unknown_names,
+                "function of the profile is",
+                "functions of the profile are"
+            ),
             share(found.lost_counts, all),
             found
                 .examples

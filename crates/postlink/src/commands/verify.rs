@@ -9,7 +9,7 @@ use postlink_verify::{Options, Report};
 
 use crate::input::Input;
 use crate::rewriting;
-use crate::ui::{BAD, BOLD, DIM, GOOD, Ui, count, demangle};
+use crate::ui::{BAD, BOLD, DIM, GOOD, Ui, count, counted, demangle};
 
 /// Prove that an optimised program does what its original does
 ///
@@ -90,22 +90,30 @@ impl Verify {
             false => (
                 format!("{BAD}NOT PROVED{BAD:#}"),
                 format!(
-                    ", {} failed, {} differences in the whole file",
+                    ", {} failed, {} in the whole file",
                     count(report.failed),
-                    count(report.file_failure_count)
+                    counted(report.file_failure_count, "difference", "differences")
                 ),
             ),
         };
         anstream::println!(
-            "{BOLD}{}{BOLD:#}: {name}: {} moved functions do what they did, {} are as they were{rest}",
+            "{BOLD}{}{BOLD:#}: {name}: {}, {}{rest}",
             self.output.display(),
-            count(report.proved),
-            count(report.identical),
+            counted(
+                report.proved,
+                "moved function does what it did",
+                "moved functions do what they did"
+            ),
+            counted(report.identical, "is as it was", "are as they were"),
         );
         anstream::println!(
-            "  {} instructions compared; {} references in code and {} in data and tables lead to the same places",
-            count(report.functions.iter().map(|f| f.instructions).sum::<u64>()),
-            count(report.retargeted),
+            "  {} compared; {} in code and {} in data and tables lead to the same places",
+            counted(
+                report.functions.iter().map(|f| f.instructions).sum::<u64>(),
+                "instruction",
+                "instructions"
+            ),
+            counted(report.retargeted, "reference", "references"),
             count(report.pointers)
         );
         for failure in report.file_failures.iter().take(self.failures) {

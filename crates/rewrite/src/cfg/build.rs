@@ -335,7 +335,9 @@ pub fn build<I: Isa>(
                 targets = [0; 2];
                 match insn.flow {
                     Flow::Next => {
-                        done = last || is_leader(next);
+                        // The thread may end here (glibc's threads do, in a loop around it), or two go on.
+                        twice = insn.traits.system_call && !last;
+                        done = last || twice || is_leader(next);
                         targets[0] = falls;
                         if last {
                             block.term = Term::Stop;
