@@ -2,7 +2,8 @@
 //!
 //! Counting relies on conservation: what enters a block leaves it. A call breaks that when it does not return (`exit`), returns
 //! elsewhere (`longjmp`, an exception) or returns more than once (`setjmp`, `vfork`). Such a call ends its block, and the
-//! flow graph gets an edge that no counter watches. That costs about a counter each, so it is decided with care:
+//! flow graph gets an edge that no counter watches. That costs about a counter each, so it is decided with care (system calls in the code
+//! itself, which are few and slow, are taken for calls that may do all of that):
 //!
 //! * a program that neither has nor imports any means of leaving a frame other than by returning has no such calls, but for those
 //!   known not to return;
