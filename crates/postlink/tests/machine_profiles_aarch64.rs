@@ -342,3 +342,37 @@ fn what_is_changed_in_counters_of_blocks_is_found() {
     assert!(tried > 100, "{tried}");
     assert!(missed.is_empty(), "{missed:#?}");
 }
+
+/// Without a library, whose start-up code may have no landing pads: all pages are guarded, and functions are called through pointers.
+const GUARDED: &str = "
+static long call(long n, long a, long b, long c) {
+  register long x8 __asm__(\"x8\") = n, x0 __asm__(\"x0\") = a, x1 __asm__(\"x1\") = b, x2 __asm__(\"x2\") = c;
+  __asm__ volatile(\"svc 0\" : \"+r\"(x0) : \"r\"(x8), \"r\"(x1), \"r\"(x2) : \"memory\"); return x0; }
+__attribute__((noinline)) int one(int x) { return x * 3; }
+__attribute__((noinline)) int two(int x) { return x + 9; }
+FIRST
+int (*volatile table[2])(int) = {one, two};
+__attribute__((noinline)) int direct(int x) { return table[x & 1](x) + table[(x + 1) & 1](x); }
+__attribute__((noinline)) int body(int n) { int s = 0; for (int i = 0; i < n; i++) s += direct(i); return s; }
+void _start(void) { int s = body(100); char c = '0' + s % 10; call(64, 1, (long)&c, 1); call(94, 0, 0, 0); __builtin_unreachable(); }
+";
+
+#[test]
+fn landing_pads_stay_first_where_pages_are_guarded() {
+    if !can("aarch64-linux-gnu-gcc") {
+        return;
+    }
+    let command = "aarch64-linux-gnu-gcc -O2 -ffreestanding -nostdlib -static -mbranch-protection=standard \
+                   -Wl,-z,force-bti -Wl,-q -o p p.c";
+    // A function without a landing pad ends the program: the guard is on.
+    let bare = "__asm__(\".type bare,%function\\nbare: mov w0,#1\\n ret\\n\"); int bare(int);\n#define one bare";
+    let folder = Folder::built(&[("p.c", &GUARDED.replace("FIRST", bare))], command);
+    assert!(!folder.run(folder.path("p"), &[]).status.success());
+    let folder = Folder::built(&[("p.c", &GUARDED.replace("FIRST", ""))], command);
+    assert_eq!(folder.run(folder.path("p"), &[]).stdout.len(), 1);
+    for names in compare(&folder, &[], command) {
+        for name in ["one", "two", "direct", "body"] {
+            assert!(names.contains(name), "{name}: {names:?}");
+        }
+    }
+}

@@ -10,7 +10,7 @@
 //! Invariant: the graph depends on the input binary and this version of postlink only, never on options.
 
 use postlink_flow::{Edge, Graph, Placer, Solver};
-use postlink_isa::{CounterMode, Flow, Isa, RegSet};
+use postlink_isa::{Code, CounterMode, Flow, Isa, Reach, RegSet};
 use rustc_hash::FxHashMap;
 use xxhash_rust::xxh3::Xxh3;
 
@@ -438,7 +438,8 @@ pub(crate) fn cheapest<I: Isa>(
         places.push((
             i.addr,
             I::effects(&bytes[at..at + usize::from(i.len)], i),
-            i.traits.landing_pad,
+            i.traits.landing_pad
+                || block.entry && i.addr == block.start && lets_in::<I>(&bytes[at..]),
         ));
         // Far enough: nearly every block has a good place near its start.
         places.len() < 24 && !matches!(i.flow, Flow::Call { .. } | Flow::IndirectCall)
@@ -471,6 +472,13 @@ pub(crate) fn cheapest<I: Isa>(
             live: RegSet::ALL.minus(spare),
         },
     }
+}
+
+/// Whether an instruction that does something else lets indirect branches in as well (AArch64: `paciasp`): a jump in its place needs a landing pad.
+fn lets_in<I: Isa>(code: &[u8]) -> bool {
+    let mut jump: Code<()> = Code::default();
+    I::put_entry(&mut jump, code, ());
+    jump.bytes.len() > I::jump_len(Reach::Long)
 }
 
 /// Where in a block nothing is watched: from the first to the second address, which is that of the next exclusive load or store.
