@@ -121,6 +121,8 @@ pub struct OptimizeReport {
     pub cold_bytes: u64,
     /// Functions whose counters did not agree (torn by live reading, or by races of plain counters).
     pub inconsistent_functions: usize,
+    /// Names of those whose counters are furthest from agreeing, at most three.
+    pub most_inconsistent: Vec<String>,
     /// ext-TSP score of all hot functions before.
     pub score_before: f64,
     /// After.
@@ -375,6 +377,12 @@ fn optimize_with<I: Isa>(
             .map(|r| r.code.fragments[f].code.bytes.len() as u64)
             .sum()
     };
+    let mut inconsistent: Vec<_> = counted
+        .iter()
+        .filter(|c| c.counts.inconsistent > 0)
+        .collect();
+    inconsistent.sort_by_key(|c| std::cmp::Reverse(c.counts.inconsistent));
+    let worst = inconsistent.iter().take(3);
     Ok(OptimizeReport {
         functions: program.functions.len(),
         profiled,
@@ -384,7 +392,8 @@ fn optimize_with<I: Isa>(
         pinned: count_pins(&shares),
         hot_bytes: bytes(0),
         cold_bytes: bytes(1),
-        inconsistent_functions: counted.iter().filter(|c| c.counts.inconsistent > 0).count(),
+        inconsistent_functions: inconsistent.len(),
+        most_inconsistent: worst.map(|c| program.name(c.function as usize)).collect(),
         score_before: chosen.iter().map(|c| c.before).sum(),
         score_after: chosen.iter().map(|c| c.after).sum(),
         profile: account,

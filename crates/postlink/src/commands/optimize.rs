@@ -248,9 +248,14 @@ pub fn say(ui: &Ui, output: &str, done: &Optimized) {
         say_pinned(ui, &report.not_emitted_for);
     }
     if report.inconsistent_functions > 0 {
+        let more = match report.inconsistent_functions > report.most_inconsistent.len() {
+            true => ", …",
+            false => "",
+        };
         ui.warn(format_args!(
-            "the counters of {} contradict each other a little (plain counters in threads, threads that ended inside of them, or a profile that was read while the program ran)",
-            counted(report.inconsistent_functions, "function", "functions")
+            "the counters of {} ({}{more}) contradict each other a little (plain counters in threads, threads that ended inside of them, a second way in that goes on in the old code, or a profile that was read while the program ran)",
+            counted(report.inconsistent_functions, "function", "functions"),
+            report.most_inconsistent.join(", ")
         ));
     }
     ui.say(format_args!(
