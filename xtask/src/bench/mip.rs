@@ -355,6 +355,8 @@ fn second_way(
         )?;
         accounts.push(serde_json::from_slice(&said).context("postlink instrument --json")?);
         candidates.push(Candidate::new(mode, &output));
+        // A program leaves the file of another one, or of an older version of itself, alone.
+        let _ = fs::remove_file(folder.join(format!("{mode}.mipraw")));
     }
     let mut figures = Figures::new(program.name);
     alternate(
@@ -586,6 +588,7 @@ fn large(
             continue;
         }
         let raw = folder.join("call-graph.mipraw");
+        let _ = fs::remove_file(&raw);
         let mut command = Command::new(&output);
         command
             .env("LLVM_MIP_PROFILE_FILENAME", &raw)
