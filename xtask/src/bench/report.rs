@@ -35,6 +35,13 @@ impl ToolRun {
             size,
         }
     }
+    /// How long it took, if it worked.
+    pub fn wall(&self) -> Option<Duration> {
+        match self {
+            ToolRun::Ok { wall, .. } => Some(*wall),
+            ToolRun::Failed(_) => None,
+        }
+    }
     /// Whether there is an output.
     pub fn is_ok(&self) -> bool {
         matches!(self, ToolRun::Ok { .. })
@@ -200,7 +207,7 @@ pub fn all(figures: &[Figures], tools: &Tools, runs: usize) -> String {
     let cores = std::thread::available_parallelism().map_or(0, |n| n.get());
     let _ = writeln!(
         text,
-        "{cores} processors ({}). Run times are processor times, medians of {runs} alternating runs, as ratios to the\n\
+        "{cores} processors ({}). Tools are run {runs} times (once if that takes over 40 s), and the middle time stands here. Run times are processor times, medians of {runs} alternating runs, as ratios to the\n\
          original; below 1 is faster. Both tools optimise from the same profile. Versions: {}.\n",
         processor(),
         tools.versions().join("; ")
