@@ -95,3 +95,18 @@ pub trait Covers: Isa {
         mip: MipRuntime<'_>,
     ) -> Result<Vec<u8>, RuntimeError>;
 }
+
+/// The counting of a call whose parts are numbers, for tests.
+#[cfg(test)]
+pub(crate) fn calls<I: Covers>(live: RegSet, edges: bool, at_entry: bool) -> Code<u8> {
+    let mut out = Code::default();
+    let counter = CallCounter {
+        count: 0,
+        time: 1,
+        slow: 2,
+        edges: edges.then_some(3),
+        at_entry,
+    };
+    I::put_called(&mut out, live, counter);
+    out
+}

@@ -505,26 +505,16 @@ pub trait Isa: Copy + Send + Sync + 'static {
     /// Appends a recorder for an indirect call or tail jump and returns true; or appends nothing and returns false if that
     /// instruction cannot be recorded. `original` are its bytes, `insn` is what they decode to, at their original address.
     /// The recorder is entered by a direct call (or jump) in place of the original instruction, counts the target in the
-    /// site's table and jumps to it. `refer` gives the fixup targets. The instruction set's `site` module has the table's
+    /// site's table and jumps to it. `fixed`: the program lies at a fixed address, its load bias is zero, which may make it shorter. `refer` gives the fixup targets. The instruction set's `site` module has the table's
     /// layout, and says which registers a recorder destroys.
     fn put_site<T: Copy>(
         out: &mut Code<T>,
         mode: CounterMode,
+        fixed: bool,
         original: &[u8],
         insn: &Insn,
         refer: impl Fn(SiteRef) -> T,
     ) -> bool;
-
-    /// The same for a program at a fixed address, whose load bias is zero, where that is shorter.
-    fn put_site_fixed<T: Copy>(
-        out: &mut Code<T>,
-        mode: CounterMode,
-        original: &[u8],
-        insn: &Insn,
-        refer: impl Fn(SiteRef) -> T,
-    ) -> bool {
-        Self::put_site(out, mode, original, insn, refer)
-    }
 
     /// Appends the shared slow path of all recorders. `image` is the range of link-time addresses of the program: other targets are
     /// counted as external.

@@ -108,6 +108,7 @@ fn recorder(mode: CounterMode) -> usize {
     assert!(AArch64::put_site(
         &mut code,
         mode,
+        false,
         &blr,
         &insn,
         |_: SiteRef| ()

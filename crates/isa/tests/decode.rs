@@ -409,7 +409,8 @@ fn arbitrary_bytes_never_panic() {
             for code in [own, &bytes[..]] {
                 X86_64::effects(code, insn);
                 let mut out = Code::default();
-                let done = X86_64::put_site(&mut out, CounterMode::Plain, code, insn, |_| ());
+                let done =
+                    X86_64::put_site(&mut out, CounterMode::Plain, false, code, insn, |_| ());
                 assert_eq!(done, !out.bytes.is_empty());
                 X86_64::put_short_cond(&mut out, &code[..code.len().min(15)], ());
             }
@@ -441,7 +442,7 @@ fn every_form_of_indirect_branch_is_recorded_in_valid_code_or_refused() {
                 };
                 let mut out = Code::default();
                 let recorded =
-                    X86_64::put_site(&mut out, CounterMode::Atomic, &bytes, &insn, |_| ());
+                    X86_64::put_site(&mut out, CounterMode::Atomic, false, &bytes, &insn, |_| ());
                 assert_eq!(recorded, !out.bytes.is_empty());
                 let stop = X86_64::sweep(&out.bytes, AT, |_| true);
                 assert!(stop.is_none(), "{bytes:02x?} gives {:02x?}", out.bytes);

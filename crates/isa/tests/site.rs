@@ -97,7 +97,7 @@ impl Site {
         let base = self.machine.base;
         let mut code = Code::default();
         let own = self.machine.own(TABLE);
-        let done = X86_64::put_site(&mut code, mode, original, &insn, |what| match what {
+        let done = X86_64::put_site(&mut code, mode, false, original, &insn, |what| match what {
             SiteRef::Table(word) if mode == CounterMode::PerThread => own + u64::from(word) * 8,
             SiteRef::Table(word) => base + TABLE + u64::from(word) * 8,
             SiteRef::Bias => base + BIAS,

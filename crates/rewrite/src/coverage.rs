@@ -563,15 +563,7 @@ fn link_in_place<I: Covers>(
         input_id: elf.build_id.unwrap_or_default().to_vec(),
         functions: Vec::new(),
     };
-    let bytes = note.encode()?;
-    let placed = writer.append(NewSection {
-        name: ".note.postlink".to_owned(),
-        kind: NewKind::Note,
-        align: 4,
-        size: bytes.len() as u64,
-    });
-    writer.contents(placed.id).copy_from_slice(&bytes);
-    Ok(())
+    link::put_note(&note, writer)
 }
 
 /// What the map says of a function before its counters are known.

@@ -446,12 +446,8 @@ fn make<'d, I: Isa>(
                     SiteRef::Slow => Target::Slow,
                     SiteRef::Original(addr) => Target::Same(addr),
                 };
-                let put = if program.elf.etype == postlink_image::raw::ET_EXEC {
-                    I::put_site_fixed(&mut recorders, mode, bytes, &insn, refer)
-                } else {
-                    I::put_site(&mut recorders, mode, bytes, &insn, refer)
-                };
-                if put {
+                let fixed = program.elf.etype == postlink_image::raw::ET_EXEC;
+                if I::put_site(&mut recorders, mode, fixed, bytes, &insn, refer) {
                     offset = at as u32;
                     probes.sites.insert(s.at, n as u32);
                 }

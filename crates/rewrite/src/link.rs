@@ -11,6 +11,8 @@
 
 mod tables;
 
+pub(crate) use tables::put_note;
+
 use std::collections::BTreeSet;
 
 use postlink_image::elf::Elf;

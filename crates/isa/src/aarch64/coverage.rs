@@ -238,23 +238,11 @@ mod tests {
     use super::super::AArch64;
     use super::*;
     use crate::Isa;
+    use crate::coverage::calls;
 
     fn words(code: &[u8]) -> Vec<u32> {
         let word = |w: &[u8]| u32::from_le_bytes([w[0], w[1], w[2], w[3]]);
         code.chunks_exact(4).map(word).collect()
-    }
-
-    fn calls(live: RegSet, edges: bool, at_entry: bool) -> Code<u8> {
-        let mut out = Code::default();
-        let counter = CallCounter {
-            count: 0,
-            time: 1,
-            slow: 2,
-            edges: edges.then_some(3),
-            at_entry,
-        };
-        put_call(&mut out, live, counter);
-        out
     }
 
     #[test]
@@ -305,7 +293,7 @@ mod tests {
             (RegSet::EMPTY, true, false, 10, 2),
             (RegSet::ALL, true, true, 12, 2),
         ] {
-            let code = calls(live, edges, at_entry);
+            let code = calls::<AArch64>(live, edges, at_entry);
             let words = words(&code.bytes);
             assert_eq!(words.len(), len);
             let call = code.fixups.iter().find(|f| f.kind == FixupKind::Branch26);

@@ -217,21 +217,12 @@ impl Isa for AArch64 {
     fn put_site<T: Copy>(
         out: &mut Code<T>,
         mode: CounterMode,
+        fixed: bool,
         original: &[u8],
         insn: &Insn,
         refer: impl Fn(SiteRef) -> T,
     ) -> bool {
-        site::put_site(out, mode, false, original, insn, refer)
-    }
-
-    fn put_site_fixed<T: Copy>(
-        out: &mut Code<T>,
-        mode: CounterMode,
-        original: &[u8],
-        insn: &Insn,
-        refer: impl Fn(SiteRef) -> T,
-    ) -> bool {
-        site::put_site(out, mode, true, original, insn, refer)
+        site::put_site(out, mode, fixed, original, insn, refer)
     }
 
     fn put_site_slow<T: Copy>(out: &mut Code<T>, mode: CounterMode, image: (u64, u64)) {

@@ -51,7 +51,7 @@ const TARGET: u32 = 17;
 const TABLE: u32 = 16;
 const LINK: u32 = 30;
 
-/// Appends a recorder; see [`crate::Isa::put_site`], or, where the load bias is zero, [`crate::Isa::put_site_fixed`].
+/// Appends a recorder; see [`crate::Isa::put_site`].
 pub fn put_site<T: Copy>(
     out: &mut Code<T>,
     mode: CounterMode,

@@ -70,7 +70,7 @@ const FOLLOWS: [u8; 512] = {
         t[op + 5] = I4;
         op += 8;
     }
-    let ranges: [(usize, usize, u8); 33] = [
+    let ranges: [(usize, usize, u8); 45] = [
         (0x50, 0x5f, O),
         (0x63, 0x63, M),
         (0x69, 0x69, M | I4),
@@ -97,13 +97,25 @@ const FOLLOWS: [u8; 512] = {
         (0xeb, 0xeb, I1 | BARE),
         (0xf6, 0xf7, M),
         (0xfe, 0xff, M),
+        (0x110, 0x111, M | REP),
         (0x11f, 0x11f, M | BARE),
         (0x128, 0x129, M),
         (0x12e, 0x12f, M),
         (0x140, 0x14f, M),
+        (0x151, 0x151, M | REP),
+        (0x154, 0x154, M),
+        (0x157, 0x157, M),
+        (0x158, 0x159, M | REP),
+        (0x15c, 0x15f, M | REP),
+        (0x16f, 0x16f, M | REP),
+        (0x17f, 0x17f, M | REP),
         (0x180, 0x18f, I4 | BARE),
         (0x190, 0x19f, M),
+        (0x1af, 0x1af, M),
         (0x1b6, 0x1b7, M),
+        (0x1be, 0x1bf, M),
+        (0x1d6, 0x1d6, M | REP),
+        (0x1ef, 0x1ef, M),
     ];
     let mut i = 0;
     while i < ranges.len() {
@@ -113,20 +125,6 @@ const FOLLOWS: [u8; 512] = {
             t[op] = kind;
             op += 1;
         }
-        i += 1;
-    }
-    t[0x1af] = M;
-    t[0x1be] = M;
-    t[0x1bf] = M;
-    t[0x154] = M;
-    t[0x157] = M;
-    t[0x1ef] = M;
-    let vector = [
-        0x110, 0x111, 0x151, 0x158, 0x159, 0x15c, 0x15d, 0x15e, 0x15f, 0x16f, 0x17f, 0x1d6,
-    ];
-    i = 0;
-    while i < vector.len() {
-        t[vector[i]] = M | REP;
         i += 1;
     }
     t

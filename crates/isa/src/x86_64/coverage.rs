@@ -197,7 +197,9 @@ fn put_edge(a: &mut CodeAssembler, config: SlowConfig) -> Result<(), IcedError> 
 
 #[cfg(test)]
 mod tests {
+    use super::super::X86_64;
     use super::*;
+    use crate::coverage::calls;
     use iced_x86::{Decoder, DecoderOptions, Mnemonic};
 
     fn mnemonics(code: &[u8]) -> Vec<Mnemonic> {
@@ -205,19 +207,6 @@ mod tests {
             .iter()
             .map(|i| i.mnemonic())
             .collect()
-    }
-
-    fn calls(live: RegSet, edges: bool, at_entry: bool) -> Code<u8> {
-        let mut out = Code::default();
-        let counter = CallCounter {
-            count: 0,
-            time: 1,
-            slow: 2,
-            edges: edges.then_some(3),
-            at_entry,
-        };
-        put_call(&mut out, live, counter);
-        out
     }
 
     #[test]
@@ -232,20 +221,20 @@ mod tests {
     #[test]
     fn a_call_is_counted_with_saturation_and_the_first_goes_the_slow_way() {
         use Mnemonic::{Add, Call, Cmp, Jne, Lea, Pop, Popfq, Push, Pushfq, Sbb, Test};
-        let plain = calls(RegSet::EMPTY, false, true);
+        let plain = calls::<X86_64>(RegSet::EMPTY, false, true);
         assert_eq!(plain.bytes.len(), 39);
         assert_eq!(
             mnemonics(&plain.bytes),
             [Add, Sbb, Cmp, Jne, Push, Lea, Call, Pop]
         );
-        let edges = calls(RegSet::EMPTY, true, true);
+        let edges = calls::<X86_64>(RegSet::EMPTY, true, true);
         assert_eq!(edges.bytes.len(), 39);
         assert_eq!(
             mnemonics(&edges.bytes),
             [Test, Jne, Push, Lea, Call, Pop, Add, Sbb]
         );
         assert_eq!(edges.fixups[2].target, 3, "the slow way with edges");
-        let kept = calls(RegSet::ALL, true, false);
+        let kept = calls::<X86_64>(RegSet::ALL, true, false);
         assert_eq!(
             mnemonics(&kept.bytes),
             [
@@ -257,7 +246,7 @@ mod tests {
     #[test]
     fn the_jump_over_the_slow_way_lands_behind_it() {
         for edges in [false, true] {
-            let code = calls(RegSet::EMPTY, edges, true);
+            let code = calls::<X86_64>(RegSet::EMPTY, edges, true);
             let decoded: Vec<_> = Decoder::new(64, &code.bytes, DecoderOptions::NONE)
                 .iter()
                 .collect();

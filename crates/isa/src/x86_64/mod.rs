@@ -198,6 +198,7 @@ impl Isa for X86_64 {
     fn put_site<T: Copy>(
         out: &mut Code<T>,
         mode: CounterMode,
+        _fixed: bool,
         original: &[u8],
         insn: &Insn,
         refer: impl Fn(SiteRef) -> T,

@@ -688,6 +688,7 @@ fn moved_programs_record_the_same_targets() {
         assert!(X86_64::put_site(
             &mut recorder,
             CounterMode::Plain,
+            false,
             &original,
             &insn,
             |what| match what {

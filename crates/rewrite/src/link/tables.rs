@@ -337,14 +337,19 @@ impl Placement {
             input_id: options.input_id.clone(),
             functions,
         };
-        let bytes = note.encode()?;
-        let placed = writer.append(NewSection {
-            name: ".note.postlink".to_owned(),
-            kind: NewKind::Note,
-            align: 4,
-            size: bytes.len() as u64,
-        });
-        writer.contents(placed.id).copy_from_slice(&bytes);
-        Ok(())
+        put_note(&note, writer)
     }
+}
+
+/// Puts the note into a section of its own.
+pub(crate) fn put_note(note: &Note, writer: &mut Writer<'_>) -> Result<(), Error> {
+    let bytes = note.encode()?;
+    let placed = writer.append(NewSection {
+        name: ".note.postlink".to_owned(),
+        kind: NewKind::Note,
+        align: 4,
+        size: bytes.len() as u64,
+    });
+    writer.contents(placed.id).copy_from_slice(&bytes);
+    Ok(())
 }
