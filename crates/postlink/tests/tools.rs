@@ -448,6 +448,46 @@ fn cleanups_that_ran_are_not_behind_the_hot_part() {
     }
 }
 
+/// The encoding of call sites in the exception table of the function at a symbol.
+fn call_site_encoding(program: &Path, symbol: &str) -> u8 {
+    use postlink_image::elf::{Elf, SymbolTable};
+    let data = std::fs::read(program).expect("it was just made");
+    let elf = Elf::parse(&data).expect("it was just written");
+    let mut symbols = elf.symbols(SymbolTable::Static).iter();
+    let at = symbols
+        .find(|s| s.name == symbol.as_bytes())
+        .expect("it is in the source");
+    let eh = postlink_image::unwind::eh_frame::EhFrame::parse(&elf).expect("it was just written");
+    let fde = eh.fdes.iter().find(|f| f.start == at.value);
+    let lsda = fde.and_then(|f| f.lsda).expect("it cleans up");
+    let bytes = elf.bytes_at(lsda, 12).expect("it has a table");
+    let types = match bytes[0] {
+        0xff => 1,
+        _ => 5,
+    };
+    match bytes[types] {
+        0xff => bytes[types + 1],
+        _ => {
+            let distance = bytes[types + 1..].iter().take_while(|b| **b >= 0x80);
+            bytes[types + 2 + distance.count()]
+        }
+    }
+}
+
+/// LEB128 takes the personality routine twice as long: a program that throws much executed more instructions when optimised than before.
+#[test]
+fn call_sites_of_what_was_thrown_through_have_numbers_of_fixed_size() {
+    const ULEB128: u8 = 1;
+    const UDATA2: u8 = 2;
+    for name in ["pie", "nopie"] {
+        for function in ["middle", "main"] {
+            let before = call_site_encoding(&made().path(name), function);
+            let after = call_site_encoding(&made().path(&format!("{name}.opt")), function);
+            assert_eq!((before, after), (ULEB128, UDATA2), "{name}: {function}");
+        }
+    }
+}
+
 #[test]
 fn the_size_preset_puts_cold_code_into_the_room_of_old_bodies() {
     let made = made();

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use postlink_image::elf::Elf;
 use postlink_image::note::NoteKind;
+use postlink_image::unwind::lsda::Numbers;
 use postlink_image::write::{WriteOptions, Writer};
 use postlink_isa::{Code, Isa};
 use postlink_layout::call_graph::{Arc, Function as LayoutFunction};
@@ -196,10 +197,17 @@ fn emit_one<'d, I: Isa>(
     };
     let code = emit::emit::<I>(program, cfg, &plan)?;
     let mut unwind = carry(program, cfg, c.analysed.unwind.as_ref(), &code)?;
-    let splits = match options.bat {
+    let mut splits = match options.bat {
         true => bat::splits(program, &moved(c, order, &code), &mut unwind)?,
         false => Vec::new(),
     };
+    if (cfg.blocks.iter().zip(&c.counts.blocks)).any(|(block, runs)| block.landing_pad && *runs > 0)
+    {
+        let own = unwind.iter_mut().flatten();
+        for u in own.chain(splits.iter_mut().flat_map(|s| &mut s.unwind)) {
+            u.numbers = Numbers::Quickest;
+        }
+    }
     Ok(Ready {
         function: c.function,
         code,

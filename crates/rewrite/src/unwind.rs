@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use postlink_image::unwind::lsda::{Lsda, PadBase, pad_base_of};
+use postlink_image::unwind::lsda::{Lsda, Numbers, PadBase, pad_base_of};
 use postlink_image::unwind::rows::{self, CfaRule, RegRule, Row};
 
 use crate::cfg::{BlockId, Cfg, Use};
@@ -63,6 +63,8 @@ pub struct FragmentUnwind {
     pub instructions: Vec<u8>,
     /// Call sites; `None` if the function has no exception table.
     pub call_sites: Option<Vec<NewCallSite>>,
+    /// How their numbers are written.
+    pub numbers: Numbers,
 }
 
 impl<'d> FunctionUnwind<'d> {
@@ -152,6 +154,7 @@ impl<'d> FunctionUnwind<'d> {
                 cie: self.cie,
                 instructions: Vec::new(),
                 call_sites: self.table.as_ref().map(|_| Vec::new()),
+                numbers: Numbers::Shortest,
             });
         }
         let mut pieces: Vec<(u64, Vec<(u64, Row<'d>)>)> = Vec::new();
@@ -188,6 +191,7 @@ impl<'d> FunctionUnwind<'d> {
             cie: self.cie,
             instructions,
             call_sites,
+            numbers: Numbers::Shortest,
         })
     }
 

@@ -44,7 +44,9 @@
 use rustc_hash::FxHashMap;
 
 use super::cursor::{Cursor, put_uleb, put_uleb_padded, uleb_len};
-use super::pointer::{self, Bases, FORMAT, INDIRECT, OMIT, PCREL_SDATA4, RELATIVE, ULEB128};
+use super::pointer::{
+    self, Bases, FORMAT, INDIRECT, OMIT, PCREL_SDATA4, RELATIVE, UDATA2, UDATA4, ULEB128,
+};
 use crate::FormatError;
 use crate::elf::Elf;
 
@@ -93,6 +95,19 @@ pub enum PadBase {
     Shortest,
     /// The function's start; an error if a landing pad does not lie behind it. For readers that ignore the base.
     FunctionStart,
+}
+
+/// How numbers of call sites are written.
+///
+/// Whoever throws has the call-site table of every function on the way read from its start to the place that is unwound through, number by
+/// number. libstdc++ takes nearly twice as many instructions for the shortest LEB128 as for a number of fixed size.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Numbers {
+    /// In LEB128.
+    #[default]
+    Shortest,
+    /// In 2 bytes each if that is enough for all, else in 4.
+    Quickest,
 }
 
 /// What the reader with this symbol name can do; `None` for an unknown one, whose functions should not be moved.
@@ -194,18 +209,20 @@ impl<'d> Lsda<'d> {
         function: u64,
         at: u64,
     ) -> Result<Vec<u8>, FormatError> {
-        self.encode_with(call_sites, function, at, PadBase::Shortest)
+        let (base, numbers) = (PadBase::Shortest, Numbers::Shortest);
+        self.encode_with(call_sites, function, at, base, numbers)
     }
 
-    /// Like [`Lsda::encode`], with a say in the landing pad base.
+    /// Like [`Lsda::encode`], with a say in the landing pad base and in how numbers are written.
     pub fn encode_with(
         &self,
         call_sites: &[CallSite],
         function: u64,
         at: u64,
         base: PadBase,
+        numbers: Numbers,
     ) -> Result<Vec<u8>, FormatError> {
-        encode(self, call_sites, function, at, base).map_err(|e| {
+        encode(self, call_sites, function, at, base, numbers).map_err(|e| {
             FormatError::new(format!(
                 "the LSDA for the code at {function:#x}: {}",
                 e.what
@@ -534,6 +551,7 @@ fn encode(
     function: u64,
     at: u64,
     base: PadBase,
+    numbers: Numbers,
 ) -> Result<Vec<u8>, FormatError> {
     let sites = normalise(call_sites, function)?;
     if let Some(site) = sites.iter().find(|s| s.action > lsda.actions.len() as u64) {
@@ -564,15 +582,26 @@ fn encode(
             pad_base
         }
     };
-    let mut table = Vec::with_capacity(sites.len() * 4);
-    for site in &sites {
-        put_uleb(&mut table, site.start - function);
-        put_uleb(&mut table, site.len);
+    let fields = |site: &CallSite| {
         // `choose_base` has put the base below every landing pad.
-        put_uleb(
-            &mut table,
-            site.landing_pad.map_or(0, |pad| pad.wrapping_sub(pad_base)),
-        );
+        let pad = site.landing_pad.map_or(0, |pad| pad.wrapping_sub(pad_base));
+        [site.start - function, site.len, pad]
+    };
+    let largest = sites.iter().flat_map(fields).max().unwrap_or(0);
+    let encoding = match numbers {
+        Numbers::Quickest if u16::try_from(largest).is_ok() => UDATA2,
+        Numbers::Quickest if u32::try_from(largest).is_ok() => UDATA4,
+        _ => ULEB128,
+    };
+    let mut table = Vec::with_capacity(sites.len() * 8);
+    for site in &sites {
+        for field in fields(site) {
+            match encoding {
+                UDATA2 => table.extend_from_slice(&field.to_le_bytes()[..2]),
+                UDATA4 => table.extend_from_slice(&field.to_le_bytes()[..4]),
+                _ => put_uleb(&mut table, field),
+            }
+        }
         put_uleb(&mut table, site.action);
     }
     // Without actions nobody looks at types.
@@ -580,7 +609,7 @@ fn encode(
     let actions = if used { lsda.actions } else { &[] };
     let typed = used && lsda.type_encoding != OMIT;
     if !typed {
-        out.extend([OMIT, ULEB128]);
+        out.extend([OMIT, encoding]);
         put_uleb(&mut out, table.len() as u64);
         out.extend(table);
         out.extend_from_slice(actions);
@@ -603,7 +632,7 @@ fn encode(
         .find(|&(width, _, distance)| uleb_len(distance) <= width)
         .ok_or_else(|| FormatError::new("its tables do not fit 64 bits"))?;
     put_uleb_padded(&mut out, distance, width);
-    out.push(ULEB128);
+    out.push(encoding);
     put_uleb(&mut out, table.len() as u64);
     out.extend(table);
     out.extend_from_slice(actions);
@@ -765,7 +794,13 @@ mod tests {
                     .call_sites,
                 sites
             );
-            let plain = lsda.encode_with(&sites, FUNCTION, AT, PadBase::FunctionStart);
+            let plain = lsda.encode_with(
+                &sites,
+                FUNCTION,
+                AT,
+                PadBase::FunctionStart,
+                Numbers::Shortest,
+            );
             match pads[0] > 0 {
                 true => assert_eq!(plain.unwrap(), out),
                 false => assert!(plain.unwrap_err().what.contains("behind its start")),
@@ -782,13 +817,40 @@ mod tests {
             .collect();
         let out = lsda.encode(&sites, FUNCTION, AT).unwrap();
         let plain = lsda
-            .encode_with(&sites, FUNCTION, AT, PadBase::FunctionStart)
+            .encode_with(
+                &sites,
+                FUNCTION,
+                AT,
+                PadBase::FunctionStart,
+                Numbers::Shortest,
+            )
             .unwrap();
         assert_eq!((out[0], plain[0]), (PCREL_SDATA4, OMIT));
         assert!(out.len() < plain.len());
         for bytes in [out, plain] {
             assert_eq!(parse(&bytes).unwrap().call_sites, sites);
         }
+    }
+
+    #[test]
+    fn numbers_of_call_sites_have_two_bytes_each_where_that_is_enough_for_all() {
+        let data = example();
+        let lsda = parse(&data).unwrap();
+        let quick = |sites: &[CallSite]| {
+            let (base, numbers) = (PadBase::FunctionStart, Numbers::Quickest);
+            let out = lsda.encode_with(sites, FUNCTION, AT, base, numbers);
+            let out = out.unwrap();
+            let again = parse(&out).unwrap();
+            assert_eq!(again.call_sites, sites);
+            assert!(again.same_tables(&lsda));
+            // One byte each for no base, the encoding of types and their distance.
+            (out[3], out[4])
+        };
+        let sites = |pad: u64| [site(3, 200, Some(pad), 1), site(300, 5, Some(9), 5)];
+        assert_eq!(quick(&sites(0x40)), (UDATA2, 2 * 7));
+        assert_eq!(quick(&sites(0xffff)), (UDATA2, 2 * 7));
+        assert_eq!(quick(&sites(0x1_0000)), (UDATA4, 2 * 13));
+        assert_eq!(quick(&sites(0xffff_ffff)), (UDATA4, 2 * 13));
     }
 
     #[test]

@@ -30,6 +30,8 @@ pub const OMIT: u8 = 0xff;
 pub const PCREL_SDATA4: u8 = 0x1b;
 /// Relative to the section `.eh_frame_hdr`, signed 4 bytes: its search table.
 pub const DATAREL_SDATA4: u8 = 0x3b;
+/// Unsigned 2 bytes.
+pub const UDATA2: u8 = 0x02;
 /// Unsigned 4 bytes.
 pub const UDATA4: u8 = 0x03;
 /// Unsigned LEB128.

@@ -65,7 +65,7 @@ impl Placement {
                         action: c.action,
                     })
                     .collect();
-                Ok(table.encode_with(&sites, start, at, pad_base)?)
+                Ok(table.encode_with(&sites, start, at, pad_base, info.numbers)?)
             };
             // Sizes depend on the place only modulo eight.
             let sizes: Vec<u64> = with

@@ -79,6 +79,8 @@ struct SiteFields {
 /// Where the parts of an LSDA lie in the file.
 struct Area {
     sites: Vec<SiteFields>,
+    /// Call sites' numbers are LEB128.
+    leb: bool,
     actions: usize,
     types: Option<usize>,
     type_encoding: u8,
@@ -328,6 +330,7 @@ impl Faults<'_> {
         }
         Some(Area {
             sites,
+            leb: encoding == 1,
             actions: file + end,
             types,
             type_encoding,
@@ -351,12 +354,12 @@ impl Faults<'_> {
             let what = format!("the call at {:#x}", call.addr);
             let low = |at: usize| self.file(at, 1).first().copied().unwrap_or(0);
             // LEB128 keeps its length if only the low bits change, or all of them go.
-            let zero = |(at, len): (usize, usize)| {
+            let zero = |(at, len): (usize, usize), leb: bool| {
                 (
                     at,
                     (0..len)
                         .map(|i| {
-                            if i + 1 < len && low(at + i) & 0x80 != 0 {
+                            if leb && i + 1 < len && low(at + i) & 0x80 != 0 {
                                 0x80
                             } else {
                                 0
@@ -370,15 +373,15 @@ impl Faults<'_> {
                     edits.push(Edit::new(what, s.pad.0, &[low(s.pad.0) ^ 1]))
                 }
                 Kind::LandingPadDropped if s.pad_value != 0 => {
-                    let (at, bytes) = zero(s.pad);
+                    let (at, bytes) = zero(s.pad, area.leb);
                     edits.push(Edit::new(what, at, &bytes));
                 }
                 Kind::CallSiteTooShort if call.addr + u64::from(call.insn.len) == s.end => {
-                    let (at, bytes) = zero(s.len);
+                    let (at, bytes) = zero(s.len, area.leb);
                     edits.push(Edit::new(what, at, &bytes));
                 }
                 Kind::ChangedAction if s.pad_value != 0 && s.action_value != 0 => {
-                    let (at, bytes) = zero(s.action);
+                    let (at, bytes) = zero(s.action, true);
                     edits.push(Edit::new(what, at, &bytes));
                 }
                 Kind::ChangedFilter | Kind::WrongType
