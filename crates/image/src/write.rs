@@ -338,7 +338,10 @@ impl<'d> Writer<'d> {
         }
         let mut contents = Vec::new();
         match usize::try_from(size) {
-            Ok(bytes) if contents.try_reserve_exact(bytes).is_ok() => contents.resize(bytes, 0),
+            // Pages that the allocator has zeroed already are not touched before they are filled, which many threads do.
+            Ok(bytes) if Vec::<u8>::new().try_reserve_exact(bytes).is_ok() => {
+                contents = vec![0; bytes];
+            }
             _ => self.fail(format!(
                 "section {name} of {size:#x} bytes does not fit memory"
             )),

@@ -276,9 +276,6 @@ fn instrument_with<I: Isa>(
     placed.symbols(&program, &ready, &link_options, &mut writer);
     placed.note(&program, &ready, &link_options, &mut writer)?;
 
-    phases.begin("write");
-    let summary = writer.write(out, mode)?;
-    phases.end();
     let mut blocks: Vec<(u64, u64)> = ready
         .iter()
         .zip(&starts)
@@ -292,20 +289,27 @@ fn instrument_with<I: Isa>(
         })
         .collect();
     blocks.sort_unstable();
+    let instrumented = ready.len();
+    let sites = ready
+        .iter()
+        .flat_map(|r| &r.recorder_offsets)
+        .filter(|o| **o != u32::MAX)
+        .count() as u64;
+
+    phases.begin("write");
+    // Millions of small buffers: they are given back while the file system is at work.
+    let (summary, ()) = rayon::join(
+        || writer.write(out, mode),
+        || ready.into_par_iter().for_each(drop),
+    );
+    let summary = summary?;
+    phases.end();
     Ok(InstrumentReport {
         functions: program.functions.len(),
-        instrumented: ready.len(),
+        instrumented,
         pinned: count_pins(&map.shares),
         counters: subject.counters,
-        sites: ready
-            .iter()
-            .map(|r| {
-                r.recorder_offsets
-                    .iter()
-                    .filter(|o| **o != u32::MAX)
-                    .count() as u64
-            })
-            .sum(),
+        sites,
         atomic: counting == Counters::Atomic,
         counting,
         not_per_thread,

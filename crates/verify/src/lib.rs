@@ -386,10 +386,12 @@ fn prove<A: Arch>(
     let mut found = Findings::default();
     let counting = claim.kind == 0;
     let mut layout = image::layout_of(input, output, counting, &mut found.file);
-    let (old_unwind, new_unwind) = (
-        unwind_table(input, "input", &mut found),
-        unwind_table(output, "output", &mut found),
+    let mut of_output = Findings::default();
+    let (old_unwind, new_unwind) = rayon::join(
+        || unwind_table(input, "input", &mut found),
+        || unwind_table(output, "output", &mut of_output),
     );
+    found.append(of_output);
     let owners = |ranges: &dyn Fn(&claim::Moved) -> Vec<Range>| {
         let all = claim
             .functions
@@ -446,17 +448,23 @@ fn prove<A: Arch>(
     }
     layout.by_meaning.sort_unstable();
     let kept = data::KeptRelocs::new(input);
-    found.append(data::compare::<A>(
-        &cx,
-        &kept,
-        &layout.by_meaning,
-        &relative,
-    ));
-    found.append(text::sweep::<A>(&cx, &kept, &starts, &relative));
-    tables::explain::<A>(&cx, &mut found);
-    image::static_symbols(&cx, &mut found);
+    // What one thread must do alone goes on beside what all do.
+    let mut of_symbols = Findings::default();
+    rayon::join(
+        || {
+            let compared = data::compare::<A>(&cx, &kept, &layout.by_meaning, &relative);
+            found.append(compared);
+            found.append(text::sweep::<A>(&cx, &kept, &starts, &relative));
+            tables::explain::<A>(&cx, &mut found);
+        },
+        || image::static_symbols(&cx, &mut of_symbols),
+    );
+    found.append(of_symbols);
 
-    let walked = walk_all::<A>(&cx, &mut found.pairs);
+    let (walked, subject) = rayon::join(
+        || walk_all::<A>(&cx, &mut found.pairs),
+        || Subject::of(&cx),
+    );
     if counting {
         counting::judge::<A>(&cx, &walked, &mut found);
     }
@@ -468,7 +476,7 @@ fn prove<A: Arch>(
     if options.unique_addresses {
         unique_addresses(&cx, &mut found);
     }
-    report::<A>(&cx, found, walked, options)
+    report::<A>(&cx, found, walked, &subject, options)
 }
 
 fn unwind_table<'a>(elf: &Elf<'a>, which: &str, found: &mut Findings) -> unwind::Table<'a> {
@@ -543,10 +551,55 @@ fn unique_addresses(cx: &Context<'_>, found: &mut Findings) {
     }
 }
 
+/// What the report says of the files apart from the proof.
+struct Subject<'a> {
+    input: Digest,
+    output: Digest,
+    /// By address: of several names of a place the first that has a size, then a global one.
+    names: FxHashMap<u64, ((bool, bool), &'a [u8])>,
+    /// Functions of the input that are where they were.
+    identical: u64,
+}
+
+impl<'a> Subject<'a> {
+    fn of(cx: &Context<'a>) -> Self {
+        let mut names: FxHashMap<u64, ((bool, bool), &[u8])> = FxHashMap::default();
+        let mut functions_seen: Vec<u64> = Vec::new();
+        for s in cx
+            .input
+            .symbols(elf::SHT_SYMTAB)
+            .chain(cx.input.symbols(elf::SHT_DYNSYM))
+            .filter(|s| s.is_function() && s.section != 0)
+        {
+            functions_seen.push(s.value);
+            if cx.entry_of(s.value).is_some() {
+                let rank = (s.size > 0, s.info >> 4 != 0);
+                let best = names.entry(s.value).or_insert((rank, s.name));
+                if best.0 < rank {
+                    *best = (rank, s.name);
+                }
+            }
+        }
+        if functions_seen.is_empty() {
+            functions_seen.extend(cx.old_unwind.fdes.iter().map(|f| f.start));
+        }
+        functions_seen.sort_unstable();
+        functions_seen.dedup();
+        let stays = |a: &&u64| cx.old.owner(**a).is_none();
+        Subject {
+            input: Digest::of(cx.input.data),
+            output: Digest::of(cx.output.data),
+            names,
+            identical: functions_seen.iter().filter(stays).count() as u64,
+        }
+    }
+}
+
 fn report<A: Arch>(
     cx: &Context<'_>,
     mut found: Findings,
     walked: Vec<Walked>,
+    subject: &Subject<'_>,
     options: &Options,
 ) -> Report {
     // The walk's own failure is the most telling one, then the first by address.
@@ -556,35 +609,8 @@ fn report<A: Arch>(
     for (id, failure) in found.functions {
         failures.entry(id).or_insert(failure);
     }
-    // Of several names of a place the first that has a size, then a global one.
-    let mut names: FxHashMap<u64, ((bool, bool), &[u8])> = FxHashMap::default();
-    let mut functions_seen: Vec<u64> = Vec::new();
-    for s in cx
-        .input
-        .symbols(elf::SHT_SYMTAB)
-        .chain(cx.input.symbols(elf::SHT_DYNSYM))
-        .filter(|s| s.is_function() && s.section != 0)
-    {
-        functions_seen.push(s.value);
-        if cx.entry_of(s.value).is_some() {
-            let rank = (s.size > 0, s.info >> 4 != 0);
-            let best = names.entry(s.value).or_insert((rank, s.name));
-            if best.0 < rank {
-                *best = (rank, s.name);
-            }
-        }
-    }
-    if functions_seen.is_empty() {
-        functions_seen.extend(cx.old_unwind.fdes.iter().map(|f| f.start));
-    }
-    functions_seen.sort_unstable();
-    functions_seen.dedup();
-    let identical = functions_seen
-        .iter()
-        .filter(|a| cx.old.owner(**a).is_none())
-        .count() as u64;
     let functions: Vec<FunctionReport> = walked
-        .into_iter()
+        .into_par_iter()
         .enumerate()
         .filter_map(|(id, w)| {
             let f = cx.function(id as FuncId)?;
@@ -593,9 +619,12 @@ fn report<A: Arch>(
             } else {
                 Vec::new()
             };
-            let failure = w.failure.or_else(|| failures.remove(&(id as FuncId)));
+            let failure = w
+                .failure
+                .or_else(|| failures.get(&(id as FuncId)).cloned());
             Some(FunctionReport {
-                name: names
+                name: subject
+                    .names
                     .get(&f.old_entry)
                     .map(|n| String::from_utf8_lossy(n.1).into_owned())
                     .unwrap_or_default(),
@@ -619,11 +648,11 @@ fn report<A: Arch>(
     Report {
         checker: concat!("postlink-verify ", env!("CARGO_PKG_VERSION")),
         machine: A::NAME,
-        input: Digest::of(cx.input.data),
-        output: Digest::of(cx.output.data),
+        input: subject.input.clone(),
+        output: subject.output.clone(),
         proved: functions.len() as u64 - failed,
         failed,
-        identical,
+        identical: subject.identical,
         retargeted: found.retargeted,
         pointers: found.pointers,
         file_failure_count,

@@ -191,47 +191,36 @@ impl Placement {
             &[SymbolTable::Static]
         };
         for table in tables {
-            for (index, s) in program.elf.symbols(*table).iter().enumerate() {
+            let symbols = program.elf.symbols(*table);
+            let edit = |index: usize| -> Option<(u32, SymbolEdit)> {
+                let s = symbols.get(index)?;
                 if !matches!(s.kind, 0 | 2 | 10) || s.section == 0 {
-                    continue;
+                    return None;
                 }
-                let Some(new) = self.entries.get(&s.value) else {
-                    continue;
+                let new = *self.entries.get(&s.value)?;
+                let piece = program.piece_at(s.value)?;
+                let i = *by_function.get(&piece.function)?;
+                let first = ready[i].code.blocks.first();
+                let entered = first.map_or(0, |b| usize::from(b.0));
+                let section = match self.in_room[i].get(entered) {
+                    Some(true) => InSection::Old(program.piece_at(new)?.section),
+                    _ => InSection::New(section(new)?),
                 };
-                let Some(i) = program
-                    .piece_at(s.value)
-                    .and_then(|p| by_function.get(&p.function))
-                else {
-                    continue;
+                let hot = self.stretches(ready, i, 0).next().map_or(0, |s| s.1);
+                let size = match s.size {
+                    0 => 0,
+                    _ => (self.fragments[i][0] + hot).saturating_sub(new),
                 };
-                let entered = ready[*i]
-                    .code
-                    .blocks
-                    .first()
-                    .map_or(0, |b| usize::from(b.0));
-                let into = match self.in_room[*i].get(entered) {
-                    Some(true) => program
-                        .piece_at(*new)
-                        .map(|piece| InSection::Old(piece.section)),
-                    _ => section(*new).map(InSection::New),
+                let edit = SymbolEdit {
+                    value: new,
+                    size,
+                    section,
                 };
-                let Some(into) = into else { continue };
-                let fragment = &self.fragments[*i];
-                let hot = self.stretches(ready, *i, 0).next().map_or(0, |s| s.1);
-                let size = if s.size == 0 {
-                    0
-                } else {
-                    (fragment[0] + hot).saturating_sub(*new)
-                };
-                writer.edit_symbol(
-                    *table,
-                    index as u32,
-                    SymbolEdit {
-                        value: *new,
-                        size,
-                        section: into,
-                    },
-                );
+                Some((index as u32, edit))
+            };
+            let edits: Vec<_> = (0..symbols.len()).into_par_iter().filter_map(edit).collect();
+            for (index, edit) in edits {
+                writer.edit_symbol(*table, index, edit);
             }
         }
         let symtab = program.elf.symbols(SymbolTable::Static);
