@@ -74,6 +74,8 @@ pub struct Probes {
     pub mode: Option<CounterMode>,
     /// An entry check in front of the first block; whether it must save what it uses.
     pub entry_check: Option<bool>,
+    /// Further blocks that have an entry check for those who come from outside. It stands elsewhere, saves what it uses, and jumps to the block.
+    pub second_checks: Vec<BlockId>,
     /// Checks at these addresses, by block, for a new process.
     pub fork_checks: Vec<(BlockId, u64)>,
     /// Puts a counter into a block in place of an increment; arguments are what must survive and the counter's number.
@@ -132,6 +134,8 @@ pub struct Emitted {
     pub blocks: Vec<(u8, u32)>,
     /// Bytes in front of block 0 through which those come who come from outside.
     pub entry_check: u32,
+    /// Where those come who come from outside to [further blocks](Probes::second_checks): block, fragment, offset.
+    pub doors: Vec<(BlockId, u8, u32)>,
 }
 
 /// Where a branch goes.
@@ -218,6 +222,15 @@ pub fn emit<I: Isa>(program: &Program<'_>, cfg: &Cfg, plan: &Plan) -> Result<Emi
             e.ways_out(*b, next, fragment as u8, &unit_of, &mut order)?;
         }
     }
+    let mut doors = Vec::new();
+    for b in &plan.probes.second_checks {
+        let to = unit_of[*b as usize];
+        if to != u32::MAX {
+            let fragment = usize::from(e.units[to as usize].fragment);
+            doors.push((*b, e.door(to)));
+            order[fragment].push(e.units.len() as u32 - 1);
+        }
+    }
     e.relax(&order);
     let mut out = Emitted {
         blocks: vec![(u8::MAX, 0); n],
@@ -235,6 +248,14 @@ pub fn emit<I: Isa>(program: &Program<'_>, cfg: &Cfg, plan: &Plan) -> Result<Emi
             }
         }
     }
+    out.doors = doors
+        .into_iter()
+        .map(|(block, unit)| {
+            let unit = &e.units[unit as usize];
+            let check = unit.check.map_or(0, |c| c.1);
+            (block, unit.fragment, unit.offset - check)
+        })
+        .collect();
     // Units that stand for blocks are numbered by plan order; their open fixups speak of blocks.
     let mut block_of = vec![u32::MAX; e.units.len()];
     for (b, u) in unit_of.iter().enumerate() {
@@ -650,6 +671,35 @@ impl<I: Isa> Emitter<'_, '_, I> {
             align: 1,
             pad: 0,
             check: None,
+            state,
+            on: state,
+        });
+        self.units.len() as u32 - 1
+    }
+
+    /// An entry check that goes on at a block's unit.
+    fn door(&mut self, to: u32) -> u32 {
+        let target = &self.units[to as usize];
+        let (state, fragment) = (self.first_state(target), target.fragment);
+        let mut check: Code<Target> = Code::default();
+        I::put_entry_check(&mut check, true, Target::Ready, Target::Enter);
+        let (body, fixups, spans) = (
+            self.temp.bytes.len() as u32,
+            self.temp.fixups.len() as u32,
+            self.spans.len() as u32,
+        );
+        self.units.push(Unit {
+            fragment,
+            body: (body, body),
+            fixups: (fixups, fixups),
+            spans: (spans, spans),
+            cond: None,
+            mid: None,
+            jump: Some((Dest::Unit(to), Reach::Short)),
+            offset: 0,
+            align: 1,
+            pad: 0,
+            check: Some((true, check.bytes.len() as u32)),
             state,
             on: state,
         });

@@ -428,6 +428,7 @@ fn make<'d, I: Isa>(
         probes.entry_check = a
             .entry_patch
             .map(|_| per_thread::must_save::<I>(program, &a.cfg));
+        probes.second_checks = a.second.iter().map(|s| s.block).collect();
     }
     let mut recorders: Code<Target> = Code::default();
     let mut recorder_offsets = Vec::new();
@@ -496,6 +497,7 @@ pub fn emit_in_place<'d, I: Isa>(
         unwind,
         table_entries: a.cfg.table_entries.clone(),
         arrivals: a.cfg.arrivals.clone(),
+        second: a.second.clone(),
         marks: a.cfg.labels(program, function),
         recorders: Code::default(),
         recorder_offsets: Vec::new(),

@@ -42,6 +42,8 @@ pub struct Ready {
     pub table_entries: Vec<TableEntry>,
     /// Places in the old body that get a jump to a block, see [`Cfg::arrivals`].
     pub arrivals: Vec<(u64, BlockId)>,
+    /// Entries beside the first whose old places get a jump.
+    pub second: Vec<Second>,
     /// Its labels.
     pub marks: Vec<(u64, BlockId)>,
     /// Recorders of its sites, one behind the other, and the offset of each.
@@ -54,6 +56,17 @@ pub struct Ready {
     pub counter_base: u64,
     /// Number of its first site.
     pub site_base: u64,
+}
+
+/// An entry beside the first. Functions have some where hand-written code says so, and where compilers let several share a part: they are one to us then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Second {
+    /// Its address.
+    pub entry: u64,
+    /// Where in the old body the jump goes: behind a landing pad, if there is one.
+    pub at: u64,
+    /// The block that begins there.
+    pub block: BlockId,
 }
 
 /// A place in a fragment from which on the code has an unwind entry and a symbol of its own ([`crate::bat`]).
@@ -321,6 +334,16 @@ pub fn place<I: Isa>(
         p.entries.insert(start, entry);
         if r.code.entry_check > 0 {
             p.doors.insert(start, entry - u64::from(r.code.entry_check));
+        }
+        for s in &r.second {
+            p.doors.insert(s.entry, p.block(ready, i, s.block));
+        }
+        for (block, fragment, offset) in &r.code.doors {
+            let of_block = |s: &&Second| s.block == *block;
+            let door = p.fragments[i][usize::from(*fragment)] + u64::from(*offset);
+            if let Some(s) = r.second.iter().find(of_block) {
+                p.doors.insert(s.entry, door);
+            }
         }
     }
     p
@@ -662,7 +685,10 @@ impl Placement {
         writer: &mut Writer<'_>,
     ) -> Result<(), Error> {
         // Jumps from old entries.
-        for (entry, at) in entry_patches {
+        let second = ready.iter().flat_map(|r| &r.second);
+        let second = second.map(|s| (s.entry, s.at));
+        for (entry, at) in entry_patches.iter().copied().chain(second) {
+            let (entry, at) = (&entry, &at);
             let Some(new) = self.doors.get(entry).or(self.entries.get(entry)) else {
                 continue;
             };

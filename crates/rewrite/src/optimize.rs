@@ -213,6 +213,7 @@ fn emit_one<'d, I: Isa>(
         code,
         unwind,
         arrivals: cfg.arrivals.clone(),
+        second: c.analysed.second.clone(),
         table_entries: cfg.table_entries.clone(),
         marks: cfg.labels(program, c.function as usize),
         recorders: Code::default(),

@@ -10,11 +10,11 @@ use rayon::prelude::*;
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::Error;
-use crate::cfg::{self, Cfg};
+use crate::cfg::{self, BlockId, Cfg};
 use crate::counters::{self, Placement};
 use crate::discover::Program;
 use crate::leaks::Leaks;
-use crate::link::entry_patch;
+use crate::link::{Second, entry_patch};
 use crate::pin::Pin;
 use crate::unwind::FunctionUnwind;
 use crate::veneers;
@@ -38,6 +38,8 @@ pub struct Analysed<'d> {
     pub unwind: Option<FunctionUnwind<'d>>,
     /// The old entry, and where a jump to the new place goes.
     pub entry_patch: Option<(u64, u64)>,
+    /// Further entries with room for such a jump.
+    pub second: Vec<Second>,
 }
 
 /// Analyses a function, or says why it stays.
@@ -63,13 +65,40 @@ pub fn analyse<'d, I: Isa>(
         None if !program.functions[function].address_taken => None,
         None => return Err(Pin::NoRoomAtEntry),
     };
+    let second = second_entries::<I>(program, &cfg, function);
     let placement = counters::place(&cfg, &mut scratch.counters)?;
     Ok(Analysed {
         cfg,
         placement,
         unwind,
         entry_patch,
+        second,
     })
+}
+
+/// Entries of a function beside its first where a jump to the new code fits. Pointers to them are not followed; where there is no jump, who comes by one runs the
+/// old body up to its next table or call, as it always was.
+fn second_entries<I: Isa>(program: &Program<'_>, cfg: &Cfg, function: usize) -> Vec<Second> {
+    let f = &program.functions[function];
+    let start = program.start(function);
+    let jump = |entry: &u64| {
+        let entry = *entry;
+        let led = |list: &[(u64, BlockId)]| list.iter().any(|m| m.0 == entry);
+        if entry == start
+            || f.labels.binary_search(&entry).is_ok()
+            || led(&cfg.arrivals)
+            || program.is_far::<I>(entry)
+        {
+            return None;
+        }
+        let at = cfg.marks.binary_search_by_key(&entry, |m| m.0).ok()?;
+        Some(Second {
+            entry,
+            at: entry_patch::<I>(program, cfg, entry)?,
+            block: cfg.marks[at].1,
+        })
+    };
+    f.entries.iter().filter_map(jump).collect()
 }
 
 /// A function's part of the map of counters.

@@ -82,15 +82,6 @@ impl Index {
     }
 }
 
-/// The jump written over the start of a moved function.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Patch {
-    /// The bytes that changed.
-    pub range: Range,
-    /// Where it jumps to.
-    pub target: u64,
-}
-
 /// What an output that counts has beside its code.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Counts {
@@ -110,7 +101,8 @@ pub(crate) struct Context<'a> {
     pub options: &'a Options,
     pub old: Index,
     pub new: Index,
-    pub patches: Vec<Option<Patch>>,
+    /// The bytes of jumps that were written over old entries.
+    pub patches: Index,
     /// Overwritten bytes that are not an instruction's start any more.
     pub interiors: Index,
     /// New code in the room of old bodies, with the function whose body it was.

@@ -407,7 +407,7 @@ fn prove<A: Arch>(
         options,
         old: owners(&|f| f.old.to_vec()),
         new: owners(&|f| f.new.to_vec()),
-        patches: Vec::new(),
+        patches: Index::default(),
         interiors: Index::default(),
         reused: Index::default(),
         buried: vec![false; claim.functions.len()],
@@ -461,10 +461,8 @@ fn prove<A: Arch>(
     );
     found.append(of_symbols);
 
-    let (walked, subject) = rayon::join(
-        || walk_all::<A>(&cx, &mut found.pairs),
-        || Subject::of(&cx),
-    );
+    let (walked, subject) =
+        rayon::join(|| walk_all::<A>(&cx, &mut found.pairs), || Subject::of(&cx));
     if counting {
         counting::judge::<A>(&cx, &walked, &mut found);
     }
@@ -619,9 +617,7 @@ fn report<A: Arch>(
             } else {
                 Vec::new()
             };
-            let failure = w
-                .failure
-                .or_else(|| failures.get(&(id as FuncId)).cloned());
+            let failure = w.failure.or_else(|| failures.get(&(id as FuncId)).cloned());
             Some(FunctionReport {
                 name: subject
                     .names

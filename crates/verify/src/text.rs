@@ -11,7 +11,7 @@
 use crate::arch::{Arch, Field, FieldKind, Flow, Insn};
 use crate::bytes::same_insn;
 use crate::claim::Range;
-use crate::context::{Context, Findings, FuncId, Patch};
+use crate::context::{Context, Findings, FuncId};
 use crate::data::{KeptRelocs, explain, may_be_pointer};
 use crate::elf::{Elf, SHT_DYNSYM, SHT_SYMTAB};
 use crate::graph::Graph;
@@ -53,120 +53,21 @@ pub(crate) fn starts(
 /// Finds and checks the jumps at the old entries of moved functions.
 pub(crate) fn entry_jumps<A: Arch>(cx: &mut Context<'_>, starts: &[u64], found: &mut Findings) {
     let mut patches = Vec::with_capacity(cx.functions.len());
+    let mut ranges = Vec::with_capacity(cx.functions.len());
     for (id, f) in cx.functions.iter().enumerate() {
         let id = id as FuncId;
-        let window = 16.min(cx.input.bytes_from(f.old_entry).map_or(0, <[u8]>::len) as u64);
-        let (Some(old), Some(new)) = (
-            cx.input.bytes(f.old_entry, window),
-            cx.output.bytes(f.old_entry, window),
-        ) else {
-            patches.push(None);
-            continue;
-        };
-        let jump = A::entry_jump(new, f.old_entry).filter(|_| old != new);
-        let Some((skip, len, target)) = jump.filter(|&(skip, len, _)| {
-            old.get(..(skip + len) as usize) != new.get(..(skip + len) as usize)
-        }) else {
-            patches.push(None);
-            continue;
-        };
-        // What lies before the jump must be what was there, or a landing pad in the place of an instruction that was one too
-        // and did more.
-        let mut range = Range {
-            start: f.old_entry + skip,
-            end: f.old_entry + skip + len,
-        };
-        let mut lead = old.get(..skip as usize) == new.get(..skip as usize);
-        let pad = |bytes| A::decode(bytes, f.old_entry).is_some_and(|i| i.landing_pad);
-        if !lead && pad(old) && !A::keeps_state(new) {
-            (range.start, lead) = (f.old_entry, true);
+        let first = entry_jump::<A>(cx, starts, id, f.old_entry, found);
+        patches.push(first);
+        // Others are where the claim says so. A jump that it does not tell of is a change like any other.
+        let further = f.labels.iter().map(|l| l.0).filter(|l| *l != f.old_entry);
+        let further = further.filter_map(|l| entry_jump::<A>(cx, starts, id, l, found));
+        for p in first.into_iter().chain(further) {
+            ranges.push((p, id));
         }
-        if cx.guarded && pad(old) && !pad(new) {
-            let text = format!(
-                "the landing pad at the old entry {:#x} is overwritten",
-                f.old_entry
-            );
-            found.functions.push((
-                id,
-                Failure::new(Check::EntryJump, text)
-                    .at(f.old_entry, target)
-                    .bytes(old, new),
-            ));
-        }
-        if cx.guarded
-            && len > A::STEP as u64
-            && !cx.output.bytes_from(target).is_some_and(A::lets_calls_in)
-        {
-            let text = format!(
-                "the jump at the old entry {:#x} leads to no landing pad",
-                f.old_entry
-            );
-            found.functions.push((
-                id,
-                Failure::new(Check::EntryJump, text)
-                    .at(f.old_entry, target)
-                    .bytes(old, new),
-            ));
-        }
-        // The jump may run over padding behind the function, but not into anything else.
-        let end = f
-            .old
-            .iter()
-            .find(|r| r.contains(f.old_entry))
-            .map_or(f.old_entry, |r| r.end);
-        let mut fits = range.start < end || skip == 0;
-        if range.end > end {
-            let behind = cx.input.bytes(end, range.end - end);
-            let next = starts.partition_point(|&s| s <= f.old_entry);
-            let free = starts.get(next).is_none_or(|&s| s >= range.end)
-                && cx.old_unwind.find(range.end - 1).is_none()
-                && (end..range.end).all(|a| cx.old.owner(a).is_none());
-            // Instructions of padding may go on behind the jump; nothing comes there, so they may be cut.
-            let padding = cx
-                .input
-                .bytes_from(end)
-                .and_then(|b| b.get(..b.len().min(32)));
-            fits &= free
-                && behind.is_some()
-                && padding.is_some_and(|b| pads::<A>(b, (range.end - end) as usize));
-        }
-        if !lead || !fits {
-            let failure = Failure::new(
-                Check::EntryJump,
-                format!(
-                    "the jump at the old entry {:#x} does not fit there",
-                    f.old_entry
-                ),
-            );
-            found
-                .functions
-                .push((id, failure.at(range.start, target).bytes(old, new)));
-        }
-        // Jumping to the new entry again executes its landing pad again, which does nothing.
-        if target == f.new_entry() || cx.pair_owner(range.start, target) == Some(id) {
-            if target != f.new_entry() {
-                found.pairs.push((range.start, target));
-            }
-        } else {
-            let failure = Failure::new(
-                Check::EntryJump,
-                format!(
-                    "the jump at the old entry {:#x} goes elsewhere",
-                    f.old_entry
-                ),
-            );
-            found.functions.push((
-                id,
-                failure
-                    .at(range.start, target)
-                    .values(f.new_entry(), target),
-            ));
-        }
-        patches.push(Some(Patch { range, target }));
     }
     // Other code in an old body lies behind the jump at its entry: whoever still goes to the entry goes to the new code.
     for (range, id) in cx.reused.ranges() {
-        let jump = patches.get(id as usize).copied().flatten().map(|p| p.range);
+        let jump = patches.get(id as usize).copied().flatten();
         let begins = cx.function(id).map_or(0, |f| f.old_entry);
         if jump.is_none_or(|j| range.start < j.end && j.start < range.end) || range.contains(begins)
         {
@@ -180,24 +81,106 @@ pub(crate) fn entry_jumps<A: Arch>(cx: &mut Context<'_>, starts: &[u64], found: 
             ));
         }
     }
-    let interiors = patches
-        .iter()
-        .enumerate()
-        .filter_map(|(id, p)| {
-            p.map(|p| {
-                (
-                    Range {
-                        start: p.range.start + 1,
-                        end: p.range.end,
-                    },
-                    id as FuncId,
-                )
-            })
-        })
-        .chain(cx.reused.ranges())
-        .collect();
-    cx.patches = patches;
-    cx.interiors = crate::context::Index::new(interiors);
+    // Each is found by where it begins.
+    ranges.sort_unstable();
+    for w in ranges.windows(2) {
+        if let [(a, _), (b, id)] = w
+            && a.end > b.start
+        {
+            let text = format!("the jumps at {:#x} and {:#x} overlap", a.start, b.start);
+            let failure = Failure::new(Check::EntryJump, text).at(a.start, b.start);
+            found.functions.push((*id, failure));
+        }
+    }
+    let inside = |(p, id): &(Range, FuncId)| {
+        let range = Range {
+            start: p.start + 1,
+            end: p.end,
+        };
+        (range, *id)
+    };
+    let interiors = ranges.iter().map(inside).chain(cx.reused.ranges());
+    cx.interiors = crate::context::Index::new(interiors.collect());
+    cx.patches = crate::context::Index::new(ranges);
+}
+
+/// The jump at an old entry, if there is one: the bytes that changed.
+fn entry_jump<A: Arch>(
+    cx: &Context<'_>,
+    starts: &[u64],
+    id: FuncId,
+    entry: u64,
+    found: &mut Findings,
+) -> Option<Range> {
+    let f = cx.function(id)?;
+    let window = 16.min(cx.input.bytes_from(entry).map_or(0, <[u8]>::len) as u64);
+    let (old, new) = (
+        cx.input.bytes(entry, window)?,
+        cx.output.bytes(entry, window)?,
+    );
+    let (skip, len, target) = A::entry_jump(new, entry).filter(|_| old != new)?;
+    if old.get(..(skip + len) as usize) == new.get(..(skip + len) as usize) {
+        return None;
+    }
+    // What lies before the jump must be what was there, or a landing pad in the place of an instruction that was one too
+    // and did more.
+    let mut range = Range {
+        start: entry + skip,
+        end: entry + skip + len,
+    };
+    let mut lead = old.get(..skip as usize) == new.get(..skip as usize);
+    let pad = |bytes| A::decode(bytes, entry).is_some_and(|i| i.landing_pad);
+    if !lead && pad(old) && !A::keeps_state(new) {
+        (range.start, lead) = (entry, true);
+    }
+    if cx.guarded && pad(old) && !pad(new) {
+        let text = format!("the landing pad at the old entry {entry:#x} is overwritten");
+        let failure = Failure::new(Check::EntryJump, text).at(entry, target);
+        found.functions.push((id, failure.bytes(old, new)));
+    }
+    if cx.guarded
+        && len > A::STEP as u64
+        && !cx.output.bytes_from(target).is_some_and(A::lets_calls_in)
+    {
+        let text = format!("the jump at the old entry {entry:#x} leads to no landing pad");
+        let failure = Failure::new(Check::EntryJump, text).at(entry, target);
+        found.functions.push((id, failure.bytes(old, new)));
+    }
+    // The jump may run over padding behind the function, but not into anything else.
+    let own = f.old.iter().find(|r| r.contains(entry));
+    let end = own.map_or(entry, |r| r.end);
+    let mut fits = range.start < end || skip == 0;
+    if range.end > end {
+        let behind = cx.input.bytes(end, range.end - end);
+        let next = starts.partition_point(|&s| s <= entry);
+        let free = starts.get(next).is_none_or(|&s| s >= range.end)
+            && cx.old_unwind.find(range.end - 1).is_none()
+            && (end..range.end).all(|a| cx.old.owner(a).is_none());
+        // Instructions of padding may go on behind the jump; nothing comes there, so they may be cut.
+        let padding = cx
+            .input
+            .bytes_from(end)
+            .and_then(|b| b.get(..b.len().min(32)));
+        fits &= free
+            && behind.is_some()
+            && padding.is_some_and(|b| pads::<A>(b, (range.end - end) as usize));
+    }
+    if !lead || !fits {
+        let text = format!("the jump at the old entry {entry:#x} does not fit there");
+        let failure = Failure::new(Check::EntryJump, text).at(range.start, target);
+        found.functions.push((id, failure.bytes(old, new)));
+    }
+    // Jumping to the new entry again executes its landing pad again, which does nothing.
+    let is_first = entry == f.old_entry && target == f.new_entry();
+    if !is_first && cx.pair_owner(range.start, target) == Some(id) {
+        found.pairs.push((range.start, target));
+    } else if !is_first {
+        let text = format!("the jump at the old entry {entry:#x} goes elsewhere");
+        let failure = Failure::new(Check::EntryJump, text).at(range.start, target);
+        let failure = failure.values(f.new_entry(), target);
+        found.functions.push((id, failure));
+    }
+    Some(range)
 }
 
 /// Whether padding instructions cover the first `len` bytes; zeros count as padding too.
@@ -404,17 +387,7 @@ impl Sweeper<'_, '_> {
         if self.cx.reused.owner(addr).is_some() {
             return true;
         }
-        // The jump may run into padding, which nobody owns: the function before has it then.
-        (0..16)
-            .filter_map(|back| self.cx.old.owner(addr.saturating_sub(back)))
-            .any(|id| {
-                self.cx
-                    .patches
-                    .get(id as usize)
-                    .copied()
-                    .flatten()
-                    .is_some_and(|p| p.range.contains(addr))
-            })
+        self.cx.patches.owner(addr).is_some()
     }
 
     /// An instruction whose bytes changed.

@@ -218,7 +218,10 @@ impl Placement {
                 };
                 Some((index as u32, edit))
             };
-            let edits: Vec<_> = (0..symbols.len()).into_par_iter().filter_map(edit).collect();
+            let edits: Vec<_> = (0..symbols.len())
+                .into_par_iter()
+                .filter_map(edit)
+                .collect();
             for (index, edit) in edits {
                 writer.edit_symbol(*table, index, edit);
             }
@@ -307,11 +310,10 @@ impl Placement {
                         )
                     })
                     .collect();
-                let labels = r
-                    .marks
-                    .iter()
-                    .map(|(a, b)| (*a, self.block(ready, i, *b)))
-                    .collect();
+                let labels = r.marks.iter().map(|(a, b)| (*a, self.block(ready, i, *b)));
+                let second = r.second.iter().map(|s| s.entry);
+                let second = second.filter_map(|a| Some((a, *self.doors.get(&a)?)));
+                let labels = labels.chain(second).collect();
                 MovedFunction {
                     entry: program.start(r.function as usize),
                     old,
