@@ -26,6 +26,7 @@ pub mod frequency;
 pub mod hashes;
 pub mod inspect;
 pub mod instrument;
+pub mod judge;
 pub mod leaks;
 pub mod library;
 pub mod link;

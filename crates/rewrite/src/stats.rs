@@ -143,13 +143,9 @@ impl DynoStats {
         ]
     }
 
-    /// Adds a function under a layout: hot blocks in order, then cold ones in theirs (which lie ahead of every hot one).
-    pub fn add<I: Isa>(
-        &mut self,
-        program: &Program<'_>,
-        c: &Counted<'_>,
-        layout: &[Vec<BlockId>; 2],
-    ) {
+    /// Adds a function under a layout: its blocks row by row, as hot ones and then cold ones, which lie ahead of every hot one. Blocks in no row
+    /// count nothing.
+    pub fn add<I: Isa>(&mut self, program: &Program<'_>, c: &Counted<'_>, layout: &[Vec<BlockId>]) {
         let cfg = &c.analysed.cfg;
         let mut position = vec![u32::MAX; cfg.blocks.len()];
         for (k, b) in layout.iter().flatten().enumerate() {
@@ -195,7 +191,10 @@ impl DynoStats {
                     }
                     Term::Cond { .. } | Term::ShortCond => {
                         instructions += 1;
-                        let turned = Some(&succs[0]) == next && Some(&succs[1]) != next;
+                        // A block that is nowhere was a jump out of the function: then that is what the branch does.
+                        let gone = |t: BlockId| position[t as usize] == u32::MAX;
+                        let turned =
+                            (Some(&succs[0]) == next || gone(succs[1])) && Some(&succs[1]) != next;
                         let (taken, on) = if turned { (1, 0) } else { (0, 1) };
                         conditional(self, ahead(succs[taken]), edge(taken as u32));
                         if Some(&succs[on]) != next {

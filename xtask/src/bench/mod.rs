@@ -40,6 +40,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use serde_json::Value;
 
 use crate::packages;
 use crate::process::{Run, median};
@@ -233,6 +234,35 @@ fn middle<T>(
 /// A tool that takes longer is not run again.
 const LONG: Duration = Duration::from_secs(40);
 
+/// Has both tools optimise once more, with tables that say where each block went, and compares the layouts.
+fn judge(
+    tools: &Tools,
+    original: &Path,
+    profile: &Path,
+    bolt: bool,
+    folder: &Path,
+) -> Result<Value> {
+    const WITH_TABLES: &[&str] = &["--enable-bat"];
+    let (ours, theirs) = (folder.join("judged.postlink"), folder.join("judged.bolt"));
+    tools.postlink_optimize(original, profile, &ours, folder, WITH_TABLES)?;
+    let mut outputs: Vec<&Path> = vec![&ours];
+    if bolt {
+        let data = folder.join("profile.fdata");
+        match tools
+            .bolt_optimize(original, &data, &theirs, folder, WITH_TABLES)
+            .0
+        {
+            ToolRun::Ok { .. } => outputs.push(&theirs),
+            ToolRun::Failed(why) => bail!("llvm-bolt with --enable-bat: {why}"),
+        }
+    }
+    let judgement = tools.judge(original, profile, &outputs, folder);
+    for file in [&ours, &theirs] {
+        let _ = fs::remove_file(file); // as large as the program, and of no further use
+    }
+    judgement
+}
+
 fn measure(program: &Program, corpus: &Path, tools: &Tools, wishes: &Wishes) -> Result<Figures> {
     let original = corpus.join("bin").join(program.file);
     let folder = corpus.join("bench").join(program.name);
@@ -273,13 +303,12 @@ fn measure(program: &Program, corpus: &Path, tools: &Tools, wishes: &Wishes) -> 
 
     // Optimised, both from the same profile.
     let (ours, theirs, split) = (at("postlink.opt"), at("bolt.opt"), at("postlink.fast"));
-    let (run, account) = middle(
+    let (run, _) = middle(
         wishes.runs,
         |(run, _)| of_run(run),
         || tools.postlink_optimize(&original, &profile, &ours, &folder, &[]),
     )?;
     figures.optimize.postlink = ToolRun::ok(run, &ours);
-    figures.account = account;
     tools.postlink_optimize(&original, &profile, &split, &folder, &["--preset=fast"])?;
     let verify = || tools.postlink_verify(&original, &ours, &folder);
     figures.verify = Some(middle(wishes.runs, of_run, verify)?);
@@ -292,14 +321,20 @@ fn measure(program: &Program, corpus: &Path, tools: &Tools, wishes: &Wishes) -> 
             fdata::from_counts(&counts, &fdata::names(&original)?)?,
         )
         .with_context(|| data.display().to_string())?;
-        let (bolt, said) = middle(
-            wishes.runs,
-            |(run, _): &(ToolRun, String)| run.wall(),
-            || Ok(tools.bolt_optimize(&original, &data, &theirs, &folder)),
-        )?;
-        figures.optimize.bolt = bolt;
-        figures.bolt_said = said;
+        let optimize = || {
+            Ok(tools
+                .bolt_optimize(&original, &data, &theirs, &folder, &[])
+                .0)
+        };
+        figures.optimize.bolt = middle(wishes.runs, ToolRun::wall, optimize)?;
     }
+    figures.judgement = judge(
+        tools,
+        &original,
+        &profile,
+        figures.optimize.bolt.is_ok(),
+        &folder,
+    )?;
     let mut candidates = vec![
         Candidate::new("plain", &original),
         Candidate::new("postlink.opt", &ours),

@@ -79,10 +79,8 @@ pub struct Figures {
     /// postlink's `--preset fast`.
     pub fast: Option<Ratio>,
     pub verify: Option<Run>,
-    /// What `postlink optimize --json` told.
-    pub account: Value,
-    /// What llvm-bolt printed while optimising.
-    pub bolt_said: String,
+    /// What layouts are worth: the original's, postlink's and llvm-bolt's.
+    pub judgement: Value,
     pub simulated: Vec<(&'static str, Misses)>,
     /// Runs that did not do what the original did.
     pub differences: Vec<String>,
@@ -109,53 +107,36 @@ impl Figures {
             },
             fast: None,
             verify: None,
-            account: Value::Null,
-            bolt_said: String::new(),
+            judgement: Value::Null,
             simulated: vec![],
             differences: vec![],
         }
     }
 
-    /// How far a value of the dyno-stats fell or rose under postlink.
-    fn dyno(&self, name: &str) -> Option<f64> {
-        let stats = &self.account["optimize"]["dyno_stats"];
-        let taken = |side: usize| {
-            let side = &stats[side];
-            let conditional = side["taken_forward_branches"].as_u64()?
-                + side["taken_backward_branches"].as_u64()?;
-            let jumps = side["executed_unconditional_branches"].as_u64()?;
-            match name {
-                "taken branches" => Some((conditional + jumps) as f64),
-                "executed instructions" => side["executed_instructions"].as_u64().map(|n| n as f64),
-                _ => None,
-            }
-        };
-        Some(taken(1)? / taken(0)? - 1.0)
+    /// How far a value rose or fell in the layout of postlink (1) or llvm-bolt (2).
+    fn change(&self, layout: usize, value: impl Fn(&Value) -> Option<f64>) -> Option<f64> {
+        let worth = &self.judgement["worth"];
+        Some(value(&worth[layout])? / value(&worth[0])? - 1.0)
     }
+}
 
-    /// The same under llvm-bolt, which prints `number : name (+x%)`.
-    fn bolt_dyno(&self, name: &str) -> Option<f64> {
-        let line = self.bolt_said.lines().rev().find(|line| {
-            line.split_once(" : ").is_some_and(|(_, rest)| {
-                rest.strip_prefix(name).is_some_and(|r| r.starts_with(" ("))
-            })
-        })?;
-        let percent = line
-            .rsplit_once('(')?
-            .1
-            .trim_end_matches(')')
-            .trim_end_matches('%');
-        if percent == "=" {
-            Some(0.0)
-        } else {
-            percent.parse::<f64>().ok().map(|p| p / 100.0)
-        }
-    }
+/// Branches that are taken, conditional or not.
+fn taken_branches(worth: &Value) -> Option<f64> {
+    let stats = &worth["dyno_stats"];
+    let kinds = [
+        "taken_forward_branches",
+        "taken_backward_branches",
+        "executed_unconditional_branches",
+    ];
+    kinds.iter().map(|kind| stats[kind].as_f64()).sum()
+}
 
-    fn score(&self) -> Option<f64> {
-        let account = &self.account["optimize"];
-        Some(account["score_after"].as_f64()? / account["score_before"].as_f64()? - 1.0)
-    }
+fn instructions(worth: &Value) -> Option<f64> {
+    worth["dyno_stats"]["executed_instructions"].as_f64()
+}
+
+fn score(worth: &Value) -> Option<f64> {
+    worth["score"].as_f64()
 }
 
 fn signed(change: Option<f64>) -> String {
@@ -255,19 +236,26 @@ pub fn all(figures: &[Figures], tools: &Tools, runs: usize) -> String {
         means(figures, |f| &f.optimized)
     );
     text += "## By the profile\n\n";
-    text += "Change from the original's layout; each tool by its own account (llvm-bolt 19 tells no ext-TSP score).\n\n";
-    text += "| program | taken branches: postlink | llvm-bolt | instructions: postlink | llvm-bolt | ext-TSP score: postlink |\n";
-    text += "|---|--:|--:|--:|--:|--:|\n";
+    text += "Change from the original's layout. Both outputs are judged by one measure: made once more with `--enable-bat`, which says where each block \
+             went; how often it ran, where it went on and its size are the same for both. Taken branches and instructions are llvm-bolt's dyno-stats, the score is \
+             ext-TSP's (where each tool rewrites code, hot and cold part by themselves). Functions that a tool left alone count as they were. A function that ran is left out for \
+             both if the tables do not say where all of it went. llvm-bolt's own figures are better, as they count only functions that it could optimise.\n\n";
+    text += "| program | functions | left out | taken branches: postlink | llvm-bolt | instructions: postlink | llvm-bolt | ext-TSP score: postlink | llvm-bolt |\n";
+    text += "|---|--:|--:|--:|--:|--:|--:|--:|--:|\n";
     for f in figures {
+        let number = |value: Option<usize>| value.map_or("–".into(), |n: usize| n.to_string());
         let _ = writeln!(
             text,
-            "| {} | {} | {} | {} | {} | {} |",
+            "| {} | {} | {} | {} | {} | {} | {} | {} | {} |",
             f.name,
-            signed(f.dyno("taken branches")),
-            signed(f.bolt_dyno("taken branches")),
-            signed(f.dyno("executed instructions")),
-            signed(f.bolt_dyno("executed instructions")),
-            signed(f.score())
+            number(f.judgement["functions"].as_u64().map(|n| n as usize)),
+            number(f.judgement["left_out"].as_array().map(Vec::len)),
+            signed(f.change(1, taken_branches)),
+            signed(f.change(2, taken_branches)),
+            signed(f.change(1, instructions)),
+            signed(f.change(2, instructions)),
+            signed(f.change(1, score)),
+            signed(f.change(2, score))
         );
     }
     if figures.iter().any(|f| !f.simulated.is_empty()) {

@@ -21,6 +21,8 @@ const BOLT_RUNTIME: &str = "llvm-19/lib/libbolt_rt_instr.a";
 /// Both tools.
 pub struct Tools {
     postlink: PathBuf,
+    /// An example of the crate `rewrite` that judges layouts.
+    judge: PathBuf,
     /// llvm-bolt, unless it is not there or not wanted.
     pub bolt: Option<PathBuf>,
 }
@@ -39,39 +41,48 @@ fn end_of(log: &Path) -> String {
     lines.join(" / ")
 }
 
+/// Builds a program for release, and says where it is.
+fn built(wanted: &[&str], kind: &str, name: &str) -> Result<PathBuf> {
+    let cargo = std::env::var_os("CARGO").unwrap_or("cargo".into());
+    let mut build = Command::new(cargo);
+    build
+        .args(["build", "--release"])
+        .args(wanted)
+        .arg("--message-format=json-render-diagnostics");
+    let output = build
+        .stderr(std::process::Stdio::inherit())
+        .output()
+        .context("cargo build")?;
+    if !output.status.success() {
+        bail!("{name} does not build");
+    }
+    String::from_utf8_lossy(&output.stdout)
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Value>(line).ok())
+        .filter(|message| message["target"]["name"] == name && message["target"]["kind"][0] == kind)
+        .find_map(|message| message["executable"].as_str().map(PathBuf::from))
+        .with_context(|| format!("cargo did not say where {name} is"))
+}
+
 impl Tools {
     /// Builds postlink as users do, and looks for llvm-bolt.
     pub fn find(bolt: bool) -> Result<Tools> {
-        let cargo = std::env::var_os("CARGO").unwrap_or("cargo".into());
-        let mut build = Command::new(cargo);
-        build.args([
-            "build",
-            "--release",
-            "--package",
-            "postlink",
-            "--message-format=json-render-diagnostics",
-        ]);
-        let output = build
-            .stderr(std::process::Stdio::inherit())
-            .output()
-            .context("cargo build")?;
-        if !output.status.success() {
-            bail!("postlink does not build");
-        }
-        let postlink = String::from_utf8_lossy(&output.stdout)
-            .lines()
-            .filter_map(|line| serde_json::from_str::<Value>(line).ok())
-            .filter(|message| {
-                message["target"]["name"] == "postlink" && message["target"]["kind"][0] == "bin"
-            })
-            .find_map(|message| message["executable"].as_str().map(PathBuf::from))
-            .context("cargo did not say where postlink is")?;
+        let postlink = built(&["--package", "postlink"], "bin", "postlink")?;
+        let judge = built(
+            &["--package", "postlink-rewrite", "--example", "judge"],
+            "example",
+            "judge",
+        )?;
         let bolt = if bolt {
             find_program("llvm-bolt-19")
         } else {
             None
         };
-        Ok(Tools { postlink, bolt })
+        Ok(Tools {
+            postlink,
+            judge,
+            bolt,
+        })
     }
 
     /// The program postlink.
@@ -225,12 +236,32 @@ impl Tools {
         self.bolt(folder, output, &arguments).0
     }
 
+    /// What the layouts of outputs are worth by the profile, by one measure for all. They must have been made with `--enable-bat`.
+    pub fn judge(
+        &self,
+        input: &Path,
+        profile: &Path,
+        outputs: &[&Path],
+        folder: &Path,
+    ) -> Result<Value> {
+        let (stdout, stderr) = (folder.join("judge.out"), folder.join("judge.err"));
+        let mut command = Command::new(&self.judge);
+        command.arg(input).arg(profile).args(outputs);
+        let run = process::run(&mut command, &stdout, &stderr)?;
+        if !run.status.success() {
+            bail!("{command:?}: {}: {}", run.status, end_of(&stderr));
+        }
+        let said = fs::read(&stdout).with_context(|| stdout.display().to_string())?;
+        serde_json::from_slice(&said).context("the judgement")
+    }
+
     pub fn bolt_optimize(
         &self,
         input: &Path,
         data: &Path,
         output: &Path,
         folder: &Path,
+        options: &[&str],
     ) -> (ToolRun, String) {
         let data = format!("-data={}", data.display());
         let mut arguments = vec![input, Path::new(&data)];
@@ -246,6 +277,7 @@ impl Tools {
             ]
             .map(Path::new),
         );
+        arguments.extend(options.iter().map(Path::new));
         self.bolt(folder, output, &arguments)
     }
 }

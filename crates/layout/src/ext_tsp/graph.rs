@@ -4,9 +4,9 @@
 use super::{Block, Jump};
 
 /// Score of a fall-through per execution when the source can go elsewhere.
-const FALL_CONDITIONAL: f64 = 1.0;
+pub const FALL_CONDITIONAL: f64 = 1.0;
 /// Score of a fall-through per execution when the source has no other way to go.
-const FALL_UNCONDITIONAL: f64 = 1.05;
+pub const FALL_UNCONDITIONAL: f64 = 1.05;
 /// Score of a jump of length 0 per execution.
 pub(super) const NEAR: f64 = 0.1;
 /// Forward jumps farther than this score nothing, in bytes.

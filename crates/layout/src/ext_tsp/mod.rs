@@ -42,6 +42,7 @@ mod graph;
 mod merge;
 
 use graph::Graph;
+pub use graph::{FALL_CONDITIONAL, FALL_UNCONDITIONAL};
 
 /// A basic block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
