@@ -19,7 +19,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let map = unsafe { memmap2::Mmap::map(&file)? };
     let start = Instant::now();
     let elf = Elf::parse(&map)?;
-    let mut writer = Writer::new(&elf, WriteOptions { zero_fill: true })?;
+    let mut writer = Writer::new(
+        &elf,
+        WriteOptions {
+            zero_fill: true,
+            ..WriteOptions::default()
+        },
+    )?;
     writer.copy_from(&file);
     writer.append(NewSection {
         name: ".text.added".into(),

@@ -13,13 +13,15 @@
 //! |---|---|
 //! | ELF header, program headers | new (`segments`); the table grows where it is, see `room` |
 //! | everything else that is loaded | the input, with patches (`patches`) |
+//! | the hole behind the input's code | appended sections that may lie there |
 //! | new segment, executable if code is appended | sections that made way for the program headers, then the appended ones |
 //! | what is not loaded, in the input's order | new notes; debug sections and the like unchanged; symbols (`symbols`) and names rewritten; no kept relocations |
 //! | section headers | new (`sections`) |
 //! | what stood behind the end of the input's last part | the input (archives that programs carry behind themselves) |
 //!
 //! The new segment begins on the first page behind the highest address, at the same offset within the page as in the file: no padding,
-//! the file grows by what is in it. A second one for counters takes no place in the file.
+//! the file grows by what is in it. Counters take no place in the file: they continue the last segment, behind its zeros, or have a segment of their own. What
+//! may lie anywhere first fills the hole that linkers leave in the file between code and the segment behind it (`hole`).
 //! The output is streamed (`output`): memory holds the new contents, the patches and the section headers.
 //!
 //! # Invariants
@@ -31,6 +33,7 @@
 //! * The target appears complete or not at all.
 
 mod assembly;
+mod hole;
 mod output;
 mod patches;
 mod room;
@@ -41,6 +44,7 @@ mod symbols;
 use std::fs::File;
 use std::path::Path;
 
+use self::hole::Hole;
 use self::patches::Patches;
 use self::room::Room;
 use crate::FormatError;
@@ -125,8 +129,12 @@ pub struct NewSymbol {
 /// What the file needs beside its sections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WriteOptions {
-    /// A zero-filled read-write segment will be asked for.
+    /// A zero-filled read-write section will be asked for.
     pub zero_fill: bool,
+    /// Its size and alignment, if they are known: it then continues the last segment, if that is writable, and takes no program header.
+    pub zero_size: Option<(u64, u64)>,
+    /// There will be no new unwind tables, and so no need for a program header that tells of them.
+    pub keeps_unwind: bool,
 }
 
 /// A file being written.
@@ -137,6 +145,10 @@ pub struct Writer<'d> {
     /// Page size: what addresses and offsets of segments agree in.
     page: u64,
     room: Room,
+    /// Bytes of the file between segments that code can have.
+    hole: Option<Hole>,
+    /// Where the zero-filled section continues the last segment: address and bytes.
+    joined: Option<(u64, u64)>,
     /// End of the loaded part of the input file.
     loaded_end: u64,
     /// Address of the new read-execute segment.
@@ -171,13 +183,30 @@ struct New {
     align: u64,
     size: u64,
     addr: u64,
+    /// It lies in the hole.
+    in_hole: bool,
     contents: Vec<u8>,
 }
 
 impl New {
     fn is_in_segment(&self) -> bool {
-        matches!(self.kind, Some(NewKind::Code | NewKind::ReadOnly))
+        matches!(self.kind, Some(NewKind::Code | NewKind::ReadOnly)) && !self.in_hole
     }
+}
+
+/// Where a zero-filled section of known size continues the last segment, as its `.bss` does: address and bytes. `end` is one past the image.
+fn joined(elf: &Elf<'_>, options: &WriteOptions, page: u64, end: u64) -> Option<(u64, u64)> {
+    let (size, align) = options.zero_size.filter(|_| options.zero_fill)?;
+    let last = elf.loads().max_by_key(|p| p.addr)?;
+    let writable = last.flags & (raw::PF_W | raw::PF_X) == raw::PF_W;
+    if !writable || !align.max(1).is_power_of_two() || last.addr + last.mem_size != end {
+        return None;
+    }
+    let at = end.checked_next_multiple_of(page.max(align))?;
+    let size = size.checked_next_multiple_of(page)?;
+    at.checked_add(size)
+        .filter(|end| *end < 1 << 62)
+        .map(|_| (at, size))
 }
 
 /// Largest alignment of a section: the file may have to be padded by as much.
@@ -244,6 +273,8 @@ impl<'d> Writer<'d> {
             .loads()
             .map(|p| p.addr.saturating_add(p.mem_size.max(1)))
             .fold(end, u64::max);
+        let joined = joined(elf, &options, page, end);
+        let end = joined.map_or(end, |(at, size)| at + size);
         let base = end
             .checked_next_multiple_of(page)
             .and_then(|a| a.checked_add(loaded_end % page));
@@ -254,9 +285,10 @@ impl<'d> Writer<'d> {
             )));
         };
         // Static programs have unwind entries that their start-up code registers, and no search table; new entries need one.
-        let search = elf.section(".eh_frame").is_some()
+        let search = !options.keeps_unwind
+            && elf.section(".eh_frame").is_some()
             && !elf.segments.iter().any(|s| s.kind == raw::PT_GNU_EH_FRAME);
-        let extra = 1 + u64::from(options.zero_fill) + u64::from(search);
+        let extra = 1 + u64::from(options.zero_fill && joined.is_none()) + u64::from(search);
         let room = room::find(elf, extra, loaded_end, page);
         let mut this = Writer {
             elf,
@@ -278,6 +310,8 @@ impl<'d> Writer<'d> {
             added: Vec::new(),
             file: elf.file,
             problem: None,
+            hole: hole::find(elf, page),
+            joined,
             room,
         };
         match &this.room {
@@ -336,6 +370,35 @@ impl<'d> Writer<'d> {
                 )),
             }
         }
+        self.put(name, kind, align, size, addr, false)
+    }
+
+    /// The same for a section that may lie anywhere: in the hole between code and the segment behind it, if it fits what is left there, where it costs
+    /// nothing.
+    pub fn append_anywhere(&mut self, section: NewSection) -> Placed {
+        let align = section.align.max(1);
+        let free = self.hole.as_mut().filter(|_| section.kind != NewKind::Note);
+        match free.and_then(|hole| hole.take(section.size, align)) {
+            Some(addr) => self.put(section.name, section.kind, align, section.size, addr, true),
+            None => self.append(section),
+        }
+    }
+
+    /// Bytes left in the hole for a section of the alignment.
+    pub fn free_anywhere(&self, align: u64) -> u64 {
+        self.hole.as_ref().map_or(0, |hole| hole.free(align))
+    }
+
+    /// A section with its place; its contents are zero until set.
+    fn put(
+        &mut self,
+        name: String,
+        kind: NewKind,
+        align: u64,
+        size: u64,
+        addr: u64,
+        in_hole: bool,
+    ) -> Placed {
         let mut contents = Vec::new();
         match usize::try_from(size) {
             // Pages that the allocator has zeroed already are not touched before they are filled, which many threads do.
@@ -352,6 +415,7 @@ impl<'d> Writer<'d> {
             align,
             size,
             addr,
+            in_hole,
             contents,
         })
     }
@@ -384,10 +448,20 @@ impl<'d> Writer<'d> {
                 "a zero-filled section ({name}) is possible once, and if asked for at the start"
             ));
         }
-        let place = self
-            .cursor
-            .checked_next_multiple_of(self.page.max(align))
-            .zip(size.checked_next_multiple_of(self.page));
+        let place = match self.joined {
+            // It has its place already.
+            Some((at, room)) if size <= room && at.is_multiple_of(align) => Some((at, room)),
+            Some((at, room)) => {
+                self.fail(format!(
+                    "section {name} has {size:#x} bytes, aligned to {align:#x}; at {at:#x} there was room made for {room:#x}"
+                ));
+                None
+            }
+            None => self
+                .cursor
+                .checked_next_multiple_of(self.page.max(align))
+                .zip(size.checked_next_multiple_of(self.page)),
+        };
         let (addr, size) = match place.filter(|(at, size)| at.checked_add(*size).is_some()) {
             Some(place) => place,
             None => {
@@ -404,6 +478,7 @@ impl<'d> Writer<'d> {
             align: self.page,
             size,
             addr,
+            in_hole: false,
             contents: Vec::new(),
         });
         self.zero = Some(placed.id);

@@ -2,12 +2,13 @@
 
 mod common;
 
+use std::path::Path;
 use std::process::Command;
 
 use common::{have, run, scratch, source, succeed, work};
 use postlink_image::elf::{Elf, SymbolTable};
 use postlink_image::raw;
-use postlink_image::write::{NewKind, NewSection, TableGrowth, WriteOptions, Writer};
+use postlink_image::write::{NewKind, NewSection, TableGrowth, WriteOptions, WriteSummary, Writer};
 
 #[test]
 fn segments_agree_with_the_largest_page_that_the_linker_allowed_for() {
@@ -40,26 +41,19 @@ fn segments_agree_with_the_largest_page_that_the_linker_allowed_for() {
             TableGrowth::PageBelow,
         ),
     ] {
-        succeed(
-            Command::new("clang-19")
-                .args([
-                    "--target=aarch64-linux-gnu",
-                    "-nostdlib",
-                    "-O1",
-                    "-ffreestanding",
-                    "-fno-stack-protector",
-                ])
-                .args(["-fuse-ld=lld", "-B/usr/lib/llvm-19/bin"])
-                .args(flags)
-                .arg(source("bare_aarch64.c"))
-                .arg("-o")
-                .arg(&program),
-        );
+        build(flags, &program);
         let data = std::fs::read(&program).unwrap();
         let elf = Elf::parse(&data).unwrap();
         assert_eq!(elf.machine, raw::EM_AARCH64);
         let (_, addr, size) = work(&elf, SymbolTable::Static).unwrap();
-        let mut writer = Writer::new(&elf, WriteOptions { zero_fill: true }).unwrap();
+        let mut writer = Writer::new(
+            &elf,
+            WriteOptions {
+                zero_fill: true,
+                ..WriteOptions::default()
+            },
+        )
+        .unwrap();
         let text = writer.append(NewSection {
             name: ".text.new".into(),
             kind: NewKind::Code,
@@ -87,19 +81,150 @@ fn segments_agree_with_the_largest_page_that_the_linker_allowed_for() {
             );
         }
         assert_eq!(new.load_at(zeroes.addr).map(|p| p.mem_size), Some(page));
-        // Not `have`: a machine without it still checks the structure.
-        if Command::new("qemu-aarch64")
-            .arg("--version")
-            .output()
-            .is_ok()
-        {
-            let play = |file| run(Command::new("qemu-aarch64").arg(file));
-            let expected = play(&program);
-            assert!(
-                expected.stdout.len() == 12 && expected.stderr.is_empty(),
-                "{expected:?}"
-            );
-            assert_eq!(play(&out), expected, "{flags:?}");
-        }
+        runs_alike(&program, &out, &[]);
     }
+}
+
+/// A program without libraries, linked by lld.
+fn build(flags: &[&str], program: &Path) {
+    succeed(
+        Command::new("clang-19")
+            .args([
+                "--target=aarch64-linux-gnu",
+                "-nostdlib",
+                "-O1",
+                "-ffreestanding",
+                "-fno-stack-protector",
+            ])
+            .args(["-fuse-ld=lld", "-B/usr/lib/llvm-19/bin"])
+            .args(flags)
+            .arg(source("bare_aarch64.c"))
+            .arg("-o")
+            .arg(program),
+    );
+}
+
+/// Runs both, where qemu is, and compares.
+fn runs_alike(program: &Path, out: &Path, options: &[&str]) {
+    // Not `have`: a machine without it still checks the structure.
+    let qemu = || Command::new("qemu-aarch64");
+    if qemu().arg("--version").output().is_err() {
+        return;
+    }
+    let play = |file: &Path| run(qemu().args(options).arg(file));
+    let expected = play(program);
+    assert!(
+        expected.stdout.len() == 12 && expected.stderr.is_empty(),
+        "{expected:?}"
+    );
+    assert_eq!(play(out), expected);
+}
+
+/// The work function goes to a section that may lie anywhere, and zeros of a known size are asked for; the writer's summary, and where both went.
+fn move_anywhere(program: &Path, out: &Path, padding: u64) -> (WriteSummary, u64, u64) {
+    let data = std::fs::read(program).unwrap();
+    let elf = Elf::parse(&data).unwrap();
+    let (_, addr, size) = work(&elf, SymbolTable::Static).unwrap();
+    let mut writer = Writer::new(
+        &elf,
+        WriteOptions {
+            zero_fill: true,
+            zero_size: Some((100, 0x10000)),
+            keeps_unwind: true,
+        },
+    )
+    .unwrap();
+    let text = writer.append_anywhere(NewSection {
+        name: ".text.new".into(),
+        kind: NewKind::Code,
+        align: 4,
+        size: size + padding,
+    });
+    writer.contents(text.id)[..size as usize].copy_from_slice(elf.bytes_at(addr, size).unwrap());
+    let zeroes = writer.append_zero_fill_aligned(".zeroes", 100, 0x10000);
+    let branch = 0x1400_0000 | ((text.addr.wrapping_sub(addr) >> 2) as u32 & 0x03ff_ffff);
+    let mut old = branch.to_le_bytes().to_vec();
+    old.resize(size as usize, 0);
+    writer.patch(addr, &old).unwrap();
+    (writer.write(out, 0o755).unwrap(), text.addr, zeroes.addr)
+}
+
+#[test]
+fn code_fills_the_hole_that_pages_of_64_kib_leave_in_the_file() {
+    if !have(&["clang-19", "ld.lld-19"]) {
+        return;
+    }
+    let dir = scratch();
+    let (program, out) = (dir.path().join("program"), dir.path().join("out"));
+    let flags = ["-static", "-no-pie", "-Wl,-z,separate-loadable-segments"];
+    build(&flags, &program);
+    let (summary, text, _) = move_anywhere(&program, &out, 0x1000);
+    let before = std::fs::read(&program).unwrap();
+    let (old, data) = (Elf::parse(&before).unwrap(), std::fs::read(&out).unwrap());
+    let new = Elf::parse(&data).unwrap();
+    let code = |elf: &Elf<'_>| {
+        elf.loads()
+            .find(|p| p.flags & raw::PF_X != 0)
+            .cloned()
+            .unwrap()
+    };
+    let (was, is) = (code(&old), code(&new));
+    assert_eq!((was.offset, was.addr), (is.offset, is.addr));
+    assert!(text >= was.addr + was.file_size && text < is.addr + is.file_size);
+    assert_eq!(is.file_size, is.mem_size);
+    // Headers and names only.
+    assert!(summary.size < before.len() as u64 + 0x400, "{summary:?}");
+    for pair in new.loads().collect::<Vec<_>>().windows(2) {
+        assert!(
+            (pair[0].addr + pair[0].mem_size).next_multiple_of(0x10000) <= pair[1].addr & !0xffff,
+            "{pair:?}"
+        );
+    }
+    for page in ["4096", "65536"] {
+        runs_alike(&program, &out, &["-p", page]);
+    }
+}
+
+#[test]
+fn what_does_not_fit_the_hole_comes_behind_the_image() {
+    if !have(&["clang-19", "ld.lld-19"]) {
+        return;
+    }
+    let dir = scratch();
+    let (program, out) = (dir.path().join("program"), dir.path().join("out"));
+    let flags = ["-static", "-no-pie", "-Wl,-z,separate-loadable-segments"];
+    build(&flags, &program);
+    let (_, text, zeroes) = move_anywhere(&program, &out, 0x10000);
+    let before = std::fs::read(&program).unwrap();
+    let old = Elf::parse(&before).unwrap();
+    assert!(text >= old.extent().1 && zeroes >= old.extent().1);
+    runs_alike(&program, &out, &[]);
+}
+
+#[test]
+fn zeros_of_known_size_continue_the_last_writable_segment_and_need_no_program_header() {
+    if !have(&["clang-19", "ld.lld-19"]) {
+        return;
+    }
+    let dir = scratch();
+    let (program, out) = (dir.path().join("program"), dir.path().join("out"));
+    build(&["-static", "-no-pie", "-Wl,--build-id"], &program);
+    let (summary, text, zeroes) = move_anywhere(&program, &out, 0);
+    let before = std::fs::read(&program).unwrap();
+    let (old, data) = (Elf::parse(&before).unwrap(), std::fs::read(&out).unwrap());
+    let new = Elf::parse(&data).unwrap();
+    assert_eq!(new.segments.len(), old.segments.len() + 1);
+    let last = new.load_at(zeroes).unwrap();
+    assert_eq!(last.flags, raw::PF_R | raw::PF_W);
+    assert!(zeroes.is_multiple_of(0x10000) && zeroes >= old.extent().1);
+    assert_eq!(last.addr + last.mem_size, zeroes + 0x10000);
+    assert!(
+        old.loads().any(|p| p.addr == last.addr),
+        "it was there before"
+    );
+    assert!(text >= last.addr + last.mem_size);
+    // A page in front of the file would be 64 KiB.
+    assert_eq!(summary.program_headers, TableGrowth::MadeWay);
+    assert!(summary.size < before.len() as u64 + 0x1000, "{summary:?}");
+    runs_alike(&program, &out, &[]);
 }

@@ -90,7 +90,13 @@ fn read_all(elf: &Elf<'_>) {
 /// Writes it with some of everything. `None` if that is refused, else whether the result can be read: a damaged file may say that its tables
 /// overlap, and then a change of one damages the other.
 fn write_some(elf: &Elf<'_>, zero_fill: bool, to: &Path) -> Option<bool> {
-    let Ok(mut writer) = Writer::new(elf, WriteOptions { zero_fill }) else {
+    let Ok(mut writer) = Writer::new(
+        elf,
+        WriteOptions {
+            zero_fill,
+            ..WriteOptions::default()
+        },
+    ) else {
         return None;
     };
     let text = writer.append(NewSection {

@@ -309,7 +309,14 @@ fn an_output_can_be_written_again() {
         // One more, behind the segment of zeroes.
         let data = std::fs::read(&from).unwrap();
         let elf = Elf::parse(&data).unwrap();
-        let mut writer = Writer::new(&elf, WriteOptions { zero_fill: true }).unwrap();
+        let mut writer = Writer::new(
+            &elf,
+            WriteOptions {
+                zero_fill: true,
+                ..WriteOptions::default()
+            },
+        )
+        .unwrap();
         writer.append(NewSection {
             name: ".more".into(),
             kind: NewKind::ReadOnly,

@@ -77,11 +77,15 @@ pub trait Covers: Isa {
     /// Whether a jump takes the place of whole instructions, so that nothing can come to its middle.
     const WHOLE_ENTRIES: bool;
 
-    /// Length of what [`Covers::put_covered`] appends for the same `live`.
-    fn covered_len(live: RegSet) -> usize;
+    /// How far away a flag is near, if that makes its store shorter.
+    const NEAR: Option<u64>;
 
-    /// Appends what makes the flag `covered` something else than zero. `live` holds what must survive.
-    fn put_covered<T: Copy>(out: &mut Code<T>, live: RegSet, covered: T);
+    /// Length of what [`Covers::put_covered`] appends for the same `live` and `near`.
+    fn covered_len(live: RegSet, near: bool) -> usize;
+
+    /// Appends what makes the flag `covered` something else than zero. `live` holds what must survive; `near`: the flag is not farther away than
+    /// [`Covers::NEAR`].
+    fn put_covered<T: Copy>(out: &mut Code<T>, live: RegSet, near: bool, covered: T);
 
     /// Appends the counting of a call. `live` holds what must survive.
     fn put_called<T: Copy>(out: &mut Code<T>, live: RegSet, counter: CallCounter<T>);

@@ -104,6 +104,8 @@ pub enum FixupKind {
     },
     /// AArch64: in an addition, bits 11 to 8 of the address and then 1.
     Low12Odd,
+    /// AArch64: in an `adr`, the address with 1 in the place of its lowest byte.
+    AdrOdd,
     /// AArch64: in a store of a byte, how far the address is from that.
     FromOdd,
 }
@@ -321,6 +323,13 @@ pub struct RuntimeConfig<'a> {
     pub build_id: &'a str,
     /// What runs first and where it goes on.
     pub entry: RuntimeEntry,
+}
+
+impl RuntimeConfig<'_> {
+    /// Whether there are tables of indirect call sites.
+    pub(crate) fn has_sites(&self) -> bool {
+        self.sites_offset < self.counters_len
+    }
 }
 
 /// How the start-up routine is entered, and what follows it.

@@ -38,7 +38,7 @@ use crate::counters::{cheapest, estimate, spare};
 use crate::coverage_blocks::{self, CoverageBlocks};
 use crate::discover::Program;
 use crate::emit::{NodeCounter, Probes, Target};
-use crate::entries::{self, Places, Plan};
+use crate::entries::{self, Places, Plan, Stubs};
 use crate::instrument::{Hook, count_pins, emit_in_place, hook};
 use crate::leaks::Leaks;
 use crate::link::{self, LinkOptions, ProbeAddresses, Ready};
@@ -129,6 +129,9 @@ pub struct CoverageReport {
 /// Bytes in front of the functions' counters: the clock.
 const CLOCK: u64 = 8;
 
+/// Bytes behind the counters' pages, in which the load bias is.
+const BIAS: u64 = 4096;
+
 /// Instruments a file. The map is in the report.
 pub fn instrument_coverage(
     elf: &Elf<'_>,
@@ -158,17 +161,53 @@ fn instrument_with<I: Covers>(
         ));
     }
     let leaks = Leaks::new(&program);
+    // Shorter, if all flags turn out to be near.
+    match is_compact::<I>(&program, options) {
+        true => match attempt::<I>(&program, &leaks, options, true, (out, mode), phases) {
+            Err(Error::Reach { .. }) => {}
+            done => return done,
+        },
+        false => {}
+    }
+    attempt::<I>(&program, &leaks, options, false, (out, mode), phases)
+}
 
+/// Whether it is worth trying if every flag is near the code that sets it ([`Covers::NEAR`]).
+fn is_compact<I: Covers>(program: &Program<'_>, options: &CoverageOptions) -> bool {
+    let code = program.elf.loads().filter(|p| p.flags & 1 == 1);
+    // Stubs lie between the old code and a bit behind the counters; what is emitted anew takes about the room that it had.
+    let size = match options.mode {
+        CoverageMode::FunctionCoverage => {
+            let end = code.map(|p| p.addr + p.mem_size).min();
+            let behind = program.elf.extent().1.saturating_sub(end.unwrap_or(0));
+            behind.saturating_add(program.functions.len() as u64 * 12)
+        }
+        CoverageMode::BlockCoverage => code.map(|p| p.mem_size).sum(),
+        CoverageMode::CallGraph | CoverageMode::CallEdges => return false,
+    };
+    I::NEAR.is_some_and(|near| size < near)
+}
+
+/// Instruments with flags that are near, or anywhere. An error, without anything written, if they are not near.
+fn attempt<I: Covers>(
+    program: &Program<'_>,
+    leaks: &Leaks,
+    options: &CoverageOptions,
+    near: bool,
+    (out, mode): (&Path, u32),
+    phases: &mut Phases,
+) -> Result<CoverageReport, Error> {
+    let elf = program.elf;
     phases.begin("functions");
     let calls = options.mode.calls();
     let (mut pins, mut functions): (Vec<Option<Pin>>, Vec<mip::Function>) = Default::default();
     let way;
-    if let Some(plan) = in_place::<I>(&program, &leaks, options) {
+    if let Some(plan) = in_place::<I>(program, leaks, options, near) {
         functions = plan
             .functions()
             .map(|(f, cfg_signature)| mip::Function {
                 cfg_signature,
-                ..describe(&program, f)
+                ..describe(program, f)
             })
             .collect();
         pins = plan.pins.clone();
@@ -180,7 +219,7 @@ fn instrument_with<I: Covers>(
             ));
         }
         let mut anew = Anew::default();
-        for one in make_all::<I>(&program, &leaks, options) {
+        for one in make_all::<I>(program, leaks, options, near) {
             pins.push(one.as_ref().err().copied());
             let Ok(one) = one else { continue };
             functions.push(one.function);
@@ -210,14 +249,20 @@ fn instrument_with<I: Covers>(
     let map = mip::map::write(&profile, Width::Wide, 0);
 
     phases.begin("link");
-    let mut writer = Writer::new(elf, WriteOptions { zero_fill: true })?;
+    let bytes = Room::of::<I>(options, next).bytes + BIAS;
+    let write_options = WriteOptions {
+        zero_fill: true,
+        zero_size: Some((bytes, I::COUNTER_UNIT)),
+        keeps_unwind: matches!(way, Emission::InPlace(_)),
+    };
+    let mut writer = Writer::new(elf, write_options)?;
     let (instrumented, blocks) = match way {
         Emission::InPlace(plan) => {
-            link_in_place::<I>(&program, &plan, options, &profile, next, &mut writer)?;
+            link_in_place::<I>(program, &plan, options, &profile, next, &mut writer)?;
             (profile.functions.len(), profile.functions.len() as u64)
         }
         Emission::Anew(mut anew) => {
-            link_anew::<I>(&program, &mut anew, options, &profile, next, &mut writer)?;
+            link_anew::<I>(program, &mut anew, options, &profile, next, &mut writer)?;
             (anew.ready.len(), anew.blocks)
         }
     };
@@ -267,6 +312,7 @@ fn in_place<I: Covers>(
     program: &Program<'_>,
     leaks: &Leaks,
     options: &CoverageOptions,
+    near: bool,
 ) -> Option<Plan> {
     let edges = options.mode == CoverageMode::CallEdges;
     let functions = options.functions.as_ref();
@@ -274,7 +320,7 @@ fn in_place<I: Covers>(
         CoverageMode::BlockCoverage => None,
         CoverageMode::FunctionCoverage => {
             entries::plan::<I>(program, leaks, functions, true, &|out, live, _| {
-                put_covered::<I>(out, live, 0)
+                I::put_covered(out, live, near, Target::Counter(0))
             })
         }
         CoverageMode::CallGraph | CoverageMode::CallEdges => {
@@ -389,7 +435,7 @@ fn put_runtime<I: Covers>(
     const SLACK: u64 = 64;
     let slow = match slow_code(slow_config)?.0.len() as u64 {
         0 => None,
-        size => Some(writer.append(NewSection {
+        size => Some(writer.append_anywhere(NewSection {
             name: ".text.slow".into(),
             kind: NewKind::Code,
             align: 16,
@@ -397,13 +443,13 @@ fn put_runtime<I: Covers>(
         })),
     };
     let size = I::mip_runtime(&config, mip_config)?.len() as u64 + SLACK;
-    let runtime = writer.append(NewSection {
+    let runtime = writer.append_anywhere(NewSection {
         name: ".text.start".into(),
         kind: NewKind::Code,
         align: 16,
         size,
     });
-    let counters = writer.append_zero_fill_aligned(".postlink.counters", room.bytes + 4096, unit);
+    let counters = writer.append_zero_fill_aligned(".postlink.counters", room.bytes + BIAS, unit);
     config.at = runtime.addr;
     config.counters = counters.addr;
     config.bias_slot = counters.addr + room.bytes;
@@ -493,17 +539,36 @@ fn link_in_place<I: Covers>(
     writer: &mut Writer<'_>,
 ) -> Result<(), Error> {
     let elf = program.elf;
-    let stubs = writer.append(NewSection {
-        name: ".text.entries".into(),
-        kind: NewKind::Code,
-        align: 16,
-        size: plan.size(),
-    });
-    let range = (stubs.addr, stubs.addr + plan.size());
+    const ALIGN: u64 = 16;
+    let first_len = plan.fitting(writer.free_anywhere(ALIGN));
+    let mut put = |name: &str, size: u64| {
+        let section = NewSection {
+            name: name.into(),
+            kind: NewKind::Code,
+            align: ALIGN,
+            size,
+        };
+        (size > 0).then(|| writer.append_anywhere(section))
+    };
+    let first = put(".text.entries", first_len);
+    let name = if first_len == 0 {
+        ".text.entries"
+    } else {
+        ".text.entries.rest"
+    };
+    let rest = put(name, plan.size() - first_len);
+    let stubs = Stubs {
+        first: first.map_or(0, |s| s.addr),
+        first_len,
+        rest: rest.map_or(0, |s| s.addr),
+    };
+    // In one place, if they have to be described.
+    let from = first.or(rest).map_or(0, |s| s.addr);
+    let range = (from, from + plan.size());
     let frames = match plan.frames() {
         Some((search, overwriting)) if plan.size() > 0 => {
             let size = search.size(program, range, overwriting)?;
-            let section = writer.append(NewSection {
+            let section = writer.append_anywhere(NewSection {
                 name: ".eh_frame.entries".into(),
                 kind: NewKind::ReadOnly,
                 align: 8,
@@ -533,7 +598,7 @@ fn link_in_place<I: Covers>(
             + probes.counter_size * u64::from(n)
     };
     let places = Places {
-        stubs: stubs.addr,
+        stubs,
         counter: &counter,
         slow: probes.slow,
         slow_with_edges: probes.bias,
@@ -542,7 +607,12 @@ fn link_in_place<I: Covers>(
     plan.fill::<I>(program, &places, &mut code, |at, bytes| {
         Ok(writer.patch(at, bytes)?)
     })?;
-    writer.contents(stubs.id).copy_from_slice(&code);
+    let (in_first, in_rest) = code.split_at(first_len as usize);
+    for (section, code) in [(first, in_first), (rest, in_rest)] {
+        if let Some(section) = section {
+            writer.contents(section.id).copy_from_slice(code);
+        }
+    }
     entry.install(elf, start, writer)?;
     let earlier = plan.earlier(program);
     for (index, s) in (0u32..).zip(elf.symbols(SymbolTable::Dynamic).iter()) {
@@ -583,6 +653,7 @@ fn make_all<'d, I: Covers>(
     program: &Program<'d>,
     leaks: &Leaks,
     options: &CoverageOptions,
+    near: bool,
 ) -> Vec<Result<Made, Pin>> {
     (0..program.functions.len())
         .into_par_iter()
@@ -596,7 +667,7 @@ fn make_all<'d, I: Covers>(
             if options.keep.contains(&program.start(f)) {
                 return Err(Pin::NotProved);
             }
-            make::<I>(program, f, &analysed, options.mode)
+            make::<I>(program, f, &analysed, options.mode, near)
         })
         .collect()
 }
@@ -614,6 +685,7 @@ fn make<'d, I: Covers>(
     function: usize,
     a: &Analysed<'d>,
     mode: CoverageMode,
+    near: bool,
 ) -> Result<Made, Pin> {
     let start = program.start(function);
     let chosen = match mode {
@@ -627,7 +699,10 @@ fn make<'d, I: Covers>(
     let entered_again = a.cfg.succs.contains(&0);
     let mut probes = Probes {
         put: Some(match mode {
-            CoverageMode::FunctionCoverage | CoverageMode::BlockCoverage => put_covered::<I>,
+            CoverageMode::FunctionCoverage | CoverageMode::BlockCoverage if near => {
+                put_covered::<I, true>
+            }
+            CoverageMode::FunctionCoverage | CoverageMode::BlockCoverage => put_covered::<I, false>,
             CoverageMode::CallGraph | CoverageMode::CallEdges if entered_again => {
                 put_call_inside::<I>
             }
@@ -638,13 +713,16 @@ fn make<'d, I: Covers>(
     };
     let spare = spare::<I>(program, &a.cfg);
     // Where a store takes no register, one place is as good as another.
-    let choosy = !mode.calls() && I::covered_len(RegSet::EMPTY) != I::covered_len(RegSet::ALL);
+    let choosy =
+        !mode.calls() && I::covered_len(RegSet::EMPTY, near) != I::covered_len(RegSet::ALL, near);
     for (counter, &b) in (0u32..).zip(&chosen.counted) {
         if a.cfg.blocks[b as usize].watch.whole {
             return Err(Pin::NoPlaceToCount);
         }
         let node = match choosy {
-            true => cheapest::<I>(program, &a.cfg, b, counter, spare, &I::covered_len),
+            true => cheapest::<I>(program, &a.cfg, b, counter, spare, &|live| {
+                I::covered_len(live, near)
+            }),
             false => {
                 let (at, live) = first_place::<I>(program, &a.cfg, b, mode);
                 NodeCounter { counter, at, live }
@@ -685,8 +763,8 @@ fn make<'d, I: Covers>(
     })
 }
 
-fn put_covered<I: Covers>(out: &mut Code<Target>, live: RegSet, counter: u32) {
-    I::put_covered(out, live, Target::Counter(counter));
+fn put_covered<I: Covers, const NEAR: bool>(out: &mut Code<Target>, live: RegSet, counter: u32) {
+    I::put_covered(out, live, NEAR, Target::Counter(counter));
 }
 
 fn put_call<I: Covers>(out: &mut Code<Target>, live: RegSet, _counter: u32) {

@@ -121,10 +121,31 @@ pub struct Plan {
     overwriting: Vec<Overwriting>,
 }
 
+/// Where stubs are: the first so many bytes of them at one address, the rest at another.
+#[derive(Clone, Copy, Debug)]
+pub struct Stubs {
+    /// Address of the first.
+    pub first: u64,
+    /// Bytes there, whole stubs.
+    pub first_len: u64,
+    /// Address of the rest.
+    pub rest: u64,
+}
+
+impl Stubs {
+    fn at(&self, offset: u32) -> u64 {
+        let offset = u64::from(offset);
+        match offset.checked_sub(self.first_len) {
+            Some(behind) => self.rest + behind,
+            None => self.first + offset,
+        }
+    }
+}
+
 /// Where things are that stubs refer to.
 pub struct Places<'a> {
-    /// Address of the stubs.
-    pub stubs: u64,
+    /// Where the stubs are.
+    pub stubs: Stubs,
     /// Address of an entry's n-th word of counters.
     pub counter: &'a dyn Fn(usize, u32) -> u64,
     /// The slow way.
@@ -270,6 +291,22 @@ impl Plan {
         self.code.bytes.len() as u64
     }
 
+    /// How many bytes of stubs go where there is room for so many, and the others elsewhere: whole stubs. What describes them for unwinding needs all in one place.
+    pub fn fitting(&self, room: u64) -> u64 {
+        let size = self.size();
+        if size <= room {
+            return size;
+        }
+        let starts = self.offsets.iter().map(|o| u64::from(*o));
+        match self.search {
+            Some(_) => 0,
+            None => {
+                let cuts = starts.filter(|o| *o <= room && o.is_multiple_of(ALIGNED_STORE));
+                cuts.max().unwrap_or(0)
+            }
+        }
+    }
+
     /// Spells the stubs.
     fn stubs<I: Covers>(&mut self, program: &Program<'_>, put: Put<'_>) {
         self.offsets = vec![0; self.entries.len()];
@@ -348,9 +385,9 @@ impl Plan {
             let start = program.start(entry.function as usize);
             match entry.way {
                 Way::Front(by, _) => entered.insert(start, start - by),
-                Way::Stub { .. } => entered.insert(start, places.stubs + u64::from(*offset)),
+                Way::Stub { .. } => entered.insert(start, places.stubs.at(*offset)),
                 Way::Jump { at, .. } if is_passed::<I>(program, start, at) => {
-                    called.insert(start, places.stubs + u64::from(*offset))
+                    called.insert(start, places.stubs.at(*offset))
                 }
                 Way::Jump { .. } => None,
             };
@@ -372,7 +409,7 @@ impl Plan {
         out.copy_from_slice(&self.code.bytes);
         for fixup in &self.code.fixups {
             let (i, target) = (fixup.target.0 as usize, fixup.target.1);
-            let place = places.stubs + u64::from(fixup.at);
+            let place = places.stubs.at(fixup.at);
             I::write_field(
                 fixup.kind,
                 &mut out[fixup.at as usize..],
@@ -390,7 +427,7 @@ impl Plan {
             let at = match &entry.way {
                 Way::Stub { .. } => continue,
                 Way::Front(by, shift) => {
-                    I::put_covered(&mut code, RegSet::ALL, (places.counter)(i, 0));
+                    I::put_covered(&mut code, RegSet::ALL, false, (places.counter)(i, 0));
                     for (at, bytes) in shift.patches() {
                         patch(at, bytes)?;
                     }
@@ -399,7 +436,7 @@ impl Plan {
                     start - by
                 }
                 Way::Jump { at, lost } => {
-                    let stub = places.stubs + u64::from(*offset);
+                    let stub = places.stubs.at(*offset);
                     I::put_entry(&mut code, code_at(program, *at), stub);
                     let end = lost.last().map_or(0, Insn::end);
                     let end = end.max(at + code.bytes.len() as u64);

@@ -184,7 +184,21 @@ fn instrument_with<I: Isa>(
     }
 
     phases.begin("link");
-    let mut writer = Writer::new(elf, WriteOptions { zero_fill: true })?;
+    let subject = map.subject;
+    let unit = I::COUNTER_UNIT;
+    let own = I::PER_THREAD.filter(|_| counting == Counters::PerThread);
+    let counters_len = raw::counters_len(subject.counters, subject.sites)
+        .checked_next_multiple_of(unit)
+        .unwrap_or(u64::MAX);
+    // The load bias stands behind the counters, or at the beginning of the private memory in front of them.
+    let (before, behind) = own.map_or((0, 4096), |own| (own.len, 0));
+    let all = counters_len.saturating_add(before + behind);
+    let write_options = WriteOptions {
+        zero_fill: true,
+        zero_size: own.is_none().then_some((all, unit)),
+        keeps_unwind: false,
+    };
+    let mut writer = Writer::new(elf, write_options)?;
     let mut slow: Code<Target> = Code::default();
     I::put_site_slow(&mut slow, mode_of_counters, image);
     let link_options = LinkOptions {
@@ -203,21 +217,15 @@ fn instrument_with<I: Isa>(
     placed.unwind(&program, &ready, &mut writer)?;
 
     // The recorders' slow path and the start-up routine.
-    let slow_at = writer.append(NewSection {
+    let slow_at = writer.append_anywhere(NewSection {
         name: ".text.slow".into(),
         kind: NewKind::Code,
         align: 16,
         size: slow.bytes.len() as u64,
     });
     let entry = hook(elf)?;
-    let subject = map.subject;
-    let unit = I::COUNTER_UNIT;
-    let own = I::PER_THREAD.filter(|_| counting == Counters::PerThread);
     let header = raw::header_bytes_for(&subject, unit, own.is_some());
     let build_id = subject.identity.hex();
-    let counters_len = raw::counters_len(subject.counters, subject.sites)
-        .checked_next_multiple_of(unit)
-        .unwrap_or(u64::MAX);
     let sites_offset = raw::sites_offset(subject.counters);
     let near = slow_at.addr;
     let mut config = RuntimeConfig {
@@ -237,16 +245,13 @@ fn instrument_with<I: Isa>(
         Some(_) => I::per_thread_runtime(config),
     };
     let size = assemble(&config)?.0.len() as u64;
-    let runtime = writer.append(NewSection {
+    let runtime = writer.append_anywhere(NewSection {
         name: ".text.start".into(),
         kind: NewKind::Code,
         align: 16,
         size,
     });
-    // The load bias stands behind the counters, or at the beginning of the private memory in front of them.
-    let (before, behind) = own.map_or((0, 4096), |own| (own.len, 0));
-    let counters =
-        writer.append_zero_fill_aligned(".postlink.counters", before + counters_len + behind, unit);
+    let counters = writer.append_zero_fill_aligned(".postlink.counters", all, unit);
     config.at = runtime.addr;
     config.counters = counters.addr + before;
     config.bias_slot = own.map_or(counters.addr + counters_len, |_| counters.addr);

@@ -328,7 +328,7 @@ fn optimize_with<I: Isa>(
     let order = order_functions(&program, &counted, &calls, &ready, &of_ready, options);
 
     phases.begin("link");
-    let mut writer = Writer::new(elf, WriteOptions { zero_fill: false })?;
+    let mut writer = Writer::new(elf, WriteOptions::default())?;
     let align = match options.preset {
         Preset::Size => 1,
         _ => options.align_functions.max(u64::from(options.align_blocks)),

@@ -2,7 +2,8 @@
 //! by meaning.
 //!
 //! The old image keeps its addresses. What may differ: a first segment that reaches further down (a program at a fixed
-//! address whose program headers needed room), new read-only or executable segments, small read-only sections
+//! address whose program headers needed room), a segment of code that goes on in the file and in memory where nothing was, the zeros behind the last
+//! segment of a program that counts, new read-only or executable segments, small read-only sections
 //! moved into one of them, and addresses of moved functions.
 
 use crate::arch::Arch;
@@ -91,7 +92,7 @@ pub(crate) fn layout_of(
             "the ELF header's type, machine, flags or identification changed",
         ));
     }
-    segments(input, output, &mut layout, found);
+    segments(input, output, counts, &mut layout, found);
     new_segments(output, page(input), counts, &layout, found);
     sections(input, output, &mut layout, found);
 
@@ -176,7 +177,46 @@ pub(crate) fn layout_of(
     layout
 }
 
-fn segments(input: &Elf<'_>, output: &Elf<'_>, layout: &mut Layout, found: &mut Vec<Failure>) {
+/// What a loaded segment of the output has behind the end of the input's, if that may be: code where the file and the memory had nothing, or zeros behind all else
+/// in a program that counts. `down` bytes were put in front.
+fn grown(
+    input: &Elf<'_>,
+    counts: bool,
+    (s, o): (&Segment, &Segment),
+    down: u64,
+) -> Option<Segment> {
+    let by = o.end().checked_sub(s.end()).filter(|by| *by > 0)?;
+    let in_file = o.file_size.checked_sub(s.file_size.checked_add(down)?)?;
+    let tail = Segment {
+        addr: s.end(),
+        offset: o.offset.checked_add(o.file_size)?.checked_sub(in_file)?,
+        file_size: in_file,
+        mem_size: by,
+        ..*o
+    };
+    let code = s.is_exec() && !s.is_writable() && s.file_size == s.mem_size && in_file == by;
+    let next = input.loads().iter().map(|l| l.addr).find(|a| *a >= s.end());
+    let until = next.map_or(u64::MAX, |a| a - a % page(input));
+    if code && o.end() <= until && input.extent().1 > s.end() {
+        return Some(tail);
+    }
+    // Counters begin with a page.
+    let addr = s.end().checked_next_multiple_of(page(input))?;
+    let zeros = counts && s.is_writable() && !s.is_exec() && in_file == 0;
+    (zeros && s.end() == input.extent().1 && addr < o.end()).then(|| Segment {
+        addr,
+        mem_size: o.end() - addr,
+        ..tail
+    })
+}
+
+fn segments(
+    input: &Elf<'_>,
+    output: &Elf<'_>,
+    counts: bool,
+    layout: &mut Layout,
+    found: &mut Vec<Failure>,
+) {
     let limit = input.extent().1;
     let mut outs = output.segments.iter().peekable();
     let mut first_load = true;
@@ -200,10 +240,22 @@ fn segments(input: &Elf<'_>, output: &Elf<'_>, layout: &mut Layout, found: &mut 
             && down > 0
             && down <= 16 * PAGE
             && down.is_multiple_of(PAGE);
+        let tail = match s.kind {
+            elf::PT_LOAD if extended => grown(input, counts, (s, o), down),
+            elf::PT_LOAD if down == 0 => grown(input, counts, (s, o), 0),
+            _ => None,
+        };
+        layout.added.extend(tail);
+        let more = tail.map_or((0, 0), |t| (t.file_size, o.end() - s.end()));
         let same = match s.kind {
             elf::PT_LOAD if extended => {
-                (o.kind, o.flags, o.align, o.end()) == (s.kind, s.flags, s.align, s.end())
-                    && o.file_size == s.file_size.saturating_add(down)
+                (o.kind, o.flags, o.align) == (s.kind, s.flags, s.align)
+                    && o.end() == s.end() + more.1
+                    && o.file_size == s.file_size.saturating_add(down + more.0)
+            }
+            elf::PT_LOAD if tail.is_some() => {
+                (o.kind, o.flags, o.addr, o.align) == (s.kind, s.flags, s.addr, s.align)
+                    && o.file_size == s.file_size + more.0
             }
             elf::PT_PHDR => {
                 o.kind == s.kind

@@ -11,6 +11,7 @@
 //! | counts equal | `show --json` of the instrumented run against its trace, translated by `instrument --blocks` |
 //! | functions that ran and can move | symbols that the trace enters, `inspect --json` |
 //! | taken branches | `optimize --dyno-stats`, before and after; and the traces' taken branches |
+//! | machine profiles made after linking | [`aarch64_mip`] |
 //! | tool time, memory | per MB of code, beside the same program for x86-64 |
 
 use std::collections::{BTreeSet, HashMap};
@@ -22,6 +23,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
+use super::aarch64_mip;
 use super::placement::{self, Placement};
 use super::programs::{self, Program};
 use super::tools::Tools;
@@ -29,12 +31,13 @@ use crate::packages;
 use crate::process::Run;
 
 /// What one run did.
-struct Trace {
-    instructions: u64,
+pub struct Trace {
+    /// How many instructions it executed.
+    pub instructions: u64,
     /// Executions by link-time address.
     executed: HashMap<u64, u64>,
     /// Taken branches by link-time addresses of the branch and where it led.
-    jumps: placement::Jumps,
+    pub jumps: placement::Jumps,
 }
 
 impl Trace {
@@ -142,7 +145,7 @@ fn counterpart(name: &str) -> Option<&'static str> {
 }
 
 /// Hexadecimal words of `readelf`'s output by line.
-fn readelf(options: &str, file: &Path) -> Result<String> {
+pub fn readelf(options: &str, file: &Path) -> Result<String> {
     let output = Command::new("readelf")
         .arg(options)
         .arg(file)
@@ -155,7 +158,7 @@ fn readelf(options: &str, file: &Path) -> Result<String> {
 }
 
 /// Executable segments: link-time address, offset in the file, bytes there.
-fn code(file: &Path) -> Result<Vec<(u64, u64, u64)>> {
+pub fn code(file: &Path) -> Result<Vec<(u64, u64, u64)>> {
     let headers = readelf("-lW", file)?;
     let segment = |line: &str| {
         let words: Vec<&str> = line.split_whitespace().collect();
@@ -194,11 +197,15 @@ fn functions(file: &Path) -> Result<BTreeSet<u64>> {
     Ok(symbols.lines().filter_map(entry).collect())
 }
 
-struct Bench<'a> {
-    tools: &'a Tools,
-    corpus: &'a Path,
+/// What all measurements need.
+pub struct Bench<'a> {
+    /// The programs under test.
+    pub tools: &'a Tools,
+    /// Where the programs are.
+    pub corpus: &'a Path,
     plugin: PathBuf,
-    folder: PathBuf,
+    /// Where files go.
+    pub folder: PathBuf,
 }
 
 impl Bench<'_> {
@@ -209,6 +216,17 @@ impl Bench<'_> {
         path: &Path,
         profile: Option<&Path>,
     ) -> Result<(Vec<u8>, Trace)> {
+        self.run_for(program, path, profile, program.simulated.flatten())
+    }
+
+    /// The same with so much work.
+    pub fn run_for(
+        &self,
+        program: &Program,
+        path: &Path,
+        profile: Option<&Path>,
+        n: Option<&str>,
+    ) -> Result<(Vec<u8>, Trace)> {
         let trace = self.folder.join("trace");
         let runner = format!(
             "qemu-aarch64 -L /usr/aarch64-linux-gnu -plugin {},out={}",
@@ -216,8 +234,7 @@ impl Bench<'_> {
             trace.display()
         );
         let _ = fs::remove_file(&trace);
-        let mut command =
-            programs::command(program, path, self.corpus, program.simulated.flatten())?;
+        let mut command = programs::command(program, path, self.corpus, n)?;
         // Everybody gets the same environment, so that instructions of start-up code compare.
         let profile = profile.map_or_else(
             || self.folder.join(format!("{}.plraw", program.name)),
@@ -225,7 +242,8 @@ impl Bench<'_> {
         );
         command
             .env("RUNNER", runner)
-            .env("POSTLINK_PROFILE", profile);
+            .env("POSTLINK_PROFILE", &profile)
+            .env("LLVM_MIP_PROFILE_FILENAME", &profile);
         let output = command.output().context("the workload cannot be started")?;
         if !output.status.success() {
             bail!(
@@ -461,7 +479,9 @@ fn compare(
 }
 
 /// The job.
-pub fn run(output: &Path) -> Result<bool> {
+///
+/// With `only_mip` only machine profiles are measured: for trying things out.
+pub fn run(output: &Path, only_mip: bool) -> Result<bool> {
     packages::install(packages::FOR_AARCH64, true);
     let corpus = programs::corpus()?;
     let tools = Tools::find(false)?;
@@ -484,10 +504,28 @@ pub fn run(output: &Path) -> Result<bool> {
         folder,
     };
     let mut all = vec![];
+    let mut rows = vec![];
     let mut remarks = String::new();
     for program in programs::AARCH64 {
         eprintln!("== {}", program.name);
-        match programs::build(program, &corpus).and_then(|()| bench.measure(program)) {
+        let built = programs::build(program, &corpus);
+        let mut wrong = vec![];
+        match built
+            .as_ref()
+            .map(|()| aarch64_mip::measure(&bench, program, &mut wrong))
+        {
+            Ok(Ok(found)) => rows.extend(found),
+            Ok(Err(error)) => wrong.push(format!("{error:#}")),
+            Err(_) => {}
+        }
+        for what in wrong {
+            eprintln!("{}: {what}", program.name);
+            writeln!(remarks, "* {}: **wrong**: {what}", program.name)?;
+        }
+        if only_mip {
+            continue;
+        }
+        match built.and_then(|()| bench.measure(program)) {
             Ok(figures) => {
                 for what in &figures.wrong {
                     eprintln!("{}: {what}", program.name);
@@ -506,7 +544,7 @@ pub fn run(output: &Path) -> Result<bool> {
         .into_iter()
         .chain(["aarch64-linux-gnu-gcc", "clang-19", "qemu-aarch64"].map(version))
         .collect::<Vec<_>>();
-    let text = report(&all, &remarks, &versions)?;
+    let text = report(&all, &aarch64_mip::report(&rows)?, &remarks, &versions)?;
     println!("{text}");
     fs::write(output, &text).with_context(|| output.display().to_string())?;
     eprintln!("written to {}", output.display());
@@ -522,7 +560,7 @@ fn percent(part: u64, whole: u64) -> String {
 }
 
 /// Change in per cent.
-fn change(before: u64, after: u64) -> String {
+pub fn change(before: u64, after: u64) -> String {
     if before == 0 {
         "–".into()
     } else {
@@ -531,7 +569,7 @@ fn change(before: u64, after: u64) -> String {
 }
 
 /// Geometric mean of ratios, as a change in per cent.
-fn mean(ratios: impl Iterator<Item = (u64, u64)>) -> String {
+pub fn mean(ratios: impl Iterator<Item = (u64, u64)>) -> String {
     let logs: Vec<f64> = ratios
         .filter(|r| r.0 > 0 && r.1 > 0)
         .map(|(b, a)| (a as f64 / b as f64).ln())
@@ -554,7 +592,7 @@ fn version(program: &str) -> String {
     said.lines().next().unwrap_or("not installed").to_owned()
 }
 
-fn report(figures: &[Figures], remarks: &str, versions: &[String]) -> Result<String> {
+fn report(figures: &[Figures], mip: &str, remarks: &str, versions: &[String]) -> Result<String> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let mut text = format!(
         "# AArch64\n\nWritten by `cargo xtask bench aarch64` on {cores} cores ({}): programs built with `-O2 -Wl,-q` by Debian's cross compilers (gcc, GNU ld) \
@@ -648,6 +686,7 @@ fn report(figures: &[Figures], remarks: &str, versions: &[String]) -> Result<Str
             text.push('\n');
         }
     }
+    text += mip;
     if !remarks.is_empty() {
         write!(text, "\n## Remarks\n\n{remarks}")?;
     }

@@ -21,6 +21,7 @@
 //! | [`bat_sizes`], [`bat_loop`] | parts of it: sizes beside llvm-bolt's, optimising again and again |
 
 mod aarch64;
+mod aarch64_mip;
 mod bat;
 mod bat_loop;
 mod bat_sizes;
@@ -109,14 +110,20 @@ pub fn run(arguments: &[String]) -> Result<bool> {
             "profiles" => return profiles::run(rest),
             "bat" => return bat::run(rest),
             "aarch64" => {
-                let wishes = Wishes::parse(rest)?;
+                let only_mip = rest.iter().any(|a| a == "--machine-profiles");
+                let rest: Vec<String> = rest
+                    .iter()
+                    .filter(|a| *a != "--machine-profiles")
+                    .cloned()
+                    .collect();
+                let wishes = Wishes::parse(&rest)?;
                 let own = rest.iter().any(|a| a == "--output");
                 let output = if own {
                     wishes.output
                 } else {
                     wishes.output.with_file_name("aarch64.md")
                 };
-                return aarch64::run(&output);
+                return aarch64::run(&output, only_mip);
             }
             "mip" => return mip::run(rest),
             "mip-cc" => return mip_cc::run(rest),

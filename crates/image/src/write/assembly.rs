@@ -13,7 +13,7 @@ use super::room::{self, Block, Room};
 use super::sections::{Indexes, SectionTable};
 use super::segments::{self, Place, Wanted};
 use super::symbols::SymbolPlan;
-use super::{NewKind, SymbolEdit, TableGrowth, WriteError, WriteSummary, Writer};
+use super::{New, NewKind, SymbolEdit, TableGrowth, WriteError, WriteSummary, Writer};
 use crate::FormatError;
 use crate::elf::{Elf, SymbolTable};
 use crate::raw::{self, Ehdr, Phdr};
@@ -32,7 +32,7 @@ pub(super) fn write(mut w: Writer<'_>, path: &Path, mode: u32) -> Result<WriteSu
         SymbolTable::Dynamic,
     )?;
     let mut patches = std::mem::take(&mut w.patches);
-    let indexes = Indexes::new(elf, w.new.len() as u32, matches!(w.room, Room::Below(_))); // ids are 32-bit numbers
+    let indexes = Indexes::new(elf, &w.new, matches!(w.room, Room::Below(_))); // ids are 32-bit numbers
     let symbols = symtab(&w, &static_edits, &indexes)?;
 
     patch_dynamic_section(&w, &mut patches)?;
@@ -48,7 +48,7 @@ pub(super) fn write(mut w: Writer<'_>, path: &Path, mode: u32) -> Result<WriteSu
     let unwind = w
         .unwind
         .and_then(|(_, hdr)| w.new.get(hdr.0 as usize))
-        .map(|hdr| layout.place(hdr.addr, hdr.size));
+        .map(|hdr| layout.place_of(&w, hdr));
     let segments = segments::program_headers(
         elf,
         &Wanted {
@@ -57,11 +57,16 @@ pub(super) fn write(mut w: Writer<'_>, path: &Path, mode: u32) -> Result<WriteSu
             page: w.page,
             code: layout.code,
             code_align: layout.align,
-            executable: w.new.iter().any(|n| n.kind == Some(NewKind::Code)),
-            zero: layout.zero,
+            executable: w
+                .new
+                .iter()
+                .any(|n| n.kind == Some(NewKind::Code) && n.is_in_segment()),
+            zero: layout.zero.filter(|_| w.joined.is_none()),
             block: layout.block,
             table: layout.table,
             unwind,
+            longer: w.hole.as_ref().map(|h| (h.segment, h.used())),
+            zeros_to: w.joined.map(|(at, size)| at + size),
         },
     );
     if let Some((from, to)) = replaced(&w, &segments)
@@ -78,7 +83,10 @@ pub(super) fn write(mut w: Writer<'_>, path: &Path, mode: u32) -> Result<WriteSu
     put_loaded(&w, &layout, &segments, &mut output);
     let mut table = SectionTable::new(&w, &layout, &indexes, symbols.as_ref())?;
     table.put_unloaded(&mut output)?;
-    if let Some(zero) = layout.zero.filter(|zero| zero.offset > output.end()) {
+    if let Some(zero) = layout
+        .zero
+        .filter(|zero| w.joined.is_none() && zero.offset > output.end())
+    {
         output.put(zero.offset, Source::Bytes(Cow::Borrowed(&[]))); // no offset lies behind the end of the file
     }
     let sections_at = table.put_headers(segments.len() as u32, &mut output); // program header counts are 32-bit numbers
@@ -310,7 +318,12 @@ impl Layout {
         }
         if let Some(zero) = w.zero.and_then(|id| w.new.get(id.0 as usize)) {
             // It takes nothing of the file. The offset has to agree with the address, which is a page's, and not to be in another segment.
-            let offset = this.end(w).next_multiple_of(w.page);
+            // What continues a segment follows its contents.
+            let last = w.elf.loads().max_by_key(|p| p.addr);
+            let offset = match last.filter(|_| w.joined.is_some()) {
+                Some(last) => last.offset + last.file_size + shift,
+                None => this.end(w).next_multiple_of(w.page),
+            };
             this.zero = Some(Place {
                 offset,
                 addr: zero.addr,
@@ -325,6 +338,17 @@ impl Layout {
             offset: self.base_at + (addr - self.base),
             addr,
             size,
+        }
+    }
+    /// The place of a new section with contents.
+    pub fn place_of(&self, w: &Writer<'_>, new: &New) -> Place {
+        match w.hole.as_ref().filter(|_| new.in_hole) {
+            Some(hole) => Place {
+                offset: hole.offset_of(new.addr) + self.shift,
+                addr: new.addr,
+                size: new.size,
+            },
+            None => self.place(new.addr, new.size),
         }
     }
     /// End of what is loaded.
@@ -348,27 +372,49 @@ fn put_loaded<'w>(w: &'w Writer<'_>, layout: &Layout, segments: &[Phdr], output:
     let table: Vec<u8> = segments.iter().flat_map(Phdr::bytes).collect();
     let table_end = w.elf.phoff + table.len() as u64;
     let table = Source::Bytes(Cow::Owned(table));
-    let input = |from: u64, to: u64| Source::Input {
-        from,
-        len: to.saturating_sub(from),
-    };
     output.reserve_front(raw::EHDR);
+    // The input's bytes, and among them what lies in the hole.
+    let in_hole: Vec<(u64, &New)> = match &w.hole {
+        Some(hole) => {
+            let inside = w.new.iter().filter(|n| n.in_hole);
+            inside.map(|n| (hole.offset_of(n.addr), n)).collect()
+        }
+        None => Vec::new(),
+    };
+    let put_input = |output: &mut Output<'w>, at: u64, from: u64, to: u64| {
+        let mut here = from;
+        let part = |from: u64, to: u64| Source::Input {
+            from,
+            len: to.saturating_sub(from),
+        };
+        for &(offset, new) in in_hole.iter().filter(|(o, _)| (from..to).contains(o)) {
+            output.put(at + (here - from), part(here, offset));
+            output.put(
+                at + (offset - from),
+                Source::Bytes(Cow::Borrowed(&new.contents)),
+            );
+            here = offset + new.size;
+        }
+        output.put(at + (here - from), part(here, to));
+    };
     match &w.room {
         Room::Gap => {
-            output.put(raw::EHDR, input(raw::EHDR, w.elf.phoff));
+            put_input(output, raw::EHDR, raw::EHDR, w.elf.phoff);
             output.put(w.elf.phoff, table);
-            output.put(table_end, input(table_end, w.loaded_end));
+            put_input(output, table_end, table_end, w.loaded_end);
         }
         Room::Block(block) => {
-            output.put(raw::EHDR, input(raw::EHDR, w.elf.phoff));
+            put_input(output, raw::EHDR, raw::EHDR, w.elf.phoff);
             output.put(w.elf.phoff, table);
-            output.put(table_end, input(table_end, block.offset));
+            put_input(output, table_end, table_end, block.offset);
             // Zeroes where the block was.
             let behind = block.offset + block.size;
-            output.put(behind, input(behind, w.loaded_end));
-            output.put(
+            put_input(output, behind, behind, w.loaded_end);
+            put_input(
+                output,
                 layout.place(w.block_at, 0).offset,
-                input(block.offset, behind),
+                block.offset,
+                behind,
             );
         }
         Room::Below(shift) => {
@@ -377,10 +423,10 @@ fn put_loaded<'w>(w: &'w Writer<'_>, layout: &Layout, segments: &[Phdr], output:
                 *shift,
                 Source::Bytes(Cow::Owned(old_header(w, *shift, segments.len()))),
             );
-            output.put(*shift + raw::EHDR, input(raw::EHDR, w.loaded_end));
+            put_input(output, *shift + raw::EHDR, raw::EHDR, w.loaded_end);
         }
         Room::Elsewhere => {
-            output.put(raw::EHDR, input(raw::EHDR, w.loaded_end));
+            put_input(output, raw::EHDR, raw::EHDR, w.loaded_end);
             output.put(layout.place(w.table_at, 0).offset, table);
         }
     }

@@ -14,7 +14,7 @@ use super::assembly::Layout;
 use super::output::{Output, Source};
 use super::room::Room;
 use super::symbols::SymbolPlan;
-use super::{NewId, NewKind, Writer};
+use super::{New, NewId, NewKind, Writer};
 use crate::FormatError;
 use crate::elf::{Elf, Section};
 use crate::raw::{self, Shdr};
@@ -49,13 +49,13 @@ const NONE: u32 = u32::MAX;
 impl Indexes {
     /// Decides which sections the output has, and their order. `new` sections are all that were appended. With `old_header` the first one is the
     /// ELF header at its old place.
-    pub fn new(elf: &Elf<'_>, new: u32, old_header: bool) -> Self {
+    pub fn new(elf: &Elf<'_>, new: &[New], old_header: bool) -> Self {
         let symtab = elf.section_of_kind(raw::SHT_SYMTAB).map(|(i, _)| i);
         let is_extended =
             |s: &Section<'_>| s.kind == raw::SHT_SYMTAB_SHNDX && Some(s.link as usize) == symtab;
         let mut this = Indexes {
             old: vec![NONE; elf.sections.len()],
-            new: vec![NONE; new as usize],
+            new: vec![NONE; new.len()],
             order: Vec::new(),
             extended: elf.sections.iter().position(is_extended).map(|i| i as u32),
         };
@@ -76,8 +76,32 @@ impl Indexes {
         if old_header {
             this.order.push(Origin::OldHeader);
         }
-        keep(1..behind.max(1), &mut this.order);
-        this.order.extend((0..new).map(|i| Origin::New(NewId(i))));
+        // Those in the hole stand behind the old section in front of it, and what continues the old image before what lies behind.
+        let in_front = |n: &New| {
+            let before = |s: &Section<'_>| s.is_alloc() && s.addr > 0 && s.addr < n.addr;
+            let old = elf.sections.get(..behind).unwrap_or_default();
+            match n.in_hole {
+                true => old.iter().rposition(before).unwrap_or(0) + 1,
+                false => behind,
+            }
+        };
+        let address = |n: &New| match n.kind {
+            Some(NewKind::Note) => u64::MAX,
+            _ => n.addr,
+        };
+        let mut added: Vec<(usize, u64, u32)> = (0u32..)
+            .zip(new)
+            .map(|(i, n)| (in_front(n), address(n), i))
+            .collect();
+        added.sort_unstable();
+        let mut from = 1;
+        for (at, _, id) in added {
+            let at = at.max(from);
+            keep(from..at, &mut this.order);
+            from = at;
+            this.order.push(Origin::New(NewId(id)));
+        }
+        keep(from..behind.max(from), &mut this.order);
         keep(behind.max(1)..elf.sections.len(), &mut this.order);
         let too_many = this.order.len() > raw::SHN_LORESERVE as usize;
         if too_many && symtab.is_some() && this.extended.is_none() {
@@ -294,8 +318,8 @@ impl<'w, 'd> SectionTable<'w, 'd> {
                 header.sh_offset = self.layout.zero.map_or(0, |zero| zero.offset);
             }
         }
-        if new.is_in_segment() {
-            header.sh_offset = self.layout.place(new.addr, new.size).offset;
+        if matches!(new.kind, Some(NewKind::Code | NewKind::ReadOnly)) {
+            header.sh_offset = self.layout.place_of(w, new).offset;
         }
         Ok(header)
     }

@@ -36,6 +36,10 @@ pub(super) struct Wanted<'a> {
     pub table: Option<Place>,
     /// New search table for unwinding.
     pub unwind: Option<Place>,
+    /// A segment that is longer, and by how much, in the file as in memory.
+    pub longer: Option<(usize, u64)>,
+    /// Where the last segment ends, with zeros behind it.
+    pub zeros_to: Option<u64>,
 }
 
 /// The program headers of the output.
@@ -44,6 +48,20 @@ pub(super) fn program_headers(elf: &Elf<'_>, wanted: &Wanted<'_>) -> Vec<Phdr> {
     // They have been read from there.
     let read = |i| Phdr::read(elf.data, elf.phoff + i * raw::PHDR).unwrap_or_default();
     let mut headers: Vec<Phdr> = (0..count).map(|i| old(read(i), wanted)).collect();
+    if let Some((segment, by)) = wanted.longer
+        && let Some(p) = headers.get_mut(segment)
+    {
+        p.p_filesz += by;
+        p.p_memsz += by;
+    }
+    if let Some(end) = wanted.zeros_to
+        && let Some(last) = headers
+            .iter_mut()
+            .filter(|p| p.p_type == raw::PT_LOAD)
+            .max_by_key(|p| p.p_vaddr)
+    {
+        last.p_memsz = end.saturating_sub(last.p_vaddr).max(last.p_memsz);
+    }
     let code_flags = raw::PF_R | if wanted.executable { raw::PF_X } else { 0 };
     let extra = [
         wanted

@@ -155,7 +155,14 @@ pub fn move_work(
             .expect("the program has it")
     });
     let code = elf.bytes_at(addr, size).unwrap().to_vec();
-    let mut writer = Writer::new(&elf, WriteOptions { zero_fill }).unwrap();
+    let mut writer = Writer::new(
+        &elf,
+        WriteOptions {
+            zero_fill,
+            ..WriteOptions::default()
+        },
+    )
+    .unwrap();
     if kernel {
         writer.copy_from(&file);
     }

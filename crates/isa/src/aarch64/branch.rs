@@ -11,7 +11,8 @@
 //! | `Page` | 23..5, 30..29 | distance of 4 KiB pages | ±4 GiB |
 //! | `Low12 { scale }` | 21..10 | lowest 12 bits of the address >> scale | everything |
 //! | `Low12Odd` | 21..10 | bits 11..8 of the address, 1 in the place of bits 7..0 | everything |
-//! | `FromOdd` | 20..12 | bits 7..0 of the address, less 1: what `Low12Odd` leaves | everything |
+//! | `AdrOdd` | 23..5, 30..29 | distance of the address with 1 in the place of bits 7..0 | ±1 MiB |
+//! | `FromOdd` | 20..12 | bits 7..0 of the address, less 1: what `Low12Odd` and `AdrOdd` leave | everything |
 //! | `Abs32`, `Abs64` | a word or two in data | the address | |
 //!
 //! | what | code | bytes |
@@ -43,7 +44,7 @@ pub fn read_field(kind: FixupKind, bytes: &[u8], place: u64) -> Option<u64> {
         FixupKind::Abs32S => i64::from(word as i32) as u64,
         FixupKind::Abs64 => u64::from_le_bytes(*bytes.first_chunk()?),
         // They have no whole address, and are not read.
-        FixupKind::Low12Odd | FixupKind::FromOdd => return None,
+        FixupKind::Low12Odd | FixupKind::AdrOdd | FixupKind::FromOdd => return None,
         FixupKind::Rel8 { .. } | FixupKind::Rel32 { .. } => return None,
     })
 }
@@ -87,6 +88,7 @@ pub fn write_field(
         FixupKind::Imm19 => word & !(0x7_ffff << 5) | distance(place, target, 2, 19)? << 5,
         FixupKind::Branch14 => word & !(0x3fff << 5) | distance(place, target, 2, 14)? << 5,
         FixupKind::Adr => split(distance(place, target, 0, 21)?),
+        FixupKind::AdrOdd => split(distance(place, target & !0xff | 1, 0, 21)?),
         FixupKind::Page => split(distance(place & !0xfff, target & !0xfff, 12, 21)?),
         FixupKind::Low12 { scale } => {
             let low = (target & 0xfff) as u32;

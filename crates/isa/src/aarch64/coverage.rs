@@ -3,12 +3,13 @@
 //! | what | code | instructions | of which usually run |
 //! |---|---|--:|--:|
 //! | coverage | `adrp a,c`, `add a,a,#odd`, `sturb a,[a,#c]` | 3 | 3 |
+//! | coverage, the flag within 1 MiB | `adr a,c+odd`, `sturb a,[a,#c]` | 2 | 2 |
 //! | calls | `adrp x16,c`, `ldr w17,[x16,#c]`, `cbnz w17`, the slow way, `add w17,w17,#1`, `cbz w17`, `str w17,[x16,#c]` | 10 | 6 |
 //! | calls and edges | `adrp`, `ldr`, `tst w17,#63`, `b.ne`, the slow way, `add`, `cbz`, `str` | 11 | 7 |
 //! | the slow way | `add x16,x16,#c`, `mov x17,x30`, `bl slow`, `ldr w17,[x16,#c]` | | |
 //!
 //! **Coverage** takes one register. What is stored must not be zero, and a constant would need another register; but the address can be formed so that its own
-//! lowest byte is 1 ([`FixupKind::Low12Odd`]), which is near enough: the store's offset, nine bits with a sign, reaches the flag from there. If no register is dead, one is saved on the
+//! lowest byte is 1 ([`FixupKind::Low12Odd`], [`FixupKind::AdrOdd`]), which is near enough: the store's offset, nine bits with a sign, reaches the flag from there. If no register is dead, one is saved on the
 //! stack.
 //!
 //! **Calls** take `x16` and `x17`, which the procedure call standard leaves to what lies between a call and its callee; where they may hold something all the same (in hand-written code, or where the
@@ -44,19 +45,24 @@ fn dead(live: RegSet) -> Option<u32> {
 }
 
 /// Length of what [`put_covered`] appends.
-pub fn covered_len(live: RegSet) -> usize {
-    if dead(live).is_some() { 12 } else { 20 }
+pub fn covered_len(live: RegSet, near: bool) -> usize {
+    let saved = if dead(live).is_some() { 0 } else { 8 };
+    saved + if near { 8 } else { 12 }
 }
 
 /// Appends what sets the flag `covered`.
-pub fn put_covered<T: Copy>(out: &mut Code<T>, live: RegSet, covered: T) {
+pub fn put_covered<T: Copy>(out: &mut Code<T>, live: RegSet, near: bool, covered: T) {
     let free = dead(live);
     let a = free.unwrap_or(AT);
     if free.is_none() {
         put(out, encode::str_pre(a, SP, -16));
     }
-    put_fixup(out, encode::adrp(a), FixupKind::Page, covered);
-    put_fixup(out, encode::add_imm(a, a, 0), FixupKind::Low12Odd, covered);
+    if near {
+        put_fixup(out, encode::adr(a), FixupKind::AdrOdd, covered);
+    } else {
+        put_fixup(out, encode::adrp(a), FixupKind::Page, covered);
+        put_fixup(out, encode::add_imm(a, a, 0), FixupKind::Low12Odd, covered);
+    }
     put_fixup(out, encode::sturb(a, a), FixupKind::FromOdd, covered);
     if free.is_none() {
         put(out, encode::ldr_post(a, SP, 16));
@@ -249,8 +255,8 @@ mod tests {
     fn the_flag_is_covered_by_a_byte_that_is_never_zero() {
         for flag in [0x41_0000u64, 0x41_0001, 0x41_02ff, 0x41_0f80, 0x41_0fff] {
             let mut out = Code::default();
-            put_covered(&mut out, RegSet(1 << 16), flag);
-            assert_eq!(out.bytes.len(), covered_len(RegSet(1 << 16)));
+            put_covered(&mut out, RegSet(1 << 16), false, flag);
+            assert_eq!(out.bytes.len(), covered_len(RegSet(1 << 16), false));
             let place = 0x1000;
             for f in &out.fixups {
                 let at = f.at as usize;
@@ -274,11 +280,40 @@ mod tests {
     }
 
     #[test]
+    fn a_near_flag_is_covered_by_two_instructions_up_to_a_mebibyte_away() {
+        let place = 0x40_0000;
+        for flag in [0x30_0100u64, 0x41_0000, 0x41_0001, 0x41_02ff, 0x4f_ffff] {
+            let mut out = Code::default();
+            put_covered(&mut out, RegSet(1 << 16), true, flag);
+            assert_eq!(out.bytes.len(), 8);
+            assert_eq!(covered_len(RegSet(1 << 16), true), 8);
+            for f in &out.fixups {
+                let at = f.at as usize;
+                let place = place + u64::from(f.at);
+                AArch64::write_field(f.kind, &mut out.bytes[at..], place, f.target)
+                    .expect("in reach");
+            }
+            let insn = AArch64::decode(&out.bytes, place).expect("adr");
+            let address = insn.field.expect("an address").target;
+            assert_eq!(address as u8, 1, "what is stored is not zero");
+            let [_, store] = words(&out.bytes)[..] else {
+                panic!("two instructions");
+            };
+            let offset = i64::from((store << 11) as i32 >> 23);
+            assert_eq!(address.wrapping_add_signed(offset), flag);
+        }
+        let mut out = Code::default();
+        put_covered(&mut out, RegSet(1 << 16), true, 0x50_0100u64);
+        let (f, at) = (&out.fixups[0], out.fixups[0].at as usize);
+        assert!(AArch64::write_field(f.kind, &mut out.bytes[at..], place, f.target).is_err());
+    }
+
+    #[test]
     fn a_register_is_saved_if_none_is_dead() {
         let mut out = Code::default();
-        put_covered(&mut out, RegSet::ALL, 0u8);
+        put_covered(&mut out, RegSet::ALL, false, 0u8);
         assert_eq!(out.bytes.len(), 20);
-        assert_eq!(covered_len(RegSet::ALL), 20);
+        assert_eq!(covered_len(RegSet::ALL, false), 20);
         let words = words(&out.bytes);
         assert_eq!(words[0], encode::str_pre(16, SP, -16));
         assert_eq!(words[4], encode::ldr_post(16, SP, 16));

@@ -239,12 +239,14 @@ impl Covers for AArch64 {
     const CHANGES_POINTERS: bool = false;
     const WHOLE_ENTRIES: bool = true;
 
-    fn covered_len(live: RegSet) -> usize {
-        coverage::covered_len(live)
+    const NEAR: Option<u64> = Some(1 << 20);
+
+    fn covered_len(live: RegSet, near: bool) -> usize {
+        coverage::covered_len(live, near)
     }
 
-    fn put_covered<T: Copy>(out: &mut Code<T>, live: RegSet, covered: T) {
-        coverage::put_covered(out, live, covered);
+    fn put_covered<T: Copy>(out: &mut Code<T>, live: RegSet, near: bool, covered: T) {
+        coverage::put_covered(out, live, near, covered);
     }
 
     fn put_called<T: Copy>(out: &mut Code<T>, live: RegSet, counter: CallCounter<T>) {

@@ -245,12 +245,14 @@ impl Covers for X86_64 {
     const CHANGES_POINTERS: bool = true;
     const WHOLE_ENTRIES: bool = false;
 
-    fn covered_len(_: RegSet) -> usize {
+    const NEAR: Option<u64> = None;
+
+    fn covered_len(_: RegSet, _: bool) -> usize {
         coverage::STORE as usize
     }
 
     /// A store of a constant destroys nothing.
-    fn put_covered<T: Copy>(out: &mut Code<T>, _: RegSet, covered: T) {
+    fn put_covered<T: Copy>(out: &mut Code<T>, _: RegSet, _: bool, covered: T) {
         coverage::put_covered(out, covered);
     }
 

@@ -85,7 +85,7 @@ use crate::coverage::MipRuntime;
 use crate::{FixupKind, RuntimeConfig, RuntimeEntry, RuntimeError};
 
 pub use environment::{MIP_VARIABLE, VARIABLE};
-pub(crate) use message::ERRORS;
+pub(crate) use message::error_texts;
 pub use shards::PER_THREAD;
 use shards::Shards;
 
@@ -352,7 +352,9 @@ fn assemble<'a>(
     routine.leave()?;
     routine.put_decimal()?;
     routine.put_piece()?;
-    routine.put_record()?;
+    if config.has_sites() {
+        routine.put_record()?;
+    }
     routine.put_data()?;
     routine.a.assemble(config.at)
 }

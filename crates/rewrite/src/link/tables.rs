@@ -78,7 +78,7 @@ impl Placement {
                 offsets.push(at);
                 at = (at + s).next_multiple_of(8);
             }
-            let placed = writer.append(NewSection {
+            let placed = writer.append_anywhere(NewSection {
                 name: ".gcc_except_table.hot".to_owned(),
                 kind: NewKind::ReadOnly,
                 align: 8,
@@ -134,13 +134,13 @@ impl Placement {
         }
         let old = without.as_ref().unwrap_or(&program.eh);
         let (frame_size, hdr_size) = eh_frame::merged_sizes(old, &new);
-        let hdr = writer.append(NewSection {
+        let hdr = writer.append_anywhere(NewSection {
             name: ".eh_frame_hdr".into(),
             kind: NewKind::ReadOnly,
             align: 4,
             size: hdr_size,
         });
-        let frame = writer.append(NewSection {
+        let frame = writer.append_anywhere(NewSection {
             name: ".eh_frame".into(),
             kind: NewKind::ReadOnly,
             align: 8,

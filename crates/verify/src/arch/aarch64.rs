@@ -436,13 +436,20 @@ impl Arch for AArch64 {
             })
         };
         let is_adr = |w: u32| w & 0x9f00_0000 == 0x1000_0000;
+        // A counter may begin with the same register: it stores the lowest byte of the address there, which nothing else does.
+        let counts = |at: usize| {
+            let store = new.get(at..).and_then(word);
+            store.is_some_and(|s| s & 0xffe0_0fff == 0x3800_0000 | (v & 31) << 5 | v & 31)
+        };
         if is_adr(w)
+            && !counts(8)
             && let Some((page, dest, to)) = page_and_add(new, q)
             && (page, dest) == ((w & 31) as u8, (w & 31) as u8)
         {
             return made(4, 8, FieldKind::Forms, target(w, p), to, 0);
         }
         if is_adr(v)
+            && !counts(4)
             && let Some((page, dest, from)) = page_and_add(old, p)
             && (page, dest) == ((v & 31) as u8, (v & 31) as u8)
         {

@@ -2,7 +2,7 @@
 //!
 //! | what | code |
 //! |---|---|
-//! | coverage | `adrp a`, `add a,a`, `sturb a,[a]`, perhaps between `str a,[sp,#-16]!` and `ldr a,[sp],#16` |
+//! | coverage | `adrp a`, `add a,a` or `adr a`, then `sturb a,[a]`, perhaps between `str a,[sp,#-16]!` and `ldr a,[sp],#16` |
 //! | calls | `adrp x16`, `ldr w17,[x16]`, `cbnz w17`, the slow way, `add w17,w17,#1`, `cbz w17`, `str w17,[x16]` |
 //! | calls and edges | `adrp x16`, `ldr w17,[x16]`, `tst w17,#63`, `b.ne`, the slow way, `add`, `cbz`, `str` |
 //! | the slow way | `add x16,x16`, `mov x17,x30`, `bl` to new code, `ldr w17,[x16]` |
@@ -37,11 +37,17 @@ fn nth(bytes: &[u8], i: usize) -> Option<u32> {
     bytes.get(4 * i..).and_then(word)
 }
 
-/// The page that the n-th instruction forms.
-fn page(bytes: &[u8], at: u64, i: usize) -> Option<u64> {
+/// The address that the n-th instruction forms.
+fn formed(bytes: &[u8], at: u64, i: usize) -> Option<(FieldKind, u64)> {
     let code = bytes.get(4 * i..)?;
     let field = AArch64::decode(code, at.checked_add(4 * i as u64)?)?.field?;
-    (field.kind == FieldKind::Page).then_some(field.target)
+    Some((field.kind, field.target))
+}
+
+/// The page that the n-th instruction forms.
+fn page(bytes: &[u8], at: u64, i: usize) -> Option<u64> {
+    let (kind, page) = formed(bytes, at, i)?;
+    (kind == FieldKind::Page).then_some(page)
 }
 
 /// Coverage: number of instructions, and whether the register is saved.
@@ -50,26 +56,33 @@ fn coverage(bytes: &[u8], at: u64, memory: &Memory<'_>) -> Option<(usize, bool)>
     // str a,[sp,#-16]!
     let saved = first & 0xffff_ffe0 == 0xf81f_0fe0;
     let from = usize::from(saved);
-    let page = page(bytes, at, from)?;
-    let (adrp, add, store) = (
-        nth(bytes, from)?,
-        nth(bytes, from + 1)?,
-        nth(bytes, from + 2)?,
-    );
-    let a = adrp & 31;
-    let shapes = add & 0xffc0_03ff == 0x9100_0000 | a << 5 | a
-        && store & 0xffe0_0fff == 0x3800_0000 | a << 5 | a
-        && a < 31;
-    let address = page.wrapping_add(u64::from(add >> 10 & 0xfff));
+    let (kind, formed) = formed(bytes, at, from)?;
+    let first_word = nth(bytes, from)?;
+    let a = first_word & 31;
+    let is_adr = first_word & 0x9f00_0000 == 0x1000_0000;
+    let (address, instructions) = match kind {
+        FieldKind::Page => {
+            let add = nth(bytes, from + 1)?;
+            if add & 0xffc0_03ff != 0x9100_0000 | a << 5 | a {
+                return None;
+            }
+            (formed.wrapping_add(u64::from(add >> 10 & 0xfff)), 3)
+        }
+        _ if is_adr => (formed, 2),
+        _ => return None,
+    };
+    let store = nth(bytes, from + instructions - 1)?;
+    let shapes = store & 0xffe0_0fff == 0x3800_0000 | a << 5 | a && a < 31;
     let flag = address.wrapping_add_signed(i64::from((store << 11) as i32 >> 23));
     // The byte that is stored is the lowest of the address.
     if !shapes || address as u8 == 0 || !memory.counts(flag, 1) {
         return None;
     }
     if !saved {
-        return (SCRATCH >> a & 1 == 1).then_some((3, false));
+        return (SCRATCH >> a & 1 == 1).then_some((instructions, false));
     }
-    (first & 31 == a && nth(bytes, 4)? == 0xf841_07e0 | a).then_some((5, true))
+    let restored = nth(bytes, from + instructions)? == 0xf841_07e0 | a;
+    (first & 31 == a && restored).then_some((instructions + 2, true))
 }
 
 /// Calls: number of instructions, and whether registers are saved.

@@ -94,6 +94,25 @@ impl Assembler {
         self.put(&[encode::movz(register, value, 0)]);
     }
 
+    /// A number that is known, in as few instructions as its parts of 16 bits allow.
+    pub fn constant(&mut self, register: u32, value: u64) {
+        let mut begun = false;
+        for part in 0..4 {
+            let bits = (value >> (16 * part)) as u16;
+            if bits == 0 && (begun || value != 0) {
+                continue;
+            }
+            self.put(&[match begun {
+                true => encode::movk(register, bits, part),
+                false => encode::movz(register, bits, part),
+            }]);
+            begun = true;
+            if value == 0 {
+                break;
+            }
+        }
+    }
+
     /// Any number, in as many instructions for any: addresses are not known when the length is asked for.
     pub fn number(&mut self, register: u32, value: u64) {
         self.small(register, value as u16);

@@ -2,6 +2,7 @@
 
 use super::super::AArch64;
 use super::super::encode::{self, cond};
+use super::assembler::Label;
 use super::{BUFFER, COUNTERS, EXTENDED, FILE, HEADER, LINE, NAME, O_CLOEXEC, Routine, ZR, call};
 use crate::Isa;
 use crate::x86_64::site;
@@ -76,7 +77,7 @@ impl Routine<'_> {
         let a = &mut self.a;
         a.bind(regular);
         a.put(&[encode::ldr(0, 1, ST_SIZE)]);
-        a.number(9, size);
+        a.constant(9, size);
         a.put(&[encode::cmp(0, 9)]);
         a.b_cond(cond::EQ, sized);
         a.put(&[encode::orr(0, 0, EXTENDED)]);
@@ -227,22 +228,25 @@ impl Routine<'_> {
         let [word, zero, table, end] = self.a.labels();
         self.line("postlink: cannot map profile ");
         self.a.put(&[encode::mov(0, ZR)]);
-        self.a.number(1, config.counters_len);
+        self.a.constant(1, config.counters_len);
         self.a.small(3, MAP_SHARED);
-        self.a.number(5, AArch64::COUNTER_UNIT);
+        self.a.constant(5, AArch64::COUNTER_UNIT);
         self.map();
         let a = &mut self.a;
         // x10: in the file; x11: in the image, up to x12 counters, up to x13 site tables.
         a.put(&[encode::mov(COUNTERS, 0), encode::mov(10, 0)]);
         a.number(11, config.counters);
         a.put(&[encode::add(11, 11, super::BIAS)]);
-        a.number(12, config.sites_offset);
+        a.constant(12, config.sites_offset);
         a.put(&[encode::add(12, 12, 11)]);
-        a.number(13, config.counters_len);
-        a.put(&[encode::add(13, 13, 11)]);
+        let has_sites = config.has_sites();
+        if has_sites {
+            a.constant(13, config.counters_len);
+            a.put(&[encode::add(13, 13, 11)]);
+        }
         a.bind(word);
         a.put(&[encode::cmp(11, 12)]);
-        a.b_cond(cond::EQ, table);
+        a.b_cond(cond::EQ, if has_sites { table } else { end });
         a.put(&[encode::ldr_post(0, 11, 8)]);
         a.cbz(0, zero);
         match self.mip {
@@ -253,6 +257,15 @@ impl Routine<'_> {
         a.bind(zero);
         a.put(&[encode::add_imm(10, 10, 8)]);
         a.b(word);
+        if has_sites {
+            self.merge_sites(table, end);
+        }
+        self.a.bind(end);
+    }
+
+    /// Adds site tables: from `x11` on, up to `x13`, to those at `x10`.
+    fn merge_sites(&mut self, table: Label, end: Label) {
+        let a = &mut self.a;
         a.bind(table);
         a.put(&[encode::cmp(11, 13)]);
         a.b_cond(cond::EQ, end);
@@ -277,11 +290,13 @@ impl Routine<'_> {
         let a = &mut self.a;
         a.put(&[encode::add_imm(11, 11, 64), encode::add_imm(10, 10, 64)]);
         a.b(table);
-        a.bind(end);
     }
 
     /// The subroutine `record`: the rule of the recorders' slow path.
     pub(super) fn put_record(&mut self) {
+        if !self.config.has_sites() {
+            return;
+        }
         self.a.bind(self.record);
         for entry in 0..site::ENTRIES {
             let [again, found, next] = self.a.labels();
@@ -309,9 +324,9 @@ impl Routine<'_> {
         self.line("postlink: cannot map over the counters profile ");
         self.a.number(0, config.counters);
         self.a.put(&[encode::add(0, 0, super::BIAS)]);
-        self.a.number(1, config.counters_len);
+        self.a.constant(1, config.counters_len);
         self.a.small(3, MAP_SHARED | MAP_FIXED);
-        self.a.number(5, AArch64::COUNTER_UNIT);
+        self.a.constant(5, AArch64::COUNTER_UNIT);
         self.map();
     }
 

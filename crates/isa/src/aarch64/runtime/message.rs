@@ -2,7 +2,7 @@
 
 use super::super::encode::{self, cond};
 use super::{BUFFER, COUNTERS, ERRNO, FILE, FP, HEADER, LINE, NAME, Routine, TEXT, ZR, call};
-use crate::x86_64::runtime::ERRORS;
+use crate::x86_64::runtime::error_texts;
 
 /// The standard error output.
 const STDERR: u16 = 2;
@@ -24,7 +24,7 @@ impl Routine<'_> {
         a.bind(end);
         a.cbz(COUNTERS, no_counters);
         a.put(&[encode::mov(0, COUNTERS)]);
-        a.number(1, counters_len);
+        a.constant(1, counters_len);
         self.system_call(call::MUNMAP);
         self.a.bind(no_counters);
         self.a.cbz(HEADER, no_header);
@@ -41,10 +41,11 @@ impl Routine<'_> {
     /// One line in one piece, so that lines of several processes do not mix: beginning, name, and the error or the text.
     pub(super) fn say_what_failed(&mut self) {
         let mut table = Vec::new();
-        for (number, text) in ERRORS {
+        let (texts, others) = error_texts(self.mip.is_some());
+        for (number, text) in texts {
             table.extend_from_slice(&[&[number][..], text.as_bytes(), &[0]].concat());
         }
-        table.extend_from_slice(b"\0unknown error\0");
+        table.extend_from_slice(&[&[0], others.as_bytes(), &[0]].concat());
         let errors = self.a.data(&table);
         let (number, open, close) = (
             self.a.string(": errno "),

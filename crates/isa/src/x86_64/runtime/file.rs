@@ -249,7 +249,12 @@ impl Routine<'_> {
             add(r10, rsi);
             set_label(&mut word);
             cmp(rsi, rdx);
-            je(table);
+        }
+        match config.has_sites() {
+            true => a.je(table)?,
+            false => a.je(end)?,
+        }
+        emit! { a;
             mov(rax, qword_ptr(rsi));
             test(rax, rax);
             je(zero);
@@ -264,6 +269,15 @@ impl Routine<'_> {
             add(rsi, 8);
             add(rdi, 8);
             jmp(word);
+        }
+        if !config.has_sites() {
+            emit! { a;
+                set_label(&mut end);
+                nop();
+            }
+            return Ok(());
+        }
+        emit! { a;
             set_label(&mut table);
             cmp(rsi, r10);
             je(end);

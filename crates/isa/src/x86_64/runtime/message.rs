@@ -6,7 +6,7 @@ use iced_x86::code_asm::*;
 use super::{BUFFER, DIGITS, NAME, PAGE, Routine, call, emit, labels};
 
 /// Short texts for the errors that files run into.
-pub(crate) const ERRORS: [(u8, &str); 21] = [
+const ERRORS: [(u8, &str); 21] = [
     (1, "Operation not permitted"),
     (2, "No such file or directory"),
     (4, "Interrupted system call"),
@@ -29,6 +29,16 @@ pub(crate) const ERRORS: [(u8, &str); 21] = [
     (40, "Too many levels of symbolic links"),
     (122, "Disk quota exceeded"),
 ];
+
+/// Those of them that programs with small start-up routines explain: what a profile's path and disk are likely to say.
+const FREQUENT: [u8; 6] = [2, 13, 20, 21, 28, 30];
+
+/// Texts, and what stands for all other errors. Programs that write machine profiles, which are to stay small, explain a few.
+pub(crate) fn error_texts(few: bool) -> (impl Iterator<Item = (u8, &'static str)>, &'static str) {
+    let wanted = move |e: &(u8, &str)| !few || FREQUENT.contains(&e.0);
+    let others = if few { "see errno(3)" } else { "unknown error" };
+    (ERRORS.into_iter().filter(wanted), others)
+}
 
 /// The standard error output.
 const STDERR: u32 = 2;
@@ -87,10 +97,11 @@ impl Routine<'_> {
     /// One line in one piece, so that lines of several processes do not mix: beginning, name, and the error or the text.
     pub(super) fn say_what_failed(&mut self) -> Result<(), IcedError> {
         let mut table = Vec::new();
-        for (number, text) in ERRORS {
+        let (texts, others) = error_texts(self.mip.is_some());
+        for (number, text) in texts {
             table.extend_from_slice(&[&[number][..], text.as_bytes(), &[0]].concat());
         }
-        table.extend_from_slice(b"\0unknown error\0");
+        table.extend_from_slice(&[&[0], others.as_bytes(), &[0]].concat());
         let errors = self.bytes(&table);
         let (number, open, close) = (self.string(": errno "), self.string(" ("), self.string(")"));
         let rest = self.string("; this run is not recorded\n");

@@ -148,8 +148,8 @@ pub(super) fn step(bytes: &[u8], addr: u64) -> Option<Step> {
         from: n,
         add: by,
     };
-    // adrp
-    if w & 0x9f00_0000 == 0x9000_0000 {
+    // adrp, adr
+    if w & 0x1f00_0000 == 0x1000_0000 {
         real(&[d])?;
         return of(
             smallvec![Op::Address {

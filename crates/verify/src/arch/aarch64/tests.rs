@@ -245,6 +245,18 @@ fn an_adr_out_of_reach_is_the_pair_that_forms_the_same_address() {
 }
 
 #[test]
+fn a_counter_in_the_register_of_the_pair_behind_it_is_no_shorter_form_of_that_pair() {
+    // adrp x3, 0x1000; add x3, x3, #8; ret, and in front of it adr x3, flag; sturb w3, [x3, #1]
+    let old = bytes(&[0x90ff_ffc3, 0x9100_2063, 0xd65f_03c0]);
+    let counted = bytes(&[0x1000_0043, 0x3800_1063, 0x9000_0003, 0x9100_2063]);
+    assert_eq!(AArch64::longer(&old, 0x9000, &counted, 0x1000), None);
+    // adr x3, .+8; ret, and in front of it adrp x3; add x3, x3, #1; sturb w3, [x3, #-1]
+    let old = bytes(&[0x1000_0043, 0xd65f_03c0]);
+    let counted = bytes(&[0xb000_0003, 0x9100_0463, 0x381f_f063, 0x1000_0043]);
+    assert_eq!(AArch64::longer(&old, 0x1000, &counted, 0x1000), None);
+}
+
+#[test]
 fn a_literal_out_of_reach_is_loaded_through_its_own_register() {
     // ldr x3, .+8; ldr w3, .+8; ldrsw x3, .+8
     for (old, load) in [
