@@ -19,7 +19,7 @@ usage: cargo xtask test [--no-install] [FILTER]      run all tests; FILTER selec
        cargo xtask bench probes [--script-megabytes N] [--probe-megabytes N] [--runs N]  sample profiles; writes bench/probes.md
        cargo xtask bench profiles [--binary FILE] [--runs N]  measure reading and merging of profiles; writes bench/profiles.md
        cargo xtask bench mip-cc                       cost of machine profiles made at compile time; writes bench/mip-cc.md
-       cargo xtask bench aarch64                      measure emulated programs; writes bench/aarch64.md
+       cargo xtask bench aarch64 [--machine-profiles] measure emulated programs, or only their machine profiles; writes bench/aarch64.md
        cargo xtask lint                               formatting, clippy, documentation";
 
 fn main() -> ExitCode {

@@ -133,8 +133,8 @@ pub struct WriteOptions {
     pub zero_fill: bool,
     /// Its size and alignment, if they are known: it then continues the last segment, if that is writable, and takes no program header.
     pub zero_size: Option<(u64, u64)>,
-    /// There will be no new unwind tables, and so no need for a program header that tells of them.
-    pub keeps_unwind: bool,
+    /// There will be no new search table for unwinding, and so no need for a program header that tells of it.
+    pub no_search_table: bool,
 }
 
 /// A file being written.
@@ -165,7 +165,7 @@ pub struct Writer<'d> {
     patches: Patches,
     /// Dynamic entries that change: (index, value).
     dynamic: Vec<(usize, u64)>,
-    unwind: Option<(NewId, NewId)>,
+    unwind: Option<(NewId, Option<NewId>)>,
     static_edits: Vec<(u32, SymbolEdit)>,
     dynamic_edits: Vec<(u32, SymbolEdit)>,
     added: Vec<NewSymbol>,
@@ -285,7 +285,7 @@ impl<'d> Writer<'d> {
             )));
         };
         // Static programs have unwind entries that their start-up code registers, and no search table; new entries need one.
-        let search = !options.keeps_unwind
+        let search = !options.no_search_table
             && elf.section(".eh_frame").is_some()
             && !elf.segments.iter().any(|s| s.kind == raw::PT_GNU_EH_FRAME);
         let extra = 1 + u64::from(options.zero_fill && joined.is_none()) + u64::from(search);
@@ -520,16 +520,17 @@ impl<'d> Writer<'d> {
     }
 
     /// PT_GNU_EH_FRAME, and the section headers `.eh_frame_hdr` and `.eh_frame`, go to new sections of those names; the old ones stay
-    /// loaded under the names `.eh_frame_hdr.old` and `.eh_frame.old`.
-    pub fn replace_unwind(&mut self, eh_frame: NewId, eh_frame_hdr: NewId) {
+    /// loaded under the names `.eh_frame_hdr.old` and `.eh_frame.old`. A program that finds its table otherwise has no search table.
+    pub fn replace_unwind(&mut self, eh_frame: NewId, eh_frame_hdr: Option<NewId>) {
         let known = self.new.len();
-        if [eh_frame, eh_frame_hdr]
-            .iter()
-            .any(|id| id.0 as usize >= known)
+        if let Some(id) = [Some(eh_frame), eh_frame_hdr]
+            .into_iter()
+            .flatten()
+            .find(|id| id.0 as usize >= known)
         {
             self.fail(format!(
-                "sections {} and {} are to hold unwind tables; {known} were appended",
-                eh_frame.0, eh_frame_hdr.0
+                "section {} is to hold an unwind table; {known} were appended",
+                id.0
             ));
             return;
         }

@@ -85,6 +85,9 @@ fn segments_agree_with_the_largest_page_that_the_linker_allowed_for() {
     }
 }
 
+/// A note as long as a program header, for which it can make way.
+const NOTE: &str = "-Wl,--build-id=0x000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f2021222324252627";
+
 /// A program without libraries, linked by lld.
 fn build(flags: &[&str], program: &Path) {
     succeed(
@@ -130,7 +133,7 @@ fn move_anywhere(program: &Path, out: &Path, padding: u64) -> (WriteSummary, u64
         WriteOptions {
             zero_fill: true,
             zero_size: Some((100, 0x10000)),
-            keeps_unwind: true,
+            no_search_table: true,
         },
     )
     .unwrap();
@@ -156,7 +159,12 @@ fn code_fills_the_hole_that_pages_of_64_kib_leave_in_the_file() {
     }
     let dir = scratch();
     let (program, out) = (dir.path().join("program"), dir.path().join("out"));
-    let flags = ["-static", "-no-pie", "-Wl,-z,separate-loadable-segments"];
+    let flags = [
+        "-static",
+        "-no-pie",
+        NOTE,
+        "-Wl,-z,separate-loadable-segments",
+    ];
     build(&flags, &program);
     let (summary, text, _) = move_anywhere(&program, &out, 0x1000);
     let before = std::fs::read(&program).unwrap();
@@ -208,7 +216,7 @@ fn zeros_of_known_size_continue_the_last_writable_segment_and_need_no_program_he
     }
     let dir = scratch();
     let (program, out) = (dir.path().join("program"), dir.path().join("out"));
-    build(&["-static", "-no-pie", "-Wl,--build-id"], &program);
+    build(&["-static", "-no-pie", NOTE], &program);
     let (summary, text, zeroes) = move_anywhere(&program, &out, 0);
     let before = std::fs::read(&program).unwrap();
     let (old, data) = (Elf::parse(&before).unwrap(), std::fs::read(&out).unwrap());

@@ -451,7 +451,7 @@ fn exceptions_find_replaced_unwind_tables() {
         .unwrap();
         writer.contents(frame.id).copy_from_slice(&frame_bytes);
         writer.contents(hdr.id).copy_from_slice(&hdr_bytes);
-        writer.replace_unwind(frame.id, hdr.id);
+        writer.replace_unwind(frame.id, Some(hdr.id));
         // The old search table is of no use to anybody: without the new one nothing would be caught. (GNU ld makes none for static programs,
         // whose start-up code registers the old entries.)
         let old_hdr = elf.section(".eh_frame_hdr").map(|(_, s)| (s.addr, s.size));
@@ -620,7 +620,7 @@ fn refused_calls_leave_the_target_and_the_directory_as_they_were() {
     let strangers = |w: &mut Writer<'_>| {
         let mut other = Writer::new(&elf, WriteOptions::default()).unwrap();
         let id = other.append(section(".x", NewKind::ReadOnly, 1, 1)).id;
-        w.replace_unwind(id, id);
+        w.replace_unwind(id, Some(id));
     };
     refused("0 were appended", &strangers, false);
 

@@ -230,6 +230,9 @@ fn sampled_edges_name_the_callers() {
     }
 }
 
+/// Memory between code and counters, so that these are farther away than one instruction reaches.
+const FAR: &str = "\nchar between[4 << 20]; char *volatile there = between;\n";
+
 /// Every word that is put in or changed, spoilt in several ways.
 #[test]
 fn what_is_changed_in_counters_at_entries_is_found() {
@@ -243,7 +246,8 @@ fn what_is_changed_in_counters_at_entries_is_found() {
         "-fno-asynchronous-unwind-tables ",
     ] {
         let command = format!("aarch64-linux-gnu-gcc -O2 {options}-Wl,-q -o p p.c");
-        let folder = Folder::built(&[("p.c", PROGRAM)], &command);
+        let far = if options.is_empty() { FAR } else { "" };
+        let folder = Folder::built(&[("p.c", &[PROGRAM, far].concat())], &command);
         let input = std::fs::read(folder.path("p")).unwrap();
         let proved = |output: &[u8]| {
             let options = postlink_verify::Options::default();
@@ -271,7 +275,7 @@ fn what_is_changed_in_counters_at_entries_is_found() {
                 // Of a branch the distance, else a register; another operation; nothing.
                 for spoilt in [word ^ 1, word ^ 1 << 5, word ^ 1 << 30, word ^ 1 << 29, NOP] {
                     // Which of the counters is written to does not matter for what the program does.
-                    let page = word & 0x9f00_0000 == 0x9000_0000
+                    let page = word & 0x1f00_0000 == 0x1000_0000
                         && spoilt & 0x9f00_001f == word & 0x9f00_001f;
                     let before = input.get(at..at + 4) == Some(&spoilt.to_le_bytes()[..]);
                     if spoilt == word || word == NOP || page || text.contains(&at) && before {
@@ -297,19 +301,17 @@ fn what_is_changed_in_counters_of_blocks_is_found() {
     if !can("aarch64-linux-gnu-gcc") {
         return;
     }
-    let folder = Folder::built(
-        &[("p.c", PROGRAM)],
-        "aarch64-linux-gnu-gcc -O2 -Wl,-q -o p p.c",
-    );
+    for (far, least) in [("", 60), (FAR, 100)] {
+        spoil_counters_of_blocks(&[PROGRAM, far].concat(), !far.is_empty(), least);
+    }
+}
+
+fn spoil_counters_of_blocks(program: &str, far: bool, least: usize) {
+    let command = "aarch64-linux-gnu-gcc -O2 -Wl,-q -o p p.c";
+    let folder = Folder::built(&[("p.c", program)], command);
     let input = std::fs::read(folder.path("p")).unwrap();
-    folder.postlink(&[
-        "instrument",
-        "--mode",
-        "block-coverage",
-        "p",
-        "-o",
-        "p.inst",
-    ]);
+    let mode = "block-coverage";
+    folder.postlink(&["instrument", "--mode", mode, "p", "-o", "p.inst"]);
     let output = std::fs::read(folder.path("p.inst")).unwrap();
     let proved = |output: &[u8]| {
         let options = postlink_verify::Options::default();
@@ -317,20 +319,29 @@ fn what_is_changed_in_counters_of_blocks_is_found() {
     };
     assert!(proved(&output));
     let word = |at: usize| u32::from_le_bytes(output[at..at + 4].try_into().unwrap());
+    let last = if far { 2 } else { 1 };
     let counters = (0..output.len() - 12).step_by(4).filter(|&at| {
-        let (page, add, store) = (word(at), word(at + 4), word(at + 8));
+        let (page, add, store) = (word(at), word(at + 4), word(at + 4 * last));
         let a = page & 31;
-        page & 0x9f00_0000 == 0x9000_0000
-            && add & 0xffc0_03ff == 0x9100_0000 | a << 5 | a
-            && store & 0xffe0_0fff == 0x3800_0000 | a << 5 | a
+        let forms = match far {
+            true => {
+                page & 0x9f00_0000 == 0x9000_0000 && add & 0xffc0_03ff == 0x9100_0000 | a << 5 | a
+            }
+            false => page & 0x9f00_0000 == 0x1000_0000,
+        };
+        forms && store & 0xffe0_0fff == 0x3800_0000 | a << 5 | a
     });
     let (mut tried, mut missed) = (0, vec![]);
     for at in counters {
         // Another register; an address that ends in zero, which covers nothing.
-        let register = (0..3).flat_map(|i| [(4 * i, word(at + 4 * i) ^ 1)]);
-        let zero = [(4, word(at + 4) & !(0xff << 10))];
-        let elsewhere = [(8, word(at + 8) ^ 1 << 5), (4, word(at + 4) ^ 1 << 5)];
-        for (offset, spoilt) in register.chain(zero).chain(elsewhere) {
+        let register = (0..=last).flat_map(|i| [(4 * i, word(at + 4 * i) ^ 1)]);
+        let zero = match far {
+            true => (4, word(at + 4) & !(0xff << 10)),
+            false => (0, word(at) ^ 1 << 29),
+        };
+        let add = far.then(|| (4, word(at + 4) ^ 1 << 5));
+        let elsewhere = [(4 * last, word(at + 4 * last) ^ 1 << 5)];
+        for (offset, spoilt) in register.chain([zero]).chain(add).chain(elsewhere) {
             tried += 1;
             let mut damaged = output.clone();
             damaged[at + offset..at + offset + 4].copy_from_slice(&spoilt.to_le_bytes());
@@ -339,8 +350,51 @@ fn what_is_changed_in_counters_of_blocks_is_found() {
             }
         }
     }
-    assert!(tried > 100, "{tried}");
+    assert!(tried > least, "{tried}");
     assert!(missed.is_empty(), "{missed:#?}");
+}
+
+#[test]
+fn code_that_reaches_into_the_page_of_the_next_segment_is_found() {
+    if !can("aarch64-linux-gnu-gcc") {
+        return;
+    }
+    let command = "aarch64-linux-gnu-gcc -O2 -static -Wl,-q -o p p.c";
+    let folder = Folder::built(&[("p.c", PROGRAM)], command);
+    let input = std::fs::read(folder.path("p")).unwrap();
+    let mode = "function-coverage";
+    folder.postlink(&["instrument", "--mode", mode, "p", "-o", "p.inst"]);
+    let output = std::fs::read(folder.path("p.inst")).unwrap();
+    // No page of 64 KiB for one program header, and no more for what is in the file.
+    assert!(
+        output.len() < input.len() + (24 << 10),
+        "{} -> {}",
+        input.len(),
+        output.len()
+    );
+    let proved = |output: &[u8]| {
+        let options = postlink_verify::Options::default();
+        postlink_verify::verify(&input, output, &options).is_ok_and(|report| report.is_proved())
+    };
+    assert!(proved(&output));
+    let word = |at: usize| u64::from_le_bytes(output[at..at + 8].try_into().unwrap());
+    let (mut grown, headers) = (0, word(32) as usize);
+    for at in (0..usize::from(output[56])).map(|i| headers + 56 * i) {
+        let (kind, size, memory) = (word(at), word(at + 32), word(at + 40));
+        // PT_LOAD of code; of data.
+        let more: &[(usize, u64)] = match (kind & 0xffff_ffff, kind >> 32) {
+            (1, 5) => &[(32, size + 0x20000), (40, memory + 0x20000)],
+            (1, 6) => &[(32, size + 0x1000)],
+            _ => continue,
+        };
+        grown += 1;
+        let mut damaged = output.clone();
+        for (offset, value) in more {
+            damaged[at + offset..at + offset + 8].copy_from_slice(&value.to_le_bytes());
+        }
+        assert!(!proved(&damaged), "the segment at {:#x}", word(at + 16));
+    }
+    assert!(grown >= 2);
 }
 
 /// Without a library, whose start-up code may have no landing pads: all pages are guarded, and functions are called through pointers.

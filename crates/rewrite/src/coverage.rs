@@ -253,7 +253,7 @@ fn attempt<I: Covers>(
     let write_options = WriteOptions {
         zero_fill: true,
         zero_size: Some((bytes, I::COUNTER_UNIT)),
-        keeps_unwind: matches!(way, Emission::InPlace(_)),
+        no_search_table: matches!(way, Emission::InPlace(_)) || program.refs.registration_follows(),
     };
     let mut writer = Writer::new(elf, write_options)?;
     let (instrumented, blocks) = match way {
@@ -507,6 +507,7 @@ fn link_anew<I: Covers>(
     let ready = &anew.ready;
     // Everything moves, so there is room in old bodies for nearly everything. What lies there must not be found by the old unwind entries, nor by debug
     // information, which would name the functions that lay there: Rust's panics ask it.
+    // (The checker does not follow what becomes of an address that the input's code registers.)
     let known = Refs::registers_frames(elf) || elf.section(".debug_info").is_some();
     let room = match options.reuse && !known {
         true => optimize::room::<I>(program, ready, &anew.patches, &options.sealed),

@@ -196,7 +196,7 @@ fn instrument_with<I: Isa>(
     let write_options = WriteOptions {
         zero_fill: true,
         zero_size: own.is_none().then_some((all, unit)),
-        keeps_unwind: false,
+        no_search_table: program.refs.registration_follows(),
     };
     let mut writer = Writer::new(elf, write_options)?;
     let mut slow: Code<Target> = Code::default();

@@ -328,7 +328,13 @@ fn optimize_with<I: Isa>(
     let order = order_functions(&program, &counted, &calls, &ready, &of_ready, options);
 
     phases.begin("link");
-    let mut writer = Writer::new(elf, WriteOptions::default())?;
+    let mut writer = Writer::new(
+        elf,
+        WriteOptions {
+            no_search_table: program.refs.registration_follows(),
+            ..WriteOptions::default()
+        },
+    )?;
     let align = match options.preset {
         Preset::Size => 1,
         _ => options.align_functions.max(u64::from(options.align_blocks)),

@@ -581,6 +581,12 @@ impl Refs {
             .map(|i| self.formed[i].1)
     }
 
+    /// Whether what start-up code registers becomes the new unwind table: the code that forms its address is known and can be changed. Then the
+    /// program needs no other way to it.
+    pub fn registration_follows(&self) -> bool {
+        self.formed.iter().any(|f| self.is_registered_frame(f.1))
+    }
+
     /// Whether an address lies in an unwind table that start-up code registers.
     pub fn is_registered_frame(&self, addr: u64) -> bool {
         self.registered_frames

@@ -12,7 +12,7 @@
 //! neither is coverage of blocks, where functions are emitted anew: there the functions that ran are compared with those of function coverage, in another
 //! run, which may differ by itself where addresses are hashed.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::fs;
 use std::path::Path;
@@ -69,7 +69,7 @@ pub fn measure(
     let (expected, plain) = bench.run_for(program, &original, None, n)?;
     let size = stripped_size(bench, &original)?;
     let mut rows = vec![];
-    let mut covered = BTreeSet::new();
+    let mut covered: BTreeMap<u64, Function> = BTreeMap::new();
     for mode in MODES {
         let (output, raw) = (at(format!("{mode}.inst")), at(format!("{mode}.mipraw")));
         let arguments: [&Path; 7] = [
@@ -91,13 +91,13 @@ pub fn measure(
         }
         let functions = shown(bench, &output, &raw, &at("mip".to_owned()))?;
         let compared = if mode == "block-coverage" {
-            let ran: BTreeSet<u64> = ran(&functions);
-            let differ = ran.symmetric_difference(&covered).count();
-            (functions.len() as u64, differ as u64)
+            // What counts in both.
+            let both = functions
+                .iter()
+                .filter_map(|(at, f)| Some((f, covered.get(at)?)));
+            let differ = both.clone().filter(|(f, g)| f.ran != g.ran).count();
+            (both.count() as u64, differ as u64)
         } else {
-            if mode == MODES[0] {
-                covered = ran(&functions);
-            }
             let exact = compare(&output, &trace, &functions, mode, wrong)?;
             if exact.1 > 0 {
                 wrong.push(format!(
@@ -107,6 +107,9 @@ pub fn measure(
             }
             exact
         };
+        if mode == MODES[0] {
+            covered = functions;
+        }
         rows.push(Row {
             program: program.name,
             mode,
@@ -171,11 +174,6 @@ fn shown(
     Ok(list.iter().map(one).collect())
 }
 
-fn ran(functions: &BTreeMap<u64, Function>) -> BTreeSet<u64> {
-    let ran = functions.iter().filter(|(_, f)| f.ran);
-    ran.map(|(at, _)| *at).collect()
-}
-
 /// Link-time addresses of the sections with stubs.
 fn stubs(file: &Path) -> Result<Vec<(u64, u64)>> {
     let sections = readelf("-SW", file)?;
@@ -202,17 +200,17 @@ fn compare(
     let stubs = stubs(output)?;
     let in_stubs = |at: u64| stubs.iter().any(|s| (s.0..s.1).contains(&at));
     let mut calls: BTreeMap<u64, u64> = BTreeMap::new();
-    for (from, led) in trace.jumps.iter().filter(|(from, _)| in_stubs(**from)) {
-        for (to, count) in led {
-            let into = functions.range(..=*to).next_back();
-            match into.filter(|(start, f)| to - *start <= 8 && to - *start < f.size) {
-                Some((start, _)) => *calls.entry(*start).or_default() += count,
-                None if in_stubs(*to) => {}
-                None => {
-                    // An instruction that the stub took may be a call or a jump itself.
-                    let _ = from;
-                }
-            }
+    for (to, count) in trace
+        .jumps
+        .iter()
+        .filter(|(from, _)| in_stubs(**from))
+        .flat_map(|(_, led)| led)
+    {
+        // Elsewhere lead the slow way, and instructions that the stub took.
+        let into = functions.range(..=*to).next_back();
+        if let Some((start, _)) = into.filter(|(start, f)| to - *start <= 8 && to - *start < f.size)
+        {
+            *calls.entry(*start).or_default() += count;
         }
     }
     let segments = code(output)?;

@@ -47,7 +47,7 @@ pub(super) fn write(mut w: Writer<'_>, path: &Path, mode: u32) -> Result<WriteSu
     let layout = Layout::new(&w);
     let unwind = w
         .unwind
-        .and_then(|(_, hdr)| w.new.get(hdr.0 as usize))
+        .and_then(|(_, hdr)| w.new.get(hdr?.0 as usize))
         .map(|hdr| layout.place_of(&w, hdr));
     let segments = segments::program_headers(
         elf,

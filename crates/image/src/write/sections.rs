@@ -295,7 +295,7 @@ impl<'w, 'd> SectionTable<'w, 'd> {
             };
             if id == eh_frame {
                 (name, sh_type) = (".eh_frame", as_before(".eh_frame"));
-            } else if id == hdr {
+            } else if Some(id) == hdr {
                 (name, sh_type) = (".eh_frame_hdr", as_before(".eh_frame_hdr"));
             }
         }

@@ -134,11 +134,14 @@ impl Placement {
         }
         let old = without.as_ref().unwrap_or(&program.eh);
         let (frame_size, hdr_size) = eh_frame::merged_sizes(old, &new);
-        let hdr = writer.append_anywhere(NewSection {
-            name: ".eh_frame_hdr".into(),
-            kind: NewKind::ReadOnly,
-            align: 4,
-            size: hdr_size,
+        // What is registered at the start needs no table for searching.
+        let hdr = (!program.refs.registration_follows()).then(|| {
+            writer.append_anywhere(NewSection {
+                name: ".eh_frame_hdr".into(),
+                kind: NewKind::ReadOnly,
+                align: 4,
+                size: hdr_size,
+            })
         });
         let frame = writer.append_anywhere(NewSection {
             name: ".eh_frame".into(),
@@ -153,12 +156,14 @@ impl Placement {
             &new,
             frame.addr,
             &mut frame_bytes,
-            hdr.addr,
+            hdr.map_or(frame.addr, |hdr| hdr.addr),
             &mut hdr_bytes,
         )?;
-        writer.contents(hdr.id).copy_from_slice(&hdr_bytes);
+        if let Some(hdr) = hdr {
+            writer.contents(hdr.id).copy_from_slice(&hdr_bytes);
+        }
         writer.contents(frame.id).copy_from_slice(&frame_bytes);
-        writer.replace_unwind(frame.id, hdr.id);
+        writer.replace_unwind(frame.id, hdr.map(|hdr| hdr.id));
         let _ = self.frames.1.set(frame.addr); // The first time.
         Ok(())
     }
