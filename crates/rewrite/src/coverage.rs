@@ -162,12 +162,11 @@ fn instrument_with<I: Covers>(
     }
     let leaks = Leaks::new(&program);
     // Shorter, if all flags turn out to be near.
-    match is_compact::<I>(&program, options) {
-        true => match attempt::<I>(&program, &leaks, options, true, (out, mode), phases) {
-            Err(Error::Reach { .. }) => {}
-            done => return done,
-        },
-        false => {}
+    if is_compact::<I>(&program, options) {
+        let done = attempt::<I>(&program, &leaks, options, true, (out, mode), phases);
+        if !matches!(done, Err(Error::Reach { .. })) {
+            return done;
+        }
     }
     attempt::<I>(&program, &leaks, options, false, (out, mode), phases)
 }

@@ -20,7 +20,7 @@ pub struct Program {
     /// Target of `build.sh` that makes it.
     target: &'static str,
     /// Name of its workload for `workload.sh`.
-    workload: &'static str,
+    pub workload: &'static str,
     /// Environment variable N for the workload, for measuring.
     n: Option<&'static str>,
     /// N for simulation, which is some fifty times as slow; `None`: not simulated.
