@@ -5,7 +5,7 @@
 //!
 //! * the base is free: no code of the program uses it;
 //! * every thread and every forked process is noticed before it counts. Threads come in through pointers to functions, so through old entries, which lead to a
-//!   check in front of the new body. Forked processes come back from calls of known functions, behind which stands another check;
+//!   check in front of the new body (for entries beside the first, to one that stands elsewhere and goes on there). Forked processes come back from calls of known functions, behind which stands another check;
 //! * threads have an identity, which a dynamic loader gives them before any code of the program runs.
 //!
 //! It is also the choice for programs without threads: it costs them next to nothing, and two processes that count in one file lose nothing.

@@ -64,6 +64,11 @@ fn built(wanted: &[&str], kind: &str, name: &str) -> Result<PathBuf> {
         .with_context(|| format!("cargo did not say where {name} is"))
 }
 
+/// Each tool makes a new file: a file system takes its time to give up the one before.
+fn clear(output: &Path) {
+    let _ = fs::remove_file(output); // It may not be there.
+}
+
 impl Tools {
     /// Builds postlink as users do, and looks for llvm-bolt.
     pub fn find(bolt: bool) -> Result<Tools> {
@@ -128,6 +133,7 @@ impl Tools {
     }
 
     pub fn postlink_instrument(&self, input: &Path, output: &Path, folder: &Path) -> Result<Run> {
+        clear(output);
         Ok(self
             .postlink(
                 folder,
@@ -145,6 +151,7 @@ impl Tools {
         folder: &Path,
         options: &[&str],
     ) -> Result<(Run, Value)> {
+        clear(output);
         let mut arguments: Vec<&Path> = vec![
             "optimize".as_ref(),
             input,
@@ -192,7 +199,7 @@ impl Tools {
             return (ToolRun::Failed("not installed".into()), String::new());
         };
         let (stdout, stderr) = (folder.join("bolt.out"), folder.join("bolt.err"));
-        let _ = fs::remove_file(output);
+        clear(output);
         let mut command = Command::new(bolt);
         command.args(arguments).arg("-o").arg(output);
         match process::run(&mut command, &stdout, &stderr) {
