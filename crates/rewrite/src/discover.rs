@@ -238,17 +238,20 @@ impl<'d> Program<'d> {
         let mut table_bases: Vec<(u64, usize)> = Vec::new();
         let mut no_return: Vec<u64> = Vec::new();
         let mut flags_of: Vec<u64> = Vec::new();
-        let starts_midway = |i: usize| {
-            cold.contains(&pieces[i].start)
-                || pieces[i].fde.is_some_and(|f| {
-                    let fde = &eh.fdes[f as usize];
-                    let cie = &eh.cies[fde.cie];
-                    match (rows::initial_row(cie), rows::rows(cie, fde)) {
-                        (Ok(a), Ok(b)) => b.first().is_some_and(|(_, r)| *r != a),
-                        _ => false,
-                    }
-                })
-        };
+        let initial: Vec<_> = eh.cies.iter().map(|c| rows::initial_row(c).ok()).collect();
+        let midway: Vec<bool> = pieces
+            .par_iter()
+            .map(|p| {
+                let fde = p.fde.map(|f| &eh.fdes[f as usize]);
+                cold.contains(&p.start)
+                    || fde.is_some_and(|fde| {
+                        let cie = &eh.cies[fde.cie];
+                        let row = initial[fde.cie].as_ref();
+                        row.is_some_and(|row| rows::begins_otherwise(cie, row, fde))
+                    })
+            })
+            .collect();
+        let starts_midway = |i: usize| midway[i];
         for (from, event) in events.iter().flatten() {
             let from = *from as usize;
             match *event {
@@ -308,13 +311,16 @@ impl<'d> Program<'d> {
             Vec::new()
         };
         drop(events);
-        for p in &refs.pointers {
-            if let Some(to) = piece_at(p.target) {
-                if p.target == pieces[to].start {
-                    taken[to] = true;
-                } else {
-                    extra.push((p.target, Role::Label { from_code: None }));
-                }
+        let into_code: Vec<(usize, u64)> = refs
+            .pointers
+            .par_iter()
+            .filter_map(|p| Some((piece_at(p.target)?, p.target)))
+            .collect();
+        for (to, target) in into_code {
+            if target == pieces[to].start {
+                taken[to] = true;
+            } else {
+                extra.push((target, Role::Label { from_code: None }));
             }
         }
         let mut unexplained: Vec<u32> = Vec::new();
@@ -334,7 +340,7 @@ impl<'d> Program<'d> {
                 })
             };
             let mut v: Vec<u64> = table_bases
-                .iter()
+                .par_iter()
                 .filter(|(b, f)| leads_back(*b, *f))
                 .map(|t| t.0)
                 .collect();
@@ -822,19 +828,22 @@ impl Sweep<'_, '_> {
 /// Pieces that reach something unsafe through calls and jumps.
 fn reaching_unsafe(events: &[Vec<(u32, Event)>], starts: &[u64]) -> Vec<bool> {
     let mut bad = vec![false; starts.len()];
-    let mut callers: Vec<(u32, u32)> = Vec::new(); // (callee, caller)
     let mut work = Vec::new();
     for (from, e) in events.iter().flatten() {
-        match e {
-            Event::Reaches { target } => {
-                if let Ok(to) = starts.binary_search(target) {
-                    callers.push((to as u32, *from));
-                }
-            }
-            Event::Unsafe if !std::mem::replace(&mut bad[*from as usize], true) => work.push(*from),
-            _ => {}
+        if matches!(e, Event::Unsafe) && !std::mem::replace(&mut bad[*from as usize], true) {
+            work.push(*from);
         }
     }
+    let caller = |(from, e): &(u32, Event)| match e {
+        Event::Reaches { target } => {
+            let to = starts.binary_search(target).ok()?;
+            Some((to as u32, *from))
+        }
+        _ => None,
+    };
+    let lists = events.par_iter().flat_map_iter(|list| list.iter());
+    // (callee, caller)
+    let mut callers: Vec<(u32, u32)> = lists.filter_map(caller).collect();
     callers.par_sort_unstable();
     while let Some(callee) = work.pop() {
         let first = callers.partition_point(|c| c.0 < callee);

@@ -2,8 +2,8 @@
 //!
 //! New code lies behind the old image, which keeps its bytes but for what is listed here:
 //!
-//! * at the old entry of a moved function a jump to the new one, so that whatever still refers to it works (other entries of the
-//!   same function, which hand-written assembly has, go on in the old body);
+//! * at the old entry of a moved function a jump to the new one, so that whatever still refers to it works; likewise at other
+//!   entries of the same function, which hand-written assembly has and functions that share a part, where a jump fits ([`Second`]);
 //! * entries of jump tables and label tables of moved functions;
 //! * if asked for, pointers to moved functions in data, relocations and symbols.
 //!

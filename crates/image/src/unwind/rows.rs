@@ -387,6 +387,17 @@ pub fn rows<'d>(cie: &Cie<'d>, fde: &Fde<'d>) -> Result<Vec<(u64, Row<'d>)>, For
     rows_from(cie, &initial_row(cie)?, fde)
 }
 
+/// Whether the first row of an FDE is another than the CIE's [`initial_row`]: its code does not begin as functions do. What follows the first row is not read.
+pub fn begins_otherwise<'d>(cie: &Cie<'d>, initial: &Row<'d>, fde: &Fde<'d>) -> bool {
+    let mut other = false;
+    // The error only ends it.
+    let _ = visit_rows(cie, initial, fde, |_, row| {
+        other = row != initial;
+        Err(FormatError::new(String::new()))
+    });
+    other
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
