@@ -296,7 +296,7 @@ fn layout_of(
             })
             .unwrap_or(piece.start);
         let Some(tables) = output.tables.get(&at) else {
-            stretches.push((at, at + (piece.end - piece.start)));
+            stretches.push((at, at.saturating_add(piece.end - piece.start)));
             placed.extend(own.map(|b| {
                 let offset = cfg.blocks[b as usize].start - piece.start;
                 (Place::At(at.wrapping_add(offset), b), b)

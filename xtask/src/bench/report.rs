@@ -238,8 +238,8 @@ pub fn all(figures: &[Figures], tools: &Tools, runs: usize) -> String {
     text += "## By the profile\n\n";
     text += "Change from the original's layout. Both outputs are judged by one measure: made once more with `--enable-bat`, which says where each block \
              went; how often it ran, where it went on and its size are the same for both. Taken branches and instructions are llvm-bolt's dyno-stats, the score is \
-             ext-TSP's (where each tool rewrites code, hot and cold part by themselves). Functions that a tool left alone count as they were. A function that ran is left out for \
-             both if the tables do not say where all of it went. llvm-bolt's own figures are better, as they count only functions that it could optimise.\n\n";
+             ext-TSP's, of hot and cold parts each by itself. Functions that a tool left alone count as they were. A function that ran is left out for \
+             both if the tables do not say where all of it went. What llvm-bolt prints is better, as it counts only functions that it could optimise.\n\n";
     text += "| program | functions | left out | taken branches: postlink | llvm-bolt | instructions: postlink | llvm-bolt | ext-TSP score: postlink | llvm-bolt |\n";
     text += "|---|--:|--:|--:|--:|--:|--:|--:|--:|\n";
     for f in figures {
