@@ -7,8 +7,8 @@
 //! | instructions | the plugin, on a short workload, relative to the plain program |
 //! | different | functions whose calls, or whether they ran, are not those of the trace of the same run |
 //!
-//! A call goes through the function's stub, whose last instruction is a jump to the function's beginning, or past the instructions that the stub took from
-//! there. So the trace's jumps out of the stubs are the calls. A function that is over before that (a jump or a return is what the stub took) is not compared, and
+//! A call goes through the function's stub, which ends with a jump to the function's beginning, or past the instructions that the stub took from
+//! there; what it took may be a branch in the function itself. So the trace's jumps out of the stubs into functions are the calls. A function that is over before that (a jump or a return is what the stub took) is not compared, and
 //! neither is coverage of blocks, where functions are emitted anew: there the functions that ran are compared with those of function coverage, in another
 //! run, which may differ by itself where addresses are hashed.
 
@@ -199,20 +199,6 @@ fn compare(
 ) -> Result<(u64, u64)> {
     let stubs = stubs(output)?;
     let in_stubs = |at: u64| stubs.iter().any(|s| (s.0..s.1).contains(&at));
-    let mut calls: BTreeMap<u64, u64> = BTreeMap::new();
-    for (to, count) in trace
-        .jumps
-        .iter()
-        .filter(|(from, _)| in_stubs(**from))
-        .flat_map(|(_, led)| led)
-    {
-        // Elsewhere lead the slow way, and instructions that the stub took.
-        let into = functions.range(..=*to).next_back();
-        if let Some((start, _)) = into.filter(|(start, f)| to - *start <= 8 && to - *start < f.size)
-        {
-            *calls.entry(*start).or_default() += count;
-        }
-    }
     let segments = code(output)?;
     let bytes = fs::read(output).with_context(|| output.display().to_string())?;
     let word = |at: u64| {
@@ -221,14 +207,36 @@ fn compare(
         let word = bytes.get(from..from.checked_add(4)?)?;
         Some(u32::from_le_bytes(word.try_into().ok()?))
     };
-    // `b`: the beginning is in a stub, which may be all that runs of it.
-    let is_jump = |at: u64| word(at).is_some_and(|w| w >> 26 == 5);
+    // A `b` to a stub, perhaps behind a landing pad: who comes to the beginning comes to the stub, and then back.
+    let leads_to_stub = |start: u64| {
+        [start, start + 4].into_iter().any(|at| {
+            word(at).is_some_and(|w| {
+                let by = i64::from((w << 6).cast_signed() >> 6) * 4;
+                w >> 26 == 5 && in_stubs(at.wrapping_add_signed(by))
+            })
+        })
+    };
+    let mut calls: BTreeMap<u64, u64> = BTreeMap::new();
+    for (to, count) in trace
+        .jumps
+        .iter()
+        .filter(|(from, _)| in_stubs(**from))
+        .flat_map(|(_, led)| led)
+    {
+        // Anywhere in the function, if a branch was what the stub took; elsewhere lead the slow way, and calls that it took.
+        let into = functions.range(..=*to).next_back();
+        if let Some((start, _)) = into.filter(|(start, f)| to - *start < f.size)
+            && !(to == start && leads_to_stub(*start))
+        {
+            *calls.entry(*start).or_default() += count;
+        }
+    }
     let counts = mode.starts_with("call");
     let (mut all, mut different) = (0, 0);
     for (at, f) in functions {
         let is = calls.get(at).copied().unwrap_or(0);
-        let taken = is_jump(*at) || is_jump(at + 4);
-        if is == 0 && f.ran && taken {
+        // All that ran may be in the stub.
+        if is == 0 && f.ran && leads_to_stub(*at) {
             continue;
         }
         all += 1;
