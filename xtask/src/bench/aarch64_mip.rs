@@ -98,7 +98,7 @@ pub fn measure(
             let differ = both.clone().filter(|(f, g)| f.ran != g.ran).count();
             (both.count() as u64, differ as u64)
         } else {
-            let exact = compare(&output, &trace, &functions, mode, wrong)?;
+            let exact = compare((&original, &output), &trace, &functions, mode, wrong)?;
             if exact.1 > 0 {
                 wrong.push(format!(
                     "{mode}: {} functions differ from the trace",
@@ -189,9 +189,35 @@ fn stubs(file: &Path) -> Result<Vec<(u64, u64)>> {
     Ok(sections.lines().filter_map(range).collect())
 }
 
+/// A file's code.
+struct Words {
+    bytes: Vec<u8>,
+    segments: Vec<(u64, u64, u64)>,
+}
+
+impl Words {
+    fn read(file: &Path) -> Result<Words> {
+        Ok(Words {
+            bytes: fs::read(file).with_context(|| file.display().to_string())?,
+            segments: code(file)?,
+        })
+    }
+
+    /// The instruction at a link-time address.
+    fn at(&self, at: u64) -> Option<u32> {
+        let segment = self
+            .segments
+            .iter()
+            .find(|s| (s.0..s.0 + s.2).contains(&at))?;
+        let from = usize::try_from(segment.1 + (at - segment.0)).ok()?;
+        let word = self.bytes.get(from..from.checked_add(4)?)?;
+        Some(u32::from_le_bytes(word.try_into().ok()?))
+    }
+}
+
 /// Compares calls with the jumps out of stubs: how many functions, and how many differ.
 fn compare(
-    output: &Path,
+    (original, output): (&Path, &Path),
     trace: &Trace,
     functions: &BTreeMap<u64, Function>,
     mode: &str,
@@ -199,22 +225,21 @@ fn compare(
 ) -> Result<(u64, u64)> {
     let stubs = stubs(output)?;
     let in_stubs = |at: u64| stubs.iter().any(|s| (s.0..s.1).contains(&at));
-    let segments = code(output)?;
-    let bytes = fs::read(output).with_context(|| output.display().to_string())?;
-    let word = |at: u64| {
-        let segment = segments.iter().find(|s| (s.0..s.0 + s.2).contains(&at))?;
-        let from = usize::try_from(segment.1 + (at - segment.0)).ok()?;
-        let word = bytes.get(from..from.checked_add(4)?)?;
-        Some(u32::from_le_bytes(word.try_into().ok()?))
-    };
+    let (old, new) = (Words::read(original)?, Words::read(output)?);
     // A `b` to a stub, perhaps behind a landing pad: who comes to the beginning comes to the stub, and then back.
     let leads_to_stub = |start: u64| {
         [start, start + 4].into_iter().any(|at| {
-            word(at).is_some_and(|w| {
+            new.at(at).is_some_and(|w| {
                 let by = i64::from((w << 6).cast_signed() >> 6) * 4;
                 w >> 26 == 5 && in_stubs(at.wrapping_add_signed(by))
             })
         })
+    };
+    // Then the stub took the first instruction, and may leave as that does.
+    let branches = |start: u64| {
+        let first = old.at(start).filter(|w| w & 0xffff_f01f != 0xd503_201f);
+        let word = first.or_else(|| old.at(start + 4));
+        word.is_some_and(|w| w & 0xff00_0000 == 0x5400_0000 || w & 0x7c00_0000 == 0x3400_0000)
     };
     let mut calls: BTreeMap<u64, u64> = BTreeMap::new();
     for (to, count) in trace
@@ -223,11 +248,17 @@ fn compare(
         .filter(|(from, _)| in_stubs(**from))
         .flat_map(|(_, led)| led)
     {
-        // Anywhere in the function, if a branch was what the stub took; elsewhere lead the slow way, and calls that it took.
+        // Elsewhere lead the slow way, and calls that the stub took.
         let into = functions.range(..=*to).next_back();
-        if let Some((start, _)) = into.filter(|(start, f)| to - *start < f.size)
-            && !(to == start && leads_to_stub(*start))
-        {
+        let Some((start, _)) = into.filter(|(start, f)| to - *start < f.size) else {
+            continue;
+        };
+        let counts = match to - start {
+            0 => !leads_to_stub(*start),
+            4 | 8 => true,
+            _ => leads_to_stub(*start) && branches(*start),
+        };
+        if counts {
             *calls.entry(*start).or_default() += count;
         }
     }
