@@ -12,10 +12,11 @@ use postlink_rewrite::attach::Source;
 use postlink_rewrite::coverage::{
     CoverageOptions, CoverageReport, instrument_coverage as instrument_coverage_to,
 };
+use postlink_rewrite::instrument::Counters;
 use postlink_rewrite::{
     InstrumentOptions, InstrumentReport, OptimizeOptions, OptimizeReport, Phases,
 };
-use postlink_verify::Report;
+use postlink_verify::{Check, Report};
 use rustc_hash::FxHashSet;
 use tempfile::TempPath;
 
@@ -97,6 +98,16 @@ pub fn instrument(
                 reverted,
             });
         };
+        let of_file = &unproved.file_failures;
+        let counting = |f: &&postlink_verify::Failure| f.check == Check::Counting;
+        if let Some(why) = of_file.first().filter(counting)
+            && report.counting == Counters::PerThread
+            && options.not_per_thread.is_none()
+        {
+            // Others ask less of the program.
+            options.not_per_thread = Some(why.reason.clone());
+            continue;
+        }
         put_back(unproved, target, &mut options.keep, &mut reverted)?;
     }
     bail!("{}", given_up(target, &reverted))

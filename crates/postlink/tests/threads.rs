@@ -258,3 +258,55 @@ fn programs_that_cannot_have_per_thread_counters_get_others_and_the_reason_is_to
         "{why}"
     );
 }
+
+/// Hand-written assembly has its name, as text, behind its functions, and tables. `e` is the prefix of the segment in which per-thread counters lie.
+#[test]
+fn text_and_tables_in_code_are_not_taken_for_instructions_that_use_the_segment() {
+    if !gcc() {
+        return;
+    }
+    let source = |table: &str| {
+        format!(
+            r#"
+#include <stdio.h>
+__asm__(".text\n"
+        ".globl step\n.type step, @function\n"
+        "step: .cfi_startproc\n leaq table(%rip), %rax\n movq (%rax), %rax\n addq %rdi, %rax\n ret\n .cfi_endproc\n"
+        ".size step, .-step\n"
+        "{table}\n"
+        "outb %al, $0x80\n"
+        ".asciz \"Montgomery Multiplication for x86_64, the module for those who need it\"\n"
+        ".p2align 6\n");
+extern long step(long);
+int main(int argc, char **argv) {{
+  long sum = 0;
+  for (long i = 0; i < 1000; i++) sum += step(i);
+  puts(sum ? "done" : "no");
+  return 0;
+}}
+"#
+        )
+    };
+    // What comes to the table cannot go on beyond what only operating systems may do.
+    let (app, report) = build(&source("table: .quad 0x428a2f98d728ae22"), &[]);
+    assert_eq!(report["counting"], "per-thread", "{report}");
+    assert_eq!(
+        report["not_per_thread"],
+        serde_json::Value::Null,
+        "{report}"
+    );
+    let profile = app.dir.path().join("run.plraw");
+    app.run("", &profile.to_string_lossy());
+    assert_eq!(app.steps(&profile), 1000);
+    // and %ah,%gs:0x6f(%rsi), and its address is formed: it may be code.
+    let (app, report) = build(&source("table: .quad 0x900090006f662065"), &[]);
+    assert_eq!(report["counting"], "plain", "{report}");
+    let why = report["not_per_thread"].as_str().unwrap_or_default();
+    assert!(
+        why.contains("uses the segment of per-thread counters itself, at 0x"),
+        "{why}"
+    );
+    let profile = app.dir.path().join("run.plraw");
+    app.run("", &profile.to_string_lossy());
+    assert_eq!(app.steps(&profile), 1000);
+}

@@ -50,6 +50,8 @@ pub struct InstrumentOptions {
     pub functions: Option<Regex>,
     /// How counters are incremented.
     pub counters: Counters,
+    /// Why they are not to be per thread, if that is known already: a sentence for the report.
+    pub not_per_thread: Option<String>,
     /// Record targets of indirect calls.
     pub calls: bool,
     /// Functions to leave where they are, by address: those that the checker could not prove.
@@ -64,6 +66,7 @@ impl Default for InstrumentOptions {
             pattern: "postlink.%p.plraw".into(),
             functions: None,
             counters: Counters::Auto,
+            not_per_thread: None,
             calls: true,
             keep: FxHashSet::default(),
             blocks: false,
@@ -136,6 +139,9 @@ fn instrument_with<I: Isa>(
     let mut not_per_thread = match options.counters {
         // Nobody has asked, and no program of this machine has it.
         Counters::Auto if I::PER_THREAD.is_none() => None,
+        Counters::Auto | Counters::PerThread if options.not_per_thread.is_some() => {
+            options.not_per_thread.clone()
+        }
         Counters::Auto | Counters::PerThread => per_thread::obstacle::<I>(&program, &leaks),
         _ => None,
     };

@@ -366,8 +366,8 @@ pub(crate) struct Findings {
     pub pointers: u64,
     /// What runs before the program does, in its place: old and new address.
     pub hooks: Vec<(u64, u64)>,
-    /// An instruction of the input that uses the segment of per-thread counters.
-    pub uses_own: Option<u64>,
+    /// What may be instructions of the input that use the segment of per-thread counters.
+    pub uses_own: Vec<u64>,
 }
 
 impl Findings {
@@ -384,7 +384,7 @@ impl Findings {
         self.retargeted += other.retargeted;
         self.pointers += other.pointers;
         self.hooks.append(&mut other.hooks);
-        self.uses_own = self.uses_own.or(other.uses_own);
+        self.uses_own.append(&mut other.uses_own);
     }
 
     /// Charges a failure to the function that has the new or the old address, or to the file.

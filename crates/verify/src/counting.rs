@@ -3,6 +3,7 @@
 use crate::arch::Arch;
 use crate::claim::Range;
 use crate::context::{Context, Counts, Findings};
+use crate::gaps;
 use crate::image::Layout;
 use crate::machine::Footprint;
 use crate::report::{Check, Failure};
@@ -56,7 +57,11 @@ pub(crate) fn judge<A: Arch>(cx: &Context<'_>, walked: &[Walked], found: &mut Fi
             all.trusted.len()
         ));
     }
-    if let Some(at) = found.uses_own.filter(|_| all.own) {
+    let own = all.own && !found.uses_own.is_empty();
+    if let Some(at) = own
+        .then(|| gaps::reached::<A>(cx, &found.uses_own, A::uses_own))
+        .flatten()
+    {
         let text =
             format!("the program uses the segment of per-thread counters itself, at {at:#x}");
         found.file.push(Failure::new(Check::Counting, text));
@@ -68,5 +73,4 @@ pub(crate) fn judge<A: Arch>(cx: &Context<'_>, walked: &[Walked], found: &mut Fi
         );
         found.file.push(Failure::new(Check::Dynamic, text));
     }
-    let _ = (cx, A::NAME);
 }

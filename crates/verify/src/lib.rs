@@ -50,6 +50,7 @@ mod counting;
 mod data;
 mod elf;
 mod entries;
+mod gaps;
 mod graph;
 mod image;
 mod liveness;

@@ -330,7 +330,7 @@ impl Sweeper<'_, '_> {
             let a = rest.get(..len).unwrap_or(b"");
             let differs = !same && !same_insn(rest, new.get(at..).unwrap_or(b""), len);
             if self.cx.counts.is_some() && A::uses_own(a) {
-                self.found.uses_own.get_or_insert(addr);
+                self.found.uses_own.push(addr);
             }
             if let Some(field) = insn.field {
                 if field.kind == FieldKind::Page {

@@ -232,6 +232,11 @@ pub(crate) trait Arch: Sync + Send + 'static {
         false
     }
 
+    /// Whether what begins with these bytes ends a program that comes to it: it is for the operating system alone.
+    fn is_privileged(_bytes: &[u8]) -> bool {
+        false
+    }
+
     /// Decodes the instruction at the start of `bytes`, which lies at `addr`. `None`: not a whole, valid instruction,
     /// or one that the proof refuses to reason about.
     fn decode(bytes: &[u8], addr: u64) -> Option<Insn>;

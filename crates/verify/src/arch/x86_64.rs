@@ -248,7 +248,28 @@ impl Arch for X86_64 {
             return false;
         }
         let lead = bytes.get(..prefix_len(bytes)).unwrap_or(b"");
-        lead.contains(&0x65) && !is_plain_nop(bytes)
+        if !lead.contains(&0x65) || is_plain_nop(bytes) {
+            return false;
+        }
+        // Branches to an address of their own have no operand in memory.
+        let branches = matches!(
+            bytes.get(lead.len()..).unwrap_or(b""),
+            [0x70..=0x7f | 0xe0..=0xe3 | 0xe8 | 0xe9 | 0xeb, ..] | [0x0f, 0x80..=0x8f, ..]
+        );
+        !branches && !Self::is_privileged(bytes)
+    }
+
+    fn is_privileged(bytes: &[u8]) -> bool {
+        let at = prefix_len(bytes);
+        match bytes.get(at..).unwrap_or(b"") {
+            // in, out, hlt, cli, sti, iret, software interrupts but that of 32-bit system calls
+            [
+                0x6c..=0x6f | 0xe4..=0xe7 | 0xec..=0xef | 0xf4 | 0xfa | 0xfb | 0xcf,
+                ..,
+            ] => true,
+            [0xcd, number, ..] => *number != 0x80,
+            _ => false,
+        }
     }
 
     fn decode(bytes: &[u8], addr: u64) -> Option<Insn> {

@@ -1,0 +1,160 @@
+//! Code that belongs to no function: what lies in sections of code outside of every symbol with a size and every unwind entry.
+//!
+//! Mostly it is padding and data: constants, tables, and the names that hand-written assembly carries (`Montgomery Multiplication for x86_64`). Decoded as if it
+//! were code, data says anything. Code it is where somebody can come:
+//!
+//! * at a symbol that is not one of data;
+//! * where a branch or call of a function leads, or an address that one forms;
+//! * where a pointer in data leads: every relocation's addend, alone and with its symbol, whatever its kind;
+//! * behind a function whose last instruction goes on.
+//!
+//! From there all ways are followed until they end, also at what cannot be decoded, or would end the program. A data table whose address is formed is taken for code by this. That
+//! is a mistake on the safe side.
+
+use crate::arch::{Arch, FieldKind, Flow};
+use crate::bytes::u64_in;
+use crate::claim::Range;
+use crate::context::Context;
+use crate::elf::{SHT_DYNSYM, SHT_RELA, SHT_SYMTAB};
+use rayon::prelude::*;
+use rustc_hash::FxHashSet;
+
+/// The first of these addresses in code where an instruction `uses`, if the program can come to one such instruction at all.
+pub(crate) fn reached<A: Arch>(
+    cx: &Context<'_>,
+    suspects: &[u64],
+    uses: fn(&[u8]) -> bool,
+) -> Option<u64> {
+    let covered = covered(cx);
+    let is_covered = |addr: u64| {
+        let i = covered.partition_point(|r| r.start <= addr);
+        i.checked_sub(1).is_some_and(|i| addr < covered[i].end)
+    };
+    if let Some(at) = suspects.iter().find(|at| is_covered(**at)) {
+        return Some(*at);
+    }
+    if suspects.is_empty() {
+        return None;
+    }
+    let outside = |addr: &u64| cx.is_code(*addr) && !is_covered(*addr);
+    let mut work: Vec<u64> = roots::<A>(cx, &covered)
+        .into_iter()
+        .filter(outside)
+        .collect();
+    let mut seen = FxHashSet::default();
+    while let Some(at) = work.pop() {
+        if !outside(&at) || !seen.insert(at) {
+            continue;
+        }
+        let Some(bytes) = cx.input.bytes_from(at) else {
+            continue;
+        };
+        let Some(insn) = A::decode(bytes, at) else {
+            continue;
+        };
+        let len = usize::from(insn.len);
+        if A::is_privileged(bytes) {
+            continue;
+        }
+        if bytes.get(..len).is_some_and(uses) {
+            return Some(at);
+        }
+        let next = at.saturating_add(u64::from(insn.len));
+        match insn.flow {
+            Flow::Jump(target) => work.push(target),
+            Flow::Branch { target, .. } | Flow::Call(target) => work.extend([target, next]),
+            Flow::Next | Flow::Nothing | Flow::IndirectCall | Flow::Trap => work.push(next),
+            Flow::IndirectJump { .. } | Flow::Stop => {}
+        }
+    }
+    None
+}
+
+/// What functions have: ascending, disjoint.
+fn covered(cx: &Context<'_>) -> Vec<Range> {
+    let tables = [SHT_SYMTAB, SHT_DYNSYM];
+    let symbols = tables.into_iter().flat_map(|t| cx.input.symbols(t));
+    let functions = symbols
+        .filter(|s| s.is_function() && s.section != 0 && s.size > 0)
+        .map(|s| (s.value, s.value.saturating_add(s.size)));
+    let unwound = cx.old_unwind.fdes.iter().map(|f| (f.start, f.end));
+    let moved = cx.functions.iter().flat_map(|f| &f.old);
+    let mut all: Vec<(u64, u64)> = functions
+        .chain(unwound)
+        .chain(moved.map(|r| (r.start, r.end)))
+        .filter(|(start, end)| start < end && cx.is_code(*start))
+        .collect();
+    all.par_sort_unstable();
+    let mut merged: Vec<Range> = Vec::new();
+    for (start, end) in all {
+        match merged.last_mut() {
+            Some(last) if start <= last.end => last.end = last.end.max(end),
+            _ => merged.push(Range { start, end }),
+        }
+    }
+    merged
+}
+
+/// Addresses where the program may come, among others.
+fn roots<A: Arch>(cx: &Context<'_>, covered: &[Range]) -> Vec<u64> {
+    const STT_OBJECT: u8 = 1;
+    const STT_SECTION: u8 = 3;
+    const STT_FILE: u8 = 4;
+    const STT_TLS: u8 = 6;
+    let of_code = |kind: u8| !matches!(kind, STT_OBJECT | STT_SECTION | STT_FILE | STT_TLS);
+    let mut all: Vec<u64> = [SHT_SYMTAB, SHT_DYNSYM]
+        .into_iter()
+        .flat_map(|t| cx.input.symbols(t))
+        .filter(|s| s.section != 0 && of_code(s.kind()))
+        .map(|s| s.value)
+        .collect();
+    all.push(cx.input.entry);
+    let values: Vec<u64> = cx.input.symbols(SHT_SYMTAB).map(|s| s.value).collect();
+    for section in cx.input.sections.iter().filter(|s| s.kind == SHT_RELA) {
+        let target = cx.input.sections.get(section.info as usize);
+        // Instructions say themselves where they lead.
+        if !section.is_alloc() && target.is_some_and(|t| cx.is_code(t.addr)) {
+            continue;
+        }
+        for entry in cx.input.section_data(section).chunks_exact(24) {
+            let (Some(info), Some(addend)) = (u64_in(entry, 8), u64_in(entry, 16)) else {
+                continue;
+            };
+            let symbol = values.get((info >> 32) as usize).copied();
+            all.push(addend);
+            all.extend(
+                symbol
+                    .filter(|_| !section.is_alloc())
+                    .map(|s| s.wrapping_add(addend)),
+            );
+        }
+    }
+    let of_range = |r: &Range| {
+        let mut found = Vec::new();
+        let bytes = cx.input.bytes(r.start, r.end - r.start).unwrap_or(b"");
+        let mut at = 0;
+        let mut goes_on = false;
+        while let Some(rest) = bytes.get(at..).filter(|rest| !rest.is_empty()) {
+            let addr = r.start + at as u64;
+            let Some(insn) = A::decode(rest, addr) else {
+                at += A::STEP;
+                continue;
+            };
+            let len = usize::from(insn.len);
+            let own = rest.get(..len).unwrap_or(rest);
+            let absolute = A::absolute_field(own).filter(|_| cx.fixed());
+            let fields = [insn.field, absolute].into_iter().flatten();
+            let leads = fields.filter(|f| f.kind != FieldKind::Accesses);
+            found.extend(leads.map(|f| f.target));
+            goes_on = !matches!(
+                insn.flow,
+                Flow::Jump(_) | Flow::IndirectJump { .. } | Flow::Stop
+            );
+            at += len;
+        }
+        found.extend(goes_on.then_some(r.end));
+        found
+    };
+    all.par_extend(covered.par_iter().flat_map_iter(of_range));
+    all
+}
