@@ -355,6 +355,8 @@ pub(crate) struct Findings {
     pub entrances: Vec<FuncId>,
     /// Functions whose old body branches into the bytes that the entry jump overwrote.
     pub interior_branches: Vec<FuncId>,
+    /// What looks like code that stays and leads into the bytes that an entry jump overwrote: function, address, target.
+    pub into_jumps: Vec<(FuncId, u64, u64)>,
     /// Four-byte differences in data: (address, old, new).
     pub words: Vec<(u64, u32, u32)>,
     /// Places that look like the start of a table of relative addresses, the moved function whose code names them, and whether it does so by a
@@ -378,6 +380,7 @@ impl Findings {
         self.addresses.append(&mut other.addresses);
         self.entrances.append(&mut other.entrances);
         self.interior_branches.append(&mut other.interior_branches);
+        self.into_jumps.append(&mut other.into_jumps);
         self.words.append(&mut other.words);
         self.bases.append(&mut other.bases);
         self.dispatches.append(&mut other.dispatches);

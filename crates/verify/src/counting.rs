@@ -57,11 +57,8 @@ pub(crate) fn judge<A: Arch>(cx: &Context<'_>, walked: &[Walked], found: &mut Fi
             all.trusted.len()
         ));
     }
-    let own = all.own && !found.uses_own.is_empty();
-    if let Some(at) = own
-        .then(|| gaps::reached::<A>(cx, &found.uses_own, A::uses_own))
-        .flatten()
-    {
+    let suspects = found.uses_own.as_slice();
+    if let Some(at) = all.own.then(|| gaps::uses_own::<A>(cx, suspects)).flatten() {
         let text =
             format!("the program uses the segment of per-thread counters itself, at {at:#x}");
         found.file.push(Failure::new(Check::Counting, text));

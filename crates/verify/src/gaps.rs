@@ -11,33 +11,63 @@
 //! From there all ways are followed until they end, also at what cannot be decoded, or would end the program. A data table whose address is formed is taken for code by this. That
 //! is a mistake on the safe side.
 
-use crate::arch::{Arch, FieldKind, Flow};
+use crate::arch::{Arch, FieldKind, Flow, Insn};
 use crate::bytes::u64_in;
 use crate::claim::Range;
-use crate::context::Context;
+use crate::context::{Context, FuncId};
 use crate::elf::{SHT_DYNSYM, SHT_RELA, SHT_SYMTAB};
 use rayon::prelude::*;
 use rustc_hash::FxHashSet;
 
-/// The first of these addresses in code where an instruction `uses`, if the program can come to one such instruction at all.
-pub(crate) fn reached<A: Arch>(
-    cx: &Context<'_>,
-    suspects: &[u64],
-    uses: fn(&[u8]) -> bool,
-) -> Option<u64> {
-    let covered = covered(cx);
-    let is_covered = |addr: u64| {
-        let i = covered.partition_point(|r| r.start <= addr);
-        i.checked_sub(1).is_some_and(|i| addr < covered[i].end)
-    };
-    if let Some(at) = suspects.iter().find(|at| is_covered(**at)) {
-        return Some(*at);
-    }
+/// An instruction that uses the segment of per-thread counters, if the program can come to one at all. `suspects` are all that look like it.
+pub(crate) fn uses_own<A: Arch>(cx: &Context<'_>, suspects: &[u64]) -> Option<u64> {
     if suspects.is_empty() {
         return None;
     }
-    let outside = |addr: &u64| cx.is_code(*addr) && !is_covered(*addr);
-    let mut work: Vec<u64> = roots::<A>(cx, &covered)
+    let covered = covered(cx);
+    let mut used = suspects.iter().copied().find(|at| within(&covered, *at));
+    if used.is_none() {
+        explore::<A>(cx, &covered, &mut |at, bytes, _| {
+            used = used.or(A::uses_own(bytes).then_some(at));
+        });
+    }
+    used
+}
+
+/// What leads into a jump at an old entry: function, address, target. Of what lies in a function all, of the rest what the program can come to.
+pub(crate) fn into_jumps<A: Arch>(
+    cx: &Context<'_>,
+    suspects: Vec<(FuncId, u64, u64)>,
+) -> Vec<(FuncId, u64, u64)> {
+    if suspects.is_empty() {
+        return suspects;
+    }
+    let covered = covered(cx);
+    let all = suspects.len();
+    let mut real: Vec<_> = suspects
+        .into_iter()
+        .filter(|s| within(&covered, s.1))
+        .collect();
+    if real.len() < all {
+        explore::<A>(cx, &covered, &mut |at, _, insn| {
+            let leads = insn.field.filter(|f| f.kind != FieldKind::Accesses);
+            let target = leads.map_or(at, |f| f.target);
+            real.extend(cx.interiors.owner(target).map(|id| (id, at, target)));
+        });
+    }
+    real
+}
+
+fn within(ranges: &[Range], addr: u64) -> bool {
+    let i = ranges.partition_point(|r| r.start <= addr);
+    let last = i.checked_sub(1).and_then(|i| ranges.get(i));
+    last.is_some_and(|r| addr < r.end)
+}
+
+/// Visits all instructions outside of functions to which the program can come: address, bytes, decoded.
+fn explore<A: Arch>(cx: &Context<'_>, covered: &[Range], visit: &mut dyn FnMut(u64, &[u8], &Insn)) {
+    let outside = |addr: &u64| cx.is_code(*addr) && !within(covered, *addr);
+    let mut work: Vec<u64> = roots::<A>(cx, covered)
         .into_iter()
         .filter(outside)
         .collect();
@@ -56,9 +86,7 @@ pub(crate) fn reached<A: Arch>(
         if A::is_privileged(bytes) {
             continue;
         }
-        if bytes.get(..len).is_some_and(uses) {
-            return Some(at);
-        }
+        visit(at, bytes.get(..len).unwrap_or(bytes), &insn);
         let next = at.saturating_add(u64::from(insn.len));
         match insn.flow {
             Flow::Jump(target) => work.push(target),
@@ -67,7 +95,6 @@ pub(crate) fn reached<A: Arch>(
             Flow::IndirectJump { .. } | Flow::Stop => {}
         }
     }
-    None
 }
 
 /// What functions have: ascending, disjoint.

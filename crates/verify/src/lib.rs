@@ -27,6 +27,7 @@
 //!
 //! * Code addresses are used as code addresses: jumped to, called, compared, passed on; not calculated with. (The
 //!   one calculation that compilers write, base plus table entry, is checked.)
+//! * What lies between functions is code where the program comes to it by a branch, an address or a pointer ([`gaps`]), and nowhere else.
 //! * A call at the very end of a function does not return ([`FunctionReport::assumed_no_return`] counts them).
 //! * Entries of a relative jump table are added to the base that precedes it.
 //! * What a table jump leaves in the registers in which it formed its table's address, its base and its target is not used after calls and
@@ -457,6 +458,15 @@ fn prove<A: Arch>(
             found.append(compared);
             found.append(text::sweep::<A>(&cx, &kept, &starts, &relative));
             tables::explain::<A>(&cx, &mut found);
+            for (id, addr, target) in
+                gaps::into_jumps::<A>(&cx, std::mem::take(&mut found.into_jumps))
+            {
+                let text = format!(
+                    "the instruction at {addr:#x} goes to {target:#x}, which the entry jump overwrote"
+                );
+                let failure = Failure::new(Check::EntryJump, text).at(addr, target);
+                found.functions.push((id, failure));
+            }
         },
         || image::static_symbols(&cx, &mut of_symbols),
     );

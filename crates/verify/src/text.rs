@@ -840,12 +840,7 @@ impl Sweeper<'_, '_> {
                 }
             }
             _ if interior && self.owner.is_none() => {
-                let text = format!(
-                    "the instruction at {addr:#x} goes to {target:#x}, which the entry jump overwrote"
-                );
-                self.found
-                    .functions
-                    .push((id, Failure::new(Check::EntryJump, text).at(addr, target)));
+                self.found.into_jumps.push((id, addr, target));
             }
             _ => self.found.entrances.push(id),
         }
