@@ -63,12 +63,13 @@ impl Faults<'_> {
             .output
             .loads()
             .iter()
-            .filter(|s| s.is_writable() && !s.is_exec() && s.file_size == 0)
-            .filter(|s| self.input.loads().iter().all(|l| l.end() <= s.addr))
+            .filter(|s| s.is_writable() && !s.is_exec())
+            // A segment of their own, or what the last one has behind its end in the input.
             .map(|s| Range {
-                start: s.addr,
+                start: s.addr.max(self.input.extent().1),
                 end: s.end(),
             })
+            .filter(|r| r.start < r.end)
             .collect();
         if areas.is_empty() {
             return Vec::new();
