@@ -311,16 +311,18 @@ impl<'d> Program<'d> {
             Vec::new()
         };
         drop(events);
-        let into_code: Vec<(usize, u64)> = refs
-            .pointers
-            .par_iter()
-            .filter_map(|p| Some((piece_at(p.target)?, p.target)))
-            .collect();
-        for (to, target) in into_code {
-            if target == pieces[to].start {
-                taken[to] = true;
-            } else {
-                extra.push((target, Role::Label { from_code: None }));
+        // A part at a time: there are millions.
+        for part in refs.pointers.chunks(1 << 16) {
+            let into_code: Vec<(usize, u64)> = part
+                .par_iter()
+                .filter_map(|p| Some((piece_at(p.target)?, p.target)))
+                .collect();
+            for (to, target) in into_code {
+                if target == pieces[to].start {
+                    taken[to] = true;
+                } else {
+                    extra.push((target, Role::Label { from_code: None }));
+                }
             }
         }
         let mut unexplained: Vec<u32> = Vec::new();

@@ -368,6 +368,7 @@ fn optimize_with<I: Isa>(
         &mut writer,
     )?;
     placed.references::<I>(&program, &ready, &patches, true, &mut writer)?;
+    elf.release();
     let mut bat_bytes = 0;
     if options.bat {
         let list: Vec<Moved<'_, '_>> = ready
@@ -380,6 +381,7 @@ fn optimize_with<I: Isa>(
     }
     placed.symbols(&program, &ready, &link_options, &mut writer);
     placed.note(&program, &ready, &link_options, &mut writer)?;
+    elf.release();
 
     phases.begin("write");
     let summary = writer.write(out, mode)?;
