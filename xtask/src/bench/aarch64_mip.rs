@@ -308,7 +308,7 @@ fn stripped_size(bench: &Bench<'_>, file: &Path) -> Result<u64> {
 pub fn report(rows: &[Row]) -> Result<String> {
     let mut text = "\n## Machine profiles made after linking\n\nStripped size, and instructions executed on a short workload (libraries included), relative to the plain program. \
          Different: functions whose calls, or whether they ran, are not those of the trace of the same run; for block coverage, functions that ran in only one of the runs with block \
-         and function coverage. Targets: function coverage at most +2 % of size in the geometric mean, never over +5 %, for programs of 100 kB or more; no count differs.\n\n\
+         and function coverage (in clang's static program those with which the unwinder sorts and searches a list of entries, which is emptied where code moves). Targets: function coverage at most +2 % of size in the geometric mean, never over +5 %, for programs of 100 kB or more; no count differs.\n\n\
          | program | mode | functions that count | plain, bytes | stripped size | instructions | compared | different |\n|---|---|--:|--:|--:|--:|--:|--:|\n"
         .to_owned();
     for r in rows {
