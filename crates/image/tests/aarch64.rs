@@ -46,14 +46,7 @@ fn segments_agree_with_the_largest_page_that_the_linker_allowed_for() {
         let elf = Elf::parse(&data).unwrap();
         assert_eq!(elf.machine, raw::EM_AARCH64);
         let (_, addr, size) = work(&elf, SymbolTable::Static).unwrap();
-        let mut writer = Writer::new(
-            &elf,
-            WriteOptions {
-                zero_fill: true,
-                ..WriteOptions::default()
-            },
-        )
-        .unwrap();
+        let mut writer = Writer::new(&elf, common::with_zeroes(true)).unwrap();
         let text = writer.append(NewSection {
             name: ".text.new".into(),
             kind: NewKind::Code,

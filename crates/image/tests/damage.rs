@@ -8,9 +8,7 @@ use common::{Toolchain, scratch};
 use postlink_image::elf::{Elf, SymbolTable};
 use postlink_image::note::Note;
 use postlink_image::raw::{self, Ehdr, Phdr, Shdr};
-use postlink_image::write::{
-    InSection, NewKind, NewSection, NewSymbol, SymbolEdit, WriteOptions, Writer,
-};
+use postlink_image::write::{InSection, NewKind, NewSection, NewSymbol, SymbolEdit, Writer};
 
 /// A linked program with kept relocations, symbols and all; where there is no compiler, a program of the system.
 fn samples() -> Vec<Vec<u8>> {
@@ -90,13 +88,7 @@ fn read_all(elf: &Elf<'_>) {
 /// Writes it with some of everything. `None` if that is refused, else whether the result can be read: a damaged file may say that its tables
 /// overlap, and then a change of one damages the other.
 fn write_some(elf: &Elf<'_>, zero_fill: bool, to: &Path) -> Option<bool> {
-    let Ok(mut writer) = Writer::new(
-        elf,
-        WriteOptions {
-            zero_fill,
-            ..WriteOptions::default()
-        },
-    ) else {
+    let Ok(mut writer) = Writer::new(elf, common::with_zeroes(zero_fill)) else {
         return None;
     };
     let text = writer.append(NewSection {

@@ -255,14 +255,7 @@ fn more_segments_than_16_bits_count_are_read_and_written() {
         let data = synthetic(segments);
         let elf = Elf::parse(&data).unwrap();
         assert_eq!(elf.segments.len(), segments as usize);
-        let mut writer = Writer::new(
-            &elf,
-            WriteOptions {
-                zero_fill: true,
-                ..WriteOptions::default()
-            },
-        )
-        .unwrap();
+        let mut writer = Writer::new(&elf, common::with_zeroes(true)).unwrap();
         let text = writer.append(section(".text.new", NewKind::Code, 64, 100));
         writer.contents(text.id).fill(0x90);
         let zeroes = writer.append_zero_fill(".zeroes", 1);
@@ -497,14 +490,7 @@ fn patches_follow_what_made_way() {
     let data = std::fs::read(&program).unwrap();
     let elf = Elf::parse(&data).unwrap();
     let (_, note) = elf.section(".note.gnu.build-id").unwrap();
-    let mut writer = Writer::new(
-        &elf,
-        WriteOptions {
-            zero_fill: true,
-            ..WriteOptions::default()
-        },
-    )
-    .unwrap();
+    let mut writer = Writer::new(&elf, common::with_zeroes(true)).unwrap();
     writer.append(section(".more", NewKind::ReadOnly, 1, 1));
     writer.patch(note.addr + note.size - 1, &[0xee]).unwrap();
     assert_eq!(
@@ -529,14 +515,7 @@ fn room_that_is_not_used_leaves_no_segment() {
     let elf = Elf::parse(&data).unwrap();
     let dir = scratch();
     let out = dir.path().join("out");
-    let mut writer = Writer::new(
-        &elf,
-        WriteOptions {
-            zero_fill: true,
-            ..WriteOptions::default()
-        },
-    )
-    .unwrap();
+    let mut writer = Writer::new(&elf, common::with_zeroes(true)).unwrap();
     writer.patch(elf.entry, &[0x90]).unwrap();
     writer.write(&out, 0o755).unwrap();
     let written = std::fs::read(&out).unwrap();
@@ -553,14 +532,7 @@ fn refused_calls_leave_the_target_and_the_directory_as_they_were() {
     let target = dir.path().join("target");
     std::fs::write(&target, "precious").unwrap();
     let refused = |what: &str, calls: &dyn Fn(&mut Writer<'_>), zero_fill: bool| {
-        let mut writer = Writer::new(
-            &elf,
-            WriteOptions {
-                zero_fill,
-                ..WriteOptions::default()
-            },
-        )
-        .unwrap();
+        let mut writer = Writer::new(&elf, common::with_zeroes(zero_fill)).unwrap();
         calls(&mut writer);
         let said = refusal(writer.write(&target, 0o755).unwrap_err());
         assert!(said.contains(what), "{said:?} should contain {what:?}");

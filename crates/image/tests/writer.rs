@@ -8,7 +8,7 @@ use std::process::Command;
 use common::{Toolchain, have, move_work, no_new_complaints, run, succeed, work};
 use postlink_image::elf::{Elf, SymbolTable};
 use postlink_image::raw;
-use postlink_image::write::{NewKind, NewSection, TableGrowth, WriteOptions, Writer};
+use postlink_image::write::{NewKind, NewSection, TableGrowth, Writer};
 
 /// What must hold for every output, seen through the reader.
 fn check_structure(before: &[u8], after: &[u8]) {
@@ -309,14 +309,7 @@ fn an_output_can_be_written_again() {
         // One more, behind the segment of zeroes.
         let data = std::fs::read(&from).unwrap();
         let elf = Elf::parse(&data).unwrap();
-        let mut writer = Writer::new(
-            &elf,
-            WriteOptions {
-                zero_fill: true,
-                ..WriteOptions::default()
-            },
-        )
-        .unwrap();
+        let mut writer = Writer::new(&elf, common::with_zeroes(true)).unwrap();
         writer.append(NewSection {
             name: ".more".into(),
             kind: NewKind::ReadOnly,

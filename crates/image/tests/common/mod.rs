@@ -135,6 +135,14 @@ pub fn work(elf: &Elf<'_>, table: SymbolTable) -> Option<(u32, u64, u64)> {
     Some((i as u32, s.value, s.size))
 }
 
+/// What a writer is asked for that may have a zero-filled section.
+pub fn with_zeroes(zero_fill: bool) -> WriteOptions {
+    WriteOptions {
+        zero_fill,
+        ..WriteOptions::default()
+    }
+}
+
 /// Puts a copy of the function `work` into a new section, counts its calls in a zero-filled one if asked for,
 /// and makes the old one a jump to it, followed by traps.
 ///
@@ -155,14 +163,7 @@ pub fn move_work(
             .expect("the program has it")
     });
     let code = elf.bytes_at(addr, size).unwrap().to_vec();
-    let mut writer = Writer::new(
-        &elf,
-        WriteOptions {
-            zero_fill,
-            ..WriteOptions::default()
-        },
-    )
-    .unwrap();
+    let mut writer = Writer::new(&elf, with_zeroes(zero_fill)).unwrap();
     if kernel {
         writer.copy_from(&file);
     }
