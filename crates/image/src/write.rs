@@ -13,7 +13,7 @@
 //! |---|---|
 //! | ELF header, program headers | new (`segments`); the table grows where it is, see `room` |
 //! | everything else that is loaded | the input, with patches (`patches`) |
-//! | the hole behind the input's code | appended sections that may lie there |
+//! | holes between the input's segments | appended sections that may lie there |
 //! | new segment, executable if code is appended | sections that made way for the program headers, then the appended ones |
 //! | what is not loaded, in the input's order | new notes; debug sections and the like unchanged; symbols (`symbols`) and names rewritten; no kept relocations |
 //! | section headers | new (`sections`) |
@@ -21,7 +21,7 @@
 //!
 //! The new segment begins on the first page behind the highest address, at the same offset within the page as in the file: no padding,
 //! the file grows by what is in it. Counters take no place in the file: they continue the last segment, behind its zeros, or have a segment of their own. What
-//! may lie anywhere first fills the hole that linkers leave in the file between code and the segment behind it (`hole`).
+//! may lie anywhere first fills the holes that linkers leave in the file between segments (`hole`).
 //! The output is streamed (`output`): memory holds the new contents, the patches and the section headers.
 //!
 //! # Invariants
@@ -44,7 +44,7 @@ mod symbols;
 use std::fs::File;
 use std::path::Path;
 
-use self::hole::Hole;
+use self::hole::{Hole, Way};
 use self::patches::Patches;
 use self::room::Room;
 use crate::FormatError;
@@ -135,6 +135,8 @@ pub struct WriteOptions {
     pub zero_size: Option<(u64, u64)>,
     /// There will be no new search table for unwinding, and so no need for a program header that tells of it.
     pub no_search_table: bool,
+    /// A hole of at least so many bytes that is not behind code is used as well, for the price of a segment: worth it if little is appended. 0: none.
+    pub map_hole: u64,
 }
 
 /// A file being written.
@@ -145,8 +147,8 @@ pub struct Writer<'d> {
     /// Page size: what addresses and offsets of segments agree in.
     page: u64,
     room: Room,
-    /// Bytes of the file between segments that code can have.
-    hole: Option<Hole>,
+    /// Bytes of the file between segments, in the order in which they are filled.
+    holes: Vec<Hole>,
     /// Where the zero-filled section continues the last segment: address and bytes.
     joined: Option<(u64, u64)>,
     /// End of the loaded part of the input file.
@@ -183,7 +185,7 @@ struct New {
     align: u64,
     size: u64,
     addr: u64,
-    /// It lies in the hole.
+    /// It lies in a hole.
     in_hole: bool,
     contents: Vec<u8>,
 }
@@ -275,21 +277,35 @@ impl<'d> Writer<'d> {
             .fold(end, u64::max);
         let joined = joined(elf, &options, page, end);
         let end = joined.map_or(end, |(at, size)| at + size);
-        let base = end
-            .checked_next_multiple_of(page)
-            .and_then(|a| a.checked_add(loaded_end % page));
-        // A margin that no file's parts exceed, so that the sums below cannot overflow.
-        let Some(base) = base.filter(|a| *a < u64::MAX - (1 << 44)) else {
-            return Err(FormatError::new(format!(
-                "the file is loaded up to address {end:#x}; no addresses are left behind it"
-            )));
-        };
         // Static programs have unwind entries that their start-up code registers, and no search table; new entries need one.
         let search = !options.no_search_table
             && elf.section(".eh_frame").is_some()
             && !elf.segments.iter().any(|s| s.kind == raw::PT_GNU_EH_FRAME);
-        let extra = 1 + u64::from(options.zero_fill && joined.is_none()) + u64::from(search);
-        let room = room::find(elf, extra, loaded_end, page);
+        let mut extra = 1 + u64::from(options.zero_fill && joined.is_none()) + u64::from(search);
+        let mut room = room::find(elf, extra, loaded_end, page);
+        let mut holes: Vec<Hole> = hole::longer(elf, page).into_iter().collect();
+        let mut end = end.checked_next_multiple_of(page);
+        if options.map_hole > 0
+            && let Some(at) = end
+            && let Some(hole) = hole::mapped(elf, holes.first(), page, at)
+            && hole.free(1) >= options.map_hole
+        {
+            // Not if the table of program headers had to go somewhere else for it.
+            let with = room::find(elf, extra + 1, loaded_end, page);
+            if matches!(with, Room::Gap | Room::Block(_)) || with == room {
+                end = hole.end().checked_next_multiple_of(page);
+                (room, extra) = (with, extra + 1);
+                holes.push(hole);
+            }
+        }
+        let base = end.and_then(|a| a.checked_add(loaded_end % page));
+        // A margin that no file's parts exceed, so that the sums below cannot overflow.
+        let Some(base) = base.filter(|a| *a < u64::MAX - (1 << 44)) else {
+            return Err(FormatError::new(format!(
+                "the file is loaded up to address {:#x}; no addresses are left behind it",
+                elf.extent().1
+            )));
+        };
         let mut this = Writer {
             elf,
             options,
@@ -310,15 +326,20 @@ impl<'d> Writer<'d> {
             added: Vec::new(),
             file: elf.file,
             problem: None,
-            hole: hole::find(elf, page),
+            holes,
             joined,
             room,
         };
         match &this.room {
             Room::Block(block) => {
                 // The displacement is a multiple of the block's alignment, so that all in it stay aligned.
-                this.block_at = base + (block.addr.wrapping_sub(base) & (block.align - 1));
-                this.cursor = this.block_at + block.size;
+                let mut mapped = this.holes.iter_mut().filter(|h| h.way == Way::Mapped);
+                let place = mapped.find_map(|h| h.take_like(block.addr, block.size, block.align));
+                this.block_at = place.unwrap_or_else(|| {
+                    let at = base + (block.addr.wrapping_sub(base) & (block.align - 1));
+                    this.cursor = at + block.size;
+                    at
+                });
             }
             Room::Elsewhere => {
                 this.table_at = base.next_multiple_of(8);
@@ -373,20 +394,26 @@ impl<'d> Writer<'d> {
         self.put(name, kind, align, size, addr, false)
     }
 
-    /// The same for a section that may lie anywhere: in the hole between code and the segment behind it, if it fits what is left there, where it costs
-    /// nothing.
+    /// The same for a section that may lie anywhere: in a hole between segments, if it fits what is left there, where it costs nothing.
     pub fn append_anywhere(&mut self, section: NewSection) -> Placed {
         let align = section.align.max(1);
-        let free = self.hole.as_mut().filter(|_| section.kind != NewKind::Note);
-        match free.and_then(|hole| hole.take(section.size, align)) {
-            Some(addr) => self.put(section.name, section.kind, align, section.size, addr, true),
-            None => self.append(section),
+        if section.kind != NewKind::Note {
+            let mut holes = self.holes.iter_mut();
+            if let Some(addr) = holes.find_map(|hole| hole.take(section.size, align)) {
+                let NewSection {
+                    name, kind, size, ..
+                } = section;
+                return self.put(name, kind, align, size, addr, true);
+            }
         }
+        self.append(section)
     }
 
-    /// Bytes left in the hole for a section of the alignment.
+    /// Bytes left in the hole behind code for a section of the alignment.
     pub fn free_anywhere(&self, align: u64) -> u64 {
-        self.hole.as_ref().map_or(0, |hole| hole.free(align))
+        let behind_code = |hole: &&Hole| matches!(hole.way, Way::Longer(_));
+        let hole = self.holes.iter().find(behind_code);
+        hole.map_or(0, |hole| hole.free(align))
     }
 
     /// A section with its place; its contents are zero until set.

@@ -127,6 +127,7 @@ fn move_anywhere(program: &Path, out: &Path, padding: u64) -> (WriteSummary, u64
             zero_fill: true,
             zero_size: Some((100, 0x10000)),
             no_search_table: true,
+            map_hole: 0,
         },
     )
     .unwrap();

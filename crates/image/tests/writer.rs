@@ -5,10 +5,12 @@ mod common;
 use std::path::Path;
 use std::process::Command;
 
-use common::{Toolchain, have, move_work, no_new_complaints, run, succeed, work};
+use common::{
+    Toolchain, have, move_work, move_work_by, no_new_complaints, run, succeed, with_zeroes, work,
+};
 use postlink_image::elf::{Elf, SymbolTable};
 use postlink_image::raw;
-use postlink_image::write::{NewKind, NewSection, TableGrowth, Writer};
+use postlink_image::write::{NewKind, NewSection, TableGrowth, WriteOptions, Writer};
 
 /// What must hold for every output, seen through the reader.
 fn check_structure(before: &[u8], after: &[u8]) {
@@ -128,13 +130,18 @@ fn check_program(toolchain: Toolchain, flags: &[&str], growth: [TableGrowth; 2])
         let (_, addr, size) = work(&Elf::parse(&data).unwrap(), SymbolTable::Static).unwrap();
         (addr, size)
     });
-    for zero_fill in [false, true] {
-        let out = dir.path().join(format!("program.{zero_fill}"));
-        let summary = move_work(&program, &out, zero_fill, at, false);
+    for (zero_fill, map_hole) in [(false, 0), (true, 0), (true, 64)] {
+        let what = format!("zero_fill {zero_fill}, map_hole {map_hole}");
+        let options = WriteOptions {
+            map_hole,
+            ..with_zeroes(zero_fill)
+        };
+        let out = dir.path().join(format!("program.{zero_fill}.{map_hole}"));
+        let summary = move_work_by(&program, &out, options, at, false);
         assert_eq!(
             summary.program_headers,
             growth[usize::from(zero_fill)],
-            "zero_fill {zero_fill}"
+            "{what}"
         );
         let (before, after) = (
             std::fs::read(&program).unwrap(),
@@ -149,17 +156,13 @@ fn check_program(toolchain: Toolchain, flags: &[&str], growth: [TableGrowth; 2])
             after.len()
         );
         let again = dir.path().join("again");
-        move_work(&program, &again, zero_fill, at, true);
+        move_work_by(&program, &again, options, at, true);
         assert_eq!(
             std::fs::read(&again).unwrap(),
             after,
             "the same calls give the same bytes"
         );
-        assert_eq!(
-            run(&mut Command::new(&out)),
-            expected,
-            "zero_fill {zero_fill}"
-        );
+        assert_eq!(run(&mut Command::new(&out)), expected, "{what}");
 
         no_new_complaints(&program, &out);
         for (tool, args) in [
@@ -357,6 +360,74 @@ fn notes_that_code_refers_to_stay() {
         &["-DOWN_NOTE", "-no-pie", "-Wl,-q"],
         [PageBelow, PageBelow],
     );
+}
+
+#[test]
+fn a_hole_that_is_not_behind_code_is_loaded_by_a_segment_of_its_own() {
+    if !Toolchain::Gnu.is_there() {
+        return;
+    }
+    let dir = common::scratch();
+    let (program, out) = (dir.path().join("program"), dir.path().join("out"));
+    let flags = ["-Wl,-q", "-Wl,-z,separate-code"];
+    Toolchain::Gnu.build(&["program.c"], &flags, &program);
+    let before = std::fs::read(&program).unwrap();
+    let old = Elf::parse(&before).unwrap();
+    let mut hole: Vec<u64> = old.loads().map(|p| p.offset + p.file_size).collect();
+    hole.sort_unstable();
+    let write = |map_hole| {
+        let options = WriteOptions {
+            map_hole,
+            zero_size: Some((100, 1)),
+            ..with_zeroes(true)
+        };
+        let summary = move_work_by(&program, &out, options, None, false);
+        (summary, std::fs::read(&out).unwrap())
+    };
+    let (summary, after) = write(0x200);
+    let new = Elf::parse(&after).unwrap();
+    check_structure(&before, &after);
+    let loaded = new.loads().filter(|p| p.addr >= old.extent().1);
+    let mapped: Vec<_> = loaded
+        .filter(|p| hole.contains(&p.offset) && p.flags & raw::PF_W == 0)
+        .collect();
+    let [mapped] = mapped[..] else {
+        panic!("{:?}", new.segments)
+    };
+    assert_eq!(mapped.file_size, mapped.mem_size);
+    // What lies in it was zeros that nothing loads.
+    let end = mapped.offset + mapped.file_size;
+    assert!(
+        before[mapped.offset as usize..end as usize]
+            .iter()
+            .all(|b| *b == 0)
+    );
+    assert!(
+        old.loads()
+            .all(|p| p.offset + p.file_size <= mapped.offset || p.offset >= end)
+    );
+    let (wide, _) = write(0x10000);
+    write(0x200);
+    // The function and the table of forty bytes.
+    let (_, text) = new.section(".text.postlink").unwrap();
+    assert!(
+        summary.size + text.size + 40 < wide.size,
+        "{summary:?} {wide:?}"
+    );
+    // One strip leaves it there, another one puts it behind the others.
+    let expected = run(&mut Command::new(&program));
+    for (strip, stays) in [("llvm-strip-19", true), ("strip", false)] {
+        if !have(&[strip]) {
+            continue;
+        }
+        let stripped = dir.path().join(strip);
+        succeed(Command::new(strip).arg("-o").arg(&stripped).arg(&out));
+        let bytes = std::fs::read(&stripped).unwrap();
+        let elf = Elf::parse(&bytes).unwrap();
+        let there = elf.load_at(mapped.addr).unwrap();
+        assert_eq!(there.offset == mapped.offset, stays, "{strip}");
+        assert_eq!(run(&mut Command::new(&stripped)), expected, "{strip}");
+    }
 }
 
 #[test]

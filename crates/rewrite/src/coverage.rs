@@ -132,6 +132,9 @@ const CLOCK: u64 = 8;
 /// Bytes behind the counters' pages, in which the load bias is.
 const BIAS: u64 = 4096;
 
+/// Bytes of the start-up routine and a little more: what all programs have to bear, and a hole in the file saves if it is as large.
+const START_UP: u64 = 2400;
+
 /// Instruments a file. The map is in the report.
 pub fn instrument_coverage(
     elf: &Elf<'_>,
@@ -253,6 +256,10 @@ fn attempt<I: Covers>(
         zero_fill: true,
         zero_size: Some((bytes, I::COUNTER_UNIT)),
         no_search_table: matches!(way, Emission::InPlace(_)) || program.refs.registration_follows(),
+        map_hole: match way {
+            Emission::InPlace(_) => START_UP,
+            Emission::Anew(_) => 0,
+        },
     };
     let mut writer = Writer::new(elf, write_options)?;
     let (instrumented, blocks) = match way {

@@ -203,6 +203,7 @@ fn instrument_with<I: Isa>(
         zero_fill: true,
         zero_size: own.is_none().then_some((all, unit)),
         no_search_table: program.refs.registration_follows(),
+        map_hole: 0,
     };
     let mut writer = Writer::new(elf, write_options)?;
     let mut slow: Code<Target> = Code::default();

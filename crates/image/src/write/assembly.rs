@@ -7,11 +7,12 @@
 use std::borrow::Cow;
 use std::path::Path;
 
+use super::hole::{Hole, Way};
 use super::output::{Input, Output, Source};
 use super::patches::Patches;
 use super::room::{self, Block, Room};
 use super::sections::{Indexes, SectionTable};
-use super::segments::{self, Place, Wanted};
+use super::segments::{self, NewSegment, Place, Wanted};
 use super::symbols::SymbolPlan;
 use super::{New, NewKind, SymbolEdit, TableGrowth, WriteError, WriteSummary, Writer};
 use crate::FormatError;
@@ -48,24 +49,30 @@ pub(super) fn write(mut w: Writer<'_>, path: &Path, mode: u32) -> Result<WriteSu
     let unwind = w
         .unwind
         .and_then(|(_, hdr)| w.new.get(hdr?.0 as usize))
-        .map(|hdr| layout.place_of(&w, hdr));
+        .map(|hdr| layout.place(hdr.addr, hdr.size));
+    let executable = |place: Place| {
+        let inside = place.addr..place.addr + place.size;
+        let mut code = w.new.iter().filter(|n| n.kind == Some(NewKind::Code));
+        let executable = code.any(|n| inside.contains(&n.addr));
+        NewSegment { place, executable }
+    };
     let segments = segments::program_headers(
         elf,
         &Wanted {
             room: &w.room,
             shift: layout.shift,
             page: w.page,
-            code: layout.code,
+            code: layout.code.map(executable),
             code_align: layout.align,
-            executable: w
-                .new
-                .iter()
-                .any(|n| n.kind == Some(NewKind::Code) && n.is_in_segment()),
             zero: layout.zero.filter(|_| w.joined.is_none()),
             block: layout.block,
             table: layout.table,
             unwind,
-            longer: w.hole.as_ref().map(|h| (h.segment, h.used())),
+            longer: w.holes.iter().find_map(|h| match h.way {
+                Way::Longer(segment) => Some((segment, h.used())),
+                Way::Mapped => None,
+            }),
+            mapped: layout.mapped.map(executable),
             zeros_to: w.joined.map(|(at, size)| at + size),
         },
     );
@@ -276,6 +283,9 @@ pub(super) struct Layout {
     /// Its alignment.
     align: u64,
     code: Option<Place>,
+    /// The hole that is loaded by a segment of its own.
+    mapped: Option<Place>,
+    holes: Vec<Hole>,
     pub zero: Option<Place>,
     pub block: Option<Place>,
     table: Option<Place>,
@@ -303,6 +313,8 @@ impl Layout {
             base_at,
             align,
             code: None,
+            mapped: None,
+            holes: w.holes.clone(),
             zero: None,
             block: None,
             table: None,
@@ -310,6 +322,10 @@ impl Layout {
         if w.cursor > w.base {
             this.code = Some(this.place(w.base, w.cursor - w.base));
         }
+        let mut mapped = w.holes.iter().filter(|h| h.way == Way::Mapped);
+        this.mapped = mapped
+            .find(|h| h.used() > 0)
+            .map(|h| this.place(h.start(), h.used()));
         if let Room::Block(block) = &w.room {
             this.block = Some(this.place(w.block_at, block.size));
         }
@@ -332,24 +348,13 @@ impl Layout {
         }
         this
     }
-    /// The place of a range of the new segment.
+    /// The place of a range of new addresses: of a hole, or of the new segment.
     pub fn place(&self, addr: u64, size: u64) -> Place {
-        Place {
-            offset: self.base_at + (addr - self.base),
-            addr,
-            size,
-        }
-    }
-    /// The place of a new section with contents.
-    pub fn place_of(&self, w: &Writer<'_>, new: &New) -> Place {
-        match w.hole.as_ref().filter(|_| new.in_hole) {
-            Some(hole) => Place {
-                offset: hole.offset_of(new.addr) + self.shift,
-                addr: new.addr,
-                size: new.size,
-            },
-            None => self.place(new.addr, new.size),
-        }
+        let offset = match self.holes.iter().find(|hole| hole.covers(addr)) {
+            Some(hole) => hole.offset_of(addr) + self.shift,
+            None => self.base_at + (addr - self.base),
+        };
+        Place { offset, addr, size }
     }
     /// End of what is loaded.
     fn end(&self, w: &Writer<'_>) -> u64 {
@@ -367,33 +372,46 @@ fn replaced(w: &Writer<'_>, segments: &[Phdr]) -> Vec<(u64, u64)> {
     }
 }
 
+/// What is put into a hole.
+#[derive(Clone, Copy)]
+enum InHole<'w> {
+    Section(&'w New),
+    /// The block that made way, from where it was.
+    Block(&'w Block),
+}
+
 /// All that is loaded, but for the ELF header.
 fn put_loaded<'w>(w: &'w Writer<'_>, layout: &Layout, segments: &[Phdr], output: &mut Output<'w>) {
     let table: Vec<u8> = segments.iter().flat_map(Phdr::bytes).collect();
     let table_end = w.elf.phoff + table.len() as u64;
     let table = Source::Bytes(Cow::Owned(table));
     output.reserve_front(raw::EHDR);
-    // The input's bytes, and among them what lies in the hole.
-    let in_hole: Vec<(u64, &New)> = match &w.hole {
-        Some(hole) => {
-            let inside = w.new.iter().filter(|n| n.in_hole);
-            inside.map(|n| (hole.offset_of(n.addr), n)).collect()
-        }
-        None => Vec::new(),
-    };
+    // The input's bytes, and among them what lies in holes.
+    let in_input = |place: Place| place.offset.wrapping_sub(layout.shift);
+    let sections = w.new.iter().filter(|n| n.in_hole);
+    let mut in_holes: Vec<(u64, InHole<'_>)> = sections
+        .map(|n| (in_input(layout.place(n.addr, 0)), InHole::Section(n)))
+        .collect();
+    let block_is_in = |block: Place| w.holes.iter().any(|hole| hole.covers(block.addr));
+    let block_in_hole = layout.block.filter(|place| block_is_in(*place));
+    if let (Some(place), Room::Block(block)) = (block_in_hole, &w.room) {
+        in_holes.push((in_input(place), InHole::Block(block)));
+    }
+    in_holes.sort_by_key(|(offset, _)| *offset);
     let put_input = |output: &mut Output<'w>, at: u64, from: u64, to: u64| {
         let mut here = from;
         let part = |from: u64, to: u64| Source::Input {
             from,
             len: to.saturating_sub(from),
         };
-        for &(offset, new) in in_hole.iter().filter(|(o, _)| (from..to).contains(o)) {
+        for &(offset, what) in in_holes.iter().filter(|(o, _)| (from..to).contains(o)) {
             output.put(at + (here - from), part(here, offset));
-            output.put(
-                at + (offset - from),
-                Source::Bytes(Cow::Borrowed(&new.contents)),
-            );
-            here = offset + new.size;
+            let source = match what {
+                InHole::Section(new) => Source::Bytes(Cow::Borrowed(&new.contents[..])),
+                InHole::Block(block) => part(block.offset, block.offset + block.size),
+            };
+            here = offset + source.len();
+            output.put(at + (offset - from), source);
         }
         output.put(at + (here - from), part(here, to));
     };
@@ -410,12 +428,10 @@ fn put_loaded<'w>(w: &'w Writer<'_>, layout: &Layout, segments: &[Phdr], output:
             // Zeroes where the block was.
             let behind = block.offset + block.size;
             put_input(output, behind, behind, w.loaded_end);
-            put_input(
-                output,
-                layout.place(w.block_at, 0).offset,
-                block.offset,
-                behind,
-            );
+            if block_in_hole.is_none() {
+                let at = layout.place(w.block_at, 0).offset;
+                put_input(output, at, block.offset, behind);
+            }
         }
         Room::Below(shift) => {
             output.put(raw::EHDR, table);

@@ -76,7 +76,7 @@ impl Indexes {
         if old_header {
             this.order.push(Origin::OldHeader);
         }
-        // Those in the hole stand behind the old section in front of it, and what continues the old image before what lies behind.
+        // Those in a hole stand behind the old section in front of it, and what continues the old image before what lies behind.
         let in_front = |n: &New| {
             let before = |s: &Section<'_>| s.is_alloc() && s.addr > 0 && s.addr < n.addr;
             let old = elf.sections.get(..behind).unwrap_or_default();
@@ -319,7 +319,7 @@ impl<'w, 'd> SectionTable<'w, 'd> {
             }
         }
         if matches!(new.kind, Some(NewKind::Code | NewKind::ReadOnly)) {
-            header.sh_offset = self.layout.place_of(w, new).offset;
+            header.sh_offset = self.layout.place(new.addr, new.size).offset;
         }
         Ok(header)
     }

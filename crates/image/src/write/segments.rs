@@ -15,6 +15,13 @@ pub(super) struct Place {
     pub size: u64,
 }
 
+/// A new segment with contents.
+pub(super) struct NewSegment {
+    pub place: Place,
+    /// Whether it holds code. Without, it is only read.
+    pub executable: bool,
+}
+
 /// What the program headers are to say.
 pub(super) struct Wanted<'a> {
     pub room: &'a Room,
@@ -22,12 +29,10 @@ pub(super) struct Wanted<'a> {
     pub shift: u64,
     /// Page size of the machine.
     pub page: u64,
-    /// The new segment with contents.
-    pub code: Option<Place>,
+    /// The new segment behind everything.
+    pub code: Option<NewSegment>,
     /// Its alignment.
     pub code_align: u64,
-    /// Whether it holds code. Without, it is only read.
-    pub executable: bool,
     /// The new zero-filled segment.
     pub zero: Option<Place>,
     /// Where the moved block begins.
@@ -38,6 +43,8 @@ pub(super) struct Wanted<'a> {
     pub unwind: Option<Place>,
     /// A segment that is longer, and by how much, in the file as in memory.
     pub longer: Option<(usize, u64)>,
+    /// A hole of the file with a segment of its own, in front of the new one.
+    pub mapped: Option<NewSegment>,
     /// Where the last segment ends, with zeros behind it.
     pub zeros_to: Option<u64>,
 }
@@ -62,11 +69,14 @@ pub(super) fn program_headers(elf: &Elf<'_>, wanted: &Wanted<'_>) -> Vec<Phdr> {
     {
         last.p_memsz = end.saturating_sub(last.p_vaddr).max(last.p_memsz);
     }
-    let code_flags = raw::PF_R | if wanted.executable { raw::PF_X } else { 0 };
+    let new = |segment: &NewSegment, align: u64| {
+        let flags = if segment.executable { raw::PF_X } else { 0 };
+        let place = segment.place;
+        load(place, raw::PF_R | flags, place.size, align)
+    };
     let extra = [
-        wanted
-            .code
-            .map(|place| load(place, code_flags, place.size, wanted.code_align)),
+        wanted.mapped.as_ref().map(|s| new(s, wanted.page)),
+        wanted.code.as_ref().map(|s| new(s, wanted.code_align)),
         wanted
             .zero
             .map(|place| load(place, raw::PF_R | raw::PF_W, 0, wanted.page)),

@@ -154,6 +154,18 @@ pub fn move_work(
     at: Option<(u64, u64)>,
     kernel: bool,
 ) -> WriteSummary {
+    move_work_by(from, to, with_zeroes(zero_fill), at, kernel)
+}
+
+/// The same with any options. If a hole may be loaded, what is new may lie anywhere.
+pub fn move_work_by(
+    from: &Path,
+    to: &Path,
+    options: WriteOptions,
+    at: Option<(u64, u64)>,
+    kernel: bool,
+) -> WriteSummary {
+    let zero_fill = options.zero_fill;
     let file = std::fs::File::open(from).unwrap();
     let data = std::fs::read(from).unwrap();
     let elf = Elf::parse(&data).unwrap();
@@ -163,18 +175,33 @@ pub fn move_work(
             .expect("the program has it")
     });
     let code = elf.bytes_at(addr, size).unwrap().to_vec();
-    let mut writer = Writer::new(&elf, with_zeroes(zero_fill)).unwrap();
+    let mut writer = Writer::new(&elf, options).unwrap();
     if kernel {
         writer.copy_from(&file);
     }
+    // Nothing else fits behind the code then.
+    let behind_code = writer.free_anywhere(1);
+    if options.map_hole > 0 && behind_code > 0 {
+        writer.append_anywhere(NewSection {
+            name: ".filler.postlink".into(),
+            kind: NewKind::ReadOnly,
+            align: 1,
+            size: behind_code,
+        });
+    }
     let mut new = |name: &str, kind, size| {
         let align = if kind == NewKind::Note { 4 } else { 16 };
-        writer.append(NewSection {
-            name: name.into(),
+        let name = name.into();
+        let section = NewSection {
+            name,
             kind,
             align,
             size,
-        })
+        };
+        match options.map_hole {
+            0 => writer.append(section),
+            _ => writer.append_anywhere(section),
+        }
     };
     let text = new(".text.postlink", NewKind::Code, size + 7);
     let tables = new(".rodata.postlink", NewKind::ReadOnly, 40);
