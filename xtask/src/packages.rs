@@ -130,6 +130,7 @@ pub const FOR_BENCH: &[Need] = &[
     need("tclsh", "tcl", "building sqlite"),
     need("dpkg-source", "dpkg-dev", "unpacking source packages"),
     need("llvm-bolt-19", "bolt-19", "the side by side comparison"),
+    need("llvm-strip-19", "llvm-19", "sizes of stripped files"),
     need("valgrind", "valgrind", "simulated cache misses"),
     need("qemu-x86_64", "qemu-user", "branch records"),
 ];

@@ -154,6 +154,54 @@ fn a_program_is_optimised_by_a_machine_profile() {
     }
 }
 
+/// What may leave by `longjmp` is called three times, and what is between the calls ran.
+const LEAVING: &str = r#"
+#include <setjmp.h>
+#include <stdio.h>
+static jmp_buf out;
+static volatile int sum;
+__attribute__((noinline)) static void step(int x) { if (x > 100) longjmp(out, 1); sum += x; }
+void (*volatile stepper)(int) = step;
+__attribute__((noinline)) int work(int x, int y) {
+    stepper(x);
+    sum ^= y * 3; stepper(y);
+    sum ^= x * 5; stepper(x + y);
+    return sum ^= x - y;
+}
+int main(int argc, char **argv) {
+    if (setjmp(out)) { puts("left"); return 1; }
+    for (int i = 0; i < 10; i++) work(i, argc);
+    printf("%d\n", sum);
+    if (argc > 3) work(1000, 1);
+    return 0;
+}
+"#;
+
+#[test]
+fn what_follows_a_call_in_a_block_needs_no_counter_and_is_not_cold() {
+    let folder = Folder::built(&[("main.c", LEAVING)], "gcc -O1 -Wl,-q -o p main.c");
+    folder.profile("block-coverage", &[&[]]);
+    let shown = folder.postlink(&["mip", "show", "-p", "block-coverage.mip"]);
+    let listed = shown.lines().skip_while(|line| *line != "work");
+    let of_work: Vec<&str> = listed.take_while(|line| !line.is_empty()).collect();
+    assert_eq!(
+        of_work,
+        ["work", "  Call Count: 1"],
+        "it is one block: {shown}"
+    );
+    folder.postlink(&["optimize", "p", "-p", "block-coverage.mip", "-o", "p.opt"]);
+    let data = std::fs::read(folder.path("p.opt")).unwrap();
+    let elf = postlink_image::elf::Elf::parse(&data).unwrap();
+    let table = postlink_image::elf::SymbolTable::Static;
+    let names: Vec<Vec<u8>> = elf.symbols(table).iter().map(|s| s.name.to_vec()).collect();
+    let of = |name: &[u8]| names.iter().filter(|n| n.starts_with(name)).count();
+    assert!(
+        of(b"work") >= 1 && of(b"work.cold") == 0,
+        "a part of it moved away"
+    );
+    assert!(of(b"main.cold") == 1, "what did not run did not");
+}
+
 #[test]
 fn counters_at_entries_are_proved_and_what_is_changed_in_them_is_found() {
     let folder = Folder::new();

@@ -10,6 +10,9 @@
 //! follows from may itself follow from others, but not in a circle. Classes are tried in the order of how often their blocks may run, so that counters end
 //! up where little runs. The class of the entry has a counter in any case: the function's.
 //!
+//! A call that may not come back ends a block of the graph. What follows it is entered from there alone, so it is taken for a part of the same block here, as at compile time
+//! ([`heads`]): a block ran if it was entered. It would need a counter after nearly every call else.
+//!
 //! What may end a block's way unseen makes an edge to the exit: returns, jumps out, indirect jumps, calls that may not come back. What can be entered from elsewhere has an edge from the root.
 //! Blocks from which no exit can be reached (endless loops) are exits, too. A program that is killed, or leaves by a call that was thought to return, may have run a block although what
 //! follows from it did not.
@@ -147,18 +150,42 @@ impl Tree {
     }
 }
 
+/// For each block the one whose flag stands for it: the block itself, or for what follows a call in a block, and is come to in no other way, that in which the call is.
+pub fn heads(cfg: &Cfg) -> Vec<BlockId> {
+    let n = cfg.blocks.len();
+    let mut ways_in = vec![0u32; n];
+    for &to in cfg.succs.iter().chain(cfg.dispatches.iter().flatten()) {
+        ways_in[to as usize] += 1;
+    }
+    let mut heads: Vec<BlockId> = (0..n as u32).collect();
+    for (b, block) in (0u32..).zip(&cfg.blocks) {
+        let &[next] = cfg.succs(b) else { continue };
+        let behind = &cfg.blocks[next as usize];
+        let entered = next == 0 || behind.entry || behind.landing_pad || behind.returns_twice;
+        let falls = block.leaks && matches!(block.term, Term::Fall) && behind.start == block.end;
+        // What stands in front has its head already.
+        if falls && next > b && !entered && ways_in[next as usize] == 1 {
+            heads[next as usize] = heads[b as usize];
+        }
+    }
+    heads
+}
+
 /// Chooses blocks. `frequency` says how often each may run, in any unit.
 pub fn choose(cfg: &Cfg, frequency: &[f32]) -> CoverageBlocks {
     let n = cfg.blocks.len();
     if n == 0 {
         return CoverageBlocks::default();
     }
-    let ways = Ways::of(cfg);
+    let heads = heads(cfg);
+    let ways = Ways::of(cfg, &heads);
     let (dominators, post_dominators) = (Tree::new(&ways.forward), Tree::new(&ways.backward));
     let class = classes(n, &dominators, &post_dominators);
     let mut members: Vec<Vec<u32>> = vec![Vec::new(); n];
     for (block, &class) in (0u32..).zip(&class) {
-        members[class as usize].push(block);
+        if heads[block as usize] == block {
+            members[class as usize].push(block);
+        }
     }
     // In some blocks nothing can count: rather in others of their classes, and rather in other classes.
     let closed = |b: u32| cfg.blocks[b as usize].watch.whole;
@@ -202,7 +229,7 @@ pub fn choose(cfg: &Cfg, frequency: &[f32]) -> CoverageBlocks {
         });
         from[c as usize] = rule;
     }
-    number(n, &class, &members, from)
+    number(&heads, &class, &members, from)
 }
 
 /// Edges between blocks, and with what is outside.
@@ -216,7 +243,7 @@ struct Ways {
 }
 
 impl Ways {
-    fn of(cfg: &Cfg) -> Ways {
+    fn of(cfg: &Cfg, heads: &[BlockId]) -> Ways {
         let n = cfg.blocks.len();
         let mut ways = Ways {
             forward: Sides::new(n),
@@ -226,13 +253,17 @@ impl Ways {
         };
         for (b, block) in (0u32..).zip(&cfg.blocks) {
             let successors = cfg.succs(b);
+            let head = heads[b as usize];
             for &s in successors {
-                ways.forward.add(b, s);
-                ways.backward.add(s, b);
+                // Not into the rest of the same block.
+                if heads[s as usize] == s {
+                    ways.forward.add(head, s);
+                    ways.backward.add(s, head);
+                }
             }
-            ways.enters[b as usize] =
+            ways.enters[head as usize] |=
                 b == 0 || block.entry || block.landing_pad || block.returns_twice;
-            ways.leaves[b as usize] = block.leaks
+            ways.leaves[head as usize] |= block.leaks
                 || successors.is_empty()
                 || !matches!(
                     block.term,
@@ -245,7 +276,8 @@ impl Ways {
                 ways.enters[t as usize] = true;
             }
         }
-        for b in 0..n {
+        let is_head = |b: usize| heads[b] == b as u32;
+        for b in (0..n).filter(|b| is_head(*b)) {
             // A block without any way in is entered from somewhere, whatever is known.
             ways.enters[b] |= ways.forward.from[b].is_empty();
         }
@@ -259,11 +291,11 @@ impl Ways {
                 }
             }
         }
-        for (leaves, ends) in ways.leaves.iter_mut().zip(ends) {
-            *leaves |= !ends;
+        for b in (0..n).filter(|b| is_head(*b)) {
+            ways.leaves[b] |= !ends[b];
         }
         let root = n as u32;
-        for b in 0..n as u32 {
+        for b in (0..n as u32).filter(|b| is_head(*b as usize)) {
             if ways.enters[b as usize] {
                 ways.forward.to[root as usize].push(b);
                 ways.forward.from[b as usize].push(root);
@@ -324,11 +356,12 @@ fn circular(from: &[Option<Vec<u32>>], classes: &[u32], target: u32) -> bool {
 
 /// Turns rules between classes into counters and lists of counters.
 fn number(
-    n: usize,
+    heads: &[BlockId],
     class: &[u32],
     members: &[Vec<u32>],
     mut from: Vec<Option<Vec<u32>>>,
 ) -> CoverageBlocks {
+    let n = heads.len();
     // What each class without a counter follows from, in classes with one. A list that is too long gets a counter instead.
     let mut done: Vec<Option<Vec<u32>>> = vec![None; n];
     for c in 0..n as u32 {
@@ -384,7 +417,7 @@ fn number(
             result.counted.push(block);
         }
     }
-    for b in 0..n as u32 {
+    for b in (0..n as u32).filter(|b| heads[*b as usize] == *b) {
         let c = class[b as usize];
         if result.counted.get(counter[c as usize] as usize) == Some(&b) {
             continue;

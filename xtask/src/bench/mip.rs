@@ -1,7 +1,8 @@
 //! `cargo xtask bench mip`: machine profiles.
 //!
 //! * Merging ten thousand raw files of each mode, the same number of bytes.
-//! * What each mode of `postlink instrument` costs a program: size of the stripped file, processor time of the workload, in turn with the plain program. The functions that
+//! * What each mode of `postlink instrument` costs a program: size of the stripped file (by `llvm-strip`, which leaves segments where they are in the file, and by GNU `strip`, which lays
+//!   them out by their addresses and so takes what lies in a hole out of it), processor time of the workload, in turn with the plain program. The functions that
 //!   ran must be the same in all modes.
 //! * What an order by first calls does to the pages that a start touches, counted from the order of first calls (no page cache is involved): pages of 4 KiB
 //!   that hold the start of a function that is called, where functions are in the program and where the order puts them. The large program is the corpus's clang, compiling
@@ -104,15 +105,16 @@ pub fn run(arguments: &[String]) -> Result<bool> {
                 match logs.len() {
                     0 => "-".to_owned(),
                     n => format!(
-                        "{:+.1} % ({n})",
-                        100.0 * ((logs.iter().sum::<f64>() / n as f64).exp() - 1.0)
+                        "{} ({n})",
+                        more((logs.iter().sum::<f64>() / n as f64).exp())
                     ),
                 }
             };
             let _ = writeln!(
                 rows,
-                "| geometric mean of {which} | {mode} | | | {} | {} |",
-                mean(|c| Some(c.size)),
+                "| geometric mean of {which} | {mode} | | | {} | {} | {} |",
+                mean(|c| Some(c.size.0)),
+                mean(|c| Some(c.size.1)),
                 mean(|c| c.time)
             );
         }
@@ -120,8 +122,9 @@ pub fn run(arguments: &[String]) -> Result<bool> {
     let _ = write!(
         text,
         "## Instrumented after linking\n\nSize of the stripped file and processor time, relative to the plain program; medians of {} runs in turn. Targets: function coverage at most +2 % of size and +1 % of time in the geometric mean, \
-         never over +5 % of size. What all programs have to bear is the start-up routine, about 3 kB: one of 19 kB says nothing of the rest, so there is a mean without.\n\n\
-         | program | mode | functions that count | blocks with a counter | stripped size | time |\n|---|---|---|---|---|---|\n{rows}\n\
+         never over +5 % of size. What all programs have to bear is the start-up routine, about 2 kB: in small ones it lies in a hole between segments of the file, if there is one, and `llvm-strip` leaves it there. GNU `strip` \
+         lays segments out by their addresses, so behind the others.\n\n\
+         | program | mode | functions that count | blocks with a counter | size by llvm-strip | by GNU strip | time |\n|---|---|---|---|---|---|---|\n{rows}\n\
          ## Pages at the start\n\nPages of 4 KiB with functions that the workload calls, by the order of first calls of one run: where they are in the program, and in the order of `postlink mip order --by …`. \
          Target: 20 % fewer on a large program.\n\n\
          | program | functions called | as linked | first-call | start-up |\n|---|---|---|---|---|\n{pages}",
@@ -367,16 +370,15 @@ fn second_way(
         &mut candidates,
         &mut figures,
     )?;
-    let plain_size = stripped_size(&original, &folder)?;
+    let plain_size = Stripped::of(&original, &folder)?;
     for (mode, account) in MODES.iter().zip(&accounts) {
         let number = |key: &str| account[key].as_u64().unwrap_or(0);
         let percent = |part: u64, whole: u64| 100.0 * part as f64 / whole.max(1) as f64;
         let time = ratio(&candidates, mode).map(|r| r.other / r.plain);
-        let size = stripped_size(&folder.join(format!("{mode}.inst")), &folder)? as f64
-            / plain_size as f64;
+        let size = Stripped::of(&folder.join(format!("{mode}.inst")), &folder)?.by(plain_size);
         costs.push(Cost {
             mode,
-            plain: plain_size,
+            plain: plain_size.llvm,
             size,
             time,
         });
@@ -386,11 +388,12 @@ fn second_way(
         );
         let _ = writeln!(
             rows,
-            "| {} | {mode} | {:.1} % | {:.1} % | {:+.1} % | {time} |",
+            "| {} | {mode} | {:.1} % | {:.1} % | {} | {} | {time} |",
             program.name,
             percent(number("instrumented"), number("functions")),
             percent(number("counted"), number("blocks")),
-            100.0 * (size - 1.0),
+            more(size.0),
+            more(size.1),
         );
     }
     let ran = covered(&folder, tools)?;
@@ -411,7 +414,7 @@ fn second_way(
         }
     }
     for difference in &figures.differences {
-        let _ = writeln!(rows, "| {} | {difference} | | | | |", program.name);
+        let _ = writeln!(rows, "| {} | {difference} | | | | | |", program.name);
     }
     if folder.join("call-graph.mipraw").exists() {
         orders(program.name, &folder, tools, pages)?;
@@ -424,26 +427,54 @@ struct Cost {
     mode: &'static str,
     /// Bytes of the plain program, stripped.
     plain: u64,
-    size: f64,
+    /// By LLVM's strip and by GNU's.
+    size: (f64, f64),
     time: Option<f64>,
 }
 
-/// Size of a file without symbols and debug information.
-fn stripped_size(file: &Path, folder: &Path) -> Result<u64> {
-    let to = folder.join("stripped");
-    let run = process::run(
-        Command::new("strip").arg("-o").arg(&to).arg(file),
-        &folder.join("tool.out"),
-        &folder.join("tool.err"),
-    )?;
-    if !run.status.success() {
-        bail!("strip {}: {}", file.display(), run.status);
+/// Sizes of a file without symbols and debug information.
+#[derive(Clone, Copy)]
+struct Stripped {
+    llvm: u64,
+    gnu: u64,
+}
+
+impl Stripped {
+    fn of(file: &Path, folder: &Path) -> Result<Stripped> {
+        let size = |strip: &str| -> Result<u64> {
+            let to = folder.join("stripped");
+            let run = process::run(
+                Command::new(strip).arg("-o").arg(&to).arg(file),
+                &folder.join("tool.out"),
+                &folder.join("tool.err"),
+            )?;
+            if !run.status.success() {
+                bail!("{strip} {}: {}", file.display(), run.status);
+            }
+            let size = fs::metadata(&to)
+                .with_context(|| to.display().to_string())?
+                .len();
+            fs::remove_file(&to)?;
+            Ok(size)
+        };
+        Ok(Stripped {
+            llvm: size("llvm-strip-19")?,
+            gnu: size("strip")?,
+        })
     }
-    let size = fs::metadata(&to)
-        .with_context(|| to.display().to_string())?
-        .len();
-    fs::remove_file(&to)?;
-    Ok(size)
+
+    /// Relative to another file.
+    fn by(self, plain: Stripped) -> (f64, f64) {
+        (
+            self.llvm as f64 / plain.llvm as f64,
+            self.gnu as f64 / plain.gnu as f64,
+        )
+    }
+}
+
+/// How much more a ratio is than one.
+fn more(ratio: f64) -> String {
+    format!("{:+.1} %", 100.0 * (ratio - 1.0))
 }
 
 /// By mode: the functions that ran.
@@ -554,7 +585,7 @@ fn large(
     fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
     let source = folder.join("empty.c");
     fs::write(&source, "int main(void) { return 0; }\n")?;
-    let plain = stripped_size(&original, &folder)?;
+    let plain = Stripped::of(&original, &folder)?;
     for mode in ["function-coverage", "call-graph"] {
         let output = folder.join(format!("{mode}.inst"));
         let arguments: [&Path; 7] = [
@@ -569,17 +600,18 @@ fn large(
         let (run, said) = tools.postlink(&folder, &arguments)?;
         let account: Value = serde_json::from_slice(&said).context("postlink instrument --json")?;
         let number = |key: &str| account[key].as_u64().unwrap_or(0);
-        let size = stripped_size(&output, &folder)? as f64 / plain as f64;
+        let size = Stripped::of(&output, &folder)?.by(plain);
         let _ = writeln!(
             rows,
-            "| {LARGE} (instrumented in {:.1} s) | {mode} | {:.1} % | | {:+.1} % | |",
+            "| {LARGE} (instrumented in {:.1} s) | {mode} | {:.1} % | | {} | {} | |",
             run.wall.as_secs_f64(),
             100.0 * number("instrumented") as f64 / number("functions").max(1) as f64,
-            100.0 * (size - 1.0)
+            more(size.0),
+            more(size.1),
         );
         costs.push(Cost {
             mode,
-            plain,
+            plain: plain.llvm,
             size,
             time: None,
         });

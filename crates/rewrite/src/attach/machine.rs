@@ -17,6 +17,7 @@ use crate::attach::lookup::{Key, Lookup, function_at};
 use crate::attach::{Attached, Call, Counted, direct_calls, starts};
 use crate::cfg::{BlockId, Cfg};
 use crate::counters::{Counts, estimate};
+use crate::coverage_blocks::heads;
 use crate::discover::Program;
 use crate::leaks::Leaks;
 use crate::pin::Pin;
@@ -161,6 +162,12 @@ fn counts<'f>(
             let flags = covered.get_or_insert_with(|| vec![false; cfg.blocks.len()]);
             for (b, block) in at.iter().zip(&blocks) {
                 flags[*b as usize] |= block.covered;
+            }
+        }
+        // What follows a call in a block has no flag of its own.
+        if let Some(flags) = &mut covered {
+            for (b, &head) in heads(cfg).iter().enumerate() {
+                flags[b] = flags[head as usize];
             }
         }
     }
