@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::process::Command;
 
 mod counted;
-use counted::{CPP_MAIN, CPP_OTHER, Folder, PROGRAM, compare, have};
+use counted::{
+    CPP_MAIN, CPP_OTHER, Folder, PROGRAM, compare, frames_of_stubs, have, many_functions,
+};
 
 #[test]
 fn coverage_and_calls_are_those_of_exact_counts() {
@@ -342,6 +344,16 @@ fn calls_of_functions_with_an_entry_jump_go_straight_to_the_stub() {
 }
 
 /// What moves leaves room for what moves.
+#[test]
+fn stubs_in_two_places_are_described_for_unwinding() {
+    let folder = Folder::built(&[("p.c", &many_functions())], "gcc -O1 -Wl,-q -o p p.c");
+    let (places, other) = frames_of_stubs(&folder, "call-graph");
+    assert_eq!(places, 2);
+    assert!(other > 0, "some instructions were overwritten");
+    let names = compare(&folder, &[], "many functions");
+    assert!(names.iter().all(|n| n.contains("f199")));
+}
+
 #[test]
 fn code_of_block_coverage_lies_in_old_bodies_and_is_proved() {
     // Functions of all sizes.

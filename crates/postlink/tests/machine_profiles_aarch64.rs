@@ -1,7 +1,9 @@
 //! Machine profiles of AArch64 programs, instrumented after linking and run by an emulator.
 
 mod counted;
-use counted::{CPP_MAIN, CPP_OTHER, Folder, PROGRAM, compare, have};
+use counted::{
+    CPP_MAIN, CPP_OTHER, Folder, PROGRAM, compare, frames_of_stubs, have, many_functions,
+};
 
 const MODES: [&str; 4] = [
     "function-coverage",
@@ -352,6 +354,66 @@ fn spoil_counters_of_blocks(program: &str, far: bool, least: usize) {
     }
     assert!(tried > least, "{tried}");
     assert!(missed.is_empty(), "{missed:#?}");
+}
+
+#[test]
+fn counters_are_the_file_with_pages_of_4_16_and_64_kib() {
+    if !can("aarch64-linux-gnu-gcc") {
+        return;
+    }
+    for options in ["", "-static "] {
+        let command = format!("aarch64-linux-gnu-gcc -O2 {options}-Wl,-q -o p p.c");
+        let folder = Folder::built(&[("p.c", PROGRAM)], &command);
+        for mode in MODES {
+            let mut first: Option<Vec<(String, bool, u64)>> = None;
+            for page in ["4096", "16384", "65536"] {
+                for raw in std::fs::read_dir(folder.0.path()).unwrap().flatten() {
+                    if raw.path().extension().is_some_and(|e| e == "mipraw") {
+                        std::fs::remove_file(raw.path()).unwrap();
+                    }
+                }
+                let profile = folder.profile_by(mode, 1, &|inst| {
+                    let done = std::process::Command::new("qemu-aarch64")
+                        .args(["-p", page, "-L", "/usr/aarch64-linux-gnu"])
+                        .arg(folder.path(inst))
+                        .env("LLVM_MIP_PROFILE_FILENAME", "run.%h.mipraw")
+                        .current_dir(folder.0.path())
+                        .output()
+                        .unwrap();
+                    assert!(done.status.success() && !done.stdout.is_empty(), "{done:?}");
+                });
+                let of_program =
+                    |name: &str| ["main", "work", "pick", "deep", "never"].contains(&name);
+                let all = profile.functions.iter();
+                let found: Vec<(String, bool, u64)> = all
+                    .map(|f| (f.display_name().to_string(), f.is_covered(), f.call_count))
+                    .filter(|f| of_program(&f.0))
+                    .collect();
+                assert!(found.len() >= 4 && found.iter().any(|f| !f.1), "{found:?}");
+                let before = first.get_or_insert_with(|| found.clone());
+                assert_eq!(*before, found, "{mode}, {options}, pages of {page} bytes");
+            }
+        }
+    }
+}
+
+#[test]
+fn stubs_are_described_for_unwinding() {
+    if !can("aarch64-linux-gnu-gcc") {
+        return;
+    }
+    // Pages of 4 KiB leave little room behind code.
+    for (page, places) in [("0x10000", 1), ("0x1000", 2)] {
+        let command = format!(
+            "aarch64-linux-gnu-gcc -O1 -Wl,-q,-z,max-page-size={page},-z,separate-code -o p p.c"
+        );
+        let folder = Folder::built(&[("p.c", &many_functions())], &command);
+        let (found, other) = frames_of_stubs(&folder, "call-graph");
+        assert_eq!(found, places, "{page}");
+        assert!(other > 100, "{other} bytes of overwritten instructions");
+        let names = compare(&folder, &[], "many functions");
+        assert!(names.iter().all(|n| n.contains("f199")));
+    }
 }
 
 #[test]

@@ -39,6 +39,7 @@ use crate::coverage_blocks::{self, CoverageBlocks};
 use crate::discover::Program;
 use crate::emit::{NodeCounter, Probes, Target};
 use crate::entries::{self, Places, Plan, Stubs};
+use crate::entries_frames::Described;
 use crate::instrument::{Hook, count_pins, emit_in_place, hook};
 use crate::leaks::Leaks;
 use crate::link::{self, LinkOptions, ProbeAddresses, Ready};
@@ -569,19 +570,20 @@ fn link_in_place<I: Covers>(
         first_len,
         rest: rest.map_or(0, |s| s.addr),
     };
-    // In one place, if they have to be described.
-    let from = first.or(rest).map_or(0, |s| s.addr);
-    let range = (from, from + plan.size());
+    let described = Described {
+        places: stubs,
+        len: plan.size(),
+    };
     let frames = match plan.frames() {
         Some((search, overwriting)) if plan.size() > 0 => {
-            let size = search.size(program, range, overwriting)?;
+            let size = search.size(program, described, overwriting)?;
             let section = writer.append_anywhere(NewSection {
                 name: ".eh_frame.entries".into(),
                 kind: NewKind::ReadOnly,
                 align: 8,
                 size,
             });
-            let (bytes, word) = search.extend(program, range, overwriting, section.addr)?;
+            let (bytes, word) = search.extend(program, described, overwriting, section.addr)?;
             let out = writer.contents(section.id);
             if out.len() != bytes.len() {
                 return Err(Error::internal(format!(

@@ -133,8 +133,8 @@ pub struct Stubs {
 }
 
 impl Stubs {
-    fn at(&self, offset: u32) -> u64 {
-        let offset = u64::from(offset);
+    /// The address of a byte of them.
+    pub fn at(&self, offset: u64) -> u64 {
         match offset.checked_sub(self.first_len) {
             Some(behind) => self.rest + behind,
             None => self.first + offset,
@@ -291,20 +291,15 @@ impl Plan {
         self.code.bytes.len() as u64
     }
 
-    /// How many bytes of stubs go where there is room for so many, and the others elsewhere: whole stubs. What describes them for unwinding needs all in one place.
+    /// How many bytes of stubs go where there is room for so many, and the others elsewhere: whole stubs.
     pub fn fitting(&self, room: u64) -> u64 {
         let size = self.size();
         if size <= room {
             return size;
         }
         let starts = self.offsets.iter().map(|o| u64::from(*o));
-        match self.search {
-            Some(_) => 0,
-            None => {
-                let cuts = starts.filter(|o| *o <= room && o.is_multiple_of(ALIGNED_STORE));
-                cuts.max().unwrap_or(0)
-            }
-        }
+        let cuts = starts.filter(|o| *o <= room && o.is_multiple_of(ALIGNED_STORE));
+        cuts.max().unwrap_or(0)
     }
 
     /// Spells the stubs.
@@ -385,9 +380,9 @@ impl Plan {
             let start = program.start(entry.function as usize);
             match entry.way {
                 Way::Front(by, _) => entered.insert(start, start - by),
-                Way::Stub { .. } => entered.insert(start, places.stubs.at(*offset)),
+                Way::Stub { .. } => entered.insert(start, places.stubs.at((*offset).into())),
                 Way::Jump { at, .. } if is_passed::<I>(program, start, at) => {
-                    called.insert(start, places.stubs.at(*offset))
+                    called.insert(start, places.stubs.at((*offset).into()))
                 }
                 Way::Jump { .. } => None,
             };
@@ -409,7 +404,7 @@ impl Plan {
         out.copy_from_slice(&self.code.bytes);
         for fixup in &self.code.fixups {
             let (i, target) = (fixup.target.0 as usize, fixup.target.1);
-            let place = places.stubs.at(fixup.at);
+            let place = places.stubs.at(fixup.at.into());
             I::write_field(
                 fixup.kind,
                 &mut out[fixup.at as usize..],
@@ -436,7 +431,7 @@ impl Plan {
                     start - by
                 }
                 Way::Jump { at, lost } => {
-                    let stub = places.stubs.at(*offset);
+                    let stub = places.stubs.at((*offset).into());
                     I::put_entry(&mut code, code_at(program, *at), stub);
                     let end = lost.last().map_or(0, Insn::end);
                     let end = end.max(at + code.bytes.len() as u64);

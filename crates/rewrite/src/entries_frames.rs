@@ -6,8 +6,8 @@
 //! * A function with a counter in the padding in front of it begins earlier: first address, length and the first advance of its unwind entry change by
 //!   the store's length, in place, and the address in the search table. That needs an entry without exception table (whose call sites count from the first
 //!   address) and a first advance with room for the sum.
-//! * The last entry of the search table is replaced by one that goes on to the end of the stubs behind the old image: the same rows for its
-//!   function, then nothing to unwind to for what lies between, then the rows of the stubs. Only one word of the search table changes.
+//! * The last entry of the search table is replaced by one that goes on to the end of the stubs behind the old code: the same rows for its
+//!   function, then nothing to unwind to for what lies between, then the rows of the stubs, in one place or two. Only one word of the search table changes.
 //!
 //! Rows of stubs: at a stub's first instruction and at its counter those of a function's entry; at an instruction that was overwritten those that it had.
 
@@ -16,6 +16,7 @@ use postlink_image::unwind::rows::{self, RegRule, Row};
 
 use crate::Error;
 use crate::discover::{Piece, Program};
+use crate::entries::Stubs;
 
 /// A search table that can be changed in place.
 pub struct Search {
@@ -24,6 +25,15 @@ pub struct Search {
     table: Vec<(u64, u64, u64)>,
     /// Index in [`EhFrame::fdes`] of what the last entry names.
     last: usize,
+}
+
+/// Stubs that are to be described.
+#[derive(Clone, Copy, Debug)]
+pub struct Described {
+    /// Where they are. The second place is behind the first.
+    pub places: Stubs,
+    /// Bytes of all of them, at least one.
+    pub len: u64,
 }
 
 /// Instructions of a function that are in a stub now. Offsets count from the first stub.
@@ -86,7 +96,9 @@ impl Search {
             return None;
         }
         let (initial, rows) = (rows::initial_row(cie).ok()?, rows::rows(cie, fde).ok()?);
-        (!initial.registers.is_empty() && !rows.is_empty()).then_some(Search {
+        // Where the return address is in a register at first, no register has a rule.
+        let says_something = initial.cfa != Row::default().cfa;
+        (says_something && !rows.is_empty()).then_some(Search {
             addr: segment.addr,
             table,
             last,
@@ -98,11 +110,11 @@ impl Search {
         program.eh.fdes[self.last].lsda.is_none_or(|l| l == 0)
     }
 
-    /// Sizes of the new entry with its CIE, and its bytes at `addr`, for stubs that lie from `stubs` on.
+    /// Length of the CIE, and the new entry with it, at `addr`.
     fn entry(
         &self,
         program: &Program<'_>,
-        stubs: (u64, u64),
+        stubs: Described,
         overwriting: &[Overwriting],
         addr: u64,
     ) -> Result<(u64, Vec<u8>), Error> {
@@ -117,30 +129,42 @@ impl Search {
         }
         nowhere.registers.sort_by_key(|r| r.0);
         let mut list: Vec<(u64, Row<'_>)> = rows::rows(cie, fde)?;
-        let base = stubs.0 - fde.start;
         push(&mut list, fde.len, &nowhere);
-        push(&mut list, base, &initial);
-        for o in overwriting {
-            let start = program.start(o.function as usize);
-            let piece = program.piece_at(start).and_then(|p| p.fde);
-            push(&mut list, base + o.from, &initial);
-            if let Some(own) = piece.map(|f| &program.eh.fdes[f as usize]) {
-                let rows = rows::rows(&program.eh.cies[own.cie], own)?;
-                for &(place, input) in &o.moved {
-                    let k = rows.partition_point(|r| r.0 <= input.wrapping_sub(own.start));
-                    if let Some((_, row)) = k.checked_sub(1).and_then(|k| rows.get(k)) {
-                        push(&mut list, base + place, row);
+        let cut = stubs.places.first_len.min(stubs.len);
+        let mut end = fde.len;
+        for (from, to) in [(0, cut), (cut, stubs.len)] {
+            if from == to {
+                continue;
+            }
+            let base = stubs.places.at(from) - fde.start;
+            let at = |offset: u64| base + (offset - from);
+            push(&mut list, at(from), &initial);
+            for o in overwriting.iter().filter(|o| (from..to).contains(&o.from)) {
+                let start = program.start(o.function as usize);
+                let piece = program.piece_at(start).and_then(|p| p.fde);
+                push(&mut list, at(o.from), &initial);
+                if let Some(own) = piece.map(|f| &program.eh.fdes[f as usize]) {
+                    let rows = rows::rows(&program.eh.cies[own.cie], own)?;
+                    for &(place, input) in &o.moved {
+                        let k = rows.partition_point(|r| r.0 <= input.wrapping_sub(own.start));
+                        if let Some((_, row)) = k.checked_sub(1).and_then(|k| rows.get(k)) {
+                            push(&mut list, at(place), row);
+                        }
                     }
                 }
+                push(&mut list, at(o.to), &initial);
             }
-            push(&mut list, base + o.to, &initial);
+            end = at(to);
+            push(&mut list, end, &nowhere);
         }
+        // Nothing lies behind the last stub.
+        list.retain(|(offset, _)| *offset < end);
         let borrowed: Vec<(u64, &Row<'_>)> =
             list.iter().map(|(offset, row)| (*offset, row)).collect();
         let new = NewFde {
             cie: 0,
             start: fde.start,
-            len: stubs.1 - fde.start,
+            len: end,
             lsda: fde.lsda.filter(|l| *l != 0),
             instructions: rows::encode(cie, &initial, &borrowed)?,
         };
@@ -163,21 +187,22 @@ impl Search {
         Ok((cie.bytes.len() as u64, bytes))
     }
 
-    /// Bytes of the new entry, with its CIE, when the stubs are about where they will be.
+    /// Bytes of the new entry, with its CIE.
     pub fn size(
         &self,
         program: &Program<'_>,
-        stubs: (u64, u64),
+        stubs: Described,
         overwriting: &[Overwriting],
     ) -> Result<u64, Error> {
-        Ok(self.entry(program, stubs, overwriting, stubs.1)?.1.len() as u64)
+        let about = stubs.places.at(stubs.len - 1);
+        Ok(self.entry(program, stubs, overwriting, about)?.1.len() as u64)
     }
 
     /// The new entry at `addr`, and the change in the search table that makes it the last one.
     pub fn extend(
         &self,
         program: &Program<'_>,
-        stubs: (u64, u64),
+        stubs: Described,
         overwriting: &[Overwriting],
         addr: u64,
     ) -> Result<(Vec<u8>, (u64, [u8; 4])), Error> {

@@ -250,3 +250,81 @@ pub fn have(tool: &str, what: &str) -> bool {
     }
     there
 }
+
+/// Two hundred functions that are called directly and by pointers: their stubs do not fit into one hole.
+pub fn many_functions() -> String {
+    let mut text = "#include <stdio.h>\n".to_owned();
+    for i in 0..200 {
+        text += &format!(
+            "__attribute__((noinline)) int f{i}(int *x) {{ int y[40]; for (int k = 0; k < 40; k++) y[k] = x[k % 4] + {i}; return printf(\"\") + y[x[1] & 31]; }}\n"
+        );
+    }
+    text += "int (*all[])(int *) = {";
+    for i in (0..200).step_by(2) {
+        text += &format!("f{i},");
+    }
+    text += "};\nint main(void) { int x[4] = {1, 2, 3, 4}, sum = 0;\n";
+    for i in 0..200 {
+        text += &format!("sum += f{i}(x);\n");
+    }
+    text + "for (unsigned i = 0; i < sizeof all / sizeof *all; i++) sum += all[i](x);\nprintf(\"%d\\n\", sum); return 0; }\n"
+}
+
+/// Holds what is said of stubs for unwinding against where they are: at the first instruction of each place what holds when a function is entered, between the old code
+/// and the stubs and between them nothing. Gives the number of places, and of rows that say something else than at an entry.
+pub fn frames_of_stubs(folder: &Folder, mode: &str) -> (usize, usize) {
+    use postlink_image::unwind::eh_frame::EhFrame;
+    use postlink_image::unwind::pointer::Bases;
+    use postlink_image::unwind::rows::{RegRule, initial_row, rows};
+    folder.postlink(&["instrument", "--mode", mode, "p", "-o", "p.inst"]);
+    let data = std::fs::read(folder.path("p.inst")).unwrap();
+    let elf = postlink_image::elf::Elf::parse(&data).unwrap();
+    let (_, section) = elf
+        .section(".eh_frame.entries")
+        .expect("stubs are described");
+    let bytes = elf.section_data(section);
+    let eh = EhFrame::parse_section(bytes, section.addr, Bases::default()).unwrap();
+    let [fde] = &eh.fdes[..] else {
+        panic!("{} entries", eh.fdes.len())
+    };
+    let cie = &eh.cies[fde.cie];
+    let (initial, list) = (initial_row(cie).unwrap(), rows(cie, fde).unwrap());
+    let row_at = |addr: u64| {
+        let k = list.partition_point(|(offset, _)| fde.start + offset <= addr);
+        list[k - 1].1.clone()
+    };
+    let ra = cie.ra_register as u16;
+    let ends = |addr: u64| row_at(addr).registers.contains(&(ra, RegRule::Undefined));
+    let mut places: Vec<(u64, u64)> = elf
+        .sections
+        .iter()
+        .filter(|s| s.name.starts_with(".text.entries"))
+        .map(|s| (s.addr, s.addr + s.size))
+        .collect();
+    places.sort_unstable();
+    assert_eq!(fde.start + fde.len, places.last().unwrap().1);
+    let mut other = 0;
+    for &(from, to) in &places {
+        assert_eq!(row_at(from), initial, "at {from:#x}");
+        assert!(ends(from - 1), "in front of {from:#x}");
+        // But for what was taken from `_start`, behind which there is nothing.
+        let end_there = (from..to).filter(|a| ends(*a)).count();
+        assert!(end_there <= 32, "{end_there} bytes from {from:#x} on");
+        other += (from..to).filter(|a| row_at(*a) != initial).count();
+    }
+    // The last entry of the search table names it.
+    const PT_GNU_EH_FRAME: u32 = 0x6474_e550;
+    let table = elf
+        .segments
+        .iter()
+        .find(|s| s.kind == PT_GNU_EH_FRAME)
+        .unwrap();
+    let count = u64::from(u32::from_le_bytes(
+        elf.bytes_at(table.addr + 8, 4).unwrap().try_into().unwrap(),
+    ));
+    let word = |at: u64| i32::from_le_bytes(elf.bytes_at(at, 4).unwrap().try_into().unwrap());
+    let last = table.addr + 12 + (count - 1) * 8;
+    let named = |at: u64| table.addr.wrapping_add_signed(word(at).into());
+    assert_eq!((named(last), named(last + 4)), (fde.start, fde.addr));
+    (places.len(), other)
+}
