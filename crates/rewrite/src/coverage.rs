@@ -38,7 +38,7 @@ use crate::counters::{cheapest, estimate, spare};
 use crate::coverage_blocks::{self, CoverageBlocks};
 use crate::discover::Program;
 use crate::emit::{NodeCounter, Probes, Target};
-use crate::entries::{self, Places, Plan, Stubs};
+use crate::entries::{self, Entered, Places, Plan, Stubs};
 use crate::entries_frames::Described;
 use crate::instrument::{Hook, count_pins, emit_in_place, hook};
 use crate::leaks::Leaks;
@@ -325,16 +325,22 @@ fn in_place<I: Covers>(
     let functions = options.functions.as_ref();
     match options.mode {
         CoverageMode::BlockCoverage => None,
-        CoverageMode::FunctionCoverage => {
-            entries::plan::<I>(program, leaks, functions, true, &|out, live, _| {
-                I::put_covered(out, live, near, Target::Counter(0))
-            })
-        }
-        CoverageMode::CallGraph | CoverageMode::CallEdges => {
-            entries::plan::<I>(program, leaks, functions, false, &|out, live, alone| {
-                I::put_called(out, live, call_counter(edges && alone, alone))
-            })
-        }
+        CoverageMode::FunctionCoverage => entries::plan::<I>(
+            program,
+            leaks,
+            functions,
+            &options.keep,
+            true,
+            &|out, live, _| I::put_covered(out, live, near, Target::Counter(0)),
+        ),
+        CoverageMode::CallGraph | CoverageMode::CallEdges => entries::plan::<I>(
+            program,
+            leaks,
+            functions,
+            &options.keep,
+            false,
+            &|out, live, alone| I::put_called(out, live, call_counter(edges && alone, alone)),
+        ),
     }
 }
 
@@ -623,18 +629,27 @@ fn link_in_place<I: Covers>(
         }
     }
     entry.install(elf, start, writer)?;
-    let earlier = plan.earlier(program);
+    let entered = plan.entered(program, &stubs);
     for (index, s) in (0u32..).zip(elf.symbols(SymbolTable::Dynamic).iter()) {
-        if s.section != 0
-            && let Some(by) = earlier.get(&s.value)
-        {
-            let edit = SymbolEdit {
+        let Some(place) = entered.get(&s.value).filter(|_| s.section != 0) else {
+            continue;
+        };
+        let edit = match *place {
+            Entered::Earlier(by) => SymbolEdit {
                 value: s.value - by,
                 size: if s.size == 0 { 0 } else { s.size + by },
                 section: InSection::Old(s.section),
-            };
-            writer.edit_symbol(SymbolTable::Dynamic, index, edit);
-        }
+            },
+            Entered::Stub(at) => SymbolEdit {
+                value: at,
+                size: s.size,
+                section: match rest.filter(|r| at >= r.addr) {
+                    Some(rest) => InSection::New(rest.id),
+                    None => first.map_or(InSection::Old(s.section), |f| InSection::New(f.id)),
+                },
+            },
+        };
+        writer.edit_symbol(SymbolTable::Dynamic, index, edit);
     }
     // Nothing moved; what changed is proved from the bytes alone.
     let note = Note {
@@ -768,7 +783,7 @@ fn make<'d, I: Covers>(
         ready,
         entry_patch: a.entry_patch,
         function: mip,
-        blocks: a.cfg.blocks.len() as u64,
+        blocks: (chosen.counted.len() + chosen.inferred.len()) as u64,
     })
 }
 

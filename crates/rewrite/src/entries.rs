@@ -12,7 +12,7 @@
 //! With the first two the references are changed, in place: displacements of calls and jumps, and pointers, all of them, so that they still compare equal.
 //! So all must be known: every relocation that the linker kept about the function belongs to an instruction or a pointer that was found and can be changed, no branch
 //! of one byte comes from elsewhere, nothing says where it is relative to something else, and it is no entry point. A function in the dynamic symbol table begins earlier in there too, if
-//! the counter is in front; a stub, which who asks for the function at an address inside it (`dladdr`) does not find, is the last resort. With the third whoever comes is counted. Where there are pointers, their values stay multiples of eight: programs use the lowest bits, and C++ does
+//! the counter is in front; a stub, which who asks for the function at an address inside it (`dladdr`) does not find, is the last resort; the dynamic symbol names the stub then. With the third whoever comes is counted. Where there are pointers, their values stay multiples of eight: programs use the lowest bits, and C++ does
 //! in pointers to members.
 //!
 //! Where instructions have one length ([`Covers::WHOLE_ENTRIES`], AArch64) there is no counter in front, and references are led to a stub only if they are direct calls and jumps: then
@@ -31,12 +31,13 @@ use postlink_isa::coverage::Covers;
 use postlink_isa::{Code, Fixup, FixupKind, Flow, Insn, Isa, Reach, RegSet};
 use rayon::prelude::*;
 use regex::bytes::Regex;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::Error;
-use crate::discover::{Piece, Program, is_special};
+use crate::discover::{Program, is_special};
 use crate::emit::Target;
 use crate::entries_frames::{Overwriting, Search, Shift};
+use crate::entries_overwritten::{code_at, goes_on, live_from_outside, lost, respell, whole_entry};
 use crate::leaks::Leaks;
 use crate::pin::Pin;
 use crate::prepare::{self, Scratch};
@@ -106,6 +107,15 @@ struct Entry {
     cfg_signature: u32,
 }
 
+/// Where a function is entered.
+#[derive(Clone, Copy, Debug)]
+pub enum Entered {
+    /// So many bytes in front of it.
+    Earlier(u64),
+    /// At the stub with this address.
+    Stub(u64),
+}
+
 /// Which functions count, and how.
 pub struct Plan {
     entries: Vec<Entry>,
@@ -161,6 +171,7 @@ pub fn plan<I: Covers>(
     program: &Program<'_>,
     leaks: &Leaks,
     functions: Option<&Regex>,
+    keep: &FxHashSet<u64>,
     front: bool,
     put: Put<'_>,
 ) -> Option<Plan> {
@@ -177,6 +188,9 @@ pub fn plan<I: Covers>(
     let choose = |scratch: &mut Scratch, f: usize| -> Result<Entry, Pin> {
         if functions.is_some_and(|r| !r.is_match(program.name(f).as_bytes())) {
             return Err(Pin::Excluded);
+        }
+        if keep.contains(&program.start(f)) {
+            return Err(Pin::NotProved);
         }
         let function = &program.functions[f];
         let piece = &program.pieces[function.pieces[0] as usize];
@@ -502,13 +516,18 @@ impl Plan {
         Ok(())
     }
 
-    /// Functions that begin earlier: the address, and by how much.
-    pub fn earlier(&self, program: &Program<'_>) -> FxHashMap<u64, u64> {
-        let fronts = self.entries.iter().filter_map(|e| match e.way {
-            Way::Front(by, _) => Some((program.start(e.function as usize), by)),
-            _ => None,
+    /// Where those who ask for a function by its name come to it from now on, if that is another place: by its address.
+    pub fn entered(&self, program: &Program<'_>, stubs: &Stubs) -> FxHashMap<u64, Entered> {
+        let all = self.entries.iter().zip(&self.offsets);
+        let entered = all.filter_map(|(e, offset)| {
+            let start = program.start(e.function as usize);
+            match e.way {
+                Way::Front(by, _) => Some((start, Entered::Earlier(by))),
+                Way::Stub { .. } => Some((start, Entered::Stub(stubs.at((*offset).into())))),
+                Way::Jump { .. } => None,
+            }
         });
-        fronts.collect()
+        entered.collect()
     }
 
     /// The unwind entry that describes the stubs: see [`crate::entries_frames`].
@@ -820,164 +839,4 @@ fn is_run_into(program: &Program<'_>, piece: usize) -> bool {
 fn is_passed<I: Isa>(program: &Program<'_>, start: u64, at: u64) -> bool {
     let first = || I::decode(program.elf.bytes_at(start, 4)?, start);
     at == start || first().is_some_and(|i| i.traits.landing_pad && i.end() == at)
-}
-
-/// Whether control may go to the next instruction.
-fn goes_on(flow: Flow) -> bool {
-    !matches!(
-        flow,
-        Flow::Jump { .. } | Flow::IndirectJump | Flow::Return | Flow::Stop
-    )
-}
-
-/// Code of a piece from an address on, as much as matters for a jump there.
-fn code_at<'d>(program: &Program<'d>, at: u64) -> &'d [u8] {
-    let end = program.piece_at(at).map_or(at, |p| p.end);
-    let code = program.elf.bytes_at(at, end.saturating_sub(at).min(16));
-    code.unwrap_or_default()
-}
-
-/// Length of a jump at `at`.
-fn jump_len<I: Isa>(program: &Program<'_>, at: u64) -> u64 {
-    let mut jump: Code<()> = Code::default();
-    I::put_entry(&mut jump, code_at(program, at), ());
-    jump.bytes.len() as u64
-}
-
-/// Where a jump goes at the entry of a function that was not understood, if it takes the place of one whole instruction: nothing can come to its inside.
-fn whole_entry<I: Covers>(program: &Program<'_>, piece: &Piece, pin: Pin) -> Result<u64, Pin> {
-    let unclear = matches!(
-        pin,
-        Pin::NoSize
-            | Pin::NotInstructions
-            | Pin::FallsOffItsEnd
-            | Pin::Veneer
-            | Pin::SignalTrampoline
-            | Pin::SpecialSection
-    );
-    if !I::WHOLE_ENTRIES || unclear {
-        return Err(pin);
-    }
-    let first = I::decode(code_at(program, piece.start), piece.start).ok_or(pin)?;
-    let at = match first.traits.landing_pad {
-        true => first.end(),
-        false => piece.start,
-    };
-    let insn = I::decode(code_at(program, at), at).ok_or(pin)?;
-    match u64::from(insn.len) == jump_len::<I>(program, at) {
-        true => Ok(at),
-        false => Err(pin),
-    }
-}
-
-/// What must survive at a function's entry for who comes from outside: whatever it is, unless its unwind entry says that the function is a compiled one. Then
-/// the registers that calls leave to stubs hold nothing, and flags neither, if the first instructions do not look at them.
-fn live_from_outside<I: Covers>(program: &Program<'_>, piece: &Piece) -> RegSet {
-    let mut free = I::CALL_SCRATCH.or(I::FLAGS);
-    let len = (piece.end - piece.start).min(256);
-    let Some(code) = program.elf.bytes_at(piece.start, len) else {
-        return RegSet::ALL;
-    };
-    if piece.fde.is_none() {
-        return RegSet::ALL;
-    }
-    let mut open = free;
-    I::sweep(code, piece.start, |i| {
-        let at = (i.addr - piece.start) as usize;
-        let effects = I::effects(&code[at..at + usize::from(i.len)], i);
-        // A call's arguments are in other registers.
-        let reads = match i.flow {
-            Flow::Call { .. } | Flow::IndirectCall | Flow::Jump { .. } | Flow::Return => {
-                RegSet::EMPTY
-            }
-            _ => RegSet(effects.reads.0 & open.0),
-        };
-        free = free.minus(reads);
-        open = open.minus(effects.kills);
-        i.flow == Flow::Next
-    });
-    // Whoever uses one of them as hand-written code does may use the others as well.
-    match free == I::CALL_SCRATCH.or(I::FLAGS) {
-        true => RegSet::ALL.minus(free),
-        false => RegSet::ALL,
-    }
-}
-
-/// The instructions that a jump at `at` overwrites, if they can be somewhere else as well; `calls`: stubs may have calls that throw.
-fn lost<I: Covers>(program: &Program<'_>, at: u64, calls: bool) -> Option<Vec<Insn>> {
-    let jump = at + jump_len::<I>(program, at);
-    let piece = program.piece_at(at)?;
-    // A call's return address tells where its exception goes.
-    let throws = piece
-        .fde
-        .is_some_and(|f| program.eh.fdes[f as usize].lsda.is_some_and(|l| l != 0));
-    let mut lost = Vec::new();
-    let mut here = at;
-    while here < jump {
-        let bytes = program
-            .elf
-            .bytes_at(here, piece.end.checked_sub(here)?.min(16))?;
-        let insn = I::decode(bytes, here)?;
-        let kept = match insn.flow {
-            Flow::ShortCond { .. } => false,
-            Flow::Call { .. } | Flow::IndirectCall => calls && !throws,
-            _ => !insn.traits.prefixed && !insn.traits.landing_pad,
-        };
-        let field = insn.field.is_none_or(|f| match f.kind {
-            FixupKind::Rel32 { .. } | FixupKind::Rel8 { .. } => true,
-            _ if I::is_near(&insn) => I::put_far(&mut Code::default(), bytes, ()),
-            FixupKind::Branch26 | FixupKind::Imm19 | FixupKind::Branch14 | FixupKind::Page => true,
-            _ => false,
-        });
-        // Absolute fields depend on nothing; a jump to what is overwritten would have to go to the stub.
-        let inside = insn.field.is_some_and(|f| f.target > at && f.target < jump);
-        if !kept || !field || inside {
-            return None;
-        }
-        here = insn.end();
-        lost.push(insn);
-        if !goes_on(insn.flow) {
-            break;
-        }
-    }
-    Some(lost)
-}
-
-/// Appends an instruction of a function that starts at `start`, for another place.
-fn respell<I: Isa>(program: &Program<'_>, code: &mut Code<Target>, insn: &Insn, start: u64) {
-    // A loop back to the entry stays in the body.
-    let target = |a: u64| {
-        if a == start {
-            Target::Same(a)
-        } else {
-            Target::Code(a)
-        }
-    };
-    match insn.flow {
-        Flow::Jump { target: t } => I::put_jump(code, Reach::Long, target(t)),
-        Flow::CondJump { cond, target: t } => I::put_cond_jump(code, cond, Reach::Long, target(t)),
-        flow => {
-            let base = code.bytes.len() as u32;
-            let bytes = program
-                .elf
-                .bytes_at(insn.addr, u64::from(insn.len))
-                .unwrap_or_default();
-            if let Some(field) = insn.field.filter(|_| I::is_near(insn)) {
-                I::put_far(code, bytes, Target::Same(field.target));
-                return;
-            }
-            code.bytes.extend_from_slice(bytes);
-            if let Some(field) = insn.field {
-                let target = match flow {
-                    Flow::Call { target } => Target::Code(target),
-                    _ => Target::Same(field.target),
-                };
-                code.fixups.push(Fixup {
-                    at: base + u32::from(field.at),
-                    kind: field.kind,
-                    target,
-                });
-            }
-        }
-    }
 }

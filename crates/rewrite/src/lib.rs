@@ -21,6 +21,7 @@ pub mod discover;
 pub mod emit;
 pub mod entries;
 pub mod entries_frames;
+pub mod entries_overwritten;
 pub mod export;
 pub mod frequency;
 pub mod hashes;

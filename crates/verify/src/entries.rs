@@ -14,6 +14,8 @@
 //! | last entry of the search table | it names an entry in a new segment |
 //! | entry point, or one initialiser | it is in a new segment |
 //!
+//! A function has one address: what forms a pointer to it, in code, in what a stub does in place of overwritten instructions, in data, relocations and dynamic symbols, leads to one N only.
+//!
 //! What counts is a store or an addition to the new writable segment, which has no bytes in the file; with call counts also the call of a routine in the new code, the same for all counters (with call edges there are two).
 //!
 //! On AArch64 no counter stands in padding, and no pointer changes. Which sequences count is said by each instruction set's module below this one.
@@ -26,6 +28,7 @@
 //! * What is assumed for moved code as well, see the crate.
 
 mod aarch64;
+mod pointers;
 mod x86_64;
 
 use std::cell::Cell;
@@ -34,7 +37,7 @@ use crate::arch::{Arch, Field, FieldKind, Flow, Insn};
 use crate::bytes::{u32_in, u64_in};
 use crate::claim::Range;
 use crate::elf::{self, Elf, Segment};
-use crate::report::{Check, Digest, Failure, Options, Report};
+use crate::report::{Check, Digest, Failure, FunctionReport, Options, Report};
 use crate::unwind::Table;
 use crate::{context, image, text};
 
@@ -106,6 +109,10 @@ struct Proof<'a, A> {
     interiors: Vec<Range>,
     /// Where branches and pointers of the input lead.
     targets: Vec<u64>,
+    /// Starts of functions that are pointed to, and where the pointer leads now.
+    pointed: Vec<(u64, u64)>,
+    /// Functions with two addresses.
+    functions: Vec<FunctionReport>,
     /// Functions that begin earlier in their unwind entries.
     hooks: u64,
     retargeted: u64,
@@ -146,6 +153,8 @@ pub(crate) fn prove<A: Entries>(input: &Elf<'_>, output: &Elf<'_>, options: &Opt
         failures: Vec::new(),
         interiors: Vec::new(),
         targets: Vec::new(),
+        pointed: Vec::new(),
+        functions: Vec::new(),
         hooks: 0,
         retargeted: 0,
         pointers: 0,
@@ -166,6 +175,8 @@ pub(crate) fn prove<A: Entries>(input: &Elf<'_>, output: &Elf<'_>, options: &Opt
     skip.sort_unstable();
     proof.data(&skip, &layout, options);
     proof.branches(options);
+    proof.words_that_stay(&skip);
+    proof.identity();
     let identical = proof.starts.len() as u64;
     Report {
         checker: concat!(env!("CARGO_PKG_NAME"), " ", env!("CARGO_PKG_VERSION")),
@@ -173,13 +184,13 @@ pub(crate) fn prove<A: Entries>(input: &Elf<'_>, output: &Elf<'_>, options: &Opt
         input: Digest::of(input.data),
         output: Digest::of(output.data),
         proved: proof.proved,
-        failed: 0,
+        failed: proof.functions.len() as u64,
         identical: identical.saturating_sub(proof.proved),
         retargeted: proof.retargeted,
         pointers: proof.pointers,
         file_failure_count: proof.count,
         file_failures: proof.failures,
-        functions: Vec::new(),
+        functions: proof.functions,
     }
 }
 
@@ -291,8 +302,9 @@ impl<A: Entries> Proof<'_, A> {
         })
     }
 
-    /// Whether the stub at `stub` does what the code at `at` did up to where it goes back to: all that a jump of `len` bytes overwrites.
-    fn displaced(&self, at: u64, len: u64, stub: u64) -> bool {
+    /// Whether the stub at `stub` does what the code at `at` did up to where it goes back to: all that a jump of `len` bytes overwrites. Pointers that it forms are
+    /// added to `pointed`.
+    fn displaced(&self, at: u64, len: u64, stub: u64, pointed: &mut Vec<(u64, u64)>) -> bool {
         let (mut p, mut q) = (at, stub + self.counter(stub));
         if q == stub || !self.is_new(stub) {
             return false;
@@ -361,18 +373,8 @@ impl<A: Entries> Proof<'_, A> {
                     else {
                         return false;
                     };
-                    let same = match (old.field, new.field) {
-                        (None, None) => a == b,
-                        (Some(f), Some(g)) => {
-                            a.len() == b.len()
-                                && A::equal_around(a, b, &f)
-                                && (f.target == g.target
-                                    || matches!(old.flow, Flow::Call(_))
-                                        && self.leads(f.target, g.target))
-                        }
-                        _ => false,
-                    };
-                    if !same {
+                    let calls = matches!(old.flow, Flow::Call(_));
+                    if !self.same_but_for_pointers((&old, a), (&new, b), calls, pointed) {
                         return false;
                     }
                     if matches!(old.flow, Flow::Stop | Flow::IndirectJump { .. }) {
@@ -438,15 +440,20 @@ impl<A: Entries> Proof<'_, A> {
                     new.get(at..at + len).unwrap_or(b""),
                 );
                 if a == b {
+                    self.points_still(&insn, a);
                     landing_pad &= insn.landing_pad;
                     at += len;
                     continue;
                 }
+                let mut pointed = Vec::new();
                 if let Some((length, to)) = A::jump(rest, new.get(at..).unwrap_or(b""), addr)
                     && landing_pad
-                    && self.displaced(addr, length, to)
+                    && self.displaced(addr, length, to, &mut pointed)
                     && self.keeps(to, start, Some(addr))
                 {
+                    for (from, to) in pointed {
+                        self.points(from, to);
+                    }
                     self.proved += 1;
                     // In front of the second instruction nothing has been overwritten that is not done as well.
                     let inside = match A::STEP {
@@ -467,7 +474,10 @@ impl<A: Entries> Proof<'_, A> {
                     continue;
                 }
                 landing_pad = false;
-                if self.field(addr, &insn, a, b) {
+                if let Some((field, now)) = self.field(addr, &insn, a, b) {
+                    if field.kind != FieldKind::Branch {
+                        self.points(field.target, now);
+                    }
                     self.retargeted += 1;
                     at += len;
                 } else {
@@ -494,13 +504,12 @@ impl<A: Entries> Proof<'_, A> {
         at
     }
 
-    /// An instruction in which an address changed.
-    fn field(&self, addr: u64, insn: &Insn, old: &[u8], new: &[u8]) -> bool {
-        let absolute = A::absolute_field(old).filter(|_| self.input.etype == elf::ET_EXEC);
-        [insn.field, absolute]
+    /// An instruction in which an address changed: what it was, and where it leads now.
+    fn field(&self, addr: u64, insn: &Insn, old: &[u8], new: &[u8]) -> Option<(Field, u64)> {
+        self.fields(insn, old)
             .into_iter()
             .flatten()
-            .any(|f: Field| {
+            .find_map(|f: Field| {
                 let now = if f.kind == FieldKind::Absolute {
                     A::absolute_field(new)
                 } else {
@@ -512,13 +521,14 @@ impl<A: Entries> Proof<'_, A> {
                     .zip(new)
                     .enumerate()
                     .any(|(i, (a, b))| a != b && !(from..to).contains(&i));
-                f.kind != FieldKind::Accesses
-                    && !elsewhere
-                    && now.is_some_and(|n| {
-                        (n.at, n.len) == (f.at, f.len)
-                            && (self.leads(f.target, n.target)
-                                || f.kind == FieldKind::Branch && self.passes(f.target, n.target))
-                    })
+                let fits = |n: &Field| {
+                    (n.at, n.len) == (f.at, f.len)
+                        && (self.leads(f.target, n.target)
+                            || f.kind == FieldKind::Branch && self.passes(f.target, n.target))
+                };
+                let possible = f.kind != FieldKind::Accesses && !elsewhere;
+                let now = now.filter(|n| possible && fits(n))?;
+                Some((f, now.target))
             })
     }
 
@@ -535,7 +545,7 @@ impl<A: Entries> Proof<'_, A> {
             return false;
         };
         self.starts.binary_search(&from).is_ok()
-            && self.displaced(at, len, to)
+            && self.displaced(at, len, to, &mut Vec::new())
             && self.keeps(to, from, None)
     }
 
@@ -717,11 +727,13 @@ impl<A: Entries> Proof<'_, A> {
             ) else {
                 continue;
             };
+            let number = |bytes: &[u8], o| u64_in(bytes, o).unwrap_or(0);
+            let (old, new) = (number(a, 8), number(b, 8));
+            // Who asks for it by name gets that.
+            self.points(old, new);
             if a == b {
                 continue;
             }
-            let number = |bytes: &[u8], o| u64_in(bytes, o).unwrap_or(0);
-            let (old, new) = (number(a, 8), number(b, 8));
             let (size, now) = (number(a, 16), number(b, 16));
             let grown = size == 0 && now == 0
                 || now.wrapping_sub(size) == old.wrapping_sub(new)
@@ -737,7 +749,11 @@ impl<A: Entries> Proof<'_, A> {
                 self.input.sections.get(index(a)),
                 self.output.sections.get(index(b)),
             );
+            // A stub is in a section of its own.
             let section = index(a) == index(b)
+                || to.is_some_and(|to| {
+                    self.is_new(new) && to.is_alloc() && (to.addr..to.end()).contains(&new)
+                })
                 || from
                     .zip(to)
                     .is_some_and(|(x, y)| index(a) != 0 && index(b) != 0 && x.name == y.name);
@@ -838,6 +854,7 @@ impl<A: Entries> Proof<'_, A> {
                 && self.starts.binary_search(&a).is_ok()
                 && self.leads(a, b)
             {
+                self.points(a, b);
                 self.pointers += 1;
                 return from + 8;
             }
@@ -851,6 +868,7 @@ impl<A: Entries> Proof<'_, A> {
                 && self.starts.binary_search(&a).is_ok()
                 && self.leads(a, b)
             {
+                self.points(a, b);
                 self.pointers += 1;
                 return from + 4;
             }

@@ -2,7 +2,7 @@
 //!
 //! Programs: 24 of nauty's graph tools (Debian source package `nauty`, unpacked by `apt-get source` and configured, without those that need cliquer), each with a small workload over
 //! the same graphs. Debian has no package that is a collection of benchmark programs and nothing else; these are
-//! many programs of one collection, written to compute, and their output is text that can be compared. And of the corpus those that are built in seconds, if it has their sources: lua and
+//! many programs of one collection, written to compute, and their output is text that can be compared. And of the corpus those that are built in seconds, if it has their sources: lua, sqlite and
 //! a C++ program that throws. Lua gets a fixed seed for its hashes and a cache of one string, which it else looks up by
 //! addresses: its instructions would depend on them.
 //!
@@ -65,17 +65,48 @@ const QUICK: &[&str] = &[
     "biplabg",
 ];
 
-/// Programs of the corpus: name, compiler, where the sources are below the corpus (none: beside the script that builds it), arguments for the compiler, and for the program.
-const CORPUS: &[(&str, &str, &str, &str, &str)] = &[
-    (
-        "lua",
-        "clang-19",
-        "src/lua5.4-5.4.4/src",
-        "-DLUA_USE_LINUX -Dluai_makeseed(L)=42 -DSTRCACHE_N=1 -DSTRCACHE_M=1 -std=gnu99 -lm -ldl -Wl,-E",
-        "bench.lua 1",
-    ),
-    ("exc", "clang++-19", "", "-std=c++17", "3000"),
+/// A program of the corpus.
+struct InCorpus {
+    name: &'static str,
+    compiler: &'static str,
+    /// Where the sources are below the corpus. Empty: beside the script that builds it.
+    folder: &'static str,
+    /// Which of the files there; empty: all but `luac.c`, which has a `main` of its own.
+    files: &'static [&'static str],
+    flags: &'static str,
+    /// For the program.
+    arguments: &'static str,
+}
+
+const CORPUS: &[InCorpus] = &[
+    InCorpus {
+        name: "lua",
+        compiler: "clang-19",
+        folder: "src/lua5.4-5.4.4/src",
+        files: &[],
+        flags: "-DLUA_USE_LINUX -Dluai_makeseed(L)=42 -DSTRCACHE_N=1 -DSTRCACHE_M=1 -std=gnu99 -lm -ldl -Wl,-E",
+        arguments: "bench.lua 1",
+    },
+    InCorpus {
+        name: "sqlite",
+        compiler: "clang-19",
+        folder: "src/sqlite",
+        files: &["shell.c", "sqlite3.c"],
+        flags: "-DSQLITE_THREADSAFE=0 -DSQLITE_OMIT_LOAD_EXTENSION -DSQLITE_ENABLE_MATH_FUNCTIONS -DSQLITE_ENABLE_FTS5 -DSQLITE_ENABLE_RTREE -lm",
+        arguments: "-init bench.sql :memory: .quit",
+    },
+    InCorpus {
+        name: "exc",
+        compiler: "clang++-19",
+        folder: "",
+        files: &[],
+        flags: "-std=c++17",
+        arguments: "3000",
+    },
 ];
+
+/// Rows of the workload for sqlite, which has half a million: a hundredth will do where instructions are counted.
+const ROWS: (&str, &str) = ("500000", "5000");
 
 /// What the programs share.
 const COMMON: &[&str] = &[
@@ -206,22 +237,25 @@ struct Extra {
 }
 
 /// Those whose sources are there.
-fn extras(root: &Path) -> Vec<Extra> {
+fn extras(root: &Path, folder: &Path) -> Result<Vec<Extra>> {
     let here = root.join("bench/corpus");
     let mut found = vec![];
-    for &(name, compiler, folder, flags, arguments) in CORPUS {
-        let sources: Vec<PathBuf> = if folder.is_empty() {
+    for program in CORPUS {
+        let name = program.name;
+        let sources: Vec<PathBuf> = if program.folder.is_empty() {
             vec![here.join(name).with_extension("cpp")]
         } else {
-            let folder = super::programs::corpus().map(|corpus| corpus.join(folder));
+            let folder = super::programs::corpus().map(|corpus| corpus.join(program.folder));
             let mut files: Vec<PathBuf> = folder
                 .and_then(|folder| Ok(fs::read_dir(folder)?))
                 .map(|entries| entries.flatten().map(|e| e.path()).collect())
                 .unwrap_or_default();
-            // The compiler has a `main` of its own.
             files.retain(|f| {
-                f.extension().is_some_and(|e| e == "c")
-                    && f.file_stem().is_some_and(|s| s != "luac")
+                let name = f.file_name().unwrap_or_default().to_string_lossy();
+                match program.files {
+                    [] => name.ends_with(".c") && name != "luac.c",
+                    wanted => wanted.contains(&name.as_ref()),
+                }
             });
             files.sort();
             files
@@ -230,25 +264,29 @@ fn extras(root: &Path) -> Vec<Extra> {
             eprintln!("the sources of {name} are not in the corpus: it is left out");
             continue;
         }
-        let words: Vec<String> = arguments
-            .split(' ')
-            .map(|word| {
-                if here.join(word).is_file() {
-                    here.join(word).display().to_string()
-                } else {
-                    word.to_owned()
+        let mut words = vec![];
+        for word in program.arguments.split(' ') {
+            let file = here.join(word);
+            words.push(match file.is_file() {
+                true if word.ends_with(".sql") => {
+                    let smaller = folder.join(word);
+                    let text = fs::read_to_string(&file).context("the workload")?;
+                    fs::write(&smaller, text.replace(ROWS.0, ROWS.1))?;
+                    smaller.display().to_string()
                 }
-            })
-            .collect();
+                true => file.display().to_string(),
+                false => word.to_owned(),
+            });
+        }
         found.push(Extra {
             name,
-            compiler,
+            compiler: program.compiler,
             sources,
-            flags,
+            flags: program.flags,
             arguments: words.join(" "),
         });
     }
-    found
+    Ok(found)
 }
 
 /// The job.
@@ -283,7 +321,7 @@ pub fn run(arguments: &[String]) -> Result<bool> {
     let source = unpack(&folder)?;
     let bench = Bench {
         graphs: folder.join("graphs.g6"),
-        corpus: extras(&root),
+        corpus: extras(&root, &folder)?,
         folder,
         source,
         postlink,
