@@ -228,8 +228,12 @@ pub struct CommandLine {
     pub lto: bool,
     /// `-r`: the output is an object file again.
     pub relocatable: bool,
-    /// `-MD` or `-MMD`, without `-MF`.
+    /// `-MD` or `-MMD`.
     pub wants_dependencies: bool,
+    /// `-MF`.
+    pub names_dependency_file: bool,
+    /// `-Wp,-MD,FILE` or `-Wp,-MMD,FILE`.
+    pub wants_dependencies_of_preprocessor: bool,
     /// `-MT` or `-MQ` is given.
     pub names_dependency_target: bool,
     /// The language that `-x` has set at the end, if it has.
@@ -346,6 +350,8 @@ impl CommandLine {
             lto: false,
             relocatable: false,
             wants_dependencies: false,
+            names_dependency_file: false,
+            wants_dependencies_of_preprocessor: false,
             names_dependency_target: false,
             language_at_end: false,
             target_flags: vec![],
@@ -362,7 +368,6 @@ impl CommandLine {
     fn classify(&mut self) {
         let arguments = std::mem::take(&mut self.arguments);
         let mut language: Option<OsString> = None;
-        let (mut dependencies, mut dependency_file) = (false, false);
         let mut has_header = false;
         let mut index = 0;
         while let Some(argument) = arguments.get(index) {
@@ -405,8 +410,8 @@ impl CommandLine {
                     language = value.cloned().filter(|language| language != "none");
                 }
                 "-r" => self.relocatable = true,
-                "-MD" | "-MMD" => dependencies = true,
-                "-MF" => dependency_file = true,
+                "-MD" | "-MMD" => self.wants_dependencies = true,
+                "-MF" => self.names_dependency_file = true,
                 "-MT" | "-MQ" => self.names_dependency_target = true,
                 "-fno-lto" => self.lto = false,
                 "-flto" => self.lto = true,
@@ -426,7 +431,10 @@ impl CommandLine {
                     language = Some(OsString::from_vec(bytes[2..].to_vec()))
                         .filter(|language| language != "none");
                 }
-                _ if text.starts_with("-MF") => dependency_file = true,
+                _ if text.starts_with("-MF") => self.names_dependency_file = true,
+                _ if text.starts_with("-Wp,-MD,") || text.starts_with("-Wp,-MMD,") => {
+                    self.wants_dependencies_of_preprocessor = true;
+                }
                 _ if text.starts_with("-MT") || text.starts_with("-MQ") => {
                     self.names_dependency_target = true;
                 }
@@ -461,7 +469,6 @@ impl CommandLine {
                 self.target_flags.extend(value.cloned());
             }
         }
-        self.wants_dependencies = dependencies && !dependency_file;
         self.language_at_end = language.is_some();
         let nothing = self.sources.is_empty() && self.other_inputs.is_empty();
         let nothing_to_compile = self.sources.is_empty() && self.stage != Stage::Linked;

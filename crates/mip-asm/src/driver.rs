@@ -31,8 +31,10 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 
+use crate::aside::{self, Aside};
 use crate::command::{self, CommandLine, FlagError, Flags, Source, Stage};
 use postlink_mip::mip;
+use tempfile::TempPath;
 
 use crate::insert::{self, Instrumented};
 use crate::options::{Mode, Options};
@@ -288,6 +290,33 @@ impl Driver<'_> {
         }
     }
 
+    /// Names that a file of dependencies has, and has in it: by default both are made from the output's name, which is not the one that was asked for.
+    fn dependencies(&self, source: &Source, aside: &Aside) -> Vec<OsString> {
+        let line = self.line;
+        // gcc's preprocessor makes the name from that of the source.
+        let of_preprocessor = line.wants_dependencies_of_preprocessor && self.is_clang;
+        if !(line.wants_dependencies || of_preprocessor) {
+            return vec![];
+        }
+        let mut arguments = vec![];
+        let target = match &line.output {
+            Some(output) => output.into(),
+            None => CommandLine::default_output(&source.path, "o"),
+        };
+        if line.wants_dependencies && !line.names_dependency_file {
+            let file = if line.output.is_some() || self.is_clang {
+                target.with_extension("d")
+            } else {
+                aside.path("d")
+            };
+            arguments.extend(["-MF".into(), file.into()]);
+        }
+        if !line.names_dependency_target {
+            arguments.extend(["-MQ".into(), target.into()]);
+        }
+        arguments
+    }
+
     /// Compiles a source to assembly and instruments it. Gives the compiler's exit code.
     fn assembly(
         &mut self,
@@ -296,7 +325,16 @@ impl Driver<'_> {
         scratch: &Path,
         number: usize,
     ) -> Result<u8, Error> {
-        let plain = scratch.join(format!("{number}.plain.s"));
+        let aside = Aside::of(self.line, source, self.is_clang);
+        // What clang writes beside its output is named after it.
+        let beside = match self.is_clang && aside::clang_writes_aside(self.line) {
+            true => temporary_beside(&aside),
+            false => None,
+        };
+        let plain = match &beside {
+            Some(path) => path.to_path_buf(),
+            None => scratch.join(format!("{number}.plain.s")),
+        };
         let mut arguments: Vec<OsString> = self
             .line
             .for_source(source)
@@ -306,20 +344,21 @@ impl Driver<'_> {
         arguments.push("-S".into());
         arguments.push("-o".into());
         arguments.push(plain.clone().into());
-        if self.line.wants_dependencies {
-            // By default both are made from the output's name, which is not the one that was asked for.
-            let named = if self.line.stage == Stage::Linked {
-                CommandLine::default_output(&source.path, "o")
-            } else {
-                self.output_of(source, "o")
-            };
-            arguments.push("-MF".into());
-            arguments.push(named.with_extension("d").into());
-            if !self.line.names_dependency_target {
-                arguments.push("-MQ".into());
-                arguments.push(named.into());
+        if !self.is_clang {
+            arguments.extend(aside.for_gcc(self.line, source));
+        } else if aside::splits_debug_information(self.line) {
+            // The name that stands in the program; what it would write now is empty.
+            let nothing = scratch.join(format!("{number}.dwo")).into_os_string();
+            for argument in [
+                "-split-dwarf-file".into(),
+                aside.path("dwo").into_os_string(),
+                "-split-dwarf-output".into(),
+                nothing,
+            ] {
+                arguments.extend(["-Xclang".into(), argument]);
             }
         }
+        arguments.extend(self.dependencies(source, &aside));
         if self.placement.is_some() {
             arguments.push("-ffunction-sections".into());
         }
@@ -383,12 +422,25 @@ impl Driver<'_> {
         if self.is_clang {
             command.arg("-Qunused-arguments");
         }
+        let splits = aside::splits_debug_information(self.line);
+        if splits {
+            command.arg("-gsplit-dwarf");
+        }
         command
             .args(["-x", "assembler", "-c"])
             .arg(&text)
             .arg("-o")
             .arg(to);
-        self.status(command)
+        let code = self.status(command)?;
+        if splits && code == 0 && self.line.stage == Stage::Linked {
+            // It lies beside the object, which goes.
+            let from = to.with_extension("dwo");
+            let to = Aside::of(self.line, source, self.is_clang).path("dwo");
+            if from.is_file() {
+                fs::copy(&from, &to).map_err(file_error(&to))?;
+            }
+        }
+        Ok(code)
     }
 
     /// Links, with the run-time, and seals.
@@ -537,6 +589,20 @@ fn order_for_linker(
 fn is_warning_about_map(line: &[u8]) -> bool {
     let has = |text: &[u8]| line.windows(text.len()).any(|part| part == text);
     has(b":(__llvm_mipmap+") && has(b"has non-ABS relocation R_")
+}
+
+/// A file for assembly under the name that files beside an output shall have; it goes when it is dropped. `None` where none can be made.
+fn temporary_beside(aside: &Aside) -> Option<TempPath> {
+    let path = aside.path("");
+    let folder = match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    let file = tempfile::Builder::new()
+        .prefix(path.file_name()?)
+        .tempfile_in(folder)
+        .ok()?;
+    Some(file.into_temp_path())
 }
 
 fn file_error(path: &Path) -> impl FnOnce(io::Error) -> Error + use<> {

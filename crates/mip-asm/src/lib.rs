@@ -23,6 +23,7 @@
 //! |---|---|
 //! | [`command`] | the compiler's command line: inputs, what is wanted, our own flags |
 //! | [`driver`] | runs compiler, inserter, assembler and linker |
+//! | [`aside`] | names of what the compiler writes besides its output |
 //! | [`runtime`] | the start-up routine in C that maps the counters onto the profile's file |
 //! | [`placement`] | the other direction: sections by what a profile says |
 //! | [`seal`] | puts a hash of the map into the linked program, so that stale maps are refused |
@@ -33,6 +34,7 @@
 //! * The text that was there stays, byte for byte and in order.
 //! * No text makes it panic.
 
+pub mod aside;
 pub mod blocks;
 pub mod command;
 pub mod driver;

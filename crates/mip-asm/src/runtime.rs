@@ -70,7 +70,7 @@ pub fn build(
     manual: bool,
     is_clang: bool,
 ) -> io::Result<Runtime> {
-    let mut flags: Vec<OsString> = target_flags.to_vec();
+    let mut flags = flags_for_c(target_flags);
     flags.extend(
         [
             "-fPIC",
@@ -165,6 +165,23 @@ pub fn build(
     fs::rename(&written, &runtime.archive)?;
     fs::rename(&core, &runtime.core)?;
     Ok(runtime)
+}
+
+/// The target's flags without those that are for the user's own assembly: the run-time has some in AT&T syntax, and wants no listing.
+fn flags_for_c(target_flags: &[OsString]) -> Vec<OsString> {
+    let mut flags = vec![];
+    let mut given = target_flags.iter();
+    while let Some(flag) = given.next() {
+        if flag == "-Xassembler" {
+            given.next();
+            continue;
+        }
+        let text = flag.to_string_lossy();
+        if !(text.starts_with("-Wa,") || text.starts_with("-masm=")) {
+            flags.push(flag.clone());
+        }
+    }
+    flags
 }
 
 /// Number of slots that the buffer has: sets of four.
