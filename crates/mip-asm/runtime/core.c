@@ -287,10 +287,29 @@ extern char **environ;
 static char **environment;
 static u8 is_mapped;
 
+/* A device stays what it is, and is not read: that could take for ever. /dev/shm has files like any other. */
+static int is_device(const char *path) {
+  static const char devices[] = "/dev/", files[] = "shm/";
+  word i;
+  for (i = 0; devices[i]; i++)
+    if (path[i] != devices[i]) return 0;
+  path += i;
+  for (i = 0; files[i]; i++)
+    if (path[i] != files[i]) return 1;
+  return 0;
+}
+
+/* Found out when the name is asked for the first time: later the file is there, and it is our own. */
+static u8 is_known, with_hash;
+
 HIDDEN void __llvm_mip_name(char *to) {
   const char *pattern = pattern_of(environment);
-  name_file(to, pattern, 0);
-  if (is_taken(to)) name_file(to, pattern, 1);
+  name_file(to, pattern, with_hash);
+  if (!is_known && !is_device(to) && is_taken(to)) {
+    with_hash = 1;
+    name_file(to, pattern, 1);
+  }
+  is_known = 1;
 }
 
 /* Before the program's own constructors. glibc hands over the environment here. */
@@ -323,21 +342,18 @@ static void begin(int argc, char **argv, char **given) {
     char *to = temporary;
     const char *from = path;
     long file, error;
-    int is_device;
     __llvm_mip_name(path);
+    if (is_device(path)) return; /* written at exit */
     /* Under another name until it is complete: the old file may be mapped by a process that still runs. */
     while (*from) *to++ = *from++;
     name_file(to, ".%p~", 0);
     /* Who made the file: all ones where others have the rest of a build's identity. */
     ((u32 *)(void *)START)[4] = stamp;
     ((u32 *)(void *)START)[5] = ~(u32)0;
-    /* A device stays what it is. */
-    is_device = path[0] == '/' && path[1] == 'd' && path[2] == 'e' && path[3] == 'v' && path[4] == '/';
-    file = __llvm_mip_write(is_device ? path : temporary);
+    file = __llvm_mip_write(temporary);
     if (file < 0) return;
     is_mapped = sys_map(START, (word)(MAPPED_END - START), file) == 0;
     sys_close(file);
-    if (is_device) return;
     error = sys_rename(temporary, path);
     if (error < 0) say("open ", path, error);
   }
@@ -345,7 +361,7 @@ static void begin(int argc, char **argv, char **given) {
 }
 
 #if !defined(MIP_MANUAL)
-/* Pages larger than what counters are aligned to, or a file system that cannot share pages: then they are written at exit. */
+/* Pages larger than what counters are aligned to, a file system that cannot share pages, a device: then they are written at exit. */
 static void finish(void) {
   char path[LONGEST];
   long file;

@@ -5,7 +5,7 @@
 //! header has a hash of the link unit's name only, as the proposal had it. Once the program is linked, the hash of the map's contents (names,
 //! sizes, blocks, distances, all as linked) is put in both places:
 //!
-//! * in the header in `__llvm_mipmap`;
+//! * in the header in `__llvm_mipmap`, with the map's length, so that one that was cut short or damaged later is refused;
 //! * in the header that the run-time copies into raw files. It has no symbol in a stripped program, but it is a pattern of 32 bytes that is known
 //!   entirely, and must be there exactly once.
 //!
@@ -158,13 +158,15 @@ pub fn seal(path: &Path, page: u64) -> Result<Sealed, Error> {
         return not_done("the header for raw files is in it more than once");
     }
     let mut contents = map.to_vec();
-    contents[12..16].fill(0);
-    let hash = postlink_mip::hash::module_hash(&contents);
+    let length = u32::try_from(map.len()).unwrap_or(0).to_le_bytes();
+    contents[24..28].copy_from_slice(&length);
+    let hash = postlink_mip::map::contents_hash(&contents);
     let file = OpenOptions::new().write(true).open(path).map_err(io)?;
     file.write_all_at(&hash.to_le_bytes(), place + 12)
         .map_err(io)?;
     file.write_all_at(&hash.to_le_bytes(), map_at.0 + 12)
         .map_err(io)?;
+    file.write_all_at(&length, map_at.0 + 24).map_err(io)?;
     // The last piece is one byte at the start of a page.
     if raw_address.wrapping_add(raw_size).wrapping_sub(1) % page != 0 {
         return not_done(

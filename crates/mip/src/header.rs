@@ -10,6 +10,7 @@
 //! | 16 | 8 | map: raw section offset | address of the raw section less that of the map section; 4 bytes and 4 zeros on 32-bit targets |
 //! | | | raw, `.mip`: identity | zero in version 8 |
 //! | 24 | 4 | slots | zero; in a raw of version 9 the number of sample slots ([`crate::raw`]) |
+//! | | | map: length | zero, or the bytes of the whole map, and then the module hash is that of its contents ([`crate::map`]) |
 //! | 28 | 4 | offset to data | 0x20 |
 //!
 //! The header of older files has 24 bytes: the same up to 16, then four reserved bytes and the offset to data, 0x18. Their kinds are numbers,
@@ -201,7 +202,7 @@ pub struct Header {
     pub module_hash: u32,
     /// Raw section offset of a map, identity of other files.
     pub word: u64,
-    /// Number of sample slots in a raw.
+    /// Number of sample slots in a raw; length of a map that was sealed.
     pub slots: u32,
     /// Where the data begins: 32, or 24 in older files.
     pub size: usize,

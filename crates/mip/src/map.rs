@@ -18,6 +18,9 @@
 //! the raw section's, and the place `c` of a record in the file, the counters are `p - (H - c)` from the start of the raw section, and so is
 //! the function by `q`.
 //!
+//! A map that was sealed when its program was linked has its length in the header, and the module hash is that of its contents ([`contents_hash`]): so one that was
+//! cut short or damaged is known. Others are read as far as they go.
+//!
 //! Records of the older layout have four-byte fields throughout, with one more in front, the distance to the raw section, and are always aligned to 8.
 //!
 //! # Version 9
@@ -36,7 +39,7 @@ use std::path::Path;
 
 use postlink_profile::Error;
 
-use crate::hash::md5_64;
+use crate::hash::{md5_64, module_hash};
 use crate::header::{Header, Kind, Types, VERSION, Width};
 use crate::model::{Block, Function, InferredBlock, Profile};
 use crate::reader::Reader;
@@ -53,6 +56,7 @@ pub struct Map {
 /// Reads a map: an empty profile.
 pub fn read(path: &Path, bytes: &[u8]) -> Result<Map, Error> {
     let header = Header::read_kind(path, bytes, bytes.len() as u64, Kind::Map)?;
+    check_seal(path, bytes, &header)?;
     let mut profile = Profile::of(&header);
     let records = Records::of(path, &header)?;
     let mut reader = Reader::new(path, bytes, header.size);
@@ -61,6 +65,44 @@ pub fn read(path: &Path, bytes: &[u8]) -> Result<Map, Error> {
         reader.align(records.align);
     }
     Ok(Map { header, profile })
+}
+
+/// The module hash of a sealed map: of all of its bytes, with zero where the hash goes.
+pub fn contents_hash(bytes: &[u8]) -> u32 {
+    let mut bytes = bytes.to_vec();
+    if let Some(hash) = bytes.get_mut(12..16) {
+        hash.fill(0);
+    }
+    module_hash(&bytes)
+}
+
+/// Refuses a sealed map that is not what it was when it was sealed.
+fn check_seal(path: &Path, bytes: &[u8], header: &Header) -> Result<(), Error> {
+    let length = u64::from(header.slots);
+    let len = bytes.len() as u64;
+    if length == 0 {
+        return Ok(());
+    }
+    if length != len {
+        let what = if len < length { "cut short" } else { "damaged" };
+        return Err(crate::reader::bad(
+            path,
+            24,
+            format!("the map has {length} bytes, the file has {len}: {what}"),
+        ));
+    }
+    let hash = contents_hash(bytes);
+    if hash != header.module_hash {
+        return Err(crate::reader::bad(
+            path,
+            12,
+            format!(
+                "the module hash is {:#010X}, that of the contents is {hash:#010X}: the map is damaged",
+                header.module_hash
+            ),
+        ));
+    }
+    Ok(())
 }
 
 /// How records of one file are read.
