@@ -120,6 +120,15 @@ pub fn run(compiler: &OsStr, arguments: &[OsString], flags: Flags) -> Result<Out
         Some(target) => driver.target = Some(target),
         None => return driver.alone(),
     }
+    let is_mach_o = driver
+        .target
+        .is_some_and(|target| target.format == Format::MachO);
+    if is_mach_o && driver.options.buffer > 0 && line.flags.profile.is_none() {
+        return Err(FlagError::Together(
+            "-fmachine-profile-runtime-buffer: callers are sampled in ELF programs only, and this is Mach-O",
+        )
+        .into());
+    }
     if let Some(path) = &line.flags.profile {
         let placement = Placement::of(&mip::open(path)?);
         if placement.is_empty() {
@@ -273,12 +282,17 @@ impl Driver<'_> {
     }
 
     fn note_what_was_left(&mut self) {
+        // In what many compilers say at the same time, one must know which.
+        let of = match self.line.sources.as_slice() {
+            [source] => format!("{}: ", source.path.display()),
+            _ => String::new(),
+        };
         let report = &self.outcome.report;
         for (reason, count) in &report.left_alone {
             if !reason.was_asked_for() {
                 self.outcome
                     .notes
-                    .push(format!("left alone: {count} × {reason}"));
+                    .push(format!("{of}left alone: {count} × {reason}"));
             }
         }
     }

@@ -167,7 +167,8 @@ pub fn build(
     Ok(runtime)
 }
 
-/// The target's flags without those that are for the user's own assembly: the run-time has some in AT&T syntax, and wants no listing.
+/// The target's flags without those that are for the user's own assembly: the run-time has some in AT&T syntax, and wants no listing. Code that
+/// runs anywhere runs in the kernel's code model, too, which gcc does not make it for.
 fn flags_for_c(target_flags: &[OsString]) -> Vec<OsString> {
     let mut flags = vec![];
     let mut given = target_flags.iter();
@@ -177,7 +178,9 @@ fn flags_for_c(target_flags: &[OsString]) -> Vec<OsString> {
             continue;
         }
         let text = flag.to_string_lossy();
-        if !(text.starts_with("-Wa,") || text.starts_with("-masm=")) {
+        let is_left_out =
+            text.starts_with("-Wa,") || text.starts_with("-masm=") || text == "-mcmodel=kernel";
+        if !is_left_out {
             flags.push(flag.clone());
         }
     }

@@ -174,3 +174,16 @@ fn a_program_in_intel_syntax_is_linked_all_the_same() {
         }
     }
 }
+
+#[test]
+fn a_program_of_the_kernels_code_model_is_linked() {
+    let scratch = Scratch::new();
+    for compiler in compilers() {
+        scratch.build(&format!(
+            "{compiler} -O1 -mcmodel=kernel -mno-red-zone -fno-pie -no-pie @uses-library.c @library.c -o %/app"
+        ));
+        assert_eq!(scratch.run(&["app"], "x.mipraw").stdout, b"370\n");
+        let found = counts(&scratch.profile("app", "x.mipraw"));
+        assert_eq!(found["from_library"], 10);
+    }
+}

@@ -245,3 +245,20 @@ fn mach_o_programs_link_and_have_readable_maps() {
         }
     }
 }
+
+/// The run-time has nothing that samples there, so linking would fail, later and with less to say.
+#[test]
+fn sampling_in_mach_o_is_refused() {
+    if !have("clang-19", "Mach-O") {
+        return;
+    }
+    let scratch = Scratch::new();
+    fs::write(scratch.path("a.c"), "int f(int x) { return x + 1; }\n").unwrap();
+    let error = scratch
+        .try_cc("clang-19 --target=arm64-apple-macos11 -fmachine-profile-runtime-buffer=1024 -c %/a.c -o %/a.o")
+        .unwrap_err();
+    assert!(
+        error.to_string().contains("in ELF programs only"),
+        "{error}"
+    );
+}

@@ -459,7 +459,12 @@ fn functions_of_inline_assembly_are_left_alone_and_counted() {
         let done = scratch.build(&format!("{compiler} %/a.c -o %/app"));
         if compiler == "gcc" {
             assert_eq!(done.report.functions, 1);
-            assert_eq!(done.notes, ["left alone: 1 × defined in inline assembly"]);
+            let source = scratch.path("a.c");
+            let note = format!(
+                "{}: left alone: 1 × defined in inline assembly",
+                source.display()
+            );
+            assert_eq!(done.notes, [note]);
         } else {
             // clang does not say that it is inline assembly; it is a function like any other, too.
             assert_eq!(done.report.functions, 2);
