@@ -346,7 +346,7 @@ impl Plan {
         if (raw.counters.len() as u64) < self.len {
             return Err(Error::CutShort {
                 path: raw.path().to_owned(),
-                what: "the counters of the profile's functions".to_owned(),
+                what: "a run of this program".to_owned(),
                 expected: self.len,
                 found: raw.counters.len() as u64,
             });

@@ -1,4 +1,4 @@
-//! What should be small rather than fast: functions and blocks that never ran, or hardly.
+//! What should be small rather than fast: functions and blocks that never ran, or functions that are hardly called.
 //!
 //! A function that never ran is a candidate for `-Oz` (and for the outliner, with all it has). In one that ran, blocks that did
 //! not are candidates for outlining; how large they are follows from where the next block begins.
@@ -10,7 +10,7 @@ use crate::model::{Function, Profile};
 pub enum Advice {
     /// It never ran: compile it for size, let the outliner have all of it.
     NeverRan,
-    /// It ran, but hardly: compile it for size.
+    /// It ran, but was hardly called: compile it for size, unless it has a loop that runs for long. No count says that it has.
     Rare,
     /// It ran, and some of its blocks never did: these can be moved out.
     ColdBlocks,

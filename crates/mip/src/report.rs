@@ -76,6 +76,8 @@ pub fn show(out: &mut impl Write, profile: &Profile, options: Options<'_>) -> Re
 pub struct CoveredCount {
     /// Covered functions, whatever the filter.
     pub total: usize,
+    /// Functions that were found in the debug information.
+    pub known: usize,
     /// Names of functions for which nothing was found in the debug information.
     pub unknown: Vec<String>,
 }
@@ -100,6 +102,8 @@ pub fn covered(
         let frames = symbolizer.frames(function);
         if frames.is_empty() {
             count.unknown.push(function.display_name().into_owned());
+        } else {
+            count.known += 1;
         }
         for frame in frames {
             match how {

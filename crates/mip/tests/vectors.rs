@@ -381,7 +381,7 @@ fn a_raw_of_another_build_is_refused_with_both_values() {
     short.pop();
     assert_eq!(
         merged(&mut profile.clone(), &[(short, 1)]).unwrap_err(),
-        "0: cut short: the counters of the profile's functions needs 34 bytes, the file has 33"
+        "0: cut short: a run of this program needs 34 bytes, the file has 33"
     );
 }
 

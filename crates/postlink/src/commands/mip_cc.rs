@@ -176,6 +176,13 @@ pub fn main(compiler: &OsStr) -> ExitCode {
             }
             ExitCode::from(outcome.code)
         }
+        Err(error) if error.downcast_ref::<Usage>().is_some() => {
+            // `--help` is the compiler's own here.
+            anstream::eprintln!(
+                "error: {error}\n\nFor more information, try 'postlink mip cc --help'."
+            );
+            ExitCode::from(2)
+        }
         Err(error) => errors::report(&error),
     }
 }

@@ -123,9 +123,10 @@ impl Merge {
 fn say(ui: &Ui, path: &Path, profile: &Profile, merged: &Merged) {
     let ran = profile.functions.iter().filter(|f| f.is_covered()).count();
     ui.say(format_args!(
-        "{BOLD}{}{BOLD:#}: {} files added ({}); {} of {} functions have run",
+        "{BOLD}{}{BOLD:#}: {} {} added ({}); {} of {} functions have run",
         path.display(),
         count(merged.files),
+        if merged.files == 1 { "file" } else { "files" },
         bytes(merged.bytes),
         count(ran),
         count(profile.functions.len())

@@ -88,9 +88,7 @@ impl Order {
         };
         let Some(mut ordered) = ordered else {
             match self.by {
-                By::CallGraph => bail!(
-                    "{path}: no call edges: instrument with return addresses (a run-time buffer, or --mode call-edges)"
-                ),
+                By::CallGraph => bail!("{path}: {}", no_edges(&profile)),
                 _ => bail!(
                     "{path}: no first calls: instrument for the call graph rather than for coverage"
                 ),
@@ -119,6 +117,21 @@ impl Order {
         )?;
         figures.say(ui);
         Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// Why there is no call graph.
+fn no_edges(profile: &Profile) -> String {
+    let edges: usize = profile.functions.iter().map(|f| f.edges.len()).sum();
+    let sampled = "one call in 64 is sampled, so let the program run for longer";
+    match edges {
+        0 => format!(
+            "no call edges: instrument with return addresses (a run-time buffer, or --mode call-edges); {sampled}"
+        ),
+        _ => format!(
+            "{} call edges, but none from a function of the profile: {sampled}",
+            count(edges)
+        ),
     }
 }
 

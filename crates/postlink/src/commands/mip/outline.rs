@@ -15,8 +15,9 @@ use crate::ui::{Ui, bytes, count, percent};
 
 /// List cold functions and blocks worth outlining, or compiling for size
 ///
-/// Functions that never ran, or hardly, are candidates for -Oz; in functions that ran, blocks that never did are candidates for outlining or splitting off. With
-/// function coverage alone only the former are known.
+/// Functions that never ran are candidates for -Oz, and so are those that are seldom called, unless they spend their time in a loop, which calls do not show. In
+/// functions that ran, blocks that never did are candidates for outlining or splitting off. What is seldom called is known from call counts, cold blocks from
+/// block coverage.
 #[derive(Args, Debug)]
 #[command(after_long_help = "\
 Examples:
@@ -138,7 +139,7 @@ impl Report {
         )?;
         for (what, (functions, size)) in [
             ("never ran: compile for size (-Oz)", self.never_ran),
-            ("hardly ran: compile for size (-Oz)", self.rare),
+            ("seldom called: -Oz, unless a loop in it is hot", self.rare),
             (
                 "ran, with blocks that did not: outline or split",
                 self.cold_blocks,

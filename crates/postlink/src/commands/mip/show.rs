@@ -137,8 +137,24 @@ impl Covered {
         let mut out = Vec::new();
         let found = report::covered(&mut out, &profile, options, how)?;
         put(self.output.as_deref(), &out)?;
-        for name in &found.unknown {
+        // Without any debug information, a warning for each function would say nothing more.
+        let looked_up = if found.known == 0 {
+            0
+        } else {
+            found.unknown.len()
+        };
+        for name in &found.unknown[..looked_up] {
             ui.warn(format_args!("no debug information found for {name}"));
+        }
+        if found.known == 0
+            && !found.unknown.is_empty()
+            && let Some(debug) = &self.selection.debug
+        {
+            ui.warn(format_args!(
+                "{}: no debug information for any of {} functions: nothing is printed for them",
+                debug.display(),
+                count(found.unknown.len())
+            ));
         }
         ui.say(format_args!(
             "{} of {} functions have run",
