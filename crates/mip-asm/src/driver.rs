@@ -238,10 +238,13 @@ impl Driver<'_> {
         let triple = String::from_utf8_lossy(&out.stdout);
         let target = Target::of_triple(&triple);
         if target.is_none() {
-            self.outcome.notes.push(format!(
-                "left alone: code for {} cannot be instrumented",
-                triple.trim()
-            ));
+            self.outcome.notes.push(match triple.trim() {
+                "" => format!(
+                    "left alone: {} does not say what it makes code for (-dumpmachine): the compiler comes first, and what launches it goes in front of postlink",
+                    self.compiler.to_string_lossy()
+                ),
+                triple => format!("left alone: code for {triple} cannot be instrumented"),
+            });
         }
         Ok(target)
     }

@@ -540,3 +540,17 @@ fn functions_are_placed_by_a_profile() {
             .is_err()
     );
 }
+
+#[test]
+fn a_launcher_in_the_compilers_place_is_told_where_it_goes() {
+    let scratch = Scratch::new();
+    let done = scratch.build("env gcc -c @library.c -o %/a.o");
+    let [note] = done.notes.as_slice() else {
+        panic!("{:?}", done.notes);
+    };
+    assert!(
+        note.contains("env does not say what it makes code for"),
+        "{note}"
+    );
+    assert!(scratch.path("a.o").is_file());
+}
