@@ -17,15 +17,16 @@ const FORMED: &str = r#"
 #define END(f) ".cfi_endproc\n.size " #f ",.-" #f "\n"
 __asm__(".text\n.p2align 4\n" BEGIN(before) "mov $5, %eax\nret\n" END(before)
         BEGIN(check) FORM "cmp %rax, %rdi\nsete %al\nmovzbl %al, %eax\nret\n" END(check)
+        BEGIN(calling) "sub $8, %rsp\ncall impl\nadd $8, %rsp\nret\n" END(calling)
         BEGIN(both) KEEP "mov kept(%rip), %rax\nret\n" END(both) ".p2align 4\n");
 __attribute__((noinline, visibility("hidden"))) int impl(int x) { return printf("") + x + 1; }
-int check(int (*)(int));
+int check(int (*)(int)), calling(int);
 int (*both(void))(int);
 int (*kept)(int);
 int (*volatile table[2])(int) = {impl, impl};
 int main(void) {
   int n = 0;
-  for (int i = 0; i < 5; i++) n += table[i & 1](i) + impl(i);
+  for (int i = 0; i < 5; i++) n += table[i & 1](i) + impl(i) + calling(i);
   printf("%d %d %d\n", check(table[0]), both() == table[1], n);
   return 0;
 }

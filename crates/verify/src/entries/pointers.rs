@@ -77,7 +77,13 @@ impl<A: Entries> Proof<'_, A> {
 
     /// Fields of an instruction that hold addresses.
     pub(super) fn fields(&self, insn: &Insn, bytes: &[u8]) -> [Option<Field>; 2] {
-        let absolute = A::absolute_field(bytes).filter(|_| self.input.etype == elf::ET_EXEC);
+        let fixed = self.input.etype == elf::ET_EXEC;
+        // The displacement of a call is the last number in it, too.
+        let apart = |absolute: &Field| {
+            insn.field
+                .is_none_or(|f| f.at + f.len <= absolute.at || absolute.at + absolute.len <= f.at)
+        };
+        let absolute = A::absolute_field(bytes).filter(|a| fixed && apart(a));
         [insn.field, absolute]
     }
 
