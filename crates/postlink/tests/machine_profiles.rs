@@ -346,12 +346,28 @@ fn calls_of_functions_with_an_entry_jump_go_straight_to_the_stub() {
 /// What moves leaves room for what moves.
 #[test]
 fn stubs_in_two_places_are_described_for_unwinding() {
-    let folder = Folder::built(&[("p.c", &many_functions())], "gcc -O1 -Wl,-q -o p p.c");
+    let folder = Folder::built(&[("p.c", &many_functions(200))], "gcc -O1 -Wl,-q -o p p.c");
     let (places, other) = frames_of_stubs(&folder, "call-graph");
     assert_eq!(places, 2);
     assert!(other > 0, "some instructions were overwritten");
     let names = compare(&folder, &[], "many functions");
     assert!(names.iter().all(|n| n.contains("f199")));
+}
+
+#[test]
+fn an_unwind_entry_alone_in_a_hole_is_proved() {
+    let mut alone = 0;
+    for count in (100..240).step_by(10) {
+        let command = "gcc -O1 -rdynamic -Wl,-q -o p p.c";
+        let folder = Folder::built(&[("p.c", &many_functions(count))], command);
+        folder.postlink(&["instrument", "--mode", "call-graph", "p", "-o", "p.inst"]);
+        let data = std::fs::read(folder.path("p.inst")).unwrap();
+        let elf = postlink_image::elf::Elf::parse(&data).unwrap();
+        let (_, entries) = elf.section(".eh_frame.entries").unwrap();
+        let only_read = postlink_image::raw::PF_R;
+        alone += usize::from(elf.load_at(entries.addr).unwrap().flags == only_read);
+    }
+    assert!(alone > 0, "it never lay in a segment without code");
 }
 
 #[test]

@@ -407,7 +407,7 @@ fn stubs_are_described_for_unwinding() {
         let command = format!(
             "aarch64-linux-gnu-gcc -O1 -Wl,-q,-z,max-page-size={page},-z,separate-code -o p p.c"
         );
-        let folder = Folder::built(&[("p.c", &many_functions())], &command);
+        let folder = Folder::built(&[("p.c", &many_functions(200))], &command);
         let (found, other) = frames_of_stubs(&folder, "call-graph");
         assert_eq!(found, places, "{page}");
         assert!(other > 100, "{other} bytes of overwritten instructions");

@@ -63,6 +63,8 @@ pub(crate) trait Entries: Arch {
 pub(crate) struct Memory<'a> {
     output: &'a Elf<'a>,
     code: Vec<Segment>,
+    /// Segments that are only read.
+    tables: Vec<Segment>,
     counters: Vec<Segment>,
     /// The routines that counters of calls go to, without edges and with: one each.
     slow: [Cell<Option<u64>>; 2],
@@ -138,6 +140,12 @@ pub(crate) fn prove<A: Entries>(input: &Elf<'_>, output: &Elf<'_>, options: &Opt
             .added
             .iter()
             .filter(|s| s.is_exec() && !s.is_writable())
+            .copied()
+            .collect(),
+        tables: layout
+            .added
+            .iter()
+            .filter(|s| !s.is_exec() && !s.is_writable())
             .copied()
             .collect(),
         counters: layout.added.iter().filter(is_room).copied().collect(),
@@ -219,6 +227,12 @@ impl<A: Entries> Proof<'_, A> {
 
     fn is_new(&self, addr: u64) -> bool {
         self.memory.is_new_code(addr)
+    }
+
+    /// Whether a new unwind entry may be at `addr`: in what is new and not written to.
+    fn is_table(&self, addr: u64) -> bool {
+        let mut tables = self.memory.tables.iter();
+        self.is_new(addr) || tables.any(|s| s.addr <= addr && addr < s.file_end())
     }
 
     /// Length of what counts at `at`; 0 if nothing does.
@@ -696,8 +710,8 @@ impl<A: Entries> Proof<'_, A> {
             let (start, entry) = ((word(x, 0), word(y, 0)), (word(x, 4), word(y, 4)));
             let start_fits = start.0 == start.1
                 || self.in_front(start.0, start.1) && self.leads(start.0, start.1);
-            let entry_fits =
-                entry.0 == entry.1 || i + 1 == count && self.is_new(entry.1) && start.0 == start.1;
+            let entry_fits = entry.0 == entry.1
+                || i + 1 == count && self.is_table(entry.1) && start.0 == start.1;
             if !(start_fits && entry_fits) {
                 let text = format!("the unwind search table's entry for {:#x} changed", start.0);
                 self.fail(Failure::new(Check::Unwind, text).bytes(x, y), options);

@@ -251,20 +251,20 @@ pub fn have(tool: &str, what: &str) -> bool {
     there
 }
 
-/// Two hundred functions that are called directly and by pointers: their stubs do not fit into one hole.
-pub fn many_functions() -> String {
+/// Functions that are called directly, every other one by a pointer as well: the stubs of two hundred do not fit into one hole.
+pub fn many_functions(count: usize) -> String {
     let mut text = "#include <stdio.h>\n".to_owned();
-    for i in 0..200 {
+    for i in 0..count {
         text += &format!(
             "__attribute__((noinline)) int f{i}(int *x) {{ int y[40]; for (int k = 0; k < 40; k++) y[k] = x[k % 4] + {i}; return printf(\"\") + y[x[1] & 31]; }}\n"
         );
     }
     text += "int (*all[])(int *) = {";
-    for i in (0..200).step_by(2) {
+    for i in (0..count).step_by(2) {
         text += &format!("f{i},");
     }
     text += "};\nint main(void) { int x[4] = {1, 2, 3, 4}, sum = 0;\n";
-    for i in 0..200 {
+    for i in 0..count {
         text += &format!("sum += f{i}(x);\n");
     }
     text + "for (unsigned i = 0; i < sizeof all / sizeof *all; i++) sum += all[i](x);\nprintf(\"%d\\n\", sum); return 0; }\n"
