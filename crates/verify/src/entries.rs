@@ -113,6 +113,8 @@ struct Proof<'a, A> {
     targets: Vec<u64>,
     /// Starts of functions that are pointed to, and where the pointer leads now.
     pointed: Vec<(u64, u64)>,
+    /// Numbers in instructions that stay as they are, where they are and their values, which may be addresses of functions.
+    numbers: Vec<(u64, u64)>,
     /// Functions with two addresses.
     functions: Vec<FunctionReport>,
     /// Functions that begin earlier in their unwind entries.
@@ -162,6 +164,7 @@ pub(crate) fn prove<A: Entries>(input: &Elf<'_>, output: &Elf<'_>, options: &Opt
         interiors: Vec::new(),
         targets: Vec::new(),
         pointed: Vec::new(),
+        numbers: Vec::new(),
         functions: Vec::new(),
         hooks: 0,
         retargeted: 0,
@@ -183,7 +186,7 @@ pub(crate) fn prove<A: Entries>(input: &Elf<'_>, output: &Elf<'_>, options: &Opt
     skip.sort_unstable();
     proof.data(&skip, &layout, options);
     proof.branches(options);
-    proof.words_that_stay(&skip);
+    proof.what_stays(&skip);
     proof.identity();
     let identical = proof.starts.len() as u64;
     Report {
@@ -200,6 +203,18 @@ pub(crate) fn prove<A: Entries>(input: &Elf<'_>, output: &Elf<'_>, options: &Opt
         file_failures: proof.failures,
         functions: proof.functions,
     }
+}
+
+/// The range that holds an address, of those by ascending start.
+fn judged(ranges: &[Range], addr: u64) -> Option<&Range> {
+    let before = ranges.partition_point(|r| r.start <= addr);
+    // Ranges may overlap: the nearest ones that begin before.
+    let nearest = ranges.get(before.saturating_sub(8)..before);
+    nearest
+        .unwrap_or_default()
+        .iter()
+        .rev()
+        .find(|r| r.contains(addr))
 }
 
 impl<A: Entries> Proof<'_, A> {
@@ -387,8 +402,7 @@ impl<A: Entries> Proof<'_, A> {
                     else {
                         return false;
                     };
-                    let calls = matches!(old.flow, Flow::Call(_));
-                    if !self.same_but_for_pointers((&old, a), (&new, b), calls, pointed) {
+                    if !self.same_but_for_pointers((&old, a), (&new, b), pointed) {
                         return false;
                     }
                     if matches!(old.flow, Flow::Stop | Flow::IndirectJump { .. }) {
@@ -454,7 +468,7 @@ impl<A: Entries> Proof<'_, A> {
                     new.get(at..at + len).unwrap_or(b""),
                 );
                 if a == b {
-                    self.points_still(&insn, a);
+                    self.points_still(addr, &insn, a);
                     landing_pad &= insn.landing_pad;
                     at += len;
                     continue;
@@ -822,16 +836,7 @@ impl<A: Entries> Proof<'_, A> {
                     continue;
                 }
                 let addr = s.addr + at as u64;
-                let before = skip.partition_point(|r| r.start <= addr);
-                // Ranges may overlap: the nearest ones that begin before.
-                if let Some(r) = skip
-                    .get(..before)
-                    .unwrap_or_default()
-                    .iter()
-                    .rev()
-                    .take(8)
-                    .find(|r| r.contains(addr))
-                {
+                if let Some(r) = judged(skip, addr) {
                     at = (r.end - s.addr) as usize;
                     continue;
                 }

@@ -1,13 +1,13 @@
 //! A function has one address: pointers to it are compared, so all of them lead to the same place, in code, in copies of overwritten instructions, in data and in
 //! dynamic symbols.
 
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::{Entries, Proof};
-use crate::arch::{Field, FieldKind, Insn};
-use crate::bytes::u64_in;
+use super::{Entries, Proof, judged};
+use crate::arch::{Field, FieldKind, Flow, Insn};
+use crate::bytes::{u32_in, u64_in};
 use crate::claim::Range;
-use crate::elf::{self, Segment};
+use crate::elf::{self, Section};
 use crate::report::{Check, Failure, FunctionReport, Verdict};
 
 impl<A: Entries> Proof<'_, A> {
@@ -18,8 +18,8 @@ impl<A: Entries> Proof<'_, A> {
         }
     }
 
-    /// Words of data that still hold the address of a function with another one. (Those of four bytes are not looked for: too many are numbers.)
-    pub(super) fn words_that_stay(&mut self, skip: &[Range]) {
+    /// Adds words of data and numbers in code that still hold the address of a function with another one. (Words of four bytes are not looked for: too many are numbers.)
+    pub(super) fn what_stays(&mut self, skip: &[Range]) {
         let moved: FxHashSet<u64> = self
             .pointed
             .iter()
@@ -29,10 +29,10 @@ impl<A: Entries> Proof<'_, A> {
         if moved.is_empty() {
             return;
         }
-        let loads: Vec<Segment> = self.input.loads().to_vec();
-        for s in loads.iter().filter(|s| !s.is_exec()) {
+        let input = self.input;
+        for s in input.loads().iter().filter(|s| !s.is_exec()) {
             let (old, new) = (
-                self.input.bytes(s.addr, s.file_size).unwrap_or(b""),
+                input.bytes(s.addr, s.file_size).unwrap_or(b""),
                 self.output.bytes(s.addr, s.file_size).unwrap_or(b""),
             );
             let first = (s.addr.next_multiple_of(8) - s.addr) as usize;
@@ -41,14 +41,37 @@ impl<A: Entries> Proof<'_, A> {
                     break;
                 };
                 let addr = s.addr + at as u64;
-                let judged = || {
-                    let before = skip.partition_point(|r| r.start <= addr);
-                    let nearest = skip.get(before.saturating_sub(8)..before);
-                    nearest.unwrap_or_default().iter().any(|r| r.contains(addr))
-                };
-                if a == b && moved.contains(&a) && !judged() {
-                    self.pointed.push((a, a));
+                if a == b && moved.contains(&a) && judged(skip, addr).is_none() {
+                    // The loader's relocations have none of their own.
+                    let mut tables = input.sections.iter().filter(|s| s.is_alloc());
+                    match tables
+                        .any(|t| t.kind == elf::SHT_RELA && (t.addr..t.end()).contains(&addr))
+                    {
+                        true => self.pointed.push((a, a)),
+                        false => self.numbers.push((addr, a)),
+                    }
                 }
+            }
+        }
+        self.numbers_that_stay(&moved);
+    }
+
+    /// Numbers in code and data that are the address of a function with another one: pointers, if the linker wrote them there, as the relocations that it kept say. Else they only
+    /// look like one, as masks of bits do.
+    fn numbers_that_stay(&mut self, moved: &FxHashSet<u64>) {
+        let places: FxHashMap<u64, u64> = std::mem::take(&mut self.numbers)
+            .into_iter()
+            .filter(|(_, target)| moved.contains(target))
+            .collect();
+        if places.is_empty() {
+            return;
+        }
+        let input = self.input;
+        let kept = |s: &&Section<'_>| s.kind == elf::SHT_RELA && !s.is_alloc();
+        for s in input.sections.iter().filter(kept) {
+            let entries = input.section_data(s).chunks_exact(24);
+            for target in entries.filter_map(|r| places.get(&u64_in(r, 0)?)) {
+                self.pointed.push((*target, *target));
             }
         }
     }
@@ -64,7 +87,7 @@ impl<A: Entries> Proof<'_, A> {
                 first.0, first.1, last.1
             );
             self.functions.push(FunctionReport {
-                name: String::new(),
+                name: format!("the function at {:#x}", first.0),
                 old: first.0,
                 new: last.1,
                 verdict: Verdict::Failed(Failure::new(Check::Identity, reason)),
@@ -77,13 +100,15 @@ impl<A: Entries> Proof<'_, A> {
 
     /// Fields of an instruction that hold addresses.
     pub(super) fn fields(&self, insn: &Insn, bytes: &[u8]) -> [Option<Field>; 2] {
-        let fixed = self.input.etype == elf::ET_EXEC;
+        if self.input.etype != elf::ET_EXEC {
+            return [insn.field, None];
+        }
         // The displacement of a call is the last number in it, too.
         let apart = |absolute: &Field| {
             insn.field
                 .is_none_or(|f| f.at + f.len <= absolute.at || absolute.at + absolute.len <= f.at)
         };
-        let absolute = A::absolute_field(bytes).filter(|a| fixed && apart(a));
+        let absolute = A::absolute_field(bytes).filter(apart);
         [insn.field, absolute]
     }
 
@@ -92,10 +117,10 @@ impl<A: Entries> Proof<'_, A> {
         &self,
         (old, a): (&Insn, &[u8]),
         (new, b): (&Insn, &[u8]),
-        calls: bool,
         pointed: &mut Vec<(u64, u64)>,
     ) -> bool {
         let (before, after) = (self.fields(old, a), self.fields(new, b));
+        let calls = matches!(old.flow, Flow::Call(_));
         for pair in before.iter().zip(&after) {
             let (f, g) = match pair {
                 (Some(f), Some(g)) if (f.at, f.len, f.kind) == (g.at, g.len, g.kind) => (f, g),
@@ -124,11 +149,33 @@ impl<A: Entries> Proof<'_, A> {
         }
     }
 
+    /// Whether the last bytes of an instruction, where an absolute address is, are the start of a function.
+    fn ends_in_start(&self, bytes: &[u8]) -> bool {
+        let (Some(&first), Some(&last)) = (self.starts.first(), self.starts.last()) else {
+            return false;
+        };
+        let four = bytes.len().checked_sub(4).and_then(|at| u32_in(bytes, at));
+        let eight = bytes.len().checked_sub(8).and_then(|at| u64_in(bytes, at));
+        [four.map(u64::from), eight]
+            .into_iter()
+            .flatten()
+            .any(|a| (first..=last).contains(&a) && self.starts.binary_search(&a).is_ok())
+    }
+
     /// An instruction that is as it was, and what it points to.
-    pub(super) fn points_still(&mut self, insn: &Insn, bytes: &[u8]) {
+    pub(super) fn points_still(&mut self, addr: u64, insn: &Insn, bytes: &[u8]) {
+        let forms = |f: Field| f.kind == FieldKind::Forms;
+        // Most instructions do neither, and another look at each would take as long as all the rest.
+        if !A::MOVES_POINTERS || !insn.field.is_some_and(forms) && !self.ends_in_start(bytes) {
+            return;
+        }
         for field in self.fields(insn, bytes).into_iter().flatten() {
-            if matches!(field.kind, FieldKind::Forms | FieldKind::Absolute) {
-                self.points(field.target, field.target);
+            match field.kind {
+                FieldKind::Forms => self.points(field.target, field.target),
+                FieldKind::Absolute => self
+                    .numbers
+                    .push((addr + u64::from(field.at), field.target)),
+                _ => {}
             }
         }
     }
