@@ -306,7 +306,8 @@ impl<'d> Elf<'d> {
         Ok(dynamic)
     }
 
-    fn find_build_id(&self) -> Option<&'d [u8]> {
+    /// All notes, of segments and of sections; those that both cover come twice.
+    pub fn notes(&self) -> impl Iterator<Item = notes::ElfNote<'d>> + '_ {
         let in_segments = self
             .segments
             .iter()
@@ -320,8 +321,28 @@ impl<'d> Elf<'d> {
         in_segments
             .chain(in_sections)
             .flat_map(|(bytes, align)| notes::notes(bytes, align))
+    }
+
+    fn find_build_id(&self) -> Option<&'d [u8]> {
+        self.notes()
             .find(|note| note.kind == raw::NT_GNU_BUILD_ID && note.name == b"GNU")
             .map(|note| note.desc)
+    }
+
+    /// Names of the libraries that the file needs (`DT_NEEDED`).
+    pub fn needed(&self) -> impl Iterator<Item = &'d [u8]> + '_ {
+        const DT_NEEDED: i64 = 1;
+        const DT_STRTAB: i64 = 5;
+        const DT_STRSZ: i64 = 10;
+        let names = self
+            .dynamic_value(DT_STRTAB)
+            .zip(self.dynamic_value(DT_STRSZ))
+            .and_then(|(at, size)| self.bytes_at(at, size))
+            .unwrap_or_default();
+        self.dynamic
+            .iter()
+            .filter(|d| d.0 == DT_NEEDED)
+            .filter_map(move |d| symbols::string(names, u32::try_from(d.1).ok()?))
     }
 
     /// The section of that name.

@@ -553,13 +553,12 @@ fn link_in_place<I: Covers>(
     writer: &mut Writer<'_>,
 ) -> Result<(), Error> {
     let elf = program.elf;
-    const ALIGN: u64 = 16;
-    let first_len = plan.fitting(writer.free_anywhere(ALIGN));
+    let first_len = plan.fitting(writer.free_anywhere(entries::STUBS));
     let mut put = |name: &str, size: u64| {
         let section = NewSection {
             name: name.into(),
             kind: NewKind::Code,
-            align: ALIGN,
+            align: entries::STUBS,
             size,
         };
         (size > 0).then(|| writer.append_anywhere(section))

@@ -22,6 +22,7 @@ use crate::leaks::{Leaks, base_name};
 use crate::library;
 use crate::pin::Pin;
 use crate::refs::Refs;
+use crate::visible::Visible;
 
 const STT_NOTYPE: u8 = 0;
 const STT_FUNC: u8 = 2;
@@ -87,6 +88,8 @@ pub struct Program<'d> {
     pub symbols: Vec<(u64, u32)>,
     /// Where new code ends at the latest.
     pub new_end: u64,
+    /// Which pointers may follow functions that move.
+    pub visible: Visible,
 }
 
 /// Something that one piece does to another, or to its own inside.
@@ -235,6 +238,7 @@ impl<'d> Program<'d> {
         if let Some(to) = piece_at(elf.entry) {
             taken[to] = true;
         }
+        let mut ends: Vec<u64> = Vec::new();
         let mut table_bases: Vec<(u64, usize)> = Vec::new();
         let mut no_return: Vec<u64> = Vec::new();
         let mut flags_of: Vec<u64> = Vec::new();
@@ -286,6 +290,8 @@ impl<'d> Program<'d> {
                                 },
                             ));
                         }
+                    } else {
+                        ends.push(target);
                     }
                 }
                 Event::Table { base } => table_bases.push((base, from)),
@@ -317,6 +323,11 @@ impl<'d> Program<'d> {
                 .par_iter()
                 .filter_map(|p| Some((piece_at(p.target)?, p.target)))
                 .collect();
+            ends.extend(
+                part.iter()
+                    .map(|p| p.target)
+                    .filter(|t| piece_at(*t).is_none()),
+            );
             for (to, target) in into_code {
                 if target == pieces[to].start {
                     taken[to] = true;
@@ -398,6 +409,32 @@ impl<'d> Program<'d> {
         }
         let table_bases = bases;
         unexplained.sort_unstable();
+        ends.sort_unstable();
+        let bounded = sections_with_bounds(elf);
+        // Who knows where a function ends may compare program counters with that.
+        for (i, p) in pieces.iter().enumerate() {
+            if starts.binary_search(&p.end).is_ok() || ends.binary_search(&p.end).is_err() {
+                continue;
+            }
+            let limit = elf.sections[p.section as usize].end();
+            let next = starts.get(i + 1).copied().unwrap_or(limit).min(limit);
+            let gap = elf.bytes_at(p.end, next.saturating_sub(p.end));
+            if gap.is_some_and(|gap| crate::visible::is_padding::<I>(gap, p.end)) {
+                set_pin(&mut pins[i], Pin::PointerToItsEnd);
+            }
+        }
+        for target in patched_at_run_time(elf, &refs) {
+            // Instructions in front of an entry are patched as well.
+            let next = starts.partition_point(|s| *s < target);
+            let near = |i: &usize| {
+                starts
+                    .get(*i)
+                    .is_some_and(|s| s - target <= PATCHED_IN_FRONT)
+            };
+            if let Some(to) = piece_at(target).or(Some(next).filter(near)) {
+                set_pin(&mut pins[to], Pin::PatchedAtRunTime);
+            }
+        }
         for (i, p) in pieces.iter().enumerate() {
             if is_special(elf.sections[p.section as usize].name) {
                 pins[i] = Some(Pin::SpecialSection);
@@ -418,6 +455,9 @@ impl<'d> Program<'d> {
             }
             if refs.has_distance_in(p.start, p.end) {
                 set_pin(&mut pins[i], Pin::PositionArithmetic);
+            }
+            if bounded.binary_search(&p.section).is_ok() {
+                set_pin(&mut pins[i], Pin::SectionWithBounds);
             }
         }
 
@@ -482,7 +522,11 @@ impl<'d> Program<'d> {
             no_return,
             symbols,
             new_end,
+            visible: Visible::of_file(elf),
         };
+        let mut visible = std::mem::take(&mut program.visible);
+        visible.judge::<I>(&program);
+        program.visible = visible;
         program.pad_bases = crate::unwind::pad_bases(&program);
         Ok(program)
     }
@@ -570,6 +614,42 @@ impl<'d> Program<'d> {
             .get(i as usize)
             .map(|s| s.name)
     }
+}
+
+/// How far in front of a function its instructions for patching may begin.
+const PATCHED_IN_FRONT: u64 = 256;
+
+/// Places in code whose instructions somebody overwrites, or compares the program counter with, while the program runs: what compilers list in
+/// sections of their own for tracers, live patching and restartable sequences.
+fn patched_at_run_time<'a>(elf: &Elf<'_>, refs: &'a Refs) -> impl Iterator<Item = u64> + use<'a> {
+    const LISTS: [&str; 6] = [
+        "__patchable_function_entries",
+        "xray_instr_map",
+        "__mcount_loc",
+        "__rseq_cs",
+        "__rseq_cs_ptr_array",
+        "__jump_table",
+    ];
+    let lists = elf.sections.iter().filter(|s| LISTS.contains(&s.name));
+    let ranges: Vec<(u64, u64)> = lists.map(|s| (s.addr, s.end())).collect();
+    let listed = move |place: u64| ranges.iter().any(|r| r.0 <= place && place < r.1);
+    let in_list = move |p: &&crate::refs::Pointer| listed(p.place);
+    refs.pointers.iter().filter(in_list).map(|p| p.target)
+}
+
+/// Sections of code, by index, of which symbols `__start_NAME` and `__stop_NAME` tell where they begin and end: linkers make those for names that
+/// are identifiers of C. A program compares program counters with them.
+fn sections_with_bounds(elf: &Elf<'_>) -> Vec<u32> {
+    let is_identifier = |name: &str| {
+        !name.is_empty()
+            && !name.starts_with(|c: char| c.is_ascii_digit())
+            && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+    };
+    let sections = (0u32..).zip(&elf.sections);
+    sections
+        .filter(|(_, s)| s.is_code() && is_identifier(s.name))
+        .map(|(i, _)| i)
+        .collect()
 }
 
 enum Role {

@@ -89,7 +89,7 @@ pub struct Plan {
     pub fragments: [Vec<BlockId>; 2],
     /// Counters and recorders.
     pub probes: Probes,
-    /// Addresses formed by instructions follow their functions (else only calls and jumps do).
+    /// Addresses formed by instructions follow their functions where they may ([`crate::visible`]); else only calls and jumps do.
     pub move_addresses: bool,
     /// Drop padding that nothing runs through.
     pub drop_padding: bool,
@@ -467,7 +467,7 @@ impl<I: Isa> Emitter<'_, '_, I> {
             let target = match f.role {
                 Use::Call => Target::Code(f.target),
                 Use::Address
-                    if self.plan.move_addresses
+                    if self.plan.move_addresses && self.program.visible.may_follow(f.target)
                         || self.program.refs.is_registered_frame(f.target) =>
                 {
                     Target::Code(f.target)

@@ -42,9 +42,13 @@ use crate::leaks::Leaks;
 use crate::pin::Pin;
 use crate::prepare::{self, Scratch};
 use crate::refs::Stored;
+use crate::visible::{Visible, runs_on};
 
 /// Bytes of the store in front of a function where there are pointers to it.
 const ALIGNED_STORE: u64 = 8;
+
+/// What the address of the first stub must be a multiple of: the most that pointers to functions are known to be.
+pub(crate) const STUBS: u64 = 16;
 
 /// Puts a counter: what must survive it, and whether the return address is at `rsp` and nothing below.
 pub type Put<'a> = &'a (dyn Fn(&mut Code<Target>, RegSet, bool) + Sync);
@@ -233,14 +237,18 @@ pub fn plan<I: Covers>(
             true => aligned || !function.address_taken,
             false => !aligned && !function.address_taken,
         };
-        if known && can_lead {
+        // Pointers to it change with the first two ways.
+        let may_change = !aligned || program.visible.may_follow(piece.start);
+        if known && can_lead && may_change {
             let by = if aligned {
                 ALIGNED_STORE
             } else {
                 store.unwrap_or(ALIGNED_STORE)
             };
+            // A pointer that leads to the counter keeps the zero bits at its end.
+            let keeps = (piece.start - by).is_multiple_of(Visible::alignment(piece.start));
             let room = store.is_some()
-                && (!aligned || piece.start.is_multiple_of(ALIGNED_STORE))
+                && (!aligned || keeps)
                 && has_room::<I>(program, function.pieces[0] as usize, by, &pointed);
             if let Some(shift) = room
                 .then(|| Shift::of(program, search.as_ref(), piece, by))
@@ -267,7 +275,9 @@ pub fn plan<I: Covers>(
         match jump() {
             Ok(way) => Ok(entry(way)),
             // Better than not to count.
-            Err(_) if known && exported && I::CHANGES_POINTERS => Ok(entry(Way::Stub { aligned })),
+            Err(_) if known && exported && may_change && I::CHANGES_POINTERS => {
+                Ok(entry(Way::Stub { aligned }))
+            }
             Err(pin) => Err(pin),
         }
     };
@@ -312,28 +322,28 @@ impl Plan {
             return size;
         }
         let starts = self.offsets.iter().map(|o| u64::from(*o));
-        let cuts = starts.filter(|o| *o <= room && o.is_multiple_of(ALIGNED_STORE));
+        let cuts = starts.filter(|o| *o <= room && o.is_multiple_of(STUBS));
         cuts.max().unwrap_or(0)
     }
 
     /// Spells the stubs.
     fn stubs<I: Covers>(&mut self, program: &Program<'_>, put: Put<'_>) {
         self.offsets = vec![0; self.entries.len()];
-        // Those that are aligned first: fewer gaps.
-        let aligned = |e: &Entry| matches!(e.way, Way::Stub { aligned: true });
-        let (first, second): (Vec<usize>, Vec<usize>) =
-            (0..self.entries.len()).partition(|&i| aligned(&self.entries[i]));
-        for i in first.into_iter().chain(second) {
+        // Pointers lead to some: those keep the zero bits at the end of the function's address. Those that are aligned most come first: fewer gaps.
+        let alignment = |e: &Entry| match e.way {
+            Way::Stub { aligned: true } => {
+                Visible::alignment(program.start(e.function as usize)).min(STUBS)
+            }
+            _ => 1,
+        };
+        let mut order: Vec<usize> = (0..self.entries.len()).collect();
+        order.sort_by_key(|&i| std::cmp::Reverse(alignment(&self.entries[i])));
+        for i in order {
             let entry = &self.entries[i];
             let start = program.start(entry.function as usize);
-            if matches!(entry.way, Way::Stub { aligned: true }) {
-                let len = self
-                    .code
-                    .bytes
-                    .len()
-                    .next_multiple_of(ALIGNED_STORE as usize);
-                self.code.bytes.resize(len, I::PADDING);
-            }
+            let len = self.code.bytes.len();
+            let len = len.next_multiple_of(alignment(entry) as usize);
+            self.code.bytes.resize(len, I::PADDING);
             let base = self.code.bytes.len() as u32;
             self.offsets[i] = base;
             let mut code: Code<Target> = Code::default();
@@ -828,11 +838,7 @@ fn is_run_into(program: &Program<'_>, piece: usize) -> bool {
     let Some(before) = piece.checked_sub(1).map(|k| &program.pieces[k]) else {
         return false;
     };
-    before.section == program.pieces[piece].section
-        && matches!(
-            program.functions[before.function as usize].pin,
-            Some(Pin::NoSize | Pin::NotInstructions | Pin::FallsOffItsEnd)
-        )
+    before.section == program.pieces[piece].section && runs_on(program, before.function as usize)
 }
 
 /// Whether a call of the function at `start` does nothing before it is at `at`.

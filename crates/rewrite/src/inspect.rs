@@ -72,6 +72,10 @@ pub struct Inspection {
     pub blocks: u64,
     /// Whether frames can be left other than by returning.
     pub can_unwind: bool,
+    /// Why the file is not rewritten at all, if so.
+    pub refused: Option<String>,
+    /// Why pointers to functions keep their values when functions move, if all of them do.
+    pub pointers_stay: Option<String>,
 }
 
 /// Inspects a file.
@@ -155,5 +159,7 @@ fn inspect_with<I: Isa>(elf: &Elf<'_>) -> Result<Inspection, Error> {
         sites: shares.iter().map(|s| u64::from(s.sites)).sum(),
         blocks,
         can_unwind: program.can_unwind,
+        refused: crate::runtimes::refusal(elf),
+        pointers_stay: program.visible.stays.as_ref().map(ToString::to_string),
     })
 }

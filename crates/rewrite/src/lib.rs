@@ -38,9 +38,11 @@ pub mod phases;
 pub mod pin;
 pub mod prepare;
 pub mod refs;
+pub mod runtimes;
 pub mod stats;
 pub mod unwind;
 mod veneers;
+pub mod visible;
 
 pub use inspect::{Inspection, inspect};
 pub use instrument::{Counters, InstrumentOptions, InstrumentReport, instrument};

@@ -29,6 +29,7 @@ use crate::emit::{Emitted, Target};
 use crate::refs::{Pointer, Stored};
 use crate::unwind::FragmentUnwind;
 use crate::veneers::{self, Veneers};
+use crate::visible::Visible;
 
 /// A function ready to be placed.
 pub struct Ready {
@@ -85,7 +86,7 @@ pub struct LinkOptions<'a> {
     pub sections: [&'a str; 2],
     /// Alignment of functions in each.
     pub align: [u64; 2],
-    /// Whether pointers to moved functions follow them.
+    /// Whether pointers to moved functions follow them where they may, see [`crate::visible`].
     pub move_pointers: bool,
     /// Room in old bodies that nothing comes to any more, for cold fragments: address and length each. May be empty.
     pub room: Vec<(u64, u64)>,
@@ -142,6 +143,8 @@ pub struct Placement {
     districts: Vec<u16>,
     /// By position in the list of ready functions: address of each fragment.
     pub fragments: Vec<[u64; 2]>,
+    /// By position: what the address of each fragment must be a multiple of for the sake of pointers.
+    alignment: Vec<[u64; 2]>,
     /// By position: whether a fragment lies in the room of old bodies.
     pub in_room: Vec<[bool; 2]>,
     /// Old bodies in whose room something lies, by their first address; ascending.
@@ -314,6 +317,13 @@ pub fn place<I: Isa>(
         sections: vec![[None, None]; count],
         districts,
         fragments: vec![[0; 2]; ready.len()],
+        alignment: ready
+            .iter()
+            .map(|r| match options.move_pointers {
+                true => alignment(program, r),
+                false => [1; 2],
+            })
+            .collect(),
         in_room: vec![[false; 2]; ready.len()],
         buried: Vec::new(),
         entries: FxHashMap::default(),
@@ -347,6 +357,20 @@ pub fn place<I: Isa>(
         }
     }
     p
+}
+
+/// What the addresses of a function's fragments must be multiples of, so that pointers to the function keep the zero bits at their end.
+fn alignment(program: &Program<'_>, r: &Ready) -> [u64; 2] {
+    let mut of = [1; 2];
+    let (function, start) = (r.function as usize, program.start(r.function as usize));
+    if program.functions[function].address_taken
+        && program.visible.may_follow(start)
+        && let Some((fragment, 0)) = r.code.blocks.first()
+        && let Some(of) = of.get_mut(usize::from(*fragment))
+    {
+        *of = Visible::alignment(start);
+    }
+    of
 }
 
 /// The name of a section of a district: all but the first are numbered.
@@ -385,7 +409,7 @@ impl Placement {
                 .collect();
             let mut at = 0u64;
             for i in &own {
-                at = at.next_multiple_of(options.align[f]);
+                at = at.next_multiple_of(options.align[f].max(self.alignment[*i as usize][f]));
                 self.fragments[*i as usize][f] = at;
                 at += ready[*i as usize].code.fragments[f].code.bytes.len() as u64;
             }
@@ -454,7 +478,8 @@ impl Placement {
         let function = |i: u32| ready[i as usize].function;
         list.sort_by_key(|&(i, f)| (std::cmp::Reverse(len(i, f)), function(i), f));
         for (i, f) in list {
-            let (len, align) = (len(i, f), options.align[f]);
+            let align = options.align[f].max(self.alignment[i as usize][f]);
+            let len = len(i, f);
             let gap = |start: u64| start.next_multiple_of(align) - start;
             // Those that are longer by a whole alignment all do.
             let fits = |&&(room, start): &&(u64, u64)| room >= len + gap(start);
@@ -675,6 +700,12 @@ impl Placement {
         Ok(())
     }
 
+    /// The new entry of the function at `start`, if it moved and pointers to it may follow.
+    fn followed(&self, program: &Program<'_>, start: u64) -> Option<u64> {
+        let new = self.entries.get(&start).copied();
+        new.filter(|_| program.visible.may_follow(start))
+    }
+
     /// Updates what refers to moved code from the old image.
     pub fn references<I: Isa>(
         &self,
@@ -766,18 +797,23 @@ impl Placement {
                 }
             }
         }
-        // Pointers: labels always, functions if asked for.
+        // Pointers: labels always, functions if asked for and where they may.
         let by_function: FxHashMap<u32, usize> = ready
             .iter()
             .enumerate()
             .map(|(i, r)| (r.function, i))
             .collect();
         let moved = |p: &Pointer| -> Option<u64> {
-            if let Some(new) = self.entries.get(&p.target) {
-                return move_pointers.then_some(*new);
+            if self.entries.contains_key(&p.target) {
+                return self.followed(program, p.target).filter(|_| move_pointers);
             }
             let piece = program.piece_at(p.target)?;
             let i = *by_function.get(&piece.function)?;
+            // What begins there is a function to the program: its address is seen and compared.
+            let entries = &program.functions[piece.function as usize].entries;
+            if entries.binary_search(&p.target).is_ok() {
+                return None;
+            }
             let k = ready[i]
                 .marks
                 .binary_search_by_key(&p.target, |m| m.0)
@@ -815,16 +851,13 @@ impl Placement {
             const DT_INIT: i64 = 12;
             const DT_FINI: i64 = 13;
             for tag in [DT_INIT, DT_FINI] {
-                if let Some(new) = program
-                    .elf
-                    .dynamic_value(tag)
-                    .and_then(|v| self.entries.get(&v))
-                {
-                    writer.set_dynamic(tag, *new)?;
+                let old = program.elf.dynamic_value(tag);
+                if let Some(new) = old.and_then(|v| self.followed(program, v)) {
+                    writer.set_dynamic(tag, new)?;
                 }
             }
-            if let Some(new) = self.entries.get(&program.elf.entry) {
-                writer.set_entry(*new);
+            if let Some(new) = self.followed(program, program.elf.entry) {
+                writer.set_entry(new);
             }
         }
         Ok(())
@@ -848,9 +881,9 @@ impl Placement {
                     I::sweep(bytes, p.start, |i| {
                         if let Some(f) = i.field
                             && i.traits.forms_address
-                            && let Some(new) = self.entries.get(&f.target)
+                            && let Some(new) = self.followed(program, f.target)
                         {
-                            out.push((i.addr + u64::from(f.at), f.kind, *new));
+                            out.push((i.addr + u64::from(f.at), f.kind, new));
                         }
                         true
                     });
@@ -861,8 +894,8 @@ impl Placement {
                             .and_then(|b| I::decode(b, at))
                             .and_then(|i| i.field);
                         let kind = whole.map_or(FixupKind::Low12 { scale: 0 }, |f| f.kind);
-                        if let Some(new) = self.entries.get(&target) {
-                            out.push((at, kind, *new));
+                        if let Some(new) = self.followed(program, target) {
+                            out.push((at, kind, new));
                         }
                     }
                     for &(at, kind) in program.refs.absolute_fields_in(p.start, p.end) {
@@ -871,8 +904,8 @@ impl Placement {
                             .elf
                             .bytes_at(at, width)
                             .and_then(|b| I::read_field(kind, b, at));
-                        if let Some(new) = target.and_then(|t| self.entries.get(&t)) {
-                            out.push((at, kind, *new));
+                        if let Some(new) = target.and_then(|t| self.followed(program, t)) {
+                            out.push((at, kind, new));
                         }
                     }
                 }

@@ -32,6 +32,7 @@ use crate::prepare::{self, Machine};
 use crate::refs::Refs;
 use crate::stats::DynoStats;
 use crate::unwind::FunctionUnwind;
+use crate::visible::Stays;
 
 /// Bundles of options.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -77,6 +78,8 @@ pub struct OptimizeOptions {
     pub align_functions: u64,
     /// Alignment in bytes of hot blocks that are mostly jumped to; 1 for none, at most that of functions.
     pub align_blocks: u32,
+    /// Pointers to functions keep their values: calls through them go by the old entry.
+    pub keep_pointers: bool,
     /// Compute dyno-stats.
     pub dyno_stats: bool,
     /// Write address translation tables, with which a profile of the output becomes one of the input.
@@ -94,6 +97,7 @@ impl Default for OptimizeOptions {
             split_functions: true,
             align_functions: 16,
             align_blocks: 1,
+            keep_pointers: false,
             dyno_stats: false,
             bat: false,
             keep: FxHashSet::default(),
@@ -130,6 +134,8 @@ pub struct OptimizeReport {
     pub score_after: f64,
     /// How much of the profile was found again in the program; exact counters always fit.
     pub profile: Option<Account>,
+    /// Why pointers to functions that moved keep their values, if all of them do.
+    pub pointers_stay: Option<String>,
     /// Dyno-stats before and after.
     pub dyno_stats: Option<(DynoStats, DynoStats)>,
     /// Bytes of address translation tables.
@@ -252,11 +258,14 @@ fn optimize_with<I: Isa>(
     phases: &mut Phases,
 ) -> Result<OptimizeReport, Error> {
     phases.begin("discover");
-    let program = Program::discover::<I>(elf)?;
+    let mut program = Program::discover::<I>(elf)?;
     if !program.refs.kept {
         return Err(Error::Unsupported(
             "the linker kept no relocations: link with -Wl,-q (--emit-relocs) so that every reference to code can be found".into(),
         ));
+    }
+    if options.keep_pointers {
+        program.visible.stays = Some(Stays::Asked);
     }
     let leaks = Leaks::new(&program);
     elf.release();
@@ -414,6 +423,7 @@ fn optimize_with<I: Isa>(
         score_before: chosen.iter().map(|c| c.before).sum(),
         score_after: chosen.iter().map(|c| c.after).sum(),
         profile: account,
+        pointers_stay: program.visible.stays.as_ref().map(ToString::to_string),
         dyno_stats,
         bat_bytes,
         input_size: elf.data.len() as u64,

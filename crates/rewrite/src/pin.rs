@@ -20,6 +20,8 @@ pub enum Pin {
     CallsItsMiddle,
     /// A pointer to its inside that no jump of it explains.
     PointerToItsInside,
+    /// A pointer to its end: the program may compare program counters with it.
+    PointerToItsEnd,
     /// Code forms an address inside it, which it may use for more than a jump there.
     AddressOfItsInsideTaken,
     /// Its indirect jumps cannot be told apart well enough.
@@ -30,6 +32,10 @@ pub enum Pin {
     PrefixedBranch,
     /// Its callers branch on the flags that it returns, which no calling convention knows: hand-written code.
     ReturnsFlags,
+    /// Its instructions are listed for being patched, or for comparing the program counter with, while the program runs.
+    PatchedAtRunTime,
+    /// In a section whose bounds have symbols (`__start_NAME`, `__stop_NAME`), so that code tells by its address.
+    SectionWithBounds,
     /// A linker's veneer: it is dissolved, not moved.
     Veneer,
     /// A signal trampoline, recognised by its bytes by unwinders and debuggers.
@@ -67,6 +73,9 @@ impl Pin {
             Pin::FallsOffItsEnd => "runs past its end into what follows",
             Pin::CallsItsMiddle => "calls an address inside itself",
             Pin::PointerToItsInside => "has a pointer to its inside that no indirect jump explains",
+            Pin::PointerToItsEnd => {
+                "has a pointer to its end, with which the program may compare program counters"
+            }
             Pin::AddressOfItsInsideTaken => {
                 "has an address inside it formed by code, which may calculate with it"
             }
@@ -75,6 +84,12 @@ impl Pin {
             Pin::PrefixedBranch => "has a direct branch with a prefix",
             Pin::ReturnsFlags => {
                 "returns flags, as only hand-written code does: its callers branch on them"
+            }
+            Pin::PatchedAtRunTime => {
+                "is listed for patching while the program runs, or for comparing the program counter with"
+            }
+            Pin::SectionWithBounds => {
+                "lies in a section whose name is a C identifier: symbols (__start_, __stop_) tell the program where its code is"
             }
             Pin::Veneer => "is a linker's veneer: new code goes straight to where it leads",
             Pin::SignalTrampoline => "is a signal trampoline that unwinders recognise by its bytes",

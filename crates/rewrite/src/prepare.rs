@@ -84,11 +84,7 @@ fn second_entries<I: Isa>(program: &Program<'_>, cfg: &Cfg, function: usize) -> 
     let jump = |entry: &u64| {
         let entry = *entry;
         let led = |list: &[(u64, BlockId)]| list.iter().any(|m| m.0 == entry);
-        if entry == start
-            || f.labels.binary_search(&entry).is_ok()
-            || led(&cfg.arrivals)
-            || program.is_far::<I>(entry)
-        {
+        if entry == start || led(&cfg.arrivals) || program.is_far::<I>(entry) {
             return None;
         }
         let at = cfg.marks.binary_search_by_key(&entry, |m| m.0).ok()?;
@@ -217,6 +213,9 @@ pub fn check_input(elf: &Elf<'_>) -> Result<Machine, Error> {
         return Err(Error::Unsupported(
             "the file has no section headers: functions cannot be found without them".into(),
         ));
+    }
+    if let Some(why) = crate::runtimes::refusal(elf) {
+        return Err(Error::Unsupported(why));
     }
     Ok(machine)
 }

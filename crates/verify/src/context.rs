@@ -6,6 +6,7 @@ use crate::claim::{Moved, Range};
 use crate::elf::{ET_EXEC, Elf, PT_GNU_EH_FRAME, PT_INTERP, SHF_EXECINSTR, SHT_RELA, SHT_SYMTAB};
 use crate::report::{Failure, Options};
 use crate::unwind::Table;
+use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 
 /// Index of a moved function.
@@ -119,6 +120,8 @@ pub(crate) struct Context<'a> {
     pub guarded: bool,
     /// If it counts.
     pub counts: Option<Counts>,
+    /// Ends of moved functions that are the address of nothing else.
+    pub ends: FxHashMap<u64, FuncId>,
 }
 
 impl<'a> Context<'a> {
@@ -353,6 +356,12 @@ pub(crate) struct Findings {
     pub addresses: Vec<(FuncId, bool)>,
     /// Functions into whose old body something still leads.
     pub entrances: Vec<FuncId>,
+    /// Pointers in data to the inside of a moved function, or to its end, that are what they were.
+    pub inside: Vec<(FuncId, u64)>,
+    /// Pointers to labels that lead to new code: the function, and the label's old address.
+    pub labels: Vec<(FuncId, u64)>,
+    /// Functions with an indirect jump.
+    pub dispatching: Vec<FuncId>,
     /// Functions whose old body branches into the bytes that the entry jump overwrote.
     pub interior_branches: Vec<FuncId>,
     /// What looks like code that stays and leads into the bytes that an entry jump overwrote: function, address, target.
@@ -366,6 +375,8 @@ pub(crate) struct Findings {
     pub dispatches: Vec<(Dispatch, Option<FuncId>)>,
     pub retargeted: u64,
     pub pointers: u64,
+    /// Functions whose pointers lead to new code.
+    pub following: u64,
     /// What runs before the program does, in its place: old and new address.
     pub hooks: Vec<(u64, u64)>,
     /// What may be instructions of the input that use the segment of per-thread counters.
@@ -379,6 +390,9 @@ impl Findings {
         self.functions.append(&mut other.functions);
         self.addresses.append(&mut other.addresses);
         self.entrances.append(&mut other.entrances);
+        self.inside.append(&mut other.inside);
+        self.labels.append(&mut other.labels);
+        self.dispatching.append(&mut other.dispatching);
         self.interior_branches.append(&mut other.interior_branches);
         self.into_jumps.append(&mut other.into_jumps);
         self.words.append(&mut other.words);
@@ -428,8 +442,13 @@ impl Findings {
                 match cx.entry_of(old) {
                     Some(id) if identity => self.addresses.push((id, false)),
                     Some(_) => {}
-                    None => self.entrances.push(id),
+                    None => {
+                        self.entrances.push(id);
+                        self.inside.push((id, old));
+                    }
                 }
+            } else if let Some(id) = cx.ends.get(&old) {
+                self.inside.push((*id, old));
             }
             return true;
         }
@@ -437,7 +456,9 @@ impl Findings {
             return false;
         };
         self.pairs.push((old, new));
-        if identity && cx.entry_of(old) == Some(id) {
+        if cx.entry_of(old) != Some(id) {
+            self.labels.push((id, old));
+        } else if identity {
             self.addresses.push((id, true));
         }
         true

@@ -300,6 +300,36 @@ pub(crate) fn unchanged_pointers(
     }
 }
 
+/// Words of data of a program at a fixed address that the linker says are pointers, as they were, and lead into moved functions or to their ends.
+pub(crate) fn staying_pointers<A: Arch>(
+    cx: &Context<'_>,
+    kept: &KeptRelocs<'_>,
+    found: &mut Findings,
+) {
+    if !cx.fixed() {
+        return;
+    }
+    for s in kept.sections.iter().filter(|s| !cx.is_code(s.target.start)) {
+        let one = |entry: &[u8]| {
+            let (place, kind) = (u64_in(entry, 0)?, u64_in(entry, 8)? as u32);
+            let read = |elf: &Elf<'_>| match kind {
+                kind if A::ABS_8.contains(&kind) => elf.u64_at(place),
+                kind if A::ABS_4.contains(&kind) => elf.u32_at(place).map(u64::from),
+                _ => None,
+            };
+            let (old, new) = (read(cx.input)?, read(cx.output)?);
+            let whose = cx.inside_of(old).or_else(|| cx.ends.get(&old).copied());
+            Some((whose.filter(|_| old == new)?, old))
+        };
+        let all: Vec<_> = s
+            .bytes
+            .par_chunks(24 << 12)
+            .flat_map_iter(|part| part.chunks_exact(24).filter_map(one))
+            .collect();
+        found.inside.extend(all);
+    }
+}
+
 /// A table of 4-byte words as it is in both files.
 pub(crate) fn word_pair(cx: &Context<'_>, at: u64) -> Option<(u32, u32)> {
     Some((

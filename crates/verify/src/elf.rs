@@ -482,6 +482,15 @@ impl<'d> Elf<'d> {
 
     /// Bytes of one note in the file's note sections and segments: owner's name (without zero) and type.
     pub(crate) fn note(&self, owner: &[u8], kind: u32) -> Option<&'d [u8]> {
+        self.find_note(|name, k| name == owner && k == kind)
+    }
+
+    /// Whether there is a note of an owner, of any type.
+    pub(crate) fn has_note_of(&self, owner: &[u8]) -> bool {
+        self.find_note(|name, _| name == owner).is_some()
+    }
+
+    fn find_note(&self, wanted: impl Fn(&[u8], u32) -> bool) -> Option<&'d [u8]> {
         let sections = self
             .sections
             .iter()
@@ -494,19 +503,19 @@ impl<'d> Elf<'d> {
             .filter_map(|s| slice(self.data, s.offset, s.file_size));
         sections
             .chain(segments)
-            .find_map(|bytes| find_note(bytes, owner, kind))
+            .find_map(|bytes| find_note(bytes, &wanted))
     }
 }
 
-/// Looks a note up in a run of notes with 4-byte alignment.
-pub(crate) fn find_note<'d>(bytes: &'d [u8], owner: &[u8], kind: u32) -> Option<&'d [u8]> {
+/// Looks a note up, by owner and type, in a run of notes with 4-byte alignment.
+pub(crate) fn find_note(bytes: &[u8], wanted: impl Fn(&[u8], u32) -> bool) -> Option<&[u8]> {
     let mut r = Reader::new(bytes);
     while !r.is_empty() {
         let (name_len, desc_len, note_kind) = (r.u32()? as usize, r.u32()? as usize, r.u32()?);
         let name = r.take(name_len)?;
         r.take(name_len.wrapping_neg() & 3)?;
         let desc = r.take(desc_len)?;
-        if note_kind == kind && name.strip_suffix(b"\0").unwrap_or(name) == owner {
+        if wanted(name.strip_suffix(b"\0").unwrap_or(name), note_kind) {
             return Some(desc);
         }
         // The last note's padding may be missing.
@@ -558,10 +567,11 @@ mod tests {
             notes.extend(desc);
             notes.resize(notes.len().next_multiple_of(4), 0);
         }
-        assert_eq!(find_note(&notes, b"postlink", 1), Some(&b"xy"[..]));
-        assert_eq!(find_note(&notes, b"postlink", 2), None);
+        let owned = |kind| move |name: &[u8], k| name == b"postlink" && k == kind;
+        assert_eq!(find_note(&notes, owned(1)), Some(&b"xy"[..]));
+        assert_eq!(find_note(&notes, owned(2)), None);
         for cut in 0..notes.len() {
-            let _ = find_note(&notes[..cut], b"postlink", 1);
+            let _ = find_note(&notes[..cut], owned(1));
         }
     }
 }

@@ -37,8 +37,9 @@ use crate::arch::{Arch, Field, FieldKind, Flow, Insn};
 use crate::bytes::{u32_in, u64_in};
 use crate::claim::Range;
 use crate::elf::{self, Elf, Segment};
-use crate::report::{Check, Digest, Failure, FunctionReport, Options, Report};
+use crate::report::{Assumption, Check, Digest, Failure, FunctionReport, Options, Report, Verdict};
 use crate::unwind::Table;
+use crate::visible::Visible;
 use crate::{context, image, text};
 
 const SYMBOL: u64 = elf::SYM_SIZE as u64;
@@ -185,10 +186,22 @@ pub(crate) fn prove<A: Entries>(input: &Elf<'_>, output: &Elf<'_>, options: &Opt
     skip.extend(code.iter().copied());
     skip.sort_unstable();
     proof.data(&skip, &layout, options);
-    proof.branches(options);
+    proof.branches();
     proof.what_stays(&skip);
+    let visible = Visible::of(input);
     proof.identity();
+    proof.seen(&visible, &code);
+    if let Some(name) = visible.refused.filter(|_| proof.proved > 0) {
+        let text = format!(
+            "counters are in a file with the run-time of {name}, whose tables describe code by address"
+        );
+        proof.fail(Failure::new(Check::Visible, text), options);
+    }
     let identical = proof.starts.len() as u64;
+    let following = proof.pointed.chunk_by(|a, b| a.0 == b.0);
+    let following = following
+        .filter(|f| f.iter().any(|(from, to)| from != to))
+        .count();
     Report {
         checker: concat!(env!("CARGO_PKG_NAME"), " ", env!("CARGO_PKG_VERSION")),
         machine: A::NAME,
@@ -199,9 +212,23 @@ pub(crate) fn prove<A: Entries>(input: &Elf<'_>, output: &Elf<'_>, options: &Opt
         identical: identical.saturating_sub(proof.proved),
         retargeted: proof.retargeted,
         pointers: proof.pointers,
+        assumptions: Assumption::list(&[("A4", proof.proved), ("A8", following as u64)]),
         file_failure_count: proof.count,
         file_failures: proof.failures,
         functions: proof.functions,
+    }
+}
+
+/// The report on a function that may not count as it does.
+fn unproved(old: u64, new: u64, failure: Failure) -> FunctionReport {
+    FunctionReport {
+        name: format!("the function at {old:#x}"),
+        old,
+        new,
+        verdict: Verdict::Failed(failure),
+        instructions: 0,
+        assumed_no_return: 0,
+        unreached: Vec::new(),
     }
 }
 
@@ -607,14 +634,19 @@ impl<A: Entries> Proof<'_, A> {
         old.len()
     }
 
-    /// Nothing may lead to what entry jumps overwrote.
-    fn branches(&mut self, options: &Options) {
+    /// Nothing may lead to what entry jumps overwrote. What looks like a branch there may be data between functions: the function whose entry it is
+    /// is left alone then.
+    fn branches(&mut self) {
         self.targets.sort_unstable();
         for r in std::mem::take(&mut self.interiors) {
             let next = self.targets.partition_point(|t| *t < r.start);
             if let Some(&target) = self.targets.get(next).filter(|t| **t < r.end) {
                 let text = format!("something goes to {target:#x}, which an entry jump overwrote");
-                self.fail(Failure::new(Check::EntryJump, text), options);
+                let start = self.starts.partition_point(|s| *s < r.start).checked_sub(1);
+                let start = start.and_then(|i| self.starts.get(i)).copied();
+                let failure = Failure::new(Check::EntryJump, text);
+                self.functions
+                    .push(unproved(start.unwrap_or(r.start), target, failure));
             }
         }
     }

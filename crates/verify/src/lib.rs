@@ -64,9 +64,10 @@ mod staying;
 mod tables;
 mod text;
 mod unwind;
+mod visible;
 mod walk;
 
-pub use report::{Check, Digest, Failure, FunctionReport, Options, Report, Verdict};
+pub use report::{Assumption, Check, Digest, Failure, FunctionReport, Options, Report, Verdict};
 
 use arch::Arch;
 use arch::aarch64::AArch64;
@@ -76,6 +77,7 @@ use context::{Context, Findings, FuncId, Index};
 use elf::Elf;
 use rayon::prelude::*;
 use rustc_hash::FxHashMap;
+use visible::{Extents, Visible};
 use walk::{Scratch, Walked};
 
 /// Why two files cannot be checked at all.
@@ -419,6 +421,7 @@ fn prove<A: Arch>(
         abandoned: std::mem::take(&mut layout.abandoned),
         guarded: image::is_guarded(output),
         counts: counting.then(|| counting::areas(&layout)),
+        ends: FxHashMap::default(),
     };
     let reused = check_claim(&cx, &layout, claim, &mut found);
     for &(_, id) in &reused {
@@ -438,6 +441,10 @@ fn prove<A: Arch>(
             .flat_map(|f| f.old.iter().map(|r| r.start).chain([f.old_entry])),
     );
     text::entry_jumps::<A>(&mut cx, &starts, &mut found);
+    let code = std::mem::take(&mut cx.code);
+    let extents = Extents::new(input, &cx.old_unwind, &starts, &code);
+    cx.ends = ends_of_moved::<A>(&cx, &extents);
+    cx.code.clone_from(&code);
     let cx = cx;
     image::dynamic(&cx, &layout, &mut found);
     let relative = image::relocations::<A>(&cx, &mut layout, &mut found);
@@ -457,6 +464,7 @@ fn prove<A: Arch>(
             let compared = data::compare::<A>(&cx, &kept, &layout.by_meaning, &relative);
             found.append(compared);
             found.append(text::sweep::<A>(&cx, &kept, &starts, &relative));
+            data::staying_pointers::<A>(&cx, &kept, &mut found);
             tables::explain::<A>(&cx, &mut found);
             for (id, addr, target) in
                 gaps::into_jumps::<A>(&cx, std::mem::take(&mut found.into_jumps))
@@ -480,7 +488,11 @@ fn prove<A: Arch>(
     for w in &walked {
         found.addresses.extend(&w.addresses);
         found.entrances.extend(&w.entrances);
+        found.labels.extend(&w.labels);
+        found.inside.extend(&w.inside);
     }
+    let visible = Visible::of(input);
+    what_is_seen::<A>(&cx, &visible, &extents, &mut found);
     overwritten_bodies(&cx, &relative, &mut found);
     if options.unique_addresses {
         unique_addresses(&cx, &mut found);
@@ -532,6 +544,110 @@ fn overwritten_bodies(cx: &Context<'_>, relative: &[u64], found: &mut Findings) 
             .functions
             .push((id, Failure::new(Check::EntryJump, text)));
     }
+}
+
+/// Ends of moved functions behind which nothing but padding lies.
+fn ends_of_moved<A: Arch>(cx: &Context<'_>, extents: &Extents<'_>) -> FxHashMap<u64, FuncId> {
+    let owned = |(id, f): (usize, &claim::Moved)| {
+        let id = id as FuncId;
+        f.old.iter().map(move |r| (r.end, id)).collect::<Vec<_>>()
+    };
+    cx.functions
+        .par_iter()
+        .enumerate()
+        .flat_map_iter(|f| owned(f))
+        .filter(|(end, _)| cx.old.owner(*end).is_none() && extents.ends_bare::<A>(cx.input, *end))
+        .collect::<Vec<_>>()
+        .into_iter()
+        .collect()
+}
+
+/// What the program may see of the addresses of moved functions; see [`visible`].
+fn what_is_seen<A: Arch>(
+    cx: &Context<'_>,
+    visible: &Visible,
+    extents: &Extents<'_>,
+    found: &mut Findings,
+) {
+    if let Some(name) = visible.refused.filter(|_| !cx.functions.is_empty()) {
+        let text = format!(
+            "code moved in a file with the run-time of {name}, whose tables describe code by address"
+        );
+        found.file.push(Failure::new(Check::Visible, text));
+    }
+    let mut failed: Vec<(FuncId, Failure)> = Vec::new();
+    let mut fail = |id: FuncId, old: u64, new: u64, text: String| {
+        failed.push((id, Failure::new(Check::Visible, text).at(old, new)));
+    };
+    // Pointers that follow.
+    let mut follow: Vec<FuncId> = found
+        .addresses
+        .iter()
+        .filter(|a| a.1)
+        .map(|a| a.0)
+        .collect();
+    follow.sort_unstable();
+    follow.dedup();
+    let why: Vec<(FuncId, u64, u64, String)> = follow
+        .par_iter()
+        .filter_map(|id| {
+            let f = cx.function(*id)?;
+            let (old, new) = (f.old_entry, f.new_entry());
+            let why = extents.why_not::<A>(cx.input, visible, old, new)?;
+            Some((*id, old, new, why))
+        })
+        .collect();
+    for (id, old, new, text) in why {
+        fail(id, old, new, text);
+    }
+    // Pointers to labels that follow: to a function they would be more, and without an indirect jump they are.
+    found.dispatching.sort_unstable();
+    found.labels.sort_unstable();
+    found.labels.dedup();
+    for &(id, old) in &found.labels {
+        if extents.is_function(old) {
+            let text = format!("a pointer to the further entry {old:#x} leads to new code");
+            fail(id, old, old, text);
+        } else if found.dispatching.binary_search(&id).is_err() {
+            let text = format!(
+                "a pointer to {old:#x}, inside a function without an indirect jump, leads to new code"
+            );
+            fail(id, old, old, text);
+        }
+    }
+    // Pointers to insides and ends that stay.
+    found.inside.sort_unstable();
+    found.inside.dedup();
+    for &(id, old) in &found.inside {
+        if cx.ends.contains_key(&old) {
+            let text = format!(
+                "a pointer leads to {old:#x}, the end of the function: the program may compare program counters with it"
+            );
+            fail(id, old, old, text);
+        } else if !extents.begins(old) && cx.patches.owner(old) != Some(id) {
+            let text = format!(
+                "a pointer to {old:#x}, inside the function, is what it was: a table may describe the function's code by address"
+            );
+            fail(id, old, old, text);
+        }
+    }
+    // Sections that tell where code is.
+    for s in &cx.input.sections {
+        if !cx.is_code(s.addr) || !visible::has_bounds(s.name) {
+            continue;
+        }
+        for (id, f) in cx.functions.iter().enumerate() {
+            if f.old.iter().any(|r| r.start < s.end() && s.addr < r.end) {
+                let text = format!(
+                    "the function lies in {}, whose bounds have symbols",
+                    String::from_utf8_lossy(s.name)
+                );
+                fail(id as FuncId, f.old_entry, f.new_entry(), text);
+            }
+        }
+    }
+    found.following = follow.len() as u64;
+    found.functions.append(&mut failed);
 }
 
 /// A function must not be known by two addresses.
@@ -649,6 +765,19 @@ fn report<A: Arch>(
         .iter()
         .filter(|f| f.verdict != Verdict::Proved)
         .count() as u64;
+    let mut of_labels: Vec<FuncId> = found.labels.iter().map(|l| l.0).collect();
+    of_labels.dedup();
+    let mut jumps: Vec<FuncId> = cx.patches.ranges().map(|r| r.1).collect();
+    jumps.sort_unstable();
+    jumps.dedup();
+    let no_return = functions.iter().filter(|f| f.assumed_no_return > 0);
+    let assumptions = Assumption::list(&[
+        ("A1", functions.len() as u64),
+        ("A4", jumps.len() as u64),
+        ("A7", no_return.count() as u64),
+        ("A8", found.following),
+        ("A9", of_labels.len() as u64),
+    ]);
     let file_failure_count = found.file.len() as u64;
     found.file.sort_by_key(rank);
     found.file.truncate(options.max_failures);
@@ -662,6 +791,7 @@ fn report<A: Arch>(
         identical: subject.identical,
         retargeted: found.retargeted,
         pointers: found.pointers,
+        assumptions,
         file_failure_count,
         file_failures: found.file,
         functions,

@@ -55,6 +55,8 @@ pub enum Check {
     LandingPads,
     /// A function has two addresses.
     Identity,
+    /// What the program can see of the address of code that moved.
+    Visible,
     /// Memory and routines that count.
     Counting,
 }
@@ -160,6 +162,54 @@ pub struct FunctionReport {
     pub unreached: Vec<(u64, u64)>,
 }
 
+/// Something that the proof takes for granted, and on how many functions it does.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Assumption {
+    /// Its number in `docs/what-a-program-may-see.md`.
+    pub id: &'static str,
+    /// What is assumed.
+    pub text: &'static str,
+    /// How many functions' proofs rest on it.
+    pub functions: u64,
+}
+
+/// What may be assumed: numbers and sentences.
+const ASSUMPTIONS: [(&str, &str); 5] = [
+    (
+        "A1",
+        "nothing depends on the number of a return address or program counter in code that moved, beyond what is looked for",
+    ),
+    (
+        "A4",
+        "nobody reads the bytes of code through a pointer where a jump was written over them",
+    ),
+    ("A7", "a call at the very end of a function does not return"),
+    (
+        "A8",
+        "pointers to functions that lead to new code are called, compared for equality and passed on; not ordered, subtracted or hashed",
+    ),
+    (
+        "A9",
+        "addresses of labels that lead to new code are only jumped to",
+    ),
+];
+
+impl Assumption {
+    /// The assumptions that some function rests on, by the number of functions for each id.
+    pub(crate) fn list(counts: &[(&str, u64)]) -> Vec<Assumption> {
+        let of = |id: &str| counts.iter().find(|c| c.0 == id).map_or(0, |c| c.1);
+        ASSUMPTIONS
+            .into_iter()
+            .map(|(id, text)| Assumption {
+                id,
+                text,
+                functions: of(id),
+            })
+            .filter(|a| a.functions > 0)
+            .collect()
+    }
+}
+
 /// Digest of a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Digest {
@@ -199,6 +249,8 @@ pub struct Report {
     pub retargeted: u64,
     /// The same in data, relocations, tables and symbols.
     pub pointers: u64,
+    /// What the proof rests on, beside what it shows.
+    pub assumptions: Vec<Assumption>,
     /// Differences of the whole file that nothing explains: how many.
     pub file_failure_count: u64,
     /// The first of them.

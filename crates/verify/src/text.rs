@@ -329,6 +329,11 @@ impl Sweeper<'_, '_> {
             let len = usize::from(insn.len);
             let a = rest.get(..len).unwrap_or(b"");
             let differs = !same && !same_insn(rest, new.get(at..).unwrap_or(b""), len);
+            if let (Flow::IndirectJump { .. }, Some(id)) = (insn.flow, self.owner)
+                && self.found.dispatching.last() != Some(&id)
+            {
+                self.found.dispatching.push(id);
+            }
             if self.cx.counts.is_some() && A::uses_own(a) {
                 self.found.uses_own.push(addr);
             }
@@ -805,6 +810,12 @@ impl Sweeper<'_, '_> {
         }
         self.registers::<A>(addr, field);
         let Some(id) = cx.old.owner(target) else {
+            if field.kind == FieldKind::Forms
+                && self.owner.is_none()
+                && let Some(id) = cx.ends.get(&target)
+            {
+                self.found.inside.push((*id, target));
+            }
             return;
         };
         if field.kind == FieldKind::Accesses {

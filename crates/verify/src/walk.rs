@@ -74,6 +74,10 @@ pub(crate) struct Walked {
     pub cross: Vec<(u64, u64)>,
     pub addresses: Vec<(FuncId, bool)>,
     pub entrances: Vec<FuncId>,
+    /// Labels whose new addresses the code forms: function and old address.
+    pub labels: Vec<(FuncId, u64)>,
+    /// Functions whose ends' addresses the code forms, and those.
+    pub inside: Vec<(FuncId, u64)>,
     pub instructions: u64,
     pub assumed_no_return: u64,
     pub unreached: Vec<(u64, u64)>,

@@ -65,6 +65,9 @@ impl Inspect {
             bytes(i.size)
         );
         let row = |name: &str, text: String| anstream::println!("  {name:<12} {text}");
+        if let Some(why) = &i.refused {
+            row("refused", why.clone());
+        }
         row(
             "functions",
             format!(
@@ -108,6 +111,12 @@ impl Inspect {
                 )
             ),
         );
+        let pointers = match &i.pointers_stay {
+            Some(why) => format!("pointers to functions that move keep their values: {why}"),
+            None => "pointers to functions that move lead to the new code where nothing can tell"
+                .to_owned(),
+        };
+        row("", pointers);
         row(
             "symbols",
             format!(

@@ -232,6 +232,11 @@ pub fn say(ui: &Ui, output: &str, done: &Optimized) {
         )),
         None => ui.warn("not checked, as you asked"),
     }
+    if let Some(why) = &report.pointers_stay {
+        ui.say(format_args!(
+            "  pointers to functions keep their values: {why}"
+        ));
+    }
     say_reverted(ui, &done.reverted);
     if let Some(found) = &report.profile {
         say_found(ui, found);

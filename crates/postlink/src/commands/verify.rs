@@ -16,6 +16,7 @@ use crate::ui::{BAD, BOLD, DIM, GOOD, Ui, count, counted, demangle};
 /// The checker has its own ELF reader and another decoder than the rewriter. It walks old and new code in lock step from every
 /// entry, and compares jump tables, relocations, symbols, unwind tables and landing pads. It trusts nothing that the output says
 /// of itself.
+/// What the proof rests on beside that is listed with a number; see docs/what-a-program-may-see.md.
 ///
 /// The exit code is 1 when anything could not be proved.
 #[derive(Args, Debug)]
@@ -116,6 +117,14 @@ impl Verify {
             counted(report.retargeted, "reference", "references"),
             count(report.pointers)
         );
+        for a in &report.assumptions {
+            anstream::println!(
+                "  {DIM}{} ({}): {}{DIM:#}",
+                a.id,
+                counted(a.functions, "function", "functions"),
+                a.text
+            );
+        }
         for failure in report.file_failures.iter().take(self.failures) {
             anstream::println!("  {BAD}failed{BAD:#} {failure}");
         }

@@ -48,6 +48,15 @@ pub enum SplitArg {
     Cold,
 }
 
+/// What becomes of pointers to functions that move.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum PointersArg {
+    /// They lead to the new code where it is shown that the program cannot tell the difference
+    Follow,
+    /// They keep their values; calls through them go by a jump at the old entry
+    Stay,
+}
+
 /// What to do with the code that ran.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Optimising")]
@@ -76,6 +85,9 @@ pub struct Optimizing {
     /// Alignment in bytes of hot blocks that are mostly jumped to, a power of two up to 64; 1 for none [default: as the preset says]
     #[arg(long, value_name = "BYTES", value_parser = block_alignment)]
     pub align_blocks: Option<u32>,
+    /// What becomes of pointers to functions that move
+    #[arg(long, value_name = "HOW", default_value = "follow")]
+    pub pointers: PointersArg,
     /// Write tables (.note.bolt_bat) that translate addresses of the output to the input's
     ///
     /// With them a profile taken on the optimised program becomes one of the program that went in: see `postlink bat`, and
@@ -141,6 +153,7 @@ impl Optimizing {
                 PresetArg::Fast => 16,
                 PresetArg::Safe | PresetArg::Size => default.align_blocks,
             }),
+            keep_pointers: self.pointers == PointersArg::Stay,
             dyno_stats: self.dyno_stats,
             bat: self.enable_bat,
             ..default

@@ -1,14 +1,16 @@
 //! A function has one address: pointers to it are compared, so all of them lead to the same place, in code, in copies of overwritten instructions, in data and in
 //! dynamic symbols.
 
+use rayon::prelude::*;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::{Entries, Proof, judged};
+use super::{Entries, Proof, judged, unproved};
 use crate::arch::{Field, FieldKind, Flow, Insn};
 use crate::bytes::{u32_in, u64_in};
 use crate::claim::Range;
 use crate::elf::{self, Section};
-use crate::report::{Check, Failure, FunctionReport, Verdict};
+use crate::report::{Check, Failure, FunctionReport};
+use crate::visible::{Extents, Visible};
 
 impl<A: Entries> Proof<'_, A> {
     /// Notes that what pointed to `from` points to `to` now.
@@ -86,16 +88,23 @@ impl<A: Entries> Proof<'_, A> {
                 "pointers to {:#x} lead to {:#x} and to {:#x}",
                 first.0, first.1, last.1
             );
-            self.functions.push(FunctionReport {
-                name: format!("the function at {:#x}", first.0),
-                old: first.0,
-                new: last.1,
-                verdict: Verdict::Failed(Failure::new(Check::Identity, reason)),
-                instructions: 0,
-                assumed_no_return: 0,
-                unreached: Vec::new(),
-            });
+            let failure = Failure::new(Check::Identity, reason);
+            self.functions.push(unproved(first.0, last.1, failure));
         }
+    }
+
+    /// Pointers that lead to a counter must be such that nobody can tell; see [`crate::visible`].
+    pub(super) fn seen(&mut self, visible: &Visible, code: &[Range]) {
+        let extents = Extents::new(self.input, &self.unwind, &self.starts, code);
+        let input = self.input;
+        let changed = self.pointed.par_iter().filter(|(from, to)| from != to);
+        let failed: Vec<FunctionReport> = changed
+            .filter_map(|&(from, to)| {
+                let why = extents.why_not::<A>(input, visible, from, to)?;
+                Some(unproved(from, to, Failure::new(Check::Visible, why)))
+            })
+            .collect();
+        self.functions.extend(failed);
     }
 
     /// Fields of an instruction that hold addresses.

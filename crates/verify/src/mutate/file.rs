@@ -255,7 +255,10 @@ impl Faults<'_> {
         let Some(index) = self.output.sections.iter().position(|s| {
             s.name == b".note.postlink"
                 || s.kind == elf::SHT_NOTE
-                    && elf::find_note(self.output.section_data(s), b"postlink", 1).is_some()
+                    && elf::find_note(self.output.section_data(s), |name, kind| {
+                        name == b"postlink" && kind == 1
+                    })
+                    .is_some()
         }) else {
             return Vec::new();
         };

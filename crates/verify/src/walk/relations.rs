@@ -56,6 +56,11 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                         Some(_) => {}
                         None => self.enter_old(old),
                     }
+                    if a.kind == FieldKind::Forms
+                        && let Some(id) = self.cx.ends.get(&old)
+                    {
+                        self.out.inside.push((*id, old));
+                    }
                     return Ok(());
                 }
                 if let Some(id) = entry
@@ -64,9 +69,10 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                     self.out.addresses.push((id, true));
                     return self.relate_indirect(old, new);
                 }
-                if self.cx.pair_owner(old, new).is_none() {
+                let Some(id) = self.cx.pair_owner(old, new) else {
                     return wrong("the instruction forms another address");
-                }
+                };
+                self.out.labels.push((id, old));
                 let rest = self
                     .old_bytes(p)
                     .and_then(|b| b.get(bytes.len()..))

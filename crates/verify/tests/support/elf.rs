@@ -80,12 +80,16 @@ pub fn functions(d: &[u8]) -> Vec<(String, u64, u64)> {
         .find(|s| s.kind == 2)
         .expect("there is a symbol table");
     let strings = &s[table.link];
-    let text = s.iter().find(|s| s.name == ".text").expect("there is code");
+    let holds = |value: u64| {
+        let mut code = s
+            .iter()
+            .filter(|s| s.name == ".text" || s.name == "bounded");
+        code.any(|c| c.addr <= value && value < c.addr + c.size as u64)
+    };
     let mut all: BTreeMap<u64, (String, u64)> = BTreeMap::new();
     for e in d[table.offset..table.offset + table.size].chunks(24) {
         let (value, size) = (u64_at(e, 8), u64_at(e, 16));
-        if e[4] & 15 == 2 && size > 0 && text.addr <= value && value < text.addr + text.size as u64
-        {
+        if e[4] & 15 == 2 && size > 0 && holds(value) {
             let at = strings.offset + u32_at(e, 0) as usize;
             let len = d[at..].iter().position(|&b| b == 0).unwrap();
             all.insert(

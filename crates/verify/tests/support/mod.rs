@@ -93,6 +93,8 @@ pub struct Options {
     pub pointers: bool,
     /// Write jumps at the old entries.
     pub entry_jumps: bool,
+    /// Place every fragment so many bytes behind a multiple of 16.
+    pub shift: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -278,7 +280,7 @@ pub fn rewrite(input: &[u8], names: &[&str], options: Options) -> Rewritten {
             if order.is_empty() {
                 continue;
             }
-            at = at.next_multiple_of(16);
+            at = at.next_multiple_of(16) + options.shift;
             let start = at;
             for k in 0..order.len() {
                 address.insert(m.blocks[order[k]].start, at);

@@ -1,0 +1,258 @@
+//! Programs of languages whose compilers and run-times do more with code addresses than C does: `tests/languages`. Each is built with its relocations kept, and
+//! must print the same plain, instrumented in every mode, and optimised in every preset; or be refused with a sentence that names its run-time.
+//!
+//! A language whose compiler is not there is skipped, and the package that has it is named.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Output};
+
+use libtest_mimic::{Arguments, Completion, Failed, Trial};
+
+const POSTLINK: &str = env!("CARGO_BIN_EXE_postlink");
+
+/// What becomes of a language's programs.
+#[derive(Clone, Copy)]
+enum Expected {
+    /// Functions move, and the program does what it did.
+    Works,
+    /// The file is refused, and the sentence has this in it.
+    Refused(&'static str),
+}
+
+/// A program in a language.
+#[derive(Clone, Copy)]
+struct Language {
+    source: &'static str,
+    compiler: &'static str,
+    package: &'static str,
+    /// `{in}` is the source, `{out}` the program, `{dir}` a folder for what else the compiler writes.
+    arguments: &'static [&'static str],
+    expected: Expected,
+}
+
+const LANGUAGES: &[Language] = &[
+    Language {
+        source: "accesses.adb",
+        compiler: "gnatmake",
+        package: "gnat",
+        arguments: &[
+            "-q", "-O2", "-D", "{dir}", "{in}", "-o", "{out}", "-largs", "-Wl,-q",
+        ],
+        expected: Expected::Works,
+    },
+    Language {
+        source: "maps.hs",
+        compiler: "ghc",
+        package: "ghc",
+        arguments: &[
+            "-v0",
+            "-O1",
+            "-XExistentialQuantification",
+            "-outputdir",
+            "{dir}",
+            "{in}",
+            "-o",
+            "{out}",
+            "-optl-Wl,-q",
+            "-optl-fuse-ld=bfd",
+        ],
+        expected: Expected::Works,
+    },
+    Language {
+        source: "frames.ml",
+        compiler: "ocamlopt",
+        package: "ocaml-nox",
+        arguments: &["-ccopt", "-Wl,-q", "{in}", "-o", "{out}"],
+        expected: Expected::Works,
+    },
+    Language {
+        source: "runtime.go",
+        compiler: "go",
+        package: "golang-go",
+        arguments: &[
+            "build",
+            "-ldflags=-linkmode external -extldflags -Wl,-q",
+            "-o",
+            "{out}",
+            "{in}",
+        ],
+        expected: Expected::Refused("the run-time of Go"),
+    },
+    Language {
+        source: "procedures.f90",
+        compiler: "gfortran",
+        package: "gfortran",
+        arguments: &["-O2", "-J{dir}", "-Wl,-q", "{in}", "-o", "{out}"],
+        expected: Expected::Works,
+    },
+    Language {
+        source: "delegates.d",
+        compiler: "gdc",
+        package: "gdc",
+        arguments: &["-O2", "-Wl,-q", "{in}", "-o", "{out}"],
+        expected: Expected::Works,
+    },
+];
+
+const MODES: [&[&str]; 5] = [
+    &[],
+    &["--mode", "function-coverage"],
+    &["--mode", "call-graph"],
+    &["--mode", "call-edges"],
+    &["--mode", "block-coverage"],
+];
+
+const PRESETS: [&[&str]; 6] = [
+    &["--preset", "safe"],
+    &["--preset", "fast"],
+    &["--preset", "size"],
+    &["--preset", "size", "--pointers", "stay"],
+    &["--align-functions", "1", "--split-functions=none"],
+    &[
+        "--reorder-functions=none",
+        "--reorder-blocks=none",
+        "--pointers",
+        "stay",
+    ],
+];
+
+fn run(command: &mut Command) -> Result<Output, String> {
+    command
+        .output()
+        .map_err(|e| format!("{}: {e}", command.get_program().to_string_lossy()))
+}
+
+/// Runs something that must succeed.
+fn done(command: &mut Command) -> Result<Output, String> {
+    let output = run(command)?;
+    match output.status.success() {
+        true => Ok(output),
+        false => Err(format!("{command:?}: {}\n{}", output.status, text(&output))),
+    }
+}
+
+fn text(output: &Output) -> String {
+    let parts = [&output.stdout, &output.stderr];
+    parts.map(|p| String::from_utf8_lossy(p)).concat()
+}
+
+fn is_there(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|dir| dir.join(program).is_file())
+}
+
+fn build(language: &Language, dir: &Path) -> Result<PathBuf, String> {
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/languages");
+    let source = dir.join(language.source);
+    std::fs::copy(sources.join(language.source), &source).map_err(|e| e.to_string())?;
+    let (program, rest) = (dir.join("program"), dir.join("objects"));
+    std::fs::create_dir_all(&rest).map_err(|e| e.to_string())?;
+    let fill = |argument: &&str| -> OsString {
+        let paths = [("{in}", &source), ("{out}", &program), ("{dir}", &rest)];
+        let filled = paths
+            .iter()
+            .fold((*argument).to_owned(), |text, (name, path)| {
+                text.replace(name, &path.to_string_lossy())
+            });
+        filled.into()
+    };
+    let mut command = Command::new(language.compiler);
+    command
+        .args(language.arguments.iter().map(fill))
+        .current_dir(dir)
+        // Where Go keeps what it has compiled.
+        .env("GOCACHE", dir.join("cache"))
+        .env("CGO_ENABLED", "1");
+    done(&mut command)?;
+    Ok(program)
+}
+
+fn check(language: &Language, dir: &Path) -> Result<(), String> {
+    let program = build(language, dir)?;
+    let start = |path: &Path| {
+        let mut command = Command::new(path);
+        command.current_dir(dir);
+        command
+    };
+    let plain = text(&done(&mut start(&program))?);
+    if let Expected::Refused(why) = language.expected {
+        for mode in MODES {
+            let mut command = Command::new(POSTLINK);
+            command.arg("instrument").args(mode).arg(&program);
+            let output = run(command.arg("-o").arg(dir.join("refused")))?;
+            if output.status.success() || !text(&output).contains(why) {
+                return Err(format!(
+                    "instrument {mode:?}: not refused because of {why}: {}",
+                    text(&output)
+                ));
+            }
+        }
+        return Ok(());
+    }
+    let profile = dir.join("run.plraw");
+    for (number, mode) in MODES.into_iter().enumerate() {
+        let counting = dir.join(format!("counting{number}"));
+        let mut command = Command::new(POSTLINK);
+        command.arg("instrument").args(mode).arg(&program);
+        done(command.arg("-o").arg(&counting))?;
+        let mut command = start(&counting);
+        if mode.is_empty() {
+            command.env("POSTLINK_PROFILE", &profile);
+        } else {
+            command.env(
+                "LLVM_MIP_PROFILE_FILENAME",
+                dir.join(format!("run{number}.mipraw")),
+            );
+        }
+        let seen = text(&done(&mut command)?);
+        if seen != plain {
+            return Err(format!(
+                "instrumented {mode:?} printed\n{seen}\nplain\n{plain}"
+            ));
+        }
+    }
+    for (number, preset) in PRESETS.into_iter().enumerate() {
+        let optimised = dir.join(format!("optimised{number}"));
+        let mut command = Command::new(POSTLINK);
+        command
+            .arg("optimize")
+            .arg(&program)
+            .arg("-p")
+            .arg(&profile);
+        done(command.args(preset).arg("-o").arg(&optimised))?;
+        done(
+            Command::new(POSTLINK)
+                .arg("verify")
+                .arg(&program)
+                .arg(&optimised),
+        )?;
+        let seen = text(&done(&mut start(&optimised))?);
+        if seen != plain {
+            return Err(format!(
+                "optimised {preset:?} printed\n{seen}\nplain\n{plain}"
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn main() -> ExitCode {
+    let trials = LANGUAGES.iter().map(|language| {
+        let language = *language;
+        Trial::ignorable_test(language.source.replace('.', "_"), move || {
+            if !is_there(language.compiler) {
+                let why = format!(
+                    "{} is not installed (Debian's package {})",
+                    language.compiler, language.package
+                );
+                eprintln!("SKIPPED: {}: {why}", language.source);
+                return Ok(Completion::ignored_with(why));
+            }
+            let dir = tempfile::tempdir().map_err(|e| Failed::from(e.to_string()))?;
+            check(&language, dir.path()).map_err(Failed::from)?;
+            Ok(Completion::Completed)
+        })
+    });
+    libtest_mimic::run(&Arguments::from_args(), trials.collect()).exit_code()
+}
