@@ -20,7 +20,6 @@
 //# build Os: -Os
 //# build medium: -mcmodel=medium
 //# build align: -falign-functions=64 -falign-loops=32
-//# build patch: -fpatchable-function-entry=4,2
 //# build pg: -fno-optimize-sibling-calls -fno-omit-frame-pointer
 //# count crc: 300
 #include <ctype.h>

@@ -97,4 +97,5 @@ int main(int argc, char **) {
     size_t before = list.size();
     list.remove_if(std::mem_fn(&Bare::odd));
     printf("31 members, sum %ld, %d of them virtual, %d removed\n", sum, virtual_ones / 8, (int)(before - list.size()));
+    return 0;
 }

@@ -323,10 +323,11 @@ impl<'d> Program<'d> {
                 .par_iter()
                 .filter_map(|p| Some((piece_at(p.target)?, p.target)))
                 .collect();
+            let outside = part.iter().filter(|p| piece_at(p.target).is_none());
             ends.extend(
-                part.iter()
-                    .map(|p| p.target)
-                    .filter(|t| piece_at(*t).is_none()),
+                outside
+                    .filter(|p| !in_a_table(&refs, p, &piece_at))
+                    .map(|p| p.target),
             );
             for (to, target) in into_code {
                 if target == pieces[to].start {
@@ -417,6 +418,10 @@ impl<'d> Program<'d> {
                 continue;
             }
             let limit = elf.sections[p.section as usize].end();
+            // What follows the section begins there as well.
+            if p.end == limit {
+                continue;
+            }
             let next = starts.get(i + 1).copied().unwrap_or(limit).min(limit);
             let gap = elf.bytes_at(p.end, next.saturating_sub(p.end));
             if gap.is_some_and(|gap| crate::visible::is_padding::<I>(gap, p.end)) {
@@ -614,6 +619,22 @@ impl<'d> Program<'d> {
             .get(i as usize)
             .map(|s| s.name)
     }
+}
+
+/// Whether a pointer to the end of a function lies beside one to its inside: in a table of absolute addresses, where compilers let entries that cannot be
+/// reached lead to the end.
+fn in_a_table(
+    refs: &Refs,
+    pointer: &crate::refs::Pointer,
+    piece_at: &(impl Fn(u64) -> Option<usize> + Sync),
+) -> bool {
+    let of = pointer.target.checked_sub(1).and_then(piece_at);
+    let beside = [pointer.place.wrapping_sub(8), pointer.place.wrapping_add(8)];
+    of.is_some()
+        && beside.into_iter().any(|place| {
+            let at = refs.pointers.binary_search_by_key(&place, |p| p.place);
+            at.is_ok_and(|at| piece_at(refs.pointers[at].target) == of)
+        })
 }
 
 /// How far in front of a function its instructions for patching may begin.

@@ -14,7 +14,7 @@
 use crate::arch::Arch;
 use crate::bytes::{u32_in, u64_in};
 use crate::claim::Range;
-use crate::context::{Context, Findings};
+use crate::context::{Context, Findings, FuncId};
 use crate::elf::{Elf, SHT_RELA};
 use crate::report::{Check, Failure};
 use rayon::prelude::*;
@@ -318,7 +318,14 @@ pub(crate) fn staying_pointers<A: Arch>(
                 _ => None,
             };
             let (old, new) = (read(cx.input)?, read(cx.output)?);
-            let whose = cx.inside_of(old).or_else(|| cx.ends.get(&old).copied());
+            // An entry of a table of labels that is not reached may lead to the end.
+            let beside = |id: &FuncId| {
+                [place.wrapping_sub(8), place.wrapping_add(8)]
+                    .into_iter()
+                    .any(|at| cx.input.u64_at(at).and_then(|w| cx.inside_of(w)) == Some(*id))
+            };
+            let end = || cx.ends.get(&old).copied().filter(|id| !beside(id));
+            let whose = cx.inside_of(old).or_else(end);
             Some((whose.filter(|_| old == new)?, old))
         };
         let all: Vec<_> = s

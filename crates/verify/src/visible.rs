@@ -219,8 +219,11 @@ impl<'a> Extents<'a> {
             return false;
         }
         let next = self.starts.partition_point(|s| *s < end);
-        let section = self.code.iter().find(|r| r.start < end && end <= r.end);
-        let limit = section.map_or(end, |r| r.end);
+        // At the end of a section the next one may begin.
+        let Some(section) = self.code.iter().find(|r| r.start < end && end < r.end) else {
+            return false;
+        };
+        let limit = section.end;
         let to = self.starts.get(next).copied().unwrap_or(limit).min(limit);
         let gap = input.bytes(end, to.saturating_sub(end)).unwrap_or(b"");
         is_padding::<A>(gap)
