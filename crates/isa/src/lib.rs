@@ -575,6 +575,8 @@ pub enum JumpShape {
     Relative {
         /// Its address, if it is formed in sight of the jump.
         table: Option<u64>,
+        /// Bytes of an entry: 4, or 8 in the large code model.
+        width: u8,
     },
     /// A table of addresses.
     Absolute {

@@ -362,30 +362,23 @@ impl<'d> Program<'d> {
         }
         // Self-relative values that belong to no table are pointers to what they say.
         let mut run = (0u64, 0u64, 0usize); // (base, end, piece) of the table at hand
-        for place in &refs.relative32 {
-            if jump_tables.binary_search(place).is_ok() {
-                let from = table_bases.partition_point(|t| t.0 < *place);
-                run = (*place, *place, table_bases[from].1);
+        for (place, width) in refs.relative() {
+            if jump_tables.binary_search(&place).is_ok() {
+                let from = table_bases.partition_point(|t| t.0 < place);
+                run = (place, place, table_bases[from].1);
             }
-            if *place == run.1 && run.0 != 0 {
-                let word = elf
-                    .bytes_at(*place, 4)
-                    .and_then(|b| b.try_into().ok())
-                    .map_or(0, i32::from_le_bytes);
-                let target = run.0.wrapping_add_signed(i64::from(word));
+            let value = Refs::relative_value(elf, place, width);
+            if place == run.1 && run.0 != 0 {
+                let target = run.0.wrapping_add(value.unwrap_or(0));
                 let from = &pieces[run.2];
                 if target >= from.start && target <= from.end
                     || piece_at(target).is_some_and(&starts_midway)
                 {
-                    run.1 += 4;
+                    run.1 += width;
                     continue;
                 }
             }
-            let word = elf
-                .bytes_at(*place, 4)
-                .and_then(|b| b.try_into().ok())
-                .map(i32::from_le_bytes);
-            let Some(target) = word.map(|w| place.wrapping_add_signed(i64::from(w))) else {
+            let Some(target) = value.map(|value| place.wrapping_add(value)) else {
                 continue;
             };
             if let Some(to) = piece_at(target) {
@@ -672,19 +665,21 @@ pub fn table_entries<'a>(
         .get(bases.partition_point(|b| *b <= base))
         .copied()
         .unwrap_or(u64::MAX);
-    let from = refs.relative32.partition_point(|p| *p < base);
-    refs.relative32[from..]
+    let width = refs.relative_width(base).unwrap_or(4);
+    let places = match width {
+        8 => &refs.relative64,
+        _ => &refs.relative32,
+    };
+    let from = places.partition_point(|p| *p < base);
+    places[from..]
         .iter()
         .enumerate()
         .map_while(move |(i, place)| {
-            if *place != base + 4 * i as u64 || *place >= limit {
+            if *place != base + width * i as u64 || *place >= limit {
                 return None;
             }
-            let w = elf.bytes_at(*place, 4)?;
-            Some((
-                *place,
-                base.wrapping_add(i32::from_le_bytes(w.try_into().ok()?) as u64),
-            ))
+            let value = Refs::relative_value(elf, *place, width)?;
+            Some((*place, base.wrapping_add(value)))
         })
 }
 
@@ -771,7 +766,7 @@ impl Sweep<'_, '_> {
             if let Some(f) = insn.field
                 && insn.traits.forms_address
             {
-                if self.refs.is_relative32(f.target) {
+                if self.refs.relative_width(f.target).is_some() {
                     has_table = true;
                     out.push((index, Event::Table { base: f.target }));
                 } else if f.kind == FixupKind::Adr && inside(f.target) {
@@ -788,7 +783,7 @@ impl Sweep<'_, '_> {
             true
         });
         for &(_, target) in self.refs.formed_in(piece.start, piece.end) {
-            if self.refs.is_relative32(target) {
+            if self.refs.relative_width(target).is_some() {
                 has_table = true;
                 out.push((index, Event::Table { base: target }));
             } else if is_code(target) {

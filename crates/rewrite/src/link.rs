@@ -760,6 +760,10 @@ impl Placement {
             for t in &r.table_entries {
                 let new = self.block(ready, i, t.block);
                 if let Some(base) = t.base {
+                    if t.width == 8 {
+                        writer.patch(t.place, &new.wrapping_sub(base).to_le_bytes())?;
+                        continue;
+                    }
                     let value = i32::try_from(new.wrapping_sub(base) as i64)
                         .map_err(|_| Error::internal("jump table entry out of reach"))?;
                     writer.patch(t.place, &value.to_le_bytes())?;
@@ -803,10 +807,6 @@ impl Placement {
                     if program.elf.u64_at(p.place) == Some(p.target) {
                         writer.patch(p.place, &new.to_le_bytes())?;
                     }
-                }
-                Stored::Relative32 => {}
-                Stored::Relative64 => {
-                    writer.patch(p.place, &new.wrapping_sub(p.place).to_le_bytes())?
                 }
             }
         }

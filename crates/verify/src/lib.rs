@@ -457,7 +457,7 @@ fn prove<A: Arch>(
             let compared = data::compare::<A>(&cx, &kept, &layout.by_meaning, &relative);
             found.append(compared);
             found.append(text::sweep::<A>(&cx, &kept, &starts, &relative));
-            tables::explain::<A>(&cx, &mut found);
+            tables::explain::<A>(&cx, &kept, &mut found);
             for (id, addr, target) in
                 gaps::into_jumps::<A>(&cx, std::mem::take(&mut found.into_jumps))
             {

@@ -122,6 +122,8 @@ impl Arch for AArch64 {
     const ABS_8: &'static [u32] = &[257];
     /// R_AARCH64_ABS32
     const ABS_4: &'static [u32] = &[258];
+    /// R_AARCH64_PREL64
+    const DISTANCE_8: u32 = 260;
     const PC_REGISTER: u16 = 32;
     const VENDOR: gimli::Vendor = gimli::Vendor::AArch64;
     const STEP: usize = 4;

@@ -175,6 +175,8 @@ pub(crate) trait Arch: Sync + Send + 'static {
     /// Kept relocation types that store an absolute address of 8 and of 4 bytes.
     const ABS_8: &'static [u32];
     const ABS_4: &'static [u32];
+    /// The kept relocation type that stores 8 bytes relative to their own place.
+    const DISTANCE_8: u32;
     /// DWARF number of the program counter: an unwind expression that reads it depends on the place.
     const PC_REGISTER: u16;
     /// Whose call frame instructions there are beyond the common ones.

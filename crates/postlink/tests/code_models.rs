@@ -1,0 +1,63 @@
+//! Faults in outputs of the large code model, whose jump tables have entries of 8 bytes: the checker must find each.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Command;
+
+use postlink_verify::mutate::{Faults, Kind};
+use postlink_verify::{Options, verify};
+
+mod support;
+use support::done;
+
+const POSTLINK: &str = env!("CARGO_BIN_EXE_postlink");
+
+fn proved(input: &[u8], output: &[u8]) -> bool {
+    verify(input, output, &Options::default()).is_ok_and(|report| report.is_proved())
+}
+
+/// A case, built position-independent for the large model, and its optimised copy; `None` without a compiler.
+fn pair(case: &str) -> Option<(Vec<u8>, Vec<u8>)> {
+    if Command::new("gcc").arg("--version").output().is_err() || !cfg!(target_arch = "x86_64") {
+        eprintln!("SKIPPED: gcc for x86-64 is not installed");
+        return None;
+    }
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let at = |name: &str| dir.path().join(name);
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/cases");
+    let mut compile = Command::new("gcc");
+    compile.args(["-O2", "-w", "-mcmodel=large", "-fPIC", "-pie", "-Wl,-q"]);
+    compile.args(["-fno-toplevel-reorder", "-o"]).arg(at("app"));
+    done(compile.arg(source.join(case)));
+    let mut postlink = Command::new(POSTLINK);
+    postlink.arg("instrument").arg(at("app"));
+    done(postlink.arg("-o").arg(at("counting")));
+    done(Command::new(at("counting")).env("POSTLINK_PROFILE", at("profile")));
+    let mut postlink = Command::new(POSTLINK);
+    postlink.arg("optimize").arg(at("app")).arg("-p");
+    done(postlink.arg(at("profile")).arg("-o").arg(at("fast")));
+    let read = |name: &str| std::fs::read(at(name)).expect("it was written");
+    Some((read("app"), read("fast")))
+}
+
+#[test]
+fn wrong_entries_of_8_bytes_are_found() {
+    let Some((input, output)) = pair("code_model_tables.c") else {
+        return;
+    };
+    assert!(proved(&input, &output));
+    let faults = Faults::new(&input, &output).unwrap_or_else(|what| panic!("{what}"));
+    for kind in [Kind::JumpTableOff, Kind::JumpTableSwapped] {
+        let mut tried = BTreeSet::new();
+        for seed in 0..60 {
+            let Some(mutant) = faults.inject(kind, seed) else {
+                break;
+            };
+            if tried.insert(mutant.what.clone()) {
+                assert!(!proved(&input, &mutant.image), "{}", mutant.what);
+            }
+        }
+        // Both halves of entries of two tables.
+        assert!(tried.len() >= 20, "too little to spoil: {tried:?}");
+    }
+}
