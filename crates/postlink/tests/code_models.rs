@@ -1,9 +1,11 @@
-//! Faults in outputs of the large code model, whose jump tables have entries of 8 bytes: the checker must find each.
+//! Faults in outputs of the large code model, whose jump tables have entries of 8 bytes and whose code makes addresses of distances: the checker
+//! must find each.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
+use postlink_image::elf::{Elf, SymbolTable};
 use postlink_verify::mutate::{Faults, Kind};
 use postlink_verify::{Options, verify};
 
@@ -60,4 +62,51 @@ fn wrong_entries_of_8_bytes_are_found() {
         // Both halves of entries of two tables.
         assert!(tried.len() >= 20, "too little to spoil: {tried:?}");
     }
+}
+
+/// The value of a symbol.
+fn value(file: &[u8], name: &str) -> u64 {
+    let elf = Elf::parse(file).expect("an ELF file");
+    let symbols = elf.symbols(SymbolTable::Static);
+    let found = symbols.iter().find(|s| s.name == name.as_bytes());
+    found.map_or(0, |s| s.value)
+}
+
+#[test]
+fn a_pointer_that_follows_a_function_known_by_its_distance_is_found() {
+    let Some((input, output)) = pair("code_model_pointers.c") else {
+        return;
+    };
+    assert!(proved(&input, &output));
+    let (old, new) = (value(&input, "two"), value(&output, "two"));
+    assert!(
+        old != 0 && new != 0 && old != new,
+        "it moved: {old:#x} {new:#x}"
+    );
+    // RELATIVE relocations with the function's address.
+    const RELATIVE: u64 = 8;
+    let word = |at: usize| u64::from_le_bytes(output[at..at + 8].try_into().expect("8 bytes"));
+    let elf = Elf::parse(&output).expect("an ELF file");
+    let (_, relocs) = elf
+        .section(".rela.dyn")
+        .expect("it is position-independent");
+    let (from, to) = (
+        relocs.offset as usize,
+        (relocs.offset + relocs.size) as usize,
+    );
+    let places: Vec<usize> = (from..to)
+        .step_by(24)
+        .filter(|at| word(at + 8) == RELATIVE && word(at + 16) == old)
+        .collect();
+    assert!(places.len() >= 2, "the table and the variable: {places:?}");
+    let follow = |places: &[usize]| {
+        let mut spoilt = output.clone();
+        for at in places {
+            spoilt[at + 16..at + 24].copy_from_slice(&new.to_le_bytes());
+        }
+        spoilt
+    };
+    assert!(!proved(&input, &follow(&places[..1])));
+    // Even if all pointers in data are the same, what code makes of the distance is not.
+    assert!(!proved(&input, &follow(&places)));
 }

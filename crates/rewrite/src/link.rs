@@ -675,6 +675,12 @@ impl Placement {
         Ok(())
     }
 
+    /// The new entry of the function at `start`, if it moved and pointers to it may follow.
+    fn followed(&self, program: &Program<'_>, start: u64) -> Option<u64> {
+        let new = self.entries.get(&start).copied();
+        new.filter(|_| program.refs.may_follow(start))
+    }
+
     /// Updates what refers to moved code from the old image.
     pub fn references<I: Isa>(
         &self,
@@ -777,8 +783,8 @@ impl Placement {
             .map(|(i, r)| (r.function, i))
             .collect();
         let moved = |p: &Pointer| -> Option<u64> {
-            if let Some(new) = self.entries.get(&p.target) {
-                return move_pointers.then_some(*new);
+            if self.entries.contains_key(&p.target) {
+                return self.followed(program, p.target).filter(|_| move_pointers);
             }
             let piece = program.piece_at(p.target)?;
             let i = *by_function.get(&piece.function)?;
@@ -848,9 +854,9 @@ impl Placement {
                     I::sweep(bytes, p.start, |i| {
                         if let Some(f) = i.field
                             && i.traits.forms_address
-                            && let Some(new) = self.entries.get(&f.target)
+                            && let Some(new) = self.followed(program, f.target)
                         {
-                            out.push((i.addr + u64::from(f.at), f.kind, *new));
+                            out.push((i.addr + u64::from(f.at), f.kind, new));
                         }
                         true
                     });
@@ -861,8 +867,8 @@ impl Placement {
                             .and_then(|b| I::decode(b, at))
                             .and_then(|i| i.field);
                         let kind = whole.map_or(FixupKind::Low12 { scale: 0 }, |f| f.kind);
-                        if let Some(new) = self.entries.get(&target) {
-                            out.push((at, kind, *new));
+                        if let Some(new) = self.followed(program, target) {
+                            out.push((at, kind, new));
                         }
                     }
                     for &(at, kind) in program.refs.absolute_fields_in(p.start, p.end) {
@@ -871,8 +877,8 @@ impl Placement {
                             .elf
                             .bytes_at(at, width)
                             .and_then(|b| I::read_field(kind, b, at));
-                        if let Some(new) = target.and_then(|t| self.entries.get(&t)) {
-                            out.push((at, kind, *new));
+                        if let Some(new) = target.and_then(|t| self.followed(program, t)) {
+                            out.push((at, kind, new));
                         }
                     }
                 }

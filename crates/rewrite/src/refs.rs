@@ -62,9 +62,9 @@ const AARCH64: Kinds = Kinds {
     word32s: 0,
     relative32: 261,
     relative64: 260,
-    // R_AARCH64_MOVW_UABS_G0 … G3, MOVW_PREL_G0 … G3: an address in parts, or a distance.
+    // R_AARCH64_MOVW_UABS_G0 … G3, MOVW_SABS_G0 … G2, MOVW_PREL_G0 … G3: an address in parts, or a distance.
     distances: &[
-        263, 264, 265, 266, 267, 268, 269, 287, 288, 289, 290, 291, 292, 293,
+        263, 264, 265, 266, 267, 268, 269, 270, 271, 272, 287, 288, 289, 290, 291, 292, 293,
     ],
     tls_descriptor_call: 569,
     imports: [1025, 1026, 257],
@@ -189,6 +189,8 @@ pub struct Refs {
     pub tls_descriptor_calls: Vec<u64>,
     /// Fields in code that hold distances between two places (large code model): the code adds them to an address of its own.
     pub distances: Vec<u64>,
+    /// What such distances lead to, as far as it is code: the program makes the old address of it, which nothing can change. Ascending.
+    pub distant: Vec<u64>,
     /// Slots that hold the address of an imported function: (slot, dynamic symbol index), ascending.
     pub import_slots: Vec<(u64, u32)>,
     /// Instructions that form an address together with others (AArch64 `adrp` and `add`), with the whole address: those of code and of
@@ -343,6 +345,8 @@ impl Refs {
         refs.absolute_fields.par_sort_unstable_by_key(|f| f.0);
         refs.tls_descriptor_calls.sort_unstable();
         refs.distances.sort_unstable();
+        refs.distant.sort_unstable();
+        refs.distant.dedup();
         const PT_GNU_EH_FRAME: u32 = 0x6474_e550;
         if !elf.segments.iter().any(|s| s.kind == PT_GNU_EH_FRAME) {
             refs.registered_frames = elf.section(".eh_frame").map(|(_, s)| (s.addr, s.end()));
@@ -456,6 +460,31 @@ impl Refs {
                     })
                 })
                 .collect();
+            if is_code {
+                let led_to = |e: &[u8]| {
+                    let kind = u32::from_le_bytes(e[8..12].try_into().ok()?);
+                    let symbol = u32::from_le_bytes(e[12..16].try_into().ok()?);
+                    let addend = i64::from_le_bytes(e[16..24].try_into().ok()?);
+                    let leads = kind == kinds.relative64 || kinds.distances.contains(&kind);
+                    if !leads || symbol == 0 {
+                        return None;
+                    }
+                    let value = symbols.get(symbol as usize)?.value;
+                    // The addend of a distance from the field itself also says where the code counts from.
+                    let from_field = kind == kinds.relative64;
+                    Some([
+                        value.wrapping_add_signed(addend),
+                        if from_field { value } else { 0 },
+                    ])
+                };
+                let all: Vec<u64> = elf
+                    .section_data(s)
+                    .par_chunks(24 * 4096)
+                    .flat_map_iter(|chunk| chunk.chunks_exact(24).filter_map(led_to).flatten())
+                    .filter(|target| in_code(*target))
+                    .collect();
+                self.distant.extend(all);
+            }
             if is_code && !kinds.forms.is_empty() {
                 let parts: Vec<Part> = elf
                     .section_data(s)
@@ -582,6 +611,12 @@ impl Refs {
     pub fn is_registered_frame(&self, addr: u64) -> bool {
         self.registered_frames
             .is_some_and(|f| addr >= f.0 && addr < f.1)
+    }
+
+    /// Whether pointers to the function at `start` may follow it: not if code makes its old address of a distance. All pointers to a function
+    /// are the same.
+    pub fn may_follow(&self, start: u64) -> bool {
+        self.distant.binary_search(&start).is_err()
     }
 
     /// Whether code in `[start, end)` has a field that holds a distance.

@@ -49,6 +49,7 @@ mod claim;
 mod context;
 mod counting;
 mod data;
+mod distances;
 mod elf;
 mod entries;
 mod gaps;
@@ -458,6 +459,7 @@ fn prove<A: Arch>(
             found.append(compared);
             found.append(text::sweep::<A>(&cx, &kept, &starts, &relative));
             tables::explain::<A>(&cx, &kept, &mut found);
+            distances::known::<A>(&cx, &mut found);
             for (id, addr, target) in
                 gaps::into_jumps::<A>(&cx, std::mem::take(&mut found.into_jumps))
             {

@@ -202,7 +202,11 @@ impl Placement {
                 if !matches!(s.kind, 0 | 2 | 10) || s.section == 0 {
                     return None;
                 }
-                let new = *self.entries.get(&s.value)?;
+                // The dynamic symbol is what the program sees, the other what tools do.
+                let new = match table {
+                    SymbolTable::Dynamic => self.followed(program, s.value)?,
+                    SymbolTable::Static => *self.entries.get(&s.value)?,
+                };
                 let piece = program.piece_at(s.value)?;
                 let i = *by_function.get(&piece.function)?;
                 let first = ready[i].code.blocks.first();

@@ -177,6 +177,8 @@ pub(crate) trait Arch: Sync + Send + 'static {
     const ABS_4: &'static [u32];
     /// The kept relocation type that stores 8 bytes relative to their own place.
     const DISTANCE_8: u32;
+    /// Kept relocation types of code that store a distance, or a part of an address, that code makes an address of.
+    const DISTANCES: &'static [u32];
     /// DWARF number of the program counter: an unwind expression that reads it depends on the place.
     const PC_REGISTER: u16;
     /// Whose call frame instructions there are beyond the common ones.
