@@ -1,5 +1,5 @@
 //# about: exceptions and virtual calls in the large code model
-//# kinds: gcc-pie gcc-nopie clang-pie clang-nopie
+//# kinds: gcc-pie gcc-nopie gcc-so clang-pie clang-nopie
 //# not aarch64: -mcmodel=large is another thing there
 //# flags: -mcmodel=large
 //# stdout: 59459 222

@@ -110,3 +110,30 @@ fn a_pointer_that_follows_a_function_known_by_its_distance_is_found() {
     // Even if all pointers in data are the same, what code makes of the distance is not.
     assert!(!proved(&input, &follow(&places)));
 }
+
+#[test]
+fn an_address_that_distances_are_added_to_and_that_follows_its_function_is_found() {
+    let Some((input, output)) = pair("code_model_tables.c") else {
+        return;
+    };
+    let (old, new) = (value(&input, "main"), value(&output, "main"));
+    assert!(
+        old != 0 && new != 0 && old != new,
+        "it moved: {old:#x} {new:#x}"
+    );
+    let elf = Elf::parse(&output).expect("an ELF file");
+    let at = elf.offset_of(new).expect("it is in the file") as usize;
+    // `lea` of 7 bytes, which forms the address of the function's own entry.
+    let forms = |i: &usize| {
+        let code = &output[at + i..at + i + 7];
+        let distance = i32::from_le_bytes([code[3], code[4], code[5], code[6]]);
+        let target = (new + *i as u64 + 7).wrapping_add_signed(i64::from(distance));
+        code[0] & 0xfb == 0x48 && code[1] == 0x8d && code[2] & 0xc7 == 5 && target == old
+    };
+    let i = (0..256).find(forms).expect("it forms its old address");
+    let mut spoilt = output.clone();
+    let distance = i32::try_from(-(i as i64) - 7).expect("it is near");
+    spoilt[at + i + 3..at + i + 7].copy_from_slice(&distance.to_le_bytes());
+    assert!(proved(&input, &output));
+    assert!(!proved(&input, &spoilt));
+}

@@ -124,7 +124,7 @@ impl<'d> Program<'d> {
     /// Finds functions and references.
     pub fn discover<I: Isa>(elf: &'d Elf<'d>) -> Result<Program<'d>, FormatError> {
         let (refs, eh) = rayon::join(|| Refs::collect(elf), || EhFrame::parse(elf));
-        let (refs, eh) = (refs?, eh?);
+        let (mut refs, eh) = (refs?, eh?);
         let mut symbols: Vec<(u64, u32)> = Vec::new();
         let mut found: Vec<(u64, u64)> = Vec::new(); // (start, end); end == start: size unknown
         let mut cold: FxHashSet<u64> = FxHashSet::default();
@@ -275,6 +275,11 @@ impl<'d> Program<'d> {
                     }
                 }
                 Event::Address { target } => {
+                    // What code adds distances to is the address of its own entry, or it is not known which address that is.
+                    let own = target == pieces[from].start;
+                    if !own && refs.has_distance_in(pieces[from].start, pieces[from].end) {
+                        set_pin(&mut pins[from], Pin::PositionArithmetic);
+                    }
                     if let Some(to) = piece_at(target) {
                         if target == pieces[to].start {
                             taken[to] = true;
@@ -410,10 +415,17 @@ impl<'d> Program<'d> {
                 set_pin(&mut pins[i], Pin::NotInstructions);
             }
             if refs.has_distance_in(p.start, p.end) {
-                set_pin(&mut pins[i], Pin::PositionArithmetic);
+                if I::ADDS_DISTANCES {
+                    // The address of its entry stays what it was, also where the function itself forms it.
+                    refs.distant.push(p.start);
+                } else {
+                    set_pin(&mut pins[i], Pin::PositionArithmetic);
+                }
             }
         }
 
+        refs.distant.sort_unstable();
+        refs.distant.dedup();
         let mut functions = sets.functions(&mut pieces, &starts_of(&cold));
         for f in &mut functions {
             f.pin = f.pieces.iter().filter_map(|p| pins[*p as usize]).min();

@@ -119,6 +119,8 @@ pub(crate) struct Context<'a> {
     pub guarded: bool,
     /// If it counts.
     pub counts: Option<Counts>,
+    /// Moved functions that calculate with distances, see [`crate::distances`].
+    pub calculating: rustc_hash::FxHashSet<FuncId>,
 }
 
 impl<'a> Context<'a> {

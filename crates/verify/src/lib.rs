@@ -76,7 +76,7 @@ use claim::{Claim, Range};
 use context::{Context, Findings, FuncId, Index};
 use elf::Elf;
 use rayon::prelude::*;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use walk::{Scratch, Walked};
 
 /// Why two files cannot be checked at all.
@@ -420,6 +420,7 @@ fn prove<A: Arch>(
         abandoned: std::mem::take(&mut layout.abandoned),
         guarded: image::is_guarded(output),
         counts: counting.then(|| counting::areas(&layout)),
+        calculating: FxHashSet::default(),
     };
     let reused = check_claim(&cx, &layout, claim, &mut found);
     for &(_, id) in &reused {
@@ -439,6 +440,7 @@ fn prove<A: Arch>(
             .flat_map(|f| f.old.iter().map(|r| r.start).chain([f.old_entry])),
     );
     text::entry_jumps::<A>(&mut cx, &starts, &mut found);
+    cx.calculating = distances::calculating::<A>(&cx);
     let cx = cx;
     image::dynamic(&cx, &layout, &mut found);
     let relative = image::relocations::<A>(&cx, &mut layout, &mut found);

@@ -128,6 +128,7 @@ impl Arch for AArch64 {
     const DISTANCES: &'static [u32] = &[
         260, 263, 264, 265, 266, 267, 268, 269, 270, 271, 272, 287, 288, 289, 290, 291, 292, 293,
     ];
+    const DISTANCES_OF_DATA: &'static [u32] = &[];
     const PC_REGISTER: u16 = 32;
     const VENDOR: gimli::Vendor = gimli::Vendor::AArch64;
     const STEP: usize = 4;

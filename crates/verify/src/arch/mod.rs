@@ -179,6 +179,8 @@ pub(crate) trait Arch: Sync + Send + 'static {
     const DISTANCE_8: u32;
     /// Kept relocation types of code that store a distance, or a part of an address, that code makes an address of.
     const DISTANCES: &'static [u32];
+    /// The same of a distance that does not lead to code: of the global offset table.
+    const DISTANCES_OF_DATA: &'static [u32];
     /// DWARF number of the program counter: an unwind expression that reads it depends on the place.
     const PC_REGISTER: u16;
     /// Whose call frame instructions there are beyond the common ones.
