@@ -1,4 +1,4 @@
-//# about: the large code model adds distances to an address of the function itself: such functions stay
+//# about: the large code model adds distances to an address of the function itself, which must be the old one
 //# build large: -mcmodel=large
 
 #include <ctype.h>

@@ -61,6 +61,7 @@ pub const FOR_TESTS: &[Need] = &[
         "profiles that LLVM's tools write and read, and their options",
     ),
     need("ld.lld-19", "lld-19", "cases linked by lld"),
+    need("musl-gcc", "musl-tools", "programs of another C library"),
     need(
         "aarch64-linux-gnu-gcc",
         "gcc-aarch64-linux-gnu",

@@ -489,6 +489,9 @@ pub trait Isa: Copy + Send + Sync + 'static {
     /// Bytes between functions that trap when run into.
     const PADDING: u8;
 
+    /// What code does with distances that the linker computed is to add them to an address that one instruction has formed.
+    const ADDS_DISTANCES: bool;
+
     /// What kind of table the indirect jump at the end of `path` goes through. `path` is straight-line code: nothing jumps into its
     /// middle; `code` gives an instruction's bytes.
     fn jump_shape<'c>(path: &[Insn], code: impl Fn(&Insn) -> &'c [u8]) -> JumpShape;
@@ -575,6 +578,8 @@ pub enum JumpShape {
     Relative {
         /// Its address, if it is formed in sight of the jump.
         table: Option<u64>,
+        /// Bytes of an entry: 4, or 8 in the large code model.
+        width: u8,
     },
     /// A table of addresses.
     Absolute {

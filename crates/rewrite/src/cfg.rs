@@ -193,6 +193,8 @@ pub struct TableEntry {
     pub place: u64,
     /// Address that entries are relative to; `None` for absolute ones.
     pub base: Option<u64>,
+    /// Bytes of the entry: 4 or 8.
+    pub width: u64,
     /// Where it leads.
     pub block: BlockId,
 }

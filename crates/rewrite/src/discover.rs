@@ -127,7 +127,7 @@ impl<'d> Program<'d> {
     /// Finds functions and references.
     pub fn discover<I: Isa>(elf: &'d Elf<'d>) -> Result<Program<'d>, FormatError> {
         let (refs, eh) = rayon::join(|| Refs::collect(elf), || EhFrame::parse(elf));
-        let (refs, eh) = (refs?, eh?);
+        let (mut refs, eh) = (refs?, eh?);
         let mut symbols: Vec<(u64, u32)> = Vec::new();
         let mut found: Vec<(u64, u64)> = Vec::new(); // (start, end); end == start: size unknown
         let mut cold: FxHashSet<u64> = FxHashSet::default();
@@ -279,6 +279,11 @@ impl<'d> Program<'d> {
                     }
                 }
                 Event::Address { target } => {
+                    // What code adds distances to is the address of its own entry, or it is not known which address that is.
+                    let own = target == pieces[from].start;
+                    if !own && refs.has_distance_in(pieces[from].start, pieces[from].end) {
+                        set_pin(&mut pins[from], Pin::PositionArithmetic);
+                    }
                     if let Some(to) = piece_at(target) {
                         if target == pieces[to].start {
                             taken[to] = true;
@@ -374,30 +379,23 @@ impl<'d> Program<'d> {
         }
         // Self-relative values that belong to no table are pointers to what they say.
         let mut run = (0u64, 0u64, 0usize); // (base, end, piece) of the table at hand
-        for place in &refs.relative32 {
-            if jump_tables.binary_search(place).is_ok() {
-                let from = table_bases.partition_point(|t| t.0 < *place);
-                run = (*place, *place, table_bases[from].1);
+        for (place, width) in refs.relative() {
+            if jump_tables.binary_search(&place).is_ok() {
+                let from = table_bases.partition_point(|t| t.0 < place);
+                run = (place, place, table_bases[from].1);
             }
-            if *place == run.1 && run.0 != 0 {
-                let word = elf
-                    .bytes_at(*place, 4)
-                    .and_then(|b| b.try_into().ok())
-                    .map_or(0, i32::from_le_bytes);
-                let target = run.0.wrapping_add_signed(i64::from(word));
+            let value = Refs::relative_value(elf, place, width);
+            if place == run.1 && run.0 != 0 {
+                let target = run.0.wrapping_add(value.unwrap_or(0));
                 let from = &pieces[run.2];
                 if target >= from.start && target <= from.end
                     || piece_at(target).is_some_and(&starts_midway)
                 {
-                    run.1 += 4;
+                    run.1 += width;
                     continue;
                 }
             }
-            let word = elf
-                .bytes_at(*place, 4)
-                .and_then(|b| b.try_into().ok())
-                .map(i32::from_le_bytes);
-            let Some(target) = word.map(|w| place.wrapping_add_signed(i64::from(w))) else {
+            let Some(target) = value.map(|value| place.wrapping_add(value)) else {
                 continue;
             };
             if let Some(to) = piece_at(target) {
@@ -429,14 +427,15 @@ impl<'d> Program<'d> {
             }
         }
         for target in patched_at_run_time(elf, &refs) {
-            // Instructions in front of an entry are patched as well.
+            // Instructions in front of an entry are patched as well; a function of unknown size seems to go on up to there.
             let next = starts.partition_point(|s| *s < target);
             let near = |i: &usize| {
                 starts
                     .get(*i)
                     .is_some_and(|s| s - target <= PATCHED_IN_FRONT)
             };
-            if let Some(to) = piece_at(target).or(Some(next).filter(near)) {
+            let sized = piece_at(target).filter(|i| !unsized_.contains(&pieces[*i].start));
+            if let Some(to) = sized.or(Some(next).filter(near)) {
                 set_pin(&mut pins[to], Pin::PatchedAtRunTime);
             }
         }
@@ -459,13 +458,20 @@ impl<'d> Program<'d> {
                 set_pin(&mut pins[i], Pin::NotInstructions);
             }
             if refs.has_distance_in(p.start, p.end) {
-                set_pin(&mut pins[i], Pin::PositionArithmetic);
+                if I::ADDS_DISTANCES {
+                    // The address of its entry stays what it was, also where the function itself forms it.
+                    refs.distant.push(p.start);
+                } else {
+                    set_pin(&mut pins[i], Pin::PositionArithmetic);
+                }
             }
             if bounded.binary_search(&p.section).is_ok() {
                 set_pin(&mut pins[i], Pin::SectionWithBounds);
             }
         }
 
+        refs.distant.sort_unstable();
+        refs.distant.dedup();
         let mut functions = sets.functions(&mut pieces, &starts_of(&cold));
         for f in &mut functions {
             f.pin = f.pieces.iter().filter_map(|p| pins[*p as usize]).min();
@@ -539,6 +545,12 @@ impl<'d> Program<'d> {
     /// Whether new code may be out of reach of a direct jump at an address of the old.
     pub fn is_far<I: Isa>(&self, addr: u64) -> bool {
         self.new_end.saturating_sub(addr) >= I::BRANCH_REACH
+    }
+
+    /// Whether pointers to the function that begins at an address may follow it when it moves: nothing can tell by what it sees ([`crate::visible`]), and no code
+    /// knows the address by a distance.
+    pub fn may_follow(&self, start: u64) -> bool {
+        self.visible.may_follow(start) && self.refs.may_follow(start)
     }
 
     /// The piece that covers an address.
@@ -773,19 +785,21 @@ pub fn table_entries<'a>(
         .get(bases.partition_point(|b| *b <= base))
         .copied()
         .unwrap_or(u64::MAX);
-    let from = refs.relative32.partition_point(|p| *p < base);
-    refs.relative32[from..]
+    let width = refs.relative_width(base).unwrap_or(4);
+    let places = match width {
+        8 => &refs.relative64,
+        _ => &refs.relative32,
+    };
+    let from = places.partition_point(|p| *p < base);
+    places[from..]
         .iter()
         .enumerate()
         .map_while(move |(i, place)| {
-            if *place != base + 4 * i as u64 || *place >= limit {
+            if *place != base + width * i as u64 || *place >= limit {
                 return None;
             }
-            let w = elf.bytes_at(*place, 4)?;
-            Some((
-                *place,
-                base.wrapping_add(i32::from_le_bytes(w.try_into().ok()?) as u64),
-            ))
+            let value = Refs::relative_value(elf, *place, width)?;
+            Some((*place, base.wrapping_add(value)))
         })
 }
 
@@ -872,7 +886,7 @@ impl Sweep<'_, '_> {
             if let Some(f) = insn.field
                 && insn.traits.forms_address
             {
-                if self.refs.is_relative32(f.target) {
+                if self.refs.relative_width(f.target).is_some() {
                     has_table = true;
                     out.push((index, Event::Table { base: f.target }));
                 } else if f.kind == FixupKind::Adr && inside(f.target) {
@@ -889,7 +903,7 @@ impl Sweep<'_, '_> {
             true
         });
         for &(_, target) in self.refs.formed_in(piece.start, piece.end) {
-            if self.refs.is_relative32(target) {
+            if self.refs.relative_width(target).is_some() {
                 has_table = true;
                 out.push((index, Event::Table { base: target }));
             } else if is_code(target) {

@@ -467,7 +467,7 @@ impl<I: Isa> Emitter<'_, '_, I> {
             let target = match f.role {
                 Use::Call => Target::Code(f.target),
                 Use::Address
-                    if self.plan.move_addresses && self.program.visible.may_follow(f.target)
+                    if self.plan.move_addresses && self.program.may_follow(f.target)
                         || self.program.refs.is_registered_frame(f.target) =>
                 {
                     Target::Code(f.target)

@@ -41,7 +41,7 @@ use crate::entries_overwritten::{code_at, goes_on, live_from_outside, lost, resp
 use crate::leaks::Leaks;
 use crate::pin::Pin;
 use crate::prepare::{self, Scratch};
-use crate::refs::Stored;
+use crate::refs::{Refs, Stored};
 use crate::visible::{Visible, runs_on};
 
 /// Bytes of the store in front of a function where there are pointers to it.
@@ -238,7 +238,7 @@ pub fn plan<I: Covers>(
             false => !aligned && !function.address_taken,
         };
         // Pointers to it change with the first two ways.
-        let may_change = !aligned || program.visible.may_follow(piece.start);
+        let may_change = !aligned || program.may_follow(piece.start);
         if known && can_lead && may_change {
             let by = if aligned {
                 ALIGNED_STORE
@@ -519,8 +519,6 @@ impl Plan {
                         patch(p.place, &new.to_le_bytes())?;
                     }
                 }
-                // Not among those that can be changed.
-                Stored::Relative32 | Stored::Relative64 => {}
             }
         }
         Ok(())
@@ -712,18 +710,14 @@ fn references<I: Covers>(program: &Program<'_>) -> References {
             .chain([elf.entry])
             .filter_map(function_at),
     );
-    unknown.extend(program.refs.relative32.iter().filter_map(|&place| {
-        let word = i32::from_le_bytes(elf.bytes_at(place, 4)?.try_into().ok()?);
-        function_at(place.wrapping_add_signed(i64::from(word)))
+    unknown.extend(program.refs.relative().filter_map(|(place, width)| {
+        function_at(place.wrapping_add(Refs::relative_value(elf, place, width)?))
     }));
     let mut data = Vec::new();
     for (index, p) in (0u32..).zip(&program.refs.pointers) {
         unknown.extend(end_of(p.target));
         if let Some(function) = function_at(p.target) {
-            match p.stored {
-                Stored::Relative32 | Stored::Relative64 => unknown.push(function),
-                _ => data.push((function, index)),
-            }
+            data.push((function, index));
         }
     }
     data.par_sort_unstable();

@@ -364,7 +364,7 @@ fn alignment(program: &Program<'_>, r: &Ready) -> [u64; 2] {
     let mut of = [1; 2];
     let (function, start) = (r.function as usize, program.start(r.function as usize));
     if program.functions[function].address_taken
-        && program.visible.may_follow(start)
+        && program.may_follow(start)
         && let Some((fragment, 0)) = r.code.blocks.first()
         && let Some(of) = of.get_mut(usize::from(*fragment))
     {
@@ -703,7 +703,7 @@ impl Placement {
     /// The new entry of the function at `start`, if it moved and pointers to it may follow.
     fn followed(&self, program: &Program<'_>, start: u64) -> Option<u64> {
         let new = self.entries.get(&start).copied();
-        new.filter(|_| program.visible.may_follow(start))
+        new.filter(|_| program.may_follow(start))
     }
 
     /// Updates what refers to moved code from the old image.
@@ -791,6 +791,10 @@ impl Placement {
             for t in &r.table_entries {
                 let new = self.block(ready, i, t.block);
                 if let Some(base) = t.base {
+                    if t.width == 8 {
+                        writer.patch(t.place, &new.wrapping_sub(base).to_le_bytes())?;
+                        continue;
+                    }
                     let value = i32::try_from(new.wrapping_sub(base) as i64)
                         .map_err(|_| Error::internal("jump table entry out of reach"))?;
                     writer.patch(t.place, &value.to_le_bytes())?;
@@ -839,10 +843,6 @@ impl Placement {
                     if program.elf.u64_at(p.place) == Some(p.target) {
                         writer.patch(p.place, &new.to_le_bytes())?;
                     }
-                }
-                Stored::Relative32 => {}
-                Stored::Relative64 => {
-                    writer.patch(p.place, &new.wrapping_sub(p.place).to_le_bytes())?
                 }
             }
         }

@@ -26,7 +26,7 @@ pub enum Pin {
     AddressOfItsInsideTaken,
     /// Its indirect jumps cannot be told apart well enough.
     UnknownIndirectJump,
-    /// It adds distances that the linker computed to an address of its own (large code model).
+    /// It adds distances that the linker computed to an address of its own (large code model) other than that of its entry.
     PositionArithmetic,
     /// A direct branch with a prefix that would be lost.
     PrefixedBranch,

@@ -62,9 +62,9 @@ const AARCH64: Kinds = Kinds {
     word32s: 0,
     relative32: 261,
     relative64: 260,
-    // R_AARCH64_MOVW_UABS_G0 … G3, MOVW_PREL_G0 … G3: an address in parts, or a distance.
+    // R_AARCH64_MOVW_UABS_G0 … G3, MOVW_SABS_G0 … G2, MOVW_PREL_G0 … G3: an address in parts, or a distance.
     distances: &[
-        263, 264, 265, 266, 267, 268, 269, 287, 288, 289, 290, 291, 292, 293,
+        263, 264, 265, 266, 267, 268, 269, 270, 271, 272, 287, 288, 289, 290, 291, 292, 293,
     ],
     tls_descriptor_call: 569,
     imports: [1025, 1026, 257],
@@ -160,10 +160,6 @@ pub enum Stored {
     Word32,
     /// The addend of a RELATIVE or IRELATIVE relocation, at this address; the word in place may repeat it.
     Addend(u64),
-    /// 4 bytes, relative to their own address.
-    Relative32,
-    /// 8 bytes, relative to their own address.
-    Relative64,
 }
 
 /// A pointer in data whose value lies in code.
@@ -185,12 +181,16 @@ pub struct Refs {
     /// Places in data of 4-byte values that the linker computed relative to themselves (entries of position-independent jump tables
     /// among them), ascending.
     pub relative32: Vec<u64>,
+    /// The same for 8-byte values (jump tables of gcc's large code model among them), ascending.
+    pub relative64: Vec<u64>,
     /// Absolute address fields inside code, ascending.
     pub absolute_fields: Vec<(u64, FixupKind)>,
     /// Call instructions of TLS descriptors: their callee preserves every register.
     pub tls_descriptor_calls: Vec<u64>,
     /// Fields in code that hold distances between two places (large code model): the code adds them to an address of its own.
     pub distances: Vec<u64>,
+    /// What such distances lead to, as far as it is code: the program makes the old address of it, which nothing can change. Ascending.
+    pub distant: Vec<u64>,
     /// Slots that hold the address of an imported function: (slot, dynamic symbol index), ascending.
     pub import_slots: Vec<(u64, u32)>,
     /// Instructions that form an address together with others (AArch64 `adrp` and `add`), with the whole address: those of code and of
@@ -341,10 +341,12 @@ impl Refs {
             .par_sort_unstable_by_key(|p| (p.place, matches!(p.stored, Stored::Word)));
         refs.pointers.dedup_by_key(|p| p.place);
         refs.relative32.par_sort_unstable();
+        refs.relative64.par_sort_unstable();
         refs.absolute_fields.par_sort_unstable_by_key(|f| f.0);
         refs.tls_descriptor_calls.sort_unstable();
         refs.distances.sort_unstable();
-        let relative32 = std::mem::take(&mut refs.relative32);
+        refs.distant.sort_unstable();
+        refs.distant.dedup();
         const PT_GNU_EH_FRAME: u32 = 0x6474_e550;
         if !elf.segments.iter().any(|s| s.kind == PT_GNU_EH_FRAME) {
             refs.registered_frames = elf.section(".eh_frame").map(|(_, s)| (s.addr, s.end()));
@@ -355,12 +357,9 @@ impl Refs {
         let lost = std::mem::take(&mut refs.lost);
         let in_frames = |f: &(u64, u64)| f.1 >= frames.0 && f.1 < frames.1;
         refs.formed.extend(lost.into_iter().filter(in_frames));
-        refs.formed.retain(|f| {
-            in_code(f.1)
-                || f.1 >= frames.0 && f.1 < frames.1
-                || relative32.binary_search(&f.1).is_ok()
-        });
-        refs.relative32 = relative32;
+        let mut formed = std::mem::take(&mut refs.formed);
+        formed.retain(|f| in_code(f.1) || in_frames(f) || refs.relative_width(f.1).is_some());
+        refs.formed = formed;
         refs.formed.par_sort_unstable();
         refs.formed.dedup_by_key(|f| f.0);
         refs.import_slots.sort_unstable();
@@ -461,6 +460,31 @@ impl Refs {
                     })
                 })
                 .collect();
+            if is_code {
+                let led_to = |e: &[u8]| {
+                    let kind = u32::from_le_bytes(e[8..12].try_into().ok()?);
+                    let symbol = u32::from_le_bytes(e[12..16].try_into().ok()?);
+                    let addend = i64::from_le_bytes(e[16..24].try_into().ok()?);
+                    let leads = kind == kinds.relative64 || kinds.distances.contains(&kind);
+                    if !leads || symbol == 0 {
+                        return None;
+                    }
+                    let value = symbols.get(symbol as usize)?.value;
+                    // The addend of a distance from the field itself also says where the code counts from.
+                    let from_field = kind == kinds.relative64;
+                    Some([
+                        value.wrapping_add_signed(addend),
+                        if from_field { value } else { 0 },
+                    ])
+                };
+                let all: Vec<u64> = elf
+                    .section_data(s)
+                    .par_chunks(24 * 4096)
+                    .flat_map_iter(|chunk| chunk.chunks_exact(24).filter_map(led_to).flatten())
+                    .filter(|target| in_code(*target))
+                    .collect();
+                self.distant.extend(all);
+            }
             if is_code && !kinds.forms.is_empty() {
                 let parts: Vec<Part> = elf
                     .section_data(s)
@@ -532,28 +556,24 @@ impl Refs {
                     elf.bytes_at(addr, 4)
                         .map(|b| u32::from_le_bytes(b.try_into().unwrap_or_default()))
                 };
+                // A jump table's entries are relative to the table, not to themselves, whatever their relocations say: they are found
+                // through the code that reads the table. So none of these values is known to be a pointer, and none follows what moves.
+                if kind == kinds.relative32 {
+                    self.relative32.push(addr);
+                    continue;
+                }
+                if kind == kinds.relative64 {
+                    self.relative64.push(addr);
+                    continue;
+                }
                 let (target, stored) = match kind {
-                    _ if kind == kinds.relative32 => {
-                        self.relative32.push(addr);
-                        (
-                            word32().map(|w| addr.wrapping_add(w as i32 as u64)),
-                            Stored::Relative32,
-                        )
-                    }
-                    _ if kind == kinds.relative64 => (
-                        elf.u64_at(addr).map(|w| addr.wrapping_add(w)),
-                        Stored::Relative64,
-                    ),
                     _ if kind == kinds.word => (elf.u64_at(addr), Stored::Word),
                     _ if kind == kinds.word32s => {
                         (word32().map(|w| w as i32 as u64), Stored::Word32)
                     }
                     _ => (word32().map(u64::from), Stored::Word32),
                 };
-                // A jump table's entries are relative to the table, not to themselves: they are found through the code
-                // that reads the table, and only the first entry's value means anything here.
                 if let Some(target) = target
-                    && stored != Stored::Relative32
                     && in_code(target)
                 {
                     self.pointers.push(Pointer {
@@ -593,15 +613,39 @@ impl Refs {
             .is_some_and(|f| addr >= f.0 && addr < f.1)
     }
 
+    /// Whether pointers to the function at `start` may follow it: not if code makes its old address of a distance. All pointers to a function
+    /// are the same.
+    pub fn may_follow(&self, start: u64) -> bool {
+        self.distant.binary_search(&start).is_err()
+    }
+
     /// Whether code in `[start, end)` has a field that holds a distance.
     pub fn has_distance_in(&self, start: u64, end: u64) -> bool {
         let i = self.distances.partition_point(|d| *d < start);
         self.distances.get(i).is_some_and(|d| *d < end)
     }
 
-    /// Whether a self-relative 4-byte value was written at `place` by the linker.
-    pub fn is_relative32(&self, place: u64) -> bool {
-        self.relative32.binary_search(&place).is_ok()
+    /// How many bytes the self-relative value has that the linker wrote at `place`, if it wrote one there: 4 or 8.
+    pub fn relative_width(&self, place: u64) -> Option<u64> {
+        if self.relative32.binary_search(&place).is_ok() {
+            Some(4)
+        } else {
+            self.relative64.binary_search(&place).is_ok().then_some(8)
+        }
+    }
+
+    /// All values that the linker computed relative to their places, each with its width: those of 4 bytes, then those of 8.
+    pub fn relative(&self) -> impl Iterator<Item = (u64, u64)> {
+        let short = self.relative32.iter().map(|p| (*p, 4));
+        short.chain(self.relative64.iter().map(|p| (*p, 8)))
+    }
+
+    /// The value of such a place, sign-extended: what is added to an address.
+    pub fn relative_value(elf: &Elf<'_>, place: u64, width: u64) -> Option<u64> {
+        match elf.bytes_at(place, width)? {
+            bytes if width == 8 => Some(u64::from_le_bytes(bytes.try_into().ok()?)),
+            bytes => Some(i32::from_le_bytes(bytes.try_into().ok()?) as u64),
+        }
     }
 
     /// Absolute fields in `[start, end)`.

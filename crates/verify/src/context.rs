@@ -6,7 +6,7 @@ use crate::claim::{Moved, Range};
 use crate::elf::{ET_EXEC, Elf, PT_GNU_EH_FRAME, PT_INTERP, SHF_EXECINSTR, SHT_RELA, SHT_SYMTAB};
 use crate::report::{Failure, Options};
 use crate::unwind::Table;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
 
 /// Index of a moved function.
@@ -122,6 +122,8 @@ pub(crate) struct Context<'a> {
     pub counts: Option<Counts>,
     /// Ends of moved functions that are the address of nothing else.
     pub ends: FxHashMap<u64, FuncId>,
+    /// Moved functions that calculate with distances, see [`crate::distances`].
+    pub calculating: FxHashSet<FuncId>,
 }
 
 impl<'a> Context<'a> {

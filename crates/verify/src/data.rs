@@ -6,13 +6,13 @@
 //! 2. in a program at a fixed address, an aligned 8- or 4-byte absolute pointer; if the input kept its relocations,
 //!    one of them must say so, but for sections that the linker makes (`.got`…);
 //! 3. the first word of a list of unwind entries that must not be registered any more: zero;
-//! 4. an entry of a jump table with 4-byte offsets from its start, see [`crate::tables`].
+//! 4. an entry of a jump table with 4-byte or 8-byte offsets from its start, see [`crate::tables`].
 //!
 //! A position-independent file has no 8-byte pointers without a relocation, so a difference elsewhere is never
 //! taken for one. A pointer becomes an obligation of the lock step; a difference that nothing explains is a failure.
 
 use crate::arch::Arch;
-use crate::bytes::{u32_in, u64_in};
+use crate::bytes::u64_in;
 use crate::claim::Range;
 use crate::context::{Context, Findings, FuncId};
 use crate::elf::{Elf, SHT_RELA};
@@ -335,14 +335,6 @@ pub(crate) fn staying_pointers<A: Arch>(
             .collect();
         found.inside.extend(all);
     }
-}
-
-/// A table of 4-byte words as it is in both files.
-pub(crate) fn word_pair(cx: &Context<'_>, at: u64) -> Option<(u32, u32)> {
-    Some((
-        u32_in(cx.input.bytes(at, 4)?, 0)?,
-        u32_in(cx.output.bytes(at, 4)?, 0)?,
-    ))
 }
 
 #[cfg(test)]

@@ -210,6 +210,30 @@ fn grown(
     })
 }
 
+/// By how much the segment that loads the program headers is longer, if it ended with them in the input and does so in the output: with zeros
+/// of the file up to the page with which the next segment begins, and nothing that can be written to or run.
+fn longer_table(input: &Elf<'_>, output: &Elf<'_>, (s, o): (&Segment, &Segment)) -> Option<u64> {
+    let end = |elf: &Elf<'_>| elf.phoff.checked_add(elf.phnum.checked_mul(56)?);
+    let file_end = |s: &Segment| s.offset.checked_add(s.file_size);
+    let by = o.file_size.checked_sub(s.file_size).filter(|by| *by > 0)?;
+    let ends_with_it = |elf: &Elf<'_>, s: &Segment| {
+        s.offset <= elf.phoff && s.file_size == s.mem_size && file_end(s) == end(elf)
+    };
+    let free = |l: &Segment| l.addr < s.end() || l.addr - l.addr % page(input) >= o.end();
+    let tail = input
+        .data
+        .get(usize::try_from(file_end(s)?).ok()?..usize::try_from(file_end(o)?).ok()?)?;
+    (input.phoff == output.phoff
+        && s.offset == o.offset
+        && !s.is_exec()
+        && !s.is_writable()
+        && ends_with_it(input, s)
+        && ends_with_it(output, o)
+        && input.loads().iter().all(free)
+        && tail.iter().all(|b| *b == 0))
+    .then_some(by)
+}
+
 fn segments(
     input: &Elf<'_>,
     output: &Elf<'_>,
@@ -246,6 +270,10 @@ fn segments(
             _ => None,
         };
         layout.added.extend(tail);
+        let table = match s.kind {
+            elf::PT_LOAD if down == 0 && tail.is_none() => longer_table(input, output, (s, o)),
+            _ => None,
+        };
         let more = tail.map_or((0, 0), |t| (t.file_size, o.end() - s.end()));
         let same = match s.kind {
             elf::PT_LOAD if extended => {
@@ -256,6 +284,9 @@ fn segments(
             elf::PT_LOAD if tail.is_some() => {
                 (o.kind, o.flags, o.addr, o.align) == (s.kind, s.flags, s.addr, s.align)
                     && o.file_size == s.file_size + more.0
+            }
+            elf::PT_LOAD if table.is_some() => {
+                (o.kind, o.flags, o.addr, o.align) == (s.kind, s.flags, s.addr, s.align)
             }
             elf::PT_PHDR => {
                 o.kind == s.kind

@@ -49,6 +49,7 @@ mod claim;
 mod context;
 mod counting;
 mod data;
+mod distances;
 mod elf;
 mod entries;
 mod gaps;
@@ -76,7 +77,7 @@ use claim::{Claim, Range};
 use context::{Context, Findings, FuncId, Index};
 use elf::Elf;
 use rayon::prelude::*;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use visible::{Extents, Visible};
 use walk::{Scratch, Walked};
 
@@ -422,6 +423,7 @@ fn prove<A: Arch>(
         guarded: image::is_guarded(output),
         counts: counting.then(|| counting::areas(&layout)),
         ends: FxHashMap::default(),
+        calculating: FxHashSet::default(),
     };
     let reused = check_claim(&cx, &layout, claim, &mut found);
     for &(_, id) in &reused {
@@ -445,6 +447,7 @@ fn prove<A: Arch>(
     let extents = Extents::new(input, &cx.old_unwind, &starts, &code);
     cx.ends = ends_of_moved::<A>(&cx, &extents);
     cx.code.clone_from(&code);
+    cx.calculating = distances::calculating::<A>(&cx);
     let cx = cx;
     image::dynamic(&cx, &layout, &mut found);
     let relative = image::relocations::<A>(&cx, &mut layout, &mut found);
@@ -465,7 +468,8 @@ fn prove<A: Arch>(
             found.append(compared);
             found.append(text::sweep::<A>(&cx, &kept, &starts, &relative));
             data::staying_pointers::<A>(&cx, &kept, &mut found);
-            tables::explain::<A>(&cx, &mut found);
+            tables::explain::<A>(&cx, &kept, &mut found);
+            distances::known::<A>(&cx, &mut found);
             for (id, addr, target) in
                 gaps::into_jumps::<A>(&cx, std::mem::take(&mut found.into_jumps))
             {

@@ -1,6 +1,8 @@
 //! Jump tables that are patched in place.
 //!
-//! On x86-64 entries have four bytes and are relative to the table's start.
+//! On x86-64 entries are relative to the table's start. They have four bytes, or eight (gcc's large code model) where a kept relocation
+//! says at the first of them that the linker wrote a distance of eight bytes. The same bytes cannot be read as a table of the other width: the
+//! upper half of a distance is 0 or -1, and neither that nor what two short entries make together leads to code from a table in data.
 //!
 //! Nothing in a file says where such a table begins, and the same bytes mean other targets for another start. A base
 //! is an address that some instruction forms, whose first word, added to the base, gives an address in code. Each
@@ -19,12 +21,13 @@
 
 use crate::arch::{Arch, Dispatch};
 use crate::context::{Context, Findings, FuncId};
-use crate::data::word_pair;
+use crate::data::KeptRelocs;
+use crate::elf::Elf;
 use crate::report::{Check, Failure};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Explains the four-byte differences in `found.words` by the bases in `found.bases`; what is left becomes failures.
-pub(crate) fn explain<A: Arch>(cx: &Context<'_>, found: &mut Findings) {
+pub(crate) fn explain<A: Arch>(cx: &Context<'_>, kept: &KeptRelocs<'_>, found: &mut Findings) {
     found.words.sort_unstable();
     found.bases.sort_unstable();
     found.bases.dedup();
@@ -59,12 +62,17 @@ pub(crate) fn explain<A: Arch>(cx: &Context<'_>, found: &mut Findings) {
         if !owned || read.binary_search(&base).is_ok() {
             continue;
         }
+        let width = match kept.kind_at(base) {
+            Some(Some(kind)) if kind == A::DISTANCE_8 => 8,
+            _ => 4,
+        };
+        let table = Table { base, width };
         while let Some(&(number, _, true)) = places.get(i)
-            && numbers.is_none(cx, base, number, after(i + 1), &words)
+            && numbers.is_none(cx, table, number, after(i + 1), &words)
         {
             i += 1;
         }
-        table(cx, base, after(i), &words, &mut explained, found);
+        table.explain(cx, after(i), &words, &mut explained, found);
     }
     for (&(at, old, new), _) in words
         .iter()
@@ -79,6 +87,14 @@ pub(crate) fn explain<A: Arch>(cx: &Context<'_>, found: &mut Findings) {
         .values(old, new);
         found.file.push(failure);
     }
+}
+
+/// A table of distances from its own start.
+#[derive(Clone, Copy)]
+struct Table {
+    base: u64,
+    /// Bytes of an entry: 4 or 8.
+    width: u64,
 }
 
 /// Tells numbers that are no bases.
@@ -102,7 +118,7 @@ impl<A: Arch> Numbers<A> {
     fn is_none(
         &mut self,
         cx: &Context<'_>,
-        base: u64,
+        table: Table,
         number: u64,
         next: u64,
         words: &[(u64, u32, u32)],
@@ -111,9 +127,13 @@ impl<A: Arch> Numbers<A> {
         let first = words.partition_point(|w| w.0 < number);
         let changed = words.get(first..).unwrap_or(&[]).iter();
         let mut misled = false;
-        for &(_, old, new) in changed.take_while(|w| w.0 < next) {
-            misled = misled || !self.is_start(cx, target(number, old));
-            let (from, to) = (target(base, old), target(base, new));
+        for &(at, old, _) in changed.take_while(|w| w.0 < next) {
+            let entry = at - at.wrapping_sub(table.base) % table.width;
+            let Some((from, to)) = table.targets(cx, entry) else {
+                return false;
+            };
+            // The upper half of a long entry says nothing of its own.
+            misled = misled || entry == at && !self.is_start(cx, target(number, old));
             if !self.is_start(cx, from) || cx.pair_owner(from, to).is_none() {
                 return false;
             }
@@ -216,52 +236,68 @@ fn dispatch(
     }
 }
 
-fn table(
-    cx: &Context<'_>,
-    base: u64,
-    next: u64,
-    words: &[(u64, u32, u32)],
-    explained: &mut [u8],
-    found: &mut Findings,
-) {
-    let mut at = base;
-    while at < next {
-        let Some((old, new)) = word_pair(cx, at) else {
-            return;
+impl Table {
+    /// Where an entry leads, in the input and in the output.
+    fn targets(self, cx: &Context<'_>, at: u64) -> Option<(u64, u64)> {
+        let target = |elf: &Elf<'_>| {
+            let value = match self.width {
+                8 => elf.u64_at(at)?,
+                _ => elf.u32_at(at)? as i32 as u64,
+            };
+            Some(self.base.wrapping_add(value))
         };
-        let target = |word: u32| base.wrapping_add_signed(i64::from(word as i32));
-        let (from, to) = (target(old), target(new));
-        if old == new {
-            // Unreachable cases lead to the end of their function, which may be the end of the section.
-            if !cx.is_code(from) && !cx.is_code(from.wrapping_sub(1)) {
+        Some((target(cx.input)?, target(cx.output)?))
+    }
+
+    /// Explains what changed in the table, which ends before `next`.
+    fn explain(
+        self,
+        cx: &Context<'_>,
+        next: u64,
+        words: &[(u64, u32, u32)],
+        explained: &mut [u8],
+        found: &mut Findings,
+    ) {
+        let Table { base, width } = self;
+        let mut at = base;
+        while at < next {
+            let Some((from, to)) = self.targets(cx, at) else {
                 return;
-            }
-            if let Some(id) = cx.inside_of(from) {
-                found.entrances.push(id);
-            }
-        } else {
-            let index = words.binary_search_by_key(&at, |w| w.0).ok();
-            match cx.old.owner(from) {
-                Some(_) if cx.pair_owner(from, to).is_some() => {
-                    found.pairs.push((from, to));
-                    found.pointers += 1;
+            };
+            if from == to {
+                // Unreachable cases lead to the end of their function, which may be the end of the section.
+                if !cx.is_code(from) && !cx.is_code(from.wrapping_sub(1)) {
+                    return;
                 }
-                Some(id) => {
-                    let failure = Failure::new(
-                        Check::JumpTable,
-                        format!("an entry of the jump table at {base:#x} leads elsewhere"),
-                    );
-                    found
-                        .functions
-                        .push((id, failure.at(at, at).values(from, to)));
+                if let Some(id) = cx.inside_of(from) {
+                    found.entrances.push(id);
                 }
-                // Not an entry of this table any more.
-                None => return,
+            } else {
+                match cx.old.owner(from) {
+                    Some(_) if cx.pair_owner(from, to).is_some() => {
+                        found.pairs.push((from, to));
+                        found.pointers += 1;
+                    }
+                    Some(id) => {
+                        let failure = Failure::new(
+                            Check::JumpTable,
+                            format!("an entry of the jump table at {base:#x} leads elsewhere"),
+                        );
+                        found
+                            .functions
+                            .push((id, failure.at(at, at).values(from, to)));
+                    }
+                    // Not an entry of this table any more.
+                    None => return,
+                }
+                for word in (at..at + width).step_by(4) {
+                    let index = words.binary_search_by_key(&word, |w| w.0).ok();
+                    if let Some(done) = index.and_then(|i| explained.get_mut(i)) {
+                        *done = 0xf;
+                    }
+                }
             }
-            if let Some(done) = index.and_then(|i| explained.get_mut(i)) {
-                *done = 0xf;
-            }
+            at += width;
         }
-        at += 4;
     }
 }

@@ -624,7 +624,7 @@ fn is_seen_through<I: Isa>(
     let code = |insn: &Insn| bytes_of(bytes, start, insn);
     match I::jump_shape(run, code) {
         JumpShape::Absolute { table: Some(_) } => true,
-        JumpShape::Relative { table: Some(_) } => !targets.is_empty(),
+        JumpShape::Relative { table: Some(_), .. } => !targets.is_empty(),
         _ => run.iter().any(|insn| is_epilogue(code(insn))),
     }
 }
@@ -654,10 +654,13 @@ impl Tables<'_, '_> {
     fn of_jump<I: Isa>(&self, insns: &[Insn], index: usize, bytes: &[u8]) -> Vec<u32> {
         let shape = I::jump_shape(path(insns, index), |insn| bytes_of(bytes, self.start, insn));
         match shape {
-            JumpShape::Relative { table: Some(table) } => self.relative(table),
+            JumpShape::Relative {
+                table: Some(table),
+                width,
+            } => self.relative(table, u64::from(width)),
             JumpShape::Absolute { table: Some(table) } => self.absolute(table),
             // The table's address was formed elsewhere: it is one of those that the function forms.
-            JumpShape::Relative { table: None } | JumpShape::Unknown
+            JumpShape::Relative { table: None, .. } | JumpShape::Unknown
                 if insns[index].field.is_none() =>
             {
                 let from = insns[index].flow == Flow::IndirectJump;
@@ -665,7 +668,7 @@ impl Tables<'_, '_> {
                 if from {
                     self.bases
                         .iter()
-                        .for_each(|&base| all.append(&mut self.relative(base)));
+                        .for_each(|&base| all.append(&mut self.relative(base, 4)));
                 }
                 all
             }
@@ -714,7 +717,7 @@ impl Tables<'_, '_> {
         list
     }
 
-    fn relative(&self, table: u64) -> Vec<u32> {
+    fn relative(&self, table: u64, width: u64) -> Vec<u32> {
         let elf = self.around.elf;
         let data = elf
             .section_at(table)
@@ -723,10 +726,12 @@ impl Tables<'_, '_> {
             return Vec::new();
         }
         self.entries(|index| {
-            let place = table.checked_add(4 * index)?;
-            let word = elf.bytes_at(place, 4)?.try_into().ok()?;
-            let address = table.wrapping_add_signed(i64::from(i32::from_le_bytes(word)));
-            Some((place, address))
+            let place = table.checked_add(width * index)?;
+            let value = match elf.bytes_at(place, width)? {
+                bytes if width == 8 => u64::from_le_bytes(bytes.try_into().ok()?),
+                bytes => i32::from_le_bytes(bytes.try_into().ok()?) as u64,
+            };
+            Some((place, table.wrapping_add(value)))
         })
     }
 

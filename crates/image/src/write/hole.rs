@@ -105,8 +105,12 @@ impl Hole {
 }
 
 /// The zeros behind a segment in the file that belong to nothing: offsets. None if no segment lies behind: there everything moves.
+/// Nor where the segment ends with the program headers: they need that room themselves.
 fn behind(elf: &Elf<'_>, p: &Segment) -> Option<(u64, u64)> {
     let from = p.offset + p.file_size;
+    if from == elf.phoff + elf.segments.len() as u64 * raw::PHDR {
+        return None;
+    }
     let starts = elf.loads().map(|q| q.offset).filter(|o| *o >= from);
     let sections = elf.sections.iter().filter(|s| s.has_contents());
     let tables = [elf.phoff, elf.shoff].into_iter().filter(|o| *o >= from);

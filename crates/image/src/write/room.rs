@@ -5,7 +5,8 @@
 //! address of the table from the first segment) and some loaders do not expect. Here the table stays right behind the
 //! ELF header wherever that is possible. In order of preference:
 //!
-//! 1. **Gap.** Nothing stands behind the table: zeroes that no section covers.
+//! 1. **Gap.** Nothing stands behind the table: zeroes that no section covers. If the segment that loads the table ends with it (static programs
+//!    of musl have nothing else in their first segment), the segment becomes longer as well.
 //! 2. **Block.** What stands behind the table is found by the loader through a header or a dynamic tag, not by code: the interpreter's
 //!    name, notes, the dynamic symbol table and its hashes, names and versions, dynamic relocations. As many of these sections as are in the way move,
 //!    as one block with one displacement, to the beginning of the new segment. A block is closed under the
@@ -90,7 +91,7 @@ pub(super) fn find(elf: &Elf<'_>, extra: u64, loaded_end: u64, page: u64) -> Roo
     // The table lies in the file, whose size is far from overflow.
     let end = elf.phoff + count * raw::PHDR;
     let needed = end + extra * raw::PHDR;
-    if needed <= loaded_end && is_gap(elf, end, needed) {
+    if needed <= loaded_end && is_gap(elf, end, needed, page) {
         return Room::Gap;
     }
     if let Some(block) = block(elf, end, needed).filter(|b| is_unreferenced(elf, b)) {
@@ -105,7 +106,7 @@ pub(super) fn find(elf: &Elf<'_>, extra: u64, loaded_end: u64, page: u64) -> Roo
 }
 
 /// Whether a part of the file belongs to nothing, and, if the table is loaded, is loaded with it.
-fn is_gap(elf: &Elf<'_>, from: u64, to: u64) -> bool {
+fn is_gap(elf: &Elf<'_>, from: u64, to: u64, page: u64) -> bool {
     let zero = elf
         .data
         .get(from as usize..to as usize)
@@ -119,7 +120,20 @@ fn is_gap(elf: &Elf<'_>, from: u64, to: u64) -> bool {
     let one_segment = elf
         .loads()
         .all(|p| !overlaps(p.offset, p.file_size) || holds(p, elf.phoff, to));
-    zero && !in_section && !in_headers && one_segment && !elf.sections.is_empty()
+    // A segment that ends with the table grows with it, if that is where it ends in memory too and the next begins in another page.
+    let in_memory = elf
+        .loads()
+        .filter(|p| holds(p, elf.phoff, from) && !holds(p, elf.phoff, to))
+        .all(|p| {
+            let (start, end) = (p.addr + p.mem_size, p.addr + (to - p.offset));
+            let free = |q: &Segment| q.addr < start || q.addr - q.addr % page >= end;
+            let constant = p.flags & (raw::PF_W | raw::PF_X) == 0;
+            constant
+                && p.mem_size == p.file_size
+                && p.offset + p.file_size == from
+                && elf.loads().all(free)
+        });
+    zero && in_memory && !in_section && !in_headers && one_segment && !elf.sections.is_empty()
 }
 
 fn holds(p: &Segment, from: u64, to: u64) -> bool {

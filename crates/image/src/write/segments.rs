@@ -95,6 +95,20 @@ pub(super) fn program_headers(elf: &Elf<'_>, wanted: &Wanted<'_>) -> Vec<Phdr> {
         });
     }
     let size = headers.len() as u64 * raw::PHDR;
+    if *wanted.room == Room::Gap {
+        // The loader and the program read the table in memory. The segment that holds it may have ended with it.
+        let old_end = elf.phoff + count * raw::PHDR;
+        let by_table = headers.iter_mut().find(|p| {
+            p.p_type == raw::PT_LOAD
+                && p.p_offset <= elf.phoff
+                && p.p_offset + p.p_filesz >= old_end
+        });
+        if let Some(p) = by_table {
+            let more = (elf.phoff + size).saturating_sub(p.p_offset + p.p_filesz);
+            p.p_filesz += more;
+            p.p_memsz += more;
+        }
+    }
     for p in headers.iter_mut().filter(|p| p.p_type == raw::PT_PHDR) {
         p.p_filesz = size;
         p.p_memsz = size;

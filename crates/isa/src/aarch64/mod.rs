@@ -92,6 +92,7 @@ impl Isa for AArch64 {
     const SOUGHT: RegSet = RegSet(0x3_ffff);
     const LOOK_AHEAD: usize = 32;
     const PADDING: u8 = 0;
+    const ADDS_DISTANCES: bool = false;
     const COUNTER_UNIT: u64 = UNIT;
     const FAR_CONDITIONS_BY_STUB: bool = true;
 

@@ -107,7 +107,7 @@ pub fn jump_shape<'c>(path: &[Insn], code: impl Fn(&Insn) -> &'c [u8]) -> JumpSh
         let whole = load.bytes == 4 && load.shift == 2 && signed && shift == 0;
         let same = base == load.base || table.is_some() && address_in(base, earlier) == table;
         if whole && same {
-            return JumpShape::Relative { table };
+            return JumpShape::Relative { table, width: 4 };
         }
     }
     JumpShape::Unknown

@@ -77,6 +77,7 @@ impl Isa for X86_64 {
     const SOUGHT: RegSet = Self::FLAGS;
     const LOOK_AHEAD: usize = 12;
     const PADDING: u8 = 0xcc;
+    const ADDS_DISTANCES: bool = true;
     const COUNTER_UNIT: u64 = 4096;
     const FAR_CONDITIONS_BY_STUB: bool = false;
 

@@ -114,7 +114,7 @@ pub fn build<I: Isa>(
         .filter(|i| i.traits.forms_address)
         .filter_map(|i| i.field.map(|f| f.target));
     for target in alone.chain(together) {
-        if program.refs.is_relative32(target) && !tables.iter().any(|t| t.0 == target) {
+        if program.refs.relative_width(target).is_some() && !tables.iter().any(|t| t.0 == target) {
             let mut entries = Vec::new();
             for (place, target) in
                 table_entries(program.elf, &program.refs, &program.table_bases, target)
@@ -191,8 +191,14 @@ pub fn build<I: Isa>(
                 shape => shape,
             };
             let (targets, leaves) = match shape {
-                JumpShape::Relative { table: Some(t) } => {
-                    match tables.iter().position(|x| x.0 == t) {
+                JumpShape::Relative {
+                    table: Some(t),
+                    width,
+                } => {
+                    let known = |x: &(u64, _)| {
+                        x.0 == t && program.refs.relative_width(t) == Some(u64::from(width))
+                    };
+                    match tables.iter().position(known) {
                         Some(x) => {
                             claimed[x] = true;
                             (tables[x].1.iter().map(|e| e.1).collect(), false)
@@ -200,10 +206,10 @@ pub fn build<I: Isa>(
                         None => return Err(Pin::UnknownIndirectJump),
                     }
                 }
-                JumpShape::Relative { table: None } if tables.is_empty() => {
+                JumpShape::Relative { table: None, .. } if tables.is_empty() => {
                     return Err(Pin::UnknownIndirectJump);
                 }
-                JumpShape::Relative { table: None } => {
+                JumpShape::Relative { table: None, .. } => {
                     claimed.fill(true);
                     (
                         tables
@@ -471,6 +477,9 @@ pub fn build<I: Isa>(
                 cfg.table_entries.push(TableEntry {
                     place: *place,
                     base,
+                    width: base
+                        .and_then(|base| program.refs.relative_width(base))
+                        .unwrap_or(4),
                     block: *b,
                 });
             }

@@ -122,6 +122,13 @@ impl Arch for AArch64 {
     const ABS_8: &'static [u32] = &[257];
     /// R_AARCH64_ABS32
     const ABS_4: &'static [u32] = &[258];
+    /// R_AARCH64_PREL64
+    const DISTANCE_8: u32 = 260;
+    /// R_AARCH64_PREL64, MOVW_UABS_G0 to G3, MOVW_SABS_G0 to G2, MOVW_PREL_G0 to G3
+    const DISTANCES: &'static [u32] = &[
+        260, 263, 264, 265, 266, 267, 268, 269, 270, 271, 272, 287, 288, 289, 290, 291, 292, 293,
+    ];
+    const DISTANCES_OF_DATA: &'static [u32] = &[];
     const PC_REGISTER: u16 = 32;
     const VENDOR: gimli::Vendor = gimli::Vendor::AArch64;
     const STEP: usize = 4;

@@ -175,6 +175,12 @@ pub(crate) trait Arch: Sync + Send + 'static {
     /// Kept relocation types that store an absolute address of 8 and of 4 bytes.
     const ABS_8: &'static [u32];
     const ABS_4: &'static [u32];
+    /// The kept relocation type that stores 8 bytes relative to their own place.
+    const DISTANCE_8: u32;
+    /// Kept relocation types of code that store a distance, or a part of an address, that code makes an address of.
+    const DISTANCES: &'static [u32];
+    /// The same of a distance that does not lead to code: of the global offset table.
+    const DISTANCES_OF_DATA: &'static [u32];
     /// DWARF number of the program counter: an unwind expression that reads it depends on the place.
     const PC_REGISTER: u16;
     /// Whose call frame instructions there are beyond the common ones.

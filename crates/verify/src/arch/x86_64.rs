@@ -198,6 +198,12 @@ impl Arch for X86_64 {
     const RELATIVE: [u32; 2] = [8, 37];
     const ABS_8: &'static [u32] = &[1];
     const ABS_4: &'static [u32] = &[10, 11];
+    /// R_X86_64_PC64
+    const DISTANCE_8: u32 = 24;
+    /// R_X86_64_PC64, GOTOFF64, PLTOFF64
+    const DISTANCES: &'static [u32] = &[24, 25, 31];
+    /// R_X86_64_GOTPC64
+    const DISTANCES_OF_DATA: &'static [u32] = &[29];
     const PC_REGISTER: u16 = 16;
     const VENDOR: gimli::Vendor = gimli::Vendor::Default;
     const STEP: usize = 1;
