@@ -272,6 +272,25 @@ pub fn optimize<'p>(
     bail!("{}", given_up(target, &reverted))
 }
 
+/// Overwrites what nothing should run any more with breakpoints (for tests, see [`postlink_rewrite::stress`]).
+pub fn poison(output: &Path, bodies: &[postlink_rewrite::stress::OldBody]) -> Result<()> {
+    let written = Input::open(output)?;
+    let elf = written.elf()?;
+    let breakpoint = if elf.machine == 62 { 0xcc } else { 0 };
+    let mut bytes = written.bytes().to_vec();
+    for (start, len) in bodies {
+        let from = elf
+            .offset_of(*start)
+            .and_then(|at| usize::try_from(at).ok());
+        let body = from.and_then(|at| bytes.get_mut(at..at + usize::try_from(*len).ok()?));
+        if let Some(body) = body {
+            body.fill(breakpoint);
+        }
+    }
+    drop(written);
+    std::fs::write(output, bytes).with_context(|| output.display().to_string())
+}
+
 /// Gives memory that was freed back to the system, where the allocator does not do so by itself: checking needs little, and what
 /// rewriting needed would stay beside it.
 fn release_memory() {

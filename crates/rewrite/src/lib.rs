@@ -40,6 +40,7 @@ pub mod prepare;
 pub mod refs;
 pub mod runtimes;
 pub mod stats;
+pub mod stress;
 pub mod unwind;
 mod veneers;
 pub mod visible;

@@ -27,6 +27,7 @@ use crate::cfg::{BlockId, Cfg, TableEntry, Term};
 use crate::discover::Program;
 use crate::emit::{Emitted, Target};
 use crate::refs::{Pointer, Stored};
+use crate::stress::Random;
 use crate::unwind::FragmentUnwind;
 use crate::veneers::{self, Veneers};
 use crate::visible::Visible;
@@ -88,6 +89,8 @@ pub struct LinkOptions<'a> {
     pub align: [u64; 2],
     /// Whether pointers to moved functions follow them where they may, see [`crate::visible`].
     pub move_pointers: bool,
+    /// A seed for random distances between functions, see [`crate::stress`].
+    pub stress: Option<u64>,
     /// Room in old bodies that nothing comes to any more, for cold fragments: address and length each. May be empty.
     pub room: Vec<(u64, u64)>,
     /// Whether it is for other fragments as well.
@@ -107,6 +110,7 @@ impl LinkOptions<'_> {
             sections: [".text.hot", ".text.cold"],
             align: [16, 16],
             move_pointers: false,
+            stress: None,
             room: Vec::new(),
             room_for_all: false,
             slow: Vec::new(),
@@ -402,13 +406,17 @@ impl Placement {
         writer: &mut Writer<'_>,
     ) {
         for (f, order) in orders.iter().enumerate() {
+            // Where instructions have one length, code lies at multiples of it.
+            let step = if I::PADDING == 0 { 4 } else { 1 };
             let own: Vec<u32> = self
                 .of_district(district, order)
                 .filter(|i| !self.in_room[*i as usize][f])
                 .filter(|i| !ready[*i as usize].code.fragments[f].code.bytes.is_empty())
                 .collect();
             let mut at = 0u64;
+            let mut gaps = options.stress.map(|seed| Random::of(seed, f as u64 + 1));
             for i in &own {
+                at += gaps.as_mut().map_or(0, |random| random.below(32) * step);
                 at = at.next_multiple_of(options.align[f].max(self.alignment[*i as usize][f]));
                 self.fragments[*i as usize][f] = at;
                 at += ready[*i as usize].code.fragments[f].code.bytes.len() as u64;

@@ -31,6 +31,7 @@ use crate::pin::Pin;
 use crate::prepare::{self, Machine};
 use crate::refs::Refs;
 use crate::stats::DynoStats;
+use crate::stress;
 use crate::unwind::FunctionUnwind;
 use crate::visible::Stays;
 
@@ -80,6 +81,8 @@ pub struct OptimizeOptions {
     pub align_blocks: u32,
     /// Pointers to functions keep their values: calls through them go by the old entry.
     pub keep_pointers: bool,
+    /// For tests: everything that a layout is free to choose is chosen at random, by this seed ([`crate::stress`]).
+    pub stress: Option<u64>,
     /// Compute dyno-stats.
     pub dyno_stats: bool,
     /// Write address translation tables, with which a profile of the output becomes one of the input.
@@ -98,6 +101,7 @@ impl Default for OptimizeOptions {
             align_functions: 16,
             align_blocks: 1,
             keep_pointers: false,
+            stress: None,
             dyno_stats: false,
             bat: false,
             keep: FxHashSet::default(),
@@ -138,6 +142,9 @@ pub struct OptimizeReport {
     pub pointers_stay: Option<String>,
     /// Dyno-stats before and after.
     pub dyno_stats: Option<(DynoStats, DynoStats)>,
+    /// Under stress, where nothing should run any more.
+    #[serde(skip)]
+    pub old_bodies: Vec<stress::OldBody>,
     /// Bytes of address translation tables.
     pub bat_bytes: u64,
     /// Size of the input.
@@ -334,7 +341,10 @@ fn optimize_with<I: Isa>(
         .collect();
 
     phases.begin("functions");
-    let order = order_functions(&program, &counted, &calls, &ready, &of_ready, options);
+    let mut order = order_functions(&program, &counted, &calls, &ready, &of_ready, options);
+    if let Some(seed) = options.stress {
+        stress::Random::of(seed, 0).shuffle(&mut order);
+    }
 
     phases.begin("link");
     let mut writer = Writer::new(
@@ -345,13 +355,22 @@ fn optimize_with<I: Isa>(
         },
     )?;
     let align = match options.preset {
+        _ if options.stress.is_some() => u64::from(options.align_blocks),
         Preset::Size => 1,
         _ => options.align_functions.max(u64::from(options.align_blocks)),
     };
     let link_options = LinkOptions {
         sections: [".text.hot", ".text.cold"],
-        align: [align, if options.preset == Preset::Size { 1 } else { 2 }],
+        align: [
+            align,
+            match options.preset {
+                Preset::Size => 1,
+                _ if options.stress.is_some() => 1,
+                _ => 2,
+            },
+        ],
         move_pointers: true,
+        stress: options.stress,
         room: match options.preset == Preset::Size
             && !options.bat
             && !Refs::registers_frames(elf)
@@ -425,6 +444,13 @@ fn optimize_with<I: Isa>(
         profile: account,
         pointers_stay: program.visible.stays.as_ref().map(ToString::to_string),
         dyno_stats,
+        old_bodies: match options.stress {
+            // With that preset other code lies there.
+            Some(_) if options.preset != Preset::Size => {
+                stress::old_bodies(&program, &ready, &patches)
+            }
+            _ => Vec::new(),
+        },
         bat_bytes,
         input_size: elf.data.len() as u64,
         output_size: summary.size,
@@ -557,13 +583,21 @@ fn order_blocks(c: &Counted<'_>, options: &OptimizeOptions) -> Chosen {
         }
     };
     let after = problem.score(&order);
-    let mut fragments: [Vec<BlockId>; 2] = Default::default();
     let split = options.split_functions
         && !c
             .analysed
             .unwind
             .as_ref()
             .is_some_and(FunctionUnwind::one_fragment);
+    if let Some(seed) = options.stress {
+        let start = cfg.blocks.first().map_or(0, |b| b.start);
+        return Chosen {
+            fragments: stress::blocks(seed, start, n, split),
+            before,
+            after,
+        };
+    }
+    let mut fragments: [Vec<BlockId>; 2] = Default::default();
     for b in order {
         let handler = handlers.as_ref().is_some_and(|h| h[b as usize]);
         let cold = split && b != 0 && (handler || c.counts.blocks[b as usize] == 0);

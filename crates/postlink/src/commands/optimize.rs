@@ -197,6 +197,9 @@ impl Optimize {
         )
         .with_context(|| format!("with the profile {}", self.profile.join(", ")))?;
         watched.finish();
+        if self.optimizing.poison {
+            rewriting::poison(&self.output, &done.report.old_bodies)?;
+        }
         if self.json {
             let account = Account {
                 optimize: &done.report,

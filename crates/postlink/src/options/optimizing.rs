@@ -88,6 +88,12 @@ pub struct Optimizing {
     /// What becomes of pointers to functions that move
     #[arg(long, value_name = "HOW", default_value = "follow")]
     pub pointers: PointersArg,
+    /// For tests: choose at random, by a seed, all that a layout is free to choose
+    #[arg(long, value_name = "SEED", hide = true)]
+    pub stress: Option<u64>,
+    /// For tests, with --stress: overwrite old bodies with breakpoints once the output is proved
+    #[arg(long, requires = "stress", hide = true)]
+    pub poison: bool,
     /// Write tables (.note.bolt_bat) that translate addresses of the output to the input's
     ///
     /// With them a profile taken on the optimised program becomes one of the program that went in: see `postlink bat`, and
@@ -154,6 +160,7 @@ impl Optimizing {
                 PresetArg::Safe | PresetArg::Size => default.align_blocks,
             }),
             keep_pointers: self.pointers == PointersArg::Stay,
+            stress: self.stress,
             dyno_stats: self.dyno_stats,
             bat: self.enable_bat,
             ..default

@@ -21,6 +21,7 @@
 //! | `count NAME: N` | how often the profile must say that the function was entered |
 //! | `profile: empty` | the workload ends before it has counted anything: no profile is asked for |
 //! | `needs: TOOL…` | programs that must be on the machine |
+//! | `falls back: REASON` | code of old bodies runs, so they are not overwritten under stress |
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -71,6 +72,8 @@ pub struct Case {
     pub counts: Vec<(String, u64)>,
     pub profile_expected: bool,
     pub needs: Vec<String>,
+    /// Why old bodies go on running.
+    pub falls_back: Option<String>,
 }
 
 impl Case {
@@ -104,6 +107,7 @@ impl Case {
             counts: vec![],
             profile_expected: true,
             needs: vec![],
+            falls_back: None,
         };
         let mut about = false;
         for (number, line) in text.lines().enumerate() {
@@ -159,6 +163,7 @@ impl Case {
                 }
                 ("profile", "") if value == "empty" => case.profile_expected = false,
                 ("needs", "") => case.needs = words(),
+                ("falls", "back") if !value.is_empty() => case.falls_back = Some(value.to_owned()),
                 _ => return Err(wrong("unknown directive")),
             }
         }

@@ -1,8 +1,8 @@
 //! Small but nasty programs, each built in several ways, instrumented, optimised, proved and run.
 //!
 //! A case is a file in `tests/cases` with `//#` directives on top ([`directives`]). It is built in every link kind that
-//! fits ([`build`]), and then goes through five states ([`states`]): plain, instrumented, optimised with the profile of that
-//! run, optimised with splitting, and checked again. A program must print the same and end in the same way in all of them.
+//! fits ([`build`]), and then goes through the states of [`states`]: plain, instrumented, optimised with the profile of that
+//! run in every preset, checked again, and laid out at random. A program must print the same and end in the same way in all of them.
 //!
 //! `cargo test -p postlink --test cases -- exceptions` runs the cases whose name holds that word. Everything a
 //! case has made is kept when it fails (the message says where), and always when `POSTLINK_KEEP` is set.

@@ -102,7 +102,47 @@ pub fn check(case: &Case, kind: Kind, built: &Built, dir: &Path) -> Result<(), S
         let certificate = run::tool(verify, dir, &format!("{state}.verify"))?;
         check_verdicts(case, &certificate).map_err(|e| format!("{state}: {e}"))?;
     }
-    Ok(())
+    stress(case, kind, built, dir, &profile, &plain)
+}
+
+/// A layout chosen at random, proved, and then with breakpoints in old bodies: what still runs there is a fall-back that nobody saw.
+fn stress(
+    case: &Case,
+    kind: Kind,
+    built: &Built,
+    dir: &Path,
+    profile: &Path,
+    plain: &Seen,
+) -> Result<(), String> {
+    // Another seed for each, the same every time.
+    let seed: u64 = case
+        .name
+        .bytes()
+        .chain(kind.name.bytes())
+        .fold(1, |seed, b| {
+            seed.wrapping_mul(31).wrapping_add(u64::from(b))
+        });
+    let seed = (seed % 1000).to_string();
+    let folder = dir.join("stressed");
+    let subject = place(built, &folder)?;
+    let arguments = [
+        built.subject.as_os_str(),
+        "-p".as_ref(),
+        profile.as_os_str(),
+        "-o".as_ref(),
+        subject.as_os_str(),
+        "--stress".as_ref(),
+        seed.as_ref(),
+    ];
+    let mut command = postlink("optimize", &arguments);
+    if case.falls_back.is_none() {
+        command.arg("--poison");
+    }
+    command.args(&case.optimize);
+    run::tool(command, dir, "stressed")?;
+    let program = folder.join(built.program.file_name().unwrap_or_default());
+    let seen = execute(case, kind, &program, dir, "stressed.run", None)?;
+    same(&format!("stressed with seed {seed}"), &seen, plain)
 }
 
 /// Counts at entries: with stores in padding, and with calls and where they come from; and in blocks, in code that lies in old bodies. Nothing may be different.
