@@ -60,6 +60,11 @@ pub const FOR_TESTS: &[Need] = &[
         "bolt-19",
         "profiles that LLVM's tools write and read, and their options",
     ),
+    need(
+        "/usr/lib/llvm-19/lib/clang/19/lib/linux/libclang_rt.profile-x86_64.a",
+        "libclang-rt-19-dev",
+        "exact counts by clang's own instrumentation to compare with",
+    ),
     need("ld.lld-19", "lld-19", "cases linked by lld"),
     need(
         "aarch64-linux-gnu-gcc",
