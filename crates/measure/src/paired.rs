@@ -107,15 +107,15 @@ impl Ratio {
     pub fn sentence(&self, what: &str, time: &str) -> String {
         let change = (self.estimate - 1.0) * 100.0;
         let found = match self.verdict() {
-            Verdict::Faster => format!("is faster: {:.1} % less {time}", -change),
-            Verdict::Slower => format!("is slower: {change:.1} % more {time}"),
+            Verdict::Faster => format!(" is faster: {:.1} % less {time}", -change),
+            Verdict::Slower => format!(" is slower: {change:.1} % more {time}"),
             Verdict::NoDifference => format!(
-                "shows no difference: {time} changed by {}",
+                ": no difference shown, {time} changed by {}",
                 percent(self.estimate)
             ),
         };
         format!(
-            "{what} {found} ({:.0} % interval {}, {} pairs of runs).",
+            "{what}{found} ({:.0} % interval {}, {} pairs of runs).",
             CONFIDENCE * 100.0,
             self.interval_words(),
             self.pairs
@@ -324,7 +324,7 @@ mod tests {
         assert!(
             ratio
                 .sentence("It", "processor time")
-                .starts_with("It shows no difference: processor time changed by "),
+                .starts_with("It: no difference shown, processor time changed by "),
             "{}",
             ratio.sentence("It", "processor time")
         );

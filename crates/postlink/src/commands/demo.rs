@@ -223,7 +223,7 @@ impl Demo {
             anstream::println!(
                 "{style}{}{style:#}",
                 ratio.sentence(
-                    "postlink, optimised by itself,",
+                    "postlink as optimised by itself",
                     "processor time for all three jobs together"
                 )
             );
