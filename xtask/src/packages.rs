@@ -69,33 +69,27 @@ pub const FOR_TESTS: &[Need] = &[
     need(
         "aarch64-linux-gnu-gcc",
         "gcc-aarch64-linux-gnu",
-        "cases for AArch64",
+        "programs for AArch64",
     ),
     need(
         "aarch64-linux-gnu-g++",
         "g++-aarch64-linux-gnu",
-        "cases for AArch64 in C++",
+        "programs for AArch64 in C++",
     ),
     need(
         "/usr/aarch64-linux-gnu/include/stdio.h",
         "libc6-dev-arm64-cross",
-        "cases for AArch64",
+        "programs for AArch64",
     ),
-    need("qemu-aarch64", "qemu-user", "running cases for AArch64"),
+    need(
+        "qemu-aarch64",
+        "qemu-user",
+        "running programs for AArch64 and Arm",
+    ),
     need(
         "strace",
         "strace",
         "tests of system call failures in the instrumented program",
-    ),
-    need(
-        "aarch64-linux-gnu-gcc",
-        "gcc-aarch64-linux-gnu",
-        "machine profiles on AArch64",
-    ),
-    need(
-        "/usr/aarch64-linux-gnu/include/stdio.h",
-        "libc6-dev-arm64-cross",
-        "machine profiles on AArch64",
     ),
     need(
         "arm-linux-gnueabihf-gcc",
@@ -107,7 +101,6 @@ pub const FOR_TESTS: &[Need] = &[
         "libc6-dev-armhf-cross",
         "machine profiles on Arm",
     ),
-    need("qemu-aarch64", "qemu-user", "programs for AArch64 and Arm"),
     need(
         "llvm-profdata-19",
         "llvm-19",
@@ -210,7 +203,8 @@ pub fn find_program(name: &str) -> Option<PathBuf> {
         .find(|path| path.is_file())
 }
 
-fn is_there(need: &Need) -> bool {
+/// Whether a need is met.
+pub fn is_there(need: &Need) -> bool {
     if need.probe.starts_with('/') {
         Path::new(need.probe).exists()
     } else {
@@ -240,6 +234,7 @@ pub fn install(needs: &'static [Need], allowed: bool) -> Vec<&'static Need> {
     let root = unsafe { libc::geteuid() } == 0;
     if allowed && root && find_program("apt-get").is_some() {
         let mut packages: Vec<&str> = missing.iter().map(|need| need.package).collect();
+        packages.sort_unstable();
         packages.dedup();
         eprintln!("installing {}", packages.join(" "));
         let install = ["install", "-y", "--no-install-recommends"];
@@ -247,8 +242,9 @@ pub fn install(needs: &'static [Need], allowed: bool) -> Vec<&'static Need> {
             .into_iter()
             .chain(packages.iter().copied())
             .collect();
-        // Together first; one by one if the distribution lacks some of them.
-        if !apt(&all) && (!apt(&["update"]) || !apt(&all)) {
+        // Together first; one by one if the distribution lacks some of them. A bare system has no lists of packages yet, and old ones name
+        // files that are gone.
+        if !(apt(&["update"]) && apt(&all)) {
             for package in packages {
                 let one: Vec<&str> = install.into_iter().chain([package]).collect();
                 apt(&one);
