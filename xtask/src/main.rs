@@ -4,14 +4,17 @@
 //! |---|---|
 //! | `test` | installs what the tests need, runs all of them, ends with a summary |
 //! | `lint` | formatting, clippy and documentation without warnings, and the fuzz targets |
+//! | `dist` | what is given away: a static binary, a package, an archive, checksums |
 //! | `bench` | measures postlink on real programs, side by side with llvm-bolt |
 
 mod bench;
+mod dist;
 mod lint;
 mod packages;
 mod process;
 mod test;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -39,6 +42,15 @@ enum Job {
     },
     /// Check formatting, clippy and documentation, with warnings as errors, and the fuzz targets
     Lint,
+    /// Make what is given away: a static binary, manual pages, completions, a .deb, a .tar.xz, checksums
+    Dist {
+        /// Where it goes
+        #[arg(long, value_name = "DIR", default_value = "target/dist-out")]
+        output: PathBuf,
+        /// Build all of it a second time, from a clone in another folder, and compare
+        #[arg(long)]
+        check: bool,
+    },
     /// Measure; writes bench/*.md
     #[command(disable_help_flag = true, after_help = BENCH)]
     Bench {
@@ -69,6 +81,7 @@ fn main() -> ExitCode {
     let done = match Cli::parse().job {
         Job::Test { no_install, filter } => test::run(!no_install, filter.as_deref()),
         Job::Lint => lint::run(),
+        Job::Dist { output, check } => dist::run(&output, check),
         Job::Bench { arguments } if arguments.iter().any(|a| a == "--help" || a == "-h") => {
             println!("{BENCH}");
             Ok(true)

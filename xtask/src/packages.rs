@@ -118,6 +118,21 @@ pub const FOR_TESTS: &[Need] = &[
     ),
 ];
 
+/// For `cargo xtask dist`.
+pub const FOR_DIST: &[Need] = &[
+    need("git", "git", "the time of the commit"),
+    need(
+        "readelf",
+        "binutils",
+        "the check that the program is static",
+    ),
+    need("tar", "tar", "the archive"),
+    need("xz", "xz-utils", "the archive"),
+    need("gzip", "gzip", "manual pages of the package"),
+    need("dpkg-deb", "dpkg", "the package"),
+    need("sha256sum", "coreutils", "checksums"),
+];
+
 /// For `cargo xtask bench`.
 pub const FOR_BENCH: &[Need] = &[
     need("gcc", "gcc", "building the corpus"),
