@@ -227,6 +227,22 @@ pub fn is_there(need: &Need) -> bool {
     }
 }
 
+/// A reason for skipping something, with the Debian package of the tool that it names, unless it says that itself.
+pub fn with_package(reason: &str) -> String {
+    let is_named = |need: &&Need| {
+        let name = need.probe.rsplit('/').next().unwrap_or(need.probe);
+        reason
+            .split([' ', ',', ':'])
+            .any(|word| word == name || word == need.probe)
+    };
+    match FOR_TESTS.iter().find(is_named) {
+        Some(need) if !reason.contains("package") => {
+            format!("{reason} (Debian package {})", need.package)
+        }
+        _ => reason.to_owned(),
+    }
+}
+
 fn apt(arguments: &[&str]) -> bool {
     let mut command = Command::new("apt-get");
     command
@@ -274,4 +290,20 @@ pub fn install(needs: &'static [Need], allowed: bool) -> Vec<&'static Need> {
         );
     }
     missing
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reason_that_names_a_tool_gets_its_package() {
+        assert_eq!(
+            with_package("eu-elflint is not installed"),
+            "eu-elflint is not installed (Debian package elfutils)"
+        );
+        assert_eq!(with_package("needs a kernel"), "needs a kernel");
+        let whole = "llvm-bolt is not there (package bolt-19)";
+        assert_eq!(with_package(whole), whole);
+    }
 }

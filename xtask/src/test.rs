@@ -66,9 +66,11 @@ impl Reader {
     /// Reads one line.
     fn line(&mut self, line: &str) {
         let trimmed = line.trim();
+        // What a test printed may look like anything.
+        let printed = self.is_hidden();
         if let Some(rest) = trimmed
             .strip_prefix("Running ")
-            .filter(|rest| rest.ends_with(')'))
+            .filter(|rest| rest.ends_with(')') && !printed)
         {
             self.parts.push(Part {
                 name: part_name(rest),
@@ -98,7 +100,7 @@ impl Reader {
             }
             part.ended = true;
             part.showing = None;
-        } else if let Some(rest) = line.strip_prefix("test ") {
+        } else if let Some(rest) = line.strip_prefix("test ").filter(|_| !printed) {
             if let Some((name, outcome)) = rest.rsplit_once(" ... ") {
                 if let Some(reason) = outcome.strip_prefix("ignored") {
                     let reason = reason.trim_start_matches([',', ' ']);
@@ -170,13 +172,18 @@ impl Reader {
         text += &format!("{:<46} {passed:>7} {failed:>7} {skipped:>7}\n", "all");
         for part in &self.parts {
             for (reason, count) in &part.reasons {
-                text += &format!("skipped {count} in {}: {reason}\n", part.name);
+                text += &format!(
+                    "skipped {count} in {}: {}\n",
+                    part.name,
+                    packages::with_package(reason)
+                );
             }
             for (reason, tests) in &part.partly {
                 text += &format!(
-                    "skipped in {} of {}'s tests that passed, in whole or in part: {reason}\n",
+                    "skipped in {} of {}'s tests that passed, in whole or in part: {}\n",
                     tests.len(),
-                    part.name
+                    part.name,
+                    packages::with_package(reason)
                 );
             }
         }
@@ -456,7 +463,7 @@ mod tests {
         }
         assert!(reader.is_good());
         assert!(
-            reader.summary().contains("skipped in 1 of tools's tests that passed, in whole or in part: gdb is not installed"),
+            reader.summary().contains("skipped in 1 of tools's tests that passed, in whole or in part: gdb is not installed (Debian package gdb)"),
             "{}",
             reader.summary()
         );
