@@ -166,13 +166,27 @@ fn build(root: &Path, target: &Path, release: &Release) -> Result<PathBuf> {
     let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
     let home = home.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cargo")));
     let home = home.context("neither CARGO_HOME nor HOME is set")?;
-    // A separator that paths may not hold, as they may hold spaces. These flags replace those of .cargo/config.toml.
-    let flags = [
-        "-Ctarget-feature=+crt-static".to_owned(),
-        format!("--remap-path-prefix={}=cargo", home.display()),
-        format!("--remap-path-prefix={}=postlink", root.display()),
-    ]
-    .join("\x1f");
+    // The compiler writes the paths of sources into the program. Where crates are unpacked depends on the registry's address, too; that folder is
+    // there once they are fetched. Of several prefixes that fit, the last one counts.
+    done(
+        Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()))
+            .args(["fetch", "--locked"])
+            .current_dir(root),
+    )?;
+    let mut flags = vec!["-Ctarget-feature=+crt-static".to_owned()];
+    let mut cut = |folder: &Path, name: &str| {
+        flags.push(format!("--remap-path-prefix={}={name}", folder.display()));
+    };
+    cut(&home, "cargo");
+    for registry in fs::read_dir(home.join("registry/src"))
+        .into_iter()
+        .flatten()
+    {
+        cut(&registry?.path(), "registry");
+    }
+    cut(root, "postlink");
+    // A separator that paths do not hold, as they may hold spaces. These flags replace those of .cargo/config.toml.
+    let flags = flags.join("\x1f");
     // With a target named, the flags are for the program alone: procedural macros are shared libraries of the compiler's and cannot be static.
     done(
         Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()))
