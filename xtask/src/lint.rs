@@ -36,7 +36,8 @@ const CHECKS: [Check; 4] = [
         rustdoc: "-D warnings",
         component: None,
     },
-    // Linking them needs a nightly compiler's sanitizers, checking their types does not.
+    // Linking them needs a nightly compiler's sanitizers, checking their types does not. In the workspace's folder, where clippy has left the
+    // dependencies checked.
     Check {
         arguments: &[
             "check",
@@ -44,7 +45,7 @@ const CHECKS: [Check; 4] = [
             "--manifest-path",
             "fuzz/Cargo.toml",
             "--target-dir",
-            "target/fuzz",
+            "target",
         ],
         rustdoc: "",
         component: None,
