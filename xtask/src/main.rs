@@ -3,45 +3,91 @@
 //! | job | what it does |
 //! |---|---|
 //! | `test` | installs what the tests need, runs all of them, ends with a summary |
+//! | `lint` | formatting, clippy and documentation without warnings, and the fuzz targets |
+//! | `dist` | what is given away: a static binary, a package, an archive, checksums |
 //! | `bench` | measures postlink on real programs, side by side with llvm-bolt |
-//! | `lint` | formatting, clippy and documentation, without warnings |
 
 mod bench;
+mod dist;
+mod lint;
 mod packages;
 mod process;
 mod test;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-const USAGE: &str = "\
-usage: cargo xtask test [--no-install] [FILTER]      run all tests; FILTER selects by name
-       cargo xtask bench [--no-bolt] [--runs N] [NAME…]  measure on corpus programs; writes bench/results.md
-       cargo xtask bench probes [--script-megabytes N] [--probe-megabytes N] [--runs N]  sample profiles; writes bench/probes.md
-       cargo xtask bench profiles [--binary FILE] [--runs N]  measure reading and merging of profiles; writes bench/profiles.md
-       cargo xtask bench mip-cc                       cost of machine profiles made at compile time; writes bench/mip-cc.md
-       cargo xtask bench aarch64 [--machine-profiles] measure emulated programs, or only their machine profiles; writes bench/aarch64.md
-       cargo xtask lint                               formatting, clippy, documentation";
+use clap::{Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(
+    name = "cargo xtask",
+    bin_name = "cargo xtask",
+    about = "Routine jobs of the project"
+)]
+struct Cli {
+    #[command(subcommand)]
+    job: Job,
+}
+
+#[derive(Subcommand)]
+enum Job {
+    /// Run all tests, with a summary at the end; as root, install what they need through apt first
+    Test {
+        /// Install nothing: what is not there is skipped
+        #[arg(long)]
+        no_install: bool,
+        /// Only tests whose name holds this
+        filter: Option<String>,
+    },
+    /// Check formatting, clippy and documentation, with warnings as errors, and the fuzz targets
+    Lint,
+    /// Make what is given away: a static binary, manual pages, completions, a .deb, a .tar.xz, checksums
+    Dist {
+        /// Where it goes
+        #[arg(long, value_name = "DIR", default_value = "target/dist-out")]
+        output: PathBuf,
+        /// Build all of it a second time, from a clone in another folder, and compare
+        #[arg(long)]
+        check: bool,
+    },
+    /// Measure; writes bench/*.md
+    #[command(disable_help_flag = true, after_help = BENCH)]
+    Bench {
+        /// What to measure, and its options
+        #[arg(
+            trailing_var_arg = true,
+            allow_hyphen_values = true,
+            value_name = "ARGUMENTS"
+        )]
+        arguments: Vec<String>,
+    },
+    /// Not for people: see `process`
+    #[command(hide = true, disable_help_flag = true)]
+    Measure {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
+}
+
+const BENCH: &str = "\
+cargo xtask bench [--no-bolt] [--runs N] [NAME…]  measure on corpus programs; writes bench/results.md
+cargo xtask bench probes [--script-megabytes N] [--probe-megabytes N] [--runs N]  sample profiles; writes bench/probes.md
+cargo xtask bench profiles [--binary FILE] [--runs N]  measure reading and merging of profiles; writes bench/profiles.md
+cargo xtask bench mip-cc                          cost of machine profiles made at compile time; writes bench/mip-cc.md
+cargo xtask bench aarch64 [--machine-profiles]    measure emulated programs, or only their machine profiles; writes bench/aarch64.md";
 
 fn main() -> ExitCode {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let (job, rest) = match arguments.split_first() {
-        Some((job, rest)) => (job.as_str(), rest),
-        None => ("--help", &[][..]),
-    };
-    let done = match job {
-        "test" => test::run(rest),
-        "bench" => bench::run(rest),
-        "lint" => test::lint(),
-        // Not for people: see `process`.
-        "measure" => process::measure(rest),
-        "--help" | "-h" | "help" => {
-            println!("{USAGE}");
+    let done = match Cli::parse().job {
+        Job::Test { no_install, filter } => test::run(!no_install, filter.as_deref()),
+        Job::Lint => lint::run(),
+        Job::Dist { output, check } => dist::run(&output, check),
+        Job::Bench { arguments } if arguments.iter().any(|a| a == "--help" || a == "-h") => {
+            println!("{BENCH}");
             Ok(true)
         }
-        other => {
-            eprintln!("error: no job '{other}'\n{USAGE}");
-            return ExitCode::from(2);
-        }
+        Job::Bench { arguments } => bench::run(&arguments),
+        Job::Measure { arguments } => process::measure(&arguments),
     };
     match done {
         Ok(true) => ExitCode::SUCCESS,

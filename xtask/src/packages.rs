@@ -60,38 +60,37 @@ pub const FOR_TESTS: &[Need] = &[
         "bolt-19",
         "profiles that LLVM's tools write and read, and their options",
     ),
+    need(
+        "/usr/lib/llvm-19/lib/clang/19/lib/linux/libclang_rt.profile-x86_64.a",
+        "libclang-rt-19-dev",
+        "exact counts by clang's own instrumentation to compare with",
+    ),
     need("ld.lld-19", "lld-19", "cases linked by lld"),
     need("musl-gcc", "musl-tools", "programs of another C library"),
     need(
         "aarch64-linux-gnu-gcc",
         "gcc-aarch64-linux-gnu",
-        "cases for AArch64",
+        "programs for AArch64",
     ),
     need(
         "aarch64-linux-gnu-g++",
         "g++-aarch64-linux-gnu",
-        "cases for AArch64 in C++",
+        "programs for AArch64 in C++",
     ),
     need(
         "/usr/aarch64-linux-gnu/include/stdio.h",
         "libc6-dev-arm64-cross",
-        "cases for AArch64",
+        "programs for AArch64",
     ),
-    need("qemu-aarch64", "qemu-user", "running cases for AArch64"),
+    need(
+        "qemu-aarch64",
+        "qemu-user",
+        "running programs for AArch64 and Arm",
+    ),
     need(
         "strace",
         "strace",
         "tests of system call failures in the instrumented program",
-    ),
-    need(
-        "aarch64-linux-gnu-gcc",
-        "gcc-aarch64-linux-gnu",
-        "machine profiles on AArch64",
-    ),
-    need(
-        "/usr/aarch64-linux-gnu/include/stdio.h",
-        "libc6-dev-arm64-cross",
-        "machine profiles on AArch64",
     ),
     need(
         "arm-linux-gnueabihf-gcc",
@@ -103,7 +102,6 @@ pub const FOR_TESTS: &[Need] = &[
         "libc6-dev-armhf-cross",
         "machine profiles on Arm",
     ),
-    need("qemu-aarch64", "qemu-user", "programs for AArch64 and Arm"),
     need(
         "llvm-profdata-19",
         "llvm-19",
@@ -119,6 +117,21 @@ pub const FOR_TESTS: &[Need] = &[
         "qemu-user",
         "the test that optimises again from a profile of the optimised program",
     ),
+];
+
+/// For `cargo xtask dist`.
+pub const FOR_DIST: &[Need] = &[
+    need("git", "git", "the time of the commit"),
+    need(
+        "readelf",
+        "binutils",
+        "the check that the program is static",
+    ),
+    need("tar", "tar", "the archive"),
+    need("xz", "xz-utils", "the archive"),
+    need("gzip", "gzip", "manual pages of the package"),
+    need("dpkg-deb", "dpkg", "the package"),
+    need("sha256sum", "coreutils", "checksums"),
 ];
 
 /// For `cargo xtask bench`.
@@ -206,11 +219,28 @@ pub fn find_program(name: &str) -> Option<PathBuf> {
         .find(|path| path.is_file())
 }
 
-fn is_there(need: &Need) -> bool {
+/// Whether a need is met.
+pub fn is_there(need: &Need) -> bool {
     if need.probe.starts_with('/') {
         Path::new(need.probe).exists()
     } else {
         find_program(need.probe).is_some()
+    }
+}
+
+/// A reason for skipping something, with the Debian package of the tool that it names, unless it says that itself.
+pub fn with_package(reason: &str) -> String {
+    let is_named = |need: &&Need| {
+        let name = need.probe.rsplit('/').next().unwrap_or(need.probe);
+        reason
+            .split([' ', ',', ':'])
+            .any(|word| word == name || word == need.probe)
+    };
+    match FOR_TESTS.iter().find(is_named) {
+        Some(need) if !reason.contains("package") => {
+            format!("{reason} (Debian package {})", need.package)
+        }
+        _ => reason.to_owned(),
     }
 }
 
@@ -236,6 +266,7 @@ pub fn install(needs: &'static [Need], allowed: bool) -> Vec<&'static Need> {
     let root = unsafe { libc::geteuid() } == 0;
     if allowed && root && find_program("apt-get").is_some() {
         let mut packages: Vec<&str> = missing.iter().map(|need| need.package).collect();
+        packages.sort_unstable();
         packages.dedup();
         eprintln!("installing {}", packages.join(" "));
         let install = ["install", "-y", "--no-install-recommends"];
@@ -243,8 +274,9 @@ pub fn install(needs: &'static [Need], allowed: bool) -> Vec<&'static Need> {
             .into_iter()
             .chain(packages.iter().copied())
             .collect();
-        // Together first; one by one if the distribution lacks some of them.
-        if !apt(&all) && (!apt(&["update"]) || !apt(&all)) {
+        // Together first; one by one if the distribution lacks some of them. A bare system has no lists of packages yet, and old ones name
+        // files that are gone.
+        if !(apt(&["update"]) && apt(&all)) {
             for package in packages {
                 let one: Vec<&str> = install.into_iter().chain([package]).collect();
                 apt(&one);
@@ -259,4 +291,20 @@ pub fn install(needs: &'static [Need], allowed: bool) -> Vec<&'static Need> {
         );
     }
     missing
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reason_that_names_a_tool_gets_its_package() {
+        assert_eq!(
+            with_package("eu-elflint is not installed"),
+            "eu-elflint is not installed (Debian package elfutils)"
+        );
+        assert_eq!(with_package("needs a kernel"), "needs a kernel");
+        let whole = "llvm-bolt is not there (package bolt-19)";
+        assert_eq!(with_package(whole), whole);
+    }
 }

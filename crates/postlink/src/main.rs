@@ -2,7 +2,7 @@
 //!
 //! [`cli`] says which commands there are, [`commands`] holds one file for each, [`options`] the groups of options that several
 //! share. What they have in common otherwise: [`input`] maps the binary, [`rewriting`] writes a new one beside its
-//! target, has it proved and only then puts it in place, [`measuring`] takes times, [`ui`] talks to the person.
+//! target, has it proved and only then puts it in place, [`ui`] talks to the person.
 //!
 //! Exit codes: 0 done; 1 an error, or a check that did not hold; 2 a wrong command line.
 
@@ -11,7 +11,6 @@ mod commands;
 mod errors;
 mod front_ends;
 mod input;
-mod measuring;
 mod options;
 mod profiles;
 mod rewriting;

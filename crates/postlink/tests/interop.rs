@@ -13,7 +13,7 @@ fn tool(name: &str) -> Option<PathBuf> {
     let path = Path::new("/usr/lib/llvm-19/bin").join(name);
     let there = path.exists();
     if !there {
-        eprintln!("skipped: {name} of LLVM 19 is not installed");
+        eprintln!("SKIPPED: {name} is not installed (Debian package bolt-19)");
     }
     there.then_some(path)
 }

@@ -14,7 +14,7 @@ fn tool(name: &str) -> Option<PathBuf> {
     ];
     let found = candidates.into_iter().find(|path| path.exists());
     if found.is_none() {
-        eprintln!("skipped: {name} of LLVM 19 is not installed");
+        eprintln!("SKIPPED: {name} is not installed (Debian package bolt-19)");
     }
     found
 }

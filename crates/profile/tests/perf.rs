@@ -33,7 +33,7 @@ fn record(path: &Path, options: &[&str], pipe: bool) -> Option<()> {
     let recorded = done.is_ok_and(|status| status.success())
         && std::fs::metadata(path).is_ok_and(|data| data.len() > 1000);
     if !recorded {
-        eprintln!("skipped: perf cannot record here");
+        eprintln!("SKIPPED: perf cannot record here");
     }
     recorded.then_some(())
 }

@@ -37,7 +37,7 @@ int other(int x) { int s = 0; for (int i = 0; i < 10; i++) s += loc(x + i); retu
 pub fn have(tool: &str) -> bool {
     let found = Command::new(tool).arg("--version").output().is_ok();
     if !found {
-        eprintln!("nothing is compared: {tool} is not installed");
+        eprintln!("SKIPPED: {tool} is not installed: nothing is compared with it");
     }
     found
 }

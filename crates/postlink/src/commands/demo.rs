@@ -7,13 +7,14 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use postlink_measure::paired::{FEWEST_PAIRS, Ratio, percent};
+use postlink_measure::{Paired, Verdict, ending};
 
 use super::{instrument, optimize};
 use crate::input::Input;
-use crate::measuring::{self, Compared, ending};
 use crate::options::{Instrumenting, Optimizing};
 use crate::rewriting;
-use crate::ui::{BOLD, GOOD, Ui, bytes, change, count, seconds};
+use crate::ui::{BAD, BOLD, GOOD, Ui, bytes, change, count, seconds};
 
 /// See all of it on a real program: postlink makes itself faster
 ///
@@ -25,8 +26,8 @@ Examples:
   postlink demo
   postlink demo --runs 15 --keep /tmp/demo")]
 pub struct Demo {
-    /// Runs of each program that the times are medians of
-    #[arg(long, value_name = "N", default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..))]
+    /// Pairs of runs that the comparison rests on
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(i64::from(FEWEST_PAIRS)..))]
     pub runs: u32,
     /// Keep all files in this directory
     #[arg(long, value_name = "DIR")]
@@ -78,7 +79,7 @@ impl Files {
     }
 
     fn must_succeed(mut command: Command) -> Result<Duration> {
-        let run = measuring::run(&mut command).with_context(|| format!("{command:?}"))?;
+        let run = postlink_measure::run(&mut command).with_context(|| format!("{command:?}"))?;
         if !run.status.success() {
             bail!("{command:?} {}", ending(run.status));
         }
@@ -170,7 +171,7 @@ impl Demo {
         optimize::say(ui, "postlink.opt", &done);
 
         ui.say(format_args!(
-            "{BOLD}4. compare{BOLD:#}: both do the same work {} times, in turn",
+            "{BOLD}4. compare{BOLD:#}: both do the same work {} times in pairs, each first in every second pair",
             self.runs
         ));
         let jobs = [
@@ -179,15 +180,19 @@ impl Demo {
             ("optimize", OPTIMIZE),
         ];
         anstream::println!(
-            "{BOLD}{:<26} {:>12} {:>12} {:>10}{BOLD:#}",
-            "",
+            "{BOLD}{:<16} {:>10} {:>10} {:>9}  {:<21} {}{BOLD:#}",
+            "processor time",
             "before",
             "after",
-            ""
+            "change",
+            "95 % interval",
+            "verdict"
         );
+        let mut all = vec![];
         for (name, arguments) in jobs {
             let compared = self.compare(&files, arguments)?;
             print_times(name, &compared);
+            all.push(compared);
         }
         if let Some((before, after)) = &done.report.dyno_stats {
             for ((name, before), (_, after)) in before.rows().into_iter().zip(after.rows()) {
@@ -209,19 +214,33 @@ impl Demo {
                 count(certificate.identical)
             );
         }
+        if let Some(ratio) = all_together(&all) {
+            let style = match ratio.verdict() {
+                Verdict::Faster => GOOD,
+                Verdict::NoDifference => BOLD,
+                Verdict::Slower => BAD,
+            };
+            anstream::println!(
+                "{style}{}{style:#}",
+                ratio.sentence(
+                    "postlink as optimised by itself",
+                    "processor time for all three jobs together"
+                )
+            );
+        }
         if self.keep.is_some() {
             ui.say(format_args!("kept in {}", files.folder.display()));
         }
         Ok(ExitCode::SUCCESS)
     }
 
-    fn compare(&self, files: &Files, arguments: &[&str]) -> Result<Compared> {
+    fn compare(&self, files: &Files, arguments: &[&str]) -> Result<Paired> {
         let [plain, optimized] = [&files.plain, &files.optimized];
         let both: [Box<dyn FnMut() -> Command>; 2] = [
             Box::new(|| files.work(plain, arguments, None)),
             Box::new(|| files.work(optimized, arguments, None)),
         ];
-        measuring::compare(self.runs, both, |run| {
+        postlink_measure::compare(self.runs, both, |run| {
             if !run.status.success() {
                 bail!("postlink {} {}", arguments.join(" "), ending(run.status));
             }
@@ -230,13 +249,28 @@ impl Demo {
     }
 }
 
-fn print_times(name: &str, compared: &Compared) {
-    let [before, after] = compared.cpu;
-    let name = format!("{name}, processor time");
+fn print_times(name: &str, compared: &Paired) {
+    let [before, after] = compared.cpu();
+    let Some(ratio) = compared.cpu_ratio() else {
+        return;
+    };
     anstream::println!(
-        "{name:<26} {:>12} {:>12} {:>10}",
+        "{name:<16} {:>10} {:>10} {:>9}  {:<21} {}",
         seconds(before),
         seconds(after),
-        change(before.as_secs_f64(), after.as_secs_f64())
+        percent(ratio.estimate),
+        ratio.interval_words(),
+        ratio.verdict().words()
     );
+}
+
+/// The jobs as one: the n-th pair is the sum of the n-th pairs.
+fn all_together(jobs: &[Paired]) -> Option<Ratio> {
+    let pairs = jobs.iter().map(|job| job.pairs.len()).min()?;
+    Ratio::of((0..pairs).map(|n| {
+        let runs = jobs.iter().filter_map(|job| job.pairs.get(n));
+        runs.fold((Duration::ZERO, Duration::ZERO), |(before, after), pair| {
+            (before + pair.0.cpu, after + pair.1.cpu)
+        })
+    }))
 }

@@ -9,14 +9,14 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use postlink_image::elf::Elf;
 use postlink_image::raw::{EM_AARCH64, EM_X86_64};
+use postlink_measure::{Paired, ending};
 
 use super::{instrument, optimize};
 use crate::errors::Usage;
 use crate::input::Input;
-use crate::measuring::{self, Compared, ending};
 use crate::options::{Instrumenting, Optimizing};
 use crate::rewriting;
-use crate::ui::{BOLD, Ui, change, seconds};
+use crate::ui::{BOLD, Ui, seconds};
 
 /// Make a program faster for a workload: instrument, run, optimise, prove
 ///
@@ -27,7 +27,7 @@ use crate::ui::{BOLD, Ui, change, seconds};
 Examples:
   postlink tune ./app -o ./app.opt -- {} --benchmark
   postlink tune ./app -o ./app.opt -- ./run-workload.sh {}
-  postlink tune ./app -o ./app.opt --measure 5 -- sh -c '{} < input.txt'
+  postlink tune ./app -o ./app.opt --measure 9 -- sh -c '{} < input.txt'
   postlink tune ./app -o ./app.opt --runner 'qemu-aarch64 -L /usr/aarch64-linux-gnu' -- {} --benchmark
 
 With --measure, the workload is run N more times with the original and with the result, alternately, and the
@@ -168,7 +168,7 @@ impl Tune {
             .to_string_lossy()
             .into_owned();
         ui.say(format_args!("{BOLD}running{BOLD:#} {shown}"));
-        let run = measuring::run(&mut command)
+        let run = postlink_measure::run(&mut command)
             .with_context(|| format!("the workload cannot be started: {shown}{hint}"))?;
         if !run.status.success() {
             let what = format!(
@@ -265,12 +265,12 @@ impl Tune {
         watched.finish();
         optimize::say(ui, &self.output.display().to_string(), &done);
         if let Some(rounds) = self.measure {
-            self.say_measured(&self.measured(rounds, scripts.path())?, rounds, ui);
+            self.say_measured(&self.measured(rounds, scripts.path())?, ui);
         }
         Ok(ExitCode::SUCCESS)
     }
 
-    fn measured(&self, rounds: u32, scripts: &Path) -> Result<Compared> {
+    fn measured(&self, rounds: u32, scripts: &Path) -> Result<Paired> {
         let plain = self.runnable(&rewriting::runnable(&self.input)?, scripts, "plain")?;
         let tuned = self.runnable(&rewriting::runnable(&self.output)?, scripts, "tuned")?;
         let quiet = |program: &Path| {
@@ -281,7 +281,7 @@ impl Tune {
         };
         let both: [Box<dyn FnMut() -> Command>; 2] =
             [Box::new(|| quiet(&plain)), Box::new(|| quiet(&tuned))];
-        measuring::compare(rounds, both, |run| {
+        postlink_measure::compare(rounds, both, |run| {
             if run.status.success() || self.allow_failure {
                 return Ok(());
             }
@@ -289,16 +289,18 @@ impl Tune {
         })
     }
 
-    fn say_measured(&self, compared: &Compared, rounds: u32, ui: &Ui) {
-        let [wall, cpu] = [compared.wall, compared.cpu].map(|[before, after]| {
-            format!(
-                "{} -> {} ({})",
-                seconds(before),
-                seconds(after),
-                change(before.as_secs_f64(), after.as_secs_f64())
-            )
-        });
-        ui.say(format_args!("{BOLD}measured{BOLD:#}: wall time {wall}, processor time {cpu}; medians of {rounds} alternating runs"));
+    fn say_measured(&self, compared: &Paired, ui: &Ui) {
+        let [wall, cpu] = [compared.wall(), compared.cpu()]
+            .map(|[before, after]| format!("{} -> {}", seconds(before), seconds(after)));
+        ui.say(format_args!(
+            "{BOLD}measured{BOLD:#}: wall time {wall}, processor time {cpu} (medians)"
+        ));
+        if let Some(ratio) = compared.cpu_ratio() {
+            ui.say(format_args!(
+                "  {}",
+                ratio.sentence("The tuned program", "processor time")
+            ));
+        }
     }
 }
 

@@ -1,7 +1,4 @@
-//! Running a command and taking its time; comparing two commands fairly.
-//!
-//! Machines drift: other load, clocks, caches. So the runs of two commands alternate, and what is compared is the median of
-//! each, never the best or the mean.
+//! Running a command and taking its time.
 
 use std::io;
 use std::os::unix::process::ExitStatusExt;
@@ -58,38 +55,6 @@ pub fn median(times: &mut [Duration]) -> Duration {
         .get(times.len().saturating_sub(1) / 2)
         .copied()
         .unwrap_or_default()
-}
-
-/// Medians of two commands' times, run alternately: after `rounds` rounds of one run each.
-pub struct Compared {
-    /// Wall time of the first and of the second command.
-    pub wall: [Duration; 2],
-    /// Processor time.
-    pub cpu: [Duration; 2],
-}
-
-/// Runs two commands alternately, `rounds` times each. Every run must end as `accept` wishes.
-pub fn compare<E: From<io::Error>>(
-    rounds: u32,
-    mut commands: [impl FnMut() -> Command; 2],
-    mut accept: impl FnMut(&Run) -> Result<(), E>,
-) -> Result<Compared, E> {
-    let mut wall = [vec![], vec![]];
-    let mut cpu = [vec![], vec![]];
-    for round in 0..rounds {
-        for k in 0..2 {
-            // Each goes first as often as the other.
-            let which = (k + round as usize) % 2;
-            let run = run(&mut commands[which]())?;
-            accept(&run)?;
-            wall[which].push(run.wall);
-            cpu[which].push(run.cpu);
-        }
-    }
-    Ok(Compared {
-        wall: wall.each_mut().map(|t| median(t)),
-        cpu: cpu.each_mut().map(|t| median(t)),
-    })
 }
 
 /// How a process ended, in words.

@@ -1,0 +1,92 @@
+//! `cargo xtask lint`: formatting, clippy and documentation without warnings, and the fuzz targets, which are no part of the workspace.
+
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result};
+
+/// One check.
+struct Check {
+    arguments: &'static [&'static str],
+    /// Flags of rustdoc.
+    rustdoc: &'static str,
+    /// A part of the toolchain that may not be installed, and the command that shows it.
+    component: Option<(&'static str, &'static [&'static str])>,
+}
+
+const CHECKS: [Check; 4] = [
+    Check {
+        arguments: &["fmt", "--all", "--check"],
+        rustdoc: "",
+        component: Some(("rustfmt", &["fmt", "--version"])),
+    },
+    Check {
+        arguments: &[
+            "clippy",
+            "--workspace",
+            "--all-targets",
+            "--",
+            "-D",
+            "warnings",
+        ],
+        rustdoc: "",
+        component: Some(("clippy", &["clippy", "--version"])),
+    },
+    Check {
+        arguments: &["doc", "--workspace", "--no-deps"],
+        rustdoc: "-D warnings",
+        component: None,
+    },
+    // Linking them needs a nightly compiler's sanitizers, checking their types does not. In the workspace's folder, where clippy has left the
+    // dependencies checked.
+    Check {
+        arguments: &[
+            "check",
+            "--locked",
+            "--manifest-path",
+            "fuzz/Cargo.toml",
+            "--target-dir",
+            "target",
+        ],
+        rustdoc: "",
+        component: None,
+    },
+];
+
+/// The job. `Ok(false)` when a check failed.
+pub fn run() -> Result<bool> {
+    let cargo = || {
+        let mut command = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
+        command.stdin(Stdio::null());
+        command
+    };
+    let (mut good, mut summary) = (true, vec![]);
+    for check in CHECKS {
+        let shown = format!("cargo {}", check.arguments.join(" "));
+        if let Some((component, version)) = check.component {
+            let mut asked = cargo();
+            asked
+                .args(version)
+                .stdout(Stdio::null())
+                .stderr(Stdio::null());
+            if !asked.status().is_ok_and(|status| status.success()) {
+                summary.push(format!("{shown}: SKIPPED, {component} is not installed (rustup component add {component})"));
+                continue;
+            }
+        }
+        let mut command = cargo();
+        command.args(check.arguments);
+        if !check.rustdoc.is_empty() {
+            command.env("RUSTDOCFLAGS", check.rustdoc);
+        }
+        let passed = command.status().with_context(|| shown.clone())?.success();
+        summary.push(format!(
+            "{shown}: {}",
+            if passed { "passed" } else { "FAILED" }
+        ));
+        good &= passed;
+    }
+    for line in summary {
+        println!("{line}");
+    }
+    Ok(good)
+}
