@@ -67,6 +67,12 @@ pub const FOR_TESTS: &[Need] = &[
     ),
     need("ld.lld-19", "lld-19", "cases linked by lld"),
     need("musl-gcc", "musl-tools", "programs of another C library"),
+    need("gnatmake", "gnat", "programs in Ada"),
+    need("gfortran", "gfortran", "programs in Fortran"),
+    need("gdc", "gdc", "programs in D"),
+    need("go", "golang-go", "that programs in Go are refused"),
+    need("ocamlopt", "ocaml-nox", "programs in OCaml"),
+    need("ghc", "ghc", "programs in Haskell"),
     need(
         "aarch64-linux-gnu-gcc",
         "gcc-aarch64-linux-gnu",
