@@ -559,7 +559,7 @@ fn ends_of_moved<A: Arch>(cx: &Context<'_>, extents: &Extents<'_>) -> FxHashMap<
     cx.functions
         .par_iter()
         .enumerate()
-        .flat_map_iter(|f| owned(f))
+        .flat_map_iter(owned)
         .filter(|(end, _)| cx.old.owner(*end).is_none() && extents.ends_bare::<A>(cx.input, *end))
         .collect::<Vec<_>>()
         .into_iter()
