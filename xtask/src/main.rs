@@ -4,9 +4,11 @@
 //! |---|---|
 //! | `test` | installs what the tests need, runs all of them, ends with a summary |
 //! | `bench` | measures postlink on real programs, side by side with llvm-bolt |
+//! | `differ` | runs a program and postlink's output in lock step, and lists the values that differ |
 //! | `lint` | formatting, clippy and documentation, without warnings |
 
 mod bench;
+mod differ;
 mod packages;
 mod process;
 mod test;
@@ -20,6 +22,7 @@ usage: cargo xtask test [--no-install] [FILTER]      run all tests; FILTER selec
        cargo xtask bench profiles [--binary FILE] [--runs N]  measure reading and merging of profiles; writes bench/profiles.md
        cargo xtask bench mip-cc                       cost of machine profiles made at compile time; writes bench/mip-cc.md
        cargo xtask bench aarch64 [--machine-profiles] measure emulated programs, or only their machine profiles; writes bench/aarch64.md
+       cargo xtask differ PROGRAM [OPTION…] [-- ARGS…] run a program and its output in lock step; see --help
        cargo xtask lint                               formatting, clippy, documentation";
 
 fn main() -> ExitCode {
@@ -31,6 +34,7 @@ fn main() -> ExitCode {
     let done = match job {
         "test" => test::run(rest),
         "bench" => bench::run(rest),
+        "differ" => differ::run(rest),
         "lint" => test::lint(),
         // Not for people: see `process`.
         "measure" => process::measure(rest),

@@ -1,0 +1,595 @@
+//! Two runs in lock step.
+//!
+//! Both streams are read together. Events must be of the same kind and lead to the same place; a pair that does not ends the comparison: from there
+//! on the runs do different things. Between two events the stores of both runs must be the same ones in the same order, as a rewritten
+//! program executes the same instructions that write. Of a program that counts, stores may come in between: to counters, and below the
+//! stack pointer.
+//!
+//! A store's value may be a return address that the call behind it makes known. So pairs of values that differ are kept until the
+//! event that follows, and judged then.
+//!
+//! A pair in a register is judged and counted when it is first seen there, and not again until something else is in that register. So what code outside the
+//! module (libc, the unwinder) leaves in a scratch register is explained where control comes back, and by that alone.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io::Read;
+
+use anyhow::Result;
+
+use super::machine::{Call, Machine};
+use super::places::{Meaning, Module, Place};
+use super::record::{Event, Kind, Write};
+use super::regions::What;
+use super::side::{Item, Side};
+use super::values::{Class, Values};
+
+/// What is found of a class.
+#[derive(Clone, Debug, Default)]
+pub struct Found {
+    /// How many pairs of values.
+    pub count: u64,
+    /// The first of them, in words; of each pair of values one.
+    pub examples: Vec<String>,
+    seen: Vec<(u64, u64)>,
+}
+
+/// The result.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    /// Events compared.
+    pub events: u64,
+    /// Stores compared.
+    pub writes: u64,
+    /// System calls compared.
+    pub systems: u64,
+    /// Differences by class.
+    pub classes: BTreeMap<Class, Found>,
+    /// Where the runs part, with both contexts.
+    pub parted: Option<String>,
+    /// There were more threads than one.
+    pub threads: bool,
+    /// A process was killed, so that its last records are missing.
+    pub cut: bool,
+    /// The comparison was ended by the limit.
+    pub limited: bool,
+}
+
+impl Outcome {
+    /// Whether every difference is one that is meant to be.
+    pub fn is_good(&self) -> bool {
+        self.parted.is_none() && self.classes.keys().all(|class| class.is_explained())
+    }
+}
+
+/// How much is compared and shown.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// End after so many events.
+    pub events: u64,
+    /// Examples of each class.
+    pub examples: usize,
+}
+
+/// Values of stores that wait for the next event, at most.
+const WAITING: usize = 1 << 16;
+
+/// A store that both runs made with different values.
+struct Waiting {
+    old: Write,
+    new: Write,
+}
+
+/// Compares.
+pub struct Comparison<A, B> {
+    old: Side<A>,
+    new: Side<B>,
+    values: Values,
+    machine: Machine,
+    limits: Limits,
+    outcome: Outcome,
+    waiting: Vec<Waiting>,
+    /// Stores of the second run alone, since the last event.
+    extra: Vec<Write>,
+    /// The pair that differs in each register, judged already.
+    shown: [Option<(u64, u64)>; 32],
+    /// The stack pointer of the second run at the last event.
+    sp: u64,
+    call: Option<(u32, u64)>,
+    /// The last events, for who looks for how it came: kind, from, to, to in the second run.
+    recent: VecDeque<(Kind, u64, u64, u64)>,
+}
+
+impl<A: Read, B: Read> Comparison<A, B> {
+    /// Of the two plugins' streams.
+    pub fn new(
+        old: A,
+        new: B,
+        module: Module,
+        machine: Machine,
+        limits: Limits,
+    ) -> Comparison<A, B> {
+        let mut values = Values::default();
+        values.aarch64 = machine == Machine::Aarch64;
+        let (old, new) = (
+            Side::new(old, false, machine, &module),
+            Side::new(new, true, machine, &module),
+        );
+        values.module = module;
+        Comparison {
+            old,
+            new,
+            values,
+            machine,
+            limits,
+            outcome: Outcome::default(),
+            waiting: Vec::new(),
+            extra: Vec::new(),
+            shown: [None; 32],
+            sp: 0,
+            call: None,
+            recent: VecDeque::new(),
+        }
+    }
+
+    /// Compares to the end.
+    pub fn run(mut self) -> Result<Outcome> {
+        self.begin()?;
+        while self.step()? {
+            if self.outcome.events >= self.limits.events {
+                self.outcome.limited = true;
+                break;
+            }
+        }
+        self.settle(None);
+        Ok(self.outcome)
+    }
+
+    /// What comes before the module is entered: the loader's work, which is not compared, but says where things are.
+    fn begin(&mut self) -> Result<()> {
+        let (old, old_breaks) = mappings(&mut self.old, &self.values.module, self.machine)?;
+        let (new, new_breaks) = mappings(&mut self.new, &self.values.module, self.machine)?;
+        if let (Some(a), Some(b)) = (self.old.base, self.new.base) {
+            self.values.bases = Some((a, b));
+        }
+        let (from, to) = (self.old.start.clone(), self.new.start.clone());
+        let regions = &mut self.values.regions;
+        regions.add_stack(from.sp, to.sp);
+        // AT_BASE, AT_PHNUM, AT_PHDR
+        if let (Some(a), Some(b)) = (from.auxiliary(7), to.auxiliary(7))
+            && a != 0
+        {
+            regions.add(What::Interpreter, a, b, 0x4_0000);
+        }
+        if let (Some(a), Some(b)) = (from.auxiliary(5), to.auxiliary(5)) {
+            self.values.headers.insert((a, b));
+        }
+        for ((a, length), (b, _)) in old.into_iter().zip(new) {
+            regions.add_mapping(a, b, length);
+        }
+        for (a, b) in old_breaks.into_iter().zip(new_breaks) {
+            regions.add_break(a, b);
+        }
+        if let Some((a, b)) = self.values.bases {
+            let length = self.values.module.old.high - self.values.module.old.low;
+            regions.add(
+                What::Module,
+                a.wrapping_add(self.values.module.old.low),
+                b.wrapping_add(self.values.module.old.low),
+                length,
+            );
+        }
+        if let (Some(a), Some(b), Some(n)) = (from.auxiliary(3), to.auxiliary(3), from.auxiliary(5))
+        {
+            self.values
+                .regions
+                .add(What::Headers, a, b, n.saturating_mul(56));
+        }
+        self.values.guards = (from.random[1], to.random[1]);
+        self.sp = to.sp;
+        Ok(())
+    }
+
+    fn step(&mut self) -> Result<bool> {
+        let module = &self.values.module;
+        let (a, b) = (self.old.peek(module)?, self.new.peek(module)?);
+        match (a, b) {
+            (_, Item::Routine(write)) => {
+                let write = *write;
+                self.new.take(&self.values.module)?;
+                self.routine(write);
+                return Ok(true);
+            }
+            (Item::Thread, _) => {
+                self.outcome.threads = true;
+                self.old.take(&self.values.module)?;
+                return Ok(true);
+            }
+            (_, Item::Thread) => {
+                self.outcome.threads = true;
+                self.new.take(&self.values.module)?;
+                return Ok(true);
+            }
+            (Item::Write(from), Item::Write(to))
+                if from.size == to.size && self.values.same_place(from.address, to.address) =>
+            {
+                let (from, to) = (*from, *to);
+                self.outcome.writes += 1;
+                if from.value != to.value {
+                    self.waiting.push(Waiting { old: from, new: to });
+                    if self.waiting.len() > WAITING {
+                        self.settle(None);
+                    }
+                }
+            }
+            (_, Item::Write(write)) => {
+                let write = *write;
+                if !self.values.module.instrumented {
+                    self.part("the output writes to memory and the input does not, or elsewhere");
+                    return Ok(false);
+                }
+                self.new.take(&self.values.module)?;
+                self.extra(write);
+                return Ok(true);
+            }
+            (Item::Event(from), Item::Event(to)) => {
+                let (from, to) = (from.clone(), to.clone());
+                if !self.event(&from, &to) {
+                    return Ok(false);
+                }
+            }
+            (Item::System(from), Item::System(to)) if from.number == to.number => {
+                let (from, to) = (*from, *to);
+                self.outcome.systems += 1;
+                self.call = Some((from.number, from.arguments[1]));
+                let process = self.machine.system(from.number) == Call::Process;
+                for (i, (a, b)) in from.arguments.into_iter().zip(to.arguments).enumerate() {
+                    // What a call does not take, registers hold all the same.
+                    if a != b && i < 3 && !process {
+                        let class = match self.values.explain(a, b, 8) {
+                            Class::Unknown if i > 0 => Class::LeftOutside,
+                            class => class,
+                        };
+                        self.find(class, (a, b), || {
+                            format!("argument {i} of system call {}", from.number)
+                        });
+                    }
+                }
+            }
+            (Item::Result(number, a), Item::Result(other, b)) if number == other => {
+                let (number, a, b) = (*number, *a, *b);
+                self.result(number, a, b);
+            }
+            (Item::End(true), Item::End(true)) => return Ok(false),
+            // What the plugin had not written yet is lost.
+            (Item::End(false), _) | (_, Item::End(false)) => {
+                self.outcome.cut = true;
+                return Ok(false);
+            }
+            _ => {
+                self.part("the runs do different things");
+                return Ok(false);
+            }
+        }
+        self.old.take(&self.values.module)?;
+        self.new.take(&self.values.module)?;
+        Ok(true)
+    }
+
+    fn result(&mut self, number: u32, a: u64, b: u64) {
+        let length = match self.call.take() {
+            Some((called, length)) if called == number => length,
+            _ => 0,
+        };
+        let is_error = |value: u64| value > u64::MAX - 4096;
+        match self.machine.system(number) {
+            Call::Map if !is_error(a) && !is_error(b) => {
+                self.values.regions.add_mapping(a, b, length);
+            }
+            Call::Break => self.values.regions.add_break(a, b),
+            Call::Process if a != b => {
+                self.values.numbers.insert((a, b));
+                self.find(Class::Process, (a, b), || {
+                    format!("result of system call {number}")
+                });
+            }
+            _ if a != b => {
+                let class = self.values.explain(a, b, 8);
+                self.find(class, (a, b), || format!("result of system call {number}"));
+            }
+            _ => (),
+        }
+    }
+
+    /// A store by a routine that was put in.
+    fn routine(&mut self, write: Write) {
+        let class = match self.is_of_inserted(write.address) {
+            true => Class::Routine,
+            false => match self.values.regions.what(write.address, true) {
+                // It runs on the program's stack, below what the program has there.
+                Some((What::Stack, _)) => Class::Routine,
+                _ => Class::Intruder,
+            },
+        };
+        self.find(class, (0, write.value), || {
+            format!("memory {:#x}", write.address)
+        });
+    }
+
+    /// A store that the input does not make, by code of a function.
+    fn extra(&mut self, write: Write) {
+        if self.is_of_inserted(write.address) {
+            self.find(Class::Counter, (0, write.value), || {
+                format!("memory {:#x}", write.address)
+            });
+            return;
+        }
+        // It may be what the input stored, where inserted code had used the same memory before.
+        let same = |w: &Waiting| w.new.address == write.address && w.new.size == write.size;
+        match self.waiting.iter().rposition(same) {
+            Some(at) => {
+                let scratch = std::mem::replace(&mut self.waiting[at].new, write);
+                if self.waiting[at].old.value == write.value {
+                    self.waiting.remove(at);
+                }
+                self.extra.push(scratch);
+            }
+            None => self.extra.push(write),
+        }
+    }
+
+    /// Whether memory belongs to what was put in.
+    fn is_of_inserted(&self, address: u64) -> bool {
+        let Some((_, base)) = self.values.bases else {
+            return false;
+        };
+        let link = address.wrapping_sub(base);
+        self.new.is_own(address) || self.values.module.place(link) == Place::Added
+    }
+
+    fn event(&mut self, from: &Event, to: &Event) -> bool {
+        if from.kind != to.kind {
+            self.part("control goes on in different ways");
+            return false;
+        }
+        if self.values.bases.is_none()
+            && let (Some(a), Some(b)) = (self.old.base, self.new.base)
+        {
+            // A library that was loaded with dlopen.
+            self.values.bases = Some((a, b));
+            let module = &self.values.module;
+            self.values.regions.add(
+                What::Module,
+                a.wrapping_add(module.old.low),
+                b.wrapping_add(module.old.low),
+                module.old.high - module.old.low,
+            );
+        }
+        let is_inside = |end: u64| {
+            self.values.bases.is_some_and(|(base, _)| {
+                self.values
+                    .module
+                    .old
+                    .section(end.wrapping_sub(base))
+                    .is_some()
+            })
+        };
+        let (from_inside, to_inside) = (is_inside(from.last), is_inside(from.to));
+        if from.kind == Kind::Call
+            && from_inside
+            && let Some((a, b)) = self.values.link(from.end, to.end)
+            && !self.values.module.learn(a, b, Meaning::Return)
+        {
+            self.find(Class::Contradiction, (from.end, to.end), || {
+                "the address behind a call".to_owned()
+            });
+        }
+        if to_inside {
+            let Some((a, b)) = self.values.link(from.to, to.to) else {
+                return false;
+            };
+            if a != b {
+                if self.values.module.meaning(a, b).is_none()
+                    && !self.values.module.learn(a, b, Meaning::Label)
+                {
+                    self.part("control goes to different places");
+                    return false;
+                }
+                if from.kind != Kind::Call {
+                    self.values.jumped(a, b);
+                }
+            }
+        } else if from.to != to.to && !self.values.same_place(from.to, to.to) {
+            self.part("control goes to different places outside the module");
+            return false;
+        }
+        if to.via != 0 {
+            self.values.detours.insert((from.to, to.via));
+        }
+        self.settle(Some(to));
+        self.outcome.events += 1;
+        self.registers(from, to, from_inside);
+        if self.recent.len() >= 6 {
+            self.recent.pop_front();
+        }
+        self.recent
+            .push_back((from.kind, from.last, from.to, to.to));
+        self.sp = to.registers[self.machine.sp()];
+        true
+    }
+
+    fn registers(&mut self, from: &Event, to: &Event, from_inside: bool) {
+        for i in 0..self.machine.registers() {
+            let (a, b) = (from.registers[i], to.registers[i]);
+            if a == b {
+                self.shown[i] = None;
+                continue;
+            }
+            // What stays in a register is counted once.
+            if self.shown[i] == Some((a, b)) {
+                continue;
+            }
+            self.shown[i] = Some((a, b));
+            let mut class = self.values.explain(a, b, 8);
+            if class == Class::Unknown {
+                let outside = !from_inside
+                    && self.machine.is_scratch(i)
+                    && !(from.kind == Kind::Return && self.machine.is_result(i));
+                class = if outside {
+                    Class::LeftOutside
+                } else if self
+                    .machine
+                    .is_linkage(i, self.values.module.instrumented)
+                {
+                    Class::Scratch
+                } else {
+                    Class::Unknown
+                };
+            }
+            let machine = self.machine;
+            let (kind, place) = (from.kind, from.to);
+            let name = self.described(place);
+            self.find(class, (a, b), || {
+                format!("{} at {kind:?} to {name}", machine.register(i))
+            });
+        }
+    }
+
+    fn described(&self, place: u64) -> String {
+        self.values.describe(place, false)
+    }
+
+    /// Judges what was written since the last event.
+    fn settle(&mut self, event: Option<&Event>) {
+        for Waiting { old, new } in std::mem::take(&mut self.waiting) {
+            let class = self.values.explain(old.value, new.value, old.size);
+            let (pc, memory) = (self.described(old.pc), self.described(old.address));
+            self.find(class, (old.value, new.value), || {
+                format!("{} bytes at {:#x} ({memory}) by {pc}", old.size, old.address)
+            });
+        }
+        let sp = event.map_or(self.sp, |event| event.registers[self.machine.sp()]);
+        let highest = self.sp.max(sp);
+        for write in std::mem::take(&mut self.extra) {
+            let is_stack = matches!(
+                self.values.regions.what(write.address, true),
+                Some((What::Stack, _))
+            );
+            let class = if is_stack && write.address < highest {
+                Class::BelowStack
+            } else {
+                Class::Intruder
+            };
+            let pc = self.values.describe(write.pc, true);
+            self.find(class, (0, write.value), || {
+                format!("{} bytes at {:#x} by {pc}", write.size, write.address)
+            });
+        }
+    }
+
+    fn find(&mut self, class: Class, pair: (u64, u64), place: impl FnOnce() -> String) {
+        let found = self.outcome.classes.entry(class).or_default();
+        found.count += 1;
+        if found.examples.len() < self.limits.examples && !found.seen.contains(&pair) {
+            found.seen.push(pair);
+            let (a, b) = pair;
+            let text = if matches!(class, Class::Counter | Class::Routine | Class::BelowStack | Class::Intruder) {
+                format!("{}: {b:#x}", place())
+            } else {
+                format!(
+                    "{}: {a:#x} ({}) is {b:#x} ({})",
+                    place(),
+                    self.values.describe(a, false),
+                    self.values.describe(b, true)
+                )
+            };
+            found.examples.push(text);
+        }
+    }
+
+    /// The runs part here.
+    fn part(&mut self, what: &str) {
+        let module = &self.values.module;
+        let show = |item: Result<&Item>, second: bool| match item {
+            Ok(item) => describe_item(item, &self.values, self.machine, second),
+            Err(error) => format!("{error:#}"),
+        };
+        let old = show(self.old.peek(module), false);
+        let new = show(self.new.peek(module), true);
+        let recent: String = self
+            .recent
+            .iter()
+            .map(|(kind, last, to, new)| {
+                format!(
+                    "\n     {kind:?} from {} to {}, {}",
+                    self.values.describe(*last, false),
+                    self.values.describe(*to, false),
+                    self.values.describe(*new, true)
+                )
+            })
+            .collect();
+        self.outcome.parted = Some(format!(
+            "{what}, behind event {}\n  the input:  {old}\n  the output: {new}\n  events before:{recent}",
+            self.outcome.events
+        ));
+    }
+}
+
+/// The mappings (address, length) and breaks of a run before the module is entered.
+fn mappings<R: Read>(
+    side: &mut Side<R>,
+    module: &Module,
+    machine: Machine,
+) -> Result<(Vec<(u64, u64)>, Vec<u64>)> {
+    let (mut all, mut breaks, mut length) = (Vec::new(), Vec::new(), 0);
+    loop {
+        match side.peek(module)? {
+            Item::System(call) => length = call.arguments[1],
+            Item::Result(number, result) => match machine.system(*number) {
+                Call::Map => all.push((*result, length)),
+                Call::Break => breaks.push(*result),
+                _ => (),
+            },
+            Item::Thread => (),
+            Item::Event(_) | Item::Write(_) | Item::Routine(_) | Item::End(_) => {
+                return Ok((all, breaks));
+            }
+        }
+        side.take(module)?;
+    }
+}
+
+fn describe_item(item: &Item, values: &Values, machine: Machine, second: bool) -> String {
+    let name = |address| values.describe(address, second);
+    match item {
+        Item::Event(event) => {
+            let mut text = format!(
+                "{:?} from {} ({:#x}) to {} ({:#x})",
+                event.kind,
+                name(event.last),
+                event.last,
+                name(event.to),
+                event.to
+            );
+            for i in 0..machine.registers() {
+                let line = if i % 4 == 0 { "\n     " } else { "" };
+                text += &format!("{line} {}={:#x}", machine.register(i), event.registers[i]);
+            }
+            text
+        }
+        Item::Write(write) | Item::Routine(write) => format!(
+            "{} bytes at {:#x} ({}) by {} ({:#x}): {:#x} ({})",
+            write.size,
+            write.address,
+            name(write.address),
+            name(write.pc),
+            write.pc,
+            write.value,
+            name(write.value)
+        ),
+        Item::System(call) => format!("system call {} {:x?}", call.number, call.arguments),
+        Item::Result(number, result) => format!("result of system call {number}: {result:#x}"),
+        Item::Thread => "a second thread".to_owned(),
+        Item::End(true) => "the end".to_owned(),
+        Item::End(false) => "killed".to_owned(),
+    }
+}

@@ -1,0 +1,220 @@
+//! Runs a program under the emulator with the plugin.
+
+use std::ffi::CString;
+use std::fs::{self, File, OpenOptions};
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+
+use super::machine::Machine;
+use super::prepare::succeed;
+use crate::packages;
+
+const PLUGIN: &str = include_str!("plugin.c");
+
+impl Machine {
+    /// The emulator's name. It is Debian's package qemu-user.
+    pub fn emulator(self) -> &'static str {
+        match self {
+            Machine::X86 => "qemu-x86_64",
+            Machine::Aarch64 => "qemu-aarch64",
+        }
+    }
+
+    /// Its options.
+    pub fn options(self) -> &'static [&'static str] {
+        match self {
+            Machine::X86 => &[],
+            Machine::Aarch64 => &["-L", "/usr/aarch64-linux-gnu"],
+        }
+    }
+}
+
+/// Why programs of a machine cannot be run here; `None` if they can.
+pub fn lack(machine: Machine) -> Option<String> {
+    let there = |name| packages::find_program(name).is_some();
+    [
+        (machine.emulator(), "qemu-user"),
+        ("cc", "gcc, for the emulator's plugin"),
+    ]
+    .into_iter()
+    .find(|(name, _)| !there(name))
+    .map(|(name, package)| format!("{name} is missing (Debian package {package})"))
+}
+
+/// Compiles the plugin.
+pub fn plugin(folder: &Path) -> Result<PathBuf> {
+    let (source, library) = (folder.join("plugin.c"), folder.join("plugin.so"));
+    fs::write(&source, PLUGIN).with_context(|| source.display().to_string())?;
+    let mut command = Command::new("cc");
+    command
+        .args(["-O2", "-shared", "-fPIC", "-o"])
+        .arg(&library)
+        .arg(&source);
+    succeed(&mut command)?;
+    Ok(library)
+}
+
+/// What is run.
+#[derive(Clone, Debug)]
+pub struct Job<'a> {
+    /// For which machine.
+    pub machine: Machine,
+    /// The plugin's library.
+    pub plugin: &'a Path,
+    /// A folder of this run alone.
+    pub private: PathBuf,
+    /// The folder with the program. Both runs know it by this name, one after the other.
+    pub folder: PathBuf,
+    /// The program, in the folder.
+    pub program: PathBuf,
+    /// The file that is compared, in the folder.
+    pub module: PathBuf,
+    /// Parts of the module that are inserted code, as distances from its start.
+    pub inserted: Vec<(u64, u64)>,
+    /// Name and arguments, the same in both runs.
+    pub arguments: Vec<String>,
+    /// Standard input.
+    pub stdin: Option<PathBuf>,
+    /// Further variables.
+    pub variables: Vec<(String, String)>,
+}
+
+/// A program that runs.
+pub struct Running {
+    child: Child,
+    /// What the plugin writes.
+    pub records: File,
+    stdout: PathBuf,
+}
+
+/// How a program ended.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Ended {
+    /// Its status.
+    pub status: ExitStatus,
+    /// What it printed.
+    pub stdout: Vec<u8>,
+}
+
+impl Job<'_> {
+    /// Starts it.
+    pub fn start(&self) -> Result<Running> {
+        let (fifo, stdout) = (self.private.join("records"), self.private.join("stdout"));
+        let name = CString::new(fifo.as_os_str().as_bytes())?;
+        // SAFETY: the name is a string that ends with a zero byte.
+        if unsafe { libc::mkfifo(name.as_ptr(), 0o600) } != 0 {
+            return Err(std::io::Error::last_os_error()).context(fifo.display().to_string());
+        }
+        let module = fs::metadata(&self.module).with_context(|| self.module.display().to_string())?;
+        let ready = self.private.join("ready");
+        let inserted: String = self
+            .inserted
+            .iter()
+            .map(|(a, z)| format!(",inserted={a:x}-{z:x}"))
+            .collect();
+        let mut command = Command::new(self.machine.emulator());
+        command
+            .args(self.machine.options())
+            .args(["-seed", "1", "-U", "LD_PRELOAD", "-plugin"])
+            .arg(format!(
+                "{},out={},ready={},module={:x}:{:x}:{}{}",
+                self.plugin.display(),
+                fifo.display(),
+                ready.display(),
+                libc::major(module.dev()),
+                libc::minor(module.dev()),
+                module.ino(),
+                inserted
+            ))
+            .args(["-0", &self.arguments[0]])
+            .arg(&self.program)
+            .args(&self.arguments[1..]);
+        command
+            .env_clear()
+            .env("LD_PRELOAD", self.plugin)
+            .env("LD_LIBRARY_PATH", &self.folder)
+            .env("PATH", "/usr/bin:/bin")
+            .env("HOME", "/")
+            .env("LC_ALL", "C")
+            .envs(self.variables.iter().map(|(a, b)| (a, b)));
+        command.stdin(match &self.stdin {
+            Some(path) => Stdio::from(File::open(path).with_context(|| path.display().to_string())?),
+            None => Stdio::null(),
+        });
+        command
+            .stdout(File::create(&stdout)?)
+            .stderr(File::create(self.private.join("stderr"))?);
+        // Opened for both directions: so it does not wait for the plugin, which may never come.
+        let both = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .custom_flags(libc::O_CLOEXEC)
+            .open(&fifo)?;
+        // SAFETY: an open pipe of this process. A larger buffer is less waiting for each other; refusal does no harm.
+        unsafe { libc::fcntl(both.as_raw_fd(), libc::F_SETPIPE_SZ, 1 << 20) };
+        let child = command
+            .spawn()
+            .with_context(|| self.machine.emulator().to_owned())?;
+        let records = OpenOptions::new()
+            .read(true)
+            .custom_flags(libc::O_CLOEXEC | libc::O_NONBLOCK)
+            .open(&fifo)?;
+        let mut running = Running {
+            child,
+            records,
+            stdout,
+        };
+        running.wait_for_plugin()?;
+        // The plugin writes or has ended by now: with its end the stream ends.
+        drop(both);
+        // The module has to be found before its folder gets another name. If the pipe is full the module must be there, or never be.
+        while !ready.exists() && running.child.try_wait()?.is_none() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(running)
+    }
+}
+
+impl Running {
+    /// Waits until there is something to read, or the process has ended.
+    fn wait_for_plugin(&mut self) -> Result<()> {
+        let descriptor = self.records.as_raw_fd();
+        loop {
+            let mut poll = libc::pollfd {
+                fd: descriptor,
+                events: libc::POLLIN,
+                revents: 0,
+            };
+            // SAFETY: one valid entry.
+            let ready = unsafe { libc::poll(&mut poll, 1, 20) };
+            if ready > 0 || self.child.try_wait()?.is_some() {
+                break;
+            }
+        }
+        // SAFETY: an open file of this process; from now on reading waits.
+        unsafe { libc::fcntl(descriptor, libc::F_SETFL, 0) };
+        Ok(())
+    }
+
+    /// Waits for its end; `stop` if nobody wants to know what it does any more.
+    pub fn end(mut self, stop: bool) -> Result<Ended> {
+        drop(self.records);
+        if stop {
+            self.child.kill()?;
+        }
+        let status = self.child.wait()?;
+        if let Some(97 | 98) = status.code() {
+            bail!("the plugin does not understand this version of the emulator");
+        }
+        Ok(Ended {
+            status,
+            stdout: fs::read(&self.stdout)?,
+        })
+    }
+}

@@ -1,0 +1,426 @@
+//! What is where in the module, in the input and in the output, and which address of the one is which of the other.
+//!
+//! Three sources say where an address of new code comes from:
+//!
+//! | source | exact for |
+//! |---|---|
+//! | `.note.postlink` | entries of moved functions, and labels that are reached by address |
+//! | the two runs: what both call, return to and jump to at the same event | return addresses, targets of jump tables, landing pads |
+//! | `.note.postlink`, ranges | which function it is in, and no more |
+//!
+//! The second is believed when a pair is seen first, if both are in the same function, and must agree ever after; that the pair
+//! is right is what the checker proves, and what the rest of the run would contradict. One new address can have two meanings: where a call
+//! that does not return ends, another block begins. So the meaning is part of the key.
+//!
+//! All addresses here are link-time addresses.
+
+use std::collections::HashMap;
+
+use anyhow::{Context, Result};
+use postlink_image::elf::{Elf, SymbolTable};
+use postlink_image::note::{MovedFunction, Note};
+
+/// What an address of moved code stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Meaning {
+    /// The entry of a function.
+    Entry,
+    /// The address behind a call.
+    Return,
+    /// A place reached by an indirect jump or by unwinding.
+    Label,
+}
+
+/// A part of a file that is loaded.
+#[derive(Clone, Debug)]
+pub struct Section {
+    /// Where it begins.
+    pub start: u64,
+    /// One past its last address.
+    pub end: u64,
+    /// Its name.
+    pub name: String,
+    /// Whether it holds instructions.
+    pub code: bool,
+}
+
+/// What one file has where.
+#[derive(Clone, Debug, Default)]
+pub struct Image {
+    /// Sections, ascending.
+    pub sections: Vec<Section>,
+    /// Functions: start, size, name; ascending.
+    pub functions: Vec<(u64, u64, String)>,
+    /// First address of the first segment, rounded down to a page.
+    pub low: u64,
+    /// One past the last address of the last segment.
+    pub high: u64,
+}
+
+impl Image {
+    /// Of a parsed file.
+    pub fn new(elf: &Elf<'_>) -> Image {
+        let loads = || elf.segments.iter().filter(|s| s.kind == 1);
+        let mut sections: Vec<Section> = elf
+            .sections
+            .iter()
+            .filter(|s| s.is_alloc() && s.size > 0 && !s.is_tbss())
+            .map(|s| Section {
+                start: s.addr,
+                end: s.end(),
+                name: s.name.to_owned(),
+                code: s.is_code(),
+            })
+            .collect();
+        sections.sort_by_key(|s| s.start);
+        let table = match elf.symbols(SymbolTable::Static) {
+            table if table.is_empty() => elf.symbols(SymbolTable::Dynamic),
+            table => table,
+        };
+        let is_function = |kind: u8| kind == 2 || kind == 10;
+        let mut functions: Vec<(u64, u64, String)> = table
+            .iter()
+            .filter(|s| is_function(s.kind) && s.section != 0)
+            .map(|s| {
+                (
+                    s.value,
+                    s.size,
+                    String::from_utf8_lossy(s.name).into_owned(),
+                )
+            })
+            .collect();
+        functions.sort();
+        functions.dedup_by_key(|f| f.0);
+        Image {
+            sections,
+            functions,
+            low: loads().map(|s| s.addr & !0xfff).min().unwrap_or(0),
+            high: loads()
+                .map(|s| s.addr.saturating_add(s.mem_size))
+                .max()
+                .unwrap_or(0),
+        }
+    }
+
+    /// The section that holds an address.
+    pub fn section(&self, address: u64) -> Option<&Section> {
+        let after = self.sections.partition_point(|s| s.start <= address);
+        // Few sections overlap, and those that do are neighbours.
+        let near = after.saturating_sub(3)..after;
+        self.sections[near]
+            .iter()
+            .rev()
+            .find(|s| (s.start..s.end).contains(&address))
+    }
+
+    /// The function that holds an address: start, name.
+    pub fn function(&self, address: u64) -> Option<(u64, &str)> {
+        let after = self.functions.partition_point(|f| f.0 <= address);
+        let (start, size, name) = self.functions.get(after.checked_sub(1)?)?;
+        (*size == 0 || address - start < *size).then_some((*start, name.as_str()))
+    }
+
+    /// `f+0x12`, or the section with an offset.
+    pub fn name(&self, address: u64) -> String {
+        let place = |name: &str, start: u64| match address - start {
+            0 => name.to_owned(),
+            offset => format!("{name}+{offset:#x}"),
+        };
+        match (self.function(address), self.section(address)) {
+            (Some((start, name)), _) => place(name, start),
+            (None, Some(section)) => place(&section.name, section.start),
+            (None, None) => format!("{address:#x}"),
+        }
+    }
+}
+
+/// What an address of the output is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// In the old image, as in the input.
+    Old,
+    /// In new code of this function.
+    Moved(usize),
+    /// Code that has nothing in the input that it comes from.
+    Inserted,
+    /// Other bytes that the input has not: moved tables, headers, counters.
+    Added,
+    /// Not in the module.
+    Outside,
+}
+
+/// Both files of the module, and what moved.
+#[derive(Clone, Debug, Default)]
+pub struct Module {
+    /// The input.
+    pub old: Image,
+    /// The output.
+    pub new: Image,
+    /// What moved, by the note.
+    pub functions: Vec<MovedFunction>,
+    /// Whether counters were put in.
+    pub instrumented: bool,
+    /// start, end, function; ascending, of the output.
+    new_ranges: Vec<(u64, u64, usize)>,
+    /// The same of the input.
+    old_ranges: Vec<(u64, u64, usize)>,
+    /// (new address, meaning) to the old address.
+    known: HashMap<(u64, Meaning), u64>,
+}
+
+fn find(ranges: &[(u64, u64, usize)], address: u64) -> Option<usize> {
+    let after = ranges.partition_point(|r| r.0 <= address);
+    let (_, end, function) = ranges.get(after.checked_sub(1)?)?;
+    (address < *end).then_some(*function)
+}
+
+impl Module {
+    /// Reads both files.
+    pub fn read(input: &[u8], output: &[u8]) -> Result<Module> {
+        let old = Elf::parse(input).context("the input")?;
+        let new = Elf::parse(output).context("the output")?;
+        let note = Note::read(&new)?;
+        let (functions, instrumented) = match note {
+            Some(note) => (
+                note.functions,
+                note.kind == postlink_image::note::NoteKind::Instrumented,
+            ),
+            // Counters at entries alone move nothing.
+            None => (Vec::new(), true),
+        };
+        Ok(Module::new(
+            Image::new(&old),
+            Image::new(&new),
+            functions,
+            instrumented,
+        ))
+    }
+
+    /// From its parts.
+    pub fn new(
+        old: Image,
+        new: Image,
+        functions: Vec<MovedFunction>,
+        instrumented: bool,
+    ) -> Module {
+        let ranges = |of: fn(&MovedFunction) -> &Vec<(u64, u64)>| {
+            let mut all: Vec<(u64, u64, usize)> = functions
+                .iter()
+                .enumerate()
+                .flat_map(|(i, f)| {
+                    of(f)
+                        .iter()
+                        .map(move |(start, length)| (*start, start + length, i))
+                })
+                .collect();
+            all.sort_unstable();
+            all
+        };
+        let (new_ranges, old_ranges) = (ranges(|f| &f.new), ranges(|f| &f.old));
+        let mut known = HashMap::new();
+        for f in &functions {
+            if let Some((start, _)) = f.new.first() {
+                known.insert((*start, Meaning::Entry), f.entry);
+            }
+            for (old, new) in &f.labels {
+                known.insert((*new, Meaning::Label), *old);
+            }
+        }
+        Module {
+            old,
+            new,
+            functions,
+            instrumented,
+            new_ranges,
+            old_ranges,
+            known,
+        }
+    }
+
+    /// What an address of the output is.
+    pub fn place(&self, new: u64) -> Place {
+        if let Some(function) = find(&self.new_ranges, new) {
+            return Place::Moved(function);
+        }
+        if self.old.section(new).is_some() {
+            // A section may have been moved away and others put there; entry jumps and such are in code, which is not.
+            return Place::Old;
+        }
+        match self.new.section(new) {
+            Some(section) if section.code => Place::Inserted,
+            Some(_) => Place::Added,
+            None if (self.new.low..self.new.high).contains(&new) => Place::Added,
+            None => Place::Outside,
+        }
+    }
+
+    /// Parts of the output's code that come from nothing in the input, as distances from its start.
+    pub fn inserted(&self) -> Vec<(u64, u64)> {
+        let mut parts = Vec::new();
+        for section in self.new.sections.iter().filter(|s| s.code) {
+            if self.old.section(section.start).is_some() {
+                continue;
+            }
+            let mut at = section.start;
+            let inside = |r: &&(u64, u64, usize)| r.0 < section.end && r.1 > section.start;
+            for (start, end, _) in self.new_ranges.iter().filter(inside) {
+                if at < *start {
+                    parts.push((at, *start));
+                }
+                at = at.max(*end);
+            }
+            if at < section.end {
+                parts.push((at, section.end));
+            }
+        }
+        // Padding between functions is of no interest.
+        parts.retain(|part| part.1 - part.0 >= 64 || self.instrumented);
+        parts
+            .iter()
+            .map(|part| (part.0 - self.new.low, part.1 - self.new.low))
+            .collect()
+    }
+
+    /// The moved function that an address of the input is in.
+    pub fn old_function(&self, old: u64) -> Option<usize> {
+        find(&self.old_ranges, old)
+    }
+
+    /// What a pair of addresses means, if it is known.
+    pub fn meaning(&self, old: u64, new: u64) -> Option<Meaning> {
+        [Meaning::Entry, Meaning::Return, Meaning::Label]
+            .into_iter()
+            .find(|meaning| self.known.get(&(new, *meaning)) == Some(&old))
+    }
+
+    /// Whether both are in the same moved function. The address behind its last call is in it as well.
+    pub fn same_function(&self, old: u64, new: u64) -> bool {
+        let at = |old, new| match (self.old_function(old), find(&self.new_ranges, new)) {
+            (Some(a), Some(b)) => a == b,
+            _ => false,
+        };
+        at(old, new) || at(old.wrapping_sub(1), new.wrapping_sub(1))
+    }
+
+    /// Takes note of what both runs have shown to be the same place. `false` if that contradicts what is known.
+    pub fn learn(&mut self, old: u64, new: u64, meaning: Meaning) -> bool {
+        if old == new {
+            return true;
+        }
+        if let Some(known) = self.known.get(&(new, meaning)) {
+            return *known == old;
+        }
+        if self.meaning(old, new).is_some() {
+            return true;
+        }
+        let good = self.same_function(old, new);
+        if good {
+            self.known.insert((new, meaning), old);
+        }
+        good
+    }
+
+    /// An address of the output as `f+0x12 (new)`.
+    pub fn new_name(&self, new: u64) -> String {
+        match self.place(new) {
+            Place::Moved(function) => {
+                let f = &self.functions[function];
+                let mut base = 0;
+                for (part, (start, length)) in f.new.iter().enumerate() {
+                    if (*start..start + length).contains(&new) {
+                        let (part, offset) = (if part > 0 { " (cold)" } else { "" }, new - start);
+                        base = offset;
+                        if offset > 0 || !part.is_empty() {
+                            return format!(
+                                "{}{part}+{offset:#x} (new)",
+                                self.old.name(f.entry)
+                            );
+                        }
+                    }
+                }
+                debug_assert_eq!(base, 0);
+                format!("{} (new)", self.old.name(f.entry))
+            }
+            Place::Old => self.old.name(new),
+            Place::Inserted | Place::Added | Place::Outside => self.new.name(new),
+        }
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// `f` at 0x1000 and `g` at 0x1100 of the input; `f` moved to 0x3000 and, its cold part, 0x3100; a routine was inserted at 0x3200.
+    pub fn module(instrumented: bool) -> Module {
+        let section = |start, end, name: &str, code: bool| Section {
+            start,
+            end,
+            name: name.to_owned(),
+            code,
+        };
+        let old = Image {
+            sections: vec![
+                section(0x1000, 0x1200, ".text", true),
+                section(0x2000, 0x2100, ".data", false),
+            ],
+            functions: vec![
+                (0x1000, 0x100, "f".to_owned()),
+                (0x1100, 0x100, "g".to_owned()),
+            ],
+            low: 0x1000,
+            high: 0x2100,
+        };
+        let mut new = old.clone();
+        new.sections
+            .push(section(0x3000, 0x3300, ".text.hot", true));
+        new.sections
+            .push(section(0x4000, 0x5000, ".postlink.counters", false));
+        new.high = 0x5000;
+        let f = MovedFunction {
+            entry: 0x1000,
+            old: vec![(0x1000, 0x100)],
+            new: vec![(0x3000, 0x80), (0x3100, 0x80)],
+            labels: vec![(0x1040, 0x3020)],
+        };
+        Module::new(old, new, vec![f], instrumented)
+    }
+
+    #[test]
+    fn an_address_of_the_output_is_old_moved_inserted_or_added() {
+        let module = module(true);
+        assert_eq!(module.place(0x1010), Place::Old);
+        assert_eq!(module.place(0x3010), Place::Moved(0));
+        assert_eq!(module.place(0x3210), Place::Inserted);
+        assert_eq!(module.place(0x4010), Place::Added);
+        assert_eq!(module.place(0x2800), Place::Added);
+        assert_eq!(module.place(0x9000), Place::Outside);
+    }
+
+    #[test]
+    fn entries_and_labels_are_known_and_the_rest_is_learned_once() {
+        let mut module = module(false);
+        assert_eq!(module.meaning(0x1000, 0x3000), Some(Meaning::Entry));
+        assert_eq!(module.meaning(0x1040, 0x3020), Some(Meaning::Label));
+        assert_eq!(module.meaning(0x1050, 0x3030), None);
+        assert!(module.learn(0x1050, 0x3030, Meaning::Return));
+        assert_eq!(module.meaning(0x1050, 0x3030), Some(Meaning::Return));
+        // The same new address is behind another call of the input now.
+        assert!(!module.learn(0x1060, 0x3030, Meaning::Return));
+        // It may also be a label of another block.
+        assert!(module.learn(0x1060, 0x3030, Meaning::Label));
+        // Nothing of g is in f.
+        assert!(!module.learn(0x1110, 0x3040, Meaning::Return));
+        // The address behind a last call is in nothing.
+        assert!(module.learn(0x1100, 0x3080, Meaning::Return));
+    }
+
+    #[test]
+    fn addresses_have_names() {
+        let module = module(false);
+        assert_eq!(module.old.name(0x1012), "f+0x12");
+        assert_eq!(module.old.name(0x2010), ".data+0x10");
+        assert_eq!(module.new_name(0x3000), "f (new)");
+        assert_eq!(module.new_name(0x3104), "f (cold)+0x4 (new)");
+    }
+}

@@ -1,0 +1,167 @@
+//! Memory that has the same meaning in both runs, but may be elsewhere: stack, heap, mappings, the module itself.
+//!
+//! The n-th mapping of one run is the n-th of the other. Where the emulator puts them follows from what was mapped before, so it differs
+//! only as far as sizes do; [`super::prepare`] evens that out, and what is left is told here.
+
+use std::fmt;
+
+/// Which memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum What {
+    /// The module that is compared.
+    Module,
+    /// The program headers.
+    Headers,
+    /// The dynamic loader.
+    Interpreter,
+    /// The stack of the first thread.
+    Stack,
+    /// What `brk` gives.
+    Heap,
+    /// A mapping, by its number.
+    Mapping(u32),
+}
+
+impl fmt::Display for What {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            What::Module => f.write_str("module"),
+            What::Headers => f.write_str("program headers"),
+            What::Interpreter => f.write_str("loader"),
+            What::Stack => f.write_str("stack"),
+            What::Heap => f.write_str("heap"),
+            What::Mapping(number) => write!(f, "mapping {number}"),
+        }
+    }
+}
+
+/// A region of both runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Region {
+    /// Which.
+    pub what: What,
+    /// Where it is in the first run.
+    pub old: u64,
+    /// And in the second.
+    pub new: u64,
+    /// The same length in both.
+    pub length: u64,
+}
+
+/// All regions; what was mapped last goes first, as it replaces what was there.
+#[derive(Clone, Debug, Default)]
+pub struct Regions {
+    all: Vec<Region>,
+    mappings: u32,
+}
+
+/// The stack is looked at this far on both sides of where it began.
+const STACK: u64 = 8 << 20;
+
+impl Regions {
+    /// Adds one.
+    pub fn add(&mut self, what: What, old: u64, new: u64, length: u64) {
+        self.all.push(Region {
+            what,
+            old,
+            new,
+            length,
+        });
+    }
+
+    /// The stack, from its pointer at the start.
+    pub fn add_stack(&mut self, old: u64, new: u64) {
+        let below = STACK.min(old).min(new);
+        self.add(What::Stack, old - below, new - below, below + (1 << 20));
+    }
+
+    /// What a call of `mmap` gave.
+    pub fn add_mapping(&mut self, old: u64, new: u64, length: u64) {
+        self.mappings += 1;
+        self.add(What::Mapping(self.mappings), old, new, length);
+    }
+
+    /// What a call of `brk` gave: the heap begins where the first one says and ends where the largest does.
+    pub fn add_break(&mut self, old: u64, new: u64) {
+        match self.all.iter_mut().find(|r| r.what == What::Heap) {
+            Some(heap) if old >= heap.old && new >= heap.new => {
+                heap.length = heap.length.max((old - heap.old).min(new - heap.new));
+            }
+            Some(_) => (),
+            None => self.add(What::Heap, old, new, 0),
+        }
+    }
+
+    /// Where an address of the first run is in the second, and in what.
+    pub fn translate(&self, old: u64) -> Option<(What, u64)> {
+        self.all
+            .iter()
+            .rev()
+            .find(|r| old.wrapping_sub(r.old) < r.length)
+            .map(|r| (r.what, old - r.old + r.new))
+    }
+
+    /// Whether both are the same place in the same region; `Some` also where that is at the same address.
+    pub fn same(&self, old: u64, new: u64) -> Option<What> {
+        let here = |r: &&Region| {
+            let offset = old.wrapping_sub(r.old);
+            // One past the end is a pointer that programs use.
+            offset <= r.length && new.wrapping_sub(r.new) == offset
+        };
+        self.all.iter().rev().find(here).map(|r| r.what)
+    }
+
+    /// What an address of one of the runs is in.
+    pub fn what(&self, address: u64, second: bool) -> Option<(What, u64)> {
+        let start = |r: &Region| if second { r.new } else { r.old };
+        self.all
+            .iter()
+            .rev()
+            .find(|r| address.wrapping_sub(start(r)) < r.length)
+            .map(|r| (r.what, address - start(r)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_translated_by_what_was_mapped_last() {
+        let mut regions = Regions::default();
+        regions.add_mapping(0x1000, 0x2000, 0x1000);
+        regions.add_mapping(0x1800, 0x5800, 0x100);
+        assert_eq!(
+            regions.translate(0x1010),
+            Some((What::Mapping(1), 0x2010))
+        );
+        assert_eq!(
+            regions.translate(0x1810),
+            Some((What::Mapping(2), 0x5810))
+        );
+        assert_eq!(regions.translate(0x3000), None);
+        assert_eq!(regions.same(0x2000, 0x3000), Some(What::Mapping(1)));
+        assert_eq!(regions.same(0x1010, 0x2011), None);
+        assert_eq!(regions.what(0x5801, true), Some((What::Mapping(2), 1)));
+    }
+
+    #[test]
+    fn the_heap_grows() {
+        let mut regions = Regions::default();
+        regions.add_break(0x1000, 0x3000);
+        assert_eq!(regions.translate(0x1000), None);
+        regions.add_break(0x2000, 0x4000);
+        assert_eq!(regions.translate(0x1fff), Some((What::Heap, 0x3fff)));
+    }
+
+    #[test]
+    fn the_stack_reaches_both_ways() {
+        let mut regions = Regions::default();
+        regions.add_stack(0x4000_0000, 0x5000_0000);
+        assert_eq!(
+            regions.translate(0x3fff_0000),
+            Some((What::Stack, 0x4fff_0000))
+        );
+        assert_eq!(regions.same(0x4000_0010, 0x5000_0010), Some(What::Stack));
+    }
+}

@@ -1,0 +1,374 @@
+//! Why two values differ: the classes, and the rules by which a pair of values falls into one.
+//!
+//! A rule needs both values. The new one must be what the old one became, so `entry of f` against `entry of g` is not explained by both being
+//! entries. Rules that know no more than a distance (what a jump table's entry left in a register) come last.
+
+use std::collections::{BTreeSet, HashSet, VecDeque};
+use std::fmt;
+
+use super::places::{Meaning, Module, Place};
+use super::regions::{Regions, What};
+
+/// A kind of difference.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Class {
+    /// The address behind a call in new code.
+    Return,
+    /// The same with a pointer authentication code in its upper bits.
+    SignedReturn,
+    /// The new entry of a moved function; whether its low four bits are the old one's.
+    Entry {
+        /// Bits 0 to 3 as in the input.
+        low_bits_kept: bool,
+    },
+    /// A label: computed goto, jump tables, landing pads.
+    Label,
+    /// An address in the same moved function, of which no more is known.
+    Inside,
+    /// An address of code that libc has mixed with its pointer guard.
+    Mangled,
+    /// The distance that a jump table's entry says.
+    TableEntry,
+    /// A section that was moved, at the same offset.
+    MovedSection,
+    /// Something that both runs have, at another address.
+    Shifted,
+    /// An inserted routine that leads to the function: start-up routine, recorder, veneer.
+    Detour,
+    /// Numbers by which the system knows a process.
+    Process,
+    /// The program headers: where, how many.
+    Headers,
+    /// A register that veneers or recorders may use, where none is carried.
+    Scratch,
+    /// A register that no convention carries, as code outside the module (or the unwinder) left it.
+    LeftOutside,
+    /// A counter was written.
+    Counter,
+    /// Inserted routines (start-up, recorders) wrote to memory of their own.
+    Routine,
+    /// Inserted code wrote below the stack pointer.
+    BelowStack,
+    /// Inserted code wrote where the program can see it.
+    Intruder,
+    /// Two new addresses for one old one, or the other way round.
+    Contradiction,
+    /// None of these.
+    Unknown,
+}
+
+impl Class {
+    /// Whether the difference is meant to be there.
+    pub fn is_explained(self) -> bool {
+        !matches!(
+            self,
+            Class::Unknown | Class::Contradiction | Class::Intruder
+        )
+    }
+
+    /// Whether it is an address of code that the program can see and calculate with.
+    pub fn is_visible(self) -> bool {
+        matches!(
+            self,
+            Class::Return
+                | Class::SignedReturn
+                | Class::Entry { .. }
+                | Class::Label
+                | Class::Inside
+                | Class::Mangled
+        )
+    }
+}
+
+impl fmt::Display for Class {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Class::Return => "return address that new code passes",
+            Class::SignedReturn => "the same, signed",
+            Class::Entry {
+                low_bits_kept: true,
+            } => "pointer to a moved function's new entry, low 4 bits kept",
+            Class::Entry {
+                low_bits_kept: false,
+            } => "pointer to a moved function's new entry, low 4 bits CHANGED",
+            Class::Label => "label (jump table, computed goto, landing pad)",
+            Class::Inside => "address inside a moved function, place not known",
+            Class::Mangled => "address of code behind the pointer guard",
+            Class::TableEntry => "distance from a jump table",
+            Class::MovedSection => "section that was moved",
+            Class::Shifted => "loaded or mapped at another address",
+            Class::Detour => "inserted routine in place of a function",
+            Class::Process => "process number",
+            Class::Headers => "program headers",
+            Class::Scratch => "register of veneers and recorders",
+            Class::LeftOutside => "scratch register left by code outside the module",
+            Class::Counter => "counter",
+            Class::Routine => "memory of inserted routines",
+            Class::BelowStack => "inserted code below the stack pointer",
+            Class::Intruder => "INSERTED CODE WRITES TO THE PROGRAM'S MEMORY",
+            Class::Contradiction => "TWO PLACES FOR ONE",
+            Class::Unknown => "NOT EXPLAINED",
+        })
+    }
+}
+
+/// What is known of both runs that values can be compared by.
+#[derive(Debug, Default)]
+pub struct Values {
+    /// The module.
+    pub module: Module,
+    /// Memory.
+    pub regions: Regions,
+    /// Run-time minus link-time address of the module, in the first run and the second, once it is loaded.
+    pub bases: Option<(u64, u64)>,
+    /// libc's pointer guard of both runs; it follows from the random bytes that the system gives.
+    pub guards: (u64, u64),
+    /// Pairs that are known to mean the same without being addresses.
+    pub numbers: HashSet<(u64, u64)>,
+    /// Functions of the first run, and inserted routines by which the second came to them.
+    pub detours: HashSet<(u64, u64)>,
+    /// The same of program headers.
+    pub headers: HashSet<(u64, u64)>,
+    /// AArch64, or else x86-64.
+    pub aarch64: bool,
+    /// How far the targets of the last indirect jumps moved.
+    deltas: VecDeque<u64>,
+    /// All of them, for what was left long ago.
+    all_deltas: BTreeSet<u64>,
+}
+
+/// So many distances of jumps are kept: few enough that an unrelated difference hardly ever is one of them.
+const DELTAS: usize = 4096;
+
+impl Values {
+    /// Link-time addresses of a pair of run-time ones.
+    pub fn link(&self, old: u64, new: u64) -> Option<(u64, u64)> {
+        let (a, b) = self.bases?;
+        Some((old.wrapping_sub(a), new.wrapping_sub(b)))
+    }
+
+    /// Both runs came to these places by an indirect jump.
+    pub fn jumped(&mut self, old: u64, new: u64) {
+        let delta = new.wrapping_sub(old);
+        if delta != 0 && self.all_deltas.insert(delta) {
+            self.deltas.push_back(delta);
+            if self.deltas.len() > DELTAS
+                && let Some(oldest) = self.deltas.pop_front()
+            {
+                self.all_deltas.remove(&oldest);
+            }
+        }
+    }
+
+    /// Whether it is the same place in memory, of the module or not.
+    pub fn same_place(&self, old: u64, new: u64) -> bool {
+        if let Some((o, n)) = self.link(old, new)
+            && self.module.old.section(o).is_some()
+        {
+            return o == n;
+        }
+        match self.regions.translate(old) {
+            Some((_, there)) => there == new,
+            None => old == new,
+        }
+    }
+
+    /// The class of a pair of values that differ, of so many bytes.
+    pub fn explain(&self, old: u64, new: u64, size: u8) -> Class {
+        let class = self.address(old, new);
+        if class != Class::Unknown {
+            return class;
+        }
+        if self.detours.contains(&(old, new)) {
+            return Class::Detour;
+        }
+        if self.numbers.contains(&(old, new)) {
+            return Class::Process;
+        }
+        if self.headers.contains(&(old, new)) {
+            return Class::Headers;
+        }
+        if size == 8 {
+            let (o, n) = self.guards;
+            if self.aarch64 {
+                // Bits 48 and up hold the authentication code; bit 55 tells the halves of the address space apart.
+                let strip = |value: u64| value & 0xffff_ffff_ffff;
+                if (strip(old), strip(new)) != (old, new) && strip(old) != strip(new) {
+                    match self.address(strip(old), strip(new)) {
+                        Class::Unknown => (),
+                        _ => return Class::SignedReturn,
+                    }
+                }
+                if self.address(old ^ o, new ^ n) != Class::Unknown {
+                    return Class::Mangled;
+                }
+            } else {
+                let (old, new) = (old.rotate_right(17) ^ o, new.rotate_right(17) ^ n);
+                if old != new && self.address(old, new) != Class::Unknown {
+                    return Class::Mangled;
+                }
+            }
+        }
+        // A distance is sign-extended or not, and on AArch64 may count instructions.
+        let delta = new.wrapping_sub(old);
+        let has = |delta: u64| self.all_deltas.contains(&delta);
+        let narrow = delta as u32 as i32 as i64 as u64;
+        if has(delta) || (old >> 32 == new >> 32 && has(narrow)) {
+            return Class::TableEntry;
+        }
+        if self.aarch64 && (has(delta << 2) || (old >> 32 == new >> 32 && has(narrow << 2))) {
+            return Class::TableEntry;
+        }
+        Class::Unknown
+    }
+
+    fn address(&self, old: u64, new: u64) -> Class {
+        if let Some((o, n)) = self.link(old, new) {
+            let module = &self.module;
+            let inside = (module.old.low..=module.old.high).contains(&o);
+            if inside && (module.new.low..=module.new.high).contains(&n) {
+                let class = self.of_module(o, n);
+                if class != Class::Unknown {
+                    return class;
+                }
+            }
+        }
+        match self.regions.same(old, new) {
+            Some(What::Headers) => Class::Headers,
+            Some(_) if old != new => Class::Shifted,
+            _ => Class::Unknown,
+        }
+    }
+
+    /// Of a pair of link-time addresses in the module.
+    fn of_module(&self, o: u64, n: u64) -> Class {
+        let module = &self.module;
+        match module.meaning(o, n) {
+            Some(Meaning::Return) => return Class::Return,
+            Some(Meaning::Label) => return Class::Label,
+            Some(Meaning::Entry) => {
+                return Class::Entry {
+                    low_bits_kept: o & 15 == n & 15,
+                };
+            }
+            None => (),
+        }
+        match module.place(n) {
+            Place::Moved(_) if module.same_function(o, n) => return Class::Inside,
+            Place::Moved(_) | Place::Inserted => return Class::Unknown,
+            Place::Old if o == n => return Class::Shifted,
+            Place::Old | Place::Added | Place::Outside => (),
+        }
+        // What moved as a whole keeps its name, or gives it to what replaces it.
+        let (Some(from), Some(to)) = (module.old.section(o), module.new.section(n)) else {
+            return Class::Unknown;
+        };
+        let name = from.name.trim_end_matches(".old");
+        let same = !from.code && to.name.trim_end_matches(".old") == name;
+        match name {
+            // Grows and is sorted anew, so that the offsets differ.
+            ".eh_frame" | ".eh_frame_hdr" | ".gcc_except_table" if same => Class::MovedSection,
+            _ if same && o - from.start == n - to.start => Class::MovedSection,
+            _ => Class::Unknown,
+        }
+    }
+
+    /// What a value of one of the runs is, in words.
+    pub fn describe(&self, value: u64, second: bool) -> String {
+        let module = &self.module;
+        let image = if second { &module.new } else { &module.old };
+        if let Some((a, b)) = self.bases {
+            let link = value.wrapping_sub(if second { b } else { a });
+            if (image.low..image.high).contains(&link) {
+                let name = if second {
+                    module.new_name(link)
+                } else {
+                    module.old.name(link)
+                };
+                return name;
+            }
+        }
+        match self.regions.what(value, second) {
+            Some((What::Stack, _)) => "stack".to_owned(),
+            Some((what, offset)) => format!("{what}+{offset:#x}"),
+            None => "unknown".to_owned(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::places::tests::module;
+    use super::*;
+
+    fn values() -> Values {
+        let mut values = Values {
+            module: module(false),
+            bases: Some((0x10_0000, 0x20_0000)),
+            guards: (0x1234_5678_9abc_def0, 0x1234_5678_9abc_def0),
+            ..Values::default()
+        };
+        values.regions.add_mapping(0x4000_0000, 0x4000_8000, 0x1000);
+        values
+    }
+
+    #[test]
+    fn a_pair_is_explained_by_what_both_are() {
+        let mut values = values();
+        let class = |v: &Values, old, new| v.explain(old, new, 8);
+        let entry = class(&values, 0x10_1000, 0x20_3000);
+        assert_eq!(entry, Class::Entry { low_bits_kept: true });
+        // The entry of another function.
+        assert_eq!(class(&values, 0x10_1100, 0x20_3000), Class::Unknown);
+        assert_eq!(class(&values, 0x10_1040, 0x20_3020), Class::Label);
+        assert_eq!(class(&values, 0x10_1050, 0x20_3030), Class::Inside);
+        assert!(values.module.learn(0x1050, 0x3030, Meaning::Return));
+        assert_eq!(class(&values, 0x10_1050, 0x20_3030), Class::Return);
+        assert_eq!(class(&values, 0x10_2010, 0x20_2010), Class::Shifted);
+        assert_eq!(class(&values, 0x10_2010, 0x20_2018), Class::Unknown);
+        assert_eq!(class(&values, 0x4000_0010, 0x4000_8010), Class::Shifted);
+        assert_eq!(class(&values, 5, 6), Class::Unknown);
+    }
+
+    #[test]
+    fn what_libc_mangles_is_seen_through() {
+        let mut values = values();
+        let mangle = |value: u64| (value ^ values.guards.0).rotate_left(17);
+        let (old, new) = (mangle(0x10_1000), mangle(0x20_3000));
+        assert_eq!(values.explain(old, new, 8), Class::Mangled);
+        assert_eq!(values.explain(old, new ^ 1 << 20, 8), Class::Unknown);
+        values.aarch64 = true;
+        let mangle = |value: u64| value ^ values.guards.0;
+        let (old, new) = (mangle(0x10_1000), mangle(0x20_3000));
+        assert_eq!(values.explain(old, new, 8), Class::Mangled);
+    }
+
+    #[test]
+    fn a_signed_return_address_is_one_without_its_upper_bits() {
+        let mut values = values();
+        values.aarch64 = true;
+        let (old, new) = (0x0012_0000_0010_1040, 0x0077_0000_0020_3020);
+        assert_eq!(values.explain(old, new, 8), Class::SignedReturn);
+    }
+
+    #[test]
+    fn a_distance_is_explained_by_a_jump_over_it_alone() {
+        let mut values = values();
+        assert_eq!(values.explain(0x40, 0x2020, 4), Class::Unknown);
+        values.jumped(0x10_1040, 0x10_3020);
+        assert_eq!(values.explain(0x40, 0x2020, 4), Class::TableEntry);
+        assert_eq!(
+            values.explain(0xffff_f040, 0x1020, 4),
+            Class::TableEntry
+        );
+        assert_eq!(values.explain(0x40, 0x2021, 4), Class::Unknown);
+    }
+
+    #[test]
+    fn what_is_not_explained_is_a_failure() {
+        assert!(!Class::Unknown.is_explained());
+        assert!(!Class::Intruder.is_explained());
+        assert!(Class::Return.is_explained() && Class::Return.is_visible());
+        assert!(Class::Counter.is_explained() && !Class::Counter.is_visible());
+    }
+}
