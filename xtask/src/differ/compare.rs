@@ -17,10 +17,10 @@ use std::io::Read;
 use anyhow::Result;
 
 use super::machine::{Call, Machine};
-use super::places::{Meaning, Module, Place};
+use super::places::{Image, Meaning, Module, Place};
 use super::record::{Event, Kind, Write};
 use super::regions::What;
-use super::side::{Item, Side};
+use super::side::{Item, Side, Start};
 use super::values::{Class, Values};
 
 /// What is found of a class.
@@ -154,15 +154,40 @@ impl<A: Read, B: Read> Comparison<A, B> {
         let (from, to) = (self.old.start.clone(), self.new.start.clone());
         let regions = &mut self.values.regions;
         regions.add_stack(from.sp, to.sp);
-        // AT_BASE, AT_PHNUM, AT_PHDR
+        // AT_BASE
         if let (Some(a), Some(b)) = (from.auxiliary(7), to.auxiliary(7))
             && a != 0
         {
             regions.add(What::Interpreter, a, b, 0x4_0000);
         }
-        if let (Some(a), Some(b)) = (from.auxiliary(5), to.auxiliary(5)) {
+        // AT_PHDR, AT_PHNUM
+        let table = |start: &Start| {
+            let (at, count) = (start.auxiliary(3)?, start.auxiliary(5)?);
+            Some(((at, at.saturating_add(count.saturating_mul(56))), count))
+        };
+        if let (Some((old, a)), Some((new, b))) = (table(&from), table(&to)) {
+            self.values.tables = (old, new);
             self.values.headers.insert((a, b));
         }
+        // Who looks for a header in the table holds the type of another one when it has found it. Small numbers say nothing.
+        let types = |image: &Image| {
+            image
+                .headers
+                .iter()
+                .map(|h| u64::from(*h))
+                .filter(|h| *h > 255)
+                .collect()
+        };
+        let (old_types, new_types): (Vec<u64>, Vec<u64>) = (
+            types(&self.values.module.old),
+            types(&self.values.module.new),
+        );
+        for a in old_types {
+            self.values
+                .headers
+                .extend(new_types.iter().map(|b| (a, *b)));
+        }
+        let regions = &mut self.values.regions;
         for ((a, length), (b, _)) in old.into_iter().zip(new) {
             regions.add_mapping(a, b, length);
         }
@@ -170,19 +195,13 @@ impl<A: Read, B: Read> Comparison<A, B> {
             regions.add_break(a, b);
         }
         if let Some((a, b)) = self.values.bases {
-            let length = self.values.module.old.high - self.values.module.old.low;
+            let image = &self.values.module.old;
             regions.add(
                 What::Module,
-                a.wrapping_add(self.values.module.old.low),
-                b.wrapping_add(self.values.module.old.low),
-                length,
+                a.wrapping_add(image.low),
+                b.wrapping_add(image.low),
+                image.high - image.low,
             );
-        }
-        if let (Some(a), Some(b), Some(n)) = (from.auxiliary(3), to.auxiliary(3), from.auxiliary(5))
-        {
-            self.values
-                .regions
-                .add(What::Headers, a, b, n.saturating_mul(56));
         }
         self.values.guards = (from.random[1], to.random[1]);
         self.sp = to.sp;
@@ -436,10 +455,7 @@ impl<A: Read, B: Read> Comparison<A, B> {
                     && !(from.kind == Kind::Return && self.machine.is_result(i));
                 class = if outside {
                     Class::LeftOutside
-                } else if self
-                    .machine
-                    .is_linkage(i, self.values.module.instrumented)
-                {
+                } else if self.machine.is_linkage(i, self.values.module.instrumented) {
                     Class::Scratch
                 } else {
                     Class::Unknown
@@ -464,7 +480,10 @@ impl<A: Read, B: Read> Comparison<A, B> {
             let class = self.values.explain(old.value, new.value, old.size);
             let (pc, memory) = (self.described(old.pc), self.described(old.address));
             self.find(class, (old.value, new.value), || {
-                format!("{} bytes at {:#x} ({memory}) by {pc}", old.size, old.address)
+                format!(
+                    "{} bytes at {:#x} ({memory}) by {pc}",
+                    old.size, old.address
+                )
             });
         }
         let sp = event.map_or(self.sp, |event| event.registers[self.machine.sp()]);
@@ -492,7 +511,10 @@ impl<A: Read, B: Read> Comparison<A, B> {
         if found.examples.len() < self.limits.examples && !found.seen.contains(&pair) {
             found.seen.push(pair);
             let (a, b) = pair;
-            let text = if matches!(class, Class::Counter | Class::Routine | Class::BelowStack | Class::Intruder) {
+            let text = if matches!(
+                class,
+                Class::Counter | Class::Routine | Class::BelowStack | Class::Intruder
+            ) {
                 format!("{}: {b:#x}", place())
             } else {
                 format!(

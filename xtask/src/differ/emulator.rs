@@ -111,7 +111,8 @@ impl Job<'_> {
         if unsafe { libc::mkfifo(name.as_ptr(), 0o600) } != 0 {
             return Err(std::io::Error::last_os_error()).context(fifo.display().to_string());
         }
-        let module = fs::metadata(&self.module).with_context(|| self.module.display().to_string())?;
+        let module =
+            fs::metadata(&self.module).with_context(|| self.module.display().to_string())?;
         let ready = self.private.join("ready");
         let inserted: String = self
             .inserted
@@ -144,7 +145,9 @@ impl Job<'_> {
             .env("LC_ALL", "C")
             .envs(self.variables.iter().map(|(a, b)| (a, b)));
         command.stdin(match &self.stdin {
-            Some(path) => Stdio::from(File::open(path).with_context(|| path.display().to_string())?),
+            Some(path) => {
+                Stdio::from(File::open(path).with_context(|| path.display().to_string())?)
+            }
             None => Stdio::null(),
         });
         command

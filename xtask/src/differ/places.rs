@@ -55,6 +55,8 @@ pub struct Image {
     pub low: u64,
     /// One past the last address of the last segment.
     pub high: u64,
+    /// Types of the program headers.
+    pub headers: Vec<u32>,
 }
 
 impl Image {
@@ -99,6 +101,7 @@ impl Image {
                 .map(|s| s.addr.saturating_add(s.mem_size))
                 .max()
                 .unwrap_or(0),
+            headers: elf.segments.iter().map(|s| s.kind).collect(),
         }
     }
 
@@ -261,20 +264,22 @@ impl Module {
             if self.old.section(section.start).is_some() {
                 continue;
             }
+            // Room between functions is padding, unless there is much of it.
+            const PADDING: u64 = 64;
             let mut at = section.start;
             let inside = |r: &&(u64, u64, usize)| r.0 < section.end && r.1 > section.start;
-            for (start, end, _) in self.new_ranges.iter().filter(inside) {
-                if at < *start {
+            let ranges: Vec<_> = self.new_ranges.iter().filter(inside).collect();
+            let least = if ranges.is_empty() { 1 } else { PADDING };
+            for (start, end, _) in ranges {
+                if start.saturating_sub(at) >= least {
                     parts.push((at, *start));
                 }
                 at = at.max(*end);
             }
-            if at < section.end {
+            if section.end.saturating_sub(at) >= least {
                 parts.push((at, section.end));
             }
         }
-        // Padding between functions is of no interest.
-        parts.retain(|part| part.1 - part.0 >= 64 || self.instrumented);
         parts
             .iter()
             .map(|part| (part.0 - self.new.low, part.1 - self.new.low))
@@ -331,10 +336,7 @@ impl Module {
                         let (part, offset) = (if part > 0 { " (cold)" } else { "" }, new - start);
                         base = offset;
                         if offset > 0 || !part.is_empty() {
-                            return format!(
-                                "{}{part}+{offset:#x} (new)",
-                                self.old.name(f.entry)
-                            );
+                            return format!("{}{part}+{offset:#x} (new)", self.old.name(f.entry));
                         }
                     }
                 }
@@ -370,6 +372,7 @@ pub(super) mod tests {
             ],
             low: 0x1000,
             high: 0x2100,
+            headers: vec![],
         };
         let mut new = old.clone();
         new.sections

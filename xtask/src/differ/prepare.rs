@@ -1,38 +1,71 @@
 //! What goes into the two runs: the output, made from the input, and a copy of the input that takes as much room as the output.
 //!
 //! An output has more segments than its input. The emulator, and the loader, put what comes next (heap, libraries) behind them, so all pointers would differ by
-//! a distance, and so would everything that a program calculates from pointers: hashes, orders, remainders. Therefore the run of the input uses a
-//! copy whose last writable segment ends, in memory, where the output's last segment ends. Nothing else of it changes.
+//! a distance, and so would everything that a program calculates from pointers: hashes, orders, remainders. A static program's libc even allocates
+//! memory for each segment. Therefore the run of the input uses a copy in which headers that nobody needs (of notes) have become empty segments where the
+//! output has its new ones. If there are too few of those, the last segment grows in memory. Nothing else changes.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
-use postlink_image::elf::Elf;
+use postlink_image::elf::{Elf, Segment};
 
-/// A copy of the input whose memory ends where the output's does. As it is if its last segment cannot grow.
+const LOAD: u32 = 1;
+const NOTE: u32 = 4;
+const PROPERTY: u32 = 0x6474_e553;
+const WRITABLE: u32 = 2;
+/// Bytes of a program header.
+const HEADER: usize = 56;
+
+/// A copy of the input with as many segments as the output, and as much memory.
 pub fn padded(input: &[u8], output: &[u8]) -> Result<Vec<u8>> {
-    let end = |elf: &Elf<'_>| {
-        let loads = elf.segments.iter().enumerate().filter(|(_, s)| s.kind == 1);
-        loads
-            .map(|(i, s)| (s.addr.saturating_add(s.mem_size), i))
-            .max()
-    };
     let (old, new) = (
         Elf::parse(input).context("the input")?,
         Elf::parse(output).context("the output")?,
     );
-    let mut copy = input.to_vec();
-    let (Some((low, last)), Some((high, _))) = (end(&old), end(&new)) else {
-        return Ok(copy);
+    let end = |s: &Segment| s.addr.saturating_add(s.mem_size);
+    let loads = |elf: &Elf<'_>| -> Vec<Segment> {
+        let all = elf.segments.iter().filter(|s| s.kind == LOAD);
+        all.cloned().collect()
     };
-    let segment = &old.segments[last];
-    const WRITABLE: u32 = 2;
-    if high > low && segment.flags & WRITABLE != 0 {
-        let size = segment.mem_size + (high - low);
-        // p_memsz is at 40 in a header of 56 bytes.
-        let at = old.phoff as usize + last * 56 + 40;
+    let mut copy = input.to_vec();
+    let highest = loads(&old).iter().map(end).max().unwrap_or(0);
+    let last_load = old.segments.iter().rposition(|s| s.kind == LOAD);
+    let added = loads(&new).into_iter().filter(|s| s.addr >= highest);
+    // Headers of segments ascend, so only those behind the last one can become one.
+    let spare = old
+        .segments
+        .iter()
+        .enumerate()
+        .filter(|(i, s)| Some(*i) > last_load && matches!(s.kind, NOTE | PROPERTY));
+    let mut reached = highest;
+    for (segment, (index, _)) in added.zip(spare) {
+        let words = [
+            u64::from(LOAD) | u64::from(WRITABLE | 4) << 32,
+            segment.addr & 0xffff,
+            segment.addr,
+            segment.addr,
+            0,
+            segment.mem_size,
+            segment.align,
+        ];
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        let at = old.phoff as usize + index * HEADER;
+        copy.get_mut(at..at + HEADER)
+            .context("the program headers")?
+            .copy_from_slice(&bytes);
+        reached = end(&segment);
+    }
+    let wanted = loads(&new).iter().map(end).max().unwrap_or(0);
+    if reached == highest
+        && wanted > highest
+        && let Some(index) = last_load
+        && old.segments[index].flags & WRITABLE != 0
+    {
+        let size = old.segments[index].mem_size + (wanted - highest);
+        let at = old.phoff as usize + index * HEADER + 40;
         copy.get_mut(at..at + 8)
             .context("the program headers")?
             .copy_from_slice(&size.to_le_bytes());

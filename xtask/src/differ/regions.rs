@@ -10,8 +10,6 @@ use std::fmt;
 pub enum What {
     /// The module that is compared.
     Module,
-    /// The program headers.
-    Headers,
     /// The dynamic loader.
     Interpreter,
     /// The stack of the first thread.
@@ -26,7 +24,6 @@ impl fmt::Display for What {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             What::Module => f.write_str("module"),
-            What::Headers => f.write_str("program headers"),
             What::Interpreter => f.write_str("loader"),
             What::Stack => f.write_str("stack"),
             What::Heap => f.write_str("heap"),
@@ -131,14 +128,8 @@ mod tests {
         let mut regions = Regions::default();
         regions.add_mapping(0x1000, 0x2000, 0x1000);
         regions.add_mapping(0x1800, 0x5800, 0x100);
-        assert_eq!(
-            regions.translate(0x1010),
-            Some((What::Mapping(1), 0x2010))
-        );
-        assert_eq!(
-            regions.translate(0x1810),
-            Some((What::Mapping(2), 0x5810))
-        );
+        assert_eq!(regions.translate(0x1010), Some((What::Mapping(1), 0x2010)));
+        assert_eq!(regions.translate(0x1810), Some((What::Mapping(2), 0x5810)));
         assert_eq!(regions.translate(0x3000), None);
         assert_eq!(regions.same(0x2000, 0x3000), Some(What::Mapping(1)));
         assert_eq!(regions.same(0x1010, 0x2011), None);

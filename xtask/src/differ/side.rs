@@ -80,7 +80,11 @@ fn is_unwinder(name: &str) -> bool {
     PREFIXES.iter().any(|prefix| name.starts_with(prefix))
         || matches!(
             name,
-            "dl_iterate_phdr" | "__dl_iterate_phdr" | "backtrace" | "__backtrace"
+            "dl_iterate_phdr"
+                | "__dl_iterate_phdr"
+                | "_dl_find_object_init"
+                | "backtrace"
+                | "__backtrace"
         )
 }
 
@@ -189,7 +193,11 @@ impl<R: Read> Side<R> {
                     sp, random, stack, ..
                 } => self.start = Start::new(sp, random, &stack),
                 Record::Module(low) => {
-                    let image = if self.second { &module.new } else { &module.old };
+                    let image = if self.second {
+                        &module.new
+                    } else {
+                        &module.old
+                    };
                     self.base = Some(low.wrapping_sub(image.low));
                 }
                 Record::Event(event) => {
@@ -206,8 +214,7 @@ impl<R: Read> Side<R> {
                     let kind = self.machine.system(call.number);
                     self.last_was_exit = kind == Call::Exit;
                     if self.is_inserted(module, call.pc.wrapping_sub(1)) {
-                        self.own_call =
-                            Some((kind == Call::Map).then_some(call.arguments[1]));
+                        self.own_call = Some((kind == Call::Map).then_some(call.arguments[1]));
                         continue;
                     }
                     if self.skipping.is_none() {

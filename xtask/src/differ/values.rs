@@ -129,6 +129,8 @@ pub struct Values {
     pub detours: HashSet<(u64, u64)>,
     /// The same of program headers.
     pub headers: HashSet<(u64, u64)>,
+    /// The program headers of both runs: start, end.
+    pub tables: ((u64, u64), (u64, u64)),
     /// AArch64, or else x86-64.
     pub aarch64: bool,
     /// How far the targets of the last indirect jumps moved.
@@ -185,7 +187,10 @@ impl Values {
         if self.numbers.contains(&(old, new)) {
             return Class::Process;
         }
-        if self.headers.contains(&(old, new)) {
+        let within = |table: (u64, u64), value| (table.0..=table.1).contains(&value);
+        if self.headers.contains(&(old, new))
+            || within(self.tables.0, old) && within(self.tables.1, new)
+        {
             return Class::Headers;
         }
         if size == 8 {
@@ -234,7 +239,6 @@ impl Values {
             }
         }
         match self.regions.same(old, new) {
-            Some(What::Headers) => Class::Headers,
             Some(_) if old != new => Class::Shifted,
             _ => Class::Unknown,
         }
@@ -317,7 +321,12 @@ mod tests {
         let mut values = values();
         let class = |v: &Values, old, new| v.explain(old, new, 8);
         let entry = class(&values, 0x10_1000, 0x20_3000);
-        assert_eq!(entry, Class::Entry { low_bits_kept: true });
+        assert_eq!(
+            entry,
+            Class::Entry {
+                low_bits_kept: true
+            }
+        );
         // The entry of another function.
         assert_eq!(class(&values, 0x10_1100, 0x20_3000), Class::Unknown);
         assert_eq!(class(&values, 0x10_1040, 0x20_3020), Class::Label);
@@ -357,10 +366,7 @@ mod tests {
         assert_eq!(values.explain(0x40, 0x2020, 4), Class::Unknown);
         values.jumped(0x10_1040, 0x10_3020);
         assert_eq!(values.explain(0x40, 0x2020, 4), Class::TableEntry);
-        assert_eq!(
-            values.explain(0xffff_f040, 0x1020, 4),
-            Class::TableEntry
-        );
+        assert_eq!(values.explain(0xffff_f040, 0x1020, 4), Class::TableEntry);
         assert_eq!(values.explain(0x40, 0x2021, 4), Class::Unknown);
     }
 
