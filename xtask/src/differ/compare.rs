@@ -73,10 +73,20 @@ pub struct Limits {
 /// Values of stores that wait for the next event, at most.
 const WAITING: usize = 1 << 16;
 
+/// Inserted code uses less than so many bytes of stack.
+const STACK: u64 = 1 << 16;
+
 /// A store that both runs made with different values.
 struct Waiting {
     old: Write,
     new: Write,
+}
+
+/// System calls of one run.
+#[derive(Debug, Default)]
+struct Lane {
+    length: u64,
+    mapped: VecDeque<(u64, u64)>,
 }
 
 /// Compares.
@@ -95,6 +105,7 @@ pub struct Comparison<A, B> {
     /// The stack pointer of the second run at the last event.
     sp: u64,
     call: Option<(u32, u64)>,
+    lanes: [Lane; 2],
     /// The last events, for who looks for how it came: kind, from, to, to in the second run.
     recent: VecDeque<(Kind, u64, u64, u64)>,
 }
@@ -127,6 +138,7 @@ impl<A: Read, B: Read> Comparison<A, B> {
             shown: [None; 32],
             sp: 0,
             call: None,
+            lanes: Default::default(),
             recent: VecDeque::new(),
         }
     }
@@ -212,10 +224,10 @@ impl<A: Read, B: Read> Comparison<A, B> {
         let module = &self.values.module;
         let (a, b) = (self.old.peek(module)?, self.new.peek(module)?);
         match (a, b) {
-            (_, Item::Routine(write)) => {
-                let write = *write;
+            (_, Item::Routine(write, sp)) => {
+                let (write, sp) = (*write, *sp);
                 self.new.take(&self.values.module)?;
-                self.routine(write);
+                self.routine(write, sp);
                 return Ok(true);
             }
             (Item::Thread, _) => {
@@ -226,6 +238,17 @@ impl<A: Read, B: Read> Comparison<A, B> {
             (_, Item::Thread) => {
                 self.outcome.threads = true;
                 self.new.take(&self.values.module)?;
+                return Ok(true);
+            }
+            // Who waits for whom is different each time.
+            (Item::System(_) | Item::Result(..), _) if self.outcome.threads => {
+                let item = self.old.take(&self.values.module)?;
+                self.alone(&item, false);
+                return Ok(true);
+            }
+            (_, Item::System(_) | Item::Result(..)) if self.outcome.threads => {
+                let item = self.new.take(&self.values.module)?;
+                self.alone(&item, true);
                 return Ok(true);
             }
             (Item::Write(from), Item::Write(to))
@@ -260,7 +283,10 @@ impl<A: Read, B: Read> Comparison<A, B> {
                 let (from, to) = (*from, *to);
                 self.outcome.systems += 1;
                 self.call = Some((from.number, from.arguments[1]));
-                let process = self.machine.system(from.number) == Call::Process;
+                let process = matches!(
+                    self.machine.system(from.number),
+                    Call::Process | Call::Break
+                );
                 for (i, (a, b)) in from.arguments.into_iter().zip(to.arguments).enumerate() {
                     // What a call does not take, registers hold all the same.
                     if a != b && i < 3 && !process {
@@ -294,6 +320,24 @@ impl<A: Read, B: Read> Comparison<A, B> {
         Ok(true)
     }
 
+    /// A system call of one run of a program with threads. What the first thread maps is still the same in the same order.
+    fn alone(&mut self, item: &Item, second: bool) {
+        let lane = &mut self.lanes[usize::from(second)];
+        match item {
+            Item::System(call) => lane.length = call.arguments[1],
+            Item::Result(number, result) if self.machine.system(*number) == Call::Map => {
+                lane.mapped.push_back((*result, lane.length));
+            }
+            _ => (),
+        }
+        let [old, new] = &mut self.lanes;
+        if let (Some((a, length)), Some((b, _))) = (old.mapped.front(), new.mapped.front()) {
+            self.values.regions.add_mapping(*a, *b, *length);
+            old.mapped.pop_front();
+            new.mapped.pop_front();
+        }
+    }
+
     fn result(&mut self, number: u32, a: u64, b: u64) {
         let length = match self.call.take() {
             Some((called, length)) if called == number => length,
@@ -320,14 +364,17 @@ impl<A: Read, B: Read> Comparison<A, B> {
     }
 
     /// A store by a routine that was put in.
-    fn routine(&mut self, write: Write) {
-        let class = match self.is_of_inserted(write.address) {
-            true => Class::Routine,
-            false => match self.values.regions.what(write.address, true) {
-                // It runs on the program's stack, below what the program has there.
-                Some((What::Stack, _)) => Class::Routine,
-                _ => Class::Intruder,
-            },
+    fn routine(&mut self, write: Write, sp: u64) {
+        // It runs on the program's stack, wherever that is, below what the program has there.
+        let is_below = (sp.saturating_sub(STACK)..sp.saturating_add(8)).contains(&write.address);
+        let is_stack = matches!(
+            self.values.regions.what(write.address, true),
+            Some((What::Stack, _))
+        );
+        let class = if self.is_of_inserted(write.address) || is_below || is_stack {
+            Class::Routine
+        } else {
+            Class::Intruder
         };
         self.find(class, (0, write.value), || {
             format!("memory {:#x}", write.address)
@@ -358,7 +405,7 @@ impl<A: Read, B: Read> Comparison<A, B> {
 
     /// Whether memory belongs to what was put in.
     fn is_of_inserted(&self, address: u64) -> bool {
-        let Some((_, base)) = self.values.bases else {
+        let Some(base) = self.new.base else {
             return false;
         };
         let link = address.wrapping_sub(base);
@@ -493,7 +540,9 @@ impl<A: Read, B: Read> Comparison<A, B> {
                 self.values.regions.what(write.address, true),
                 Some((What::Stack, _))
             );
-            let class = if is_stack && write.address < highest {
+            // A coroutine or a signal handler has its stack elsewhere.
+            let is_below = (sp.saturating_sub(STACK)..highest).contains(&write.address);
+            let class = if is_stack && write.address < highest || is_below {
                 Class::BelowStack
             } else {
                 Class::Intruder
@@ -572,7 +621,7 @@ fn mappings<R: Read>(
                 _ => (),
             },
             Item::Thread => (),
-            Item::Event(_) | Item::Write(_) | Item::Routine(_) | Item::End(_) => {
+            Item::Event(_) | Item::Write(_) | Item::Routine(..) | Item::End(_) => {
                 return Ok((all, breaks));
             }
         }
@@ -598,7 +647,7 @@ fn describe_item(item: &Item, values: &Values, machine: Machine, second: bool) -
             }
             text
         }
-        Item::Write(write) | Item::Routine(write) => format!(
+        Item::Write(write) | Item::Routine(write, _) => format!(
             "{} bytes at {:#x} ({}) by {} ({:#x}): {:#x} ({})",
             write.size,
             write.address,

@@ -5,6 +5,7 @@ use std::fs::{self, File, OpenOptions};
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
@@ -161,6 +162,8 @@ impl Job<'_> {
             .open(&fifo)?;
         // SAFETY: an open pipe of this process. A larger buffer is less waiting for each other; refusal does no harm.
         unsafe { libc::fcntl(both.as_raw_fd(), libc::F_SETPIPE_SZ, 1 << 20) };
+        // Children of the program, which may go on when it has ended, must not.
+        command.process_group(0);
         let child = command
             .spawn()
             .with_context(|| self.machine.emulator().to_owned())?;
@@ -212,6 +215,10 @@ impl Running {
             self.child.kill()?;
         }
         let status = self.child.wait()?;
+        if let Ok(group) = libc::pid_t::try_from(self.child.id()) {
+            // SAFETY: a signal to the group that the child was started in; nobody else gets its number while a member is left.
+            unsafe { libc::kill(-group, libc::SIGKILL) };
+        }
         if let Some(97 | 98) = status.code() {
             bail!("the plugin does not understand this version of the emulator");
         }

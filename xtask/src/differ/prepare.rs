@@ -32,23 +32,31 @@ pub fn padded(input: &[u8], output: &[u8]) -> Result<Vec<u8>> {
     };
     let mut copy = input.to_vec();
     let highest = loads(&old).iter().map(end).max().unwrap_or(0);
+    let wanted = loads(&new).iter().map(end).max().unwrap_or(0);
     let last_load = old.segments.iter().rposition(|s| s.kind == LOAD);
-    let added = loads(&new).into_iter().filter(|s| s.addr >= highest);
+    let added: Vec<Segment> = loads(&new)
+        .into_iter()
+        .filter(|s| s.addr >= highest)
+        .collect();
     // Headers of segments ascend, so only those behind the last one can become one.
-    let spare = old
-        .segments
-        .iter()
-        .enumerate()
-        .filter(|(i, s)| Some(*i) > last_load && matches!(s.kind, NOTE | PROPERTY));
+    let spare: Vec<usize> = (0..old.segments.len())
+        .filter(|i| Some(*i) > last_load && matches!(old.segments[*i].kind, NOTE | PROPERTY))
+        .collect();
     let mut reached = highest;
-    for (segment, (index, _)) in added.zip(spare) {
+    for (i, (segment, index)) in added.iter().zip(&spare).enumerate() {
+        // The last one stands for those that there is no header for.
+        let until = if i + 1 == spare.len() {
+            wanted
+        } else {
+            end(segment)
+        };
         let words = [
             u64::from(LOAD) | u64::from(WRITABLE | 4) << 32,
             segment.addr & 0xffff,
             segment.addr,
             segment.addr,
             0,
-            segment.mem_size,
+            until - segment.addr,
             segment.align,
         ];
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
@@ -56,9 +64,8 @@ pub fn padded(input: &[u8], output: &[u8]) -> Result<Vec<u8>> {
         copy.get_mut(at..at + HEADER)
             .context("the program headers")?
             .copy_from_slice(&bytes);
-        reached = end(&segment);
+        reached = until;
     }
-    let wanted = loads(&new).iter().map(end).max().unwrap_or(0);
     if reached == highest
         && wanted > highest
         && let Some(index) = last_load

@@ -22,8 +22,8 @@ pub enum Item {
     Event(Box<Event>),
     /// By code of the program.
     Write(Write),
-    /// By inserted routines.
-    Routine(Write),
+    /// By inserted routines, and the stack pointer when control came to them or to who called them.
+    Routine(Write, u64),
     /// See [`System`].
     System(System),
     /// Number and result.
@@ -109,6 +109,8 @@ pub struct Side<R> {
     own_call: Option<Option<u64>>,
     item: Option<Item>,
     last_was_exit: bool,
+    /// At the last event, of whichever code.
+    sp: u64,
 }
 
 impl<R: Read> Side<R> {
@@ -144,6 +146,7 @@ impl<R: Read> Side<R> {
             own_call: None,
             item: None,
             last_was_exit: false,
+            sp: 0,
         }
     }
 
@@ -207,7 +210,7 @@ impl<R: Read> Side<R> {
                 }
                 Record::Write(_) if self.skipping.is_some() => (),
                 Record::Write(write) if self.is_inserted(module, write.pc) => {
-                    return Ok(Item::Routine(write));
+                    return Ok(Item::Routine(write, self.sp));
                 }
                 Record::Write(write) => return Ok(Item::Write(write)),
                 Record::System(call) => {
@@ -239,6 +242,10 @@ impl<R: Read> Side<R> {
     }
 
     fn event(&mut self, module: &Module, event: Box<Event>) -> Option<Box<Event>> {
+        let led_into_routine = !self.is_inserted(module, event.last);
+        if led_into_routine || self.sp == 0 {
+            self.sp = event.registers[self.machine.sp()];
+        }
         let event = match (
             self.is_inserted(module, event.last),
             self.is_inserted(module, event.to),
@@ -347,7 +354,7 @@ mod tests {
             result,
             event(2, 0x3210, 0x3015),
         ]);
-        assert!(matches!(items[..], [Item::Routine(_)]), "{items:?}");
+        assert!(matches!(items[..], [Item::Routine(..)]), "{items:?}");
     }
 
     #[test]
