@@ -48,8 +48,6 @@ pub struct Outcome {
     pub parted: Option<String>,
     /// There were more threads than one.
     pub threads: bool,
-    /// A process was killed, so that its last records are missing.
-    pub cut: bool,
     /// The comparison was ended by the limit.
     pub limited: bool,
 }
@@ -87,6 +85,7 @@ struct Waiting {
 struct Lane {
     length: u64,
     mapped: VecDeque<(u64, u64)>,
+    processes: VecDeque<u64>,
 }
 
 /// Compares.
@@ -304,12 +303,8 @@ impl<A: Read, B: Read> Comparison<A, B> {
                 let (number, a, b) = (*number, *a, *b);
                 self.result(number, a, b);
             }
-            (Item::End(true), Item::End(true)) => return Ok(false),
-            // What the plugin had not written yet is lost.
-            (Item::End(false), _) | (_, Item::End(false)) => {
-                self.outcome.cut = true;
-                return Ok(false);
-            }
+            // Killed or not is compared with the status.
+            (Item::End(_), Item::End(_)) => return Ok(false),
             _ => {
                 self.part("the runs do different things");
                 return Ok(false);
@@ -325,12 +320,19 @@ impl<A: Read, B: Read> Comparison<A, B> {
         let lane = &mut self.lanes[usize::from(second)];
         match item {
             Item::System(call) => lane.length = call.arguments[1],
-            Item::Result(number, result) if self.machine.system(*number) == Call::Map => {
-                lane.mapped.push_back((*result, lane.length));
-            }
+            Item::Result(number, result) => match self.machine.system(*number) {
+                Call::Map => lane.mapped.push_back((*result, lane.length)),
+                Call::Process => lane.processes.push_back(*result),
+                _ => (),
+            },
             _ => (),
         }
         let [old, new] = &mut self.lanes;
+        if let (Some(a), Some(b)) = (old.processes.front(), new.processes.front()) {
+            self.values.numbers.insert((*a, *b));
+            old.processes.pop_front();
+            new.processes.pop_front();
+        }
         if let (Some((a, length)), Some((b, _))) = (old.mapped.front(), new.mapped.front()) {
             self.values.regions.add_mapping(*a, *b, *length);
             old.mapped.pop_front();
@@ -473,7 +475,7 @@ impl<A: Read, B: Read> Comparison<A, B> {
         }
         self.settle(Some(to));
         self.outcome.events += 1;
-        self.registers(from, to, from_inside);
+        self.registers(from, to, from_inside && !from.unwound);
         if self.recent.len() >= 6 {
             self.recent.pop_front();
         }
@@ -499,7 +501,9 @@ impl<A: Read, B: Read> Comparison<A, B> {
             if class == Class::Unknown {
                 let outside = !from_inside
                     && self.machine.is_scratch(i)
-                    && !(from.kind == Kind::Return && self.machine.is_result(i));
+                    && !(from.kind == Kind::Return
+                        && self.machine.is_result(i)
+                        && !(from.unwound && i > 0));
                 class = if outside {
                     Class::LeftOutside
                 } else if self.machine.is_linkage(i, self.values.module.instrumented) {

@@ -2,6 +2,7 @@
 
 use std::ffi::CString;
 use std::fs::{self, File, OpenOptions};
+use std::io::Read;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -89,8 +90,8 @@ pub struct Job<'a> {
 /// A program that runs.
 pub struct Running {
     child: Child,
-    /// What the plugin writes.
-    pub records: File,
+    records: File,
+    tail: PathBuf,
     stdout: PathBuf,
 }
 
@@ -115,6 +116,7 @@ impl Job<'_> {
         let module =
             fs::metadata(&self.module).with_context(|| self.module.display().to_string())?;
         let ready = self.private.join("ready");
+        let tail = self.private.join("tail");
         let inserted: String = self
             .inserted
             .iter()
@@ -125,9 +127,10 @@ impl Job<'_> {
             .args(self.machine.options())
             .args(["-seed", "1", "-U", "LD_PRELOAD", "-plugin"])
             .arg(format!(
-                "{},out={},ready={},module={:x}:{:x}:{}{}",
+                "{},out={},tail={},ready={},module={:x}:{:x}:{}{}",
                 self.plugin.display(),
                 fifo.display(),
+                tail.display(),
                 ready.display(),
                 libc::major(module.dev()),
                 libc::minor(module.dev()),
@@ -174,6 +177,7 @@ impl Job<'_> {
         let mut running = Running {
             child,
             records,
+            tail,
             stdout,
         };
         running.wait_for_plugin()?;
@@ -187,7 +191,41 @@ impl Job<'_> {
     }
 }
 
+/// What the plugin had not written when the process ended: a number of words, and those.
+struct Tail {
+    path: PathBuf,
+    left: Option<std::io::Cursor<Vec<u8>>>,
+}
+
+impl Read for Tail {
+    fn read(&mut self, to: &mut [u8]) -> std::io::Result<usize> {
+        if self.left.is_none() {
+            let mut bytes = fs::read(&self.path)?;
+            let mut count = [0; 8];
+            if let Some(head) = bytes.get(..8) {
+                count.copy_from_slice(head);
+                bytes.drain(..8);
+            }
+            bytes.truncate((u64::from_le_bytes(count) as usize).saturating_mul(8));
+            self.left = Some(std::io::Cursor::new(bytes));
+        }
+        match &mut self.left {
+            Some(left) => left.read(to),
+            None => Ok(0),
+        }
+    }
+}
+
 impl Running {
+    /// What the plugin writes, to the end of the process.
+    pub fn records(&self) -> Result<impl Read + use<>> {
+        let tail = Tail {
+            path: self.tail.clone(),
+            left: None,
+        };
+        Ok(self.records.try_clone()?.chain(tail))
+    }
+
     /// Waits until there is something to read, or the process has ended.
     fn wait_for_plugin(&mut self) -> Result<()> {
         let descriptor = self.records.as_raw_fd();

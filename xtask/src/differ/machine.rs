@@ -79,9 +79,9 @@ impl Machine {
         match (self, number) {
             (Machine::X86, 9) | (Machine::Aarch64, 222) => Call::Map,
             (Machine::X86, 12) | (Machine::Aarch64, 214) => Call::Break,
-            // getpid, gettid, getppid, set_tid_address, fork and its kin
-            (Machine::X86, 39 | 186 | 110 | 218 | 56..=58)
-            | (Machine::Aarch64, 172 | 178 | 173 | 96 | 220) => Call::Process,
+            // getpid, gettid, getppid, set_tid_address, clone and its kin
+            (Machine::X86, 39 | 186 | 110 | 218 | 56..=58 | 435)
+            | (Machine::Aarch64, 172 | 178 | 173 | 96 | 220 | 435) => Call::Process,
             (Machine::X86, 60 | 231) | (Machine::Aarch64, 93 | 94) => Call::Exit,
             _ => Call::Other,
         }

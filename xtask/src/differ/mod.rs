@@ -269,7 +269,7 @@ fn differ(options: &Options) -> Result<Done> {
         events: options.limit,
         examples: options.examples,
     };
-    let records = (old.records.try_clone()?, new.records.try_clone()?);
+    let records = (old.records()?, new.records()?);
     let outcome = Comparison::new(records.0, records.1, module, machine, limits).run()?;
     let stop = outcome.limited || outcome.parted.is_some();
     let ends = (old.end(stop)?, new.end(stop)?);
@@ -350,9 +350,6 @@ fn report(done: &Done, seconds: f64) -> String {
     }
     if outcome.limited {
         text += "ended by --limit\n";
-    }
-    if outcome.cut {
-        text += "a run was killed: its last stores and events are missing\n";
     }
     for (class, found) in &outcome.classes {
         let mark = match (class.is_explained(), class.is_visible()) {

@@ -57,6 +57,8 @@ pub struct Image {
     pub high: u64,
     /// Types of the program headers.
     pub headers: Vec<u32>,
+    /// Where the segments are that they describe, of whichever type; 0 is not among them.
+    pub segments: Vec<u64>,
 }
 
 impl Image {
@@ -102,6 +104,12 @@ impl Image {
                 .max()
                 .unwrap_or(0),
             headers: elf.segments.iter().map(|s| s.kind).collect(),
+            segments: elf
+                .segments
+                .iter()
+                .map(|s| s.addr)
+                .filter(|a| *a != 0)
+                .collect(),
         }
     }
 
@@ -373,6 +381,7 @@ pub(super) mod tests {
             low: 0x1000,
             high: 0x2100,
             headers: vec![],
+            segments: vec![],
         };
         let mut new = old.clone();
         new.sections

@@ -1,7 +1,7 @@
 /* Tells what a program does to its registers and memory: a plugin for qemu-user (TCG plugin interface, version 1).
  *
  *   cc -O2 -shared -fPIC plugin.c -o plugin.so
- *   LD_PRELOAD=plugin.so qemu-x86_64 -U LD_PRELOAD -plugin plugin.so,out=FILE,module=MAJOR:MINOR:INODE,inserted=A-Z,ready=FILE PROGRAM ARGS
+ *   LD_PRELOAD=plugin.so qemu-x86_64 -U LD_PRELOAD -plugin plugin.so,out=FILE,tail=FILE,module=MAJOR:MINOR:INODE,inserted=A-Z,ready=FILE PROGRAM ARGS
  *
  * It writes records of 64-bit words in the machine's order. The first word of each is: kind (low 8 bits), number of words that follow (next 16),
  * a value (high 32).
@@ -41,6 +41,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
 #include <time.h>
@@ -104,13 +105,17 @@ static size_t inserted_parts;
 static struct block *before;
 static int out = -1;
 
-static uint64_t buffer[1 << 16];
-static size_t used;
+/* Records wait in a file that is mapped: when the process is killed, the reader finds there what was not written to the pipe. */
+enum { ROOM = 1 << 16 };
+static struct {
+  uint64_t used;
+  uint64_t words[ROOM];
+} *buffer;
 
 static void flush(void) {
-  const char *p = (const char *)buffer;
-  size_t left = used * 8;
-  used = 0;
+  const char *p = (const char *)buffer->words;
+  size_t left = buffer->used * 8;
+  buffer->used = 0;
   while (left > 0) {
     ssize_t n = write(out, p, left);
     if (n < 0 && errno == EINTR) continue;
@@ -123,9 +128,9 @@ static void flush(void) {
 }
 
 static uint64_t *record(int kind, uint64_t value, size_t words) {
-  if (used + 1 + words > sizeof buffer / 8) flush();
-  uint64_t *at = buffer + used;
-  used += 1 + words;
+  if (buffer->used + 1 + words > ROOM) flush();
+  uint64_t *at = buffer->words + buffer->used;
+  buffer->used += 1 + words;
   *at = (uint64_t)kind | words << 8 | value << 32;
   return at + 1;
 }
@@ -142,6 +147,13 @@ static int kind_x86(const uint8_t *p, size_t n) {
     return reg == 2 ? CALL : reg == 4 ? JUMP : PLAIN;
   }
   return PLAIN;
+}
+
+/* A store of ten bytes, whose second part the emulator reports with twice its size. */
+static bool is_long_double_store(const uint8_t *p, size_t n) {
+  size_t i = 0;
+  while (i < n && (p[i] == 0x64 || p[i] == 0x65 || p[i] == 0x67 || (p[i] & 0xf0) == 0x40)) i++;
+  return i + 1 < n && p[i] == 0xdb && (p[i + 1] >> 3 & 7) == 7 && p[i + 1] >> 6 != 3;
 }
 
 static int kind_aarch64(const uint8_t *p) {
@@ -220,8 +232,13 @@ __attribute__((used)) static void execute(unsigned cpu, struct block *now, const
   int kind = OTHER;
   if (old && old->kind != PLAIN) {
     kind = old->kind;
+    /* A block that crosses a page is begun again when it has been translated anew, before its jump. */
+    if (kind == JUMP && now->start == old->last) return;
     /* A signal can come before the block's end; then there was no call. */
-    if (kind == CALL && (is_aarch64 ? registers[30] : *(const uint64_t *)registers[4]) != old->end) kind = OTHER;
+    if (kind == CALL && (is_aarch64 ? registers[30] : *(const uint64_t *)registers[4]) != old->end) {
+      kind = OTHER;
+      if (now->start >= old->start && now->start < old->end) return;
+    }
   } else if (old && old->inside == now->inside && !(old->inserted && !now->inserted)) return;
   if (!now->inside && (!old || !old->inside)) return;
   int words = is_aarch64 ? 32 : 16;
@@ -239,17 +256,21 @@ __asm__(".text\n.globl execute_entry\n.hidden execute_entry\nexecute_entry:\n  m
 #error "which host register holds the processor's state?"
 #endif
 
-static void stored(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address, void *pc) {
+static const uint64_t LONG_DOUBLE = 1ull << 63;
+
+static void stored(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address, void *insn) {
+  uint64_t pc = (uint64_t)insn & ~LONG_DOUBLE;
   /* Loads come here as well where an instruction is translated by a helper, and stores of code outside the module after such an instruction:
    * the emulator forgets to take the callback back. */
   if (!active || cpu != 0 || !qemu_plugin_mem_is_store(info)) return;
-  if (!before || (uint64_t)pc < before->start || (uint64_t)pc >= before->end) return;
+  if (!before || pc < before->start || pc >= before->end) return;
   size_t bytes = (size_t)1 << qemu_plugin_mem_size_shift(info);
+  if ((uint64_t)insn & LONG_DOUBLE && bytes == 4) bytes = 2;
   for (size_t done = 0; done < bytes; done += 8) {
     size_t size = bytes - done < 8 ? bytes - done : 8;
     uint64_t *to = record(WRITE, size, 3), value = 0;
     memcpy(&value, (const void *)(address + done), size);
-    to[0] = (uint64_t)pc, to[1] = address + done, to[2] = value;
+    to[0] = pc, to[1] = address + done, to[2] = value;
   }
 }
 
@@ -270,7 +291,9 @@ static void translate(qemu_plugin_id_t id, struct qemu_plugin_tb *tb) {
   if (!block->inside) return;
   for (size_t i = 0; i < n; i++) {
     struct qemu_plugin_insn *insn = qemu_plugin_tb_get_insn(tb, i);
-    qemu_plugin_register_vcpu_mem_cb(insn, stored, 0, WRITES, (void *)qemu_plugin_insn_vaddr(insn));
+    uint64_t what = qemu_plugin_insn_vaddr(insn);
+    if (!is_aarch64 && is_long_double_store(qemu_plugin_insn_data(insn), qemu_plugin_insn_size(insn))) what |= LONG_DOUBLE;
+    qemu_plugin_register_vcpu_mem_cb(insn, stored, 0, WRITES, (void *)what);
   }
 }
 
@@ -279,7 +302,6 @@ static void system_call(qemu_plugin_id_t id, unsigned cpu, int64_t number, uint6
   uint64_t *to = record(SYSTEM, number, 7);
   to[0] = before ? before->end : 0;
   to[1] = a, to[2] = b, to[3] = c, to[4] = d, to[5] = e, to[6] = f;
-  flush(); /* it may be the last one */
 }
 
 static void system_result(qemu_plugin_id_t id, unsigned cpu, int64_t number, int64_t result) {
@@ -304,14 +326,20 @@ EXPORT int qemu_plugin_install(qemu_plugin_id_t id, const qemu_info_t *info, int
   is_aarch64 = !strcmp(info->target_name, "aarch64");
   for (int i = 0; i < argc; i++) {
     if (!strncmp(argv[i], "out=", 4)) out = open(argv[i] + 4, O_WRONLY | O_CLOEXEC);
+    if (!strncmp(argv[i], "tail=", 5)) {
+      int tail = open(argv[i] + 5, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+      void *map = ftruncate(tail, sizeof *buffer) ? MAP_FAILED : mmap(NULL, sizeof *buffer, PROT_READ | PROT_WRITE, MAP_SHARED, tail, 0);
+      if (map != MAP_FAILED) buffer = map;
+      close(tail);
+    }
     if (!strncmp(argv[i], "ready=", 6)) ready = strdup(argv[i] + 6);
     sscanf(argv[i], "module=%lx:%lx:%lu", &module_major, &module_minor, &module_inode);
     unsigned long a, z;
     if (sscanf(argv[i], "inserted=%lx-%lx", &a, &z) == 2 && inserted_parts < sizeof inserted / sizeof *inserted)
       inserted[inserted_parts].start = a, inserted[inserted_parts++].end = z;
   }
-  if (out < 0 || !module_inode) {
-    fprintf(stderr, "plugin: out=FILE and module=MAJOR:MINOR:INODE are needed\n");
+  if (out < 0 || !module_inode || !buffer) {
+    fprintf(stderr, "plugin: out=FILE, tail=FILE and module=MAJOR:MINOR:INODE are needed\n");
     return -1;
   }
   active = true;

@@ -30,6 +30,8 @@ pub struct Event {
     pub to: u64,
     /// Where control really went first, if an inserted routine led it on; 0 if none did. (Not told by the plugin.)
     pub via: u64,
+    /// It leaves the unwinder. (Not told by the plugin either.)
+    pub unwound: bool,
     /// The general registers there: `rax rcx rdx rbx rsp rbp rsi rdi r8…r15`, or `x0…x30 sp`.
     pub registers: [u64; 32],
 }
@@ -169,6 +171,7 @@ impl<R: Read> Records<R> {
                     end: words(1),
                     to: words(2),
                     via: 0,
+                    unwound: false,
                     registers,
                 }))
             }

@@ -286,7 +286,10 @@ impl<R: Read> Side<R> {
                     return None;
                 }
                 self.skipping = None;
-                Some(event)
+                Some(Box::new(Event {
+                    unwound: true,
+                    ..*event
+                }))
             }
         }
     }

@@ -27,6 +27,8 @@ pub enum Class {
     Inside,
     /// An address of code that libc has mixed with its pointer guard.
     Mangled,
+    /// Upper bytes of an address of code, left in memory under a shorter value: padding, mostly of a `long double`.
+    Remains,
     /// The distance that a jump table's entry says.
     TableEntry,
     /// A section that was moved, at the same offset.
@@ -62,7 +64,7 @@ impl Class {
     pub fn is_explained(self) -> bool {
         !matches!(
             self,
-            Class::Unknown | Class::Contradiction | Class::Intruder
+            Class::Unknown | Class::Inside | Class::Contradiction | Class::Intruder
         )
     }
 
@@ -74,6 +76,7 @@ impl Class {
                 | Class::SignedReturn
                 | Class::Entry { .. }
                 | Class::Label
+                | Class::Remains
                 | Class::Inside
                 | Class::Mangled
         )
@@ -92,8 +95,9 @@ impl fmt::Display for Class {
                 low_bits_kept: false,
             } => "pointer to a moved function's new entry, low 4 bits CHANGED",
             Class::Label => "label (jump table, computed goto, landing pad)",
-            Class::Inside => "address inside a moved function, place not known",
+            Class::Inside => "ADDRESS INSIDE A MOVED FUNCTION, PLACE NOT KNOWN",
             Class::Mangled => "address of code behind the pointer guard",
+            Class::Remains => "upper bytes of an address of code, in padding",
             Class::TableEntry => "distance from a jump table",
             Class::MovedSection => "section that was moved",
             Class::Shifted => "loaded or mapped at another address",
@@ -133,6 +137,8 @@ pub struct Values {
     pub tables: ((u64, u64), (u64, u64)),
     /// AArch64, or else x86-64.
     pub aarch64: bool,
+    /// Upper 48 bits of pairs that were addresses of code.
+    uppers: HashSet<(u64, u64)>,
     /// How far the targets of the last indirect jumps moved.
     deltas: VecDeque<u64>,
     /// All of them, for what was left long ago.
@@ -176,9 +182,14 @@ impl Values {
     }
 
     /// The class of a pair of values that differ, of so many bytes.
-    pub fn explain(&self, old: u64, new: u64, size: u8) -> Class {
+    pub fn explain(&mut self, old: u64, new: u64, size: u8) -> Class {
         let class = self.address(old, new);
         if class != Class::Unknown {
+            if class.is_visible() && size == 8 {
+                self.uppers.insert((old >> 16, new >> 16));
+                // What is left of them may be only the lower half.
+                self.uppers.insert((old >> 16 & 0xffff, new >> 16 & 0xffff));
+            }
             return class;
         }
         if self.detours.contains(&(old, new)) {
@@ -190,6 +201,10 @@ impl Values {
         let within = |table: (u64, u64), value| (table.0..=table.1).contains(&value);
         if self.headers.contains(&(old, new))
             || within(self.tables.0, old) && within(self.tables.1, new)
+            || self.link(old, new).is_some_and(|(o, n)| {
+                // Where segments are, by the headers.
+                self.module.old.segments.contains(&o) && self.module.new.segments.contains(&n)
+            })
         {
             return Class::Headers;
         }
@@ -213,6 +228,9 @@ impl Values {
                     return Class::Mangled;
                 }
             }
+        }
+        if old & 0xffff == new & 0xffff && self.uppers.contains(&(old >> 16, new >> 16)) {
+            return Class::Remains;
         }
         // A distance is sign-extended or not, and on AArch64 may count instructions.
         let delta = new.wrapping_sub(old);
@@ -258,6 +276,10 @@ impl Values {
             None => (),
         }
         match module.place(n) {
+            // Who looks up a return address takes one off, to be inside the call.
+            Place::Moved(_) if module.meaning(o + 1, n + 1) == Some(Meaning::Return) => {
+                return Class::Return;
+            }
             Place::Moved(_) if module.same_function(o, n) => return Class::Inside,
             Place::Moved(_) | Place::Inserted => return Class::Unknown,
             Place::Old if o == n => return Class::Shifted,
@@ -319,8 +341,8 @@ mod tests {
     #[test]
     fn a_pair_is_explained_by_what_both_are() {
         let mut values = values();
-        let class = |v: &Values, old, new| v.explain(old, new, 8);
-        let entry = class(&values, 0x10_1000, 0x20_3000);
+        let class = |v: &mut Values, old, new| v.explain(old, new, 8);
+        let entry = class(&mut values, 0x10_1000, 0x20_3000);
         assert_eq!(
             entry,
             Class::Entry {
@@ -328,15 +350,16 @@ mod tests {
             }
         );
         // The entry of another function.
-        assert_eq!(class(&values, 0x10_1100, 0x20_3000), Class::Unknown);
-        assert_eq!(class(&values, 0x10_1040, 0x20_3020), Class::Label);
-        assert_eq!(class(&values, 0x10_1050, 0x20_3030), Class::Inside);
+        assert_eq!(class(&mut values, 0x10_1100, 0x20_3000), Class::Unknown);
+        assert_eq!(class(&mut values, 0x10_1040, 0x20_3020), Class::Label);
+        assert_eq!(class(&mut values, 0x10_1050, 0x20_3030), Class::Inside);
         assert!(values.module.learn(0x1050, 0x3030, Meaning::Return));
-        assert_eq!(class(&values, 0x10_1050, 0x20_3030), Class::Return);
-        assert_eq!(class(&values, 0x10_2010, 0x20_2010), Class::Shifted);
-        assert_eq!(class(&values, 0x10_2010, 0x20_2018), Class::Unknown);
-        assert_eq!(class(&values, 0x4000_0010, 0x4000_8010), Class::Shifted);
-        assert_eq!(class(&values, 5, 6), Class::Unknown);
+        assert_eq!(class(&mut values, 0x10_1050, 0x20_3030), Class::Return);
+        assert_eq!(class(&mut values, 0x10_104f, 0x20_302f), Class::Return);
+        assert_eq!(class(&mut values, 0x10_2010, 0x20_2010), Class::Shifted);
+        assert_eq!(class(&mut values, 0x10_2010, 0x20_2018), Class::Unknown);
+        assert_eq!(class(&mut values, 0x4000_0010, 0x4000_8010), Class::Shifted);
+        assert_eq!(class(&mut values, 5, 6), Class::Unknown);
     }
 
     #[test]
@@ -368,6 +391,15 @@ mod tests {
         assert_eq!(values.explain(0x40, 0x2020, 4), Class::TableEntry);
         assert_eq!(values.explain(0xffff_f040, 0x1020, 4), Class::TableEntry);
         assert_eq!(values.explain(0x40, 0x2021, 4), Class::Unknown);
+    }
+
+    #[test]
+    fn upper_bytes_of_an_address_that_was_there_are_remains() {
+        let mut values = values();
+        assert_eq!(values.explain(0x10_4001, 0x20_4001, 8), Class::Unknown);
+        assert!(values.explain(0x10_1000, 0x20_3000, 8).is_visible());
+        assert_eq!(values.explain(0x10_4001, 0x20_4001, 8), Class::Remains);
+        assert_eq!(values.explain(0x10_4001, 0x20_4002, 8), Class::Unknown);
     }
 
     #[test]
