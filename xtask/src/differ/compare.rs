@@ -11,53 +11,18 @@
 //! A pair in a register is judged and counted when it is first seen there, and not again until something else is in that register. So what code outside the
 //! module (libc, the unwinder) leaves in a scratch register is explained where control comes back, and by that alone.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::io::Read;
 
 use anyhow::Result;
 
 use super::machine::{Call, Machine};
-use super::places::{Image, Meaning, Module, Place};
-use super::record::{Event, Kind, Write};
+use super::outcome::{Outcome, describe};
+use super::places::{Image, Meaning, Module, Place, Size};
+use super::record::{Access, Event, Kind};
 use super::regions::What;
 use super::side::{Item, Side, Start};
 use super::values::{Class, Values};
-
-/// What is found of a class.
-#[derive(Clone, Debug, Default)]
-pub struct Found {
-    /// How many pairs of values.
-    pub count: u64,
-    /// The first of them, in words; of each pair of values one.
-    pub examples: Vec<String>,
-    seen: Vec<(u64, u64)>,
-}
-
-/// The result.
-#[derive(Debug, Default)]
-pub struct Outcome {
-    /// Events compared.
-    pub events: u64,
-    /// Stores compared.
-    pub writes: u64,
-    /// System calls compared.
-    pub systems: u64,
-    /// Differences by class.
-    pub classes: BTreeMap<Class, Found>,
-    /// Where the runs part, with both contexts.
-    pub parted: Option<String>,
-    /// There were more threads than one.
-    pub threads: bool,
-    /// The comparison was ended by the limit.
-    pub limited: bool,
-}
-
-impl Outcome {
-    /// Whether every difference is one that is meant to be.
-    pub fn is_good(&self) -> bool {
-        self.parted.is_none() && self.classes.keys().all(|class| class.is_explained())
-    }
-}
 
 /// How much is compared and shown.
 #[derive(Clone, Copy, Debug)]
@@ -76,8 +41,8 @@ const STACK: u64 = 1 << 16;
 
 /// A store that both runs made with different values.
 struct Waiting {
-    old: Write,
-    new: Write,
+    old: Access,
+    new: Access,
 }
 
 /// System calls of one run.
@@ -98,13 +63,15 @@ pub struct Comparison<A, B> {
     outcome: Outcome,
     waiting: Vec<Waiting>,
     /// Stores of the second run alone, since the last event.
-    extra: Vec<Write>,
+    extra: Vec<Access>,
     /// The pair that differs in each register, judged already.
     shown: [Option<(u64, u64)>; 32],
     /// The stack pointer of the second run at the last event.
     sp: u64,
     call: Option<(u32, u64)>,
     lanes: [Lane; 2],
+    /// What the allocator was asked for.
+    allocating: Option<u64>,
     /// The last events, for who looks for how it came: kind, from, to, to in the second run.
     recent: VecDeque<(Kind, u64, u64, u64)>,
 }
@@ -131,13 +98,17 @@ impl<A: Read, B: Read> Comparison<A, B> {
             values,
             machine,
             limits,
-            outcome: Outcome::default(),
+            outcome: Outcome {
+                wanted: limits.examples,
+                ..Outcome::default()
+            },
             waiting: Vec::new(),
             extra: Vec::new(),
             shown: [None; 32],
             sp: 0,
             call: None,
             lanes: Default::default(),
+            allocating: None,
             recent: VecDeque::new(),
         }
     }
@@ -157,8 +128,8 @@ impl<A: Read, B: Read> Comparison<A, B> {
 
     /// What comes before the module is entered: the loader's work, which is not compared, but says where things are.
     fn begin(&mut self) -> Result<()> {
-        let (old, old_breaks) = mappings(&mut self.old, &self.values.module, self.machine)?;
-        let (new, new_breaks) = mappings(&mut self.new, &self.values.module, self.machine)?;
+        let (old, old_breaks) = self.old.mappings(&self.values.module)?;
+        let (new, new_breaks) = self.new.mappings(&self.values.module)?;
         if let (Some(a), Some(b)) = (self.old.base, self.new.base) {
             self.values.bases = Some((a, b));
         }
@@ -250,11 +221,25 @@ impl<A: Read, B: Read> Comparison<A, B> {
                 self.alone(&item, true);
                 return Ok(true);
             }
-            (Item::Write(from), Item::Write(to))
-                if from.size == to.size && self.values.same_place(from.address, to.address) =>
+            (Item::Access(from), Item::Access(to))
+                if (from.size, from.load) == (to.size, to.load)
+                    && (self.values.same_place(from.address, to.address)
+                        || from.load && self.values.is_code(from.address, to.address)) =>
             {
                 let (from, to) = (*from, *to);
-                self.outcome.writes += 1;
+                if from.load {
+                    self.outcome.loads += 1;
+                } else {
+                    self.outcome.stores += 1;
+                }
+                if from.load && self.values.is_code(from.address, to.address) {
+                    self.outcome.find(
+                        &self.values,
+                        Class::ReadsCode,
+                        (from.address, to.address),
+                        || format!("load by {}", self.values.describe(from.pc, false)),
+                    );
+                }
                 if from.value != to.value {
                     self.waiting.push(Waiting { old: from, new: to });
                     if self.waiting.len() > WAITING {
@@ -262,10 +247,12 @@ impl<A: Read, B: Read> Comparison<A, B> {
                     }
                 }
             }
-            (_, Item::Write(write)) => {
+            (_, Item::Access(write)) => {
                 let write = *write;
                 if !self.values.module.instrumented {
-                    self.part("the output writes to memory and the input does not, or elsewhere");
+                    self.part(
+                        "the output reads or writes memory and the input does not, or elsewhere",
+                    );
                     return Ok(false);
                 }
                 self.new.take(&self.values.module)?;
@@ -293,7 +280,7 @@ impl<A: Read, B: Read> Comparison<A, B> {
                             Class::Unknown if i > 0 => Class::LeftOutside,
                             class => class,
                         };
-                        self.find(class, (a, b), || {
+                        self.outcome.find(&self.values, class, (a, b), || {
                             format!("argument {i} of system call {}", from.number)
                         });
                     }
@@ -353,20 +340,22 @@ impl<A: Read, B: Read> Comparison<A, B> {
             Call::Break => self.values.regions.add_break(a, b),
             Call::Process if a != b => {
                 self.values.numbers.insert((a, b));
-                self.find(Class::Process, (a, b), || {
+                self.outcome.find(&self.values, Class::Process, (a, b), || {
                     format!("result of system call {number}")
                 });
             }
             _ if a != b => {
                 let class = self.values.explain(a, b, 8);
-                self.find(class, (a, b), || format!("result of system call {number}"));
+                self.outcome.find(&self.values, class, (a, b), || {
+                    format!("result of system call {number}")
+                });
             }
             _ => (),
         }
     }
 
     /// A store by a routine that was put in.
-    fn routine(&mut self, write: Write, sp: u64) {
+    fn routine(&mut self, write: Access, sp: u64) {
         // It runs on the program's stack, wherever that is, below what the program has there.
         let is_below = (sp.saturating_sub(STACK)..sp.saturating_add(8)).contains(&write.address);
         let is_stack = matches!(
@@ -378,17 +367,22 @@ impl<A: Read, B: Read> Comparison<A, B> {
         } else {
             Class::Intruder
         };
-        self.find(class, (0, write.value), || {
-            format!("memory {:#x}", write.address)
-        });
-    }
-
-    /// A store that the input does not make, by code of a function.
-    fn extra(&mut self, write: Write) {
-        if self.is_of_inserted(write.address) {
-            self.find(Class::Counter, (0, write.value), || {
+        self.outcome
+            .find(&self.values, class, (0, write.value), || {
                 format!("memory {:#x}", write.address)
             });
+    }
+
+    /// A store that the input does not make, by code of a function. What inserted code loads is its own affair.
+    fn extra(&mut self, write: Access) {
+        if write.load {
+            return;
+        }
+        if self.is_of_inserted(write.address) {
+            self.outcome
+                .find(&self.values, Class::Counter, (0, write.value), || {
+                    format!("memory {:#x}", write.address)
+                });
             return;
         }
         // It may be what the input stored, where inserted code had used the same memory before.
@@ -447,9 +441,12 @@ impl<A: Read, B: Read> Comparison<A, B> {
             && let Some((a, b)) = self.values.link(from.end, to.end)
             && !self.values.module.learn(a, b, Meaning::Return)
         {
-            self.find(Class::Contradiction, (from.end, to.end), || {
-                "the address behind a call".to_owned()
-            });
+            self.outcome.find(
+                &self.values,
+                Class::Contradiction,
+                (from.end, to.end),
+                || "the address behind a call".to_owned(),
+            );
         }
         if to_inside {
             let Some((a, b)) = self.values.link(from.to, to.to) else {
@@ -473,6 +470,7 @@ impl<A: Read, B: Read> Comparison<A, B> {
         if to.via != 0 {
             self.values.detours.insert((from.to, to.via));
         }
+        self.allocation(from, to);
         self.settle(Some(to));
         self.outcome.events += 1;
         self.registers(from, to, from_inside && !from.unwound);
@@ -483,6 +481,26 @@ impl<A: Read, B: Read> Comparison<A, B> {
             .push_back((from.kind, from.last, from.to, to.to));
         self.sp = to.registers[self.machine.sp()];
         true
+    }
+
+    /// What the allocator gives, where its work is not looked into.
+    fn allocation(&mut self, from: &Event, to: &Event) {
+        if from.unwound {
+            if let (Some(length), Kind::Return) = (self.allocating.take(), from.kind) {
+                let (a, b) = (from.registers[0], to.registers[0]);
+                self.values.regions.add_allocation(a, b, length);
+            }
+        } else if from.skipped {
+            let link = from.to.wrapping_sub(self.old.base.unwrap_or(0));
+            self.allocating = self.values.module.allocator(link).map(|size| {
+                let argument = |i: usize| from.registers[self.machine.argument(i)];
+                match size {
+                    Size::First => argument(0),
+                    Size::Second => argument(1),
+                    Size::Product => argument(0).saturating_mul(argument(1)),
+                }
+            });
+        }
     }
 
     fn registers(&mut self, from: &Event, to: &Event, from_inside: bool) {
@@ -498,7 +516,8 @@ impl<A: Read, B: Read> Comparison<A, B> {
             }
             self.shown[i] = Some((a, b));
             let mut class = self.values.explain(a, b, 8);
-            if class == Class::Unknown {
+            // An unwinder's callbacks find rows' addresses in registers that are no arguments.
+            if matches!(class, Class::Unknown | Class::Inside) {
                 let outside = !from_inside
                     && self.machine.is_scratch(i)
                     && !(from.kind == Kind::Return
@@ -509,33 +528,54 @@ impl<A: Read, B: Read> Comparison<A, B> {
                 } else if self.machine.is_linkage(i, self.values.module.instrumented) {
                     Class::Scratch
                 } else {
-                    Class::Unknown
+                    class
                 };
             }
-            let machine = self.machine;
-            let (kind, place) = (from.kind, from.to);
-            let name = self.described(place);
-            self.find(class, (a, b), || {
-                format!("{} at {kind:?} to {name}", machine.register(i))
+            // Who has gone through the headers comes with the type of the last one in a register.
+            let kinds =
+                |image: &Image, kind: u64| image.headers.iter().any(|k| u64::from(*k) == kind);
+            if class == Class::Unknown
+                && from.skipped
+                && kinds(&self.values.module.old, a)
+                && kinds(&self.values.module.new, b)
+            {
+                class = Class::Headers;
+            }
+            self.outcome.find(&self.values, class, (a, b), || {
+                let name = self.values.describe(from.to, false);
+                format!("{} at {:?} to {name}", self.machine.register(i), from.kind)
             });
         }
     }
 
-    fn described(&self, place: u64) -> String {
-        self.values.describe(place, false)
+    /// Whether an instruction is among the first of its function.
+    fn is_prologue(&self, pc: u64) -> bool {
+        const LONG: u64 = 0x80;
+        let link = pc.wrapping_sub(self.old.base.unwrap_or(0));
+        let function = self.values.module.old.function(link);
+        function.is_some_and(|(start, _)| link - start < LONG)
     }
 
     /// Judges what was written since the last event.
     fn settle(&mut self, event: Option<&Event>) {
         for Waiting { old, new } in std::mem::take(&mut self.waiting) {
-            let class = self.values.explain(old.value, new.value, old.size);
-            let (pc, memory) = (self.described(old.pc), self.described(old.address));
-            self.find(class, (old.value, new.value), || {
-                format!(
-                    "{} bytes at {:#x} ({memory}) by {pc}",
-                    old.size, old.address
-                )
-            });
+            let mut class = self.values.explain(old.value, new.value, old.size);
+            // A function with variable arguments stores all registers that could hold some.
+            if class == Class::Unknown && old.vector && !old.load && self.is_prologue(old.pc) {
+                class = Class::LeftOutside;
+            }
+            self.outcome
+                .find(&self.values, class, (old.value, new.value), || {
+                    let name = |address| self.values.describe(address, false);
+                    format!(
+                        "{} of {} bytes at {:#x} ({}) by {}",
+                        if old.load { "load" } else { "store" },
+                        old.size,
+                        old.address,
+                        name(old.address),
+                        name(old.pc)
+                    )
+                });
         }
         let sp = event.map_or(self.sp, |event| event.registers[self.machine.sp()]);
         let highest = self.sp.max(sp);
@@ -551,33 +591,11 @@ impl<A: Read, B: Read> Comparison<A, B> {
             } else {
                 Class::Intruder
             };
-            let pc = self.values.describe(write.pc, true);
-            self.find(class, (0, write.value), || {
-                format!("{} bytes at {:#x} by {pc}", write.size, write.address)
-            });
-        }
-    }
-
-    fn find(&mut self, class: Class, pair: (u64, u64), place: impl FnOnce() -> String) {
-        let found = self.outcome.classes.entry(class).or_default();
-        found.count += 1;
-        if found.examples.len() < self.limits.examples && !found.seen.contains(&pair) {
-            found.seen.push(pair);
-            let (a, b) = pair;
-            let text = if matches!(
-                class,
-                Class::Counter | Class::Routine | Class::BelowStack | Class::Intruder
-            ) {
-                format!("{}: {b:#x}", place())
-            } else {
-                format!(
-                    "{}: {a:#x} ({}) is {b:#x} ({})",
-                    place(),
-                    self.values.describe(a, false),
-                    self.values.describe(b, true)
-                )
-            };
-            found.examples.push(text);
+            self.outcome
+                .find(&self.values, class, (0, write.value), || {
+                    let name = self.values.describe(write.pc, true);
+                    format!("{} bytes at {:#x} by {name}", write.size, write.address)
+                });
         }
     }
 
@@ -585,7 +603,7 @@ impl<A: Read, B: Read> Comparison<A, B> {
     fn part(&mut self, what: &str) {
         let module = &self.values.module;
         let show = |item: Result<&Item>, second: bool| match item {
-            Ok(item) => describe_item(item, &self.values, self.machine, second),
+            Ok(item) => describe(item, &self.values, self.machine, second),
             Err(error) => format!("{error:#}"),
         };
         let old = show(self.old.peek(module), false);
@@ -606,65 +624,5 @@ impl<A: Read, B: Read> Comparison<A, B> {
             "{what}, behind event {}\n  the input:  {old}\n  the output: {new}\n  events before:{recent}",
             self.outcome.events
         ));
-    }
-}
-
-/// The mappings (address, length) and breaks of a run before the module is entered.
-fn mappings<R: Read>(
-    side: &mut Side<R>,
-    module: &Module,
-    machine: Machine,
-) -> Result<(Vec<(u64, u64)>, Vec<u64>)> {
-    let (mut all, mut breaks, mut length) = (Vec::new(), Vec::new(), 0);
-    loop {
-        match side.peek(module)? {
-            Item::System(call) => length = call.arguments[1],
-            Item::Result(number, result) => match machine.system(*number) {
-                Call::Map => all.push((*result, length)),
-                Call::Break => breaks.push(*result),
-                _ => (),
-            },
-            Item::Thread => (),
-            Item::Event(_) | Item::Write(_) | Item::Routine(..) | Item::End(_) => {
-                return Ok((all, breaks));
-            }
-        }
-        side.take(module)?;
-    }
-}
-
-fn describe_item(item: &Item, values: &Values, machine: Machine, second: bool) -> String {
-    let name = |address| values.describe(address, second);
-    match item {
-        Item::Event(event) => {
-            let mut text = format!(
-                "{:?} from {} ({:#x}) to {} ({:#x})",
-                event.kind,
-                name(event.last),
-                event.last,
-                name(event.to),
-                event.to
-            );
-            for i in 0..machine.registers() {
-                let line = if i % 4 == 0 { "\n     " } else { "" };
-                text += &format!("{line} {}={:#x}", machine.register(i), event.registers[i]);
-            }
-            text
-        }
-        Item::Write(write) | Item::Routine(write, _) => format!(
-            "{} bytes at {:#x} ({}) by {} ({:#x}): {:#x} ({})",
-            write.size,
-            write.address,
-            name(write.address),
-            name(write.pc),
-            write.pc,
-            write.value,
-            name(write.value)
-        ),
-        Item::System(call) => format!("system call {} {:x?}", call.number, call.arguments),
-        Item::Result(number, result) => format!("result of system call {number}: {result:#x}"),
-        Item::Thread => "a second thread".to_owned(),
-        Item::End(true) => "the end".to_owned(),
-        Item::End(false) => "killed".to_owned(),
     }
 }

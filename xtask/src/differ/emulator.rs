@@ -77,8 +77,8 @@ pub struct Job<'a> {
     pub program: PathBuf,
     /// The file that is compared, in the folder.
     pub module: PathBuf,
-    /// Parts of the module that are inserted code, as distances from its start.
-    pub inserted: Vec<(u64, u64)>,
+    /// Further options for the plugin, each with a comma before it.
+    pub parts: String,
     /// Name and arguments, the same in both runs.
     pub arguments: Vec<String>,
     /// Standard input.
@@ -117,11 +117,6 @@ impl Job<'_> {
             fs::metadata(&self.module).with_context(|| self.module.display().to_string())?;
         let ready = self.private.join("ready");
         let tail = self.private.join("tail");
-        let inserted: String = self
-            .inserted
-            .iter()
-            .map(|(a, z)| format!(",inserted={a:x}-{z:x}"))
-            .collect();
         let mut command = Command::new(self.machine.emulator());
         command
             .args(self.machine.options())
@@ -135,7 +130,7 @@ impl Job<'_> {
                 libc::major(module.dev()),
                 libc::minor(module.dev()),
                 module.ino(),
-                inserted
+                self.parts
             ))
             .args(["-0", &self.arguments[0]])
             .arg(&self.program)

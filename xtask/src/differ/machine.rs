@@ -58,11 +58,19 @@ impl Machine {
         }
     }
 
+    /// The register of an argument, of the first two.
+    pub fn argument(self, number: usize) -> usize {
+        match self {
+            Machine::X86 => [7, 6][number.min(1)],
+            Machine::Aarch64 => number,
+        }
+    }
+
     /// A call's result may be in it.
     pub fn is_result(self, index: usize) -> bool {
         match self {
             Machine::X86 => matches!(index, 0 | 2),
-            Machine::Aarch64 => index <= 7,
+            Machine::Aarch64 => index <= 1,
         }
     }
 

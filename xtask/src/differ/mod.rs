@@ -43,6 +43,7 @@
 //! | [`places`] | which address of the output is which of the input |
 //! | [`regions`] | memory that both have |
 //! | [`values`] | classes of differences |
+//! | [`outcome`] | what was found, in words |
 //! | [`machine`] | registers and system calls of both machines |
 //! | [`prepare`], [`emulator`] | making the files, running them |
 //!
@@ -54,6 +55,7 @@
 mod compare;
 mod emulator;
 mod machine;
+mod outcome;
 mod places;
 mod prepare;
 mod record;
@@ -71,9 +73,10 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 use clap::{Parser, ValueEnum};
 
-use self::compare::{Comparison, Limits, Outcome};
+use self::compare::{Comparison, Limits};
 use self::emulator::{Ended, Job};
 use self::machine::Machine;
+use self::outcome::Outcome;
 use self::places::Module;
 use self::prepare::Recipe;
 
@@ -115,6 +118,9 @@ struct Options {
     /// Compare the program that counts, of this mode of `postlink instrument`
     #[arg(long, value_name = "MODE")]
     mode: Option<String>,
+    /// Compare stores alone, not loads: twice as fast
+    #[arg(long)]
+    no_loads: bool,
     /// End after so many events
     #[arg(long, value_name = "N", default_value_t = u64::MAX)]
     limit: u64,
@@ -190,6 +196,29 @@ fn file_name(path: &Path) -> Result<&std::ffi::OsStr> {
         .with_context(|| format!("{}: no file name", path.display()))
 }
 
+/// Gives a folder the name of another, which gets its name if it is there. There is no moment without a folder of the name: a running program may ask.
+fn exchange(name: &Path, next: &Path) -> Result<()> {
+    if !name.exists() {
+        return fs::rename(next, name).context("a folder for the run");
+    }
+    let path = |path: &Path| std::ffi::CString::new(path.as_os_str().as_encoded_bytes());
+    let (a, b) = (path(name)?, path(next)?);
+    // SAFETY: both are strings that end with a zero byte.
+    let done = unsafe {
+        libc::renameat2(
+            libc::AT_FDCWD,
+            a.as_ptr(),
+            libc::AT_FDCWD,
+            b.as_ptr(),
+            libc::RENAME_EXCHANGE,
+        )
+    };
+    match done {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error()).context("exchanging two folders"),
+    }
+}
+
 /// Everything but the words.
 fn differ(options: &Options) -> Result<Done> {
     let scratch = tempfile::tempdir().context("a folder for the runs")?;
@@ -220,25 +249,23 @@ fn differ(options: &Options) -> Result<Done> {
     let module = Module::read(&input, &output)?;
     let plugin = emulator::plugin(&folder)?;
 
-    let shared = folder.join("run");
-    let prepare = |name: &str, content: &[u8], inserted: Vec<(u64, u64)>| -> Result<Job<'_>> {
+    let (shared, next) = (folder.join("run"), folder.join("nxt"));
+    let prepare = |name: &str, content: &[u8], parts: String| -> Result<Job<'_>> {
         let private = folder.join(name);
-        for folder in [&private, &shared] {
+        for folder in [&private, &next] {
             if folder.exists() {
                 fs::remove_dir_all(folder)?;
             }
             fs::create_dir(folder)?;
         }
-        let program = shared.join(file_name(&options.program)?);
-        for file in options.beside.iter().chain([&options.program]) {
-            fs::copy(file, shared.join(file_name(file)?))
+        for file in options.beside.iter().chain([&options.program, subject]) {
+            fs::copy(file, next.join(file_name(file)?))
                 .with_context(|| file.display().to_string())?;
         }
+        fs::write(next.join(file_name(subject)?), content)?;
+        exchange(&shared, &next)?;
+        let program = shared.join(file_name(&options.program)?);
         let compared = shared.join(file_name(subject)?);
-        if !compared.exists() {
-            fs::copy(subject, &compared)?;
-        }
-        fs::write(&compared, content)?;
         let mut arguments = vec![options.program.display().to_string()];
         arguments.extend(options.arguments.iter().cloned());
         // Both get the variables, so that their stacks are the same.
@@ -251,7 +278,7 @@ fn differ(options: &Options) -> Result<Done> {
             folder: shared.clone(),
             program,
             module: compared,
-            inserted,
+            parts,
             arguments,
             stdin: options.stdin.clone(),
             variables: vec![
@@ -260,11 +287,25 @@ fn differ(options: &Options) -> Result<Done> {
             ],
         })
     };
+    let parts = |second: bool| {
+        let part = |name: &str, (start, end): (u64, u64)| format!(",{name}={start:x}-{end:x}");
+        let mut all = String::new();
+        let image = if second { &module.new } else { &module.old };
+        for (start, end) in module.skipped_ranges(second) {
+            all += &part("skipped", (start - image.low, end - image.low));
+        }
+        if second {
+            all.extend(module.inserted().into_iter().map(|p| part("inserted", p)));
+        }
+        if !options.no_loads {
+            all += ",loads=1";
+        }
+        all
+    };
     let began = Instant::now();
-    let old = prepare("old", &prepare::padded(&input, &output)?, Vec::new())?.start()?;
+    let old = prepare("old", &prepare::padded(&input, &output)?, parts(false))?.start()?;
     // The first run has its files open; the second finds others under the same names.
-    fs::rename(&shared, folder.join("old/run"))?;
-    let new = prepare("new", &output, module.inserted())?.start()?;
+    let new = prepare("new", &output, parts(true))?.start()?;
     let limits = Limits {
         events: options.limit,
         examples: options.examples,
@@ -342,29 +383,10 @@ fn report(done: &Done, seconds: f64) -> String {
     let rate = outcome.events as f64 / done.seconds.max(1e-9);
     let _ = writeln!(
         text,
-        "{} events, {} stores and {} system calls compared in {:.1} s ({rate:.0} events a second; {seconds:.1} s in all)",
-        outcome.events, outcome.writes, outcome.systems, done.seconds
+        "{} events, {} stores, {} loads and {} system calls compared in {:.1} s ({rate:.0} events a second; {seconds:.1} s in all)",
+        outcome.events, outcome.stores, outcome.loads, outcome.systems, done.seconds
     );
-    if outcome.threads {
-        text += "the program has several threads: only the first one was compared\n";
-    }
-    if outcome.limited {
-        text += "ended by --limit\n";
-    }
-    for (class, found) in &outcome.classes {
-        let mark = match (class.is_explained(), class.is_visible()) {
-            (false, _) => "BUG    ",
-            (true, true) => "visible",
-            (true, false) => "       ",
-        };
-        let _ = writeln!(text, "{:>12}  {mark}  {class}", found.count);
-        for example in &found.examples {
-            let _ = writeln!(text, "                 {example}");
-        }
-    }
-    if let Some(parted) = &outcome.parted {
-        let _ = writeln!(text, "THE RUNS PART: {parted}");
-    }
+    text += &outcome.report();
     if let Some((a, b)) = &done.ends {
         if a.status != b.status {
             let _ = writeln!(

@@ -20,6 +20,8 @@ use anyhow::{Context, Result};
 use postlink_image::elf::{Elf, SymbolTable};
 use postlink_image::note::{MovedFunction, Note};
 
+use super::machine::Machine;
+
 /// What an address of moved code stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Meaning {
@@ -59,6 +61,8 @@ pub struct Image {
     pub headers: Vec<u32>,
     /// Where the segments are that they describe, of whichever type; 0 is not among them.
     pub segments: Vec<u64>,
+    /// Sections of code: start and bytes.
+    pub code: Vec<(u64, Vec<u8>)>,
 }
 
 impl Image {
@@ -110,6 +114,12 @@ impl Image {
                 .map(|s| s.addr)
                 .filter(|a| *a != 0)
                 .collect(),
+            code: elf
+                .sections
+                .iter()
+                .filter(|s| s.is_code() && s.has_contents())
+                .map(|s| (s.addr, elf.section_data(s).to_vec()))
+                .collect(),
         }
     }
 
@@ -122,6 +132,28 @@ impl Image {
             .iter()
             .rev()
             .find(|s| (s.start..s.end).contains(&address))
+    }
+
+    /// Whether the instruction before an address is a call, going by its bytes.
+    pub fn is_behind_call(&self, address: u64, aarch64: bool) -> bool {
+        let before = |bytes: u64| -> Option<&[u8]> {
+            let start = address.checked_sub(bytes)?;
+            let (at, code) = self
+                .code
+                .iter()
+                .find(|(at, code)| start.wrapping_sub(*at) < code.len() as u64)?;
+            let start = (start - at) as usize;
+            code.get(start..start + bytes as usize)
+        };
+        if aarch64 {
+            return before(4).is_some_and(|b| {
+                let word = u32::from_le_bytes([b[0], b[1], b[2], b[3]]);
+                word >> 26 == 0x25 || word & 0xfe9f_f000 == 0xd61f_0000 && word >> 21 & 3 == 1
+            });
+        }
+        // call rel32, or call through a register or memory: ff /2 with up to five bytes of address.
+        before(5).is_some_and(|b| b[0] == 0xe8)
+            || (2..=7).any(|n| before(n).is_some_and(|b| b[0] == 0xff && b[1] >> 3 & 7 == 2))
     }
 
     /// The function that holds an address: start, name.
@@ -160,6 +192,47 @@ pub enum Place {
     Outside,
 }
 
+/// How an allocator is told the size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Size {
+    /// `malloc`
+    First,
+    /// `realloc`, `memalign`
+    Second,
+    /// `calloc`
+    Product,
+}
+
+/// Functions that unwind: what they are called with and come back with is compared, what they do is not.
+fn is_unwinder(name: &str) -> bool {
+    const PREFIXES: [&str; 4] = [
+        "_Unwind_",
+        "__register_frame",
+        "__deregister_frame",
+        "_dl_relocate_static_pie",
+    ];
+    PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+        || matches!(
+            name,
+            "dl_iterate_phdr"
+                | "__dl_iterate_phdr"
+                | "_dl_find_object_init"
+                | "backtrace"
+                | "__backtrace"
+        )
+}
+
+/// Functions of the allocator, with how they are told the size if they give memory.
+fn allocator(name: &str) -> Option<Option<Size>> {
+    match name.trim_start_matches("__libc_").trim_start_matches("__") {
+        "malloc" => Some(Some(Size::First)),
+        "calloc" => Some(Some(Size::Product)),
+        "realloc" | "memalign" | "aligned_alloc" => Some(Some(Size::Second)),
+        "free" | "cfree" => Some(None),
+        _ => None,
+    }
+}
+
 /// Both files of the module, and what moved.
 #[derive(Clone, Debug, Default)]
 pub struct Module {
@@ -171,6 +244,8 @@ pub struct Module {
     pub functions: Vec<MovedFunction>,
     /// Whether counters were put in.
     pub instrumented: bool,
+    /// Functions of the input that are not looked into, and how they are told a size if they are an allocator.
+    pub skipped: Vec<(u64, u64, Option<Size>)>,
     /// start, end, function; ascending, of the output.
     new_ranges: Vec<(u64, u64, usize)>,
     /// The same of the input.
@@ -199,12 +274,49 @@ impl Module {
             // Counters at entries alone move nothing.
             None => (Vec::new(), true),
         };
-        Ok(Module::new(
-            Image::new(&old),
-            Image::new(&new),
-            functions,
-            instrumented,
-        ))
+        let mut module = Module::new(Image::new(&old), Image::new(&new), functions, instrumented);
+        // A static program may have its frames sorted when the first exception is thrown. The output has more of them, which takes more memory, and whatever is
+        // allocated after that is elsewhere.
+        const INTERPRETER: u32 = 3;
+        let is_static = old.etype == 2 && old.segments.iter().all(|s| s.kind != INTERPRETER);
+        module.skip(is_static && Machine::of(old.machine) == Some(Machine::Aarch64));
+        Ok(module)
+    }
+
+    /// Finds what is not looked into: the unwinder, where it is part of the program, and perhaps the allocator.
+    fn skip(&mut self, with_allocator: bool) {
+        for (start, size, name) in &self.old.functions {
+            let end = start + (*size).max(1);
+            match allocator(name).filter(|_| with_allocator) {
+                Some(size) => self.skipped.push((*start, end, size)),
+                None if is_unwinder(name) => self.skipped.push((*start, end, None)),
+                None => (),
+            }
+        }
+        self.skipped.sort_by_key(|s| s.0);
+    }
+
+    /// How the allocator at an address of the input is told the size.
+    pub fn allocator(&self, old: u64) -> Option<Size> {
+        let at = self.skipped.binary_search_by_key(&old, |s| s.0).ok()?;
+        self.skipped[at].2
+    }
+
+    /// Ranges of the output, or the input, that are not looked into.
+    pub fn skipped_ranges(&self, second: bool) -> Vec<(u64, u64)> {
+        let mut all: Vec<(u64, u64)> = self.skipped.iter().map(|s| (s.0, s.1)).collect();
+        if second {
+            let moved = self.functions.iter().filter(|f| {
+                let mut old = self.skipped.iter();
+                old.any(|s| (s.0..s.1).contains(&f.entry))
+            });
+            let ranges: Vec<(u64, u64)> = moved
+                .flat_map(|f| f.new.iter().map(|(start, length)| (*start, start + length)))
+                .collect();
+            all.extend(ranges);
+        }
+        all.sort_unstable();
+        all
     }
 
     /// From its parts.
@@ -242,6 +354,7 @@ impl Module {
             new,
             functions,
             instrumented,
+            skipped: Vec::new(),
             new_ranges,
             old_ranges,
             known,
@@ -382,6 +495,7 @@ pub(super) mod tests {
             high: 0x2100,
             headers: vec![],
             segments: vec![],
+            code: vec![],
         };
         let mut new = old.clone();
         new.sections

@@ -1,7 +1,7 @@
 /* Tells what a program does to its registers and memory: a plugin for qemu-user (TCG plugin interface, version 1).
  *
  *   cc -O2 -shared -fPIC plugin.c -o plugin.so
- *   LD_PRELOAD=plugin.so qemu-x86_64 -U LD_PRELOAD -plugin plugin.so,out=FILE,tail=FILE,module=MAJOR:MINOR:INODE,inserted=A-Z,ready=FILE PROGRAM ARGS
+ *   LD_PRELOAD=plugin.so qemu-x86_64 -U LD_PRELOAD -plugin plugin.so,out=FILE,tail=FILE,module=MAJOR:MINOR:INODE,inserted=A-Z,skipped=A-Z,ready=FILE PROGRAM ARGS
  *
  * It writes records of 64-bit words in the machine's order. The first word of each is: kind (low 8 bits), number of words that follow (next 16),
  * a value (high 32).
@@ -10,14 +10,18 @@
  *   1 start    instruction set     stack pointer, 16 random bytes that the process was given, then the stack up to the end of the auxiliary vector
  *   2 module   0                   where the module's first segment is mapped
  *   3 event    how control came    address of the last instruction before, address behind that, address of the next, registers
- *   4 write    bytes, 1 to 8       address of the instruction, address of the memory, value
+ *   4 write    bytes, 1 to 8 (*)   address of the instruction, address of the memory, value
  *   5 system   number              address behind the instruction, six arguments
  *   6 result   number              result
  *   7 thread   0                   (a second thread began)
  *   8 end      0
+ *   9 load     bytes, 1 to 8 (*)   as of a write
+ *
+ * (*) and 256 if it is of a vector register, on AArch64.
  *
  * Events are calls (1), returns (2), indirect jumps (3) and others (4: signals, the start), out of the module, into it, or inside. "inserted" are parts of
  * the module, as hexadecimal distances from its start, end exclusive; control that leaves them in any way is an event, kind 4 if by a direct jump.
+ * "skipped" are parts of which coming into them is an event of kind 4 too. Loads are told of with "loads=1".
  * When the module is found, the file "ready" is made. Only the first thread is told of, and no child of fork.
  *
  * Registers. Version 1 of the interface cannot read them. But generated code keeps a pointer to the processor's state in a host register that
@@ -80,28 +84,44 @@ QEMU size_t qemu_plugin_insn_size(const struct qemu_plugin_insn *);
 QEMU uint64_t qemu_plugin_insn_vaddr(const struct qemu_plugin_insn *);
 QEMU unsigned qemu_plugin_mem_size_shift(qemu_plugin_meminfo_t);
 QEMU bool qemu_plugin_mem_is_store(qemu_plugin_meminfo_t);
-enum { READS_REGISTERS = 1, WRITES = 2 };
+enum { READS_REGISTERS = 1, LOADS = 1, WRITES = 2 };
 
 #define EXPORT __attribute__((visibility("default")))
 EXPORT int qemu_plugin_version = 1;
 
-enum { START = 1, MODULE, EVENT, WRITE, SYSTEM, RESULT, THREAD, END };
+enum { START = 1, MODULE, EVENT, WRITE, SYSTEM, RESULT, THREAD, END, LOAD };
 enum { PLAIN, CALL, RETURN, JUMP, OTHER };
 
 struct block {
   uint64_t start, last, end;
   int kind;
-  bool inside, inserted;
+  bool inside, inserted, skipped;
 };
 
-static bool is_aarch64, active;
+static bool is_aarch64, active, with_loads;
 static const char *ready;
 static unsigned long module_inode, module_major, module_minor;
 static uint64_t module_low, module_high;
-static struct {
-  uint64_t start, end;
-} inserted[64];
-static size_t inserted_parts;
+enum { PARTS = 4096 };
+struct parts {
+  size_t count;
+  struct {
+    uint64_t start, end;
+  } part[PARTS];
+};
+static struct parts inserted, skipped;
+
+static bool is_in(const struct parts *parts, uint64_t pc) {
+  for (size_t i = 0; i < parts->count; i++)
+    if (pc - module_low >= parts->part[i].start && pc - module_low < parts->part[i].end) return true;
+  return false;
+}
+
+static void add_part(struct parts *parts, uint64_t start, uint64_t end) {
+  if (parts->count == PARTS) return;
+  parts->part[parts->count].start = start;
+  parts->part[parts->count++].end = end;
+}
 static struct block *before;
 static int out = -1;
 
@@ -154,6 +174,13 @@ static bool is_long_double_store(const uint8_t *p, size_t n) {
   size_t i = 0;
   while (i < n && (p[i] == 0x64 || p[i] == 0x65 || p[i] == 0x67 || (p[i] & 0xf0) == 0x40)) i++;
   return i + 1 < n && p[i] == 0xdb && (p[i + 1] >> 3 & 7) == 7 && p[i + 1] >> 6 != 3;
+}
+
+/* Loads and stores of SIMD and floating point registers. */
+static bool is_vector_access(const uint8_t *p) {
+  uint32_t w;
+  memcpy(&w, p, 4);
+  return (w & 0x0e000000) == 0x0c000000;
 }
 
 static int kind_aarch64(const uint8_t *p) {
@@ -239,7 +266,7 @@ __attribute__((used)) static void execute(unsigned cpu, struct block *now, const
       kind = OTHER;
       if (now->start >= old->start && now->start < old->end) return;
     }
-  } else if (old && old->inside == now->inside && !(old->inserted && !now->inserted)) return;
+  } else if (old && old->inside == now->inside && !(old->inserted && !now->inserted) && !(now->skipped && !old->skipped)) return;
   if (!now->inside && (!old || !old->inside)) return;
   int words = is_aarch64 ? 32 : 16;
   uint64_t *to = record(EVENT, kind, 3 + words);
@@ -256,19 +283,20 @@ __asm__(".text\n.globl execute_entry\n.hidden execute_entry\nexecute_entry:\n  m
 #error "which host register holds the processor's state?"
 #endif
 
-static const uint64_t LONG_DOUBLE = 1ull << 63;
+static const uint64_t LONG_DOUBLE = 1ull << 63, VECTOR = 1ull << 62;
 
 static void stored(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address, void *insn) {
-  uint64_t pc = (uint64_t)insn & ~LONG_DOUBLE;
-  /* Loads come here as well where an instruction is translated by a helper, and stores of code outside the module after such an instruction:
-   * the emulator forgets to take the callback back. */
-  if (!active || cpu != 0 || !qemu_plugin_mem_is_store(info)) return;
+  uint64_t pc = (uint64_t)insn & ~(LONG_DOUBLE | VECTOR);
+  /* Loads come here as well where an instruction is translated by a helper, and those and stores of code outside the module after such an
+   * instruction: the emulator forgets to take the callback back. */
+  bool is_store = qemu_plugin_mem_is_store(info);
+  if (!active || cpu != 0 || (!is_store && !with_loads)) return;
   if (!before || pc < before->start || pc >= before->end) return;
   size_t bytes = (size_t)1 << qemu_plugin_mem_size_shift(info);
   if ((uint64_t)insn & LONG_DOUBLE && bytes == 4) bytes = 2;
   for (size_t done = 0; done < bytes; done += 8) {
     size_t size = bytes - done < 8 ? bytes - done : 8;
-    uint64_t *to = record(WRITE, size, 3), value = 0;
+    uint64_t *to = record(is_store ? WRITE : LOAD, size | ((uint64_t)insn & VECTOR ? 256 : 0), 3), value = 0;
     memcpy(&value, (const void *)(address + done), size);
     to[0] = pc, to[1] = address + done, to[2] = value;
   }
@@ -284,16 +312,16 @@ static void translate(qemu_plugin_id_t id, struct qemu_plugin_tb *tb) {
   block->kind = is_aarch64 ? kind_aarch64(qemu_plugin_insn_data(last)) : kind_x86(qemu_plugin_insn_data(last), qemu_plugin_insn_size(last));
   if (!module_low) look_for_module(block->start);
   block->inside = block->start >= module_low && block->start < module_high;
-  block->inserted = false;
-  for (size_t i = 0; block->inside && i < inserted_parts; i++)
-    if (block->start - module_low >= inserted[i].start && block->start - module_low < inserted[i].end) block->inserted = true;
+  block->inserted = block->inside && is_in(&inserted, block->start);
+  block->skipped = block->inside && is_in(&skipped, block->start);
   qemu_plugin_register_vcpu_tb_exec_cb(tb, execute_entry, READS_REGISTERS, block);
   if (!block->inside) return;
   for (size_t i = 0; i < n; i++) {
     struct qemu_plugin_insn *insn = qemu_plugin_tb_get_insn(tb, i);
     uint64_t what = qemu_plugin_insn_vaddr(insn);
     if (!is_aarch64 && is_long_double_store(qemu_plugin_insn_data(insn), qemu_plugin_insn_size(insn))) what |= LONG_DOUBLE;
-    qemu_plugin_register_vcpu_mem_cb(insn, stored, 0, WRITES, (void *)what);
+    if (is_aarch64 && is_vector_access(qemu_plugin_insn_data(insn))) what |= VECTOR;
+    qemu_plugin_register_vcpu_mem_cb(insn, stored, 0, with_loads ? LOADS | WRITES : WRITES, (void *)what);
   }
 }
 
@@ -335,8 +363,9 @@ EXPORT int qemu_plugin_install(qemu_plugin_id_t id, const qemu_info_t *info, int
     if (!strncmp(argv[i], "ready=", 6)) ready = strdup(argv[i] + 6);
     sscanf(argv[i], "module=%lx:%lx:%lu", &module_major, &module_minor, &module_inode);
     unsigned long a, z;
-    if (sscanf(argv[i], "inserted=%lx-%lx", &a, &z) == 2 && inserted_parts < sizeof inserted / sizeof *inserted)
-      inserted[inserted_parts].start = a, inserted[inserted_parts++].end = z;
+    if (sscanf(argv[i], "inserted=%lx-%lx", &a, &z) == 2) add_part(&inserted, a, z);
+    if (sscanf(argv[i], "skipped=%lx-%lx", &a, &z) == 2) add_part(&skipped, a, z);
+    if (!strcmp(argv[i], "loads=1")) with_loads = true;
   }
   if (out < 0 || !module_inode || !buffer) {
     fprintf(stderr, "plugin: out=FILE, tail=FILE and module=MAJOR:MINOR:INODE are needed\n");

@@ -30,15 +30,17 @@ pub struct Event {
     pub to: u64,
     /// Where control really went first, if an inserted routine led it on; 0 if none did. (Not told by the plugin.)
     pub via: u64,
-    /// It leaves the unwinder. (Not told by the plugin either.)
+    /// It enters what is not looked into. (Not told by the plugin either.)
+    pub skipped: bool,
+    /// It leaves that. (Not told by the plugin either.)
     pub unwound: bool,
     /// The general registers there: `rax rcx rdx rbx rsp rbp rsi rdi r8…r15`, or `x0…x30 sp`.
     pub registers: [u64; 32],
 }
 
-/// A store.
+/// A store or a load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Write {
+pub struct Access {
     /// The instruction.
     pub pc: u64,
     /// The memory.
@@ -47,6 +49,10 @@ pub struct Write {
     pub value: u64,
     /// Bytes, 1 to 8; longer ones come in parts.
     pub size: u8,
+    /// A load.
+    pub load: bool,
+    /// Of a vector register, if that is known.
+    pub vector: bool,
 }
 
 /// A system call.
@@ -78,8 +84,8 @@ pub enum Record {
     Module(u64),
     /// Control went on elsewhere.
     Event(Box<Event>),
-    /// The module wrote to memory.
-    Write(Write),
+    /// The module wrote to memory, or read it.
+    Access(Access),
     /// A system call, of the module or not.
     System(System),
     /// A system call came back: number, result.
@@ -171,15 +177,18 @@ impl<R: Read> Records<R> {
                     end: words(1),
                     to: words(2),
                     via: 0,
+                    skipped: false,
                     unwound: false,
                     registers,
                 }))
             }
-            (4, 3) => Record::Write(Write {
+            (4 | 9, 3) => Record::Access(Access {
                 pc: words(0),
                 address: words(1),
                 value: words(2),
                 size: value as u8,
+                load: head & 0xff == 9,
+                vector: value & 256 != 0,
             }),
             (5, 7) => Record::System(System {
                 number: value,
@@ -234,11 +243,13 @@ mod tests {
         assert_eq!((event.registers[0], event.registers[15]), (100, 115));
         assert!(matches!(
             records.next().unwrap(),
-            Some(Record::Write(Write {
+            Some(Record::Access(Access {
                 pc: 0x10,
                 address: 0x20,
                 value: 0x30,
-                size: 8
+                size: 8,
+                load: false,
+                vector: false,
             }))
         ));
         assert_eq!(records.next().unwrap(), Some(Record::End));

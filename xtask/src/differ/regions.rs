@@ -3,6 +3,7 @@
 //! The n-th mapping of one run is the n-th of the other. Where the emulator puts them follows from what was mapped before, so it differs
 //! only as far as sizes do; [`super::prepare`] evens that out, and what is left is told here.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 /// Which memory.
@@ -50,6 +51,8 @@ pub struct Region {
 pub struct Regions {
     all: Vec<Region>,
     mappings: u32,
+    /// Blocks of the allocator: old address to new address and length. Few at a time are of interest, but many come and go.
+    allocations: BTreeMap<u64, (u64, u64)>,
 }
 
 /// The stack is looked at this far on both sides of where it began.
@@ -78,6 +81,18 @@ impl Regions {
         self.add(What::Mapping(self.mappings), old, new, length);
     }
 
+    /// What the allocator gave. What it gave at that address before is gone.
+    pub fn add_allocation(&mut self, old: u64, new: u64, length: u64) {
+        if old != 0 && new != 0 {
+            self.allocations.insert(old, (new, length.max(1)));
+        }
+    }
+
+    fn allocation(&self, old: u64) -> Option<(u64, u64)> {
+        let (start, (new, length)) = self.allocations.range(..=old).next_back()?;
+        (old - start <= *length).then(|| (new.wrapping_add(old - start), *length))
+    }
+
     /// What a call of `brk` gave: the heap begins where the first one says and ends where the largest does.
     pub fn add_break(&mut self, old: u64, new: u64) {
         match self.all.iter_mut().find(|r| r.what == What::Heap) {
@@ -91,6 +106,9 @@ impl Regions {
 
     /// Where an address of the first run is in the second, and in what.
     pub fn translate(&self, old: u64) -> Option<(What, u64)> {
+        if let Some((new, _)) = self.allocation(old) {
+            return Some((What::Heap, new));
+        }
         self.all
             .iter()
             .rev()
@@ -100,6 +118,11 @@ impl Regions {
 
     /// Whether both are the same place in the same region; `Some` also where that is at the same address.
     pub fn same(&self, old: u64, new: u64) -> Option<What> {
+        if let Some((there, _)) = self.allocation(old)
+            && there == new
+        {
+            return Some(What::Heap);
+        }
         let here = |r: &&Region| {
             let offset = old.wrapping_sub(r.old);
             // One past the end is a pointer that programs use.
@@ -134,6 +157,18 @@ mod tests {
         assert_eq!(regions.same(0x2000, 0x3000), Some(What::Mapping(1)));
         assert_eq!(regions.same(0x1010, 0x2011), None);
         assert_eq!(regions.what(0x5801, true), Some((What::Mapping(2), 1)));
+    }
+
+    #[test]
+    fn what_the_allocator_gave_goes_before_the_heap() {
+        let mut regions = Regions::default();
+        regions.add_break(0x1000, 0x1000);
+        regions.add_break(0x2000, 0x2000);
+        regions.add_allocation(0x1100, 0x1180, 0x20);
+        assert_eq!(regions.same(0x1110, 0x1190), Some(What::Heap));
+        assert_eq!(regions.same(0x1200, 0x1280), None);
+        assert_eq!(regions.translate(0x1110), Some((What::Heap, 0x1190)));
+        assert_eq!(regions.translate(0x1010), Some((What::Heap, 0x1010)));
     }
 
     #[test]

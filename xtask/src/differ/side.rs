@@ -13,7 +13,7 @@ use anyhow::Result;
 
 use super::machine::{Call, Machine};
 use super::places::{Module, Place};
-use super::record::{Event, Kind, Record, Records, System, Write};
+use super::record::{Access, Event, Kind, Record, Records, System};
 
 /// What a run does.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,9 +21,9 @@ pub enum Item {
     /// See [`Event`].
     Event(Box<Event>),
     /// By code of the program.
-    Write(Write),
+    Access(Access),
     /// By inserted routines, and the stack pointer when control came to them or to who called them.
-    Routine(Write, u64),
+    Routine(Access, u64),
     /// See [`System`].
     System(System),
     /// Number and result.
@@ -69,25 +69,6 @@ impl Start {
     }
 }
 
-/// Functions that unwind: what they are called with and come back with is compared, what they do is not.
-fn is_unwinder(name: &str) -> bool {
-    const PREFIXES: [&str; 4] = [
-        "_Unwind_",
-        "__register_frame",
-        "__deregister_frame",
-        "_dl_relocate_static_pie",
-    ];
-    PREFIXES.iter().any(|prefix| name.starts_with(prefix))
-        || matches!(
-            name,
-            "dl_iterate_phdr"
-                | "__dl_iterate_phdr"
-                | "_dl_find_object_init"
-                | "backtrace"
-                | "__backtrace"
-        )
-}
-
 /// A run.
 pub struct Side<R> {
     records: Records<R>,
@@ -111,35 +92,19 @@ pub struct Side<R> {
     last_was_exit: bool,
     /// At the last event, of whichever code.
     sp: u64,
+    threads: bool,
 }
 
 impl<R: Read> Side<R> {
     /// Begins to read; `second` is the run of the output.
     pub fn new(from: R, second: bool, machine: Machine, module: &Module) -> Side<R> {
-        let mut skipped: Vec<(u64, u64)> = module
-            .old
-            .functions
-            .iter()
-            .filter(|f| is_unwinder(&f.2))
-            .map(|f| (f.0, f.0 + f.1.max(1)))
-            .collect();
-        if second {
-            let moved: Vec<(u64, u64)> = module
-                .functions
-                .iter()
-                .filter(|f| skipped.iter().any(|s| (s.0..s.1).contains(&f.entry)))
-                .flat_map(|f| f.new.iter().map(|(start, length)| (*start, start + length)))
-                .collect();
-            skipped.extend(moved);
-        }
-        skipped.sort_unstable();
         Side {
             records: Records::new(from),
             second,
             machine,
             base: None,
             start: Start::default(),
-            skipped,
+            skipped: module.skipped_ranges(second),
             skipping: None,
             pending: None,
             own: Vec::new(),
@@ -147,6 +112,7 @@ impl<R: Read> Side<R> {
             item: None,
             last_was_exit: false,
             sp: 0,
+            threads: false,
         }
     }
 
@@ -160,6 +126,19 @@ impl<R: Read> Side<R> {
             && self
                 .base
                 .is_some_and(|base| module.place(address.wrapping_sub(base)) == Place::Inserted)
+    }
+
+    /// In the program headers, of which the runs have different numbers: who goes through them reads more of them.
+    fn is_headers(&self, address: u64) -> bool {
+        match (self.start.auxiliary(3), self.start.auxiliary(5)) {
+            (Some(at), Some(count)) => address.wrapping_sub(at) < count.saturating_mul(56),
+            _ => false,
+        }
+    }
+
+    /// Loads that are not compared: those of inserted code, of the program headers, and, as others may write meanwhile, of a program with threads.
+    fn is_of_no_interest(&self, module: &Module, load: &Access) -> bool {
+        self.threads || self.is_headers(load.address) || self.is_inserted(module, load.pc)
     }
 
     fn is_skipped(&self, address: u64) -> bool {
@@ -186,6 +165,27 @@ impl<R: Read> Side<R> {
         }
     }
 
+    /// The mappings (address, length) and breaks before the module is entered.
+    pub fn mappings(&mut self, module: &Module) -> Result<(Vec<(u64, u64)>, Vec<u64>)> {
+        let (mut all, mut breaks, mut length) = (Vec::new(), Vec::new(), 0);
+        loop {
+            let machine = self.machine;
+            match self.peek(module)? {
+                Item::System(call) => length = call.arguments[1],
+                Item::Result(number, result) => match machine.system(*number) {
+                    Call::Map => all.push((*result, length)),
+                    Call::Break => breaks.push(*result),
+                    _ => (),
+                },
+                Item::Thread => (),
+                Item::Event(_) | Item::Access(_) | Item::Routine(..) | Item::End(_) => {
+                    return Ok((all, breaks));
+                }
+            }
+            self.take(module)?;
+        }
+    }
+
     fn read(&mut self, module: &Module) -> Result<Item> {
         loop {
             let Some(record) = self.records.next()? else {
@@ -208,11 +208,13 @@ impl<R: Read> Side<R> {
                         return Ok(Item::Event(event));
                     }
                 }
-                Record::Write(_) if self.skipping.is_some() => (),
-                Record::Write(write) if self.is_inserted(module, write.pc) => {
+                Record::Access(_) if self.skipping.is_some() => {}
+                Record::Access(access)
+                    if access.load && self.is_of_no_interest(module, &access) => {}
+                Record::Access(write) if self.is_inserted(module, write.pc) => {
                     return Ok(Item::Routine(write, self.sp));
                 }
-                Record::Write(write) => return Ok(Item::Write(write)),
+                Record::Access(write) => return Ok(Item::Access(write)),
                 Record::System(call) => {
                     let kind = self.machine.system(call.number);
                     self.last_was_exit = kind == Call::Exit;
@@ -235,7 +237,10 @@ impl<R: Read> Side<R> {
                         return Ok(Item::Result(number, result));
                     }
                 }
-                Record::Thread => return Ok(Item::Thread),
+                Record::Thread => {
+                    self.threads = true;
+                    return Ok(Item::Thread);
+                }
                 Record::End => return Ok(Item::End(true)),
             }
         }
@@ -276,11 +281,19 @@ impl<R: Read> Side<R> {
             None if event.kind != Kind::Return && self.is_skipped(event.to) => {
                 self.skipping = Some((sp, event.clone()));
                 // What it is called with is compared.
-                Some(event)
+                Some(Box::new(Event {
+                    skipped: true,
+                    ..*event
+                }))
             }
             None => Some(event),
             Some((entered, call)) => {
-                let back = event.kind == Kind::Return && event.to == call.end && sp >= *entered;
+                // On AArch64 a return leaves the stack pointer alone; where to is in x30, also behind a jump to the function.
+                let expected = match self.machine {
+                    Machine::X86 => call.end,
+                    Machine::Aarch64 => call.registers[30],
+                };
+                let back = event.kind == Kind::Return && event.to == expected && sp >= *entered;
                 let above = sp > *entered && !self.is_skipped(event.to);
                 if !back && !above {
                     return None;

@@ -55,6 +55,8 @@ pub enum Class {
     Intruder,
     /// Two new addresses for one old one, or the other way round.
     Contradiction,
+    /// The program read code, at different addresses.
+    ReadsCode,
     /// None of these.
     Unknown,
 }
@@ -64,7 +66,11 @@ impl Class {
     pub fn is_explained(self) -> bool {
         !matches!(
             self,
-            Class::Unknown | Class::Inside | Class::Contradiction | Class::Intruder
+            Class::Unknown
+                | Class::Inside
+                | Class::Contradiction
+                | Class::Intruder
+                | Class::ReadsCode
         )
     }
 
@@ -111,6 +117,7 @@ impl fmt::Display for Class {
             Class::BelowStack => "inserted code below the stack pointer",
             Class::Intruder => "INSERTED CODE WRITES TO THE PROGRAM'S MEMORY",
             Class::Contradiction => "TWO PLACES FOR ONE",
+            Class::ReadsCode => "THE PROGRAM READS CODE AT A NEW ADDRESS",
             Class::Unknown => "NOT EXPLAINED",
         })
     }
@@ -179,6 +186,24 @@ impl Values {
             Some((_, there)) => there == new,
             None => old == new,
         }
+    }
+
+    /// Whether both are in code, at different places of it.
+    pub fn is_code(&self, old: u64, new: u64) -> bool {
+        let Some((a, b)) = self.link(old, new) else {
+            return false;
+        };
+        a != b
+            && self
+                .module
+                .old
+                .section(a)
+                .is_some_and(|section| section.code)
+            && self
+                .module
+                .new
+                .section(b)
+                .is_some_and(|section| section.code)
     }
 
     /// The class of a pair of values that differ, of so many bytes.
@@ -278,6 +303,14 @@ impl Values {
         match module.place(n) {
             // Who looks up a return address takes one off, to be inside the call.
             Place::Moved(_) if module.meaning(o + 1, n + 1) == Some(Meaning::Return) => {
+                return Class::Return;
+            }
+            // Of a call in what is not looked into, on the stack since.
+            Place::Moved(_)
+                if module.same_function(o, n)
+                    && module.old.is_behind_call(o, self.aarch64)
+                    && module.new.is_behind_call(n, self.aarch64) =>
+            {
                 return Class::Return;
             }
             Place::Moved(_) if module.same_function(o, n) => return Class::Inside,
