@@ -17,7 +17,7 @@
  *   8 end      0
  *   9 load     bytes, 1 to 8 (*)   as of a write
  *
- * (*) and 256 if it is of a vector register, on AArch64.
+ * (*) and 256 if it is of a vector register, on AArch64; and 512 if it is by an indirect call or jump, of its target.
  *
  * Events are calls (1), returns (2), indirect jumps (3) and others (4: signals, the start), out of the module, into it, or inside. "inserted" are parts of
  * the module, as hexadecimal distances from its start, end exclusive; control that leaves them in any way is an event, kind 4 if by a direct jump.
@@ -283,10 +283,10 @@ __asm__(".text\n.globl execute_entry\n.hidden execute_entry\nexecute_entry:\n  m
 #error "which host register holds the processor's state?"
 #endif
 
-static const uint64_t LONG_DOUBLE = 1ull << 63, VECTOR = 1ull << 62;
+static const uint64_t LONG_DOUBLE = 1ull << 63, VECTOR = 1ull << 62, TARGET = 1ull << 61;
 
 static void stored(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address, void *insn) {
-  uint64_t pc = (uint64_t)insn & ~(LONG_DOUBLE | VECTOR);
+  uint64_t pc = (uint64_t)insn & ~(LONG_DOUBLE | VECTOR | TARGET);
   /* Loads come here as well where an instruction is translated by a helper, and those and stores of code outside the module after such an
    * instruction: the emulator forgets to take the callback back. */
   bool is_store = qemu_plugin_mem_is_store(info);
@@ -296,7 +296,7 @@ static void stored(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address, v
   if ((uint64_t)insn & LONG_DOUBLE && bytes == 4) bytes = 2;
   for (size_t done = 0; done < bytes; done += 8) {
     size_t size = bytes - done < 8 ? bytes - done : 8;
-    uint64_t *to = record(is_store ? WRITE : LOAD, size | ((uint64_t)insn & VECTOR ? 256 : 0), 3), value = 0;
+    uint64_t *to = record(is_store ? WRITE : LOAD, size | ((uint64_t)insn & VECTOR ? 256 : 0) | ((uint64_t)insn & TARGET ? 512 : 0), 3), value = 0;
     memcpy(&value, (const void *)(address + done), size);
     to[0] = pc, to[1] = address + done, to[2] = value;
   }
@@ -321,6 +321,7 @@ static void translate(qemu_plugin_id_t id, struct qemu_plugin_tb *tb) {
     uint64_t what = qemu_plugin_insn_vaddr(insn);
     if (!is_aarch64 && is_long_double_store(qemu_plugin_insn_data(insn), qemu_plugin_insn_size(insn))) what |= LONG_DOUBLE;
     if (is_aarch64 && is_vector_access(qemu_plugin_insn_data(insn))) what |= VECTOR;
+    if (insn == last && (block->kind == CALL || block->kind == JUMP)) what |= TARGET;
     qemu_plugin_register_vcpu_mem_cb(insn, stored, 0, with_loads ? LOADS | WRITES : WRITES, (void *)what);
   }
 }

@@ -53,6 +53,8 @@ pub struct Access {
     pub load: bool,
     /// Of a vector register, if that is known.
     pub vector: bool,
+    /// By an indirect call or jump, of its target.
+    pub target: bool,
 }
 
 /// A system call.
@@ -189,6 +191,7 @@ impl<R: Read> Records<R> {
                 size: value as u8,
                 load: head & 0xff == 9,
                 vector: value & 256 != 0,
+                target: value & 512 != 0,
             }),
             (5, 7) => Record::System(System {
                 number: value,
@@ -250,6 +253,7 @@ mod tests {
                 size: 8,
                 load: false,
                 vector: false,
+                target: false,
             }))
         ));
         assert_eq!(records.next().unwrap(), Some(Record::End));

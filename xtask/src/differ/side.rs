@@ -136,9 +136,13 @@ impl<R: Read> Side<R> {
         }
     }
 
-    /// Loads that are not compared: those of inserted code, of the program headers, and, as others may write meanwhile, of a program with threads.
+    /// Loads that are not compared: those of inserted code, of the program headers, and, as others may write meanwhile, of a program with threads. What an indirect
+    /// call loads, a recorder loads for it; the event says what it was.
     fn is_of_no_interest(&self, module: &Module, load: &Access) -> bool {
-        self.threads || self.is_headers(load.address) || self.is_inserted(module, load.pc)
+        self.threads
+            || self.is_headers(load.address)
+            || self.is_inserted(module, load.pc)
+            || module.instrumented && load.target
     }
 
     fn is_skipped(&self, address: u64) -> bool {

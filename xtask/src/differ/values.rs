@@ -74,6 +74,11 @@ impl Class {
         )
     }
 
+    /// Whether it is an address of code, and which is known.
+    fn is_known_code(self) -> bool {
+        self.is_visible() && self.is_explained()
+    }
+
     /// Whether it is an address of code that the program can see and calculate with.
     pub fn is_visible(self) -> bool {
         matches!(
@@ -239,17 +244,16 @@ impl Values {
                 // Bits 48 and up hold the authentication code; bit 55 tells the halves of the address space apart.
                 let strip = |value: u64| value & 0xffff_ffff_ffff;
                 if (strip(old), strip(new)) != (old, new) && strip(old) != strip(new) {
-                    match self.address(strip(old), strip(new)) {
-                        Class::Unknown => (),
-                        _ => return Class::SignedReturn,
+                    if self.address(strip(old), strip(new)).is_known_code() {
+                        return Class::SignedReturn;
                     }
                 }
-                if self.address(old ^ o, new ^ n) != Class::Unknown {
+                if self.address(old ^ o, new ^ n).is_known_code() {
                     return Class::Mangled;
                 }
             } else {
                 let (old, new) = (old.rotate_right(17) ^ o, new.rotate_right(17) ^ n);
-                if old != new && self.address(old, new) != Class::Unknown {
+                if old != new && self.address(old, new).is_known_code() {
                     return Class::Mangled;
                 }
             }
