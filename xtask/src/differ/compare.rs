@@ -11,7 +11,7 @@
 //! A pair in a register is judged and counted when it is first seen there, and not again until something else is in that register. So what code outside the
 //! module (libc, the unwinder) leaves in a scratch register is explained where control comes back, and by that alone.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::io::Read;
 
 use anyhow::Result;
@@ -20,7 +20,7 @@ use super::machine::{Call, Machine};
 use super::outcome::{Outcome, describe};
 use super::places::{Image, Meaning, Module, Place, Size};
 use super::record::{Access, Event, Kind};
-use super::regions::What;
+use super::regions::{Scribbled, What};
 use super::side::{Item, Side, Start};
 use super::values::{Class, Values};
 
@@ -64,6 +64,10 @@ pub struct Comparison<A, B> {
     waiting: Vec<Waiting>,
     /// Stores of the second run alone, since the last event.
     extra: Vec<Access>,
+    /// What of the second run's stack inserted code has written, and the program not since.
+    scribbled: Scribbled,
+    /// Pairs of values that were there.
+    garbage: HashSet<(u64, u64)>,
     /// The pair that differs in each register, judged already.
     shown: [Option<(u64, u64)>; 32],
     /// The stack pointer of the second run at the last event.
@@ -104,6 +108,8 @@ impl<A: Read, B: Read> Comparison<A, B> {
             },
             waiting: Vec::new(),
             extra: Vec::new(),
+            scribbled: Scribbled::default(),
+            garbage: HashSet::new(),
             shown: [None; 32],
             sp: 0,
             call: None,
@@ -128,8 +134,8 @@ impl<A: Read, B: Read> Comparison<A, B> {
 
     /// What comes before the module is entered: the loader's work, which is not compared, but says where things are.
     fn begin(&mut self) -> Result<()> {
-        let (old, old_breaks) = self.old.mappings(&self.values.module)?;
-        let (new, new_breaks) = self.new.mappings(&self.values.module)?;
+        let old = self.old.mappings(&self.values.module)?;
+        let new = self.new.mappings(&self.values.module)?;
         if let (Some(a), Some(b)) = (self.old.base, self.new.base) {
             self.values.bases = Some((a, b));
         }
@@ -170,10 +176,10 @@ impl<A: Read, B: Read> Comparison<A, B> {
                 .extend(new_types.iter().map(|b| (a, *b)));
         }
         let regions = &mut self.values.regions;
-        for ((a, length), (b, _)) in old.into_iter().zip(new) {
+        for ((a, length), (b, _)) in old.all.into_iter().zip(new.all) {
             regions.add_mapping(a, b, length);
         }
-        for (a, b) in old_breaks.into_iter().zip(new_breaks) {
+        for (a, b) in old.breaks.into_iter().zip(new.breaks) {
             regions.add_break(a, b);
         }
         if let Some((a, b)) = self.values.bases {
@@ -194,6 +200,14 @@ impl<A: Read, B: Read> Comparison<A, B> {
         let module = &self.values.module;
         let (a, b) = (self.old.peek(module)?, self.new.peek(module)?);
         match (a, b) {
+            // A stub does what the jump at an entry has replaced.
+            (Item::Access(from), Item::Routine(to, _))
+                if (from.address, from.size, from.load, from.value)
+                    == (to.address, to.size, to.load, to.value) => {}
+            (_, Item::Routine(write, _)) if write.load => {
+                self.new.take(&self.values.module)?;
+                return Ok(true);
+            }
             (_, Item::Routine(write, sp)) => {
                 let (write, sp) = (*write, *sp);
                 self.new.take(&self.values.module)?;
@@ -231,11 +245,13 @@ impl<A: Read, B: Read> Comparison<A, B> {
                     self.outcome.loads += 1;
                 } else {
                     self.outcome.stores += 1;
+                    self.scribbled.clear(to.address, to.size);
                 }
                 if from.load && self.values.is_code(from.address, to.address) {
+                    let same = from.value == to.value;
                     self.outcome.find(
                         &self.values,
-                        Class::ReadsCode,
+                        Class::ReadsCode { same },
                         (from.address, to.address),
                         || format!("load by {}", self.values.describe(from.pc, false)),
                     );
@@ -363,6 +379,9 @@ impl<A: Read, B: Read> Comparison<A, B> {
             Some((What::Stack, _))
         );
         let class = if self.is_of_inserted(write.address) || is_below || is_stack {
+            if !self.is_of_inserted(write.address) {
+                self.scribbled.add(write.address, write.size);
+            }
             Class::Routine
         } else {
             Class::Intruder
@@ -452,7 +471,7 @@ impl<A: Read, B: Read> Comparison<A, B> {
             let Some((a, b)) = self.values.link(from.to, to.to) else {
                 return false;
             };
-            if a != b {
+            if a != b && !self.values.is_stub(from.to, to.to) {
                 if self.values.module.meaning(a, b).is_none()
                     && !self.values.module.learn(a, b, Meaning::Label)
                 {
@@ -516,6 +535,9 @@ impl<A: Read, B: Read> Comparison<A, B> {
             }
             self.shown[i] = Some((a, b));
             let mut class = self.values.explain(a, b, 8);
+            if !class.is_explained() && self.garbage.contains(&(a, b)) {
+                class = Class::Uninitialised;
+            }
             // An unwinder's callbacks find rows' addresses in registers that are no arguments.
             if matches!(class, Class::Unknown | Class::Inside) {
                 let outside = !from_inside
@@ -560,6 +582,12 @@ impl<A: Read, B: Read> Comparison<A, B> {
     fn settle(&mut self, event: Option<&Event>) {
         for Waiting { old, new } in std::mem::take(&mut self.waiting) {
             let mut class = self.values.explain(old.value, new.value, old.size);
+            let is_known = class.is_explained();
+            let is_scribbled = old.load && self.scribbled.has(new.address, new.size);
+            if !is_known && (is_scribbled || self.garbage.contains(&(old.value, new.value))) {
+                self.garbage.insert((old.value, new.value));
+                class = Class::Uninitialised;
+            }
             // A function with variable arguments stores all registers that could hold some.
             if class == Class::Unknown && old.vector && !old.load && self.is_prologue(old.pc) {
                 class = Class::LeftOutside;
@@ -580,6 +608,7 @@ impl<A: Read, B: Read> Comparison<A, B> {
         let sp = event.map_or(self.sp, |event| event.registers[self.machine.sp()]);
         let highest = self.sp.max(sp);
         for write in std::mem::take(&mut self.extra) {
+            self.scribbled.add(write.address, write.size);
             let is_stack = matches!(
                 self.values.regions.what(write.address, true),
                 Some((What::Stack, _))

@@ -14,7 +14,7 @@
 //!
 //! All addresses here are link-time addresses.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use anyhow::{Context, Result};
 use postlink_image::elf::{Elf, SymbolTable};
@@ -250,6 +250,8 @@ pub struct Module {
     new_ranges: Vec<(u64, u64, usize)>,
     /// The same of the input.
     old_ranges: Vec<(u64, u64, usize)>,
+    /// Pages of 4 KiB with entries and labels: of the input, of the output.
+    pages: HashSet<(u64, u64)>,
     /// (new address, meaning) to the old address.
     known: HashMap<(u64, Meaning), u64>,
 }
@@ -357,6 +359,10 @@ impl Module {
             skipped: Vec::new(),
             new_ranges,
             old_ranges,
+            pages: known
+                .iter()
+                .map(|((new, _), old)| (old >> 12, new >> 12))
+                .collect(),
             known,
         }
     }
@@ -417,6 +423,11 @@ impl Module {
         [Meaning::Entry, Meaning::Return, Meaning::Label]
             .into_iter()
             .find(|meaning| self.known.get(&(new, *meaning)) == Some(&old))
+    }
+
+    /// Whether both are pages, and an entry or label of the one became one of the other.
+    pub fn is_page(&self, old: u64, new: u64) -> bool {
+        old & 0xfff == 0 && new & 0xfff == 0 && self.pages.contains(&(old >> 12, new >> 12))
     }
 
     /// Whether both are in the same moved function. The address behind its last call is in it as well.

@@ -3,7 +3,7 @@
 //! The n-th mapping of one run is the n-th of the other. Where the emulator puts them follows from what was mapped before, so it differs
 //! only as far as sizes do; [`super::prepare`] evens that out, and what is left is told here.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 
 /// Which memory.
@@ -142,6 +142,54 @@ impl Regions {
     }
 }
 
+/// A set of bytes in memory.
+#[derive(Clone, Debug, Default)]
+pub struct Scribbled(HashMap<u64, u8>);
+
+impl Scribbled {
+    /// The words that a range of at most eight bytes touches, with a bit for each byte.
+    fn words(address: u64, size: u8) -> [(u64, u8); 2] {
+        let bits = ((1u16 << size.min(8)) - 1) << (address & 7);
+        let word = address & !7;
+        [
+            (word, bits as u8),
+            (word.wrapping_add(8), (bits >> 8) as u8),
+        ]
+    }
+
+    /// Adds bytes.
+    pub fn add(&mut self, address: u64, size: u8) {
+        for (word, bits) in Scribbled::words(address, size) {
+            if bits != 0 {
+                *self.0.entry(word).or_default() |= bits;
+            }
+        }
+    }
+
+    /// Takes bytes out.
+    pub fn clear(&mut self, address: u64, size: u8) {
+        if self.0.is_empty() {
+            return;
+        }
+        for (word, bits) in Scribbled::words(address, size) {
+            if let Some(left) = self.0.get_mut(&word) {
+                *left &= !bits;
+                if *left == 0 {
+                    self.0.remove(&word);
+                }
+            }
+        }
+    }
+
+    /// Whether one of these bytes is in it.
+    pub fn has(&self, address: u64, size: u8) -> bool {
+        let words = Scribbled::words(address, size);
+        words
+            .iter()
+            .any(|(word, bits)| self.0.get(word).is_some_and(|left| left & bits != 0))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -169,6 +217,17 @@ mod tests {
         assert_eq!(regions.same(0x1200, 0x1280), None);
         assert_eq!(regions.translate(0x1110), Some((What::Heap, 0x1190)));
         assert_eq!(regions.translate(0x1010), Some((What::Heap, 0x1010)));
+    }
+
+    #[test]
+    fn bytes_are_scribbled_until_they_are_stored() {
+        let mut set = Scribbled::default();
+        set.add(0x1004, 8);
+        assert!(set.has(0x1000, 8) && set.has(0x100b, 1) && !set.has(0x100c, 4));
+        set.clear(0x1000, 8);
+        assert!(!set.has(0x1000, 8) && set.has(0x1008, 1));
+        set.clear(0x1008, 4);
+        assert!(!set.has(0x1008, 8));
     }
 
     #[test]

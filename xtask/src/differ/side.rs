@@ -22,7 +22,7 @@ pub enum Item {
     Event(Box<Event>),
     /// By code of the program.
     Access(Access),
-    /// By inserted routines, and the stack pointer when control came to them or to who called them.
+    /// By inserted routines (where nothing moved, they also do for a function what the jump at its entry has replaced), and the stack pointer when control came to them or to who called them.
     Routine(Access, u64),
     /// See [`System`].
     System(System),
@@ -69,6 +69,15 @@ impl Start {
     }
 }
 
+/// Memory that a process has got.
+#[derive(Debug, Default)]
+pub struct Mappings {
+    /// Addresses and lengths.
+    pub all: Vec<(u64, u64)>,
+    /// What calls of `brk` gave.
+    pub breaks: Vec<u64>,
+}
+
 /// A run.
 pub struct Side<R> {
     records: Records<R>,
@@ -93,6 +102,8 @@ pub struct Side<R> {
     /// At the last event, of whichever code.
     sp: u64,
     threads: bool,
+    /// In a stub whose event has been told.
+    in_stub: bool,
 }
 
 impl<R: Read> Side<R> {
@@ -113,6 +124,7 @@ impl<R: Read> Side<R> {
             last_was_exit: false,
             sp: 0,
             threads: false,
+            in_stub: false,
         }
     }
 
@@ -141,7 +153,7 @@ impl<R: Read> Side<R> {
     fn is_of_no_interest(&self, module: &Module, load: &Access) -> bool {
         self.threads
             || self.is_headers(load.address)
-            || self.is_inserted(module, load.pc)
+            || self.is_inserted(module, load.pc) && !module.functions.is_empty()
             || module.instrumented && load.target
     }
 
@@ -169,8 +181,8 @@ impl<R: Read> Side<R> {
         }
     }
 
-    /// The mappings (address, length) and breaks before the module is entered.
-    pub fn mappings(&mut self, module: &Module) -> Result<(Vec<(u64, u64)>, Vec<u64>)> {
+    /// What is mapped before the module is entered.
+    pub fn mappings(&mut self, module: &Module) -> Result<Mappings> {
         let (mut all, mut breaks, mut length) = (Vec::new(), Vec::new(), 0);
         loop {
             let machine = self.machine;
@@ -183,7 +195,7 @@ impl<R: Read> Side<R> {
                 },
                 Item::Thread => (),
                 Item::Event(_) | Item::Access(_) | Item::Routine(..) | Item::End(_) => {
-                    return Ok((all, breaks));
+                    return Ok(Mappings { all, breaks });
                 }
             }
             self.take(module)?;
@@ -260,11 +272,17 @@ impl<R: Read> Side<R> {
             self.is_inserted(module, event.to),
         ) {
             (false, false) => event,
+            // Where nothing moved this is the function: a counter in front of its first instructions.
+            (false, true) if module.functions.is_empty() => {
+                self.in_stub = true;
+                event
+            }
             (false, true) => {
                 self.pending = Some(event);
                 return None;
             }
             (true, true) => return None,
+            (true, false) if std::mem::take(&mut self.in_stub) => return None,
             (true, false) => match self.pending.take() {
                 // The routine came back to who called it.
                 Some(call) if event.kind == Kind::Return && event.to == call.end => return None,

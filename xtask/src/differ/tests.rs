@@ -179,8 +179,16 @@ fn reading_code_where_it_moved_to_is_reported() {
     new.load(0x3010, BASE + 0x3000, 0x90)
         .event(CALL, 0x3014, 0x1100, 0);
     let outcome = compare(&old, &new, false);
-    assert_eq!(outcome.classes[&Class::ReadsCode].count, 1, "{outcome:?}");
-    assert!(!outcome.is_good());
+    let same = Class::ReadsCode { same: true };
+    assert_eq!(outcome.classes[&same].count, 1, "{outcome:?}");
+    assert!(outcome.is_good());
+
+    let (mut old, mut new) = begun();
+    old.load(0x1010, BASE + 0x1000, 0x90)
+        .event(CALL, 0x1014, 0x1100, 0);
+    new.load(0x3010, BASE + 0x3000, 0x91)
+        .event(CALL, 0x3014, 0x1100, 0);
+    assert!(!compare(&old, &new, false).is_good());
 }
 
 #[test]

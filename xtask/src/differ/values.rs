@@ -3,7 +3,7 @@
 //! A rule needs both values. The new one must be what the old one became, so `entry of f` against `entry of g` is not explained by both being
 //! entries. Rules that know no more than a distance (what a jump table's entry left in a register) come last.
 
-use std::collections::{BTreeSet, HashSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::fmt;
 
 use super::places::{Meaning, Module, Place};
@@ -29,12 +29,19 @@ pub enum Class {
     Mangled,
     /// Upper bytes of an address of code, left in memory under a shorter value: padding, mostly of a `long double`.
     Remains,
+    /// The page of an address of code that an instruction has still to complete.
+    Page,
     /// The distance that a jump table's entry says.
     TableEntry,
     /// A section that was moved, at the same offset.
     MovedSection,
     /// Something that both runs have, at another address.
     Shifted,
+    /// What counts in front of a function, where pointers to the function lead there.
+    Stub {
+        /// Bits 0 to 3 as in the input.
+        low_bits_kept: bool,
+    },
     /// An inserted routine that leads to the function: start-up routine, recorder, veneer.
     Detour,
     /// Numbers by which the system knows a process.
@@ -51,12 +58,17 @@ pub enum Class {
     Routine,
     /// Inserted code wrote below the stack pointer.
     BelowStack,
+    /// The program reads stack that it has not written since inserted code used it: padding of structures, mostly.
+    Uninitialised,
     /// Inserted code wrote where the program can see it.
     Intruder,
     /// Two new addresses for one old one, or the other way round.
     Contradiction,
     /// The program read code, at different addresses.
-    ReadsCode,
+    ReadsCode {
+        /// And found the same there.
+        same: bool,
+    },
     /// None of these.
     Unknown,
 }
@@ -70,7 +82,7 @@ impl Class {
                 | Class::Inside
                 | Class::Contradiction
                 | Class::Intruder
-                | Class::ReadsCode
+                | Class::ReadsCode { same: false }
         )
     }
 
@@ -86,8 +98,11 @@ impl Class {
             Class::Return
                 | Class::SignedReturn
                 | Class::Entry { .. }
+                | Class::Stub { .. }
                 | Class::Label
                 | Class::Remains
+                | Class::Page
+                | Class::ReadsCode { .. }
                 | Class::Inside
                 | Class::Mangled
         )
@@ -109,9 +124,16 @@ impl fmt::Display for Class {
             Class::Inside => "ADDRESS INSIDE A MOVED FUNCTION, PLACE NOT KNOWN",
             Class::Mangled => "address of code behind the pointer guard",
             Class::Remains => "upper bytes of an address of code, in padding",
+            Class::Page => "page of an address of code (adrp)",
             Class::TableEntry => "distance from a jump table",
             Class::MovedSection => "section that was moved",
             Class::Shifted => "loaded or mapped at another address",
+            Class::Stub {
+                low_bits_kept: true,
+            } => "pointer to what counts in front of a function, low 4 bits kept",
+            Class::Stub {
+                low_bits_kept: false,
+            } => "pointer to what counts in front of a function, low 4 bits CHANGED",
             Class::Detour => "inserted routine in place of a function",
             Class::Process => "process number",
             Class::Headers => "program headers",
@@ -120,9 +142,15 @@ impl fmt::Display for Class {
             Class::Counter => "counter",
             Class::Routine => "memory of inserted routines",
             Class::BelowStack => "inserted code below the stack pointer",
+            Class::Uninitialised => "uninitialised stack that inserted code has used",
             Class::Intruder => "INSERTED CODE WRITES TO THE PROGRAM'S MEMORY",
             Class::Contradiction => "TWO PLACES FOR ONE",
-            Class::ReadsCode => "THE PROGRAM READS CODE AT A NEW ADDRESS",
+            Class::ReadsCode { same: true } => {
+                "the program reads code at a new address, where it is the same"
+            }
+            Class::ReadsCode { same: false } => {
+                "THE PROGRAM READS CODE AT A NEW ADDRESS, WHERE IT IS ANOTHER"
+            }
             Class::Unknown => "NOT EXPLAINED",
         })
     }
@@ -143,19 +171,29 @@ pub struct Values {
     pub numbers: HashSet<(u64, u64)>,
     /// Functions of the first run, and inserted routines by which the second came to them.
     pub detours: HashSet<(u64, u64)>,
+    /// Counters in front of functions, and of which.
+    stubs: HashMap<u64, u64>,
     /// The same of program headers.
     pub headers: HashSet<(u64, u64)>,
     /// The program headers of both runs: start, end.
     pub tables: ((u64, u64), (u64, u64)),
     /// AArch64, or else x86-64.
     pub aarch64: bool,
-    /// Upper 48 bits of pairs that were addresses of code.
-    uppers: HashSet<(u64, u64)>,
+    /// Pairs that were addresses of code, less their lowest byte or two, whole and of the lower halves: (bytes less, old, new).
+    uppers: HashSet<(u32, u64, u64)>,
     /// How far the targets of the last indirect jumps moved.
     deltas: VecDeque<u64>,
     /// All of them, for what was left long ago.
     all_deltas: BTreeSet<u64>,
 }
+
+/// What can be left of an address: lowest bits that are others, and bits that are kept at all.
+const REMAINS: [(u32, u64); 4] = [
+    (8, u64::MAX),
+    (8, 0xffff_ffff),
+    (16, u64::MAX),
+    (16, 0xffff_ffff),
+];
 
 /// So many distances of jumps are kept: few enough that an unrelated difference hardly ever is one of them.
 const DELTAS: usize = 4096;
@@ -214,13 +252,21 @@ impl Values {
     /// The class of a pair of values that differ, of so many bytes.
     pub fn explain(&mut self, old: u64, new: u64, size: u8) -> Class {
         let class = self.address(old, new);
-        if class != Class::Unknown {
-            if class.is_visible() && size == 8 {
-                self.uppers.insert((old >> 16, new >> 16));
-                // What is left of them may be only the lower half.
-                self.uppers.insert((old >> 16 & 0xffff, new >> 16 & 0xffff));
+        if class.is_visible() && class.is_explained() && size == 8 {
+            for (low, mask) in REMAINS {
+                let upper = |value: u64| (value & mask) >> low;
+                self.uppers.insert((low, upper(old), upper(new)));
             }
-            return class;
+        }
+        match class {
+            Class::Unknown | Class::Inside if self.is_remains(old, new) => return Class::Remains,
+            Class::Unknown => (),
+            _ => return class,
+        }
+        if self.is_stub(old, new) {
+            return Class::Stub {
+                low_bits_kept: old & 15 == new & 15,
+            };
         }
         if self.detours.contains(&(old, new)) {
             return Class::Detour;
@@ -243,10 +289,11 @@ impl Values {
             if self.aarch64 {
                 // Bits 48 and up hold the authentication code; bit 55 tells the halves of the address space apart.
                 let strip = |value: u64| value & 0xffff_ffff_ffff;
-                if (strip(old), strip(new)) != (old, new) && strip(old) != strip(new) {
-                    if self.address(strip(old), strip(new)).is_known_code() {
-                        return Class::SignedReturn;
-                    }
+                if (strip(old), strip(new)) != (old, new)
+                    && strip(old) != strip(new)
+                    && self.address(strip(old), strip(new)).is_known_code()
+                {
+                    return Class::SignedReturn;
                 }
                 if self.address(old ^ o, new ^ n).is_known_code() {
                     return Class::Mangled;
@@ -257,9 +304,6 @@ impl Values {
                     return Class::Mangled;
                 }
             }
-        }
-        if old & 0xffff == new & 0xffff && self.uppers.contains(&(old >> 16, new >> 16)) {
-            return Class::Remains;
         }
         // A distance is sign-extended or not, and on AArch64 may count instructions.
         let delta = new.wrapping_sub(old);
@@ -272,6 +316,30 @@ impl Values {
             return Class::TableEntry;
         }
         Class::Unknown
+    }
+
+    /// Whether both are an address of code but for the lowest bytes, which are others, and perhaps the upper half.
+    fn is_remains(&self, old: u64, new: u64) -> bool {
+        REMAINS.iter().any(|(low, _)| {
+            let lower = |value: u64| value & ((1 << low) - 1);
+            lower(old) == lower(new) && self.uppers.contains(&(*low, old >> low, new >> low))
+        })
+    }
+
+    /// Whether the new one is, where nothing moved, what counts in front of the function at the old one. The first pair is believed, and must hold ever after.
+    pub fn is_stub(&mut self, old: u64, new: u64) -> bool {
+        let Some((o, n)) = self.link(old, new) else {
+            return false;
+        };
+        let module = &self.module;
+        let is_start = module.old.function(o).is_some_and(|(start, _)| start == o);
+        // The padding in front of a function may have room for it.
+        const FRONT: u64 = 64;
+        let is_front = n < o && o - n <= FRONT && module.old.function(n).is_none();
+        module.functions.is_empty()
+            && is_start
+            && (module.place(n) == Place::Inserted || is_front)
+            && *self.stubs.entry(n).or_insert(o) == o
     }
 
     fn address(&self, old: u64, new: u64) -> Class {
@@ -318,6 +386,7 @@ impl Values {
                 return Class::Return;
             }
             Place::Moved(_) if module.same_function(o, n) => return Class::Inside,
+            _ if self.aarch64 && module.is_page(o, n) => return Class::Page,
             Place::Moved(_) | Place::Inserted => return Class::Unknown,
             Place::Old if o == n => return Class::Shifted,
             Place::Old | Place::Added | Place::Outside => (),
