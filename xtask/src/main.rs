@@ -5,9 +5,11 @@
 //! | `test` | installs what the tests need, runs all of them, ends with a summary |
 //! | `lint` | formatting, clippy and documentation without warnings, and the fuzz targets |
 //! | `dist` | what is given away: a static binary, a package, an archive, checksums |
+//! | `differ` | runs a program and postlink's output in lock step, and lists the values that differ |
 //! | `bench` | measures postlink on real programs, side by side with llvm-bolt |
 
 mod bench;
+mod differ;
 mod dist;
 mod lint;
 mod packages;
@@ -62,6 +64,17 @@ enum Job {
         )]
         arguments: Vec<String>,
     },
+    /// Run a program and postlink's output in lock step under an emulator, and list the values that differ
+    #[command(disable_help_flag = true)]
+    Differ {
+        /// The program and options; --help lists them
+        #[arg(
+            trailing_var_arg = true,
+            allow_hyphen_values = true,
+            value_name = "ARGUMENTS"
+        )]
+        arguments: Vec<String>,
+    },
     /// Not for people: see `process`
     #[command(hide = true, disable_help_flag = true)]
     Measure {
@@ -87,6 +100,7 @@ fn main() -> ExitCode {
             Ok(true)
         }
         Job::Bench { arguments } => bench::run(&arguments),
+        Job::Differ { arguments } => differ::run(&arguments),
         Job::Measure { arguments } => process::measure(&arguments),
     };
     match done {

@@ -1,0 +1,657 @@
+//! Two runs in lock step.
+//!
+//! Both streams are read together. Events must be of the same kind and lead to the same place; a pair that does not ends the comparison: from there
+//! on the runs do different things. Between two events the stores of both runs must be the same ones in the same order, as a rewritten
+//! program executes the same instructions that write. Of a program that counts, stores may come in between: to counters, and below the
+//! stack pointer.
+//!
+//! A store's value may be a return address that the call behind it makes known. So pairs of values that differ are kept until the
+//! event that follows, and judged then.
+//!
+//! A pair in a register is judged and counted when it is first seen there, and not again until something else is in that register. So what code outside the
+//! module (libc, the unwinder) leaves in a scratch register is explained where control comes back, and by that alone.
+
+use std::collections::{HashSet, VecDeque};
+use std::io::Read;
+
+use anyhow::Result;
+
+use super::machine::{Call, Machine};
+use super::outcome::{Outcome, describe};
+use super::places::{Image, Meaning, Module, Place, Size};
+use super::record::{Access, Event, Kind};
+use super::regions::{Scribbled, What};
+use super::side::{Item, Side, Start};
+use super::values::{Class, Values};
+
+/// How much is compared and shown.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// End after so many events.
+    pub events: u64,
+    /// Examples of each class.
+    pub examples: usize,
+}
+
+/// Values of stores that wait for the next event, at most.
+const WAITING: usize = 1 << 16;
+
+/// Inserted code uses less than so many bytes of stack.
+const STACK: u64 = 1 << 16;
+
+/// A store that both runs made with different values.
+struct Waiting {
+    old: Access,
+    new: Access,
+}
+
+/// System calls of one run.
+#[derive(Debug, Default)]
+struct Lane {
+    length: u64,
+    mapped: VecDeque<(u64, u64)>,
+    processes: VecDeque<u64>,
+}
+
+/// Compares.
+pub struct Comparison<A, B> {
+    old: Side<A>,
+    new: Side<B>,
+    values: Values,
+    machine: Machine,
+    limits: Limits,
+    outcome: Outcome,
+    waiting: Vec<Waiting>,
+    /// Stores of the second run alone, since the last event.
+    extra: Vec<Access>,
+    /// What of the second run's stack inserted code has written, and the program not since.
+    scribbled: Scribbled,
+    /// Pairs of values that were there.
+    garbage: HashSet<(u64, u64)>,
+    /// The pair that differs in each register, judged already.
+    shown: [Option<(u64, u64)>; 32],
+    /// The stack pointer of the second run at the last event.
+    sp: u64,
+    call: Option<(u32, u64)>,
+    lanes: [Lane; 2],
+    /// What the allocator was asked for.
+    allocating: Option<u64>,
+    /// The last events, for who looks for how it came: kind, from, to, to in the second run.
+    recent: VecDeque<(Kind, u64, u64, u64)>,
+}
+
+impl<A: Read, B: Read> Comparison<A, B> {
+    /// Of the two plugins' streams.
+    pub fn new(
+        old: A,
+        new: B,
+        module: Module,
+        machine: Machine,
+        limits: Limits,
+    ) -> Comparison<A, B> {
+        let mut values = Values::default();
+        values.aarch64 = machine == Machine::Aarch64;
+        let (old, new) = (
+            Side::new(old, false, machine, &module),
+            Side::new(new, true, machine, &module),
+        );
+        values.module = module;
+        Comparison {
+            old,
+            new,
+            values,
+            machine,
+            limits,
+            outcome: Outcome {
+                wanted: limits.examples,
+                ..Outcome::default()
+            },
+            waiting: Vec::new(),
+            extra: Vec::new(),
+            scribbled: Scribbled::default(),
+            garbage: HashSet::new(),
+            shown: [None; 32],
+            sp: 0,
+            call: None,
+            lanes: Default::default(),
+            allocating: None,
+            recent: VecDeque::new(),
+        }
+    }
+
+    /// Compares to the end.
+    pub fn run(mut self) -> Result<Outcome> {
+        self.begin()?;
+        while self.step()? {
+            if self.outcome.events >= self.limits.events {
+                self.outcome.limited = true;
+                break;
+            }
+        }
+        self.settle(None);
+        Ok(self.outcome)
+    }
+
+    /// What comes before the module is entered: the loader's work, which is not compared, but says where things are.
+    fn begin(&mut self) -> Result<()> {
+        let old = self.old.mappings(&self.values.module)?;
+        let new = self.new.mappings(&self.values.module)?;
+        if let (Some(a), Some(b)) = (self.old.base, self.new.base) {
+            self.values.bases = Some((a, b));
+        }
+        let (from, to) = (self.old.start.clone(), self.new.start.clone());
+        let regions = &mut self.values.regions;
+        regions.add_stack(from.sp, to.sp);
+        // AT_BASE
+        if let (Some(a), Some(b)) = (from.auxiliary(7), to.auxiliary(7))
+            && a != 0
+        {
+            regions.add(What::Interpreter, a, b, 0x4_0000);
+        }
+        // AT_PHDR, AT_PHNUM
+        let table = |start: &Start| {
+            let (at, count) = (start.auxiliary(3)?, start.auxiliary(5)?);
+            Some(((at, at.saturating_add(count.saturating_mul(56))), count))
+        };
+        if let (Some((old, a)), Some((new, b))) = (table(&from), table(&to)) {
+            self.values.tables = (old, new);
+            self.values.headers.insert((a, b));
+        }
+        // Who looks for a header in the table holds the type of another one when it has found it. Small numbers say nothing.
+        let types = |image: &Image| {
+            image
+                .headers
+                .iter()
+                .map(|h| u64::from(*h))
+                .filter(|h| *h > 255)
+                .collect()
+        };
+        let (old_types, new_types): (Vec<u64>, Vec<u64>) = (
+            types(&self.values.module.old),
+            types(&self.values.module.new),
+        );
+        for a in old_types {
+            self.values
+                .headers
+                .extend(new_types.iter().map(|b| (a, *b)));
+        }
+        let regions = &mut self.values.regions;
+        for ((a, length), (b, _)) in old.all.into_iter().zip(new.all) {
+            regions.add_mapping(a, b, length);
+        }
+        for (a, b) in old.breaks.into_iter().zip(new.breaks) {
+            regions.add_break(a, b);
+        }
+        if let Some((a, b)) = self.values.bases {
+            let image = &self.values.module.old;
+            regions.add(
+                What::Module,
+                a.wrapping_add(image.low),
+                b.wrapping_add(image.low),
+                image.high - image.low,
+            );
+        }
+        self.values.guards = (from.random[1], to.random[1]);
+        self.sp = to.sp;
+        Ok(())
+    }
+
+    fn step(&mut self) -> Result<bool> {
+        let module = &self.values.module;
+        let (a, b) = (self.old.peek(module)?, self.new.peek(module)?);
+        match (a, b) {
+            // A stub does what the jump at an entry has replaced.
+            (Item::Access(from), Item::Routine(to, _))
+                if (from.address, from.size, from.load, from.value)
+                    == (to.address, to.size, to.load, to.value) => {}
+            (_, Item::Routine(write, _)) if write.load => {
+                self.new.take(&self.values.module)?;
+                return Ok(true);
+            }
+            (_, Item::Routine(write, sp)) => {
+                let (write, sp) = (*write, *sp);
+                self.new.take(&self.values.module)?;
+                self.routine(write, sp);
+                return Ok(true);
+            }
+            (Item::Thread, _) => {
+                self.outcome.threads = true;
+                self.old.take(&self.values.module)?;
+                return Ok(true);
+            }
+            (_, Item::Thread) => {
+                self.outcome.threads = true;
+                self.new.take(&self.values.module)?;
+                return Ok(true);
+            }
+            // Who waits for whom is different each time.
+            (Item::System(_) | Item::Result(..), _) if self.outcome.threads => {
+                let item = self.old.take(&self.values.module)?;
+                self.alone(&item, false);
+                return Ok(true);
+            }
+            (_, Item::System(_) | Item::Result(..)) if self.outcome.threads => {
+                let item = self.new.take(&self.values.module)?;
+                self.alone(&item, true);
+                return Ok(true);
+            }
+            (Item::Access(from), Item::Access(to))
+                if (from.size, from.load) == (to.size, to.load)
+                    && (self.values.same_place(from.address, to.address)
+                        || from.load && self.values.is_code(from.address, to.address)) =>
+            {
+                let (from, to) = (*from, *to);
+                if from.load {
+                    self.outcome.loads += 1;
+                } else {
+                    self.outcome.stores += 1;
+                    self.scribbled.clear(to.address, to.size);
+                }
+                if from.load && self.values.is_code(from.address, to.address) {
+                    let same = from.value == to.value;
+                    self.outcome.find(
+                        &self.values,
+                        Class::ReadsCode { same },
+                        (from.address, to.address),
+                        || format!("load by {}", self.values.describe(from.pc, false)),
+                    );
+                }
+                if from.value != to.value {
+                    self.waiting.push(Waiting { old: from, new: to });
+                    if self.waiting.len() > WAITING {
+                        self.settle(None);
+                    }
+                }
+            }
+            (_, Item::Access(write)) => {
+                let write = *write;
+                if !self.values.module.instrumented {
+                    self.part(
+                        "the output reads or writes memory and the input does not, or elsewhere",
+                    );
+                    return Ok(false);
+                }
+                self.new.take(&self.values.module)?;
+                self.extra(write);
+                return Ok(true);
+            }
+            (Item::Event(from), Item::Event(to)) => {
+                let (from, to) = (from.clone(), to.clone());
+                if !self.event(&from, &to) {
+                    return Ok(false);
+                }
+            }
+            (Item::System(from), Item::System(to)) if from.number == to.number => {
+                let (from, to) = (*from, *to);
+                self.outcome.systems += 1;
+                self.call = Some((from.number, from.arguments[1]));
+                let process = matches!(
+                    self.machine.system(from.number),
+                    Call::Process | Call::Break
+                );
+                for (i, (a, b)) in from.arguments.into_iter().zip(to.arguments).enumerate() {
+                    // What a call does not take, registers hold all the same.
+                    if a != b && i < 3 && !process {
+                        let class = match self.values.explain(a, b, 8) {
+                            Class::Unknown if i > 0 => Class::LeftOutside,
+                            class => class,
+                        };
+                        self.outcome.find(&self.values, class, (a, b), || {
+                            format!("argument {i} of system call {}", from.number)
+                        });
+                    }
+                }
+            }
+            (Item::Result(number, a), Item::Result(other, b)) if number == other => {
+                let (number, a, b) = (*number, *a, *b);
+                self.result(number, a, b);
+            }
+            // Killed or not is compared with the status.
+            (Item::End(_), Item::End(_)) => return Ok(false),
+            _ => {
+                self.part("the runs do different things");
+                return Ok(false);
+            }
+        }
+        self.old.take(&self.values.module)?;
+        self.new.take(&self.values.module)?;
+        Ok(true)
+    }
+
+    /// A system call of one run of a program with threads. What the first thread maps is still the same in the same order.
+    fn alone(&mut self, item: &Item, second: bool) {
+        let lane = &mut self.lanes[usize::from(second)];
+        match item {
+            Item::System(call) => lane.length = call.arguments[1],
+            Item::Result(number, result) => match self.machine.system(*number) {
+                Call::Map => lane.mapped.push_back((*result, lane.length)),
+                Call::Process => lane.processes.push_back(*result),
+                _ => (),
+            },
+            _ => (),
+        }
+        let [old, new] = &mut self.lanes;
+        if let (Some(a), Some(b)) = (old.processes.front(), new.processes.front()) {
+            self.values.numbers.insert((*a, *b));
+            old.processes.pop_front();
+            new.processes.pop_front();
+        }
+        if let (Some((a, length)), Some((b, _))) = (old.mapped.front(), new.mapped.front()) {
+            self.values.regions.add_mapping(*a, *b, *length);
+            old.mapped.pop_front();
+            new.mapped.pop_front();
+        }
+    }
+
+    fn result(&mut self, number: u32, a: u64, b: u64) {
+        let length = match self.call.take() {
+            Some((called, length)) if called == number => length,
+            _ => 0,
+        };
+        let is_error = |value: u64| value > u64::MAX - 4096;
+        match self.machine.system(number) {
+            Call::Map if !is_error(a) && !is_error(b) => {
+                self.values.regions.add_mapping(a, b, length);
+            }
+            Call::Break => self.values.regions.add_break(a, b),
+            Call::Process if a != b => {
+                self.values.numbers.insert((a, b));
+                self.outcome.find(&self.values, Class::Process, (a, b), || {
+                    format!("result of system call {number}")
+                });
+            }
+            _ if a != b => {
+                let class = self.values.explain(a, b, 8);
+                self.outcome.find(&self.values, class, (a, b), || {
+                    format!("result of system call {number}")
+                });
+            }
+            _ => (),
+        }
+    }
+
+    /// A store by a routine that was put in.
+    fn routine(&mut self, write: Access, sp: u64) {
+        // It runs on the program's stack, wherever that is, below what the program has there.
+        let is_below = (sp.saturating_sub(STACK)..sp.saturating_add(8)).contains(&write.address);
+        let is_stack = matches!(
+            self.values.regions.what(write.address, true),
+            Some((What::Stack, _))
+        );
+        let class = if self.is_of_inserted(write.address) || is_below || is_stack {
+            if !self.is_of_inserted(write.address) {
+                self.scribbled.add(write.address, write.size);
+            }
+            Class::Routine
+        } else {
+            Class::Intruder
+        };
+        self.outcome
+            .find(&self.values, class, (0, write.value), || {
+                format!("memory {:#x}", write.address)
+            });
+    }
+
+    /// A store that the input does not make, by code of a function. What inserted code loads is its own affair.
+    fn extra(&mut self, write: Access) {
+        if write.load {
+            return;
+        }
+        if self.is_of_inserted(write.address) {
+            self.outcome
+                .find(&self.values, Class::Counter, (0, write.value), || {
+                    format!("memory {:#x}", write.address)
+                });
+            return;
+        }
+        // It may be what the input stored, where inserted code had used the same memory before.
+        let same = |w: &Waiting| w.new.address == write.address && w.new.size == write.size;
+        match self.waiting.iter().rposition(same) {
+            Some(at) => {
+                let scratch = std::mem::replace(&mut self.waiting[at].new, write);
+                if self.waiting[at].old.value == write.value {
+                    self.waiting.remove(at);
+                }
+                self.extra.push(scratch);
+            }
+            None => self.extra.push(write),
+        }
+    }
+
+    /// Whether memory belongs to what was put in.
+    fn is_of_inserted(&self, address: u64) -> bool {
+        let Some(base) = self.new.base else {
+            return false;
+        };
+        let link = address.wrapping_sub(base);
+        self.new.is_own(address) || self.values.module.place(link) == Place::Added
+    }
+
+    fn event(&mut self, from: &Event, to: &Event) -> bool {
+        if from.kind != to.kind {
+            self.part("control goes on in different ways");
+            return false;
+        }
+        if self.values.bases.is_none()
+            && let (Some(a), Some(b)) = (self.old.base, self.new.base)
+        {
+            // A library that was loaded with dlopen.
+            self.values.bases = Some((a, b));
+            let module = &self.values.module;
+            self.values.regions.add(
+                What::Module,
+                a.wrapping_add(module.old.low),
+                b.wrapping_add(module.old.low),
+                module.old.high - module.old.low,
+            );
+        }
+        let is_inside = |end: u64| {
+            self.values.bases.is_some_and(|(base, _)| {
+                self.values
+                    .module
+                    .old
+                    .section(end.wrapping_sub(base))
+                    .is_some()
+            })
+        };
+        let (from_inside, to_inside) = (is_inside(from.last), is_inside(from.to));
+        if from.kind == Kind::Call
+            && from_inside
+            && let Some((a, b)) = self.values.link(from.end, to.end)
+            && !self.values.module.learn(a, b, Meaning::Return)
+        {
+            self.outcome.find(
+                &self.values,
+                Class::Contradiction,
+                (from.end, to.end),
+                || "the address behind a call".to_owned(),
+            );
+        }
+        if to_inside {
+            let Some((a, b)) = self.values.link(from.to, to.to) else {
+                return false;
+            };
+            if a != b && !self.values.is_stub(from.to, to.to) {
+                if self.values.module.meaning(a, b).is_none()
+                    && !self.values.module.learn(a, b, Meaning::Label)
+                {
+                    self.part("control goes to different places");
+                    return false;
+                }
+                if from.kind != Kind::Call {
+                    self.values.jumped(a, b);
+                }
+            }
+        } else if from.to != to.to && !self.values.same_place(from.to, to.to) {
+            self.part("control goes to different places outside the module");
+            return false;
+        }
+        if to.via != 0 {
+            self.values.detours.insert((from.to, to.via));
+        }
+        self.allocation(from, to);
+        self.settle(Some(to));
+        self.outcome.events += 1;
+        self.registers(from, to, from_inside && !from.unwound);
+        if self.recent.len() >= 6 {
+            self.recent.pop_front();
+        }
+        self.recent
+            .push_back((from.kind, from.last, from.to, to.to));
+        self.sp = to.registers[self.machine.sp()];
+        true
+    }
+
+    /// What the allocator gives, where its work is not looked into.
+    fn allocation(&mut self, from: &Event, to: &Event) {
+        if from.unwound {
+            if let (Some(length), Kind::Return) = (self.allocating.take(), from.kind) {
+                let (a, b) = (from.registers[0], to.registers[0]);
+                self.values.regions.add_allocation(a, b, length);
+            }
+        } else if from.skipped {
+            let link = from.to.wrapping_sub(self.old.base.unwrap_or(0));
+            self.allocating = self.values.module.allocator(link).map(|size| {
+                let argument = |i: usize| from.registers[self.machine.argument(i)];
+                match size {
+                    Size::First => argument(0),
+                    Size::Second => argument(1),
+                    Size::Product => argument(0).saturating_mul(argument(1)),
+                }
+            });
+        }
+    }
+
+    fn registers(&mut self, from: &Event, to: &Event, from_inside: bool) {
+        for i in 0..self.machine.registers() {
+            let (a, b) = (from.registers[i], to.registers[i]);
+            if a == b {
+                self.shown[i] = None;
+                continue;
+            }
+            // What stays in a register is counted once.
+            if self.shown[i] == Some((a, b)) {
+                continue;
+            }
+            self.shown[i] = Some((a, b));
+            let mut class = self.values.explain(a, b, 8);
+            if !class.is_explained() && self.garbage.contains(&(a, b)) {
+                class = Class::Uninitialised;
+            }
+            // An unwinder's callbacks find rows' addresses in registers that are no arguments.
+            if matches!(class, Class::Unknown | Class::Inside) {
+                let outside = !from_inside
+                    && self.machine.is_scratch(i)
+                    && !(from.kind == Kind::Return
+                        && self.machine.is_result(i)
+                        && !(from.unwound && i > 0));
+                class = if outside {
+                    Class::LeftOutside
+                } else if self.machine.is_linkage(i, self.values.module.instrumented) {
+                    Class::Scratch
+                } else {
+                    class
+                };
+            }
+            // Who has gone through the headers comes with the type of the last one in a register.
+            let kinds =
+                |image: &Image, kind: u64| image.headers.iter().any(|k| u64::from(*k) == kind);
+            if class == Class::Unknown
+                && from.skipped
+                && kinds(&self.values.module.old, a)
+                && kinds(&self.values.module.new, b)
+            {
+                class = Class::Headers;
+            }
+            self.outcome.find(&self.values, class, (a, b), || {
+                let name = self.values.describe(from.to, false);
+                format!("{} at {:?} to {name}", self.machine.register(i), from.kind)
+            });
+        }
+    }
+
+    /// Whether an instruction is among the first of its function.
+    fn is_prologue(&self, pc: u64) -> bool {
+        const LONG: u64 = 0x80;
+        let link = pc.wrapping_sub(self.old.base.unwrap_or(0));
+        let function = self.values.module.old.function(link);
+        function.is_some_and(|(start, _)| link - start < LONG)
+    }
+
+    /// Judges what was written since the last event.
+    fn settle(&mut self, event: Option<&Event>) {
+        for Waiting { old, new } in std::mem::take(&mut self.waiting) {
+            let mut class = self.values.explain(old.value, new.value, old.size);
+            let is_known = class.is_explained();
+            let is_scribbled = old.load && self.scribbled.has(new.address, new.size);
+            if !is_known && (is_scribbled || self.garbage.contains(&(old.value, new.value))) {
+                self.garbage.insert((old.value, new.value));
+                class = Class::Uninitialised;
+            }
+            // A function with variable arguments stores all registers that could hold some.
+            if class == Class::Unknown && old.vector && !old.load && self.is_prologue(old.pc) {
+                class = Class::LeftOutside;
+            }
+            self.outcome
+                .find(&self.values, class, (old.value, new.value), || {
+                    let name = |address| self.values.describe(address, false);
+                    format!(
+                        "{} of {} bytes at {:#x} ({}) by {}",
+                        if old.load { "load" } else { "store" },
+                        old.size,
+                        old.address,
+                        name(old.address),
+                        name(old.pc)
+                    )
+                });
+        }
+        let sp = event.map_or(self.sp, |event| event.registers[self.machine.sp()]);
+        let highest = self.sp.max(sp);
+        for write in std::mem::take(&mut self.extra) {
+            self.scribbled.add(write.address, write.size);
+            let is_stack = matches!(
+                self.values.regions.what(write.address, true),
+                Some((What::Stack, _))
+            );
+            // A coroutine or a signal handler has its stack elsewhere.
+            let is_below = (sp.saturating_sub(STACK)..highest).contains(&write.address);
+            let class = if is_stack && write.address < highest || is_below {
+                Class::BelowStack
+            } else {
+                Class::Intruder
+            };
+            self.outcome
+                .find(&self.values, class, (0, write.value), || {
+                    let name = self.values.describe(write.pc, true);
+                    format!("{} bytes at {:#x} by {name}", write.size, write.address)
+                });
+        }
+    }
+
+    /// The runs part here.
+    fn part(&mut self, what: &str) {
+        let module = &self.values.module;
+        let show = |item: Result<&Item>, second: bool| match item {
+            Ok(item) => describe(item, &self.values, self.machine, second),
+            Err(error) => format!("{error:#}"),
+        };
+        let old = show(self.old.peek(module), false);
+        let new = show(self.new.peek(module), true);
+        let recent: String = self
+            .recent
+            .iter()
+            .map(|(kind, last, to, new)| {
+                format!(
+                    "\n     {kind:?} from {} to {}, {}",
+                    self.values.describe(*last, false),
+                    self.values.describe(*to, false),
+                    self.values.describe(*new, true)
+                )
+            })
+            .collect();
+        self.outcome.parted = Some(format!(
+            "{what}, behind event {}\n  the input:  {old}\n  the output: {new}\n  events before:{recent}",
+            self.outcome.events
+        ));
+    }
+}

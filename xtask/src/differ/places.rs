@@ -1,0 +1,563 @@
+//! What is where in the module, in the input and in the output, and which address of the one is which of the other.
+//!
+//! Three sources say where an address of new code comes from:
+//!
+//! | source | exact for |
+//! |---|---|
+//! | `.note.postlink` | entries of moved functions, and labels that are reached by address |
+//! | the two runs: what both call, return to and jump to at the same event | return addresses, targets of jump tables, landing pads |
+//! | `.note.postlink`, ranges | which function it is in, and no more |
+//!
+//! The second is believed when a pair is seen first, if both are in the same function, and must agree ever after; that the pair
+//! is right is what the checker proves, and what the rest of the run would contradict. One new address can have two meanings: where a call
+//! that does not return ends, another block begins. So the meaning is part of the key.
+//!
+//! All addresses here are link-time addresses.
+
+use std::collections::{HashMap, HashSet};
+
+use anyhow::{Context, Result};
+use postlink_image::elf::{Elf, SymbolTable};
+use postlink_image::note::{MovedFunction, Note};
+
+use super::machine::Machine;
+
+/// What an address of moved code stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Meaning {
+    /// The entry of a function.
+    Entry,
+    /// The address behind a call.
+    Return,
+    /// A place reached by an indirect jump or by unwinding.
+    Label,
+}
+
+/// A part of a file that is loaded.
+#[derive(Clone, Debug)]
+pub struct Section {
+    /// Where it begins.
+    pub start: u64,
+    /// One past its last address.
+    pub end: u64,
+    /// Its name.
+    pub name: String,
+    /// Whether it holds instructions.
+    pub code: bool,
+}
+
+/// What one file has where.
+#[derive(Clone, Debug, Default)]
+pub struct Image {
+    /// Sections, ascending.
+    pub sections: Vec<Section>,
+    /// Functions: start, size, name; ascending.
+    pub functions: Vec<(u64, u64, String)>,
+    /// First address of the first segment, rounded down to a page.
+    pub low: u64,
+    /// One past the last address of the last segment.
+    pub high: u64,
+    /// Types of the program headers.
+    pub headers: Vec<u32>,
+    /// Where the segments are that they describe, of whichever type; 0 is not among them.
+    pub segments: Vec<u64>,
+    /// Sections of code: start and bytes.
+    pub code: Vec<(u64, Vec<u8>)>,
+}
+
+impl Image {
+    /// Of a parsed file.
+    pub fn new(elf: &Elf<'_>) -> Image {
+        let loads = || elf.segments.iter().filter(|s| s.kind == 1);
+        let mut sections: Vec<Section> = elf
+            .sections
+            .iter()
+            .filter(|s| s.is_alloc() && s.size > 0 && !s.is_tbss())
+            .map(|s| Section {
+                start: s.addr,
+                end: s.end(),
+                name: s.name.to_owned(),
+                code: s.is_code(),
+            })
+            .collect();
+        sections.sort_by_key(|s| s.start);
+        let table = match elf.symbols(SymbolTable::Static) {
+            table if table.is_empty() => elf.symbols(SymbolTable::Dynamic),
+            table => table,
+        };
+        let is_function = |kind: u8| kind == 2 || kind == 10;
+        let mut functions: Vec<(u64, u64, String)> = table
+            .iter()
+            .filter(|s| is_function(s.kind) && s.section != 0)
+            .map(|s| {
+                (
+                    s.value,
+                    s.size,
+                    String::from_utf8_lossy(s.name).into_owned(),
+                )
+            })
+            .collect();
+        functions.sort();
+        functions.dedup_by_key(|f| f.0);
+        Image {
+            sections,
+            functions,
+            low: loads().map(|s| s.addr & !0xfff).min().unwrap_or(0),
+            high: loads()
+                .map(|s| s.addr.saturating_add(s.mem_size))
+                .max()
+                .unwrap_or(0),
+            headers: elf.segments.iter().map(|s| s.kind).collect(),
+            segments: elf
+                .segments
+                .iter()
+                .map(|s| s.addr)
+                .filter(|a| *a != 0)
+                .collect(),
+            code: elf
+                .sections
+                .iter()
+                .filter(|s| s.is_code() && s.has_contents())
+                .map(|s| (s.addr, elf.section_data(s).to_vec()))
+                .collect(),
+        }
+    }
+
+    /// The section that holds an address.
+    pub fn section(&self, address: u64) -> Option<&Section> {
+        let after = self.sections.partition_point(|s| s.start <= address);
+        // Few sections overlap, and those that do are neighbours.
+        let near = after.saturating_sub(3)..after;
+        self.sections[near]
+            .iter()
+            .rev()
+            .find(|s| (s.start..s.end).contains(&address))
+    }
+
+    /// Whether the instruction before an address is a call, going by its bytes.
+    pub fn is_behind_call(&self, address: u64, aarch64: bool) -> bool {
+        let before = |bytes: u64| -> Option<&[u8]> {
+            let start = address.checked_sub(bytes)?;
+            let (at, code) = self
+                .code
+                .iter()
+                .find(|(at, code)| start.wrapping_sub(*at) < code.len() as u64)?;
+            let start = (start - at) as usize;
+            code.get(start..start + bytes as usize)
+        };
+        if aarch64 {
+            return before(4).is_some_and(|b| {
+                let word = u32::from_le_bytes([b[0], b[1], b[2], b[3]]);
+                word >> 26 == 0x25 || word & 0xfe9f_f000 == 0xd61f_0000 && word >> 21 & 3 == 1
+            });
+        }
+        // call rel32, or call through a register or memory: ff /2 with up to five bytes of address.
+        before(5).is_some_and(|b| b[0] == 0xe8)
+            || (2..=7).any(|n| before(n).is_some_and(|b| b[0] == 0xff && b[1] >> 3 & 7 == 2))
+    }
+
+    /// The function that holds an address: start, name.
+    pub fn function(&self, address: u64) -> Option<(u64, &str)> {
+        let after = self.functions.partition_point(|f| f.0 <= address);
+        let (start, size, name) = self.functions.get(after.checked_sub(1)?)?;
+        (*size == 0 || address - start < *size).then_some((*start, name.as_str()))
+    }
+
+    /// `f+0x12`, or the section with an offset.
+    pub fn name(&self, address: u64) -> String {
+        let place = |name: &str, start: u64| match address - start {
+            0 => name.to_owned(),
+            offset => format!("{name}+{offset:#x}"),
+        };
+        match (self.function(address), self.section(address)) {
+            (Some((start, name)), _) => place(name, start),
+            (None, Some(section)) => place(&section.name, section.start),
+            (None, None) => format!("{address:#x}"),
+        }
+    }
+}
+
+/// What an address of the output is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// In the old image, as in the input.
+    Old,
+    /// In new code of this function.
+    Moved(usize),
+    /// Code that has nothing in the input that it comes from.
+    Inserted,
+    /// Other bytes that the input has not: moved tables, headers, counters.
+    Added,
+    /// Not in the module.
+    Outside,
+}
+
+/// How an allocator is told the size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Size {
+    /// `malloc`
+    First,
+    /// `realloc`, `memalign`
+    Second,
+    /// `calloc`
+    Product,
+}
+
+/// Functions that unwind: what they are called with and come back with is compared, what they do is not.
+fn is_unwinder(name: &str) -> bool {
+    const PREFIXES: [&str; 4] = [
+        "_Unwind_",
+        "__register_frame",
+        "__deregister_frame",
+        "_dl_relocate_static_pie",
+    ];
+    PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+        || matches!(
+            name,
+            "dl_iterate_phdr"
+                | "__dl_iterate_phdr"
+                | "_dl_find_object_init"
+                | "backtrace"
+                | "__backtrace"
+        )
+}
+
+/// Functions of the allocator, with how they are told the size if they give memory.
+fn allocator(name: &str) -> Option<Option<Size>> {
+    match name.trim_start_matches("__libc_").trim_start_matches("__") {
+        "malloc" => Some(Some(Size::First)),
+        "calloc" => Some(Some(Size::Product)),
+        "realloc" | "memalign" | "aligned_alloc" => Some(Some(Size::Second)),
+        "free" | "cfree" => Some(None),
+        _ => None,
+    }
+}
+
+/// Both files of the module, and what moved.
+#[derive(Clone, Debug, Default)]
+pub struct Module {
+    /// The input.
+    pub old: Image,
+    /// The output.
+    pub new: Image,
+    /// What moved, by the note.
+    pub functions: Vec<MovedFunction>,
+    /// Whether counters were put in.
+    pub instrumented: bool,
+    /// Functions of the input that are not looked into, and how they are told a size if they are an allocator.
+    pub skipped: Vec<(u64, u64, Option<Size>)>,
+    /// start, end, function; ascending, of the output.
+    new_ranges: Vec<(u64, u64, usize)>,
+    /// The same of the input.
+    old_ranges: Vec<(u64, u64, usize)>,
+    /// Pages of 4 KiB with entries and labels: of the input, of the output.
+    pages: HashSet<(u64, u64)>,
+    /// (new address, meaning) to the old address.
+    known: HashMap<(u64, Meaning), u64>,
+}
+
+fn find(ranges: &[(u64, u64, usize)], address: u64) -> Option<usize> {
+    let after = ranges.partition_point(|r| r.0 <= address);
+    let (_, end, function) = ranges.get(after.checked_sub(1)?)?;
+    (address < *end).then_some(*function)
+}
+
+impl Module {
+    /// Reads both files.
+    pub fn read(input: &[u8], output: &[u8]) -> Result<Module> {
+        let old = Elf::parse(input).context("the input")?;
+        let new = Elf::parse(output).context("the output")?;
+        let note = Note::read(&new)?;
+        let (functions, instrumented) = match note {
+            Some(note) => (
+                note.functions,
+                note.kind == postlink_image::note::NoteKind::Instrumented,
+            ),
+            // Counters at entries alone move nothing.
+            None => (Vec::new(), true),
+        };
+        let mut module = Module::new(Image::new(&old), Image::new(&new), functions, instrumented);
+        // A static program may have its frames sorted when the first exception is thrown. The output has more of them, which takes more memory, and whatever is
+        // allocated after that is elsewhere.
+        const INTERPRETER: u32 = 3;
+        let is_static = old.etype == 2 && old.segments.iter().all(|s| s.kind != INTERPRETER);
+        module.skip(is_static && Machine::of(old.machine) == Some(Machine::Aarch64));
+        Ok(module)
+    }
+
+    /// Finds what is not looked into: the unwinder, where it is part of the program, and perhaps the allocator.
+    fn skip(&mut self, with_allocator: bool) {
+        for (start, size, name) in &self.old.functions {
+            let end = start + (*size).max(1);
+            match allocator(name).filter(|_| with_allocator) {
+                Some(size) => self.skipped.push((*start, end, size)),
+                None if is_unwinder(name) => self.skipped.push((*start, end, None)),
+                None => (),
+            }
+        }
+        self.skipped.sort_by_key(|s| s.0);
+    }
+
+    /// How the allocator at an address of the input is told the size.
+    pub fn allocator(&self, old: u64) -> Option<Size> {
+        let at = self.skipped.binary_search_by_key(&old, |s| s.0).ok()?;
+        self.skipped[at].2
+    }
+
+    /// Ranges of the output, or the input, that are not looked into.
+    pub fn skipped_ranges(&self, second: bool) -> Vec<(u64, u64)> {
+        let mut all: Vec<(u64, u64)> = self.skipped.iter().map(|s| (s.0, s.1)).collect();
+        if second {
+            let moved = self.functions.iter().filter(|f| {
+                let mut old = self.skipped.iter();
+                old.any(|s| (s.0..s.1).contains(&f.entry))
+            });
+            let ranges: Vec<(u64, u64)> = moved
+                .flat_map(|f| f.new.iter().map(|(start, length)| (*start, start + length)))
+                .collect();
+            all.extend(ranges);
+        }
+        all.sort_unstable();
+        all
+    }
+
+    /// From its parts.
+    pub fn new(
+        old: Image,
+        new: Image,
+        functions: Vec<MovedFunction>,
+        instrumented: bool,
+    ) -> Module {
+        let ranges = |of: fn(&MovedFunction) -> &Vec<(u64, u64)>| {
+            let mut all: Vec<(u64, u64, usize)> = functions
+                .iter()
+                .enumerate()
+                .flat_map(|(i, f)| {
+                    of(f)
+                        .iter()
+                        .map(move |(start, length)| (*start, start + length, i))
+                })
+                .collect();
+            all.sort_unstable();
+            all
+        };
+        let (new_ranges, old_ranges) = (ranges(|f| &f.new), ranges(|f| &f.old));
+        let mut known = HashMap::new();
+        for f in &functions {
+            if let Some((start, _)) = f.new.first() {
+                known.insert((*start, Meaning::Entry), f.entry);
+            }
+            for (old, new) in &f.labels {
+                known.insert((*new, Meaning::Label), *old);
+            }
+        }
+        Module {
+            old,
+            new,
+            functions,
+            instrumented,
+            skipped: Vec::new(),
+            new_ranges,
+            old_ranges,
+            pages: known
+                .iter()
+                .map(|((new, _), old)| (old >> 12, new >> 12))
+                .collect(),
+            known,
+        }
+    }
+
+    /// What an address of the output is.
+    pub fn place(&self, new: u64) -> Place {
+        if let Some(function) = find(&self.new_ranges, new) {
+            return Place::Moved(function);
+        }
+        if self.old.section(new).is_some() {
+            // A section may have been moved away and others put there; entry jumps and such are in code, which is not.
+            return Place::Old;
+        }
+        match self.new.section(new) {
+            Some(section) if section.code => Place::Inserted,
+            Some(_) => Place::Added,
+            None if (self.new.low..self.new.high).contains(&new) => Place::Added,
+            None => Place::Outside,
+        }
+    }
+
+    /// Parts of the output's code that come from nothing in the input, as distances from its start.
+    pub fn inserted(&self) -> Vec<(u64, u64)> {
+        let mut parts = Vec::new();
+        for section in self.new.sections.iter().filter(|s| s.code) {
+            if self.old.section(section.start).is_some() {
+                continue;
+            }
+            // Room between functions is padding, unless there is much of it.
+            const PADDING: u64 = 64;
+            let mut at = section.start;
+            let inside = |r: &&(u64, u64, usize)| r.0 < section.end && r.1 > section.start;
+            let ranges: Vec<_> = self.new_ranges.iter().filter(inside).collect();
+            let least = if ranges.is_empty() { 1 } else { PADDING };
+            for (start, end, _) in ranges {
+                if start.saturating_sub(at) >= least {
+                    parts.push((at, *start));
+                }
+                at = at.max(*end);
+            }
+            if section.end.saturating_sub(at) >= least {
+                parts.push((at, section.end));
+            }
+        }
+        parts
+            .iter()
+            .map(|part| (part.0 - self.new.low, part.1 - self.new.low))
+            .collect()
+    }
+
+    /// The moved function that an address of the input is in.
+    pub fn old_function(&self, old: u64) -> Option<usize> {
+        find(&self.old_ranges, old)
+    }
+
+    /// What a pair of addresses means, if it is known.
+    pub fn meaning(&self, old: u64, new: u64) -> Option<Meaning> {
+        [Meaning::Entry, Meaning::Return, Meaning::Label]
+            .into_iter()
+            .find(|meaning| self.known.get(&(new, *meaning)) == Some(&old))
+    }
+
+    /// Whether both are pages, and an entry or label of the one became one of the other.
+    pub fn is_page(&self, old: u64, new: u64) -> bool {
+        old & 0xfff == 0 && new & 0xfff == 0 && self.pages.contains(&(old >> 12, new >> 12))
+    }
+
+    /// Whether both are in the same moved function. The address behind its last call is in it as well.
+    pub fn same_function(&self, old: u64, new: u64) -> bool {
+        let at = |old, new| match (self.old_function(old), find(&self.new_ranges, new)) {
+            (Some(a), Some(b)) => a == b,
+            _ => false,
+        };
+        at(old, new) || at(old.wrapping_sub(1), new.wrapping_sub(1))
+    }
+
+    /// Takes note of what both runs have shown to be the same place. `false` if that contradicts what is known.
+    pub fn learn(&mut self, old: u64, new: u64, meaning: Meaning) -> bool {
+        if old == new {
+            return true;
+        }
+        if let Some(known) = self.known.get(&(new, meaning)) {
+            return *known == old;
+        }
+        if self.meaning(old, new).is_some() {
+            return true;
+        }
+        let good = self.same_function(old, new);
+        if good {
+            self.known.insert((new, meaning), old);
+        }
+        good
+    }
+
+    /// An address of the output as `f+0x12 (new)`.
+    pub fn new_name(&self, new: u64) -> String {
+        match self.place(new) {
+            Place::Moved(function) => {
+                let f = &self.functions[function];
+                let mut base = 0;
+                for (part, (start, length)) in f.new.iter().enumerate() {
+                    if (*start..start + length).contains(&new) {
+                        let (part, offset) = (if part > 0 { " (cold)" } else { "" }, new - start);
+                        base = offset;
+                        if offset > 0 || !part.is_empty() {
+                            return format!("{}{part}+{offset:#x} (new)", self.old.name(f.entry));
+                        }
+                    }
+                }
+                debug_assert_eq!(base, 0);
+                format!("{} (new)", self.old.name(f.entry))
+            }
+            Place::Old => self.old.name(new),
+            Place::Inserted | Place::Added | Place::Outside => self.new.name(new),
+        }
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// `f` at 0x1000 and `g` at 0x1100 of the input; `f` moved to 0x3000 and, its cold part, 0x3100; a routine was inserted at 0x3200.
+    pub fn module(instrumented: bool) -> Module {
+        let section = |start, end, name: &str, code: bool| Section {
+            start,
+            end,
+            name: name.to_owned(),
+            code,
+        };
+        let old = Image {
+            sections: vec![
+                section(0x1000, 0x1200, ".text", true),
+                section(0x2000, 0x2100, ".data", false),
+            ],
+            functions: vec![
+                (0x1000, 0x100, "f".to_owned()),
+                (0x1100, 0x100, "g".to_owned()),
+            ],
+            low: 0x1000,
+            high: 0x2100,
+            headers: vec![],
+            segments: vec![],
+            code: vec![],
+        };
+        let mut new = old.clone();
+        new.sections
+            .push(section(0x3000, 0x3300, ".text.hot", true));
+        new.sections
+            .push(section(0x4000, 0x5000, ".postlink.counters", false));
+        new.high = 0x5000;
+        let f = MovedFunction {
+            entry: 0x1000,
+            old: vec![(0x1000, 0x100)],
+            new: vec![(0x3000, 0x80), (0x3100, 0x80)],
+            labels: vec![(0x1040, 0x3020)],
+        };
+        Module::new(old, new, vec![f], instrumented)
+    }
+
+    #[test]
+    fn an_address_of_the_output_is_old_moved_inserted_or_added() {
+        let module = module(true);
+        assert_eq!(module.place(0x1010), Place::Old);
+        assert_eq!(module.place(0x3010), Place::Moved(0));
+        assert_eq!(module.place(0x3210), Place::Inserted);
+        assert_eq!(module.place(0x4010), Place::Added);
+        assert_eq!(module.place(0x2800), Place::Added);
+        assert_eq!(module.place(0x9000), Place::Outside);
+    }
+
+    #[test]
+    fn entries_and_labels_are_known_and_the_rest_is_learned_once() {
+        let mut module = module(false);
+        assert_eq!(module.meaning(0x1000, 0x3000), Some(Meaning::Entry));
+        assert_eq!(module.meaning(0x1040, 0x3020), Some(Meaning::Label));
+        assert_eq!(module.meaning(0x1050, 0x3030), None);
+        assert!(module.learn(0x1050, 0x3030, Meaning::Return));
+        assert_eq!(module.meaning(0x1050, 0x3030), Some(Meaning::Return));
+        // The same new address is behind another call of the input now.
+        assert!(!module.learn(0x1060, 0x3030, Meaning::Return));
+        // It may also be a label of another block.
+        assert!(module.learn(0x1060, 0x3030, Meaning::Label));
+        // Nothing of g is in f.
+        assert!(!module.learn(0x1110, 0x3040, Meaning::Return));
+        // The address behind a last call is in nothing.
+        assert!(module.learn(0x1100, 0x3080, Meaning::Return));
+    }
+
+    #[test]
+    fn addresses_have_names() {
+        let module = module(false);
+        assert_eq!(module.old.name(0x1012), "f+0x12");
+        assert_eq!(module.old.name(0x2010), ".data+0x10");
+        assert_eq!(module.new_name(0x3000), "f (new)");
+        assert_eq!(module.new_name(0x3104), "f (cold)+0x4 (new)");
+    }
+}

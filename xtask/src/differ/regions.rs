@@ -1,0 +1,252 @@
+//! Memory that has the same meaning in both runs, but may be elsewhere: stack, heap, mappings, the module itself.
+//!
+//! The n-th mapping of one run is the n-th of the other. Where the emulator puts them follows from what was mapped before, so it differs
+//! only as far as sizes do; [`super::prepare`] evens that out, and what is left is told here.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+
+/// Which memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum What {
+    /// The module that is compared.
+    Module,
+    /// The dynamic loader.
+    Interpreter,
+    /// The stack of the first thread.
+    Stack,
+    /// What `brk` gives.
+    Heap,
+    /// A mapping, by its number.
+    Mapping(u32),
+}
+
+impl fmt::Display for What {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            What::Module => f.write_str("module"),
+            What::Interpreter => f.write_str("loader"),
+            What::Stack => f.write_str("stack"),
+            What::Heap => f.write_str("heap"),
+            What::Mapping(number) => write!(f, "mapping {number}"),
+        }
+    }
+}
+
+/// A region of both runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Region {
+    /// Which.
+    pub what: What,
+    /// Where it is in the first run.
+    pub old: u64,
+    /// And in the second.
+    pub new: u64,
+    /// The same length in both.
+    pub length: u64,
+}
+
+/// All regions; what was mapped last goes first, as it replaces what was there.
+#[derive(Clone, Debug, Default)]
+pub struct Regions {
+    all: Vec<Region>,
+    mappings: u32,
+    /// Blocks of the allocator: old address to new address and length. Few at a time are of interest, but many come and go.
+    allocations: BTreeMap<u64, (u64, u64)>,
+}
+
+/// The stack is looked at this far on both sides of where it began.
+const STACK: u64 = 8 << 20;
+
+impl Regions {
+    /// Adds one.
+    pub fn add(&mut self, what: What, old: u64, new: u64, length: u64) {
+        self.all.push(Region {
+            what,
+            old,
+            new,
+            length,
+        });
+    }
+
+    /// The stack, from its pointer at the start.
+    pub fn add_stack(&mut self, old: u64, new: u64) {
+        let below = STACK.min(old).min(new);
+        self.add(What::Stack, old - below, new - below, below + (1 << 20));
+    }
+
+    /// What a call of `mmap` gave.
+    pub fn add_mapping(&mut self, old: u64, new: u64, length: u64) {
+        self.mappings += 1;
+        self.add(What::Mapping(self.mappings), old, new, length);
+    }
+
+    /// What the allocator gave. What it gave at that address before is gone.
+    pub fn add_allocation(&mut self, old: u64, new: u64, length: u64) {
+        if old != 0 && new != 0 {
+            self.allocations.insert(old, (new, length.max(1)));
+        }
+    }
+
+    fn allocation(&self, old: u64) -> Option<(u64, u64)> {
+        let (start, (new, length)) = self.allocations.range(..=old).next_back()?;
+        (old - start <= *length).then(|| (new.wrapping_add(old - start), *length))
+    }
+
+    /// What a call of `brk` gave: the heap begins where the first one says and ends where the largest does.
+    pub fn add_break(&mut self, old: u64, new: u64) {
+        match self.all.iter_mut().find(|r| r.what == What::Heap) {
+            Some(heap) if old >= heap.old && new >= heap.new => {
+                heap.length = heap.length.max((old - heap.old).min(new - heap.new));
+            }
+            Some(_) => (),
+            None => self.add(What::Heap, old, new, 0),
+        }
+    }
+
+    /// Where an address of the first run is in the second, and in what.
+    pub fn translate(&self, old: u64) -> Option<(What, u64)> {
+        if let Some((new, _)) = self.allocation(old) {
+            return Some((What::Heap, new));
+        }
+        self.all
+            .iter()
+            .rev()
+            .find(|r| old.wrapping_sub(r.old) < r.length)
+            .map(|r| (r.what, old - r.old + r.new))
+    }
+
+    /// Whether both are the same place in the same region; `Some` also where that is at the same address.
+    pub fn same(&self, old: u64, new: u64) -> Option<What> {
+        if let Some((there, _)) = self.allocation(old)
+            && there == new
+        {
+            return Some(What::Heap);
+        }
+        let here = |r: &&Region| {
+            let offset = old.wrapping_sub(r.old);
+            // One past the end is a pointer that programs use.
+            offset <= r.length && new.wrapping_sub(r.new) == offset
+        };
+        self.all.iter().rev().find(here).map(|r| r.what)
+    }
+
+    /// What an address of one of the runs is in.
+    pub fn what(&self, address: u64, second: bool) -> Option<(What, u64)> {
+        let start = |r: &Region| if second { r.new } else { r.old };
+        self.all
+            .iter()
+            .rev()
+            .find(|r| address.wrapping_sub(start(r)) < r.length)
+            .map(|r| (r.what, address - start(r)))
+    }
+}
+
+/// A set of bytes in memory.
+#[derive(Clone, Debug, Default)]
+pub struct Scribbled(HashMap<u64, u8>);
+
+impl Scribbled {
+    /// The words that a range of at most eight bytes touches, with a bit for each byte.
+    fn words(address: u64, size: u8) -> [(u64, u8); 2] {
+        let bits = ((1u16 << size.min(8)) - 1) << (address & 7);
+        let word = address & !7;
+        [
+            (word, bits as u8),
+            (word.wrapping_add(8), (bits >> 8) as u8),
+        ]
+    }
+
+    /// Adds bytes.
+    pub fn add(&mut self, address: u64, size: u8) {
+        for (word, bits) in Scribbled::words(address, size) {
+            if bits != 0 {
+                *self.0.entry(word).or_default() |= bits;
+            }
+        }
+    }
+
+    /// Takes bytes out.
+    pub fn clear(&mut self, address: u64, size: u8) {
+        if self.0.is_empty() {
+            return;
+        }
+        for (word, bits) in Scribbled::words(address, size) {
+            if let Some(left) = self.0.get_mut(&word) {
+                *left &= !bits;
+                if *left == 0 {
+                    self.0.remove(&word);
+                }
+            }
+        }
+    }
+
+    /// Whether one of these bytes is in it.
+    pub fn has(&self, address: u64, size: u8) -> bool {
+        let words = Scribbled::words(address, size);
+        words
+            .iter()
+            .any(|(word, bits)| self.0.get(word).is_some_and(|left| left & bits != 0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_translated_by_what_was_mapped_last() {
+        let mut regions = Regions::default();
+        regions.add_mapping(0x1000, 0x2000, 0x1000);
+        regions.add_mapping(0x1800, 0x5800, 0x100);
+        assert_eq!(regions.translate(0x1010), Some((What::Mapping(1), 0x2010)));
+        assert_eq!(regions.translate(0x1810), Some((What::Mapping(2), 0x5810)));
+        assert_eq!(regions.translate(0x3000), None);
+        assert_eq!(regions.same(0x2000, 0x3000), Some(What::Mapping(1)));
+        assert_eq!(regions.same(0x1010, 0x2011), None);
+        assert_eq!(regions.what(0x5801, true), Some((What::Mapping(2), 1)));
+    }
+
+    #[test]
+    fn what_the_allocator_gave_goes_before_the_heap() {
+        let mut regions = Regions::default();
+        regions.add_break(0x1000, 0x1000);
+        regions.add_break(0x2000, 0x2000);
+        regions.add_allocation(0x1100, 0x1180, 0x20);
+        assert_eq!(regions.same(0x1110, 0x1190), Some(What::Heap));
+        assert_eq!(regions.same(0x1200, 0x1280), None);
+        assert_eq!(regions.translate(0x1110), Some((What::Heap, 0x1190)));
+        assert_eq!(regions.translate(0x1010), Some((What::Heap, 0x1010)));
+    }
+
+    #[test]
+    fn bytes_are_scribbled_until_they_are_stored() {
+        let mut set = Scribbled::default();
+        set.add(0x1004, 8);
+        assert!(set.has(0x1000, 8) && set.has(0x100b, 1) && !set.has(0x100c, 4));
+        set.clear(0x1000, 8);
+        assert!(!set.has(0x1000, 8) && set.has(0x1008, 1));
+        set.clear(0x1008, 4);
+        assert!(!set.has(0x1008, 8));
+    }
+
+    #[test]
+    fn the_heap_grows() {
+        let mut regions = Regions::default();
+        regions.add_break(0x1000, 0x3000);
+        assert_eq!(regions.translate(0x1000), None);
+        regions.add_break(0x2000, 0x4000);
+        assert_eq!(regions.translate(0x1fff), Some((What::Heap, 0x3fff)));
+    }
+
+    #[test]
+    fn the_stack_reaches_both_ways() {
+        let mut regions = Regions::default();
+        regions.add_stack(0x4000_0000, 0x5000_0000);
+        assert_eq!(
+            regions.translate(0x3fff_0000),
+            Some((What::Stack, 0x4fff_0000))
+        );
+        assert_eq!(regions.same(0x4000_0010, 0x5000_0010), Some(What::Stack));
+    }
+}

@@ -1,0 +1,405 @@
+//! One of the two runs as a stream of what is to be compared.
+//!
+//! Taken out here:
+//!
+//! * What inserted code does that has nothing in the input that it comes from (start-up routine, recorders, veneers): its own calls, jumps and system calls.
+//!   A call of a recorder that jumps on to the callee becomes a call of the callee. What such code writes is handed on, marked.
+//! * In a program that holds its own unwinder (a static one): all that happens in the unwinder, which reads tables that are meant to
+//!   differ. It begins when one of its functions is called and ends when the stack pointer is back where it was. Where it leaves to is compared.
+
+use std::io::Read;
+
+use anyhow::Result;
+
+use super::machine::{Call, Machine};
+use super::places::{Module, Place};
+use super::record::{Access, Event, Kind, Record, Records, System};
+
+/// What a run does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Item {
+    /// See [`Event`].
+    Event(Box<Event>),
+    /// By code of the program.
+    Access(Access),
+    /// By inserted routines (where nothing moved, they also do for a function what the jump at its entry has replaced), and the stack pointer when control came to them or to who called them.
+    Routine(Access, u64),
+    /// See [`System`].
+    System(System),
+    /// Number and result.
+    Result(u32, u64),
+    /// A second thread began.
+    Thread,
+    /// `true` if the process ended in an orderly way.
+    End(bool),
+}
+
+/// The state of a process at its first instruction.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Start {
+    /// The stack pointer.
+    pub sp: u64,
+    /// Random bytes.
+    pub random: [u64; 2],
+    /// The auxiliary vector: types and values.
+    pub auxiliary: Vec<(u64, u64)>,
+}
+
+impl Start {
+    /// From what the plugin wrote: argc, argv, 0, environment, 0, auxiliary vector, two zeroes.
+    fn new(sp: u64, random: [u64; 2], stack: &[u64]) -> Start {
+        let arguments = stack.first().copied().unwrap_or(0) as usize;
+        let after = stack.get(arguments.saturating_add(2)..).unwrap_or_default();
+        let end = after.iter().position(|word| *word == 0);
+        let auxiliary = end.map_or(&[][..], |end| &after[end + 1..]);
+        Start {
+            sp,
+            random,
+            auxiliary: auxiliary
+                .chunks_exact(2)
+                .map(|pair| (pair[0], pair[1]))
+                .take_while(|pair| pair.0 != 0)
+                .collect(),
+        }
+    }
+
+    /// A value of the auxiliary vector.
+    pub fn auxiliary(&self, kind: u64) -> Option<u64> {
+        self.auxiliary.iter().find(|a| a.0 == kind).map(|a| a.1)
+    }
+}
+
+/// Memory that a process has got.
+#[derive(Debug, Default)]
+pub struct Mappings {
+    /// Addresses and lengths.
+    pub all: Vec<(u64, u64)>,
+    /// What calls of `brk` gave.
+    pub breaks: Vec<u64>,
+}
+
+/// A run.
+pub struct Side<R> {
+    records: Records<R>,
+    second: bool,
+    machine: Machine,
+    /// Run-time minus link-time addresses of the module.
+    pub base: Option<u64>,
+    /// How the process began.
+    pub start: Start,
+    /// Parts of the module, link-time addresses, that are not looked into.
+    skipped: Vec<(u64, u64)>,
+    /// In them: the stack pointer when they were entered, and the call.
+    skipping: Option<(u64, Box<Event>)>,
+    /// An event that led into an inserted routine.
+    pending: Option<Box<Event>>,
+    /// Memory that inserted routines mapped.
+    own: Vec<(u64, u64)>,
+    /// The length that an inserted routine's call of mmap asked for; `None` in that for other calls.
+    own_call: Option<Option<u64>>,
+    item: Option<Item>,
+    last_was_exit: bool,
+    /// At the last event, of whichever code.
+    sp: u64,
+    threads: bool,
+    /// In a stub whose event has been told.
+    in_stub: bool,
+}
+
+impl<R: Read> Side<R> {
+    /// Begins to read; `second` is the run of the output.
+    pub fn new(from: R, second: bool, machine: Machine, module: &Module) -> Side<R> {
+        Side {
+            records: Records::new(from),
+            second,
+            machine,
+            base: None,
+            start: Start::default(),
+            skipped: module.skipped_ranges(second),
+            skipping: None,
+            pending: None,
+            own: Vec::new(),
+            own_call: None,
+            item: None,
+            last_was_exit: false,
+            sp: 0,
+            threads: false,
+            in_stub: false,
+        }
+    }
+
+    /// Whether a run-time address is in memory that inserted routines mapped for themselves.
+    pub fn is_own(&self, address: u64) -> bool {
+        self.own.iter().any(|(a, z)| (*a..*z).contains(&address))
+    }
+
+    fn is_inserted(&self, module: &Module, address: u64) -> bool {
+        self.second
+            && self
+                .base
+                .is_some_and(|base| module.place(address.wrapping_sub(base)) == Place::Inserted)
+    }
+
+    /// In the program headers, of which the runs have different numbers: who goes through them reads more of them.
+    fn is_headers(&self, address: u64) -> bool {
+        match (self.start.auxiliary(3), self.start.auxiliary(5)) {
+            (Some(at), Some(count)) => address.wrapping_sub(at) < count.saturating_mul(56),
+            _ => false,
+        }
+    }
+
+    /// Loads that are not compared: those of inserted code, of the program headers, and, as others may write meanwhile, of a program with threads. What an indirect
+    /// call loads, a recorder loads for it; the event says what it was.
+    fn is_of_no_interest(&self, module: &Module, load: &Access) -> bool {
+        self.threads
+            || self.is_headers(load.address)
+            || self.is_inserted(module, load.pc) && !module.functions.is_empty()
+            || module.instrumented && load.target
+    }
+
+    fn is_skipped(&self, address: u64) -> bool {
+        let Some(base) = self.base else { return false };
+        let link = address.wrapping_sub(base);
+        let after = self.skipped.partition_point(|s| s.0 <= link);
+        after > 0 && link < self.skipped[after - 1].1
+    }
+
+    /// The next item, which stays there.
+    pub fn peek(&mut self, module: &Module) -> Result<&Item> {
+        let item = match self.item.take() {
+            Some(item) => item,
+            None => self.read(module)?,
+        };
+        Ok(self.item.insert(item))
+    }
+
+    /// The next item.
+    pub fn take(&mut self, module: &Module) -> Result<Item> {
+        match self.item.take() {
+            Some(item) => Ok(item),
+            None => self.read(module),
+        }
+    }
+
+    /// What is mapped before the module is entered.
+    pub fn mappings(&mut self, module: &Module) -> Result<Mappings> {
+        let (mut all, mut breaks, mut length) = (Vec::new(), Vec::new(), 0);
+        loop {
+            let machine = self.machine;
+            match self.peek(module)? {
+                Item::System(call) => length = call.arguments[1],
+                Item::Result(number, result) => match machine.system(*number) {
+                    Call::Map => all.push((*result, length)),
+                    Call::Break => breaks.push(*result),
+                    _ => (),
+                },
+                Item::Thread => (),
+                Item::Event(_) | Item::Access(_) | Item::Routine(..) | Item::End(_) => {
+                    return Ok(Mappings { all, breaks });
+                }
+            }
+            self.take(module)?;
+        }
+    }
+
+    fn read(&mut self, module: &Module) -> Result<Item> {
+        loop {
+            let Some(record) = self.records.next()? else {
+                return Ok(Item::End(self.last_was_exit));
+            };
+            match record {
+                Record::Start {
+                    sp, random, stack, ..
+                } => self.start = Start::new(sp, random, &stack),
+                Record::Module(low) => {
+                    let image = if self.second {
+                        &module.new
+                    } else {
+                        &module.old
+                    };
+                    self.base = Some(low.wrapping_sub(image.low));
+                }
+                Record::Event(event) => {
+                    if let Some(event) = self.event(module, event) {
+                        return Ok(Item::Event(event));
+                    }
+                }
+                Record::Access(_) if self.skipping.is_some() => {}
+                Record::Access(access)
+                    if access.load && self.is_of_no_interest(module, &access) => {}
+                Record::Access(write) if self.is_inserted(module, write.pc) => {
+                    return Ok(Item::Routine(write, self.sp));
+                }
+                Record::Access(write) => return Ok(Item::Access(write)),
+                Record::System(call) => {
+                    let kind = self.machine.system(call.number);
+                    self.last_was_exit = kind == Call::Exit;
+                    if self.is_inserted(module, call.pc.wrapping_sub(1)) {
+                        self.own_call = Some((kind == Call::Map).then_some(call.arguments[1]));
+                        continue;
+                    }
+                    if self.skipping.is_none() {
+                        return Ok(Item::System(call));
+                    }
+                }
+                Record::Result(number, result) => {
+                    if let Some(length) = self.own_call.take() {
+                        if let Some(length) = length {
+                            self.own.push((result, result.saturating_add(length)));
+                        }
+                        continue;
+                    }
+                    if self.skipping.is_none() {
+                        return Ok(Item::Result(number, result));
+                    }
+                }
+                Record::Thread => {
+                    self.threads = true;
+                    return Ok(Item::Thread);
+                }
+                Record::End => return Ok(Item::End(true)),
+            }
+        }
+    }
+
+    fn event(&mut self, module: &Module, event: Box<Event>) -> Option<Box<Event>> {
+        let led_into_routine = !self.is_inserted(module, event.last);
+        if led_into_routine || self.sp == 0 {
+            self.sp = event.registers[self.machine.sp()];
+        }
+        let event = match (
+            self.is_inserted(module, event.last),
+            self.is_inserted(module, event.to),
+        ) {
+            (false, false) => event,
+            // Where nothing moved this is the function: a counter in front of its first instructions.
+            (false, true) if module.functions.is_empty() => {
+                self.in_stub = true;
+                event
+            }
+            (false, true) => {
+                self.pending = Some(event);
+                return None;
+            }
+            (true, true) => return None,
+            (true, false) if std::mem::take(&mut self.in_stub) => return None,
+            (true, false) => match self.pending.take() {
+                // The routine came back to who called it.
+                Some(call) if event.kind == Kind::Return && event.to == call.end => return None,
+                Some(call) => Box::new(Event {
+                    kind: call.kind,
+                    last: call.last,
+                    end: call.end,
+                    via: call.to,
+                    ..*event
+                }),
+                // A check that found nothing to do.
+                None if event.kind == Kind::Other => return None,
+                None => event,
+            },
+        };
+        let sp = event.registers[self.machine.sp()];
+        match &self.skipping {
+            None if event.kind != Kind::Return && self.is_skipped(event.to) => {
+                self.skipping = Some((sp, event.clone()));
+                // What it is called with is compared.
+                Some(Box::new(Event {
+                    skipped: true,
+                    ..*event
+                }))
+            }
+            None => Some(event),
+            Some((entered, call)) => {
+                // On AArch64 a return leaves the stack pointer alone; where to is in x30, also behind a jump to the function.
+                let expected = match self.machine {
+                    Machine::X86 => call.end,
+                    Machine::Aarch64 => call.registers[30],
+                };
+                let back = event.kind == Kind::Return && event.to == expected && sp >= *entered;
+                let above = sp > *entered && !self.is_skipped(event.to);
+                if !back && !above {
+                    return None;
+                }
+                self.skipping = None;
+                Some(Box::new(Event {
+                    unwound: true,
+                    ..*event
+                }))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::places::tests::module;
+    use super::*;
+
+    fn event(kind: u64, last: u64, to: u64) -> Vec<u64> {
+        let mut words = vec![3 | 19 << 8 | kind << 32, last, last + 5, to];
+        words.extend([0; 16]);
+        words
+    }
+
+    fn items(records: &[Vec<u64>]) -> Vec<Item> {
+        let module = module(true);
+        let bytes: Vec<u8> = records
+            .concat()
+            .iter()
+            .flat_map(|word| word.to_le_bytes())
+            .collect();
+        let mut side = Side::new(&bytes[..], true, Machine::X86, &module);
+        let mut items = Vec::new();
+        loop {
+            let item = side.take(&module).unwrap();
+            if matches!(item, Item::End(_)) {
+                return items;
+            }
+            items.push(item);
+        }
+    }
+
+    const MODULE: [u64; 2] = [2 | 1 << 8, 0x1000];
+
+    #[test]
+    fn a_call_by_way_of_a_recorder_is_a_call() {
+        let items = items(&[
+            MODULE.to_vec(),
+            event(1, 0x3010, 0x3200),
+            event(1, 0x3210, 0x3220),
+            event(2, 0x3230, 0x3215),
+            event(3, 0x3218, 0x1100),
+        ]);
+        let [Item::Event(event)] = &items[..] else {
+            panic!("{items:?}")
+        };
+        assert_eq!(
+            (event.kind, event.last, event.end, event.to),
+            (Kind::Call, 0x3010, 0x3015, 0x1100)
+        );
+    }
+
+    #[test]
+    fn a_routine_that_comes_back_leaves_its_writes_alone() {
+        let write = vec![4 | 3 << 8 | 8 << 32, 0x3204, 0x4000, 1];
+        let call = vec![5 | 7 << 8 | 9 << 32, 0x3208, 0, 0x1000, 0, 0, 0, 0];
+        let result = vec![6 | 1 << 8 | 9 << 32, 0x7000];
+        let items = items(&[
+            MODULE.to_vec(),
+            event(1, 0x3010, 0x3200),
+            write,
+            call,
+            result,
+            event(2, 0x3210, 0x3015),
+        ]);
+        assert!(matches!(items[..], [Item::Routine(..)]), "{items:?}");
+    }
+
+    #[test]
+    fn the_auxiliary_vector_is_behind_arguments_and_environment() {
+        let start = Start::new(0, [0; 2], &[2, 10, 11, 0, 20, 0, 3, 0x40, 5, 13, 0, 0]);
+        assert_eq!(start.auxiliary(3), Some(0x40));
+        assert_eq!(start.auxiliary(5), Some(13));
+        assert_eq!(start.auxiliary(7), None);
+    }
+}

@@ -1,0 +1,441 @@
+//! The comparison on made-up streams, which needs no emulator, and the whole job on small programs, which does.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use postlink_image::elf::Elf;
+use postlink_image::note::Note;
+
+use super::compare::{Comparison, Limits};
+use super::machine::Machine;
+use super::outcome::Outcome;
+use super::places::tests::module;
+use super::values::Class;
+use super::{Done, Options, differ, emulator};
+use clap::Parser;
+
+// ---- made-up streams ----
+
+const BASE: u64 = 0x10_0000;
+const STACK: u64 = 0x7000_0000;
+
+/// Records of a run; addresses of the module are link-time addresses here.
+#[derive(Default)]
+struct Stream(Vec<u64>);
+
+impl Stream {
+    fn new() -> Stream {
+        let mut stream = Stream::default();
+        stream.record(1, 0, &[STACK, 1, 2, 1, 3, 0, 0, 0, 0]);
+        stream.record(2, 0, &[BASE + 0x1000]);
+        stream
+    }
+
+    fn record(&mut self, kind: u64, value: u64, words: &[u64]) -> &mut Stream {
+        self.0.push(kind | (words.len() as u64) << 8 | value << 32);
+        self.0.extend(words);
+        self
+    }
+
+    /// Call, return or jump, with a value in rdi.
+    fn event(&mut self, kind: u64, last: u64, to: u64, rdi: u64) -> &mut Stream {
+        let mut words = vec![BASE + last, BASE + last + 5, BASE + to];
+        let mut registers = [0; 16];
+        (registers[4], registers[7]) = (STACK, rdi);
+        words.extend(registers);
+        self.record(3, kind, &words)
+    }
+
+    fn store(&mut self, pc: u64, address: u64, value: u64) -> &mut Stream {
+        self.record(4, 8, &[BASE + pc, address, value])
+    }
+
+    fn load(&mut self, pc: u64, address: u64, value: u64) -> &mut Stream {
+        self.record(9, 8, &[BASE + pc, address, value])
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        self.0.iter().flat_map(|word| word.to_le_bytes()).collect()
+    }
+}
+
+fn compare(old: &Stream, new: &Stream, instrumented: bool) -> Outcome {
+    let limits = Limits {
+        events: u64::MAX,
+        examples: 3,
+    };
+    let (old, new) = (old.bytes(), new.bytes());
+    Comparison::new(
+        &old[..],
+        &new[..],
+        module(instrumented),
+        Machine::X86,
+        limits,
+    )
+    .run()
+    .unwrap()
+}
+
+const CALL: u64 = 1;
+const RETURN: u64 = 2;
+const OTHER: u64 = 4;
+
+/// Both runs enter f.
+fn begun() -> (Stream, Stream) {
+    let (mut old, mut new) = (Stream::new(), Stream::new());
+    old.event(OTHER, 0, 0x1000, 0);
+    new.event(OTHER, 0, 0x3000, 0);
+    (old, new)
+}
+
+#[test]
+fn a_return_address_is_known_when_the_call_is_seen() {
+    let (mut old, mut new) = begun();
+    // The store is the call's own, and comes before the event.
+    old.store(0x1010, STACK - 8, BASE + 0x1015)
+        .event(CALL, 0x1010, 0x1100, 7)
+        .event(RETURN, 0x1110, 0x1015, 7);
+    new.store(0x3008, STACK - 8, BASE + 0x300d)
+        .event(CALL, 0x3008, 0x1100, 7)
+        .event(RETURN, 0x1110, 0x300d, 7);
+    let outcome = compare(&old, &new, false);
+    assert!(outcome.is_good(), "{outcome:?}");
+    assert_eq!((outcome.events, outcome.stores), (3, 1));
+    assert_eq!(outcome.classes[&Class::Return].count, 1);
+}
+
+#[test]
+fn a_value_that_differs_is_not_explained() {
+    let (mut old, mut new) = begun();
+    old.store(0x1010, STACK - 64, 5)
+        .event(CALL, 0x1014, 0x1100, 0);
+    new.store(0x3010, STACK - 64, 6)
+        .event(CALL, 0x3014, 0x1100, 0);
+    let outcome = compare(&old, &new, false);
+    assert_eq!(outcome.classes[&Class::Unknown].count, 1, "{outcome:?}");
+    assert!(!outcome.is_good());
+}
+
+#[test]
+fn a_pointer_to_the_new_entry_is_seen_in_a_register() {
+    let (mut old, mut new) = begun();
+    old.event(CALL, 0x1010, 0x1100, BASE + 0x1000);
+    new.event(CALL, 0x3010, 0x1100, BASE + 0x3000);
+    let outcome = compare(&old, &new, false);
+    let class = Class::Entry {
+        low_bits_kept: true,
+    };
+    assert_eq!(outcome.classes[&class].count, 1);
+    assert!(outcome.is_good());
+    let example = &outcome.classes[&class].examples[0];
+    assert!(
+        example.contains("rdi at Call to g") && example.contains("(f) is"),
+        "{example}"
+    );
+}
+
+#[test]
+fn runs_that_call_different_functions_part() {
+    let (mut old, mut new) = begun();
+    old.event(CALL, 0x1010, 0x1100, 0);
+    new.event(CALL, 0x3010, 0x1000, 0);
+    let parted = compare(&old, &new, false).parted.unwrap();
+    assert!(
+        parted.contains("(new)") && parted.contains("to g"),
+        "{parted}"
+    );
+}
+
+#[test]
+fn a_store_too_many_is_a_counter_below_the_stack_or_an_error() {
+    let (mut old, mut new) = begun();
+    old.store(0x1010, STACK - 64, 5)
+        .event(CALL, 0x1014, 0x1100, 0);
+    new.store(0x3010, BASE + 0x4000, 1)
+        .store(0x3014, STACK - 64, 0x246)
+        .store(0x3018, STACK - 64, 5)
+        .event(CALL, 0x3020, 0x1100, 0);
+    let outcome = compare(&old, &new, true);
+    assert!(outcome.is_good(), "{outcome:?}");
+    assert_eq!(outcome.classes[&Class::Counter].count, 1);
+    assert_eq!(outcome.classes[&Class::BelowStack].count, 1);
+    // Where nothing is counted, nothing may be stored.
+    assert!(compare(&old, &new, false).parted.is_some());
+
+    let (mut old, mut new) = begun();
+    old.event(CALL, 0x1014, 0x1100, 0);
+    new.store(0x3010, BASE + 0x2000, 1)
+        .event(CALL, 0x3020, 0x1100, 0);
+    let outcome = compare(&old, &new, true);
+    assert_eq!(outcome.classes[&Class::Intruder].count, 1, "{outcome:?}");
+}
+
+#[test]
+fn reading_code_where_it_moved_to_is_reported() {
+    let (mut old, mut new) = begun();
+    old.load(0x1010, BASE + 0x1000, 0x90)
+        .event(CALL, 0x1014, 0x1100, 0);
+    new.load(0x3010, BASE + 0x3000, 0x90)
+        .event(CALL, 0x3014, 0x1100, 0);
+    let outcome = compare(&old, &new, false);
+    let same = Class::ReadsCode { same: true };
+    assert_eq!(outcome.classes[&same].count, 1, "{outcome:?}");
+    assert!(outcome.is_good());
+
+    let (mut old, mut new) = begun();
+    old.load(0x1010, BASE + 0x1000, 0x90)
+        .event(CALL, 0x1014, 0x1100, 0);
+    new.load(0x3010, BASE + 0x3000, 0x91)
+        .event(CALL, 0x3014, 0x1100, 0);
+    assert!(!compare(&old, &new, false).is_good());
+}
+
+#[test]
+fn what_stays_in_a_register_is_counted_once() {
+    let (mut old, mut new) = begun();
+    for _ in 0..3 {
+        old.event(CALL, 0x1010, 0x1100, BASE + 0x1000);
+        new.event(CALL, 0x3010, 0x1100, BASE + 0x3000);
+    }
+    let outcome = compare(&old, &new, false);
+    assert_eq!(outcome.events, 4);
+    assert_eq!(outcome.classes.values().map(|f| f.count).sum::<u64>(), 1);
+}
+
+// ---- programs ----
+
+/// Whether the machine's programs can be run; says what is missing where they cannot.
+fn can_run(machine: Machine, compiler: &str) -> bool {
+    let lack = emulator::lack(machine).or_else(|| {
+        crate::packages::find_program(compiler)
+            .is_none()
+            .then(|| format!("{compiler} is missing (Debian package of the same name)"))
+    });
+    if let Some(lack) = &lack {
+        eprintln!("SKIPPED: {lack}");
+    }
+    lack.is_none()
+}
+
+/// postlink as these tests were built.
+fn postlink() -> PathBuf {
+    let cargo = std::env::var_os("CARGO").unwrap_or("cargo".into());
+    let root = crate::bench::root().unwrap();
+    let mut command = Command::new(cargo);
+    command
+        .current_dir(&root)
+        .args(["build", "--quiet", "-p", "postlink"]);
+    assert!(command.status().unwrap().success());
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or(root.join("target"), PathBuf::from);
+    target.join("debug/postlink")
+}
+
+fn build(compiler: &str, source: &Path, flags: &[&str], program: &Path) {
+    let mut command = Command::new(compiler);
+    command
+        .args(["-O2", "-Wl,-q", "-o"])
+        .arg(program)
+        .arg(source)
+        .args(flags);
+    let output = command.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}: {said}");
+}
+
+fn run(program: &Path, more: &[&str]) -> Done {
+    let postlink = postlink();
+    let mut arguments = vec!["differ", program.to_str().unwrap()];
+    arguments.extend(["--postlink", postlink.to_str().unwrap()]);
+    arguments.extend(more);
+    differ(&Options::try_parse_from(arguments).unwrap()).unwrap()
+}
+
+fn case(name: &str) -> PathBuf {
+    crate::bench::root().unwrap().join("tests/cases").join(name)
+}
+
+const CASES: [&str; 4] = [
+    "switch_dense.c",
+    "computed_goto.c",
+    "function_pointers.c",
+    "eh_cold.cpp",
+];
+
+fn cases_are_clean(machine: Machine, prefix: &str) {
+    let folder = tempfile::tempdir().unwrap();
+    for name in CASES {
+        let compiler = match name.ends_with("cpp") {
+            true => format!("{prefix}g++"),
+            false => format!("{prefix}gcc"),
+        };
+        if !can_run(machine, &compiler) {
+            return;
+        }
+        let program = folder.path().join(name.replace('.', "_"));
+        let text = fs::read_to_string(case(name)).unwrap();
+        let library = text
+            .lines()
+            .find_map(|line| line.strip_prefix("//# lib: "))
+            .map(|file| case(file.trim()));
+        let library = library.map(|file| file.display().to_string());
+        build(
+            &compiler,
+            &case(name),
+            &library.iter().map(String::as_str).collect::<Vec<_>>(),
+            &program,
+        );
+        for options in [
+            &["--preset", "safe"][..],
+            &["--preset", "fast"],
+            &["--mode", "edges"],
+        ] {
+            let done = run(&program, options);
+            assert!(
+                done.is_good(),
+                "{name} {options:?}\n{}",
+                done.outcome.report()
+            );
+            assert!(done.outcome.events > 20 && done.outcome.classes.contains_key(&Class::Return));
+        }
+    }
+}
+
+#[test]
+fn cases_for_x86_64_differ_in_explained_ways_only() {
+    cases_are_clean(Machine::X86, "");
+}
+
+#[test]
+fn cases_for_aarch64_differ_in_explained_ways_only() {
+    cases_are_clean(Machine::Aarch64, "aarch64-linux-gnu-");
+}
+
+const PLANTED: &str = "
+#include <stdio.h>
+__attribute__((noinline)) int scale(int x) { return x ^ 0x12345678; }
+int main(int argc, char **argv) {
+  unsigned sum = 0;
+  for (int i = 0; i < 100; i++) sum += scale(i);
+  return sum == 1;
+}
+";
+
+#[test]
+fn a_byte_of_an_immediate_changed_in_new_code_is_found() {
+    if !can_run(Machine::X86, "gcc") {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let (source, program) = (
+        folder.path().join("planted.c"),
+        folder.path().join("planted"),
+    );
+    fs::write(&source, PLANTED).unwrap();
+    build("gcc", &source, &[], &program);
+    let keep = folder.path().join("kept");
+    let done = run(&program, &["--keep", keep.to_str().unwrap()]);
+    assert!(done.is_good(), "{}", done.outcome.report());
+
+    let mut output = fs::read(keep.join("output")).unwrap();
+    let elf = Elf::parse(&output).unwrap();
+    let note = Note::read(&elf).unwrap().unwrap();
+    let ranges: Vec<(u64, u64)> = note.functions.iter().flat_map(|f| f.new.clone()).collect();
+    let offset = |address: u64| -> Option<usize> {
+        let load = |s: &&postlink_image::elf::Segment| {
+            s.kind == 1 && address.wrapping_sub(s.addr) < s.file_size
+        };
+        let segment = elf.segments.iter().find(load)?;
+        Some((address - segment.addr + segment.offset) as usize)
+    };
+    let immediate = 0x1234_5678u32.to_le_bytes();
+    let at = ranges
+        .iter()
+        .find_map(|(start, length)| {
+            let from = offset(*start)?;
+            let code = output.get(from..from + *length as usize)?;
+            let inside = code.windows(4).position(|bytes| bytes == immediate)?;
+            Some(from + inside)
+        })
+        .expect("the immediate is in new code");
+    output[at + 2] ^= 1;
+    let patched = folder.path().join("patched");
+    fs::write(&patched, output).unwrap();
+    let done = run(&program, &["--output", patched.to_str().unwrap()]);
+    assert!(!done.is_good());
+    let unknown = &done.outcome.classes[&Class::Unknown];
+    assert!(unknown.count >= 100, "{}", done.outcome.report());
+    assert!(
+        unknown.examples[0].contains("rax at Return to main"),
+        "{}",
+        done.outcome.report()
+    );
+}
+
+const MEMBERS: &str = "
+struct S {
+  int v;
+  virtual int g(int x) { return x + v; }
+  __attribute__((noinline)) int f(int x) { return x * 3 + v; }
+};
+typedef int (S::*P)(int);
+P member = &S::f;
+int main() {
+  S s{};
+  int n = 0;
+  for (int i = 0; i < 10; i++) n += (s.*member)(i);
+  return n == 0;
+}
+";
+
+/// The pointer of a member is made odd, as it was when a preset put functions at odd addresses: then it means a virtual function.
+#[test]
+fn a_member_pointer_with_another_lowest_bit_is_found_before_it_is_called() {
+    if !can_run(Machine::X86, "g++") {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let (source, program) = (
+        folder.path().join("members.cpp"),
+        folder.path().join("members"),
+    );
+    fs::write(&source, MEMBERS).unwrap();
+    build("g++", &source, &["-fPIE", "-pie"], &program);
+    let keep = folder.path().join("kept");
+    run(&program, &["--keep", keep.to_str().unwrap()]);
+    let mut output = fs::read(keep.join("output")).unwrap();
+    let elf = Elf::parse(&output).unwrap();
+    let member = elf
+        .symbols(postlink_image::elf::SymbolTable::Static)
+        .iter()
+        .find(|s| s.name == b"member")
+        .unwrap()
+        .value;
+    let relocation = elf
+        .dyn_relocs()
+        .unwrap()
+        .into_iter()
+        .find(|r| r.addr == member)
+        .unwrap();
+    let at = relocation.addend_at.unwrap();
+    let segment = elf
+        .segments
+        .iter()
+        .find(|s| s.kind == 1 && at.wrapping_sub(s.addr) < s.file_size)
+        .unwrap();
+    let at = (at - segment.addr + segment.offset) as usize;
+    output[at] ^= 1;
+    let odd = folder.path().join("odd");
+    fs::write(&odd, output).unwrap();
+    let done = run(&program, &["--output", odd.to_str().unwrap()]);
+    assert!(!done.is_good());
+    let report = done.outcome.report();
+    let loads = |class: &Class| {
+        let found = done.outcome.classes.get(class);
+        found.is_some_and(|f| f.examples.iter().any(|e| e.starts_with("load of 8 bytes")))
+    };
+    assert!(
+        [Class::Unknown, Class::Inside].iter().any(loads),
+        "{report}"
+    );
+}

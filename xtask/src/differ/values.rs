@@ -1,0 +1,518 @@
+//! Why two values differ: the classes, and the rules by which a pair of values falls into one.
+//!
+//! A rule needs both values. The new one must be what the old one became, so `entry of f` against `entry of g` is not explained by both being
+//! entries. Rules that know no more than a distance (what a jump table's entry left in a register) come last.
+
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::fmt;
+
+use super::places::{Meaning, Module, Place};
+use super::regions::{Regions, What};
+
+/// A kind of difference.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Class {
+    /// The address behind a call in new code.
+    Return,
+    /// The same with a pointer authentication code in its upper bits.
+    SignedReturn,
+    /// The new entry of a moved function; whether its low four bits are the old one's.
+    Entry {
+        /// Bits 0 to 3 as in the input.
+        low_bits_kept: bool,
+    },
+    /// A label: computed goto, jump tables, landing pads.
+    Label,
+    /// An address in the same moved function, of which no more is known.
+    Inside,
+    /// An address of code that libc has mixed with its pointer guard.
+    Mangled,
+    /// Upper bytes of an address of code, left in memory under a shorter value: padding, mostly of a `long double`.
+    Remains,
+    /// The page of an address of code that an instruction has still to complete.
+    Page,
+    /// The distance that a jump table's entry says.
+    TableEntry,
+    /// A section that was moved, at the same offset.
+    MovedSection,
+    /// Something that both runs have, at another address.
+    Shifted,
+    /// What counts in front of a function, where pointers to the function lead there.
+    Stub {
+        /// Bits 0 to 3 as in the input.
+        low_bits_kept: bool,
+    },
+    /// An inserted routine that leads to the function: start-up routine, recorder, veneer.
+    Detour,
+    /// Numbers by which the system knows a process.
+    Process,
+    /// The program headers: where, how many.
+    Headers,
+    /// A register that veneers or recorders may use, where none is carried.
+    Scratch,
+    /// A register that no convention carries, as code outside the module (or the unwinder) left it.
+    LeftOutside,
+    /// A counter was written.
+    Counter,
+    /// Inserted routines (start-up, recorders) wrote to memory of their own.
+    Routine,
+    /// Inserted code wrote below the stack pointer.
+    BelowStack,
+    /// The program reads stack that it has not written since inserted code used it: padding of structures, mostly.
+    Uninitialised,
+    /// Inserted code wrote where the program can see it.
+    Intruder,
+    /// Two new addresses for one old one, or the other way round.
+    Contradiction,
+    /// The program read code, at different addresses.
+    ReadsCode {
+        /// And found the same there.
+        same: bool,
+    },
+    /// None of these.
+    Unknown,
+}
+
+impl Class {
+    /// Whether the difference is meant to be there.
+    pub fn is_explained(self) -> bool {
+        !matches!(
+            self,
+            Class::Unknown
+                | Class::Inside
+                | Class::Contradiction
+                | Class::Intruder
+                | Class::ReadsCode { same: false }
+        )
+    }
+
+    /// Whether it is an address of code, and which is known.
+    fn is_known_code(self) -> bool {
+        self.is_visible() && self.is_explained()
+    }
+
+    /// Whether it is an address of code that the program can see and calculate with.
+    pub fn is_visible(self) -> bool {
+        matches!(
+            self,
+            Class::Return
+                | Class::SignedReturn
+                | Class::Entry { .. }
+                | Class::Stub { .. }
+                | Class::Label
+                | Class::Remains
+                | Class::Page
+                | Class::ReadsCode { .. }
+                | Class::Inside
+                | Class::Mangled
+        )
+    }
+}
+
+impl fmt::Display for Class {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Class::Return => "return address that new code passes",
+            Class::SignedReturn => "the same, signed",
+            Class::Entry {
+                low_bits_kept: true,
+            } => "pointer to a moved function's new entry, low 4 bits kept",
+            Class::Entry {
+                low_bits_kept: false,
+            } => "pointer to a moved function's new entry, low 4 bits CHANGED",
+            Class::Label => "label (jump table, computed goto, landing pad)",
+            Class::Inside => "ADDRESS INSIDE A MOVED FUNCTION, PLACE NOT KNOWN",
+            Class::Mangled => "address of code behind the pointer guard",
+            Class::Remains => "upper bytes of an address of code, in padding",
+            Class::Page => "page of an address of code (adrp)",
+            Class::TableEntry => "distance from a jump table",
+            Class::MovedSection => "section that was moved",
+            Class::Shifted => "loaded or mapped at another address",
+            Class::Stub {
+                low_bits_kept: true,
+            } => "pointer to what counts in front of a function, low 4 bits kept",
+            Class::Stub {
+                low_bits_kept: false,
+            } => "pointer to what counts in front of a function, low 4 bits CHANGED",
+            Class::Detour => "inserted routine in place of a function",
+            Class::Process => "process number",
+            Class::Headers => "program headers",
+            Class::Scratch => "register of veneers and recorders",
+            Class::LeftOutside => "scratch register left by code outside the module",
+            Class::Counter => "counter",
+            Class::Routine => "memory of inserted routines",
+            Class::BelowStack => "inserted code below the stack pointer",
+            Class::Uninitialised => "uninitialised stack that inserted code has used",
+            Class::Intruder => "INSERTED CODE WRITES TO THE PROGRAM'S MEMORY",
+            Class::Contradiction => "TWO PLACES FOR ONE",
+            Class::ReadsCode { same: true } => {
+                "the program reads code at a new address, where it is the same"
+            }
+            Class::ReadsCode { same: false } => {
+                "THE PROGRAM READS CODE AT A NEW ADDRESS, WHERE IT IS ANOTHER"
+            }
+            Class::Unknown => "NOT EXPLAINED",
+        })
+    }
+}
+
+/// What is known of both runs that values can be compared by.
+#[derive(Debug, Default)]
+pub struct Values {
+    /// The module.
+    pub module: Module,
+    /// Memory.
+    pub regions: Regions,
+    /// Run-time minus link-time address of the module, in the first run and the second, once it is loaded.
+    pub bases: Option<(u64, u64)>,
+    /// libc's pointer guard of both runs; it follows from the random bytes that the system gives.
+    pub guards: (u64, u64),
+    /// Pairs that are known to mean the same without being addresses.
+    pub numbers: HashSet<(u64, u64)>,
+    /// Functions of the first run, and inserted routines by which the second came to them.
+    pub detours: HashSet<(u64, u64)>,
+    /// Counters in front of functions, and of which.
+    stubs: HashMap<u64, u64>,
+    /// The same of program headers.
+    pub headers: HashSet<(u64, u64)>,
+    /// The program headers of both runs: start, end.
+    pub tables: ((u64, u64), (u64, u64)),
+    /// AArch64, or else x86-64.
+    pub aarch64: bool,
+    /// Pairs that were addresses of code, less their lowest byte or two, whole and of the lower halves: (bytes less, old, new).
+    uppers: HashSet<(u32, u64, u64)>,
+    /// How far the targets of the last indirect jumps moved.
+    deltas: VecDeque<u64>,
+    /// All of them, for what was left long ago.
+    all_deltas: BTreeSet<u64>,
+}
+
+/// What can be left of an address: lowest bits that are others, and bits that are kept at all.
+const REMAINS: [(u32, u64); 4] = [
+    (8, u64::MAX),
+    (8, 0xffff_ffff),
+    (16, u64::MAX),
+    (16, 0xffff_ffff),
+];
+
+/// So many distances of jumps are kept: few enough that an unrelated difference hardly ever is one of them.
+const DELTAS: usize = 4096;
+
+impl Values {
+    /// Link-time addresses of a pair of run-time ones.
+    pub fn link(&self, old: u64, new: u64) -> Option<(u64, u64)> {
+        let (a, b) = self.bases?;
+        Some((old.wrapping_sub(a), new.wrapping_sub(b)))
+    }
+
+    /// Both runs came to these places by an indirect jump.
+    pub fn jumped(&mut self, old: u64, new: u64) {
+        let delta = new.wrapping_sub(old);
+        if delta != 0 && self.all_deltas.insert(delta) {
+            self.deltas.push_back(delta);
+            if self.deltas.len() > DELTAS
+                && let Some(oldest) = self.deltas.pop_front()
+            {
+                self.all_deltas.remove(&oldest);
+            }
+        }
+    }
+
+    /// Whether it is the same place in memory, of the module or not.
+    pub fn same_place(&self, old: u64, new: u64) -> bool {
+        if let Some((o, n)) = self.link(old, new)
+            && self.module.old.section(o).is_some()
+        {
+            return o == n;
+        }
+        match self.regions.translate(old) {
+            Some((_, there)) => there == new,
+            None => old == new,
+        }
+    }
+
+    /// Whether both are in code, at different places of it.
+    pub fn is_code(&self, old: u64, new: u64) -> bool {
+        let Some((a, b)) = self.link(old, new) else {
+            return false;
+        };
+        a != b
+            && self
+                .module
+                .old
+                .section(a)
+                .is_some_and(|section| section.code)
+            && self
+                .module
+                .new
+                .section(b)
+                .is_some_and(|section| section.code)
+    }
+
+    /// The class of a pair of values that differ, of so many bytes.
+    pub fn explain(&mut self, old: u64, new: u64, size: u8) -> Class {
+        let class = self.address(old, new);
+        if class.is_visible() && class.is_explained() && size == 8 {
+            for (low, mask) in REMAINS {
+                let upper = |value: u64| (value & mask) >> low;
+                self.uppers.insert((low, upper(old), upper(new)));
+            }
+        }
+        match class {
+            Class::Unknown | Class::Inside if self.is_remains(old, new) => return Class::Remains,
+            Class::Unknown => (),
+            _ => return class,
+        }
+        if self.is_stub(old, new) {
+            return Class::Stub {
+                low_bits_kept: old & 15 == new & 15,
+            };
+        }
+        if self.detours.contains(&(old, new)) {
+            return Class::Detour;
+        }
+        if self.numbers.contains(&(old, new)) {
+            return Class::Process;
+        }
+        let within = |table: (u64, u64), value| (table.0..=table.1).contains(&value);
+        if self.headers.contains(&(old, new))
+            || within(self.tables.0, old) && within(self.tables.1, new)
+            || self.link(old, new).is_some_and(|(o, n)| {
+                // Where segments are, by the headers.
+                self.module.old.segments.contains(&o) && self.module.new.segments.contains(&n)
+            })
+        {
+            return Class::Headers;
+        }
+        if size == 8 {
+            let (o, n) = self.guards;
+            if self.aarch64 {
+                // Bits 48 and up hold the authentication code; bit 55 tells the halves of the address space apart.
+                let strip = |value: u64| value & 0xffff_ffff_ffff;
+                if (strip(old), strip(new)) != (old, new)
+                    && strip(old) != strip(new)
+                    && self.address(strip(old), strip(new)).is_known_code()
+                {
+                    return Class::SignedReturn;
+                }
+                if self.address(old ^ o, new ^ n).is_known_code() {
+                    return Class::Mangled;
+                }
+            } else {
+                let (old, new) = (old.rotate_right(17) ^ o, new.rotate_right(17) ^ n);
+                if old != new && self.address(old, new).is_known_code() {
+                    return Class::Mangled;
+                }
+            }
+        }
+        // A distance is sign-extended or not, and on AArch64 may count instructions.
+        let delta = new.wrapping_sub(old);
+        let has = |delta: u64| self.all_deltas.contains(&delta);
+        let narrow = delta as u32 as i32 as i64 as u64;
+        if has(delta) || (old >> 32 == new >> 32 && has(narrow)) {
+            return Class::TableEntry;
+        }
+        if self.aarch64 && (has(delta << 2) || (old >> 32 == new >> 32 && has(narrow << 2))) {
+            return Class::TableEntry;
+        }
+        Class::Unknown
+    }
+
+    /// Whether both are an address of code but for the lowest bytes, which are others, and perhaps the upper half.
+    fn is_remains(&self, old: u64, new: u64) -> bool {
+        REMAINS.iter().any(|(low, _)| {
+            let lower = |value: u64| value & ((1 << low) - 1);
+            lower(old) == lower(new) && self.uppers.contains(&(*low, old >> low, new >> low))
+        })
+    }
+
+    /// Whether the new one is, where nothing moved, what counts in front of the function at the old one. The first pair is believed, and must hold ever after.
+    pub fn is_stub(&mut self, old: u64, new: u64) -> bool {
+        let Some((o, n)) = self.link(old, new) else {
+            return false;
+        };
+        let module = &self.module;
+        let is_start = module.old.function(o).is_some_and(|(start, _)| start == o);
+        // The padding in front of a function may have room for it.
+        const FRONT: u64 = 64;
+        let is_front = n < o && o - n <= FRONT && module.old.function(n).is_none();
+        module.functions.is_empty()
+            && is_start
+            && (module.place(n) == Place::Inserted || is_front)
+            && *self.stubs.entry(n).or_insert(o) == o
+    }
+
+    fn address(&self, old: u64, new: u64) -> Class {
+        if let Some((o, n)) = self.link(old, new) {
+            let module = &self.module;
+            let inside = (module.old.low..=module.old.high).contains(&o);
+            if inside && (module.new.low..=module.new.high).contains(&n) {
+                let class = self.of_module(o, n);
+                if class != Class::Unknown {
+                    return class;
+                }
+            }
+        }
+        match self.regions.same(old, new) {
+            Some(_) if old != new => Class::Shifted,
+            _ => Class::Unknown,
+        }
+    }
+
+    /// Of a pair of link-time addresses in the module.
+    fn of_module(&self, o: u64, n: u64) -> Class {
+        let module = &self.module;
+        match module.meaning(o, n) {
+            Some(Meaning::Return) => return Class::Return,
+            Some(Meaning::Label) => return Class::Label,
+            Some(Meaning::Entry) => {
+                return Class::Entry {
+                    low_bits_kept: o & 15 == n & 15,
+                };
+            }
+            None => (),
+        }
+        match module.place(n) {
+            // Who looks up a return address takes one off, to be inside the call.
+            Place::Moved(_) if module.meaning(o + 1, n + 1) == Some(Meaning::Return) => {
+                return Class::Return;
+            }
+            // Of a call in what is not looked into, on the stack since.
+            Place::Moved(_)
+                if module.same_function(o, n)
+                    && module.old.is_behind_call(o, self.aarch64)
+                    && module.new.is_behind_call(n, self.aarch64) =>
+            {
+                return Class::Return;
+            }
+            Place::Moved(_) if module.same_function(o, n) => return Class::Inside,
+            _ if self.aarch64 && module.is_page(o, n) => return Class::Page,
+            Place::Moved(_) | Place::Inserted => return Class::Unknown,
+            Place::Old if o == n => return Class::Shifted,
+            Place::Old | Place::Added | Place::Outside => (),
+        }
+        // What moved as a whole keeps its name, or gives it to what replaces it.
+        let (Some(from), Some(to)) = (module.old.section(o), module.new.section(n)) else {
+            return Class::Unknown;
+        };
+        let name = from.name.trim_end_matches(".old");
+        let same = !from.code && to.name.trim_end_matches(".old") == name;
+        match name {
+            // Grows and is sorted anew, so that the offsets differ.
+            ".eh_frame" | ".eh_frame_hdr" | ".gcc_except_table" if same => Class::MovedSection,
+            _ if same && o - from.start == n - to.start => Class::MovedSection,
+            _ => Class::Unknown,
+        }
+    }
+
+    /// What a value of one of the runs is, in words.
+    pub fn describe(&self, value: u64, second: bool) -> String {
+        let module = &self.module;
+        let image = if second { &module.new } else { &module.old };
+        if let Some((a, b)) = self.bases {
+            let link = value.wrapping_sub(if second { b } else { a });
+            if (image.low..image.high).contains(&link) {
+                let name = if second {
+                    module.new_name(link)
+                } else {
+                    module.old.name(link)
+                };
+                return name;
+            }
+        }
+        match self.regions.what(value, second) {
+            Some((What::Stack, _)) => "stack".to_owned(),
+            Some((what, offset)) => format!("{what}+{offset:#x}"),
+            None => "unknown".to_owned(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::places::tests::module;
+    use super::*;
+
+    fn values() -> Values {
+        let mut values = Values {
+            module: module(false),
+            bases: Some((0x10_0000, 0x20_0000)),
+            guards: (0x1234_5678_9abc_def0, 0x1234_5678_9abc_def0),
+            ..Values::default()
+        };
+        values.regions.add_mapping(0x4000_0000, 0x4000_8000, 0x1000);
+        values
+    }
+
+    #[test]
+    fn a_pair_is_explained_by_what_both_are() {
+        let mut values = values();
+        let class = |v: &mut Values, old, new| v.explain(old, new, 8);
+        let entry = class(&mut values, 0x10_1000, 0x20_3000);
+        assert_eq!(
+            entry,
+            Class::Entry {
+                low_bits_kept: true
+            }
+        );
+        // The entry of another function.
+        assert_eq!(class(&mut values, 0x10_1100, 0x20_3000), Class::Unknown);
+        assert_eq!(class(&mut values, 0x10_1040, 0x20_3020), Class::Label);
+        assert_eq!(class(&mut values, 0x10_1050, 0x20_3030), Class::Inside);
+        assert!(values.module.learn(0x1050, 0x3030, Meaning::Return));
+        assert_eq!(class(&mut values, 0x10_1050, 0x20_3030), Class::Return);
+        assert_eq!(class(&mut values, 0x10_104f, 0x20_302f), Class::Return);
+        assert_eq!(class(&mut values, 0x10_2010, 0x20_2010), Class::Shifted);
+        assert_eq!(class(&mut values, 0x10_2010, 0x20_2018), Class::Unknown);
+        assert_eq!(class(&mut values, 0x4000_0010, 0x4000_8010), Class::Shifted);
+        assert_eq!(class(&mut values, 5, 6), Class::Unknown);
+    }
+
+    #[test]
+    fn what_libc_mangles_is_seen_through() {
+        let mut values = values();
+        let mangle = |value: u64| (value ^ values.guards.0).rotate_left(17);
+        let (old, new) = (mangle(0x10_1000), mangle(0x20_3000));
+        assert_eq!(values.explain(old, new, 8), Class::Mangled);
+        assert_eq!(values.explain(old, new ^ 1 << 20, 8), Class::Unknown);
+        values.aarch64 = true;
+        let mangle = |value: u64| value ^ values.guards.0;
+        let (old, new) = (mangle(0x10_1000), mangle(0x20_3000));
+        assert_eq!(values.explain(old, new, 8), Class::Mangled);
+    }
+
+    #[test]
+    fn a_signed_return_address_is_one_without_its_upper_bits() {
+        let mut values = values();
+        values.aarch64 = true;
+        let (old, new) = (0x0012_0000_0010_1040, 0x0077_0000_0020_3020);
+        assert_eq!(values.explain(old, new, 8), Class::SignedReturn);
+    }
+
+    #[test]
+    fn a_distance_is_explained_by_a_jump_over_it_alone() {
+        let mut values = values();
+        assert_eq!(values.explain(0x40, 0x2020, 4), Class::Unknown);
+        values.jumped(0x10_1040, 0x10_3020);
+        assert_eq!(values.explain(0x40, 0x2020, 4), Class::TableEntry);
+        assert_eq!(values.explain(0xffff_f040, 0x1020, 4), Class::TableEntry);
+        assert_eq!(values.explain(0x40, 0x2021, 4), Class::Unknown);
+    }
+
+    #[test]
+    fn upper_bytes_of_an_address_that_was_there_are_remains() {
+        let mut values = values();
+        assert_eq!(values.explain(0x10_4001, 0x20_4001, 8), Class::Unknown);
+        assert!(values.explain(0x10_1000, 0x20_3000, 8).is_visible());
+        assert_eq!(values.explain(0x10_4001, 0x20_4001, 8), Class::Remains);
+        assert_eq!(values.explain(0x10_4001, 0x20_4002, 8), Class::Unknown);
+    }
+
+    #[test]
+    fn what_is_not_explained_is_a_failure() {
+        assert!(!Class::Unknown.is_explained());
+        assert!(!Class::Intruder.is_explained());
+        assert!(Class::Return.is_explained() && Class::Return.is_visible());
+        assert!(Class::Counter.is_explained() && !Class::Counter.is_visible());
+    }
+}
