@@ -335,7 +335,8 @@ impl<'d> Program<'d> {
                     .map(|p| p.target),
             );
             for (to, target) in into_code {
-                if target == pieces[to].start {
+                // Where a part begins that the compiler split off there is a label, which a table of the function may hold, and no function.
+                if target == pieces[to].start && !cold.contains(&target) {
                     taken[to] = true;
                 } else {
                     extra.push((target, Role::Label { from_code: None }));

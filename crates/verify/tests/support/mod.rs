@@ -164,6 +164,11 @@ pub fn rewrite(input: &[u8], names: &[&str], options: Options) -> Rewritten {
             names.is_empty() && (f.0.starts_with("_Z") || !f.0.starts_with('_'))
                 || names.contains(&f.0.as_str())
         })
+        // Pointers may not follow what lies behind start-up code without a size: what is in front of it could be anything.
+        .filter(|f| {
+            let before = all.iter().filter(|g| g.2 <= f.1).map(|g| g.2).max();
+            !options.pointers || before.is_some_and(|end| f.1 - end < 16)
+        })
         .cloned()
         .collect();
     let loads: Vec<usize> = (0..u16_at(d, 56) as usize)
