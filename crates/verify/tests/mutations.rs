@@ -64,6 +64,7 @@ fn every_kind_of_fault_applies_somewhere_and_is_found_everywhere() {
         let options = support::Options {
             pointers: true,
             entry_jumps: true,
+            any_front: false,
             shift: 0,
         };
         let rewritten = support::rewrite(&input, &[], options);

@@ -18,6 +18,7 @@ fn each(mut check: impl FnMut(&str, &[u8], &support::Rewritten, &[&str])) {
                 support::Options {
                     pointers,
                     entry_jumps: true,
+                    any_front: false,
                     shift: 0,
                 },
             );

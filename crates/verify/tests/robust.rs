@@ -51,6 +51,7 @@ fn damaged_real_files_never_panic() {
         support::Options {
             pointers: true,
             entry_jumps: true,
+            any_front: false,
             shift: 0,
         },
     )

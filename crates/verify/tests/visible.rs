@@ -57,6 +57,7 @@ fn moved(
     let options = support::Options {
         pointers,
         entry_jumps: true,
+        any_front: true,
         shift,
     };
     let rewritten = rewrite(&input, &[], options);

@@ -93,6 +93,8 @@ pub struct Options {
     pub pointers: bool,
     /// Write jumps at the old entries.
     pub entry_jumps: bool,
+    /// Move also functions that pointers may not follow because of what lies in front of them.
+    pub any_front: bool,
     /// Place every fragment so many bytes behind a multiple of 16.
     pub shift: u64,
 }
@@ -167,7 +169,7 @@ pub fn rewrite(input: &[u8], names: &[&str], options: Options) -> Rewritten {
         // Pointers may not follow what lies behind start-up code without a size: what is in front of it could be anything.
         .filter(|f| {
             let before = all.iter().filter(|g| g.2 <= f.1).map(|g| g.2).max();
-            !options.pointers || before.is_some_and(|end| f.1 - end < 16)
+            !options.pointers || options.any_front || before.is_some_and(|end| f.1 - end < 16)
         })
         .cloned()
         .collect();
