@@ -39,7 +39,7 @@
 //! | `plugin.c` | what the emulator tells |
 //! | [`record`] | reading that |
 //! | [`side`] | one run: inserted routines and the unwinder taken out |
-//! | [`compare`] | both runs in step |
+//! | [`compare`], [`accesses`] | both runs in step; loads and stores between events |
 //! | [`places`] | which address of the output is which of the input |
 //! | [`regions`] | memory that both have |
 //! | [`values`] | classes of differences |
@@ -52,6 +52,7 @@
 //! The first thread alone is compared; processor flags, vector registers, what the kernel writes, and code outside the module are not.
 //! A program that reads its time stamp counter runs differently each time.
 
+mod accesses;
 mod compare;
 mod emulator;
 mod machine;
@@ -247,7 +248,10 @@ fn differ(options: &Options) -> Result<Done> {
     };
     let output = fs::read(&output).with_context(|| output.display().to_string())?;
     let module = Module::read(&input, &output)?;
-    let plugin = emulator::plugin(&folder)?;
+    let (plugin, root) = (
+        emulator::plugin(&folder)?,
+        emulator::root(machine, &folder)?,
+    );
 
     let (shared, next) = (folder.join("run"), folder.join("nxt"));
     let prepare = |name: &str, content: &[u8], parts: String| -> Result<Job<'_>> {
@@ -273,6 +277,7 @@ fn differ(options: &Options) -> Result<Done> {
         let variable = |name: &str| (name.to_owned(), profile.clone());
         Ok(Job {
             machine,
+            root: &root,
             plugin: &plugin,
             private,
             folder: shared.clone(),
