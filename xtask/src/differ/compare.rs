@@ -18,7 +18,7 @@ use anyhow::Result;
 
 use super::machine::{Call, Machine};
 use super::outcome::{Outcome, describe};
-use super::places::{Image, Meaning, Module, Place, Size};
+use super::places::{Image, Meaning, Module, Size};
 use super::record::{Access, Event, Kind};
 use super::regions::{Scribbled, What};
 use super::side::{Item, Side, Start};
@@ -36,18 +36,15 @@ pub struct Limits {
 /// Values of stores that wait for the next event, at most.
 const WAITING: usize = 1 << 16;
 
-/// Inserted code uses less than so many bytes of stack.
-const STACK: u64 = 1 << 16;
-
 /// A store that both runs made with different values.
-struct Waiting {
-    old: Access,
-    new: Access,
+pub(super) struct Waiting {
+    pub(super) old: Access,
+    pub(super) new: Access,
 }
 
 /// System calls of one run.
 #[derive(Debug, Default)]
-struct Lane {
+pub(super) struct Lane {
     length: u64,
     mapped: VecDeque<(u64, u64)>,
     processes: VecDeque<u64>,
@@ -55,29 +52,31 @@ struct Lane {
 
 /// Compares.
 pub struct Comparison<A, B> {
-    old: Side<A>,
-    new: Side<B>,
-    values: Values,
-    machine: Machine,
-    limits: Limits,
-    outcome: Outcome,
-    waiting: Vec<Waiting>,
+    pub(super) old: Side<A>,
+    pub(super) new: Side<B>,
+    pub(super) values: Values,
+    pub(super) machine: Machine,
+    pub(super) limits: Limits,
+    pub(super) outcome: Outcome,
+    pub(super) waiting: Vec<Waiting>,
     /// Stores of the second run alone, since the last event.
-    extra: Vec<Access>,
+    pub(super) extra: Vec<Access>,
+    /// What stubs have done, since the last event, that the input has done too.
+    pub(super) by_stub: Vec<Access>,
     /// What of the second run's stack inserted code has written, and the program not since.
-    scribbled: Scribbled,
+    pub(super) scribbled: Scribbled,
     /// Pairs of values that were there.
-    garbage: HashSet<(u64, u64)>,
+    pub(super) garbage: HashSet<(u64, u64)>,
     /// The pair that differs in each register, judged already.
-    shown: [Option<(u64, u64)>; 32],
+    pub(super) shown: [Option<(u64, u64)>; 32],
     /// The stack pointer of the second run at the last event.
-    sp: u64,
-    call: Option<(u32, u64)>,
-    lanes: [Lane; 2],
+    pub(super) sp: u64,
+    pub(super) call: Option<(u32, u64)>,
+    pub(super) lanes: [Lane; 2],
     /// What the allocator was asked for.
-    allocating: Option<u64>,
+    pub(super) allocating: Option<u64>,
     /// The last events, for who looks for how it came: kind, from, to, to in the second run.
-    recent: VecDeque<(Kind, u64, u64, u64)>,
+    pub(super) recent: VecDeque<(Kind, u64, u64, u64)>,
 }
 
 impl<A: Read, B: Read> Comparison<A, B> {
@@ -108,6 +107,7 @@ impl<A: Read, B: Read> Comparison<A, B> {
             },
             waiting: Vec::new(),
             extra: Vec::new(),
+            by_stub: Vec::new(),
             scribbled: Scribbled::default(),
             garbage: HashSet::new(),
             shown: [None; 32],
@@ -203,7 +203,10 @@ impl<A: Read, B: Read> Comparison<A, B> {
             // A stub does what the jump at an entry has replaced.
             (Item::Access(from), Item::Routine(to, _))
                 if (from.address, from.size, from.load, from.value)
-                    == (to.address, to.size, to.load, to.value) => {}
+                    == (to.address, to.size, to.load, to.value) =>
+            {
+                self.by_stub.push(*to);
+            }
             (_, Item::Routine(write, _)) if write.load => {
                 self.new.take(&self.values.module)?;
                 return Ok(true);
@@ -370,63 +373,6 @@ impl<A: Read, B: Read> Comparison<A, B> {
         }
     }
 
-    /// A store by a routine that was put in.
-    fn routine(&mut self, write: Access, sp: u64) {
-        // It runs on the program's stack, wherever that is, below what the program has there.
-        let is_below = (sp.saturating_sub(STACK)..sp.saturating_add(8)).contains(&write.address);
-        let is_stack = matches!(
-            self.values.regions.what(write.address, true),
-            Some((What::Stack, _))
-        );
-        let class = if self.is_of_inserted(write.address) || is_below || is_stack {
-            if !self.is_of_inserted(write.address) {
-                self.scribbled.add(write.address, write.size);
-            }
-            Class::Routine
-        } else {
-            Class::Intruder
-        };
-        self.outcome
-            .find(&self.values, class, (0, write.value), || {
-                format!("memory {:#x}", write.address)
-            });
-    }
-
-    /// A store that the input does not make, by code of a function. What inserted code loads is its own affair.
-    fn extra(&mut self, write: Access) {
-        if write.load {
-            return;
-        }
-        if self.is_of_inserted(write.address) {
-            self.outcome
-                .find(&self.values, Class::Counter, (0, write.value), || {
-                    format!("memory {:#x}", write.address)
-                });
-            return;
-        }
-        // It may be what the input stored, where inserted code had used the same memory before.
-        let same = |w: &Waiting| w.new.address == write.address && w.new.size == write.size;
-        match self.waiting.iter().rposition(same) {
-            Some(at) => {
-                let scratch = std::mem::replace(&mut self.waiting[at].new, write);
-                if self.waiting[at].old.value == write.value {
-                    self.waiting.remove(at);
-                }
-                self.extra.push(scratch);
-            }
-            None => self.extra.push(write),
-        }
-    }
-
-    /// Whether memory belongs to what was put in.
-    fn is_of_inserted(&self, address: u64) -> bool {
-        let Some(base) = self.new.base else {
-            return false;
-        };
-        let link = address.wrapping_sub(base);
-        self.new.is_own(address) || self.values.module.place(link) == Place::Added
-    }
-
     fn event(&mut self, from: &Event, to: &Event) -> bool {
         if from.kind != to.kind {
             self.part("control goes on in different ways");
@@ -479,7 +425,7 @@ impl<A: Read, B: Read> Comparison<A, B> {
                     return false;
                 }
                 if from.kind != Kind::Call {
-                    self.values.jumped(a, b);
+                    self.values.jumped(a, b, from.kind == Kind::Jump);
                 }
             }
         } else if from.to != to.to && !self.values.same_place(from.to, to.to) {
@@ -546,6 +492,9 @@ impl<A: Read, B: Read> Comparison<A, B> {
                         && self.machine.is_result(i)
                         && !(from.unwound && i > 0));
                 class = if outside {
+                    self.values.left(a, b);
+                    Class::LeftOutside
+                } else if self.machine.is_scratch(i) && self.values.is_left(a, b) {
                     Class::LeftOutside
                 } else if self.machine.is_linkage(i, self.values.module.instrumented) {
                     Class::Scratch
@@ -564,67 +513,15 @@ impl<A: Read, B: Read> Comparison<A, B> {
                 class = Class::Headers;
             }
             self.outcome.find(&self.values, class, (a, b), || {
-                let name = self.values.describe(from.to, false);
-                format!("{} at {:?} to {name}", self.machine.register(i), from.kind)
+                let name = |address| self.values.describe(address, false);
+                format!(
+                    "{} at {:?} to {} from {}",
+                    self.machine.register(i),
+                    from.kind,
+                    name(from.to),
+                    name(from.last)
+                )
             });
-        }
-    }
-
-    /// Whether an instruction is among the first of its function.
-    fn is_prologue(&self, pc: u64) -> bool {
-        const LONG: u64 = 0x80;
-        let link = pc.wrapping_sub(self.old.base.unwrap_or(0));
-        let function = self.values.module.old.function(link);
-        function.is_some_and(|(start, _)| link - start < LONG)
-    }
-
-    /// Judges what was written since the last event.
-    fn settle(&mut self, event: Option<&Event>) {
-        for Waiting { old, new } in std::mem::take(&mut self.waiting) {
-            let mut class = self.values.explain(old.value, new.value, old.size);
-            let is_known = class.is_explained();
-            let is_scribbled = old.load && self.scribbled.has(new.address, new.size);
-            if !is_known && (is_scribbled || self.garbage.contains(&(old.value, new.value))) {
-                self.garbage.insert((old.value, new.value));
-                class = Class::Uninitialised;
-            }
-            // A function with variable arguments stores all registers that could hold some.
-            if class == Class::Unknown && old.vector && !old.load && self.is_prologue(old.pc) {
-                class = Class::LeftOutside;
-            }
-            self.outcome
-                .find(&self.values, class, (old.value, new.value), || {
-                    let name = |address| self.values.describe(address, false);
-                    format!(
-                        "{} of {} bytes at {:#x} ({}) by {}",
-                        if old.load { "load" } else { "store" },
-                        old.size,
-                        old.address,
-                        name(old.address),
-                        name(old.pc)
-                    )
-                });
-        }
-        let sp = event.map_or(self.sp, |event| event.registers[self.machine.sp()]);
-        let highest = self.sp.max(sp);
-        for write in std::mem::take(&mut self.extra) {
-            self.scribbled.add(write.address, write.size);
-            let is_stack = matches!(
-                self.values.regions.what(write.address, true),
-                Some((What::Stack, _))
-            );
-            // A coroutine or a signal handler has its stack elsewhere.
-            let is_below = (sp.saturating_sub(STACK)..highest).contains(&write.address);
-            let class = if is_stack && write.address < highest || is_below {
-                Class::BelowStack
-            } else {
-                Class::Intruder
-            };
-            self.outcome
-                .find(&self.values, class, (0, write.value), || {
-                    let name = self.values.describe(write.pc, true);
-                    format!("{} bytes at {:#x} by {name}", write.size, write.address)
-                });
         }
     }
 

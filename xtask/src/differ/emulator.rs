@@ -28,12 +28,17 @@ impl Machine {
         }
     }
 
-    /// Its options.
-    pub fn options(self) -> &'static [&'static str] {
+    /// Where its libraries are, if not where the host's are.
+    fn root(self) -> Option<&'static str> {
         match self {
-            Machine::X86 => &[],
-            Machine::Aarch64 => &["-L", "/usr/aarch64-linux-gnu"],
+            Machine::X86 => None,
+            Machine::Aarch64 => Some("/usr/aarch64-linux-gnu"),
         }
+    }
+
+    /// Its options.
+    pub fn options(self) -> Vec<&'static str> {
+        self.root().map_or(Vec::new(), |root| vec!["-L", root])
     }
 }
 
@@ -62,11 +67,41 @@ pub fn plugin(folder: &Path) -> Result<PathBuf> {
     Ok(library)
 }
 
+/// Makes a folder for the emulator's option -L: paths are looked up there first. It has the libraries, and random numbers that are always the same.
+pub fn root(machine: Machine, folder: &Path) -> Result<PathBuf> {
+    let root = folder.join("root");
+    if root.exists() {
+        return Ok(root);
+    }
+    fs::create_dir_all(root.join("dev")).with_context(|| root.display().to_string())?;
+    if let Some(libraries) = machine.root() {
+        for entry in fs::read_dir(libraries).with_context(|| libraries.to_owned())? {
+            let entry = entry?;
+            std::os::unix::fs::symlink(entry.path(), root.join(entry.file_name()))?;
+        }
+    }
+    let mut state = 0x9e37_79b9_7f4a_7c15u64;
+    let bytes: Vec<u8> = std::iter::repeat_with(|| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 32) as u8
+    })
+    .take(1 << 20)
+    .collect();
+    for name in ["dev/urandom", "dev/random"] {
+        fs::write(root.join(name), &bytes)?;
+    }
+    Ok(root)
+}
+
 /// What is run.
 #[derive(Clone, Debug)]
 pub struct Job<'a> {
     /// For which machine.
     pub machine: Machine,
+    /// See [`root`].
+    pub root: &'a Path,
     /// The plugin's library.
     pub plugin: &'a Path,
     /// A folder of this run alone.
@@ -119,7 +154,8 @@ impl Job<'_> {
         let tail = self.private.join("tail");
         let mut command = Command::new(self.machine.emulator());
         command
-            .args(self.machine.options())
+            .arg("-L")
+            .arg(self.root)
             .args(["-seed", "1", "-U", "LD_PRELOAD", "-plugin"])
             .arg(format!(
                 "{},out={},tail={},ready={},module={:x}:{:x}:{}{}",

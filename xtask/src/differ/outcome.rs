@@ -43,7 +43,9 @@ pub struct Outcome {
 impl Outcome {
     /// Whether every difference is one that is meant to be.
     pub fn is_good(&self) -> bool {
-        self.parted.is_none() && self.classes.keys().all(|class| class.is_explained())
+        self.events > 0
+            && self.parted.is_none()
+            && self.classes.keys().all(|class| class.is_explained())
     }
 
     /// Counts a pair of values; `place` says where it was, if it becomes an example.
@@ -81,6 +83,9 @@ impl Outcome {
     /// In words, without how the programs ended.
     pub fn report(&self) -> String {
         let mut text = String::new();
+        if self.events == 0 {
+            text += "NOTHING WAS COMPARED: the module was not entered, or not from the folder of the run\n";
+        }
         if self.threads {
             text += "the program has several threads: of those only the first one was compared, without loads and system calls. Where what it\n\
                      does depends on the others, the runs differ by themselves\n";

@@ -63,11 +63,15 @@ pub struct Image {
     pub segments: Vec<u64>,
     /// Sections of code: start and bytes.
     pub code: Vec<(u64, Vec<u8>)>,
+    /// The same of other sections that cannot be written.
+    pub constants: Vec<(u64, Vec<u8>)>,
 }
 
 impl Image {
     /// Of a parsed file.
     pub fn new(elf: &Elf<'_>) -> Image {
+        const WRITE: u64 = 1;
+        const ALLOC: u64 = 2;
         let loads = || elf.segments.iter().filter(|s| s.kind == 1);
         let mut sections: Vec<Section> = elf
             .sections
@@ -120,6 +124,12 @@ impl Image {
                 .filter(|s| s.is_code() && s.has_contents())
                 .map(|s| (s.addr, elf.section_data(s).to_vec()))
                 .collect(),
+            constants: elf
+                .sections
+                .iter()
+                .filter(|s| s.flags & (WRITE | ALLOC) == ALLOC && !s.is_code() && s.has_contents())
+                .map(|s| (s.addr, elf.section_data(s).to_vec()))
+                .collect(),
         }
     }
 
@@ -132,6 +142,22 @@ impl Image {
             .iter()
             .rev()
             .find(|s| (s.start..s.end).contains(&address))
+    }
+
+    /// What the file has in constants at an address: so many bytes, at most 8. They may reach over the end of a section, and are 0 there.
+    pub fn constant(&self, address: u64, size: u8) -> Option<u64> {
+        let mut bytes = [0; 8];
+        let mut found = false;
+        for (i, byte) in bytes.iter_mut().take(size.into()).enumerate() {
+            let at = address.wrapping_add(i as u64);
+            let inside =
+                |(start, data): &&(u64, Vec<u8>)| at.wrapping_sub(*start) < data.len() as u64;
+            if let Some((start, data)) = self.constants.iter().find(inside) {
+                *byte = data[(at - start) as usize];
+                found = true;
+            }
+        }
+        found.then(|| u64::from_le_bytes(bytes))
     }
 
     /// Whether the instruction before an address is a call, going by its bytes.
@@ -507,6 +533,7 @@ pub(super) mod tests {
             headers: vec![],
             segments: vec![],
             code: vec![],
+            constants: vec![],
         };
         let mut new = old.clone();
         new.sections

@@ -183,6 +183,21 @@ static bool is_vector_access(const uint8_t *p) {
   return (w & 0x0e000000) == 0x0c000000;
 }
 
+/* Instructions that read and write at once. Whether the emulator tells of the load as well depends on whether it takes other threads to be there, which it
+ * does as soon as something is mapped shared: as the counters of the one program are, and nothing of the other. */
+static bool is_atomic(const uint8_t *p, size_t n) {
+  if (is_aarch64) {
+    uint32_t w;
+    memcpy(&w, p, 4);
+    return (w & 0x3f400000) == 0x08000000 || (w & 0x3fa07c00) == 0x08a07c00 || (w & 0x3fa07c00) == 0x08207c00 || (w & 0x3f200c00) == 0x38200000;
+  }
+  size_t i = 0;
+  while (i < n && (p[i] == 0x66 || p[i] == 0xf2 || p[i] == 0xf3 || p[i] == 0x64 || p[i] == 0x65 || p[i] == 0x67)) i++;
+  if (i < n && p[i] == 0xf0) return true;
+  if (i < n && (p[i] & 0xf0) == 0x40) i++;
+  return i < n && (p[i] == 0x86 || p[i] == 0x87);
+}
+
 static int kind_aarch64(const uint8_t *p) {
   uint32_t w;
   memcpy(&w, p, 4);
@@ -283,14 +298,14 @@ __asm__(".text\n.globl execute_entry\n.hidden execute_entry\nexecute_entry:\n  m
 #error "which host register holds the processor's state?"
 #endif
 
-static const uint64_t LONG_DOUBLE = 1ull << 63, VECTOR = 1ull << 62, TARGET = 1ull << 61;
+static const uint64_t LONG_DOUBLE = 1ull << 63, VECTOR = 1ull << 62, TARGET = 1ull << 61, ATOMIC = 1ull << 60;
 
 static void stored(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address, void *insn) {
-  uint64_t pc = (uint64_t)insn & ~(LONG_DOUBLE | VECTOR | TARGET);
+  uint64_t pc = (uint64_t)insn & ~(LONG_DOUBLE | VECTOR | TARGET | ATOMIC);
   /* Loads come here as well where an instruction is translated by a helper, and those and stores of code outside the module after such an
    * instruction: the emulator forgets to take the callback back. */
   bool is_store = qemu_plugin_mem_is_store(info);
-  if (!active || cpu != 0 || (!is_store && !with_loads)) return;
+  if (!active || cpu != 0 || (!is_store && (!with_loads || (uint64_t)insn & ATOMIC))) return;
   if (!before || pc < before->start || pc >= before->end) return;
   size_t bytes = (size_t)1 << qemu_plugin_mem_size_shift(info);
   if ((uint64_t)insn & LONG_DOUBLE && bytes == 4) bytes = 2;
@@ -322,7 +337,9 @@ static void translate(qemu_plugin_id_t id, struct qemu_plugin_tb *tb) {
     if (!is_aarch64 && is_long_double_store(qemu_plugin_insn_data(insn), qemu_plugin_insn_size(insn))) what |= LONG_DOUBLE;
     if (is_aarch64 && is_vector_access(qemu_plugin_insn_data(insn))) what |= VECTOR;
     if (insn == last && (block->kind == CALL || block->kind == JUMP)) what |= TARGET;
-    qemu_plugin_register_vcpu_mem_cb(insn, stored, 0, with_loads ? LOADS | WRITES : WRITES, (void *)what);
+    bool loads = with_loads && !is_atomic(qemu_plugin_insn_data(insn), qemu_plugin_insn_size(insn));
+    if (!loads) what |= ATOMIC;
+    qemu_plugin_register_vcpu_mem_cb(insn, stored, 0, loads ? LOADS | WRITES : WRITES, (void *)what);
   }
 }
 

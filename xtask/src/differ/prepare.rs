@@ -16,6 +16,7 @@ const LOAD: u32 = 1;
 const NOTE: u32 = 4;
 const PROPERTY: u32 = 0x6474_e553;
 const WRITABLE: u32 = 2;
+const PAGE: u64 = 4096;
 /// Bytes of a program header.
 const HEADER: usize = 56;
 
@@ -50,14 +51,19 @@ pub fn padded(input: &[u8], output: &[u8]) -> Result<Vec<u8>> {
         } else {
             end(segment)
         };
+        // Whole pages, of which the file has nothing: so no loader has to clear the rest of one.
+        let start = (segment.addr & !(PAGE - 1)).max(reached.next_multiple_of(PAGE));
+        if start >= until {
+            continue;
+        }
         let words = [
             u64::from(LOAD) | u64::from(WRITABLE | 4) << 32,
-            segment.addr & 0xffff,
-            segment.addr,
-            segment.addr,
             0,
-            until - segment.addr,
-            segment.align,
+            start,
+            start,
+            0,
+            until - start,
+            PAGE,
         ];
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
         let at = old.phoff as usize + index * HEADER;

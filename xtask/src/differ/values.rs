@@ -33,6 +33,8 @@ pub enum Class {
     Page,
     /// The distance that a jump table's entry says.
     TableEntry,
+    /// Constants that are others in the output: jump tables, read by who reads over the end of what is before them.
+    Constants,
     /// A section that was moved, at the same offset.
     MovedSection,
     /// Something that both runs have, at another address.
@@ -123,9 +125,10 @@ impl fmt::Display for Class {
             Class::Label => "label (jump table, computed goto, landing pad)",
             Class::Inside => "ADDRESS INSIDE A MOVED FUNCTION, PLACE NOT KNOWN",
             Class::Mangled => "address of code behind the pointer guard",
-            Class::Remains => "upper bytes of an address of code, in padding",
+            Class::Remains => "upper bytes of an address of code, above a shorter value",
             Class::Page => "page of an address of code (adrp)",
             Class::TableEntry => "distance from a jump table",
+            Class::Constants => "constants that the output has changed (jump tables)",
             Class::MovedSection => "section that was moved",
             Class::Shifted => "loaded or mapped at another address",
             Class::Stub {
@@ -181,6 +184,10 @@ pub struct Values {
     pub aarch64: bool,
     /// Pairs that were addresses of code, less their lowest byte or two, whole and of the lower halves: (bytes less, old, new).
     uppers: HashSet<(u32, u64, u64)>,
+    /// The same of what code outside left in scratch registers.
+    left: HashSet<(u32, u64, u64)>,
+    /// Targets of the last indirect jumps.
+    last_jumps: VecDeque<(u64, u64)>,
     /// How far the targets of the last indirect jumps moved.
     deltas: VecDeque<u64>,
     /// All of them, for what was left long ago.
@@ -195,6 +202,9 @@ const REMAINS: [(u32, u64); 4] = [
     (16, 0xffff_ffff),
 ];
 
+/// A register can hold what so many jumps ago was left there.
+const JUMPS: usize = 16;
+
 /// So many distances of jumps are kept: few enough that an unrelated difference hardly ever is one of them.
 const DELTAS: usize = 4096;
 
@@ -206,7 +216,13 @@ impl Values {
     }
 
     /// Both runs came to these places by an indirect jump.
-    pub fn jumped(&mut self, old: u64, new: u64) {
+    pub fn jumped(&mut self, old: u64, new: u64, by_jump: bool) {
+        if by_jump {
+            if self.last_jumps.len() >= JUMPS {
+                self.last_jumps.pop_front();
+            }
+            self.last_jumps.push_back((old, new));
+        }
         let delta = new.wrapping_sub(old);
         if delta != 0 && self.all_deltas.insert(delta) {
             self.deltas.push_back(delta);
@@ -247,6 +263,53 @@ impl Values {
                 .new
                 .section(b)
                 .is_some_and(|section| section.code)
+    }
+
+    /// Whether an address of the first run is in the header of the module's file.
+    pub fn is_file_header(&self, old: u64) -> bool {
+        const SIZE: u64 = 64;
+        self.bases.is_some_and(|(base, _)| {
+            let start = base.wrapping_add(self.module.old.low);
+            old.wrapping_sub(start) < SIZE
+        })
+    }
+
+    /// Whether both files have these values as constants at an address.
+    pub fn are_constants(&self, address: (u64, u64), old: u64, new: u64, size: u8) -> bool {
+        let module = &self.module;
+        self.link(address.0, address.1).is_some_and(|(o, n)| {
+            module.old.constant(o, size) == Some(old) && module.new.constant(n, size) == Some(new)
+        })
+    }
+
+    /// Whether both are one value, but for the bits of a jump's targets that were or-ed to it above its lowest byte: compilers calculate with the lowest bytes
+    /// of registers, whatever is above.
+    fn is_blend(&self, old: u64, new: u64) -> bool {
+        let upper = |value: u64| value & 0xffff_ff00;
+        let Some((a, b)) = self.bases else {
+            return false;
+        };
+        let is_it = |(from, to): &(u64, u64)| {
+            let (from, to) = (upper(from.wrapping_add(a)), upper(to.wrapping_add(b)));
+            let common = (upper(old) & !from) | (upper(new) & !to);
+            common | from == upper(old) && common | to == upper(new)
+        };
+        old >> 32 == new >> 32 && old & 0xff == new & 0xff && self.last_jumps.iter().any(is_it)
+    }
+
+    /// Remembers what code outside left in a scratch register.
+    pub fn left(&mut self, old: u64, new: u64) {
+        for (low, mask) in REMAINS {
+            let upper = |value: u64| (value & mask) >> low;
+            self.left.insert((low, upper(old), upper(new)));
+        }
+    }
+
+    /// Whether it is that, but for a part of the register that was written since.
+    pub fn is_left(&self, old: u64, new: u64) -> bool {
+        REMAINS
+            .iter()
+            .any(|(low, _)| self.left.contains(&(*low, old >> low, new >> low)))
     }
 
     /// The class of a pair of values that differ, of so many bytes.
@@ -304,6 +367,9 @@ impl Values {
                     return Class::Mangled;
                 }
             }
+        }
+        if self.is_blend(old, new) {
+            return Class::Remains;
         }
         // A distance is sign-extended or not, and on AArch64 may count instructions.
         let delta = new.wrapping_sub(old);
@@ -493,10 +559,20 @@ mod tests {
     fn a_distance_is_explained_by_a_jump_over_it_alone() {
         let mut values = values();
         assert_eq!(values.explain(0x40, 0x2020, 4), Class::Unknown);
-        values.jumped(0x10_1040, 0x10_3020);
+        values.jumped(0x10_1040, 0x10_3020, true);
         assert_eq!(values.explain(0x40, 0x2020, 4), Class::TableEntry);
         assert_eq!(values.explain(0xffff_f040, 0x1020, 4), Class::TableEntry);
         assert_eq!(values.explain(0x40, 0x2021, 4), Class::Unknown);
+    }
+
+    #[test]
+    fn a_jumps_target_may_be_mixed_with_a_value_above_its_lowest_byte() {
+        let mut values = values();
+        values.jumped(0x1040, 0x3020, true);
+        let mix = |target: u64| (0x294_de00 | target) & !0xff | 1;
+        assert!(values.is_blend(mix(0x10_1040), mix(0x20_3020)));
+        assert!(!values.is_blend(mix(0x10_1040), mix(0x20_4020)));
+        assert!(!values.is_blend(mix(0x10_1040), mix(0x20_3020) + 1));
     }
 
     #[test]

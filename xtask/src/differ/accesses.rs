@@ -1,0 +1,150 @@
+//! Loads and stores between two events: those that both runs make with different values, and those that the output makes alone.
+
+use std::io::Read;
+
+use super::compare::{Comparison, Waiting};
+use super::places::Place;
+use super::record::{Access, Event};
+use super::regions::What;
+use super::values::Class;
+
+/// Inserted code uses less than so many bytes of stack.
+const STACK: u64 = 1 << 16;
+
+impl<A: Read, B: Read> Comparison<A, B> {
+    /// A store by a routine that was put in.
+    pub(super) fn routine(&mut self, write: Access, sp: u64) {
+        // It runs on the program's stack, wherever that is, below what the program has there.
+        let is_below = (sp.saturating_sub(STACK)..sp.saturating_add(8)).contains(&write.address);
+        let is_stack = matches!(
+            self.values.regions.what(write.address, true),
+            Some((What::Stack, _))
+        );
+        let class = if self.is_of_inserted(write.address) || is_below || is_stack {
+            if !self.is_of_inserted(write.address) {
+                self.scribbled.add(write.address, write.size);
+            }
+            Class::Routine
+        } else {
+            Class::Intruder
+        };
+        self.outcome
+            .find(&self.values, class, (0, write.value), || {
+                format!("memory {:#x}", write.address)
+            });
+    }
+
+    /// A store that the input does not make, by code of a function. What inserted code loads is its own affair.
+    pub(super) fn extra(&mut self, write: Access) {
+        if write.load {
+            return;
+        }
+        if self.is_of_inserted(write.address) {
+            self.outcome
+                .find(&self.values, Class::Counter, (0, write.value), || {
+                    format!("memory {:#x}", write.address)
+                });
+            return;
+        }
+        // The stub had saved a register there that had the same value.
+        let same = |by: &Access| {
+            (by.address, by.size, by.value) == (write.address, write.size, write.value)
+        };
+        if let Some(at) = self.by_stub.iter().position(same) {
+            self.by_stub.remove(at);
+            return;
+        }
+        // It may be what the input stored, where inserted code had used the same memory before.
+        let same = |w: &Waiting| w.new.address == write.address && w.new.size == write.size;
+        match self.waiting.iter().rposition(same) {
+            Some(at) => {
+                let scratch = std::mem::replace(&mut self.waiting[at].new, write);
+                if self.waiting[at].old.value == write.value {
+                    self.waiting.remove(at);
+                }
+                self.extra.push(scratch);
+            }
+            None => self.extra.push(write),
+        }
+    }
+
+    /// Whether memory belongs to what was put in.
+    fn is_of_inserted(&self, address: u64) -> bool {
+        let Some(base) = self.new.base else {
+            return false;
+        };
+        let link = address.wrapping_sub(base);
+        self.new.is_own(address) || self.values.module.place(link) == Place::Added
+    }
+
+    /// Whether an instruction is among the first of its function.
+    fn is_prologue(&self, pc: u64) -> bool {
+        const LONG: u64 = 0x80;
+        let link = pc.wrapping_sub(self.old.base.unwrap_or(0));
+        let function = self.values.module.old.function(link);
+        function.is_some_and(|(start, _)| link - start < LONG)
+    }
+
+    /// Judges what was written since the last event.
+    pub(super) fn settle(&mut self, event: Option<&Event>) {
+        for Waiting { old, new } in std::mem::take(&mut self.waiting) {
+            let mut class = self.values.explain(old.value, new.value, old.size);
+            let place = (old.address, new.address);
+            if class == Class::Unknown
+                && old.load
+                && self
+                    .values
+                    .are_constants(place, old.value, new.value, old.size)
+            {
+                class = Class::Constants;
+            }
+            if class == Class::Unknown && old.load && self.values.is_file_header(old.address) {
+                class = Class::Headers;
+            }
+            let is_known = class.is_explained();
+            let is_scribbled = old.load && self.scribbled.has(new.address, new.size);
+            if !is_known && (is_scribbled || self.garbage.contains(&(old.value, new.value))) {
+                self.garbage.insert((old.value, new.value));
+                class = Class::Uninitialised;
+            }
+            // A function with variable arguments stores all registers that could hold some.
+            if class == Class::Unknown && old.vector && !old.load && self.is_prologue(old.pc) {
+                class = Class::LeftOutside;
+            }
+            self.outcome
+                .find(&self.values, class, (old.value, new.value), || {
+                    let name = |address| self.values.describe(address, false);
+                    format!(
+                        "{} of {} bytes at {:#x} ({}) by {}",
+                        if old.load { "load" } else { "store" },
+                        old.size,
+                        old.address,
+                        name(old.address),
+                        name(old.pc)
+                    )
+                });
+        }
+        self.by_stub.clear();
+        let sp = event.map_or(self.sp, |event| event.registers[self.machine.sp()]);
+        let highest = self.sp.max(sp);
+        for write in std::mem::take(&mut self.extra) {
+            self.scribbled.add(write.address, write.size);
+            let is_stack = matches!(
+                self.values.regions.what(write.address, true),
+                Some((What::Stack, _))
+            );
+            // A coroutine or a signal handler has its stack elsewhere.
+            let is_below = (sp.saturating_sub(STACK)..highest).contains(&write.address);
+            let class = if is_stack && write.address < highest || is_below {
+                Class::BelowStack
+            } else {
+                Class::Intruder
+            };
+            self.outcome
+                .find(&self.values, class, (0, write.value), || {
+                    let name = self.values.describe(write.pc, true);
+                    format!("{} bytes at {:#x} by {name}", write.size, write.address)
+                });
+        }
+    }
+}
