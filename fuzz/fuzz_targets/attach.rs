@@ -1,4 +1,5 @@
-//! Profiles of a program, which the environment variable POSTLINK_FUZZ_PROGRAM names (x86-64, linked with `-Wl,-q`), attached to it.
+//! Profiles of a program, which the environment variable POSTLINK_FUZZ_PROGRAM names (x86-64, linked with
+//! `-Wl,-q`), attached to it.
 #![no_main]
 
 use std::sync::OnceLock;

@@ -9,7 +9,7 @@ fuzz_target!(|data: &[u8]| {
     if let Ok(section) = postlink_fuzzing::bat_section(&mut u) {
         postlink_fuzzing::check_bat(&section);
     }
-    // As it is, behind a header that holds.
+    // As it is, after a header that holds.
     let mut section = vec![5, 0, 0, 0];
     section.extend_from_slice(&(data.len() as u32).to_le_bytes());
     section.extend_from_slice(b"\x01\0\0\0BOLT\0\0\0\0");

@@ -6,15 +6,17 @@
 //! | `postlink_VERSION_ARCH.deb` | the same at Debian's places |
 //! | `SHA256SUMS` | of both |
 //!
-//! **The program** is linked statically with glibc (`+crt-static`), so that it runs on any Linux, and stripped. Kept relocations, which
-//! `.cargo/config.toml` asks for in daily builds, are of no use in a stripped program: `postlink demo` needs a build from the sources.
+//! **The program** is linked statically with glibc (`+crt-static`), so that it runs on any Linux, and
+//! stripped. Kept relocations, which `.cargo/config.toml` asks for in daily builds, are of no use in a
+//! stripped program: `postlink demo` needs a build from the sources.
 //!
-//! **Reproducible** means: the same commit, Rust and Debian release give the same bytes, in whatever folder, by whatever user, at whatever time.
-//! So paths are cut off what the compiler writes into the program, archives hold names in order and numeric owners, and every time in them is that
-//! of the commit (or `SOURCE_DATE_EPOCH`). `--check` proves it: it builds again from a clone in another folder and compares.
+//! **Reproducible** means: the same commit, Rust and Debian release give the same bytes, in whatever folder,
+//! by whatever user, at whatever time. So paths are cut off what the compiler writes into the program,
+//! archives hold names in order and numeric owners, and every time in them is that of the commit (or
+//! `SOURCE_DATE_EPOCH`). `--check` proves it: it builds again from a clone in another folder and compares.
 //!
-//! **Licences.** What is linked in must be named with its terms: `THIRD-PARTY.txt` lists every crate of the program with the licence files that it
-//! came with, as `cargo metadata` knows them.
+//! **Licences.** What is linked in must be named with its terms: `THIRD-PARTY.txt` lists every crate of the
+//! program with the licence files that it came with, as `cargo metadata` knows them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -166,8 +168,9 @@ fn build(root: &Path, target: &Path, release: &Release) -> Result<PathBuf> {
     let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
     let home = home.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cargo")));
     let home = home.context("neither CARGO_HOME nor HOME is set")?;
-    // The compiler writes the paths of sources into the program. Where crates are unpacked depends on the registry's address, too; that folder is
-    // there once they are fetched. Of several prefixes that fit, the last one counts.
+    // The compiler writes the paths of sources into the program. Where crates are unpacked depends on the
+    // registry's address, too; that folder is there once they are fetched. Of several prefixes that fit, the
+    // last one counts.
     done(
         Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()))
             .args(["fetch", "--locked"])
@@ -187,7 +190,8 @@ fn build(root: &Path, target: &Path, release: &Release) -> Result<PathBuf> {
     cut(root, "postlink");
     // A separator that paths do not hold, as they may hold spaces. These flags replace those of .cargo/config.toml.
     let flags = flags.join("\x1f");
-    // With a target named, the flags are for the program alone: procedural macros are shared libraries of the compiler's and cannot be static.
+    // With a target named, the flags are for the program alone: procedural macros are shared libraries of the
+    // compiler's and cannot be static.
     done(
         Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()))
             .args([

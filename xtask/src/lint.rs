@@ -1,8 +1,12 @@
-//! `cargo xtask lint`: formatting, clippy and documentation without warnings, and the fuzz targets, which are no part of the workspace.
+//! `cargo xtask lint`: formatting, clippy and documentation without warnings, the order of layers
+//! ([`layers`]), unused dependencies ([`dependencies`]), widths of comments ([`widths`]), and the fuzz
+//! targets, which are no part of the workspace.
 
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result};
+
+use crate::{dependencies, layers, widths};
 
 /// One check.
 struct Check {
@@ -36,8 +40,8 @@ const CHECKS: [Check; 4] = [
         rustdoc: "-D warnings",
         component: None,
     },
-    // Linking them needs a nightly compiler's sanitizers, checking their types does not. In the workspace's folder, where clippy has left the
-    // dependencies checked.
+    // Linking them needs a nightly compiler's sanitizers, checking their types does not. In the workspace's
+    // folder, where clippy has left the dependencies checked.
     Check {
         arguments: &[
             "check",
@@ -85,6 +89,19 @@ pub fn run() -> Result<bool> {
         ));
         good &= passed;
     }
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let ordered = layers::check(&root)?;
+    let state = if ordered { "passed" } else { "FAILED" };
+    summary.push(format!("order of layers: {state}"));
+    good &= ordered;
+    let needed = dependencies::check(&root)?;
+    let state = if needed { "passed" } else { "FAILED" };
+    summary.push(format!("no unused dependencies: {state}"));
+    good &= needed;
+    let narrow = widths::check(&root)?;
+    let state = if narrow { "passed" } else { "FAILED" };
+    summary.push(format!("widths of comments: {state}"));
+    good &= narrow;
     for line in summary {
         println!("{line}");
     }

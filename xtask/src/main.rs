@@ -3,18 +3,23 @@
 //! | job | what it does |
 //! |---|---|
 //! | `test` | installs what the tests need, runs all of them, ends with a summary |
-//! | `lint` | formatting, clippy and documentation without warnings, and the fuzz targets |
+//! | `lint` | formatting, clippy and documentation without warnings, the order of layers, unused dependencies, the fuzz targets |
+//! | `digests` | digests of what postlink makes of the tests' programs, recorded and compared |
 //! | `dist` | what is given away: a static binary, a package, an archive, checksums |
 //! | `differ` | runs a program and postlink's output in lock step, and lists the values that differ |
 //! | `bench` | measures postlink on real programs, side by side with llvm-bolt |
 
 mod bench;
+mod dependencies;
 mod differ;
+mod digests;
 mod dist;
+mod layers;
 mod lint;
 mod packages;
 mod process;
 mod test;
+mod widths;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -42,7 +47,7 @@ enum Job {
         /// Only tests whose name holds this
         filter: Option<String>,
     },
-    /// Check formatting, clippy and documentation, with warnings as errors, and the fuzz targets
+    /// Check formatting, clippy and documentation, with warnings as errors, the order of layers, and the fuzz targets
     Lint,
     /// Make what is given away: a static binary, manual pages, completions, a .deb, a .tar.xz, checksums
     Dist {
@@ -75,6 +80,8 @@ enum Job {
         )]
         arguments: Vec<String>,
     },
+    /// Record digests of what postlink makes of the tests' programs, or compare them with a record
+    Digests(digests::Options),
     /// Not for people: see `process`
     #[command(hide = true, disable_help_flag = true)]
     Measure {
@@ -87,6 +94,7 @@ const BENCH: &str = "\
 cargo xtask bench [--no-bolt] [--runs N] [NAME…]  measure on corpus programs; writes bench/results.md
 cargo xtask bench probes [--script-megabytes N] [--probe-megabytes N] [--runs N]  sample profiles; writes bench/probes.md
 cargo xtask bench profiles [--binary FILE] [--runs N]  measure reading and merging of profiles; writes bench/profiles.md
+cargo xtask bench pointers [--runs N] [--postlink FILE]  calls through pointers that follow or stay; writes bench/pointers.md
 cargo xtask bench mip-cc                          cost of machine profiles made at compile time; writes bench/mip-cc.md
 cargo xtask bench aarch64 [--machine-profiles]    measure emulated programs, or only their machine profiles; writes bench/aarch64.md";
 
@@ -101,6 +109,7 @@ fn main() -> ExitCode {
         }
         Job::Bench { arguments } => bench::run(&arguments),
         Job::Differ { arguments } => differ::run(&arguments),
+        Job::Digests(options) => digests::run(&options),
         Job::Measure { arguments } => process::measure(&arguments),
     };
     match done {

@@ -73,6 +73,8 @@ pub const FOR_TESTS: &[Need] = &[
     need("go", "golang-go", "that programs in Go are refused"),
     need("ocamlopt", "ocaml-nox", "programs in OCaml"),
     need("ghc", "ghc", "programs in Haskell"),
+    need("fpc", "fp-compiler", "programs in Pascal"),
+    need("nim", "nim", "programs in Nim"),
     need(
         "aarch64-linux-gnu-gcc",
         "gcc-aarch64-linux-gnu",
@@ -118,6 +120,7 @@ pub const FOR_TESTS: &[Need] = &[
         "bolt-19",
         "comparing profiles and translation tables with LLVM's",
     ),
+    need("chromium", "chromium", "reports opened in a browser"),
     need(
         "qemu-x86_64",
         "qemu-user",
@@ -218,7 +221,7 @@ pub const FOR_CLANG: &[Need] = &[
     need("/usr/include/zstd.h", "libzstd-dev", "building clang"),
 ];
 
-/// Where a program lies on PATH.
+/// Where a program is on PATH.
 pub fn find_program(name: &str) -> Option<PathBuf> {
     std::env::split_paths(&std::env::var_os("PATH")?)
         .map(|dir| dir.join(name))
@@ -280,8 +283,8 @@ pub fn install(needs: &'static [Need], allowed: bool) -> Vec<&'static Need> {
             .into_iter()
             .chain(packages.iter().copied())
             .collect();
-        // Together first; one by one if the distribution lacks some of them. A bare system has no lists of packages yet, and old ones name
-        // files that are gone.
+        // Together first; one by one if the distribution lacks some of them. A bare system has no lists of
+        // packages yet, and old ones name files that are gone.
         if !(apt(&["update"]) && apt(&all)) {
             for package in packages {
                 let one: Vec<&str> = install.into_iter().chain([package]).collect();

@@ -1,7 +1,8 @@
 //! Running programs and measuring them.
 //!
-//! A process inherits the high-water mark of memory from whom it was forked. So programs are not started by this process,
-//! which may have grown, but by a small one in between: `xtask measure`, which only waits and reports.
+//! A process inherits the high-water mark of memory from whom it was forked. So programs are not started by
+//! this process, which may have grown, but by a small one in between: `xtask measure`, which only waits and
+//! reports.
 
 use std::fs::{self, File};
 use std::io;
@@ -70,8 +71,9 @@ pub fn run(command: &mut Command, stdout: &Path, stderr: &Path) -> Result<Run> {
     })
 }
 
-/// The process in between: `xtask measure REPORT COMMAND…` runs the command with its own output and writes to the report: wall time and
-/// processor time in microseconds, largest memory in bytes, status as wait4 gives it.
+/// The process in between: `xtask measure REPORT COMMAND…` runs the command with its own output and writes to
+/// the report: wall time and processor time in microseconds, largest memory in bytes, status as wait4 gives
+/// it.
 pub fn measure(arguments: &[String]) -> Result<bool> {
     let [report, program, rest @ ..] = arguments else {
         bail!("measure needs a file and a command")

@@ -1,13 +1,15 @@
 //! `cargo xtask test`: everything that can say whether postlink works, with one summary at the end.
 //!
 //! All tests, the directory of cases among them, run under one `cargo test --workspace`. Its output is passed on as it
-//! comes and read at the same time; what each part passed, failed and skipped, and why, stands together at the end.
+//! comes and read at the same time; what each part passed, failed and skipped, and why, is together at the end.
 //!
-//! **What is not installed makes no test red.** Tests skip themselves in two ways: as ignored, with the reason beside them, or by a line
-//! `SKIPPED: …`, which the test harness would hide for a test that passes; `--show-output` brings it out. A test that does neither fails when it
-//! starts a tool that is not there, and nothing in its output need say so. So each test that failed while a [`Need`] is not met runs again,
-//! alone, with a stand-in for every missing tool on PATH; if it called one, or its output names a missing file, it is counted as skipped, with the
-//! Debian package's name. A test that fails for any other reason stays failed.
+//! **What is not installed makes no test red.** Tests skip themselves in two ways: as ignored, with the
+//! reason beside them, or by a line `SKIPPED: …`, which the test harness would hide for a test that passes;
+//! `--show-output` brings it out. A test that does neither fails when it starts a tool that is not there, and
+//! nothing in its output need say so. So each test that failed while a [`Need`] is not met runs again, alone,
+//! with a stand-in for every missing tool on PATH; if it called one, or its output names a missing file, it
+//! is counted as skipped, with the Debian package's name. A test that fails for any other reason stays
+//! failed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -331,6 +333,9 @@ fn not_installed(need: &Need) -> String {
     )
 }
 
+/// Set in the environment of tests that run when all of the workspace has been built.
+pub const HAS_BUILT_ALL: &str = "POSTLINK_TESTS_OF_ALL";
+
 /// The job. `Ok(false)` when a test failed.
 pub fn run(install: bool, filter: Option<&str>) -> Result<bool> {
     let missing = packages::install(packages::FOR_TESTS, install);
@@ -341,6 +346,7 @@ pub fn run(install: bool, filter: Option<&str>) -> Result<bool> {
         .args(["--", "--show-output"]);
     let (output, input) = std::io::pipe().context("a pipe for the tests' output")?;
     command
+        .env(HAS_BUILT_ALL, "1")
         .stdin(Stdio::null())
         .stdout(input.try_clone()?)
         .stderr(input);

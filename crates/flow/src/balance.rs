@@ -7,23 +7,25 @@
 //!
 //! # The idea
 //!
-//! Start with the wanted counts. They cost nothing and break conservation: some nodes have more flowing in than out (an
-//! excess), others a deficit, and the sums are equal. Now send excess to deficits along the cheapest ways, one after the
-//! other: over an arc in its direction by raising it, against it by lowering it. Undoing an earlier change earns its price back.
-//! These are successive shortest paths (Jewell; Iri; Busacker and Gowen, around 1960) with Edmonds' and Karp's potentials, which keep the
-//! prices of all possible changes non-negative, so that Dijkstra's algorithm finds the ways.
+//! Start with the wanted counts. They cost nothing and break conservation: some nodes have more flowing in
+//! than out (an excess), others a deficit, and the sums are equal. Now send excess to deficits along the
+//! cheapest ways, one after the other: over an arc in its direction by raising it, against it by lowering it.
+//! Undoing an earlier change earns its price back. These are successive shortest paths (Jewell; Iri; Busacker
+//! and Gowen, around 1960) with Edmonds' and Karp's potentials, which keep the prices of all possible changes
+//! non-negative, so that Dijkstra's algorithm finds the ways.
 //!
-//! Why this and not network simplex: counts that come from sampling are wrong everywhere by a little, and what is missing at a node is nearly
-//! always to be had next to it. A search ends at the first deficit, and only what it has settled gets new potentials, so that
-//! the work follows the size of the errors and their distance, not that of the graph.
+//! Why this and not network simplex: counts that come from sampling are wrong everywhere by a little, and
+//! what is missing at a node is nearly always to be had next to it. A search ends at the first deficit, and
+//! only what it has settled gets new potentials, so that the work follows the size of the errors and their
+//! distance, not that of the graph.
 //!
 //! # Invariants
 //!
 //! * Counts that conserve flow come back as they are.
 //! * The result conserves flow, whatever happens.
-//! * Its price is the least possible, unless the searches together have visited more than [`Balancer::limit`] nodes. From then on what is left, the
-//!   smaller errors, is evened out over two trees that join every node with node 0, in linear time. [`Balanced::optimal`] says whether that
-//!   happened.
+//! * Its price is the least possible, unless the searches together have visited more than [`Balancer::limit`]
+//!   nodes. From then on what is left, the smaller errors, is evened out over two trees that join every node
+//!   with node 0, in linear time. [`Balanced::optimal`] says whether that happened.
 //! * The same input gives the same output: ties are decided by numbers.
 //! * No overflow: amounts are 128 bits wide inside, and results saturate at 64.
 
@@ -56,11 +58,11 @@ pub struct Balanced {
     pub optimal: bool,
 }
 
-/// Reusable room for balancing.
+/// Reusable space for balancing.
 #[derive(Debug)]
 pub struct Balancer {
-    /// How many visits of nodes the searches may make in sum before they stop looking for the cheapest ways: 4,000,000 if not set, which is less than
-    /// a second.
+    /// How many visits of nodes the searches may make in sum before they stop looking for the cheapest ways:
+    /// 4,000,000 if not set, which is less than a second.
     pub limit: u64,
     flow: Vec<u128>,
     excess: Vec<i128>,
@@ -134,8 +136,8 @@ impl Balancer {
                     continue;
                 }
                 let Some((end, found)) = self.search(arcs, node, optimal, &mut visits) else {
-                    // All flow can be taken back to where it comes from, so a deficit is always found. Should it not be, the
-                    // excess stays, and whoever reads the counts sees it.
+                    // All flow can be taken back to where it comes from, so a deficit is always found. Should
+                    // it not be, the excess stays, and whoever reads the counts sees it.
                     debug_assert!(false, "excess that leads nowhere");
                     break;
                 };
@@ -298,8 +300,9 @@ impl Balancer {
         self.excess[end as usize] += amount as i128;
     }
 
-    /// Evens out excess and deficits without regard to prices: excess goes to node 0 over a tree of arcs, deficits are fed from there over
-    /// another. What is not joined with node 0 in both directions stays as it is.
+    /// Evens out excess and deficits without regard to prices: excess goes to node 0 over a tree of arcs,
+    /// deficits are fed from there over another. What is not joined with node 0 in both directions stays as
+    /// it is.
     fn over_trees(&mut self, arcs: &[Arc]) {
         let nodes = self.excess.len();
         for towards in [true, false] {

@@ -2,15 +2,16 @@
 //!
 //! # The problem
 //!
-//! Samples hit some blocks and miss others; branch records end anywhere; a profile of an older build fits the newer one only here and
-//! there. Layout needs counts that conserve flow.
+//! Samples hit some blocks and miss others; branch records end anywhere; a profile of an older build fits the
+//! newer one only here and there. Layout needs counts that conserve flow.
 //!
 //! # The idea
 //!
-//! The counts that conserve flow and differ least from those that are known, where differing has prices: He, Mestre, Pupyrev, Wang, Yu,
-//! "Profile Inference Revisited" (POPL 2022); for counts carried over from another build Ayupov, Panchenko, Pupyrev, "Stale Profile
-//! Matching" (CC 2024). It is a minimum-cost circulation ([`crate::balance`]) on a graph with two nodes for each block, its beginning and its end, and one
-//! for the outside:
+//! The counts that conserve flow and differ least from those that are known, where differing has prices: He,
+//! Mestre, Pupyrev, Wang, Yu, "Profile Inference Revisited" (POPL 2022); for counts carried over from another
+//! build Ayupov, Panchenko, Pupyrev, "Stale Profile Matching" (CC 2024). It is a minimum-cost circulation
+//! ([`crate::balance`]) on a graph with two nodes for each block, its beginning and its end, and one for the
+//! outside:
 //!
 //! | arc | stands for | price |
 //! |---|---|---|
@@ -18,13 +19,14 @@
 //! | end to beginning | a jump | of the jump's count, or what the jump is likely to do |
 //! | outside to beginning, end to outside | entries, returns and other ways out: jumps from and to [`OUTSIDE`] | likewise |
 //!
-//! A circulation may hold loops that nothing leads to: a count of a loop's blocks, none on the way to them. Such islands are
-//! joined to the rest by one unit over the shortest ways in and out.
+//! A circulation may hold loops that nothing leads to: a count of a loop's blocks, none on the way to them.
+//! Such islands are joined to the rest by one unit over the shortest ways in and out.
 //!
 //! # Invariants
 //!
 //! * Counts that are all known and conserve flow come back as they are.
-//! * The result conserves flow: a block's count is the sum of the jumps into it and of those out of it, as far as numbers of 64 bits go.
+//! * The result conserves flow: a block's count is the sum of the jumps into it and of those out of it, as
+//!   far as numbers of 64 bits go.
 //! * Same input, same output.
 
 use std::collections::VecDeque;
@@ -93,8 +95,8 @@ pub struct Prices {
 }
 
 impl Prices {
-    /// For branch records of this very program. Records get lost, none are made up, so raising is cheaper than lowering; and what was never seen
-    /// is likely not to happen.
+    /// For branch records of this very program. Records get lost, none are made up, so raising is cheaper
+    /// than lowering; and what was never seen is likely not to happen.
     pub const SAMPLED: Prices = Prices {
         block_more: 10,
         block_less: 20,
@@ -122,8 +124,9 @@ impl Prices {
         rare: 60,
     };
 
-    /// For counts carried over from another build: what was matched counts a hundred times as much as what was not, as in the paper of
-    /// CC 2024. An unknown branch is rather not taken, but two of them cost less than the count of a matched block between them.
+    /// For counts carried over from another build: what was matched counts a hundred times as much as what
+    /// was not, as in the paper of CC 2024. An unknown branch is rather not taken, but two of them cost less
+    /// than the count of a matched block between them.
     pub const STALE: Prices = Prices {
         block_more: 150,
         block_less: 150,
@@ -149,7 +152,7 @@ pub struct Inferred {
     pub price: u128,
 }
 
-/// Reusable room.
+/// Reusable space.
 #[derive(Debug, Default)]
 pub struct Inference {
     balancer: Balancer,
@@ -237,7 +240,8 @@ fn join_islands(jumps: &[Jump], counts: &mut Inferred) {
         if map.entering.is_empty() {
             map.entering = index(outside + 1, jumps, |j| map.node(j.to));
         }
-        // Backwards to something that runs, from there over running ways to the outside, and forwards to the outside over whatever ways there are.
+        // Backwards to something that runs, from there over running ways to the outside, and forwards to the
+        // outside over whatever ways there are.
         let joined = map
             .way(b, false, |m| reached[m], |_| true)
             .and_then(|(source, mut way)| {
@@ -288,7 +292,7 @@ fn index(nodes: usize, jumps: &[Jump], end: impl Fn(&Jump) -> usize) -> Vec<u32>
     index
 }
 
-/// A function's jumps, for searching. The outside is the node behind the last block.
+/// A function's jumps, for searching. The outside is the node after the last block.
 struct Map<'a> {
     jumps: &'a [Jump],
     outside: usize,

@@ -24,8 +24,9 @@
 //!
 //! # Counts that are not exact
 //!
-//! Sampled counts contradict each other, and counts of another build are missing here and there. [`mod@infer`] finds the nearest counts that
-//! conserve flow, by way of a minimum-cost circulation ([`mod@balance`]).
+//! Sampled counts contradict each other, and counts of another build are missing here and there.
+//! [`mod@infer`] finds the nearest counts that conserve flow, by way of a minimum-cost circulation
+//! ([`mod@balance`]).
 //!
 //! # What the caller must bring
 //!
@@ -111,3 +112,7 @@ pub struct Edge {
     /// can be put there. Not-a-number counts as 0.
     pub weight: Option<f32>,
 }
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -56,7 +56,7 @@ pub enum Uncountable {
 }
 
 impl Uncountable {
-    /// The edge that stands in the way.
+    /// The edge that is in the way.
     pub fn edge(&self) -> u32 {
         match *self {
             Self::SelfLoop { edge, .. }

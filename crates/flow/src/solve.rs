@@ -8,7 +8,7 @@
 //! *exclusive or* of their numbers; when the number is 1, the exclusive or is the edge. No queue is
 //! needed either: nodes are visited in order, and from each leaf the walk goes on along the edge
 //! just solved as long as the next node is a leaf. A node that becomes a leaf becomes one by the
-//! step of a walk that then stands on it, so none is forgotten.
+//! step of a walk that then is on it, so none is forgotten.
 //!
 //! Sums are 128 bits wide: at most 2^32 edges of 64-bit counts cannot overflow them.
 

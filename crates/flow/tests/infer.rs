@@ -74,7 +74,8 @@ fn the_price_is_the_least_of_all_flows() {
         assert!(conserves(nodes, &arcs, &balanced.counts), "{arcs:?}");
         assert!(balanced.optimal);
         assert_eq!(balanced.price, price(&arcs, &balanced.counts));
-        // In a cheapest flow no count need exceed what all arcs want together; 5 is enough to find a cheaper one where there is one.
+        // In a cheapest flow no count need exceed what all arcs want together; 5 is enough to find a cheaper
+        // one where there is one.
         assert!(
             balanced.price <= cheapest(nodes, &arcs, 5),
             "{arcs:?} {balanced:?}"
@@ -99,7 +100,7 @@ fn flow_is_conserved_on_any_graph_and_beyond_the_limit() {
         assert!(conserves(nodes, &arcs, &some.counts));
         assert!(some.price >= all.price);
         assert!(!some.optimal || some.price == all.price);
-        // The same room again gives the same.
+        // The same space again gives the same.
         assert_eq!(hasty.balance(nodes, &arcs), some);
         Ok(())
     });

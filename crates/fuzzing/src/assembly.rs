@@ -94,7 +94,8 @@ fn is_within(part: &[u8], whole: &[u8]) -> bool {
         .all(|byte| rest.any(|other| other == byte))
 }
 
-/// Instruments a text for some target: there is always an answer, and what was there stays there. Gives the number of functions that count.
+/// Instruments a text for some target: there is always an answer, and what was there stays there. Gives the
+/// number of instrumented functions.
 pub fn check(u: &mut Unstructured<'_>) -> Result<usize> {
     let triples = [
         "x86_64-linux-gnu",

@@ -1,22 +1,21 @@
 //! Profiles of a program, and what becomes of them with the program at hand.
 //!
-//! Names are those of its functions, offsets are mostly inside: what is tested is how counts are made to suit the code, not the readers. Profiles by
-//! blocks are what the rewriter itself writes of such a profile, so hashes and numbers of blocks are right until some of them are changed.
+//! Names are those of its functions, offsets are mostly inside: what is tested is how counts are made to suit
+//! the code, not the readers. Profiles by blocks are what the rewriter itself writes of such a profile, so
+//! hashes and numbers of blocks are right until some of them are changed.
 
 use std::fmt::Write;
 use std::path::Path;
 
 use arbitrary::{Result, Unstructured};
-use postlink_correlate::aggregate::binary::Binary;
+use postlink_aggregate::binary::Binary;
 use postlink_image::elf::Elf;
 use postlink_isa::x86_64::X86_64;
 use postlink_profile::bolt_yaml::BoltYaml;
 use postlink_profile::fdata;
 use postlink_profile::symbolic::SymbolicProfile;
 use postlink_rewrite::attach::{self, Source};
-use postlink_rewrite::discover::Program;
-use postlink_rewrite::export;
-use postlink_rewrite::leaks::Leaks;
+use postlink_rewrite::{NonlocalExits, Program, export};
 
 use crate::number;
 
@@ -114,9 +113,9 @@ fn attach<'p>(elf: &Elf<'_>, source: Source<'p>) {
     let Ok(program) = Program::discover::<X86_64>(elf) else {
         return;
     };
-    let leaks = Leaks::new(&program);
-    let once = attach::attach_any::<X86_64>(&program, &leaks, source);
-    let twice = attach::attach_any::<X86_64>(&program, &leaks, source);
+    let nonlocal_exits = NonlocalExits::new(&program);
+    let once = attach::attach_any::<X86_64>(&program, &nonlocal_exits, source);
+    let twice = attach::attach_any::<X86_64>(&program, &nonlocal_exits, source);
     let (Ok((once, _)), Ok((twice, _))) = (once, twice) else {
         return;
     };
@@ -132,7 +131,8 @@ fn attach<'p>(elf: &Elf<'_>, source: Source<'p>) {
     export::symbolic_of::<X86_64>(&program, &once.counted, &once.calls);
 }
 
-/// Whatever a profile by names says, and whatever is changed in the profile by blocks that is made of it, a program can be told it.
+/// Whatever a profile by names says, and whatever is changed in the profile by blocks that is made of it, a
+/// program can be told it.
 pub fn check(u: &mut Unstructured<'_>, program: &[u8], text: &[u8]) -> Result<()> {
     let (Ok(elf), Ok(profile)) = (
         Elf::parse(program),

@@ -1,8 +1,8 @@
 //! Hostile input: generators for it, and what must hold whatever it is.
 //!
-//! `cargo test` runs every pair for a short time with `arbtest`; the targets in `fuzz/` run the same pairs for as long as one
-//! likes with `cargo fuzz`. Purely random bytes get no further than the first check of a parser, so the generators begin with
-//! something plausible and damage it.
+//! `cargo test` runs every pair for a short time with `arbtest`; the targets in `fuzz/` run the same pairs
+//! for as long as one likes with `cargo fuzz`. Purely random bytes get no further than the first check of a
+//! parser, so the generators begin with something plausible and damage it.
 //!
 //! | generator | check |
 //! |---|---|
@@ -248,7 +248,8 @@ pub fn bat_section(u: &mut Unstructured<'_>) -> Result<Vec<u8>> {
     Ok(section)
 }
 
-/// Whatever a section holds, its tables are read or refused; what was read answers every question and can be written and read again.
+/// Whatever a section holds, its tables are read or refused; what was read answers every question and can be
+/// written and read again.
 pub fn check_bat(section: &[u8]) {
     let Ok(bat) = Bat::parse(section) else { return };
     let parents = Parents::new(&bat);
@@ -346,7 +347,7 @@ pub fn code(u: &mut Unstructured<'_>) -> Result<Vec<u8>> {
     Ok(out)
 }
 
-/// Whatever bytes are, decoding gives instructions that fit into them, one behind the other.
+/// Whatever bytes are, decoding gives instructions that fit into them, one after the other.
 pub fn check_code(bytes: &[u8], addr: u64) {
     let end = addr.saturating_add(bytes.len() as u64);
     let mut next = addr;
@@ -369,7 +370,7 @@ pub fn check_code(bytes: &[u8], addr: u64) {
         let alone = &bytes[at..at + usize::from(insn.len)];
         assert!(
             X86_64::decode(alone, insn.addr).is_some_and(|again| again.len == insn.len),
-            "needs bytes behind it"
+            "needs bytes after it"
         );
         let _ = X86_64::effects(alone, insn);
         true

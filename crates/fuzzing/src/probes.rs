@@ -3,16 +3,16 @@
 use std::io::Read;
 
 use arbitrary::{Result, Unstructured};
-use postlink_correlate::dwarf::Lines;
-use postlink_correlate::guid::Guid;
-use postlink_correlate::probe::anchor::{Anchor, Anchors};
-use postlink_correlate::probe::{Descriptors, decode};
-use postlink_correlate::profgen::{self, Format, Input, Options};
-use postlink_correlate::program::Program;
-use postlink_correlate::sample::{binary, extbinary, text};
-use postlink_correlate::walk::Walk;
-use postlink_correlate::{counters, pe};
 use postlink_image::elf::Elf;
+use postlink_profgen::dwarf::Lines;
+use postlink_profgen::guid::Guid;
+use postlink_profgen::probe::anchor::{Anchor, Anchors};
+use postlink_profgen::probe::{Descriptors, decode};
+use postlink_profgen::program::Program;
+use postlink_profgen::sample::{binary, extbinary, text};
+use postlink_profgen::testing::Walk;
+use postlink_profgen::{Format, Input, Options, generate};
+use postlink_profgen::{counters, pe};
 
 use crate::number;
 
@@ -199,7 +199,7 @@ pub fn check_script(script: &[u8], program: &[u8]) {
         options.raw = raw;
         let mut out = Vec::new();
         let input = Input::Script(&mut Pieces(script));
-        if profgen::run(&elf, &lines, input, &options, &mut out).is_err() {
+        if generate(&elf, &lines, input, &options, &mut out).is_err() {
             continue;
         }
         match raw {
@@ -259,8 +259,9 @@ pub fn sample_profile(u: &mut Unstructured<'_>) -> Result<Vec<u8>> {
     Ok(out)
 }
 
-/// Whatever bytes are, every reader of profiles reads or refuses them; and what was read from a binary form stays the same by writing
-/// and reading it again. (A name in a text may hold a zero byte, which no binary form can.)
+/// Whatever bytes are, every reader of profiles reads or refuses them; and what was read from a binary form
+/// stays the same by writing and reading it again. (A name in a text may hold a zero byte, which no binary
+/// form can.)
 pub fn check_sample_profile(bytes: &[u8]) {
     let _ = counters::read_raw(bytes, 0x1000);
     let _ = pe::as_elf(bytes);

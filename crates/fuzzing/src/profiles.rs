@@ -1,6 +1,7 @@
 //! Profiles in every text and binary format, plausible and damaged.
 //!
-//! What must hold: a reader answers or refuses, and what a reader has read, written again and read again, is what it was.
+//! What must hold: a reader answers or refuses, and what a reader has read, written again and read again, is
+//! what it was.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -286,7 +287,8 @@ pub fn recording(u: &mut Unstructured<'_>) -> Result<Vec<u8>> {
     }
 }
 
-/// Whatever a profile is, it is read or refused; what was read can be written, and is the same when it is read again. `scratch` is for files.
+/// Whatever a profile is, it is read or refused; what was read can be written, and is the same when it is
+/// read again. `scratch` is for files.
 pub fn check_profile(bytes: &[u8], scratch: &Path) {
     let name = Path::new("profile");
     let options = Options::default();

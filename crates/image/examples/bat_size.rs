@@ -4,8 +4,8 @@
 //! cargo run --release -p postlink-image --example bat_size -- ./app.opt
 //! ```
 //!
-//! Prints a line of numbers: bytes of the section; bytes of what the encoder makes of its decoded form; functions, split-off parts, entries. Ends with 1
-//! if the two are not the same, byte for byte.
+//! Prints a line of numbers: bytes of the section; bytes of what the encoder makes of its decoded form;
+//! functions, split-off parts, entries. Ends with 1 if the two are not the same, byte for byte.
 
 use postlink_image::bat::{self, Bat};
 use postlink_image::elf::Elf;

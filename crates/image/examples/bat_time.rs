@@ -4,8 +4,9 @@
 //! cargo run --release -p postlink-image --example bat_time -- ./app.opt 10000000
 //! ```
 //!
-//! Prints a line of numbers: bytes of the section, entries, and the best of several rounds in nanoseconds for reading it, for writing it, for making
-//! the look-up structure, and for that many translations of random addresses of the program's code, each by address alone.
+//! Prints a line of numbers: bytes of the section, entries, and the best of several rounds in nanoseconds for
+//! reading it, for writing it, for making the look-up structure, and for that many translations of random
+//! addresses of the program's code, each by address alone.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};

@@ -1,6 +1,7 @@
 //! Prints what the reader finds in a file: `cargo run --release --example elfdump -- FILE [--symbols] [--relocs]`.
 //!
-//! One line each for segments, sections and dynamic entries, then counts of what is only read on demand, with the time it took.
+//! One line each for segments, sections and dynamic entries, then counts of what is only read on demand, with
+//! the time it took.
 
 use std::fs::File;
 use std::io::{self, Write};

@@ -1,4 +1,5 @@
-//! Writes a file anew with nothing but a section of zeroes more: `cargo run --release --example rewrite -- INPUT OUTPUT [SIZE]`.
+//! Writes a file anew with nothing but a section of zeroes more:
+//! `cargo run --release --example rewrite -- INPUT OUTPUT [SIZE]`.
 //!
 //! Shows what the writer costs by itself, and gives other tools something to look at.
 

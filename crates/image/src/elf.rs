@@ -1,11 +1,11 @@
 //! ELF reading: a checked, mostly zero-copy view of a 64-bit little-endian file.
 //!
-//! A linked file describes itself twice. The *program headers* say what is loaded where; the loader believes nothing else. The
-//! *section headers* say what the parts are called and of what kind they are; tools believe these, and a file may lack them.
-//! Here addresses are resolved through the program headers, names through the sections, and [`Elf::parse`] checks both once,
-//! so that no accessor can fail or overflow afterwards:
+//! A linked file describes itself twice. The *program headers* say what is loaded where; the loader believes
+//! nothing else. The *section headers* say what the parts are called and of what kind they are; tools believe
+//! these, and a file may lack them. Here addresses are resolved through the program headers, names through
+//! the sections, and [`Elf::parse`] checks both once, so that no accessor can fail or overflow afterwards:
 //!
-//! * every table and every section's and segment's contents lie inside the file, and no address range wraps around;
+//! * every table and every section's and segment's contents are inside the file, and no address range wraps around;
 //! * loadable segments ascend and do not overlap, and hold no more file bytes than memory;
 //! * section names end and are UTF-8; symbol tables consist of whole symbols and name a string table.
 //!
@@ -152,7 +152,7 @@ pub struct DynReloc {
     pub symbol: u32,
     /// `r_addend`; for RELR the word in place.
     pub addend: i64,
-    /// Where the entry's addend field lies (link-time address), `None` for RELR: there the word in place is the addend.
+    /// Where the entry's addend field is (link-time address), `None` for RELR: there the word in place is the addend.
     pub addend_at: Option<u64>,
 }
 
@@ -196,8 +196,8 @@ pub struct Elf<'d> {
 }
 
 impl<'d> Elf<'d> {
-    /// Like [`Elf::parse`] for a map of an open file: what is written from it can then be copied by the kernel, without touching the map, and
-    /// its memory can be [given back](Elf::release) in between.
+    /// Like [`Elf::parse`] for a map of an open file: what is written from it can then be copied by the
+    /// kernel, without touching the map, and its memory can be [given back](Elf::release) in between.
     pub fn parse_file(
         map: &'d memmap2::Mmap,
         file: &'d std::fs::File,
@@ -208,11 +208,13 @@ impl<'d> Elf<'d> {
         Ok(elf)
     }
 
-    /// Gives back the memory of what was read so far, if the file is mapped; what is needed again is read again. Worth it after work that reads a
-    /// large part of the file that later work does not: relocations, symbols.
+    /// Gives back the memory of what was read so far, if the file is mapped; what is needed again is read
+    /// again. Worth it after work that reads a large part of the file that later work does not: relocations,
+    /// symbols.
     pub fn release(&self) {
         let Some(map) = self.map else { return };
-        // SAFETY: the map is read-only, so its pages hold nothing that the file does not. Failure costs memory and nothing else.
+        // SAFETY: the map is read-only, so its pages hold nothing that the file does not. Failure costs
+        // memory and nothing else.
         let _ = unsafe { map.unchecked_advise(memmap2::UncheckedAdvice::DontNeed) };
     }
 
@@ -300,7 +302,7 @@ impl<'d> Elf<'d> {
             if tag as i64 == raw::DT_NULL {
                 break;
             }
-            // The entry lies in a loaded segment, whose addresses do not wrap.
+            // The entry is in a loaded segment, whose addresses do not wrap.
             dynamic.push((tag as i64, value, p.addr + i as u64 * raw::DYN + 8));
         }
         Ok(dynamic)
@@ -385,7 +387,7 @@ impl<'d> Elf<'d> {
     pub fn loads(&self) -> impl DoubleEndedIterator<Item = &Segment> + ExactSizeIterator {
         self.loads.iter().map(|i| &self.segments[*i as usize])
     }
-    /// File offset of a link-time address, if bytes in the file stand behind it.
+    /// File offset of a link-time address, if bytes in the file are after it.
     pub fn offset_of(&self, addr: u64) -> Option<u64> {
         let p = self.load_at(addr)?;
         (addr - p.addr < p.file_size).then(|| p.offset + (addr - p.addr))
@@ -421,7 +423,7 @@ impl<'d> Elf<'d> {
     }
 }
 
-/// Bytes of a range of the file that was checked to lie in it; empty otherwise.
+/// Bytes of a range of the file that was checked to be in it; empty otherwise.
 fn range(data: &[u8], offset: u64, size: u64) -> &[u8] {
     let (Ok(from), Ok(size)) = (usize::try_from(offset), usize::try_from(size)) else {
         return &[];

@@ -1,13 +1,18 @@
-//! The file around the code: ELF structures ([`raw`]), reading ([`elf`]) and writing ([`mod@write`]), unwind tables ([`unwind`])
-//! the note that postlink leaves in its outputs ([`note`]) and address translation tables ([`bat`]). Knows nothing of instructions.
+//! The file around the code: ELF structures ([`raw`]), reading ([`elf`]) and writing ([`mod@write`]), unwind
+//! tables ([`unwind`]) the notes that postlink leaves in its outputs ([`note`], [`moves`]) and address
+//! translation tables ([`bat`]). Knows nothing of instructions.
 
+mod addr;
 pub mod bat;
 pub mod elf;
 mod leb128;
+pub mod moves;
 pub mod note;
 pub mod raw;
 pub mod unwind;
 pub mod write;
+
+pub use addr::{InputAddr, OutputAddr};
 
 /// What is wrong with a file, in a sentence that names the place and the values.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -23,3 +28,7 @@ impl FormatError {
         FormatError { what: what.into() }
     }
 }
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

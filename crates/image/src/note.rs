@@ -9,8 +9,8 @@
 //! | 9, padded to 12 | `postlink` and a zero byte |
 //! | description, padded to 4 | below |
 //!
-//! Description: fixed-size numbers are little-endian, the others LEB128. Addresses are link-time addresses, the old ones the input's,
-//! the new ones the output's.
+//! Description: fixed-size numbers are little-endian, the others LEB128. Addresses are link-time addresses,
+//! the old ones the input's, the new ones the output's.
 //!
 //! | field | value |
 //! |---|---|
@@ -26,8 +26,8 @@
 //! The first new range begins with the new entry. Other entries are places besides the entry that are reached by
 //! address: labels whose address is taken, targets of jump tables.
 //!
-//! Differences wrap around, so that every address can be expressed; a range that wraps around cannot, nor can entries that do not
-//! ascend, nor a label of a function without a new range.
+//! Differences wrap around, so that every address can be expressed; a range that wraps around cannot, nor can
+//! entries that do not ascend, nor a label of a function without a new range.
 
 use crate::FormatError;
 use crate::elf::notes::notes;
@@ -40,7 +40,7 @@ pub const SECTION: &str = ".note.postlink";
 /// Alignment of the section.
 pub const ALIGN: u64 = 4;
 
-const OWNER: &[u8] = b"postlink";
+pub(crate) const OWNER: &[u8] = b"postlink";
 const TYPE: u32 = 1;
 const VERSION: u32 = 1;
 
@@ -157,7 +157,7 @@ impl Note {
                 Some(entry) if step > 0 || i == 0 => entry,
                 _ => {
                     return Err(FormatError::new(format!(
-                        "{SECTION}: the entry {step:#x} behind {entry:#x} does not ascend"
+                        "{SECTION}: the entry {step:#x} after {entry:#x} does not ascend"
                     )));
                 }
             };
@@ -192,7 +192,7 @@ impl Note {
         }
         if r.left() > 0 {
             return Err(FormatError::new(format!(
-                "{SECTION} has {} bytes behind its last function",
+                "{SECTION} has {} bytes after its last function",
                 r.left()
             )));
         }
@@ -236,7 +236,7 @@ impl Note {
         for f in &self.functions {
             if let Some(before) = before.filter(|before| *before >= f.entry) {
                 return Err(fail(format!(
-                    "the entry {:#x} behind {before:#x} does not ascend",
+                    "the entry {:#x} after {before:#x} does not ascend",
                     f.entry
                 )));
             }
@@ -266,22 +266,32 @@ impl Note {
                 difference(&mut desc, *to, *base);
             }
         }
-        let size = u32::try_from(desc.len()).map_err(|_| {
-            fail(format!(
-                "{} bytes are more than a note can have",
-                desc.len()
-            ))
-        })?;
-        let mut out = Vec::with_capacity(24 + desc.len() + 3);
-        out.extend((OWNER.len() as u32 + 1).to_le_bytes());
-        out.extend(size.to_le_bytes());
-        out.extend(TYPE.to_le_bytes());
-        out.extend(OWNER);
-        out.resize(24, 0); // the name's zero byte, and padding
-        out.extend(desc);
-        out.resize(out.len().next_multiple_of(ALIGN as usize), 0);
-        Ok(out)
+        framed(SECTION, TYPE, &desc)
     }
+}
+
+/// The bytes of one note of ours, which has `desc` for its description and goes to `section`.
+pub(crate) fn framed(section: &str, kind: u32, desc: &[u8]) -> Result<Vec<u8>, FormatError> {
+    let size = u32::try_from(desc.len()).map_err(|_| {
+        FormatError::new(format!(
+            "{section}: {} bytes are more than a note can have",
+            desc.len()
+        ))
+    })?;
+    let mut out = Vec::with_capacity(24 + desc.len() + 3);
+    out.extend((OWNER.len() as u32 + 1).to_le_bytes());
+    out.extend(size.to_le_bytes());
+    out.extend(kind.to_le_bytes());
+    out.extend(OWNER);
+    out.resize(24, 0); // the name's zero byte, and padding
+    out.extend(desc);
+    out.resize(out.len().next_multiple_of(ALIGN as usize), 0);
+    Ok(out)
+}
+
+/// The description in a section's contents; empty if there is no note.
+pub fn description(section: &[u8]) -> &[u8] {
+    notes(section, ALIGN).next().map_or(&[], |note| note.desc)
 }
 
 #[cfg(test)]
@@ -400,7 +410,7 @@ mod tests {
             &[1, 0, 0, 0, 1, 2, 0xab, 0xcd, 2],
             &[0x80, 0x20, 1, 0, 0x80, 0x01], // entry 0x1000, one old range: 0, 0x80
             &[2, 0x80, 0xa0, 0x01, 0x40],    // two new ranges: 0x5000 from 0, 0x40
-            &[0xc0, 0x1f, 0x20, 0],          // 0xfc0 behind 0x5040, 0x20; no labels
+            &[0xc0, 0x1f, 0x20, 0],          // 0xfc0 after 0x5040, 0x20; no labels
             &[0x80, 0x01, 1, 0x70, 3],       // entry 0x80 further; 0x10 before it, 3
             &[1, 0xa0, 0x60, 5, 1, 0x10, 2], // 0xfe0 before 0x6020, 5; label
         ]
@@ -422,7 +432,7 @@ mod tests {
             functions,
         };
         let what = |note: Note| note.encode().unwrap_err().what;
-        assert!(what(note(vec![function(0x20), function(0x10)])).contains("0x10 behind 0x20"));
+        assert!(what(note(vec![function(0x20), function(0x10)])).contains("0x10 after 0x20"));
         assert!(
             what(note(vec![MovedFunction {
                 new: vec![(u64::MAX, 2)],

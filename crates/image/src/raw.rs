@@ -1,7 +1,7 @@
 //! The 64-bit little-endian ELF structures: layout, reading, writing, and the numbers that this crate knows by name.
 //!
 //! Every structure here is a plain value that is read from and written to a fixed number of bytes. Nothing is cast:
-//! tables may stand at any offset, and a `[u8; 64]` copied field by field compiles to the same loads. Reading never fails
+//! tables may be at any offset, and a `[u8; 64]` copied field by field compiles to the same loads. Reading never fails
 //! for lack of alignment, and fails as `None` for lack of bytes; what the values *mean* is checked by [`crate::elf`].
 //!
 //! | structure | bytes | fields in order (size) |
@@ -82,15 +82,19 @@ pub const SHF_ALLOC: u64 = 2;
 pub const SHF_EXECINSTR: u64 = 4;
 pub const SHF_INFO_LINK: u64 = 0x40;
 pub const SHF_TLS: u64 = 0x400;
+pub const SHF_COMPRESSED: u64 = 0x800;
 
 pub const SHN_UNDEF: u32 = 0;
 /// First of the reserved section indexes.
 pub const SHN_LORESERVE: u32 = 0xff00;
 pub const SHN_ABS: u32 = 0xfff1;
+pub const SHN_COMMON: u32 = 0xfff2;
 /// The real index is in `SHT_SYMTAB_SHNDX`, or for `e_shstrndx` in `sh_link` of section 0.
 pub const SHN_XINDEX: u32 = 0xffff;
 
 pub const STB_LOCAL: u8 = 0;
+pub const STT_NOTYPE: u8 = 0;
+pub const STT_FUNC: u8 = 2;
 pub const STT_SECTION: u8 = 3;
 pub const STT_FILE: u8 = 4;
 

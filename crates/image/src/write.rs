@@ -1,11 +1,11 @@
-//! ELF writing: the input's bytes, patched in places, with new segments behind them.
+//! ELF writing: the input's bytes, patched in places, with new segments after them.
 //!
 //! # Problem
 //!
-//! A linked program is a web of addresses, most of them in instructions that nobody can tell from numbers. So **the old image
-//! keeps all its addresses**; what is new goes behind it, and only known places change. The file should stay one that
-//! other tools (strip, objcopy, debuggers, old kernels and loaders) take for an ordinary product of a linker, and it may be
-//! larger than memory.
+//! A linked program is a web of addresses, most of them in instructions, where they cannot be told from
+//! numbers. So **the old image keeps all its addresses**; what is new goes after it, and only known places
+//! change. The file should stay one that other tools (strip, objcopy, debuggers, old kernels and loaders)
+//! take for an ordinary product of a linker, and it may be larger than memory.
 //!
 //! # The output
 //!
@@ -13,16 +13,17 @@
 //! |---|---|
 //! | ELF header, program headers | new (`segments`); the table grows where it is, see `room` |
 //! | everything else that is loaded | the input, with patches (`patches`) |
-//! | holes between the input's segments | appended sections that may lie there |
+//! | holes between the input's segments | appended sections that may be there |
 //! | new segment, executable if code is appended | sections that made way for the program headers, then the appended ones |
-//! | what is not loaded, in the input's order | new notes; debug sections and the like unchanged; symbols (`symbols`) and names rewritten; no kept relocations |
+//! | what is not loaded, in the input's order | new notes; debug sections and the like, unchanged or replaced; symbols (`symbols`) and names rewritten; no kept relocations |
 //! | section headers | new (`sections`) |
-//! | what stood behind the end of the input's last part | the input (archives that programs carry behind themselves) |
+//! | what was after the end of the input's last part | the input (archives that programs carry after themselves) |
 //!
-//! The new segment begins on the first page behind the highest address, at the same offset within the page as in the file: no padding,
-//! the file grows by what is in it. Counters take no place in the file: they continue the last segment, behind its zeros, or have a segment of their own. What
-//! may lie anywhere first fills the holes that linkers leave in the file between segments (`hole`).
-//! The output is streamed (`output`): memory holds the new contents, the patches and the section headers.
+//! The new segment begins on the first page after the highest address, at the same offset within the page as
+//! in the file: no padding, the file grows by what is in it. Counters take no place in the file: they
+//! continue the last segment, after its zeros, or have a segment of their own. What may be anywhere first
+//! fills the holes that linkers leave in the file between segments (`hole`). The output is streamed
+//! (`output`): memory holds the new contents, the patches and the section headers.
 //!
 //! # Invariants
 //!
@@ -41,6 +42,7 @@ mod sections;
 mod segments;
 mod symbols;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::path::Path;
 
@@ -48,7 +50,7 @@ use self::hole::{Hole, Way};
 use self::patches::Patches;
 use self::room::Room;
 use crate::FormatError;
-use crate::elf::{Elf, Segment, SymbolTable};
+use crate::elf::{Elf, Section, Segment, SymbolTable};
 use crate::raw;
 
 /// A section to be appended.
@@ -71,8 +73,28 @@ pub enum NewKind {
     Code,
     /// SHF_ALLOC, not writable.
     ReadOnly,
-    /// Not loaded, SHT_NOTE: contents are whole ELF notes. Left out of a file without section headers, where nothing would find it.
+    /// Not loaded, SHT_NOTE: contents are whole ELF notes. Left out of a file without section headers, where
+    /// nothing would find it.
     Note,
+    /// Not loaded, SHT_PROGBITS: debug information. Left out likewise.
+    Unloaded,
+}
+
+impl NewKind {
+    fn is_loaded(self) -> bool {
+        matches!(self, NewKind::Code | NewKind::ReadOnly)
+    }
+}
+
+/// New contents of a section that is not loaded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Replacement {
+    /// The bytes.
+    pub bytes: Vec<u8>,
+    /// Whether they are compressed, with their header (`SHF_COMPRESSED`).
+    pub compressed: bool,
+    /// New `sh_addralign`, 0 to keep it.
+    pub align: u64,
 }
 
 /// A section that has its place.
@@ -88,11 +110,11 @@ pub struct Placed {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NewId(pub u32);
 
-/// Which section a symbol lies in.
+/// Which section a symbol is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InSection {
-    /// By the input's index. A reserved index (0xff00 … 0xffff, as [`crate::elf::Symbol::section`] reports it for a symbol in no section)
-    /// leaves an edited symbol where it is.
+    /// By the input's index. A reserved index (0xff00 … 0xffff, as [`crate::elf::Symbol::section`] reports it
+    /// for a symbol in no section) leaves an edited symbol where it is.
     Old(u32),
     /// A new one.
     New(NewId),
@@ -120,7 +142,8 @@ pub struct NewSymbol {
     pub size: u64,
     /// `st_info & 15`
     pub kind: u8,
-    /// New symbols are local, and stand before the globals: behind the local symbol `after` of the input if given, else behind all locals.
+    /// New symbols are local, and are before the globals: after the local symbol `after` of the input if
+    /// given, else after all locals.
     pub after: Option<u32>,
     /// Section.
     pub section: InSection,
@@ -131,12 +154,18 @@ pub struct NewSymbol {
 pub struct WriteOptions {
     /// A zero-filled read-write section will be asked for.
     pub zero_fill: bool,
-    /// Its size and alignment, if they are known: it then continues the last segment, if that is writable, and takes no program header.
+    /// Its size and alignment, if they are known: it then continues the last segment, if that is writable,
+    /// and takes no program header.
     pub zero_size: Option<(u64, u64)>,
     /// There will be no new search table for unwinding, and so no need for a program header that tells of it.
     pub no_search_table: bool,
-    /// A hole of at least so many bytes that is not behind code is used as well, for the price of a segment: worth it if little is appended. 0: none.
+    /// A hole of at least so many bytes that is not after code is used as well, for the price of a segment:
+    /// worth it if little is appended. 0: none.
     pub map_hole: u64,
+    /// The new segment is as far from its place in the file as `.text` is, if that can be had for little:
+    /// perf takes the distance of the section of that name for the whole file's when it looks for the lines
+    /// of an address. Sections that are not loaded fill the space in front.
+    pub like_text: bool,
 }
 
 /// A file being written.
@@ -153,6 +182,8 @@ pub struct Writer<'d> {
     joined: Option<(u64, u64)>,
     /// End of the loaded part of the input file.
     loaded_end: u64,
+    /// How much higher the addresses of the new segment are to be than its offsets, if that is wanted.
+    distance: Option<u64>,
     /// Address of the new read-execute segment.
     base: u64,
     /// Where the moved block begins in it.
@@ -171,6 +202,10 @@ pub struct Writer<'d> {
     static_edits: Vec<(u32, SymbolEdit)>,
     dynamic_edits: Vec<(u32, SymbolEdit)>,
     added: Vec<NewSymbol>,
+    /// New contents of sections of the input that are not loaded, by index.
+    replaced: BTreeMap<u32, Replacement>,
+    /// Sections of the input that the output does not have, ascending.
+    dropped: BTreeSet<u32>,
     file: Option<&'d File>,
     /// The first thing that went wrong in a call that cannot say so.
     problem: Option<FormatError>,
@@ -185,7 +220,7 @@ struct New {
     align: u64,
     size: u64,
     addr: u64,
-    /// It lies in a hole.
+    /// It is in a hole.
     in_hole: bool,
     contents: Vec<u8>,
 }
@@ -196,7 +231,8 @@ impl New {
     }
 }
 
-/// Where a zero-filled section of known size continues the last segment, as its `.bss` does: address and bytes. `end` is one past the image.
+/// Where a zero-filled section of known size continues the last segment, as its `.bss` does: address and
+/// bytes. `end` is one past the image.
 fn joined(elf: &Elf<'_>, options: &WriteOptions, page: u64, end: u64) -> Option<(u64, u64)> {
     let (size, align) = options.zero_size.filter(|_| options.zero_fill)?;
     let last = elf.loads().max_by_key(|p| p.addr)?;
@@ -211,10 +247,18 @@ fn joined(elf: &Elf<'_>, options: &WriteOptions, page: u64, end: u64) -> Option<
         .map(|_| (at, size))
 }
 
+/// How much higher addresses of `.text` are than offsets. `None` if they are lower, or there is no such section.
+fn text_distance(elf: &Elf<'_>, page: u64) -> Option<u64> {
+    let (_, text) = elf.section(".text").filter(|(_, s)| s.is_code())?;
+    let distance = text.addr.checked_sub(text.offset)?;
+    distance.is_multiple_of(page).then_some(distance)
+}
+
 /// Largest alignment of a section: the file may have to be padded by as much.
 const MAX_ALIGN: u64 = 1 << 30;
 
-/// The page size that segments of a machine are laid out for. AArch64 has several; what the linker assumed is seen in the input.
+/// The page size that segments of a machine are laid out for. AArch64 has several; what the linker assumed is
+/// seen in the input.
 fn page_size(elf: &Elf<'_>) -> u64 {
     let widest = if elf.machine == raw::EM_AARCH64 {
         0x10000
@@ -231,7 +275,7 @@ fn page_size(elf: &Elf<'_>) -> u64 {
 impl<'d> Writer<'d> {
     /// Begins: decides how the program header table grows and gives the sections that must make way their new place.
     ///
-    /// Fails for a file that loads nothing, that leaves no addresses behind its own, or whose headers overlap.
+    /// Fails for a file that loads nothing, that leaves no addresses after its own, or whose headers overlap.
     pub fn new(elf: &'d Elf<'d>, options: WriteOptions) -> Result<Self, FormatError> {
         let (_, end) = elf.extent();
         if elf.loads().len() == 0 {
@@ -277,7 +321,8 @@ impl<'d> Writer<'d> {
             .fold(end, u64::max);
         let joined = joined(elf, &options, page, end);
         let end = joined.map_or(end, |(at, size)| at + size);
-        // Static programs have unwind entries that their start-up code registers, and no search table; new entries need one.
+        // Static programs have unwind entries that their start-up code registers, and no search table; new
+        // entries need one.
         let search = !options.no_search_table
             && elf.section(".eh_frame").is_some()
             && !elf.segments.iter().any(|s| s.kind == raw::PT_GNU_EH_FRAME);
@@ -299,10 +344,16 @@ impl<'d> Writer<'d> {
             }
         }
         let base = end.and_then(|a| a.checked_add(loaded_end % page));
+        let distance = match options.like_text {
+            true => text_distance(elf, page),
+            false => None,
+        };
+        let like_text = distance.and_then(|d| loaded_end.checked_add(d));
+        let base = base.map(|base| base.max(like_text.unwrap_or(0)));
         // A margin that no file's parts exceed, so that the sums below cannot overflow.
         let Some(base) = base.filter(|a| *a < u64::MAX - (1 << 44)) else {
             return Err(FormatError::new(format!(
-                "the file is loaded up to address {:#x}; no addresses are left behind it",
+                "the file is loaded up to address {:#x}; no addresses are left after it",
                 elf.extent().1
             )));
         };
@@ -311,6 +362,7 @@ impl<'d> Writer<'d> {
             options,
             page,
             loaded_end,
+            distance,
             base,
             block_at: 0,
             table_at: 0,
@@ -324,6 +376,8 @@ impl<'d> Writer<'d> {
             static_edits: Vec::new(),
             dynamic_edits: Vec::new(),
             added: Vec::new(),
+            replaced: BTreeMap::new(),
+            dropped: BTreeSet::new(),
             file: elf.file,
             problem: None,
             holes,
@@ -360,10 +414,10 @@ impl<'d> Writer<'d> {
         self.problem.get_or_insert(FormatError::new(what));
     }
 
-    /// Gives a new section its address, right behind the one before it. Contents are zero until set.
+    /// Gives a new section its address, right after the one before it. Contents are zero until set.
     ///
-    /// What is impossible (no addresses or memory left, an alignment that is no power of two, a loaded section behind the zero-filled one) is
-    /// reported by [`Writer::write`].
+    /// What is impossible (no addresses or memory left, an alignment that is no power of two, a loaded
+    /// section after the zero-filled one) is reported by [`Writer::write`].
     pub fn append(&mut self, section: NewSection) -> Placed {
         let NewSection {
             name, kind, size, ..
@@ -373,10 +427,10 @@ impl<'d> Writer<'d> {
             self.fail(format!("the alignment of section {name} is {align:#x}; powers of two up to {MAX_ALIGN:#x} are possible"));
         }
         let mut addr = 0;
-        if kind != NewKind::Note {
+        if kind.is_loaded() {
             if self.zero.is_some() {
                 self.fail(format!(
-                    "section {name} is appended behind the zero-filled section, which must be last"
+                    "section {name} is appended after the zero-filled section, which must be last"
                 ));
             }
             let end = self
@@ -386,7 +440,7 @@ impl<'d> Writer<'d> {
             match end {
                 Some((at, end)) if end < u64::MAX - self.page => (addr, self.cursor) = (at, end),
                 _ => self.fail(format!(
-                    "section {name} of {size:#x} bytes does not fit behind address {:#x}",
+                    "section {name} of {size:#x} bytes does not fit after address {:#x}",
                     self.cursor
                 )),
             }
@@ -394,10 +448,11 @@ impl<'d> Writer<'d> {
         self.put(name, kind, align, size, addr, false)
     }
 
-    /// The same for a section that may lie anywhere: in a hole between segments, if it fits what is left there, where it costs nothing.
+    /// The same for a section that may be anywhere: in a hole between segments, if it fits what is left
+    /// there, where it costs nothing.
     pub fn append_anywhere(&mut self, section: NewSection) -> Placed {
         let align = section.align.max(1);
-        if section.kind != NewKind::Note {
+        if section.kind.is_loaded() {
             let mut holes = self.holes.iter_mut();
             if let Some(addr) = holes.find_map(|hole| hole.take(section.size, align)) {
                 let NewSection {
@@ -409,7 +464,7 @@ impl<'d> Writer<'d> {
         self.append(section)
     }
 
-    /// Bytes left in the hole behind code for a section of the alignment.
+    /// Bytes left in the hole after code for a section of the alignment.
     pub fn free_anywhere(&self, align: u64) -> u64 {
         let behind_code = |hole: &&Hole| matches!(hole.way, Way::Longer(_));
         let hole = self.holes.iter().find(behind_code);
@@ -428,7 +483,8 @@ impl<'d> Writer<'d> {
     ) -> Placed {
         let mut contents = Vec::new();
         match usize::try_from(size) {
-            // Pages that the allocator has zeroed already are not touched before they are filled, which many threads do.
+            // Pages that the allocator has zeroed already are not touched before they are filled, which many
+            // threads do.
             Ok(bytes) if Vec::<u8>::new().try_reserve_exact(bytes).is_ok() => {
                 contents = vec![0; bytes];
             }
@@ -467,8 +523,9 @@ impl<'d> Writer<'d> {
         self.append_zero_fill_aligned(name, size, 1)
     }
 
-    /// The zero-filled read-write section (start aligned to pages and to `align`, whole pages): only once, after all other loaded sections, and only if
-    /// [`WriteOptions::zero_fill`] made room for its segment. [`Writer::write`] reports what breaks this.
+    /// The zero-filled read-write section (start aligned to pages and to `align`, whole pages): only once,
+    /// after all other loaded sections, and only if [`WriteOptions::zero_fill`] made space for its segment.
+    /// [`Writer::write`] reports what breaks this.
     pub fn append_zero_fill_aligned(&mut self, name: &str, size: u64, align: u64) -> Placed {
         if self.zero.is_some() || !self.options.zero_fill {
             self.fail(format!(
@@ -493,7 +550,7 @@ impl<'d> Writer<'d> {
             Some(place) => place,
             None => {
                 self.fail(format!(
-                    "section {name} of {size:#x} bytes does not fit behind address {:#x}",
+                    "section {name} of {size:#x} bytes does not fit after address {:#x}",
                     self.cursor
                 ));
                 (0, 0)
@@ -512,8 +569,9 @@ impl<'d> Writer<'d> {
         placed
     }
 
-    /// Overwrites bytes of the old image. Error if they are not in the file. Patches may overlap where they agree; two that differ
-    /// are reported by [`Writer::write`]. The address is the input's also for what made way for the program headers.
+    /// Overwrites bytes of the old image. Error if they are not in the file. Patches may overlap where they
+    /// agree; two that differ are reported by [`Writer::write`]. The address is the input's also for what
+    /// made way for the program headers.
     pub fn patch(&mut self, addr: u64, bytes: &[u8]) -> Result<(), FormatError> {
         let len = bytes.len() as u64;
         let inside = self
@@ -546,8 +604,9 @@ impl<'d> Writer<'d> {
         Ok(())
     }
 
-    /// PT_GNU_EH_FRAME, and the section headers `.eh_frame_hdr` and `.eh_frame`, go to new sections of those names; the old ones stay
-    /// loaded under the names `.eh_frame_hdr.old` and `.eh_frame.old`. A program that finds its table otherwise has no search table.
+    /// PT_GNU_EH_FRAME, and the section headers `.eh_frame_hdr` and `.eh_frame`, go to new sections of those
+    /// names; the old ones stay loaded under the names `.eh_frame_hdr.old` and `.eh_frame.old`. A program
+    /// that finds its table otherwise has no search table.
     pub fn replace_unwind(&mut self, eh_frame: NewId, eh_frame_hdr: Option<NewId>) {
         let known = self.new.len();
         if let Some(id) = [Some(eh_frame), eh_frame_hdr]
@@ -577,6 +636,34 @@ impl<'d> Writer<'d> {
         self.added.push(symbol);
     }
 
+    /// Gives a section of the input that is not loaded new contents. Error if there is no such section, or
+    /// something else makes its contents.
+    pub fn replace(&mut self, section: usize, with: Replacement) -> Result<(), FormatError> {
+        let index = self.unloaded(section, "new contents")?;
+        self.replaced.insert(index, with);
+        Ok(())
+    }
+
+    /// Leaves out a section of the input that is not loaded. Error as for [`Writer::replace`].
+    pub fn leave_out(&mut self, section: usize) -> Result<(), FormatError> {
+        let index = self.unloaded(section, "no place in the output")?;
+        self.dropped.insert(index);
+        Ok(())
+    }
+
+    /// The index of a section that is not loaded and means nothing to the writer.
+    fn unloaded(&self, section: usize, what: &str) -> Result<u32, FormatError> {
+        let free = |s: &&Section<'_>| {
+            section > 0 && !s.is_alloc() && matches!(s.kind, raw::SHT_PROGBITS | raw::SHT_NOTE)
+        };
+        match self.elf.sections.get(section).filter(free) {
+            Some(_) => Ok(section as u32), // section counts are 32-bit numbers
+            None => Err(FormatError::new(format!(
+                "section {section} was to have {what}, but it is loaded, absent, or of a kind that the writer makes"
+            ))),
+        }
+    }
+
     /// Writes the file: to a temporary one beside `path`, renamed when complete, with the input's permissions (`mode`).
     pub fn write(mut self, path: &Path, mode: u32) -> Result<WriteSummary, WriteError> {
         if let Some(problem) = self.problem.take() {
@@ -591,11 +678,12 @@ impl<'d> Writer<'d> {
 pub enum TableGrowth {
     /// In zeroes that belonged to nothing.
     InGap,
-    /// Where sections stood that are now at the beginning of the new segment.
+    /// Where sections was that are now at the beginning of the new segment.
     MadeWay,
     /// The first segment begins a page lower, and all file offsets grew by that page.
     PageBelow,
-    /// It is in the new segment. Linux before 5.18 gives programs a wrong address of it, and strip and objcopy may refuse the file.
+    /// It is in the new segment. Linux before 5.18 gives programs a wrong address of it, and strip and
+    /// objcopy may refuse the file.
     Elsewhere,
 }
 

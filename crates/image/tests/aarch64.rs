@@ -116,7 +116,8 @@ fn runs_alike(program: &Path, out: &Path, options: &[&str]) {
     assert_eq!(play(out), expected);
 }
 
-/// The work function goes to a section that may lie anywhere, and zeros of a known size are asked for; the writer's summary, and where both went.
+/// The work function goes to a section that may be anywhere, and zeros of a known size are asked for; the
+/// writer's summary, and where both went.
 fn move_anywhere(program: &Path, out: &Path, padding: u64) -> (WriteSummary, u64, u64) {
     let data = std::fs::read(program).unwrap();
     let elf = Elf::parse(&data).unwrap();
@@ -124,6 +125,7 @@ fn move_anywhere(program: &Path, out: &Path, padding: u64) -> (WriteSummary, u64
     let mut writer = Writer::new(
         &elf,
         WriteOptions {
+            like_text: false,
             zero_fill: true,
             zero_size: Some((100, 0x10000)),
             no_search_table: true,

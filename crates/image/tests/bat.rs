@@ -10,7 +10,8 @@ use postlink_image::elf::{Elf, SymbolTable};
 
 const BOLT: &str = "/usr/lib/llvm-19/bin/llvm-bolt";
 
-/// A program with hot loops, a switch, cold paths, an assembly function with two entries, and functions that call each other.
+/// A program with hot loops, a switch, cold paths, an assembly function with two entries, and functions that
+/// call each other.
 const SOURCE: &str = r#"
 #include <stdio.h>
 #include <stdlib.h>

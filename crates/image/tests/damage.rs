@@ -85,8 +85,8 @@ fn read_all(elf: &Elf<'_>) {
     );
 }
 
-/// Writes it with some of everything. `None` if that is refused, else whether the result can be read: a damaged file may say that its tables
-/// overlap, and then a change of one damages the other.
+/// Writes it with some of everything. `None` if that is refused, else whether the result can be read: a
+/// damaged file may say that its tables overlap, and then a change of one damages the other.
 fn write_some(elf: &Elf<'_>, zero_fill: bool, to: &Path) -> Option<bool> {
     let Ok(mut writer) = Writer::new(elf, common::with_zeroes(zero_fill)) else {
         return None;

@@ -1,4 +1,4 @@
-//! Files that are not like most: very many sections or segments, no section headers, data behind the end; and what the
+//! Files that are not like most: very many sections or segments, no section headers, data after the end; and what the
 //! writer does besides moving code: unwind tables, dynamic tags, the entry, refusals.
 
 mod common;
@@ -176,7 +176,7 @@ fn new_sections_may_push_indexes_beyond_16_bits() {
     }
 }
 
-/// Where synthetic files are loaded: a table of very many segments has room below.
+/// Where synthetic files are loaded: a table of very many segments has space below.
 const BASE: u64 = 0x4000_0000;
 
 /// A small file of `segments` program headers: one loads the whole file at [`BASE`], the others are empty.
@@ -445,8 +445,8 @@ fn exceptions_find_replaced_unwind_tables() {
         writer.contents(frame.id).copy_from_slice(&frame_bytes);
         writer.contents(hdr.id).copy_from_slice(&hdr_bytes);
         writer.replace_unwind(frame.id, Some(hdr.id));
-        // The old search table is of no use to anybody: without the new one nothing would be caught. (GNU ld makes none for static programs,
-        // whose start-up code registers the old entries.)
+        // The old search table is of no use to anybody: without the new one nothing would be caught. (GNU ld
+        // makes none for static programs, whose start-up code registers the old entries.)
         let old_hdr = elf.section(".eh_frame_hdr").map(|(_, s)| (s.addr, s.size));
         assert_eq!(old_hdr.is_none(), flags.contains(&"-static"));
         if let Some((addr, size)) = old_hdr {

@@ -309,7 +309,7 @@ fn an_output_can_be_written_again() {
             );
             from = to;
         }
-        // One more, behind the segment of zeroes.
+        // One more, after the segment of zeroes.
         let data = std::fs::read(&from).unwrap();
         let elf = Elf::parse(&data).unwrap();
         let mut writer = Writer::new(&elf, common::with_zeroes(true)).unwrap();
@@ -323,7 +323,7 @@ fn an_output_can_be_written_again() {
         let to = dir.path().join("last");
         writer.write(&to, 0o755).unwrap();
         assert_eq!(run(&mut Command::new(&to)), expected, "{flags:?}, last");
-        // In the end there is room where large sections were.
+        // In the end there is space where large sections were.
         assert_eq!(
             (places[0], places[5]),
             (MadeWay, InGap),
@@ -395,7 +395,7 @@ fn a_hole_that_is_not_behind_code_is_loaded_by_a_segment_of_its_own() {
         panic!("{:?}", new.segments)
     };
     assert_eq!(mapped.file_size, mapped.mem_size);
-    // What lies in it was zeros that nothing loads.
+    // What is in it was zeros that nothing loads.
     let end = mapped.offset + mapped.file_size;
     assert!(
         before[mapped.offset as usize..end as usize]
@@ -414,7 +414,7 @@ fn a_hole_that_is_not_behind_code_is_loaded_by_a_segment_of_its_own() {
         summary.size + text.size + 40 < wide.size,
         "{summary:?} {wide:?}"
     );
-    // One strip leaves it there, another one puts it behind the others.
+    // One strip leaves it there, another one puts it after the others.
     let expected = run(&mut Command::new(&program));
     for (strip, stays) in [("llvm-strip-19", true), ("strip", false)] {
         if !have(&[strip]) {
@@ -448,8 +448,9 @@ fn program_at_a_fixed_address_runs_and_is_ordinary() {
     check_program(Toolchain::Llvm, &["-no-pie", "-Wl,-q"], [MadeWay, MadeWay]);
 }
 
-// GNU ld makes no search table for the unwind entries of static programs. One may be added, so there has to be room for its
-// segment too, and the notes in front of the relocations that code refers to are too short for that.
+// GNU ld makes no search table for the unwind entries of static programs. One may be added, so there has to
+// be space for its segment too, and the notes in front of the relocations that code refers to are too short
+// for that.
 
 #[test]
 fn static_program_runs_and_is_ordinary() {

@@ -1,19 +1,22 @@
-//! What machine profiles need of an instruction set: counters of coverage and of calls, and a start-up routine that knows their file.
+//! What machine profiles need of an instruction set: counters of coverage and of calls, and a start-up
+//! routine that knows their file.
 //!
 //! The seam is [`Covers`]; each instruction set's `coverage` module has the sequences. What all of them share is here.
 //!
 //! # Calls
 //!
-//! A function's counter is a number of calls and the place of its first call in the order of first calls, four bytes each. Counting is inline and
-//! saturates; only the first call (with edges also every [`PERIOD`]th) takes the *slow way*, a routine that the program has once. It gives the first call
-//! the next number of a clock, by an atomic addition.
+//! A function's counter is a number of calls and the place of its first call in the order of first calls,
+//! four bytes each. Counting is inline and saturates; only the first call (with edges also every
+//! [`PERIOD`]th) takes the *slow way*, a routine that the program has once. It gives the first call the next
+//! number of a clock, by an atomic addition.
 //!
 //! # Edges
 //!
-//! The first call of a function and then every 64th looks its return address up in a table, and adds 1 or
-//! 64 to its entry. Entries have 16 bytes: callee's counter (4, its offset in the file), return address less the load bias (4), calls (8). The table is one for the program; an entry is searched in
-//! eight places from the hash on. If all are taken, the one with the fewest calls has to go: frequent edges stay.
-//! All without locks but for the claiming of an empty entry: threads that meet may lose a sample.
+//! The first call of a function and then every 64th looks its return address up in a table, and adds 1 or 64
+//! to its entry. Entries have 16 bytes: callee's counter (4, its offset in the file), return address less the
+//! load bias (4), calls (8). The table is one for the program; an entry is searched in eight places from the
+//! hash on. If all are taken, the one with the fewest calls has to go: frequent edges stay. All without locks
+//! but for the claiming of an empty entry: threads that meet may lose a sample.
 
 use crate::{Code, Isa, RegSet, RuntimeConfig, RuntimeError};
 
@@ -29,21 +32,21 @@ pub const PLACES: u32 = 8;
 pub struct CallCounter<T> {
     /// Number of calls, 4 bytes.
     pub count: T,
-    /// Place of the first call in the order, 4 bytes, right behind it.
+    /// Place of the first call in the order, 4 bytes, right after it.
     pub time: T,
     /// The slow way without edges.
     pub slow: T,
     /// The slow way with edges, if return addresses are to be sampled.
     pub edges: Option<T>,
-    /// The counter is at the entry of the function, which is never come to from within: the return address is where the call put it, and nothing lies below
-    /// the stack pointer.
+    /// The counter is at the entry of the function, which is never come to from within: the return address is
+    /// where the call put it, and nothing is below the stack pointer.
     pub at_entry: bool,
 }
 
 /// Where the slow way finds things, link-time addresses.
 #[derive(Clone, Copy, Debug)]
 pub struct SlowConfig {
-    /// Where it will lie.
+    /// Where it will be.
     pub at: u64,
     /// The clock, 4 bytes and 4 zeros: the last place that was given.
     pub clock: u64,
@@ -56,8 +59,8 @@ pub struct SlowConfig {
 }
 
 /// What is different in a start-up routine when the file is a raw machine profile: the name comes from
-/// [`MIP_VARIABLE`](crate::x86_64::runtime::MIP_VARIABLE), and counters from before the mapping are not added to those in the file but joined bit by bit, since
-/// they are flags, or the file is new.
+/// [`MIP_VARIABLE`](crate::x86_64::runtime::MIP_VARIABLE), and counters from before the mapping are not added
+/// to those in the file but joined bit by bit, since they are flags, or the file is new.
 #[derive(Clone, Copy, Debug)]
 pub struct MipRuntime<'a> {
     /// What `%h` stands for, in place of the host's name.
@@ -68,10 +71,11 @@ pub struct MipRuntime<'a> {
 
 /// An instruction set whose programs can make machine profiles.
 pub trait Covers: Isa {
-    /// Length of the store that covers a function, if it destroys no register and may stand in the padding in front of it.
+    /// Length of the store that covers a function, if it destroys no register and may be in the padding in front of it.
     const FRONT: Option<u64>;
 
-    /// Whether addresses of functions in instructions and data can be changed where they are, so that they lead to a counter.
+    /// Whether addresses of functions in instructions and data can be changed where they are, so that they
+    /// lead to a counter.
     const CHANGES_POINTERS: bool;
 
     /// Whether a jump takes the place of whole instructions, so that nothing can come to its middle.
@@ -83,8 +87,8 @@ pub trait Covers: Isa {
     /// Length of what [`Covers::put_covered`] appends for the same `live` and `near`.
     fn covered_len(live: RegSet, near: bool) -> usize;
 
-    /// Appends what makes the flag `covered` something else than zero. `live` holds what must survive; `near`: the flag is not farther away than
-    /// [`Covers::NEAR`].
+    /// Appends what makes the flag `covered` something else than zero. `live` holds what must survive;
+    /// `near`: the flag is not farther away than [`Covers::NEAR`].
     fn put_covered<T: Copy>(out: &mut Code<T>, live: RegSet, near: bool, covered: T);
 
     /// Appends the counting of a call. `live` holds what must survive.

@@ -1,4 +1,5 @@
-//! Numbers as text, for listings with hundreds of millions of them: without the machinery of `core::fmt`, at the end of a string or of bytes.
+//! Numbers as text, for listings with hundreds of millions of them: without the machinery of `core::fmt`, at
+//! the end of a string or of bytes.
 
 /// What text is appended to.
 pub trait Sink {

@@ -2,7 +2,7 @@
 //!
 //! The rewriter treats code as bytes and asks this crate only for what depends on position: where an
 //! instruction ends, where it may go next, which field of it holds an address, how that field is patched, and
-//! how a branch, a counter or a start-up routine is spelt. An instruction that does not depend on its own
+//! how a branch, a counter or a start-up routine is encoded. An instruction that does not depend on its own
 //! address is never re-encoded.
 //!
 //! One folder an instruction set, with the same file names in each: `decode`, `branch`, `effects`, `counter`,
@@ -11,7 +11,10 @@
 pub mod aarch64;
 pub mod coverage;
 pub mod digits;
+mod machine;
 pub mod x86_64;
+
+pub use machine::Machine;
 
 use smallvec::SmallVec;
 
@@ -52,8 +55,8 @@ pub enum Flow {
     Stop,
 }
 
-/// A condition as the instruction set encodes it. On x86-64: 0..=15, the low bit inverts. On AArch64: the branch instruction with its
-/// displacement cleared.
+/// A condition as the instruction set encodes it. On x86-64: 0..=15, the low bit inverts. On AArch64: the
+/// branch instruction with its displacement cleared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Cond(pub u32);
 
@@ -121,7 +124,8 @@ pub struct Traits {
     pub prefixed: bool,
     /// The address field is used to *form* an address (`lea`, `adr`), not to read or write memory.
     pub forms_address: bool,
-    /// AArch64: starts watching memory for a store that succeeds only if nobody interferes. Between the two nothing may be put in.
+    /// AArch64: marks memory for an exclusive store, which succeeds only if nothing else wrote there. Nothing
+    /// may be inserted between the two.
     pub exclusive_load: bool,
     /// AArch64: that store, or what ends the watch otherwise.
     pub exclusive_store: bool,
@@ -211,8 +215,9 @@ pub enum CounterMode {
     Atomic,
     /// The same in one instruction that not every processor has (AArch64: `stadd`). On x86-64 no different.
     AtomicOne,
-    /// Every thread in an area of its own (x86-64: relative to the GS base): exact with threads, and as fast as plain. Needs entry checks
-    /// ([`Isa::put_entry_check`]) and [`Isa::per_thread_runtime`]; addresses of counters are offsets in the area. Elsewhere as `Atomic`.
+    /// Every thread in an area of its own (x86-64: relative to the GS base): exact with threads, and as fast
+    /// as plain. Needs entry checks ([`Isa::put_entry_check`]) and [`Isa::per_thread_runtime`]; addresses of
+    /// counters are offsets in the area. Elsewhere as `Atomic`.
     PerThread,
 }
 
@@ -302,7 +307,7 @@ pub struct Anchor {
 /// The parts of a start-up routine that the tool decides; see [`Isa::runtime`].
 #[derive(Clone, Debug)]
 pub struct RuntimeConfig<'a> {
-    /// Where the routine will lie (link-time address).
+    /// Where the routine will be (link-time address).
     pub at: u64,
     /// First byte of the counter pages (page-aligned, link-time address).
     pub counters: u64,
@@ -313,11 +318,13 @@ pub struct RuntimeConfig<'a> {
     pub sites_offset: u64,
     /// A private, writable, zero-filled 8-byte word that receives the load bias (run-time minus link-time address).
     pub bias_slot: u64,
-    /// First page of the profile file as it must be; at most 4096 bytes, the rest is zero. The counters follow at [`Isa::COUNTER_UNIT`].
+    /// First page of the profile file as it must be; at most 4096 bytes, the rest is zero. The counters
+    /// follow at [`Isa::COUNTER_UNIT`].
     pub header: &'a [u8],
     /// How many bytes of `header` an existing file must agree with.
     pub header_check: usize,
-    /// File name when the environment names none; `%p` process id, `%b` build-id, `%h` host name, `%m` nothing (merged), `%%`.
+    /// File name when the environment names none; `%p` process id, `%b` build-id, `%h` host name, `%m`
+    /// nothing (merged), `%%`.
     pub pattern: &'a str,
     /// The build-id in hexadecimal, for `%b`.
     pub build_id: &'a str,
@@ -359,8 +366,9 @@ pub trait Isa: Copy + Send + Sync + 'static {
     /// callers compiled with inter-procedural register allocation rely on registers that the callee does not write.
     const LIVE_AT_EXIT: RegSet;
 
-    /// Registers that calls and returns of compiled functions leave to stubs. Part of the effects of calls and returns, but not to be
-    /// relied on in a function that may be hand-written (one without unwind information).
+    /// Registers that calls and returns of compiled functions leave to stubs. Part of the effects of calls
+    /// and returns, but not to be relied on in a function that may be hand-written (one without unwind
+    /// information).
     const CALL_SCRATCH: RegSet;
 
     /// What a counter would like to find dead: as long as that is undecided, looking further is worth it.
@@ -369,11 +377,12 @@ pub trait Isa: Copy + Send + Sync + 'static {
     /// How many instructions to look at for that.
     const LOOK_AHEAD: usize;
 
-    /// Unit of the counter pages, and where in the profile file they begin: the largest page size that the machine's systems use.
+    /// Unit of the counter pages, and where in the profile file they begin: the largest page size that the
+    /// machine's systems use.
     const COUNTER_UNIT: u64;
 
-    /// Whether a conditional branch out of its fragment should go to a jump at the fragment's end, because a longer form costs the
-    /// way on a jump.
+    /// Whether a conditional branch out of its fragment should go to a jump at the fragment's end, because a
+    /// longer form costs the way on a jump.
     const FAR_CONDITIONS_BY_STUB: bool;
 
     /// Decodes one instruction. `None` when the bytes are not a whole, valid instruction, or one whose dependence on
@@ -387,12 +396,14 @@ pub trait Isa: Copy + Send + Sync + 'static {
     /// What the instruction reads and overwrites. Calls read every general register and kill the flags.
     fn effects(bytes: &[u8], insn: &Insn) -> Effects;
 
-    /// Whether an instruction reads and writes memory; `bytes` begin with it. The stack slots that calls and returns use by themselves do not
-    /// count, as in LLVM's descriptions of instructions; those of pushes and pops do.
+    /// Whether an instruction reads and writes memory; `bytes` begin with it. The stack slots that calls and
+    /// returns use by themselves do not count, as in LLVM's descriptions of instructions; those of pushes and
+    /// pops do.
     fn memory(bytes: &[u8], insn: &Insn) -> Memory;
 
-    /// Decodes one instruction after the other, as [`Isa::sweep`] does, and says what each is called: what hashes of code are made of, so it
-    /// must not change from release to release. Without anything better it is the byte that holds most of the operation code.
+    /// Decodes one instruction after the other, as [`Isa::sweep`] does, and says what each is called: what
+    /// hashes of code are made of, so it must not change from release to release. Without anything better it
+    /// is the byte that holds most of the operation code.
     fn mnemonics(bytes: &[u8], addr: u64, mut visit: impl FnMut(&Insn, &str)) {
         let mut name = String::new();
         Self::sweep(bytes, addr, |insn| {
@@ -407,17 +418,17 @@ pub trait Isa: Copy + Send + Sync + 'static {
         });
     }
 
-    /// Whether a condition is the one that LLVM's BOLT takes for the straight one of the two that exclude each other. Its depth-first order of
-    /// blocks visits the two ways of a branch accordingly.
+    /// Whether a condition is the one that LLVM's BOLT takes for the straight one of the two that exclude
+    /// each other. Its depth-first order of blocks visits the two ways of a branch accordingly.
     fn is_canonical(_cond: Cond) -> bool {
         true
     }
 
-    /// Reads the address in the field at the beginning of `bytes`, which lies at `place`. `None` if `bytes` are too few.
+    /// Reads the address in the field at the beginning of `bytes`, which is at `place`. `None` if `bytes` are too few.
     fn read_field(kind: FixupKind, bytes: &[u8], place: u64) -> Option<u64>;
 
-    /// Writes an address into the field at the beginning of `bytes`, which lies at `place`. On error `bytes` are as before;
-    /// too few of them are an error too.
+    /// Writes an address into the field at the beginning of `bytes`, which is at `place`. On error `bytes`
+    /// are as before; too few of them are an error too.
     fn write_field(
         kind: FixupKind,
         bytes: &mut [u8],
@@ -446,21 +457,21 @@ pub trait Isa: Copy + Send + Sync + 'static {
     /// Appends a conditional jump, and its fixup.
     fn put_cond_jump<T>(out: &mut Code<T>, cond: Cond, reach: Reach, target: T);
 
-    /// Appends what does the work of a [`Flow::ShortCond`] instruction (`original` are its bytes) with a target anywhere:
-    /// the original jumping over a short jump to a long one.
+    /// Appends what does the work of a [`Flow::ShortCond`] instruction (`original` are its bytes) with a
+    /// target anywhere: the original jumping over a short jump to a long one.
     fn put_short_cond<T>(out: &mut Code<T>, original: &[u8], target: T);
 
     /// Appends a direct call, and its fixup.
     fn put_call<T>(out: &mut Code<T>, target: T);
 
-    /// Appends what takes the place of an old entry: a jump, behind a landing pad if the instruction there was one besides something else.
-    /// `original` begins with the first instruction that is overwritten.
+    /// Appends what takes the place of an old entry: a jump, after a landing pad if the instruction there was
+    /// one besides something else. `original` begins with the first instruction that is overwritten.
     fn put_entry<T>(out: &mut Code<T>, original: &[u8], target: T);
 
     /// How far direct jumps and calls reach in either direction, in bytes.
     const BRANCH_REACH: u64 = 1 << 31;
 
-    /// Appends a veneer: a jump to anywhere, by way of a register that nobody uses between a call and its callee.
+    /// Appends a veneer: a jump to anywhere, through a register that is not used between a call and its callee.
     fn put_veneer<T: Copy>(out: &mut Code<T>, target: T) {
         Self::put_jump(out, Reach::Long, target);
     }
@@ -479,8 +490,8 @@ pub trait Isa: Copy + Send + Sync + 'static {
     /// Whether an instruction's field reaches only what is nearby, so that a copy elsewhere may need another spelling.
     fn is_near(insn: &Insn) -> bool;
 
-    /// Appends what does the same as an instruction that [is near](Isa::is_near), with a target anywhere, and returns true; or appends nothing
-    /// and returns false if that cannot be spelt.
+    /// Appends what does the same as an instruction that [is near](Isa::is_near), with a target anywhere, and
+    /// returns true; or appends nothing and returns false if that cannot be encoded.
     fn put_far<T: Copy>(out: &mut Code<T>, original: &[u8], target: T) -> bool;
 
     /// Appends `len` bytes that do nothing, in as few instructions as possible.
@@ -489,21 +500,24 @@ pub trait Isa: Copy + Send + Sync + 'static {
     /// Bytes between functions that trap when run into.
     const PADDING: u8;
 
-    /// What code does with distances that the linker computed is to add them to an address that one instruction has formed.
+    /// What code does with distances that the linker computed is to add them to an address that one
+    /// instruction has formed.
     const ADDS_DISTANCES: bool;
 
-    /// What kind of table the indirect jump at the end of `path` goes through. `path` is straight-line code: nothing jumps into its
-    /// middle; `code` gives an instruction's bytes.
+    /// What kind of table the indirect jump at the end of `path` goes through. `path` is straight-line code:
+    /// nothing jumps into its middle; `code` gives an instruction's bytes.
     fn jump_shape<'c>(path: &[Insn], code: impl Fn(&Insn) -> &'c [u8]) -> JumpShape;
 
-    /// The word in memory that the indirect jump at the end of `path` loads its target from, if its address is fixed and in sight.
+    /// The word in memory that the indirect jump at the end of `path` loads its target from, if its address
+    /// is fixed and in sight.
     fn jump_slot<'c>(path: &[Insn], code: impl Fn(&Insn) -> &'c [u8]) -> Option<u64>;
 
-    /// Addresses that instructions form in registers, as (register, address), where one instruction does not show it; control flow is ignored,
-    /// so these are guesses.
+    /// Addresses that instructions form in registers, as (register, address), where one instruction does not
+    /// show it; control flow is ignored, so these are guesses.
     fn formed<'c>(insns: &[Insn], code: impl Fn(&Insn) -> &'c [u8]) -> Vec<(u8, u64)>;
 
-    /// Whether code has instructions that run only on processors which know [`CounterMode::AtomicOne`]; false where it is no different.
+    /// Whether code has instructions that run only on processors which know [`CounterMode::AtomicOne`]; false
+    /// where it is no different.
     fn has_atomic_one(bytes: &[u8]) -> bool;
 
     /// Length of what [`Isa::put_counter`] appends for the same arguments.
@@ -514,11 +528,12 @@ pub trait Isa: Copy + Send + Sync + 'static {
     /// register is saved below the red zone.
     fn put_counter<T: Copy>(out: &mut Code<T>, mode: CounterMode, live: RegSet, counter: T);
 
-    /// Appends a recorder for an indirect call or tail jump and returns true; or appends nothing and returns false if that
-    /// instruction cannot be recorded. `original` are its bytes, `insn` is what they decode to, at their original address.
-    /// The recorder is entered by a direct call (or jump) in place of the original instruction, counts the target in the
-    /// site's table and jumps to it. `fixed`: the program lies at a fixed address, its load bias is zero, which may make it shorter. `refer` gives the fixup targets. The instruction set's `site` module has the table's
-    /// layout, and says which registers a recorder destroys.
+    /// Appends a recorder for an indirect call or tail jump and returns true; or appends nothing and returns
+    /// false if that instruction cannot be recorded. `original` are its bytes, `insn` is what they decode to,
+    /// at their original address. The recorder is entered by a direct call (or jump) in place of the original
+    /// instruction, counts the target in the site's table and jumps to it. `fixed`: the program is at a fixed
+    /// address, its load bias is zero, which may make it shorter. `refer` gives the fixup targets. The
+    /// instruction set's `site` module has the table's layout, and says which registers a recorder destroys.
     fn put_site<T: Copy>(
         out: &mut Code<T>,
         mode: CounterMode,
@@ -528,8 +543,8 @@ pub trait Isa: Copy + Send + Sync + 'static {
         refer: impl Fn(SiteRef) -> T,
     ) -> bool;
 
-    /// Appends the shared slow path of all recorders. `image` is the range of link-time addresses of the program: other targets are
-    /// counted as external.
+    /// Appends the shared slow path of all recorders. `image` is the range of link-time addresses of the
+    /// program: other targets are counted as external.
     fn put_site_slow<T: Copy>(out: &mut Code<T>, mode: CounterMode, image: (u64, u64));
 
     /// The start-up routine, to be put at `config.at`; entered at its first byte. Position-independent at run time.
@@ -538,20 +553,21 @@ pub trait Isa: Copy + Send + Sync + 'static {
     /// What programs with [`CounterMode::PerThread`] need, if this machine has it.
     const PER_THREAD: Option<PerThreadMemory> = None;
 
-    /// Appends what makes sure that a thread which comes in from outside has an area of its own; runs on into what follows. `save`: at this
-    /// entry flags and scratch registers may hold something. `ready` and `enter` are [`PerThreadMemory::ready`] and the address
-    /// that [`Isa::per_thread_runtime`] gives.
+    /// Appends what makes sure that a thread which comes in from outside has an area of its own; runs on into
+    /// what follows. `save`: at this entry flags and scratch registers may hold something. `ready` and
+    /// `enter` are [`PerThreadMemory::ready`] and the address that [`Isa::per_thread_runtime`] gives.
     fn put_entry_check<T>(_out: &mut Code<T>, _save: bool, _ready: T, _enter: T) {}
 
-    /// Appends what makes sure of that behind a call that may have returned in a forked child.
+    /// Appends what makes sure of that after a call that may have returned in a forked child.
     fn put_fork_check<T>(_out: &mut Code<T>, _ready: T, _enter: T) {}
 
     /// What an entry check without `save` destroys.
     const ENTRY_SCRATCH: RegSet = RegSet::EMPTY;
 
-    /// The first instruction of the code at `addr` that keeps its program from per-thread counters: it uses what they need, or may make a
-    /// thread or a process that nobody notices. `None` if there is none. `forks` says what the function may do that a call or jump leads
-    /// to. `stays`: the code is not moved, so its calls of such functions are not followed by checks.
+    /// The first instruction of the code at `addr` that keeps its program from per-thread counters: it uses
+    /// what they need, or may make a thread or a process without being seen. `None` if there is none. `forks`
+    /// says what the function may do that a call or jump leads to. `stays`: the code is not moved, so its
+    /// calls of such functions are not followed by checks.
     fn per_thread_obstacle(
         _bytes: &[u8],
         _addr: u64,
@@ -562,8 +578,8 @@ pub trait Isa: Copy + Send + Sync + 'static {
     }
 
     /// As [`Isa::runtime`], with the routine that gives threads their areas, and its address ("enter").
-    /// `config.counters` are those of the first thread, behind [`PerThreadMemory::len`] bytes of private zeros; the load bias is stored at
-    /// their beginning.
+    /// `config.counters` are those of the first thread, after [`PerThreadMemory::len`] bytes of private
+    /// zeros; the load bias is stored at their beginning.
     fn per_thread_runtime(_config: &RuntimeConfig<'_>) -> Result<(Vec<u8>, u64), RuntimeError> {
         Err(RuntimeError::Assemble {
             why: format!("{} has no per-thread counters", Self::NAME),

@@ -1,5 +1,6 @@
-//! What counting costs on AArch64, instruction by instruction: the table of `docs/aarch64.md` is made here from what the encoder emits, beside
-//! llvm-bolt's sequence. `POSTLINK_BLESS=1 cargo test -p postlink-isa --test aarch64_costs` writes it.
+//! What counting costs on AArch64, instruction by instruction: the table of `docs/aarch64.md` is made here
+//! from what the encoder emits, beside llvm-bolt's sequence.
+//! `POSTLINK_BLESS=1 cargo test -p postlink-isa --test aarch64_costs` writes it.
 
 use std::fmt::Write as _;
 
@@ -10,7 +11,8 @@ const DOCUMENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/aarch64.
 const BEGIN: &str = "<!-- begin of the table made by crates/isa/tests/aarch64_costs.rs -->\n";
 const END: &str = "<!-- end of the table -->\n";
 
-/// The words of llvm-bolt's counter in its design document ("Enabling AArch64 Instrumentation Support in BOLT", `main`).
+/// The words of llvm-bolt's counter in its design document ("Enabling AArch64 Instrumentation Support in
+/// BOLT", `main`).
 const BOLT_COUNTER: [u32; 10] = [
     0xa9bf_07e0, // stp x0, x1, [sp, #-16]!
     0xd53b_4201, // mrs x1, nzcv

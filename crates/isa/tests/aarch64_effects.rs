@@ -1,5 +1,6 @@
-//! What is claimed of AArch64 instructions, against what a processor (an emulated one, if need be) does: random instructions of every
-//! class are run in random states, and whatever they are not said to read is changed.
+//! What is claimed of AArch64 instructions, against what a processor (an emulated one, if need be) does:
+//! random instructions of every class are run in random states, and whatever they are not said to read is
+//! changed.
 
 use std::fs;
 use std::io::Write;

@@ -1,4 +1,5 @@
-//! Recorders run for real: the callee finds what the original instruction would have shown it, and the table has the counts.
+//! Recorders run for real: the callee finds what the original instruction would have shown it, and the table
+//! has the counts.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
 mod common;
@@ -20,7 +21,7 @@ const SLOW: u64 = MORE;
 const RECORDER: u64 = MORE + 0x1000;
 const TARGETS: u64 = MORE + 0x2000;
 const OUTSIDE: u64 = MORE + 0x8000;
-/// Original instruction, or what stands in its place, of a tail jump.
+/// Original instruction, or what is in its place, of a tail jump.
 const TAIL: u64 = MORE + 0x9000;
 
 /// The link-time address of the mapping.
@@ -91,7 +92,7 @@ impl Site {
         std::array::from_fn(|word| self.machine.word(TABLE + word as u64 * 8))
     }
 
-    /// Puts the recorder of an instruction, which lies at `at` in the original program.
+    /// Puts the recorder of an instruction, which is at `at` in the original program.
     fn put_recorder(&self, mode: CounterMode, original: &[u8], at: u64) -> bool {
         let insn = X86_64::decode(original, at).unwrap();
         let base = self.machine.base;
@@ -126,7 +127,7 @@ impl Site {
     /// The original instruction must go to target `number`.
     fn compare(&self, mode: CounterMode, original: &[u8], before: &State, number: u64) {
         self.machine.put(TABLE, &[0; 64]);
-        // The instruction as it would be in the place where it is run; a jump is run behind a call.
+        // The instruction as it would be in the place where it is run; a jump is run after a call.
         let jump = matches!(
             X86_64::decode(original, 0).unwrap().flow,
             Flow::IndirectJump
@@ -302,7 +303,7 @@ fn a_recorder_reads_any_memory_operand() {
                         .map_or(0, |index| before.regs[index] * 8)
                         .wrapping_add_signed(disp);
                     if base == 4 {
-                        // A jump is run behind a call, which has pushed the return address; leave that alone.
+                        // A jump is run after a call, which has pushed the return address; leave that alone.
                         slot = before.regs[4].wrapping_add(offset)
                             - if op == Op::Jmp_rm64 { 8 } else { 0 };
                         if op == Op::Jmp_rm64 && slot == before.regs[4] - 8 {

@@ -1,4 +1,5 @@
-//! Checks for threads and forked children, run for real: they call `enter` when they must, and destroy only what may be destroyed.
+//! Checks for threads and forked children, run for real: they call `enter` when they must, and destroy only
+//! what may be destroyed.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
 mod common;
@@ -97,7 +98,7 @@ fn an_entry_check_lets_the_owner_pass_and_nobody_else() {
 #[test]
 fn before_all_is_ready_an_entry_check_reads_nothing_of_the_thread() {
     let (machine, mut noise) = (machine(), Noise(12));
-    // An address that nobody may read.
+    // An address that may not be read.
     // SAFETY: nothing else in this process uses the GS base.
     assert_eq!(
         unsafe { libc::syscall(libc::SYS_arch_prctl, 0x1001, 0x10u64) },

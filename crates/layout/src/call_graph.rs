@@ -4,7 +4,7 @@
 //! from code without a profile are unknown, sampled call counts are rounded), and a call to itself
 //! says nothing about where to put it. `CallGraph` is the graph after cleaning:
 //!
-//! * only functions with samples are nodes; the rest has no influence and keeps its order behind
+//! * only functions with samples are nodes; the rest has no influence and keeps its order after
 //!   them;
 //! * several arcs between the same two functions in the same direction are one, with the mean of
 //!   their offsets;
@@ -122,7 +122,7 @@ impl CallGraph {
             .map(|(function, _)| function)
     }
 
-    /// An order of all functions from one of those in the profile: the rest behind, as it was.
+    /// An order of all functions from one of those in the profile: the rest after, as it was.
     pub(crate) fn complete(&self, mut order: Vec<u32>) -> Vec<u32> {
         let cold = (0u32..)
             .zip(&self.samples)

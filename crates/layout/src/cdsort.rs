@@ -24,7 +24,7 @@
 //! The gain is distance + 0.25 × frequency, divided by the size of the smaller chain (if positive),
 //! so that bytes compete, not chains. The pair with the largest gain is merged first; nothing is
 //! merged at a loss, nor to chains of more than 128 functions, which keeps the density of chains
-//! sharp. In the end chains stand by falling density.
+//! sharp. In the end chains are by falling density.
 //!
 //! This is the sort that BOLT's `-reorder-functions=cdsort` and lld's
 //! `--call-graph-profile-sort=cdsort` name, with their constants.
@@ -191,7 +191,7 @@ impl<'a> Sort<'a> {
         let mut behind = 0.0;
         for call in self.links.arcs(pair) {
             let call = &self.graph.calls[call as usize];
-            // As if both chains started at 0; then the second is moved behind the first.
+            // As if both chains started at 0; then the second is moved after the first.
             let site = self.start[call.caller as usize] + call.offset;
             let distance = self.start[call.callee as usize] - site;
             let (forth, back) = if self.chain_of[call.caller as usize] == a {
@@ -216,7 +216,7 @@ impl<'a> Sort<'a> {
         }
     }
 
-    /// Moves the functions of a chain behind those of another. The links are left to the caller.
+    /// Moves the functions of a chain after those of another. The links are left to the caller.
     fn append(&mut self, first: u32, second: u32) {
         let chain = std::mem::take(&mut self.chains[second as usize]);
         let size = self.chains[first as usize].size;

@@ -2,7 +2,7 @@
 //!
 //! Simpler and faster than [`cdsort`](crate::cdsort), and a baseline for it. From "Optimizing
 //! function placement for large-scale data-center applications" (Ottoni and Maher, 2017): a
-//! function should stand right behind its most likely caller, so that the call goes forward and not
+//! function should be right after its most likely caller, so that the call goes forward and not
 //! far.
 //!
 //! Every function starts as a cluster. Functions are visited from the densest (samples per byte) to
@@ -14,7 +14,7 @@
 //! * the caller's cluster is more than eight times as dense as the result would be: cold code would
 //!   be carried into hot code.
 //!
-//! In the end clusters stand by falling density.
+//! In the end clusters are by falling density.
 
 use crate::call_graph::{Arc, Call, CallGraph, Function};
 use crate::heap::Gain;

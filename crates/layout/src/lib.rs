@@ -26,3 +26,7 @@ pub mod hfsort;
 mod links;
 pub mod partition;
 pub mod split;
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

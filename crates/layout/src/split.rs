@@ -8,7 +8,7 @@
 //!   knowing anything of the surroundings.
 //! * [`hot_blocks`] goes further and finds how many of the blocks that ran should stay, the rest
 //!   being *warm*: executed seldom, so that the calls that jump over them matter more than the
-//!   jumps to them. It needs to know where other functions lie (BOLT's `cdsplit`).
+//!   jumps to them. It needs to know where other functions are (BOLT's `cdsplit`).
 
 use crate::ext_tsp::{Block, Jump};
 
@@ -301,7 +301,7 @@ mod tests {
             };
             hot_blocks(&blocks, &jumps, &order, &surroundings)
         };
-        assert_eq!(split(&[]), 3, "nobody gains");
+        assert_eq!(split(&[]), 3, "no gain");
         assert_eq!(
             split(&[CallOver {
                 length: 3000,

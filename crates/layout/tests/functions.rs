@@ -237,7 +237,7 @@ fn cdsort_puts_a_callee_first_when_its_calls_are_at_the_start_of_the_caller() {
 
 #[test]
 fn hfsort_does_not_follow_an_unlikely_caller() {
-    // Function 2 is called 9 times in 100 by 0; the other callers are unknown. In between stands 1.
+    // Function 2 is called 9 times in 100 by 0; the other callers are unknown. In between is 1.
     let functions = functions([(100, 300), (100, 200), (100, 100)]);
     assert_eq!(hfsort::order(&functions, &[arc(0, 2, 9)]), [0, 1, 2]);
     assert_eq!(hfsort::order(&functions, &[arc(0, 2, 11)]), [0, 2, 1]);

@@ -1,16 +1,19 @@
 //! Two programs compared in paired runs: an estimate, an interval, a verdict.
 //!
-//! **Problem.** Times of one program scatter by more than most optimisations gain, and machines drift: other load, clock rates, caches.
-//! Two medians side by side say nothing about whether their difference would show again.
+//! **Problem.** Times of one program scatter by more than most optimisations gain, and machines drift: other
+//! load, clock rates, caches. Two medians side by side say nothing about whether their difference would show
+//! again.
 //!
-//! **Design.** The runs of both programs alternate, each goes first in every second pair, and only runs of one pair are compared: what drifts
-//! slower than a pair takes falls out of their ratio.
+//! **Design.** The runs of both programs alternate, each goes first in every second pair, and only runs of
+//! one pair are compared: what drifts slower than a pair takes falls out of their ratio.
 //!
-//! **Statistics.** Of each pair the logarithm of `after / before` is taken; if the programs are equal, its distribution is symmetric about 0,
-//! whatever its shape, because the two runs could have been exchanged. That is the assumption of Wilcoxon's signed-rank test and needs no normal
-//! distribution. The estimate is Hodges and Lehmann's: the median of the means of all pairs of differences (Walsh averages). The interval is
-//! what the test does not reject: it ends at the k-th smallest and the k-th largest Walsh average, where k comes from the exact distribution of the
-//! rank sum. Nothing is drawn at random: the same times give the same interval.
+//! **Statistics.** Of each pair the logarithm of `after / before` is taken; if the programs are equal, its
+//! distribution is symmetric about 0, whatever its shape, because the two runs could have been exchanged.
+//! That is the assumption of Wilcoxon's signed-rank test and needs no normal distribution. The estimate is
+//! Hodges and Lehmann's: the median of the means of all pairs of differences (Walsh averages). The interval
+//! is what the test does not reject: it ends at the k-th smallest and the k-th largest Walsh average, where k
+//! comes from the exact distribution of the rank sum. Nothing is drawn at random: the same times give the
+//! same interval.
 //!
 //! | pairs | confidence that 95 % asked for gives |
 //! |---|---|
@@ -36,11 +39,11 @@ pub const FEWEST_PAIRS: u32 = 6;
 /// What a comparison says about the second program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The whole interval lies below 1.
+    /// The whole interval is below 1.
     Faster,
     /// The interval holds 1.
     NoDifference,
-    /// The whole interval lies above 1.
+    /// The whole interval is above 1.
     Slower,
 }
 
@@ -67,7 +70,8 @@ pub struct Ratio {
 }
 
 impl Ratio {
-    /// From the times of each pair, `(before, after)`. Pairs without a time above 0 on both sides are left out. `None` if none is left.
+    /// From the times of each pair, `(before, after)`. Pairs without a time above 0 on both sides are left
+    /// out. `None` if none is left.
     pub fn of(pairs: impl IntoIterator<Item = (Duration, Duration)>) -> Option<Ratio> {
         let mut differences = vec![];
         for (before, after) in pairs {
@@ -103,7 +107,8 @@ impl Ratio {
         }
     }
 
-    /// A plain sentence: `The optimised program is faster: 8.2 % less processor time (95 % interval -9.1 % to -7.3 %, 15 pairs of runs).`
+    /// A plain sentence:
+    /// `The optimised program is faster: 8.2 % less processor time (95 % interval -9.1 % to -7.3 %, 15 pairs of runs).`
     pub fn sentence(&self, what: &str, time: &str) -> String {
         let change = (self.estimate - 1.0) * 100.0;
         let found = match self.verdict() {
@@ -224,10 +229,11 @@ fn interval(values: &[f64], confidence: f64) -> (f64, f64) {
     }
 }
 
-/// How many Walsh averages lie outside on each side: the largest k for which a rank sum of at most k has a probability of at most half of what may
-/// be missed. `None` if even a rank sum of 0 is too likely.
+/// How many Walsh averages are outside on each side: the largest k for which a rank sum of at most k has a
+/// probability of at most half of what may be missed. `None` if even a rank sum of 0 is too likely.
 ///
-/// The rank sum of n values is the sum of a random subset of 1..=n; the number of subsets with each sum is counted one rank at a time.
+/// The rank sum of n values is the sum of a random subset of 1..=n; the number of subsets with each sum is
+/// counted one rank at a time.
 fn trimmed(n: usize, confidence: f64) -> Option<usize> {
     // Beyond this an exact count gains nothing, and 2^n subsets go beyond what a double counts exactly.
     const EXACT: usize = 50;
@@ -236,7 +242,8 @@ fn trimmed(n: usize, confidence: f64) -> Option<usize> {
         let n = n as f64;
         let mean = n * (n + 1.0) / 4.0;
         let deviation = (n * (n + 1.0) * (2.0 * n + 1.0) / 24.0).sqrt();
-        // 1.96 is the normal distribution's 97.5 % point; other confidences are asked for by tests only, with few values.
+        // 1.96 is the normal distribution's 97.5 % point; other confidences are asked for by tests only, with
+        // few values.
         return Some((mean - 1.96 * deviation).floor().max(0.0) as usize);
     }
     let sums = n * (n + 1) / 2;

@@ -1,15 +1,18 @@
-//! Files that a compiler writes beside what it was asked for: notes of coverage, stack usage, split debug information, dumps, dependencies.
+//! Files that a compiler writes beside what it was asked for: notes of coverage, stack usage, split debug
+//! information, dumps, dependencies.
 //!
-//! Their names follow from that of the output, and ours is a temporary one. Two of them are read again by what runs much later: the path of
-//! `.gcda` files and that of the `.dwo` stand in the program. So the compiler is told the names that they would have without us.
+//! Their names follow from that of the output, and ours is a temporary one. Two of them are read again by
+//! what runs much later: the path of `.gcda` files and that of the `.dwo` are in the program. So the compiler
+//! is told the names that they would have without us.
 //!
 //! | | object or assembly, `-o DIR/SUB.EXT` | without `-o` | linked, `-o DIR/APP` |
 //! |---|---|---|---|
 //! | gcc | `DIR/SUB` | `SOURCE` | `DIR/APP-SOURCE`; `DIR/APP` if that is the only source's name |
 //! | clang | `DIR/SUB` | `SOURCE` | `DIR/APP-SOURCE` |
 //!
-//! gcc takes this name as an option (`-dumpdir`, `-dumpbase`; gcc 11 or newer). clang takes it from its output; where it is asked for such files, the assembly
-//! is therefore written under that name, with an extension of its own that is replaced.
+//! gcc takes this name as an option (`-dumpdir`, `-dumpbase`; gcc 11 or newer). clang takes it from its
+//! output; where it is asked for such files, the assembly is therefore written under that name, with an
+//! extension of its own that is replaced.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -21,7 +24,7 @@ use crate::command::{CommandLine, Source, Stage};
 pub struct Aside {
     /// A folder with its slash, or the program with a dash, or nothing.
     pub prefix: OsString,
-    /// What stands in front of the extension.
+    /// What is in front of the extension.
     pub stem: OsString,
 }
 

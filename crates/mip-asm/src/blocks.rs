@@ -1,13 +1,16 @@
 //! The blocks of a function, and where control goes from each.
 //!
-//! A block begins at the function's start, at a label that something can come to ([`Label::begins_block`](crate::reader::Label::begins_block)), and behind a
-//! branch; branches in a row, with no label between, belong to one block. Calls do not end blocks; but whoever is called may not return, so a block with a call in it may be left before its end,
-//! unless it is known to come back ([`returns`](crate::returns)). The same goes for inline assembly.
+//! A block begins at the function's start, at a label that something can come to
+//! ([`Label::begins_block`](crate::reader::Label::begins_block)), and after a branch; branches in a row, with
+//! no label between, belong to one block. Calls do not end blocks; but whoever is called may not return, so a
+//! block with a call in it may be left before its end, unless it is known to come back
+//! ([`returns`](crate::returns)). The same goes for inline assembly.
 //!
-//! Where control comes from cannot always be seen: a landing pad is entered by the unwinder, a label may be jumped to from the function's cold
-//! part, or through a pointer. Such blocks are *roots*. A jump through a table may go to any label of the function whose address is
-//! taken. Other jumps to where a register points may, and may be the last call of the function too: only where the table is named in
-//! the jump, or its entry was just added to its place, it is certain.
+//! Where control comes from cannot always be seen: a landing pad is entered by the unwinder, a label may be
+//! jumped to from the function's cold part, or through a pointer. Such blocks are *roots*. A jump through a
+//! table may go to any label of the function whose address is taken. Other jumps to where a register points
+//! may, and may be the last call of the function too: only where the table is named in the jump, or its entry
+//! was just added to its place, it is certain.
 //!
 //! The same numbering of blocks gives the signature of the graph: successors in the order fall-through, target.
 
@@ -40,17 +43,18 @@ pub struct Block {
     pub calls: bool,
     /// Whether control may come to it from outside.
     pub is_root: bool,
-    /// Whether a jump to where nobody knows may leave the function.
+    /// Whether a jump with unknown targets may leave the function.
     pub leaves_unseen: bool,
-    /// Where a counter may go so that only what falls through from the block before passes it: in front of the block's labels. 0 if nowhere.
+    /// Where a counter may go so that only what falls through from the block before passes it: in front of
+    /// the block's labels. 0 if nowhere.
     pub before_labels: u32,
-    /// Whether control may go on to the block behind it without a jump.
+    /// Whether control may go on to the block after it without a jump.
     pub falls: bool,
-    /// Whether control may also come to the block behind it by a jump.
+    /// Whether control may also come to the block after it by a jump.
     pub jumps_to_next: bool,
     /// How many instructions of the function are in front of its end.
     pub instructions: u32,
-    /// A block behind it that its last branch must reach within 126 bytes: `cbz` in Thumb code.
+    /// A block after it that its last branch must reach within 126 bytes: `cbz` in Thumb code.
     pub near: Option<u32>,
 }
 
@@ -66,7 +70,8 @@ enum End {
     Leaves,
 }
 
-/// The blocks of a function in the order of the text, or why they are left alone. `returning` tells which calls come back; without it all do.
+/// The blocks of a function in the order of the text, or why they are left alone. `returning` tells which
+/// calls come back; without it all do.
 pub fn graph(
     unit: &Unit<'_>,
     function: &Function<'_>,
@@ -108,7 +113,7 @@ pub fn graph(
                         next.kind == Kind::Instruction && reads_pc(next.text(unit.source))
                     });
                 if measured && label.address_taken {
-                    // Data holds the distance to the instruction behind it: nothing can come between.
+                    // Data holds the distance to the instruction after it: nothing can come between.
                     if label.branches > 0 || label.called || begins && !dead && !blocks.is_empty() {
                         return Err(Reason::OpaqueBlocks);
                     }
@@ -297,8 +302,8 @@ pub fn stay_near(blocks: &[Block], counters: &[usize]) -> bool {
     })
 }
 
-/// Whether a jump to where nobody knows goes to a label of its function: it reads a table that it names, or the instruction before has added
-/// an entry of a table to an address.
+/// Whether a jump with unknown targets goes to a label of its function: it reads a table that it names, or
+/// the instruction before has added an entry of a table to an address.
 fn is_through_table(arch: Arch, jump: &[u8], before: &[u8]) -> bool {
     let (mnemonic, rest) = lexer::word(jump);
     if arch == Arch::Arm {
@@ -309,7 +314,7 @@ fn is_through_table(arch: Arch, jump: &[u8], before: &[u8]) -> bool {
     }
     let operand = match lexer::word(rest) {
         (b"*", more) => more,
-        (b"jmp" | b"jmpq", more) => more, // behind notrack
+        (b"jmp" | b"jmpq", more) => more, // after notrack
         _ => rest,
     };
     let operand = operand.strip_prefix(b"*").unwrap_or(operand);

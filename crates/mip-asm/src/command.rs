@@ -1,7 +1,8 @@
-//! A compiler's command line, as gcc and clang have it: which files are sources, what is wanted, and which flags are ours.
+//! A compiler's command line, as gcc and clang have it: which files are sources, what is wanted, and which
+//! flags are ours.
 //!
-//! Everything else is handed on as it is, in its order. What has to be known is which options take the next argument as their value, so that
-//! it is not taken for an input.
+//! Everything else is handed on as it is, in its order. What has to be known is which options take the next
+//! argument as their value, so that it is not taken for an input.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -125,7 +126,7 @@ impl Flags {
         Ok(true)
     }
 
-    /// What they come to. `output` is the name behind `-o`.
+    /// What they come to. `output` is the name after `-o`.
     pub fn options(&self, output: Option<&OsStr>) -> Result<Options, FlagError> {
         if self.group >= self.groups {
             return Err(FlagError::Invalid {
@@ -197,7 +198,7 @@ pub enum Stage {
 /// A source file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
-    /// Where it stands among the arguments.
+    /// Where it is among the arguments.
     pub index: usize,
     /// Its path.
     pub path: PathBuf,
@@ -332,7 +333,7 @@ const SOURCES: &[&str] = &[
 const HEADERS: &[&str] = &["h", "hh", "hpp", "hxx", "H", "h++", "tcc"];
 
 impl CommandLine {
-    /// Reads the arguments behind the compiler's name. `flags` are those that were given in another way.
+    /// Reads the arguments after the compiler's name. `flags` are those that were given in another way.
     pub fn parse(arguments: &[OsString], flags: Flags) -> Result<CommandLine, FlagError> {
         let mut expanded = vec![];
         let mut had_response_file = false;
@@ -532,7 +533,8 @@ fn expand(arguments: &[OsString], depth: u32, out: &mut Vec<OsString>, had: &mut
     }
 }
 
-/// Cuts a response file into arguments: blanks separate, quotes of both kinds hold together, a backslash takes the next byte as it is.
+/// Cuts a response file into arguments: blanks separate, quotes of both kinds hold together, a backslash
+/// takes the next byte as it is.
 pub fn split(contents: &[u8]) -> Vec<OsString> {
     let mut out = vec![];
     let mut current: Option<Vec<u8>> = None;

@@ -6,23 +6,25 @@
 //!                                                          other objects, run-time ──┘
 //! ```
 //!
-//! The command line stays as it is wherever possible: each source is compiled with all of the options, the linker gets all inputs in their order.
-//! What has no code in it (`-E`, `-M`, `--version`, precompiled headers, …) and assembly is the compiler's alone. What it says and its exit code
-//! are handed on.
+//! The command line stays as it is wherever possible: each source is compiled with all of the options, the
+//! linker gets all inputs in their order. What has no code in it (`-E`, `-M`, `--version`, precompiled
+//! headers, …) and assembly is the compiler's alone. What it says and its exit code are handed on.
 //!
 //! # At link time
 //!
-//! The run-time goes last. GNU ld, gold and mold take the map's distances as they are; lld takes them too, but warns about each, since the
-//! section has no address: these warnings are left out of what it says.
+//! The run-time goes last. GNU ld, gold and mold take the map's distances as they are; lld takes them too,
+//! but warns about each, since the section has no address: these warnings are left out of what it says.
 //!
 //! # With a profile
 //!
-//! With `-fmachine-profile-use=FILE` nothing is counted: between compiler and assembler, functions get sections by what the profile says ([`placement`](crate::placement)), and the
-//! linker an order file if it is one that takes it.
+//! With `-fmachine-profile-use=FILE` nothing is counted: between compiler and assembler, functions get
+//! sections by what the profile says ([`placement`](crate::placement)), and the linker an order file if it is
+//! one that takes it.
 //!
 //! # What is refused
 //!
-//! Link-time optimisation: there the compiler's output is no machine code, and what the linker makes of it never passes through here.
+//! Link-time optimisation: there the compiler's output is no machine code, and what the linker makes of it
+//! never passes through here.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -307,7 +309,8 @@ impl Driver<'_> {
         }
     }
 
-    /// Names that a file of dependencies has, and has in it: by default both are made from the output's name, which is not the one that was asked for.
+    /// Names that a file of dependencies has, and has in it: by default both are made from the output's name,
+    /// which is not the one that was asked for.
     fn dependencies(&self, source: &Source, aside: &Aside) -> Vec<OsString> {
         let line = self.line;
         // gcc's preprocessor makes the name from that of the source.
@@ -364,7 +367,7 @@ impl Driver<'_> {
         if !self.is_clang {
             arguments.extend(aside.for_gcc(self.line, source));
         } else if aside::splits_debug_information(self.line) {
-            // The name that stands in the program; what it would write now is empty.
+            // The name that is in the program; what it would write now is empty.
             let nothing = scratch.join(format!("{number}.dwo")).into_os_string();
             for argument in [
                 "-split-dwarf-file".into(),
@@ -450,7 +453,7 @@ impl Driver<'_> {
             .arg(to);
         let code = self.status(command)?;
         if splits && code == 0 && self.line.stage == Stage::Linked {
-            // It lies beside the object, which goes.
+            // It is beside the object, which goes.
             let from = to.with_extension("dwo");
             let to = Aside::of(self.line, source, self.is_clang).path("dwo");
             if from.is_file() {
@@ -608,7 +611,8 @@ fn is_warning_about_map(line: &[u8]) -> bool {
     has(b":(__llvm_mipmap+") && has(b"has non-ABS relocation R_")
 }
 
-/// A file for assembly under the name that files beside an output shall have; it goes when it is dropped. `None` where none can be made.
+/// A file for assembly under the name that files beside an output shall have; it goes when it is dropped.
+/// `None` where none can be made.
 fn temporary_beside(aside: &Aside) -> Option<TempPath> {
     let path = aside.path("");
     let folder = match path.parent() {

@@ -1,7 +1,7 @@
 //! Where control goes after an instruction: the only thing that the inserter wants to know about instructions.
 //!
-//! By mnemonic and target alone. What is not known to branch is taken to go on; inline assembly is treated elsewhere, since there
-//! nothing is certain.
+//! By mnemonic and target alone. What is not known to branch is taken to go on; inline assembly is treated
+//! elsewhere, since there nothing is certain.
 
 use crate::lexer;
 use crate::target::Arch;
@@ -21,7 +21,7 @@ pub enum Flow<'a> {
     Indirect,
     /// Out of the function or to the next instruction: on Arm whatever leaves may have a condition.
     Perhaps,
-    /// Into the instructions behind it, which are a table of branches.
+    /// Into the instructions after it, which are a table of branches.
     Into,
     /// Back to the caller.
     Return,
@@ -199,7 +199,7 @@ fn arm(text: &[u8]) -> Flow<'_> {
             ending(Flow::Return)
         }
         b"add" | b"sub" if lexer::operands(rest).nth(1) == Some(b"pc") => Flow::Into,
-        // A table behind it, and a way on if the index is too large.
+        // A table after it, and a way on if the index is too large.
         b"ldr" | b"add" | b"sub" if conditional => Flow::Into,
         b"mov" | b"ldr" | b"add" | b"sub" => ending(Flow::Indirect),
         _ => ending(Flow::Return),

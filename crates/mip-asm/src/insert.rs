@@ -1,12 +1,14 @@
 //! Puts counters into assembly.
 //!
-//! The text stays as it is; lines are put in between. What goes where is gathered as a list of positions and texts, and written in one go.
+//! The text stays as it is; lines are put in between. What goes where is gathered as a list of positions and
+//! texts, and written in one go.
 //!
 //! # Where the entry is
 //!
-//! Behind the function's label and those labels that only unwinding and debug information name, so that breakpoints and line numbers stay where
-//! they were; but before any label that something can jump to, since then it would be counted more than once, and before what data
-//! names, since a table of places to patch points there. An instruction that must come first (`endbr64`, `bti`) comes first.
+//! After the function's label and those labels that only unwinding and debug information name, so that
+//! breakpoints and line numbers stay where they were; but before any label that something can jump to, since
+//! then it would be counted more than once, and before what data names, since a table of places to patch
+//! points there. An instruction that must come first (`endbr64`, `bti`) comes first.
 
 use crate::blocks::Block;
 use crate::lexer::{self, Kind};
@@ -154,7 +156,8 @@ fn instrument_function(
     if is_thunk(function.name) {
         return Err(Reason::Thunk);
     }
-    // The cold part of a function is entered with anything in registers and flags, and belongs to a function that is counted already.
+    // The cold part of a function is entered with anything in registers and flags, and belongs to a function
+    // that is counted already.
     let with_fragments =
         options.blocks && options.mode == Mode::FunctionCoverage && target.arch == Arch::X86_64;
     if !with_fragments && is_fragment(unit, function.name) {
@@ -211,7 +214,8 @@ fn instrument_function(
     Ok(())
 }
 
-/// The blocks of a function and their counters. Without block coverage there are none, but the graph has its signature all the same.
+/// The blocks of a function and their counters. Without block coverage there are none, but the graph has its
+/// signature all the same.
 fn plan_blocks(
     unit: &Unit<'_>,
     function: &Function<'_>,
@@ -254,7 +258,7 @@ fn plan_blocks(
         && target.format == Format::MachO
         && free_registers(unit, function) == Scratch::Save
     {
-        // What lies below the stack pointer may be in use there, so nothing can be saved.
+        // What is below the stack pointer may be in use there, so nothing can be saved.
         report.leave(Reason::NoRegister);
         let plan = Plan {
             signature: plan.signature,
@@ -302,7 +306,8 @@ fn insert_blocks(
     }
 }
 
-/// Two of the registers that calls may change and that no argument comes in, which nothing in the function names: so nothing can be in them.
+/// Two of the registers that calls may change and that no argument comes in, which nothing in the function
+/// names: so nothing can be in them.
 fn free_registers(unit: &Unit<'_>, function: &Function<'_>) -> Scratch {
     let mut used = [false; 32];
     for index in function.statements().skip(1) {
@@ -330,7 +335,7 @@ fn free_registers(unit: &Unit<'_>, function: &Function<'_>) -> Scratch {
     }
 }
 
-/// Position behind the colon of the function's label.
+/// Position after the colon of the function's label.
 fn label_end(unit: &Unit<'_>, function: &Function<'_>) -> u32 {
     let Some(first) = function.statements().next() else {
         return 0;

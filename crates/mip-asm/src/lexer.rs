@@ -1,10 +1,11 @@
 //! Cuts assembly into statements: labels, directives, instructions.
 //!
-//! One pass over the bytes, no copies: a statement is a span of the input without the comment behind it. Compilers write one statement a line; people
-//! who write inline assembly don't, so separators, several labels in a row, block comments and strings are understood.
+//! One pass over the bytes, no copies: a statement is a span of the input without the comment after it.
+//! Compilers write one statement a line; people who write inline assembly don't, so separators, several
+//! labels in a row, block comments and strings are understood.
 //!
-//! Comments are dropped but for those by which compilers mark inline assembly (`#APP`, `#NO_APP`, …): what is between them was written by
-//! people.
+//! Comments are dropped but for those by which compilers mark inline assembly (`#APP`, `#NO_APP`, …): what is
+//! between them was written by people.
 
 use crate::target::{Arch, Format, Target};
 
@@ -65,7 +66,8 @@ struct Lexer<'a> {
 }
 
 impl Lexer<'_> {
-    /// Reads the line at `at` and gives where the next one begins (later, if a block comment or a string goes over its end).
+    /// Reads the line at `at` and gives where the next one begins (later, if a block comment or a string goes
+    /// over its end).
     fn line(&mut self, at: usize) -> usize {
         let source = self.source;
         let blank = |byte: u8| byte == b' ' || byte == b'\t' || byte == b'\r';
@@ -145,7 +147,7 @@ impl Lexer<'_> {
         source.len()
     }
 
-    /// Where a string that begins at `at` is over: behind its closing quote, or at the end of the text.
+    /// Where a string that begins at `at` is over: after its closing quote, or at the end of the text.
     fn string_end(&self, at: usize) -> usize {
         let mut position = at + 1;
         while position < self.source.len() {
@@ -159,7 +161,7 @@ impl Lexer<'_> {
         self.source.len()
     }
 
-    /// Whether what stands before a colon is one name.
+    /// Whether what is before a colon is one name.
     fn is_label(&self, start: usize, colon: usize) -> bool {
         let name = self.source[start..colon].trim_ascii();
         match name {
@@ -240,7 +242,7 @@ pub fn word(text: &[u8]) -> (&[u8], &[u8]) {
     (&text[..end], text[end..].trim_ascii_start())
 }
 
-/// Cuts a list at commas that stand outside of strings and brackets.
+/// Cuts a list at commas that are outside of strings and brackets.
 pub fn operands(text: &[u8]) -> impl Iterator<Item = &[u8]> {
     let mut rest = (!text.is_empty()).then_some(text);
     std::iter::from_fn(move || {

@@ -2,10 +2,12 @@
 //!
 //! # The idea
 //!
-//! What a profile of machine code counts are functions and blocks as the compiler emits them: behind its last pass, in front of the
-//! assembler. That is where this crate works. It reads the assembly as far as it must ([`reader`]), puts a store or a count in front of each function
-//! and block ([`insert`], [`sequences`]), and adds two sections ([`sections`]): `__llvm_mipraw` with the counters, which is all that the
-//! program carries, and `__llvm_mipmap` with names, sizes and blocks, which is taken out of the program before it is shipped.
+//! What a profile of machine code counts are functions and blocks as the compiler emits them: after its last
+//! pass, in front of the assembler. That is where this crate works. It reads the assembly as far as it must
+//! ([`reader`]), puts a store or a count in front of each function and block ([`insert`], [`sequences`]), and
+//! adds two sections ([`sections`]): `__llvm_mipraw` with the counters, which is all that the program
+//! carries, and `__llvm_mipmap` with names, sizes and blocks, which is taken out of the program before it is
+//! shipped.
 //!
 //! Any compiler whose assembly is that of gcc or clang is good for it, and nothing depends on its version.
 //!

@@ -50,10 +50,11 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Whether counters are zero before anything has run, and so take no room in the program's file.
+    /// Whether counters are zero before anything has run, and so take no space in the program's file.
     ///
-    /// On AArch64 and Arm a store of zero costs an instruction less than any other, so coverage bytes begin as all ones there: the start-up
-    /// routine fills them in. Counts always begin as zero. In Mach-O everything is initialised data.
+    /// On AArch64 and Arm a store of zero costs an instruction less than any other, so coverage bytes begin
+    /// as all ones there: the start-up routine fills them in. Counts always begin as zero. In Mach-O
+    /// everything is initialised data.
     pub fn zero_filled(&self, target: Target) -> bool {
         match (target.format, target.arch, self.mode) {
             (Format::MachO, ..) => false,

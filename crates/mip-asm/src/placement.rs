@@ -1,18 +1,20 @@
 //! Using a profile at compile and link time: functions go to sections that say how warm they are.
 //!
-//! The compiler puts each function into a section of its own (`-ffunction-sections`); here the section gets another name, in which linkers
-//! see where it belongs. The text of the functions stays as it is.
+//! The compiler puts each function into a section of its own (`-ffunction-sections`); here the section gets
+//! another name, in which linkers see where it belongs. The text of the functions stays as it is.
 //!
 //! | function | section | GNU ld | lld | gold |
 //! |---|---|---|---|---|
 //! | ran; n-th in the order of first calls | `.text.sorted.n` | sorts by n (2.36 or newer) | by the order file | by the order file |
-//! | instrumented, and never ran | `.text.unlikely.NAME` | in front of all others | with `-z keep-text-section-prefix`; behind what the order file names in any case | in front of all others |
+//! | instrumented, and never ran | `.text.unlikely.NAME` | in front of all others | with `-z keep-text-section-prefix`; after what the order file names in any case | in front of all others |
 //! | not in the profile | as it was | | | |
 //!
-//! lld and gold get an order file at link time, lld by symbols, gold by sections. Functions of one name (local ones of several files) cannot be told apart: they
-//! are warm if one of them is, and go where the first of them goes.
+//! lld and gold get an order file at link time, lld by symbols, gold by sections. Functions of one name
+//! (local ones of several files) cannot be told apart: they are warm if one of them is, and go where the
+//! first of them goes.
 //!
-//! What the compiler has placed itself (`.text.startup`, `.text.hot`, cold parts in `.text.unlikely`) stays where it is.
+//! What the compiler has placed itself (`.text.startup`, `.text.hot`, cold parts in `.text.unlikely`) stays
+//! where it is.
 
 use std::fmt::Write as _;
 

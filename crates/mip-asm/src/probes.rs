@@ -8,24 +8,28 @@
 //! | after | one of its predecessors P did | every way from each of these P leads through B; predecessors that B dominates do not count |
 //! | before | one of its successors did | B is not left in another way, and every way to each of these leads through B; successors from which every way leads back to B do not count |
 //!
-//! "Every way" includes those that end early: a call may not return, since it exits, throws or jumps far. A block that may be left
-//! has an edge to the function's exit, and so have endless loops; roots have one from its entry. Dominators and post-dominators of this
-//! graph then say what is certain. What no rule gets right is a process that is killed in the middle of a function.
+//! "Every way" includes those that end early: a call may not return, since it exits, throws or jumps far. A
+//! block that may be left has an edge to the function's exit, and so have endless loops; roots have one from
+//! its entry. Dominators and post-dominators of this graph then say what is certain. What no rule gets right
+//! is a process that is killed in the middle of a function.
 //!
-//! Blocks are taken in the order of their loop depth, deepest first, so that what remains lies where it runs seldom, and the rules in the order
-//! above: guesses of how often each block runs made neither better. A block is left
-//! out if its sources do not depend on itself. The proposal's successor needed counters in about 60 % of all blocks.
+//! Blocks are taken in the order of their loop depth, deepest first, so that what remains is where it runs
+//! seldom, and the rules in the order above: guesses of how often each block runs made neither better. A
+//! block is left out if its sources do not depend on itself. The proposal's successor needed counters in
+//! about 60 % of all blocks.
 //!
 //! # The entry
 //!
-//! The entry's counter is a block's like any other, and many functions begin with a fork. Where every way from the entry meets a counter before
-//! any call, and before it could have gone around a loop, these counters say that the function was called. Only there: a program that
-//! waits in a call until it is killed should still tell that the caller ran.
+//! The entry's counter is a block's like any other, and many functions begin with a fork. Where every way
+//! from the entry meets a counter before any call, and before it could have gone around a loop, these
+//! counters say that the function was called. Only there: a program that waits in a call until it is killed
+//! should still tell that the caller ran.
 //!
 //! # Out of the loop
 //!
-//! The counter of a loop's first block need not be in the loop: where that block is entered by falling through from the block before it and by
-//! the loop's own jumps only, the store goes in front of its label, and is done once a loop.
+//! The counter of a loop's first block need not be in the loop: where that block is entered by falling
+//! through from the block before it and by the loop's own jumps only, the store goes in front of its label,
+//! and is done once a loop.
 //!
 //! Dominators: Cooper, Harvey, Kennedy, "A Simple, Fast Dominance Algorithm".
 
@@ -40,8 +44,8 @@ pub struct Plan {
     pub counters: Vec<usize>,
     /// Those of them whose stores go in front of the block's labels.
     pub hoisted: Vec<usize>,
-    /// Blocks without, and the numbers of the counters that they follow from: 0 is the entry's, `n` that of `counters[n - 1]`. The first may be the entry,
-    /// and then no other follows from it.
+    /// Blocks without, and the numbers of the counters that they follow from: 0 is the entry's, `n` that of
+    /// `counters[n - 1]`. The first may be the entry, and then no other follows from it.
     pub inferred: Vec<(usize, Vec<u32>)>,
 }
 
@@ -577,7 +581,8 @@ mod tests {
             plan(&fork(&[]), which).inferred,
             [(0, vec![1, 2]), (3, vec![1, 2])]
         );
-        // What comes behind the counters does not matter; a call before them does: it may be where the program is killed.
+        // What comes after the counters does not matter; a call before them does: it may be where the program
+        // is killed.
         assert!(plan(&fork(&[1]), which).infers_entry());
         let mut blocks = fork(&[]);
         blocks[0].calls = true;

@@ -2,23 +2,25 @@
 //!
 //! # What is read
 //!
-//! One pass over the [statements](crate::lexer) keeps track of the current section (`.section`, `.text`, `.pushsection`, `.previous`, …) and
-//! of the function that is open in each section. A function begins
+//! One pass over the [statements](crate::lexer) keeps track of the current section (`.section`, `.text`,
+//! `.pushsection`, `.previous`, …) and of the function that is open in each section. A function begins
 //!
 //! * in ELF at a label of `.type NAME, @function` in a section of code, and ends at its `.size`;
-//! * in Mach-O at a label without `L` in a section of code, and ends at its `.cfi_endproc`, or where the next one begins.
+//! * in Mach-O at a label without `L` in a section of code, and ends at its `.cfi_endproc`, or where the next
+//!   one begins.
 //!
-//! Compilers leave a section in the middle of a function, for a jump table or for the part that is cold, and come back: so a function is a
-//! list of ranges of statements.
+//! Compilers leave a section in the middle of a function, for a jump table or for the part that is cold, and
+//! come back: so a function is a list of ranges of statements.
 //!
 //! # Who names a label
 //!
-//! Whether a label begins a block, and whether an insertion may stand behind it, depends on who names it: [`Label`].
+//! Whether a label begins a block, and whether an insertion may be after it, depends on who names it: [`Label`].
 //!
 //! # What is left alone
 //!
-//! Functions that inline assembly defines, files with directives under which text does not mean what it says (`.altmacro`, `.include`,
-//! `.intel_syntax`). The body of `.macro`, `.rept` and their like is not looked into. Everything left alone is counted under its reason.
+//! Functions that inline assembly defines, files with directives under which text does not mean what it says
+//! (`.altmacro`, `.include`, `.intel_syntax`). The body of `.macro`, `.rept` and their like is not looked
+//! into. Everything left alone is counted under its reason.
 
 use std::ops::Range;
 
@@ -38,7 +40,7 @@ pub struct Label {
     pub called: bool,
     /// Whether another instruction names it, or data that the program can see.
     pub address_taken: bool,
-    /// Whether distances to it are stored in less than four bytes: what lies between must not grow.
+    /// Whether distances to it are stored in less than four bytes: what is between must not grow.
     pub narrow: bool,
     /// Whether the exception table measures something from the function's start to it…
     pub eh_to: bool,
@@ -410,7 +412,7 @@ impl<'a> Reader<'a> {
             return self.section(rest, b"", b"");
         }
         let name = lexer::operands(rest).next().unwrap_or_default();
-        // Behind the flags lie whatever the flags call for: entry size, linked section, group.
+        // After the flags are whatever the flags call for: entry size, linked section, group.
         let others = &rest[name.len().min(rest.len())..];
         if others.is_empty() {
             // Told without flags: the last of that name.
@@ -423,7 +425,7 @@ impl<'a> Reader<'a> {
 
     fn section(&mut self, name: &'a [u8], others: &'a [u8], number: &'a [u8]) -> usize {
         let source = self.unit.source;
-        // Names and operands lie in one piece in the text: that piece is the key. A piece of no file is its own.
+        // Names and operands are in one piece in the text: that piece is the key. A piece of no file is its own.
         let key = if others.is_empty() && number.is_empty() {
             name
         } else {
@@ -497,7 +499,8 @@ fn contents(target: Target, name: &[u8], flags: &[u8]) -> Contents {
     }
 }
 
-/// Whether an instruction must stay the first of a block: a landing pad for indirect jumps, where the processor checks for one.
+/// Whether an instruction must stay the first of a block: a landing pad for indirect jumps, where the
+/// processor checks for one.
 pub fn must_be_first(arch: Arch, text: &[u8]) -> bool {
     let (mnemonic, rest) = lexer::word(text);
     match arch {

@@ -28,7 +28,8 @@ pub enum Reason {
     OtherGroup,
     /// Blocks: inline assembly with labels, conditional assembly, repetitions, a table of branches.
     OpaqueBlocks,
-    /// Blocks: a table of distances in one or two bytes, or short branches in a long function; nothing may grow in between.
+    /// Blocks: a table of distances in one or two bytes, or short branches in a long function; nothing may
+    /// grow in between.
     NarrowBlocks,
     /// Blocks: no register is free in the function.
     NoRegister,
@@ -57,7 +58,7 @@ impl fmt::Display for Reason {
 }
 
 impl Reason {
-    /// Whether somebody asked for it, so that it needs no note.
+    /// Whether it was asked for, so that it needs no note.
     pub fn was_asked_for(self) -> bool {
         matches!(
             self,

@@ -1,16 +1,19 @@
 //! Which calls certainly come back.
 //!
-//! Whoever is called may exit, throw or jump far; then what stands behind the call did not run, though the block did. For block coverage to be
-//! exact, a call is therefore a way out of its block, and a block with such a way needs more counters around it. Most calls come back,
-//! and of many that is certain:
+//! Whoever is called may exit, throw or jump far; then what is after the call did not run, though the block
+//! did. For block coverage to be exact, a call is therefore a way out of its block, and a block with such a
+//! way needs more counters around it. Most calls come back, and of many that is certain:
 //!
-//! * Functions of the C library that cannot do otherwise, by name: no callbacks, nothing that checks and aborts. A thread that is cancelled in
-//!   one of them, and a process that a signal ends there, count as killed in the middle of a function.
-//! * Functions of the same file that nobody can replace (local, hidden, or called without a linker's stub on x86-64, where compilers use one
-//!   for what may be replaced), from each of whose blocks a return can be reached and which call only functions that come back. Recursion and
-//!   loops are taken to end, as they are within a function: whoever is killed in one of them has no exact coverage anyway.
+//! * Functions of the C library that cannot do otherwise, by name: no callbacks, nothing that checks and
+//!   aborts. A thread that is cancelled in one of them, and a process that a signal ends there, count as
+//!   killed in the middle of a function.
+//! * Functions of the same file that cannot be preempted (local, hidden, or called without a linker's stub on
+//!   x86-64, where compilers use one for what may be replaced), from each of whose blocks a return can be
+//!   reached and which call only functions that come back. Recursion and loops are taken to end, as they are
+//!   within a function: whoever is killed in one of them has no exact coverage anyway.
 //!
-//! The second is the greatest set that agrees with itself: all candidates, less those with a call to outside, until nothing changes.
+//! The second is the greatest set that agrees with itself: all candidates, less those with a call to outside,
+//! until nothing changes.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 

@@ -1,4 +1,5 @@
-//! The run-time: three C files that we carry, compiled by the compiler in use for what is being linked, and kept in a cache.
+//! The run-time: three C files that we carry, compiled by the compiler in use for what is being linked, and
+//! kept in a cache.
 //!
 //! | file | linked | |
 //! |---|---|---|
@@ -7,10 +8,11 @@
 //! | the same, for sampling | if callers are sampled | who called whom |
 //! | `api.c` | if the program calls it | dump, reset |
 //!
-//! The last three are in an archive, so that nobody carries what he does not call. It is written here ([`archive`]): one tool less to depend on.
+//! The last three are in an archive, so that only what is called gets linked. It is written here
+//! ([`archive`]): one tool less to depend on.
 //!
-//! The cache's key is a hash of the sources, the options and the compiler (path, size and time). Files are renamed into place when complete, so any number
-//! of compilations may run at once.
+//! The cache's key is a hash of the sources, the options and the compiler (path, size and time). Files are
+//! renamed into place when complete, so any number of compilations may run at once.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -49,7 +51,8 @@ pub struct Runtime {
     pub archive: PathBuf,
 }
 
-/// Where files are kept: `$POSTLINK_CACHE`, else `postlink` in `$XDG_CACHE_HOME` or `~/.cache`, else in the temporary directory.
+/// Where files are kept: `$POSTLINK_CACHE`, else `postlink` in `$XDG_CACHE_HOME` or `~/.cache`, else in the
+/// temporary directory.
 pub fn cache() -> PathBuf {
     let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
     if let Some(folder) = variable("POSTLINK_CACHE") {
@@ -61,7 +64,8 @@ pub fn cache() -> PathBuf {
     base.unwrap_or_else(std::env::temp_dir).join("postlink")
 }
 
-/// Compiles the run-time, or finds it in the cache. `target_flags` are those of the command line that say what code is for (`-m…`, `--target`, `--sysroot`).
+/// Compiles the run-time, or finds it in the cache. `target_flags` are those of the command line that say
+/// what code is for (`-m…`, `--target`, `--sysroot`).
 pub fn build(
     compiler: &OsStr,
     target_flags: &[OsString],
@@ -167,8 +171,9 @@ pub fn build(
     Ok(runtime)
 }
 
-/// The target's flags without those that are for the user's own assembly: the run-time has some in AT&T syntax, and wants no listing. Code that
-/// runs anywhere runs in the kernel's code model, too, which gcc does not make it for.
+/// The target's flags without those that are for the user's own assembly: the run-time has some in AT&T
+/// syntax, and wants no listing. Code that runs anywhere runs in the kernel's code model, too, which gcc does
+/// not make it for.
 fn flags_for_c(target_flags: &[OsString]) -> Vec<OsString> {
     let mut flags = vec![];
     let mut given = target_flags.iter();
@@ -195,7 +200,7 @@ fn slots(options: &Options) -> u32 {
     }
 }
 
-/// Where a compiler lies, if it is on PATH or a path.
+/// Where a compiler is, if it is on PATH or a path.
 pub fn find_program(name: &OsStr) -> Option<PathBuf> {
     let path = Path::new(name);
     if path.components().count() > 1 {
@@ -214,8 +219,8 @@ pub fn find_program(name: &OsStr) -> Option<PathBuf> {
 /// | for each member, at an even offset: name (16), time (12), owner (6), group (6), mode (8), size (10), all decimal text (the mode octal), `` `\n `` | 60 |
 /// | its contents | |
 ///
-/// The first member, named `/`, is the index: number of symbols, offset of the member that defines each (4 bytes each, big endian), names, each ended by
-/// a zero byte.
+/// The first member, named `/`, is the index: number of symbols, offset of the member that defines each (4
+/// bytes each, big endian), names, each ended by a zero byte.
 pub fn archive(members: &[(&str, &Vec<u8>, &[&str])], prefix: &str) -> Vec<u8> {
     let symbols: Vec<(usize, String)> = members
         .iter()

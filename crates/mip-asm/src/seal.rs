@@ -1,13 +1,15 @@
 //! Ties a linked program to its map.
 //!
-//! A raw profile has nothing but counters; which function they belong to, only the map knows. With the map of another build, all names
-//! would be wrong without anybody noticing. So map and raw file carry the same *module hash*. The compiler cannot know it: a file's
-//! header has a hash of the link unit's name only, as the proposal had it. Once the program is linked, the hash of the map's contents (names,
-//! sizes, blocks, distances, all as linked) is put in both places:
+//! A raw profile has nothing but counters; which function they belong to, only the map knows. With the map of
+//! another build, all names would be wrong without anybody noticing. So map and raw file carry the same
+//! *module hash*. The compiler cannot know it: a file's header has a hash of the link unit's name only, as
+//! the proposal had it. Once the program is linked, the hash of the map's contents (names, sizes, blocks,
+//! distances, all as linked) is put in both places:
 //!
-//! * in the header in `__llvm_mipmap`, with the map's length, so that one that was cut short or damaged later is refused;
-//! * in the header that the run-time copies into raw files. It has no symbol in a stripped program, but it is a pattern of 32 bytes that is known
-//!   entirely, and must be there exactly once.
+//! * in the header in `__llvm_mipmap`, with the map's length, so that one that was cut short or damaged later
+//!   is refused;
+//! * in the header that the run-time copies into raw files. It has no symbol in a stripped program, but it is
+//!   a pattern of 32 bytes that is known entirely, and must be there exactly once.
 //!
 //! A program that was linked by something else works just as well, with the weaker hash.
 
@@ -170,7 +172,7 @@ pub fn seal(path: &Path, page: u64) -> Result<Sealed, Error> {
     // The last piece is one byte at the start of a page.
     if raw_address.wrapping_add(raw_size).wrapping_sub(1) % page != 0 {
         return not_done(
-            "counters lie behind the end of what is recorded: the run-time must be the last file",
+            "counters lie after the end of what is recorded: the run-time must be the last file",
         );
     }
     Ok(Sealed::Done(hash))

@@ -1,22 +1,23 @@
 //! The sections of counters and of the map, as text.
 //!
 //! For each function a piece of `__llvm_mipraw`, which is all that is loaded, and a record of `__llvm_mipmap`
-//! ([layout](postlink_mip::map)). Both are in one group, the function's own if it has one, so that a linker keeps or drops them together with the function
-//! that refers to its counters. Counters that begin as zero are in a section without contents.
+//! ([layout](postlink_mip::map)). Both are in one group, the function's own if it has one, so that a linker
+//! keeps or drops them together with the function that refers to its counters. Counters that begin as zero
+//! are in a section without contents.
 //!
 //! The headers come first in each file, in a group of which one remains. Of it are
 //!
 //! | piece | |
 //! |---|---|
-//! | raw: room for a header | its label `__llvm_mip_start` is where offsets count from; aligned to a page, so that the counters can be mapped |
+//! | raw: space for a header | its label `__llvm_mip_start` is where offsets count from; aligned to a page, so that the counters can be mapped |
 //! | map: the header | with the distance to `__llvm_mip_start` |
 //! | `__llvm_mip_header` | the header of raw files; the run-time copies it there |
 //!
-//! The group's name has the profile's types in it, so that files with different ones cannot be linked together: the linker
-//! then complains about two definitions of `__llvm_mip_header`.
+//! The group's name has the profile's types in it, so that files with different ones cannot be linked
+//! together: the linker then complains about two definitions of `__llvm_mip_header`.
 //!
-//! In Mach-O there are no groups. Counters and records are atoms, weak where the function is weak; records have the attribute
-//! `live_support`, which makes them live if what they refer to is.
+//! In Mach-O there are no groups. Counters and records are atoms, weak where the function is weak; records
+//! have the attribute `live_support`, which makes them live if what they refer to is.
 
 use std::fmt::Write;
 
@@ -54,7 +55,7 @@ fn ascii(out: &mut String, text: &[u8]) {
     out.push_str("\"\n");
 }
 
-/// A name with something behind it, in quotes if it needs them. `None` if it is no text.
+/// A name with something after it, in quotes if it needs them. `None` if it is no text.
 fn symbol(name: &[u8], suffix: &str) -> Option<String> {
     let name = std::str::from_utf8(name).ok()?;
     let plain = !name.is_empty()
@@ -127,7 +128,8 @@ fn type_sign(target: Target) -> char {
     if target.arch == Arch::Arm { '%' } else { '@' }
 }
 
-/// Counters and record of a function. `comdat` is the group of its section; `infers` whether blocks that follow from others are listed.
+/// Counters and record of a function. `comdat` is the group of its section; `infers` whether blocks that
+/// follow from others are listed.
 pub fn function(
     target: Target,
     options: &Options,

@@ -2,8 +2,9 @@
 //!
 //! # Entries
 //!
-//! At a function's entry no flag holds anything, and the registers that calls through linker stubs may change are free: x16 and x17 on AArch64.
-//! On x86-64 coverage needs no register. What follows are sizes in bytes; a counter lies in memory that starts as zero (z), or as all ones (o).
+//! At a function's entry no flag holds anything, and the registers that calls through linker stubs may change
+//! are free: x16 and x17 on AArch64. On x86-64 coverage needs no register. What follows are sizes in bytes; a
+//! counter is in memory that starts as zero (z), or as all ones (o).
 //!
 //! | | coverage | | call graph | |
 //! |---|---|---|---|---|
@@ -11,21 +12,24 @@
 //! | AArch64 | `adrp x16; strb wzr` (o) | 8 | `adrp; ldr; subs; str; b.hs 1f; add; mov x17, x30; bl first; 1:` (z) | 32 |
 //! | Arm, Thumb | `push; ldr; add; mov; strb; pop; b`, literal (o) | 20–32 | the same with `ldr; subs; str; bhs; push; bl first; pop` (z) | 34–60 |
 //!
-//! Call counts that begin as zero count *down*, since only then the flags tell the first call from all others: it borrows. That
-//! leaves one instruction that writes memory, one branch and no register on the way of each call. The first call goes to a helper in the
-//! run-time that gives the function its place in the order. On x86-64 the helper finds the counter by reading the `subl` before its return address
-//! (and does nothing if there is none), so nothing needs to be loaded for it.
+//! Call counts that begin as zero count *down*, since only then the flags tell the first call from all
+//! others: it borrows. That leaves one instruction that writes memory, one branch and no register on the way
+//! of each call. The first call goes to a helper in the run-time that gives the function its place in the
+//! order. On x86-64 the helper finds the counter by reading the `subl` before its return address (and does
+//! nothing if there is none), so nothing needs to be loaded for it.
 //!
 //! Where counters begin as all ones (Mach-O), they count up and the first call wraps to zero: `incl; jne`.
 //!
 //! # Sampled return addresses
 //!
-//! Another countdown, one for all functions; when it borrows, a helper notes who called whom and draws the next distance.
+//! Another countdown, one for all functions; when it borrows, a helper notes who called whom and draws the
+//! next distance.
 //!
 //! # Blocks
 //!
-//! A store to a byte, which changes no flag. On AArch64 it needs a register for the address, and another for the value if zero will not do.
-//! On Arm it is that of entries, 24 to 36 bytes; in Thumb code the value comes from memory too, since the short `movs` changes flags.
+//! A store to a byte, which changes no flag. On AArch64 it needs a register for the address, and another for
+//! the value if zero will not do. On Arm it is that of entries, 24 to 36 bytes; in Thumb code the value comes
+//! from memory too, since the short `movs` changes flags.
 
 use crate::options::{Mode, Options};
 use crate::target::{Arch, Format, Target};
@@ -126,7 +130,7 @@ fn arm_entry(mode: Mode, number: usize, counter: &str, thumb: bool, samples: boo
 /// Most bytes of a block's store on Arm.
 pub const ARM_BLOCK: usize = 36;
 
-/// What goes to the start of a block whose byte is at `offset` behind the function's counters.
+/// What goes to the start of a block whose byte is at `offset` after the function's counters.
 pub fn block(
     target: Target,
     options: &Options,

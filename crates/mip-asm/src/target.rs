@@ -94,7 +94,7 @@ impl Target {
         if self.is_wide() { ".quad" } else { ".long" }
     }
 
-    /// What begins labels that leave no symbol behind.
+    /// What begins labels that leave no symbol after.
     pub fn local_prefix(self) -> &'static str {
         match self.format {
             Format::Elf => ".L",
@@ -110,8 +110,9 @@ impl Target {
         }
     }
 
-    /// Size of pages that the counters are aligned to, so that they can be mapped onto a file: the largest that the kernels of this
-    /// processor use. It costs address space only, since the counters take no room in the file.
+    /// Size of pages that the counters are aligned to, so that they can be mapped onto a file: the largest
+    /// that the kernels of this processor use. It costs address space only, since the counters take no space
+    /// in the file.
     pub fn page(self) -> u32 {
         match self.arch {
             Arch::AArch64 => 0x10000,

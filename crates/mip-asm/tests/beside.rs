@@ -1,4 +1,5 @@
-//! What a compiler writes besides its output must be there with us as it is without: same files, same names, same contents where these matter.
+//! What a compiler writes besides its output must be there with us as it is without: same files, same names,
+//! same contents where these matter.
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 

@@ -1,4 +1,5 @@
-//! Files of profiles where something is not as usual: devices, file systems that cannot share pages, maps that were damaged.
+//! Files of profiles where something is not as usual: devices, file systems that cannot share pages, maps
+//! that were damaged.
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
@@ -31,7 +32,7 @@ fn a_device_is_not_read_and_written_once_at_the_end() {
             .arg(scratch.path("app"))
             .current_dir(scratch.0.path())
             .env("LLVM_MIP_PROFILE_FILENAME", device)
-            // A pipe that nobody writes to but the program itself.
+            // A pipe that only the program itself writes to.
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()

@@ -43,7 +43,7 @@ fn counts_and_coverage_are_those_of_clangs_exact_profile() {
         let covered = counts(&scratch.profile("covered", "covered.mipraw"));
         let mut compared = 0;
         for (name, count) in &exact {
-            // Functions that nobody called are not emitted when they are inline.
+            // Inline functions that are not called are not emitted.
             let Some(found) = calls.get(name) else {
                 assert_eq!(*count, 0, "{name} ran and is not in the profile");
                 continue;
@@ -319,7 +319,8 @@ fn functions_that_the_linker_drops_are_in_no_map() {
             let done = scratch.build(&format!(
                 "{compiler} {link} -O1 -ffunction-sections -Wl,--gc-sections @uses-library.c @library.c -o %/app"
             ));
-            // gold keeps records of functions that it drops, and then complains about them: so it drops nothing, and that is said.
+            // gold keeps records of functions that it drops, and then complains about them: so it drops
+            // nothing, and that is said.
             assert_eq!(done.notes.len(), usize::from(is_gold), "{compiler} {link}");
             scratch.run(&["app"], "x.mipraw");
             let found = counts(&scratch.profile("app", "x.mipraw"));

@@ -1,7 +1,7 @@
 //! How fast raw files are merged: `cargo run --release -p postlink-mip --example merge -- FILES FUNCTIONS`.
 //!
-//! Makes that many raw files in a temporary directory, of function coverage and of calls, in which about half of the functions have run, and merges
-//! them three times each; the files are in the page cache.
+//! Makes that many raw files in a temporary directory, of function coverage and of calls, in which about half
+//! of the functions have run, and merges them three times each; the files are in the page cache.
 
 use std::time::Instant;
 

@@ -1,7 +1,8 @@
 //! An empty profile from a map, or from the program that still has its map.
 //!
-//! The map is either a file (what `objcopy --dump-section=__llvm_mipmap=…` takes out), or the section inside a linked ELF or Mach-O file, of any
-//! architecture. Its contents are the same in both cases: distances between places are fixed when the program is linked.
+//! The map is either a file (what `objcopy --dump-section=__llvm_mipmap=…` takes out), or the section inside
+//! a linked ELF or Mach-O file, of any architecture. Its contents are the same in both cases: distances
+//! between places are fixed when the program is linked.
 //!
 //! In a relocatable object file they are not: there the section's relocations are applied first, with sections laid
 //! out one after the other. Functions have no addresses yet, but counters, sizes and blocks can be looked at.
@@ -104,7 +105,7 @@ fn contents(path: &Path, file: &object::File<'_>) -> Result<Vec<u8>, Error> {
         };
         return map.data().map(<[u8]>::to_vec).map_err(wrong);
     }
-    // Sections of one name lie together, as a linker puts them: header first, since that is how they come.
+    // Sections of one name are together, as a linker puts them: header first, since that is how they come.
     let mut addresses: FxHashMap<SectionIndex, u64> = FxHashMap::default();
     let mut at = 0u64;
     for name in [Some(RAW_SECTION), Some(MAP_SECTION), None] {

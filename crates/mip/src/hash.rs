@@ -2,7 +2,8 @@
 
 use md5::{Digest, Md5};
 
-/// The first eight bytes of the MD5 digest, read little endian: the signature of a function is that of its mangled name.
+/// The first eight bytes of the MD5 digest, read little endian: the signature of a function is that of its
+/// mangled name.
 ///
 /// ```
 /// assert_eq!(postlink_mip::hash::md5_64(b"foo"), 0x5CF8_C24C_DB18_BDAC);
@@ -26,8 +27,8 @@ pub fn function_group(name: &[u8], groups: u32) -> u32 {
 
 /// The signature of a control flow graph, from the numbers of each block's successors in layout order.
 ///
-/// The text `{1;2;}{2;}{}` says that block 0 goes to 1 or 2, block 1 to 2, and block 2 nowhere; the signature is the low half of its hash.
-/// A single block has signature 0. Only good for seeing that something changed.
+/// The text `{1;2;}{2;}{}` says that block 0 goes to 1 or 2, block 1 to 2, and block 2 nowhere; the signature
+/// is the low half of its hash. A single block has signature 0. Only good for seeing that something changed.
 ///
 /// ```
 /// use postlink_mip::hash::cfg_signature;

@@ -13,14 +13,14 @@
 //! | | | map: length | zero, or the bytes of the whole map, and then the module hash is that of its contents ([`crate::map`]) |
 //! | 28 | 4 | offset to data | 0x20 |
 //!
-//! The header of older files has 24 bytes: the same up to 16, then four reserved bytes and the offset to data, 0x18. Their kinds are numbers,
-//! not bits. Which of the two it is, the offset to data tells.
+//! The header of older files has 24 bytes: the same up to 16, then four reserved bytes and the offset to
+//! data, 0x18. Their kinds are numbers, not bits. Which of the two it is, the offset to data tells.
 //!
 //! # Version 9
 //!
-//! * `identity` is the first eight bytes of the program's build id (zero: not known). A raw and a profile that both know theirs must agree.
-//!   In raws of programs instrumented at compile time the second half is all ones, and the first tells the processes apart that made them; readers take
-//!   that for zero.
+//! * `identity` is the first eight bytes of the program's build id (zero: not known). A raw and a profile
+//!   that both know theirs must agree. In raws of programs instrumented at compile time the second half is
+//!   all ones, and the first tells the processes apart that made them; readers take that for zero.
 //! * Types may have [`Types::ZERO_FILLED`], [`Types::INFERRED_BLOCKS`] and [`Types::COUNTS_DOWN`].
 
 use std::fmt;
@@ -122,11 +122,13 @@ impl Types {
     pub const FUNCTION_CALL_COUNT: Types = Types(0x08);
     /// Where functions were called from.
     pub const RETURN_ADDRESS: Types = Types(0x10);
-    /// Version 9: counters are zero before anything has run, and a block that ran has any other byte. Otherwise they are all ones, and it has zero.
+    /// Version 9: counters are zero before anything has run, and a block that ran has any other byte.
+    /// Otherwise they are all ones, and it has zero.
     pub const ZERO_FILLED: Types = Types(0x20);
     /// Version 9: maps and profiles say which blocks follow from others.
     pub const INFERRED_BLOCKS: Types = Types(0x40);
-    /// Version 9: call counts go down from zero, modulo 2³²; an instrumented entry then knows the first call by the borrow.
+    /// Version 9: call counts go down from zero, modulo 2³²; an instrumented entry then knows the first call
+    /// by the borrow.
     pub const COUNTS_DOWN: Types = Types(0x80);
     /// Calls and first calls.
     pub const CALL_GRAPH: Types = Types(0x0C);
@@ -250,7 +252,8 @@ impl Header {
         bytes
     }
 
-    /// Reads and checks a header; `bytes` may be the file's first [`SIZE`] bytes only, `len` is the length of the whole file.
+    /// Reads and checks a header; `bytes` may be the file's first [`SIZE`] bytes only, `len` is the length of
+    /// the whole file.
     pub fn read(path: &Path, bytes: &[u8], len: u64) -> Result<Header, Error> {
         if bytes.starts_with(b"PIM\xFB") {
             return Err(bad(

@@ -1,7 +1,7 @@
 //! `.mipmap`: what each counter means. Taken out of the program (section `__llvm_mipmap`), or written beside it.
 //!
-//! Behind the [`header`](crate::header) come records until the file ends, each aligned to the width of an address from the start of the file;
-//! the padding of the last may be missing.
+//! After the [`header`](crate::header) come records until the file ends, each aligned to the width of an
+//! address from the start of the file; the padding of the last may be missing.
 //!
 //! | offset (64/32 bit) | size | field |
 //! |---|---|---|
@@ -14,26 +14,29 @@
 //! | | 4 | length of the name |
 //! | | | mangled name |
 //!
-//! All that a linker can compute for a section that has no address is the distance between places. With the header's `H`, the distance from the map's start to
-//! the raw section's, and the place `c` of a record in the file, the counters are `p - (H - c)` from the start of the raw section, and so is
-//! the function by `q`.
+//! All that a linker can compute for a section that has no address is the distance between places. With the
+//! header's `H`, the distance from the map's start to the raw section's, and the place `c` of a record in the
+//! file, the counters are `p - (H - c)` from the start of the raw section, and so is the function by `q`.
 //!
-//! A map that was sealed when its program was linked has its length in the header, and the module hash is that of its contents ([`contents_hash`]): so one that was
-//! cut short or damaged is known. Others are read as far as they go.
+//! A map that was sealed when its program was linked has its length in the header, and the module hash is
+//! that of its contents ([`contents_hash`]): so one that was cut short or damaged is known. Others are read
+//! as far as they go.
 //!
-//! Records of the older layout have four-byte fields throughout, with one more in front, the distance to the raw section, and are always aligned to 8.
+//! Records of the older layout have four-byte fields throughout, with one more in front, the distance to the
+//! raw section, and are always aligned to 8.
 //!
 //! # Version 9
 //!
-//! With [`Types::INFERRED_BLOCKS`], the name is padded with zeros to a multiple of 4 from the start of the file, and then come
+//! With [`Types::INFERRED_BLOCKS`], the name is padded with zeros to a multiple of 4 from the start of the
+//! file, and then come
 //!
 //! | size | field |
 //! |---|---|
 //! | 4 | number of blocks without counters |
 //! | | for each: offset (4), how many (4) and which (4 each) counters it follows from; 0 is the entry's |
 //!
-//! With function coverage, the first may be the entry itself, at offset 0: then its own counter, which is there all the same, is never written, and
-//! no other block follows from it.
+//! With function coverage, the first may be the entry itself, at offset 0: then its own counter, which is
+//! there all the same, is never written, and no other block follows from it.
 
 use std::path::Path;
 
@@ -253,7 +256,8 @@ pub(crate) fn put_inferred_blocks(out: &mut Vec<u8>, inferred: &[InferredBlock])
     }
 }
 
-/// The bytes of a map for a profile's functions. `raw_section` is the address of the raw section, as the map counts them; any will do.
+/// The bytes of a map for a profile's functions. `raw_section` is the address of the raw section, as the map
+/// counts them; any will do.
 ///
 /// On 32-bit targets distances are modulo 2³², as they are everywhere there.
 pub fn write(profile: &Profile, width: Width, raw_section: u64) -> Vec<u8> {

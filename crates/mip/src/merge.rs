@@ -2,19 +2,23 @@
 //!
 //! # The way
 //!
-//! Ten thousand raws of a hundred kilobytes are a gigabyte, of which hardly a bit is news. What must be quick is the counters' inner loop; what must be small
-//! is memory, whatever the number of files. So each thread has one buffer and one set of sums, takes file after file, and the sums are added
-//! at the end.
+//! Ten thousand raws of a hundred kilobytes are a gigabyte, of which hardly a bit is news. What must be quick
+//! is the counters' inner loop; what must be small is memory, whatever the number of files. So each thread
+//! has one buffer and one set of sums, takes file after file, and the sums are added at the end.
 //!
-//! * With function coverage all counters are bytes and the sum is over positions in the file, not over functions: up to 255 files of one weight are
-//!   counted in bytes (which the compiler turns into vector instructions), then added to the wide sums.
-//! * With call counts it is one pass over the functions of each file, without branches (which functions ran, nobody foresees) and without saturation: sums of files of one weight
-//!   are kept apart until there could be an overflow.
+//! * With function coverage all counters are bytes and the sum is over positions in the file, not over
+//!   functions: up to 255 files of one weight are counted in bytes (which the compiler turns into vector
+//!   instructions), then added to the wide sums.
+//! * With call counts it is one pass over the functions of each file, without branches (which functions ran
+//!   cannot be predicted) and without saturation: sums of files of one weight are kept apart until there
+//!   could be an overflow.
 //!
-//! A run's order of first calls is worth more than the sum of places, so some are kept as they are: those whose hash is smallest. The hash is taken
-//! along with the counts and costs a multiplication; the order itself is only made when the hash is small enough.
+//! A run's order of first calls is worth more than the sum of places, so some are kept as they are: those
+//! whose hash is smallest. The hash is taken along with the counts and costs a multiplication; the order
+//! itself is only made when the hash is small enough.
 //!
-//! Nothing depends on the order in which files are read: sums are commutative, and of errors the one of the first file counts.
+//! Nothing depends on the order in which files are read: sums are commutative, and of errors the one of the
+//! first file counts.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -54,7 +58,8 @@ pub struct Merged {
     pub strays: u64,
 }
 
-/// Adds raw files to a profile; other profiles of the same program may be among them. In strict mode the profile is as it was if there is an error.
+/// Adds raw files to a profile; other profiles of the same program may be among them. In strict mode the
+/// profile is as it was if there is an error.
 pub fn merge(profile: &mut Profile, files: &[Weighted], options: Options) -> Result<Merged, Error> {
     let plan = Plan::new(profile, options);
     let next = AtomicUsize::new(0);
@@ -387,7 +392,8 @@ struct Sums {
     counts: Vec<Counts>,
     /// With call counts and block coverage: whether each byte was covered.
     covered: Vec<bool>,
-    /// Offset of the callee's counters and source, as samples have them, to the number of the edge; [`STRAY`] if there is no such function. One look for each sample.
+    /// Offset of the callee's counters and source, as samples have them, to the number of the edge; [`STRAY`]
+    /// if there is no such function. One look for each sample.
     numbers: FxHashMap<(u32, i32), u32>,
     /// (callee, source) and calls, by number.
     edges: Vec<((u32, i64), u64)>,
@@ -477,13 +483,14 @@ impl Sums {
                 && sources.iter().any(|&source| ran(source))
                 && let Some(sum) = self.stage.get_mut(*entry)
             {
-                // The entry itself has added nothing for this file. In a damaged map, two functions may have the same entry.
+                // The entry itself has added nothing for this file. In a damaged map, two functions may have
+                // the same entry.
                 *sum = sum.saturating_add(1);
             }
         }
     }
 
-    /// Makes room for another file of a weight, where so many can be staged.
+    /// Makes space for another file of a weight, where so many can be staged.
     fn begin(&mut self, plan: &Plan, most: u32, weight: u64) {
         if self.staged.0 >= most || self.staged.1 != weight {
             self.flush(plan);
@@ -600,7 +607,8 @@ impl Sums {
         Ok(())
     }
 
-    /// Counts a trace, if its key is among the smallest. What was once pushed out never comes back, so its weight is complete or not wanted.
+    /// Counts a trace, if its key is among the smallest. What was once pushed out never comes back, so its
+    /// weight is complete or not wanted.
     fn add_trace(&mut self, key: u64, weight: u64, functions: impl FnOnce() -> Vec<u32>) {
         if let Some(trace) = self.traces.get_mut(&key) {
             trace.weight = trace.weight.saturating_add(weight);

@@ -1,6 +1,6 @@
 //! `.mip`: the indexed profile, everything about any number of runs in one file.
 //!
-//! Behind the [`header`](crate::header):
+//! After the [`header`](crate::header):
 //!
 //! | size | field |
 //! |---|---|
@@ -26,9 +26,10 @@
 //!
 //! # Version 9
 //!
-//! Behind E come E edges of 16 bytes, return address less that of the raw section (8, signed) and number of calls (8); then the blocks without counters as in a
-//! [map](crate::map) (their number is always there). Behind the names: the number of traces (8); for each its key (8), weight (8), length
-//! (4), and that many indexes of functions (4 each).
+//! After E come E edges of 16 bytes, return address less that of the raw section (8, signed) and number of
+//! calls (8); then the blocks without counters as in a [map](crate::map) (their number is always there).
+//! After the names: the number of traces (8); for each its key (8), weight (8), length (4), and that many
+//! indexes of functions (4 each).
 //!
 //! In version 8, edges were reserved (4 and 4 bytes) and E always zero.
 
@@ -219,7 +220,7 @@ fn traces(reader: &mut Reader<'_>, functions: usize) -> Result<Vec<Trace>, Error
             weight,
         });
     }
-    // As we write them; somebody else's may be in any order.
+    // As postlink writes them; other tools may use any order.
     keep_traces(&mut traces);
     Ok(traces)
 }

@@ -60,7 +60,8 @@ pub struct Block {
     pub covered: bool,
 }
 
-/// A block whose coverage follows from that of others: it ran if, and only if, any of them did. The first may be the entry ([`Function::entry_sources`]).
+/// A block whose coverage follows from that of others: it ran if, and only if, any of them did. The first may
+/// be the entry ([`Function::entry_sources`]).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct InferredBlock {
     /// From the start of the function.
@@ -81,7 +82,8 @@ pub struct Edge {
 /// The order in which one run called functions for the first time.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Trace {
-    /// A hash of the order. Of too many traces those with the smallest keys stay, which makes a fair sample that does not depend on the order of merging.
+    /// A hash of the order. Of too many traces those with the smallest keys stay, which makes a fair sample
+    /// that does not depend on the order of merging.
     pub key: u64,
     /// Indexes of functions, at most [`MAX_TRACE_LENGTH`].
     pub functions: Vec<u32>,
@@ -105,7 +107,8 @@ impl Function {
         1 + self.blocks.len() + self.inferred.len() - usize::from(self.entry_sources().is_some())
     }
 
-    /// The counters that the entry's coverage follows from, where its own is never written: it is listed first among the blocks that have none.
+    /// The counters that the entry's coverage follows from, where its own is never written: it is listed
+    /// first among the blocks that have none.
     pub fn entry_sources(&self) -> Option<&[u32]> {
         let first = self.inferred.first()?;
         (first.offset == 0).then_some(&first.from)

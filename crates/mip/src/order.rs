@@ -7,7 +7,8 @@
 //! | instruction cache and TLB misses | call graph | call edges |
 //! | the compressed size of what never runs | balanced partitioning by common runs of bytes | the program |
 //!
-//! An order holds functions that ran, and [`by_similarity`] can put the others behind. What is not in it a linker leaves in its own order.
+//! An order holds functions that ran, and [`by_similarity`] can put the others after. What is not in it a
+//! linker leaves in its own order.
 
 use std::cmp::Ordering;
 
@@ -42,8 +43,8 @@ fn covered(profile: &Profile) -> Vec<u32> {
         .collect()
 }
 
-/// Functions that ran, so that those which start together share pages. `None`: the profile has no first-call orders of single runs, nor sums of
-/// places to take for one.
+/// Functions that ran, so that those which start together share pages. `None`: the profile has no first-call
+/// orders of single runs, nor sums of places to take for one.
 pub fn by_start_up(profile: &Profile) -> Option<Vec<u32>> {
     let first_calls = by_first_call(profile);
     let mut traces: Vec<&[u32]> = profile
@@ -88,7 +89,7 @@ pub fn by_call_graph(profile: &Profile) -> Option<Vec<u32>> {
         .map(|(function, index)| (function.address, index))
         .collect();
     by_address.sort_unstable();
-    // The function that a return address lies in: it may be just behind a call that is the last instruction.
+    // The function that a return address is in: it may be just after a call that is the last instruction.
     let around = |return_address: i64| -> Option<(u32, u64)> {
         let call = return_address.checked_sub(1)?;
         let before = by_address.partition_point(|(start, _)| *start <= call);
@@ -131,7 +132,8 @@ const SHINGLE: usize = 8;
 /// Runs of bytes that represent a function, at most: those with the smallest hashes.
 const SHINGLES: usize = 64;
 
-/// Functions that never ran, similar ones near one another, so that they compress well. `code` gives the bytes of a function.
+/// Functions that never ran, similar ones near one another, so that they compress well. `code` gives the
+/// bytes of a function.
 pub fn by_similarity<'c>(profile: &Profile, code: impl Fn(u32) -> Option<&'c [u8]>) -> Vec<u32> {
     let cold: Vec<u32> = (0u32..)
         .zip(&profile.functions)
@@ -224,8 +226,9 @@ pub fn file(profile: &Profile, order: &[u32], format: Format) -> Vec<u8> {
     out
 }
 
-/// Pages that a program touches when it calls functions in the order of a run, by a layout: for each run the number of different pages, of `page` bytes, that hold the start
-/// of a function it called. Functions that are not in the layout come behind, in the order of the map.
+/// Pages that a program touches when it calls functions in the order of a run, by a layout: for each run the
+/// number of different pages, of `page` bytes, that hold the start of a function it called. Functions that
+/// are not in the layout come after, in the order of the map.
 pub fn pages_touched(profile: &Profile, layout: &[u32], page: u64) -> Vec<usize> {
     let mut address = vec![u64::MAX; profile.functions.len()];
     let mut at = 0u64;

@@ -1,7 +1,8 @@
 //! What should be small rather than fast: functions and blocks that never ran, or functions that are hardly called.
 //!
-//! A function that never ran is a candidate for `-Oz` (and for the outliner, with all it has). In one that ran, blocks that did
-//! not are candidates for outlining; how large they are follows from where the next block begins.
+//! A function that never ran is a candidate for `-Oz` (and for the outliner, with all it has). In one that
+//! ran, blocks that did not are candidates for outlining; how large they are follows from where the next
+//! block begins.
 
 use crate::model::{Function, Profile};
 
@@ -10,7 +11,8 @@ use crate::model::{Function, Profile};
 pub enum Advice {
     /// It never ran: compile it for size, let the outliner have all of it.
     NeverRan,
-    /// It ran, but was hardly called: compile it for size, unless it has a loop that runs for long. No count says that it has.
+    /// It ran, but was hardly called: compile it for size, unless it has a loop that runs for long. No count
+    /// says that it has.
     Rare,
     /// It ran, and some of its blocks never did: these can be moved out.
     ColdBlocks,
@@ -29,8 +31,8 @@ pub struct Candidate {
     pub cold: Vec<(u32, u32)>,
 }
 
-/// Looks for candidates, the largest first. A function that was called at most `rare` times a run on average counts as hardly run; blocks of less than `least`
-/// bytes in a row are not worth a call.
+/// Looks for candidates, the largest first. A function that was called at most `rare` times a run on average
+/// counts as hardly run; blocks of less than `least` bytes in a row are not worth a call.
 pub fn candidates(profile: &Profile, rare: u64, least: u32) -> Vec<Candidate> {
     let mut found: Vec<Candidate> = (0u32..)
         .zip(&profile.functions)

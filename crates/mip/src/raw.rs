@@ -1,19 +1,20 @@
 //! `.mipraw`: the counters of one run, as they were in memory.
 //!
-//! Behind the [`header`](crate::header) are the counters of all functions, in link order; where those of a function begin, only the map
-//! knows (offsets count from the start of the file). For each function:
+//! After the [`header`](crate::header) are the counters of all functions, in link order; where those of a
+//! function begin, only the map knows (offsets count from the start of the file). For each function:
 //!
 //! | mode | entry | each other block with a counter | never ran |
 //! |---|---|---|---|
 //! | function coverage | 1 byte | 1 byte | all ones; with [`ZERO_FILLED`](crate::Types::ZERO_FILLED) zero |
 //! | call graph | call count (4), place in the order of first calls from 1 (4); aligned to 4 | 1 byte | the same |
 //!
-//! A byte of what ran is zero; with `ZERO_FILLED` it is anything else. With [`COUNTS_DOWN`](crate::Types::COUNTS_DOWN) the call count is
-//! stored as its negative.
+//! A byte of what ran is zero; with `ZERO_FILLED` it is anything else. With
+//! [`COUNTS_DOWN`](crate::Types::COUNTS_DOWN) the call count is stored as its negative.
 //!
 //! # Version 9
 //!
-//! A raw whose header says a number of *slots* ends with so many slots of 16 bytes, which hold sampled return addresses:
+//! A raw whose header says a number of *slots* ends with so many slots of 16 bytes, which hold sampled return
+//! addresses:
 //!
 //! | offset | size | field |
 //! |---|---|---|
@@ -88,7 +89,7 @@ impl<'a> Raw<'a> {
                         path,
                         24,
                         format!(
-                            "{} sample slots take {len} bytes, the file has {} behind its header",
+                            "{} sample slots take {len} bytes, the file has {} after its header",
                             header.slots,
                             bytes.len() - header.size
                         ),

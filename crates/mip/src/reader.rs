@@ -2,54 +2,52 @@
 
 use std::path::Path;
 
+use postlink_bytes::Bytes;
 use postlink_profile::{Error, Place};
 
 /// Reads from front to back.
 pub(crate) struct Reader<'a> {
     path: &'a Path,
-    bytes: &'a [u8],
-    at: usize,
+    bytes: Bytes<'a>,
 }
 
 impl<'a> Reader<'a> {
-    /// Begins at an offset, which may lie beyond the end.
+    /// Begins at an offset, which may be beyond the end.
     pub(crate) fn new(path: &'a Path, bytes: &'a [u8], at: usize) -> Reader<'a> {
-        Reader {
-            path,
-            bytes,
-            at: at.min(bytes.len()),
-        }
+        let mut bytes = Bytes::new(bytes);
+        bytes.seek(at);
+        Reader { path, bytes }
     }
 
     /// The offset of what is read next.
     pub(crate) fn at(&self) -> usize {
-        self.at
+        self.bytes.at()
     }
 
     /// How much is left.
     pub(crate) fn left(&self) -> usize {
-        self.bytes.len() - self.at // `at` never passes the end
+        self.bytes.left()
+    }
+
+    /// The error for `len` bytes that are not there.
+    fn cut_short(&self, len: u64, what: &str) -> Error {
+        Error::CutShort {
+            path: self.path.to_owned(),
+            what: format!("{what} at offset {:#x}", self.at()),
+            expected: (self.at() as u64).saturating_add(len),
+            found: self.bytes.len() as u64,
+        }
     }
 
     /// The next bytes; `what` is what they are, for the error.
     pub(crate) fn take(&mut self, len: u64, what: &str) -> Result<&'a [u8], Error> {
-        let rest = &self.bytes[self.at..];
-        let Some(taken) = usize::try_from(len).ok().and_then(|len| rest.get(..len)) else {
-            return Err(Error::CutShort {
-                path: self.path.to_owned(),
-                what: format!("{what} at offset {:#x}", self.at),
-                expected: (self.at as u64).saturating_add(len),
-                found: self.bytes.len() as u64,
-            });
-        };
-        self.at += taken.len();
-        Ok(taken)
+        let read = self.bytes.take(len);
+        read.map_err(|_| self.cut_short(len, what))
     }
 
     fn array<const N: usize>(&mut self, what: &str) -> Result<[u8; N], Error> {
-        let mut array = [0; N];
-        array.copy_from_slice(self.take(N as u64, what)?);
-        Ok(array)
+        let read = self.bytes.array();
+        read.map_err(|_| self.cut_short(N as u64, what))
     }
 
     pub(crate) fn u8(&mut self, what: &str) -> Result<u8, Error> {
@@ -75,7 +73,7 @@ impl<'a> Reader<'a> {
 
     /// A count of things of at least `size` bytes each that must follow: so many that they fit into what is left.
     pub(crate) fn count(&mut self, wide: bool, size: u64, what: &str) -> Result<usize, Error> {
-        let at = self.at;
+        let at = self.at();
         let count = if wide {
             self.u64(what)?
         } else {
@@ -104,12 +102,12 @@ impl<'a> Reader<'a> {
 
     /// Goes to an offset, at most the end.
     pub(crate) fn rewind(&mut self, at: usize) {
-        self.at = at.min(self.bytes.len());
+        self.bytes.seek(at);
     }
 
     /// Goes on to the next multiple of `align` from the start of the file, or to the end if that comes first.
     pub(crate) fn align(&mut self, align: usize) {
-        self.at = self.at.next_multiple_of(align).min(self.bytes.len());
+        self.bytes.seek(self.at().next_multiple_of(align));
     }
 }
 

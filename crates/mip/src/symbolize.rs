@@ -1,11 +1,12 @@
 //! Functions to source: which file, which line, what is inlined at the entry.
 //!
-//! A profile knows where a function is from the raw section. A copy of the program with debug information says where the raw section is, so there is the
-//! function's address. A program that was instrumented after linking has no such section in its original; addresses in its map count from zero, and so they are its
+//! A profile knows where a function is from the raw section. A copy of the program with debug information
+//! says where the raw section is, so there is the function's address. A program that was instrumented after
+//! linking has no such section in its original; addresses in its map count from zero, and so they are its
 //! addresses.
 //!
-//! Debug information may be in the program itself (ELF, Mach-O, or one architecture of a universal file), or in a `.dSYM` bundle
-//! with exactly one file in it.
+//! Debug information may be in the program itself (ELF, Mach-O, or one architecture of a universal file), or
+//! in a `.dSYM` bundle with exactly one file in it.
 
 use std::path::{Path, PathBuf};
 use std::rc::Rc;

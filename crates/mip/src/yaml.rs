@@ -1,15 +1,17 @@
 //! A profile as text, in the layout of the original's `mip2yaml`, and back.
 //!
-//! Values begin 17 columns behind their key's start, or one behind a longer key. Numbers are decimal, or `0x` and upper-case digits. The entry
-//! is the first of a function's blocks; its state follows from the counts when the text is read.
+//! Values begin 17 columns after their key's start, or one after a longer key. Numbers are decimal, or `0x`
+//! and upper-case digits. The entry is the first of a function's blocks; its state follows from the counts
+//! when the text is read.
 //!
-//! What only version 9 of the format has comes under keys of its own, which are left out where there is nothing to say: `Identity` in the header,
-//! `Inferred Block Profiles` in a function, `Traces` at the end. With source lines there is a `Source Info`, which is ignored on reading.
+//! What only version 9 of the format has comes under keys of its own, which are left out where there is
+//! nothing to say: `Identity` in the header, `Inferred Block Profiles` in a function, `Traces` at the end.
+//! With source lines there is a `Source Info`, which is ignored on reading.
 
 use std::fmt::Write;
 use std::path::Path;
 
-use postlink_profile::bolt_yaml::{Node, document};
+use postlink_profile::yaml::{Node, document};
 use postlink_profile::{Error, Place};
 
 use crate::hash::md5_64;

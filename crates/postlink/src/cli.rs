@@ -4,15 +4,15 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::commands::{
     aggregate, bat, completions, convert, demo, diff, disasm, inspect, instrument, links, man,
-    merge, mip, optimize, probes, profgen, show, tune, verify, watch,
+    merge, mip, optimize, probes, profgen, report, show, tune, verify, watch,
 };
 use crate::ui::{ColorChoice, Ui};
 
 /// Makes a linked program faster by moving its code, and proves that nothing else has changed.
 ///
-/// postlink takes a linked ELF program for x86-64 or AArch64 (linked with -Wl,-q) and a workload. It makes a copy that counts, runs the
-/// workload with it, puts the code that ran together in the order in which it ran, and has the result checked
-/// instruction by instruction before it is written.
+/// postlink takes a linked ELF program for x86-64 or AArch64 (linked with -Wl,-q) and a workload. It makes an
+/// instrumented binary, runs the workload with it, puts the code that ran together in the order in which it
+/// ran, and has the result checked instruction by instruction before it is written.
 #[derive(Debug, Parser)]
 #[command(
     name = "postlink",
@@ -81,6 +81,7 @@ pub enum Command {
     Inspect(inspect::Inspect),
     Instrument(instrument::Instrument),
     Show(show::Show),
+    Report(report::Report),
     Aggregate(aggregate::Aggregate),
     Bat(bat::BatCommand),
     Merge(merge::Merge),

@@ -37,8 +37,8 @@ impl Input {
                 path.display()
             );
         }
-        // SAFETY: the map is private and read-only. Somebody who truncates the file under us ends us by a signal, as with
-        // every linker and debugger; nothing that was there before is touched then.
+        // SAFETY: the map is private and read-only. Someone who truncates the file under us ends us by a
+        // signal, as with every linker and debugger; nothing that was there before is touched then.
         let map = unsafe { Mmap::map(&file) }.with_context(named)?;
         Ok(Input {
             path: path.to_owned(),
@@ -59,6 +59,14 @@ impl Input {
         Elf::parse_file(&self.map, &self.file).with_context(|| self.path.display().to_string())
     }
 
+    /// Reads it as ELF, once for a whole command.
+    pub fn parse(&self) -> Result<Parsed<'_>> {
+        Ok(Parsed {
+            elf: self.elf()?,
+            input: self,
+        })
+    }
+
     /// Reads it as ELF; object files are taken too.
     pub fn elf_or_object(&self) -> Result<Elf<'_>> {
         Elf::parse_with_objects(&self.map).with_context(|| self.path.display().to_string())
@@ -74,5 +82,20 @@ impl Input {
             ),
             _ => Ok(()),
         }
+    }
+}
+
+/// An open binary that was read as ELF.
+pub struct Parsed<'f> {
+    /// What was read.
+    pub elf: Elf<'f>,
+    input: &'f Input,
+}
+
+impl std::ops::Deref for Parsed<'_> {
+    type Target = Input;
+
+    fn deref(&self) -> &Input {
+        self.input
     }
 }

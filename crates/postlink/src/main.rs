@@ -1,8 +1,9 @@
 //! The postlink command line.
 //!
-//! [`cli`] says which commands there are, [`commands`] holds one file for each, [`options`] the groups of options that several
-//! share. What they have in common otherwise: [`input`] maps the binary, [`rewriting`] writes a new one beside its
-//! target, has it proved and only then puts it in place, [`ui`] talks to the person.
+//! [`cli`] says which commands there are, [`commands`] holds one file for each, [`options`] the groups of
+//! options that several share. What they have in common otherwise: [`input`] maps the binary, [`rewriting`]
+//! writes a new one beside its target, has it proved and only then puts it in place, [`ui`] talks to the
+//! person.
 //!
 //! Exit codes: 0 done; 1 an error, or a check that did not hold; 2 a wrong command line.
 
@@ -30,8 +31,8 @@ fn main() -> ExitCode {
     if let Some(front_end) = front_ends::called(program.as_ref()) {
         return (front_end.main)(&mut arguments);
     }
-    if let Some(compiler) = commands::mip_cc::called_as(program.as_ref()) {
-        return commands::mip_cc::main(&compiler);
+    if let Some(compiler) = front_ends::mip_cc::called_as(program.as_ref()) {
+        return front_ends::mip_cc::main(&compiler);
     }
     if let Some(front_end) = arguments.peek().and_then(|first| front_ends::named(first)) {
         return (front_end.main)(&mut arguments.skip(1));

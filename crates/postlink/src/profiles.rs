@@ -12,26 +12,23 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
-use postlink_correlate::aggregate::binary::Binary;
-use postlink_correlate::aggregate::{self, yaml};
+use postlink_aggregate::binary::Binary;
+use postlink_aggregate::{self as aggregate, yaml};
 use postlink_image::elf::Elf;
-use postlink_isa::Isa;
-use postlink_isa::aarch64::AArch64;
-use postlink_isa::x86_64::X86_64;
+use postlink_isa::{Isa, with_isa};
 use postlink_profile::any::{self, Any, Model};
 use postlink_profile::bolt_yaml::BoltYaml;
 use postlink_profile::preaggregated::{self, Dialect};
 use postlink_profile::samples::Options;
 use postlink_profile::symbolic::SymbolicProfile;
 use postlink_profile::{Weighted, bolt_yaml, fdata, output, plprof};
-use postlink_rewrite::bolt_blocks::BoltBlocks;
-use postlink_rewrite::discover::Program;
-use postlink_rewrite::leaks::Leaks;
-use postlink_rewrite::{cfg, export, hashes};
+use postlink_rewrite::{
+    BoltBlocks, Cfg, CfgScratch, NonlocalExits, Program, build_cfg, export, hashes,
+};
 use rustc_hash::FxHashMap;
 
 use crate::errors::Usage;
-use crate::input::Input;
+use crate::input::{Input, Parsed};
 use crate::ui::{Ui, count};
 
 /// Formats that can be written.
@@ -105,6 +102,17 @@ impl Opened<'_> {
 ///
 /// Files of several models meet in the model of names.
 pub fn read(ui: &Ui, inputs: &[Weighted], wanted: Option<Model>, reading: &Reading) -> Result<Any> {
+    read_of(ui, inputs, wanted, reading, None)
+}
+
+/// The same, of a binary that was read already.
+pub fn read_of(
+    ui: &Ui,
+    inputs: &[Weighted],
+    wanted: Option<Model>,
+    reading: &Reading,
+    binary: Option<&Parsed<'_>>,
+) -> Result<Any> {
     let models = any::models(inputs)?;
     let Some(&first) = models.first() else {
         bail!(Usage("no profile".into()));
@@ -114,9 +122,15 @@ pub fn read(ui: &Ui, inputs: &[Weighted], wanted: Option<Model>, reading: &Readi
     if !mixed && model == first {
         return merged(ui, inputs, model, reading);
     }
-    let input = match &reading.binary {
-        Some(path) => Input::open(path)?,
-        None if mixed => bail!(Usage(format!(
+    let (input, parsed);
+    let binary = match (binary, &reading.binary) {
+        (Some(binary), _) => binary,
+        (None, Some(path)) => {
+            input = Input::open(path)?;
+            parsed = input.parse()?;
+            &parsed
+        }
+        (None, None) if mixed => bail!(Usage(format!(
             "{}: holds {}, and {}: {first}: to add them up takes --binary",
             inputs[models.iter().position(|m| *m != first).unwrap_or(0)]
                 .path
@@ -128,22 +142,21 @@ pub fn read(ui: &Ui, inputs: &[Weighted], wanted: Option<Model>, reading: &Readi
                 .unwrap_or(first),
             inputs[0].path.display(),
         ))),
-        None => bail!(Usage(format!(
+        (None, None) => bail!(Usage(format!(
             "{}: to make {model} of {first} takes --binary",
             inputs[0].path.display()
         ))),
     };
-    let elf = input.elf()?;
     let opened = Opened {
-        elf: &elf,
-        path: &input.path,
+        elf: &binary.elf,
+        path: &binary.path,
     };
     if model == Model::Blocks && !mixed && first == Model::Counters {
         let Any::Counters(profile) = merged(ui, inputs, first, reading)? else {
             bail!("internal error: counters expected");
         };
-        let name = input.path.as_os_str().as_encoded_bytes();
-        return Ok(Any::Blocks(export::yaml(&elf, &*profile, name)?));
+        let name = opened.path.as_os_str().as_encoded_bytes();
+        return Ok(Any::Blocks(export::yaml(opened.elf, &*profile, name)?));
     }
     if !matches!(model, Model::Symbols | Model::Blocks) {
         bail!(
@@ -237,8 +250,8 @@ fn symbolic(
     })
 }
 
-/// The functions of a binary as the rewriter sees them: its blocks are cut in the same way as those that samples are aggregated to, so one knows
-/// by where a block starts which it is.
+/// The functions of a binary as the rewriter sees them: its blocks are cut in the same way as those that
+/// samples are aggregated to, so one knows by where a block starts which it is.
 struct Parts<'b, I> {
     binary: &'b Binary<'b, 'b>,
     program: Program<'b>,
@@ -248,7 +261,7 @@ struct Parts<'b, I> {
 /// A function (to the rewriter, a part of one).
 struct Part {
     function: usize,
-    cfg: cfg::Cfg,
+    cfg: Cfg,
     blocks: BoltBlocks,
     part: usize,
     /// By block: its offset.
@@ -265,15 +278,15 @@ impl<'b, I: Isa> Parts<'b, I> {
     }
 
     /// A function by its index in the binary.
-    fn part(&self, leaks: &Leaks, index: usize) -> Option<Part> {
+    fn part(&self, nonlocal_exits: &NonlocalExits, index: usize) -> Option<Part> {
         let program = &self.program;
         let start = self.binary.functions.list().get(index)?.start;
         let piece = program
             .piece_at(start)
             .filter(|piece| piece.start == start)?;
         let function = piece.function as usize;
-        let mut scratch = cfg::Scratch::default();
-        let cfg = cfg::build::<I>(program, leaks, function, &mut scratch).ok()?;
+        let mut scratch = CfgScratch::default();
+        let cfg = build_cfg::<I>(program, nonlocal_exits, function, &mut scratch).ok()?;
         let part = program.functions[function]
             .pieces
             .iter()
@@ -296,10 +309,7 @@ impl<'b, I: Isa> Parts<'b, I> {
 
 /// A profile by names of one by blocks.
 fn by_names(binary: &Binary<'_, '_>, profile: &BoltYaml) -> Result<(SymbolicProfile, yaml::Left)> {
-    match binary.elf.machine {
-        postlink_image::raw::EM_AARCH64 => by_names_with::<AArch64>(binary, profile),
-        _ => by_names_with::<X86_64>(binary, profile),
-    }
+    with_isa!(binary.machine, I => by_names_with::<I>(binary, profile))
 }
 
 fn by_names_with<I: Isa>(
@@ -307,12 +317,12 @@ fn by_names_with<I: Isa>(
     profile: &BoltYaml,
 ) -> Result<(SymbolicProfile, yaml::Left)> {
     if !profile.header.dfs_order {
-        return Ok(yaml::to_symbolic(binary, profile, &|_| None)?);
+        return Ok(yaml::to_symbolic(binary, profile, &|_| None));
     }
     let parts = Parts::<I>::new(binary)?;
-    let leaks = Leaks::new(&parts.program);
+    let nonlocal_exits = NonlocalExits::new(&parts.program);
     let order = |index: usize| {
-        let part = parts.part(&leaks, index)?;
+        let part = parts.part(&nonlocal_exits, index)?;
         let numbers =
             part.blocks
                 .depth_first::<I>(&parts.program, part.function, &part.cfg, part.part);
@@ -322,7 +332,7 @@ fn by_names_with<I: Isa>(
         }
         Some(starts)
     };
-    Ok(yaml::to_symbolic(binary, profile, &order)?)
+    Ok(yaml::to_symbolic(binary, profile, &order))
 }
 
 /// A profile by blocks, with postlink's hashes.
@@ -331,11 +341,7 @@ pub fn to_yaml(binary: &Binary<'_, '_>, profile: &SymbolicProfile) -> Result<Bol
 }
 
 fn blocks(binary: &Binary<'_, '_>, profile: &SymbolicProfile) -> Result<(BoltYaml, yaml::Left)> {
-    // Other machines have been refused where the binary was read.
-    match binary.elf.machine {
-        postlink_image::raw::EM_AARCH64 => blocks_with::<AArch64>(binary, profile),
-        _ => blocks_with::<X86_64>(binary, profile),
-    }
+    with_isa!(binary.machine, I => blocks_with::<I>(binary, profile))
 }
 
 fn blocks_with<I: Isa>(
@@ -348,12 +354,12 @@ fn blocks_with<I: Isa>(
             profile,
             "perf data aggregator",
             &|_| None,
-        )?);
+        ));
     }
     let parts = Parts::<I>::new(binary)?;
-    let leaks = Leaks::new(&parts.program);
+    let nonlocal_exits = NonlocalExits::new(&parts.program);
     let hashes = |index: usize| -> Option<yaml::Hashes> {
-        let part = parts.part(&leaks, index)?;
+        let part = parts.part(&nonlocal_exits, index)?;
         let found = hashes::of_part::<I>(&parts.program, &part.cfg, &part.blocks, part.part);
         let words = found.blocks.iter().map(|hash| hash.word());
         let by_start: FxHashMap<u32, u64> = part.starts.iter().copied().zip(words).collect();
@@ -362,9 +368,9 @@ fn blocks_with<I: Isa>(
     Ok(yaml::from_symbolic(
         binary,
         profile,
-        export::ORIGIN,
+        hashes::ORIGIN,
         &hashes,
-    )?)
+    ))
 }
 
 /// Writes a profile in the format of its model.

@@ -1,29 +1,61 @@
 //! From an input to an output that is in place only when it is complete and proved.
 //!
-//! The rewriter writes to a temporary file beside the target. The checker reads that file; functions that it cannot prove are kept
-//! where they are and the file is written again, at most [`ROUNDS`] times. Only then is it renamed to its target,
-//! so neither an error nor a kill leaves half a file or destroys an older one.
+//! The rewriter writes to a temporary file beside the target. The checker reads that file; functions that it
+//! cannot prove are taken back, what depends on them is done again ([`Rewriting`]) and the file is written
+//! again, at most [`ROUNDS`] times. Only then is it renamed to its target, so neither an error nor a kill
+//! leaves half a file or destroys an older one.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use postlink_rewrite::attach::Source;
-use postlink_rewrite::coverage::{
-    CoverageOptions, CoverageReport, instrument_coverage as instrument_coverage_to,
-};
-use postlink_rewrite::instrument::Counters;
+use postlink_rewrite::coverage::{CoverageOptions, CoverageReport, prepare_coverage};
 use postlink_rewrite::{
-    InstrumentOptions, InstrumentReport, OptimizeOptions, OptimizeReport, Phases,
+    Answer, Fitted, InstrumentOptions, InstrumentReport, OptimizeOptions, OptimizeReport, Phases,
+    Refusal, Rewriting, fit, prepare_instrumented,
 };
-use postlink_verify::{Check, Report};
-use rustc_hash::FxHashSet;
+use postlink_verify::{Check, Failure, Report, Verdict};
 use tempfile::TempPath;
 
-use crate::input::Input;
+use crate::input::{Input, Parsed};
 
 /// How often a file is written at most until the checker is content.
 const ROUNDS: usize = 4;
+
+/// How an output is checked.
+#[derive(Clone, Copy, Debug)]
+pub struct Proof<'a> {
+    /// Whether the user wants it.
+    pub wanted: bool,
+    /// For tests: a function that is refused while it moves, by name.
+    pub refuse: Option<&'a str>,
+}
+
+impl Proof<'_> {
+    /// As it should be.
+    pub const YES: Proof<'static> = Proof {
+        wanted: true,
+        refuse: None,
+    };
+}
+
+/// What was done, and what the checker says of it.
+pub struct Done<R> {
+    /// The rewriter's account.
+    pub report: R,
+    /// The certificate, if it was checked.
+    pub certificate: Option<Report>,
+    /// Functions that stay as they were because they could not be proved.
+    pub reverted: Vec<String>,
+}
+
+/// What instrumenting did.
+pub type Instrumented = Done<InstrumentReport>;
+/// What instrumenting for machine profiles did.
+pub type Covered = Done<CoverageReport>;
+/// What optimising did.
+pub type Optimized = Done<OptimizeReport>;
 
 /// A name for the output until it is complete, in the target's directory, so that renaming works.
 fn beside(target: &Path) -> Result<TempPath> {
@@ -59,217 +91,187 @@ fn put_in_place(file: TempPath, target: &Path) -> Result<()> {
         .with_context(|| target.display().to_string())
 }
 
-/// What instrumenting did, and what the checker says of it.
-pub struct Instrumented {
-    /// The rewriter's account.
-    pub report: InstrumentReport,
-    /// The certificate, if it was checked.
-    pub certificate: Option<Report>,
-    /// Functions that do not count because they could not be proved.
-    pub reverted: Vec<String>,
-}
-
-/// Writes an instrumented program, proved if `prove` is true.
+/// Writes an instrumented program, proved if that is wanted.
 pub fn instrument(
-    input: &Input,
+    input: &Parsed<'_>,
     options: &InstrumentOptions,
     target: &Path,
-    prove: bool,
+    proof: Proof<'_>,
     phases: &mut Phases,
 ) -> Result<Instrumented> {
+    let named = || input.path.display().to_string();
+    let mut job = prepare_instrumented(&input.elf, options, phases).with_context(named)?;
+    let (file, done) = until_proved(input, &mut *job, target, proof, phases)?;
+    put_in_place(file, target)?;
+    Ok(done)
+}
+
+/// Writes a program that makes machine profiles, and its map; proved if that is wanted.
+pub fn instrument_coverage(
+    input: &Parsed<'_>,
+    options: &CoverageOptions,
+    target: &Path,
+    map: &Path,
+    proof: Proof<'_>,
+    phases: &mut Phases,
+) -> Result<Covered> {
+    input.must_differ_from(map)?;
+    let named = || input.path.display().to_string();
+    let mut job = prepare_coverage(&input.elf, options, phases).with_context(named)?;
+    let (file, done) = until_proved(input, &mut *job, target, proof, phases)?;
+    // The map first: a program without its map is of no use.
+    postlink_profile::output::atomically(map, |out| out.write_all(&done.report.map))?;
+    put_in_place(file, target)?;
+    Ok(done)
+}
+
+/// Writes an optimised program, proved if that is wanted.
+pub fn optimize<'p>(
+    input: &Parsed<'_>,
+    profile: impl Into<Source<'p>>,
+    options: &OptimizeOptions,
+    target: &Path,
+    proof: Proof<'_>,
+    phases: &mut Phases,
+) -> Result<Optimized> {
+    optimize_and_save(input, profile, options, target, proof, phases, |_| Ok(()))
+}
+
+/// The same; and the counts that the program is laid out for go to `save` before.
+pub fn optimize_and_save<'p>(
+    input: &Parsed<'_>,
+    profile: impl Into<Source<'p>>,
+    options: &OptimizeOptions,
+    target: &Path,
+    proof: Proof<'_>,
+    phases: &mut Phases,
+    save: impl FnOnce(&dyn Fitted<'_>) -> Result<()>,
+) -> Result<Optimized> {
+    let named = || input.path.display().to_string();
+    let fitted = fit(&input.elf, profile, options, phases).with_context(named)?;
+    save(&*fitted)?;
+    let mut job = fitted.lay_out(phases).with_context(named)?;
+    let (file, done) = until_proved(input, &mut *job, target, proof, phases)?;
+    put_in_place(file, target)?;
+    Ok(done)
+}
+
+/// Writes a file and has it checked until the checker is content.
+fn until_proved<R>(
+    input: &Parsed<'_>,
+    job: &mut dyn Rewriting<Report = R>,
+    target: &Path,
+    proof: Proof<'_>,
+    phases: &mut Phases,
+) -> Result<(TempPath, Done<R>)> {
     input.must_differ_from(target)?;
-    let elf = input.elf()?;
     let file = beside(target)?;
-    let mut options = options.clone();
     let mut reverted = vec![];
-    for _ in 0..ROUNDS {
-        let report = postlink_rewrite::instrument(&elf, &options, &file, input.mode, phases)
+    for round in 1..=ROUNDS {
+        let report = job
+            .write(&file, input.mode, phases)
             .with_context(|| input.path.display().to_string())?;
-        // Without a function that counts there is nothing that could be different.
-        let certificate = match prove && report.instrumented > 0 {
-            true => Some(prove_written(input, &elf, &file, phases)?),
+        let certificate = match job.is_checked(proof.wanted) {
+            true => Some(prove_written(input, &file, proof, phases)?),
             false => None,
         };
         let Some(unproved) = certificate.as_ref().filter(|c| !c.is_proved()) else {
-            put_in_place(file, target)?;
-            return Ok(Instrumented {
+            let done = Done {
                 report,
                 certificate,
                 reverted,
-            });
+            };
+            return Ok((file, done));
         };
-        let of_file = &unproved.file_failures;
-        let counting = |f: &&postlink_verify::Failure| f.check == Check::Counting;
-        if let Some(why) = of_file.first().filter(counting)
-            && report.counting == Counters::PerThread
-            && options.not_per_thread.is_none()
-        {
-            // Others ask less of the program.
-            options.not_per_thread = Some(why.reason.clone());
-            continue;
-        }
-        put_back(unproved, target, &mut options.keep, &mut reverted)?;
-    }
-    bail!("{}", given_up(target, &reverted))
-}
-
-/// Has the checker read what was just written.
-fn prove_written(
-    input: &Input,
-    elf: &postlink_image::elf::Elf<'_>,
-    file: &Path,
-    phases: &mut Phases,
-) -> Result<Report> {
-    phases.begin("verify");
-    elf.release();
-    release_memory();
-    let certificate = check(input, file, &postlink_verify::Options::default())?;
-    phases.end();
-    Ok(certificate)
-}
-
-/// Notes the functions that must stay. An error if that would not help.
-fn put_back(
-    certificate: &Report,
-    target: &Path,
-    keep: &mut FxHashSet<u64>,
-    reverted: &mut Vec<String>,
-) -> Result<()> {
-    let before = keep.len();
-    for (function, _) in certificate.failures() {
-        if keep.insert(function.old) {
-            reverted.push(function.name.clone());
+        match job.answer(&refusal(unproved, proof, round)) {
+            Answer::TakenBack(functions) => {
+                let failed = unproved.failures().map(|(function, _)| function);
+                let taken_back = failed.filter(|function| functions.contains(&function.old));
+                reverted.extend(taken_back.map(|function| function.name.clone()));
+            }
+            Answer::Changed => {}
+            Answer::Nothing => bail!("{}", hopeless(unproved, target)),
         }
     }
-    if keep.len() > before {
-        return Ok(());
-    }
-    // Not a function's fault: nothing can be put back.
-    let first = certificate
-        .file_failures
-        .first()
-        .map(ToString::to_string)
-        .unwrap_or_default();
     bail!(
-        "{}: not written, since it could not be proved: {first} ({} differences in all; this is a fault of postlink, please report it)",
-        target.display(),
-        certificate.file_failure_count
-    );
-}
-
-fn given_up(target: &Path, reverted: &[String]) -> String {
-    format!(
         "{}: not written: after {ROUNDS} rounds and {} functions put back it still could not be proved (this is a fault of postlink, please report it)",
         target.display(),
         reverted.len()
     )
 }
 
-/// What instrumenting for machine profiles did, and what the checker says of it.
-pub struct Covered {
-    /// The rewriter's account.
-    pub report: CoverageReport,
-    /// The certificate, if it was checked.
-    pub certificate: Option<Report>,
-    /// Functions that do not count because they could not be proved.
-    pub reverted: Vec<String>,
+/// Has the checker read what was just written.
+fn prove_written(
+    input: &Parsed<'_>,
+    file: &Path,
+    proof: Proof<'_>,
+    phases: &mut Phases,
+) -> Result<Report> {
+    phases.begin("verify");
+    input.elf.release();
+    release_memory();
+    let mut certificate = check(input, file, &postlink_verify::Options::default())?;
+    if let Some(name) = proof.refuse {
+        refuse(&mut certificate, name);
+    }
+    phases.end();
+    Ok(certificate)
 }
 
-/// Writes a program that makes machine profiles, and its map; proved if `prove` is true.
-///
-/// Where code is to lie in old bodies it is checked in any case: bodies that something may still come to are left alone in the next round.
-pub fn instrument_coverage(
-    input: &Input,
-    options: &CoverageOptions,
-    target: &Path,
-    map: &Path,
-    prove: bool,
-    phases: &mut Phases,
-) -> Result<Covered> {
-    input.must_differ_from(target)?;
-    input.must_differ_from(map)?;
-    let elf = input.elf()?;
-    let file = beside(target)?;
-    let mut options = options.clone();
-    let mut reverted = vec![];
-    for round in 0..ROUNDS {
-        let report = instrument_coverage_to(&elf, &options, &file, input.mode, phases)
-            .with_context(|| input.path.display().to_string())?;
-        let certificate = match (prove || options.reuse) && report.instrumented > 0 {
-            true => Some(prove_written(input, &elf, &file, phases)?),
-            false => None,
-        };
-        let unproved = certificate.as_ref().filter(|c| !c.is_proved());
-        let Some(unproved) = unproved else {
-            // The map first: a program without its map is of no use.
-            postlink_profile::output::atomically(map, |out| out.write_all(&report.map))?;
-            put_in_place(file, target)?;
-            return Ok(Covered {
-                report,
-                certificate,
-                reverted,
+/// For tests: has a function that moved refused.
+fn refuse(certificate: &mut Report, name: &str) {
+    let mut refused = 0;
+    for function in certificate.functions.iter_mut().filter(|f| f.name == name) {
+        if function.verdict == Verdict::Proved {
+            function.verdict = Verdict::Failed(Failure {
+                check: Check::Code,
+                reason: "refused for a test".to_owned(),
+                old: Some(function.old),
+                new: Some(function.new),
+                old_value: String::new(),
+                new_value: String::new(),
             });
-        };
-        let sealed = options.sealed.len();
-        if options.reuse {
-            let failed = unproved.failures().map(|(function, _)| function.old);
-            options.sealed.extend(failed);
-        }
-        if options.sealed.len() > sealed && round + 2 < ROUNDS {
-            continue;
-        }
-        // It was not for what lies where, or there is no end to it.
-        options.reuse = false;
-        if prove {
-            put_back(unproved, target, &mut options.keep, &mut reverted)?;
+            refused += 1;
         }
     }
-    bail!("{}", given_up(target, &reverted))
+    certificate.proved -= refused;
+    certificate.failed += refused;
 }
 
-/// What optimising did, and what the checker says of it.
-pub struct Optimized {
-    /// The rewriter's account.
-    pub report: OptimizeReport,
-    /// The certificate, unless checking was switched off.
-    pub certificate: Option<Report>,
-    /// Functions that were put back because they could not be proved.
-    pub reverted: Vec<String>,
-}
-
-/// Writes an optimised program, proved unless `prove` is false.
-pub fn optimize<'p>(
-    input: &Input,
-    profile: impl Into<Source<'p>>,
-    options: &OptimizeOptions,
-    target: &Path,
-    prove: bool,
-    phases: &mut Phases,
-) -> Result<Optimized> {
-    input.must_differ_from(target)?;
-    let elf = input.elf()?;
-    let file = beside(target)?;
-    let mut options = options.clone();
-    let profile: Source<'_> = profile.into();
-    let mut reverted = vec![];
-    for _ in 0..ROUNDS {
-        let report = postlink_rewrite::optimize(&elf, profile, &options, &file, input.mode, phases)
-            .with_context(|| input.path.display().to_string())?;
-        let certificate = match prove {
-            true => Some(prove_written(input, &elf, &file, phases)?),
-            false => None,
-        };
-        let Some(unproved) = certificate.as_ref().filter(|c| !c.is_proved()) else {
-            put_in_place(file, target)?;
-            return Ok(Optimized {
-                report,
-                certificate,
-                reverted,
-            });
-        };
-        put_back(unproved, target, &mut options.keep, &mut reverted)?;
+/// What the rewriter is told of a certificate.
+fn refusal(certificate: &Report, proof: Proof<'_>, round: usize) -> Refusal {
+    let first = certificate.file_failures.first();
+    let counting = first.filter(|f| f.check == Check::Counting);
+    Refusal {
+        functions: certificate.failures().map(|(f, _)| f.old).collect(),
+        counting: counting.map(|failure| failure.reason.clone()),
+        debug_info: debug_info(certificate),
+        binding: proof.wanted,
+        last: round + 1 >= ROUNDS,
     }
-    bail!("{}", given_up(target, &reverted))
+}
+
+/// What is wrong with debug information, if nothing else is: a program that is right is not refused for what
+/// is said of it.
+fn debug_info(certificate: &Report) -> Option<String> {
+    let of_debug_info = |f: &Failure| f.check == Check::DebugInfo;
+    let alone = certificate.failed == 0 && certificate.file_failures.iter().all(of_debug_info);
+    let first = certificate.file_failures.first().filter(|_| alone)?;
+    Some(format!(
+        "it could not be proved: {first} ({} differences in all; this is a fault of postlink, please report it)",
+        certificate.file_failure_count
+    ))
+}
+
+/// Not a function's fault: nothing can be put back.
+fn hopeless(certificate: &Report, target: &Path) -> String {
+    let first = certificate.file_failures.first();
+    format!(
+        "{}: not written, since it could not be proved: {} ({} differences in all; this is a fault of postlink, please report it)",
+        target.display(),
+        first.map(ToString::to_string).unwrap_or_default(),
+        certificate.file_failure_count
+    )
 }
 
 /// Overwrites what nothing should run any more with breakpoints (for tests, see [`postlink_rewrite::stress`]).
@@ -291,8 +293,8 @@ pub fn poison(output: &Path, bodies: &[postlink_rewrite::stress::OldBody]) -> Re
     std::fs::write(output, bytes).with_context(|| output.display().to_string())
 }
 
-/// Gives memory that was freed back to the system, where the allocator does not do so by itself: checking needs little, and what
-/// rewriting needed would stay beside it.
+/// Gives memory that was freed back to the system, where the allocator does not do so by itself: checking
+/// needs little, and what rewriting needed would stay beside it.
 fn release_memory() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     // SAFETY: it takes no pointers and may be called at any time.

@@ -21,6 +21,12 @@ pub const GOOD: Style = Style::new().fg_color(Some(anstyle::Color::Ansi(AnsiColo
 pub const BAD: Style = Style::new()
     .fg_color(Some(anstyle::Color::Ansi(AnsiColor::Red)))
     .bold();
+/// For what is executed most.
+pub const HOT: Style = Style::new().fg_color(Some(anstyle::Color::Ansi(AnsiColor::Red)));
+/// For what is executed often.
+pub const WARM: Style = Style::new().fg_color(Some(anstyle::Color::Ansi(AnsiColor::Yellow)));
+/// For what is executed now and then.
+pub const COOL: Style = Style::new().fg_color(Some(anstyle::Color::Ansi(AnsiColor::Blue)));
 /// For what matters less.
 pub const DIM: Style = Style::new().dimmed();
 

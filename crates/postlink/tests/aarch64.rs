@@ -1,4 +1,5 @@
-//! Commands on AArch64 programs, on any host: `tune` by way of an emulator, `inspect --json`, where `instrument --blocks` says that blocks are.
+//! Commands on AArch64 programs, on any host: `tune` by way of an emulator, `inspect --json`, where
+//! `instrument --blocks` says that blocks are.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -219,8 +220,8 @@ fn a_static_program_runs_stripped() {
     }
 }
 
-/// Start-up code of gcc registers unwind entries of static programs, and what is registered is searched first. Where there is a
-/// search table as well, that would be in vain for new code.
+/// Start-up code of gcc registers unwind entries of static programs, and what is registered is searched
+/// first. Where there is a search table as well, that would be in vain for new code.
 #[test]
 fn unwinding_new_code_does_not_search_registered_entries_in_vain() {
     let tool = "aarch64-linux-gnu-g++";
@@ -298,7 +299,7 @@ int main() { int s = 0; for (int i = 0; i < 50; i++) try { s += thrower(i); } ca
     }
 }
 
-/// Behind a call that never comes back stands code that others jump to, which may well begin with a conditional branch.
+/// After a call that never comes back is code that others jump to, which may well begin with a conditional branch.
 #[test]
 fn functions_that_do_not_return_do_not_return_flags() {
     let Some(dir) = build() else { return };

@@ -1,5 +1,5 @@
-//! Faults in outputs of the large code model, whose jump tables have entries of 8 bytes and whose code makes addresses of distances: the checker
-//! must find each.
+//! Faults in outputs of the large code model, whose jump tables have entries of 8 bytes and whose code makes
+//! addresses of distances: the checker must find each.
 
 use std::collections::BTreeSet;
 use std::path::Path;

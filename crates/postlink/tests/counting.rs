@@ -1,6 +1,7 @@
 //! Faults in code that counts: each that is put into a proved copy must be found.
 //!
-//! The programs have what counters can do harm to: loads and stores of exclusive pairs, flags that are read behind them, places where no register is dead.
+//! The programs have what counters can do harm to: loads and stores of exclusive pairs, flags that are read
+//! after them, places where no register is dead.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -135,7 +136,8 @@ fn assembly(arm: bool) -> String {
     .concat()
 }
 
-/// Builds the program for a machine and injects faults of all kinds into its copies; how often which were applied. Nothing where it cannot be built.
+/// Builds the program for a machine and injects faults of all kinds into its copies; how often which were
+/// applied. Nothing where it cannot be built.
 fn spoil(compiler: &str, flags: &[&str], arm: bool) -> Option<BTreeMap<Kind, u64>> {
     if Command::new(compiler).arg("--version").output().is_err() {
         eprintln!("SKIPPED: {compiler} is not installed");

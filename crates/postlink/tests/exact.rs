@@ -1,9 +1,10 @@
-//! Counts against full counting: what `show` makes of a spanning tree's few counters must be what a simulator that counts every
-//! single instruction of the unchanged program has seen.
+//! Counts against full counting: what `show` makes of a spanning tree's few counters must be what a simulator
+//! that counts every single instruction of the unchanged program has seen.
 //!
-//! valgrind's callgrind counts each instruction by its address (`--dump-instr=yes`). The programs are cases of the directory
-//! `tests/cases`, linked at a fixed address so that addresses need no translation; they are chosen for flow that breaks the conservation of
-//! counts: exceptions, `longjmp`, coroutines, computed goto, tail calls. (Not signals: callgrind gives up on handlers that leave by `siglongjmp`.)
+//! valgrind's callgrind counts each instruction by its address (`--dump-instr=yes`). The programs are cases
+//! of the directory `tests/cases`, linked at a fixed address so that addresses need no translation; they are
+//! chosen for flow that breaks the conservation of counts: exceptions, `longjmp`, coroutines, computed goto,
+//! tail calls. (Not signals: callgrind gives up on handlers that leave by `siglongjmp`.)
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -46,11 +47,12 @@ fn available(tool: &str) -> bool {
     found.is_ok_and(|status| status.success())
 }
 
-/// How often each instruction of the program itself ran, by address. (Programs are linked with `-z now`: callgrind books a part of what binding
-/// a symbol lazily costs on the call that caused it; and without `--skip-plt=no` every stub's jump.)
+/// How often each instruction of the program itself ran, by address. (Programs are linked with `-z now`:
+/// callgrind books a part of what binding a symbol lazily costs on the call that caused it; and without
+/// `--skip-plt=no` every stub's jump.)
 ///
-/// The file has a line `ob=FILE` where the object changes, `calls=…` in front of a line with what a call cost inclusively, and lines
-/// `0xADDRESS LINE COST` for everything else.
+/// The file has a line `ob=FILE` where the object changes, `calls=…` in front of a line with what a call cost
+/// inclusively, and lines `0xADDRESS LINE COST` for everything else.
 fn instructions(profile: &str, program: &Path) -> BTreeMap<u64, u64> {
     let (mut ours, mut inclusive) = (false, false);
     let mut counts = BTreeMap::new();
@@ -177,7 +179,8 @@ fn check(dir: &Path, source: &str, flags: &[&str]) {
     }
 }
 
-/// Calls through constant slots count as often as their blocks run, without a table; only what the program itself changes is recorded.
+/// Calls through constant slots count as often as their blocks run, without a table; only what the program
+/// itself changes is recorded.
 fn check_slots(shown: &serde_json::Value) {
     let list = |name: &str| {
         shown[name]

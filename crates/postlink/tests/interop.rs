@@ -1,7 +1,9 @@
-//! Profiles beside LLVM 19's own tools: the same text as perf2bolt from the same samples, and files that llvm-bolt optimises from.
+//! Profiles beside LLVM 19's own tools: the same text as perf2bolt from the same samples, and files that
+//! llvm-bolt optimises from.
 //!
-//! Samples are made up: branches and runs between random instructions of a program, sensible or not, so that every rule about what is believed and what
-//! is not has its say. Without the tools these tests say so and pass.
+//! Samples are made up: branches and runs between random instructions of a program, sensible or not, so that
+//! every rule about what is believed and what is not has its say. Without the tools these tests say so and
+//! pass.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -18,7 +20,8 @@ fn tool(name: &str) -> Option<PathBuf> {
     there.then_some(path)
 }
 
-/// Loops, a jump table, static functions of one name, recursion, tail calls, exceptions with landing pads and cold parts.
+/// Loops, a jump table, static functions of one name, recursion, tail calls, exceptions with landing pads and
+/// cold parts.
 const PROGRAM: &str = r#"
 #include <cstdio>
 #include <cstdlib>

@@ -1,5 +1,6 @@
-//! Programs of languages whose compilers and run-times do more with code addresses than C does: `tests/languages`. Each is built with its relocations kept, and
-//! must print the same plain, instrumented in every mode, and optimised in every preset; or be refused with a sentence that names its run-time.
+//! Programs of languages whose compilers and run-times do more with code addresses than C does:
+//! `tests/languages`. Each is built with its relocations kept, and must print the same plain, instrumented in
+//! every mode, and optimised in every preset; or be refused with a sentence that names its run-time.
 //!
 //! A language whose compiler is not there is skipped, and the package that has it is named.
 
@@ -91,6 +92,29 @@ const LANGUAGES: &[Language] = &[
         compiler: "gdc",
         package: "gdc",
         arguments: &["-O2", "-Wl,-q", "{in}", "-o", "{out}"],
+        expected: Expected::Works,
+    },
+    Language {
+        source: "classes.pas",
+        compiler: "fpc",
+        package: "fp-compiler",
+        // Unless told not to, it strips, and the linker keeps no relocations of a file that it strips.
+        arguments: &["-O2", "-Xs-", "-XX-", "-k-q", "-FU{dir}", "-o{out}", "{in}"],
+        expected: Expected::Works,
+    },
+    Language {
+        source: "closures.nim",
+        compiler: "nim",
+        package: "nim",
+        arguments: &[
+            "c",
+            "--hints:off",
+            "-d:release",
+            "--passL:-Wl,-q",
+            "--nimcache:{dir}",
+            "-o:{out}",
+            "{in}",
+        ],
         expected: Expected::Works,
     },
 ];

@@ -1,4 +1,5 @@
-//! `postlink mip cc` as a launcher for make, CMake and cargo: small projects of several files, built as their users build them.
+//! `postlink mip cc` as a launcher for make, CMake and cargo: small projects of several files, built as their
+//! users build them.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -1,12 +1,12 @@
-//! Functions of a C library that is linked into the program: calls of them come back, and cost no counter behind them. A function of the
-//! program's own that bears such a name may do anything, and what follows its calls is counted.
+//! Functions of a C library that is linked into the program: calls of them come back, and cost no counter
+//! after them. A function of the program's own that bears such a name may do anything, and what follows its
+//! calls is counted.
 
 use std::process::Command;
 
 use postlink_image::elf::{Elf, SymbolTable};
 use postlink_isa::x86_64::X86_64;
-use postlink_rewrite::discover::Program;
-use postlink_rewrite::leaks::Leaks;
+use postlink_rewrite::{NonlocalExits, Program};
 use serde_json::Value;
 
 mod support;
@@ -77,17 +77,25 @@ fn calls_of_a_linked_in_library_come_back_and_those_of_the_same_name_need_not() 
     for name in ["log", "logs", "copies", "longjmp"] {
         assert!(!program.library.contains(&address(name)), "{name}");
     }
-    // Behind `memcpy` stands a resolver: what is called is a stub.
+    // After `memcpy` is a resolver: what is called is a stub.
     let code = elf.bytes_at(address("copies"), 256).expect("code");
     let mut called = Vec::new();
     let _ = <X86_64 as postlink_isa::Isa>::sweep(code, address("copies"), |insn| {
         if let postlink_isa::Flow::Call { target } = insn.flow {
-            called.push((target, Leaks::new(&program).call(&program, insn).leaks));
+            called.push((
+                target,
+                NonlocalExits::new(&program)
+                    .call(&program, insn)
+                    .nonlocal_exits,
+            ));
         }
         insn.flow != postlink_isa::Flow::Return
     });
     assert!(called.len() >= 5, "{called:x?}");
-    assert!(called.iter().all(|(_, leaks)| !leaks), "{called:x?}");
+    assert!(
+        called.iter().all(|(_, nonlocal_exits)| !nonlocal_exits),
+        "{called:x?}"
+    );
 
     let postlink = |arguments: &[&str]| {
         let mut command = Command::new(POSTLINK);

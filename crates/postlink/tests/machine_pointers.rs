@@ -1,9 +1,10 @@
-//! Counters at entries and pointers: a function has one address, whoever forms it.
+//! Counters at entries and pointers: a function has one address, wherever it is formed.
 
 mod counted;
 use counted::{Folder, compare};
 
-/// No padding is in front of `check` and `both`, which are exported: a jump is put at their entries, over the instruction that forms an address.
+/// No padding is in front of `check` and `both`, which are exported: a jump is put at their entries, over the
+/// instruction that forms an address.
 const FORMED: &str = r#"
 #include <stdio.h>
 #ifdef __PIE__
@@ -110,7 +111,7 @@ fn a_pointer_to_a_function_that_leads_elsewhere_than_all_others_is_found() {
     assert_eq!(changed, 2);
 }
 
-/// A function of one byte with another one behind it, found by its name.
+/// A function of one byte with another one after it, found by its name.
 const NAMED: &str = r#"
 #define _GNU_SOURCE
 #include <dlfcn.h>

@@ -1,4 +1,5 @@
-//! Machine profiles from one end to the other: instrumented after linking, run, merged, compared with exact counts, optimised by.
+//! Machine profiles from one end to the other: instrumented after linking, run, merged, compared with exact
+//! counts, optimised by.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -248,7 +249,8 @@ fn counters_at_entries_are_proved_and_what_is_changed_in_them_is_found() {
     }
 }
 
-/// In sqlite's library and in redis, jumps at entries end in the middle of instructions, and the table of hashes makes room for program headers.
+/// In sqlite's library and in redis, jumps at entries end in the middle of instructions, and the table of
+/// hashes makes space for program headers.
 #[test]
 fn an_entry_jump_that_ends_within_an_instruction_is_proved() {
     let folder = Folder::new();
@@ -288,7 +290,8 @@ fn an_entry_jump_that_ends_within_an_instruction_is_proved() {
     }
 }
 
-/// Programs that export their functions have many that cannot be entered elsewhere: whoever calls them should not pay for two jumps.
+/// Programs that export their functions have many that cannot be entered elsewhere: whoever calls them should
+/// not pay for two jumps.
 #[test]
 fn calls_of_functions_with_an_entry_jump_go_straight_to_the_stub() {
     let folder = Folder::built(
@@ -343,7 +346,7 @@ fn calls_of_functions_with_an_entry_jump_go_straight_to_the_stub() {
     compare(&folder, &["a"], "-rdynamic");
 }
 
-/// What moves leaves room for what moves.
+/// What moves leaves space for what moves.
 #[test]
 fn stubs_in_two_places_are_described_for_unwinding() {
     let folder = Folder::built(&[("p.c", &many_functions(200))], "gcc -O1 -Wl,-q -o p p.c");

@@ -73,8 +73,8 @@ fn coverage_and_calls_are_those_of_exact_counts() {
     }
 }
 
-/// Exclusive pairs by hand, one of which begins its function and one of which is in several blocks; a routine that gets something in `x16`; a literal that is
-/// loaded first.
+/// Exclusive pairs by hand, one of which begins its function and one of which is in several blocks; a routine
+/// that gets something in `x16`; a literal that is loaded first.
 const BY_HAND: &str = r#"
 #include <stdio.h>
 #include <string.h>
@@ -297,7 +297,8 @@ fn what_is_changed_in_counters_at_entries_is_found() {
     }
 }
 
-/// In copies whose blocks count, which are emitted anew: each store is to go where counters are, through a register that the program does not need.
+/// In copies whose blocks count, which are emitted anew: each store is to go where counters are, through a
+/// register that the program does not need.
 #[test]
 fn what_is_changed_in_counters_of_blocks_is_found() {
     if !can("aarch64-linux-gnu-gcc") {
@@ -402,7 +403,7 @@ fn stubs_are_described_for_unwinding() {
     if !can("aarch64-linux-gnu-gcc") {
         return;
     }
-    // Pages of 4 KiB leave little room behind code.
+    // Pages of 4 KiB leave little space after code.
     for (page, places) in [("0x10000", 1), ("0x1000", 2)] {
         let command = format!(
             "aarch64-linux-gnu-gcc -O1 -Wl,-q,-z,max-page-size={page},-z,separate-code -o p p.c"
@@ -459,7 +460,8 @@ fn code_that_reaches_into_the_page_of_the_next_segment_is_found() {
     assert!(grown >= 2);
 }
 
-/// Without a library, whose start-up code may have no landing pads: all pages are guarded, and functions are called through pointers.
+/// Without a library, whose start-up code may have no landing pads: all pages are guarded, and functions are
+/// called through pointers.
 const GUARDED: &str = "
 static long call(long n, long a, long b, long c) {
   register long x8 __asm__(\"x8\") = n, x0 __asm__(\"x0\") = a, x1 __asm__(\"x1\") = b, x2 __asm__(\"x2\") = c;

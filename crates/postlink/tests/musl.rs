@@ -1,5 +1,6 @@
-//! Programs of musl, another C library: the first segment of a static one ends with the program headers, and what is behind it in the file is not
-//! loaded. A longer table needs a longer segment, and the checker demands just that.
+//! Programs of musl, another C library: the first segment of a static one ends with the program headers, and
+//! what is after it in the file is not loaded. A longer table needs a longer segment, and the checker demands
+//! just that.
 
 use std::path::Path;
 use std::process::Command;
@@ -88,7 +89,7 @@ fn wrong_sizes_are_found(input: &[u8], output: &[u8]) {
         }
         assert!(!proved(&spoilt), "a segment of {size:#x} bytes");
     }
-    // Nothing may be hidden behind the old table.
+    // Nothing may be hidden after the old table.
     let mut spoilt = input.to_vec();
     spoilt[old as usize + 8] = 1;
     let report = verify(&spoilt, output, &Options::default());

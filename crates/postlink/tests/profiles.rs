@@ -1,5 +1,5 @@
-//! Profiles of every kind, also LLVM's and those of older builds, through `postlink optimize`: what they say of a program comes out alike, and the
-//! programs do what they did.
+//! Profiles of every kind, also LLVM's and those of older builds, through `postlink optimize`: what they say
+//! of a program comes out alike, and the programs do what they did.
 
 use std::fmt::Write;
 use std::fs;
@@ -117,8 +117,8 @@ fn gain(account: &Value) -> f64 {
     after / before
 }
 
-/// A program of many functions that call each other, with branches, loops, tables, recursion and function pointers. Later versions have some
-/// functions changed, one more and one under another name.
+/// A program of many functions that call each other, with branches, loops, tables, recursion and function
+/// pointers. Later versions have some functions changed, one more and one under another name.
 fn program(version: u32) -> String {
     const FUNCTIONS: u32 = 48;
     let mut state = 0x2545_f491_4f6c_dd1d_u64;
@@ -209,7 +209,8 @@ fn one_run_gives_the_same_layout_through_every_format() {
         for figure in ["stale", "unknown_names", "bad_records", "lost_counts"] {
             assert_eq!(found[figure], 0, "{format}: {figure} in {found}");
         }
-        // Exact counts conserve flow, so balancing leaves them as they are; only the counts of single calls may be shared out in another way.
+        // Exact counts conserve flow, so balancing leaves them as they are; only the counts of single calls
+        // may be shared out in another way.
         let (a, b) = (
             &other["optimize"]["dyno_stats"],
             &exact["optimize"]["dyno_stats"],
@@ -481,6 +482,104 @@ fn branches_alone_of_perf2bolt_are_enough() {
 }
 
 #[test]
+fn a_function_that_is_refused_stays_and_the_rest_is_proved() {
+    let folder = Folder::new();
+    folder.build("app", &program(1));
+    folder.count("app");
+    let plain = folder.output(&folder.path("app"), &[]);
+    let whole = folder.optimize("app", "app.plraw", &[]);
+    let optimize = ["optimize", "app", "-p", "app.plraw"];
+    let instrument = ["instrument", "app", "--mode", "edges"];
+    let coverage = ["instrument", "app", "--mode", "block-coverage"];
+    for job in [optimize, instrument, coverage] {
+        let more = ["-o", "out", "--refuse", "f5"];
+        let said = folder.start(
+            Path::new(env!("CARGO_BIN_EXE_postlink")),
+            &[&job[..], &more].concat(),
+        );
+        let said = String::from_utf8_lossy(&said.stderr).into_owned();
+        assert!(said.contains("1 function could not be proved"), "{said}");
+        assert!(said.contains("stay") && said.contains("f5"), "{said}");
+        assert_eq!(folder.output(&folder.path("out"), &[]), plain);
+        let proved = folder.postlink(&["verify", "app", "out", "--json"]);
+        let proved: Value = serde_json::from_str(&proved).expect("JSON");
+        let moved = proved["functions"].as_array().expect("a list");
+        assert!(moved.iter().all(|f| f["name"] != "f5"), "{job:?}");
+        assert!(moved.len() > 20, "{job:?}");
+    }
+    let moved = |account: &Value| account["optimize"]["moved"].as_u64().expect("a number");
+    let arguments = [&optimize[..], &["-o", "out", "--json", "--refuse", "f5"]].concat();
+    let refused: Value = serde_json::from_str(&folder.postlink(&arguments)).expect("JSON");
+    assert_eq!(moved(&refused) + 1, moved(&whole));
+    assert_eq!(refused["reverted"], serde_json::json!(["f5"]));
+}
+
+/// The records of a profile by names as samples by address: branches, and runs where the code goes on. One of so many.
+fn by_address(folder: &Folder, name: &str, fdata: &str, scale: u64) -> String {
+    let symbols = folder.output(Path::new("nm"), &[name]);
+    let address = |name: &str| {
+        let name = name.split('/').next().unwrap_or_default();
+        let line = symbols.lines().find(|l| l.split(' ').nth(2) == Some(name));
+        line.and_then(|l| u64::from_str_radix(l.split(' ').next()?, 16).ok())
+    };
+    let listing = folder.output(
+        Path::new("objdump"),
+        &["-d", "--no-show-raw-insn", "-j", ".text", name],
+    );
+    let instructions: Vec<u64> = listing
+        .lines()
+        .filter_map(|line| u64::from_str_radix(line.trim().split_once(":\t")?.0, 16).ok())
+        .collect();
+    let mut samples = String::new();
+    let text = fs::read_to_string(folder.path(fdata)).expect("it was written");
+    for line in text.lines() {
+        let fields: Vec<&str> = line.split(' ').collect();
+        let [_, from, at, _, to, there, _, count] = fields[..] else {
+            continue;
+        };
+        let offset = |text: &str| u64::from_str_radix(text, 16).expect("hexadecimal");
+        let count = count.parse::<u64>().expect("decimal") / scale;
+        let (Some(from), Some(to)) = (address(from), address(to)) else {
+            continue;
+        };
+        let (from, to) = (from + offset(at), to + offset(there));
+        let next = instructions.partition_point(|i| *i <= from);
+        let _ = match instructions.get(next) == Some(&to) {
+            _ if count == 0 => Ok(()),
+            true => writeln!(samples, "F {from:x} {to:x} {count}"),
+            false => writeln!(samples, "B {from:x} {to:x} {count} 0"),
+        };
+    }
+    samples
+}
+
+#[test]
+fn samples_of_this_file_count_the_same_by_address_and_by_name() {
+    let folder = Folder::new();
+    folder.build("app", &program(1));
+    folder.count("app");
+    folder.postlink(&["convert", "app.plraw", "-o", "app.fdata", "--binary", "app"]);
+    let samples = by_address(&folder, "app", "app.fdata", 10);
+    assert!(samples.contains("\nF ") && samples.contains("\nB "));
+    fs::write(folder.path("samples"), samples).expect("the folder is ours");
+    folder.postlink(&["aggregate", "-p", "samples", "app", "-o", "named.fdata"]);
+    let [by_address, by_name] =
+        [("samples", "a.fdata"), ("named.fdata", "n.fdata")].map(|(profile, fitted)| {
+            let mut account = folder.optimize("app", profile, &["--save-profile", fitted]);
+            let fitted = fs::read_to_string(folder.path(fitted)).expect("written above");
+            let out = fs::read(folder.path("out")).expect("written above");
+            (account["optimize"].take(), fitted, out)
+        });
+    assert!(by_address.1.lines().count() > 300);
+    assert_eq!(by_address.1, by_name.1);
+    assert_eq!(by_address.0, by_name.0);
+    assert!(by_address.2 == by_name.2, "other outputs");
+    for figure in ["bad_counts", "impossible_runs", "stale", "unknown_names"] {
+        assert_eq!(by_address.0["profile"][figure], 0, "{figure}");
+    }
+}
+
+#[test]
 fn llvm_bolts_command_line_does_llvm_bolts_work() {
     let folder = Folder::new();
     folder.build("app", &program(1));
@@ -557,7 +656,8 @@ fn damaged_profiles_are_fitted_or_refused_and_never_a_panic() {
         let good = fs::read(folder.path(format)).expect("written above");
         for round in 0..16 {
             let mut bad = good.clone();
-            // Digits only, from a few to a quarter of them, and none that says what a record is, so that the reader lets it pass.
+            // Digits only, from a few to a quarter of them, and none that says what a record is, so that the
+            // reader lets it pass.
             let share = [500, 50, 10, 4][round % 4];
             let body = good
                 .windows(10)

@@ -1,5 +1,6 @@
-//! Functions that share a part are one to a rewriter, with several entries; gcc lets unrelated ones share one by accident, where it splits off cold parts without
-//! any code. Who comes to a second entry through a pointer must be counted like anybody else, run the new code, and find its thread's counters.
+//! Functions that share a part are one to a rewriter, with several entries; gcc lets unrelated ones share one
+//! by accident, where it splits off cold parts without any code. Control that enters through a secondary
+//! entry by a pointer must be counted like any other, run the new code, and find its thread's counters.
 
 use std::process::Command;
 

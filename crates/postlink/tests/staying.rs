@@ -1,7 +1,8 @@
 //! Code that stays and forms addresses of what moved: each change in it must be needed.
 //!
-//! A static C++ program for AArch64 has many addresses of functions formed in code that stays. In its optimised copy instructions of
-//! such code that form addresses and differ are put back, one in each file; the checker must refuse all of these files.
+//! A static C++ program for AArch64 has many addresses of functions formed in code that stays. In its
+//! optimised copy instructions of such code that form addresses and differ are put back, one in each file;
+//! the checker must refuse all of these files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -55,7 +56,8 @@ fn done(command: &mut Command) -> Vec<u8> {
     output.stdout
 }
 
-/// Functions of the symbol table: address and size by name. Those without a size (`frame_dummy`) end where the next begins.
+/// Functions of the symbol table: address and size by name. Those without a size (`frame_dummy`) end where
+/// the next begins.
 fn functions(file: &Path) -> BTreeMap<String, (u64, u64)> {
     let said = String::from_utf8(done(Command::new("readelf").arg("-sW").arg(file)))
         .expect("readelf prints text");
@@ -119,6 +121,93 @@ fn wrong_registrations_are_found(program: &Path, copy: &Path) {
     }
     // Registering it, and taking it back, each in three ways.
     assert!(tried.len() >= 3, "too little to spoil: {tried:?}");
+}
+
+/// Tables of labels, as interpreters have them.
+const LABELS: &str = r#"
+#include <stdio.h>
+__attribute__((noinline)) int interpret(const char *code, int x) {
+  static void *const table[] = {&&add, &&twice, &&less, &&end};
+#define NEXT goto *table[*code++ - 'a']
+  NEXT;
+add: x += 3; NEXT;
+twice: x *= 2; if (x > 1000) x %= 97; NEXT;
+less: x -= 1; NEXT;
+end: return x;
+}
+int main(int argc, char **argv) {
+  int sum = 0;
+  for (int i = 0; i < 200; i++) sum += interpret(i % 3 ? "abcabd" : "bbcad", i + argc);
+  printf("%d\n", sum);
+  return 0;
+}
+"#;
+
+#[test]
+fn an_address_of_a_label_left_behind_is_found() {
+    for (compiler, runner, flags) in [
+        ("gcc", None, ["-O2", "-pie", "-fPIE"]),
+        ("gcc", None, ["-O2", "-no-pie", "-fno-pie"]),
+        (
+            "aarch64-linux-gnu-gcc",
+            Some("qemu-aarch64"),
+            ["-O2", "-static", "-fno-pie"],
+        ),
+    ] {
+        let tools = [Some(compiler), runner];
+        if let Some(missing) = tools
+            .into_iter()
+            .flatten()
+            .find(|tool| Command::new(tool).arg("--version").output().is_err())
+        {
+            eprintln!("SKIPPED: {missing} not installed");
+            continue;
+        }
+        let dir = tempfile::tempdir().expect("a directory");
+        let at = |name: &str| dir.path().join(name);
+        std::fs::write(at("a.c"), LABELS).expect("a file");
+        let mut compile = Command::new(compiler);
+        done(
+            compile
+                .args(flags)
+                .args(["-Wl,-q", "-o"])
+                .arg(at("a"))
+                .arg(at("a.c")),
+        );
+        let postlink = |command: &str, options: &[&str], output: &str| {
+            let mut postlink = Command::new(POSTLINK);
+            postlink.arg(command).arg(at("a")).args(options);
+            done(postlink.arg("-o").arg(at(output)))
+        };
+        postlink("instrument", &[], "counting");
+        let mut run = match runner {
+            Some(runner) => Command::new(runner),
+            None => Command::new("env"),
+        };
+        done(
+            run.arg(at("counting"))
+                .env("POSTLINK_PROFILE", at("profile")),
+        );
+        let profile = at("profile");
+        let profile = profile.to_str().expect("a path of letters");
+        postlink("optimize", &["-p", profile], "fast");
+        let read = |name: &str| std::fs::read(at(name)).expect("a program");
+        let (input, output) = (read("a"), read("fast"));
+        let faults = Faults::new(&input, &output).unwrap_or_else(|what| panic!("{what}"));
+        let mut tried = BTreeSet::new();
+        for seed in 0..16 {
+            let Some(mutant) = faults.inject(Kind::LabelLeftBehind, seed) else {
+                break;
+            };
+            let report = postlink_verify::verify(&input, &mutant.image, &Options::default());
+            assert!(!report.is_ok_and(|r| r.is_proved()), "{}", mutant.what);
+            tried.insert(mutant.what);
+        }
+        assert!(
+            tried.len() >= 3,
+            "{compiler}: too little to spoil: {tried:?}"
+        );
+    }
 }
 
 #[test]

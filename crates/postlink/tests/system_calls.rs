@@ -1,5 +1,6 @@
-//! System calls need not come back, and may come back twice: threads of a static program end in one, in the middle of glibc's
-//! `start_thread`. What counters say of functions with system calls must be what happened all the same.
+//! System calls need not come back, and may come back twice: threads of a static program end in one, in the
+//! middle of glibc's `start_thread`. What counters say of functions with system calls must be what happened
+//! all the same.
 
 use std::process::Command;
 

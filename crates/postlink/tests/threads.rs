@@ -1,5 +1,5 @@
-//! Per-thread counters where the cases cannot look: names with `%p`, areas taken over, descriptors closed, places that run full, and programs
-//! that cannot have them.
+//! Per-thread counters where the cases cannot look: names with `%p`, areas taken over, descriptors closed,
+//! places that run full, and programs that cannot have them.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -196,7 +196,7 @@ fn where_no_area_can_be_made_one_line_says_so_and_the_program_goes_on() {
         return;
     }
     let (built, _) = build(PROGRAM, &[]);
-    // Room for two areas: the limit counts in kilobytes here.
+    // Space for two areas: the limit counts in kilobytes here.
     let script = "ulimit -f 12; exec ./app.inst";
     let limited = done(
         Command::new("bash")
@@ -259,7 +259,8 @@ fn programs_that_cannot_have_per_thread_counters_get_others_and_the_reason_is_to
     );
 }
 
-/// Hand-written assembly has its name, as text, behind its functions, and tables. `e` is the prefix of the segment in which per-thread counters lie.
+/// Hand-written assembly has its name, as text, after its functions, and tables. `e` is the prefix of the
+/// segment in which per-thread counters are.
 #[test]
 fn text_and_tables_in_code_are_not_taken_for_instructions_that_use_the_segment() {
     if !gcc() {

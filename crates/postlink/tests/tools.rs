@@ -1,8 +1,9 @@
-//! Other people's tools on files that postlink wrote: a program that cannot be stripped, debugged or profiled any more is of no use.
+//! Other people's tools on files that postlink wrote: a program that cannot be stripped, debugged or profiled
+//! any more is of no use.
 //!
-//! One C++ program with exceptions, split functions and a jump table is instrumented, run, and optimised, for a position-independent and
-//! a fixed-address link; then readelf, strip, objcopy, gdb, perf and eu-elflint get the outputs. Complaints are compared with
-//! those about the input: what the linker did is not our doing.
+//! One C++ program with exceptions, split functions and a jump table is instrumented, run, and optimised, for
+//! a position-independent and a fixed-address link; then readelf, strip, objcopy, gdb, perf and eu-elflint
+//! get the outputs. Complaints are compared with those about the input: what the linker did is not our doing.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -346,8 +347,8 @@ fn eu_elflint_has_nothing_new_to_complain_of() {
             complaints(&made().path(input)),
             complaints(&made().path(name)),
         );
-        // It knows no notes but those of the GNU tools, and expects something writable in a segment besides zero-filled pages, which is all
-        // that counters are.
+        // It knows no notes but those of the GNU tools, and expects something writable in a segment besides
+        // zero-filled pages, which is all that counters are.
         let known = |c: &String| {
             c.contains("note type")
                 || name.ends_with(".inst") && c.contains("contains no writable sections")
@@ -432,8 +433,9 @@ fn shown(program: &Path, symbol: &str) -> String {
     text(&output.stdout)
 }
 
-/// An exception reads the unwind tables of each function from their start to the place that it passes, and again where its cleanup resumes it: behind
-/// all of the hot part that was 5 % more instructions for a program that throws much.
+/// An exception reads the unwind tables of each function from their start to the place that it passes, and
+/// again where its cleanup resumes it: after all of the hot part that was 5 % more instructions for a
+/// program that throws much.
 #[test]
 fn cleanups_that_ran_are_not_behind_the_hot_part() {
     for name in ["pie", "nopie"] {
@@ -474,7 +476,8 @@ fn call_site_encoding(program: &Path, symbol: &str) -> u8 {
     }
 }
 
-/// LEB128 takes the personality routine twice as long: a program that throws much executed more instructions when optimised than before.
+/// LEB128 takes the personality routine twice as long: a program that throws much executed more instructions
+/// when optimised than before.
 #[test]
 fn call_sites_of_what_was_thrown_through_have_numbers_of_fixed_size() {
     const ULEB128: u8 = 1;

@@ -1,12 +1,13 @@
-//! Turns a recording (`perf.data`, or the text of `perf script`) to pre-aggregated text for one binary, and says what was in it.
+//! Turns a recording (`perf.data`, or the text of `perf script`) to pre-aggregated text for one binary, and
+//! says what was in it.
 //!
 //! ```text
 //! cargo run --release -p postlink-profile --example aggregate -- perf.data /usr/bin/prog 0x400000 > prog.preagg
 //! perf2bolt-19 -pa -p prog.preagg -o prog.fdata /usr/bin/prog
 //! ```
 //!
-//! The last argument is what to add to an offset in the file to get the address it is linked at: of the executable segment, its address less its
-//! offset.
+//! The last argument is what to add to an offset in the file to get the address it is linked at: of the
+//! executable segment, its address less its offset.
 
 use std::io::{Read, Write};
 use std::path::Path;

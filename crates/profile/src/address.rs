@@ -1,15 +1,16 @@
 //! A profile by addresses: what sampling gives before anybody has looked at the binary.
 //!
-//! A [`Place`] is an address in a [`Module`] (an executable or a shared object). What the number means is said by the module's
-//! [`AddressKind`]: perf knows places as offsets in files, pre-aggregated texts as addresses of the binary as it was linked. Whoever has the
-//! binary's program headers translates.
+//! A [`Place`] is an address in a [`Module`] (an executable or a shared object). What the number means is
+//! said by the module's [`AddressKind`]: perf knows places as offsets in files, pre-aggregated texts as
+//! addresses of the binary as it was linked. Whoever has the binary's program headers translates.
 //!
-//! Branch records become [`Trace`]s: control came from somewhere ([`Origin`]), arrived at `start`, and went on without a taken branch up to the
-//! branch at `end`. A branch stack of n entries is n traces; the newest has no end. This is the most precise form: plain counts of branches and of
-//! fall-throughs are sums over it ([`AddressProfile::branches`], [`AddressProfile::fall_throughs`]).
+//! Branch records become [`Trace`]s: control came from somewhere ([`Origin`]), arrived at `start`, and went
+//! on without a taken branch up to the branch at `end`. A branch stack of n entries is n traces; the newest
+//! has no end. This is the most precise form: plain counts of branches and of fall-throughs are sums over it
+//! ([`AddressProfile::branches`], [`AddressProfile::fall_throughs`]).
 //!
-//! Lists are sorted and without repetition, modules too, so that equal profiles are equal values. Merging is a commutative monoid with
-//! [`AddressProfile::default`] as identity; counts saturate.
+//! Lists are sorted and without repetition, modules too, so that equal profiles are equal values. Merging is
+//! a commutative monoid with [`AddressProfile::default`] as identity; counts saturate.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -75,8 +76,8 @@ impl Place {
 
 /// How control got to the start of a trace.
 ///
-/// With `Branch` and `Return` the trace counts the branch and the run after it. With the others it counts the run alone: the branch, if it
-/// was recorded, is in another trace.
+/// With `Branch` and `Return` the trace counts the branch and the run after it. With the others it counts the
+/// run alone: the branch, if it was recorded, is in another trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Origin {
     /// By a branch, call or return here; [`Place::OUTSIDE`] if that is in no module.
@@ -166,7 +167,8 @@ pub struct AddressProfile {
     pub events: BTreeSet<Vec<u8>>,
     /// What the reader saw; added up by merging.
     pub statistics: Statistics,
-    /// Samples of processes that had a file mapped, by file; added up by merging. Empty if the recording does not tell of mappings.
+    /// Samples of processes that had a file mapped, by file; added up by merging. Empty if the recording does
+    /// not tell of mappings.
     pub mapped: BTreeMap<Module, u64>,
     modules: Vec<Module>,
     traces: Traces,
@@ -195,7 +197,8 @@ impl AddressProfile {
         &self.samples
     }
 
-    /// Memory accesses: instruction, address, samples; sorted. An address in no module is [`ModuleId::NONE`] with its run-time value.
+    /// Memory accesses: instruction, address, samples; sorted. An address in no module is [`ModuleId::NONE`]
+    /// with its run-time value.
     pub fn memory(&self) -> &[((Place, Place), u64)] {
         &self.memory
     }
@@ -404,7 +407,8 @@ impl Collector {
         }
     }
 
-    /// The sorted profile. `modules` may be in any order and have repetitions; those that no place refers to are left out.
+    /// The sorted profile. `modules` may be in any order and have repetitions; those that no place refers to
+    /// are left out.
     pub fn finish(mut self, modules: &[Module]) -> AddressProfile {
         let mut used = vec![false; modules.len()];
         let mut see = |place: Place| {

@@ -7,7 +7,8 @@
 //! | [`SymbolicProfile`] | fdata | branches and samples by function and offset |
 //! | [`BoltYaml`] | BOLT YAML | counts by function and block |
 //!
-//! Profiles of one model can be added up without a look at the binary; to make one model of another takes the binary and is done elsewhere.
+//! Profiles of one model can be added up without a look at the binary; to make one model of another takes the
+//! binary and is done elsewhere.
 
 use std::path::Path;
 
@@ -105,7 +106,8 @@ pub fn read_addresses(
     }
 }
 
-/// Reads and adds up samples, each file with its weight. One file at a time is in memory beside the sum; each is read in parallel.
+/// Reads and adds up samples, each file with its weight. One file at a time is in memory beside the sum; each
+/// is read in parallel.
 pub fn merge_addresses(inputs: &[Weighted], options: &Options) -> Result<AddressProfile, Error> {
     let mut total = AddressProfile::default();
     for input in inputs {

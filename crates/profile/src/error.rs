@@ -108,7 +108,7 @@ pub struct Mismatch {
     pub a: String,
     /// Its value in the second.
     pub b: String,
-    /// What is behind it or what the user can do, starting with punctuation; may be empty.
+    /// What is after it or what the user can do, starting with punctuation; may be empty.
     pub hint: &'static str,
 }
 

@@ -10,14 +10,15 @@
 //! | `K NAME OFFSET  COUNT` | sample (after `no_lbr`) |
 //! | `K NAME OFFSET  K NAME OFFSET  COUNT` | memory access: instruction, address; kinds are higher by 3 |
 //!
-//! K is 0 outside of all symbols (the name is `[unknown]` or a shared object's, the offset 0 or the address), 1 in a global symbol, 2 in a local one (read as 1).
-//! Offsets are hexadecimal without prefix, counts decimal. In names a backslash stands before each space and each backslash.
+//! K is 0 outside of all symbols (the name is `[unknown]` or a shared object's, the offset 0 or the address),
+//! 1 in a global symbol, 2 in a local one (read as 1). Offsets are hexadecimal without prefix, counts
+//! decimal. In names a backslash is before each space and each backslash.
 //!
-//! What LLVM's reader passes over in silence is an error here: it stops at the first line that is no record, and a profile with an empty line or a
-//! comment in it loses its end.
+//! What LLVM's reader passes over in silence is an error here: it stops at the first line that is no record,
+//! and a profile with an empty line or a comment in it loses its end.
 //!
-//! The writer gives one text for each profile: the headers in the order that LLVM's reader accepts, then the records in the order of the
-//! model. Counts above 2⁶³ − 1, which LLVM cannot read, are written as that.
+//! The writer gives one text for each profile: the headers in the order that LLVM's reader accepts, then the
+//! records in the order of the model. Counts above 2⁶³ − 1, which LLVM cannot read, are written as that.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -51,7 +52,8 @@ pub fn read_bytes(name: &Path, text: &[u8]) -> Result<SymbolicProfile, Error> {
 
 /// Reads and adds up files, each with its weight, in parallel. The order does not matter to the result.
 ///
-/// Errors: a file that cannot be read; files with branches and files with samples, or of optimised and of original binaries, together.
+/// Errors: a file that cannot be read; files with branches and files with samples, or of optimised and of
+/// original binaries, together.
 pub fn merge(inputs: &[crate::Weighted]) -> Result<SymbolicProfile, Error> {
     crate::fdata_sum::merge(inputs)
 }
@@ -140,7 +142,8 @@ fn parse(text: &[u8]) -> Result<SymbolicProfile, Bad> {
     joined(collection, events, parts)
 }
 
-/// A profile from texts without headers, of about so many records. `more` puts the next one in an empty buffer, until there is none.
+/// A profile from texts without headers, of about so many records. `more` puts the next one in an empty
+/// buffer, until there is none.
 pub(crate) fn assemble(
     collection: Option<Collection>,
     events: BTreeSet<Vec<u8>>,
@@ -366,7 +369,7 @@ fn found(field: Option<&[u8]>) -> String {
     field.map_or_else(|| "the end of the line".to_owned(), quote)
 }
 
-/// Takes the backslashes away that stand before spaces and backslashes.
+/// Takes the backslashes away that are before spaces and backslashes.
 fn unescape(name: &[u8]) -> Cow<'_, [u8]> {
     if !name.contains(&b'\\') {
         return Cow::Borrowed(name);

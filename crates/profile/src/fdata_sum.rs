@@ -1,13 +1,14 @@
 //! Adding up very many fdata texts.
 //!
-//! Profiles of one program that were taken on a thousand machines have nearly the same lines in nearly the same order; only the counts at their
-//! ends differ. So a line is not taken apart: what stands before its counts is the key of a sum. Keys are in a chain, in the order of the files:
-//! after a line comes, most of the time, the next one of the chain, or one of the few after it if the file lacks some. That guess costs a
-//! comparison, and only where it fails is the key hashed. A new key goes to the chain where it was met. A key is parsed once, when it is first seen, and
-//! once more at the end.
+//! Profiles of one program that were taken on a thousand machines have nearly the same lines in nearly the
+//! same order; only the counts at their ends differ. So a line is not taken apart: what is before its counts
+//! is the key of a sum. Keys are in a chain, in the order of the files: after a line comes, most of the time,
+//! the next one of the chain, or one of the few after it if the file lacks some. That guess costs a
+//! comparison, and only where it fails is the key hashed. A new key goes to the chain where it was met. A key
+//! is parsed once, when it is first seen, and once more at the end.
 //!
-//! Names are long where there are many records (a record of clang has 224 characters, 200 of them two names), and every name is in many keys. So a key is
-//! kept in four parts, each with the space behind it:
+//! Names are long where there are many records (a record of clang has 224 characters, 200 of them two names),
+//! and every name is in many keys. So a key is kept in four parts, each with the space after it:
 //!
 //! ```text
 //! 1 _ZN5clang4Sema5CheckEv 1a2 1 _ZN5clang4Sema5CheckEv 1b0 0 17
@@ -15,22 +16,27 @@
 //!          place            mid          place           end counts
 //! ```
 //!
-//! A comparison has no loop and one branch: the parts are where their lengths say, not where something in the text is; of each place the first 32 bytes are
-//! compared (what is longer, only if they agree), of the others 8, and what differs beyond the part's end is masked away. Where a line ends
-//! follows from the place of the first character of its count that is no digit; that is all that one line waits for of the one before.
+//! A comparison has no loop and one branch: the parts are where their lengths say, not where something in the
+//! text is; of each place the first 32 bytes are compared (what is longer, only if they agree), of the others
+//! 8, and what differs beyond the part's end is masked away. Where a line ends follows from the place of the
+//! first character of its count that is no digit; that is all that one line waits for of the one before.
 //!
-//! There is one table of keys for all threads, behind a lock that is taken for reading as long as nothing new is met, which after some files is always;
-//! each thread has its own counts and takes the next file when it is done with one. In memory are the keys, 40 bytes and a slot each, 16 bytes a key and
-//! thread, the places, each once, and a window of one file a thread. Addition is commutative, so neither the number of threads nor who read what shows
-//! in the result: two spellings of a record (kind 1 or 2, more than one space) are two keys here and one record there.
+//! There is one table of keys for all threads, after a lock that is taken for reading as long as nothing new
+//! is met, which after some files is always; each thread has its own counts and takes the next file when it
+//! is done with one. In memory are the keys, 40 bytes and a slot each, 16 bytes a key and thread, the places,
+//! each once, and a window of one file a thread. Addition is commutative, so neither the number of threads
+//! nor who read what shows in the result: two spellings of a record (kind 1 or 2, more than one space) are
+//! two keys here and one record there.
 //!
-//! What it costs, for a thousand files of 16,000 lines with 60 bytes each, together 946 MB, on a processor of 2024: 0.10 s for the kernel to copy them out of its
-//! cache of files, whoever asks, and 0.20 s here, some 130 instructions and 40 cycles a line. merge-fdata needs 2.1 s if the mispredictions of every record
-//! are the same in all files, which they are not in those of real machines: then its table has a record for each number of them, and it
-//! needs twice that. In memory are 5 MB, of which 2 are a process that does nothing; the whole of postlink, with its command line, begins at 6.
+//! What it costs, for a thousand files of 16,000 lines with 60 bytes each, together 946 MB, on a processor of
+//! 2024: 0.10 s for the kernel to copy them out of its cache of files, whoever asks, and 0.20 s here, some
+//! 130 instructions and 40 cycles a line. merge-fdata needs 2.1 s if the mispredictions of every record are
+//! the same in all files, which they are not in those of real machines: then its table has a record for each
+//! number of them, and it needs twice that. In memory are 5 MB, of which 2 are a process that does nothing;
+//! the whole of postlink, with its command line, begins at 6.
 //!
-//! Files are read window by window to a buffer that stays in the caches. Mapping them, even whole windows at once, has been tried and is slower. Lines are
-//! counted only if one of them is wrong.
+//! Files are read window by window to a buffer that stays in the caches. Mapping them, even whole windows at
+//! once, has been tried and is slower. Lines are counted only if one of them is wrong.
 
 mod scan;
 
@@ -57,14 +63,15 @@ const WIDE: usize = 32;
 const NONE: u32 = u32::MAX;
 /// Links of the chain that are tried before a key is hashed.
 const GUESSES: usize = 6;
-/// A key so many numbers behind the one before it was left out by the file, not put elsewhere.
+/// A key so many numbers after the one before it was left out by the file, not put elsewhere.
 const SKIPPED: u32 = 4096;
 /// Bytes of a file that are looked at together, if its lines are not longer.
 const PIECE: usize = 1 << 16;
-/// Bytes behind a window, for comparisons beyond its end.
+/// Bytes after a window, for comparisons beyond its end.
 const SLACK: usize = 64;
 
-/// Numbers of things that are numbered as they come, found by hash; open addressing in a power of two of slots, at most half full.
+/// Numbers of things that are numbered as they come, found by hash; open addressing in a power of two of
+/// slots, at most half full.
 #[derive(Default)]
 struct Slots {
     slots: Vec<u32>,
@@ -118,7 +125,7 @@ struct Place {
     len: u32,
 }
 
-/// Every place once: a kind and a name, with the spaces behind them.
+/// Every place once: a kind and a name, with the spaces after them.
 #[derive(Default)]
 struct Places {
     /// [`WIDE`] zeros follow.
@@ -139,7 +146,7 @@ impl Places {
         Some(self.list[number as usize])
     }
 
-    /// A place's text, taken in if it is not there. `None` if there is no room.
+    /// A place's text, taken in if it is not there. `None` if there is no space.
     fn number(&mut self, text: &[u8]) -> Option<Place> {
         if let Some(known) = self.find(text) {
             return Some(known);
@@ -162,7 +169,7 @@ impl Places {
     }
 }
 
-/// What stands before the counts of a line, in parts. One of an unusual form is a place as a whole.
+/// What is before the counts of a line, in parts. One of an unusual form is a place as a whole.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Key {
     places: [Place; 2],
@@ -182,7 +189,7 @@ struct Entry {
     next: AtomicU32,
 }
 
-/// The parts of a key: a place, what is between, a place, what is behind.
+/// The parts of a key: a place, what is between, a place, what follows.
 fn parts(key: &[u8]) -> [&[u8]; 4] {
     let none = &b""[..];
     let whole = [key, none, none, none];
@@ -268,7 +275,7 @@ static MASKS: [u8; 2 * WIDE] = {
 /// The text has [`WIDE`] bytes there, and the place is one of these.
 #[inline(always)]
 unsafe fn differs(text: &[u8], at: usize, places: &Places, place: Place) -> u64 {
-    // At most `WIDE`, with as many masks behind it.
+    // At most `WIDE`, with as many masks after it.
     let masks = WIDE - (place.len as usize).min(WIDE);
     // SAFETY: the caller knows of the text; `WIDE` bytes follow every place.
     let (there, here, mask) = unsafe {
@@ -544,7 +551,8 @@ impl Table {
 }
 
 impl Key {
-    /// If a text has a line of this key at a place: where the next one begins, the line's counts. What is unusual about the counts is left to others.
+    /// If a text has a line of this key at a place: where the next one begins, the line's counts. What is
+    /// unusual about the counts is left to others.
     #[inline(always)]
     fn after(&self, places: &Places, text: &[u8], at: usize) -> Option<(usize, u64, u64)> {
         let [first, second] = self.places;
@@ -555,7 +563,8 @@ impl Key {
         if counts + WIDE > text.len() {
             return None;
         }
-        // SAFETY: `WIDE` bytes are there behind the last part of the key and so behind all others; the places of keys are places.
+        // SAFETY: `WIDE` bytes are there after the last part of the key and so after all others; the places
+        // of keys are places.
         let (differs, digits) = unsafe {
             let glue_differs = |at: usize, glue: [u8; GLUE], len: u8| {
                 let differs = word(text, at) ^ u64::from_le_bytes(glue);

@@ -1,8 +1,8 @@
 //! Which binary, and which counters of it, a profile belongs to.
 //!
-//! Counts mean something only together with the input binary (its [`Identity`]) and with the map from counters to edges
-//! that the instrumenting run made (its [`Digest`]). Together with the two table sizes they are the [`Subject`]; profiles
-//! merge exactly when their subjects are equal.
+//! Counts mean something only together with the input binary (its [`Identity`]) and with the map from
+//! counters to edges that the instrumenting run made (its [`Digest`]). Together with the two table sizes they
+//! are the [`Subject`]; profiles merge exactly when their subjects are equal.
 
 use std::fmt;
 
@@ -44,7 +44,8 @@ impl Identity {
         })
     }
 
-    /// From the descriptor of a build-id note. `None` if it is empty or longer than 32 bytes: then use [`Identity::of_contents`].
+    /// From the descriptor of a build-id note. `None` if it is empty or longer than 32 bytes: then use
+    /// [`Identity::of_contents`].
     pub fn from_build_id(id: &[u8]) -> Option<Identity> {
         Identity::new(IdentityKind::BuildId, id)
     }
@@ -91,7 +92,8 @@ impl fmt::Display for Identity {
     }
 }
 
-/// Digest of the map from counters to edges: two instrumentations of one binary have the same counters exactly if it is equal.
+/// Digest of the map from counters to edges: two instrumentations of one binary have the same counters
+/// exactly if it is equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Digest(pub u64);
 

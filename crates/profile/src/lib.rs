@@ -6,16 +6,16 @@
 //!  *.plprof ─┘        model, merge                 └──► (attached to a program by the rewriter)
 //! ```
 //!
-//! A profile is a commutative monoid: [`Profile::merge`] is associative and commutative, an empty profile is its identity, all
-//! counts saturate, and the bytes written depend on the sum alone, never on the order or the tree of the additions. That is what
-//! lets [`merge()`] take its inputs in parallel and in any order.
+//! A profile is a commutative monoid: [`Profile::merge`] is associative and commutative, an empty profile is
+//! its identity, all counts saturate, and the bytes written depend on the sum alone, never on the order or
+//! the tree of the additions. That is what lets [`merge()`] take its inputs in parallel and in any order.
 //!
-//! Invariants of the crate: no function panics, whatever the bytes; no allocation is larger than what a file of that size (or
-//! a stated limit) can justify; an error names the file, the place in it, and both values; a file is written to a temporary beside its
-//! target and renamed when complete.
+//! Invariants of the crate: no function panics, whatever the bytes; no allocation is larger than what a file
+//! of that size (or a stated limit) can justify; an error names the file, the place in it, and both values; a
+//! file is written to a temporary beside its target and renamed when complete.
 //!
-//! The crate knows nothing of instructions or of executable formats. Addresses are numbers here; their kinds are stated where
-//! they are stored.
+//! The crate knows nothing of instructions or of executable formats. Addresses are numbers here; their kinds
+//! are stated where they are stored.
 
 pub mod address;
 pub mod any;
@@ -27,6 +27,7 @@ pub mod identity;
 pub mod input;
 pub mod merge;
 pub mod model;
+pub mod modules;
 pub mod output;
 pub mod perf_data;
 pub mod perf_script;
@@ -39,9 +40,14 @@ pub mod spaces;
 pub mod symbolic;
 pub mod traces;
 mod varint;
+pub mod yaml;
 
 pub use error::{Error, Mismatch, Place};
 pub use identity::{Digest, Identity, IdentityKind, Subject};
 pub use input::{Format, Input, open};
 pub use merge::{Merged, Weighted, merge};
 pub use model::{Profile, Site};
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -1,8 +1,8 @@
 //! Merging any number of profile files in parallel with the memory of one profile.
 //!
-//! There is one sum for all threads, cut into stripes with a lock each. A thread reads its file in pieces and holds the locks of the
-//! stripes that a piece touches, one after the other, only while it adds. Because merging is commutative and associative the order in which
-//! threads get there does not show in the result.
+//! There is one sum for all threads, cut into stripes with a lock each. A thread reads its file in pieces and
+//! holds the locks of the stripes that a piece touches, one after the other, only while it adds. Because
+//! merging is commutative and associative the order in which threads get there does not show in the result.
 //!
 //! Memory: one profile, one buffer a thread.
 
@@ -29,7 +29,8 @@ pub struct Weighted {
 }
 
 impl Weighted {
-    /// From the command-line spelling `file` or `file:weight`. A file that exists under the whole spelling is taken as it is, with weight 1.
+    /// From the command-line spelling `file` or `file:weight`. A file that exists under the whole spelling is
+    /// taken as it is, with weight 1.
     pub fn parse(text: &str) -> Result<Weighted, Error> {
         let plain = || Weighted {
             path: text.into(),
@@ -71,8 +72,8 @@ pub struct Merged {
 
 /// Adds up profiles: raw and merged ones, in any mixture, in parallel.
 ///
-/// Errors: a file that cannot be read; files of different binaries or counter maps; nothing recorded in any of them. When several
-/// files are wrong, the error is about the first of them.
+/// Errors: a file that cannot be read; files of different binaries or counter maps; nothing recorded in any
+/// of them. When several files are wrong, the error is about the first of them.
 pub fn merge(inputs: &[Weighted]) -> Result<Merged, Error> {
     // The headers first: they are cheap, and a wrong file should not cost the time to read all others.
     let mut skipped = Vec::new();
@@ -112,7 +113,7 @@ pub fn merge(inputs: &[Weighted]) -> Result<Merged, Error> {
                 batch: Vec::new(),
             };
             let added = input::open(&input.path).and_then(|file| {
-                // Somebody may have put another file there since.
+                // Someone may have put another file there since.
                 same_subject(&subject, file.subject(), (name, &input.path))?;
                 file.stream(&mut adder)
             });
@@ -148,7 +149,8 @@ struct Adder<'s, 'a> {
 
 impl Adder<'_, '_> {
     fn flush(&mut self) {
-        // A panic while adding is impossible, and a sum would be thrown away with its thread's panic: poison means nothing.
+        // A panic while adding is impossible, and a sum would be thrown away with its thread's panic: poison
+        // means nothing.
         let mut sites = self
             .sum
             .sites

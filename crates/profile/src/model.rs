@@ -1,11 +1,12 @@
 //! The merged profile of one binary: how often every counter counted, and what every indirect call site called.
 //!
-//! Counts are unsigned and saturate at 2⁶⁴ − 1. Saturating addition of numbers that are never negative is min(sum, 2⁶⁴ − 1), hence
-//! associative and commutative; so is the union of call-site tables, because their lists are unbounded and sorted (a list that
-//! kept the top few only would depend on the order of the merges). [`Profile::new`] is the identity.
+//! Counts are unsigned and saturate at 2⁶⁴ − 1. Saturating addition of numbers that are never negative is
+//! min(sum, 2⁶⁴ − 1), hence associative and commutative; so is the union of call-site tables, because their
+//! lists are unbounded and sorted (a list that kept the top few only would depend on the order of the
+//! merges). [`Profile::new`] is the identity.
 //!
-//! Most counters of a large program are zero. The counters lie in one zeroed allocation that the operating system fills in only
-//! where a count is stored; call sites without counts are not stored at all.
+//! Most counters of a large program are zero. The counters are in one zeroed allocation that the operating
+//! system fills in only where a count is stored; call sites without counts are not stored at all.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -16,7 +17,8 @@ use crate::{Error, Subject};
 /// What an indirect call site called.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Site {
-    /// Link-time address of a target in the input binary, and how often it was called; sorted by address, no address twice, no count zero.
+    /// Link-time address of a target in the input binary, and how often it was called; sorted by address, no
+    /// address twice, no count zero.
     targets: Vec<(u64, u64)>,
     /// Calls to addresses outside the binary.
     pub external: u64,
@@ -120,7 +122,8 @@ impl Profile {
         })
     }
 
-    /// From parts. `None` if `counters` is not as long as the subject says, or a site's index is not below their number.
+    /// From parts. `None` if `counters` is not as long as the subject says, or a site's index is not below
+    /// their number.
     pub fn from_parts(
         subject: Subject,
         counters: Vec<u64>,
@@ -168,8 +171,8 @@ impl Profile {
             .fold(0, |sum: u64, &count| sum.saturating_add(count))
     }
 
-    /// Adds the counts of `other`, each `weight` times. `names` are the two files for the error that is returned, with this profile as it was,
-    /// when they belong to different binaries or counter maps.
+    /// Adds the counts of `other`, each `weight` times. `names` are the two files for the error that is
+    /// returned, with this profile as it was, when they belong to different binaries or counter maps.
     pub fn merge(
         &mut self,
         other: &Profile,
@@ -237,8 +240,8 @@ pub(crate) fn zeroed(count: u64) -> Result<Vec<u64>, OutOfMemory> {
         return Ok(Vec::new());
     }
     let layout = std::alloc::Layout::array::<u64>(len).map_err(|_| error)?;
-    // SAFETY: the layout is not empty; the pointer has the layout of a `Vec<u64>` of capacity and length `len`, comes from the global
-    // allocator, and all its elements are initialised (zero is a valid u64).
+    // SAFETY: the layout is not empty; the pointer has the layout of a `Vec<u64>` of capacity and length
+    // `len`, comes from the global allocator, and all its elements are initialised (zero is a valid u64).
     unsafe {
         let start = std::alloc::alloc_zeroed(layout).cast::<u64>();
         if start.is_null() {

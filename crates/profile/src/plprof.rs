@@ -10,7 +10,8 @@
 //! | … | the call sites |
 //! | 8 | XXH3 hash (64 bits) of everything before it |
 //!
-//! Fixed numbers are little-endian, all others are LEB128 in their shortest form. The counters are runs until there are as many as the subject says:
+//! Fixed numbers are little-endian, all others are LEB128 in their shortest form. The counters are runs until
+//! there are as many as the subject says:
 //!
 //! * number of zero counters (0 in the first run only),
 //! * number of counters that follow and are not zero (0 only where the zeros reach the end),
@@ -19,10 +20,11 @@
 //! The call sites are, until there are as many as the subject says:
 //!
 //! * number of sites to skip, because they called nothing; if that is not the end:
-//! * number of targets, then for each its address less the one before (the first less 0) and its count; then external, overflow.
+//! * number of targets, then for each its address less the one before (the first less 0) and its count; then
+//!   external, overflow.
 //!
-//! There is exactly one file for each profile. The reader refuses every other spelling, so equal profiles are equal files, and files can be
-//! compared by their bytes.
+//! There is exactly one file for each profile. The reader refuses every other spelling, so equal profiles are
+//! equal files, and files can be compared by their bytes.
 
 use std::fs::File;
 use std::io::{Read, Write};

@@ -13,12 +13,12 @@
 //! | `R` | as `T` | 21 | the same; the branch is a return |
 //! | `r` | start end count | 21 | `f` after a return from outside |
 //!
-//! An address is hexadecimal without prefix: of the binary as linked. `BUILDID:ADDRESS` is in another module, `X:ADDRESS` is outside
-//! of all. In `T` and `R` an address of all ones says that the part is not there: no run, or as the branch no known one (…ffff), one from
-//! outside (…fffe), a return from outside (…fffd).
+//! An address is hexadecimal without prefix: of the binary as linked. `BUILDID:ADDRESS` is in another module,
+//! `X:ADDRESS` is outside of all. In `T` and `R` an address of all ones says that the part is not there: no
+//! run, or as the branch no known one (…ffff), one from outside (…fffe), a return from outside (…fffd).
 //!
-//! BOLT ignores build-ids and takes every address for one of the binary at hand. Here they are kept, as [`Module::build_id`]; the caller
-//! decides which modules are his.
+//! BOLT ignores build-ids and takes every address for one of the binary at hand. Here they are kept, as
+//! [`Module::build_id`]; the caller decides which modules are his.
 
 use std::io::Write;
 use std::path::Path;
@@ -276,8 +276,8 @@ pub enum Dialect {
     V22,
 }
 
-/// Writes the records of one module and the branches between it and the outside. `translate` gives the link-time address of a place
-/// in it, `None` for places that are outside of it.
+/// Writes the records of one module and the branches between it and the outside. `translate` gives the
+/// link-time address of a place in it, `None` for places that are outside of it.
 pub fn write_to(
     out: &mut impl Write,
     profile: &AddressProfile,

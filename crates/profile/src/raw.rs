@@ -1,8 +1,8 @@
-//! `.plraw`: the counters of an instrumented program, exactly as they lie in its memory.
+//! `.plraw`: the counters of an instrumented program, exactly as they are in its memory.
 //!
-//! The program maps this file `MAP_SHARED` where its counters are. Whatever ends it, the counts are there; there is nothing to dump.
-//! So a reader must take a file that is being written right now: counts may grow between two reads, and a program that has just
-//! started may have left the header empty.
+//! The program maps this file `MAP_SHARED` where its counters are. Whatever ends it, the counts are there;
+//! there is nothing to dump. So a reader must take a file that is being written right now: counts may grow
+//! between two reads, and a program that has just started may have left the header empty.
 //!
 //! All numbers are little-endian.
 //!
@@ -25,19 +25,20 @@
 //! | next multiple of 64 | 64 × sites | call-site tables |
 //! | | | zero to a multiple of the unit |
 //!
-//! A program with per-thread counters has an area for each thread; all are alike, and what was counted is their sum. Their number follows from
-//! the file's length. A thread takes over the area of one that has ended, so there are as many as ever counted at once. Both processes that count in
-//! one file must agree on how areas are used, so the number 84 belongs to what must agree.
+//! A program with per-thread counters has an area for each thread; all are alike, and what was counted is
+//! their sum. Their number follows from the file's length. A thread takes over the area of one that has
+//! ended, so there are as many as ever counted at once. Both processes that count in one file must agree on
+//! how areas are used, so the number 84 belongs to what must agree.
 //!
-//! A file can be mapped only at offsets that are multiples of the page size, so the unit is the largest page size of the machine's systems:
-//! 4 KiB on x86-64, 64 KiB on AArch64.
+//! A file can be mapped only at offsets that are multiples of the page size, so the unit is the largest page
+//! size of the machine's systems: 4 KiB on x86-64, 64 KiB on AArch64.
 //!
-//! A call-site table is eight numbers `t0 c0 t1 c1 t2 c2 external overflow`: link-time address of a target (0 = free) and its count,
-//! three times; calls out of the binary; calls of other targets. Two threads that claim slots at once may both write the same target:
-//! its counts are added up.
+//! A call-site table is eight numbers `t0 c0 t1 c1 t2 c2 external overflow`: link-time address of a target (0
+//! = free) and its count, three times; calls out of the binary; calls of other targets. Two threads that
+//! claim slots at once may both write the same target: its counts are added up.
 //!
-//! The reader never maps the file (its owner could truncate it, which would kill the reader) but reads pieces of it, and asks the file system
-//! for its holes so that the counters never touched cost nothing.
+//! The reader never maps the file (its owner could truncate it, which would kill the reader) but reads pieces
+//! of it, and asks the file system for its holes so that the counters never touched cost nothing.
 
 use std::fs::File;
 use std::io;
@@ -73,7 +74,8 @@ pub fn header_bytes(subject: &Subject) -> [u8; HEADER_LEN] {
     header_bytes_with(subject, PAGE)
 }
 
-/// The header, with the magic in place. The program writes what follows the magic first. `unit` is a power of two from 4096 to 16 MiB.
+/// The header, with the magic in place. The program writes what follows the magic first. `unit` is a power of
+/// two from 4096 to 16 MiB.
 pub fn header_bytes_with(subject: &Subject, unit: u64) -> [u8; HEADER_LEN] {
     header_bytes_for(subject, unit, false)
 }
@@ -92,8 +94,8 @@ pub fn header_bytes_for(subject: &Subject, unit: u64, many: bool) -> [u8; HEADER
     out
 }
 
-/// Offset of the first call-site table from the first counter, in bytes: the same in memory and in the file, where the first counter is at
-/// [`PAGE`].
+/// Offset of the first call-site table from the first counter, in bytes: the same in memory and in the file,
+/// where the first counter is at [`PAGE`].
 pub fn sites_offset(counters: u64) -> u64 {
     counters
         .saturating_mul(8)
@@ -101,7 +103,8 @@ pub fn sites_offset(counters: u64) -> u64 {
         .unwrap_or(u64::MAX)
 }
 
-/// Length of the counters together with the call-site tables, in bytes, rounded up to whole pages: what the program maps.
+/// Length of the counters together with the call-site tables, in bytes, rounded up to whole pages: what the
+/// program maps.
 pub fn counters_len(counters: u64, sites: u64) -> u64 {
     sites_offset(counters)
         .saturating_add(sites.saturating_mul(SITE_LEN))
@@ -146,8 +149,8 @@ pub struct RawFile {
 impl RawFile {
     /// Opens a file and checks its header and size.
     ///
-    /// Errors: [`Error::NothingRecorded`] for an empty file or one whose magic is still zero; [`Error::CutShort`]; a wrong
-    /// magic, version or value in the header.
+    /// Errors: [`Error::NothingRecorded`] for an empty file or one whose magic is still zero;
+    /// [`Error::CutShort`]; a wrong magic, version or value in the header.
     pub fn open(path: &Path) -> Result<RawFile, Error> {
         let file = File::open(path).map_err(|e| Error::io(path, "open", e))?;
         RawFile::from_file(path, file)
@@ -350,8 +353,8 @@ impl RawFile {
         file_len_with(&self.subject, self.unit).saturating_sub(self.unit)
     }
 
-    /// Calls `visit` with every piece of the areas that is not a hole: the area's offset in the file, the piece's offset from the area's first counter, a
-    /// multiple of [`PAGE`], and its bytes, whole pages.
+    /// Calls `visit` with every piece of the areas that is not a hole: the area's offset in the file, the
+    /// piece's offset from the area's first counter, a multiple of [`PAGE`], and its bytes, whole pages.
     fn pieces(
         &self,
         mut visit: impl FnMut(u64, u64, &[u8]) -> Result<(), Error>,
@@ -401,8 +404,8 @@ impl RawFile {
         Ok(())
     }
 
-    /// The first range of file offsets with data at or after `at`; `None` if only a hole follows. Where the file system knows no holes,
-    /// everything is data.
+    /// The first range of file offsets with data at or after `at`; `None` if only a hole follows. Where the
+    /// file system knows no holes, everything is data.
     fn data_after(&self, at: u64) -> Option<(u64, u64)> {
         let seek = |from: u64, whence| {
             let from = libc::off_t::try_from(from).ok()?;
@@ -476,11 +479,11 @@ pub(crate) fn out_of_memory(path: &Path, e: OutOfMemory) -> Error {
     )
 }
 
-/// Copies a raw profile that may be in use to `to`: the header is checked, every counter is read once, untouched pages stay holes.
-/// Returns what it is a profile of.
+/// Copies a raw profile that may be in use to `to`: the header is checked, every counter is read once,
+/// untouched pages stay holes. Returns what it is a profile of.
 ///
-/// The program goes on counting meanwhile, so the copy is not one instant: a later counter may be ahead of an earlier one by what ran during the
-/// copy. Each count is a value that it really had.
+/// The program goes on counting meanwhile, so the copy is not one instant: a later counter may be ahead of an
+/// earlier one by what ran during the copy. Each count is a value that it really had.
 pub fn snapshot(live: &Path, to: &Path) -> Result<Subject, Error> {
     let raw = RawFile::open(live)?;
     output::replacing(to, |out| {

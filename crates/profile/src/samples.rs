@@ -1,7 +1,8 @@
 //! One sample, however it was stored, and what becomes of many.
 //!
-//! The readers of perf's formats hand over [`Sample`]s. [`Adder`] turns each one to counts: of its branch stack the traces between
-//! neighbouring entries, of a memory sample the access, of any other the instruction.
+//! The readers of perf's formats hand over [`Sample`]s. [`Adder`] turns each one to counts: of its branch
+//! stack the traces between neighbouring entries, of a memory sample the access, of any other the
+//! instruction.
 
 use std::collections::BTreeMap;
 
@@ -26,7 +27,8 @@ pub struct BranchEntry {
 pub struct Sample {
     /// Process; `None` if not recorded.
     pub pid: Option<i32>,
-    /// When, in a unit that all records of the file share: nanoseconds, or the offset in the file if no times were recorded.
+    /// When, in a unit that all records of the file share: nanoseconds, or the offset in the file if no times
+    /// were recorded.
     pub time: u64,
     /// The event that was sampled; may be empty.
     pub event: Vec<u8>,
@@ -70,14 +72,17 @@ pub struct Options {
     pub events: Vec<String>,
     /// Take the instruction of every sample, whether it has a branch stack or not.
     pub basic: bool,
-    /// Take the sampled instruction for the end of the newest run. It is, where the sample is taken with the branch records.
+    /// Take the sampled instruction for the end of the newest run. It is, where the sample is taken with the
+    /// branch records.
     pub event_ip: bool,
-    /// From the first sample with 32 branches on, leave out the two newest of every sample. Skylake processors sometimes record a branch twice;
-    /// perf2bolt does this for them, whatever the processor, where it cannot see by the code that a run is impossible: with translation tables.
+    /// From the first sample with 32 branches on, leave out the two newest of every sample. Skylake
+    /// processors sometimes record a branch twice; perf2bolt does this for them, whatever the processor,
+    /// where it cannot see by the code that a run is impossible: with translation tables.
     pub without_newest: bool,
-    /// Count as many branches as runs: leave out the newest branch of a stack of several, whose run is not known. Else code that is reached by taken
-    /// branches counts for more than code that is reached by falling through, by one in 31 with stacks of 32, and an optimiser that turns the one
-    /// to the other will undo that when it sees a profile of what it did. perf2bolt counts them all.
+    /// Count as many branches as runs: leave out the newest branch of a stack of several, whose run is not
+    /// known. Else code that is reached by taken branches counts for more than code that is reached by
+    /// falling through, by one in 31 with stacks of 32, and an optimiser that turns the one to the other will
+    /// undo that when it sees a profile of what it did. perf2bolt counts them all.
     pub even: bool,
 }
 

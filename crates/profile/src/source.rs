@@ -1,8 +1,8 @@
-//! The bytes of an input file: mapped where that is possible, read where not (pipes), and cut into pieces of whole lines for the
-//! parsers of text formats.
+//! The bytes of an input file: mapped where that is possible, read where not (pipes), and cut into pieces of
+//! whole lines for the parsers of text formats.
 //!
-//! A mapped file must not be shortened by somebody else while it is read. Finished profiles are not; the raw profiles of running programs
-//! are, and are therefore never mapped (see [`crate::raw`]).
+//! A mapped file must not be shortened by somebody else while it is read. Finished profiles are not; the raw
+//! profiles of running programs are, and are therefore never mapped (see [`crate::raw`]).
 
 use std::fs::File;
 use std::io::Read;
@@ -50,7 +50,8 @@ impl Source {
             .metadata()
             .map_err(|e| Error::io(path, "get the size", e))?;
         if data.is_file() && data.len() > 0 {
-            // SAFETY: the map is only read, and every parser checks what it reads. That nobody shortens the file is said above.
+            // SAFETY: the map is only read, and every parser checks what it reads. That nobody shortens the
+            // file is said above.
             if let Ok(map) = unsafe { memmap2::Mmap::map(&file) } {
                 return Ok(Source::Mapped(file, map));
             }
@@ -64,9 +65,9 @@ impl Source {
 
 /// Bytes that may be those of a mapped file.
 ///
-/// To go through a large file once it is twice as fast to copy it piece by piece to a buffer that stays in the caches than to have
-/// each of its pages mapped and unmapped; and what has been read does not stay in memory. So parsers look at the mapping for single places, and
-/// get whole pieces by [`Pages::load`].
+/// To go through a large file once it is twice as fast to copy it piece by piece to a buffer that stays in
+/// the caches than to have each of its pages mapped and unmapped; and what has been read does not stay in
+/// memory. So parsers look at the mapping for single places, and get whole pieces by [`Pages::load`].
 #[derive(Clone, Copy, Debug)]
 pub struct Pages<'a> {
     bytes: &'a [u8],
@@ -157,8 +158,8 @@ impl<'a> Pages<'a> {
     }
 }
 
-/// Works on pieces in parallel. Each thread has a value of its own, that `new` makes, and takes one piece after the other. Returns the values,
-/// or the error of the first wrong piece.
+/// Works on pieces in parallel. Each thread has a value of its own, that `new` makes, and takes one piece
+/// after the other. Returns the values, or the error of the first wrong piece.
 pub(crate) fn share<P: Sync, S: Send, E: Send>(
     pieces: &[P],
     new: impl Fn() -> S + Sync,

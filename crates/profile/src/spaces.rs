@@ -1,12 +1,14 @@
 //! Which file was mapped where, in which process, and when.
 //!
-//! perf records a mapping when it is made, and processes when they fork, call exec and exit; samples carry a time. From the events the
-//! pieces of address space are made that each mapping really covered, and for how long: a later mapping cuts what it overlaps, exec ends all, a
-//! child begins with copies of its parent's. The events are not sorted by time in the file (each CPU has its own buffer), so all of them are read
+//! perf records a mapping when it is made, and processes when they fork, call exec and exit; samples carry a
+//! time. From the events the pieces of address space are made that each mapping really covered, and for how
+//! long: a later mapping cuts what it overlaps, exec ends all, a child begins with copies of its parent's.
+//! The events are not sorted by time in the file (each CPU has its own buffer), so all of them are read
 //! first, and samples are looked up afterwards, in any order and by any thread.
 //!
-//! Pieces are sorted by address. A lookup finds the last one that starts at or before the address and goes back from there; the
-//! largest end so far, kept beside each, says when to stop. With few overlaps in time, as in all real processes, that is one or two steps.
+//! Pieces are sorted by address. A lookup finds the last one that starts at or before the address and goes
+//! back from there; the largest end so far, kept beside each, says when to stop. With few overlaps in time,
+//! as in all real processes, that is one or two steps.
 
 use std::collections::BTreeMap;
 
@@ -78,8 +80,8 @@ struct Process {
 type Current = BTreeMap<u64, Piece>;
 
 impl Spaces {
-    /// From events: time, process, what happened; in any order. Events of the same time keep their order. `build_ids` names files whose
-    /// events do not say.
+    /// From events: time, process, what happened; in any order. Events of the same time keep their order.
+    /// `build_ids` names files whose events do not say.
     pub fn new(
         mut events: Vec<(u64, i32, SpaceEvent)>,
         build_ids: &FxHashMap<Vec<u8>, Vec<u8>>,
@@ -248,7 +250,7 @@ impl Process {
     }
 }
 
-/// Ends what lies in `start..end`; what sticks out lives on.
+/// Ends what is in `start..end`; what sticks out lives on.
 fn cut(map: &mut Current, done: &mut Vec<Piece>, start: u64, end: u64, time: u64) {
     let first = map
         .range(..start)

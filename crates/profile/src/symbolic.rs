@@ -1,24 +1,27 @@
 //! A profile by names: branches, samples and memory accesses between places in functions, as sampling tools and BOLT's
 //! instrumentation write it. The text form is [`crate::fdata`].
 //!
-//! A place is a [`Location`]: a function and an offset from its start in the *input* binary, or something that is not in any function. Names
-//! are stored once, sorted; a record holds their numbers. Records are sorted and unique. So two profiles with the same counts are equal
-//! values, whatever order they were read in, and a million records of clang take 50 MB, not a map of strings.
+//! A place is a [`Location`]: a function and an offset from its start in the *input* binary, or something
+//! that is not in any function. Names are stored once, sorted; a record holds their numbers. Records are
+//! sorted and unique. So two profiles with the same counts are equal values, whatever order they were read
+//! in, and a million records of clang take 50 MB, not a map of strings.
 //!
-//! The order of branches is that of BOLT's writers made definite: function by function (by name, bytewise), in each the branches that leave a
-//! place in it, then the entries into it that come from no function; last what has no function at either end.
+//! The order of branches is that of BOLT's writers made definite: function by function (by name, bytewise),
+//! in each the branches that leave a place in it, then the entries into it that come from no function; last
+//! what has no function at either end.
 //!
-//! Merging adds counts and mispredictions of equal records, saturating: a commutative monoid with [`SymbolicProfile::default`] as identity. This
-//! is where it differs from LLVM's merge-fdata, on purpose:
+//! Merging adds counts and mispredictions of equal records, saturating: a commutative monoid with
+//! [`SymbolicProfile::default`] as identity. This is where it differs from LLVM's merge-fdata, on purpose:
 //!
-//! * merge-fdata 19 takes the misprediction count for part of the key: equal branches with different mispredictions are not
-//!   merged, and equal ones are not added up. (Later versions add both up, like here.)
+//! * merge-fdata 19 takes the misprediction count for part of the key: equal branches with different
+//!   mispredictions are not merged, and equal ones are not added up. (Later versions add both up, like here.)
 //! * merge-fdata 19 cannot read `no_lbr` profiles. Here they merge with each other; event names are united.
 //! * its output is in hash order. Here it is sorted.
 //! * it wraps around; here counts saturate.
-//! * perf2bolt writes `boltedcollection` before `no_lbr`, which no reader of LLVM's accepts. Here both orders are read and the accepted one is
-//!   written.
-//! * llvm-bolt reads `1` (global) and `2` (local symbol) as the same thing, merge-fdata keeps them apart. Here they are the same.
+//! * perf2bolt writes `boltedcollection` before `no_lbr`, which no reader of LLVM's accepts. Here both orders
+//!   are read and the accepted one is written.
+//! * llvm-bolt reads `1` (global) and `2` (local symbol) as the same thing, merge-fdata keeps them apart.
+//!   Here they are the same.
 
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
@@ -363,7 +366,8 @@ impl SymbolicProfile {
         })]
     }
 
-    /// How often each function was entered at its start, by the number of its name: calls, jumps and whatever came from outside.
+    /// How often each function was entered at its start, by the number of its name: calls, jumps and whatever
+    /// came from outside.
     pub fn execution_counts(&self) -> Vec<u64> {
         let mut counts = vec![0u64; self.names.len()];
         for branch in &self.branches {
@@ -393,8 +397,8 @@ impl SymbolicProfile {
         }
     }
 
-    /// The sum of two profiles. `names` are the files for the error when one has branches and the other samples, or only one was taken on an
-    /// optimised binary.
+    /// The sum of two profiles. `names` are the files for the error when one has branches and the other
+    /// samples, or only one was taken on an optimised binary.
     pub fn merge(
         self,
         other: SymbolicProfile,
@@ -518,8 +522,9 @@ pub(crate) fn merge_sorted<T, K: Ord>(
     }
 }
 
-/// The part of a name that survives another link-time optimisation: up to and including the first of `.__uniq.`, `.lto_priv.`,
-/// `.constprop.`, `.llvm.` (looked for in this order) that is in it. `None` if none is: the name is stable.
+/// The part of a name that survives another link-time optimisation: up to and including the first of
+/// `.__uniq.`, `.lto_priv.`, `.constprop.`, `.llvm.` (looked for in this order) that is in it. `None` if none
+/// is: the name is stable.
 pub fn lto_common_name(name: &[u8]) -> Option<&[u8]> {
     const MARKERS: [&[u8]; 4] = [b".__uniq.", b".lto_priv.", b".constprop.", b".llvm."];
     MARKERS.iter().find_map(|marker| {

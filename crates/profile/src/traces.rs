@@ -1,8 +1,9 @@
 //! Traces, many of them.
 //!
-//! A long recording has tens of millions of branch records, and from hundreds to millions of different [`Trace`]s. Two things are
-//! needed of them: to count the traces as they come ([`Tally`]), and to keep the sum, sorted ([`Traces`]). Both store a trace in 32 bytes with its
-//! counts, a third of what the plain values take:
+//! A long recording has tens of millions of branch records, and from hundreds to millions of different
+//! [`Trace`]s. Two things are needed of them: to count the traces as they come ([`Tally`]), and to keep the
+//! sum, sorted ([`Traces`]). Both store a trace in 32 bytes with its counts, a third of what the plain values
+//! take:
 //!
 //! | field | bits | |
 //! |---|---|---|
@@ -12,14 +13,16 @@
 //! | mispredictions | 32 | |
 //! | count | 64 | at least 1: 0 is a free slot of the table |
 //!
-//! Packed traces have the order of the traces they stand for. What does not fit is *odd* and kept as it is, beside the others: module
-//! numbers and addresses that are too large, runs over 4 GB, [`Origin::Return`], mispredictions over 32 bits, counts of 0. In the sorted form a trace is
-//! packed if it can be, so equal sums are equal values.
+//! Packed traces have the order of the traces they stand for. What does not fit is *odd* and kept as it is,
+//! beside the others: module numbers and addresses that are too large, runs over 4 GB, [`Origin::Return`],
+//! mispredictions over 32 bits, counts of 0. In the sorted form a trace is packed if it can be, so equal sums
+//! are equal values.
 //!
-//! The table is open addressing with linear probing; a slot's place are the uppermost bits of its hash. Two habits make it fast when it is larger
-//! than the caches. Traces wait in a small batch until there are [`BATCH`] of them; then all their slots are touched, and only then compared: the
-//! processor waits for many lines of memory at once in place of one after the other. And because slots lie in the order of hashes at any size,
-//! growing and adding up tables go through both from the front to the back.
+//! The table is open addressing with linear probing; a slot's place are the uppermost bits of its hash. Two
+//! habits make it fast when it is larger than the caches. Traces wait in a small batch until there are
+//! [`BATCH`] of them; then all their slots are touched, and only then compared: the processor waits for many
+//! lines of memory at once in place of one after the other. And because slots are in the order of hashes at
+//! any size, growing and adding up tables go through both from the front to the back.
 
 use std::cmp::Ordering;
 use std::hint::black_box;
@@ -151,8 +154,9 @@ fn fold(a: u64, b: u64) -> u64 {
     product as u64 ^ (product >> 64) as u64
 }
 
-/// Asks for large pages where the elements of an empty list will be. Slots of a large table are met in no order: with small pages nearly every one
-/// costs a walk through the page tables beside the access itself, and each of the pages is a fault of its own at first.
+/// Asks for large pages where the elements of an empty list will be. Slots of a large table are met in no
+/// order: with small pages nearly every one costs a walk through the page tables beside the access itself,
+/// and each of the pages is a fault of its own at first.
 fn prefer_large_pages<T>(list: &mut Vec<T>) {
     #[cfg(target_os = "linux")]
     {
@@ -163,8 +167,8 @@ fn prefer_large_pages<T>(list: &mut Vec<T>) {
         let first = start.next_multiple_of(LARGE);
         let end = (start + size) & !(LARGE - 1);
         if first < end {
-            // SAFETY: these are whole pages of the list's own memory, and the advice changes nothing that can be read in them. It is no more than
-            // advice: a refusal makes no difference but for speed.
+            // SAFETY: these are whole pages of the list's own memory, and the advice changes nothing that can
+            // be read in them. It is no more than advice: a refusal makes no difference but for speed.
             unsafe { libc::madvise(first as *mut libc::c_void, end - first, libc::MADV_HUGEPAGE) };
         }
     }
@@ -224,7 +228,7 @@ impl Tally {
         64 - self.slots.len().trailing_zeros()
     }
 
-    /// Makes room for some more slots: a quarter stays free.
+    /// Makes space for some more slots: a quarter stays free.
     fn reserve(&mut self, more: usize) {
         let wanted = self.used + more;
         if wanted <= self.slots.len() / 4 * 3 {
@@ -395,8 +399,8 @@ impl Traces {
         }
     }
 
-    /// All in parts of `size`, for working in parallel; each is in order, and traces of one branch are in at most two parts that follow each other, or
-    /// the last.
+    /// All in parts of `size`, for working in parallel; each is in order, and traces of one branch are in at
+    /// most two parts that follow each other, or the last.
     pub fn parts(&self, size: usize) -> Vec<Iter<'_>> {
         let packed = self.packed.chunks(size.max(1)).map(|part| Iter {
             packed: part.iter(),
@@ -478,8 +482,8 @@ impl Traces {
         }
     }
 
-    /// Changes the numbers of modules, and leaves everything where it is. Whether what is packed and what is odd stays that, and no two
-    /// numbers became one.
+    /// Changes the numbers of modules, and leaves everything where it is. Whether what is packed and what is
+    /// odd stays that, and no two numbers became one.
     fn renumber_in_place(&mut self, ids: &[ModuleId]) -> bool {
         let is_same = |(old, new): (usize, &ModuleId)| new.0 as usize == old;
         if ids.iter().enumerate().all(is_same) {

@@ -1,34 +1,18 @@
-//! Numbers in as many bytes as they need: LEB128, seven bits a byte, least significant first, bit 7 set on all but the last.
+//! Numbers in as many bytes as they need: LEB128.
 //!
 //! Only the shortest form is valid, so that equal profiles are equal bytes.
 
-/// Longest form of a 64-bit number in bytes.
-pub(crate) const MAX_LEN: usize = 10;
+use postlink_bytes::Bytes;
+pub(crate) use postlink_bytes::leb128::{LONGEST as MAX_LEN, put_unsigned as put};
 
-/// Appends `value`.
-pub(crate) fn put(out: &mut Vec<u8>, mut value: u64) {
-    while value >= 0x80 {
-        out.push(value as u8 | 0x80);
-        value >>= 7;
-    }
-    out.push(value as u8);
-}
-
-/// Reads a number from the start of `bytes`: the value and its length. `None` if it is cut off, too large for 64 bits, or not in its
-/// shortest form.
+/// Reads a number from the start of `bytes`: the value and its length. `None` if it is cut off, too large for
+/// 64 bits, or not in its shortest form.
 pub(crate) fn get(bytes: &[u8]) -> Option<(u64, usize)> {
-    let mut value = 0u64;
-    for (i, &byte) in bytes.iter().take(MAX_LEN).enumerate() {
-        let bits = u64::from(byte & 0x7f);
-        if i == 9 && bits > 1 {
-            return None;
-        }
-        value |= bits << (7 * i);
-        if byte < 0x80 {
-            return (byte != 0 || i == 0).then_some((value, i + 1));
-        }
-    }
-    None
+    let mut reader = Bytes::new(bytes);
+    let value = reader.unsigned(MAX_LEN).ok()?;
+    let len = reader.at();
+    // A last byte of zero would only pad.
+    (len == 1 || bytes.get(len - 1) != Some(&0)).then_some((value, len))
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! Comparison with `perf` on recordings made here (software clock: no hardware is needed). Without `perf`, or where it may not record, these
-//! tests say so and pass.
+//! Comparison with `perf` on recordings made here (software clock: no hardware is needed). Without `perf`, or
+//! where it may not record, these tests say so and pass.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -1,5 +1,6 @@
-//! What layouts are worth that several tools made of one program by one profile, as JSON. Outputs need address translation tables
-//! (`--enable-bat`). With a number, also the functions in which the first output scores least beside the second.
+//! What layouts are worth that several tools made of one program by one profile, as JSON. Outputs need
+//! address translation tables (`--enable-bat`). With a number, also the functions in which the first output
+//! scores least beside the second.
 //!
 //! ```text
 //! cargo run --release -p postlink-rewrite --example judge -- ./app run.plraw ./app.opt ./app.bolt [NUMBER]

@@ -1,93 +1,45 @@
-//! The rewriter: from a linked file to one that counts or one that runs faster.
+//! The rewriter: from a linked file to an instrumented one or one that runs faster.
 //!
 //! ```text
 //!  Elf ─► discover ─► Program ─► per function, in parallel:                        ─► link ─► Writer ─► file
-//!         refs, leaks            cfg ─► counters ─► (attach, layout) ─► emit, unwind
+//!         refs, nonlocal_exits            cfg ─► counters ─► (attach, layout) ─► emit, unwind
 //! ```
 //!
 //! One direction: a phase reads what the one before made and changes nothing in it. The old image keeps its bytes; new
-//! code is put behind it, and the old entry of a moved function jumps to the new one. A function that is not
-//! understood stays where it is ([`Pin`] says why) and goes on working, as does every reference that nobody knew of.
+//! code is put after it, and the old entry of a moved function jumps to the new one. A function that is not
+//! understood stays where it is ([`Pin`] says why) and goes on working, as does every unknown reference.
 
+mod analyse;
 pub mod attach;
-pub mod bat;
-pub mod bolt_blocks;
-pub mod cfg;
-pub mod counters;
-pub mod counts;
-pub mod coverage;
-pub mod coverage_blocks;
-pub mod discover;
-pub mod emit;
-pub mod entries;
-pub mod entries_frames;
-pub mod entries_overwritten;
-pub mod export;
-pub mod frequency;
-pub mod hashes;
-pub mod inspect;
-pub mod instrument;
-pub mod judge;
-pub mod leaks;
-pub mod library;
-pub mod link;
-pub mod names;
-pub mod optimize;
-pub mod per_thread;
-pub mod phases;
-pub mod pin;
-pub mod prepare;
-pub mod refs;
-pub mod runtimes;
-pub mod stats;
-pub mod stress;
-pub mod unwind;
-mod veneers;
-pub mod visible;
+mod cfg;
+mod discover;
+mod drivers;
+mod emit;
+mod entries;
+mod error;
+#[cfg(test)]
+mod golden;
+mod link;
+mod phases;
+mod pin;
+mod report;
 
-pub use inspect::{Inspection, inspect};
-pub use instrument::{Counters, InstrumentOptions, InstrumentReport, instrument};
-pub use optimize::{FunctionOrder, OptimizeOptions, OptimizeReport, Preset, optimize};
-
+pub use analyse::bolt_blocks::BoltBlocks;
+pub use analyse::hashes;
+pub use cfg::{Cfg, Scratch as CfgScratch, build as build_cfg};
+pub use discover::{NonlocalExits, Program};
+pub use drivers::coverage;
+pub use drivers::instrument::{
+    Counters, InstrumentOptions, InstrumentReport, instrument, prepare_instrumented,
+};
+pub use drivers::optimize::{
+    Fitted, FunctionOrder, OptimizeOptions, OptimizeReport, Preset, fit, optimize,
+};
+pub use drivers::{Answer, Refusal, Rewriting};
+pub use error::Error;
+pub use link::debug::{DebugInfo, DebugReport};
+pub use link::stress;
 pub use phases::Phases;
 pub use pin::Pin;
-
-use postlink_image::FormatError;
-use postlink_image::write::WriteError;
-
-/// Why a file could not be rewritten.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// The input is not as it should be.
-    #[error(transparent)]
-    Format(#[from] FormatError),
-    /// The output could not be written.
-    #[error(transparent)]
-    Write(#[from] WriteError),
-    /// An address does not fit.
-    #[error("in {function}: {source}")]
-    Reach {
-        /// Function.
-        function: String,
-        /// What does not fit.
-        source: postlink_isa::OutOfRange,
-    },
-    /// The start-up routine could not be built.
-    #[error(transparent)]
-    Runtime(#[from] postlink_isa::RuntimeError),
-    /// The profile belongs to something else, or says nothing.
-    #[error("{0}")]
-    Profile(String),
-    /// The file is of a kind that cannot be rewritten; the sentence says what to do.
-    #[error("{0}")]
-    Unsupported(String),
-    /// A broken invariant of ours: reported, never a panic.
-    #[error("internal error: {0} (please report this)")]
-    Internal(String),
-}
-
-impl Error {
-    pub(crate) fn internal(what: impl Into<String>) -> Error {
-        Error::Internal(what.into())
-    }
-}
+pub use report::inspect::{Inspection, inspect};
+pub use report::{counts, export, facts, judge, stats};

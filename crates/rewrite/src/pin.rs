@@ -26,13 +26,15 @@ pub enum Pin {
     AddressOfItsInsideTaken,
     /// Its indirect jumps cannot be told apart well enough.
     UnknownIndirectJump,
-    /// It adds distances that the linker computed to an address of its own (large code model) other than that of its entry.
+    /// It adds distances that the linker computed to an address of its own (large code model) other than that
+    /// of its entry.
     PositionArithmetic,
     /// A direct branch with a prefix that would be lost.
     PrefixedBranch,
     /// Its callers branch on the flags that it returns, which no calling convention knows: hand-written code.
     ReturnsFlags,
-    /// Its instructions are listed for being patched, or for comparing the program counter with, while the program runs.
+    /// Its instructions are listed for being patched, or for comparing the program counter with, while the
+    /// program runs.
     PatchedAtRunTime,
     /// In a section whose bounds have symbols (`__start_NAME`, `__stop_NAME`), so that code tells by its address.
     SectionWithBounds,
@@ -48,7 +50,7 @@ pub enum Pin {
     PartlyUnwindable,
     /// Its parts use different conventions for unwinding.
     MixedUnwinding,
-    /// Its entry has no room for a jump to its new place.
+    /// Its entry has no space for a jump to its new place.
     NoRoomAtEntry,
     /// An address field could not be updated.
     OutOfReach,

@@ -9,7 +9,8 @@ use postlink_rewrite::judge::{Judgement, judge};
 use postlink_rewrite::stats::DynoStats;
 use postlink_rewrite::{InstrumentOptions, OptimizeOptions, Phases, instrument, optimize};
 
-/// Whoever wrote this guessed wrong at every turn, so the compiler has laid it out badly: with parts that are split off and run all the same.
+/// Whoever wrote this guessed wrong at every turn, so the compiler has laid it out badly: with parts that are
+/// split off and run all the same.
 const SOURCE: &str = r#"
 #include <stdio.h>
 #include <stdlib.h>

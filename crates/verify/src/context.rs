@@ -1,18 +1,20 @@
 //! What every part of the proof looks things up in: both files, the moved functions, and who owns an address.
 
 use crate::arch::{Arch, Dispatch};
-use crate::bytes::u64_in;
-use crate::claim::{Moved, Range};
-use crate::elf::{ET_EXEC, Elf, PT_GNU_EH_FRAME, PT_INTERP, SHF_EXECINSTR, SHT_RELA, SHT_SYMTAB};
+use crate::files::bytes::u64_in;
+use crate::files::claim::{Moved, Range};
+use crate::files::elf::{
+    ET_EXEC, Elf, PT_GNU_EH_FRAME, PT_INTERP, SHF_EXECINSTR, SHT_RELA, SHT_SYMTAB,
+};
+use crate::files::unwind::Table;
 use crate::report::{Failure, Options};
-use crate::unwind::Table;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
 
 /// Index of a moved function.
 pub(crate) type FuncId = u32;
 
-/// Ranges with owners, sorted; a bitmap answers most questions with "nobody".
+/// Ranges with owners, sorted; a bitmap answers most questions with "no owner".
 #[derive(Debug, Default)]
 pub(crate) struct Index {
     ranges: Vec<(Range, FuncId)>,
@@ -49,7 +51,7 @@ impl Index {
         self.ranges.iter().copied()
     }
 
-    /// Whether nobody has any of these addresses.
+    /// Whether none of these addresses has an owner.
     pub(crate) fn is_free(&self, start: u64, end: u64) -> bool {
         let i = self.ranges.partition_point(|r| r.0.end <= start);
         self.ranges.get(i).is_none_or(|r| r.0.start >= end)
@@ -88,7 +90,7 @@ impl Index {
 pub(crate) struct Counts {
     /// Where counters are: new writable memory without bytes in the file.
     pub areas: Vec<Range>,
-    /// How much of it may lie at a thread's own base.
+    /// How much of it may be at a thread's own base.
     pub own: u64,
     /// New executable memory.
     pub code: Vec<Range>,
@@ -106,9 +108,9 @@ pub(crate) struct Context<'a> {
     pub patches: Index,
     /// Overwritten bytes that are not an instruction's start any more.
     pub interiors: Index,
-    /// New code in the room of old bodies, with the function whose body it was.
+    /// New code in the space of old bodies, with the function whose body it was.
     pub reused: Index,
-    /// By moved function: whether other code lies in its old body, so that nothing may come there any more.
+    /// By moved function: whether other code is in its old body, so that nothing may come there any more.
     pub buried: Vec<bool>,
     /// Code of the input: executable sections, or executable segments in a file without section headers.
     pub code: Vec<Range>,
@@ -120,10 +122,14 @@ pub(crate) struct Context<'a> {
     pub guarded: bool,
     /// If it counts.
     pub counts: Option<Counts>,
+    /// The output says which bytes stand for which, and its debug information is to be compared by that.
+    pub has_debug_info: bool,
     /// Ends of moved functions that are the address of nothing else.
     pub ends: FxHashMap<u64, FuncId>,
-    /// Moved functions that calculate with distances, see [`crate::distances`].
+    /// Moved functions that calculate with distances, see [`crate::proof::distances`].
     pub calculating: FxHashSet<FuncId>,
+    /// Data hold distances to places, see [`crate::proof::described`].
+    pub described: bool,
 }
 
 impl<'a> Context<'a> {
@@ -131,7 +137,7 @@ impl<'a> Context<'a> {
         self.functions.get(id as usize)
     }
 
-    /// Fixed addresses: absolute addresses may stand in code.
+    /// Fixed addresses: absolute addresses may be in code.
     pub(crate) fn fixed(&self) -> bool {
         self.input.etype == ET_EXEC
     }
@@ -147,8 +153,9 @@ impl<'a> Context<'a> {
         self.abandoned.iter().any(|r| r.contains(addr))
     }
 
-    /// Whether `addr` lies in the input's unwind table, and the program tells the run-time of that table itself. Static programs of some
-    /// toolchains have no search table: their start-up code forms the address of `.eh_frame` and registers it.
+    /// Whether `addr` is in the input's unwind table, and the program tells the run-time of that table
+    /// itself. Static programs of some toolchains have no search table: their start-up code forms the address
+    /// of `.eh_frame` and registers it.
     pub(crate) fn is_registered(&self, addr: u64) -> bool {
         let table = &self.old_unwind;
         self.input.segment(PT_GNU_EH_FRAME).is_none()
@@ -158,9 +165,10 @@ impl<'a> Context<'a> {
                 .is_some_and(|offset| offset < table.bytes.len() as u64)
     }
 
-    /// Whether `addr` is the beginning of the list of unwind entries that a static program's start-up code registers, while both files have
-    /// program headers for all of their tables, and functions that tell the unwinder of them. Such a list may become empty: nothing is
-    /// registered or taken back then, and what is found is found by the header, whose table is compared.
+    /// Whether `addr` is the beginning of the list of unwind entries that a static program's start-up code
+    /// registers, while both files have program headers for all of their tables, and functions that tell the
+    /// unwinder of them. Such a list may become empty: nothing is registered or taken back then, and what is
+    /// found is found by the header, whose table is compared.
     pub(crate) fn may_be_empty_list(&self, addr: u64) -> bool {
         let headers = [self.input, self.output].map(|elf| elf.segment(PT_GNU_EH_FRAME));
         let table = &self.old_unwind;
@@ -218,9 +226,10 @@ impl<'a> Context<'a> {
         !lists.is_empty() && lists.iter().all(|list| *list == addr)
     }
 
-    /// Whether `addr` lies in the input's unwind table, while new code lies in the room of old bodies. What start-up code registers is
-    /// searched before what program headers tell of: it would find the entries of the old bodies for the new code. (The address of the
-    /// table's very start may be the end of what lies before it, unless the program is static and so holds the routine that registers.)
+    /// Whether `addr` is in the input's unwind table, while new code is in the space of old bodies. What
+    /// start-up code registers is searched before what program headers tell of: it would find the entries of
+    /// the old bodies for the new code. (The address of the table's very start may be the end of what is
+    /// before it, unless the program is static and so holds the routine that registers.)
     pub(crate) fn hides_rooms(&self, addr: u64) -> bool {
         let table = &self.old_unwind;
         let least = u64::from(!self.is_static());
@@ -239,8 +248,9 @@ impl<'a> Context<'a> {
         self.fixed() && self.input.segment(PT_INTERP).is_none()
     }
 
-    /// Whether code that forms `old` in the input and `new` in the output registers the output's whole unwind table. (The input may
-    /// leave out the entries before `old`, those of objects that are linked first; to find more of them hurts nobody.)
+    /// Whether code that forms `old` in the input and `new` in the output registers the output's whole unwind
+    /// table. (The input may leave out the entries before `old`, those of objects that are linked first;
+    /// finding more of them is harmless.)
     pub(crate) fn registers_anew(&self, old: u64, new: u64) -> bool {
         self.is_registered(old) && new == self.new_unwind.addr
     }
@@ -261,7 +271,7 @@ impl<'a> Context<'a> {
         })
     }
 
-    /// New code that belongs to no function: recorders, routines, the start-up code of a program that counts.
+    /// New code that belongs to no function: recorders, routines, the start-up code of an instrumented program.
     pub(crate) fn unowned(&self, addr: u64) -> Option<&'a [u8]> {
         let counts = self.counts.as_ref()?;
         let whose = self.new.owner(addr);
@@ -269,7 +279,7 @@ impl<'a> Context<'a> {
             .then(|| self.output.bytes_from(addr))?
     }
 
-    /// Whether other code lies in the old body of a moved function.
+    /// Whether other code is in the old body of a moved function.
     pub(crate) fn is_buried(&self, id: FuncId) -> bool {
         self.buried.get(id as usize) == Some(&true)
     }
@@ -280,14 +290,14 @@ impl<'a> Context<'a> {
         (self.function(id)?.old_entry == addr).then_some(id)
     }
 
-    /// The moved function inside of which (not at whose entry) this address lies.
+    /// The moved function inside of which (not at whose entry) this address is.
     pub(crate) fn inside_of(&self, addr: u64) -> Option<FuncId> {
         let id = self.old.owner(addr)?;
         (self.function(id)?.old_entry != addr).then_some(id)
     }
 
-    /// Where control comes to that goes to `addr`, if veneers stand there; each must lead where a veneer may. Only code outside
-    /// of moved functions is taken for a veneer.
+    /// Where control comes to that goes to `addr`, if veneers are there; each must lead where a veneer may.
+    /// Only code outside of moved functions is taken for a veneer.
     pub(crate) fn behind_veneer<A: Arch>(&self, elf: &Elf<'_>, addr: u64) -> u64 {
         let mut at = addr;
         for _ in 0..4 {
@@ -304,6 +314,12 @@ impl<'a> Context<'a> {
             }
         }
         at
+    }
+
+    /// Whether new code of a moved function is at an address of its own old body: what leads there leads to
+    /// new code, though it is what it was.
+    pub(crate) fn lies_in_itself(&self, addr: u64) -> bool {
+        self.pair_owner(addr, addr).is_some()
     }
 
     /// The moved function for which (old, new) could be a pair: the one that has both addresses.
@@ -366,13 +382,16 @@ pub(crate) struct Findings {
     pub dispatching: Vec<FuncId>,
     /// Functions whose old body branches into the bytes that the entry jump overwrote.
     pub interior_branches: Vec<FuncId>,
-    /// What looks like code that stays and leads into the bytes that an entry jump overwrote: function, address, target.
+    /// What looks like code that stays and leads into the bytes that an entry jump overwrote: function,
+    /// address, target.
     pub into_jumps: Vec<(FuncId, u64, u64)>,
     /// Four-byte differences in data: (address, old, new).
     pub words: Vec<(u64, u32, u32)>,
-    /// Places that look like the start of a table of relative addresses, the moved function whose code names them, and whether it does so by a
-    /// number, which may be no address.
+    /// Places that look like the start of a table of relative addresses, the moved function whose code names
+    /// them, and whether it does so by a number, which may be no address.
     pub bases: Vec<(u64, Option<FuncId>, bool)>,
+    /// Addresses of data that hold distances to code, and the instructions that form them.
+    pub formed: Vec<(u64, u64)>,
     /// Jumps through tables with a base and a width of their own, and the moved function whose code has them.
     pub dispatches: Vec<(Dispatch, Option<FuncId>)>,
     pub retargeted: u64,
@@ -399,6 +418,7 @@ impl Findings {
         self.into_jumps.append(&mut other.into_jumps);
         self.words.append(&mut other.words);
         self.bases.append(&mut other.bases);
+        self.formed.append(&mut other.formed);
         self.dispatches.append(&mut other.dispatches);
         self.retargeted += other.retargeted;
         self.pointers += other.pointers;
@@ -414,7 +434,8 @@ impl Findings {
         }
     }
 
-    /// In a program that counts, one pointer that is run through at the start leads to the start-up code, which goes on with what it was.
+    /// In an instrumented program, one pointer that is run through at the start leads to the start-up code,
+    /// which goes on with what it was.
     pub(crate) fn hook(&mut self, cx: &Context<'_>, old: u64, new: u64) -> bool {
         let hooks = old != new && cx.unowned(new).is_some();
         if hooks {
@@ -439,7 +460,7 @@ impl Findings {
     /// A pointer to code was `old` and is `new`: an obligation, or, if it is unchanged, perhaps a way into an old body.
     /// `identity`: the pointer can be seen by the program and compared.
     pub(crate) fn pointer(&mut self, cx: &Context<'_>, old: u64, new: u64, identity: bool) -> bool {
-        if old == new {
+        if old == new && !cx.lies_in_itself(old) {
             if let Some(id) = cx.old.owner(old) {
                 match cx.entry_of(old) {
                     Some(id) if identity => self.addresses.push((id, false)),

@@ -1,13 +1,13 @@
 //! An independent checker: proves that in a rewritten file only the placement of code changed.
 //!
-//! [`verify`] takes the bytes of the input and of the output. It shares no code with the rewriter: the ELF reader, the
-//! unwind table reader and the language-specific data reader are its own, instructions are decoded by
-//! another crate, and unwind rows are computed by `gimli`. What the output claims of itself (`.note.postlink`) says where
-//! to look; it is never taken as true.
+//! [`verify`] takes the bytes of the input and of the output. It shares no code with the rewriter: the ELF
+//! reader, the unwind table reader and the language-specific data reader are its own, instructions are
+//! decoded by another crate, and unwind rows are computed by `gimli`. What the output claims of itself
+//! (`.note.postlink`) says where to look; it is never taken as true.
 //!
 //! # The argument
 //!
-//! The old image keeps its addresses and bytes; new code stands behind it. So old code that stays does what it did, as
+//! The old image keeps its addresses and bytes; new code is after it. So old code that stays does what it did, as
 //! long as everything it uses stays. Each difference must have a reason:
 //!
 //! | part | what is shown | where |
@@ -16,69 +16,69 @@
 //! | data | every changed word is a pointer or table entry that follows its label | [`data`], [`tables`] |
 //! | old code | only entry jumps and retargeted references changed | [`text`] |
 //! | new code | it simulates the old, instruction by instruction | [`walk`] |
-//! | unwind rows, landing pads | the same at each pair of instructions | [`unwind`], [`lsda`] |
+//! | unwind rows, landing pads | the same at each pair of instructions | [`unwind`], [`files::lsda`] |
+//! | debug information | it says of new code what it said of old | [`debug`] |
 //! | counters in new code | what was inserted changes nothing that the old code reads, and writes only counters | [`machine`], [`liveness`], [`counting`] |
 //! | counters at entries, where nothing moved | every difference leads past a counter to where it led | [`entries`] |
 //!
-//! A reason for a difference always has the form "old address X may become new address Y", and the pair (X, Y) becomes a
-//! root of the lock step in the function that owns Y.
+//! A reason for a difference always has the form "old address X may become new address Y", and the pair (X,
+//! Y) becomes a root of the lock step in the function that owns Y.
 //!
 //! # What is assumed
 //!
 //! * Code addresses are used as code addresses: jumped to, called, compared, passed on; not calculated with. (The
 //!   one calculation that compilers write, base plus table entry, is checked.)
-//! * What lies between functions is code where the program comes to it by a branch, an address or a pointer ([`gaps`]), and nowhere else.
-//! * A call at the very end of a function does not return ([`FunctionReport::assumed_no_return`] counts them).
+//! * What is between functions is code where the program comes to it by a branch, an address or a pointer
+//!   ([`gaps`]), and nowhere else.
+//! * A call at the very end of a function, or of a part of it with an unwind entry of its own, does not return
+//!   ([`FunctionReport::assumed_no_return`] counts them), unless the new code goes on after it as the old one does.
 //! * Entries of a relative jump table are added to the base that precedes it.
-//! * What a table jump leaves in the registers in which it formed its table's address, its base and its target is not used after calls and
-//!   returns; until then that is checked.
+//! * What a table jump leaves in the registers in which it formed its table's address, its base and its
+//!   target is not used after calls and returns; until then that is checked.
 //! * A veneer may use the registers that the procedure call standard leaves to veneers (x16 on AArch64).
-//! * The start-up code of a program that counts, and the one routine that gives a thread its counters, keep what they must: only that the routine begins by
-//!   saving every register is looked at. A thread's base of counters is valid behind a check.
+//! * The start-up code of an instrumented program, and the one routine that gives a thread its counters, keep
+//!   what they must: only that the routine begins by saving every register is looked at. A thread's base of
+//!   counters is valid after a check.
 //! * Nothing reads its own code, but for accesses with addresses relative to the program counter, which are checked.
 //!
 //! # Cost
 //!
-//! Functions are walked in parallel. Of each pair of equal instructions only the old side is decoded. Rows are computed
-//! once per FDE of a moved function. Memory is a map of four bytes per byte of new code for the function being walked, and a few
-//! bits per byte for those that are done. The report does not depend on the number of threads.
+//! Functions are walked in parallel. Of each pair of equal instructions only the old side is decoded. Rows
+//! are computed once per FDE of a moved function. Memory is a map of four bytes per byte of new code for the
+//! function being walked, and a few bits per byte for those that are done. The report does not depend on the
+//! number of threads.
 
 mod arch;
-mod bytes;
-mod claim;
 mod context;
-mod counting;
-mod data;
-mod distances;
-mod elf;
+pub mod debug;
 mod entries;
-mod gaps;
-mod graph;
-mod image;
+mod files;
 mod liveness;
-mod lsda;
 mod machine;
+#[cfg(feature = "testing")]
 pub mod mutate;
-mod pointer;
+mod proof;
 mod report;
-mod staying;
-mod tables;
-mod text;
-mod unwind;
-mod visible;
+#[cfg(feature = "testing")]
+pub mod testing;
 mod walk;
 
-pub use report::{Assumption, Check, Digest, Failure, FunctionReport, Options, Report, Verdict};
+pub use report::{
+    Assumption, Check, DebugState, DebugSummary, Digest, Failure, FunctionReport, Options, Report,
+    Verdict,
+};
 
 use arch::Arch;
 use arch::aarch64::AArch64;
 use arch::x86_64::X86_64;
-use claim::{Claim, Range};
 use context::{Context, Findings, FuncId, Index};
-use elf::Elf;
+use files::claim::{Claim, Range};
+use files::elf::{self, Elf};
+use files::{claim, unwind};
+use proof::visible::{self, Extents, Visible};
+use proof::{counting, data, described, distances, gaps, identity, image, tables, text};
 use rayon::prelude::*;
 use rustc_hash::{FxHashMap, FxHashSet};
-use visible::{Extents, Visible};
 use walk::{Scratch, Walked};
 
 /// Why two files cannot be checked at all.
@@ -125,8 +125,8 @@ pub enum Error {
 ///
 /// # Errors
 ///
-/// A file that cannot be read at all, a note that is missing or damaged, an instrumented output. Everything else that is
-/// wrong is in the report: see [`Report::is_proved`].
+/// A file that cannot be read at all, a note that is missing or damaged, an instrumented output. Everything
+/// else that is wrong is in the report: see [`Report::is_proved`].
 pub fn verify(input: &[u8], output: &[u8], options: &Options) -> Result<Report, Error> {
     let old = Elf::parse(input, "input")?;
     let new = Elf::parse(output, "output")?;
@@ -191,7 +191,7 @@ pub fn verify(input: &[u8], output: &[u8], options: &Options) -> Result<Report, 
     Ok(prove(&old, &new, &claim, options))
 }
 
-/// Checks that claimed ranges lie where code may be. Returns those in the room of old bodies, and whose those were.
+/// Checks that claimed ranges are where code may be. Returns those in the space of old bodies, and whose those were.
 fn check_claim(
     cx: &Context<'_>,
     layout: &image::Layout,
@@ -278,7 +278,7 @@ fn compare_unwind(cx: &Context<'_>, found: &mut Findings) {
         }
         match others.next_if(|o| o.start == fde.start) {
             Some(other) if old.same_meaning(fde, new, other) => {}
-            // What lay there is gone; what lies there now has its own entries.
+            // What lay there is gone; what is there now has its own entries.
             other if cx.old.owner(fde.start).is_some_and(|id| cx.is_buried(id)) => {
                 extra.extend(other)
             }
@@ -315,7 +315,7 @@ fn compare_unwind(cx: &Context<'_>, found: &mut Findings) {
                     .functions
                     .push((id, Failure::new(Check::Unwind, text)));
             }
-            // An FDE for nothing is found by nobody.
+            // An FDE of length 0 is never found.
             None if fde.start == fde.end => {}
             // Nothing throws in recorders, and who returns does not return there.
             None if cx.unowned(fde.start).is_some() && cx.new.is_free(fde.start, fde.end) => {}
@@ -330,7 +330,7 @@ fn compare_unwind(cx: &Context<'_>, found: &mut Findings) {
     }
 }
 
-/// Walks all functions, and again those of which others demand more, until nobody does.
+/// Walks all functions, and again those of which others demand more, until no new pair is demanded.
 fn walk_all<A: Arch>(cx: &Context<'_>, pairs: &mut Vec<(u64, u64)>) -> Vec<Walked> {
     let base = cx.input.extent().0;
     let mut roots = context::roots_by_function(cx, pairs);
@@ -422,8 +422,10 @@ fn prove<A: Arch>(
         abandoned: std::mem::take(&mut layout.abandoned),
         guarded: image::is_guarded(output),
         counts: counting.then(|| counting::areas(&layout)),
+        has_debug_info: !counting && debug::is_described(output),
         ends: FxHashMap::default(),
         calculating: FxHashSet::default(),
+        described: false,
     };
     let reused = check_claim(&cx, &layout, claim, &mut found);
     for &(_, id) in &reused {
@@ -448,6 +450,7 @@ fn prove<A: Arch>(
     cx.ends = ends_of_moved::<A>(&cx, &extents);
     cx.code.clone_from(&code);
     cx.calculating = distances::calculating::<A>(&cx);
+    cx.described = !described::words::<A>(input).is_empty();
     let cx = cx;
     image::dynamic(&cx, &layout, &mut found);
     let relative = image::relocations::<A>(&cx, &mut layout, &mut found);
@@ -457,6 +460,11 @@ fn prove<A: Arch>(
             start: s.addr,
             end: s.file_end(),
         });
+    }
+    if !counting {
+        layout
+            .by_meaning
+            .extend(identity::build_id(&cx, &mut found));
     }
     layout.by_meaning.sort_unstable();
     let kept = data::KeptRelocs::new(input);
@@ -468,6 +476,7 @@ fn prove<A: Arch>(
             found.append(compared);
             found.append(text::sweep::<A>(&cx, &kept, &starts, &relative));
             data::staying_pointers::<A>(&cx, &kept, &mut found);
+            described::known::<A>(&cx, &extents, &mut found);
             tables::explain::<A>(&cx, &kept, &mut found);
             distances::known::<A>(&cx, &mut found);
             for (id, addr, target) in
@@ -497,11 +506,21 @@ fn prove<A: Arch>(
     }
     let visible = Visible::of(input);
     what_is_seen::<A>(&cx, &visible, &extents, &mut found);
-    overwritten_bodies(&cx, &relative, &mut found);
+    overwritten_bodies::<A>(&cx, &kept, &relative, &mut found);
     if options.unique_addresses {
         unique_addresses(&cx, &mut found);
     }
-    report::<A>(&cx, found, walked, &subject, options)
+    // What is said of code can be compared once it is known which code stands for which.
+    let proved = found.file.is_empty()
+        && found.functions.is_empty()
+        && walked.iter().all(|w| w.failure.is_none());
+    let debug = match proved {
+        true => debug::prove::<A>(&cx, &walked, &mut found),
+        false => None,
+    };
+    let mut report = report::<A>(&cx, found, walked, &subject, options);
+    report.debug = debug;
+    report
 }
 
 fn unwind_table<'a>(elf: &Elf<'a>, which: &str, found: &mut Findings) -> unwind::Table<'a> {
@@ -514,7 +533,12 @@ fn unwind_table<'a>(elf: &Elf<'a>, which: &str, found: &mut Findings) -> unwind:
 }
 
 /// Old bodies that branch into what the entry jump overwrote, and those with other code in them, must not run any more.
-fn overwritten_bodies(cx: &Context<'_>, relative: &[u64], found: &mut Findings) {
+fn overwritten_bodies<A: Arch>(
+    cx: &Context<'_>,
+    kept: &data::KeptRelocs<'_>,
+    relative: &[u64],
+    found: &mut Findings,
+) {
     found
         .interior_branches
         .extend((0..cx.functions.len() as FuncId).filter(|id| cx.is_buried(*id)));
@@ -529,7 +553,7 @@ fn overwritten_bodies(cx: &Context<'_>, relative: &[u64], found: &mut Findings) 
             *w = true;
         }
     }
-    data::unchanged_pointers(cx, &wanted, relative, found);
+    data::unchanged_pointers::<A>(cx, kept, &wanted, relative, found);
     let mut alive = std::mem::take(&mut found.entrances);
     alive.retain(|id| wanted.get(*id as usize) == Some(&true));
     alive.sort_unstable();
@@ -550,7 +574,7 @@ fn overwritten_bodies(cx: &Context<'_>, relative: &[u64], found: &mut Findings) 
     }
 }
 
-/// Ends of moved functions behind which nothing but padding lies.
+/// Ends of moved functions after which nothing but padding is.
 fn ends_of_moved<A: Arch>(cx: &Context<'_>, extents: &Extents<'_>) -> FxHashMap<u64, FuncId> {
     let owned = |(id, f): (usize, &claim::Moved)| {
         let id = id as FuncId;
@@ -798,6 +822,11 @@ fn report<A: Arch>(
         assumptions,
         file_failure_count,
         file_failures: found.file,
+        debug: None,
         functions,
     }
 }
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -1,25 +1,30 @@
 //! What is dead in old code: what may be overwritten there without the program noticing.
 //!
-//! A register or flag is dead at an address if on every way from there it is overwritten before it is read. The ways are followed
-//! forwards through the input's code, into other functions by jumps as well, until nothing is left in question. What is not known reads everything.
+//! A register or flag is dead at an address if on every way from there it is overwritten before it is read.
+//! The ways are followed forwards through the input's code, into other functions by jumps as well, until
+//! nothing is left in question. What is not known reads everything.
 //!
 //! What calling conventions say is used where the rewriter relies on it too, and nowhere else:
 //!
-//! * No flag that is computed ([`crate::machine::flag`]) goes into a call or comes out of it: neither calls nor returns nor jumps to
-//!   functions through pointers read one. So the flags are dead before a return.
-//! * Every other register is read by calls, and by whatever leaves the function; callers compiled together with their callees rely on more than conventions say.
-//!   Excepted are those that belong to linkers' stubs ([`Arch::STUB_SCRATCH`]): when a function is entered from outside they hold nothing, and on machines
-//!   whose compilers agree ([`Arch::STUBS_AT_CALLS`]) they are dead before calls and returns of functions that have unwind entries.
+//! * No flag that is computed ([`crate::arch::step::flag`]) goes into a call or comes out of it: neither
+//!   calls nor returns nor jumps to functions through pointers read one. So the flags are dead before a
+//!   return.
+//! * Every other register is read by calls, and by whatever leaves the function; callers compiled together
+//!   with their callees rely on more than conventions say. Excepted are those that belong to linkers' stubs
+//!   ([`Arch::STUB_SCRATCH`]): when a function is entered from outside they hold nothing, and on machines
+//!   whose compilers agree ([`Arch::STUBS_AT_CALLS`]) they are dead before calls and returns of functions
+//!   that have unwind entries.
 //! * Code that a signal handler, a debugger or a tracer looks at is not code that looks at registers.
 
 use crate::arch::{Arch, Effects, Flow, Insn};
-use crate::claim::Range;
 use crate::context::Context;
+use crate::files::claim::Range;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use std::cell::Cell;
 
-/// How many instructions are looked at for one question, and how many more for all questions of a function together, before the answer is no.
+/// How many instructions are looked at for one question, and how many more for all questions of a function
+/// together, before the answer is no.
 const BUDGET: usize = 4000;
 pub(crate) const RESERVE: usize = 1 << 22;
 
@@ -88,8 +93,8 @@ pub(crate) struct Known<'a> {
     pub own: &'a [Range],
     /// Registers that calls, returns and jumps out of it to other functions do not read.
     pub unread: u32,
-    /// Asked for where the function was just entered: those registers and the flags hold nothing, so it does not matter who looks at them
-    /// when the program is stopped.
+    /// Asked for where the function was just entered: those registers and the flags hold nothing, so it does
+    /// not matter who looks at them when the program is stopped.
     pub entered: bool,
     /// What is left of [`RESERVE`].
     pub reserve: &'a Cell<usize>,
@@ -181,14 +186,15 @@ pub(crate) fn dead<A: Arch>(
                     break;
                 }
                 Flow::Stop => {
-                    // Linkers let jumps to weak functions that are not defined run into what lies behind: there the program ends.
+                    // Linkers let jumps to weak functions that are not defined run into what is after: there
+                    // the program ends.
                     let returns = A::is_return(bytes) || known.entered || A::is_undefined(bytes);
                     if !returns || open.regs & !known.unread != 0 {
                         return false;
                     }
                     break;
                 }
-                // Whoever handles it and goes on behind it gives the flags back as they were.
+                // Whoever handles it and goes on after it gives the flags back as they were.
                 Flow::Trap if open.regs == 0 && !known.entered && !A::is_system_call(bytes) => {
                     at = next;
                 }

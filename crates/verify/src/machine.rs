@@ -1,13 +1,14 @@
 //! A small symbolic machine: what a few instructions of new code do to registers, flags and memory.
 //!
-//! Instrumented code has instructions that the old code has not: they count. Nothing is known of them beforehand. They are decoded
-//! and run on values that are only names ([`Value`]): "what `rax` held at the beginning, plus 1", "all flags as they were", "anything". At every fork
-//! both ways are taken. What comes out is which registers and flags hold something else than before, and that no access of memory was one
-//! that the program could notice ([`Places`]). Nothing is concluded from a comparison but one thing ([`State::known`]), so whatever the
-//! counters hold, what is shown holds.
+//! Instrumented code has instructions that the old code has not: they count. Nothing is known of them
+//! beforehand. They are decoded and run on values that are only names ([`Value`]): "what `rax` held at the
+//! beginning, plus 1", "all flags as they were", "anything". At every fork both ways are taken. What comes
+//! out is which registers and flags hold something else than before, and that no access of memory was one
+//! that the program could notice ([`Places`]). Nothing is concluded from a comparison but one thing
+//! ([`State::known`]), so whatever the counters hold, what is shown holds.
 //!
-//! An instruction set turns an instruction into a [`Step`]: some [`Op`]s, one behind the other, the flags that it destroys, and where control goes.
-//! What it cannot express is no step, and code with it is not proved.
+//! An instruction set turns an instruction into a [`Step`]: some [`Op`]s, one after the other, the flags that
+//! it destroys, and where control goes. What it cannot express is no step, and code with it is not proved.
 //!
 //! | place | may be read | may be written |
 //! |---|---|---|
@@ -20,139 +21,12 @@
 //! | the memory operand of the call or jump that is recorded | yes | no |
 
 use crate::arch::Arch;
-use crate::claim::Range;
+use crate::arch::step::{Mem, Next, Op, Segment, Step, flag, stack};
+use crate::files::claim::Range;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
-/// Whose segment a memory operand is in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Segment {
-    Common,
-    /// The thread's (`fs`).
-    Thread,
-    /// That of per-thread counters (`gs`).
-    Own,
-}
-
-/// A memory operand.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Mem {
-    pub segment: Segment,
-    pub base: Option<u8>,
-    /// Register and factor.
-    pub index: Option<(u8, u8)>,
-    pub disp: i64,
-    /// The address, if it is relative to the program counter.
-    pub address: Option<u64>,
-    /// Bytes.
-    pub size: u8,
-}
-
-/// One thing that an instruction does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Op {
-    Move {
-        to: u8,
-        from: u8,
-        add: i64,
-    },
-    Number {
-        to: u8,
-        value: u64,
-    },
-    Address {
-        to: u8,
-        value: u64,
-    },
-    /// Puts something into a register.
-    Spoil {
-        to: u8,
-    },
-    Load {
-        to: u8,
-        mem: Mem,
-    },
-    Store {
-        from: u8,
-        mem: Mem,
-    },
-    /// Stores a constant.
-    StoreNumber {
-        mem: Mem,
-    },
-    /// Adds a constant to a word in memory, or exchanges it under a condition.
-    Change {
-        mem: Mem,
-    },
-    /// Reads memory, for flags alone.
-    Read {
-        mem: Mem,
-    },
-    /// `to -= [mem]`
-    Minus {
-        to: u8,
-        mem: Mem,
-    },
-    /// `to += [mem]`
-    Plus {
-        to: u8,
-        mem: Mem,
-    },
-    /// `to = a - b`
-    Difference {
-        to: u8,
-        a: u8,
-        b: u8,
-    },
-    /// `to = a + b`
-    Sum {
-        to: u8,
-        a: u8,
-        b: u8,
-    },
-    /// Compares two registers; a branch may ask whether they are equal.
-    Compare {
-        a: u8,
-        b: u8,
-    },
-    PushFlags,
-    PopFlags,
-    /// Sign, zero, auxiliary, parity and carry flag to bits 8 to 15 of register 0 (`lahf`).
-    SaveStatus,
-    /// Overflow flag to the low byte of register 0 (`seto al`).
-    SaveOverflow,
-    /// Adds 127 to the low byte of register 0: overflows if that was 1.
-    RestoreOverflow,
-    /// The other way (`sahf`).
-    RestoreStatus,
-}
-
-/// Where control goes on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Next {
-    On,
-    /// `equal`: whether it branches if what was compared is equal (true) or is not (false); `None` if it asks something else.
-    Branch {
-        target: u64,
-        equal: Option<bool>,
-    },
-    Call(u64),
-    Return,
-    /// To the address in a register.
-    Leave(u8),
-}
-
-/// An instruction, taken apart.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Step {
-    pub len: u8,
-    pub ops: SmallVec<[Op; 3]>,
-    /// Flags that hold something else afterwards.
-    pub lost: u8,
-    pub next: Next,
-}
-
-/// Where something lies in memory.
+/// Where something is in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Place {
     Counter(u64),
@@ -174,9 +48,9 @@ pub(crate) enum Origin {
     Number,
     /// A link-time address; where the program is loaded is not known.
     Address,
-    /// What lies at the recorded instruction's operand.
+    /// What is at the recorded instruction's operand.
     Operand,
-    /// What lies here.
+    /// What is here.
     Word(Place),
     /// All flags as they were.
     Flags,
@@ -217,24 +91,12 @@ impl Value {
     }
 }
 
-/// Flags that `lahf` saves; overflow is the other.
-pub(crate) mod flag {
-    pub(crate) const CARRY: u8 = 1;
-    pub(crate) const PARITY: u8 = 2;
-    pub(crate) const AUXILIARY: u8 = 4;
-    pub(crate) const ZERO: u8 = 8;
-    pub(crate) const SIGN: u8 = 16;
-    pub(crate) const OVERFLOW: u8 = 32;
-    pub(crate) const STATUS: u8 = CARRY | PARITY | AUXILIARY | ZERO | SIGN;
-    pub(crate) const ALL: u8 = STATUS | OVERFLOW;
-}
-
 /// Where counters are and what may be touched.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Places<'a> {
     /// New writable memory.
     pub areas: &'a [Range],
-    /// Length of what lies at a thread's base.
+    /// Length of what is at a thread's base.
     pub own: u64,
     /// Bytes below the stack pointer that belong to the program.
     pub zone: i64,
@@ -242,7 +104,7 @@ pub(crate) struct Places<'a> {
     pub table: Option<u8>,
     /// The operand of the call or jump that is recorded.
     pub operand: Option<Mem>,
-    /// How far below the place where that stood the stack pointer is.
+    /// How far below the place where that was the stack pointer is.
     pub pushed: i64,
 }
 
@@ -295,7 +157,8 @@ pub(crate) struct State {
     /// Something was counted.
     counted: bool,
     compared: Option<(Value, Value)>,
-    /// A word of a counter that was found to be equal to a value. Words of tables do not change once they hold a target.
+    /// A word of a counter that was found to be equal to a value. Words of tables do not change once they
+    /// hold a target.
     known: Option<(Place, Value)>,
 }
 
@@ -704,18 +567,6 @@ impl Machine<'_, '_> {
     }
 }
 
-/// The word at the stack pointer.
-pub(crate) fn stack<A: Arch>(disp: i64) -> Mem {
-    Mem {
-        segment: Segment::Common,
-        base: Some(A::STACK),
-        index: None,
-        disp,
-        address: None,
-        size: 8,
-    }
-}
-
 /// What is known of a routine that inserted code calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Routine {
@@ -852,8 +703,8 @@ fn repeats<'c, A: Arch>(code: &dyn Fn(u64) -> Option<&'c [u8]>, start: u64, at: 
     matches!(step.map(|s| s.next), Some(Next::Branch { target, .. }) if (start..at).contains(&target))
 }
 
-/// Follows inserted code from `start` on every way to its end. Gives where it ends (for [`End::Meet`]), and the addresses behind the last
-/// instruction that was looked at.
+/// Follows inserted code from `start` on every way to its end. Gives where it ends (for [`End::Meet`]), and
+/// the addresses after the last instruction that was looked at.
 pub(crate) fn follow<'c, A: Arch>(
     machine: &mut Machine<'_, '_>,
     code: &dyn Fn(u64) -> Option<&'c [u8]>,
@@ -866,7 +717,8 @@ pub(crate) fn follow<'c, A: Arch>(
     // States at targets of backward branches.
     let mut seen: FxHashMap<u64, Vec<State>> = FxHashMap::default();
     let mut highest = start;
-    // Where it may end, and how many registers and flags are different there; how many more instructions may restore some.
+    // Where it may end, and how many registers and flags are different there; how many more instructions may
+    // restore some.
     let mut best: Option<(u64, u32)> = None;
     let mut patience = 4;
     let mut writes = false;

@@ -59,6 +59,8 @@ pub enum Check {
     Visible,
     /// Memory and routines that count.
     Counting,
+    /// Debug information: what is said of code that moved.
+    DebugInfo,
 }
 
 /// A difference that is not a placement of code.
@@ -156,7 +158,7 @@ pub struct FunctionReport {
     pub verdict: Verdict,
     /// Instructions of the new code that were paired.
     pub instructions: u64,
-    /// Calls, and system calls, behind which the old function ends: taken not to return.
+    /// Calls, and system calls, after which the old function ends: taken not to return.
     pub assumed_no_return: u64,
     /// New code that nothing reaches and that is not padding: (address, length).
     pub unreached: Vec<(u64, u64)>,
@@ -181,9 +183,12 @@ const ASSUMPTIONS: [(&str, &str); 5] = [
     ),
     (
         "A4",
-        "nobody reads the bytes of code through a pointer where a jump was written over them",
+        "the bytes of code over which a jump was written are not read through a pointer",
     ),
-    ("A7", "a call at the very end of a function does not return"),
+    (
+        "A7",
+        "a call at the very end of a function, or of a part with an unwind entry of its own, does not return",
+    ),
     (
         "A8",
         "pointers to functions that lead to new code are called, compared for equality and passed on; not ordered, subtracted or hashed",
@@ -255,8 +260,40 @@ pub struct Report {
     pub file_failure_count: u64,
     /// The first of them.
     pub file_failures: Vec<Failure>,
+    /// What is said of debug information, if the input has some.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub debug: Option<DebugSummary>,
     /// Moved functions in ascending old address.
     pub functions: Vec<FunctionReport>,
+}
+
+/// What became of debug information.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DebugState {
+    /// It is what it was, byte for byte: it describes old code.
+    Kept,
+    /// The output has none.
+    Dropped,
+    /// It describes code where it is now.
+    Updated,
+}
+
+/// What was compared of debug information.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct DebugSummary {
+    /// What became of it.
+    pub state: DebugState,
+    /// Entries of all units.
+    pub entries: u64,
+    /// Scopes: entries with intervals.
+    pub scopes: u64,
+    /// Location lists.
+    pub places: u64,
+    /// Single addresses.
+    pub addresses: u64,
+    /// Rows of line programs.
+    pub rows: u64,
 }
 
 impl Report {

@@ -50,13 +50,18 @@ fn correct_outputs_are_proved_function_by_function() {
             eprintln!("{name}: {}: {failure}", f.name);
         }
         assert!(report.is_proved(), "{name}: {:?}", rewritten.moved);
-        assert!(report.proved as usize == rewritten.moved.len() && report.proved > 0);
+        assert!(
+            report.proved as usize == rewritten.moved.len() && report.proved > 0,
+            "{name}: {} proved of {:?}",
+            report.proved,
+            rewritten.moved
+        );
         for f in &report.functions {
             assert!(
                 f.verdict == Verdict::Proved && f.instructions > 0,
                 "{name}: {f:x?}"
             );
-            // The small rewriter keeps jumps behind padding that nothing reaches, and literals.
+            // The small rewriter keeps jumps after padding that nothing reaches, and literals.
             let at = |addr: u64| rewritten.image[support::offset(&rewritten.image, addr)];
             let arm = support::is_a64(input);
             assert!(

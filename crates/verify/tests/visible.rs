@@ -1,13 +1,16 @@
-//! What a program may see of a code address: outputs in which everything leads to the right code, and a program that looks at an address finds another
-//! one than it did. Each kind must be refused, and its twin without that one thing proved.
+//! What a program may see of a code address: outputs in which everything leads to the right code, and a
+//! program that looks at an address finds another one than it did. Each kind must be refused, and its twin
+//! without that one thing proved.
 
 mod support;
 
 use postlink_verify::{Check, Options, Report};
 use support::{compile, rewrite};
 
-// Functions lie in the order of the source.
+// Functions are in the order of the source.
 const PIE: &[&str] = &["-pie", "-fPIE", "-Wl,-q", "-fno-toplevel-reorder"];
+/// The compiler's order.
+const PIE_ONLY: &[&str] = &["-pie", "-fPIE", "-Wl,-q"];
 const FIXED: &[&str] = &["-no-pie", "-fno-pie", "-Wl,-q", "-fno-toplevel-reorder"];
 
 /// Functions that pointers lead to, in tables and formed by code.
@@ -87,7 +90,7 @@ fn pointers_that_lose_zero_bits_at_their_end_are_found() {
     assert_proved(moved(POINTED, "gcc", PIE, true, 0));
     for shift in [1, 2, 4, 8] {
         assert_refused(moved(POINTED, "gcc", PIE, true, shift), "fewer zero bits");
-        // What is only called may lie anywhere.
+        // What is only called may be anywhere.
         assert_proved(moved(POINTED, "gcc", PIE, false, shift));
     }
     for shift in [4, 8] {
@@ -155,7 +158,8 @@ fn code_in_front_that_runs_on_is_found() {
     );
 }
 
-/// A function that puts the address behind a call of its own into a table, as run-times do that find frames by return address.
+/// A function that puts the address after a call of its own into a table, as run-times do that find frames by
+/// return address.
 const FRAMES: &str = r#"
 #include <stdio.h>
 extern void *frames[];
@@ -177,6 +181,87 @@ fn a_frame_table_left_behind_is_found() {
             report,
             "a table may describe the function's code by address",
         );
+    }
+}
+
+/// The same with a distance, which no relocation of the loader names.
+#[test]
+fn a_frame_table_of_distances_left_behind_is_found() {
+    let words = "a table may describe the function's code by address";
+    let relative = FRAMES.replace(".quad 1b", ".long 1b - .");
+    for flags in [PIE, FIXED] {
+        assert_refused(moved(&relative, "gcc", flags, true, 0), words);
+    }
+    let long = FRAMES.replace(".quad 1b", ".quad 1b - .");
+    assert_refused(moved(&long, "gcc", PIE, true, 0), words);
+    // The other machine.
+    let arm = r#"
+#include <stdio.h>
+__attribute__((noinline, noipa)) int callee(int x) { return x * 3; }
+__attribute__((noinline, noipa)) int framed(int x) {
+    register int r asm("x0") = x;
+    asm volatile("bl callee\n1:\n.pushsection .rodata\n.long 1b - .\n.popsection" : "+r"(r) :
+                 : "x1", "x2", "x3", "x4", "x5", "x6", "x7", "x8", "x9", "x10", "x11", "x12", "x13", "x14", "x15", "x16", "x17", "x30", "memory", "cc");
+    return r + 1;
+}
+int main(int argc, char **argv) { printf("%d\n", framed(argc)); return 0; }
+"#;
+    let report = moved(arm, "aarch64-linux-gnu-gcc", PIE, true, 0);
+    assert_refused(report, words);
+}
+
+#[test]
+fn jump_tables_whose_relocations_were_kept_describe_nothing() {
+    let source = r#"
+#include <stdio.h>
+__attribute__((noinline)) int choose(int a, int b) {
+    switch (a) {
+    case 0: return b * 3; case 1: return b - 7; case 2: return printf("two %d\n", b);
+    case 3: return b ^ 0x55; case 4: return b + 4; case 5: return b << 3;
+    case 6: return printf("six\n"); case 7: return -b; default: return 99;
+    }
+}
+__attribute__((noinline)) int other(int a, int b) {
+    switch (a) {
+    case 0: return b * 5; case 1: return b - 3; case 2: return printf("two %d\n", b);
+    case 3: return b ^ 0x75; case 4: return b + 2; case 5: return b << 1; case 6: return 12; default: return 9;
+    }
+}
+int main(int argc, char **argv) { return choose(argc, argc) + other(argc, argc); }
+"#;
+    for compiler in ["gcc", "clang-19"] {
+        assert_proved(moved(source, compiler, PIE_ONLY, true, 0));
+        // One stays, and its table is beside that of the other.
+        let Some(input) = compile("program", source, compiler, PIE_ONLY) else {
+            continue;
+        };
+        for name in ["choose", "other"] {
+            let options = support::Options {
+                pointers: true,
+                entry_jumps: true,
+                any_front: true,
+                shift: 0,
+            };
+            let rewritten = rewrite(&input, &[name], options);
+            assert_proved(Some(verify(&input, &rewritten.image)));
+        }
+    }
+}
+
+/// A function that the program knows by a distance, which stays what it is, has one address.
+#[test]
+fn a_function_known_by_a_distance_and_by_its_new_address_is_found() {
+    for word in ["one - .", "one - relative - 64"] {
+        let source = format!(
+            "asm(\".globl one\\n.pushsection .rodata\\nrelative: .long {word}\\n.popsection\");\n{POINTED}"
+        );
+        assert_proved(moved(&source, "gcc", PIE, false, 0));
+        let Some(report) = moved(&source, "gcc", PIE, true, 0) else {
+            continue;
+        };
+        let all = failures(&report);
+        let found = |f: &(Check, String)| f.0 == Check::Identity && f.1.contains("new address");
+        assert!(all.iter().any(found), "{word}: {all:#?}");
     }
 }
 

@@ -1,9 +1,10 @@
 //! `cargo xtask bench aarch64`: the corpus' programs for AArch64, cross-compiled and run by qemu, in every state.
 //!
-//! Time under an emulator says little, so instructions are counted instead, by a plugin of our own (`bench/qemu/trace.c`), which also knows
-//! how often every instruction ran and every branch was taken. So the profile is not compared with another estimate, but
-//! with the truth: every block's and every taken edge's count must be equal to it. It is the run that made the profile whose
-//! trace is compared ([`placement`]).
+//! Time under an emulator says little, so instructions are counted instead, by a plugin of our own
+//! (`bench/qemu/trace.c`), which also knows how often every instruction ran and every branch was taken. So
+//! the profile is not compared with another estimate, but with the truth: every block's and every taken
+//! edge's count must be equal to it. It is the run that made the profile whose trace is compared
+//! ([`placement`]).
 //!
 //! | figure | from |
 //! |---|---|
@@ -426,7 +427,8 @@ impl Bench<'_> {
     }
 }
 
-/// Compares a profile's counts with what was executed: how many, and how many differ. What the profile calls an estimate is left out.
+/// Compares a profile's counts with what was executed: how many, and how many differ. What the profile calls
+/// an estimate is left out.
 fn compare(
     counts: &Value,
     truth: &Trace,

@@ -1,16 +1,19 @@
-//! The part of `cargo xtask bench aarch64` on machine profiles made after linking: what each mode costs, and whether it counts right.
+//! The part of `cargo xtask bench aarch64` on machine profiles made after linking: what each mode costs, and
+//! whether it counts right.
 //!
 //! | figure | from |
 //! |---|---|
-//! | functions that count | `instrument --json` |
+//! | instrumented functions | `instrument --json` |
 //! | stripped size | `strip` for AArch64, relative to the plain program |
 //! | instructions | the plugin, on a short workload, relative to the plain program |
 //! | different | functions whose calls, or whether they ran, are not those of the trace of the same run |
 //!
-//! A call goes through the function's stub, which ends with a jump to the function's beginning, or past the instructions that the stub took from
-//! there; what it took may be a branch in the function itself. So the trace's jumps out of the stubs into functions are the calls. A function that is over before that (a jump or a return is what the stub took) is not compared, and
-//! neither is coverage of blocks, where functions are emitted anew: there the functions that ran are compared with those of function coverage, in another
-//! run, which may differ by itself where addresses are hashed.
+//! A call goes through the function's stub, which ends with a jump to the function's beginning, or past the
+//! instructions that the stub took from there; what it took may be a branch in the function itself. So the
+//! trace's jumps out of the stubs into functions are the calls. A function that is over before that (a jump
+//! or a return is what the stub took) is not compared, and neither is coverage of blocks, where functions are
+//! emitted anew: there the functions that ran are compared with those of function coverage, in another run,
+//! which may differ by itself where addresses are hashed.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -38,7 +41,7 @@ const SMALL: u64 = 100_000;
 pub struct Row {
     program: &'static str,
     mode: &'static str,
-    /// Functions that count, and all.
+    /// Instrumented functions, and all.
     functions: (u64, u64),
     /// Bytes of the stripped file, plain and instrumented.
     size: (u64, u64),
@@ -226,7 +229,7 @@ fn compare(
     let stubs = stubs(output)?;
     let in_stubs = |at: u64| stubs.iter().any(|s| (s.0..s.1).contains(&at));
     let (old, new) = (Words::read(original)?, Words::read(output)?);
-    // A `b` to a stub, perhaps behind a landing pad: who comes to the beginning comes to the stub, and then back.
+    // A `b` to a stub, perhaps after a landing pad: control that reaches the beginning goes to the stub, and then back.
     let leads_to_stub = |start: u64| {
         [start, start + 4].into_iter().any(|at| {
             new.at(at).is_some_and(|w| {

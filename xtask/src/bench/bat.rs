@@ -1,8 +1,12 @@
-//! `cargo xtask bench bat`: address translation tables, read, written and asked; and profiles made through them, side by side with perf2bolt.
+//! `cargo xtask bench bat`: address translation tables, read, written and asked; and profiles made through
+//! them, side by side with perf2bolt.
 //!
-//! Programs of the corpus are instrumented, run and optimised by postlink with `--enable-bat`. The tables' own costs are measured by an example of
-//! the crate `image`; profiles are made of a million generated branches and as many runs between instructions of moved functions. Sizes beside llvm-bolt's are
-//! in [`super::bat_sizes`], optimising again from translated profiles in [`super::bat_loop`]; both end the job as failed if something is not as it must be. With `--clang` the tables of clang are among those that are written again.
+//! Programs of the corpus are instrumented, run and optimised by postlink with `--enable-bat`. The tables'
+//! own costs are measured by an example of the crate `image`; profiles are made of a million generated
+//! branches and as many runs between instructions of moved functions. Sizes beside llvm-bolt's are in
+//! [`super::bat_sizes`], optimising again from translated profiles in [`super::bat_loop`]; both end the job
+//! as failed if something is not as it must be. With `--clang` the tables of clang are among those that are
+//! written again.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;

@@ -4,11 +4,12 @@
 //! original ── sampled ──► profile ──► first ── sampled, translated ──► profile ──► second (of the original again)
 //! ```
 //!
-//! Branch records come from an emulator with a plugin (`tests/tools/lbrsim.c`), which also counts every taken branch of the run, libraries included: that
-//! tells what the layouts are worth. Every run must do the same work for that: Lua makes the seed of its hash tables of the clock and of
-//! addresses on its stack, and how many names collide is worth 1.3 % of its taken branches, more than what is looked for. So the clock stands still,
-//! and all programs are run under the same name. Which samples are taken is chance as well; so everything is done with several sampling periods, and
-//! their means are compared.
+//! Branch records come from an emulator with a plugin (`tests/tools/lbrsim.c`), which also counts every taken
+//! branch of the run, libraries included: that tells what the layouts are worth. Every run must do the same
+//! work for that: Lua makes the seed of its hash tables of the clock and of addresses on its stack, and how
+//! many names collide is worth 1.3 % of its taken branches, more than what is looked for. So the clock is
+//! still, and all programs are run under the same name. Which samples are taken is chance as well; so
+//! everything is done with several sampling periods, and their means are compared.
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
@@ -59,7 +60,7 @@ struct Round<'a> {
     corpus: &'a Path,
     postlink: &'a Path,
     plugin: &'a Path,
-    /// A library whose time stands still.
+    /// A library whose time is still.
     clock: &'a Path,
     dir: &'a Path,
     work: &'a str,
@@ -127,7 +128,8 @@ impl Round<'_> {
         Ok(taken)
     }
 
-    /// Optimises the original with a profile of a program. Shares that dyno-stats leave of taken branches and of instructions.
+    /// Optimises the original with a profile of a program. Shares that dyno-stats leave of taken branches and
+    /// of instructions.
     fn optimise(&self, sampled: &Path, samples: &Path, output: &Path) -> Result<[f64; 2]> {
         let profile = self.at("profile.fdata");
         call(

@@ -1,8 +1,9 @@
 //! A profile of postlink in llvm-bolt's format, so that both tools optimise from the same counts.
 //!
-//! A line is `1 FROM OFFSET 1 TO OFFSET MISPREDICTED COUNT`, offsets in hexadecimal from the start of the named function:
-//! one for each edge, from the last instruction of the one block to the first of the other, and one for each call. A block
-//! that ends only at a call is none for llvm-bolt: edges that join such blocks are left out.
+//! A line is `1 FROM OFFSET 1 TO OFFSET MISPREDICTED COUNT`, offsets in hexadecimal from the start of the
+//! named function: one for each edge, from the last instruction of the one block to the first of the other,
+//! and one for each call. A block that ends only at a call is none for llvm-bolt: edges that join such blocks
+//! are left out.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write;
@@ -12,8 +13,8 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-/// Names of functions by address, as llvm-bolt knows them: a local symbol gets `/` and its number among the local ones of that
-/// name, in the order of addresses; a global name goes before a local one.
+/// Names of functions by address, as llvm-bolt knows them: a local symbol gets `/` and its number among the
+/// local ones of that name, in the order of addresses; a global name goes before a local one.
 pub fn names(program: &Path) -> Result<BTreeMap<u64, String>> {
     let output = Command::new("readelf")
         .args(["-sW"])
@@ -89,7 +90,7 @@ pub fn from_counts(counts: &Value, names: &BTreeMap<u64, String>) -> Result<Stri
                 if edge["joins"].as_bool().unwrap_or(false) {
                     continue;
                 }
-                // Parts of a function that lie elsewhere have a name of their own in llvm-bolt.
+                // Parts of a function that are elsewhere have a name of their own in llvm-bolt.
                 if let (Some(from), Some(to)) = (
                     last.checked_sub(address),
                     number(&edge["to"])?.checked_sub(address),

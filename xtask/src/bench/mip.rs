@@ -1,12 +1,14 @@
 //! `cargo xtask bench mip`: machine profiles.
 //!
 //! * Merging ten thousand raw files of each mode, the same number of bytes.
-//! * What each mode of `postlink instrument` costs a program: size of the stripped file (by `llvm-strip`, which leaves segments where they are in the file, and by GNU `strip`, which lays
-//!   them out by their addresses and so takes what lies in a hole out of it), processor time of the workload, in turn with the plain program. The functions that
-//!   ran must be the same in all modes.
-//! * What an order by first calls does to the pages that a start touches, counted from the order of first calls (no page cache is involved): pages of 4 KiB
-//!   that hold the start of a function that is called, where functions are in the program and where the order puts them. The large program is the corpus's clang, compiling
-//!   an empty function.
+//! * What each mode of `postlink instrument` costs a program: size of the stripped file (by `llvm-strip`,
+//!   which leaves segments where they are in the file, and by GNU `strip`, which lays them out by their
+//!   addresses and so takes what is in a hole out of it), processor time of the workload, in turn with the
+//!   plain program. The functions that ran must be the same in all modes.
+//! * What an order by first calls does to the pages that a start touches, counted from the order of first
+//!   calls (no page cache is involved): pages of 4 KiB that hold the start of a function that is called,
+//!   where functions are in the program and where the order puts them. The large program is the corpus's
+//!   clang, compiling an empty function.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -189,7 +191,8 @@ fn merging(tools: &Tools, files: usize, folder: &Path, text: &mut String) -> Res
 struct Kind {
     what: &'static str,
     types: u32,
-    /// Blocks of a function that have counters, other than the entry. The entry of one function in three follows from the first two.
+    /// Blocks of a function that have counters, other than the entry. The entry of one function in three
+    /// follows from the first two.
     blocks: usize,
     /// Sampled return addresses in each file.
     slots: usize,
@@ -398,8 +401,8 @@ fn second_way(
     }
     let ran = covered(&folder, tools)?;
     for (mode, functions) in &ran[1..] {
-        // Counters at entries see functions that cannot be emitted anew, and the other way round: only what both count is compared. And a server's
-        // threads end when they like.
+        // Counters at entries see functions that cannot be emitted anew, and the other way round: only what
+        // both count is compared. And a server's threads end when they like.
         let (first, known) = (&ran[0].1, counted(&folder, mode)?);
         let known_first = counted(&folder, MODES[0])?;
         let missing = |a: &BTreeSet<String>, b: &BTreeSet<String>| {
@@ -513,7 +516,7 @@ fn covered(folder: &Path, tools: &Tools) -> Result<Vec<(&'static str, BTreeSet<S
     Ok(all)
 }
 
-/// Names of all functions that have a counter in a mode: whatever stands in the map's text.
+/// Names of all functions that have a counter in a mode: whatever is in the map's text.
 fn counted(folder: &Path, mode: &str) -> Result<BTreeSet<String>> {
     let map = folder.join(format!("{mode}.inst.mipmap"));
     let bytes = fs::read(&map).with_context(|| map.display().to_string())?;

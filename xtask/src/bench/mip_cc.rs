@@ -1,17 +1,21 @@
-//! `cargo xtask bench mip-cc`: what machine profiles made at compile time cost, in size and instructions, next to other instrumentation.
+//! `cargo xtask bench mip-cc`: what machine profiles made at compile time cost, in size and instructions,
+//! next to other instrumentation.
 //!
-//! Programs: 24 of nauty's graph tools (Debian source package `nauty`, unpacked by `apt-get source` and configured, without those that need cliquer), each with a small workload over
-//! the same graphs. Debian has no package that is a collection of benchmark programs and nothing else; these are
-//! many programs of one collection, written to compute, and their output is text that can be compared. And of the corpus those that are built in seconds, if it has their sources: lua, sqlite and
-//! a C++ program that throws. Lua gets a fixed seed for its hashes and a cache of one string, which it else looks up by
-//! addresses: its instructions would depend on them.
+//! Programs: 24 of nauty's graph tools (Debian source package `nauty`, unpacked by `apt-get source` and
+//! configured, without those that need cliquer), each with a small workload over the same graphs. Debian has
+//! no package that is a collection of benchmark programs and nothing else; these are many programs of one
+//! collection, written to compute, and their output is text that can be compared. And of the corpus those
+//! that are built in seconds, if it has their sources: lua, sqlite and a C++ program that throws. Lua gets a
+//! fixed seed for its hashes and a cache of one string, which it else looks up by addresses: its instructions
+//! would depend on them.
 //!
-//! All are built by clang 19 at `-O2`: plain, with our three modes, with `-fsanitize-coverage=bb,inline-bool-flag`, `-fprofile-generate`,
-//! `-finstrument-functions` (with functions that count, inlined nowhere), and XRay. Sizes are of stripped files. Instructions are
-//! counted by cachegrind: on a machine with other load they are steadier than time.
+//! All are built by clang 19 at `-O2`: plain, with our three modes, with
+//! `-fsanitize-coverage=bb,inline-bool-flag`, `-fprofile-generate`, `-finstrument-functions` (with
+//! instrumented functions, inlined nowhere), and XRay. Sizes are of stripped files. Instructions are counted
+//! by cachegrind: on a machine with other load they are steadier than time.
 //!
-//! Exactness: the same programs at `-O0`, where each function of the source is one of the machine, built with `-fprofile-instr-generate` as well; call counts
-//! and coverage must be what that counts in the same run.
+//! Exactness: the same programs at `-O0`, where each function of the source is one of the machine, built with
+//! `-fprofile-instr-generate` as well; call counts and coverage must be what that counts in the same run.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -193,7 +197,8 @@ const WAYS: &[Way] = &[
         flags: &["-O2", "-fxray-instrument", "-fxray-instruction-threshold=1"],
         counted: true,
     },
-    // Both kinds of counters in one program: two runs of one that follows addresses, as collectors of garbage do, are not alike.
+    // Both kinds of counters in one program: two runs of one that follows addresses, as collectors of garbage
+    // do, are not alike.
     Way {
         name: "calls and exact",
         ours: Some(&[]),

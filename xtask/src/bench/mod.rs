@@ -1,9 +1,10 @@
 //! `cargo xtask bench`: postlink on real programs, side by side with Debian's llvm-bolt 19 where that is installed.
 //!
-//! For each program: instrument it with both tools, run the workload with the original and both copies in turn; optimise it with both
-//! tools from one and the same profile (postlink's, handed to llvm-bolt as fdata), run the workload in turn again; simulate caches
-//! and branch prediction. Every run's output must be the same, byte for byte. What is compared are medians of
-//! alternating runs, as processor time, since other load disturbs that least.
+//! For each program: instrument it with both tools, run the workload with the original and both copies in
+//! turn; optimise it with both tools from one and the same profile (postlink's, handed to llvm-bolt as
+//! fdata), run the workload in turn again; simulate caches and branch prediction. Every run's output must be
+//! the same, byte for byte. What is compared are medians of alternating runs, as processor time, since other
+//! load disturbs that least.
 //!
 //! | file | subject |
 //! |---|---|
@@ -15,6 +16,7 @@
 //! | [`aarch64`] | programs for AArch64, emulated: a job of its own |
 //! | [`mip`] | machine profiles: `cargo xtask bench mip` |
 //! | [`report`] | tables |
+//! | [`pointers`] | `cargo xtask bench pointers`: calls through pointers that follow, and that stay |
 //! | [`probes`] | `cargo xtask bench probes`: sample profiles, side by side with llvm-profgen |
 //! | [`profiles`] | `cargo xtask bench profiles`: reading, aggregating and merging profiles |
 //! | [`bat`] | address translation tables: `cargo xtask bench bat` |
@@ -30,6 +32,7 @@ mod fdata;
 mod mip;
 mod mip_cc;
 mod placement;
+mod pointers;
 mod probes;
 mod profiles;
 mod programs;
@@ -108,6 +111,7 @@ pub fn run(arguments: &[String]) -> Result<bool> {
         match first.as_str() {
             "probes" => return probes::run(rest),
             "profiles" => return profiles::run(rest),
+            "pointers" => return pointers::run(rest),
             "bat" => return bat::run(rest),
             "aarch64" => {
                 let only_mip = rest.iter().any(|a| a == "--machine-profiles");
@@ -223,8 +227,8 @@ fn ratio(candidates: &[Candidate], name: &str) -> Option<Ratio> {
     Some(Ratio { plain, other })
 }
 
-/// The middle one of several runs of a tool, by the clock: the first finds neither its input in memory nor room for its output. One that takes
-/// longer than [`LONG`], or fails, runs once.
+/// The middle one of several runs of a tool, by the clock: the first finds neither its input in memory nor
+/// space for its output. One that takes longer than [`LONG`], or fails, runs once.
 fn middle<T>(
     runs: usize,
     wall: impl Fn(&T) -> Option<Duration>,

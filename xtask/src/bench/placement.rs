@@ -1,11 +1,14 @@
-//! Where the blocks of an instrumented program for AArch64 are, and what its branches mean in the program that it was made from.
+//! Where the blocks of an instrumented program for AArch64 are, and what its branches mean in the program
+//! that it was made from.
 //!
-//! A profile must agree with what the very run that made it did: another run, even of the same program on the same input, sees other addresses
-//! and other program headers, and takes other ways there. So the instrumented program is what is traced, and its addresses are
-//! translated: block for block by what `instrument --blocks` writes, and branches by reading the instructions.
+//! A profile must agree with what the very run that made it did: another run, even of the same program on the
+//! same input, sees other addresses and other program headers, and takes other ways there. So the
+//! instrumented program is what is traced, and its addresses are translated: block for block by what
+//! `instrument --blocks` writes, and branches by reading the instructions.
 //!
-//! A branch of new code may arrive at its block in detours, all of which are followed: through the counter of its edge,
-//! through a `b` that stands in for a conditional branch without enough reach, through the old code, where jump tables lead and a `b` leads on.
+//! A branch of new code may arrive at its block in detours, all of which are followed: through the counter of
+//! its edge, through a `b` that stands in for a conditional branch without enough reach, through the old
+//! code, where jump tables lead and a `b` leads on.
 
 use std::collections::HashMap;
 use std::fs;
@@ -75,7 +78,7 @@ impl Placement {
             let range = offset as usize..(offset as usize).saturating_add(size as usize);
             let bytes = file
                 .get(range)
-                .with_context(|| format!("{}: a segment lies behind its end", program.display()))?;
+                .with_context(|| format!("{}: a segment lies after its end", program.display()))?;
             placement.segments.push((address, bytes.to_vec()));
         }
         Ok(placement)

@@ -1,13 +1,14 @@
 //! `cargo xtask bench probes`: sample profiles and pseudo probes, side by side with llvm-profgen 19.
 //!
-//! Inputs are made up (`crates/correlate/examples/made_up.rs`): perf scripts of samples of a C++ program built here with clang-19, with and
-//! without call chains, and a program with many megabytes of probes. Both tools make the same profile or listing of the same input, and the
-//! outputs must be the same to the byte. Runs alternate between the tools; figures are medians. No row starts another round when
-//! the time for it ([`BUDGET`], shared by the rows that are left) is up. Outputs go to memory (`/dev/shm`) where there is such a file
-//! system: a listing is hundreds of megabytes, and the disk is not what is measured.
+//! Inputs are made up (`crates/profgen/examples/made_up.rs`): perf scripts of samples of a C++ program built
+//! here with clang-19, with and without call chains, and a program with many megabytes of probes. Both tools
+//! make the same profile or listing of the same input, and the outputs must be the same to the byte. Runs
+//! alternate between the tools; figures are medians. No row starts another round when the time for it
+//! ([`BUDGET`], shared by the rows that are left) is up. Outputs go to memory (`/dev/shm`) where there is
+//! such a file system: a listing is hundreds of megabytes, and the disk is not what is measured.
 //!
-//! Recursion in the program is twelve deep. With 200 (chains hundreds of frames long, and hundreds of thousands of contexts) a gigabyte takes either
-//! tool many minutes.
+//! Recursion in the program is twelve deep. With 200 (chains hundreds of frames long, and hundreds of
+//! thousands of contexts) a gigabyte takes either tool many minutes.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -115,7 +116,7 @@ fn bench_name(folder: &Path, postlink: &Path) -> Result<PathBuf> {
 fn build_example() -> Result<PathBuf> {
     let cargo = std::env::var_os("CARGO").unwrap_or("cargo".into());
     let mut build = Command::new(cargo);
-    build.args(["build", "--release", "--package", "postlink-correlate"]);
+    build.args(["build", "--release", "--package", "postlink-profgen"]);
     build.args(["--example", "made_up", "--message-format=json"]);
     let output = build
         .stderr(std::process::Stdio::inherit())

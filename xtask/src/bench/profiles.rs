@@ -1,14 +1,18 @@
-//! `cargo xtask bench profiles`: reading, aggregating and merging profiles, side by side with perf2bolt and merge-fdata 19.
+//! `cargo xtask bench profiles`: reading, aggregating and merging profiles, side by side with perf2bolt and
+//! merge-fdata 19.
 //!
-//! The recordings are made up: walks over the real branches of a program of the corpus, so that stacks look as those of hardware do: 312,500 samples
-//! with 32 entries each are ten million branch records. perf2bolt runs `perf` to get at a recording; to measure its own work alone it is given a
-//! `perf` that does nothing but print a text that is there already, which is also how it is compared on texts.
+//! The recordings are made up: walks over the real branches of a program of the corpus, so that stacks look
+//! as those of hardware do: 312,500 samples with 32 entries each are ten million branch records. perf2bolt
+//! runs `perf` to get at a recording; to measure its own work alone it is given a `perf` that does nothing
+//! but print a text that is there already, which is also how it is compared on texts.
 //!
-//! The same with a binary that has translation tables: the program as postlink optimises it by the first profile, and walks over its code. Here
-//! stacks have 16 entries, as those of older processors: of stacks with 32 perf2bolt leaves out the two newest ones if there are tables,
-//! for the sake of a defect of one processor, and the profiles could not be compared.
+//! The same with a binary that has translation tables: the program as postlink optimises it by the first
+//! profile, and walks over its code. Here stacks have 16 entries, as those of older processors: of stacks
+//! with 32 perf2bolt leaves out the two newest ones if there are tables, for the sake of a defect of one
+//! processor, and the profiles could not be compared.
 //!
-//! For merging, a thousand fdata files are made up from the lines of one (see [`many`]), and some with the names of clang.
+//! For merging, a thousand fdata files are made up from the lines of one (see [`many`]), and some with the
+//! names of clang.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -169,8 +173,8 @@ fn code_segment(program: &Path, holds: u64) -> Result<(u64, u64, u64)> {
         .with_context(|| format!("{}: no segment with code at {holds:#x}", program.display()))
 }
 
-/// Writes the recording as text (samples and mappings apart), and as `perf.data`. It tells of one mapping, that of the section: perf2bolt takes the
-/// first one for the only one.
+/// Writes the recording as text (samples and mappings apart), and as `perf.data`. It tells of one mapping,
+/// that of the section: perf2bolt takes the first one for the only one.
 fn recordings(program: &Path, section: &str, depth: usize, dir: &Path) -> Result<()> {
     let branches = branches(program, section)?;
     let first = branches.keys().next().copied().unwrap_or(0);
@@ -310,8 +314,9 @@ fn keys_of_clang(clang: &Path) -> Result<Vec<String>> {
     Ok(keys)
 }
 
-/// Profiles of one program from many machines. What is hot is in all of them; of what is executed now and then a file has some lines and lacks others. How often
-/// a line is met in the mean is spread evenly over orders of magnitude, from one in thirty files to 100,000 in each; half of the lines have mispredictions.
+/// Profiles of one program from many machines. What is hot is in all of them; of what is executed now and
+/// then a file has some lines and lacks others. How often a line is met in the mean is spread evenly over
+/// orders of magnitude, from one in thirty files to 100,000 in each; half of the lines have mispredictions.
 fn many(folder: &Path, keys: &[String], files: usize) -> Result<Vec<PathBuf>> {
     let mut random = Random(0x9e37_79b9_7f4a_7c15);
     let unit = |random: &mut Random| (random.next() >> 11) as f64 / (1u64 << 53) as f64;

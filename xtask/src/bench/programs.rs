@@ -162,7 +162,7 @@ pub fn workload(
         )
         .env("CPU_OUT", &ticks);
     let run = process::run(&mut command, &stdout, &stderr)?;
-    // A server's time stands apart from its clients'.
+    // A server's time is apart from its clients'.
     let own = fs::read_to_string(&ticks)
         .ok()
         .and_then(|text| text.trim().parse::<u64>().ok());

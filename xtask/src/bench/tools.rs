@@ -142,7 +142,7 @@ impl Tools {
             .0)
     }
 
-    /// Without checking, whose time stands in a column of its own; also what `--json` tells.
+    /// Without checking, whose time is in a column of its own; also what `--json` tells.
     pub fn postlink_optimize(
         &self,
         input: &Path,
@@ -243,7 +243,8 @@ impl Tools {
         self.bolt(folder, output, &arguments).0
     }
 
-    /// What the layouts of outputs are worth by the profile, by one measure for all. They must have been made with `--enable-bat`.
+    /// What the layouts of outputs are worth by the profile, by one measure for all. They must have been made
+    /// with `--enable-bat`.
     pub fn judge(
         &self,
         input: &Path,

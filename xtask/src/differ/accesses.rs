@@ -1,4 +1,5 @@
-//! Loads and stores between two events: those that both runs make with different values, and those that the output makes alone.
+//! Loads and stores between two events: those that both runs make with different values, and those that the
+//! output makes alone.
 
 use std::io::Read;
 

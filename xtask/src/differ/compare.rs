@@ -1,15 +1,17 @@
 //! Two runs in lock step.
 //!
-//! Both streams are read together. Events must be of the same kind and lead to the same place; a pair that does not ends the comparison: from there
-//! on the runs do different things. Between two events the stores of both runs must be the same ones in the same order, as a rewritten
-//! program executes the same instructions that write. Of a program that counts, stores may come in between: to counters, and below the
-//! stack pointer.
+//! Both streams are read together. Events must be of the same kind and lead to the same place; a pair that
+//! does not ends the comparison: from there on the runs do different things. Between two events the stores of
+//! both runs must be the same ones in the same order, as a rewritten program executes the same instructions
+//! that write. Of an instrumented program, stores may come in between: to counters, and below the stack
+//! pointer.
 //!
-//! A store's value may be a return address that the call behind it makes known. So pairs of values that differ are kept until the
-//! event that follows, and judged then.
+//! A store's value may be a return address that the call after it makes known. So pairs of values that differ
+//! are kept until the event that follows, and judged then.
 //!
-//! A pair in a register is judged and counted when it is first seen there, and not again until something else is in that register. So what code outside the
-//! module (libc, the unwinder) leaves in a scratch register is explained where control comes back, and by that alone.
+//! A pair in a register is judged and counted when it is first seen there, and not again until something else
+//! is in that register. So what code outside the module (libc, the unwinder) leaves in a scratch register is
+//! explained where control comes back, and by that alone.
 
 use std::collections::{HashSet, VecDeque};
 use std::io::Read;
@@ -157,7 +159,8 @@ impl<A: Read, B: Read> Comparison<A, B> {
             self.values.tables = (old, new);
             self.values.headers.insert((a, b));
         }
-        // Who looks for a header in the table holds the type of another one when it has found it. Small numbers say nothing.
+        // Who looks for a header in the table holds the type of another one when it has found it. Small
+        // numbers say nothing.
         let types = |image: &Image| {
             image
                 .headers
@@ -321,7 +324,8 @@ impl<A: Read, B: Read> Comparison<A, B> {
         Ok(true)
     }
 
-    /// A system call of one run of a program with threads. What the first thread maps is still the same in the same order.
+    /// A system call of one run of a program with threads. What the first thread maps is still the same in
+    /// the same order.
     fn alone(&mut self, item: &Item, second: bool) {
         let lane = &mut self.lanes[usize::from(second)];
         match item {
@@ -410,7 +414,7 @@ impl<A: Read, B: Read> Comparison<A, B> {
                 &self.values,
                 Class::Contradiction,
                 (from.end, to.end),
-                || "the address behind a call".to_owned(),
+                || "the address after a call".to_owned(),
             );
         }
         if to_inside {
@@ -468,6 +472,15 @@ impl<A: Read, B: Read> Comparison<A, B> {
         }
     }
 
+    /// Whether an address is of what registers unwind tables: start-up code looks at nothing that comes from
+    /// there, and a list that was emptied gives something else.
+    fn registered(&self, address: u64) -> bool {
+        let name = self.values.describe(address, false);
+        ["__register_frame", "__deregister_frame"]
+            .iter()
+            .any(|start| name.starts_with(start))
+    }
+
     fn registers(&mut self, from: &Event, to: &Event, from_inside: bool) {
         for i in 0..self.machine.registers() {
             let (a, b) = (from.registers[i], to.registers[i]);
@@ -490,7 +503,7 @@ impl<A: Read, B: Read> Comparison<A, B> {
                     && self.machine.is_scratch(i)
                     && !(from.kind == Kind::Return
                         && self.machine.is_result(i)
-                        && !(from.unwound && i > 0));
+                        && !(from.unwound && (i > 0 || self.registered(from.last))));
                 class = if outside {
                     self.values.left(a, b);
                     Class::LeftOutside
@@ -547,7 +560,7 @@ impl<A: Read, B: Read> Comparison<A, B> {
             })
             .collect();
         self.outcome.parted = Some(format!(
-            "{what}, behind event {}\n  the input:  {old}\n  the output: {new}\n  events before:{recent}",
+            "{what}, after event {}\n  the input:  {old}\n  the output: {new}\n  events before:{recent}",
             self.outcome.events
         ));
     }

@@ -67,7 +67,8 @@ pub fn plugin(folder: &Path) -> Result<PathBuf> {
     Ok(library)
 }
 
-/// Makes a folder for the emulator's option -L: paths are looked up there first. It has the libraries, and random numbers that are always the same.
+/// Makes a folder for the emulator's option -L: paths are looked up there first. It has the libraries, and
+/// random numbers that are always the same.
 pub fn root(machine: Machine, folder: &Path) -> Result<PathBuf> {
     let root = folder.join("root");
     if root.exists() {
@@ -214,7 +215,8 @@ impl Job<'_> {
         running.wait_for_plugin()?;
         // The plugin writes or has ended by now: with its end the stream ends.
         drop(both);
-        // The module has to be found before its folder gets another name. If the pipe is full the module must be there, or never be.
+        // The module has to be found before its folder gets another name. If the pipe is full the module must
+        // be there, or never be.
         while !ready.exists() && running.child.try_wait()?.is_none() {
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -285,7 +287,8 @@ impl Running {
         }
         let status = self.child.wait()?;
         if let Ok(group) = libc::pid_t::try_from(self.child.id()) {
-            // SAFETY: a signal to the group that the child was started in; nobody else gets its number while a member is left.
+            // SAFETY: a signal to the group that the child was started in; nobody else gets its number while
+            // a member is left.
             unsafe { libc::kill(-group, libc::SIGKILL) };
         }
         if let Some(97 | 98) = status.code() {

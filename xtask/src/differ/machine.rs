@@ -74,7 +74,7 @@ impl Machine {
         }
     }
 
-    /// What lies between a call and its callee may use it: veneers, and recorders of counting programs.
+    /// What is between a call and its callee may use it: veneers, and recorders of counting programs.
     pub fn is_linkage(self, index: usize, instrumented: bool) -> bool {
         match self {
             Machine::X86 => index == 11 && instrumented,

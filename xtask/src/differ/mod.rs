@@ -1,17 +1,21 @@
-//! `cargo xtask differ`: runs a program and what postlink made of it in lock step, and tells of every value that differs.
+//! `cargo xtask differ`: runs a program and what postlink made of it in lock step, and tells of every value
+//! that differs.
 //!
 //! # What it is for
 //!
-//! The checker proves that new code does what old code did, *if* a code address is only jumped to, called, compared and passed on. That
-//! has been false before: C++ pointers to members keep a flag in bit 0 of a function's address, Haskell reads data in front of entries, Go describes code
-//! by address. So this job asks the other way round: which values that the program can see differ at all? Each is put into a class. A
-//! class is either meant to differ, and then it is counted, or a bug. `docs/differ.md` has the classes, and what was found in which programs.
+//! The checker proves that new code does what old code did, *if* a code address is only jumped to, called,
+//! compared and passed on. That has been false before: C++ pointers to members keep a flag in bit 0 of a
+//! function's address, Haskell reads data in front of entries, Go describes code by address. So this job asks
+//! the other way round: which values that the program can see differ at all? Each is put into a class. A
+//! class is either meant to differ, and then it is counted, or a bug. `docs/differ.md` has the classes, and
+//! what was found in which programs.
 //!
 //! # What is compared
 //!
-//! Events: calls, returns and indirect jumps of the module (the program, or one shared library), and steps over its border. At each all general registers.
-//! Between them every store of the module, address and value. All system calls, with their arguments and results. Then output and status. Vector registers
-//! are not compared themselves; what is in them is when it is stored.
+//! Events: calls, returns and indirect jumps of the module (the program, or one shared library), and steps
+//! over its border. At each all general registers. Between them every store of the module, address and value.
+//! All system calls, with their arguments and results. Then output and status. Vector registers are not
+//! compared themselves; what is in them is when it is stored.
 //!
 //! # How the runs are observed
 //!
@@ -25,14 +29,17 @@
 //! | the same with `-singlestep` | 67,000 instructions a second | both machines; stores have to be decoded |
 //! | a plugin for qemu | 550,000 events a second, with 1,650,000 loads and stores | both machines; version 1 of the interface has no registers |
 //!
-//! The plugin it is; how it comes by the registers all the same is said in `plugin.c`. Both emulators write to a pipe each,
-//! this process reads both streams in step: nothing is stored, so the length of a run is limited by patience alone. Compared are
-//! 300,000 to 1,000,000 events a second with what lies between them; a run begins with about a second for making the output and the plugin.
+//! The plugin it is; how it comes by the registers all the same is said in `plugin.c`. Both emulators write
+//! to a pipe each, this process reads both streams in step: nothing is stored, so the length of a run is
+//! limited by patience alone. Compared are 300,000 to 1,000,000 events a second with what is between them; a
+//! run begins with about a second for making the output and the plugin.
 //!
 //! # Two runs as equal as can be
 //!
-//! Pointers depend on sizes, names and the environment. Both files have the same path: the folder of the first run gets another name when the run has begun. `argv[0]` and the environment are the
-//! same, the input takes as much memory as the output ([`prepare`]), and the plugin answers for clocks and random numbers. What is shifted all the same is translated ([`regions`]).
+//! Pointers depend on sizes, names and the environment. Both files have the same path: the folder of the
+//! first run gets another name when the run has begun. `argv[0]` and the environment are the same, the input
+//! takes as much memory as the output ([`prepare`]), and the plugin answers for clocks and random numbers.
+//! What is shifted all the same is translated ([`regions`]).
 //!
 //! # Files
 //!
@@ -46,15 +53,17 @@
 //! | [`regions`] | memory that both have |
 //! | [`values`] | classes of differences |
 //! | [`outcome`] | what was found, in words |
+//! | [`cases`] | all of that for the tests' programs |
 //! | [`machine`] | registers and system calls of both machines |
 //! | [`prepare`], [`emulator`] | making the files, running them |
 //!
 //! # Limits
 //!
-//! The first thread alone is compared; processor flags, vector registers, what the kernel writes, and code outside the module are not.
-//! A program that reads its time stamp counter runs differently each time.
+//! The first thread alone is compared; processor flags, vector registers, what the kernel writes, and code
+//! outside the module are not. A program that reads its time stamp counter runs differently each time.
 
 mod accesses;
+mod cases;
 mod compare;
 mod emulator;
 mod machine;
@@ -95,8 +104,21 @@ enum Preset {
 #[derive(Clone, Debug, Parser)]
 #[command(name = "cargo xtask differ", max_term_width = 100)]
 struct Options {
-    /// The program
-    program: PathBuf,
+    /// The program; with --cases, only cases whose name holds this
+    #[arg(required_unless_present = "cases")]
+    program: Option<PathBuf>,
+    /// Compare every output of the programs in tests/cases
+    #[arg(long, conflicts_with_all = ["module", "beside", "output", "profile", "stress", "optimize", "mode", "stdin", "keep", "arguments"])]
+    cases: bool,
+    /// With --cases: each in every kind that the tests build it in
+    #[arg(long, requires = "cases")]
+    all: bool,
+    /// With --cases: every sixth program only
+    #[arg(long, requires = "cases", conflicts_with = "all")]
+    quick: bool,
+    /// With --cases: only these outputs (safe, fast, size, stress, edges, function-coverage …)
+    #[arg(long, requires = "cases", value_name = "NAMES", value_delimiter = ',')]
+    states: Vec<String>,
     /// Compare this shared library of the program, not the program itself
     #[arg(long, value_name = "FILE")]
     module: Option<PathBuf>,
@@ -118,6 +140,9 @@ struct Options {
     /// A further option for `postlink optimize`
     #[arg(long, value_name = "OPTION", allow_hyphen_values = true)]
     optimize: Vec<String>,
+    /// A further option for `postlink instrument`
+    #[arg(long, value_name = "OPTION", allow_hyphen_values = true)]
+    instrument: Vec<String>,
     /// Compare the program that counts, of this mode of `postlink instrument`
     #[arg(long, value_name = "MODE")]
     mode: Option<String>,
@@ -154,6 +179,9 @@ pub fn run(arguments: &[String]) -> Result<bool> {
             return Ok(!error.use_stderr());
         }
     };
+    if options.cases {
+        return cases::run(&options);
+    }
     let began = Instant::now();
     let done = differ(&options)?;
     print!("{}", report(&done, began.elapsed().as_secs_f64()));
@@ -199,7 +227,8 @@ fn file_name(path: &Path) -> Result<&std::ffi::OsStr> {
         .with_context(|| format!("{}: no file name", path.display()))
 }
 
-/// Gives a folder the name of another, which gets its name if it is there. There is no moment without a folder of the name: a running program may ask.
+/// Gives a folder the name of another, which gets its name if it is there. There is no moment without a
+/// folder of the name: a running program may ask.
 fn exchange(name: &Path, next: &Path) -> Result<()> {
     if !name.exists() {
         return fs::rename(next, name).context("a folder for the run");
@@ -224,6 +253,7 @@ fn exchange(name: &Path, next: &Path) -> Result<()> {
 
 /// Everything but the words.
 fn differ(options: &Options) -> Result<Done> {
+    let program = options.program.as_ref().context("no program is named")?;
     let scratch = tempfile::tempdir().context("a folder for the runs")?;
     let folder = match &options.keep {
         Some(folder) => {
@@ -232,7 +262,7 @@ fn differ(options: &Options) -> Result<Done> {
         }
         None => scratch.path().to_owned(),
     };
-    let subject = options.module.as_ref().unwrap_or(&options.program);
+    let subject = options.module.as_ref().unwrap_or(program);
     let input = fs::read(subject).with_context(|| subject.display().to_string())?;
     let machine = postlink_image::elf::Elf::parse(&input)
         .map_err(anyhow::Error::from)
@@ -246,7 +276,7 @@ fn differ(options: &Options) -> Result<Done> {
     }
     let output = match &options.output {
         Some(output) => output.clone(),
-        None => make(options, machine, subject, &folder)?,
+        None => make(options, machine, (program, subject), &folder)?,
     };
     let output = fs::read(&output).with_context(|| output.display().to_string())?;
     let module = Module::read(&input, &output)?;
@@ -264,15 +294,15 @@ fn differ(options: &Options) -> Result<Done> {
             }
             fs::create_dir(folder)?;
         }
-        for file in options.beside.iter().chain([&options.program, subject]) {
+        for file in options.beside.iter().chain([program, subject]) {
             fs::copy(file, next.join(file_name(file)?))
                 .with_context(|| file.display().to_string())?;
         }
         fs::write(next.join(file_name(subject)?), content)?;
         exchange(&shared, &next)?;
-        let program = shared.join(file_name(&options.program)?);
+        let place = shared.join(file_name(program)?);
         let compared = shared.join(file_name(subject)?);
-        let mut arguments = vec![options.program.display().to_string()];
+        let mut arguments = vec![program.display().to_string()];
         arguments.extend(options.arguments.iter().cloned());
         // Both get the variables, so that their stacks are the same.
         let profile = folder.join("profile").display().to_string();
@@ -283,7 +313,7 @@ fn differ(options: &Options) -> Result<Done> {
             plugin: &plugin,
             private,
             folder: shared.clone(),
-            program,
+            program: place,
             module: compared,
             parts,
             arguments,
@@ -329,7 +359,12 @@ fn differ(options: &Options) -> Result<Done> {
 }
 
 /// Has postlink make the output.
-fn make(options: &Options, machine: Machine, subject: &Path, folder: &Path) -> Result<PathBuf> {
+fn make(
+    options: &Options,
+    machine: Machine,
+    (program, subject): (&PathBuf, &Path),
+    folder: &Path,
+) -> Result<PathBuf> {
     let postlink = match &options.postlink {
         Some(postlink) => postlink.clone(),
         None => build_postlink()?,
@@ -349,17 +384,18 @@ fn make(options: &Options, machine: Machine, subject: &Path, folder: &Path) -> R
         input: subject,
         folder,
         optimize,
+        instrument: &options.instrument,
         mode: options.mode.as_deref(),
         profile: options.profile.as_deref(),
     };
     recipe.make(|counting, profile| {
         let folder = folder.join("trn");
         fs::create_dir_all(&folder)?;
-        for file in options.beside.iter().chain([&options.program]) {
+        for file in options.beside.iter().chain([program]) {
             fs::copy(file, folder.join(file_name(file)?))?;
         }
         fs::copy(counting, folder.join(file_name(subject)?))?;
-        let program = folder.join(file_name(&options.program)?);
+        let program = folder.join(file_name(program)?);
         let mut command = match machine {
             Machine::X86 if cfg!(target_arch = "x86_64") => Command::new(program),
             _ => {

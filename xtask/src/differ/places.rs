@@ -8,9 +8,10 @@
 //! | the two runs: what both call, return to and jump to at the same event | return addresses, targets of jump tables, landing pads |
 //! | `.note.postlink`, ranges | which function it is in, and no more |
 //!
-//! The second is believed when a pair is seen first, if both are in the same function, and must agree ever after; that the pair
-//! is right is what the checker proves, and what the rest of the run would contradict. One new address can have two meanings: where a call
-//! that does not return ends, another block begins. So the meaning is part of the key.
+//! The second is believed when a pair is seen first, if both are in the same function, and must agree ever
+//! after; that the pair is right is what the checker proves, and what the rest of the run would contradict.
+//! One new address can have two meanings: where a call that does not return ends, another block begins. So
+//! the meaning is part of the key.
 //!
 //! All addresses here are link-time addresses.
 
@@ -27,7 +28,7 @@ use super::machine::Machine;
 pub enum Meaning {
     /// The entry of a function.
     Entry,
-    /// The address behind a call.
+    /// The address after a call.
     Return,
     /// A place reached by an indirect jump or by unwinding.
     Label,
@@ -144,7 +145,8 @@ impl Image {
             .find(|s| (s.start..s.end).contains(&address))
     }
 
-    /// What the file has in constants at an address: so many bytes, at most 8. They may reach over the end of a section, and are 0 there.
+    /// What the file has in constants at an address: so many bytes, at most 8. They may reach over the end of
+    /// a section, and are 0 there.
     pub fn constant(&self, address: u64, size: u8) -> Option<u64> {
         let mut bytes = [0; 8];
         let mut found = false;
@@ -303,8 +305,8 @@ impl Module {
             None => (Vec::new(), true),
         };
         let mut module = Module::new(Image::new(&old), Image::new(&new), functions, instrumented);
-        // A static program may have its frames sorted when the first exception is thrown. The output has more of them, which takes more memory, and whatever is
-        // allocated after that is elsewhere.
+        // A static program may have its frames sorted when the first exception is thrown. The output has more
+        // of them, which takes more memory, and whatever is allocated after that is elsewhere.
         const INTERPRETER: u32 = 3;
         let is_static = old.etype == 2 && old.segments.iter().all(|s| s.kind != INTERPRETER);
         module.skip(is_static && Machine::of(old.machine) == Some(Machine::Aarch64));
@@ -417,7 +419,7 @@ impl Module {
             if self.old.section(section.start).is_some() {
                 continue;
             }
-            // Room between functions is padding, unless there is much of it.
+            // Space between functions is padding, unless there is much of it.
             const PADDING: u64 = 64;
             let mut at = section.start;
             let inside = |r: &&(u64, u64, usize)| r.0 < section.end && r.1 > section.start;
@@ -456,7 +458,7 @@ impl Module {
         old & 0xfff == 0 && new & 0xfff == 0 && self.pages.contains(&(old >> 12, new >> 12))
     }
 
-    /// Whether both are in the same moved function. The address behind its last call is in it as well.
+    /// Whether both are in the same moved function. The address after its last call is in it as well.
     pub fn same_function(&self, old: u64, new: u64) -> bool {
         let at = |old, new| match (self.old_function(old), find(&self.new_ranges, new)) {
             (Some(a), Some(b)) => a == b,
@@ -511,7 +513,8 @@ impl Module {
 pub(super) mod tests {
     use super::*;
 
-    /// `f` at 0x1000 and `g` at 0x1100 of the input; `f` moved to 0x3000 and, its cold part, 0x3100; a routine was inserted at 0x3200.
+    /// `f` at 0x1000 and `g` at 0x1100 of the input; `f` moved to 0x3000 and, its cold part, 0x3100; a
+    /// routine was inserted at 0x3200.
     pub fn module(instrumented: bool) -> Module {
         let section = |start, end, name: &str, code: bool| Section {
             start,
@@ -569,13 +572,13 @@ pub(super) mod tests {
         assert_eq!(module.meaning(0x1050, 0x3030), None);
         assert!(module.learn(0x1050, 0x3030, Meaning::Return));
         assert_eq!(module.meaning(0x1050, 0x3030), Some(Meaning::Return));
-        // The same new address is behind another call of the input now.
+        // The same new address is after another call of the input now.
         assert!(!module.learn(0x1060, 0x3030, Meaning::Return));
         // It may also be a label of another block.
         assert!(module.learn(0x1060, 0x3030, Meaning::Label));
         // Nothing of g is in f.
         assert!(!module.learn(0x1110, 0x3040, Meaning::Return));
-        // The address behind a last call is in nothing.
+        // The address after a last call is in nothing.
         assert!(module.learn(0x1100, 0x3080, Meaning::Return));
     }
 

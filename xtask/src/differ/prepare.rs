@@ -1,9 +1,12 @@
-//! What goes into the two runs: the output, made from the input, and a copy of the input that takes as much room as the output.
+//! What goes into the two runs: the output, made from the input, and a copy of the input that takes as much
+//! space as the output.
 //!
-//! An output has more segments than its input. The emulator, and the loader, put what comes next (heap, libraries) behind them, so all pointers would differ by
-//! a distance, and so would everything that a program calculates from pointers: hashes, orders, remainders. A static program's libc even allocates
-//! memory for each segment. Therefore the run of the input uses a copy in which headers that nobody needs (of notes) have become empty segments where the
-//! output has its new ones. If there are too few of those, the last segment grows in memory. Nothing else changes.
+//! An output has more segments than its input. The emulator, and the loader, put what comes next (heap,
+//! libraries) after them, so all pointers would differ by a distance, and so would everything that a program
+//! calculates from pointers: hashes, orders, remainders. A static program's libc even allocates memory for
+//! each segment. Therefore the run of the input uses a copy in which headers that nobody needs (of notes)
+//! have become empty segments where the output has its new ones. If there are too few of those, the last
+//! segment grows in memory. Nothing else changes.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -39,7 +42,7 @@ pub fn padded(input: &[u8], output: &[u8]) -> Result<Vec<u8>> {
         .into_iter()
         .filter(|s| s.addr >= highest)
         .collect();
-    // Headers of segments ascend, so only those behind the last one can become one.
+    // Headers of segments ascend, so only those after the last one can become one.
     let spare: Vec<usize> = (0..old.segments.len())
         .filter(|i| Some(*i) > last_load && matches!(old.segments[*i].kind, NOTE | PROPERTY))
         .collect();
@@ -97,6 +100,8 @@ pub struct Recipe<'a> {
     pub folder: &'a Path,
     /// Options of `optimize`.
     pub optimize: Vec<String>,
+    /// Further options of `instrument`.
+    pub instrument: &'a [String],
     /// A mode of `instrument`: the output is the program that counts.
     pub mode: Option<&'a str>,
     /// A profile that is there.
@@ -125,7 +130,7 @@ impl Recipe<'_> {
             let mut command = Command::new(self.postlink);
             command.args(["-q", "--threads", "1", "instrument"]);
             command.arg(self.input).arg("-o").arg(to);
-            command.args(["--mode", mode]);
+            command.args(["--mode", mode]).args(self.instrument);
             succeed(&mut command)
         };
         if let Some(mode) = self.mode {

@@ -62,7 +62,7 @@ pub struct Access {
 pub struct System {
     /// Which one.
     pub number: u32,
-    /// Behind its instruction.
+    /// After its instruction.
     pub pc: u64,
     /// Its arguments.
     pub arguments: [u64; 6],

@@ -1,7 +1,8 @@
 //! Memory that has the same meaning in both runs, but may be elsewhere: stack, heap, mappings, the module itself.
 //!
-//! The n-th mapping of one run is the n-th of the other. Where the emulator puts them follows from what was mapped before, so it differs
-//! only as far as sizes do; [`super::prepare`] evens that out, and what is left is told here.
+//! The n-th mapping of one run is the n-th of the other. Where the emulator puts them follows from what was
+//! mapped before, so it differs only as far as sizes do; [`super::prepare`] evens that out, and what is left
+//! is told here.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -51,7 +52,8 @@ pub struct Region {
 pub struct Regions {
     all: Vec<Region>,
     mappings: u32,
-    /// Blocks of the allocator: old address to new address and length. Few at a time are of interest, but many come and go.
+    /// Blocks of the allocator: old address to new address and length. Few at a time are of interest, but
+    /// many come and go.
     allocations: BTreeMap<u64, (u64, u64)>,
 }
 

@@ -2,10 +2,12 @@
 //!
 //! Taken out here:
 //!
-//! * What inserted code does that has nothing in the input that it comes from (start-up routine, recorders, veneers): its own calls, jumps and system calls.
-//!   A call of a recorder that jumps on to the callee becomes a call of the callee. What such code writes is handed on, marked.
-//! * In a program that holds its own unwinder (a static one): all that happens in the unwinder, which reads tables that are meant to
-//!   differ. It begins when one of its functions is called and ends when the stack pointer is back where it was. Where it leaves to is compared.
+//! * What inserted code does that has nothing in the input that it comes from (start-up routine, recorders,
+//!   veneers): its own calls, jumps and system calls. A call of a recorder that jumps on to the callee
+//!   becomes a call of the callee. What such code writes is handed on, marked.
+//! * In a program that holds its own unwinder (a static one): all that happens in the unwinder, which reads
+//!   tables that are meant to differ. It begins when one of its functions is called and ends when the stack
+//!   pointer is back where it was. Where it leaves to is compared.
 
 use std::io::Read;
 
@@ -22,7 +24,8 @@ pub enum Item {
     Event(Box<Event>),
     /// By code of the program.
     Access(Access),
-    /// By inserted routines (where nothing moved, they also do for a function what the jump at its entry has replaced), and the stack pointer when control came to them or to who called them.
+    /// By inserted routines (where nothing moved, they also do for a function what the jump at its entry has
+    /// replaced), and the stack pointer when control came to them or to who called them.
     Routine(Access, u64),
     /// See [`System`].
     System(System),
@@ -102,8 +105,8 @@ pub struct Side<R> {
     /// At the last event, of whichever code.
     sp: u64,
     threads: bool,
-    /// In a stub whose event has been told.
-    in_stub: bool,
+    /// In a stub: the event that led there, which has been told.
+    in_stub: Option<Box<Event>>,
 }
 
 impl<R: Read> Side<R> {
@@ -124,7 +127,7 @@ impl<R: Read> Side<R> {
             last_was_exit: false,
             sp: 0,
             threads: false,
-            in_stub: false,
+            in_stub: None,
         }
     }
 
@@ -148,8 +151,9 @@ impl<R: Read> Side<R> {
         }
     }
 
-    /// Loads that are not compared: those of inserted code, of the program headers, and, as others may write meanwhile, of a program with threads. What an indirect
-    /// call loads, a recorder loads for it; the event says what it was.
+    /// Loads that are not compared: those of inserted code, of the program headers, and, as others may write
+    /// meanwhile, of a program with threads. What an indirect call loads, a recorder loads for it; the event
+    /// says what it was.
     fn is_of_no_interest(&self, module: &Module, load: &Access) -> bool {
         self.threads
             || self.is_headers(load.address)
@@ -274,7 +278,7 @@ impl<R: Read> Side<R> {
             (false, false) => event,
             // Where nothing moved this is the function: a counter in front of its first instructions.
             (false, true) if module.functions.is_empty() => {
-                self.in_stub = true;
+                self.in_stub = Some(event.clone());
                 event
             }
             (false, true) => {
@@ -282,7 +286,15 @@ impl<R: Read> Side<R> {
                 return None;
             }
             (true, true) => return None,
-            (true, false) if std::mem::take(&mut self.in_stub) => return None,
+            (true, false) if self.in_stub.is_some() => {
+                // Only now it is known which function the stub is of.
+                let led = self.in_stub.take();
+                let led = led.filter(|led| led.kind != Kind::Return && self.is_skipped(event.to));
+                if let (Some(led), None) = (led, &self.skipping) {
+                    self.skipping = Some((led.registers[self.machine.sp()], led));
+                }
+                return None;
+            }
             (true, false) => match self.pending.take() {
                 // The routine came back to who called it.
                 Some(call) if event.kind == Kind::Return && event.to == call.end => return None,
@@ -310,7 +322,8 @@ impl<R: Read> Side<R> {
             }
             None => Some(event),
             Some((entered, call)) => {
-                // On AArch64 a return leaves the stack pointer alone; where to is in x30, also behind a jump to the function.
+                // On AArch64 a return leaves the stack pointer alone; where to is in x30, also after a jump
+                // to the function.
                 let expected = match self.machine {
                     Machine::X86 => call.end,
                     Machine::Aarch64 => call.registers[30],
@@ -342,16 +355,19 @@ mod tests {
     }
 
     fn items(records: &[Vec<u64>]) -> Vec<Item> {
-        let module = module(true);
+        items_of(&module(true), records)
+    }
+
+    fn items_of(module: &Module, records: &[Vec<u64>]) -> Vec<Item> {
         let bytes: Vec<u8> = records
             .concat()
             .iter()
             .flat_map(|word| word.to_le_bytes())
             .collect();
-        let mut side = Side::new(&bytes[..], true, Machine::X86, &module);
+        let mut side = Side::new(&bytes[..], true, Machine::X86, module);
         let mut items = Vec::new();
         loop {
-            let item = side.take(&module).unwrap();
+            let item = side.take(module).unwrap();
             if matches!(item, Item::End(_)) {
                 return items;
             }
@@ -377,6 +393,28 @@ mod tests {
             (event.kind, event.last, event.end, event.to),
             (Kind::Call, 0x3010, 0x3015, 0x1100)
         );
+    }
+
+    #[test]
+    fn what_is_left_out_is_left_out_behind_a_stub_too() {
+        let mut module = module(true);
+        module.functions.clear();
+        module.skipped.push((0x1100, 0x1200, None));
+        let items = items_of(
+            &module,
+            &[
+                MODULE.to_vec(),
+                event(1, 0x1010, 0x3200),
+                event(3, 0x3210, 0x1100),
+                event(1, 0x1150, 0x1010),
+                event(2, 0x1020, 0x1155),
+                event(2, 0x11f0, 0x1015),
+            ],
+        );
+        let [Item::Event(call), Item::Event(back)] = &items[..] else {
+            panic!("{items:?}")
+        };
+        assert_eq!((call.to, back.to, back.unwound), (0x3200, 0x1015, true));
     }
 
     #[test]

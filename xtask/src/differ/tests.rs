@@ -220,8 +220,15 @@ fn can_run(machine: Machine, compiler: &str) -> bool {
     lack.is_none()
 }
 
-/// postlink as these tests were built.
+/// postlink as these tests were built. `cargo xtask test` has built it for other tests; built alone, with
+/// fewer features of its crates, it would take minutes again.
 fn postlink() -> PathBuf {
+    let beside = std::env::current_exe()
+        .unwrap()
+        .with_file_name("../postlink");
+    if std::env::var_os(crate::test::HAS_BUILT_ALL).is_some() && beside.is_file() {
+        return beside;
+    }
     let cargo = std::env::var_os("CARGO").unwrap_or("cargo".into());
     let root = crate::bench::root().unwrap();
     let mut command = Command::new(cargo);
@@ -438,7 +445,8 @@ int main() {
 }
 ";
 
-/// The pointer of a member is made odd, as it was when a preset put functions at odd addresses: then it means a virtual function.
+/// The pointer of a member is made odd, as it was when a preset put functions at odd addresses: then it means
+/// a virtual function.
 #[test]
 fn a_member_pointer_with_another_lowest_bit_is_found_before_it_is_called() {
     if !can_run(Machine::X86, "g++") {

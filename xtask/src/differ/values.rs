@@ -1,7 +1,8 @@
 //! Why two values differ: the classes, and the rules by which a pair of values falls into one.
 //!
-//! A rule needs both values. The new one must be what the old one became, so `entry of f` against `entry of g` is not explained by both being
-//! entries. Rules that know no more than a distance (what a jump table's entry left in a register) come last.
+//! A rule needs both values. The new one must be what the old one became, so `entry of f` against
+//! `entry of g` is not explained by both being entries. Rules that know no more than a distance (what a jump
+//! table's entry left in a register) come last.
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::fmt;
@@ -12,7 +13,7 @@ use super::regions::{Regions, What};
 /// A kind of difference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Class {
-    /// The address behind a call in new code.
+    /// The address after a call in new code.
     Return,
     /// The same with a pointer authentication code in its upper bits.
     SignedReturn,
@@ -124,7 +125,7 @@ impl fmt::Display for Class {
             } => "pointer to a moved function's new entry, low 4 bits CHANGED",
             Class::Label => "label (jump table, computed goto, landing pad)",
             Class::Inside => "ADDRESS INSIDE A MOVED FUNCTION, PLACE NOT KNOWN",
-            Class::Mangled => "address of code behind the pointer guard",
+            Class::Mangled => "address of code after the pointer guard",
             Class::Remains => "upper bytes of an address of code, above a shorter value",
             Class::Page => "page of an address of code (adrp)",
             Class::TableEntry => "distance from a jump table",
@@ -182,7 +183,8 @@ pub struct Values {
     pub tables: ((u64, u64), (u64, u64)),
     /// AArch64, or else x86-64.
     pub aarch64: bool,
-    /// Pairs that were addresses of code, less their lowest byte or two, whole and of the lower halves: (bytes less, old, new).
+    /// Pairs that were addresses of code, less their lowest byte or two, whole and of the lower halves:
+    /// (bytes less, old, new).
     uppers: HashSet<(u32, u64, u64)>,
     /// The same of what code outside left in scratch registers.
     left: HashSet<(u32, u64, u64)>,
@@ -282,8 +284,8 @@ impl Values {
         })
     }
 
-    /// Whether both are one value, but for the bits of a jump's targets that were or-ed to it above its lowest byte: compilers calculate with the lowest bytes
-    /// of registers, whatever is above.
+    /// Whether both are one value, but for the bits of a jump's targets that were or-ed to it above its
+    /// lowest byte: compilers calculate with the lowest bytes of registers, whatever is above.
     fn is_blend(&self, old: u64, new: u64) -> bool {
         let upper = |value: u64| value & 0xffff_ff00;
         let Some((a, b)) = self.bases else {
@@ -392,14 +394,15 @@ impl Values {
         })
     }
 
-    /// Whether the new one is, where nothing moved, what counts in front of the function at the old one. The first pair is believed, and must hold ever after.
+    /// Whether the new one is, where nothing moved, what counts in front of the function at the old one. The
+    /// first pair is believed, and must hold ever after.
     pub fn is_stub(&mut self, old: u64, new: u64) -> bool {
         let Some((o, n)) = self.link(old, new) else {
             return false;
         };
         let module = &self.module;
         let is_start = module.old.function(o).is_some_and(|(start, _)| start == o);
-        // The padding in front of a function may have room for it.
+        // The padding in front of a function may have space for it.
         const FRONT: u64 = 64;
         let is_front = n < o && o - n <= FRONT && module.old.function(n).is_none();
         module.functions.is_empty()

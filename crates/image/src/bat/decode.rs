@@ -136,7 +136,7 @@ impl<'d> Decoder<'d> {
                 .filter(|_| step > 0 || i == 0);
             let Some(next) = next else {
                 return Err(FormatError::new(format!(
-                    "{SECTION}: the entry point {step:#x} behind {before:#x} at offset {at:#x} does not ascend within 32 bits"
+                    "{SECTION}: the entry point {step:#x} after {before:#x} at offset {at:#x} does not ascend within 32 bits"
                 )));
             };
             self.bat.secondary.push(next);
@@ -196,7 +196,7 @@ impl<'d> Decoder<'d> {
             let output = self.address.wrapping_sub(start);
             let Some(output) = u32::try_from(output).ok().filter(|output| *output >= last) else {
                 return Err(FormatError::new(format!(
-                    "{SECTION}: the output address {:#x} at offset {at:#x} is not within 4 GiB behind {:#x}, the entry before it",
+                    "{SECTION}: the output address {:#x} at offset {at:#x} is not within 4 GiB after {:#x}, the entry before it",
                     self.address,
                     start.wrapping_add(last.into())
                 )));
@@ -243,15 +243,16 @@ fn older_layout(payload: &[u8]) -> Option<(&'static str, u64)> {
     if let Some(tables) = fixed_size_layout(payload) {
         return Some(("BOLT 17 and earlier", tables));
     }
-    // Which numbers the tables had changed in the course of release 18's development: masks of equal entries came after parents.
+    // Which numbers the tables had changed in the course of release 18's development: masks of equal entries
+    // came after parents.
     [(true, true), (true, false), (false, true), (false, false)]
         .into_iter()
         .find_map(|(parents, masks)| release_18(payload, parents, masks))
         .map(|tables| ("BOLT 18", tables))
 }
 
-/// Fixed-size numbers: u32 number of functions; of each u64 address, u32 number of entries, of each two u32; u32 number of cold parts,
-/// of each u64 address and u64 address of its parent, or u32 each in the oldest.
+/// Fixed-size numbers: u32 number of functions; of each u64 address, u32 number of entries, of each two u32;
+/// u32 number of cold parts, of each u64 address and u64 address of its parent, or u32 each in the oldest.
 fn fixed_size_layout(payload: &[u8]) -> Option<u64> {
     let mut r = Reader::new(payload, SECTION);
     let word = |r: &mut Reader<'_>| r.array("a word").map(u32::from_le_bytes).ok();
@@ -266,7 +267,8 @@ fn fixed_size_layout(payload: &[u8]) -> Option<u64> {
     fits.then_some(functions.into())
 }
 
-/// As in release 19, without hashes, numbers of blocks, entry points and skew; equal entries in hot tables only, if at all.
+/// As in release 19, without hashes, numbers of blocks, entry points and skew; equal entries in hot tables
+/// only, if at all.
 fn release_18(payload: &[u8], parents: bool, masks: bool) -> Option<u64> {
     let mut r = Reader::new(payload, SECTION);
     let mut tables = 0u64;

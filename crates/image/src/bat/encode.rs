@@ -5,8 +5,8 @@ use crate::FormatError;
 use crate::leb128::{put_signed, put_unsigned};
 
 impl Bat {
-    /// The section's bytes: the ones that BOLT 21 and later write for these tables, and BOLT 19 where it numbers parents rightly. An error if
-    /// they exceed 4 GiB.
+    /// The section's bytes: the ones that BOLT 21 and later write for these tables, and BOLT 19 where it
+    /// numbers parents rightly. An error if they exceed 4 GiB.
     pub fn encode(&self) -> Result<Vec<u8>, FormatError> {
         let mut out = vec![0; PAYLOAD];
         // A typical entry takes four bytes, and every other one carries a hash.

@@ -1,18 +1,20 @@
-//! `.note.bolt_bat`: BOLT Address Translation. It tells where in the *input* binary the code of an optimised one came from, so that
-//! a profile taken on the optimised binary can be turned into one of the input.
+//! `.note.bolt_bat`: BOLT Address Translation. It tells where in the *input* binary the code of an optimised
+//! one came from, so that a profile taken on the optimised binary can be turned into one of the input.
 //!
-//! A function that was rewritten has a table of *entries*, each of which says which input offset stands at an output offset. A *block
-//! entry* is the beginning of a basic block of the input's control flow; it carries the block's number there and a hash of its
-//! contents. A *branch entry* is one instruction (a branch, a call, the last one of a block) whose address must translate
-//! exactly. A function that was split has a *hot* table at its entry and a *cold* one for each other part, which names the hot one
-//! as its parent. Code without a table is as it was in the input.
+//! A function that was rewritten has a table of *entries*, each of which says which input offset is at an
+//! output offset. A *block entry* is the beginning of a basic block of the input's control flow; it carries
+//! the block's number there and a hash of its contents. A *branch entry* is one instruction (a branch, a
+//! call, the last one of a block) whose address must translate exactly. A function that was split has a *hot*
+//! table at its entry and a *cold* one for each other part, which names the hot one as its parent. Code
+//! without a table is as it was in the input.
 //!
 //! # Layout
 //!
-//! The section is a note that is not loaded, aligned to 1: u32 5, u32 length of the payload, u32 1, `BOLT` and four zero bytes, the
-//! payload, zeroes up to a multiple of 4. Fixed-size numbers are little-endian, the others LEB128, signed where stated. There is no version;
-//! this is the layout that BOLT 19 to 22 write. Differences are modulo 2^64. One running `address`, 0 at first, goes through all output
-//! addresses, the starts of tables and those of entries, from the first hot table to the last cold one.
+//! The section is a note that is not loaded, aligned to 1: u32 5, u32 length of the payload, u32 1, `BOLT`
+//! and four zero bytes, the payload, zeroes up to a multiple of 4. Fixed-size numbers are little-endian, the
+//! others LEB128, signed where stated. There is no version; this is the layout that BOLT 19 to 22 write.
+//! Differences are modulo 2^64. One running `address`, 0 at first, goes through all output addresses, the
+//! starts of tables and those of entries, from the first hot table to the last cold one.
 //!
 //! | payload | |
 //! |---|---|
@@ -40,18 +42,20 @@
 //! | hash of the block | blocks | 8 bytes |
 //! | number of the block | blocks | less that of the block entry before (0 at first) |
 //!
-//! Offsets are below 2^32 in the output and below 2^31 in the input. Blocks that the optimiser deleted are block entries at the end of
-//! the hot table, with the output function's size for their output offset: no address translates to them, but profiles name them.
+//! Offsets are below 2^32 in the output and below 2^31 in the input. Blocks that the optimiser deleted are
+//! block entries at the end of the hot table, with the output function's size for their output offset: no
+//! address translates to them, but profiles name them.
 //!
 //! # Invariants
 //!
-//! [`Bat`] holds what the tables say, in their order, and [`Bat::encode`] gives back the bytes that BOLT writes for it. Starts ascend
-//! in the hot and in the cold tables; output offsets do not descend in a table. Everything else, a parent that does not exist included,
-//! is for [`Translator`] to judge.
+//! [`Bat`] holds what the tables say, in their order, and [`Bat::encode`] gives back the bytes that BOLT
+//! writes for it. Starts ascend in the hot and in the cold tables; output offsets do not descend in a table.
+//! Everything else, a parent that does not exist included, is for [`Translator`] to judge.
 //!
 //! # Broken sections
 //!
-//! * BOLT 19 counts hot *and* cold tables when it numbers parents: wrong if a cold part lies below some hot one. [`parents`] finds out.
+//! * BOLT 19 counts hot *and* cold tables when it numbers parents: wrong if a cold part is below some hot
+//!   one. [`parents`] finds out.
 //! * BOLT 18 and earlier have other layouts. [`Bat::parse`] recognises them and says so.
 
 mod decode;
@@ -76,7 +80,7 @@ const TYPE: u32 = 1;
 /// Where the payload begins.
 const PAYLOAD: usize = 20;
 
-/// What stands at an output offset.
+/// What is at an output offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EntryKind {
     /// A basic block begins.
@@ -97,7 +101,7 @@ pub struct Entry {
     pub output: u32,
     /// Offset in the input function; below 2^31.
     pub input: u32,
-    /// What stands there.
+    /// What is there.
     pub kind: EntryKind,
 }
 
@@ -140,9 +144,9 @@ pub struct Cold {
 pub struct Bat {
     hot: Vec<Hot>,
     cold: Vec<Cold>,
-    /// Entries of all tables, one behind the other.
+    /// Entries of all tables, one after the other.
     entries: Vec<Entry>,
-    /// Other entry points of all hot tables, one behind the other.
+    /// Other entry points of all hot tables, one after the other.
     secondary: Vec<u32>,
 }
 
@@ -155,8 +159,8 @@ impl Bat {
         }
     }
 
-    /// Adds a hot table. They must come by ascending start, entries by ascending output offset, entry points ascending and without the
-    /// function's start: an error says which do not.
+    /// Adds a hot table. They must come by ascending start, entries by ascending output offset, entry points
+    /// ascending and without the function's start: an error says which do not.
     pub fn push_hot(
         &mut self,
         start: u64,

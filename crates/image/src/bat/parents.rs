@@ -1,15 +1,19 @@
 //! Which function each cold part belongs to.
 //!
-//! A cold table says the number of its parent among the hot tables. BOLT 19 gets it wrong: it writes the parent's position among *all* tables by
-//! address, which is larger by the number of cold parts that lie below the parent. Ordinarily there are none; there are with
-//! `--hot-functions-at-end`. Nothing in the section says who wrote it, so both readings are tried. What decides is that a function's blocks
-//! are numbered without gaps: they are spread over its hot table, its cold ones and its deleted blocks, so under the right
-//! reading each number up to the hot table's number of blocks occurs once, and under a wrong one hardly ever.
+//! A cold table says the number of its parent among the hot tables. BOLT 19 gets it wrong: it writes the
+//! parent's position among *all* tables by address, which is larger by the number of cold parts that are
+//! below the parent. Ordinarily there are none; there are with `--hot-functions-at-end`. Nothing in the
+//! section says who wrote it, so both readings are tried. What decides is that a function's blocks are
+//! numbered without gaps: they are spread over its hot table, its cold ones and its deleted blocks, so under
+//! the right reading each number up to the hot table's number of blocks occurs once, and under a wrong one
+//! hardly ever.
 //!
-//! If the program still has its symbols, they are a third reading, which wins unless fewer functions are whole under it: BOLT calls the parts of
-//! `f` `f.cold.0`, `f.cold.1` (`f.warm`, `f.cold` when it splits three ways).
+//! If the program still has its symbols, they are a third reading, which wins unless fewer functions are
+//! whole under it: BOLT calls the parts of `f` `f.cold.0`, `f.cold.1` (`f.warm`, `f.cold` when it splits
+//! three ways).
 //!
-//! A block may occur twice if both entries say the same of it: postlink has a table for the old body of a function that it moved.
+//! A block may occur twice if both entries say the same of it: postlink has a table for the old body of a
+//! function that it moved.
 
 use rustc_hash::FxHashMap;
 

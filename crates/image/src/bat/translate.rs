@@ -1,8 +1,8 @@
-//! The four look-ups: from an output place to an input place, from a part to its function, from a trace to the edges that it ran
-//! through, and from an input offset to block and entry point.
+//! The four look-ups: from an output place to an input place, from a part to its function, from a trace to
+//! the edges that it ran through, and from an input offset to block and entry point.
 //!
-//! Made for tens of millions of calls. Offsets of all entries lie in one array, apart from everything else, so that a binary search touches
-//! few cache lines; a coarse index by address leads to the table.
+//! Made for tens of millions of calls. Offsets of all entries are in one array, apart from everything else,
+//! so that a binary search touches few cache lines; a coarse index by address leads to the table.
 
 use std::ops::Range;
 
@@ -61,7 +61,8 @@ struct Function {
 }
 
 impl Translator {
-    /// For a section and the parents of its cold parts. Where several tables begin at one address the first counts, hot before cold.
+    /// For a section and the parents of its cold parts. Where several tables begin at one address the first
+    /// counts, hot before cold.
     pub fn new(bat: &Bat, parents: &Parents) -> Translator {
         let mut order: Vec<(u64, bool, u32)> = (0u32..)
             .zip(&bat.hot)
@@ -177,8 +178,8 @@ impl Translator {
         self.tables.is_empty()
     }
 
-    /// The last table that begins at or before an address. Tables do not say where they end: what follows the last instruction of
-    /// a part is still taken for it, as its symbol's neighbours are not known here.
+    /// The last table that begins at or before an address. Tables do not say where they end: what follows the
+    /// last instruction of a part is still taken for it, as its symbol's neighbours are not known here.
     pub fn fragment_before(&self, address: u64) -> Option<FragmentId> {
         let first = *self.starts.first()?;
         let step = usize::try_from(address.checked_sub(first)? >> self.shift).ok()?;
@@ -201,7 +202,8 @@ impl Translator {
         self.starts[fragment.0 as usize] // identifiers are only made here
     }
 
-    /// Where the function begins that a table belongs to: itself, or a cold part's parent. `None` for a part without one.
+    /// Where the function begins that a table belongs to: itself, or a cold part's parent. `None` for a part
+    /// without one.
     pub fn function(&self, fragment: FragmentId) -> Option<u64> {
         let function = self.tables[fragment.0 as usize].function?;
         Some(self.functions[function as usize].start)
@@ -222,9 +224,9 @@ impl Translator {
         }
     }
 
-    /// From an offset in an output function or part, which begins at `start`, to one in the input function. The source of a branch
-    /// translates to the nearest entry at or before it; anything else keeps its distance from that. What has no table, and what is before the
-    /// first entry, is where it was.
+    /// From an offset in an output function or part, which begins at `start`, to one in the input function.
+    /// The source of a branch translates to the nearest entry at or before it; anything else keeps its
+    /// distance from that. What has no table, and what is before the first entry, is where it was.
     pub fn translate(&self, start: u64, offset: u64, is_branch_source: bool) -> u64 {
         match self.fragment_at(start) {
             Some(fragment) => self.translate_in(fragment, offset, is_branch_source),
@@ -264,9 +266,10 @@ impl Translator {
         Some(self.values[at] >> 1)
     }
 
-    /// Appends to `out` the edges of the input that a run of instructions fell through: pairs of block offsets in the input function, of source
-    /// and destination. `from` and `to` are output offsets in the table: where the run began, and where its last instruction begins. Both
-    /// have to be in this table's code. A run that does not advance falls through nothing.
+    /// Appends to `out` the edges of the input that a run of instructions fell through: pairs of block
+    /// offsets in the input function, of source and destination. `from` and `to` are output offsets in the
+    /// table: where the run began, and where its last instruction begins. Both have to be in this table's
+    /// code. A run that does not advance falls through nothing.
     pub fn fall_throughs(
         &self,
         fragment: FragmentId,
@@ -341,8 +344,8 @@ impl Translator {
         })
     }
 
-    /// The number of an entry point of that input function by its input offset. 0 is the function's start; so is what is no
-    /// entry point.
+    /// The number of an entry point of that input function by its input offset. 0 is the function's start; so
+    /// is what is no entry point.
     pub fn entry_point(&self, start: u64, input: u64) -> usize {
         let list = self.entry_points(start);
         let found = list.iter().position(|o| u64::from(*o) == input);

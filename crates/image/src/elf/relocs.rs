@@ -1,17 +1,17 @@
 //! Relocations: those that the linker kept, and those that the loader applies.
 //!
-//! **Kept** (`--emit-relocs`): sections of type `SHT_RELA` that are not loaded and whose `sh_info` names a section that is. Their
-//! offsets are link-time addresses, their symbols those of `.symtab`.
+//! **Kept** (`--emit-relocs`): sections of type `SHT_RELA` that are not loaded and whose `sh_info` names a
+//! section that is. Their offsets are link-time addresses, their symbols those of `.symtab`.
 //!
-//! **Dynamic**: found through the tags of `.dynamic`, as the loader finds them. `DT_JMPREL` may lie inside of what
-//! `DT_RELASZ` spans; each entry is reported once. A static executable at a fixed address has no `.dynamic`: its start-up code applies
-//! the `IRELATIVE` entries of the only loaded relocation section.
+//! **Dynamic**: found through the tags of `.dynamic`, as the loader finds them. `DT_JMPREL` may be inside of
+//! what `DT_RELASZ` spans; each entry is reported once. A static executable at a fixed address has no
+//! `.dynamic`: its start-up code applies the `IRELATIVE` entries of the only loaded relocation section.
 //!
 //! `DT_RELR` is a sequence of 8-byte words that stands for RELATIVE relocations whose addends are in place:
 //!
 //! | word | meaning |
 //! |---|---|
-//! | even | an address: relocate it; the next bitmap begins 8 bytes behind it |
+//! | even | an address: relocate it; the next bitmap begins 8 bytes after it |
 //! | odd | a bitmap: bit `i` (1 … 63) relocates word `i - 1` from there; the next bitmap begins 63 words further |
 //!
 //! Linkers write ascending addresses; that is required here, so that a small table cannot stand for an unbounded list.
@@ -35,9 +35,10 @@ impl<'d> Elf<'d> {
             .any(|(s, about)| s.size > 0 && about.is_code())
     }
 
-    /// Relocations that the linker kept for allocated sections, section by section in the file's order, without R_*_NONE.
+    /// Relocations that the linker kept for allocated sections, section by section in the file's order,
+    /// without R_*_NONE.
     ///
-    /// Addresses are as the file states them: they need not lie in the section that the relocation section describes.
+    /// Addresses are as the file states them: they need not be in the section that the relocation section describes.
     pub fn kept_relocs(&self) -> Result<Vec<KeptReloc>, FormatError> {
         let symbols = self.symbols(super::SymbolTable::Static).len();
         let none = if self.machine == raw::EM_AARCH64 {
@@ -210,7 +211,7 @@ impl<'d> Elf<'d> {
             let Some(r) = Rela::read(data, i * raw::RELA) else {
                 break;
             };
-            // `at + 24 i + 16` lies inside the bytes just read, so it does not overflow.
+            // `at + 24 i + 16` is inside the bytes just read, so it does not overflow.
             let addend_at = Some(at + i * raw::RELA + 16);
             out.push(DynReloc {
                 addr: r.r_offset,

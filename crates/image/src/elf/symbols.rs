@@ -1,12 +1,12 @@
 //! Symbol tables, read on demand.
 //!
-//! A table is three byte ranges: the symbols, their names, and for files with very many sections the full section
-//! indexes (`SHT_SYMTAB_SHNDX`, one word per symbol). Nothing is read until asked for: a table of half a million symbols
-//! costs nothing to open.
+//! A table is three byte ranges: the symbols, their names, and for files with very many sections the full
+//! section indexes (`SHT_SYMTAB_SHNDX`, one word per symbol). Nothing is read until asked for: a table of
+//! half a million symbols costs nothing to open.
 //!
-//! A loaded object need not have section headers. The dynamic table is then found through `DT_SYMTAB`, and its length, which no
-//! tag states, through the hash tables: `DT_HASH` has one chain word per symbol; in `DT_GNU_HASH` the last chain of the
-//! highest bucket ends at the last symbol.
+//! A loaded object need not have section headers. The dynamic table is then found through `DT_SYMTAB`, and
+//! its length, which no tag states, through the hash tables: `DT_HASH` has one chain word per symbol; in
+//! `DT_GNU_HASH` the last chain of the highest bucket ends at the last symbol.
 
 use super::{Elf, Symbol, SymbolTable};
 use crate::raw::{self, Sym};
@@ -41,7 +41,7 @@ impl<'d> Symbols<'d> {
             section,
         })
     }
-    /// One by index as it stands in the table, and its section. The names are not touched.
+    /// One by index as it is in the table, and its section. The names are not touched.
     pub(crate) fn entry(&self, index: usize) -> Option<(Sym, u32)> {
         let sym = Sym::read(self.table, (index as u64).checked_mul(raw::SYM)?)?;
         let section = match sym.st_shndx as u32 {
@@ -69,7 +69,8 @@ pub(super) fn string(table: &[u8], at: u32) -> Option<&[u8]> {
 }
 
 impl<'d> Elf<'d> {
-    /// Symbols of a table, index 0 included. Names outside the string table are empty. Empty where the file has no such table.
+    /// Symbols of a table, index 0 included. Names outside the string table are empty. Empty where the file
+    /// has no such table.
     ///
     /// In a file with more than 65,279 sections, symbols of the 256 sections whose indexes look like reserved values
     /// (0xff00 and above) are reported as absolute.

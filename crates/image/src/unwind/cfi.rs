@@ -26,7 +26,7 @@
 //! applied here, so what comes out is in bytes. A product or number that does not fit is an error: no compiler means
 //! it.
 //!
-//! `set_loc` is the only instruction that depends on where it lies itself.
+//! `set_loc` is the only instruction that depends on where it is itself.
 
 use super::cursor::Cursor;
 use super::eh_frame::Cie;

@@ -21,8 +21,8 @@
 //! letter may stand for data of unknown size and is refused, as is GCC 2's `eh` style.
 //!
 //! A length of zero ends the list for a reader that walks it, but tools leave such an end in the middle now and then
-//! (behind the contribution of an object file that brings its own) and readers that search by `.eh_frame_hdr` never
-//! notice. So the entries behind it are read too.
+//! (after the contribution of an object file that brings its own) and readers that search by `.eh_frame_hdr` never
+//! notice. So the entries after it are read too.
 //!
 //! A statically linked program of the GNU tools has no `.eh_frame_hdr`: its start-up code hands the address of
 //! `.eh_frame` to the unwinder, which walks the list. The unwinder asks there first, and then looks for a segment of
@@ -268,7 +268,7 @@ impl<'d> EhFrame<'d> {
     /// The FDE that covers an address.
     pub fn fde_at(&self, addr: u64) -> Option<&Fde<'d>> {
         let after = self.fdes.partition_point(|f| f.start <= addr);
-        // Discarded ones with a start of their own may lie in between; ranges do not overlap.
+        // Discarded ones with a start of their own may be in between; ranges do not overlap.
         let last = self
             .fdes
             .get(..after)?
@@ -300,7 +300,7 @@ fn until_end_marker(data: &[u8]) -> &[u8] {
     }
 }
 
-/// Where the `.eh_frame_hdr` in `bytes` at `addr` says that `.eh_frame` lies.
+/// Where the `.eh_frame_hdr` in `bytes` at `addr` says that `.eh_frame` is.
 fn header_target(bytes: &[u8], addr: u64, bases: &Bases) -> Result<u64, FormatError> {
     let mut cursor = Cursor::new(bytes, addr);
     let version = cursor.u8("the version of the unwind search table")?;
@@ -342,7 +342,7 @@ pub(super) fn cie_pointers(cie: &Cie<'_>, bases: &Bases) -> Result<CiePointers, 
     parse_cie(&mut body, cie.offset, cie.addr, cie.bytes, bases).map(|(_, pointers)| pointers)
 }
 
-/// A cursor behind the id of an entry, with the entry's address.
+/// A cursor after the id of an entry, with the entry's address.
 pub(super) fn entry_body(bytes: &[u8], addr: u64) -> Result<Cursor<'_>, FormatError> {
     let mut cursor = Cursor::new(bytes, addr);
     if cursor.u32("the length of an entry")? == u32::MAX {
@@ -457,7 +457,7 @@ fn parse_cie<'d>(
     Ok((this, pointers))
 }
 
-/// What stands before the instructions of an FDE, with the offsets of its pointers from the first byte of the entry.
+/// What is before the instructions of an FDE, with the offsets of its pointers from the first byte of the entry.
 pub(super) struct FdeHead {
     pub start: (usize, u64),
     pub len: u64,

@@ -3,8 +3,8 @@
 //! # The problem
 //!
 //! A compiler knows why a row is what it is (a push, an epilogue) and emits one instruction per event. After blocks
-//! have moved only the rows are known, and neighbours may differ in many rules: behind an early return, or where a cold
-//! block comes to lie behind a hot one. Spelling out each difference is always right; `remember_state`/`restore_state`
+//! have moved only the rows are known, and neighbours may differ in many rules: after an early return, or where a cold
+//! block comes to be after a hot one. Spelling out each difference is always right; `remember_state`/`restore_state`
 //! is shorter when a row comes back to one that was there before.
 //!
 //! # The idea
@@ -18,7 +18,7 @@
 //! that gain most choose first, each the best partner (the nearest among equals) that crosses nothing chosen before.
 //! That is not always the optimum, but it finds what compilers write: body, epilogue, body, epilogue. (From left to
 //! right, the first epilogue would restore the entry row and so bar the way back to the body, which is worth more.) A
-//! partner lies at most [`LOOK_BACK`] rows back, which keeps the time linear.
+//! partner is at most [`LOOK_BACK`] rows back, which keeps the time linear.
 //!
 //! # What is never written
 //!
@@ -34,9 +34,9 @@ use super::eh_frame::Cie;
 use super::rows::{CfaRule, RegRule, Row};
 use crate::FormatError;
 
-/// How far back a row to restore may lie. Rows that come back often are near, so more gains next to nothing.
+/// How far back a row to restore may be. Rows that come back often are near, so more gains next to nothing.
 const LOOK_BACK: usize = 64;
-/// States remembered at one place at most. gimli's default reader, which many profilers use, has room for four rows;
+/// States remembered at one place at most. gimli's default reader, which many profilers use, has space for four rows;
 /// two of them are the CIE's and the current one.
 const MAX_DEPTH: u32 = 2;
 /// Bytes that a remembered row must save at least: every walk through the function pays for the copy that an unwinder
@@ -423,11 +423,11 @@ fn choose<'d>(
 /// The chosen pairs around a row.
 #[derive(Clone, Copy)]
 struct Around {
-    /// Of those that the row lies strictly between: the greatest first end.
+    /// Of those that the row is strictly between: the greatest first end.
     first_end: usize,
     /// And the smallest second end.
     second_end: usize,
-    /// How many states are remembered behind the row.
+    /// How many states are remembered after the row.
     depth: u32,
 }
 

@@ -22,17 +22,17 @@
 //!
 //! # What must stay
 //!
-//! Each reader walks the call sites until one begins behind the instruction. An instruction between call sites must not
+//! Each reader walks the call sites until one begins after the instruction. An instruction between call sites must not
 //! throw: C++ terminates. So three states of an instruction are told apart: landing pad, call site without landing pad
 //! (the exception passes), no call site. [`Lsda::encode`] keeps all three for the call sites it is given. An empty
 //! call-site table therefore means something (nothing may throw) and is not the same as no LSDA (everything may).
 //!
 //! # Landing pad base
 //!
-//! A fragment's landing pads may lie before it, or at its very start: then the distance would be negative or the zero
+//! A fragment's landing pads may be before it, or at its very start: then the distance would be negative or the zero
 //! that means "none". Such an area states a base one byte below the lowest landing pad. Readers of C++ and Rust honour
 //! it. The reader of C programs in LLVM's compiler-rt reads the base and ignores it, and nothing in a program tells it
-//! from libgcc's: for C, landing pads must lie behind the fragment's start ([`PadBase::FunctionStart`]).
+//! from libgcc's: for C, landing pads must be after the fragment's start ([`PadBase::FunctionStart`]).
 //!
 //! # What is refused
 //!
@@ -83,7 +83,7 @@ pub struct Lsda<'d> {
     pub type_encoding: u8,
     /// Type table in index order (1-based in actions): link-time addresses (of the slot if indirect), 0 for catch-all.
     pub types: Vec<u64>,
-    /// Exception specification lists behind the type table, verbatim.
+    /// Exception specification lists after the type table, verbatim.
     pub specs: &'d [u8],
 }
 
@@ -93,14 +93,15 @@ pub enum PadBase {
     /// The function's start if that is possible and not longer, else a base of their own.
     #[default]
     Shortest,
-    /// The function's start; an error if a landing pad does not lie behind it. For readers that ignore the base.
+    /// The function's start; an error if a landing pad does not be after it. For readers that ignore the base.
     FunctionStart,
 }
 
 /// How numbers of call sites are written.
 ///
-/// Whoever throws has the call-site table of every function on the way read from its start to the place that is unwound through, number by
-/// number. libstdc++ takes nearly twice as many instructions for the shortest LEB128 as for a number of fixed size.
+/// Whoever throws has the call-site table of every function on the way read from its start to the place that
+/// is unwound through, number by number. libstdc++ takes nearly twice as many instructions for the shortest
+/// LEB128 as for a number of fixed size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Numbers {
     /// In LEB128.
@@ -142,7 +143,7 @@ impl<'d> Lsda<'d> {
         Self::parse_bytes(data, addr, function, &Bases::of(elf))
     }
 
-    /// Parses the LSDA at link-time address `addr`, with which `data` begins; `data` may go on behind it.
+    /// Parses the LSDA at link-time address `addr`, with which `data` begins; `data` may go on after it.
     pub fn parse_bytes(
         data: &'d [u8],
         addr: u64,
@@ -194,14 +195,14 @@ impl<'d> Lsda<'d> {
     }
 
     /// Encodes it at `at` for the code range that starts at `function`, with `call_sites` in place of its own (output
-    /// addresses). Landing pads may lie anywhere within 2 GiB: the landing pad base is written explicitly if need be,
+    /// addresses). Landing pads may be anywhere within 2 GiB: the landing pad base is written explicitly if need be,
     /// below the lowest landing pad.
     ///
     /// The length depends on `at` only modulo 8. Call sites are sorted, and adjacent equal ones become one.
     ///
     /// # Errors
     ///
-    /// Call sites that overlap, lie before `function`, or have an action that this LSDA does not; landing pads out of
+    /// Call sites that overlap, are before `function`, or have an action that this LSDA does not; landing pads out of
     /// reach.
     pub fn encode(
         &self,
@@ -265,7 +266,7 @@ fn parse<'d>(
                 .and_then(|at| usize::try_from(at).ok());
             Some(at.filter(|&at| at <= data.len()).ok_or_else(|| {
                 FormatError::new(format!(
-                    "its type table ends {distance:#x} bytes behind {:#x}, outside the section",
+                    "its type table ends {distance:#x} bytes after {:#x}, outside the section",
                     cursor.addr()
                 ))
             })?)
@@ -356,7 +357,7 @@ fn parse_call_sites(
     Ok(call_sites)
 }
 
-/// Adds a call site behind the others, or to the last one if it goes on with the same meaning.
+/// Adds a call site after the others, or to the last one if it goes on with the same meaning.
 fn push(sites: &mut Vec<CallSite>, site: CallSite) -> Result<(), FormatError> {
     match sites.last_mut() {
         Some(last) if last.end() > site.start => Err(FormatError::new(format!(
@@ -536,7 +537,7 @@ fn normalise(call_sites: &[CallSite], function: u64) -> Result<Vec<CallSite>, Fo
     for site in sites {
         if site.start < function || site.start.checked_add(site.len).is_none() {
             return Err(FormatError::new(format!(
-                "the call site at {:#x} of {:#x} bytes does not lie behind the function's start",
+                "the call site at {:#x} of {:#x} bytes does not lie after the function's start",
                 site.start, site.len
             )));
         }
@@ -604,7 +605,7 @@ fn encode(
         }
         put_uleb(&mut table, site.action);
     }
-    // Without actions nobody looks at types.
+    // Without actions types are not used.
     let used = sites.iter().any(|s| s.action != 0);
     let actions = if used { lsda.actions } else { &[] };
     let typed = used && lsda.type_encoding != OMIT;
@@ -618,7 +619,7 @@ fn encode(
 
     let size = type_size(lsda.type_encoding)?;
     out.push(lsda.type_encoding);
-    // From behind the distance to the end of the actions.
+    // From after the distance to the end of the actions.
     let fixed = 1 + uleb_len(table.len() as u64) + table.len() + actions.len();
     let types = lsda.types.len() * size;
     // The distance's own length moves the type table; padding of that field is as good as any other, so the first
@@ -676,7 +677,7 @@ fn choose_base(
         return match base {
             PadBase::Shortest => Ok(Some(own)),
             PadBase::FunctionStart => Err(FormatError::new(format!(
-                "its landing pad {lowest:#x} does not lie behind its start, which the language needs"
+                "its landing pad {lowest:#x} does not lie after its start, which the language needs"
             ))),
         };
     }
@@ -708,7 +709,7 @@ mod tests {
         }
     }
 
-    /// catch (type 2), then catch-all (type 1); cleanup behind a specification that allows type 2.
+    /// catch (type 2), then catch-all (type 1); cleanup after a specification that allows type 2.
     fn example() -> Vec<u8> {
         let mut data = vec![0xff, 0x9b, 0, 0x01, 12];
         data.extend([4, 5, 0x30, 1, 9, 3, 0, 0, 0x10, 1, 0x40, 5]);
@@ -803,7 +804,7 @@ mod tests {
             );
             match pads[0] > 0 {
                 true => assert_eq!(plain.unwrap(), out),
-                false => assert!(plain.unwrap_err().what.contains("behind its start")),
+                false => assert!(plain.unwrap_err().what.contains("after its start")),
             }
         }
     }

@@ -20,7 +20,7 @@
 //! position-relative pointers (personality, code, LSDA, `DW_CFA_set_loc`). So nothing has to be understood of the old
 //! programs.
 //!
-//! New FDEs stand before the old ones and win in the search table: should both describe an address, a reader that walks
+//! New FDEs are before the old ones and win in the search table: should both describe an address, a reader that walks
 //! the list and one that searches the table agree on the new one.
 //!
 //! FDEs are padded to 4 bytes, not 8 as some linkers do: that is what assemblers do, what readers need (they load a
@@ -369,7 +369,7 @@ fn write_header(
     out.extend(count.to_le_bytes());
     for (code, fde) in table {
         for target in [code, fde] {
-            // Code does not lie at the header, so the distance is never the 0 that would mean null.
+            // Code does not be at the header, so the distance is never the 0 that would mean null.
             let field = hdr_addr.wrapping_add(out.len() as u64);
             pointer::write(
                 &mut out,

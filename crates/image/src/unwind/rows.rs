@@ -387,7 +387,8 @@ pub fn rows<'d>(cie: &Cie<'d>, fde: &Fde<'d>) -> Result<Vec<(u64, Row<'d>)>, For
     rows_from(cie, &initial_row(cie)?, fde)
 }
 
-/// Whether the first row of an FDE is another than the CIE's [`initial_row`]: its code does not begin as functions do. What follows the first row is not read.
+/// Whether the first row of an FDE is another than the CIE's [`initial_row`]: its code does not begin as
+/// functions do. What follows the first row is not read.
 pub fn begins_otherwise<'d>(cie: &Cie<'d>, initial: &Row<'d>, fde: &Fde<'d>) -> bool {
     let mut other = false;
     // The error only ends it.
@@ -450,7 +451,7 @@ mod tests {
 
     #[test]
     fn the_offset_behind_an_expression_comes_back_with_the_next_register() {
-        // cfa = r7+32; expression; offset 40 behind it; r6+40
+        // cfa = r7+32; expression; offset 40 after it; r6+40
         let got = eval(
             &[0x0e, 32, 0x41, 0x0f, 1, 0x9c, 0x41, 0x0e, 40, 0x41, 0x0d, 6],
             8,
@@ -474,7 +475,7 @@ mod tests {
             fde_encoding: 0x1b,
             ..cie()
         };
-        // The field lies one byte behind the opcode.
+        // The field is one byte after the opcode.
         let mut bytes = vec![1];
         let fde = Fde::for_tests(&bytes, 0x1000, 0x40);
         let field = fde.instructions_addr() + 1;

@@ -1,10 +1,11 @@
 //! Putting the output together: every part gets its place, then every header that names it.
 //!
-//! The order of the steps is the order of what they need. Section indexes first; with them the symbols; then the patches, to which dynamic
-//! entries and dynamic symbols add theirs; then the places of the new segments; then the file front to back, which fixes the
-//! offsets of what is not loaded; last the section headers.
+//! The order of the steps is the order of what they need. Section indexes first; with them the symbols; then
+//! the patches, to which dynamic entries and dynamic symbols add theirs; then the places of the new segments;
+//! then the file front to back, which fixes the offsets of what is not loaded; last the section headers.
 
 use std::borrow::Cow;
+use std::ops::Range;
 use std::path::Path;
 
 use super::hole::{Hole, Way};
@@ -33,7 +34,7 @@ pub(super) fn write(mut w: Writer<'_>, path: &Path, mode: u32) -> Result<WriteSu
         SymbolTable::Dynamic,
     )?;
     let mut patches = std::mem::take(&mut w.patches);
-    let indexes = Indexes::new(elf, &w.new, matches!(w.room, Room::Below(_))); // ids are 32-bit numbers
+    let indexes = Indexes::new(elf, &w.new, &w.dropped, matches!(w.room, Room::Below(_))); // ids are 32-bit numbers
     let symbols = symtab(&w, &static_edits, &indexes)?;
 
     patch_dynamic_section(&w, &mut patches)?;
@@ -94,7 +95,7 @@ pub(super) fn write(mut w: Writer<'_>, path: &Path, mode: u32) -> Result<WriteSu
         .zero
         .filter(|zero| w.joined.is_none() && zero.offset > output.end())
     {
-        output.put(zero.offset, Source::Bytes(Cow::Borrowed(&[]))); // no offset lies behind the end of the file
+        output.put(zero.offset, Source::Bytes(Cow::Borrowed(&[]))); // no offset lies after the end of the file
     }
     let sections_at = table.put_headers(segments.len() as u32, &mut output); // program header counts are 32-bit numbers
     put_rest(&w, &mut output);
@@ -280,6 +281,8 @@ pub(super) struct Layout {
     /// Address and file offset of the new segment.
     base: u64,
     base_at: u64,
+    /// Bytes of the file in front of it that are not loaded.
+    pub gap: Range<u64>,
     /// Its alignment.
     align: u64,
     code: Option<Place>,
@@ -304,13 +307,16 @@ impl Layout {
             .filter(|n| n.is_in_segment())
             .map(|n| n.align)
             .fold(w.page, u64::max);
-        // `base` was chosen to agree modulo the page; a section with a wider alignment may need padding before the segment.
+        // `base` was chosen to agree modulo the page; a section with a wider alignment may need padding
+        // before the segment.
         let end = w.loaded_end + shift;
-        let base_at = end + (w.base.wrapping_sub(end) & (align - 1));
+        let close = end + (w.base.wrapping_sub(end) & (align - 1));
+        let base_at = like_text(w, end, align, shift).unwrap_or(close);
         let mut this = Layout {
             shift,
             base: w.base,
             base_at,
+            gap: end..base_at,
             align,
             code: None,
             mapped: None,
@@ -333,8 +339,8 @@ impl Layout {
             this.table = Some(this.place(w.table_at, 0));
         }
         if let Some(zero) = w.zero.and_then(|id| w.new.get(id.0 as usize)) {
-            // It takes nothing of the file. The offset has to agree with the address, which is a page's, and not to be in another segment.
-            // What continues a segment follows its contents.
+            // It takes nothing of the file. The offset has to agree with the address, which is a page's, and
+            // not to be in another segment. What continues a segment follows its contents.
             let last = w.elf.loads().max_by_key(|p| p.addr);
             let offset = match last.filter(|_| w.joined.is_some()) {
                 Some(last) => last.offset + last.file_size + shift,
@@ -363,11 +369,33 @@ impl Layout {
     }
 }
 
+/// The file offset of the new segment that is as far from its address as that of `.text` from its own, unless
+/// the file would grow by much for it.
+fn like_text(w: &Writer<'_>, end: u64, align: u64, shift: u64) -> Option<u64> {
+    /// What nothing fills.
+    const MUCH: u64 = 1 << 20;
+    let at = w.base.checked_sub(w.distance?)?.checked_add(shift)?;
+    let unloaded = w.elf.sections.iter().filter(|s| !s.is_alloc());
+    let fills: u64 = unloaded
+        .filter(|s| s.has_contents())
+        .map(|s| s.size)
+        .fold(0, u64::saturating_add);
+    let fits = at >= end && at - end <= fills.saturating_add(MUCH);
+    (fits && w.base.wrapping_sub(at) & (align - 1) == 0).then_some(at)
+}
+
 /// Ranges of the input whose place in the output holds headers that are written anew.
 fn replaced(w: &Writer<'_>, segments: &[Phdr]) -> Vec<(u64, u64)> {
     let table = (w.elf.phoff, w.elf.phoff + segments.len() as u64 * raw::PHDR);
-    match w.room {
-        Room::Gap | Room::Block(_) => vec![(0, raw::EHDR), table],
+    match &w.room {
+        Room::Gap => vec![(0, raw::EHDR), table],
+        // What made way is patched where it went.
+        Room::Block(block) => {
+            let behind = block.offset + block.size;
+            let (front, back) = ((table.0, table.1.min(block.offset)), (behind, table.1));
+            let parts = [(0, raw::EHDR), front, back].into_iter();
+            parts.filter(|(from, to)| from < to).collect()
+        }
         Room::Below(_) | Room::Elsewhere => vec![(0, raw::EHDR)],
     }
 }
@@ -386,7 +414,7 @@ fn put_loaded<'w>(w: &'w Writer<'_>, layout: &Layout, segments: &[Phdr], output:
     let table_end = w.elf.phoff + table.len() as u64;
     let table = Source::Bytes(Cow::Owned(table));
     output.reserve_front(raw::EHDR);
-    // The input's bytes, and among them what lies in holes.
+    // The input's bytes, and among them what is in holes.
     let in_input = |place: Place| place.offset.wrapping_sub(layout.shift);
     let sections = w.new.iter().filter(|n| n.in_hole);
     let mut in_holes: Vec<(u64, InHole<'_>)> = sections
@@ -454,8 +482,9 @@ fn put_loaded<'w>(w: &'w Writer<'_>, layout: &Layout, segments: &[Phdr], output:
     }
 }
 
-/// The ELF header where it was, with the new program headers below it. Programs find it by their symbol `__ehdr_start`, which does not move: the
-/// start-up code of static ones gets from there to their program headers and so to their unwind table.
+/// The ELF header where it was, with the new program headers below it. Programs find it by their symbol
+/// `__ehdr_start`, which does not move: the start-up code of static ones gets from there to their program
+/// headers and so to their unwind table.
 fn old_header(w: &Writer<'_>, shift: u64, segments: usize) -> Vec<u8> {
     const PHOFF: usize = 32;
     const PHNUM: usize = 56;
@@ -478,7 +507,7 @@ fn old_header(w: &Writer<'_>, shift: u64, segments: usize) -> Vec<u8> {
     header
 }
 
-/// What the input has behind everything that its headers know: archives that programs carry behind themselves.
+/// What the input has after everything that its headers know: archives that programs carry after themselves.
 fn put_rest(w: &Writer<'_>, output: &mut Output<'_>) {
     let elf = w.elf;
     let sections = elf

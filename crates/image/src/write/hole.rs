@@ -1,9 +1,10 @@
 //! Bytes of the file that belong to nothing, between segments.
 //!
-//! Where the offset of a segment has to agree with its address modulo the page size, and code and data share no page in memory, linkers pad the file: GNU ld on AArch64,
-//! for pages of 64 KiB, by 32 KiB on average; on x86-64 by 2 KiB, several times. What is new goes there first. There are two ways to load it:
+//! Where the offset of a segment has to agree with its address modulo the page size, and code and data share
+//! no page in memory, linkers pad the file: GNU ld on AArch64, for pages of 64 KiB, by 32 KiB on average; on
+//! x86-64 by 2 KiB, several times. What is new goes there first. There are two ways to load it:
 //!
-//! * **Longer.** The segment of the code, with a hole behind it, becomes longer by that much.
+//! * **Longer.** The segment of the code, with a hole after it, becomes longer by that much.
 //!
 //! | in the file | | in memory | |
 //! |---|---|---|---|
@@ -11,8 +12,9 @@
 //! | the hole: zeros up to the next segment | becomes a part of the code's segment | nothing, up to the page with which the next segment begins | the same |
 //! | the next segment | | the same | |
 //!
-//! * **Mapped.** Any other hole is loaded a second time, by a segment of its own behind the image: the page of the file is then in memory twice, as where lld lays out a
-//!   program. That costs a program header and a page of addresses, and is done where it is asked for: it pays where little is new.
+//! * **Mapped.** Any other hole is loaded a second time, by a segment of its own after the image: the page of
+//!   the file is then in memory twice, as where lld lays out a program. That costs a program header and a
+//!   page of addresses, and is done where it is asked for: it pays where little is new.
 //!
 //! A hole has no section and no header in it, and only zeros, which nothing refers to.
 
@@ -44,7 +46,7 @@ pub(super) struct Hole {
 }
 
 impl Hole {
-    /// Where the next section begins, and how much room there is.
+    /// Where the next section begins, and how much space there is.
     fn next(&self, align: u64) -> Option<(u64, u64)> {
         let at = self.at.checked_next_multiple_of(align)?;
         Some((at, self.end.checked_sub(at)?))
@@ -55,7 +57,7 @@ impl Hole {
         self.next(align).map_or(0, |n| n.1)
     }
 
-    /// The address of a section, if there is room for it.
+    /// The address of a section, if there is space for it.
     pub fn take(&mut self, size: u64, align: u64) -> Option<u64> {
         if !align.is_power_of_two() {
             return None;
@@ -68,7 +70,8 @@ impl Hole {
         Some(at)
     }
 
-    /// The address for bytes that moved from `addr` by a multiple of the alignment, a power of two, if there is room for them.
+    /// The address for bytes that moved from `addr` by a multiple of the alignment, a power of two, if there
+    /// is space for them.
     pub fn take_like(&mut self, addr: u64, size: u64, align: u64) -> Option<u64> {
         let at = self
             .at
@@ -104,8 +107,8 @@ impl Hole {
     }
 }
 
-/// The zeros behind a segment in the file that belong to nothing: offsets. None if no segment lies behind: there everything moves.
-/// Nor where the segment ends with the program headers: they need that room themselves.
+/// The zeros after a segment in the file that belong to nothing: offsets. None if no segment is after: there
+/// everything moves. Nor where the segment ends with the program headers: they need that space themselves.
 fn behind(elf: &Elf<'_>, p: &Segment) -> Option<(u64, u64)> {
     let from = p.offset + p.file_size;
     if from == elf.phoff + elf.segments.len() as u64 * raw::PHDR {
@@ -127,7 +130,7 @@ fn is_zero(elf: &Elf<'_>, from: u64, to: u64) -> bool {
     bytes.is_some_and(|bytes| bytes.iter().all(|b| *b == 0))
 }
 
-/// The largest hole behind a segment of code, which becomes longer.
+/// The largest hole after a segment of code, which becomes longer.
 pub(super) fn longer(elf: &Elf<'_>, page: u64) -> Option<Hole> {
     let hole = |(segment, p): (usize, &Segment)| {
         let code = p.kind == raw::PT_LOAD && p.flags & (raw::PF_W | raw::PF_X) == raw::PF_X;

@@ -1,11 +1,12 @@
 //! Writing the output: a list of pieces at ascending offsets, each from the input, from memory, or made on the way.
 //!
-//! Every place is known before the first byte is written, so large pieces are cut up and written by all threads at once, each part
-//! at its own offset; what lies between pieces is never written and reads as zeroes.
+//! Every place is known before the first byte is written, so large pieces are cut up and written by all
+//! threads at once, each part at its own offset; what is between pieces is never written and reads as zeroes.
 //!
-//! The input may be larger than memory, and whoever maps it pays for every page that is touched. So its ranges go through
-//! a small buffer only where patches change them. What no patch touches is written straight from the map, or, if the
-//! input's file is at hand, copied by the kernel (`copy_file_range`) without passing through this process at all.
+//! The input may be larger than memory, and whoever maps it pays for every page that is touched. So its
+//! ranges go through a small buffer only where patches change them. What no patch touches is written straight
+//! from the map, or, if the input's file is at hand, copied by the kernel (`copy_file_range`) without passing
+//! through this process at all.
 //!
 //! The output is a temporary file beside the target, renamed when it is complete. Dropped before that, it vanishes.
 
@@ -82,6 +83,11 @@ impl<'a> Output<'a> {
         let at = self.end.next_multiple_of(if honoured { align } else { 1 });
         self.put(at, source);
         at
+    }
+    /// Puts a piece where nothing was put, in front of the last one.
+    pub fn put_between(&mut self, at: u64, source: Source<'a>) {
+        debug_assert!(at + source.len() <= self.end, "pieces overlap at {at:#x}");
+        self.pieces.push((at, source));
     }
     /// Size of the file so far.
     pub fn end(&self) -> u64 {
@@ -214,7 +220,7 @@ pub(super) struct Input<'a> {
 }
 
 impl Input<'_> {
-    /// Copies a range, changed by the patches. The range lies in the input.
+    /// Copies a range, changed by the patches. The range is in the input.
     fn copy(&self, from: u64, len: u64, patches: &Merged, sink: &mut Sink<'_>) -> io::Result<()> {
         let end = from + len;
         let mut at = from;

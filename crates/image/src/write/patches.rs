@@ -1,6 +1,6 @@
 //! Patches of the old image: many, small, and in any order until the file is written.
 //!
-//! A patch is twelve bytes beside its contents, and those stand together in one buffer: half a million entry jumps cost
+//! A patch is twelve bytes beside its contents, and those are together in one buffer: half a million entry jumps cost
 //! what they weigh. They are sorted and merged once, when the file is written; that is also when overlapping patches
 //! are found to agree or not.
 
@@ -98,12 +98,12 @@ pub(super) struct Merged {
 }
 
 impl Merged {
-    /// Whether some patch lies in a range of the input.
+    /// Whether some patch is in a range of the input.
     pub fn touch(&self, from: u64, to: u64) -> bool {
         self.first_after(from).is_some_and(|run| run.offset < to)
     }
 
-    /// The offset of the first patched byte at or behind `from`.
+    /// The offset of the first patched byte at or after `from`.
     pub fn next(&self, from: u64) -> Option<u64> {
         self.first_after(from).map(|run| run.offset.max(from))
     }

@@ -1,29 +1,31 @@
-//! Room for a longer program header table.
+//! Space for a longer program header table.
 //!
-//! New segments need entries in a table that linkers lay out without a byte to spare: the first section follows directly. BOLT
-//! writes a new table at the end of the file, which strip and objcopy, old kernels (before 5.18 the kernel computes the
-//! address of the table from the first segment) and some loaders do not expect. Here the table stays right behind the
-//! ELF header wherever that is possible. In order of preference:
+//! New segments need entries in a table that linkers lay out without a byte to spare: the first section
+//! follows directly. BOLT writes a new table at the end of the file, which strip and objcopy, old kernels
+//! (before 5.18 the kernel computes the address of the table from the first segment) and some loaders do not
+//! expect. Here the table stays right after the ELF header wherever that is possible. In order of preference:
 //!
-//! 1. **Gap.** Nothing stands behind the table: zeroes that no section covers. If the segment that loads the table ends with it (static programs
-//!    of musl have nothing else in their first segment), the segment becomes longer as well.
-//! 2. **Block.** What stands behind the table is found by the loader through a header or a dynamic tag, not by code: the interpreter's
-//!    name, notes, the dynamic symbol table and its hashes, names and versions, dynamic relocations. As many of these sections as are in the way move,
-//!    as one block with one displacement, to the beginning of the new segment. A block is closed under the
-//!    segments that describe its sections: notes of one PT_NOTE move together. The place where a section was is lost; a block of more
-//!    than 1/32 of the file (or 64 KiB, in a small one) is not worth that.
-//! 3. **Page below.** In a program at a fixed address, the file grows by a page at its front, and the first segment by that page
-//!    below its address. All other addresses stay; all file offsets grow by a page.
+//! 1. **Gap.** Nothing is after the table: zeroes that no section covers. If the segment that loads the table
+//!    ends with it (static programs of musl have nothing else in their first segment), the segment becomes
+//!    longer as well.
+//! 2. **Block.** What is after the table is found by the loader through a header or a dynamic tag, not by
+//!    code: the interpreter's name, notes, the dynamic symbol table and its hashes, names and versions,
+//!    dynamic relocations. As many of these sections as are in the way move, as one block with one
+//!    displacement, to the beginning of the new segment. A block is closed under the segments that describe
+//!    its sections: notes of one PT_NOTE move together. The place where a section was is lost; a block of
+//!    more than 1/32 of the file (or 64 KiB, in a small one) is not worth that.
+//! 3. **Page below.** In a program at a fixed address, the file grows by a page at its front, and the first
+//!    segment by that page below its address. All other addresses stay; all file offsets grow by a page.
 //! 4. **Elsewhere.** The table goes to the beginning of the new segment.
 //!
-//! A section is moved only if nothing refers to it by address: kept relocations name no symbol in it, and in a file without them
-//! no symbol but the section's own lies in it (`__abi_tag`, which the C start files define and nobody uses, excepted) and no
-//! dynamic relocation points to it or applies to it.
+//! A section is moved only if nothing refers to it by address: kept relocations name no symbol in it, and in
+//! a file without them no symbol but the section's own is in it (`__abi_tag`, which the C start files define
+//! and nothing uses, excepted) and no dynamic relocation points to it or applies to it.
 
 use crate::elf::{Elf, Segment, SymbolTable};
 use crate::raw::{self, Rela, Sym};
 
-/// How the table gets its room.
+/// How the table gets its space.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Room {
     /// It is there already.
@@ -59,7 +61,8 @@ impl Block {
             && size <= self.size - (offset - self.offset)
             && size > 0
     }
-    /// Whether a symbol is a place in it. GNU ld defines symbols of other places as if in the first section (`__ehdr_start`).
+    /// Whether a symbol is a place in it. GNU ld defines symbols of other places as if in the first section
+    /// (`__ehdr_start`).
     pub fn has_symbol(&self, symbol: &Sym, section: u32) -> bool {
         let at_end = symbol.st_value == self.addr.wrapping_add(self.size);
         self.sections.binary_search(&section).is_ok() && (self.covers(symbol.st_value) || at_end)
@@ -84,11 +87,11 @@ pub(super) const TABLE_TAGS: [i64; 10] = [
     raw::DT_VERNEED,
 ];
 
-/// Finds room for `extra` more entries. `loaded_end` is the end of the loaded part of the file, `page` the size by which a program may
-/// grow at its front.
+/// Finds space for `extra` more entries. `loaded_end` is the end of the loaded part of the file, `page` the
+/// size by which a program may grow at its front.
 pub(super) fn find(elf: &Elf<'_>, extra: u64, loaded_end: u64, page: u64) -> Room {
     let count = elf.segments.len() as u64;
-    // The table lies in the file, whose size is far from overflow.
+    // The table is in the file, whose size is far from overflow.
     let end = elf.phoff + count * raw::PHDR;
     let needed = end + extra * raw::PHDR;
     if needed <= loaded_end && is_gap(elf, end, needed, page) {
@@ -120,7 +123,8 @@ fn is_gap(elf: &Elf<'_>, from: u64, to: u64, page: u64) -> bool {
     let one_segment = elf
         .loads()
         .all(|p| !overlaps(p.offset, p.file_size) || holds(p, elf.phoff, to));
-    // A segment that ends with the table grows with it, if that is where it ends in memory too and the next begins in another page.
+    // A segment that ends with the table grows with it, if that is where it ends in memory too and the next
+    // begins in another page.
     let in_memory = elf
         .loads()
         .filter(|p| holds(p, elf.phoff, from) && !holds(p, elf.phoff, to))

@@ -1,14 +1,19 @@
 //! The output's section headers, and the contents of what is not loaded.
 //!
-//! Old sections keep their order, the sections of kept relocations left out; new ones stand behind the last old section that is
-//! loaded. Every index that a header holds (`sh_link`, `sh_info`) is translated; symbols and groups translate theirs with the same
-//! [`Indexes`]. Old names keep their offsets in the table of names, new ones are added behind it. Where the file grows in front, the ELF header
-//! that programs find at its old address becomes the first section, `.ehdr.old`.
+//! Old sections keep their order, the sections of kept relocations left out; new ones are after the last old
+//! section that is loaded. Every index that a header holds (`sh_link`, `sh_info`) is translated; symbols and
+//! groups translate theirs with the same [`Indexes`]. Old names keep their offsets in the table of names, new
+//! ones are added after it. Where the file grows in front, the ELF header that programs find at its old
+//! address becomes the first section, `.ehdr.old`.
 //!
-//! What is not loaded follows the new segment in the order in which the input has it. Symbols, names and groups are written anew; all else
-//! is copied. A section that is not loaded but stands between loaded ones stays there.
+//! What is not loaded follows the new segment in the order in which the input has it. Symbols, names and
+//! groups are written anew; all else is copied. A section that is not loaded but is between loaded ones stays
+//! there. If there is space in front of the new segment ([`super::WriteOptions::like_text`]), it is filled
+//! first.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
+use std::ops::Range;
 
 use super::assembly::Layout;
 use super::output::{Output, Source};
@@ -40,16 +45,16 @@ pub(super) enum Origin {
     New(NewId),
     /// The table of full section indexes of `.symtab`, which the input does not need and the output does.
     Extended,
-    /// The ELF header at its old place, behind a page that was put in front of the file.
+    /// The ELF header at its old place, after a page that was put in front of the file.
     OldHeader,
 }
 
 const NONE: u32 = u32::MAX;
 
 impl Indexes {
-    /// Decides which sections the output has, and their order. `new` sections are all that were appended. With `old_header` the first one is the
-    /// ELF header at its old place.
-    pub fn new(elf: &Elf<'_>, new: &[New], old_header: bool) -> Self {
+    /// Decides which sections the output has, and their order. `new` sections are all that were appended.
+    /// With `old_header` the first one is the ELF header at its old place.
+    pub fn new(elf: &Elf<'_>, new: &[New], dropped: &BTreeSet<u32>, old_header: bool) -> Self {
         let symtab = elf.section_of_kind(raw::SHT_SYMTAB).map(|(i, _)| i);
         let is_extended =
             |s: &Section<'_>| s.kind == raw::SHT_SYMTAB_SHNDX && Some(s.link as usize) == symtab;
@@ -69,14 +74,16 @@ impl Indexes {
             .unwrap_or(0)
             + 1;
         let keep = |range: std::ops::Range<usize>, order: &mut Vec<Origin>| {
-            let kept = range.filter(|i| !is_dropped(elf, *i));
+            let left_out = |i: usize| dropped.contains(&(i as u32));
+            let kept = range.filter(|i| !is_dropped(elf, *i) && !left_out(*i));
             order.extend(kept.map(|i| Origin::Old(i as u32))); // section counts are 32-bit numbers
         };
         keep(0..1, &mut this.order);
         if old_header {
             this.order.push(Origin::OldHeader);
         }
-        // Those in a hole stand behind the old section in front of it, and what continues the old image before what lies behind.
+        // Those in a hole are after the old section in front of it, and what continues the old image before
+        // what is after.
         let in_front = |n: &New| {
             let before = |s: &Section<'_>| s.is_alloc() && s.addr > 0 && s.addr < n.addr;
             let old = elf.sections.get(..behind).unwrap_or_default();
@@ -86,7 +93,7 @@ impl Indexes {
             }
         };
         let address = |n: &New| match n.kind {
-            Some(NewKind::Note) => u64::MAX,
+            Some(NewKind::Note | NewKind::Unloaded) => u64::MAX,
             _ => n.addr,
         };
         let mut added: Vec<(usize, u64, u32)> = (0u32..)
@@ -116,8 +123,8 @@ impl Indexes {
         }
         this
     }
-    /// The output's index of an input section; `None` if it is dropped, or was none. In a file without section headers indexes
-    /// that symbols hold mean nothing, and stay.
+    /// The output's index of an input section; `None` if it is dropped, or was none. In a file without
+    /// section headers indexes that symbols hold mean nothing, and stay.
     pub fn old(&self, index: u32) -> Option<u32> {
         if self.old.is_empty() {
             return Some(index);
@@ -134,8 +141,8 @@ impl Indexes {
     }
 }
 
-/// Whether a section is left out: relocations that are not loaded. They describe how the linker made the file, by the indexes of
-/// symbols and the places of sections, and the output is neither.
+/// Whether a section is left out: relocations that are not loaded. They describe how the linker made the
+/// file, by the indexes of symbols and the places of sections, and the output is neither.
 fn is_dropped(elf: &Elf<'_>, index: usize) -> bool {
     let s = &elf.sections[index];
     matches!(s.kind, raw::SHT_RELA | raw::SHT_REL | raw::SHT_CREL) && !s.is_alloc()
@@ -200,6 +207,28 @@ pub(super) struct SectionTable<'w, 'd> {
     symbol_names: u32,
     /// Names to follow the old ones.
     names: Vec<u8>,
+    gap: Gap,
+}
+
+/// What is left of the space in front of the new segment that nothing else uses.
+struct Gap(Range<u64>);
+
+impl Gap {
+    /// Puts what is not loaded there, or else at the end of the file. Gives its offset.
+    fn put<'w>(&mut self, align: u64, source: Source<'w>, output: &mut Output<'w>) -> u64 {
+        let honoured = align.is_power_of_two() && align <= 4096;
+        let at = self
+            .0
+            .start
+            .next_multiple_of(if honoured { align } else { 1 });
+        let end = at.saturating_add(source.len());
+        if source.len() == 0 || end > self.0.end {
+            return output.append(align, source);
+        }
+        self.0.start = end;
+        output.put_between(at, source);
+        at
+    }
 }
 
 impl<'w, 'd> SectionTable<'w, 'd> {
@@ -222,6 +251,7 @@ impl<'w, 'd> SectionTable<'w, 'd> {
             headers: Vec::new(),
             symbol_names,
             names: Vec::new(),
+            gap: Gap(layout.gap.clone()),
         };
         for origin in indexes.order() {
             let header = match *origin {
@@ -271,6 +301,15 @@ impl<'w, 'd> SectionTable<'w, 'd> {
                 (header.sh_addr, header.sh_offset) = (to.addr, to.offset);
             }
         }
+        if let Some(with) = self.w.replaced.get(&index) {
+            header.sh_flags &= !raw::SHF_COMPRESSED;
+            if with.compressed {
+                header.sh_flags |= raw::SHF_COMPRESSED;
+            }
+            if with.align > 0 {
+                header.sh_addralign = with.align;
+            }
+        }
         if self.w.unwind.is_some() && s.is_alloc() {
             match s.name {
                 ".eh_frame" => header.sh_name = self.name(".eh_frame.old")?,
@@ -287,7 +326,8 @@ impl<'w, 'd> SectionTable<'w, 'd> {
         let new = &w.new[id.0 as usize];
         let (mut name, mut sh_type) = (new.name.as_str(), raw::SHT_PROGBITS);
         if let Some((eh_frame, hdr)) = w.unwind {
-            // Some linkers use the machine's own type for unwind tables; any other would call for fields that are not filled in.
+            // Some linkers use the machine's own type for unwind tables; any other would call for fields that
+            // are not filled in.
             const SHT_X86_64_UNWIND: u32 = 0x7000_0001;
             let as_before = |name| match w.elf.section(name) {
                 Some((_, s)) if s.kind == SHT_X86_64_UNWIND => SHT_X86_64_UNWIND,
@@ -312,6 +352,7 @@ impl<'w, 'd> SectionTable<'w, 'd> {
             Some(NewKind::Code) => header.sh_flags |= raw::SHF_EXECINSTR,
             Some(NewKind::ReadOnly) => {}
             Some(NewKind::Note) => (header.sh_type, header.sh_flags) = (raw::SHT_NOTE, 0),
+            Some(NewKind::Unloaded) => header.sh_flags = 0,
             None => {
                 (header.sh_type, header.sh_flags) =
                     (raw::SHT_NOBITS, raw::SHF_ALLOC | raw::SHF_WRITE);
@@ -324,14 +365,15 @@ impl<'w, 'd> SectionTable<'w, 'd> {
         Ok(header)
     }
 
-    /// The ELF header at its old place, which start-up code of static programs reads: strip and objcopy keep only what a section covers.
+    /// The ELF header at its old place, which start-up code of static programs reads: strip and objcopy keep
+    /// only what a section covers.
     fn moved_header(&mut self) -> Result<Shdr, FormatError> {
         let start = self.w.elf.loads().find(|p| p.offset == 0);
         Ok(Shdr {
             sh_name: self.name(".ehdr.old")?,
             sh_type: raw::SHT_PROGBITS,
             sh_flags: raw::SHF_ALLOC,
-            // There is room below the first segment only if it begins with the file.
+            // There is space below the first segment only if it begins with the file.
             sh_addr: start.map_or(0, |p| p.addr),
             sh_offset: self.layout.shift,
             sh_size: raw::EHDR,
@@ -385,10 +427,10 @@ impl<'w, 'd> SectionTable<'w, 'd> {
                     if let Some(new) = w
                         .new
                         .get(id.0 as usize)
-                        .filter(|new| new.kind == Some(NewKind::Note))
+                        .filter(|new| new.kind.is_some_and(|kind| !kind.is_loaded()))
                     {
-                        self.headers[at].sh_offset =
-                            output.append(new.align, Source::Bytes(Cow::Borrowed(&new.contents)));
+                        let source = Source::Bytes(Cow::Borrowed(&new.contents[..]));
+                        self.headers[at].sh_offset = self.gap.put(new.align, source, output);
                     }
                 }
                 Origin::Old(index) if index > 0 && !elf.sections[index as usize].is_alloc() => {
@@ -423,13 +465,17 @@ impl<'w, 'd> SectionTable<'w, 'd> {
             }
             let header = &mut self.headers[at];
             if copied {
-                header.sh_offset = output.append(
-                    s.align,
-                    Source::Input {
-                        from: s.offset,
-                        len: s.size,
-                    },
-                );
+                let source = Source::Input {
+                    from: s.offset,
+                    len: s.size,
+                };
+                header.sh_offset = self.gap.put(s.align, source, output);
+                continue;
+            }
+            if let [Source::Bytes(bytes)] = &sources[..] {
+                header.sh_size = bytes.len() as u64;
+                let source = Source::Bytes(bytes.clone());
+                header.sh_offset = self.gap.put(header.sh_addralign, source, output);
                 continue;
             }
             header.sh_offset = output.append(s.align, Source::Bytes(Cow::Borrowed(&[])));
@@ -452,6 +498,9 @@ impl<'w, 'd> SectionTable<'w, 'd> {
         let elf = self.w.elf;
         let s = &elf.sections[index as usize];
         let symtab = elf.section_of_kind(raw::SHT_SYMTAB).map(|(i, _)| i as u32); // section counts are 32-bit numbers
+        if let Some(with) = self.w.replaced.get(&index) {
+            return Ok(vec![Source::Bytes(Cow::Borrowed(&with.bytes))]);
+        }
         let (is_names, is_symbol_names) = (index == elf.names_index, index == self.symbol_names);
         Ok(match (self.symbols, s.kind) {
             (Some(plan), raw::SHT_SYMTAB) if symtab == Some(index) => vec![Source::Symbols(plan)],

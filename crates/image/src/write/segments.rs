@@ -1,7 +1,7 @@
 //! The output's program headers.
 //!
-//! The old ones keep their addresses, but for what [`super::room`] moves. The new loadable ones directly follow the last old one,
-//! since PT_LOADs must ascend.
+//! The old ones keep their addresses, but for what [`super::room`] moves. The new loadable ones directly
+//! follow the last old one, since PT_LOADs must ascend.
 
 use super::room::Room;
 use crate::elf::Elf;
@@ -29,7 +29,7 @@ pub(super) struct Wanted<'a> {
     pub shift: u64,
     /// Page size of the machine.
     pub page: u64,
-    /// The new segment behind everything.
+    /// The new segment after everything.
     pub code: Option<NewSegment>,
     /// Its alignment.
     pub code_align: u64,
@@ -45,7 +45,7 @@ pub(super) struct Wanted<'a> {
     pub longer: Option<(usize, u64)>,
     /// A hole of the file with a segment of its own, in front of the new one.
     pub mapped: Option<NewSegment>,
-    /// Where the last segment ends, with zeros behind it.
+    /// Where the last segment ends, with zeros after it.
     pub zeros_to: Option<u64>,
 }
 
@@ -165,7 +165,8 @@ fn old(mut p: Phdr, wanted: &Wanted<'_>) -> Phdr {
         }
         raw::PT_LOAD => {
             if wanted.shift > 0 && p.p_align > wanted.page {
-                // Offsets grow by less than this alignment. In a program at a fixed address it has no effect beyond the page's.
+                // Offsets grow by less than this alignment. In a program at a fixed address it has no effect
+                // beyond the page's.
                 p.p_align = wanted.page;
             }
         }

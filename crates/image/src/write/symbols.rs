@@ -1,14 +1,15 @@
 //! The output's symbol tables.
 //!
-//! `.symtab` is rewritten on the way out: old symbols with their edits and with the section indexes of the output, new ones
-//! between them. The gABI wants all local symbols before the first other one, and `sh_info` to name that one. New symbols are local:
-//! each stands behind the local symbol that it belongs to, or behind all locals. Nothing but relocations and section groups refers to
-//! symbols by index; the former are dropped and the latter told of their symbol's new index.
+//! `.symtab` is rewritten on the way out: old symbols with their edits and with the section indexes of the
+//! output, new ones between them. The gABI wants all local symbols before the first other one, and `sh_info`
+//! to name that one. New symbols are local: each is after the local symbol that it belongs to, or after all
+//! locals. Nothing but relocations and section groups refers to symbols by index; the former are dropped and
+//! the latter told of their symbol's new index.
 //!
 //! `.dynsym` keeps its size and order, since hash and version tables know its symbols by index; it is patched in place.
 //!
-//! Indexes of 0xff00 and above do not fit `st_shndx`: the symbol says `SHN_XINDEX` and the real index stands in a table of words
-//! beside it.
+//! Indexes of 0xff00 and above do not fit `st_shndx`: the symbol says `SHN_XINDEX` and the real index is in a
+//! table of words beside it.
 
 use super::room::Block;
 use super::sections::Indexes;
@@ -24,7 +25,7 @@ pub(super) struct SymbolPlan<'a> {
     first_global: u32,
     /// Edits by symbol index, ascending, one each.
     edits: &'a [(u32, SymbolEdit)],
-    /// New symbols: (index of the old one to stand behind, the symbol), ascending.
+    /// New symbols: (index of the old one to be after, the symbol), ascending.
     added: Vec<(u32, Sym, InSection)>,
     indexes: &'a Indexes,
     /// Sections that moved, and by how much their addresses grew.
@@ -34,7 +35,8 @@ pub(super) struct SymbolPlan<'a> {
 }
 
 impl<'a> SymbolPlan<'a> {
-    /// Plans a table: `extended` is the input's table of full section indexes, `names_size` the size of its string table.
+    /// Plans a table: `extended` is the input's table of full section indexes, `names_size` the size of its
+    /// string table.
     #[allow(clippy::too_many_arguments)]
     pub fn new(
         table: &'a [u8],
@@ -140,7 +142,8 @@ impl<'a> SymbolPlan<'a> {
                 let edit = self.edits[at].1;
                 symbol.st_value = edit.value;
                 symbol.st_size = edit.size;
-                // A reserved index is what the reader says of a symbol without a section, or of one whose index looks so.
+                // A reserved index is what the reader says of a symbol without a section, or of one whose
+                // index looks so.
                 if !matches!(
                     edit.section,
                     InSection::Old(raw::SHN_LORESERVE..=raw::SHN_XINDEX)
@@ -168,8 +171,9 @@ impl<'a> SymbolPlan<'a> {
             InSection::New(id) => self.indexes.added(id),
         };
         let Some(index) = index else {
-            // A symbol of a section that is dropped (no linker makes such) still has its value. A file without section headers
-            // has no index for a new section: the symbol keeps its own, which says that it is defined.
+            // A symbol of a section that is dropped (no linker makes such) still has its value. A file
+            // without section headers has no index for a new section: the symbol keeps its own, which says
+            // that it is defined.
             if let InSection::Old(_) = section {
                 symbol.st_shndx = raw::SHN_ABS as u16;
             }

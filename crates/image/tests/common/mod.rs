@@ -40,7 +40,8 @@ pub fn run(command: &mut Command) -> Output {
     loop {
         match command.output() {
             Ok(output) => return output,
-            // A program that was just written: another test's child holds the file open until it has become what it runs.
+            // A program that was just written: another test's child holds the file open until it has become
+            // what it runs.
             Err(e) if e.kind() == std::io::ErrorKind::ExecutableFileBusy => {
                 std::thread::sleep(std::time::Duration::from_millis(5));
             }
@@ -157,7 +158,7 @@ pub fn move_work(
     move_work_by(from, to, with_zeroes(zero_fill), at, kernel)
 }
 
-/// The same with any options. If a hole may be loaded, what is new may lie anywhere.
+/// The same with any options. If a hole may be loaded, what is new may be anywhere.
 pub fn move_work_by(
     from: &Path,
     to: &Path,
@@ -179,7 +180,7 @@ pub fn move_work_by(
     if kernel {
         writer.copy_from(&file);
     }
-    // Nothing else fits behind the code then.
+    // Nothing else fits after the code then.
     let behind_code = writer.free_anywhere(1);
     if options.map_hole > 0 && behind_code > 0 {
         writer.append_anywhere(NewSection {

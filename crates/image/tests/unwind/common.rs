@@ -144,8 +144,8 @@ pub fn encoded_again(table: &EhFrame<'_>, shift: u64) -> Vec<NewFde> {
     .collect()
 }
 
-/// Held by tests that start programs. A program that is being written cannot be started, and between `fork` and `exec` a child
-/// of another thread still holds the file open.
+/// Held by tests that start programs. A program that is being written cannot be started, and between `fork`
+/// and `exec` a child of another thread still holds the file open.
 pub fn starting_programs() -> std::sync::MutexGuard<'static, ()> {
     static ONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
     ONE.lock().unwrap_or_else(|failed| failed.into_inner())

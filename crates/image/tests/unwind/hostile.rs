@@ -277,7 +277,7 @@ fn arbitrary_rows_come_back_from_their_encoding_for_us_and_for_gimli() {
             "{instructions:02x?}\n{ours:#?}\n{wanted:#?}"
         );
 
-        // gimli has another idea of the argument size after a restore, and room for a few states only.
+        // gimli has another idea of the argument size after a restore, and space for a few states only.
         let mut whole = section.clone();
         let body = [
             &0x1cu32.wrapping_add(4).to_le_bytes()[..],

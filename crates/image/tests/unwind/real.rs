@@ -27,7 +27,7 @@ struct Seen {
     new_padded_8: usize,
 }
 
-/// Instructions without the padding behind them.
+/// Instructions without the padding after them.
 fn unpadded(mut instructions: &[u8]) -> usize {
     while let [rest @ .., 0] = instructions {
         instructions = rest;

@@ -1,8 +1,8 @@
 //! Real programs with their tables rewritten, run by real unwinders.
 //!
 //! The code stays where it is, but every function is cut at random places into up to four fragments, each with an FDE
-//! and LSDA of its own, as if they had been moved apart: rows begin in the middle of functions, and landing pads lie
-//! before, in and behind their fragment. The new tables go to a section that the program keeps free for them, and the
+//! and LSDA of its own, as if they had been moved apart: rows begin in the middle of functions, and landing pads are
+//! before, in and after their fragment. The new tables go to a section that the program keeps free for them, and the
 //! old ones are wiped. Then the program must do what it did before: throw through everything, run the cleanups,
 //! terminate where it must, and see the same frames with the same frame addresses.
 
@@ -20,7 +20,7 @@ const PT_GNU_EH_FRAME: u32 = 0x6474_e550;
 const PT_GNU_PROPERTY: u32 = 0x6474_e553;
 const SPARE: usize = 4 << 20;
 
-/// The parts of call sites that lie in `from..to`.
+/// The parts of call sites that are in `from..to`.
 fn sites_in(sites: &[CallSite], from: u64, to: u64) -> Vec<CallSite> {
     let cut = |site: &CallSite| {
         let (start, end) = (site.start.max(from), site.end().min(to));
@@ -61,7 +61,7 @@ fn cut_up(file: &[u8], seed: u64) -> (Vec<u8>, Cut) {
             .map(|_| random.below(fde.len))
             .chain([0, fde.len])
             .collect();
-        // Fragments that begin at a landing pad, or right behind one.
+        // Fragments that begin at a landing pad, or right after one.
         for pad in lsda
             .iter()
             .flat_map(|l| &l.call_sites)
@@ -132,7 +132,7 @@ fn cut_up(file: &[u8], seed: u64) -> (Vec<u8>, Cut) {
     };
     // A static program of GNU tools has no such segment: its start-up code registers the old table by address. Where
     // that knows nothing (here: it is wiped) the unwinder looks for the segment all the same. One that nobody needs
-    // makes room.
+    // makes space.
     let has = |kind| elf.segments.iter().any(|s| s.kind == kind);
     let kind = if has(PT_GNU_EH_FRAME) {
         PT_GNU_EH_FRAME

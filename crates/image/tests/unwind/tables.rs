@@ -43,7 +43,7 @@ impl Section {
         body.extend([0x0c, 7, 8, 0x90, 1]);
         self.entry(&body)
     }
-    /// An FDE, everything behind the CIE distance given.
+    /// An FDE, everything after the CIE distance given.
     fn fde(&mut self, cie: u64, body: &[u8]) -> u64 {
         let mut bytes = (self.0.len() as u32 + 4 - cie as u32)
             .to_le_bytes()
@@ -85,7 +85,7 @@ fn merge(old: &EhFrame<'_>, new: &[NewFde]) -> Result<(Vec<u8>, Vec<u8>), String
     Ok((frame, header))
 }
 
-/// (code, FDE) of a header that lies at `ADDR + 0xf_0000`.
+/// (code, FDE) of a header that is at `ADDR + 0xf_0000`.
 fn search_table(header: &[u8]) -> Vec<(u64, u64)> {
     let word = |at: usize| i32::from_le_bytes(header[at..at + 4].try_into().unwrap());
     let base = ADDR + 0xf_0000;
@@ -328,7 +328,7 @@ fn a_new_entry_for_the_same_code_wins_in_list_and_search_table() {
         [(0x40_1000, chosen.addr), (0x40_1008, moved.fdes[2].addr)]
     );
     assert_eq!(moved.fde_at(0x40_1003), Some(chosen));
-    // There was room for three.
+    // There was space for three.
     assert_eq!(header[header.len() - 8..], [0; 8]);
 }
 

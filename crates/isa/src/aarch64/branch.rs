@@ -1,4 +1,4 @@
-//! Address fields read and written; jumps, calls and nops spelt.
+//! Address fields read and written; jumps, calls and nops encoded.
 //!
 //! Every field is the whole instruction word, so a field's place is its instruction's.
 //!
@@ -29,7 +29,7 @@ use super::decode::{adr_immediate, is_adr, is_literal, is_tbz, signed};
 use super::encode;
 use crate::{Code, Cond, Fixup, FixupKind, Insn, OutOfRange, Reach};
 
-/// Reads the address in the field at the beginning of `bytes`, which lies at `place`; of a `Low12` the bits that it has.
+/// Reads the address in the field at the beginning of `bytes`, which is at `place`; of a `Low12` the bits that it has.
 /// `None` if `bytes` are too few, or the kind is another machine's.
 pub fn read_field(kind: FixupKind, bytes: &[u8], place: u64) -> Option<u64> {
     let word = u32::from_le_bytes(*bytes.first_chunk()?);
@@ -49,7 +49,7 @@ pub fn read_field(kind: FixupKind, bytes: &[u8], place: u64) -> Option<u64> {
     })
 }
 
-/// Writes an address into the field at the beginning of `bytes`, which lies at `place`.
+/// Writes an address into the field at the beginning of `bytes`, which is at `place`.
 /// An error, with `bytes` untouched, if the field cannot hold the address or `bytes` are too few for the field.
 pub fn write_field(
     kind: FixupKind,

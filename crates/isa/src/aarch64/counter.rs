@@ -1,6 +1,6 @@
 //! The increment of a counter.
 //!
-//! A counter sits on an edge or in a block of somebody else's code and must leave alone what that code still needs. No form
+//! A counter sits on an edge or in a block of the program's code and must preserve what that code still needs. No form
 //! touches a flag; what costs is registers. `a`, `b`, `s` are dead registers, `c` the counter.
 //!
 //! | mode | dead | code | instructions |
@@ -12,19 +12,20 @@
 //! | atomic, in one instruction | two | `adrp a,c`, `add a,a,#c`, `mov b,#1`, `stadd b,[a]` | 4 |
 //! | atomic | fewer | the same with what is missing saved on the stack | up to 10, 6 |
 //!
-//! For comparison, llvm-bolt's sequence has 9 to 11 instructions with two round trips to the stack, or 6 in its latest version, and needs
-//! `stadd` (or 8 and a call without).
+//! For comparison, llvm-bolt's sequence has 9 to 11 instructions with two round trips to the stack, or 6 in
+//! its latest version, and needs `stadd` (or 8 and a call without).
 //!
-//! There is no red zone in the procedure call standard: what is below `sp` belongs to nobody, so a push is safe. `sp` is aligned to 16 where
-//! it is used to address memory. A counter between an exclusive load and its store would clear the monitor and make the loop around
-//! them endless: the rewriter does not put one there ([`Traits::exclusive_load`](crate::Traits)).
+//! There is no red zone in the procedure call standard: what is below `sp` is not used, so a push is safe.
+//! `sp` is aligned to 16 where it is used to address memory. A counter between an exclusive load and its
+//! store would clear the monitor and make the loop around them endless: the rewriter does not put one there
+//! ([`Traits::exclusive_load`](crate::Traits)).
 
 use super::branch::{put, put_fixup};
 use super::encode::{self, SP};
 use crate::{Code, CounterMode, FixupKind, RegSet};
 
-/// Registers in the order in which they are taken when dead: those first that nothing lives in for long. Never `x18` (the platform's),
-/// `x29` and `x30` (unwinders look at them).
+/// Registers in the order in which they are taken when dead: those first that nothing lives in for long.
+/// Never `x18` (the platform's), `x29` and `x30` (unwinders look at them).
 pub(super) const PREFERRED: [u8; 28] = [
     16, 17, 9, 10, 11, 12, 13, 14, 15, 8, 7, 6, 5, 4, 3, 2, 1, 0, 19, 20, 21, 22, 23, 24, 25, 26,
     27, 28,

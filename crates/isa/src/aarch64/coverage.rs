@@ -8,18 +8,21 @@
 //! | calls and edges | `adrp`, `ldr`, `tst w17,#63`, `b.ne`, the slow way, `add`, `cbz`, `str` | 11 | 7 |
 //! | the slow way | `add x16,x16,#c`, `mov x17,x30`, `bl slow`, `ldr w17,[x16,#c]` | | |
 //!
-//! **Coverage** takes one register. What is stored must not be zero, and a constant would need another register; but the address can be formed so that its own
-//! lowest byte is 1 ([`FixupKind::Low12Odd`], [`FixupKind::AdrOdd`]), which is near enough: the store's offset, nine bits with a sign, reaches the flag from there. If no register is dead, one is saved on the
-//! stack.
+//! **Coverage** takes one register. What is stored must not be zero, and a constant would need another
+//! register; but the address can be formed so that its own lowest byte is 1 ([`FixupKind::Low12Odd`],
+//! [`FixupKind::AdrOdd`]), which is near enough: the store's offset, nine bits with a sign, reaches the flag
+//! from there. If no register is dead, one is saved on the stack.
 //!
-//! **Calls** take `x16` and `x17`, which the procedure call standard leaves to what lies between a call and its callee; where they may hold something all the same (in hand-written code, or where the
-//! function's own loop comes by) they are saved on the stack. A count that overflows is not stored, so it saturates. Edges need flags, which mean nothing at an ordinary entry; where they may be live, calls are
-//! counted without.
+//! **Calls** take `x16` and `x17`, which the procedure call standard leaves to what is between a call and its
+//! callee; where they may hold something all the same (in hand-written code, or where the function's own loop
+//! comes by) they are saved on the stack. A count that overflows is not stored, so it saturates. Edges need
+//! flags, which mean nothing at an ordinary entry; where they may be live, calls are counted without.
 //!
-//! The slow way gets the return address in `x17`, since the `bl` to it overwrites the link register, and puts it back. So a counter must come before a `paciasp`, which changes that register: at entries
-//! they do, and edges are recorded nowhere else.
+//! The slow way gets the return address in `x17`, since the `bl` to it overwrites the link register, and puts
+//! it back. So a counter must come before a `paciasp`, which changes that register: at entries they do, and
+//! edges are recorded nowhere else.
 //!
-//! There is no red zone: what is below `sp` belongs to nobody.
+//! There is no red zone: what is below `sp` is not used.
 
 use super::branch::{put, put_fixup};
 use super::counter::PREFERRED;
@@ -116,8 +119,9 @@ const FRAME: i32 = 112;
 const LINKS: i32 = 80;
 const FLAGS: u32 = 96;
 
-/// The slow way: called with the counter's address in `x16` and the return address in `x17`. It leaves the page of the counter's address in `x16`, anything in
-/// `x17`, the return address in the link register, and everything else as it was.
+/// The slow way: called with the counter's address in `x16` and the return address in `x17`. It leaves the
+/// page of the counter's address in `x16`, anything in `x17`, the return address in the link register, and
+/// everything else as it was.
 pub fn slow(config: SlowConfig) -> Result<Vec<u8>, OutOfRange> {
     let mut a = Assembler::default();
     let [start, again, timed] = a.labels();
@@ -201,7 +205,7 @@ fn put_edge(a: &mut Assembler, config: SlowConfig) {
     a.bind(probe);
     a.number(8, u64::from(config.entries) - 1);
     a.put(&[encode::and(0, 0, 8), encode::add_lsl(2, 3, 0, 4)]);
-    // Claims an empty entry, if nobody else has by now.
+    // Claims an empty entry, unless another thread has.
     a.bind(claim);
     a.put(&[encode::ldaxr(9, 2)]);
     a.cbnz(9, taken);
@@ -333,7 +337,7 @@ mod tests {
             assert_eq!(words.len(), len);
             let call = code.fixups.iter().find(|f| f.kind == FixupKind::Branch26);
             assert_eq!(call.expect("a call").target, slow);
-            // It lands behind the load that follows the call.
+            // It lands after the load that follows the call.
             let from = words
                 .iter()
                 .position(|w| matches!(w >> 24, 0x35 | 0x54))

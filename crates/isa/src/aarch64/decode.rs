@@ -7,7 +7,7 @@
 //! | `b`, `bl` | `Jump`, `Call` | [`Branch26`](FixupKind::Branch26) |
 //! | `b.cond`, `bc.cond`, `cbz`, `cbnz` | `CondJump` | [`Imm19`](FixupKind::Imm19) |
 //! | `tbz`, `tbnz` | `CondJump` | [`Branch14`](FixupKind::Branch14) |
-//! | `b.al`, `b.nv` | `Jump`, and "prefixed": they have no inverse and nobody writes them | `Imm19` |
+//! | `b.al`, `b.nv` | `Jump`, and "prefixed": they have no inverse, and compilers do not emit them | `Imm19` |
 //! | `br`, `braa` … | `IndirectJump` | |
 //! | `blr`, `blraa` … | `IndirectCall` | |
 //! | `ret`, `retaa`, `retab`, `eret`, `drps` | `Return` | |
@@ -17,12 +17,12 @@
 //! | `adrp` | `Next` | [`Page`](FixupKind::Page), the target is a page |
 //! | `ldr`, `ldrsw`, `prfm` of a literal | `Next` | `Imm19` |
 //!
-//! What an `adrp` forms is only a part of an address, so it is not said to form one; where the whole is needed, relocations or the
-//! instructions around it tell it ([`super::table`]).
+//! What an `adrp` forms is only a part of an address, so it is not said to form one; where the whole is
+//! needed, relocations or the instructions around it tell it ([`super::table`]).
 //!
 //! # What is refused
 //!
-//! * Encodings that the architecture has given to nobody at the highest level, and words at odd places.
+//! * Encodings that are unallocated at the architecture's highest level, and words at odd places.
 //! * `cb<cc>` (compare and branch), whose nine bits of displacement would want a spelling of their own.
 //! * Pointer authentication that takes the program counter for a modifier (`paciasppc`, `retaasppc` …): its
 //!   results differ from place to place.

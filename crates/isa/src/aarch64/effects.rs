@@ -2,11 +2,11 @@
 //!
 //! Every error here is a program that computes something else, so all doubt goes to "read" and "not killed":
 //!
-//! * A write of a general register is a write of all of it (32 bits are zero-extended), so it kills; `movk` and `bfm` keep a
-//!   part and read it.
+//! * A write of a general register is a write of all of it (32 bits are zero-extended), so it kills; `movk`
+//!   and `bfm` keep a part and read it.
 //! * Flags are killed only by instructions that write all four.
-//! * What is not recognised reads everything and kills nothing: scalable vectors and matrices, memory tagging, memory copies, pairs of
-//!   atomics, and whatever comes.
+//! * What is not recognised reads everything and kills nothing: scalable vectors and matrices, memory
+//!   tagging, memory copies, pairs of atomics, and whatever comes.
 //! * What may be a `nop` on some processors (pointer authentication) kills nothing.
 //! * What leaves the function (call, return, indirect jump) reads every general register but `x16` and `x17`; see
 //!   [`super`]. Calls kill those two, the link register and the flags. A system call reads everything.
@@ -203,8 +203,8 @@ fn system(word: u32) -> Effects {
     let (read, group) = (word >> 21 & 1 == 1, word >> 19 & 3);
     match (read, group) {
         (false, 0) => match word >> 12 & 0x7f {
-            // Hints. `pac…1716`, `aut…1716` and `chkfeat` use x16 and x17, others the link register and the stack pointer; they may
-            // be nops, so nothing is killed.
+            // Hints. `pac…1716`, `aut…1716` and `chkfeat` use x16 and x17, others the link register and the
+            // stack pointer; they may be nops, so nothing is killed.
             0x32 => match word >> 5 & 0x7f {
                 0..=6 | 16..=20 | 32 | 34 | 36 | 38 => NOTHING,
                 _ => with(
@@ -238,7 +238,7 @@ fn memory(word: u32) -> Effects {
     let load = word >> 22 & 1 == 1;
     match (word >> 28 & 3, vector, word >> 24 & 1 == 1) {
         (0, false, false) => exclusive(word),
-        // Structures: the register behind the index, if there is one.
+        // Structures: the register after the index, if there is one.
         (0, true, _) => with(if word >> 23 & 1 == 1 { n.or(s) } else { n }, RegSet::EMPTY),
         (1, _, false) if !vector && word >> 30 != 3 => with(RegSet::EMPTY, t), // literal
         (1, _, false) => NOTHING,
@@ -269,7 +269,8 @@ fn memory(word: u32) -> Effects {
     }
 }
 
-/// The base register if it is written as well: then the order of two writes to one register decides, which is nobody's business.
+/// The base register if it is written as well: then the order of two writes to one register decides, which is
+/// unspecified.
 fn written_back(_: u32, writes: bool, n: RegSet) -> RegSet {
     if writes { n } else { RegSet::EMPTY }
 }

@@ -1,7 +1,7 @@
 //! The few instructions that are put in, as words.
 //!
-//! Registers are numbers, 31 being `sp` or the zero register as the instruction has it. Offsets are in bytes and must fit; a
-//! debug build asserts that, as all of them are written down here in this crate.
+//! Registers are numbers, 31 being `sp` or the zero register as the instruction has it. Offsets are in bytes
+//! and must fit; a debug build asserts that, as all of them are written down here in this crate.
 
 /// `b` to itself; the distance is filled in.
 pub const B: u32 = 0x1400_0000;

@@ -3,7 +3,7 @@
 //! | file | subject |
 //! |---|---|
 //! | [`mod@decode`] | words to [`Insn`]: where control goes, which field holds an address |
-//! | [`branch`] | fields read and written; jumps, calls and nops spelt |
+//! | [`branch`] | fields read and written; jumps, calls and nops encoded |
 //! | [`effects`] | registers and flags that an instruction reads and overwrites |
 //! | [`encode`] | the few instructions that are put in, as words |
 //! | [`table`] | what kind of table an indirect jump goes through |
@@ -24,25 +24,28 @@
 //!
 //! # Conditions
 //!
-//! A [`Cond`] is the whole branch instruction with its displacement cleared: `b.cond`, `bc.cond`, `cbz`, `cbnz`, `tbz`, `tbnz`. So its
-//! register, width and bit number come along, and its inverse differs in one bit.
+//! A [`Cond`] is the whole branch instruction with its displacement cleared: `b.cond`, `bc.cond`, `cbz`,
+//! `cbnz`, `tbz`, `tbnz`. So its register, width and bit number come along, and its inverse differs in one
+//! bit.
 //!
 //! # `x16` and `x17`
 //!
-//! The procedure call standard leaves them to whatever lies between a call and its callee: stubs and veneers. No value is in
-//! them across a call or return of a compiled function, not even with inter-procedural register allocation. That makes them
-//! dead before every call and return ([`Isa::CALL_SCRATCH`]), and free for recorders. Hand-written assembly breaks the rule among its own
-//! routines, so functions without unwind information are not taken to keep it.
+//! The procedure call standard leaves them to whatever is between a call and its callee: stubs and veneers.
+//! No value is in them across a call or return of a compiled function, not even with inter-procedural
+//! register allocation. That makes them dead before every call and return ([`Isa::CALL_SCRATCH`]), and free
+//! for recorders. Hand-written assembly breaks the rule among its own routines, so functions without unwind
+//! information are not taken to keep it.
 //!
 //! # How jump tables move
 //!
-//! Compilers write tables of bytes, half-words and words, whose entries are distances in instructions from a label in the code, the
-//! *anchor*, which an `adr` forms ([`JumpShape::Anchored`]). There is no room in a byte for where the blocks of a moved function are. So
-//! neither table nor anchor move: the copied code forms the *old* anchor (`adr` becomes `adrp` and `add`, as the old text may be out of
-//! its reach), the table is read where it is, and the `br` arrives at the old block, whose first instruction (behind `bti`, if there is
-//! one) has become a `b` to the new block. A target too many or too few in the reconstruction does no harm: every instruction of the
-//! old body goes on doing what it did. Tables of words relative to the table itself (`.word L - table`, relocations kept by
-//! the linker) are rewritten in place as on x86-64.
+//! Compilers write tables of bytes, half-words and words, whose entries are distances in instructions from a
+//! label in the code, the *anchor*, which an `adr` forms ([`JumpShape::Anchored`]). There is no space in a
+//! byte for where the blocks of a moved function are. So neither table nor anchor move: the copied code forms
+//! the *old* anchor (`adr` becomes `adrp` and `add`, as the old text may be out of its reach), the table is
+//! read where it is, and the `br` arrives at the old block, whose first instruction (after `bti`, if there is
+//! one) has become a `b` to the new block. A target too many or too few in the reconstruction does no harm:
+//! every instruction of the old body goes on doing what it did. Tables of words relative to the table itself
+//! (`.word L - table`, relocations kept by the linker) are rewritten in place as on x86-64.
 
 pub mod branch;
 pub mod counter;

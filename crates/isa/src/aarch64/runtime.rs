@@ -1,12 +1,13 @@
 //! The start-up routine of an instrumented program, for Linux.
 //!
-//! What it does, in which order and why is told in [`x86_64::runtime`](crate::x86_64::runtime); this one does the same. What differs:
+//! What it does, in which order and why is told in [`x86_64::runtime`](crate::x86_64::runtime); this one does
+//! the same. What differs:
 //!
-//! * Pages may have 4, 16 or 64 KiB, and a file is mapped at multiples of them, so the counters lie at 64 KiB in the file and
-//!   in the image ([`crate::Isa::COUNTER_UNIT`]).
+//! * Pages may have 4, 16 or 64 KiB, and a file is mapped at multiples of them, so the counters are at 64 KiB
+//!   in the file and in the image ([`crate::Isa::COUNTER_UNIT`]).
 //! * `open` is `openat` here, and the layout of `struct stat` is another.
-//! * The magic of a header is written by an exclusive pair with release, which orders it behind the rest of the header; additions are
-//!   exclusive pairs.
+//! * The magic of a header is written by an exclusive pair with release, which orders it after the rest of
+//!   the header; additions are exclusive pairs.
 //! * A system call preserves every register but `x0`.
 //!
 //! # The frame
@@ -51,7 +52,7 @@ use crate::{Code, FixupKind, Isa, RuntimeConfig, RuntimeEntry, RuntimeError};
 const FP: u32 = 29;
 /// Register 31 where it is zero.
 const ZR: u32 = 31;
-/// Behind the saved registers.
+/// After the saved registers.
 const SAVED: u32 = 256;
 /// Buffers below the base, in units of 4096 bytes.
 const NAME: u32 = 1;

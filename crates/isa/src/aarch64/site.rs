@@ -1,8 +1,9 @@
 //! Recorders of indirect calls. The tables, and what they mean, are those of [`x86_64::site`](crate::x86_64::site).
 //!
-//! `blr xN` becomes a `bl` of its recorder, an indirect tail jump a `b`. The recorder may use `x16`, `x17` and the flags, which belong to
-//! nobody at a call, and must leave everything else as it is. Beside it what it is in a program at a fixed address, where a target is its link-time
-//! address and a register more is free:
+//! `blr xN` becomes a `bl` of its recorder, an indirect tail jump a `b`. The recorder may use `x16`, `x17`
+//! and the flags, which belong to nobody at a call, and must leave everything else as it is. Beside it what
+//! it is in a program at a fixed address, where a target is its link-time address and a register more is
+//! free:
 //!
 //! ```text
 //!         adrp x16, bias       ldr  x16, [x16, #bias]
@@ -22,24 +23,26 @@
 //!                                                             br   x16
 //! ```
 //!
-//! Where `x16` or `x17` holds the target it is the one on the left, at a fixed address too; the bias is got into the other one, and the target, which is gone
-//! in the end, is made again from `t0` or what the slow path leaves, and the bias. (A table is aligned to its size, so its words are
-//! in one page.)
+//! Where `x16` or `x17` holds the target it is the one on the left, at a fixed address too; the bias is got
+//! into the other one, and the target, which is gone in the end, is made again from `t0` or what the slow
+//! path leaves, and the bias. (A table is aligned to its size, so its words are in one page.)
 //!
-//! The last jump is through `x16`, which a landing pad for calls (`bti c`) accepts. An increment by an exclusive pair needs a third
-//! register, `x15`, which is saved on the stack meanwhile. The link register of a call is the program's, so the callee returns
-//! there, and the return stacks of processors stay matched.
+//! The last jump is through `x16`, which a landing pad for calls (`bti c`) accepts. An increment by an
+//! exclusive pair needs a third register, `x15`, which is saved on the stack meanwhile. The link register of
+//! a call is the program's, so the callee returns there, and the return stacks of processors stay matched.
 //!
 //! # The slow path
 //!
-//! [`put_site_slow`] gets the table in `x16` and the target in `x17`, returns through `x30` and preserves everything but `x16` and flags. It
-//! first looks for the target among the entries, as a target that has one is the usual case. Only then it asks whether the target lies
-//! in the image, and claims an empty entry with an exclusive pair, plain mode or not.
+//! [`put_site_slow`] gets the table in `x16` and the target in `x17`, returns through `x30` and preserves
+//! everything but `x16` and flags. It first looks for the target among the entries, as a target that has one
+//! is the usual case. Only then it asks whether the target is in the image, and claims an empty entry with an
+//! exclusive pair, plain mode or not.
 //!
 //! # What is not recorded
 //!
-//! Calls and jumps with pointer authentication (`blraa` …), which check and strip the target; `blr x30`, whose operand the `bl` of the recorder
-//! overwrites; and calls to TLS descriptor resolvers, which preserve even `x16` (the rewriter leaves those out).
+//! Calls and jumps with pointer authentication (`blraa` …), which check and strip the target; `blr x30`,
+//! whose operand the `bl` of the recorder overwrites; and calls to TLS descriptor resolvers, which preserve
+//! even `x16` (the rewriter leaves those out).
 
 use super::branch::{put, put_fixup};
 use super::counter::{put_add_one, put_increment, put_increment_in_page};
@@ -125,7 +128,7 @@ pub fn put_site<T: Copy>(
         put(out, encode::mov(TABLE, register));
     }
     put(out, encode::br(TABLE));
-    // At most 16 instructions lie between.
+    // At most 16 instructions are between.
     let distance = ((out.bytes.len() - branch) / 4) as i32;
     out.bytes[branch..branch + 4]
         .copy_from_slice(&encode::b_cond(cond::NE, distance).to_le_bytes());

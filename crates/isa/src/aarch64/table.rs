@@ -8,10 +8,12 @@
 //! | `ldr x1,[xT,x0,lsl #3]`, `br x1` | absolute, table T |
 //! | anything else | unknown |
 //!
-//! T is known where `adrp` and `add`, or `adr`, form it in sight. gcc hoists that out of loops; then the shape names the register,
-//! and the caller looks for who forms an address in it anywhere in the function ([`formed`]).
+//! T is known where `adrp` and `add`, or `adr`, form it in sight. gcc hoists that out of loops; then the
+//! shape names the register, and the caller looks for who forms an address in it anywhere in the function
+//! ([`formed`]).
 //!
-//! The number of entries is read off the bound check, `cmp w0,#N` and `b.hi` before the jump, if that is in sight and about the same register.
+//! The number of entries is read off the bound check, `cmp w0,#N` and `b.hi` before the jump, if that is in
+//! sight and about the same register.
 
 use super::decode::adr_immediate;
 use super::effects::effects;
@@ -247,7 +249,8 @@ fn address_in(register: u32, before: &[Line]) -> Option<u64> {
     None
 }
 
-/// How many values an index can have: from `cmp index,#N` and `b.hi` (or `b.hs`), or `b.ls` (`b.lo`) where that is taken.
+/// How many values an index can have: from `cmp index,#N` and `b.hi` (or `b.hs`), or `b.ls` (`b.lo`) where
+/// that is taken.
 fn bound(index: u32, before: &[Line]) -> Option<u32> {
     // Where the index comes to its place by a move, the comparison may be about what was moved.
     let mut names = vec![index];

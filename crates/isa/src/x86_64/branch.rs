@@ -1,4 +1,4 @@
-//! Address fields read and written; jumps, calls and nops spelt.
+//! Address fields read and written; jumps, calls and nops encoded.
 //!
 //! | what | bytes | length |
 //! |---|---|---|
@@ -28,7 +28,7 @@ fn width(kind: FixupKind) -> u64 {
     }
 }
 
-/// Reads the address in the field at the beginning of `bytes`, which lies at `place`.
+/// Reads the address in the field at the beginning of `bytes`, which is at `place`.
 /// `None` if `bytes` are too few.
 pub fn read_field(kind: FixupKind, bytes: &[u8], place: u64) -> Option<u64> {
     let word = || bytes.first_chunk::<4>().copied();
@@ -48,7 +48,7 @@ pub fn read_field(kind: FixupKind, bytes: &[u8], place: u64) -> Option<u64> {
     })
 }
 
-/// Writes an address into the field at the beginning of `bytes`, which lies at `place`.
+/// Writes an address into the field at the beginning of `bytes`, which is at `place`.
 /// An error, with `bytes` untouched, if the field cannot hold the address or `bytes` are too few for the field.
 pub fn write_field(
     kind: FixupKind,

@@ -1,9 +1,10 @@
 //! The encodings that compiled code is made of, read without the full decoder.
 //!
-//! A rewriter looks at every instruction of a program several times, and nine of ten have one of few shapes: at most one of the
-//! prefixes `66`, `f2`, `f3`, a REX prefix, an opcode of one byte or of two beginning with `0f`, a ModRM byte. [`Shape`] is what such bytes say; [`decode`] makes an
-//! [`Insn`] of it and [`effects`] what it reads and overwrites. Both say `None` to everything else, which is left to
-//! iced-x86, and must agree with that wherever they do answer: tests compare them for every prefix, opcode and ModRM byte.
+//! A rewriter looks at every instruction of a program several times, and nine of ten have one of few shapes:
+//! at most one of the prefixes `66`, `f2`, `f3`, a REX prefix, an opcode of one byte or of two beginning with
+//! `0f`, a ModRM byte. [`Shape`] is what such bytes say; [`decode`] makes an [`Insn`] of it and [`effects`]
+//! what it reads and overwrites. Both say `None` to everything else, which is left to iced-x86, and must
+//! agree with that wherever they do answer: tests compare them for every prefix, opcode and ModRM byte.
 //!
 //! | opcode | decoded | effects |
 //! |---|---|---|
@@ -26,7 +27,7 @@ struct Shape {
     prefix: u8,
     /// REX prefix, or 0.
     rex: u8,
-    /// Opcode, with 0x100 behind `0f`.
+    /// Opcode, with 0x100 after `0f`.
     opcode: u16,
     /// ModRM byte, or 0.
     modrm: u8,
@@ -56,7 +57,7 @@ const BARE: u8 = 32;
 /// May have `f2` or `f3`, and means something else then, of the same shape.
 const REP: u8 = 64;
 
-/// What follows each opcode; those behind `0f` in the second half.
+/// What follows each opcode; those after `0f` in the second half.
 const FOLLOWS: [u8; 512] = {
     let mut t = [NO; 512];
     let mut op = 0;
@@ -568,7 +569,7 @@ pub fn effects(bytes: &[u8]) -> Option<Effects> {
         },
         // Nothing at all, not even an address.
         0x11f => return Some(Effects::default()),
-        // Vector registers are nobody's business here.
+        // Vector registers are not modelled.
         0x110 | 0x111 | 0x128 | 0x129 | 0x151 | 0x154 | 0x157..=0x159 | 0x15c..=0x15f => {}
         0x16f | 0x17f | 0x1d6 | 0x1ef => {}
         0x12e | 0x12f => flags = ARITHMETIC,

@@ -1,6 +1,6 @@
 //! The increment of a counter.
 //!
-//! A counter sits on an edge or in a block of somebody else's code, so it must leave alone what that code still needs.
+//! A counter sits on an edge or in a block of the program's code, so it must preserve what that code still needs.
 //! [`Isa::effects`](crate::Isa::effects) tells the rewriter what that is; the cheapest form that respects it is chosen.
 //! `c` is the counter, `r` a dead general register.
 //!
@@ -15,15 +15,16 @@
 //! | atomic | nothing | the same with `rax` saved on the stack | 30 |
 //! | per thread | as for atomic | the same with `inc qword gs:[c]` | 1 more each |
 //!
-//! Per thread, `c` is an offset from the GS base, where each thread has an area of its own ([`runtime`](super::runtime)). No lock is needed,
-//! but what reads, adds and writes is still one instruction: a signal handler of the same thread may count at the same counter.
+//! Per thread, `c` is an offset from the GS base, where each thread has an area of its own
+//! ([`runtime`](super::runtime)). No lock is needed, but what reads, adds and writes is still one
+//! instruction: a signal handler of the same thread may count at the same counter.
 //!
-//! `inc` leaves CF alone, so CF may live in every form. `lahf` and `sahf` carry all flags but OF; that one is kept in `al`
-//! and comes back as the overflow of `al + 127`. Where OF is dead, `seto` and `add` are left out. `pushfq` and `popfq`
-//! would do it all in two bytes, but `popfq` takes some 20 cycles.
+//! `inc` leaves CF alone, so CF may live in every form. `lahf` and `sahf` carry all flags but OF; that one is
+//! kept in `al` and comes back as the overflow of `al + 127`. Where OF is dead, `seto` and `add` are left
+//! out. `pushfq` and `popfq` would do it all in two bytes, but `popfq` takes some 20 cycles.
 //!
 //! The stack is used below the red zone: a leaf function may keep data in the 128 bytes under `rsp`, and a signal
-//! handler may overwrite what lies below those, so `rsp` is moved (by `lea`, which keeps the flags) before the push.
+//! handler may overwrite what is below those, so `rsp` is moved (by `lea`, which keeps the flags) before the push.
 //! Nothing but `rsp` and `rax` is touched; vector registers never are.
 
 use super::branch::put_field;

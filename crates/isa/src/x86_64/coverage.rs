@@ -6,14 +6,17 @@
 //! | calls | `add dword [c],1`, `sbb dword [c],0`, `cmp dword [t],0`, `jne`, `push r11`, `lea r11,[c]`, `call slow`, `pop r11` | 39 | flags |
 //! | calls and edges | `test byte [c],63`, `jnz`, the slow way, `add`, `sbb` | 39 | flags |
 //!
-//! `sbb` takes back what overflowed, so the count saturates. The slow way, one for the program, gives the first call its place in the order: it
-//! takes the next number from a clock by a locked addition. No register is destroyed, dead or not: compilers know which registers a local function leaves
-//! alone, and its callers keep values in them. Flags that are live (they never are at an ordinary entry) are kept on the stack. At the entry of a function nothing lies below `rsp`; in
-//! a block that is also reached from within the function, the red zone is stepped over.
+//! `sbb` takes back what overflowed, so the count saturates. The slow way, one for the program, gives the
+//! first call its place in the order: it takes the next number from a clock by a locked addition. No register
+//! is destroyed, dead or not: compilers know which registers a local function leaves alone, and its callers
+//! keep values in them. Flags that are live (they never are at an ordinary entry) are kept on the stack. At
+//! the entry of a function nothing is below `rsp`; in a block that is also reached from within the function,
+//! the red zone is stepped over.
 //!
 //! # Edges
 //!
-//! At the entry of a function the word at `rsp` is the return address. The table of edges is described in [`crate::coverage`].
+//! At the entry of a function the word at `rsp` is the return address. The table of edges is described in
+//! [`crate::coverage`].
 
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
@@ -122,7 +125,7 @@ fn put_edge(a: &mut CodeAssembler, config: SlowConfig) -> Result<(), IcedError> 
     for register in [rsi, rdi, r8, r9] {
         a.push(register)?;
     }
-    // Eight registers and our own return address lie above the function's.
+    // Eight registers and our own return address are above the function's.
     a.mov(rax, qword_ptr(rsp + 72))?;
     a.sub(rax, rcx)?;
     // From outside the program, or too far away to be written down: no place.
@@ -162,7 +165,7 @@ fn put_edge(a: &mut CodeAssembler, config: SlowConfig) -> Result<(), IcedError> 
     a.je(found)?;
     a.cmp(qword_ptr(rdx), 0)?;
     a.jne(next)?;
-    // Claims the empty entry, if nobody else has by now.
+    // Claims the empty entry, unless another thread has.
     a.push(rax)?;
     a.xor(eax, eax)?;
     a.lock().cmpxchg(qword_ptr(rdx), rdi)?;

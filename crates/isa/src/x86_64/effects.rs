@@ -8,12 +8,14 @@
 //!   nothing, since no program reads such a flag on purpose, and liveness comes from readers.
 //! * Shifts and rotations by `cl` kill no flag, as a count of 0 leaves all of them; neither do compares with a repeat
 //!   prefix.
-//! * `rdssp` does nothing where shadow stacks are off, and code relies on that. `tzcnt` and `lzcnt` are `bsf` and `bsr` to an old
-//!   processor, which leave the register alone when there is no bit. None of them kills anything.
+//! * `rdssp` does nothing where shadow stacks are off, and code relies on that. `tzcnt` and `lzcnt` are `bsf`
+//!   and `bsr` to an old processor, which leave the register alone when there is no bit. None of them kills
+//!   anything.
 //! * `xor r,r` and `sub r,r` read nothing.
-//! * What leaves the function (call, return, indirect jump, system call) reads every register. Calls and returns take no
-//!   flag but DF with them: no calling convention has one carry an argument or result. Hand-written assembly
-//!   that does so anyway shows it where it reads a flag first thing after a call or at an entry.
+//! * What leaves the function (call, return, indirect jump, system call) reads every register. Calls and
+//!   returns take no flag but DF with them: no calling convention has one carry an argument or result.
+//!   Hand-written assembly that does so anyway shows it where it reads a flag first thing after a call or at
+//!   an entry.
 //! * Traps read everything, as a signal handler may look, and so do transactions, which restore what was there at
 //!   `xbegin`.
 
@@ -146,7 +148,8 @@ fn plain(instruction: &Instruction) -> Effects {
         Mnemonic::Pushf | Mnemonic::Pushfd | Mnemonic::Pushfq => {
             effects.reads = X86_64::FLAGS.or(DF)
         }
-        // A rotation by all 9 or 17 bits leaves CF and the operand as they were, yet processors then compute OF from CF.
+        // A rotation by all 9 or 17 bits leaves CF and the operand as they were, yet processors then compute
+        // OF from CF.
         Mnemonic::Rcl | Mnemonic::Rcr => effects.reads = CF,
         _ if flags_may_stay(instruction) || by_processor(instruction) => {}
         _ => {

@@ -1,14 +1,14 @@
 //! What instructions are called, for hashes that survive another build.
 //!
-//! The name is AT&T syntax's mnemonic with its size suffix, as LLVM's printer spells it, for LLVM's tools hash exactly this text: what the
-//! printer's template has before the first operand, without blanks.
+//! The name is AT&T syntax's mnemonic with its size suffix, as LLVM's printer encodes it, for LLVM's tools
+//! hash exactly this text: what the printer's template has before the first operand, without blanks.
 //!
 //! | instruction | name | why |
 //! |---|---|---|
 //! | `jmp *%rax`, `call *8(%rax)` | `jmpq*`, `callq*` | the star is in the template |
 //! | `shl %cl, %eax` | `shll%cl,` | so is the count register |
 //! | `cmovne …`, `sete …` | `cmov`, `set` | the condition is an operand |
-//! | `lock cmpxchg …` | `lock cmpxchgl` | the prefix is an instruction of its own; a blank stands between |
+//! | `lock cmpxchg …` | `lock cmpxchgl` | the prefix is an instruction of its own; a blank is between |
 //! | `rep stos %rax, …` | `stosq%rax,` | this prefix is a flag, and the register in the template |
 //!
 //! In sqlite's 13,225 blocks that ran, the sets of names hash as LLVM's do in all but some tens.

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`mod@decode`] | bytes to [`Insn`]: where it ends, where it goes, which field holds an address |
 //! | `common` | the encodings that compiled code is made of, decoded by tables, with their effects |
-//! | [`branch`] | fields read and written; jumps, calls and nops spelt |
+//! | [`branch`] | fields read and written; jumps, calls and nops encoded |
 //! | [`effects`] | registers and flags that an instruction reads and overwrites |
 //! | [`table`] | what kind of table an indirect jump goes through |
 //! | [`counter`] | the increment of a counter |

@@ -1,6 +1,6 @@
 //! The start-up routine of an instrumented program, for Linux.
 //!
-//! The counters of an instrumented program lie in its own memory. The start-up routine lays the profile file over
+//! The counters of an instrumented program are in its own memory. The start-up routine lays the profile file over
 //! them with a shared mapping, and that is all there is to a run-time library: whatever ends the program, the
 //! counts are in the file. The routine runs once, before anything else of the program or shared library, and is
 //! assembled here: it needs no libc, no relocation, no data of its own that can be written.
@@ -10,10 +10,10 @@
 //! 1. Save every general register and the flags; no vector register is touched.
 //! 2. The load bias (own address minus link-time address) goes to its word, where the recorders of indirect calls
 //!    ([`site`](super::site)) find it.
-//! 3. Find `POSTLINK_PROFILE` in the environment: a program on the initial stack; a library, which no one tells where
-//!    that is (libcs differ in what they pass to initialisers), in `/proc/self/environ`. Unset or empty, the built-in pattern
-//!    stands. A program that runs with more rights than its caller (`AT_SECURE`) stops here: the caller must
-//!    not choose a file for it to write.
+//! 3. Find `POSTLINK_PROFILE` in the environment: a program on the initial stack; a library, which no one
+//!    tells where that is (libcs differ in what they pass to initialisers), in `/proc/self/environ`. Unset or
+//!    empty, the built-in pattern stands. A program that runs with more rights than its caller (`AT_SECURE`)
+//!    stops here: the caller must not choose a file for it to write.
 //! 4. Expand `%p`, `%b`, `%h`, `%m`, `%%`; any other `%` stands for itself.
 //! 5. Open the file, create it if need be.
 //! 6. Bring an empty file to its size. Any other size than that is someone else's file.
@@ -30,23 +30,26 @@
 //!   feet of a process that has it mapped, and which reserves the blocks: a write into a mapped hole on a full disk
 //!   is a signal that kills the program. File systems that cannot do it get their last byte written, a zero: at worst
 //!   it falls on the highest byte of a counter in use, which is zero below 2^56.
-//! * *Header.* All but the first 8 bytes (the magic) are written first and the magic last, by a locked instruction. A
-//!   reader sees a whole header or a magic of zero. In a file whose magic is zero, another process may be about to
-//!   write the same header, or was killed doing so; so all bytes that are compared must be zero or as they will be.
-//!   Two *different* programs that create the same file at the same instant, with headers of equal size, may take each other's
-//!   for theirs; the comparison after the write makes this window a few instructions wide.
-//! * *Counters.* Steps 8 and 9 use locked additions, so nothing that others count meanwhile is lost. What is counted in this
-//!   process between 8 and 9 would be; but initialisers run on one thread, and nothing of this program or library runs before its
-//!   start-up except resolvers of indirect functions and functions that stand in for another library's, which are over by then.
-//! * *Site tables.* In a program that is not position-independent the bias is 0, so the recorders are right before it has
-//!   been stored, and targets may have been recorded. They are merged entry by entry with the rule of the recorders:
-//!   take the entry that has the target, or claim the first empty one, or else count as overflow. In a moved program every
-//!   target seen so early lies outside the link-time range and has been counted as external.
+//! * *Header.* All but the first 8 bytes (the magic) are written first and the magic last, by a locked
+//!   instruction. A reader sees a whole header or a magic of zero. In a file whose magic is zero, another
+//!   process may be about to write the same header, or was killed doing so; so all bytes that are compared
+//!   must be zero or as they will be. Two *different* programs that create the same file at the same instant,
+//!   with headers of equal size, may take each other's for theirs; the comparison after the write makes this
+//!   window a few instructions wide.
+//! * *Counters.* Steps 8 and 9 use locked additions, so nothing that others count meanwhile is lost. What is
+//!   counted in this process between 8 and 9 would be; but initialisers run on one thread, and nothing of
+//!   this program or library runs before its start-up except resolvers of indirect functions and functions
+//!   that stand in for another library's, which are over by then.
+//! * *Site tables.* In a program that is not position-independent the bias is 0, so the recorders are right
+//!   before it has been stored, and targets may have been recorded. They are merged entry by entry with the
+//!   rule of the recorders: take the entry that has the target, or claim the first empty one, or else count
+//!   as overflow. In a moved program every target seen so early is outside the link-time range and has been
+//!   counted as external.
 //!
 //! # Per-thread counters
 //!
-//! Then these steps give the first thread its area of the file, and a second routine gives one to each thread and forked child that comes after
-//! it: `shards`. The frame is not on the stack but in private memory.
+//! Then these steps give the first thread its area of the file, and a second routine gives one to each thread
+//! and forked child that comes after it: `shards`. The frame is not on the stack but in private memory.
 //!
 //! # The frame
 //!
@@ -71,7 +74,8 @@
 //!
 //! # Files
 //!
-//! `environment` has steps 3 and 4, `file` 5 to 9, `message` the ends, `shards` what is different with per-thread counters; the rest is here.
+//! `environment` has steps 3 and 4, `file` 5 to 9, `message` the ends, `shards` what is different with
+//! per-thread counters; the rest is here.
 
 mod environment;
 mod file;
@@ -101,7 +105,7 @@ const NAME: i32 = -NAME_LEN;
 const VALUE: i32 = NAME - NAME_LEN;
 const BUFFER: i32 = VALUE - BUFFER_LEN;
 const DIGITS: i32 = BUFFER - 16;
-/// Behind the saved registers and flags.
+/// After the saved registers and flags.
 const SAVED: i32 = 16 * 8;
 
 /// System call numbers.
@@ -152,7 +156,7 @@ struct Routine<'a> {
     start: CodeLabel,
     subroutines: Subroutines,
     failures: Failures,
-    /// What goes behind the code: bytes, and the label that stands for their address.
+    /// What goes after the code: bytes, and the label that stands for their address.
     data: Vec<(CodeLabel, Vec<u8>)>,
 }
 
@@ -295,7 +299,8 @@ fn next(config: &RuntimeConfig<'_>) -> Option<u64> {
     }
 }
 
-/// The start-up routine of a program with per-thread counters, and the address of `enter`; see [`crate::Isa::per_thread_runtime`].
+/// The start-up routine of a program with per-thread counters, and the address of `enter`; see
+/// [`crate::Isa::per_thread_runtime`].
 pub fn per_thread_runtime(config: &RuntimeConfig<'_>) -> Result<(Vec<u8>, u64), RuntimeError> {
     check(config, PAGE)?;
     check_reach(config)?;
@@ -460,7 +465,7 @@ impl Routine<'_> {
         self.a.or(r13, -1)
     }
 
-    /// The label of bytes that are put behind the code.
+    /// The label of bytes that are put after the code.
     fn bytes(&mut self, bytes: &[u8]) -> CodeLabel {
         if let Some((label, _)) = self.data.iter().find(|(_, known)| known == bytes) {
             return *label;

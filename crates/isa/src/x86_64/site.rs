@@ -39,24 +39,26 @@
 //!
 //! # The slow path
 //!
-//! [`put_site_slow`] is a routine of its own convention: the table in `r11`, the target on the stack above its return
-//! address, everything but `r11` and flags preserved. It looks for the target in entries 0, 1, 2; at the first empty one on
-//! its way it claims that with `lock cmpxchg`, plain mode or not. No target is in two entries: an entry, once
-//! claimed, never changes, and everyone goes through them in the same order; who claims entry *j* has seen another
-//! target in each entry before it. A claim can be lost to another thread, never a count.
+//! [`put_site_slow`] is a routine of its own convention: the table in `r11`, the target on the stack above
+//! its return address, everything but `r11` and flags preserved. It looks for the target in entries 0, 1, 2;
+//! at the first empty one on its way it claims that with `lock cmpxchg`, plain mode or not. No target is in
+//! two entries: an entry, once claimed, never changes, and everyone goes through them in the same order; who
+//! claims entry *j* has seen another target in each entry before it. A claim can be lost to another thread,
+//! never a count.
 //!
 //! # Per-thread tables
 //!
-//! With [`CounterMode::PerThread`] the table is relative to the GS base: `cmp r11, gs:[t0]`, `inc qword gs:[c0]`, and the slow path gets the table's
-//! offset (`mov r11d, t0`). Nobody but signal handlers of the same thread writes to it, so no instruction is locked.
+//! With [`CounterMode::PerThread`] the table is relative to the GS base: `cmp r11, gs:[t0]`,
+//! `inc qword gs:[c0]`, and the slow path gets the table's offset (`mov r11d, t0`). Nobody but signal
+//! handlers of the same thread writes to it, so no instruction is locked.
 //!
 //! # What a recorder destroys
 //!
-//! `r11` and the arithmetic flags, which no calling convention on this processor carries through an ordinary call:
-//! `r11` is scratch for procedure linkage. (LLVM's `preserve_none` passes an eleventh integer argument in it.) On
-//! the fast path no stack is used. On a miss 48 bytes are used under the stack pointer of the call; there is no red zone
-//! at a call, and none at a tail jump either, where the frame has been given up. The canonical frame address is `rsp + 8` in the whole
-//! fast path, for who describes it to unwinders.
+//! `r11` and the arithmetic flags, which no calling convention on this processor carries through an ordinary
+//! call: `r11` is scratch for procedure linkage. (LLVM's `preserve_none` passes an eleventh integer argument
+//! in it.) On the fast path no stack is used. On a miss 48 bytes are used under the stack pointer of the
+//! call; there is no red zone at a call, and none at a tail jump either, where the frame has been given up.
+//! The canonical frame address is `rsp + 8` in the whole fast path, for who describes it to unwinders.
 //!
 //! # Branch tracking
 //!
@@ -66,9 +68,9 @@
 //!
 //! # What is not recorded
 //!
-//! Far calls and jumps, and operands of 16 bits (with an operand-size prefix that no `REX.W` overrides). An operand in
-//! segments `fs` and `gs` is loaded from there. One based on `rsp` is loaded from 8 above in a recorder that is called, as the call
-//! has pushed a return address, and `call *%rsp` goes to `rsp + 8`.
+//! Far calls and jumps, and operands of 16 bits (with an operand-size prefix that no `REX.W` overrides). An
+//! operand in segments `fs` and `gs` is loaded from there. One based on `rsp` is loaded from 8 above in a
+//! recorder that is called, as the call has pushed a return address, and `call *%rsp` goes to `rsp + 8`.
 
 use super::branch::put_field;
 use super::counter::{GS, put_inc};
@@ -120,7 +122,7 @@ pub fn put_site<T: Copy>(
             operand.put_jump(out, R11);
         }
     }
-    // At most 9 + 7 + 4 bytes lie between.
+    // At most 9 + 7 + 4 bytes are between.
     out.bytes[branch - 1] = (out.bytes.len() - branch) as u8;
     out.bytes.extend_from_slice(&[0x41, 0x53]); // push r11
     if own {
@@ -184,7 +186,8 @@ impl<'a> Operand<'a> {
             match prefix {
                 0x64 | 0x65 if mode != 3 => of_memory.push(prefix),
                 0x67 if mode != 3 => of_memory.push(prefix),
-                // `ds`, which says `notrack`. With `fs` or `gs` it would be a second segment: leave that to nobody.
+                // `ds`, which says `notrack`. With `fs` or `gs` it would be a second segment: such a jump is
+                // not changed.
                 0x3e | 0xf2 => of_branch.push(prefix),
                 // Ignored where they are, and so is the size with REX.W.
                 0x26 | 0x2e | 0x36 | 0x64 | 0x65 | 0x67 => {}

@@ -155,7 +155,8 @@ fn register(target: Register, before: &[Instruction]) -> JumpShape {
     JumpShape::Unknown
 }
 
-/// An entry of 8 bytes that is added to the table's address where it lies: `add r2,[r2+i*8]`, or `mov r1,r2` and `add r1,[r2+i*8]`.
+/// An entry of 8 bytes that is added to the table's address where it is: `add r2,[r2+i*8]`, or `mov r1,r2`
+/// and `add r1,[r2+i*8]`.
 fn added_in_memory(add: &Instruction, before: &[Instruction]) -> JumpShape {
     let (sum, base) = (add.op0_register(), add.memory_base());
     if add.memory_index_scale() != 8
@@ -182,8 +183,8 @@ fn added_in_memory(add: &Instruction, before: &[Instruction]) -> JumpShape {
     JumpShape::Unknown
 }
 
-/// The load of a table's entry that a register holds, and the entry's width: `movsxd r,[…]`, or `mov eax,[…]` and `cdqe`, which sign-extend
-/// 4 bytes; `mov r,[…]` of 8.
+/// The load of a table's entry that a register holds, and the entry's width: `movsxd r,[…]`, or `mov eax,[…]`
+/// and `cdqe`, which sign-extend 4 bytes; `mov r,[…]` of 8.
 fn entry_load(
     register: Register,
     before: &[Instruction],

@@ -1,19 +1,21 @@
-//! Instructions as text, in AT&T or Intel syntax, as LLVM's disassembler spells them.
+//! Instructions as text, in AT&T or Intel syntax, as LLVM's disassembler encodes them.
 //!
-//! The text begins with a tab, as assembly does: tab, mnemonic, tab, operands. Targets of branches are absolute and hexadecimal;
-//! other numbers are decimal. Displacements, 8-bit and sign-extended immediates are signed; 16-bit and 32-bit immediates of
-//! operations of that width are not, nor are those of vector instructions. A leading `lock` is an instruction of its own.
+//! The text begins with a tab, as assembly does: tab, mnemonic, tab, operands. Targets of branches are
+//! absolute and hexadecimal; other numbers are decimal. Displacements, 8-bit and sign-extended immediates are
+//! signed; 16-bit and 32-bit immediates of operations of that width are not, nor are those of vector
+//! instructions. A leading `lock` is an instruction of its own.
 //!
 //! In a static program of 145,000 lines 32 differ from LLVM's.
 //!
-//! Formatting takes ten times as long as decoding, and most instructions of a program have occurred before, byte for byte. [`Memo`] keeps their
-//! texts: a table with one place per hash, whose key is the instruction's bytes. That is all a text depends on, but for the
-//! target of a relative branch, which is left out of the key and put behind the text that is kept.
+//! Formatting takes ten times as long as decoding, and most instructions of a program have occurred before,
+//! byte for byte. [`Memo`] keeps their texts: a table with one place per hash, whose key is the instruction's
+//! bytes. That is all a text depends on, but for the target of a relative branch, which is left out of the
+//! key and put after the text that is kept.
 //!
-//! iced's formatter does the work; where its spelling differs from LLVM's, the difference is evened out here as far as it is common
-//! in compiled code. Known to remain: `addr32` in front of a branch is dropped, `fxch` has no
-//! operand, `rdrand` and `rdseed` no suffix, `cvtsi2sd` has one, the operands of `xchg` are the other way round, and what only one of
-//! the two decodes.
+//! iced's formatter does the work; where its spelling differs from LLVM's, the difference is evened out here
+//! as far as it is common in compiled code. Known to remain: `addr32` in front of a branch is dropped, `fxch`
+//! has no operand, `rdrand` and `rdseed` no suffix, `cvtsi2sd` has one, the operands of `xchg` are the other
+//! way round, and what only one of the two decodes.
 
 use crate::digits;
 use iced_x86::{
@@ -66,8 +68,8 @@ impl Printer {
         }
     }
 
-    /// Appends the instruction at the start of `bytes`, which lies at `addr`, and returns its length. `None`, and nothing appended,
-    /// if the bytes are no instruction.
+    /// Appends the instruction at the start of `bytes`, which is at `addr`, and returns its length. `None`,
+    /// and nothing appended, if the bytes are no instruction.
     pub fn print(&mut self, bytes: &[u8], addr: u64, out: &mut String) -> Option<usize> {
         // LLVM takes this prefix for an instruction of its own.
         if let [0xf0, _, ..] = bytes {
@@ -171,7 +173,7 @@ impl Memo {
             self.text.clear();
             self.printer.spell(&instruction, &mut self.text);
             if branch {
-                // The target is the last operand: what stands before it is kept.
+                // The target is the last operand: what is before it is kept.
                 self.text
                     .truncate(self.text.rfind("0x").unwrap_or(self.text.len()));
             }
@@ -281,7 +283,7 @@ impl Text {
     }
 }
 
-/// Whether an operand of a string instruction lies in the segment that cannot be overridden.
+/// Whether an operand of a string instruction is in the segment that cannot be overridden.
 fn writes_through_rdi(kind: OpKind) -> bool {
     matches!(
         kind,
@@ -353,7 +355,7 @@ fn att_mnemonic<'m>(mnemonic: &'m str, instruction: &Instruction) -> &'m str {
         "fnstcww" => "fnstcw",
         "fnstenvl" => "fnstenv",
         "fldenvl" => "fldenv",
-        // A size behind a condition says nothing: it is always a byte.
+        // A size after a condition says nothing: it is always a byte.
         _ if condition.is_some() => condition.unwrap_or(mnemonic),
         "jmpq" if direct => "jmp",
         "jmp" if !direct => "jmpq",

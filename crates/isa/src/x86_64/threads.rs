@@ -1,14 +1,15 @@
 //! Per-thread counters: what new code looks like around them.
 //!
-//! Programs for Linux leave the GS base alone, so it can point to counters of the thread's own. Its areas are made and found by a
-//! routine ("enter", in [`runtime`](super::runtime)); this file spells the checks that call it, and finds code with which that cannot work.
+//! Programs for Linux leave the GS base alone, so it can point to counters of the thread's own. Its areas are
+//! made and found by a routine ("enter", in [`runtime`](super::runtime)); this file encodes the checks that
+//! call it, and finds code with which that cannot work.
 //!
 //! # Entry checks
 //!
-//! A new thread inherits its parent's GS base, so it must be noticed before it counts. Pointers to functions stay the old entries in an
-//! instrumented program, so whoever comes in from outside (a thread's first function, a callback, a signal handler, a resolver) comes
-//! through an old entry; that one's jump goes to the check, which stands in front of the new body. Direct calls between moved
-//! functions go past it.
+//! A new thread inherits its parent's GS base, so it must be noticed before it counts. Pointers to functions
+//! stay the old entries in an instrumented program, so control that comes in from outside (a thread's first
+//! function, a callback, a signal handler, a resolver) comes through an old entry; that one's jump goes to
+//! the check, which is in front of the new body. Direct calls between moved functions go past it.
 //!
 //! ```text
 //!         cmp  byte [ready], 1
@@ -20,13 +21,14 @@
 //! body:
 //! ```
 //!
-//! `ready` is 0 before the start-up routine has run and in a forked child (its page is wiped), 2 if threads may exist that have no GS base at all. Only
-//! if it is 1 may memory relative to it be read. `enter` preserves every register and all flags. At the entry of a compiled
-//! function `r11` and flags hold nothing; where that is not certain, they are saved, below the red zone.
+//! `ready` is 0 before the start-up routine has run and in a forked child (its page is wiped), 2 if threads
+//! may exist that have no GS base at all. Only if it is 1 may memory relative to it be read. `enter`
+//! preserves every register and all flags. At the entry of a compiled function `r11` and flags hold nothing;
+//! where that is not certain, they are saved, below the red zone.
 //!
 //! # Fork checks
 //!
-//! A forked child has its parent's GS base, and the file mapped there. Behind each call that may return in a child stands
+//! A forked child has its parent's GS base, and the file mapped there. After each call that may return in a child is
 //! `cmp byte [ready],0`, `jne +5`, `call enter`, so that it has an area of its own before it counts.
 //!
 //! # Obstacles
@@ -43,7 +45,7 @@ use super::branch::{put_call, put_field};
 use super::counter::GS;
 use crate::{Code, FixupKind, Flow, Forks, Insn, Isa};
 
-/// Where in front of its counters a thread's identity stands.
+/// Where in front of its counters a thread's identity is.
 pub const OWNER: i32 = -64;
 
 /// Appends an entry check; see [`crate::Isa::put_entry_check`].
@@ -72,7 +74,7 @@ pub fn put_entry_check<T>(out: &mut Code<T>, save: bool, ready: T, enter: T) {
 pub fn put_fork_check<T>(out: &mut Code<T>, ready: T, enter: T) {
     out.bytes.extend_from_slice(&[0x80, 0x3d]); // cmp byte [ready],0
     put_field(out, FixupKind::Rel32 { trail: 1 }, ready);
-    out.bytes.extend_from_slice(&[0, 0x75, 5]); // jne behind
+    out.bytes.extend_from_slice(&[0, 0x75, 5]); // jne after
     put_call(out, enter);
 }
 
@@ -128,7 +130,7 @@ fn harmless(number: u32) -> bool {
     !NOTICED.contains(&number)
 }
 
-/// The constant that a register holds behind straight-line code, if that put one there.
+/// The constant that a register holds after straight-line code, if that put one there.
 fn constant(code: &[u8], register: Register) -> Option<u32> {
     let mut value = None;
     let mut factory = InstructionInfoFactory::new();

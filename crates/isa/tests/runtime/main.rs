@@ -252,7 +252,7 @@ fn only_the_variable_of_that_very_name_counts() {
 fn the_variable_is_found_anywhere_in_a_large_environment() {
     for program in [counting(), counting_called()] {
         let case = Case::new(&program);
-        // Around the buffer's length, so that every part of the variable falls on its end once; and far behind.
+        // Around the buffer's length, so that every part of the variable falls on its end once; and far after.
         let near = (4040..4110).chain([8100, 8180, 70_000, 100_000]);
         for (run, padding) in near.enumerate() {
             let mut command = case.command(None);
@@ -274,7 +274,7 @@ fn the_variable_is_found_anywhere_in_a_large_environment() {
 
 #[test]
 fn registers_flags_and_stack_are_as_found() {
-    // Everything gets a pattern, the routine runs, everything is written out behind the counters' scratch page.
+    // Everything gets a pattern, the routine runs, everything is written out after the counters' scratch page.
     const SAVED: u64 = SCRATCH + 0x100;
     const REGISTERS: [AsmRegister64; 15] = [
         rax, rcx, rdx, rbx, rbp, rsi, rdi, r8, r9, r10, r11, r12, r13, r14, r15,

@@ -276,7 +276,7 @@ fn a_program_of_another_user_writes_no_profile() {
         };
         let case = Case::new(&program);
         let path = std::ffi::CString::new(case.path("program").to_str().unwrap()).unwrap();
-        // SAFETY: the path ends in a zero byte, and the result has room.
+        // SAFETY: the path ends in a zero byte, and the result has space.
         let (owned, nosuid) = unsafe {
             let mut system: libc::statvfs = std::mem::zeroed();
             let known = libc::statvfs(path.as_ptr(), &mut system) == 0;

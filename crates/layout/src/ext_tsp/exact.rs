@@ -2,8 +2,8 @@
 //!
 //! # The search
 //!
-//! Only blocks with counted jumps have an influence on the score; the others go behind them, where
-//! they are in nobody's way. Blocks are placed from left to right, the entry first. When a block is
+//! Only blocks with counted jumps have an influence on the score; the others go after them, where
+//! they never hurt. Blocks are placed from left to right, the entry first. When a block is
 //! placed, the jumps between it and the blocks before it have their final length. What the other
 //! jumps can still score is bounded:
 //!
@@ -50,7 +50,7 @@ struct Search {
     steps: u32,
 }
 
-/// Puts the blocks with counted jumps into the best order, the rest behind them, if they are few
+/// Puts the blocks with counted jumps into the best order, the rest after them, if they are few
 /// enough. The score of the order, whose first block is the entry, does not become less.
 pub(super) fn improve(graph: &Graph, order: &mut [u32]) {
     const INACTIVE: u8 = u8::MAX;
@@ -196,7 +196,7 @@ mod tests {
     use super::*;
     use arbtest::arbtest;
 
-    /// Calls `visit` with every order of `rest` behind `order`.
+    /// Calls `visit` with every order of `rest` after `order`.
     fn permutations(order: &mut Vec<u32>, rest: &mut Vec<u32>, visit: &mut impl FnMut(&[u32])) {
         if rest.is_empty() {
             visit(order);

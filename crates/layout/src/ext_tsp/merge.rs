@@ -86,7 +86,7 @@ impl Merge {
     };
 }
 
-/// Blocks that stand together.
+/// Blocks that are together.
 #[derive(Debug, Default)]
 struct Chain {
     blocks: Vec<u32>,
@@ -628,7 +628,7 @@ struct Key {
 /// that.
 ///
 /// Not if control was never seen to go there from an executed block: that is a call which did not
-/// return, and the block behind it is cold.
+/// return, and the block after it is cold.
 fn forced_successors(graph: &Graph) -> Vec<u32> {
     let number = graph.blocks();
     let mut successor = vec![NONE; number];

@@ -2,10 +2,10 @@
 //!
 //! # The problem
 //!
-//! Blocks may stand in any order as long as the entry is first; branches are adjusted. A good order
+//! Blocks may be in any order as long as the entry is first; branches are adjusted. A good order
 //! lets control *fall through* from block to block, since a taken branch costs a slot of the fetch
 //! unit and of the branch target buffer, and keeps the remaining jumps short, so that their targets
-//! lie in cache lines and pages which are there already. Newell and Pupyrev ("Improved basic block
+//! are in cache lines and pages which are there already. Newell and Pupyrev ("Improved basic block
 //! reordering", 2020) fitted a score to measured speed. With `c` the number of times a jump is
 //! taken:
 //!

@@ -134,7 +134,8 @@ pub fn counts(profile: &Profile) -> BTreeMap<String, u64> {
     counts
 }
 
-/// What clang's own exact profile says: the count of each function at its entry. `build` is the compiler with its arguments.
+/// What clang's own exact profile says: the count of each function at its entry. `build` is the compiler with
+/// its arguments.
 pub fn exact_counts(
     scratch: &Scratch,
     compiler: &str,

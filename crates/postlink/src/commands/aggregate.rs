@@ -5,9 +5,9 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 use clap::Args;
-use postlink_correlate::aggregate::binary::Binary;
-use postlink_correlate::aggregate::quality::Quality;
-use postlink_correlate::aggregate::{self, Aggregated};
+use postlink_aggregate::binary::Binary;
+use postlink_aggregate::quality::Quality;
+use postlink_aggregate::{self as aggregate, Aggregated};
 use postlink_profile::samples::Options;
 use postlink_profile::{any, bolt_yaml, fdata};
 
@@ -33,7 +33,8 @@ pub struct Aggregate {
     /// The binary that was sampled
     #[arg(value_name = "BINARY")]
     pub binary: PathBuf,
-    /// Samples: perf.data, text of perf script, or pre-aggregated, with a weight if they count more than once; may be given several times
+    /// Samples: perf.data, text of perf script, or pre-aggregated, with a weight if they count more than
+    /// once; may be given several times
     #[arg(long, short, value_name = "FILE[:WEIGHT]", required = true)]
     pub profile: Vec<String>,
     /// Where the profile goes
@@ -53,10 +54,11 @@ pub struct Aggregate {
     pub event_ip: bool,
     /// Leave out the two newest branches of every sample from the first one with 32 on
     ///
-    /// Skylake processors sometimes record the newest branch twice. Runs that this makes up are noticed by the code, but not where the
-    /// binary was optimised before and its code is not looked at. perf2bolt does so whenever there are translation tables, on any
-    /// processor (and says "using Intel Skylake bug workaround"); the front end `perf2bolt` does as it does. With records of another
-    /// processor two of 32 branches are lost for nothing.
+    /// Skylake processors sometimes record the newest branch twice. Runs that this makes up are noticed by
+    /// the code, but not where the binary was optimised before and its code is not looked at. perf2bolt does
+    /// so whenever there are translation tables, on any processor (and says "using Intel Skylake bug
+    /// workaround"); the front end `perf2bolt` does as it does. With records of another processor two of 32
+    /// branches are lost for nothing.
     #[arg(long)]
     pub without_newest: bool,
     /// Only samples of this process; may be given several times
@@ -70,9 +72,10 @@ pub struct Aggregate {
     pub all_memory: bool,
     /// Count what perf2bolt counts, no less and no more
     ///
-    /// It leaves out fall-throughs in functions with jumps that cannot be explained, and runs that go on from one part of an optimised
-    /// binary to the one behind it. It counts the newest branch of every sample, though what was executed behind it is not known: code that
-    /// is reached by branches then counts for more than code that is reached by falling through.
+    /// It leaves out fall-throughs in functions with jumps that cannot be explained, and runs that go on from
+    /// one part of an optimised binary to the one after it. It counts the newest branch of every sample,
+    /// though what was executed after it is not known: code that is reached by branches then counts for more
+    /// than code that is reached by falling through.
     #[arg(long)]
     pub only_explained: bool,
 }

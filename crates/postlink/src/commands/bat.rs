@@ -17,9 +17,10 @@ use crate::ui::{Ui, bytes, count};
 
 /// Look into the address translation tables of an optimised program
 ///
-/// `postlink optimize --enable-bat` and `llvm-bolt --enable-bat` put tables into their output (.note.bolt_bat) that say where in the
-/// program that went in each piece of code came from. With them a profile of the optimised program becomes one of the
-/// original: `postlink aggregate` and `perf2bolt` do that.
+/// `postlink optimize --enable-bat` and `llvm-bolt --enable-bat` put tables into their output
+/// (.note.bolt_bat) that say where in the program that went in each piece of code came from. With them a
+/// profile of the optimised program becomes one of the original: `postlink aggregate` and `perf2bolt` do
+/// that.
 #[derive(Args, Debug)]
 #[command(after_long_help = "\
 Examples:
@@ -35,12 +36,12 @@ pub struct BatCommand {
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// List functions and their split-off parts, with what stands where
+    /// List functions and their split-off parts, with what is where
     Dump(Dump),
     /// Say where in the original program addresses of the optimised one came from
     ///
-    /// A line each: the address, then function and offset in the original. Code without a table is where it was. Addresses are
-    /// link-time addresses, hexadecimal; the prefix 0x is optional.
+    /// A line each: the address, then function and offset in the original. Code without a table is where it
+    /// was. Addresses are link-time addresses, hexadecimal; the prefix 0x is optional.
     Translate(Translate),
 }
 
@@ -65,7 +66,8 @@ struct Translate {
     /// Addresses; without any they are read from standard input, the first word of each line
     #[arg(value_name = "ADDRESS")]
     addresses: Vec<String>,
-    /// The addresses are those of branches that were taken: name the branch in the original, not the place within its block
+    /// The addresses are those of branches that were taken: name the branch in the original, not the place
+    /// within its block
     #[arg(long)]
     branches: bool,
 }

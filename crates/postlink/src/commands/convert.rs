@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
-use postlink_correlate::aggregate;
+use postlink_aggregate as aggregate;
 use postlink_profile::preaggregated::Dialect;
 use postlink_profile::samples::Options;
 
@@ -14,8 +14,8 @@ use crate::ui::{BOLD, Ui};
 
 /// Write a profile in another format
 ///
-/// Any format becomes any that can hold what it says. From samples or counters to names and blocks, and between these, takes the
-/// binary.
+/// Any format becomes any that can hold what it says. From samples or counters to names and blocks, and
+/// between these, takes the binary.
 #[derive(Args, Debug)]
 #[command(after_long_help = "\
 Examples:

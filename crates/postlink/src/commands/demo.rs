@@ -13,13 +13,14 @@ use postlink_measure::{Paired, Verdict, ending};
 use super::{instrument, optimize};
 use crate::input::Input;
 use crate::options::{Instrumenting, Optimizing};
-use crate::rewriting;
+use crate::rewriting::{self, Proof};
 use crate::ui::{BAD, BOLD, GOOD, Ui, bytes, change, count, seconds};
 
 /// See all of it on a real program: postlink makes itself faster
 ///
-/// Instruments a copy of the running postlink, lets the copy inspect, instrument and optimise postlink, optimises it with that
-/// profile, has the result proved, and compares the two. Nothing is left behind unless --keep says so.
+/// Instruments a copy of the running postlink, lets the copy inspect, instrument and optimise postlink,
+/// optimises it with that profile, has the result proved, and compares the two. Nothing is left behind unless
+/// --keep says so.
 #[derive(Args, Debug)]
 #[command(after_long_help = "\
 Examples:
@@ -122,7 +123,8 @@ impl Demo {
         let this = std::env::current_exe().context("the path of the running program")?;
         fs::copy(&this, &files.plain).with_context(|| this.display().to_string())?;
         let input = Input::open(&files.plain)?;
-        if !input.elf()?.has_kept_relocs() {
+        let input = input.parse()?;
+        if !input.elf.has_kept_relocs() {
             bail!(
                 "{}: was linked without kept relocations; build it in its own repository, where .cargo/config.toml asks for them (RUSTFLAGS in the environment override that file), or add -Clink-arg=-Wl,--emit-relocs to RUSTFLAGS",
                 this.display()
@@ -138,7 +140,7 @@ impl Demo {
             &input,
             &self.instrumenting.options(None),
             &files.instrumented,
-            true,
+            Proof::YES,
             &mut watched.phases,
         )?;
         watched.finish();
@@ -164,7 +166,7 @@ impl Demo {
             &profile,
             &options,
             &files.optimized,
-            true,
+            Proof::YES,
             &mut watched.phases,
         )?;
         watched.finish();

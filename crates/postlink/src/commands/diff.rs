@@ -1,7 +1,8 @@
 //! `postlink diff`: how alike two profiles are.
 //!
-//! Two profiles are two distributions over edges. Their overlap is the sum over all edges of the smaller one of the two shares: 100 % for
-//! profiles that differ by a factor only, 0 % for those that have no edge in common. The overlap of a function is the same among its own edges.
+//! Two profiles are two distributions over edges. Their overlap is the sum over all edges of the smaller one
+//! of the two shares: 100 % for profiles that differ by a factor only, 0 % for those that have no edge in
+//! common. The overlap of a function is the same among its own edges.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -10,8 +11,8 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 use clap::Args;
-use postlink_correlate::aggregate::binary::Binary;
-use postlink_correlate::aggregate::yaml;
+use postlink_aggregate::binary::Binary;
+use postlink_aggregate::yaml;
 use postlink_profile::any::{self, Any, Model};
 use postlink_profile::bolt_yaml::BoltYaml;
 use postlink_profile::symbolic::SymbolicProfile;
@@ -24,8 +25,9 @@ use crate::ui::{BOLD, DIM, Ui, count, demangle, shorten};
 
 /// Say how alike two profiles are
 ///
-/// The overlap of two profiles is the share of what ran in both on the same edges: 100 % if they differ by a factor only, 0 % if they have no
-/// edge in common. Profiles of two kinds are compared by functions and offsets, which takes the binary.
+/// The overlap of two profiles is the share of what ran in both on the same edges: 100 % if they differ by a
+/// factor only, 0 % if they have no edge in common. Profiles of two kinds are compared by functions and
+/// offsets, which takes the binary.
 #[derive(Args, Debug)]
 #[command(after_long_help = "\
 Examples:

@@ -6,11 +6,11 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use postlink_correlate::disasm::Listing;
-use postlink_correlate::dwarf::Lines;
-use postlink_correlate::machine::{EM_AARCH64, EM_X86_64, Machine};
-use postlink_correlate::probe;
 use postlink_isa::x86_64::text::Syntax;
+use postlink_profgen::disasm::Listing;
+use postlink_profgen::dwarf::Lines;
+use postlink_profgen::machine::{EM_AARCH64, EM_X86_64, Machine};
+use postlink_profgen::probe;
 
 use crate::input::Input;
 use crate::ui::Ui;
@@ -27,7 +27,7 @@ pub struct Disasm {
     /// The program or shared library
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
-    /// Print the pseudo probes above the instruction they stand at
+    /// Print the pseudo probes above the instruction they are at
     #[arg(long)]
     pub probes: bool,
     /// Print source locations, innermost first, from debug information

@@ -1,4 +1,4 @@
-//! `postlink instrument`: a copy that counts.
+//! `postlink instrument`: an instrumented binary.
 
 use std::fs;
 use std::path::PathBuf;
@@ -12,18 +12,19 @@ use rustc_hash::FxHashSet;
 use serde::Serialize;
 
 use super::optimize::{say_pinned, say_reverted};
-use crate::input::Input;
+use crate::input::{Input, Parsed};
 use crate::options::Instrumenting;
-use crate::rewriting::{self, Instrumented};
+use crate::rewriting::{self, Instrumented, Proof};
 use crate::ui::{BOLD, GOOD, Ui, Watched, bytes, change, count, counted};
 
-/// Make a copy of a program that counts where it goes
+/// Make a copy of an instrumented program where it goes
 ///
-/// The counters of the copy are the profile file itself, mapped into the running program: they are complete at any moment,
-/// however the program ends, and can be read while it runs. The file is named by the environment variable
-/// POSTLINK_PROFILE, or by --profile.
+/// The counters of the copy are the profile file itself, mapped into the running program: they are complete
+/// at any moment, however the program ends, and can be read while it runs. The file is named by the
+/// environment variable POSTLINK_PROFILE, or by --profile.
 ///
-/// An independent checker proves that each function does what it did while it counts; one that it cannot prove stays as it was.
+/// An independent checker proves that each function does what it did while it counts; one that it cannot
+/// prove stays as it was.
 #[derive(Args, Debug)]
 #[command(after_long_help = "\
 Examples:
@@ -50,9 +51,11 @@ pub struct Instrument {
     /// The copy to write
     #[arg(long, short, value_name = "OUTPUT")]
     pub output: PathBuf,
-    /// Name of the profile where POSTLINK_PROFILE is not set: %p process, %b build-id, %h host, %m one file for all, %% a percent sign
+    /// Name of the profile where POSTLINK_PROFILE is not set: %p process, %b build-id, %h host, %m one file
+    /// for all, %% a percent sign
     ///
-    /// [default: postlink.%p.plraw] For a machine profile the variable is LLVM_MIP_PROFILE_FILENAME, %h is the module hash, and the default is default.mipraw.
+    /// [default: postlink.%p.plraw] For a machine profile the variable is LLVM_MIP_PROFILE_FILENAME, %h is
+    /// the module hash, and the default is default.mipraw.
     #[arg(long, value_name = "PATTERN", value_parser = pattern)]
     pub profile: Option<String>,
     /// What to count
@@ -61,12 +64,13 @@ pub struct Instrument {
     /// Where the map of a machine profile goes [default: OUTPUT.mipmap]
     #[arg(long, value_name = "FILE")]
     pub map: Option<PathBuf>,
-    /// Room for this many different edges, 16 bytes each; the most frequent stay
+    /// Space for this many different edges, 16 bytes each; the most frequent stay
     #[arg(long, value_name = "N", default_value_t = 16384)]
     pub edges: u32,
     /// Write where every block went: a line each, its address in the input and in the output, hexadecimal
     ///
-    /// For tools that look at the running program: what they see at the second address happened at the first. Profiles need no such file.
+    /// For tools that look at the running program: what they see at the second address happened at the first.
+    /// Profiles need no such file.
     #[arg(long, value_name = "FILE")]
     pub blocks: Option<PathBuf>,
     #[command(flatten)]
@@ -74,6 +78,9 @@ pub struct Instrument {
     /// Write the copy without having it proved
     #[arg(long)]
     pub no_verify: bool,
+    /// For tests: refuse this function while it moves, as if it could not be proved
+    #[arg(long, value_name = "NAME", hide = true)]
+    pub refuse: Option<String>,
     /// Print what was done as JSON
     #[arg(long)]
     pub json: bool,
@@ -149,6 +156,7 @@ impl Instrument {
     pub fn run(self, ui: &Ui) -> Result<ExitCode> {
         let mut watched = ui.phases("instrument");
         let input = Input::open(&self.input)?;
+        let input = input.parse()?;
         if let Some(mode) = self.mode.coverage() {
             if self.blocks.is_some() {
                 bail!(
@@ -163,7 +171,10 @@ impl Instrument {
             &input,
             &options,
             &self.output,
-            !self.no_verify,
+            Proof {
+                wanted: !self.no_verify,
+                refuse: self.refuse.as_deref(),
+            },
             &mut watched.phases,
         )?;
         if let Some(file) = &self.blocks {
@@ -192,10 +203,15 @@ impl Instrument {
     fn machine_profile(
         self,
         mode: CoverageMode,
-        input: &Input,
+        input: &Parsed<'_>,
         mut watched: Watched,
         ui: &Ui,
     ) -> Result<ExitCode> {
+        let refuse = self.refuse.clone();
+        let proof = Proof {
+            wanted: !self.no_verify,
+            refuse: refuse.as_deref(),
+        };
         let options = CoverageOptions {
             mode,
             pattern: self.profile.unwrap_or_else(|| "default.mipraw".to_owned()),
@@ -215,7 +231,7 @@ impl Instrument {
             &options,
             &self.output,
             &map,
-            !self.no_verify,
+            proof,
             &mut watched.phases,
         )?;
         let report = &done.report;

@@ -11,7 +11,8 @@ use crate::ui::{BOLD, Ui};
 
 /// Make links under which the program behaves as LLVM's tools
 ///
-/// Under the name of one of them it takes that tool's options and does its work. `postlink NAME …` does the same without a link.
+/// Under the name of one of them it takes that tool's options and does its work. `postlink NAME …` does the
+/// same without a link.
 #[derive(Args, Debug)]
 #[command(after_long_help = "\
 Examples:

@@ -13,8 +13,9 @@ use crate::ui::{BOLD, Ui, count, percent};
 
 /// Add profiles up into one file
 ///
-/// Profiles of one kind are added up as they are: counters of instrumented programs, samples by address, fdata, BOLT YAML. A mixture
-/// of kinds takes the binary and becomes fdata or YAML. In any order the result is the same, byte for byte. Counts saturate.
+/// Profiles of one kind are added up as they are: counters of instrumented programs, samples by address,
+/// fdata, BOLT YAML. A mixture of kinds takes the binary and becomes fdata or YAML. In any order the result
+/// is the same, byte for byte. Counts saturate.
 #[derive(Args, Debug)]
 #[command(after_long_help = "\
 Examples:

@@ -10,16 +10,15 @@ pub mod disasm;
 pub mod inspect;
 pub mod instrument;
 pub mod links;
-pub mod llvm_mipdata;
-pub mod llvm_profgen;
 pub mod man;
 pub mod merge;
 pub mod mip;
-pub mod mip_cc;
 pub mod optimize;
 pub mod probes;
 pub mod profgen;
+pub mod report;
 pub mod show;
+mod show_graph;
 mod show_names;
 pub mod tune;
 pub mod verify;
@@ -39,6 +38,7 @@ pub fn run(command: Command, ui: &Ui) -> Result<ExitCode> {
         Command::Inspect(command) => command.run(ui),
         Command::Instrument(command) => command.run(ui),
         Command::Show(command) => command.run(ui),
+        Command::Report(command) => command.run(ui),
         Command::Aggregate(command) => command.run(ui),
         Command::Bat(command) => command.run(ui),
         Command::Convert(command) => command.run(ui),

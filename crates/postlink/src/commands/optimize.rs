@@ -5,18 +5,24 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use postlink_correlate::aggregate;
+use postlink_aggregate as aggregate;
+use postlink_aggregate::binary::Placer;
+use postlink_aggregate::quality::Quality;
+use postlink_aggregate::translate::is_translated;
+use postlink_profile::address::AddressProfile;
 use postlink_profile::any::{self, Any, Model};
 use postlink_profile::samples::Options;
 use postlink_profile::{Profile, Weighted, bolt_yaml, fdata};
-use postlink_rewrite::attach::{Account as Found, Source};
-use postlink_rewrite::{OptimizeReport, Pin, export};
+use postlink_rewrite::attach::{Account as Found, Samples, Source};
+use postlink_rewrite::{DebugInfo, DebugReport, Fitted, OptimizeReport, Pin};
+use postlink_verify::Report;
 use serde::Serialize;
 
-use crate::input::Input;
+use super::aggregate::say_quality;
+use crate::input::{Input, Parsed};
 use crate::options::Optimizing;
 use crate::profiles::{self, Reading, Target};
-use crate::rewriting::{self, Optimized};
+use crate::rewriting::{self, Optimized, Proof};
 use crate::ui::{BOLD, GOOD, Ui, bytes, change, count, counted};
 
 /// Lay a program out for its profile, and prove the result
@@ -38,9 +44,10 @@ pub struct Optimize {
     pub input: PathBuf,
     /// Profile of any kind, with a weight if it counts more than once; may be given several times
     ///
-    /// Counters of an instrumented program (raw or merged) are exact. Profiles by names (fdata) and by blocks (BOLT YAML) and samples (perf.data,
-    /// text of perf script, pre-aggregated) are fitted to the program, and their counts balanced. They may be of an older build: what
-    /// has changed since is matched by hashes of the code where the profile has them.
+    /// Counters of an instrumented program (raw or merged) are exact. Profiles by names (fdata) and by blocks
+    /// (BOLT YAML) and samples (perf.data, text of perf script, pre-aggregated) are fitted to the program,
+    /// and their counts balanced. They may be of an older build: what has changed since is matched by hashes
+    /// of the code where the profile has them.
     #[arg(long, short, value_name = "FILE[:WEIGHT]", required = true)]
     pub profile: Vec<String>,
     /// The file to write
@@ -49,7 +56,8 @@ pub struct Optimize {
     /// Take samples of another version of the binary
     #[arg(long)]
     pub ignore_build_id: bool,
-    /// Write the counts that the program was laid out for, fitted and balanced, as a profile of it: by names, or by blocks if FILE ends in .yaml
+    /// Write the counts that the program was laid out for, fitted and balanced, as a profile of it: by names,
+    /// or by blocks if FILE ends in .yaml
     ///
     /// So the profile of an older build becomes one of this build.
     #[arg(long, value_name = "FILE")]
@@ -59,6 +67,9 @@ pub struct Optimize {
     /// Write the output without having it checked
     #[arg(long)]
     pub no_verify: bool,
+    /// For tests: refuse this function while it moves, as if it could not be proved
+    #[arg(long, value_name = "NAME", hide = true)]
+    pub refuse: Option<String>,
     /// Print what was done as JSON
     #[arg(long)]
     pub json: bool,
@@ -89,15 +100,52 @@ pub fn read_profiles(ui: &Ui, files: &[String]) -> Result<Profile> {
     Ok(merged.profile)
 }
 
-/// Reads and adds up profiles of any kind from the command line. Samples by address are aggregated with the binary, and profiles of several kinds
-/// meet as one by names.
-pub fn read_any(ui: &Ui, input: &Input, files: &[String], ignore_build_id: bool) -> Result<Any> {
+/// A profile of a program, ready for the rewriter.
+pub enum ProfileOf {
+    /// Counters, or a profile by names or blocks.
+    Any(Any),
+    /// Samples of this file: they need no names.
+    Samples(AddressProfile, Placer),
+    /// What ran.
+    Machine(postlink_mip::Profile),
+}
+
+impl ProfileOf {
+    /// Calls something with what the rewriter makes of it.
+    pub fn with_source<R>(&self, then: impl FnOnce(Source<'_>) -> Result<R>) -> Result<R> {
+        match self {
+            ProfileOf::Any(Any::Counters(profile)) => then(Source::Exact(profile)),
+            ProfileOf::Any(Any::Symbols(profile)) => then(Source::Named(profile)),
+            ProfileOf::Any(Any::Blocks(profile)) => then(Source::Blocks(profile)),
+            ProfileOf::Any(Any::Addresses(_)) => {
+                bail!("internal error: samples that were not aggregated")
+            }
+            ProfileOf::Samples(profile, placer) => then(Source::Addresses(Samples {
+                profile,
+                address: &|place| placer.address(place),
+                same_code: placer.is_same_build(),
+            })),
+            ProfileOf::Machine(profile) => then(Source::Machine(profile)),
+        }
+    }
+}
+
+/// Reads and adds up profiles of any kind from the command line. Samples by address stay by address; where
+/// they are of a program that was optimised before, or meet profiles of other kinds, they are aggregated with
+/// the binary. Profiles of several kinds meet as one by names.
+pub fn read_any(
+    ui: &Ui,
+    input: &Parsed<'_>,
+    files: &[String],
+    ignore_build_id: bool,
+) -> Result<ProfileOf> {
     let inputs = profiles::weighted(files)?;
     let models = any::models(&inputs)?;
     let alike = models.iter().all(|m| *m == models[0]);
-    let as_it_is = alike && models.first() != Some(&Model::Addresses);
+    let addresses = alike && models.first() == Some(&Model::Addresses);
+    let by_address = addresses && !is_translated(&input.elf)?;
     let reading = Reading {
-        binary: Some(input.path.clone()),
+        binary: None,
         aggregate: aggregate::Options {
             ignore_build_id,
             ..aggregate::Options::default()
@@ -107,8 +155,15 @@ pub fn read_any(ui: &Ui, input: &Input, files: &[String], ignore_build_id: bool)
             ..Options::default()
         },
     };
-    let wanted = (!as_it_is).then_some(Model::Symbols);
-    profiles::read(ui, &inputs, wanted, &reading)
+    let wanted = (!alike || addresses && !by_address).then_some(Model::Symbols);
+    match profiles::read_of(ui, &inputs, wanted, &reading, Some(input))? {
+        Any::Addresses(profile) => {
+            let placer = Placer::of_file(&input.path, &input.elf, &profile, ignore_build_id)?;
+            say_quality(ui, &Quality::new(&profile, &placer));
+            Ok(ProfileOf::Samples(profile, placer))
+        }
+        other => Ok(ProfileOf::Any(other)),
+    }
 }
 
 /// Reads and adds up machine profiles (.mip); `None` if the files are of another kind.
@@ -137,28 +192,14 @@ fn machine_profile(files: &[String]) -> Result<Option<postlink_mip::Profile>> {
     Ok(sum.map(|(profile, _)| profile))
 }
 
-/// What the rewriter makes of a profile that was read.
-pub fn source(profile: &Any) -> Result<Source<'_>> {
-    Ok(match profile {
-        Any::Counters(profile) => Source::Exact(profile),
-        Any::Symbols(profile) => Source::Named(profile),
-        Any::Blocks(profile) => Source::Blocks(profile),
-        Any::Addresses(_) => bail!("internal error: samples that were not aggregated"),
-    })
-}
-
-/// Writes a profile as it fits the program.
-pub fn save_fitted(input: &Input, profile: &Any, path: &Path) -> Result<()> {
-    let elf = input.elf()?;
+/// Writes the counts that a program is laid out for.
+pub fn save_fitted(input: &Input, fitted: &dyn Fitted<'_>, path: &Path) -> Result<()> {
     input.must_differ_from(path)?;
-    let named = || input.path.display().to_string();
     if Target::of(path) == Some(Target::Yaml) {
         let name = input.path.as_os_str().as_encoded_bytes();
-        let fitted = export::yaml(&elf, source(profile)?, name).with_context(named)?;
-        Ok(bolt_yaml::write(path, &fitted)?)
+        Ok(bolt_yaml::write(path, &fitted.yaml(name))?)
     } else {
-        let fitted = export::symbolic(&elf, source(profile)?).with_context(named)?;
-        Ok(fdata::write(path, &fitted)?)
+        Ok(fdata::write(path, &fitted.symbolic())?)
     }
 }
 
@@ -166,36 +207,40 @@ impl Optimize {
     pub fn run(self, ui: &Ui) -> Result<ExitCode> {
         let mut watched = ui.phases("optimize");
         let input = Input::open(&self.input)?;
+        let input = input.parse()?;
         let options = self.optimizing.options()?;
         watched.phases.begin("profile");
-        let machine = machine_profile(&self.profile)?;
-        let other = match machine {
-            Some(_) => None,
-            None => Some(read_any(ui, &input, &self.profile, self.ignore_build_id)?),
+        let profile = match machine_profile(&self.profile)? {
+            Some(profile) => ProfileOf::Machine(profile),
+            None => read_any(ui, &input, &self.profile, self.ignore_build_id)?,
         };
-        let source = match (&machine, &other) {
-            (Some(profile), _) => Source::Machine(profile),
-            (None, Some(profile)) => source(profile)?,
-            (None, None) => bail!("no profile"),
-        };
-        if let Some(path) = &self.save_profile {
-            match &other {
-                Some(profile) => save_fitted(&input, profile, path)?,
-                None => bail!(
-                    "a machine profile has no counts that could be saved to {}",
-                    path.display()
-                ),
-            }
+        if let (Some(path), ProfileOf::Machine(_)) = (&self.save_profile, &profile) {
+            bail!(
+                "a machine profile has no counts that could be saved to {}",
+                path.display()
+            );
         }
-        let done = rewriting::optimize(
-            &input,
-            source,
-            &options,
-            &self.output,
-            !self.no_verify,
-            &mut watched.phases,
-        )
-        .with_context(|| format!("with the profile {}", self.profile.join(", ")))?;
+        let proof = Proof {
+            wanted: !self.no_verify,
+            refuse: self.refuse.as_deref(),
+        };
+        let optimize = |source: Source<'_>| {
+            rewriting::optimize_and_save(
+                &input,
+                source,
+                &options,
+                &self.output,
+                proof,
+                &mut watched.phases,
+                |fitted| match &self.save_profile {
+                    Some(path) => save_fitted(&input, fitted, path),
+                    None => Ok(()),
+                },
+            )
+        };
+        let done = profile
+            .with_source(optimize)
+            .with_context(|| format!("with the profile {}", self.profile.join(", ")))?;
         watched.finish();
         if self.optimizing.poison {
             rewriting::poison(&self.output, &done.report.old_bodies)?;
@@ -280,6 +325,9 @@ pub fn say(ui: &Ui, output: &str, done: &Optimized) {
             bytes(report.bat_bytes)
         ));
     }
+    if let Some(debug) = &report.debug {
+        say_debug(ui, debug, done.certificate.as_ref());
+    }
     ui.say(format_args!(
         "  ext-TSP score {:.4e} -> {:.4e} ({})",
         report.score_before,
@@ -298,6 +346,38 @@ pub fn say(ui: &Ui, output: &str, done: &Optimized) {
                 count(after),
                 change(before as f64, after as f64)
             ));
+        }
+    }
+}
+
+/// What became of debug information.
+fn say_debug(ui: &Ui, debug: &DebugReport, certificate: Option<&Report>) {
+    let compared = certificate.and_then(|c| c.debug);
+    match (debug.what, &debug.kept_because, compared) {
+        (_, Some(why), _) => ui.warn(format_args!(
+            "debug information was kept and describes old code: {why}"
+        )),
+        (DebugInfo::Keep, None, _) => ui.say(format_args!(
+            "  debug information kept: it describes old code"
+        )),
+        (DebugInfo::Drop, None, _) => ui.say(format_args!("  debug information left out")),
+        (DebugInfo::Update, None, Some(c)) => ui.say(format_args!(
+            "  {GOOD}proved{GOOD:#}: debug information describes code where it is now: {} scopes, {} places, {} rows, {} ({})",
+            count(c.scopes),
+            count(c.places),
+            count(c.rows),
+            bytes(debug.output_bytes),
+            change(debug.input_bytes as f64, debug.output_bytes as f64)
+        )),
+        (DebugInfo::Update, None, None) => ui.say(format_args!(
+            "  debug information updated: {} ({})",
+            bytes(debug.output_bytes),
+            change(debug.input_bytes as f64, debug.output_bytes as f64)
+        )),
+    }
+    if debug.what == DebugInfo::Update {
+        for (what, times) in &debug.losses {
+            ui.say(format_args!("  {times:>9} {what}"));
         }
     }
 }
@@ -353,6 +433,18 @@ fn say_found(ui: &Ui, found: &Found) {
                 share(found.matched_blocks, found.stale_blocks),
                 share(found.matched_counts, found.stale_counts)
             ));
+        }
+    }
+    if found.impossible_runs > 0 {
+        let runs = format!(
+            "{} without a branch contradict the code",
+            counted(found.impossible_runs, "run", "runs")
+        );
+        match found.impossible_runs > all / 10 {
+            true => ui.warn(format_args!(
+                "{runs}: the samples are probably of another version of the binary"
+            )),
+            false => ui.say(format_args!("  {runs}")),
         }
     }
     if found.renamed > 0 {

@@ -6,15 +6,15 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
-use postlink_correlate::guid::Guid;
-use postlink_correlate::probe::{self, Listed};
+use postlink_profgen::guid::Guid;
+use postlink_profgen::probe::{self, Listed};
 
 use crate::input::Input;
 use crate::ui::Ui;
 
 /// Look into the pseudo probes of a file
 ///
-/// Pseudo probes say which block or call of which source function stands at an address. A compiler writes them with
+/// Pseudo probes say which block or call of which source function is at an address. A compiler writes them with
 /// -fpseudo-probe-for-profiling.
 #[derive(Args, Debug)]
 #[command(after_long_help = "\

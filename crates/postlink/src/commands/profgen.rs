@@ -7,15 +7,15 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
-use postlink_correlate::context::preinline;
-use postlink_correlate::dwarf::Lines;
-use postlink_correlate::dwarf::split::Files;
-use postlink_correlate::pe;
-use postlink_correlate::profgen::{self, Format, Options};
-use postlink_correlate::sample::summary;
-use postlink_correlate::script;
-use postlink_correlate::unwind::Limits;
 use postlink_image::elf::Elf;
+use postlink_profgen::context::preinline;
+use postlink_profgen::context_key::Limits;
+use postlink_profgen::dwarf::Lines;
+use postlink_profgen::dwarf::split::Files;
+use postlink_profgen::pe;
+use postlink_profgen::sample::summary;
+use postlink_profgen::script;
+use postlink_profgen::{Format, Input as SampleInput, Options, generate};
 use postlink_profile::source::Source;
 
 use crate::errors::Usage;
@@ -24,8 +24,9 @@ use crate::ui::Ui;
 
 /// Make a sample profile for a compiler
 ///
-/// Samples are branch stacks, as perf record -b takes them, best with call chains (perf record -b -g); without either, instructions are
-/// counted. The profile is for -fprofile-sample-use: by pseudo probes if the program has them, else by source lines.
+/// Samples are branch stacks, as perf record -b takes them, best with call chains (perf record -b -g);
+/// without either, instructions are counted. The profile is for -fprofile-sample-use: by pseudo probes if the
+/// program has them, else by source lines.
 #[derive(Args, Debug)]
 #[command(after_long_help = "\
 Examples:
@@ -267,13 +268,13 @@ impl Profgen {
         let (mut script, source);
         let samples = if samples.perfscript.is_some() {
             script = open(path)?;
-            profgen::Input::Script(&mut *script)
+            SampleInput::Script(&mut *script)
         } else {
             source = Source::open(path)?;
             match given {
-                [Some(_), ..] => profgen::Input::PerfData(&source),
-                [_, _, Some(_), _] => profgen::Input::Raw(&source),
-                _ => profgen::Input::Finished(&source),
+                [Some(_), ..] => SampleInput::PerfData(&source),
+                [_, _, Some(_), _] => SampleInput::Raw(&source),
+                _ => SampleInput::Finished(&source),
             }
         };
         let debug_input = self
@@ -289,7 +290,7 @@ impl Profgen {
         let lines = Lines::load_split(debug, &files).with_context(|| file.clone())?;
         let options = self.options(windows);
         let mut out = Vec::new();
-        let report = profgen::run(&elf, &lines, samples, &options, &mut out).with_context(named)?;
+        let report = generate(&elf, &lines, samples, &options, &mut out).with_context(named)?;
         for warning in &report.warnings {
             ui.warn(warning);
         }

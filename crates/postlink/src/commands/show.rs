@@ -11,19 +11,21 @@ use postlink_rewrite::counts::{Counts, FunctionCounts};
 use serde::Serialize;
 
 use super::optimize::read_profiles;
+use super::show_graph;
 use crate::input::Input;
 use crate::profiles::{self, Reading};
-use crate::ui::{BOLD, DIM, Ui, count, demangle, percent, shorten};
+use crate::ui::{BOLD, DIM, Ui, WARM, count, demangle, percent, shorten};
 
 /// Print what a profile says: hottest functions, blocks and calls
 ///
-/// Of every format, and also of a program that is still running. Of counters and samples by address, without --binary only the
-/// totals can be told.
+/// Of every format, and also of a program that is still running. Of counters and samples by address, without
+/// --binary only the totals can be told.
 #[derive(Args, Debug)]
 #[command(after_long_help = "\
 Examples:
   postlink show run.plraw --binary ./app
   postlink show run.plraw --binary ./app --blocks parse_expression
+  postlink show run.plraw --binary ./app --graph parse_expression
   postlink show run.plraw --binary ./app --json | jq '.functions[0]'")]
 pub struct Show {
     /// Profiles of any format; several are added up
@@ -38,6 +40,9 @@ pub struct Show {
     /// Show the blocks and edges of one function, by its symbol name
     #[arg(long, value_name = "NAME")]
     pub blocks: Option<String>,
+    /// Draw the graph of one function in box characters, by its symbol name
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["blocks", "json"])]
+    pub graph: Option<String>,
     /// Print everything as JSON
     #[arg(long)]
     pub json: bool,
@@ -96,6 +101,11 @@ impl Show {
             // With the binary, samples are told by functions.
             let samples = any::models(&inputs)?.contains(&Model::Addresses);
             let wanted = (samples && self.binary.is_some()).then_some(Model::Symbols);
+            if self.graph.is_some() {
+                anyhow::bail!(crate::errors::Usage(
+                    "graphs are drawn of counters of an instrumented program; of other profiles, --blocks shows the counts".into()
+                ));
+            }
             let profile = profiles::read(ui, &inputs, wanted, &reading)?;
             watched.finish();
             super::show_names::show(&self, &profile)?;
@@ -125,7 +135,12 @@ impl Show {
             );
             return Ok(ExitCode::SUCCESS);
         }
-        match (&counts, &self.blocks) {
+        if let (Some(counts), Some(name)) = (&counts, &self.graph) {
+            let function = self.function(counts, name)?;
+            show_graph::print(function, &self.name(&function.name));
+            return Ok(ExitCode::SUCCESS);
+        }
+        match (&counts, self.blocks.as_ref().or(self.graph.as_ref())) {
             (Some(counts), Some(name)) => self.print_blocks(counts, name)?,
             (Some(counts), None) => {
                 self.print_totals(&totals);
@@ -178,15 +193,18 @@ impl Show {
                 .then(a.address.cmp(&b.address))
         });
         anstream::println!(
-            "\n{BOLD}{:>8} {:>18} {:>15}  function{BOLD:#}",
+            "\n{BOLD}{:>8} {:<10} {:>18} {:>15}  function{BOLD:#}",
             "share",
+            "",
             "instructions",
             "entered"
         );
+        let most = hottest.first().map_or(0, |f| f.instructions);
         for f in hottest.iter().take(self.top) {
             anstream::println!(
-                "{:>8} {:>18} {:>15}  {}",
+                "{:>8} {WARM}{:<10}{WARM:#} {:>18} {:>15}  {}",
                 percent(f.instructions, all),
+                show_graph::bar(f.instructions, most, 10),
                 count(f.instructions),
                 count(f.entries),
                 shorten(&self.name(&f.name), 100)
@@ -219,16 +237,18 @@ impl Show {
         }
     }
 
+    fn function<'c>(&self, counts: &'c Counts, name: &str) -> Result<&'c FunctionCounts> {
+        let mut functions = counts.functions.iter();
+        let found = functions.find(|f| f.name == name || self.name(&f.name) == name);
+        found.with_context(|| {
+            format!(
+                "no function '{name}' ran (names are compared as a whole, mangled or demangled)"
+            )
+        })
+    }
+
     fn print_blocks(&self, counts: &Counts, name: &str) -> Result<()> {
-        let function = counts
-            .functions
-            .iter()
-            .find(|f| f.name == name || self.name(&f.name) == name)
-            .with_context(|| {
-                format!(
-                    "no function '{name}' ran (names are compared as a whole, mangled or demangled)"
-                )
-            })?;
+        let function = self.function(counts, name)?;
         anstream::println!(
             "{BOLD}{}{BOLD:#} at {:#x}, entered {} times",
             self.name(&function.name),

@@ -10,18 +10,20 @@ use clap::Args;
 use postlink_image::elf::Elf;
 use postlink_image::raw::{EM_AARCH64, EM_X86_64};
 use postlink_measure::{Paired, ending};
+use postlink_report::Room;
+use postlink_rewrite::attach::Source;
 
-use super::{instrument, optimize};
+use super::{instrument, optimize, report};
 use crate::errors::Usage;
 use crate::input::Input;
 use crate::options::{Instrumenting, Optimizing};
-use crate::rewriting;
+use crate::rewriting::{self, Proof};
 use crate::ui::{BOLD, Ui, seconds};
 
 /// Make a program faster for a workload: instrument, run, optimise, prove
 ///
-/// The command after `--` is the workload; wherever {} stands in it, the path of the instrumented program is put. It may run the program
-/// as often as it likes: all counts are added up. Its output is passed on.
+/// The command after `--` is the workload; wherever {} is in it, the path of the instrumented program is put.
+/// It may run the program as often as it likes: all counts are added up. Its output is passed on.
 #[derive(Args, Debug)]
 #[command(after_long_help = "\
 Examples:
@@ -42,7 +44,8 @@ pub struct Tune {
     /// The workload; {} stands for the program
     #[arg(last = true, required = true, value_name = "COMMAND")]
     pub workload: Vec<OsString>,
-    /// What runs the program: an emulator or a remote shell, for programs of another machine. It is put before the program's path
+    /// What runs the program: an emulator or a remote shell, for programs of another machine. It is put
+    /// before the program's path
     #[arg(long, value_name = "COMMAND")]
     pub runner: Option<String>,
     /// Go on when the workload fails
@@ -54,6 +57,9 @@ pub struct Tune {
     /// Keep the instrumented program and the profile in this directory
     #[arg(long, value_name = "DIR")]
     pub keep: Option<PathBuf>,
+    /// Write a page that shows what was found and done, see `postlink report`
+    #[arg(long, value_name = "FILE")]
+    pub report: Option<PathBuf>,
     #[command(flatten)]
     pub instrumenting: Instrumenting,
     #[command(flatten)]
@@ -100,8 +106,8 @@ impl Tune {
         Ok(command)
     }
 
-    /// What is put in the place of {}: the program, or a script that has the runner run it. A workload may use it in any way in
-    /// which it may use a program, so the runner's words cannot simply be put there.
+    /// What is put in the place of {}: the program, or a script that has the runner run it. A workload may
+    /// use it in any way in which it may use a program, so the runner's words cannot simply be put there.
     fn runnable(&self, program: &Path, scripts: &Path, name: &str) -> Result<PathBuf> {
         use std::os::unix::fs::PermissionsExt;
         let Some(runner) = &self.runner else {
@@ -119,8 +125,8 @@ impl Tune {
         Ok(script)
     }
 
-    /// What may be the matter if the program does not run, in brackets: it is for another machine and nothing is named that runs it, or what
-    /// is named does not know where its libraries are.
+    /// What may be the matter if the program does not run, in brackets: it is for another machine and nothing
+    /// is named that runs it, or what is named does not know where its libraries are.
     fn other_machine(&self, elf: &Elf<'_>) -> String {
         let (machine, arch) = match elf.machine {
             EM_X86_64 => ("x86-64", "x86_64"),
@@ -198,6 +204,7 @@ impl Tune {
             .into());
         }
         let input = Input::open(&self.input)?;
+        let input = input.parse()?;
         input.must_differ_from(&self.output)?;
         let temporary;
         let folder = match &self.keep {
@@ -232,14 +239,14 @@ impl Tune {
             &input,
             &self.instrumenting.options(None),
             &instrumented,
-            true,
+            Proof::YES,
             &mut watched.phases,
         )?;
         watched.finish();
         instrument::say(ui, "instrumented", &done);
 
         let program = self.runnable(&instrumented, scripts.path(), "instrumented")?;
-        let hint = self.other_machine(&input.elf()?);
+        let hint = self.other_machine(&input.elf);
         self.run_workload(&program, &profile, &hint, ui)?;
 
         let mut watched = ui.phases("optimize");
@@ -259,15 +266,48 @@ impl Tune {
             &counts,
             &self.optimizing.options()?,
             &self.output,
-            true,
+            Proof::YES,
             &mut watched.phases,
         )?;
         watched.finish();
         optimize::say(ui, &self.output.display().to_string(), &done);
-        if let Some(rounds) = self.measure {
-            self.say_measured(&self.measured(rounds, scripts.path())?, ui);
+        let compared = match self.measure {
+            Some(rounds) => Some(self.measured(rounds, scripts.path())?),
+            None => None,
+        };
+        if let Some(compared) = &compared {
+            self.say_measured(compared, ui);
+        }
+        if let Some(target) = &self.report {
+            self.write_report(ui, &input, &counts, &done, compared.as_ref(), target)?;
         }
         Ok(ExitCode::SUCCESS)
+    }
+
+    fn write_report(
+        &self,
+        ui: &Ui,
+        input: &Input,
+        counts: &postlink_profile::Profile,
+        done: &rewriting::Optimized,
+        measured: Option<&Paired>,
+        target: &Path,
+    ) -> Result<()> {
+        let page = report::Page {
+            input,
+            profile: Source::Exact(counts),
+            profile_names: vec!["run.plraw".into()],
+            optimized: Some(&self.output),
+            compare: None,
+            measured,
+            certificate: done.certificate.as_ref(),
+            prove: true,
+            with_source: true,
+            room: Room::default(),
+            json: false,
+            target,
+        };
+        report::write(ui, &page)
     }
 
     fn measured(&self, rounds: u32, scripts: &Path) -> Result<Paired> {

@@ -13,10 +13,10 @@ use crate::ui::{BAD, BOLD, DIM, GOOD, Ui, count, counted, demangle};
 
 /// Prove that an optimised program does what its original does
 ///
-/// The checker has its own ELF reader and another decoder than the rewriter. It walks old and new code in lock step from every
-/// entry, and compares jump tables, relocations, symbols, unwind tables and landing pads. It trusts nothing that the output says
-/// of itself.
-/// What the proof rests on beside that is listed with a number; see docs/what-a-program-may-see.md.
+/// The checker has its own ELF reader and another decoder than the rewriter. It walks old and new code in
+/// lock step from every entry, and compares jump tables, relocations, symbols, unwind tables and landing
+/// pads. It trusts nothing that the output says of itself. What the proof rests on beside that is listed with
+/// a number; see docs/what-a-program-may-see.md.
 ///
 /// The exit code is 1 when anything could not be proved.
 #[derive(Args, Debug)]

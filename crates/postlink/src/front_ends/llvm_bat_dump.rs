@@ -1,10 +1,11 @@
 //! The program as `llvm-bat-dump`: its options, its output.
 //!
-//! `llvm-bat-dump FILE [--dump-all] [--translate=ADDRESS]…`. Numbers may be decimal, or hexadecimal with `0x`, octal with `0`, binary with `0b`. Options
-//! have one dash or two. What it prints goes to standard output, as in LLVM 19.
+//! `llvm-bat-dump FILE [--dump-all] [--translate=ADDRESS]…`. Numbers may be decimal, or hexadecimal with
+//! `0x`, octal with `0`, binary with `0b`. Options have one dash or two. What it prints goes to standard
+//! output, as in LLVM 19.
 //!
-//! Where LLVM's reader would take a broken section for what it seems to say, ours says what is wrong: a parent that BOLT 19 numbered
-//! wrongly is put right in the list of cold parts.
+//! Where LLVM's reader would take a broken section for what it seems to say, ours says what is wrong: a
+//! parent that BOLT 19 numbered wrongly is put right in the list of cold parts.
 
 use std::collections::BTreeMap;
 use std::io::{BufWriter, Write};

@@ -12,30 +12,34 @@
 //! | `-funcs`, `-skip-funcs` and their kin | the others, or these, stay where they are |
 //! | `-infer-stale-profile` | always: counts of changed functions are carried over as far as code is recognised |
 //!
-//! As with LLVM's tool, nothing is reordered or split that the command line does not name. Unlike there, the result is proved before it is
-//! written. Options that change instructions, print LLVM's insides or tune them are taken with a note.
+//! As with LLVM's tool, nothing is reordered or split that the command line does not name. Unlike there, the
+//! result is proved before it is written. Options that change instructions, print LLVM's insides or tune them
+//! are taken with a note.
 
 use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, anyhow, bail};
+use postlink_bolt_symbols::names;
+use postlink_image::elf::SymbolTable;
 use postlink_profile::any::Any;
 use postlink_profile::bolt_yaml;
+use postlink_rewrite::attach::Source;
 use postlink_rewrite::stats::DynoStats;
-use postlink_rewrite::{FunctionOrder, InstrumentOptions, OptimizeOptions, export, names};
+use postlink_rewrite::{DebugInfo, Fitted, FunctionOrder, InstrumentOptions, OptimizeOptions};
 use regex::bytes::Regex;
 use rustc_hash::FxHashMap;
 
 use super::Arguments;
 use super::options::{Given, Known, Tool, ignored, ignored_value, switch, value};
-use crate::commands::optimize;
-use crate::input::Input;
-use crate::rewriting;
+use crate::commands::optimize::{self, ProfileOf};
+use crate::input::{Input, Parsed};
+use crate::rewriting::{self, Proof};
 use crate::ui::Ui;
 
 const CODE: &str = "only the placement of code changes, never an instruction";
 const DATA: &str = "data stays where it is";
-const DEBUG: &str = "debug information goes on describing the old code, which stays in the file";
+const DEBUG: &str = "debug information is updated in place, and indexes stay true";
 const KERNEL: &str = "Linux kernels are not rewritten";
 const PRINT: &str = "nothing of this kind is printed";
 const TUNE: &str = "it tunes LLVM's insides";
@@ -122,6 +126,10 @@ const OPTIONS: &[Known] = &[
     ),
     switch("dyno-stats", "print execution info based on profile"),
     switch("enable-bat", "write BOLT Address Translation tables"),
+    switch(
+        "update-debug-sections",
+        "update DWARF debug sections of the executable",
+    ),
     value(
         "funcs",
         "limit optimizations to functions from the list (regular expressions)",
@@ -352,7 +360,6 @@ const OPTIONS: &[Known] = &[
     ignored_value("break-funcs", TUNE),
     ignored("keep-tmp", "there are no temporary files to keep"),
     // Debug information.
-    ignored("update-debug-sections", DEBUG),
     ignored("create-debug-names-section", DEBUG),
     ignored("debug-skeleton-cu", DEBUG),
     ignored("keep-aranges", DEBUG),
@@ -482,6 +489,7 @@ fn run(arguments: Arguments<'_>) -> Result<()> {
     given.say_ignored("llvm-bolt");
     let ui = Ui::new(false, given.switch("time-rewrite", false)?);
     let input = Input::open(Path::new(binary))?;
+    let input = input.parse()?;
     if given.switch("instrument", false)? {
         instrument(&given, &ui, &input, Path::new(output))
     } else {
@@ -489,7 +497,7 @@ fn run(arguments: Arguments<'_>) -> Result<()> {
     }
 }
 
-fn instrument(given: &Given, ui: &Ui, input: &Input, output: &Path) -> Result<()> {
+fn instrument(given: &Given, ui: &Ui, input: &Parsed<'_>, output: &Path) -> Result<()> {
     let file = given
         .value("instrumentation-file")
         .unwrap_or(DEFAULT_COUNTERS);
@@ -506,7 +514,8 @@ fn instrument(given: &Given, ui: &Ui, input: &Input, output: &Path) -> Result<()
         ..InstrumentOptions::default()
     };
     let mut watched = ui.phases("instrument");
-    let report = rewriting::instrument(input, &options, output, true, &mut watched.phases)?.report;
+    let report =
+        rewriting::instrument(input, &options, output, Proof::YES, &mut watched.phases)?.report;
     watched.finish();
     println!(
         "BOLT-INFO: {} out of {} functions instrumented, {} counters, {} indirect call sites",
@@ -518,7 +527,7 @@ fn instrument(given: &Given, ui: &Ui, input: &Input, output: &Path) -> Result<()
     Ok(())
 }
 
-fn optimise(given: &Given, ui: &Ui, input: &Input, output: &Path) -> Result<()> {
+fn optimise(given: &Given, ui: &Ui, input: &Parsed<'_>, output: &Path) -> Result<()> {
     let files = given.values("data");
     if files.is_empty() {
         bail!("no profile: -data names one, and -instrument makes a program that writes one");
@@ -527,23 +536,28 @@ fn optimise(given: &Given, ui: &Ui, input: &Input, output: &Path) -> Result<()> 
     let mut watched = ui.phases("optimize");
     watched.phases.begin("profile");
     let profile = optimize::read_any(ui, input, files, given.switch("ignore-build-id", false)?)?;
-    if let Some(path) = given.value("w") {
-        save(input, &profile, Path::new(path))?;
-    }
-    let done = rewriting::optimize(
-        input,
-        optimize::source(&profile)?,
-        &options,
-        output,
-        true,
-        &mut watched.phases,
-    )
-    .with_context(|| format!("with the profile {}", files.join(", ")))?;
+    let optimize = |source: Source<'_>| {
+        rewriting::optimize_and_save(
+            input,
+            source,
+            &options,
+            output,
+            Proof::YES,
+            &mut watched.phases,
+            |fitted| match given.value("w") {
+                Some(path) => save(input, fitted, Path::new(path)),
+                None => Ok(()),
+            },
+        )
+    };
+    let done = profile
+        .with_source(optimize)
+        .with_context(|| format!("with the profile {}", files.join(", ")))?;
     watched.finish();
     let report = &done.report;
     let kind = match profile {
-        Any::Counters(_) => "counters",
-        Any::Blocks(_) => "YAML",
+        ProfileOf::Any(Any::Counters(_)) => "counters",
+        ProfileOf::Any(Any::Blocks(_)) => "YAML",
         _ => "branch",
     };
     println!("BOLT-INFO: pre-processing profile using {kind} profile reader");
@@ -593,11 +607,9 @@ fn optimise(given: &Given, ui: &Ui, input: &Input, output: &Path) -> Result<()> 
 }
 
 /// Saves the profile by blocks, as it fits the program.
-fn save(input: &Input, profile: &Any, path: &Path) -> Result<()> {
-    let elf = input.elf()?;
+fn save(input: &Input, fitted: &dyn Fitted<'_>, path: &Path) -> Result<()> {
     let name = input.path.as_os_str().as_encoded_bytes();
-    let fitted = export::yaml(&elf, optimize::source(profile)?, name)?;
-    Ok(bolt_yaml::write(path, &fitted)?)
+    Ok(bolt_yaml::write(path, &fitted.yaml(name))?)
 }
 
 fn dyno_stats(before: &DynoStats, after: &DynoStats) {
@@ -617,7 +629,7 @@ fn dyno_stats(before: &DynoStats, after: &DynoStats) {
     println!();
 }
 
-fn options(given: &Given, input: &Input) -> Result<OptimizeOptions> {
+fn options(given: &Given, input: &Parsed<'_>) -> Result<OptimizeOptions> {
     let mut options = OptimizeOptions {
         reorder_blocks: match given.value("reorder-blocks") {
             None | Some("none") => false,
@@ -673,6 +685,10 @@ fn options(given: &Given, input: &Input) -> Result<OptimizeOptions> {
         options.align_blocks = align;
     }
     options.bat = given.switch("enable-bat", false)?;
+    options.debug_info = match given.switch("update-debug-sections", false)? {
+        true => DebugInfo::Update,
+        false => DebugInfo::Keep,
+    };
     keep(given, input, &mut options)?;
     Ok(options)
 }
@@ -688,7 +704,7 @@ fn lines(path: &str) -> Result<Vec<String>> {
 }
 
 /// Functions that must stay: those to skip, and all others where only some are wanted.
-fn keep(given: &Given, input: &Input, options: &mut OptimizeOptions) -> Result<()> {
+fn keep(given: &Given, input: &Parsed<'_>, options: &mut OptimizeOptions) -> Result<()> {
     let list = |name: &str, file: &str| -> Result<Vec<String>> {
         let mut all: Vec<String> = Vec::new();
         for value in given.values(name) {
@@ -724,18 +740,24 @@ fn keep(given: &Given, input: &Input, options: &mut OptimizeOptions) -> Result<(
     if wanted.is_none() && unwanted.is_none() {
         return Ok(());
     }
-    let elf = input.elf()?;
+
     // By address: whether any of its names is wanted, whether any is not.
     let mut all: FxHashMap<u64, (bool, bool)> = FxHashMap::default();
-    names::each(&elf, |symbol, name, by_file| {
-        let hit = |r: &Option<Regex>| {
-            r.as_ref()
-                .is_some_and(|r| r.is_match(name) || by_file.is_some_and(|n| r.is_match(n)))
-        };
-        let slot = all.entry(symbol.value).or_default();
-        slot.0 |= hit(&wanted);
-        slot.1 |= hit(&unwanted);
-    });
+    names::each(
+        &input.elf,
+        &input.elf.symbols(SymbolTable::Static),
+        |named| {
+            let hit = |r: &Option<Regex>| {
+                r.as_ref().is_some_and(|r| {
+                    let names = [named.name, named.by_file];
+                    names.iter().flatten().any(|name| r.is_match(&name.text()))
+                })
+            };
+            let slot = all.entry(named.symbol.value).or_default();
+            slot.0 |= hit(&wanted);
+            slot.1 |= hit(&unwanted);
+        },
+    );
     for (address, (in_wanted, in_unwanted)) in all {
         if in_unwanted || (wanted.is_some() && !in_wanted) {
             options.keep.insert(address);
@@ -762,6 +784,7 @@ mod tests {
         let line = "app -o app.bolt -data=prof.fdata -reorder-blocks=cache+ -reorder-functions=hfsort -split-functions=2 -split-all-cold -split-eh -dyno-stats";
         let given = parse(line).unwrap();
         let itself = Input::open(&std::env::current_exe().unwrap()).unwrap();
+        let itself = itself.parse().unwrap();
         let options = options(&given, &itself).unwrap();
         assert!(options.reorder_blocks && options.split_functions && options.dyno_stats);
         assert_eq!(options.reorder_functions, FunctionOrder::Hfsort);

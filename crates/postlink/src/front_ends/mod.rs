@@ -1,20 +1,22 @@
 //! The program under the names of LLVM's tools: their options, their messages, our work.
 //!
-//! A link to the program with one of these names, with or without a version behind it (`perf2bolt-19`), makes it that tool; so does the name as
-//! the first argument (`postlink perf2bolt …`). `postlink links DIR` makes the links.
+//! A link to the program with one of these names, with or without a version after it (`perf2bolt-19`), makes
+//! it that tool; so does the name as the first argument (`postlink perf2bolt …`). `postlink links DIR` makes
+//! the links.
 //!
 //! To add one: a module with `main`, and a line in [`ALL`]. What LLVM's command lines have in common is in [`options`].
 
 pub mod llvm_bat_dump;
 pub mod llvm_bolt;
+pub mod llvm_mipdata;
+pub mod llvm_profgen;
 pub mod merge_fdata;
+pub mod mip_cc;
 pub mod options;
 pub mod perf2bolt;
 
 use std::path::Path;
 use std::process::ExitCode;
-
-use crate::commands::{llvm_mipdata, llvm_profgen};
 
 /// The arguments of a tool, without its name.
 pub type Arguments<'a> = &'a mut dyn Iterator<Item = String>;
@@ -64,7 +66,7 @@ pub const ALL: &[FrontEnd] = &[
     },
 ];
 
-/// The tool that a program's path makes it: its name, and maybe a version behind it.
+/// The tool that a program's path makes it: its name, and maybe a version after it.
 pub fn called(program: &Path) -> Option<&'static FrontEnd> {
     let name = program.file_name()?.to_str()?;
     ALL.iter().find(|front_end| {

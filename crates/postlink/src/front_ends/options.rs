@@ -1,10 +1,10 @@
 //! Command lines as LLVM's tools read them.
 //!
-//! Options have one dash or two; a value stands behind `=` or in the next argument; a switch may be given one too (`-nl=0`). `--` ends the options.
-//! `@FILE` stands for the arguments in a file.
+//! Options have one dash or two; a value is after `=` or in the next argument; a switch may be given one too
+//! (`-nl=0`). `--` ends the options. `@FILE` stands for the arguments in a file.
 //!
-//! A tool says for each option what is done with it. Those that only tune the insides of LLVM are taken with a note; what nobody has heard of is
-//! an error.
+//! A tool says for each option what is done with it. Those that only tune the insides of LLVM are taken with
+//! a note; what is unknown is an error.
 
 use std::collections::HashMap;
 
@@ -15,7 +15,7 @@ use anyhow::{Context, Result, anyhow, bail};
 pub enum Kind {
     /// It has a value.
     Value,
-    /// It is on or off, or has a value behind `=`.
+    /// It is on or off, or has a value after `=`.
     Switch,
     /// It has a value that changes nothing here.
     IgnoredValue,
@@ -85,19 +85,57 @@ pub struct Tool {
     pub aliases: &'static [(&'static str, &'static str)],
 }
 
+/// What a command line asks for.
+#[derive(Debug)]
+pub enum Asked {
+    /// Work.
+    Work(Given),
+    /// Help; with what was given before that option.
+    Help(Given),
+    /// The version.
+    Version,
+}
+
+/// An option as it was given.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Spelt {
+    /// Its name.
+    pub name: &'static str,
+    /// The argument.
+    pub argument: String,
+    /// How many arguments that are no options are in front of it.
+    pub behind: usize,
+}
+
 /// What was given.
 #[derive(Debug, Default)]
 pub struct Given {
     values: HashMap<&'static str, Vec<String>>,
     /// Arguments that are no options.
     pub positional: Vec<String>,
-    /// Options that change nothing, as they were spelt, and why.
+    /// Options that change something, in their order.
+    pub spelt: Vec<Spelt>,
+    /// Options that change nothing, as they were encoded, and why.
     pub ignored: Vec<(String, &'static str)>,
 }
 
 impl Tool {
     /// Reads arguments. Prints help or version and ends the program where these are asked for.
     pub fn parse(&self, arguments: &mut dyn Iterator<Item = String>) -> Result<Given> {
+        match self.read(arguments)? {
+            Asked::Work(given) => return Ok(given),
+            Asked::Help(_) => self.help(),
+            Asked::Version => println!(
+                "postlink {}: {}, compatible with LLVM 19",
+                env!("CARGO_PKG_VERSION"),
+                self.name
+            ),
+        }
+        std::process::exit(0);
+    }
+
+    /// Reads arguments.
+    pub fn read(&self, arguments: &mut dyn Iterator<Item = String>) -> Result<Asked> {
         let mut pending: Vec<String> = expand(arguments)?;
         pending.reverse();
         let mut given = Given::default();
@@ -126,17 +164,9 @@ impl Tool {
                 .map_or(name, |alias| alias.1);
             match name {
                 "help" | "h" | "help-hidden" | "help-list" | "help-list-hidden" => {
-                    self.help();
-                    std::process::exit(0);
+                    return Ok(Asked::Help(given));
                 }
-                "version" => {
-                    println!(
-                        "postlink {}: {}, compatible with LLVM 19",
-                        env!("CARGO_PKG_VERSION"),
-                        self.name
-                    );
-                    std::process::exit(0);
-                }
+                "version" => return Ok(Asked::Version),
                 _ => {}
             }
             let Some(known) = self.options.iter().find(|known| known.name == name) else {
@@ -145,6 +175,13 @@ impl Tool {
                     self.name
                 );
             };
+            if matches!(known.kind, Kind::Value | Kind::Switch) {
+                given.spelt.push(Spelt {
+                    name: known.name,
+                    argument: argument.clone(),
+                    behind: given.positional.len(),
+                });
+            }
             match known.kind {
                 Kind::Value | Kind::IgnoredValue => {
                     let value = inline.or_else(|| pending.pop());
@@ -164,7 +201,7 @@ impl Tool {
                 Kind::IgnoredSwitch => given.ignored.push((argument, known.about)),
             }
         }
-        Ok(given)
+        Ok(Asked::Work(given))
     }
 
     fn help(&self) {
@@ -225,6 +262,12 @@ impl Given {
             Ok(number) => Ok(Some(number)),
             Err(_) => bail!("for the --{name} option: '{text}' value invalid for uint argument!"),
         }
+    }
+
+    /// A number of which any negative value means "no limit".
+    pub fn unlimited(&self, name: &str) -> Result<Option<usize>> {
+        let number: Option<i64> = self.number(name)?;
+        Ok(number.and_then(|number| usize::try_from(number).ok()))
     }
 
     /// Whether a switch is on.

@@ -4,14 +4,14 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
-use postlink_rewrite::{FunctionOrder, OptimizeOptions, Preset};
+use postlink_rewrite::{DebugInfo, FunctionOrder, OptimizeOptions, Preset};
 
 /// Bundles of options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum PresetArg {
     /// Only the placement of code changes
     Safe,
-    /// The same, with the least padding, and cold code in the room that moved functions leave (x86-64)
+    /// The same, with the least padding, and cold code in the space that moved functions leave (x86-64)
     Size,
     /// The same, with hot functions at multiples of 64 bytes and heads of hot loops at multiples of 16
     Fast,
@@ -57,6 +57,36 @@ pub enum PointersArg {
     Stay,
 }
 
+/// What becomes of debug information.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum DebugInfoArg {
+    /// It describes code where it is now; if that is not possible it stays as it is, and the report says why
+    Update,
+    /// It stays as it is: it describes old bodies, and moved code has no lines
+    Keep,
+    /// The output has none
+    Drop,
+}
+
+impl From<DebugInfoArg> for DebugInfo {
+    fn from(arg: DebugInfoArg) -> Self {
+        match arg {
+            DebugInfoArg::Update => DebugInfo::Update,
+            DebugInfoArg::Keep => DebugInfo::Keep,
+            DebugInfoArg::Drop => DebugInfo::Drop,
+        }
+    }
+}
+
+/// Which build-id the output has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum BuildIdArg {
+    /// One of its own: profilers and debuggers keep files by it
+    New,
+    /// The input's
+    Keep,
+}
+
 /// What to do with the code that ran.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Optimising")]
@@ -82,12 +112,19 @@ pub struct Optimizing {
     /// Alignment of hot functions in bytes, a power of two [default: as the preset says]
     #[arg(long, value_name = "BYTES", value_parser = alignment)]
     pub align_functions: Option<u64>,
-    /// Alignment in bytes of hot blocks that are mostly jumped to, a power of two up to 64; 1 for none [default: as the preset says]
+    /// Alignment in bytes of hot blocks that are mostly jumped to, a power of two up to 64; 1 for none
+    /// [default: as the preset says]
     #[arg(long, value_name = "BYTES", value_parser = block_alignment)]
     pub align_blocks: Option<u32>,
     /// What becomes of pointers to functions that move
     #[arg(long, value_name = "HOW", default_value = "follow")]
     pub pointers: PointersArg,
+    /// What becomes of debug information (DWARF 2 to 5)
+    #[arg(long, value_name = "WHAT", default_value = "update")]
+    pub debug_info: DebugInfoArg,
+    /// Which build-id the output has, if the input has one
+    #[arg(long, value_name = "WHICH", default_value = "new")]
+    pub build_id: BuildIdArg,
     /// For tests: choose at random, by a seed, all that a layout is free to choose
     #[arg(long, value_name = "SEED", hide = true)]
     pub stress: Option<u64>,
@@ -96,8 +133,8 @@ pub struct Optimizing {
     pub poison: bool,
     /// Write tables (.note.bolt_bat) that translate addresses of the output to the input's
     ///
-    /// With them a profile taken on the optimised program becomes one of the program that went in: see `postlink bat`, and
-    /// `perf2bolt`, which reads them too.
+    /// With them a profile taken on the optimised program becomes one of the program that went in: see
+    /// `postlink bat`, and `perf2bolt`, which reads them too.
     #[arg(long)]
     pub enable_bat: bool,
     /// Print what the processor executes before and after, by the profile
@@ -163,6 +200,8 @@ impl Optimizing {
             stress: self.stress,
             dyno_stats: self.dyno_stats,
             bat: self.enable_bat,
+            debug_info: self.debug_info.into(),
+            keep_build_id: self.build_id == BuildIdArg::Keep,
             ..default
         })
     }

@@ -1,7 +1,8 @@
-//! Address translation end to end: our tables read by perf2bolt, llvm-bolt's read by us, tables that outlive strip, and optimising again from a
-//! profile of the optimised program.
+//! Address translation end to end: our tables read by perf2bolt, llvm-bolt's read by us, tables that outlive
+//! strip, and optimising again from a profile of the optimised program.
 //!
-//! perf2bolt and llvm-bolt 19 are needed for the comparisons, qemu-user for branch records; a test says loudly what it skips without them.
+//! perf2bolt and llvm-bolt 19 are needed for the comparisons, qemu-user for branch records; a test says
+//! loudly what it skips without them.
 
 mod aarch64;
 mod perf2bolt;
@@ -12,7 +13,8 @@ use std::process::{Command, Output, Stdio};
 
 const LLVM: &str = "/usr/lib/llvm-19/bin";
 
-/// Loops, a switch, virtual calls, exceptions whose handlers the compiler splits off, static functions of the same name.
+/// Loops, a switch, virtual calls, exceptions whose handlers the compiler splits off, static functions of the
+/// same name.
 const SOURCE: &str = r#"
 #include <cstdio>
 #include <cstdlib>
@@ -35,7 +37,8 @@ int main(int argc, char **argv) {
   printf("%ld\n", s); return 0; }
 "#;
 
-/// Whoever wrote this guessed wrong at every turn, so the compiler has laid it out badly. Cold parts are split off and jump back.
+/// Whoever wrote this guessed wrong at every turn, so the compiler has laid it out badly. Cold parts are
+/// split off and jump back.
 const MISTAKEN: &str = r#"
 #include <cstdio>
 #include <cstdlib>
@@ -209,8 +212,8 @@ impl Random {
     }
 }
 
-/// Pre-aggregated records all over the code of a program: branches and runs between instructions of its functions, most of them as they could
-/// happen, some to the middle of anything.
+/// Pre-aggregated records all over the code of a program: branches and runs between instructions of its
+/// functions, most of them as they could happen, some to the middle of anything.
 fn records(machine: &Machine, binary: &Path) -> String {
     let listing = text(&run(Command::new(machine.objdump)
         .args(["-d", "--no-show-raw-insn"])
@@ -498,7 +501,7 @@ fn llvm_bat_dump_is_spoken() {
     );
 }
 
-/// Events about the mappings of a program whose segments are by `bias` behind where they say.
+/// Events about the mappings of a program whose segments are by `bias` after where they say.
 fn mappings(program: &Path, pid: u32, bias: u64) -> String {
     let headers = text(&run(Command::new("readelf").arg("-lW").arg(program)));
     let mut mappings = String::new();
@@ -538,7 +541,8 @@ fn first_code(program: &Path) -> u64 {
     address.expect("in hexadecimal") & !0xfff
 }
 
-/// Runs a program in an emulator; gives the number of branches taken in it, libraries included, and writes branch records.
+/// Runs a program in an emulator; gives the number of branches taken in it, libraries included, and writes
+/// branch records.
 fn emulate(bench: &Bench, program: &Path, records: &Path) -> u64 {
     let plugin = bench.at("lbrsim.so");
     if !plugin.exists() {
@@ -575,7 +579,8 @@ fn emulate(bench: &Bench, program: &Path, records: &Path) -> u64 {
         .unwrap_or_else(|| panic!("{said}"))
 }
 
-/// What optimising with a profile changes by dyno-stats: taken branches and executed instructions, as shares of what they were.
+/// What optimising with a profile changes by dyno-stats: taken branches and executed instructions, as shares
+/// of what they were.
 fn optimise_and_estimate(bench: &Bench, profile: &str, output: &str) -> (PathBuf, [f64; 2]) {
     let account = text(&run(postlink()
         .args(["optimize", "--enable-bat", "--dyno-stats", "--json"])
@@ -625,7 +630,8 @@ fn goes_round(compiler: &str, link: &[&str]) {
          taken branches and instructions by dyno-stats {estimate_first:?} and {estimate_second:?} of the original's"
     );
     eprintln!("{said}");
-    // Both profiles are of the same runs: as they are they name branches here and blocks there, by blocks they are alike.
+    // Both profiles are of the same runs: as they are they name branches here and blocks there, by blocks
+    // they are alike.
     let diff = run(postlink()
         .args(["diff", "--json", "--binary"])
         .args(["p", "first.fdata", "second.fdata"].map(|name| bench.at(name))));
@@ -636,8 +642,8 @@ fn goes_round(compiler: &str, link: &[&str]) {
     assert!(taken_first < plain - plain / 20, "{said}");
     assert!(taken_second <= taken_first + taken_first / 100, "{said}");
     assert!(estimate_second[0] < estimate_first[0] + 0.01, "{said}");
-    // A loop may be laid out in two ways that are equally good by their taken branches, with a jump more in one of them: not if branches count for as
-    // much as runs in both profiles.
+    // A loop may be laid out in two ways that are equally good by their taken branches, with a jump more in
+    // one of them: not if branches count for as much as runs in both profiles.
     assert!(estimate_second[1] < estimate_first[1] + 0.01, "{said}");
 }
 

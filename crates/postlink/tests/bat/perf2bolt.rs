@@ -7,8 +7,9 @@ use postlink_profile::bolt_yaml::{self, BoltYaml};
 
 use super::*;
 
-/// A text of `perf script`, mappings and samples: stacks of branches between instructions of a program at fixed addresses, 32 in most of them.
-/// Nothing is in the padding behind a function: of recordings, and of them alone, perf2bolt takes runs that end there for damaged ones.
+/// A text of `perf script`, mappings and samples: stacks of branches between instructions of a program at
+/// fixed addresses, 32 in most of them. Nothing is in the padding after a function: of recordings, and of
+/// them alone, perf2bolt takes runs that end there for damaged ones.
 pub fn script(machine: &Machine, binary: &Path) -> (String, String) {
     let code = mnemonics(machine, binary);
     let transfers = |at: u64| (machine.transfers)(code.get(&at).map_or("", String::as_str));
@@ -120,7 +121,8 @@ fn the_front_end_leaves_out_the_newest_of_32_branches_as_perf2bolt_does() {
     assert_ne!(differences(&all, &theirs), "");
 }
 
-/// What a function's blocks say, each thing once and added up: calls by block, offset, callee and entry, edges by their ends.
+/// What a function's blocks say, each thing once and added up: calls by block, offset, callee and entry,
+/// edges by their ends.
 type Said = BTreeMap<(u32, String), (u64, u64)>;
 
 fn said(yaml: &BoltYaml) -> BTreeMap<String, (u64, u64, u32, Said)> {
@@ -175,7 +177,8 @@ fn blocks_through_tables_have_the_counts_that_perf2bolt_gives_them() {
     let bench = Bench::new(&["-no-pie"]);
     for (binary, entries) in [
         (bench.optimize("p.plraw", "ours"), true),
-        // With -w perf2bolt takes returns out of the code that llvm-bolt left in place for branches from nowhere, and counts entries; without it not.
+        // With -w perf2bolt takes returns out of the code that llvm-bolt left in place for branches from
+        // nowhere, and counts entries; without it not.
         (bench.bolt(), false),
     ] {
         let samples = bench.at("samples");

@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::directives::{Case, Driver};
-use crate::run;
+use super::directives::{Case, Driver};
+use super::run;
 
 /// Who compiles and links.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,7 +118,8 @@ pub const NATIVE: &[Kind] = kinds! {
     "aarch64-clang-so" Aarch64 Clang So,
 };
 
-/// Emulation is slow, so a case that is for every machine is built in two kinds of AArch64, which change from case to case.
+/// Emulation is slow, so a case that is for every machine is built in two kinds of AArch64, which change from
+/// case to case.
 const AARCH64_KINDS_PER_CASE: usize = 2;
 
 /// The kinds that a case is built in.
@@ -197,9 +198,9 @@ pub fn has_rust_aarch64() -> bool {
 pub struct Built {
     /// The file that postlink works on: the program, or the library of a `so` kind.
     pub subject: PathBuf,
-    /// What is run; lies in the same folder as the subject.
+    /// What is run; is in the same folder as the subject.
     pub program: PathBuf,
-    /// Files that must lie beside it when it runs.
+    /// Files that must be beside it when it runs.
     pub beside: Vec<PathBuf>,
 }
 
@@ -410,7 +411,7 @@ fn build_rust(case: &Case, kind: Kind, flags: &[String], dir: &Path) -> Result<B
 
 /// Flags as a case has them, with `{cases}`, the directory of cases, filled in.
 fn expand(flags: &[String]) -> impl Iterator<Item = String> {
-    let cases = crate::cases_dir().display().to_string();
+    let cases = super::select::cases_dir().display().to_string();
     flags
         .iter()
         .map(move |flag| flag.replace("{cases}", &cases))
@@ -418,5 +419,5 @@ fn expand(flags: &[String]) -> impl Iterator<Item = String> {
 
 /// A file that all cases share.
 fn support(name: &str) -> PathBuf {
-    crate::cases_dir().join("support").join(name)
+    super::select::cases_dir().join("support").join(name)
 }

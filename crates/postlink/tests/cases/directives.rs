@@ -21,6 +21,7 @@
 //! | `count NAME: N` | how often the profile must say that the function was entered |
 //! | `profile: empty` | the workload ends before it has counted anything: no profile is asked for |
 //! | `needs: TOOL…` | programs that must be on the machine |
+//! | `debug: updated` | the debug information of each optimised program describes code where it is now, and is proved, without a loss |
 //! | `falls back: REASON` | code of old bodies runs, so they are not overwritten under stress |
 
 use std::fs;
@@ -72,6 +73,8 @@ pub struct Case {
     pub counts: Vec<(String, u64)>,
     pub profile_expected: bool,
     pub needs: Vec<String>,
+    /// Debug information must be updated.
+    pub debug: bool,
     /// Why old bodies go on running.
     pub falls_back: Option<String>,
 }
@@ -107,6 +110,7 @@ impl Case {
             counts: vec![],
             profile_expected: true,
             needs: vec![],
+            debug: false,
             falls_back: None,
         };
         let mut about = false;
@@ -163,6 +167,7 @@ impl Case {
                 }
                 ("profile", "") if value == "empty" => case.profile_expected = false,
                 ("needs", "") => case.needs = words(),
+                ("debug", "") if value == "updated" => case.debug = true,
                 ("falls", "back") if !value.is_empty() => case.falls_back = Some(value.to_owned()),
                 _ => return Err(wrong("unknown directive")),
             }

@@ -1,8 +1,14 @@
 //! Small but nasty programs, each built in several ways, instrumented, optimised, proved and run.
 //!
-//! A case is a file in `tests/cases` with `//#` directives on top ([`directives`]). It is built in every link kind that
-//! fits ([`build`]), and then goes through the states of [`states`]: plain, instrumented, optimised with the profile of that
-//! run in every preset, checked again, and laid out at random. A program must print the same and end in the same way in all of them.
+//! A case is a file in `tests/cases` with `//#` directives on top ([`directives`]). It is built in every link
+//! kind that fits ([`build`]), and then goes through the states of [`states`]: plain, instrumented, optimised
+//! with the profile of that run in every preset, checked again, and laid out at random. A program must print
+//! the same and end in the same way in all of them.
+//!
+//! Every case runs in one of its kinds before any runs in a second: where time is short
+//! (`POSTLINK_TESTS_UNTIL`, in seconds since 1970), kinds after the first that have not begun by then are
+//! skipped, and the summary counts them. `.ci/run` sets it to a time that machines of the size it is made for
+//! do not reach.
 //!
 //! `cargo test -p postlink --test cases -- exceptions` runs the cases whose name holds that word. Everything a
 //! case has made is kept when it fails (the message says where), and always when `POSTLINK_KEEP` is set.
@@ -10,97 +16,34 @@
 mod build;
 mod directives;
 mod run;
+mod select;
 mod states;
 
 use std::collections::HashMap;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
+use std::time::{Duration, SystemTime};
 
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 
-use build::{Kind, Target, Toolchain};
+use build::Kind;
 use directives::{Build, Case};
+use select::{kinds, kinds_of_language, read_cases, skip_reason};
 
-/// The directory of cases.
-pub fn cases_dir() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../../tests/cases")
-        .canonicalize()
-        .expect("the repository has it")
+/// When kinds after a case's first are no longer begun.
+fn end_of_time() -> Option<SystemTime> {
+    let seconds = std::env::var("POSTLINK_TESTS_UNTIL").ok()?.parse().ok()?;
+    Some(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds))
 }
 
-/// Reads all cases; a case that cannot be read becomes a failing test rather than none.
-fn read_cases() -> (Vec<Case>, Vec<String>) {
-    let mut files: Vec<PathBuf> = fs::read_dir(cases_dir())
-        .expect("the directory was just resolved")
-        .filter_map(|entry| entry.ok().map(|e| e.path()))
-        .filter(|path| {
-            path.extension()
-                .is_some_and(|e| ["c", "cpp", "rs", "S"].iter().any(|x| e == *x))
-        })
-        .collect();
-    files.sort();
-    let (mut cases, mut wrong, mut beside) = (vec![], vec![], vec![]);
-    for file in &files {
-        // Parts of other cases have no directives of their own.
-        let own = fs::read_to_string(file).is_ok_and(|text| text.starts_with("//#"));
-        if !own {
-            beside.push(file.clone());
-            continue;
-        }
-        match Case::read(file) {
-            Ok(case) => cases.push(case),
-            Err(what) => wrong.push(what),
-        }
-    }
-    for file in beside {
-        if !cases
-            .iter()
-            .any(|case| case.with.contains(&file) || case.lib.as_ref() == Some(&file))
-        {
-            wrong.push(format!(
-                "{}: no case uses this file, and it has no directives",
-                file.display()
-            ));
-        }
-    }
-    (cases, wrong)
-}
-
-/// Why a case is not built in a kind, if it is not.
-fn skip_reason(case: &Case, kind: Kind, found: &mut HashMap<String, bool>) -> Option<String> {
-    if let Some((_, reason)) = case.not.iter().find(|(word, _)| kind.answers_to(word)) {
-        return Some(reason.clone());
-    }
-    let rust = matches!(kind.toolchain, Toolchain::Rust | Toolchain::RustLld);
-    if rust && kind.target == Target::Aarch64 {
-        let there = found
-            .entry(build::RUST_AARCH64.to_owned())
-            .or_insert_with(build::has_rust_aarch64);
-        if !*there {
-            return Some(format!(
-                "Rust's standard library for AArch64 is not there: rustup target add {}",
-                build::RUST_AARCH64
-            ));
-        }
-    }
-    let tools = build::needs(case, kind)
-        .into_iter()
-        .map(str::to_owned)
-        .chain(case.needs.iter().cloned());
-    for tool in tools {
-        if !*found
-            .entry(tool.clone())
-            .or_insert_with(|| run::find_program(&tool).is_some())
-        {
-            return Some(format!("{tool} is not installed"));
-        }
-    }
-    None
-}
-
-fn trial(case: &Case, kind: Kind, extra: Option<&Build>, skip: Option<String>) -> Trial {
+fn trial(
+    case: &Case,
+    kind: Kind,
+    extra: Option<&Build>,
+    skip: Option<String>,
+    until: Option<SystemTime>,
+) -> Trial {
     let mut name = format!("{}/{}", case.name, kind.name);
     let mut flags = vec![];
     if let Some(build) = extra {
@@ -114,6 +57,11 @@ fn trial(case: &Case, kind: Kind, extra: Option<&Build>, skip: Option<String>) -
     Trial::ignorable_test(name, move || {
         if let Some(reason) = skip {
             return Ok(Completion::ignored_with(reason));
+        }
+        if until.is_some_and(|until| SystemTime::now() > until) {
+            return Ok(Completion::ignored_with(
+                "the time given to the tests was over",
+            ));
         }
         let _ = fs::remove_dir_all(&dir);
         fs::create_dir_all(&dir).map_err(|e| Failed::from(format!("{}: {e}", dir.display())))?;
@@ -135,18 +83,15 @@ fn main() -> ExitCode {
     let arguments = Arguments::from_args();
     let (cases, wrong) = read_cases();
     let mut found = HashMap::new();
-    let mut trials: Vec<Trial> = vec![];
+    let until = end_of_time();
+    // By how many kinds of the same case go before.
+    let mut trials: Vec<(usize, Trial)> = vec![];
     for (index, what) in wrong.into_iter().enumerate() {
-        trials.push(Trial::test(format!("directives/{index}"), move || {
-            Err(Failed::from(what))
-        }));
+        let name = format!("directives/{index}");
+        trials.push((0, Trial::test(name, move || Err(Failed::from(what)))));
     }
     for (number, case) in cases.iter().enumerate() {
-        let all = if case.source.extension().is_some_and(|e| e == "rs") {
-            build::RUST
-        } else {
-            build::NATIVE
-        };
+        let all = kinds_of_language(case);
         if let Some(unknown) = case
             .kinds
             .iter()
@@ -155,28 +100,28 @@ fn main() -> ExitCode {
             .find(|name| !all.iter().any(|kind| kind.answers_to(name)))
         {
             let what = format!("{}: no link kind '{unknown}'", case.source.display());
-            trials.push(Trial::test(format!("{}/kinds", case.name), move || {
-                Err(Failed::from(what))
-            }));
+            let name = format!("{}/kinds", case.name);
+            trials.push((0, Trial::test(name, move || Err(Failed::from(what)))));
         }
-        for kind in build::kinds_of(case, number) {
-            if case
-                .kinds
-                .as_ref()
-                .is_some_and(|names| !names.iter().any(|name| kind.answers_to(name)))
-            {
-                continue;
-            }
-            trials.push(trial(case, kind, None, skip_reason(case, kind, &mut found)));
+        let mut todo: Vec<(Kind, Option<&Build>, Option<String>)> = vec![];
+        for kind in kinds(case, number) {
+            let skip = skip_reason(case, kind, &mut found);
+            todo.push((kind, None, skip.clone()));
             for build in case.builds.iter().filter(|_| kind.takes_builds(case)) {
-                trials.push(trial(
-                    case,
-                    kind,
-                    Some(build),
-                    skip_reason(case, kind, &mut found),
-                ));
+                todo.push((kind, Some(build), skip.clone()));
             }
+        }
+        // Not always the same kind first.
+        let first = number % todo.len().max(1);
+        todo.rotate_left(first);
+        // What is skipped anyway is nobody's first.
+        todo.sort_by_key(|(_, _, skip)| skip.is_some());
+        for (before, (kind, build, skip)) in todo.into_iter().enumerate() {
+            let until = until.filter(|_| before > 0);
+            trials.push((before, trial(case, kind, build, skip, until)));
         }
     }
+    trials.sort_by_key(|(before, _)| *before);
+    let trials = trials.into_iter().map(|(_, trial)| trial).collect();
     libtest_mimic::run(&arguments, trials).exit_code()
 }

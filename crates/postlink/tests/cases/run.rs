@@ -8,7 +8,7 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::directives::End;
+use super::directives::End;
 
 /// No case runs longer than this, instrumented or not.
 const LIMIT: Duration = Duration::from_secs(120);
@@ -25,7 +25,7 @@ pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Where a program lies on PATH.
+/// Where a program is on PATH.
 pub fn find_program(name: &str) -> Option<PathBuf> {
     std::env::split_paths(&std::env::var_os("PATH")?)
         .map(|dir| dir.join(name))

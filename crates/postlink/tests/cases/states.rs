@@ -1,4 +1,5 @@
-//! The states of a case: plain, instrumented, counting at entries for a machine profile, optimised, optimised with splitting, and checked again.
+//! The states of a case: plain, instrumented, counting at entries for a machine profile, optimised, optimised
+//! with splitting, and checked again.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -7,9 +8,9 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::build::{Built, Kind, Target};
-use crate::directives::Case;
-use crate::run::{self, Seen};
+use super::build::{Built, Kind, Target};
+use super::directives::Case;
+use super::run::{self, Seen};
 
 const POSTLINK: &str = env!("CARGO_BIN_EXE_postlink");
 
@@ -91,7 +92,13 @@ pub fn check(case: &Case, kind: Kind, built: &Built, dir: &Path) -> Result<(), S
             ],
         );
         command.args(options).args(&case.optimize);
-        run::tool(command, dir, state)?;
+        if case.debug {
+            command.arg("--json");
+        }
+        let said = run::tool(command, dir, state)?;
+        if case.debug {
+            check_debug(&said).map_err(|e| format!("{state}: {e}"))?;
+        }
         let program = folder.join(built.program.file_name().unwrap_or_default());
         same(
             state,
@@ -101,11 +108,16 @@ pub fn check(case: &Case, kind: Kind, built: &Built, dir: &Path) -> Result<(), S
         let verify = postlink("verify", &[input, subject.as_os_str(), "--json".as_ref()]);
         let certificate = run::tool(verify, dir, &format!("{state}.verify"))?;
         check_verdicts(case, &certificate).map_err(|e| format!("{state}: {e}"))?;
+        let described = parse("verify", &certificate)?["debug"]["state"] == "updated";
+        if case.debug && !described {
+            return Err(format!("{state}: verify: debug information is not updated"));
+        }
     }
     stress(case, kind, built, dir, &profile, &plain)
 }
 
-/// A layout chosen at random, proved, and then with breakpoints in old bodies: what still runs there is a fall-back that nobody saw.
+/// A layout chosen at random, proved, and then with breakpoints in old bodies: what still runs there is an
+/// unnoticed fall-back.
 fn stress(
     case: &Case,
     kind: Kind,
@@ -145,7 +157,8 @@ fn stress(
     same(&format!("stressed with seed {seed}"), &seen, plain)
 }
 
-/// Counts at entries: with stores in padding, and with calls and where they come from; and in blocks, in code that lies in old bodies. Nothing may be different.
+/// Counts at entries: with stores in padding, and with calls and where they come from; and in blocks, in code
+/// that is in old bodies. Nothing may be different.
 fn count_entries(
     case: &Case,
     kind: Kind,
@@ -182,7 +195,7 @@ fn postlink(command: &str, arguments: &[&OsStr]) -> Command {
     built
 }
 
-/// A folder for a state: everything that lies beside the subject, which is still to be written at the path given back.
+/// A folder for a state: everything that is beside the subject, which is still to be written at the path given back.
 fn place(built: &Built, folder: &Path) -> Result<PathBuf, String> {
     fs::create_dir_all(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
     for file in built
@@ -233,7 +246,7 @@ fn same(state: &str, seen: &Seen, plain: &Seen) -> Result<(), String> {
     ))
 }
 
-/// Whether a symbol is the function that a case names: the compiler may have put `.constprop.0` and the like behind it.
+/// Whether a symbol is the function that a case names: the compiler may have put `.constprop.0` and the like after it.
 fn is_named(symbol: &str, name: &str) -> bool {
     symbol
         .strip_prefix(name)
@@ -270,6 +283,19 @@ fn check_counts(case: &Case, shown: &[u8]) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// Debug information was updated, and nothing is lost.
+fn check_debug(said: &[u8]) -> Result<(), String> {
+    let said = parse("optimize", said)?;
+    let debug = &said["optimize"]["debug"];
+    let lost = debug["losses"].as_array().is_none_or(|l| !l.is_empty());
+    match debug["what"] == "update" && !lost {
+        true => Ok(()),
+        false => Err(format!(
+            "debug information is not as good as before: {debug}"
+        )),
+    }
 }
 
 /// Every moved function is proved; those that the case names have moved, or stayed.

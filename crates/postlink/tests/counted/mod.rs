@@ -9,7 +9,8 @@ use std::process::{Command, Output};
 
 use postlink_mip::{Profile, mip};
 
-/// Loops, a switch, calls through a pointer, a function that never runs, one that is called by threads' worth of callers.
+/// Loops, a switch, calls through a pointer, a function that never runs, one that is called by threads' worth
+/// of callers.
 pub const PROGRAM: &str = "
 #include <stdio.h>
 #include <stdlib.h>
@@ -63,7 +64,8 @@ impl Folder {
 
     pub fn run(&self, program: impl AsRef<Path>, arguments: &[&str]) -> Output {
         let ours = program.as_ref() == Path::new(env!("CARGO_BIN_EXE_postlink"));
-        // All copies run under one name: it is on the stack, so where strings lie there, and which blocks of `strncmp` run, would depend on its length.
+        // All copies run under one name: it is on the stack, so where strings are there, and which blocks of
+        // `strncmp` run, would depend on its length.
         let name = self.path("running");
         if !ours {
             let _ = std::fs::remove_file(&name);
@@ -149,7 +151,8 @@ impl Folder {
     }
 }
 
-/// All modes against exact counts of a run with these arguments. Gives the names of the functions in each mode's profile.
+/// All modes against exact counts of a run with these arguments. Gives the names of the functions in each
+/// mode's profile.
 pub fn compare(folder: &Folder, arguments: &[&str], what: &str) -> Vec<BTreeSet<String>> {
     let _ = std::fs::remove_file(folder.path("exact.plraw"));
     let (blocks, calls) = folder.exact(arguments);
@@ -179,7 +182,7 @@ pub fn compare(folder: &Folder, arguments: &[&str], what: &str) -> Vec<BTreeSet<
             if what.contains("++") && what.contains("-static ") && !own {
                 continue;
             }
-            // It has second entries in libc, and who comes by one is an entry in exact counts alone.
+            // It has second entries in libc, and control that enters through one is an entry in exact counts alone.
             if name == "setjmp" {
                 continue;
             }
@@ -211,7 +214,8 @@ pub fn compare(folder: &Folder, arguments: &[&str], what: &str) -> Vec<BTreeSet<
     compared
 }
 
-/// A template and an inline function in both files, local functions of one name, a hidden one, exceptions, virtual calls, and a function that nobody calls.
+/// A template and an inline function in both files, local functions of one name, a hidden one, exceptions,
+/// virtual calls, and a function that nobody calls.
 pub const CPP_MAIN: &str = "
 #include <cstdio>
 #include <stdexcept>
@@ -251,7 +255,8 @@ pub fn have(tool: &str, what: &str) -> bool {
     there
 }
 
-/// Functions that are called directly, every other one by a pointer as well: the stubs of two hundred do not fit into one hole.
+/// Functions that are called directly, every other one by a pointer as well: the stubs of two hundred do not
+/// fit into one hole.
 pub fn many_functions(count: usize) -> String {
     let mut text = "#include <stdio.h>\n".to_owned();
     for i in 0..count {
@@ -270,8 +275,9 @@ pub fn many_functions(count: usize) -> String {
     text + "for (unsigned i = 0; i < sizeof all / sizeof *all; i++) sum += all[i](x);\nprintf(\"%d\\n\", sum); return 0; }\n"
 }
 
-/// Holds what is said of stubs for unwinding against where they are: at the first instruction of each place what holds when a function is entered, between the old code
-/// and the stubs and between them nothing. Gives the number of places, and of rows that say something else than at an entry.
+/// Holds what is said of stubs for unwinding against where they are: at the first instruction of each place
+/// what holds when a function is entered, between the old code and the stubs and between them nothing. Gives
+/// the number of places, and of rows that say something else than at an entry.
 pub fn frames_of_stubs(folder: &Folder, mode: &str) -> (usize, usize) {
     use postlink_image::unwind::eh_frame::EhFrame;
     use postlink_image::unwind::pointer::Bases;
@@ -307,7 +313,7 @@ pub fn frames_of_stubs(folder: &Folder, mode: &str) -> (usize, usize) {
     for &(from, to) in &places {
         assert_eq!(row_at(from), initial, "at {from:#x}");
         assert!(ends(from - 1), "in front of {from:#x}");
-        // But for what was taken from `_start`, behind which there is nothing.
+        // But for what was taken from `_start`, after which there is nothing.
         let end_there = (from..to).filter(|a| ends(*a)).count();
         assert!(end_there <= 32, "{end_there} bytes from {from:#x} on");
         other += (from..to).filter(|a| row_at(*a) != initial).count();

@@ -1,7 +1,8 @@
 //! Adding up YAML profiles; what it demands and how it differs from LLVM's is said in [`super`].
 //!
-//! The result depends on the set of inputs alone. Where two inputs say different things that do not matter (the path of the binary, the
-//! origin, unknown keys) the smaller value is taken; lists of successors that differ are united in the order of block numbers.
+//! The result depends on the set of inputs alone. Where two inputs say different things that do not matter
+//! (the path of the binary, the origin, unknown keys) the smaller value is taken; lists of successors that
+//! differ are united in the order of block numbers.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,7 +14,8 @@ use crate::error::Mismatch;
 
 type Names<'a> = (&'a Path, &'a Path);
 
-/// The sum of profiles. Each comes with the path that errors name. Fails without any input, or if two do not belong together.
+/// The sum of profiles. Each comes with the path that errors name. Fails without any input, or if two do not
+/// belong together.
 pub fn merge<'p>(inputs: Vec<(&'p Path, BoltYaml)>) -> Result<BoltYaml, Error> {
     let count = inputs.len();
     let mut inputs = inputs

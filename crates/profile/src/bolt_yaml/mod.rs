@@ -1,4 +1,5 @@
-//! BOLT's YAML profiles: counts of blocks and edges by function and block number, with hashes that tell whether the code is still the same.
+//! BOLT's YAML profiles: counts of blocks and edges by function and block number, with hashes that tell
+//! whether the code is still the same.
 //!
 //! One document from `---` to `...`: a header, a list of functions, each with a list of blocks.
 //!
@@ -10,20 +11,23 @@
 //! | `off`, `fid`, `disc`, `cnt`, `mis` | call | [`Call`] |
 //! | `bid`, `cnt`, `mis` | successor | [`Successor`] |
 //!
-//! All other keys (pseudo probes and inline trees differ from release to release) are kept as they are and written back in flow form.
+//! All other keys (pseudo probes and inline trees differ from release to release) are kept as they are and
+//! written back in flow form.
 //!
-//! A missing `dfs-order` means true, a missing `hash-func` means `std-hash`. The writer always says both as far as LLVM's does.
+//! A missing `dfs-order` means true, a missing `hash-func` means `std-hash`. The writer always says both as
+//! far as LLVM's does.
 //!
-//! Merging adds the counts of functions by name. It demands what makes the sum meaningful: the same hash function and block order, the same kind of samples,
-//! per function the same hash and number of blocks. Where merge-fdata 19 is different on purpose:
+//! Merging adds the counts of functions by name. It demands what makes the sum meaningful: the same hash
+//! function and block order, the same kind of samples, per function the same hash and number of blocks. Where
+//! merge-fdata 19 is different on purpose:
 //!
-//! * it loses `hash-func` and turns `dfs-order: false` to true, so that its result is read wrongly. Here the header is kept.
-//! * it refuses to add up profiles that number functions differently. Here calls follow the name, and the result is numbered in the order of
-//!   names. A callee that its file does not list becomes 0, "unknown".
+//! * it loses `hash-func` and turns `dfs-order: false` to true, so that its result is read wrongly. Here the
+//!   header is kept.
+//! * it refuses to add up profiles that number functions differently. Here calls follow the name, and the
+//!   result is numbered in the order of names. A callee that its file does not list becomes 0, "unknown".
 //! * its order is that of hashing. Here functions are sorted by name, blocks by number.
 
 mod merge;
-mod node;
 mod write;
 
 use std::path::Path;
@@ -31,11 +35,10 @@ use std::path::Path;
 use rayon::prelude::*;
 
 pub use merge::merge;
-pub use node::Node;
 
 use crate::source::{self, Bad, Source, quote};
+use crate::yaml::{Entries, Node, Parser};
 use crate::{Error, output};
-use node::{Entries, Parser};
 
 /// Keys that are not modelled, with their values.
 pub type Extra = Vec<(Vec<u8>, Node)>;
@@ -317,23 +320,6 @@ fn item_starts(text: &[u8], start: usize, end: usize, indent: usize) -> Vec<(usi
         }
     }
     out
-}
-
-/// Reads any text in the part of YAML that [`Node`] stands for: one document, a mapping, which begins with `---` or at once and ends with `...` or the text.
-pub fn document(path: &Path, text: &[u8]) -> Result<Extra, Error> {
-    let line_at = |wanted: &[u8]| {
-        source::lines(text)
-            .find(|(_, line)| line.trim_ascii_end() == wanted)
-            .map(|(at, _)| at)
-    };
-    let start = line_at(b"---").map_or(0, |at| at + 3);
-    let end = line_at(b"...").filter(|end| *end >= start);
-    let mut parser = Parser::new(text, start, end.unwrap_or(text.len()));
-    let entries = parser.mapping(0).map_err(|bad| bad.locate(path, text))?;
-    Ok(entries
-        .into_iter()
-        .map(|(key, value, _)| (key, value))
-        .collect())
 }
 
 /// A number as LLVM writes it: decimal, or hexadecimal after `0x`.

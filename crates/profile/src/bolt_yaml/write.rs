@@ -1,5 +1,6 @@
-//! Writes the layout of LLVM's YAML printer, byte for byte: values start in column 17 after their key's indentation (or after one space), flow
-//! sequences go on in the next line once they are beyond column 70, scalars are quoted where LLVM does it.
+//! Writes the layout of LLVM's YAML printer, byte for byte: values start in column 17 after their key's
+//! indentation (or after one space), flow sequences go on in the next line once they are beyond column 70,
+//! scalars are quoted where LLVM does it.
 
 use super::{Block, BoltYaml, Call, Function, HashFunction, Node, Successor};
 
@@ -75,7 +76,7 @@ impl Out {
         self.bytes.len() - self.line
     }
 
-    /// A key; its value goes to column 17 behind the indentation.
+    /// A key; its value goes to column 17 after the indentation.
     fn key(&mut self, indent: usize, key: &str) {
         self.dashed_key(indent, false, key.as_bytes());
     }

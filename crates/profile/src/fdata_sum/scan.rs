@@ -24,7 +24,8 @@ pub(super) fn strip(text: &[u8], prefix: &[u8]) -> bool {
 /// Up to seven digits, and how many they are.
 #[inline(always)]
 pub(super) fn number(word: u64) -> Option<(u64, usize)> {
-    // A byte is 0 to 9 where there is a digit. The lowest that is not sets its uppermost bit here; what is above it does not matter.
+    // A byte is 0 to 9 where there is a digit. The lowest that is not sets its uppermost bit here; what is
+    // above it does not matter.
     let digits = word ^ 0x3030_3030_3030_3030;
     let other = (digits.wrapping_add(0x7676_7676_7676_7676) | digits) & 0x8080_8080_8080_8080;
     let bits = other.trailing_zeros() & !7;
@@ -38,7 +39,7 @@ pub(super) fn number(word: u64) -> Option<(u64, usize)> {
     Some((value, bits as usize / 8))
 }
 
-/// A number of any length with a space behind it, and its length.
+/// A number of any length with a space after it, and its length.
 #[inline(never)]
 pub(super) fn some_digits(word: u64) -> Option<(u64, usize)> {
     let (value, len) = number(word)?;
@@ -46,7 +47,8 @@ pub(super) fn some_digits(word: u64) -> Option<(u64, usize)> {
     (word >> (8 * len) & 0xff == u64::from(b' ')).then_some((value, len))
 }
 
-/// The key of a line, with a space behind it, and its counts: mispredictions (of a branch), count. `None` if the line does not end as a record does.
+/// The key of a line, with a space after it, and its counts: mispredictions (of a branch), count. `None` if
+/// the line does not end as a record does.
 pub(super) fn split(line: &[u8], two_counts: bool) -> Option<(&[u8], u64, u64)> {
     let last = |text: &[u8]| -> Option<(usize, u64)> {
         let at = text.iter().rposition(|&byte| byte == b' ')?;

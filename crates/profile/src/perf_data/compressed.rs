@@ -1,8 +1,10 @@
 //! Records that `perf record -z` compressed.
 //!
-//! perf feeds its ring buffers to one zstd stream and flushes it now and then; what comes out is cut into records of type 81 (or 83) that follow each
-//! other in the file. Put together, their contents are the stream, and what the stream holds are records; one may begin in one part and end in the
-//! next. perf does not end the stream's frame when it is done, so an empty last block is put behind it here. There may be several frames.
+//! perf feeds its ring buffers to one zstd stream and flushes it now and then; what comes out is cut into
+//! records of type 81 (or 83) that follow each other in the file. Put together, their contents are the
+//! stream, and what the stream holds are records; one may begin in one part and end in the next. perf does
+//! not end the stream's frame when it is done, so an empty last block is put after it here. There may be
+//! several frames.
 //!
 //! A few bytes can stand for very many. More than [`MOST`] for each are not believed.
 
@@ -12,7 +14,8 @@ use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 
 use super::Wrong;
 
-/// Bytes that one compressed byte may stand for. Recordings are compressed to a third, or a thirtieth if the program does one thing only.
+/// Bytes that one compressed byte may stand for. Recordings are compressed to a third, or a thirtieth if the
+/// program does one thing only.
 const MOST: usize = 4096;
 
 /// Header of an empty block that is the last one of its frame.
@@ -34,7 +37,7 @@ pub(super) fn unpack(parts: &[&[u8]]) -> Result<Vec<u8>, Wrong> {
             ),
         )
     };
-    // What is left when the frames were ended properly is the block that was put behind.
+    // What is left when the frames were ended properly is the block that was put after.
     while rest.len() > LAST_BLOCK.len() {
         let at = packed.len() - rest.len();
         let mut decoder = FrameDecoder::new();

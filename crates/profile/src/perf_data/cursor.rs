@@ -1,41 +1,34 @@
 //! Reads little-endian numbers from bytes, never beyond their end.
 
+use postlink_bytes::Bytes;
+
 /// A position in bytes.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Cursor<'a> {
-    bytes: &'a [u8],
-    at: usize,
-}
+pub(super) struct Cursor<'a>(Bytes<'a>);
 
 impl<'a> Cursor<'a> {
     pub(super) fn new(bytes: &'a [u8]) -> Cursor<'a> {
-        Cursor { bytes, at: 0 }
+        Cursor(Bytes::new(bytes))
     }
 
     /// What has not been read.
     pub(super) fn rest(&self) -> &'a [u8] {
-        &self.bytes[self.at..]
+        self.0.rest()
     }
 
     #[inline]
     pub(super) fn take(&mut self, len: usize) -> Option<&'a [u8]> {
-        let taken = self.rest().get(..len)?;
-        self.at += len;
-        Some(taken)
+        self.0.take(len as u64).ok()
     }
 
     #[inline]
     pub(super) fn u32(&mut self) -> Option<u32> {
-        let (word, _) = self.rest().split_first_chunk()?;
-        self.at += 4;
-        Some(u32::from_le_bytes(*word))
+        self.0.u32().ok()
     }
 
     #[inline]
     pub(super) fn u64(&mut self) -> Option<u64> {
-        let (word, _) = self.rest().split_first_chunk()?;
-        self.at += 8;
-        Some(u64::from_le_bytes(*word))
+        self.0.u64().ok()
     }
 
     /// A count of things of `size` bytes each that must all be there.

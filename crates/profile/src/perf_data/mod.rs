@@ -8,12 +8,13 @@
 //!
 //! In pipe mode (`perf record -o -`) the header is 16 bytes, and attributes and features are records among the others.
 //!
-//! Two passes. The first walks over the record headers, in order: it collects attributes, mappings and processes, and cuts the rest into pieces. The
-//! second decodes samples, piece by piece in parallel; their addresses are looked up as of their time (see [`crate::spaces`]), because
-//! records of different CPUs are not in the order of time.
+//! Two passes. The first walks over the record headers, in order: it collects attributes, mappings and
+//! processes, and cuts the rest into pieces. The second decodes samples, piece by piece in parallel; their
+//! addresses are looked up as of their time (see [`crate::spaces`]), because records of different CPUs are
+//! not in the order of time.
 //!
-//! Records that are compressed (`perf record -z`) are unpacked first: [`compressed`]. Not read: big-endian recordings, which are an error that
-//! says so, and traces (`AUX`: Intel PT, Arm SPE), which are passed over.
+//! Records that are compressed (`perf record -z`) are unpacked first: [`compressed`]. Not read: big-endian
+//! recordings, which are an error that says so, and traces (`AUX`: Intel PT, Arm SPE), which are passed over.
 
 pub mod attr;
 mod compressed;
@@ -103,8 +104,8 @@ impl<'a> PerfData<'a> {
         Ok(())
     }
 
-    /// Gives the samples of each piece of the file to `each`, in parallel, with something that `new` makes for the piece. Returns
-    /// these in the order of the file.
+    /// Gives the samples of each piece of the file to `each`, in parallel, with something that `new` makes
+    /// for the piece. Returns these in the order of the file.
     pub fn map_samples<T: Send>(
         &self,
         name: &Path,

@@ -17,7 +17,8 @@
 //! | 81 | compressed | a part of other records, by zstd: see [`super::compressed`] |
 //! | 83 | compressed | size (8), then as 81, then padding |
 //!
-//! Numbers are 8 bytes where nothing else is said. All but the sample end with an identification if the event has it switched on.
+//! Numbers are 8 bytes where nothing else is said. All but the sample end with an identification if the event
+//! has it switched on.
 
 use std::borrow::Cow;
 use std::ops::Range;

@@ -1,14 +1,17 @@
 //! What is known of address spaces while a text is read once, in pieces, by several threads.
 //!
-//! Samples need the mappings that come before them in the text. To look for those first would be to fetch all of the text twice, and most recordings
-//! have all of theirs at the start. So a thread that has fetched a piece looks for mapping events in it (nearly free, the piece is in
-//! its caches), waits until all pieces before have been looked through as well, and then adds the samples with what is known up to and with its own
-//! piece. Each piece with events makes an *edition* of the address spaces; a piece uses the last edition that is not of a later piece, so what it sees
-//! does not depend on who was faster. Making an edition costs all events so far: after [`EDITIONS`] of them the rest of the text is looked
-//! through at once, and there is one more.
+//! Samples need the mappings that come before them in the text. To look for those first would be to fetch all
+//! of the text twice, and most recordings have all of theirs at the start. So a thread that has fetched a
+//! piece looks for mapping events in it (nearly free, the piece is in its caches), waits until all pieces
+//! before have been looked through as well, and then adds the samples with what is known up to and with its
+//! own piece. Each piece with events makes an *edition* of the address spaces; a piece uses the last edition
+//! that is not of a later piece, so what it sees does not depend on who was faster. Making an edition costs
+//! all events so far: after [`EDITIONS`] of them the rest of the text is looked through at once, and there is
+//! one more.
 //!
-//! Invariants: pieces are handed out in order, and whoever has taken one marks it as looked through, whatever happens ([`Turn`] does so when it is
-//! dropped): nobody waits for ever. The events of an edition are a prefix of those of the next one, so modules keep their numbers.
+//! Invariants: pieces are handed out in order, and whoever has taken one marks it as looked through, whatever
+//! happens ([`Turn`] does so when it is dropped): nobody waits for ever. The events of an edition are a
+//! prefix of those of the next one, so modules keep their numbers.
 
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -38,7 +41,7 @@ struct State {
     events: Vec<Event>,
     /// All of the text has been looked through.
     complete: bool,
-    /// The first piece that is wrong: nobody behind it has to go on.
+    /// The first piece that is wrong: nobody after it has to go on.
     wrong: Option<usize>,
 }
 
@@ -80,7 +83,7 @@ impl Known {
 
     fn publish(&self, state: &mut State, piece: usize) {
         let spaces = Spaces::new(state.events.clone(), &FxHashMap::default());
-        // There is room for it: see `looked_through`.
+        // There is space for it: see `looked_through`.
         if let Some(edition) = self.editions.get(state.from.len()) {
             let _ = edition.set(spaces);
             state.from.push(piece);
@@ -106,8 +109,8 @@ impl Known {
         self.editions[number].get_or_init(Spaces::default)
     }
 
-    /// Whether every edition says the same of samples that name no process, `nameless` of which there are, and of texts without mappings: else the text
-    /// has to be read again with what is known now.
+    /// Whether every edition says the same of samples that name no process, `nameless` of which there are,
+    /// and of texts without mappings: else the text has to be read again with what is known now.
     pub(super) fn agree(&self, nameless: bool) -> bool {
         let state = self.lock();
         let last = state.from.len() - 1;
@@ -134,8 +137,8 @@ impl<'k> Turn<'k> {
         !self.known.lock().complete
     }
 
-    /// Hands in the events of the piece and returns the edition to use for it, with its number; `None` if something before is wrong. `rest` looks through
-    /// what is behind the piece.
+    /// Hands in the events of the piece and returns the edition to use for it, with its number; `None` if
+    /// something before is wrong. `rest` looks through what is after the piece.
     pub(super) fn take(
         mut self,
         events: Vec<Event>,

@@ -12,14 +12,16 @@
 //! | other, with a colon at its end | event |
 //! | `PERF_RECORD_…` | mappings, processes (`--show-mmap-events --show-task-events`) |
 //!
-//! A sample is a line, or lines up to an empty one when there are call chains. The order of the text is the order of time, so the
-//! position of a record serves as its time.
+//! A sample is a line, or lines up to an empty one when there are call chains. The order of the text is the
+//! order of time, so the position of a record serves as its time.
 //!
-//! In call chains, newer versions of perf print the offset in the file in place of the address, and nothing tells which of the two it is. The chain is
-//! handed on as it is printed; a sample that has nothing but such a chain is counted as outside of all modules. `perf.data` itself
-//! has the addresses: see [`crate::perf_data`]. Branch stacks are always addresses.
+//! In call chains, newer versions of perf print the offset in the file in place of the address, and nothing
+//! tells which of the two it is. The chain is handed on as it is printed; a sample that has nothing but such
+//! a chain is counted as outside of all modules. `perf.data` itself has the addresses: see
+//! [`crate::perf_data`]. Branch stacks are always addresses.
 //!
-//! Where the text has no mapping event, addresses stay what they are in the process ([`crate::address::AddressKind::RunTime`]).
+//! Where the text has no mapping event, addresses stay what they are in the process
+//! ([`crate::address::AddressKind::RunTime`]).
 
 mod known;
 mod stack;
@@ -191,61 +193,12 @@ fn space_event(record: &[u8]) -> Result<Option<(i32, SpaceEvent)>, String> {
         .iter()
         .position(|byte| !byte.is_ascii_uppercase() && !byte.is_ascii_digit() && *byte != b'_')
         .unwrap_or(record.len());
-    let (kind, mut rest) = record.split_at(end);
+    let (kind, rest) = record.split_at(end);
     match kind {
-        b"MMAP" | b"MMAP2" => {
-            let mut take = |until: &[u8], what: &str| -> Result<&[u8], String> {
-                let at = rest.windows(until.len()).position(|window| window == until);
-                let at = at.ok_or_else(|| format!("mapping event without {what}"))?;
-                let field = &rest[..at];
-                rest = &rest[at + until.len()..];
-                Ok(field)
-            };
-            // " PID/TID: [0xSTART(0xLEN) @ 0xOFFSET MAJ:MIN INODE GENERATION]: r-xp PATH", or "<BUILD-ID>" for the three.
-            let pid = take(b"/", "process id")?;
-            take(b"[", "address")?;
-            let start = take(b"(", "address")?;
-            let len = take(b") @ ", "length")?;
-            let place = take(b"]: ", "offset")?;
-            let mut place = place.splitn(2, |&byte| byte == b' ');
-            let offset = place.next().unwrap_or_default();
-            let more = place.next().unwrap_or_default();
-            let path = rest
-                .iter()
-                .position(|&byte| byte == b' ')
-                .map_or(&[][..], |at| &rest[at + 1..]);
-            let number = |field: &[u8], what: &str| {
-                let digits = field.strip_prefix(b"0x").unwrap_or(field);
-                source::hex(digits).ok_or_else(|| {
-                    format!(
-                        "{what} {} of a mapping is no hexadecimal number",
-                        quote(field)
-                    )
-                })
-            };
-            let build_id = match more {
-                [b'<', hex @ .., b'>'] => {
-                    let bytes = hex
-                        .chunks(2)
-                        .map(|pair| source::hex(pair).map(|byte| byte as u8))
-                        .collect::<Option<Vec<u8>>>();
-                    bytes.unwrap_or_default()
-                }
-                _ => Vec::new(),
-            };
-            let mapping = Mapping {
-                start: number(start, "address")?,
-                len: number(len, "length")?,
-                file_offset: number(offset, "offset")?,
-                path: path.trim_ascii_end().to_vec(),
-                build_id,
-            };
-            let pid = pid.trim_ascii();
-            if pid == b"-1" {
-                return Ok(None); // the kernel
-            }
-            Ok(Some((process(pid)?, SpaceEvent::Map(mapping))))
-        }
+        b"MMAP" | b"MMAP2" => match mapping(rest)? {
+            (-1, _) => Ok(None), // the kernel
+            (pid, mapping) => Ok(Some((pid, SpaceEvent::Map(mapping)))),
+        },
         b"COMM" => {
             let Some(rest) = rest.strip_prefix(b" exec: ") else {
                 return Ok(None);
@@ -274,6 +227,64 @@ fn space_event(record: &[u8]) -> Result<Option<(i32, SpaceEvent)>, String> {
     }
 }
 
+/// What a mapping event says after its kind: the process (-1 is the kernel) and the mapping.
+///
+/// # Errors
+/// A sentence about what is missing or is no number.
+pub fn mapping(mut rest: &[u8]) -> Result<(i32, Mapping), String> {
+    let mut take = |until: &[u8], what: &str| -> Result<&[u8], String> {
+        let at = rest.windows(until.len()).position(|window| window == until);
+        let at = at.ok_or_else(|| format!("mapping event without {what}"))?;
+        let field = &rest[..at];
+        rest = &rest[at + until.len()..];
+        Ok(field)
+    };
+    // " PID/TID: [0xSTART(0xLEN) @ 0xOFFSET MAJ:MIN INODE GENERATION]: r-xp PATH", or "<BUILD-ID>" for the three.
+    let pid = take(b"/", "process id")?;
+    take(b"[", "address")?;
+    let start = take(b"(", "address")?;
+    let len = take(b") @ ", "length")?;
+    let place = take(b"]: ", "offset")?;
+    let mut place = place.splitn(2, |&byte| byte == b' ');
+    let offset = place.next().unwrap_or_default();
+    let more = place.next().unwrap_or_default();
+    let path = rest
+        .iter()
+        .position(|&byte| byte == b' ')
+        .map_or(&[][..], |at| &rest[at + 1..]);
+    let number = |field: &[u8], what: &str| {
+        let digits = field.strip_prefix(b"0x").unwrap_or(field);
+        source::hex(digits).ok_or_else(|| {
+            format!(
+                "{what} {} of a mapping is no hexadecimal number",
+                quote(field)
+            )
+        })
+    };
+    let build_id = match more {
+        [b'<', hex @ .., b'>'] => {
+            let bytes = hex
+                .chunks(2)
+                .map(|pair| source::hex(pair).map(|byte| byte as u8))
+                .collect::<Option<Vec<u8>>>();
+            bytes.unwrap_or_default()
+        }
+        _ => Vec::new(),
+    };
+    let mapping = Mapping {
+        start: number(start, "address")?,
+        len: number(len, "length")?,
+        file_offset: number(offset, "offset")?,
+        path: path.trim_ascii_end().to_vec(),
+        build_id,
+    };
+    let pid = match pid.trim_ascii() {
+        b"-1" => -1,
+        pid => process(pid)?,
+    };
+    Ok((pid, mapping))
+}
+
 fn process(field: &[u8]) -> Result<i32, String> {
     source::decimal(field.trim_ascii())
         .and_then(|pid| i32::try_from(pid).ok())
@@ -285,7 +296,8 @@ fn split(text: &[u8], pieces: usize) -> Vec<(usize, &[u8])> {
     let mut out = Vec::new();
     let mut start = 0;
     for (at, piece) in source::split_lines(text, pieces) {
-        // From the line end on: it may be between the lines of a sample, which is where a call chain is before or after.
+        // From the line end on: it may be between the lines of a sample, which is where a call chain is
+        // before or after.
         let mut end = (at + piece.len()).max(start);
         let mut before = text[..end.saturating_sub(1)]
             .iter()
@@ -321,8 +333,8 @@ fn visit(text: &[u8], start: usize, each: &mut impl FnMut(&Sample)) -> Result<u6
             flush(&mut sample, each);
             continue;
         }
-        // A call chain goes on, and a branch stack alone on a line belongs to the header or call chain before it. Everything else begins a
-        // sample; what is pending here is not complete in one line.
+        // A call chain goes on, and a branch stack alone on a line belongs to the header or call chain before
+        // it. Everything else begins a sample; what is pending here is not complete in one line.
         let pending =
             !sample.callchain.is_empty() || sample.pid.is_some() || !sample.event.is_empty();
         let goes_on = line[0] == b'\t' || (pending && line.trim_ascii_start().starts_with(b"0x"));
@@ -353,7 +365,8 @@ fn flush(sample: &mut Sample, each: &mut impl FnMut(&Sample)) {
     sample.clear();
 }
 
-/// Adds the line that a text begins with, of `len` bytes and not empty, to the sample. Of a line with `PERF_RECORD_` it returns what follows that.
+/// Adds the line that a text begins with, of `len` bytes and not empty, to the sample. Of a line with
+/// `PERF_RECORD_` it returns what follows that.
 fn read_line<'a>(
     text: &'a [u8],
     len: usize,

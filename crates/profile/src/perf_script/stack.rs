@@ -6,9 +6,10 @@
 //! 0xFROM/0xTO/P/-/-/1  0xFROM/0xTO/M/-/-/3  …
 //! ```
 //!
-//! Addresses have 12 digits more often than not. So there are two readers. [`entries`] knows this form alone, works on windows of [`WINDOW`] bytes in
-//! which no position has to be checked again, and takes the digits of an address all at once. It stops before what is not like that: an address of
-//! 16 digits, a `(dso)`, the end of the text, an error. [`entry`] reads one entry of any form, and knows what is wrong with it.
+//! Addresses have 12 digits more often than not. So there are two readers. [`entries`] knows this form alone,
+//! works on windows of [`WINDOW`] bytes in which no position has to be checked again, and takes the digits of
+//! an address all at once. It stops before what is not like that: an address of 16 digits, a `(dso)`, the end
+//! of the text, an error. [`entry`] reads one entry of any form, and knows what is wrong with it.
 //!
 //! Sixteen characters are compared at once where the processor can (SSE2 is part of x86-64), else eight in an integer.
 
@@ -18,8 +19,8 @@ use crate::source::{self, quote};
 /// Bytes that hold an entry of the common form: twice `/0x` and 16 digits, and 16 more up to the blank that ends it.
 const WINDOW: usize = 64;
 
-/// Reads entries of the common form from `at` on, where one begins, until something else comes. Returns where that is and where the last entry ended.
-/// Lines end entries; the text may have more of them.
+/// Reads entries of the common form from `at` on, where one begins, until something else comes. Returns where
+/// that is and where the last entry ended. Lines end entries; the text may have more of them.
 #[inline]
 pub(super) fn entries(text: &[u8], mut at: usize, out: &mut Vec<BranchEntry>) -> (usize, usize) {
     let mut end = at;
@@ -196,7 +197,8 @@ mod words {
     }
 }
 
-/// `0xFROM/0xTO/P…` at the start of a line's rest, in any of its forms: the entry and the length of the field. `None` if it is something else.
+/// `0xFROM/0xTO/P…` at the start of a line's rest, in any of its forms: the entry and the length of the
+/// field. `None` if it is something else.
 pub(super) fn entry(text: &[u8]) -> Result<Option<(BranchEntry, usize)>, String> {
     let Some((from, mut at)) = address(text, 0) else {
         return Ok(None);

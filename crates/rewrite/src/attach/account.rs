@@ -39,6 +39,8 @@ pub struct Account {
     pub bad_records: u64,
     /// The sum of their counts.
     pub bad_counts: u64,
+    /// Runs without a branch that the code does not allow, by how often they were seen.
+    pub impossible_runs: u64,
     /// Records of functions that the program does not have.
     pub lost_records: u64,
     /// The sum of their counts.
@@ -65,6 +67,7 @@ impl Account {
             (&mut self.counts, other.counts),
             (&mut self.bad_records, other.bad_records),
             (&mut self.bad_counts, other.bad_counts),
+            (&mut self.impossible_runs, other.impossible_runs),
             (&mut self.lost_records, other.lost_records),
             (&mut self.lost_counts, other.lost_counts),
         ];

@@ -1,19 +1,20 @@
 //! A profile by blocks (BOLT's YAML) attached to a program, also one of an older build.
 //!
-//! Functions are found by name, then by what other builds leave of a name ([`super::lookup`]), then, where the hashes are ours, by the hash
-//! of their code. A function whose blocks are all where the profile has them takes its counts as they are. Any other is *stale*,
-//! and its counts are carried over block by block (Ayupov, Panchenko, Pupyrev: "Stale Profile Matching", CC 2024):
+//! Functions are found by name, then by what other builds leave of a name ([`super::lookup`]), then, where
+//! the hashes are ours, by the hash of their code. A function whose blocks are all where the profile has them
+//! takes its counts as they are. Any other is *stale*, and its counts are carried over block by block
+//! (Ayupov, Panchenko, Pupyrev: "Stale Profile Matching", CC 2024):
 //!
-//! 1. *Anchors*: blocks whose pieces of hash, offsets aside, occur once in the profile and once in the program. They tell by how much the code between
-//!    them has moved.
-//! 2. Blocks of the same loose hash, the least distance first ([`BlockHash::distance`]), where offsets are compared after the move of the anchor
-//!    before. Each block is used once.
+//! 1. *Anchors*: blocks whose pieces of hash, offsets aside, occur once in the profile and once in the
+//!    program. They tell by how much the code between them has moved.
+//! 2. Blocks of the same loose hash, the least distance first ([`BlockHash::distance`]), where offsets are
+//!    compared after the move of the anchor before. Each block is used once.
 //! 3. Blocks that call the same functions; the entry for the entry.
 //! 4. Counts of blocks that were found and of edges between two of them are evidence; everything else is inferred.
 //!
-//! Whether two hashes can be compared depends on who wrote the profile. Ours agree in all pieces. BOLT's agree in offset, loose
-//! hash and neighbours ([`crate::hashes`]), so its profiles match too, only with less certainty; with its older hash function only offsets and
-//! calls are left.
+//! Whether two hashes can be compared depends on who wrote the profile. Ours agree in all pieces. BOLT's
+//! agree in offset, loose hash and neighbours ([`crate::analyse::hashes`]), so its profiles match too, only
+//! with less certainty; with its older hash function only offsets and calls are left.
 
 use postlink_flow::infer::{Inference, Prices};
 use postlink_isa::Isa;
@@ -21,17 +22,15 @@ use postlink_profile::bolt_yaml::{self, BoltYaml, HashFunction};
 use rayon::prelude::*;
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use crate::analyse::bolt_blocks::BoltBlocks;
+use crate::analyse::hashes::{self, BlockHash, ORIGIN, PartHashes};
+use crate::analyse::{Scratch, prepare};
 use crate::attach::account::Account;
 use crate::attach::evidence::Evidence;
 use crate::attach::lookup::{self, Key, Lookup};
 use crate::attach::{Attached, Outcome};
-use crate::bolt_blocks::BoltBlocks;
 use crate::cfg::{BlockId, Cfg, Use};
-use crate::discover::Program;
-use crate::export::ORIGIN;
-use crate::hashes::{self, BlockHash, PartHashes};
-use crate::leaks::Leaks;
-use crate::prepare::{self, Scratch};
+use crate::discover::{NonlocalExits, Program};
 
 /// Index of a function in the profile.
 #[derive(Clone, Copy)]
@@ -57,7 +56,7 @@ enum Comparable {
 /// What is the same for all functions.
 struct Context<'a, 'd> {
     program: &'a Program<'d>,
-    leaks: &'a Leaks,
+    nonlocal_exits: &'a NonlocalExits,
     profile: &'a BoltYaml,
     comparable: Comparable,
     /// Address by function number of the profile.
@@ -69,7 +68,7 @@ struct Context<'a, 'd> {
 /// Attaches a profile.
 pub fn attach<'d, I: Isa>(
     program: &Program<'d>,
-    leaks: &Leaks,
+    nonlocal_exits: &NonlocalExits,
     profile: &BoltYaml,
 ) -> Attached<'d> {
     let header = &profile.header;
@@ -94,7 +93,7 @@ pub fn attach<'d, I: Isa>(
         .map(|a| a.filter(|a| program.piece_at(*a).is_some_and(|p| p.start == *a)))
         .collect();
     if comparable == Comparable::All && at.iter().any(Option::is_none) {
-        account.renamed += by_hash::<I>(program, leaks, profile, &mut at);
+        account.renamed += by_hash::<I>(program, nonlocal_exits, profile, &mut at);
     }
     for (f, a) in profile.functions.iter().zip(&at) {
         if a.is_none() && !lookup::is_foreign(&f.name) {
@@ -116,7 +115,7 @@ pub fn attach<'d, I: Isa>(
         .collect();
     let context = Context {
         program,
-        leaks,
+        nonlocal_exits,
         profile,
         comparable,
         known: callees.values().copied().collect(),
@@ -139,7 +138,7 @@ pub fn attach<'d, I: Isa>(
         .par_iter()
         .map_init(
             || (Scratch::default(), Inference::default()),
-            |(scratch, room), group| context.one::<I>(group, scratch, room),
+            |(scratch, inference), group| context.attach_function::<I>(group, scratch, inference),
         )
         .collect();
     Attached::gather(program, done, account)
@@ -161,7 +160,7 @@ fn counts_of(f: &bolt_yaml::Function) -> u64 {
 /// Finds functions of the profile that have another name now by the hash of their code, where it says one of each.
 fn by_hash<I: Isa>(
     program: &Program<'_>,
-    leaks: &Leaks,
+    nonlocal_exits: &NonlocalExits,
     profile: &BoltYaml,
     at: &mut [Option<u64>],
 ) -> u64 {
@@ -183,7 +182,7 @@ fn by_hash<I: Isa>(
             if taken.contains(&start) {
                 return None;
             }
-            let a = prepare::analyse::<I>(program, leaks, f, scratch).ok()?;
+            let a = prepare::analyse::<I>(program, nonlocal_exits, f, scratch).ok()?;
             let blocks = BoltBlocks::new(&a.cfg);
             let hash = hashes::of_part::<I>(program, &a.cfg, &blocks, 0).function;
             Some(((hash, blocks.part(0).len() as u32), start))
@@ -220,11 +219,11 @@ struct Part<'a> {
 }
 
 impl<'d> Context<'_, 'd> {
-    fn one<I: Isa>(
+    fn attach_function<I: Isa>(
         &self,
         group: &[(u32, u64, usize)],
         scratch: &mut Scratch,
-        room: &mut Inference,
+        inference: &mut Inference,
     ) -> Outcome<'d> {
         let mut out = Outcome::default();
         let Some(&(function, ..)) = group.first() else {
@@ -235,15 +234,19 @@ impl<'d> Context<'_, 'd> {
             out.account.records += f.blocks.len() as u64;
             out.account.counts = out.account.counts.saturating_add(counts_of(f));
         }
-        let analysed =
-            match prepare::analyse::<I>(self.program, self.leaks, function as usize, scratch) {
-                Ok(analysed) => analysed,
-                Err(pin) => {
-                    out.pin = Some((function, pin));
-                    out.account.pinned += 1;
-                    return out;
-                }
-            };
+        let analysed = match prepare::analyse::<I>(
+            self.program,
+            self.nonlocal_exits,
+            function as usize,
+            scratch,
+        ) {
+            Ok(analysed) => analysed,
+            Err(pin) => {
+                out.pin = Some((function, pin));
+                out.account.pinned += 1;
+                return out;
+            }
+        };
         let cfg = &analysed.cfg;
         let blocks = BoltBlocks::new(cfg);
         let mut evidence = Evidence::new(cfg, Prices::SAMPLED);
@@ -320,7 +323,7 @@ impl<'d> Context<'_, 'd> {
             let joined = |b: BlockId| *blocks.run(blocks.of[b as usize]).end() != b;
             evidence.close(cfg, true, joined);
         }
-        let counted = evidence.solve(function, analysed, room);
+        let counted = evidence.solve(function, analysed, inference);
         if counted.counts.blocks.iter().any(|c| *c > 0) {
             out.account.attached += 1;
             out.counted = Some(counted);
@@ -328,7 +331,8 @@ impl<'d> Context<'_, 'd> {
         out
     }
 
-    /// Counts of the blocks in a profile's list: the larger of what flows in and out, what is said, or samples by instruction.
+    /// Counts of the blocks in a profile's list: the larger of what flows in and out, what is said, or
+    /// samples by instruction.
     fn block_counts(&self, f: &bolt_yaml::Function) -> Vec<u64> {
         let mut into: FxHashMap<u32, u64> = FxHashMap::default();
         for s in f.blocks.iter().flat_map(|b| &b.successors) {
@@ -456,8 +460,8 @@ impl<'d> Context<'_, 'd> {
         calls
     }
 
-    /// Takes the counts of blocks that were found, and of all edges if nothing has changed (`order` are the blocks by their numbers then). Returns
-    /// how many that are.
+    /// Takes the counts of blocks that were found, and of all edges if nothing has changed (`order` are the
+    /// blocks by their numbers then). Returns how many that are.
     fn take(
         &self,
         part: &Part<'_>,

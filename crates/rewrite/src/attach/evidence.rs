@@ -1,7 +1,8 @@
 //! What a profile by names or blocks says of one function, and the counts that follow from it.
 //!
-//! Exact counters are solved; anything else is *evidence*: counts of some edges, blocks, entries and ways out, which contradict each
-//! other and leave gaps. [`Evidence::solve`] turns it into the nearest counts that conserve flow ([`postlink_flow::infer`]).
+//! Exact counters are solved; anything else is *evidence*: counts of some edges, blocks, entries and ways
+//! out, which contradict each other and leave gaps. [`Evidence::solve`] turns it into the nearest counts that
+//! conserve flow ([`postlink_flow::infer`]).
 //!
 //! What is assumed of an edge without a count:
 //!
@@ -11,15 +12,15 @@
 //! | a branch, a table's target | less likely; not taken if the function's branches (or the table's jumps) were recorded at all |
 //! | return, tail call, trap | free: what flows in flows out |
 //! | out of a call that may not come back, into a landing pad | rare |
-//! | out behind a call that never comes back | free |
+//! | out after a call that never comes back | free |
 
 use postlink_flow::infer::{Block, Inference, Jump, Likely, OUTSIDE, Prices};
 use rustc_hash::FxHashMap;
 
+use crate::analyse::Analysed;
+use crate::analyse::counters::Counts;
 use crate::attach::{Counted, entered};
 use crate::cfg::{BlockId, Cfg, Term};
-use crate::counters::Counts;
-use crate::prepare::Analysed;
 
 /// What is known of a function.
 #[derive(Clone, Debug)]
@@ -55,8 +56,9 @@ impl Evidence {
         }
     }
 
-    /// Takes branches of which nothing was recorded for not taken: for complete records of branches. Ways into the next block stay unknown
-    /// unless `falls`, as do those that only we see because a call ends a block of ours.
+    /// Takes branches of which nothing was recorded for not taken: for complete records of branches. Ways
+    /// into the next block stay unknown unless `falls`, as do those that only we see because a call ends a
+    /// block of ours.
     pub fn close(&mut self, cfg: &Cfg, falls: bool, joined: impl Fn(BlockId) -> bool) {
         for (b, block) in cfg.blocks.iter().enumerate() {
             let id = b as BlockId;
@@ -85,7 +87,7 @@ impl Evidence {
         &self,
         function: u32,
         analysed: Analysed<'d>,
-        room: &mut Inference,
+        inference: &mut Inference,
     ) -> Counted<'d> {
         let cfg = &analysed.cfg;
         let blocks: Vec<Block> = self.blocks.iter().map(|c| Block { count: *c }).collect();
@@ -133,7 +135,7 @@ impl Evidence {
                     push(id, OUTSIDE, None, Likely::Free);
                 }
                 Term::Dispatch { leaves: true, .. } => push(id, OUTSIDE, None, Likely::Taken),
-                _ if block.leaks => {
+                _ if block.nonlocal_exits => {
                     let never = block.unlikely && block.term == Term::Fall;
                     push(
                         id,
@@ -154,7 +156,7 @@ impl Evidence {
                 });
             }
         }
-        let solved = room.infer(&blocks, &jumps, &self.prices);
+        let solved = inference.infer(&blocks, &jumps, &self.prices);
         let mut counts = Counts {
             blocks: solved.blocks,
             succs: solved.jumps[..cfg.succs.len()].to_vec(),

@@ -2,11 +2,11 @@
 
 use rustc_hash::FxHashMap;
 
+use postlink_bolt_symbols::names;
 use postlink_image::elf::SymbolTable;
 use postlink_profile::symbolic::lto_common_name;
 
 use crate::discover::Program;
-use crate::names;
 
 /// Number of a name in a profile.
 pub trait Key: Copy {
@@ -34,7 +34,8 @@ pub fn is_foreign(name: &[u8]) -> bool {
     name.starts_with(b"[") || name.starts_with(b"__BOLT_PSEUDO_") || name.ends_with(b"@PLT")
 }
 
-/// A name without what another build may change: numbers, files, marks of link-time optimisation and of partial inlining.
+/// A name without what another build may change: numbers, files, marks of link-time optimisation and of
+/// partial inlining.
 pub fn stem(name: &[u8]) -> &[u8] {
     let plain = names::plain(name);
     match lto_common_name(plain) {
@@ -75,10 +76,13 @@ impl Lookup {
                 addresses[*i] = Some(address);
             }
         };
-        names::each(program.elf, |symbol, name, by_file| {
-            note(name, symbol.value);
-            if let Some(name) = by_file {
-                note(name, symbol.value);
+        let table = program.elf.symbols(SymbolTable::Static);
+        let mut text = Vec::new();
+        names::each(program.elf, &table, |named| {
+            for name in [named.name, named.by_file].iter().flatten() {
+                text.clear();
+                name.write(&mut text);
+                note(&text, named.symbol.value);
             }
         });
         // What a stripped file still tells.
@@ -90,7 +94,8 @@ impl Lookup {
                 addresses[*i] = Some(s.value);
             }
         }
-        // The rest by what is left of a name: only where it says one function, and that function has no other name in the profile.
+        // The rest by what is left of a name: only where it says one function, and that function has no other
+        // name in the profile.
         let mut stems: FxHashMap<&[u8], Option<u64>> = FxHashMap::default();
         for (name, i) in &wanted {
             if addresses[*i].is_none() {
@@ -102,16 +107,22 @@ impl Lookup {
             let taken: std::collections::HashSet<u64> =
                 addresses.iter().flatten().copied().collect();
             let mut twice: Vec<&[u8]> = Vec::new();
-            names::each(program.elf, |symbol, name, _| {
-                if taken.contains(&symbol.value) || !code(symbol.value) {
+            names::each(program.elf, &table, |named| {
+                let value = named.symbol.value;
+                let Some(name) = named
+                    .name
+                    .filter(|_| !taken.contains(&value) && code(value))
+                else {
                     return;
-                }
-                if let Some((key, slot)) = stems.get_key_value(stem(name)) {
+                };
+                text.clear();
+                name.write(&mut text);
+                if let Some((key, slot)) = stems.get_key_value(stem(&text)) {
                     match slot {
-                        Some(address) if *address != symbol.value => twice.push(key),
+                        Some(address) if *address != value => twice.push(key),
                         _ => {
                             let key = *key;
-                            stems.insert(key, Some(symbol.value));
+                            stems.insert(key, Some(value));
                         }
                     }
                 }

@@ -1,27 +1,28 @@
 //! A machine profile (`.mip`) attached to a program: what ran, in place of how often.
 //!
-//! A function that ran has counts, one that did not has none. Calls are known where they were counted, blocks where block coverage was recorded; what is
-//! missing is made up from the shape of the code (how many loops are around a block), which is good enough for the
-//! order of blocks. A block that never ran is cold for certain.
+//! A function that ran has counts, one that did not has none. Calls are known where they were counted, blocks
+//! where block coverage was recorded; what is missing is made up from the shape of the code (how many loops
+//! are around a block), which is good enough for the order of blocks. A block that never ran is cold for
+//! certain.
 //!
-//! A profile of this very build (same build id) is matched by address. One of another build, as when the instrumented program was compiled apart, is matched by names,
-//! and of its blocks only what fits: all offsets must be starts of blocks here.
+//! A profile of this very build (same build id) is matched by address. One of another build, as when the
+//! instrumented program was compiled apart, is matched by names, and of its blocks only what fits: all
+//! offsets must be starts of blocks here.
 
 use postlink_isa::Isa;
 use postlink_mip::{self as mip, Types};
 use rayon::prelude::*;
 use rustc_hash::FxHashMap;
 
+use crate::analyse::counters::{Counts, estimate};
+use crate::analyse::coverage_blocks::heads;
+use crate::analyse::{Scratch, prepare};
 use crate::attach::account::Account;
 use crate::attach::lookup::{Key, Lookup, function_at};
 use crate::attach::{Attached, Call, Counted, direct_calls, starts};
 use crate::cfg::{BlockId, Cfg};
-use crate::counters::{Counts, estimate};
-use crate::coverage_blocks::heads;
-use crate::discover::Program;
-use crate::leaks::Leaks;
+use crate::discover::{NonlocalExits, Program};
 use crate::pin::Pin;
-use crate::prepare::{self, Scratch};
 
 /// Counts that are made up stay below that, so that sums do.
 const MOST: u64 = 1 << 40;
@@ -45,7 +46,7 @@ enum Outcome<'d> {
 /// Attaches a profile.
 pub fn attach<'d, I: Isa>(
     program: &Program<'d>,
-    leaks: &Leaks,
+    nonlocal_exits: &NonlocalExits,
     profile: &mip::Profile,
 ) -> Attached<'d> {
     let elf = program.elf;
@@ -94,7 +95,12 @@ pub fn attach<'d, I: Isa>(
         .par_iter()
         .map_init(
             Scratch::default,
-            |scratch, (f, of)| match prepare::analyse::<I>(program, leaks, *f as usize, scratch) {
+            |scratch, (f, of)| match prepare::analyse::<I>(
+                program,
+                nonlocal_exits,
+                *f as usize,
+                scratch,
+            ) {
                 Err(pin) => Outcome::Pinned(*f, pin),
                 Ok(analysed) => {
                     let entries = of
@@ -226,7 +232,7 @@ fn calls(
             continue;
         };
         for edge in &function.edges {
-            // The return address is behind the call.
+            // The return address is after the call.
             let at = base.wrapping_add_signed(edge.source).wrapping_sub(1);
             let caller = function_at(program, at)
                 .and_then(|f| counted.binary_search_by_key(&f, |c| c.function).ok())

@@ -3,18 +3,21 @@
 //! | profile | how | where |
 //! |---|---|---|
 //! | counters of this very file | solved exactly | here |
-//! | by names: fdata, aggregated samples | records become counts of edges, balanced | [`named`] |
+//! | samples of this very file | branches and runs become counts of edges ([`records`]), balanced | [`addresses`] |
+//! | by names: fdata, aggregated samples | likewise, once names are addresses | [`named`] |
 //! | machine profiles: what ran | counts made up to suit | [`machine`] |
 //! | by blocks: BOLT's YAML, also of older builds | blocks found again by their hashes, the rest inferred | [`blocks`] |
 //!
 //! Whatever comes in, [`Attached`] goes out: counts that conserve flow, and the calls between functions.
 
 pub mod account;
+pub mod addresses;
 pub mod blocks;
 pub mod evidence;
 pub mod lookup;
 pub mod machine;
 pub mod named;
+mod records;
 
 use postlink_isa::Isa;
 use postlink_profile::Profile;
@@ -23,22 +26,23 @@ use postlink_profile::symbolic::SymbolicProfile;
 use rayon::prelude::*;
 use rustc_hash::FxHashMap;
 
-use crate::Error;
+use crate::analyse::counters::{Counts, Placement};
+use crate::analyse::{Analysed, CounterMap, FunctionCounters, Scratch, prepare};
 use crate::cfg::{BlockId, Callee, Term, Use};
-use crate::counters::{Counts, Placement};
-use crate::discover::Program;
-use crate::leaks::Leaks;
+use crate::discover::{NonlocalExits, Program, linker_veneers};
+use crate::error::Error;
 use crate::pin::Pin;
-use crate::prepare::{self, Analysed, CounterMap, Scratch, Share};
-use crate::veneers;
 
 pub use account::Account;
+pub use addresses::Samples;
 
 /// A profile of any kind.
 #[derive(Clone, Copy, Debug)]
 pub enum Source<'p> {
     /// Counters of the very file.
     Exact(&'p Profile),
+    /// Samples of the very file.
+    Addresses(Samples<'p>),
     /// Counts between places in functions.
     Named(&'p SymbolicProfile),
     /// Counts of blocks and edges, with hashes.
@@ -94,7 +98,8 @@ struct Outcome<'d> {
 }
 
 impl<'d> Attached<'d> {
-    /// Puts together what came of the functions of a profile, in their order; `account` holds what was said of the profile before.
+    /// Puts together what came of the functions of a profile, in their order; `account` holds what was said
+    /// of the profile before.
     fn gather(program: &Program<'_>, outcomes: Vec<Outcome<'d>>, mut account: Account) -> Self {
         let starts = starts(program);
         let (mut counted, mut indirect, mut pins) = (Vec::new(), Vec::new(), Vec::new());
@@ -130,14 +135,14 @@ impl<'d> Attached<'d> {
 /// Attaches a profile of any kind; and says for every function why it stays, as far as was looked at.
 pub fn attach_any<'d, I: Isa>(
     program: &Program<'d>,
-    leaks: &Leaks,
+    nonlocal_exits: &NonlocalExits,
     source: Source<'_>,
-) -> Result<(Attached<'d>, Vec<Share>), Error> {
+) -> Result<(Attached<'d>, Vec<FunctionCounters>), Error> {
     let attached = match source {
         Source::Exact(profile) => {
-            let map = CounterMap::build::<I>(program, leaks);
+            let map = CounterMap::build::<I>(program, nonlocal_exits);
             check(&map, profile)?;
-            let counted = attach::<I>(program, leaks, &map, profile);
+            let counted = attach::<I>(program, nonlocal_exits, &map, profile);
             let calls = calls(program, &map, profile, &counted);
             let attached = Attached {
                 counted,
@@ -153,7 +158,15 @@ pub fn attach_any<'d, I: Isa>(
                     "the profile is empty: it has no records".into(),
                 ));
             }
-            named::attach::<I>(program, leaks, profile)
+            named::attach::<I>(program, nonlocal_exits, profile)
+        }
+        Source::Addresses(samples) => {
+            if samples.profile.is_empty() {
+                return Err(Error::Profile(
+                    "the profile is empty: it has no samples".into(),
+                ));
+            }
+            addresses::attach::<I>(program, nonlocal_exits, &samples)
         }
         Source::Blocks(profile) => {
             if profile.functions.is_empty() {
@@ -161,7 +174,7 @@ pub fn attach_any<'d, I: Isa>(
                     "the profile is empty: it has no functions".into(),
                 ));
             }
-            blocks::attach::<I>(program, leaks, profile)
+            blocks::attach::<I>(program, nonlocal_exits, profile)
         }
         Source::Machine(profile) => {
             if profile.functions.iter().all(|f| !f.is_covered()) {
@@ -170,19 +183,19 @@ pub fn attach_any<'d, I: Isa>(
                         .into(),
                 ));
             }
-            machine::attach::<I>(program, leaks, profile)
+            machine::attach::<I>(program, nonlocal_exits, profile)
         }
     };
     let account = attached.account.clone().unwrap_or_default();
     if attached.counted.is_empty() && account.pinned == 0 {
         return Err(Error::Profile(nothing_fits(&account)));
     }
-    let mut shares: Vec<Share> = program
+    let mut shares: Vec<FunctionCounters> = program
         .functions
         .iter()
-        .map(|f| Share {
+        .map(|f| FunctionCounters {
             pin: f.pin,
-            ..Share::default()
+            ..FunctionCounters::default()
         })
         .collect();
     for (function, pin) in &attached.pins {
@@ -193,6 +206,9 @@ pub fn attach_any<'d, I: Isa>(
 
 /// Why nothing came of a profile.
 fn nothing_fits(account: &Account) -> String {
+    if account.functions == 0 && account.unknown_names == 0 {
+        return "the profile does not belong to this binary: nothing in it is in a function of the binary".into();
+    }
     if account.functions == 0 {
         let examples = match account.examples.is_empty() {
             true => String::new(),
@@ -256,7 +272,7 @@ pub fn check(map: &CounterMap, profile: &Profile) -> Result<(), Error> {
 /// Solves for every function that ran, in the order of functions.
 pub fn attach<'d, I: Isa>(
     program: &Program<'d>,
-    leaks: &Leaks,
+    nonlocal_exits: &NonlocalExits,
     map: &CounterMap,
     profile: &Profile,
 ) -> Vec<Counted<'d>> {
@@ -271,7 +287,7 @@ pub fn attach<'d, I: Isa>(
             if counters.iter().all(|c| *c == 0) {
                 return None;
             }
-            let mut analysed = prepare::analyse::<I>(program, leaks, f, scratch).ok()?;
+            let mut analysed = prepare::analyse::<I>(program, nonlocal_exits, f, scratch).ok()?;
             let counts = analysed
                 .placement
                 .solve(&analysed.cfg, counters, &mut scratch.counters);
@@ -321,10 +337,11 @@ pub fn starts(program: &Program<'_>) -> FxHashMap<u64, u32> {
                 .map(move |a| (a, i as u32))
         })
         .collect();
-    // Who calls a linker's veneer calls what is behind it.
+    // A call of a linker's veneer is a call of the veneer's target.
     for f in 0..program.functions.len() {
         let veneer = program.start(f);
-        let callee = veneers::behind(program, veneer).and_then(|to| starts.get(&to).copied());
+        let callee =
+            linker_veneers::behind(program, veneer).and_then(|to| starts.get(&to).copied());
         if let Some(callee) = callee {
             starts.insert(veneer, callee);
         }
@@ -364,7 +381,8 @@ pub fn calls(
     calls
 }
 
-/// Calls and jumps to other functions that instructions or [constant slots](crate::refs::Refs::constant_slot) say, as often as their blocks ran.
+/// Calls and jumps to other functions that instructions or [constant
+/// slots](crate::discover::Refs::constant_slot) say, as often as their blocks ran.
 pub fn direct_calls(counted: &[Counted<'_>], start_of: &FxHashMap<u64, u32>) -> Vec<Call> {
     counted
         .par_iter()

@@ -4,8 +4,9 @@ use postlink_isa::{Anchor, Flow, Insn};
 
 use crate::discover::Program;
 
-/// The straight code `first..=k` with what comes before the only branch that leads there, if nothing else does: the check of an index may lie
-/// before it. The piece begins with instruction `from`; `alone` says that control does not come to an address in another way.
+/// The straight code `first..=k` with what comes before the only branch that leads there, if nothing else
+/// does: the check of an index may be before it. The piece begins with instruction `from`; `alone` says that
+/// control does not come to an address in another way.
 pub(super) fn along_branch(
     insns: &[Insn],
     from: usize,
@@ -50,9 +51,9 @@ pub(super) fn along_branch(
     Some([&insns[begin..=branch], &insns[first..=k]].concat())
 }
 
-/// Targets of a table of distances from an anchor. If the table's address is not in sight of the jump, whatever the function forms in
-/// that register may be it, if all its entries lead into the function. Without a bound check the table ends before the first entry that
-/// leads elsewhere; a little too much does no harm.
+/// Targets of a table of distances from an anchor. If the table's address is not in sight of the jump,
+/// whatever the function forms in that register may be it, if all its entries lead into the function. Without
+/// a bound check the table ends before the first entry that leads elsewhere; a little too much does no harm.
 pub(super) fn anchored(
     program: &Program<'_>,
     a: &Anchor,
@@ -129,8 +130,8 @@ fn distances(program: &Program<'_>, a: &Anchor, table: u64, limit: u32) -> Vec<u
     targets
 }
 
-/// Targets of a table of absolute addresses: the run of pointers to this function at `table`, or behind it where the index does not
-/// begin at zero.
+/// Targets of a table of absolute addresses: the run of pointers to this function at `table`, or after it
+/// where the index does not begin at zero.
 pub(super) fn absolute_table(program: &Program<'_>, table: u64, ranges: &[(u64, u64)]) -> Vec<u64> {
     const FAR: u64 = 8 * 4096;
     let p = &program.refs.pointers;

@@ -5,15 +5,18 @@
 //! formed or accessed. All of it comes from an [`Arch`]. One module per instruction set implements it; nothing else in
 //! the crate names a decoder.
 //!
-//! Where an address takes two instructions (`adrp` and `add` on AArch64), the first has a field of the kind [`FieldKind::Page`], and
-//! the seam has a few more questions: which instructions use the page, and what instructions do to registers.
+//! Where an address takes two instructions (`adrp` and `add` on AArch64), the first has a field of the kind
+//! [`FieldKind::Page`], and the seam has a few more questions: which instructions use the page, and what
+//! instructions do to registers.
 
 pub(crate) mod aarch64;
+pub(crate) mod graph;
+pub(crate) mod step;
 pub(crate) mod x86_64;
 
-use crate::graph::Graph;
-use crate::machine::{Mem, Step};
+use graph::Graph;
 use smallvec::SmallVec;
+use step::{Mem, Step};
 
 /// Where control goes after an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,8 +105,8 @@ pub(crate) struct PageUse {
     pub offset: u64,
 }
 
-/// What an instruction does to general registers, one bit each: all that it may read, what it overwrites for certain, and all
-/// that may have another value afterwards.
+/// What an instruction does to general registers, one bit each: all that it may read, what it overwrites for
+/// certain, and all that may have another value afterwards.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Touched {
     pub reads: u32,
@@ -111,7 +114,8 @@ pub(crate) struct Touched {
     pub writes: u32,
 }
 
-/// What an instruction reads and overwrites for certain: general registers, one bit each, and flags ([`crate::machine::flag`]).
+/// What an instruction reads and overwrites for certain: general registers, one bit each, and flags
+/// ([`crate::arch::step::flag`]).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Effects {
     pub reads: u32,
@@ -159,8 +163,8 @@ pub(crate) struct Dispatch {
     pub parts: SmallVec<[u64; 8]>,
     /// Addresses of instructions farther away that form the address of the table or of the base.
     pub formed: SmallVec<[u64; 8]>,
-    /// Registers that hold something else than the program's own values after it: table and base that are formed in straight code, entry,
-    /// target.
+    /// Registers that hold something else than the program's own values after it: table and base that are
+    /// formed in straight code, entry, target.
     pub scratch: u32,
 }
 
@@ -175,8 +179,9 @@ pub(crate) trait Arch: Sync + Send + 'static {
     /// Kept relocation types that store an absolute address of 8 and of 4 bytes.
     const ABS_8: &'static [u32];
     const ABS_4: &'static [u32];
-    /// The kept relocation type that stores 8 bytes relative to their own place.
+    /// The kept relocation types that store 8 and 4 bytes relative to their own place.
     const DISTANCE_8: u32;
+    const DISTANCE_4: u32;
     /// Kept relocation types of code that store a distance, or a part of an address, that code makes an address of.
     const DISTANCES: &'static [u32];
     /// The same of a distance that does not lead to code: of the global offset table.
@@ -198,11 +203,12 @@ pub(crate) trait Arch: Sync + Send + 'static {
     const CALL_PUSHES: i64;
     /// Registers that a call overwrites with the return address.
     const LINK: &'static [u8];
-    /// Where the routine behind recorders gets its table.
+    /// Where the routine after recorders gets its table.
     const TABLE: u8;
     /// Registers that hold nothing when a function is called and when it returns: linkers' stubs may use them.
     const STUB_SCRATCH: u32;
-    /// Whether code inside of compiled functions keeps to that as well at calls and returns, so that they are dead before those.
+    /// Whether code inside of compiled functions keeps to that as well at calls and returns, so that they are
+    /// dead before those.
     const STUBS_AT_CALLS: bool;
 
     /// What the instruction reads and overwrites. Whatever is not known for certain is read, and not overwritten.
@@ -243,18 +249,19 @@ pub(crate) trait Arch: Sync + Send + 'static {
         false
     }
 
-    /// Decodes the instruction at the start of `bytes`, which lies at `addr`. `None`: not a whole, valid instruction,
+    /// Decodes the instruction at the start of `bytes`, which is at `addr`. `None`: not a whole, valid instruction,
     /// or one that the proof refuses to reason about.
     fn decode(bytes: &[u8], addr: u64) -> Option<Insn>;
 
-    /// The address that an instruction loads into a register as a plain number (`mov $table,%edx`). Any other number is not taken for
-    /// one: in a large program constants of all kinds coincide with addresses inside of tables.
+    /// The address that an instruction loads into a register as a plain number (`mov $table,%edx`). Any other
+    /// number is not taken for one: in a large program constants of all kinds coincide with addresses inside
+    /// of tables.
     fn loaded_number(bytes: &[u8]) -> Option<u64>;
 
     /// The address field of an instruction that holds one as an absolute immediate. `bytes` is exactly one instruction.
     fn absolute_field(bytes: &[u8]) -> Option<Field>;
 
-    /// Whether all of `bytes`, which lie behind a function's code, are padding.
+    /// Whether all of `bytes`, which are after a function's code, are padding.
     fn is_padding(bytes: &[u8]) -> bool {
         let mut at = 0;
         while let Some(rest) = bytes.get(at..).filter(|r| !r.is_empty()) {
@@ -266,7 +273,8 @@ pub(crate) trait Arch: Sync + Send + 'static {
         true
     }
 
-    /// Length of the padding instruction at the start of `bytes`, 0 if there is none. Bytes that only end early are padding.
+    /// Length of the padding instruction at the start of `bytes`, 0 if there is none. Bytes that only end
+    /// early are padding.
     fn padding_len(bytes: &[u8]) -> usize;
 
     /// The jump that replaces the start of a moved function: offset from the entry, length, target.
@@ -302,13 +310,13 @@ pub(crate) trait Arch: Sync + Send + 'static {
         None
     }
 
-    /// New instructions that do what one (or another number of) old ones do. The bytes go on behind the instructions.
+    /// New instructions that do what one (or another number of) old ones do. The bytes go on after the instructions.
     fn longer(_old: &[u8], _p: u64, _new: &[u8], _q: u64) -> Option<Longer> {
         None
     }
 
-    /// A piece of code at `addr` that does nothing but jump to an address anywhere, with registers that calls may destroy:
-    /// (target, length).
+    /// A piece of code at `addr` that does nothing but jump to an address anywhere, with registers that calls
+    /// may destroy: (target, length).
     fn veneer(_bytes: &[u8], _addr: u64) -> Option<(u64, u64)> {
         None
     }
@@ -328,8 +336,8 @@ pub(crate) trait Arch: Sync + Send + 'static {
         None
     }
 
-    /// The addresses that straight code makes of a page: `code` begins with the instruction that forms it. Offset of the
-    /// instruction in the code, the address, and whether it is formed or accessed.
+    /// The addresses that straight code makes of a page: `code` begins with the instruction that forms it.
+    /// Offset of the instruction in the code, the address, and whether it is formed or accessed.
     fn page_uses(code: &[u8], page: u64) -> SmallVec<[(usize, u64, FieldKind); 2]> {
         let mut uses = SmallVec::new();
         let (Some(reg), len) = (Self::page_register(code), Self::STEP) else {

@@ -7,10 +7,11 @@
 //! | calls and edges | `adrp x16`, `ldr w17,[x16]`, `tst w17,#63`, `b.ne`, the slow way, `add`, `cbz`, `str` |
 //! | the slow way | `add x16,x16`, `mov x17,x30`, `bl` to new code, `ldr w17,[x16]` |
 //!
-//! A call's counter may stand between `stp x16,x17,[sp,#-16]!` and `ldp x16,x17,[sp],#16`. What is not saved so is `x16`, `x17` or flags: they hold nothing at the entry of a
-//! compiled function for who comes from outside.
+//! A call's counter may be between `stp x16,x17,[sp,#-16]!` and `ldp x16,x17,[sp],#16`. What is not saved so
+//! is `x16`, `x17` or flags: they hold nothing at the entry of a compiled function for callers from outside.
 //!
-//! What replaces the beginning of a function is a `b`, or `bti c` and a `b` where a landing pad was that does more (`paciasp`). Pointers to functions stay as they are.
+//! What replaces the beginning of a function is a `b`, or `bti c` and a `b` where a landing pad was that does
+//! more (`paciasp`). Pointers to functions stay as they are.
 
 use super::{Entries, Memory};
 use crate::arch::aarch64::{AArch64, word};
@@ -21,7 +22,7 @@ const SCRATCH: u32 = 1 << 16 | 1 << 17;
 /// `stp x16,x17,[sp,#-16]!`, `ldp x16,x17,[sp],#16`
 const PUSH: u32 = 0xa9bf_47f0;
 const POP: u32 = 0xa8c1_47f0;
-/// `mov x17,x30`, `add w17,w17,#1`, `tst w17,#63`, and the branches behind and over them.
+/// `mov x17,x30`, `add w17,w17,#1`, `tst w17,#63`, and the branches after and over them.
 const KEEP_LINK: u32 = 0xaa1e_03f1;
 const COUNT: u32 = 0x1100_0631;
 const TEST: u32 = 0x7200_163f;

@@ -1,16 +1,17 @@
-//! A function has one address: pointers to it are compared, so all of them lead to the same place, in code, in copies of overwritten instructions, in data and in
-//! dynamic symbols.
+//! A function has one address: pointers to it are compared, so all of them lead to the same place, in code,
+//! in copies of overwritten instructions, in data and in dynamic symbols.
 
 use rayon::prelude::*;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{Entries, Proof, judged, unproved};
 use crate::arch::{Field, FieldKind, Flow, Insn};
-use crate::bytes::{u32_in, u64_in};
-use crate::claim::Range;
-use crate::elf::{self, Section};
+use crate::files::bytes::{u32_in, u64_in};
+use crate::files::claim::Range;
+use crate::files::elf::{self, Section};
+use crate::proof::described;
+use crate::proof::visible::{Extents, Visible};
 use crate::report::{Check, Failure, FunctionReport};
-use crate::visible::{Extents, Visible};
 
 impl<A: Entries> Proof<'_, A> {
     /// Notes that what pointed to `from` points to `to` now.
@@ -20,7 +21,8 @@ impl<A: Entries> Proof<'_, A> {
         }
     }
 
-    /// Adds words of data and numbers in code that still hold the address of a function with another one. (Words of four bytes are not looked for: too many are numbers.)
+    /// Adds words of data and numbers in code that still hold the address of a function with another one.
+    /// (Words of four bytes are not looked for: too many are numbers.)
     pub(super) fn what_stays(&mut self, skip: &[Range]) {
         let moved: FxHashSet<u64> = self
             .pointed
@@ -56,10 +58,14 @@ impl<A: Entries> Proof<'_, A> {
             }
         }
         self.numbers_that_stay(&moved);
+        let distances = described::unchanged::<A>(input, self.output);
+        let known = distances.into_iter().filter(|a| moved.contains(a));
+        self.pointed.extend(known.map(|a| (a, a)));
     }
 
-    /// Numbers in code and data that are the address of a function with another one: pointers, if the linker wrote them there, as the relocations that it kept say. Else they only
-    /// look like one, as masks of bits do.
+    /// Numbers in code and data that are the address of a function with another one: pointers, if the linker
+    /// wrote them there, as the relocations that it kept say. Else they only look like one, as masks of bits
+    /// do.
     fn numbers_that_stay(&mut self, moved: &FxHashSet<u64>) {
         let places: FxHashMap<u64, u64> = std::mem::take(&mut self.numbers)
             .into_iter()
@@ -93,7 +99,7 @@ impl<A: Entries> Proof<'_, A> {
         }
     }
 
-    /// Pointers that lead to a counter must be such that nobody can tell; see [`crate::visible`].
+    /// Pointers may lead to a counter only where the program cannot notice; see [`crate::proof::visible`].
     pub(super) fn seen(&mut self, visible: &Visible, code: &[Range]) {
         let extents = Extents::new(self.input, &self.unwind, &self.starts, code);
         let input = self.input;
@@ -121,7 +127,8 @@ impl<A: Entries> Proof<'_, A> {
         [insn.field, absolute]
     }
 
-    /// Whether a copy of an instruction differs in where its pointers lead only, and that to the same functions. Those are added to `pointed`.
+    /// Whether a copy of an instruction differs in where its pointers lead only, and that to the same
+    /// functions. Those are added to `pointed`.
     pub(super) fn same_but_for_pointers(
         &self,
         (old, a): (&Insn, &[u8]),

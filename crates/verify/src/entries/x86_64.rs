@@ -1,9 +1,10 @@
-//! Counters at entries of x86-64 programs: stores and additions that destroy no register, and flags only where they mean nothing.
+//! Counters at entries of x86-64 programs: stores and additions that destroy no register, and flags only
+//! where they mean nothing.
 
 use super::{Entries, Memory};
 use crate::arch::x86_64::X86_64;
 use crate::arch::{Arch, Flow};
-use crate::bytes::u32_in;
+use crate::files::bytes::u32_in;
 
 /// Bytes of a jump at an entry.
 const JUMP: u64 = 5;

@@ -3,9 +3,9 @@
 use super::{Edit, Faults, Kind, Site};
 use crate::arch::x86_64::X86_64;
 use crate::arch::{Arch, FieldKind, Flow};
-use crate::elf::SHT_SYMTAB;
+use crate::files::elf::SHT_SYMTAB;
 
-/// Offset of the opcode behind legacy and REX prefixes.
+/// Offset of the opcode after legacy and REX prefixes.
 fn opcode_at(bytes: &[u8]) -> usize {
     let legacy = bytes
         .iter()
@@ -48,7 +48,7 @@ impl Faults<'_> {
     }
 
     /// A 4-byte displacement field of an instruction, moved by a distance.
-    fn shift(&self, s: &Site, by: i64) -> Option<Edit> {
+    pub(super) fn shift(&self, s: &Site, by: i64) -> Option<Edit> {
         let f = s.insn.field.filter(|f| f.len == 4)?;
         let at = s.at + usize::from(f.at);
         let value = i32::from_le_bytes(self.file(at, 4).try_into().ok()?);
@@ -114,7 +114,7 @@ impl Faults<'_> {
                     .claim
                     .functions
                     .iter()
-                    .map(super::super::claim::Moved::new_entry)
+                    .map(crate::files::claim::Moved::new_entry)
                     .find(|e| *e != target)?;
                 // The old entry of the same function is as good as the new one.
                 let same = self
@@ -220,7 +220,7 @@ impl Faults<'_> {
             .claim
             .functions
             .iter()
-            .map(super::super::claim::Moved::new_entry)
+            .map(crate::files::claim::Moved::new_entry)
             .collect();
         for s in self
             .input

@@ -2,15 +2,16 @@
 
 use super::{Edit, Faults, Kind, Site};
 use crate::arch::aarch64::{AArch64, word};
+use crate::arch::graph::Graph;
 use crate::arch::{Arch, Dispatch, FieldKind, Flow};
-use crate::claim::Moved;
-use crate::elf::Elf;
-use crate::graph::Graph;
+use crate::files::claim::Moved;
+use crate::files::elf::Elf;
 
 const NOP: u32 = 0xd503_201f;
 const PT_GNU_EH_FRAME: u32 = 0x6474_e550;
 
-/// The word with its address field moved by `by` units: words for branches and literals, bytes for `adr`, pages for `adrp`.
+/// The word with its address field moved by `by` units: words for branches and literals, bytes for `adr`,
+/// pages for `adrp`.
 fn moved_by(w: u32, by: i64) -> Option<u32> {
     let put = |low: u32, width: u32| {
         let value = i64::from((w << (32 - low - width)) as i32 >> (32 - width)) + by;

@@ -9,16 +9,17 @@
 //! | AArch64 | `adrp a`, `add a,a,#c`, `ldxr b,[a]`, `add b,b,#1`, `stxr s,b,[a]`, `cbnz s` |
 //! | x86-64 | `inc [c]`; or `mov r,[c]`, `lea r,[r+1]`, `mov [c],r`, perhaps with `rax` on the stack, below the red zone |
 //!
-//! What the checker shows is that a program does what it did, so each fault here is one that the program could notice, or one after which some memory
-//! does not count. That every counter is at the place that the profile takes it for is not shown by it, and no fault of these: counts are compared with those
-//! of a simulator.
+//! What the checker shows is that a program does what it did, so each fault here is one that the program
+//! could notice, or one after which some memory does not count. That every counter is at the place that the
+//! profile takes it for is not shown by it, and no fault of these: counts are compared with those of a
+//! simulator.
 
 use super::{Edit, Faults, Kind, Site};
 use crate::arch::aarch64::{AArch64, word};
+use crate::arch::step::flag;
 use crate::arch::x86_64::X86_64;
 use crate::arch::{Arch, FieldKind, Flow};
-use crate::claim::Range;
-use crate::machine::flag;
+use crate::files::claim::Range;
 
 const NOP: u32 = 0xd503_201f;
 
@@ -30,7 +31,7 @@ struct Counter<'s> {
     /// The store and the load of its registers, and whether it is the only store.
     saved: Option<(&'s Site, &'s Site)>,
     alone: bool,
-    /// The instruction behind.
+    /// The instruction after.
     next: Option<&'s Site>,
 }
 
@@ -38,7 +39,7 @@ struct Counter<'s> {
 struct Increment<'s> {
     /// `mov`, `lea`, `mov`, or `inc`.
     parts: &'s [Site],
-    /// What makes room on the stack, `push`, `pop`, and what gives it back.
+    /// What makes space on the stack, `push`, `pop`, and what gives it back.
     saved: Option<[&'s Site; 4]>,
     next: Option<&'s Site>,
 }
@@ -64,7 +65,7 @@ impl Faults<'_> {
             .loads()
             .iter()
             .filter(|s| s.is_writable() && !s.is_exec())
-            // A segment of their own, or what the last one has behind its end in the input.
+            // A segment of their own, or what the last one has after its end in the input.
             .map(|s| Range {
                 start: s.addr.max(self.input.extent().1),
                 end: s.end(),
@@ -92,13 +93,13 @@ impl Faults<'_> {
 
     /// A word of the program's own that is written: where no counter is.
     fn own_data(&self) -> Option<u64> {
-        let data = |l: &&crate::elf::Segment| l.is_writable() && l.file_size >= 64;
+        let data = |l: &&crate::files::elf::Segment| l.is_writable() && l.file_size >= 64;
         let load = self.input.loads().iter().find(data)?;
         Some(load.addr.next_multiple_of(16))
     }
 
-    /// What the program does behind a counter: jumps there are followed. Nothing where another counter begins, for which registers are saved that
-    /// need not be live.
+    /// What the program does after a counter: jumps there are followed. Nothing where another counter begins,
+    /// for which registers are saved that need not be live.
     fn behind<'s>(&'s self, mut site: &'s Site) -> Option<&'s Site> {
         for _ in 0..4 {
             let Flow::Jump(target) = site.insn.flow else {
@@ -264,7 +265,7 @@ impl Faults<'_> {
         }
     }
 
-    /// The exclusive load behind a counter before it: then the counter stands between it and its store.
+    /// The exclusive load after a counter before it: then the counter is between it and its store.
     fn between(&self, c: &Counter<'_>) -> Option<Edit> {
         let (first, next) = (c.parts.first()?, c.next.filter(|_| c.saved.is_none())?);
         let load = self.word(next)?;

@@ -1,9 +1,9 @@
 //! Faults in headers, pointers, tables, symbols and the claim.
 
 use super::{Edit, Faults, Kind};
-use crate::bytes::{u32_in, u64_in};
-use crate::claim::Claim;
-use crate::elf::{self, PF_W, PF_X, SHT_DYNSYM, SHT_RELA, SHT_SYMTAB, SYM_SIZE};
+use crate::files::bytes::{u32_in, u64_in};
+use crate::files::claim::Claim;
+use crate::files::elf::{self, PF_W, PF_X, SHT_DYNSYM, SHT_RELA, SHT_SYMTAB, SYM_SIZE};
 
 const PT_GNU_RELRO: u32 = 0x6474_e552;
 
@@ -113,7 +113,7 @@ impl Faults<'_> {
     }
 
     /// File offset, place and addend of each RELATIVE relocation.
-    fn relative(&self) -> Vec<(usize, u64, u64)> {
+    pub(super) fn relative(&self) -> Vec<(usize, u64, u64)> {
         let mut list = Vec::new();
         for s in self
             .output
@@ -146,7 +146,7 @@ impl Faults<'_> {
     }
 
     /// Words of data that became pointers to new code, and addends that did: file offset and value.
-    fn changed_pointers(&self) -> Vec<(usize, u64)> {
+    pub(super) fn changed_pointers(&self) -> Vec<(usize, u64)> {
         let is_new = |v: u64| self.claim.functions.iter().any(|f| f.in_new(v));
         let mut list: Vec<(usize, u64)> = self
             .relative()
@@ -182,7 +182,7 @@ impl Faults<'_> {
             self.claim
                 .functions
                 .iter()
-                .map(crate::claim::Moved::new_entry)
+                .map(crate::files::claim::Moved::new_entry)
                 .find(|e| *e != v)
         };
         self.changed_pointers()
@@ -250,7 +250,7 @@ impl Faults<'_> {
             .collect()
     }
 
-    /// The note, written anew behind the file's end.
+    /// The note, written anew after the file's end.
     fn claims(&self, kind: Kind) -> Vec<Edit> {
         let Some(index) = self.output.sections.iter().position(|s| {
             s.name == b".note.postlink"

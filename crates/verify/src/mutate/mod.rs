@@ -10,18 +10,21 @@
 //! | what counts | [`counting`] |
 //! | unwind rows, search table, call sites, actions, types | [`unwinding`] |
 //! | headers, pointers, tables, symbols, claim | [`file`] |
+//! | what the program may see of a code address | [`visible`] |
 
+mod claim;
 mod code;
 mod code_a64;
 mod counting;
 mod file;
 mod unwinding;
+mod visible;
 
 use crate::arch::aarch64::AArch64;
 use crate::arch::x86_64::X86_64;
 use crate::arch::{Arch, Insn};
-use crate::claim::Claim;
-use crate::elf::Elf;
+use crate::files::claim::Claim;
+use crate::files::elf::Elf;
 use crate::report::{Options, Report};
 
 macro_rules! kinds {
@@ -74,11 +77,18 @@ kinds! {
     WrongCfaOffset,
     /// A register is said to be saved that is another one.
     WrongRegisterRule,
+    /// All pointers to a function lead to its new entry, which has fewer zero bits at its end than the old one.
+    FewerZeroBits,
+    /// All pointers to a function lead to its new entry, and at the old one is something in front that can be
+    /// read through them.
+    DataInFrontLost,
+    /// A pointer to the inside of a moved function is what it was.
+    LabelLeftBehind,
     /// Another size of pushed arguments before a landing pad.
     WrongArgsSize,
     /// An FDE ends before its code does.
     FdeTooShort,
-    /// An FDE goes on behind its code.
+    /// An FDE goes on after its code.
     FdeTooLong,
     /// An FDE has no LSDA, or another one.
     WrongLsda,
@@ -164,9 +174,9 @@ kinds! {
     ExclusiveLost,
     /// AArch64: moved start-up code registers another place than the new unwind table, or the old one.
     Registration,
-    /// A counter lies in the program's own memory.
+    /// A counter is in the program's own memory.
     CounterElsewhere,
-    /// A counter does not lie at a multiple of its size.
+    /// A counter does not be at a multiple of its size.
     CounterMisaligned,
     /// What was read from one counter is stored to the next.
     CounterTorn,
@@ -174,9 +184,9 @@ kinds! {
     IncrementLost,
     /// Two are added to a counter.
     IncrementTwice,
-    /// A counter uses a register that the instruction behind it reads.
+    /// A counter uses a register that the instruction after it reads.
     LiveRegister,
-    /// A counter destroys flags that are read behind it.
+    /// A counter destroys flags that are read after it.
     LiveFlags,
     /// A counter keeps a register above the stack pointer, where the program's data are.
     SpillOverStack,
@@ -188,7 +198,7 @@ kinds! {
     RestoreLost,
     /// A counter leaves the stack pointer elsewhere.
     StackMoved,
-    /// AArch64: a counter stands between an exclusive load and its store.
+    /// AArch64: a counter is between an exclusive load and its store.
     CounterBetweenExclusives,
     /// A recorder goes elsewhere than the call would.
     RecorderLeaves,
@@ -212,6 +222,12 @@ impl Kind {
 
     /// Kinds that only static programs have whose start-up code registers their unwind table.
     pub const REGISTERED: &'static [Kind] = &[Kind::Registration];
+
+    /// Kinds that only programs have in which pointers to moved functions keep their values.
+    pub const POINTERS_STAY: &'static [Kind] = &[Kind::FewerZeroBits, Kind::DataInFrontLost];
+
+    /// Kinds that only programs have whose pointers to labels follow.
+    pub const LABELS_FOLLOW: &'static [Kind] = &[Kind::LabelLeftBehind];
 
     /// Kinds that only programs have that count at edges.
     pub const COUNTING: &'static [Kind] = &[
@@ -428,6 +444,7 @@ impl<'a> Faults<'a> {
             | FdeTooLong | WrongLsda | SearchTableUnsorted | SearchEntryWrong
             | SearchEntryMissing | WrongLandingPad | LandingPadDropped | CallSiteTooShort
             | ChangedAction | ChangedFilter | WrongType | SignStateLost => self.unwind_edits(kind),
+            FewerZeroBits | DataInFrontLost | LabelLeftBehind => self.visible_edits(kind),
             _ => self.file_edits(kind),
         }
     }

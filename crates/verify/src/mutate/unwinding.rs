@@ -2,12 +2,12 @@
 
 use super::{Edit, Faults, Kind};
 use crate::arch::Flow;
-use crate::bytes::{Reader, u32_in};
-use crate::elf::PT_GNU_EH_FRAME;
-use crate::pointer;
-use crate::unwind::{Fde, Table};
+use crate::files::bytes::{Reader, u32_in};
+use crate::files::elf::PT_GNU_EH_FRAME;
+use crate::files::pointer;
+use crate::files::unwind::{Fde, Table};
 
-/// A call frame instruction: what it is, where its first operand lies, and the place from which it holds.
+/// A call frame instruction: what it is, where its first operand is, and the place from which it holds.
 struct Cfi {
     opcode: u8,
     at: usize,
@@ -76,7 +76,7 @@ struct SiteFields {
     action_value: u64,
 }
 
-/// Where the parts of an LSDA lie in the file.
+/// Where the parts of an LSDA are in the file.
 struct Area {
     sites: Vec<SiteFields>,
     /// Call sites' numbers are LEB128.
@@ -150,7 +150,7 @@ impl Faults<'_> {
                 .take_while(|n| !n.advances)
                 .all(|n| !matches!(n.opcode, 0x0b | 0x0c | 0x0e | 0xc0));
             match (kind, cfi.opcode) {
-                // An advance without a change behind it would change nothing.
+                // An advance without a change after it would change nothing.
                 (Kind::RowBeginsLate, 0x40)
                     if byte & 0x3f < 0x3f
                         && next.is_some_and(|n| !n.advances && !matches!(n.opcode, 0 | 0x2e)) =>
@@ -223,7 +223,7 @@ impl Faults<'_> {
     fn extent(&self, kind: Kind, table: &Table<'_>, fde: &Fde) -> Option<Edit> {
         let cie = table.cie_of(fde)?;
         let size = pointer::size(cie.fde_encoding)? as usize;
-        // Behind length and CIE pointer: start, length, augmentation length, LSDA.
+        // After length and CIE pointer: start, length, augmentation length, LSDA.
         let at = self.offset(table.addr + u64::from(fde.offset))? + 8 + size;
         let what = format!("the FDE of {:#x}..{:#x}", fde.start, fde.end);
         let low = u32_in(self.file(at, 4), 0)?;

@@ -1,36 +1,40 @@
 //! What counts, in the lock step.
 //!
-//! In a program that counts there are instructions in the new code that stand for nothing in the old. Nobody says where. Wherever the new side
-//! does not go on with the instruction that the old one has, what it has instead is run on the symbolic machine
-//! ([`crate::machine`]) until it does. If that is possible, and every register and flag that holds something else then is dead in the old code there
-//! ([`crate::liveness`]), the instructions are a *silent step*, like a nop: the old program could not tell. They count as one instruction that is entered at its
-//! start alone.
+//! In an instrumented program there are instructions in the new code that stand for nothing in the old.
+//! Nothing says where. Wherever the new side does not go on with the instruction that the old one has, what
+//! it has instead is run on the symbolic machine ([`crate::machine`]) until it does. If that is possible, and
+//! every register and flag that holds something else then is dead in the old code there
+//! ([`crate::liveness`]), the instructions are a *silent step*, like a nop: the old program could not tell.
+//! They count as one instruction that is entered at its start alone.
 //!
-//! Which instructions that are is found, not proved: whatever is taken for a silent step has been shown to be one. An instruction that
-//! the program has as well and that inserted code may begin with ([`Arch::is_ambiguous`]) is one of the program's unless what
-//! begins with it counts, and then comes to the program's.
+//! Which instructions that are is found, not proved: whatever is taken for a silent step has been shown to be
+//! one. An instruction that the program has as well and that inserted code may begin with
+//! ([`Arch::is_ambiguous`]) is one of the program's unless what begins with it counts, and then comes to the
+//! program's.
 //!
-//! Where the old code calls or jumps through a register or memory, the new may call or jump directly to a *recorder* instead: code that belongs to no
-//! function, which must come to a jump to the very value that the old instruction would have gone to, with the stack as it would have been and all registers
-//! but those of linkers' stubs ([`Arch::STUB_SCRATCH`]), and flags. The routine that recorders call for rare targets is proved as a function: it preserves all but
-//! its argument, and writes to the table that it is given.
+//! Where the old code calls or jumps through a register or memory, the new may call or jump directly to a
+//! *recorder* instead: code that belongs to no function, which must come to a jump to the very value that the
+//! old instruction would have gone to, with the stack as it would have been and all registers but those of
+//! linkers' stubs ([`Arch::STUB_SCRATCH`]), and flags. The routine that recorders call for rare targets is
+//! proved as a function: it preserves all but its argument, and writes to the table that it is given.
 //!
-//! A page of the red zone below the stack pointer belongs to the program, but where a call has just come back or the function was just entered: the call
-//! itself used that memory. What is allowed for this reason must not be jumped to ([`Walk::closed`]).
+//! A page of the red zone below the stack pointer belongs to the program, but where a call has just come back
+//! or the function was just entered: the call itself used that memory. What is allowed for this reason must
+//! not be jumped to ([`Walk::closed`]).
 //!
-//! Unwind rows: all of an inserted stretch has the row of the old instruction, though it may have moved the stack pointer for a moment.
-//! Nothing in it can throw; only what interrupts it from outside sees the difference.
+//! Unwind rows: all of an inserted stretch has the row of the old instruction, though it may have moved the
+//! stack pointer for a moment. Nothing in it can throw; only what interrupts it from outside sees the
+//! difference.
 
 use super::{State, Step, Walk, fail, pages};
+use crate::arch::step::flag;
 use crate::arch::{Arch, FieldKind, Flow, Insn, Operand};
 use crate::liveness::{Known, Set, dead};
-use crate::machine::{
-    self, End, Footprint, Machine, Meeting, Origin, Places, Routine, Value, flag,
-};
+use crate::machine::{self, End, Footprint, Machine, Meeting, Origin, Places, Routine, Value};
 use crate::report::{Check, Failure};
 use pages::Pending;
 
-/// New code behind a call that has just come back, or where the function was just entered.
+/// New code after a call that has just come back, or where the function was just entered.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fresh {
     pub at: u64,
@@ -39,7 +43,7 @@ pub(super) struct Fresh {
 }
 
 impl<'a, A: Arch> Walk<'a, '_, A> {
-    /// Whether the new side stands at what may be the old side's instruction. Only to choose; the comparison comes later.
+    /// Whether the new side is at what may be the old side's instruction. Only to choose; the comparison comes later.
     fn may_match(&self, state: &State, at: u64) -> bool {
         let Some((bytes, _)) = self.new_bytes(at) else {
             return true;
@@ -93,7 +97,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         }
     }
 
-    /// The end of inserted code at `at`, if there is some and it is a silent step where the old side stands at `state`.
+    /// The end of inserted code at `at`, if there is some and it is a silent step where the old side is at `state`.
     pub(super) fn inserted(&mut self, state: &State, chain: &[u64], at: u64) -> Option<u64> {
         let counts = self.cx.counts.as_ref()?;
         let (bytes, _) = self.new_bytes(at)?;
@@ -188,7 +192,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                 entered,
                 reserve: &walk.reserve,
             };
-            // Without an exclusive store nobody asks for the mark of an exclusive load.
+            // Without an exclusive store the mark of an exclusive load has no effect.
             let asked = if walk.exclusive { u8::MAX } else { flag::ALL };
             let mut judge = |m: &Meeting| {
                 // What is quickly said first: it ends here at most a few times.

@@ -1,19 +1,21 @@
 //! Addresses that take several instructions, in the lock step.
 //!
-//! `adrp` forms the address of a page, and instructions behind it add the rest, sometimes far behind: compilers form a page before a loop
-//! or a call and use it inside. If both programs form the same page there is nothing to follow. If not, the register is *pending*: until
-//! something overwrites it, only instructions that make an address of it may read it, and old and new address must be related as those of any
-//! other instruction.
+//! `adrp` forms the address of a page, and instructions after it add the rest, sometimes far after: compilers
+//! form a page before a loop or a call and use it inside. If both programs form the same page there is
+//! nothing to follow. If not, the register is *pending*: until something overwrites it, only instructions
+//! that make an address of it may read it, and old and new address must be related as those of any other
+//! instruction.
 //!
-//! What is pending is followed along branches, past calls and to landing pads of exceptions. Each instruction of new code is looked at once, with
-//! what was pending on the first way to it ([`Walk::arrive`]); on every other way ([`Walk::meet`]) the same must be pending, but for registers
-//! that are dead there ([`Walk::dead`]). Where control comes by pointers and tables, nothing may be pending that is not dead.
+//! What is pending is followed along branches, past calls and to landing pads of exceptions. Each instruction
+//! of new code is looked at once, with what was pending on the first way to it ([`Walk::arrive`]); on every
+//! other way ([`Walk::meet`]) the same must be pending, but for registers that are dead there
+//! ([`Walk::dead`]). Where control comes by pointers and tables, nothing may be pending that is not dead.
 //!
 //! One instruction can also become two, or two one, because of reach ([`crate::arch::Longer`]): both are then one step.
 
 use super::{Step, Walk, fail};
 use crate::arch::{Arch, Field, FieldKind, Flow, Insn};
-use crate::lsda::Outcome;
+use crate::files::lsda::Outcome;
 use crate::report::{Check, Failure};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
@@ -200,7 +202,8 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         }
     }
 
-    /// New code that is known is reached again: what is pending now and was not then, or the other way round, must be dead.
+    /// New code that is known is reached again: what is pending now and was not then, or the other way round,
+    /// must be dead.
     pub(super) fn meet(&mut self, p: u64, q: u64, pending: &Pending) -> Step {
         if pending.is_empty() && self.states.is_empty() {
             return Ok(());
@@ -277,8 +280,8 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         }
     }
 
-    /// Whether old code from `from` on overwrites all these registers before it reads any of them, but for the instructions
-    /// `allowed`. Calls and ways out of the function read none but those that calls keep.
+    /// Whether old code from `from` on overwrites all these registers before it reads any of them, but for
+    /// the instructions `allowed`. Calls and ways out of the function read none but those that calls keep.
     pub(super) fn dead(&mut self, from: u64, registers: u32, allowed: &[u64]) -> bool {
         let mut seen: FxHashMap<u64, u32> = FxHashMap::default();
         let mut work = vec![(from, registers)];
@@ -389,15 +392,18 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             return Ok(None);
         }
         self.mark_inside(state.addr(), at, slot, len)?;
+        self.note_silent(slot);
         self.check_rows(chain, at, len)?;
         Ok(Some(super::State::Exit(target)))
     }
 
-    /// Whether the new program reads a copy of the constant that the old one reads: the same bytes, or the same pointer as moved.
+    /// Whether the new program reads a copy of the constant that the old one reads: the same bytes, or the
+    /// same pointer as moved.
     pub(super) fn same_literal(&mut self, a: &Field, b: &Field) -> bool {
         let len = u64::from(a.literal.min(b.literal));
-        let fixed =
-            |elf: &crate::elf::Elf<'_>, at| elf.load_at(at).is_some_and(|l| !l.is_writable());
+        let fixed = |elf: &crate::files::elf::Elf<'_>, at| {
+            elf.load_at(at).is_some_and(|l| !l.is_writable())
+        };
         if len == 0 || !fixed(self.cx.input, a.target) || !fixed(self.cx.output, b.target) {
             return false;
         }
@@ -410,8 +416,10 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         if old == new {
             return true;
         }
-        let (Some(x), Some(y)) = (crate::bytes::u64_in(old, 0), crate::bytes::u64_in(new, 0))
-        else {
+        let (Some(x), Some(y)) = (
+            crate::files::bytes::u64_in(old, 0),
+            crate::files::bytes::u64_in(new, 0),
+        ) else {
             return false;
         };
         if !self.cx.fixed() {

@@ -170,7 +170,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         ((from, to) != (old, new)).then_some((from, to))
     }
 
-    /// The same for places that are jumped to indirectly: what must stand first there still does.
+    /// The same for places that are jumped to indirectly: what must be first there still does.
     pub(super) fn relate_indirect(&mut self, old: u64, new: u64) -> Step {
         if A::STEP > 1 && self.f.in_old(old) {
             self.indirect.push(old);
@@ -178,7 +178,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         self.relate_pad(old, new)
     }
 
-    /// The same for a landing pad of exceptions, where it is known who comes.
+    /// The same for a landing pad of exceptions, where it is known from where control comes.
     pub(super) fn relate_pad(&mut self, old: u64, new: u64) -> Step {
         let pad = |bytes: Option<&[u8]>, at| {
             bytes

@@ -2,9 +2,9 @@
 
 use super::{Step, Walk, fail};
 use crate::arch::Arch;
-use crate::lsda::{Lsda, Outcome};
+use crate::files::lsda::{Lsda, Outcome};
+use crate::files::unwind::RowMap;
 use crate::report::{Check, Failure};
-use crate::unwind::RowMap;
 
 impl<'a, A: Arch> Walk<'a, '_, A> {
     pub(super) fn prepare_unwind(&mut self) -> Step {
@@ -56,8 +56,8 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         fail(failure)
     }
 
-    /// The same for an instruction that is not a call. One that no call site covers cannot throw, says the compiler that was asked for
-    /// exceptions from such instructions; then nothing depends on what covers it.
+    /// The same for an instruction that is not a call. One that no call site covers cannot throw, says the
+    /// compiler that was asked for exceptions from such instructions; then nothing depends on what covers it.
     pub(super) fn check_other_site(&mut self, p: u64, q: u64) -> Step {
         match self.outcome(false, p) {
             Some((Outcome::Terminate, _)) => Ok(()),

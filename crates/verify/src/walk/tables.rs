@@ -1,20 +1,23 @@
 //! Jumps through tables whose entries are too narrow to be patched, in the lock step.
 //!
-//! A table of bytes or half-words reaches no further than its function. Either it stays and leads to the old labels, where jumps to the new code
-//! take over ([`crate::text`]): then the instructions of the jump mean the same, and there is nothing to do here. Or moved code gets another
-//! table, perhaps of wider entries, and instructions that fit it. The parts of such a jump ([`Dispatch`]) are allowed to differ and are *deferred*; at the jump
-//! itself the new code is read as a table jump of its own, and compared as a whole:
+//! A table of bytes or half-words reaches no further than its function. Either it stays and leads to the old
+//! labels, where jumps to the new code take over ([`crate::proof::text`]): then the instructions of the jump
+//! mean the same, and there is nothing to do here. Or moved code gets another table, perhaps of wider
+//! entries, and instructions that fit it. The parts of such a jump ([`Dispatch`]) are allowed to differ and
+//! are *deferred*; at the jump itself the new code is read as a table jump of its own, and compared as a
+//! whole:
 //!
 //! * the same index in the same register, the same register jumped to;
 //! * every part that differs is a part of the new jump;
-//! * no other instruction reads what the parts leave in their registers, neither up to the jump nor behind it;
+//! * no other instruction reads what the parts leave in their registers, neither up to the jump nor after it;
 //! * nothing enters the code between the first part that differs and the jump;
-//! * an address formed far away, before a loop perhaps, is read by nothing but table jumps that were compared with the new one;
+//! * an address formed far away, before a loop perhaps, is read by nothing but table jumps that were compared
+//!   with the new one;
 //! * each entry leads to the new place of the old entry's label.
 
 use super::{Step, Walk, fail};
+use crate::arch::graph::Graph;
 use crate::arch::{Arch, Dispatch, Flow, Insn};
-use crate::graph::Graph;
 use crate::report::{Check, Failure};
 use rustc_hash::FxHashSet;
 
@@ -57,7 +60,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
     }
 
     /// An entry of a table as stored.
-    fn entry(elf: &crate::elf::Elf<'_>, d: &Dispatch, index: u64) -> Option<u64> {
+    fn entry(elf: &crate::files::elf::Elf<'_>, d: &Dispatch, index: u64) -> Option<u64> {
         let at = d
             .table
             .checked_add(index.checked_mul(u64::from(d.width))?)?;
@@ -204,8 +207,9 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             self.closed.extend((first_q + 4..=q).step_by(4));
             self.check_scratch(old, &near, first_p, p, q)?;
         }
-        let fixed =
-            |elf: &crate::elf::Elf<'_>, at| elf.load_at(at).is_some_and(|l| !l.is_writable());
+        let fixed = |elf: &crate::files::elf::Elf<'_>, at| {
+            elf.load_at(at).is_some_and(|l| !l.is_writable())
+        };
         if !fixed(self.cx.input, old.table) || !fixed(self.cx.output, new.table) {
             return wrong("a jump table can be written to");
         }
@@ -244,8 +248,8 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         Ok(())
     }
 
-    /// Addresses formed far from their jumps that differ: nothing may read them but table jumps that were compared with the new
-    /// address.
+    /// Addresses formed far from their jumps that differ: nothing may read them but table jumps that were
+    /// compared with the new address.
     pub(super) fn check_formed(&mut self) -> Step {
         let mut far: Vec<u64> = self
             .dispatches

@@ -1,7 +1,8 @@
 //! AArch64 for the tests' small rewriter: what instructions are, and how they are written anew.
 //!
-//! To have something to prove, everything is written in its longest form: `tbz` as its opposite over a `b`, `adr` and literal loads as
-//! pairs with `adrp`, calls to code that stays through a veneer, and tables of bytes and half-words as tables of words.
+//! To have something to prove, everything is written in its longest form: `tbz` as its opposite over a `b`,
+//! `adr` and literal loads as pairs with `adrp`, calls to code that stays through a veneer, and tables of
+//! bytes and half-words as tables of words.
 
 use super::{I, offset, u32_at};
 use std::collections::BTreeMap;

@@ -96,7 +96,7 @@ pub(super) fn read_area(d: &[u8], addr: u64, function: u64) -> Area {
     area
 }
 
-/// Where the type table begins: behind as many types as the largest filter says.
+/// Where the type table begins: after as many types as the largest filter says.
 pub(super) fn area_types(d: &[u8], actions: usize, end: usize) -> usize {
     let mut at = actions;
     let mut largest = 0u64;

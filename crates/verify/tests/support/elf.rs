@@ -104,8 +104,8 @@ pub fn functions(d: &[u8]) -> Vec<(String, u64, u64)> {
     all.into_iter().map(|(a, (n, e))| (n, a, e)).collect()
 }
 
-/// Puts the new segment at the end, to its place in the file and its address, and has the spare program header and that of the search
-/// table say so.
+/// Puts the new segment at the end, to its place in the file and its address, and has the spare program
+/// header and that of the search table say so.
 pub(super) fn put_segment(
     out: &mut Vec<u8>,
     d: &[u8],
@@ -150,7 +150,7 @@ pub(super) fn put_segment(
     }
 }
 
-/// Puts a note at the end, and section headers with one for it behind that.
+/// Puts a note at the end, and section headers with one for it after that.
 pub(super) fn put_note(out: &mut Vec<u8>, d: &[u8], note: &[u8]) {
     let note_at = out.len().next_multiple_of(4);
     out.resize(note_at, 0);

@@ -1,9 +1,10 @@
 //! A rewriter that is as small as it can be, to have real outputs to check and to spoil.
 //!
-//! It shares nothing with the checker (another decoder, its own tables) nor with the real rewriter. Functions are cut
-//! into blocks, put in reverse order into a hot and a cold fragment with long jumps only, and get new unwind tables, LSDAs
-//! and jump table entries. To have room for the new program header without moving anything, the *input* already has
-//! a spare one: the linker's PT_GNU_PROPERTY, blanked out, which no program needs.
+//! It shares nothing with the checker (another decoder, its own tables) nor with the real rewriter. Functions
+//! are cut into blocks, put in reverse order into a hot and a cold fragment with long jumps only, and get new
+//! unwind tables, LSDAs and jump table entries. To have space for the new program header without moving
+//! anything, the *input* already has a spare one: the linker's PT_GNU_PROPERTY, blanked out, which no program
+//! needs.
 
 #![allow(dead_code, unused_imports, clippy::type_complexity)]
 
@@ -93,9 +94,9 @@ pub struct Options {
     pub pointers: bool,
     /// Write jumps at the old entries.
     pub entry_jumps: bool,
-    /// Move also functions that pointers may not follow because of what lies in front of them.
+    /// Move also functions that pointers may not follow because of what is in front of them.
     pub any_front: bool,
-    /// Place every fragment so many bytes behind a multiple of 16.
+    /// Place every fragment so many bytes after a multiple of 16.
     pub shift: u64,
 }
 
@@ -166,7 +167,7 @@ pub fn rewrite(input: &[u8], names: &[&str], options: Options) -> Rewritten {
             names.is_empty() && (f.0.starts_with("_Z") || !f.0.starts_with('_'))
                 || names.contains(&f.0.as_str())
         })
-        // Pointers may not follow what lies behind start-up code without a size: what is in front of it could be anything.
+        // Pointers may not follow what is after start-up code without a size: what is in front of it could be anything.
         .filter(|f| {
             let before = all.iter().filter(|g| g.2 <= f.1).map(|g| g.2).max();
             !options.pointers || options.any_front || before.is_some_and(|end| f.1 - end < 16)
@@ -563,7 +564,7 @@ pub fn rewrite(input: &[u8], names: &[&str], options: Options) -> Rewritten {
             .filter(|t| !tables.iter().any(|x| x.0.at == t.at))
         {
             for label in &t.labels {
-                // Behind a landing pad, which stays.
+                // After a landing pad, which stays.
                 let behind = if u32_at(d, offset(d, *label)) & 0xffff_ff3f == 0xd503_241f {
                     4
                 } else {
@@ -655,7 +656,7 @@ pub fn rewrite(input: &[u8], names: &[&str], options: Options) -> Rewritten {
                 }
             }
         }
-        // SHT_RELR: an even word is a place, an odd one a bitmap of the 63 words behind the last.
+        // SHT_RELR: an even word is a place, an odd one a bitmap of the 63 words after the last.
         for s in ss.iter().filter(|s| s.kind == 19) {
             let mut next = 0u64;
             for w in d[s.offset..s.offset + s.size]
@@ -693,7 +694,7 @@ pub fn rewrite(input: &[u8], names: &[&str], options: Options) -> Rewritten {
         }
     }
 
-    // Unwind tables: a copy of the old section, and new FDEs behind it.
+    // Unwind tables: a copy of the old section, and new FDEs after it.
     let mut areas = Vec::new();
     let areas_at = code_end;
     let mut table: Vec<u8> = Vec::new();

@@ -45,6 +45,27 @@ pub const PROGRAMS: &[(&str, &str, &str, &[&str], &[&str])] = &[
         &["a", "b", "c", "d"],
     ),
     (
+        "tagged_pie",
+        TAGGED,
+        "gcc",
+        &["-pie", "-fPIE", "-Wl,-q"],
+        &[],
+    ),
+    (
+        "tagged_fixed",
+        TAGGED,
+        "gcc",
+        &["-no-pie", "-fno-pie", "-Wl,-q"],
+        &[],
+    ),
+    (
+        "a64_tagged",
+        TAGGED,
+        "aarch64-linux-gnu-gcc",
+        &["-pie", "-fPIE", "-Wl,-q"],
+        &[],
+    ),
+    (
         "a64_switch",
         A64,
         "aarch64-linux-gnu-gcc",
@@ -137,6 +158,24 @@ int main(int argc, char **argv) {
     printf("%d %u %ld %ld %s\n", t, x, bits(100 * argc), literal(5), argv[argc - 1]);
     return (t + pick(argc)(3, 4) + (pick(1) == choose)) & 63;
 }
+"#;
+
+/// Data are in front of a function.
+const TAGGED: &str = r#"
+#include <stdio.h>
+#ifdef __x86_64__
+#define CODE(n) "leal " #n "(%rdi),%eax\n ret\n"
+#else
+#define CODE(n) "add w0, w0, #" #n "\n ret\n"
+#endif
+asm(".text\n.p2align 4\n.globl before\n.type before,%function\nbefore:\n.cfi_startproc\n" CODE(3) ".cfi_endproc\n.size before,.-before\n"
+    ".p2align 4\n.quad 0x1122334455667788\n.quad 15\n"
+    ".globl tagged\n.type tagged,%function\ntagged:\n.cfi_startproc\n" CODE(1) ".cfi_endproc\n.size tagged,.-tagged\n");
+extern int tagged(int), before(int);
+__attribute__((noinline)) int last(int x) { return x * 5 - 2; }
+int (*volatile way)(int) = tagged;
+int (*volatile other)(int) = before;
+int main(int argc, char **argv) { printf("%d %d %d %lld\n", way(argc), other(argc), last(argc), ((long long *)way)[-1]); return 0; }
 "#;
 
 const SWITCH: &str = r#"

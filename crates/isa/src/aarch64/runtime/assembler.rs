@@ -1,4 +1,4 @@
-//! A small assembler: words, labels, and data behind the code.
+//! A small assembler: words, labels, and data after the code.
 
 use super::super::branch::write_field;
 use super::super::encode;
@@ -16,7 +16,7 @@ pub(in crate::aarch64) struct Assembler {
     bound: Vec<Option<usize>>,
     /// Places that wait for a label.
     waiting: Vec<(usize, FixupKind, Label)>,
-    /// What goes behind the code.
+    /// What goes after the code.
     data: Vec<(Label, Vec<u8>)>,
 }
 
@@ -121,7 +121,7 @@ impl Assembler {
         }
     }
 
-    /// The label of bytes that are put behind the code.
+    /// The label of bytes that are put after the code.
     pub fn data(&mut self, bytes: &[u8]) -> Label {
         if let Some((label, _)) = self.data.iter().find(|(_, known)| known == bytes) {
             return *label;

@@ -77,9 +77,9 @@ impl Routine<'_> {
         self.a.bind(end);
     }
 
-    /// Reads auxiliary vector and environment from `/proc`. Where that is not mounted, nothing can be known: the pattern
-    /// stands. Where it is but may not be read, the process has been made undumpable, as the kernel does with one that has more
-    /// rights than its caller.
+    /// Reads auxiliary vector and environment from `/proc`. Where that is not mounted, nothing can be known:
+    /// the pattern is. Where it is but may not be read, the process has been made undumpable, as the kernel
+    /// does with one that has more rights than its caller.
     pub(super) fn find_in_proc(&mut self) {
         let (pattern, name) = {
             let variable = self.variable();
@@ -137,7 +137,8 @@ impl Routine<'_> {
     fn read_value(&mut self, name: Label) {
         let len = self.variable().len() as u32;
         let [refill, byte, other, restart, copy, too_long, done] = self.a.labels();
-        // x10: how much of the variable's name has been seen, -1 in another; x9: where the value goes on; x11: its last byte.
+        // x10: how much of the variable's name has been seen, -1 in another; x9: where the value goes on;
+        // x11: its last byte.
         self.buffer(9, VALUE);
         self.buffer(11, NAME); // The value ends where the name begins.
         self.a.put(&[
@@ -178,7 +179,7 @@ impl Routine<'_> {
         a.b_cond(cond::EQ, too_long);
         a.put(&[encode::strb_post(3, 9, 1), encode::strb(ZR, 9, 0)]);
         a.b(byte);
-        a.bind(too_long); // Unless most of it is `%m`; nobody writes that.
+        a.bind(too_long); // Unless most of it is `%m`, which does not occur.
         self.fail_too_long();
         self.a.bind(done);
     }

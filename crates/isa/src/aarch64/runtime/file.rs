@@ -22,7 +22,7 @@ const S_IFREG: u32 = 0o100000;
 /// The limit on the size of a file.
 const RLIMIT_FSIZE: u16 = 1;
 const EFBIG: u32 = 27;
-/// Errors that say that there is no room: EIO, EFBIG, ENOSPC, EDQUOT.
+/// Errors that say that there is no space: EIO, EFBIG, ENOSPC, EDQUOT.
 const NO_ROOM: [u32; 4] = [5, EFBIG, 28, 122];
 
 /// Bytes of the header that are mapped; the system rounds them up to its page.

@@ -38,7 +38,8 @@ impl Routine<'_> {
         self.a.bind(no_file);
     }
 
-    /// One line in one piece, so that lines of several processes do not mix: beginning, name, and the error or the text.
+    /// One line in one piece, so that lines of several processes do not mix: beginning, name, and the error
+    /// or the text.
     pub(super) fn say_what_failed(&mut self) {
         let mut table = Vec::new();
         let (texts, others) = error_texts(self.mip.is_some());
@@ -102,7 +103,7 @@ impl Routine<'_> {
         let a = &mut self.a;
         let digit = a.label();
         a.bind(self.decimal);
-        // The digits lie below the buffer.
+        // The digits are below the buffer.
         a.put(&[
             encode::sub_imm_high(1, FP, BUFFER),
             encode::strb_pre(ZR, 1, -1),

@@ -191,7 +191,8 @@ fn address(line: &mut Line<'_>, mode: u32, rn: u32, distance: i64) -> Option<()>
     }
 }
 
-/// A load or store of one register, without its address: its name, with `between` before the suffix, and the register. Returns log₂ of the size.
+/// A load or store of one register, without its address: its name, with `between` before the suffix, and the
+/// register. Returns log₂ of the size.
 fn access(line: &mut Line<'_>, between: &str) -> Option<u32> {
     let (size, opcode, rt) = (line.bits(30, 2), line.bits(22, 2), line.rd());
     if line.bit(26) {
@@ -303,7 +304,7 @@ fn atomic(line: &mut Line<'_>) -> Option<()> {
     at(line, rn, 0)
 }
 
-/// `{ v0.16b, v1.16b }`: vectors one after the other, and 0 behind 31.
+/// `{ v0.16b, v1.16b }`: vectors one after the other, and 0 after 31.
 fn list(line: &mut Line<'_>, first: u32, count: u32, arrangement: &str) {
     line.next().raw("{ ");
     for number in 0..count {
@@ -318,7 +319,7 @@ fn list(line: &mut Line<'_>, first: u32, count: u32, arrangement: &str) {
     line.raw(" }");
 }
 
-/// Behind the address: what the base grows by.
+/// After the address: what the base grows by.
 fn growth(line: &mut Line<'_>, bytes: u32) -> Option<()> {
     let (after, rn, rm) = (line.bit(23), line.rn(), line.rm());
     at(line, rn, 0)?;

@@ -1,4 +1,5 @@
-//! Instructions as text, as LLVM's disassembler spells them without options: aliases preferred, decimal numbers, hexadecimal bit masks and addresses.
+//! Instructions as text, as LLVM's disassembler encodes them without options: aliases preferred, decimal
+//! numbers, hexadecimal bit masks and addresses.
 //!
 //! A word is told by its bits 28–25:
 //!
@@ -11,9 +12,10 @@
 //! | `x111` | floating point and vectors | [`float`], [`vector`] |
 //! | `0000` | `udf` | here |
 //!
-//! Each module goes by the tables of the Arm Architecture Reference Manual (C4.1), and by its rules for the preferred alias. Covered is what compilers
-//! write for Armv8-A, with the atomic instructions of Armv8.1, checksums and pointer authentication of returns; not SVE, SME, cryptography and half
-//! precision. What is not covered is no instruction here.
+//! Each module goes by the tables of the Arm Architecture Reference Manual (C4.1), and by its rules for the
+//! preferred alias. Covered is what compilers write for Armv8-A, with the atomic instructions of Armv8.1,
+//! checksums and pointer authentication of returns; not SVE, SME, cryptography and half precision. What is
+//! not covered is no instruction here.
 
 mod float;
 mod immediate;
@@ -24,7 +26,8 @@ mod vector;
 
 use crate::digits;
 
-/// Appends the instruction at the start of `bytes`, which lies at `addr`, and returns its length. `None`, and nothing appended, if it is not known.
+/// Appends the instruction at the start of `bytes`, which is at `addr`, and returns its length. `None`, and
+/// nothing appended, if it is not known.
 pub fn print(bytes: &[u8], addr: u64, out: &mut Vec<u8>) -> Option<usize> {
     let word = u32::from_le_bytes(*bytes.first_chunk()?);
     let start = out.len();
@@ -117,7 +120,7 @@ impl Line<'_> {
         self
     }
 
-    /// What stands before an operand.
+    /// What is before an operand.
     fn next(&mut self) -> &mut Self {
         match std::mem::replace(&mut self.operands, true) {
             true => self.raw(", "),
@@ -135,7 +138,7 @@ impl Line<'_> {
         self.next().raw(text)
     }
 
-    /// A number without its sign `#`, behind a letter.
+    /// A number without its sign `#`, after a letter.
     fn lettered(&mut self, letter: char, number: u32) -> &mut Self {
         self.next().out.push(letter as u8);
         self.put(number)

@@ -66,7 +66,8 @@ const BARRIERS: [&str; 16] = [
     "ld", "st", "sy",
 ];
 
-/// (number: op0, op1, CRn, CRm, op2 as in the instruction, name) of the system registers that user code reads and writes.
+/// (number: op0, op1, CRn, CRm, op2 as in the instruction, name) of the system registers that user code reads
+/// and writes.
 const REGISTERS: [(u32, &str); 24] = [
     (register_number(3, 3, 4, 2, 0), "NZCV"),
     (register_number(3, 3, 4, 2, 1), "DAIF"),

@@ -2,7 +2,8 @@
 
 use super::{Line, float};
 
-/// How a vector is divided, by log₂ of the size of an element in bytes, and whether it has 128 bits. `1d` only where it is allowed.
+/// How a vector is divided, by log₂ of the size of an element in bytes, and whether it has 128 bits. `1d`
+/// only where it is allowed.
 pub(super) fn arrangement(size: u32, whole: bool, single: bool) -> Option<&'static str> {
     Some(match (size, whole) {
         (0, false) => "8b",

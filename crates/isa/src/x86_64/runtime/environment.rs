@@ -5,7 +5,7 @@ use iced_x86::code_asm::*;
 
 use super::{BUFFER, BUFFER_LEN, NAME, NAME_LEN, O_CLOEXEC, Routine, VALUE, call, emit, labels};
 
-/// The environment variable that names the profile file, as it stands before its value.
+/// The environment variable that names the profile file, as it is before its value.
 pub const VARIABLE: &str = "POSTLINK_PROFILE=";
 
 /// The same for a machine profile.
@@ -93,9 +93,9 @@ impl Routine<'_> {
         Ok(())
     }
 
-    /// Reads auxiliary vector and environment from `/proc`. Where that is not mounted, nothing can be known: the pattern
-    /// stands. Where it is but may not be read, the process has been made undumpable, as the kernel does with one that has more
-    /// rights than its caller.
+    /// Reads auxiliary vector and environment from `/proc`. Where that is not mounted, nothing can be known:
+    /// the pattern is. Where it is but may not be read, the process has been made undumpable, as the kernel
+    /// does with one that has more rights than its caller.
     pub(super) fn find_in_proc(&mut self) -> Result<(), IcedError> {
         let variable = self.variable();
         let (pattern, name) = (self.string(self.config.pattern), self.string(variable));
@@ -213,7 +213,7 @@ impl Routine<'_> {
             inc(r9);
             mov(byte_ptr(r9), 0);
             jmp(byte);
-            set_label(&mut too_long); // Unless most of it is `%m`; nobody writes that.
+            set_label(&mut too_long); // Unless most of it is `%m`, which does not occur.
         }
         self.fail_too_long()?;
         self.a.set_label(&mut done)?;

@@ -21,7 +21,7 @@ const S_IFREG: i32 = 0o100000;
 /// The limit on the size of a file.
 pub(super) const RLIMIT_FSIZE: u32 = 1;
 const EFBIG: i32 = 27;
-/// Errors that say that there is no room; the others are EIO, ENOSPC, EDQUOT.
+/// Errors that say that there is no space; the others are EIO, ENOSPC, EDQUOT.
 pub(super) const NO_ROOM: [i32; 4] = [5, EFBIG, 28, 122];
 
 impl Routine<'_> {

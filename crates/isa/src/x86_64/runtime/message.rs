@@ -33,7 +33,8 @@ const ERRORS: [(u8, &str); 21] = [
 /// Those of them that programs with small start-up routines explain: what a profile's path and disk are likely to say.
 const FREQUENT: [u8; 6] = [2, 13, 20, 21, 28, 30];
 
-/// Texts, and what stands for all other errors. Programs that write machine profiles, which are to stay small, explain a few.
+/// Texts, and what stands for all other errors. Programs that write machine profiles, which are to stay
+/// small, explain a few.
 pub(crate) fn error_texts(few: bool) -> (impl Iterator<Item = (u8, &'static str)>, &'static str) {
     let wanted = move |e: &(u8, &str)| !few || FREQUENT.contains(&e.0);
     let others = if few { "see errno(3)" } else { "unknown error" };
@@ -55,8 +56,8 @@ impl Routine<'_> {
         self.clean_up(end)
     }
 
-    /// Unmaps and closes what is left. Failures come to the two labels, everything else to `end`. After it, `r8d` is the error number of a
-    /// failure, 0 if there is none, and nothing is mapped.
+    /// Unmaps and closes what is left. Failures come to the two labels, everything else to `end`. After it,
+    /// `r8d` is the error number of a failure, 0 if there is none, and nothing is mapped.
     pub(super) fn clean_up(&mut self, mut end: CodeLabel) -> Result<(), IcedError> {
         let counters_len = self.config.counters_len;
         let a = &mut self.a;
@@ -94,7 +95,8 @@ impl Routine<'_> {
         self.a.nop()
     }
 
-    /// One line in one piece, so that lines of several processes do not mix: beginning, name, and the error or the text.
+    /// One line in one piece, so that lines of several processes do not mix: beginning, name, and the error
+    /// or the text.
     pub(super) fn say_what_failed(&mut self) -> Result<(), IcedError> {
         let mut table = Vec::new();
         let (texts, others) = error_texts(self.mip.is_some());

@@ -1,7 +1,8 @@
 //! Per-thread counters: an area ("shard") of the profile file for each thread.
 //!
-//! The GS base of a thread points to its shard: the first counter of a shared mapping of a part of the file, with a private page in front
-//! of it that says whose it is. Entry checks ([`threads`](super::super::threads)) call `enter` for a thread that comes in without one.
+//! The GS base of a thread points to its shard: the first counter of a shared mapping of a part of the file,
+//! with a private page in front of it that says whose it is. Entry checks
+//! ([`threads`](super::super::threads)) call `enter` for a thread that comes in without one.
 //!
 //! # Memory
 //!
@@ -17,42 +18,46 @@
 //! | `TEMPLATE` | name of the file before expansion, 4096 bytes (a program may overwrite its environment) | kept |
 //! | -16384 ..= -1 | what the start-up routine has on its stack elsewhere: name, buffer, digits | kept |
 //! | `READY` | 0 before start-up, 1, or 2 if threads without a GS base may exist | zero |
-//! | `LOCK` | somebody is at work here | zero |
+//! | `LOCK` | another thread is at work here | zero |
 //! | `HEAD` | the first shard of the list | zero |
 //! | `CURSOR` | the next area to look at | zero |
 //! | `FIRST - 4096` | private page of the first shard | kept |
 //! | `FIRST` | first shard | kept |
 //!
-//! A child is noticed by the page that the kernel wipes for it (`MADV_WIPEONFORK`). A `vfork`ed one shares its parent's memory, which waits:
-//! there is nothing to notice.
+//! A child is noticed by the page that the kernel wipes for it (`MADV_WIPEONFORK`). A `vfork`ed one shares
+//! its parent's memory, which waits: there is nothing to notice.
 //!
-//! In the private page: `OWNER`, the thread's identity (the address of its control block, which no other living thread has), `NEXT`, the
-//! next shard of the process.
+//! In the private page: `OWNER`, the thread's identity (the address of its control block, which no other
+//! living thread has), `NEXT`, the next shard of the process.
 //!
 //! # Whose is an area?
 //!
-//! Several processes may count in one file at once. The one that has the lock on an area's first byte counts there; when nobody has it, who
-//! had is dead, and another one goes on counting in it. The lock is one of the open file description (`F_OFD_SETLK`): mappings keep
-//! that alive, so it holds exactly as long as something is mapped, even if the program closes descriptors that it does not know; a
-//! forked child, which inherits it, opens the file anew. Within a process each area is looked at once.
+//! Several processes may count in one file at once. The one that has the lock on an area's first byte counts
+//! there; when nobody has it, who had is dead, and another one goes on counting in it. The lock is one of the
+//! open file description (`F_OFD_SETLK`): mappings keep that alive, so it holds exactly as long as something
+//! is mapped, even if the program closes descriptors that it does not know; a forked child, which inherits
+//! it, opens the file anew. Within a process each area is looked at once.
 //!
-//! Only who has the lock makes the file longer. Room is reserved first and the length set after that by the area's last byte, so it is
-//! always that of whole areas, and never shrinks.
+//! Only who has the lock makes the file longer. Space is reserved first and the length set after that by the
+//! area's last byte, so it is always that of whole areas, and never shrinks.
 //!
 //! # enter
 //!
-//! With all signals blocked and the lock held: before start-up, the program's own place becomes the thread's shard. In a child, its memory is
-//! set up and the file opened anew: with `%p` in its name another one. Then, a shard whose owner has the thread's identity is its own: it had it
-//! before, or its former thread is dead. Else it gets a new one. If that fails, a line says so, and its shard is private memory.
+//! With all signals blocked and the lock held: before start-up, the program's own place becomes the thread's
+//! shard. In a child, its memory is set up and the file opened anew: with `%p` in its name another one. Then,
+//! a shard whose owner has the thread's identity is its own: it had it before, or its former thread is dead.
+//! Else it gets a new one. If that fails, a line says so, and its shard is private memory.
 //!
 //! Stacks of threads and signals may be small: `enter` uses less than 300 bytes of them.
 //!
 //! # What is not noticed
 //!
-//! That a thread has ended, if no later one has its identity: its area is taken over by another process only. (Thread libraries use the memory of
-//! control blocks again, so a process has about as many areas as it ever had threads at once.) A child that returns to the program out of a library's function that is not known to fork, before it enters the program anew. Threads of libraries'
-//! initialisers that run functions of the program before its start-up: they count in the first thread's shard. Continuations that a
-//! library moves to a thread which has never been in the program.
+//! That a thread has ended, if no later one has its identity: its area is taken over by another process only.
+//! (Thread libraries use the memory of control blocks again, so a process has about as many areas as it ever
+//! had threads at once.) A child that returns to the program out of a library's function that is not known to
+//! fork, before it enters the program anew. Threads of libraries' initialisers that run functions of the
+//! program before its start-up: they count in the first thread's shard. Continuations that a library moves to
+//! a thread which has never been in the program.
 
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
@@ -107,7 +112,8 @@ const O_RDWR: u32 = 2;
 /// Where descriptors of programs seldom are.
 const HIGH_DESCRIPTOR: i32 = 1000;
 
-/// Subroutines. With the system calls' `rax`, `rcx` and `r11`, all destroy any register but `rbx`, `rbp`, `r12` (the line for failures), `r13`.
+/// Subroutines. With the system calls' `rax`, `rcx` and `r11`, all destroy any register but `rbx`, `rbp`,
+/// `r12` (the line for failures), `r13`.
 #[derive(Clone, Copy)]
 pub(super) struct Shards {
     pub(super) enter: CodeLabel,
@@ -406,7 +412,8 @@ impl Routine<'_> {
             je(found);
             mov(rsi, qword_ptr(rsi + NEXT));
             jmp(find);
-            // Private memory, over which the file is laid if all is well. The first of a child lies where its parent's first did.
+            // Private memory, over which the file is laid if all is well. The first of a child is where its
+            // parent's first did.
             set_label(&mut new);
             mov(rsi, len);
             xor(edi, edi);

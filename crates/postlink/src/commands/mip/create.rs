@@ -14,8 +14,8 @@ use crate::ui::{BOLD, Ui, bytes, count};
 
 /// Make an empty profile from a map
 ///
-/// The map is a .mipmap file, or the program itself while it still has the section __llvm_mipmap. From the program, its build id is
-/// kept too, so that runs of another build are refused.
+/// The map is a .mipmap file, or the program itself while it still has the section __llvm_mipmap. From the
+/// program, its build id is kept too, so that runs of another build are refused.
 #[derive(Args, Debug)]
 #[command(after_long_help = "\
 Examples:
@@ -60,8 +60,9 @@ fn shared_counters(profile: &Profile) -> usize {
 
 /// Add runs to a profile
 ///
-/// In place: the profile is replaced when the new one is complete. Runs that do not belong to it or are damaged are left out, with a warning;
-/// with --strict the first ends it and nothing changes. Sums saturate and do not depend on the order of files.
+/// In place: the profile is replaced when the new one is complete. Runs that do not belong to it or are
+/// damaged are left out, with a warning; with --strict the first ends it and nothing changes. Sums saturate
+/// and do not depend on the order of files.
 #[derive(Args, Debug)]
 #[command(after_long_help = "\
 Examples:
@@ -82,7 +83,8 @@ pub struct Merge {
     strict: bool,
     /// Do not keep first-call orders of single runs
     ///
-    /// They are what `order --by start-up` works with, but a profile that has them is of version 9, which the original tool refuses.
+    /// They are what `order --by start-up` works with, but a profile that has them is of version 9, which the
+    /// original tool refuses.
     #[arg(long)]
     no_traces: bool,
 }

@@ -1,12 +1,13 @@
 //! `postlink mip`: machine IR profiles.
 //!
-//! One file for each group of subcommands; the same work under the original tool's spellings is in [`super::llvm_mipdata`].
+//! One file for each group of subcommands; the same work under the original tool's spellings is in
+//! [`crate::front_ends::llvm_mipdata`].
 
 pub(super) mod create;
 mod order;
 mod outline;
-pub(super) mod show;
-pub(super) mod yaml;
+pub(crate) mod show;
+pub(crate) mod yaml;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -21,9 +22,9 @@ use crate::ui::Ui;
 
 /// Work with machine IR profiles: what ran, how often, in which order
 ///
-/// An instrumented program writes nothing but its counters (.mipraw). The map (.mipmap, or the section __llvm_mipmap of the program
-/// that was not stripped) says what they mean. `create` makes an empty profile (.mip) from a map, `merge` adds runs to it, and the others make
-/// something of it.
+/// An instrumented program writes nothing but its counters (.mipraw). The map (.mipmap, or the section
+/// __llvm_mipmap of the program that was not stripped) says what they mean. `create` makes an empty profile
+/// (.mip) from a map, `merge` adds runs to it, and the others make something of it.
 #[derive(Args, Debug)]
 #[command(after_long_help = "\
 Examples:
@@ -39,7 +40,7 @@ pub struct Mip {
 
 #[derive(Debug, Subcommand)]
 enum What {
-    Cc(crate::commands::mip_cc::Cc),
+    Cc(crate::front_ends::mip_cc::Cc),
     Create(create::Create),
     Merge(create::Merge),
     Show(show::Show),
@@ -102,7 +103,7 @@ impl Selection {
 }
 
 /// Writes to a file, in one piece when all is there, or to standard output for none and `-`.
-pub(super) fn put(output: Option<&Path>, bytes: &[u8]) -> Result<()> {
+pub(crate) fn put(output: Option<&Path>, bytes: &[u8]) -> Result<()> {
     match output.filter(|path| *path != "-") {
         Some(path) => Ok(postlink_profile::output::atomically(path, |out| {
             out.write_all(bytes)

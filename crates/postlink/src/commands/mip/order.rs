@@ -18,7 +18,7 @@ use crate::ui::{Ui, count};
 /// Make an order file for the linker
 ///
 /// Functions that ran, in an order that is good for something. The linker needs each in a section of its own
-/// (-ffunction-sections) and leaves all others as they are, behind.
+/// (-ffunction-sections) and leaves all others as they are, after them.
 #[derive(Args, Debug)]
 #[command(after_long_help = "\
 Examples:
@@ -36,7 +36,8 @@ pub struct Order {
     /// How the linker wants it
     #[arg(long, value_name = "FORMAT", default_value = "symbols")]
     format: Format,
-    /// Put functions that never ran behind, similar ones side by side, so that the file compresses well; takes the program that the profile is of
+    /// Put functions that never ran last, similar ones side by side, so that the file compresses well; takes
+    /// the program that the profile is of
     #[arg(long, value_name = "PROGRAM")]
     cold_by_similarity: Option<PathBuf>,
     /// Only functions whose mangled name matches
@@ -135,7 +136,8 @@ fn no_edges(profile: &Profile) -> String {
     }
 }
 
-/// What an order is, and what it does to the pages that runs touch with their first calls, against the order by address.
+/// What an order is, and what it does to the pages that runs touch with their first calls, against the order
+/// by address.
 #[derive(Serialize)]
 struct Figures<'p> {
     functions: usize,

@@ -15,9 +15,10 @@ use crate::ui::{Ui, bytes, count, percent};
 
 /// List cold functions and blocks worth outlining, or compiling for size
 ///
-/// Functions that never ran are candidates for -Oz, and so are those that are seldom called, unless they spend their time in a loop, which calls do not show. In
-/// functions that ran, blocks that never did are candidates for outlining or splitting off. What is seldom called is known from call counts, cold blocks from
-/// block coverage.
+/// Functions that never ran are candidates for -Oz, and so are those that are seldom called, unless they
+/// spend their time in a loop, which calls do not show. In functions that ran, blocks that never did are
+/// candidates for outlining or splitting off. What is seldom called is known from call counts, cold blocks
+/// from block coverage.
 #[derive(Args, Debug)]
 #[command(after_long_help = "\
 Examples:

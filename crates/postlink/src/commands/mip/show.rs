@@ -91,7 +91,7 @@ impl Show {
 }
 
 /// Whether standard output is for colours.
-pub(in crate::commands) fn colored() -> bool {
+pub(crate) fn colored() -> bool {
     anstream::AutoStream::choice(&std::io::stdout()) != anstream::ColorChoice::Never
 }
 

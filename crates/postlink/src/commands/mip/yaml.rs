@@ -73,7 +73,7 @@ impl FromYaml {
 }
 
 /// Reads a profile from a text, `-` is standard input.
-pub(in crate::commands) fn read(path: &Path) -> Result<postlink_mip::Profile> {
+pub(crate) fn read(path: &Path) -> Result<postlink_mip::Profile> {
     let mut text = Vec::new();
     if path == "-" {
         let mut input = std::io::stdin().lock();

@@ -1,7 +1,8 @@
 //! Jumps through tables, as compilers write them.
 //!
-//! The code before the jump is read backwards: the jump's register is a sum of a base and an entry, the entry comes out of memory at
-//! a table plus an index, and base and table are addresses. In gcc's form and in two of clang's:
+//! The code before the jump is read backwards: the jump's register is a sum of a base and an entry, the entry
+//! comes out of memory at a table plus an index, and base and table are addresses. In gcc's form and in two
+//! of clang's:
 //!
 //! ```text
 //! cmp  w0, #8               cmp  w8, #8                  cmp  w8, #8
@@ -14,15 +15,16 @@
 //! br   x0                   br   x10
 //! ```
 //!
-//! The sum, the load and often the addresses stand in straight code before the jump. A table's address that is wanted in a loop is formed
-//! before it: then everything that can reach the load is searched, and all that is found must be the same address.
+//! The sum, the load and often the addresses are in straight code before the jump. A table's address that is
+//! wanted in a loop is formed before it: then everything that can reach the load is searched, and all that is
+//! found must be the same address.
 //!
-//! The number of entries comes from a comparison of the index with a constant, on the only way to the load: either the branch
-//! behind it leaves when the index is too large, or it comes here when it is not.
+//! The number of entries comes from a comparison of the index with a constant, on the only way to the load:
+//! either the branch after it leaves when the index is too large, or it comes here when it is not.
 
 use super::super::Dispatch;
 use super::{registers, target};
-use crate::graph::Graph;
+use crate::arch::graph::Graph;
 use rustc_hash::FxHashSet;
 use smallvec::{SmallVec, smallvec};
 
@@ -43,7 +45,7 @@ fn is_call(w: u32) -> bool {
     w & 0xfc00_0000 == 0x9400_0000 || w & 0xfe00_0000 == 0xd600_0000 && w >> 21 & 7 == 1
 }
 
-/// Whether control never goes on behind it.
+/// Whether control never goes on after it.
 fn ends(w: u32) -> bool {
     w & 0xfc00_0000 == 0x1400_0000
         || w & 0xfe00_0000 == 0xd600_0000 && w >> 21 & 7 != 1
@@ -83,8 +85,8 @@ impl Reader<'_, '_> {
         None
     }
 
-    /// All instructions that may have written `reg` before `at`, by every known way; `None` if one of them only changes it, or if a call
-    /// may have.
+    /// All instructions that may have written `reg` before `at`, by every known way; `None` if one of them
+    /// only changes it, or if a call may have.
     fn definitions(&self, reg: u32, at: u64) -> Option<SmallVec<[Definition; 4]>> {
         let kept_by_calls = (18..30).contains(&reg);
         let mut found: SmallVec<[Definition; 4]> = SmallVec::new();
@@ -161,7 +163,7 @@ impl Reader<'_, '_> {
         address
     }
 
-    /// The address that a register holds before `at`, and the instructions that formed it, if they stand in sight.
+    /// The address that a register holds before `at`, and the instructions that formed it, if they are in sight.
     fn address(&self, reg: u32, at: u64, parts: &mut SmallVec<[u64; 8]>) -> Option<u64> {
         self.formed(self.definition(reg, at)?, true, parts)
     }
@@ -178,8 +180,8 @@ impl Reader<'_, '_> {
         address
     }
 
-    /// Number of entries: `cmp index, #n` on the only way here, and a branch behind it that leaves for larger ones or comes
-    /// here for the others.
+    /// Number of entries: `cmp index, #n` on the only way here, and a branch after it that leaves for larger
+    /// ones or comes here for the others.
     fn count(&self, index: u32, load: u64) -> Option<u64> {
         let mut at = load;
         let mut bound: Option<(u32, bool)> = None;

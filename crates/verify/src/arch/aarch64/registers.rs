@@ -1,8 +1,9 @@
 //! Which general registers an instruction touches.
 //!
-//! Asked only about the few instructions between the forming of an address and its use, so the answer may be coarse as long as
-//! it errs on one side: `reads` has every register that may be read (or changed in part), `kills` only those that hold nothing of their old value
-//! afterwards. Register 31 is the stack pointer or zero and never counts.
+//! Asked only about the few instructions between the forming of an address and its use, so the answer may be
+//! coarse as long as it errs on one side: `reads` has every register that may be read (or changed in part),
+//! `kills` only those that hold nothing of their old value afterwards. Register 31 is the stack pointer or
+//! zero and never counts.
 //!
 //! | class | bits 28…25 | read | overwritten |
 //! |---|---|---|---|

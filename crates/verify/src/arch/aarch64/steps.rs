@@ -10,11 +10,12 @@
 //! | `add`, `sub`, `cmp` of registers | targets less the load bias |
 //! | `b.cond`, `cbz`, `cbnz`, `bl`, `br`, `ret` | ways on |
 //!
-//! What stores or loads for itself clears the processor's mark for an exclusive pair around it; that is one more flag ([`MONITOR`]).
+//! What stores or loads for itself clears the processor's mark for an exclusive pair around it; that is one
+//! more flag ([`MONITOR`]).
 
 use super::super::Effects;
 use super::{registers, target, word};
-use crate::machine::{Mem, Next, Op, Segment, Step, flag};
+use crate::arch::step::{Mem, Next, Op, Segment, Step, flag};
 use smallvec::{SmallVec, smallvec};
 
 const STACK: u8 = 31;
@@ -222,7 +223,7 @@ pub(super) fn step(bytes: &[u8], addr: u64) -> Option<Step> {
         let mem = mem(n, signed(w, 12, 9), 1);
         return of(smallvec![Op::Store { from: d, mem }], MONITOR);
     }
-    // str before, ldr behind a change of the stack pointer
+    // str before, ldr after a change of the stack pointer
     if w & 0xffa0_0000 == 0xf800_0000 && w >> 22 & 3 <= 1 {
         real(&[d])?;
         let by = signed(w, 12, 9);
@@ -250,7 +251,7 @@ pub(super) fn step(bytes: &[u8], addr: u64) -> Option<Step> {
             _ => None,
         };
     }
-    // stp before, ldp behind
+    // stp before, ldp after
     if w & 0xfe00_0000 == 0xa800_0000 && n == STACK {
         real(&[d, t2])?;
         let by = signed(w, 15, 7) * 8;

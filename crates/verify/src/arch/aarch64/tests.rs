@@ -1,7 +1,7 @@
 //! Words against what the assembler says of them.
 
 use super::*;
-use crate::graph::Graph;
+use crate::arch::graph::Graph;
 
 fn insn(w: u32) -> Insn {
     AArch64::decode(&w.to_le_bytes(), 0x1000)
@@ -326,7 +326,8 @@ fn dispatch(words: &[u32]) -> Option<Dispatch> {
 
 #[test]
 fn table_jumps_of_gcc_are_read() {
-    // cmp w0, #8; b.hi; adrp x1, 0x2000; add x1, x1, #0x10; ldrb w0, [x1, w0, uxtw]; adr x1, .+12; add x0, x1, w0, sxtb #2; br x0
+    // cmp w0, #8; b.hi; adrp x1, 0x2000; add x1, x1, #0x10; ldrb w0, [x1, w0, uxtw]; adr x1, .+12; add x0,
+    // x1, w0, sxtb #2; br x0
     let d = dispatch(&[
         0x7100_201f,
         0x5400_0ec8,

@@ -1,12 +1,13 @@
 //! What an instruction reads and what it overwrites: for what is dead in old code ([`crate::liveness`]).
 //!
-//! All doubt goes to "read" and "not overwritten". Operands that are written in the instruction are read, but for the first of those that only
-//! write it ([`writes_first`]). Registers that are not written there are in a table ([`implicit`]). Of flags the few instructions that read them
-//! are listed; those that overwrite them are, each flag by itself, and a flag that the manual calls undefined counts as kept.
+//! All doubt goes to "read" and "not overwritten". Operands that are written in the instruction are read, but
+//! for the first of those that only write it ([`writes_first`]). Registers that are not written there are in
+//! a table ([`implicit`]). Of flags the few instructions that read them are listed; those that overwrite them
+//! are, each flag by itself, and a flag that the manual calls undefined counts as kept.
 
 use super::super::Effects;
 use super::{decode_raw, decode_vex, quick};
-use crate::machine::flag::{ALL, CARRY, OVERFLOW, PARITY, SIGN, STATUS, ZERO};
+use crate::arch::step::flag::{ALL, CARRY, OVERFLOW, PARITY, SIGN, STATUS, ZERO};
 use yaxpeax_x86::long_mode::{
     ConditionCode, Instruction, Opcode, Operand, RegSpec, register_class,
 };
@@ -74,19 +75,23 @@ fn writes_first(insn: &Instruction) -> bool {
         | VPEXTRW | VPEXTRD | VPEXTRQ | EXTRACTPS | VEXTRACTPS | POPCNT | ANDN | BLSI | BLSR
         | BLSMSK | BEXTR | BZHI | SHLX | SHRX | SARX | RORX | PDEP | PEXT | MOVBE | RDRAND
         | RDSEED | SETO | SETNO | SETB | SETAE | SETZ | SETNZ | SETBE | SETA | SETS | SETNS
-        | SETP | SETNP | SETL | SETGE | SETLE | SETG | KMOVB | KMOVW | KMOVD | KMOVQ | MULX => true,
+        | SETP | SETNP | SETL | SETGE | SETLE | SETG | KMOVB | KMOVW | KMOVD | KMOVQ | MULX
+        | FNSTSW | RDFSBASE | RDGSBASE | RDPID => true,
         IMUL => insn.operand_count() == 3,
         // The old value may stay, and is not read either.
-        op => conditional_move(op),
+        op => may_keep_first(op),
     }
 }
 
-/// It may leave its first operand alone.
-fn conditional_move(op: Opcode) -> bool {
+/// It may leave its first operand alone: by a condition, where no bit is set, or on a processor that does not know it.
+fn may_keep_first(op: Opcode) -> bool {
     use Opcode::*;
     matches!(
         op,
-        CMOVA
+        BSF | BSR
+            | TZCNT
+            | LZCNT
+            | CMOVA
             | CMOVB
             | CMOVG
             | CMOVGE
@@ -105,22 +110,51 @@ fn conditional_move(op: Opcode) -> bool {
     )
 }
 
-/// Registers that are read, and that are overwritten, without being written in the instruction. `None`: unknown, or all.
+/// The register that a repeat prefix counts in.
+fn repeats(insn: &Instruction) -> u32 {
+    let prefixes = insn.prefixes;
+    match prefixes.rep() || prefixes.repnz() {
+        true => RCX,
+        false => 0,
+    }
+}
+
+/// The size of the only operand, in bytes; 0 if it is not known.
+fn width(insn: &Instruction) -> u8 {
+    match insn.operand(0) {
+        Operand::Register { reg } => match reg.class() {
+            register_class::Q => 8,
+            register_class::D => 4,
+            register_class::W => 2,
+            register_class::B | register_class::RB => 1,
+            _ => 0,
+        },
+        _ => insn.mem_size().and_then(|m| m.bytes_size()).unwrap_or(0),
+    }
+}
+
+/// Registers that are read, and that are overwritten, without being written in the instruction. `None`:
+/// unknown, or all.
 fn implicit(insn: &Instruction) -> Option<(u32, u32)> {
     use Opcode::*;
     Some(match insn.opcode() {
-        MUL | DIV | IDIV => (RAX | RDX, 0),
-        IMUL if insn.operand_count() == 1 => (RAX | RDX, 0),
+        // The product of bytes is in `ax`, that of words in parts of `dx` and `ax`.
+        MUL | IMUL if insn.operand_count() == 1 => match width(insn) {
+            4 | 8 => (RAX, RAX | RDX),
+            _ => (RAX, 0),
+        },
+        DIV | IDIV if width(insn) == 1 => (RAX, 0),
+        DIV | IDIV => (RAX | RDX, 0),
         MULX => (RDX, 0),
         CBW | CWDE | CDQE | CWD => (RAX, 0),
         CDQ | CQO => (RAX, RDX),
-        CMPXCHG | LAHF | SAHF | SALC | CLZERO => (RAX, 0),
+        CMPXCHG | SAHF | SALC | CLZERO => (RAX, 0),
         CMPXCHG8B | CMPXCHG16B => (RAX | RBX | RCX | RDX, 0),
         XLAT => (RAX | RBX, 0),
         LOOP | LOOPZ | LOOPNZ | JRCXZ | JECXZ => (RCX, 0),
-        MOVS | CMPS => (RCX | RSI | RDI, 0),
-        SCAS | STOS => (RAX | RCX | RDI, 0),
-        LODS => (RAX | RCX | RSI, 0),
+        MOVS | CMPS => (repeats(insn) | RSI | RDI, 0),
+        SCAS | STOS => (RAX | repeats(insn) | RDI, 0),
+        LODS => (RAX | repeats(insn) | RSI, 0),
         INS | OUTS => (RCX | RDX | RSI | RDI, 0),
         PUSH | POP | PUSHF | POPF | CALL | RETURN => (RSP, 0),
         ENTER | LEAVE => (RSP | RBP, 0),
@@ -132,9 +166,9 @@ fn implicit(insn: &Instruction) -> Option<(u32, u32)> {
         | XSAVEC64 | XSAVES64 | XRSTOR | XRSTORS | XRSTORS64 | RDPKRU | WRPKRU | RDPRU
         | MONITOR | MWAIT | MONITORX | MWAITX | TPAUSE | UMWAIT | UMONITOR => (RAX | RCX | RDX, 0),
         MASKMOVQ | MASKMOVDQU | VMASKMOVDQU => (RDI, 0),
-        PCMPESTRI | PCMPESTRM | VPCMPESTRI | VPCMPESTRM | PCMPISTRI | VPCMPISTRI => {
-            (RAX | RDX | RCX, 0)
-        }
+        PCMPESTRI | VPCMPESTRI => (RAX | RDX, RCX),
+        PCMPESTRM | VPCMPESTRM => (RAX | RDX, 0),
+        PCMPISTRI | VPCMPISTRI => (0, RCX),
         // It gives back the flags as they were.
         SYSCALL => (0xffff, 0),
         SYSENTER | SYSRET | SYSEXIT | INT | INTO | IRET | IRETD | IRETQ | HLT | UD0 | UD1 | UD2
@@ -243,6 +277,10 @@ pub(super) fn effects_slowly(bytes: &[u8]) -> Effects {
         return vex(bytes);
     };
     let bytes = bytes.get(..len).unwrap_or(bytes);
+    // To this decoder `rdssp` is one, too: what it may write to its register, or leave there, it does not read.
+    if insn.opcode() == Opcode::NOP {
+        return Effects::default();
+    }
     let Some((mut reads, mut kills)) = implicit(&insn) else {
         return EVERYTHING;
     };
@@ -261,7 +299,7 @@ pub(super) fn effects_slowly(bytes: &[u8]) -> Effects {
             continue;
         };
         let written = i == 0 && writes_first(&insn) || i == 1 && insn.opcode() == Opcode::MULX;
-        if zeroed && whole || written && whole && !conditional_move(insn.opcode()) {
+        if zeroed && whole || written && whole && !may_keep_first(insn.opcode()) {
             kills |= bit;
         } else if !written {
             reads |= bit;
@@ -276,8 +314,8 @@ pub(super) fn effects_slowly(bytes: &[u8]) -> Effects {
     }
 }
 
-/// VEX-encoded instructions that the decoder lacks, see [`decode_vex`]: `kmov` reads or writes a general register, `kortest` and `ktest` write the
-/// flags; of the others, memory has a base and an index.
+/// VEX-encoded instructions that the decoder lacks, see [`decode_vex`]: `kmov` reads or writes a general
+/// register, `kortest` and `ktest` write the flags; of the others, memory has a base and an index.
 fn vex(bytes: &[u8]) -> Effects {
     let get = |i: usize| bytes.get(i).copied().unwrap_or(0);
     if decode_vex(bytes, 0).is_none() {
@@ -320,12 +358,12 @@ fn vex(bytes: &[u8]) -> Effects {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine::flag::AUXILIARY;
+    use crate::arch::step::flag::AUXILIARY;
 
     #[test]
     fn registers_are_read_and_overwritten_as_the_manual_says() {
         let set = |list: &[u32]| list.iter().fold(0u32, |set, r| set | 1 << r);
-        let cases: [(&[u8], &[u32], &[u32], &str); 19] = [
+        let cases: [(&[u8], &[u32], &[u32], &str); 29] = [
             (&[0x48, 0x89, 0xd8], &[3], &[0], "mov rax,rbx"),
             (&[0x89, 0xd8], &[3], &[0], "mov eax,ebx"),
             (&[0x66, 0x89, 0xd8], &[3], &[], "mov ax,bx"),
@@ -348,17 +386,27 @@ mod tests {
             ),
             (&[0x48, 0x0f, 0x44, 0xc3], &[3], &[], "cmove rax,rbx"),
             (&[0x0f, 0x94, 0xc0], &[], &[], "sete al"),
-            (&[0x48, 0xf7, 0xe1], &[0, 1, 2], &[], "mul rcx"),
+            (&[0x48, 0xf7, 0xe1], &[0, 1], &[0, 2], "mul rcx"),
+            (&[0xf7, 0x6b, 4], &[0, 3], &[0, 2], "imul dword [rbx+4]"),
+            (&[0x66, 0xf7, 0xe1], &[0, 1], &[], "mul cx"),
+            (&[0xf6, 0xe1], &[0, 1], &[], "mul cl"),
+            (&[0x48, 0xf7, 0xf1], &[0, 1, 2], &[], "div rcx"),
+            (&[0xf6, 0x3b], &[0, 3], &[], "idiv byte [rbx]"),
+            (&[0x48, 0x0f, 0xaf, 0xc3], &[0, 3], &[], "imul rax,rbx"),
             (&[0x48, 0x99], &[0], &[2], "cqo"),
             (&[0x48, 0xd3, 0xe0], &[0, 1], &[], "shl rax,cl"),
             (&[0x48, 0x6b, 0xc3, 5], &[3], &[0], "imul rax,rbx,5"),
             (&[0x5b], &[4], &[3], "pop rbx"),
             (&[0xf3, 0xa4], &[1, 6, 7], &[], "rep movsb"),
+            (&[0xa4], &[6, 7], &[], "movsb"),
+            (&[0xf3, 0x48, 0x0f, 0xbc, 0xc3], &[3], &[], "tzcnt rax,rbx"),
+            (&[0x0f, 0xbd, 0xc3], &[3], &[], "bsr eax,ebx"),
+            (&[0xf3, 0x48, 0x0f, 0x1e, 0xc8], &[], &[], "rdsspq rax"),
             (
-                &[0xf3, 0x48, 0x0f, 0xbc, 0xc3],
-                &[0, 3],
+                &[0x66, 0x0f, 0x3a, 0x63, 0xc1, 2],
                 &[],
-                "tzcnt rax,rbx",
+                &[1],
+                "pcmpistri xmm0,xmm1,2",
             ),
         ];
         for (bytes, reads, kills, text) in cases {

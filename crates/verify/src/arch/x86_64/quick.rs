@@ -1,9 +1,11 @@
 //! Common instructions, decoded quickly.
 //!
-//! Nine of ten instructions of compiled code are of few forms: at most one of the prefixes `66`, `f2`, `f3`, `64`, `65`, a REX prefix, an opcode of one byte or of
-//! two beginning with `0f`, a ModRM byte with what belongs to it, an immediate. For those the proof needs no more than length, flow, and the field relative
-//! to the program counter, all of which two tables say. Whatever is not in them is left to the decoder, and whatever is must be the same
-//! with it: tests compare both for every opcode, ModRM byte and prefix. The same holds for what they read and overwrite ([`effects`]).
+//! Nine of ten instructions of compiled code are of few forms: at most one of the prefixes `66`, `f2`, `f3`,
+//! `64`, `65`, a REX prefix, an opcode of one byte or of two beginning with `0f`, a ModRM byte with what
+//! belongs to it, an immediate. For those the proof needs no more than length, flow, and the field relative
+//! to the program counter, all of which two tables say. Whatever is not in them is left to the decoder, and
+//! whatever is must be the same with it: tests compare both for every opcode, ModRM byte and prefix. The same
+//! holds for what they read and overwrite ([`effects`]).
 //!
 //! | entry | meaning |
 //! |---|---|
@@ -13,7 +15,7 @@
 //! | `IZ` | has an immediate of four bytes, two with `66` |
 
 use super::super::{Effects, Field, FieldKind, Flow, Insn};
-use crate::machine::flag;
+use crate::arch::step::flag;
 
 const NO: u8 = 0;
 /// No operands, or registers in the opcode.
@@ -70,7 +72,7 @@ const ONE: [u8; 256] = {
     t
 };
 
-/// Opcodes behind `0f` with which `f2` and `f3` are not used.
+/// Opcodes after `0f` with which `f2` and `f3` are not used.
 const TWO: [u8; 256] = {
     let mut t = [NO; 256];
     t = fill(t, 0x10, 0x11, M);
@@ -303,8 +305,8 @@ const ASKED: [u8; 8] = [
 /// What logical operations overwrite: the auxiliary flag may be left.
 const LOGICAL: u8 = flag::ALL & !flag::AUXILIARY;
 
-/// What an instruction that decodes, and is one of the most common ones, reads and overwrites; else `None`, and the decoder is asked
-/// ([`super::effects`]).
+/// What an instruction that decodes, and is one of the most common ones, reads and overwrites; else `None`,
+/// and the decoder is asked ([`super::effects`]).
 pub(super) fn effects(bytes: &[u8]) -> Option<Effects> {
     let (rex, rest) = match bytes {
         [rex @ 0x40..=0x4f, rest @ ..] => (*rex, rest),

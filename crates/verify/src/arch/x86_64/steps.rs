@@ -1,12 +1,12 @@
 //! Instructions of inserted code, taken apart for the symbolic machine ([`crate::machine`]).
 //!
-//! Only what counters need: moves, additions and comparisons of whole registers and memory, the stack, flags. The decoder says
-//! what an instruction is; which form of it a counter has is not looked at.
+//! Only what counters need: moves, additions and comparisons of whole registers and memory, the stack, flags.
+//! The decoder says what an instruction is; which form of it a counter has is not looked at.
 
 use super::super::Operand as Recorded;
 use super::{X86_64, decode_raw, displacement_len, prefix_len};
+use crate::arch::step::{Mem, Next, Op, Segment, Step, flag, stack};
 use crate::arch::{Arch, Flow};
-use crate::machine::{Mem, Next, Op, Segment, Step, flag, stack};
 use smallvec::{SmallVec, smallvec};
 use yaxpeax_x86::long_mode::{
     ConditionCode, Instruction, Opcode, Operand, RegSpec, register_class,

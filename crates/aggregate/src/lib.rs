@@ -1,0 +1,758 @@
+//! From samples by address to a profile by names: what `perf2bolt` does.
+//!
+//! ```text
+//!  AddressProfile ──► Placer ──► branches, runs ──► returns dropped ──► names and offsets ──► SymbolicProfile
+//!  (one or many        link-time                     runs cut into
+//!   recordings)        addresses                     block edges
+//! ```
+//!
+//! | file | subject |
+//! |---|---|
+//! | [`blocks`] | the blocks of a function |
+//! | [`binary`] | the binary; which addresses of a recording are in it |
+//! | [`translate`] | the seam for binaries that were optimised before |
+//! | [`bat`] | translation by `.note.bolt_bat` |
+//! | [`quality`] | how good the samples are |
+//! | [`yaml`] | between profiles by names and by blocks |
+//!
+//! A taken branch becomes a record between two places; one whose source is a return says nothing about edges
+//! and is dropped. A run between two branches becomes a record for each block boundary that it crosses. A run
+//! that leaves its function, or crosses a boundary over which control cannot go, is counted and otherwise
+//! ignored. All this is as in BOLT 19, so that the same samples give the same text. The one thing more: a run
+//! of an optimised binary that goes on from one part of the code to the part after it is followed there,
+//! unless [`Options::only_explained`] asks for what perf2bolt does. An optimiser that lays out hot code in
+//! chains makes such runs of what were jumps; without them the profile of the second round lacks the hottest
+//! jumps between functions and their cold parts.
+//!
+//! Functions are disassembled only if there are runs in them, each on its own and in parallel.
+
+pub mod bat;
+pub mod binary;
+pub mod blocks;
+pub mod quality;
+pub mod translate;
+pub mod yaml;
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use postlink_bolt_symbols::Function;
+use postlink_image::FormatError;
+use postlink_isa::{Flow, Isa, with_isa};
+use postlink_profile::address::{AddressKind, AddressProfile, Counts, Origin, Place};
+use postlink_profile::symbolic::{
+    BasicSample, Branch, Collection, Location, MemoryAccess, NameId, Records, SymbolicProfile,
+};
+use rayon::prelude::*;
+use rustc_hash::FxHashMap;
+
+use binary::{Binary, Placer};
+use blocks::{References, Surroundings};
+use quality::Quality;
+
+/// Why there is no profile.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The binary is not as it should be.
+    #[error(transparent)]
+    Format(#[from] FormatError),
+    /// Code of another machine.
+    #[error("{}: machine {machine}: samples can be aggregated for x86-64 (62) and AArch64 (183)", path.display())]
+    Machine {
+        /// The binary.
+        path: PathBuf,
+        /// `e_machine`
+        machine: u16,
+    },
+    /// Nothing to attribute samples to.
+    #[error("{}: has neither function symbols nor unwind entries: samples cannot be attributed to functions", path.display())]
+    NoFunctions {
+        /// The binary.
+        path: PathBuf,
+    },
+    /// The recording is of another version.
+    #[error("{}: the build-id is {ours} in the binary and {theirs} in the recording: it was made with another version of the file (--ignore-build-id takes it nevertheless)", path.display())]
+    BuildId {
+        /// The binary.
+        path: PathBuf,
+        /// Its build-id.
+        ours: String,
+        /// That of the file of the same name in the recording.
+        theirs: String,
+    },
+    /// The recording does not know the binary.
+    #[error("{}: is not among the sampled files: {others}", path.display())]
+    NotSampled {
+        /// The binary.
+        path: PathBuf,
+        /// Some of the files that are.
+        others: String,
+    },
+    /// Addresses of processes that cannot be attributed.
+    #[error("{}: is position-independent, and the samples do not tell where it was loaded: `perf script --show-mmap-events` does", path.display())]
+    NoMappings {
+        /// The binary.
+        path: PathBuf,
+    },
+    /// There are no samples of the binary.
+    #[error("{}: {what}", path.display())]
+    Empty {
+        /// The binary.
+        path: PathBuf,
+        /// What was looked at and why nothing is left.
+        what: String,
+    },
+}
+
+/// What may be chosen.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options {
+    /// Take a recording of a file of the same name with another build-id.
+    pub ignore_build_id: bool,
+    /// Keep memory accesses to what is no object of the binary: stack and heap.
+    pub all_memory: bool,
+    /// Do not believe in runs in functions with jumps that cannot be explained, nor in those that go on from
+    /// one part of an optimised binary to the next. BOLT does not.
+    pub only_explained: bool,
+}
+
+/// A profile and how good it is.
+#[derive(Clone, Debug)]
+pub struct Aggregated {
+    /// The profile.
+    pub profile: SymbolicProfile,
+    /// How it was made.
+    pub quality: Quality,
+}
+
+/// Aggregates samples of a binary.
+///
+/// Errors: samples of another binary; no sample in any function.
+pub fn aggregate(
+    binary: &Binary<'_, '_>,
+    samples: &AddressProfile,
+    options: Options,
+) -> Result<Aggregated, Error> {
+    with_isa!(binary.machine, I => aggregate_with::<I>(binary, samples, options))
+}
+
+/// A taken branch: link-time addresses, `None` outside of the binary.
+type Taken = (End, End, Counts);
+
+/// An end of a branch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum End {
+    /// In a function: its index, address.
+    In(u32, u64),
+    /// In none. The address, if the samples are of addresses of the binary as it was linked.
+    Out(u64),
+}
+
+/// A run: first and last address, whether control came from another function, how often.
+type Run = (u64, u64, bool, u64);
+
+fn aggregate_with<I: Isa>(
+    binary: &Binary<'_, '_>,
+    samples: &AddressProfile,
+    options: Options,
+) -> Result<Aggregated, Error> {
+    let placer = Placer::new(binary, samples, options.ignore_build_id)?;
+    let mut quality = Quality::new(samples, &placer);
+    let Placed {
+        taken,
+        runs,
+        crossed,
+    } = place::<I>(binary, samples, &placer, options, &mut quality);
+    let mut names = Names::default();
+    let mut records = Records::default();
+    let falls = fall_throughs::<I>(binary, &runs, options, &mut quality);
+    for (function, from, to, count) in falls {
+        let name = names.of(binary, function);
+        records.branches.push(Branch {
+            from: within(name, from),
+            to: within(name, to),
+            mispredictions: 0,
+            count,
+        });
+    }
+    cross_falls(binary, &crossed, &mut names, &mut records);
+    branches::<I>(binary, &taken, &mut names, &mut records, &mut quality);
+    let lbr = !samples.traces().is_empty() || samples.samples().is_empty();
+    if !lbr {
+        basic(
+            binary,
+            samples,
+            &placer,
+            &mut names,
+            &mut records,
+            &mut quality,
+        );
+    }
+    memory(binary, samples, &placer, options, &mut names, &mut records);
+    quality.functions = names.functions.len();
+    if records.branches.is_empty() && records.samples.is_empty() && records.memory.is_empty() {
+        return Err(Error::Empty {
+            path: binary.path.clone(),
+            what: quality.why_empty(),
+        });
+    }
+    let collection = Collection {
+        branches: lbr,
+        bolted: binary.translate.is_some(),
+    };
+    let events: BTreeSet<Vec<u8>> = samples.events.clone();
+    let profile = SymbolicProfile::new(Some(collection), events, &names.list, records);
+    Ok(Aggregated { profile, quality })
+}
+
+fn within(name: NameId, offset: u64) -> Location {
+    Location {
+        in_symbol: true,
+        name,
+        offset,
+    }
+}
+
+/// Names of functions and objects that records mention, numbered as they come.
+#[derive(Default)]
+struct Names<'d> {
+    list: Vec<std::borrow::Cow<'d, [u8]>>,
+    functions: FxHashMap<u32, NameId>,
+    objects: FxHashMap<usize, NameId>,
+    unknown: Option<NameId>,
+}
+
+impl<'d> Names<'d> {
+    fn push(
+        list: &mut Vec<std::borrow::Cow<'d, [u8]>>,
+        name: std::borrow::Cow<'d, [u8]>,
+    ) -> NameId {
+        list.push(name);
+        NameId(list.len() as u32 - 1)
+    }
+
+    fn of(&mut self, binary: &Binary<'_, 'd>, function: u32) -> NameId {
+        *self.functions.entry(function).or_insert_with(|| {
+            let name = binary
+                .functions
+                .name(function as usize, binary.translate.is_some());
+            Names::push(&mut self.list, name)
+        })
+    }
+
+    fn unknown(&mut self) -> NameId {
+        *self
+            .unknown
+            .get_or_insert_with(|| Names::push(&mut self.list, b"[unknown]".as_slice().into()))
+    }
+}
+
+/// A run that goes on from one part of the code to the part after it: both, how often.
+type Crossed = (u32, u32, u64);
+
+/// Most parts that a run is followed through.
+const MOST_PARTS: usize = 16;
+
+/// What was found in the binary.
+#[derive(Default)]
+struct Placed {
+    taken: Vec<Taken>,
+    runs: Vec<Run>,
+    crossed: Vec<Crossed>,
+}
+
+/// The parts of the code that a run goes through when it begins in one and ends in another, both without
+/// gaps, and none of them ends in what does not go on. The optimiser puts blocks of several functions one
+/// after the other; what was a jump in the binary that went in is a run in the one that came out. perf2bolt
+/// drops such runs.
+fn parts_of_run<I: Isa>(
+    binary: &Binary<'_, '_>,
+    start: End,
+    end: End,
+) -> Option<std::ops::RangeInclusive<u32>> {
+    let translate = binary.translate.as_deref()?;
+    let (End::In(first, from), End::In(last, _)) = (start, end) else {
+        return None;
+    };
+    let list = binary.functions.list();
+    let parts = list.get(first as usize..=last as usize)?;
+    if parts.len() < 2 || parts.len() > MOST_PARTS {
+        return None;
+    }
+    for (index, pair) in parts.windows(2).enumerate() {
+        let [part, next] = pair else { continue };
+        let from = if index == 0 { from } else { part.start };
+        let end = part.start.checked_add(part.size)?;
+        let known = |part: &Function| translate.block_at(part.start, 0).is_some();
+        if end != next.start || from >= end || !known(part) || !known(next) {
+            return None;
+        }
+        let bytes = binary.elf.bytes_at(from, end - from)?;
+        let mut flow = None;
+        let stopped = I::sweep(bytes, from, |insn| {
+            flow = Some(insn.flow);
+            true
+        });
+        let goes_on = !matches!(
+            flow?,
+            Flow::Jump { .. } | Flow::IndirectJump | Flow::Return | Flow::Stop
+        );
+        if stopped.is_some() || !goes_on {
+            return None;
+        }
+    }
+    Some(first..=last)
+}
+
+/// Records of runs that went on from one part of the code to another: edges of the binary that went in.
+fn cross_falls<'d>(
+    binary: &Binary<'_, 'd>,
+    crossed: &[Crossed],
+    names: &mut Names<'d>,
+    records: &mut Records,
+) {
+    let functions = &binary.functions;
+    let Some(translate) = binary.translate.as_deref() else {
+        return;
+    };
+    let mut block = |part: u32, offset: u64| -> Option<Location> {
+        let start = functions.list()[part as usize].start;
+        let offset = translate.block_at(start, offset)?;
+        let parent = translate.parent(start).and_then(|at| functions.at(at));
+        let function = parent.map_or(part, |index| index as u32);
+        Some(within(names.of(binary, function), offset))
+    };
+    for &(part, next, count) in crossed {
+        let last = functions.list()[part as usize].size.saturating_sub(1);
+        if let (Some(from), Some(to)) = (block(part, last), block(next, 0)) {
+            records.branches.push(Branch {
+                from,
+                to,
+                mispredictions: 0,
+                count,
+            });
+        }
+    }
+}
+
+/// Finds branches and runs in the binary, summed and sorted.
+fn place<I: Isa>(
+    binary: &Binary<'_, '_>,
+    samples: &AddressProfile,
+    placer: &Placer,
+    options: Options,
+    quality: &mut Quality,
+) -> Placed {
+    let functions = &binary.functions;
+    // Of a recording, addresses elsewhere mean nothing.
+    let linked = samples
+        .modules()
+        .iter()
+        .all(|module| module.kind == AddressKind::LinkTime);
+    let end = |place: Place| match placer.address(place) {
+        Some(address) => match functions.at(address) {
+            Some(index) => End::In(index as u32, address),
+            None => End::Out(if linked { address } else { 0 }),
+        },
+        None => End::Out(0),
+    };
+    let chunks: Vec<(Placed, Quality)> = samples
+        .traces()
+        .parts(1 << 15)
+        .into_par_iter()
+        .map(|chunk| {
+            let Placed {
+                mut taken,
+                mut runs,
+                mut crossed,
+            } = Placed::default();
+            let mut seen = Quality::default();
+            let mut recent: Option<(Place, End)> = None;
+            for (trace, counts) in chunk {
+                let start = end(trace.start);
+                let mut foreign = true;
+                match trace.origin {
+                    Origin::Branch(from) | Origin::Return(from) => {
+                        // Traces are sorted by where they come from.
+                        let from = match recent {
+                            Some((place, known)) if place == from => known,
+                            _ => recent.insert((from, end(from))).1,
+                        };
+                        if !matches!((from, start), (End::Out(_), End::Out(_))) {
+                            // One branch, and many runs after it.
+                            match taken.last_mut() {
+                                Some((a, b, sum)) if (*a, *b) == (from, start) => sum.add(counts),
+                                _ => taken.push((from, start, counts)),
+                            }
+                        }
+                        if let (End::In(a, address), End::In(b, _)) = (from, start) {
+                            foreign = a != b || !functions.list()[a as usize].contains(address);
+                        }
+                    }
+                    Origin::Unknown => foreign = false,
+                    Origin::External | Origin::ExternalReturn => {}
+                }
+                let Some(last) = trace.end else { continue };
+                let last = Place {
+                    address: last,
+                    ..trace.start
+                };
+                let last_end = end(last);
+                match (start, last_end) {
+                    (End::In(a, from), End::In(b, to)) => {
+                        if a == b {
+                            seen.runs = seen.runs.saturating_add(counts.count);
+                            runs.push((from, to, foreign, counts.count));
+                        } else if !options.only_explained
+                            && let Some(parts) = parts_of_run::<I>(binary, start, last_end)
+                        {
+                            seen.runs = seen.runs.saturating_add(counts.count);
+                            for part in parts {
+                                let f = &functions.list()[part as usize];
+                                let from = from.max(f.start);
+                                let end = to.min(f.start + (f.size - 1)); // it has code
+                                runs.push((from, end, foreign && part == a, counts.count));
+                                if part < b {
+                                    crossed.push((part, part + 1, counts.count));
+                                }
+                            }
+                        } else {
+                            seen.mismatching = seen.mismatching.saturating_add(counts.count);
+                        }
+                    }
+                    _ => seen.out_of_range = seen.out_of_range.saturating_add(counts.count),
+                }
+            }
+            add_runs(&mut runs);
+            let placed = Placed {
+                taken,
+                runs,
+                crossed,
+            };
+            (placed, seen)
+        })
+        .collect();
+    let mut all = Placed::default();
+    for (mut more, seen) in chunks {
+        all.taken.append(&mut more.taken);
+        all.runs.append(&mut more.runs);
+        all.crossed.append(&mut more.crossed);
+        quality.add(&seen);
+    }
+    let Placed {
+        mut taken,
+        mut runs,
+        crossed,
+    } = all;
+    taken.par_sort_unstable_by_key(|t: &Taken| (t.0, t.1));
+    taken.dedup_by(|next, kept| {
+        let same = (next.0, next.1) == (kept.0, kept.1);
+        if same {
+            kept.2.add(next.2);
+        }
+        same
+    });
+    add_runs(&mut runs);
+    Placed {
+        taken,
+        runs,
+        crossed,
+    }
+}
+
+/// Sorts runs and adds up equal ones.
+fn add_runs(runs: &mut Vec<Run>) {
+    runs.par_sort_unstable();
+    runs.dedup_by(|next: &mut Run, kept: &mut Run| {
+        let same = (next.0, next.1, next.2) == (kept.0, kept.1, kept.2);
+        if same {
+            kept.3 = kept.3.saturating_add(next.3);
+        }
+        same
+    });
+}
+
+/// A fall-through: function, offsets from and to, how often.
+type Fall = (u32, u64, u64, u64);
+
+/// Cuts runs into fall-throughs.
+fn fall_throughs<I: Isa>(
+    binary: &Binary<'_, '_>,
+    runs: &[Run],
+    options: Options,
+    quality: &mut Quality,
+) -> Vec<Fall> {
+    let functions = &binary.functions;
+    let index_of = |run: &Run| functions.at(run.0);
+    let groups: Vec<&[Run]> = runs.chunk_by(|a, b| index_of(a) == index_of(b)).collect();
+    let crossings = match binary.translate {
+        Some(_) => Vec::new(),
+        None => crossings::<I>(binary, &groups),
+    };
+    let references = References::new(binary.elf);
+    let parts: Vec<(Vec<Fall>, u64)> = groups
+        .par_iter()
+        .map(|group| {
+            let Some(index) = group.first().and_then(index_of) else {
+                return (Vec::new(), 0);
+            };
+            let start = functions.list()[index].start;
+            let mut sums: FxHashMap<(u64, u64), u64> = FxHashMap::default();
+            let mut wrong = 0u64;
+            let mut add = |from: u64, to: u64, count: u64| {
+                let sum = sums.entry((from, to)).or_default();
+                *sum = sum.saturating_add(count);
+            };
+            let mut owner = index;
+            if let Some(translate) = &binary.translate {
+                for &(from, to, _, count) in *group {
+                    let known =
+                        translate.fall_throughs(start, from - start, to - start, &mut |a, b| {
+                            add(a, b, count)
+                        });
+                    if !known {
+                        wrong = wrong.saturating_add(count);
+                    }
+                }
+                let parent = translate.parent(start).and_then(|at| functions.at(at));
+                owner = parent.unwrap_or(index);
+            } else {
+                let around = Surroundings {
+                    elf: binary.elf,
+                    functions,
+                    unwind: &binary.unwind,
+                    crossings: &crossings,
+                    references: &references,
+                };
+                let mut blocks = blocks::blocks::<I>(&around, index);
+                blocks.explained |= !options.only_explained;
+                for &(from, to, foreign, count) in *group {
+                    let (from, to) = (from - start, to - start);
+                    if !blocks.run(from, to, foreign, |a, b| {
+                        add(u64::from(a), u64::from(b), count)
+                    }) {
+                        wrong = wrong.saturating_add(count);
+                    }
+                }
+            }
+            let falls = sums
+                .into_iter()
+                .map(|((from, to), count)| (owner as u32, from, to, count))
+                .collect();
+            (falls, wrong)
+        })
+        .collect();
+    let mut falls = Vec::new();
+    for (mut more, wrong) in parts {
+        falls.append(&mut more);
+        quality.impossible = quality.impossible.saturating_add(wrong);
+    }
+    falls
+}
+
+/// Addresses inside functions to which other functions jump: mostly between a function and its split-off parts.
+fn crossings<I: Isa>(binary: &Binary<'_, '_>, groups: &[&[Run]]) -> Vec<u64> {
+    let functions = &binary.functions;
+    let wanted = groups
+        .iter()
+        .filter_map(|group| functions.at(group.first()?.0))
+        .collect();
+    crossings_of::<I>(binary, wanted)
+}
+
+/// The same as seen from some functions and all fragments.
+fn crossings_of<I: Isa>(binary: &Binary<'_, '_>, mut wanted: Vec<usize>) -> Vec<u64> {
+    let functions = &binary.functions;
+    let fragments = functions.list().iter().enumerate();
+    wanted.extend(
+        fragments
+            .filter(|(_, f)| f.fragment)
+            .map(|(index, _)| index),
+    );
+    wanted.sort_unstable();
+    wanted.dedup();
+    let around = Surroundings {
+        elf: binary.elf,
+        functions,
+        unwind: &binary.unwind,
+        crossings: &[],
+        references: &References::default(),
+    };
+    let mut found: Vec<u64> = wanted
+        .par_iter()
+        .flat_map_iter(|&function| {
+            let mut out = Vec::new();
+            blocks::outside::<I>(&around, function, |target| {
+                if let Some(to) = functions.at(target) {
+                    let to = &functions.list()[to];
+                    if to.start != target && to.contains(target) && !to.stub {
+                        out.push(target);
+                    }
+                }
+            });
+            out
+        })
+        .collect();
+    found.par_sort_unstable();
+    found.dedup();
+    found
+}
+
+/// Turns taken branches to records.
+fn branches<'d, I: Isa>(
+    binary: &Binary<'_, 'd>,
+    taken: &[Taken],
+    names: &mut Names<'d>,
+    records: &mut Records,
+    quality: &mut Quality,
+) {
+    let functions = &binary.functions;
+    let translate = binary.translate.as_deref();
+    // Function and offset, translated.
+    let place = |end: End, is_branch: bool| -> Option<(u32, u64, bool)> {
+        let End::In(index, address) = end else {
+            return None;
+        };
+        let start = functions.list()[index as usize].start;
+        let offset = address - start;
+        let Some(translate) = translate else {
+            return Some((index, offset, false));
+        };
+        let offset = translate.input_offset(start, offset, is_branch);
+        match translate.parent(start).and_then(|at| functions.at(at)) {
+            Some(parent) => Some((parent as u32, offset, true)),
+            None => Some((index, offset, false)),
+        }
+    };
+    let mut source: Option<(End, bool)> = None;
+    for &(from, to, counts) in taken {
+        // Sorted by source: each is decoded once.
+        let returns = match source {
+            Some((known, returns)) if known == from => returns,
+            _ => source.insert((from, is_return::<I>(binary, from))).1,
+        };
+        if returns {
+            continue;
+        }
+        let (a, b) = (place(from, true), place(to, false));
+        if a.is_some_and(|(.., cold)| cold) {
+            quality.cold = quality.cold.saturating_add(counts.count);
+        }
+        let mut location = |found: Option<(u32, u64, bool)>, end: End| match (found, end) {
+            (Some((function, offset, _)), _) => within(names.of(binary, function), offset),
+            (None, End::Out(address)) => Location {
+                in_symbol: false,
+                name: names.unknown(),
+                offset: address,
+            },
+            (None, End::In(..)) => Location::default(),
+        };
+        let (from, to) = (location(a, from), location(b, to));
+        records.branches.push(Branch {
+            from,
+            to,
+            mispredictions: counts.mispredictions,
+            count: counts.count,
+        });
+    }
+}
+
+/// Whether a branch is a return.
+fn is_return<I: Isa>(binary: &Binary<'_, '_>, end: End) -> bool {
+    let End::In(index, address) = end else {
+        return false;
+    };
+    let function = &binary.functions.list()[index as usize];
+    let left = function.reach.saturating_sub(address - function.start);
+    binary
+        .elf
+        .bytes_at(address, left.min(16))
+        .and_then(|bytes| I::decode(bytes, address))
+        .is_some_and(|insn| insn.flow == Flow::Return)
+}
+
+/// Samples of addresses.
+fn basic<'d>(
+    binary: &Binary<'_, 'd>,
+    samples: &AddressProfile,
+    placer: &Placer,
+    names: &mut Names<'d>,
+    records: &mut Records,
+    quality: &mut Quality,
+) {
+    let functions = &binary.functions;
+    for &(place, count) in samples.samples() {
+        let Some(address) = placer.address(place) else {
+            continue;
+        };
+        quality.basic = quality.basic.saturating_add(count);
+        let Some(index) = functions.at(address) else {
+            quality.basic_outside = quality.basic_outside.saturating_add(count);
+            continue;
+        };
+        let start = functions.list()[index].start;
+        let (mut owner, mut offset) = (index, address - start);
+        if let Some(translate) = &binary.translate {
+            offset = translate.input_offset(start, offset, false);
+            if let Some(parent) = translate.parent(start).and_then(|at| functions.at(at)) {
+                owner = parent;
+                quality.cold = quality.cold.saturating_add(count);
+            }
+        }
+        records.samples.push(BasicSample {
+            at: within(names.of(binary, owner as u32), offset),
+            count,
+        });
+    }
+}
+
+/// Memory accesses.
+fn memory<'d>(
+    binary: &Binary<'_, 'd>,
+    samples: &AddressProfile,
+    placer: &Placer,
+    options: Options,
+    names: &mut Names<'d>,
+    records: &mut Records,
+) {
+    let functions = &binary.functions;
+    for &((at, target), count) in samples.memory() {
+        let Some((address, index)) = placer
+            .address(at)
+            .and_then(|address| Some((address, functions.at(address)?)))
+        else {
+            continue;
+        };
+        let object = placer
+            .address(target)
+            .and_then(|address| Some((address, functions.object_at(address)?)));
+        let to = match object {
+            Some((address, object)) => {
+                let Some((start, name)) = functions.object(object) else {
+                    continue;
+                };
+                let name = *names
+                    .objects
+                    .entry(object)
+                    .or_insert_with(|| Names::push(&mut names.list, name));
+                within(name, address - start)
+            }
+            None if options.all_memory => Location {
+                in_symbol: false,
+                name: names.unknown(),
+                offset: target.address,
+            },
+            None => continue,
+        };
+        let start = functions.list()[index].start;
+        records.memory.push(MemoryAccess {
+            at: within(names.of(binary, index as u32), address - start),
+            address: to,
+            count,
+        });
+    }
+}
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -1,0 +1,300 @@
+//! Address pools (`.debug_addr`): addresses that units name by index.
+//!
+//! # Problem
+//!
+//! From DWARF 5 on, and before with split DWARF, an address is often an index into a table that a unit or
+//! several units share. Linkers and compilers use one entry for several purposes: the base of a unit's lists
+//! and the entry of its first function are the same address as long as nothing moves, and so are one entry.
+//! When functions move, users of an entry may want different values.
+//!
+//! # Rules
+//!
+//! All users of a pool are collected, with the value that each wants. For each entry:
+//!
+//! 1. A user that needs the old value (a list that stays as it is, the base of a unit, a thread-local
+//!    variable) decides.
+//! 2. Else a field that cannot be expressed otherwise (a return address, a label, an entry) decides, the first of them.
+//! 3. Else the first scope with a length decides.
+//!
+//! Scopes that wanted another value get an abbreviation without an address ([`crate::abbrev`]). Other fields
+//! get the index of an entry that is appended, if it takes no more bytes than the old one. What is left is
+//! counted as a loss.
+
+use std::collections::BTreeMap;
+
+use rustc_hash::FxHashMap;
+
+use crate::Error;
+use crate::read::{Reader, fits, number, put_number, uleb_len};
+use crate::sections::Section;
+use crate::splice::Splices;
+
+/// Bytes of an entry.
+const ENTRY: u64 = 8;
+
+/// A unit's view of the section.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pool<'d> {
+    pub section: &'d [u8],
+    /// Where index 0 is.
+    pub base: Option<u64>,
+}
+
+impl Pool<'_> {
+    /// The address at an index.
+    pub fn get(&self, index: u64) -> Result<u64, Error> {
+        let base = self.base.unwrap_or(0);
+        let at = index.checked_mul(ENTRY).and_then(|o| o.checked_add(base));
+        let error = || {
+            let name = Section::Addr.name();
+            Error::new(
+                name,
+                base,
+                format!(
+                    "no address has index {index:#x}; the section has {:#x} bytes",
+                    self.section.len()
+                ),
+            )
+        };
+        let at = at
+            .and_then(|at| usize::try_from(at).ok())
+            .ok_or_else(error)?;
+        let bytes = at
+            .checked_add(ENTRY as usize)
+            .and_then(|end| self.section.get(at..end));
+        bytes.map(number).ok_or_else(error)
+    }
+}
+
+/// Something that names an entry.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct User {
+    /// The entry's index.
+    pub index: u64,
+    /// The value that it wants.
+    pub want: u64,
+    pub kind: UserKind,
+}
+
+/// How free a user is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum UserKind {
+    /// The entry must keep its value.
+    Keep,
+    /// A field of so many bytes, in ULEB128 or not, that can have another index.
+    Field { size: u8, uleb: bool },
+    /// A scope that can do without.
+    Scope,
+}
+
+/// What becomes of a user.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// Its entry has the value that it wants.
+    Same,
+    /// It has another index.
+    Index(u64),
+    /// It must do without an address.
+    Without,
+    /// It names a wrong value.
+    Lost,
+}
+
+/// A pool's new contents.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Resolved {
+    /// Entries that change.
+    changed: BTreeMap<u64, u64>,
+    /// Entries that are appended.
+    appended: Vec<u64>,
+}
+
+/// A contribution: one header and the entries after it.
+#[derive(Clone, Copy, Debug)]
+struct Contribution {
+    start: u64,
+    base: u64,
+    end: u64,
+    offset_size: u8,
+}
+
+/// The contribution whose first entry is at `base`, if the section is a sequence of them.
+fn contribution(section: &[u8], base: u64) -> Option<Contribution> {
+    let mut at = 0;
+    while at < section.len() as u64 && at < base {
+        let mut r = Reader::new(section, at, Section::Addr.name()).ok()?;
+        let offset_size = r.unit_length().ok()?;
+        let (version, address_size, segment_size) = (r.u16().ok()?, r.u8().ok()?, r.u8().ok()?);
+        if (version, address_size, segment_size) != (5, 8, 0) {
+            return None;
+        }
+        let c = Contribution {
+            start: at,
+            base: r.at as u64,
+            end: r.end as u64,
+            offset_size,
+        };
+        if c.base == base {
+            return Some(c);
+        }
+        at = c.end;
+    }
+    None
+}
+
+/// Decides about one pool. Returns an outcome per user.
+pub(crate) fn resolve(section: &[u8], base: u64, users: &[User]) -> (Resolved, Vec<Outcome>) {
+    let mut values: FxHashMap<u64, (u8, u64)> = FxHashMap::default();
+    for user in users {
+        let rank = match user.kind {
+            UserKind::Keep => 0,
+            UserKind::Field { .. } => 1,
+            UserKind::Scope => 2,
+        };
+        let entry = values.entry(user.index).or_insert((rank, user.want));
+        if rank < entry.0 {
+            *entry = (rank, user.want);
+        }
+    }
+    let pool = Pool {
+        section,
+        base: Some(base),
+    };
+    let mut resolved = Resolved::default();
+    for (index, (_, value)) in &values {
+        if pool.get(*index).is_ok_and(|old| old != *value) {
+            resolved.changed.insert(*index, *value);
+        }
+    }
+    let count = contribution(section, base).map(|c| (c.end - c.base) / ENTRY);
+    let mut appended: FxHashMap<u64, u64> = FxHashMap::default();
+    let outcome = |user: &User| {
+        if values.get(&user.index).is_some_and(|v| v.1 == user.want) {
+            return Outcome::Same;
+        }
+        let UserKind::Field { size, uleb } = user.kind else {
+            return match user.kind {
+                UserKind::Scope => Outcome::Without,
+                _ => Outcome::Lost,
+            };
+        };
+        let Some(count) = count else {
+            return Outcome::Lost;
+        };
+        let known = appended.get(&user.want).copied();
+        let index = known.unwrap_or(count + resolved.appended.len() as u64);
+        let room = match uleb {
+            true => uleb_len(index) <= usize::from(size),
+            false => fits(index, size),
+        };
+        if !room {
+            return Outcome::Lost;
+        }
+        if known.is_none() {
+            appended.insert(user.want, index);
+            resolved.appended.push(user.want);
+        }
+        Outcome::Index(index)
+    };
+    let outcomes = users.iter().map(outcome).collect();
+    (resolved, outcomes)
+}
+
+/// Writes the changes of pools, by the places of their first entries.
+pub(crate) fn splice(section: &[u8], pools: &BTreeMap<u64, Resolved>, out: &mut Splices) {
+    let mut bytes = Vec::new();
+    for (base, resolved) in pools {
+        let grown = contribution(section, *base).filter(|_| !resolved.appended.is_empty());
+        if let Some(c) = grown {
+            // The length is in the last bytes of the length field.
+            let field = c.start + if c.offset_size == 8 { 4 } else { 0 };
+            let len_end = field + u64::from(c.offset_size);
+            let len = c.end - len_end + ENTRY * resolved.appended.len() as u64;
+            bytes.clear();
+            put_number(&mut bytes, len, c.offset_size);
+            out.push(field..len_end, &bytes);
+        }
+        for (index, value) in &resolved.changed {
+            let at = base + ENTRY * index;
+            out.push(at..at + ENTRY, &value.to_le_bytes());
+        }
+        if let Some(c) = grown {
+            bytes.clear();
+            resolved
+                .appended
+                .iter()
+                .for_each(|v| bytes.extend(v.to_le_bytes()));
+            out.push(c.end..c.end, &bytes);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A contribution of addresses 0x1000, 0x2000, ….
+    fn section(count: u64) -> Vec<u8> {
+        let mut out = Vec::new();
+        put_number(&mut out, 4 + 8 * count, 4);
+        out.extend([5, 0, 8, 0]);
+        for i in 1..=count {
+            put_number(&mut out, 0x1000 * i, 8);
+        }
+        out
+    }
+
+    fn user(index: u64, want: u64, kind: UserKind) -> User {
+        User { index, want, kind }
+    }
+
+    const FIELD: UserKind = UserKind::Field {
+        size: 1,
+        uleb: true,
+    };
+
+    #[test]
+    fn who_needs_the_old_value_decides_and_others_get_another_entry_or_none() {
+        let section = section(3);
+        let users = [
+            user(0, 0x7000, UserKind::Scope),
+            user(0, 0x1000, UserKind::Keep),
+            user(0, 0x8000, FIELD),
+            user(0, 0x8000, FIELD),
+            user(1, 0x9000, UserKind::Scope),
+            user(1, 0x9000, UserKind::Scope),
+            user(2, 0x3000, UserKind::Scope),
+            user(2, 0xa000, FIELD),
+        ];
+        let (resolved, outcomes) = resolve(&section, 8, &users);
+        use Outcome::{Index, Same, Without};
+        assert_eq!(
+            outcomes,
+            [Without, Same, Index(3), Index(3), Same, Same, Without, Same]
+        );
+        let mut out = Splices::default();
+        splice(&section, &BTreeMap::from([(8, resolved)]), &mut out);
+        let new = out.apply(&section);
+        let pool = Pool {
+            section: &new,
+            base: Some(8),
+        };
+        let values: Vec<u64> = (0..4).map(|i| pool.get(i).unwrap()).collect();
+        assert_eq!(values, [0x1000, 0x9000, 0xa000, 0x8000]);
+        assert_eq!(number(&new[..4]), new.len() as u64 - 4);
+        assert_eq!(
+            pool.get(4).unwrap_err().to_string(),
+            ".debug_addr at 0x8: no address has index 0x4; the section has 0x28 bytes"
+        );
+    }
+
+    #[test]
+    fn a_field_too_short_for_the_new_index_is_a_loss() {
+        let section = section(200);
+        let users = [user(0, 0x1000, UserKind::Keep), user(0, 0x5, FIELD)];
+        assert_eq!(
+            resolve(&section, 8, &users).1,
+            [Outcome::Same, Outcome::Lost]
+        );
+    }
+}

@@ -1,0 +1,257 @@
+//! Reading and writing numbers of DWARF sections (little-endian), with errors that name section and offset.
+
+use crate::Error;
+
+/// Bytes of a section, read front to back.
+#[derive(Clone, Debug)]
+pub(crate) struct Reader<'d> {
+    /// The whole section.
+    pub data: &'d [u8],
+    /// Offset of the next byte.
+    pub at: usize,
+    /// Reading stops here.
+    pub end: usize,
+    /// The section's name.
+    pub section: &'static str,
+}
+
+impl<'d> Reader<'d> {
+    /// Reads from `at` to the section's end.
+    pub fn new(data: &'d [u8], at: u64, section: &'static str) -> Result<Self, Error> {
+        let end = data.len();
+        match usize::try_from(at).ok().filter(|at| *at <= end) {
+            Some(at) => Ok(Reader {
+                data,
+                at,
+                end,
+                section,
+            }),
+            None => Err(Error::new(
+                section,
+                at,
+                format!("an offset leads here, but the section has {end:#x} bytes"),
+            )),
+        }
+    }
+
+    /// An error at the next byte.
+    pub fn error(&self, what: impl Into<String>) -> Error {
+        Error::new(self.section, self.at as u64, what)
+    }
+
+    /// Whether nothing is left.
+    pub fn is_empty(&self) -> bool {
+        self.at >= self.end
+    }
+
+    /// Sets the end to `len` bytes from here.
+    pub fn limit(&mut self, len: u64) -> Result<(), Error> {
+        match usize::try_from(len)
+            .ok()
+            .and_then(|len| self.at.checked_add(len))
+        {
+            Some(end) if end <= self.end => {
+                self.end = end;
+                Ok(())
+            }
+            _ => Err(self.error(format!(
+                "a length of {len:#x} bytes, of which {:#x} are there",
+                self.end - self.at
+            ))),
+        }
+    }
+
+    /// The next `len` bytes.
+    #[inline]
+    pub fn bytes(&mut self, len: u64) -> Result<&'d [u8], Error> {
+        let left = (self.end - self.at) as u64;
+        if len > left {
+            return Err(self.error(format!("{len} bytes are needed, {left} are left")));
+        }
+        let from = self.at;
+        self.at += len as usize;
+        Ok(&self.data[from..self.at])
+    }
+
+    /// A number of `len` bytes, at most 8.
+    #[inline]
+    pub fn number(&mut self, len: u8) -> Result<u64, Error> {
+        Ok(number(self.bytes(u64::from(len))?))
+    }
+
+    /// A byte.
+    #[inline]
+    pub fn u8(&mut self) -> Result<u8, Error> {
+        match self.data.get(self.at).filter(|_| self.at < self.end) {
+            Some(byte) => {
+                self.at += 1;
+                Ok(*byte)
+            }
+            None => Err(self.error("1 byte is needed, 0 are left")),
+        }
+    }
+
+    /// Two bytes.
+    pub fn u16(&mut self) -> Result<u16, Error> {
+        Ok(self.number(2)? as u16)
+    }
+
+    /// A number in ULEB128, which may be longer than it needs to be.
+    #[inline]
+    pub fn uleb(&mut self) -> Result<u64, Error> {
+        let start = self.at;
+        let (mut value, mut shift) = (0u64, 0u32);
+        loop {
+            let byte = self.u8()?;
+            let bits = u64::from(byte & 0x7f);
+            if bits != 0 && (shift > 63 || shift == 63 && bits > 1) {
+                self.at = start;
+                return Err(self.error("a ULEB128 number exceeds 64 bits"));
+            }
+            value |= bits.checked_shl(shift).unwrap_or(0);
+            shift = shift.saturating_add(7);
+            if byte < 0x80 {
+                return Ok(value);
+            }
+        }
+    }
+
+    /// A number in SLEB128.
+    pub fn sleb(&mut self) -> Result<i64, Error> {
+        let start = self.at;
+        let (mut value, mut shift) = (0u64, 0u32);
+        loop {
+            let byte = self.u8()?;
+            if shift > 63 && byte & 0x7f != 0 && byte & 0x7f != 0x7f {
+                self.at = start;
+                return Err(self.error("an SLEB128 number exceeds 64 bits"));
+            }
+            value |= u64::from(byte & 0x7f).checked_shl(shift).unwrap_or(0);
+            shift = shift.saturating_add(7);
+            if byte < 0x80 {
+                let unused = 64u32.saturating_sub(shift);
+                return Ok((value << unused) as i64 >> unused);
+            }
+        }
+    }
+
+    /// Bytes up to a zero byte, which is read as well.
+    pub fn string(&mut self) -> Result<&'d [u8], Error> {
+        let rest = &self.data[self.at..self.end];
+        match rest.iter().position(|b| *b == 0) {
+            Some(len) => {
+                self.at += len + 1;
+                Ok(&rest[..len])
+            }
+            None => Err(self.error("a string without an end")),
+        }
+    }
+
+    /// The length in front of a unit or contribution: offset size (4 or 8) and length. The end is set accordingly.
+    pub fn unit_length(&mut self) -> Result<u8, Error> {
+        let start = self.at;
+        let (offset_size, len) = match self.number(4)? {
+            0xffff_ffff => (8, self.number(8)?),
+            reserved @ 0xffff_fff0.. => {
+                self.at = start;
+                return Err(self.error(format!("the reserved unit length {reserved:#x}")));
+            }
+            len => (4, len),
+        };
+        self.limit(len)?;
+        Ok(offset_size)
+    }
+}
+
+/// A number of at most 8 bytes.
+#[inline]
+pub(crate) fn number(bytes: &[u8]) -> u64 {
+    let mut word = [0; 8];
+    let len = bytes.len().min(8);
+    word[..len].copy_from_slice(&bytes[..len]);
+    u64::from_le_bytes(word)
+}
+
+/// Number of bytes of a number in ULEB128.
+pub(crate) fn uleb_len(value: u64) -> usize {
+    (64 - (value | 1).leading_zeros() as usize).div_ceil(7)
+}
+
+/// Appends a number in ULEB128.
+pub(crate) fn put_uleb(out: &mut Vec<u8>, value: u64) {
+    put_uleb_padded(out, value, 0);
+}
+
+/// Appends a number in ULEB128 of at least `len` bytes.
+pub(crate) fn put_uleb_padded(out: &mut Vec<u8>, mut value: u64, len: usize) {
+    let mut written = 1;
+    while value >= 0x80 || written < len {
+        out.push(value as u8 | 0x80);
+        value >>= 7;
+        written += 1;
+    }
+    out.push(value as u8);
+}
+
+/// Appends a number in SLEB128.
+pub(crate) fn put_sleb(out: &mut Vec<u8>, mut value: i64) {
+    while !(-0x40..0x40).contains(&value) {
+        out.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    out.push(value as u8 & 0x7f);
+}
+
+/// Appends the lowest `len` bytes of a number.
+pub(crate) fn put_number(out: &mut Vec<u8>, value: u64, len: u8) {
+    out.extend_from_slice(&value.to_le_bytes()[..usize::from(len.min(8))]);
+}
+
+/// Whether a number fits `len` bytes.
+pub(crate) fn fits(value: u64, len: u8) -> bool {
+    len >= 8 || value >> (8 * u32::from(len)) == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_survive_writing_and_reading() {
+        arbtest::arbtest(|u| {
+            let (a, b): (u64, i64) = (
+                u.arbitrary::<u64>()? >> u.int_in_range(0..=63)?,
+                u.arbitrary::<i64>()? >> u.int_in_range(0..=63)?,
+            );
+            let pad = u.int_in_range(0..=12)?;
+            let mut out = Vec::new();
+            put_uleb(&mut out, a);
+            assert_eq!(out.len(), uleb_len(a));
+            put_uleb_padded(&mut out, a, pad);
+            assert_eq!(out.len(), uleb_len(a) + uleb_len(a).max(pad));
+            put_sleb(&mut out, b);
+            let mut r = Reader::new(&out, 0, "test").unwrap();
+            assert_eq!((r.uleb(), r.uleb(), r.sleb()), (Ok(a), Ok(a), Ok(b)));
+            assert!(r.is_empty());
+            Ok(())
+        });
+    }
+
+    #[test]
+    fn what_does_not_fit_is_an_error_with_its_place() {
+        let read = |bytes: &[u8]| Reader::new(bytes, 0, ".debug_x").unwrap().uleb();
+        let mut long = vec![0xff; 9];
+        long.push(2);
+        assert_eq!(
+            read(&long).unwrap_err().to_string(),
+            ".debug_x at 0x0: a ULEB128 number exceeds 64 bits"
+        );
+        assert!(read(&[0x80]).is_err());
+        assert!(Reader::new(&[], 1, ".debug_x").is_err());
+        let mut r = Reader::new(&[8, 0, 0, 0, 1], 0, ".debug_x").unwrap();
+        assert_eq!(
+            r.unit_length().unwrap_err().to_string(),
+            ".debug_x at 0x4: a length of 0x8 bytes, of which 0x1 are there"
+        );
+    }
+}

@@ -1,0 +1,83 @@
+//! What an update did, and what it could not do.
+
+use std::collections::BTreeMap;
+
+/// Something that is described less well than before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Loss {
+    /// A scope of several intervals whose entry has no space to say so: only its first interval is described.
+    NoRoomForRanges,
+    /// An index of the address pool whose users want different addresses, and no way to give them.
+    SharedIndex,
+    /// An address of an instruction that is gone, with nothing left behind it.
+    AddressGone,
+    /// An operation in an expression that is not known, in front of what may be an address.
+    UnknownOperation,
+    /// An address given as an index and an offset.
+    IndexWithOffset,
+    /// An offset into another section with an attribute that is not known.
+    UnknownOffset,
+    /// A line program that could not be read or written anew. It goes on describing old code.
+    LineProgram,
+    /// An index that could not be read or written anew. It goes on describing old code.
+    Index,
+}
+
+impl Loss {
+    /// What was lost, as part of a sentence.
+    pub fn name(self) -> &'static str {
+        match self {
+            Loss::NoRoomForRanges => "scopes of which only the first interval is described",
+            Loss::SharedIndex => "addresses by an index that others need for another address",
+            Loss::AddressGone => "addresses of instructions that are gone",
+            Loss::UnknownOperation => "expressions with unknown operations",
+            Loss::IndexWithOffset => "addresses by index and offset",
+            Loss::UnknownOffset => "offsets in unknown attributes",
+            Loss::LineProgram => "line programs that still describe old code",
+            Loss::Index => "indexes that still describe old code",
+        }
+    }
+}
+
+/// Counts of an update.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// Units.
+    pub units: u64,
+    /// Entries of all units.
+    pub entries: u64,
+    /// Entries that got an alternate abbreviation.
+    pub alternates: u64,
+    /// Range lists that were written.
+    pub range_lists: u64,
+    /// Location lists that were written.
+    pub location_lists: u64,
+    /// Line programs that were written.
+    pub line_programs: u64,
+    /// Rows for new code.
+    pub rows: u64,
+    /// What was lost, and how often. What is not listed did not happen.
+    pub losses: BTreeMap<Loss, u64>,
+    /// The first reason of losses that have one, as a sentence.
+    pub reasons: Vec<String>,
+}
+
+impl Report {
+    pub(crate) fn lose(&mut self, loss: Loss) {
+        *self.losses.entry(loss).or_default() += 1;
+    }
+
+    pub(crate) fn add(&mut self, other: &Report) {
+        self.units += other.units;
+        self.entries += other.entries;
+        self.alternates += other.alternates;
+        self.range_lists += other.range_lists;
+        self.location_lists += other.location_lists;
+        self.line_programs += other.line_programs;
+        self.rows += other.rows;
+        for (loss, count) in &other.losses {
+            *self.losses.entry(*loss).or_default() += count;
+        }
+        self.reasons.extend_from_slice(&other.reasons);
+    }
+}

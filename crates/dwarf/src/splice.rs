@@ -1,0 +1,137 @@
+//! A section's changes: stretches of old bytes and the new bytes that take their place.
+//!
+//! Everything that is not named stays, so a section costs memory only for what is new in it, and offsets into it are
+//! translated by adding up differences of lengths. Splices are ascending and do not overlap. Several may be at the same
+//! place if all but the last are insertions (no old bytes); they follow each other in the order in which they came.
+
+use std::ops::Range;
+
+/// Changes of one section.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Splices {
+    list: Vec<Splice>,
+    bytes: Vec<u8>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Splice {
+    start: u64,
+    end: u64,
+    /// Old bytes that were replaced in front of it.
+    removed: u64,
+    /// Where the new bytes begin in `bytes`; they end where the next splice's begin.
+    bytes: usize,
+}
+
+impl Splices {
+    /// Replaces the old bytes of `old` by `new`. Panics if it begins in front of the end of the one before it.
+    pub fn push(&mut self, old: Range<u64>, new: &[u8]) {
+        assert!(
+            old.start <= old.end,
+            "a splice that ends in front of its start"
+        );
+        let behind = self.list.last().is_none_or(|last| last.end <= old.start);
+        assert!(behind, "splices must ascend");
+        self.list.push(Splice {
+            start: old.start,
+            end: old.end,
+            removed: self.removed(),
+            bytes: self.bytes.len(),
+        });
+        self.bytes.extend_from_slice(new);
+    }
+
+    /// Whether nothing changes.
+    pub fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    /// Number of splices.
+    pub fn len(&self) -> usize {
+        self.list.len()
+    }
+
+    /// The old bytes that are replaced and what replaces them, ascending.
+    pub fn iter(&self) -> impl Iterator<Item = (Range<u64>, &[u8])> {
+        (0..self.list.len()).map(|i| (self.list[i].start..self.list[i].end, self.new_bytes(i)))
+    }
+
+    /// Length of the section that was `old_len` bytes long.
+    pub fn new_len(&self, old_len: u64) -> u64 {
+        old_len - self.removed() + self.bytes.len() as u64
+    }
+
+    /// New offset of what began at the old offset; `None` if it is inside of replaced bytes.
+    pub fn shift(&self, offset: u64) -> Option<u64> {
+        // Those that end at the offset or in front of it: their bytes are all in front of what begins there.
+        let before = self.list.partition_point(|s| s.end <= offset);
+        if self.list.get(before).is_some_and(|s| s.start < offset) {
+            return None;
+        }
+        // `end <= offset` holds for an insertion at the offset as well: what begins there comes after it.
+        Some(self.place(before, offset))
+    }
+
+    /// New offset of the first byte of the i-th splice.
+    pub fn start_of(&self, i: usize) -> u64 {
+        self.place(i, self.list[i].start)
+    }
+
+    /// New offset of what begins at `offset` after the first `before` splices.
+    fn place(&self, before: usize, offset: u64) -> u64 {
+        let (removed, added) = match self.list.get(before) {
+            Some(s) => (s.removed, s.bytes),
+            None => (self.removed(), self.bytes.len()),
+        };
+        offset - removed + added as u64
+    }
+
+    /// Old bytes that are replaced.
+    fn removed(&self) -> u64 {
+        self.list
+            .last()
+            .map_or(0, |s| s.removed + (s.end - s.start))
+    }
+
+    /// The new section.
+    pub fn apply(&self, old: &[u8]) -> Vec<u8> {
+        let mut out = Vec::with_capacity(self.new_len(old.len() as u64) as usize);
+        let mut at = 0;
+        for (range, new) in self.iter() {
+            out.extend_from_slice(&old[at..range.start as usize]);
+            out.extend_from_slice(new);
+            at = range.end as usize;
+        }
+        out.extend_from_slice(&old[at..]);
+        out
+    }
+
+    fn new_bytes(&self, i: usize) -> &[u8] {
+        let end = self.list.get(i + 1).map_or(self.bytes.len(), |s| s.bytes);
+        &self.bytes[self.list[i].bytes..end]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn offsets_follow_what_they_named() {
+        let mut s = Splices::default();
+        s.push(2..4, b"abc");
+        s.push(6..6, b"xy");
+        s.push(6..7, b"");
+        let new = s.apply(b"0123456789");
+        assert_eq!(new, b"01abc45xy789");
+        assert_eq!(s.new_len(10), new.len() as u64);
+        let at = |o| s.shift(o);
+        assert_eq!(
+            [at(0), at(2), at(3), at(4), at(7)],
+            [Some(0), Some(2), None, Some(5), Some(9)]
+        );
+        assert_eq!(at(10), Some(12));
+        assert_eq!([s.start_of(0), s.start_of(1), s.start_of(2)], [2, 7, 9]);
+        assert_eq!(Splices::default().shift(7), Some(7));
+    }
+}

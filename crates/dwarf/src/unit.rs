@@ -1,0 +1,355 @@
+//! Units: headers, roots, and a walk over their entries.
+//!
+//! | bytes | field, up to DWARF 4 | DWARF 5 |
+//! |---|---|---|
+//! | 4 or 12 | length | length |
+//! | 2 | version | version |
+//! | | offset of abbreviations | kind of unit, size of addresses |
+//! | | size of addresses | offset of abbreviations |
+//! | | (in `.debug_types`) signature, offset of the type | (by kind) signature and offset of the type, or identity of the split unit |
+
+use std::ops::Range;
+
+use smallvec::SmallVec;
+
+use crate::Error;
+use crate::abbrev::{Declaration, Table};
+use crate::forms::{self, Encoding};
+use crate::names::{at, form};
+use crate::pool::Pool;
+use crate::read::{Reader, number};
+use crate::sections::{Section, Sections};
+
+/// Kinds of units (`DW_UT_…`).
+mod unit_type {
+    pub const COMPILE: u8 = 1;
+    pub const TYPE: u8 = 2;
+    pub const PARTIAL: u8 = 3;
+    pub const SKELETON: u8 = 4;
+    pub const SPLIT_COMPILE: u8 = 5;
+    pub const SPLIT_TYPE: u8 = 6;
+}
+
+/// A unit's header.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Unit {
+    /// `.debug_info` or `.debug_types`.
+    pub section: Section,
+    /// Its first byte.
+    pub start: usize,
+    /// Its root entry.
+    pub root: usize,
+    /// One past its last byte.
+    pub end: usize,
+    pub encoding: Encoding,
+    /// Where the offset of its abbreviations is.
+    pub abbrev_field: usize,
+    /// The offset of its abbreviations.
+    pub abbrev: u64,
+}
+
+impl Unit {
+    /// Reads the headers of all units of a section.
+    pub fn read_all(data: &[u8], section: Section) -> Result<Vec<Unit>, Error> {
+        let mut out = Vec::new();
+        let mut at = 0;
+        while at < data.len() {
+            let unit = Unit::read(data, at, section)?;
+            at = unit.end;
+            out.push(unit);
+        }
+        Ok(out)
+    }
+
+    fn read(data: &[u8], start: usize, section: Section) -> Result<Unit, Error> {
+        let mut r = Reader::new(data, start as u64, section.name())?;
+        let offset_size = r.unit_length()?;
+        let version = r.u16()?;
+        if !(2..=5).contains(&version) {
+            return Err(r.error(format!("a unit of version {version}; 2 to 5 are known")));
+        }
+        let kind = match (version, section) {
+            (5, _) => r.u8()?,
+            (_, Section::Types) => unit_type::TYPE,
+            _ => unit_type::COMPILE,
+        };
+        let mut address_size = if version == 5 { r.u8()? } else { 0 };
+        let abbrev_field = r.at;
+        let abbrev = r.number(offset_size)?;
+        if version < 5 {
+            address_size = r.u8()?;
+        }
+        if address_size != forms::ADDRESS_SIZE {
+            return Err(r.error(format!("addresses of {address_size} bytes; 8 are possible")));
+        }
+        match kind {
+            unit_type::COMPILE | unit_type::PARTIAL => {}
+            unit_type::TYPE | unit_type::SPLIT_TYPE => drop((r.bytes(8)?, r.number(offset_size)?)),
+            unit_type::SKELETON | unit_type::SPLIT_COMPILE => drop(r.bytes(8)?),
+            _ => return Err(r.error(format!("the unknown kind {kind:#x} of unit"))),
+        }
+        // Fields of changes within a unit are counted in 32 bits.
+        if u32::try_from(r.end - start).is_err() {
+            return Err(r.error("a unit of more than 4 GiB"));
+        }
+        Ok(Unit {
+            section,
+            start,
+            root: r.at,
+            end: r.end,
+            encoding: Encoding {
+                version,
+                offset_size,
+            },
+            abbrev_field,
+            abbrev,
+        })
+    }
+}
+
+/// An attribute of an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Attribute {
+    pub name: u16,
+    /// Its form; never `indirect`.
+    pub form: u16,
+    /// Where its value is in the section.
+    pub at: usize,
+    /// Bytes of its value.
+    pub size: usize,
+}
+
+impl Attribute {
+    /// Whether the value is an address, or the index of one.
+    pub fn is_address(&self) -> bool {
+        self.form == form::ADDR || forms::is_address_index(self.form)
+    }
+
+    /// Whether its number is written in ULEB128.
+    pub fn is_uleb(&self) -> bool {
+        matches!(
+            self.form,
+            form::UDATA | form::ADDRX | form::GNU_ADDR_INDEX | form::LOCLISTX | form::RNGLISTX
+        )
+    }
+}
+
+/// Attributes of an entry that may matter.
+pub(crate) type Attributes = SmallVec<[Attribute; 8]>;
+
+/// An entry.
+pub(crate) struct Entry<'t> {
+    /// Its code.
+    pub start: usize,
+    /// Its first attribute.
+    pub values: usize,
+    /// One past its last attribute.
+    pub end: usize,
+    /// Number of entries that it is inside of.
+    pub depth: u32,
+    pub declaration: &'t Declaration,
+    pub attributes: Attributes,
+}
+
+impl Entry<'_> {
+    /// The attribute of a name.
+    pub fn get(&self, name: u16) -> Option<&Attribute> {
+        self.attributes.iter().find(|a| a.name == name)
+    }
+}
+
+/// Reads entries one after another.
+pub(crate) struct Entries<'a, 'd> {
+    table: &'a Table,
+    reader: Reader<'d>,
+    encoding: Encoding,
+    depth: u32,
+}
+
+impl<'a, 'd> Entries<'a, 'd> {
+    /// Entries of a unit.
+    pub fn of(unit: &Unit, table: &'a Table, data: &'d [u8]) -> Self {
+        Self::at(unit, table, data, unit.root)
+    }
+
+    /// Entries of a unit from one on; depths are counted from there.
+    pub fn at(unit: &Unit, table: &'a Table, data: &'d [u8], at: usize) -> Self {
+        Entries {
+            table,
+            reader: Reader {
+                data,
+                at,
+                end: unit.end,
+                section: unit.section.name(),
+            },
+            encoding: unit.encoding,
+            depth: 0,
+        }
+    }
+
+    /// The next entry; `None` at the unit's end. Ends of lists of children are passed over.
+    pub fn next(&mut self) -> Result<Option<Entry<'a>>, Error> {
+        while !self.reader.is_empty() {
+            let start = self.reader.at;
+            let code = self.reader.uleb()?;
+            if code == 0 {
+                self.depth = self.depth.saturating_sub(1);
+                continue;
+            }
+            let Some(declaration) = self.table.get(code) else {
+                self.reader.at = start;
+                let what = format!(
+                    "the abbreviation code {code:#x}, which the table at {:#x} does not have",
+                    self.table.start
+                );
+                return Err(self.reader.error(what));
+            };
+            let values = self.reader.at;
+            let mut attributes = Attributes::new();
+            for step in &declaration.steps {
+                self.reader.bytes(u64::from(step.skip))?;
+                let mut f = step.form;
+                while f == form::INDIRECT {
+                    f = u16::try_from(self.reader.uleb()?).unwrap_or(0);
+                }
+                let from = self.reader.at;
+                forms::skip(&mut self.reader, f, self.encoding)?;
+                if step.name != 0 {
+                    attributes.push(Attribute {
+                        name: step.name,
+                        form: f,
+                        at: from,
+                        size: self.reader.at - from,
+                    });
+                }
+            }
+            self.reader.bytes(u64::from(declaration.rest))?;
+            let entry = Entry {
+                start,
+                values,
+                end: self.reader.at,
+                depth: self.depth,
+                declaration,
+                attributes,
+            };
+            if declaration.children {
+                self.depth += 1;
+            }
+            return Ok(Some(entry));
+        }
+        Ok(None)
+    }
+}
+
+/// What the rest of a unit depends on.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Root {
+    /// What lists are relative to.
+    pub base: u64,
+    /// Where index 0 of the address pool is.
+    pub addr_base: Option<u64>,
+    pub rnglists_base: Option<u64>,
+    pub loclists_base: Option<u64>,
+    /// The line program.
+    pub stmt_list: Option<u64>,
+    /// The macro unit.
+    pub macros: Option<u64>,
+    /// Its entries are in another file.
+    pub split: bool,
+}
+
+/// Values of attributes.
+#[derive(Clone, Copy)]
+pub(crate) struct Values<'d> {
+    pub data: &'d [u8],
+    pub section: &'static str,
+    pub pool: Pool<'d>,
+}
+
+impl<'d> Values<'d> {
+    /// A number: of fixed length or in ULEB128.
+    pub fn number(&self, a: &Attribute) -> u64 {
+        let bytes = &self.data[a.at..a.at + a.size];
+        if a.is_uleb() {
+            let mut r = Reader {
+                data: bytes,
+                at: 0,
+                end: bytes.len(),
+                section: self.section,
+            };
+            return r.uleb().unwrap_or(0); // was read before
+        }
+        number(bytes)
+    }
+
+    /// An address, and its index if it has one.
+    pub fn address(&self, a: &Attribute) -> Result<(u64, Option<u64>), Error> {
+        if a.form == form::ADDR {
+            return Ok((self.number(a), None));
+        }
+        let mut r = Reader::new(self.data, a.at as u64, self.section)?;
+        r.end = a.at + a.size;
+        if a.form == form::LLVM_ADDRX_OFFSET {
+            let (index, offset) = (r.uleb()?, r.number(4)?);
+            return Ok((self.pool.get(index)?.wrapping_add(offset), Some(index)));
+        }
+        let index = self.number(a);
+        Ok((self.pool.get(index)?, Some(index)))
+    }
+
+    /// The interval of `low_pc` and `high_pc`.
+    pub fn interval(
+        &self,
+        low: &Attribute,
+        high: &Attribute,
+        implicit: u64,
+    ) -> Result<Range<u64>, Error> {
+        let start = self.address(low)?.0;
+        let end = match high.form {
+            _ if high.is_address() => self.address(high)?.0,
+            form::IMPLICIT_CONST => start.wrapping_add(implicit),
+            form::SDATA => {
+                let mut r = Reader::new(self.data, high.at as u64, self.section)?;
+                start.wrapping_add_signed(r.sleb()?)
+            }
+            _ => start.wrapping_add(self.number(high)),
+        };
+        Ok(start..end)
+    }
+}
+
+impl Root {
+    /// Reads what the rest depends on.
+    pub fn read(unit: &Unit, table: &Table, sections: &Sections<'_>) -> Result<Root, Error> {
+        let data = sections.get(unit.section);
+        let mut root = Root::default();
+        let Some(entry) = Entries::of(unit, table, data).next()? else {
+            return Ok(root);
+        };
+        let mut values = Values {
+            data,
+            section: unit.section.name(),
+            pool: Pool {
+                section: sections.get(Section::Addr),
+                base: None,
+            },
+        };
+        for a in &entry.attributes {
+            let value = values.number(a);
+            match a.name {
+                at::ADDR_BASE | at::GNU_ADDR_BASE => root.addr_base = Some(value),
+                at::RNGLISTS_BASE => root.rnglists_base = Some(value),
+                at::LOCLISTS_BASE => root.loclists_base = Some(value),
+                at::STMT_LIST => root.stmt_list = Some(value),
+                at::MACROS | at::GNU_MACROS => root.macros = Some(value),
+                at::DWO_NAME | at::GNU_DWO_NAME => root.split = true,
+                _ => {}
+            }
+        }
+        values.pool.base = root.addr_base;
+        if let Some(low) = entry.get(at::LOW_PC).filter(|a| a.is_address()) {
+            root.base = values.address(low)?.0;
+        }
+        Ok(root)
+    }
+}

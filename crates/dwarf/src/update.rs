@@ -1,0 +1,555 @@
+//! The whole update: which pass makes what.
+//!
+//! | pass | by | makes |
+//! |---|---|---|
+//! | 1 | unit, in parallel | patches, conversions, new lists, users of pools ([`crate::walk`]) |
+//! | 2 | line program, in parallel | new programs ([`crate::line`]) |
+//! | 3 | pool | values of entries, and who must do without ([`crate::pool`]) |
+//! | 4 | table | alternate abbreviations ([`crate::abbrev`]) |
+//! | 5 | section, units in order | places of new lists ([`crate::contribution`]) |
+//! | 6 | unit, in parallel | new bytes of entries ([`crate::finish`]) |
+//!
+//! Passes 3 to 5 go through units in their order, so that the result does not depend on threads.
+
+use std::collections::BTreeMap;
+
+use rayon::prelude::*;
+use rustc_hash::FxHashMap;
+
+use crate::Error;
+use crate::abbrev::{Additions, Demand, Table};
+use crate::contribution::{self, Contribution, Growth};
+use crate::finish::{self, Pieces, Places};
+use crate::index;
+use crate::line;
+use crate::map::AddressMap;
+use crate::names::at;
+use crate::pool::{self, Outcome, User};
+use crate::report::{Loss, Report};
+use crate::sections::{Changes, Section, Sections};
+use crate::unit::{Entries, Root, Unit, Values};
+use crate::walk::{self, Conversion, Indexed, NewLists, Plan, Shared};
+
+/// The result of an update.
+#[derive(Clone, Debug, Default)]
+pub struct Update {
+    /// What changes in each section.
+    pub changes: Changes,
+    /// Counts.
+    pub report: Report,
+}
+
+/// Makes debug information describe moved code.
+///
+/// # Errors
+///
+/// If a unit, an abbreviation table or the header of a contribution cannot be read: offsets in what was not
+/// understood would be wrong in sections that grow, so then nothing is changed. Damage in line programs and
+/// indexes is counted in the report, and they are left as they are.
+pub fn update(sections: &Sections<'_>, map: &AddressMap) -> Result<Update, Error> {
+    let mut units = Unit::read_all(sections.get(Section::Info), Section::Info)?;
+    units.extend(Unit::read_all(
+        sections.get(Section::Types),
+        Section::Types,
+    )?);
+    let tables = Tables::read(sections.get(Section::Abbrev), &units)?;
+    let rnglists =
+        contribution::read_all(sections.get(Section::Rnglists), Section::Rnglists.name())?;
+    let loclists =
+        contribution::read_all(sections.get(Section::Loclists), Section::Loclists.name())?;
+    let shared = Shared {
+        sections: *sections,
+        map,
+        rnglists: &rnglists,
+        loclists: &loclists,
+    };
+    let walked: Vec<(Root, Plan)> = (0..units.len())
+        .into_par_iter()
+        .map(|i| {
+            let root = Root::read(&units[i], tables.of(i), sections)?;
+            if root.split {
+                let what = "the entries of a unit are in a file of their own (split DWARF), which is not updated";
+                return Err(Error::new(units[i].section.name(), units[i].start as u64, what));
+            }
+            Ok((root, walk::walk(&shared, &units[i], tables.of(i), &root)?))
+        })
+        .collect::<Result<_, Error>>()?;
+    let (roots, mut plans): (Vec<Root>, Vec<Plan>) = walked.into_iter().unzip();
+    let mut job = Job {
+        sections,
+        map,
+        units: &units,
+        tables: &tables,
+        roots: &roots,
+        changes: Changes::default(),
+        report: Report::default(),
+    };
+    job.lines();
+    let outcomes = job.pools(&mut plans)?;
+    let additions = job.abbreviations(&mut plans)?;
+    let places = Lists {
+        ranges: job.lists(
+            [Section::Ranges, Section::Rnglists],
+            &rnglists,
+            &plans,
+            |p| &p.ranges,
+        )?,
+        locations: job.lists([Section::Loc, Section::Loclists], &loclists, &plans, |p| {
+            &p.locations
+        })?,
+    };
+    job.macros()?;
+    job.entries(&mut plans, &outcomes, &additions, &places)?;
+    job.indexes();
+    for plan in &plans {
+        job.report.add(&plan.report);
+    }
+    Ok(Update {
+        changes: job.changes,
+        report: job.report,
+    })
+}
+
+/// Abbreviation tables, each read once for all units that use it.
+struct Tables {
+    list: Vec<Table>,
+    of_unit: Vec<usize>,
+}
+
+impl Tables {
+    fn read(section: &[u8], units: &[Unit]) -> Result<Tables, Error> {
+        let mut known = FxHashMap::default();
+        let mut keys = Vec::new();
+        let of_unit = units.iter().map(|unit| {
+            *known
+                .entry((unit.abbrev, unit.encoding))
+                .or_insert_with(|| {
+                    keys.push((unit.abbrev, unit.encoding));
+                    keys.len() - 1
+                })
+        });
+        let of_unit = of_unit.collect();
+        let read = |(offset, encoding): &(u64, _)| Table::read(section, *offset, *encoding);
+        let list = keys.par_iter().map(read).collect::<Result<_, Error>>()?;
+        Ok(Tables { list, of_unit })
+    }
+
+    fn of(&self, unit: usize) -> &Table {
+        &self.list[self.of_unit[unit]]
+    }
+}
+
+/// Where each unit's new lists are.
+#[derive(Default)]
+struct UnitLists {
+    /// By unit: offset in the new section.
+    at: Vec<u64>,
+    /// By unit: index of its first new slot.
+    first_slot: Vec<u64>,
+}
+
+struct Lists {
+    ranges: UnitLists,
+    locations: UnitLists,
+}
+
+struct Job<'a, 'd> {
+    sections: &'a Sections<'d>,
+    map: &'a AddressMap,
+    units: &'a [Unit],
+    tables: &'a Tables,
+    roots: &'a [Root],
+    changes: Changes,
+    report: Report,
+}
+
+impl Job<'_, '_> {
+    /// Pass 2.
+    fn lines(&mut self) {
+        let mut offsets: Vec<u64> = self.roots.iter().filter_map(|r| r.stmt_list).collect();
+        offsets.sort_unstable();
+        offsets.dedup();
+        let section = self.sections.get(Section::Line);
+        let map = self.map;
+        let programs: Vec<_> = offsets
+            .par_iter()
+            .map(|at| line::update(section, *at, map))
+            .collect();
+        let mut end = 0;
+        for program in programs {
+            match program {
+                // A program inside of another is not one.
+                Ok(program) if program.old.start >= end => {
+                    end = program.old.end;
+                    if let Some(new) = program.new {
+                        self.changes.get_mut(Section::Line).push(program.old, &new);
+                        self.report.line_programs += 1;
+                        self.report.rows += program.rows;
+                    }
+                }
+                Ok(program) => {
+                    let what = format!(
+                        "a line program that begins inside of the one that ends at {end:#x}"
+                    );
+                    let error = Error::new(Section::Line.name(), program.old.start, what);
+                    self.lose(Loss::LineProgram, &error);
+                }
+                Err(error) => self.lose(Loss::LineProgram, &error),
+            }
+        }
+    }
+
+    fn lose(&mut self, loss: Loss, error: &Error) {
+        self.report.lose(loss);
+        self.report.reasons.push(error.to_string());
+    }
+
+    /// Pass 3. Returns outcomes by unit and user.
+    fn pools(&mut self, plans: &mut [Plan]) -> Result<Vec<Vec<Outcome>>, Error> {
+        let mut of_pool: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
+        for (i, root) in self.roots.iter().enumerate() {
+            if let Some(base) = root.addr_base.filter(|_| !plans[i].users.is_empty()) {
+                of_pool.entry(base).or_default().push(i);
+            }
+        }
+        let section = self.sections.get(Section::Addr);
+        let resolved: Vec<_> = of_pool
+            .par_iter()
+            .map(|(base, units)| {
+                let users: Vec<User> = units
+                    .iter()
+                    .flat_map(|i| plans[*i].users.iter().copied())
+                    .collect();
+                (*base, pool::resolve(section, *base, &users))
+            })
+            .collect();
+        let mut outcomes = vec![Vec::new(); plans.len()];
+        let mut pools = BTreeMap::new();
+        for ((base, (resolved, mut of_users)), units) in resolved.into_iter().zip(of_pool.values())
+        {
+            pools.insert(base, resolved);
+            for i in units {
+                let rest = of_users.split_off(plans[*i].users.len());
+                outcomes[*i] = std::mem::replace(&mut of_users, rest);
+            }
+        }
+        pool::splice(section, &pools, self.changes.get_mut(Section::Addr));
+        plans
+            .par_iter_mut()
+            .zip(&outcomes)
+            .enumerate()
+            .try_for_each(|(i, (plan, outcomes))| self.without_addresses(i, plan, outcomes))?;
+        Ok(outcomes)
+    }
+
+    /// Scopes that lost their index get an abbreviation without one.
+    fn without_addresses(
+        &self,
+        unit: usize,
+        plan: &mut Plan,
+        outcomes: &[Outcome],
+    ) -> Result<(), Error> {
+        for scope in std::mem::take(&mut plan.indexed) {
+            if outcomes.get(scope.user as usize) != Some(&Outcome::Without) {
+                continue;
+            }
+            let (start, end) = match scope.is {
+                Indexed::Conversion(c) => {
+                    plan.conversions[c as usize].demand.without_address = true;
+                    continue;
+                }
+                Indexed::Interval { start, end } => (start, end),
+            };
+            let (u, root) = (&self.units[unit], &self.roots[unit]);
+            let data = self.sections.get(u.section);
+            let at = u.start + scope.at as usize;
+            let Some(entry) = Entries::at(u, self.tables.of(unit), data, at).next()? else {
+                continue;
+            };
+            let (Some(low), Some(high)) = (entry.get(at::LOW_PC), entry.get(at::HIGH_PC)) else {
+                continue;
+            };
+            let list = plan.ranges.bytes.len() as u64;
+            let interval = start..end;
+            let ranges = if start < end {
+                std::slice::from_ref(&interval)
+            } else {
+                &[]
+            };
+            crate::lists::put_ranges(&mut plan.ranges.bytes, u.encoding, root.base, ranges);
+            plan.report.range_lists += 1;
+            plan.conversions.push(Conversion {
+                at: scope.at,
+                demand: Demand {
+                    not_root: true,
+                    code: entry.declaration.code,
+                    low: low.size as u8,
+                    high: high.size as u8,
+                    without_address: true,
+                    by_index: false,
+                },
+                list,
+                entry: start,
+                slot: None,
+                first_len: end - start,
+            });
+        }
+        Ok(())
+    }
+
+    /// Pass 4. Returns additions by table.
+    fn abbreviations(&mut self, plans: &mut [Plan]) -> Result<BTreeMap<usize, Additions>, Error> {
+        let numbered = plans
+            .iter()
+            .enumerate()
+            .map(|(i, p)| (self.tables.of_unit[i], p));
+        let demands = finish::demands(numbered.filter(|(_, p)| !p.conversions.is_empty()));
+        let mut additions: BTreeMap<usize, Additions> = BTreeMap::new();
+        for (t, demands) in &demands {
+            additions.insert(*t, self.tables.list[*t].meet(demands, self.encoding(*t)));
+        }
+        for (i, plan) in plans.iter_mut().enumerate() {
+            if let Some(additions) = additions.get(&self.tables.of_unit[i]) {
+                self.redefined_root(i, plan, additions)?;
+                finish::give_slots(plan, additions);
+            }
+        }
+        let mut order: Vec<usize> = additions.keys().copied().collect();
+        order.sort_by_key(|t| self.tables.list[*t].start);
+        let mut end = 0;
+        for t in order {
+            let table = &self.tables.list[t];
+            if table.start < end {
+                let what = "abbreviations that are part of another table, or used by units of two versions";
+                return Err(Error::new(Section::Abbrev.name(), table.start, what));
+            }
+            end = table.end;
+            table.splice(
+                &additions[&t],
+                self.encoding(t),
+                self.changes.get_mut(Section::Abbrev),
+            );
+        }
+        Ok(additions)
+    }
+
+    /// A root whose declaration is replaced for other units' sake: it gets a list of what it had.
+    fn redefined_root(
+        &self,
+        i: usize,
+        plan: &mut Plan,
+        additions: &Additions,
+    ) -> Result<(), Error> {
+        let (unit, table) = (&self.units[i], self.tables.of(i));
+        let data = self.sections.get(unit.section);
+        let at = (unit.root - unit.start) as u32;
+        let Some(entry) = Entries::of(unit, table, data).next()? else {
+            return Ok(());
+        };
+        let demand = additions.redefined.get(&entry.declaration.code);
+        let (Some(demand), false) = (demand, plan.conversions.iter().any(|c| c.at == at)) else {
+            return Ok(());
+        };
+        let (Some(low), Some(high)) = (entry.get(at::LOW_PC), entry.get(at::HIGH_PC)) else {
+            return Ok(());
+        };
+        let values = Values {
+            data,
+            section: unit.section.name(),
+            pool: pool::Pool {
+                section: self.sections.get(Section::Addr),
+                base: self.roots[i].addr_base,
+            },
+        };
+        let range = values.interval(low, high, 0)?;
+        let list = plan.ranges.bytes.len() as u64;
+        let ranges: &[_] = if range.start < range.end {
+            std::slice::from_ref(&range)
+        } else {
+            &[]
+        };
+        crate::lists::put_ranges(
+            &mut plan.ranges.bytes,
+            unit.encoding,
+            self.roots[i].base,
+            ranges,
+        );
+        plan.conversions.push(Conversion {
+            at,
+            demand: *demand,
+            list,
+            entry: range.start,
+            slot: None,
+            first_len: 0,
+        });
+        Ok(())
+    }
+
+    fn encoding(&self, table: usize) -> crate::forms::Encoding {
+        let unit = self
+            .tables
+            .of_unit
+            .iter()
+            .position(|t| *t == table)
+            .unwrap_or(0);
+        self.units[unit].encoding
+    }
+
+    /// Pass 5, for the sections of one kind of lists: that of DWARF 2 to 4, and that of 5.
+    fn lists(
+        &mut self,
+        [old, new]: [Section; 2],
+        contributions: &[Contribution],
+        plans: &[Plan],
+        of: impl Fn(&Plan) -> &NewLists,
+    ) -> Result<UnitLists, Error> {
+        let mut out = UnitLists {
+            at: vec![0; plans.len()],
+            first_slot: vec![0; plans.len()],
+        };
+        // Places are relative to where the lists of their contribution, or the section's end, will be.
+        let mut growths: BTreeMap<usize, Growth> = BTreeMap::new();
+        let (mut behind, mut alone) = (Vec::new(), Vec::new());
+        for (i, plan) in plans.iter().enumerate() {
+            let lists = of(plan);
+            if lists.bytes.is_empty() && lists.slots.is_empty() {
+                continue;
+            }
+            if self.units[i].encoding.version < 5 {
+                out.at[i] = self.sections.get(old).len() as u64 + behind.len() as u64;
+                behind.extend_from_slice(&lists.bytes);
+            } else if let Some(home) = lists.home {
+                let growth = growths.entry(home).or_default();
+                let base = growth.lists.len() as u64;
+                out.at[i] = base;
+                let c = &contributions[home];
+                out.first_slot[i] =
+                    (c.lists - c.base) / u64::from(c.offset_size) + growth.new_slots.len() as u64;
+                growth
+                    .slots
+                    .extend(lists.slots.iter().map(|(index, at)| (*index, base + at)));
+                growth
+                    .new_slots
+                    .extend(lists.new_slots.iter().map(|at| base + at));
+                growth.lists.extend_from_slice(&lists.bytes);
+            } else {
+                alone.extend(contribution::new_header(lists.bytes.len()));
+                out.at[i] = alone.len() as u64;
+                alone.extend_from_slice(&lists.bytes);
+            }
+        }
+        if !behind.is_empty() {
+            let end = self.sections.get(old).len() as u64;
+            self.changes.get_mut(old).push(end..end, &behind);
+        }
+        let section = self.sections.get(new);
+        let splices = self.changes.get_mut(new);
+        let mut starts = BTreeMap::new();
+        for (home, growth) in &growths {
+            let start =
+                contribution::grow(section, new.name(), &contributions[*home], growth, splices)?;
+            starts.insert(*home, start);
+        }
+        let mut alone_at = 0;
+        if !alone.is_empty() {
+            let end = section.len() as u64;
+            splices.push(end..end, &alone);
+            alone_at = splices.start_of(splices.len() - 1);
+        }
+        for (i, plan) in plans
+            .iter()
+            .enumerate()
+            .filter(|(i, _)| self.units[*i].encoding.version == 5)
+        {
+            out.at[i] += match of(plan).home {
+                Some(home) => starts.get(&home).copied().unwrap_or(0),
+                None => alone_at,
+            };
+        }
+        Ok(out)
+    }
+
+    /// Macro units name line programs.
+    fn macros(&mut self) -> Result<(), Error> {
+        let mut offsets: Vec<u64> = self.roots.iter().filter_map(|r| r.macros).collect();
+        offsets.sort_unstable();
+        offsets.dedup();
+        let section = self.sections.get(Section::Macro);
+        for at in offsets {
+            let Some((field, old)) = index::macro_line(section, at)? else {
+                continue;
+            };
+            let Some(new) = self.changes.get(Section::Line).shift(old) else {
+                let what = format!("the line program at {old:#x}, where none begins");
+                return Err(Error::new(Section::Macro.name(), field.start, what));
+            };
+            if new != old {
+                let bytes = new.to_le_bytes();
+                let len = (field.end - field.start) as usize;
+                self.changes
+                    .get_mut(Section::Macro)
+                    .push(field, &bytes[..len]);
+            }
+        }
+        Ok(())
+    }
+
+    /// Pass 6.
+    fn entries(
+        &mut self,
+        plans: &mut [Plan],
+        outcomes: &[Vec<Outcome>],
+        additions: &BTreeMap<usize, Additions>,
+        lists: &Lists,
+    ) -> Result<(), Error> {
+        let none = Additions::default();
+        let changes = &self.changes;
+        let pieces: Vec<Pieces> = plans
+            .par_iter_mut()
+            .enumerate()
+            .map(|(i, plan)| {
+                let places = Places {
+                    changes,
+                    ranges: lists.ranges.at[i],
+                    locations: lists.locations.at[i],
+                    first_slot: lists.ranges.first_slot[i],
+                    outcomes: &outcomes[i],
+                };
+                let additions = additions.get(&self.tables.of_unit[i]).unwrap_or(&none);
+                finish::unit(
+                    self.sections,
+                    &self.units[i],
+                    self.tables.of(i),
+                    additions,
+                    plan,
+                    &places,
+                )
+            })
+            .collect::<Result<_, Error>>()?;
+        for (unit, pieces) in self.units.iter().zip(pieces) {
+            let splices = self.changes.get_mut(unit.section);
+            for (range, bytes) in pieces {
+                splices.push(range, &bytes);
+            }
+        }
+        Ok(())
+    }
+
+    fn indexes(&mut self) {
+        let aranges = self.sections.get(Section::Aranges);
+        let gdb_index = self.sections.get(Section::GdbIndex);
+        let mut try_one =
+            |section, data, update: fn(&[u8], &AddressMap, &mut _) -> Result<(), Error>| {
+                let mut splices = Default::default();
+                match update(data, self.map, &mut splices) {
+                    Ok(()) => *self.changes.get_mut(section) = splices,
+                    Err(error) => {
+                        self.report.lose(Loss::Index);
+                        self.report.reasons.push(error.to_string());
+                    }
+                }
+            };
+        try_one(Section::Aranges, aranges, index::aranges);
+        try_one(Section::GdbIndex, gdb_index, index::gdb_index);
+    }
+}

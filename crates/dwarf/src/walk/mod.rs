@@ -1,0 +1,358 @@
+//! One unit: what has to change in it.
+//!
+//! All entries of a unit are visited. What changes by itself (an address, a length) becomes a [`Patch`] of as
+//! many bytes. New range and location lists are collected; where they will be is not known yet, so fields
+//! that name them, like all offsets into sections that grow, are patches whose numbers follow later. Scopes
+//! of several intervals are noted as [`Conversion`]s: their abbreviations can be numbered only when those of
+//! all units with the same table are known. Indexes into address pools are noted as users, and decided for
+//! all units of a pool at once.
+//!
+//! Nothing here depends on other units, so units are walked in parallel.
+
+mod places;
+mod scopes;
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use rustc_hash::FxHashMap;
+
+use crate::Error;
+use crate::abbrev::{self, Demand, Table};
+use crate::contribution::{self, Contribution};
+use crate::expression::{self, OperandKind};
+use crate::forms;
+use crate::map::AddressMap;
+use crate::names::{at, form, tag};
+use crate::pool::{Pool, User, UserKind};
+use crate::report::{Loss, Report};
+use crate::sections::{Section, Sections};
+use crate::unit::{Attribute, Entries, Entry, Root, Unit, Values};
+
+/// A number that a field will hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Number {
+    /// It is known.
+    Known(u64),
+    /// An offset into the old section.
+    Offset(Section, u64),
+    /// An offset into the unit's new range lists.
+    Ranges(u64),
+    /// An offset into the unit's new location lists, or the views among them.
+    Locations(u64),
+    /// The index that the unit's n-th pool user gets.
+    Index(u32),
+}
+
+/// A field that changes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Patch {
+    /// Offset in the unit.
+    pub at: u32,
+    /// Its bytes.
+    pub size: u8,
+    /// In ULEB128.
+    pub uleb: bool,
+    pub number: Number,
+}
+
+/// An entry that gets another abbreviation.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Conversion {
+    /// Offset of the entry in the unit.
+    pub at: u32,
+    pub demand: Demand,
+    /// Where its list begins among the unit's new range lists.
+    pub list: u64,
+    /// Its new entry address, as far as it has a field for it that is not an index.
+    pub entry: u64,
+    /// If its recipe needs one, the number of the new slot among the unit's.
+    pub slot: Option<u32>,
+    /// Length of its first interval, for the case that nothing fits.
+    pub first_len: u64,
+}
+
+/// A scope whose address is an index: what it would need if that index is given to others.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct IndexedScope {
+    /// The user.
+    pub user: u32,
+    /// Offset of the entry in the unit.
+    pub at: u32,
+    /// The conversion that it is part of, or else its one interval.
+    pub is: Indexed,
+}
+
+/// See [`IndexedScope`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Indexed {
+    Conversion(u32),
+    Interval { start: u64, end: u64 },
+}
+
+/// New lists of a unit in one section.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct NewLists {
+    pub bytes: Vec<u8>,
+    /// Offsets by index that change: index and place in `bytes`.
+    pub slots: BTreeMap<u64, u64>,
+    /// Offsets that are added.
+    pub new_slots: Vec<u64>,
+    /// The contribution that the unit's lists are in.
+    pub home: Option<usize>,
+    /// Lists that were written: by old offset and what else they depend on. `None`: it stays.
+    known: FxHashMap<(u64, u64), Option<(u64, u64)>>,
+}
+
+/// What has to change in a unit.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Plan {
+    pub patches: Vec<Patch>,
+    pub conversions: Vec<Conversion>,
+    pub users: Vec<User>,
+    pub indexed: Vec<IndexedScope>,
+    pub ranges: NewLists,
+    pub locations: NewLists,
+    /// Old intervals of the whole unit.
+    pub covers: Vec<Range<u64>>,
+    pub report: Report,
+}
+
+/// What walks share.
+pub(crate) struct Shared<'a, 'd> {
+    pub sections: Sections<'d>,
+    pub map: &'a AddressMap,
+    pub rnglists: &'a [Contribution],
+    pub loclists: &'a [Contribution],
+}
+
+/// Visits all entries of a unit.
+pub(crate) fn walk(
+    shared: &Shared<'_, '_>,
+    unit: &Unit,
+    table: &Table,
+    root: &Root,
+) -> Result<Plan, Error> {
+    let pool = Pool {
+        section: shared.sections.get(Section::Addr),
+        base: root.addr_base,
+    };
+    let mut walk = Walk {
+        shared,
+        unit,
+        root,
+        values: Values {
+            data: shared.sections.get(unit.section),
+            section: unit.section.name(),
+            pool,
+        },
+        plan: Plan::default(),
+        outer: Vec::new(),
+    };
+    if unit.encoding.version == 5 {
+        let home = |all: &[Contribution], base: Option<u64>| {
+            contribution::holding(all, base?.checked_sub(1)?)
+        };
+        walk.plan.ranges.home = home(shared.rnglists, root.rnglists_base);
+        walk.plan.locations.home = home(shared.loclists, root.loclists_base);
+    }
+    let mut entries = Entries::of(unit, table, walk.values.data);
+    while let Some(entry) = entries.next()? {
+        walk.entry(&entry)?;
+    }
+    walk.plan.report.units = 1;
+    Ok(walk.plan)
+}
+
+struct Walk<'a, 'd> {
+    shared: &'a Shared<'a, 'd>,
+    unit: &'a Unit,
+    root: &'a Root,
+    values: Values<'d>,
+    plan: Plan,
+    /// New entry addresses of the entries that surround the one in hand, by depth.
+    outer: Vec<Option<u64>>,
+}
+
+impl Walk<'_, '_> {
+    fn entry(&mut self, entry: &Entry<'_>) -> Result<(), Error> {
+        self.plan.report.entries += 1;
+        self.outer.truncate(entry.depth as usize);
+        let is_root = entry.start == self.unit.root;
+        let mut scope_entry = self.outer.last().copied().flatten();
+        if is_root {
+            self.root_ranges(entry)?;
+        } else if let Some(new) = self.scope(entry)? {
+            scope_entry = Some(new);
+        }
+        self.outer.resize(entry.depth as usize, None);
+        self.outer.push(scope_entry);
+        let is_scope = entry.get(at::HIGH_PC).is_some();
+        for a in &entry.attributes {
+            match a.name {
+                at::LOW_PC if is_root || is_scope => {}
+                at::HIGH_PC | at::ENTRY_PC | at::RANGES | at::GNU_LOCVIEWS => {}
+                at::STMT_LIST => self.offset(a, Section::Line),
+                at::ADDR_BASE | at::GNU_ADDR_BASE => self.offset(a, Section::Addr),
+                at::RNGLISTS_BASE => self.offset(a, Section::Rnglists),
+                at::LOCLISTS_BASE => self.offset(a, Section::Loclists),
+                _ if a.is_address() => self.single(entry, a)?,
+                _ if a.form == form::LOCLISTX || self.is_location_list(a) => {
+                    self.location_list(entry, a)?
+                }
+                _ if forms::is_block(a.form) => self.expression(a)?,
+                at::START_SCOPE if self.unit.encoding.is_offset(a.form) => {
+                    let section = self.ranges_section();
+                    self.offset(a, section);
+                }
+                _ if a.form == form::SEC_OFFSET && !abbrev::is_root_offset(a.name) => {
+                    self.plan.report.lose(Loss::UnknownOffset);
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn is_location_list(&self, a: &Attribute) -> bool {
+        self.unit.encoding.is_offset(a.form) && abbrev::is_list_attribute(a.name)
+    }
+
+    fn ranges_section(&self) -> Section {
+        match self.unit.encoding.version {
+            5 => Section::Rnglists,
+            _ => Section::Ranges,
+        }
+    }
+
+    fn locations_section(&self) -> Section {
+        match self.unit.encoding.version {
+            5 => Section::Loclists,
+            _ => Section::Loc,
+        }
+    }
+
+    fn relative(&self, at: usize) -> u32 {
+        (at - self.unit.start) as u32 // units of more than 4 GiB were refused
+    }
+
+    fn patch(&mut self, a: &Attribute, number: Number) {
+        self.plan.patches.push(Patch {
+            at: self.relative(a.at),
+            size: a.size as u8, // a number has few bytes
+            uleb: a.is_uleb(),
+            number,
+        });
+    }
+
+    /// An offset into a section that may grow.
+    fn offset(&mut self, a: &Attribute, section: Section) {
+        let old = self.values.number(a);
+        self.patch(a, Number::Offset(section, old));
+    }
+
+    /// Gives a field an address.
+    fn address(&mut self, a: &Attribute, new: u64) -> Result<(), Error> {
+        let (old, index) = self.values.address(a)?;
+        let Some(index) = index else {
+            if old != new {
+                self.patch(a, Number::Known(new));
+            }
+            return Ok(());
+        };
+        if a.form == form::LLVM_ADDRX_OFFSET {
+            if old != new {
+                self.plan.report.lose(Loss::IndexWithOffset);
+            }
+            self.keep(index)?;
+            return Ok(());
+        }
+        let kind = UserKind::Field {
+            size: a.size as u8,
+            uleb: a.is_uleb(),
+        };
+        let user = self.user(index, new, kind);
+        self.patch(a, Number::Index(user));
+        Ok(())
+    }
+
+    fn user(&mut self, index: u64, want: u64, kind: UserKind) -> u32 {
+        self.plan.users.push(User { index, want, kind });
+        self.plan.users.len() as u32 - 1
+    }
+
+    /// Something needs a pool entry as it is.
+    fn keep(&mut self, index: u64) -> Result<(), Error> {
+        let want = self.values.pool.get(index)?;
+        self.user(index, want, UserKind::Keep);
+        Ok(())
+    }
+
+    /// An address that is not part of a scope.
+    fn single(&mut self, entry: &Entry<'_>, a: &Attribute) -> Result<(), Error> {
+        let map = self.shared.map;
+        let (old, _) = self.values.address(a)?;
+        let is_return = a.name == at::CALL_RETURN_PC
+            || a.name == at::LOW_PC && entry.declaration.tag == u64::from(tag::GNU_CALL_SITE);
+        let new = match a.name {
+            _ if !(map.is_moved(old) || is_return && map.is_moved(old.wrapping_sub(1))) => {
+                Some(old)
+            }
+            _ if is_return => map.after_call(old),
+            at::LOW_PC | at::CALL_PC => map.address(old).or_else(|| self.rest_of_body(old)),
+            _ => Some(map.pointer(old)),
+        };
+        match new {
+            Some(new) => self.address(a, new),
+            None => {
+                self.plan.report.lose(Loss::AddressGone);
+                self.address(a, old)
+            }
+        }
+    }
+
+    /// The first byte that was kept from an address to the end of its body.
+    fn rest_of_body(&self, old: u64) -> Option<u64> {
+        let map = self.shared.map;
+        let body = map.bodies_in(&(old..old.checked_add(1)?)).first()?;
+        map.first(&(old..body.end))
+    }
+
+    /// An expression in the entry itself.
+    fn expression(&mut self, a: &Attribute) -> Result<(), Error> {
+        let data = self.values.data;
+        let mut r = crate::read::Reader::new(data, a.at as u64, self.values.section)?;
+        r.end = a.at + a.size;
+        let bytes = forms::block(&mut r, a.form)?;
+        let start = r.at - bytes.len();
+        // Blocks of DWARF 2 and 3 may be constants: what is no expression is left alone.
+        let found = match expression::operands(bytes, self.unit.encoding) {
+            Err(_) if a.form != form::EXPRLOC => return Ok(()),
+            found => found
+                .map_err(|e| Error::new(self.values.section, start as u64 + e.offset, e.what))?,
+        };
+        let Some(found) = found else {
+            self.plan.report.lose(Loss::UnknownOperation);
+            return Ok(());
+        };
+        for operand in found {
+            let field = Attribute {
+                name: a.name,
+                form: match operand.kind {
+                    OperandKind::Address(_) => form::ADDR,
+                    _ => form::ADDRX,
+                },
+                at: start + operand.at + 1,
+                size: usize::from(operand.size),
+            };
+            match operand.kind {
+                OperandKind::Constant(index) => self.keep(index)?,
+                _ => {
+                    let (old, _) = self.values.address(&field)?;
+                    self.address(&field, self.shared.map.pointer(old))?;
+                }
+            }
+        }
+        Ok(())
+    }
+}

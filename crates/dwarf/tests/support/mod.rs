@@ -1,0 +1,234 @@
+//! Programs compiled for a test, maps made up for them, and the comparison of what was described with what is.
+
+// Each test program uses a part of it.
+#![allow(dead_code)]
+
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use object::{Object, ObjectSection, ObjectSymbol, SymbolKind};
+use postlink_dwarf::{AddressMap, MapParts, Run, Section, Sections, Update};
+use postlink_verify::debug::{CodeMap, CodeMapParts, DebugReport, MovedRun};
+
+/// A source of the tests.
+pub fn source(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/sources")
+        .join(name)
+}
+
+/// Whether a tool is installed. Without it a test is skipped, and says so.
+pub fn has(tool: &str) -> bool {
+    let found = Command::new(tool)
+        .arg("--version")
+        .output()
+        .is_ok_and(|o| o.status.success());
+    if !found {
+        eprintln!("skipped: {tool} is not installed");
+    }
+    found
+}
+
+/// Compiles and links; `None` if the compiler is missing or refuses the options.
+pub fn compile(compiler: &str, options: &[&str], sources: &[&str]) -> Option<Vec<u8>> {
+    if !has(compiler) {
+        return None;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("program");
+    let mut command = Command::new(compiler);
+    command
+        .args(options)
+        .args(sources.iter().map(|s| source(s)))
+        .arg("-o")
+        .arg(&out);
+    let result = command.output().unwrap();
+    let said = String::from_utf8_lossy(&result.stderr);
+    assert!(result.status.success(), "{command:?}\n{said}");
+    Some(std::fs::read(out).unwrap())
+}
+
+/// Numbers that look random, the same in each run.
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self, below: u64) -> u64 {
+        // splitmix64
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % below.max(1)
+    }
+    pub fn one_in(&mut self, n: u64) -> bool {
+        self.next(n) == 0
+    }
+}
+
+/// Functions of `.text`: address and size, disjoint.
+fn functions(file: &object::File<'_>) -> Vec<Range<u64>> {
+    let mut out: Vec<Range<u64>> = file
+        .symbols()
+        .filter(|s| s.kind() == SymbolKind::Text && s.size() > 0)
+        .map(|s| s.address()..s.address() + s.size())
+        .collect();
+    out.sort_by_key(|r| (r.start, r.end));
+    out.dedup_by(|b, a| b.start < a.end);
+    out
+}
+
+/// A piece of a function on its way.
+struct Piece {
+    old: u64,
+    old_len: u32,
+    new_len: u32,
+    tail: u32,
+}
+
+/// Moves most functions of a program: cut into pieces, some dropped or lengthened, in random order, in two
+/// places far apart.
+pub fn random_map(program: &[u8], seed: u64) -> MapParts {
+    let file = object::File::parse(program).unwrap();
+    let mut random = Random(seed);
+    let mut parts = MapParts {
+        executable: file
+            .sections()
+            .filter(|s| s.kind() == object::SectionKind::Text)
+            .map(|s| s.address()..s.address() + s.size())
+            .collect(),
+        ..MapParts::default()
+    };
+    let mut places = [0x100_0000u64, 0x140_0000];
+    for function in functions(&file) {
+        if random.one_in(4) {
+            continue;
+        }
+        let mut pieces = Vec::new();
+        let mut at = function.start;
+        while at < function.end {
+            let len = match random.next(4) {
+                0 => 1 + random.next(5),
+                _ => 1 + random.next(60),
+            };
+            let len = len.min(function.end - at) as u32;
+            let new_len = match random.next(3) {
+                0 if len <= 6 => 1 + random.next(6) as u32,
+                _ => len,
+            };
+            let dropped = len <= 5 && random.one_in(3) && at > function.start;
+            if !dropped {
+                pieces.push(Piece {
+                    old: at,
+                    old_len: len,
+                    new_len,
+                    tail: random.next(7).saturating_sub(3) as u32,
+                });
+            }
+            at += u64::from(len);
+        }
+        let whole = random.one_in(4);
+        while !pieces.is_empty() {
+            let i = if whole {
+                0
+            } else {
+                random.next(pieces.len() as u64) as usize
+            };
+            let cold = !whole && random.one_in(3);
+            let piece = pieces.remove(i);
+            let place = &mut places[usize::from(cold)];
+            parts.runs.push(Run {
+                old: piece.old,
+                old_len: piece.old_len,
+                new: *place,
+                new_len: piece.new_len,
+                tail: piece.tail,
+            });
+            *place += u64::from(piece.new_len + piece.tail);
+        }
+        let new_entry = parts
+            .runs
+            .iter()
+            .find(|r| r.old == function.start)
+            .map(|r| r.new);
+        parts
+            .pointers
+            .extend(new_entry.map(|new| (function.start, new)));
+        parts
+            .entry_jumps
+            .push(function.start..function.end.min(function.start + 5));
+        parts.bodies.push(function);
+        places[0] += random.next(20);
+    }
+    parts
+}
+
+/// The checker's form of a map.
+pub fn for_checker(parts: &MapParts) -> CodeMap {
+    CodeMap::new(CodeMapParts {
+        bodies: parts.bodies.clone(),
+        runs: parts
+            .runs
+            .iter()
+            .map(|r| MovedRun {
+                old: (r.old, r.old_len.into()),
+                new: (r.new, r.new_len.into()),
+                tail: r.tail.into(),
+            })
+            .collect(),
+        reused: parts.reused.clone(),
+        entry_jumps: parts.entry_jumps.clone(),
+        pointers: parts.pointers.clone(),
+        either: Vec::new(),
+        executable: parts.executable.clone(),
+    })
+}
+
+/// The contents of a section, unpacked.
+pub fn section(program: &[u8], name: &str) -> Vec<u8> {
+    let file = object::File::parse(program).unwrap();
+    let section = file.section_by_name(name);
+    section
+        .map(|s| s.data().unwrap().to_vec())
+        .unwrap_or_default()
+}
+
+/// All sections of a program by name.
+pub struct Loaded(Vec<(String, Vec<u8>)>);
+
+impl Loaded {
+    pub fn new(program: &[u8]) -> Self {
+        let file = object::File::parse(program).unwrap();
+        let named =
+            |s: object::Section<'_, '_>| Some((s.name().ok()?.to_owned(), s.data().ok()?.to_vec()));
+        Loaded(file.sections().filter_map(named).collect())
+    }
+    pub fn get(&self, name: &str) -> &[u8] {
+        self.0.iter().find(|s| s.0 == name).map_or(&[], |s| &s.1)
+    }
+    pub fn set(&mut self, name: &str, data: Vec<u8>) {
+        self.0.retain(|s| s.0 != name);
+        self.0.push((name.to_owned(), data));
+    }
+    pub fn sections(&self) -> Sections<'_> {
+        Sections::load(|name| Some(self.get(name)))
+    }
+    pub fn updated(&self, update: &Update) -> Loaded {
+        let mut new = Loaded(self.0.clone());
+        for (section, splices) in update.changes.sections() {
+            new.set(section.name(), splices.apply(self.get(section.name())));
+        }
+        new
+    }
+}
+
+/// Updates and compares. Returns what the update and the comparison say.
+pub fn update_and_check(old: &Loaded, parts: &MapParts) -> (Update, DebugReport) {
+    let map = AddressMap::new(parts.clone()).unwrap();
+    let update = postlink_dwarf::update(&old.sections(), &map).unwrap();
+    let info = old.get(".debug_info").len() as u64;
+    assert_eq!(update.changes.get(Section::Info).new_len(info), info);
+    let new = old.updated(&update);
+    let report = postlink_verify::debug::check(|n| old.get(n), |n| new.get(n), &for_checker(parts));
+    (update, report)
+}

@@ -1,0 +1,308 @@
+//! `postlink report`: a program, its profile and what was made of it as one page to look at.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use postlink_image::note::{Note, NoteKind};
+use postlink_measure::Paired;
+use postlink_report::model::{Measured, Program, Proof, Verdict};
+use postlink_report::{Room, Subjects};
+use postlink_rewrite::attach::Source;
+use postlink_rewrite::facts;
+
+use super::optimize::read_any;
+use crate::input::Input;
+use crate::rewriting;
+use crate::ui::{BOLD, Ui, bytes, demangle};
+
+/// The largest source file whose text is put on the page.
+const SOURCE_LIMIT: u64 = 1 << 20;
+
+/// Make a page that shows where a program's time goes, and what was done about it
+///
+/// One HTML file that needs no network: layout of the code as a heat map, functions, flame graph, the graph
+/// of each hot function with its counts and instructions, sizes, coverage of lines and branches; with
+/// --optimized before and after, and what was proved.
+#[derive(Args, Debug)]
+#[command(after_long_help = "\
+Examples:
+  postlink report ./app --profile run.plraw -o report.html --open
+  postlink report ./app --profile run.plraw --optimized ./app.opt -o report.html
+  postlink report ./app --profile monday.plraw --compare tuesday.plraw -o report.html")]
+pub struct Report {
+    /// The program or shared library (not its instrumented copy)
+    #[arg(value_name = "INPUT")]
+    pub input: PathBuf,
+    /// Profile of any kind, with a weight if it counts more than once; several are added up
+    #[arg(long, short, value_name = "FILE", required = true)]
+    pub profile: Vec<String>,
+    /// What `postlink optimize` made of the program
+    #[arg(long, value_name = "FILE")]
+    pub optimized: Option<PathBuf>,
+    /// A second profile, to be compared with the first
+    #[arg(long, value_name = "FILE")]
+    pub compare: Option<String>,
+    /// The page to write
+    #[arg(long, short, value_name = "FILE")]
+    pub output: PathBuf,
+    /// Write the page's data as JSON, and no page
+    #[arg(long)]
+    pub json: bool,
+    /// Number of functions whose graphs and instructions are put on the page at most
+    #[arg(long, value_name = "N", default_value_t = Room::default().graphs)]
+    pub graphs: usize,
+    /// Leave the text of source files out
+    #[arg(long)]
+    pub no_source: bool,
+    /// Open the page in a browser
+    #[arg(long, conflicts_with = "json")]
+    pub open: bool,
+    /// Do not have the optimised program checked
+    #[arg(long)]
+    pub no_verify: bool,
+    /// Take a profile of a program with another build-id
+    #[arg(long)]
+    pub ignore_build_id: bool,
+}
+
+/// What a page is made of, and where it goes.
+pub struct Page<'a> {
+    /// The program.
+    pub input: &'a Input,
+    /// Its profile.
+    pub profile: Source<'a>,
+    /// The profile's files.
+    pub profile_names: Vec<String>,
+    /// What was made of the program.
+    pub optimized: Option<&'a Path>,
+    /// A second profile and its name.
+    pub compare: Option<(Source<'a>, &'a str)>,
+    /// Times that were measured.
+    pub measured: Option<&'a Paired>,
+    /// What the checker has said of it, if it was asked already.
+    pub certificate: Option<&'a postlink_verify::Report>,
+    /// Have it checked otherwise.
+    pub prove: bool,
+    /// Put the text of source files on it.
+    pub with_source: bool,
+    /// How much to put on it.
+    pub room: Room,
+    /// Only the data.
+    pub json: bool,
+    /// The file to write.
+    pub target: &'a Path,
+}
+
+fn file_name(path: &Path) -> String {
+    let name = path.file_name().unwrap_or(path.as_os_str());
+    name.to_string_lossy().into_owned()
+}
+
+fn proof(report: &postlink_verify::Report) -> Proof {
+    let of_functions = report
+        .failures()
+        .map(|(f, failure)| format!("{}: {failure}", demangle(&f.name)));
+    let of_file = report.file_failures.iter().map(ToString::to_string);
+    Proof {
+        proved: report.is_proved(),
+        functions: report.proved,
+        failed: report.failed,
+        identical: report.identical,
+        instructions: report.functions.iter().map(|f| f.instructions).sum(),
+        references: (report.retargeted, report.pointers),
+        assumptions: report
+            .assumptions
+            .iter()
+            .map(|a| (a.id.to_owned(), a.text.to_owned(), a.functions))
+            .collect(),
+        failures: of_file.chain(of_functions).take(20).collect(),
+    }
+}
+
+fn measured(paired: &Paired) -> Option<Measured> {
+    let ratio = paired.cpu_ratio()?;
+    let (low, high) = ratio.interval;
+    Some(Measured {
+        verdict: ratio.verdict().words().to_owned(),
+        sentence: ratio.sentence("The optimised program", "processor time"),
+        estimate: ratio.estimate,
+        interval: (low > 0.0 && high.is_finite()).then_some(ratio.interval),
+        pairs: paired
+            .pairs
+            .iter()
+            .map(|(before, after)| (before.cpu.as_secs_f64(), after.cpu.as_secs_f64()))
+            .collect(),
+    })
+}
+
+/// Makes a page and writes it.
+pub fn write(ui: &Ui, page: &Page<'_>) -> Result<()> {
+    let mut watched = ui.phases("report");
+    page.input.must_differ_from(page.target)?;
+    let named = || page.input.path.display().to_string();
+    let elf = page.input.elf()?;
+    watched.phases.begin("counts");
+    let facts_of = |profile| facts::facts(&elf, profile);
+    let facts = facts_of(page.profile)
+        .with_context(|| format!("{} with {}", named(), page.profile_names.join(", ")))?;
+    let other = match page.compare {
+        Some((profile, name)) => {
+            let facts = facts_of(profile).with_context(|| format!("{} with {name}", named()))?;
+            Some((facts, name))
+        }
+        None => None,
+    };
+    let written = page.optimized.map(Input::open).transpose()?;
+    let output = written.as_ref().map(Input::elf).transpose()?;
+    let note = match (&output, page.optimized) {
+        (Some(output), Some(path)) => Some(note_of(output, path)?),
+        _ => None,
+    };
+    let mut verdict = Verdict {
+        measured: page.measured.and_then(measured),
+        proof: page.certificate.map(proof),
+        ..Verdict::default()
+    };
+    if let (None, Some(path), true) = (page.certificate, page.optimized, page.prove) {
+        watched.phases.begin("verify");
+        let options = postlink_verify::Options::default();
+        verdict.proof = Some(proof(&rewriting::check(page.input, path, &options)?));
+    }
+    watched.phases.begin("page");
+    let with_source = page.with_source;
+    let subjects = Subjects {
+        input: &elf,
+        facts: &facts,
+        output: output.as_ref().zip(note.as_ref()),
+        other: other.as_ref().map(|(facts, name)| (facts, *name)),
+        program: Program {
+            name: file_name(&page.input.path),
+            output: page.optimized.map(file_name),
+            profile: page
+                .profile_names
+                .iter()
+                .map(|name| file_name(Path::new(name)))
+                .collect(),
+            tool: concat!("postlink ", env!("CARGO_PKG_VERSION")).to_owned(),
+            ..Program::default()
+        },
+        verdict,
+        demangle: &demangle,
+        source: &|path| with_source.then(|| text_of(Path::new(path)))?,
+    };
+    let text = match page.json {
+        true => {
+            let model = postlink_report::gather(&subjects, page.room);
+            postlink_report::json(&model)?
+        }
+        false => postlink_report::fitting(&subjects, page.room)?.1,
+    };
+    postlink_profile::output::atomically(page.target, |out| out.write_all(text.as_bytes()))?;
+    watched.finish();
+    ui.say(format_args!(
+        "{BOLD}{}{BOLD:#}: {}",
+        page.target.display(),
+        bytes(text.len() as u64)
+    ));
+    Ok(())
+}
+
+/// The text of a source file, if it is a file of moderate size that is text.
+fn text_of(path: &Path) -> Option<String> {
+    let metadata = std::fs::metadata(path).ok()?;
+    if !metadata.is_file() || metadata.len() > SOURCE_LIMIT {
+        return None;
+    }
+    std::fs::read_to_string(path).ok()
+}
+
+fn note_of(output: &postlink_image::elf::Elf<'_>, path: &Path) -> Result<Note> {
+    let note = Note::read(output).with_context(|| path.display().to_string())?;
+    match note {
+        None => bail!(
+            "{}: was not made by postlink: it has no note that says what moved",
+            path.display()
+        ),
+        Some(note) if note.kind != NoteKind::Optimised => bail!(
+            "{}: is an instrumented program; --optimized takes what `postlink optimize` wrote",
+            path.display()
+        ),
+        Some(note) => Ok(note),
+    }
+}
+
+/// Opens a page as the desktop does. A machine without one is no error: the page is there.
+fn open(ui: &Ui, page: &Path) {
+    let program = if cfg!(target_os = "macos") {
+        "open"
+    } else {
+        "xdg-open"
+    };
+    let done = std::process::Command::new(program)
+        .arg(page)
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::null())
+        .status();
+    match done {
+        Ok(status) if status.success() => {}
+        Ok(status) => ui.warn(format_args!("{program} could not open the page: {status}")),
+        Err(error) => ui.warn(format_args!(
+            "the page cannot be opened: {program}: {error}"
+        )),
+    }
+}
+
+impl Report {
+    pub fn run(self, ui: &Ui) -> Result<ExitCode> {
+        let input = Input::open(&self.input)?;
+        let parsed = input.parse()?;
+        let profile = read_any(ui, &parsed, &self.profile, self.ignore_build_id)?;
+        let compare = self.compare.as_ref().map(|file| {
+            let files = std::slice::from_ref(file);
+            read_any(ui, &parsed, files, self.ignore_build_id)
+        });
+        let compare = compare.transpose()?;
+        profile.with_source(|profile| match &compare {
+            Some(other) => other.with_source(|other| self.write(ui, &input, profile, Some(other))),
+            None => self.write(ui, &input, profile, None),
+        })?;
+        if self.open {
+            open(ui, &self.output);
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn write(
+        &self,
+        ui: &Ui,
+        input: &Input,
+        profile: Source<'_>,
+        other: Option<Source<'_>>,
+    ) -> Result<()> {
+        let name = self.compare.as_deref();
+        let name = name.map(|name| file_name(Path::new(name)));
+        write(
+            ui,
+            &Page {
+                input,
+                profile,
+                profile_names: self.profile.clone(),
+                optimized: self.optimized.as_deref(),
+                compare: other.zip(name.as_deref()),
+                measured: None,
+                certificate: None,
+                prove: !self.no_verify,
+                with_source: !self.no_source,
+                room: Room {
+                    graphs: self.graphs,
+                    ..Room::default()
+                },
+                json: self.json,
+                target: &self.output,
+            },
+        )
+    }
+}

@@ -1,0 +1,498 @@
+//! Debug information of optimised programs, as debuggers and symbolisers see it.
+//!
+//! A small C++ program with inlined functions, exceptions, a jump table and variables in registers is built
+//! by gcc and clang with DWARF 4 and 5, profiled and optimised with all presets. The checker has compared
+//! both files' debug information then; here other people's readers do: for each byte of code that moved,
+//! `llvm-symbolizer` and `addr2line` must give the same chain of functions, files and lines as for the byte
+//! of the input that it stands for, and gdb must stop at the same places and show the same values.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use postlink_image::elf::Elf;
+use postlink_image::moves::{self, Move};
+
+mod support;
+use support::done;
+
+const POSTLINK: &str = env!("CARGO_BIN_EXE_postlink");
+
+const SOURCE: &str = include_str!("sources/described.cpp");
+
+const PRESETS: [&[&str]; 3] = [&["--preset=safe"], &["--preset=fast"], &["--preset=size"]];
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn has(tool: &str) -> bool {
+    let found = Command::new(tool)
+        .arg("--version")
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|s| s.success());
+    if !found {
+        eprintln!("SKIPPED: {tool} is not installed");
+    }
+    found
+}
+
+/// A program, its profile and a folder for outputs.
+struct Built {
+    dir: tempfile::TempDir,
+    program: PathBuf,
+    profile: PathBuf,
+}
+
+impl Built {
+    /// Compiles, instruments and runs. `None` if the compiler is not there.
+    fn new(compiler: &str, options: &[&str]) -> Option<Built> {
+        if !has(compiler) {
+            return None;
+        }
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let path = |name: &str| dir.path().join(name);
+        std::fs::write(path("described.cpp"), SOURCE).expect("the folder is ours");
+        let mut compile = Command::new(compiler);
+        compile
+            .current_dir(dir.path())
+            .args(["-O2", "-Wl,-q", "-o", "app", "described.cpp"])
+            .args(options);
+        done(&mut compile);
+        let (program, inst, profile) = (path("app"), path("app.inst"), path("app.plraw"));
+        done(
+            Command::new(POSTLINK)
+                .args(["instrument", "-q"])
+                .arg(&program)
+                .arg("-o")
+                .arg(&inst),
+        );
+        done(Command::new(&inst).env("POSTLINK_PROFILE", &profile));
+        Some(Built {
+            dir,
+            program,
+            profile,
+        })
+    }
+
+    /// Optimises, and gives the output and what was said as JSON.
+    fn optimised(&self, options: &[&str]) -> (PathBuf, serde_json::Value) {
+        let out = self.dir.path().join("app.opt");
+        let said = done(
+            Command::new(POSTLINK)
+                .args(["optimize", "--json", "-p"])
+                .arg(&self.profile)
+                .args(options)
+                .arg(&self.program)
+                .arg("-o")
+                .arg(&out),
+        );
+        let json: serde_json::Value = serde_json::from_slice(&said.stdout).expect("it prints JSON");
+        (out, json["optimize"].clone())
+    }
+}
+
+/// Runs of an output.
+fn moves_of(output: &Path) -> Vec<Move> {
+    let data = std::fs::read(output).expect("it was just written");
+    let elf = Elf::parse(&data).expect("it was just written");
+    let (_, section) = elf.section(moves::SECTION).expect("it says what moved");
+    moves::parse(elf.section_data(section)).expect("it was just written")
+}
+
+/// Pairs of bytes: in the input, and in the output.
+fn pairs(output: &Path) -> Vec<(u64, u64)> {
+    let mut out = Vec::new();
+    for m in moves_of(output) {
+        match m.old_len == m.new_len {
+            true => out.extend((0..m.old_len).map(|i| (m.old + i, m.new + i))),
+            false => out.push((m.old, m.new)),
+        }
+    }
+    assert!(
+        out.len() > 500,
+        "hardly anything moved: {} bytes",
+        out.len()
+    );
+    out
+}
+
+/// What a symboliser says of each address.
+fn symbolised(command: &mut Command, addresses: &[u64]) -> Vec<String> {
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap_or_else(|e| panic!("{command:?}: {e}"));
+    let mut input = child.stdin.take().expect("it is a pipe");
+    // A mark between the answers, which tools echo or answer with question marks.
+    let lines: String = addresses.iter().map(|a| format!("{a:#x}\n")).collect();
+    let writer = std::thread::spawn(move || input.write_all(lines.as_bytes()));
+    let output = child.wait_with_output().expect("it ends");
+    writer.join().expect("no panic").expect("it reads");
+    let text = text(&output.stdout);
+    // Both begin each answer with the address.
+    let mut answers: Vec<String> = Vec::new();
+    for line in text.lines() {
+        match line.strip_prefix("0x") {
+            Some(_) => answers.push(String::new()),
+            None => {
+                let last = answers.last_mut().expect("an address comes first");
+                // LLVM's tool takes the outermost name from the symbol table, where parts that were split off
+                // have names of their own. binutils says that it knows no file in two ways.
+                let name = match line.trim_end() {
+                    ":?" => "??:?",
+                    name => name,
+                };
+                let whole = match name.rsplit_once(".cold") {
+                    Some((whole, number)) if !number.contains('/') => whole,
+                    _ => name,
+                };
+                last.push_str(whole);
+                last.push('\n');
+            }
+        }
+    }
+    answers
+}
+
+/// Compares what a symboliser says of old and new code.
+fn compare(tool: &str, arguments: &[&str], built: &Built, output: &Path, what: &str) {
+    let pairs = pairs(output);
+    let ask = |program: &Path, addresses: Vec<u64>| {
+        let mut command = Command::new(tool);
+        command.args(arguments).arg("-e").arg(program);
+        symbolised(&mut command, &addresses)
+    };
+    let mut old = ask(&built.program, pairs.iter().map(|p| p.0).collect());
+    let mut new = ask(output, pairs.iter().map(|p| p.1).collect());
+    assert_eq!(old.len(), pairs.len(), "{tool} {what}");
+    assert_eq!(new.len(), pairs.len(), "{tool} {what}");
+    let known = old.iter().filter(|a| a.contains("described.cpp")).count();
+    assert!(known > 300, "{tool} {what}: it knows {known} bytes alone");
+    // binutils (2.40) begins a sequence of DWARF 5 with file 0, where compilers mean 1: of some code of the
+    // input it names the wrong file.
+    if tool == "addr2line" && what.contains("dwarf-5") {
+        for answer in old.iter_mut().chain(&mut new) {
+            let lines = answer
+                .lines()
+                .map(|line| line.rsplit_once(':').unwrap_or(("", line)).1);
+            *answer = lines.map(|line| format!("{line}\n")).collect();
+        }
+    }
+    let differs: Vec<_> = pairs
+        .iter()
+        .zip(old.iter().zip(&new))
+        .filter(|(_, (a, b))| a != b)
+        .map(|((old, new), (a, b))| format!("{old:#x} {new:#x}:\n{a}---\n{b}"))
+        .collect();
+    assert!(
+        differs.is_empty(),
+        "{tool} {what}: {} of {} bytes differ, the first:\n{}",
+        differs.len(),
+        pairs.len(),
+        differs[0]
+    );
+}
+
+fn variants() -> Vec<(&'static str, Vec<&'static str>)> {
+    let mut out = Vec::new();
+    for compiler in ["g++", "clang++-19"] {
+        for version in ["-gdwarf-4", "-gdwarf-5"] {
+            out.push((compiler, vec!["-g", version]));
+        }
+    }
+    out
+}
+
+/// For each compiler, version and preset.
+fn each(mut check: impl FnMut(&Built, &Path, &str)) {
+    for (compiler, options) in variants() {
+        let Some(built) = Built::new(compiler, &options) else {
+            continue;
+        };
+        for preset in PRESETS {
+            let (output, json) = built.optimised(preset);
+            let what = format!("{compiler} {options:?} {preset:?}");
+            let debug = &json["debug"];
+            assert_eq!(debug["what"], "update", "{what}: {debug}");
+            assert_eq!(
+                debug["losses"].as_array().map(Vec::len),
+                Some(0),
+                "{what}: {debug}"
+            );
+            check(&built, &output, &what);
+        }
+    }
+}
+
+#[test]
+fn symbolisers_say_the_same_of_new_code_as_of_old() {
+    let (llvm, binutils) = (has("llvm-symbolizer-19"), has("addr2line"));
+    each(|built, output, what| {
+        if llvm {
+            let arguments = [
+                "--addresses",
+                "--inlines",
+                "--functions=linkage",
+                "--no-demangle",
+            ];
+            compare("llvm-symbolizer-19", &arguments, built, output, what);
+        }
+        if binutils {
+            compare("addr2line", &["-a", "-i", "-f"], built, output, what);
+        }
+    });
+}
+
+/// What gdb does with a program, without addresses.
+fn transcript(program: &Path) -> Vec<String> {
+    let script = [
+        "set pagination off",
+        "set confirm off",
+        "set width 0",
+        "set debuginfod enabled off",
+        "set print entry-values no",
+        "break leaf",
+        "run",
+        "bt",
+        "info args",
+        "finish",
+        "delete",
+        "break described.cpp:35",
+        "continue",
+        "bt",
+        "info locals",
+        "up",
+        "info locals",
+        "step",
+        "step",
+        "bt",
+        "delete",
+        "catch throw",
+        "continue",
+        "bt",
+        "delete",
+        "tbreak cold_path",
+        "continue",
+        "bt",
+        "up",
+        "info locals",
+        "kill",
+    ];
+    let mut command = Command::new("gdb");
+    command.args(["-q", "-nx", "-batch"]);
+    for line in script {
+        command.args(["-ex", line]);
+    }
+    let output = done(command.arg(program));
+    let hex = regex::Regex::new("0x[0-9a-f]+").expect("it is an expression");
+    text(&output.stdout)
+        .lines()
+        .map(|line| hex.replace_all(line, "0x").replace("app.opt", "app"))
+        // How many processes gdb has started, and where breakpoints are.
+        .filter(|line| !line.contains("[Inferior") && !line.contains("libthread_db"))
+        .collect()
+}
+
+#[test]
+fn gdb_stops_where_it_stopped_and_shows_what_it_showed() {
+    if !has("gdb") {
+        return;
+    }
+    let mut plain: BTreeMap<PathBuf, Vec<String>> = BTreeMap::new();
+    each(|built, output, what| {
+        let before = plain
+            .entry(built.program.clone())
+            .or_insert_with(|| transcript(&built.program));
+        assert!(
+            before.iter().any(|line| line.contains("in middle")),
+            "{what}: gdb shows no frames: {before:#?}"
+        );
+        let after = transcript(output);
+        assert_eq!(&after, before, "{what}");
+    });
+}
+
+/// What LLDB does with a program, without addresses and numbers of breakpoints.
+fn lldb_transcript(program: &Path) -> Vec<String> {
+    let mut command = Command::new("lldb-19");
+    command.args(["--no-lldbinit", "-b"]);
+    for line in [
+        "settings set symbols.enable-external-lookup false",
+        "breakpoint set -n leaf",
+        "run",
+        "bt",
+        "frame variable",
+        "up",
+        "frame variable",
+        "breakpoint delete 1",
+        "breakpoint set -n cold_path",
+        "continue",
+        "bt",
+        "kill",
+    ] {
+        command.args(["-o", line]);
+    }
+    let output = command.arg(program).output().expect("it runs");
+    let all = text(&output.stdout) + &text(&output.stderr);
+    let hex = regex::Regex::new("0x[0-9a-f]+|Process [0-9]+|breakpoint [0-9.]+").expect("one");
+    all.lines()
+        .map(|line| hex.replace_all(line, "").replace("app.opt", "app"))
+        // It does not show the start-up code, which is not described, in every stack.
+        .filter(|line| !line.contains("`_start"))
+        .filter(|line| !line.starts_with("Breakpoint") && !line.contains("xecutable"))
+        .collect()
+}
+
+/// LLDB (19) complained of scopes without a byte that had stayed where their function was. It takes a
+/// function in two parts for all that is between them, and gets no further than its first frame where the
+/// cold part is in front, as gcc puts it, and `--preset size`: what it shows is compared for other programs,
+/// its complaints for all.
+#[test]
+fn lldb_stops_where_it_stopped_and_does_not_complain() {
+    if !has("lldb-19") {
+        return;
+    }
+    let mut plain: BTreeMap<PathBuf, Vec<String>> = BTreeMap::new();
+    each(|built, output, what| {
+        let after = lldb_transcript(output);
+        let complains = |line: &&String| line.contains("file a bug");
+        assert_eq!(after.iter().find(complains), None, "{what}");
+        if !what.contains("clang") || what.contains("size") {
+            return;
+        }
+        let before = plain
+            .entry(built.program.clone())
+            .or_insert_with(|| lldb_transcript(&built.program));
+        assert!(
+            before.iter().any(|line| line.contains("`middle(")),
+            "{what}: LLDB shows no frames: {before:#?}"
+        );
+        assert_eq!(&after, before, "{what}");
+    });
+}
+
+#[test]
+fn debug_information_is_kept_or_left_out_where_that_is_asked_for() {
+    let Some(built) = Built::new("g++", &["-g"]) else {
+        return;
+    };
+    let sections = |path: &Path| -> Vec<(String, Vec<u8>)> {
+        let data = std::fs::read(path).expect("it was just written");
+        let elf = Elf::parse(&data).expect("it was just written");
+        let debug = elf.sections.iter().filter(|s| s.name.starts_with(".debug"));
+        debug
+            .map(|s| (s.name.to_owned(), elf.section_data(s).to_vec()))
+            .collect()
+    };
+    let before = sections(&built.program);
+    assert!(before.len() > 4);
+    let state = |output: &Path| {
+        let certificate = done(
+            Command::new(POSTLINK)
+                .args(["verify", "--json"])
+                .arg(&built.program)
+                .arg(output),
+        );
+        let json: serde_json::Value =
+            serde_json::from_slice(&certificate.stdout).expect("it prints JSON");
+        json["debug"]["state"].as_str().unwrap_or("none").to_owned()
+    };
+    let (output, said) = built.optimised(&["--debug-info=keep"]);
+    assert_eq!(sections(&output), before);
+    assert_eq!(said["debug"]["what"], "keep");
+    assert_eq!(state(&output), "kept");
+    let (output, _) = built.optimised(&["--debug-info=drop"]);
+    assert_eq!(sections(&output), []);
+    assert_eq!(state(&output), "dropped");
+    done(&mut Command::new(&output));
+    let (output, _) = built.optimised(&[]);
+    assert_ne!(sections(&output), before);
+    assert_eq!(state(&output), "updated");
+}
+
+/// Numbers that look random, the same in each run.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: usize) -> usize {
+        // splitmix64
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((z ^ (z >> 31)) % end.max(1) as u64) as usize
+    }
+}
+
+/// Where the contents of a section are in a file.
+fn place(data: &[u8], name: &str) -> std::ops::Range<usize> {
+    let elf = Elf::parse(data).expect("it was just written");
+    let (_, section) = elf.section(name).unwrap_or_else(|| panic!("no {name}"));
+    let start = section.offset as usize;
+    start..start + section.size as usize
+}
+
+/// Wrong bytes in debug information, in the note of what moved, and in the build-id: the checker finds each.
+#[test]
+fn the_checker_finds_wrong_bytes_in_what_is_said_of_code() {
+    // Without views: gimli does not know them, and only their number is compared.
+    let options: [&[&str]; 2] = [
+        &["-g", "-gdwarf-5", "-gno-variable-location-views"],
+        &["-g", "-gdwarf-4", "-gno-variable-location-views"],
+    ];
+    for options in options {
+        let Some(built) = Built::new("g++", options) else {
+            return;
+        };
+        let input = std::fs::read(&built.program).expect("it was just built");
+        let (output, _) = built.optimised(&[]);
+        let right = std::fs::read(output).expect("it was just written");
+        let check = |data: &[u8]| {
+            postlink_verify::verify(&input, data, &postlink_verify::Options::default())
+        };
+        assert!(check(&right).expect("it can be read").is_proved());
+        let mut random = Random(5);
+        let mut survivors = Vec::new();
+        for (section, times) in [
+            (".debug_info", 12),
+            (".debug_line", 12),
+            (".debug_abbrev", 4),
+            (".debug_aranges", 6),
+            (".debug_str", 2),
+            (moves::SECTION, 16),
+            (".note.gnu.build-id", 2),
+        ] {
+            let mut whole = place(&right, section);
+            if section.starts_with(".note") {
+                // The description, without the padding after it.
+                let header = 12 + (right[whole.start] as usize).next_multiple_of(4);
+                let size = u32::from_le_bytes([4, 5, 6, 7].map(|i| right[whole.start + i]));
+                whole.start += header;
+                whole.end = whole.start + size as usize;
+            }
+            for _ in 0..times {
+                let at = whole.start + random.below(whole.len());
+                let mut wrong = right.clone();
+                wrong[at] = match random.below(3) {
+                    0 => wrong[at].wrapping_add(1),
+                    1 => wrong[at].wrapping_sub(1),
+                    _ => wrong[at] ^ (1 << random.below(7)),
+                };
+                if check(&wrong).is_ok_and(|report| report.is_proved()) {
+                    survivors.push(format!(
+                        "{section} + {:#x}: {:#x} for {:#x}",
+                        at - whole.start,
+                        wrong[at],
+                        right[at]
+                    ));
+                }
+            }
+        }
+        assert!(survivors.is_empty(), "{options:?}: {survivors:#?}");
+    }
+}

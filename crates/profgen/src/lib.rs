@@ -1,0 +1,62 @@
+//! From samples to sample profiles, as compilers read them for profile-guided optimisation: what `llvm-profgen` does.
+//!
+//! ```text
+//!  .pseudo_probe_desc, .pseudo_probe ──► probe::Probes ─┐
+//!                                                       ├──► functions, contexts, counts
+//!  branch stacks ──► ranges and branches of addresses ──┘
+//! ```
+//!
+//! | module | subject |
+//! |---|---|
+//! | [`context`] | from counters by chain of callers to context-sensitive profiles |
+//! | [`context_key`] | chains of callers as keys |
+//! | [`counters`] | runs and branches, and raw profiles |
+//! | [`disasm`] | code as text, with its probes and source locations |
+//! | [`discriminator`] | what compilers put into the discriminators of line tables |
+//! | [`dwarf`] | addresses to source locations, through inlining |
+//! | [`flat`] | from counters to flat profiles |
+//! | [`fn@generate`] | everything in a row: from a binary and samples to a profile |
+//! | [`guid`] | functions by the hash of their name |
+//! | [`in_order`] | text that is made by many threads and written in its order |
+//! | [`machine`] | what an instruction does to control |
+//! | [`names`] | the name of the source function after a symbol |
+//! | [`pe`] | Windows programs |
+//! | [`probe`] | pseudo probes: which block or call of which source function is at an address |
+//! | [`program`] | where instructions and functions are |
+//! | [`sample`] | sample profiles: model, text, binary form |
+//! | [`script`] | samples as text |
+//! | [`stack`] | a sample: branch stack and call chain |
+//! | [`tally`] | samples added up: branch stacks and call chains to counters |
+//! | `testing` (feature of this name) | made-up samples for tests and measurements |
+//!
+//! Nothing here panics, whatever the bytes: what a section says about its own size is believed only as far as
+//! the section has bytes to back it.
+
+pub mod context;
+pub mod context_key;
+pub mod counters;
+pub mod disasm;
+pub mod discriminator;
+pub mod dwarf;
+pub mod flat;
+mod generate;
+pub mod guid;
+pub mod in_order;
+pub mod machine;
+pub mod names;
+pub mod pe;
+pub mod probe;
+pub mod program;
+pub mod sample;
+pub mod script;
+pub mod stack;
+pub mod tally;
+#[cfg(feature = "testing")]
+pub mod testing;
+
+pub use generate::{Format, Input, Options, Report, generate};
+pub use postlink_image::FormatError;
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -1,0 +1,188 @@
+//! Source lines of code, and which of them ran.
+//!
+//! A line's count is the most often that one of its instructions ran, within a function; of a line that is in
+//! several functions (templates, inlining) the counts add up. A conditional branch belongs to the line of its
+//! instruction.
+
+use std::collections::BTreeMap;
+
+use addr2line::Context;
+use gimli::{Dwarf, EndianSlice, LittleEndian};
+use postlink_image::elf::Elf;
+use postlink_rewrite::facts::{Ending, Facts, Function};
+use rustc_hash::FxHashMap;
+
+use crate::model::FileLines;
+
+/// Code of one line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stretch {
+    /// First address.
+    pub start: u64,
+    /// One past the last.
+    pub end: u64,
+    /// Number of the file.
+    pub file: u32,
+    /// Line.
+    pub line: u32,
+}
+
+/// Source lines of a program.
+#[derive(Debug, Default)]
+pub struct Lines {
+    /// Names of files.
+    pub files: Vec<String>,
+    /// By function: its lines, by address.
+    pub of: Vec<Vec<Stretch>>,
+}
+
+impl Lines {
+    /// Reads a file's debug information. `Err`: why there is none, in a sentence.
+    pub fn load(elf: &Elf<'_>, facts: &Facts) -> Result<Lines, String> {
+        const COMPRESSED: u64 = 0x800;
+        let Some((_, info)) = elf.section(".debug_line") else {
+            return Err("The program has no debug information, so there are no source lines (compile with -g).".into());
+        };
+        if info.flags & COMPRESSED != 0 {
+            return Err("The debug information is compressed, which is not read here: objcopy --decompress-debug-sections makes it readable.".into());
+        }
+        let section = |id: gimli::SectionId| {
+            let found = elf.section(id.name()).filter(|s| s.1.has_contents());
+            let bytes = found.map_or(&[][..], |(_, s)| elf.section_data(s));
+            Ok::<_, gimli::Error>(EndianSlice::new(bytes, LittleEndian))
+        };
+        let context = Dwarf::load(section)
+            .and_then(Context::from_dwarf)
+            .map_err(|error| format!("The debug information cannot be read: {error}."))?;
+        let mut lines = Lines::default();
+        let mut numbers: FxHashMap<String, u32> = FxHashMap::default();
+        for function in &facts.functions {
+            let mut own: Vec<Stretch> = Vec::new();
+            for (start, end) in &function.parts {
+                // A unit that cannot be read has no lines; the others have theirs.
+                let Ok(found) = context.find_location_range(*start, *end) else {
+                    continue;
+                };
+                for (at, len, location) in found {
+                    let (Some(file), Some(line @ 1..)) = (location.file, location.line) else {
+                        continue;
+                    };
+                    let number = match numbers.get(file) {
+                        Some(number) => *number,
+                        None => {
+                            let number = lines.files.len() as u32;
+                            lines.files.push(file.to_owned());
+                            numbers.insert(file.to_owned(), number);
+                            number
+                        }
+                    };
+                    let (from, to) = (at.max(*start), at.saturating_add(len).min(*end));
+                    if from < to {
+                        own.push(Stretch {
+                            start: from,
+                            end: to,
+                            file: number,
+                            line,
+                        });
+                    }
+                }
+            }
+            own.sort_unstable_by_key(|s| (s.start, s.end));
+            lines.of.push(own);
+        }
+        if lines.files.is_empty() {
+            return Err(
+                "The debug information has no lines of the functions of this program.".into(),
+            );
+        }
+        Ok(lines)
+    }
+
+    /// The file and line of an address of a function.
+    pub fn at(&self, function: usize, address: u64) -> Option<(u32, u32)> {
+        let own = self.of.get(function)?;
+        let k = own.partition_point(|s| s.start <= address).checked_sub(1)?;
+        (address < own[k].end).then_some((own[k].file, own[k].line))
+    }
+
+    /// Which lines ran, by file.
+    pub fn coverage(&self, facts: &Facts) -> Vec<FileLines> {
+        let mut counts: BTreeMap<(u32, u32), u64> = BTreeMap::new();
+        let mut branches: BTreeMap<(u32, u32), (u32, u32)> = BTreeMap::new();
+        for (f, function) in facts.functions.iter().enumerate() {
+            let mut own: FxHashMap<(u32, u32), u64> = FxHashMap::default();
+            for stretch in self.of.get(f).into_iter().flatten() {
+                let most = own.entry((stretch.file, stretch.line)).or_default();
+                *most = (*most).max(count_of(function, stretch));
+            }
+            for (line, n) in own {
+                let sum = counts.entry(line).or_default();
+                *sum = sum.saturating_add(n);
+            }
+            for block in function.ran.iter().flat_map(|ran| &ran.blocks) {
+                if block.ending == Ending::Branches
+                    && block.count > 0
+                    && let Some(line) = self.at(f, block.branch)
+                {
+                    let (all, one) = branches.entry(line).or_default();
+                    *all += 1;
+                    *one += u32::from(!goes_both_ways(block));
+                }
+            }
+        }
+        let mut out: Vec<FileLines> = Vec::new();
+        let mut before = 0;
+        for ((file, line), n) in counts {
+            if out.last().is_none_or(|last| last.file != file) {
+                out.push(FileLines {
+                    file,
+                    ..FileLines::default()
+                });
+                before = 0;
+            }
+            if let Some(of) = out.last_mut() {
+                of.line.push(line - before);
+                of.count.push(n);
+                before = line;
+                if let Some((all, one)) = branches.get(&(file, line)) {
+                    of.branches.push((line, *all, *one));
+                }
+            }
+        }
+        out
+    }
+}
+
+/// Whether a conditional branch was taken and was not taken.
+pub fn goes_both_ways(block: &postlink_rewrite::facts::Block) -> bool {
+    match &block.edges[..] {
+        [taken, on] => taken.count > 0 && on.count > 0,
+        [on] => on.count > 0 && block.out > 0,
+        _ => true,
+    }
+}
+
+/// The most often that something of a stretch ran.
+fn count_of(function: &Function, stretch: &Stretch) -> u64 {
+    let Some(ran) = &function.ran else { return 0 };
+    let part = function
+        .parts
+        .iter()
+        .find(|p| p.0 <= stretch.start && stretch.start < p.1);
+    let Some(part) = part else { return 0 };
+    // Blocks ascend within a part.
+    let first = ran
+        .blocks
+        .iter()
+        .position(|b| b.start >= part.0 && b.start < part.1);
+    let Some(first) = first else { return 0 };
+    let own = &ran.blocks[first..];
+    let len = own
+        .iter()
+        .position(|b| b.start < part.0 || b.start >= part.1)
+        .unwrap_or(own.len());
+    let own = &own[..len];
+    let from = own.partition_point(|b| b.end <= stretch.start);
+    let overlapping = own[from..].iter().take_while(|b| b.start < stretch.end);
+    overlapping.map(|b| b.count).max().unwrap_or(0)
+}

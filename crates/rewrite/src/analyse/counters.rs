@@ -1,0 +1,489 @@
+//! Which counters a function gets, and what they say.
+//!
+//! The function's flow is a graph in which every node conserves what enters it: a node for the outside, two
+//! for each block (its beginning and its end, joined by an edge that stands for the block itself), one for
+//! each class of indirect jumps that share targets. Edges that no code can be put on (entries, returns, calls
+//! that leave by other ways, the targets of a jump table) cannot have a counter; the fewest and cheapest of
+//! the others that determine the rest are counted (`postlink_flow`). The same graph is built again when a
+//! profile is read, from the input binary alone, so that nothing needs to be stored beside it.
+//!
+//! Invariant: the graph depends on the input binary and this version of postlink only, never on options.
+
+use postlink_flow::{Graph, Placer, Solver};
+use postlink_isa::{Code, CounterMode, Flow, Isa, Reach, RegSet};
+use rustc_hash::FxHashMap;
+use xxhash_rust::xxh3::Xxh3;
+
+use super::flow_graph::{self, Meaning};
+use super::probes::{EdgeCounter, NodeCounter, Probes};
+use crate::cfg::{BlockId, Cfg, Term};
+use crate::discover::Program;
+use crate::pin::Pin;
+
+/// The graph of a function and its counters.
+#[derive(Clone, Debug, Default)]
+pub struct Placement {
+    graph: Graph,
+    meaning: Vec<Meaning>,
+    /// Edges that have counters, in the counters' order.
+    pub counted: Vec<u32>,
+}
+
+/// Counts of a function.
+#[derive(Clone, Debug, Default)]
+pub struct Counts {
+    /// By block.
+    pub blocks: Vec<u64>,
+    /// By successor, parallel to [`Cfg::succs`].
+    pub succs: Vec<u64>,
+    /// By block: how often a conditional jump out of the function was taken.
+    pub out: FxHashMap<BlockId, u64>,
+    /// Sum of what had to be cut off because the counters did not agree.
+    pub inconsistent: u64,
+}
+
+/// Reusable space.
+#[derive(Default)]
+pub struct Scratch {
+    placer: Placer,
+    solver: Solver,
+}
+
+/// Chooses counters.
+pub fn place(cfg: &Cfg, scratch: &mut Scratch) -> Result<Placement, Pin> {
+    let (graph, meaning) = flow_graph::build(cfg);
+    let counted = scratch
+        .placer
+        .place(&graph)
+        .map_err(|_| Pin::UnknownIndirectJump)?
+        .to_vec();
+    Ok(Placement {
+        graph,
+        meaning,
+        counted,
+    })
+}
+
+/// How often each block may run, relative to the others: eight times as often for every loop around it,
+/// rarely where nothing good follows.
+pub(crate) fn estimate(cfg: &Cfg) -> Vec<f32> {
+    let n = cfg.blocks.len();
+    let mut depth = vec![0i32; n + 1];
+    for b in 0..n {
+        for s in cfg.succs(b as BlockId) {
+            // A jump back to a block that is before it: what is between is a loop, the way compilers lay code out.
+            if *s as usize <= b && !matches!(cfg.blocks[b].term, Term::Dispatch { .. }) {
+                depth[*s as usize] += 1;
+                depth[b + 1] -= 1;
+            }
+        }
+    }
+    let mut d = 0;
+    (0..n)
+        .map(|b| {
+            d += depth[b];
+            let f = 8f32.powi(d.min(6));
+            if cfg.blocks[b].unlikely { f / 512.0 } else { f }
+        })
+        .collect()
+}
+
+impl Placement {
+    /// Feeds the identity of the counters into a digest.
+    pub fn digest(&self, start: u64, sites: usize, hash: &mut Xxh3) {
+        hash.update(&start.to_le_bytes());
+        hash.update(&(self.counted.len() as u32).to_le_bytes());
+        hash.update(&(sites as u32).to_le_bytes());
+        for c in &self.counted {
+            let (a, b) = match self.meaning[*c as usize] {
+                Meaning::Node(b) => (b, u32::MAX),
+                Meaning::Edge(b, w) => (b, w),
+                Meaning::Target(b) => (b, u32::MAX - 1),
+                Meaning::Outside => (u32::MAX, u32::MAX),
+            };
+            hash.update(&a.to_le_bytes());
+            hash.update(&b.to_le_bytes());
+        }
+    }
+
+    /// Turns counters into code to be put in.
+    pub fn probes<I: Isa>(&self, program: &Program<'_>, cfg: &Cfg, mode: CounterMode) -> Probes {
+        let mut probes = Probes {
+            mode: Some(mode),
+            ..Probes::default()
+        };
+        let mut into = vec![0u32; cfg.blocks.len()];
+        for s in &cfg.succs {
+            into[*s as usize] += 1;
+        }
+        let spare = spare::<I>(program, cfg);
+        for (counter, edge) in self.counted.iter().enumerate() {
+            let counter = counter as u32;
+            match self.meaning[*edge as usize] {
+                Meaning::Node(b) => {
+                    probes
+                        .nodes
+                        .insert(b, node_counter::<I>(program, cfg, b, counter, mode, spare));
+                }
+                Meaning::Edge(b, w) => {
+                    let block = &cfg.blocks[b as usize];
+                    match cfg.succs(b).get(w as usize) {
+                        Some(s) => {
+                            let t = &cfg.blocks[*s as usize];
+                            let alone = into[*s as usize] == 1
+                                && !t.watch.whole
+                                && !t.entry
+                                && !t.landing_pad
+                                && !t.returns_twice;
+                            if alone && !probes.nodes.contains_key(s) {
+                                probes.nodes.insert(
+                                    *s,
+                                    node_counter::<I>(program, cfg, *s, counter, mode, spare),
+                                );
+                            } else {
+                                let kept = kept_at_calls::<I>(program, t.start);
+                                let live = live_in::<I>(program, cfg, *s, 3).or(kept).minus(spare);
+                                probes.edges.insert((b, w), EdgeCounter { counter, live });
+                            }
+                        }
+                        // No one reads the flags at a function's entry, but a jump out need not be to an entry.
+                        None => {
+                            let _ = block;
+                            probes.edges.insert(
+                                (b, w),
+                                EdgeCounter {
+                                    counter,
+                                    live: RegSet::ALL.minus(spare),
+                                },
+                            );
+                        }
+                    }
+                }
+                Meaning::Target(_) | Meaning::Outside => {}
+            }
+        }
+        probes
+    }
+
+    /// Solves for all blocks and edges. `counters` are this function's.
+    pub fn solve(&self, cfg: &Cfg, counters: &[u64], scratch: &mut Scratch) -> Counts {
+        let solution = scratch.solver.solve(&self.graph, &self.counted, counters);
+        let mut counts = Counts {
+            blocks: vec![0; cfg.blocks.len()],
+            succs: vec![0; cfg.succs.len()],
+            out: FxHashMap::default(),
+            inconsistent: solution.inconsistent,
+        };
+        let mut dispatched: FxHashMap<BlockId, u64> = FxHashMap::default();
+        for (e, m) in self.meaning.iter().enumerate() {
+            let c = solution.edges[e];
+            match *m {
+                Meaning::Node(b) => counts.blocks[b as usize] = c,
+                Meaning::Edge(b, w) => {
+                    let block = &cfg.blocks[b as usize];
+                    if w < block.nsucc {
+                        counts.succs[(block.succ + w) as usize] = c;
+                    } else {
+                        counts.out.insert(b, c);
+                    }
+                }
+                Meaning::Target(t) => {
+                    dispatched.insert(t, c);
+                }
+                Meaning::Outside => {}
+            }
+        }
+        // The targets of indirect jumps are known in sum over the jumps that share them: give each jump its share.
+        for b in 0..cfg.blocks.len() as BlockId {
+            let block = &cfg.blocks[b as usize];
+            if !matches!(block.term, Term::Dispatch { .. }) {
+                continue;
+            }
+            let of = |t: &BlockId| {
+                dispatched
+                    .get(t)
+                    .copied()
+                    .unwrap_or(counts.blocks[*t as usize])
+            };
+            let total: u128 = cfg.succs(b).iter().map(|t| u128::from(of(t))).sum();
+            for (k, t) in cfg.succs(b).iter().enumerate() {
+                let share = u128::from(counts.blocks[b as usize]) * u128::from(of(t));
+                counts.succs[block.succ as usize + k] = share
+                    .checked_div(total)
+                    .unwrap_or(0)
+                    .min(u128::from(u64::MAX))
+                    as u64;
+            }
+        }
+        counts
+    }
+}
+
+/// The cheapest place in a block for its counter, and what must survive there.
+fn node_counter<I: Isa>(
+    program: &Program<'_>,
+    cfg: &Cfg,
+    b: BlockId,
+    counter: u32,
+    mode: CounterMode,
+    spare: RegSet,
+) -> NodeCounter {
+    let cost = |live| I::counter_len(mode, live);
+    cheapest::<I>(program, cfg, b, counter, spare, &cost)
+}
+
+/// The same for any counter: `cost` is its length, by what must survive.
+pub(crate) fn cheapest<I: Isa>(
+    program: &Program<'_>,
+    cfg: &Cfg,
+    b: BlockId,
+    counter: u32,
+    spare: RegSet,
+    cost: &dyn Fn(RegSet) -> usize,
+) -> NodeCounter {
+    let block = &cfg.blocks[b as usize];
+    let bytes = program
+        .elf
+        .bytes_at(block.start, block.end - block.start)
+        .unwrap_or(&[]);
+    let (allowed, kept) = if block.watch.inside || block.watch.loaded_in {
+        (
+            unwatched::<I>(bytes, block),
+            kept_at_calls::<I>(program, block.start),
+        )
+    } else {
+        (
+            (block.start, u64::MAX),
+            kept_at_calls::<I>(program, block.start),
+        )
+    };
+    let mut places: Vec<(u64, postlink_isa::Effects, bool)> = Vec::new();
+    I::sweep(bytes, block.start, |i| {
+        let at = (i.addr - block.start) as usize;
+        places.push((
+            i.addr,
+            I::effects(&bytes[at..at + usize::from(i.len)], i),
+            i.traits.landing_pad
+                || block.entry && i.addr == block.start && lets_in::<I>(&bytes[at..]),
+        ));
+        // Far enough: nearly every block has a good place near its start.
+        places.len() < 24 && !matches!(i.flow, Flow::Call { .. } | Flow::IndirectCall)
+    });
+    let whole = places
+        .last()
+        .is_none_or(|p| p.0 >= block.term_at || places.len() < 24);
+    let mut live = if whole {
+        live_out::<I>(program, cfg, b, 3)
+    } else {
+        RegSet::ALL
+    };
+    let mut best: Option<(usize, u64, RegSet)> = None;
+    for (at, effects, landing_pad) in places.iter().rev() {
+        live = RegSet(live.minus(effects.kills).0 | effects.reads.0);
+        if *landing_pad || *at < allowed.0 || *at > allowed.1 {
+            continue; // the counter goes behind it
+        }
+        let live = live.or(kept).minus(spare);
+        let cost = cost(live);
+        if best.is_none_or(|x| cost <= x.0) {
+            best = Some((cost, *at, live));
+        }
+    }
+    match best {
+        Some((_, at, live)) => NodeCounter { counter, at, live },
+        None => NodeCounter {
+            counter,
+            at: block.term_at.min(block.end).min(allowed.1).max(allowed.0),
+            live: RegSet::ALL.minus(spare),
+        },
+    }
+}
+
+/// Whether an instruction that does something else lets indirect branches in as well (AArch64: `paciasp`): a
+/// jump in its place needs a landing pad.
+fn lets_in<I: Isa>(code: &[u8]) -> bool {
+    let mut jump: Code<()> = Code::default();
+    I::put_entry(&mut jump, code, ());
+    jump.bytes.len() > I::jump_len(Reach::Long)
+}
+
+/// Where in a block nothing is watched: from the first to the second address, which is that of the next
+/// exclusive load or store.
+fn unwatched<I: Isa>(bytes: &[u8], block: &crate::cfg::Block) -> (u64, u64) {
+    let mut critical = block.watch.loaded_in && block.watch.stores_in;
+    let mut range = (block.start, block.term_at);
+    I::sweep(bytes, block.start, |i| {
+        if critical {
+            if i.traits.exclusive_store {
+                critical = false;
+                range.0 = i.end();
+            }
+            return true;
+        }
+        if i.traits.exclusive_load || i.traits.exclusive_store {
+            range.1 = i.addr.max(range.0);
+            return false;
+        }
+        true
+    });
+    range
+}
+
+/// Registers that hold nothing anywhere in a function: those that calls leave to stubs hold nothing when it
+/// is entered and nothing when it is left, and if no instruction of a compiled function reads them, nothing
+/// in between.
+pub(crate) fn spare<I: Isa>(program: &Program<'_>, cfg: &Cfg) -> RegSet {
+    let Some(first) = cfg.blocks.first().and_then(|b| program.piece_at(b.start)) else {
+        return RegSet::EMPTY;
+    };
+    let mut spare = I::CALL_SCRATCH;
+    for piece in &program.functions[first.function as usize].pieces {
+        let piece = &program.pieces[*piece as usize];
+        let Some(bytes) = program.elf.bytes_at(piece.start, piece.end - piece.start) else {
+            return RegSet::EMPTY;
+        };
+        let stopped = I::sweep(bytes, piece.start, |i| {
+            let at = (i.addr - piece.start) as usize;
+            spare = spare.minus(I::effects(&bytes[at..at + usize::from(i.len)], i).reads);
+            spare != RegSet::EMPTY
+        });
+        if piece.fde.is_none() || stopped.is_some() {
+            return RegSet::EMPTY;
+        }
+    }
+    spare
+}
+
+/// Registers to keep although calls leave them to stubs: in functions that may be hand-written.
+fn kept_at_calls<I: Isa>(program: &Program<'_>, start: u64) -> RegSet {
+    match program.piece_at(start) {
+        Some(piece) if piece.fde.is_some() => RegSet::EMPTY,
+        _ => I::CALL_SCRATCH,
+    }
+}
+
+/// What is live after a block's last instruction.
+fn live_out<I: Isa>(program: &Program<'_>, cfg: &Cfg, b: BlockId, depth: u32) -> RegSet {
+    let block = &cfg.blocks[b as usize];
+    match block.term {
+        Term::Return | Term::Stop | Term::IndirectOut | Term::JumpOut { .. } => I::LIVE_AT_EXIT,
+        _ if depth == 0 => RegSet::ALL,
+        // Not all targets need be known: who is missed goes on in the old body, with whatever it needs.
+        Term::Dispatch { .. } => RegSet::ALL,
+        // What is jumped to need not be an entry, where flags mean nothing.
+        Term::CondOut { .. } | Term::ShortCondOut { .. } => {
+            let on = cfg.succs(b).iter().fold(RegSet::EMPTY, |live, s| {
+                live.or(live_in::<I>(program, cfg, *s, depth - 1))
+            });
+            on.or(I::LIVE_AT_EXIT).or(I::FLAGS)
+        }
+        _ => cfg.succs(b).iter().fold(RegSet::EMPTY, |live, s| {
+            live.or(live_in::<I>(program, cfg, *s, depth - 1))
+        }),
+    }
+}
+
+/// What is live at a block's first instruction; more than that when it is too far to see.
+fn live_in<I: Isa>(program: &Program<'_>, cfg: &Cfg, b: BlockId, depth: u32) -> RegSet {
+    let block = &cfg.blocks[b as usize];
+    let bytes = program
+        .elf
+        .bytes_at(block.start, block.end - block.start)
+        .unwrap_or(&[]);
+    let mut live = RegSet::EMPTY;
+    let mut open = RegSet::ALL;
+    let mut seen = 0;
+    I::sweep(bytes, block.start, |i| {
+        let at = (i.addr - block.start) as usize;
+        let e = I::effects(&bytes[at..at + usize::from(i.len)], i);
+        live = live.or(RegSet(e.reads.0 & open.0));
+        open = open.minus(e.reads).minus(e.kills);
+        seen += 1;
+        seen < I::LOOK_AHEAD && open.meets(I::SOUGHT)
+    });
+    if seen >= I::LOOK_AHEAD || !open.meets(I::SOUGHT) || depth == 0 {
+        return live.or(open);
+    }
+    live.or(RegSet(live_out::<I>(program, cfg, b, depth - 1).0 & open.0))
+}
+
+/// What is live at an address in a block; more than that when it is too far to see.
+pub(crate) fn live_at<I: Isa>(program: &Program<'_>, cfg: &Cfg, b: BlockId, at: u64) -> RegSet {
+    let block = &cfg.blocks[b as usize];
+    let bytes = program
+        .elf
+        .bytes_at(at, block.end.saturating_sub(at))
+        .unwrap_or(&[]);
+    let mut live = RegSet::EMPTY;
+    let mut open = RegSet::ALL;
+    I::sweep(bytes, at, |i| {
+        let from = (i.addr - at) as usize;
+        let e = I::effects(&bytes[from..from + usize::from(i.len)], i);
+        live = live.or(RegSet(e.reads.0 & open.0));
+        open = open.minus(e.reads).minus(e.kills);
+        !matches!(i.flow, Flow::Call { .. } | Flow::IndirectCall)
+    });
+    live.or(RegSet(live_out::<I>(program, cfg, b, 3).0 & open.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use postlink_isa::Cond;
+
+    use super::*;
+    use crate::cfg::{Block, ExclusiveRegion};
+
+    /// Blocks of 256 bytes; `(how it ends, successors, nothing good follows)`.
+    fn graph(blocks: &[(Term, &[BlockId], bool)]) -> Cfg {
+        let mut cfg = Cfg::default();
+        for (i, (term, succs, unlikely)) in blocks.iter().enumerate() {
+            let start = 256 * i as u64;
+            cfg.blocks.push(Block {
+                start,
+                end: start + 256,
+                term_at: start + 256,
+                term: *term,
+                succ: cfg.succs.len() as u32,
+                nsucc: succs.len() as u32,
+                entry: i == 0,
+                landing_pad: false,
+                nonlocal_exits: false,
+                returns_twice: false,
+                unlikely: *unlikely,
+                watch: ExclusiveRegion::default(),
+                piece: 0,
+            });
+            cfg.succs.extend_from_slice(succs);
+        }
+        cfg
+    }
+
+    #[test]
+    fn checks_deep_in_a_function_are_counted_where_they_fail() {
+        const DEEP: BlockId = 60;
+        const CHECKS: BlockId = 5;
+        let (home, failure) = (DEEP + CHECKS, DEEP + CHECKS + 1);
+        let cond = Term::Cond { cond: Cond(4) };
+        // Every block may go home, so that little flow arrives at the checks after them.
+        let ways: Vec<[BlockId; 2]> = (0..home)
+            .map(|b| [if b < DEEP { home } else { failure }, b + 1])
+            .collect();
+        let mut blocks: Vec<(Term, &[BlockId], bool)> =
+            ways.iter().map(|w| (cond, &w[..], false)).collect();
+        blocks.extend([(Term::Return, &[][..], false), (Term::Stop, &[][..], true)]);
+        let placement =
+            place(&graph(&blocks), &mut Scratch::default()).expect("every block can count");
+        let counted = |m: Meaning| {
+            placement
+                .counted
+                .iter()
+                .any(|e| placement.meaning[*e as usize] == m)
+        };
+        let on_the_way = |b: &BlockId| counted(Meaning::Node(*b)) || counted(Meaning::Edge(*b, 1));
+        let found: Vec<BlockId> = (DEEP..home).filter(on_the_way).collect();
+        assert!(
+            found.len() <= 1,
+            "ways past the checks {found:?} have counters; one says it all"
+        );
+    }
+}

@@ -1,0 +1,150 @@
+//! Old entries: where a jump to the new code fits.
+
+use postlink_isa::{Code, Isa};
+
+use crate::cfg::{BlockId, Cfg, Term};
+use crate::discover::{Program, is_guarded};
+
+/// An entry beside the first. Functions have some where hand-written code says so, and where compilers let
+/// several share a part: they are one to us then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SecondaryEntry {
+    /// Its address.
+    pub entry: u64,
+    /// Where in the old body the jump goes: after a landing pad, if there is one.
+    pub at: u64,
+    /// The block that begins there.
+    pub block: BlockId,
+}
+
+/// Entries of a function beside its first where a jump to the new code fits. Pointers to them are not
+/// followed; where there is no jump, control that enters through one runs the old body up to its next table
+/// or call, as it always was.
+pub fn secondary_entries<I: Isa>(
+    program: &Program<'_>,
+    cfg: &Cfg,
+    function: usize,
+) -> Vec<SecondaryEntry> {
+    let f = &program.functions[function];
+    let start = program.start(function);
+    let jump = |entry: &u64| {
+        let entry = *entry;
+        let led = |list: &[(u64, BlockId)]| list.iter().any(|m| m.0 == entry);
+        if entry == start || led(&cfg.anchored_targets) || program.is_far::<I>(entry) {
+            return None;
+        }
+        let at = cfg
+            .address_taken
+            .binary_search_by_key(&entry, |m| m.0)
+            .ok()?;
+        Some(SecondaryEntry {
+            entry,
+            at: entry_patch::<I>(program, cfg, entry)?,
+            block: cfg.address_taken[at].1,
+        })
+    };
+    f.entries.iter().filter_map(jump).collect()
+}
+
+/// Whether a jump to the new place fits at an entry: five bytes that nothing else jumps into, after a landing
+/// pad if there is one. Returns where it goes.
+pub fn entry_patch<I: Isa>(program: &Program<'_>, cfg: &Cfg, entry: u64) -> Option<u64> {
+    let piece = program.piece_at(entry)?;
+    let first = I::decode(
+        program.elf.bytes_at(entry, (piece.end - entry).min(16))?,
+        entry,
+    )?;
+    let at = if first.traits.landing_pad {
+        first.end()
+    } else {
+        entry
+    };
+    let mut jump: Code<()> = Code::default();
+    put_entry::<I, ()>(
+        program,
+        &mut jump,
+        entry,
+        program.elf.bytes_at(at, (piece.end - at).min(16))?,
+        (),
+    );
+    if program.is_far::<I>(entry) && is_guarded(program.elf) && !first.traits.landing_pad {
+        return None;
+    }
+    let end = at + jump.bytes.len() as u64;
+    // Whatever begins inside must be reached by running into it from the entry only.
+    for (b, block) in cfg
+        .blocks
+        .iter()
+        .enumerate()
+        .filter(|(_, b)| b.start > entry && b.start < end)
+    {
+        let marked = block.landing_pad
+            || block.returns_twice
+            || cfg.address_taken.iter().any(|m| m.0 == block.start);
+        let fallen_into = |p: usize| {
+            let before = &cfg.blocks[p];
+            let way = match before.term {
+                Term::Fall => 0,
+                Term::Cond { .. } | Term::ShortCond => 1,
+                Term::CondOut { .. } | Term::ShortCondOut { .. } => 0,
+                _ => return false,
+            };
+            let succs = cfg.succs(p as BlockId);
+            before.end == block.start
+                && before.start >= entry
+                && succs
+                    .iter()
+                    .enumerate()
+                    .all(|(k, s)| (*s as usize == b) == (k == way))
+        };
+        let reached = (0..cfg.blocks.len())
+            .filter(|p| cfg.succs(*p as BlockId).contains(&(b as BlockId)))
+            .all(fallen_into);
+        if marked || !reached {
+            return None;
+        }
+    }
+    if end > piece.end {
+        let i = program.pieces.partition_point(|p| p.start <= entry);
+        let limit = program
+            .pieces
+            .get(i)
+            .map_or(u64::MAX, |p| p.start)
+            .min(program.elf.sections[piece.section as usize].end());
+        if end > limit {
+            return None;
+        }
+        let padding = program.elf.bytes_at(piece.end, end - piece.end)?;
+        if !padding.iter().all(|b| matches!(b, 0 | 0x90 | 0xcc)) {
+            let whole = program
+                .elf
+                .bytes_at(piece.end, limit.min(piece.end + 32) - piece.end)?;
+            let mut reach = piece.end;
+            I::sweep(whole, piece.end, |i| {
+                if i.traits.nop {
+                    reach = i.end();
+                }
+                i.traits.nop
+            });
+            if reach < end {
+                return None;
+            }
+        }
+    }
+    Some(at)
+}
+
+/// Appends what takes the place of an old entry.
+pub fn put_entry<I: Isa, T: Copy>(
+    program: &Program<'_>,
+    out: &mut Code<T>,
+    entry: u64,
+    original: &[u8],
+    target: T,
+) {
+    if program.is_far::<I>(entry) {
+        I::put_far_entry(out, original, target);
+    } else {
+        I::put_entry(out, original, target);
+    }
+}

@@ -1,0 +1,31 @@
+//! What is found out about a function before it is known how often it ran.
+//!
+//! | file | subject |
+//! |---|---|
+//! | [`entry`] | old entries where a jump to the new code fits |
+//! | [`unwind`] | what the function's unwind tables say |
+//! | [`probes`] | what can be put into its code |
+//! | [`frequency`] | a guess of how often each block runs |
+//! | [`flow_graph`] | the function's flow as a graph, with what counting each edge costs |
+//! | [`counters`] | where counters are put, and what they say |
+//! | [`coverage_blocks`] | the fewest blocks that show which blocks ran |
+//! | [`per_thread`] | whether and how each thread can count by itself |
+//! | [`prepare`] | all of that for a function, and the map of counters of the program |
+//! | [`bolt_blocks`], [`hashes`] | blocks as BOLT sees them, and their hashes |
+
+pub mod bolt_blocks;
+pub mod counters;
+pub mod coverage_blocks;
+mod entry;
+mod flow_graph;
+mod frequency;
+pub mod hashes;
+pub mod per_thread;
+pub mod prepare;
+mod probes;
+mod unwind;
+
+pub use entry::{SecondaryEntry, put_entry};
+pub use prepare::{Analysed, CounterMap, FunctionCounters, Scratch, count_pins};
+pub use probes::{EdgeCounter, NodeCounter, Probes, Target};
+pub use unwind::FunctionUnwind;

@@ -1,0 +1,146 @@
+//! Per-thread counters: where they may be used, and what functions need for them.
+//!
+//! Each thread counts in an area of its own, relative to a segment base that programs leave alone
+//! (`isa::x86_64::threads`, `runtime::shards`). That is as fast as counters without locks and as exact as
+//! those with. It rests on three things, and where one is missing counters are atomic:
+//!
+//! * the base is free: no code of the program uses it;
+//! * every thread and every forked process is noticed before it counts. Threads come in through pointers to
+//!   functions, so through old entries, which lead to a check in front of the new body (for entries beside
+//!   the first, to one that is elsewhere and goes on there). Forked processes come back from calls of known
+//!   functions, after which is another check;
+//! * threads have an identity, which a dynamic loader gives them before any code of the program runs.
+//!
+//! It is also the choice for programs without threads: it costs them next to nothing, and two processes that
+//! count in one file lose nothing.
+
+use postlink_isa::{Flow, Forks, Isa, RegSet};
+use rayon::prelude::*;
+use rustc_hash::FxHashMap;
+
+use crate::cfg::{BlockId, Cfg};
+use crate::discover::{NonlocalExits, Program, is_program};
+
+/// Library functions that make threads with their parent's identity, or set the base.
+const UNNOTICED: &[&[u8]] = &[b"clone", b"__clone", b"clone3", b"arch_prctl"];
+
+/// Why a program cannot have per-thread counters: a sentence. `None` if it can, as far as its code shows.
+pub fn obstacle<I: Isa>(program: &Program<'_>, nonlocal_exits: &NonlocalExits) -> Option<String> {
+    if I::PER_THREAD.is_none() {
+        return Some(format!(
+            "there are no such counters in {} programs",
+            I::NAME
+        ));
+    }
+    if !is_program(program.elf) {
+        return Some("a shared library does not know the threads of its host".into());
+    }
+    if program.elf.interpreter().is_none() {
+        return Some(
+            "a static program has no thread identities before its own start-up code makes them"
+                .into(),
+        );
+    }
+    if let Some(name) = program.imported(|name| UNNOTICED.contains(&name)) {
+        return Some(format!("it uses the function {}", name.escape_ascii()));
+    }
+    (0..program.functions.len())
+        .into_par_iter()
+        .find_map_first(|f| of_function::<I>(program, nonlocal_exits, f, false))
+}
+
+/// Why a function that is not moved keeps its program from per-thread counters.
+pub fn staying_obstacle<I: Isa>(
+    program: &Program<'_>,
+    nonlocal_exits: &NonlocalExits,
+    moved: &[bool],
+) -> Option<String> {
+    (0..program.functions.len())
+        .into_par_iter()
+        .filter(|f| !moved[*f])
+        .find_map_first(|f| of_function::<I>(program, nonlocal_exits, f, true))
+}
+
+fn of_function<I: Isa>(
+    program: &Program<'_>,
+    nonlocal_exits: &NonlocalExits,
+    function: usize,
+    stays: bool,
+) -> Option<String> {
+    let pieces = &program.functions[function].pieces;
+    pieces.iter().find_map(|piece| {
+        let piece = &program.pieces[*piece as usize];
+        let bytes = program.elf.bytes_at(piece.start, piece.end - piece.start)?;
+        // Stubs of the linker jump to every import.
+        let stub = program.elf.sections[piece.section as usize]
+            .name
+            .starts_with(".plt");
+        let forks = |insn: &postlink_isa::Insn| match stub {
+            true => Forks::Never,
+            false => nonlocal_exits.call(program, insn).forks,
+        };
+        let (at, why) = I::per_thread_obstacle(bytes, piece.start, stays, forks)?;
+        Some(format!("{} {why}, at {at:#x}", program.name(function)))
+    })
+}
+
+/// Whether the check at a function's entry must save what it uses: hand-written code may be given something
+/// there, and so may code that reads it before it writes it.
+pub fn must_save<I: Isa>(program: &Program<'_>, cfg: &Cfg) -> bool {
+    // More blocks than this are not looked at.
+    const ENOUGH: usize = 512;
+    let Some(first) = cfg.blocks.first() else {
+        return true;
+    };
+    if program
+        .piece_at(first.start)
+        .is_none_or(|piece| piece.fde.is_none())
+    {
+        return true;
+    }
+    // What may still hold something of the time before the entry, by block.
+    let mut seen: FxHashMap<BlockId, RegSet> = FxHashMap::default();
+    let mut work: Vec<(BlockId, RegSet)> = vec![(0, I::ENTRY_SCRATCH)];
+    let mut instructions = 0;
+    while let Some((b, open)) = work.pop() {
+        let known = seen.entry(b).or_default();
+        if open.minus(*known) == RegSet::EMPTY {
+            continue;
+        }
+        *known = known.or(open);
+        let mut open = *known;
+        if seen.len() > ENOUGH {
+            return true;
+        }
+        let block = &cfg.blocks[b as usize];
+        let Some(bytes) = program.elf.bytes_at(block.start, block.end - block.start) else {
+            return true;
+        };
+        let (mut read, mut ended) = (false, false);
+        let stopped = I::sweep(bytes, block.start, |insn| {
+            instructions += 1;
+            match insn.flow {
+                Flow::Call { .. } | Flow::IndirectCall | Flow::Return | Flow::Stop => ended = true,
+                // What goes on at once may be handed on.
+                Flow::IndirectJump => {
+                    read = instructions <= 3;
+                    ended = true;
+                }
+                _ => {
+                    let at = (insn.addr - block.start) as usize;
+                    let effects = I::effects(&bytes[at..at + usize::from(insn.len)], insn);
+                    read = effects.reads.meets(open);
+                    open = open.minus(effects.kills);
+                }
+            }
+            !read && !ended && open != RegSet::EMPTY
+        });
+        if read || stopped.is_some() {
+            return true;
+        }
+        if !ended && open != RegSet::EMPTY {
+            work.extend(cfg.succs(b).iter().map(|s| (*s, open)));
+        }
+    }
+    false
+}

@@ -1,0 +1,182 @@
+//! What both halves of the job need: every function analysed, and the map of counters.
+//!
+//! The map (which counter of the program counts what) follows from the input binary alone. Instrumenting and reading a
+//! profile both build it, and its digest in the profile's header makes sure that they built the same one.
+
+use postlink_image::elf::Elf;
+use postlink_isa::Isa;
+use postlink_profile::{Digest, Subject};
+use rayon::prelude::*;
+use xxhash_rust::xxh3::Xxh3;
+
+use super::counters::{self, Placement};
+use super::entry::{SecondaryEntry, entry_patch, secondary_entries};
+use super::unwind::FunctionUnwind;
+use crate::cfg::{self, Cfg};
+use crate::discover::{NonlocalExits, Program, identity, linker_veneers};
+use crate::pin::Pin;
+
+/// Reusable space for one thread.
+#[derive(Default)]
+pub struct Scratch {
+    /// For [`cfg::build`].
+    pub cfg: cfg::Scratch,
+    /// For [`counters::place`].
+    pub counters: counters::Scratch,
+}
+
+/// A function that can be moved.
+pub struct Analysed<'d> {
+    /// Control flow.
+    pub cfg: Cfg,
+    /// Counters.
+    pub placement: Placement,
+    /// Unwind tables.
+    pub unwind: Option<FunctionUnwind<'d>>,
+    /// The old entry, and where a jump to the new place goes.
+    pub entry_patch: Option<(u64, u64)>,
+    /// Further entries with space for such a jump.
+    pub secondary_entries: Vec<SecondaryEntry>,
+}
+
+/// Analyses a function, or says why it stays.
+pub fn analyse<'d, I: Isa>(
+    program: &Program<'d>,
+    nonlocal_exits: &NonlocalExits,
+    function: usize,
+    scratch: &mut Scratch,
+) -> Result<Analysed<'d>, Pin> {
+    if linker_veneers::behind(program, program.start(function)).is_some() {
+        return Err(Pin::Veneer);
+    }
+    let cfg = cfg::build::<I>(program, nonlocal_exits, function, &mut scratch.cfg)?;
+    let unwind = FunctionUnwind::read(program, function)?;
+    let start = program.start(function);
+    // Jumps from where tables count from the old code must reach.
+    if cfg
+        .anchored_targets
+        .iter()
+        .any(|a| program.is_far::<I>(a.0))
+    {
+        return Err(Pin::OutOfReach);
+    }
+    let entry_patch = match entry_patch::<I>(program, &cfg, start) {
+        Some(at) => Some((start, at)),
+        // Without a pointer to it, it is only called by instructions that are seen and updated.
+        None if !program.functions[function].address_taken => None,
+        None => return Err(Pin::NoRoomAtEntry),
+    };
+    let secondary_entries = secondary_entries::<I>(program, &cfg, function);
+    let placement = counters::place(&cfg, &mut scratch.counters)?;
+    Ok(Analysed {
+        cfg,
+        placement,
+        unwind,
+        entry_patch,
+        secondary_entries,
+    })
+}
+
+/// A function's part of the map of counters.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct FunctionCounters {
+    /// Counters.
+    pub counters: u32,
+    /// Sites.
+    pub sites: u32,
+    /// Digest of what they mean.
+    pub digest: u64,
+    /// Why the function stays, if it does.
+    pub pin: Option<Pin>,
+}
+
+impl FunctionCounters {
+    /// Of an analysed function.
+    pub fn of(
+        program: &Program<'_>,
+        function: usize,
+        analysed: &Result<Analysed<'_>, Pin>,
+    ) -> FunctionCounters {
+        match analysed {
+            Err(pin) => FunctionCounters {
+                pin: Some(*pin),
+                ..FunctionCounters::default()
+            },
+            Ok(a) => {
+                let mut hash = Xxh3::new();
+                let sites = a.cfg.recorded().count();
+                a.placement
+                    .digest(program.start(function), sites, &mut hash);
+                FunctionCounters {
+                    counters: a.placement.counted.len() as u32,
+                    sites: sites as u32,
+                    digest: hash.digest(),
+                    pin: None,
+                }
+            }
+        }
+    }
+}
+
+/// The whole map.
+pub struct CounterMap {
+    /// By function.
+    pub shares: Vec<FunctionCounters>,
+    /// By function: its first counter and first site.
+    pub bases: Vec<(u64, u64)>,
+    /// What a profile of this binary must say of itself.
+    pub subject: Subject,
+}
+
+impl CounterMap {
+    /// Adds up the shares.
+    pub fn new(elf: &Elf<'_>, shares: Vec<FunctionCounters>) -> CounterMap {
+        let mut bases = Vec::with_capacity(shares.len());
+        let (mut counters, mut sites) = (0u64, 0u64);
+        let mut hash = Xxh3::new();
+        hash.update(b"postlink counter map 2");
+        for s in &shares {
+            bases.push((counters, sites));
+            counters += u64::from(s.counters);
+            sites += u64::from(s.sites);
+            hash.update(&s.digest.to_le_bytes());
+        }
+        let subject = Subject {
+            identity: identity(elf),
+            digest: Digest(hash.digest()),
+            counters,
+            sites,
+        };
+        CounterMap {
+            shares,
+            bases,
+            subject,
+        }
+    }
+
+    /// Builds the map by analysing every function.
+    pub fn build<I: Isa>(program: &Program<'_>, nonlocal_exits: &NonlocalExits) -> CounterMap {
+        let shares = (0..program.functions.len())
+            .into_par_iter()
+            .map_init(Scratch::default, |scratch, f| {
+                FunctionCounters::of(
+                    program,
+                    f,
+                    &analyse::<I>(program, nonlocal_exits, f, scratch),
+                )
+            })
+            .collect();
+        CounterMap::new(program.elf, shares)
+    }
+}
+
+/// Reasons and how often each occurs, the most frequent first.
+pub fn count_pins(shares: &[FunctionCounters]) -> Vec<(Pin, usize)> {
+    let mut counts: std::collections::BTreeMap<Pin, usize> = std::collections::BTreeMap::new();
+    for p in shares.iter().filter_map(|s| s.pin) {
+        *counts.entry(p).or_default() += 1;
+    }
+    let mut list: Vec<_> = counts.into_iter().collect();
+    list.sort_by_key(|x| std::cmp::Reverse(x.1));
+    list
+}

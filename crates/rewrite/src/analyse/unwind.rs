@@ -1,0 +1,112 @@
+//! What the unwind tables of a function say.
+
+use postlink_image::unwind::lsda::{Lsda, PadBase};
+use postlink_image::unwind::rows::{self, CfaRule, RegRule, Row};
+
+use crate::discover::{Program, lsda_of};
+use crate::pin::Pin;
+
+/// What a function's unwind tables say.
+pub struct FunctionUnwind<'d> {
+    /// Index of the CIE that new entries use.
+    pub cie: usize,
+    /// By piece of the function: first address, unwind entry. Rows are large, so they are made when they are
+    /// carried over.
+    pub pieces: Vec<(u64, u32)>,
+    /// By piece of the function.
+    pub lsdas: Vec<Option<Lsda<'d>>>,
+    /// All pieces' exception tables in one, if there are any: what new ones are made of.
+    pub table: Option<Lsda<'d>>,
+    /// What the reader of the tables can do.
+    pub pad_base: PadBase,
+}
+
+impl<'d> FunctionUnwind<'d> {
+    /// Reads the tables of a function; `None` if it has none.
+    pub fn read(program: &Program<'d>, function: usize) -> Result<Option<Self>, Pin> {
+        let f = &program.functions[function];
+        let with = f
+            .pieces
+            .iter()
+            .filter(|p| program.pieces[**p as usize].fde.is_some())
+            .count();
+        if with == 0 {
+            return Ok(None);
+        }
+        if with != f.pieces.len() {
+            return Err(Pin::PartlyUnwindable);
+        }
+        let mut this = FunctionUnwind {
+            cie: 0,
+            pieces: Vec::new(),
+            lsdas: Vec::new(),
+            table: None,
+            pad_base: PadBase::Shortest,
+        };
+        let mut first_cie = None;
+        for p in &f.pieces {
+            let piece = &program.pieces[*p as usize];
+            let Some(index) = piece.fde else {
+                return Err(Pin::PartlyUnwindable);
+            };
+            let fde = &program.eh.fdes[index as usize];
+            if fde.start != piece.start || fde.start + fde.len < piece.end {
+                return Err(Pin::UnwindTable);
+            }
+            let cie = &program.eh.cies[fde.cie];
+            let list = rows::rows(cie, fde).map_err(|_| Pin::UnwindTable)?;
+            if list.is_empty() || list.iter().any(|(_, row)| reads_program_counter(row)) {
+                return Err(Pin::UnwindTable);
+            }
+            let lsda = lsda_of(program, *p as usize)?;
+            let first = *first_cie.get_or_insert(fde.cie);
+            let other = &program.eh.cies[first];
+            if (cie.ra_register, cie.signal_frame) != (other.ra_register, other.signal_frame) {
+                return Err(Pin::MixedUnwinding);
+            }
+            if let Some(l) = &lsda {
+                if let Some(table) = &this.table {
+                    if cie.personality != program.eh.cies[this.cie].personality {
+                        return Err(Pin::MixedUnwinding);
+                    }
+                    this.table = Some(table.union(l).ok_or(Pin::MixedUnwinding)?);
+                } else {
+                    this.table = Some(l.clone());
+                    this.cie = fde.cie;
+                    this.pad_base = program.pad_bases[fde.cie].ok_or(Pin::ExceptionTable)?;
+                }
+            }
+            this.pieces.push((fde.start, index));
+            this.lsdas.push(lsda);
+        }
+        if this.table.is_none() {
+            this.cie = first_cie.unwrap_or(0);
+        }
+        Ok(Some(this))
+    }
+
+    /// The exception table whose actions and types new ones share, and what landing pads may be counted from.
+    pub fn table(&self) -> Option<(&Lsda<'d>, PadBase)> {
+        self.table.as_ref().map(|t| (t, self.pad_base))
+    }
+
+    /// Whether all code must stay in one fragment: the reader of the tables counts landing pads from the
+    /// start of the fragment that throws.
+    pub fn one_fragment(&self) -> bool {
+        self.table.is_some() && self.pad_base == PadBase::FunctionStart
+    }
+}
+
+/// Whether a row has an expression that may read the program counter (x86-64: DWARF register 16), as those of
+/// PLT stubs do: it would mean something else in another place. Any byte that could be the operation counts.
+fn reads_program_counter(row: &Row<'_>) -> bool {
+    const DW_OP_BREG16: u8 = 0x80;
+    let cfa = match &row.cfa {
+        CfaRule::Expression(e) => e.contains(&DW_OP_BREG16),
+        CfaRule::Offset { .. } => false,
+    };
+    cfa || row.registers.iter().any(|(_, rule)| match rule {
+        RegRule::Expression(e) | RegRule::ValExpression(e) => e.contains(&DW_OP_BREG16),
+        _ => false,
+    })
+}

@@ -1,0 +1,281 @@
+//! From instructions to blocks.
+//!
+//! A block ends where control does not simply go on (a jump, a return, a call that may come back in another
+//! way or not at all, a system call), at the end of its piece, and in front of a leader. Its last instruction
+//! is copied like the others, unless it is a direct jump, which is encoded again for its new place.
+
+use postlink_isa::{FixupKind, Flow, Forks, Insn, Isa};
+use rustc_hash::FxHashMap;
+
+use super::build::FunctionCode;
+use super::graph::{Block, BlockId, Callee, Cfg, ExclusiveRegion, Field, Site, Term, Use};
+use super::indirect::IndirectJumps;
+use crate::discover::{NonlocalExits, Program};
+use crate::pin::Pin;
+
+/// Where a block goes, as input addresses: where its jump leads, then where it falls through to. 0 stands for none.
+pub(super) type Targets = [u64; 2];
+
+/// Cuts the function into blocks at `leaders`, which are ascending. Notes in `index` which block begins at an
+/// address, and gives for each block where it goes.
+pub(super) fn cut<I: Isa>(
+    code: &FunctionCode<'_, '_>,
+    nonlocal_exits: &NonlocalExits,
+    jumps: &IndirectJumps,
+    leaders: &[u64],
+    index: &mut FxHashMap<u64, BlockId>,
+) -> Result<(Cfg, Vec<Targets>), Pin> {
+    let ends = |i: &&Insn| !matches!(i.flow, Flow::Next | Flow::Call { .. } | Flow::IndirectCall);
+    let about = leaders.len() + code.insns.iter().filter(ends).count();
+    let with_field = code.insns.iter().filter(|i| i.field.is_some()).count();
+    let mut cfg = Cfg::default();
+    cfg.blocks.reserve(about);
+    cfg.field_index.reserve(about + 1);
+    cfg.fields.reserve(with_field);
+    let mut cutter = Cutter {
+        code,
+        nonlocal_exits,
+        jumps,
+        cfg,
+        targets: Vec::with_capacity(about),
+        ahead: &[],
+        twice: false,
+    };
+    let mut found = 0usize;
+    for (piece, &(from, to)) in code.pieces.iter().enumerate() {
+        // Within a piece addresses only rise, and so does the place in the sorted list.
+        cutter.ahead = &leaders[leaders.partition_point(|l| *l < code.ranges[piece].0)..];
+        cutter.twice = false;
+        let mut k = from;
+        while k < to {
+            let start = code.insns[k].addr;
+            index.insert(start, cutter.cfg.blocks.len() as BlockId);
+            found += usize::from(cutter.is_leader(start));
+            k = cutter.block::<I>(piece, k, to)?;
+        }
+    }
+    let Cutter {
+        mut cfg, targets, ..
+    } = cutter;
+    cfg.field_index.push(cfg.fields.len() as u32);
+    if found != leaders.len() {
+        return Err(Pin::BranchIntoInstruction);
+    }
+    Ok((cfg, targets))
+}
+
+struct Cutter<'a, 'd> {
+    code: &'a FunctionCode<'a, 'd>,
+    nonlocal_exits: &'a NonlocalExits,
+    jumps: &'a IndirectJumps,
+    cfg: Cfg,
+    targets: Vec<Targets>,
+    /// Leaders that have not been come to.
+    ahead: &'a [u64],
+    /// What was just cut off may come back more than once.
+    twice: bool,
+}
+
+/// An instruction as the last one of a block.
+struct Ending {
+    targets: Targets,
+    /// The block ends here.
+    done: bool,
+    /// The instruction is copied, not encoded anew.
+    copied: bool,
+}
+
+impl Cutter<'_, '_> {
+    fn is_leader(&mut self, addr: u64) -> bool {
+        while let [first, rest @ ..] = self.ahead
+            && *first < addr
+        {
+            self.ahead = rest;
+        }
+        self.ahead.first() == Some(&addr)
+    }
+
+    /// Cuts off the block that begins with instruction `k`, and gives the number of the instruction after it.
+    /// `to` is one past the piece's last.
+    fn block<I: Isa>(&mut self, piece: usize, mut k: usize, to: usize) -> Result<usize, Pin> {
+        let code = self.code;
+        self.cfg.field_index.push(self.cfg.fields.len() as u32);
+        let start = code.insns[k].addr;
+        let mut block = Block {
+            start,
+            end: start,
+            term_at: start,
+            term: Term::Fall,
+            succ: 0,
+            nsucc: 0,
+            entry: false,
+            landing_pad: false,
+            nonlocal_exits: false,
+            returns_twice: std::mem::take(&mut self.twice),
+            unlikely: piece > 0,
+            watch: ExclusiveRegion::default(),
+            piece: piece as u16,
+        };
+        loop {
+            let insn = code.insns[k];
+            k += 1;
+            let last = insn.end() >= code.ranges[piece].1 || k >= to;
+            let ending = self.instruction(&insn, last, &mut block)?;
+            block.end = insn.end();
+            block.term_at = insn.end();
+            if ending.copied {
+                let anchor = code.anchor(&insn).is_some();
+                push_fields::<I>(code.program, &insn, anchor, &mut self.cfg.fields);
+            } else {
+                block.term_at = insn.addr;
+            }
+            if ending.done {
+                self.cfg.blocks.push(block);
+                self.targets.push(ending.targets);
+                return Ok(k);
+            }
+        }
+    }
+
+    /// What an instruction means for the block that it is in. `last`: the piece ends after it.
+    fn instruction(&mut self, insn: &Insn, last: bool, block: &mut Block) -> Result<Ending, Pin> {
+        let next = insn.end();
+        let falls = if last { 0 } else { next };
+        let mut ending = Ending {
+            targets: [0; 2],
+            done: true,
+            copied: true,
+        };
+        match insn.flow {
+            Flow::Next => {
+                // The thread may end here (glibc's threads do, in a loop around it), or two go on.
+                self.twice = insn.traits.system_call && !last;
+                ending.done = last || self.twice || self.is_leader(next);
+                ending.targets[0] = falls;
+                if last {
+                    block.term = Term::Stop;
+                }
+            }
+            Flow::Jump { .. } | Flow::CondJump { .. } | Flow::ShortCond { .. } => {
+                ending.copied = false;
+                ending.targets = self.branch(insn, last, block)?;
+            }
+            Flow::Call { .. } | Flow::IndirectCall => {
+                let id = self.cfg.blocks.len() as BlockId;
+                if insn.flow == Flow::IndirectCall {
+                    self.site(insn, false);
+                }
+                // Even a call that is known not to return keeps the edge to what follows it: the proof knows no names.
+                let call = self.nonlocal_exits.call(self.code.program, insn);
+                if call.forks != Forks::Never {
+                    self.cfg.forks.push((id, next));
+                }
+                block.nonlocal_exits = call.nonlocal_exits;
+                block.unlikely |= call.no_return;
+                if last {
+                    block.term = Term::Stop;
+                } else {
+                    ending.targets[0] = falls;
+                    self.twice = call.returns_twice;
+                    ending.done = call.nonlocal_exits || call.returns_twice || self.is_leader(next);
+                }
+            }
+            Flow::IndirectJump => match self.jumps.by_address.get(&insn.addr) {
+                Some(&(Some(dispatch), leaves)) => {
+                    block.term = Term::Dispatch { dispatch, leaves };
+                }
+                _ => {
+                    block.term = Term::IndirectOut;
+                    self.site(insn, true);
+                }
+            },
+            Flow::Return => block.term = Term::Return,
+            Flow::Stop => {
+                block.term = Term::Stop;
+                block.unlikely = true;
+            }
+        }
+        Ok(ending)
+    }
+
+    /// A direct jump, conditional or not: how the block ends, and where it goes.
+    fn branch(&self, insn: &Insn, last: bool, block: &mut Block) -> Result<Targets, Pin> {
+        let inside = |target: u64| self.code.contains(target);
+        if insn.traits.prefixed && !matches!(insn.flow, Flow::ShortCond { .. }) {
+            return Err(Pin::PrefixedBranch);
+        }
+        if last && !matches!(insn.flow, Flow::Jump { .. }) {
+            return Err(Pin::FallsOffItsEnd);
+        }
+        let next = insn.end();
+        let (term, targets) = match insn.flow {
+            Flow::Jump { target } if inside(target) => (Term::Jump, [target, 0]),
+            Flow::Jump { target } => (Term::JumpOut { target }, [0; 2]),
+            Flow::CondJump { cond, target } if inside(target) => {
+                (Term::Cond { cond }, [target, next])
+            }
+            Flow::CondJump { cond, target } => (Term::CondOut { cond, target }, [next, 0]),
+            Flow::ShortCond { target } if inside(target) => (Term::ShortCond, [target, next]),
+            Flow::ShortCond { target } => (Term::ShortCondOut { target }, [next, 0]),
+            _ => return Ok([0; 2]),
+        };
+        block.term = term;
+        Ok(targets)
+    }
+
+    /// Notes an indirect call, or a jump that is one.
+    fn site(&mut self, insn: &Insn, tail: bool) {
+        self.cfg.sites.push(Site {
+            at: insn.addr,
+            len: insn.len,
+            block: self.cfg.blocks.len() as BlockId,
+            tail,
+            callee: Callee::of(self.code.program, insn),
+        });
+    }
+}
+
+/// Notes the fields of an instruction; `anchor`: it forms an address that stays what it is, although it is in
+/// this function.
+fn push_fields<I: Isa>(program: &Program<'_>, insn: &Insn, anchor: bool, fields: &mut Vec<Field>) {
+    if let Some(target) = program.refs.formed_at(insn.addr) {
+        let kind = insn.field.map_or(FixupKind::Low12 { scale: 0 }, |f| f.kind);
+        fields.push(Field {
+            at: insn.addr,
+            kind,
+            role: Use::Address,
+            target,
+        });
+    } else if let Some(f) = insn.field {
+        let role = match insn.flow {
+            Flow::Call { .. } => Use::Call,
+            _ if insn.traits.forms_address && !anchor => Use::Address,
+            _ => Use::Memory,
+        };
+        fields.push(Field {
+            at: insn.addr + u64::from(f.at),
+            kind: f.kind,
+            role,
+            target: f.target,
+        });
+    }
+    for &(at, kind) in program.refs.absolute_fields_in(insn.addr, insn.end()) {
+        let width = if kind == FixupKind::Abs64 { 8 } else { 4 };
+        let Some(target) = program
+            .elf
+            .bytes_at(at, width)
+            .and_then(|b| I::read_field(kind, b, at))
+        else {
+            continue;
+        };
+        if fields.last().is_some_and(|f| f.at == at) {
+            continue;
+        }
+        fields.push(Field {
+            at,
+            kind,
+            role: Use::Address,
+            target,
+        });
+    }
+}

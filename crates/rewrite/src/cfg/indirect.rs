@@ -1,0 +1,213 @@
+//! Where the indirect jumps of a function go.
+//!
+//! The straight-line code before a jump shows how its target is computed ([`JumpShape`]). A jump whose table
+//! is not in sight may use any of the function's tables. A function is not understood if a table is left that
+//! no jump is seen to use (it may be read relative to something else), or a place in the code whose address
+//! is formed and that no table counts from.
+
+use postlink_isa::{Anchor, Flow, Insn, Isa, JumpShape};
+use rustc_hash::FxHashMap;
+
+use super::build::{FunctionCode, RelativeTable};
+use super::targets::{absolute_table, along_branch, anchored};
+use crate::pin::Pin;
+
+/// More instructions than this before a jump are not looked at.
+const PATH: usize = 24;
+
+/// The indirect jumps of a function.
+#[derive(Default)]
+pub(super) struct IndirectJumps {
+    /// Different lists of targets, each ascending.
+    pub dispatches: Vec<Vec<u64>>,
+    /// By address of the jump: its list, if it stays in the function, and whether it may leave it.
+    pub by_address: FxHashMap<u64, (Option<u32>, bool)>,
+    /// Targets of tables that count from a place in the code, ascending.
+    pub anchored_targets: Vec<u64>,
+}
+
+/// Finds the targets of all indirect jumps. `leaders` are those known so far, ascending.
+pub(super) fn resolve<I: Isa>(
+    code: &FunctionCode<'_, '_>,
+    tables: &[RelativeTable],
+    leaders: &[u64],
+) -> Result<IndirectJumps, Pin> {
+    let anchors: Vec<(u64, bool)> = code
+        .insns
+        .iter()
+        .filter_map(|i| code.anchor(i))
+        .map(|anchor| (anchor, false))
+        .collect();
+    let formed = if anchors.is_empty() {
+        Vec::new()
+    } else {
+        I::formed(code.insns, |i| code.bytes(i))
+    };
+    let mut resolver = Resolver {
+        code,
+        tables,
+        leaders,
+        claimed: vec![false; tables.len()],
+        anchors,
+        formed,
+        found: IndirectJumps::default(),
+    };
+    for &(from, to) in code.pieces {
+        for k in from..to {
+            if code.insns[k].flow == Flow::IndirectJump {
+                resolver.jump::<I>(from, k)?;
+            }
+        }
+    }
+    if resolver.claimed.contains(&false) {
+        return Err(Pin::UnknownIndirectJump);
+    }
+    if resolver.anchors.iter().any(|a| !a.1) {
+        return Err(Pin::AddressOfItsInsideTaken);
+    }
+    let mut found = resolver.found;
+    found.anchored_targets.sort_unstable();
+    found.anchored_targets.dedup();
+    Ok(found)
+}
+
+struct Resolver<'a, 'd> {
+    code: &'a FunctionCode<'a, 'd>,
+    tables: &'a [RelativeTable],
+    leaders: &'a [u64],
+    /// By table: a jump uses it.
+    claimed: Vec<bool>,
+    /// Places in the code whose address is formed, and whether a table counts from them.
+    anchors: Vec<(u64, bool)>,
+    /// Addresses that registers may hold.
+    formed: Vec<(u8, u64)>,
+    found: IndirectJumps,
+}
+
+impl Resolver<'_, '_> {
+    /// Instruction `k` is an indirect jump, in the piece that begins with instruction `from`.
+    fn jump<I: Isa>(&mut self, from: usize, k: usize) -> Result<(), Pin> {
+        let code = self.code;
+        let insn = code.insns[k];
+        let imports = &code.program.imports;
+        let imported = insn.field.is_some_and(|x| imports.contains_key(&x.target));
+        let no_tables =
+            self.tables.is_empty() && code.function.labels.is_empty() && self.anchors.is_empty();
+        if imported || no_tables {
+            self.found.by_address.insert(insn.addr, (None, true));
+            return Ok(());
+        }
+        let shape = self.shape::<I>(from, k);
+        let (mut targets, leaves) = self.targets(shape)?;
+        targets.sort_unstable();
+        targets.dedup();
+        let jump = if targets.is_empty() {
+            (None, true)
+        } else {
+            (Some(self.dispatch(targets)), leaves)
+        };
+        self.found.by_address.insert(insn.addr, jump);
+        Ok(())
+    }
+
+    /// The number of a list of targets.
+    fn dispatch(&mut self, targets: Vec<u64>) -> u32 {
+        let known = &mut self.found.dispatches;
+        let at = known.iter().position(|d| *d == targets);
+        let at = at.unwrap_or_else(|| {
+            known.push(targets);
+            known.len() - 1
+        });
+        at as u32
+    }
+
+    /// How a jump computes its target.
+    fn shape<I: Isa>(&self, from: usize, k: usize) -> JumpShape {
+        let code = self.code;
+        let bytes = |i: &Insn| code.bytes(i);
+        let first = self.straight_line(from, k);
+        match I::jump_shape(&code.insns[first..=k], bytes) {
+            JumpShape::Anchored(a) if a.count.is_none() => {
+                let f = code.function;
+                let alone = |at: u64| {
+                    !f.entries.contains(&at)
+                        && !f.labels.contains(&at)
+                        && !code.landing_pads.contains(&at)
+                };
+                let path = along_branch(code.insns, from, first, k, self.leaders, alone);
+                path.map_or(JumpShape::Anchored(a), |path| I::jump_shape(&path, bytes))
+            }
+            shape => shape,
+        }
+    }
+
+    /// The first instruction of the straight-line code before instruction `k`, back to where control may come in.
+    fn straight_line(&self, from: usize, k: usize) -> usize {
+        let insns = self.code.insns;
+        let mut first = k;
+        while first > from
+            && k - first < PATH
+            && self.leaders.binary_search(&insns[first].addr).is_err()
+            && matches!(
+                insns[first - 1].flow,
+                Flow::Next | Flow::CondJump { .. } | Flow::ShortCond { .. }
+            )
+        {
+            first -= 1;
+        }
+        first
+    }
+
+    /// The targets of a jump, in any order, and whether it may go elsewhere as well.
+    fn targets(&mut self, shape: JumpShape) -> Result<(Vec<u64>, bool), Pin> {
+        let (code, tables) = (self.code, self.tables);
+        let labels = &code.function.labels;
+        let of_all_tables = || tables.iter().flat_map(RelativeTable::targets);
+        match shape {
+            JumpShape::Relative {
+                table: Some(base),
+                width,
+            } => {
+                let refs = &code.program.refs;
+                let known = |t: &RelativeTable| {
+                    t.base == base && refs.relative_width(base) == Some(u64::from(width))
+                };
+                let at = tables.iter().position(known);
+                let at = at.ok_or(Pin::UnknownIndirectJump)?;
+                self.claimed[at] = true;
+                Ok((tables[at].targets().collect(), false))
+            }
+            JumpShape::Relative { table: None, .. } if tables.is_empty() => {
+                Err(Pin::UnknownIndirectJump)
+            }
+            JumpShape::Relative { table: None, .. } => {
+                self.claimed.fill(true);
+                Ok((of_all_tables().collect(), false))
+            }
+            JumpShape::Absolute { table: Some(table) } => {
+                let list = absolute_table(code.program, table, &code.ranges);
+                let leaves = list.is_empty();
+                Ok((list, leaves))
+            }
+            JumpShape::Absolute { table: None } => Ok((labels.clone(), labels.is_empty())),
+            JumpShape::Anchored(a) => self.anchored_targets(&a),
+            JumpShape::Unknown => {
+                let mut all = labels.clone();
+                all.extend(of_all_tables());
+                Ok((all, true))
+            }
+        }
+    }
+
+    /// The targets of a table that counts from a place in the code.
+    fn anchored_targets(&mut self, a: &Anchor) -> Result<(Vec<u64>, bool), Pin> {
+        let used = self.anchors.iter_mut().filter(|x| x.0 == a.anchor);
+        used.for_each(|x| x.1 = true);
+        let targets = anchored(self.code.program, a, &self.formed, &self.code.ranges);
+        if targets.is_empty() {
+            return Err(Pin::UnknownIndirectJump);
+        }
+        self.found.anchored_targets.extend_from_slice(&targets);
+        Ok((targets, false))
+    }
+}

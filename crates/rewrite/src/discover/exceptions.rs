@@ -1,0 +1,79 @@
+//! Exception tables of the input.
+
+use postlink_image::unwind::lsda::{Lsda, PadBase, pad_base_of};
+
+use super::program::Program;
+use crate::pin::Pin;
+
+/// The exception table of a piece.
+pub fn lsda_of<'d>(program: &Program<'d>, piece: usize) -> Result<Option<Lsda<'d>>, Pin> {
+    let p = &program.pieces[piece];
+    let Some(fde) = p.fde.map(|f| &program.eh.fdes[f as usize]) else {
+        return Ok(None);
+    };
+    match fde.lsda {
+        None | Some(0) => Ok(None),
+        Some(addr) => Lsda::parse(program.elf, addr, fde.start)
+            .map(Some)
+            .map_err(|_| Pin::ExceptionTable),
+    }
+}
+
+/// By CIE: what the reader of its exception tables can do; `None` for an unknown reader. A personality is
+/// known by its symbol's name: that of the routine, of the data word that points to it (`DW.ref.…`), or of
+/// the dynamic relocation that fills that word.
+pub fn pad_bases(program: &Program<'_>) -> Vec<Option<PadBase>> {
+    use postlink_image::elf::SymbolTable;
+    let wanted: Vec<u64> = program
+        .eh
+        .cies
+        .iter()
+        .filter_map(|c| c.personality.map(|p| p.1))
+        .collect();
+    let mut names: rustc_hash::FxHashMap<u64, PadBase> = rustc_hash::FxHashMap::default();
+    for table in [SymbolTable::Static, SymbolTable::Dynamic] {
+        if wanted.is_empty() {
+            break;
+        }
+        for s in program.elf.symbols(table).iter() {
+            let name = s.name.strip_prefix(b"DW.ref.").unwrap_or(s.name);
+            if s.section != 0
+                && let Some(base) = pad_base_of(name)
+            {
+                names.insert(s.value, base);
+            }
+        }
+    }
+    program
+        .eh
+        .cies
+        .iter()
+        .map(|c| {
+            let (_, at) = c.personality?;
+            let pointed = || {
+                let p = program
+                    .refs
+                    .pointers
+                    .binary_search_by_key(&at, |p| p.place)
+                    .ok()?;
+                names.get(&program.refs.pointers[p].target).copied()
+            };
+            let imported = || {
+                let i = program.refs.import_at(at)?;
+                pad_base_of(
+                    program
+                        .elf
+                        .symbols(SymbolTable::Dynamic)
+                        .get(i as usize)?
+                        .name,
+                )
+            };
+            names
+                .get(&at)
+                .copied()
+                .or_else(pointed)
+                .or_else(imported)
+                .or_else(|| pad_base_of(program.import_name(at)?))
+        })
+        .collect()
+}

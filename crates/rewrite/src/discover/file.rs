@@ -1,0 +1,71 @@
+//! What kind of file the input is.
+
+use postlink_image::elf::Elf;
+use postlink_isa::Machine;
+use postlink_profile::Identity;
+
+use super::runtimes;
+use crate::error::Error;
+
+/// `e_machine` of AArch64.
+pub const EM_AARCH64: u16 = 183;
+
+/// Refuses files that postlink wrote, and machines that it does not know.
+pub fn check_input(elf: &Elf<'_>) -> Result<Machine, Error> {
+    let machine = Machine::of_elf(elf.machine).ok_or_else(|| {
+        Error::Unsupported(format!(
+            "machine {} (e_machine) is not supported; x86-64 is 62, AArch64 is 183",
+            elf.machine
+        ))
+    })?;
+    if elf.section(".note.postlink").is_some() {
+        return Err(Error::Unsupported(
+            "this file was written by postlink already: start from the binary that the linker made (it keeps its relocations)".into(),
+        ));
+    }
+    if elf.sections.is_empty() {
+        return Err(Error::Unsupported(
+            "the file has no section headers: functions cannot be found without them".into(),
+        ));
+    }
+    if let Some(why) = runtimes::refusal(elf) {
+        return Err(Error::Unsupported(why));
+    }
+    Ok(machine)
+}
+
+/// Identity of a file: its build-id, or a hash of its contents.
+pub fn identity(elf: &Elf<'_>) -> Identity {
+    elf.build_id
+        .and_then(Identity::from_build_id)
+        .unwrap_or_else(|| Identity::of_contents(elf.data))
+}
+
+/// Whether a file is started by the kernel (else it is loaded as a library).
+pub fn is_program(elf: &Elf<'_>) -> bool {
+    const DT_FLAGS_1: i64 = 0x6fff_fffb;
+    const DF_1_PIE: u64 = 0x0800_0000;
+    const DT_SONAME: i64 = 14;
+    elf.etype == 2
+        || elf
+            .dynamic_value(DT_FLAGS_1)
+            .is_some_and(|f| f & DF_1_PIE != 0)
+        || elf.interpreter().is_some() && elf.dynamic_value(DT_SONAME).is_none()
+}
+
+/// Whether the program asks for pages in which indirect branches must land at landing pads (the property
+/// `BTI` of AArch64).
+pub fn is_guarded(elf: &Elf<'_>) -> bool {
+    /// `GNU_PROPERTY_AARCH64_FEATURE_1_AND`, and its length.
+    const FEATURES: [u8; 8] = [0, 0, 0, 0xc0, 4, 0, 0, 0];
+    if elf.machine != EM_AARCH64 {
+        return false;
+    }
+    let Some((_, section)) = elf.section(".note.gnu.property") else {
+        return false;
+    };
+    let bytes = elf.bytes_at(section.addr, section.size).unwrap_or_default();
+    let at = bytes.windows(8).position(|w| w == FEATURES);
+    at.and_then(|at| bytes.get(at + 8))
+        .is_some_and(|features| features & 1 != 0)
+}

@@ -1,0 +1,632 @@
+//! From pieces and references to functions: which pieces belong together, where they are entered, and which
+//! of them must stay.
+//!
+//! The steps of [`Program::discover`]:
+//!
+//! | step | gives |
+//! |---|---|
+//! | [`Named::read`], [`Pieces::new`] | ranges of code with names or unwind entries, and disjoint pieces of them |
+//! | [`sweep`] | what crosses from piece to piece |
+//! | [`Discovery::follow_events`], [`Discovery::follow_pointers`] | pieces that are one function; entries, labels, functions whose address is taken |
+//! | [`Discovery::follow_tables`] | parts that only jump tables lead to; self-relative pointers |
+//! | `Discovery::pin_…` | reasons to stay that pieces have by themselves |
+//! | [`functions`] | functions with their entries, labels and reasons |
+//! | [`Visible::judge`], [`exceptions::pad_bases`] | what rests on all functions being known |
+
+use postlink_image::FormatError;
+use postlink_image::elf::{Elf, SymbolTable};
+use postlink_image::unwind::eh_frame::EhFrame;
+use postlink_image::unwind::rows;
+use postlink_isa::{FixupKind, Isa};
+use rayon::prelude::*;
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::pieces::{Named, Pieces, Sets, is_special};
+use super::program::{Function, Piece, Program, table_entries};
+use super::refs::{Pointer, Refs};
+use super::sweep::{Event, Events, reaching_unsafe, sweep};
+use super::visible::{Visible, is_padding};
+use super::{exceptions, libc, library};
+use crate::pin::Pin;
+
+impl<'d> Program<'d> {
+    /// Finds functions and references.
+    pub fn discover<I: Isa>(elf: &'d Elf<'d>) -> Result<Program<'d>, FormatError> {
+        let (refs, eh) = rayon::join(|| Refs::collect(elf), || EhFrame::parse(elf));
+        let (mut refs, eh) = (refs?, eh?);
+        let named = Named::read(elf, &eh);
+        let mut pieces = Pieces::new(elf, &named, &eh);
+        let imports = imports::<I>(elf, &refs);
+        let can_unwind = libc::can_unwind(elf);
+        let library = if can_unwind {
+            library::safe::<I>(elf, &refs)
+        } else {
+            FxHashSet::default()
+        };
+        let safe = can_unwind.then(|| safe_calls(elf, &imports, &library));
+        let events = sweep::<I>(elf, &refs, &pieces, safe.as_ref());
+
+        let mut discovery = Discovery::new(elf, &refs, &eh, &pieces, &named.cold);
+        discovery.take_exported();
+        let crossings = discovery.follow_events(&events);
+        discovery.pin_returned_flags(&crossings);
+        let unsafe_pieces = if can_unwind {
+            reaching_unsafe(&events, &pieces.starts)
+        } else {
+            Vec::new()
+        };
+        drop(events);
+        discovery.follow_pointers();
+        let table_bases = discovery.follow_tables(crossings.tables);
+        discovery.pin_known_ends::<I>();
+        discovery.pin_patched();
+        discovery.pin_pieces::<I>(&named.data);
+        let distant = std::mem::take(&mut discovery.distant);
+        let found = discovery.found;
+        refs.distant.extend(distant);
+        refs.distant.sort_unstable();
+        refs.distant.dedup();
+        let functions = functions(found, &mut pieces, &named.cold);
+
+        let pieces = pieces.list;
+        let code: u64 = pieces.iter().map(|p| p.end - p.start).sum();
+        let new_end = elf.extent().1.saturating_add(code).saturating_add(code / 2);
+        let mut program = Program {
+            elf,
+            refs,
+            eh,
+            pieces,
+            functions,
+            table_bases,
+            library,
+            imports,
+            pad_bases: Vec::new(),
+            can_unwind,
+            unsafe_pieces,
+            no_return: crossings.no_return,
+            symbols: named.symbols,
+            new_end,
+            visible: Visible::of_file(elf),
+        };
+        let mut visible = std::mem::take(&mut program.visible);
+        visible.judge::<I>(&program);
+        program.visible = visible;
+        program.pad_bases = exceptions::pad_bases(&program);
+        Ok(program)
+    }
+}
+
+/// Imports, and functions of a library that is linked in, calls of which neither unwind nor call back.
+fn safe_calls(
+    elf: &Elf<'_>,
+    imports: &FxHashMap<u64, u32>,
+    library: &FxHashSet<u64>,
+) -> FxHashSet<u64> {
+    let names = elf.symbols(SymbolTable::Dynamic);
+    let is_safe = |i: u32| names.get(i as usize).is_some_and(|s| libc::is_safe(s.name));
+    let imports = imports.iter().filter(|(_, i)| is_safe(**i));
+    imports
+        .map(|(a, _)| *a)
+        .chain(library.iter().copied())
+        .collect()
+}
+
+/// What the sweep found that is worked on together with other things.
+#[derive(Default)]
+struct Crossings {
+    /// Position-independent tables: first address, and the piece that forms it.
+    tables: Vec<(u64, usize)>,
+    /// Starts of pieces that nothing comes back from, ascending.
+    no_return: Vec<u64>,
+    /// Functions after calls of which flags are looked at.
+    flags_of: Vec<u64>,
+}
+
+/// What is found out about pieces.
+struct Found {
+    /// Pieces that are one function.
+    sets: Sets,
+    /// By piece: why it stays.
+    pins: Vec<Option<Pin>>,
+    /// By piece: its address is taken.
+    taken: Vec<bool>,
+    /// Addresses inside of pieces that are called or named.
+    entries: Vec<u64>,
+    /// Addresses inside of pieces that something points to, with the piece whose code does.
+    labels: Vec<(u64, Option<u32>)>,
+}
+
+/// What all steps look at, and what they find.
+struct Discovery<'a, 'd> {
+    elf: &'d Elf<'d>,
+    refs: &'a Refs,
+    eh: &'a EhFrame<'d>,
+    pieces: &'a Pieces,
+    cold: &'a FxHashSet<u64>,
+    /// By piece: it does not begin with the state of a function's entry, so it is a part of another function.
+    midway: Vec<bool>,
+    /// Addresses outside of pieces that something points to.
+    ends: Vec<u64>,
+    /// Pieces with a self-relative pointer to their inside.
+    unexplained: Vec<u32>,
+    /// Starts of pieces that the program knows by distances in data, which stay what they were: pointers must
+    /// lead there too.
+    distant: Vec<u64>,
+    found: Found,
+}
+
+impl<'a, 'd> Discovery<'a, 'd> {
+    fn new(
+        elf: &'d Elf<'d>,
+        refs: &'a Refs,
+        eh: &'a EhFrame<'d>,
+        pieces: &'a Pieces,
+        cold: &'a FxHashSet<u64>,
+    ) -> Self {
+        let initial: Vec<_> = eh.cies.iter().map(|c| rows::initial_row(c).ok()).collect();
+        let begins_otherwise = |p: &Piece| {
+            let fde = p.fde.map(|f| &eh.fdes[f as usize]);
+            fde.is_some_and(|fde| {
+                let row = initial[fde.cie].as_ref();
+                row.is_some_and(|row| rows::begins_otherwise(&eh.cies[fde.cie], row, fde))
+            })
+        };
+        let midway = pieces
+            .list
+            .par_iter()
+            .map(|p| cold.contains(&p.start) || begins_otherwise(p))
+            .collect();
+        let count = pieces.list.len();
+        Discovery {
+            elf,
+            refs,
+            eh,
+            pieces,
+            cold,
+            midway,
+            ends: Vec::new(),
+            unexplained: Vec::new(),
+            distant: Vec::new(),
+            found: Found {
+                sets: Sets::new(count),
+                pins: vec![None; count],
+                taken: vec![false; count],
+                entries: pieces.entries.clone(),
+                labels: Vec::new(),
+            },
+        }
+    }
+
+    fn pin(&mut self, piece: usize, pin: Pin) {
+        set_pin(&mut self.found.pins[piece], pin);
+    }
+
+    /// What the loader knows by address: exported symbols and the entry point.
+    fn take_exported(&mut self) {
+        let symbols = self.elf.symbols(SymbolTable::Dynamic);
+        let exported = symbols.iter().filter(|s| s.section != 0).map(|s| s.value);
+        for addr in exported.chain([self.elf.entry]) {
+            if let Some(to) = self.pieces.at(addr) {
+                self.found.taken[to] = true;
+            }
+        }
+    }
+
+    /// Goes through what the sweep found. Pieces that jump into each other's middle are parts of one
+    /// function. A jump to the start of a part that the compiler split off joins too: such a part does not
+    /// begin with the state of a function's entry.
+    fn follow_events(&mut self, events: &Events) -> Crossings {
+        let pieces = self.pieces;
+        let mut crossings = Crossings::default();
+        for (from, event) in events.iter().flatten() {
+            let from = *from as usize;
+            match *event {
+                Event::Jump { target } => {
+                    // A jump to a stub of the procedure linkage table is a tail call.
+                    if let Some(to) = pieces.at(target)
+                        && to != from
+                        && !is_special(self.elf.sections[pieces.list[to].section as usize].name)
+                        && (target != pieces.starts[to] || self.midway[to])
+                    {
+                        self.found.sets.join(from, to);
+                    }
+                }
+                Event::Call { target } => match pieces.at(target) {
+                    Some(to) if to == from => self.pin(to, Pin::CallsItsMiddle),
+                    Some(_) => self.found.entries.push(target),
+                    None => {}
+                },
+                Event::Address { target } => self.formed(from, target),
+                Event::Table { base } => crossings.tables.push((base, from)),
+                Event::FlagsOf { callee } => crossings.flags_of.push(callee),
+                Event::Undecodable => self.pin(from, Pin::NotInstructions),
+                Event::FallsOff => self.pin(from, Pin::FallsOffItsEnd),
+                Event::NoReturn => crossings.no_return.push(pieces.starts[from]),
+                Event::Reaches { .. } | Event::Unsafe => {}
+            }
+        }
+        crossings.no_return.sort_unstable();
+        crossings
+    }
+
+    /// Code of a piece forms an address.
+    fn formed(&mut self, from: usize, target: u64) {
+        // What code adds distances to is the address of its own entry, or it is not known which address that is.
+        let (start, end) = (self.pieces.list[from].start, self.pieces.list[from].end);
+        if target != start && self.refs.has_distance_in(start, end) {
+            self.pin(from, Pin::PositionArithmetic);
+        }
+        match self.pieces.at(target) {
+            Some(to) if target == self.pieces.starts[to] => self.found.taken[to] = true,
+            Some(_) => self.found.labels.push((target, Some(from as u32))),
+            None => self.ends.push(target),
+        }
+    }
+
+    /// Functions that give results in flags.
+    fn pin_returned_flags(&mut self, crossings: &Crossings) {
+        for callee in &crossings.flags_of {
+            // After a call that never returns there is code that something else jumps to.
+            let returns = |to: &usize| {
+                let start = self.pieces.starts[*to];
+                crossings.no_return.binary_search(&start).is_err()
+            };
+            if let Some(to) = self.pieces.at(*callee).filter(returns) {
+                self.pin(to, Pin::ReturnsFlags);
+            }
+        }
+    }
+
+    /// Pointers in data.
+    fn follow_pointers(&mut self) {
+        let (refs, pieces) = (self.refs, self.pieces);
+        // A part at a time: there are millions.
+        for part in refs.pointers.chunks(1 << 16) {
+            let into_code: Vec<(usize, u64)> = part
+                .par_iter()
+                .filter_map(|p| Some((pieces.at(p.target)?, p.target)))
+                .collect();
+            let outside = part.iter().filter(|p| pieces.at(p.target).is_none());
+            let outside = outside.filter(|p| !in_a_table(refs, p, pieces));
+            self.ends.extend(outside.map(|p| p.target));
+            for (to, target) in into_code {
+                // Where a part begins that the compiler split off there is a label, which a table of the
+                // function may hold, and no function.
+                if target == pieces.starts[to] && !self.cold.contains(&target) {
+                    self.found.taken[to] = true;
+                } else {
+                    self.found.labels.push((target, None));
+                }
+            }
+        }
+    }
+
+    /// Follows position-independent tables, and gives the first address of each, ascending.
+    fn follow_tables(&mut self, mut tables: Vec<(u64, usize)>) -> Vec<u64> {
+        tables.par_sort_unstable();
+        let mut bases: Vec<u64> = tables.iter().map(|t| t.0).collect();
+        bases.dedup();
+        self.join_parts_of_tables(&tables, &bases);
+        self.follow_relative_pointers(&tables, &bases);
+        bases
+    }
+
+    /// Entries of a table may lead to split-off parts that nothing else refers to.
+    fn join_parts_of_tables(&mut self, tables: &[(u64, usize)], bases: &[u64]) {
+        for &(base, from) in tables {
+            for (_, target) in table_entries(self.elf, self.refs, bases, base) {
+                match self.pieces.at(target) {
+                    Some(to) if to == from => {}
+                    Some(to) if self.midway[to] => self.found.sets.join(from, to),
+                    _ if target == self.pieces.list[from].end => {}
+                    _ => break,
+                }
+            }
+        }
+    }
+
+    /// Whether an address is a place that a jump table of a piece may lead to. Entries that cannot be reached
+    /// lead to the piece's end.
+    fn may_dispatch_to(&self, from: usize, target: u64) -> bool {
+        let piece = &self.pieces.list[from];
+        piece.start <= target && target <= piece.end
+            || self.pieces.at(target).is_some_and(|to| self.midway[to])
+    }
+
+    /// Jump tables among the tables: those whose first entry leads back to the code that forms the table's
+    /// address. Ascending.
+    fn jump_tables(&self, tables: &[(u64, usize)], bases: &[u64]) -> Vec<u64> {
+        let leads_back = |base: u64, from: usize| {
+            let mut entries = table_entries(self.elf, self.refs, bases, base);
+            let first = entries.next().map(|e| e.1);
+            first.is_some_and(|t| match t == self.pieces.starts[from] {
+                true => self.midway[from],
+                false => self.may_dispatch_to(from, t),
+            })
+        };
+        let mut list: Vec<u64> = tables
+            .par_iter()
+            .filter(|(base, from)| leads_back(*base, *from))
+            .map(|t| t.0)
+            .collect();
+        list.dedup();
+        list
+    }
+
+    /// Self-relative values that belong to no jump table are pointers to what they say. They keep their
+    /// values, so pointers to the same function do.
+    ///
+    /// Where code forms the address of a table, it may also add that to the values (C++ with relative virtual tables).
+    fn follow_relative_pointers(&mut self, tables: &[(u64, usize)], bases: &[u64]) {
+        let jump_tables = self.jump_tables(tables, bases);
+        let counted = self.follow_tables_of_functions(&jump_tables, bases);
+        let mut run = (0u64, 0u64, 0usize); // (base, end, piece) of the table at hand
+        for (place, width) in self.refs.relative() {
+            if jump_tables.binary_search(&place).is_ok() {
+                let from = tables.partition_point(|t| t.0 < place);
+                run = (place, place, tables[from].1);
+            }
+            let value = Refs::relative_value(self.elf, place, width);
+            if place == run.1 && run.0 != 0 {
+                let target = run.0.wrapping_add(value.unwrap_or(0));
+                if self.may_dispatch_to(run.2, target) {
+                    run.1 += width;
+                    continue;
+                }
+            }
+            let Some(target) = value.map(|value| place.wrapping_add(value)) else {
+                continue;
+            };
+            if counted.binary_search(&place).is_ok() {
+                continue;
+            }
+            match self.pieces.at(target) {
+                Some(to) if target == self.pieces.starts[to] => self.known_by_distance(to),
+                Some(to) => self.unexplained.push(to as u32),
+                None => self.ends.push(target),
+            }
+        }
+    }
+
+    /// Tables whose address code forms, and whose values, counted from there, lead to functions: as far as
+    /// all do, they are no distances from their own places. Gives these places, ascending.
+    fn follow_tables_of_functions(&mut self, jump_tables: &[u64], bases: &[u64]) -> Vec<u64> {
+        let mut counted = Vec::new();
+        // In a program at a fixed address a number may be the address.
+        let numbers = self
+            .refs
+            .absolute_fields
+            .iter()
+            .filter_map(|(place, kind)| {
+                let width = match kind {
+                    FixupKind::Abs64 => 8,
+                    _ => 4,
+                };
+                let value = Refs::relative_value(self.elf, *place, width)?;
+                self.refs.relative_width(value).map(|_| value)
+            });
+        let mut starts: Vec<u64> = bases.iter().copied().chain(numbers).collect();
+        starts.sort_unstable();
+        starts.dedup();
+        starts.retain(|b| jump_tables.binary_search(b).is_err());
+        for base in &starts {
+            for (place, target) in table_entries(self.elf, self.refs, bases, *base) {
+                let to = self.pieces.at(target);
+                let Some(to) = to.filter(|to| target == self.pieces.starts[*to]) else {
+                    break;
+                };
+                self.known_by_distance(to);
+                counted.push(place);
+            }
+        }
+        counted.sort_unstable();
+        counted
+    }
+
+    /// The address of a piece is known to the program, by a value that stays what it was.
+    fn known_by_distance(&mut self, piece: usize) {
+        self.found.taken[piece] = true;
+        self.distant.push(self.pieces.starts[piece]);
+    }
+
+    /// Who knows where a function ends may compare program counters with that.
+    fn pin_known_ends<I: Isa>(&mut self) {
+        self.ends.sort_unstable();
+        let starts = &self.pieces.starts;
+        for (i, p) in self.pieces.list.iter().enumerate() {
+            if starts.binary_search(&p.end).is_ok() || self.ends.binary_search(&p.end).is_err() {
+                continue;
+            }
+            let limit = self.elf.sections[p.section as usize].end();
+            // What follows the section begins there as well.
+            if p.end == limit {
+                continue;
+            }
+            let next = starts.get(i + 1).copied().unwrap_or(limit).min(limit);
+            let gap = self.elf.bytes_at(p.end, next.saturating_sub(p.end));
+            if gap.is_some_and(|gap| is_padding::<I>(gap, p.end)) {
+                set_pin(&mut self.found.pins[i], Pin::PointerToItsEnd);
+            }
+        }
+    }
+
+    /// Functions whose instructions are overwritten while the program runs.
+    fn pin_patched(&mut self) {
+        let pieces = self.pieces;
+        for target in patched_at_run_time(self.elf, self.refs) {
+            // Instructions in front of an entry are patched as well; a function of unknown size seems to go
+            // on up to there.
+            let next = pieces.starts.partition_point(|s| *s < target);
+            let near = |i: &usize| {
+                let start = pieces.starts.get(*i);
+                start.is_some_and(|s| s - target <= PATCHED_IN_FRONT)
+            };
+            let has_size = |i: &usize| !pieces.without_size.contains(&pieces.starts[*i]);
+            let sized = pieces.at(target).filter(has_size);
+            if let Some(to) = sized.or(Some(next).filter(near)) {
+                self.pin(to, Pin::PatchedAtRunTime);
+            }
+        }
+    }
+
+    /// Reasons to stay that are in the piece itself. `data`: where data is in code, ascending.
+    fn pin_pieces<I: Isa>(&mut self, data: &[u64]) {
+        self.unexplained.sort_unstable();
+        let bounded = sections_with_bounds(self.elf);
+        for (i, p) in self.pieces.list.iter().enumerate() {
+            let pin = &mut self.found.pins[i];
+            if is_special(self.elf.sections[p.section as usize].name) {
+                *pin = Some(Pin::SpecialSection);
+            } else if self.pieces.without_size.contains(&p.start) {
+                set_pin(pin, Pin::NoSize);
+            }
+            let cie = p.fde.map(|f| &self.eh.cies[self.eh.fdes[f as usize].cie]);
+            if cie.is_some_and(|cie| cie.signal_frame) {
+                set_pin(pin, Pin::SignalTrampoline);
+            }
+            if self.unexplained.binary_search(&(i as u32)).is_ok() {
+                set_pin(pin, Pin::PointerToItsInside);
+            }
+            let first_data = data.partition_point(|d| *d < p.start);
+            if data.get(first_data).is_some_and(|d| *d < p.end) {
+                set_pin(pin, Pin::NotInstructions);
+            }
+            if self.refs.has_distance_in(p.start, p.end) {
+                if I::ADDS_DISTANCES {
+                    // The address of its entry stays what it was, also where the function itself forms it.
+                    self.distant.push(p.start);
+                } else {
+                    set_pin(pin, Pin::PositionArithmetic);
+                }
+            }
+            if bounded.binary_search(&p.section).is_ok() {
+                set_pin(pin, Pin::SectionWithBounds);
+            }
+        }
+    }
+}
+
+/// One function for each set of pieces, with its entries, labels and reason to stay.
+fn functions(found: Found, pieces: &mut Pieces, cold: &FxHashSet<u64>) -> Vec<Function> {
+    let mut functions = found.sets.functions(&mut pieces.list, cold);
+    for f in &mut functions {
+        f.pin = f
+            .pieces
+            .iter()
+            .filter_map(|p| found.pins[*p as usize])
+            .min();
+        f.address_taken = f.pieces.iter().any(|p| found.taken[*p as usize]);
+    }
+    let of = |address: u64| {
+        let i = pieces.starts.partition_point(|s| *s <= address);
+        Some(pieces.list[i.checked_sub(1)?].function as usize)
+    };
+    for address in found.entries {
+        if let Some(f) = of(address) {
+            functions[f].entries.push(address);
+        }
+    }
+    // (function, address, whether its own code forms it)
+    let mut formed: Vec<(usize, u64, bool)> = Vec::new();
+    for (address, from) in found.labels {
+        match (of(address), from) {
+            (Some(f), None) => functions[f].labels.push(address),
+            (Some(f), Some(from)) => {
+                let own = pieces.list[from as usize].function as usize == f;
+                formed.push((f, address, own));
+            }
+            (None, _) => {}
+        }
+    }
+    functions.par_iter_mut().for_each(|f| {
+        for p in &f.pieces[1..] {
+            let start = pieces.list[*p as usize].start;
+            if !cold.contains(&start) {
+                f.entries.push(start);
+            }
+        }
+        f.entries.sort_unstable();
+        f.entries.dedup();
+        f.labels.sort_unstable();
+        f.labels.dedup();
+    });
+    // What code does with an address inside of a function is not known: it may add a table's entry to it. One
+    // that the function's own tables of labels hold as well is a label that is jumped to.
+    for (f, address, own) in formed {
+        if !own || functions[f].labels.binary_search(&address).is_err() {
+            set_pin(&mut functions[f].pin, Pin::AddressOfItsInsideTaken);
+        }
+    }
+    functions
+}
+
+/// Whether a pointer to the end of a function is beside one to its inside: in a table of absolute addresses,
+/// where compilers let entries that cannot be reached lead to the end.
+fn in_a_table(refs: &Refs, pointer: &Pointer, pieces: &Pieces) -> bool {
+    let of = pointer.target.checked_sub(1).and_then(|a| pieces.at(a));
+    let beside = [pointer.place.wrapping_sub(8), pointer.place.wrapping_add(8)];
+    of.is_some()
+        && beside.into_iter().any(|place| {
+            let at = refs.pointers.binary_search_by_key(&place, |p| p.place);
+            at.is_ok_and(|at| pieces.at(refs.pointers[at].target) == of)
+        })
+}
+
+/// How far in front of a function its instructions for patching may begin.
+const PATCHED_IN_FRONT: u64 = 256;
+
+/// Places in code whose instructions are overwritten, or which the program counter is compared with, while
+/// the program runs: what compilers list in sections of their own for tracers, live patching and restartable
+/// sequences.
+fn patched_at_run_time<'a>(
+    elf: &'a Elf<'_>,
+    refs: &'a Refs,
+) -> impl Iterator<Item = u64> + use<'a> {
+    const LISTS: [&str; 6] = [
+        "__patchable_function_entries",
+        "xray_instr_map",
+        "__mcount_loc",
+        "__rseq_cs",
+        "__rseq_cs_ptr_array",
+        "__jump_table",
+    ];
+    let lists = elf.sections.iter().filter(|s| LISTS.contains(&s.name));
+    let ranges: Vec<(u64, u64)> = lists.map(|s| (s.addr, s.end())).collect();
+    let listed = move |place: u64| ranges.iter().any(|r| r.0 <= place && place < r.1);
+    let pointers = refs.pointers.iter().map(|p| (p.place, p.target));
+    let relative = refs.relative().filter_map(|(place, width)| {
+        let value = Refs::relative_value(elf, place, width)?;
+        Some((place, place.wrapping_add(value)))
+    });
+    let in_list = move |p: &(u64, u64)| listed(p.0);
+    pointers.chain(relative).filter(in_list).map(|p| p.1)
+}
+
+/// Sections of code, by index, of which symbols `__start_NAME` and `__stop_NAME` tell where they begin and
+/// end: linkers make those for names that are identifiers of C. A program compares program counters with
+/// them.
+fn sections_with_bounds(elf: &Elf<'_>) -> Vec<u32> {
+    let is_identifier = |name: &str| {
+        !name.is_empty()
+            && !name.starts_with(|c: char| c.is_ascii_digit())
+            && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+    };
+    let sections = (0u32..).zip(&elf.sections);
+    sections
+        .filter(|(_, s)| s.is_code() && is_identifier(s.name))
+        .map(|(i, _)| i)
+        .collect()
+}
+
+fn set_pin(pin: &mut Option<Pin>, new: Pin) {
+    *pin = Some(pin.map_or(new, |old| old.min(new)));
+}
+
+/// Stubs of the procedure linkage table by address, and the slots they jump through.
+fn imports<I: Isa>(elf: &Elf<'_>, refs: &Refs) -> FxHashMap<u64, u32> {
+    let mut map: FxHashMap<u64, u32> = refs.import_slots.iter().copied().collect();
+    library::stubs::<I>(elf, |start, slot| {
+        map.extend(refs.import_at(slot).map(|symbol| (start, symbol)));
+    });
+    map
+}

@@ -1,0 +1,376 @@
+//! Relocations that the linker kept (`--emit-relocs`): where addresses were written at link time.
+//!
+//! Of those of data, pointers to code are kept and values relative to their own place; of those of code,
+//! fields that look like plain numbers to a decoder, addresses that several instructions form together, and
+//! distances. Most of a large file's relocations are of code and of no interest, so each list is filtered in
+//! parallel.
+
+use postlink_image::elf::{Elf, Section, SymbolTable, Symbols};
+use postlink_isa::aarch64::AArch64;
+use postlink_isa::{FixupKind, Isa};
+use rayon::prelude::*;
+
+use super::refs::{Pointer, Refs, Stored};
+
+/// The type of functions' symbols.
+const STT_FUNC: u8 = 2;
+
+/// Relocation types that matter here, by machine.
+pub(super) struct Kinds {
+    /// An 8-byte address.
+    pub word: u32,
+    /// A 4-byte address, zero-extended or either way.
+    pub word32: u32,
+    /// The same, sign-extended (0 where there is none).
+    pub word32s: u32,
+    /// 4 bytes, relative to their place.
+    pub relative32: u32,
+    /// 8 bytes, relative to their place.
+    pub relative64: u32,
+    /// Distances that code adds to an address of its own.
+    pub distances: &'static [u32],
+    /// The call of a TLS descriptor.
+    pub tls_descriptor_call: u32,
+    /// Dynamic: an import's address.
+    pub imports: [u32; 3],
+    /// Dynamic: the load bias is added, or a resolver is called.
+    pub relative: [u32; 2],
+    /// Instructions that form an address, or the page or the lowest 12 bits of it.
+    pub forms: &'static [u32],
+    /// Instructions that load from an address in the global offset table, which linkers turn into such.
+    pub forms_through_got: &'static [u32],
+    /// Loads and stores at an address.
+    pub accesses: &'static [u32],
+}
+
+pub(super) const X86_64: Kinds = Kinds {
+    word: r::R_64,
+    word32: r::R_32,
+    word32s: r::R_32S,
+    relative32: r::PC32,
+    relative64: r::PC64,
+    distances: &[r::GOTOFF64, r::GOTPC64, r::PLTOFF64, r::PC64],
+    tls_descriptor_call: r::TLSDESC_CALL,
+    imports: [r::GLOB_DAT, r::JUMP_SLOT, r::R_64],
+    relative: [r::RELATIVE, r::IRELATIVE],
+    forms: &[],
+    forms_through_got: &[],
+    accesses: &[],
+};
+
+pub(super) const AARCH64: Kinds = Kinds {
+    word: 257,
+    word32: 258,
+    word32s: 0,
+    relative32: 261,
+    relative64: 260,
+    // R_AARCH64_MOVW_UABS_G0 … G3, MOVW_SABS_G0 … G2, MOVW_PREL_G0 … G3: an address in parts, or a distance.
+    distances: &[
+        263, 264, 265, 266, 267, 268, 269, 270, 271, 272, 287, 288, 289, 290, 291, 292, 293,
+    ],
+    tls_descriptor_call: 569,
+    imports: [1025, 1026, 257],
+    relative: [1027, 1032],
+    // ADR_PREL_PG_HI21, its unchecked form, ADD_ABS_LO12_NC.
+    forms: &[275, 276, 277],
+    // ADR_GOT_PAGE, LD64_GOT_LO12_NC.
+    forms_through_got: &[311, 312],
+    // LDST8 … LDST128_ABS_LO12_NC.
+    accesses: &[278, 284, 285, 286, 299],
+};
+
+/// Relocation types of the x86-64 psABI that matter here.
+mod r {
+    pub const R_64: u32 = 1;
+    pub const PC32: u32 = 2;
+    pub const GLOB_DAT: u32 = 6;
+    pub const JUMP_SLOT: u32 = 7;
+    pub const RELATIVE: u32 = 8;
+    pub const R_32: u32 = 10;
+    pub const R_32S: u32 = 11;
+    pub const PC64: u32 = 24;
+    pub const GOTOFF64: u32 = 25;
+    pub const GOTPC64: u32 = 29;
+    pub const PLTOFF64: u32 = 31;
+    pub const TLSDESC_CALL: u32 = 35;
+    pub const IRELATIVE: u32 = 37;
+}
+
+/// A record of a `SHT_RELA` section.
+#[derive(Clone, Copy)]
+struct Rela {
+    place: u64,
+    kind: u32,
+    /// Index in `.symtab`; 0 for none.
+    symbol: u32,
+    addend: i64,
+}
+
+impl Rela {
+    /// Bytes of a record.
+    const LEN: usize = 24;
+
+    fn read(bytes: &[u8]) -> Option<Rela> {
+        Some(Rela {
+            place: u64::from_le_bytes(bytes.get(0..8)?.try_into().ok()?),
+            kind: u32::from_le_bytes(bytes.get(8..12)?.try_into().ok()?),
+            symbol: u32::from_le_bytes(bytes.get(12..16)?.try_into().ok()?),
+            addend: i64::from_le_bytes(bytes.get(16..24)?.try_into().ok()?),
+        })
+    }
+
+    /// All records of a section, in their order.
+    fn all(bytes: &[u8]) -> impl ParallelIterator<Item = Rela> + '_ {
+        bytes
+            .par_chunks(Rela::LEN * 4096)
+            .flat_map_iter(|chunk| chunk.chunks_exact(Rela::LEN).filter_map(Rela::read))
+    }
+}
+
+/// Reads all relocations that the linker kept of sections that are loaded.
+pub(super) fn collect(
+    refs: &mut Refs,
+    elf: &Elf<'_>,
+    kinds: &Kinds,
+    in_code: &(impl Fn(u64) -> bool + Sync),
+) {
+    const SHT_RELA: u32 = 4;
+    let kept = Kept {
+        elf,
+        kinds,
+        in_code,
+        symbols: elf.symbols(SymbolTable::Static),
+        fixed: elf.etype == 2,
+    };
+    for s in &elf.sections {
+        if s.kind != SHT_RELA || s.is_alloc() || s.info == 0 {
+            continue;
+        }
+        let Some(about) = elf.sections.get(s.info as usize) else {
+            continue;
+        };
+        if !about.is_alloc() || matches!(about.name, ".eh_frame" | ".gcc_except_table") {
+            continue;
+        }
+        let records = elf.section_data(s);
+        if about.is_code() {
+            refs.kept = true;
+            kept.of_code(refs, records, about);
+        } else {
+            kept.of_data(refs, records, about);
+        }
+    }
+}
+
+/// What all sections have in common.
+struct Kept<'a, 'd, F> {
+    elf: &'a Elf<'d>,
+    kinds: &'a Kinds,
+    in_code: &'a F,
+    symbols: Symbols<'d>,
+    /// The file is linked for a fixed address: words in place are pointers.
+    fixed: bool,
+}
+
+impl<F: Fn(u64) -> bool + Sync> Kept<'_, '_, F> {
+    fn is_absolute(&self, kind: u32) -> bool {
+        let kinds = [self.kinds.word, self.kinds.word32, self.kinds.word32s];
+        kind != 0 && kinds.contains(&kind)
+    }
+
+    /// Place and type of the records of a section whose type is wanted.
+    fn wanted(
+        records: &[u8],
+        about: &Section<'_>,
+        wanted: impl Fn(u32) -> bool + Sync,
+    ) -> Vec<(u64, u32)> {
+        Rela::all(records)
+            .filter(|r| wanted(r.kind) && r.place >= about.addr && r.place < about.end())
+            .map(|r| (r.place, r.kind))
+            .collect()
+    }
+
+    /// Relocations of a section of code.
+    fn of_code(&self, refs: &mut Refs, records: &[u8], about: &Section<'_>) {
+        let kinds = self.kinds;
+        refs.distant.extend(self.distant(records));
+        if !kinds.forms.is_empty() {
+            self.formed(refs, records);
+        }
+        let found = Self::wanted(records, about, |kind| {
+            self.is_absolute(kind)
+                || kind == kinds.tls_descriptor_call
+                || kinds.distances.contains(&kind)
+        });
+        // Where no instruction has such a field it is a word of a literal pool.
+        let pools = !kinds.forms.is_empty() && self.fixed;
+        for (place, kind) in found {
+            if pools && kind == kinds.word {
+                self.pointer(refs, place, self.elf.u64_at(place), Stored::Word);
+            }
+            match kind {
+                _ if kind == kinds.word => refs.absolute_fields.push((place, FixupKind::Abs64)),
+                _ if kind == kinds.word32 => refs.absolute_fields.push((place, FixupKind::Abs32)),
+                _ if kind == kinds.word32s => refs.absolute_fields.push((place, FixupKind::Abs32S)),
+                _ if kind == kinds.tls_descriptor_call => refs.tls_descriptor_calls.push(place),
+                _ => refs.distances.push(place),
+            }
+        }
+    }
+
+    /// Code that distances lead to, and where code counts from.
+    fn distant(&self, records: &[u8]) -> Vec<u64> {
+        let kinds = self.kinds;
+        let led_to = |r: Rela| {
+            let leads = r.kind == kinds.relative64 || kinds.distances.contains(&r.kind);
+            if !leads || r.symbol == 0 {
+                return None;
+            }
+            let value = self.symbols.get(r.symbol as usize)?.value;
+            // The addend of a distance from the field itself also says where the code counts from.
+            let from = if r.kind == kinds.relative64 { value } else { 0 };
+            Some([value.wrapping_add_signed(r.addend), from])
+        };
+        Rela::all(records)
+            .filter_map(led_to)
+            .flatten_iter()
+            .filter(|target| (self.in_code)(*target))
+            .collect()
+    }
+
+    /// Addresses that several instructions form together (AArch64).
+    fn formed(&self, refs: &mut Refs, records: &[u8]) {
+        let part = |r: Rela| {
+            let kinds = self.kinds;
+            let forms = kinds.forms.contains(&r.kind) || kinds.forms_through_got.contains(&r.kind);
+            if !forms && !kinds.accesses.contains(&r.kind) {
+                return None;
+            }
+            let word = self.elf.bytes_at(r.place, 4)?;
+            let word = u32::from_le_bytes(word.try_into().ok()?);
+            if r.symbol == 0 {
+                return forms.then_some(Part::Lost(r.place, word));
+            }
+            let value = self.symbols.get(r.symbol as usize)?.value;
+            let target = value.wrapping_add_signed(r.addend);
+            part(word, r.place, target, forms, (self.in_code)(target))
+        };
+        let parts: Vec<Part> = Rela::all(records).filter_map(part).collect();
+        let mut lost = Vec::new();
+        for part in parts {
+            match part {
+                Part::Forms(place, target) => refs.formed.push((place, target)),
+                Part::Reads(place) => refs.distances.push(place),
+                Part::Lost(place, word) => lost.push((place, word)),
+            }
+        }
+        lost.sort_unstable();
+        refs.lost.extend(found_again(&lost));
+    }
+
+    /// Relocations of a section of data.
+    fn of_data(&self, refs: &mut Refs, records: &[u8], about: &Section<'_>) {
+        let kinds = self.kinds;
+        // Whatever a distance is counted from, who has it with the name of a function can make the function's
+        // address of it.
+        let named = |r: Rela| {
+            let relative = r.kind == kinds.relative32 || r.kind == kinds.relative64;
+            let symbol = self.symbols.get(r.symbol as usize).filter(|_| relative)?;
+            (symbol.kind == STT_FUNC && (self.in_code)(symbol.value)).then_some(symbol.value)
+        };
+        refs.distant
+            .par_extend(Rela::all(records).filter_map(named));
+        let found = Self::wanted(records, about, |kind| {
+            kind == kinds.relative32
+                || kind == kinds.relative64
+                || self.fixed && self.is_absolute(kind)
+        });
+        for (place, kind) in found {
+            let word32 = || {
+                let bytes = self.elf.bytes_at(place, 4)?;
+                Some(u32::from_le_bytes(bytes.try_into().unwrap_or_default()))
+            };
+            match kind {
+                // A jump table's entries are relative to the table, not to themselves, whatever their
+                // relocations say: they are found through the code that reads the table. So none of these
+                // values is known to be a pointer, and none follows what moves.
+                _ if kind == kinds.relative32 => refs.relative32.push(place),
+                _ if kind == kinds.relative64 => refs.relative64.push(place),
+                _ if kind == kinds.word => {
+                    self.pointer(refs, place, self.elf.u64_at(place), Stored::Word);
+                }
+                _ if kind == kinds.word32s => {
+                    let value = word32().map(|w| w as i32 as u64);
+                    self.pointer(refs, place, value, Stored::Word32);
+                }
+                _ => self.pointer(refs, place, word32().map(u64::from), Stored::Word32),
+            }
+        }
+    }
+
+    /// Notes a pointer, if it is one to code.
+    fn pointer(&self, refs: &mut Refs, place: u64, target: Option<u64>, stored: Stored) {
+        refs.pointers
+            .extend(target.filter(|t| (self.in_code)(*t)).map(|target| Pointer {
+                place,
+                target,
+                stored,
+            }));
+    }
+}
+
+/// What an AArch64 relocation of a part of an address says, once the bytes agree with it.
+enum Part {
+    /// The instruction at this place forms a part of this address.
+    Forms(u64, u64),
+    /// The instruction at this place reads code as data, in a way that would have to be followed.
+    Reads(u64),
+    /// The instruction at this place forms a part of an address of which the relocation has lost the symbol.
+    Lost(u64, u32),
+}
+
+/// Addresses that instructions form whose relocations have lost their symbol, as lld's do that were relative
+/// to an unwind table (it merges them): by the bytes alone. `lost` is ascending; each `adrp` belongs to the
+/// next `add` of its register.
+fn found_again(lost: &[(u64, u32)]) -> Vec<(u64, u64)> {
+    const NEAR: u64 = 64;
+    let mut found = Vec::new();
+    for (i, &(place, word)) in lost.iter().enumerate() {
+        let register = word & 31;
+        let bytes = word.to_le_bytes();
+        if word & 0x9f00_0000 == 0x1000_0000 {
+            found.extend(
+                AArch64::read_field(FixupKind::Adr, &bytes, place).map(|target| (place, target)),
+            );
+        }
+        if word & 0x9f00_0000 != 0x9000_0000 {
+            continue;
+        }
+        let sum = lost[i + 1..]
+            .iter()
+            .take_while(|l| l.0 - place <= NEAR)
+            .find(|l| l.1 & 0xffc0_0000 == 0x9100_0000 && l.1 >> 5 & 31 == register);
+        if let (Some(sum), Some(page)) = (sum, AArch64::read_field(FixupKind::Page, &bytes, place))
+        {
+            let target = page.wrapping_add(u64::from(sum.1 >> 10 & 0xfff));
+            found.extend([(place, target), (sum.0, target)]);
+        }
+    }
+    found
+}
+
+/// Linkers relax: the bytes are the truth, and the relocation only tells what the whole address is if they
+/// agree with it.
+fn part(word: u32, place: u64, target: u64, forms: bool, target_is_code: bool) -> Option<Part> {
+    if !forms {
+        return target_is_code.then_some(Part::Reads(place));
+    }
+    let is_adrp = word & 0x9f00_0000 == 0x9000_0000;
+    let is_add = word & 0xffc0_0000 == 0x9100_0000;
+    if is_adrp {
+        let page = AArch64::read_field(FixupKind::Page, &word.to_le_bytes(), place)?;
+        return (page == target & !0xfff).then_some(Part::Forms(place, target));
+    }
+    (is_add && u64::from(word >> 10 & 0xfff) == target & 0xfff)
+        .then_some(Part::Forms(place, target))
+}

@@ -1,0 +1,42 @@
+//! Which functions there are, and what refers to their insides: all that is known of the input before any
+//! function is worked on.
+//!
+//! | file | subject |
+//! |---|---|
+//! | [`file`] | what kind of file the input is, and whether it can be rewritten |
+//! | [`runtimes`] | run-times that describe code by address |
+//! | [`refs`] | known pointers to code |
+//! | [`kept`] | among them those that relocations of the linker tell of |
+//! | [`libc`] | library functions by name: what returns, unwinds, forks |
+//! | [`library`] | functions of a C library that is linked in |
+//! | [`program`] | pieces, functions, and what can be asked of them |
+//! | [`pieces`] | pieces, from symbols and unwind entries |
+//! | [`sweep`] | one sweep over all code |
+//! | [`functions`] | functions, from pieces and what refers to them |
+//! | [`exceptions`] | exception tables |
+//! | [`visible`] | which pointers may follow functions that move |
+//! | [`nonlocal_exits`] | which calls may come back in another way than by returning |
+//! | [`linker_veneers`] | veneers that the linker has made |
+
+mod exceptions;
+mod file;
+mod functions;
+mod kept;
+pub mod libc;
+mod library;
+pub mod linker_veneers;
+mod nonlocal_exits;
+mod pieces;
+mod program;
+mod refs;
+pub mod runtimes;
+mod sweep;
+mod visible;
+
+pub use exceptions::lsda_of;
+pub use file::{check_input, identity, is_guarded, is_program};
+pub use nonlocal_exits::NonlocalExits;
+pub use pieces::is_special;
+pub use program::{Function, Piece, Program, table_entries};
+pub use refs::{Pointer, Refs, Stored};
+pub use visible::{Stays, Visible, runs_on};

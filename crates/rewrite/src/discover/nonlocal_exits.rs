@@ -1,0 +1,139 @@
+//! Calls that may not come back in the ordinary way.
+//!
+//! Counting relies on conservation: what enters a block leaves it. A call breaks that when it does not return
+//! (`exit`), returns elsewhere (`longjmp`, an exception) or returns more than once (`setjmp`, `vfork`). Such
+//! a call ends its block, and the flow graph gets an edge that no counter watches. That costs about a counter
+//! each, so it is decided with care (system calls in the code itself, which are few and slow, are taken for
+//! calls that may do all of that):
+//!
+//! * a program that neither has nor imports any means of leaving a frame other than by returning has no such
+//!   calls, but for those known not to return;
+//! * a function without a return and without a way out to other code does not come back;
+//! * library functions known never to call back and never to unwind are safe, imported or linked in
+//!   ([`super::library`]);
+//! * a function is safe if it calls nothing but safe functions (least fixed point over the call graph of the sweep).
+
+use postlink_image::elf::SymbolTable;
+use postlink_isa::{Flow, Forks, Insn};
+use rayon::prelude::*;
+use rustc_hash::FxHashMap;
+
+use super::libc::{FORKS, NO_RETURN, SAFE, SYSCALL, TWICE, base_name, throws};
+use super::program::Program;
+
+/// What is known of a called function.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CallFacts {
+    /// It may leave by another way than returning to the next instruction.
+    pub nonlocal_exits: bool,
+    /// It never returns.
+    pub no_return: bool,
+    /// It may return more than once.
+    pub returns_twice: bool,
+    /// It may return in a new process.
+    pub forks: Forks,
+}
+
+/// Facts on every function that can be called.
+#[derive(Debug, Default)]
+pub struct NonlocalExits {
+    /// The program has some means of leaving frames other than returning.
+    pub can_unwind: bool,
+    /// By address of a function, stub or slot; functions that are not listed follow `default`.
+    known: FxHashMap<u64, CallFacts>,
+    default: CallFacts,
+}
+
+impl NonlocalExits {
+    /// Gathers facts. `unsafe_pieces[i]` says whether piece i may, by itself or through others, reach something unsafe.
+    pub fn new(program: &Program<'_>) -> NonlocalExits {
+        let can_unwind = program.can_unwind;
+        let default = CallFacts {
+            nonlocal_exits: can_unwind,
+            ..CallFacts::default()
+        };
+        let gone = CallFacts {
+            nonlocal_exits: true,
+            no_return: true,
+            ..CallFacts::default()
+        };
+        let mut known: FxHashMap<u64, CallFacts> = FxHashMap::default();
+        let table: FxHashMap<&[u8], CallFacts> = {
+            let mut t = FxHashMap::default();
+            for n in SAFE {
+                t.insert(*n, CallFacts::default());
+            }
+            for n in NO_RETURN {
+                t.insert(*n, gone);
+            }
+            for n in TWICE {
+                t.insert(
+                    *n,
+                    CallFacts {
+                        nonlocal_exits: can_unwind,
+                        returns_twice: true,
+                        ..CallFacts::default()
+                    },
+                );
+            }
+            for n in FORKS {
+                t.entry(*n).or_insert(default).forks = Forks::Maybe;
+            }
+            t.entry(SYSCALL).or_insert(default).forks = Forks::ByNumber;
+            t
+        };
+        if can_unwind {
+            for (i, p) in program.pieces.iter().enumerate() {
+                if !program.unsafe_pieces[i] {
+                    known.insert(p.start, CallFacts::default());
+                }
+            }
+        }
+        let library = program.library.iter();
+        known.extend(library.map(|at| (*at, CallFacts::default())));
+        known.extend(program.no_return.iter().map(|start| (*start, gone)));
+        for addr in program.imports.keys() {
+            let Some(name) = program.import_name(*addr).map(base_name) else {
+                continue;
+            };
+            if let Some(facts) = table.get(name) {
+                known.insert(*addr, *facts);
+            } else if throws(name) {
+                known.insert(*addr, gone);
+            }
+        }
+        let symbols = program.elf.symbols(SymbolTable::Static);
+        let named: Vec<(u64, CallFacts)> = program
+            .symbols
+            .par_iter()
+            .with_min_len(4096)
+            .filter_map(|(value, i)| {
+                let s = symbols.get(*i as usize)?;
+                let facts = table.get(base_name(s.name))?;
+                // A program's own function may share a name with a library's safe one: there the call graph decides.
+                (facts.no_return || facts.returns_twice).then_some((*value, *facts))
+            })
+            .collect();
+        known.extend(named);
+        NonlocalExits {
+            can_unwind,
+            known,
+            default,
+        }
+    }
+
+    /// Facts on the callee of a call instruction, or on what a jump leads to.
+    pub fn call(&self, program: &Program<'_>, insn: &Insn) -> CallFacts {
+        let target = match insn.flow {
+            Flow::Call { target } | Flow::Jump { target } => Some(target),
+            // A call through an import slot or a pointer.
+            _ => insn
+                .slot()
+                .map(|slot| program.refs.constant_slot(slot).unwrap_or(slot)),
+        };
+        target
+            .and_then(|t| self.known.get(&t))
+            .copied()
+            .unwrap_or(self.default)
+    }
+}

@@ -1,0 +1,209 @@
+//! Which functions there are, and what refers to their insides.
+//!
+//! A *piece* is a contiguous range of code that symbols or unwind entries give. Overlapping ranges are one piece with
+//! several entries. Pieces that branch into each other's middle are one *function*: compilers split cold parts off
+//! (`f.cold`), which jump back into the middle of `f`. All code is swept once, in parallel, and only what crosses
+//! from piece to piece is kept; the body of a function is decoded again when it is worked on.
+//!
+//! Invariants: pieces are sorted and disjoint; every piece belongs to exactly one function; a function's
+//! pieces are ascending but for the first, which is the one that is called.
+
+use postlink_image::elf::{Elf, SymbolTable};
+use postlink_image::unwind::eh_frame::EhFrame;
+use postlink_image::unwind::lsda::PadBase;
+use postlink_isa::Isa;
+use rustc_hash::{FxHashMap, FxHashSet};
+use smallvec::SmallVec;
+
+use super::libc::base_name;
+use super::refs::Refs;
+use super::visible::Visible;
+use crate::pin::Pin;
+
+/// A contiguous range of code.
+#[derive(Clone, Debug)]
+pub struct Piece {
+    /// First address.
+    pub start: u64,
+    /// One past the last.
+    pub end: u64,
+    /// Index of its section.
+    pub section: u32,
+    /// The function that it is a part of.
+    pub function: u32,
+    /// Index of its unwind entry in [`EhFrame::fdes`].
+    pub fde: Option<u32>,
+}
+
+/// A function: one or more pieces.
+#[derive(Clone, Debug, Default)]
+pub struct Function {
+    /// Indexes of its pieces; the first holds the entry.
+    pub pieces: SmallVec<[u32; 1]>,
+    /// Addresses inside that are called or exported, other than the first piece's start; ascending.
+    pub entries: SmallVec<[u64; 1]>,
+    /// Addresses inside that pointers in data or instructions refer to; ascending.
+    pub labels: Vec<u64>,
+    /// A pointer to its entry exists: in data, in an instruction, or in the dynamic symbol table.
+    pub address_taken: bool,
+    /// Why it stays.
+    pub pin: Option<Pin>,
+}
+
+/// What is known of a file's code before any function is worked on.
+pub struct Program<'d> {
+    /// The file.
+    pub elf: &'d Elf<'d>,
+    /// References.
+    pub refs: Refs,
+    /// Unwind entries.
+    pub eh: EhFrame<'d>,
+    /// Sorted by start.
+    pub pieces: Vec<Piece>,
+    /// Sorted by start of the first piece.
+    pub functions: Vec<Function>,
+    /// Starts of position-independent jump tables: places of self-relative values whose address some code
+    /// forms; ascending.
+    pub table_bases: Vec<u64>,
+    /// Functions of a C library that is linked in, and stubs to them, calls of which come back (only filled
+    /// in if the program can unwind).
+    pub library: FxHashSet<u64>,
+    /// Procedure linkage table stubs and import slots by address: the dynamic symbol's index.
+    pub imports: FxHashMap<u64, u32>,
+    /// By CIE: what the reader of its exception tables can do.
+    pub pad_bases: Vec<Option<PadBase>>,
+    /// The program has some means of leaving frames other than returning.
+    pub can_unwind: bool,
+    /// By piece: it may reach something that unwinds or calls back (only filled in if the program can unwind).
+    pub unsafe_pieces: Vec<bool>,
+    /// Starts of pieces that nothing comes back from, ascending.
+    pub no_return: Vec<u64>,
+    /// Function symbols by value: (value, index in `.symtab`), ascending.
+    pub symbols: Vec<(u64, u32)>,
+    /// Where new code ends at the latest.
+    pub new_end: u64,
+    /// Which pointers may follow functions that move.
+    pub visible: Visible,
+}
+
+impl<'d> Program<'d> {
+    /// Whether new code may be out of reach of a direct jump at an address of the old.
+    pub fn is_far<I: Isa>(&self, addr: u64) -> bool {
+        self.new_end.saturating_sub(addr) >= I::BRANCH_REACH
+    }
+
+    /// Whether pointers to the function that begins at an address may follow it when it moves: nothing can
+    /// tell by what it sees ([`crate::discover::visible`]), and no code knows the address by a distance.
+    pub fn may_follow(&self, start: u64) -> bool {
+        self.visible.may_follow(start) && self.refs.may_follow(start)
+    }
+
+    /// The piece that covers an address.
+    pub fn piece_at(&self, addr: u64) -> Option<&Piece> {
+        let i = self
+            .pieces
+            .partition_point(|p| p.start <= addr)
+            .checked_sub(1)?;
+        (addr < self.pieces[i].end).then(|| &self.pieces[i])
+    }
+
+    /// Start of a function's first piece.
+    pub fn start(&self, function: usize) -> u64 {
+        self.pieces[self.functions[function].pieces[0] as usize].start
+    }
+
+    /// Bytes of code in a function.
+    pub fn size(&self, function: usize) -> u64 {
+        self.functions[function]
+            .pieces
+            .iter()
+            .map(|p| self.pieces[*p as usize].end - self.pieces[*p as usize].start)
+            .sum()
+    }
+
+    /// Name of a function: the first global symbol at its start, else the first of any kind, else its address.
+    pub fn name(&self, function: usize) -> String {
+        self.name_at(self.start(function))
+    }
+
+    /// Name of the symbol at an address: of several one with a size, then a global one, then the first. A
+    /// stub to an imported function is named after it, `NAME@plt`.
+    pub fn name_at(&self, start: u64) -> String {
+        let table = self.elf.symbols(SymbolTable::Static);
+        let from = self.symbols.partition_point(|s| s.0 < start);
+        let mut best: Option<postlink_image::elf::Symbol<'_>> = None;
+        for (_, i) in self.symbols[from..].iter().take_while(|s| s.0 == start) {
+            let rank = |s: &postlink_image::elf::Symbol<'_>| (s.size > 0, s.binding != 0);
+            if let Some(s) = table.get(*i as usize)
+                && best.is_none_or(|b| rank(&b) < rank(&s))
+            {
+                best = Some(s);
+            }
+        }
+        match best {
+            Some(s) => String::from_utf8_lossy(s.name).into_owned(),
+            None => match self.import_name(start) {
+                Some(import) => format!("{}@plt", String::from_utf8_lossy(import)),
+                None => format!("fun_{start:x}"),
+            },
+        }
+    }
+
+    /// The first imported symbol whose name, without its version, is wanted.
+    pub fn imported(&self, wanted: impl Fn(&[u8]) -> bool) -> Option<&'d [u8]> {
+        let table = self.elf.symbols(SymbolTable::Dynamic);
+        let mut names = table
+            .iter()
+            .filter(|s| s.section == 0)
+            .map(|s| base_name(s.name));
+        names.find(|name| wanted(name))
+    }
+
+    /// Whether a slot leads out of the file, whatever the loader finds.
+    pub fn leaves(&self, slot: u64) -> bool {
+        let symbol = |i: u32| self.elf.symbols(SymbolTable::Dynamic).get(i as usize);
+        self.refs
+            .import_at(slot)
+            .and_then(symbol)
+            .is_some_and(|s| s.section == 0)
+    }
+
+    /// Name of an imported function by its stub's or slot's address.
+    pub fn import_name(&self, addr: u64) -> Option<&'d [u8]> {
+        let i = *self.imports.get(&addr)?;
+        self.elf
+            .symbols(SymbolTable::Dynamic)
+            .get(i as usize)
+            .map(|s| s.name)
+    }
+}
+
+/// Entries of a position-independent jump table: (place, target), up to the next table or the end of what the
+/// linker marked. Whether a target makes sense is for the caller to judge.
+pub fn table_entries<'a>(
+    elf: &'a Elf<'_>,
+    refs: &'a Refs,
+    bases: &[u64],
+    base: u64,
+) -> impl Iterator<Item = (u64, u64)> + use<'a> {
+    let limit = bases
+        .get(bases.partition_point(|b| *b <= base))
+        .copied()
+        .unwrap_or(u64::MAX);
+    let width = refs.relative_width(base).unwrap_or(4);
+    let places = match width {
+        8 => &refs.relative64,
+        _ => &refs.relative32,
+    };
+    let from = places.partition_point(|p| *p < base);
+    places[from..]
+        .iter()
+        .enumerate()
+        .map_while(move |(i, place)| {
+            if *place != base + width * i as u64 || *place >= limit {
+                return None;
+            }
+            let value = Refs::relative_value(elf, *place, width)?;
+            Some((*place, base.wrapping_add(value)))
+        })
+}

@@ -1,0 +1,394 @@
+//! References: every place of the file that is known to hold an address of code.
+//!
+//! Three sources are merged here. Relocations that the linker kept say where addresses were written at link
+//! time; dynamic relocations say which words the loader will fill; the words of `.got` in a file at a fixed
+//! address have neither and are recognised by value. Each list is sorted, so that a function finds what
+//! concerns it by binary search. Fields *inside instructions* are not listed (the decoder sees them), but for
+//! absolute ones, which look like plain numbers to it.
+
+use postlink_image::FormatError;
+use postlink_image::elf::{Elf, SymbolTable};
+use postlink_image::raw::{PF_W, PT_GNU_RELRO, PT_LOAD};
+use postlink_isa::FixupKind;
+use rayon::prelude::*;
+
+use super::file::EM_AARCH64;
+use super::kept;
+
+/// How a pointer to code is stored, and so how it is updated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stored {
+    /// An 8-byte word in place (fixed-address files, RELR).
+    Word,
+    /// A 4-byte word in place.
+    Word32,
+    /// The addend of a RELATIVE or IRELATIVE relocation, at this address; the word in place may repeat it.
+    Addend(u64),
+}
+
+/// A pointer in data whose value is in code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pointer {
+    /// Address of the pointer.
+    pub place: u64,
+    /// Where it points.
+    pub target: u64,
+    /// How it is stored.
+    pub stored: Stored,
+}
+
+/// All references; see the module.
+#[derive(Debug, Default)]
+pub struct Refs {
+    /// Pointers in data to code, ascending by place.
+    pub pointers: Vec<Pointer>,
+    /// Places in data of 4-byte values that the linker computed relative to themselves (entries of
+    /// position-independent jump tables among them), ascending.
+    pub relative32: Vec<u64>,
+    /// The same for 8-byte values (jump tables of gcc's large code model among them), ascending.
+    pub relative64: Vec<u64>,
+    /// Absolute address fields inside code, ascending.
+    pub absolute_fields: Vec<(u64, FixupKind)>,
+    /// Call instructions of TLS descriptors: their callee preserves every register.
+    pub tls_descriptor_calls: Vec<u64>,
+    /// Fields in code that hold distances between two places (large code model): the code adds them to an
+    /// address of its own.
+    pub distances: Vec<u64>,
+    /// What such distances lead to, as far as it is code: the program makes the old address of it, which
+    /// nothing can change. Ascending.
+    pub distant: Vec<u64>,
+    /// Slots that hold the address of an imported function: (slot, dynamic symbol index), ascending.
+    pub import_slots: Vec<(u64, u32)>,
+    /// Instructions that form an address together with others (AArch64 `adrp` and `add`), with the whole
+    /// address: those of code and of self-relative values, ascending by place.
+    pub formed: Vec<(u64, u64)>,
+    /// The same for instructions whose relocations have lost their symbol; only while collecting.
+    pub(super) lost: Vec<(u64, u64)>,
+    /// The unwind table, if start-up code hands its address to the unwinder because no program header tells
+    /// it (static programs of some toolchains): then instructions that form an address in it are among
+    /// `formed`, and must form the new table's.
+    pub registered_frames: Option<(u64, u64)>,
+    /// Where the list of entries begins that start-up code registers although program headers tell of the
+    /// table: see [`doubled_frames`].
+    pub doubled_frames: Option<u64>,
+    /// Whether the linker kept relocations of code.
+    pub kept: bool,
+    /// Memory that nothing changes once the loader is done with it.
+    pub constant: Vec<(u64, u64)>,
+    /// Words that get what a resolver returns, ascending.
+    pub resolved: Vec<u64>,
+}
+
+/// The list of unwind entries that a static program registers, where program headers tell of the whole table
+/// too (clang with lld: gcc's start-up code for static programs registers its list whether there is a header
+/// or not).
+///
+/// What is registered is searched first, and holds nothing about new code: every step of unwinding there
+/// would search twice. A list that begins with a zero, the end of a list, is never registered, nor taken
+/// back; then the unwinder asks the program headers at once, which it can if the program has one of the
+/// functions that tell of them.
+fn doubled_frames(elf: &Elf<'_>) -> Option<u64> {
+    const SHT_RELA: u32 = 4;
+    const PT_INTERP: u32 = 3;
+    if elf.etype != 2 || elf.segments.iter().any(|s| s.kind == PT_INTERP) {
+        return None;
+    }
+    let (section, frames) = elf.section(".eh_frame")?;
+    let symbols = elf.symbols(SymbolTable::Static);
+    let (mut named, mut asks) = (Vec::new(), false);
+    for s in symbols.iter().filter(|s| s.section != 0) {
+        match s.name {
+            b"__EH_FRAME_BEGIN__" => named.push(s.value),
+            b"_dl_find_object" | b"dl_iterate_phdr" => asks = true,
+            _ => {}
+        }
+    }
+    if named.is_empty() || !asks {
+        return None;
+    }
+    // GNU ld gives the symbol a wrong value when it drops entries, and relocations of code the right one; lld
+    // does it the other way round.
+    let mut lists: Vec<u64> = elf
+        .sections
+        .iter()
+        .filter(|s| s.kind == SHT_RELA && !s.is_alloc())
+        .filter(|s| {
+            let about = elf.sections.get(s.info as usize);
+            about.is_some_and(|about| about.is_code())
+        })
+        .flat_map(|s| elf.section_data(s).chunks_exact(24))
+        .filter_map(|e| {
+            let symbol = symbols.get(u32::from_le_bytes(e[12..16].try_into().ok()?) as usize)?;
+            let addend = i64::from_le_bytes(e[16..24].try_into().ok()?);
+            let inside = symbol.section as usize == section;
+            inside.then(|| symbol.value.wrapping_add_signed(addend))
+        })
+        .collect();
+    if lists.is_empty() {
+        lists = named;
+    }
+    lists.dedup();
+    let [list] = lists[..] else { return None };
+    // Entries are one after the other, each with its length in front; none of them is the end yet.
+    let mut at = frames.addr;
+    loop {
+        let length = u32::from_le_bytes(elf.bytes_at(at, 4)?.try_into().ok()?);
+        if at >= frames.end() || matches!(length, 0 | u32::MAX) {
+            return None;
+        }
+        if at == list {
+            return Some(list);
+        }
+        at = at.checked_add(4 + u64::from(length))?;
+    }
+}
+
+impl Refs {
+    /// Collects all references of a file.
+    pub fn collect(elf: &Elf<'_>) -> Result<Refs, FormatError> {
+        let mut refs = Refs::default();
+        let code: Vec<(u64, u64)> = {
+            let mut v: Vec<_> = elf
+                .sections
+                .iter()
+                .filter(|s| s.is_code())
+                .map(|s| (s.addr, s.end()))
+                .collect();
+            v.sort_unstable();
+            v
+        };
+        let in_code = |a: u64| {
+            let i = code.partition_point(|c| c.0 <= a);
+            i > 0 && a < code[i - 1].1
+        };
+        let fixed = elf.etype == 2;
+        let kinds = if elf.machine == EM_AARCH64 {
+            &kept::AARCH64
+        } else {
+            &kept::X86_64
+        };
+        kept::collect(&mut refs, elf, kinds, &in_code);
+        for d in elf.dyn_relocs()? {
+            match d.kind {
+                kind if kinds.relative.contains(&kind) => {
+                    let target = d.addend as u64;
+                    if in_code(target) {
+                        let stored = d.addend_at.map_or(Stored::Word, Stored::Addend);
+                        refs.pointers.push(Pointer {
+                            place: d.addr,
+                            target,
+                            stored,
+                        });
+                        if kind == kinds.relative[1] {
+                            refs.resolved.push(d.addr);
+                        }
+                    }
+                }
+                kind if kinds.imports.contains(&kind) && d.symbol != 0 => {
+                    refs.import_slots.push((d.addr, d.symbol))
+                }
+                _ => {}
+            }
+        }
+        if fixed {
+            for name in [".got", ".got.plt"] {
+                let Some((_, s)) = elf.section(name) else {
+                    continue;
+                };
+                for (i, w) in elf.section_data(s).chunks_exact(8).enumerate() {
+                    let target = u64::from_le_bytes(w.try_into().unwrap_or_default());
+                    if in_code(target) {
+                        refs.pointers.push(Pointer {
+                            place: s.addr + 8 * i as u64,
+                            target,
+                            stored: Stored::Word,
+                        });
+                    }
+                }
+            }
+        }
+        // One place, one pointer. The addend of a dynamic relocation is the truth over the word in place.
+        refs.pointers
+            .par_sort_unstable_by_key(|p| (p.place, matches!(p.stored, Stored::Word)));
+        refs.pointers.dedup_by_key(|p| p.place);
+        refs.relative32.par_sort_unstable();
+        refs.relative64.par_sort_unstable();
+        refs.absolute_fields.par_sort_unstable_by_key(|f| f.0);
+        refs.tls_descriptor_calls.sort_unstable();
+        refs.distances.sort_unstable();
+        refs.distant.sort_unstable();
+        refs.distant.dedup();
+        const PT_GNU_EH_FRAME: u32 = 0x6474_e550;
+        if !elf.segments.iter().any(|s| s.kind == PT_GNU_EH_FRAME) {
+            refs.registered_frames = elf.section(".eh_frame").map(|(_, s)| (s.addr, s.end()));
+        } else {
+            refs.doubled_frames = doubled_frames(elf);
+        }
+        let frames = refs.registered_frames.unwrap_or_default();
+        let lost = std::mem::take(&mut refs.lost);
+        let in_frames = |f: &(u64, u64)| f.1 >= frames.0 && f.1 < frames.1;
+        refs.formed.extend(lost.into_iter().filter(in_frames));
+        let mut formed = std::mem::take(&mut refs.formed);
+        formed.retain(|f| in_code(f.1) || in_frames(f) || refs.relative_width(f.1).is_some());
+        refs.formed = formed;
+        refs.formed.par_sort_unstable();
+        refs.formed.dedup_by_key(|f| f.0);
+        refs.import_slots.sort_unstable();
+        refs.import_slots.dedup_by_key(|s| s.0);
+        refs.resolved.sort_unstable();
+        refs.constant = elf
+            .segments
+            .iter()
+            .filter(|s| s.kind == PT_GNU_RELRO || s.kind == PT_LOAD && s.flags & PF_W == 0)
+            .map(|s| (s.addr, s.addr.saturating_add(s.mem_size)))
+            .collect();
+        Ok(refs)
+    }
+
+    /// Whether code refers to the unwind table: start-up code of static programs registers it, as some
+    /// toolchains build it. What is registered is searched before what program headers tell of, so entries of
+    /// old bodies stay in force where that code stays as it is.
+    ///
+    /// lld forgets the relocation: a fixed-address program without an interpreter that holds the routine
+    /// counts as one that calls it.
+    pub fn registers_frames(elf: &Elf<'_>) -> bool {
+        const SHT_RELA: u32 = 4;
+        const PT_INTERP: u32 = 3;
+        let Some((frames, _)) = elf.section(".eh_frame") else {
+            return false;
+        };
+        let symbols = elf.symbols(SymbolTable::Static);
+        let alone = elf.etype == 2 && !elf.segments.iter().any(|s| s.kind == PT_INTERP);
+        if alone
+            && symbols
+                .iter()
+                .any(|s| s.section != 0 && s.name.starts_with(b"__register_frame"))
+        {
+            return true;
+        }
+        let inside: Vec<bool> = symbols
+            .iter()
+            .map(|s| s.section as usize == frames)
+            .collect();
+        elf.sections
+            .iter()
+            .filter(|s| s.kind == SHT_RELA && !s.is_alloc())
+            .filter(|s| {
+                elf.sections
+                    .get(s.info as usize)
+                    .is_some_and(|s| s.is_code())
+            })
+            .any(|s| {
+                elf.section_data(s).par_chunks_exact(24).any(|e| {
+                    let symbol = e[12..16].try_into().map_or(0, u32::from_le_bytes);
+                    inside.get(symbol as usize) == Some(&true)
+                })
+            })
+    }
+
+    /// Instructions in `[start, end)` that form an address together with others.
+    pub fn formed_in(&self, start: u64, end: u64) -> &[(u64, u64)] {
+        let a = self.formed.partition_point(|f| f.0 < start);
+        let b = a + self.formed[a..].partition_point(|f| f.0 < end);
+        &self.formed[a..b]
+    }
+
+    /// The whole address that the instruction at `place` forms a part of.
+    pub fn formed_at(&self, place: u64) -> Option<u64> {
+        self.formed
+            .binary_search_by_key(&place, |f| f.0)
+            .ok()
+            .map(|i| self.formed[i].1)
+    }
+
+    /// Whether what start-up code registers becomes the new unwind table: the code that forms its address is
+    /// known and can be changed. Then the program needs no other way to it.
+    pub fn registration_follows(&self) -> bool {
+        self.formed.iter().any(|f| self.is_registered_frame(f.1))
+    }
+
+    /// Whether an address is in an unwind table that start-up code registers.
+    pub fn is_registered_frame(&self, addr: u64) -> bool {
+        self.registered_frames
+            .is_some_and(|f| addr >= f.0 && addr < f.1)
+    }
+
+    /// Whether pointers to the function at `start` may follow it: not if code makes its old address of a
+    /// distance. All pointers to a function are the same.
+    pub fn may_follow(&self, start: u64) -> bool {
+        self.distant.binary_search(&start).is_err()
+    }
+
+    /// Whether code in `[start, end)` has a field that holds a distance.
+    pub fn has_distance_in(&self, start: u64, end: u64) -> bool {
+        let i = self.distances.partition_point(|d| *d < start);
+        self.distances.get(i).is_some_and(|d| *d < end)
+    }
+
+    /// How many bytes the self-relative value has that the linker wrote at `place`, if it wrote one there: 4 or 8.
+    pub fn relative_width(&self, place: u64) -> Option<u64> {
+        if self.relative32.binary_search(&place).is_ok() {
+            Some(4)
+        } else {
+            self.relative64.binary_search(&place).is_ok().then_some(8)
+        }
+    }
+
+    /// All values that the linker computed relative to their places, each with its width: those of 4 bytes,
+    /// then those of 8.
+    pub fn relative(&self) -> impl Iterator<Item = (u64, u64)> {
+        let short = self.relative32.iter().map(|p| (*p, 4));
+        short.chain(self.relative64.iter().map(|p| (*p, 8)))
+    }
+
+    /// The value of such a place, sign-extended: what is added to an address.
+    pub fn relative_value(elf: &Elf<'_>, place: u64, width: u64) -> Option<u64> {
+        match elf.bytes_at(place, width)? {
+            bytes if width == 8 => Some(u64::from_le_bytes(bytes.try_into().ok()?)),
+            bytes => Some(i32::from_le_bytes(bytes.try_into().ok()?) as u64),
+        }
+    }
+
+    /// Absolute fields in `[start, end)`.
+    pub fn absolute_fields_in(&self, start: u64, end: u64) -> &[(u64, FixupKind)] {
+        let a = self.absolute_fields.partition_point(|f| f.0 < start);
+        let b = a + self.absolute_fields[a..].partition_point(|f| f.0 < end);
+        &self.absolute_fields[a..b]
+    }
+
+    /// The code that a word leads to whenever the program runs: the linker wrote its address there (or the
+    /// loader adds the load bias to it), and nothing writes to such memory afterwards. Compilers call through
+    /// such words of the global offset table where a function might have come from another library but did
+    /// not (`-fno-plt`, and always in Rust).
+    pub fn constant_slot(&self, place: u64) -> Option<u64> {
+        let within =
+            |r: &(u64, u64)| place >= r.0 && r.1.checked_sub(8).is_some_and(|last| place <= last);
+        if !self.constant.iter().any(within)
+            || self.resolved.binary_search(&place).is_ok()
+            || self.import_at(place).is_some()
+        {
+            return None;
+        }
+        let i = self
+            .pointers
+            .binary_search_by_key(&place, |p| p.place)
+            .ok()?;
+        let p = &self.pointers[i];
+        matches!(p.stored, Stored::Word | Stored::Addend(_)).then_some(p.target)
+    }
+
+    /// The routine that chooses what a word holds when the program starts.
+    pub fn resolver_of(&self, place: u64) -> Option<u64> {
+        self.resolved.binary_search(&place).ok()?;
+        let found = self.pointers.binary_search_by_key(&place, |p| p.place);
+        found.ok().map(|i| self.pointers[i].target)
+    }
+
+    /// The imported symbol that a slot holds, as dynamic symbol index.
+    pub fn import_at(&self, slot: u64) -> Option<u32> {
+        self.import_slots
+            .binary_search_by_key(&slot, |s| s.0)
+            .ok()
+            .map(|i| self.import_slots[i].1)
+    }
+}

@@ -1,0 +1,301 @@
+//! The sweep over all code, which keeps only what crosses from piece to piece.
+
+use postlink_image::elf::Elf;
+use postlink_isa::{FixupKind, Flow, Insn, Isa};
+use rayon::prelude::*;
+use rustc_hash::FxHashSet;
+
+use super::pieces::Pieces;
+use super::program::Piece;
+use super::refs::Refs;
+
+/// What the sweep has found: the piece that it was found in, and what it is. In no particular order.
+pub(super) type Events = Vec<Vec<(u32, Event)>>;
+
+/// Something that one piece does to another, or to its own inside.
+#[derive(Clone, Copy)]
+pub(super) enum Event {
+    Jump {
+        target: u64,
+    },
+    Call {
+        target: u64,
+    },
+    Address {
+        target: u64,
+    },
+    Table {
+        base: u64,
+    },
+    /// Branches on flags first thing after a call: they are results of the callee.
+    FlagsOf {
+        callee: u64,
+    },
+    Undecodable,
+    FallsOff,
+    /// Calls or jumps to a known start.
+    Reaches {
+        target: u64,
+    },
+    /// Calls something unknown.
+    Unsafe,
+    /// Has no return, and no jump to other code.
+    NoReturn,
+}
+
+/// Sweeps over all pieces. `calls`: imports and functions of a library that are safe to call, if calls matter at all.
+pub(super) fn sweep<I: Isa>(
+    elf: &Elf<'_>,
+    refs: &Refs,
+    pieces: &Pieces,
+    calls: Option<&FxHashSet<u64>>,
+) -> Events {
+    let sweep = Sweep {
+        elf,
+        refs,
+        starts: &pieces.starts,
+        calls,
+    };
+    (0..pieces.list.len())
+        .into_par_iter()
+        .fold(Vec::new, |mut out, i| {
+            sweep.piece::<I>(i as u32, &pieces.list[i], &mut out);
+            out
+        })
+        .collect()
+}
+
+/// What the sweep over all code needs to know.
+struct Sweep<'a, 'd> {
+    elf: &'a Elf<'d>,
+    refs: &'a Refs,
+    starts: &'a [u64],
+    /// Imports and functions of a library that are safe to call, if calls matter at all.
+    calls: Option<&'a FxHashSet<u64>>,
+}
+
+impl Sweep<'_, '_> {
+    fn piece<I: Isa>(&self, index: u32, piece: &Piece, out: &mut Vec<(u32, Event)>) {
+        let Some(bytes) = self.elf.bytes_at(piece.start, piece.end - piece.start) else {
+            out.push((index, Event::Undecodable));
+            return;
+        };
+        let mut state = PieceSweep {
+            sweep: self,
+            index,
+            piece,
+            out,
+            last: Flow::Next,
+            called: None,
+            is_unsafe: false,
+            has_table: false,
+            jumps_indirectly: false,
+            leaves: false,
+        };
+        let stopped = I::sweep(bytes, piece.start, |insn| {
+            state.flags::<I>(insn, bytes);
+            state.flow(insn);
+            if let Some(f) = insn.field
+                && insn.traits.forms_address
+            {
+                state.address(f.target, f.kind == FixupKind::Adr);
+            }
+            // Padding inside a sized function does not count as its end.
+            if !insn.traits.nop {
+                state.last = insn.flow;
+            }
+            true
+        });
+        for &(_, target) in self.refs.formed_in(piece.start, piece.end) {
+            state.address(target, false);
+        }
+        state.absolute_fields::<I>();
+        state.finish(stopped.is_none());
+    }
+
+    fn is_start(&self, addr: u64) -> bool {
+        self.starts.binary_search(&addr).is_ok()
+    }
+
+    fn is_code(&self, addr: u64) -> bool {
+        self.elf.section_at(addr).is_some_and(|(_, s)| s.is_code())
+    }
+}
+
+/// The sweep over one piece.
+struct PieceSweep<'a, 'd> {
+    sweep: &'a Sweep<'a, 'd>,
+    index: u32,
+    piece: &'a Piece,
+    out: &'a mut Vec<(u32, Event)>,
+    /// How the last instruction goes on that is no padding.
+    last: Flow,
+    /// What the instruction before calls.
+    called: Option<u64>,
+    /// It calls something that is not known to be safe.
+    is_unsafe: bool,
+    /// It forms the address of a jump table, or of what one may count from.
+    has_table: bool,
+    jumps_indirectly: bool,
+    /// It returns, or jumps to other code.
+    leaves: bool,
+}
+
+impl PieceSweep<'_, '_> {
+    fn event(&mut self, event: Event) {
+        self.out.push((self.index, event));
+    }
+
+    /// Flags that are looked at first thing after a call.
+    fn flags<I: Isa>(&mut self, insn: &Insn, bytes: &[u8]) {
+        if let (Some(callee), Flow::CondJump { .. }) = (self.called, insn.flow) {
+            let at = (insn.addr - self.piece.start) as usize;
+            if I::effects(&bytes[at..], insn).reads.meets(I::FLAGS) {
+                self.event(Event::FlagsOf { callee });
+            }
+        }
+        self.called = match insn.flow {
+            Flow::Call { target } => Some(target),
+            _ => None,
+        };
+    }
+
+    /// Where an instruction goes.
+    fn flow(&mut self, insn: &Insn) {
+        match insn.flow {
+            Flow::Jump { target } | Flow::CondJump { target, .. } | Flow::ShortCond { target }
+                if target < self.piece.start || target >= self.piece.end =>
+            {
+                self.leaves = true;
+                self.event(Event::Jump { target });
+                if let Some(safe) = self.sweep.calls
+                    && !safe.contains(&target)
+                {
+                    self.is_unsafe |= !self.sweep.is_start(target);
+                    self.event(Event::Reaches { target });
+                }
+            }
+            Flow::Call { target } => {
+                let known = self.sweep.is_start(target);
+                // A call to its own start is recursion; one to the instruction after it or elsewhere inside is not.
+                if self.is_inside(target) || !known {
+                    self.event(Event::Call { target });
+                }
+                if let Some(safe) = self.sweep.calls
+                    && !safe.contains(&target)
+                {
+                    self.is_unsafe |= !known;
+                    if known {
+                        self.event(Event::Reaches { target });
+                    }
+                }
+            }
+            Flow::IndirectCall => self.indirect_call(insn),
+            Flow::IndirectJump => self.jumps_indirectly = true,
+            Flow::Return => self.leaves = true,
+            _ => {}
+        }
+    }
+
+    fn indirect_call(&mut self, insn: &Insn) {
+        let sweep = self.sweep;
+        let Some(safe) = sweep.calls else {
+            return;
+        };
+        let Some(slot) = insn.slot() else {
+            self.is_unsafe = true;
+            return;
+        };
+        match sweep.refs.constant_slot(slot) {
+            Some(target) if safe.contains(&target) => {}
+            Some(target) if sweep.is_start(target) => self.event(Event::Reaches { target }),
+            _ => self.is_unsafe |= !safe.contains(&slot),
+        }
+    }
+
+    fn is_inside(&self, addr: u64) -> bool {
+        addr > self.piece.start && addr < self.piece.end
+    }
+
+    /// The code forms an address; `adr`: by an instruction that forms what tables count from.
+    fn address(&mut self, target: u64, adr: bool) {
+        if self.sweep.refs.relative_width(target).is_some() {
+            self.has_table = true;
+            self.event(Event::Table { base: target });
+        } else if adr && self.is_inside(target) {
+            // The anchor of a jump table, or else the function's control flow will say.
+            self.has_table = true;
+        } else if self.sweep.is_code(target) {
+            self.event(Event::Address { target });
+        }
+    }
+
+    /// Absolute addresses in instructions.
+    fn absolute_fields<I: Isa>(&mut self) {
+        let sweep = self.sweep;
+        let fields = sweep
+            .refs
+            .absolute_fields_in(self.piece.start, self.piece.end);
+        for &(at, kind) in fields {
+            let width = if kind == FixupKind::Abs64 { 8 } else { 4 };
+            let bytes = sweep.elf.bytes_at(at, width);
+            let target = bytes.and_then(|b| I::read_field(kind, b, at));
+            if let Some(target) = target.filter(|target| sweep.is_code(*target)) {
+                self.event(Event::Address { target });
+            }
+        }
+    }
+
+    /// What is known when all instructions were seen.
+    fn finish(&mut self, decoded: bool) {
+        let falls_off = matches!(
+            self.last,
+            Flow::Next | Flow::CondJump { .. } | Flow::ShortCond { .. }
+        );
+        if !decoded {
+            self.event(Event::Undecodable);
+            self.is_unsafe = true;
+        } else if falls_off {
+            self.event(Event::FallsOff);
+            self.is_unsafe = true;
+        } else if !self.leaves && !self.jumps_indirectly {
+            self.event(Event::NoReturn);
+        }
+        // Without a table it may be a tail call to anything.
+        self.is_unsafe |= self.jumps_indirectly && !self.has_table;
+        if self.is_unsafe && self.sweep.calls.is_some() {
+            self.event(Event::Unsafe);
+        }
+    }
+}
+
+/// Pieces that reach something unsafe through calls and jumps.
+pub(super) fn reaching_unsafe(events: &[Vec<(u32, Event)>], starts: &[u64]) -> Vec<bool> {
+    let mut bad = vec![false; starts.len()];
+    let mut work = Vec::new();
+    for (from, e) in events.iter().flatten() {
+        if matches!(e, Event::Unsafe) && !std::mem::replace(&mut bad[*from as usize], true) {
+            work.push(*from);
+        }
+    }
+    let caller = |(from, e): &(u32, Event)| match e {
+        Event::Reaches { target } => {
+            let to = starts.binary_search(target).ok()?;
+            Some((to as u32, *from))
+        }
+        _ => None,
+    };
+    let lists = events.par_iter().flat_map_iter(|list| list.iter());
+    // (callee, caller)
+    let mut callers: Vec<(u32, u32)> = lists.filter_map(caller).collect();
+    callers.par_sort_unstable();
+    while let Some(callee) = work.pop() {
+        let first = callers.partition_point(|c| c.0 < callee);
+        for (_, caller) in callers[first..].iter().take_while(|c| c.0 == callee) {
+            if !std::mem::replace(&mut bad[*caller as usize], true) {
+                work.push(*caller);
+            }
+        }
+    }
+    bad
+}

@@ -1,0 +1,273 @@
+//! Functions emitted anew, with counters of calls or blocks.
+
+use postlink_image::write::Writer;
+use postlink_isa::coverage::Covers;
+use postlink_isa::{Code, Isa, RegSet};
+use postlink_mip::{self as mip, Block, InferredBlock, Profile};
+use rayon::prelude::*;
+use rustc_hash::FxHashSet;
+
+use super::runtime::{counter_size, put_runtime};
+use super::{CoverageMode, CoverageOptions, call_counter, describe};
+use crate::analyse::counters::{cheapest, estimate, live_at, spare};
+use crate::analyse::coverage_blocks::{self, CoverageBlocks};
+use crate::analyse::{Analysed, NodeCounter, Probes, Scratch, Target, prepare};
+use crate::cfg::{BlockId, Cfg};
+use crate::discover::{NonlocalExits, Program, Refs};
+use crate::drivers::rewriting::retain;
+use crate::error::Error;
+use crate::link::{self, LinkOptions, Ready, emit_in_place, hook, reusable_space};
+use crate::pin::Pin;
+
+/// Functions emitted anew.
+#[derive(Default)]
+pub(super) struct Anew {
+    /// By function of the program: why it does not count.
+    pub pins: Vec<Option<Pin>>,
+    /// Of those that count: what the map says.
+    pub functions: Vec<mip::Function>,
+    ready: Vec<Ready>,
+    /// How many blocks each has.
+    blocks: Vec<u64>,
+    /// Where old entries get jumps.
+    patches: Vec<(u64, u64)>,
+}
+
+impl Anew {
+    pub(super) fn make<I: Covers>(
+        program: &Program<'_>,
+        nonlocal_exits: &NonlocalExits,
+        options: &CoverageOptions,
+        near: bool,
+    ) -> Anew {
+        let mut anew = Anew::default();
+        for one in make_all::<I>(program, nonlocal_exits, options, near) {
+            anew.pins.push(one.as_ref().err().copied());
+            let Ok(one) = one else { continue };
+            anew.functions.push(one.function);
+            anew.patches.extend(one.entry_patch);
+            anew.blocks.push(one.blocks);
+            anew.ready.push(one.ready);
+        }
+        anew
+    }
+
+    /// Blocks of all instrumented functions.
+    pub(super) fn blocks(&self) -> u64 {
+        self.blocks.iter().sum()
+    }
+
+    /// Leaves functions where they were, by the addresses of their entries.
+    pub(super) fn take_back(&mut self, program: &Program<'_>, functions: &FxHashSet<u64>) {
+        let refused = |r: &Ready| functions.contains(&program.start(r.function as usize));
+        let count: Vec<bool> = self.ready.iter().map(|r| !refused(r)).collect();
+        for r in self.ready.iter().filter(|r| refused(r)) {
+            self.pins[r.function as usize] = Some(Pin::NotProved);
+        }
+        retain(&mut self.ready, &count);
+        retain(&mut self.functions, &count);
+        retain(&mut self.blocks, &count);
+        self.patches.retain(|(entry, _)| !functions.contains(entry));
+    }
+
+    /// Gives functions their places, with the counters of `profile`.
+    pub(super) fn link<I: Covers>(
+        &mut self,
+        program: &Program<'_>,
+        options: &CoverageOptions,
+        profile: &Profile,
+        next: u64,
+        writer: &mut Writer<'_>,
+    ) -> Result<(), Error> {
+        let elf = program.elf;
+        for (ready, function) in self.ready.iter_mut().zip(&profile.functions) {
+            ready.counter_base =
+                (function.raw_offset - I::COUNTER_UNIT) / counter_size(options.mode);
+        }
+        let (ready, patches) = (&self.ready, &self.patches);
+        // Everything moves, so there is space in old bodies for nearly everything. What is there must not be
+        // found by the old unwind entries, nor by debug information, which would name the functions that were
+        // there: Rust's panics ask it. (The checker does not follow what becomes of an address that the
+        // input's code registers.)
+        let known = Refs::registers_frames(elf) || elf.section(".debug_info").is_some();
+        let reusable = match options.reuse && !known {
+            true => reusable_space::<I>(program, ready, patches, &options.sealed),
+            false => Vec::new(),
+        };
+        let link_options = LinkOptions {
+            reusable,
+            room_for_all: true,
+            ..LinkOptions::instrumented(elf)
+        };
+        let order: Vec<u32> = (0..ready.len() as u32).collect();
+        let mut placed = link::place::<I>(program, ready, [&order, &order], &link_options, writer);
+        placed.plan_veneers::<I>(program, ready, writer);
+        placed.unwind(program, ready, writer)?;
+        let entry = hook(elf)?;
+        let (start, probes) = put_runtime::<I>(elf, options, profile, next, &entry, writer)?;
+        placed.fill::<I>(program, ready, [&order, &order], &probes, writer)?;
+        placed.references::<I>(program, ready, patches, false, writer)?;
+        entry.install(start, writer)?;
+        placed.symbols(program, ready, &link_options, writer);
+        placed.note(program, ready, &link_options, writer)?;
+        Ok(())
+    }
+}
+
+/// All functions emitted anew, or why not.
+fn make_all<'d, I: Covers>(
+    program: &Program<'d>,
+    nonlocal_exits: &NonlocalExits,
+    options: &CoverageOptions,
+    near: bool,
+) -> Vec<Result<Made, Pin>> {
+    (0..program.functions.len())
+        .into_par_iter()
+        .map_init(Scratch::default, |scratch, f| {
+            let analysed = prepare::analyse::<I>(program, nonlocal_exits, f, scratch)?;
+            if let Some(functions) = &options.functions
+                && !functions.is_match(program.name(f).as_bytes())
+            {
+                return Err(Pin::Excluded);
+            }
+            if options.keep.contains(&program.start(f)) {
+                return Err(Pin::NotProved);
+            }
+            make::<I>(program, f, &analysed, options.mode, near)
+        })
+        .collect()
+}
+
+/// A function with its counters.
+struct Made {
+    ready: Ready,
+    entry_patch: Option<(u64, u64)>,
+    function: mip::Function,
+    blocks: u64,
+}
+
+fn make<'d, I: Covers>(
+    program: &Program<'d>,
+    function: usize,
+    a: &Analysed<'d>,
+    mode: CoverageMode,
+    near: bool,
+) -> Result<Made, Pin> {
+    let start = program.start(function);
+    let chosen = match mode {
+        CoverageMode::BlockCoverage => coverage_blocks::choose(&a.cfg, &estimate(&a.cfg)),
+        _ => CoverageBlocks {
+            counted: vec![0],
+            inferred: Vec::new(),
+        },
+    };
+    // The first block is also come to from within the function.
+    let entered_again = a.cfg.succs.contains(&0);
+    let mut probes = Probes {
+        put: Some(match mode {
+            CoverageMode::FunctionCoverage | CoverageMode::BlockCoverage if near => {
+                put_covered::<I, true>
+            }
+            CoverageMode::FunctionCoverage | CoverageMode::BlockCoverage => put_covered::<I, false>,
+            CoverageMode::CallGraph | CoverageMode::CallEdges if entered_again => {
+                put_call_inside::<I>
+            }
+            CoverageMode::CallGraph => put_call::<I>,
+            CoverageMode::CallEdges => put_call_and_edge::<I>,
+        }),
+        ..Probes::default()
+    };
+    let spare = spare::<I>(program, &a.cfg);
+    // Where a store takes no register, one place is as good as another.
+    let choosy =
+        !mode.calls() && I::covered_len(RegSet::EMPTY, near) != I::covered_len(RegSet::ALL, near);
+    for (counter, &b) in (0u32..).zip(&chosen.counted) {
+        if a.cfg.blocks[b as usize].watch.whole {
+            return Err(Pin::NoPlaceToCount);
+        }
+        let node = match choosy {
+            true => cheapest::<I>(program, &a.cfg, b, counter, spare, &|live| {
+                I::covered_len(live, near)
+            }),
+            false => {
+                let (at, live) = first_place::<I>(program, &a.cfg, b, mode);
+                NodeCounter { counter, at, live }
+            }
+        };
+        probes.nodes.insert(b, node);
+    }
+    let ready = emit_in_place::<I>(program, function, a, probes)?;
+    // A block in another piece has an offset that wraps.
+    let offset = |b: BlockId| a.cfg.blocks[b as usize].start.wrapping_sub(start) as u32;
+    let successors = (0..a.cfg.blocks.len() as u32).map(|b| a.cfg.succs(b));
+    let mip = mip::Function {
+        cfg_signature: mip::hash::cfg_signature(successors),
+        blocks: chosen
+            .counted
+            .iter()
+            .skip(1)
+            .map(|&b| Block {
+                offset: offset(b),
+                covered: false,
+            })
+            .collect(),
+        inferred: chosen
+            .inferred
+            .iter()
+            .map(|(b, from)| InferredBlock {
+                offset: offset(*b),
+                from: from.clone(),
+            })
+            .collect(),
+        ..describe(program, function)
+    };
+    Ok(Made {
+        ready,
+        entry_patch: a.entry_patch,
+        function: mip,
+        blocks: (chosen.counted.len() + chosen.inferred.len()) as u64,
+    })
+}
+
+fn put_covered<I: Covers, const NEAR: bool>(out: &mut Code<Target>, live: RegSet, counter: u32) {
+    I::put_covered(out, live, NEAR, Target::Counter(counter));
+}
+
+fn put_call<I: Covers>(out: &mut Code<Target>, live: RegSet, _counter: u32) {
+    I::put_called(out, live, call_counter(false, true));
+}
+
+fn put_call_and_edge<I: Covers>(out: &mut Code<Target>, live: RegSet, _counter: u32) {
+    I::put_called(out, live, call_counter(true, true));
+}
+
+fn put_call_inside<I: Covers>(out: &mut Code<Target>, live: RegSet, _counter: u32) {
+    I::put_called(out, live, call_counter(false, false));
+}
+
+/// The first place in a block for a counter, after a landing pad of indirect branches, and what is live there.
+fn first_place<I: Isa>(
+    program: &Program<'_>,
+    cfg: &Cfg,
+    b: BlockId,
+    mode: CoverageMode,
+) -> (u64, RegSet) {
+    let block = &cfg.blocks[b as usize];
+    let len = block.end - block.start;
+    let bytes = program.elf.bytes_at(block.start, len).unwrap_or(&[]);
+    let mut at = block.start;
+    I::sweep(bytes, block.start, |i| {
+        let pad = i.traits.landing_pad;
+        if pad {
+            at = i.end();
+        }
+        pad
+    });
+    let live = if mode.calls() {
+        live_at::<I>(program, cfg, b, at)
+    } else {
+        // A store of a constant destroys nothing.
+        RegSet::ALL
+    };
+    (at.min(block.term_at), live)
+}

@@ -1,0 +1,232 @@
+//! Counters at entries of functions that stay where they are: [`crate::entries`].
+
+use postlink_image::elf::SymbolTable;
+use postlink_image::note::{Note, NoteKind};
+use postlink_image::write::{InSection, NewKind, NewSection, Placed, SymbolEdit, Writer};
+use postlink_image::{InputAddr, OutputAddr};
+use postlink_isa::coverage::Covers;
+use postlink_mip::Profile;
+use rustc_hash::FxHashSet;
+
+use super::runtime::put_runtime;
+use super::{CoverageMode, CoverageOptions, call_counter};
+use crate::analyse::Target;
+use crate::discover::{NonlocalExits, Program};
+use crate::entries::{self, Described, Entered, Places, Plan, Put, Stubs};
+use crate::error::Error;
+use crate::link::{self, ProbeAddresses, hook};
+
+/// Calls something with what puts a counter at an entry, and whether it may be in front of one. `None` where
+/// more than entries count.
+fn with_counter<I: Covers, R>(
+    options: &CoverageOptions,
+    near: bool,
+    then: impl FnOnce(bool, Put<'_>) -> R,
+) -> Option<R> {
+    let edges = options.mode == CoverageMode::CallEdges;
+    match options.mode {
+        CoverageMode::BlockCoverage => None,
+        CoverageMode::FunctionCoverage => Some(then(true, &|out, live, _| {
+            I::put_covered(out, live, near, Target::Counter(0));
+        })),
+        CoverageMode::CallGraph | CoverageMode::CallEdges => {
+            Some(then(false, &|out, live, alone| {
+                I::put_called(out, live, call_counter(edges && alone, alone));
+            }))
+        }
+    }
+}
+
+/// How each function counts. `None` where more than entries count, or the unwind tables cannot be extended.
+pub(super) fn plan<I: Covers>(
+    program: &Program<'_>,
+    nonlocal_exits: &NonlocalExits,
+    options: &CoverageOptions,
+    near: bool,
+) -> Option<Plan> {
+    let functions = options.functions.as_ref();
+    with_counter::<I, _>(options, near, |front, put| {
+        entries::plan::<I>(
+            program,
+            nonlocal_exits,
+            functions,
+            &options.keep,
+            front,
+            put,
+        )
+    })?
+}
+
+/// Leaves functions as they were, by the addresses of their entries.
+pub(super) fn take_back<I: Covers>(
+    plan: &mut Plan,
+    program: &Program<'_>,
+    options: &CoverageOptions,
+    near: bool,
+    functions: &FxHashSet<u64>,
+) {
+    with_counter::<I, _>(options, near, |_, put| {
+        plan.take_back::<I>(program, functions, put);
+    });
+}
+
+/// Puts everything into the file.
+pub(super) fn link<I: Covers>(
+    program: &Program<'_>,
+    plan: &Plan,
+    options: &CoverageOptions,
+    profile: &Profile,
+    next: u64,
+    writer: &mut Writer<'_>,
+) -> Result<(), Error> {
+    let elf = program.elf;
+    let sections = StubSections::append(plan, writer);
+    put_frames(program, plan, sections.stubs, writer)?;
+    let entry = hook(elf)?;
+    let (start, probes) = put_runtime::<I>(elf, options, profile, next, &entry, writer)?;
+    sections.fill::<I>(program, plan, profile, &probes, writer)?;
+    entry.install(start, writer)?;
+    sections.edit_symbols(program, plan, writer);
+    // Nothing moved; what changed is proved from the bytes alone.
+    let note = Note {
+        kind: NoteKind::Instrumented,
+        input_id: elf.build_id.unwrap_or_default().to_vec(),
+        functions: Vec::new(),
+    };
+    link::put_note(&note, writer)?;
+    Ok(())
+}
+
+/// The sections that stubs are in: as many as fit in the first, and the rest.
+struct StubSections {
+    first: Option<Placed>,
+    rest: Option<Placed>,
+    stubs: Stubs,
+}
+
+impl StubSections {
+    fn append(plan: &Plan, writer: &mut Writer<'_>) -> StubSections {
+        let first_len = plan.fitting(writer.free_anywhere(entries::STUBS));
+        let mut put = |name: &str, size: u64| {
+            let section = NewSection {
+                name: name.into(),
+                kind: NewKind::Code,
+                align: entries::STUBS,
+                size,
+            };
+            (size > 0).then(|| writer.append_anywhere(section))
+        };
+        let first = put(".text.entries", first_len);
+        let name = if first_len == 0 {
+            ".text.entries"
+        } else {
+            ".text.entries.rest"
+        };
+        let rest = put(name, plan.size() - first_len);
+        StubSections {
+            first,
+            rest,
+            stubs: Stubs {
+                first: OutputAddr::new(first.map_or(0, |s| s.addr)),
+                first_len,
+                rest: OutputAddr::new(rest.map_or(0, |s| s.addr)),
+            },
+        }
+    }
+
+    /// Fills the stubs, and leads what refers to functions to them.
+    fn fill<I: Covers>(
+        &self,
+        program: &Program<'_>,
+        plan: &Plan,
+        profile: &Profile,
+        probes: &ProbeAddresses,
+        writer: &mut Writer<'_>,
+    ) -> Result<(), Error> {
+        let counter = |i: usize, n: u32| {
+            let of_function = profile.functions[i].raw_offset - I::COUNTER_UNIT;
+            probes.counters + of_function + probes.counter_size * u64::from(n)
+        };
+        let places = Places {
+            stubs: self.stubs,
+            counter: &counter,
+            slow: probes.slow,
+            slow_with_edges: probes.bias,
+        };
+        let mut code = vec![0; plan.size() as usize];
+        plan.fill::<I>(program, &places, &mut code, |at, bytes| {
+            Ok(writer.patch(at, bytes)?)
+        })?;
+        let (in_first, in_rest) = code.split_at(self.stubs.first_len as usize);
+        for (section, code) in [(self.first, in_first), (self.rest, in_rest)] {
+            if let Some(section) = section {
+                writer.contents(section.id).copy_from_slice(code);
+            }
+        }
+        Ok(())
+    }
+
+    /// Dynamic symbols follow their functions to where these are entered.
+    fn edit_symbols(&self, program: &Program<'_>, plan: &Plan, writer: &mut Writer<'_>) {
+        let entered = plan.entered(program, &self.stubs);
+        let symbols = program.elf.symbols(SymbolTable::Dynamic);
+        for (index, s) in (0u32..).zip(symbols.iter()) {
+            let Some(place) = entered
+                .get(&InputAddr::new(s.value))
+                .filter(|_| s.section != 0)
+            else {
+                continue;
+            };
+            let edit = match *place {
+                Entered::Earlier(by) => SymbolEdit {
+                    value: s.value - by,
+                    size: if s.size == 0 { 0 } else { s.size + by },
+                    section: InSection::Old(s.section),
+                },
+                Entered::Stub(at) => SymbolEdit {
+                    value: at.get(),
+                    size: s.size,
+                    section: match (self.rest.filter(|r| at.get() >= r.addr), self.first) {
+                        (Some(section), _) | (None, Some(section)) => InSection::New(section.id),
+                        (None, None) => InSection::Old(s.section),
+                    },
+                },
+            };
+            writer.edit_symbol(SymbolTable::Dynamic, index, edit);
+        }
+    }
+}
+
+/// Extends the unwind tables by an entry that describes the stubs.
+fn put_frames(
+    program: &Program<'_>,
+    plan: &Plan,
+    stubs: Stubs,
+    writer: &mut Writer<'_>,
+) -> Result<(), Error> {
+    let Some((search, overwriting)) = plan.frames().filter(|_| plan.size() > 0) else {
+        return Ok(());
+    };
+    let described = Described {
+        places: stubs,
+        len: plan.size(),
+    };
+    let section = writer.append_anywhere(NewSection {
+        name: ".eh_frame.entries".into(),
+        kind: NewKind::ReadOnly,
+        align: 8,
+        size: search.size(program, described, overwriting)?,
+    });
+    let (bytes, (at, word)) = search.extend(program, described, overwriting, section.addr)?;
+    let out = writer.contents(section.id);
+    if out.len() != bytes.len() {
+        return Err(Error::internal(format!(
+            "the unwind entry of stubs has {} bytes, not {}",
+            bytes.len(),
+            out.len()
+        )));
+    }
+    out.copy_from_slice(&bytes);
+    writer.patch(at, &word)?;
+    Ok(())
+}

@@ -1,0 +1,456 @@
+//! A copy of a program that writes a raw machine profile: coverage of functions or blocks, calls with the
+//! order of first calls, call edges.
+//!
+//! Where entries alone count, nothing moves: [`crate::entries`]. For coverage of blocks, and in programs
+//! whose unwind tables cannot be extended, the way is that of [`super::instrument`]: functions that are
+//! understood are emitted anew. In both the counters are in pages that a start-up routine maps onto the file,
+//! a `.mipraw` of version 9:
+//!
+//! | offset in the file | what |
+//! |---|---|
+//! | 0 | the 32 bytes of the header, zeros up to [`COUNTER_UNIT`](postlink_isa::Isa::COUNTER_UNIT): 4096, on AArch64 65536 |
+//! | there | with calls: the clock, the last place in the order of first calls that was given (4), zero (4) |
+//! | | coverage: one byte for each counter; calls: count (4) and place (4) for each function |
+//! | | zeros up to the end of a page |
+//! | the end | with edges: a table of sampled return addresses, 16 bytes each |
+//!
+//! What they mean goes to a `.mipmap` beside the output, and nothing of it into the output. Addresses in it
+//! count from zero: a function's is its address in the input.
+//!
+//! Only the function's first block counts its calls; if it is also the head of a loop and a jump leads to the
+//! counter, rounds count as well.
+
+//!
+//! | file | subject |
+//! |---|---|
+//! | [`in_place`] | counters at entries of functions that stay |
+//! | [`anew`] | functions emitted anew |
+//! | [`runtime`] | the counters' pages, the start-up routine, the slow path of calls |
+
+mod anew;
+mod in_place;
+mod runtime;
+
+use std::marker::PhantomData;
+use std::path::Path;
+
+use postlink_image::elf::Elf;
+use postlink_image::write::{WriteOptions, Writer};
+use postlink_isa::coverage::{CallCounter, Covers};
+use postlink_isa::with_isa;
+use postlink_mip::{self as mip, Profile, Types, Width};
+use regex::bytes::Regex;
+use rustc_hash::FxHashSet;
+use serde::Serialize;
+
+use super::rewriting::{Answer, Refusal, Rewriting};
+use crate::analyse::{FunctionCounters, Target, count_pins};
+use crate::discover::{NonlocalExits, Program, check_input, identity};
+use crate::entries::Plan;
+use crate::error::Error;
+use crate::phases::Phases;
+use crate::pin::Pin;
+use anew::Anew;
+use runtime::Room;
+
+/// What is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum CoverageMode {
+    /// Whether each function ran.
+    FunctionCoverage,
+    /// Whether each block ran.
+    BlockCoverage,
+    /// How often each function was called, and in which order for the first time.
+    CallGraph,
+    /// The same, and from where.
+    CallEdges,
+}
+
+impl CoverageMode {
+    fn calls(self) -> bool {
+        matches!(self, CoverageMode::CallGraph | CoverageMode::CallEdges)
+    }
+
+    /// What the files say of themselves.
+    pub fn types(self) -> Types {
+        let types = match self {
+            CoverageMode::FunctionCoverage => Types::FUNCTION_COVERAGE,
+            CoverageMode::BlockCoverage => Types::FUNCTION_COVERAGE
+                .with(Types::BLOCK_COVERAGE)
+                .with(Types::INFERRED_BLOCKS),
+            CoverageMode::CallGraph => Types::CALL_GRAPH,
+            CoverageMode::CallEdges => Types::CALL_GRAPH.with(Types::RETURN_ADDRESS),
+        };
+        types.with(Types::ZERO_FILLED)
+    }
+}
+
+/// What to instrument and how.
+#[derive(Clone, Debug)]
+pub struct CoverageOptions {
+    /// What is counted.
+    pub mode: CoverageMode,
+    /// Name of the raw profile if the environment gives none; `%p`, `%b`, `%h` (the module hash), `%m`, `%%`.
+    pub pattern: String,
+    /// Only functions with a name that matches.
+    pub functions: Option<Regex>,
+    /// Entries in the table of edges, rounded up to a power of two.
+    pub edges: u32,
+    /// Functions that stay as they are, by address: a checker did not accept them.
+    pub keep: FxHashSet<u64>,
+    /// Whether code that moves may be in old bodies. Whether something may still come there is for a checker to say.
+    pub reuse: bool,
+    /// Functions in whose old bodies nothing else may be all the same, by address.
+    pub sealed: FxHashSet<u64>,
+}
+
+/// What was done.
+#[derive(Clone, Debug, Serialize)]
+pub struct CoverageReport {
+    /// What is counted.
+    pub mode: CoverageMode,
+    /// Functions found.
+    pub functions: usize,
+    /// Instrumented functions.
+    pub instrumented: usize,
+    /// Functions that stay, by reason.
+    pub pinned: Vec<(Pin, usize)>,
+    /// Blocks of instrumented functions.
+    pub blocks: u64,
+    /// Blocks with a counter, entries among them.
+    pub counted: u64,
+    /// Size of a raw profile.
+    pub raw_size: u64,
+    /// Size of the input.
+    pub input_size: u64,
+    /// Size of the output.
+    pub output_size: u64,
+    /// The map's bytes, to be written beside the output.
+    #[serde(skip)]
+    pub map: Vec<u8>,
+}
+
+/// Bytes in front of the functions' counters: the clock.
+const CLOCK: u64 = 8;
+
+/// Bytes of the start-up routine and a little more: what all programs have to bear, and a hole in the file
+/// saves if it is as large.
+const START_UP: u64 = 2400;
+
+/// Instruments a file. The map is in the report.
+pub fn instrument_coverage(
+    elf: &Elf<'_>,
+    options: &CoverageOptions,
+    out: &Path,
+    mode: u32,
+    phases: &mut Phases,
+) -> Result<CoverageReport, Error> {
+    prepare_coverage(elf, options, phases)?.write(out, mode, phases)
+}
+
+/// Finds a file's functions and makes what counts in them.
+pub fn prepare_coverage<'d>(
+    elf: &'d Elf<'d>,
+    options: &CoverageOptions,
+    phases: &mut Phases,
+) -> Result<Box<dyn Rewriting<Report = CoverageReport> + 'd>, Error> {
+    with_isa!(check_input(elf)?, I => Ok(Box::new(Covered::<I>::new(elf, options, phases)?)))
+}
+
+/// Instrumented functions, without addresses.
+struct Covered<'d, I> {
+    program: Program<'d>,
+    nonlocal_exits: NonlocalExits,
+    options: CoverageOptions,
+    /// Every flag is near the code that sets it ([`Covers::NEAR`]): shorter, if it turns out that all are.
+    near: bool,
+    emission: Emission,
+    isa: PhantomData<fn() -> I>,
+}
+
+impl<'d, I: Covers> Covered<'d, I> {
+    fn new(
+        elf: &'d Elf<'d>,
+        options: &CoverageOptions,
+        phases: &mut Phases,
+    ) -> Result<Self, Error> {
+        phases.begin("discover");
+        let program = Program::discover::<I>(elf)?;
+        if !program.refs.kept {
+            return Err(Error::no_relocations());
+        }
+        let nonlocal_exits = NonlocalExits::new(&program);
+        let near = is_compact::<I>(&program, options);
+        phases.begin("functions");
+        let emission = Emission::make::<I>(&program, &nonlocal_exits, options, near)?;
+        phases.end();
+        Ok(Covered {
+            program,
+            nonlocal_exits,
+            options: options.clone(),
+            near,
+            emission,
+            isa: PhantomData,
+        })
+    }
+
+    /// The map, with the places of all counters; and the bytes of counters, with the clock.
+    fn map(&self) -> (Profile, u64) {
+        let mut functions = self.emission.functions(&self.program);
+        let types = self.options.mode.types();
+        let mut next = if self.options.mode.calls() { CLOCK } else { 0 };
+        for function in &mut functions {
+            function.raw_offset = I::COUNTER_UNIT + next;
+            next += function.counter_bytes(types);
+        }
+        let elf = self.program.elf;
+        let mut profile = Profile {
+            types,
+            identity: elf.build_id.map_or(0, mip::create::identity),
+            functions,
+            ..Profile::default()
+        };
+        // Of the contents: another build, or other options, give another hash.
+        let mut contents = mip::map::write(&profile, Width::Wide, 0);
+        contents.extend(identity(elf).hex().bytes());
+        profile.module_hash = mip::hash::module_hash(&contents);
+        (profile, next)
+    }
+
+    /// Gives everything its place.
+    fn link(&mut self, profile: &Profile, next: u64) -> Result<Writer<'d>, Error> {
+        let (program, in_place) = (&self.program, self.emission.is_in_place());
+        let bytes = Room::of::<I>(&self.options, next).bytes + runtime::BIAS;
+        let write_options = WriteOptions {
+            zero_fill: true,
+            zero_size: Some((bytes, I::COUNTER_UNIT)),
+            no_search_table: in_place || program.refs.registration_follows(),
+            map_hole: if in_place { START_UP } else { 0 },
+            like_text: false,
+        };
+        let mut writer = Writer::new(program.elf, write_options)?;
+        match &mut self.emission {
+            Emission::InPlace(plan) => {
+                in_place::link::<I>(program, plan, &self.options, profile, next, &mut writer)?;
+            }
+            Emission::Anew(anew) => {
+                anew.link::<I>(program, &self.options, profile, next, &mut writer)?;
+            }
+        }
+        Ok(writer)
+    }
+
+    /// Links and writes once.
+    fn attempt(
+        &mut self,
+        out: &Path,
+        mode: u32,
+        phases: &mut Phases,
+    ) -> Result<CoverageReport, Error> {
+        phases.begin("link");
+        let (profile, next) = self.map();
+        let writer = self.link(&profile, next)?;
+        phases.begin("write");
+        let summary = writer.write(out, mode)?;
+        phases.end();
+        Ok(self.report(&profile, next, summary.size))
+    }
+
+    fn report(&self, profile: &Profile, next: u64, output_size: u64) -> CoverageReport {
+        let of_pin = |pin: &Option<Pin>| FunctionCounters {
+            pin: *pin,
+            ..FunctionCounters::default()
+        };
+        let shares: Vec<FunctionCounters> = self.emission.pins().iter().map(of_pin).collect();
+        let functions = &profile.functions;
+        CoverageReport {
+            mode: self.options.mode,
+            functions: self.program.functions.len(),
+            instrumented: functions.len(),
+            pinned: count_pins(&shares),
+            blocks: match &self.emission {
+                Emission::InPlace(_) => functions.len() as u64,
+                Emission::Anew(anew) => anew.blocks(),
+            },
+            counted: functions.iter().map(|f| f.blocks.len() as u64 + 1).sum(),
+            raw_size: I::COUNTER_UNIT + Room::of::<I>(&self.options, next).bytes,
+            input_size: self.program.elf.data.len() as u64,
+            output_size,
+            map: mip::map::write(profile, Width::Wide, 0),
+        }
+    }
+}
+
+impl<I: Covers> Rewriting for Covered<'_, I> {
+    type Report = CoverageReport;
+
+    fn write(
+        &mut self,
+        out: &Path,
+        mode: u32,
+        phases: &mut Phases,
+    ) -> Result<CoverageReport, Error> {
+        let done = self.attempt(out, mode, phases);
+        if !self.near || !matches!(done, Err(Error::Reach { .. })) {
+            return done;
+        }
+        // Nothing was written.
+        self.near = false;
+        phases.begin("functions");
+        self.emission = Emission::make::<I>(
+            &self.program,
+            &self.nonlocal_exits,
+            &self.options,
+            self.near,
+        )?;
+        self.attempt(out, mode, phases)
+    }
+
+    /// Where code is to be in old bodies it is checked in any case: bodies that something may still come to
+    /// are left alone then. Without a function that counts there is nothing that could be different.
+    fn is_checked(&self, asked: bool) -> bool {
+        (asked || self.options.reuse) && self.emission.counts()
+    }
+
+    fn answer(&mut self, refusal: &Refusal) -> Answer {
+        let options = &mut self.options;
+        if options.reuse {
+            let sealed = options.sealed.len();
+            options.sealed.extend(&refusal.functions);
+            if options.sealed.len() > sealed && !refusal.last {
+                return Answer::Changed;
+            }
+            // It was not for what is where, or there is no end to it.
+            options.reuse = false;
+            if !refusal.binding {
+                return Answer::Changed;
+            }
+        }
+        let answer = Answer::taken_back(&refusal.functions, &options.keep);
+        if let Answer::TakenBack(functions) = &answer {
+            options.keep.extend(functions);
+            self.emission
+                .take_back::<I>(&self.program, &self.options, self.near, functions);
+        }
+        answer
+    }
+}
+
+/// Whether it is worth trying if every flag is near the code that sets it ([`Covers::NEAR`]).
+fn is_compact<I: Covers>(program: &Program<'_>, options: &CoverageOptions) -> bool {
+    let code = program.elf.loads().filter(|p| p.flags & 1 == 1);
+    // Stubs are between the old code and a bit after the counters; what is emitted anew takes about the space
+    // that it had.
+    let size = match options.mode {
+        CoverageMode::FunctionCoverage => {
+            let end = code.map(|p| p.addr + p.mem_size).min();
+            let behind = program.elf.extent().1.saturating_sub(end.unwrap_or(0));
+            behind.saturating_add(program.functions.len() as u64 * 12)
+        }
+        CoverageMode::BlockCoverage => code.map(|p| p.mem_size).sum(),
+        CoverageMode::CallGraph | CoverageMode::CallEdges => return false,
+    };
+    I::NEAR.is_some_and(|near| size < near)
+}
+
+/// How counters come into the program.
+enum Emission {
+    /// At entries, see [`crate::entries`].
+    InPlace(Box<Plan>),
+    /// Functions are emitted anew.
+    Anew(Anew),
+}
+
+impl Emission {
+    fn make<I: Covers>(
+        program: &Program<'_>,
+        nonlocal_exits: &NonlocalExits,
+        options: &CoverageOptions,
+        near: bool,
+    ) -> Result<Emission, Error> {
+        if let Some(plan) = in_place::plan::<I>(program, nonlocal_exits, options, near) {
+            return Ok(Emission::InPlace(Box::new(plan)));
+        }
+        if options.mode == CoverageMode::CallEdges {
+            return Err(Error::Unsupported(
+                "call edges need an unwind search table (.eh_frame_hdr) of the ordinary form, which this file has not".into(),
+            ));
+        }
+        let anew = Anew::make::<I>(program, nonlocal_exits, options, near);
+        Ok(Emission::Anew(anew))
+    }
+
+    fn is_in_place(&self) -> bool {
+        matches!(self, Emission::InPlace(_))
+    }
+
+    /// Whether any function counts.
+    fn counts(&self) -> bool {
+        match self {
+            Emission::InPlace(plan) => plan.functions().next().is_some(),
+            Emission::Anew(anew) => !anew.functions.is_empty(),
+        }
+    }
+
+    /// By function: why it does not count.
+    fn pins(&self) -> &[Option<Pin>] {
+        match self {
+            Emission::InPlace(plan) => &plan.pins,
+            Emission::Anew(anew) => &anew.pins,
+        }
+    }
+
+    /// What the map says of instrumented functions, but for the places of their counters.
+    fn functions(&self, program: &Program<'_>) -> Vec<mip::Function> {
+        match self {
+            Emission::InPlace(plan) => plan
+                .functions()
+                .map(|(f, cfg_signature)| mip::Function {
+                    cfg_signature,
+                    ..describe(program, f)
+                })
+                .collect(),
+            Emission::Anew(anew) => anew.functions.clone(),
+        }
+    }
+
+    /// Leaves functions as they were, by the addresses of their entries.
+    fn take_back<I: Covers>(
+        &mut self,
+        program: &Program<'_>,
+        options: &CoverageOptions,
+        near: bool,
+        functions: &FxHashSet<u64>,
+    ) {
+        match self {
+            Emission::InPlace(plan) => {
+                in_place::take_back::<I>(plan, program, options, near, functions);
+            }
+            Emission::Anew(anew) => anew.take_back(program, functions),
+        }
+    }
+}
+
+/// What the map says of a function before its counters are known.
+fn describe(program: &Program<'_>, function: usize) -> mip::Function {
+    let name = program.name(function);
+    mip::Function {
+        signature: mip::hash::md5_64(name.as_bytes()),
+        name: name.into_bytes(),
+        address: program.start(function) as i64,
+        size: u32::try_from(program.size(function)).unwrap_or(u32::MAX),
+        ..mip::Function::default()
+    }
+}
+
+/// Counters have four bytes: the number of calls and the time.
+fn call_counter(edges: bool, at_entry: bool) -> CallCounter<Target> {
+    CallCounter {
+        count: Target::Counter(0),
+        time: Target::Counter(1),
+        slow: Target::Slow,
+        edges: edges.then_some(Target::Bias),
+        at_entry,
+    }
+}

@@ -1,0 +1,187 @@
+//! What counters need beside them: their pages, the start-up routine that maps these, and the slow path of calls.
+
+use postlink_image::OutputAddr;
+use postlink_image::elf::Elf;
+use postlink_image::write::{NewId, NewKind, NewSection, Placed, Writer};
+use postlink_isa::coverage::{self, Covers, MipRuntime, SlowConfig};
+use postlink_isa::{Isa, RuntimeConfig};
+use postlink_mip::{self as mip, Kind, Profile, Types, Width};
+
+use super::{CoverageMode, CoverageOptions};
+use crate::discover::identity;
+use crate::error::Error;
+use crate::link::{Hook, ProbeAddresses};
+
+/// Bytes after the counters' pages, in which the load bias is.
+pub(super) const BIAS: u64 = 4096;
+
+/// Addresses are loaded as constants of eight bytes or fewer: space for the longest, and what is not needed is padding.
+const SLACK: u64 = 64;
+
+/// Counters' pages.
+pub(super) struct Room {
+    /// Entries of the table of edges.
+    entries: u32,
+    /// Where the table begins.
+    table: u64,
+    /// All of them, whole pages.
+    pub bytes: u64,
+}
+
+impl Room {
+    /// `next`: the bytes of the functions' counters and the clock.
+    pub(super) fn of<I: Isa>(options: &CoverageOptions, next: u64) -> Room {
+        let unit = I::COUNTER_UNIT;
+        let entries = match options.mode {
+            CoverageMode::CallEdges => options.edges.clamp(256, 1 << 24).next_power_of_two(),
+            _ => 0,
+        };
+        let len = u64::from(entries) * coverage::EDGE;
+        let bytes = (next.next_multiple_of(4096) + len)
+            .next_multiple_of(unit)
+            .max(unit);
+        // The slots of a raw file are its end, so the table must end with the last page.
+        Room {
+            entries,
+            table: bytes - len,
+            bytes,
+        }
+    }
+}
+
+/// The header of raw profiles.
+fn header(profile: &Profile, room: &Room) -> Vec<u8> {
+    let mut header = mip::Header::new(
+        Kind::Raw,
+        Some(Width::Wide),
+        profile.types.without(Types::INFERRED_BLOCKS),
+        profile.module_hash,
+    );
+    header.word = profile.identity;
+    header.slots = room.entries;
+    header.to_bytes().to_vec()
+}
+
+/// The slow paths of calls, first the one without edges and then the one with; and where that begins. Nothing
+/// if calls are not counted.
+fn slow_paths<I: Covers>(calls: bool, config: SlowConfig) -> Result<(Vec<u8>, u64), Error> {
+    let one =
+        |config| I::slow(config).map_err(|error| Error::internal(format!("slow path: {error}")));
+    if !calls {
+        return Ok((Vec::new(), 0));
+    }
+    let mut code = one(SlowConfig {
+        entries: 0,
+        ..config
+    })?;
+    code.resize(code.len().next_multiple_of(16), I::PADDING);
+    let with_edges = code.len() as u64;
+    if config.entries > 0 {
+        let at = config.at + with_edges;
+        code.extend(one(SlowConfig { at, ..config })?);
+    }
+    Ok((code, with_edges))
+}
+
+/// Appends a section for so many bytes of code, and a few more.
+fn append_code(name: &str, size: u64, writer: &mut Writer<'_>) -> Placed {
+    writer.append_anywhere(NewSection {
+        name: name.into(),
+        kind: NewKind::Code,
+        align: 16,
+        size: size + SLACK,
+    })
+}
+
+/// Fills such a section.
+fn fill_code<I: Isa>(section: NewId, code: &[u8], writer: &mut Writer<'_>) -> Result<(), Error> {
+    let room = writer.contents(section);
+    let Some(place) = room.get_mut(..code.len()) else {
+        return Err(Error::internal(format!(
+            "{} bytes of start-up code, where {} were expected",
+            code.len(),
+            room.len()
+        )));
+    };
+    place.copy_from_slice(code);
+    room[code.len()..].fill(I::PADDING);
+    Ok(())
+}
+
+/// Appends what counters need: the slow path of calls, the start-up routine, and last the counters' pages.
+/// Gives the start-up routine's address and those that code refers to.
+pub(super) fn put_runtime<I: Covers>(
+    elf: &Elf<'_>,
+    options: &CoverageOptions,
+    profile: &Profile,
+    next: u64,
+    entry: &Hook,
+    writer: &mut Writer<'_>,
+) -> Result<(u64, ProbeAddresses), Error> {
+    let calls = options.mode.calls();
+    let room = Room::of::<I>(options, next);
+    let unit = I::COUNTER_UNIT;
+    let header = header(profile, &room);
+    let module = format!("{:04x}", profile.module_hash as u16);
+    let build_id = identity(elf).hex();
+    // Addresses near by, for code of the same size.
+    let near = elf.extent().1;
+    let mut config = RuntimeConfig {
+        at: near,
+        counters: near.next_multiple_of(unit) + unit,
+        counters_len: room.bytes,
+        sites_offset: room.bytes,
+        bias_slot: near,
+        header: &header,
+        header_check: header.len(),
+        pattern: &options.pattern,
+        build_id: &build_id,
+        entry: entry.runtime(),
+    };
+    let mip_config = MipRuntime {
+        module: &module,
+        // Orders of first calls are those of one run.
+        fresh: calls,
+    };
+    let mut slow_config = SlowConfig {
+        at: near,
+        clock: config.counters,
+        counters: config.counters,
+        table: config.counters + room.table,
+        entries: room.entries,
+    };
+    let slow = match slow_paths::<I>(calls, slow_config)?.0.len() as u64 {
+        0 => None,
+        size => Some(append_code(".text.slow", size, writer)),
+    };
+    let size = I::mip_runtime(&config, mip_config)?.len() as u64;
+    let runtime = append_code(".text.start", size, writer);
+    let counters = writer.append_zero_fill_aligned(".postlink.counters", room.bytes + BIAS, unit);
+    config.at = runtime.addr;
+    config.counters = counters.addr;
+    config.bias_slot = counters.addr + room.bytes;
+    slow_config.at = slow.map_or(0, |s| s.addr);
+    slow_config.clock = counters.addr;
+    slow_config.counters = counters.addr;
+    slow_config.table = counters.addr + room.table;
+    let (slow_bytes, with_edges) = slow_paths::<I>(calls, slow_config)?;
+    fill_code::<I>(runtime.id, &I::mip_runtime(&config, mip_config)?, writer)?;
+    if let Some(slow) = slow {
+        fill_code::<I>(slow.id, &slow_bytes, writer)?;
+    }
+    let probes = ProbeAddresses {
+        counters: OutputAddr::new(counters.addr),
+        counter_size: counter_size(options.mode),
+        sites: OutputAddr::new(counters.addr + room.bytes),
+        // No recorders here, and so nothing that needs the bias: the name stands for the slow way with edges.
+        bias: OutputAddr::new(slow_config.at + with_edges),
+        slow: OutputAddr::new(slow_config.at),
+        ..ProbeAddresses::default()
+    };
+    Ok((runtime.addr, probes))
+}
+
+/// Bytes of what counters are numbered by.
+pub(super) fn counter_size(mode: CoverageMode) -> u64 {
+    if mode.calls() { 4 } else { 1 }
+}

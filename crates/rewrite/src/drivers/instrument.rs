@@ -1,0 +1,718 @@
+//! An instrumented copy of a program.
+//!
+//! Every function that is understood is emitted anew with its counters; the counters are in pages of their
+//! own that a start-up routine maps onto the profile file. Pointers to functions stay as they are (they lead
+//! to the old entry, which jumps on): so the targets that recorders see are addresses of the input. It also
+//! makes old entries the only way in from outside, where checks for per-thread counters ([`per_thread`]) are.
+
+use std::marker::PhantomData;
+use std::path::Path;
+
+use postlink_image::OutputAddr;
+use postlink_image::elf::Elf;
+use postlink_image::write::{NewKind, NewSection, WriteOptions, Writer};
+use postlink_isa::{Code, CounterMode, Isa, PerThreadMemory, RuntimeConfig, SiteRef, with_isa};
+use postlink_profile::raw;
+use rayon::prelude::*;
+use regex::bytes::Regex;
+use rustc_hash::FxHashSet;
+use serde::Serialize;
+
+use super::rewriting::{Answer, Refusal, Rewriting, retain};
+use crate::analyse::{
+    Analysed, CounterMap, FunctionCounters, Scratch, Target, count_pins, per_thread, prepare,
+};
+use crate::discover::{NonlocalExits, Program, check_input, is_program, libc};
+use crate::error::Error;
+use crate::link::{self, Hook, LinkOptions, Placement, ProbeAddresses, Ready, emit_in_place, hook};
+use crate::phases::Phases;
+use crate::pin::Pin;
+
+/// How counters are incremented.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Counters {
+    /// Per thread where that is possible; else atomically if the program can have threads or forks, else plainly.
+    #[default]
+    Auto,
+    /// Each thread in an area of its own; atomically where that is not possible.
+    PerThread,
+    /// Atomically.
+    Atomic,
+    /// Plainly: fast, and inexact when threads meet at a counter.
+    Plain,
+}
+
+/// What to instrument and how.
+#[derive(Clone, Debug)]
+pub struct InstrumentOptions {
+    /// Profile's file name if the environment names none; `%p`, `%b`, `%h`, `%m`, `%%`.
+    pub pattern: String,
+    /// Only functions with a name that matches.
+    pub functions: Option<Regex>,
+    /// How counters are incremented.
+    pub counters: Counters,
+    /// Why they are not to be per thread, if that is known already: a sentence for the report.
+    pub not_per_thread: Option<String>,
+    /// Record targets of indirect calls.
+    pub calls: bool,
+    /// Functions to leave where they are, by address: those that the checker could not prove.
+    pub keep: FxHashSet<u64>,
+    /// Tell where blocks went ([`InstrumentReport::blocks`]).
+    pub blocks: bool,
+}
+
+impl Default for InstrumentOptions {
+    fn default() -> Self {
+        InstrumentOptions {
+            pattern: "postlink.%p.plraw".into(),
+            functions: None,
+            counters: Counters::Auto,
+            not_per_thread: None,
+            calls: true,
+            keep: FxHashSet::default(),
+            blocks: false,
+        }
+    }
+}
+
+/// What was done.
+#[derive(Clone, Debug, Serialize)]
+pub struct InstrumentReport {
+    /// Functions found.
+    pub functions: usize,
+    /// Instrumented functions.
+    pub instrumented: usize,
+    /// Functions that stay, by reason.
+    pub pinned: Vec<(Pin, usize)>,
+    /// Counters in the file's map.
+    pub counters: u64,
+    /// Indirect calls and tail jumps with a recorder.
+    pub sites: u64,
+    /// Whether counters are atomic.
+    pub atomic: bool,
+    /// How counters are incremented; never [`Counters::Auto`].
+    pub counting: Counters,
+    /// Why counters are not per thread, where that was to be tried.
+    pub not_per_thread: Option<String>,
+    /// Size of the input.
+    pub input_size: u64,
+    /// Size of the output.
+    pub output_size: u64,
+    /// Where blocks of instrumented functions went, if that was asked for: link-time addresses in the input
+    /// and in the output, ascending by the first.
+    #[serde(skip)]
+    pub blocks: Vec<(u64, u64)>,
+}
+
+/// Instruments a file. `mode`: the output's permissions.
+pub fn instrument(
+    elf: &Elf<'_>,
+    options: &InstrumentOptions,
+    out: &Path,
+    mode: u32,
+    phases: &mut Phases,
+) -> Result<InstrumentReport, Error> {
+    prepare_instrumented(elf, options, phases)?.write(out, mode, phases)
+}
+
+/// Finds a file's functions and makes their code with counters.
+pub fn prepare_instrumented<'d>(
+    elf: &'d Elf<'d>,
+    options: &InstrumentOptions,
+    phases: &mut Phases,
+) -> Result<Box<dyn Rewriting<Report = InstrumentReport> + 'd>, Error> {
+    with_isa!(check_input(elf)?, I => Ok(Box::new(Instrumented::<I>::new(elf, options, phases)?)))
+}
+
+/// Functions with counters, without addresses.
+struct Instrumented<'d, I> {
+    program: Program<'d>,
+    nonlocal_exits: NonlocalExits,
+    options: InstrumentOptions,
+    counting: Counting,
+    /// `None` while counters are to be incremented in another way than before.
+    made: Option<Made>,
+    isa: PhantomData<fn() -> I>,
+}
+
+impl<'d, I: Isa> Instrumented<'d, I> {
+    fn new(
+        elf: &'d Elf<'d>,
+        options: &InstrumentOptions,
+        phases: &mut Phases,
+    ) -> Result<Self, Error> {
+        phases.begin("discover");
+        let program = Program::discover::<I>(elf)?;
+        if !program.refs.kept {
+            return Err(Error::no_relocations());
+        }
+        let nonlocal_exits = NonlocalExits::new(&program);
+        let counting = Counting::choose::<I>(&program, &nonlocal_exits, options);
+        let mut instrumented = Instrumented {
+            program,
+            nonlocal_exits,
+            options: options.clone(),
+            counting,
+            made: None,
+            isa: PhantomData,
+        };
+        phases.begin("functions");
+        instrumented.make();
+        phases.end();
+        Ok(instrumented)
+    }
+
+    /// Emits all functions, if that is still to be done; once more if what stays turns out to forbid counters
+    /// per thread.
+    fn make(&mut self) -> &Made {
+        let Instrumented {
+            program,
+            nonlocal_exits,
+            options,
+            counting,
+            made,
+            ..
+        } = self;
+        made.get_or_insert_with(|| {
+            make_with_counters::<I>(program, nonlocal_exits, options, counting)
+        })
+    }
+
+    /// Leaves functions where they were, by the addresses of their entries.
+    fn take_back(&mut self, functions: &FxHashSet<u64>) {
+        let Some(made) = &mut self.made else { return };
+        made.take_back(&self.program, functions);
+        if self.counting.how == Counters::PerThread {
+            let start = |f: usize| self.program.start(f);
+            let moved: Vec<bool> = (0..self.program.functions.len())
+                .map(|f| !functions.contains(&start(f)))
+                .collect();
+            if let Some(why) =
+                per_thread::staying_obstacle::<I>(&self.program, &self.nonlocal_exits, &moved)
+            {
+                self.not_per_thread(why);
+            }
+        }
+    }
+
+    /// Counters are incremented in another way: all code is made anew.
+    fn not_per_thread(&mut self, why: String) {
+        self.counting.fall_back(why);
+        self.made = None;
+    }
+
+    fn report(&self, made: &Made, placed: &Placement, output_size: u64) -> InstrumentReport {
+        let offsets = made.ready.iter().flat_map(|r| &r.recorder_offsets);
+        InstrumentReport {
+            functions: self.program.functions.len(),
+            instrumented: made.ready.len(),
+            pinned: count_pins(&made.map.shares),
+            counters: made.map.subject.counters,
+            sites: offsets.filter(|o| **o != u32::MAX).count() as u64,
+            atomic: self.counting.how == Counters::Atomic,
+            counting: self.counting.how,
+            not_per_thread: self.counting.not_per_thread.clone(),
+            input_size: self.program.elf.data.len() as u64,
+            output_size,
+            blocks: block_places(made, placed),
+        }
+    }
+}
+
+impl<I: Isa> Rewriting for Instrumented<'_, I> {
+    type Report = InstrumentReport;
+
+    fn write(
+        &mut self,
+        out: &Path,
+        mode: u32,
+        phases: &mut Phases,
+    ) -> Result<InstrumentReport, Error> {
+        if self.made.is_none() {
+            phases.begin("functions");
+        }
+        self.make();
+        let Some(made) = &self.made else {
+            return Err(Error::internal("functions were not made"));
+        };
+        phases.begin("link");
+        let (writer, placed) =
+            link_all::<I>(&self.program, made, self.counting.how, &self.options)?;
+        phases.begin("write");
+        let summary = writer.write(out, mode)?;
+        phases.end();
+        Ok(self.report(made, &placed, summary.size))
+    }
+
+    /// Without a function that counts there is nothing that could be different.
+    fn is_checked(&self, asked: bool) -> bool {
+        asked && self.made.as_ref().is_some_and(|m| !m.ready.is_empty())
+    }
+
+    fn answer(&mut self, refusal: &Refusal) -> Answer {
+        if let Some(why) = &refusal.counting
+            && self.counting.how == Counters::PerThread
+        {
+            // Others ask less of the program.
+            self.not_per_thread(why.clone());
+            return Answer::Changed;
+        }
+        let answer = Answer::taken_back(&refusal.functions, &self.options.keep);
+        if let Answer::TakenBack(functions) = &answer {
+            self.options.keep.extend(functions);
+            self.take_back(functions);
+        }
+        answer
+    }
+}
+
+/// How counters are incremented, and what it is if that turns out to be impossible.
+struct Counting {
+    /// Never [`Counters::Auto`].
+    how: Counters,
+    /// Instead of [`Counters::PerThread`].
+    fallback: Counters,
+    /// Why counters are not per thread, where that was to be tried.
+    not_per_thread: Option<String>,
+}
+
+impl Counting {
+    /// By what was asked for, and what the program's code shows.
+    fn choose<I: Isa>(
+        program: &Program<'_>,
+        nonlocal_exits: &NonlocalExits,
+        options: &InstrumentOptions,
+    ) -> Self {
+        let not_per_thread = match options.counters {
+            // Nothing asks for it, and no program of this machine has it.
+            Counters::Auto if I::PER_THREAD.is_none() => None,
+            Counters::Auto | Counters::PerThread if options.not_per_thread.is_some() => {
+                options.not_per_thread.clone()
+            }
+            Counters::Auto | Counters::PerThread => {
+                per_thread::obstacle::<I>(program, nonlocal_exits)
+            }
+            _ => None,
+        };
+        let fallback = match options.counters {
+            Counters::Atomic | Counters::PerThread => Counters::Atomic,
+            Counters::Plain => Counters::Plain,
+            Counters::Auto if can_have_threads(program) => Counters::Atomic,
+            Counters::Auto if I::PER_THREAD.is_some() && can_fork(program) => Counters::Atomic,
+            Counters::Auto => Counters::Plain,
+        };
+        let wanted = matches!(options.counters, Counters::Auto | Counters::PerThread);
+        let may = wanted && I::PER_THREAD.is_some() && not_per_thread.is_none();
+        Counting {
+            how: if may { Counters::PerThread } else { fallback },
+            fallback,
+            not_per_thread,
+        }
+    }
+
+    /// Not per thread, after all.
+    fn fall_back(&mut self, why: String) {
+        self.not_per_thread = Some(why);
+        self.how = self.fallback;
+    }
+}
+
+/// Emits all functions; once more if what stays turns out to forbid counters per thread.
+fn make_with_counters<I: Isa>(
+    program: &Program<'_>,
+    nonlocal_exits: &NonlocalExits,
+    options: &InstrumentOptions,
+    counting: &mut Counting,
+) -> Made {
+    let mut made = loop {
+        let mode = counter_mode::<I>(program, counting.how);
+        let made = make_all::<I>(program, nonlocal_exits, options, mode);
+        if counting.how != Counters::PerThread {
+            break made;
+        }
+        let mut moved = vec![false; program.functions.len()];
+        for r in &made.ready {
+            moved[r.function as usize] = true;
+        }
+        let subject = &made.map.subject;
+        let len = raw::counters_len(subject.counters, subject.sites);
+        match per_thread::staying_obstacle::<I>(program, nonlocal_exits, &moved) {
+            Some(why) => counting.fall_back(why),
+            None if len > i32::MAX as u64 => {
+                counting.fall_back("its counters have more than 2 GiB".into());
+            }
+            None => break made,
+        }
+    };
+    let Made { map, ready, .. } = &mut made;
+    for r in ready {
+        (r.counter_base, r.site_base) = map.bases[r.function as usize];
+    }
+    made
+}
+
+/// Gives functions, counters and routines their places, and fills in what refers to them.
+fn link_all<'d, I: Isa>(
+    program: &Program<'d>,
+    made: &Made,
+    counting: Counters,
+    options: &InstrumentOptions,
+) -> Result<(Writer<'d>, Placement), Error> {
+    let (elf, ready) = (program.elf, &made.ready);
+    let memory = CounterMemory::new::<I>(made, counting);
+    let write_options = WriteOptions {
+        zero_fill: true,
+        zero_size: memory
+            .own
+            .is_none()
+            .then_some((memory.all, I::COUNTER_UNIT)),
+        no_search_table: program.refs.registration_follows(),
+        map_hole: 0,
+        like_text: false,
+    };
+    let mut writer = Writer::new(elf, write_options)?;
+    let mut slow: Code<Target> = Code::default();
+    I::put_site_slow(&mut slow, made.mode, elf.extent());
+    let link_options = LinkOptions {
+        slow: slow.bytes.clone(),
+        ..LinkOptions::instrumented(elf)
+    };
+    let order: Vec<u32> = (0..ready.len() as u32).collect();
+    let orders = [order.as_slice(), order.as_slice()];
+    let mut placed = link::place::<I>(program, ready, orders, &link_options, &mut writer);
+    placed.plan_veneers::<I>(program, ready, &mut writer);
+    placed.unwind(program, ready, &mut writer)?;
+    let entry = hook(elf)?;
+    let (probes, runtime) =
+        put_runtime::<I>(made, &memory, &slow.bytes, &entry, options, &mut writer)?;
+    placed.fill::<I>(program, ready, orders, &probes, &mut writer)?;
+    placed.references::<I>(program, ready, &made.patches, false, &mut writer)?;
+    entry.install(runtime, &mut writer)?;
+    placed.symbols(program, ready, &link_options, &mut writer);
+    placed.note(program, ready, &link_options, &mut writer)?;
+    Ok((writer, placed))
+}
+
+/// The memory of counters: how large it is.
+struct CounterMemory {
+    /// Of counters and sites, in whole pages.
+    counters: u64,
+    /// In front of the counters, if each thread has some of its own.
+    before: u64,
+    /// With what is in front of the counters or after them: the load bias is there.
+    all: u64,
+    own: Option<PerThreadMemory>,
+}
+
+impl CounterMemory {
+    fn new<I: Isa>(made: &Made, counting: Counters) -> Self {
+        let subject = &made.map.subject;
+        let own = I::PER_THREAD.filter(|_| counting == Counters::PerThread);
+        let counters = raw::counters_len(subject.counters, subject.sites)
+            .checked_next_multiple_of(I::COUNTER_UNIT)
+            .unwrap_or(u64::MAX);
+        // The load bias is after the counters, or at the beginning of the private memory in front of them.
+        let (before, behind) = own.map_or((0, 4096), |own| (own.len, 0));
+        CounterMemory {
+            counters,
+            before,
+            all: counters.saturating_add(before + behind),
+            own,
+        }
+    }
+}
+
+/// Appends the recorders' slow path, the start-up routine and the counters. Gives their addresses, and the routine's.
+fn put_runtime<I: Isa>(
+    made: &Made,
+    memory: &CounterMemory,
+    slow: &[u8],
+    entry: &Hook,
+    options: &InstrumentOptions,
+    writer: &mut Writer<'_>,
+) -> Result<(ProbeAddresses, u64), Error> {
+    let (subject, own, unit) = (&made.map.subject, memory.own, I::COUNTER_UNIT);
+    let code = |name: &str, size: usize| NewSection {
+        name: name.into(),
+        kind: NewKind::Code,
+        align: 16,
+        size: size as u64,
+    };
+    let slow_at = writer.append_anywhere(code(".text.slow", slow.len()));
+    let header = raw::header_bytes_for(subject, unit, own.is_some());
+    let build_id = subject.identity.hex();
+    let sites_offset = raw::sites_offset(subject.counters);
+    // Addresses near by, for a routine of the same size.
+    let near = slow_at.addr;
+    let mut config = RuntimeConfig {
+        at: near,
+        counters: near.next_multiple_of(unit) + own.map_or(unit, |own| own.len),
+        counters_len: memory.counters,
+        sites_offset,
+        bias_slot: near + 0x1000,
+        header: &header,
+        header_check: raw::HEADER_LEN,
+        pattern: &options.pattern,
+        build_id: &build_id,
+        entry: entry.runtime(),
+    };
+    let assemble = |config: &RuntimeConfig<'_>| match own {
+        None => I::runtime(config).map(|code| (code, 0)),
+        Some(_) => I::per_thread_runtime(config),
+    };
+    let size = assemble(&config)?.0.len();
+    let runtime = writer.append_anywhere(code(".text.start", size));
+    let counters = writer.append_zero_fill_aligned(".postlink.counters", memory.all, unit);
+    config.at = runtime.addr;
+    config.counters = counters.addr + memory.before;
+    config.bias_slot = own.map_or(counters.addr + memory.counters, |_| counters.addr);
+    let (routine, enter) = assemble(&config)?;
+    if routine.len() != size {
+        return Err(Error::internal(format!(
+            "start-up routine changed its size from {size} to {}",
+            routine.len()
+        )));
+    }
+    writer.contents(runtime.id).copy_from_slice(&routine);
+    writer.contents(slow_at.id).copy_from_slice(slow);
+    // Per thread, addresses of counters are offsets in an area.
+    let base = if own.is_some() { 0 } else { counters.addr };
+    let probes = ProbeAddresses {
+        counters: OutputAddr::new(base),
+        counter_size: 8,
+        sites: OutputAddr::new(base + sites_offset),
+        bias: OutputAddr::new(config.bias_slot),
+        slow: OutputAddr::new(slow_at.addr),
+        ready: OutputAddr::new(counters.addr + own.map_or(0, |own| own.ready)),
+        enter: OutputAddr::new(enter),
+    };
+    Ok((probes, runtime.addr))
+}
+
+/// Where blocks went, if that was asked for: addresses in the input and in the output, ascending.
+fn block_places(made: &Made, placed: &Placement) -> Vec<(u64, u64)> {
+    let mut blocks: Vec<(u64, u64)> = made
+        .ready
+        .iter()
+        .zip(&made.starts)
+        .zip(&placed.fragments)
+        .flat_map(|((r, starts), at)| {
+            let places = starts.iter().zip(&r.code.blocks);
+            places.filter_map(|(start, (fragment, offset))| {
+                let fragment = at.get(usize::from(*fragment))?;
+                Some((*start, (*fragment + u64::from(*offset)).get()))
+            })
+        })
+        .collect();
+    blocks.sort_unstable();
+    blocks
+}
+
+/// What one pass over all functions makes.
+struct Made {
+    /// The instructions that count.
+    mode: CounterMode,
+    /// The counters' map.
+    map: CounterMap,
+    /// The functions' code.
+    ready: Vec<Ready>,
+    /// Where old entries get jumps.
+    patches: Vec<(u64, u64)>,
+    /// Input addresses of their blocks, if they are asked for.
+    starts: Vec<Vec<u64>>,
+}
+
+impl Made {
+    /// Leaves functions where they were, by the addresses of their entries. Their counters stay in the map,
+    /// which is the input's.
+    fn take_back(&mut self, program: &Program<'_>, functions: &FxHashSet<u64>) {
+        let refused = |r: &Ready| functions.contains(&program.start(r.function as usize));
+        let moves: Vec<bool> = self.ready.iter().map(|r| !refused(r)).collect();
+        for r in self.ready.iter().filter(|r| refused(r)) {
+            self.map.shares[r.function as usize].pin = Some(Pin::NotProved);
+        }
+        retain(&mut self.ready, &moves);
+        retain(&mut self.starts, &moves);
+        self.patches.retain(|(entry, _)| !functions.contains(entry));
+    }
+}
+
+impl Drop for Made {
+    /// Millions of small buffers: all threads give them back.
+    fn drop(&mut self) {
+        let ready = std::mem::take(&mut self.ready);
+        ready.into_par_iter().for_each(drop);
+    }
+}
+
+/// Emits all functions with their counters.
+fn make_all<I: Isa>(
+    program: &Program<'_>,
+    nonlocal_exits: &NonlocalExits,
+    options: &InstrumentOptions,
+    mode: CounterMode,
+) -> Made {
+    type One = (
+        FunctionCounters,
+        Option<(Ready, Option<(u64, u64)>, Vec<u64>)>,
+    );
+    let made: Vec<One> = (0..program.functions.len())
+        .into_par_iter()
+        .map_init(Scratch::default, |scratch, f| {
+            let analysed = prepare::analyse::<I>(program, nonlocal_exits, f, scratch);
+            let mut share = FunctionCounters::of(program, f, &analysed);
+            let wanted = options
+                .functions
+                .as_ref()
+                .is_none_or(|r| r.is_match(program.name(f).as_bytes()));
+            let ready = match analysed {
+                Ok(_) if options.keep.contains(&program.start(f)) => {
+                    share.pin = Some(Pin::NotProved);
+                    None
+                }
+                Ok(a) if wanted => match make::<I>(program, f, &a, mode, options.calls) {
+                    Ok(ready) => {
+                        let blocks = a.cfg.blocks.iter().filter(|_| options.blocks);
+                        Some((ready, a.entry_patch, blocks.map(|b| b.start).collect()))
+                    }
+                    Err(pin) => {
+                        share.pin = Some(pin);
+                        None
+                    }
+                },
+                Ok(_) => {
+                    share.pin = Some(Pin::Excluded);
+                    None
+                }
+                Err(_) => None,
+            };
+            (share, ready)
+        })
+        .collect();
+    let mut shares = Vec::with_capacity(made.len());
+    let mut ready = Vec::new();
+    let mut patches = Vec::new();
+    let mut starts = Vec::new();
+    for (share, r) in made {
+        shares.push(share);
+        if let Some((r, p, s)) = r {
+            ready.push(r);
+            patches.extend(p);
+            starts.push(s);
+        }
+    }
+    Made {
+        mode,
+        map: CounterMap::new(program.elf, shares),
+        ready,
+        patches,
+        starts,
+    }
+}
+
+/// The instructions for a way of counting.
+fn counter_mode<I: Isa>(program: &Program<'_>, counting: Counters) -> CounterMode {
+    match counting {
+        Counters::Plain => CounterMode::Plain,
+        Counters::PerThread => CounterMode::PerThread,
+        _ if uses_atomic_one::<I>(program) => CounterMode::AtomicOne,
+        _ => CounterMode::Atomic,
+    }
+}
+
+/// Emits one function with its counters.
+fn make<'d, I: Isa>(
+    program: &Program<'d>,
+    function: usize,
+    a: &Analysed<'d>,
+    mode: CounterMode,
+    calls: bool,
+) -> Result<Ready, Pin> {
+    let mut probes = a.placement.probes::<I>(program, &a.cfg, mode);
+    if mode == CounterMode::PerThread {
+        probes.fork_checks.clone_from(&a.cfg.forks);
+        // No control comes from outside where there is no entry.
+        probes.entry_check = a
+            .entry_patch
+            .map(|_| per_thread::must_save::<I>(program, &a.cfg));
+        probes.secondary_checks = a.secondary_entries.iter().map(|s| s.block).collect();
+    }
+    let mut recorders: Code<Target> = Code::default();
+    let mut recorder_offsets = Vec::new();
+    if calls {
+        for (n, s) in a.cfg.recorded().enumerate() {
+            let mut offset = u32::MAX;
+            let bytes = program.elf.bytes_at(s.at, u64::from(s.len)).unwrap_or(&[]);
+            // The callee of a TLS descriptor preserves every register: nothing is free there.
+            let descriptor = program
+                .refs
+                .tls_descriptor_calls
+                .binary_search(&s.at)
+                .is_ok();
+            if !descriptor && let Some(insn) = I::decode(bytes, s.at) {
+                let at = recorders.bytes.len().next_multiple_of(4);
+                recorders.bytes.resize(at, I::PADDING);
+                let refer = |r: SiteRef| match r {
+                    SiteRef::Table(word) => Target::SiteWord(8 * n as u32 + word),
+                    SiteRef::Bias => Target::Bias,
+                    SiteRef::Slow => Target::Slow,
+                    SiteRef::Original(addr) => Target::Same(addr),
+                };
+                let fixed = program.elf.etype == postlink_image::raw::ET_EXEC;
+                if I::put_site(&mut recorders, mode, fixed, bytes, &insn, refer) {
+                    offset = at as u32;
+                    probes.sites.insert(s.at, n as u32);
+                }
+            }
+            recorder_offsets.push(offset);
+        }
+    }
+    Ok(Ready {
+        recorders,
+        recorder_offsets,
+        ..emit_in_place::<I>(program, function, a, probes)?
+    })
+}
+
+/// Whether the program relies on the instructions of [`CounterMode::AtomicOne`] already. Compilers' helpers
+/// (`__aarch64_ldadd8_relax` …) look before they use them, so those do not count.
+fn uses_atomic_one<I: Isa>(program: &Program<'_>) -> bool {
+    program.pieces.par_iter().any(|p| {
+        let bytes = program
+            .elf
+            .bytes_at(p.start, p.end - p.start)
+            .unwrap_or_default();
+        I::has_atomic_one(bytes) && !program.name_at(p.start).starts_with("__aarch64_")
+    })
+}
+
+/// Whether the program can make processes that go on in its code.
+fn can_fork(program: &Program<'_>) -> bool {
+    program.imported(libc::forks).is_some()
+}
+
+/// Whether the program can have threads: it starts some, or is a library, whose host may.
+fn can_have_threads(program: &Program<'_>) -> bool {
+    if !is_program(program.elf) {
+        return true;
+    }
+    const STARTERS: &[&[u8]] = &[
+        b"pthread_create",
+        b"thrd_create",
+        b"clone",
+        b"clone3",
+        b"_ZNSt6thread15_M_start_threadESt10unique_ptrINS_6_StateESt14default_deleteIS1_EEPFvvE",
+        b"GOMP_parallel",
+    ];
+    use postlink_image::elf::SymbolTable;
+    // Only what is called counts: a static libc has `clone` in any case.
+    if program.imported(|name| STARTERS.contains(&name)).is_some() {
+        return true;
+    }
+    let table = program.elf.symbols(SymbolTable::Static);
+    program.elf.interpreter().is_none()
+        && table
+            .iter()
+            .any(|s| s.section != 0 && matches!(s.name, b"pthread_create" | b"thrd_create"))
+}

@@ -1,0 +1,245 @@
+//! The order of blocks and of functions, chosen by counts.
+
+use postlink_layout::call_graph::{Arc, Function as LayoutFunction};
+use postlink_layout::{cdsort, ext_tsp, hfsort};
+use rustc_hash::FxHashMap;
+
+use super::optimize::{FunctionOrder, OptimizeOptions};
+use crate::analyse::FunctionUnwind;
+use crate::attach::{Call, Counted};
+use crate::cfg::{BlockId, Term};
+use crate::discover::Program;
+use crate::link::{Ready, stress};
+
+/// The order of one function's blocks, and its score before and after.
+pub(super) struct Chosen {
+    /// Hot blocks, the entry first; then cold ones.
+    pub fragments: [Vec<BlockId>; 2],
+    /// Score of the input's order.
+    pub before: f64,
+    /// Score of this one.
+    pub after: f64,
+}
+
+/// Orders the blocks of a function and splits it.
+pub(super) fn order_blocks(c: &Counted<'_>, options: &OptimizeOptions) -> Chosen {
+    let cfg = &c.analysed.cfg;
+    let n = cfg.blocks.len();
+    let blocks: Vec<ext_tsp::Block> = (0..n)
+        .map(|b| ext_tsp::Block {
+            size: ((cfg.blocks[b].end - cfg.blocks[b].start) as u32).max(1),
+            count: c.counts.blocks[b],
+        })
+        .collect();
+    let handlers = handlers(c);
+    let mut jumps = Vec::with_capacity(cfg.succs.len());
+    for b in 0..n {
+        // A table's targets cannot be fallen into.
+        if matches!(cfg.blocks[b].term, Term::Dispatch { .. }) {
+            continue;
+        }
+        for (k, s) in cfg.succs(b as BlockId).iter().enumerate() {
+            let count = c.counts.succs[cfg.blocks[b].succ as usize + k];
+            jumps.push(ext_tsp::Jump {
+                from: b as u32,
+                to: *s,
+                count,
+            });
+        }
+    }
+    let original: Vec<u32> = (0..n as u32).collect();
+    let problem = ext_tsp::Problem::new(&blocks, &jumps);
+    let before = problem.score(&original);
+    let order = match (&handlers, options.reorder_blocks) {
+        (_, false) => original,
+        (None, true) => problem.order(),
+        (Some(handler), true) => {
+            // No chain has both kinds, so that handlers can go after all other blocks.
+            let of = |b: u32| handler[b as usize];
+            let apart: Vec<ext_tsp::Jump> = jumps
+                .iter()
+                .filter(|j| of(j.from) == of(j.to))
+                .copied()
+                .collect();
+            let order = ext_tsp::order(&blocks, &apart);
+            let (last, first): (Vec<u32>, Vec<u32>) = order.into_iter().partition(|b| of(*b));
+            [first, last].concat()
+        }
+    };
+    let after = problem.score(&order);
+    let split = options.split_functions
+        && !c
+            .analysed
+            .unwind
+            .as_ref()
+            .is_some_and(FunctionUnwind::one_fragment);
+    if let Some(seed) = options.stress {
+        let start = cfg.blocks.first().map_or(0, |b| b.start);
+        return Chosen {
+            fragments: stress::blocks(seed, start, n, split),
+            before,
+            after,
+        };
+    }
+    let mut fragments: [Vec<BlockId>; 2] = Default::default();
+    for b in order {
+        let handler = handlers.as_ref().is_some_and(|h| h[b as usize]);
+        let cold = split && b != 0 && (handler || c.counts.blocks[b as usize] == 0);
+        fragments[usize::from(cold)].push(b);
+    }
+    Chosen {
+        fragments,
+        before,
+        after,
+    }
+}
+
+/// By block: whether it ran only when an exception was caught or cleaned up after; `None` if no such block ran.
+///
+/// What throws costs thousands of instructions, most of them spent on unwind tables that are read from the
+/// start of the function's part to the place that is unwound through. Handlers in front of that place would
+/// make it longer for every exception, and a cleanup at the end of the hot part is itself unwound through,
+/// where it resumes: the cold part's tables are a few rows. Their own places hardly matter.
+fn handlers(c: &Counted<'_>) -> Option<Vec<bool>> {
+    let cfg = &c.analysed.cfg;
+    let ran = |b: usize| c.counts.blocks[b] > 0;
+    if !(0..cfg.blocks.len()).any(|b| cfg.blocks[b].landing_pad && ran(b)) {
+        return None;
+    }
+    // Only ways that were taken: after a call that never returns there may be a landing pad, and nobody says
+    // that it never returns.
+    let mut handler: Vec<bool> = (0..cfg.blocks.len()).map(ran).collect();
+    let mut open: Vec<BlockId> = vec![0];
+    open.extend((1..cfg.blocks.len() as BlockId).filter(|b| cfg.blocks[*b as usize].entry));
+    while let Some(b) = open.pop() {
+        if std::mem::take(&mut handler[b as usize]) {
+            let first = cfg.blocks[b as usize].succ as usize;
+            let taken = cfg
+                .succs(b)
+                .iter()
+                .enumerate()
+                .filter(|(way, _)| c.counts.succs[first + way] > 0);
+            open.extend(taken.map(|(_, s)| *s));
+        }
+    }
+    handler.contains(&true).then_some(handler)
+}
+
+/// Runs of a block for each of its function from which on it is aligned, and how many times as often it is
+/// jumped to as run into: llvm-bolt's `-align-blocks` takes the same numbers.
+const LOOP_RUNS: u64 = 8;
+const LOOP_JUMPS: u64 = 2;
+
+/// Blocks of the hot fragment that are worth a place at the start of a fetch window: they run often, and are
+/// mostly jumped to, as the heads of loops are; those that are run into would pay for the padding each time.
+pub(super) fn loop_heads(c: &Counted<'_>, hot: &[BlockId], align: u32) -> Vec<BlockId> {
+    if align <= 1 {
+        return Vec::new();
+    }
+    let cfg = &c.analysed.cfg;
+    let often = c.entries.max(1).saturating_mul(LOOP_RUNS);
+    let mut heads = Vec::new();
+    for (before, b) in hot.iter().zip(hot.iter().skip(1)) {
+        let runs = c.counts.blocks[*b as usize];
+        if runs < often {
+            continue;
+        }
+        let block = &cfg.blocks[*before as usize];
+        let ways = cfg
+            .succs(*before)
+            .iter()
+            .enumerate()
+            .filter(|(_, s)| *s == b);
+        let run_into: u64 = match block.term {
+            Term::Dispatch { .. } => 0,
+            _ => ways.fold(0, |sum, (way, _)| {
+                sum.saturating_add(c.counts.succs[block.succ as usize + way])
+            }),
+        };
+        if runs / LOOP_JUMPS >= run_into {
+            heads.push(*b);
+        }
+    }
+    heads
+}
+
+/// Orders the hot fragments: positions in `ready`.
+pub(super) fn order_functions(
+    program: &Program<'_>,
+    counted: &[Counted<'_>],
+    calls: &[Call],
+    ready: &[Ready],
+    of_ready: &[usize],
+    options: &OptimizeOptions,
+) -> Vec<u32> {
+    let n = ready.len();
+    let original: Vec<u32> = (0..n as u32).collect();
+    let position: FxHashMap<u32, u32> = ready
+        .iter()
+        .enumerate()
+        .map(|(i, r)| (r.function, i as u32))
+        .collect();
+    let functions: Vec<LayoutFunction> = ready
+        .iter()
+        .zip(of_ready)
+        .map(|(r, i)| LayoutFunction {
+            size: (r.code.fragments[0].code.bytes.len() as u64).max(1),
+            samples: counted[*i].entries.max(1),
+        })
+        .collect();
+    let arcs = || -> Vec<Arc> {
+        // One arc for each pair, with the average place of its calls.
+        let mut sums: FxHashMap<(u32, u32), (u64, u128)> = FxHashMap::default();
+        for c in calls {
+            let (Some(from), Some(to)) = (position.get(&c.caller), position.get(&c.callee)) else {
+                continue;
+            };
+            let r = &ready[*from as usize];
+            let (fragment, offset) = r.code.blocks[c.block as usize];
+            if fragment != 0 {
+                continue;
+            }
+            let e = sums.entry((*from, *to)).or_default();
+            e.0 = e.0.saturating_add(c.count);
+            e.1 = e.1.saturating_add(u128::from(c.count) * u128::from(offset));
+        }
+        let mut arcs: Vec<Arc> = sums
+            .into_iter()
+            .map(|((caller, callee), (count, weighted))| Arc {
+                caller,
+                callee,
+                count,
+                offset: (weighted / u128::from(count.max(1))) as u64,
+            })
+            .collect();
+        arcs.sort_unstable_by_key(|a| (a.caller, a.callee));
+        arcs
+    };
+    match &options.reorder_functions {
+        FunctionOrder::None => original,
+        FunctionOrder::ExecCount => {
+            let mut order = original;
+            order.sort_by(|a, b| {
+                let density = |i: &u32| u128::from(functions[*i as usize].samples);
+                density(b).cmp(&density(a)).then(a.cmp(b))
+            });
+            order
+        }
+        FunctionOrder::Cdsort => cdsort::order(&functions, &arcs()),
+        FunctionOrder::Hfsort => hfsort::order(&functions, &arcs()),
+        FunctionOrder::User(names) => {
+            let rank: FxHashMap<&str, usize> = names
+                .iter()
+                .enumerate()
+                .map(|(i, n)| (n.as_str(), i))
+                .collect();
+            let mut order = cdsort::order(&functions, &arcs());
+            order.sort_by_key(|i| {
+                rank.get(program.name(ready[*i as usize].function as usize).as_str())
+                    .copied()
+                    .unwrap_or(usize::MAX)
+            });
+            order
+        }
+    }
+}

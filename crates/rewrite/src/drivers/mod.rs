@@ -1,0 +1,18 @@
+//! The three jobs, each from a file to a file.
+//!
+//! | file | job |
+//! |---|---|
+//! | [`instrument`] | count edges, for a profile |
+//! | [`coverage`] | count entries or blocks, for a machine profile |
+//! | [`optimize`] | order code by a profile, as [`layout`] says |
+//!
+//! Each is a [`Rewriting`]: what a checker refuses of the output is taken back, and only what depends on it
+//! is done again.
+
+pub mod coverage;
+pub mod instrument;
+mod layout;
+pub mod optimize;
+mod rewriting;
+
+pub use rewriting::{Answer, Refusal, Rewriting};

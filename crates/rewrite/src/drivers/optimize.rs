@@ -1,0 +1,781 @@
+//! A program laid out for its profile.
+//!
+//! Functions that ran move to a hot section, in an order that keeps callers near callees (cdsort); within
+//! each, blocks follow each other along the likeliest paths (ext-TSP), and blocks that never ran, or only for
+//! an exception, go to a cold section. Everything else stays.
+
+use std::marker::PhantomData;
+use std::path::Path;
+
+use postlink_image::elf::Elf;
+use postlink_image::note::NoteKind;
+use postlink_image::unwind::lsda::Numbers;
+use postlink_image::write::{WriteOptions, Writer};
+use postlink_isa::{Code, Isa, Machine, with_isa};
+use postlink_profile::bolt_yaml::BoltYaml;
+use postlink_profile::symbolic::SymbolicProfile;
+use rayon::prelude::*;
+use rustc_hash::FxHashSet;
+use serde::Serialize;
+
+use super::layout::{Chosen, loop_heads, order_blocks, order_functions};
+use super::rewriting::{Answer, Refusal, Rewriting, retain};
+use crate::analyse::counters::Counts;
+use crate::analyse::{FunctionCounters, Probes, count_pins, prepare};
+use crate::attach::{self, Account, Attached, Call, Counted, Source};
+use crate::cfg::{BlockId, Cfg};
+use crate::discover::{NonlocalExits, Program, Refs, Stays, check_input};
+use crate::emit::{self, Plan, carry};
+use crate::error::Error;
+use crate::link::bat::{self, Moved};
+use crate::link::debug::{self, DebugInfo, DebugReport, has_debug_info};
+use crate::link::{self, LinkOptions, Placement, ProbeAddresses, Ready, reusable_space, stress};
+use crate::phases::Phases;
+use crate::pin::Pin;
+use crate::report::export;
+use crate::report::stats::DynoStats;
+
+/// Bundles of options.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Preset {
+    /// Only placement of code changes.
+    #[default]
+    Safe,
+    /// As `Safe`, with the smallest alignments, and cold code in the space of old bodies (not where start-up
+    /// code registers the old unwind table).
+    Size,
+    /// As `Safe`, with alignments that favour speed.
+    Fast,
+}
+
+/// Order of functions in the hot section.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum FunctionOrder {
+    /// As in the input.
+    None,
+    /// By how often they ran per byte.
+    ExecCount,
+    /// Cache-directed sort.
+    #[default]
+    Cdsort,
+    /// Call-chain clustering.
+    Hfsort,
+    /// Names in this order first, then the rest by cdsort.
+    User(Vec<String>),
+}
+
+/// What to do.
+#[derive(Clone, Debug)]
+pub struct OptimizeOptions {
+    /// Bundle of defaults.
+    pub preset: Preset,
+    /// Reorder blocks.
+    pub reorder_blocks: bool,
+    /// Order of functions.
+    pub reorder_functions: FunctionOrder,
+    /// Move blocks that never ran, or only for an exception, to the cold section.
+    pub split_functions: bool,
+    /// Alignment of hot functions in bytes.
+    pub align_functions: u64,
+    /// Alignment in bytes of hot blocks that are mostly jumped to; 1 for none, at most that of functions.
+    pub align_blocks: u32,
+    /// Pointers to functions keep their values: calls through them go by the old entry.
+    pub keep_pointers: bool,
+    /// For tests: everything that a layout is free to choose is chosen at random, by this seed
+    /// ([`crate::link::stress`]).
+    pub stress: Option<u64>,
+    /// Compute dyno-stats.
+    pub dyno_stats: bool,
+    /// Write address translation tables, with which a profile of the output becomes one of the input.
+    pub bat: bool,
+    /// What becomes of debug information.
+    pub debug_info: DebugInfo,
+    /// The output has the input's build-id, not one of its own.
+    pub keep_build_id: bool,
+    /// Functions (by entry address) that must stay, as the checker found fault with them.
+    pub keep: FxHashSet<u64>,
+}
+
+impl Default for OptimizeOptions {
+    fn default() -> Self {
+        OptimizeOptions {
+            preset: Preset::Safe,
+            reorder_blocks: true,
+            reorder_functions: FunctionOrder::Cdsort,
+            split_functions: true,
+            align_functions: 16,
+            align_blocks: 1,
+            keep_pointers: false,
+            stress: None,
+            dyno_stats: false,
+            bat: false,
+            debug_info: DebugInfo::Update,
+            keep_build_id: false,
+            keep: FxHashSet::default(),
+        }
+    }
+}
+
+/// What was done.
+#[derive(Clone, Debug, Serialize)]
+pub struct OptimizeReport {
+    /// Functions found.
+    pub functions: usize,
+    /// Functions that ran.
+    pub profiled: usize,
+    /// Functions that moved.
+    pub moved: usize,
+    /// Functions that stay although they could not be moved, by reason.
+    pub pinned: Vec<(Pin, usize)>,
+    /// Functions that could not be moved and might have run.
+    pub not_emitted: usize,
+    /// Why, the most frequent reason first.
+    pub not_emitted_for: Vec<(Pin, usize)>,
+    /// Bytes of hot code.
+    pub hot_bytes: u64,
+    /// Bytes of cold code split off.
+    pub cold_bytes: u64,
+    /// Functions whose counters did not agree (torn by live reading, or by races of plain counters).
+    pub inconsistent_functions: usize,
+    /// Names of those whose counters are furthest from agreeing, at most three.
+    pub most_inconsistent: Vec<String>,
+    /// ext-TSP score of all hot functions before.
+    pub score_before: f64,
+    /// After.
+    pub score_after: f64,
+    /// How much of the profile was found again in the program; exact counters always fit.
+    pub profile: Option<Account>,
+    /// Why pointers to functions that moved keep their values, if all of them do.
+    pub pointers_stay: Option<String>,
+    /// Dyno-stats before and after.
+    pub dyno_stats: Option<(DynoStats, DynoStats)>,
+    /// Under stress, where nothing should run any more.
+    #[serde(skip)]
+    pub old_bodies: Vec<stress::OldBody>,
+    /// Bytes of address translation tables.
+    pub bat_bytes: u64,
+    /// What was done with debug information; `None` if there is none.
+    pub debug: Option<DebugReport>,
+    /// Size of the input.
+    pub input_size: u64,
+    /// Size of the output.
+    pub output_size: u64,
+}
+
+/// Optimises a file by a profile of it, of any kind.
+pub fn optimize<'p>(
+    elf: &Elf<'_>,
+    profile: impl Into<Source<'p>>,
+    options: &OptimizeOptions,
+    out: &Path,
+    mode: u32,
+    phases: &mut Phases,
+) -> Result<OptimizeReport, Error> {
+    let fitted = fit(elf, profile, options, phases)?;
+    fitted.lay_out(phases)?.write(out, mode, phases)
+}
+
+/// Finds a file's functions, and their counts in a profile of any kind.
+pub fn fit<'d, 'p>(
+    elf: &'d Elf<'d>,
+    profile: impl Into<Source<'p>>,
+    options: &OptimizeOptions,
+    phases: &mut Phases,
+) -> Result<Box<dyn Fitted<'d> + 'd>, Error> {
+    let source = profile.into();
+    with_isa!(check_input(elf)?, I => Ok(Box::new(FittedTo::<I>::new(elf, source, options, phases)?)))
+}
+
+/// A program with the counts that it will be laid out for.
+pub trait Fitted<'d> {
+    /// The counts as BOLT's records of branches.
+    fn symbolic(&self) -> SymbolicProfile;
+
+    /// The counts by blocks, with hashes. `binary` is the file's name for the header.
+    fn yaml(&self, binary: &[u8]) -> BoltYaml;
+
+    /// Orders blocks and makes the new code.
+    ///
+    /// # Errors
+    ///
+    /// A profile none of whose functions can be moved.
+    fn lay_out(
+        self: Box<Self>,
+        phases: &mut Phases,
+    ) -> Result<Box<dyn Rewriting<Report = OptimizeReport> + 'd>, Error>;
+}
+
+/// [`Fitted`], for an instruction set.
+struct FittedTo<'d, I> {
+    program: Program<'d>,
+    nonlocal_exits: NonlocalExits,
+    attached: Attached<'d>,
+    shares: Vec<FunctionCounters>,
+    options: OptimizeOptions,
+    isa: PhantomData<fn() -> I>,
+}
+
+impl<'d, I: Isa> FittedTo<'d, I> {
+    fn new(
+        elf: &'d Elf<'d>,
+        source: Source<'_>,
+        options: &OptimizeOptions,
+        phases: &mut Phases,
+    ) -> Result<Self, Error> {
+        phases.begin("discover");
+        let program = discover::<I>(elf, options)?;
+        let nonlocal_exits = NonlocalExits::new(&program);
+        elf.release();
+        phases.begin("attach");
+        let (attached, shares) = attach::attach_any::<I>(&program, &nonlocal_exits, source)?;
+        elf.release();
+        phases.end();
+        Ok(FittedTo {
+            program,
+            nonlocal_exits,
+            attached,
+            shares,
+            options: options.clone(),
+            isa: PhantomData,
+        })
+    }
+}
+
+impl<'d, I: Isa> Fitted<'d> for FittedTo<'d, I> {
+    fn symbolic(&self) -> SymbolicProfile {
+        let Attached { counted, calls, .. } = &self.attached;
+        export::symbolic_of::<I>(&self.program, counted, calls)
+    }
+
+    fn yaml(&self, binary: &[u8]) -> BoltYaml {
+        let Attached { counted, calls, .. } = &self.attached;
+        export::yaml_of::<I>(&self.program, counted, calls, binary)
+    }
+
+    fn lay_out(
+        self: Box<Self>,
+        phases: &mut Phases,
+    ) -> Result<Box<dyn Rewriting<Report = OptimizeReport> + 'd>, Error> {
+        let FittedTo {
+            program,
+            nonlocal_exits,
+            attached,
+            mut shares,
+            options,
+            ..
+        } = *self;
+        let mut counted = attached.counted;
+        if counted.is_empty() {
+            return Err(Error::Profile(
+                "no function of the profile can be moved: nothing to optimise".into(),
+            ));
+        }
+        let profiled = counted.len();
+        counted.extend(registrars::<I>(&program, &nonlocal_exits, &counted));
+        counted.sort_by_key(|c| c.function);
+        phases.begin("layout");
+        let chosen: Vec<Chosen> = counted
+            .par_iter()
+            .map(|c| order_blocks(c, &options))
+            .collect();
+        phases.begin("emit");
+        let emitted = emit_all::<I>(&program, &mut counted, &chosen, &mut shares, &options);
+        program.elf.release();
+        phases.end();
+        Ok(Box::new(LaidOut {
+            debug_info: options.debug_info,
+            not_updated: None,
+            program,
+            options,
+            profiled,
+            account: attached.account,
+            counted,
+            calls: attached.calls,
+            chosen,
+            shares,
+            emitted,
+            isa: PhantomData::<fn() -> I>,
+        }))
+    }
+}
+
+/// New code of all functions that move, without addresses.
+struct LaidOut<'d, I> {
+    program: Program<'d>,
+    options: OptimizeOptions,
+    profiled: usize,
+    account: Option<Account>,
+    counted: Vec<Counted<'d>>,
+    calls: Vec<Call>,
+    /// By function with counts: the order of its blocks.
+    chosen: Vec<Chosen>,
+    /// By function: why it stays, if it does.
+    shares: Vec<FunctionCounters>,
+    emitted: EmittedAll,
+    /// What is done with debug information.
+    debug_info: DebugInfo,
+    /// Why it is kept although it was to be updated.
+    not_updated: Option<String>,
+    isa: PhantomData<fn() -> I>,
+}
+
+/// A file that is ready to be written.
+struct Linked<'d> {
+    writer: Writer<'d>,
+    /// Bytes of address translation tables.
+    bat_bytes: u64,
+    debug: Option<DebugReport>,
+}
+
+impl<I: Isa> Rewriting for LaidOut<'_, I> {
+    type Report = OptimizeReport;
+
+    fn write(
+        &mut self,
+        out: &Path,
+        mode: u32,
+        phases: &mut Phases,
+    ) -> Result<OptimizeReport, Error> {
+        phases.begin("functions");
+        let order = self.order();
+        phases.begin("link");
+        let Linked {
+            writer,
+            bat_bytes,
+            debug,
+        } = self.link(&order)?;
+        phases.begin("write");
+        let summary = writer.write(out, mode)?;
+        phases.end();
+        Ok(self.report(bat_bytes, debug, summary.size))
+    }
+
+    fn answer(&mut self, refusal: &Refusal) -> Answer {
+        if refusal.debug_info.is_some() && self.debug_info == DebugInfo::Update {
+            self.debug_info = DebugInfo::Keep;
+            self.not_updated.clone_from(&refusal.debug_info);
+            return Answer::Changed;
+        }
+        let answer = Answer::taken_back(&refusal.functions, &self.options.keep);
+        if let Answer::TakenBack(functions) = &answer {
+            self.options.keep.extend(functions);
+            self.emitted
+                .take_back(&self.program, &self.counted, &mut self.shares, functions);
+        }
+        answer
+    }
+}
+
+/// A function in its new order.
+fn emit_one<'d, I: Isa>(
+    program: &Program<'d>,
+    c: &Counted<'d>,
+    order: &Chosen,
+    options: &OptimizeOptions,
+) -> Result<Ready, Pin> {
+    if options.keep.contains(&program.start(c.function as usize)) {
+        return Err(Pin::NotProved);
+    }
+    let cfg = &c.analysed.cfg;
+    let plan = Plan {
+        fragments: order.fragments.clone(),
+        probes: Probes::default(),
+        move_addresses: true,
+        drop_padding: true,
+        aligned: loop_heads(c, &order.fragments[0], options.align_blocks),
+        block_alignment: options.align_blocks,
+    };
+    let code = emit::emit::<I>(program, cfg, &plan)?;
+    let mut unwind = carry(program, cfg, c.analysed.unwind.as_ref(), &code)?;
+    let mut splits = match options.bat {
+        true => bat::splits(program, &moved(c, order, &code), &mut unwind)?,
+        false => Vec::new(),
+    };
+    if (cfg.blocks.iter().zip(&c.counts.blocks)).any(|(block, runs)| block.landing_pad && *runs > 0)
+    {
+        let own = unwind.iter_mut().flatten();
+        for u in own.chain(splits.iter_mut().flat_map(|s| &mut s.unwind)) {
+            u.numbers = Numbers::Quickest;
+        }
+    }
+    Ok(Ready {
+        function: c.function,
+        code,
+        unwind,
+        anchored_targets: cfg.anchored_targets.clone(),
+        secondary_entries: c.analysed.secondary_entries.clone(),
+        table_entries: cfg.table_entries.clone(),
+        address_taken: cfg.labels(program, c.function as usize),
+        recorders: Code::default(),
+        recorder_offsets: Vec::new(),
+        splits,
+        counter_base: 0,
+        site_base: 0,
+    })
+}
+
+/// What a function does before and after.
+fn dyno_stats<I: Isa>(
+    program: &Program<'_>,
+    c: &Counted<'_>,
+    order: &Chosen,
+    moved: bool,
+) -> (DynoStats, DynoStats) {
+    let mut stats = (DynoStats::default(), DynoStats::default());
+    let mut original: [Vec<BlockId>; 2] = Default::default();
+    for (b, block) in c.analysed.cfg.blocks.iter().enumerate() {
+        original[usize::from(block.piece > 0)].push(b as BlockId);
+    }
+    stats.0.add::<I>(program, c, &original);
+    stats
+        .1
+        .add::<I>(program, c, if moved { &order.fragments } else { &original });
+    stats
+}
+
+/// Finds functions, in a file that can be optimised.
+fn discover<'d, I: Isa>(elf: &'d Elf<'d>, options: &OptimizeOptions) -> Result<Program<'d>, Error> {
+    let mut program = Program::discover::<I>(elf)?;
+    if !program.refs.kept {
+        return Err(Error::no_relocations());
+    }
+    if options.keep_pointers {
+        program.visible.stays = Some(Stays::Asked);
+    }
+    Ok(program)
+}
+
+/// All functions in their new order.
+#[derive(Default)]
+struct EmittedAll {
+    ready: Vec<Ready>,
+    /// By position in `ready`: index among the functions with counts.
+    of_ready: Vec<usize>,
+    /// Of functions that could not be emitted.
+    not_emitted: Vec<FunctionCounters>,
+    /// Where old entries get jumps.
+    patches: Vec<(u64, u64)>,
+    /// By function with counts: what is executed before and after, if it is asked for.
+    stats: Vec<(DynoStats, DynoStats)>,
+}
+
+impl EmittedAll {
+    /// Notes that a function stays.
+    fn stays(&mut self, counted: &Counted<'_>, pin: Pin, shares: &mut [FunctionCounters]) {
+        let share = &mut shares[counted.function as usize];
+        share.pin = Some(pin);
+        self.not_emitted.push(*share);
+    }
+
+    /// Leaves functions where they were, by the addresses of their entries.
+    fn take_back(
+        &mut self,
+        program: &Program<'_>,
+        counted: &[Counted<'_>],
+        shares: &mut [FunctionCounters],
+        functions: &FxHashSet<u64>,
+    ) {
+        let moves: Vec<bool> = self
+            .ready
+            .iter()
+            .map(|r| !functions.contains(&program.start(r.function as usize)))
+            .collect();
+        for (position, _) in moves.iter().enumerate().filter(|(_, moves)| !**moves) {
+            let index = self.of_ready[position];
+            self.stays(&counted[index], Pin::NotProved, shares);
+            if let Some((before, after)) = self.stats.get_mut(index) {
+                *after = *before;
+            }
+        }
+        retain(&mut self.ready, &moves);
+        retain(&mut self.of_ready, &moves);
+        self.patches.retain(|(entry, _)| !functions.contains(entry));
+    }
+
+    /// Bytes of code in a fragment of all functions.
+    fn bytes(&self, fragment: usize) -> u64 {
+        let codes = self.ready.iter().map(|r| &r.code.fragments[fragment].code);
+        codes.map(|code| code.bytes.len() as u64).sum()
+    }
+}
+
+/// Emits all functions. The reasons of those that stay are noted in `shares`.
+fn emit_all<'d, I: Isa>(
+    program: &Program<'d>,
+    counted: &mut [Counted<'d>],
+    chosen: &[Chosen],
+    shares: &mut [FunctionCounters],
+    options: &OptimizeOptions,
+) -> EmittedAll {
+    // What a function's graph is needed for is done while it is there: all of them at once are a tenth of the memory.
+    let emitted: Vec<(Result<Ready, Pin>, (DynoStats, DynoStats))> = counted
+        .par_iter_mut()
+        .zip(chosen)
+        .map(|(c, order)| {
+            let result = emit_one::<I>(program, c, order, options);
+            let stats = match options.dyno_stats {
+                true => dyno_stats::<I>(program, c, order, result.is_ok()),
+                false => Default::default(),
+            };
+            if !options.bat {
+                c.analysed.cfg = Cfg::default();
+            }
+            (result, stats)
+        })
+        .collect();
+    let mut all = EmittedAll::default();
+    for (i, (result, of_function)) in emitted.into_iter().enumerate() {
+        if options.dyno_stats {
+            all.stats.push(of_function);
+        }
+        match result {
+            Ok(ready) => {
+                all.of_ready.push(i);
+                all.ready.push(ready);
+                all.patches.extend(counted[i].analysed.entry_patch);
+            }
+            Err(pin) => all.stays(&counted[i], pin, shares),
+        }
+    }
+    all
+}
+
+impl<'d, I: Isa> LaidOut<'d, I> {
+    /// The order of functions, by position in `ready`.
+    fn order(&self) -> Vec<u32> {
+        let mut order = order_functions(
+            &self.program,
+            &self.counted,
+            &self.calls,
+            &self.emitted.ready,
+            &self.emitted.of_ready,
+            &self.options,
+        );
+        if let Some(seed) = self.options.stress {
+            stress::Random::of(seed, 0).shuffle(&mut order);
+        }
+        order
+    }
+
+    /// How functions are placed.
+    fn link_options(&self) -> Result<LinkOptions<'static>, Error> {
+        let (program, options, emitted) = (&self.program, &self.options, &self.emitted);
+        let elf = program.elf;
+        let hot = match options.preset {
+            _ if options.stress.is_some() => u64::from(options.align_blocks),
+            Preset::Size => 1,
+            _ => options.align_functions.max(u64::from(options.align_blocks)),
+        };
+        let cold = match options.preset {
+            Preset::Size => 1,
+            _ if options.stress.is_some() => 1,
+            _ => 2,
+        };
+        let reuses = options.preset == Preset::Size
+            && !options.bat
+            && !Refs::registers_frames(elf)
+            && check_input(elf)? == Machine::X86_64;
+        Ok(LinkOptions {
+            sections: [".text.hot", ".text.cold"],
+            align: [hot, cold],
+            move_pointers: true,
+            stress: options.stress,
+            reusable: match reuses {
+                true => reusable_space::<I>(
+                    program,
+                    &emitted.ready,
+                    &emitted.patches,
+                    &FxHashSet::default(),
+                ),
+                false => Vec::new(),
+            },
+            room_for_all: false,
+            slow: Vec::new(),
+            kind: NoteKind::Optimised,
+            input_id: elf.build_id.unwrap_or_default().to_vec(),
+        })
+    }
+
+    /// Gives functions their places and fills in what refers to them.
+    fn link(&self, order: &[u32]) -> Result<Linked<'d>, Error> {
+        let (program, ready) = (&self.program, &self.emitted.ready);
+        let write_options = WriteOptions {
+            no_search_table: program.refs.registration_follows(),
+            like_text: self.debug_info == DebugInfo::Update && has_debug_info(program.elf),
+            ..WriteOptions::default()
+        };
+        let mut writer = Writer::new(program.elf, write_options)?;
+        let options = self.link_options()?;
+        let orders = [order, order];
+        let mut placed = link::place::<I>(program, ready, orders, &options, &mut writer);
+        placed.plan_veneers::<I>(program, ready, &mut writer);
+        placed.unwind(program, ready, &mut writer)?;
+        let no_probes = ProbeAddresses::default();
+        placed.fill::<I>(program, ready, orders, &no_probes, &mut writer)?;
+        placed.references::<I>(program, ready, &self.emitted.patches, true, &mut writer)?;
+        program.elf.release();
+        let bat_bytes = match self.options.bat {
+            true => self.translation_tables(&placed, &mut writer)?,
+            false => 0,
+        };
+        placed.symbols(program, ready, &options, &mut writer);
+        let note = placed.note(program, ready, &options, &mut writer)?;
+        if !self.options.keep_build_id {
+            placed.build_id(program, ready, note, &mut writer)?;
+        }
+        let debug = match has_debug_info(program.elf) {
+            true => Some(self.debug_info(&placed, &mut writer)?),
+            false => None,
+        };
+        program.elf.release();
+        Ok(Linked {
+            writer,
+            bat_bytes,
+            debug,
+        })
+    }
+
+    /// Describes new code in debug information, or drops it, or keeps it as it is.
+    fn debug_info(
+        &self,
+        placed: &Placement,
+        writer: &mut Writer<'d>,
+    ) -> Result<DebugReport, Error> {
+        let (ready, patches) = (&self.emitted.ready, &self.emitted.patches);
+        let how = self.debug_info;
+        let mut report = debug::write::<I>(&self.program, placed, ready, patches, how, writer)?;
+        if self.not_updated.is_some() {
+            report.kept_because.clone_from(&self.not_updated);
+        }
+        Ok(report)
+    }
+
+    /// Appends address translation tables. Gives their size.
+    fn translation_tables(
+        &self,
+        placed: &Placement,
+        writer: &mut Writer<'_>,
+    ) -> Result<u64, Error> {
+        let list: Vec<Moved<'_, '_>> = self
+            .emitted
+            .ready
+            .iter()
+            .zip(&self.emitted.of_ready)
+            .map(|(r, i)| moved(&self.counted[*i], &self.chosen[*i], &r.code))
+            .collect();
+        let tables = bat::tables::<I>(&self.program, &list, &placed.fragments)?;
+        bat::write(&tables, writer)
+    }
+
+    fn report(
+        &self,
+        bat_bytes: u64,
+        debug: Option<DebugReport>,
+        output_size: u64,
+    ) -> OptimizeReport {
+        let (program, emitted) = (&self.program, &self.emitted);
+        let (inconsistent_functions, most_inconsistent) = inconsistent(program, &self.counted);
+        OptimizeReport {
+            functions: program.functions.len(),
+            profiled: self.profiled,
+            moved: emitted.ready.len(),
+            not_emitted: emitted.not_emitted.len(),
+            not_emitted_for: count_pins(&emitted.not_emitted),
+            pinned: count_pins(&self.shares),
+            hot_bytes: emitted.bytes(0),
+            cold_bytes: emitted.bytes(1),
+            inconsistent_functions,
+            most_inconsistent,
+            score_before: self.chosen.iter().map(|c| c.before).sum(),
+            score_after: self.chosen.iter().map(|c| c.after).sum(),
+            profile: self.account.clone(),
+            pointers_stay: program.visible.stays.as_ref().map(ToString::to_string),
+            dyno_stats: self.options.dyno_stats.then(|| sum(&emitted.stats)),
+            old_bodies: match self.options.stress {
+                // With that preset other code is there.
+                Some(_) if self.options.preset != Preset::Size => {
+                    stress::old_bodies(program, &emitted.ready, &emitted.patches)
+                }
+                _ => Vec::new(),
+            },
+            bat_bytes,
+            debug,
+            input_size: program.elf.data.len() as u64,
+            output_size,
+        }
+    }
+}
+
+/// What is executed before and after, of all functions.
+fn sum(stats: &[(DynoStats, DynoStats)]) -> (DynoStats, DynoStats) {
+    let mut all = (DynoStats::default(), DynoStats::default());
+    for (before, after) in stats {
+        all.0.merge(before);
+        all.1.merge(after);
+    }
+    all
+}
+
+/// How many functions have counts that do not agree, and the names of the three worst.
+fn inconsistent(program: &Program<'_>, counted: &[Counted<'_>]) -> (usize, Vec<String>) {
+    let mut list: Vec<_> = counted
+        .iter()
+        .filter(|c| c.counts.inconsistent > 0)
+        .collect();
+    list.sort_by_key(|c| std::cmp::Reverse(c.counts.inconsistent));
+    let worst = list.iter().take(3);
+    let names = worst.map(|c| program.name(c.function as usize)).collect();
+    (list.len(), names)
+}
+
+/// Functions that did not run but must move: those that form an address in the registered unwind table by one
+/// instruction. From where they are it may not reach the new table; in a copy it is encoded so that it does.
+fn registrars<'d, I: Isa>(
+    program: &Program<'d>,
+    nonlocal_exits: &NonlocalExits,
+    counted: &[Counted<'_>],
+) -> Vec<Counted<'d>> {
+    let near = |at: u64| {
+        let bytes = program.elf.bytes_at(at, 4).unwrap_or_default();
+        I::decode(bytes, at).is_some_and(|insn| I::is_near(&insn))
+    };
+    let mut wanted: Vec<u32> = program
+        .refs
+        .formed
+        .iter()
+        .filter(|f| program.refs.is_registered_frame(f.1) && near(f.0))
+        .filter_map(|f| program.piece_at(f.0).map(|p| p.function))
+        .filter(|f| counted.iter().all(|c| c.function != *f))
+        .collect();
+    wanted.sort_unstable();
+    wanted.dedup();
+    let mut scratch = prepare::Scratch::default();
+    let one = |function: u32| {
+        let analysed =
+            prepare::analyse::<I>(program, nonlocal_exits, function as usize, &mut scratch).ok()?;
+        let counts = Counts {
+            blocks: vec![0; analysed.cfg.blocks.len()],
+            succs: vec![0; analysed.cfg.succs.len()],
+            ..Counts::default()
+        };
+        Some(Counted {
+            function,
+            analysed,
+            counts,
+            entries: 0,
+        })
+    };
+    wanted.into_iter().filter_map(one).collect()
+}
+
+/// What address translation needs to know of a function.
+fn moved<'a, 'd>(c: &'a Counted<'d>, order: &'a Chosen, code: &'a emit::Emitted) -> Moved<'a, 'd> {
+    Moved {
+        function: c.function,
+        cfg: &c.analysed.cfg,
+        unwind: c.analysed.unwind.as_ref(),
+        code,
+        order: &order.fragments,
+    }
+}

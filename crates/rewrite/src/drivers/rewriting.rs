@@ -1,0 +1,77 @@
+//! A file that is written again when a checker refuses a part of it.
+//!
+//! What the input and the profile determine is found out once: functions, graphs, counts, the code of every
+//! function. It does not depend on which functions move in the end, as code refers to others by name until it
+//! is linked. So a function that is refused is taken back from what was made, and only what depends on it is
+//! done again: the order of functions, addresses, tables and the file.
+
+use std::path::Path;
+
+use rustc_hash::FxHashSet;
+
+use crate::error::Error;
+use crate::phases::Phases;
+
+/// A job on a file, as far as it does not depend on what a checker says of the output.
+pub trait Rewriting {
+    /// What is said of an output.
+    type Report;
+
+    /// Links what was made, and writes it. `mode`: the output's permissions.
+    ///
+    /// # Errors
+    ///
+    /// A file that cannot be written, or code that does not reach what it refers to.
+    fn write(&mut self, out: &Path, mode: u32, phases: &mut Phases) -> Result<Self::Report, Error>;
+
+    /// Whether what was written is for a checker to see; `asked`: whether the user wants it.
+    fn is_checked(&self, asked: bool) -> bool {
+        asked
+    }
+
+    /// Changes what a checker refused. What was made of everything else stays.
+    fn answer(&mut self, refusal: &Refusal) -> Answer;
+}
+
+/// What a checker has against an output.
+#[derive(Clone, Debug, Default)]
+pub struct Refusal {
+    /// Functions that it cannot prove, by their entries in the input.
+    pub functions: FxHashSet<u64>,
+    /// What is wrong with how the program counts, if that is.
+    pub counting: Option<String>,
+    /// What is wrong with debug information, if nothing else is wrong.
+    pub debug_info: Option<String>,
+    /// Whether functions that cannot be proved must stay where they are: else it is advice.
+    pub binding: bool,
+    /// Whether the next output is the last.
+    pub last: bool,
+}
+
+/// What was done about a refusal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// These functions stay where they are from now on.
+    TakenBack(FxHashSet<u64>),
+    /// Something else is done in another way.
+    Changed,
+    /// Nothing could be done.
+    Nothing,
+}
+
+impl Answer {
+    /// For functions that stay from now on; those of `known` did so before.
+    pub(super) fn taken_back(functions: &FxHashSet<u64>, known: &FxHashSet<u64>) -> Answer {
+        let new: FxHashSet<u64> = functions.difference(known).copied().collect();
+        match new.is_empty() {
+            true => Answer::Nothing,
+            false => Answer::TakenBack(new),
+        }
+    }
+}
+
+/// Keeps those elements of a list that are `true` in another.
+pub(super) fn retain<T>(list: &mut Vec<T>, keep: &[bool]) {
+    let mut keep = keep.iter();
+    list.retain(|_| keep.next().copied().unwrap_or(true));
+}

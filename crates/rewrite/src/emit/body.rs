@@ -1,0 +1,904 @@
+//! New code for one function.
+//!
+//! The input's bytes are copied block by block in the order that a [`Plan`] gives, hot blocks to one fragment
+//! and cold ones to another; only what ends a block is re-encoded, to suit its new neighbours. Fields that
+//! hold addresses become fixups that are resolved when every function has its place. Counters and recorders
+//! are put in on the way.
+//!
+//! Branches start short and grow until all reach (a branch never shrinks again, so this ends). What is copied
+//! is told in [`Span`]s, from which unwind rows and call sites are carried over.
+
+use postlink_isa::{Code, Cond, CounterMode, Fixup, FixupKind, Isa, Reach};
+use rustc_hash::FxHashMap;
+
+use crate::analyse::{EdgeCounter, NodeCounter, Probes, Target};
+use crate::cfg::{Block, BlockId, Cfg, Term, Use};
+use crate::discover::Program;
+use crate::pin::Pin;
+
+/// Order of the blocks.
+#[derive(Clone, Debug, Default)]
+pub struct Plan {
+    /// Hot blocks, the entry first; then cold ones.
+    pub fragments: [Vec<BlockId>; 2],
+    /// Counters and recorders.
+    pub probes: Probes,
+    /// Addresses formed by instructions follow their functions where they may ([`crate::discover::visible`]);
+    /// else only calls and jumps do.
+    pub move_addresses: bool,
+    /// Drop padding that nothing runs through.
+    pub drop_padding: bool,
+    /// Blocks of the hot fragment that begin at multiples of [`Plan::block_alignment`], counted from the
+    /// fragment's start.
+    pub aligned: Vec<BlockId>,
+    /// Bytes, a power of two; at most what the fragment itself is aligned to.
+    pub block_alignment: u32,
+}
+
+/// A stretch of output that stands for a stretch of input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// Offset in the fragment.
+    pub out: u32,
+    /// Length in the fragment.
+    pub len: u32,
+    /// Input address where it begins; a stretch that was added has the address whose unwind state it shares.
+    pub input: u64,
+    /// Copied from there, byte for byte (else added).
+    pub copied: bool,
+    /// Not copied, but in place of the instruction there: what unwinds from it unwinds from here.
+    pub instead: bool,
+    /// The instruction of the input that the stretch stands for, re-encoded, and its length: what debug
+    /// information says of that holds here. None for what was copied, and for what was added.
+    pub of: Option<(u64, u8)>,
+    /// Piece of the function that `input` is in.
+    pub piece: u16,
+}
+
+/// One fragment of new code.
+#[derive(Clone, Debug, Default)]
+pub struct Fragment {
+    /// Bytes and open fixups.
+    pub code: Code<Target>,
+    /// What they stand for, ascending and without gaps.
+    pub spans: Vec<Span>,
+}
+
+/// A function's new code.
+#[derive(Clone, Debug, Default)]
+pub struct Emitted {
+    /// Hot and cold.
+    pub fragments: [Fragment; 2],
+    /// Place of each block: (fragment, offset); `u8::MAX` for blocks that were dropped.
+    pub blocks: Vec<(u8, u32)>,
+    /// Bytes in front of block 0 through which those come who come from outside.
+    pub entry_check: u32,
+    /// Where those come who come from outside to [further blocks](Probes::secondary_checks): block, fragment, offset.
+    pub external_entries: Vec<(BlockId, u8, u32)>,
+}
+
+/// Where a branch goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Dest {
+    Unit(u32),
+    Out(u64),
+}
+
+#[derive(Clone, Copy, Debug)]
+enum CondKind {
+    Cond(Cond),
+    Short { from: u64, len: u8 },
+}
+
+/// A block being placed, or a stub for a counted edge.
+#[derive(Clone, Debug)]
+struct Unit {
+    fragment: u8,
+    body: (u32, u32),
+    fixups: (u32, u32),
+    spans: (u32, u32),
+    cond: Option<(CondKind, Dest, Reach)>,
+    /// A counter between the conditional branch and the way on.
+    mid: Option<(u32, u32, u32, u32)>,
+    jump: Option<(Dest, Reach)>,
+    offset: u32,
+    /// Begins at a multiple of this.
+    align: u32,
+    /// Bytes in front of it that make it so.
+    pad: u32,
+    /// An entry check in front of it, whether it saves what it uses, and its length.
+    check: Option<(bool, u32)>,
+    /// Input address whose unwind state the added instructions share, and its piece.
+    state: (u64, u16),
+    /// The same for those after the conditional branch: rows may change where that falls through, by no instruction.
+    on: (u64, u16),
+    /// The input's instruction that branches at the end of the block, and its length.
+    branch: Option<(u64, u8)>,
+}
+
+/// Emits a function.
+pub fn emit<I: Isa>(program: &Program<'_>, cfg: &Cfg, plan: &Plan) -> Result<Emitted, Pin> {
+    let mut e = Emitter::<I> {
+        program,
+        cfg,
+        plan,
+        temp: Code::default(),
+        spans: Vec::new(),
+        units: Vec::new(),
+        far: FxHashMap::default(),
+        _isa: std::marker::PhantomData,
+    };
+    let n = cfg.blocks.len();
+    let mut aligned = vec![false; n];
+    for b in &plan.aligned {
+        aligned[*b as usize] = plan.block_alignment > 1;
+    }
+    let mut unit_of = vec![u32::MAX; n];
+    let mut order: [Vec<u32>; 2] = [Vec::new(), Vec::new()];
+    for (fragment, blocks) in plan.fragments.iter().enumerate() {
+        for b in blocks {
+            unit_of[*b as usize] = e.units.len() as u32;
+            order[fragment].push(e.units.len() as u32);
+            let mut unit = e.body(*b, fragment as u8)?;
+            if fragment == 0 && aligned[*b as usize] {
+                unit.align = plan.block_alignment;
+            }
+            if *b == 0
+                && let Some(save) = plan.probes.entry_check
+            {
+                // Nothing may run into it but through the entry.
+                if fragment != 0 || !e.units.is_empty() {
+                    return Err(Pin::FallsOffItsEnd);
+                }
+                let mut check: Code<Target> = Code::default();
+                I::put_entry_check(&mut check, save, Target::Ready, Target::Enter);
+                unit.check = Some((save, check.bytes.len() as u32));
+            }
+            e.units.push(unit);
+        }
+    }
+    for (fragment, blocks) in plan.fragments.iter().enumerate() {
+        for (i, b) in blocks.iter().enumerate() {
+            let next = blocks.get(i + 1).copied();
+            e.ways_out(*b, next, fragment as u8, &unit_of, &mut order)?;
+        }
+    }
+    let mut external_entries = Vec::new();
+    for b in &plan.probes.secondary_checks {
+        let to = unit_of[*b as usize];
+        if to != u32::MAX {
+            let fragment = usize::from(e.units[to as usize].fragment);
+            external_entries.push((*b, e.external_entry(to)));
+            order[fragment].push(e.units.len() as u32 - 1);
+        }
+    }
+    e.relax(&order);
+    let mut out = Emitted {
+        blocks: vec![(u8::MAX, 0); n],
+        ..Emitted::default()
+    };
+    for (fragment, units) in order.iter().enumerate() {
+        out.fragments[fragment] = e.assemble(fragment as u8, units)?;
+    }
+    for (b, u) in unit_of.iter().enumerate() {
+        if *u != u32::MAX {
+            let unit = &e.units[*u as usize];
+            out.blocks[b] = (unit.fragment, unit.offset);
+            if let (0, Some((_, len))) = (b, unit.check) {
+                out.entry_check = len;
+            }
+        }
+    }
+    out.external_entries = external_entries
+        .into_iter()
+        .map(|(block, unit)| {
+            let unit = &e.units[unit as usize];
+            let check = unit.check.map_or(0, |c| c.1);
+            (block, unit.fragment, unit.offset - check)
+        })
+        .collect();
+    // Units that stand for blocks are numbered by plan order; their open fixups speak of blocks.
+    let mut block_of = vec![u32::MAX; e.units.len()];
+    for (b, u) in unit_of.iter().enumerate() {
+        if *u != u32::MAX {
+            block_of[*u as usize] = b as u32;
+        }
+    }
+    for f in &mut out.fragments {
+        for x in &mut f.code.fixups {
+            if let Target::Unit(u) = x.target {
+                x.target = Target::Block(block_of[u as usize]);
+            }
+        }
+    }
+    Ok(out)
+}
+
+struct Emitter<'a, 'd, I> {
+    program: &'a Program<'d>,
+    cfg: &'a Cfg,
+    plan: &'a Plan,
+    /// Bodies and counters, one after the other.
+    temp: Code<Target>,
+    spans: Vec<Span>,
+    units: Vec<Unit>,
+    /// Jumps of far conditional branches, by fragment and destination.
+    far: FxHashMap<(u8, Dest), u32>,
+    _isa: std::marker::PhantomData<I>,
+}
+
+impl<I: Isa> Emitter<'_, '_, I> {
+    /// Copies a block without its terminator, with its counter and recorders.
+    fn body(&mut self, b: BlockId, fragment: u8) -> Result<Unit, Pin> {
+        let block = self.cfg.blocks[b as usize];
+        let (body, fixups, spans) = (
+            self.temp.bytes.len() as u32,
+            self.temp.fixups.len() as u32,
+            self.spans.len() as u32,
+        );
+        let node = self.plan.probes.nodes.get(&b).copied();
+        let mut from = block.start;
+        let end = if self.plan.drop_padding {
+            self.without_padding(&block)
+        } else {
+            block.term_at
+        };
+        let sites = self.cfg.sites.iter().filter(|s| s.block == b);
+        let mut stops: Vec<(u64, Stop)> = sites
+            .filter_map(|s| {
+                self.plan.probes.sites.get(&s.at).map(|n| {
+                    (
+                        s.at,
+                        Stop::Site {
+                            number: *n,
+                            len: s.len,
+                            tail: s.tail,
+                        },
+                    )
+                })
+            })
+            .collect();
+        if let Some(n) = node {
+            stops.push((n.at, Stop::Counter(n)));
+        }
+        let forks = self.plan.probes.fork_checks.iter().filter(|c| c.0 == b);
+        stops.extend(forks.map(|c| (c.1, Stop::Fork)));
+        // A check for a new process goes first, a counter before a recorder at the same place.
+        stops.sort_by_key(|s| match s.1 {
+            Stop::Fork => (s.0, 0),
+            Stop::Counter(_) => (s.0, 1),
+            Stop::Site { .. } => (s.0, 2),
+        });
+        let mode = self.mode();
+        for (at, stop) in stops {
+            self.copy(from, at, body, block.piece)?;
+            from = at;
+            let out = self.temp.bytes.len() as u32 - body;
+            match stop {
+                Stop::Counter(n) => match self.plan.probes.put {
+                    Some(put) => put(&mut self.temp, n.live, n.counter),
+                    None => {
+                        I::put_counter(&mut self.temp, mode, n.live, Target::Counter(n.counter))
+                    }
+                },
+                Stop::Site { number, len, tail } => {
+                    if tail {
+                        I::put_jump(&mut self.temp, Reach::Long, Target::Recorder(number));
+                    } else {
+                        I::put_call(&mut self.temp, Target::Recorder(number));
+                    }
+                    from = at + u64::from(len);
+                }
+                Stop::Fork => I::put_fork_check(&mut self.temp, Target::Ready, Target::Enter),
+            }
+            // After the last call of a piece no state is described.
+            let at = if at < block.end {
+                at
+            } else {
+                self.state_behind(&block)
+            };
+            let len = self.temp.bytes.len() as u32 - body - out;
+            self.spans.push(Span {
+                out,
+                len,
+                input: at,
+                copied: false,
+                instead: matches!(stop, Stop::Site { .. }),
+                of: match stop {
+                    Stop::Site { len, .. } => Some((at, len)),
+                    Stop::Counter(_) | Stop::Fork => None,
+                },
+                piece: block.piece,
+            });
+        }
+        self.copy(from, end.max(from), body, block.piece)?;
+        let state = if block.term_at < block.end {
+            block.term_at
+        } else {
+            self.state_behind(&block)
+        };
+        Ok(Unit {
+            fragment,
+            body: (body, self.temp.bytes.len() as u32),
+            fixups: (fixups, self.temp.fixups.len() as u32),
+            spans: (spans, self.spans.len() as u32),
+            cond: None,
+            mid: None,
+            jump: None,
+            offset: 0,
+            align: 1,
+            pad: 0,
+            check: None,
+            state: (state, block.piece),
+            on: (state, block.piece),
+            branch: (block.term_at < block.end)
+                .then(|| (block.term_at, (block.end - block.term_at) as u8)),
+        })
+    }
+
+    /// The address whose unwind state holds after a block: that of the next instruction, if it is in the same piece.
+    fn state_behind(&self, block: &Block) -> u64 {
+        let f = self.program.piece_at(block.start).map_or(0, |p| p.end);
+        if block.end < f {
+            block.end
+        } else {
+            block.start
+        }
+    }
+
+    /// End of a block without the padding that it ends with.
+    fn without_padding(&self, block: &Block) -> u64 {
+        if block.term != Term::Fall || block.term_at - block.start > 256 {
+            return block.term_at;
+        }
+        let Some(bytes) = self
+            .program
+            .elf
+            .bytes_at(block.start, block.term_at - block.start)
+        else {
+            return block.term_at;
+        };
+        let mut end = block.start;
+        I::sweep(bytes, block.start, |i| {
+            if !i.traits.nop {
+                end = i.end();
+            }
+            true
+        });
+        end
+    }
+
+    fn mode(&self) -> CounterMode {
+        self.plan.probes.mode.unwrap_or(CounterMode::Plain)
+    }
+
+    fn copy(&mut self, from: u64, to: u64, body: u32, piece: u16) -> Result<(), Pin> {
+        if from >= to {
+            return Ok(());
+        }
+        let bytes = self
+            .program
+            .elf
+            .bytes_at(from, to - from)
+            .ok_or(Pin::NotInstructions)?;
+        let fields = &self.cfg.fields;
+        // Fields are ascending within a piece but pieces may be in any order: search in this block's part only.
+        let block = self
+            .cfg
+            .blocks
+            .partition_point(|b| (b.piece, b.start) <= (piece, from))
+            - 1;
+        let range = self.cfg.field_index[block] as usize..self.cfg.field_index[block + 1] as usize;
+        // Where the stretch begins that is copied as it is.
+        let mut stretch = from;
+        let (temp, spans) = (&mut self.temp, &mut self.spans);
+        let mut at = temp.bytes.len() as u32;
+        let copy_to = |temp: &mut Code<Target>, spans: &mut Vec<Span>, stretch: u64, to: u64| {
+            let part = &bytes[(stretch - from) as usize..(to - from) as usize];
+            let out = temp.bytes.len() as u32 - body;
+            temp.bytes.extend_from_slice(part);
+            if !part.is_empty() {
+                let len = part.len() as u32;
+                spans.push(Span {
+                    out,
+                    len,
+                    input: stretch,
+                    copied: true,
+                    instead: false,
+                    of: None,
+                    piece,
+                });
+            }
+        };
+        for f in fields[range].iter().filter(|f| f.at >= from && f.at < to) {
+            let label = self.cfg.label_at(f.target);
+            let target = match f.role {
+                Use::Call => Target::Code(f.target),
+                Use::Address
+                    if self.plan.move_addresses && self.program.may_follow(f.target)
+                        || self.program.refs.is_registered_frame(f.target) =>
+                {
+                    Target::Code(f.target)
+                }
+                Use::Address | Use::Memory => Target::Same(f.target),
+            };
+            // A label of the function's own tables.
+            let target = match label {
+                Some(b) if f.role == Use::Address => Target::Block(b),
+                _ => target,
+            };
+            // What reaches only nearby is encoded so that it reaches everything.
+            let rest = &bytes[(f.at - from) as usize..];
+            if matches!(f.kind, FixupKind::Adr | FixupKind::Imm19)
+                && let Some(insn) = I::decode(rest, f.at).filter(I::is_near)
+            {
+                copy_to(temp, spans, stretch, f.at);
+                let out = temp.bytes.len() as u32;
+                if !I::put_far(temp, &rest[..usize::from(insn.len)], target) {
+                    return Err(Pin::OutOfReach);
+                }
+                let len = temp.bytes.len() as u32 - out;
+                spans.push(Span {
+                    out: out - body,
+                    len,
+                    input: f.at,
+                    copied: false,
+                    instead: true,
+                    of: Some((f.at, insn.len)),
+                    piece,
+                });
+                stretch = insn.end();
+                at = temp.bytes.len() as u32;
+                continue;
+            }
+            temp.fixups.push(Fixup {
+                at: at + (f.at - stretch) as u32,
+                kind: f.kind,
+                target,
+            });
+        }
+        copy_to(temp, spans, stretch, to);
+        Ok(())
+    }
+
+    /// Decides the branches at the end of a block.
+    fn ways_out(
+        &mut self,
+        b: BlockId,
+        next: Option<BlockId>,
+        fragment: u8,
+        unit_of: &[u32],
+        order: &mut [Vec<u32>; 2],
+    ) -> Result<(), Pin> {
+        let block = self.cfg.blocks[b as usize];
+        let succs = self.cfg.succs(b).to_vec();
+        let u = unit_of[b as usize] as usize;
+        let unit_dest = |s: BlockId| -> Result<Dest, Pin> {
+            match unit_of[s as usize] {
+                u32::MAX => Err(Pin::BranchIntoInstruction),
+                u => Ok(Dest::Unit(u)),
+            }
+        };
+        let next_dest = match next {
+            Some(n) => Some(unit_dest(n)?),
+            None => None,
+        };
+        /// A destination, and the number of the way that leads there.
+        type Way = (Dest, u32);
+        // The conditional way, then the way on.
+        let (cond, on): (Option<(CondKind, Dest, u32)>, Option<Way>) = match block.term {
+            Term::Fall | Term::Jump => match succs.first() {
+                Some(s) => (None, Some((unit_dest(*s)?, 0))),
+                None => (None, None),
+            },
+            Term::Cond { cond } => (
+                Some((CondKind::Cond(cond), unit_dest(succs[0])?, 0)),
+                Some((unit_dest(succs[1])?, 1)),
+            ),
+            Term::ShortCond => (
+                Some((self.short(&block), unit_dest(succs[0])?, 0)),
+                Some((unit_dest(succs[1])?, 1)),
+            ),
+            Term::JumpOut { target } => (None, Some((Dest::Out(target), 0))),
+            Term::CondOut { cond, target } => (
+                Some((CondKind::Cond(cond), Dest::Out(target), 1)),
+                Some((unit_dest(succs[0])?, 0)),
+            ),
+            Term::ShortCondOut { target } => (
+                Some((self.short(&block), Dest::Out(target), 1)),
+                Some((unit_dest(succs[0])?, 0)),
+            ),
+            Term::Dispatch { .. } | Term::IndirectOut | Term::Return | Term::Stop => (None, None),
+        };
+        let edges = &self.plan.probes.edges;
+        let on_counter = on.and_then(|(_, way)| edges.get(&(b, way)).copied());
+        let cond_counter = cond.and_then(|(_, _, way)| edges.get(&(b, way)).copied());
+        let mut cond = cond;
+        let mut on = on;
+        // The likelier neighbour is next: turn the condition round if its taken way is the one that follows.
+        if let (Some((CondKind::Cond(c), taken, tw)), Some((fall, fw))) = (cond, on)
+            && Some(taken) == next_dest
+            && Some(fall) != next_dest
+            && cond_counter.is_none()
+            && on_counter.is_none()
+        {
+            cond = Some((CondKind::Cond(I::invert(c)), fall, fw));
+            on = Some((taken, tw));
+        }
+        if let (Some(c), Some((_, dest, _))) = (cond_counter, &mut cond) {
+            let stub = self.stub(Some(c), *dest, fragment, &block);
+            order[fragment as usize].push(stub);
+            *dest = Dest::Unit(stub);
+        }
+        if I::FAR_CONDITIONS_BY_STUB
+            && let Some((CondKind::Cond(_), dest, _)) = &mut cond
+        {
+            let far = match *dest {
+                Dest::Unit(t) => self.units[t as usize].fragment != fragment,
+                Dest::Out(_) => true,
+            };
+            if far {
+                let stub = match self.far.get(&(fragment, *dest)) {
+                    Some(stub) => *stub,
+                    None => {
+                        let stub = self.stub(None, *dest, fragment, &block);
+                        order[fragment as usize].push(stub);
+                        self.far.insert((fragment, *dest), stub);
+                        stub
+                    }
+                };
+                *dest = Dest::Unit(stub);
+            }
+        }
+        let mid = on_counter.map(|c| {
+            let (b0, f0) = (self.temp.bytes.len() as u32, self.temp.fixups.len() as u32);
+            let mode = self.mode();
+            I::put_counter(&mut self.temp, mode, c.live, Target::Counter(c.counter));
+            (
+                b0,
+                self.temp.bytes.len() as u32,
+                f0,
+                self.temp.fixups.len() as u32,
+            )
+        });
+        let behind = on.and_then(|(dest, _)| self.state_of(dest));
+        let unit = &mut self.units[u];
+        if let (Some(_), Some(behind)) = (cond, behind) {
+            unit.on = behind;
+        }
+        unit.mid = mid;
+        unit.cond = cond.map(|(k, d, _)| (k, d, Reach::Short));
+        unit.jump = match on {
+            Some((d, _)) if Some(d) != next_dest => Some((d, Reach::Short)),
+            _ => None,
+        };
+        Ok(())
+    }
+
+    fn short(&self, block: &Block) -> CondKind {
+        CondKind::Short {
+            from: block.term_at,
+            len: (block.end - block.term_at) as u8,
+        }
+    }
+
+    /// A counter on a taken edge, or the jump of a far one: a unit of its own at the end of the fragment.
+    fn stub(&mut self, c: Option<EdgeCounter>, dest: Dest, fragment: u8, block: &Block) -> u32 {
+        let (body, fixups, spans) = (
+            self.temp.bytes.len() as u32,
+            self.temp.fixups.len() as u32,
+            self.spans.len() as u32,
+        );
+        let mode = self.mode();
+        if let Some(c) = c {
+            I::put_counter(&mut self.temp, mode, c.live, Target::Counter(c.counter));
+        }
+        let len = self.temp.bytes.len() as u32 - body;
+        // Being there is as good as being where it leads: rows may change on the way by no instruction, and
+        // branches that were at places with other rows may share it.
+        let state = self.state_of(dest);
+        let state = state.unwrap_or((block.term_at, block.piece));
+        if len > 0 {
+            self.spans.push(Span {
+                out: 0,
+                len,
+                input: state.0,
+                copied: false,
+                instead: false,
+                of: None,
+                piece: state.1,
+            });
+        }
+        self.units.push(Unit {
+            fragment,
+            body: (body, body + len),
+            fixups: (fixups, self.temp.fixups.len() as u32),
+            spans: (spans, self.spans.len() as u32),
+            cond: None,
+            mid: None,
+            jump: Some((dest, Reach::Short)),
+            offset: 0,
+            align: 1,
+            pad: 0,
+            check: None,
+            state,
+            on: state,
+            branch: None,
+        });
+        self.units.len() as u32 - 1
+    }
+
+    /// An entry check that goes on at a block's unit.
+    fn external_entry(&mut self, to: u32) -> u32 {
+        let target = &self.units[to as usize];
+        let (state, fragment) = (self.first_state(target), target.fragment);
+        let mut check: Code<Target> = Code::default();
+        I::put_entry_check(&mut check, true, Target::Ready, Target::Enter);
+        let (body, fixups, spans) = (
+            self.temp.bytes.len() as u32,
+            self.temp.fixups.len() as u32,
+            self.spans.len() as u32,
+        );
+        self.units.push(Unit {
+            fragment,
+            body: (body, body),
+            fixups: (fixups, fixups),
+            spans: (spans, spans),
+            cond: None,
+            mid: None,
+            jump: Some((Dest::Unit(to), Reach::Short)),
+            offset: 0,
+            align: 1,
+            pad: 0,
+            check: Some((true, check.bytes.len() as u32)),
+            state,
+            on: state,
+            branch: None,
+        });
+        self.units.len() as u32 - 1
+    }
+
+    /// The input address whose unwind state holds where a unit begins, and its piece.
+    fn state_of(&self, dest: Dest) -> Option<(u64, u16)> {
+        let Dest::Unit(unit) = dest else {
+            return None;
+        };
+        Some(self.first_state(&self.units[unit as usize]))
+    }
+
+    fn first_state(&self, unit: &Unit) -> (u64, u16) {
+        let first = self.spans[unit.spans.0 as usize..unit.spans.1 as usize].first();
+        first.map_or(unit.state, |s| (s.input, s.piece))
+    }
+
+    fn cond_len(&self, kind: CondKind, reach: Reach) -> u32 {
+        match kind {
+            CondKind::Cond(_) => I::cond_jump_len(reach) as u32,
+            CondKind::Short { from, len } => I::short_cond_len(
+                self.program
+                    .elf
+                    .bytes_at(from, u64::from(len))
+                    .unwrap_or(&[]),
+            ) as u32,
+        }
+    }
+
+    fn unit_len(&self, u: &Unit) -> u32 {
+        u.body.1 - u.body.0
+            + u.cond.map_or(0, |(k, _, r)| self.cond_len(k, r))
+            + u.mid.map_or(0, |m| m.1 - m.0)
+            + u.jump.map_or(0, |(_, r)| I::jump_len(r) as u32)
+    }
+
+    /// Places units, lengthening branches until all reach.
+    fn relax(&mut self, order: &[Vec<u32>; 2]) {
+        // Branches that leave the fragment are long from the start.
+        for i in 0..self.units.len() {
+            let fragment = self.units[i].fragment;
+            let far = |d: Dest, units: &[Unit]| match d {
+                Dest::Unit(t) => units[t as usize].fragment != fragment,
+                Dest::Out(_) => true,
+            };
+            if let Some((_, d, _)) = self.units[i].cond
+                && far(d, &self.units)
+                && let Some(c) = &mut self.units[i].cond
+            {
+                c.2 = Reach::Long;
+            }
+            if let Some((d, _)) = self.units[i].jump
+                && far(d, &self.units)
+                && let Some(j) = &mut self.units[i].jump
+            {
+                j.1 = Reach::Long;
+            }
+        }
+        loop {
+            for units in order {
+                let mut at = 0u32;
+                for u in units {
+                    let unit = &mut self.units[*u as usize];
+                    at += unit.check.map_or(0, |c| c.1);
+                    unit.pad = at.next_multiple_of(unit.align) - at;
+                    at += unit.pad;
+                    unit.offset = at;
+                    at += self.unit_len(&self.units[*u as usize]);
+                }
+            }
+            let mut grown = false;
+            for i in 0..self.units.len() {
+                let u = &self.units[i];
+                let mut at = u.offset + u.body.1 - u.body.0;
+                let (mut grow_cond, mut grow_jump) = (false, false);
+                if let Some((k, d, r)) = u.cond {
+                    at += self.cond_len(k, r);
+                    if r == Reach::Short
+                        && let Dest::Unit(t) = d
+                    {
+                        let cond = match k {
+                            CondKind::Cond(cond) => Some(cond),
+                            CondKind::Short { .. } => None,
+                        };
+                        grow_cond = !I::reaches_short(
+                            cond,
+                            i64::from(self.units[t as usize].offset) - i64::from(at),
+                        );
+                    }
+                }
+                at += u.mid.map_or(0, |m| m.1 - m.0);
+                if let Some((Dest::Unit(t), Reach::Short)) = u.jump {
+                    at += I::jump_len(Reach::Short) as u32;
+                    grow_jump = !I::reaches_short(
+                        None,
+                        i64::from(self.units[t as usize].offset) - i64::from(at),
+                    );
+                }
+                if grow_cond && let Some(c) = &mut self.units[i].cond {
+                    c.2 = Reach::Long;
+                }
+                if grow_jump && let Some(j) = &mut self.units[i].jump {
+                    j.1 = Reach::Long;
+                }
+                grown |= grow_cond || grow_jump;
+            }
+            if !grown {
+                break;
+            }
+        }
+    }
+
+    fn assemble(&self, fragment: u8, units: &[u32]) -> Result<Fragment, Pin> {
+        let mut out = Fragment::default();
+        for id in units {
+            let u = &self.units[*id as usize];
+            if u.pad > 0 {
+                // What runs into it runs on into the unit.
+                let out_at = out.code.bytes.len() as u32;
+                I::put_nops(&mut out.code.bytes, u.pad as usize);
+                let (input, piece) = self.first_state(u);
+                out.spans.push(Span {
+                    out: out_at,
+                    len: u.pad,
+                    input,
+                    copied: false,
+                    instead: false,
+                    of: None,
+                    piece,
+                });
+            }
+            if let Some((save, len)) = u.check {
+                let out_at = out.code.bytes.len() as u32;
+                I::put_entry_check(&mut out.code, save, Target::Ready, Target::Enter);
+                let (input, piece) = self.first_state(u);
+                out.spans.push(Span {
+                    out: out_at,
+                    len,
+                    input,
+                    copied: false,
+                    instead: false,
+                    of: None,
+                    piece,
+                });
+            }
+            debug_assert_eq!(u.offset as usize, out.code.bytes.len());
+            let base = out.code.bytes.len() as u32;
+            self.append(&mut out.code, u.body, u.fixups);
+            for s in &self.spans[u.spans.0 as usize..u.spans.1 as usize] {
+                out.spans.push(Span {
+                    out: s.out + base,
+                    ..*s
+                });
+            }
+            let added = out.code.bytes.len() as u32;
+            let target = |d: Dest| match d {
+                Dest::Unit(t) => Target::Unit(t),
+                Dest::Out(a) => Target::Code(a),
+            };
+            if let Some((kind, d, reach)) = u.cond {
+                match kind {
+                    CondKind::Cond(c) => I::put_cond_jump(&mut out.code, c, reach, target(d)),
+                    CondKind::Short { from, len } => {
+                        let original = self
+                            .program
+                            .elf
+                            .bytes_at(from, u64::from(len))
+                            .ok_or(Pin::NotInstructions)?;
+                        I::put_short_cond(&mut out.code, original, target(d));
+                    }
+                }
+            }
+            let behind = out.code.bytes.len() as u32;
+            if let Some((b0, b1, f0, f1)) = u.mid {
+                self.append(&mut out.code, (b0, b1), (f0, f1));
+            }
+            if let Some((d, reach)) = u.jump {
+                I::put_jump(&mut out.code, reach, target(d));
+            }
+            // The jump after a counter stands for nothing by itself.
+            let end = out.code.bytes.len() as u32;
+            let [cond, jump] = match u.cond {
+                Some(_) => [u.branch, None],
+                None => [None, u.branch.filter(|_| u.mid.is_none())],
+            };
+            let parts = [(added, behind, u.state, cond), (behind, end, u.on, jump)];
+            for (from, to, (input, piece), of) in parts {
+                if from < to {
+                    out.spans.push(Span {
+                        out: from,
+                        len: to - from,
+                        input,
+                        copied: false,
+                        instead: false,
+                        of,
+                        piece,
+                    });
+                }
+            }
+        }
+        // Branches within the fragment are final.
+        let Code { bytes, fixups } = &mut out.code;
+        let mut failed = false;
+        fixups.retain(|f| match f.target {
+            Target::Unit(t) if self.units[t as usize].fragment == fragment => {
+                let unit = &self.units[t as usize];
+                failed |= I::write_field(
+                    f.kind,
+                    &mut bytes[f.at as usize..],
+                    u64::from(f.at),
+                    u64::from(unit.offset),
+                )
+                .is_err();
+                false
+            }
+            _ => true,
+        });
+        if failed {
+            Err(Pin::OutOfReach)
+        } else {
+            Ok(out)
+        }
+    }
+
+    fn append(&self, out: &mut Code<Target>, bytes: (u32, u32), fixups: (u32, u32)) {
+        let base = out.bytes.len() as u32;
+        out.bytes
+            .extend_from_slice(&self.temp.bytes[bytes.0 as usize..bytes.1 as usize]);
+        for f in &self.temp.fixups[fixups.0 as usize..fixups.1 as usize] {
+            out.fixups.push(Fixup {
+                at: f.at - bytes.0 + base,
+                ..*f
+            });
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Stop {
+    Counter(NodeCounter),
+    Site {
+        number: u32,
+        len: u8,
+        tail: bool,
+    },
+    /// A check for a new process.
+    Fork,
+}

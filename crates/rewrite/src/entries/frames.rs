@@ -1,0 +1,322 @@
+//! Unwinding through counters at entries ([`crate::entries`]), without a table of unwind entries that grows.
+//!
+//! A search table (`.eh_frame_hdr`) has no space for another entry, and a new one would cost eight bytes for
+//! each function of the program. So entries that are there are made to say more:
+//!
+//! * A function with a counter in the padding in front of it begins earlier: first address, length and the
+//!   first advance of its unwind entry change by the store's length, in place, and the address in the search
+//!   table. That needs an entry without exception table (whose call sites count from the first address) and a
+//!   first advance with space for the sum.
+//! * The last entry of the search table is replaced by one that goes on to the end of the stubs after the old
+//!   code: the same rows for its function, then nothing to unwind to for what is between, then the rows of
+//!   the stubs, in one place or two. Only one word of the search table changes.
+//!
+//! Rows of stubs: at a stub's first instruction and at its counter those of a function's entry; at an
+//! instruction that was overwritten those that it had.
+
+use postlink_image::unwind::eh_frame::{EhFrame, Fde, NewFde, merged_sizes, write_merged};
+use postlink_image::unwind::rows::{self, RegRule, Row};
+
+use super::stubs::Stubs;
+use crate::discover::{Piece, Program};
+use crate::error::Error;
+
+/// A search table that can be changed in place.
+pub struct Search {
+    addr: u64,
+    /// (first address, address of the word for it, unwind entry), ascending.
+    table: Vec<(u64, u64, u64)>,
+    /// Index in [`EhFrame::fdes`] of what the last entry names.
+    last: usize,
+}
+
+/// Stubs that are to be described.
+#[derive(Clone, Copy, Debug)]
+pub struct Described {
+    /// Where they are. The second place is after the first.
+    pub places: Stubs,
+    /// Bytes of all of them, at least one.
+    pub len: u64,
+}
+
+/// Instructions of a function that are in a stub now. Offsets count from the first stub.
+pub struct Overwriting {
+    /// The function.
+    pub function: u32,
+    /// First byte of the stub.
+    pub from: u64,
+    /// Place in the stub, and the place in the function whose row holds there.
+    pub moved: Vec<(u64, u64)>,
+    /// One past the stub.
+    pub to: u64,
+}
+
+impl Search {
+    /// Reads the table; `None` if it is not of the form that all linkers write, or its last entry is not understood.
+    pub fn read(program: &Program<'_>) -> Option<Search> {
+        const PT_GNU_EH_FRAME: u32 = 0x6474_e550;
+        let elf = program.elf;
+        let segment = elf.segments.iter().find(|s| s.kind == PT_GNU_EH_FRAME)?;
+        let head = elf.bytes_at(segment.addr, 12)?;
+        // Version 1; encodings of the table's address, of the number of entries and of these.
+        if head[..4] != [1, 0x1b, 0x03, 0x3b] {
+            return None;
+        }
+        let count = u64::from(u32::from_le_bytes(head[8..12].try_into().ok()?));
+        if count == 0 || count > segment.file_size / 8 {
+            return None;
+        }
+        let words = elf.bytes_at(segment.addr + 12, count * 8)?;
+        let table: Vec<(u64, u64, u64)> = words
+            .chunks_exact(8)
+            .zip((segment.addr + 12..).step_by(8))
+            .map(|(entry, place)| {
+                let word = |at: usize| {
+                    i32::from_le_bytes([entry[at], entry[at + 1], entry[at + 2], entry[at + 3]])
+                };
+                let from = |value: i32| segment.addr.wrapping_add_signed(i64::from(value));
+                (from(word(0)), place, from(word(4)))
+            })
+            .collect();
+        if !table.is_sorted_by_key(|e| e.0) {
+            return None;
+        }
+        let &(start, _, entry) = table.last()?;
+        let last = program
+            .eh
+            .fdes
+            .iter()
+            .position(|f| f.addr == entry && f.start == start && f.len > 0)?;
+        let fde = &program.eh.fdes[last];
+        let cie = &program.eh.cies[fde.cie];
+        if cie.signal_frame
+            || program
+                .eh
+                .fdes
+                .iter()
+                .any(|f| f.start > fde.start && f.len > 0)
+        {
+            return None;
+        }
+        let (initial, rows) = (rows::initial_row(cie).ok()?, rows::rows(cie, fde).ok()?);
+        // Where the return address is in a register at first, no register has a rule.
+        let says_something = initial.cfa != Row::default().cfa;
+        (says_something && !rows.is_empty()).then_some(Search {
+            addr: segment.addr,
+            table,
+            last,
+        })
+    }
+
+    /// Whether an exception may come out of a call in a stub: not where the entry that describes stubs has an
+    /// exception table, which says nothing of them.
+    pub fn calls_may_throw(&self, program: &Program<'_>) -> bool {
+        program.eh.fdes[self.last].lsda.is_none_or(|l| l == 0)
+    }
+
+    /// Length of the CIE, and the new entry with it, at `addr`.
+    fn entry(
+        &self,
+        program: &Program<'_>,
+        stubs: Described,
+        overwriting: &[Overwriting],
+        addr: u64,
+    ) -> Result<(u64, Vec<u8>), Error> {
+        let fde = &program.eh.fdes[self.last];
+        let cie = &program.eh.cies[fde.cie];
+        let initial = rows::initial_row(cie)?;
+        let mut nowhere = initial.clone();
+        let ra = cie.ra_register as u16;
+        match nowhere.registers.iter_mut().find(|r| r.0 == ra) {
+            Some(rule) => rule.1 = RegRule::Undefined,
+            None => nowhere.registers.push((ra, RegRule::Undefined)),
+        }
+        nowhere.registers.sort_by_key(|r| r.0);
+        let mut list: Vec<(u64, Row<'_>)> = rows::rows(cie, fde)?;
+        push(&mut list, fde.len, &nowhere);
+        let cut = stubs.places.first_len.min(stubs.len);
+        let mut end = fde.len;
+        for (from, to) in [(0, cut), (cut, stubs.len)] {
+            if from == to {
+                continue;
+            }
+            let base = stubs.places.at(from).get() - fde.start;
+            let at = |offset: u64| base + (offset - from);
+            push(&mut list, at(from), &initial);
+            for o in overwriting.iter().filter(|o| (from..to).contains(&o.from)) {
+                let start = program.start(o.function as usize);
+                let piece = program.piece_at(start).and_then(|p| p.fde);
+                push(&mut list, at(o.from), &initial);
+                if let Some(own) = piece.map(|f| &program.eh.fdes[f as usize]) {
+                    let rows = rows::rows(&program.eh.cies[own.cie], own)?;
+                    for &(place, input) in &o.moved {
+                        let k = rows.partition_point(|r| r.0 <= input.wrapping_sub(own.start));
+                        if let Some((_, row)) = k.checked_sub(1).and_then(|k| rows.get(k)) {
+                            push(&mut list, at(place), row);
+                        }
+                    }
+                }
+                push(&mut list, at(o.to), &initial);
+            }
+            end = at(to);
+            push(&mut list, end, &nowhere);
+        }
+        // Nothing is after the last stub.
+        list.retain(|(offset, _)| *offset < end);
+        let borrowed: Vec<(u64, &Row<'_>)> =
+            list.iter().map(|(offset, row)| (*offset, row)).collect();
+        let new = NewFde {
+            cie: 0,
+            start: fde.start,
+            len: end,
+            lsda: fde.lsda.filter(|l| *l != 0),
+            instructions: rows::encode(cie, &initial, &borrowed)?,
+        };
+        let only = EhFrame {
+            addr: program.eh.addr,
+            bases: program.eh.bases,
+            cies: vec![cie.clone()],
+            fdes: Vec::new(),
+        };
+        let (size, header) = merged_sizes(&only, std::slice::from_ref(&new));
+        let (mut bytes, mut unused) = (vec![0; size as usize], vec![0; header as usize]);
+        write_merged(
+            &only,
+            std::slice::from_ref(&new),
+            addr,
+            &mut bytes,
+            addr + size,
+            &mut unused,
+        )?;
+        Ok((cie.bytes.len() as u64, bytes))
+    }
+
+    /// Bytes of the new entry, with its CIE.
+    pub fn size(
+        &self,
+        program: &Program<'_>,
+        stubs: Described,
+        overwriting: &[Overwriting],
+    ) -> Result<u64, Error> {
+        let about = stubs.places.at(stubs.len - 1).get();
+        Ok(self.entry(program, stubs, overwriting, about)?.1.len() as u64)
+    }
+
+    /// The new entry at `addr`, and the change in the search table that makes it the last one.
+    pub fn extend(
+        &self,
+        program: &Program<'_>,
+        stubs: Described,
+        overwriting: &[Overwriting],
+        addr: u64,
+    ) -> Result<(Vec<u8>, (u64, [u8; 4])), Error> {
+        let (cie, bytes) = self.entry(program, stubs, overwriting, addr)?;
+        let distance = i32::try_from((addr + cie).wrapping_sub(self.addr) as i64)
+            .map_err(|_| Error::internal("the unwind entry of stubs is out of reach"))?;
+        let place = self.table.last().map_or(0, |e| e.1 + 4);
+        Ok((bytes, (place, distance.to_le_bytes())))
+    }
+}
+
+/// Appends a row unless it repeats the last one; a row at the same offset replaces it.
+fn push<'d>(list: &mut Vec<(u64, Row<'d>)>, offset: u64, row: &Row<'d>) {
+    if list.last().is_some_and(|l| l.0 == offset) {
+        list.pop();
+    }
+    if list.last().is_none_or(|l| l.1 != *row) {
+        list.push((offset, row.clone()));
+    }
+}
+
+/// An unwind entry that begins earlier: what changes.
+pub struct Shift {
+    patches: Vec<(u64, Vec<u8>)>,
+}
+
+impl Shift {
+    /// What it takes to let a piece's unwind entry begin `by` bytes earlier; nothing if it has none. `None`:
+    /// it cannot be.
+    pub fn of(
+        program: &Program<'_>,
+        search: Option<&Search>,
+        piece: &Piece,
+        by: u64,
+    ) -> Option<Shift> {
+        let mut patches = Vec::new();
+        let Some(index) = piece.fde else {
+            return Some(Shift { patches });
+        };
+        let search = search?;
+        let (fde, mut same) = (&program.eh.fdes[index as usize], 0);
+        let first = program.eh.fdes.partition_point(|f| f.start < piece.start);
+        program.eh.fdes[first..]
+            .iter()
+            .take_while(|f| f.start == piece.start)
+            .for_each(|_| same += 1);
+        let cie = &program.eh.cies[fde.cie];
+        let simple = fde.start == piece.start
+            && same == 1
+            && index as usize != search.last
+            && fde.lsda.is_none_or(|l| l == 0)
+            && cie.fde_encoding == 0x1b
+            && cie.code_align == 1
+            && !cie.signal_frame
+            && is_short(fde);
+        let at = search
+            .table
+            .binary_search_by_key(&piece.start, |e| e.0)
+            .ok()?;
+        let (_, place, entry) = search.table[at];
+        if !simple || entry != fde.addr {
+            return None;
+        }
+        let earlier = |place: u64| {
+            let word = i32::from_le_bytes(program.elf.bytes_at(place, 4)?.try_into().ok()?);
+            Some((place, word.checked_sub(by as i32)?.to_le_bytes().to_vec()))
+        };
+        patches.push(earlier(place)?);
+        patches.push(earlier(fde.addr + 8)?);
+        let len = u32::try_from(fde.len + by).ok()?;
+        patches.push((fde.addr + 12, len.to_le_bytes().to_vec()));
+        patches.extend(advance(fde, by)?);
+        Some(Shift { patches })
+    }
+
+    /// Bytes to be written.
+    pub fn patches(&self) -> impl Iterator<Item = (u64, &[u8])> {
+        self.patches.iter().map(|(at, bytes)| (*at, &bytes[..]))
+    }
+}
+
+/// The 32-bit form, with the fields where they are expected.
+fn is_short(fde: &Fde<'_>) -> bool {
+    fde.bytes.get(..4).is_some_and(|length| length != [0xff; 4]) && fde.bytes.len() >= 17
+}
+
+/// The first advance, made longer by `by`: nothing to do if the entry has no instructions.
+fn advance(fde: &Fde<'_>, by: u64) -> Option<Option<(u64, Vec<u8>)>> {
+    const NOP: u8 = 0;
+    const ADVANCE_LOC: u8 = 0x40;
+    const ADVANCE_LOC1: u8 = 0x02;
+    let bytes = fde.instructions;
+    let Some(first) = bytes.iter().position(|b| *b != NOP) else {
+        return Some(None);
+    };
+    let place = fde.instructions_addr() + first as u64;
+    let longer = |old: u8, most: u64| {
+        u8::try_from(u64::from(old) + by)
+            .ok()
+            .filter(|n| u64::from(*n) <= most)
+    };
+    match bytes[first] {
+        op if op & 0xc0 == ADVANCE_LOC => {
+            let delta = longer(op & 0x3f, 0x3f)?;
+            Some(Some((place, vec![ADVANCE_LOC | delta])))
+        }
+        ADVANCE_LOC1 => {
+            let delta = longer(*bytes.get(first + 1)?, 0xff)?;
+            Some(Some((place + 1, vec![delta])))
+        }
+        _ => None,
+    }
+}

@@ -1,0 +1,340 @@
+//! Debug information of moved code: the map of addresses, made from what was emitted and where it was placed.
+//!
+//! The map ([`postlink_dwarf::AddressMap`]) says which new bytes stand for which old ones. Emitted code is a
+//! list of [`Span`]s, so a run of the map is a span with an address:
+//!
+//! | span | run |
+//! |---|---|
+//! | copied | as many old bytes as new ones |
+//! | a branch or an address that was re-encoded ([`Span::of`]) | one old instruction, whatever its length |
+//! | added: jumps, padding, what long branches go by way of | none; it is described like what is in front of it |
+//!
+//! The same runs go to the output as a note ([`postlink_image::moves`]), with which the checker begins.
+//!
+//! Whatever is wrong with debug information is no reason not to optimise a program: then it is kept as it is,
+//! and the report says why.
+
+use std::ops::Range;
+
+use postlink_dwarf::{AddressMap, MapParts, Run, Section, Sections, update};
+use postlink_image::elf::{Elf, SymbolTable};
+use postlink_image::moves::{self, Move};
+use postlink_image::raw;
+use postlink_image::write::{InSection, NewKind, NewSection, NewSymbol, Replacement, Writer};
+use postlink_image::{InputAddr, OutputAddr};
+use postlink_isa::{Code, Isa};
+use rayon::prelude::*;
+use serde::Serialize;
+
+use super::place::Placement;
+use super::ready::Ready;
+use super::references::jump_at_entry;
+use crate::discover::Program;
+use crate::emit::Span;
+use crate::error::Error;
+
+/// What becomes of debug information.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DebugInfo {
+    /// It describes code where it is now.
+    #[default]
+    Update,
+    /// It stays as it is: it describes old bodies, and new code has no lines.
+    Keep,
+    /// The output has none.
+    Drop,
+}
+
+/// What was done with debug information.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct DebugReport {
+    /// What was done.
+    pub what: DebugInfo,
+    /// Why it was kept although it was to be updated.
+    pub kept_because: Option<String>,
+    /// Units.
+    pub units: u64,
+    /// Entries of all units.
+    pub entries: u64,
+    /// Range and location lists that were written.
+    pub lists: u64,
+    /// Rows of line programs for new code.
+    pub rows: u64,
+    /// What is described less well than before, and how often.
+    pub losses: Vec<(String, u64)>,
+    /// Bytes of debug information before.
+    pub input_bytes: u64,
+    /// After.
+    pub output_bytes: u64,
+}
+
+/// Whether a section holds debug information.
+fn is_debug(name: &str) -> bool {
+    name.starts_with(".debug_") || name.starts_with(".zdebug_") || name == ".gdb_index"
+}
+
+/// Sections with debug information: their indexes.
+fn sections<'e>(elf: &'e Elf<'_>) -> impl Iterator<Item = usize> + 'e {
+    let all = elf.sections.iter().enumerate();
+    all.filter(|(_, s)| !s.is_alloc() && is_debug(s.name))
+        .map(|(i, _)| i)
+}
+
+/// Whether there is debug information in a file.
+pub(crate) fn has_debug_info(elf: &Elf<'_>) -> bool {
+    sections(elf).next().is_some()
+}
+
+impl Placement {
+    /// Symbols for what is left of moved functions: `NAME.entry`. Code that stays calls through the jump
+    /// there, and without a symbol of its own it would be named after whatever is in front of it. After the
+    /// jump is the old body, unless that holds other code now.
+    pub fn entry_symbols(&self, program: &Program<'_>, parts: &MapParts, writer: &mut Writer<'_>) {
+        let symtab = program.elf.symbols(SymbolTable::Static);
+        for jump in &parts.entry_jumps {
+            let start = jump.start;
+            let Some(piece) = program.piece_at(start) else {
+                continue;
+            };
+            let k = program.symbols.partition_point(|s| s.0 < start);
+            let of = program.symbols.get(k).filter(|s| s.0 == start).map(|s| s.1);
+            let symbol = of.and_then(|x| symtab.get(x as usize));
+            // Symbols of further entries stay there.
+            if let (Some(symbol), true) =
+                (symbol, self.entries.contains_key(&InputAddr::new(start)))
+            {
+                let end = match parts.reused.is_empty() {
+                    true => piece.end,
+                    false => jump.end,
+                };
+                writer.add_symbol(NewSymbol {
+                    name: [symbol.name, b".entry"].concat(),
+                    value: start,
+                    size: end.saturating_sub(start),
+                    kind: 2,
+                    after: of,
+                    section: InSection::Old(piece.section),
+                });
+            }
+        }
+    }
+
+    /// What a map of addresses is made of.
+    pub fn map_parts<I: Isa>(
+        &self,
+        program: &Program<'_>,
+        ready: &[Ready],
+        entry_patches: &[(u64, u64)],
+    ) -> MapParts {
+        let mut parts = MapParts {
+            executable: executable(program.elf),
+            ..MapParts::default()
+        };
+        let runs: Vec<Vec<Run>> = ready
+            .par_iter()
+            .enumerate()
+            .map(|(i, r)| {
+                let mut runs = Vec::new();
+                for (fragment, base) in r.code.fragments.iter().zip(self.fragments[i]) {
+                    runs_of(&fragment.spans, base.get(), &mut runs);
+                }
+                runs
+            })
+            .collect();
+        parts.runs = runs.concat();
+        for (i, r) in ready.iter().enumerate() {
+            let function = &program.functions[r.function as usize];
+            let pieces = function.pieces.iter().map(|p| &program.pieces[*p as usize]);
+            parts.bodies.extend(pieces.map(|p| p.start..p.end));
+            let placed = self.fragments[i].map(OutputAddr::get);
+            for (fragment, base) in r.code.fragments.iter().zip(placed) {
+                let len = fragment.code.bytes.len() as u64;
+                // Only old bodies have space below the end of the old image.
+                if len > 0 && program.piece_at(base).is_some() {
+                    parts.reused.push(base..base + len);
+                }
+            }
+            let start = program.start(r.function as usize);
+            let new = self
+                .followed(program, InputAddr::new(start))
+                .map(OutputAddr::get);
+            parts.pointers.extend(new.map(|new| (start, new)));
+        }
+        let second = ready.iter().flat_map(|r| &r.secondary_entries);
+        let second = second.map(|s| (s.entry, s.at));
+        for (entry, at) in entry_patches.iter().copied().chain(second) {
+            let from = InputAddr::new(entry);
+            if self.entries.contains_key(&from) || self.external_entries.contains_key(&from) {
+                let mut jump: Code<OutputAddr> = Code::default();
+                jump_at_entry::<I>(program, &mut jump, entry, at, from.kept());
+                parts.entry_jumps.push(entry..at + jump.bytes.len() as u64);
+            }
+        }
+        parts
+    }
+}
+
+/// The runs of a fragment at an address. Bytes that stand for nothing are the tail of the run in front of
+/// them. Where there is none they are not described at all: a fragment begins so if its first block has
+/// nothing but padding.
+fn runs_of(spans: &[Span], base: u64, runs: &mut Vec<Run>) {
+    let first = runs.len();
+    for span in spans.iter().filter(|s| s.len > 0) {
+        let of = match span.copied {
+            true => Some((span.input, span.len)),
+            false => span.of.map(|(at, len)| (at, u32::from(len))),
+        };
+        let new = base + u64::from(span.out);
+        let len = span.len;
+        match of {
+            Some((old, old_len)) => runs.push(Run {
+                old,
+                old_len,
+                new,
+                new_len: len,
+                tail: 0,
+            }),
+            None => {
+                if let Some(run) = runs[first..].last_mut() {
+                    run.tail += len;
+                }
+            }
+        }
+    }
+}
+
+/// Executable bytes of a file.
+fn executable(elf: &Elf<'_>) -> Vec<Range<u64>> {
+    let code = elf.sections.iter().filter(|s| s.is_code());
+    let sections: Vec<Range<u64>> = code.map(|s| s.addr..s.end()).collect();
+    if !sections.is_empty() {
+        return sections;
+    }
+    let loads = elf.loads().filter(|p| p.flags & raw::PF_X != 0);
+    loads.map(|p| p.addr..p.addr + p.file_size).collect()
+}
+
+/// Makes debug information of the output, and the note that says what moved where.
+pub(crate) fn write<I: Isa>(
+    program: &Program<'_>,
+    placed: &Placement,
+    ready: &[Ready],
+    entry_patches: &[(u64, u64)],
+    how: DebugInfo,
+    writer: &mut Writer<'_>,
+) -> Result<DebugReport, Error> {
+    let elf = program.elf;
+    let sizes = || sections(elf).map(|i| elf.sections[i].size).sum();
+    let mut report = DebugReport {
+        what: how,
+        input_bytes: sizes(),
+        ..DebugReport::default()
+    };
+    match how {
+        DebugInfo::Keep => report.output_bytes = report.input_bytes,
+        DebugInfo::Drop => {
+            for section in sections(elf) {
+                writer.leave_out(section)?;
+            }
+        }
+        DebugInfo::Update => {
+            let parts = placed.map_parts::<I>(program, ready, entry_patches);
+            placed.entry_symbols(program, &parts, writer);
+            if let Err(why) = updated(elf, parts, writer, &mut report)? {
+                report.what = DebugInfo::Keep;
+                report.kept_because = Some(why);
+                report.output_bytes = report.input_bytes;
+            }
+        }
+    }
+    Ok(report)
+}
+
+/// Updates it. The inner error says why it stays as it is.
+fn updated(
+    elf: &Elf<'_>,
+    parts: MapParts,
+    writer: &mut Writer<'_>,
+    report: &mut DebugReport,
+) -> Result<Result<(), String>, Error> {
+    for section in sections(elf).map(|i| &elf.sections[i]) {
+        if section.flags & raw::SHF_COMPRESSED != 0 || section.name.starts_with(".zdebug_") {
+            return Ok(Err(format!("{} is compressed", section.name)));
+        }
+    }
+    let map = match AddressMap::new(parts) {
+        Ok(map) => map,
+        Err(e) => return Ok(Err(e.to_string())),
+    };
+    let of = |name: &str| elf.section(name).map(|(_, s)| elf.section_data(s));
+    let old = Sections::load(of);
+    let done = match update(&old, &map) {
+        Ok(done) => done,
+        Err(e) => return Ok(Err(e.to_string())),
+    };
+    report.output_bytes = report.input_bytes;
+    for (section, splices) in done.changes.sections() {
+        let before = old.get(section);
+        let bytes = splices.apply(before);
+        report.output_bytes += bytes.len() as u64;
+        report.output_bytes -= before.len() as u64;
+        put(elf, section, bytes, writer)?;
+    }
+    put_moves(&map, writer)?;
+    let of = done.report;
+    report.units = of.units;
+    report.entries = of.entries;
+    report.lists = of.range_lists + of.location_lists;
+    report.rows = of.rows;
+    report.losses = of
+        .losses
+        .iter()
+        .map(|(loss, count)| (loss.name().to_owned(), *count))
+        .collect();
+    Ok(Ok(()))
+}
+
+/// Gives a section its new contents; what the input does not have is appended.
+fn put(
+    elf: &Elf<'_>,
+    section: Section,
+    bytes: Vec<u8>,
+    writer: &mut Writer<'_>,
+) -> Result<(), Error> {
+    if let Some((index, _)) = elf.section(section.name()) {
+        let with = Replacement {
+            bytes,
+            compressed: false,
+            align: 0,
+        };
+        return Ok(writer.replace(index, with)?);
+    }
+    let placed = writer.append(NewSection {
+        name: section.name().to_owned(),
+        kind: NewKind::Unloaded,
+        align: 1,
+        size: bytes.len() as u64,
+    });
+    writer.contents(placed.id).copy_from_slice(&bytes);
+    Ok(())
+}
+
+/// Puts the note that says which bytes stand for which.
+fn put_moves(map: &AddressMap, writer: &mut Writer<'_>) -> Result<(), Error> {
+    let runs = map.runs().iter().map(|run| Move {
+        old: run.old,
+        old_len: run.old_len.into(),
+        new: run.new,
+        new_len: run.new_len.into(),
+    });
+    let bytes = moves::encode(runs)?;
+    let placed = writer.append(NewSection {
+        name: moves::SECTION.to_owned(),
+        kind: NewKind::Note,
+        align: moves::ALIGN,
+        size: bytes.len() as u64,
+    });
+    writer.contents(placed.id).copy_from_slice(&bytes);
+    Ok(())
+}

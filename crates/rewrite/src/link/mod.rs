@@ -1,0 +1,35 @@
+//! From emitted functions to a file.
+//!
+//! | file | subject |
+//! |---|---|
+//! | [`ready`] | a function ready to be placed |
+//! | [`reuse`] | space in old bodies |
+//! | [`stress`] | layouts at random, for tests |
+//! | [`veneers`] | what branches go by way of that do not reach |
+//! | [`place`] | addresses and fixups of new code |
+//! | [`references`] | old entries, jump tables, pointers, code that stays |
+//! | [`unwind`] | unwind and exception tables |
+//! | [`tables`] | symbols, the note |
+//! | [`bat`] | address translation tables |
+//! | [`debug`] | debug information |
+//! | [`identity`] | the build-id |
+//! | [`startup`] | how the start-up routine comes to run |
+
+pub mod bat;
+pub mod debug;
+mod identity;
+mod place;
+mod ready;
+mod references;
+mod reuse;
+mod startup;
+pub mod stress;
+mod tables;
+mod unwind;
+mod veneers;
+
+pub use place::{LinkOptions, Placement, ProbeAddresses, place};
+pub use ready::{Ready, emit_in_place};
+pub use reuse::reusable_space;
+pub use startup::{Hook, hook};
+pub use tables::put_note;

@@ -1,0 +1,571 @@
+//! From emitted functions to a file: addresses, fixups, unwind tables, pointers, symbols.
+//!
+//! New code is after the old image, which keeps its bytes but for what is listed here:
+//!
+//! * at the old entry of a moved function a jump to the new one, so that whatever still refers to it works;
+//!   likewise at other entries of the same function, which hand-written assembly has and functions that share
+//!   a part, where a jump fits ([`SecondaryEntry`]);
+//! * entries of jump tables and label tables of moved functions;
+//! * if asked for, pointers to moved functions in data, relocations and symbols.
+//!
+//! The old body after its first instruction stays valid: an unknown reference goes on working there.
+
+use std::collections::BTreeSet;
+
+use postlink_image::elf::Elf;
+use postlink_image::note::NoteKind;
+use postlink_image::write::{NewKind, NewSection, Placed, Writer};
+use postlink_image::{InputAddr, OutputAddr};
+use postlink_isa::{Code, Isa};
+use rayon::prelude::*;
+use rustc_hash::FxHashMap;
+
+use super::ready::Ready;
+use super::stress::Gaps;
+use super::veneers::{self, Veneers};
+use crate::analyse::{SecondaryEntry, Target};
+use crate::cfg::BlockId;
+use crate::discover::{Program, Visible};
+use crate::error::Error;
+
+/// How functions are placed and what follows them.
+pub struct LinkOptions<'a> {
+    /// Names of the hot and the cold section.
+    pub sections: [&'a str; 2],
+    /// Alignment of functions in each.
+    pub align: [u64; 2],
+    /// Whether pointers to moved functions follow them where they may, see [`Visible`].
+    pub move_pointers: bool,
+    /// A seed for random distances between functions, see [`super::stress`].
+    pub stress: Option<u64>,
+    /// Space in old bodies that nothing comes to any more, for cold fragments: address and length each. May be empty.
+    pub reusable: Vec<(InputAddr, u64)>,
+    /// Whether it is for other fragments as well.
+    pub room_for_all: bool,
+    /// The recorders' slow path, which they call directly: a copy for each veneer group where there are more
+    /// than one. Else the caller places it.
+    pub slow: Vec<u8>,
+    /// What the note says.
+    pub kind: NoteKind,
+    /// Identity of the input.
+    pub input_id: Vec<u8>,
+}
+
+impl LinkOptions<'_> {
+    /// For an instrumented program: pointers stay the old entries, so what recorders see are addresses of the input.
+    pub fn instrumented(elf: &Elf<'_>) -> Self {
+        LinkOptions {
+            sections: [".text.hot", ".text.cold"],
+            align: [16, 16],
+            move_pointers: false,
+            stress: None,
+            reusable: Vec::new(),
+            room_for_all: false,
+            slow: Vec::new(),
+            kind: NoteKind::Instrumented,
+            input_id: elf.build_id.unwrap_or_default().to_vec(),
+        }
+    }
+}
+
+/// Addresses that instrumentation adds.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ProbeAddresses {
+    /// First counter.
+    pub counters: OutputAddr,
+    /// Bytes of a counter.
+    pub counter_size: u64,
+    /// First site table.
+    pub sites: OutputAddr,
+    /// Load bias.
+    pub bias: OutputAddr,
+    /// Slow path of recorders.
+    pub slow: OutputAddr,
+    /// The byte that entry checks look at.
+    pub ready: OutputAddr,
+    /// The routine that gives a thread its counters.
+    pub enter: OutputAddr,
+}
+
+/// Where everything went.
+pub struct Placement {
+    /// By [veneer_group](super::veneers): hot and cold section.
+    pub(super) sections: Vec<[Option<Placed>; 2]>,
+    /// By position: its veneer group.
+    pub(super) veneer_groups: Vec<u16>,
+    /// By position in the list of ready functions: address of each fragment.
+    pub fragments: Vec<[OutputAddr; 2]>,
+    /// By position: what the address of each fragment must be a multiple of for the sake of pointers.
+    pub(super) alignment: Vec<[u64; 2]>,
+    /// By position: whether a fragment is in the space of old bodies.
+    pub in_old_body: Vec<[bool; 2]>,
+    /// Old bodies in whose space something is, by their first address; ascending.
+    pub(super) reused_bodies: Vec<InputAddr>,
+    /// Where entries went.
+    pub entries: FxHashMap<InputAddr, OutputAddr>,
+    /// Where control from outside goes, if elsewhere.
+    pub external_entries: FxHashMap<InputAddr, OutputAddr>,
+    /// By veneer group: recorders' section.
+    pub(super) recorders: Vec<Option<Placed>>,
+    pub(super) recorder_at: Vec<OutputAddr>,
+    /// By veneer group: a copy of the recorders' slow path, if there is one.
+    pub(super) slow: Vec<Option<OutputAddr>>,
+    pub(super) slow_code: Vec<u8>,
+    /// What direct jumps and calls of new code go by way of.
+    pub(super) veneers: Veneers,
+    /// An unwind table that start-up code registers, and where the new one is once it has a place.
+    pub(super) frames: (
+        Option<(InputAddr, InputAddr)>,
+        std::sync::OnceLock<OutputAddr>,
+    ),
+}
+
+/// Fills in the fields of code that is at `at`; if one is out of reach, the error names the function at `function`.
+pub(super) fn fill<I: Isa>(
+    program: &Program<'_>,
+    code: &mut Code<OutputAddr>,
+    at: OutputAddr,
+    function: InputAddr,
+) -> Result<(), Error> {
+    for f in &code.fixups {
+        I::write_field(
+            f.kind,
+            &mut code.bytes[f.at as usize..],
+            (at + u64::from(f.at)).get(),
+            f.target.get(),
+        )
+        .map_err(|source| Error::Reach {
+            function: program.name_at(function.get()),
+            source,
+        })?;
+    }
+    Ok(())
+}
+
+/// Gives every fragment its address, in the given orders (positions in `ready`).
+pub fn place<I: Isa>(
+    program: &Program<'_>,
+    ready: &[Ready],
+    orders: [&[u32]; 2],
+    options: &LinkOptions<'_>,
+    writer: &mut Writer<'_>,
+) -> Placement {
+    let veneer_groups = veneers::veneer_groups::<I>(ready, orders[0], options.align);
+    let count = usize::from(veneer_groups.iter().copied().max().unwrap_or(0)) + 1;
+    let mut p = Placement {
+        sections: vec![[None, None]; count],
+        veneer_groups,
+        fragments: vec![[OutputAddr::default(); 2]; ready.len()],
+        alignment: ready
+            .iter()
+            .map(|r| match options.move_pointers {
+                true => alignment(program, r),
+                false => [1; 2],
+            })
+            .collect(),
+        in_old_body: vec![[false; 2]; ready.len()],
+        reused_bodies: Vec::new(),
+        entries: FxHashMap::default(),
+        external_entries: FxHashMap::default(),
+        recorders: vec![None; count],
+        recorder_at: vec![OutputAddr::default(); ready.len()],
+        slow: vec![None; count],
+        slow_code: options.slow.clone(),
+        veneers: Veneers::default(),
+        frames: (
+            program
+                .refs
+                .registered_frames
+                .map(|(start, end)| (InputAddr::new(start), InputAddr::new(end))),
+            std::sync::OnceLock::new(),
+        ),
+    };
+    p.take_space(program, ready, orders, options);
+    for veneer_group in 0..count {
+        p.place_veneer_group::<I>(ready, veneer_group, orders, options, writer);
+    }
+    for (i, r) in ready.iter().enumerate() {
+        let start = InputAddr::new(program.start(r.function as usize));
+        let entry = p.block(ready, i, 0);
+        p.entries.insert(start, entry);
+        if r.code.entry_check > 0 {
+            p.external_entries
+                .insert(start, entry - u64::from(r.code.entry_check));
+        }
+        for s in &r.secondary_entries {
+            let external_entry = p.block(ready, i, s.block);
+            p.external_entries
+                .insert(InputAddr::new(s.entry), external_entry);
+        }
+        for (block, fragment, offset) in &r.code.external_entries {
+            let of_block = |s: &&SecondaryEntry| s.block == *block;
+            let external_entry = p.fragments[i][usize::from(*fragment)] + u64::from(*offset);
+            if let Some(s) = r.secondary_entries.iter().find(of_block) {
+                p.external_entries
+                    .insert(InputAddr::new(s.entry), external_entry);
+            }
+        }
+    }
+    p
+}
+
+/// What the addresses of a function's fragments must be multiples of, so that pointers to the function keep
+/// the zero bits at their end.
+fn alignment(program: &Program<'_>, r: &Ready) -> [u64; 2] {
+    let mut of = [1; 2];
+    let (function, start) = (r.function as usize, program.start(r.function as usize));
+    if program.functions[function].address_taken
+        && program.may_follow(start)
+        && let Some((fragment, 0)) = r.code.blocks.first()
+        && let Some(of) = of.get_mut(usize::from(*fragment))
+    {
+        *of = Visible::alignment(start);
+    }
+    of
+}
+
+/// The name of a section of a veneer group: all but the first are numbered.
+fn name_in(veneer_group: usize, name: &str) -> String {
+    match veneer_group {
+        0 => name.to_owned(),
+        n => format!("{name}.{}", n + 1),
+    }
+}
+
+impl Placement {
+    /// Positions in `order` that are in a veneer group.
+    fn of_veneer_group<'o>(
+        &self,
+        veneer_group: usize,
+        order: &'o [u32],
+    ) -> impl Iterator<Item = u32> + use<'o, '_> {
+        let here = move |i: &u32| usize::from(self.veneer_groups[*i as usize]) == veneer_group;
+        order.iter().copied().filter(here)
+    }
+
+    /// Appends the sections of a veneer group.
+    fn place_veneer_group<I: Isa>(
+        &mut self,
+        ready: &[Ready],
+        veneer_group: usize,
+        orders: [&[u32]; 2],
+        options: &LinkOptions<'_>,
+        writer: &mut Writer<'_>,
+    ) {
+        for (f, order) in orders.iter().enumerate() {
+            // Where instructions have one length, code is at multiples of it.
+            let step = if I::PADDING == 0 { 4 } else { 1 };
+            let own: Vec<u32> = self
+                .of_veneer_group(veneer_group, order)
+                .filter(|i| !self.in_old_body[*i as usize][f])
+                .filter(|i| !ready[*i as usize].code.fragments[f].code.bytes.is_empty())
+                .collect();
+            let mut at = 0u64;
+            let mut gaps = options.stress.map(|seed| Gaps::new(seed, f, own.len()));
+            for i in &own {
+                at += gaps.as_mut().map_or(0, |gaps| gaps.next(step));
+                at = at.next_multiple_of(options.align[f].max(self.alignment[*i as usize][f]));
+                self.fragments[*i as usize][f] = OutputAddr::new(at);
+                at += ready[*i as usize].code.fragments[f].code.bytes.len() as u64;
+            }
+            if at == 0 {
+                continue;
+            }
+            let placed = writer.append(NewSection {
+                name: name_in(veneer_group, options.sections[f]),
+                kind: NewKind::Code,
+                align: options.align[f].max(16),
+                size: at,
+            });
+            for i in &own {
+                self.fragments[*i as usize][f] += placed.addr;
+            }
+            self.sections[veneer_group][f] = Some(placed);
+        }
+        let all: Vec<u32> = (0..ready.len() as u32).collect();
+        let own: Vec<u32> = self.of_veneer_group(veneer_group, &all).collect();
+        let mut at = 0u64;
+        for i in &own {
+            self.recorder_at[*i as usize] = OutputAddr::new(at);
+            at += ready[*i as usize].recorders.bytes.len() as u64;
+        }
+        if at > 0 {
+            let slow = (self.sections.len() > 1 && !options.slow.is_empty())
+                .then(|| at.next_multiple_of(16));
+            let placed = writer.append(NewSection {
+                name: name_in(veneer_group, ".text.record"),
+                kind: NewKind::Code,
+                align: 16,
+                size: slow.map_or(at, |slow| slow + options.slow.len() as u64),
+            });
+            self.slow[veneer_group] = slow.map(|slow| OutputAddr::new(placed.addr + slow));
+            for i in &own {
+                self.recorder_at[*i as usize] += placed.addr;
+            }
+            self.recorders[veneer_group] = Some(placed);
+        }
+        if self.sections.len() > 1 {
+            let list = own.iter().map(|i| &ready[*i as usize]);
+            self.veneers
+                .reserve::<I>(name_in(veneer_group, veneers::SECTION), list, writer);
+        }
+    }
+
+    /// Puts fragments into the space of old bodies: the largest first, each where it leaves the least.
+    fn take_space(
+        &mut self,
+        program: &Program<'_>,
+        ready: &[Ready],
+        orders: [&[u32]; 2],
+        options: &LinkOptions<'_>,
+    ) {
+        let mut free: BTreeSet<(u64, u64)> = options
+            .reusable
+            .iter()
+            .map(|(start, len)| (*len, start.get()))
+            .collect();
+        let len = |i: u32, f: usize| ready[i as usize].code.fragments[f].code.bytes.len() as u64;
+        let least = usize::from(!options.room_for_all);
+        let mut list: Vec<(u32, usize)> = (least..2)
+            .flat_map(|f| orders[f].iter().map(move |i| (*i, f)))
+            .filter(|&(i, f)| len(i, f) > 0 && ready[i as usize].splits.is_empty())
+            .collect();
+        let function = |i: u32| ready[i as usize].function;
+        list.sort_by_key(|&(i, f)| (std::cmp::Reverse(len(i, f)), function(i), f));
+        for (i, f) in list {
+            let align = options.align[f].max(self.alignment[i as usize][f]);
+            let len = len(i, f);
+            let gap = |start: u64| start.next_multiple_of(align) - start;
+            // Those that are longer by a whole alignment all do.
+            let fits = |&&(room, start): &&(u64, u64)| room >= len + gap(start);
+            let Some(&(room, start)) = free.range((len, 0)..).find(fits) else {
+                continue;
+            };
+            free.remove(&(room, start));
+            let at = start + gap(start);
+            let left = room - len - gap(start);
+            if left > 0 {
+                free.insert((left, at + len));
+            }
+            let start = at;
+            self.fragments[i as usize][f] = InputAddr::new(start).kept();
+            self.in_old_body[i as usize][f] = true;
+            self.reused_bodies.extend(
+                program
+                    .piece_at(start)
+                    .map(|piece| InputAddr::new(piece.start)),
+            );
+        }
+        self.reused_bodies.sort_unstable();
+        self.reused_bodies.dedup();
+    }
+
+    /// Puts veneers where direct jumps and calls of new code do not reach old code.
+    pub fn plan_veneers<I: Isa>(
+        &mut self,
+        program: &Program<'_>,
+        ready: &[Ready],
+        writer: &mut Writer<'_>,
+    ) {
+        if program.new_end.saturating_sub(program.elf.extent().0) < I::BRANCH_REACH {
+            return;
+        }
+        let none = ProbeAddresses::default();
+        let mut list = Vec::new();
+        for (i, r) in ready.iter().enumerate() {
+            let fragments = r
+                .code
+                .fragments
+                .iter()
+                .map(|f| &f.code)
+                .zip(self.fragments[i]);
+            for (code, base) in fragments.chain([(&r.recorders, self.recorder_at[i])]) {
+                for (f, input) in veneers::branches(code) {
+                    list.push(veneers::Branch {
+                        veneer_group: self.veneer_groups[i],
+                        place: base + u64::from(f.at),
+                        input: InputAddr::new(input),
+                        target: self.resolve(ready, i, f.target, &none),
+                    });
+                }
+            }
+        }
+        self.veneers
+            .plan::<I>(program, &self.entries, &list, writer);
+    }
+
+    /// Output address of a block of the i-th ready function.
+    pub fn block(&self, ready: &[Ready], i: usize, b: BlockId) -> OutputAddr {
+        let (fragment, offset) = ready[i].code.blocks[b as usize];
+        self.fragments[i]
+            .get(usize::from(fragment))
+            .map_or(OutputAddr::default(), |a| *a + u64::from(offset))
+    }
+
+    /// The new unwind table, if an address is in the old one and start-up code registers that.
+    pub(super) fn frame_at(&self, addr: InputAddr) -> Option<OutputAddr> {
+        let (start, end) = self.frames.0?;
+        (addr >= start && addr < end).then(|| self.frames.1.get().copied())?
+    }
+
+    fn resolve(
+        &self,
+        ready: &[Ready],
+        i: usize,
+        target: Target,
+        probes: &ProbeAddresses,
+    ) -> OutputAddr {
+        let r = &ready[i];
+        match target {
+            Target::Block(b) => self.block(ready, i, b),
+            Target::Code(a) => {
+                let a = InputAddr::new(a);
+                let moved = self.entries.get(&a).copied().or_else(|| self.frame_at(a));
+                moved.unwrap_or(a.kept())
+            }
+            Target::Same(a) => InputAddr::new(a).kept(),
+            Target::Counter(c) => {
+                probes.counters + probes.counter_size * (r.counter_base + u64::from(c))
+            }
+            Target::SiteWord(w) => {
+                probes.sites + 64 * (r.site_base + u64::from(w / 8)) + 8 * u64::from(w % 8)
+            }
+            Target::Recorder(s) => self.recorder_at[i] + u64::from(r.recorder_offsets[s as usize]),
+            Target::Bias => probes.bias,
+            Target::Slow => self.slow[usize::from(self.veneer_groups[i])].unwrap_or(probes.slow),
+            Target::Ready => probes.ready,
+            Target::Enter => probes.enter,
+            Target::Unit(_) => OutputAddr::default(),
+        }
+    }
+
+    /// Fills the code sections.
+    pub fn fill<I: Isa>(
+        &self,
+        program: &Program<'_>,
+        ready: &[Ready],
+        orders: [&[u32]; 2],
+        probes: &ProbeAddresses,
+        writer: &mut Writer<'_>,
+    ) -> Result<(), Error> {
+        self.veneers.fill::<I>(writer)?;
+        let in_old_body = |i: usize| (0..2).filter(move |f| self.in_old_body[i][*f]);
+        for (i, f) in (0..ready.len()).flat_map(|i| in_old_body(i).map(move |f| (i, f))) {
+            let (code, at) = (&ready[i].code.fragments[f].code, self.fragments[i][f]);
+            let mut bytes = code.bytes.clone();
+            self.resolve_fixups::<I>(program, ready, i, code, at, probes, &mut bytes)?;
+            writer.patch(at.get(), &bytes)?;
+        }
+        let all: Vec<u32> = (0..ready.len() as u32).collect();
+        for veneer_group in 0..self.sections.len() {
+            for (f, order) in orders.iter().enumerate() {
+                let Some(placed) = self.sections[veneer_group][f] else {
+                    continue;
+                };
+                let list: Vec<(u32, OutputAddr, &Code<Target>)> = self
+                    .of_veneer_group(veneer_group, order)
+                    .filter(|i| !self.in_old_body[*i as usize][f])
+                    .map(|i| {
+                        (
+                            i,
+                            self.fragments[i as usize][f],
+                            &ready[i as usize].code.fragments[f].code,
+                        )
+                    })
+                    .filter(|x| !x.2.bytes.is_empty())
+                    .collect();
+                self.fill_section::<I>(program, ready, &list, placed, probes, writer)?;
+            }
+            if let Some(placed) = self.recorders[veneer_group] {
+                let list: Vec<(u32, OutputAddr, &Code<Target>)> = self
+                    .of_veneer_group(veneer_group, &all)
+                    .map(|i| {
+                        (
+                            i,
+                            self.recorder_at[i as usize],
+                            &ready[i as usize].recorders,
+                        )
+                    })
+                    .filter(|x| !x.2.bytes.is_empty())
+                    .collect();
+                self.fill_section::<I>(program, ready, &list, placed, probes, writer)?;
+                if let Some(slow) = self.slow[veneer_group] {
+                    let at = (slow - OutputAddr::new(placed.addr)) as usize;
+                    if let Some(end) = writer.contents(placed.id).get_mut(at..) {
+                        end.copy_from_slice(&self.slow_code);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn fill_section<I: Isa>(
+        &self,
+        program: &Program<'_>,
+        ready: &[Ready],
+        list: &[(u32, OutputAddr, &Code<Target>)],
+        placed: Placed,
+        probes: &ProbeAddresses,
+        writer: &mut Writer<'_>,
+    ) -> Result<(), Error> {
+        let mut rest = writer.contents(placed.id);
+        let mut at = OutputAddr::new(placed.addr);
+        let mut parts = Vec::with_capacity(list.len());
+        for x in list {
+            let (gap, more) = rest.split_at_mut((x.1 - at) as usize);
+            gap.fill(I::PADDING);
+            let (own, more) = more.split_at_mut(x.2.bytes.len());
+            parts.push((own, x));
+            rest = more;
+            at = x.1 + x.2.bytes.len() as u64;
+        }
+        rest.fill(I::PADDING);
+        parts
+            .into_par_iter()
+            .try_for_each(|(out, (i, base, code))| {
+                out.copy_from_slice(&code.bytes);
+                self.resolve_fixups::<I>(program, ready, *i as usize, code, *base, probes, out)
+            })
+    }
+
+    /// Fills the fields of code that is at `base`.
+    #[allow(clippy::too_many_arguments)]
+    fn resolve_fixups<I: Isa>(
+        &self,
+        program: &Program<'_>,
+        ready: &[Ready],
+        i: usize,
+        code: &Code<Target>,
+        base: OutputAddr,
+        probes: &ProbeAddresses,
+        out: &mut [u8],
+    ) -> Result<(), Error> {
+        for f in &code.fixups {
+            let target = self.resolve(ready, i, f.target, probes);
+            let target = self.veneers.instead::<I>(
+                self.veneer_groups[i],
+                f.kind,
+                base + u64::from(f.at),
+                target,
+            );
+            I::write_field(
+                f.kind,
+                &mut out[f.at as usize..],
+                (base + u64::from(f.at)).get(),
+                target.get(),
+            )
+            .map_err(|e| Error::Reach {
+                function: program.name(ready[i].function as usize),
+                source: e,
+            })?;
+        }
+        Ok(())
+    }
+
+    /// The new entry of the function at `start`, if it moved and pointers to it may follow.
+    pub(super) fn followed(&self, program: &Program<'_>, start: InputAddr) -> Option<OutputAddr> {
+        let new = self.entries.get(&start).copied();
+        new.filter(|_| program.may_follow(start.get()))
+    }
+}

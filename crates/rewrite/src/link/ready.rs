@@ -1,0 +1,84 @@
+//! Functions ready to be placed.
+
+use postlink_isa::{Code, Isa};
+
+use crate::analyse::{Analysed, FunctionUnwind, Probes, SecondaryEntry, Target};
+use crate::cfg::{BlockId, TableEntry};
+use crate::discover::Program;
+use crate::emit::{self, Emitted, FragmentUnwind, Plan, carry};
+use crate::pin::Pin;
+
+/// A function ready to be placed.
+pub struct Ready {
+    /// Index of the function.
+    pub function: u32,
+    /// Its code.
+    pub code: Emitted,
+    /// Unwind information by fragment, if it has any.
+    pub unwind: Option<[FragmentUnwind; 2]>,
+    /// Entries of its tables.
+    pub table_entries: Vec<TableEntry>,
+    /// Places in the old body that get a jump to a block, see [`Cfg::anchored_targets`].
+    pub anchored_targets: Vec<(u64, BlockId)>,
+    /// Entries beside the first whose old places get a jump.
+    pub secondary_entries: Vec<SecondaryEntry>,
+    /// Its labels.
+    pub address_taken: Vec<(u64, BlockId)>,
+    /// Recorders of its sites, one after the other, and the offset of each.
+    pub recorders: Code<Target>,
+    /// Offsets of recorders by site.
+    pub recorder_offsets: Vec<u32>,
+    /// Places in its fragments at which another unwind entry and another symbol begin, in order.
+    pub splits: Vec<Split>,
+    /// Number of its first counter in the program.
+    pub counter_base: u64,
+    /// Number of its first site.
+    pub site_base: u64,
+}
+
+/// A place in a fragment from which on the code has an unwind entry and a symbol of its own ([`crate::link::bat`]).
+pub struct Split {
+    /// The fragment.
+    pub fragment: usize,
+    /// Offset in it.
+    pub start: u32,
+    /// Unwind information of what follows, if the function has any.
+    pub unwind: Option<FragmentUnwind>,
+}
+
+/// A function with probes, its blocks in the order of the input. The parts that the compiler split off stay apart.
+pub fn emit_in_place<'d, I: Isa>(
+    program: &Program<'d>,
+    function: usize,
+    a: &Analysed<'d>,
+    probes: Probes,
+) -> Result<Ready, Pin> {
+    let mut fragments: [Vec<u32>; 2] = Default::default();
+    let one = a.unwind.as_ref().is_some_and(FunctionUnwind::one_fragment);
+    for (b, block) in a.cfg.blocks.iter().enumerate() {
+        fragments[usize::from(block.piece > 0 && !one)].push(b as u32);
+    }
+    let plan = Plan {
+        fragments,
+        probes,
+        move_addresses: false,
+        drop_padding: false,
+        ..Plan::default()
+    };
+    let code = emit::emit::<I>(program, &a.cfg, &plan)?;
+    let unwind = carry(program, &a.cfg, a.unwind.as_ref(), &code)?;
+    Ok(Ready {
+        function: function as u32,
+        code,
+        unwind,
+        table_entries: a.cfg.table_entries.clone(),
+        anchored_targets: a.cfg.anchored_targets.clone(),
+        secondary_entries: a.secondary_entries.clone(),
+        address_taken: a.cfg.labels(program, function),
+        recorders: Code::default(),
+        recorder_offsets: Vec::new(),
+        splits: Vec::new(),
+        counter_base: 0,
+        site_base: 0,
+    })
+}

@@ -1,0 +1,224 @@
+//! Unwind and exception tables of the new code.
+//!
+//! Exception tables come first, since unwind entries point to them. Then all entries of the file are written
+//! anew, old and new ones, with a table for searching: a merged `.eh_frame`.
+
+use postlink_image::unwind::eh_frame::{self, NewFde};
+use postlink_image::unwind::lsda::CallSite;
+use postlink_image::write::{NewKind, NewSection, Writer};
+use postlink_image::{InputAddr, OutputAddr};
+use rayon::prelude::*;
+use rustc_hash::FxHashMap;
+
+use super::place::Placement;
+use super::ready::Ready;
+use crate::analyse::FunctionUnwind;
+use crate::discover::Program;
+use crate::emit::FragmentUnwind;
+use crate::error::Error;
+
+/// A stretch of new code that has an unwind entry.
+struct Part<'r> {
+    /// Position of its function in the list of ready functions.
+    position: usize,
+    /// Address.
+    start: OutputAddr,
+    /// Bytes.
+    len: u64,
+    info: &'r FragmentUnwind,
+}
+
+impl Placement {
+    /// Writes unwind tables for all fragments: new exception tables, then a merged `.eh_frame` with its search table.
+    pub fn unwind(
+        &self,
+        program: &Program<'_>,
+        ready: &[Ready],
+        writer: &mut Writer<'_>,
+    ) -> Result<(), Error> {
+        if program.eh.fdes.is_empty() {
+            return Ok(());
+        }
+        let parts: Vec<Part<'_>> = (0..ready.len())
+            .flat_map(|i| {
+                (0..2).flat_map(move |f| self.stretches(ready, i, f).map(move |s| (i, s)))
+            })
+            .filter_map(|(position, (start, len, info))| {
+                Some(Part {
+                    position,
+                    start,
+                    len,
+                    info: info?,
+                })
+            })
+            .collect();
+        let tables = self.exception_tables(program, ready, &parts, writer)?;
+        let mut new: Vec<NewFde> = Vec::new();
+        for (p, part) in parts.iter().enumerate() {
+            new.push(NewFde {
+                cie: part.info.cie,
+                start: part.start.get(),
+                len: part.len,
+                lsda: tables.get(&p).map(|at| at.get()),
+                instructions: part.info.instructions.clone(),
+            });
+        }
+        new.extend(self.recorder_entries(program, writer));
+        self.merged_frames(program, &new, writer)
+    }
+
+    /// Writes exception tables, and gives their addresses by part.
+    fn exception_tables(
+        &self,
+        program: &Program<'_>,
+        ready: &[Ready],
+        parts: &[Part<'_>],
+        writer: &mut Writer<'_>,
+    ) -> Result<FxHashMap<usize, OutputAddr>, Error> {
+        let with: Vec<usize> = (0..parts.len())
+            .filter(|p| parts[*p].info.call_sites.is_some())
+            .collect();
+        let mut tables: FxHashMap<usize, OutputAddr> = FxHashMap::default();
+        if with.is_empty() {
+            return Ok(tables);
+        }
+        let encode = |p: usize, at: OutputAddr| self.exception_table(program, ready, &parts[p], at);
+        // Sizes depend on the place only modulo eight.
+        let sections = self.sections.iter().flatten().flatten();
+        let near = sections.map(|s| s.addr).max().unwrap_or(0) & !0xfff;
+        let sizes: Vec<u64> = with
+            .par_iter()
+            .map(|x| encode(*x, OutputAddr::new(near)).map(|b| b.len() as u64))
+            .collect::<Result<_, Error>>()?;
+        let mut offsets = Vec::with_capacity(sizes.len());
+        let mut at = 0u64;
+        for s in &sizes {
+            offsets.push(at);
+            at = (at + s).next_multiple_of(8);
+        }
+        let placed = writer.append_anywhere(NewSection {
+            name: ".gcc_except_table.hot".to_owned(),
+            kind: NewKind::ReadOnly,
+            align: 8,
+            size: at,
+        });
+        let encoded: Vec<Vec<u8>> = with
+            .par_iter()
+            .zip(&offsets)
+            .map(|(x, o)| encode(*x, OutputAddr::new(placed.addr) + *o))
+            .collect::<Result<_, Error>>()?;
+        let out = writer.contents(placed.id);
+        for ((x, o), e) in with.iter().zip(&offsets).zip(&encoded) {
+            let place = out
+                .get_mut(*o as usize..*o as usize + e.len())
+                .ok_or_else(|| Error::internal("exception table changed size"))?;
+            place.copy_from_slice(e);
+            tables.insert(*x, OutputAddr::new(placed.addr) + *o);
+        }
+        Ok(tables)
+    }
+
+    /// The exception table of a part, to be at `at`.
+    fn exception_table(
+        &self,
+        program: &Program<'_>,
+        ready: &[Ready],
+        part: &Part<'_>,
+        at: OutputAddr,
+    ) -> Result<Vec<u8>, Error> {
+        let function = ready[part.position].function as usize;
+        let unwind = FunctionUnwind::read(program, function).ok().flatten();
+        let Some((table, pad_base)) = unwind.as_ref().and_then(|u| u.table()) else {
+            return Ok(Vec::new());
+        };
+        let sites: Vec<CallSite> = part
+            .info
+            .call_sites
+            .iter()
+            .flatten()
+            .map(|c| CallSite {
+                start: (part.start + u64::from(c.start)).get(),
+                len: u64::from(c.len),
+                landing_pad: c
+                    .landing_pad
+                    .map(|b| self.block(ready, part.position, b).get()),
+                action: c.action,
+            })
+            .collect();
+        let (start, at) = (part.start.get(), at.get());
+        Ok(table.encode_with(&sites, start, at, pad_base, part.info.numbers)?)
+    }
+
+    /// Recorders are entered like functions: the state that every such unwind entry begins with.
+    fn recorder_entries(&self, program: &Program<'_>, writer: &mut Writer<'_>) -> Vec<NewFde> {
+        let mut cies = program.eh.cies.iter();
+        let cie = cies.position(|c| !c.signal_frame && c.lsda_encoding == 0xff);
+        let Some(cie) = cie else {
+            return Vec::new();
+        };
+        let sections = self.recorders.iter().flatten();
+        sections
+            .map(|p| NewFde {
+                cie,
+                start: p.addr,
+                len: writer.contents(p.id).len() as u64,
+                lsda: None,
+                instructions: Vec::new(),
+            })
+            .collect()
+    }
+
+    /// Writes all unwind entries, old and new.
+    fn merged_frames(
+        &self,
+        program: &Program<'_>,
+        new: &[NewFde],
+        writer: &mut Writer<'_>,
+    ) -> Result<(), Error> {
+        // What lay where other code is now has no entry any more.
+        let mut without = None;
+        if !self.reused_bodies.is_empty() {
+            let gone = |fde: &eh_frame::Fde<'_>| {
+                let start = InputAddr::new(fde.start);
+                self.reused_bodies.binary_search(&start).is_ok()
+            };
+            let mut eh = program.eh.clone();
+            eh.fdes.retain(|fde| !gone(fde));
+            without = Some(eh);
+        }
+        let old = without.as_ref().unwrap_or(&program.eh);
+        let (frame_size, hdr_size) = eh_frame::merged_sizes(old, new);
+        // What is registered at the start needs no table for searching.
+        let hdr = (!program.refs.registration_follows()).then(|| {
+            writer.append_anywhere(NewSection {
+                name: ".eh_frame_hdr".into(),
+                kind: NewKind::ReadOnly,
+                align: 4,
+                size: hdr_size,
+            })
+        });
+        let frame = writer.append_anywhere(NewSection {
+            name: ".eh_frame".into(),
+            kind: NewKind::ReadOnly,
+            align: 8,
+            size: frame_size,
+        });
+        let mut hdr_bytes = vec![0; hdr_size as usize];
+        let mut frame_bytes = vec![0; frame_size as usize];
+        eh_frame::write_merged(
+            old,
+            new,
+            frame.addr,
+            &mut frame_bytes,
+            hdr.map_or(frame.addr, |hdr| hdr.addr),
+            &mut hdr_bytes,
+        )?;
+        if let Some(hdr) = hdr {
+            writer.contents(hdr.id).copy_from_slice(&hdr_bytes);
+        }
+        writer.contents(frame.id).copy_from_slice(&frame_bytes);
+        writer.replace_unwind(frame.id, hdr.map(|hdr| hdr.id));
+        let _ = self.frames.1.set(OutputAddr::new(frame.addr)); // The first time.
+        Ok(())
+    }
+}

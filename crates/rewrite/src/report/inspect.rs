@@ -1,0 +1,160 @@
+//! What a file is, and what can be done with it.
+
+use postlink_image::elf::Elf;
+use postlink_isa::{Isa, with_isa};
+use rayon::prelude::*;
+use serde::Serialize;
+
+use crate::analyse::{FunctionCounters, Scratch, count_pins, prepare};
+use crate::discover::{NonlocalExits, Program, check_input, is_program, runtimes};
+use crate::error::Error;
+use crate::pin::Pin;
+
+/// A function that stays.
+#[derive(Clone, Debug, Serialize)]
+pub struct PinnedFunction {
+    /// Name.
+    pub name: String,
+    /// Address.
+    pub address: u64,
+    /// Bytes.
+    pub size: u64,
+    /// Reason.
+    pub reason: Pin,
+}
+
+/// The answer of `postlink inspect`.
+#[derive(Clone, Debug, Serialize)]
+pub struct Inspection {
+    /// "executable", "position-independent executable", "static …", "shared library".
+    pub kind: String,
+    /// Machine.
+    pub machine: &'static str,
+    /// Build-id in hexadecimal.
+    pub build_id: Option<String>,
+    /// File size.
+    pub size: u64,
+    /// Bytes of code in sections.
+    pub text: u64,
+    /// Functions found.
+    pub functions: usize,
+    /// Functions that can be moved.
+    pub movable: usize,
+    /// Bytes of code in movable functions.
+    pub movable_bytes: u64,
+    /// Bytes of code in all functions.
+    pub function_bytes: u64,
+    /// Reasons and counts.
+    pub pinned: Vec<(Pin, usize)>,
+    /// Functions that stay.
+    pub pinned_functions: Vec<PinnedFunction>,
+    /// Whether the linker kept relocations.
+    pub relocations_kept: bool,
+    /// Pointers to code in data.
+    pub code_pointers: usize,
+    /// Dynamic relocations.
+    pub dynamic_relocations: usize,
+    /// Symbols in `.symtab`.
+    pub symbols: usize,
+    /// Symbols in `.dynsym`.
+    pub dynamic_symbols: usize,
+    /// Unwind entries.
+    pub unwind_entries: usize,
+    /// Functions with an exception table.
+    pub exception_tables: usize,
+    /// Counters that instrumenting would place.
+    pub counters: u64,
+    /// Indirect calls and tail jumps.
+    pub sites: u64,
+    /// Basic blocks in movable functions.
+    pub blocks: u64,
+    /// Whether frames can be left other than by returning.
+    pub can_unwind: bool,
+    /// Why the file is not rewritten at all, if so.
+    pub refused: Option<String>,
+    /// Why pointers to functions keep their values when functions move, if all of them do.
+    pub pointers_stay: Option<String>,
+}
+
+/// Inspects a file.
+pub fn inspect(elf: &Elf<'_>) -> Result<Inspection, Error> {
+    match elf.machine {
+        183 => inspect_with::<postlink_isa::aarch64::AArch64>(elf),
+        62 => inspect_with::<postlink_isa::x86_64::X86_64>(elf),
+        // Which says so.
+        _ => with_isa!(check_input(elf)?, I => inspect_with::<I>(elf)),
+    }
+}
+
+fn inspect_with<I: Isa>(elf: &Elf<'_>) -> Result<Inspection, Error> {
+    use postlink_image::elf::SymbolTable;
+    let program = Program::discover::<I>(elf)?;
+    let nonlocal_exits = NonlocalExits::new(&program);
+    let shares: Vec<(FunctionCounters, u64)> = (0..program.functions.len())
+        .into_par_iter()
+        .map_init(Scratch::default, |scratch, f| {
+            let a = prepare::analyse::<I>(&program, &nonlocal_exits, f, scratch);
+            let blocks = a.as_ref().map_or(0, |a| a.cfg.blocks.len() as u64);
+            (FunctionCounters::of(&program, f, &a), blocks)
+        })
+        .collect();
+    let blocks = shares.iter().map(|s| s.1).sum();
+    let shares: Vec<FunctionCounters> = shares.into_iter().map(|s| s.0).collect();
+    let movable: Vec<usize> = (0..shares.len())
+        .filter(|f| shares[*f].pin.is_none())
+        .collect();
+    let linked = match (elf.etype, is_program(elf), elf.interpreter().is_some()) {
+        (2, _, true) => "executable",
+        (2, _, false) => "static executable",
+        (_, true, true) => "position-independent executable",
+        (_, true, false) => "static position-independent executable",
+        _ => "shared library",
+    };
+    Ok(Inspection {
+        kind: linked.to_owned(),
+        machine: I::NAME,
+        build_id: elf
+            .build_id
+            .map(|b| b.iter().map(|x| format!("{x:02x}")).collect()),
+        size: elf.data.len() as u64,
+        text: elf
+            .sections
+            .iter()
+            .filter(|s| s.is_code())
+            .map(|s| s.size)
+            .sum(),
+        functions: program.functions.len(),
+        movable: movable.len(),
+        movable_bytes: movable.iter().map(|f| program.size(*f)).sum(),
+        function_bytes: (0..program.functions.len()).map(|f| program.size(f)).sum(),
+        pinned: count_pins(&shares),
+        pinned_functions: (0..shares.len())
+            .filter_map(|f| {
+                shares[f].pin.map(|reason| PinnedFunction {
+                    name: program.name(f),
+                    address: program.start(f),
+                    size: program.size(f),
+                    reason,
+                })
+            })
+            .collect(),
+        relocations_kept: program.refs.kept,
+        code_pointers: program.refs.pointers.len(),
+        dynamic_relocations: elf.dyn_relocs()?.len(),
+        symbols: elf.symbols(SymbolTable::Static).len(),
+        dynamic_symbols: elf.symbols(SymbolTable::Dynamic).len(),
+        unwind_entries: program.eh.fdes.len(),
+        exception_tables: program
+            .eh
+            .fdes
+            .iter()
+            .filter(|f| f.lsda.is_some_and(|l| l != 0))
+            .count(),
+        counters: shares.iter().map(|s| u64::from(s.counters)).sum(),
+        sites: shares.iter().map(|s| u64::from(s.sites)).sum(),
+        blocks,
+        can_unwind: program.can_unwind,
+        refused: runtimes::refusal(elf),
+        pointers_stay: program.visible.stays.as_ref().map(ToString::to_string),
+    })
+}

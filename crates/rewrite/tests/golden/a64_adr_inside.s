@@ -1,0 +1,9 @@
+/* aarch64: adr forms an address inside, and no table counts from it */
+	.text
+	.globl f
+	.type f, %function
+f:
+	adr x0, m
+	ret
+m:	ret
+	.size f, .-f

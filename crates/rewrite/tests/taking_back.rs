@@ -1,0 +1,277 @@
+//! A function that is taken back from what was made leaves the same file as one that was never touched.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use postlink_image::elf::Elf;
+use postlink_profile::Profile;
+use postlink_rewrite::coverage::{CoverageMode, CoverageOptions, prepare_coverage};
+use postlink_rewrite::{
+    Answer, Counters, InstrumentOptions, OptimizeOptions, Phases, Preset, Program, Refusal,
+    Rewriting, fit, prepare_instrumented,
+};
+use rustc_hash::FxHashSet;
+use serde::Serialize;
+
+const SOURCE: &str = r#"
+#include <stdio.h>
+#include <unistd.h>
+#include <sys/wait.h>
+typedef int (*operation)(int);
+__attribute__((noinline)) static int first(int x) { return x > 3 ? x - 1 : x + 2; }
+__attribute__((noinline)) static int second(int x) { return first(x) * 3; }
+static const operation table[] = {first, second};
+__attribute__((noinline)) int choose(int x) {
+  switch (x % 7) { case 0: return 1; case 1: return second(x); case 2: return 4; case 3: return first(x);
+    case 4: return 7; case 5: return table[x & 1](x); default: return 2; }
+}
+__attribute__((noinline)) int forks(int x) {
+  pid_t child = fork();
+  if (child == 0) _exit(choose(x) & 1);
+  int status = 0;
+  waitpid(child, &status, 0);
+  return WEXITSTATUS(status);
+}
+int main(void) {
+  int sum = 0;
+  for (int i = 0; i < 500; i++) sum = choose(sum + i);
+  printf("%d %d\n", sum, forks(3));
+  return 0;
+}
+"#;
+
+/// The program, and where outputs go.
+struct Bench {
+    directory: tempfile::TempDir,
+}
+
+impl Bench {
+    fn new() -> Option<Bench> {
+        let directory = tempfile::tempdir().expect("a folder");
+        let bench = Bench { directory };
+        fs::write(bench.path("app.c"), SOURCE).expect("the folder is ours");
+        let built = Command::new("gcc")
+            .args(["-O2", "-Wl,-q", "-o"])
+            .args([bench.path("app"), bench.path("app.c")])
+            .status();
+        if !cfg!(target_arch = "x86_64") || !built.is_ok_and(|status| status.success()) {
+            eprintln!("SKIPPED: gcc for x86-64 is missing");
+            return None;
+        }
+        Some(bench)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    fn input(&self) -> Vec<u8> {
+        fs::read(self.path("app")).expect("it was built")
+    }
+
+    fn profile(&self, elf: &Elf<'_>) -> Profile {
+        let options = InstrumentOptions::default();
+        let (mut phases, inst) = (Phases::default(), self.path("inst"));
+        prepare_instrumented(elf, &options, &mut phases)
+            .and_then(|mut job| job.write(&inst, 0o755, &mut phases))
+            .expect("it can be instrumented");
+        let mut run = Command::new(inst);
+        let run = run.env("POSTLINK_PROFILE", self.path("run")).output();
+        assert!(run.expect("it runs").status.success());
+        let opened = postlink_profile::open(&self.path("run")).expect("it has counted");
+        opened.read().expect("it can be read")
+    }
+
+    /// What a job says of its output, and the output.
+    fn written<R: Serialize>(&self, job: &mut dyn Rewriting<Report = R>) -> (String, Vec<u8>) {
+        let out: &Path = &self.path("out");
+        let report = job.write(out, 0o755, &mut Phases::default());
+        let report = serde_json::to_string(&report.expect("it can be written"));
+        let bytes = fs::read(out).expect("it was written");
+        (report.expect("it is plain"), bytes)
+    }
+
+    /// Takes a function back from `job`, and compares with `other`, which knew of it from the beginning.
+    fn compare<R: Serialize>(
+        &self,
+        what: &str,
+        function: u64,
+        mut job: Box<dyn Rewriting<Report = R> + '_>,
+        mut other: Box<dyn Rewriting<Report = R> + '_>,
+    ) {
+        let whole = self.written(&mut *job);
+        let answer = job.answer(&refusal(function));
+        let functions = FxHashSet::from_iter([function]);
+        assert_eq!(answer, Answer::TakenBack(functions), "{what} {function:#x}");
+        let (report, bytes) = self.written(&mut *job);
+        let (expected, expected_bytes) = self.written(&mut *other);
+        assert_eq!(report, expected, "{what} {function:#x}");
+        assert!(bytes == expected_bytes, "{what} {function:#x}: other bytes");
+        assert!(
+            bytes != whole.1,
+            "{what} {function:#x}: nothing has changed"
+        );
+        assert_eq!(job.answer(&refusal(function)), Answer::Nothing, "{what}");
+    }
+}
+
+fn refusal(function: u64) -> Refusal {
+    Refusal {
+        functions: FxHashSet::from_iter([function]),
+        binding: true,
+        ..Refusal::default()
+    }
+}
+
+/// Entries of functions of the program's own source.
+fn functions(elf: &Elf<'_>) -> Vec<u64> {
+    let program = Program::discover::<postlink_isa::x86_64::X86_64>(elf).expect("it is a program");
+    let own = ["first", "second", "choose", "forks", "main"];
+    let all = (0..program.functions.len()).filter(|f| own.contains(&program.name(*f).as_str()));
+    let all: Vec<u64> = all.map(|f| program.start(f)).collect();
+    assert_eq!(all.len(), own.len());
+    all
+}
+
+fn kept(function: u64) -> FxHashSet<u64> {
+    FxHashSet::from_iter([function])
+}
+
+#[test]
+fn optimised_programs_are_the_same_as_if_a_function_had_never_moved() {
+    let Some(bench) = Bench::new() else { return };
+    let data = bench.input();
+    let elf = Elf::parse(&data).expect("it is an ELF file");
+    let profile = bench.profile(&elf);
+    let plain = OptimizeOptions {
+        dyno_stats: true,
+        ..OptimizeOptions::default()
+    };
+    let size = OptimizeOptions {
+        preset: Preset::Size,
+        ..plain.clone()
+    };
+    let bat = OptimizeOptions {
+        bat: true,
+        ..plain.clone()
+    };
+    for (what, options) in [("safe", plain), ("size", size), ("with tables", bat)] {
+        let job = |keep: FxHashSet<u64>| {
+            let options = OptimizeOptions {
+                keep,
+                ..options.clone()
+            };
+            let phases = &mut Phases::default();
+            let fitted = fit(&elf, &profile, &options, phases).expect("it is its profile");
+            fitted.lay_out(phases).expect("functions can move")
+        };
+        for function in functions(&elf) {
+            bench.compare(
+                what,
+                function,
+                job(FxHashSet::default()),
+                job(kept(function)),
+            );
+        }
+    }
+}
+
+#[test]
+fn instrumented_programs_are_the_same_as_if_a_function_had_never_moved() {
+    let Some(bench) = Bench::new() else { return };
+    let data = bench.input();
+    let elf = Elf::parse(&data).expect("it is an ELF file");
+    for counters in [Counters::Auto, Counters::Atomic] {
+        let job = |keep: FxHashSet<u64>| {
+            let options = InstrumentOptions {
+                counters,
+                keep,
+                blocks: true,
+                ..InstrumentOptions::default()
+            };
+            prepare_instrumented(&elf, &options, &mut Phases::default()).expect("it can count")
+        };
+        // The one that forks must move for counters per thread: all others are made anew then.
+        for function in functions(&elf) {
+            let what = format!("{counters:?}");
+            bench.compare(
+                &what,
+                function,
+                job(FxHashSet::default()),
+                job(kept(function)),
+            );
+        }
+    }
+}
+
+#[test]
+fn counters_that_are_refused_are_incremented_in_another_way() {
+    let Some(bench) = Bench::new() else { return };
+    let data = bench.input();
+    let elf = Elf::parse(&data).expect("it is an ELF file");
+    let why = Some("for a test".to_owned());
+    let job = |not_per_thread: &Option<String>| {
+        let options = InstrumentOptions {
+            not_per_thread: not_per_thread.clone(),
+            ..InstrumentOptions::default()
+        };
+        prepare_instrumented(&elf, &options, &mut Phases::default()).expect("it can count")
+    };
+    let mut refused = job(&None);
+    let before = bench.written(&mut *refused);
+    let refusal = Refusal {
+        counting: why.clone(),
+        ..Refusal::default()
+    };
+    assert_eq!(refused.answer(&refusal), Answer::Changed);
+    let after = bench.written(&mut *refused);
+    assert!(after == bench.written(&mut *job(&why)));
+    assert!(after.1 != before.1);
+    assert_eq!(refused.answer(&refusal), Answer::Nothing);
+}
+
+#[test]
+fn machine_profiles_are_of_the_same_programs_as_if_a_function_had_never_counted() {
+    let Some(bench) = Bench::new() else { return };
+    let data = bench.input();
+    let elf = Elf::parse(&data).expect("it is an ELF file");
+    for mode in [
+        CoverageMode::FunctionCoverage,
+        CoverageMode::BlockCoverage,
+        CoverageMode::CallGraph,
+        CoverageMode::CallEdges,
+    ] {
+        let job = |keep: FxHashSet<u64>, sealed: FxHashSet<u64>, reuse: bool| {
+            let options = CoverageOptions {
+                mode,
+                pattern: "default.mipraw".to_owned(),
+                functions: None,
+                edges: 1024,
+                keep,
+                reuse,
+                sealed,
+            };
+            prepare_coverage(&elf, &options, &mut Phases::default()).expect("it can count")
+        };
+        let none = FxHashSet::default;
+        for function in functions(&elf) {
+            let what = format!("{mode:?}");
+            let other = job(kept(function), none(), false);
+            bench.compare(&what, function, job(none(), none(), false), other);
+            if mode != CoverageMode::BlockCoverage {
+                continue;
+            }
+            // First nothing is in its old body any more, then nothing in any, and it stays itself.
+            let mut job_with_reuse = job(none(), none(), true);
+            bench.written(&mut *job_with_reuse);
+            assert_eq!(job_with_reuse.answer(&refusal(function)), Answer::Changed);
+            let sealed = bench.written(&mut *job_with_reuse);
+            assert!(sealed == bench.written(&mut *job(none(), kept(function), true)));
+            let answer = job_with_reuse.answer(&refusal(function));
+            assert_eq!(answer, Answer::TakenBack(kept(function)));
+            let kept_back = bench.written(&mut *job_with_reuse);
+            assert!(kept_back == bench.written(&mut *job(kept(function), none(), false)));
+        }
+    }
+}

@@ -1,0 +1,857 @@
+//! x86-64, decoded by `yaxpeax-x86`.
+//!
+//! Common forms are read by tables ([`quick`]), all others by the decoder.
+//!
+//! The decoder says what an instruction is and how long it is. It does not say where the displacement is, so that is
+//! found here from the encoding (prefixes, opcode map, ModRM) and then compared with the value that the decoder
+//! read: two ways to the same number, or the instruction is refused.
+//!
+//! | position-dependent | encoding | field |
+//! |---|---|---|
+//! | `jmp`, `call` | `eb`, `e9`, `e8` | last 1 or 4 bytes |
+//! | `jcc` | `70+c`, `0f 80+c` | last 1 or 4 bytes |
+//! | `jrcxz`, `jecxz`, `loop…` | `e0`…`e3` | last byte |
+//! | `xbegin` | `c7 f8` | last 4 bytes |
+//! | memory at `rip` | ModRM with mod 0, rm 5 | 4 bytes after ModRM |
+//! | absolute address (fixed-address programs) | 4-byte immediate at the end, 8 in `movabs` | last 4 or 8 bytes |
+//!
+//! Refused: operand-size prefix on a near branch without REX.W (AMD and Intel disagree about its length),
+//! `eip`-relative memory.
+
+mod effects;
+mod quick;
+mod steps;
+
+use super::{Arch, Effects, Field, FieldKind, Flow, Insn, Operand as Recorded};
+use crate::arch::step::Step;
+use yaxpeax_arch::{Decoder, LengthedInstruction, U8Reader};
+use yaxpeax_x86::long_mode::{InstDecoder, Instruction, Opcode, Operand, RegSpec};
+
+/// The instruction set.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct X86_64;
+
+/// Numbers of conditions beyond the 16 of `jcc`.
+const COND_RCXZ: u16 = 16;
+const COND_ECXZ: u16 = 17;
+const COND_LOOP: u16 = 18;
+const COND_LOOPZ: u16 = 19;
+const COND_LOOPNZ: u16 = 20;
+const COND_XBEGIN: u16 = 21;
+
+/// The instruction at the start of `bytes` and its length.
+fn decode_raw(bytes: &[u8]) -> Option<(Instruction, usize)> {
+    let window = bytes.get(..bytes.len().min(15))?;
+    let mut insn = Instruction::invalid();
+    let mut reader = U8Reader::new(window);
+    InstDecoder::default()
+        .decode_into(&mut insn, &mut reader)
+        .ok()?;
+    let len = usize::try_from(insn.len().to_const()).ok()?;
+    (1..=window.len()).contains(&len).then_some((insn, len))
+}
+
+/// An instruction on mask registers (`kmov`, `kortest`, `kshift`, … of AVX-512) or of FMA4: the decoder lacks
+/// some of them. All are VEX-encoded, have a ModRM byte and go on with the next instruction; shifts and FMA4
+/// have an immediate byte.
+///
+/// | map | opcodes |
+/// |---|---|
+/// | 0f | 41–47, 4a, 4b (between registers); 90, 91 (memory too), 92, 93, 98, 99 (registers) |
+/// | 0f 3a | 30–33, with an immediate byte; FMA4: 5c–5f, 68–6f, 78–7f, likewise (memory too) |
+fn decode_vex(bytes: &[u8], addr: u64) -> Option<Insn> {
+    let (map, at) = match *bytes.first()? {
+        0xc5 => (1, 2),
+        0xc4 => (*bytes.get(1)? & 0x1f, 3),
+        _ => return None,
+    };
+    let opcode = *bytes.get(at)?;
+    let modrm = *bytes.get(at + 1)?;
+    let (known, immediate, memory) = match (map, opcode) {
+        (1, 0x41 | 0x42 | 0x44..=0x47 | 0x4a | 0x4b | 0x92 | 0x93 | 0x98 | 0x99) => {
+            (true, 0, false)
+        }
+        (1, 0x90 | 0x91) => (true, 0, true),
+        (3, 0x30..=0x33) => (true, 1, false),
+        (3, 0x5c..=0x5f | 0x68..=0x6f | 0x78..=0x7f) => (true, 1, true),
+        _ => (false, 0, false),
+    };
+    let (mode, low) = (modrm >> 6, modrm & 7);
+    if !known || !memory && mode != 3 {
+        return None;
+    }
+    let mut len = at + 2;
+    let mut relative = None;
+    if mode != 3 {
+        let base = if low == 4 {
+            len += 1;
+            *bytes.get(at + 2)? & 7
+        } else {
+            low
+        };
+        len += match mode {
+            0 if low == 5 => {
+                relative = Some(len);
+                4
+            }
+            0 if low == 4 && base == 5 => 4,
+            1 => 1,
+            2 => 4,
+            _ => 0,
+        };
+    }
+    len += immediate;
+    bytes.get(..len)?;
+    let field = match relative {
+        None => None,
+        Some(at) => {
+            let stored = i32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?);
+            let target = addr
+                .wrapping_add(len as u64)
+                .wrapping_add_signed(i64::from(stored));
+            Some(Field {
+                at: at as u8,
+                len: 4,
+                kind: FieldKind::Accesses,
+                target,
+                literal: 0,
+            })
+        }
+    };
+    Some(Insn {
+        len: len as u8,
+        flow: Flow::Next,
+        field,
+        prefixes: 0,
+        landing_pad: false,
+    })
+}
+
+/// Number of legacy and REX prefix bytes.
+fn prefix_len(bytes: &[u8]) -> usize {
+    let legacy = bytes
+        .iter()
+        .take_while(|b| {
+            matches!(
+                b,
+                0x26 | 0x2e | 0x36 | 0x3e | 0x64 | 0x65 | 0x66 | 0x67 | 0xf0 | 0xf2 | 0xf3
+            )
+        })
+        .count();
+    // Of several REX prefixes only the one right before the opcode counts; all of them are skipped.
+    legacy
+        + bytes
+            .iter()
+            .skip(legacy)
+            .take_while(|b| (0x40..=0x4f).contains(*b))
+            .count()
+}
+
+/// Offset of the ModRM byte of an instruction that has one.
+fn modrm_at(bytes: &[u8]) -> Option<usize> {
+    let p = prefix_len(bytes);
+    let at = match *bytes.get(p)? {
+        0xc5 => p + 3,
+        0xc4 => p + 4,
+        0x62 => p + 5,
+        // XOP shares its first byte with `pop`, whose ModRM byte has a zero in bits 3 and 4.
+        0x8f if bytes.get(p + 1)? & 0x18 != 0 => p + 4,
+        0x0f => match *bytes.get(p + 1)? {
+            0x38 | 0x3a => p + 3,
+            _ => p + 2,
+        },
+        _ => p + 1,
+    };
+    (at < bytes.len()).then_some(at)
+}
+
+/// A direct branch's field: the last `len` bytes.
+fn branch_field(bytes: &[u8], addr: u64, len: usize) -> Option<Field> {
+    let at = bytes.len().checked_sub(len)?;
+    let displacement = match len {
+        1 => i64::from(*bytes.get(at)? as i8),
+        4 => i64::from(i32::from_le_bytes(bytes.get(at..)?.try_into().ok()?)),
+        _ => return None,
+    };
+    let target = addr
+        .wrapping_add(bytes.len() as u64)
+        .wrapping_add_signed(displacement);
+    Some(Field {
+        at: at as u8,
+        len: len as u8,
+        kind: FieldKind::Branch,
+        target,
+        literal: 0,
+    })
+}
+
+/// Length of an immediate branch displacement, if the operand is one.
+fn displacement_len(operand: &Operand) -> Option<usize> {
+    match operand {
+        Operand::ImmediateI8 { .. } => Some(1),
+        Operand::ImmediateI32 { .. } => Some(4),
+        _ => None,
+    }
+}
+
+impl Arch for X86_64 {
+    const MACHINE: u16 = 62;
+    const NAME: &'static str = "x86-64";
+    const RELATIVE: [u32; 2] = [8, 37];
+    const ABS_8: &'static [u32] = &[1];
+    const ABS_4: &'static [u32] = &[10, 11];
+    /// R_X86_64_PC64
+    const DISTANCE_8: u32 = 24;
+    /// R_X86_64_PC32
+    const DISTANCE_4: u32 = 2;
+    /// R_X86_64_PC64, GOTOFF64, PLTOFF64
+    const DISTANCES: &'static [u32] = &[24, 25, 31];
+    /// R_X86_64_GOTPC64
+    const DISTANCES_OF_DATA: &'static [u32] = &[29];
+    const PC_REGISTER: u16 = 16;
+    const VENDOR: gimli::Vendor = gimli::Vendor::Default;
+    const STEP: usize = 1;
+
+    const REGISTERS: u8 = 16;
+    const STACK: u8 = 4;
+    const RED_ZONE: i64 = 128;
+    const CALL_PUSHES: i64 = 8;
+    const LINK: &'static [u8] = &[];
+    const TABLE: u8 = 11;
+    const STUB_SCRATCH: u32 = 1 << 11;
+    const STUBS_AT_CALLS: bool = false;
+
+    fn effects(bytes: &[u8]) -> Effects {
+        effects::effects(bytes)
+    }
+
+    fn is_return(bytes: &[u8]) -> bool {
+        decode_raw(bytes).is_some_and(|(i, _)| i.opcode() == Opcode::RETURN)
+    }
+
+    fn is_system_call(bytes: &[u8]) -> bool {
+        decode_raw(bytes).is_some_and(|(i, _)| i.opcode() == Opcode::SYSCALL)
+    }
+
+    fn step(bytes: &[u8], addr: u64) -> Option<Step> {
+        steps::step(bytes, addr)
+    }
+
+    fn operand(bytes: &[u8], addr: u64) -> Option<(Recorded, u32)> {
+        steps::operand(bytes, addr)
+    }
+
+    fn is_ambiguous(bytes: &[u8]) -> bool {
+        // lahf; mov r,rax; lea rsp,[rsp-128]
+        matches!(
+            bytes,
+            [0x9f, ..] | [0x48 | 0x49, 0x89, 0xc0..=0xc7, ..] | [0x48, 0x8d, 0x64, 0x24, 0x80, ..]
+        )
+    }
+
+    fn uses_own(bytes: &[u8]) -> bool {
+        // Most have no prefix but REX.
+        if !matches!(
+            bytes.first(),
+            Some(0x26 | 0x2e | 0x36 | 0x3e | 0x64..=0x67 | 0xf0 | 0xf2 | 0xf3)
+        ) {
+            return false;
+        }
+        let lead = bytes.get(..prefix_len(bytes)).unwrap_or(b"");
+        if !lead.contains(&0x65) || is_plain_nop(bytes) {
+            return false;
+        }
+        // Branches to an address of their own have no operand in memory.
+        let branches = matches!(
+            bytes.get(lead.len()..).unwrap_or(b""),
+            [0x70..=0x7f | 0xe0..=0xe3 | 0xe8 | 0xe9 | 0xeb, ..] | [0x0f, 0x80..=0x8f, ..]
+        );
+        !branches && !Self::is_privileged(bytes)
+    }
+
+    fn is_privileged(bytes: &[u8]) -> bool {
+        let at = prefix_len(bytes);
+        match bytes.get(at..).unwrap_or(b"") {
+            // in, out, hlt, cli, sti, iret, software interrupts but that of 32-bit system calls
+            [
+                0x6c..=0x6f | 0xe4..=0xe7 | 0xec..=0xef | 0xf4 | 0xfa | 0xfb | 0xcf,
+                ..,
+            ] => true,
+            [0xcd, number, ..] => *number != 0x80,
+            _ => false,
+        }
+    }
+
+    fn decode(bytes: &[u8], addr: u64) -> Option<Insn> {
+        quick::decode(bytes, addr).or_else(|| decode_slowly(bytes, addr))
+    }
+
+    fn loaded_number(bytes: &[u8]) -> Option<u64> {
+        let number = |at: usize| {
+            Some(u64::from(u32::from_le_bytes(
+                bytes.get(at..)?.try_into().ok()?,
+            )))
+        };
+        match bytes {
+            [0xb8..=0xbf, _, _, _, _] => number(1),
+            [0x41, 0xb8..=0xbf, _, _, _, _] => number(2),
+            [0x48 | 0x49, 0xc7, 0xc0..=0xc7, _, _, _, _] => number(3),
+            _ => None,
+        }
+    }
+
+    fn absolute_field(bytes: &[u8]) -> Option<Field> {
+        let (insn, len) = decode_raw(bytes)?;
+        let last = insn.operand(insn.operand_count().checked_sub(1)?);
+        let (value, wide) = match last {
+            Operand::ImmediateI32 { imm } => (imm as u32 as u64, false),
+            Operand::ImmediateU32 { imm } => (u64::from(imm), false),
+            Operand::ImmediateI64 { imm } => (imm as u64, true),
+            Operand::ImmediateU64 { imm } => (imm, true),
+            _ => return None,
+        };
+        if bytes.len() != len {
+            return None;
+        }
+        let p = prefix_len(bytes);
+        let movabs = wide && matches!(bytes.get(p), Some(0xb8..=0xbf)) && len == p + 9;
+        let field_len = if movabs { 8 } else { 4 };
+        let at = len.checked_sub(field_len)?;
+        let tail = bytes.get(at..)?;
+        let target = if movabs {
+            u64::from_le_bytes(tail.try_into().ok()?)
+        } else {
+            u64::from(u32::from_le_bytes(tail.try_into().ok()?))
+        };
+        let agrees = if movabs {
+            target == value
+        } else {
+            target as u32 == value as u32
+        };
+        agrees.then_some(Field {
+            at: at as u8,
+            len: field_len as u8,
+            kind: FieldKind::Absolute,
+            target,
+            literal: 0,
+        })
+    }
+
+    fn padding_len(bytes: &[u8]) -> usize {
+        match bytes.first() {
+            None => 0,
+            Some(0xcc) => 1,
+            Some(_) => match decode_raw(bytes) {
+                Some((_, len)) if bytes.get(..len).is_some_and(is_plain_nop) => len,
+                _ => 0,
+            },
+        }
+    }
+
+    fn entry_jump(bytes: &[u8], entry: u64) -> Option<(u64, u64, u64)> {
+        let skip = if bytes.starts_with(&[0xf3, 0x0f, 0x1e, 0xfa]) {
+            4
+        } else {
+            0
+        };
+        let jump = bytes.get(skip..skip + 5)?;
+        if jump.first() != Some(&0xe9) {
+            return None;
+        }
+        let field = branch_field(jump, entry.checked_add(skip as u64)?, 4)?;
+        Some((skip as u64, 5, field.target))
+    }
+
+    fn calculates_with_formed(first: &[u8], rest: &[u8]) -> bool {
+        let Some((lea, _)) = decode_raw(first) else {
+            return true;
+        };
+        let Operand::Register { reg } = lea.operand(0) else {
+            return true;
+        };
+        let mut at = 0;
+        // Straight code only, and not for ever: what happens far away is beyond this check.
+        for _ in 0..24 {
+            let Some((insn, len)) = rest.get(at..).and_then(decode_raw) else {
+                return false;
+            };
+            at += len;
+            if matches!(
+                insn.opcode(),
+                Opcode::ADD | Opcode::SUB | Opcode::LEA | Opcode::MOVSXD
+            ) && (0..insn.operand_count())
+                .any(|i| mentions(&insn.operand(i), reg, insn.opcode()))
+            {
+                return true;
+            }
+            let overwritten = matches!(
+                insn.opcode(),
+                Opcode::MOV | Opcode::LEA | Opcode::POP | Opcode::MOVZX | Opcode::MOVSX
+            ) && matches!(insn.operand(0), Operand::Register { reg: r } if same(r, reg));
+            let leaves = matches!(insn.opcode(), Opcode::JMP | Opcode::CALL | Opcode::RETURN)
+                || insn.opcode().condition().is_some_and(|_| true) && branch_like(&insn);
+            if overwritten || leaves {
+                return false;
+            }
+        }
+        false
+    }
+}
+
+/// The same with the decoder alone.
+fn decode_slowly(bytes: &[u8], addr: u64) -> Option<Insn> {
+    let Some((insn, len)) = decode_raw(bytes) else {
+        return decode_vex(bytes, addr);
+    };
+    let bytes = bytes.get(..len)?;
+    let plain = Insn {
+        len: len as u8,
+        flow: Flow::Next,
+        field: None,
+        prefixes: 0,
+        landing_pad: false,
+    };
+    let branch = |make: &dyn Fn(u64) -> Flow| {
+        let prefixes = prefix_len(bytes);
+        let lead = bytes.get(..prefixes)?;
+        let rex_w = lead.last().is_some_and(|b| b & 0xf8 == 0x48);
+        if lead.contains(&0x66) && !rex_w {
+            return None;
+        }
+        let field = branch_field(bytes, addr, displacement_len(&insn.operand(0))?)?;
+        Some(Insn {
+            flow: make(field.target),
+            field: Some(field),
+            prefixes: prefixes as u8,
+            ..plain
+        })
+    };
+    let cond = |number: u16, inverse: Option<u16>| {
+        branch(&|target| Flow::Branch {
+            cond: number,
+            inverse,
+            target,
+        })
+    };
+    let jcc = |number: u16| cond(number, Some(number ^ 1));
+    let flow = match insn.opcode() {
+        Opcode::JO => return jcc(0),
+        Opcode::JNO => return jcc(1),
+        Opcode::JB => return jcc(2),
+        Opcode::JNB => return jcc(3),
+        Opcode::JZ => return jcc(4),
+        Opcode::JNZ => return jcc(5),
+        Opcode::JNA => return jcc(6),
+        Opcode::JA => return jcc(7),
+        Opcode::JS => return jcc(8),
+        Opcode::JNS => return jcc(9),
+        Opcode::JP => return jcc(10),
+        Opcode::JNP => return jcc(11),
+        Opcode::JL => return jcc(12),
+        Opcode::JGE => return jcc(13),
+        Opcode::JLE => return jcc(14),
+        Opcode::JG => return jcc(15),
+        Opcode::JRCXZ => return cond(COND_RCXZ, None),
+        Opcode::JECXZ => return cond(COND_ECXZ, None),
+        Opcode::LOOP => return cond(COND_LOOP, None),
+        Opcode::LOOPZ => return cond(COND_LOOPZ, None),
+        Opcode::LOOPNZ => return cond(COND_LOOPNZ, None),
+        Opcode::XBEGIN => return cond(COND_XBEGIN, None),
+        Opcode::JMP | Opcode::CALL => {
+            let call = insn.opcode() == Opcode::CALL;
+            if displacement_len(&insn.operand(0)).is_some() {
+                return branch(&|target| {
+                    if call {
+                        Flow::Call(target)
+                    } else {
+                        Flow::Jump(target)
+                    }
+                });
+            }
+            if call {
+                Flow::IndirectCall
+            } else {
+                // Modrm with mod 0, rm 5: one fixed slot, such as a GOT entry.
+                let fixed = modrm_at(bytes)
+                    .and_then(|at| bytes.get(at))
+                    .is_some_and(|m| m & 0xc7 == 5);
+                Flow::IndirectJump { computed: !fixed }
+            }
+        }
+        Opcode::CALLF => Flow::IndirectCall,
+        Opcode::JMPF => Flow::IndirectJump { computed: true },
+        Opcode::RETURN
+        | Opcode::RETF
+        | Opcode::IRET
+        | Opcode::IRETD
+        | Opcode::IRETQ
+        | Opcode::SYSRET
+        | Opcode::SYSEXIT => Flow::Stop,
+        Opcode::HLT | Opcode::UD0 | Opcode::UD1 | Opcode::UD2 => Flow::Stop,
+        Opcode::INT | Opcode::SYSCALL | Opcode::SYSENTER => Flow::Trap,
+        Opcode::NOP | Opcode::XCHG if is_plain_nop(bytes) => {
+            return Some(Insn {
+                flow: Flow::Nothing,
+                ..plain
+            });
+        }
+        Opcode::ENDBR64 => {
+            return Some(Insn {
+                landing_pad: true,
+                ..plain
+            });
+        }
+        _ => Flow::Next,
+    };
+    let mut field = None;
+    for i in 0..insn.operand_count() {
+        let displacement = match insn.operand(i) {
+            Operand::Disp { base, disp } | Operand::DispMasked { base, disp, .. }
+                if base == RegSpec::rip() =>
+            {
+                disp
+            }
+            Operand::MemDeref { base } | Operand::MemDerefMasked { base, .. }
+                if base == RegSpec::rip() =>
+            {
+                0
+            }
+            Operand::Disp { base, .. } | Operand::MemDeref { base } if base == RegSpec::eip() => {
+                return None;
+            }
+            Operand::DispMasked { base, .. } | Operand::MemDerefMasked { base, .. }
+                if base == RegSpec::eip() =>
+            {
+                return None;
+            }
+            _ => continue,
+        };
+        let at = modrm_at(bytes)?;
+        let stored = i32::from_le_bytes(bytes.get(at + 1..at + 5)?.try_into().ok()?);
+        if bytes.get(at)? & 0xc7 != 5 || stored != displacement {
+            return None;
+        }
+        let target = addr
+            .wrapping_add(len as u64)
+            .wrapping_add_signed(i64::from(stored));
+        let kind = if insn.opcode() == Opcode::LEA {
+            FieldKind::Forms
+        } else {
+            FieldKind::Accesses
+        };
+        field = Some(Field {
+            at: (at + 1) as u8,
+            len: 4,
+            kind,
+            target,
+            literal: 0,
+        });
+        break;
+    }
+    Some(Insn {
+        flow,
+        field,
+        ..plain
+    })
+}
+
+/// Same general register, whatever part of it. The program counter has a number, too.
+fn same(a: RegSpec, b: RegSpec) -> bool {
+    matches!(effects::general(a), Some((_, true))) && a.num() == b.num()
+}
+
+fn branch_like(insn: &Instruction) -> bool {
+    insn.opcode().condition().is_some() && displacement_len(&insn.operand(0)).is_some()
+}
+
+/// Whether an operand of an adding instruction takes the register's value into an address calculation.
+fn mentions(operand: &Operand, reg: RegSpec, opcode: Opcode) -> bool {
+    match *operand {
+        Operand::Register { reg: r } => matches!(opcode, Opcode::ADD | Opcode::SUB) && same(r, reg),
+        Operand::MemDeref { base } => {
+            same(base, reg) && matches!(opcode, Opcode::MOVSXD | Opcode::ADD | Opcode::LEA)
+        }
+        Operand::Disp { base, .. } => same(base, reg),
+        Operand::MemBaseIndexScale { base, index, .. }
+        | Operand::MemBaseIndexScaleDisp { base, index, .. } => same(base, reg) || same(index, reg),
+        _ => false,
+    }
+}
+
+/// One whole instruction that does nothing: `90` or `0f 1f`. The decoder also calls `f3 90` (`pause`) and the reserved
+/// `0f 18`…`0f 1e` a nop; some of those act on newer processors, so they are copied like any other instruction.
+fn is_plain_nop(bytes: &[u8]) -> bool {
+    let lead = prefix_len(bytes);
+    let (prefixes, opcode) = bytes.split_at(lead.min(bytes.len()));
+    let harmless = !prefixes.iter().any(|b| matches!(b, 0xf0 | 0xf2 | 0xf3));
+    match opcode {
+        // With REX.B it is `xchg %r8, %rax`.
+        [0x90] => harmless && !prefixes.iter().any(|b| b & 0xf1 == 0x41),
+        [0x0f, 0x1f, ..] => harmless,
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn insn(bytes: &[u8]) -> Insn {
+        X86_64::decode(bytes, 0x1000).expect("a valid instruction")
+    }
+
+    #[test]
+    fn branches_have_their_targets_and_conditions() {
+        assert_eq!(insn(&[0xeb, 0x10]).flow, Flow::Jump(0x1012));
+        assert_eq!(
+            insn(&[0xe9, 0xfb, 0xff, 0xff, 0xff]).flow,
+            Flow::Jump(0x1000)
+        );
+        assert_eq!(insn(&[0xe8, 0, 1, 0, 0]).flow, Flow::Call(0x1105));
+        assert_eq!(
+            insn(&[0x74, 2]).flow,
+            Flow::Branch {
+                cond: 4,
+                inverse: Some(5),
+                target: 0x1004
+            }
+        );
+        assert_eq!(
+            insn(&[0x0f, 0x85, 0, 0, 0, 0]).flow,
+            Flow::Branch {
+                cond: 5,
+                inverse: Some(4),
+                target: 0x1006
+            }
+        );
+        assert_eq!(
+            insn(&[0xe3, 0xfe]).flow,
+            Flow::Branch {
+                cond: COND_RCXZ,
+                inverse: None,
+                target: 0x1000
+            }
+        );
+        assert_eq!(
+            insn(&[0xe2, 0xfe]).flow,
+            Flow::Branch {
+                cond: COND_LOOP,
+                inverse: None,
+                target: 0x1000
+            }
+        );
+        assert_eq!(
+            insn(&[0xc7, 0xf8, 4, 0, 0, 0]).flow,
+            Flow::Branch {
+                cond: COND_XBEGIN,
+                inverse: None,
+                target: 0x100a
+            }
+        );
+    }
+
+    #[test]
+    fn all_sixteen_conditions_agree_with_the_opcode_nibble() {
+        for c in 0..16u8 {
+            let Flow::Branch { cond, inverse, .. } = insn(&[0x70 + c, 0]).flow else {
+                panic!("7{c:x} is a branch")
+            };
+            assert_eq!((cond, inverse), (u16::from(c), Some(u16::from(c) ^ 1)));
+            let Flow::Branch { cond, .. } = insn(&[0x0f, 0x80 + c, 0, 0, 0, 0]).flow else {
+                panic!("0f 8{c:x} is a branch")
+            };
+            assert_eq!(cond, u16::from(c));
+        }
+    }
+
+    #[test]
+    fn the_tls_call_with_padding_prefixes_is_a_call() {
+        let i = insn(&[0x66, 0x66, 0x48, 0xe8, 1, 0, 0, 0]);
+        assert_eq!((i.len, i.flow), (8, Flow::Call(0x1009)));
+    }
+
+    #[test]
+    fn rip_relative_fields_lie_before_the_immediate() {
+        // movl $7, 0x10(%rip)
+        let i = insn(&[0xc7, 0x05, 0x10, 0, 0, 0, 7, 0, 0, 0]);
+        assert_eq!(
+            i.field,
+            Some(Field {
+                at: 2,
+                len: 4,
+                kind: FieldKind::Accesses,
+                target: 0x101a,
+                literal: 0
+            })
+        );
+        // lea 0(%rip), %rdi
+        let i = insn(&[0x48, 0x8d, 0x3d, 0, 0, 0, 0]);
+        assert_eq!(
+            i.field,
+            Some(Field {
+                at: 3,
+                len: 4,
+                kind: FieldKind::Forms,
+                target: 0x1007,
+                literal: 0
+            })
+        );
+        // vmovaps 0x20(%rip), %ymm1; vpaddd 0x40(%rip), %zmm1, %zmm2; pshufb 8(%rip), %xmm0; cmpb $1, 4(%rip)
+        assert_eq!(
+            insn(&[0xc5, 0xfc, 0x28, 0x0d, 0x20, 0, 0, 0])
+                .field
+                .map(|f| (f.at, f.target)),
+            Some((4, 0x1028))
+        );
+        assert_eq!(
+            insn(&[0x62, 0xf1, 0x75, 0x48, 0xfe, 0x15, 0x40, 0, 0, 0])
+                .field
+                .map(|f| (f.at, f.target)),
+            Some((6, 0x104a))
+        );
+        assert_eq!(
+            insn(&[0x66, 0x0f, 0x38, 0x00, 0x05, 8, 0, 0, 0])
+                .field
+                .map(|f| (f.at, f.target)),
+            Some((5, 0x1011))
+        );
+        assert_eq!(
+            insn(&[0x80, 0x3d, 4, 0, 0, 0, 1])
+                .field
+                .map(|f| (f.at, f.target)),
+            Some((2, 0x100b))
+        );
+    }
+
+    #[test]
+    fn indirect_jumps_tell_slots_from_computed_addresses() {
+        assert_eq!(
+            insn(&[0xff, 0x25, 0, 0, 0, 0]).flow,
+            Flow::IndirectJump { computed: false }
+        );
+        assert_eq!(
+            insn(&[0xff, 0xe0]).flow,
+            Flow::IndirectJump { computed: true }
+        );
+        assert_eq!(
+            insn(&[0x3e, 0xff, 0xe0]).flow,
+            Flow::IndirectJump { computed: true }
+        );
+        assert_eq!(
+            insn(&[0xff, 0x24, 0xc5, 0, 0x20, 0x40, 0]).flow,
+            Flow::IndirectJump { computed: true }
+        );
+        assert_eq!(insn(&[0xff, 0xd0]).flow, Flow::IndirectCall);
+    }
+
+    #[test]
+    fn nops_of_every_shape_do_nothing_and_pause_and_xchg_do_something() {
+        for nop in [
+            &[0x90][..],
+            &[0x66, 0x90],
+            &[0x0f, 0x1f, 0],
+            &[0x0f, 0x1f, 0x40, 0],
+            &[0x66, 0x2e, 0x0f, 0x1f, 0x84, 0, 0, 0, 0, 0],
+        ] {
+            assert_eq!(insn(nop).flow, Flow::Nothing, "{nop:x?}");
+            assert!(X86_64::is_padding(nop));
+        }
+        for other in [
+            &[0xf3, 0x90][..],
+            &[0x49, 0x90],
+            &[0x41, 0x90],
+            &[0xf3, 0x0f, 0x1e, 0xfa],
+        ] {
+            assert_ne!(insn(other).flow, Flow::Nothing, "{other:x?}");
+            assert!(!X86_64::is_padding(other));
+        }
+        assert!(X86_64::is_padding(&[0xcc, 0xcc, 0x90, 0xcc]));
+    }
+
+    #[test]
+    fn absolute_immediates_of_four_and_eight_bytes_are_found() {
+        // mov $0x401020, %edi; movabs $0x401020, %rax; movq $0x401020, 8(%rax); cmp $1, %al
+        assert_eq!(
+            X86_64::absolute_field(&[0xbf, 0x20, 0x10, 0x40, 0]).map(|f| (f.at, f.len, f.target)),
+            Some((1, 4, 0x40_1020))
+        );
+        assert_eq!(
+            X86_64::absolute_field(&[0x48, 0xb8, 0x20, 0x10, 0x40, 0, 0, 0, 0, 0])
+                .map(|f| (f.at, f.len, f.target)),
+            Some((2, 8, 0x40_1020))
+        );
+        assert_eq!(
+            X86_64::absolute_field(&[0x48, 0xc7, 0x40, 8, 0x20, 0x10, 0x40, 0])
+                .map(|f| (f.at, f.len, f.target)),
+            Some((4, 4, 0x40_1020))
+        );
+        assert_eq!(X86_64::absolute_field(&[0x3c, 1]), None);
+    }
+
+    #[test]
+    fn adding_to_a_formed_label_is_noticed() {
+        let lea = [0x48, 0x8d, 0x05, 0, 0, 0, 0];
+        // add %rax, %rcx; then jmp *%rcx
+        assert!(X86_64::calculates_with_formed(
+            &lea,
+            &[0x48, 0x01, 0xc1, 0xff, 0xe1]
+        ));
+        // mov %rax, (%rdi); ret
+        assert!(!X86_64::calculates_with_formed(
+            &lea,
+            &[0x48, 0x89, 0x07, 0xc3]
+        ));
+    }
+
+    #[test]
+    fn the_program_counter_is_not_taken_for_the_register_of_a_formed_label() {
+        // lea rsi,[rip]; jmp rax
+        let rest = [0x48, 0x8d, 0x35, 0, 0, 0, 0, 0xff, 0xe0];
+        assert!(!X86_64::calculates_with_formed(
+            &[0x48, 0x8d, 0x05, 0, 0, 0, 0],
+            &rest
+        ));
+    }
+
+    #[test]
+    fn arbitrary_bytes_never_panic_and_lengths_stay_inside() {
+        arbtest::arbtest(|u| {
+            let bytes: Vec<u8> = u.arbitrary()?;
+            if let Some(i) = X86_64::decode(&bytes, 0xffff_ffff_ffff_fff0) {
+                assert!(usize::from(i.len) <= bytes.len() && i.len >= 1);
+                if let Some(f) = i.field {
+                    assert!(f.at + f.len <= i.len);
+                }
+            }
+            let _ = X86_64::padding_len(&bytes);
+            let _ = X86_64::entry_jump(&bytes, u64::MAX - 3);
+            let _ = X86_64::absolute_field(&bytes);
+            let _ = X86_64::calculates_with_formed(&bytes, &bytes);
+            Ok(())
+        });
+    }
+
+    #[test]
+    fn mask_instructions_that_the_decoder_lacks_are_known() {
+        // kmovd eax,k0; kmovq k1,rdx; kortestd k0,k1; kunpckbw k0,k1,k2; kshiftrq k1,k0,3; kmovq k1,[rip+0x10]
+        let cases: [(&[u8], u8); 6] = [
+            (&[0xc5, 0xfb, 0x93, 0xc0], 4),
+            (&[0xc4, 0xe1, 0xfb, 0x92, 0xca], 5),
+            (&[0xc4, 0xe1, 0xf9, 0x98, 0xc1], 5),
+            (&[0xc5, 0xf5, 0x4b, 0xc2], 4),
+            (&[0xc4, 0xe3, 0xf9, 0x31, 0xc8, 3], 6),
+            (&[0xc4, 0xe1, 0xf8, 0x90, 0x0d, 0x10, 0, 0, 0], 9),
+        ];
+        for (bytes, len) in cases {
+            let insn = X86_64::decode(bytes, 0x1000).unwrap();
+            assert_eq!((insn.len, insn.flow), (len, Flow::Next), "{bytes:x?}");
+        }
+        let field = X86_64::decode(cases[5].0, 0x1000).unwrap().field.unwrap();
+        assert_eq!((field.at, field.len, field.target), (5, 4, 0x1019));
+        assert!(X86_64::decode(&[0xc5, 0xfb, 0x93], 0).is_none());
+        assert!(
+            X86_64::decode(&[0xc5, 0xfb, 0x93, 0x00], 0).is_none(),
+            "no memory form"
+        );
+    }
+}

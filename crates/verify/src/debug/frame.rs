@@ -1,0 +1,261 @@
+//! The frame of debug information: units, entries, and attributes that must not change.
+
+use std::ops::Range;
+
+use gimli::constants as c;
+use gimli::{
+    Attribute, AttributeValue, DebuggingInformationEntry, DwAt, Unit, UnitHeader, UnitType,
+};
+
+use super::{Both, DebugReport, Slice, places, scopes};
+
+/// An attribute of the rewriter's own, which takes up bytes.
+const PADDING: DwAt = DwAt(0x3d51);
+
+/// Units by index in each file.
+pub(super) type Pair<'d> = (UnitHeader<Slice<'d>>, UnitHeader<Slice<'d>>);
+
+/// Both files' units, in pairs.
+pub(super) fn units<'d>(both: &Both<'d>) -> Result<Vec<Pair<'d>>, String> {
+    let broken = |e: gimli::Error| format!("a unit cannot be read: {e}");
+    let mut out = Vec::new();
+    let (mut old, mut new) = (both.old.units(), both.new.units());
+    loop {
+        match (old.next().map_err(broken)?, new.next().map_err(broken)?) {
+            (None, None) => break,
+            (Some(a), Some(b)) => out.push((a, b)),
+            _ => return Err("the files have different numbers of units".into()),
+        }
+    }
+    let (mut old, mut new) = (both.old.type_units(), both.new.type_units());
+    loop {
+        match (old.next().map_err(broken)?, new.next().map_err(broken)?) {
+            (None, None) => return Ok(out),
+            (Some(a), Some(b)) => out.push((a, b)),
+            _ => return Err("the files have different numbers of type units".into()),
+        }
+    }
+}
+
+/// A unit of each file, with what a comparison finds.
+pub(super) struct Units<'a, 'd> {
+    pub both: &'a Both<'d>,
+    pub old: &'a Unit<Slice<'d>>,
+    pub new: &'a Unit<Slice<'d>>,
+    pub report: DebugReport,
+    /// Where the unit begins, for messages.
+    pub start: u64,
+}
+
+/// Entries of both files.
+pub(super) struct Entries<'a, 'd> {
+    pub old: &'a DebuggingInformationEntry<Slice<'d>>,
+    pub new: &'a DebuggingInformationEntry<Slice<'d>>,
+    pub is_root: bool,
+}
+
+impl Units<'_, '_> {
+    /// Notes a failure at an entry.
+    pub fn fail(&mut self, entry: &Entries<'_, '_>, what: String) {
+        let at = self.start + entry.old.offset().0 as u64;
+        self.report
+            .fail(format!("entry at {at:#x} ({}): {what}", entry.old.tag()));
+    }
+}
+
+/// Compares a unit.
+pub(super) fn unit(both: &Both<'_>, (a, b): Pair<'_>) -> DebugReport {
+    let start = match a.debug_info_offset() {
+        Some(offset) => offset.0 as u64,
+        None => 0,
+    };
+    let mut failed = DebugReport::default();
+    if !same_header(&a, &b) {
+        failed.fail(format!("unit at {start:#x}: its header changed"));
+        return failed;
+    }
+    let (old, new) = match (both.old.unit(a), both.new.unit(b)) {
+        (Ok(old), Ok(new)) => (old, new),
+        // What cannot be read in the input is not described by it.
+        (Err(_), _) => return failed,
+        (_, Err(e)) => {
+            failed.fail(format!("unit at {start:#x}: {e}"));
+            return failed;
+        }
+    };
+    let mut units = Units {
+        both,
+        old: &old,
+        new: &new,
+        report: failed,
+        start,
+    };
+    if let Err(e) = entries(&mut units) {
+        units.report.fail(format!("unit at {start:#x}: {e}"));
+    }
+    units.report
+}
+
+fn same_header(a: &UnitHeader<Slice<'_>>, b: &UnitHeader<Slice<'_>>) -> bool {
+    let kind = |h: &UnitHeader<Slice<'_>>| match h.type_() {
+        UnitType::Type {
+            type_signature,
+            type_offset,
+        } => (1, type_signature.0, type_offset.0),
+        UnitType::Skeleton(id) => (2, id.0, 0),
+        _ => (0, 0, 0),
+    };
+    (a.offset(), a.unit_length(), a.encoding(), kind(a))
+        == (b.offset(), b.unit_length(), b.encoding(), kind(b))
+}
+
+fn entries(units: &mut Units<'_, '_>) -> gimli::Result<()> {
+    let (mut a, mut b) = (units.old.entries(), units.new.entries());
+    let mut is_root = true;
+    loop {
+        let (old, new) = (a.next_dfs()?, b.next_dfs()?);
+        let (Some(old), Some(new)) = (old, new) else {
+            if old.is_some() || new.is_some() {
+                units.report.fail(format!(
+                    "unit at {:#x}: one file has more entries",
+                    units.start
+                ));
+            }
+            return Ok(());
+        };
+        let entry = Entries { old, new, is_root };
+        units.report.entries += 1;
+        let same = (old.offset(), old.depth(), old.tag(), old.has_children())
+            == (new.offset(), new.depth(), new.tag(), new.has_children());
+        if !same {
+            units.fail(
+                &entry,
+                format!("is at {:#x} with tag {} now", new.offset().0, new.tag()),
+            );
+            return Ok(());
+        }
+        attributes(units, &entry)?;
+        scopes::compare(units, &entry)?;
+        is_root = false;
+    }
+}
+
+/// Whether an attribute says what intervals a scope has.
+fn is_of_scope(name: DwAt) -> bool {
+    matches!(
+        name,
+        c::DW_AT_low_pc | c::DW_AT_high_pc | c::DW_AT_ranges | c::DW_AT_entry_pc
+    )
+}
+
+/// Compares all attributes but those of the scope.
+fn attributes<'d>(units: &mut Units<'_, 'd>, entry: &Entries<'_, 'd>) -> gimli::Result<()> {
+    let converted = !entry.old.has_attr(c::DW_AT_ranges) && entry.new.has_attr(c::DW_AT_ranges);
+    let single = is_single(entry.old);
+    let others = |e: &DebuggingInformationEntry<Slice<'_>>| -> Vec<usize> {
+        let keep = |a: &Attribute<Slice<'_>>| match a.name() {
+            PADDING => !(converted && a.form() == c::DW_FORM_udata && a.udata_value() == Some(0)),
+            c::DW_AT_low_pc if single => true,
+            name => !is_of_scope(name),
+        };
+        (0..e.attrs().len())
+            .filter(|i| keep(&e.attrs()[*i]))
+            .collect()
+    };
+    let (old, new) = (others(entry.old), others(entry.new));
+    let pairs: Vec<_> = old
+        .iter()
+        .zip(&new)
+        .map(|(i, j)| (&entry.old.attrs()[*i], &entry.new.attrs()[*j]))
+        .collect();
+    let same_names = pairs
+        .iter()
+        .all(|(a, b)| (a.name(), a.form()) == (b.name(), b.form()));
+    if old.len() != new.len() || !same_names {
+        units.fail(entry, "its attributes changed".into());
+        return Ok(());
+    }
+    for (a, b) in pairs {
+        attribute(units, entry, a, b)?;
+    }
+    Ok(())
+}
+
+/// Whether `low_pc` is the entry's only address.
+pub(super) fn is_single(entry: &DebuggingInformationEntry<Slice<'_>>) -> bool {
+    !entry.has_attr(c::DW_AT_high_pc) && !entry.has_attr(c::DW_AT_ranges)
+}
+
+fn attribute<'d>(
+    units: &mut Units<'_, 'd>,
+    entry: &Entries<'_, 'd>,
+    a: &Attribute<Slice<'d>>,
+    b: &Attribute<Slice<'d>>,
+) -> gimli::Result<()> {
+    use AttributeValue as V;
+    let same = match (a.value(), b.value()) {
+        (V::Addr(_) | V::DebugAddrIndex(_), _) => return single_address(units, entry, a, b),
+        (V::Exprloc(x), V::Exprloc(y)) => places::same_expression(units, x, y)?,
+        (V::LocationListsRef(_) | V::DebugLocListsIndex(_), _) => {
+            return places::compare(units, entry, a, b);
+        }
+        (V::DebugLineRef(x), V::DebugLineRef(y)) => {
+            let pair = (x.0 as u64, y.0 as u64);
+            units.both.programs.binary_search(&pair).is_ok()
+        }
+        // What they name is compared where it is used.
+        (V::DebugAddrBase(_), V::DebugAddrBase(_))
+        | (V::DebugLocListsBase(_), V::DebugLocListsBase(_))
+        | (V::DebugRngListsBase(_), V::DebugRngListsBase(_)) => true,
+        _ if a.name() == c::DW_AT_GNU_locviews => true,
+        (x, y) => x == y,
+    };
+    if !same {
+        units.fail(entry, format!("{} changed", a.name()));
+    }
+    Ok(())
+}
+
+/// An address that is not part of a scope.
+fn single_address<'d>(
+    units: &mut Units<'_, 'd>,
+    entry: &Entries<'_, 'd>,
+    a: &Attribute<Slice<'d>>,
+    b: &Attribute<Slice<'d>>,
+) -> gimli::Result<()> {
+    let (old_dwarf, new_dwarf, map) = (&units.both.old, &units.both.new, units.both.map);
+    let (Some(old), Some(new)) = (
+        old_dwarf.attr_address(units.old, a.value())?,
+        new_dwarf.attr_address(units.new, b.value())?,
+    ) else {
+        units.fail(entry, format!("{} is no address any more", a.name()));
+        return Ok(());
+    };
+    units.report.addresses += 1;
+    let is_return = a.name() == c::DW_AT_call_return_pc
+        || a.name() == c::DW_AT_low_pc && entry.old.tag() == c::DW_TAG_GNU_call_site;
+    let expected = match a.name() {
+        // Lists of the unit are relative to it.
+        c::DW_AT_low_pc if entry.is_root => Some(old),
+        _ if is_return => map.behind(old, false),
+        c::DW_AT_low_pc | c::DW_AT_call_pc => map.instruction(old).or_else(|| {
+            let rest: Range<u64> = old..map.body_end(old)?;
+            map.first(&rest)
+        }),
+        _ => Some(map.pointer(old)),
+    };
+    // An address of an instruction that is gone may be anything that it was.
+    let is_pointer = !is_return && !matches!(a.name(), c::DW_AT_low_pc | c::DW_AT_call_pc);
+    let wanted = expected.unwrap_or(old);
+    if wanted != new && !(is_pointer && map.settled(wanted) == map.settled(new)) {
+        units.fail(
+            entry,
+            format!(
+                "{} is {new:#x} for {old:#x}, where {:#x} is right",
+                a.name(),
+                expected.unwrap_or(old)
+            ),
+        );
+    }
+    Ok(())
+}

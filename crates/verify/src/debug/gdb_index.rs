@@ -1,0 +1,98 @@
+//! gdb's index: the units of addresses, and everything else as it was.
+//!
+//! | field | |
+//! |---|---|
+//! | u32 | version, 7 to 9 |
+//! | u32 each | offsets of: units, type units, address area, symbols, (9: shortcuts,) names |
+//! | address area | u64 first address, u64 end, u32 unit; for each interval |
+
+use super::map::{CodeMap, union};
+use crate::files::bytes::Reader;
+
+/// An index in parts.
+struct Index<'d> {
+    version: u32,
+    offsets: Vec<u64>,
+    /// Interval and unit.
+    area: Vec<(std::ops::Range<u64>, u32)>,
+    /// What is in front of the area, after the header, and after it.
+    rest: [&'d [u8]; 2],
+}
+
+fn read(section: &[u8]) -> Option<Index<'_>> {
+    let mut r = Reader::new(section);
+    let version = r.u32()?;
+    let fields = match version {
+        7 | 8 => 5,
+        9 => 6,
+        _ => return None,
+    };
+    let mut offsets = Vec::new();
+    for _ in 0..fields {
+        offsets.push(u64::from(r.u32()?));
+    }
+    let at = |i: usize| usize::try_from(*offsets.get(i)?).ok();
+    let (start, end) = (at(2)?, at(3)?);
+    let mut area = Vec::new();
+    let bytes = section.get(start..end)?;
+    for entry in bytes.chunks(20) {
+        let mut r = Reader::new(entry);
+        let (low, high, unit) = (r.u64()?, r.u64()?, r.u32()?);
+        area.push((low..high, unit));
+    }
+    let rest = [section.get(4 + 4 * fields..start)?, section.get(end..)?];
+    Some(Index {
+        version,
+        area,
+        rest,
+        offsets,
+    })
+}
+
+/// Compares `.gdb_index`.
+pub(super) fn compare(old: &[u8], new: &[u8], map: &CodeMap) -> Result<(), String> {
+    if old == new && old.is_empty() {
+        return Ok(());
+    }
+    let Some(a) = read(old) else {
+        // What cannot be read must not change.
+        return match old == new {
+            true => Ok(()),
+            false => Err(".gdb_index changed, which cannot be read".into()),
+        };
+    };
+    let b = read(new).ok_or(".gdb_index cannot be read any more")?;
+    let grown = |offset: &u64| match offset > &a.offsets.get(2).copied().unwrap_or(0) {
+        true => (offset + 20 * b.area.len() as u64).saturating_sub(20 * a.area.len() as u64),
+        false => *offset,
+    };
+    let right: Vec<u64> = a.offsets.iter().map(grown).collect();
+    if (a.version, &right, a.rest) != (b.version, &b.offsets, b.rest) {
+        return Err(".gdb_index changed beside its address area".into());
+    }
+    let of_unit = |area: &[(std::ops::Range<u64>, u32)], unit: u32, map: Option<&CodeMap>| {
+        let own = area.iter().filter(|e| e.1 == unit).map(|e| e.0.clone());
+        match map {
+            Some(map) => union(
+                own.flat_map(|r| map.unit(std::slice::from_ref(&r)))
+                    .collect(),
+            ),
+            None => union(own.collect()),
+        }
+    };
+    let mut units: Vec<u32> = a.area.iter().chain(&b.area).map(|e| e.1).collect();
+    units.sort_unstable();
+    units.dedup();
+    for unit in units {
+        let (is, should) = (
+            of_unit(&b.area, unit, None),
+            of_unit(&a.area, unit, Some(map)),
+        );
+        if is != should {
+            return Err(format!(
+                ".gdb_index gives unit {unit} the addresses {is:x?}, where {should:x?} is right"
+            ));
+        }
+    }
+    Ok(())
+}

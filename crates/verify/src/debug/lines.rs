@@ -1,0 +1,261 @@
+//! Rows of line programs.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use gimli::{ColumnType, DebugLineOffset, Dwarf};
+
+use super::{Both, DebugReport, Slice};
+
+/// A place in the source: file, line, column, instruction set, discriminator.
+type Place = (u64, u64, u64, u64, u64);
+
+/// A row with what it covers.
+#[derive(Clone, Debug)]
+struct Row {
+    covers: Range<u64>,
+    place: Place,
+    /// Whether a statement begins, and the flags.
+    marks: [bool; 4],
+}
+
+impl Row {
+    fn is_marked(&self) -> bool {
+        self.marks.contains(&true)
+    }
+}
+
+/// Sequences of a program.
+struct Program {
+    sequences: Vec<Vec<Row>>,
+    files: Vec<u8>,
+}
+
+/// Offsets of the programs of both files, in pairs.
+pub(super) fn pair(old: &[u8], new: &[u8]) -> Result<Vec<(u64, u64)>, String> {
+    let (old, new) = (offsets(old), offsets(new));
+    if old.len() != new.len() {
+        return Err(format!(
+            ".debug_line has {} programs and had {}",
+            new.len(),
+            old.len()
+        ));
+    }
+    Ok(old.into_iter().zip(new).collect())
+}
+
+fn offsets(section: &[u8]) -> Vec<u64> {
+    let mut out = Vec::new();
+    let mut at = 0usize;
+    while let Some(field) = section.get(at..).and_then(|rest| rest.get(..4)) {
+        out.push(at as u64);
+        let short = u32::from_le_bytes([field[0], field[1], field[2], field[3]]);
+        let (len, header) = match short {
+            u32::MAX => match section.get(at + 4..at + 12).map(<[u8; 8]>::try_from) {
+                Some(Ok(long)) => (u64::from_le_bytes(long), 12),
+                _ => break,
+            },
+            short => (u64::from(short), 4),
+        };
+        let next = usize::try_from(len)
+            .ok()
+            .and_then(|len| at.checked_add(header)?.checked_add(len));
+        match next {
+            Some(next) if next <= section.len() => at = next,
+            _ => break,
+        }
+    }
+    out
+}
+
+fn read(dwarf: &Dwarf<Slice<'_>>, at: u64) -> gimli::Result<Program> {
+    let program = dwarf
+        .debug_line
+        .program(DebugLineOffset(at as usize), 8, None, None)?;
+    let header = program.header().clone();
+    let code = header.raw_program_buf();
+    let all = dwarf
+        .debug_line
+        .program(DebugLineOffset(at as usize), 8, None, None)?;
+    let whole = all.header().unit_length();
+    let field = if header.format() == gimli::Format::Dwarf64 {
+        12
+    } else {
+        4
+    };
+    // Everything between the length and the code: files, directories, opcodes.
+    let before = whole - code.len();
+    let section = &dwarf.debug_line;
+    let files = bytes_of(section, at as usize + field, before);
+    let mut rows = program.rows();
+    let mut sequences = Vec::new();
+    let mut open: Vec<Row> = Vec::new();
+    while let Some((_, row)) = rows.next_row()? {
+        let address = row.address();
+        if let Some(last) = open.last_mut() {
+            last.covers.end = address;
+        }
+        if row.end_sequence() {
+            sequences.push(std::mem::take(&mut open));
+            continue;
+        }
+        let column = match row.column() {
+            ColumnType::LeftEdge => 0,
+            ColumnType::Column(n) => n.get(),
+        };
+        let line = row.line().map_or(0, |n| n.get());
+        open.push(Row {
+            covers: address..address,
+            place: (
+                row.file_index(),
+                line,
+                column,
+                row.isa(),
+                row.discriminator(),
+            ),
+            marks: [
+                row.is_stmt(),
+                row.basic_block(),
+                row.prologue_end(),
+                row.epilogue_begin(),
+            ],
+        });
+    }
+    Ok(Program { sequences, files })
+}
+
+fn bytes_of(section: &gimli::DebugLine<Slice<'_>>, at: usize, len: usize) -> Vec<u8> {
+    use gimli::Section;
+    let all = section.reader().slice();
+    all.get(at..)
+        .and_then(|rest| rest.get(..len))
+        .unwrap_or_default()
+        .to_vec()
+}
+
+/// Compares a program of each file.
+pub(super) fn program(both: &Both<'_>, (a, b): (u64, u64)) -> DebugReport {
+    let mut report = DebugReport::default();
+    let Ok(old) = read(&both.old, a) else {
+        return report;
+    };
+    let new = match read(&both.new, b) {
+        Ok(new) => new,
+        Err(e) => {
+            report.fail(format!("the line program at {b:#x} cannot be read: {e}"));
+            return report;
+        }
+    };
+    report.rows += old.sequences.iter().map(|s| s.len() as u64).sum::<u64>();
+    if old.files != new.files {
+        report.fail(format!("the header of the line program at {b:#x} changed"));
+    }
+    let (expected, marks) = expected(both, &old);
+    let mut found: Vec<(Range<u64>, Place)> = Vec::new();
+    let mut found_marks = Vec::new();
+    for row in new.sequences.iter().flatten() {
+        found.push((row.covers.clone(), row.place));
+        if row.is_marked() && !row.covers.is_empty()
+            || row.is_marked() && marks.contains_key(&row.covers.start)
+        {
+            found_marks.push((row.covers.start, row.place, row.marks));
+        }
+    }
+    compare_cover(expected, found, b, &mut report);
+    compare_marks(marks, found_marks, b, &mut report);
+    report
+}
+
+/// Marked rows by address, in order.
+type Marks = BTreeMap<u64, Vec<(Place, [bool; 4])>>;
+
+/// What the new program should say: places by interval, and marked rows.
+fn expected(both: &Both<'_>, old: &Program) -> (Vec<(Range<u64>, Place)>, Marks) {
+    let map = both.map;
+    let (mut cover, mut marks) = (Vec::new(), Marks::new());
+    for sequence in &old.sequences {
+        let (Some(first), Some(last)) = (sequence.first(), sequence.last()) else {
+            continue;
+        };
+        let all = first.covers.start..last.covers.end;
+        let touched = map.touches(&all);
+        for row in sequence {
+            match touched {
+                true => cover.extend(map.image(&row.covers).into_iter().map(|r| (r, row.place))),
+                false => cover.push((row.covers.clone(), row.place)),
+            }
+            let start = row.covers.start;
+            let at = if touched {
+                map.instruction(start)
+            } else {
+                Some(start)
+            };
+            if let Some(at) = at.filter(|_| row.is_marked() && start < all.end) {
+                marks.entry(at).or_default().push((row.place, row.marks));
+            }
+        }
+        for jump in map.entry_jumps(&all).filter(|_| touched) {
+            let in_effect = sequence.iter().rev().find(|r| r.covers.start <= jump.start);
+            cover.extend(in_effect.map(|r| (jump.clone(), r.place)));
+        }
+    }
+    (cover, marks)
+}
+
+/// Joins neighbours that say the same.
+fn normal(mut cover: Vec<(Range<u64>, Place)>) -> Vec<(Range<u64>, Place)> {
+    cover.retain(|c| !c.0.is_empty());
+    cover.sort_by_key(|c| (c.0.start, c.0.end, c.1));
+    let mut out: Vec<(Range<u64>, Place)> = Vec::with_capacity(cover.len());
+    for (range, place) in cover {
+        match out.last_mut() {
+            Some(last) if last.0.end == range.start && last.1 == place => last.0.end = range.end,
+            _ => out.push((range, place)),
+        }
+    }
+    out
+}
+
+fn compare_cover(
+    expected: Vec<(Range<u64>, Place)>,
+    found: Vec<(Range<u64>, Place)>,
+    at: u64,
+    report: &mut DebugReport,
+) {
+    let (expected, found) = (normal(expected), normal(found));
+    if expected == found {
+        return;
+    }
+    let i = expected
+        .iter()
+        .zip(&found)
+        .take_while(|(a, b)| a == b)
+        .count();
+    let (should, is) = (expected.get(i), found.get(i));
+    report.fail(format!(
+        "the line program at {at:#x} says {is:x?}, where {should:x?} is right"
+    ));
+}
+
+fn compare_marks(
+    expected: Marks,
+    found: Vec<(u64, Place, [bool; 4])>,
+    at: u64,
+    report: &mut DebugReport,
+) {
+    let mut by_address = Marks::new();
+    for (address, place, marks) in found {
+        by_address.entry(address).or_default().push((place, marks));
+    }
+    if expected == by_address {
+        return;
+    }
+    let all = expected.keys().chain(by_address.keys());
+    let differs = all.filter(|a| expected.get(a) != by_address.get(a)).min();
+    if let Some(address) = differs {
+        let (should, is) = (expected.get(address), by_address.get(address));
+        report.fail(format!(
+            "the line program at {at:#x} has statements and flags {is:x?} at {address:#x}, where {should:x?} is right"
+        ));
+    }
+}

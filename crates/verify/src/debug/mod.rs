@@ -1,0 +1,208 @@
+//! Debug information: shows that new code is described as old code was.
+//!
+//! # The argument
+//!
+//! The lock step ([`crate::walk`]) says which new bytes stand for which old ones: the [`CodeMap`]. Both
+//! files' debug information is read by `gimli`. Instead of asking for each address what is known of it,
+//! *sets* are compared: what holds for a set of old bytes must hold for exactly the new bytes that stand for
+//! them.
+//!
+//! | part | what is shown | where |
+//! |---|---|---|
+//! | frame | the same units and entries at the same offsets, with the same attributes but for those below | [`frame`] |
+//! | scopes | each entry's intervals are the images of its old ones, and the first begins with its entry | [`scopes`] |
+//! | places | each variable's expressions hold for the images of their old intervals | [`places`] |
+//! | single addresses | labels, calls, return addresses and addresses in expressions follow | [`frame`] |
+//! | rows | each line program gives the same file, line and column for the image of each row, and statements begin where they did | [`lines`] |
+//! | indexes | `.debug_aranges` and `.gdb_index` have the units' code | [`scopes`], [`gdb_index`] |
+//! | moves | which bytes stand for which | [`moves`] |
+//! | contributions | lists of DWARF 5 are in contributions whose headers are true | [`contributions`] |
+//!
+//! Since entries keep their offsets, equal sets of intervals mean equal chains of inlined functions at every byte.
+//!
+//! Units keep their old bodies and gain new code. Everything else speaks of new code alone, and of the jumps
+//! that are left at old entries, which have one row each.
+
+mod contributions;
+mod frame;
+mod gdb_index;
+mod lines;
+mod map;
+mod moves;
+mod places;
+mod program;
+mod scopes;
+
+pub use map::{CodeMap, CodeMapParts, MovedRun};
+pub(crate) use program::{is_described, prove};
+
+use gimli::{Dwarf, EndianSlice, LittleEndian, SectionId};
+use rayon::prelude::*;
+
+/// Sections are slices.
+pub(crate) type Slice<'d> = EndianSlice<'d, LittleEndian>;
+
+/// What was compared, and where it failed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DebugReport {
+    /// Entries of all units.
+    pub entries: u64,
+    /// Entries with intervals.
+    pub scopes: u64,
+    /// Location lists.
+    pub places: u64,
+    /// Single addresses.
+    pub addresses: u64,
+    /// Rows of line programs, of the input.
+    pub rows: u64,
+    /// Failures in all.
+    pub failed: u64,
+    /// The first of them.
+    pub failures: Vec<String>,
+}
+
+impl DebugReport {
+    fn fail(&mut self, what: String) {
+        self.failed += 1;
+        if self.failures.len() < 100 {
+            self.failures.push(what);
+        }
+    }
+
+    fn add(&mut self, other: DebugReport) {
+        self.entries += other.entries;
+        self.scopes += other.scopes;
+        self.places += other.places;
+        self.addresses += other.addresses;
+        self.rows += other.rows;
+        self.failed += other.failed;
+        let room = 100usize.saturating_sub(self.failures.len());
+        self.failures.extend(other.failures.into_iter().take(room));
+    }
+}
+
+/// Both files' debug information.
+pub(crate) struct Both<'d> {
+    pub old: Dwarf<Slice<'d>>,
+    pub new: Dwarf<Slice<'d>>,
+    pub map: &'d CodeMap,
+    /// The output's `.debug_loc` and `.debug_loclists`.
+    pub new_locations: [&'d [u8]; 2],
+    /// Offsets of line programs: old and new.
+    pub programs: Vec<(u64, u64)>,
+}
+
+/// Compares debug information. Sections are given by name, unpacked; what is missing is empty.
+pub fn check<'d>(
+    old: impl Fn(&str) -> &'d [u8],
+    new: impl Fn(&str) -> &'d [u8],
+    map: &'d CodeMap,
+) -> DebugReport {
+    let mut report = DebugReport::default();
+    let load = |section: &dyn Fn(&str) -> &'d [u8]| {
+        let slice = |id: SectionId| EndianSlice::new(section(id.name()), LittleEndian);
+        let loaded = Dwarf::load(|id| Ok::<_, std::convert::Infallible>(slice(id)));
+        match loaded {
+            Ok(dwarf) => dwarf,
+            Err(never) => match never {},
+        }
+    };
+    let programs = match lines::pair(old(".debug_line"), new(".debug_line")) {
+        Ok(pairs) => pairs,
+        Err(what) => {
+            report.fail(what);
+            return report;
+        }
+    };
+    let both = Both {
+        old: load(&old),
+        new: load(&new),
+        map,
+        new_locations: [new(".debug_loc"), new(".debug_loclists")],
+        programs,
+    };
+    same_bytes(&old, &new, &mut report);
+    for name in [".debug_rnglists", ".debug_loclists"] {
+        if let Err(what) = contributions::compare(name, old(name), new(name)) {
+            report.fail(what);
+        }
+    }
+    // A list that is cut off by the section's end looks complete to the reader.
+    for name in [".debug_ranges", ".debug_loc"] {
+        let ends = |section: &[u8]| section.is_empty() || section.ends_with(&[0; 16]);
+        if !ends(new(name)) && ends(old(name)) {
+            report.fail(format!("the last list of {name} has no end"));
+        }
+    }
+    match frame::units(&both) {
+        Ok(units) => {
+            let parts: Vec<DebugReport> = units
+                .par_iter()
+                .map(|pair| frame::unit(&both, *pair))
+                .collect();
+            parts.into_iter().for_each(|part| report.add(part));
+        }
+        Err(what) => report.fail(what),
+    }
+    let parts: Vec<DebugReport> = both
+        .programs
+        .par_iter()
+        .map(|pair| lines::program(&both, *pair))
+        .collect();
+    parts.into_iter().for_each(|part| report.add(part));
+    if let Err(what) = scopes::aranges(old(".debug_aranges"), new(".debug_aranges"), map) {
+        report.fail(what);
+    }
+    if let Err(what) = gdb_index::compare(old(".gdb_index"), new(".gdb_index"), map) {
+        report.fail(what);
+    }
+    report
+}
+
+/// Sections without addresses.
+const FIXED: [&str; 9] = [
+    ".debug_str",
+    ".debug_line_str",
+    ".debug_str_offsets",
+    ".debug_names",
+    ".debug_pubnames",
+    ".debug_pubtypes",
+    ".debug_gnu_pubnames",
+    ".debug_gnu_pubtypes",
+    ".debug_macinfo",
+];
+
+/// Sections with addresses, or with offsets into such.
+const COMPARED: [&str; 12] = [
+    ".debug_info",
+    ".debug_types",
+    ".debug_abbrev",
+    ".debug_line",
+    ".debug_aranges",
+    ".debug_ranges",
+    ".debug_rnglists",
+    ".debug_loc",
+    ".debug_loclists",
+    ".debug_addr",
+    ".debug_macro",
+    ".gdb_index",
+];
+
+/// Whether a section is looked at by [`check`].
+fn is_compared(name: &[u8]) -> bool {
+    let all = FIXED.iter().chain(&COMPARED);
+    all.into_iter().any(|known| known.as_bytes() == name)
+}
+
+/// Sections without addresses must not change.
+fn same_bytes<'d>(
+    old: &impl Fn(&str) -> &'d [u8],
+    new: &impl Fn(&str) -> &'d [u8],
+    report: &mut DebugReport,
+) {
+    for name in FIXED {
+        if old(name) != new(name) {
+            report.fail(format!("{name} changed, which has no addresses"));
+        }
+    }
+}

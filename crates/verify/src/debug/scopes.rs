@@ -1,0 +1,191 @@
+//! Scopes: the intervals of entries.
+
+use std::ops::Range;
+
+use gimli::constants as c;
+use gimli::{AttributeValue, DebugAranges, Dwarf, EndianSlice, LittleEndian, Unit};
+
+use super::Slice;
+use super::frame::{Entries, Units, is_single};
+use super::map::{CodeMap, union};
+
+/// Intervals of an entry, as they are.
+fn intervals<'d>(
+    dwarf: &Dwarf<Slice<'d>>,
+    unit: &Unit<Slice<'d>>,
+    entry: &gimli::DebuggingInformationEntry<Slice<'d>>,
+) -> gimli::Result<Vec<Range<u64>>> {
+    let mut out = Vec::new();
+    if is_single(entry) {
+        return Ok(out);
+    }
+    let mut ranges = dwarf.die_ranges(unit, entry)?;
+    while let Some(range) = ranges.next()? {
+        out.push(range.begin..range.end);
+    }
+    Ok(out)
+}
+
+/// Compares the intervals of an entry.
+pub(super) fn compare<'d>(units: &mut Units<'_, 'd>, entry: &Entries<'_, 'd>) -> gimli::Result<()> {
+    let map = units.both.map;
+    let old = intervals(&units.both.old, units.old, entry.old)?;
+    let new = intervals(&units.both.new, units.new, entry.new)?;
+    if old.is_empty() && new.is_empty() {
+        return Ok(());
+    }
+    units.report.scopes += 1;
+    // A scope without a byte goes with the instruction at which it is.
+    if let ([a], [b]) = (&old[..], &new[..])
+        && a.is_empty()
+        && map.moved(a.start)
+        && let Some(at) = map.instruction(a.start)
+        && entry.old.has_attr(c::DW_AT_low_pc)
+        && (b.start, b.end) != (at, at)
+    {
+        let what = format!("it is empty and at {:#x}, where {at:#x} is right", b.start);
+        units.fail(entry, what);
+    }
+    let touched = old.iter().any(|r| map.touches(r));
+    let expected = match (touched, entry.is_root) {
+        (false, _) => union(old.clone()),
+        (true, true) => map.unit(&old),
+        (true, false) => union(old.iter().flat_map(|r| map.image(r)).collect()),
+    };
+    if union(new.clone()) != expected {
+        let what = format!("its intervals are {new:x?} for {old:x?}, where {expected:x?} is right");
+        units.fail(entry, what);
+        return Ok(());
+    }
+    let overlaps = |list: &[Range<u64>]| {
+        let size = |list: &[Range<u64>]| {
+            list.iter()
+                .map(|r| r.end.saturating_sub(r.start))
+                .fold(0, u64::saturating_add)
+        };
+        size(list) != size(&union(list.to_vec()))
+    };
+    if overlaps(&new) && !overlaps(&old) {
+        units.fail(entry, format!("its intervals {new:x?} overlap"));
+    }
+    if entry.is_root {
+        let (a, b) = (units.old.low_pc, units.new.low_pc);
+        if a != b {
+            units.fail(
+                entry,
+                format!("the base of its unit is {b:#x} and was {a:#x}"),
+            );
+        }
+        return Ok(());
+    }
+    entry_address(units, entry, &old, &new)
+}
+
+/// The address at which a scope is entered.
+fn entry_address<'d>(
+    units: &mut Units<'_, 'd>,
+    entry: &Entries<'_, 'd>,
+    old: &[Range<u64>],
+    new: &[Range<u64>],
+) -> gimli::Result<()> {
+    let map = units.both.map;
+    let address = |dwarf: &Dwarf<_>, unit: &Unit<_>, value: Option<AttributeValue<_>>| match value {
+        Some(value) => dwarf.attr_address(unit, value),
+        None => Ok(None),
+    };
+    let old_field = address(
+        &units.both.old,
+        units.old,
+        entry.old.attr_value(c::DW_AT_entry_pc),
+    )?;
+    let new_field = address(
+        &units.both.new,
+        units.new,
+        entry.new.attr_value(c::DW_AT_entry_pc),
+    )?;
+    let is_number = entry.old.has_attr(c::DW_AT_entry_pc) && old_field.is_none();
+    if entry.new.has_attr(c::DW_AT_entry_pc) && new_field.is_none() && !is_number {
+        units.fail(entry, "entry_pc is no address".into());
+    }
+    let Some(first) = old.first() else {
+        return Ok(());
+    };
+    let old_entry = old_field.unwrap_or(first.start);
+    let from_entry = old
+        .iter()
+        .find(|r| r.contains(&old_entry))
+        .map(|r| old_entry..r.end);
+    let expected = from_entry.iter().chain(old).find_map(|r| map.first(r));
+    let (Some(expected), Some(begins)) = (expected, new.first()) else {
+        return Ok(());
+    };
+    let touched = old.iter().any(|r| map.touches(r));
+    if touched && begins.start != expected {
+        units.fail(
+            entry,
+            format!(
+                "its first interval begins at {:#x}, its entry is {expected:#x}",
+                begins.start
+            ),
+        );
+    }
+    if old_field.is_some() && new_field.is_none()
+        || new_field.is_some_and(|field| touched && field != expected)
+    {
+        units.fail(
+            entry,
+            format!("entry_pc is {new_field:x?}, its entry is {expected:#x}"),
+        );
+    }
+    if !touched && old_field.is_some() && new_field != old_field {
+        units.fail(
+            entry,
+            format!("entry_pc is {new_field:x?} and was {old_field:x?}"),
+        );
+    }
+    Ok(())
+}
+
+/// Compares `.debug_aranges`.
+pub(super) fn aranges(old: &[u8], new: &[u8], map: &CodeMap) -> Result<(), String> {
+    let read = |section: &[u8]| -> gimli::Result<Vec<(usize, Vec<Range<u64>>)>> {
+        let mut out = Vec::new();
+        let aranges = DebugAranges::from(EndianSlice::new(section, LittleEndian));
+        let mut headers = aranges.headers();
+        while let Some(header) = headers.next()? {
+            let mut ranges = Vec::new();
+            let mut entries = header.entries();
+            while let Some(entry) = entries.next()? {
+                let range = entry.range();
+                ranges.push(range.begin..range.end);
+            }
+            out.push((header.debug_info_offset().0, ranges));
+        }
+        Ok(out)
+    };
+    let Ok(old) = read(old) else {
+        return Ok(());
+    };
+    let new = read(new).map_err(|e| format!(".debug_aranges cannot be read: {e}"))?;
+    if old.len() != new.len() {
+        return Err(format!(
+            ".debug_aranges has {} sets and had {}",
+            new.len(),
+            old.len()
+        ));
+    }
+    for ((unit, a), (unit_now, b)) in old.iter().zip(&new) {
+        let touched = a.iter().any(|r| map.touches(r));
+        let expected = if touched {
+            map.unit(a)
+        } else {
+            union(a.clone())
+        };
+        if unit != unit_now || union(b.clone()) != expected {
+            return Err(format!(
+                "the set of .debug_aranges for the unit at {unit:#x} is {b:x?}, where {expected:x?} is right"
+            ));
+        }
+    }
+    Ok(())
+}

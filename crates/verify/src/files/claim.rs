@@ -1,0 +1,242 @@
+//! What the output says of itself: the note `.note.postlink`.
+//!
+//! The note (owner `postlink`, type 1) names the functions that were moved and where their new code is. Nothing in it
+//! is believed: it only tells the proof where to begin and which new addresses belong to which function. A claim that
+//! is wrong makes the proof fail.
+//!
+//! | field of the note | encoding |
+//! |---|---|
+//! | version, 1 | u32 |
+//! | kind: 0 instrumented, 1 optimised | u8 |
+//! | length of the input's build-id, build-id | u8, bytes |
+//! | number of moved functions | uleb |
+//! | per function, ascending: old entry − previous old entry | uleb |
+//! | number of old ranges, each: start − old entry, length | uleb, (sleb, uleb)* |
+//! | number of new ranges, each: start − end of the previous new range (of the file, 0 at first), length | uleb, (sleb, uleb)* |
+//! | number of labels, each: old address − old entry, new address − start of the first new range | uleb, (sleb, sleb)* |
+//!
+//! Invariants of a [`Claim`] that parsed: at least one old and one new range for each function, none empty, none wraps;
+//! the old entry is the start of an old range or inside one; new ranges and old ranges are disjoint over all functions.
+
+use crate::Error;
+use crate::files::bytes::Reader;
+use smallvec::SmallVec;
+
+/// Half-open range of addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Range {
+    pub start: u64,
+    pub end: u64,
+}
+
+impl Range {
+    pub(crate) fn contains(&self, addr: u64) -> bool {
+        self.start <= addr && addr < self.end
+    }
+    pub(crate) fn len(&self) -> u64 {
+        self.end - self.start
+    }
+}
+
+/// A function said to be moved.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Moved {
+    pub old_entry: u64,
+    pub old: SmallVec<[Range; 2]>,
+    pub new: SmallVec<[Range; 2]>,
+    /// Further pairs (old address, new address).
+    pub labels: Vec<(u64, u64)>,
+}
+
+impl Moved {
+    /// The new entry: where the first new range starts.
+    pub(crate) fn new_entry(&self) -> u64 {
+        self.new.first().map_or(0, |r| r.start)
+    }
+    pub(crate) fn in_old(&self, addr: u64) -> bool {
+        self.old.iter().any(|r| r.contains(addr))
+    }
+    pub(crate) fn in_new(&self, addr: u64) -> bool {
+        self.new.iter().any(|r| r.contains(addr))
+    }
+}
+
+/// The parsed note.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Claim<'d> {
+    pub kind: u8,
+    pub build_id: &'d [u8],
+    pub functions: Vec<Moved>,
+}
+
+impl<'d> Claim<'d> {
+    /// Parses the note's contents.
+    pub(crate) fn parse(desc: &'d [u8]) -> Result<Self, Error> {
+        let bad = |what: String| Error::Claim { what };
+        let short = || bad("it ends early or holds a number that is too large".into());
+        let mut r = Reader::new(desc);
+        let version = r.u32().ok_or_else(short)?;
+        if version != 1 {
+            return Err(bad(format!(
+                "its version is {version}; this checker knows version 1"
+            )));
+        }
+        let kind = r.u8().ok_or_else(short)?;
+        let len = r.u8().ok_or_else(short)?;
+        let build_id = r.take(usize::from(len)).ok_or_else(short)?;
+        let count = r.uleb().ok_or_else(short)?;
+        let mut functions = Vec::new();
+        let mut entry = 0u64;
+        let mut previous_end = 0u64;
+        for index in 0..count {
+            let step = r.uleb().ok_or_else(short)?;
+            if step == 0 && index > 0 {
+                return Err(bad(format!("two functions have the old entry {entry:#x}")));
+            }
+            entry = entry.checked_add(step).ok_or_else(short)?;
+            let function = Self::function(&mut r, entry, &mut previous_end).ok_or_else(|| {
+                bad(format!("the entry of the function at {entry:#x} (number {index}) ends early or holds an impossible range"))
+            })?;
+            if !function.in_old(entry) {
+                return Err(bad(format!(
+                    "the old entry {entry:#x} is in none of its function's old ranges"
+                )));
+            }
+            functions.push(function);
+        }
+        if !r.is_empty() {
+            return Err(bad(format!(
+                "{} bytes follow its last function",
+                desc.len() - r.pos()
+            )));
+        }
+        let claim = Claim {
+            kind,
+            build_id,
+            functions,
+        };
+        claim.check_disjoint("old", |f| &f.old)?;
+        claim.check_disjoint("new", |f| &f.new)?;
+        Ok(claim)
+    }
+
+    fn function(r: &mut Reader<'d>, entry: u64, previous_end: &mut u64) -> Option<Moved> {
+        let range = |start: u64, len: u64| {
+            let end = start.checked_add(len)?;
+            (len > 0).then_some(Range { start, end })
+        };
+        let mut function = Moved {
+            old_entry: entry,
+            old: SmallVec::new(),
+            new: SmallVec::new(),
+            labels: Vec::new(),
+        };
+        for _ in 0..r.uleb()? {
+            let start = entry.checked_add_signed(r.sleb()?)?;
+            function.old.push(range(start, r.uleb()?)?);
+        }
+        for _ in 0..r.uleb()? {
+            let start = previous_end.checked_add_signed(r.sleb()?)?;
+            let new = range(start, r.uleb()?)?;
+            *previous_end = new.end;
+            function.new.push(new);
+        }
+        let first = function.new.first()?.start;
+        for _ in 0..r.uleb()? {
+            let old = entry.checked_add_signed(r.sleb()?)?;
+            let new = first.checked_add_signed(r.sleb()?)?;
+            function.labels.push((old, new));
+        }
+        Some(function)
+    }
+
+    fn check_disjoint(
+        &self,
+        which: &str,
+        ranges: impl Fn(&Moved) -> &SmallVec<[Range; 2]>,
+    ) -> Result<(), Error> {
+        let mut all: Vec<Range> = self
+            .functions
+            .iter()
+            .flat_map(|f| ranges(f).iter().copied())
+            .collect();
+        all.sort_unstable();
+        for pair in all.windows(2) {
+            if let [a, b] = pair
+                && a.end > b.start
+            {
+                let what = format!(
+                    "the {which} ranges {:#x}..{:#x} and {:#x}..{:#x} overlap",
+                    a.start, a.end, b.start, b.end
+                );
+                return Err(Error::Claim { what });
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use smallvec::smallvec;
+
+    fn sample() -> Claim<'static> {
+        let r = |start, end| Range { start, end };
+        Claim {
+            kind: 1,
+            build_id: b"\x01\x02",
+            functions: vec![
+                Moved {
+                    old_entry: 0x1000,
+                    old: smallvec![r(0x1000, 0x1020)],
+                    new: smallvec![r(0x9000, 0x9010), r(0xa000, 0xa008)],
+                    labels: vec![],
+                },
+                Moved {
+                    old_entry: 0x1040,
+                    old: smallvec![r(0x1040, 0x1060), r(0x800, 0x810)],
+                    new: smallvec![r(0x9010, 0x9030)],
+                    labels: vec![(0x1048, 0x9020)],
+                },
+            ],
+        }
+    }
+
+    #[test]
+    fn a_claim_survives_the_round_trip() {
+        let claim = sample();
+        assert_eq!(
+            Claim::parse(&claim.encode()).expect("it is well-formed"),
+            claim
+        );
+    }
+
+    #[test]
+    fn overlapping_new_ranges_are_refused() {
+        let mut claim = sample();
+        claim.functions[1].new[0].start = 0x900f;
+        let error = Claim::parse(&claim.encode())
+            .expect_err("ranges overlap")
+            .to_string();
+        assert!(error.contains("overlap"), "{error}");
+    }
+
+    #[test]
+    fn every_cut_is_refused_and_none_panics() {
+        let bytes = sample().encode();
+        for cut in 0..bytes.len() {
+            assert!(Claim::parse(&bytes[..cut]).is_err(), "cut at {cut}");
+        }
+    }
+
+    #[test]
+    fn arbitrary_bytes_never_panic() {
+        arbtest::arbtest(|u| {
+            let mut bytes = vec![1, 0, 0, 0, 1, 0];
+            bytes.extend(u.arbitrary::<Vec<u8>>()?);
+            let _ = Claim::parse(&bytes);
+            Ok(())
+        });
+    }
+}

@@ -1,0 +1,782 @@
+//! Unwind tables, found as the run-time finds them, and the rows they describe.
+//!
+//! The run-time takes PT_GNU_EH_FRAME, searches the sorted table in it for the last entry that starts at or
+//! before the address, and reads the one FDE that the entry points to. So does [`Table`], but for entries
+//! without code. FDE and CIE headers are read here; the call frame instructions are run by `gimli`, once per
+//! FDE and only for FDEs that a moved function has.
+//!
+//! `.eh_frame_hdr`:
+//!
+//! | field | size |
+//! |---|---|
+//! | version 1, encodings of the three fields that follow | 4 bytes |
+//! | pointer to `.eh_frame` | as encoded |
+//! | number of FDEs | as encoded |
+//! | per FDE: start address, address of the FDE; relative to the table's start | 2 × s32 |
+//!
+//! A row is compared as a whole, with everything that the run-time takes from the CIE: [`Row`]. Rows are given small
+//! numbers by an [`Interner`], so that comparing the rows of two instructions is comparing two numbers.
+
+use crate::arch::Arch;
+use crate::files::bytes::{Reader, u32_in};
+use crate::files::elf::{Elf, PT_GNU_EH_FRAME};
+use crate::files::pointer::{self, Bases, OMIT, Pointer};
+use gimli::{
+    BaseAddresses, CfaRule, EndianSlice, LittleEndian, Operation, RegisterRule, UnwindContext,
+    UnwindSection,
+};
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+
+/// A common information entry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Cie {
+    pub offset: usize,
+    pub fde_encoding: u8,
+    pub lsda_encoding: u8,
+    pub personality: Pointer,
+    pub signal_frame: bool,
+    pub augmented: bool,
+    pub code_align: u64,
+    pub data_align: i64,
+    pub ra_register: u64,
+    /// Letters of the augmentation without data: `B`, return addresses signed with key B; `G`, tagged stack frames.
+    pub marks: [bool; 2],
+    /// Place of the initial instructions in the section.
+    pub instructions: (usize, usize),
+}
+
+/// A frame description entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Fde {
+    pub start: u64,
+    pub end: u64,
+    /// Address of the LSDA, 0 if none.
+    pub lsda: u64,
+    pub offset: u32,
+    pub cie: u32,
+    /// Place of the instructions in the section.
+    pub instructions: (u32, u32),
+}
+
+/// A file's unwind table.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Table<'d> {
+    /// Address of `.eh_frame`.
+    pub addr: u64,
+    /// `.eh_frame` to the end of what is loaded after it.
+    pub bytes: &'d [u8],
+    pub cies: Vec<Cie>,
+    /// In the order of the search table: ascending and disjoint.
+    pub fdes: Vec<Fde>,
+    /// Entries that a walk over the whole section sees.
+    pub linear_fdes: usize,
+    /// Whether there is a search table.
+    pub searchable: bool,
+}
+
+impl<'d> Table<'d> {
+    /// Reads a file's table; an empty one if it has none. Errors are sentences.
+    pub(crate) fn read(elf: &Elf<'d>) -> Result<Self, String> {
+        let Some(hdr) = elf.segment(PT_GNU_EH_FRAME) else {
+            return Self::read_section(elf);
+        };
+        let bytes = elf.bytes(hdr.addr, hdr.file_size).ok_or_else(|| {
+            format!(
+                "PT_GNU_EH_FRAME at {:#x} is not loaded from the file",
+                hdr.addr
+            )
+        })?;
+        let short = || format!("the unwind search table at {:#x} ends early", hdr.addr);
+        let mut r = Reader::new(bytes);
+        let (version, frame_enc, count_enc, table_enc) =
+            (|| Some((r.u8()?, r.u8()?, r.u8()?, r.u8()?)))().ok_or_else(short)?;
+        if version != 1 {
+            return Err(format!(
+                "the unwind search table at {:#x} has version {version} instead of 1",
+                hdr.addr
+            ));
+        }
+        let bases = Bases {
+            section: hdr.addr,
+            data: hdr.addr,
+            function: 0,
+        };
+        let frame = pointer::read(&mut r, frame_enc, &bases).ok_or_else(short)?;
+        let mut table = Table {
+            addr: frame.addr,
+            searchable: true,
+            ..Table::default()
+        };
+        if count_enc == OMIT || table_enc == OMIT {
+            return Self::read_section(elf);
+        }
+        if table_enc != 0x3b {
+            return Err(format!(
+                "the unwind search table at {:#x} has the encoding {table_enc:#x}; the run-time can search only 0x3b",
+                hdr.addr
+            ));
+        }
+        let count = pointer::read(&mut r, count_enc, &bases)
+            .ok_or_else(short)?
+            .addr;
+        if count == 0 && elf.bytes_from(frame.addr).is_none() {
+            return Ok(table);
+        }
+        table.bytes = elf.bytes_from(frame.addr).ok_or_else(|| {
+            format!(
+                ".eh_frame at {:#x} (from the search table at {:#x}) is not loaded",
+                frame.addr, hdr.addr
+            )
+        })?;
+        let entries = r
+            .take(
+                usize::try_from(count)
+                    .ok()
+                    .and_then(|c| c.checked_mul(8))
+                    .ok_or_else(short)?,
+            )
+            .ok_or_else(short)?;
+        table.fdes.reserve(entries.len() / 8);
+        let mut known = FxHashMap::default();
+        for entry in entries.chunks_exact(8) {
+            let word = |at| {
+                u32_in(entry, at).map_or(0, |w| hdr.addr.wrapping_add_signed(i64::from(w as i32)))
+            };
+            let (start, at) = (word(0), word(4));
+            let offset = at
+                .checked_sub(frame.addr)
+                .and_then(|o| usize::try_from(o).ok());
+            let fde = offset
+                .and_then(|o| table.fde(o, &mut known))
+                .ok_or_else(|| {
+                    format!(
+                        "the search table's entry for {start:#x} points to {at:#x}, where no FDE is"
+                    )
+                })?;
+            if fde.start != start {
+                return Err(format!(
+                    "the search table's entry for {start:#x} points to the FDE of {:#x}",
+                    fde.start
+                ));
+            }
+            if let Some(last) = table.fdes.last() {
+                if last.start >= start {
+                    return Err(format!(
+                        "the search table is not sorted: {start:#x} follows {:#x}",
+                        last.start
+                    ));
+                }
+                if last.end > start {
+                    return Err(format!(
+                        "the FDEs of {:#x}..{:#x} and {start:#x} overlap",
+                        last.start, last.end
+                    ));
+                }
+            }
+            table.fdes.push(fde);
+        }
+        table.linear_fdes = table.count_linear();
+        table.look_behind_empty(&mut known);
+        Ok(table)
+    }
+
+    /// Puts the entry that has code in the place of one without. A function without code shares its start
+    /// with the one after it, and so do their entries; lld's search table has only the first, whatever it
+    /// describes. That is taken for the mistake that it is: the code has an entry, and a table that finds it
+    /// is not a wrong one.
+    fn look_behind_empty(&mut self, known: &mut FxHashMap<usize, u32>) {
+        let empty: FxHashMap<u64, usize> = self
+            .fdes
+            .iter()
+            .enumerate()
+            .filter(|(_, f)| f.start == f.end)
+            .map(|(i, f)| (f.start, i))
+            .collect();
+        if empty.is_empty() {
+            return;
+        }
+        let mut offsets = Vec::new();
+        self.each_fde(|offset| offsets.push(offset));
+        for offset in offsets {
+            let Some(fde) = self.fde(offset, known).filter(|f| f.start < f.end) else {
+                continue;
+            };
+            let Some(&index) = empty.get(&fde.start) else {
+                continue;
+            };
+            let fits = self
+                .fdes
+                .get(index + 1)
+                .is_none_or(|next| fde.end <= next.start);
+            if let Some(entry) = self
+                .fdes
+                .get_mut(index)
+                .filter(|entry| fits && entry.start == entry.end)
+            {
+                *entry = fde;
+            }
+        }
+    }
+
+    /// Without a search table: every FDE of the section `.eh_frame`, sorted.
+    fn read_section(elf: &Elf<'d>) -> Result<Self, String> {
+        let Some(section) = elf.section(b".eh_frame") else {
+            return Ok(Table::default());
+        };
+        let mut table = Table {
+            addr: section.addr,
+            bytes: elf.section_data(section),
+            ..Table::default()
+        };
+        let mut known = FxHashMap::default();
+        let mut offsets = Vec::new();
+        table.each_fde(|offset| offsets.push(offset));
+        for offset in offsets {
+            let fde = table.fde(offset, &mut known).ok_or_else(|| {
+                format!(
+                    "the FDE at {:#x} cannot be read",
+                    section.addr + offset as u64
+                )
+            })?;
+            table.fdes.push(fde);
+        }
+        table.linear_fdes = table.fdes.len();
+        table.fdes.sort_by_key(|f| (f.start, f.end));
+        table.fdes.dedup_by(|b, a| b.start < a.end);
+        Ok(table)
+    }
+
+    /// Calls for the offset of each FDE up to the terminator or the first nonsense.
+    fn each_fde(&self, mut found: impl FnMut(usize)) {
+        let mut at = 0usize;
+        while let Some(len) = u32_in(self.bytes, at).filter(|&l| l != 0 && l != u32::MAX) {
+            let Some(id) = u32_in(self.bytes, at + 4) else {
+                return;
+            };
+            let Some(next) = at
+                .checked_add(4)
+                .and_then(|a| a.checked_add(len as usize))
+                .filter(|&n| n <= self.bytes.len())
+            else {
+                return;
+            };
+            if id != 0 {
+                found(at);
+            }
+            at = next;
+        }
+    }
+
+    fn count_linear(&self) -> usize {
+        let mut count = 0;
+        self.each_fde(|_| count += 1);
+        count
+    }
+
+    /// Bytes of the entry at an offset after its length field, and where they start.
+    fn body(&self, offset: usize) -> Option<(usize, &'d [u8])> {
+        let len = u32_in(self.bytes, offset).filter(|&l| l != 0 && l != u32::MAX)? as usize;
+        let start = offset.checked_add(4)?;
+        Some((start, self.bytes.get(start..start.checked_add(len)?)?))
+    }
+
+    fn fde(&mut self, offset: usize, known: &mut FxHashMap<usize, u32>) -> Option<Fde> {
+        let (start, body) = self.body(offset)?;
+        let mut r = Reader::new(body);
+        let back = r.u32()? as usize;
+        let cie_at = start.checked_sub(back).filter(|_| back != 0)?;
+        let cie_index = match known.get(&cie_at) {
+            Some(&index) => index,
+            None => {
+                let cie = self.cie(cie_at)?;
+                let index = u32::try_from(self.cies.len()).ok()?;
+                self.cies.push(cie);
+                known.insert(cie_at, index);
+                index
+            }
+        };
+        let cie = self.cies.get(cie_index as usize)?;
+        let bases = Bases {
+            section: self.addr.wrapping_add(start as u64),
+            data: 0,
+            function: 0,
+        };
+        let begin = pointer::read(&mut r, cie.fde_encoding, &bases)?;
+        let len = pointer::read_value(&mut r, cie.fde_encoding & 0x0f)?;
+        if begin.indirect {
+            return None;
+        }
+        let mut lsda = 0;
+        if cie.augmented {
+            let len = usize::try_from(r.uleb()?).ok()?;
+            let at = r.pos();
+            if cie.lsda_encoding != OMIT {
+                let mut l = r;
+                let bases = Bases {
+                    function: begin.addr,
+                    ..bases
+                };
+                lsda = pointer::read(&mut l, cie.lsda_encoding, &bases)?.addr;
+            }
+            r = Reader::new(body);
+            r.take(at.checked_add(len)?)?;
+        }
+        Some(Fde {
+            start: begin.addr,
+            end: begin.addr.checked_add(len)?,
+            lsda,
+            offset: u32::try_from(offset).ok()?,
+            cie: cie_index,
+            instructions: (
+                u32::try_from(start + r.pos()).ok()?,
+                u32::try_from(start + body.len()).ok()?,
+            ),
+        })
+    }
+
+    fn cie(&self, offset: usize) -> Option<Cie> {
+        let (start, body) = self.body(offset)?;
+        let mut r = Reader::new(body);
+        if r.u32()? != 0 {
+            return None;
+        }
+        let version = r.u8()?;
+        if !matches!(version, 1 | 3) {
+            return None;
+        }
+        let rest = body.get(r.pos()..)?;
+        let augmentation = rest.get(..rest.iter().position(|&b| b == 0)?)?;
+        r.take(augmentation.len() + 1)?;
+        let code_align = r.uleb()?;
+        let data_align = r.sleb()?;
+        let ra_register = if version == 1 {
+            u64::from(r.u8()?)
+        } else {
+            r.uleb()?
+        };
+        let mut cie = Cie {
+            offset,
+            fde_encoding: 0,
+            lsda_encoding: OMIT,
+            personality: Pointer::NULL,
+            signal_frame: false,
+            augmented: augmentation.first() == Some(&b'z'),
+            code_align,
+            data_align,
+            ra_register,
+            marks: [false; 2],
+            instructions: (0, 0),
+        };
+        let mut rest = augmentation;
+        if cie.augmented {
+            let len = usize::try_from(r.uleb()?).ok()?;
+            let end = r.pos().checked_add(len)?;
+            for &letter in rest.get(1..)? {
+                match letter {
+                    b'R' => cie.fde_encoding = r.u8()?,
+                    b'L' => cie.lsda_encoding = r.u8()?,
+                    b'S' => cie.signal_frame = true,
+                    b'P' => {
+                        let encoding = r.u8()?;
+                        let bases = Bases {
+                            section: self.addr.wrapping_add(start as u64),
+                            data: 0,
+                            function: 0,
+                        };
+                        cie.personality = pointer::read(&mut r, encoding, &bases)?;
+                    }
+                    b'B' => cie.marks[0] = true,
+                    b'G' => cie.marks[1] = true,
+                    _ => return None,
+                }
+            }
+            if r.pos() > end {
+                return None;
+            }
+            r = Reader::new(body);
+            r.take(end)?;
+            rest = b"";
+        }
+        if !rest.is_empty() {
+            return None;
+        }
+        cie.instructions = (start + r.pos(), start + body.len());
+        Some(cie)
+    }
+
+    /// The FDE that the run-time finds for an address.
+    pub(crate) fn find(&self, addr: u64) -> Option<&Fde> {
+        let next = self.fdes.partition_point(|f| f.start <= addr);
+        self.fdes.get(next.checked_sub(1)?).filter(|f| addr < f.end)
+    }
+
+    /// All FDEs that share an address with a range.
+    pub(crate) fn overlapping(&self, start: u64, end: u64) -> &[Fde] {
+        let first = self.fdes.partition_point(|f| f.end <= start);
+        let last = self.fdes.partition_point(|f| f.start < end);
+        self.fdes.get(first..last.max(first)).unwrap_or(&[])
+    }
+
+    pub(crate) fn cie_of(&self, fde: &Fde) -> Option<&Cie> {
+        self.cies.get(fde.cie as usize)
+    }
+
+    /// The FDE's instructions without the padding at their end.
+    pub(crate) fn instructions(&self, fde: &Fde) -> &'d [u8] {
+        trim(
+            self.bytes
+                .get(fde.instructions.0 as usize..fde.instructions.1 as usize)
+                .unwrap_or(b""),
+        )
+    }
+
+    fn cie_instructions(&self, cie: &Cie) -> &'d [u8] {
+        trim(
+            self.bytes
+                .get(cie.instructions.0..cie.instructions.1)
+                .unwrap_or(b""),
+        )
+    }
+
+    /// Whether two FDEs of the same code mean the same, seen from their bytes.
+    pub(crate) fn same_meaning(&self, a: &Fde, other: &Table<'_>, b: &Fde) -> bool {
+        let (Some(ca), Some(cb)) = (self.cie_of(a), other.cie_of(b)) else {
+            return false;
+        };
+        a.start == b.start
+            && a.end == b.end
+            && a.lsda == b.lsda
+            && ca.personality == cb.personality
+            && (ca.signal_frame, ca.marks) == (cb.signal_frame, cb.marks)
+            && (ca.code_align, ca.data_align, ca.ra_register)
+                == (cb.code_align, cb.data_align, cb.ra_register)
+            && self.cie_instructions(ca) == other.cie_instructions(cb)
+            && self.instructions(a) == other.instructions(b)
+    }
+}
+
+/// Drops `DW_CFA_nop` at the end. A zero there can also belong to an operand; both sides lose the same bytes then,
+/// and operands of different length differ elsewhere.
+fn trim(bytes: &[u8]) -> &[u8] {
+    let len = bytes.iter().rposition(|&b| b != 0).map_or(0, |i| i + 1);
+    bytes.get(..len).unwrap_or(b"")
+}
+
+/// How one register or the CFA is found.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Rule {
+    Undefined,
+    Offset(i64),
+    ValOffset(i64),
+    Register(u16),
+    RegisterOffset(u16, i64),
+    Expression(Box<[u8]>),
+    ValExpression(Box<[u8]>),
+    Other(u64),
+}
+
+/// Everything that the run-time knows at one place but for the LSDA, and for the size of pushed arguments
+/// (`DW_CFA_GNU_args_size`): that is read only when control goes to a landing pad, so it is compared there
+/// ([`Span::args_size`]).
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Row {
+    cfa: Rule,
+    /// Sorted by register. "Same value" is what a register without a rule has, so it is not listed.
+    registers: SmallVec<[(u16, Rule); 8]>,
+    ra_register: u64,
+    signal_frame: bool,
+    marks: [bool; 2],
+    personality: Pointer,
+    /// Where the row is if an expression in it reads the program counter: such a row equals no other.
+    place: u64,
+}
+
+/// Number of a row; 0 where there is no FDE.
+pub(crate) type RowId = u32;
+
+/// A row's range: half-open addresses and number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Span {
+    pub start: u64,
+    pub end: u64,
+    pub row: RowId,
+    /// What the run-time takes off the stack before a landing pad.
+    pub args_size: u64,
+    pub lsda: u64,
+    pub function: u64,
+    pub signal_frame: bool,
+}
+
+/// Gives equal rows equal numbers.
+#[derive(Debug, Default)]
+pub(crate) struct Interner {
+    rows: FxHashMap<Row, RowId>,
+}
+
+impl Interner {
+    pub(crate) fn clear(&mut self) {
+        self.rows.clear();
+    }
+
+    fn id(&mut self, row: Row) -> RowId {
+        let next = self.rows.len() as RowId + 1;
+        *self.rows.entry(row).or_insert(next)
+    }
+
+    /// A row for people.
+    pub(crate) fn describe(&self, id: RowId) -> String {
+        self.rows.iter().find(|(_, v)| **v == id).map_or_else(
+            || "no unwind information".into(),
+            |(row, _)| format!("{row:?}"),
+        )
+    }
+}
+
+/// Runs FDEs; keeps gimli's buffers.
+pub(crate) struct Runner {
+    context: UnwindContext<usize>,
+}
+
+impl Default for Runner {
+    fn default() -> Self {
+        Runner {
+            context: UnwindContext::new(),
+        }
+    }
+}
+
+impl Runner {
+    /// Appends the rows of an FDE. Equal neighbours become one.
+    pub(crate) fn rows<A: Arch>(
+        &mut self,
+        table: &Table<'_>,
+        fde: &Fde,
+        interner: &mut Interner,
+        out: &mut Vec<Span>,
+    ) -> Result<(), String> {
+        let mut section = gimli::EhFrame::new(table.bytes, LittleEndian);
+        section.set_vendor(A::VENDOR);
+        let bases = BaseAddresses::default().set_eh_frame(table.addr);
+        let sentence = |e: gimli::Error| format!("the FDE of {:#x} cannot be run: {e}", fde.start);
+        let cie = table
+            .cie_of(fde)
+            .ok_or_else(|| format!("the FDE of {:#x} has no CIE", fde.start))?;
+        let parsed = section
+            .fde_from_offset(
+                &bases,
+                gimli::EhFrameOffset(fde.offset as usize),
+                |s, b, o| s.cie_from_offset(b, o),
+            )
+            .map_err(sentence)?;
+        let first = out.len();
+        let mut rows = parsed
+            .rows(&section, &bases, &mut self.context)
+            .map_err(sentence)?;
+        while let Some(row) = rows.next_row().map_err(sentence)? {
+            let (start, end) = (row.start_address(), row.end_address().min(fde.end));
+            if start >= end {
+                continue;
+            }
+            let mut pc_dependent = false;
+            let mut expression = |e: &gimli::UnwindExpression<usize>| -> Result<Box<[u8]>, String> {
+                let e = e.get(&section).map_err(sentence)?;
+                pc_dependent |= reads_register(e, A::PC_REGISTER);
+                Ok(e.0.slice().into())
+            };
+            let cfa = match row.cfa() {
+                CfaRule::RegisterAndOffset { register, offset } => {
+                    Rule::RegisterOffset(register.0, *offset)
+                }
+                CfaRule::Expression(e) => Rule::Expression(expression(e)?),
+            };
+            let mut registers = SmallVec::new();
+            for (register, rule) in row.registers() {
+                let rule = match rule {
+                    RegisterRule::SameValue => continue,
+                    RegisterRule::Undefined => Rule::Undefined,
+                    RegisterRule::Offset(o) => Rule::Offset(*o),
+                    RegisterRule::ValOffset(o) => Rule::ValOffset(*o),
+                    RegisterRule::Register(r) => Rule::Register(r.0),
+                    RegisterRule::Expression(e) => Rule::Expression(expression(e)?),
+                    RegisterRule::ValExpression(e) => Rule::ValExpression(expression(e)?),
+                    RegisterRule::Architectural => Rule::Other(u64::MAX),
+                    // Signed twice, or signed and authenticated (`DW_CFA_AARCH64_negate_ra_state`): as if never.
+                    RegisterRule::Constant(0) if A::VENDOR == gimli::Vendor::AArch64 => continue,
+                    RegisterRule::Constant(c) => Rule::Other(*c),
+                };
+                registers.push((register.0, rule));
+            }
+            registers.sort_by_key(|r: &(u16, Rule)| r.0);
+            let id = interner.id(Row {
+                cfa,
+                registers,
+                ra_register: cie.ra_register,
+                signal_frame: cie.signal_frame,
+                marks: cie.marks,
+                personality: cie.personality,
+                place: if pc_dependent { start } else { 0 },
+            });
+            let args_size = row.saved_args_size();
+            match out.get_mut(first..).and_then(<[Span]>::last_mut) {
+                Some(last)
+                    if last.row == id && last.args_size == args_size && last.end == start =>
+                {
+                    last.end = end
+                }
+                _ => out.push(Span {
+                    start,
+                    end,
+                    row: id,
+                    args_size,
+                    lsda: fde.lsda,
+                    function: fde.start,
+                    signal_frame: cie.signal_frame,
+                }),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether an expression reads a register, or cannot be understood.
+fn reads_register(e: gimli::Expression<EndianSlice<'_, LittleEndian>>, register: u16) -> bool {
+    let encoding = gimli::Encoding {
+        address_size: 8,
+        format: gimli::Format::Dwarf32,
+        version: 5,
+    };
+    let mut operations = e.operations(encoding);
+    loop {
+        match operations.next() {
+            Ok(None) => return false,
+            Ok(Some(
+                Operation::Register { register: r } | Operation::RegisterOffset { register: r, .. },
+            )) if r.0 == register => {
+                return true;
+            }
+            Ok(Some(_)) => {}
+            Err(_) => return true,
+        }
+    }
+}
+
+/// Rows by address, with a cursor: neighbouring questions are answered without a search.
+#[derive(Debug, Default)]
+pub(crate) struct RowMap {
+    spans: Vec<Span>,
+    cursor: std::cell::Cell<usize>,
+}
+
+impl RowMap {
+    pub(crate) fn clear(&mut self) -> &mut Vec<Span> {
+        self.cursor.set(0);
+        self.spans.clear();
+        &mut self.spans
+    }
+
+    pub(crate) fn sort(&mut self) {
+        self.spans.sort_by_key(|s| s.start);
+    }
+
+    /// The span that covers an address.
+    pub(crate) fn at(&self, addr: u64) -> Option<&Span> {
+        let here = self.cursor.get();
+        for index in [here, here + 1] {
+            if let Some(s) = self
+                .spans
+                .get(index)
+                .filter(|s| s.start <= addr && addr < s.end)
+            {
+                self.cursor.set(index);
+                return Some(s);
+            }
+        }
+        let index = self
+            .spans
+            .partition_point(|s| s.start <= addr)
+            .checked_sub(1)?;
+        let span = self.spans.get(index).filter(|s| addr < s.end)?;
+        self.cursor.set(index);
+        Some(span)
+    }
+
+    /// The row at an address, 0 if none; and whether it covers `len` bytes.
+    pub(crate) fn row(&self, addr: u64, len: u64) -> (RowId, bool) {
+        match self.at(addr) {
+            Some(s) => (s.row, addr.saturating_add(len) <= s.end),
+            None => (0, true),
+        }
+    }
+
+    pub(crate) fn has_lsda(&self) -> bool {
+        self.spans.iter().any(|s| s.lsda != 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arch::x86_64::X86_64;
+
+    #[test]
+    fn every_fde_of_the_test_program_runs_and_covers_its_range() {
+        let data = std::fs::read("/proc/self/exe").expect("the running test can be read");
+        let elf = Elf::parse(&data, "input").expect("it is an ELF file");
+        let table = Table::read(&elf).expect("its unwind table is sound");
+        assert!(table.fdes.len() > 100 && table.searchable);
+        assert_eq!(table.linear_fdes, table.fdes.len());
+        let (mut runner, mut interner, mut spans) =
+            (Runner::default(), Interner::default(), Vec::new());
+        for fde in table.fdes.iter().take(2000) {
+            spans.clear();
+            runner
+                .rows::<X86_64>(&table, fde, &mut interner, &mut spans)
+                .expect("it runs");
+            assert_eq!(spans.first().map(|s| s.start), Some(fde.start));
+            assert_eq!(spans.last().map(|s| s.end), Some(fde.end));
+            assert!(spans.windows(2).all(|w| w[0].end == w[1].start
+                && (w[0].row, w[0].args_size) != (w[1].row, w[1].args_size)));
+            assert!(table.same_meaning(fde, &table, fde));
+        }
+    }
+
+    #[test]
+    fn an_expression_that_reads_the_program_counter_is_noticed() {
+        // The CFA of a PLT entry: rsp + 8 + ((rip & 15) >= 11) * 8.
+        let plt = [
+            0x77, 0x08, 0x80, 0x00, 0x3f, 0x1a, 0x3b, 0x2a, 0x33, 0x24, 0x22,
+        ];
+        assert!(reads_register(
+            gimli::Expression(EndianSlice::new(&plt, LittleEndian)),
+            16
+        ));
+        assert!(!reads_register(
+            gimli::Expression(EndianSlice::new(&[0x77, 0x08], LittleEndian)),
+            16
+        ));
+    }
+
+    #[test]
+    fn rows_are_found_by_cursor_and_by_search() {
+        let mut map = RowMap::default();
+        let span = |start, end, row| Span {
+            start,
+            end,
+            row,
+            args_size: 0,
+            lsda: 0,
+            function: start,
+            signal_frame: false,
+        };
+        map.clear()
+            .extend([span(10, 20, 1), span(20, 30, 2), span(50, 60, 3)]);
+        map.sort();
+        assert_eq!(map.row(12, 4), (1, true));
+        assert_eq!(map.row(18, 4), (1, false));
+        assert_eq!(map.row(20, 1), (2, true));
+        assert_eq!(map.row(35, 1), (0, true));
+        assert_eq!(map.row(59, 1), (3, true));
+        assert_eq!(map.row(9, 1), (0, true));
+    }
+}

@@ -1,0 +1,56 @@
+//! Writing a claim: what [`Claim::parse`] reads, so that a fault can be put into it.
+
+use crate::files::claim::Claim;
+
+impl Claim<'_> {
+    /// Writes a note's contents; the inverse of [`Claim::parse`].
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = vec![1, 0, 0, 0, self.kind, self.build_id.len() as u8];
+        out.extend(self.build_id);
+        uleb(&mut out, self.functions.len() as u64);
+        let (mut previous, mut previous_end) = (0u64, 0u64);
+        for f in &self.functions {
+            uleb(&mut out, f.old_entry.wrapping_sub(previous));
+            previous = f.old_entry;
+            uleb(&mut out, f.old.len() as u64);
+            for r in &f.old {
+                sleb(&mut out, r.start.wrapping_sub(f.old_entry) as i64);
+                uleb(&mut out, r.len());
+            }
+            uleb(&mut out, f.new.len() as u64);
+            for r in &f.new {
+                sleb(&mut out, r.start.wrapping_sub(previous_end) as i64);
+                uleb(&mut out, r.len());
+                previous_end = r.end;
+            }
+            uleb(&mut out, f.labels.len() as u64);
+            for &(old, new) in &f.labels {
+                sleb(&mut out, old.wrapping_sub(f.old_entry) as i64);
+                sleb(&mut out, new.wrapping_sub(f.new_entry()) as i64);
+            }
+        }
+        out
+    }
+}
+
+/// Appends unsigned LEB128.
+fn uleb(out: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        out.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    out.push(value as u8);
+}
+
+/// Appends signed LEB128.
+fn sleb(out: &mut Vec<u8>, mut value: i64) {
+    loop {
+        let byte = value as u8 & 0x7f;
+        value >>= 7;
+        if (value == 0 && byte & 0x40 == 0) || (value == -1 && byte & 0x40 != 0) {
+            out.push(byte);
+            return;
+        }
+        out.push(byte | 0x80);
+    }
+}

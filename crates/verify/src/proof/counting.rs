@@ -1,0 +1,73 @@
+//! What counting shares: where counters are, and what all functions together may assume of that memory.
+
+use crate::arch::Arch;
+use crate::context::{Context, Counts, Findings};
+use crate::files::claim::Range;
+use crate::machine::Footprint;
+use crate::proof::gaps;
+use crate::proof::image::Layout;
+use crate::report::{Check, Failure};
+use crate::walk::Walked;
+
+/// Memory in front of the first thread's counters that belongs to the start-up code.
+const PRIVATE: u64 = 0x8000;
+
+/// New memory of an instrumented program.
+pub(crate) fn areas(layout: &Layout) -> Counts {
+    let mut counts = Counts::default();
+    for s in &layout.added {
+        let range = Range {
+            start: s.addr,
+            end: s.end(),
+        };
+        if s.is_writable() && !s.is_exec() && s.file_size == 0 {
+            counts.own = counts.own.max(range.len().saturating_sub(PRIVATE));
+            counts.areas.push(range);
+        } else if s.is_exec() && !s.is_writable() {
+            counts.code.push(Range {
+                start: s.addr,
+                end: s.file_end(),
+            });
+        }
+    }
+    counts
+}
+
+/// What must hold for all functions together.
+pub(crate) fn judge<A: Arch>(cx: &Context<'_>, walked: &[Walked], found: &mut Findings) {
+    let mut all = Footprint::default();
+    for w in walked {
+        all.join(&w.footprint);
+    }
+    let mut fail = |text: String| found.file.push(Failure::new(Check::Counting, text));
+    if let Some((start, end)) = all.written {
+        for c in all
+            .constants
+            .iter()
+            .filter(|c| **c + 8 > start && **c < end)
+        {
+            fail(format!(
+                "the word at {c:#x} is taken not to change, but lies among the counters at {start:#x}..{end:#x}"
+            ));
+        }
+    }
+    if all.trusted.len() > 1 {
+        fail(format!(
+            "counting calls {} routines that cannot be looked into; there may be one",
+            all.trusted.len()
+        ));
+    }
+    let suspects = found.uses_own.as_slice();
+    if let Some(at) = all.own.then(|| gaps::uses_own::<A>(cx, suspects)).flatten() {
+        let text =
+            format!("the program uses the segment of per-thread counters itself, at {at:#x}");
+        found.file.push(Failure::new(Check::Counting, text));
+    }
+    if found.hooks.len() > 1 {
+        let text = format!(
+            "{} pointers lead to start-up code; there may be one",
+            found.hooks.len()
+        );
+        found.file.push(Failure::new(Check::Dynamic, text));
+    }
+}

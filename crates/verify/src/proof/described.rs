@@ -1,0 +1,193 @@
+//! Code that data describe by distances.
+//!
+//! Some tables hold no addresses but distances: of functions (relative virtual tables of C++, metadata of
+//! Swift), of return addresses and safe points (frame tables of run-times), of places to patch (XRay, lists
+//! of alternatives). No such word changes, so the program goes on making the old address of it. The
+//! relocations that the linker kept tell of them:
+//!
+//! | a word of data, relative to its own place or to the start of its table, leads to | then |
+//! |---|---|
+//! | the entry of a moved function | the program knows the function by its old address |
+//! | the inside of a moved function | a table may describe the function's code: it fails |
+//! | the end of a moved function | the same as for a pointer there |
+//!
+//! A relocation with the name of a function counts as a word that leads there, from wherever it is counted.
+//!
+//! Where code forms the address of a table, and all words from there on lead to starts of functions when they
+//! are counted from it, they are counted from it.
+//!
+//! Entries of jump tables are such words, too, and are counted from the table's start. A run of words is a
+//! jump table if code forms its address and its first entry leads back into the same function; it ends with
+//! the first word that leads elsewhere. Entries of jump tables are what [`crate::proof::tables`] compares.
+
+use crate::arch::Arch;
+use crate::context::{Context, Findings};
+use crate::files::bytes::{u32_in, u64_in};
+use crate::files::elf::{Elf, SHF_EXECINSTR, SHT_RELA, SHT_SYMTAB};
+use crate::proof::visible::Extents;
+use rayon::prelude::*;
+use rustc_hash::FxHashMap;
+
+/// A word whose value is a distance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Word {
+    place: u64,
+    /// Bytes: 4 or 8.
+    width: u64,
+    /// Index of the relocation's symbol.
+    symbol: u32,
+}
+
+impl Word {
+    /// What it is added to an address for; `None` outside of the file.
+    fn value(self, elf: &Elf<'_>) -> Option<u64> {
+        match self.width {
+            8 => elf.u64_at(self.place),
+            _ => elf.u32_at(self.place).map(|w| w as i32 as u64),
+        }
+    }
+}
+
+/// All words of loaded data that the linker computed relative to a place, ascending. Unwind tables are
+/// compared by meaning.
+pub(crate) fn words<A: Arch>(input: &Elf<'_>) -> Vec<Word> {
+    let is_data = |info: u32| {
+        let about = input.sections.get(info as usize).filter(|_| info != 0);
+        about.is_some_and(|s| {
+            s.is_alloc()
+                && s.flags & SHF_EXECINSTR == 0
+                && s.name != b".eh_frame"
+                && !s.name.starts_with(b".gcc_except_table")
+        })
+    };
+    let word = |e: &[u8]| {
+        let width = match u32_in(e, 8)? {
+            kind if kind == A::DISTANCE_4 => 4,
+            kind if kind == A::DISTANCE_8 => 8,
+            _ => return None,
+        };
+        Some(Word {
+            place: u64_in(e, 0)?,
+            width,
+            symbol: u32_in(e, 12)?,
+        })
+    };
+    let sections = input.sections.iter();
+    let mut words: Vec<Word> = sections
+        .filter(|s| s.kind == SHT_RELA && !s.is_alloc() && is_data(s.info))
+        .flat_map(|s| {
+            let parts = input.section_data(s).par_chunks(24 << 12);
+            parts
+                .flat_map_iter(|part| part.chunks_exact(24).filter_map(word))
+                .collect::<Vec<_>>()
+        })
+        .collect();
+    words.par_sort_unstable();
+    words.dedup_by_key(|w| w.place);
+    words
+}
+
+/// Values of functions' symbols, 0 for others, in the order of the table.
+fn named(input: &Elf<'_>) -> Vec<u64> {
+    let symbols = input.symbols(SHT_SYMTAB);
+    symbols
+        .map(|s| if s.is_function() { s.value } else { 0 })
+        .collect()
+}
+
+/// Addresses that words of data which did not change lead to when they are counted from their own places, and
+/// functions by whose names they were made.
+pub(crate) fn unchanged<A: Arch>(input: &Elf<'_>, output: &Elf<'_>) -> Vec<u64> {
+    let words = words::<A>(input);
+    let symbols = match words.is_empty() {
+        true => Vec::new(),
+        false => named(input),
+    };
+    let stays = |word: &&Word| word.value(input) == word.value(output);
+    let targets = words.iter().filter(stays).flat_map(|word| {
+        let target = word.value(input).map(|v| word.place.wrapping_add(v));
+        [target, symbols.get(word.symbol as usize).copied()]
+    });
+    targets.flatten().collect()
+}
+
+/// Where tables may begin, and the instructions that form their addresses.
+fn tables(found: &Findings) -> FxHashMap<u64, Vec<u64>> {
+    let jumps = found.dispatches.iter();
+    let jumps = jumps.filter_map(|(d, _)| Some((d.table, *d.parts.last()?)));
+    let mut tables: FxHashMap<u64, Vec<u64>> = FxHashMap::default();
+    for (base, by) in found.formed.iter().copied().chain(jumps) {
+        tables.entry(base).or_default().push(by);
+    }
+    tables
+}
+
+/// Notes the moved functions that words of data lead to.
+pub(crate) fn known<A: Arch>(cx: &Context<'_>, extents: &Extents<'_>, found: &mut Findings) {
+    let words = words::<A>(cx.input);
+    if words.is_empty() || cx.functions.is_empty() {
+        return;
+    }
+    let symbols = named(cx.input);
+    let tables = tables(found);
+    // Whether an entry of a table that this instruction reads may lead there.
+    let leads_back = |by: u64, target: u64, first: bool| {
+        let of = |addr| cx.old.owner(addr);
+        if let (Some(a), Some(b)) = (of(by), of(target)) {
+            return a == b && (!first || cx.entry_of(target).is_none());
+        }
+        let start = extents.start_of(target);
+        let same = start == extents.start_of(by) && !(first && start == Some(target));
+        let part = start.is_some_and(|s| !extents.is_function(s));
+        let end = !first && extents.start_of(target.wrapping_sub(1)) == extents.start_of(by);
+        same || part || end
+    };
+    // The table at hand: its start, where its next word is, and who reads it.
+    let mut table: Option<(u64, u64, &[u64], bool)> = None;
+    // Whether its words so far all lead to functions.
+    let mut functions = false;
+    for word in &words {
+        let (Some(value), Some(now)) = (word.value(cx.input), word.value(cx.output)) else {
+            continue;
+        };
+        if let Some(by) = tables.get(&word.place) {
+            let target = word.place.wrapping_add(value);
+            let jumps = by.iter().any(|by| leads_back(*by, target, true));
+            table = Some((word.place, word.place, by, jumps));
+            functions = true;
+        }
+        table = table.filter(|t| t.1 == word.place);
+        let mut counted = None;
+        if let Some((base, next, by, jumps)) = &mut table {
+            let target = base.wrapping_add(value);
+            *jumps = *jumps
+                && by
+                    .iter()
+                    .any(|by| leads_back(*by, target, *base == word.place));
+            *next += word.width;
+            if *jumps {
+                continue;
+            }
+            functions &= extents.begins(target);
+            counted = Some(target);
+        }
+        // What changed is not described by this word, or is wrong for another reason.
+        if value != now {
+            continue;
+        }
+        let target = word.place.wrapping_add(value);
+        let symbol = symbols.get(word.symbol as usize).copied();
+        for addr in [Some(target), counted, symbol].into_iter().flatten() {
+            if let Some(id) = cx.entry_of(addr) {
+                found.addresses.push((id, false));
+            }
+        }
+        if functions && counted.is_some() {
+            continue;
+        }
+        let whose = cx
+            .inside_of(target)
+            .or_else(|| cx.ends.get(&target).copied());
+        found.inside.extend(whose.map(|id| (id, target)));
+    }
+}

@@ -1,0 +1,28 @@
+//! What is compared apart from moved functions, which the lock step ([`crate::walk`]) compares, and counters
+//! at entries ([`crate::entries`]).
+//!
+//! | module | what it compares |
+//! |---|---|
+//! | [`image`] | headers, segments, dynamic tags, relocations, dynamic symbols |
+//! | [`text`] | code outside of moved functions, entry jumps |
+//! | [`gaps`] | which bytes between functions are code |
+//! | [`staying`] | functions of which only branches were retargeted |
+//! | [`data`] | loaded bytes outside of code: pointers that changed, and pointers that did not |
+//! | [`tables`] | jump tables of relative entries |
+//! | [`distances`] | functions that calculate with distances between addresses |
+//! | [`described`] | functions that data describe by distances |
+//! | [`visible`] | what the program may see of the address of a moved function |
+//! | [`counting`] | areas of counters |
+//! | [`identity`] | the build-id |
+
+pub(crate) mod counting;
+pub(crate) mod data;
+pub(crate) mod described;
+pub(crate) mod distances;
+pub(crate) mod gaps;
+pub(crate) mod identity;
+pub(crate) mod image;
+pub(crate) mod staying;
+pub(crate) mod tables;
+pub(crate) mod text;
+pub(crate) mod visible;

@@ -1,0 +1,894 @@
+//! Code of the old image: what stays, and what refers to moved functions.
+//!
+//! The old code is decoded from every start that is known (functions of the symbol table, FDEs, sections, moved
+//! functions) to the next. Where the output's bytes differ, they must be the jump at a moved function's old entry, or
+//! the address field of an instruction that is retargeted from a moved function's entry to its new one. The sweep
+//! also notes which old bodies are still entered from outside, and what starts a table of relative addresses.
+//!
+//! Data between instructions can throw the sweep off for a few instructions. A difference there is then not found in
+//! an address field and fails: the mistake is on the safe side.
+
+use crate::arch::graph::Graph;
+use crate::arch::{Arch, Field, FieldKind, Flow, Insn};
+use crate::context::{Context, Findings, FuncId};
+use crate::files::bytes::same_insn;
+use crate::files::claim::Range;
+use crate::files::elf::{Elf, SHT_DYNSYM, SHT_SYMTAB};
+use crate::files::unwind::Table;
+use crate::proof::data::{KeptRelocs, explain, may_be_pointer};
+use crate::proof::staying::Piece;
+use crate::report::{Check, Failure};
+use rayon::prelude::*;
+use rustc_hash::FxHashMap;
+
+/// Where decoding may start: ascending, within `code`.
+pub(crate) fn starts(
+    input: &Elf<'_>,
+    unwind: &Table<'_>,
+    code: &[Range],
+    moved: impl Iterator<Item = u64>,
+) -> Vec<u64> {
+    let in_code = |addr: &u64| {
+        let i = code.partition_point(|r| r.start <= *addr);
+        i.checked_sub(1)
+            .and_then(|i| code.get(i))
+            .is_some_and(|r| *addr < r.end)
+    };
+    let symbols = input
+        .symbols(SHT_SYMTAB)
+        .chain(input.symbols(SHT_DYNSYM))
+        .filter(|s| s.is_function() && s.section != 0)
+        .map(|s| s.value);
+    let mut all: Vec<u64> = symbols
+        .chain(unwind.fdes.iter().map(|f| f.start))
+        .chain(code.iter().map(|r| r.start))
+        .chain(moved)
+        .filter(in_code)
+        .collect();
+    all.sort_unstable();
+    all.dedup();
+    all
+}
+
+/// Finds and checks the jumps at the old entries of moved functions.
+pub(crate) fn entry_jumps<A: Arch>(cx: &mut Context<'_>, starts: &[u64], found: &mut Findings) {
+    let mut patches = Vec::with_capacity(cx.functions.len());
+    let mut ranges = Vec::with_capacity(cx.functions.len());
+    for (id, f) in cx.functions.iter().enumerate() {
+        let id = id as FuncId;
+        let first = entry_jump::<A>(cx, starts, id, f.old_entry, found);
+        patches.push(first);
+        // Others are where the claim says so. A jump that it does not tell of is a change like any other.
+        let further = f.labels.iter().map(|l| l.0).filter(|l| *l != f.old_entry);
+        let further = further.filter_map(|l| entry_jump::<A>(cx, starts, id, l, found));
+        for p in first.into_iter().chain(further) {
+            ranges.push((p, id));
+        }
+    }
+    // Other code in an old body is after the jump at its entry: control that reaches the entry continues in
+    // the new code.
+    for (range, id) in cx.reused.ranges() {
+        let jump = patches.get(id as usize).copied().flatten();
+        let begins = cx.function(id).map_or(0, |f| f.old_entry);
+        if jump.is_none_or(|j| range.start < j.end && j.start < range.end) || range.contains(begins)
+        {
+            let text = format!(
+                "the new code at {:#x}..{:#x} lies where the old entry {begins:#x} must lead on",
+                range.start, range.end
+            );
+            found.functions.push((
+                id,
+                Failure::new(Check::EntryJump, text).at(begins, range.start),
+            ));
+        }
+    }
+    // Each is found by where it begins.
+    ranges.sort_unstable();
+    for w in ranges.windows(2) {
+        if let [(a, _), (b, id)] = w
+            && a.end > b.start
+        {
+            let text = format!("the jumps at {:#x} and {:#x} overlap", a.start, b.start);
+            let failure = Failure::new(Check::EntryJump, text).at(a.start, b.start);
+            found.functions.push((*id, failure));
+        }
+    }
+    let inside = |(p, id): &(Range, FuncId)| {
+        let range = Range {
+            start: p.start + 1,
+            end: p.end,
+        };
+        (range, *id)
+    };
+    let interiors = ranges.iter().map(inside).chain(cx.reused.ranges());
+    cx.interiors = crate::context::Index::new(interiors.collect());
+    cx.patches = crate::context::Index::new(ranges);
+}
+
+/// The jump at an old entry, if there is one: the bytes that changed.
+fn entry_jump<A: Arch>(
+    cx: &Context<'_>,
+    starts: &[u64],
+    id: FuncId,
+    entry: u64,
+    found: &mut Findings,
+) -> Option<Range> {
+    let f = cx.function(id)?;
+    let window = 16.min(cx.input.bytes_from(entry).map_or(0, <[u8]>::len) as u64);
+    let (old, new) = (
+        cx.input.bytes(entry, window)?,
+        cx.output.bytes(entry, window)?,
+    );
+    let (skip, len, target) = A::entry_jump(new, entry).filter(|_| old != new)?;
+    if old.get(..(skip + len) as usize) == new.get(..(skip + len) as usize) {
+        return None;
+    }
+    // What is before the jump must be what was there, or a landing pad in the place of an instruction that was one too
+    // and did more.
+    let mut range = Range {
+        start: entry + skip,
+        end: entry + skip + len,
+    };
+    let mut lead = old.get(..skip as usize) == new.get(..skip as usize);
+    let pad = |bytes| A::decode(bytes, entry).is_some_and(|i| i.landing_pad);
+    if !lead && pad(old) && !A::keeps_state(new) {
+        (range.start, lead) = (entry, true);
+    }
+    if cx.guarded && pad(old) && !pad(new) {
+        let text = format!("the landing pad at the old entry {entry:#x} is overwritten");
+        let failure = Failure::new(Check::EntryJump, text).at(entry, target);
+        found.functions.push((id, failure.bytes(old, new)));
+    }
+    if cx.guarded
+        && len > A::STEP as u64
+        && !cx.output.bytes_from(target).is_some_and(A::lets_calls_in)
+    {
+        let text = format!("the jump at the old entry {entry:#x} leads to no landing pad");
+        let failure = Failure::new(Check::EntryJump, text).at(entry, target);
+        found.functions.push((id, failure.bytes(old, new)));
+    }
+    // The jump may run over padding after the function, but not into anything else.
+    let own = f.old.iter().find(|r| r.contains(entry));
+    let end = own.map_or(entry, |r| r.end);
+    let mut fits = range.start < end || skip == 0;
+    if range.end > end {
+        let behind = cx.input.bytes(end, range.end - end);
+        let next = starts.partition_point(|&s| s <= entry);
+        let free = starts.get(next).is_none_or(|&s| s >= range.end)
+            && cx.old_unwind.find(range.end - 1).is_none()
+            && (end..range.end).all(|a| cx.old.owner(a).is_none());
+        // Instructions of padding may go on after the jump; nothing comes there, so they may be cut.
+        let padding = cx
+            .input
+            .bytes_from(end)
+            .and_then(|b| b.get(..b.len().min(32)));
+        fits &= free
+            && behind.is_some()
+            && padding.is_some_and(|b| pads::<A>(b, (range.end - end) as usize));
+    }
+    if !lead || !fits {
+        let text = format!("the jump at the old entry {entry:#x} does not fit there");
+        let failure = Failure::new(Check::EntryJump, text).at(range.start, target);
+        found.functions.push((id, failure.bytes(old, new)));
+    }
+    // Jumping to the new entry again executes its landing pad again, which does nothing.
+    let is_first = entry == f.old_entry && target == f.new_entry();
+    if !is_first && cx.pair_owner(range.start, target) == Some(id) {
+        found.pairs.push((range.start, target));
+    } else if !is_first {
+        let text = format!("the jump at the old entry {entry:#x} goes elsewhere");
+        let failure = Failure::new(Check::EntryJump, text).at(range.start, target);
+        let failure = failure.values(f.new_entry(), target);
+        found.functions.push((id, failure));
+    }
+    Some(range)
+}
+
+/// Whether padding instructions cover the first `len` bytes; zeros count as padding too.
+fn pads<A: Arch>(bytes: &[u8], len: usize) -> bool {
+    let mut at = 0;
+    while at < len {
+        let Some(rest) = bytes.get(at..).filter(|r| !r.is_empty()) else {
+            return false;
+        };
+        match A::padding_len(rest) {
+            0 if rest.first() == Some(&0) => at += 1,
+            0 => return false,
+            n => at += n,
+        }
+    }
+    true
+}
+
+/// Sweeps all code of the input.
+pub(crate) fn sweep<A: Arch>(
+    cx: &Context<'_>,
+    kept: &KeptRelocs<'_>,
+    starts: &[u64],
+    relative: &[u64],
+) -> Findings {
+    // Pieces of about 64 KiB that begin at starts.
+    let mut pieces: Vec<&[u64]> = Vec::new();
+    let mut from = 0usize;
+    for (i, &start) in starts.iter().enumerate() {
+        if start - starts.get(from).copied().unwrap_or(start) > 1 << 16 {
+            pieces.extend(starts.get(from..i));
+            from = i;
+        }
+    }
+    pieces.extend(starts.get(from..));
+    let ends: Vec<u64> = pieces
+        .iter()
+        .skip(1)
+        .filter_map(|p| p.first().copied())
+        .chain([u64::MAX])
+        .collect();
+    let results: Vec<Findings> = pieces
+        .par_iter()
+        .zip(&ends)
+        .map(|(piece, &end)| sweep_piece::<A>(cx, kept, piece, end, relative))
+        .collect();
+    let mut all = results
+        .into_iter()
+        .fold(Findings::default(), |mut all, one| {
+            all.append(one);
+            all
+        });
+    if A::STEP > 1 && cx.fixed() {
+        literals::<A>(cx, kept, &mut all);
+    }
+    all
+}
+
+/// Words of literal pools that are pointers as they were. (Where instructions hold no absolute addresses,
+/// such relocations of code are for those.)
+fn literals<A: Arch>(cx: &Context<'_>, kept: &KeptRelocs<'_>, found: &mut Findings) {
+    for place in kept.places_in_code(cx, A::ABS_8) {
+        if let (Some(old), Some(new)) = (cx.input.u64_at(place), cx.output.u64_at(place))
+            && old == new
+        {
+            found.pointer(cx, old, new, true);
+        }
+    }
+}
+
+fn sweep_piece<A: Arch>(
+    cx: &Context<'_>,
+    kept: &KeptRelocs<'_>,
+    starts: &[u64],
+    end: u64,
+    relative: &[u64],
+) -> Findings {
+    let mut found = Findings::default();
+    for (i, &start) in starts.iter().enumerate() {
+        let Some(range) = cx.code.iter().find(|r| r.contains(start)) else {
+            continue;
+        };
+        let end = starts.get(i + 1).copied().unwrap_or(end).min(range.end);
+        let Some(len) = end.checked_sub(start) else {
+            continue;
+        };
+        let (Some(old), Some(new)) = (cx.input.bytes(start, len), cx.output.bytes(start, len))
+        else {
+            found.file.push(Failure::new(
+                Check::OldCode,
+                format!("code at {start:#x} is not loaded from the output"),
+            ));
+            continue;
+        };
+        let mut sweeper = Sweeper {
+            cx,
+            kept,
+            relative,
+            found: &mut found,
+            owner: None,
+            pages: Vec::new(),
+            piece: (0, 0),
+        };
+        sweeper.run::<A>(start, old, new);
+    }
+    found
+}
+
+struct Sweeper<'a, 'f> {
+    cx: &'a Context<'a>,
+    kept: &'a KeptRelocs<'a>,
+    relative: &'a [u64],
+    found: &'f mut Findings,
+    /// Moved function whose old body is being swept.
+    owner: Option<FuncId>,
+    /// Instructions that were judged together with the page that they use.
+    pages: Vec<u64>,
+    /// The piece of code that is being swept: its first address and its length.
+    piece: (u64, u64),
+}
+
+impl Sweeper<'_, '_> {
+    fn run<A: Arch>(&mut self, start: u64, old: &[u8], new: &[u8]) {
+        let same = old == new;
+        self.piece = (start, old.len() as u64);
+        if !same && A::STEP == 4 {
+            self.far_pages::<A>(start, old, new);
+        }
+        let mut graph: Option<Graph<'_>> = None;
+        let mut at = 0usize;
+        let mut owned_until = start;
+        while let Some(rest) = old.get(at..).filter(|r| !r.is_empty()) {
+            let addr = start + at as u64;
+            if addr >= owned_until {
+                (self.owner, owned_until) = self.cx.old.owner_from(addr);
+            }
+            let Some(insn) = A::decode(rest, addr) else {
+                // Data, or something newer than the decoder. Differences in it are judged as data.
+                if !same && old.get(at) != new.get(at) && !self.in_patch(addr) {
+                    let next = explain::<A>(self.cx, self.kept, self.relative, addr, self.found);
+                    at = at.saturating_add(usize::try_from(next - addr).unwrap_or(1).max(1));
+                } else {
+                    at += A::STEP;
+                }
+                continue;
+            };
+            let len = usize::from(insn.len);
+            let a = rest.get(..len).unwrap_or(b"");
+            let differs = !same && !same_insn(rest, new.get(at..).unwrap_or(b""), len);
+            if let (Flow::IndirectJump { .. }, Some(id)) = (insn.flow, self.owner)
+                && self.found.dispatching.last() != Some(&id)
+            {
+                self.found.dispatching.push(id);
+            }
+            if self.cx.counts.is_some() && A::uses_own(a) {
+                self.found.uses_own.push(addr);
+            }
+            if let Some(field) = insn.field {
+                if field.kind == FieldKind::Page {
+                    // A veneer goes there; the address is not visible to the program.
+                    let goes = A::veneer(rest, addr).map(|v| v.0);
+                    for (_, target, kind) in A::page_uses(rest, field.target) {
+                        let kind = if goes == Some(target) {
+                            FieldKind::Branch
+                        } else {
+                            kind
+                        };
+                        self.reference::<A>(
+                            addr,
+                            &insn,
+                            &Field {
+                                kind,
+                                target,
+                                ..field
+                            },
+                            differs,
+                        );
+                    }
+                } else {
+                    self.reference::<A>(addr, &insn, &field, differs);
+                }
+            } else if A::STEP == 4
+                && (self.owner.is_some() || self.cx.described)
+                && insn.flow == (Flow::IndirectJump { computed: true })
+            {
+                let graph = graph.get_or_insert_with(|| Graph::new::<A>([(start, old)]));
+                if let Some(d) = A::dispatch(addr, graph) {
+                    self.found.dispatches.push((d, self.owner));
+                }
+            } else if self.cx.fixed() && len >= 5 {
+                if self.cx.reused.ranges().next().is_some()
+                    && let Some(field) = A::absolute_field(a)
+                {
+                    self.registers::<A>(addr, &field);
+                }
+                if self.owner.is_some() {
+                    self.absolute_base::<A>(addr, a);
+                }
+            }
+            if differs {
+                let b = new.get(at..at + len).unwrap_or(b"");
+                self.difference::<A>(addr, &insn, a, b);
+            }
+            at += len;
+        }
+    }
+
+    /// Whether a byte belongs to an entry jump, or to new code in the old one's space.
+    fn in_patch(&self, addr: u64) -> bool {
+        if self.cx.reused.owner(addr).is_some() {
+            return true;
+        }
+        self.cx.patches.owner(addr).is_some()
+    }
+
+    /// An instruction whose bytes changed.
+    fn difference<A: Arch>(&mut self, addr: u64, insn: &Insn, old: &[u8], new: &[u8]) {
+        let changed = || {
+            old.iter()
+                .zip(new)
+                .enumerate()
+                .filter(|(_, (a, b))| a != b)
+                .map(|(i, _)| i)
+        };
+        if changed().all(|i| self.in_patch(addr + i as u64)) {
+            return;
+        }
+        if A::STEP > 1
+            && (self.label_jump::<A>(addr, insn, old, new)
+                || self.pair::<A>(addr, insn).is_some()
+                || insn.field.is_some_and(|f| f.kind == FieldKind::Forms)
+                    && self.pages.contains(&addr))
+        {
+            return;
+        }
+        if let Some(field) = insn.field.filter(|f| f.kind == FieldKind::Page)
+            && (self.pages.contains(&addr) || self.retarget_page::<A>(addr, &field))
+        {
+            return;
+        }
+        if A::page_use(old).is_some() && self.pages.contains(&addr) {
+            return;
+        }
+        // An instruction may have both: `movq $function, pointer(%rip)`.
+        let absolute = A::absolute_field(old).filter(|_| self.cx.fixed());
+        for field in [insn.field, absolute].into_iter().flatten() {
+            let (from, to) = (usize::from(field.at), usize::from(field.at + field.len));
+            if changed().all(|i| (from..to).contains(&i)) {
+                let new_field = if field.kind == FieldKind::Absolute {
+                    A::absolute_field(new)
+                } else {
+                    A::decode(new, addr).and_then(|i| i.field)
+                };
+                let same = |n: &Field| {
+                    (n.at, n.len, n.kind) == (field.at, field.len, field.kind)
+                        && (field.kind == FieldKind::Absolute || A::equal_around(old, new, &field))
+                };
+                if let Some(now) = new_field.filter(same) {
+                    self.retarget::<A>(addr, &field, &now, old, new);
+                    return;
+                }
+            }
+        }
+        // Data in code: a jump table perhaps.
+        let mut at = changed()
+            .map(|i| addr + i as u64)
+            .find(|&a| !self.in_patch(a));
+        let end = addr + old.len() as u64;
+        while let Some(place) = at {
+            let next = explain::<A>(self.cx, self.kept, self.relative, place, self.found);
+            at = changed()
+                .map(|i| addr + i as u64)
+                .find(|&a| a >= next && a < end && !self.in_patch(a));
+        }
+    }
+
+    /// A jump in the place of an instruction of an old body, to what the new code has for it. Where all
+    /// instructions have the length of a jump this is right at any of them: the new code does what is left to
+    /// do. So jump tables stay, and lead to the new code.
+    fn label_jump<A: Arch>(&mut self, addr: u64, insn: &Insn, old: &[u8], new: &[u8]) -> bool {
+        let Some(id) = self.owner else { return false };
+        let Some(Flow::Jump(target)) = A::decode(new, addr).map(|i| i.flow) else {
+            return false;
+        };
+        if self.cx.pair_owner(addr, target) != Some(id) {
+            return false;
+        }
+        // After a landing pad that stays, the jump may go to the new landing pad, which does nothing once more.
+        let before = addr.wrapping_sub(A::STEP as u64);
+        let pad = |bytes: Option<&[u8]>| {
+            bytes.is_some_and(|b| {
+                A::decode(b, 0).is_some_and(|i| i.landing_pad) && !A::keeps_state(b)
+            })
+        };
+        let len = A::STEP as u64;
+        let kept = self.cx.input.bytes(before, len);
+        // What it overwrites may let branches in as well, but sign the return address: that nothing reaches
+        // in another way.
+        let signs = || A::keeps_state(old) && self.comes_to::<A>(addr) == Some(false);
+        let again = pad(kept)
+            && kept == self.cx.output.bytes(before, len)
+            && kept == self.cx.output.bytes(target, len)
+            && (!insn.landing_pad || signs());
+        let addr = if again { before } else { addr };
+        if self.cx.guarded && insn.landing_pad && !again {
+            let text = format!("the landing pad at {addr:#x} is overwritten");
+            self.found.functions.push((
+                id,
+                Failure::new(Check::OldCode, text)
+                    .at(addr, target)
+                    .bytes(old, new),
+            ));
+        }
+        self.found.pairs.push((addr, target));
+        self.found.pointers += 1;
+        true
+    }
+
+    /// A nop and an instruction that forms an address, where the output has two that form one by its page:
+    /// linkers make the first of the second where that is near enough. Control may not come to the second one
+    /// alone.
+    fn pair<A: Arch>(&mut self, addr: u64, insn: &Insn) -> Option<()> {
+        let step = A::STEP as u64;
+        let second = addr.checked_add(step)?;
+        if insn.flow != Flow::Nothing || insn.landing_pad {
+            return None;
+        }
+        let old = self.cx.input.bytes(second, step)?;
+        let (page, sum) = (
+            self.cx.output.bytes(addr, step)?,
+            self.cx.output.bytes(second, step)?,
+        );
+        let forms = |f: &Field| f.kind == FieldKind::Forms;
+        let field = A::decode(old, second)?.field.filter(forms)?;
+        let formed = A::decode(page, addr)?.field?;
+        let register = A::page_register(page)?;
+        let then = A::page_use(sum).filter(|u| (u.base, u.dest) == (register, Some(register)))?;
+        let only = A::touched(old)?;
+        if only.kills != 1 << register || self.comes_to::<A>(second)? {
+            return None;
+        }
+        let now = Field {
+            target: formed.target.wrapping_add(then.offset),
+            ..field
+        };
+        self.retarget::<A>(second, &field, &now, old, sum);
+        self.pages.push(second);
+        Some(())
+    }
+
+    /// Whether a branch of the piece being swept, or control that enters a function, comes to an address.
+    fn comes_to<A: Arch>(&self, place: u64) -> Option<bool> {
+        let code = self.cx.input.bytes(self.piece.0, self.piece.1)?;
+        let mut insns = code
+            .chunks_exact(A::STEP)
+            .zip((self.piece.0..).step_by(A::STEP))
+            .filter_map(|(bytes, addr)| A::decode(bytes, addr));
+        let comes = insns.any(|insn| match insn.flow {
+            Flow::Branch { target, .. } | Flow::Jump(target) | Flow::Call(target) => {
+                target == place
+            }
+            _ => false,
+        });
+        Some(comes || self.cx.entry_of(place).is_some())
+    }
+
+    /// Whether all instructions that use a page are in straight code after it: it is gone when the last of
+    /// them is done, or other code could still use it.
+    fn straight<A: Arch>(&self, addr: u64, field: &Field) -> bool {
+        let Some(old) = self.cx.input.bytes_from(addr) else {
+            return false;
+        };
+        let uses = A::page_uses(old, field.target);
+        let gone = uses
+            .last()
+            .and_then(|u| A::touched(old.get(u.0..)?))
+            .zip(A::page_register(old));
+        gone.is_some_and(|(t, reg)| t.kills >> reg & 1 != 0)
+    }
+
+    /// A page that changed, with all instructions that use it: each must make another address of it that may
+    /// be. False: not that.
+    fn retarget_page<A: Arch>(&mut self, addr: u64, field: &Field) -> bool {
+        let (Some(old), Some(new)) = (
+            self.cx.input.bytes_from(addr),
+            self.cx.output.bytes_from(addr),
+        ) else {
+            return false;
+        };
+        let (Some(a), Some(b)) = (old.get(..A::STEP), new.get(..A::STEP)) else {
+            return false;
+        };
+        let Some(now) = A::decode(b, addr)
+            .and_then(|i| i.field)
+            .filter(|n| n.kind == field.kind)
+        else {
+            return false;
+        };
+        let uses = A::page_uses(old, field.target);
+        if !A::equal_around(a, b, field) || !self.straight::<A>(addr, field) {
+            return false;
+        }
+        for &(at, target, kind) in &uses {
+            let (Some(x), Some(y)) = (old.get(at..at + A::STEP), new.get(at..at + A::STEP)) else {
+                return false;
+            };
+            let offset = A::page_use(y)
+                .map(|u| u.offset)
+                .filter(|_| A::equal_but_offset(x, y));
+            let Some(offset) = offset else { return false };
+            let make = |target| Field {
+                kind,
+                target,
+                ..*field
+            };
+            self.retarget::<A>(
+                addr + at as u64,
+                &make(target),
+                &make(now.target.wrapping_add(offset)),
+                x,
+                y,
+            );
+            self.pages.push(addr + at as u64);
+        }
+        true
+    }
+
+    /// Looks at the pages that changed and whose uses do not all are in straight code. What is in order, or
+    /// charged to functions, is noted in `pages` and needs no second look.
+    fn far_pages<A: Arch>(&mut self, start: u64, old: &[u8], new: &[u8]) {
+        let mut changed: FxHashMap<u64, (u8, u64, u64)> = FxHashMap::default();
+        let mut near: Vec<u64> = Vec::new();
+        for (i, (a, b)) in old
+            .chunks_exact(A::STEP)
+            .zip(new.chunks_exact(A::STEP))
+            .enumerate()
+            .filter(|(_, (a, b))| a != b)
+        {
+            let addr = start.saturating_add((i * A::STEP) as u64);
+            let page = |bytes| {
+                A::decode(bytes, addr)
+                    .and_then(|insn| insn.field)
+                    .filter(|f| f.kind == FieldKind::Page)
+            };
+            let (Some(field), Some(now), Some(reg)) = (page(a), page(b), A::page_register(a))
+            else {
+                continue;
+            };
+            if self.in_patch(addr) || !A::equal_around(a, b, &field) {
+                continue;
+            }
+            changed.insert(addr, (reg, field.target, now.target));
+            if self.straight::<A>(addr, &field) {
+                near.push(addr);
+            }
+        }
+        if changed.len() == near.len() {
+            return;
+        }
+        let graph = Graph::new::<A>([(start, old)]);
+        let piece = Piece {
+            start,
+            old,
+            new,
+            graph: &graph,
+            pages: &changed,
+        };
+        let pads = self
+            .cx
+            .old_unwind
+            .fdes
+            .iter()
+            .any(|f| f.start == start && f.lsda != 0);
+        let mut far: Vec<u64> = changed
+            .keys()
+            .copied()
+            .filter(|a| !near.contains(a))
+            .collect();
+        far.sort_unstable();
+        for addr in far {
+            let Some(&(reg, from, to)) = changed.get(&addr) else {
+                continue;
+            };
+            self.pages.push(addr);
+            if let Some(uses) = piece.uses::<A>(addr).filter(|_| !pads) {
+                for u in uses {
+                    let at = usize::try_from(u.at - start).unwrap_or(usize::MAX);
+                    let (a, b) = (
+                        old.get(at..at + A::STEP).unwrap_or(b""),
+                        new.get(at..at + A::STEP).unwrap_or(b""),
+                    );
+                    let field = Field {
+                        at: 0,
+                        len: A::STEP as u8,
+                        kind: u.kind,
+                        target: u.old,
+                        literal: 0,
+                    };
+                    if !self.pages.contains(&u.at) {
+                        self.retarget::<A>(
+                            u.at,
+                            &field,
+                            &Field {
+                                target: u.new,
+                                ..field
+                            },
+                            a,
+                            b,
+                        );
+                        self.pages.push(u.at);
+                    }
+                }
+                continue;
+            }
+            if !self.charge_page(addr, from, to) {
+                self.pages.retain(|p| *p != addr);
+                continue;
+            }
+            let of_it = |w: &[u8]| A::page_use(w).is_some_and(|u| u.base == reg);
+            let differ = old
+                .chunks_exact(A::STEP)
+                .zip(new.chunks_exact(A::STEP))
+                .enumerate()
+                .filter(|(_, (a, b))| a != b && of_it(a));
+            self.pages
+                .extend(differ.map(|(i, _)| start.saturating_add((i * A::STEP) as u64)));
+        }
+    }
+
+    /// A page that changed, used in a way that is not followed: charged to the moved functions whose
+    /// addresses may be made of it, which can be put back. False: there are none.
+    fn charge_page(&mut self, addr: u64, old: u64, new: u64) -> bool {
+        let mut charged = false;
+        for (id, f) in self.cx.functions.iter().enumerate() {
+            if (f.old_entry & !0xfff, f.new_entry() & !0xfff) != (old, new) {
+                continue;
+            }
+            charged = true;
+            let text = format!(
+                "the instruction at {addr:#x}, which stays, forms another page, and not all of its uses can be followed"
+            );
+            self.found.functions.push((
+                id as FuncId,
+                Failure::new(Check::OldCode, text).at(f.old_entry, f.new_entry()),
+            ));
+        }
+        charged
+    }
+
+    fn retarget<A: Arch>(&mut self, addr: u64, field: &Field, now: &Field, old: &[u8], new: &[u8]) {
+        let cx = self.cx;
+        self.found.retargeted += 1;
+        let entry = cx
+            .entry_of(field.target)
+            .filter(|_| field.kind != FieldKind::Accesses);
+        let allowed = match entry {
+            Some(id) if cx.pair_owner(field.target, now.target) == Some(id) => {
+                field.kind != FieldKind::Absolute
+                    || may_be_pointer(
+                        cx,
+                        self.kept,
+                        addr + u64::from(field.at),
+                        [A::ABS_4, A::ABS_8].concat().as_slice(),
+                    )
+            }
+            // A jump to the middle of a moved function: a fragment that stays goes back to its parent.
+            None => {
+                field.kind == FieldKind::Branch && cx.pair_owner(field.target, now.target).is_some()
+            }
+            _ => false,
+        };
+        if field.kind == FieldKind::Forms && cx.registers_anew(field.target, now.target) {
+            return;
+        }
+        if allowed {
+            self.found.pairs.push((field.target, now.target));
+            if let (Some(id), FieldKind::Forms | FieldKind::Absolute) = (entry, field.kind) {
+                self.found.addresses.push((id, true));
+            }
+            return;
+        }
+        let mut failure = Failure::new(
+            Check::OldCode,
+            format!("the instruction at {addr:#x}, which stays, goes to another address"),
+        );
+        failure = failure.at(field.target, now.target).bytes(old, new);
+        self.found.charge(cx, field.target, now.target, failure);
+    }
+
+    /// An address in an instruction of the input that may be registered as an unwind table.
+    fn registers<A: Arch>(&mut self, addr: u64, field: &Field) {
+        let cx = self.cx;
+        let target = field.target;
+        let is_address = || match field.kind {
+            FieldKind::Forms => true,
+            // Not all linkers keep the relocation.
+            FieldKind::Absolute if cx.is_static() => true,
+            FieldKind::Absolute => may_be_pointer(
+                cx,
+                self.kept,
+                addr + u64::from(field.at),
+                [A::ABS_4, A::ABS_8].concat().as_slice(),
+            ),
+            _ => false,
+        };
+        if cx.hides_rooms(target) && is_address() {
+            let text = format!(
+                "the instruction at {addr:#x} registers {target:#x}, an unwind table that has entries for old code where new code lies"
+            );
+            self.found.file.push(Failure::new(Check::OldCode, text));
+        }
+    }
+
+    /// An address in an instruction of the input, which may have changed.
+    fn reference<A: Arch>(&mut self, addr: u64, insn: &Insn, field: &Field, changed: bool) {
+        let cx = self.cx;
+        let target = field.target;
+        if matches!(field.kind, FieldKind::Forms) {
+            self.base(addr, target, false);
+            if self.owner.is_none() && cx.is_abandoned(target) {
+                let text = format!(
+                    "the instruction at {addr:#x} refers to {target:#x}, whose section was moved"
+                );
+                self.found.file.push(Failure::new(Check::OldCode, text));
+            }
+            if self.owner.is_none() && !changed && cx.is_registered(target) {
+                let text = format!(
+                    "the instruction at {addr:#x} still forms {target:#x}, in an unwind table that was replaced"
+                );
+                self.found.file.push(Failure::new(Check::OldCode, text));
+            }
+        }
+        self.registers::<A>(addr, field);
+        let Some(id) = cx.old.owner(target) else {
+            if field.kind == FieldKind::Forms
+                && self.owner.is_none()
+                && let Some(id) = cx.ends.get(&target)
+            {
+                self.found.inside.push((*id, target));
+            }
+            return;
+        };
+        if field.kind == FieldKind::Accesses {
+            if self.owner.is_none() && cx.overwritten(target) == Some(id) {
+                let text = format!("the instruction at {addr:#x} reads code that a jump overwrote");
+                self.found
+                    .functions
+                    .push((id, Failure::new(Check::EntryJump, text).at(addr, target)));
+            }
+            return;
+        }
+        let interior = cx.interiors.owner(target) == Some(id);
+        if self.owner == Some(id) {
+            // From the old body itself, or from another fragment of it: matters if the old body still runs.
+            if interior
+                && matches!(
+                    insn.flow,
+                    Flow::Jump(_) | Flow::Branch { .. } | Flow::Call(_)
+                )
+            {
+                self.found.interior_branches.push(id);
+            }
+            return;
+        }
+        // Old bodies of other moved functions may be dead, but that is not looked into here.
+        if changed {
+            return;
+        }
+        match cx.function(id) {
+            Some(f) if f.old_entry == target => {
+                if field.kind == FieldKind::Forms && self.owner.is_none() {
+                    self.found.addresses.push((id, false));
+                }
+            }
+            _ if interior && self.owner.is_none() => {
+                self.found.into_jumps.push((id, addr, target));
+            }
+            _ => self.found.entrances.push(id),
+        }
+    }
+
+    /// Notes what may be the start of a table of relative addresses, formed by the instruction at `by`.
+    fn base(&mut self, by: u64, addr: u64, number: bool) {
+        if self.cx.is_code(addr)
+            && self
+                .cx
+                .old
+                .owner(addr)
+                .is_none_or(|id| Some(id) != self.owner)
+        {
+            return;
+        }
+        if let Some(word) = self.cx.input.u32_at(addr)
+            && word != 0
+            && self
+                .cx
+                .is_code(addr.wrapping_add_signed(i64::from(word as i32)))
+        {
+            self.found.bases.push((addr, self.owner, number));
+            self.found.formed.push((addr, by));
+        }
+    }
+
+    /// The same for an address that is loaded as a number.
+    fn absolute_base<A: Arch>(&mut self, by: u64, bytes: &[u8]) {
+        if let Some(addr) = A::loaded_number(bytes).filter(|a| a.is_multiple_of(4)) {
+            self.base(by, addr, true);
+        }
+    }
+}

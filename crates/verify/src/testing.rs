@@ -1,0 +1,43 @@
+//! For tests of other crates that compare the checker's tables of instructions with the rewriter's: not part
+//! of the interface.
+
+use crate::arch::Arch;
+use crate::arch::aarch64::AArch64;
+use crate::arch::x86_64::X86_64;
+
+/// What an instruction does with registers and flags, as sets of bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Effects {
+    /// General registers that it reads, by number.
+    pub reads: u32,
+    /// General registers that it overwrites whole.
+    pub kills: u32,
+    /// Flags that it reads, numbered as by the checker.
+    pub flag_reads: u8,
+    /// Flags that it overwrites.
+    pub flag_kills: u8,
+}
+
+fn of<A: Arch>(bytes: &[u8]) -> Option<(usize, Effects)> {
+    let insn = A::decode(bytes, 0x1000)?;
+    let e = A::effects(bytes);
+    Some((
+        usize::from(insn.len),
+        Effects {
+            reads: e.reads,
+            kills: e.kills,
+            flag_reads: e.flag_reads,
+            flag_kills: e.flag_kills,
+        },
+    ))
+}
+
+/// Length and effects of the x86-64 instruction at the start of `bytes`, if the checker knows it.
+pub fn x86_64(bytes: &[u8]) -> Option<(usize, Effects)> {
+    of::<X86_64>(bytes)
+}
+
+/// The same of an AArch64 instruction.
+pub fn aarch64(bytes: &[u8]) -> Option<(usize, Effects)> {
+    of::<AArch64>(bytes)
+}

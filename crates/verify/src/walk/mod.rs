@@ -1,0 +1,928 @@
+//! The lock step: old and new code of one function, walked together.
+//!
+//! The claim to be proved is that the new code simulates the old one: whenever the old program is before the
+//! instruction at `p` and the new one at `q`, and (p, q) is a pair, both do the same and are at a pair again. Registers
+//! and memory hold the same values, but for code addresses, which are related as the pairs say.
+//!
+//! Steps that do nothing but move the program counter are *silent*: padding and direct jumps. The old side is followed
+//! over silent steps to its *state*: an instruction that does something, the way out of the function, or an endless
+//! loop. The new side is followed over its silent steps and must arrive at the same state. So blocks may be in
+//! any order and jumps come and go without any list of allowed changes.
+//!
+//! | old state | new side arrives at | required |
+//! |---|---|---|
+//! | plain instruction | the same bytes | continue after both |
+//! | instruction with an address field | the same bytes around the field | addresses related, continue |
+//! | conditional branch | the same condition, or its opposite with the ways exchanged | both ways related |
+//! | way out to X | way out to X, or to the new entry or label of X's function | |
+//! | any state | way out to the old address of the state itself | the old code takes over; it is still there |
+//! | endless silent loop | endless silent loop | |
+//!
+//! Invariants: a byte of new code belongs to one instruction at most, and an instruction of new code to one
+//! old state ([`Walk::map`]); every new address reached is in the new ranges claimed for the function. Since
+//! a return goes to the instruction after a call, and that pair is walked too, returns and indirect jumps
+//! need nothing but equal bytes: the values they jump to are related.
+//!
+//! At each pair the unwind rows are compared, and at each call what the personality routine would decide.
+//!
+//! Two things take more than one instruction to judge, both on machines with instructions of fixed length:
+//!
+//! * An address made in two steps, page and offset ([`pages`]): while a register holds another page than in
+//!   the old program, nothing may read it but instructions that make a related address of it.
+//! * A jump through a table of numbers ([`tables`]): where table, base or width changed, the jump is read on
+//!   both sides as a whole and every entry is compared by where it leads.
+
+mod counting;
+mod pages;
+mod relations;
+mod sites;
+mod tables;
+
+use crate::arch::{Arch, Dispatch, FieldKind, Flow, Insn};
+use crate::context::{Context, FuncId};
+use crate::files::bytes::same_insn;
+use crate::files::claim::{Moved, Range};
+use crate::files::lsda::Lsda;
+use crate::files::unwind::{Interner, RowMap, Runner};
+use crate::liveness::Recent;
+use crate::machine::{Footprint, Routine};
+use crate::report::{Check, Failure};
+use counting::Fresh;
+use pages::{Page, Pending};
+use rustc_hash::{FxHashMap, FxHashSet};
+use smallvec::{SmallVec, smallvec};
+use std::cell::Cell;
+
+/// Mark of a byte inside an instruction.
+const INSIDE: u32 = u32::MAX;
+
+/// Pairs of a walked function, compact: for questions from other functions.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Pairs {
+    /// Where the distance between old and new changes: (offset in the new ranges, old id).
+    runs: Vec<(u32, u32)>,
+    /// One bit per byte of new code: an instruction starts here and was reached.
+    starts: Vec<u64>,
+}
+
+/// What came out of walking one function.
+#[derive(Debug, Default)]
+pub(crate) struct Walked {
+    pub failure: Option<Failure>,
+    pub pairs: Pairs,
+    /// Pairs that other functions must have.
+    pub cross: Vec<(u64, u64)>,
+    pub addresses: Vec<(FuncId, bool)>,
+    pub entrances: Vec<FuncId>,
+    /// Labels whose new addresses the code forms: function and old address.
+    pub labels: Vec<(FuncId, u64)>,
+    /// Functions whose ends' addresses the code forms, and those.
+    pub inside: Vec<(FuncId, u64)>,
+    pub instructions: u64,
+    pub assumed_no_return: u64,
+    pub unreached: Vec<(u64, u64)>,
+    /// Where instructions of new code do nothing but move the program counter, by their places in the new
+    /// ranges, ascending. Kept if debug information is to be compared, as is the next.
+    pub silent: Vec<u32>,
+    /// Stretches of new code that nothing reaches, padding as well: places in the new ranges.
+    pub free: Vec<std::ops::Range<u32>>,
+    /// What counting touches.
+    pub footprint: Footprint,
+}
+
+/// Where the old side is after its silent steps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// At an instruction that does something.
+    At(u64, Insn),
+    /// Outside the function.
+    Exit(u64),
+    /// In an endless silent loop; its lowest address.
+    Spin(u64),
+}
+
+impl State {
+    fn addr(&self) -> u64 {
+        match *self {
+            State::At(a, _) | State::Exit(a) | State::Spin(a) => a,
+        }
+    }
+}
+
+/// Buffers that are used again for the next function.
+#[derive(Default)]
+pub(crate) struct Scratch<'a> {
+    map: Vec<u32>,
+    work: Vec<(u64, u64, Option<Box<[Page]>>)>,
+    interner: Interner,
+    runner: Runner,
+    old_rows: RowMap,
+    new_rows: RowMap,
+    old_lsdas: Vec<(u64, u64, Option<Lsda<'a>>)>,
+    new_lsdas: Vec<(u64, u64, Option<Lsda<'a>>)>,
+    chains: Vec<[u64; 4]>,
+    /// Routines that recorders call, and what they were found to do.
+    routines: FxHashMap<u64, Option<Routine>>,
+    /// Old instructions that were read lately.
+    recent: Recent,
+}
+
+/// One function being walked.
+struct Walk<'a, 's, A: Arch> {
+    cx: &'a Context<'a>,
+    id: FuncId,
+    f: &'a Moved,
+    old: SmallVec<[(Range, &'a [u8]); 2]>,
+    /// Range, its bytes, and the offset of its first byte in `map`.
+    new: SmallVec<[(Range, &'a [u8], usize); 2]>,
+    s: &'s mut Scratch<'a>,
+    out: Walked,
+    lsdas: bool,
+    base: u64,
+    /// Jumps through tables of the old code, and which of them an old instruction takes part in.
+    dispatches: Vec<Dispatch>,
+    parts: FxHashMap<u64, usize>,
+    /// Parts that differ, and what stands for them in the new code; they wait for their jump.
+    deferred: FxHashMap<u64, u64>,
+    /// Table jumps that were reached, old and new, by the old one's number.
+    jumps: Vec<(usize, u64, u64)>,
+    /// Those that were compared, and with what.
+    compared: FxHashMap<u64, (u64, u64)>,
+    /// New addresses that something jumps to; kept only where addresses take several instructions.
+    joined: FxHashSet<u64>,
+    /// Instructions of new code that must not be jumped to.
+    closed: Vec<u64>,
+    /// Registers that hold other pages than in the old program where new code is reached, if any do.
+    states: FxHashMap<u64, Pending>,
+    /// What is true of registers where the next pairs come from.
+    carry: Pending,
+    /// Registers that hold other pages at some indirect jump.
+    at_indirect_jumps: u32,
+    /// Old addresses that are reached in ways that are not followed, by pointers and tables.
+    indirect: Vec<u64>,
+    /// Those in this function, whatever the instruction set.
+    targets: Vec<u64>,
+    /// There are exclusive stores in it.
+    exclusive: bool,
+    /// Where the stack below the stack pointer holds nothing.
+    fresh: Option<Fresh>,
+    /// Instructions that may still be looked at where a question of liveness takes long.
+    reserve: Cell<usize>,
+    /// The new instruction that was read last.
+    last: Cell<Option<(u64, Insn)>>,
+    arch: std::marker::PhantomData<A>,
+}
+
+/// Walks a function from its entry, its labels and the other roots.
+pub(crate) fn walk<'a, A: Arch>(
+    cx: &'a Context<'a>,
+    id: FuncId,
+    roots: &[(u64, u64)],
+    scratch: &mut Scratch<'a>,
+) -> Walked {
+    let Some(f) = cx.function(id) else {
+        return Walked::default();
+    };
+    let mut walk = Walk::<A> {
+        cx,
+        id,
+        f,
+        old: SmallVec::new(),
+        new: SmallVec::new(),
+        s: scratch,
+        out: Walked::default(),
+        lsdas: false,
+        base: cx.input.extent().0,
+        dispatches: Vec::new(),
+        parts: FxHashMap::default(),
+        deferred: FxHashMap::default(),
+        jumps: Vec::new(),
+        compared: FxHashMap::default(),
+        joined: FxHashSet::default(),
+        closed: Vec::new(),
+        states: FxHashMap::default(),
+        carry: SmallVec::new(),
+        at_indirect_jumps: 0,
+        indirect: Vec::new(),
+        targets: Vec::new(),
+        exclusive: false,
+        fresh: None,
+        reserve: Cell::new(crate::liveness::RESERVE),
+        last: Cell::new(None),
+        arch: std::marker::PhantomData,
+    };
+    if let Err(failure) = walk.run(roots) {
+        walk.out.failure = Some(*failure);
+    }
+    walk.finish();
+    walk.out
+}
+
+type Step = Result<(), Box<Failure>>;
+
+/// A failure of the walk.
+fn fail<T>(failure: Failure) -> Result<T, Box<Failure>> {
+    Err(Box::new(failure))
+}
+
+impl<'a, A: Arch> Walk<'a, '_, A> {
+    fn run(&mut self, roots: &[(u64, u64)]) -> Step {
+        let cx = self.cx;
+        let mut total = 0usize;
+        self.s.map.clear();
+        self.s.work.clear();
+        for &r in &self.f.old {
+            let Some(bytes) = cx.input.bytes(r.start, r.len()) else {
+                return fail(Failure::new(
+                    Check::Claim,
+                    format!(
+                        "the old range {:#x}..{:#x} is not in the input",
+                        r.start, r.end
+                    ),
+                ));
+            };
+            self.old.push((r, bytes));
+        }
+        for &r in &self.f.new {
+            let Some(bytes) = cx.output.bytes(r.start, r.len()) else {
+                return fail(Failure::new(
+                    Check::Claim,
+                    format!(
+                        "the new range {:#x}..{:#x} is not in the output",
+                        r.start, r.end
+                    ),
+                ));
+            };
+            self.new.push((r, bytes, total));
+            total += bytes.len();
+        }
+        self.s.map.resize(total, 0);
+        self.prepare_unwind()?;
+        self.find_dispatches();
+        let entry = (self.f.old_entry, self.f.new_entry());
+        self.relate_indirect(entry.0, entry.1)?;
+        self.joined.clear();
+        if cx.counts.is_some() {
+            let labels = self.f.labels.iter().chain(roots).map(|l| l.0);
+            self.targets
+                .extend(labels.filter(|old| self.f.in_old(*old) && *old != entry.0));
+            self.targets.sort_unstable();
+            self.targets.dedup();
+            self.exclusive = A::STEP > 1
+                && self
+                    .old
+                    .iter()
+                    .any(|(_, bytes)| bytes.chunks_exact(A::STEP).any(A::is_exclusive_store));
+        }
+        for &(old, new) in self.f.labels.iter().chain(roots) {
+            if (old, new) != entry {
+                self.relate_indirect(old, new)?;
+            }
+        }
+        // Table jumps are compared when everything else is known; what they lead to may know more.
+        loop {
+            while let Some((old, new, pages)) = self.s.work.pop() {
+                self.follow(
+                    old,
+                    new,
+                    pages.map_or_else(SmallVec::new, |pages| pages.iter().copied().collect()),
+                )?;
+            }
+            if !self.compare_dispatches()? {
+                break;
+            }
+        }
+        self.settled()
+    }
+
+    /// Bytes of old code from an address to the end of its range.
+    #[inline]
+    fn old_bytes(&self, p: u64) -> Option<&'a [u8]> {
+        let (r, bytes) = self.old.iter().find(|(r, _)| r.contains(p))?;
+        bytes.get((p - r.start) as usize..)
+    }
+
+    /// Bytes of new code from an address to the end of its range, and the place of the first in the map.
+    #[inline]
+    fn new_bytes(&self, q: u64) -> Option<(&'a [u8], usize)> {
+        let (r, bytes, slot) = self.new.iter().find(|(r, _, _)| r.contains(q))?;
+        let skip = (q - r.start) as usize;
+        Some((bytes.get(skip..)?, slot + skip))
+    }
+
+    /// Number of an old address in the map.
+    fn id(&self, old: u64) -> Option<u32> {
+        let id = old.checked_sub(self.base)?.checked_add(1)?;
+        u32::try_from(id).ok().filter(|&i| i != INSIDE)
+    }
+
+    /// Follows the old side's silent steps from `p`; `chain` receives every address on the way, `p` first.
+    fn state(&mut self, p: u64, chain: &mut SmallVec<[u64; 4]>) -> Result<State, Box<Failure>> {
+        let mut at = p;
+        loop {
+            if let Some(start) = chain.iter().position(|&c| c == at) {
+                let lowest = chain.iter().skip(start).min().copied().unwrap_or(at);
+                return Ok(State::Spin(lowest));
+            }
+            if chain.len() > 4096 {
+                return fail(Failure::new(
+                    Check::Code,
+                    format!("more than 4096 jumps and nops follow the old address {p:#x}"),
+                ));
+            }
+            let Some(bytes) = self.old_bytes(at) else {
+                return Ok(State::Exit(at));
+            };
+            chain.push(at);
+            let Some(insn) = self.s.recent.insn::<A>(bytes, at) else {
+                let shown = bytes.get(..bytes.len().min(15)).unwrap_or(b"");
+                return fail(
+                    Failure::new(
+                        Check::Code,
+                        format!("the old instruction at {at:#x} is not understood"),
+                    )
+                    .at(at, at)
+                    .bytes(shown, b""),
+                );
+            };
+            match insn.flow {
+                Flow::Nothing => at = at.saturating_add(u64::from(insn.len)),
+                Flow::Jump(target) => at = target,
+                _ => return Ok(State::At(at, insn)),
+            }
+        }
+    }
+
+    /// The new instruction at `at`, whose bytes these are.
+    fn new_insn(&self, bytes: &[u8], at: u64) -> Option<Insn> {
+        if let Some((a, insn)) = self.last.get()
+            && a == at
+        {
+            return Some(insn);
+        }
+        let insn = A::decode(bytes, at)?;
+        self.last.set(Some((at, insn)));
+        Some(insn)
+    }
+
+    /// Marks an instruction of new code as paired. False if it was already (with the same old state).
+    fn mark(&mut self, q: u64, slot: usize, len: usize, old: u64) -> Result<bool, Box<Failure>> {
+        let Some(id) = self.id(old) else {
+            return fail(
+                Failure::new(
+                    Check::Code,
+                    format!("the old address {old:#x} is outside the file"),
+                )
+                .at(old, q),
+            );
+        };
+        let base = self.base;
+        let Some(slots) = self.s.map.get_mut(slot..slot + len) else {
+            return fail(
+                Failure::new(
+                    Check::Code,
+                    format!("the new instruction at {q:#x} leaves its range"),
+                )
+                .at(old, q),
+            );
+        };
+        match slots.first() {
+            Some(0) => {}
+            Some(&have) if have == id => return Ok(false),
+            Some(&INSIDE) => {
+                return fail(
+                    Failure::new(
+                        Check::Code,
+                        format!("new code is entered at {q:#x}, in the middle of an instruction"),
+                    )
+                    .at(old, q),
+                );
+            }
+            have => {
+                let have = have.map_or(0, |h| base + u64::from(*h) - 1);
+                let text = format!(
+                    "the new instruction at {q:#x} would stand for two old ones, {have:#x} and {old:#x}"
+                );
+                return fail(Failure::new(Check::Code, text).at(old, q).values(have, old));
+            }
+        }
+        if slots.iter().any(|&s| s != 0) {
+            return fail(
+                Failure::new(
+                    Check::Code,
+                    format!("the new instruction at {q:#x} overlaps another one"),
+                )
+                .at(old, q),
+            );
+        }
+        slots.fill(INSIDE);
+        if let Some(first) = slots.first_mut() {
+            *first = id;
+        }
+        self.out.instructions += 1;
+        Ok(true)
+    }
+
+    /// Walks on from a pair until both sides end or come to known pairs.
+    fn follow(&mut self, mut p: u64, mut q: u64, mut pending: Pending) -> Step {
+        let mut chain: SmallVec<[u64; 4]> = SmallVec::new();
+        loop {
+            let Some((new, slot)) = self.new_bytes(q) else {
+                return fail(
+                    Failure::new(
+                        Check::Code,
+                        format!("new code runs out of its ranges at {q:#x}"),
+                    )
+                    .at(p, q),
+                );
+            };
+            chain.clear();
+            let state = self.state(p, &mut chain)?;
+            // Most instructions are the same bytes in both places, without an address in them.
+            if let State::At(at, insn) = state
+                && insn.field.is_none()
+                && insn.flow == Flow::Next
+                && pending.is_empty()
+                && !(self.cx.counts.is_some() && A::is_ambiguous(new))
+                && let len = usize::from(insn.len)
+                && let Some(old) = self.old_bytes(at)
+                && same_insn(new, old, len)
+            {
+                if !self.mark(q, slot, len, at)? {
+                    return self.meet(at, q, &pending);
+                }
+                self.check_rows(&[at], q, len as u64)?;
+                if self.lsdas && self.cx.options.non_call_exceptions {
+                    self.check_other_site(at, q)?;
+                }
+                p = at + len as u64;
+                q += len as u64;
+                continue;
+            }
+            let Some(end) = self.silent(q, &state, &chain, &pending)? else {
+                return Ok(());
+            };
+            let next = match (state, end) {
+                (State::Spin(_), State::Spin(_)) => None,
+                (State::Exit(x), State::Exit(y)) => {
+                    self.relate_outside(x, y, q)?;
+                    None
+                }
+                (_, State::Exit(y)) if chain.contains(&y) => {
+                    self.enter_old(y);
+                    None
+                }
+                (State::At(at, old), State::At(here, insn)) if self.is_recorded(&old, &insn) => {
+                    self.recorded_call(at, &old, here, &insn, &mut pending)?
+                }
+                (State::At(at, old), State::At(here, insn)) => {
+                    self.same(at, &old, here, &insn, &mut pending)?
+                }
+                (State::At(at, old), State::Exit(y))
+                    if self.cx.counts.is_some()
+                        && matches!(old.flow, Flow::IndirectJump { .. }) =>
+                {
+                    self.recorder(at, &old, q, y)?;
+                    None
+                }
+                (state, end) => {
+                    let show = |s: State, new: bool| match s {
+                        State::At(a, i) => {
+                            let bytes = if new {
+                                self.new_bytes(a).map(|b| b.0)
+                            } else {
+                                self.old_bytes(a)
+                            };
+                            crate::report::hex(
+                                bytes
+                                    .and_then(|b| b.get(..usize::from(i.len)))
+                                    .unwrap_or(b""),
+                            )
+                        }
+                        State::Exit(x) => format!("to {x:#x}"),
+                        State::Spin(x) => format!("endless loop at {x:#x}"),
+                    };
+                    let mut failure =
+                        Failure::new(Check::Code, "old and new code do different things")
+                            .at(state.addr(), end.addr());
+                    (failure.old_value, failure.new_value) = (show(state, false), show(end, true));
+                    return fail(failure);
+                }
+            };
+            match next {
+                Some((old, new)) => (p, q) = (old, new),
+                None => return Ok(()),
+            }
+        }
+    }
+
+    /// Follows the new side's silent steps from `q`, marking them as standing for `state`. `None`: arrived at
+    /// new code that already stands for it.
+    fn silent(
+        &mut self,
+        q: u64,
+        state: &State,
+        chain: &[u64],
+        pending: &Pending,
+    ) -> Result<Option<State>, Box<Failure>> {
+        let mut at = q;
+        let mut here: SmallVec<[u64; 4]> = smallvec![];
+        // What is outside of the file (a weak symbol's 0) is known by the jump that goes there.
+        let key = match self.id(state.addr()) {
+            Some(_) => state.addr(),
+            None => chain.last().copied().unwrap_or_else(|| state.addr()),
+        };
+        loop {
+            let Some((bytes, slot)) = self.new_bytes(at) else {
+                return Ok(Some(State::Exit(at)));
+            };
+            if here.contains(&at) {
+                return Ok(Some(State::Spin(at)));
+            }
+            if let Some(end) = self.inserted(state, chain, at) {
+                if !self.mark(at, slot, (end - at) as usize, key)? {
+                    self.meet(state.addr(), at, pending)?;
+                    return Ok(None);
+                }
+                self.arrive(at, pending);
+                self.check_rows(chain, at, end - at)?;
+                here.push(at);
+                at = end;
+                if self.new_bytes(at).is_none() {
+                    return fail(
+                        Failure::new(
+                            Check::Code,
+                            format!("new code runs out of its ranges at {at:#x}"),
+                        )
+                        .at(state.addr(), at),
+                    );
+                }
+                continue;
+            }
+            let Some(insn) = self.new_insn(bytes, at) else {
+                let shown = bytes.get(..bytes.len().min(15)).unwrap_or(b"");
+                let text = format!("the new instruction at {at:#x} is not understood");
+                return fail(
+                    Failure::new(Check::Code, text)
+                        .at(state.addr(), at)
+                        .bytes(b"", shown),
+                );
+            };
+            let next = match insn.flow {
+                Flow::Nothing => at + u64::from(insn.len),
+                Flow::Jump(target) => target,
+                _ => match self.own_veneer(bytes, at, state) {
+                    Some((target, len)) => {
+                        return self.through_own_veneer(at, slot, len, target, state, chain);
+                    }
+                    None => return Ok(Some(State::At(at, insn))),
+                },
+            };
+            if let Flow::Jump(target) = insn.flow
+                && (A::STEP > 1 || self.cx.counts.is_some())
+            {
+                self.joined.insert(target);
+            }
+            if !self.mark(at, slot, usize::from(insn.len), key)? {
+                self.meet(state.addr(), at, pending)?;
+                return Ok(None);
+            }
+            self.note_silent(slot);
+            self.arrive(at, pending);
+            self.check_rows(chain, at, u64::from(insn.len))?;
+            here.push(at);
+            at = next;
+            // Falling out of the range is not a jump.
+            if insn.flow == Flow::Nothing && self.new_bytes(at).is_none() {
+                return fail(
+                    Failure::new(
+                        Check::Code,
+                        format!("new code runs out of its ranges at {at:#x}"),
+                    )
+                    .at(state.addr(), at),
+                );
+            }
+        }
+    }
+
+    /// Notes that an instruction of new code does nothing but move the program counter.
+    fn note_silent(&mut self, slot: usize) {
+        if self.cx.has_debug_info
+            && let Ok(slot) = u32::try_from(slot)
+        {
+            self.out.silent.push(slot);
+        }
+    }
+
+    /// Compares two instructions that do something. Returns the pair after them, if control can come there.
+    fn same(
+        &mut self,
+        p: u64,
+        old: &Insn,
+        q: u64,
+        new: &Insn,
+        pending: &mut Pending,
+    ) -> Result<Option<(u64, u64)>, Box<Failure>> {
+        let old_bytes = self
+            .old_bytes(p)
+            .and_then(|b| b.get(..usize::from(old.len)))
+            .unwrap_or(b"");
+        let (new_all, slot) = self.new_bytes(q).unwrap_or((b"", 0));
+        let new_bytes = new_all.get(..usize::from(new.len)).unwrap_or(b"");
+        let different = |what: &str| {
+            fail(
+                Failure::new(Check::Code, what)
+                    .at(p, q)
+                    .bytes(old_bytes, new_bytes),
+            )
+        };
+        if !self.mark(q, slot, new_bytes.len(), p)? {
+            self.meet(p, q, pending)?;
+            return Ok(None);
+        }
+        self.arrive(q, pending);
+        self.check_rows(&[p], q, u64::from(new.len))?;
+        if A::STEP > 1
+            && let Some(next) = self.of_several(p, old, q, new, pending)?
+        {
+            return Ok(Some(next));
+        }
+        let old_next = p + u64::from(old.len);
+        let new_next = q + u64::from(new.len);
+
+        if let (
+            Flow::Branch {
+                cond,
+                inverse,
+                target: old_target,
+            },
+            Flow::Branch {
+                cond: new_cond,
+                target: new_target,
+                ..
+            },
+        ) = (old.flow, new.flow)
+        {
+            let prefixes = |bytes: &'a [u8], insn: &Insn| bytes.get(..usize::from(insn.prefixes));
+            if prefixes(old_bytes, old) != prefixes(new_bytes, new) {
+                return different("the branch's prefixes changed");
+            }
+            self.carry.clone_from(pending);
+            if new_cond == cond {
+                self.relate(old_target, new_target)?;
+                self.carry.clear();
+                return Ok(Some((old_next, new_next)));
+            }
+            if Some(new_cond) == inverse {
+                self.relate(old_next, new_target)?;
+                self.carry.clear();
+                return Ok(Some((old_target, new_next)));
+            }
+            return different("the branch's condition changed");
+        }
+
+        if old.len != new.len {
+            return different("the instruction changed");
+        }
+        let field = match (old.field, new.field) {
+            (None, None) => None,
+            (Some(a), Some(b)) if (a.at, a.len, a.kind) == (b.at, b.len, b.kind) => Some((a, b)),
+            _ => return different("the instruction changed"),
+        };
+        let field = match field {
+            None if old_bytes != new_bytes && self.cx.fixed() => {
+                match (A::absolute_field(old_bytes), A::absolute_field(new_bytes)) {
+                    (Some(a), Some(b)) if (a.at, a.len) == (b.at, b.len) => Some((a, b)),
+                    _ => return different("the instruction changed"),
+                }
+            }
+            None if old_bytes != new_bytes && old.field.is_none() => {
+                return different("the instruction changed");
+            }
+            field => field,
+        };
+        if let Some((a, b)) = field {
+            if !A::equal_around(old_bytes, new_bytes, &a) {
+                return different("the instruction changed");
+            }
+            if a.kind == FieldKind::Page {
+                self.relate_page(p, &a, q, &b, pending)?;
+            } else {
+                self.relate_field(p, old_bytes, &a, q, &b)?;
+            }
+        }
+
+        if let Flow::Call(target) = old.flow
+            && target == old_next
+            && self.f.in_old(target)
+        {
+            return different("the code takes its own address by a call");
+        }
+        self.behind(p, old, q, new, pending)
+    }
+
+    /// What is after two instructions that do the same: the pair, if control can come there.
+    fn behind(
+        &mut self,
+        p: u64,
+        old: &Insn,
+        q: u64,
+        new: &Insn,
+        pending: &Pending,
+    ) -> Result<Option<(u64, u64)>, Box<Failure>> {
+        let (old_next, new_next) = (p + u64::from(old.len), q + u64::from(new.len));
+        // An exception takes the registers along that calls keep.
+        self.carry = pages::kept_by_calls(pending);
+        let returns = matches!(old.flow, Flow::Call(_) | Flow::IndirectCall | Flow::Trap);
+        if self.lsdas {
+            if matches!(old.flow, Flow::Call(_) | Flow::IndirectCall) {
+                self.check_call_site(p, old_next - 1, q, new_next - 1)?;
+            } else if self.cx.options.non_call_exceptions {
+                self.check_other_site(p, q)?;
+            }
+        }
+        self.carry.clear();
+        if matches!(old.flow, Flow::Call(_) | Flow::IndirectCall) {
+            self.fresh = Some(Fresh {
+                at: new_next,
+                entered: false,
+            });
+        }
+        match old.flow {
+            Flow::Stop | Flow::IndirectJump { .. } => Ok(None),
+            _ if returns && self.ends_part(p, old_next) => {
+                let goes_on = match self.f.in_old(old_next) {
+                    true => self.goes_on_alike(new_next, old_next)?,
+                    false => self.goes_on_at(new_next, old_next),
+                };
+                self.out.assumed_no_return += u64::from(!goes_on);
+                // Both may be the last instruction, in front of the same function.
+                Ok((goes_on && self.f.in_new(new_next)).then_some((old_next, new_next)))
+            }
+            _ => Ok(Some((old_next, new_next))),
+        }
+    }
+
+    /// Whether the old instruction at `p`, after which is `next`, is the last of the function, or of a part
+    /// of it that has an unwind entry of its own.
+    fn ends_part(&self, p: u64, next: u64) -> bool {
+        !self.f.in_old(next) || self.cx.old_unwind.find(p).is_some_and(|f| f.end == next)
+    }
+
+    /// Whether new code at `q` begins as the function's old code at `p`, where another part of it begins.
+    /// Otherwise the call in front of `p` does not return, or the code is wrong: as at a function's end, that
+    /// is assumed.
+    fn goes_on_alike(&mut self, q: u64, p: u64) -> Result<bool, Box<Failure>> {
+        let mut chain = SmallVec::new();
+        let State::At(at, old) = self.state(p, &mut chain)? else {
+            return Ok(false);
+        };
+        let old_bytes = self.old_bytes(at).unwrap_or(b"");
+        let mut here = q;
+        for _ in 0..16 {
+            let Some((bytes, _)) = self.new_bytes(here) else {
+                return Ok(chain.contains(&here));
+            };
+            let Some(new) = A::decode(bytes, here) else {
+                return Ok(false);
+            };
+            match new.flow {
+                Flow::Nothing => here += u64::from(new.len),
+                Flow::Jump(target) => here = target,
+                _ if old.field.is_none() && new.field.is_none() => {
+                    return Ok(same_insn(bytes, old_bytes, usize::from(old.len)));
+                }
+                _ => {
+                    return Ok(
+                        std::mem::discriminant(&old.flow) == std::mem::discriminant(&new.flow)
+                    );
+                }
+            }
+        }
+        Ok(false)
+    }
+
+    /// Whether new code at `q` does nothing but go to the old address `x` outside the function.
+    fn goes_on_at(&self, q: u64, x: u64) -> bool {
+        let mut at = q;
+        for _ in 0..16 {
+            let Some((bytes, _)) = self.new_bytes(at) else {
+                return at == x
+                    || self
+                        .cx
+                        .entry_of(x)
+                        .and_then(|g| self.cx.function(g))
+                        .is_some_and(|g| g.new_entry() == at);
+            };
+            match A::decode(bytes, at).map(|i| (i.flow, i.len)) {
+                Some((Flow::Nothing, len)) => at += u64::from(len),
+                Some((Flow::Jump(target), _)) => at = target,
+                _ => return false,
+            }
+        }
+        false
+    }
+
+    /// Lists what was not reached, and packs the pairs.
+    fn finish(&mut self) {
+        let map = &self.s.map;
+        for &(range, bytes, slot) in &self.new {
+            let mut at = 0usize;
+            while at < bytes.len() {
+                let free = |i: usize| map.get(slot + i) == Some(&0);
+                if !free(at) {
+                    at += 1;
+                    continue;
+                }
+                let start = at;
+                while at < bytes.len() && free(at) {
+                    at += 1;
+                }
+                if self.cx.has_debug_info
+                    && let (Ok(from), Ok(to)) =
+                        (u32::try_from(slot + start), u32::try_from(slot + at))
+                {
+                    self.out.free.push(from..to);
+                }
+                if !A::is_padding(bytes.get(start..at).unwrap_or(b"")) {
+                    self.out
+                        .unreached
+                        .push((range.start + start as u64, (at - start) as u64));
+                }
+            }
+        }
+        let mut starts = vec![0u64; map.len().div_ceil(64)];
+        let mut runs: Vec<(u32, u32)> = Vec::new();
+        for (slot, &id) in map
+            .iter()
+            .enumerate()
+            .filter(|(_, id)| !matches!(**id, 0 | INSIDE))
+        {
+            if let Some(word) = starts.get_mut(slot / 64) {
+                *word |= 1 << (slot % 64);
+            }
+            let Ok(slot) = u32::try_from(slot) else { break };
+            let same_run = runs
+                .last()
+                .is_some_and(|r| id.wrapping_sub(r.1) == slot.wrapping_sub(r.0));
+            if !same_run {
+                runs.push((slot, id));
+            }
+        }
+        self.out.pairs = Pairs { runs, starts };
+        self.out.silent.sort_unstable();
+        self.out.entrances.sort_unstable();
+        self.out.entrances.dedup();
+        self.out.addresses.sort_unstable();
+        self.out.addresses.dedup();
+        debug_assert!(self.cx.function(self.id).is_some());
+    }
+}
+
+impl Pairs {
+    /// All pairs: the place in the new ranges, and the old address.
+    pub(crate) fn each(&self, base: u64) -> impl Iterator<Item = (u32, u64)> {
+        let mut runs = self.runs.iter().peekable();
+        let mut run = (0u32, 0u32);
+        let words = self.starts.iter().zip(0u32..);
+        let slots = words.flat_map(|(word, at)| {
+            let bits = (0..64).filter(move |bit| word >> bit & 1 == 1);
+            bits.map(move |bit| at * 64 + bit)
+        });
+        slots.map(move |slot| {
+            while let Some(next) = runs.next_if(|r| r.0 <= slot) {
+                run = *next;
+            }
+            let id = u64::from(run.1) + u64::from(slot - run.0);
+            (slot, base.wrapping_add(id).wrapping_sub(1))
+        })
+    }
+
+    /// Whether the walk found exactly this pair.
+    pub(crate) fn holds(&self, f: &Moved, base: u64, old: u64, new: u64) -> bool {
+        let mut slot = 0u64;
+        for r in &f.new {
+            if r.contains(new) {
+                return self.holds_at(slot + (new - r.start), base, old);
+            }
+            slot += r.len();
+        }
+        false
+    }
+
+    fn holds_at(&self, slot: u64, base: u64, old: u64) -> bool {
+        let Some(word) = self.starts.get((slot / 64) as usize) else {
+            return false;
+        };
+        if word >> (slot % 64) & 1 == 0 {
+            return false;
+        }
+        let next = self.runs.partition_point(|r| u64::from(r.0) <= slot);
+        let run = next.checked_sub(1).and_then(|i| self.runs.get(i));
+        run.is_some_and(|&(start, id)| {
+            base.wrapping_add(u64::from(id) - 1)
+                .wrapping_add(slot - u64::from(start))
+                == old
+        })
+    }
+}
