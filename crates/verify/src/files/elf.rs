@@ -1,49 +1,44 @@
-//! A small ELF reader of the checker's own.
+//! What the proof needs of an ELF file.
 //!
-//! It reads what the proof needs and nothing more: the header, program headers, section headers (if there are any),
-//! the dynamic section and symbol tables of 64-bit little-endian files. Addresses are link-time addresses throughout.
-//!
-//! | field | where | size |
-//! |---|---|---|
-//! | e_ident | 0 | 16: magic, class 2, data 1, version 1, OS ABI, ABI version |
-//! | e_type, e_machine, e_version | 16, 18, 20 | 2, 2, 4 |
-//! | e_entry, e_phoff, e_shoff | 24, 32, 40 | 8 each |
-//! | e_flags | 48 | 4 |
-//! | e_ehsize, e_phentsize, e_phnum, e_shentsize, e_shnum, e_shstrndx | 52 … 62 | 2 each |
+//! The file is read by the crate `object`, which the rewriter's writer does not use: headers, section and program
+//! headers, symbols and dynamic tags of 64-bit little-endian files. What is here is the view of them that the rest of
+//! the checker has, and what must hold of a file before anything is said about it. Addresses are link-time addresses
+//! throughout.
 //!
 //! Invariants of an [`Elf`] that parsed: every PT_LOAD's bytes are inside the file; loads are ascending and disjoint
 //! in memory; every section's bytes (but for NOBITS) are inside the file; no address range wraps around.
 
+use object::elf::{Dyn64, FileHeader64, ProgramHeader64, SectionHeader64, Sym64};
+use object::read::elf::{Dyn as _, FileHeader, ProgramHeader as _, SectionHeader as _, Sym as _};
+use object::{LittleEndian, pod};
+
 use crate::Error;
 use crate::files::bytes::Reader;
 
-pub(crate) const PT_NULL: u32 = 0;
-pub(crate) const PT_LOAD: u32 = 1;
-pub(crate) const PT_DYNAMIC: u32 = 2;
-pub(crate) const PT_INTERP: u32 = 3;
-pub(crate) const PT_NOTE: u32 = 4;
-pub(crate) const PT_PHDR: u32 = 6;
-pub(crate) const PT_TLS: u32 = 7;
-pub(crate) const PT_GNU_EH_FRAME: u32 = 0x6474_e550;
-pub(crate) const PT_GNU_PROPERTY: u32 = 0x6474_e553;
+pub(crate) const PT_NULL: u32 = object::elf::PT_NULL.0;
+pub(crate) const PT_LOAD: u32 = object::elf::PT_LOAD.0;
+pub(crate) const PT_DYNAMIC: u32 = object::elf::PT_DYNAMIC.0;
+pub(crate) const PT_INTERP: u32 = object::elf::PT_INTERP.0;
+pub(crate) const PT_NOTE: u32 = object::elf::PT_NOTE.0;
+pub(crate) const PT_PHDR: u32 = object::elf::PT_PHDR.0;
+pub(crate) const PT_TLS: u32 = object::elf::PT_TLS.0;
+pub(crate) const PT_GNU_EH_FRAME: u32 = object::elf::PT_GNU_EH_FRAME.0;
+pub(crate) const PT_GNU_PROPERTY: u32 = object::elf::PT_GNU_PROPERTY.0;
+pub(crate) const SHT_NULL: u32 = object::elf::SHT_NULL.0;
+pub(crate) const SHT_SYMTAB: u32 = object::elf::SHT_SYMTAB.0;
+pub(crate) const SHT_RELA: u32 = object::elf::SHT_RELA.0;
+pub(crate) const SHT_NOTE: u32 = object::elf::SHT_NOTE.0;
+pub(crate) const SHT_NOBITS: u32 = object::elf::SHT_NOBITS.0;
+pub(crate) const SHT_DYNSYM: u32 = object::elf::SHT_DYNSYM.0;
+pub(crate) const NT_GNU_BUILD_ID: u32 = object::elf::NT_GNU_BUILD_ID.0;
+pub(crate) const PF_X: u32 = object::elf::PF_X.0;
+pub(crate) const PF_W: u32 = object::elf::PF_W.0;
+pub(crate) const ET_EXEC: u16 = object::elf::ET_EXEC.0;
+pub(crate) const SHF_ALLOC: u64 = object::elf::SHF_ALLOC.0;
+pub(crate) const SHF_EXECINSTR: u64 = object::elf::SHF_EXECINSTR.0;
+pub(crate) const SHF_COMPRESSED: u64 = object::elf::SHF_COMPRESSED.0;
 
-pub(crate) const PF_X: u32 = 1;
-pub(crate) const PF_W: u32 = 2;
-
-pub(crate) const ET_EXEC: u16 = 2;
-
-pub(crate) const SHT_SYMTAB: u32 = 2;
-pub(crate) const SHT_RELA: u32 = 4;
-pub(crate) const SHT_NOTE: u32 = 7;
-pub(crate) const SHT_NOBITS: u32 = 8;
-pub(crate) const SHT_DYNSYM: u32 = 11;
-
-/// Type of the note of owner GNU that identifies a file.
-pub(crate) const NT_GNU_BUILD_ID: u32 = 3;
-
-pub(crate) const SHF_ALLOC: u64 = 2;
-pub(crate) const SHF_EXECINSTR: u64 = 4;
-pub(crate) const SHF_COMPRESSED: u64 = 0x800;
+const LE: LittleEndian = LittleEndian;
 
 /// A program header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,25 +111,21 @@ impl Symbol<'_> {
 }
 
 /// Size of a symbol table entry.
-pub(crate) const SYM_SIZE: usize = 24;
+pub(crate) const SYM_SIZE: usize = size_of::<Sym64<LittleEndian>>();
 
-/// One symbol table entry: (name offset, symbol without its name).
-pub(crate) fn raw_symbol(entry: &[u8]) -> Option<(u32, Symbol<'static>)> {
-    let mut r = Reader::new(entry);
-    let name = r.u32()?;
-    let (info, other, section) = (r.u8()?, r.u8()?, r.u16()?);
-    let (value, size) = (r.u64()?, r.u64()?);
-    Some((
-        name,
-        Symbol {
+/// The entries of a symbol table: (name offset, symbol without its name).
+pub(crate) fn raw_symbols(table: &[u8]) -> impl Iterator<Item = (u32, Symbol<'static>)> + use<'_> {
+    whole::<Sym64<LittleEndian>>(table).iter().map(|entry| {
+        let symbol = Symbol {
             name: b"",
-            info,
-            other,
-            section,
-            value,
-            size,
-        },
-    ))
+            info: entry.st_info().0,
+            other: entry.st_other().0,
+            section: entry.st_shndx(LE).0,
+            value: entry.st_value(LE),
+            size: entry.st_size(LE),
+        };
+        (entry.st_name(LE), symbol)
+    })
 }
 
 /// An entry of `.dynamic`.
@@ -177,218 +168,174 @@ pub(crate) fn string_at(table: &[u8], offset: u32) -> &[u8] {
     rest.get(..end).unwrap_or(b"")
 }
 
+/// The records that are whole in a table's bytes.
+fn whole<T: pod::Pod>(bytes: &[u8]) -> &[T] {
+    let count = bytes.len() / size_of::<T>();
+    pod::slice_from_bytes(bytes, count).map_or(&[], |(records, _)| records)
+}
+
+fn header(data: &[u8]) -> Result<&FileHeader64<LittleEndian>, String> {
+    if data.len() < size_of::<FileHeader64<LittleEndian>>() {
+        return Err(format!(
+            "{} bytes are too few for an ELF header",
+            data.len()
+        ));
+    }
+    if !data.starts_with(&object::elf::ELFMAG) {
+        return Err("it does not begin with the ELF magic number".into());
+    }
+    let header = FileHeader64::<LittleEndian>::parse(data).map_err(|e| e.to_string())?;
+    match header.is_class_64() && header.is_little_endian() {
+        true => Ok(header),
+        false => Err("it is not a 64-bit little-endian ELF file".into()),
+    }
+}
+
+/// Program headers in the table's order, PT_NULL left out; and those that are loaded, ascending.
+fn segments(
+    data: &[u8],
+    header: &FileHeader64<LittleEndian>,
+) -> Result<(Vec<Segment>, Vec<Segment>), String> {
+    let (phoff, phnum) = (header.e_phoff(LE), header.e_phnum(LE));
+    if phnum == object::elf::PN_XNUM {
+        return Err("it has more than 65534 program headers".into());
+    }
+    let table: &[ProgramHeader64<LittleEndian>] = header.program_headers(LE, data).map_err(|e| {
+        format!(
+            "its {phnum} program headers of {} bytes at {phoff:#x} are not all in the file: {e}",
+            header.e_phentsize(LE)
+        )
+    })?;
+    let segments: Vec<Segment> = table
+        .iter()
+        .map(|p| Segment {
+            kind: p.p_type(LE).0,
+            flags: p.p_flags(LE).0,
+            offset: p.p_offset(LE),
+            addr: p.p_vaddr(LE),
+            file_size: p.p_filesz(LE),
+            mem_size: p.p_memsz(LE),
+            align: p.p_align(LE),
+        })
+        .filter(|s| s.kind != PT_NULL)
+        .collect();
+    let mut loads: Vec<Segment> = Vec::new();
+    for s in segments.iter().filter(|s| s.kind == PT_LOAD) {
+        if s.addr.checked_add(s.mem_size).is_none() || s.file_size > s.mem_size {
+            return Err(format!(
+                "its segment at {:#x} has impossible sizes ({:#x}, {:#x})",
+                s.addr, s.file_size, s.mem_size
+            ));
+        }
+        if slice(data, s.offset, s.file_size).is_none() {
+            return Err(format!(
+                "its segment at {:#x} reaches past the end of the file",
+                s.addr
+            ));
+        }
+        if let Some(last) = loads.last().filter(|last| last.end() > s.addr) {
+            return Err(format!(
+                "its segments at {:#x} and {:#x} overlap or are not in order",
+                last.addr, s.addr
+            ));
+        }
+        loads.push(*s);
+    }
+    Ok((segments, loads))
+}
+
+fn sections<'d>(
+    data: &'d [u8],
+    header: &FileHeader64<LittleEndian>,
+) -> Result<Vec<Section<'d>>, String> {
+    let shoff = header.e_shoff(LE);
+    let unreadable = |e: object::read::Error| {
+        format!(
+            "its section headers of {} bytes at {shoff:#x} cannot be read: {e}",
+            header.e_shentsize(LE)
+        )
+    };
+    let table: &[SectionHeader64<LittleEndian>] =
+        header.section_headers(LE, data).map_err(unreadable)?;
+    // Without names a file still runs.
+    let names = header
+        .section_strings_index(LE, data)
+        .ok()
+        .and_then(|i| table.get(i.0));
+    let strings = names
+        .and_then(|s| slice(data, s.sh_offset(LE), s.sh_size(LE)))
+        .unwrap_or(b"");
+    let mut sections = Vec::with_capacity(table.len());
+    for (i, raw) in table.iter().enumerate() {
+        let s = Section {
+            name: string_at(strings, raw.sh_name(LE)),
+            kind: raw.sh_type(LE).0,
+            flags: raw.sh_flags(LE).0,
+            addr: raw.sh_addr(LE),
+            offset: raw.sh_offset(LE),
+            size: raw.sh_size(LE),
+            link: raw.sh_link(LE),
+            info: raw.sh_info(LE),
+        };
+        if s.kind != SHT_NOBITS && s.kind != SHT_NULL && slice(data, s.offset, s.size).is_none() {
+            return Err(format!(
+                "its section {i} ({:#x} bytes at {:#x}) reaches past the end of the file",
+                s.size, s.offset
+            ));
+        }
+        if s.addr.checked_add(s.size).is_none() {
+            return Err(format!(
+                "its section {i} ({:#x} bytes at address {:#x}) wraps around the address space",
+                s.size, s.addr
+            ));
+        }
+        sections.push(s);
+    }
+    Ok(sections)
+}
+
 impl<'d> Elf<'d> {
     /// Parses a file. `which` names it in errors ("input", "output").
     pub(crate) fn parse(data: &'d [u8], which: &'static str) -> Result<Self, Error> {
-        let bad = |what: String| Error::Unreadable { which, what };
-        let header = data.get(..64).ok_or_else(|| {
-            bad(format!(
-                "{} bytes are too few for an ELF header",
-                data.len()
-            ))
-        })?;
-        let ident = header.get(..16).unwrap_or(b"");
-        if !ident.starts_with(b"\x7fELF") {
-            return Err(bad("it does not begin with the ELF magic number".into()));
-        }
-        if ident.get(4) != Some(&2) || ident.get(5) != Some(&1) {
-            return Err(bad("it is not a 64-bit little-endian ELF file".into()));
-        }
-        let mut r = Reader::new(header.get(16..).unwrap_or(b""));
-        let fields = (|| {
-            let (etype, machine, _version) = (r.u16()?, r.u16()?, r.u32()?);
-            let (entry, phoff, shoff) = (r.u64()?, r.u64()?, r.u64()?);
-            let (eflags, _ehsize) = (r.u32()?, r.u16()?);
-            let (phentsize, phnum) = (r.u16()?, r.u16()?);
-            let (shentsize, shnum, shstrndx) = (r.u16()?, r.u16()?, r.u16()?);
-            Some((
-                etype, machine, entry, phoff, shoff, eflags, phentsize, phnum, shentsize, shnum,
-                shstrndx,
-            ))
-        })();
-        let (
-            etype,
-            machine,
-            entry,
-            phoff,
-            shoff,
-            eflags,
-            phentsize,
-            phnum,
-            shentsize,
-            shnum,
-            shstrndx,
-        ) = fields.ok_or_else(|| bad("its ELF header ends early".into()))?;
-        if phnum > 0 && phentsize != 56 {
-            return Err(bad(format!(
-                "its program headers have {phentsize} bytes instead of 56"
-            )));
-        }
-        if phnum == 0xffff {
-            return Err(bad("it has more than 65534 program headers".into()));
-        }
-        let table = slice(data, phoff, u64::from(phnum) * 56).ok_or_else(|| {
-            bad(format!(
-                "its {phnum} program headers at {phoff:#x} are not all in the file"
-            ))
-        })?;
-        let mut segments = Vec::with_capacity(usize::from(phnum));
-        for raw in table.chunks_exact(56) {
-            let mut r = Reader::new(raw);
-            let segment = (|| {
-                let (kind, flags, offset, addr, _paddr) =
-                    (r.u32()?, r.u32()?, r.u64()?, r.u64()?, r.u64()?);
-                let (file_size, mem_size, align) = (r.u64()?, r.u64()?, r.u64()?);
-                Some(Segment {
-                    kind,
-                    flags,
-                    offset,
-                    addr,
-                    file_size,
-                    mem_size,
-                    align,
-                })
-            })()
-            .ok_or_else(|| bad("a program header ends early".into()))?;
-            if segment.kind != PT_NULL {
-                segments.push(segment);
-            }
-        }
-        let mut loads: Vec<Segment> = Vec::new();
-        for s in segments.iter().filter(|s| s.kind == PT_LOAD) {
-            if s.addr.checked_add(s.mem_size).is_none() || s.file_size > s.mem_size {
-                return Err(bad(format!(
-                    "its segment at {:#x} has impossible sizes ({:#x}, {:#x})",
-                    s.addr, s.file_size, s.mem_size
-                )));
-            }
-            if slice(data, s.offset, s.file_size).is_none() {
-                return Err(bad(format!(
-                    "its segment at {:#x} reaches past the end of the file",
-                    s.addr
-                )));
-            }
-            if let Some(last) = loads.last().filter(|last| last.end() > s.addr) {
-                return Err(bad(format!(
-                    "its segments at {:#x} and {:#x} overlap or are not in order",
-                    last.addr, s.addr
-                )));
-            }
-            loads.push(*s);
-        }
-        let sections =
-            Self::parse_sections(data, shoff, shentsize, shnum, shstrndx).map_err(bad)?;
+        Self::read(data).map_err(|what| Error::Unreadable { which, what })
+    }
+
+    fn read(data: &'d [u8]) -> Result<Self, String> {
+        let header = header(data)?;
+        let phnum = u32::from(header.e_phnum(LE));
+        let (segments, loads) = segments(data, header)?;
         let mut elf = Elf {
             data,
-            etype,
-            machine,
-            ident,
-            eflags,
-            entry,
-            phoff,
+            etype: header.e_type(LE).0,
+            machine: header.e_machine(LE).0,
+            ident: data.get(..16).unwrap_or(b""),
+            eflags: header.e_flags(LE).0,
+            entry: header.e_entry(LE),
+            phoff: header.e_phoff(LE),
             segments,
             phnum: u64::from(phnum),
-            sections,
+            sections: sections(data, header)?,
             dynamic: Vec::new(),
             loads,
         };
         if let Some(d) = elf.segment(PT_DYNAMIC).copied() {
             let bytes = elf.bytes(d.addr, d.file_size).ok_or_else(|| {
-                bad(format!(
+                format!(
                     "its dynamic section at {:#x} is not loaded from the file",
                     d.addr
-                ))
+                )
             })?;
-            let mut r = Reader::new(bytes);
-            while let (Some(tag), Some(value)) = (r.u64(), r.u64()) {
-                if tag == 0 {
-                    break;
-                }
-                elf.dynamic.push(Dyn { tag, value });
-            }
+            let entries = whole::<Dyn64<LittleEndian>>(bytes);
+            elf.dynamic = entries
+                .iter()
+                .map(|d| Dyn {
+                    tag: d.d_tag(LE).0 as u64,
+                    value: d.d_val(LE),
+                })
+                .take_while(|d| d.tag != 0)
+                .collect();
         }
         Ok(elf)
-    }
-
-    fn parse_sections(
-        data: &'d [u8],
-        shoff: u64,
-        shentsize: u16,
-        shnum: u16,
-        shstrndx: u16,
-    ) -> Result<Vec<Section<'d>>, String> {
-        if shoff == 0 {
-            return Ok(Vec::new());
-        }
-        if shentsize != 64 {
-            return Err(format!(
-                "its section headers have {shentsize} bytes instead of 64"
-            ));
-        }
-        // With more than 65279 sections the counts are in section 0.
-        let first = slice(data, shoff, 64)
-            .ok_or_else(|| format!("its section headers at {shoff:#x} are not in the file"))?;
-        let count = if shnum == 0 {
-            crate::files::bytes::u64_in(first, 32).unwrap_or(0)
-        } else {
-            u64::from(shnum)
-        };
-        let names = if shstrndx == 0xffff {
-            crate::files::bytes::u32_in(first, 40).unwrap_or(0)
-        } else {
-            u32::from(shstrndx)
-        };
-        let size = count
-            .checked_mul(64)
-            .ok_or_else(|| format!("its section count {count} is impossible"))?;
-        let table = slice(data, shoff, size).ok_or_else(|| {
-            format!("its {count} section headers at {shoff:#x} are not all in the file")
-        })?;
-        let mut sections = Vec::with_capacity(table.len() / 64);
-        let mut name_offsets = Vec::with_capacity(table.len() / 64);
-        for raw in table.chunks_exact(64) {
-            let mut r = Reader::new(raw);
-            let (name, s) = (|| {
-                let (name, kind, flags, addr) = (r.u32()?, r.u32()?, r.u64()?, r.u64()?);
-                let (offset, size, link, info) = (r.u64()?, r.u64()?, r.u32()?, r.u32()?);
-                Some((
-                    name,
-                    Section {
-                        name: b"",
-                        kind,
-                        flags,
-                        addr,
-                        offset,
-                        size,
-                        link,
-                        info,
-                    },
-                ))
-            })()
-            .ok_or("a section header ends early")?;
-            if s.kind != SHT_NOBITS && s.kind != 0 && slice(data, s.offset, s.size).is_none() {
-                return Err(format!(
-                    "its section {} reaches past the end of the file",
-                    sections.len()
-                ));
-            }
-            if s.addr.checked_add(s.size).is_none() {
-                return Err(format!(
-                    "its section {} wraps around the address space",
-                    sections.len()
-                ));
-            }
-            name_offsets.push(name);
-            sections.push(s);
-        }
-        let strings = sections
-            .get(names as usize)
-            .and_then(|s| slice(data, s.offset, s.size))
-            .unwrap_or(b"");
-        for (s, name) in sections.iter_mut().zip(name_offsets) {
-            s.name = string_at(strings, name);
-        }
-        Ok(sections)
     }
 
     /// Loadable segments, ascending.
@@ -467,12 +414,9 @@ impl<'d> Elf<'d> {
         let strings = section
             .and_then(|s| self.sections.get(s.link as usize))
             .map_or(&b""[..], |s| self.section_data(s));
-        bytes.chunks_exact(SYM_SIZE).filter_map(move |raw| {
-            let (name, symbol) = raw_symbol(raw)?;
-            Some(Symbol {
-                name: string_at(strings, name),
-                ..symbol
-            })
+        raw_symbols(bytes).map(move |(name, symbol)| Symbol {
+            name: string_at(strings, name),
+            ..symbol
         })
     }
 

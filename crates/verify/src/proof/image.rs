@@ -756,15 +756,8 @@ pub(crate) fn dynamic_symbols(cx: &Context<'_>, layout: &mut Layout, found: &mut
         ));
         return;
     };
-    for (i, (a, b)) in old
-        .chunks_exact(elf::SYM_SIZE)
-        .zip(new.chunks_exact(elf::SYM_SIZE))
-        .enumerate()
-    {
-        let (Some((name_a, a)), Some((name_b, b))) = (elf::raw_symbol(a), elf::raw_symbol(b))
-        else {
-            continue;
-        };
+    let pairs = elf::raw_symbols(old).zip(elf::raw_symbols(new));
+    for (i, ((name_a, a), (name_b, b))) in pairs.enumerate() {
         let undefined = |s: &Symbol<'_>| s.section == 0;
         let special = |s: &Symbol<'_>| s.section >= 0xff00;
         let same = name_a == name_b
