@@ -162,6 +162,46 @@ pub struct FunctionReport {
     pub assumed_no_return: u64,
     /// New code that nothing reaches and that is not padding: (address, length).
     pub unreached: Vec<(u64, u64)>,
+    /// What is at the old entry, where no kept relocations were used.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub entry: Option<EntryReport>,
+    /// Indirect jumps that go on in old code, by address in the input; likewise.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub falls_back: Vec<u64>,
+}
+
+/// What is at an old entry.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct EntryReport {
+    /// Whether anything is.
+    pub level: EntryLevel,
+    /// Where the jump is, after a landing pad if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub at: Option<u64>,
+    /// Assumptions that this rests on.
+    pub relies_on: Vec<&'static str>,
+}
+
+/// What is at an old entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EntryLevel {
+    /// What was there: who comes that way runs the old body.
+    Led,
+    /// A jump that reaches everything.
+    Long,
+}
+
+/// What the rewriter used to find references to code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Basis {
+    /// Relocations that the linker kept.
+    Kept,
+    /// Relocations for the dynamic loader.
+    Dynamic,
+    /// None.
+    None,
 }
 
 /// Something that the proof takes for granted, and on how many functions it does.
@@ -176,10 +216,18 @@ pub struct Assumption {
 }
 
 /// What may be assumed: numbers and sentences.
-const ASSUMPTIONS: [(&str, &str); 5] = [
+const ASSUMPTIONS: [(&str, &str); 7] = [
     (
         "A1",
         "nothing depends on the number of a return address or program counter in code that moved, beyond what is looked for",
+    ),
+    (
+        "A2",
+        "where an unwind entry or a dynamic symbol says that code is, control comes only to instructions that decoding from its beginning, or from where a branch leads, comes by",
+    ),
+    (
+        "A3",
+        "no jump through a table or pointer leads to the bytes behind the first of a jump over an old entry, beyond those that are looked at",
     ),
     (
         "A4",
@@ -240,6 +288,8 @@ pub struct Report {
     pub checker: &'static str,
     /// Instruction set.
     pub machine: &'static str,
+    /// What the rewriter used to find references to code.
+    pub basis: Basis,
     /// The input.
     pub input: Digest,
     /// The output.

@@ -8,6 +8,7 @@ use clap::Args;
 use postlink_rewrite::Inspection;
 
 use crate::input::Input;
+use crate::options;
 use crate::ui::{BOLD, DIM, Ui, bytes, count, counted, demangle, percent, shorten};
 
 /// Tell what a file is and what can be moved in it
@@ -24,6 +25,8 @@ pub struct Inspect {
     /// The program or shared library
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
+    #[command(flatten)]
+    pub reading: options::Reading,
     /// List every function that stays
     #[arg(long)]
     pub pinned: bool,
@@ -38,7 +41,7 @@ pub struct Inspect {
 impl Inspect {
     pub fn run(self, ui: &Ui) -> Result<ExitCode> {
         let watched = ui.phases("inspect");
-        let input = Input::open(&self.file)?;
+        let input = Input::open(&self.file)?.using(self.reading.relocations)?;
         let inspection = postlink_rewrite::inspect(&input.elf()?)
             .with_context(|| self.file.display().to_string())?;
         watched.finish();

@@ -332,8 +332,15 @@ fn make_with_counters<I: Isa>(
             break made;
         }
         let mut moved = vec![false; program.functions.len()];
+        let patched: FxHashSet<u32> = made
+            .patches
+            .iter()
+            .filter_map(|p| program.piece_at(p.0).map(|piece| piece.function))
+            .collect();
         for r in &made.ready {
-            moved[r.function as usize] = true;
+            // Who goes on in the old body may fork there.
+            moved[r.function as usize] =
+                program.refs.kept || r.falls_back.is_empty() && patched.contains(&r.function);
         }
         let subject = &made.map.subject;
         let len = raw::counters_len(subject.counters, subject.sites);
