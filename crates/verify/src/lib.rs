@@ -64,7 +64,7 @@ pub mod testing;
 mod walk;
 
 pub use report::{
-    Assumption, Basis, Check, DebugState, DebugSummary, Digest, EntryLevel, EntryReport, Failure,
+    Accepted, Assumption, Basis, Check, DebugState, DebugSummary, Digest, EntryLevel, EntryReport, Failure,
     FunctionReport, Options, Report, Verdict,
 };
 
@@ -823,6 +823,13 @@ fn report<A: Arch>(
     let mut jumps: Vec<FuncId> = cx.patches.ranges().map(|r| r.1).collect();
     jumps.sort_unstable();
     jumps.dedup();
+    let mut of_labels: Vec<FuncId> = found.labels.iter().map(|l| l.0).collect();
+    of_labels.sort_unstable();
+    of_labels.dedup();
+    let addresses = found.addresses.iter().filter(|a| a.1);
+    let mut following: Vec<FuncId> = addresses.map(|a| a.0).collect();
+    following.sort_unstable();
+    following.dedup();
     let functions: Vec<FunctionReport> = walked
         .into_par_iter()
         .enumerate()
@@ -833,7 +840,25 @@ fn report<A: Arch>(
             } else {
                 Vec::new()
             };
-            let failure = w.failure.or_else(|| failures.get(&(id as FuncId)).cloned());
+            let id = id as FuncId;
+            let relied_on = [
+                ("A1", true),
+                ("A2", cx.bare && jumps.binary_search(&id).is_ok()),
+                ("A3", cx.bare && jumps.binary_search(&id).is_ok()),
+                ("A4", jumps.binary_search(&id).is_ok()),
+                ("A7", w.assumed_no_return > 0),
+                ("A8", following.binary_search(&id).is_ok()),
+                ("A9", of_labels.binary_search(&id).is_ok()),
+            ];
+            let unwanted = || {
+                let relied_on = relied_on.iter().filter(|a| a.1).map(|a| a.0);
+                let mut refused = relied_on.filter(|id| !options.accepted.holds(id));
+                let id = refused.next()?;
+                let text = format!("the proof rests on assumption {id}, which is not accepted");
+                Some(Failure::new(Check::Assumptions, text).at(f.old_entry, f.new_entry()))
+            };
+            let failure = w.failure.or_else(|| failures.get(&id).cloned());
+            let failure = failure.or_else(unwanted);
             Some(FunctionReport {
                 name: subject
                     .names
@@ -847,7 +872,7 @@ fn report<A: Arch>(
                 assumed_no_return: w.assumed_no_return,
                 // A walk that was given up says nothing about the rest.
                 unreached,
-                entry: entry_report::<A>(cx, id as FuncId, &jumps),
+                entry: entry_report::<A>(cx, id, &jumps),
                 falls_back: f.falls_back.clone(),
             })
         })
@@ -856,8 +881,6 @@ fn report<A: Arch>(
         .iter()
         .filter(|f| f.verdict != Verdict::Proved)
         .count() as u64;
-    let mut of_labels: Vec<FuncId> = found.labels.iter().map(|l| l.0).collect();
-    of_labels.dedup();
     let by_jumps = match cx.bare {
         true => jumps.len() as u64,
         false => 0,

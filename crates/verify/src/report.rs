@@ -13,6 +13,34 @@ pub struct Options {
     pub non_call_exceptions: bool,
     /// How many failures of the whole file are kept; the count goes on. Default: 100.
     pub max_failures: usize,
+    /// On which assumptions proofs may rest. Default: all.
+    pub accepted: Accepted,
+}
+
+/// Assumptions, by their numbers in `docs/what-a-program-may-see.md`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Accepted(u32);
+
+impl Default for Accepted {
+    fn default() -> Self {
+        Accepted(u32::MAX)
+    }
+}
+
+impl Accepted {
+    /// Those with these ids (`A1`, `A2` …); `None` if one is not known.
+    pub fn parse(ids: &[&str]) -> Option<Accepted> {
+        ids.iter().try_fold(Accepted(0), |all, id| {
+            let at = ASSUMPTIONS.iter().position(|a| a.0 == *id)?;
+            Some(Accepted(all.0 | 1 << at))
+        })
+    }
+
+    /// Whether a proof may rest on one.
+    pub(crate) fn holds(self, id: &str) -> bool {
+        let at = ASSUMPTIONS.iter().position(|a| a.0 == id);
+        at.is_some_and(|at| self.0 >> at & 1 != 0)
+    }
 }
 
 impl Default for Options {
@@ -21,6 +49,7 @@ impl Default for Options {
             unique_addresses: true,
             non_call_exceptions: false,
             max_failures: 100,
+            accepted: Accepted::default(),
         }
     }
 }
@@ -61,6 +90,8 @@ pub enum Check {
     Counting,
     /// Debug information: what is said of code that moved.
     DebugInfo,
+    /// The proof rests on an assumption that is not accepted.
+    Assumptions,
 }
 
 /// A difference that is not a placement of code.
