@@ -28,7 +28,7 @@ fn program(body: &str, more: &str) -> String {
 #include <stdio.h>
 extern int victim(int);
 __asm__(".text\n.p2align 4\n.globl victim\n.type victim,@function\nvictim:\n.cfi_startproc\n"
-    "movl %edi,%eax\n inside: addl $3,%eax\n imull $5,%eax,%eax\n {body}\n ret\n.cfi_endproc\n.size victim,.-victim\n.p2align 4\n{more}");
+    "movl %edi,%eax\n.Linside: addl $3,%eax\n imull $5,%eax,%eax\n {body}\n ret\n.cfi_endproc\n.size victim,.-victim\n.p2align 4\n{more}");
 __attribute__((noinline)) int other(int x) {{ return x * 7 + victim(x); }}
 int main(int argc, char **argv) {{ printf("%d %d\n", victim(argc), other(argc)); return 0; }}
 "#
@@ -78,8 +78,6 @@ fn assert_refused(source: &str, flags: &[&str], words: &str) {
     assert!(found, "{words}: {all:#?}");
 }
 
-const OVERWROTE: &str = "in what the jump at the old entry overwrote";
-
 #[test]
 fn a_program_without_kept_relocations_is_proved() {
     for flags in [PIE, FIXED] {
@@ -89,9 +87,10 @@ fn a_program_without_kept_relocations_is_proved() {
 
 #[test]
 fn a_branch_of_the_function_to_its_second_instruction_is_found() {
-    for branch in ["decl %edi\\n js inside", "testl %edi,%edi\\n .byte 0x0f,0x88\\n .long inside-.-4"] {
-        assert_refused(&program(branch, ""), PIE, OVERWROTE);
-    }
+    let short = program("decl %edi\\n js .Linside", "");
+    assert_refused(&short, PIE, "the branch at");
+    let long = program("testl %edi,%edi\\n .byte 0x0f,0x88\\n .long .Linside-.-4", "");
+    assert_refused(&long, PIE, "what could be a branch near");
     assert_proved(&program("testl %edi,%edi\\n js 1f\\n1:", ""), PIE);
 }
 
@@ -100,14 +99,14 @@ fn a_branch_of_another_function_is_found() {
     let other = |to: &str| {
         format!(".globl third\\n.type third,@function\\nthird:\\n.cfi_startproc\\n movl %esi,%eax\\n jmp {to}\\n.cfi_endproc\\n.size third,.-third\\n")
     };
-    assert_refused(&program("", &other("inside")), PIE, OVERWROTE);
+    assert_refused(&program("", &other(".Linside")), PIE, "the branch at");
     assert_proved(&program("", &other("victim")), PIE);
 }
 
 #[test]
 fn a_short_branch_of_code_without_unwind_entry_is_found() {
     // Neither a size nor an unwind entry: decoded from no certain place.
-    assert_refused(&program("", " jmp inside\\n"), PIE, OVERWROTE);
+    assert_refused(&program("", " jmp .Linside\\n"), PIE, "what could be an instruction behind");
     assert_proved(&program("", " jmp victim\\n"), PIE);
 }
 
@@ -116,7 +115,7 @@ fn a_branch_that_hides_in_a_constant_is_found() {
     let hidden = |to: &str| {
         format!(".globl third\\n.type third,@function\\nthird:\\n.cfi_startproc\\n .byte 0x48,0xb8,0x90,0x90,0xe9\\n .long {to}-.-4\\n .byte 0x90\\n ret\\n.cfi_endproc\\n.size third,.-third\\n")
     };
-    assert_refused(&program("", &hidden("inside")), PIE, OVERWROTE);
+    assert_refused(&program("", &hidden(".Linside")), PIE, "what could be a branch near");
     assert_proved(&program("", &hidden("victim")), PIE);
 }
 
@@ -124,14 +123,21 @@ fn a_branch_that_hides_in_a_constant_is_found() {
 fn a_pointer_to_the_second_instruction_is_found() {
     let word = |to: &str| format!(".pushsection .data.rel.ro,\\\"aw\\\"\\n.p2align 3\\n .quad {to}\\n.popsection\\n");
     for flags in [PIE, FIXED] {
-        assert_refused(&program("", &word("inside")), flags, OVERWROTE);
+        let how = if flags == PIE { "the relocation at" } else { "the number at" };
+        assert_refused(&program("", &word(".Linside")), flags, how);
         assert_proved(&program("", &word("victim")), flags);
     }
     // Of RELR, and where words are at multiples of four alone.
     let relr = [PIE, &["-Wl,-z,pack-relative-relocs"]].concat();
-    assert_refused(&program("", &word("inside")), &relr, OVERWROTE);
-    let odd = word("inside").replace(".quad", ".long 0\\n .quad");
-    assert_refused(&program("", &odd), FIXED, OVERWROTE);
+    assert_refused(&program("", &word(".Linside")), &relr, "the pointer at");
+    let odd = word(".Linside").replace(".quad", ".long 0\\n .quad");
+    assert_refused(&program("", &odd), FIXED, "the number at");
+}
+
+#[test]
+fn a_symbol_of_the_second_instruction_is_found() {
+    let named = program("", "").replace(".Linside", "inside");
+    assert_refused(&named, PIE, "the symbol at");
 }
 
 #[test]
@@ -139,10 +145,10 @@ fn a_number_that_is_the_address_of_the_second_instruction_is_found() {
     let number = |to: &str| {
         format!(".globl third\\n.type third,@function\\nthird:\\n.cfi_startproc\\n movl ${to},%eax\\n ret\\n.cfi_endproc\\n.size third,.-third\\n")
     };
-    assert_refused(&program("", &number("inside")), FIXED, OVERWROTE);
+    assert_refused(&program("", &number(".Linside")), FIXED, "the number at");
     assert_proved(&program("", &number("victim")), FIXED);
     // In code that nothing tells the beginning of.
-    assert_refused(&program("", " .long inside\\n"), FIXED, OVERWROTE);
+    assert_refused(&program("", " .long .Linside\\n"), FIXED, "the number at");
 }
 
 #[test]
@@ -150,7 +156,7 @@ fn an_address_formed_of_the_second_instruction_is_found() {
     let forms = |to: &str| {
         format!(".globl third\\n.type third,@function\\nthird:\\n.cfi_startproc\\n leaq {to}(%rip),%rax\\n ret\\n.cfi_endproc\\n.size third,.-third\\n")
     };
-    assert_refused(&program("", &forms("inside")), PIE, OVERWROTE);
+    assert_refused(&program("", &forms(".Linside")), PIE, "the address formed at");
     assert_proved(&program("", &forms("victim")), PIE);
 }
 
@@ -160,7 +166,7 @@ fn a_read_of_the_entry_is_found() {
         format!(".globl third\\n.type third,@function\\nthird:\\n.cfi_startproc\\n movq {to}(%rip),%rax\\n ret\\n.cfi_endproc\\n.size third,.-third\\n")
     };
     for to in ["victim", "victim+4"] {
-        assert_refused(&program("", &reads(to)), PIE, "overwrote");
+        assert_refused(&program("", &reads(to)), PIE, " read");
     }
     assert_proved(&program("", &reads("main+64")), PIE);
 }
@@ -174,7 +180,7 @@ fn an_entry_of_a_jump_table_is_found() {
             &format!(".pushsection .rodata\\n.p2align 2\\ntable: .long 8b-table, 9b-table, {to}-table\\n.popsection\\n"),
         )
     };
-    assert_refused(&table("inside"), PIE, OVERWROTE);
+    assert_refused(&table(".Linside"), PIE, "the table's entry at");
     assert_proved(&table("8b"), PIE);
 }
 
@@ -189,7 +195,7 @@ fn a_landing_pad_behind_the_entry_is_found() {
             "victim:\\n.cfi_startproc\\n.cfi_personality 0x9b,DW.ref.__gcc_personality_v0\\n.cfi_lsda 0x1b,area\\n",
         ) + "__asm__(\".hidden DW.ref.__gcc_personality_v0\\n.weak DW.ref.__gcc_personality_v0\\n.pushsection .data.rel.local.DW.ref.__gcc_personality_v0,\\\"awG\\\",@progbits,DW.ref.__gcc_personality_v0,comdat\\n.p2align 3\\nDW.ref.__gcc_personality_v0: .quad __gcc_personality_v0\\n.popsection\");"
     };
-    assert_refused(&pads("inside"), PIE, OVERWROTE);
+    assert_refused(&pads(".Linside"), PIE, "the landing pad at");
 }
 
 #[test]
