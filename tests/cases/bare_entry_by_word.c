@@ -3,6 +3,9 @@
 //# stdout: 8 18 108
 #include <stdio.h>
 
+/* Code of the compiler's start files has no unwind entries: short branches of it could lead to what is near. */
+__asm__(".text\n.skip 512,0xcc\n");
+
 /* The second entry is three bytes behind the first: a jump over the first would overwrite it. */
 __asm__(
     ".text\n.p2align 4\n.globl doubly\n.hidden doubly\n.type doubly,@function\ndoubly:\n.cfi_startproc\n"
@@ -14,8 +17,13 @@ __asm__(
 extern int doubly(int);
 extern int (*const second)(int);
 
-int main(int argc, char **argv) {
+/* Away from there, other than main. */
+__attribute__((noinline)) int drive(int argc) {
     int (*volatile by)(int) = second;
     printf("%d %d %d\n", doubly(0), doubly(10), by(105));
     return 0;
+}
+
+int main(int argc, char **argv) {
+    return drive(argc);
 }

@@ -100,7 +100,7 @@ impl Inspect {
         let kept = if i.relocations_kept {
             "relocations kept"
         } else {
-            "no relocations kept (link with -Wl,-q)"
+            "no relocations kept"
         };
         row(
             "references",
@@ -120,6 +120,24 @@ impl Inspect {
                 .to_owned(),
         };
         row("", pointers);
+        if !i.relocations_kept {
+            row(
+                "old entries",
+                format!(
+                    "a jump fits in all functions that can move but {}, which code that stays goes on to enter as it does",
+                    count(i.led)
+                ),
+            );
+            let (functions, jumps) = i.falls_back;
+            row(
+                "old code",
+                format!(
+                    "{} in {} there: their tables stay",
+                    counted(jumps, "indirect jump goes on", "indirect jumps go on"),
+                    counted(functions, "function", "functions")
+                ),
+            );
+        }
         row(
             "symbols",
             format!(

@@ -157,8 +157,14 @@ fn may_table_lead_into(program: &Program<'_>, cfg: &Cfg, at: u64, end: u64) -> b
         section.is_some_and(|(_, s)| s.is_code())
     };
     let bases: Vec<u64> = formed.iter().copied().filter(is_code).collect();
+    // A table is in one section.
+    let limit = |table: u64| {
+        let section = program.elf.section_at(table);
+        section.map_or(u64::MAX, |(_, s)| s.end())
+    };
     formed.iter().any(|&table| {
-        (0..ENTRIES)
+        let room = (limit(table) - table) / 4;
+        (0..ENTRIES.min(room))
             .map_while(|i| {
                 Refs::relative_value(program.elf, table.wrapping_add(4 * i), 4)
             })

@@ -10,7 +10,7 @@
 //! | operands relative to the program counter | likewise | form an address in I; read, from within 64 bytes below, any byte of the jump |
 //! | relocations' values, symbols, tags of the dynamic section, the entry point | their tables | be in I |
 //! | landing pads | all exception tables | be in I |
-//! | tables that a function with a jump to old code may use: at each address that it forms, entries of four bytes, added to the table's address or to that of code that it forms | the input's data, 4096 entries | lead to I of that function |
+//! | tables that a function with a jump to old code may use: at each address that it forms, entries of four bytes, added to the table's address or to that of code that it forms | 4096 entries, up to the end of a section | lead to I of that function |
 //! | at a fixed address, numbers | words of data at multiples of four; the ends of instructions, where immediate operands and displacements are; every position elsewhere in code | be in I |
 //!
 //! Covered code is what an unwind entry or a dynamic symbol with a size spans. It is decoded from its first byte,
@@ -373,7 +373,10 @@ impl Search<'_, '_> {
         let is_code = |a: &&u64| self.cx.is_code(**a);
         let labels: Vec<u64> = formed.iter().filter(is_code).copied().collect();
         for &table in &formed {
-            for i in 0..ENTRIES {
+            // A table is in one section.
+            let section = self.cx.input.section_at(table);
+            let room = section.map_or(ENTRIES, |s| (s.end() - table) / 4);
+            for i in 0..ENTRIES.min(room) {
                 let place = table.wrapping_add(4 * i);
                 let Some(entry) = self.cx.input.u32_at(place) else {
                     break;

@@ -80,7 +80,20 @@ pub fn run(image: &[u8], args: &[&str]) -> (String, Option<i32>) {
             }
         }
     } else {
-        Command::new(&path).args(args).output().expect("it starts")
+        // Another thread's child may hold the file open for a moment that was just written.
+        let busy = |out: &std::io::Result<_>| {
+            let error = out.as_ref().err().map(std::io::Error::kind);
+            error == Some(std::io::ErrorKind::ExecutableFileBusy)
+        };
+        let mut out = Command::new(&path).args(args).output();
+        for _ in 0..100 {
+            if !busy(&out) {
+                break;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(10));
+            out = Command::new(&path).args(args).output();
+        }
+        out.expect("it starts")
     };
     (
         String::from_utf8_lossy(&out.stdout).into_owned(),
