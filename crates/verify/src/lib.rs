@@ -64,8 +64,8 @@ pub mod testing;
 mod walk;
 
 pub use report::{
-    Accepted, Assumption, Basis, Check, DebugState, DebugSummary, Digest, EntryLevel, EntryReport, Failure,
-    FunctionReport, Options, Report, Verdict,
+    Accepted, Assumption, Basis, Check, DebugState, DebugSummary, Digest, EntryLevel, EntryReport,
+    Failure, FunctionReport, Options, Report, Verdict,
 };
 
 use arch::Arch;
@@ -523,8 +523,8 @@ fn prove<A: Arch>(
     }
     if cx.bare {
         let came_by = (0..).zip(cx.functions).zip(&walked);
-        let unclaimed = came_by
-            .filter_map(|((id, f), w)| Some((id, bare::unclaimed(f, &w.falls_back)?)));
+        let unclaimed =
+            came_by.filter_map(|((id, f), w)| Some((id, bare::unclaimed(f, &w.falls_back)?)));
         found.functions.extend(unclaimed);
     }
     let visible = Visible::of(input);
@@ -679,9 +679,7 @@ fn what_is_seen<A: Arch>(
                 "a pointer leads to {old:#x}, the end of the function: the program may compare program counters with it"
             );
             fail(id, old, old, text);
-        } else if !extents.begins(old)
-            && cx.patches.owner(old) != Some(id)
-            && !cx.has_fall_back(id)
+        } else if !extents.begins(old) && cx.patches.owner(old) != Some(id) && !cx.has_fall_back(id)
         {
             let text = format!(
                 "a pointer to {old:#x}, inside the function, is what it was: a table may describe the function's code by address"
@@ -792,7 +790,9 @@ fn basis_of(cx: &Context<'_>) -> Basis {
 fn entry_report<A: Arch>(cx: &Context<'_>, id: FuncId, jumps: &[FuncId]) -> Option<EntryReport> {
     let f = cx.function(id).filter(|_| cx.bare)?;
     let behind = [0, A::LONGEST_PAD].map(|pad| f.old_entry + pad);
-    let mut own = behind.into_iter().filter(|at| cx.patches.owner(*at) == Some(id));
+    let mut own = behind
+        .into_iter()
+        .filter(|at| cx.patches.owner(*at) == Some(id));
     Some(EntryReport {
         level: match f.jumps {
             true => EntryLevel::Long,

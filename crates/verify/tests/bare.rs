@@ -40,7 +40,9 @@ fn check(input: &[u8], output: &[u8]) -> Report {
 }
 
 fn failures(report: &Report) -> Vec<String> {
-    let of_functions = report.failures().map(|(f, failure)| format!("{}: {failure}", f.name));
+    let of_functions = report
+        .failures()
+        .map(|(f, failure)| format!("{}: {failure}", f.name));
     let of_file = report.file_failures.iter().map(ToString::to_string);
     of_functions.chain(of_file).collect()
 }
@@ -74,7 +76,9 @@ fn assert_refused(source: &str, flags: &[&str], words: &str) {
         return;
     };
     let all = failures(&check(&input, &rewritten.image));
-    let found = all.iter().any(|f| f.starts_with("victim") && f.contains(words));
+    let found = all
+        .iter()
+        .any(|f| f.starts_with("victim") && f.contains(words));
     assert!(found, "{words}: {all:#?}");
 }
 
@@ -89,7 +93,10 @@ fn a_program_without_kept_relocations_is_proved() {
 fn a_branch_of_the_function_to_its_second_instruction_is_found() {
     let short = program("decl %edi\\n js .Linside", "");
     assert_refused(&short, PIE, "the branch at");
-    let long = program("testl %edi,%edi\\n .byte 0x0f,0x88\\n .long .Linside-.-4", "");
+    let long = program(
+        "testl %edi,%edi\\n .byte 0x0f,0x88\\n .long .Linside-.-4",
+        "",
+    );
     assert_refused(&long, PIE, "what could be a branch near");
     assert_proved(&program("testl %edi,%edi\\n js 1f\\n1:", ""), PIE);
 }
@@ -97,7 +104,9 @@ fn a_branch_of_the_function_to_its_second_instruction_is_found() {
 #[test]
 fn a_branch_of_another_function_is_found() {
     let other = |to: &str| {
-        format!(".globl third\\n.type third,@function\\nthird:\\n.cfi_startproc\\n movl %esi,%eax\\n jmp {to}\\n.cfi_endproc\\n.size third,.-third\\n")
+        format!(
+            ".globl third\\n.type third,@function\\nthird:\\n.cfi_startproc\\n movl %esi,%eax\\n jmp {to}\\n.cfi_endproc\\n.size third,.-third\\n"
+        )
     };
     assert_refused(&program("", &other(".Linside")), PIE, "the branch at");
     assert_proved(&program("", &other("victim")), PIE);
@@ -106,24 +115,40 @@ fn a_branch_of_another_function_is_found() {
 #[test]
 fn a_short_branch_of_code_without_unwind_entry_is_found() {
     // Neither a size nor an unwind entry: decoded from no certain place.
-    assert_refused(&program("", " jmp .Linside\\n"), PIE, "what could be an instruction behind");
+    assert_refused(
+        &program("", " jmp .Linside\\n"),
+        PIE,
+        "what could be an instruction behind",
+    );
     assert_proved(&program("", " jmp victim\\n"), PIE);
 }
 
 #[test]
 fn a_branch_that_hides_in_a_constant_is_found() {
     let hidden = |to: &str| {
-        format!(".globl third\\n.type third,@function\\nthird:\\n.cfi_startproc\\n .byte 0x48,0xb8,0x90,0x90,0xe9\\n .long {to}-.-4\\n .byte 0x90\\n ret\\n.cfi_endproc\\n.size third,.-third\\n")
+        format!(
+            ".globl third\\n.type third,@function\\nthird:\\n.cfi_startproc\\n .byte 0x48,0xb8,0x90,0x90,0xe9\\n .long {to}-.-4\\n .byte 0x90\\n ret\\n.cfi_endproc\\n.size third,.-third\\n"
+        )
     };
-    assert_refused(&program("", &hidden(".Linside")), PIE, "what could be a branch near");
+    assert_refused(
+        &program("", &hidden(".Linside")),
+        PIE,
+        "what could be a branch near",
+    );
     assert_proved(&program("", &hidden("victim")), PIE);
 }
 
 #[test]
 fn a_pointer_to_the_second_instruction_is_found() {
-    let word = |to: &str| format!(".pushsection .data.rel.ro,\\\"aw\\\"\\n.p2align 3\\n .quad {to}\\n.popsection\\n");
+    let word = |to: &str| {
+        format!(".pushsection .data.rel.ro,\\\"aw\\\"\\n.p2align 3\\n .quad {to}\\n.popsection\\n")
+    };
     for flags in [PIE, FIXED] {
-        let how = if flags == PIE { "the relocation at" } else { "the number at" };
+        let how = if flags == PIE {
+            "the relocation at"
+        } else {
+            "the number at"
+        };
         assert_refused(&program("", &word(".Linside")), flags, how);
         assert_proved(&program("", &word("victim")), flags);
     }
@@ -143,7 +168,9 @@ fn a_symbol_of_the_second_instruction_is_found() {
 #[test]
 fn a_number_that_is_the_address_of_the_second_instruction_is_found() {
     let number = |to: &str| {
-        format!(".globl third\\n.type third,@function\\nthird:\\n.cfi_startproc\\n movl ${to},%eax\\n ret\\n.cfi_endproc\\n.size third,.-third\\n")
+        format!(
+            ".globl third\\n.type third,@function\\nthird:\\n.cfi_startproc\\n movl ${to},%eax\\n ret\\n.cfi_endproc\\n.size third,.-third\\n"
+        )
     };
     assert_refused(&program("", &number(".Linside")), FIXED, "the number at");
     assert_proved(&program("", &number("victim")), FIXED);
@@ -154,16 +181,24 @@ fn a_number_that_is_the_address_of_the_second_instruction_is_found() {
 #[test]
 fn an_address_formed_of_the_second_instruction_is_found() {
     let forms = |to: &str| {
-        format!(".globl third\\n.type third,@function\\nthird:\\n.cfi_startproc\\n leaq {to}(%rip),%rax\\n ret\\n.cfi_endproc\\n.size third,.-third\\n")
+        format!(
+            ".globl third\\n.type third,@function\\nthird:\\n.cfi_startproc\\n leaq {to}(%rip),%rax\\n ret\\n.cfi_endproc\\n.size third,.-third\\n"
+        )
     };
-    assert_refused(&program("", &forms(".Linside")), PIE, "the address formed at");
+    assert_refused(
+        &program("", &forms(".Linside")),
+        PIE,
+        "the address formed at",
+    );
     assert_proved(&program("", &forms("victim")), PIE);
 }
 
 #[test]
 fn a_read_of_the_entry_is_found() {
     let reads = |to: &str| {
-        format!(".globl third\\n.type third,@function\\nthird:\\n.cfi_startproc\\n movq {to}(%rip),%rax\\n ret\\n.cfi_endproc\\n.size third,.-third\\n")
+        format!(
+            ".globl third\\n.type third,@function\\nthird:\\n.cfi_startproc\\n movq {to}(%rip),%rax\\n ret\\n.cfi_endproc\\n.size third,.-third\\n"
+        )
     };
     for to in ["victim", "victim+4"] {
         assert_refused(&program("", &reads(to)), PIE, " read");
@@ -177,7 +212,9 @@ fn an_entry_of_a_jump_table_is_found() {
     let table = |to: &str| {
         program(
             "cmpl $2,%edi\\n ja 9f\\n movl %edi,%edi\\n leaq table(%rip),%rdx\\n movslq (%rdx,%rdi,4),%rcx\\n addq %rdx,%rcx\\n jmp *%rcx\\n8: incl %eax\\n9:",
-            &format!(".pushsection .rodata\\n.p2align 2\\ntable: .long 8b-table, 9b-table, {to}-table\\n.popsection\\n"),
+            &format!(
+                ".pushsection .rodata\\n.p2align 2\\ntable: .long 8b-table, 9b-table, {to}-table\\n.popsection\\n"
+            ),
         )
     };
     assert_refused(&table(".Linside"), PIE, "the table's entry at");
@@ -225,10 +262,16 @@ fn the_certificate_names_the_basis_and_what_each_function_rests_on() {
 }
 
 /// Bytes of the output that another rewriter would have changed too.
-fn spoilt(source: &str, change: impl Fn(&[u8], &mut Vec<u8>, &Rewritten) -> bool) -> Option<Report> {
+fn spoilt(
+    source: &str,
+    change: impl Fn(&[u8], &mut Vec<u8>, &Rewritten) -> bool,
+) -> Option<Report> {
     let (input, rewritten) = moved(source, PIE)?;
     let mut image = rewritten.image.clone();
-    assert!(change(&input, &mut image, &rewritten), "there is such a place");
+    assert!(
+        change(&input, &mut image, &rewritten),
+        "there is such a place"
+    );
     assert_ne!(image, rewritten.image);
     Some(check(&input, &image))
 }
@@ -236,15 +279,26 @@ fn spoilt(source: &str, change: impl Fn(&[u8], &mut Vec<u8>, &Rewritten) -> bool
 #[test]
 fn pointers_tables_and_old_code_that_change_are_found() {
     // A pointer that follows, in the place that the loader fills.
-    let pointer = program("", ".pushsection .data.rel.ro,\\\"aw\\\"\\n.p2align 3\\n .quad victim\\n.popsection\\n");
+    let pointer = program(
+        "",
+        ".pushsection .data.rel.ro,\\\"aw\\\"\\n.p2align 3\\n .quad victim\\n.popsection\\n",
+    );
     let follow = |input: &[u8], image: &mut Vec<u8>, rewritten: &Rewritten| {
-        let m = rewritten.moved.iter().find(|m| m.0 == "victim").expect("it moved");
+        let m = rewritten
+            .moved
+            .iter()
+            .find(|m| m.0 == "victim")
+            .expect("it moved");
         let (old, new) = (m.1.to_le_bytes(), m.2[0].0.to_le_bytes());
-        let rela = support::sections(input).into_iter().find(|s| s.name == ".rela.dyn");
+        let rela = support::sections(input)
+            .into_iter()
+            .find(|s| s.name == ".rela.dyn");
         let rela = rela.expect("there are relocations");
         let mut places = (rela.offset + 16..rela.offset + rela.size).step_by(24);
         let place = places.find(|at| image[*at..at + 8] == old);
-        place.map(|at| image[at..at + 8].copy_from_slice(&new)).is_some()
+        place
+            .map(|at| image[at..at + 8].copy_from_slice(&new))
+            .is_some()
     };
     let Some(report) = spoilt(&pointer, follow) else {
         return;
@@ -257,18 +311,35 @@ fn pointers_tables_and_old_code_that_change_are_found() {
         image[at] ^= 1;
         true
     };
-    assert!(!spoilt(&program("", ""), touch).expect("gcc is here").is_proved());
+    assert!(
+        !spoilt(&program("", ""), touch)
+            .expect("gcc is here")
+            .is_proved()
+    );
     // A byte of constants.
     let constant = |input: &[u8], image: &mut Vec<u8>, _: &Rewritten| {
-        let s = support::sections(input).into_iter().find(|s| s.name == ".rodata");
+        let s = support::sections(input)
+            .into_iter()
+            .find(|s| s.name == ".rodata");
         image[s.expect("it is there").offset + 4] ^= 1;
         true
     };
-    assert!(!spoilt(&program("", ""), constant).expect("gcc is here").is_proved());
+    assert!(
+        !spoilt(&program("", ""), constant)
+            .expect("gcc is here")
+            .is_proved()
+    );
     // A call in code that stays.
     let call = |input: &[u8], image: &mut Vec<u8>, rewritten: &Rewritten| {
-        let main = functions(input).into_iter().find(|f| f.0 == "main").expect("it is there");
-        let m = rewritten.moved.iter().find(|m| m.0 == "victim").expect("it moved");
+        let main = functions(input)
+            .into_iter()
+            .find(|f| f.0 == "main")
+            .expect("it is there");
+        let m = rewritten
+            .moved
+            .iter()
+            .find(|m| m.0 == "victim")
+            .expect("it moved");
         let place = (main.1..main.2).find(|at| {
             let from = offset(input, *at);
             let field = i64::from(support::u32_at(input, from + 1) as i32);
@@ -280,7 +351,11 @@ fn pointers_tables_and_old_code_that_change_are_found() {
         image[from..from + 4].copy_from_slice(&field.to_le_bytes());
         true
     };
-    assert!(!spoilt(&program("", ""), call).expect("gcc is here").is_proved());
+    assert!(
+        !spoilt(&program("", ""), call)
+            .expect("gcc is here")
+            .is_proved()
+    );
 }
 
 #[test]

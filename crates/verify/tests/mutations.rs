@@ -90,7 +90,11 @@ fn every_kind_of_fault_applies_somewhere_and_is_found_everywhere() {
             let pair = support::without_relocations(&input, |input, output| {
                 let report = verify(input, output, &Options::default()).expect("both can be read");
                 let failed = report.failures().map(|(f, _)| f.old).collect();
-                assert!(report.file_failures.is_empty(), "{name}: {:?}", report.file_failures);
+                assert!(
+                    report.file_failures.is_empty(),
+                    "{name}: {:?}",
+                    report.file_failures
+                );
                 failed
             });
             missed.extend(spoil(name, &input, &pair.image, Kind::ALL, applied));

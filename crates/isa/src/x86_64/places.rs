@@ -32,7 +32,9 @@ pub fn places(bytes: &[u8], addr: u64, found: &mut impl FnMut(Place, u64)) {
             let target = end.wrapping_add_signed(i64::from(*value as i8));
             found(Place::ShortBranch, target);
         }
-        if byte & 0xc7 == 5 && let Some(target) = displacement(i + 1) {
+        if byte & 0xc7 == 5
+            && let Some(target) = displacement(i + 1)
+        {
             for immediate in [0, 1, 2, 4] {
                 found(Place::Operand, target.wrapping_add(immediate));
             }
@@ -46,7 +48,9 @@ mod tests {
 
     fn all(bytes: &[u8]) -> Vec<(Place, u64)> {
         let mut list = Vec::new();
-        places(bytes, 0x1000, &mut |place, target| list.push((place, target)));
+        places(bytes, 0x1000, &mut |place, target| {
+            list.push((place, target))
+        });
         list
     }
 
@@ -56,7 +60,11 @@ mod tests {
         let hidden = [0xb8, 0xe9, 1, 0, 0, 0, 0x90];
         assert!(all(&hidden).contains(&(Place::Branch, 0x1007)));
         assert!(all(&[0x0f, 0x84, 2, 0, 0, 0]).contains(&(Place::Branch, 0x1008)));
-        assert!(!all(&[0x84, 2, 0, 0, 0]).iter().any(|f| f.0 == Place::Branch));
+        assert!(
+            !all(&[0x84, 2, 0, 0, 0])
+                .iter()
+                .any(|f| f.0 == Place::Branch)
+        );
         assert_eq!(all(&[0xeb, 0xfe]), [(Place::ShortBranch, 0x1000)]);
         assert_eq!(all(&[0x74]), []);
     }

@@ -14,8 +14,8 @@ use postlink_rewrite::attach::Source;
 use postlink_rewrite::facts;
 
 use super::optimize::read_any;
-use crate::options;
 use crate::input::Input;
+use crate::options;
 use crate::rewriting;
 use crate::ui::{BOLD, Ui, bytes, demangle};
 

@@ -133,23 +133,50 @@ fn without_relocations(
     command.args(none).args(&case.instrument);
     match run::tool(command, dir, "without.instrument") {
         // Static programs that register their unwind tables themselves, and those without any.
-        Err(error) if kind.link == Link::Static && error.contains("PT_GNU_EH_FRAME") => return Ok(()),
+        Err(error) if kind.link == Link::Static && error.contains("PT_GNU_EH_FRAME") => {
+            return Ok(());
+        }
         Err(error) if error.contains("the file has no unwind entries") => return Ok(()),
         log => log?,
     };
     let file = built.program.file_name().unwrap_or_default();
-    let seen = execute(case, kind, &folder.join(file), dir, "without.run", Some(&profile))?;
+    let seen = execute(
+        case,
+        kind,
+        &folder.join(file),
+        dir,
+        "without.run",
+        Some(&profile),
+    )?;
     same("instrumented without relocations", &seen, plain)?;
     if !case.profile_expected {
         return Ok(());
     }
-    let arguments = [profile.as_os_str(), "--binary".as_ref(), input, "--json".as_ref()];
+    let arguments = [
+        profile.as_os_str(),
+        "--binary".as_ref(),
+        input,
+        "--json".as_ref(),
+    ];
     let mut show = postlink("show", &arguments);
     show.args(none);
-    run::tool(show, dir, "without.show")?;
+    let expects = [&case.led, &case.long, &case.goes_on_in_old_code];
+    match run::tool(show, dir, "without.show") {
+        // Of a tiny program all functions may be near code without unwind entries, whose bytes could lead
+        // there: then no jump is at an old entry.
+        Err(error)
+            if error.contains("the profile is empty") && expects.iter().all(|e| e.is_empty()) =>
+        {
+            return Ok(());
+        }
+        shown => shown?,
+    };
     for (state, options) in [
         ("without.optimized", &["--split-functions=none"][..]),
-        ("without.split", &["--split-functions", "--preset", "fast"][..]),
+        (
+            "without.split",
+            &["--split-functions", "--preset", "fast"][..],
+        ),
     ] {
         let folder = dir.join(state);
         let subject = place(built, &folder)?;
@@ -163,7 +190,14 @@ fn without_relocations(
         let mut command = postlink("optimize", &arguments);
         command.args(none).args(options).args(&case.optimize);
         run::tool(command, dir, state)?;
-        let seen = execute(case, kind, &folder.join(file), dir, &format!("{state}.run"), None)?;
+        let seen = execute(
+            case,
+            kind,
+            &folder.join(file),
+            dir,
+            &format!("{state}.run"),
+            None,
+        )?;
         same(state, &seen, plain)?;
         let verify = postlink("verify", &[input, subject.as_os_str(), "--json".as_ref()]);
         let certificate = run::tool(verify, dir, &format!("{state}.verify"))?;
@@ -185,12 +219,17 @@ fn check_entries(case: &Case, certificate: &[u8]) -> Result<(), String> {
         for name in names {
             let entry = &moved(name)?["entry"]["level"];
             if entry != level {
-                return Err(format!("verify: the entry of {name} is {entry}, not {level}"));
+                return Err(format!(
+                    "verify: the entry of {name} is {entry}, not {level}"
+                ));
             }
         }
     }
     for name in &case.goes_on_in_old_code {
-        if moved(name)?["falls_back"].as_array().is_none_or(Vec::is_empty) {
+        if moved(name)?["falls_back"]
+            .as_array()
+            .is_none_or(Vec::is_empty)
+        {
             return Err(format!("verify: {name} does not go on in old code"));
         }
     }

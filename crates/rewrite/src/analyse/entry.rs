@@ -165,9 +165,7 @@ fn may_table_lead_into(program: &Program<'_>, cfg: &Cfg, at: u64, end: u64) -> b
     formed.iter().any(|&table| {
         let room = (limit(table) - table) / 4;
         (0..ENTRIES.min(room))
-            .map_while(|i| {
-                Refs::relative_value(program.elf, table.wrapping_add(4 * i), 4)
-            })
+            .map_while(|i| Refs::relative_value(program.elf, table.wrapping_add(4 * i), 4))
             .any(|value| {
                 let leads = |base: &u64| {
                     let target = base.wrapping_add(value);

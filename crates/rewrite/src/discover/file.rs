@@ -67,7 +67,9 @@ pub fn check_without_relocations(program: &Program<'_>) -> Result<(), Error> {
         return refuse("this is the dynamic loader, which runs before anything could be loaded");
     }
     if elf.dynamic_value(DT_TEXTREL).is_some()
-        || elf.dynamic_value(DT_FLAGS).is_some_and(|f| f & DF_TEXTREL != 0)
+        || elf
+            .dynamic_value(DT_FLAGS)
+            .is_some_and(|f| f & DF_TEXTREL != 0)
     {
         return refuse("the loader changes code (DT_TEXTREL): link position-independent code");
     }

@@ -235,6 +235,7 @@ impl<'a, 'd> Discovery<'a, 'd> {
                         && to != from
                         && !is_special(self.elf.sections[pieces.list[to].section as usize].name)
                         && (target != pieces.starts[to] || self.midway[to])
+                        && self.may_be_one(from, to)
                     {
                         self.found.sets.join(from, to);
                     }
@@ -255,6 +256,17 @@ impl<'a, 'd> Discovery<'a, 'd> {
         }
         crossings.no_return.sort_unstable();
         crossings
+    }
+
+    /// Whether pieces of which one jumps into the other are parts of one function. Where the linker kept no
+    /// relocations a function is whatever is moved together, and other code may go on to jump into its old
+    /// body: so not what runs up to the next name.
+    fn may_be_one(&self, from: usize, to: usize) -> bool {
+        let has_size = |piece: usize| {
+            let start = self.pieces.starts[piece];
+            !self.pieces.without_size.contains(&start)
+        };
+        self.refs.kept || has_size(from) && has_size(to)
     }
 
     /// Code of a piece forms an address.

@@ -46,7 +46,9 @@ use crate::files::claim::Range;
 use crate::files::elf::{self, Elf, Segment};
 use crate::files::unwind::Table;
 use crate::proof::visible::Visible;
-use crate::report::{Assumption, Basis, Check, Digest, Failure, FunctionReport, Options, Report, Verdict};
+use crate::report::{
+    Assumption, Basis, Check, Digest, Failure, FunctionReport, Options, Report, Verdict,
+};
 use crate::{context, image, text};
 
 const SYMBOL: u64 = elf::SYM_SIZE as u64;

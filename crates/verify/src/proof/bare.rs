@@ -60,7 +60,9 @@ pub(crate) fn check_basis<A: Arch>(input: &Elf<'_>, claim: &Claim<'_>, found: &m
             fail("claims without kept relocations are not checked for this machine");
         }
         Some(_) if input.segment(PT_GNU_EH_FRAME).is_none() && !claim.functions.is_empty() => {
-            fail("the input has no program header for its unwind table, so new entries are not found");
+            fail(
+                "the input has no program header for its unwind table, so new entries are not found",
+            );
         }
         Some(_) => {}
     }
@@ -71,9 +73,10 @@ pub(crate) fn check_basis<A: Arch>(input: &Elf<'_>, claim: &Claim<'_>, found: &m
 pub(crate) fn slots<A: Arch>(input: &Elf<'_>, begins: &[u64]) -> FxHashSet<u64> {
     let constant = |at: u64| {
         let holds = |s: &crate::files::elf::Segment| s.addr <= at && at < s.end();
-        input.segments.iter().any(|s| {
-            (s.kind == PT_GNU_RELRO || s.kind == PT_LOAD && !s.is_writable()) && holds(s)
-        })
+        input
+            .segments
+            .iter()
+            .any(|s| (s.kind == PT_GNU_RELRO || s.kind == PT_LOAD && !s.is_writable()) && holds(s))
     };
     let is_function = |addr: u64| begins.binary_search(&addr).is_ok();
     let mut slots = FxHashSet::default();

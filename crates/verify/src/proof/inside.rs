@@ -62,7 +62,9 @@ pub(crate) fn check<A: Arch>(cx: &Context<'_>, found: &mut Findings) {
     all.hits.sort_unstable();
     all.hits.dedup_by_key(|hit| hit.0);
     for (id, from, to, how) in all.hits {
-        let text = format!("{how} at {from:#x} leads to {to:#x}, in what the jump at the old entry overwrote");
+        let text = format!(
+            "{how} at {from:#x} leads to {to:#x}, in what the jump at the old entry overwrote"
+        );
         let failure = Failure::new(Check::EntryJump, text).at(from, to);
         found.functions.push((id, failure));
     }
@@ -337,9 +339,10 @@ impl Search<'_, '_> {
     fn words(&self) -> Found {
         let input = self.cx.input;
         let mut found = Found::default();
-        let data = input.sections.iter().filter(|s| {
-            s.is_alloc() && s.kind != SHT_NOBITS && s.flags & SHF_EXECINSTR == 0
-        });
+        let data = input
+            .sections
+            .iter()
+            .filter(|s| s.is_alloc() && s.kind != SHT_NOBITS && s.flags & SHF_EXECINSTR == 0);
         for s in data {
             let bytes = input.section_data(s);
             for at in (0..bytes.len()).step_by(4) {
@@ -364,7 +367,11 @@ impl Search<'_, '_> {
             while let Some(rest) = bytes.get(at..).filter(|rest| !rest.is_empty()) {
                 let insn = A::decode(rest, r.start + at as u64);
                 let field = insn.and_then(|insn| insn.field);
-                formed.extend(field.filter(|f| f.kind == FieldKind::Forms).map(|f| f.target));
+                formed.extend(
+                    field
+                        .filter(|f| f.kind == FieldKind::Forms)
+                        .map(|f| f.target),
+                );
                 at += insn.map_or(A::STEP, |insn| usize::from(insn.len));
             }
         }

@@ -818,7 +818,9 @@ impl Sweeper<'_, '_> {
         }
         self.registers::<A>(addr, field);
         if cx.bare && field.kind == FieldKind::Forms {
-            self.found.inside.extend(cx.inside_of(target).map(|id| (id, target)));
+            self.found
+                .inside
+                .extend(cx.inside_of(target).map(|id| (id, target)));
         }
         let Some(id) = cx.old.owner(target) else {
             if field.kind == FieldKind::Forms

@@ -1050,10 +1050,7 @@ fn note(d: &[u8], moved: &[Moved], options: Options) -> Vec<u8> {
 
 /// The program with all functions moved as if no relocations had been kept, but for those that a checker refuses: it
 /// is given input and output, and gives the old entries of what it cannot prove.
-pub fn without_relocations(
-    input: &[u8],
-    refused: impl Fn(&[u8], &[u8]) -> Vec<u64>,
-) -> Rewritten {
+pub fn without_relocations(input: &[u8], refused: impl Fn(&[u8], &[u8]) -> Vec<u64>) -> Rewritten {
     let options = Options {
         pointers: false,
         entry_jumps: true,
@@ -1068,7 +1065,12 @@ pub fn without_relocations(
             break;
         }
         let stay = |m: &&(String, u64, Vec<(u64, u64)>)| !failed.contains(&m.1);
-        let names: Vec<String> = rewritten.moved.iter().filter(stay).map(|m| m.0.clone()).collect();
+        let names: Vec<String> = rewritten
+            .moved
+            .iter()
+            .filter(stay)
+            .map(|m| m.0.clone())
+            .collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         rewritten = rewrite(input, &names, options);
     }

@@ -20,7 +20,13 @@ pub const PROGRAMS: &[(&str, &str, &str, &[&str], &[&str])] = &[
         "pointers_relr",
         POINTERS,
         "gcc",
-        &["-Wl,-q", "-pie", "-fPIE", "-Wl,-z,pack-relative-relocs", "-rdynamic"],
+        &[
+            "-Wl,-q",
+            "-pie",
+            "-fPIE",
+            "-Wl,-z,pack-relative-relocs",
+            "-rdynamic",
+        ],
         &["1", "2"],
     ),
     (
@@ -83,7 +89,8 @@ pub const PROGRAMS: &[(&str, &str, &str, &[&str], &[&str])] = &[
         "a64_guarded",
         A64,
         "aarch64-linux-gnu-gcc",
-        &["-Wl,-q", 
+        &[
+            "-Wl,-q",
             "-pie",
             "-fPIE",
             "-mbranch-protection=standard",

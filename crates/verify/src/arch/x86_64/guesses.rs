@@ -20,7 +20,9 @@ pub(super) fn visit(bytes: &[u8], addr: u64, visit: &mut dyn FnMut(Guess, u64)) 
             let distance = i64::from(field as i8) + 1;
             visit(Guess::Narrow, place.wrapping_add_signed(distance));
         }
-        if (wide || relative) && let Some(field) = u32_in(bytes, at + 1) {
+        if (wide || relative)
+            && let Some(field) = u32_in(bytes, at + 1)
+        {
             let target = place.wrapping_add_signed(i64::from(field as i32) + 4);
             if wide {
                 visit(Guess::Wide, target);
@@ -41,7 +43,9 @@ mod tests {
 
     fn all(bytes: &[u8]) -> Vec<(Guess, u64)> {
         let mut list = Vec::new();
-        visit(bytes, 0x2000, &mut |guess, target| list.push((guess, target)));
+        visit(bytes, 0x2000, &mut |guess, target| {
+            list.push((guess, target))
+        });
         list
     }
 
@@ -58,7 +62,10 @@ mod tests {
     fn an_operand_counts_from_after_any_immediate() {
         let found = all(&[0x80, 0x3d, 9, 0, 0, 0, 1]);
         for immediate in [0, 1, 2, 4] {
-            assert!(found.contains(&(Guess::Relative, 0x200f + immediate)), "{immediate}");
+            assert!(
+                found.contains(&(Guess::Relative, 0x200f + immediate)),
+                "{immediate}"
+            );
         }
     }
 }

@@ -23,7 +23,7 @@ mod guesses;
 mod quick;
 mod steps;
 
-use super::{Arch, Effects, Field, Guess, FieldKind, Flow, Insn, Operand as Recorded};
+use super::{Arch, Effects, Field, FieldKind, Flow, Guess, Insn, Operand as Recorded};
 use crate::arch::step::Step;
 use yaxpeax_arch::{Decoder, LengthedInstruction, U8Reader};
 use yaxpeax_x86::long_mode::{InstDecoder, Instruction, Opcode, Operand, RegSpec};
