@@ -193,6 +193,8 @@ pub struct Elf<'d> {
     loads: Vec<u32>,
     /// (first address, index) of allocated sections that take place in memory, ascending.
     by_addr: Vec<(u64, u32)>,
+    /// Kept relocations are not looked at ([`Elf::without_kept_relocs`]).
+    ignores_kept: bool,
 }
 
 impl<'d> Elf<'d> {
@@ -273,6 +275,7 @@ impl<'d> Elf<'d> {
             names_index: counts.names as u32, // it is below the number of sections
             loads,
             by_addr,
+            ignores_kept: false,
         };
         elf.dynamic = elf.read_dynamic()?;
         elf.build_id = elf.find_build_id();
@@ -331,20 +334,31 @@ impl<'d> Elf<'d> {
             .map(|note| note.desc)
     }
 
+    /// The strings of the dynamic section.
+    fn dynamic_strings(&self) -> &'d [u8] {
+        const DT_STRTAB: i64 = 5;
+        const DT_STRSZ: i64 = 10;
+        self.dynamic_value(DT_STRTAB)
+            .zip(self.dynamic_value(DT_STRSZ))
+            .and_then(|(at, size)| self.bytes_at(at, size))
+            .unwrap_or_default()
+    }
+
     /// Names of the libraries that the file needs (`DT_NEEDED`).
     pub fn needed(&self) -> impl Iterator<Item = &'d [u8]> + '_ {
         const DT_NEEDED: i64 = 1;
-        const DT_STRTAB: i64 = 5;
-        const DT_STRSZ: i64 = 10;
-        let names = self
-            .dynamic_value(DT_STRTAB)
-            .zip(self.dynamic_value(DT_STRSZ))
-            .and_then(|(at, size)| self.bytes_at(at, size))
-            .unwrap_or_default();
+        let names = self.dynamic_strings();
         self.dynamic
             .iter()
             .filter(|d| d.0 == DT_NEEDED)
             .filter_map(move |d| symbols::string(names, u32::try_from(d.1).ok()?))
+    }
+
+    /// What the library is called by those that need it (`DT_SONAME`).
+    pub fn soname(&self) -> Option<&'d [u8]> {
+        const DT_SONAME: i64 = 14;
+        let at = self.dynamic_value(DT_SONAME)?;
+        symbols::string(self.dynamic_strings(), u32::try_from(at).ok()?)
     }
 
     /// The section of that name.

@@ -14,14 +14,19 @@
 //!
 //! | field | value |
 //! |---|---|
-//! | u32 | version of this layout, 1 |
+//! | u32 | version of this layout: 1, or 2 where the rewriter used no relocations that the linker kept |
 //! | u8 | what was done: 0 instrumented, 1 optimised |
 //! | u8, then as many bytes | build-id of the input; 0 if it has none |
+//! | u8 | version 2 alone: what the rewriter knew pointers by: 1 dynamic relocations, 2 nothing (a program at a fixed address) |
+//! | u8 | version 2 alone: flags; none is known yet, 0 |
 //! | unsigned | number of functions that moved; of each, in ascending order of its old entry: |
 //! | — unsigned | old entry, less that of the function before it (0 at first) |
 //! | — unsigned | number of old ranges; of each: signed: start less the old entry; unsigned: length |
 //! | — unsigned | number of new ranges; of each: signed: start less the end of the new range before it, of this function or an earlier one (0 at first); unsigned: length |
 //! | — unsigned | number of other entries; of each: signed: old address less the old entry; signed: new address less the start of the first new range |
+//! | — u8 | version 2 alone: what is at the old entry: 0 what was there, 2 a jump to the new one (1 and 3 are reserved) |
+//! | — unsigned | version 2 alone: number of jump tables of its own; none is known yet, 0 |
+//! | — unsigned | version 2 alone: number of jumps that go on in the old body; of each its old address: signed: less the old entry, of the first; unsigned: less the one before, of the others |
 //!
 //! The first new range begins with the new entry. Other entries are places besides the entry that are reached by
 //! address: labels whose address is taken, targets of jump tables.
@@ -42,7 +47,8 @@ pub const ALIGN: u64 = 4;
 
 pub(crate) const OWNER: &[u8] = b"postlink";
 const TYPE: u32 = 1;
-const VERSION: u32 = 1;
+/// The versions of this layout: with kept relocations, and without.
+const VERSIONS: [u32; 2] = [1, 2];
 
 /// What was done to a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -53,8 +59,27 @@ pub enum NoteKind {
     Optimised,
 }
 
+/// What a rewriter that used no kept relocations knew pointers by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum NoteBasis {
+    /// Dynamic relocations: a position-independent program or a library.
+    Dynamic,
+    /// Nothing: a program at a fixed address.
+    Nothing,
+}
+
+/// What is at the old entry of a function that moved.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum EntryLevel {
+    /// What was there: who comes that way runs the old body.
+    #[default]
+    Led,
+    /// A jump to the new entry that reaches everything.
+    Long,
+}
+
 /// A function that moved.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct MovedFunction {
     /// Its entry in the input.
     pub entry: u64,
@@ -64,6 +89,10 @@ pub struct MovedFunction {
     pub new: Vec<(u64, u64)>,
     /// Places besides the entry that are reached by address: (in the input, in the output).
     pub labels: Vec<(u64, u64)>,
+    /// What is at the old entry; told where the note has a [basis](Note::basis).
+    pub level: EntryLevel,
+    /// Jumps that go on in the old body, by their addresses in the input, ascending; told likewise.
+    pub falls_back: Vec<u64>,
 }
 
 /// What the note says.
@@ -73,6 +102,8 @@ pub struct Note {
     pub kind: NoteKind,
     /// Build-id of the input, empty if it has none; at most 255 bytes.
     pub input_id: Vec<u8>,
+    /// What the rewriter knew pointers by; `None`: relocations that the linker kept.
+    pub basis: Option<NoteBasis>,
     /// Functions that moved, in ascending order of their entries.
     pub functions: Vec<MovedFunction>,
 }
@@ -109,9 +140,10 @@ impl Note {
     fn parse_description(desc: &[u8]) -> Result<Note, FormatError> {
         let mut r = Reader::new(desc, SECTION);
         let version = u32::from_le_bytes(r.array("the version")?);
-        if version != VERSION {
+        if !VERSIONS.contains(&version) {
             return Err(FormatError::new(format!(
-                "{SECTION} has version {version}; this postlink knows {VERSION}: read it with the one that wrote it"
+                "{SECTION} has version {version}; this postlink knows {} and {}: read it with the one that wrote it",
+                VERSIONS[0], VERSIONS[1]
             )));
         }
         let kind = match r.array("the kind")? {
@@ -125,6 +157,10 @@ impl Note {
         };
         let [len] = r.array("the length of the build-id")?;
         let input_id = r.bytes(len.into(), "the build-id")?.to_vec();
+        let basis = match version == VERSIONS[1] {
+            true => Some(read_basis(&mut r)?),
+            false => None,
+        };
 
         // Numbers of things that follow: each takes at least so many bytes, which bounds what is allocated.
         let count = |r: &mut Reader<'_>, least: u64, what: &str| -> Result<usize, FormatError> {
@@ -183,11 +219,26 @@ impl Note {
                 let from = entry.wrapping_add_signed(r.signed("an old label")?);
                 labels.push((from, base.wrapping_add_signed(r.signed("a new label")?)));
             }
+            let (mut level, mut falls_back) = (EntryLevel::Led, Vec::new());
+            if basis.is_some() {
+                level = read_level(&mut r)?;
+                falls_back = Vec::with_capacity(count(&mut r, 1, "the number of jumps")?);
+                let mut at = entry;
+                for i in 0..falls_back.capacity() {
+                    at = match i {
+                        0 => at.wrapping_add_signed(r.signed("a jump")?),
+                        _ => ascending(at, r.unsigned("a jump")?)?,
+                    };
+                    falls_back.push(at);
+                }
+            }
             functions.push(MovedFunction {
                 entry,
                 old,
                 new,
                 labels,
+                level,
+                falls_back,
             });
         }
         if r.left() > 0 {
@@ -199,6 +250,7 @@ impl Note {
         Ok(Note {
             kind,
             input_id,
+            basis,
             functions,
         })
     }
@@ -209,7 +261,8 @@ impl Note {
     /// that wraps around, a label of a function without a new range, a description of 4 GiB or more.
     pub fn encode(&self) -> Result<Vec<u8>, FormatError> {
         let fail = |what: String| FormatError::new(format!("{SECTION}: {what}"));
-        let mut desc = VERSION.to_le_bytes().to_vec();
+        let version = VERSIONS[usize::from(self.basis.is_some())];
+        let mut desc = version.to_le_bytes().to_vec();
         desc.push(match self.kind {
             NoteKind::Instrumented => 0,
             NoteKind::Optimised => 1,
@@ -221,6 +274,13 @@ impl Note {
             ))
         })?);
         desc.extend(&self.input_id);
+        if let Some(basis) = self.basis {
+            desc.push(match basis {
+                NoteBasis::Dynamic => 1,
+                NoteBasis::Nothing => 2,
+            });
+            desc.push(0); // no flags
+        }
         let unsigned = leb128::put_unsigned;
         let difference =
             |out: &mut Vec<u8>, a: u64, b: u64| leb128::put_signed(out, a.wrapping_sub(b) as i64);
@@ -265,9 +325,75 @@ impl Note {
                 difference(&mut desc, *from, f.entry);
                 difference(&mut desc, *to, *base);
             }
+            if self.basis.is_some() {
+                desc.push(match f.level {
+                    EntryLevel::Led => 0,
+                    EntryLevel::Long => 2,
+                });
+                unsigned(&mut desc, 0); // no tables
+                unsigned(&mut desc, f.falls_back.len() as u64);
+                let mut before = None;
+                for &at in &f.falls_back {
+                    match before {
+                        None => difference(&mut desc, at, f.entry),
+                        Some(before) if before < at => unsigned(&mut desc, at - before),
+                        Some(before) => {
+                            return Err(fail(format!(
+                                "the jump at {at:#x} after {before:#x} does not ascend"
+                            )));
+                        }
+                    }
+                    before = Some(at);
+                }
+            }
         }
         framed(SECTION, TYPE, &desc)
     }
+}
+
+/// What the rewriter knew pointers by, and flags.
+fn read_basis(r: &mut Reader<'_>) -> Result<NoteBasis, FormatError> {
+    let [basis, flags] = r.array("the basis")?;
+    if flags != 0 {
+        return Err(FormatError::new(format!(
+            "{SECTION} has flags {flags:#x}; none is known"
+        )));
+    }
+    match basis {
+        1 => Ok(NoteBasis::Dynamic),
+        2 => Ok(NoteBasis::Nothing),
+        other => Err(FormatError::new(format!(
+            "{SECTION} has basis {other}; 1 and 2 are known"
+        ))),
+    }
+}
+
+/// What is at an old entry, and the number of tables, which must be 0.
+fn read_level(r: &mut Reader<'_>) -> Result<EntryLevel, FormatError> {
+    let [level] = r.array("what is at the old entry")?;
+    let tables = r.unsigned("the number of jump tables")?;
+    if tables != 0 {
+        return Err(FormatError::new(format!(
+            "{SECTION} has a function with {tables} jump tables of its own; none is known"
+        )));
+    }
+    match level {
+        0 => Ok(EntryLevel::Led),
+        2 => Ok(EntryLevel::Long),
+        other => Err(FormatError::new(format!(
+            "{SECTION}: what is at an old entry is {other}; 0 and 2 are known"
+        ))),
+    }
+}
+
+/// The jump that is so far behind another.
+fn ascending(before: u64, step: u64) -> Result<u64, FormatError> {
+    let next = before.checked_add(step).filter(|_| step > 0);
+    next.ok_or_else(|| {
+        FormatError::new(format!(
+            "{SECTION}: the jump {step:#x} after {before:#x} does not ascend"
+        ))
+    })
 }
 
 /// The bytes of one note of ours, which has `desc` for its description and goes to `section`.
@@ -329,6 +455,7 @@ mod tests {
         let mut entries = several(u, 12, address)?;
         entries.sort_unstable();
         entries.dedup();
+        let basis = *u.choose(&[None, Some(NoteBasis::Dynamic), Some(NoteBasis::Nothing)])?;
         let functions = entries.into_iter().map(|entry| {
             let (old, new) = (several(u, 3, range)?, several(u, 3, range)?);
             let labels = if new.is_empty() {
@@ -336,11 +463,20 @@ mod tests {
             } else {
                 several(u, 4, |u| Ok((address(u)?, address(u)?)))?
             };
+            let (mut level, mut falls_back) = (EntryLevel::Led, Vec::new());
+            if basis.is_some() {
+                level = *u.choose(&[EntryLevel::Led, EntryLevel::Long])?;
+                falls_back = several(u, 3, address)?;
+                falls_back.sort_unstable();
+                falls_back.dedup();
+            }
             Ok(MovedFunction {
                 entry,
                 old,
                 new,
                 labels,
+                level,
+                falls_back,
             })
         });
         let functions = functions.collect::<Result<_>>()?;
@@ -352,6 +488,7 @@ mod tests {
         Ok(Note {
             kind,
             input_id: several(u, 32, |u| u.arbitrary())?,
+            basis,
             functions,
         })
     }

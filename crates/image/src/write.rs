@@ -162,6 +162,8 @@ pub struct WriteOptions {
     /// A hole of at least so many bytes that is not after code is used as well, for the price of a segment:
     /// worth it if little is appended. 0: none.
     pub map_hole: u64,
+    /// No section makes way for the program headers: code may know the address of one.
+    pub no_way: bool,
     /// The new segment is as far from its place in the file as `.text` is, if that can be had for little:
     /// perf takes the distance of the section of that name for the whole file's when it looks for the lines
     /// of an address. Sections that are not loaded fill the space in front.
@@ -327,7 +329,7 @@ impl<'d> Writer<'d> {
             && elf.section(".eh_frame").is_some()
             && !elf.segments.iter().any(|s| s.kind == raw::PT_GNU_EH_FRAME);
         let mut extra = 1 + u64::from(options.zero_fill && joined.is_none()) + u64::from(search);
-        let mut room = room::find(elf, extra, loaded_end, page);
+        let mut room = room::find(elf, extra, loaded_end, page, options.no_way);
         let mut holes: Vec<Hole> = hole::longer(elf, page).into_iter().collect();
         let mut end = end.checked_next_multiple_of(page);
         if options.map_hole > 0
@@ -336,7 +338,7 @@ impl<'d> Writer<'d> {
             && hole.free(1) >= options.map_hole
         {
             // Not if the table of program headers had to go somewhere else for it.
-            let with = room::find(elf, extra + 1, loaded_end, page);
+            let with = room::find(elf, extra + 1, loaded_end, page, options.no_way);
             if matches!(with, Room::Gap | Room::Block(_)) || with == room {
                 end = hole.end().checked_next_multiple_of(page);
                 (room, extra) = (with, extra + 1);

@@ -197,6 +197,17 @@ pub struct Effects {
     pub kills: RegSet,
 }
 
+/// What a place in bytes could be, if an instruction or the field of one were there; see [`Isa::places`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// The displacement of a direct branch or call that reaches far.
+    Branch,
+    /// A branch that reaches nearby.
+    ShortBranch,
+    /// An operand relative to the program counter.
+    Operand,
+}
+
 /// What an instruction does with memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Memory {
@@ -515,6 +526,16 @@ pub trait Isa: Copy + Send + Sync + 'static {
     /// Addresses that instructions form in registers, as (register, address), where one instruction does not
     /// show it; control flow is ignored, so these are guesses.
     fn formed<'c>(insns: &[Insn], code: impl Fn(&Insn) -> &'c [u8]) -> Vec<(u8, u64)>;
+
+    /// Tells of every position in `bytes`, wherever instructions begin, what could be there, and the address that
+    /// it would designate. Nothing where instructions have one length: there what is decoded is all.
+    fn places(_bytes: &[u8], _addr: u64, _found: &mut impl FnMut(Place, u64)) {}
+
+    /// Whether bytes are the call of a TLS descriptor as the ABI has it, through the register that holds the
+    /// descriptor's address.
+    fn may_call_descriptor(_bytes: &[u8]) -> bool {
+        false
+    }
 
     /// Whether code has instructions that run only on processors which know [`CounterMode::AtomicOne`]; false
     /// where it is no different.

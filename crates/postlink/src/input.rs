@@ -8,6 +8,8 @@ use anyhow::{Context, Result, bail};
 use memmap2::Mmap;
 use postlink_image::elf::Elf;
 
+use crate::options::Relocations;
+
 /// An open binary.
 pub struct Input {
     /// As the user named it.
@@ -17,6 +19,7 @@ pub struct Input {
     file: File,
     map: Mmap,
     identity: (u64, u64),
+    relocations: Relocations,
 }
 
 impl Input {
@@ -46,6 +49,7 @@ impl Input {
             file,
             map,
             identity: (metadata.dev(), metadata.ino()),
+            relocations: Relocations::Auto,
         })
     }
 
@@ -54,9 +58,26 @@ impl Input {
         &self.map
     }
 
+    /// The same file, read with these relocations alone.
+    pub fn using(mut self, relocations: Relocations) -> Result<Input> {
+        self.relocations = relocations;
+        if relocations == Relocations::Kept && !self.elf()?.has_kept_relocs() {
+            bail!(
+                "{}: --relocations kept: the linker kept no relocations: link with -Wl,-q (--emit-relocs)",
+                self.path.display()
+            );
+        }
+        Ok(self)
+    }
+
     /// Reads it as ELF.
     pub fn elf(&self) -> Result<Elf<'_>> {
-        Elf::parse_file(&self.map, &self.file).with_context(|| self.path.display().to_string())
+        let elf = Elf::parse_file(&self.map, &self.file);
+        let elf = elf.with_context(|| self.path.display().to_string())?;
+        Ok(match self.relocations {
+            Relocations::Auto | Relocations::Kept => elf,
+            Relocations::None => elf.without_kept_relocs(),
+        })
     }
 
     /// Reads it as ELF, once for a whole command.

@@ -29,6 +29,7 @@ use rustc_hash::FxHashMap;
 
 use crate::errors::Usage;
 use crate::input::{Input, Parsed};
+use crate::options::Relocations;
 use crate::ui::{Ui, count};
 
 /// Formats that can be written.
@@ -72,6 +73,8 @@ impl Target {
 pub struct Reading {
     /// The binary they are of.
     pub binary: Option<PathBuf>,
+    /// Which relocations of it are used.
+    pub relocations: Relocations,
     /// What of recordings is wanted.
     pub samples: Options,
     /// What of aggregation may be chosen.
@@ -126,7 +129,7 @@ pub fn read_of(
     let binary = match (binary, &reading.binary) {
         (Some(binary), _) => binary,
         (None, Some(path)) => {
-            input = Input::open(path)?;
+            input = Input::open(path)?.using(reading.relocations)?;
             parsed = input.parse()?;
             &parsed
         }

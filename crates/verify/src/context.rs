@@ -1,6 +1,6 @@
 //! What every part of the proof looks things up in: both files, the moved functions, and who owns an address.
 
-use crate::arch::{Arch, Dispatch};
+use crate::arch::{Arch, Dispatch, FieldKind, Flow, Insn};
 use crate::files::bytes::u64_in;
 use crate::files::claim::{Moved, Range};
 use crate::files::elf::{
@@ -130,11 +130,28 @@ pub(crate) struct Context<'a> {
     pub calculating: FxHashSet<FuncId>,
     /// Data hold distances to places, see [`crate::proof::described`].
     pub described: bool,
+    /// The output claims that no kept relocations were used: values stay ([`crate::proof::bare`]).
+    pub bare: bool,
+    /// Slots that hold functions once the loader is done with them, so that a jump through one leaves; of
+    /// files without kept relocations.
+    pub slots: FxHashSet<u64>,
 }
 
 impl<'a> Context<'a> {
     pub(crate) fn function(&self, id: FuncId) -> Option<&Moved> {
         self.functions.get(id as usize)
+    }
+
+    /// Whether an indirect jump may go on in old code: its target is no function for certain.
+    pub(crate) fn falls_back(&self, insn: &Insn) -> bool {
+        let slot = insn.field.filter(|f| f.kind == FieldKind::Accesses);
+        let leaves = slot.is_some_and(|f| self.slots.contains(&f.target));
+        self.bare && matches!(insn.flow, Flow::IndirectJump { .. }) && !leaves
+    }
+
+    /// Whether some indirect jump of a moved function goes on in old code.
+    pub(crate) fn has_fall_back(&self, id: FuncId) -> bool {
+        self.function(id).is_some_and(|f| !f.falls_back.is_empty())
     }
 
     /// Fixed addresses: absolute addresses may be in code.
@@ -460,6 +477,9 @@ impl Findings {
     /// A pointer to code was `old` and is `new`: an obligation, or, if it is unchanged, perhaps a way into an old body.
     /// `identity`: the pointer can be seen by the program and compared.
     pub(crate) fn pointer(&mut self, cx: &Context<'_>, old: u64, new: u64, identity: bool) -> bool {
+        if cx.bare && old != new {
+            return false;
+        }
         if old == new && !cx.lies_in_itself(old) {
             if let Some(id) = cx.old.owner(old) {
                 match cx.entry_of(old) {

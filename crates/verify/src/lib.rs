@@ -64,8 +64,8 @@ pub mod testing;
 mod walk;
 
 pub use report::{
-    Assumption, Check, DebugState, DebugSummary, Digest, Failure, FunctionReport, Options, Report,
-    Verdict,
+    Accepted, Assumption, Basis, Check, DebugState, DebugSummary, Digest, EntryLevel, EntryReport,
+    Failure, FunctionReport, Options, Report, Verdict,
 };
 
 use arch::Arch;
@@ -76,7 +76,9 @@ use files::claim::{Claim, Range};
 use files::elf::{self, Elf};
 use files::{claim, unwind};
 use proof::visible::{self, Extents, Visible};
-use proof::{counting, data, described, distances, gaps, identity, image, tables, text};
+use proof::{
+    bare, counting, data, described, distances, gaps, identity, image, inside, tables, text,
+};
 use rayon::prelude::*;
 use rustc_hash::{FxHashMap, FxHashSet};
 use walk::{Scratch, Walked};
@@ -426,7 +428,10 @@ fn prove<A: Arch>(
         ends: FxHashMap::default(),
         calculating: FxHashSet::default(),
         described: false,
+        bare: claim.basis.is_some(),
+        slots: FxHashSet::default(),
     };
+    bare::check_basis::<A>(input, claim, &mut found);
     let reused = check_claim(&cx, &layout, claim, &mut found);
     for &(_, id) in &reused {
         if let Some(buried) = cx.buried.get_mut(id as usize) {
@@ -449,8 +454,12 @@ fn prove<A: Arch>(
     let extents = Extents::new(input, &cx.old_unwind, &starts, &code);
     cx.ends = ends_of_moved::<A>(&cx, &extents);
     cx.code.clone_from(&code);
-    cx.calculating = distances::calculating::<A>(&cx);
-    cx.described = !described::words::<A>(input).is_empty();
+    if cx.bare {
+        cx.slots = bare::slots::<A>(input, &starts);
+    } else {
+        cx.calculating = distances::calculating::<A>(&cx);
+        cx.described = !described::words::<A>(input).is_empty();
+    }
     let cx = cx;
     image::dynamic(&cx, &layout, &mut found);
     let relative = image::relocations::<A>(&cx, &mut layout, &mut found);
@@ -467,7 +476,7 @@ fn prove<A: Arch>(
             .extend(identity::build_id(&cx, &mut found));
     }
     layout.by_meaning.sort_unstable();
-    let kept = data::KeptRelocs::new(input);
+    let kept = data::KeptRelocs::new(input, cx.bare);
     // What one thread must do alone goes on beside what all do.
     let mut of_symbols = Findings::default();
     rayon::join(
@@ -476,9 +485,17 @@ fn prove<A: Arch>(
             found.append(compared);
             found.append(text::sweep::<A>(&cx, &kept, &starts, &relative));
             data::staying_pointers::<A>(&cx, &kept, &mut found);
-            described::known::<A>(&cx, &extents, &mut found);
+            if cx.bare {
+                // No table may change.
+                found.bases.clear();
+                bare::check_functions::<A>(&cx, &mut found);
+                bare::describing(&cx, &extents, &mut found);
+                inside::check::<A>(&cx, &mut found);
+            } else {
+                described::known::<A>(&cx, &extents, &mut found);
+                distances::known::<A>(&cx, &mut found);
+            }
             tables::explain::<A>(&cx, &kept, &mut found);
-            distances::known::<A>(&cx, &mut found);
             for (id, addr, target) in
                 gaps::into_jumps::<A>(&cx, std::mem::take(&mut found.into_jumps))
             {
@@ -503,6 +520,12 @@ fn prove<A: Arch>(
         found.entrances.extend(&w.entrances);
         found.labels.extend(&w.labels);
         found.inside.extend(&w.inside);
+    }
+    if cx.bare {
+        let came_by = (0..).zip(cx.functions).zip(&walked);
+        let unclaimed =
+            came_by.filter_map(|((id, f), w)| Some((id, bare::unclaimed(f, &w.falls_back)?)));
+        found.functions.extend(unclaimed);
     }
     let visible = Visible::of(input);
     what_is_seen::<A>(&cx, &visible, &extents, &mut found);
@@ -539,6 +562,10 @@ fn overwritten_bodies<A: Arch>(
     relative: &[u64],
     found: &mut Findings,
 ) {
+    // Without kept relocations nothing may branch there at all, as is shown elsewhere.
+    if cx.bare {
+        return;
+    }
     found
         .interior_branches
         .extend((0..cx.functions.len() as FuncId).filter(|id| cx.is_buried(*id)));
@@ -652,7 +679,8 @@ fn what_is_seen<A: Arch>(
                 "a pointer leads to {old:#x}, the end of the function: the program may compare program counters with it"
             );
             fail(id, old, old, text);
-        } else if !extents.begins(old) && cx.patches.owner(old) != Some(id) {
+        } else if !extents.begins(old) && cx.patches.owner(old) != Some(id) && !cx.has_fall_back(id)
+        {
             let text = format!(
                 "a pointer to {old:#x}, inside the function, is what it was: a table may describe the function's code by address"
             );
@@ -748,6 +776,36 @@ impl<'a> Subject<'a> {
     }
 }
 
+/// What the rewriter used to find references.
+fn basis_of(cx: &Context<'_>) -> Basis {
+    match (cx.bare, cx.fixed()) {
+        (false, _) => Basis::Kept,
+        (true, false) => Basis::Dynamic,
+        (true, true) => Basis::None,
+    }
+}
+
+/// What is at a function's old entry; told where no kept relocations were used. `jumps`: functions with jumps
+/// over old code, ascending.
+fn entry_report<A: Arch>(cx: &Context<'_>, id: FuncId, jumps: &[FuncId]) -> Option<EntryReport> {
+    let f = cx.function(id).filter(|_| cx.bare)?;
+    let behind = [0, A::LONGEST_PAD].map(|pad| f.old_entry + pad);
+    let mut own = behind
+        .into_iter()
+        .filter(|at| cx.patches.owner(*at) == Some(id));
+    Some(EntryReport {
+        level: match f.jumps {
+            true => EntryLevel::Long,
+            false => EntryLevel::Led,
+        },
+        at: own.next().filter(|_| f.jumps),
+        relies_on: match jumps.binary_search(&id) {
+            Ok(_) => vec!["A2", "A3", "A4"],
+            Err(_) => Vec::new(),
+        },
+    })
+}
+
 fn report<A: Arch>(
     cx: &Context<'_>,
     mut found: Findings,
@@ -762,6 +820,16 @@ fn report<A: Arch>(
     for (id, failure) in found.functions {
         failures.entry(id).or_insert(failure);
     }
+    let mut jumps: Vec<FuncId> = cx.patches.ranges().map(|r| r.1).collect();
+    jumps.sort_unstable();
+    jumps.dedup();
+    let mut of_labels: Vec<FuncId> = found.labels.iter().map(|l| l.0).collect();
+    of_labels.sort_unstable();
+    of_labels.dedup();
+    let addresses = found.addresses.iter().filter(|a| a.1);
+    let mut following: Vec<FuncId> = addresses.map(|a| a.0).collect();
+    following.sort_unstable();
+    following.dedup();
     let functions: Vec<FunctionReport> = walked
         .into_par_iter()
         .enumerate()
@@ -772,7 +840,25 @@ fn report<A: Arch>(
             } else {
                 Vec::new()
             };
-            let failure = w.failure.or_else(|| failures.get(&(id as FuncId)).cloned());
+            let id = id as FuncId;
+            let relied_on = [
+                ("A1", true),
+                ("A2", cx.bare && jumps.binary_search(&id).is_ok()),
+                ("A3", cx.bare && jumps.binary_search(&id).is_ok()),
+                ("A4", jumps.binary_search(&id).is_ok()),
+                ("A7", w.assumed_no_return > 0),
+                ("A8", following.binary_search(&id).is_ok()),
+                ("A9", of_labels.binary_search(&id).is_ok()),
+            ];
+            let unwanted = || {
+                let relied_on = relied_on.iter().filter(|a| a.1).map(|a| a.0);
+                let mut refused = relied_on.filter(|id| !options.accepted.holds(id));
+                let id = refused.next()?;
+                let text = format!("the proof rests on assumption {id}, which is not accepted");
+                Some(Failure::new(Check::Assumptions, text).at(f.old_entry, f.new_entry()))
+            };
+            let failure = w.failure.or_else(|| failures.get(&id).cloned());
+            let failure = failure.or_else(unwanted);
             Some(FunctionReport {
                 name: subject
                     .names
@@ -786,6 +872,8 @@ fn report<A: Arch>(
                 assumed_no_return: w.assumed_no_return,
                 // A walk that was given up says nothing about the rest.
                 unreached,
+                entry: entry_report::<A>(cx, id, &jumps),
+                falls_back: f.falls_back.clone(),
             })
         })
         .collect();
@@ -793,14 +881,15 @@ fn report<A: Arch>(
         .iter()
         .filter(|f| f.verdict != Verdict::Proved)
         .count() as u64;
-    let mut of_labels: Vec<FuncId> = found.labels.iter().map(|l| l.0).collect();
-    of_labels.dedup();
-    let mut jumps: Vec<FuncId> = cx.patches.ranges().map(|r| r.1).collect();
-    jumps.sort_unstable();
-    jumps.dedup();
+    let by_jumps = match cx.bare {
+        true => jumps.len() as u64,
+        false => 0,
+    };
     let no_return = functions.iter().filter(|f| f.assumed_no_return > 0);
     let assumptions = Assumption::list(&[
         ("A1", functions.len() as u64),
+        ("A2", by_jumps),
+        ("A3", by_jumps),
         ("A4", jumps.len() as u64),
         ("A7", no_return.count() as u64),
         ("A8", found.following),
@@ -812,6 +901,7 @@ fn report<A: Arch>(
     Report {
         checker: concat!("postlink-verify ", env!("CARGO_PKG_VERSION")),
         machine: A::NAME,
+        basis: basis_of(cx),
         input: subject.input.clone(),
         output: subject.output.clone(),
         proved: functions.len() as u64 - failed,

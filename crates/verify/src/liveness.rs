@@ -171,6 +171,8 @@ pub(crate) fn dead<A: Arch>(
                     }
                     break;
                 }
+                // Old code goes on there, with whatever it needs.
+                Flow::IndirectJump { .. } if cx.falls_back(&insn) => return false,
                 Flow::IndirectJump { computed } => {
                     if open.regs & (recent.effects::<A>(bytes, at).reads | !known.unread) != 0 {
                         return false;

@@ -13,6 +13,34 @@ pub struct Options {
     pub non_call_exceptions: bool,
     /// How many failures of the whole file are kept; the count goes on. Default: 100.
     pub max_failures: usize,
+    /// On which assumptions proofs may rest. Default: all.
+    pub accepted: Accepted,
+}
+
+/// Assumptions, by their numbers in `docs/what-a-program-may-see.md`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Accepted(u32);
+
+impl Default for Accepted {
+    fn default() -> Self {
+        Accepted(u32::MAX)
+    }
+}
+
+impl Accepted {
+    /// Those with these ids (`A1`, `A2` …); `None` if one is not known.
+    pub fn parse(ids: &[&str]) -> Option<Accepted> {
+        ids.iter().try_fold(Accepted(0), |all, id| {
+            let at = ASSUMPTIONS.iter().position(|a| a.0 == *id)?;
+            Some(Accepted(all.0 | 1 << at))
+        })
+    }
+
+    /// Whether a proof may rest on one.
+    pub(crate) fn holds(self, id: &str) -> bool {
+        let at = ASSUMPTIONS.iter().position(|a| a.0 == id);
+        at.is_some_and(|at| self.0 >> at & 1 != 0)
+    }
 }
 
 impl Default for Options {
@@ -21,6 +49,7 @@ impl Default for Options {
             unique_addresses: true,
             non_call_exceptions: false,
             max_failures: 100,
+            accepted: Accepted::default(),
         }
     }
 }
@@ -61,6 +90,8 @@ pub enum Check {
     Counting,
     /// Debug information: what is said of code that moved.
     DebugInfo,
+    /// The proof rests on an assumption that is not accepted.
+    Assumptions,
 }
 
 /// A difference that is not a placement of code.
@@ -162,6 +193,46 @@ pub struct FunctionReport {
     pub assumed_no_return: u64,
     /// New code that nothing reaches and that is not padding: (address, length).
     pub unreached: Vec<(u64, u64)>,
+    /// What is at the old entry, where no kept relocations were used.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub entry: Option<EntryReport>,
+    /// Indirect jumps that go on in old code, by address in the input; likewise.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub falls_back: Vec<u64>,
+}
+
+/// What is at an old entry.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct EntryReport {
+    /// Whether anything is.
+    pub level: EntryLevel,
+    /// Where the jump is, after a landing pad if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub at: Option<u64>,
+    /// Assumptions that this rests on.
+    pub relies_on: Vec<&'static str>,
+}
+
+/// What is at an old entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EntryLevel {
+    /// What was there: who comes that way runs the old body.
+    Led,
+    /// A jump that reaches everything.
+    Long,
+}
+
+/// What the rewriter used to find references to code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Basis {
+    /// Relocations that the linker kept.
+    Kept,
+    /// Relocations for the dynamic loader.
+    Dynamic,
+    /// None.
+    None,
 }
 
 /// Something that the proof takes for granted, and on how many functions it does.
@@ -176,10 +247,18 @@ pub struct Assumption {
 }
 
 /// What may be assumed: numbers and sentences.
-const ASSUMPTIONS: [(&str, &str); 5] = [
+const ASSUMPTIONS: [(&str, &str); 7] = [
     (
         "A1",
         "nothing depends on the number of a return address or program counter in code that moved, beyond what is looked for",
+    ),
+    (
+        "A2",
+        "where an unwind entry or a dynamic symbol says that code is, control comes only to instructions that decoding from its beginning, or from where a branch leads, comes by",
+    ),
+    (
+        "A3",
+        "no jump through a table or pointer leads to the bytes behind the first of a jump over an old entry, beyond those that are looked at",
     ),
     (
         "A4",
@@ -240,6 +319,8 @@ pub struct Report {
     pub checker: &'static str,
     /// Instruction set.
     pub machine: &'static str,
+    /// What the rewriter used to find references to code.
+    pub basis: Basis,
     /// The input.
     pub input: Digest,
     /// The output.

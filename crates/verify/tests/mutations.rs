@@ -67,6 +67,7 @@ fn every_kind_of_fault_applies_somewhere_and_is_found_everywhere() {
             entry_jumps: true,
             any_front: false,
             shift: 0,
+            bare: false,
         };
         let rewritten = support::rewrite(&input, &[], options);
         missed.extend(spoil(name, &input, &rewritten.image, Kind::ALL, applied));
@@ -81,6 +82,22 @@ fn every_kind_of_fault_applies_somewhere_and_is_found_everywhere() {
             let rewritten = support::rewrite(&input, &[], staying);
             let kinds = Kind::POINTERS_STAY;
             missed.extend(spoil(name, &input, &rewritten.image, kinds, applied));
+        }
+        // As if no relocations had been kept.
+        let without: Vec<&str> = flags.iter().copied().filter(|f| *f != "-Wl,-q").collect();
+        let bare = support::compile(name, source, compiler, &without).filter(|_| !is_arm);
+        if let Some(input) = bare {
+            let pair = support::without_relocations(&input, |input, output| {
+                let report = verify(input, output, &Options::default()).expect("both can be read");
+                let failed = report.failures().map(|(f, _)| f.old).collect();
+                assert!(
+                    report.file_failures.is_empty(),
+                    "{name}: {:?}",
+                    report.file_failures
+                );
+                failed
+            });
+            missed.extend(spoil(name, &input, &pair.image, Kind::ALL, applied));
         }
         // With some functions staying, calls between those that stay and those that moved.
         if let Some(f) = rewritten.moved.first() {

@@ -20,6 +20,7 @@ fn each(mut check: impl FnMut(&str, &[u8], &support::Rewritten, &[&str])) {
                     entry_jumps: true,
                     any_front: false,
                     shift: 0,
+                    bare: false,
                 },
             );
             check(name, &input, &rewritten, args);

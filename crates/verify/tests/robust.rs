@@ -53,6 +53,7 @@ fn damaged_real_files_never_panic() {
             entry_jumps: true,
             any_front: false,
             shift: 0,
+            bare: false,
         },
     )
     .image;

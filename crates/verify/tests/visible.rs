@@ -62,6 +62,7 @@ fn moved(
         entry_jumps: true,
         any_front: true,
         shift,
+        bare: false,
     };
     let rewritten = rewrite(&input, &[], options);
     Some(verify(&input, &rewritten.image))
@@ -241,6 +242,7 @@ int main(int argc, char **argv) { return choose(argc, argc) + other(argc, argc);
                 entry_jumps: true,
                 any_front: true,
                 shift: 0,
+                bare: false,
             };
             let rewritten = rewrite(&input, &[name], options);
             assert_proved(Some(verify(&input, &rewritten.image)));

@@ -22,11 +22,22 @@ use crate::FormatError;
 use crate::raw::{self, Rela};
 
 impl<'d> Elf<'d> {
-    /// Sections of kept relocations with the sections that they describe, in the file's order.
-    fn kept_sections(&self) -> impl Iterator<Item = (&Section<'d>, &Section<'d>)> {
+    /// The same file as if the linker had kept no relocations.
+    pub fn without_kept_relocs(mut self) -> Self {
+        self.ignores_kept = true;
+        self
+    }
+
+    /// Sections of kept relocations with the sections that they describe, in the file's order. None if they
+    /// are [not to be looked at](Elf::without_kept_relocs).
+    pub fn kept_sections(&self) -> impl Iterator<Item = (&Section<'d>, &Section<'d>)> {
+        let about = |s: &Section<'d>| {
+            let target = s.kept_relocs_target(&self.sections)?;
+            self.sections.get(target).filter(|_| !self.ignores_kept)
+        };
         self.sections
             .iter()
-            .filter_map(|s| Some((s, self.sections.get(s.kept_relocs_target(&self.sections)?)?)))
+            .filter_map(move |s| Some((s, about(s)?)))
     }
 
     /// Whether the linker kept relocations for code.

@@ -88,8 +88,8 @@ pub(super) const TABLE_TAGS: [i64; 10] = [
 ];
 
 /// Finds space for `extra` more entries. `loaded_end` is the end of the loaded part of the file, `page` the
-/// size by which a program may grow at its front.
-pub(super) fn find(elf: &Elf<'_>, extra: u64, loaded_end: u64, page: u64) -> Room {
+/// size by which a program may grow at its front. `fixed`: no section may make way.
+pub(super) fn find(elf: &Elf<'_>, extra: u64, loaded_end: u64, page: u64, fixed: bool) -> Room {
     let count = elf.segments.len() as u64;
     // The table is in the file, whose size is far from overflow.
     let end = elf.phoff + count * raw::PHDR;
@@ -97,7 +97,8 @@ pub(super) fn find(elf: &Elf<'_>, extra: u64, loaded_end: u64, page: u64) -> Roo
     if needed <= loaded_end && is_gap(elf, end, needed, page) {
         return Room::Gap;
     }
-    if let Some(block) = block(elf, end, needed).filter(|b| is_unreferenced(elf, b)) {
+    let block = || block(elf, end, needed).filter(|b| is_unreferenced(elf, b));
+    if let Some(block) = (!fixed).then(block).flatten() {
         return Room::Block(block);
     }
     let table = (raw::EHDR + (count + extra) * raw::PHDR).next_multiple_of(page);
@@ -276,7 +277,6 @@ fn is_unreferenced(elf: &Elf<'_>, block: &Block) -> bool {
     if (0..exported.len()).any(in_block) {
         return false; // another object may refer to it
     }
-    let kept = |s: &&crate::elf::Section<'_>| s.kept_relocs_target(&elf.sections).is_some();
     if elf.has_kept_relocs() {
         let (Some(low), Some(high)) = (inside.first().copied(), inside.last().copied()) else {
             return true;
@@ -289,10 +289,8 @@ fn is_unreferenced(elf: &Elf<'_>, block: &Block) -> bool {
                 })
         };
         return !elf
-            .sections
-            .iter()
-            .filter(kept)
-            .any(|s| names_it(elf.section_data(s)));
+            .kept_sections()
+            .any(|(s, _)| names_it(elf.section_data(s)));
     }
     // A table of relocations that cannot be read may say anything.
     !named

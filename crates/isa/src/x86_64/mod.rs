@@ -10,6 +10,7 @@
 //! | [`counter`] | the increment of a counter |
 //! | [`site`] | recorders of indirect call targets, and the layout of their tables |
 //! | [`text`] | instructions as text |
+//! | [`mod@places`] | what bytes could be, wherever instructions begin |
 //! | [`mnemonic`] | what instructions are called, for hashes |
 //! | [`runtime`] | the start-up routine of an instrumented program |
 //!
@@ -38,6 +39,7 @@ pub mod coverage;
 pub mod decode;
 pub mod effects;
 pub mod mnemonic;
+pub mod places;
 pub mod runtime;
 pub mod site;
 pub mod table;
@@ -47,7 +49,7 @@ pub mod threads;
 use crate::coverage::{CallCounter, Covers, MipRuntime, SlowConfig};
 use crate::{
     Code, Cond, CounterMode, Effects, FixupKind, Forks, Insn, Isa, JumpShape, Memory, OutOfRange,
-    PerThreadMemory, Reach, RegSet, RuntimeConfig, RuntimeError, SiteRef,
+    PerThreadMemory, Place, Reach, RegSet, RuntimeConfig, RuntimeError, SiteRef,
 };
 
 /// The instruction set.
@@ -71,6 +73,13 @@ pub const DF: RegSet = RegSet(1 << 38);
 
 impl Isa for X86_64 {
     const NAME: &'static str = "x86-64";
+    fn places(bytes: &[u8], addr: u64, found: &mut impl FnMut(Place, u64)) {
+        places::places(bytes, addr, found);
+    }
+    fn may_call_descriptor(bytes: &[u8]) -> bool {
+        // call *(%rax), with prefixes that only fill space
+        matches!(bytes, [.., 0xff, 0x10])
+    }
     const FLAGS: RegSet = RegSet(CF.0 | PF.0 | AF.0 | ZF.0 | SF.0 | OF.0);
     const LIVE_AT_EXIT: RegSet = RegSet(0xffff | DF.0);
     const CALL_SCRATCH: RegSet = RegSet::EMPTY;

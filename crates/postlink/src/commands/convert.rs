@@ -9,6 +9,7 @@ use postlink_aggregate as aggregate;
 use postlink_profile::preaggregated::Dialect;
 use postlink_profile::samples::Options;
 
+use crate::options;
 use crate::profiles::{self, Reading, Target};
 use crate::ui::{BOLD, Ui};
 
@@ -46,6 +47,8 @@ pub struct How {
     /// For which version of BOLT pre-aggregated text is written
     #[arg(long, value_name = "VERSION", default_value = "22")]
     pub dialect: Version,
+    #[command(flatten)]
+    pub reading: options::Reading,
     /// Take samples of another version of the binary
     #[arg(long)]
     pub ignore_build_id: bool,
@@ -73,6 +76,7 @@ impl How {
     pub fn reading(&self) -> Reading {
         Reading {
             binary: self.binary.clone(),
+            relocations: self.reading.relocations,
             samples: Options {
                 pids: self.pid.clone(),
                 events: self.event.clone(),

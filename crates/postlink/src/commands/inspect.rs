@@ -8,6 +8,7 @@ use clap::Args;
 use postlink_rewrite::Inspection;
 
 use crate::input::Input;
+use crate::options;
 use crate::ui::{BOLD, DIM, Ui, bytes, count, counted, demangle, percent, shorten};
 
 /// Tell what a file is and what can be moved in it
@@ -24,6 +25,8 @@ pub struct Inspect {
     /// The program or shared library
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
+    #[command(flatten)]
+    pub reading: options::Reading,
     /// List every function that stays
     #[arg(long)]
     pub pinned: bool,
@@ -38,7 +41,7 @@ pub struct Inspect {
 impl Inspect {
     pub fn run(self, ui: &Ui) -> Result<ExitCode> {
         let watched = ui.phases("inspect");
-        let input = Input::open(&self.file)?;
+        let input = Input::open(&self.file)?.using(self.reading.relocations)?;
         let inspection = postlink_rewrite::inspect(&input.elf()?)
             .with_context(|| self.file.display().to_string())?;
         watched.finish();
@@ -97,7 +100,7 @@ impl Inspect {
         let kept = if i.relocations_kept {
             "relocations kept"
         } else {
-            "no relocations kept (link with -Wl,-q)"
+            "no relocations kept"
         };
         row(
             "references",
@@ -117,6 +120,24 @@ impl Inspect {
                 .to_owned(),
         };
         row("", pointers);
+        if !i.relocations_kept {
+            row(
+                "old entries",
+                format!(
+                    "a jump fits in all functions that can move but {}, which code that stays goes on to enter as it does",
+                    count(i.led)
+                ),
+            );
+            let (functions, jumps) = i.falls_back;
+            row(
+                "old code",
+                format!(
+                    "{} in {} there: their tables stay",
+                    counted(jumps, "indirect jump goes on", "indirect jumps go on"),
+                    counted(functions, "function", "functions")
+                ),
+            );
+        }
         row(
             "symbols",
             format!(

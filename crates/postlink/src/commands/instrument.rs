@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use super::optimize::{say_pinned, say_reverted};
 use crate::input::{Input, Parsed};
-use crate::options::Instrumenting;
+use crate::options::{self, Instrumenting};
 use crate::rewriting::{self, Instrumented, Proof};
 use crate::ui::{BOLD, GOOD, Ui, Watched, bytes, change, count, counted};
 
@@ -45,7 +45,7 @@ Examples:
 A shared library is instrumented in the same way; every object has its own profile, so use %b in --profile
 or POSTLINK_PROFILE when a program loads several.")]
 pub struct Instrument {
-    /// The program or shared library, linked with -Wl,-q
+    /// The program or shared library
     #[arg(value_name = "INPUT")]
     pub input: PathBuf,
     /// The copy to write
@@ -75,6 +75,8 @@ pub struct Instrument {
     pub blocks: Option<PathBuf>,
     #[command(flatten)]
     pub instrumenting: Instrumenting,
+    #[command(flatten)]
+    pub reading: options::Reading,
     /// Write the copy without having it proved
     #[arg(long)]
     pub no_verify: bool,
@@ -155,7 +157,7 @@ fn pattern(text: &str) -> Result<String, String> {
 impl Instrument {
     pub fn run(self, ui: &Ui) -> Result<ExitCode> {
         let mut watched = ui.phases("instrument");
-        let input = Input::open(&self.input)?;
+        let input = Input::open(&self.input)?.using(self.reading.relocations)?;
         let input = input.parse()?;
         if let Some(mode) = self.mode.coverage() {
             if self.blocks.is_some() {

@@ -20,7 +20,7 @@ use serde::Serialize;
 
 use super::aggregate::say_quality;
 use crate::input::{Input, Parsed};
-use crate::options::Optimizing;
+use crate::options::{self, Optimizing};
 use crate::profiles::{self, Reading, Target};
 use crate::rewriting::{self, Optimized, Proof};
 use crate::ui::{BOLD, GOOD, Ui, bytes, change, count, counted};
@@ -64,6 +64,8 @@ pub struct Optimize {
     pub save_profile: Option<PathBuf>,
     #[command(flatten)]
     pub optimizing: Optimizing,
+    #[command(flatten)]
+    pub reading: options::Reading,
     /// Write the output without having it checked
     #[arg(long)]
     pub no_verify: bool,
@@ -145,6 +147,7 @@ pub fn read_any(
     let addresses = alike && models.first() == Some(&Model::Addresses);
     let by_address = addresses && !is_translated(&input.elf)?;
     let reading = Reading {
+        relocations: options::Relocations::Auto,
         binary: None,
         aggregate: aggregate::Options {
             ignore_build_id,
@@ -206,7 +209,7 @@ pub fn save_fitted(input: &Input, fitted: &dyn Fitted<'_>, path: &Path) -> Resul
 impl Optimize {
     pub fn run(self, ui: &Ui) -> Result<ExitCode> {
         let mut watched = ui.phases("optimize");
-        let input = Input::open(&self.input)?;
+        let input = Input::open(&self.input)?.using(self.reading.relocations)?;
         let input = input.parse()?;
         let options = self.optimizing.options()?;
         watched.phases.begin("profile");

@@ -15,6 +15,7 @@ use postlink_rewrite::facts;
 
 use super::optimize::read_any;
 use crate::input::Input;
+use crate::options;
 use crate::rewriting;
 use crate::ui::{BOLD, Ui, bytes, demangle};
 
@@ -63,6 +64,8 @@ pub struct Report {
     /// Do not have the optimised program checked
     #[arg(long)]
     pub no_verify: bool,
+    #[command(flatten)]
+    pub reading: options::Reading,
     /// Take a profile of a program with another build-id
     #[arg(long)]
     pub ignore_build_id: bool,
@@ -257,7 +260,7 @@ fn open(ui: &Ui, page: &Path) {
 
 impl Report {
     pub fn run(self, ui: &Ui) -> Result<ExitCode> {
-        let input = Input::open(&self.input)?;
+        let input = Input::open(&self.input)?.using(self.reading.relocations)?;
         let parsed = input.parse()?;
         let profile = read_any(ui, &parsed, &self.profile, self.ignore_build_id)?;
         let compare = self.compare.as_ref().map(|file| {

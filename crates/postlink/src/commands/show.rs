@@ -13,6 +13,7 @@ use serde::Serialize;
 use super::optimize::read_profiles;
 use super::show_graph;
 use crate::input::Input;
+use crate::options;
 use crate::profiles::{self, Reading};
 use crate::ui::{BOLD, DIM, Ui, WARM, count, demangle, percent, shorten};
 
@@ -34,6 +35,8 @@ pub struct Show {
     /// The program that was sampled or instrumented (not its instrumented copy)
     #[arg(long, short, value_name = "FILE")]
     pub binary: Option<PathBuf>,
+    #[command(flatten)]
+    pub reading: options::Reading,
     /// How many rows a table has at most
     #[arg(long, short = 'n', value_name = "N", default_value_t = 20)]
     pub top: usize,
@@ -96,6 +99,7 @@ impl Show {
         {
             let reading = Reading {
                 binary: self.binary.clone(),
+                relocations: self.reading.relocations,
                 ..Reading::default()
             };
             // With the binary, samples are told by functions.
@@ -115,7 +119,7 @@ impl Show {
         let counts = match &self.binary {
             None => None,
             Some(binary) => {
-                let input = Input::open(binary)?;
+                let input = Input::open(binary)?.using(self.reading.relocations)?;
                 let counts = postlink_rewrite::counts::counts(&input.elf()?, &profile)
                     .with_context(|| {
                         format!("{} with {}", self.profiles.join(", "), binary.display())

@@ -16,7 +16,7 @@ use postlink_rewrite::attach::Source;
 use super::{instrument, optimize, report};
 use crate::errors::Usage;
 use crate::input::Input;
-use crate::options::{Instrumenting, Optimizing};
+use crate::options::{self, Instrumenting, Optimizing};
 use crate::rewriting::{self, Proof};
 use crate::ui::{BOLD, Ui, seconds};
 
@@ -64,6 +64,8 @@ pub struct Tune {
     pub instrumenting: Instrumenting,
     #[command(flatten)]
     pub optimizing: Optimizing,
+    #[command(flatten)]
+    pub reading: options::Reading,
 }
 
 /// Replaces every `{}` in a command by a path.
@@ -203,7 +205,7 @@ impl Tune {
             ))
             .into());
         }
-        let input = Input::open(&self.input)?;
+        let input = Input::open(&self.input)?.using(self.reading.relocations)?;
         let input = input.parse()?;
         input.must_differ_from(&self.output)?;
         let temporary;

@@ -5,8 +5,9 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Args;
-use postlink_verify::{Options, Report};
+use postlink_verify::{Accepted, Options, Report};
 
+use crate::errors::Usage;
 use crate::input::Input;
 use crate::rewriting;
 use crate::ui::{BAD, BOLD, DIM, GOOD, Ui, count, counted, demangle};
@@ -40,6 +41,10 @@ pub struct Verify {
     /// Take calls as the only instructions that throw no longer for granted (-fnon-call-exceptions, Ada, Java)
     #[arg(long)]
     pub non_call_exceptions: bool,
+    /// Fail functions whose proof rests on assumptions other than these: ids as this command lists them, with
+    /// commas between
+    #[arg(long, value_name = "IDS", value_delimiter = ',')]
+    pub strict_assumptions: Option<Vec<String>>,
     /// Print at most this many failures
     #[arg(long, value_name = "N", default_value_t = 20)]
     pub failures: usize,
@@ -52,6 +57,7 @@ impl Verify {
         let input = Input::open(&self.input)?;
         let options = Options {
             non_call_exceptions: self.non_call_exceptions,
+            accepted: self.accepted()?,
             ..Options::default()
         };
         let report = rewriting::check(&input, &self.output, &options)?;
@@ -65,6 +71,21 @@ impl Verify {
             ExitCode::SUCCESS
         } else {
             ExitCode::FAILURE
+        })
+    }
+
+    /// The assumptions on which a proof may rest.
+    fn accepted(&self) -> Result<Accepted> {
+        let Some(ids) = &self.strict_assumptions else {
+            return Ok(Accepted::default());
+        };
+        let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
+        Accepted::parse(&ids).ok_or_else(|| {
+            let text = format!(
+                "--strict-assumptions {}: not all of these are assumptions; docs/what-a-program-may-see.md lists them",
+                ids.join(",")
+            );
+            Usage(text).into()
         })
     }
 

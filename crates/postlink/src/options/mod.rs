@@ -2,6 +2,8 @@
 
 mod instrumenting;
 mod optimizing;
+mod relocations;
 
 pub use instrumenting::Instrumenting;
 pub use optimizing::Optimizing;
+pub use relocations::{Reading, Relocations};

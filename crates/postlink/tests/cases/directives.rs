@@ -22,6 +22,8 @@
 //! | `profile: empty` | the workload ends before it has counted anything: no profile is asked for |
 //! | `needs: TOOL…` | programs that must be on the machine |
 //! | `debug: updated` | the debug information of each optimised program describes code where it is now, and is proved, without a loss |
+//! | `led: NAME…`, `long: NAME…` | without kept relocations: functions that must have moved, with their old entries as they were, or with jumps there |
+//! | `in old code: NAME…` | without kept relocations: functions that must have moved, and have jumps that go on in old code |
 //! | `falls back: REASON` | code of old bodies runs, so they are not overwritten under stress |
 
 use std::fs;
@@ -75,6 +77,11 @@ pub struct Case {
     pub needs: Vec<String>,
     /// Debug information must be updated.
     pub debug: bool,
+    /// Without kept relocations: functions without, and with, a jump at the old entry.
+    pub led: Vec<String>,
+    pub long: Vec<String>,
+    /// Without kept relocations: functions that go on in old code.
+    pub goes_on_in_old_code: Vec<String>,
     /// Why old bodies go on running.
     pub falls_back: Option<String>,
 }
@@ -112,6 +119,9 @@ impl Case {
             needs: vec![],
             debug: false,
             falls_back: None,
+            led: vec![],
+            long: vec![],
+            goes_on_in_old_code: vec![],
         };
         let mut about = false;
         for (number, line) in text.lines().enumerate() {
@@ -168,6 +178,9 @@ impl Case {
                 ("profile", "") if value == "empty" => case.profile_expected = false,
                 ("needs", "") => case.needs = words(),
                 ("debug", "") if value == "updated" => case.debug = true,
+                ("led", "") => case.led.extend(words()),
+                ("long", "") => case.long.extend(words()),
+                ("in", "old code") => case.goes_on_in_old_code.extend(words()),
                 ("falls", "back") if !value.is_empty() => case.falls_back = Some(value.to_owned()),
                 _ => return Err(wrong("unknown directive")),
             }

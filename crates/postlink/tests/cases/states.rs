@@ -8,7 +8,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use super::build::{Built, Kind, Target};
+use super::build::{Built, Kind, Link, Target};
 use super::directives::Case;
 use super::run::{self, Seen};
 
@@ -58,6 +58,7 @@ pub fn check(case: &Case, kind: Kind, built: &Built, dir: &Path) -> Result<(), S
     }
     if kind.target == Target::Host {
         count_entries(case, kind, built, dir, &plain)?;
+        without_relocations(case, kind, built, dir, &plain)?;
     }
     if !case.profile_expected {
         return Ok(());
@@ -114,6 +115,125 @@ pub fn check(case: &Case, kind: Kind, built: &Built, dir: &Path) -> Result<(), S
         }
     }
     stress(case, kind, built, dir, &profile, &plain)
+}
+
+/// As if the linker had kept no relocations: instrumented, optimised, proved. Nothing may be different.
+fn without_relocations(
+    case: &Case,
+    kind: Kind,
+    built: &Built,
+    dir: &Path,
+    plain: &Seen,
+) -> Result<(), String> {
+    let (input, profile) = (built.subject.as_os_str(), dir.join("without.plraw"));
+    let none = ["--relocations", "none"];
+    let folder = dir.join("without.instrumented");
+    let subject = place(built, &folder)?;
+    let mut command = postlink("instrument", &[input, "-o".as_ref(), subject.as_os_str()]);
+    command.args(none).args(&case.instrument);
+    match run::tool(command, dir, "without.instrument") {
+        // Static programs that register their unwind tables themselves, and those without any.
+        Err(error) if kind.link == Link::Static && error.contains("PT_GNU_EH_FRAME") => {
+            return Ok(());
+        }
+        Err(error) if error.contains("the file has no unwind entries") => return Ok(()),
+        log => log?,
+    };
+    let file = built.program.file_name().unwrap_or_default();
+    let seen = execute(
+        case,
+        kind,
+        &folder.join(file),
+        dir,
+        "without.run",
+        Some(&profile),
+    )?;
+    same("instrumented without relocations", &seen, plain)?;
+    if !case.profile_expected {
+        return Ok(());
+    }
+    let arguments = [
+        profile.as_os_str(),
+        "--binary".as_ref(),
+        input,
+        "--json".as_ref(),
+    ];
+    let mut show = postlink("show", &arguments);
+    show.args(none);
+    let expects = [&case.led, &case.long, &case.goes_on_in_old_code];
+    match run::tool(show, dir, "without.show") {
+        // Of a tiny program all functions may be near code without unwind entries, whose bytes could lead
+        // there: then no jump is at an old entry.
+        Err(error)
+            if error.contains("the profile is empty") && expects.iter().all(|e| e.is_empty()) =>
+        {
+            return Ok(());
+        }
+        shown => shown?,
+    };
+    for (state, options) in [
+        ("without.optimized", &["--split-functions=none"][..]),
+        (
+            "without.split",
+            &["--split-functions", "--preset", "fast"][..],
+        ),
+    ] {
+        let folder = dir.join(state);
+        let subject = place(built, &folder)?;
+        let arguments = [
+            input,
+            "-p".as_ref(),
+            profile.as_os_str(),
+            "-o".as_ref(),
+            subject.as_os_str(),
+        ];
+        let mut command = postlink("optimize", &arguments);
+        command.args(none).args(options).args(&case.optimize);
+        run::tool(command, dir, state)?;
+        let seen = execute(
+            case,
+            kind,
+            &folder.join(file),
+            dir,
+            &format!("{state}.run"),
+            None,
+        )?;
+        same(state, &seen, plain)?;
+        let verify = postlink("verify", &[input, subject.as_os_str(), "--json".as_ref()]);
+        let certificate = run::tool(verify, dir, &format!("{state}.verify"))?;
+        check_entries(case, &certificate).map_err(|e| format!("{state}: {e}"))?;
+    }
+    Ok(())
+}
+
+/// What the case says of functions in outputs without kept relocations: whether there is a jump at their old
+/// entries, and whether they go on in old code.
+fn check_entries(case: &Case, certificate: &[u8]) -> Result<(), String> {
+    let certificate = parse("verify", certificate)?;
+    let moved = |name: &str| {
+        let mut all = functions(&certificate);
+        let found = all.find(|(symbol, _)| is_named(symbol, name)).map(|f| f.1);
+        found.ok_or_else(|| format!("verify: {name} has not moved"))
+    };
+    for (names, level) in [(&case.led, "led"), (&case.long, "long")] {
+        for name in names {
+            let entry = &moved(name)?["entry"]["level"];
+            if entry != level {
+                return Err(format!(
+                    "verify: the entry of {name} is {entry}, not {level}"
+                ));
+            }
+        }
+    }
+    for name in &case.goes_on_in_old_code {
+        if moved(name)?["falls_back"]
+            .as_array()
+            .is_none_or(Vec::is_empty)
+        {
+            return Err(format!("verify: {name} does not go on in old code"));
+        }
+    }
+    Ok(())
 }
 
 /// A layout chosen at random, proved, and then with breakpoints in old bodies: what still runs there is an

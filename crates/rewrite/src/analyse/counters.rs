@@ -366,6 +366,9 @@ fn kept_at_calls<I: Isa>(program: &Program<'_>, start: u64) -> RegSet {
 fn live_out<I: Isa>(program: &Program<'_>, cfg: &Cfg, b: BlockId, depth: u32) -> RegSet {
     let block = &cfg.blocks[b as usize];
     match block.term {
+        // Without relocations it is not known which parts a compiler split off: they begin with anything.
+        Term::FallBack => RegSet::ALL,
+        Term::JumpOut { .. } if !program.refs.kept => RegSet::ALL,
         Term::Return | Term::Stop | Term::IndirectOut | Term::JumpOut { .. } => I::LIVE_AT_EXIT,
         _ if depth == 0 => RegSet::ALL,
         // Not all targets need be known: who is missed goes on in the old body, with whatever it needs.

@@ -2,8 +2,8 @@
 
 use postlink_isa::{Code, Isa};
 
-use crate::cfg::{BlockId, Cfg, Term};
-use crate::discover::{Program, is_guarded};
+use crate::cfg::{BlockId, Cfg, Term, Use};
+use crate::discover::{Program, Refs, is_guarded};
 
 /// An entry beside the first. Functions have some where hand-written code says so, and where compilers let
 /// several share a part: they are one to us then.
@@ -71,6 +71,11 @@ pub fn entry_patch<I: Isa>(program: &Program<'_>, cfg: &Cfg, entry: u64) -> Opti
         return None;
     }
     let end = at + jump.bytes.len() as u64;
+    if !program.refs.kept
+        && (!program.entry_proof.allows(at, end) || may_table_lead_into(program, cfg, at, end))
+    {
+        return None;
+    }
     // Whatever begins inside must be reached by running into it from the entry only.
     for (b, block) in cfg
         .blocks
@@ -132,6 +137,43 @@ pub fn entry_patch<I: Isa>(program: &Program<'_>, cfg: &Cfg, entry: u64) -> Opti
         }
     }
     Some(at)
+}
+
+/// Whether a jump of the function may come by a table to what a jump at an old entry overwrites behind its first
+/// byte, `at`, up to `end`: whichever of the addresses that the function forms is the table, and whichever its
+/// entries are added to.
+fn may_table_lead_into(program: &Program<'_>, cfg: &Cfg, at: u64, end: u64) -> bool {
+    /// More entries than this no table has.
+    const ENTRIES: u64 = 4096;
+    if cfg.falls_back.is_empty() {
+        return false;
+    }
+    let formed = cfg.fields.iter().filter(|f| f.role == Use::Address);
+    let mut formed: Vec<u64> = formed.map(|f| f.target).collect();
+    formed.sort_unstable();
+    formed.dedup();
+    let is_code = |a: &u64| {
+        let section = program.elf.section_at(*a);
+        section.is_some_and(|(_, s)| s.is_code())
+    };
+    let bases: Vec<u64> = formed.iter().copied().filter(is_code).collect();
+    // A table is in one section.
+    let limit = |table: u64| {
+        let section = program.elf.section_at(table);
+        section.map_or(u64::MAX, |(_, s)| s.end())
+    };
+    formed.iter().any(|&table| {
+        let room = (limit(table) - table) / 4;
+        (0..ENTRIES.min(room))
+            .map_while(|i| Refs::relative_value(program.elf, table.wrapping_add(4 * i), 4))
+            .any(|value| {
+                let leads = |base: &u64| {
+                    let target = base.wrapping_add(value);
+                    target > at && target < end
+                };
+                leads(&table) || bases.iter().any(leads)
+            })
+    })
 }
 
 /// Appends what takes the place of an old entry.

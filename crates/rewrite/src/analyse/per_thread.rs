@@ -92,10 +92,11 @@ pub fn must_save<I: Isa>(program: &Program<'_>, cfg: &Cfg) -> bool {
     let Some(first) = cfg.blocks.first() else {
         return true;
     };
-    if program
+    let has_entry = program
         .piece_at(first.start)
-        .is_none_or(|piece| piece.fde.is_none())
-    {
+        .is_some_and(|piece| piece.fde.is_some());
+    // Parts that a compiler split off are not known without relocations.
+    if !has_entry || !program.refs.kept {
         return true;
     }
     // What may still hold something of the time before the entry, by block.

@@ -3,7 +3,6 @@
 //! The map (which counter of the program counts what) follows from the input binary alone. Instrumenting and reading a
 //! profile both build it, and its digest in the profile's header makes sure that they built the same one.
 
-use postlink_image::elf::Elf;
 use postlink_isa::Isa;
 use postlink_profile::{Digest, Subject};
 use rayon::prelude::*;
@@ -13,7 +12,7 @@ use super::counters::{self, Placement};
 use super::entry::{SecondaryEntry, entry_patch, secondary_entries};
 use super::unwind::FunctionUnwind;
 use crate::cfg::{self, Cfg};
-use crate::discover::{NonlocalExits, Program, identity, linker_veneers};
+use crate::discover::{Basis, NonlocalExits, Program, identity, linker_veneers};
 use crate::pin::Pin;
 
 /// Reusable space for one thread.
@@ -64,6 +63,8 @@ pub fn analyse<'d, I: Isa>(
         Some(at) => Some((start, at)),
         // Without a pointer to it, it is only called by instructions that are seen and updated.
         None if !program.functions[function].address_taken => None,
+        // Pointers stay, and whoever comes by one runs the old body.
+        None if !program.refs.kept => None,
         None => return Err(Pin::NoRoomAtEntry),
     };
     let secondary_entries = secondary_entries::<I>(program, &cfg, function);
@@ -130,11 +131,15 @@ pub struct CounterMap {
 
 impl CounterMap {
     /// Adds up the shares.
-    pub fn new(elf: &Elf<'_>, shares: Vec<FunctionCounters>) -> CounterMap {
+    pub fn new(program: &Program<'_>, shares: Vec<FunctionCounters>) -> CounterMap {
         let mut bases = Vec::with_capacity(shares.len());
         let (mut counters, mut sites) = (0u64, 0u64);
         let mut hash = Xxh3::new();
-        hash.update(b"postlink counter map 2");
+        match program.refs.basis() {
+            Basis::Kept => hash.update(b"postlink counter map 2"),
+            Basis::Dynamic => hash.update(b"postlink counter map 3\x01"),
+            Basis::None => hash.update(b"postlink counter map 3\x02"),
+        }
         for s in &shares {
             bases.push((counters, sites));
             counters += u64::from(s.counters);
@@ -142,7 +147,7 @@ impl CounterMap {
             hash.update(&s.digest.to_le_bytes());
         }
         let subject = Subject {
-            identity: identity(elf),
+            identity: identity(program.elf),
             digest: Digest(hash.digest()),
             counters,
             sites,
@@ -166,7 +171,7 @@ impl CounterMap {
                 )
             })
             .collect();
-        CounterMap::new(program.elf, shares)
+        CounterMap::new(program, shares)
     }
 }
 

@@ -131,7 +131,11 @@ impl Evidence {
                 push(OUTSIDE, id, None, Likely::Rare);
             }
             match block.term {
-                Term::Return | Term::Stop | Term::JumpOut { .. } | Term::IndirectOut => {
+                Term::Return
+                | Term::Stop
+                | Term::JumpOut { .. }
+                | Term::IndirectOut
+                | Term::FallBack => {
                     push(id, OUTSIDE, None, Likely::Free);
                 }
                 Term::Dispatch { leaves: true, .. } => push(id, OUTSIDE, None, Likely::Taken),

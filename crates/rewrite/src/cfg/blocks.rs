@@ -184,6 +184,10 @@ impl Cutter<'_, '_> {
                 Some(&(Some(dispatch), leaves)) => {
                     block.term = Term::Dispatch { dispatch, leaves };
                 }
+                _ if falls_back(self.code.program, insn) => {
+                    block.term = Term::FallBack;
+                    self.cfg.falls_back.push(insn.addr);
+                }
                 _ => {
                     block.term = Term::IndirectOut;
                     self.site(insn, true);
@@ -233,6 +237,20 @@ impl Cutter<'_, '_> {
             callee: Callee::of(self.code.program, insn),
         });
     }
+}
+
+/// Whether an indirect jump goes to old code: its tables stay what they were if the linker kept no
+/// relocations. What a constant slot holds is a function.
+fn falls_back(program: &Program<'_>, insn: &Insn) -> bool {
+    let is_inside = |target| program.piece_at(target).is_some_and(|p| p.start != target);
+    let leaves = |slot| {
+        program.refs.import_at(slot).is_some()
+            || program
+                .refs
+                .constant_slot(slot)
+                .is_some_and(|target| !is_inside(target))
+    };
+    !program.refs.kept && !insn.slot().is_some_and(leaves)
 }
 
 /// Notes the fields of an instruction; `anchor`: it forms an address that stays what it is, although it is in

@@ -55,10 +55,15 @@ pub fn build<I: Isa>(
     let tables = relative_tables(&code);
     collect_leaders(&code, &tables, leaders);
     let jumps = indirect::resolve::<I>(&code, &tables, leaders)?;
-    labels_are_explained(&code, &jumps)?;
+    if program.refs.kept {
+        labels_are_explained(&code, &jumps)?;
+    }
     leaders.extend_from_slice(&jumps.anchored_targets);
     sort(leaders);
     let (mut cfg, targets) = blocks::cut::<I>(&code, nonlocal_exits, &jumps, leaders, index)?;
+    if !program.refs.kept && cfg.falls_back.is_empty() && !code.function.labels.is_empty() {
+        return Err(Pin::PointerToItsInside);
+    }
     connect(&mut cfg, &jumps, &targets, index)?;
     mark(&mut cfg, &code, &tables, &jumps, index);
     mark_unlikely(&mut cfg);
@@ -213,7 +218,9 @@ fn relative_tables(code: &FunctionCode<'_, '_>) -> Vec<RelativeTable> {
 fn collect_leaders(code: &FunctionCode<'_, '_>, tables: &[RelativeTable], leaders: &mut Vec<u64>) {
     leaders.extend(code.ranges.iter().map(|r| r.0));
     leaders.extend_from_slice(&code.function.entries);
-    leaders.extend_from_slice(&code.function.labels);
+    if code.program.refs.kept {
+        leaders.extend_from_slice(&code.function.labels);
+    }
     leaders.extend_from_slice(&code.landing_pads);
     for i in code.insns {
         match i.flow {
@@ -301,6 +308,8 @@ fn mark(
     cfg.anchored_targets
         .extend(anchored_targets.filter_map(|a| Some((*a, block_at(*a)?))));
     let (entries, labels) = (&code.function.entries, &code.function.labels);
+    // Labels stay old addresses where the linker kept no relocations.
+    let labels = labels.iter().filter(|_| code.program.refs.kept);
     let marked = entries.iter().chain(labels);
     cfg.address_taken
         .extend(marked.filter_map(|a| Some((*a, block_at(*a)?))));

@@ -67,6 +67,9 @@ pub enum Term {
     },
     /// Indirect jump out of the function.
     IndirectOut,
+    /// Indirect jump to old code, in the old body or elsewhere: where the linker kept no relocations, tables
+    /// stay what they were.
+    FallBack,
     /// Return.
     Return,
     /// Trap, or a call at the very end.
@@ -220,6 +223,8 @@ pub struct Cfg {
     pub anchored_targets: Vec<(u64, BlockId)>,
     /// Addresses inside with their blocks: other entries and labels.
     pub address_taken: Vec<(u64, BlockId)>,
+    /// Addresses of jumps that go on in old code ([`Term::FallBack`]), ascending within a piece.
+    pub falls_back: Vec<u64>,
     /// Where calls return that may return in a new process, with the block that ends there or goes on there.
     pub forks: Vec<(BlockId, u64)>,
     /// Index of the first field of each block, and one more.
@@ -288,6 +293,9 @@ impl Cfg {
     /// Labels with their blocks: places that pointers in data lead to.
     pub fn labels(&self, program: &Program<'_>, function: usize) -> Vec<(u64, BlockId)> {
         let labels = &program.functions[function].labels;
+        if !program.refs.kept {
+            return Vec::new();
+        }
         self.address_taken
             .iter()
             .copied()

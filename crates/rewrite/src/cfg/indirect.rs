@@ -62,7 +62,7 @@ pub(super) fn resolve<I: Isa>(
     if resolver.claimed.contains(&false) {
         return Err(Pin::UnknownIndirectJump);
     }
-    if resolver.anchors.iter().any(|a| !a.1) {
+    if code.program.refs.kept && resolver.anchors.iter().any(|a| !a.1) {
         return Err(Pin::AddressOfItsInsideTaken);
     }
     let mut found = resolver.found;
@@ -91,8 +91,8 @@ impl Resolver<'_, '_> {
         let insn = code.insns[k];
         let imports = &code.program.imports;
         let imported = insn.field.is_some_and(|x| imports.contains_key(&x.target));
-        let no_tables =
-            self.tables.is_empty() && code.function.labels.is_empty() && self.anchors.is_empty();
+        let no_tables = !code.program.refs.kept
+            || self.tables.is_empty() && code.function.labels.is_empty() && self.anchors.is_empty();
         if imported || no_tables {
             self.found.by_address.insert(insn.addr, (None, true));
             return Ok(());

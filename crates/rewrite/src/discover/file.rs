@@ -4,6 +4,7 @@ use postlink_image::elf::Elf;
 use postlink_isa::Machine;
 use postlink_profile::Identity;
 
+use super::program::Program;
 use super::runtimes;
 use crate::error::Error;
 
@@ -32,6 +33,57 @@ pub fn check_input(elf: &Elf<'_>) -> Result<Machine, Error> {
         return Err(Error::Unsupported(why));
     }
     Ok(machine)
+}
+
+/// Refuses files that cannot be rewritten if the linker kept no relocations, and says what to do.
+pub fn check_without_relocations(program: &Program<'_>) -> Result<(), Error> {
+    const PT_GNU_EH_FRAME: u32 = 0x6474_e550;
+    const DT_TEXTREL: i64 = 22;
+    const DT_FLAGS: i64 = 30;
+    const DF_TEXTREL: u64 = 4;
+    let elf = program.elf;
+    if program.refs.kept {
+        return Ok(());
+    }
+    let refuse = |why: &str| {
+        Err(Error::Unsupported(format!(
+            "the linker kept no relocations, and {why}"
+        )))
+    };
+    if elf.machine == EM_AARCH64 {
+        return refuse(
+            "without them only files for x86-64 can be rewritten, not for AArch64: link with -Wl,-q (--emit-relocs)",
+        );
+    }
+    for name in [".gnu.prelink_undo", ".gnu.liblist"] {
+        if elf.section(name).is_some() {
+            return refuse(&format!(
+                "the file was prelinked (it has a section {name}): undo that with prelink -u"
+            ));
+        }
+    }
+    let is_loader = |name: &[u8]| name.starts_with(b"ld-linux") || name.starts_with(b"ld-musl");
+    if elf.soname().is_some_and(is_loader) {
+        return refuse("this is the dynamic loader, which runs before anything could be loaded");
+    }
+    if elf.dynamic_value(DT_TEXTREL).is_some()
+        || elf
+            .dynamic_value(DT_FLAGS)
+            .is_some_and(|f| f & DF_TEXTREL != 0)
+    {
+        return refuse("the loader changes code (DT_TEXTREL): link position-independent code");
+    }
+    if program.eh.fdes.is_empty() {
+        return refuse(
+            "the file has no unwind entries, which tell where functions are: compile with -fasynchronous-unwind-tables",
+        );
+    }
+    if !elf.segments.iter().any(|s| s.kind == PT_GNU_EH_FRAME) {
+        return refuse(
+            "no program header tells of its unwind table (PT_GNU_EH_FRAME): link with -Wl,--eh-frame-hdr or -Wl,-q",
+        );
+    }
+    Ok(())
 }
 
 /// Identity of a file: its build-id, or a hash of its contents.

@@ -21,11 +21,12 @@ use postlink_isa::{FixupKind, Isa};
 use rayon::prelude::*;
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use super::entry_proof::EntryProof;
 use super::pieces::{Named, Pieces, Sets, is_special};
 use super::program::{Function, Piece, Program, table_entries};
 use super::refs::{Pointer, Refs};
 use super::sweep::{Event, Events, reaching_unsafe, sweep};
-use super::visible::{Visible, is_padding};
+use super::visible::{Stays, Visible, is_padding};
 use super::{exceptions, libc, library};
 use crate::pin::Pin;
 
@@ -37,7 +38,7 @@ impl<'d> Program<'d> {
         let named = Named::read(elf, &eh);
         let mut pieces = Pieces::new(elf, &named, &eh);
         let imports = imports::<I>(elf, &refs);
-        let can_unwind = libc::can_unwind(elf);
+        let can_unwind = libc::can_unwind(elf, &eh);
         let library = if can_unwind {
             library::safe::<I>(elf, &refs)
         } else {
@@ -66,7 +67,7 @@ impl<'d> Program<'d> {
         refs.distant.extend(distant);
         refs.distant.sort_unstable();
         refs.distant.dedup();
-        let functions = functions(found, &mut pieces, &named.cold);
+        let functions = functions(found, &mut pieces, &named.cold, refs.kept);
 
         let pieces = pieces.list;
         let code: u64 = pieces.iter().map(|p| p.end - p.start).sum();
@@ -87,11 +88,18 @@ impl<'d> Program<'d> {
             symbols: named.symbols,
             new_end,
             visible: Visible::of_file(elf),
+            entry_proof: EntryProof::default(),
         };
         let mut visible = std::mem::take(&mut program.visible);
+        if !program.refs.kept {
+            visible.stays = Some(Stays::NoRelocations);
+        }
         visible.judge::<I>(&program);
         program.visible = visible;
         program.pad_bases = exceptions::pad_bases(&program);
+        if !program.refs.kept {
+            program.entry_proof = EntryProof::new::<I>(&program)?;
+        }
         Ok(program)
     }
 }
@@ -227,6 +235,7 @@ impl<'a, 'd> Discovery<'a, 'd> {
                         && to != from
                         && !is_special(self.elf.sections[pieces.list[to].section as usize].name)
                         && (target != pieces.starts[to] || self.midway[to])
+                        && self.may_be_one(from, to)
                     {
                         self.found.sets.join(from, to);
                     }
@@ -247,6 +256,17 @@ impl<'a, 'd> Discovery<'a, 'd> {
         }
         crossings.no_return.sort_unstable();
         crossings
+    }
+
+    /// Whether pieces of which one jumps into the other are parts of one function. Where the linker kept no
+    /// relocations a function is whatever is moved together, and other code may go on to jump into its old
+    /// body: so not what runs up to the next name.
+    fn may_be_one(&self, from: usize, to: usize) -> bool {
+        let has_size = |piece: usize| {
+            let start = self.pieces.starts[piece];
+            !self.pieces.without_size.contains(&start)
+        };
+        self.refs.kept || has_size(from) && has_size(to)
     }
 
     /// Code of a piece forms an address.
@@ -507,7 +527,15 @@ impl<'a, 'd> Discovery<'a, 'd> {
 }
 
 /// One function for each set of pieces, with its entries, labels and reason to stay.
-fn functions(found: Found, pieces: &mut Pieces, cold: &FxHashSet<u64>) -> Vec<Function> {
+///
+/// Where the linker kept no relocations (`kept`), an address of its own that a function forms is a label: code
+/// goes on to form the old one.
+fn functions(
+    found: Found,
+    pieces: &mut Pieces,
+    cold: &FxHashSet<u64>,
+    kept: bool,
+) -> Vec<Function> {
     let mut functions = found.sets.functions(&mut pieces.list, cold);
     for f in &mut functions {
         f.pin = f
@@ -533,7 +561,10 @@ fn functions(found: Found, pieces: &mut Pieces, cold: &FxHashSet<u64>) -> Vec<Fu
             (Some(f), None) => functions[f].labels.push(address),
             (Some(f), Some(from)) => {
                 let own = pieces.list[from as usize].function as usize == f;
-                formed.push((f, address, own));
+                match own && !kept {
+                    true => functions[f].labels.push(address),
+                    false => formed.push((f, address, own)),
+                }
             }
             (None, _) => {}
         }
@@ -592,6 +623,7 @@ fn patched_at_run_time<'a>(
     ];
     let lists = elf.sections.iter().filter(|s| LISTS.contains(&s.name));
     let ranges: Vec<(u64, u64)> = lists.map(|s| (s.addr, s.end())).collect();
+    let words = (!refs.kept).then(|| words_of_lists(elf, &ranges));
     let listed = move |place: u64| ranges.iter().any(|r| r.0 <= place && place < r.1);
     let pointers = refs.pointers.iter().map(|p| (p.place, p.target));
     let relative = refs.relative().filter_map(|(place, width)| {
@@ -599,7 +631,24 @@ fn patched_at_run_time<'a>(
         Some((place, place.wrapping_add(value)))
     });
     let in_list = move |p: &(u64, u64)| listed(p.0);
-    pointers.chain(relative).filter(in_list).map(|p| p.1)
+    let known = pointers.chain(relative).filter(in_list).map(|p| p.1);
+    known.chain(words.into_iter().flatten())
+}
+
+/// Whatever words of lists could mean, where no relocation says which of them are addresses, or distances from
+/// their own places.
+fn words_of_lists(elf: &Elf<'_>, ranges: &[(u64, u64)]) -> Vec<u64> {
+    let mut found = Vec::new();
+    for &(start, end) in ranges {
+        for place in (start..end).step_by(4) {
+            found.extend(elf.u64_at(place));
+            for width in [4, 8] {
+                let value = Refs::relative_value(elf, place, width);
+                found.extend(value.map(|value| place.wrapping_add(value)));
+            }
+        }
+    }
+    found
 }
 
 /// Sections of code, by index, of which symbols `__start_NAME` and `__stop_NAME` tell where they begin and

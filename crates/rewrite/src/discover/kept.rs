@@ -31,6 +31,8 @@ pub(super) struct Kinds {
     pub distances: &'static [u32],
     /// The call of a TLS descriptor.
     pub tls_descriptor_call: u32,
+    /// Dynamic: a TLS descriptor.
+    pub tls_descriptor: u32,
     /// Dynamic: an import's address.
     pub imports: [u32; 3],
     /// Dynamic: the load bias is added, or a resolver is called.
@@ -51,6 +53,7 @@ pub(super) const X86_64: Kinds = Kinds {
     relative64: r::PC64,
     distances: &[r::GOTOFF64, r::GOTPC64, r::PLTOFF64, r::PC64],
     tls_descriptor_call: r::TLSDESC_CALL,
+    tls_descriptor: r::TLSDESC,
     imports: [r::GLOB_DAT, r::JUMP_SLOT, r::R_64],
     relative: [r::RELATIVE, r::IRELATIVE],
     forms: &[],
@@ -69,6 +72,7 @@ pub(super) const AARCH64: Kinds = Kinds {
         263, 264, 265, 266, 267, 268, 269, 270, 271, 272, 287, 288, 289, 290, 291, 292, 293,
     ],
     tls_descriptor_call: 569,
+    tls_descriptor: 1031,
     imports: [1025, 1026, 257],
     relative: [1027, 1032],
     // ADR_PREL_PG_HI21, its unchecked form, ADD_ABS_LO12_NC.
@@ -93,6 +97,7 @@ mod r {
     pub const GOTPC64: u32 = 29;
     pub const PLTOFF64: u32 = 31;
     pub const TLSDESC_CALL: u32 = 35;
+    pub const TLSDESC: u32 = 36;
     pub const IRELATIVE: u32 = 37;
 }
 
@@ -142,14 +147,8 @@ pub(super) fn collect(
         symbols: elf.symbols(SymbolTable::Static),
         fixed: elf.etype == 2,
     };
-    for s in &elf.sections {
-        if s.kind != SHT_RELA || s.is_alloc() || s.info == 0 {
-            continue;
-        }
-        let Some(about) = elf.sections.get(s.info as usize) else {
-            continue;
-        };
-        if !about.is_alloc() || matches!(about.name, ".eh_frame" | ".gcc_except_table") {
+    for (s, about) in elf.kept_sections() {
+        if s.kind != SHT_RELA || matches!(about.name, ".eh_frame" | ".gcc_except_table") {
             continue;
         }
         let records = elf.section_data(s);

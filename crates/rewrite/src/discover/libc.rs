@@ -3,6 +3,7 @@
 //! What follows for calls of a program is said in [`nonlocal_exits`](super::nonlocal_exits).
 
 use postlink_image::elf::{Elf, SymbolTable};
+use postlink_image::unwind::eh_frame::EhFrame;
 use rayon::prelude::*;
 use rustc_hash::FxHashSet;
 
@@ -273,8 +274,13 @@ pub const SAFE: &[&[u8]] = &[
     b"sysconf",
 ];
 
-/// Whether any of the program's symbols is a means of leaving frames without returning.
-pub fn can_unwind(elf: &Elf<'_>) -> bool {
+/// Whether any of the program's symbols is a means of leaving frames without returning. A file without
+/// `.symtab` may have one without a name: if it is static, or if exceptions are handled in it.
+pub fn can_unwind(elf: &Elf<'_>, eh: &EhFrame<'_>) -> bool {
+    let handles = || eh.fdes.iter().any(|f| f.lsda.is_some_and(|l| l != 0));
+    if elf.symbols(SymbolTable::Static).is_empty() && (is_static(elf) || handles()) {
+        return true;
+    }
     let set: FxHashSet<&[u8]> = UNWINDERS.iter().copied().collect();
     [SymbolTable::Dynamic, SymbolTable::Static].iter().any(|t| {
         let table = elf.symbols(*t);
@@ -287,6 +293,12 @@ pub fn can_unwind(elf: &Elf<'_>) -> bool {
                     .is_some_and(|s| set.contains(base_name(s.name)))
             })
     })
+}
+
+/// Whether a file is linked with no other.
+pub fn is_static(elf: &Elf<'_>) -> bool {
+    const DT_NEEDED: i64 = 1;
+    elf.interpreter().is_none() && elf.dynamic_value(DT_NEEDED).is_none()
 }
 
 /// Whether calls to an imported function neither unwind nor call back.

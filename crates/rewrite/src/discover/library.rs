@@ -56,9 +56,8 @@ pub fn stubs<I: Isa>(elf: &Elf<'_>, mut found: impl FnMut(u64, u64)) {
 /// Addresses of the program's own functions, and stubs to them, that neither unwind nor call back because
 /// they are the library's; see above. None in a program that is linked with libraries.
 pub fn safe<I: Isa>(elf: &Elf<'_>, refs: &Refs) -> FxHashSet<u64> {
-    const DT_NEEDED: i64 = 1;
     let mut safe = FxHashSet::default();
-    if elf.interpreter().is_some() || elf.dynamic_value(DT_NEEDED).is_some() {
+    if !libc::is_static(elf) {
         return safe;
     }
     let symbols = elf.symbols(SymbolTable::Static);

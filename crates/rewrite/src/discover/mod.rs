@@ -15,9 +15,11 @@
 //! | [`functions`] | functions, from pieces and what refers to them |
 //! | [`exceptions`] | exception tables |
 //! | [`visible`] | which pointers may follow functions that move |
+//! | [`entry_proof`] | where a jump may overwrite an old entry if the linker kept no relocations |
 //! | [`nonlocal_exits`] | which calls may come back in another way than by returning |
 //! | [`linker_veneers`] | veneers that the linker has made |
 
+mod entry_proof;
 mod exceptions;
 mod file;
 mod functions;
@@ -34,9 +36,9 @@ mod sweep;
 mod visible;
 
 pub use exceptions::lsda_of;
-pub use file::{check_input, identity, is_guarded, is_program};
+pub use file::{check_input, check_without_relocations, identity, is_guarded, is_program};
 pub use nonlocal_exits::NonlocalExits;
 pub use pieces::is_special;
 pub use program::{Function, Piece, Program, table_entries};
-pub use refs::{Pointer, Refs, Stored};
+pub use refs::{Basis, Pointer, Refs, Stored};
 pub use visible::{Stays, Visible, runs_on};

@@ -18,7 +18,7 @@ use postlink_isa::{Flow, Forks, Insn};
 use rayon::prelude::*;
 use rustc_hash::FxHashMap;
 
-use super::libc::{FORKS, NO_RETURN, SAFE, SYSCALL, TWICE, base_name, throws};
+use super::libc::{FORKS, NO_RETURN, SAFE, SYSCALL, TWICE, base_name, is_static, throws};
 use super::program::Program;
 
 /// What is known of a called function.
@@ -48,8 +48,16 @@ impl NonlocalExits {
     /// Gathers facts. `unsafe_pieces[i]` says whether piece i may, by itself or through others, reach something unsafe.
     pub fn new(program: &Program<'_>) -> NonlocalExits {
         let can_unwind = program.can_unwind;
+        // Without any name every function may be `setjmp` or `fork`.
+        let nameless =
+            is_static(program.elf) && program.elf.symbols(SymbolTable::Static).is_empty();
         let default = CallFacts {
             nonlocal_exits: can_unwind,
+            returns_twice: nameless,
+            forks: match nameless {
+                true => Forks::Maybe,
+                false => Forks::Never,
+            },
             ..CallFacts::default()
         };
         let gone = CallFacts {
@@ -82,7 +90,7 @@ impl NonlocalExits {
             t.entry(SYSCALL).or_insert(default).forks = Forks::ByNumber;
             t
         };
-        if can_unwind {
+        if can_unwind && !nameless {
             for (i, p) in program.pieces.iter().enumerate() {
                 if !program.unsafe_pieces[i] {
                     known.insert(p.start, CallFacts::default());

@@ -15,6 +15,7 @@ use postlink_isa::Isa;
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 
+use super::entry_proof::EntryProof;
 use super::libc::base_name;
 use super::refs::Refs;
 use super::visible::Visible;
@@ -84,6 +85,8 @@ pub struct Program<'d> {
     pub new_end: u64,
     /// Which pointers may follow functions that move.
     pub visible: Visible,
+    /// Where jumps may overwrite old entries; only filled in if the linker kept no relocations.
+    pub entry_proof: EntryProof,
 }
 
 impl<'d> Program<'d> {

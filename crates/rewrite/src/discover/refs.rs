@@ -11,6 +11,7 @@ use postlink_image::elf::{Elf, SymbolTable};
 use postlink_image::raw::{PF_W, PT_GNU_RELRO, PT_LOAD};
 use postlink_isa::FixupKind;
 use rayon::prelude::*;
+use serde::Serialize;
 
 use super::file::EM_AARCH64;
 use super::kept;
@@ -35,6 +36,18 @@ pub struct Pointer {
     pub target: u64,
     /// How it is stored.
     pub stored: Stored,
+}
+
+/// What it is that tells of pointers to code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Basis {
+    /// Relocations that the linker kept: all references are known.
+    Kept,
+    /// Relocations for the dynamic loader: all pointers in data are known.
+    Dynamic,
+    /// Nothing: a program at a fixed address whose relocations were not kept.
+    None,
 }
 
 /// All references; see the module.
@@ -73,6 +86,10 @@ pub struct Refs {
     pub doubled_frames: Option<u64>,
     /// Whether the linker kept relocations of code.
     pub kept: bool,
+    /// The file is linked for a fixed address.
+    pub fixed: bool,
+    /// Slots of TLS descriptors, ascending.
+    pub tls_descriptors: Vec<u64>,
     /// Memory that nothing changes once the loader is done with it.
     pub constant: Vec<(u64, u64)>,
     /// Words that get what a resolver returns, ascending.
@@ -109,14 +126,9 @@ fn doubled_frames(elf: &Elf<'_>) -> Option<u64> {
     // GNU ld gives the symbol a wrong value when it drops entries, and relocations of code the right one; lld
     // does it the other way round.
     let mut lists: Vec<u64> = elf
-        .sections
-        .iter()
-        .filter(|s| s.kind == SHT_RELA && !s.is_alloc())
-        .filter(|s| {
-            let about = elf.sections.get(s.info as usize);
-            about.is_some_and(|about| about.is_code())
-        })
-        .flat_map(|s| elf.section_data(s).chunks_exact(24))
+        .kept_sections()
+        .filter(|(s, about)| s.kind == SHT_RELA && about.is_code())
+        .flat_map(|(s, _)| elf.section_data(s).chunks_exact(24))
         .filter_map(|e| {
             let symbol = symbols.get(u32::from_le_bytes(e[12..16].try_into().ok()?) as usize)?;
             let addend = i64::from_le_bytes(e[16..24].try_into().ok()?);
@@ -146,7 +158,10 @@ fn doubled_frames(elf: &Elf<'_>) -> Option<u64> {
 impl Refs {
     /// Collects all references of a file.
     pub fn collect(elf: &Elf<'_>) -> Result<Refs, FormatError> {
-        let mut refs = Refs::default();
+        let mut refs = Refs {
+            fixed: elf.etype == 2,
+            ..Refs::default()
+        };
         let code: Vec<(u64, u64)> = {
             let mut v: Vec<_> = elf
                 .sections
@@ -187,6 +202,7 @@ impl Refs {
                 kind if kinds.imports.contains(&kind) && d.symbol != 0 => {
                     refs.import_slots.push((d.addr, d.symbol))
                 }
+                kind if kind == kinds.tls_descriptor => refs.tls_descriptors.push(d.addr),
                 _ => {}
             }
         }
@@ -215,13 +231,14 @@ impl Refs {
         refs.relative64.par_sort_unstable();
         refs.absolute_fields.par_sort_unstable_by_key(|f| f.0);
         refs.tls_descriptor_calls.sort_unstable();
+        refs.tls_descriptors.sort_unstable();
         refs.distances.sort_unstable();
         refs.distant.sort_unstable();
         refs.distant.dedup();
         const PT_GNU_EH_FRAME: u32 = 0x6474_e550;
         if !elf.segments.iter().any(|s| s.kind == PT_GNU_EH_FRAME) {
             refs.registered_frames = elf.section(".eh_frame").map(|(_, s)| (s.addr, s.end()));
-        } else {
+        } else if refs.kept {
             refs.doubled_frames = doubled_frames(elf);
         }
         let frames = refs.registered_frames.unwrap_or_default();
@@ -243,6 +260,15 @@ impl Refs {
             .map(|s| (s.addr, s.addr.saturating_add(s.mem_size)))
             .collect();
         Ok(refs)
+    }
+
+    /// What tells of pointers to code.
+    pub fn basis(&self) -> Basis {
+        match (self.kept, self.fixed) {
+            (true, _) => Basis::Kept,
+            (false, false) => Basis::Dynamic,
+            (false, true) => Basis::None,
+        }
     }
 
     /// Whether code refers to the unwind table: start-up code of static programs registers it, as some
@@ -270,15 +296,9 @@ impl Refs {
             .iter()
             .map(|s| s.section as usize == frames)
             .collect();
-        elf.sections
-            .iter()
-            .filter(|s| s.kind == SHT_RELA && !s.is_alloc())
-            .filter(|s| {
-                elf.sections
-                    .get(s.info as usize)
-                    .is_some_and(|s| s.is_code())
-            })
-            .any(|s| {
+        elf.kept_sections()
+            .filter(|(s, about)| s.kind == SHT_RELA && about.is_code())
+            .any(|(s, _)| {
                 elf.section_data(s).par_chunks_exact(24).any(|e| {
                     let symbol = e[12..16].try_into().map_or(0, u32::from_le_bytes);
                     inside.get(symbol as usize) == Some(&true)

@@ -34,6 +34,8 @@ const MOST: u64 = 16;
 pub enum Stays {
     /// On request.
     Asked,
+    /// The linker kept no relocations: what else knows a function by its address is not known.
+    NoRelocations,
     /// The file does not say who compiled it.
     NoCompiler,
     /// A part of it was compiled by an unknown compiler: the line in `.comment`.
@@ -46,6 +48,7 @@ impl std::fmt::Display for Stays {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Stays::Asked => write!(f, "it was asked for"),
+            Stays::NoRelocations => write!(f, "the linker kept no relocations"),
             Stays::NoCompiler => write!(
                 f,
                 "the file does not say which compiler made it (no section .comment)"

@@ -22,7 +22,9 @@ use super::rewriting::{Answer, Refusal, Rewriting, retain};
 use crate::analyse::{
     Analysed, CounterMap, FunctionCounters, Scratch, Target, count_pins, per_thread, prepare,
 };
-use crate::discover::{NonlocalExits, Program, check_input, is_program, libc};
+use crate::discover::{
+    NonlocalExits, Program, check_input, check_without_relocations, is_program, libc,
+};
 use crate::error::Error;
 use crate::link::{self, Hook, LinkOptions, Placement, ProbeAddresses, Ready, emit_in_place, hook};
 use crate::phases::Phases;
@@ -144,9 +146,7 @@ impl<'d, I: Isa> Instrumented<'d, I> {
     ) -> Result<Self, Error> {
         phases.begin("discover");
         let program = Program::discover::<I>(elf)?;
-        if !program.refs.kept {
-            return Err(Error::no_relocations());
-        }
+        check_without_relocations(&program)?;
         let nonlocal_exits = NonlocalExits::new(&program);
         let counting = Counting::choose::<I>(&program, &nonlocal_exits, options);
         let mut instrumented = Instrumented {
@@ -332,8 +332,15 @@ fn make_with_counters<I: Isa>(
             break made;
         }
         let mut moved = vec![false; program.functions.len()];
+        let patched: FxHashSet<u32> = made
+            .patches
+            .iter()
+            .filter_map(|p| program.piece_at(p.0).map(|piece| piece.function))
+            .collect();
         for r in &made.ready {
-            moved[r.function as usize] = true;
+            // Who goes on in the old body may fork there.
+            moved[r.function as usize] =
+                program.refs.kept || r.falls_back.is_empty() && patched.contains(&r.function);
         }
         let subject = &made.map.subject;
         let len = raw::counters_len(subject.counters, subject.sites);
@@ -369,6 +376,7 @@ fn link_all<'d, I: Isa>(
             .then_some((memory.all, I::COUNTER_UNIT)),
         no_search_table: program.refs.registration_follows(),
         map_hole: 0,
+        no_way: program.entry_proof.needs_headers,
         like_text: false,
     };
     let mut writer = Writer::new(elf, write_options)?;
@@ -390,7 +398,7 @@ fn link_all<'d, I: Isa>(
     placed.references::<I>(program, ready, &made.patches, false, &mut writer)?;
     entry.install(runtime, &mut writer)?;
     placed.symbols(program, ready, &link_options, &mut writer);
-    placed.note(program, ready, &link_options, &mut writer)?;
+    placed.note(program, ready, &made.patches, &link_options, &mut writer)?;
     Ok((writer, placed))
 }
 
@@ -604,7 +612,7 @@ fn make_all<I: Isa>(
     }
     Made {
         mode,
-        map: CounterMap::new(program.elf, shares),
+        map: CounterMap::new(program, shares),
         ready,
         patches,
         starts,
@@ -649,7 +657,10 @@ fn make<'d, I: Isa>(
                 .refs
                 .tls_descriptor_calls
                 .binary_search(&s.at)
-                .is_ok();
+                .is_ok()
+                || !program.refs.kept
+                    && !program.refs.tls_descriptors.is_empty()
+                    && I::may_call_descriptor(bytes);
             if !descriptor && let Some(insn) = I::decode(bytes, s.at) {
                 let at = recorders.bytes.len().next_multiple_of(4);
                 recorders.bytes.resize(at, I::PADDING);

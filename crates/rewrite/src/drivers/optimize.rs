@@ -24,7 +24,9 @@ use crate::analyse::counters::Counts;
 use crate::analyse::{FunctionCounters, Probes, count_pins, prepare};
 use crate::attach::{self, Account, Attached, Call, Counted, Source};
 use crate::cfg::{BlockId, Cfg};
-use crate::discover::{NonlocalExits, Program, Refs, Stays, check_input};
+use crate::discover::{
+    NonlocalExits, Program, Refs, Stays, check_input, check_without_relocations,
+};
 use crate::emit::{self, Plan, carry};
 use crate::error::Error;
 use crate::link::bat::{self, Moved};
@@ -381,7 +383,7 @@ fn emit_one<'d, I: Isa>(
     let plan = Plan {
         fragments: order.fragments.clone(),
         probes: Probes::default(),
-        move_addresses: true,
+        move_addresses: program.refs.kept,
         drop_padding: true,
         aligned: loop_heads(c, &order.fragments[0], options.align_blocks),
         block_alignment: options.align_blocks,
@@ -406,6 +408,7 @@ fn emit_one<'d, I: Isa>(
         anchored_targets: cfg.anchored_targets.clone(),
         secondary_entries: c.analysed.secondary_entries.clone(),
         table_entries: cfg.table_entries.clone(),
+        falls_back: cfg.falls_back.clone(),
         address_taken: cfg.labels(program, c.function as usize),
         recorders: Code::default(),
         recorder_offsets: Vec::new(),
@@ -437,8 +440,11 @@ fn dyno_stats<I: Isa>(
 /// Finds functions, in a file that can be optimised.
 fn discover<'d, I: Isa>(elf: &'d Elf<'d>, options: &OptimizeOptions) -> Result<Program<'d>, Error> {
     let mut program = Program::discover::<I>(elf)?;
-    if !program.refs.kept {
-        return Err(Error::no_relocations());
+    check_without_relocations(&program)?;
+    if !program.refs.kept && options.preset == Preset::Size {
+        return Err(Error::Unsupported(
+            "the linker kept no relocations: what leads into old code is not all known, so the preset size, which puts other code there, is not possible; link with -Wl,-q (--emit-relocs)".into(),
+        ));
     }
     if options.keep_pointers {
         program.visible.stays = Some(Stays::Asked);
@@ -579,7 +585,7 @@ impl<'d, I: Isa> LaidOut<'d, I> {
         Ok(LinkOptions {
             sections: [".text.hot", ".text.cold"],
             align: [hot, cold],
-            move_pointers: true,
+            move_pointers: program.refs.kept,
             stress: options.stress,
             reusable: match reuses {
                 true => reusable_space::<I>(
@@ -602,6 +608,7 @@ impl<'d, I: Isa> LaidOut<'d, I> {
         let (program, ready) = (&self.program, &self.emitted.ready);
         let write_options = WriteOptions {
             no_search_table: program.refs.registration_follows(),
+            no_way: program.entry_proof.needs_headers,
             like_text: self.debug_info == DebugInfo::Update && has_debug_info(program.elf),
             ..WriteOptions::default()
         };
@@ -613,14 +620,15 @@ impl<'d, I: Isa> LaidOut<'d, I> {
         placed.unwind(program, ready, &mut writer)?;
         let no_probes = ProbeAddresses::default();
         placed.fill::<I>(program, ready, orders, &no_probes, &mut writer)?;
-        placed.references::<I>(program, ready, &self.emitted.patches, true, &mut writer)?;
+        let follow = options.move_pointers;
+        placed.references::<I>(program, ready, &self.emitted.patches, follow, &mut writer)?;
         program.elf.release();
         let bat_bytes = match self.options.bat {
             true => self.translation_tables(&placed, &mut writer)?,
             false => 0,
         };
         placed.symbols(program, ready, &options, &mut writer);
-        let note = placed.note(program, ready, &options, &mut writer)?;
+        let note = placed.note(program, ready, &self.emitted.patches, &options, &mut writer)?;
         if !self.options.keep_build_id {
             placed.build_id(program, ready, note, &mut writer)?;
         }

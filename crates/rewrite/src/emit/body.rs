@@ -424,7 +424,7 @@ impl<I: Isa> Emitter<'_, '_, I> {
             };
             // A label of the function's own tables.
             let target = match label {
-                Some(b) if f.role == Use::Address => Target::Block(b),
+                Some(b) if f.role == Use::Address && self.program.refs.kept => Target::Block(b),
                 _ => target,
             };
             // What reaches only nearby is encoded so that it reaches everything.
@@ -508,7 +508,11 @@ impl<I: Isa> Emitter<'_, '_, I> {
                 Some((self.short(&block), Dest::Out(target), 1)),
                 Some((unit_dest(succs[0])?, 0)),
             ),
-            Term::Dispatch { .. } | Term::IndirectOut | Term::Return | Term::Stop => (None, None),
+            Term::Dispatch { .. }
+            | Term::IndirectOut
+            | Term::FallBack
+            | Term::Return
+            | Term::Stop => (None, None),
         };
         let edges = &self.plan.probes.edges;
         let on_counter = on.and_then(|(_, way)| edges.get(&(b, way)).copied());

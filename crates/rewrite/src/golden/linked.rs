@@ -64,7 +64,7 @@ fn linked<I: Isa>(elf: &Elf<'_>) -> Result<String, String> {
         placed.fill::<I>(&program, &ready, [&order, &order], &none, &mut writer)?;
         placed.references::<I>(&program, &ready, &patches, true, &mut writer)?;
         placed.symbols(&program, &ready, &options, &mut writer);
-        placed.note(&program, &ready, &options, &mut writer)
+        placed.note(&program, &ready, &[], &options, &mut writer)
     };
     rest().map_err(error)?;
     let folder = tempfile::tempdir().map_err(error)?;
@@ -114,6 +114,7 @@ fn make<'d, I: Isa>(
         table_entries: a.cfg.table_entries.clone(),
         anchored_targets: a.cfg.anchored_targets.clone(),
         secondary_entries: a.secondary_entries.clone(),
+        falls_back: a.cfg.falls_back.clone(),
         address_taken: a.cfg.labels(program, function),
         recorders: Code::default(),
         recorder_offsets: Vec::new(),

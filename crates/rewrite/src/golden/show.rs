@@ -210,6 +210,7 @@ fn ending(names: &Names, term: Term) -> String {
             format!("dispatch {dispatch}{leaves}")
         }
         Term::IndirectOut => "indirect".into(),
+        Term::FallBack => "indirect, to old code".into(),
         Term::Return => "returns".into(),
         Term::Stop => "stops".into(),
     }

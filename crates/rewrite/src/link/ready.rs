@@ -22,6 +22,8 @@ pub struct Ready {
     pub anchored_targets: Vec<(u64, BlockId)>,
     /// Entries beside the first whose old places get a jump.
     pub secondary_entries: Vec<SecondaryEntry>,
+    /// Jumps that go on in old code, by address.
+    pub falls_back: Vec<u64>,
     /// Its labels.
     pub address_taken: Vec<(u64, BlockId)>,
     /// Recorders of its sites, one after the other, and the offset of each.
@@ -74,6 +76,7 @@ pub fn emit_in_place<'d, I: Isa>(
         table_entries: a.cfg.table_entries.clone(),
         anchored_targets: a.cfg.anchored_targets.clone(),
         secondary_entries: a.secondary_entries.clone(),
+        falls_back: a.cfg.falls_back.clone(),
         address_taken: a.cfg.labels(program, function),
         recorders: Code::default(),
         recorder_offsets: Vec::new(),

@@ -42,7 +42,9 @@ impl Placement {
         }
         self.registered_frames::<I>(program, ready, writer)?;
         self.table_entries(ready, writer)?;
-        self.pointers(program, ready, move_pointers, writer)?;
+        if program.refs.kept {
+            self.pointers(program, ready, move_pointers, writer)?;
+        }
         if move_pointers {
             self.absolute_fields::<I>(program, ready, writer)?;
             self.file_addresses(program, writer)?;

@@ -1,15 +1,15 @@
 //! What describes the new code: symbols, and the note that claims what moved where.
 
 use postlink_image::elf::SymbolTable;
-use postlink_image::note::{MovedFunction, Note};
+use postlink_image::note::{EntryLevel, MovedFunction, Note, NoteBasis};
 use postlink_image::write::{InSection, NewId, NewKind, NewSection, NewSymbol, SymbolEdit, Writer};
 use postlink_image::{InputAddr, OutputAddr};
 use rayon::prelude::*;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::place::{LinkOptions, Placement};
 use super::ready::Ready;
-use crate::discover::Program;
+use crate::discover::{Basis, Program};
 use crate::emit::FragmentUnwind;
 use crate::error::Error;
 
@@ -143,9 +143,16 @@ impl Placement {
         &self,
         program: &Program<'_>,
         ready: &[Ready],
+        entry_patches: &[(u64, u64)],
         options: &LinkOptions<'_>,
         writer: &mut Writer<'_>,
     ) -> Result<NewId, Error> {
+        let basis = match program.refs.basis() {
+            Basis::Kept => None,
+            Basis::Dynamic => Some(NoteBasis::Dynamic),
+            Basis::None => Some(NoteBasis::Nothing),
+        };
+        let patched: FxHashSet<u64> = entry_patches.iter().map(|p| p.0).collect();
         let mut functions: Vec<MovedFunction> = ready
             .par_iter()
             .enumerate()
@@ -172,11 +179,19 @@ impl Placement {
                 let external_entry = |a| self.external_entries.get(&InputAddr::new(a));
                 let second = second.filter_map(|a| Some((a, external_entry(a)?.get())));
                 let labels = labels.chain(second).collect();
+                let entry = program.start(r.function as usize);
+                let mut falls_back = r.falls_back.clone();
+                falls_back.sort_unstable();
                 MovedFunction {
-                    entry: program.start(r.function as usize),
+                    entry,
                     old,
                     new,
                     labels,
+                    level: match patched.contains(&entry) {
+                        true => EntryLevel::Long,
+                        false => EntryLevel::Led,
+                    },
+                    falls_back,
                 }
             })
             .collect();
@@ -184,6 +199,7 @@ impl Placement {
         let note = Note {
             kind: options.kind,
             input_id: options.input_id.clone(),
+            basis,
             functions,
         };
         put_note(&note, writer)

@@ -300,7 +300,7 @@ fn ending(term: Term) -> Ending {
         Term::Cond { .. } | Term::ShortCond | Term::CondOut { .. } | Term::ShortCondOut { .. } => {
             Ending::Branches
         }
-        Term::JumpOut { .. } | Term::IndirectOut => Ending::Leaves,
+        Term::JumpOut { .. } | Term::IndirectOut | Term::FallBack => Ending::Leaves,
         Term::Dispatch { .. } => Ending::Switches,
         Term::Return => Ending::Returns,
         Term::Stop => Ending::Stops,

@@ -6,7 +6,9 @@ use rayon::prelude::*;
 use serde::Serialize;
 
 use crate::analyse::{FunctionCounters, Scratch, count_pins, prepare};
-use crate::discover::{NonlocalExits, Program, check_input, is_program, runtimes};
+use crate::discover::{
+    Basis, NonlocalExits, Program, check_input, check_without_relocations, is_program, runtimes,
+};
 use crate::error::Error;
 use crate::pin::Pin;
 
@@ -50,6 +52,12 @@ pub struct Inspection {
     pub pinned_functions: Vec<PinnedFunction>,
     /// Whether the linker kept relocations.
     pub relocations_kept: bool,
+    /// What tells of pointers to code.
+    pub basis: Basis,
+    /// Movable functions whose old entries stay as they are, since something may lead into a jump there.
+    pub led: usize,
+    /// Movable functions with jumps that go on in old code, and the number of these jumps.
+    pub falls_back: (usize, usize),
     /// Pointers to code in data.
     pub code_pointers: usize,
     /// Dynamic relocations.
@@ -90,15 +98,20 @@ fn inspect_with<I: Isa>(elf: &Elf<'_>) -> Result<Inspection, Error> {
     use postlink_image::elf::SymbolTable;
     let program = Program::discover::<I>(elf)?;
     let nonlocal_exits = NonlocalExits::new(&program);
-    let shares: Vec<(FunctionCounters, u64)> = (0..program.functions.len())
+    let shares: Vec<(FunctionCounters, [usize; 3])> = (0..program.functions.len())
         .into_par_iter()
         .map_init(Scratch::default, |scratch, f| {
             let a = prepare::analyse::<I>(&program, &nonlocal_exits, f, scratch);
-            let blocks = a.as_ref().map_or(0, |a| a.cfg.blocks.len() as u64);
-            (FunctionCounters::of(&program, f, &a), blocks)
+            let numbers = a.as_ref().map_or([0; 3], |a| {
+                let led = usize::from(a.entry_patch.is_none());
+                [a.cfg.blocks.len(), led, a.cfg.falls_back.len()]
+            });
+            (FunctionCounters::of(&program, f, &a), numbers)
         })
         .collect();
-    let blocks = shares.iter().map(|s| s.1).sum();
+    let sum = |k: usize| shares.iter().map(|s| s.1[k]).sum::<usize>();
+    let (blocks, led) = (sum(0) as u64, sum(1));
+    let falls_back = (shares.iter().filter(|s| s.1[2] > 0).count(), sum(2));
     let shares: Vec<FunctionCounters> = shares.into_iter().map(|s| s.0).collect();
     let movable: Vec<usize> = (0..shares.len())
         .filter(|f| shares[*f].pin.is_none())
@@ -139,6 +152,9 @@ fn inspect_with<I: Isa>(elf: &Elf<'_>) -> Result<Inspection, Error> {
             })
             .collect(),
         relocations_kept: program.refs.kept,
+        basis: program.refs.basis(),
+        led,
+        falls_back,
         code_pointers: program.refs.pointers.len(),
         dynamic_relocations: elf.dyn_relocs()?.len(),
         symbols: elf.symbols(SymbolTable::Static).len(),
@@ -154,7 +170,10 @@ fn inspect_with<I: Isa>(elf: &Elf<'_>) -> Result<Inspection, Error> {
         sites: shares.iter().map(|s| u64::from(s.sites)).sum(),
         blocks,
         can_unwind: program.can_unwind,
-        refused: runtimes::refusal(elf),
+        refused: runtimes::refusal(elf).or_else(|| {
+            let refused = check_without_relocations(&program).err();
+            refused.map(|why| why.to_string())
+        }),
         pointers_stay: program.visible.stays.as_ref().map(ToString::to_string),
     })
 }

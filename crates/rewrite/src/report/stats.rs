@@ -216,7 +216,9 @@ impl DynoStats {
                         plus(&mut self.all_function_calls, n);
                     }
                     Term::Dispatch { .. } => plus(&mut self.taken_jump_table_branches, n),
-                    Term::IndirectOut => plus(&mut self.taken_unknown_indirect_branches, n),
+                    Term::IndirectOut | Term::FallBack => {
+                        plus(&mut self.taken_unknown_indirect_branches, n)
+                    }
                     Term::Return | Term::Stop => {}
                 }
                 plus(

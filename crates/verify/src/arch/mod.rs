@@ -105,6 +105,17 @@ pub(crate) struct PageUse {
     pub offset: u64,
 }
 
+/// What bytes could be, if an instruction were there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Guess {
+    /// A direct branch or call with a wide displacement.
+    Wide,
+    /// A direct branch with a narrow one.
+    Narrow,
+    /// An operand relative to the program counter.
+    Relative,
+}
+
 /// What an instruction does to general registers, one bit each: all that it may read, what it overwrites for
 /// certain, and all that may have another value afterwards.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -176,6 +187,10 @@ pub(crate) trait Arch: Sync + Send + 'static {
     const NAME: &'static str;
     /// Dynamic relocation types whose addend is a link-time address: RELATIVE, IRELATIVE.
     const RELATIVE: [u32; 2];
+    /// Dynamic relocation types for slots that receive the address of a symbol: GLOB_DAT, JUMP_SLOT.
+    const IMPORTS: [u32; 2];
+    /// Bytes of the landing pad after which a jump at an old entry may be.
+    const LONGEST_PAD: u64 = 4;
     /// Kept relocation types that store an absolute address of 8 and of 4 bytes.
     const ABS_8: &'static [u32];
     const ABS_4: &'static [u32];
@@ -260,6 +275,9 @@ pub(crate) trait Arch: Sync + Send + 'static {
 
     /// The address field of an instruction that holds one as an absolute immediate. `bytes` is exactly one instruction.
     fn absolute_field(bytes: &[u8]) -> Option<Field>;
+
+    /// Visits what could be at any position of `bytes`, which are at `addr`, with the address that it would name.
+    fn guesses(_bytes: &[u8], _addr: u64, _visit: &mut dyn FnMut(Guess, u64)) {}
 
     /// Whether all of `bytes`, which are after a function's code, are padding.
     fn is_padding(bytes: &[u8]) -> bool {

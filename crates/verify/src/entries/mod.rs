@@ -46,7 +46,9 @@ use crate::files::claim::Range;
 use crate::files::elf::{self, Elf, Segment};
 use crate::files::unwind::Table;
 use crate::proof::visible::Visible;
-use crate::report::{Assumption, Check, Digest, Failure, FunctionReport, Options, Report, Verdict};
+use crate::report::{
+    Assumption, Basis, Check, Digest, Failure, FunctionReport, Options, Report, Verdict,
+};
 use crate::{context, image, text};
 
 const SYMBOL: u64 = elf::SYM_SIZE as u64;
@@ -214,6 +216,7 @@ pub(crate) fn prove<A: Entries>(input: &Elf<'_>, output: &Elf<'_>, options: &Opt
     Report {
         checker: concat!(env!("CARGO_PKG_NAME"), " ", env!("CARGO_PKG_VERSION")),
         machine: A::NAME,
+        basis: Basis::Kept,
         input: Digest::of(input.data),
         output: Digest::of(output.data),
         proved: proof.proved,
@@ -239,6 +242,8 @@ fn unproved(old: u64, new: u64, failure: Failure) -> FunctionReport {
         instructions: 0,
         assumed_no_return: 0,
         unreached: Vec::new(),
+        entry: None,
+        falls_back: Vec::new(),
     }
 }
 

@@ -6,14 +6,18 @@
 //!
 //! | field of the note | encoding |
 //! |---|---|
-//! | version, 1 | u32 |
+//! | version: 1; 2 where the rewriter used no relocations that the linker kept | u32 |
 //! | kind: 0 instrumented, 1 optimised | u8 |
 //! | length of the input's build-id, build-id | u8, bytes |
+//! | version 2: what it knew pointers by (1 dynamic relocations, 2 nothing), flags (0) | u8, u8 |
 //! | number of moved functions | uleb |
 //! | per function, ascending: old entry − previous old entry | uleb |
 //! | number of old ranges, each: start − old entry, length | uleb, (sleb, uleb)* |
 //! | number of new ranges, each: start − end of the previous new range (of the file, 0 at first), length | uleb, (sleb, uleb)* |
 //! | number of labels, each: old address − old entry, new address − start of the first new range | uleb, (sleb, sleb)* |
+//! | version 2: what is at the old entry: 0 what was there, 2 a jump | u8 |
+//! | version 2: number of own jump tables, 0 | uleb |
+//! | version 2: number of jumps that go on in old code, ascending; the first: address − old entry; each other: address − the one before | uleb, sleb, uleb* |
 //!
 //! Invariants of a [`Claim`] that parsed: at least one old and one new range for each function, none empty, none wraps;
 //! the old entry is the start of an old range or inside one; new ranges and old ranges are disjoint over all functions.
@@ -46,6 +50,10 @@ pub(crate) struct Moved {
     pub new: SmallVec<[Range; 2]>,
     /// Further pairs (old address, new address).
     pub labels: Vec<(u64, u64)>,
+    /// Whether there is a jump at the old entry; version 2.
+    pub jumps: bool,
+    /// Indirect jumps that go on in old code, by old address, ascending; version 2.
+    pub falls_back: Vec<u64>,
 }
 
 impl Moved {
@@ -66,7 +74,18 @@ impl Moved {
 pub(crate) struct Claim<'d> {
     pub kind: u8,
     pub build_id: &'d [u8],
+    /// What the rewriter says that it knew pointers by; `None`: kept relocations.
+    pub basis: Option<Basis>,
     pub functions: Vec<Moved>,
+}
+
+/// What tells of pointers where no kept relocations were used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Basis {
+    /// Dynamic relocations.
+    Dynamic,
+    /// Nothing, at a fixed address.
+    Nothing,
 }
 
 impl<'d> Claim<'d> {
@@ -76,14 +95,26 @@ impl<'d> Claim<'d> {
         let short = || bad("it ends early or holds a number that is too large".into());
         let mut r = Reader::new(desc);
         let version = r.u32().ok_or_else(short)?;
-        if version != 1 {
+        if !matches!(version, 1 | 2) {
             return Err(bad(format!(
-                "its version is {version}; this checker knows version 1"
+                "its version is {version}; this checker knows versions 1 and 2"
             )));
         }
         let kind = r.u8().ok_or_else(short)?;
         let len = r.u8().ok_or_else(short)?;
         let build_id = r.take(usize::from(len)).ok_or_else(short)?;
+        let basis = match version {
+            1 => None,
+            _ => match (r.u8(), r.u8()) {
+                (Some(1), Some(0)) => Some(Basis::Dynamic),
+                (Some(2), Some(0)) => Some(Basis::Nothing),
+                (basis, flags) => {
+                    return Err(bad(format!(
+                        "its basis is {basis:?} and its flags are {flags:?}; known are 1 and 2, and no flags"
+                    )));
+                }
+            },
+        };
         let count = r.uleb().ok_or_else(short)?;
         let mut functions = Vec::new();
         let mut entry = 0u64;
@@ -94,7 +125,7 @@ impl<'d> Claim<'d> {
                 return Err(bad(format!("two functions have the old entry {entry:#x}")));
             }
             entry = entry.checked_add(step).ok_or_else(short)?;
-            let function = Self::function(&mut r, entry, &mut previous_end).ok_or_else(|| {
+            let function = Self::function(&mut r, entry, &mut previous_end, basis).ok_or_else(|| {
                 bad(format!("the entry of the function at {entry:#x} (number {index}) ends early or holds an impossible range"))
             })?;
             if !function.in_old(entry) {
@@ -113,6 +144,7 @@ impl<'d> Claim<'d> {
         let claim = Claim {
             kind,
             build_id,
+            basis,
             functions,
         };
         claim.check_disjoint("old", |f| &f.old)?;
@@ -120,7 +152,12 @@ impl<'d> Claim<'d> {
         Ok(claim)
     }
 
-    fn function(r: &mut Reader<'d>, entry: u64, previous_end: &mut u64) -> Option<Moved> {
+    fn function(
+        r: &mut Reader<'d>,
+        entry: u64,
+        previous_end: &mut u64,
+        basis: Option<Basis>,
+    ) -> Option<Moved> {
         let range = |start: u64, len: u64| {
             let end = start.checked_add(len)?;
             (len > 0).then_some(Range { start, end })
@@ -130,6 +167,8 @@ impl<'d> Claim<'d> {
             old: SmallVec::new(),
             new: SmallVec::new(),
             labels: Vec::new(),
+            jumps: false,
+            falls_back: Vec::new(),
         };
         for _ in 0..r.uleb()? {
             let start = entry.checked_add_signed(r.sleb()?)?;
@@ -146,6 +185,28 @@ impl<'d> Claim<'d> {
             let old = entry.checked_add_signed(r.sleb()?)?;
             let new = first.checked_add_signed(r.sleb()?)?;
             function.labels.push((old, new));
+        }
+        if basis.is_some() {
+            function.jumps = match r.u8()? {
+                0 => false,
+                2 => true,
+                _ => return None,
+            };
+            if r.uleb()? != 0 {
+                return None;
+            }
+            let mut before = None;
+            for _ in 0..r.uleb()? {
+                let at = match before {
+                    None => entry.checked_add_signed(r.sleb()?)?,
+                    Some(before) => {
+                        let step = r.uleb()?;
+                        u64::checked_add(before, step).filter(|_| step > 0)?
+                    }
+                };
+                function.falls_back.push(at);
+                before = Some(at);
+            }
         }
         Some(function)
     }
@@ -186,18 +247,23 @@ mod tests {
         Claim {
             kind: 1,
             build_id: b"\x01\x02",
+            basis: None,
             functions: vec![
                 Moved {
                     old_entry: 0x1000,
                     old: smallvec![r(0x1000, 0x1020)],
                     new: smallvec![r(0x9000, 0x9010), r(0xa000, 0xa008)],
                     labels: vec![],
+                    jumps: false,
+                    falls_back: vec![],
                 },
                 Moved {
                     old_entry: 0x1040,
                     old: smallvec![r(0x1040, 0x1060), r(0x800, 0x810)],
                     new: smallvec![r(0x9010, 0x9030)],
                     labels: vec![(0x1048, 0x9020)],
+                    jumps: false,
+                    falls_back: vec![],
                 },
             ],
         }
@@ -210,6 +276,19 @@ mod tests {
             Claim::parse(&claim.encode()).expect("it is well-formed"),
             claim
         );
+    }
+
+    #[test]
+    fn a_claim_without_kept_relocations_survives_the_round_trip() {
+        let mut claim = sample();
+        claim.basis = Some(Basis::Nothing);
+        claim.functions[0].jumps = true;
+        claim.functions[1].falls_back = vec![0x804, 0x1050, 0x105e];
+        let bytes = claim.encode();
+        assert_eq!(Claim::parse(&bytes).expect("it is well-formed"), claim);
+        for cut in 0..bytes.len() {
+            assert!(Claim::parse(&bytes[..cut]).is_err(), "cut at {cut}");
+        }
     }
 
     #[test]

@@ -64,6 +64,11 @@ pub(crate) struct Action {
 }
 
 impl<'d> Lsda<'d> {
+    /// All landing pads.
+    pub(crate) fn pads(&self) -> impl Iterator<Item = u64> {
+        self.sites.iter().map(|s| s.pad).filter(|pad| *pad != 0)
+    }
+
     /// Parses the area at `addr` of the FDE that starts at `function`. `None` if it is not in this layout.
     pub(crate) fn parse(elf: &Elf<'d>, addr: u64, function: u64) -> Option<Self> {
         let bytes = elf.bytes_from(addr)?;

@@ -1,12 +1,18 @@
 //! Writing a claim: what [`Claim::parse`] reads, so that a fault can be put into it.
 
-use crate::files::claim::Claim;
+use crate::files::claim::{Basis, Claim};
 
 impl Claim<'_> {
     /// Writes a note's contents; the inverse of [`Claim::parse`].
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut out = vec![1, 0, 0, 0, self.kind, self.build_id.len() as u8];
+        let version = 1 + u8::from(self.basis.is_some());
+        let mut out = vec![version, 0, 0, 0, self.kind, self.build_id.len() as u8];
         out.extend(self.build_id);
+        match self.basis {
+            None => {}
+            Some(Basis::Dynamic) => out.extend([1, 0]),
+            Some(Basis::Nothing) => out.extend([2, 0]),
+        }
         uleb(&mut out, self.functions.len() as u64);
         let (mut previous, mut previous_end) = (0u64, 0u64);
         for f in &self.functions {
@@ -27,6 +33,18 @@ impl Claim<'_> {
             for &(old, new) in &f.labels {
                 sleb(&mut out, old.wrapping_sub(f.old_entry) as i64);
                 sleb(&mut out, new.wrapping_sub(f.new_entry()) as i64);
+            }
+            if self.basis.is_some() {
+                out.extend([2 * u8::from(f.jumps), 0]);
+                uleb(&mut out, f.falls_back.len() as u64);
+                let mut before = None;
+                for &at in &f.falls_back {
+                    match before {
+                        None => sleb(&mut out, at.wrapping_sub(f.old_entry) as i64),
+                        Some(before) => uleb(&mut out, at.wrapping_sub(before)),
+                    }
+                    before = Some(at);
+                }
             }
         }
         out

@@ -252,6 +252,25 @@ impl Faults<'_> {
 
     /// The note, written anew after the file's end.
     fn claims(&self, kind: Kind) -> Vec<Edit> {
+        let spoil = |claim: &mut Claim<'_>, i: usize| {
+            let next = (i + 1) % claim.functions.len();
+            let next = claim.functions.get(next)?.new.first().copied()?;
+            let first = claim.functions.get_mut(i)?.new.first_mut()?;
+            if kind == Kind::ClaimedEntryOff {
+                first.start += u64::from(first.len() > 1);
+            } else if next.start > first.start {
+                first.end = next.start + 1;
+            }
+            Some(())
+        };
+        self.spoilt_claims(&spoil)
+    }
+
+    /// Claims in which something was changed that has to do with the function of a number.
+    pub(super) fn spoilt_claims(
+        &self,
+        spoil: &dyn Fn(&mut Claim<'_>, usize) -> Option<()>,
+    ) -> Vec<Edit> {
         let Some(index) = self.output.sections.iter().position(|s| {
             s.name == b".note.postlink"
                 || s.kind == elf::SHT_NOTE
@@ -265,25 +284,7 @@ impl Faults<'_> {
         let mut edits = Vec::new();
         for i in 0..self.claim.functions.len().min(50) {
             let mut claim: Claim<'_> = self.claim.clone();
-            let Some(next) = claim
-                .functions
-                .get((i + 1) % self.claim.functions.len())
-                .and_then(|f| f.new.first())
-                .copied()
-            else {
-                continue;
-            };
-            let Some(first) = claim.functions.get_mut(i).and_then(|f| f.new.first_mut()) else {
-                continue;
-            };
-            if kind == Kind::ClaimedEntryOff {
-                if first.len() < 2 {
-                    continue;
-                }
-                first.start += 1;
-            } else if next.start > first.start {
-                first.end = next.start + 1;
-            } else {
+            if spoil(&mut claim, i).is_none() || claim == self.claim {
                 continue;
             }
             let desc = claim.encode();

@@ -10,8 +10,10 @@
 //! | what counts | [`counting`] |
 //! | unwind rows, search table, call sites, actions, types | [`unwinding`] |
 //! | headers, pointers, tables, symbols, claim | [`file`] |
+//! | outputs without kept relocations | [`bare`] |
 //! | what the program may see of a code address | [`visible`] |
 
+mod bare;
 mod claim;
 mod code;
 mod code_a64;
@@ -202,6 +204,16 @@ kinds! {
     CounterBetweenExclusives,
     /// A recorder goes elsewhere than the call would.
     RecorderLeaves,
+    /// The claim says something else of what the rewriter used to find references to code.
+    BasisLied,
+    /// The claim says something else of the jump at an old entry.
+    LevelLied,
+    /// The claim does not tell of a jump that goes on in old code.
+    FallBackUnclaimed,
+    /// An instruction forms the new entry of a function, in a file without kept relocations.
+    FormedFollows,
+    /// A conditional branch in new code goes on behind the first byte of a jump over an old entry.
+    IntoEntryJump,
 }
 
 impl Kind {
@@ -228,6 +240,15 @@ impl Kind {
 
     /// Kinds that only programs have whose pointers to labels follow.
     pub const LABELS_FOLLOW: &'static [Kind] = &[Kind::LabelLeftBehind];
+
+    /// Kinds that only outputs have for which no kept relocations were used.
+    pub const WITHOUT_RELOCATIONS: &'static [Kind] = &[
+        Kind::BasisLied,
+        Kind::LevelLied,
+        Kind::FallBackUnclaimed,
+        Kind::FormedFollows,
+        Kind::IntoEntryJump,
+    ];
 
     /// Kinds that only programs have that count at edges.
     pub const COUNTING: &'static [Kind] = &[
@@ -444,6 +465,9 @@ impl<'a> Faults<'a> {
             | FdeTooLong | WrongLsda | SearchTableUnsorted | SearchEntryWrong
             | SearchEntryMissing | WrongLandingPad | LandingPadDropped | CallSiteTooShort
             | ChangedAction | ChangedFilter | WrongType | SignStateLost => self.unwind_edits(kind),
+            BasisLied | LevelLied | FallBackUnclaimed | FormedFollows | IntoEntryJump => {
+                self.bare_edits(kind)
+            }
             FewerZeroBits | DataInFrontLost | LabelLeftBehind => self.visible_edits(kind),
             _ => self.file_edits(kind),
         }

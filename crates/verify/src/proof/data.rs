@@ -39,11 +39,12 @@ struct KeptSection<'a> {
 }
 
 impl<'a> KeptRelocs<'a> {
-    pub(crate) fn new(elf: &Elf<'a>) -> Self {
+    /// Those of a file; none if the output claims that none were used.
+    pub(crate) fn new(elf: &Elf<'a>, bare: bool) -> Self {
         let sections = elf
             .sections
             .iter()
-            .filter(|s| s.kind == SHT_RELA && !s.is_alloc())
+            .filter(|s| s.kind == SHT_RELA && !s.is_alloc() && !bare)
             .filter_map(|s| {
                 let target = elf.sections.get(s.info as usize).filter(|t| t.is_alloc())?;
                 Some(KeptSection {
@@ -101,7 +102,7 @@ pub(crate) fn may_be_pointer(
             .input
             .section_at(addr)
             .is_some_and(|s| s.name.starts_with(b".got")),
-        None => true,
+        None => !cx.bare,
     }
 }
 

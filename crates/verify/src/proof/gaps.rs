@@ -18,17 +18,21 @@ use crate::context::{Context, FuncId};
 use crate::files::bytes::u64_in;
 use crate::files::claim::Range;
 use crate::files::elf::{SHT_DYNSYM, SHT_RELA, SHT_SYMTAB};
+use crate::proof::inside;
 use rayon::prelude::*;
 use rustc_hash::FxHashSet;
 
 /// An instruction that uses the segment of per-thread counters, if the program can come to one at all.
 /// `suspects` are all that look like it.
 pub(crate) fn uses_own<A: Arch>(cx: &Context<'_>, suspects: &[u64]) -> Option<u64> {
-    if suspects.is_empty() {
+    if suspects.is_empty() && !cx.bare {
         return None;
     }
     let covered = covered(cx);
     let mut used = suspects.iter().copied().find(|at| within(&covered, *at));
+    if used.is_none() && cx.bare {
+        return inside::uses_own::<A>(cx);
+    }
     if used.is_none() {
         explore::<A>(cx, &covered, &mut |at, bytes, _| {
             used = used.or(A::uses_own(bytes).then_some(at));
@@ -43,8 +47,9 @@ pub(crate) fn into_jumps<A: Arch>(
     cx: &Context<'_>,
     suspects: Vec<(FuncId, u64, u64)>,
 ) -> Vec<(FuncId, u64, u64)> {
-    if suspects.is_empty() {
-        return suspects;
+    // Without kept relocations another analysis says all.
+    if suspects.is_empty() || cx.bare {
+        return Vec::new();
     }
     let covered = covered(cx);
     let all = suspects.len();

@@ -545,7 +545,7 @@ pub(crate) fn dynamic(cx: &Context<'_>, layout: &Layout, found: &mut Findings) {
 }
 
 /// Tables of relocations with addends, by their old ranges.
-fn rela_tables(elf: &Elf<'_>) -> Vec<Range> {
+pub(crate) fn rela_tables(elf: &Elf<'_>) -> Vec<Range> {
     let value = |tag| elf.dynamic_value(tag);
     let mut tables: Vec<Range> = [(7, 8), (23, 2)]
         .into_iter()
@@ -697,7 +697,7 @@ pub(crate) fn relocations<A: Arch>(
 
 /// Places that a RELR table relocates. An even word is an address; an odd word has a bit for each of the 63 words that
 /// follow the last place.
-fn relr_places(bytes: &[u8]) -> Vec<u64> {
+pub(crate) fn relr_places(bytes: &[u8]) -> Vec<u64> {
     let mut places = Vec::new();
     let mut next = 0u64;
     let mut r = Reader::new(bytes);

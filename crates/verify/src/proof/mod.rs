@@ -11,10 +11,13 @@
 //! | [`tables`] | jump tables of relative entries |
 //! | [`distances`] | functions that calculate with distances between addresses |
 //! | [`described`] | functions that data describe by distances |
+//! | [`bare`] | what is demanded where no kept relocations were used |
+//! | [`inside`] | that nothing leads into what jumps at old entries overwrote, likewise |
 //! | [`visible`] | what the program may see of the address of a moved function |
 //! | [`counting`] | areas of counters |
 //! | [`identity`] | the build-id |
 
+pub(crate) mod bare;
 pub(crate) mod counting;
 pub(crate) mod data;
 pub(crate) mod described;
@@ -22,6 +25,7 @@ pub(crate) mod distances;
 pub(crate) mod gaps;
 pub(crate) mod identity;
 pub(crate) mod image;
+pub(crate) mod inside;
 pub(crate) mod staying;
 pub(crate) mod tables;
 pub(crate) mod text;

@@ -737,6 +737,8 @@ impl Sweeper<'_, '_> {
         let entry = cx
             .entry_of(field.target)
             .filter(|_| field.kind != FieldKind::Accesses);
+        // Where no relocations were kept, old code stays as it is.
+        let may_change = !cx.bare;
         let allowed = match entry {
             Some(id) if cx.pair_owner(field.target, now.target) == Some(id) => {
                 field.kind != FieldKind::Absolute
@@ -756,7 +758,7 @@ impl Sweeper<'_, '_> {
         if field.kind == FieldKind::Forms && cx.registers_anew(field.target, now.target) {
             return;
         }
-        if allowed {
+        if allowed && may_change {
             self.found.pairs.push((field.target, now.target));
             if let (Some(id), FieldKind::Forms | FieldKind::Absolute) = (entry, field.kind) {
                 self.found.addresses.push((id, true));
@@ -815,6 +817,11 @@ impl Sweeper<'_, '_> {
             }
         }
         self.registers::<A>(addr, field);
+        if cx.bare && field.kind == FieldKind::Forms {
+            self.found
+                .inside
+                .extend(cx.inside_of(target).map(|id| (id, target)));
+        }
         let Some(id) = cx.old.owner(target) else {
             if field.kind == FieldKind::Forms
                 && self.owner.is_none()

@@ -106,7 +106,8 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             return None;
         }
         A::step(bytes, at)?;
-        if at == self.f.new_entry() && chain.contains(&self.f.old_entry) {
+        // Without relocations it is not known which parts a compiler split off, where anything may be held.
+        if !self.cx.bare && at == self.f.new_entry() && chain.contains(&self.f.old_entry) {
             self.fresh = Some(Fresh { at, entered: true });
         }
         let fresh = self.fresh.filter(|f| f.at == at);
@@ -320,6 +321,9 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         else {
             return failure("an indirect call or jump became a direct one");
         };
+        if cx.falls_back(old) {
+            return failure("a jump that may go on in old code is recorded");
+        }
         if let Some(field) = old.field {
             self.relate_field(p, bytes, &field, q, &field)?;
         }

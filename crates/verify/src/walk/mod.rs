@@ -88,6 +88,8 @@ pub(crate) struct Walked {
     pub free: Vec<std::ops::Range<u32>>,
     /// What counting touches.
     pub footprint: Footprint,
+    /// Indirect jumps that go on in old code, by old address.
+    pub falls_back: Vec<u64>,
 }
 
 /// Where the old side is after its silent steps.
@@ -469,6 +471,10 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                     None
                 }
                 (_, State::Exit(y)) if chain.contains(&y) => {
+                    if self.cx.bare && self.cx.patches.owner(y).is_some() {
+                        let text = "new code goes on in old code that a jump overwrote";
+                        return fail(Failure::new(Check::Code, text).at(y, q));
+                    }
                     self.enter_old(y);
                     None
                 }
@@ -747,6 +753,9 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                 at: new_next,
                 entered: false,
             });
+        }
+        if self.cx.falls_back(old) {
+            self.out.falls_back.push(p);
         }
         match old.flow {
             Flow::Stop | Flow::IndirectJump { .. } => Ok(None),

@@ -63,6 +63,11 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                     }
                     return Ok(());
                 }
+                if self.cx.bare {
+                    return wrong(
+                        "the instruction forms another address, in a file without kept relocations",
+                    );
+                }
                 if self.cx.calculating.contains(&self.id) {
                     return wrong(
                         "the instruction forms another address, in a function that adds distances to addresses",

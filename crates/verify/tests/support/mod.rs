@@ -80,7 +80,20 @@ pub fn run(image: &[u8], args: &[&str]) -> (String, Option<i32>) {
             }
         }
     } else {
-        Command::new(&path).args(args).output().expect("it starts")
+        // Another thread's child may hold the file open for a moment that was just written.
+        let busy = |out: &std::io::Result<_>| {
+            let error = out.as_ref().err().map(std::io::Error::kind);
+            error == Some(std::io::ErrorKind::ExecutableFileBusy)
+        };
+        let mut out = Command::new(&path).args(args).output();
+        for _ in 0..100 {
+            if !busy(&out) {
+                break;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(10));
+            out = Command::new(&path).args(args).output();
+        }
+        out.expect("it starts")
     };
     (
         String::from_utf8_lossy(&out.stdout).into_owned(),
@@ -98,6 +111,8 @@ pub struct Options {
     pub any_front: bool,
     /// Place every fragment so many bytes after a multiple of 16.
     pub shift: u64,
+    /// As if no relocations had been kept: tables stay, and jumps through them go on in old code.
+    pub bare: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -552,7 +567,11 @@ pub fn rewrite(input: &[u8], names: &[&str], options: Options) -> Rewritten {
     // Jump tables, old entries, staying calls, pointers.
     for m in &moved {
         let insns: Vec<I> = m.blocks.iter().flat_map(|b| b.insns.clone()).collect();
-        for (at, base, label) in table_entries(d, &insns, m.start, m.end) {
+        let entries_of_tables = match options.bare {
+            true => Vec::new(),
+            false => table_entries(d, &insns, m.start, m.end),
+        };
+        for (at, base, label) in entries_of_tables {
             let o = offset(d, at);
             // What is no instruction's start was no table entry.
             if let Some(&new) = address.get(&label) {
@@ -607,7 +626,7 @@ pub fn rewrite(input: &[u8], names: &[&str], options: Options) -> Rewritten {
         }
     }
     for (_, start, end) in &all {
-        if entries.contains_key(start) {
+        if entries.contains_key(start) || options.bare {
             continue;
         }
         for (n, i) in decode(d, *start, *end).iter().enumerate() {
@@ -922,7 +941,7 @@ pub fn rewrite(input: &[u8], names: &[&str], options: Options) -> Rewritten {
     new.extend(hdr);
 
     elf::put_segment(&mut out, d, &new, (file_at, segment), (hdr_at, hdr_len));
-    elf::put_note(&mut out, d, &note(d, &moved));
+    elf::put_note(&mut out, d, &note(d, &moved, options));
     let name = |a: u64| {
         chosen
             .iter()
@@ -930,7 +949,10 @@ pub fn rewrite(input: &[u8], names: &[&str], options: Options) -> Rewritten {
             .map(|c| c.0.clone())
             .unwrap_or_default()
     };
-    let entry = go(u64_at(d, 24));
+    let entry = match options.bare {
+        true => u64_at(d, 24),
+        false => go(u64_at(d, 24)),
+    };
     out[24..32].copy_from_slice(&entry.to_le_bytes());
     Rewritten {
         image: out,
@@ -968,14 +990,19 @@ impl Offsets for Decoder<'_> {
 }
 
 /// The claim.
-fn note(d: &[u8], moved: &[Moved]) -> Vec<u8> {
+fn note(d: &[u8], moved: &[Moved], options: Options) -> Vec<u8> {
     let build_id = sections(d)
         .iter()
         .find(|s| s.name == ".note.gnu.build-id")
         .map(|s| d[s.offset + 16..s.offset + s.size].to_vec())
         .unwrap_or_default();
-    let mut desc = vec![1, 0, 0, 0, 1, build_id.len() as u8];
+    let version = 1 + u8::from(options.bare);
+    let mut desc = vec![version, 0, 0, 0, 1, build_id.len() as u8];
     desc.extend(build_id);
+    if options.bare {
+        // e_type 2 is a fixed address.
+        desc.extend([if u16_at(d, 16) == 2 { 2 } else { 1 }, 0]);
+    }
     uleb(&mut desc, moved.len() as u64);
     let (mut previous, mut end) = (0u64, 0u64);
     for m in moved {
@@ -991,6 +1018,25 @@ fn note(d: &[u8], moved: &[Moved]) -> Vec<u8> {
             end = e;
         }
         uleb(&mut desc, 0);
+        if options.bare {
+            let jumps = options.entry_jumps && m.end - m.start >= 9;
+            desc.extend([2 * u8::from(jumps), 0]);
+            let insns = m.blocks.iter().flat_map(|b| &b.insns);
+            let mut back: Vec<u64> = insns
+                .filter_map(I::x86)
+                .filter(|i| i.flow_control() == FlowControl::IndirectBranch)
+                .filter(|i| !i.is_ip_rel_memory_operand())
+                .map(Instruction::ip)
+                .collect();
+            back.sort_unstable();
+            uleb(&mut desc, back.len() as u64);
+            for (k, at) in back.iter().enumerate() {
+                match k.checked_sub(1) {
+                    None => sleb(&mut desc, at.wrapping_sub(m.start) as i64),
+                    Some(before) => uleb(&mut desc, at - back[before]),
+                }
+            }
+        }
     }
     let mut note = Vec::new();
     note.extend(9u32.to_le_bytes());
@@ -1000,4 +1046,33 @@ fn note(d: &[u8], moved: &[Moved]) -> Vec<u8> {
     note.extend(desc);
     note.resize(note.len().next_multiple_of(4), 0);
     note
+}
+
+/// The program with all functions moved as if no relocations had been kept, but for those that a checker refuses: it
+/// is given input and output, and gives the old entries of what it cannot prove.
+pub fn without_relocations(input: &[u8], refused: impl Fn(&[u8], &[u8]) -> Vec<u64>) -> Rewritten {
+    let options = Options {
+        pointers: false,
+        entry_jumps: true,
+        any_front: true,
+        shift: 0,
+        bare: true,
+    };
+    let mut rewritten = rewrite(input, &[], options);
+    for _ in 0..4 {
+        let failed = refused(input, &rewritten.image);
+        if failed.is_empty() {
+            break;
+        }
+        let stay = |m: &&(String, u64, Vec<(u64, u64)>)| !failed.contains(&m.1);
+        let names: Vec<String> = rewritten
+            .moved
+            .iter()
+            .filter(stay)
+            .map(|m| m.0.clone())
+            .collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        rewritten = rewrite(input, &names, options);
+    }
+    rewritten
 }

@@ -109,7 +109,7 @@ impl Anew {
         placed.references::<I>(program, ready, patches, false, writer)?;
         entry.install(start, writer)?;
         placed.symbols(program, ready, &link_options, writer);
-        placed.note(program, ready, &link_options, writer)?;
+        placed.note(program, ready, &[], &link_options, writer)?;
         Ok(())
     }
 }

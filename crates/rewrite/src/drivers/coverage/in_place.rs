@@ -89,6 +89,7 @@ pub(super) fn link<I: Covers>(
     sections.edit_symbols(program, plan, writer);
     // Nothing moved; what changed is proved from the bytes alone.
     let note = Note {
+        basis: None,
         kind: NoteKind::Instrumented,
         input_id: elf.build_id.unwrap_or_default().to_vec(),
         functions: Vec::new(),

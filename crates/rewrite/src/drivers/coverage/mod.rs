@@ -227,6 +227,7 @@ impl<'d, I: Covers> Covered<'d, I> {
             zero_size: Some((bytes, I::COUNTER_UNIT)),
             no_search_table: in_place || program.refs.registration_follows(),
             map_hole: if in_place { START_UP } else { 0 },
+            no_way: false,
             like_text: false,
         };
         let mut writer = Writer::new(program.elf, write_options)?;

@@ -118,6 +118,7 @@ impl Arch for AArch64 {
     const NAME: &'static str = "aarch64";
     /// R_AARCH64_RELATIVE, R_AARCH64_IRELATIVE
     const RELATIVE: [u32; 2] = [1027, 1032];
+    const IMPORTS: [u32; 2] = [1025, 1026];
     /// R_AARCH64_ABS64
     const ABS_8: &'static [u32] = &[257];
     /// R_AARCH64_ABS32

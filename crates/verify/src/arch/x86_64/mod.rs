@@ -19,10 +19,11 @@
 //! `eip`-relative memory.
 
 mod effects;
+mod guesses;
 mod quick;
 mod steps;
 
-use super::{Arch, Effects, Field, FieldKind, Flow, Insn, Operand as Recorded};
+use super::{Arch, Effects, Field, FieldKind, Flow, Guess, Insn, Operand as Recorded};
 use crate::arch::step::Step;
 use yaxpeax_arch::{Decoder, LengthedInstruction, U8Reader};
 use yaxpeax_x86::long_mode::{InstDecoder, Instruction, Opcode, Operand, RegSpec};
@@ -198,6 +199,7 @@ impl Arch for X86_64 {
     const MACHINE: u16 = 62;
     const NAME: &'static str = "x86-64";
     const RELATIVE: [u32; 2] = [8, 37];
+    const IMPORTS: [u32; 2] = [6, 7];
     const ABS_8: &'static [u32] = &[1];
     const ABS_4: &'static [u32] = &[10, 11];
     /// R_X86_64_PC64
@@ -335,6 +337,10 @@ impl Arch for X86_64 {
             target,
             literal: 0,
         })
+    }
+
+    fn guesses(bytes: &[u8], addr: u64, visit: &mut dyn FnMut(Guess, u64)) {
+        guesses::visit(bytes, addr, visit);
     }
 
     fn padding_len(bytes: &[u8]) -> usize {

@@ -1,0 +1,199 @@
+//! Outputs for which the rewriter used no relocations that the linker kept.
+//!
+//! What then refers to code is not known. So nothing may rest on it: every register and every byte of memory
+//! holds what it held, every address that code forms is the old one, and the old image is as it was but for
+//! jumps at old entries. What new code does not know it does unchanged, and control then goes on in old code,
+//! with the state that the old program would have there. The rest of the proof asks [`Context::bare`] where it
+//! would allow more. What is shown here:
+//!
+//! | what | why |
+//! |---|---|
+//! | the claim fits the input: kept relocations are there if they were used, the type of the file if not | a claim of relocations that are not there would allow what cannot be shown |
+//! | a jump is at an old entry if and only if the claim says so | the certificate says what each function rests on |
+//! | what is said to go on in old code is an indirect jump that may | such functions may have labels whose addresses are known |
+//! | at a fixed address, words and numbers that could be addresses inside of moved functions | a table may describe the function's code by address |
+//! | lists of places that are patched or watched at run time, read in every way | likewise |
+//!
+//! That nothing leads into the jumps at old entries is shown in [`super::inside`].
+
+use crate::arch::{Arch, Flow};
+use crate::context::{Context, Findings, FuncId};
+use crate::files::bytes::u64_in;
+use crate::files::claim::{Basis, Claim};
+use crate::files::elf::{
+    ET_EXEC, Elf, PT_GNU_EH_FRAME, PT_LOAD, SHF_EXECINSTR, SHT_NOBITS, SHT_RELA,
+};
+use crate::proof::image;
+use crate::proof::visible::Extents;
+use crate::report::{Check, Failure};
+use rayon::prelude::*;
+use rustc_hash::FxHashSet;
+
+const PT_GNU_RELRO: u32 = 0x6474_e552;
+
+/// Whether the linker kept relocations of code.
+fn keeps_relocations(input: &Elf<'_>) -> bool {
+    let of_code = |info: u32| {
+        let about = input.sections.get(info as usize).filter(|_| info != 0);
+        about.is_some_and(|s| s.is_alloc() && s.flags & SHF_EXECINSTR != 0)
+    };
+    let mut sections = input.sections.iter();
+    sections.any(|s| s.kind == SHT_RELA && !s.is_alloc() && s.size > 0 && of_code(s.info))
+}
+
+/// Checks that the claim fits the input.
+pub(crate) fn check_basis<A: Arch>(input: &Elf<'_>, claim: &Claim<'_>, found: &mut Findings) {
+    let mut fail = |text: &str| found.file.push(Failure::new(Check::Claim, text));
+    let fixed = input.etype == ET_EXEC;
+    match claim.basis {
+        None if !keeps_relocations(input) && !claim.functions.is_empty() => {
+            fail("the claim rests on relocations that the linker kept, and the input has none");
+        }
+        None => {}
+        Some(Basis::Dynamic) if fixed => {
+            fail("the claim rests on dynamic relocations, and the input has a fixed address");
+        }
+        Some(Basis::Nothing) if !fixed => {
+            fail("the claim is for a file at a fixed address, and the input has none");
+        }
+        Some(_) if A::STEP > 1 => {
+            fail("claims without kept relocations are not checked for this machine");
+        }
+        Some(_) if input.segment(PT_GNU_EH_FRAME).is_none() && !claim.functions.is_empty() => {
+            fail(
+                "the input has no program header for its unwind table, so new entries are not found",
+            );
+        }
+        Some(_) => {}
+    }
+}
+
+/// Slots that hold functions once the loader is done with them: places of imports, and, where nothing writes
+/// afterwards, of pointers to where a function begins.
+pub(crate) fn slots<A: Arch>(input: &Elf<'_>, begins: &[u64]) -> FxHashSet<u64> {
+    let constant = |at: u64| {
+        let holds = |s: &crate::files::elf::Segment| s.addr <= at && at < s.end();
+        input
+            .segments
+            .iter()
+            .any(|s| (s.kind == PT_GNU_RELRO || s.kind == PT_LOAD && !s.is_writable()) && holds(s))
+    };
+    let is_function = |addr: u64| begins.binary_search(&addr).is_ok();
+    let mut slots = FxHashSet::default();
+    for table in image::rela_tables(input) {
+        let bytes = input.bytes(table.start, table.len()).unwrap_or(b"");
+        for entry in bytes.chunks_exact(24) {
+            let (Some(place), Some(info), Some(addend)) =
+                (u64_in(entry, 0), u64_in(entry, 8), u64_in(entry, 16))
+            else {
+                continue;
+            };
+            let kind = info as u32;
+            let imports = info >> 32 != 0 && A::IMPORTS.contains(&kind);
+            let points = A::RELATIVE.contains(&kind) && is_function(addend);
+            let symbol = info >> 32 != 0 && A::ABS_8.contains(&kind);
+            if imports || (points || symbol) && constant(place) {
+                slots.insert(place);
+            }
+        }
+    }
+    if let (Some(at), Some(size)) = (input.dynamic_value(36), input.dynamic_value(35)) {
+        let words = image::relr_places(input.bytes(at, size).unwrap_or(b""));
+        let points = |place: &u64| input.u64_at(*place).is_some_and(is_function);
+        slots.extend(words.into_iter().filter(|w| constant(*w)).filter(points));
+    }
+    slots
+}
+
+/// Checks what the claim says of single functions.
+pub(crate) fn check_functions<A: Arch>(cx: &Context<'_>, found: &mut Findings) {
+    let jumps: FxHashSet<(FuncId, u64)> =
+        cx.patches.ranges().map(|(r, id)| (id, r.start)).collect();
+    for (id, f) in cx.functions.iter().enumerate() {
+        let id = id as FuncId;
+        let mut fail = |old: u64, text: &str| {
+            let failure = Failure::new(Check::Claim, text).at(old, f.new_entry());
+            found.functions.push((id, failure));
+        };
+        let there = [0, A::LONGEST_PAD].map(|pad| jumps.contains(&(id, f.old_entry + pad)));
+        if there.contains(&true) != f.jumps {
+            fail(
+                f.old_entry,
+                "the claim says something else of the jump at the old entry than is there",
+            );
+        }
+        for &at in &f.falls_back {
+            let body = f.old.iter().find(|r| r.contains(at));
+            let bytes = body.and_then(|r| cx.input.bytes(at, r.end - at));
+            let insn = bytes.and_then(|bytes| A::decode(bytes, at));
+            if !insn.is_some_and(|insn| cx.falls_back(&insn)) {
+                fail(at, "the claim names a jump to old code where there is none");
+            }
+        }
+    }
+}
+
+/// Places that describe code of moved functions, or may.
+pub(crate) fn describing(cx: &Context<'_>, extents: &Extents<'_>, found: &mut Findings) {
+    const LISTS: [&[u8]; 6] = [
+        b"__patchable_function_entries",
+        b"xray_instr_map",
+        b"__mcount_loc",
+        b"__rseq_cs",
+        b"__rseq_cs_ptr_array",
+        b"__jump_table",
+    ];
+    let input = cx.input;
+    let with_contents = |s: &&crate::files::elf::Section<'_>| {
+        s.is_alloc() && s.kind != SHT_NOBITS && s.flags & SHF_EXECINSTR == 0
+    };
+    for s in input.sections.iter().filter(with_contents) {
+        if !LISTS.contains(&s.name) {
+            continue;
+        }
+        for place in (s.addr..s.end()).step_by(4) {
+            let word = input.u64_at(place);
+            let half = input.u32_at(place).map(|w| w as i32 as u64);
+            let counted = [word, half].map(|w| w.map(|w| place.wrapping_add(w)));
+            for target in counted.into_iter().chain([word]).flatten() {
+                if let Some(id) = cx.old.owner(target) {
+                    let text = format!(
+                        "the list {} at {place:#x} may name {target:#x}, which is patched or watched while the program runs",
+                        String::from_utf8_lossy(s.name)
+                    );
+                    let failure = Failure::new(Check::Visible, text).at(target, target);
+                    found.functions.push((id, failure));
+                }
+            }
+        }
+    }
+    if !cx.fixed() {
+        return;
+    }
+    // No relocation says which words are pointers: whatever could be one is.
+    let words = input.sections.iter().filter(with_contents).flat_map(|s| {
+        let bytes = input.section_data(s);
+        let inside = |word: &[u8]| {
+            let value = u64_in(word, 0)?;
+            let id = cx.inside_of(value)?;
+            (!extents.begins(value)).then_some((id, value))
+        };
+        let found: Vec<_> = bytes.par_chunks_exact(8).filter_map(inside).collect();
+        found
+    });
+    found.inside.extend(words);
+}
+
+/// Compares the jumps to old code that the lock step came by with those that are claimed.
+pub(crate) fn unclaimed(f: &crate::files::claim::Moved, came_by: &[u64]) -> Option<Failure> {
+    let at = came_by
+        .iter()
+        .find(|at| f.falls_back.binary_search(at).is_err())?;
+    let text = "an indirect jump goes on in old code, and the claim does not say so";
+    Some(Failure::new(Check::Claim, text).at(*at, f.new_entry()))
+}
+
+/// Whether an instruction of this kind may hold a number that is an address.
+pub(crate) fn may_hold_number(flow: Flow) -> bool {
+    !matches!(flow, Flow::Jump(_) | Flow::Branch { .. } | Flow::Call(_))
+}

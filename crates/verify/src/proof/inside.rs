@@ -1,0 +1,419 @@
+//! That nothing leads into what the jumps at old entries overwrote, where no kept relocations were used.
+//!
+//! A jump takes the place of some instructions; I is the set of its bytes behind the first. All that could be
+//! there at run time or be known to the program is looked for in the whole input:
+//!
+//! | what | where | must not |
+//! |---|---|---|
+//! | wide branches and calls | at every position of all code, whatever is decoded there | lead to I |
+//! | narrow branches | instructions of covered code; every position elsewhere | lead to I |
+//! | operands relative to the program counter | likewise | form an address in I; read, from within 64 bytes below, any byte of the jump |
+//! | relocations' values, symbols, tags of the dynamic section, the entry point | their tables | be in I |
+//! | landing pads | all exception tables | be in I |
+//! | tables that a function with a jump to old code may use: at each address that it forms, entries of four bytes, added to the table's address or to that of code that it forms | 4096 entries, up to the end of a section | lead to I of that function |
+//! | at a fixed address, numbers | words of data at multiples of four; the ends of instructions, where immediate operands and displacements are; every position elsewhere in code | be in I |
+//!
+//! Covered code is what an unwind entry or a dynamic symbol with a size spans. It is decoded from its first byte,
+//! and from each place where a direct branch of it leads and that decode does not come by (assumption A2). Jumps
+//! through tables of other functions are assumption A3, reads through pointers A4.
+
+use crate::arch::{Arch, FieldKind, Flow, Guess, Insn};
+use crate::context::{Context, Findings, FuncId};
+use crate::files::bytes::{u32_in, u64_in};
+use crate::files::claim::Range;
+use crate::files::elf::{SHF_EXECINSTR, SHT_DYNSYM, SHT_NOBITS, SHT_SYMTAB};
+use crate::files::lsda::Lsda;
+use crate::proof::bare::may_hold_number;
+use crate::proof::image;
+use crate::report::{Check, Failure};
+use rayon::prelude::*;
+use rustc_hash::FxHashSet;
+
+/// More bytes than this no instruction reads from one place.
+const WIDEST: u64 = 64;
+/// More entries than this no table has.
+const ENTRIES: u64 = 4096;
+/// Bytes of code that one task looks at.
+const CHUNK: usize = 1 << 18;
+
+/// What was found: function, from where, to where, and how.
+type Hits = Vec<(FuncId, u64, u64, &'static str)>;
+
+/// Looks through the whole input.
+pub(crate) fn check<A: Arch>(cx: &Context<'_>, found: &mut Findings) {
+    let covered = covered(cx);
+    let search = Search { cx };
+    let mut all = Found::default();
+    for range in &cx.code {
+        all.join(search.wide_branches::<A>(*range));
+    }
+    let of_code = covered.par_iter().map(|r| search.decoded::<A>(*r));
+    all.join(of_code.reduce(Found::default, Found::joined));
+    for range in uncovered(cx, &covered) {
+        all.join(search.undecoded::<A>(range));
+    }
+    all.join(search.tables::<A>());
+    if cx.fixed() {
+        all.join(search.words());
+    }
+    let ids: Vec<FuncId> = (0..cx.functions.len() as FuncId).collect();
+    let own = ids.into_par_iter().map(|id| search.own_tables::<A>(id));
+    all.join(own.reduce(Found::default, Found::joined));
+    all.hits.sort_unstable();
+    all.hits.dedup_by_key(|hit| hit.0);
+    for (id, from, to, how) in all.hits {
+        let text = format!(
+            "{how} at {from:#x} leads to {to:#x}, in what the jump at the old entry overwrote"
+        );
+        let failure = Failure::new(Check::EntryJump, text).at(from, to);
+        found.functions.push((id, failure));
+    }
+    if let Some((from, to)) = all.abandoned {
+        let text = format!("{from:#x} may refer to {to:#x}, whose section was moved");
+        let failure = Failure::new(Check::OldCode, text).at(from, to);
+        found.file.push(failure);
+    }
+    found.inside.append(&mut all.inside);
+}
+
+#[derive(Default)]
+struct Found {
+    hits: Hits,
+    /// Numbers in instructions that could be addresses inside of moved functions.
+    inside: Vec<(FuncId, u64)>,
+    /// From where to where something may refer to a section that moved.
+    abandoned: Option<(u64, u64)>,
+}
+
+impl Found {
+    fn join(&mut self, mut other: Found) {
+        self.hits.append(&mut other.hits);
+        self.inside.append(&mut other.inside);
+        self.abandoned = self.abandoned.or(other.abandoned);
+    }
+    fn joined(mut self, other: Found) -> Found {
+        self.join(other);
+        self
+    }
+}
+
+/// Code whose instructions are taken to begin where decoding comes by.
+fn covered(cx: &Context<'_>) -> Vec<Range> {
+    let unwound = cx.old_unwind.fdes.iter().map(|f| (f.start, f.end));
+    let symbols = cx.input.symbols(SHT_DYNSYM);
+    let named = symbols
+        .filter(|s| s.is_function() && s.section != 0)
+        .map(|s| (s.value, s.value.saturating_add(s.size)));
+    let clipped = |(start, end): (u64, u64)| {
+        let section = cx.code.iter().find(|r| r.contains(start))?;
+        let end = end.min(section.end);
+        (start < end).then_some(Range { start, end })
+    };
+    let mut all: Vec<Range> = unwound.chain(named).filter_map(clipped).collect();
+    all.sort_unstable();
+    all.dedup();
+    all
+}
+
+/// What of the code is in none of some ascending ranges.
+pub(crate) fn uncovered(cx: &Context<'_>, covered: &[Range]) -> Vec<Range> {
+    let mut rest = Vec::new();
+    for section in &cx.code {
+        let mut at = section.start;
+        for r in covered.iter().filter(|r| section.contains(r.start)) {
+            if at < r.start {
+                rest.push(Range {
+                    start: at,
+                    end: r.start,
+                });
+            }
+            at = at.max(r.end);
+        }
+        if at < section.end {
+            rest.push(Range {
+                start: at,
+                end: section.end,
+            });
+        }
+    }
+    rest
+}
+
+struct Search<'c, 'd> {
+    cx: &'c Context<'d>,
+}
+
+impl Search<'_, '_> {
+    /// Control may go to an address, or the program know it.
+    fn leads(&self, from: u64, to: u64, how: &'static str, found: &mut Found) {
+        if let Some(id) = self.cx.interiors.owner(to) {
+            found.hits.push((id, from, to, how));
+        }
+    }
+
+    /// An address may be read from.
+    fn reads(&self, from: u64, to: u64, found: &mut Found) {
+        let end = to.saturating_add(WIDEST);
+        if !self.cx.patches.is_free(to, end) {
+            let overwritten = (to..end).find_map(|a| Some((self.cx.patches.owner(a)?, a)));
+            if let Some((id, at)) = overwritten {
+                found.hits.push((id, from, at, "what may be read"));
+            }
+        }
+    }
+
+    fn refers(&self, from: u64, to: u64, found: &mut Found) {
+        if self.cx.is_abandoned(to) {
+            found.abandoned.get_or_insert((from, to));
+        }
+    }
+
+    fn wide_branches<A: Arch>(&self, range: Range) -> Found {
+        let bytes = self.cx.input.bytes(range.start, range.len()).unwrap_or(b"");
+        let starts: Vec<usize> = (0..bytes.len()).step_by(CHUNK).collect();
+        let part = |start: &usize| {
+            let mut found = Found::default();
+            // A branch may go on in the next part.
+            let end = bytes.len().min(start + CHUNK + 8);
+            let own = bytes.get(*start..end).unwrap_or(b"");
+            let at = range.start + *start as u64;
+            A::guesses(own, at, &mut |guess, to| {
+                if guess == Guess::Wide {
+                    self.leads(at, to, "what could be a branch near", &mut found);
+                }
+            });
+            found
+        };
+        let parts = starts.par_iter().map(part);
+        parts.reduce(Found::default, Found::joined)
+    }
+
+    fn decoded<A: Arch>(&self, range: Range) -> Found {
+        let mut found = Found::default();
+        let Some(bytes) = self.cx.input.bytes(range.start, range.len()) else {
+            return found;
+        };
+        let mut seen: FxHashSet<u64> = FxHashSet::default();
+        let mut work = vec![range.start];
+        let mut targets = Vec::new();
+        loop {
+            while let Some(mut at) = work.pop() {
+                while at < range.end && seen.insert(at) {
+                    let rest = bytes.get((at - range.start) as usize..).unwrap_or(b"");
+                    let Some(insn) = A::decode(rest, at) else {
+                        let rest = Range {
+                            start: at,
+                            end: range.end,
+                        };
+                        found.join(self.undecoded::<A>(rest));
+                        break;
+                    };
+                    let own = rest.get(..usize::from(insn.len)).unwrap_or(rest);
+                    self.instruction(at, &insn, own, &mut found);
+                    if let Some(field) = insn.field.filter(|f| f.kind == FieldKind::Branch)
+                        && range.contains(field.target)
+                    {
+                        targets.push(field.target);
+                    }
+                    at += u64::from(insn.len);
+                }
+            }
+            targets.retain(|t| !seen.contains(t));
+            targets.sort_unstable();
+            targets.dedup();
+            if targets.is_empty() {
+                return found;
+            }
+            work.append(&mut targets);
+        }
+    }
+
+    fn instruction(&self, at: u64, insn: &Insn, own: &[u8], found: &mut Found) {
+        if let Some(field) = insn.field {
+            match field.kind {
+                FieldKind::Branch => self.leads(at, field.target, "the branch", found),
+                FieldKind::Accesses => {
+                    self.reads(at, field.target, found);
+                    self.refers(at, field.target, found);
+                }
+                FieldKind::Forms | FieldKind::Absolute | FieldKind::Page => {
+                    self.leads(at, field.target, "the address formed", found);
+                    self.refers(at, field.target, found);
+                }
+            }
+        }
+        if !self.cx.fixed() || !may_hold_number(insn.flow) {
+            return;
+        }
+        for behind in [0, 1, 2, 4] {
+            let start = own.len().checked_sub(4 + behind).filter(|start| *start > 0);
+            if let Some(number) = start.and_then(|start| u32_in(own, start)) {
+                let number = u64::from(number);
+                self.number(at, number, found);
+                if behind == 0
+                    && let Some(id) = self.cx.inside_of(number)
+                {
+                    found.inside.push((id, number));
+                }
+            }
+        }
+        let long = own.len().checked_sub(8).filter(|start| *start > 0);
+        if let Some(number) = long.and_then(|start| u64_in(own, start)) {
+            self.number(at, number, found);
+        }
+    }
+
+    fn number(&self, from: u64, number: u64, found: &mut Found) {
+        self.leads(from, number, "the number", found);
+        self.refers(from, number, found);
+    }
+
+    fn undecoded<A: Arch>(&self, range: Range) -> Found {
+        let mut found = Found::default();
+        let bytes = self.cx.input.bytes(range.start, range.len()).unwrap_or(b"");
+        let from = range.start;
+        A::guesses(bytes, from, &mut |guess, to| {
+            self.leads(from, to, "what could be an instruction behind", &mut found);
+            if guess == Guess::Relative {
+                self.reads(from, to, &mut found);
+                self.refers(from, to, &mut found);
+            }
+        });
+        if self.cx.fixed() {
+            for at in 0..bytes.len() {
+                if let Some(number) = u32_in(bytes, at) {
+                    self.number(from + at as u64, u64::from(number), &mut found);
+                }
+            }
+        }
+        found
+    }
+
+    /// What the file's tables name.
+    fn tables<A: Arch>(&self) -> Found {
+        let input = self.cx.input;
+        let mut found = Found::default();
+        let mut leads = |from: u64, to: u64, how| self.leads(from, to, how, &mut found);
+        let dynamic: Vec<u64> = input.symbols(SHT_DYNSYM).map(|s| s.value).collect();
+        for symbol in input.symbols(SHT_SYMTAB).chain(input.symbols(SHT_DYNSYM)) {
+            if symbol.section != 0 {
+                leads(symbol.value, symbol.value, "the symbol");
+            }
+        }
+        for table in image::rela_tables(input) {
+            let bytes = input.bytes(table.start, table.len()).unwrap_or(b"");
+            for entry in bytes.chunks_exact(24) {
+                let (Some(place), Some(info), Some(addend)) =
+                    (u64_in(entry, 0), u64_in(entry, 8), u64_in(entry, 16))
+                else {
+                    continue;
+                };
+                let symbol = usize::try_from(info >> 32).ok();
+                let symbol = symbol.and_then(|i| dynamic.get(i)).copied().unwrap_or(0);
+                for to in [addend, symbol.wrapping_add(addend)] {
+                    leads(place, to, "the relocation");
+                }
+            }
+        }
+        if let (Some(at), Some(size)) = (input.dynamic_value(36), input.dynamic_value(35)) {
+            for place in image::relr_places(input.bytes(at, size).unwrap_or(b"")) {
+                if let Some(to) = input.u64_at(place) {
+                    leads(place, to, "the pointer");
+                }
+            }
+        }
+        for tag in &input.dynamic {
+            leads(tag.value, tag.value, "the dynamic tag");
+        }
+        leads(input.entry, input.entry, "the entry point");
+        for fde in self.cx.old_unwind.fdes.iter().filter(|f| f.lsda != 0) {
+            let area = Lsda::parse(input, fde.lsda, fde.start);
+            for pad in area.iter().flat_map(Lsda::pads) {
+                leads(fde.lsda, pad, "the landing pad");
+            }
+        }
+        found
+    }
+
+    /// Words of data that could be addresses.
+    fn words(&self) -> Found {
+        let input = self.cx.input;
+        let mut found = Found::default();
+        let data = input
+            .sections
+            .iter()
+            .filter(|s| s.is_alloc() && s.kind != SHT_NOBITS && s.flags & SHF_EXECINSTR == 0);
+        for s in data {
+            let bytes = input.section_data(s);
+            for at in (0..bytes.len()).step_by(4) {
+                if let Some(word) = u64_in(bytes, at) {
+                    self.number(s.addr + at as u64, word, &mut found);
+                }
+            }
+        }
+        found
+    }
+
+    /// Tables that a function may use.
+    fn own_tables<A: Arch>(&self, id: FuncId) -> Found {
+        let mut found = Found::default();
+        let Some(f) = self.cx.function(id).filter(|f| !f.falls_back.is_empty()) else {
+            return found;
+        };
+        let mut formed: Vec<u64> = Vec::new();
+        for r in &f.old {
+            let bytes = self.cx.input.bytes(r.start, r.len()).unwrap_or(b"");
+            let mut at = 0;
+            while let Some(rest) = bytes.get(at..).filter(|rest| !rest.is_empty()) {
+                let insn = A::decode(rest, r.start + at as u64);
+                let field = insn.and_then(|insn| insn.field);
+                formed.extend(
+                    field
+                        .filter(|f| f.kind == FieldKind::Forms)
+                        .map(|f| f.target),
+                );
+                at += insn.map_or(A::STEP, |insn| usize::from(insn.len));
+            }
+        }
+        formed.sort_unstable();
+        formed.dedup();
+        let is_code = |a: &&u64| self.cx.is_code(**a);
+        let labels: Vec<u64> = formed.iter().filter(is_code).copied().collect();
+        for &table in &formed {
+            // A table is in one section.
+            let section = self.cx.input.section_at(table);
+            let room = section.map_or(ENTRIES, |s| (s.end() - table) / 4);
+            for i in 0..ENTRIES.min(room) {
+                let place = table.wrapping_add(4 * i);
+                let Some(entry) = self.cx.input.u32_at(place) else {
+                    break;
+                };
+                for base in labels.iter().chain([&table]) {
+                    let to = base.wrapping_add_signed(i64::from(entry as i32));
+                    if self.cx.interiors.owner(to) == Some(id) {
+                        found.hits.push((id, place, to, "the table's entry"));
+                    }
+                }
+            }
+        }
+        found
+    }
+}
+
+/// An instruction outside of covered code that uses the segment of per-thread counters, wherever it may begin.
+pub(crate) fn uses_own<A: Arch>(cx: &Context<'_>) -> Option<u64> {
+    let ranges = uncovered(cx, &covered(cx));
+    ranges.into_iter().find_map(|r| {
+        let bytes = cx.input.bytes(r.start, r.len())?;
+        let uses = |at: &usize| {
+            let rest = bytes.get(*at..).unwrap_or(b"");
+            let insn = A::decode(rest, r.start + *at as u64);
+            insn.is_some_and(|insn| {
+                let own = rest.get(..usize::from(insn.len)).unwrap_or(rest);
+                insn.flow != Flow::Nothing && A::uses_own(own)
+            })
+        };
+        let at = (0..bytes.len()).find(uses)?;
+        Some(r.start + at as u64)
+    })
+}
