@@ -1,7 +1,6 @@
 //! `postlink tune`: the whole job.
 
 use std::ffi::OsString;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
@@ -19,6 +18,7 @@ use crate::input::Input;
 use crate::options::{Instrumenting, Optimizing};
 use crate::rewriting::{self, Proof};
 use crate::ui::{BOLD, Ui, seconds};
+use crate::workload;
 
 /// Make a program faster for a workload: instrument, run, optimise, prove
 ///
@@ -66,39 +66,10 @@ pub struct Tune {
     pub optimizing: Optimizing,
 }
 
-/// Replaces every `{}` in a command by a path.
-fn fill(workload: &[OsString], program: &Path) -> Vec<OsString> {
-    let replace = |word: &OsString| {
-        let (mut from, mut to) = (word.as_bytes(), Vec::new());
-        while let Some(at) = from.windows(2).position(|w| w == b"{}") {
-            to.extend_from_slice(&from[..at]);
-            to.extend_from_slice(program.as_os_str().as_bytes());
-            from = &from[at + 2..];
-        }
-        to.extend_from_slice(from);
-        OsString::from_vec(to)
-    };
-    workload.iter().map(replace).collect()
-}
-
-/// A word for the shell, whatever is in it.
-fn quoted(word: &[u8]) -> Vec<u8> {
-    let mut out = vec![b'\''];
-    for &byte in word {
-        if byte == b'\'' {
-            out.extend(b"'\\''");
-        } else {
-            out.push(byte);
-        }
-    }
-    out.push(b'\'');
-    out
-}
-
 impl Tune {
     /// The workload with a program in it.
     fn command(&self, program: &Path) -> Result<Command> {
-        let words = fill(&self.workload, program);
+        let words = workload::fill(&self.workload, program);
         // clap has seen to it that there is one.
         let (first, rest) = words.split_first().context("no workload")?;
         let mut command = Command::new(first);
@@ -106,23 +77,9 @@ impl Tune {
         Ok(command)
     }
 
-    /// What is put in the place of {}: the program, or a script that has the runner run it. A workload may
-    /// use it in any way in which it may use a program, so the runner's words cannot simply be put there.
+    /// What is put in the place of {}.
     fn runnable(&self, program: &Path, scripts: &Path, name: &str) -> Result<PathBuf> {
-        use std::os::unix::fs::PermissionsExt;
-        let Some(runner) = &self.runner else {
-            return Ok(program.to_owned());
-        };
-        let script = scripts.join(name);
-        let mut text = format!("#!/bin/sh\nexec {runner} ").into_bytes();
-        text.extend(quoted(program.as_os_str().as_bytes()));
-        text.extend(b" \"$@\"\n");
-        std::fs::write(&script, text)
-            .and_then(|()| {
-                std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755))
-            })
-            .with_context(|| script.display().to_string())?;
-        Ok(script)
+        workload::runnable(program, self.runner.as_deref(), scripts, name)
     }
 
     /// What may be the matter if the program does not run, in brackets: it is for another machine and nothing
@@ -191,11 +148,7 @@ impl Tune {
     }
 
     pub fn run(self, ui: &Ui) -> Result<ExitCode> {
-        if !self
-            .workload
-            .iter()
-            .any(|word| word.as_bytes().windows(2).any(|w| w == b"{}"))
-        {
+        if !workload::names_the_program(&self.workload) {
             let shown = self.workload.join(" ".as_ref());
             return Err(Usage(format!(
                 "the workload '{}' has no {{}}: it must run the instrumented program, whose path is put there",
@@ -341,35 +294,5 @@ impl Tune {
                 ratio.sentence("The tuned program", "processor time")
             ));
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_word_with_quotes_stays_one_word_for_the_shell() {
-        let output = Command::new("sh")
-            .args([
-                "-c",
-                &format!(
-                    "printf %s {}",
-                    String::from_utf8(quoted(b"a 'b' $c")).unwrap()
-                ),
-            ])
-            .output()
-            .unwrap();
-        assert_eq!(output.stdout, b"a 'b' $c");
-    }
-
-    #[test]
-    fn every_pair_of_braces_becomes_the_program() {
-        let workload = ["sh", "-c", "{} a; {} b", "{}", "{", "}"].map(OsString::from);
-        let filled = fill(&workload, Path::new("/tmp/p"));
-        assert_eq!(
-            filled,
-            ["sh", "-c", "/tmp/p a; /tmp/p b", "/tmp/p", "{", "}"].map(OsString::from)
-        );
     }
 }
