@@ -15,7 +15,7 @@
 //! | [`bootstrap`] | intervals from resampling |
 //! | [`ratio`] | two programs as one ratio; several workloads |
 //! | [`series`] | runs in alternating order until enough is known |
-//! | [`paired`] | the same for two commands, so many times |
+//! | [`paired`] | the same for two commands |
 //! | [`luck`] | how far layouts scatter that differ in nothing that matters |
 //!
 //! Shared by the commands that compare a program before and after, and by the project's own benchmarks, so
@@ -32,6 +32,6 @@ pub mod series;
 pub mod server;
 pub mod signed_rank;
 
-pub use paired::{Paired, compare};
+pub use paired::{Paired, compare, compare_within};
 pub use ratio::{Ratio, Verdict};
 pub use run::{Measure, Run, ending, run};

@@ -1,4 +1,4 @@
-//! Two commands compared in a fixed number of paired runs.
+//! Two commands compared in paired runs.
 //!
 //! A short form of [`crate::series`] for two programs and one workload: `tune`, `demo` and the project's own benchmarks.
 
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::ratio::Ratio;
 use crate::run::{Measure, Run, median, run};
-use crate::series::{Job, Limits, Progress, Runner, Series, measure};
+use crate::series::{Job, Limits, Runner, Series, Stop, measure};
 
 /// Runs of two programs, pair by pair.
 #[derive(Clone, Debug, Default)]
@@ -90,8 +90,24 @@ where
     fn elapsed(&self) -> Duration {
         self.start.elapsed()
     }
+}
 
-    fn progress(&mut self, _: Progress) {}
+/// Runs two commands alternately within limits, and gives what was measured in any case; with an error if a run was not
+/// possible, or did not end as `accept` wishes.
+pub fn compare_within<E: From<std::io::Error>>(
+    limits: &Limits,
+    commands: [impl FnMut() -> Command; 2],
+    accept: impl FnMut(&Run) -> Result<(), E>,
+) -> (Paired, Stop, Result<(), E>) {
+    let mut runner = Commands {
+        commands,
+        accept,
+        start: Instant::now(),
+    };
+    let (series, result) = measure(1, 2, limits, &mut runner);
+    let stop = series.first().map_or(Stop::Failed, |series| series.stop);
+    let paired = series.first().map(Paired::from).unwrap_or_default();
+    (paired, stop, result)
 }
 
 /// Runs two commands alternately, `pairs` times each. Every run must end as `accept` wishes.
@@ -100,14 +116,8 @@ pub fn compare<E: From<std::io::Error>>(
     commands: [impl FnMut() -> Command; 2],
     accept: impl FnMut(&Run) -> Result<(), E>,
 ) -> Result<Paired, E> {
-    let mut runner = Commands {
-        commands,
-        accept,
-        start: Instant::now(),
-    };
-    let (series, result) = measure(1, 2, &Limits::rounds(pairs), &mut runner);
-    result?;
-    Ok(series.first().map(Paired::from).unwrap_or_default())
+    let (paired, _, result) = compare_within(&Limits::rounds(pairs), commands, accept);
+    result.map(|()| paired)
 }
 
 #[cfg(test)]

@@ -39,6 +39,19 @@ pub struct Limits {
     pub by: Measure,
 }
 
+impl Default for Limits {
+    /// At least 10 rounds, then until one per cent of processor time is known; at most 100 rounds or five minutes.
+    fn default() -> Limits {
+        Limits {
+            fewest: 10,
+            most: 100,
+            time: Some(Duration::from_secs(300)),
+            precision: 0.01,
+            by: Measure::ProcessorTime,
+        }
+    }
+}
+
 impl Limits {
     /// Exactly so many rounds.
     pub fn rounds(rounds: u32) -> Limits {

@@ -12,15 +12,6 @@ use postlink_measure::bootstrap::Random;
 use postlink_measure::series::{Job, Limits, Runner, Series, Stop, measure};
 use postlink_measure::{Measure, Run, Verdict};
 
-/// As `postlink bench` has them.
-const LIMITS: Limits = Limits {
-    fewest: 10,
-    most: 100,
-    time: Some(Duration::from_secs(300)),
-    precision: 0.01,
-    by: Measure::ProcessorTime,
-};
-
 const TRIES: u64 = 100;
 
 /// A machine on which program k takes `seconds[k]` at best.
@@ -88,7 +79,7 @@ impl Runner for Machine {
 
 fn measured(seed: u64, seconds: &[f64], noise: f64) -> Series {
     let mut machine = Machine::new(seed, seconds, noise);
-    let (mut series, Ok(())) = measure(1, seconds.len(), &LIMITS, &mut machine);
+    let (mut series, Ok(())) = measure(1, seconds.len(), &Limits::default(), &mut machine);
     series.pop().expect("there is a workload")
 }
 
@@ -97,7 +88,9 @@ fn verdicts(seconds: [f64; 2], noise: f64) -> [u64; 3] {
     let mut count = [0; 3];
     for seed in 0..TRIES {
         let series = measured(seed, &seconds, noise);
-        let ratio = series.ratio(0, 1, LIMITS.by).expect("it has pairs");
+        let ratio = series
+            .ratio(0, 1, Measure::ProcessorTime)
+            .expect("it has pairs");
         count[match ratio.verdict() {
             Verdict::Faster => 0,
             Verdict::NoDifference => 1,
@@ -132,7 +125,9 @@ fn a_slowdown_of_two_percent_is_found_and_so_is_a_gain() {
 fn intervals_hold_the_truth() {
     let held = (0..TRIES).filter(|seed| {
         let series = measured(1000 + seed, &[1.0, 0.95], 0.02);
-        let ratio = series.ratio(0, 1, LIMITS.by).expect("it has pairs");
+        let ratio = series
+            .ratio(0, 1, Measure::ProcessorTime)
+            .expect("it has pairs");
         ratio.interval.0 <= 0.95 && 0.95 <= ratio.interval.1
     });
     let held = held.count();

@@ -21,6 +21,12 @@ pub fn fill(words: &[OsString], program: &Path) -> Vec<OsString> {
     words.iter().map(replace).collect()
 }
 
+/// Replaces every `{}` in a line for the shell by a path, which stays one word.
+pub fn fill_line(line: &str, program: &Path) -> OsString {
+    let word = quoted(program.as_os_str().as_bytes());
+    OsString::from_vec(replaced(line.as_bytes(), &word))
+}
+
 fn replaced(mut from: &[u8], by: &[u8]) -> Vec<u8> {
     let mut to = Vec::new();
     while let Some(at) = from.windows(2).position(|w| w == b"{}") {
@@ -102,5 +108,7 @@ mod tests {
             ["sh", "-c", "/tmp/p a; /tmp/p b", "/tmp/p", "{", "}"].map(OsString::from)
         );
         assert!(names_the_program(&workload) && !names_the_program(&filled));
+        let line = fill_line("{} < in; {}", Path::new("/a b/c"));
+        assert_eq!(line, "'/a b/c' < in; '/a b/c'");
     }
 }

@@ -8,16 +8,18 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use postlink_image::elf::Elf;
 use postlink_image::raw::{EM_AARCH64, EM_X86_64};
-use postlink_measure::{Paired, ending};
+use postlink_measure::series::{Limits, Stop};
+use postlink_measure::{Paired, Verdict, compare_within, ending, interrupt};
 use postlink_report::Room;
 use postlink_rewrite::attach::Source;
 
+use super::bench::INTERRUPTED;
 use super::{instrument, optimize, report};
 use crate::errors::Usage;
 use crate::input::Input;
 use crate::options::{Instrumenting, Optimizing};
 use crate::rewriting::{self, Proof};
-use crate::ui::{BOLD, Ui, seconds};
+use crate::ui::{BAD, BOLD, Ui, seconds};
 use crate::workload;
 
 /// Make a program faster for a workload: instrument, run, optimise, prove
@@ -29,11 +31,11 @@ use crate::workload;
 Examples:
   postlink tune ./app -o ./app.opt -- {} --benchmark
   postlink tune ./app -o ./app.opt -- ./run-workload.sh {}
-  postlink tune ./app -o ./app.opt --measure 9 -- sh -c '{} < input.txt'
+  postlink tune ./app -o ./app.opt --measure -- sh -c '{} < input.txt'
   postlink tune ./app -o ./app.opt --runner 'qemu-aarch64 -L /usr/aarch64-linux-gnu' -- {} --benchmark
 
-With --measure, the workload is run N more times with the original and with the result, alternately, and the
-medians are compared.")]
+With --measure, the workload is run more times with the original and with the result, alternately, and processor
+times are compared pair by pair, as `postlink bench` does. It ends with `do not ship` if no gain is shown.")]
 pub struct Tune {
     /// The program, linked with -Wl,-q
     #[arg(value_name = "INPUT")]
@@ -51,9 +53,13 @@ pub struct Tune {
     /// Go on when the workload fails
     #[arg(long)]
     pub allow_failure: bool,
-    /// Compare the result with the original in this many runs of the workload each
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    pub measure: Option<u32>,
+    /// Compare the result with the original in this many runs of the workload each [without N: until the
+    /// difference is known to one per cent, at most 100 runs or five minutes]
+    #[arg(long, value_name = "N", num_args = 0..=1, value_parser = clap::value_parser!(u32).range(1..))]
+    pub measure: Option<Option<u32>>,
+    /// End with exit code 1 unless the result is shown to be faster
+    #[arg(long, requires = "measure")]
+    pub fail_unless_faster: bool,
     /// Keep the instrumented program and the profile in this directory
     #[arg(long, value_name = "DIR")]
     pub keep: Option<PathBuf>,
@@ -224,17 +230,18 @@ impl Tune {
         )?;
         watched.finish();
         optimize::say(ui, &self.output.display().to_string(), &done);
-        let compared = match self.measure {
-            Some(rounds) => Some(self.measured(rounds, scripts.path())?),
+        let measured = match self.measure {
+            Some(rounds) => Some(self.measured(rounds, scripts.path(), ui)?),
             None => None,
         };
-        if let Some(compared) = &compared {
-            self.say_measured(compared, ui);
-        }
+        let compared = measured.as_ref().map(|measured| &measured.0);
         if let Some(target) = &self.report {
-            self.write_report(ui, &input, &counts, &done, compared.as_ref(), target)?;
+            self.write_report(ui, &input, &counts, &done, compared, target)?;
         }
-        Ok(ExitCode::SUCCESS)
+        match measured {
+            Some((_, result)) => result,
+            None => Ok(ExitCode::SUCCESS),
+        }
     }
 
     fn write_report(
@@ -263,7 +270,13 @@ impl Tune {
         report::write(ui, &page)
     }
 
-    fn measured(&self, rounds: u32, scripts: &Path) -> Result<Paired> {
+    /// Compares both programs: what was measured, and how that ends the command.
+    fn measured(
+        &self,
+        rounds: Option<u32>,
+        scripts: &Path,
+        ui: &Ui,
+    ) -> Result<(Paired, Result<ExitCode>)> {
         let plain = self.runnable(&rewriting::runnable(&self.input)?, scripts, "plain")?;
         let tuned = self.runnable(&rewriting::runnable(&self.output)?, scripts, "tuned")?;
         let quiet = |program: &Path| {
@@ -274,25 +287,45 @@ impl Tune {
         };
         let both: [Box<dyn FnMut() -> Command>; 2] =
             [Box::new(|| quiet(&plain)), Box::new(|| quiet(&tuned))];
-        postlink_measure::compare(rounds, both, |run| {
+        let limits = rounds.map_or_else(Limits::default, Limits::rounds);
+        interrupt::catch();
+        let (paired, stop, result) = compare_within(&limits, both, |run| {
             if run.status.success() || self.allow_failure {
                 return Ok(());
             }
             bail!("the workload {} while it was measured", ending(run.status))
-        })
+        });
+        let verdict = say_measured(&paired, ui);
+        let code = match (stop, verdict) {
+            (Stop::Interrupted, _) => ExitCode::from(INTERRUPTED),
+            (_, Verdict::NoDifference | Verdict::Slower) if self.fail_unless_faster => {
+                ExitCode::FAILURE
+            }
+            _ => ExitCode::SUCCESS,
+        };
+        Ok((paired, result.map(|()| code)))
     }
+}
 
-    fn say_measured(&self, compared: &Paired, ui: &Ui) {
-        let [wall, cpu] = [compared.wall(), compared.cpu()]
-            .map(|[before, after]| format!("{} -> {}", seconds(before), seconds(after)));
-        ui.say(format_args!(
-            "{BOLD}measured{BOLD:#}: wall time {wall}, processor time {cpu} (medians)"
-        ));
-        if let Some(ratio) = compared.cpu_ratio() {
-            ui.say(format_args!(
-                "  {}",
-                ratio.sentence("The tuned program", "processor time")
-            ));
-        }
+/// Says how the programs compare, and whether the result is worth shipping.
+fn say_measured(compared: &Paired, ui: &Ui) -> Verdict {
+    let Some(ratio) = compared.cpu_ratio() else {
+        ui.say("do not ship: nothing was measured");
+        return Verdict::NoDifference;
+    };
+    let [wall, cpu] = [compared.wall(), compared.cpu()]
+        .map(|[before, after]| format!("{} -> {}", seconds(before), seconds(after)));
+    ui.say(format_args!(
+        "{BOLD}measured{BOLD:#}: wall time {wall}, processor time {cpu} (medians)"
+    ));
+    ui.say(format_args!(
+        "  {}",
+        ratio.sentence("The tuned program", "processor time")
+    ));
+    match ratio.verdict() {
+        Verdict::Faster => {}
+        Verdict::NoDifference => ui.say(format_args!("{BAD}do not ship: no gain shown{BAD:#}")),
+        Verdict::Slower => ui.say(format_args!("{BAD}do not ship: slower{BAD:#}")),
     }
+    ratio.verdict()
 }
