@@ -525,6 +525,7 @@ mod tests {
     fn the_layout_is_the_documented_one() {
         let note = Note {
             kind: NoteKind::Optimised,
+            basis: None,
             input_id: vec![0xab, 0xcd],
             functions: vec![
                 MovedFunction {
@@ -532,12 +533,14 @@ mod tests {
                     old: vec![(0x1000, 0x80)],
                     new: vec![(0x5000, 0x40), (0x6000, 0x20)],
                     labels: vec![],
+                    ..MovedFunction::default()
                 },
                 MovedFunction {
                     entry: 0x1080,
                     old: vec![(0x1070, 3)],
                     new: vec![(0x5040, 5)],
                     labels: vec![(0x1090, 0x5042)],
+                    ..MovedFunction::default()
                 },
             ],
         };
@@ -562,9 +565,11 @@ mod tests {
             old: vec![],
             new: vec![],
             labels: vec![],
+            ..MovedFunction::default()
         };
         let note = |functions| Note {
             kind: NoteKind::Instrumented,
+            basis: None,
             input_id: vec![],
             functions,
         };
@@ -586,6 +591,7 @@ mod tests {
         );
         assert!(
             what(Note {
+                basis: None,
                 input_id: vec![0; 256],
                 ..note(vec![])
             })

@@ -1,10 +1,37 @@
-//! Measuring programs: one run ([`run`](mod@run)), and two programs compared in alternating runs ([`paired`]).
+//! Measuring programs: what a run costs, and how two programs compare.
+//!
+//! ```text
+//!  run, server ──► series: rounds until the interval is narrow ──► ratio: estimate, interval, verdict
+//!                                                              └─► luck: what layout alone does
+//! ```
+//!
+//! | module | subject |
+//! |---|---|
+//! | [`run`](mod@run) | one run: time, memory, page faults |
+//! | [`counters`] | hardware counters of a run |
+//! | [`server`] | one run of a server under load |
+//! | [`interrupt`] | Ctrl-C, which loses nothing that was measured |
+//! | [`signed_rank`] | Wilcoxon's test turned round |
+//! | [`bootstrap`] | intervals from resampling |
+//! | [`ratio`] | two programs as one ratio; several workloads |
+//! | [`series`] | runs in alternating order until enough is known |
+//! | [`paired`] | the same for two commands |
+//! | [`luck`] | how far layouts scatter that differ in nothing that matters |
 //!
 //! Shared by the commands that compare a program before and after, and by the project's own benchmarks, so
-//! that the same word ("faster") always rests on the same test.
+//! that the same word ("faster") always rests on the same test. How it is used is in `docs/bench.md`.
 
+pub mod bootstrap;
+pub mod counters;
+pub mod interrupt;
+pub mod luck;
 pub mod paired;
+pub mod ratio;
 pub mod run;
+pub mod series;
+pub mod server;
+pub mod signed_rank;
 
-pub use paired::{Paired, Verdict, compare};
-pub use run::{Run, ending, run};
+pub use paired::{Paired, compare, compare_within};
+pub use ratio::{Ratio, Verdict};
+pub use run::{Measure, Run, ending, run};

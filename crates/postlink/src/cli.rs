@@ -3,8 +3,8 @@
 use clap::{Args, Parser, Subcommand};
 
 use crate::commands::{
-    aggregate, bat, completions, convert, demo, diff, disasm, inspect, instrument, links, man,
-    merge, mip, optimize, probes, profgen, report, show, tune, verify, watch,
+    aggregate, bat, bench, completions, convert, demo, diff, disasm, inspect, instrument, links,
+    man, merge, mip, optimize, probes, profgen, report, show, tune, verify, watch,
 };
 use crate::ui::{ColorChoice, Ui};
 
@@ -90,6 +90,7 @@ pub enum Command {
     Links(links::Links),
     Optimize(optimize::Optimize),
     Verify(verify::Verify),
+    Bench(bench::Bench),
     Demo(demo::Demo),
     Watch(watch::Watch),
     Probes(probes::Probes),

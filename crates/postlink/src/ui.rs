@@ -81,6 +81,12 @@ impl Ui {
         self.say(format_args!("{yellow}warning:{yellow:#} {line}"));
     }
 
+    /// Shows how far something has come, if it takes long.
+    pub fn progress(&self, what: &str) -> Progress {
+        let is_shown = !self.quiet && std::io::stderr().is_terminal();
+        Progress(is_shown.then(|| Spinner::start(what.to_owned())))
+    }
+
     /// Starts watching phases, with a spinner for work that takes long.
     pub fn phases(&self, what: &str) -> Watched {
         let mut phases = Phases::default();
@@ -128,6 +134,18 @@ impl Watched {
         }
         anstream::eprintln!("  {:<22} {:>10.1}", "other", rest.as_secs_f64() * 1e3);
         anstream::eprintln!("  {:<22} {:>10.1}", "all", total.as_secs_f64() * 1e3);
+    }
+}
+
+/// A line about how far something has come; it goes away with this.
+pub struct Progress(Option<Spinner>);
+
+impl Progress {
+    /// Changes the line.
+    pub fn set(&self, message: impl FnOnce() -> String) {
+        if let Some(spinner) = &self.0 {
+            spinner.bar.set_message(message());
+        }
     }
 }
 

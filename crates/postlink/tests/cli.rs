@@ -143,6 +143,7 @@ fn help_is_exit_code_0_and_explains_with_examples() {
         "merge",
         "optimize",
         "verify",
+        "bench",
         "demo",
         "watch",
     ] {

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use postlink_measure::paired::{FEWEST_PAIRS, Ratio, percent};
-use postlink_measure::{Paired, Verdict, ending};
+use postlink_measure::ratio::{FEWEST_PAIRS, percent};
+use postlink_measure::{Paired, Ratio, Verdict, ending};
 
 use super::{instrument, optimize};
 use crate::input::Input;
@@ -271,8 +271,9 @@ fn all_together(jobs: &[Paired]) -> Option<Ratio> {
     let pairs = jobs.iter().map(|job| job.pairs.len()).min()?;
     Ratio::of((0..pairs).map(|n| {
         let runs = jobs.iter().filter_map(|job| job.pairs.get(n));
-        runs.fold((Duration::ZERO, Duration::ZERO), |(before, after), pair| {
-            (before + pair.0.cpu, after + pair.1.cpu)
+        runs.fold((0.0, 0.0), |(before, after), pair| {
+            let [first, second] = [pair.0.cpu, pair.1.cpu].map(|time| time.as_secs_f64());
+            (before + first, after + second)
         })
     }))
 }

@@ -2,6 +2,7 @@
 
 pub mod aggregate;
 pub mod bat;
+pub mod bench;
 pub mod completions;
 pub mod convert;
 pub mod demo;
@@ -47,6 +48,7 @@ pub fn run(command: Command, ui: &Ui) -> Result<ExitCode> {
         Command::Merge(command) => command.run(ui),
         Command::Optimize(command) => command.run(ui),
         Command::Verify(command) => command.run(ui),
+        Command::Bench(command) => command.run(ui),
         Command::Demo(command) => command.run(ui),
         Command::Watch(command) => command.run(ui),
         Command::Probes(command) => command.run(ui),

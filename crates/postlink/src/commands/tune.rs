@@ -1,7 +1,6 @@
 //! `postlink tune`: the whole job.
 
 use std::ffi::OsString;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
@@ -9,16 +8,19 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use postlink_image::elf::Elf;
 use postlink_image::raw::{EM_AARCH64, EM_X86_64};
-use postlink_measure::{Paired, ending};
+use postlink_measure::series::{Limits, Stop};
+use postlink_measure::{Paired, Verdict, compare_within, ending, interrupt};
 use postlink_report::Room;
 use postlink_rewrite::attach::Source;
 
+use super::bench::INTERRUPTED;
 use super::{instrument, optimize, report};
 use crate::errors::Usage;
 use crate::input::Input;
 use crate::options::{self, Instrumenting, Optimizing};
 use crate::rewriting::{self, Proof};
-use crate::ui::{BOLD, Ui, seconds};
+use crate::ui::{BAD, BOLD, Ui, seconds};
+use crate::workload;
 
 /// Make a program faster for a workload: instrument, run, optimise, prove
 ///
@@ -29,11 +31,11 @@ use crate::ui::{BOLD, Ui, seconds};
 Examples:
   postlink tune ./app -o ./app.opt -- {} --benchmark
   postlink tune ./app -o ./app.opt -- ./run-workload.sh {}
-  postlink tune ./app -o ./app.opt --measure 9 -- sh -c '{} < input.txt'
+  postlink tune ./app -o ./app.opt --measure -- sh -c '{} < input.txt'
   postlink tune ./app -o ./app.opt --runner 'qemu-aarch64 -L /usr/aarch64-linux-gnu' -- {} --benchmark
 
-With --measure, the workload is run N more times with the original and with the result, alternately, and the
-medians are compared.")]
+With --measure, the workload is run more times with the original and with the result, alternately, and processor
+times are compared pair by pair, as `postlink bench` does. It ends with `do not ship` if no gain is shown.")]
 pub struct Tune {
     /// The program, linked with -Wl,-q
     #[arg(value_name = "INPUT")]
@@ -51,9 +53,13 @@ pub struct Tune {
     /// Go on when the workload fails
     #[arg(long)]
     pub allow_failure: bool,
-    /// Compare the result with the original in this many runs of the workload each
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    pub measure: Option<u32>,
+    /// Compare the result with the original in this many runs of the workload each [without N: until the
+    /// difference is known to one per cent, at most 100 runs or five minutes]
+    #[arg(long, value_name = "N", num_args = 0..=1, value_parser = clap::value_parser!(u32).range(1..))]
+    pub measure: Option<Option<u32>>,
+    /// End with exit code 1 unless the result is shown to be faster
+    #[arg(long, requires = "measure")]
+    pub fail_unless_faster: bool,
     /// Keep the instrumented program and the profile in this directory
     #[arg(long, value_name = "DIR")]
     pub keep: Option<PathBuf>,
@@ -68,39 +74,10 @@ pub struct Tune {
     pub reading: options::Reading,
 }
 
-/// Replaces every `{}` in a command by a path.
-fn fill(workload: &[OsString], program: &Path) -> Vec<OsString> {
-    let replace = |word: &OsString| {
-        let (mut from, mut to) = (word.as_bytes(), Vec::new());
-        while let Some(at) = from.windows(2).position(|w| w == b"{}") {
-            to.extend_from_slice(&from[..at]);
-            to.extend_from_slice(program.as_os_str().as_bytes());
-            from = &from[at + 2..];
-        }
-        to.extend_from_slice(from);
-        OsString::from_vec(to)
-    };
-    workload.iter().map(replace).collect()
-}
-
-/// A word for the shell, whatever is in it.
-fn quoted(word: &[u8]) -> Vec<u8> {
-    let mut out = vec![b'\''];
-    for &byte in word {
-        if byte == b'\'' {
-            out.extend(b"'\\''");
-        } else {
-            out.push(byte);
-        }
-    }
-    out.push(b'\'');
-    out
-}
-
 impl Tune {
     /// The workload with a program in it.
     fn command(&self, program: &Path) -> Result<Command> {
-        let words = fill(&self.workload, program);
+        let words = workload::fill(&self.workload, program);
         // clap has seen to it that there is one.
         let (first, rest) = words.split_first().context("no workload")?;
         let mut command = Command::new(first);
@@ -108,23 +85,9 @@ impl Tune {
         Ok(command)
     }
 
-    /// What is put in the place of {}: the program, or a script that has the runner run it. A workload may
-    /// use it in any way in which it may use a program, so the runner's words cannot simply be put there.
+    /// What is put in the place of {}.
     fn runnable(&self, program: &Path, scripts: &Path, name: &str) -> Result<PathBuf> {
-        use std::os::unix::fs::PermissionsExt;
-        let Some(runner) = &self.runner else {
-            return Ok(program.to_owned());
-        };
-        let script = scripts.join(name);
-        let mut text = format!("#!/bin/sh\nexec {runner} ").into_bytes();
-        text.extend(quoted(program.as_os_str().as_bytes()));
-        text.extend(b" \"$@\"\n");
-        std::fs::write(&script, text)
-            .and_then(|()| {
-                std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755))
-            })
-            .with_context(|| script.display().to_string())?;
-        Ok(script)
+        workload::runnable(program, self.runner.as_deref(), scripts, name)
     }
 
     /// What may be the matter if the program does not run, in brackets: it is for another machine and nothing
@@ -193,11 +156,7 @@ impl Tune {
     }
 
     pub fn run(self, ui: &Ui) -> Result<ExitCode> {
-        if !self
-            .workload
-            .iter()
-            .any(|word| word.as_bytes().windows(2).any(|w| w == b"{}"))
-        {
+        if !workload::names_the_program(&self.workload) {
             let shown = self.workload.join(" ".as_ref());
             return Err(Usage(format!(
                 "the workload '{}' has no {{}}: it must run the instrumented program, whose path is put there",
@@ -273,17 +232,18 @@ impl Tune {
         )?;
         watched.finish();
         optimize::say(ui, &self.output.display().to_string(), &done);
-        let compared = match self.measure {
-            Some(rounds) => Some(self.measured(rounds, scripts.path())?),
+        let measured = match self.measure {
+            Some(rounds) => Some(self.measured(rounds, scripts.path(), ui)?),
             None => None,
         };
-        if let Some(compared) = &compared {
-            self.say_measured(compared, ui);
-        }
+        let compared = measured.as_ref().map(|measured| &measured.0);
         if let Some(target) = &self.report {
-            self.write_report(ui, &input, &counts, &done, compared.as_ref(), target)?;
+            self.write_report(ui, &input, &counts, &done, compared, target)?;
         }
-        Ok(ExitCode::SUCCESS)
+        match measured {
+            Some((_, result)) => result,
+            None => Ok(ExitCode::SUCCESS),
+        }
     }
 
     fn write_report(
@@ -312,7 +272,13 @@ impl Tune {
         report::write(ui, &page)
     }
 
-    fn measured(&self, rounds: u32, scripts: &Path) -> Result<Paired> {
+    /// Compares both programs: what was measured, and how that ends the command.
+    fn measured(
+        &self,
+        rounds: Option<u32>,
+        scripts: &Path,
+        ui: &Ui,
+    ) -> Result<(Paired, Result<ExitCode>)> {
         let plain = self.runnable(&rewriting::runnable(&self.input)?, scripts, "plain")?;
         let tuned = self.runnable(&rewriting::runnable(&self.output)?, scripts, "tuned")?;
         let quiet = |program: &Path| {
@@ -323,55 +289,45 @@ impl Tune {
         };
         let both: [Box<dyn FnMut() -> Command>; 2] =
             [Box::new(|| quiet(&plain)), Box::new(|| quiet(&tuned))];
-        postlink_measure::compare(rounds, both, |run| {
+        let limits = rounds.map_or_else(Limits::default, Limits::rounds);
+        interrupt::catch();
+        let (paired, stop, result) = compare_within(&limits, both, |run| {
             if run.status.success() || self.allow_failure {
                 return Ok(());
             }
             bail!("the workload {} while it was measured", ending(run.status))
-        })
-    }
-
-    fn say_measured(&self, compared: &Paired, ui: &Ui) {
-        let [wall, cpu] = [compared.wall(), compared.cpu()]
-            .map(|[before, after]| format!("{} -> {}", seconds(before), seconds(after)));
-        ui.say(format_args!(
-            "{BOLD}measured{BOLD:#}: wall time {wall}, processor time {cpu} (medians)"
-        ));
-        if let Some(ratio) = compared.cpu_ratio() {
-            ui.say(format_args!(
-                "  {}",
-                ratio.sentence("The tuned program", "processor time")
-            ));
-        }
+        });
+        let verdict = say_measured(&paired, ui);
+        let code = match (stop, verdict) {
+            (Stop::Interrupted, _) => ExitCode::from(INTERRUPTED),
+            (_, Verdict::NoDifference | Verdict::Slower) if self.fail_unless_faster => {
+                ExitCode::FAILURE
+            }
+            _ => ExitCode::SUCCESS,
+        };
+        Ok((paired, result.map(|()| code)))
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_word_with_quotes_stays_one_word_for_the_shell() {
-        let output = Command::new("sh")
-            .args([
-                "-c",
-                &format!(
-                    "printf %s {}",
-                    String::from_utf8(quoted(b"a 'b' $c")).unwrap()
-                ),
-            ])
-            .output()
-            .unwrap();
-        assert_eq!(output.stdout, b"a 'b' $c");
+/// Says how the programs compare, and whether the result is worth shipping.
+fn say_measured(compared: &Paired, ui: &Ui) -> Verdict {
+    let Some(ratio) = compared.cpu_ratio() else {
+        ui.say("do not ship: nothing was measured");
+        return Verdict::NoDifference;
+    };
+    let [wall, cpu] = [compared.wall(), compared.cpu()]
+        .map(|[before, after]| format!("{} -> {}", seconds(before), seconds(after)));
+    ui.say(format_args!(
+        "{BOLD}measured{BOLD:#}: wall time {wall}, processor time {cpu} (medians)"
+    ));
+    ui.say(format_args!(
+        "  {}",
+        ratio.sentence("The tuned program", "processor time")
+    ));
+    match ratio.verdict() {
+        Verdict::Faster => {}
+        Verdict::NoDifference => ui.say(format_args!("{BAD}do not ship: no gain shown{BAD:#}")),
+        Verdict::Slower => ui.say(format_args!("{BAD}do not ship: slower{BAD:#}")),
     }
-
-    #[test]
-    fn every_pair_of_braces_becomes_the_program() {
-        let workload = ["sh", "-c", "{} a; {} b", "{}", "{", "}"].map(OsString::from);
-        let filled = fill(&workload, Path::new("/tmp/p"));
-        assert_eq!(
-            filled,
-            ["sh", "-c", "/tmp/p a; /tmp/p b", "/tmp/p", "{", "}"].map(OsString::from)
-        );
-    }
+    ratio.verdict()
 }

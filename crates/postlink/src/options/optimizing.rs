@@ -125,6 +125,12 @@ pub struct Optimizing {
     /// Which build-id the output has, if the input has one
     #[arg(long, value_name = "WHICH", default_value = "new")]
     pub build_id: BuildIdArg,
+    /// Choose distances between functions by chance, up to three times their alignment, from this seed
+    ///
+    /// Layouts of several seeds differ in nothing that matters; how far their times scatter is layout luck (see
+    /// `postlink bench --layouts`).
+    #[arg(long, value_name = "SEED")]
+    pub layout_seed: Option<u64>,
     /// For tests: choose at random, by a seed, all that a layout is free to choose
     #[arg(long, value_name = "SEED", hide = true)]
     pub stress: Option<u64>,
@@ -198,6 +204,7 @@ impl Optimizing {
             }),
             keep_pointers: self.pointers == PointersArg::Stay,
             stress: self.stress,
+            layout_seed: self.layout_seed,
             dyno_stats: self.dyno_stats,
             bat: self.enable_bat,
             debug_info: self.debug_info.into(),

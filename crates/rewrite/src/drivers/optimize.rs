@@ -31,7 +31,9 @@ use crate::emit::{self, Plan, carry};
 use crate::error::Error;
 use crate::link::bat::{self, Moved};
 use crate::link::debug::{self, DebugInfo, DebugReport, has_debug_info};
-use crate::link::{self, LinkOptions, Placement, ProbeAddresses, Ready, reusable_space, stress};
+use crate::link::{
+    self, Distances, LinkOptions, Placement, ProbeAddresses, Ready, reusable_space, stress,
+};
 use crate::phases::Phases;
 use crate::pin::Pin;
 use crate::report::export;
@@ -87,6 +89,8 @@ pub struct OptimizeOptions {
     /// For tests: everything that a layout is free to choose is chosen at random, by this seed
     /// ([`crate::link::stress`]).
     pub stress: Option<u64>,
+    /// Distances between functions by chance, by this seed: layouts that differ in nothing that matters.
+    pub layout_seed: Option<u64>,
     /// Compute dyno-stats.
     pub dyno_stats: bool,
     /// Write address translation tables, with which a profile of the output becomes one of the input.
@@ -110,6 +114,7 @@ impl Default for OptimizeOptions {
             align_blocks: 1,
             keep_pointers: false,
             stress: None,
+            layout_seed: None,
             dyno_stats: false,
             bat: false,
             debug_info: DebugInfo::Update,
@@ -586,7 +591,11 @@ impl<'d, I: Isa> LaidOut<'d, I> {
             sections: [".text.hot", ".text.cold"],
             align: [hot, cold],
             move_pointers: program.refs.kept,
-            stress: options.stress,
+            distances: match (options.stress, options.layout_seed) {
+                (Some(seed), _) => Distances::Stress(seed),
+                (None, Some(seed)) => Distances::Chance(seed),
+                (None, None) => Distances::Least,
+            },
             reusable: match reuses {
                 true => reusable_space::<I>(
                     program,

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`ready`] | a function ready to be placed |
 //! | [`reuse`] | space in old bodies |
+//! | [`distances`] | distances between functions |
 //! | [`stress`] | layouts at random, for tests |
 //! | [`veneers`] | what branches go by way of that do not reach |
 //! | [`place`] | addresses and fixups of new code |
@@ -17,6 +18,7 @@
 
 pub mod bat;
 pub mod debug;
+mod distances;
 mod identity;
 mod place;
 mod ready;
@@ -28,6 +30,7 @@ mod tables;
 mod unwind;
 mod veneers;
 
+pub use distances::Distances;
 pub use place::{LinkOptions, Placement, ProbeAddresses, place};
 pub use ready::{Ready, emit_in_place};
 pub use reuse::reusable_space;

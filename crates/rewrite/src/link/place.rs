@@ -20,8 +20,8 @@ use postlink_isa::{Code, Isa};
 use rayon::prelude::*;
 use rustc_hash::FxHashMap;
 
+use super::distances::{Distances, Gaps};
 use super::ready::Ready;
-use super::stress::Gaps;
 use super::veneers::{self, Veneers};
 use crate::analyse::{SecondaryEntry, Target};
 use crate::cfg::BlockId;
@@ -36,8 +36,8 @@ pub struct LinkOptions<'a> {
     pub align: [u64; 2],
     /// Whether pointers to moved functions follow them where they may, see [`Visible`].
     pub move_pointers: bool,
-    /// A seed for random distances between functions, see [`super::stress`].
-    pub stress: Option<u64>,
+    /// Distances between functions.
+    pub distances: Distances,
     /// Space in old bodies that nothing comes to any more, for cold fragments: address and length each. May be empty.
     pub reusable: Vec<(InputAddr, u64)>,
     /// Whether it is for other fragments as well.
@@ -58,7 +58,7 @@ impl LinkOptions<'_> {
             sections: [".text.hot", ".text.cold"],
             align: [16, 16],
             move_pointers: false,
-            stress: None,
+            distances: Distances::Least,
             reusable: Vec::new(),
             room_for_all: false,
             slow: Vec::new(),
@@ -261,10 +261,11 @@ impl Placement {
                 .filter(|i| !ready[*i as usize].code.fragments[f].code.bytes.is_empty())
                 .collect();
             let mut at = 0u64;
-            let mut gaps = options.stress.map(|seed| Gaps::new(seed, f, own.len()));
+            let mut gaps = Gaps::new(options.distances, f, own.len());
             for i in &own {
-                at += gaps.as_mut().map_or(0, |gaps| gaps.next(step));
-                at = at.next_multiple_of(options.align[f].max(self.alignment[*i as usize][f]));
+                let align = options.align[f].max(self.alignment[*i as usize][f]);
+                at += gaps.next(step, align);
+                at = at.next_multiple_of(align);
                 self.fragments[*i as usize][f] = OutputAddr::new(at);
                 at += ready[*i as usize].code.fragments[f].code.bytes.len() as u64;
             }
