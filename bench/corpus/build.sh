@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds real programs, linked with relocations kept, to measure and test on.
 #
-#   build.sh DIR [target ...]     targets: sqlite lua exc redis rg clang aarch64 aarch64-clang variants   (default: sqlite lua exc)
+#   build.sh DIR [target ...]     targets: sqlite lua exc redis rg cppcheck clang aarch64 aarch64-clang variants   (default: sqlite lua exc)
 #
 # Sources come from Debian source packages (needs root once, for the source list) and crates.io. Results go to DIR/bin.
 # Needs: gcc, g++, make; rg needs cargo; clang needs lld-19 clang-19 llvm-19-dev libclang-19-dev libpolly-19-dev
@@ -62,6 +62,10 @@ for t in ${*:-sqlite lua exc}; do case $t in
     cp "$src"/redis-build/src/redis-{server,benchmark,cli} "$bin/" ;;
   rg)
     RUSTFLAGS="-C link-arg=$Q -C debuginfo=0" CARGO_TARGET_DIR=$src/rg-target cargo install -q ripgrep --version 14.1.1 --locked --root "$src/rg" && cp "$src/rg/bin/rg" "$bin/rg" ;;
+  cppcheck)  # C++: virtual calls, standard containers and strings
+    s=$(source_of cppcheck); [ -d "$src/cppcheck-build" ] || cp -a "$s" "$src/cppcheck-build"
+    make -s -C "$src/cppcheck-build" -j"$(nproc)" CXXFLAGS="-O2 -fPIE -DNDEBUG" LDFLAGS="-pie $Q" MATCHCOMPILER=yes FILESDIR="$src/cppcheck-build" cppcheck >/dev/null
+    cp "$src/cppcheck-build/cppcheck" "$bin/" ;;
   clang)  # clang 19 from Debian's static archives: 260 MB, 58 MB of text
     s=$(source_of llvm-toolchain-19)/clang/tools/driver; o=$src/clang-build; mkdir -p "$o"; cfg=llvm-config-19; lib=$($cfg --libdir)
     cat > "$o/main.cpp" <<'X'

@@ -15,19 +15,31 @@ pub struct Misses {
     pub instructions: u64,
     /// Misses of the first-level instruction cache.
     pub instruction_cache: u64,
+    /// Misses of code in the last-level cache, which data shares.
+    pub second_level: u64,
     /// Branches predicted wrongly.
     pub branches: u64,
 }
 
-/// Simulates the workload with a program.
-pub fn simulate(program: &Program, path: &Path, corpus: &Path, folder: &Path) -> Result<Misses> {
+/// Simulates the workload with a program. `caches` are valgrind's options that describe caches; it takes those
+/// that are not described from the machine.
+pub fn simulate(
+    program: &Program,
+    path: &Path,
+    corpus: &Path,
+    folder: &Path,
+    caches: &[&str],
+) -> Result<Misses> {
     let (stdout, stderr) = (folder.join("cachegrind.out"), folder.join("cachegrind.err"));
     let n = program.simulated.context("not a program to simulate")?;
     let mut command = programs::command(program, path, corpus, n)?;
-    command.env(
-        "RUNNER",
-        "valgrind --tool=cachegrind --cache-sim=yes --branch-sim=yes --cachegrind-out-file=/dev/null",
-    );
+    let mut runner =
+        "valgrind --tool=cachegrind --cache-sim=yes --branch-sim=yes --cachegrind-out-file=/dev/null"
+            .to_owned();
+    caches
+        .iter()
+        .for_each(|cache| runner += &format!(" {cache}"));
+    command.env("RUNNER", runner);
     let run = process::run(&mut command, &stdout, &stderr)?;
     let said = fs::read_to_string(&stderr).with_context(|| stderr.display().to_string())?;
     if !run.status.success() {
@@ -54,6 +66,7 @@ pub fn simulate(program: &Program, path: &Path, corpus: &Path, folder: &Path) ->
     Ok(Misses {
         instructions: find("I   refs:").or_else(|_| find("I refs:"))?,
         instruction_cache: find("I1  misses:")?,
+        second_level: find("LLi misses:")?,
         branches: find("Mispredicts:")?,
     })
 }

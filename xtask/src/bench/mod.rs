@@ -12,6 +12,7 @@
 //! | [`tools`] | running postlink and llvm-bolt |
 //! | [`fdata`] | a profile of postlink in llvm-bolt's format |
 //! | [`cachegrind`] | simulation |
+//! | [`frontend`] | `cargo xtask bench frontend`: caches of code under two models, beside llvm-bolt |
 //! | [`mip_cc`] | another job: the cost of machine profiles made at compile time |
 //! | [`aarch64`] | programs for AArch64, emulated: a job of its own |
 //! | [`mip`] | machine profiles: `cargo xtask bench mip` |
@@ -29,6 +30,7 @@ mod bat_loop;
 mod bat_sizes;
 mod cachegrind;
 mod fdata;
+mod frontend;
 mod mip;
 mod mip_cc;
 mod placement;
@@ -113,6 +115,7 @@ pub fn run(arguments: &[String]) -> Result<bool> {
             "profiles" => return profiles::run(rest),
             "pointers" => return pointers::run(rest),
             "bat" => return bat::run(rest),
+            "frontend" => return frontend::run(rest),
             "aarch64" => {
                 let only_mip = rest.iter().any(|a| a == "--machine-profiles");
                 let rest: Vec<String> = rest
@@ -371,7 +374,7 @@ fn measure(program: &Program, corpus: &Path, tools: &Tools, wishes: &Wishes) -> 
         && packages::find_program("valgrind").is_some()
     {
         for candidate in candidates.iter().filter(|c| c.name != "postlink.fast") {
-            let misses = cachegrind::simulate(program, &candidate.path, corpus, &folder)
+            let misses = cachegrind::simulate(program, &candidate.path, corpus, &folder, &[])
                 .with_context(|| format!("cachegrind with {}", candidate.name))?;
             figures.simulated.push((candidate.name, misses));
         }

@@ -194,7 +194,8 @@ impl Tools {
         serde_json::from_slice(&said).context("postlink inspect --json")
     }
 
-    fn bolt(&self, folder: &Path, output: &Path, arguments: &[&Path]) -> (ToolRun, String) {
+    /// Runs llvm-bolt; also what it prints.
+    pub fn bolt(&self, folder: &Path, output: &Path, arguments: &[&Path]) -> (ToolRun, String) {
         let Some(bolt) = &self.bolt else {
             return (ToolRun::Failed("not installed".into()), String::new());
         };

@@ -1,0 +1,389 @@
+//! `cargo xtask bench frontend`: what layouts cost a processor's front end, counted so that it repeats exactly.
+//!
+//! Each program is instrumented and run; it is optimised from that profile by postlink in several ways and by
+//! llvm-bolt, and every copy runs the same work under two models, which were written independently:
+//!
+//! | model | counts |
+//! |---|---|
+//! | valgrind's cachegrind, `--I1=32768,8,64 --LL=1048576,16,64` | misses of the instruction cache, and misses of code in the second cache, which data shares |
+//! | `bench/qemu/frontend.c`, a plugin for qemu | the same misses, the second cache for code alone; misses of the translation buffer (64 entries of 4 KiB); lines and pages of code that were executed; taken branches; where misses lie |
+//!
+//! Figures are of whole processes, libraries and the loader included. Hardware fetches ahead and runs other
+//! things besides; a model shows what a layout asks for, not how long it takes.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use super::cachegrind::{self, Misses};
+use super::programs::{self, Program};
+use super::report::ToolRun;
+use super::tools::Tools;
+use super::{aarch64, fdata};
+use crate::packages;
+
+/// The caches that cachegrind simulates.
+const CACHES: &[&str] = &["--I1=32768,8,64", "--LL=1048576,16,64"];
+/// What is measured when nothing is named: what does the same work in every run.
+const DEFAULT: &[&str] = &["sqlite", "lua", "exc", "rg", "cppcheck"];
+/// postlink's layouts: a name, and its options. The first is the default.
+const LAYOUTS: &[(&str, &[&str])] = &[
+    ("default", &[]),
+    ("hfsort", &["--reorder-functions=hfsort"]),
+    ("fast", &["--preset=fast"]),
+    ("size", &["--preset=size"]),
+];
+/// llvm-bolt's options.
+const BOLT: &[&str] = &[
+    "-reorder-blocks=ext-tsp",
+    "-reorder-functions=cdsort",
+    "-split-functions",
+    "-split-all-cold",
+    "-split-eh",
+];
+
+/// One copy of a program under both models.
+struct Row {
+    name: &'static str,
+    /// Bytes of hot code; `None` where the tool does not say.
+    hot: Option<u64>,
+    cachegrind: Misses,
+    /// Figures of the plugin by name.
+    model: BTreeMap<String, u64>,
+    /// Misses by range of addresses.
+    ranges: Vec<(String, u64)>,
+}
+
+impl Row {
+    fn model(&self, figure: &str) -> u64 {
+        self.model.get(figure).copied().unwrap_or(0)
+    }
+}
+
+/// What is needed to measure.
+struct Bench {
+    tools: Tools,
+    corpus: PathBuf,
+    folder: PathBuf,
+    plugin: PathBuf,
+}
+
+/// Executable sections: start less that of the first executable segment, which may be negative, length, name.
+fn code_sections(file: &Path) -> Result<Vec<(u64, u64, String)>> {
+    let base = aarch64::code(file)?
+        .first()
+        .with_context(|| format!("{} has no code", file.display()))?
+        .0;
+    let text = aarch64::readelf("-SW", file)?;
+    let section = |line: &str| {
+        let words: Vec<&str> = line.split_once(']')?.1.split_whitespace().collect();
+        let [name, _, address, _, size, _, flags, ..] = words[..] else {
+            return None;
+        };
+        let number = |word: &str| u64::from_str_radix(word, 16).ok();
+        let executable = flags.contains('X');
+        let start = number(address)?.wrapping_sub(base);
+        executable.then_some((start, number(size)?, name.to_owned()))
+    };
+    Ok(text.lines().filter_map(section).collect())
+}
+
+impl Bench {
+    fn at(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
+    /// The program's output under the plugin, and what it counted.
+    fn model(&self, program: &Program, path: &Path) -> Result<(Vec<u8>, String)> {
+        let (ranges, figures) = (self.at("ranges"), self.at("figures"));
+        let mut text = String::new();
+        for (start, size, name) in code_sections(path)? {
+            let _ = writeln!(text, "{start:x} {:x} {name}", start.wrapping_add(size));
+        }
+        fs::write(&ranges, text).with_context(|| ranges.display().to_string())?;
+        let runner = format!(
+            "qemu-x86_64 -plugin {},out={},ranges={}",
+            self.plugin.display(),
+            figures.display(),
+            ranges.display()
+        );
+        let n = program.simulated.context("not a program to simulate")?;
+        let mut command = programs::command(program, path, &self.corpus, n)?;
+        let output = command.env("RUNNER", runner).output();
+        let output = output.context("the workload cannot be started")?;
+        if !output.status.success() {
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            bail!("{}: {}: {said}", path.display(), output.status);
+        }
+        let text = fs::read_to_string(&figures).with_context(|| figures.display().to_string())?;
+        Ok((output.stdout, text))
+    }
+
+    fn row(
+        &self,
+        program: &Program,
+        name: &'static str,
+        path: &Path,
+        hot: Option<u64>,
+        expected: &mut Option<Vec<u8>>,
+    ) -> Result<Row> {
+        let (output, text) = self.model(program, path)?;
+        if *expected.get_or_insert_with(|| output.clone()) != output {
+            bail!("{name}: the workload printed something else");
+        }
+        let (model, ranges) = parse(&text);
+        let folder = &self.folder;
+        let cachegrind = cachegrind::simulate(program, path, &self.corpus, folder, CACHES)
+            .with_context(|| format!("cachegrind with {name}"))?;
+        Ok(Row {
+            name,
+            hot,
+            cachegrind,
+            model,
+            ranges,
+        })
+    }
+
+    /// llvm-bolt's output from the same profile, or why there is none.
+    fn bolt(&self, original: &Path, profile: &Path) -> Result<Result<PathBuf, String>> {
+        let counts = self
+            .tools
+            .postlink_counts(original, profile, &self.folder)?;
+        let data = self.at("profile.fdata");
+        let text = fdata::from_counts(&counts, &fdata::names(original)?)?;
+        fs::write(&data, text).with_context(|| data.display().to_string())?;
+        let output = self.at("bolt");
+        let data = format!("-data={}", data.display());
+        let mut arguments = vec![original, Path::new(&data)];
+        arguments.extend(BOLT.iter().map(Path::new));
+        Ok(match self.tools.bolt(&self.folder, &output, &arguments).0 {
+            ToolRun::Ok { .. } => Ok(output),
+            ToolRun::Failed(why) => Err(why),
+        })
+    }
+
+    fn measure(&self, program: &Program) -> Result<(Vec<Row>, Option<String>)> {
+        let original = self.corpus.join("bin").join(program.file);
+        let (counting, profile) = (self.at("counting"), self.at("profile.plraw"));
+        let _ = fs::remove_file(&profile); // A run adds to it.
+        self.tools
+            .postlink_instrument(&original, &counting, &self.folder)?;
+        let n = program.simulated.context("not a program to simulate")?;
+        let mut command = programs::command(program, &counting, &self.corpus, n)?;
+        let trained = command.env("POSTLINK_PROFILE", &profile).output();
+        let trained = trained.context("the workload cannot be started")?;
+        if !trained.status.success() {
+            bail!("{}: {}", counting.display(), trained.status);
+        }
+        let mut expected = Some(trained.stdout);
+        let mut rows = vec![self.row(program, "plain", &original, None, &mut expected)?];
+        for (name, options) in LAYOUTS {
+            let output = self.at(name);
+            let (_, said) = self.tools.postlink_optimize(
+                &original,
+                &profile,
+                &output,
+                &self.folder,
+                options,
+            )?;
+            self.tools
+                .postlink_verify(&original, &output, &self.folder)?;
+            let hot = said["optimize"]["hot_bytes"].as_u64();
+            rows.push(self.row(program, name, &output, hot, &mut expected)?);
+        }
+        let mut remark = None;
+        match self.bolt(&original, &profile)? {
+            Ok(output) => {
+                let hot = code_sections(&output)?;
+                let hot = hot.iter().find(|s| s.2 == ".text").map(|s| s.1);
+                match self.row(program, "llvm-bolt", &output, hot, &mut expected) {
+                    Ok(row) => rows.push(row),
+                    Err(error) => remark = Some(format!("llvm-bolt's output: {error:#}")),
+                }
+            }
+            Err(why) => remark = Some(format!("llvm-bolt did not optimise: {why}")),
+        }
+        Ok((rows, remark))
+    }
+}
+
+/// What the plugin wrote: figures by name, and misses by range.
+fn parse(text: &str) -> (BTreeMap<String, u64>, Vec<(String, u64)>) {
+    let (mut figures, mut ranges) = (BTreeMap::new(), Vec::new());
+    for line in text.lines() {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let number = |word: &str| word.parse::<u64>().unwrap_or(0);
+        match words[..] {
+            ["range", name, misses, _, _] => ranges.push((name.to_owned(), number(misses))),
+            [name, value] => {
+                figures.insert(name.to_owned(), number(value));
+            }
+            _ => {}
+        }
+    }
+    (figures, ranges)
+}
+
+/// A number with a comma after each three digits.
+fn grouped(n: u64) -> String {
+    let digits = n.to_string();
+    let mut text = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+fn table(program: &str, rows: &[Row], remark: Option<&str>) -> String {
+    let mut text = format!(
+        "## {program}\n\n| layout | hot code, bytes | I1 misses (cachegrind) | to llvm-bolt | LLi misses (cachegrind) | \
+         I1 misses (plugin) | code in 1 MiB | code in 2 MiB | translation misses: 64 | 1,536 | lines | pages | \
+         taken branches, thousands |\n|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n"
+    );
+    let theirs = rows.iter().find(|r| r.name == "llvm-bolt");
+    for row in rows {
+        let to_bolt = theirs.map_or("–".to_owned(), |theirs| {
+            let misses = |r: &Row| r.cachegrind.instruction_cache as f64;
+            format!("{:.3}", misses(row) / misses(theirs).max(1.0))
+        });
+        let figure = |name: &str| grouped(row.model(name));
+        let _ = writeln!(
+            text,
+            "| {} | {} | {} | {to_bolt} | {} | {} | {} | {} | {} | {} | {} | {} | {} |",
+            row.name,
+            row.hot.map_or("–".to_owned(), grouped),
+            grouped(row.cachegrind.instruction_cache),
+            grouped(row.cachegrind.second_level),
+            figure("icache-misses"),
+            figure("l2-1m-misses"),
+            figure("l2-2m-misses"),
+            figure("itlb-misses"),
+            figure("stlb-misses"),
+            figure("lines"),
+            figure("pages"),
+            grouped(row.model("taken") / 1000),
+        );
+    }
+    text += "\nWhere the plugin's misses lie:";
+    for row in rows {
+        let _ = write!(text, " {}:", row.name);
+        for (name, misses) in row.ranges.iter().filter(|r| r.1 > 0) {
+            let _ = write!(text, " {name} {}", grouped(*misses));
+        }
+        text += ";";
+    }
+    text.pop();
+    text += ".\n\n";
+    if let Some(remark) = remark {
+        let _ = writeln!(text, "{remark}\n");
+    }
+    text
+}
+
+fn head(tools: &Tools) -> String {
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    format!(
+        "# The front end\n\nWritten by `cargo xtask bench frontend` on {processors} cores ({}); the figures do not depend on the \
+         machine's load, and repeat exactly. What is counted, and how, `xtask/src/bench/frontend.rs` says.\n\n\
+         All layouts are made from one profile, of the run that is measured: `postlink instrument`, a run, then `postlink \
+         optimize` with {}; and `llvm-bolt PROGRAM -data=… {}`. Every output of postlink was checked, and all print the same. \
+         cachegrind runs with `{}`.\n\n",
+        tools.versions().join("; "),
+        LAYOUTS
+            .iter()
+            .map(|(name, options)| match options.is_empty() {
+                true => format!("nothing else ({name})"),
+                false => format!("`{}` ({name})", options.join(" ")),
+            })
+            .collect::<Vec<_>>()
+            .join(", "),
+        BOLT.join(" "),
+        CACHES.join(" "),
+    )
+}
+
+/// The job.
+pub fn run(arguments: &[String]) -> Result<bool> {
+    let (mut names, mut output) = (Vec::new(), super::root()?.join("bench/frontend.md"));
+    let mut rest = arguments.iter();
+    while let Some(argument) = rest.next() {
+        match argument.as_str() {
+            "--output" => output = rest.next().context("--output needs a value")?.into(),
+            option if option.starts_with('-') => {
+                bail!("cargo xtask bench frontend has no option '{option}'")
+            }
+            name => names.push(name.to_owned()),
+        }
+    }
+    if names.is_empty() {
+        names = DEFAULT.iter().map(|name| (*name).to_owned()).collect();
+    }
+    let chosen = programs::choose(&names)?;
+    packages::install(packages::FOR_BENCH, true);
+    let corpus = programs::corpus()?;
+    let mut tools = Tools::find(false)?;
+    tools.bolt = packages::find_program("llvm-bolt-22");
+    let folder = corpus.join("bench").join("frontend");
+    fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
+    let plugin = folder.join("frontend.so");
+    let made = Command::new("gcc")
+        .args(["-O2", "-shared", "-fPIC", "-o"])
+        .arg(&plugin)
+        .arg(super::root()?.join("bench/qemu/frontend.c"))
+        .status();
+    if !made.context("gcc")?.success() {
+        bail!("the plugin for qemu does not compile");
+    }
+    let bench = Bench {
+        tools,
+        corpus,
+        folder,
+        plugin,
+    };
+    let (mut text, mut good) = (head(&bench.tools), true);
+    for program in chosen {
+        eprintln!("== {}", program.name);
+        let built = programs::build(program, &bench.corpus);
+        match built.and_then(|()| bench.measure(program)) {
+            Ok((rows, remark)) => {
+                let table = table(program.name, &rows, remark.as_deref());
+                print!("{table}");
+                text += &table;
+            }
+            Err(error) => {
+                good = false;
+                eprintln!("{}: {error:#}", program.name);
+                let _ = writeln!(text, "## {}\n\n**wrong**: {error:#}\n", program.name);
+            }
+        }
+    }
+    fs::write(&output, text.trim_end().to_owned() + "\n")
+        .with_context(|| output.display().to_string())?;
+    eprintln!("written to {}", output.display());
+    Ok(good)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_grouped_by_thousands() {
+        let shown = [0, 12, 999, 1000, 1_234_567].map(grouped);
+        assert_eq!(shown, ["0", "12", "999", "1,000", "1,234,567"]);
+    }
+
+    #[test]
+    fn figures_and_ranges_are_read() {
+        let (figures, ranges) = parse("taken 17\nrange .text.hot 5 2 1\nbroken\n");
+        assert_eq!(figures.get("taken"), Some(&17));
+        assert_eq!(ranges, [(".text.hot".to_owned(), 5)]);
+    }
+}
