@@ -68,6 +68,16 @@ pub const AARCH64: &[Program] = programs! {
 /// What is measured when nothing is named.
 pub const DEFAULT: &[&str] = &["sqlite", "lua", "exc", "redis", "rg"];
 
+impl Program {
+    /// The same with another N for simulation.
+    pub fn with_simulated(&self, n: &'static str) -> Program {
+        Program {
+            simulated: Some(Some(n)),
+            ..*self
+        }
+    }
+}
+
 /// Looks programs up by name; `all` and `variants` stand for groups.
 pub fn choose(names: &[String]) -> Result<Vec<&'static Program>> {
     let mut chosen: Vec<&Program> = vec![];
