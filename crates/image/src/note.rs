@@ -525,6 +525,7 @@ mod tests {
     fn the_layout_is_the_documented_one() {
         let note = Note {
             kind: NoteKind::Optimised,
+            basis: None,
             input_id: vec![0xab, 0xcd],
             functions: vec![
                 MovedFunction {
@@ -532,12 +533,14 @@ mod tests {
                     old: vec![(0x1000, 0x80)],
                     new: vec![(0x5000, 0x40), (0x6000, 0x20)],
                     labels: vec![],
+                    ..MovedFunction::default()
                 },
                 MovedFunction {
                     entry: 0x1080,
                     old: vec![(0x1070, 3)],
                     new: vec![(0x5040, 5)],
                     labels: vec![(0x1090, 0x5042)],
+                    ..MovedFunction::default()
                 },
             ],
         };
@@ -556,15 +559,43 @@ mod tests {
     }
 
     #[test]
+    fn the_layout_without_kept_relocations_is_the_documented_one() {
+        let note = Note {
+            kind: NoteKind::Instrumented,
+            basis: Some(NoteBasis::Nothing),
+            input_id: vec![],
+            functions: vec![MovedFunction {
+                entry: 0x30,
+                old: vec![(0x30, 9)],
+                new: vec![(0x50, 8)],
+                labels: vec![],
+                level: EntryLevel::Long,
+                falls_back: vec![0x2e, 0x33],
+            }],
+        };
+        let bytes = note.encode().unwrap();
+        let expected = [
+            &[2, 0, 0, 0, 0, 0, 2, 0, 1][..], // no build-id, basis 2, no flags, one function
+            &[0x30, 1, 0, 9, 1, 0xd0, 0, 8, 0], // one old range, one new range at 0x50, no labels
+            &[2, 0, 2, 0x7e, 5], // a long jump, no tables; 2 before the entry, 5 further
+        ]
+        .concat();
+        assert_eq!(description(&bytes), expected);
+        assert_eq!(Note::parse(&bytes), Ok(note));
+    }
+
+    #[test]
     fn what_cannot_be_expressed_is_refused_with_its_values() {
         let function = |entry| MovedFunction {
             entry,
             old: vec![],
             new: vec![],
             labels: vec![],
+            ..MovedFunction::default()
         };
         let note = |functions| Note {
             kind: NoteKind::Instrumented,
+            basis: None,
             input_id: vec![],
             functions,
         };
@@ -586,6 +617,7 @@ mod tests {
         );
         assert!(
             what(Note {
+                basis: None,
                 input_id: vec![0; 256],
                 ..note(vec![])
             })

@@ -125,6 +125,7 @@ fn move_anywhere(program: &Path, out: &Path, padding: u64) -> (WriteSummary, u64
     let mut writer = Writer::new(
         &elf,
         WriteOptions {
+            no_way: false,
             like_text: false,
             zero_fill: true,
             zero_size: Some((100, 0x10000)),

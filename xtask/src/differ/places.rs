@@ -549,6 +549,7 @@ pub(super) mod tests {
             old: vec![(0x1000, 0x100)],
             new: vec![(0x3000, 0x80), (0x3100, 0x80)],
             labels: vec![(0x1040, 0x3020)],
+            ..MovedFunction::default()
         };
         Module::new(old, new, vec![f], instrumented)
     }

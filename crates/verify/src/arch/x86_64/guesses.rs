@@ -5,7 +5,6 @@
 //! operand from after the immediate operand that may follow it.
 
 use crate::arch::Guess;
-use crate::files::bytes::u32_in;
 
 /// Visits all that could be in `bytes`, which are at `addr`, with the address that it would name.
 pub(super) fn visit(bytes: &[u8], addr: u64, visit: &mut dyn FnMut(Guess, u64)) {
@@ -21,9 +20,9 @@ pub(super) fn visit(bytes: &[u8], addr: u64, visit: &mut dyn FnMut(Guess, u64)) 
             visit(Guess::Narrow, place.wrapping_add_signed(distance));
         }
         if (wide || relative)
-            && let Some(field) = u32_in(bytes, at + 1)
+            && let Some(field) = bytes.get(at + 1..).and_then(|rest| rest.first_chunk::<4>())
         {
-            let target = place.wrapping_add_signed(i64::from(field as i32) + 4);
+            let target = place.wrapping_add_signed(i64::from(i32::from_le_bytes(*field)) + 4);
             if wide {
                 visit(Guess::Wide, target);
             }
