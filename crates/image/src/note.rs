@@ -559,6 +559,32 @@ mod tests {
     }
 
     #[test]
+    fn the_layout_without_kept_relocations_is_the_documented_one() {
+        let note = Note {
+            kind: NoteKind::Instrumented,
+            basis: Some(NoteBasis::Nothing),
+            input_id: vec![],
+            functions: vec![MovedFunction {
+                entry: 0x30,
+                old: vec![(0x30, 9)],
+                new: vec![(0x50, 8)],
+                labels: vec![],
+                level: EntryLevel::Long,
+                falls_back: vec![0x2e, 0x33],
+            }],
+        };
+        let bytes = note.encode().unwrap();
+        let expected = [
+            &[2, 0, 0, 0, 0, 0, 2, 0, 1][..], // no build-id, basis 2, no flags, one function
+            &[0x30, 1, 0, 9, 1, 0xd0, 0, 8, 0], // one old range, one new range at 0x50, no labels
+            &[2, 0, 2, 0x7e, 5], // a long jump, no tables; 2 before the entry, 5 further
+        ]
+        .concat();
+        assert_eq!(description(&bytes), expected);
+        assert_eq!(Note::parse(&bytes), Ok(note));
+    }
+
+    #[test]
     fn what_cannot_be_expressed_is_refused_with_its_values() {
         let function = |entry| MovedFunction {
             entry,
