@@ -3,14 +3,20 @@
 //! | module | formats |
 //! |---|---|
 //! | [`coverage`] | lcov, Cobertura: lines, functions, branches |
+//! | [`stacks`] | chains of callers, for what follows |
+//! | [`folded`](mod@folded) | folded stacks, speedscope |
+//! | [`callgrind`] | callgrind |
 //! | [`drcov`] | drcov: basic blocks that ran |
 //! | [`dot`] | Graphviz: the graph of one function |
 //!
 //! What each format holds, and what it cannot, is in `docs/export.md`.
 
+pub mod callgrind;
 pub mod coverage;
 pub mod dot;
 pub mod drcov;
+pub mod folded;
+pub mod stacks;
 
 use postlink_image::elf::Elf;
 use postlink_lines::{Lines, has_counts};

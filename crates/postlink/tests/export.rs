@@ -339,6 +339,119 @@ fn genhtml_reads_the_tracefile() {
     assert!(made.path("html/index.html").exists());
 }
 
+/// What was executed in each function, as the report's data has it.
+fn own(made: &Made) -> BTreeMap<String, u64> {
+    made.postlink(&[
+        "report",
+        "app",
+        "-p",
+        "run.plraw",
+        "--json",
+        "-o",
+        "report.json",
+    ]);
+    let report: serde_json::Value = serde_json::from_str(&made.read("report.json")).expect("JSON");
+    let column = |name: &str| report["ran"][name].as_array().expect("a column").clone();
+    let instructions = column("instructions")
+        .into_iter()
+        .map(|n| n.as_u64().expect("a count"));
+    let names = column("name")
+        .into_iter()
+        .map(|n| n.as_str().expect("a name").to_owned());
+    names
+        .zip(instructions)
+        .filter(|(_, own)| *own > 0)
+        .collect()
+}
+
+#[test]
+fn folded_stacks_add_up_to_what_each_function_executed() {
+    let made = Made::new();
+    made.export("folded", "app.folded", &[]);
+    let text = made.read("app.folded");
+    let mut sums: BTreeMap<String, u64> = BTreeMap::new();
+    for line in text.lines() {
+        let (stack, count) = line.rsplit_once(' ').expect("a count");
+        let leaf = stack.rsplit(';').next().expect("a function");
+        *sums.entry(leaf.to_owned()).or_default() += count.parse::<u64>().expect("a count");
+    }
+    assert_eq!(sums, own(&made));
+    assert!(
+        text.lines()
+            .any(|line| line.contains("main;classify;twice ")),
+        "{text}"
+    );
+    assert!(!text.contains("never_called"));
+}
+
+#[test]
+fn speedscope_has_the_same_stacks_in_its_shape() {
+    let made = Made::new();
+    made.export("speedscope", "app.json", &[]);
+    let file: serde_json::Value = serde_json::from_str(&made.read("app.json")).expect("JSON");
+    assert_eq!(
+        file["$schema"],
+        "https://www.speedscope.app/file-format-schema.json"
+    );
+    let (frames, profile) = (&file["shared"]["frames"], &file["profiles"][0]);
+    let (samples, weights) = (&profile["samples"], &profile["weights"]);
+    assert_eq!(
+        (&profile["type"], &profile["unit"]),
+        (&"sampled".into(), &"none".into())
+    );
+    let (samples, weights) = (
+        samples.as_array().expect("samples"),
+        weights.as_array().expect("weights"),
+    );
+    assert_eq!(samples.len(), weights.len());
+    let mut sums: BTreeMap<String, u64> = BTreeMap::new();
+    for (sample, weight) in samples.iter().zip(weights) {
+        let leaf = sample
+            .as_array()
+            .and_then(|s| s.last()?.as_u64())
+            .expect("a frame");
+        let name = frames[leaf as usize]["name"].as_str().expect("a name");
+        *sums.entry(name.to_owned()).or_default() += weight.as_u64().expect("a weight");
+    }
+    assert_eq!(sums, own(&made));
+    assert_eq!(profile["endValue"].as_u64(), Some(sums.values().sum()));
+}
+
+#[test]
+fn callgrind_annotate_reads_what_each_function_executed() {
+    if !available("callgrind_annotate") {
+        return;
+    }
+    let made = Made::new();
+    made.export("callgrind", "callgrind.out", &[]);
+    assert!(made.read("callgrind.out").contains("calls=30 "));
+    let number = |text: &str| text.replace(',', "").parse::<u64>().ok();
+    let found = |options: &[&str]| -> BTreeMap<String, u64> {
+        let said = made.run(
+            "callgrind_annotate",
+            &[options, &["callgrind.out"]].concat(),
+        );
+        let rows = said.lines().filter_map(|line| {
+            let (_, name) = line.rsplit_once(':')?;
+            let count = number(line.split_whitespace().next()?)?;
+            Some((name.split(" [").next()?.trim().to_owned(), count))
+        });
+        rows.collect()
+    };
+    let alone = found(&["--threshold=100"]);
+    let own = own(&made);
+    for (name, count) in &own {
+        assert_eq!(alone.get(name), Some(count), "{name}: {alone:?}");
+    }
+    // With all that it calls main has what is executed in the functions of the source.
+    let with_callees = found(&["--threshold=100", "--inclusive=yes"]);
+    let sum = own["main"] + own["classify"] + own["twice"];
+    assert!(
+        with_callees["main"].abs_diff(sum) <= sum / 50,
+        "{with_callees:?} {sum}"
+    );
+}
+
 #[test]
 fn drcov_has_each_block_that_ran() {
     let made = Made::new();

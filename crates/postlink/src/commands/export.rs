@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
-use postlink_export::{Export as File, Subject, coverage, dot, drcov};
+use postlink_export::{Export as File, Subject, callgrind, coverage, dot, drcov, folded};
 use postlink_lines::Lines;
 use postlink_rewrite::attach::Source;
 use postlink_rewrite::facts;
@@ -24,6 +24,12 @@ pub enum Format {
     Lcov,
     /// The same as Cobertura's XML: continuous integration
     Cobertura,
+    /// Functions, calls and their costs: callgrind_annotate, KCachegrind
+    Callgrind,
+    /// Chains of callers, a line each, by instructions: flamegraph.pl, inferno
+    Folded,
+    /// The same as speedscope's JSON
+    Speedscope,
     /// Basic blocks that ran, version 2: Lighthouse
     Drcov,
     /// The control-flow graph of one function (--function) for Graphviz
@@ -100,6 +106,9 @@ impl Export {
         let file = match self.to {
             Format::Lcov => coverage::lcov(&subject),
             Format::Cobertura => coverage::cobertura(&subject),
+            Format::Callgrind => Ok(callgrind::callgrind(&subject)),
+            Format::Folded => Ok(folded::folded(&subject)),
+            Format::Speedscope => Ok(folded::speedscope(&subject)),
             Format::Drcov => Ok(drcov::drcov(&subject)),
             Format::Dot => dot::dot(&subject, self.function.as_deref()),
         };
