@@ -1,7 +1,7 @@
 //! Callgrind's format: callgrind_annotate and KCachegrind read it.
 //!
-//! Own instructions are as counted, by function, on the line of its entry. A call has its exact number; what it costs with all
-//! that it calls is estimated from chains of callers ([`crate::stacks`]).
+//! Own instructions are as counted, by function, on the line of its entry. A call has its exact number; what it costs
+//! with all that it calls is estimated from chains of callers ([`crate::stacks`]).
 //!
 //! Source: Valgrind's manual, *Callgrind Format Specification*, version 1.
 

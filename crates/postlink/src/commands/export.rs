@@ -38,8 +38,8 @@ pub enum Format {
 
 /// Write a program's profile as a file for other tools
 ///
-/// Coverage is exact, of any program with debug information, and needs no other build than the one that was profiled. What
-/// a profile cannot fill is said.
+/// Coverage is exact, of any program with debug information, and needs no other build than the one that was profiled.
+/// What a profile cannot fill is said.
 #[derive(Args, Debug)]
 #[command(after_long_help = "\
 Examples:
