@@ -120,6 +120,9 @@ pub const FOR_TESTS: &[Need] = &[
         "bolt-19",
         "comparing profiles and translation tables with LLVM's",
     ),
+    need("genhtml", "lcov", "the test that genhtml reads coverage"),
+    need("dot", "graphviz", "the test that Graphviz reads graphs"),
+    need("llvm-cov-19", "llvm-19", "coverage to compare with"),
     need("chromium", "chromium", "reports opened in a browser"),
     need(
         "qemu-x86_64",

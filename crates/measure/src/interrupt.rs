@@ -1,6 +1,7 @@
 //! Ctrl-C while runs are measured: the run that is going on is given up, what was measured is kept.
 //!
-//! The first SIGINT or SIGTERM only sets a flag, which [`crate::run`](mod@crate::run) and [`crate::series`] look at; the
+//! The first SIGINT or SIGTERM only sets a flag, which [`crate::run`](mod@crate::run) and [`crate::series`] look at;
+//! the
 //! second ends the process, as if nobody had asked for it.
 
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -23,7 +23,8 @@ pub struct Luck {
 }
 
 impl Luck {
-    /// From the values of each round, one of each layout. `None` with fewer than two layouts or rounds, or where a value
+    /// From the values of each round, one of each layout. `None` with fewer than two layouts or rounds, or where a
+    /// value
     /// is not above 0.
     pub fn of(rounds: &[Vec<f64>]) -> Option<Luck> {
         let layouts = rounds.first()?.len();

@@ -1,6 +1,7 @@
 //! Two commands compared in paired runs.
 //!
-//! A short form of [`crate::series`] for two programs and one workload: `tune`, `demo` and the project's own benchmarks.
+//! A short form of [`crate::series`] for two programs and one workload: `tune`, `demo` and the project's own
+//! benchmarks.
 
 use std::process::Command;
 use std::time::{Duration, Instant};

@@ -5,7 +5,8 @@
 //!
 //! **Statistics.** Of each pair of runs the logarithm of `after / before` is taken; if the programs are equal, its
 //! distribution is symmetric about 0, whatever its shape, because the two runs could have been exchanged. That is the
-//! assumption of Wilcoxon's signed-rank test ([`crate::signed_rank`]), from which the estimate comes. Where the programs
+//! assumption of Wilcoxon's signed-rank test ([`crate::signed_rank`]), from which the estimate comes. Where the
+//! programs
 //! differ there is no such argument; the bootstrap ([`crate::bootstrap`]) needs none, but its plain percentiles are too
 //! narrow for few pairs. So both intervals are computed, and the one that is given reaches from the lower of the lower
 //! ends to the higher of the higher ends. It is never narrower than either. Nothing depends on chance: the same values

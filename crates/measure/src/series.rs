@@ -12,7 +12,7 @@
 //! a difference shows: who looks after every run and stops at the first difference finds one sooner or later between
 //! equal programs. The width says how well is measured and nothing of what comes out, so stopping by it is
 //! nearly harmless (Y. S. Chow, H. Robbins, *On the Asymptotic Theory of Fixed-Width Sequential Confidence
-//! Intervals*, Annals of Mathematical Statistics 36, 1965); `crates/measure/tests/calibration.rs` measures what is left.
+//! Intervals*, Annals of Mathematical Statistics 36, 1965); `tests/calibration.rs` measures what is left.
 //!
 //! Nothing that was measured is lost: an interrupt or an error ends the series, which keeps its rounds, and the runs of
 //! the round that was not finished.

@@ -343,8 +343,8 @@ impl Server {
     }
 
     fn signal(&self, signal: libc::c_int) {
-        // SAFETY: it takes no pointers. The group's number is that of a child; it stays taken while a process of the group
-        // is there, and the child has not been waited for before the first signal.
+        // SAFETY: it takes no pointers. The group's number is that of a child; it stays taken while a process of the
+        // group is there, and the child has not been waited for before the first signal.
         unsafe { libc::kill(-self.group(), signal) };
     }
 }

@@ -3,8 +3,8 @@
 use clap::{Args, Parser, Subcommand};
 
 use crate::commands::{
-    aggregate, bat, bench, completions, convert, demo, diff, disasm, inspect, instrument, links,
-    man, merge, mip, optimize, probes, profgen, report, show, tune, verify, watch,
+    aggregate, bat, bench, completions, convert, demo, diff, disasm, export, inspect, instrument,
+    links, man, merge, mip, optimize, probes, profgen, report, show, tune, verify, watch,
 };
 use crate::ui::{ColorChoice, Ui};
 
@@ -82,6 +82,7 @@ pub enum Command {
     Instrument(instrument::Instrument),
     Show(show::Show),
     Report(report::Report),
+    Export(export::Export),
     Aggregate(aggregate::Aggregate),
     Bat(bat::BatCommand),
     Merge(merge::Merge),

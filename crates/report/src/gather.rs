@@ -6,6 +6,7 @@ use postlink_image::raw;
 use postlink_isa::Isa;
 use postlink_isa::aarch64::AArch64;
 use postlink_isa::x86_64::X86_64;
+use postlink_lines::{FileCoverage, Lines, goes_both_ways};
 use postlink_rewrite::Pin;
 use postlink_rewrite::facts::{Ending, Facts, Function};
 use rayon::prelude::*;
@@ -13,8 +14,7 @@ use rustc_hash::FxHashMap;
 
 use crate::graphs::{self, Speller, Subject};
 use crate::heat;
-use crate::lines::{Lines, goes_both_ways};
-use crate::model::{Calls, Compare, Model, Program, Ran, Rest, Verdict};
+use crate::model::{Calls, Compare, FileLines, Model, Program, Ran, Rest, Verdict};
 use crate::placed::{self, Place};
 use crate::sizes;
 
@@ -172,7 +172,8 @@ impl<'a, 'd, I: Isa> Gather<'a, 'd, I> {
         self.layout(&mut model, places.as_deref());
         self.graphs(&mut model, places.as_deref(), lines.as_ref());
         if let Some(lines) = lines {
-            model.coverage = lines.coverage(facts);
+            let coverage = lines.coverage(facts, true);
+            model.coverage = coverage.iter().map(columns).collect();
             model.files = lines.files;
             self.sources(&mut model);
         }
@@ -260,7 +261,7 @@ impl<'a, 'd, I: Isa> Gather<'a, 'd, I> {
             before = start;
             ran.size.push(function.size());
             ran.blocks.push(function.blocks);
-            ran.all_branches.push(function.branches);
+            ran.all_branches.push(function.branches.len() as u32);
             ran.pin.push(Self::pin(reasons, function));
             ran.calls.push(out_calls[*f]);
             let blocks = function.ran.iter().flat_map(|ran| &ran.blocks);
@@ -304,7 +305,7 @@ impl<'a, 'd, I: Isa> Gather<'a, 'd, I> {
             before = function.start();
             rest.size.push(function.size());
             rest.pin.push(Self::pin(reasons, function));
-            rest.branches += u64::from(function.branches);
+            rest.branches += function.branches.len() as u64;
         }
         if others.len() <= self.room.names {
             let demangle = self.subjects.demangle;
@@ -512,4 +513,25 @@ impl<'a, 'd, I: Isa> Gather<'a, 'd, I> {
                 .collect(),
         })
     }
+}
+
+/// A file's lines as the page has them.
+fn columns(of: &FileCoverage) -> FileLines {
+    let mut columns = FileLines {
+        file: of.file,
+        ..FileLines::default()
+    };
+    let mut before = 0;
+    for line in &of.lines {
+        columns.line.push(line.line - before);
+        before = line.line;
+        columns.count.push(line.count);
+        let ran = line.branches.iter().filter(|branch| branch.ran > 0);
+        let one_way = ran.clone().filter(|b| b.ways.0 == 0 || b.ways.1 == 0);
+        if ran.clone().count() > 0 {
+            let numbers = (ran.count() as u32, one_way.count() as u32);
+            columns.branches.push((line.line, numbers.0, numbers.1));
+        }
+    }
+    columns
 }

@@ -3,10 +3,10 @@
 use postlink_image::elf::Elf;
 use postlink_isa::aarch64;
 use postlink_isa::x86_64::text::{Memo, Syntax};
+use postlink_lines::Lines;
 use postlink_rewrite::facts::{Block, Call, Ending, Function, Ran, Site};
 use rustc_hash::FxHashMap;
 
-use crate::lines::Lines;
 use crate::model::Graph;
 use crate::placed::Place;
 

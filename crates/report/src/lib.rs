@@ -9,7 +9,6 @@
 //! | [`model`] | what the page knows, and its JSON |
 //! | [`placed`] | where the blocks of a moved function went |
 //! | [`heat`] | cache lines and pages that run |
-//! | [`lines`] | source lines, and which of them ran |
 //! | [`sizes`] | what a file's bytes are for |
 //! | [`graphs`] | one function: blocks, edges, instructions |
 //! | [`mod@gather`] | all of that together, as much as there is space for |
@@ -21,7 +20,6 @@
 pub mod gather;
 mod graphs;
 mod heat;
-mod lines;
 pub mod model;
 pub mod page;
 mod placed;

@@ -8,6 +8,7 @@ pub mod convert;
 pub mod demo;
 pub mod diff;
 pub mod disasm;
+pub mod export;
 pub mod inspect;
 pub mod instrument;
 pub mod links;
@@ -40,6 +41,7 @@ pub fn run(command: Command, ui: &Ui) -> Result<ExitCode> {
         Command::Instrument(command) => command.run(ui),
         Command::Show(command) => command.run(ui),
         Command::Report(command) => command.run(ui),
+        Command::Export(command) => command.run(ui),
         Command::Aggregate(command) => command.run(ui),
         Command::Bat(command) => command.run(ui),
         Command::Convert(command) => command.run(ui),

@@ -116,8 +116,8 @@ pub struct Function {
     pub pin: Option<Pin>,
     /// Number of basic blocks, 0 where they could not be told.
     pub blocks: u32,
-    /// Of these, those that end in a conditional branch.
-    pub branches: u32,
+    /// Addresses of the conditional branches at the ends of blocks.
+    pub branches: Vec<u64>,
     /// What it did, if it ran.
     pub ran: Option<Ran>,
 }
@@ -234,7 +234,7 @@ fn facts_with<I: Isa>(elf: &Elf<'_>, source: Source<'_>) -> Result<Facts, Error>
                 parts: parts.collect(),
                 pin: pins.get(&(f as u32)).copied(),
                 blocks: 0,
-                branches: 0,
+                branches: Vec::new(),
                 ran: None,
             };
             let shape = |cfg: &Cfg, function: &mut Function| {
@@ -243,7 +243,7 @@ fn facts_with<I: Isa>(elf: &Elf<'_>, source: Source<'_>) -> Result<Facts, Error>
                     .blocks
                     .iter()
                     .filter(|b| ending(b.term) == Ending::Branches);
-                function.branches = branches.count() as u32;
+                function.branches = branches.map(|b| b.term_at).collect();
             };
             match of.get(&(f as u32)) {
                 Some(c) => {

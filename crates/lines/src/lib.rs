@@ -9,10 +9,8 @@ use std::collections::BTreeMap;
 use addr2line::Context;
 use gimli::{Dwarf, EndianSlice, LittleEndian};
 use postlink_image::elf::Elf;
-use postlink_rewrite::facts::{Ending, Facts, Function};
+use postlink_rewrite::facts::{Block, Ending, Facts, Function};
 use rustc_hash::FxHashMap;
-
-use crate::model::FileLines;
 
 /// Code of one line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,56 +103,101 @@ impl Lines {
         (address < own[k].end).then_some((own[k].file, own[k].line))
     }
 
-    /// Which lines ran, by file.
-    pub fn coverage(&self, facts: &Facts) -> Vec<FileLines> {
-        let mut counts: BTreeMap<(u32, u32), u64> = BTreeMap::new();
-        let mut branches: BTreeMap<(u32, u32), (u32, u32)> = BTreeMap::new();
+    /// Which lines ran, by file and line.
+    ///
+    /// Lines of functions without counters ([`has_counts`]) are not in it, unless `all` is set: then they did not run.
+    pub fn coverage(&self, facts: &Facts, all: bool) -> Vec<FileCoverage> {
+        let mut found: BTreeMap<(u32, u32), LineCoverage> = BTreeMap::new();
         for (f, function) in facts.functions.iter().enumerate() {
+            if !all && !has_counts(function) {
+                continue;
+            }
             let mut own: FxHashMap<(u32, u32), u64> = FxHashMap::default();
             for stretch in self.of.get(f).into_iter().flatten() {
                 let most = own.entry((stretch.file, stretch.line)).or_default();
                 *most = (*most).max(count_of(function, stretch));
             }
-            for (line, n) in own {
-                let sum = counts.entry(line).or_default();
-                *sum = sum.saturating_add(n);
+            for (at, n) in own {
+                let line = found.entry(at).or_default();
+                line.line = at.1;
+                line.count = line.count.saturating_add(n);
             }
-            for block in function.ran.iter().flat_map(|ran| &ran.blocks) {
-                if block.ending == Ending::Branches
-                    && block.count > 0
-                    && let Some(line) = self.at(f, block.branch)
-                {
-                    let (all, one) = branches.entry(line).or_default();
-                    *all += 1;
-                    *one += u32::from(!goes_both_ways(block));
-                }
+            let blocks = function.ran.iter().flat_map(|ran| &ran.blocks);
+            let of: FxHashMap<u64, &Block> = blocks
+                .filter(|block| block.ending == Ending::Branches)
+                .map(|block| (block.branch, block))
+                .collect();
+            for at in &function.branches {
+                let Some(line) = self.at(f, *at).and_then(|place| found.get_mut(&place)) else {
+                    continue;
+                };
+                let block = of.get(at).copied();
+                line.branches.push(Branch {
+                    ran: block.map_or(0, |block| block.count),
+                    ways: block.map_or((0, 0), ways),
+                });
             }
         }
-        let mut out: Vec<FileLines> = Vec::new();
-        let mut before = 0;
-        for ((file, line), n) in counts {
-            if out.last().is_none_or(|last| last.file != file) {
-                out.push(FileLines {
+        let mut out: Vec<FileCoverage> = Vec::new();
+        for ((file, _), line) in found {
+            match out.last_mut().filter(|last| last.file == file) {
+                Some(last) => last.lines.push(line),
+                None => out.push(FileCoverage {
                     file,
-                    ..FileLines::default()
-                });
-                before = 0;
-            }
-            if let Some(of) = out.last_mut() {
-                of.line.push(line - before);
-                of.count.push(n);
-                before = line;
-                if let Some((all, one)) = branches.get(&(file, line)) {
-                    of.branches.push((line, *all, *one));
-                }
+                    lines: vec![line],
+                }),
             }
         }
         out
     }
 }
 
+/// A source file's lines that have code.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileCoverage {
+    /// Number of the file.
+    pub file: u32,
+    /// By number.
+    pub lines: Vec<LineCoverage>,
+}
+
+/// A line.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LineCoverage {
+    /// Its number, from 1.
+    pub line: u32,
+    /// How often it ran.
+    pub count: u64,
+    /// Its conditional branch instructions, those that never ran included.
+    pub branches: Vec<Branch>,
+}
+
+/// A conditional branch instruction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Branch {
+    /// How often it ran.
+    pub ran: u64,
+    /// How often it jumped, and how often it went on.
+    pub ways: (u64, u64),
+}
+
+/// Whether what a function did is known: it ran, or its counters say that it did not. What cannot be moved has no
+/// counters.
+pub fn has_counts(function: &Function) -> bool {
+    function.ran.is_some() || function.pin.is_none()
+}
+
+/// How often the branch at a block's end jumped, and how often it went on.
+pub fn ways(block: &Block) -> (u64, u64) {
+    match &block.edges[..] {
+        [taken, on] => (taken.count, on.count),
+        [on] => (block.out, on.count),
+        _ => (block.count, 0),
+    }
+}
+
 /// Whether a conditional branch was taken and was not taken.
-pub fn goes_both_ways(block: &postlink_rewrite::facts::Block) -> bool {
+pub fn goes_both_ways(block: &Block) -> bool {
     match &block.edges[..] {
         [taken, on] => taken.count > 0 && on.count > 0,
         [on] => on.count > 0 && block.out > 0,

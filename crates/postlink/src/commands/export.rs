@@ -1,0 +1,118 @@
+//! `postlink export`: a program and its profile as files for other tools.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::{Args, ValueEnum};
+use postlink_export::{Export as File, Subject, callgrind, coverage, dot, drcov, folded};
+use postlink_lines::Lines;
+use postlink_rewrite::attach::Source;
+use postlink_rewrite::facts;
+
+use super::optimize::read_any;
+use crate::input::Input;
+use crate::input::Parsed;
+use crate::rewriting;
+use crate::ui::{BOLD, Ui, bytes, demangle};
+
+/// A format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// Coverage of lines, functions and branches as lcov's tracefile: genhtml, editors
+    Lcov,
+    /// The same as Cobertura's XML: continuous integration
+    Cobertura,
+    /// Functions, calls and their costs: callgrind_annotate, KCachegrind
+    Callgrind,
+    /// Chains of callers, a line each, by instructions: flamegraph.pl, inferno
+    Folded,
+    /// The same as speedscope's JSON
+    Speedscope,
+    /// Basic blocks that ran, version 2: Lighthouse
+    Drcov,
+    /// The control-flow graph of one function (--function) for Graphviz
+    Dot,
+}
+
+/// Write a program's profile as a file for other tools
+///
+/// Coverage is exact, of any program with debug information, and needs no other build than the one that was profiled.
+/// What a profile cannot fill is said.
+#[derive(Args, Debug)]
+#[command(after_long_help = "\
+Examples:
+  postlink export ./app --profile run.plraw --to lcov -o app.info && genhtml app.info -o coverage
+  postlink export ./app --profile run.plraw --to cobertura -o coverage.xml
+  postlink export ./app --profile run.plraw --to dot --function main -o main.dot && dot -Tsvg main.dot > main.svg")]
+pub struct Export {
+    /// The program or shared library (not its instrumented copy)
+    #[arg(value_name = "INPUT")]
+    pub input: PathBuf,
+    /// Profile of any kind, with a weight if it counts more than once; several are added up
+    #[arg(long, short, value_name = "FILE", required = true)]
+    pub profile: Vec<String>,
+    /// The format
+    #[arg(long, value_name = "FORMAT")]
+    pub to: Format,
+    /// The file to write
+    #[arg(long, short, value_name = "FILE")]
+    pub output: PathBuf,
+    /// The function that dot draws
+    #[arg(long, value_name = "NAME")]
+    pub function: Option<String>,
+    /// Take a profile of a program with another build-id
+    #[arg(long)]
+    pub ignore_build_id: bool,
+}
+
+impl Export {
+    pub fn run(self, ui: &Ui) -> Result<ExitCode> {
+        let input = Input::open(&self.input)?;
+        let parsed = input.parse()?;
+        input.must_differ_from(&self.output)?;
+        let profile = read_any(ui, &parsed, &self.profile, self.ignore_build_id)?;
+        let file = profile.with_source(|profile| self.make(ui, &parsed, profile))?;
+        postlink_profile::output::atomically(&self.output, |out| out.write_all(&file.bytes))?;
+        for missing in &file.missing {
+            ui.warn(missing);
+        }
+        ui.say(format_args!(
+            "{BOLD}{}{BOLD:#}: {}",
+            self.output.display(),
+            bytes(file.bytes.len() as u64)
+        ));
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn make(&self, ui: &Ui, input: &Parsed<'_>, profile: Source<'_>) -> Result<File> {
+        let named = || self.input.display().to_string();
+        let mut watched = ui.phases("export");
+        watched.phases.begin("counts");
+        let facts = facts::facts(&input.elf, profile)
+            .with_context(|| format!("{} with {}", named(), self.profile.join(", ")))?;
+        watched.phases.begin("lines");
+        let lines = Lines::load(&input.elf, &facts);
+        watched.phases.begin("file");
+        let path = rewriting::runnable(&self.input)?;
+        let subject = Subject {
+            elf: &input.elf,
+            facts: &facts,
+            lines: lines.as_ref().map_err(String::as_str),
+            path: &path.to_string_lossy(),
+            demangle: &demangle,
+        };
+        let file = match self.to {
+            Format::Lcov => coverage::lcov(&subject),
+            Format::Cobertura => coverage::cobertura(&subject),
+            Format::Callgrind => Ok(callgrind::callgrind(&subject)),
+            Format::Folded => Ok(folded::folded(&subject)),
+            Format::Speedscope => Ok(folded::speedscope(&subject)),
+            Format::Drcov => Ok(drcov::drcov(&subject)),
+            Format::Dot => dot::dot(&subject, self.function.as_deref()),
+        };
+        watched.finish();
+        file.with_context(named)
+    }
+}

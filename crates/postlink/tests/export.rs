@@ -1,0 +1,565 @@
+//! `postlink export`: coverage is that of gcov and llvm-cov, and the tools that files are for read them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+mod support;
+use support::done;
+
+/// No line but one has code that is entered from several places, so that all tools mean the same by its count.
+const SOURCE: &str = r#"#include <stdio.h>
+#include <stdlib.h>
+static int twice(int x) {
+  return x * 2;
+}
+int never_called(int x) {
+  if (x > 3)
+    x -= 3;
+  return x;
+}
+int classify(int x) {
+  switch (x % 5) {
+  case 0:
+    return 11;
+  case 1:
+    x += 3;
+    break;
+  case 7:
+    x = 9;
+    break;
+  default:
+    x = twice(x);
+  }
+  return x;
+}
+int main(int argc, char **argv) {
+  int sum = 0;
+  int n = argc > 1 ? atoi(argv[1]) : 100;
+  for (int i = 0; i < n; i++) {
+    if (i % 3 == 0 && i > 10) {
+      sum += classify(i);
+    } else {
+      sum ^= i;
+    }
+    while (sum > 1000)
+      sum -= 777;
+  }
+  if (sum < 0)
+    abort();
+  printf("%d\n", sum);
+  return 0;
+}
+"#;
+
+/// `app`, which is not optimised by its compiler, and its profile.
+struct Made {
+    dir: tempfile::TempDir,
+}
+
+impl Made {
+    fn new() -> Made {
+        let made = Made {
+            dir: tempfile::tempdir().expect("a temporary directory"),
+        };
+        fs::write(made.path("app.c"), SOURCE).expect("the folder is ours");
+        made.run("gcc", &["-g", "-O0", "-Wl,-q", "app.c", "-o", "app"]);
+        made.postlink(&[
+            "instrument",
+            "app",
+            "-o",
+            "app.inst",
+            "--profile",
+            "run.plraw",
+        ]);
+        made.run("./app.inst", &[]);
+        made
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn run(&self, program: &str, arguments: &[&str]) -> String {
+        let output = done(
+            Command::new(program)
+                .args(arguments)
+                .current_dir(self.dir.path())
+                .env_remove("POSTLINK_PROFILE")
+                .env("NO_COLOR", "1"),
+        );
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    fn postlink(&self, arguments: &[&str]) -> String {
+        self.run(env!("CARGO_BIN_EXE_postlink"), arguments)
+    }
+
+    fn export(&self, format: &str, file: &str, options: &[&str]) {
+        let arguments = [
+            "export",
+            "app",
+            "-p",
+            "run.plraw",
+            "--to",
+            format,
+            "-o",
+            file,
+        ];
+        self.postlink(&[&arguments[..], options].concat());
+    }
+
+    fn refused(&self, arguments: &[&str]) -> String {
+        let output = Command::new(env!("CARGO_BIN_EXE_postlink"))
+            .args(arguments)
+            .current_dir(self.dir.path())
+            .output()
+            .expect("postlink is there");
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    }
+
+    fn read(&self, name: &str) -> String {
+        fs::read_to_string(self.path(name)).expect("it was written")
+    }
+}
+
+fn available(tool: &str) -> bool {
+    let found = Command::new(tool)
+        .arg("--version")
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok();
+    if !found {
+        eprintln!("SKIPPED: {tool} is not installed");
+    }
+    found
+}
+
+/// Lines of `app.c` with their counts, from a tracefile.
+fn lines(tracefile: &str) -> BTreeMap<u32, u64> {
+    let mut of = BTreeMap::new();
+    let mut is_ours = false;
+    for line in tracefile.lines() {
+        if let Some(file) = line.strip_prefix("SF:") {
+            is_ours = Path::new(file)
+                .file_name()
+                .is_some_and(|name| name == "app.c");
+        }
+        if let Some((number, count)) = line.strip_prefix("DA:").and_then(|l| l.split_once(','))
+            && is_ours
+        {
+            of.insert(
+                number.parse().expect("a line"),
+                count.parse().expect("a count"),
+            );
+        }
+    }
+    of
+}
+
+#[test]
+fn lines_and_functions_ran_as_often_as_gcov_says() {
+    let made = Made::new();
+    made.export("lcov", "app.info", &[]);
+    let ours = lines(&made.read("app.info"));
+    made.run("gcc", &["-O0", "--coverage", "app.c", "-o", "cov"]);
+    made.run("./cov", &[]);
+    let said = made.run("gcov", &["--stdout", "cov-app.gcda"]);
+    let mut gcov = BTreeMap::new();
+    for line in said.lines() {
+        let mut fields = line.splitn(3, ':').map(str::trim);
+        let (Some(count), Some(number)) = (fields.next(), fields.next()) else {
+            continue;
+        };
+        let count = match count {
+            "-" => continue,
+            "#####" => 0,
+            count => count.trim_end_matches('*').parse().expect("a count"),
+        };
+        gcov.insert(number.parse::<u32>().expect("a line"), count);
+    }
+    assert!(gcov.len() > 25, "{said}");
+    let both = |a: &BTreeMap<u32, u64>, b: &BTreeMap<u32, u64>| {
+        let lines = a.iter().filter(|(line, _)| b.contains_key(line));
+        lines
+            .map(|(line, count)| (*line, *count))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(both(&ours, &gcov), both(&gcov, &ours));
+    // The end of a function has instructions, but gcov does not count it; a label has none, but gcov counts it.
+    let text: Vec<&str> = SOURCE.lines().map(str::trim).collect();
+    for line in ours.keys().filter(|line| !gcov.contains_key(line)) {
+        assert_eq!(text[*line as usize - 1], "}", "line {line}");
+    }
+    for line in gcov.keys().filter(|line| !ours.contains_key(line)) {
+        assert!(text[*line as usize - 1].ends_with(':'), "line {line}");
+    }
+    let info = made.read("app.info");
+    for function in [
+        "FN:26,main",
+        "FNDA:1,main",
+        "FNDA:0,never_called",
+        "FNDA:30,classify",
+    ] {
+        assert!(
+            info.lines().any(|line| line == function),
+            "{function}: {info}"
+        );
+    }
+}
+
+#[test]
+fn branches_went_where_gcov_says() {
+    let made = Made::new();
+    made.export("lcov", "app.info", &[]);
+    // By line: how often ways of branches were gone, in any order.
+    let mut ours: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
+    for line in made.read("app.info").lines() {
+        if let Some(branch) = line.strip_prefix("BRDA:") {
+            let fields: Vec<&str> = branch.split(',').collect();
+            let count = if fields[3] == "-" { "0" } else { fields[3] };
+            ours.entry(fields[0].parse().expect("a line"))
+                .or_default()
+                .push(count.parse().expect("a count"));
+        }
+    }
+    made.run("gcc", &["-O0", "--coverage", "app.c", "-o", "cov"]);
+    made.run("./cov", &[]);
+    let mut gcov: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
+    let mut number = 0;
+    for line in made
+        .run("gcov", &["--stdout", "-b", "-c", "cov-app.gcda"])
+        .lines()
+    {
+        if let Some(branch) = line.strip_prefix("branch ") {
+            let fields: Vec<&str> = branch.split_whitespace().collect();
+            let count = if fields[1] == "never" { "0" } else { fields[2] };
+            gcov.entry(number)
+                .or_default()
+                .push(count.parse().expect("a count"));
+        } else if let Some(n) = line.split(':').nth(1).and_then(|n| n.trim().parse().ok()) {
+            number = n;
+        }
+    }
+    // A switch is one branch of many ways to gcov, and comparisons one after the other in the program.
+    let switch = 12;
+    assert!(ours.remove(&switch).is_some() && gcov.remove(&switch).is_some());
+    for of in ours.values_mut().chain(gcov.values_mut()) {
+        of.sort_unstable();
+    }
+    assert!(gcov.len() >= 6, "{gcov:?}");
+    assert_eq!(ours, gcov);
+}
+
+#[test]
+fn lines_ran_as_often_as_llvm_cov_says() {
+    let tools = ["clang-19", "llvm-profdata-19", "llvm-cov-19"];
+    if !tools.iter().all(|tool| available(tool)) {
+        return;
+    }
+    let made = Made::new();
+    made.export("lcov", "app.info", &[]);
+    let ours = lines(&made.read("app.info"));
+    let flags = [
+        "-O0",
+        "-fprofile-instr-generate=cov.raw",
+        "-fcoverage-mapping",
+        "app.c",
+        "-o",
+        "cov",
+    ];
+    made.run("clang-19", &flags);
+    made.run("./cov", &[]);
+    made.run(
+        "llvm-profdata-19",
+        &["merge", "cov.raw", "-o", "cov.profdata"],
+    );
+    let export = [
+        "export",
+        "--format=lcov",
+        "--instr-profile=cov.profdata",
+        "./cov",
+    ];
+    let theirs = lines(&made.run("llvm-cov-19", &export));
+    // llvm-cov counts regions of text: every line of a region is in it, code or not, and the line on which a region
+    // ends has the count of the region's beginning.
+    let differ: BTreeSet<u32> = ours
+        .iter()
+        .filter(|(line, count)| theirs.get(line) != Some(count))
+        .map(|(line, _)| *line)
+        .collect();
+    assert_eq!(differ, BTreeSet::new(), "{ours:?} {theirs:?}");
+}
+
+#[test]
+fn cobertura_is_well_formed_and_has_the_same_lines() {
+    let made = Made::new();
+    made.export("lcov", "app.info", &[]);
+    made.export("cobertura", "app.xml", &[]);
+    let xml = made.read("app.xml");
+    let body = xml.split("</methods>").nth(1).expect("a class");
+    let mut found = BTreeMap::new();
+    for line in body.lines().filter(|line| line.starts_with("<line ")) {
+        let value = |name: &str| {
+            let (_, rest) = line
+                .split_once(&format!("{name}=\""))
+                .expect("the attribute");
+            rest.split_once('"')
+                .expect("its end")
+                .0
+                .parse::<u64>()
+                .expect("a number")
+        };
+        found.insert(value("number") as u32, value("hits"));
+    }
+    assert_eq!(found, lines(&made.read("app.info")));
+    assert!(
+        xml.contains("condition-coverage=\"75% (3/4)\"") || xml.contains("(4/4)"),
+        "{xml}"
+    );
+    if available("python3") {
+        let check = "import sys, xml.etree.ElementTree as t; r = t.parse('app.xml').getroot(); \
+                     print(r.tag, len(r.findall('.//method')), r.get('lines-valid'))";
+        let said = made.run("python3", &["-c", check]);
+        assert_eq!(said.trim(), format!("coverage 4 {}", found.len()));
+    }
+}
+
+#[test]
+fn genhtml_reads_the_tracefile() {
+    if !available("genhtml") {
+        return;
+    }
+    let made = Made::new();
+    made.export("lcov", "app.info", &[]);
+    made.run("genhtml", &["--branch-coverage", "-o", "html", "app.info"]);
+    assert!(made.path("html/index.html").exists());
+}
+
+/// What was executed in each function, as the report's data has it.
+fn own(made: &Made) -> BTreeMap<String, u64> {
+    made.postlink(&[
+        "report",
+        "app",
+        "-p",
+        "run.plraw",
+        "--json",
+        "-o",
+        "report.json",
+    ]);
+    let report: serde_json::Value = serde_json::from_str(&made.read("report.json")).expect("JSON");
+    let column = |name: &str| report["ran"][name].as_array().expect("a column").clone();
+    let instructions = column("instructions")
+        .into_iter()
+        .map(|n| n.as_u64().expect("a count"));
+    let names = column("name")
+        .into_iter()
+        .map(|n| n.as_str().expect("a name").to_owned());
+    names
+        .zip(instructions)
+        .filter(|(_, own)| *own > 0)
+        .collect()
+}
+
+#[test]
+fn folded_stacks_add_up_to_what_each_function_executed() {
+    let made = Made::new();
+    made.export("folded", "app.folded", &[]);
+    let text = made.read("app.folded");
+    let mut sums: BTreeMap<String, u64> = BTreeMap::new();
+    for line in text.lines() {
+        let (stack, count) = line.rsplit_once(' ').expect("a count");
+        let leaf = stack.rsplit(';').next().expect("a function");
+        *sums.entry(leaf.to_owned()).or_default() += count.parse::<u64>().expect("a count");
+    }
+    assert_eq!(sums, own(&made));
+    assert!(
+        text.lines()
+            .any(|line| line.contains("main;classify;twice ")),
+        "{text}"
+    );
+    assert!(!text.contains("never_called"));
+}
+
+#[test]
+fn speedscope_has_the_same_stacks_in_its_shape() {
+    let made = Made::new();
+    made.export("speedscope", "app.json", &[]);
+    let file: serde_json::Value = serde_json::from_str(&made.read("app.json")).expect("JSON");
+    assert_eq!(
+        file["$schema"],
+        "https://www.speedscope.app/file-format-schema.json"
+    );
+    let (frames, profile) = (&file["shared"]["frames"], &file["profiles"][0]);
+    let (samples, weights) = (&profile["samples"], &profile["weights"]);
+    assert_eq!(
+        (&profile["type"], &profile["unit"]),
+        (&"sampled".into(), &"none".into())
+    );
+    let (samples, weights) = (
+        samples.as_array().expect("samples"),
+        weights.as_array().expect("weights"),
+    );
+    assert_eq!(samples.len(), weights.len());
+    let mut sums: BTreeMap<String, u64> = BTreeMap::new();
+    for (sample, weight) in samples.iter().zip(weights) {
+        let leaf = sample
+            .as_array()
+            .and_then(|s| s.last()?.as_u64())
+            .expect("a frame");
+        let name = frames[leaf as usize]["name"].as_str().expect("a name");
+        *sums.entry(name.to_owned()).or_default() += weight.as_u64().expect("a weight");
+    }
+    assert_eq!(sums, own(&made));
+    assert_eq!(profile["endValue"].as_u64(), Some(sums.values().sum()));
+}
+
+#[test]
+fn callgrind_annotate_reads_what_each_function_executed() {
+    if !available("callgrind_annotate") {
+        return;
+    }
+    let made = Made::new();
+    made.export("callgrind", "callgrind.out", &[]);
+    assert!(made.read("callgrind.out").contains("calls=30 "));
+    let number = |text: &str| text.replace(',', "").parse::<u64>().ok();
+    let found = |options: &[&str]| -> BTreeMap<String, u64> {
+        let said = made.run(
+            "callgrind_annotate",
+            &[options, &["callgrind.out"]].concat(),
+        );
+        let rows = said.lines().filter_map(|line| {
+            let (_, name) = line.rsplit_once(':')?;
+            let count = number(line.split_whitespace().next()?)?;
+            Some((name.split(" [").next()?.trim().to_owned(), count))
+        });
+        rows.collect()
+    };
+    let alone = found(&["--threshold=100"]);
+    let own = own(&made);
+    for (name, count) in &own {
+        assert_eq!(alone.get(name), Some(count), "{name}: {alone:?}");
+    }
+    // With all that it calls main has what is executed in the functions of the source.
+    let with_callees = found(&["--threshold=100", "--inclusive=yes"]);
+    let sum = own["main"] + own["classify"] + own["twice"];
+    assert!(
+        with_callees["main"].abs_diff(sum) <= sum / 50,
+        "{with_callees:?} {sum}"
+    );
+}
+
+#[test]
+fn drcov_has_each_block_that_ran() {
+    let made = Made::new();
+    made.export("drcov", "app.drcov", &[]);
+    let file = fs::read(made.path("app.drcov")).expect("it was written");
+    let marker = b" bbs\n";
+    let at = file
+        .windows(marker.len())
+        .position(|w| w == marker)
+        .expect("a table")
+        + marker.len();
+    let text = String::from_utf8_lossy(&file[..at]);
+    assert!(
+        text.starts_with(
+            "DRCOV VERSION: 2\nDRCOV FLAVOR: postlink\nModule Table: version 2, count 1\nColumns: "
+        ),
+        "{text}"
+    );
+    let said: usize = text
+        .rsplit_once("BB Table: ")
+        .and_then(|(_, rest)| rest.split(' ').next()?.parse().ok())
+        .expect("a number of blocks");
+    let blocks: Vec<(u32, u16, u16)> = file[at..]
+        .chunks_exact(8)
+        .map(|b| {
+            (
+                u32::from_le_bytes([b[0], b[1], b[2], b[3]]),
+                u16::from_le_bytes([b[4], b[5]]),
+                u16::from_le_bytes([b[6], b[7]]),
+            )
+        })
+        .collect();
+    assert_eq!((blocks.len(), (file.len() - at) % 8), (said, 0));
+    let address = |name: &str| {
+        let symbols = made.run("nm", &["app"]);
+        let line = symbols
+            .lines()
+            .find(|line| line.ends_with(&format!(" {name}")));
+        u32::from_str_radix(&line.expect("a symbol")[..16], 16).expect("an address")
+    };
+    let covers = |at: u32| {
+        blocks
+            .iter()
+            .any(|b| b.0 <= at && at < b.0 + u32::from(b.1) && b.2 == 0)
+    };
+    assert!(covers(address("main")) && covers(address("classify")));
+    assert!(!covers(address("never_called")));
+}
+
+#[test]
+fn a_graph_is_read_by_graphviz() {
+    let made = Made::new();
+    made.export("dot", "main.dot", &["--function", "main"]);
+    let dot = made.read("main.dot");
+    assert!(
+        dot.starts_with("digraph \"main\" {") && dot.contains(" -> "),
+        "{dot}"
+    );
+    assert!(dot.contains("app.c:"), "{dot}");
+    let export = [
+        "export",
+        "app",
+        "-p",
+        "run.plraw",
+        "--to",
+        "dot",
+        "-o",
+        "x.dot",
+    ];
+    assert!(made.refused(&export).contains("--function"));
+    let named = |name| made.refused(&[&export[..], &["--function", name]].concat());
+    assert!(named("nobody").contains("no function is named 'nobody'"));
+    assert!(named("never_called").contains("did not run"));
+    if available("dot") {
+        let svg = made.run("dot", &["-Tsvg", "main.dot"]);
+        assert!(svg.contains("<svg"), "{svg}");
+    }
+}
+
+#[test]
+fn without_debug_information_coverage_says_what_is_missing() {
+    let made = Made::new();
+    made.run("gcc", &["-O0", "-Wl,-q", "app.c", "-o", "app"]);
+    made.postlink(&[
+        "instrument",
+        "app",
+        "-o",
+        "app.inst",
+        "--profile",
+        "bare.plraw",
+    ]);
+    made.run("./app.inst", &[]);
+    for format in ["lcov", "cobertura"] {
+        let export = [
+            "export",
+            "app",
+            "-p",
+            "bare.plraw",
+            "--to",
+            format,
+            "-o",
+            "x",
+        ];
+        let said = made.refused(&export);
+        assert!(
+            said.contains("needs source lines") && said.contains("-g"),
+            "{said}"
+        );
+        assert!(!made.path("x").exists());
+    }
+}
