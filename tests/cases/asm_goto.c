@@ -1,4 +1,5 @@
 //# about: a table of code positions that inline assembly makes (like static keys): differences to labels inside of functions
+//# needs relocations: the program reads its own code by distances in a table (assumption A4)
 //# not aarch64: written for x86-64
 //# stdout: 3 sites, 3 inside, 42
 #include <stdio.h>

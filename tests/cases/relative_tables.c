@@ -1,5 +1,6 @@
 //# about: tables of 4-byte distances to functions, to return addresses and to the end of a function: what the program finds through them must be what pointers, calls and comparisons give
 //# pinned: framed
+//# needs relocations: return addresses are compared with distances in a table (assumption A1)
 //# moved: first
 //# count first: 30
 //# stdout: 1 1 1 8945

@@ -481,30 +481,13 @@ fn prove<A: Arch>(
     let mut of_symbols = Findings::default();
     rayon::join(
         || {
-            let compared = data::compare::<A>(&cx, &kept, &layout.by_meaning, &relative);
-            found.append(compared);
-            found.append(text::sweep::<A>(&cx, &kept, &starts, &relative));
-            data::staying_pointers::<A>(&cx, &kept, &mut found);
-            if cx.bare {
-                // No table may change.
-                found.bases.clear();
-                bare::check_functions::<A>(&cx, &mut found);
-                bare::describing(&cx, &extents, &mut found);
-                inside::check::<A>(&cx, &mut found);
-            } else {
-                described::known::<A>(&cx, &extents, &mut found);
-                distances::known::<A>(&cx, &mut found);
-            }
-            tables::explain::<A>(&cx, &kept, &mut found);
-            for (id, addr, target) in
-                gaps::into_jumps::<A>(&cx, std::mem::take(&mut found.into_jumps))
-            {
-                let text = format!(
-                    "the instruction at {addr:#x} goes to {target:#x}, which the entry jump overwrote"
-                );
-                let failure = Failure::new(Check::EntryJump, text).at(addr, target);
-                found.functions.push((id, failure));
-            }
+            found.append(compare_image::<A>(
+                &cx,
+                &kept,
+                &extents,
+                &layout.by_meaning,
+                &relative,
+            ));
         },
         || image::static_symbols(&cx, &mut of_symbols),
     );
@@ -544,6 +527,40 @@ fn prove<A: Arch>(
     let mut report = report::<A>(&cx, found, walked, &subject, options);
     report.debug = debug;
     report
+}
+
+/// Compares old code and data, and what refers to moved functions from there.
+fn compare_image<A: Arch>(
+    cx: &Context<'_>,
+    kept: &data::KeptRelocs<'_>,
+    extents: &Extents<'_>,
+    by_meaning: &[Range],
+    relative: &[u64],
+) -> Findings {
+    let mut found = Findings::default();
+    let compared = data::compare::<A>(cx, kept, by_meaning, relative);
+    found.append(compared);
+    found.append(text::sweep::<A>(cx, kept, extents.starts(), relative));
+    data::staying_pointers::<A>(cx, kept, &mut found);
+    if cx.bare {
+        // No table may change.
+        found.bases.clear();
+        bare::check_functions::<A>(cx, &mut found);
+        bare::describing(cx, extents, &mut found);
+        inside::check::<A>(cx, &mut found);
+    } else {
+        described::known::<A>(cx, extents, &mut found);
+        distances::known::<A>(cx, &mut found);
+    }
+    tables::explain::<A>(cx, kept, &mut found);
+    for (id, addr, target) in gaps::into_jumps::<A>(cx, std::mem::take(&mut found.into_jumps)) {
+        let text = format!(
+            "the instruction at {addr:#x} goes to {target:#x}, which the entry jump overwrote"
+        );
+        let failure = Failure::new(Check::EntryJump, text).at(addr, target);
+        found.functions.push((id, failure));
+    }
+    found
 }
 
 fn unwind_table<'a>(elf: &Elf<'a>, which: &str, found: &mut Findings) -> unwind::Table<'a> {

@@ -21,6 +21,7 @@
 //! | `count NAME: N` | how often the profile must say that the function was entered |
 //! | `profile: empty` | the workload ends before it has counted anything: no profile is asked for |
 //! | `needs: TOOL…` | programs that must be on the machine |
+//! | `needs relocations: REASON` | without kept relocations an assumption does not hold of the program, which sees the difference |
 //! | `debug: updated` | the debug information of each optimised program describes code where it is now, and is proved, without a loss |
 //! | `led: NAME…`, `long: NAME…` | without kept relocations: functions that must have moved, with their old entries as they were, or with jumps there |
 //! | `in old code: NAME…` | without kept relocations: functions that must have moved, and have jumps that go on in old code |
@@ -77,6 +78,8 @@ pub struct Case {
     pub needs: Vec<String>,
     /// Debug information must be updated.
     pub debug: bool,
+    /// An assumption that is made without kept relocations does not hold of it.
+    pub needs_relocations: bool,
     /// Without kept relocations: functions without, and with, a jump at the old entry.
     pub led: Vec<String>,
     pub long: Vec<String>,
@@ -119,6 +122,7 @@ impl Case {
             needs: vec![],
             debug: false,
             falls_back: None,
+            needs_relocations: false,
             led: vec![],
             long: vec![],
             goes_on_in_old_code: vec![],
@@ -178,6 +182,7 @@ impl Case {
                 ("profile", "") if value == "empty" => case.profile_expected = false,
                 ("needs", "") => case.needs = words(),
                 ("debug", "") if value == "updated" => case.debug = true,
+                ("needs", "relocations") if !value.is_empty() => case.needs_relocations = true,
                 ("led", "") => case.led.extend(words()),
                 ("long", "") => case.long.extend(words()),
                 ("in", "old code") => case.goes_on_in_old_code.extend(words()),

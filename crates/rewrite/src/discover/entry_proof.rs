@@ -328,12 +328,13 @@ impl Search<'_, '_> {
             }
         }
         if self.fixed {
-            // An immediate operand is at the end, a displacement there or in front of one.
+            // An immediate operand is at the end, a displacement there or in front of one, if it is no distance.
+            let distance = insn.field.map_or(usize::MAX, |f| usize::from(f.at));
             for trail in [0, 1, 2, 4] {
                 let number = own
                     .len()
                     .checked_sub(4 + trail)
-                    .filter(|at| *at > 0)
+                    .filter(|at| *at > 0 && *at != distance)
                     .and_then(|at| own[at..].first_chunk::<4>());
                 if let Some(number) = number {
                     self.number(u64::from(u32::from_le_bytes(*number)), found);

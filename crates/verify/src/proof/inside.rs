@@ -245,8 +245,10 @@ impl Search<'_, '_> {
         if !self.cx.fixed() || !may_hold_number(insn.flow) {
             return;
         }
+        let distance = insn.field.map_or(usize::MAX, |f| usize::from(f.at));
         for behind in [0, 1, 2, 4] {
-            let start = own.len().checked_sub(4 + behind).filter(|start| *start > 0);
+            let start = own.len().checked_sub(4 + behind);
+            let start = start.filter(|start| *start > 0 && *start != distance);
             if let Some(number) = start.and_then(|start| u32_in(own, start)) {
                 let number = u64::from(number);
                 self.number(at, number, found);

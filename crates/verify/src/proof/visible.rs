@@ -205,6 +205,11 @@ impl<'a> Extents<'a> {
         }
     }
 
+    /// Where functions and sections begin, ascending.
+    pub(crate) fn starts(&self) -> &'a [u64] {
+        self.starts
+    }
+
     /// Whether a symbol calls an address a function, other than a part that the compiler split off.
     pub(crate) fn is_function(&self, addr: u64) -> bool {
         self.named.binary_search(&addr).is_ok()
