@@ -293,4 +293,31 @@ impl Faults<'_> {
             })
             .collect()
     }
+    /// A jump at the start of a function's new code, to the jump at its old entry.
+    pub(super) fn back_to_old_entries(&self) -> Vec<Edit> {
+        let moved = self.claim.functions.iter().filter(|f| {
+            let has_jump = self.output.bytes(f.old_entry, 4) != self.input.bytes(f.old_entry, 4);
+            has_jump && f.new.first().is_some_and(|r| r.end - r.start >= 5)
+        });
+        moved
+            .filter_map(|f| {
+                let start = f.new_entry();
+                let distance = f.old_entry.wrapping_sub(start) as i64;
+                let bytes = match self.arm {
+                    true => (0x1400_0000 | (distance >> 2) as u32 & 0x03ff_ffff)
+                        .to_le_bytes()
+                        .to_vec(),
+                    false => {
+                        let displacement = i32::try_from(distance - 5).ok()?.to_le_bytes();
+                        [&[0xe9][..], &displacement].concat()
+                    }
+                };
+                Some(Edit::new(
+                    format!("{start:#x} jumps to {:#x}", f.old_entry),
+                    self.offset(start)?,
+                    &bytes,
+                ))
+            })
+            .collect()
+    }
 }

@@ -73,6 +73,8 @@ kinds! {
     StayingCallToWrongFunction,
     /// The jump at an old entry goes to another function.
     EntryJumpToWrongFunction,
+    /// New code jumps back to its function's old entry, where a jump leads to the new code: it never ends.
+    BackToOldEntry,
     /// A row begins one byte late.
     RowBeginsLate,
     /// The CFA is elsewhere.
@@ -430,6 +432,7 @@ impl<'a> Faults<'a> {
                 true => self.code_edits_a64(kind),
                 false => self.code_edits(kind),
             },
+            BackToOldEntry => self.back_to_old_entries(),
             TestedBit
             | TestedRegister
             | TestedWidth

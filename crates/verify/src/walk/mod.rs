@@ -471,7 +471,8 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                     None
                 }
                 (_, State::Exit(y)) if chain.contains(&y) => {
-                    if self.cx.bare && self.cx.patches.owner(y).is_some() {
+                    // What goes back to where it stands for, and finds a jump to new code there, may never end.
+                    if (self.cx.bare || y == p) && self.cx.patches.owner(y).is_some() {
                         let text = "new code goes on in old code that a jump overwrote";
                         return fail(Failure::new(Check::Code, text).at(y, q));
                     }
