@@ -197,16 +197,24 @@ fn a_program_cut_short_anywhere_is_an_error_or_works_and_never_a_panic() {
 }
 
 #[test]
-fn without_kept_relocations_the_error_says_how_to_link() {
+fn what_needs_kept_relocations_says_how_to_link() {
     let folder = Folder::new();
     let program = folder.build("plain", PROGRAM, &[]);
-    let message = folder.fail(1, &["instrument", "plain", "-o", "out"]);
-    assert!(
-        message.contains("plain") && message.contains("-Wl,-q"),
-        "{message}"
-    );
-    assert!(!folder.path("out").exists());
+    for needs in [
+        &["--relocations", "kept"][..],
+        &["--mode", "function-coverage"],
+    ] {
+        let arguments = [&["instrument", "plain", "-o", "out"], needs].concat();
+        let message = folder.fail(1, &arguments);
+        assert!(
+            message.contains("plain") && message.contains("-Wl,-q"),
+            "{needs:?}: {message}"
+        );
+        assert!(!folder.path("out").exists());
+    }
     assert!(program.exists());
+    let output = folder.run(&["instrument", "plain", "-o", "out"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
 }
 
 #[test]
