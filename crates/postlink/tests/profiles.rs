@@ -1,29 +1,18 @@
 //! Profiles of every kind, also LLVM's and those of older builds, through `postlink optimize`: what they say
 //! of a program comes out alike, and the programs do what they did.
 
+#[path = "support/folder.rs"]
+mod folder;
+
 use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Command;
 
+use folder::Folder;
 use serde_json::Value;
 
-/// A folder with programs in it.
-struct Folder {
-    dir: tempfile::TempDir,
-}
-
 impl Folder {
-    fn new() -> Folder {
-        Folder {
-            dir: tempfile::tempdir().expect("a temporary directory"),
-        }
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.dir.path().join(name)
-    }
-
     fn build(&self, name: &str, source: &str) {
         let file = self.path(&format!("{name}.c"));
         fs::write(&file, source).expect("the folder is ours");
@@ -33,31 +22,6 @@ impl Folder {
             .arg(&file)
             .status();
         assert!(status.expect("gcc is needed for this test").success());
-    }
-
-    fn start(&self, program: &Path, arguments: &[&str]) -> Output {
-        Command::new(program)
-            .args(arguments)
-            .current_dir(self.dir.path())
-            .env_remove("POSTLINK_PROFILE")
-            .env("NO_COLOR", "1")
-            .output()
-            .unwrap_or_else(|e| panic!("{}: {e}", program.display()))
-    }
-
-    /// Runs a program, which must succeed, and gives its output.
-    fn output(&self, program: &Path, arguments: &[&str]) -> String {
-        let output = self.start(program, arguments);
-        let message = String::from_utf8_lossy(&output.stderr);
-        assert!(
-            output.status.success(),
-            "{program:?} {arguments:?}: {message}"
-        );
-        String::from_utf8(output.stdout).expect("output is UTF-8")
-    }
-
-    fn postlink(&self, arguments: &[&str]) -> String {
-        self.output(Path::new(env!("CARGO_BIN_EXE_postlink")), arguments)
     }
 
     /// A tool of LLVM's; says so and gives none if it is not there.
@@ -74,7 +38,7 @@ impl Folder {
     fn count(&self, name: &str) {
         let (inst, profile) = (format!("{name}.inst"), format!("{name}.plraw"));
         self.postlink(&["instrument", name, "-o", &inst, "--profile", &profile]);
-        self.output(&self.path(&inst), &[]);
+        self.run(&self.path(&inst), &[]);
     }
 
     /// Optimises by a profile: what `--json` says. The result must be proved and print what the original prints.
@@ -91,8 +55,8 @@ impl Folder {
         ];
         arguments.extend(more);
         let account: Value = serde_json::from_str(&self.postlink(&arguments)).expect("JSON");
-        let plain = self.output(&self.path(name), &[]);
-        assert_eq!(self.output(&self.path("out"), &[]), plain, "{profile}");
+        let plain = self.run(&self.path(name), &[]);
+        assert_eq!(self.run(&self.path("out"), &[]), plain, "{profile}");
         assert_eq!(account["reverted"], Value::Array(vec![]), "{profile}");
         assert!(account["proved"].as_u64() > Some(0), "{profile}: {account}");
         account
@@ -275,7 +239,7 @@ fn a_profile_of_an_older_build_is_recovered_for_the_most_part() {
 
 /// Sampled instructions: in the loops of some functions, several in one block.
 fn sampled(folder: &Folder, name: &str) -> String {
-    let listing = folder.output(
+    let listing = folder.run(
         Path::new("objdump"),
         &["-d", "--no-show-raw-insn", "-j", ".text", name],
     );
@@ -387,12 +351,12 @@ fn profiles_that_llvm_bolt_counted_and_wrote_are_taken() {
     let exact = folder.optimize("app", "app.plraw", &[]);
     let file = folder.path("bolt.fdata");
     let counters = format!("--instrumentation-file={}", file.display());
-    folder.output(
+    folder.run(
         &bolt,
         &["app", "-instrument", "-o", "app.bolted", &counters],
     );
-    folder.output(&folder.path("app.bolted"), &[]);
-    folder.output(
+    folder.run(&folder.path("app.bolted"), &[]);
+    folder.run(
         &bolt,
         &[
             "app",
@@ -437,7 +401,7 @@ fn branches_alone_of_perf2bolt_are_enough() {
     let exact = folder.optimize("app", "app.plraw", &[]);
     folder.postlink(&["convert", "app.plraw", "-o", "app.fdata", "--binary", "app"]);
     // Taken branches by address, as a processor would have recorded one of a hundred; nothing of what runs on.
-    let symbols = folder.output(Path::new("nm"), &["app"]);
+    let symbols = folder.run(Path::new("nm"), &["app"]);
     let address = |name: &str| {
         let name = name.split('/').next().unwrap_or_default();
         let line = symbols.lines().find(|l| l.split(' ').nth(2) == Some(name));
@@ -464,7 +428,7 @@ fn branches_alone_of_perf2bolt_are_enough() {
         }
     }
     fs::write(folder.path("samples"), samples).expect("the folder is ours");
-    folder.output(
+    folder.run(
         &perf2bolt,
         &["-pa", "-p", "samples", "app", "-o", "perf.fdata"],
     );
@@ -486,7 +450,7 @@ fn a_function_that_is_refused_stays_and_the_rest_is_proved() {
     let folder = Folder::new();
     folder.build("app", &program(1));
     folder.count("app");
-    let plain = folder.output(&folder.path("app"), &[]);
+    let plain = folder.run(&folder.path("app"), &[]);
     let whole = folder.optimize("app", "app.plraw", &[]);
     let optimize = ["optimize", "app", "-p", "app.plraw"];
     let instrument = ["instrument", "app", "--mode", "edges"];
@@ -500,7 +464,7 @@ fn a_function_that_is_refused_stays_and_the_rest_is_proved() {
         let said = String::from_utf8_lossy(&said.stderr).into_owned();
         assert!(said.contains("1 function could not be proved"), "{said}");
         assert!(said.contains("stay") && said.contains("f5"), "{said}");
-        assert_eq!(folder.output(&folder.path("out"), &[]), plain);
+        assert_eq!(folder.run(&folder.path("out"), &[]), plain);
         let proved = folder.postlink(&["verify", "app", "out", "--json"]);
         let proved: Value = serde_json::from_str(&proved).expect("JSON");
         let moved = proved["functions"].as_array().expect("a list");
@@ -516,13 +480,13 @@ fn a_function_that_is_refused_stays_and_the_rest_is_proved() {
 
 /// The records of a profile by names as samples by address: branches, and runs where the code goes on. One of so many.
 fn by_address(folder: &Folder, name: &str, fdata: &str, scale: u64) -> String {
-    let symbols = folder.output(Path::new("nm"), &[name]);
+    let symbols = folder.run(Path::new("nm"), &[name]);
     let address = |name: &str| {
         let name = name.split('/').next().unwrap_or_default();
         let line = symbols.lines().find(|l| l.split(' ').nth(2) == Some(name));
         line.and_then(|l| u64::from_str_radix(l.split(' ').next()?, 16).ok())
     };
-    let listing = folder.output(
+    let listing = folder.run(
         Path::new("objdump"),
         &["-d", "--no-show-raw-insn", "-j", ".text", name],
     );
@@ -585,14 +549,14 @@ fn llvm_bolts_command_line_does_llvm_bolts_work() {
     folder.build("app", &program(1));
     let link = folder.path("llvm-bolt");
     std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_postlink"), &link).expect("the folder is ours");
-    let plain = folder.output(&folder.path("app"), &[]);
+    let plain = folder.run(&folder.path("app"), &[]);
     let counters = format!(
         "-instrumentation-file={}",
         folder.path("prof.fdata").display()
     );
-    folder.output(&link, &["app", "-instrument", "-o", "app.inst", &counters]);
-    assert_eq!(folder.output(&folder.path("app.inst"), &[]), plain);
-    let said = folder.output(
+    folder.run(&link, &["app", "-instrument", "-o", "app.inst", &counters]);
+    assert_eq!(folder.run(&folder.path("app.inst"), &[]), plain);
+    let said = folder.run(
         &link,
         &[
             "app",
@@ -611,9 +575,9 @@ fn llvm_bolts_command_line_does_llvm_bolts_work() {
         said.contains("have non-empty execution profile") && said.contains(" : taken branches (-"),
         "{said}"
     );
-    assert_eq!(folder.output(&folder.path("app.bolt"), &[]), plain);
+    assert_eq!(folder.run(&folder.path("app.bolt"), &[]), plain);
     // Nothing that the command line does not name.
-    let said = folder.output(
+    let said = folder.run(
         &link,
         &[
             "app",
@@ -641,7 +605,7 @@ fn damaged_profiles_are_fitted_or_refused_and_never_a_panic() {
     let folder = Folder::new();
     folder.build("app", &program(1));
     folder.count("app");
-    let plain = folder.output(&folder.path("app"), &[]);
+    let plain = folder.run(&folder.path("app"), &[]);
     let postlink = Path::new(env!("CARGO_BIN_EXE_postlink"));
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut random = move || {
@@ -677,7 +641,7 @@ fn damaged_profiles_are_fitted_or_refused_and_never_a_panic() {
             match output.status.code() {
                 Some(0) => {
                     fitted += 1;
-                    assert_eq!(folder.output(&folder.path("out"), &[]), plain, "{message}");
+                    assert_eq!(folder.run(&folder.path("out"), &[]), plain, "{message}");
                 }
                 Some(1) => assert!(message.contains("error: "), "{message}"),
                 code => panic!("{format}, round {round}: exit code {code:?}: {message}"),

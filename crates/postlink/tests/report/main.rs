@@ -5,13 +5,15 @@
 //! word in the console. Set `POSTLINK_PICTURES` to a folder to have the pictures of that written there.
 
 mod browser;
+#[path = "../support/folder.rs"]
+mod folder;
 
 use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
 
 use browser::Browser;
+use folder::Folder;
 use serde_json::Value;
 
 const SOURCE: &str = r#"
@@ -50,45 +52,7 @@ int main(int argc, char **argv) {
 }
 "#;
 
-struct Folder {
-    dir: tempfile::TempDir,
-}
-
 impl Folder {
-    fn new() -> Folder {
-        Folder {
-            dir: tempfile::tempdir().expect("a temporary directory"),
-        }
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.dir.path().join(name)
-    }
-
-    fn start(&self, program: &Path, arguments: &[&str]) -> Output {
-        Command::new(program)
-            .args(arguments)
-            .current_dir(self.dir.path())
-            .env_remove("POSTLINK_PROFILE")
-            .env("NO_COLOR", "1")
-            .output()
-            .unwrap_or_else(|e| panic!("{}: {e}", program.display()))
-    }
-
-    fn run(&self, program: &Path, arguments: &[&str]) -> String {
-        let output = self.start(program, arguments);
-        let message = String::from_utf8_lossy(&output.stderr);
-        assert!(
-            output.status.success(),
-            "{program:?} {arguments:?}: {message}"
-        );
-        String::from_utf8(output.stdout).expect("output is UTF-8")
-    }
-
-    fn postlink(&self, arguments: &[&str]) -> String {
-        self.run(Path::new(env!("CARGO_BIN_EXE_postlink")), arguments)
-    }
-
     /// What postlink says when it refuses.
     fn refused(&self, arguments: &[&str]) -> String {
         let output = self.start(Path::new(env!("CARGO_BIN_EXE_postlink")), arguments);
