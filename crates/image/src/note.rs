@@ -71,7 +71,7 @@ pub enum NoteBasis {
 /// What is at the old entry of a function that moved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum EntryLevel {
-    /// What was there: who comes that way runs the old body.
+    /// The input's bytes: control that enters here runs the old body.
     #[default]
     Led,
     /// A jump to the new entry that reaches everything.

@@ -217,7 +217,7 @@ pub struct EntryReport {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EntryLevel {
-    /// What was there: who comes that way runs the old body.
+    /// The input's bytes: control that enters here runs the old body.
     Led,
     /// A jump that reaches everything.
     Long,
@@ -254,7 +254,7 @@ const ASSUMPTIONS: [(&str, &str); 7] = [
     ),
     (
         "A2",
-        "where an unwind entry or a dynamic symbol says that code is, control comes only to instructions that decoding from its beginning, or from where a branch leads, comes by",
+        "where an unwind entry or a dynamic symbol covers code, control reaches only instruction starts of a linear decode from its first byte, or of a decode from the target of a direct branch",
     ),
     (
         "A3",

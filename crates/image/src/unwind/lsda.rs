@@ -93,7 +93,7 @@ pub enum PadBase {
     /// The function's start if that is possible and not longer, else a base of their own.
     #[default]
     Shortest,
-    /// The function's start; an error if a landing pad does not be after it. For readers that ignore the base.
+    /// The function's start; an error if a landing pad is not after it. For readers that ignore the base.
     FunctionStart,
 }
 

@@ -369,7 +369,7 @@ fn write_header(
     out.extend(count.to_le_bytes());
     for (code, fde) in table {
         for target in [code, fde] {
-            // Code does not be at the header, so the distance is never the 0 that would mean null.
+            // Code is never at the header, so the distance is never the 0 that would mean null.
             let field = hdr_addr.wrapping_add(out.len() as u64);
             pointer::write(
                 &mut out,

@@ -14,7 +14,7 @@ use crate::ui::{BAD, BOLD, DIM, GOOD, Ui, count, counted, demangle};
 
 /// Prove that an optimised program does what its original does
 ///
-/// The checker has its own ELF reader and another decoder than the rewriter. It walks old and new code in
+/// The checker has another ELF reader and another decoder than the rewriter. It walks old and new code in
 /// lock step from every entry, and compares jump tables, relocations, symbols, unwind tables and landing
 /// pads. It trusts nothing that the output says of itself. What the proof rests on beside that is listed with
 /// a number; see docs/what-a-program-may-see.md.

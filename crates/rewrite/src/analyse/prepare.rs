@@ -63,7 +63,7 @@ pub fn analyse<'d, I: Isa>(
         Some(at) => Some((start, at)),
         // Without a pointer to it, it is only called by instructions that are seen and updated.
         None if !program.functions[function].address_taken => None,
-        // Pointers stay, and whoever comes by one runs the old body.
+        // Pointers stay, and control that enters through one runs the old body.
         None if !program.refs.kept => None,
         None => return Err(Pin::NoRoomAtEntry),
     };

@@ -13,10 +13,10 @@
 //! | landing pads | in exception tables |
 //! | at a fixed address, numbers that could be the address | words of data; immediate operands and displacements of instructions; elsewhere in code every position |
 //!
-//! Instructions begin where decoding from the start of what is covered comes by, and from where a branch leads
-//! to another place: code that jumps over a prefix has some that overlap. What jump tables of the function
-//! itself hold is looked at with the function ([`crate::analyse`]). That no jump through a table of another
-//! function leads there is assumed, and counted by the checker, which has an analysis of its own.
+//! Instruction starts are those of a linear decode from the start of what is covered, and of a decode from the
+//! target of a branch that is none of them: code that jumps over a prefix has some that overlap. What jump tables
+//! of the function itself hold is looked at with the function ([`crate::analyse`]). That no jump through a table of
+//! another function leads there is assumed, and counted by the checker, which has an analysis of its own.
 //!
 //! The same pass finds out whether code knows the address of a section that could make way for the program
 //! headers.
@@ -165,7 +165,7 @@ impl Near {
 /// A range of addresses.
 type Range = (u64, u64);
 
-/// Code whose instructions are taken to begin where decoding from its start comes by: ascending, disjoint.
+/// Code whose instruction starts are taken to be those of a linear decode from its start: ascending, disjoint.
 fn covered(program: &Program<'_>) -> Vec<Range> {
     let elf = program.elf;
     let unwound = program.eh.fdes.iter().map(|f| (f.start, f.len));

@@ -180,7 +180,7 @@ kinds! {
     Registration,
     /// A counter is in the program's own memory.
     CounterElsewhere,
-    /// A counter does not be at a multiple of its size.
+    /// A counter is not aligned to its size.
     CounterMisaligned,
     /// What was read from one counter is stored to the next.
     CounterTorn,

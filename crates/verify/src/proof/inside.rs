@@ -97,7 +97,7 @@ impl Found {
     }
 }
 
-/// Code whose instructions are taken to begin where decoding comes by.
+/// Code whose instruction starts are taken to be those of a linear decode.
 fn covered(cx: &Context<'_>) -> Vec<Range> {
     let unwound = cx.old_unwind.fdes.iter().map(|f| (f.start, f.end));
     let symbols = cx.input.symbols(SHT_DYNSYM);

@@ -471,7 +471,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                     None
                 }
                 (_, State::Exit(y)) if chain.contains(&y) => {
-                    // What goes back to where it stands for, and finds a jump to new code there, may never end.
+                    // A silent jump back to the address it was copied from is a loop: a jump to new code stands there.
                     if (self.cx.bare || y == p) && self.cx.patches.owner(y).is_some() {
                         let text = "new code goes on in old code that a jump overwrote";
                         return fail(Failure::new(Check::Code, text).at(y, q));
