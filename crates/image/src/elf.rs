@@ -53,7 +53,7 @@ pub struct Segment {
 }
 
 /// A section header. Section 0 is in the table too.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Section<'d> {
     /// Name.
     pub name: &'d str,

@@ -4,6 +4,7 @@
 
 mod addr;
 pub mod bat;
+pub mod compressed;
 pub mod elf;
 mod leb128;
 pub mod moves;

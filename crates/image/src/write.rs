@@ -95,6 +95,8 @@ pub struct Replacement {
     pub compressed: bool,
     /// New `sh_addralign`, 0 to keep it.
     pub align: u64,
+    /// Another name, if it is to have one.
+    pub name: Option<String>,
 }
 
 /// A section that has its place.

@@ -309,6 +309,9 @@ impl<'w, 'd> SectionTable<'w, 'd> {
             if with.align > 0 {
                 header.sh_addralign = with.align;
             }
+            if let Some(name) = &with.name {
+                header.sh_name = self.name(name)?;
+            }
         }
         if self.w.unwind.is_some() && s.is_alloc() {
             match s.name {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
-use postlink_rewrite::{DebugInfo, FunctionOrder, OptimizeOptions, Preset};
+use postlink_rewrite::{CompressDebug, DebugInfo, FunctionOrder, OptimizeOptions, Preset};
 
 /// Bundles of options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -78,6 +78,30 @@ impl From<DebugInfoArg> for DebugInfo {
     }
 }
 
+/// How sections of debug information are compressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum CompressDebugArg {
+    /// As they are in the input
+    Keep,
+    /// Not at all
+    None,
+    /// With zlib
+    Zlib,
+    /// With zstd
+    Zstd,
+}
+
+impl From<CompressDebugArg> for CompressDebug {
+    fn from(arg: CompressDebugArg) -> Self {
+        match arg {
+            CompressDebugArg::Keep => CompressDebug::Keep,
+            CompressDebugArg::None => CompressDebug::None,
+            CompressDebugArg::Zlib => CompressDebug::Zlib,
+            CompressDebugArg::Zstd => CompressDebug::Zstd,
+        }
+    }
+}
+
 /// Which build-id the output has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum BuildIdArg {
@@ -122,6 +146,9 @@ pub struct Optimizing {
     /// What becomes of debug information (DWARF 2 to 5)
     #[arg(long, value_name = "WHAT", default_value = "update")]
     pub debug_info: DebugInfoArg,
+    /// How sections of debug information are compressed
+    #[arg(long, value_name = "HOW", default_value = "keep")]
+    pub compress_debug_sections: CompressDebugArg,
     /// Which build-id the output has, if the input has one
     #[arg(long, value_name = "WHICH", default_value = "new")]
     pub build_id: BuildIdArg,
@@ -208,6 +235,7 @@ impl Optimizing {
             dyno_stats: self.dyno_stats,
             bat: self.enable_bat,
             debug_info: self.debug_info.into(),
+            compress_debug: self.compress_debug_sections.into(),
             keep_build_id: self.build_id == BuildIdArg::Keep,
             ..default
         })

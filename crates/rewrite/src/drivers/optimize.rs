@@ -30,7 +30,7 @@ use crate::discover::{
 use crate::emit::{self, Plan, carry};
 use crate::error::Error;
 use crate::link::bat::{self, Moved};
-use crate::link::debug::{self, DebugInfo, DebugReport, has_debug_info};
+use crate::link::debug::{self, CompressDebug, DebugInfo, DebugReport, has_debug_info};
 use crate::link::{
     self, Distances, LinkOptions, Placement, ProbeAddresses, Ready, reusable_space, stress,
 };
@@ -97,6 +97,8 @@ pub struct OptimizeOptions {
     pub bat: bool,
     /// What becomes of debug information.
     pub debug_info: DebugInfo,
+    /// How sections of debug information are compressed.
+    pub compress_debug: CompressDebug,
     /// The output has the input's build-id, not one of its own.
     pub keep_build_id: bool,
     /// Functions (by entry address) that must stay, as the checker found fault with them.
@@ -118,6 +120,7 @@ impl Default for OptimizeOptions {
             dyno_stats: false,
             bat: false,
             debug_info: DebugInfo::Update,
+            compress_debug: CompressDebug::Keep,
             keep_build_id: false,
             keep: FxHashSet::default(),
         }
@@ -660,7 +663,7 @@ impl<'d, I: Isa> LaidOut<'d, I> {
         writer: &mut Writer<'d>,
     ) -> Result<DebugReport, Error> {
         let (ready, patches) = (&self.emitted.ready, &self.emitted.patches);
-        let how = self.debug_info;
+        let how = (self.debug_info, self.options.compress_debug);
         let mut report = debug::write::<I>(&self.program, placed, ready, patches, how, writer)?;
         if self.not_updated.is_some() {
             report.kept_because.clone_from(&self.not_updated);

@@ -1,5 +1,6 @@
 //! Debug information of a program: what became of it, and the comparison by the lock step's pairs.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use rayon::prelude::*;
@@ -15,8 +16,8 @@ use crate::walk::Walked;
 /// The type of the note that says which bytes stand for which.
 const MOVES: u32 = 2;
 
-/// Sections of debug information by name, unpacked.
-type Sections<'d> = BTreeMap<&'d [u8], &'d [u8]>;
+/// Sections of debug information, unpacked, by the names that they have then.
+type Sections<'d> = BTreeMap<Vec<u8>, Cow<'d, [u8]>>;
 
 /// Whether the output says which bytes stand for which.
 pub(crate) fn is_described(output: &Elf<'_>) -> bool {
@@ -34,12 +35,18 @@ fn sections<'d>(elf: &Elf<'d>) -> impl Iterator<Item = elf::Section<'d>> {
 
 fn load<'d>(elf: &Elf<'d>, which: &str) -> Result<Sections<'d>, String> {
     let mut out = Sections::new();
-    for s in sections(elf) {
-        if s.flags & elf::SHF_COMPRESSED != 0 || s.name.starts_with(b".z") {
-            let name = String::from_utf8_lossy(s.name);
-            return Err(format!("{name} of the {which} is compressed"));
-        }
-        out.entry(s.name).or_insert(elf.section_data(&s));
+    let all: Vec<elf::Section<'d>> = sections(elf).collect();
+    let unpacked: Vec<Cow<'d, [u8]>> = all
+        .par_iter()
+        .map(|s| elf.unpacked_section_data(s))
+        .collect::<Result<_, String>>()
+        .map_err(|what| format!("debug information of the {which}: {what}"))?;
+    for (s, data) in all.iter().zip(unpacked) {
+        let name = match s.name.strip_prefix(b".z") {
+            Some(rest) => [b".", rest].concat(),
+            None => s.name.to_vec(),
+        };
+        out.entry(name).or_insert(data);
     }
     Ok(out)
 }
@@ -118,8 +125,8 @@ fn compare<A: Arch>(
     Ok(DebugState::Updated)
 }
 
-fn by_name<'d>(sections: &Sections<'d>, name: &str) -> &'d [u8] {
-    sections.get(name.as_bytes()).copied().unwrap_or_default()
+fn by_name<'s>(sections: &'s Sections<'_>, name: &str) -> &'s [u8] {
+    sections.get(name.as_bytes()).map(|data| &data[..]).unwrap_or_default()
 }
 
 /// Makes the map of the lock step's pairs and what is claimed beyond them.

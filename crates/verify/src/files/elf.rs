@@ -8,9 +8,11 @@
 //! Invariants of an [`Elf`] that parsed: every PT_LOAD's bytes are inside the file; loads are ascending and disjoint
 //! in memory; every section's bytes (but for NOBITS) are inside the file; no address range wraps around.
 
-use object::elf::{Dyn64, FileHeader64, ProgramHeader64, SectionHeader64, Sym64};
-use object::read::elf::{Dyn as _, FileHeader, ProgramHeader as _, SectionHeader as _, Sym as _};
-use object::{LittleEndian, pod};
+use std::borrow::Cow;
+
+use object::elf::{CompressionHeader64, Dyn64, FileHeader64, ProgramHeader64, SectionHeader64, Sym64};
+use object::read::elf::{CompressionHeader as _, Dyn as _, FileHeader, ProgramHeader as _, SectionHeader as _, Sym as _};
+use object::{CompressedData, CompressionFormat, LittleEndian, pod};
 
 use crate::Error;
 use crate::files::bytes::Reader;
@@ -159,6 +161,31 @@ fn slice(data: &[u8], offset: u64, size: u64) -> Option<&[u8]> {
     let start = usize::try_from(offset).ok()?;
     let len = usize::try_from(size).ok()?;
     data.get(start..start.checked_add(len)?)
+}
+
+/// Contents with the gABI's header of compressed sections.
+fn after_gabi_header(data: &[u8]) -> Option<CompressedData<'_>> {
+    let (header, rest) = pod::from_bytes::<CompressionHeader64<LittleEndian>>(data).ok()?;
+    let format = match header.ch_type(LE) {
+        object::elf::ELFCOMPRESS_ZLIB => CompressionFormat::Zlib,
+        object::elf::ELFCOMPRESS_ZSTD => CompressionFormat::Zstandard,
+        _ => return None,
+    };
+    Some(CompressedData {
+        format,
+        data: rest,
+        uncompressed_size: header.ch_size(LE),
+    })
+}
+
+/// Contents with the header that older GNU tools give sections called `.zdebug_*`.
+fn after_gnu_header(data: &[u8]) -> Option<CompressedData<'_>> {
+    let (size, data) = data.strip_prefix(b"ZLIB")?.split_first_chunk()?;
+    Some(CompressedData {
+        format: CompressionFormat::Zlib,
+        data,
+        uncompressed_size: u64::from_be_bytes(*size),
+    })
 }
 
 /// The string at an offset of a string table, without its zero.
@@ -389,6 +416,32 @@ impl<'d> Elf<'d> {
         } else {
             slice(self.data, s.offset, s.size).unwrap_or(b"")
         }
+    }
+
+    /// A section's contents, unpacked if they are compressed.
+    pub(crate) fn unpacked_section_data(&self, s: &Section<'_>) -> Result<Cow<'d, [u8]>, String> {
+        let name = || String::from_utf8_lossy(s.name);
+        let data = self.section_data(s);
+        let gabi = s.flags & SHF_COMPRESSED != 0;
+        let packed = match (gabi, s.name.starts_with(b".z")) {
+            (true, _) => after_gabi_header(data),
+            (false, true) => after_gnu_header(data),
+            (false, false) => return Ok(Cow::Borrowed(data)),
+        };
+        let packed =
+            packed.ok_or_else(|| format!("{} has no header of compressed sections", name()))?;
+        // Nothing that is compressed has so many bytes for each of its own.
+        let most = (data.len() as u64).saturating_mul(1 << 16);
+        if packed.uncompressed_size > most {
+            let size = packed.uncompressed_size;
+            return Err(format!(
+                "{} of {} bytes says that it has {size} when unpacked",
+                name(),
+                data.len()
+            ));
+        }
+        let unpacked = packed.decompress();
+        unpacked.map_err(|e| format!("{} cannot be unpacked: {e}", name()))
     }
 
     /// The loaded section that covers an address.

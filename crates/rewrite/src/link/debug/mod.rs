@@ -14,9 +14,11 @@
 //! Whatever is wrong with debug information is no reason not to optimise a program: then it is kept as it is,
 //! and the report says why.
 
+mod sections;
+
 use std::ops::Range;
 
-use postlink_dwarf::{AddressMap, MapParts, Run, Section, Sections, update};
+use postlink_dwarf::{AddressMap, MapParts, Run};
 use postlink_image::elf::{Elf, SymbolTable};
 use postlink_image::moves::{self, Move};
 use postlink_image::raw;
@@ -32,6 +34,9 @@ use super::references::jump_at_entry;
 use crate::discover::Program;
 use crate::emit::Span;
 use crate::error::Error;
+
+pub use sections::CompressDebug;
+pub(crate) use sections::has_debug_info;
 
 /// What becomes of debug information.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -67,23 +72,6 @@ pub struct DebugReport {
     pub input_bytes: u64,
     /// After.
     pub output_bytes: u64,
-}
-
-/// Whether a section holds debug information.
-fn is_debug(name: &str) -> bool {
-    name.starts_with(".debug_") || name.starts_with(".zdebug_") || name == ".gdb_index"
-}
-
-/// Sections with debug information: their indexes.
-fn sections<'e>(elf: &'e Elf<'_>) -> impl Iterator<Item = usize> + 'e {
-    let all = elf.sections.iter().enumerate();
-    all.filter(|(_, s)| !s.is_alloc() && is_debug(s.name))
-        .map(|(i, _)| i)
-}
-
-/// Whether there is debug information in a file.
-pub(crate) fn has_debug_info(elf: &Elf<'_>) -> bool {
-    sections(elf).next().is_some()
 }
 
 impl Placement {
@@ -221,27 +209,27 @@ pub(crate) fn write<I: Isa>(
     placed: &Placement,
     ready: &[Ready],
     entry_patches: &[(u64, u64)],
-    how: DebugInfo,
+    how: (DebugInfo, CompressDebug),
     writer: &mut Writer<'_>,
 ) -> Result<DebugReport, Error> {
     let elf = program.elf;
-    let sizes = || sections(elf).map(|i| elf.sections[i].size).sum();
+    let (what, compress) = how;
     let mut report = DebugReport {
-        what: how,
-        input_bytes: sizes(),
+        what,
+        input_bytes: sections::size(elf),
         ..DebugReport::default()
     };
-    match how {
+    match what {
         DebugInfo::Keep => report.output_bytes = report.input_bytes,
         DebugInfo::Drop => {
-            for section in sections(elf) {
+            for section in sections::of(elf) {
                 writer.leave_out(section)?;
             }
         }
         DebugInfo::Update => {
             let parts = placed.map_parts::<I>(program, ready, entry_patches);
             placed.entry_symbols(program, &parts, writer);
-            if let Err(why) = updated(elf, parts, writer, &mut report)? {
+            if let Err(why) = updated(elf, parts, compress, writer, &mut report)? {
                 report.what = DebugInfo::Keep;
                 report.kept_because = Some(why);
                 report.output_bytes = report.input_bytes;
@@ -255,68 +243,39 @@ pub(crate) fn write<I: Isa>(
 fn updated(
     elf: &Elf<'_>,
     parts: MapParts,
+    compress: CompressDebug,
     writer: &mut Writer<'_>,
     report: &mut DebugReport,
 ) -> Result<Result<(), String>, Error> {
-    for section in sections(elf).map(|i| &elf.sections[i]) {
-        if section.flags & raw::SHF_COMPRESSED != 0 || section.name.starts_with(".zdebug_") {
-            return Ok(Err(format!("{} is compressed", section.name)));
-        }
-    }
-    let map = match AddressMap::new(parts) {
-        Ok(map) => map,
-        Err(e) => return Ok(Err(e.to_string())),
+    let updated = match sections::update(elf, parts, compress, report) {
+        Ok(updated) => updated,
+        Err(why) => return Ok(Err(why)),
     };
-    let of = |name: &str| elf.section(name).map(|(_, s)| elf.section_data(s));
-    let old = Sections::load(of);
-    let done = match update(&old, &map) {
-        Ok(done) => done,
-        Err(e) => return Ok(Err(e.to_string())),
-    };
-    report.output_bytes = report.input_bytes;
-    for (section, splices) in done.changes.sections() {
-        let before = old.get(section);
-        let bytes = splices.apply(before);
-        report.output_bytes += bytes.len() as u64;
-        report.output_bytes -= before.len() as u64;
-        put(elf, section, bytes, writer)?;
+    for section in updated.sections {
+        put(section, writer)?;
     }
-    put_moves(&map, writer)?;
-    let of = done.report;
-    report.units = of.units;
-    report.entries = of.entries;
-    report.lists = of.range_lists + of.location_lists;
-    report.rows = of.rows;
-    report.losses = of
-        .losses
-        .iter()
-        .map(|(loss, count)| (loss.name().to_owned(), *count))
-        .collect();
+    put_moves(&updated.map, writer)?;
     Ok(Ok(()))
 }
 
 /// Gives a section its new contents; what the input does not have is appended.
-fn put(
-    elf: &Elf<'_>,
-    section: Section,
-    bytes: Vec<u8>,
-    writer: &mut Writer<'_>,
-) -> Result<(), Error> {
-    if let Some((index, _)) = elf.section(section.name()) {
+fn put(section: sections::Changed, writer: &mut Writer<'_>) -> Result<(), Error> {
+    if let Some(index) = section.index {
         let with = Replacement {
-            bytes,
-            compressed: false,
-            align: 0,
+            bytes: section.bytes,
+            compressed: section.compressed,
+            align: section.align,
+            name: section.renamed.then_some(section.name),
         };
         return Ok(writer.replace(index, with)?);
     }
     let placed = writer.append(NewSection {
-        name: section.name().to_owned(),
+        name: section.name,
         kind: NewKind::Unloaded,
         align: 1,
-        size: bytes.len() as u64,
+        size: section.bytes.len() as u64,
     });
-    writer.contents(placed.id).copy_from_slice(&bytes);
+    writer.contents(placed.id).copy_from_slice(&section.bytes);
     Ok(())
 }
 

@@ -1,0 +1,212 @@
+//! The sections of debug information of one file: unpacked, updated, packed again.
+//!
+//! ```text
+//! file ─► unpack, in parallel ─► postlink_dwarf::update by the map ─► pack what changed, in parallel ─► Changed
+//! ```
+//!
+//! A section that does not change is not packed again unless another way of packing is asked for. Names are
+//! those of sections that are not compressed: older GNU tools call a compressed `.debug_info` `.zdebug_info`.
+
+use std::collections::BTreeMap;
+
+use postlink_dwarf::{AddressMap, MapParts, Sections};
+use postlink_image::FormatError;
+use postlink_image::compressed::{self, Packing, Unpacked};
+use postlink_image::elf::Elf;
+use rayon::prelude::*;
+use serde::Serialize;
+
+use super::DebugReport;
+
+/// How sections of debug information are compressed in the output.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CompressDebug {
+    /// As they are in the input.
+    #[default]
+    Keep,
+    /// Not at all.
+    None,
+    /// With zlib.
+    Zlib,
+    /// With zstd.
+    Zstd,
+}
+
+impl CompressDebug {
+    /// How to pack a section that is packed in some way in the input.
+    fn of(self, before: Packing) -> Packing {
+        match self {
+            CompressDebug::Keep => before,
+            CompressDebug::None => Packing::None,
+            CompressDebug::Zlib => Packing::Zlib,
+            CompressDebug::Zstd => Packing::Zstd,
+        }
+    }
+}
+
+/// A section of the output that is not the input's.
+pub(super) struct Changed {
+    /// Its index in the input; `None` if the input does not have it.
+    pub index: Option<usize>,
+    /// Its name in the output.
+    pub name: String,
+    /// Whether that is another name than in the input.
+    pub renamed: bool,
+    /// Its contents as they are in the file.
+    pub bytes: Vec<u8>,
+    /// Whether it has the flag `SHF_COMPRESSED`.
+    pub compressed: bool,
+    /// `sh_addralign`.
+    pub align: u64,
+}
+
+/// Updated debug information.
+pub(super) struct Updated {
+    pub sections: Vec<Changed>,
+    pub map: AddressMap,
+}
+
+/// Whether a section holds debug information.
+fn is_debug(name: &str) -> bool {
+    name.starts_with(".debug_") || name.starts_with(".zdebug_") || name == ".gdb_index"
+}
+
+/// Sections with debug information: their indexes.
+pub(super) fn of<'e>(elf: &'e Elf<'_>) -> impl Iterator<Item = usize> + 'e {
+    let all = elf.sections.iter().enumerate();
+    all.filter(|(_, s)| !s.is_alloc() && is_debug(s.name))
+        .map(|(i, _)| i)
+}
+
+/// Whether there is debug information in a file.
+pub(crate) fn has_debug_info(elf: &Elf<'_>) -> bool {
+    of(elf).next().is_some()
+}
+
+/// Bytes of debug information in a file.
+pub(super) fn size(elf: &Elf<'_>) -> u64 {
+    of(elf).map(|i| elf.sections[i].size).sum()
+}
+
+/// Unpacked sections by the names that they have when they are not compressed: index in the file, contents.
+type ByName<'d> = BTreeMap<String, (usize, Unpacked<'d>)>;
+
+/// Unpacks all sections with debug information.
+fn unpack<'d>(elf: &Elf<'d>) -> Result<ByName<'d>, FormatError> {
+    let all: Vec<usize> = of(elf).collect();
+    let unpacked: Vec<Unpacked<'d>> = all
+        .par_iter()
+        .map(|i| compressed::unpack(&elf.sections[*i], elf.section_data(&elf.sections[*i])))
+        .collect::<Result<_, _>>()?;
+    let mut by_name = ByName::new();
+    for (index, contents) in all.into_iter().zip(unpacked) {
+        let name = elf.sections[index].name;
+        let name = match name.strip_prefix(".zdebug_") {
+            Some(rest) => format!(".debug_{rest}"),
+            None => name.to_owned(),
+        };
+        by_name.entry(name).or_insert((index, contents));
+    }
+    Ok(by_name)
+}
+
+/// Updates a file's debug information, and says in the report what was done. The error says why it has to stay as it is.
+pub(super) fn update(
+    elf: &Elf<'_>,
+    parts: MapParts,
+    compress: CompressDebug,
+    report: &mut DebugReport,
+) -> Result<Updated, String> {
+    let map = AddressMap::new(parts).map_err(|e| e.to_string())?;
+    let by_name = unpack(elf).map_err(|e| e.to_string())?;
+    let old = Sections::load(|name| by_name.get(name).map(|(_, of)| &of.bytes[..]));
+    let done = postlink_dwarf::update(&old, &map).map_err(|e| e.to_string())?;
+    let changed: BTreeMap<&str, Vec<u8>> = done
+        .changes
+        .sections()
+        .map(|(section, splices)| (section.name(), splices.apply(old.get(section))))
+        .collect();
+    let sections = pack(elf, &by_name, changed, compress).map_err(|e| e.to_string())?;
+    report.output_bytes = report.input_bytes;
+    for section in &sections {
+        report.output_bytes += section.bytes.len() as u64;
+        report.output_bytes -= section.index.map_or(0, |i| elf.sections[i].size);
+    }
+    let of = done.report;
+    report.units = of.units;
+    report.entries = of.entries;
+    report.lists = of.range_lists + of.location_lists;
+    report.rows = of.rows;
+    report.losses = of
+        .losses
+        .iter()
+        .map(|(loss, count)| (loss.name().to_owned(), *count))
+        .collect();
+    Ok(Updated { sections, map })
+}
+
+/// Packs what changed, and what is to be packed in another way.
+fn pack(
+    elf: &Elf<'_>,
+    by_name: &ByName<'_>,
+    mut changed: BTreeMap<&str, Vec<u8>>,
+    compress: CompressDebug,
+) -> std::io::Result<Vec<Changed>> {
+    let mut work: Vec<(&str, Option<&(usize, Unpacked<'_>)>, Vec<u8>)> = Vec::new();
+    for (name, of) in by_name {
+        let is_as_wanted = compress.of(of.1.packing) == of.1.packing;
+        match changed.remove(name.as_str()) {
+            Some(bytes) => work.push((name, Some(of), bytes)),
+            None if is_as_wanted => {}
+            None => work.push((name, Some(of), of.1.bytes.to_vec())),
+        }
+    }
+    work.extend(changed.into_iter().map(|(name, bytes)| (name, None, bytes)));
+    let packed = work.into_par_iter().map(|(name, of, bytes)| {
+        let Some((index, of)) = of else {
+            return Ok(Changed {
+                index: None,
+                name: name.to_owned(),
+                renamed: false,
+                bytes,
+                compressed: false,
+                align: 1,
+            });
+        };
+        let packing = compress.of(of.packing);
+        let align = match of.align {
+            0 => elf.sections[*index].align,
+            align => align,
+        };
+        let renamed = of.packing == Packing::Gnu && packing != Packing::Gnu;
+        let compressed = matches!(packing, Packing::Zlib | Packing::Zstd);
+        Ok(Changed {
+            index: Some(*index),
+            name: name.to_owned(),
+            renamed,
+            bytes: compressed::pack(bytes, packing, align)?,
+            compressed,
+            align: match compressed {
+                true => compressed::ALIGN,
+                false => align,
+            },
+        })
+    });
+    packed.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sections_stay_packed_as_they_are_unless_told() {
+        let all = [Packing::None, Packing::Zlib, Packing::Zstd, Packing::Gnu];
+        for packing in all {
+            assert_eq!(CompressDebug::Keep.of(packing), packing);
+            assert_eq!(CompressDebug::None.of(packing), Packing::None);
+            assert_eq!(CompressDebug::Zstd.of(packing), Packing::Zstd);
+        }
+    }
+}
