@@ -17,7 +17,7 @@ use flate2::read::ZlibDecoder;
 use flate2::write::ZlibEncoder;
 
 use crate::FormatError;
-use crate::elf::Section;
+use crate::elf::{Elf, Section};
 use crate::raw;
 
 /// How a section is compressed.
@@ -167,6 +167,17 @@ pub fn unpack<'d>(section: &Section<'_>, data: &'d [u8]) -> Result<Unpacked<'d>,
         packing: header.packing,
         align: header.align,
     })
+}
+
+/// A section of a file by the name that it has when it is not compressed, unpacked. `None` if there is none, or it has
+/// no contents (debug information that is in another file).
+pub fn by_name<'d>(elf: &Elf<'d>, name: &str) -> Result<Option<Cow<'d, [u8]>>, FormatError> {
+    let older = || elf.section(&name.replacen(".debug_", ".zdebug_", 1));
+    let found = elf.section(name).or_else(older);
+    match found.filter(|(_, s)| s.has_contents()) {
+        Some((_, section)) => Ok(Some(unpack(section, elf.section_data(section))?.bytes)),
+        None => Ok(None),
+    }
 }
 
 /// A section's contents as they are in the file. `align` is the alignment of the unpacked bytes.

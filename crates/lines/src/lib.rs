@@ -7,7 +7,8 @@
 use std::collections::BTreeMap;
 
 use addr2line::Context;
-use gimli::{Dwarf, EndianSlice, LittleEndian};
+use gimli::{Dwarf, EndianSlice, LittleEndian, SectionId};
+use postlink_image::compressed;
 use postlink_image::elf::Elf;
 use postlink_rewrite::facts::{Block, Ending, Facts, Function};
 use rustc_hash::FxHashMap;
@@ -25,6 +26,21 @@ pub struct Stretch {
     pub line: u32,
 }
 
+/// Sections in which lines and names of functions are.
+const SECTIONS: [SectionId; 11] = [
+    SectionId::DebugAbbrev,
+    SectionId::DebugAddr,
+    SectionId::DebugInfo,
+    SectionId::DebugLine,
+    SectionId::DebugLineStr,
+    SectionId::DebugRanges,
+    SectionId::DebugRngLists,
+    SectionId::DebugStr,
+    SectionId::DebugStrOffsets,
+    SectionId::DebugTypes,
+    SectionId::DebugAranges,
+];
+
 /// Source lines of a program.
 #[derive(Debug, Default)]
 pub struct Lines {
@@ -37,16 +53,17 @@ pub struct Lines {
 impl Lines {
     /// Reads a file's debug information. `Err`: why there is none, in a sentence.
     pub fn load(elf: &Elf<'_>, facts: &Facts) -> Result<Lines, String> {
-        const COMPRESSED: u64 = 0x800;
-        let Some((_, info)) = elf.section(".debug_line") else {
-            return Err("The program has no debug information, so there are no source lines (compile with -g).".into());
-        };
-        if info.flags & COMPRESSED != 0 {
-            return Err("The debug information is compressed, which is not read here: objcopy --decompress-debug-sections makes it readable.".into());
+        let mut unpacked = BTreeMap::new();
+        for id in SECTIONS {
+            let of = compressed::by_name(elf, id.name());
+            let of = of.map_err(|error| format!("The debug information cannot be read: {error}."))?;
+            unpacked.insert(id.name(), of.unwrap_or_default());
         }
-        let section = |id: gimli::SectionId| {
-            let found = elf.section(id.name()).filter(|s| s.1.has_contents());
-            let bytes = found.map_or(&[][..], |(_, s)| elf.section_data(s));
+        if unpacked[".debug_line"].is_empty() {
+            return Err("The program has no debug information, so there are no source lines (compile with -g).".into());
+        }
+        let section = |id: SectionId| {
+            let bytes = unpacked.get(id.name()).map_or(&[][..], |bytes| bytes);
             Ok::<_, gimli::Error>(EndianSlice::new(bytes, LittleEndian))
         };
         let context = Dwarf::load(section)

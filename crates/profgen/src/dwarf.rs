@@ -100,7 +100,7 @@ struct Part<'d> {
 }
 
 impl<'d> Lines<'d> {
-    /// Reads a file's debug information; empty if it has none.
+    /// Reads a file's debug information, which is not compressed; empty if it has none.
     pub fn load(elf: &Elf<'d>) -> Result<Lines<'d>, FormatError> {
         const NONE: &split::Files = &split::Files::NONE;
         Lines::load_split(elf, NONE)
@@ -112,8 +112,7 @@ impl<'d> Lines<'d> {
     /// Sections or files that cannot be read at all. Units that cannot be read are counted.
     pub fn load_split(elf: &Elf<'d>, files: &'d split::Files) -> Result<Lines<'d>, FormatError> {
         let parsed = split::Parsed::new(files)?;
-        let dwarf = Dwarf::load(|id| Ok(section(elf, id.name())))
-            .map_err(|error: gimli::Error| bad(&error))?;
+        let dwarf = files.program(elf)?;
         let mut headers = Vec::new();
         let mut iterator = dwarf.units();
         while let Some(header) = iterator.next().map_err(|error| bad(&error))? {

@@ -9,6 +9,7 @@ use clap::Args;
 use postlink_isa::x86_64::text::Syntax;
 use postlink_profgen::disasm::Listing;
 use postlink_profgen::dwarf::Lines;
+use postlink_profgen::dwarf::split::Files;
 use postlink_profgen::machine::{EM_AARCH64, EM_X86_64, Machine};
 use postlink_profgen::probe;
 
@@ -60,8 +61,9 @@ impl Disasm {
         if self.probes && probes.is_none() {
             ui.warn(format_args!("{}: no pseudo probes", named()));
         }
+        let files = Files::of_program(&elf).with_context(named)?;
         let lines = match self.source {
-            true => Some(Lines::load(&elf).with_context(named)?),
+            true => Some(Lines::load_split(&elf, &files).with_context(named)?),
             false => None,
         };
         let only = self.function.iter().map(|name| name.as_bytes().to_vec());

@@ -394,8 +394,9 @@ fn list(given: &Given, elf: &Elf<'_>, binary: &str) -> Result<()> {
         true => probe::load(elf)?,
         false => None,
     };
+    let files = Files::of_program(elf)?;
     let lines = match given.switch("show-source-locations", false)? {
-        true => Some(Lines::load(elf)?),
+        true => Some(Lines::load_split(elf, &files)?),
         false => None,
     };
     let only = given.value("disassemble-functions");

@@ -5,9 +5,11 @@
 //! package of many (`.dwp`). In each the sections are called `.debug_info.dwo` and so on; addresses stay in
 //! the program, and the files refer to them by number.
 
+use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
 use gimli::{Dwarf, DwarfPackage, DwoId, EndianSlice, LittleEndian, SectionId, Unit};
+use postlink_image::compressed;
 use postlink_image::elf::Elf;
 use postlink_profile::source::Source;
 
@@ -22,7 +24,41 @@ pub struct Files {
     units: Vec<(u64, Source)>,
     /// Files that are needed and not there.
     pub missing: Vec<PathBuf>,
+    /// Sections of the program itself that are compressed, unpacked.
+    unpacked: Unpacked,
 }
+
+/// Sections that are compressed, by name.
+type Unpacked = Vec<(&'static str, Vec<u8>)>;
+
+/// Unpacks what is compressed.
+fn unpack(elf: &Elf<'_>) -> Result<Unpacked, FormatError> {
+    let mut out = Unpacked::new();
+    if !elf.sections.iter().any(compressed::is_compressed) {
+        return Ok(out);
+    }
+    for name in SECTIONS.map(SectionId::name) {
+        if let Some(Cow::Owned(bytes)) = compressed::by_name(elf, name)? {
+            out.push((name, bytes));
+        }
+    }
+    Ok(out)
+}
+
+/// Sections that are read.
+const SECTIONS: [SectionId; 11] = [
+    SectionId::DebugAbbrev,
+    SectionId::DebugAddr,
+    SectionId::DebugInfo,
+    SectionId::DebugLine,
+    SectionId::DebugLineStr,
+    SectionId::DebugLoc,
+    SectionId::DebugRanges,
+    SectionId::DebugRngLists,
+    SectionId::DebugStr,
+    SectionId::DebugStrOffsets,
+    SectionId::DebugTypes,
+];
 
 impl Files {
     /// None at all.
@@ -30,7 +66,31 @@ impl Files {
         package: None,
         units: Vec::new(),
         missing: Vec::new(),
+        unpacked: Vec::new(),
     };
+
+    /// What a program without further files needs: its compressed sections, unpacked.
+    ///
+    /// # Errors
+    /// Sections that cannot be unpacked.
+    pub fn of_program(elf: &Elf<'_>) -> Result<Files, FormatError> {
+        Ok(Files {
+            unpacked: unpack(elf)?,
+            ..Files::default()
+        })
+    }
+
+    /// Debug information of the program.
+    pub(super) fn program<'d>(&'d self, elf: &Elf<'d>) -> Result<Dwarf<Slice<'d>>, FormatError> {
+        let contents = |id: SectionId| {
+            let unpacked = self.unpacked.iter().find(|(name, _)| *name == id.name());
+            match unpacked {
+                Some((_, bytes)) => EndianSlice::new(bytes, LittleEndian),
+                None => section(elf, id.name()),
+            }
+        };
+        Dwarf::load(|id| Ok(contents(id))).map_err(|error: gimli::Error| bad(&error))
+    }
 
     /// Opens what a program refers to. `package` is the package's path; if it is not given, the program's
     /// path with `.dwp` appended is tried.
@@ -42,8 +102,8 @@ impl Files {
         program: &Path,
         package: Option<&Path>,
     ) -> Result<Files, FormatError> {
-        let wanted = wanted(elf)?;
-        let mut files = Files::default();
+        let mut files = Files::of_program(elf)?;
+        let wanted = wanted(&files.program(elf)?);
         if wanted.is_empty() {
             return Ok(files);
         }
@@ -65,9 +125,7 @@ impl Files {
 }
 
 /// Id and file of every unit that is a skeleton.
-fn wanted(elf: &Elf<'_>) -> Result<Vec<(u64, PathBuf)>, FormatError> {
-    let dwarf =
-        Dwarf::load(|id| Ok(section(elf, id.name()))).map_err(|error: gimli::Error| bad(&error))?;
+fn wanted(dwarf: &Dwarf<Slice<'_>>) -> Vec<(u64, PathBuf)> {
     let mut wanted = Vec::new();
     let mut headers = dwarf.units();
     while let Ok(Some(header)) = headers.next() {
@@ -85,7 +143,7 @@ fn wanted(elf: &Elf<'_>) -> Result<Vec<(u64, PathBuf)>, FormatError> {
         let dir = unit.comp_dir.map(|dir| text(dir.slice()));
         wanted.push((id.0, dir.unwrap_or_default().join(text(name.slice()))));
     }
-    Ok(wanted)
+    wanted
 }
 
 /// The files, parsed.
