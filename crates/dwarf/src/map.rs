@@ -197,6 +197,21 @@ impl AddressMap {
         &self.runs
     }
 
+    /// Jumps at old entries, ascending.
+    pub fn entry_jumps(&self) -> &[Range<u64>] {
+        &self.entry_jumps
+    }
+
+    /// Whether old bodies hold other code.
+    pub fn reuses(&self) -> bool {
+        !self.reused.is_empty()
+    }
+
+    /// Values of pointers to code that changed: the old value, ascending, and the new one.
+    pub fn pointers(&self) -> &[(u64, u64)] {
+        &self.pointers
+    }
+
     /// Runs that have an old byte in the interval.
     pub fn runs_in(&self, old: &Range<u64>) -> &[Run] {
         let from = self.runs.partition_point(|r| r.old_end() <= old.start);

@@ -245,9 +245,26 @@ impl<'d> Elf<'d> {
         Elf::with_header(data, &header)
     }
 
+    /// A file with debug information alone, which was split off a program: its loaded sections and segments have no
+    /// contents. It is read as one without segments.
+    pub fn parse_debug_file(data: &'d [u8]) -> Result<Elf<'d>, FormatError> {
+        let header = file_header(data)?;
+        let counts = Counts::read(data, &header)?;
+        Elf::with_segments(data, &header, counts, Vec::new())
+    }
+
     fn with_header(data: &'d [u8], header: &Ehdr) -> Result<Elf<'d>, FormatError> {
         let counts = Counts::read(data, header)?;
         let segments = segments(data, header, counts.segments)?;
+        Elf::with_segments(data, header, counts, segments)
+    }
+
+    fn with_segments(
+        data: &'d [u8],
+        header: &Ehdr,
+        counts: Counts,
+        segments: Vec<Segment>,
+    ) -> Result<Elf<'d>, FormatError> {
         let loads = loads(&segments)?;
         let sections = sections(data, header, &counts)?;
         let mut by_addr: Vec<(u64, u32)> = sections

@@ -5,6 +5,7 @@
 mod addr;
 pub mod bat;
 pub mod compressed;
+pub mod debug_file;
 pub mod elf;
 mod leb128;
 pub mod moves;

@@ -8,27 +8,40 @@
 //!
 //! | field | value |
 //! |---|---|
-//! | u32 | version of this layout, 1 |
+//! | u32 | version of this layout, 2 |
 //! | unsigned | number of runs, ascending and disjoint in the input; of each: |
 //! | — unsigned | old address, less the end of the run before it (0 at first) |
 //! | — unsigned | twice the number of old bytes; plus 1 if the number of new bytes is another one |
 //! | — unsigned | the number of new bytes, if it is another one: then the run is one instruction that was re-encoded |
 //! | — signed | new address, less the end of the run before it (0 at first) |
+//! | unsigned | number of jumps at old entries, ascending; of each: |
+//! | — unsigned | its address, less the end of the one before it (0 at first) |
+//! | — unsigned | its bytes, with a landing pad in front of it |
+//! | unsigned | number of functions whose pointers follow them, ascending; of each: |
+//! | — unsigned | its old entry, less that of the one before it (0 at first) |
+//! | — signed | its new entry, less the old one |
+//!
+//! Version 1 ends after the runs. The rest is for debug information in a file of its own, which is updated
+//! when the program has been written.
 //!
 //! Numbers are LEB128, differences wrap around. Old bytes in no run (jumps that are not needed any more,
 //! padding) have no place in the output; new ones in no run (jumps and padding that were added) stand for
 //! nothing in the input.
 
+use std::ops::Range;
+
 use crate::FormatError;
 use crate::elf::notes::notes;
+use crate::elf::{Elf, Section};
 use crate::leb128::{self, Reader};
 pub use crate::note::ALIGN;
 use crate::note::{OWNER, framed};
+use crate::raw;
 
 /// Name of the section.
 pub const SECTION: &str = ".note.postlink.moves";
 const TYPE: u32 = 2;
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// Old bytes and the new bytes that stand for them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -43,12 +56,55 @@ pub struct Move {
     pub new_len: u64,
 }
 
-/// The section's contents: the whole ELF note. Fails if runs do not ascend, or wrap around.
-pub fn encode(moves: impl ExactSizeIterator<Item = Move>) -> Result<Vec<u8>, FormatError> {
+/// What the note says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Moves {
+    /// Bytes that moved, ascending.
+    pub runs: Vec<Move>,
+    /// Jumps at old entries: start and end, ascending.
+    pub entry_jumps: Vec<Range<u64>>,
+    /// Functions whose pointers follow them: old and new entry, ascending.
+    pub pointers: Vec<(u64, u64)>,
+}
+
+/// The section's contents: the whole ELF note. Fails if something does not ascend, or wraps around.
+pub fn encode(moves: &Moves) -> Result<Vec<u8>, FormatError> {
     let mut desc = VERSION.to_le_bytes().to_vec();
-    leb128::put_unsigned(&mut desc, moves.len() as u64);
+    put_runs(&moves.runs, &mut desc)?;
+    leb128::put_unsigned(&mut desc, moves.entry_jumps.len() as u64);
+    let mut end = 0u64;
+    for jump in &moves.entry_jumps {
+        let gap = jump.start.checked_sub(end);
+        let (Some(gap), Some(len)) = (gap, jump.end.checked_sub(jump.start)) else {
+            return Err(descends("the jump", jump.start, end));
+        };
+        leb128::put_unsigned(&mut desc, gap);
+        leb128::put_unsigned(&mut desc, len);
+        end = jump.end;
+    }
+    leb128::put_unsigned(&mut desc, moves.pointers.len() as u64);
+    let mut before = 0u64;
+    for (old, new) in &moves.pointers {
+        let Some(gap) = old.checked_sub(before) else {
+            return Err(descends("the function", *old, before));
+        };
+        leb128::put_unsigned(&mut desc, gap);
+        leb128::put_signed(&mut desc, new.wrapping_sub(*old) as i64);
+        before = *old;
+    }
+    framed(SECTION, TYPE, &desc)
+}
+
+fn descends(what: &str, at: u64, after: u64) -> FormatError {
+    FormatError::new(format!(
+        "{SECTION}: {what} at {at:#x} does not ascend after {after:#x}"
+    ))
+}
+
+fn put_runs(runs: &[Move], desc: &mut Vec<u8>) -> Result<(), FormatError> {
+    leb128::put_unsigned(desc, runs.len() as u64);
     let (mut old, mut new) = (0u64, 0u64);
-    for m in moves {
+    for m in runs {
         let (Some(gap), Some(twice), Some(end)) = (
             m.old.checked_sub(old),
             m.old_len.checked_mul(2),
@@ -59,19 +115,28 @@ pub fn encode(moves: impl ExactSizeIterator<Item = Move>) -> Result<Vec<u8>, For
                 m.old_len, m.old
             )));
         };
-        leb128::put_unsigned(&mut desc, gap);
-        leb128::put_unsigned(&mut desc, twice | u64::from(m.old_len != m.new_len));
+        leb128::put_unsigned(desc, gap);
+        leb128::put_unsigned(desc, twice | u64::from(m.old_len != m.new_len));
         if m.old_len != m.new_len {
-            leb128::put_unsigned(&mut desc, m.new_len);
+            leb128::put_unsigned(desc, m.new_len);
         }
-        leb128::put_signed(&mut desc, m.new.wrapping_sub(new) as i64);
+        leb128::put_signed(desc, m.new.wrapping_sub(new) as i64);
         (old, new) = (end, m.new.wrapping_add(m.new_len));
     }
-    framed(SECTION, TYPE, &desc)
+    Ok(())
 }
 
-/// Reads a section's contents.
-pub fn parse(section: &[u8]) -> Result<Vec<Move>, FormatError> {
+/// The note of a file; `None` if it has none.
+pub fn read(elf: &Elf<'_>) -> Result<Option<Moves>, FormatError> {
+    let is_it = |s: &&Section<'_>| s.name == SECTION && s.kind == raw::SHT_NOTE;
+    match elf.sections.iter().find(is_it) {
+        Some(section) => parse(elf.section_data(section)).map(Some),
+        None => Ok(None),
+    }
+}
+
+/// Reads a section's contents. Of version 1 there are runs alone.
+pub fn parse(section: &[u8]) -> Result<Moves, FormatError> {
     let note = notes(section, ALIGN).next();
     let Some(note) = note.filter(|n| n.name == OWNER && n.kind == TYPE) else {
         return Err(FormatError::new(format!(
@@ -81,19 +146,46 @@ pub fn parse(section: &[u8]) -> Result<Vec<Move>, FormatError> {
     };
     let mut r = Reader::new(note.desc, SECTION);
     let version = u32::from_le_bytes(r.array("the version")?);
-    if version != VERSION {
+    if !(1..=VERSION).contains(&version) {
         return Err(FormatError::new(format!(
-            "{SECTION} has version {version}; this postlink knows {VERSION}: read it with the one that wrote it"
+            "{SECTION} has version {version}; this postlink knows 1 to {VERSION}: read it with the one that wrote it"
         )));
     }
-    let count = r.unsigned("the number of runs")?;
-    // Each takes at least three bytes, which bounds what is allocated.
-    if count > r.left() / 3 {
+    let mut moves = Moves {
+        runs: runs(&mut r)?,
+        ..Moves::default()
+    };
+    if version > 1 {
+        moves.entry_jumps = entry_jumps(&mut r)?;
+        moves.pointers = pointers(&mut r)?;
+    }
+    if r.left() > 0 {
         return Err(FormatError::new(format!(
-            "{SECTION}: {count} runs are announced, but only {} bytes follow",
+            "{SECTION} has {} bytes after its last field",
             r.left()
         )));
     }
+    Ok(moves)
+}
+
+/// A number of things that take at least so many bytes each, which bounds what is allocated.
+fn count(r: &mut Reader<'_>, what: &str, least: u64) -> Result<u64, FormatError> {
+    let count = r.unsigned(what)?;
+    if count > r.left() / least {
+        return Err(FormatError::new(format!(
+            "{SECTION}: {what} is {count}, but only {} bytes follow",
+            r.left()
+        )));
+    }
+    Ok(count)
+}
+
+fn wraps(what: &str, at: u64) -> FormatError {
+    FormatError::new(format!("{SECTION}: {what} after {at:#x} wraps around"))
+}
+
+fn runs(r: &mut Reader<'_>) -> Result<Vec<Move>, FormatError> {
+    let count = count(r, "the number of runs", 3)?;
     let mut out = Vec::with_capacity(count as usize);
     let (mut old, mut new) = (0u64, 0u64);
     for _ in 0..count {
@@ -111,9 +203,7 @@ pub fn parse(section: &[u8]) -> Result<Vec<Move>, FormatError> {
             at.and_then(|at| at.checked_add(old_len)),
             start.checked_add(new_len),
         ) else {
-            return Err(FormatError::new(format!(
-                "{SECTION}: a run of {old_len:#x} bytes behind {old:#x} wraps around"
-            )));
+            return Err(wraps("a run", old));
         };
         out.push(Move {
             old: at,
@@ -123,11 +213,36 @@ pub fn parse(section: &[u8]) -> Result<Vec<Move>, FormatError> {
         });
         (old, new) = (old_end, new_end);
     }
-    if r.left() > 0 {
-        return Err(FormatError::new(format!(
-            "{SECTION} has {} bytes after its last run",
-            r.left()
-        )));
+    Ok(out)
+}
+
+fn entry_jumps(r: &mut Reader<'_>) -> Result<Vec<Range<u64>>, FormatError> {
+    let count = count(r, "the number of jumps at old entries", 2)?;
+    let mut out = Vec::with_capacity(count as usize);
+    let mut last = 0u64;
+    for _ in 0..count {
+        let start = last.checked_add(r.unsigned("the address of a jump")?);
+        let len = r.unsigned("the length of a jump")?;
+        let Some((start, end)) = start.and_then(|at| Some((at, at.checked_add(len)?))) else {
+            return Err(wraps("a jump", last));
+        };
+        out.push(start..end);
+        last = end;
+    }
+    Ok(out)
+}
+
+fn pointers(r: &mut Reader<'_>) -> Result<Vec<(u64, u64)>, FormatError> {
+    let count = count(r, "the number of functions whose pointers follow", 2)?;
+    let mut out = Vec::with_capacity(count as usize);
+    let mut last = 0u64;
+    for _ in 0..count {
+        let old = last.checked_add(r.unsigned("an old entry")?);
+        let Some(old) = old else {
+            return Err(wraps("an entry", last));
+        };
+        out.push((old, old.wrapping_add_signed(r.signed("a new entry")?)));
+        last = old;
     }
     Ok(out)
 }
@@ -136,30 +251,42 @@ pub fn parse(section: &[u8]) -> Result<Vec<Move>, FormatError> {
 mod tests {
     use super::*;
 
+    fn at(old: u64) -> Move {
+        Move {
+            old,
+            old_len: 4,
+            new: 0x9000,
+            new_len: 4,
+        }
+    }
+
     #[test]
-    fn runs_survive_the_round_trip() {
+    fn the_note_survives_the_round_trip() {
         arbtest::arbtest(|u| {
+            let mut moves = Moves::default();
             let mut at = 0u64;
-            let mut list = Vec::new();
             for _ in 0..u.int_in_range(0..=20)? {
                 at += u64::from(u.arbitrary::<u16>()?);
                 let old_len = u.int_in_range(1..=300)?;
-                let new_len = if u.ratio(1, 4)? {
-                    u.int_in_range(1..=15)?
-                } else {
-                    old_len
+                let new_len = match u.ratio(1, 4)? {
+                    true => u.int_in_range(1..=15)?,
+                    false => old_len,
                 };
                 let new = u64::from(u.arbitrary::<u32>()?);
-                list.push(Move {
+                moves.runs.push(Move {
                     old: at,
                     old_len,
                     new,
                     new_len,
                 });
+                if u.ratio(1, 3)? {
+                    moves.entry_jumps.push(at..at + old_len);
+                    moves.pointers.push((at, new));
+                }
                 at += old_len;
             }
-            let bytes = encode(list.iter().copied()).expect("they ascend");
-            assert_eq!(parse(&bytes).expect("it is well-formed"), list);
+            let bytes = encode(&moves).expect("they ascend");
+            assert_eq!(parse(&bytes).expect("it is well-formed"), moves);
             for cut in 0..bytes.len() {
                 let _ = parse(&bytes[..cut]);
             }
@@ -168,14 +295,34 @@ mod tests {
     }
 
     #[test]
-    fn runs_that_do_not_ascend_are_refused() {
-        let at = |old| Move {
-            old,
-            old_len: 4,
-            new: 0x9000,
-            new_len: 4,
+    fn what_does_not_ascend_is_refused() {
+        let runs = Moves {
+            runs: vec![at(0x1000), at(0x1002)],
+            ..Moves::default()
         };
-        let error = encode([at(0x1000), at(0x1002)].into_iter()).expect_err("they overlap");
-        assert!(error.what.contains("0x1002"), "{error}");
+        let jumps = Moves {
+            entry_jumps: vec![0x1000..0x1005, 0x1002..0x1007],
+            ..Moves::default()
+        };
+        let pointers = Moves {
+            pointers: vec![(0x1005, 0x9000), (0x1002, 0x9000)],
+            ..Moves::default()
+        };
+        for wrong in [runs, jumps, pointers] {
+            let error = encode(&wrong).expect_err("they overlap or descend");
+            assert!(error.what.contains("0x1002"), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_first_version_has_runs_alone() {
+        let moves = Moves {
+            runs: vec![at(0x1000)],
+            ..Moves::default()
+        };
+        let mut desc = 1u32.to_le_bytes().to_vec();
+        put_runs(&moves.runs, &mut desc).expect("there is one");
+        let note = framed(SECTION, TYPE, &desc).expect("it is small");
+        assert_eq!(parse(&note).expect("it is well-formed"), moves);
     }
 }

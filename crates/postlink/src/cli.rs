@@ -3,7 +3,7 @@
 use clap::{Args, Parser, Subcommand};
 
 use crate::commands::{
-    aggregate, bat, bench, completions, convert, demo, diff, disasm, export, inspect, instrument,
+    aggregate, bat, bench, completions, convert, debug, demo, diff, disasm, export, inspect, instrument,
     links, man, merge, mip, optimize, probes, profgen, report, show, tune, verify, watch,
 };
 use crate::ui::{ColorChoice, Ui};
@@ -91,6 +91,7 @@ pub enum Command {
     Links(links::Links),
     Optimize(optimize::Optimize),
     Verify(verify::Verify),
+    Debug(debug::Debug),
     Bench(bench::Bench),
     Demo(demo::Demo),
     Watch(watch::Watch),

@@ -58,7 +58,7 @@ pub type Covered = Done<CoverageReport>;
 pub type Optimized = Done<OptimizeReport>;
 
 /// A name for the output until it is complete, in the target's directory, so that renaming works.
-fn beside(target: &Path) -> Result<TempPath> {
+pub fn beside(target: &Path) -> Result<TempPath> {
     let directory = match target.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
@@ -85,7 +85,8 @@ fn beside(target: &Path) -> Result<TempPath> {
     Ok(file.into_temp_path())
 }
 
-fn put_in_place(file: TempPath, target: &Path) -> Result<()> {
+/// Renames a complete file to its target.
+pub fn put_in_place(file: TempPath, target: &Path) -> Result<()> {
     file.persist(target)
         .map_err(|e| e.error)
         .with_context(|| target.display().to_string())

@@ -100,7 +100,9 @@ fn moves_of(output: &Path) -> Vec<Move> {
     let data = std::fs::read(output).expect("it was just written");
     let elf = Elf::parse(&data).expect("it was just written");
     let (_, section) = elf.section(moves::SECTION).expect("it says what moved");
-    moves::parse(elf.section_data(section)).expect("it was just written")
+    moves::parse(elf.section_data(section))
+        .expect("it was just written")
+        .runs
 }
 
 /// Pairs of bytes: in the input, and in the output.

@@ -37,7 +37,9 @@ pub use drivers::optimize::{
 };
 pub use drivers::{Answer, Refusal, Rewriting};
 pub use error::Error;
-pub use link::debug::{CompressDebug, DebugInfo, DebugReport};
+pub use link::debug::{
+    CompressDebug, DebugFile, DebugFileError, DebugInfo, DebugReport, update_debug_file,
+};
 pub use link::stress;
 pub use phases::Phases;
 pub use pin::Pin;

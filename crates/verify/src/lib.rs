@@ -130,6 +130,33 @@ pub enum Error {
 /// A file that cannot be read at all, a note that is missing or damaged, an instrumented output. Everything
 /// else that is wrong is in the report: see [`Report::is_proved`].
 pub fn verify(input: &[u8], output: &[u8], options: &Options) -> Result<Report, Error> {
+    verify_files(input, output, None, options)
+}
+
+/// The same with debug information in files of their own: proves that `new_debug` says of the output what `old_debug` says
+/// of the input.
+///
+/// # Errors
+///
+/// As for [`verify`].
+pub fn verify_debug_file(
+    input: &[u8],
+    output: &[u8],
+    old_debug: &[u8],
+    new_debug: &[u8],
+    options: &Options,
+) -> Result<Report, Error> {
+    let old = Elf::parse_debug_file(old_debug, "debug information of the input")?;
+    let new = Elf::parse_debug_file(new_debug, "debug information of the output")?;
+    verify_files(input, output, Some((&old, &new)), options)
+}
+
+fn verify_files(
+    input: &[u8],
+    output: &[u8],
+    debug_files: Option<(&Elf<'_>, &Elf<'_>)>,
+    options: &Options,
+) -> Result<Report, Error> {
     let old = Elf::parse(input, "input")?;
     let new = Elf::parse(output, "output")?;
     let prove = match old.machine {
@@ -190,7 +217,7 @@ pub fn verify(input: &[u8], output: &[u8], options: &Options) -> Result<Report, 
             });
         }
     }
-    Ok(prove(&old, &new, &claim, options))
+    Ok(prove(&old, &new, debug_files, &claim, options))
 }
 
 /// Checks that claimed ranges are where code may be. Returns those in the space of old bodies, and whose those were.
@@ -387,6 +414,7 @@ fn walk_all<A: Arch>(cx: &Context<'_>, pairs: &mut Vec<(u64, u64)>) -> Vec<Walke
 fn prove<A: Arch>(
     input: &Elf<'_>,
     output: &Elf<'_>,
+    debug_files: Option<(&Elf<'_>, &Elf<'_>)>,
     claim: &Claim<'_>,
     options: &Options,
 ) -> Report {
@@ -424,7 +452,8 @@ fn prove<A: Arch>(
         abandoned: std::mem::take(&mut layout.abandoned),
         guarded: image::is_guarded(output),
         counts: counting.then(|| counting::areas(&layout)),
-        has_debug_info: !counting && debug::is_described(output),
+        debug_files,
+        has_debug_info: !counting && debug::is_described(debug_files.map_or(input, |d| d.0), output),
         ends: FxHashMap::default(),
         calculating: FxHashSet::default(),
         described: false,
@@ -489,7 +518,7 @@ fn prove<A: Arch>(
                 &relative,
             ));
         },
-        || image::static_symbols(&cx, &mut of_symbols),
+        || image::static_symbols(&cx, (input, output), &mut of_symbols),
     );
     found.append(of_symbols);
 

@@ -5,6 +5,7 @@ pub mod bat;
 pub mod bench;
 pub mod completions;
 pub mod convert;
+pub mod debug;
 pub mod demo;
 pub mod diff;
 pub mod disasm;
@@ -50,6 +51,7 @@ pub fn run(command: Command, ui: &Ui) -> Result<ExitCode> {
         Command::Merge(command) => command.run(ui),
         Command::Optimize(command) => command.run(ui),
         Command::Verify(command) => command.run(ui),
+        Command::Debug(command) => command.run(ui),
         Command::Bench(command) => command.run(ui),
         Command::Demo(command) => command.run(ui),
         Command::Watch(command) => command.run(ui),

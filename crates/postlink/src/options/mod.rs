@@ -5,5 +5,5 @@ mod optimizing;
 mod relocations;
 
 pub use instrumenting::Instrumenting;
-pub use optimizing::Optimizing;
+pub use optimizing::{CompressDebugArg, Optimizing};
 pub use relocations::{Reading, Relocations};

@@ -644,10 +644,7 @@ impl<'d, I: Isa> LaidOut<'d, I> {
         if !self.options.keep_build_id {
             placed.build_id(program, ready, note, &mut writer)?;
         }
-        let debug = match has_debug_info(program.elf) {
-            true => Some(self.debug_info(&placed, &mut writer)?),
-            false => None,
-        };
+        let debug = self.debug_info(&placed, &mut writer)?;
         program.elf.release();
         Ok(Linked {
             writer,
@@ -661,12 +658,12 @@ impl<'d, I: Isa> LaidOut<'d, I> {
         &self,
         placed: &Placement,
         writer: &mut Writer<'d>,
-    ) -> Result<DebugReport, Error> {
+    ) -> Result<Option<DebugReport>, Error> {
         let (ready, patches) = (&self.emitted.ready, &self.emitted.patches);
         let how = (self.debug_info, self.options.compress_debug);
         let mut report = debug::write::<I>(&self.program, placed, ready, patches, how, writer)?;
-        if self.not_updated.is_some() {
-            report.kept_because.clone_from(&self.not_updated);
+        if let (Some(report), Some(why)) = (&mut report, &self.not_updated) {
+            report.kept_because = Some(why.clone());
         }
         Ok(report)
     }

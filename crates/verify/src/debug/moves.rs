@@ -6,12 +6,16 @@
 //!
 //! | field | encoding |
 //! |---|---|
-//! | version, 1 | u32 |
+//! | version, 1 or 2 | u32 |
 //! | number of runs, ascending and disjoint in the input | uleb |
 //! | per run: old address − end of the run before it | uleb |
 //! | 2 × number of old bytes, + 1 if the number of new bytes is another one | uleb |
 //! | that number, if it is another one | uleb |
 //! | new address − new end of the run before it | sleb |
+//! | version 2: number of jumps at old entries; per jump: address − end of the one before it, bytes | uleb |
+//! | version 2: number of functions whose pointers follow; per function: old entry − the one before it (uleb), new − old (sleb) | uleb |
+//!
+//! What version 2 adds is for who updates debug information in another file; the checker knows it from the code.
 //!
 //! What is shown of it:
 //!
@@ -35,7 +39,8 @@ use super::map::MovedRun;
 /// Reads the note's description. Runs have no tails yet.
 pub(crate) fn parse(desc: &[u8]) -> Option<Vec<MovedRun>> {
     let mut r = Reader::new(desc);
-    if r.u32()? != 1 {
+    let version = r.u32()?;
+    if !(1..=2).contains(&version) {
         return None;
     }
     let count = r.uleb()?;
@@ -56,6 +61,14 @@ pub(crate) fn parse(desc: &[u8]) -> Option<Vec<MovedRun>> {
             new: (new_start, new_len),
             tail: 0,
         });
+    }
+    if version == 2 {
+        for _ in 0..r.uleb()? {
+            (r.uleb()?, r.uleb()?);
+        }
+        for _ in 0..r.uleb()? {
+            (r.uleb()?, r.sleb()?);
+        }
     }
     r.is_empty().then_some(out)
 }

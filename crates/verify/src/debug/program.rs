@@ -10,6 +10,7 @@ use super::{DebugReport, moves};
 use crate::arch::Arch;
 use crate::context::{Context, Findings, FuncId};
 use crate::files::elf::{self, Elf};
+use crate::proof::image;
 use crate::report::{Check, DebugState, DebugSummary, Failure};
 use crate::walk::Walked;
 
@@ -19,9 +20,48 @@ const MOVES: u32 = 2;
 /// Sections of debug information, unpacked, by the names that they have then.
 type Sections<'d> = BTreeMap<Vec<u8>, Cow<'d, [u8]>>;
 
-/// Whether the output says which bytes stand for which.
-pub(crate) fn is_described(output: &Elf<'_>) -> bool {
-    output.note(b"postlink", MOVES).is_some()
+/// Whether there is debug information, and the output says which bytes stand for which.
+pub(crate) fn is_described(described: &Elf<'_>, output: &Elf<'_>) -> bool {
+    sections(described).next().is_some() && output.note(b"postlink", MOVES).is_some()
+}
+
+/// The files whose debug information is compared.
+fn described<'c>(cx: &Context<'c>) -> (&'c Elf<'c>, &'c Elf<'c>) {
+    cx.debug_files.unwrap_or((cx.input, cx.output))
+}
+
+/// What must hold of files with debug information alone: debuggers find them by the build-ids of the programs, and symbols
+/// are where the code is.
+fn compare_files(cx: &Context<'_>, found: &mut Findings) -> Result<(), String> {
+    let Some((old, new)) = cx.debug_files else {
+        return Ok(());
+    };
+    for (debug, program, which) in [(old, cx.input, "input"), (new, cx.output, "output")] {
+        let id = |elf: &Elf<'_>| elf.note(b"GNU", elf::NT_GNU_BUILD_ID).map(<[u8]>::to_vec);
+        if id(debug) != id(program) {
+            return Err(format!(
+                "the file with debug information of the {which} has another build-id"
+            ));
+        }
+    }
+    let is_there = |elf: &Elf<'_>| elf.sections.iter().any(|s| s.kind == elf::SHT_SYMTAB);
+    if is_there(old) && !is_there(new) {
+        return Err("the file with debug information of the output has no symbols".to_owned());
+    }
+    // Functions have been walked; what is left to show is that symbols are where those begin.
+    let walked = std::mem::take(&mut found.pairs);
+    image::static_symbols(cx, (old, new), found);
+    let pairs = std::mem::replace(&mut found.pairs, walked);
+    let begins = |(old, new): &(u64, u64)| {
+        let function = cx.entry_of(*old).and_then(|id| cx.function(id));
+        function.is_some_and(|f| f.old_entry == *old && f.new_entry() == *new)
+    };
+    match pairs.iter().find(|pair| !begins(pair)) {
+        Some((old, new)) => Err(format!(
+            "the symbol of the function at {old:#x} has the value {new:#x}, where that does not begin"
+        )),
+        None => Ok(()),
+    }
 }
 
 fn is_debug(name: &[u8]) -> bool {
@@ -58,9 +98,11 @@ pub(crate) fn prove<A: Arch>(
     walked: &[Walked],
     found: &mut Findings,
 ) -> Option<DebugSummary> {
-    sections(cx.input).next()?;
+    sections(described(cx).0).next()?;
     let mut report = DebugReport::default();
-    let state = match compare::<A>(cx, walked, found, &mut report) {
+    let compared = compare_files(cx, found);
+    let compared = compared.and_then(|()| compare::<A>(cx, walked, found, &mut report));
+    let state = match compared {
         Ok(state) => state,
         Err(what) => {
             report.failed += 1;
@@ -88,7 +130,8 @@ fn compare<A: Arch>(
     found: &mut Findings,
     report: &mut DebugReport,
 ) -> Result<DebugState, String> {
-    if sections(cx.output).next().is_none() {
+    let (input, output) = described(cx);
+    if sections(output).next().is_none() {
         return Ok(DebugState::Dropped);
     }
     let raw = |elf: &Elf<'_>| -> BTreeMap<Vec<u8>, Vec<(u64, u64)>> {
@@ -102,7 +145,7 @@ fn compare<A: Arch>(
         out
     };
     let Some(claimed) = cx.output.note(b"postlink", MOVES) else {
-        return match raw(cx.input) == raw(cx.output) {
+        return match raw(input) == raw(output) {
             true => Ok(DebugState::Kept),
             false => Err(
                 "debug information changed, and nothing says which code stands for which".into(),
@@ -111,7 +154,7 @@ fn compare<A: Arch>(
     };
     let claimed =
         moves::parse(claimed).ok_or("the note of what moved where cannot be read".to_owned())?;
-    let (old, new) = (load(cx.input, "input")?, load(cx.output, "output")?);
+    let (old, new) = (load(input, "input")?, load(output, "output")?);
     let map = CodeMap::new(parts::<A>(cx, walked, found, &claimed)?);
     *report = super::check(|n| by_name(&old, n), |n| by_name(&new, n), &map);
     // Sections without a meaning here must not change, and none may be lost.

@@ -327,10 +327,25 @@ impl<'d> Elf<'d> {
         Self::read(data).map_err(|what| Error::Unreadable { which, what })
     }
 
+    /// Parses a file with debug information alone, whose segments have no contents.
+    pub(crate) fn parse_debug_file(data: &'d [u8], which: &'static str) -> Result<Self, Error> {
+        let read = header(data).and_then(|header| Self::with_segments(data, header, Vec::new(), Vec::new()));
+        read.map_err(|what| Error::Unreadable { which, what })
+    }
+
     fn read(data: &'d [u8]) -> Result<Self, String> {
         let header = header(data)?;
-        let phnum = u32::from(header.e_phnum(LE));
         let (segments, loads) = segments(data, header)?;
+        Self::with_segments(data, header, segments, loads)
+    }
+
+    fn with_segments(
+        data: &'d [u8],
+        header: &FileHeader64<LittleEndian>,
+        segments: Vec<Segment>,
+        loads: Vec<Segment>,
+    ) -> Result<Self, String> {
+        let phnum = u32::from(header.e_phnum(LE));
         let mut elf = Elf {
             data,
             etype: header.e_type(LE).0,

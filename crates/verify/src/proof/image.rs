@@ -803,10 +803,16 @@ pub(crate) fn dynamic_symbols(cx: &Context<'_>, layout: &mut Layout, found: &mut
 }
 
 /// Compares `.symtab`: the input's symbols must be there in their order, at their place or at that of their moved
-/// function; symbols may have been added between them, but only for new code.
-pub(crate) fn static_symbols(cx: &Context<'_>, found: &mut Findings) {
+/// function; symbols may have been added between them, but only for new code. `files` have the tables: the input and the
+/// output, or files with their debug information.
+pub(crate) fn static_symbols(
+    cx: &Context<'_>,
+    files: (&Elf<'_>, &Elf<'_>),
+    found: &mut Findings,
+) {
+    let (old, new) = files;
     let has = |elf: &Elf<'_>| elf.sections.iter().any(|s| s.kind == elf::SHT_SYMTAB);
-    if !has(cx.input) || !has(cx.output) {
+    if !has(old) || !has(new) {
         return;
     }
     let fits = |a: &Symbol<'_>, b: &Symbol<'_>| {
@@ -823,9 +829,9 @@ pub(crate) fn static_symbols(cx: &Context<'_>, found: &mut Findings) {
             || cx.pair_owner(a.value, b.value).is_some()
             || cx.old.owner(a.value).is_none() && a.kind() != 2 && cx.new.owner(b.value).is_none()
     };
-    let mut outs = cx.output.symbols(elf::SHT_SYMTAB).skip(1).peekable();
+    let mut outs = new.symbols(elf::SHT_SYMTAB).skip(1).peekable();
     let mut pairs = Vec::new();
-    'symbols: for a in cx.input.symbols(elf::SHT_SYMTAB).skip(1) {
+    'symbols: for a in old.symbols(elf::SHT_SYMTAB).skip(1) {
         // Section symbols may have been dropped with their sections.
         if a.kind() == 3 {
             outs.next_if(|b| b.kind() == 3);

@@ -14,13 +14,14 @@
 //! Whatever is wrong with debug information is no reason not to optimise a program: then it is kept as it is,
 //! and the report says why.
 
+mod in_file;
 mod sections;
 
 use std::ops::Range;
 
 use postlink_dwarf::{AddressMap, MapParts, Run};
 use postlink_image::elf::{Elf, SymbolTable};
-use postlink_image::moves::{self, Move};
+use postlink_image::moves::{self, Move, Moves};
 use postlink_image::raw;
 use postlink_image::write::{InSection, NewKind, NewSection, NewSymbol, Replacement, Writer};
 use postlink_image::{InputAddr, OutputAddr};
@@ -35,6 +36,8 @@ use crate::discover::Program;
 use crate::emit::Span;
 use crate::error::Error;
 
+use sections::Changed;
+pub use in_file::{DebugFile, DebugFileError, update as update_debug_file};
 pub use sections::CompressDebug;
 pub(crate) use sections::has_debug_info;
 
@@ -203,7 +206,8 @@ fn executable(elf: &Elf<'_>) -> Vec<Range<u64>> {
     loads.map(|p| p.addr..p.addr + p.file_size).collect()
 }
 
-/// Makes debug information of the output, and the note that says what moved where.
+/// Makes debug information of the output, and the note that says what moved where. `None`: there is none, and
+/// nothing says that there is a file with it.
 pub(crate) fn write<I: Isa>(
     program: &Program<'_>,
     placed: &Placement,
@@ -211,9 +215,19 @@ pub(crate) fn write<I: Isa>(
     entry_patches: &[(u64, u64)],
     how: (DebugInfo, CompressDebug),
     writer: &mut Writer<'_>,
-) -> Result<DebugReport, Error> {
+) -> Result<Option<DebugReport>, Error> {
     let elf = program.elf;
     let (what, compress) = how;
+    let parts = || placed.map_parts::<I>(program, ready, entry_patches);
+    if !has_debug_info(elf) {
+        if what == DebugInfo::Update && (elf.build_id.is_some() || elf.section(LINK).is_some()) {
+            if let Ok(map) = AddressMap::new(parts()) {
+                put_moves(&map, writer)?;
+                leave_out_links(elf, writer)?;
+            }
+        }
+        return Ok(None);
+    }
     let mut report = DebugReport {
         what,
         input_bytes: sections::size(elf),
@@ -227,7 +241,7 @@ pub(crate) fn write<I: Isa>(
             }
         }
         DebugInfo::Update => {
-            let parts = placed.map_parts::<I>(program, ready, entry_patches);
+            let parts = parts();
             placed.entry_symbols(program, &parts, writer);
             if let Err(why) = updated(elf, parts, compress, writer, &mut report)? {
                 report.what = DebugInfo::Keep;
@@ -236,7 +250,22 @@ pub(crate) fn write<I: Isa>(
             }
         }
     }
-    Ok(report)
+    Ok(Some(report))
+}
+
+/// The name and the checksum of a file with debug information.
+const LINK: &str = ".gnu_debuglink";
+/// A packed symbol table.
+const PACKED_SYMBOLS: &str = ".gnu_debugdata";
+
+/// Leaves out what leads debuggers to a description of the input: they would believe it.
+fn leave_out_links(elf: &Elf<'_>, writer: &mut Writer<'_>) -> Result<(), Error> {
+    for name in [LINK, PACKED_SYMBOLS] {
+        if let Some((index, _)) = elf.section(name).filter(|(_, s)| !s.is_alloc()) {
+            writer.leave_out(index)?;
+        }
+    }
+    Ok(())
 }
 
 /// Updates it. The inner error says why it stays as it is.
@@ -247,19 +276,24 @@ fn updated(
     writer: &mut Writer<'_>,
     report: &mut DebugReport,
 ) -> Result<Result<(), String>, Error> {
-    let updated = match sections::update(elf, parts, compress, report) {
+    let map = match AddressMap::new(parts) {
+        Ok(map) => map,
+        Err(e) => return Ok(Err(e.to_string())),
+    };
+    let updated = match sections::update(elf, &map, compress, report) {
         Ok(updated) => updated,
         Err(why) => return Ok(Err(why)),
     };
-    for section in updated.sections {
+    for section in updated {
         put(section, writer)?;
     }
-    put_moves(&updated.map, writer)?;
+    put_moves(&map, writer)?;
+    leave_out_links(elf, writer)?;
     Ok(Ok(()))
 }
 
 /// Gives a section its new contents; what the input does not have is appended.
-fn put(section: sections::Changed, writer: &mut Writer<'_>) -> Result<(), Error> {
+fn put(section: Changed, writer: &mut Writer<'_>) -> Result<(), Error> {
     if let Some(index) = section.index {
         let with = Replacement {
             bytes: section.bytes,
@@ -287,7 +321,11 @@ fn put_moves(map: &AddressMap, writer: &mut Writer<'_>) -> Result<(), Error> {
         new: run.new,
         new_len: run.new_len.into(),
     });
-    let bytes = moves::encode(runs)?;
+    let bytes = moves::encode(&Moves {
+        runs: runs.collect(),
+        entry_jumps: map.entry_jumps().to_vec(),
+        pointers: map.pointers().to_vec(),
+    })?;
     let placed = writer.append(NewSection {
         name: moves::SECTION.to_owned(),
         kind: NewKind::Note,

@@ -9,7 +9,7 @@
 
 use std::collections::BTreeMap;
 
-use postlink_dwarf::{AddressMap, MapParts, Sections};
+use postlink_dwarf::{AddressMap, Sections};
 use postlink_image::FormatError;
 use postlink_image::compressed::{self, Packing, Unpacked};
 use postlink_image::elf::Elf;
@@ -61,12 +61,6 @@ pub(super) struct Changed {
     pub align: u64,
 }
 
-/// Updated debug information.
-pub(super) struct Updated {
-    pub sections: Vec<Changed>,
-    pub map: AddressMap,
-}
-
 /// Whether a section holds debug information.
 fn is_debug(name: &str) -> bool {
     name.starts_with(".debug_") || name.starts_with(".zdebug_") || name == ".gdb_index"
@@ -114,14 +108,13 @@ fn unpack<'d>(elf: &Elf<'d>) -> Result<ByName<'d>, FormatError> {
 /// Updates a file's debug information, and says in the report what was done. The error says why it has to stay as it is.
 pub(super) fn update(
     elf: &Elf<'_>,
-    parts: MapParts,
+    map: &AddressMap,
     compress: CompressDebug,
     report: &mut DebugReport,
-) -> Result<Updated, String> {
-    let map = AddressMap::new(parts).map_err(|e| e.to_string())?;
+) -> Result<Vec<Changed>, String> {
     let by_name = unpack(elf).map_err(|e| e.to_string())?;
     let old = Sections::load(|name| by_name.get(name).map(|(_, of)| &of.bytes[..]));
-    let done = postlink_dwarf::update(&old, &map).map_err(|e| e.to_string())?;
+    let done = postlink_dwarf::update(&old, map).map_err(|e| e.to_string())?;
     let changed: BTreeMap<&str, Vec<u8>> = done
         .changes
         .sections()
@@ -143,7 +136,7 @@ pub(super) fn update(
         .iter()
         .map(|(loss, count)| (loss.name().to_owned(), *count))
         .collect();
-    Ok(Updated { sections, map })
+    Ok(sections)
 }
 
 /// Packs what changed, and what is to be packed in another way.
