@@ -128,7 +128,13 @@ struct Assembly<'p, 'd> {
 
 /// Whether a section of the debug file has a place in the new one.
 fn is_kept(section: &Section<'_>) -> bool {
-    let made = [raw::SHT_NULL, raw::SHT_RELA, raw::SHT_REL, raw::SHT_CREL, raw::SHT_GROUP];
+    let made = [
+        raw::SHT_NULL,
+        raw::SHT_RELA,
+        raw::SHT_REL,
+        raw::SHT_CREL,
+        raw::SHT_GROUP,
+    ];
     !section.is_alloc() && !made.contains(&section.kind)
 }
 
@@ -203,7 +209,9 @@ impl<'p, 'd> Assembly<'p, 'd> {
             let s = &program.sections[index];
             let is_note = s.kind == raw::SHT_NOTE;
             let offset = match is_note {
-                true => self.file.put(s.align, Cow::Borrowed(program.section_data(s))),
+                true => self
+                    .file
+                    .put(s.align, Cow::Borrowed(program.section_data(s))),
                 false => self.file.end,
             };
             let of = |link: u32| self.of_program.get(&(link as usize)).copied().unwrap_or(0);
@@ -356,7 +364,10 @@ impl<'p, 'd> Assembly<'p, 'd> {
         let mut added: BTreeMap<u32, Vec<&AddedSymbol>> = BTreeMap::new();
         for symbol in &self.parts.added {
             let last = locals.saturating_sub(1);
-            added.entry(symbol.after.min(last)).or_default().push(symbol);
+            added
+                .entry(symbol.after.min(last))
+                .or_default()
+                .push(symbol);
         }
         let mut out = SymbolTable {
             table: Vec::with_capacity(data.len()),
@@ -424,15 +435,21 @@ impl<'p, 'd> Assembly<'p, 'd> {
             ..header
         };
         let mut out = [ident, &header.bytes()].concat();
+        // The headers themselves are there, in the segment that has them in the program.
+        let size = raw::EHDR + program.segments.len() as u64 * raw::PHDR;
         for p in &program.segments {
-            let align = p.align.max(1);
+            let (p_offset, p_filesz) = match p.kind {
+                raw::PT_PHDR if p.offset == raw::EHDR => (p.offset, p.file_size),
+                raw::PT_LOAD if p.offset == 0 => (0, p.file_size.min(size)),
+                _ => (p.addr % p.align.max(1), 0),
+            };
             let header = Phdr {
                 p_type: p.kind,
                 p_flags: p.flags,
-                p_offset: p.addr % align,
+                p_offset,
                 p_vaddr: p.addr,
                 p_paddr: p.addr,
-                p_filesz: 0,
+                p_filesz,
                 p_memsz: p.mem_size,
                 p_align: p.align,
             };

@@ -56,7 +56,8 @@ impl Lines {
         let mut unpacked = BTreeMap::new();
         for id in SECTIONS {
             let of = compressed::by_name(elf, id.name());
-            let of = of.map_err(|error| format!("The debug information cannot be read: {error}."))?;
+            let of =
+                of.map_err(|error| format!("The debug information cannot be read: {error}."))?;
             unpacked.insert(id.name(), of.unwrap_or_default());
         }
         if unpacked[".debug_line"].is_empty() {

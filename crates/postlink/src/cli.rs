@@ -3,8 +3,9 @@
 use clap::{Args, Parser, Subcommand};
 
 use crate::commands::{
-    aggregate, bat, bench, completions, convert, debug, demo, diff, disasm, export, inspect, instrument,
-    links, man, merge, mip, optimize, probes, profgen, report, show, tune, verify, watch,
+    aggregate, bat, bench, completions, convert, debug, demo, diff, disasm, export, inspect,
+    instrument, links, man, merge, mip, optimize, probes, profgen, report, show, tune, verify,
+    watch,
 };
 use crate::ui::{ColorChoice, Ui};
 

@@ -149,7 +149,7 @@ fn symbolised(command: &mut Command, addresses: &[u64]) -> Vec<String> {
                     ":?" => "??:?",
                     name => name,
                 };
-                let whole = match name.rsplit_once(".cold") {
+                let whole = match name.split_once(".cold") {
                     Some((whole, number)) if !number.contains('/') => whole,
                     _ => name,
                 };
@@ -163,14 +163,19 @@ fn symbolised(command: &mut Command, addresses: &[u64]) -> Vec<String> {
 
 /// Compares what a symboliser says of old and new code.
 fn compare(tool: &str, arguments: &[&str], built: &Built, output: &Path, what: &str) {
+    compare_files(tool, arguments, [&built.program, output], output, what);
+}
+
+/// The same, of the files with debug information of the input and the output.
+fn compare_files(tool: &str, arguments: &[&str], files: [&Path; 2], output: &Path, what: &str) {
     let pairs = pairs(output);
     let ask = |program: &Path, addresses: Vec<u64>| {
         let mut command = Command::new(tool);
         command.args(arguments).arg("-e").arg(program);
         symbolised(&mut command, &addresses)
     };
-    let mut old = ask(&built.program, pairs.iter().map(|p| p.0).collect());
-    let mut new = ask(output, pairs.iter().map(|p| p.1).collect());
+    let mut old = ask(files[0], pairs.iter().map(|p| p.0).collect());
+    let mut new = ask(files[1], pairs.iter().map(|p| p.1).collect());
     assert_eq!(old.len(), pairs.len(), "{tool} {what}");
     assert_eq!(new.len(), pairs.len(), "{tool} {what}");
     let known = old.iter().filter(|a| a.contains("described.cpp")).count();
@@ -415,6 +420,280 @@ fn debug_information_is_kept_or_left_out_where_that_is_asked_for() {
     let (output, _) = built.optimised(&[]);
     assert_ne!(sections(&output), before);
     assert_eq!(state(&output), "updated");
+}
+
+/// A program and its debug information in a file of its own.
+struct Apart {
+    /// The program with everything in it.
+    whole: Built,
+    /// What was split off.
+    debug: PathBuf,
+}
+
+impl Apart {
+    fn new(compiler: &str, options: &[&str], strip: &str) -> Option<Apart> {
+        let mut whole = Built::new(compiler, options)?;
+        let path = |name: &str| whole.dir.path().join(name);
+        let (debug, app) = (path("app.debug"), path("app.stripped"));
+        let objcopy = || Command::new("objcopy");
+        done(
+            objcopy()
+                .arg("--only-keep-debug")
+                .arg(&whole.program)
+                .arg(&debug),
+        );
+        done(
+            Command::new("strip")
+                .arg(strip)
+                .arg(&whole.program)
+                .arg("-o")
+                .arg(&app),
+        );
+        let (inst, profile) = (path("app.inst"), path("stripped.plraw"));
+        done(
+            Command::new(POSTLINK)
+                .args(["instrument", "-q"])
+                .arg(&app)
+                .arg("-o")
+                .arg(&inst),
+        );
+        done(Command::new(&inst).env("POSTLINK_PROFILE", &profile));
+        whole.profile = profile;
+        whole.program = app;
+        Some(Apart { whole, debug })
+    }
+
+    /// The new debug file of an output.
+    fn updated(&self, output: &Path) -> PathBuf {
+        let out = self.whole.dir.path().join("app.opt.debug");
+        done(
+            Command::new(POSTLINK)
+                .args(["debug", "-q"])
+                .arg(&self.whole.program)
+                .arg(output)
+                .arg(&self.debug)
+                .arg("-o")
+                .arg(&out),
+        );
+        out
+    }
+}
+
+#[test]
+fn files_of_debug_information_say_the_same_of_new_code_as_of_old() {
+    let llvm = has("llvm-symbolizer-19");
+    let gdb = has("gdb");
+    // All that is not needed is gone, relocations too; and debug information alone is.
+    for strip in ["--strip-all", "--strip-debug"] {
+        for (compiler, options) in variants() {
+            let Some(apart) = Apart::new(compiler, &options, strip) else {
+                continue;
+            };
+            let what = format!("{compiler} {options:?} {strip}");
+            let (output, _) = apart.whole.optimised(&[]);
+            let debug = apart.updated(&output);
+            if llvm {
+                let arguments = [
+                    "--addresses",
+                    "--inlines",
+                    "--functions=linkage",
+                    "--no-demangle",
+                ];
+                let files = [&*apart.debug, &*debug];
+                compare_files("llvm-symbolizer-19", &arguments, files, &output, &what);
+            }
+            if gdb {
+                // gdb takes a file with debug information where a link leads.
+                let linked = |program: &Path, debug: &Path| {
+                    let out = debug.with_extension("linked");
+                    let link = format!("--add-gnu-debuglink={}", debug.display());
+                    done(Command::new("objcopy").arg(link).arg(program).arg(&out));
+                    out
+                };
+                let before = transcript(&linked(&apart.whole.program, &apart.debug));
+                assert!(
+                    before.iter().any(|line| line.contains("in middle")),
+                    "{before:#?}"
+                );
+                let name = regex::Regex::new(r"app\.(opt\.)?linked").expect("it is an expression");
+                let named = |lines: Vec<String>| -> Vec<String> {
+                    lines
+                        .iter()
+                        .map(|l| name.replace_all(l, "app").into_owned())
+                        .collect()
+                };
+                let after = transcript(&linked(&output, &debug));
+                assert_eq!(named(after), named(before), "{what}");
+            }
+        }
+    }
+}
+
+/// gcc puts the parts that it splits off in front of the functions, and a stripped file does not name them: control
+/// went on into old code, while the new code began with the cold part.
+#[test]
+fn a_cold_part_in_front_of_its_function_is_not_taken_for_its_entry() {
+    let Some(apart) = Apart::new("g++", &["-g"], "--strip-all") else {
+        return;
+    };
+    let data = std::fs::read(&apart.debug).expect("it was just written");
+    let elf = Elf::parse_debug_file(&data).expect("it was just written");
+    let symbols = elf.symbols(postlink_image::elf::SymbolTable::Static);
+    let value = |name: &[u8]| symbols.iter().find(|s| s.name == name).map(|s| s.value);
+    let (Some(entry), Some(cold)) = (value(b"leaf"), value(b"leaf.cold")) else {
+        panic!("gcc does not split leaf in two");
+    };
+    assert!(
+        cold < entry,
+        "the cold part is not in front: {cold:#x}, {entry:#x}"
+    );
+    let (output, _) = apart.whole.optimised(&[]);
+    let data = std::fs::read(&output).expect("it was just written");
+    let elf = Elf::parse(&data).expect("it was just written");
+    let note = postlink_image::note::Note::read(&elf).expect("it can be read");
+    let note = note.expect("it was just written");
+    let moved = note.functions.iter().find(|f| f.entry == entry);
+    let moved = moved.expect("leaf moved by its entry");
+    let jump = elf.bytes_at(entry, 5).expect("it is code");
+    let to = entry
+        .wrapping_add(5)
+        .wrapping_add_signed(i32::from_le_bytes([jump[1], jump[2], jump[3], jump[4]]).into());
+    assert_eq!(
+        (jump[0], to),
+        (0xe9, moved.new[0].0),
+        "no jump to the new entry"
+    );
+}
+
+#[test]
+fn wrong_files_of_debug_information_are_refused_by_name() {
+    let options = ["-g", "-Wl,--build-id=sha1"];
+    let (Some(one), Some(other)) = (
+        Apart::new("g++", &options, "--strip-all"),
+        Apart::new("g++", &["-g", "-O1", "-Wl,--build-id=sha1"], "--strip-all"),
+    ) else {
+        return;
+    };
+    let (output, _) = one.whole.optimised(&[]);
+    let (kept, _) = other.whole.optimised(&["--debug-info=keep"]);
+    let out = one.whole.dir.path().join("out");
+    let fails = |program: &Path, output: &Path, debug: &Path, says: &str| {
+        let mut command = Command::new(POSTLINK);
+        command
+            .arg("debug")
+            .args([program, output, debug])
+            .arg("-o")
+            .arg(&out);
+        let said = command.output().expect("it is ours");
+        let said = (said.status.code(), text(&said.stderr));
+        assert!(
+            said.0 == Some(1) && said.1.contains(says),
+            "{says}: {said:?}"
+        );
+        assert!(!out.exists());
+    };
+    let (app, debug) = (&one.whole.program, &one.debug);
+    fails(app, &output, &other.debug, "it describes another program");
+    fails(
+        &other.whole.program,
+        &output,
+        &other.debug,
+        "made from a program with build-id",
+    );
+    fails(app, app, debug, "postlink did not write it");
+    fails(
+        &other.whole.program,
+        &kept,
+        &other.debug,
+        "optimise again with --debug-info update",
+    );
+    fails(app, &output, app, "no debug information");
+    let (missing, empty) = (out.with_extension("missing"), out.with_extension("empty"));
+    fails(app, &output, &missing, "No such file");
+    std::fs::write(&empty, b"").expect("the folder is ours");
+    fails(app, &output, &empty, "the file is empty");
+    // The checker finds a file that says something else.
+    let right = std::fs::read(one.updated(&output)).expect("it was just written");
+    let read = |path: &Path| std::fs::read(path).expect("it is there");
+    let (input, output, old) = (read(app), read(&output), read(debug));
+    let check = |new: &[u8]| {
+        let options = postlink_verify::Options::default();
+        postlink_verify::verify_debug_file(&input, &output, &old, new, &options)
+    };
+    assert!(check(&right).expect("it can be read").is_proved());
+    assert!(!check(&old).expect("it can be read").is_proved());
+    let elf = Elf::parse_debug_file(&right).expect("it was just written");
+    let symbols = elf.symbols(postlink_image::elf::SymbolTable::Static);
+    let moved = symbols
+        .iter()
+        .position(|s| s.name == b"main")
+        .expect("it is a program");
+    for (name, at) in [
+        (".symtab", 24 * moved as u64 + 8),
+        (".debug_info", 60),
+        (".note.gnu.build-id", 20),
+    ] {
+        let (_, section) = elf.section(name).unwrap_or_else(|| panic!("no {name}"));
+        let mut wrong = right.clone();
+        let last = section.size - 1;
+        wrong[(section.offset + last.min(at)) as usize] ^= 1;
+        assert!(!check(&wrong).is_ok_and(|r| r.is_proved()), "{name}");
+    }
+}
+
+#[test]
+fn compressed_debug_information_is_updated_and_compressed_again() {
+    if !has("readelf") {
+        return;
+    }
+    let sections = |path: &Path| -> BTreeMap<String, bool> {
+        let data = std::fs::read(path).expect("it was just written");
+        let elf = Elf::parse(&data).expect("it was just written");
+        let of = elf.sections.iter().filter(|s| s.name.contains("debug_"));
+        of.map(|s| (s.name.to_owned(), s.flags & 0x800 != 0))
+            .collect()
+    };
+    for how in ["zlib", "zstd", "zlib-gnu"] {
+        let link = format!("-Wl,--compress-debug-sections={how}");
+        let Some(built) = Built::new("g++", &["-g", &link]) else {
+            continue;
+        };
+        let before = sections(&built.program);
+        let name = if how == "zlib-gnu" {
+            ".zdebug_info"
+        } else {
+            ".debug_info"
+        };
+        let flag = how != "zlib-gnu";
+        assert_eq!(before.get(name), Some(&flag), "{how}: {before:?}");
+        for (option, name, flag) in [
+            ("keep", name, flag),
+            ("none", ".debug_info", false),
+            ("zlib", ".debug_info", true),
+            ("zstd", ".debug_info", true),
+        ] {
+            let compress = format!("--compress-debug-sections={option}");
+            let (output, json) = built.optimised(&[&compress]);
+            assert_eq!(json["debug"]["what"], "update", "{how} {option}");
+            let after = sections(&output);
+            assert_eq!(after.get(name), Some(&flag), "{how} {option}: {after:?}");
+            // LLVM does not know sections called .zdebug_*.
+            if how != "zlib-gnu" && option != "keep" && has("llvm-symbolizer-22") {
+                compare(
+                    "llvm-symbolizer-22",
+                    &[
+                        "--addresses",
+                        "--inlines",
+                        "--functions=linkage",
+                        "--no-demangle",
+                    ],
+                    &built,
+                    &output,
+                    &format!("{how} {option}"),
+                );
+            }
+        }
+    }
 }
 
 /// Numbers that look random, the same in each run.

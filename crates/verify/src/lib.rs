@@ -453,7 +453,8 @@ fn prove<A: Arch>(
         guarded: image::is_guarded(output),
         counts: counting.then(|| counting::areas(&layout)),
         debug_files,
-        has_debug_info: !counting && debug::is_described(debug_files.map_or(input, |d| d.0), output),
+        has_debug_info: !counting
+            && debug::is_described(debug_files.map_or(input, |d| d.0), output),
         ends: FxHashMap::default(),
         calculating: FxHashSet::default(),
         described: false,

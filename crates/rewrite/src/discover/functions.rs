@@ -136,6 +136,8 @@ struct Found {
     sets: Sets,
     /// By piece: why it stays.
     pins: Vec<Option<Pin>>,
+    /// By piece: it does not begin with the state of a function's entry, so it is a part of another function.
+    midway: Vec<bool>,
     /// By piece: its address is taken.
     taken: Vec<bool>,
     /// Addresses inside of pieces that are called or named.
@@ -151,8 +153,6 @@ struct Discovery<'a, 'd> {
     eh: &'a EhFrame<'d>,
     pieces: &'a Pieces,
     cold: &'a FxHashSet<u64>,
-    /// By piece: it does not begin with the state of a function's entry, so it is a part of another function.
-    midway: Vec<bool>,
     /// Addresses outside of pieces that something points to.
     ends: Vec<u64>,
     /// Pieces with a self-relative pointer to their inside.
@@ -191,13 +191,13 @@ impl<'a, 'd> Discovery<'a, 'd> {
             eh,
             pieces,
             cold,
-            midway,
             ends: Vec::new(),
             unexplained: Vec::new(),
             distant: Vec::new(),
             found: Found {
                 sets: Sets::new(count),
                 pins: vec![None; count],
+                midway,
                 taken: vec![false; count],
                 entries: pieces.entries.clone(),
                 labels: Vec::new(),
@@ -234,7 +234,7 @@ impl<'a, 'd> Discovery<'a, 'd> {
                     if let Some(to) = pieces.at(target)
                         && to != from
                         && !is_special(self.elf.sections[pieces.list[to].section as usize].name)
-                        && (target != pieces.starts[to] || self.midway[to])
+                        && (target != pieces.starts[to] || self.found.midway[to])
                         && self.may_be_one(from, to)
                     {
                         self.found.sets.join(from, to);
@@ -337,7 +337,7 @@ impl<'a, 'd> Discovery<'a, 'd> {
             for (_, target) in table_entries(self.elf, self.refs, bases, base) {
                 match self.pieces.at(target) {
                     Some(to) if to == from => {}
-                    Some(to) if self.midway[to] => self.found.sets.join(from, to),
+                    Some(to) if self.found.midway[to] => self.found.sets.join(from, to),
                     _ if target == self.pieces.list[from].end => {}
                     _ => break,
                 }
@@ -350,7 +350,10 @@ impl<'a, 'd> Discovery<'a, 'd> {
     fn may_dispatch_to(&self, from: usize, target: u64) -> bool {
         let piece = &self.pieces.list[from];
         piece.start <= target && target <= piece.end
-            || self.pieces.at(target).is_some_and(|to| self.midway[to])
+            || self
+                .pieces
+                .at(target)
+                .is_some_and(|to| self.found.midway[to])
     }
 
     /// Jump tables among the tables: those whose first entry leads back to the code that forms the table's
@@ -360,7 +363,7 @@ impl<'a, 'd> Discovery<'a, 'd> {
             let mut entries = table_entries(self.elf, self.refs, bases, base);
             let first = entries.next().map(|e| e.1);
             first.is_some_and(|t| match t == self.pieces.starts[from] {
-                true => self.midway[from],
+                true => self.found.midway[from],
                 false => self.may_dispatch_to(from, t),
             })
         };
@@ -536,7 +539,8 @@ fn functions(
     cold: &FxHashSet<u64>,
     kept: bool,
 ) -> Vec<Function> {
-    let mut functions = found.sets.functions(&mut pieces.list, cold);
+    let rank = rank_of_pieces(&found, &pieces.starts, cold);
+    let mut functions = found.sets.functions(&mut pieces.list, |p| rank[p as usize]);
     for f in &mut functions {
         f.pin = f
             .pieces
@@ -589,6 +593,25 @@ fn functions(
         }
     }
     functions
+}
+
+/// How likely a piece is to be the one with its function's entry: the lowest rank is the likeliest. Parts that the
+/// compiler split off often come first in a file, and a stripped file does not name them: control enters a
+/// function where it is called, or where something points to.
+fn rank_of_pieces(found: &Found, starts: &[u64], cold: &FxHashSet<u64>) -> Vec<u8> {
+    let mut entered = found.taken.clone();
+    for entry in &found.entries {
+        if let Ok(piece) = starts.binary_search(entry) {
+            entered[piece] = true;
+        }
+    }
+    let rank = |(i, start)| match (cold.contains(start), found.midway[i], entered[i]) {
+        (true, _, _) => 3,
+        (false, true, _) => 2,
+        (false, false, false) => 1,
+        (false, false, true) => 0,
+    };
+    starts.iter().enumerate().map(rank).collect()
 }
 
 /// Whether a pointer to the end of a function is beside one to its inside: in a table of absolute addresses,

@@ -213,8 +213,8 @@ impl Sets {
         let (low, high) = (a.min(b), a.max(b));
         self.parent[high] = low as u32;
     }
-    /// One function per set. Its first piece is the lowest that is not a split-off part.
-    pub fn functions(mut self, pieces: &mut [Piece], cold: &FxHashSet<u64>) -> Vec<Function> {
+    /// One function per set. Its first piece is the one of the lowest rank, and of those the lowest.
+    pub fn functions(mut self, pieces: &mut [Piece], rank: impl Fn(u32) -> u8) -> Vec<Function> {
         let mut by_root: FxHashMap<usize, SmallVec<[u32; 1]>> = FxHashMap::default();
         for i in 0..pieces.len() {
             let root = self.find(i);
@@ -224,10 +224,7 @@ impl Sets {
             .into_values()
             .map(|mut list| {
                 list.sort_unstable();
-                let first = list
-                    .iter()
-                    .position(|p| !cold.contains(&pieces[*p as usize].start))
-                    .unwrap_or(0);
+                let first = (0..list.len()).min_by_key(|i| rank(list[*i])).unwrap_or(0);
                 list[..=first].rotate_right(1);
                 Function {
                     pieces: list,

@@ -15,7 +15,8 @@
 //! | version 2: number of jumps at old entries; per jump: address − end of the one before it, bytes | uleb |
 //! | version 2: number of functions whose pointers follow; per function: old entry − the one before it (uleb), new − old (sleb) | uleb |
 //!
-//! What version 2 adds is for who updates debug information in another file; the checker knows it from the code.
+//! What version 2 adds is for updating debug information in another file. The checker finds both in the code, and
+//! compares ([`super::program`]).
 //!
 //! What is shown of it:
 //!
@@ -36,13 +37,45 @@ use crate::walk::Walked;
 
 use super::map::MovedRun;
 
-/// Reads the note's description. Runs have no tails yet.
-pub(crate) fn parse(desc: &[u8]) -> Option<Vec<MovedRun>> {
+/// What the note claims.
+#[derive(Debug, Default)]
+pub(crate) struct Claimed {
+    /// Runs, without their tails.
+    pub runs: Vec<MovedRun>,
+    /// Version 2: jumps at old entries, and functions whose pointers follow (old entry, new entry).
+    pub more: Option<(Vec<std::ops::Range<u64>>, Vec<(u64, u64)>)>,
+}
+
+/// Reads the note's description.
+pub(crate) fn parse(desc: &[u8]) -> Option<Claimed> {
     let mut r = Reader::new(desc);
     let version = r.u32()?;
     if !(1..=2).contains(&version) {
         return None;
     }
+    let mut claimed = Claimed {
+        runs: runs(&mut r)?,
+        more: None,
+    };
+    if version == 2 {
+        let (mut jumps, mut pointers) = (Vec::new(), Vec::new());
+        let mut end = 0u64;
+        for _ in 0..r.uleb()? {
+            let start = end.checked_add(r.uleb()?)?;
+            end = start.checked_add(r.uleb()?)?;
+            jumps.push(start..end);
+        }
+        let mut old = 0u64;
+        for _ in 0..r.uleb()? {
+            old = old.checked_add(r.uleb()?)?;
+            pointers.push((old, old.checked_add_signed(r.sleb()?)?));
+        }
+        claimed.more = Some((jumps, pointers));
+    }
+    r.is_empty().then_some(claimed)
+}
+
+fn runs(r: &mut Reader<'_>) -> Option<Vec<MovedRun>> {
     let count = r.uleb()?;
     let mut out = Vec::new();
     let (mut old, mut new) = (0u64, 0u64);
@@ -62,15 +95,7 @@ pub(crate) fn parse(desc: &[u8]) -> Option<Vec<MovedRun>> {
             tail: 0,
         });
     }
-    if version == 2 {
-        for _ in 0..r.uleb()? {
-            (r.uleb()?, r.uleb()?);
-        }
-        for _ in 0..r.uleb()? {
-            (r.uleb()?, r.sleb()?);
-        }
-    }
-    r.is_empty().then_some(out)
+    Some(out)
 }
 
 /// A function whose runs are compared.

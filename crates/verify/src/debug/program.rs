@@ -1,11 +1,13 @@
 //! Debug information of a program: what became of it, and the comparison by the lock step's pairs.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use rayon::prelude::*;
 
 use super::map::{CodeMap, CodeMapParts, MovedRun};
+use super::moves::Claimed;
 use super::{DebugReport, moves};
 use crate::arch::Arch;
 use crate::context::{Context, Findings, FuncId};
@@ -169,7 +171,10 @@ fn compare<A: Arch>(
 }
 
 fn by_name<'s>(sections: &'s Sections<'_>, name: &str) -> &'s [u8] {
-    sections.get(name.as_bytes()).map(|data| &data[..]).unwrap_or_default()
+    sections
+        .get(name.as_bytes())
+        .map(|data| &data[..])
+        .unwrap_or_default()
 }
 
 /// Makes the map of the lock step's pairs and what is claimed beyond them.
@@ -177,9 +182,13 @@ fn parts<A: Arch>(
     cx: &Context<'_>,
     walked: &[Walked],
     found: &Findings,
-    claimed: &[MovedRun],
+    claimed: &Claimed,
 ) -> Result<CodeMapParts, String> {
-    if let Some(run) = claimed.iter().find(|r| cx.old.owner(r.old.0).is_none()) {
+    if let Some(run) = claimed
+        .runs
+        .iter()
+        .find(|r| cx.old.owner(r.old.0).is_none())
+    {
         return Err(format!(
             "the run at {:#x} is of no function that moved",
             run.old.0
@@ -188,7 +197,7 @@ fn parts<A: Arch>(
     let runs: Vec<Vec<MovedRun>> = walked
         .par_iter()
         .enumerate()
-        .map(|(id, w)| moves::compare::<A>(cx, id as FuncId, claimed, w))
+        .map(|(id, w)| moves::compare::<A>(cx, id as FuncId, &claimed.runs, w))
         .collect::<Result<_, String>>()?;
     let range = |r: &crate::files::claim::Range| r.start..r.end;
     let mut entry_jumps = Vec::new();
@@ -217,6 +226,9 @@ fn parts<A: Arch>(
             None => either.push(both),
         }
     }
+    if let Some(more) = &claimed.more {
+        compare_claims(more, &entry_jumps, &pointers, &either)?;
+    }
     Ok(CodeMapParts {
         bodies: cx
             .functions
@@ -230,4 +242,38 @@ fn parts<A: Arch>(
         either,
         executable: cx.code.iter().map(range).collect(),
     })
+}
+
+/// Compares what is claimed of jumps at old entries and of pointers with what was found.
+fn compare_claims(
+    claimed: &(Vec<Range<u64>>, Vec<(u64, u64)>),
+    jumps: &[Range<u64>],
+    pointers: &[(u64, u64)],
+    either: &[(u64, u64)],
+) -> Result<(), String> {
+    let mut found: Vec<(u64, u64)> = jumps.iter().map(|j| (j.start, j.end)).collect();
+    found.sort_unstable();
+    let said: Vec<(u64, u64)> = claimed.0.iter().map(|j| (j.start, j.end)).collect();
+    if said != found {
+        let other = said.iter().find(|j| !found.contains(j));
+        let (start, end) = other.or(found.first()).copied().unwrap_or_default();
+        return Err(format!(
+            "the note says that {} jumps are at old entries, and there are {}; {start:#x}..{end:#x} is not in both",
+            said.len(),
+            found.len()
+        ));
+    }
+    let may: BTreeSet<&(u64, u64)> = pointers.iter().chain(either).collect();
+    if let Some((old, new)) = claimed.1.iter().find(|pair| !may.contains(pair)) {
+        return Err(format!(
+            "the note says that pointers to {old:#x} became {new:#x}, which none did"
+        ));
+    }
+    let said: BTreeSet<&(u64, u64)> = claimed.1.iter().collect();
+    match pointers.iter().find(|pair| !said.contains(pair)) {
+        Some((old, new)) => Err(format!(
+            "pointers to {old:#x} became {new:#x}, and the note does not say so"
+        )),
+        None => Ok(()),
+    }
 }

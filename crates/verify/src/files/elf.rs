@@ -10,8 +10,12 @@
 
 use std::borrow::Cow;
 
-use object::elf::{CompressionHeader64, Dyn64, FileHeader64, ProgramHeader64, SectionHeader64, Sym64};
-use object::read::elf::{CompressionHeader as _, Dyn as _, FileHeader, ProgramHeader as _, SectionHeader as _, Sym as _};
+use object::elf::{
+    CompressionHeader64, Dyn64, FileHeader64, ProgramHeader64, SectionHeader64, Sym64,
+};
+use object::read::elf::{
+    CompressionHeader as _, Dyn as _, FileHeader, ProgramHeader as _, SectionHeader as _, Sym as _,
+};
 use object::{CompressedData, CompressionFormat, LittleEndian, pod};
 
 use crate::Error;
@@ -329,7 +333,8 @@ impl<'d> Elf<'d> {
 
     /// Parses a file with debug information alone, whose segments have no contents.
     pub(crate) fn parse_debug_file(data: &'d [u8], which: &'static str) -> Result<Self, Error> {
-        let read = header(data).and_then(|header| Self::with_segments(data, header, Vec::new(), Vec::new()));
+        let read = header(data)
+            .and_then(|header| Self::with_segments(data, header, Vec::new(), Vec::new()));
         read.map_err(|what| Error::Unreadable { which, what })
     }
 

@@ -59,7 +59,10 @@ fn belong(input: &Elf<'_>, debug: &Elf<'_>, note: &Note) -> Result<(), DebugFile
         debug.build_id.unwrap_or_default(),
     );
     if note.kind != NoteKind::Optimised {
-        return Err(OfOutput("it is an instrumented program; debug information of optimised ones can be updated".into()));
+        return Err(OfOutput(
+            "it is an instrumented program; debug information of optimised ones can be updated"
+                .into(),
+        ));
     }
     if note.input_id != of_input {
         return Err(OfOutput(format!(
@@ -76,7 +79,9 @@ fn belong(input: &Elf<'_>, debug: &Elf<'_>, note: &Note) -> Result<(), DebugFile
         )));
     }
     if !has_debug_info(debug) {
-        return Err(OfDebugFile("it has no debug information (.debug_* sections)".into()));
+        return Err(OfDebugFile(
+            "it has no debug information (.debug_* sections)".into(),
+        ));
     }
     // Without build-ids, and to be sure: the same code at the same addresses.
     let code = |elf: &Elf<'_>| -> Vec<(u64, u64)> {
@@ -105,7 +110,9 @@ fn map(input: &Elf<'_>, note: &Note, moves: Moves) -> Result<AddressMap, DebugFi
     let mut ranges: Vec<(u64, u64)> = Vec::new();
     for f in &note.functions {
         let range = |&(start, len): &(u64, u64)| (start, start.saturating_add(len));
-        parts.bodies.extend(f.old.iter().map(range).map(|(a, b)| a..b));
+        parts
+            .bodies
+            .extend(f.old.iter().map(range).map(|(a, b)| a..b));
         ranges.extend(f.new.iter().map(range));
     }
     ranges.sort_unstable();
@@ -124,10 +131,14 @@ fn map(input: &Elf<'_>, note: &Note, moves: Moves) -> Result<AddressMap, DebugFi
         };
         let next = runs.get(i + 1).map_or(u64::MAX, |next| next.new);
         let tail = next.min(*range_end).saturating_sub(run_end);
-        let narrow = |n: u64| u32::try_from(n).map_err(|_| OfOutput(format!(
-            ".note.postlink.moves has a run of {n:#x} bytes at {:#x}",
-            run.new
-        )));
+        let narrow = |n: u64| {
+            u32::try_from(n).map_err(|_| {
+                OfOutput(format!(
+                    ".note.postlink.moves has a run of {n:#x} bytes at {:#x}",
+                    run.new
+                ))
+            })
+        };
         parts.runs.push(Run {
             old: run.old,
             old_len: narrow(run.old_len)?,
@@ -179,7 +190,10 @@ fn symbols(
                 add(&format!(".cold.{number}"), value, size);
             }
             if let Some(jump) = jump_at(s.value) {
-                let mut bodies = note.functions[f].old.iter().map(|(a, len)| *a..a.saturating_add(*len));
+                let mut bodies = note.functions[f]
+                    .old
+                    .iter()
+                    .map(|(a, len)| *a..a.saturating_add(*len));
                 let body = bodies.find(|body| body.contains(&jump.start));
                 // Other code may be after the jump.
                 let end = match body.filter(|_| !reuses) {
@@ -202,7 +216,8 @@ pub fn update<'d>(
 ) -> Result<DebugFile<'d>, DebugFileError> {
     let of_output = |e: FormatError| OfOutput(e.to_string());
     let note = Note::read(output).map_err(of_output)?;
-    let note = note.ok_or_else(|| OfOutput("postlink did not write it (it has no .note.postlink)".into()))?;
+    let note = note
+        .ok_or_else(|| OfOutput("postlink did not write it (it has no .note.postlink)".into()))?;
     belong(input, debug, &note)?;
     let moves = moves::read(output).map_err(of_output)?;
     let moves = moves.ok_or_else(|| {

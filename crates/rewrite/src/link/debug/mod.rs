@@ -36,8 +36,8 @@ use crate::discover::Program;
 use crate::emit::Span;
 use crate::error::Error;
 
-use sections::Changed;
 pub use in_file::{DebugFile, DebugFileError, update as update_debug_file};
+use sections::Changed;
 pub use sections::CompressDebug;
 pub(crate) use sections::has_debug_info;
 
