@@ -11,16 +11,16 @@
 //! # What happens to a program
 //!
 //! ```text
-//! cargo build --message-format json     the programs, linked with relocations kept, in target/postlink/cargo ([`cargo`], [`session`])
-//!   postlink instrument                 beside each: NAME.instrumented                                        ([`store`])
-//! cargo run | test | bench              as the user would, through the runner: counts in target/postlink/profiles
-//!   postlink merge, optimize            proved: target/postlink/TARGET/PROFILE/NAME
-//!   strip, postlink verify              if the user's profile strips: the proof again, of what is left         ([`strip`])
+//! cargo build --message-format json   the programs, linked with relocations kept, in target/postlink/cargo
+//!   postlink instrument               beside each: NAME.instrumented
+//! cargo run | test | bench            as the user would, through the runner: counts in target/postlink/profiles
+//!   postlink merge, optimize          proved: target/postlink/TARGET/PROFILE/NAME
+//!   strip, postlink verify            if the user's profile strips: the proof again, of what is left
 //! ```
 //!
-//! Nothing of the user's is changed: flags go to cargo in its environment, after those that the user has; profile settings
-//! that postlink cannot use are overridden on cargo's command line; all files lie in `target/postlink`, so no other build is
-//! made anew because of them.
+//! Nothing of the user's is changed: flags go to cargo in its environment, after those that the user has; profile
+//! settings that postlink cannot use are overridden on cargo's command line; all files lie in `target/postlink`, so no
+//! other build is made anew because of them.
 
 mod cargo;
 mod commands;

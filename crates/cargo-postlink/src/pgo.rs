@@ -1,7 +1,7 @@
 //! The compiler, and its own profile-guided optimisation: build with counters, run, merge, build again by the profile.
 //!
-//! Raw profiles are read by `llvm-profdata` of the compiler's own version of LLVM: that of rustup's component `llvm-tools`,
-//! or that of a Linux distribution.
+//! Raw profiles are read by `llvm-profdata` of the compiler's own version of LLVM: that of rustup's component
+//! `llvm-tools`, or that of a Linux distribution.
 
 use std::ffi::OsStr;
 use std::fs;

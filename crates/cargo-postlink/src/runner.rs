@@ -1,11 +1,13 @@
 //! What cargo starts programs through while they are counted.
 //!
-//! `cargo run`, `test` and `bench` know much about how to start a program: its folder, its environment, its arguments, which
-//! tests there are. All of that stays theirs: this program is set as the target's *runner*, gets the path of the program and
-//! its arguments, and starts the instrumented copy in its place, through the runner that the user has, if there is one.
+//! `cargo run`, `test` and `bench` know much about how to start a program: its folder, its environment, its arguments,
+//! which tests there are. All of that stays theirs: this program is set as the target's *runner*, gets the path of the
+//! program and its arguments, and starts the instrumented copy in its place, through the runner that the user has, if
+//! there is one.
 //!
-//! Tests and benches start the package's programs themselves, by paths that were compiled into them (`CARGO_BIN_EXE_…`). So
-//! these files become the instrumented copies before a test starts. Cargo puts its own back with every build.
+//! Tests and benches start the package's programs themselves, by paths that were compiled into them
+//! (`CARGO_BIN_EXE_…`). So these files become the instrumented copies before a test starts. Cargo puts its own back
+//! with every build.
 
 use std::ffi::OsString;
 use std::fs;

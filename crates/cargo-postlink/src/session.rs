@@ -15,9 +15,9 @@ use crate::store::Store;
 use crate::strip::Settings;
 use crate::tool;
 
-/// What the linker is asked for. Without kept relocations programs can be optimised as well, but jumps through tables, which
-/// every larger `match` becomes, then go on in the original code, so what is in front of it pays and what is behind it gains
-/// nothing. Keeping them changes no byte of what is loaded.
+/// What the linker is asked for. Without kept relocations programs can be optimised as well, but jumps through tables,
+/// which every larger `match` becomes, then go on in the original code, so what is in front of it pays and what is
+/// behind it gains nothing. Keeping them changes no byte of what is loaded.
 const KEEP_RELOCATIONS: &str = "-Clink-arg=-Wl,--emit-relocs";
 
 /// Settings of cargo's that would not reach us by `--config`, because what we set in the environment counts more.

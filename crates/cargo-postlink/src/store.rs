@@ -3,15 +3,15 @@
 //! | file | is |
 //! |---|---|
 //! | `cargo/TARGET/PROFILE/NAME` | what cargo made; cargo's own target folder, in which no other build runs |
-//! | `cargo/TARGET/PROFILE/NAME.instrumented` | the instrumented copy. Beside the program, because programs look for files beside them, and tests for programs |
+//! | `cargo/TARGET/PROFILE/NAME.instrumented` | the instrumented copy: programs look for files beside them |
 //! | `profiles/TARGET/PROFILE/NAME/DIGEST/program` | the program that was counted, for when it has changed |
 //! | `profiles/TARGET/PROFILE/NAME/DIGEST/current.plraw` | where the instrumented copy counts |
 //! | `profiles/TARGET/PROFILE/NAME/DIGEST/run-N.plraw` | counts of a run that ended well, or was interrupted |
 //! | `profiles/TARGET/PROFILE/NAME/DIGEST/failed-N.plraw` | counts of a run that failed: not used |
 //! | `TARGET/PROFILE/NAME` | the result |
 //!
-//! Counters are of one program, byte for byte, so profiles lie in a folder that has the digest of the program's bytes for its
-//! name: what a program counted stays usable when it was built with other features in between.
+//! Counters are of one program, byte for byte, so profiles lie in a folder that has the digest of the program's bytes
+//! for its name: what a program counted stays usable when it was built with other features in between.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,11 +1,11 @@
 //! What the user's profile says of stripping, and stripping a result.
 //!
-//! A program that was stripped of its symbols while it was linked has no relocations either (lld refuses to link such a
-//! one), so `strip = "symbols"` must not reach the linker: it becomes `strip = "debuginfo"` on cargo's command line, and the
-//! result is stripped instead, once it is proved. What is left is proved again.
+//! A program that was stripped of its symbols while it was linked has no relocations either (lld refuses to link such
+//! a one), so `strip = "symbols"` must not reach the linker: it becomes `strip = "debuginfo"` on cargo's command line,
+//! and the result is stripped instead, once it is proved. What is left is proved again.
 //!
-//! Which setting counts is asked in cargo's order: `--config`, the environment, configuration files from the folder of the
-//! command upwards, the workspace's Cargo.toml; and all of that for the profile that a profile inherits from.
+//! Which setting counts is asked in cargo's order: `--config`, the environment, configuration files from the folder of
+//! the command upwards, the workspace's Cargo.toml; and all of that for the profile that a profile inherits from.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,11 +1,11 @@
 //! Firefox Profiler's JSON ("processed profile"), by crate `fxprof-processed-profile`.
 //!
-//! The format is for samples over time, and counts have no time: each chain of callers is one sample, a millisecond after the
-//! one before it, with what was executed as its weight. So the call tree, the inverted tree and the flame graph are right,
-//! and the graph over time says nothing.
+//! The format is for samples over time, and counts have no time: each chain of callers is one sample, a millisecond
+//! after the one before it, with what was executed as its weight. So the call tree, the inverted tree and the flame
+//! graph are right, and the graph over time says nothing.
 //!
-//! A weight has 31 bits. Where a chain has more instructions, all weights are divided by the power of ten that makes them
-//! fit, and it is said.
+//! A weight has 31 bits. Where a chain has more instructions, all weights are divided by the power of ten that makes
+//! them fit, and it is said.
 
 use fxprof_processed_profile::{
     CategoryHandle, CpuDelta, Frame, FrameFlags, FrameInfo, Profile, ReferenceTimestamp,

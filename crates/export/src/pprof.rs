@@ -1,10 +1,11 @@
 //! pprof's file: messages of `profile.proto`, compressed by gzip.
 //!
-//! A function that ran is a location at its first address, in the one mapping that is the program; a chain of callers is a
-//! sample, the innermost function first. Values are executed instructions, and calls of the innermost function by this chain (estimated).
+//! A function that ran is a location at its first address, in the one mapping that is the program; a chain of callers
+//! is a sample, the innermost function first. Values are executed instructions, and calls of the innermost function by
+//! this chain (estimated).
 //!
-//! Source: <https://github.com/google/pprof/blob/main/proto/profile.proto>; the messages below have its names and numbers, and
-//! only fields that are filled.
+//! Source: <https://github.com/google/pprof/blob/main/proto/profile.proto>; the messages below have its names and
+//! numbers, and only fields that are filled.
 
 use std::collections::BTreeMap;
 use std::io::Write;

@@ -33,8 +33,8 @@ pub const DIM: Style = Style::new().dimmed();
 /// Shorter work shows no progress.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The phases of each piece of work, in order, so that progress says how many are left. Phases that a job does not need are
-/// skipped, and those up to writing come again when the checker refuses a function.
+/// The phases of each piece of work, in order, so that progress says how many are left. Phases that a job does not
+/// need are skipped, and those up to writing come again when the checker refuses a function.
 const STEPS: [(&str, &[&str]); 11] = [
     ("aggregate", &["binary", "samples", "aggregate", "write"]),
     ("convert", &["read", "write"]),

@@ -131,8 +131,8 @@ fn optimize(
     Ok(())
 }
 
-/// Strips the result as the user's profile would have, and has what is left proved. If that is not possible the result stays
-/// as it is, and it is said.
+/// Strips the result as the user's profile would have, and has what is left proved. If that is not possible the result
+/// stays as it is, and it is said.
 fn strip_result(session: &Session, entry: &Entry) -> Result<()> {
     let found = strip::finder(
         &session.compiler.sysroot,

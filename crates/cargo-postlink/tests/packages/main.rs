@@ -138,7 +138,7 @@ fn a_workload_that_crashes_is_an_error_and_its_counts_are_not_used() {
         let (code, said) = project.fails(&["run", "--", "100", how]);
         assert_eq!(code, Some(1));
         assert!(
-            said.contains(&format!("error: the workload")) && said.contains(words),
+            said.contains("error: the workload") && said.contains(words),
             "{said}"
         );
         let (_, said) = project.fails(&["optimize", "--", "100", how]);

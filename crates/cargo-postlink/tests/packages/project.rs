@@ -6,8 +6,8 @@ use std::process::{Command, Output, Stdio};
 
 use tempfile::TempDir;
 
-/// A program that does different things for different arguments: `TIMES WHAT`. `die` ends it by a signal, `fail` with an
-/// exit code, `wait` never.
+/// A program that does different things for different arguments: `TIMES WHAT`. `die` ends it by a signal, `fail` with
+/// an exit code, `wait` never.
 pub const PROGRAM: &str = r#"
 #[inline(never)]
 fn words(n: u64) -> usize {
