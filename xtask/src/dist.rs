@@ -6,9 +6,10 @@
 //! | `postlink_VERSION_ARCH.deb` | the same at Debian's places |
 //! | `SHA256SUMS` | of both |
 //!
-//! **The program** is linked statically with glibc (`+crt-static`), so that it runs on any Linux, and
-//! stripped. Kept relocations, which `.cargo/config.toml` asks for in daily builds, are of no use in a
-//! stripped program: `postlink demo` needs a build from the sources.
+//! **The program** is that of crate `cargo-postlink`, which is `postlink` as well, by the name that it is called by:
+//! it goes along once, as `postlink`, with a link `cargo-postlink`. It is linked statically with glibc
+//! (`+crt-static`), so that it runs on any Linux, and stripped. Kept relocations, which `.cargo/config.toml` asks for
+//! in daily builds, are of no use in a stripped program: `postlink demo` needs a build from the sources.
 //!
 //! **Reproducible** means: the same commit, Rust and Debian release give the same bytes, in whatever folder,
 //! by whatever user, at whatever time. So paths are cut off what the compiler writes into the program,
@@ -21,7 +22,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -30,6 +31,9 @@ use serde_json::Value;
 
 use crate::bench::root;
 use crate::packages;
+
+/// The package whose program is given away, and the name by which cargo finds it.
+const PACKAGE: &str = "cargo-postlink";
 
 /// Documents that go along.
 const DOCUMENTS: [&str; 3] = ["README.md", "LICENSE-MIT", "LICENSE-APACHE"];
@@ -200,7 +204,7 @@ fn build(root: &Path, target: &Path, release: &Release) -> Result<PathBuf> {
                 "--profile",
                 "dist",
                 "--package",
-                "postlink",
+                PACKAGE,
                 "--target",
                 &release.target,
             ])
@@ -209,7 +213,9 @@ fn build(root: &Path, target: &Path, release: &Release) -> Result<PathBuf> {
             .env("CARGO_TARGET_DIR", target)
             .env("CARGO_INCREMENTAL", "0"),
     )?;
-    let program = target.join(&release.target).join("dist/postlink");
+    let folder = target.join(&release.target).join("dist");
+    let program = folder.join("postlink");
+    fs::copy(folder.join(PACKAGE), &program).with_context(|| program.display().to_string())?;
     let dynamic = text(Command::new("readelf").arg("-dlW").arg(&program))?;
     if let Some(line) = dynamic
         .lines()
@@ -263,6 +269,7 @@ impl Contents {
         let name = format!("postlink-{}-{}", release.version, release.target);
         let folder = scratch.join(&name);
         put(&self.program, &folder.join("postlink"), 0o755)?;
+        symlink("postlink", folder.join(PACKAGE))?;
         for page in &self.pages {
             put(page, &folder.join("man").join(file_name(page)), 0o644)?;
         }
@@ -304,6 +311,7 @@ impl Contents {
     fn package(&self, scratch: &Path, output: &Path, release: &Release) -> Result<String> {
         let folder = scratch.join("deb");
         put(&self.program, &folder.join("usr/bin/postlink"), 0o755)?;
+        symlink("postlink", folder.join("usr/bin").join(PACKAGE))?;
         for page in &self.pages {
             let place = folder.join("usr/share/man/man1").join(file_name(page));
             put(page, &place, 0o644)?;
@@ -366,7 +374,7 @@ fn third_party(root: &Path) -> Result<String> {
                 "tree",
                 "--locked",
                 "--package",
-                "postlink",
+                PACKAGE,
                 "--edges",
                 "normal,no-proc-macro",
                 "--prefix",

@@ -12,7 +12,7 @@ use crate::stacks::{chain, stacks};
 use crate::{Export, Subject};
 
 /// What has to be said of any file with chains.
-fn missing(subject: &Subject<'_, '_>) -> Vec<String> {
+pub(crate) fn missing(subject: &Subject<'_, '_>) -> Vec<String> {
     let mut missing = subject.missing();
     missing.push(
         "chains of callers are estimated from counts of calls; each function's own instructions are as counted"
@@ -23,6 +23,14 @@ fn missing(subject: &Subject<'_, '_>) -> Vec<String> {
 
 /// `main;work;leaf 123`.
 pub fn folded(subject: &Subject<'_, '_>) -> Export {
+    Export {
+        bytes: lines(subject).concat().into_bytes(),
+        missing: missing(subject),
+    }
+}
+
+/// The lines, sorted.
+pub(crate) fn lines(subject: &Subject<'_, '_>) -> Vec<String> {
     let nodes = stacks(subject.facts);
     let functions = &subject.facts.functions;
     // Semicolons are between functions.
@@ -36,11 +44,10 @@ pub fn folded(subject: &Subject<'_, '_>) -> Export {
         let sum = lines.entry(names.join(";")).or_default();
         *sum = sum.saturating_add(node.own);
     }
-    let lines = lines.iter().map(|(stack, own)| format!("{stack} {own}\n"));
-    Export {
-        bytes: lines.collect::<String>().into_bytes(),
-        missing: missing(subject),
-    }
+    let lines = lines.iter();
+    lines
+        .map(|(stack, own)| format!("{stack} {own}\n"))
+        .collect()
 }
 
 /// speedscope's file: one profile of sampled stacks, the weights of which are instructions.

@@ -5,6 +5,9 @@
 //! | [`coverage`] | lcov, Cobertura: lines, functions, branches |
 //! | [`stacks`] | chains of callers, for what follows |
 //! | [`folded`](mod@folded) | folded stacks, speedscope |
+//! | [`pprof`] | pprof |
+//! | [`firefox`] | Firefox Profiler's JSON |
+//! | [`flame_graph`] | flame graph as SVG |
 //! | [`callgrind`] | callgrind |
 //! | [`drcov`] | drcov: basic blocks that ran |
 //! | [`dot`] | Graphviz: the graph of one function |
@@ -15,7 +18,10 @@ pub mod callgrind;
 pub mod coverage;
 pub mod dot;
 pub mod drcov;
+pub mod firefox;
+pub mod flame_graph;
 pub mod folded;
+pub mod pprof;
 pub mod stacks;
 
 use postlink_image::elf::Elf;
@@ -63,6 +69,14 @@ pub enum Error {
     /// There is none of that name.
     #[error("no function is named '{0}'")]
     UnknownFunction(String),
+    /// The library that writes the format has failed.
+    #[error("{format}: {why}")]
+    Writing {
+        /// Name of the format.
+        format: &'static str,
+        /// What it said.
+        why: String,
+    },
     /// It did not run, so there are no counts to draw.
     #[error("'{0}' did not run by this profile")]
     NeverRan(String),

@@ -33,6 +33,57 @@ pub const DIM: Style = Style::new().dimmed();
 /// Shorter work shows no progress.
 const PATIENCE: Duration = Duration::from_secs(1);
 
+/// The phases of each piece of work, in order, so that progress says how many are left. Phases that a job does not
+/// need are skipped, and those up to writing come again when the checker refuses a function.
+const STEPS: [(&str, &[&str]); 11] = [
+    ("aggregate", &["binary", "samples", "aggregate", "write"]),
+    ("convert", &["read", "write"]),
+    ("diff", &["read", "compare"]),
+    ("export", &["counts", "lines", "file"]),
+    (
+        "instrument",
+        &["discover", "functions", "link", "write", "verify"],
+    ),
+    ("merge", &["read", "write"]),
+    (
+        "mip merge",
+        &["read the profile", "merge", "write the profile"],
+    ),
+    (
+        "optimize",
+        &[
+            "profile",
+            "discover",
+            "attach",
+            "layout",
+            "emit",
+            "functions",
+            "link",
+            "write",
+            "verify",
+        ],
+    ),
+    ("profgen", &["lines", "samples", "write"]),
+    ("report", &["counts", "verify", "page"]),
+    ("verify", &["check"]),
+];
+
+/// Whether the list is complete. Work without a list has one step.
+fn is_known(what: &str, phase: &str) -> bool {
+    let mut lists = STEPS.iter().filter(|(name, _)| *name == what);
+    lists.all(|(_, steps)| steps.contains(&phase))
+}
+
+/// A phase and its place among those of a piece of work: `link, step 7 of 9`.
+fn step(what: &str, phase: &str) -> String {
+    let steps = STEPS.iter().find(|(name, _)| *name == what);
+    let steps = steps.map_or(&[][..], |(_, steps)| steps);
+    match steps.iter().position(|step| *step == phase) {
+        Some(at) if steps.len() > 1 => format!("{phase}, step {} of {}", at + 1, steps.len()),
+        _ => phase.to_owned(),
+    }
+}
+
 /// When to use colour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum ColorChoice {
@@ -94,7 +145,8 @@ impl Ui {
         if !self.quiet && std::io::stderr().is_terminal() {
             let started = Spinner::start(what.to_owned());
             let bar = started.bar.clone();
-            phases.observer = Some(Box::new(move |phase| bar.set_message(phase)));
+            let name = what.to_owned();
+            phases.observer = Some(Box::new(move |phase| bar.set_message(step(&name, phase))));
             spinner = Some(started);
         }
         Watched {
@@ -121,6 +173,15 @@ impl Watched {
     /// Ends the progress display and prints the times.
     pub fn finish(mut self) {
         self.phases.end();
+        debug_assert!(
+            self.phases
+                .times
+                .iter()
+                .all(|(phase, _)| is_known(&self.what, phase)),
+            "STEPS lacks a phase of {}: {:?}",
+            self.what,
+            self.phases.times
+        );
         self.spinner.take();
         if !self.print {
             return;
@@ -281,6 +342,14 @@ pub fn shorten(name: &str, width: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn progress_says_how_many_steps_there_are() {
+        assert_eq!(step("optimize", "link"), "link, step 7 of 9");
+        assert_eq!(step("verify", "check"), "check");
+        assert_eq!(step("optimize", "something else"), "something else");
+        assert_eq!(step("something else", "link"), "link");
+    }
 
     #[test]
     fn one_thing_is_not_named_as_many() {

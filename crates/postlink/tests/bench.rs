@@ -330,6 +330,117 @@ fn an_interrupt_shows_and_exports_what_was_measured() {
     assert!(rows >= 14, "{rows}");
 }
 
+/// Starts a command in a process group of its own, waits until the word was written to standard error so many times, and
+/// sends SIGINT to the group, as a terminal does: the workload gets it as well.
+fn interrupted(command: &mut Command, times: usize) -> (Option<i32>, String, Vec<String>) {
+    use std::os::unix::process::CommandExt;
+    let mut child = command
+        .process_group(0)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("postlink is there");
+    let errors = BufReader::new(child.stderr.take().expect("it is piped"));
+    let mut errors = errors.lines().map_while(Result::ok);
+    let ran = errors
+        .by_ref()
+        .filter(|line| line == "ran")
+        .take(times)
+        .count();
+    // SAFETY: it takes no pointers; the group is that of our child, which was not waited for.
+    let sent = unsafe { libc::kill(-(child.id() as libc::pid_t), libc::SIGINT) };
+    let rest: Vec<String> = errors.collect();
+    let output = child.wait_with_output().expect("it ends");
+    let (said, _) = texts(&output);
+    assert_eq!((ran, sent), (times, 0), "{said}{rest:?}");
+    (output.status.code(), said, rest)
+}
+
+#[test]
+fn an_interrupt_from_a_terminal_loses_nothing_either() {
+    let folder = Folder::new();
+    let options = ["--max-runs", "500", "--precision", "0.01", "--warmup", "0"];
+    let mut command = folder.command(&["bench", "app", "slow"]);
+    command.args(options).args([
+        "--cleanup",
+        "echo ran >&2",
+        "--export",
+        "csv=r.csv",
+        "--",
+        "{}",
+        "2000",
+    ]);
+    let (code, said, rest) = interrupted(&mut command, 15);
+    assert_eq!(code, Some(130), "{said}{rest:?}");
+    assert!(
+        said.contains("interrupted)") && said.contains("processor time"),
+        "{said}"
+    );
+    assert!(folder.read("r.csv").lines().count() > 14, "{said}");
+}
+
+#[test]
+fn an_interrupt_while_servers_are_measured_loses_nothing_and_stops_the_server() {
+    let folder = Folder::new();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let port = listener
+        .local_addr()
+        .expect("it is bound")
+        .port()
+        .to_string();
+    drop(listener);
+    let load = format!("./app ask {port} 20 && echo ran >&2");
+    let options = [
+        "--max-runs",
+        "500",
+        "--precision",
+        "0.01",
+        "--warmup",
+        "0",
+        "--until-ready",
+        "text:listening",
+    ];
+    let mut command = folder.command(&["bench", "app", "slow"]);
+    command.args(options).args([
+        "--load",
+        &load,
+        "--export",
+        "csv=r.csv",
+        "--",
+        "{}",
+        "serve",
+        &port,
+        "400",
+    ]);
+    let (code, said, rest) = interrupted(&mut command, 8);
+    assert_eq!(code, Some(130), "{said}{rest:?}");
+    assert!(
+        said.contains("interrupted)") && said.contains("processor time"),
+        "{said}"
+    );
+    let rows = folder.read("r.csv").lines().count() - 1;
+    assert!(rows >= 7, "{rows}");
+    assert!(
+        std::net::TcpStream::connect(format!("127.0.0.1:{port}")).is_err(),
+        "a server is left"
+    );
+}
+
+#[test]
+fn an_interrupt_while_tune_measures_keeps_the_result_and_says_what_was_measured() {
+    let folder = Folder::new();
+    let mut command = folder.command(&["tune", "app", "-o", "app.opt", "--measure", "500"]);
+    command.args(["--", "sh", "-c", "{} 2000 && echo ran >&2"]);
+    // The first is that of the instrumented program.
+    let (code, said, rest) = interrupted(&mut command, 15);
+    assert_eq!(code, Some(130), "{said}{rest:?}");
+    assert!(
+        rest.iter().any(|line| line.contains("processor time")),
+        "{rest:?}"
+    );
+    assert!(folder.path("app.opt").exists());
+}
+
 #[test]
 fn layouts_by_chance_are_proved_and_their_luck_is_told() {
     let folder = Folder::new();

@@ -615,3 +615,52 @@ fn manual_pages_and_completions_name_all_commands() {
         );
     }
 }
+
+/// A named pipe that nobody writes to yet makes a command take as long as a test likes.
+#[test]
+fn what_takes_long_shows_on_a_terminal_which_step_it_is_at_and_nothing_in_a_pipe() {
+    if Command::new("script").arg("--version").output().is_err() {
+        eprintln!("SKIPPED: script is not installed");
+        return;
+    }
+    let folder = Folder::new();
+    let said = |on_terminal: bool| {
+        let pipe = folder.path("pipe.plraw");
+        let _ = fs::remove_file(&pipe);
+        assert!(
+            Command::new("mkfifo")
+                .arg(&pipe)
+                .status()
+                .unwrap()
+                .success()
+        );
+        let words = format!(
+            "{} merge pipe.plraw -o out.plprof",
+            env!("CARGO_BIN_EXE_postlink")
+        );
+        let mut command = Command::new(if on_terminal { "script" } else { "sh" });
+        match on_terminal {
+            true => command.args(["-qec", &words, "/dev/null"]),
+            false => command.args(["-c", &words]),
+        };
+        let child = command
+            .current_dir(folder.path(""))
+            .stdin(std::process::Stdio::null())
+            .stdout(std::process::Stdio::piped())
+            .stderr(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(1800));
+        fs::write(&pipe, b"no profile").unwrap();
+        let output = child.wait_with_output().unwrap();
+        let both = [output.stdout, output.stderr].concat();
+        String::from_utf8_lossy(&both).into_owned()
+    };
+    let shown = said(true);
+    assert!(shown.contains("merge: read, step 1 of 2"), "{shown}");
+    let piped = said(false);
+    assert!(
+        piped.starts_with("error:") && !piped.contains("step"),
+        "{piped}"
+    );
+}

@@ -453,6 +453,131 @@ fn callgrind_annotate_reads_what_each_function_executed() {
 }
 
 #[test]
+fn pprof_reads_what_each_function_executed() {
+    if !available("go") {
+        return;
+    }
+    let made = Made::new();
+    made.export("pprof", "app.pb.gz", &[]);
+    let top = |options: &[&str]| {
+        made.run(
+            "go",
+            &[&["tool", "pprof"], options, &["app.pb.gz"]].concat(),
+        )
+    };
+    let said = top(&["-top", "-unit=count", "-nodefraction=0", "-nodecount=1000"]);
+    // flat, flat%, sum%, cum, cum%, name
+    let rows = said.lines().filter_map(|line| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let [flat, _, sum, cumulative, _, name] = fields[..] else {
+            return None;
+        };
+        sum.ends_with('%').then_some(())?;
+        Some((
+            name.to_owned(),
+            (flat.parse::<u64>().ok()?, cumulative.parse::<u64>().ok()?),
+        ))
+    });
+    let rows: BTreeMap<String, (u64, u64)> = rows.collect();
+    let own = own(&made);
+    for (name, count) in &own {
+        assert_eq!(
+            rows.get(name).map(|row| row.0),
+            Some(*count),
+            "{name}: {said}"
+        );
+    }
+    let sum = own["main"] + own["classify"] + own["twice"];
+    assert!(rows["main"].1.abs_diff(sum) <= sum / 50, "{said}");
+    // Addresses, lines and the mapping are there for who asks.
+    let raw = top(&["-raw"]);
+    assert!(
+        raw.contains("instructions/count[dflt]") && raw.contains("app.c:"),
+        "{raw}"
+    );
+    assert!(
+        raw.lines()
+            .any(|line| line.starts_with("1: 0x") && line.contains("/app")),
+        "{raw}"
+    );
+    // The same bytes each time: no time is in them.
+    made.export("pprof", "again.pb.gz", &[]);
+    let read = |name: &str| fs::read(made.path(name)).expect("it was written");
+    assert_eq!(read("app.pb.gz"), read("again.pb.gz"));
+}
+
+#[test]
+fn firefox_has_the_same_stacks_in_its_tables() {
+    let made = Made::new();
+    made.export("firefox", "app.json", &[]);
+    let file: serde_json::Value = serde_json::from_str(&made.read("app.json")).expect("JSON");
+    assert!(file["meta"]["preprocessedProfileVersion"].as_u64() > Some(40));
+    let thread = &file["threads"][0];
+    let number = |value: &serde_json::Value| value.as_u64().expect("a number") as usize;
+    let strings = thread
+        .get("stringArray")
+        .unwrap_or(&file["shared"]["stringArray"]);
+    let tables = |name: &str| thread.get(name).unwrap_or(&file["shared"][name]);
+    let samples = &thread["samples"];
+    assert_eq!(samples["weightType"], "samples");
+    let mut sums: BTreeMap<String, u64> = BTreeMap::new();
+    let weights = samples["weight"].as_array().expect("weights");
+    for (stack, weight) in samples["stack"]
+        .as_array()
+        .expect("stacks")
+        .iter()
+        .zip(weights)
+    {
+        let frame = number(&tables("stackTable")["frame"][number(stack)]);
+        let function = number(&tables("frameTable")["func"][frame]);
+        let name = &strings[number(&tables("funcTable")["name"][function])];
+        let name = name.as_str().expect("a name");
+        *sums.entry(name.to_owned()).or_default() += weight.as_u64().expect("a weight");
+    }
+    assert_eq!(sums, own(&made));
+}
+
+#[test]
+fn a_flame_graph_is_well_formed_and_has_every_function_that_ran() {
+    let made = Made::new();
+    made.export("svg", "app.svg", &[]);
+    let svg = made.read("app.svg");
+    let own = own(&made);
+    let all: u64 = own.values().sum();
+    let grouped = |n: u64| {
+        let digits = n.to_string();
+        let cut = digits.len() % 3;
+        let (first, rest) = digits.split_at(cut);
+        let rest = rest
+            .as_bytes()
+            .chunks(3)
+            .map(|c| String::from_utf8_lossy(c).into_owned());
+        let parts = std::iter::once(first.to_owned()).chain(rest);
+        parts
+            .filter(|part| !part.is_empty())
+            .collect::<Vec<_>>()
+            .join(",")
+    };
+    assert!(
+        svg.contains(&format!("all ({} instructions, 100%)", grouped(all))),
+        "{svg}"
+    );
+    for name in own.keys() {
+        assert!(svg.contains(&format!("<title>{name} (")), "{name}: {svg}");
+    }
+    if available("python3") {
+        let check =
+            "import sys, xml.etree.ElementTree as t; print(t.parse('app.svg').getroot().tag)";
+        assert_eq!(
+            made.run("python3", &["-c", check]).trim(),
+            "{http://www.w3.org/2000/svg}svg"
+        );
+    }
+    made.export("svg", "again.svg", &[]);
+    assert_eq!(svg, made.read("again.svg"), "colours by chance");
+}
+
+#[test]
 fn drcov_has_each_block_that_ran() {
     let made = Made::new();
     made.export("drcov", "app.drcov", &[]);

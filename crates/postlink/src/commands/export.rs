@@ -6,7 +6,9 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
-use postlink_export::{Export as File, Subject, callgrind, coverage, dot, drcov, folded};
+use postlink_export::{
+    Export as File, Subject, callgrind, coverage, dot, drcov, firefox, flame_graph, folded, pprof,
+};
 use postlink_lines::Lines;
 use postlink_rewrite::attach::Source;
 use postlink_rewrite::facts;
@@ -30,6 +32,12 @@ pub enum Format {
     Folded,
     /// The same as speedscope's JSON
     Speedscope,
+    /// The same for pprof: profile.proto, compressed by gzip
+    Pprof,
+    /// The same as JSON of the Firefox Profiler
+    Firefox,
+    /// The same as a flame graph to open in a browser
+    Svg,
     /// Basic blocks that ran, version 2: Lighthouse
     Drcov,
     /// The control-flow graph of one function (--function) for Graphviz
@@ -109,6 +117,9 @@ impl Export {
             Format::Callgrind => Ok(callgrind::callgrind(&subject)),
             Format::Folded => Ok(folded::folded(&subject)),
             Format::Speedscope => Ok(folded::speedscope(&subject)),
+            Format::Pprof => pprof::pprof(&subject),
+            Format::Firefox => firefox::firefox(&subject),
+            Format::Svg => flame_graph::svg(&subject),
             Format::Drcov => Ok(drcov::drcov(&subject)),
             Format::Dot => dot::dot(&subject, self.function.as_deref()),
         };

@@ -240,6 +240,7 @@ enum Encoding {
 
 impl Profgen {
     pub fn run(self, ui: &Ui) -> Result<ExitCode> {
+        let mut watched = ui.phases("profgen");
         let input = Input::open(&self.file)?;
         let file = self.file.display().to_string();
         let rewritten;
@@ -277,6 +278,7 @@ impl Profgen {
                 _ => SampleInput::Finished(&source),
             }
         };
+        watched.phases.begin("lines");
         let debug_input = self
             .program
             .debug_file
@@ -290,18 +292,21 @@ impl Profgen {
         let lines = Lines::load_split(debug, &files).with_context(|| file.clone())?;
         let options = self.options(windows);
         let mut out = Vec::new();
+        watched.phases.begin("samples");
         let report = generate(&elf, &lines, samples, &options, &mut out).with_context(named)?;
+        watched.phases.begin("write");
+        let output = || self.output.display().to_string();
+        let written = fs::File::create(&self.output).with_context(output)?;
+        let mut written = BufWriter::new(written);
+        written.write_all(&out).with_context(output)?;
+        written.flush().with_context(output)?;
+        watched.finish();
         for warning in &report.warnings {
             ui.warn(warning);
         }
         for note in &report.notes {
             ui.say(note);
         }
-        let output = || self.output.display().to_string();
-        let written = fs::File::create(&self.output).with_context(output)?;
-        let mut written = BufWriter::new(written);
-        written.write_all(&out).with_context(output)?;
-        written.flush().with_context(output)?;
         ui.say(format_args!(
             "{}: {} functions of {} samples",
             output(),

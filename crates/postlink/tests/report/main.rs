@@ -607,6 +607,72 @@ fn views_are_searched_sorted_zoomed_and_used_by_keys() {
 }
 
 #[test]
+fn a_program_for_aarch64_has_the_same_report() {
+    let tools = ["aarch64-linux-gnu-gcc", "qemu-aarch64"];
+    let is_there = |tool: &&str| {
+        std::process::Command::new(tool)
+            .arg("--version")
+            .output()
+            .is_ok()
+    };
+    if let Some(tool) = tools.iter().find(|tool| !is_there(tool)) {
+        eprintln!("SKIPPED: {tool} is not installed");
+        return;
+    }
+    let folder = Folder::new();
+    fs::write(folder.path("app.c"), SOURCE).expect("the folder is ours");
+    let options = ["-O2", "-g", "-Wl,-q", "-o", "app", "app.c"];
+    folder.run(Path::new(tools[0]), &options);
+    folder.postlink(&[
+        "instrument",
+        "app",
+        "-o",
+        "app.inst",
+        "--profile",
+        "run.plraw",
+    ]);
+    folder.run(
+        Path::new(tools[1]),
+        &["-L", "/usr/aarch64-linux-gnu", "app.inst"],
+    );
+    folder.postlink(&["optimize", "app", "-p", "run.plraw", "-o", "app.opt"]);
+    let given = ["app", "-p", "run.plraw", "--optimized", "app.opt"];
+    let report = folder.json(&given);
+    let entries = |name: &str| report["ran"]["entries"][number_of(&report, name)].as_u64();
+    assert_eq!(
+        (entries("square"), entries("classify")),
+        (Some(3000), Some(9000))
+    );
+    assert_eq!(report["verdict"]["proof"]["proved"], true);
+    assert_eq!(
+        report["layout"]["after"]["unplaced"], 0,
+        "every block that ran has a new place"
+    );
+    folder.postlink(&[&["report"], &given[..], &["-o", "report.html"]].concat());
+    let Some(mut browser) = Browser::start() else {
+        return;
+    };
+    browser.size(1280, 900);
+    browser.open(&folder.path("report.html"));
+    for view in VIEWS {
+        browser.evaluate(&format!("location.hash = '#{view}'"));
+        browser.until(&format!(
+            "document.querySelector('main').dataset.view === '{view}'"
+        ));
+    }
+    let work = number_of(&report, "work");
+    browser.evaluate(&format!("location.hash = '#function/{work}'"));
+    browser.until(&format!(
+        "location.hash === '#function/{work}' && !!document.querySelector('main h2')"
+    ));
+    let text = browser.evaluate("document.querySelector('main').innerText");
+    let text = text.as_str().expect("text");
+    // A call through a register, as this machine writes it.
+    assert!(text.contains("blr"), "{text}");
+    assert_eq!(browser.complaints, Vec::<String>::new());
+}
+
+#[test]
 fn tune_writes_a_report_with_its_times() {
     let folder = Folder::new();
     folder.build("app", "app.c", SOURCE, &[]);

@@ -91,7 +91,7 @@ pub struct Merge {
 
 impl Merge {
     pub fn run(self, ui: &Ui) -> Result<ExitCode> {
-        let mut watched = ui.phases("merge");
+        let mut watched = ui.phases("mip merge");
         watched.phases.begin("read the profile");
         let mut profile = match &self.map {
             Some(map) => create::open(map)?,
