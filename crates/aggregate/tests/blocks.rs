@@ -44,7 +44,10 @@ fn check(f: &str, more: &str, flags: &[&str], expected: &Expect) {
         names.any(|name| name.text().starts_with(b"f/") || *name.text() == *b"f")
     };
     let index = (0..binary.functions.list().len()).find(named);
-    expected.assert_eq(&shown(&blocks::<X86_64>(&around, index.expect("f is there"))));
+    expected.assert_eq(&shown(&blocks::<X86_64>(
+        &around,
+        index.expect("f is there"),
+    )));
 }
 
 fn shown(blocks: &Blocks) -> String {
