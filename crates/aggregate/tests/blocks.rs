@@ -40,7 +40,7 @@ fn check(f: &str, more: &str, flags: &[&str], expected: &Expect) {
         references: &references,
     };
     let named = |index: &usize| {
-        let mut names = binary.functions.names_of(*index);
+        let mut names = binary.functions.names_of(*index).iter();
         names.any(|name| name.text().starts_with(b"f/") || *name.text() == *b"f")
     };
     let index = (0..binary.functions.list().len()).find(named);
