@@ -24,7 +24,7 @@ impl Tables {
         let mut remarks = Vec::new();
         if parents.corrected > 0 {
             remarks.push(format!(
-                "{} of {} split-off parts had the wrong function in the translation tables, as BOLT 19 writes them if such parts lie below hot ones; corrected",
+                "{} of {} split-off parts had the wrong function in the translation tables, as BOLT 19 writes them if such parts are below hot ones; corrected",
                 parents.corrected,
                 bat.cold().len()
             ));

@@ -78,7 +78,12 @@ fn branches_end_blocks_and_calls_do_not() {
         "test %edi, %edi\nje 1f\ncall g\nnop\n1: ret",
         "",
         &[],
-        &expect![],
+        &expect![[r#"
+            0: 0..=2, entry, goes on -> [2, 1]
+            1: 4..=9, goes on -> [2]
+            2: a..=a -> []
+            explained, transfers [4]
+        "#]],
     );
 }
 
@@ -88,7 +93,12 @@ fn a_jump_after_a_conditional_branch_belongs_to_its_block() {
         "test %edi, %edi\nje 1f\njmp 2f\n1: nop\n2: ret",
         "",
         &[],
-        &expect![],
+        &expect![[r#"
+            0: 0..=4, entry, goes on -> [1, 2]
+            1: 6..=6, goes on -> [2]
+            2: 7..=7 -> []
+            explained, transfers []
+        "#]],
     );
 }
 
@@ -98,13 +108,27 @@ fn a_jump_after_a_conditional_branch_out_of_the_function_is_a_block_of_its_own()
         "test %edi, %edi\nje g\njmp 2f\n1: nop\n2: ret",
         "",
         &[],
-        &expect![],
+        &expect![[r#"
+            0: 0..=2, entry, calls, goes on -> [1]
+            1: 4..=4 -> [3]
+            2: 6..=6, goes on -> [3]
+            3: 7..=7 -> []
+            explained, transfers [2]
+        "#]],
     );
 }
 
 #[test]
 fn a_branch_just_after_the_end_of_the_function_is_none() {
-    check("test %edi, %edi\nje 1f\nret\n1:", "", &[], &expect![]);
+    check(
+        "test %edi, %edi\nje 1f\nret\n1:",
+        "",
+        &[],
+        &expect![[r#"
+        0: 0..=4, entry -> []
+        explained, transfers []
+    "#]],
+    );
 }
 
 #[test]
@@ -114,7 +138,13 @@ fn a_relative_table_that_the_jump_names_gives_successors() {
          1: nop\n2: nop\n3: ret",
         ".section .rodata\n.p2align 2\ntable: .long 1b-table, 2b-table, 3b-table, 0",
         &[],
-        &expect![],
+        &expect![[r#"
+            0: 0..=e, entry, goes on, dispatches -> [1, 2, 3]
+            1: 10..=10, goes on -> [2]
+            2: 11..=11, goes on -> [3]
+            3: 12..=12 -> []
+            explained, transfers [e]
+        "#]],
     );
 }
 
@@ -125,7 +155,12 @@ fn a_table_ends_where_the_next_begins() {
          jmp *%rax\n1: nop\n2: nop\n3: ret",
         ".section .rodata\n.p2align 2\ntable: .long 1b-table, 2b-table\nother: .long 3b-table, 3b-table, 0",
         &[],
-        &expect![],
+        &expect![[r#"
+            0: 0..=15, entry, goes on, dispatches -> [1, 2]
+            1: 17..=17, goes on -> [2]
+            2: 18..=19 -> []
+            explained, transfers [15]
+        "#]],
     );
 }
 
@@ -135,7 +170,12 @@ fn a_jump_that_nothing_explains_makes_the_traces_of_its_function_unbelieved() {
         "test %edi, %edi\nje 1f\njmp *%rsi\n1: ret",
         "",
         &[],
-        &expect![],
+        &expect![[r#"
+            0: 0..=2, entry, goes on -> [2, 1]
+            1: 4..=4 -> []
+            2: 6..=6 -> []
+            not explained, transfers [4]
+        "#]],
     );
 }
 
@@ -145,7 +185,13 @@ fn with_kept_relocations_it_may_go_to_whatever_data_refers_to() {
         "test %edi, %edi\nje 1f\njmp *%rsi\n1: ret\n2: nop\nret",
         ".data\n.quad 2b",
         &["-Wl,--emit-relocs"],
-        &expect![],
+        &expect![[r#"
+            0: 0..=2, entry, goes on -> [2, 1]
+            1: 4..=4 -> []
+            2: 6..=6 -> []
+            3: 7..=8 -> []
+            not explained, transfers [4]
+        "#]],
     );
 }
 
@@ -155,11 +201,25 @@ fn a_jump_after_the_frame_is_taken_down_is_a_tail_call() {
         "test %edi, %edi\nje 1f\npop %rbp\njmp *%rsi\n1: ret",
         "",
         &[],
-        &expect![],
+        &expect![[r#"
+            0: 0..=2, entry, goes on -> [2, 1]
+            1: 4..=5 -> []
+            2: 7..=7 -> []
+            explained, transfers [5]
+        "#]],
     );
 }
 
 #[test]
 fn a_place_whose_address_the_code_forms_is_an_entry() {
-    check("lea 1f(%rip), %rax\nnop\n1: ret", "", &[], &expect![]);
+    check(
+        "lea 1f(%rip), %rax\nnop\n1: ret",
+        "",
+        &[],
+        &expect![[r#"
+        0: 0..=7, entry, goes on -> [1]
+        1: 8..=8, entry -> []
+        not explained, transfers []
+    "#]],
+    );
 }

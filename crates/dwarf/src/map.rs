@@ -118,7 +118,7 @@ pub enum MapError {
         second: u64,
     },
     /// A run is empty, or is in no body, or an address plus a length exceeds 64 bits.
-    #[error("the run of {len} bytes at {old:#x} does not lie in one old body")]
+    #[error("the run of {len} bytes at {old:#x} is not in one old body")]
     Outside {
         /// Its old address.
         old: u64,

@@ -112,7 +112,7 @@ pub fn parse(section: &[u8]) -> Result<Vec<Move>, FormatError> {
             start.checked_add(new_len),
         ) else {
             return Err(FormatError::new(format!(
-                "{SECTION}: a run of {old_len:#x} bytes behind {old:#x} wraps around"
+                "{SECTION}: a run of {old_len:#x} bytes after {old:#x} wraps around"
             )));
         };
         out.push(Move {

@@ -535,7 +535,7 @@ impl<'d> Writer<'d> {
     pub fn append_zero_fill_aligned(&mut self, name: &str, size: u64, align: u64) -> Placed {
         if self.zero.is_some() || !self.options.zero_fill {
             self.fail(format!(
-                "a zero-filled section ({name}) is possible once, and if asked for at the start"
+                "a zero-filled section ({name}) is possible once, and if it was announced at the start"
             ));
         }
         let place = match self.joined {
@@ -543,7 +543,7 @@ impl<'d> Writer<'d> {
             Some((at, room)) if size <= room && at.get().is_multiple_of(align) => Some((at, room)),
             Some((at, room)) => {
                 self.fail(format!(
-                    "section {name} has {size:#x} bytes, aligned to {align:#x}; at {at:#x} there was room made for {room:#x}"
+                    "section {name} has {size:#x} bytes, aligned to {align:#x}; at {at:#x} {room:#x} bytes were reserved"
                 ));
                 None
             }

@@ -606,7 +606,7 @@ fn overwritten_bodies<A: Arch>(
         let at = cx.function(id).map_or(0, |f| f.old_entry);
         let text = match cx.is_buried(id) {
             true => {
-                format!("the old body of {at:#x} is still entered, but other code lies there now")
+                format!("the old body of {at:#x} is still entered, but other code is there now")
             }
             false => format!(
                 "the old body of {at:#x} is still entered, and branches into what its entry jump overwrote"
@@ -712,7 +712,7 @@ fn what_is_seen<A: Arch>(
         for (id, f) in cx.functions.iter().enumerate() {
             if f.old.iter().any(|r| r.start < s.end() && s.addr < r.end) {
                 let text = format!(
-                    "the function lies in {}, whose bounds have symbols",
+                    "the function is in {}, whose bounds have symbols",
                     String::from_utf8_lossy(s.name)
                 );
                 fail(id as FuncId, f.old_entry, f.new_entry(), text);

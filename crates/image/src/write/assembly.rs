@@ -84,7 +84,7 @@ pub(super) fn write(mut w: Writer<'_>, path: &Path, mode: u32) -> Result<WriteSu
         .find(|(from, to)| patches.touch(InputOffset::new(*from), InputOffset::new(*to)))
     {
         let what = format!(
-            "a patch lies in the file's bytes {from:#x} to {to:#x}, which hold headers that are written anew"
+            "a patch is in the file's bytes {from:#x} to {to:#x}, which hold headers that are rewritten"
         );
         return Err(FormatError::new(what).into());
     }

@@ -58,7 +58,7 @@ pub fn hook(elf: &Elf<'_>) -> Result<Hook, Error> {
             Ok(Hook::NewInit(InputAddr::new(at.unwrap_or(0))))
         }
         _ => Err(Error::Unsupported(
-            "the library has no initialiser (DT_INIT, DT_INIT_ARRAY) and no room in its dynamic section for one: link it with -Wl,-init=SYMBOL".into(),
+            "the library has no initialiser (DT_INIT, DT_INIT_ARRAY) and no space in its dynamic section for one: link it with -Wl,-init=SYMBOL".into(),
         )),
     }
 }

@@ -98,7 +98,7 @@ fn compare<A: Arch>(
         return match raw(cx.input) == raw(cx.output) {
             true => Ok(DebugState::Kept),
             false => Err(
-                "debug information changed, and nothing says which code stands for which".into(),
+                "debug information changed, and nothing says which new code corresponds to which old code".into(),
             ),
         };
     };

@@ -189,7 +189,7 @@ pub(crate) fn unclaimed(f: &crate::files::claim::Moved, came_by: &[u64]) -> Opti
     let at = came_by
         .iter()
         .find(|at| f.falls_back.binary_search(at).is_err())?;
-    let text = "an indirect jump goes on in old code, and the claim does not say so";
+    let text = "an indirect jump continues in old code, and the claim does not say so";
     Some(Failure::new(Check::Claim, text).at(*at, f.new_entry()))
 }
 

@@ -275,7 +275,7 @@ impl Search<'_, '_> {
         let bytes = self.cx.input.bytes(range.start, range.len()).unwrap_or(b"");
         let from = range.start;
         A::guesses(bytes, from, &mut |guess, to| {
-            self.leads(from, to, "what could be an instruction behind", &mut found);
+            self.leads(from, to, "what could be an instruction after", &mut found);
             if guess == Guess::Relative {
                 self.reads(from, to, &mut found);
                 self.refers(from, to, &mut found);
