@@ -1,4 +1,4 @@
-//! Translation by the tables of `.note.bolt_bat` ([`postlink_image::bat`]), whoever wrote them.
+//! Translation by the tables of `.note.bolt_bat` ([`postlink_image::bat`]), of any tool that writes them.
 
 use postlink_image::bat::parents::Parents;
 use postlink_image::bat::{Bat, Translator};

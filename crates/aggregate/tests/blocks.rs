@@ -17,9 +17,9 @@ fn check(f: &str, more: &str, flags: &[&str], expected: &Expect) {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let (source, path) = (dir.path().join("a.s"), dir.path().join("app"));
     let text = format!(
-        ".text\n.globl _start\n.type f, @function\nf:\n{f}\n.size f, .-f\n.p2align 4, 0xcc\n\
+        ".text\n.globl _start, g\n.type f, @function\nf:\n{f}\n.size f, .-f\n.p2align 4, 0xcc\n\
          .type g, @function\ng: ret\n.size g, .-g\n\
-         .type _start, @function\n_start: call f\nret\n.size _start, .-_start\n{more}\n"
+         .type _start, @function\n_start: call f\ncall g\nret\n.size _start, .-_start\n{more}\n"
     );
     std::fs::write(&source, text).expect("the directory is ours");
     let status = Command::new("gcc")

@@ -2,7 +2,7 @@
 //!
 //! A block begins at the function's start, at a label that something can come to
 //! ([`Label::begins_block`](crate::reader::Label::begins_block)), and after a branch; branches in a row, with
-//! no label between, belong to one block. Calls do not end blocks; but whoever is called may not return, so a
+//! no label between, belong to one block. Calls do not end blocks; but a callee may not return, so a
 //! block with a call in it may be left before its end, unless it is known to come back
 //! ([`returns`](crate::returns)). The same goes for inline assembly.
 //!

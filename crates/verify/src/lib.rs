@@ -280,7 +280,7 @@ fn compare_unwind(cx: &Context<'_>, found: &mut Findings) {
         }
         match others.next_if(|o| o.start == fde.start) {
             Some(other) if old.same_meaning(fde, new, other) => {}
-            // What lay there is gone; what is there now has its own entries.
+            // What was there is gone; what is there now has its own entries.
             other if cx.old.owner(fde.start).is_some_and(|id| cx.is_buried(id)) => {
                 extra.extend(other)
             }

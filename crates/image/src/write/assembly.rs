@@ -97,7 +97,7 @@ pub(super) fn write(mut w: Writer<'_>, path: &Path, mode: u32) -> Result<WriteSu
         .zero
         .filter(|zero| w.joined.is_none() && zero.offset > output.end())
     {
-        output.put(zero.offset, Source::Bytes(Cow::Borrowed(&[]))); // no offset lies after the end of the file
+        output.put(zero.offset, Source::Bytes(Cow::Borrowed(&[]))); // no offset is after the end of the file
     }
     let sections_at = table.put_headers(segments.len() as u32, &mut output); // program header counts are 32-bit numbers
     put_rest(&w, &mut output);
@@ -388,7 +388,7 @@ fn like_text(w: &Writer<'_>, end: OutputOffset, align: u64, shift: u64) -> Optio
     (fits && w.base.get().wrapping_sub(at.get()) & (align - 1) == 0).then_some(at)
 }
 
-/// Ranges of the input whose place in the output holds headers that are written anew.
+/// Ranges of the input whose place in the output holds headers that are rewritten.
 fn replaced(w: &Writer<'_>, segments: &[Phdr]) -> Vec<(u64, u64)> {
     let table = (w.elf.phoff, w.elf.phoff + segments.len() as u64 * raw::PHDR);
     match &w.room {

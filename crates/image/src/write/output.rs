@@ -3,7 +3,7 @@
 //! Every place is known before the first byte is written, so large pieces are cut up and written by all
 //! threads at once, each part at its own offset; what is between pieces is never written and reads as zeroes.
 //!
-//! The input may be larger than memory, and whoever maps it pays for every page that is touched. So its
+//! The input may be larger than memory, and every page of it that is touched costs memory and time. So its
 //! ranges go through a small buffer only where patches change them. What no patch touches is written straight
 //! from the map, or, if the input's file is at hand, copied by the kernel (`copy_file_range`) without passing
 //! through this process at all.

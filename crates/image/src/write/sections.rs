@@ -7,7 +7,7 @@
 //! address becomes the first section, `.ehdr.old`.
 //!
 //! What is not loaded follows the new segment in the order in which the input has it. Symbols, names and
-//! groups are written anew; all else is copied. A section that is not loaded but is between loaded ones stays
+//! groups are rewritten; all else is copied. A section that is not loaded but is between loaded ones stays
 //! there. If there is space in front of the new segment ([`super::WriteOptions::like_text`]), it is filled
 //! first.
 

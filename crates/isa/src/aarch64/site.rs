@@ -1,7 +1,7 @@
 //! Recorders of indirect calls. The tables, and what they mean, are those of [`x86_64::site`](crate::x86_64::site).
 //!
 //! `blr xN` becomes a `bl` of its recorder, an indirect tail jump a `b`. The recorder may use `x16`, `x17`
-//! and the flags, which belong to nobody at a call, and must leave everything else as it is. Beside it what
+//! and the flags, which hold nothing at a call, and must leave everything else as it is. Beside it what
 //! it is in a program at a fixed address, where a target is its link-time address and a register more is
 //! free:
 //!
@@ -11,8 +11,8 @@
 //!         adrp x16, t0         ldr  x16, [x16, #t0]           adrp x16, t0         ldr  x17, [x16, #t0]
 //!         cmp  x16, x17                                       cmp  x17, xN
 //!         b.ne miss                                           b.ne miss
-//!         adrp x16, c0         then an increment with x17     ldr  x17, [x16, #c0]; add x17, x17, #1; str x17, [x16, #c0]
-//!         mov  x16, xN                                        mov  x16, xN
+//!         adrp x16, c0         then an increment with x17     ldr  x17, [x16, #c0]; add x17, x17, #1; str x17,
+//! [x16, #c0]         mov  x16, xN                                        mov  x16, xN
 //!         br   x16                                            br   x16
 //! miss:   str  x30, [sp, #-16]!                               mov  x17, xN
 //!         adrp x16, t0         add  x16, x16, #t0             str  x30, [sp, #-16]!

@@ -30,7 +30,7 @@ struct Given {
     translate: Vec<u64>,
 }
 
-/// What the command line asks for.
+/// What the command line says.
 enum Asked {
     Work(Given),
     Help,

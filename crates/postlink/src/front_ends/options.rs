@@ -85,7 +85,7 @@ pub struct Tool {
     pub aliases: &'static [(&'static str, &'static str)],
 }
 
-/// What a command line asks for.
+/// What a command line says.
 #[derive(Debug)]
 pub enum Asked {
     /// Work.

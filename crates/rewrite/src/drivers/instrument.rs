@@ -1,6 +1,6 @@
 //! An instrumented copy of a program.
 //!
-//! Every function that is understood is emitted anew with its counters; the counters are in pages of their
+//! Every function that is understood is re-emitted with its counters; the counters are in pages of their
 //! own that a start-up routine maps onto the profile file. Pointers to functions stay as they are (they lead
 //! to the old entry, which jumps on): so the targets that recorders see are addresses of the input. It also
 //! makes old entries the only way in from outside, where checks for per-thread counters ([`per_thread`]) are.
@@ -196,7 +196,7 @@ impl<'d, I: Isa> Instrumented<'d, I> {
         }
     }
 
-    /// Counters are incremented in another way: all code is made anew.
+    /// Counters are incremented in another way: all code is made again.
     fn not_per_thread(&mut self, why: String) {
         self.counting.fall_back(why);
         self.made = None;

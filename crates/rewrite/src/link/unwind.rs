@@ -176,7 +176,7 @@ impl Placement {
         new: &[NewFde],
         writer: &mut Writer<'_>,
     ) -> Result<(), Error> {
-        // What lay where other code is now has no entry any more.
+        // What was where other code is now has no entry any more.
         let mut without = None;
         if !self.reused_bodies.is_empty() {
             let gone = |fde: &eh_frame::Fde<'_>| {

@@ -184,7 +184,7 @@ pub(crate) fn describing(cx: &Context<'_>, extents: &Extents<'_>, found: &mut Fi
     found.inside.extend(words);
 }
 
-/// Compares the jumps to old code that the lock step came by with those that are claimed.
+/// Compares the jumps to old code that the lock step has found with those that are claimed.
 pub(crate) fn unclaimed(f: &crate::files::claim::Moved, came_by: &[u64]) -> Option<Failure> {
     let at = came_by
         .iter()
