@@ -187,10 +187,10 @@ fn with_kept_relocations_it_may_go_to_whatever_data_refers_to() {
         &["-Wl,--emit-relocs"],
         &expect![[r#"
             0: 0..=2, entry, goes on -> [2, 1]
-            1: 4..=4 -> []
+            1: 4..=4, dispatches -> [3]
             2: 6..=6 -> []
             3: 7..=8 -> []
-            not explained, transfers [4]
+            explained, transfers [4]
         "#]],
     );
 }

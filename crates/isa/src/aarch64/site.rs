@@ -11,8 +11,8 @@
 //!         adrp x16, t0         ldr  x16, [x16, #t0]           adrp x16, t0         ldr  x17, [x16, #t0]
 //!         cmp  x16, x17                                       cmp  x17, xN
 //!         b.ne miss                                           b.ne miss
-//!         adrp x16, c0         then an increment with x17     ldr  x17, [x16, #c0]; add x17, x17, #1; str x17,
-//! [x16, #c0]         mov  x16, xN                                        mov  x16, xN
+//!         adrp x16, c0         then an increment with x17     ldr  x17, [x16, #c0]; add x17, x17, #1; str x17, [x16, #c0]
+//!         mov  x16, xN                                        mov  x16, xN
 //!         br   x16                                            br   x16
 //! miss:   str  x30, [sp, #-16]!                               mov  x17, xN
 //!         adrp x16, t0         add  x16, x16, #t0             str  x30, [sp, #-16]!

@@ -494,7 +494,7 @@ fn put_runtime<I: Isa>(
         counters: base,
         counter_size: 8,
         sites: base + sites_offset,
-        bias: bias,
+        bias,
         slow: slow_at.addr,
         ready: counters.addr + own.map_or(0, |own| own.ready),
         enter: OutputAddr::new(enter),
