@@ -64,8 +64,12 @@ pub fn main(arguments: Arguments<'_>) -> ExitCode {
 fn wanted(given: &Given) -> Result<Wanted> {
     let [file] = &given.positional[..] else {
         let what = match given.positional.is_empty() {
-            true => "Not enough positional command line arguments specified!\nMust specify at least 1 positional argument",
-            false => "Too many positional arguments specified!\nCan specify at most 1 positional arguments",
+            true => {
+                "Not enough positional command line arguments specified!\nMust specify at least 1 positional argument"
+            }
+            false => {
+                "Too many positional arguments specified!\nCan specify at most 1 positional arguments"
+            }
         };
         bail!("{what}: See: {NAME} --help");
     };
@@ -77,7 +81,11 @@ fn wanted(given: &Given) -> Result<Wanted> {
     Ok(Wanted {
         file: file.clone(),
         dump_all: given.switch("dump-all", false)?,
-        translate: given.values("translate").iter().map(address).collect::<Result<_>>()?,
+        translate: given
+            .values("translate")
+            .iter()
+            .map(address)
+            .collect::<Result<_>>()?,
     })
 }
 
