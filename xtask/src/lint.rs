@@ -1,12 +1,12 @@
 //! `cargo xtask lint`: formatting, clippy and documentation without warnings, the order of layers
-//! ([`layers`]), unused dependencies ([`dependencies`]), widths of comments ([`widths`]), and the fuzz
-//! targets, which are no part of the workspace.
+//! ([`layers`]), unused dependencies ([`dependencies`]), widths of comments ([`widths`]), lengths of functions
+//! ([`lengths`]), and the fuzz targets, which are no part of the workspace.
 
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result};
 
-use crate::{dependencies, layers, widths};
+use crate::{dependencies, layers, lengths, widths};
 
 /// One check.
 struct Check {
@@ -90,18 +90,21 @@ pub fn run() -> Result<bool> {
         good &= passed;
     }
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let ordered = layers::check(&root)?;
-    let state = if ordered { "passed" } else { "FAILED" };
-    summary.push(format!("order of layers: {state}"));
-    good &= ordered;
-    let needed = dependencies::check(&root)?;
-    let state = if needed { "passed" } else { "FAILED" };
-    summary.push(format!("no unused dependencies: {state}"));
-    good &= needed;
-    let narrow = widths::check(&root)?;
-    let state = if narrow { "passed" } else { "FAILED" };
-    summary.push(format!("widths of comments: {state}"));
-    good &= narrow;
+    type Own = fn(&std::path::Path) -> Result<bool>;
+    let own: [(&str, Own); 4] = [
+        ("order of layers", layers::check),
+        ("no unused dependencies", dependencies::check),
+        ("widths of comments", widths::check),
+        ("lengths of functions", lengths::check),
+    ];
+    for (name, check) in own {
+        let passed = check(&root)?;
+        summary.push(format!(
+            "{name}: {}",
+            if passed { "passed" } else { "FAILED" }
+        ));
+        good &= passed;
+    }
     for line in summary {
         println!("{line}");
     }

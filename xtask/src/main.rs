@@ -15,6 +15,7 @@ mod differ;
 mod digests;
 mod dist;
 mod layers;
+mod lengths;
 mod lint;
 mod packages;
 mod process;

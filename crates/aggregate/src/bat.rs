@@ -1,4 +1,4 @@
-//! Translation by the tables of `.note.bolt_bat` ([`postlink_image::bat`]), whoever wrote them.
+//! Translation by the tables of `.note.bolt_bat` ([`postlink_image::bat`]), of any tool that writes them.
 
 use postlink_image::bat::parents::Parents;
 use postlink_image::bat::{Bat, Translator};
@@ -24,7 +24,7 @@ impl Tables {
         let mut remarks = Vec::new();
         if parents.corrected > 0 {
             remarks.push(format!(
-                "{} of {} split-off parts had the wrong function in the translation tables, as BOLT 19 writes them if such parts lie below hot ones; corrected",
+                "{} of {} split-off parts had the wrong function in the translation tables, as BOLT 19 writes them if such parts are below hot ones; corrected",
                 parents.corrected,
                 bat.cold().len()
             ));

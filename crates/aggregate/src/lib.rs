@@ -89,7 +89,7 @@ pub enum Error {
         others: String,
     },
     /// Addresses of processes that cannot be attributed.
-    #[error("{}: is position-independent, and the samples do not tell where it was loaded: `perf script --show-mmap-events` does", path.display())]
+    #[error("{}: is position-independent, and the samples do not say where it was loaded: `perf script --show-mmap-events` does", path.display())]
     NoMappings {
         /// The binary.
         path: PathBuf,

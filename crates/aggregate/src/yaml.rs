@@ -15,7 +15,9 @@ use postlink_isa::{Isa, with_isa};
 use postlink_profile::bolt_yaml::{
     Block, BoltYaml, Call, Function, HashFunction, Header, Successor,
 };
-use postlink_profile::symbolic::{Branch, Collection, Location, NameId, Records, SymbolicProfile};
+use postlink_profile::symbolic::{
+    BasicSample, Branch, Collection, Location, NameId, Records, SymbolicProfile,
+};
 use rayon::prelude::*;
 use rustc_hash::FxHashMap;
 
@@ -168,112 +170,19 @@ fn from_symbolic_with<I: Isa>(
     origin: &str,
     hashes: &(dyn Fn(usize) -> Option<Hashes> + Sync),
 ) -> (BoltYaml, Left) {
-    let names: Vec<&[u8]> = profile.names().iter().map(|(_, name)| name).collect();
-    let mut used = vec![false; names.len()];
-    let mut mark = |location: Location| {
-        if location.in_symbol
-            && let Some(used) = used.get_mut(location.name.0 as usize)
-        {
-            *used = true;
-        }
-    };
+    let wanted = names_in_records(profile);
+    let names: Vec<&[u8]> = wanted.iter().map(|name| name.unwrap_or_default()).collect();
+    let found = find::<I>(binary, &names, hashes);
+    let mut counting = Counting::new(&found);
     for branch in profile.branches() {
-        mark(branch.from);
-        mark(branch.to);
-    }
-    profile.samples().iter().for_each(|sample| mark(sample.at));
-    let wanted: Vec<&[u8]> = names
-        .iter()
-        .zip(&used)
-        .map(|(name, used)| if *used { *name } else { b"".as_slice() })
-        .collect();
-    let found = find::<I>(binary, &wanted, hashes);
-    // Numbered from 1 by address; several names of one function are one.
-    let mut order: Vec<usize> = found.iter().flatten().map(|named| named.index).collect();
-    order.sort_unstable();
-    order.dedup();
-    let number = |name: NameId| {
-        let named = found.get(name.0 as usize)?.as_ref()?;
-        order.binary_search(&named.index).ok()
-    };
-    let mut sums: Vec<Sums> = order.iter().map(|_| Sums::default()).collect();
-    let mut lost = 0u64;
-    let missing = found
-        .iter()
-        .zip(&used)
-        .filter(|(f, used)| **used && f.is_none());
-    let unknown = missing.count();
-    for branch in profile.branches() {
-        let to = number(branch.to.name).filter(|_| branch.to.in_symbol);
-        let from = number(branch.from.name).filter(|_| branch.from.in_symbol);
-        let of = |name: NameId| found.get(name.0 as usize).and_then(Option::as_ref);
-        let counts = |sum: &mut (u64, u64)| {
-            sum.0 = sum.0.saturating_add(branch.count);
-            sum.1 = sum.1.saturating_add(branch.mispredictions);
-        };
-        if let Some(to) = to
-            && branch.to.offset == 0
-        {
-            let exec = &mut sums[to].exec;
-            *exec = exec.saturating_add(branch.count);
-        }
-        // Of a program that was optimised before, returns into a function are such records too: its code was
-        // not looked at.
-        if let Some(to) = to
-            && from != Some(to)
-            && let Some(callee) = of(branch.to.name).filter(|callee| callee.translated)
-            && branch.to.offset != 0
-            && let Some(block) = callee.block(branch.to.offset)
-            && callee.shape.blocks[block].start == branch.to.offset
-        {
-            let sum = sums[to].entered.entry(block).or_default();
-            *sum = sum.saturating_add(branch.count);
-        }
-        let (Some(at), Some(source)) = (from, of(branch.from.name)) else {
-            continue;
-        };
-        let Some(block) = source.block(branch.from.offset) else {
-            lost = lost.saturating_add(branch.count);
-            continue;
-        };
-        if from == to && branch.to.offset != 0 {
-            match source.target(branch.to.offset) {
-                Some(target) if source.has_edge(block, target) => {
-                    counts(sums[at].edges.entry((block, target)).or_default());
-                }
-                _ => lost = lost.saturating_add(branch.count),
-            }
-            continue;
-        }
-        let offset = branch.from.offset - source.shape.blocks.get(block).map_or(0, |b| b.start);
-        let is_transfer = source.translated
-            || u32::try_from(branch.from.offset)
-                .is_ok_and(|at| source.blocks.transfers.binary_search(&at).is_ok());
-        if !is_transfer {
-            lost = lost.saturating_add(branch.count);
-            continue;
-        }
-        let entry = to.and_then(|_| of(branch.to.name)).map_or(0, |callee| {
-            let place = callee.shape.entries.binary_search(&branch.to.offset);
-            place.map_or(0, |at| at as u32 + 1)
-        });
-        let callee = to.map_or(0, |to| to as u32 + 1);
-        let calls = sums[at].calls.entry(block).or_default();
-        counts(calls.entry((offset, callee, entry)).or_default());
+        counting.branch(branch);
     }
     for sample in profile.samples() {
-        let at = number(sample.at.name).filter(|_| sample.at.in_symbol);
-        let named = found
-            .get(sample.at.name.0 as usize)
-            .and_then(Option::as_ref);
-        match at.zip(named.and_then(|named| named.block(sample.at.offset))) {
-            Some((at, block)) => {
-                let events = sums[at].events.entry(block).or_default();
-                *events = events.saturating_add(sample.count);
-            }
-            None => lost = lost.saturating_add(sample.count),
-        }
+        counting.sample(sample);
     }
+    let Counting {
+        order, sums, lost, ..
+    } = counting;
     let mut first: FxHashMap<usize, &Named> = FxHashMap::default();
     for named in found.iter().flatten() {
         first.entry(named.index).or_insert(named);
@@ -284,22 +193,167 @@ fn from_symbolic_with<I: Isa>(
         .enumerate()
         .filter_map(|(at, (index, sums))| Some(function(first.get(index)?, at as u32 + 1, sums)))
         .collect();
+    let yaml = BoltYaml {
+        header: header(binary, profile, origin),
+        functions,
+        extra: Vec::new(),
+    };
+    let missing = wanted.iter().zip(&found);
+    let left = Left {
+        unknown: missing.filter(|(w, f)| w.is_some() && f.is_none()).count(),
+        changed: 0,
+        counts: lost,
+    };
+    (yaml, left)
+}
+
+/// All names of a profile by their numbers; `None` for those of no function in a record.
+fn names_in_records(profile: &SymbolicProfile) -> Vec<Option<&[u8]>> {
+    let mut used = vec![None; profile.names().iter().count()];
+    let names: Vec<&[u8]> = profile.names().iter().map(|(_, name)| name).collect();
+    let ends = profile.branches().iter().flat_map(|b| [b.from, b.to]);
+    let samples = profile.samples().iter().map(|sample| sample.at);
+    for location in ends.chain(samples).filter(|location| location.in_symbol) {
+        let number = location.name.0 as usize;
+        if let (Some(used), Some(name)) = (used.get_mut(number), names.get(number)) {
+            *used = Some(*name);
+        }
+    }
+    used
+}
+
+/// Records of a profile while they are added up.
+struct Counting<'a> {
+    /// By number of the name.
+    found: &'a [Option<Named>],
+    /// Functions numbered by address; several names of one function are one.
+    order: Vec<usize>,
+    /// By place in `order`.
+    sums: Vec<Sums>,
+    /// Counts of records that do not fit the code.
+    lost: u64,
+}
+
+impl<'a> Counting<'a> {
+    fn new(found: &'a [Option<Named>]) -> Counting<'a> {
+        let mut order: Vec<usize> = found.iter().flatten().map(|named| named.index).collect();
+        order.sort_unstable();
+        order.dedup();
+        Counting {
+            found,
+            sums: order.iter().map(|_| Sums::default()).collect(),
+            order,
+            lost: 0,
+        }
+    }
+
+    fn named(&self, name: NameId) -> Option<&'a Named> {
+        self.found.get(name.0 as usize)?.as_ref()
+    }
+
+    /// The function that a location is in, by its place in the order.
+    fn at(&self, location: Location) -> Option<usize> {
+        let named = self.named(location.name).filter(|_| location.in_symbol)?;
+        self.order.binary_search(&named.index).ok()
+    }
+
+    /// Adds a branch: an edge of its block, or a call.
+    fn branch(&mut self, branch: &Branch) {
+        let (from, to) = (self.at(branch.from), self.at(branch.to));
+        if let Some(to) = to {
+            self.entered(branch, from, to);
+        }
+        let (Some(at), Some(source)) = (from, self.named(branch.from.name)) else {
+            return;
+        };
+        let counted = match source.block(branch.from.offset) {
+            None => None,
+            Some(block) if from == to && branch.to.offset != 0 => {
+                let target = source.target(branch.to.offset);
+                let target = target.filter(|&target| source.has_edge(block, target));
+                target.map(|target| self.sums[at].edges.entry((block, target)).or_default())
+            }
+            Some(block) => self.call(branch, block, source, at, to),
+        };
+        match counted {
+            Some(sum) => {
+                sum.0 = sum.0.saturating_add(branch.count);
+                sum.1 = sum.1.saturating_add(branch.mispredictions);
+            }
+            None => self.lost = self.lost.saturating_add(branch.count),
+        }
+    }
+
+    /// Adds a branch to what enters the function at `to`.
+    fn entered(&mut self, branch: &Branch, from: Option<usize>, to: usize) {
+        if branch.to.offset == 0 {
+            let exec = &mut self.sums[to].exec;
+            *exec = exec.saturating_add(branch.count);
+            return;
+        }
+        // Of a program that was optimised before, returns into a function are such records too: its code was
+        // not looked at.
+        if from != Some(to)
+            && let Some(callee) = self.named(branch.to.name).filter(|f| f.translated)
+            && let Some(block) = callee.block(branch.to.offset)
+            && callee.shape.blocks[block].start == branch.to.offset
+        {
+            let sum = self.sums[to].entered.entry(block).or_default();
+            *sum = sum.saturating_add(branch.count);
+        }
+    }
+
+    /// The count of a call in a block. `None` if no instruction of the function transfers control there.
+    fn call(
+        &mut self,
+        branch: &Branch,
+        block: usize,
+        source: &Named,
+        at: usize,
+        to: Option<usize>,
+    ) -> Option<&mut (u64, u64)> {
+        let is_transfer = |at| source.blocks.transfers.binary_search(&at).is_ok();
+        if !source.translated && !u32::try_from(branch.from.offset).is_ok_and(is_transfer) {
+            return None;
+        }
+        let offset = branch.from.offset - source.shape.blocks.get(block).map_or(0, |b| b.start);
+        let callee = to.and_then(|_| self.named(branch.to.name));
+        let entry = callee.map_or(0, |callee| {
+            let place = callee.shape.entries.binary_search(&branch.to.offset);
+            place.map_or(0, |at| at as u32 + 1)
+        });
+        let callee = to.map_or(0, |to| to as u32 + 1);
+        let calls = self.sums[at].calls.entry(block).or_default();
+        Some(calls.entry((offset, callee, entry)).or_default())
+    }
+
+    fn sample(&mut self, sample: &BasicSample) {
+        let named = self.named(sample.at.name);
+        let block = named.and_then(|named| named.block(sample.at.offset));
+        match self.at(sample.at).zip(block) {
+            Some((at, block)) => {
+                let events = self.sums[at].events.entry(block).or_default();
+                *events = events.saturating_add(sample.count);
+            }
+            None => self.lost = self.lost.saturating_add(sample.count),
+        }
+    }
+}
+
+fn header(binary: &Binary<'_, '_>, profile: &SymbolicProfile, origin: &str) -> Header {
     let collection = profile.collection.unwrap_or(Collection {
         branches: true,
         bolted: false,
     });
     let events: Vec<&[u8]> = profile.events.iter().map(Vec::as_slice).collect();
-    let file = binary.path.as_os_str().as_encoded_bytes().to_vec();
-    let header = Header {
-        binary_name: file,
-        build_id: binary.elf.build_id.map_or_else(
-            || b"<unknown>".to_vec(),
-            |id| {
-                id.iter()
-                    .flat_map(|b| format!("{b:02x}").into_bytes())
-                    .collect()
-            },
-        ),
+    let hex = |id: &[u8]| id.iter().map(|b| format!("{b:02x}")).collect::<String>();
+    let build_id = binary
+        .elf
+        .build_id
+        .map_or_else(|| "<unknown>".to_owned(), hex);
+    Header {
+        binary_name: binary.path.as_os_str().as_encoded_bytes().to_vec(),
+        build_id: build_id.into_bytes(),
         lbr: collection.branches,
         sample: !collection.branches,
         memevent: false,
@@ -307,18 +361,7 @@ fn from_symbolic_with<I: Isa>(
         events: events.join(&b","[..]),
         dfs_order: false,
         hash_function: HashFunction::Xxh3,
-    };
-    let yaml = BoltYaml {
-        header,
-        functions,
-        extra: Vec::new(),
-    };
-    let left = Left {
-        unknown,
-        changed: 0,
-        counts: lost,
-    };
-    (yaml, left)
+    }
 }
 
 fn function(named: &Named, fid: u32, sums: &Sums) -> Function {
@@ -466,141 +509,180 @@ fn to_symbolic_with<I: Isa>(
         .map(|f| postlink_profile::symbolic::without_alias_mark(&f.name))
         .collect();
     let found = find::<I>(binary, &names, &|_| None);
-    let by_number: FxHashMap<u32, usize> = profile
-        .functions
-        .iter()
-        .enumerate()
-        .map(|(at, f)| (f.fid, at))
-        .collect();
+    let mut naming = Naming::new(profile, &found);
     let mut left = Left::default();
-    let mut records = Records::default();
-    // One more name, for what is in no function.
-    let mut list: Vec<Vec<u8>> = names.iter().map(|name| name.to_vec()).collect();
-    list.push(b"[unknown]".to_vec());
-    let unknown = Location {
-        in_symbol: false,
-        name: NameId(names.len() as u32),
-        offset: 0,
-    };
-    let mut known_entries = vec![0u64; names.len()];
     for (at, (function, named)) in profile.functions.iter().zip(&found).enumerate() {
         let Some(named) = named else {
             left.unknown += 1;
             continue;
         };
-        if named.shape.count != function.nblocks {
-            left.changed += 1;
-            continue;
-        }
-        let place = |offset: u64| Location {
-            in_symbol: true,
-            name: NameId(at as u32),
-            offset,
-        };
-        let order = match profile.header.dfs_order {
-            true => match numbered_depth_first(named, function, depth_first) {
-                Some(order) => Some(order),
-                None => {
-                    left.changed += 1;
-                    continue;
-                }
-            },
-            false => None,
-        };
-        let block_of = |bid: u32| {
-            let at = match &order {
-                Some(order) => *order.get(&bid)?,
-                None => bid as usize,
-            };
-            named.blocks.list().get(at)
-        };
-        for block in &function.blocks {
-            let Some(code) = block_of(block.bid) else {
-                continue;
-            };
-            for edge in &block.successors {
-                if edge.count == 0 {
-                    continue;
-                }
-                let Some(to) = block_of(edge.bid) else {
-                    continue;
-                };
-                records.branches.push(Branch {
-                    from: place(u64::from(code.last)),
-                    to: place(u64::from(to.start)),
-                    mispredictions: edge.mispredictions,
-                    count: edge.count,
-                });
-                if to.start == 0 {
-                    known_entries[at] = known_entries[at].saturating_add(edge.count);
-                }
-            }
-            for call in &block.calls {
-                let callee = by_number.get(&call.fid).copied();
-                let to = callee.map_or(unknown, |callee| {
-                    let entries = found[callee]
-                        .as_ref()
-                        .map_or(&[][..], |c| &c.shape.entries[..]);
-                    let entry = (call.discriminator as usize).checked_sub(1);
-                    let offset = entry.and_then(|e| entries.get(e)).copied().unwrap_or(0);
-                    if offset == 0 {
-                        known_entries[callee] = known_entries[callee].saturating_add(call.count);
-                    }
-                    Location {
-                        in_symbol: true,
-                        name: NameId(callee as u32),
-                        offset,
-                    }
-                });
-                records.branches.push(Branch {
-                    from: place(u64::from(code.start) + u64::from(call.offset)),
-                    to,
-                    mispredictions: call.mispredictions,
-                    count: call.count,
-                });
-            }
-            if block.events > 0 {
-                records
-                    .samples
-                    .push(postlink_profile::symbolic::BasicSample {
-                        at: place(u64::from(code.start)),
-                        count: block.events,
-                    });
-            }
+        match blocks_by_number(named, function, profile.header.dfs_order, depth_first) {
+            Some(blocks) => naming.function(at, function, &blocks),
+            None => left.changed += 1,
         }
     }
-    // Entries that no call explains come from elsewhere.
-    for (at, function) in profile.functions.iter().enumerate() {
-        let rest = function.exec.saturating_sub(known_entries[at]);
-        if rest > 0 && found[at].is_some() {
-            records.branches.push(Branch {
-                from: unknown,
-                to: Location {
-                    in_symbol: true,
-                    name: NameId(at as u32),
-                    offset: 0,
-                },
-                mispredictions: 0,
-                count: rest,
-            });
-        }
-    }
-    let events = profile
-        .header
-        .events
-        .split(|&byte| byte == b',')
-        .filter(|event| !event.is_empty())
-        .map(<[u8]>::to_vec)
-        .collect();
-    let collection = Collection {
-        branches: !profile.header.sample,
-        bolted: false,
-    };
-    if profile.header.sample {
+    naming.other_entries();
+    let mut records = naming.records;
+    let sampled = profile.header.sample;
+    if sampled {
         records.branches.clear();
     } else {
         records.samples.clear();
     }
+    let events = profile.header.events.split(|&byte| byte == b',');
+    let events = events.filter(|event| !event.is_empty());
+    let collection = Collection {
+        branches: !sampled,
+        bolted: false,
+    };
+    // One more name, for what is in no function.
+    let mut list: Vec<Vec<u8>> = names.iter().map(|name| name.to_vec()).collect();
+    list.push(b"[unknown]".to_vec());
+    let events = events.map(<[u8]>::to_vec).collect();
     let symbolic = SymbolicProfile::new(Some(collection), events, &list, records);
     (symbolic, left)
+}
+
+/// The blocks of a function by their numbers in a profile. `None` if the profile is of another version of it.
+fn blocks_by_number<'n>(
+    named: &'n Named,
+    function: &Function,
+    depth_first_order: bool,
+    depth_first: &DepthFirst<'_>,
+) -> Option<impl Fn(u32) -> Option<&'n blocks::Block> + use<'n>> {
+    if named.shape.count != function.nblocks {
+        return None;
+    }
+    let order = match depth_first_order {
+        true => Some(numbered_depth_first(named, function, depth_first)?),
+        false => None,
+    };
+    Some(move |bid: u32| {
+        let at = match &order {
+            Some(order) => *order.get(&bid)?,
+            None => bid as usize,
+        };
+        named.blocks.list().get(at)
+    })
+}
+
+/// Records by names while they are made of functions by blocks.
+struct Naming<'a> {
+    profile: &'a BoltYaml,
+    /// By place of the function in the profile, which is the number of its name.
+    found: &'a [Option<Named>],
+    /// Places of functions by their numbers in the profile.
+    by_number: FxHashMap<u32, usize>,
+    records: Records,
+    /// Entries of each function that records tell.
+    known_entries: Vec<u64>,
+}
+
+impl<'a> Naming<'a> {
+    fn new(profile: &'a BoltYaml, found: &'a [Option<Named>]) -> Naming<'a> {
+        let numbered = profile.functions.iter().enumerate();
+        Naming {
+            profile,
+            found,
+            by_number: numbered.map(|(at, f)| (f.fid, at)).collect(),
+            records: Records::default(),
+            known_entries: vec![0; found.len()],
+        }
+    }
+
+    fn place(at: usize, offset: u64) -> Location {
+        Location {
+            in_symbol: true,
+            name: NameId(at as u32),
+            offset,
+        }
+    }
+
+    /// A place in no function: the name after all others.
+    fn nowhere(&self) -> Location {
+        Location {
+            in_symbol: false,
+            name: NameId(self.found.len() as u32),
+            offset: 0,
+        }
+    }
+
+    /// Adds the records of a function; `block_of` gives its blocks by number.
+    fn function<'n>(
+        &mut self,
+        at: usize,
+        function: &Function,
+        block_of: &impl Fn(u32) -> Option<&'n blocks::Block>,
+    ) {
+        for block in &function.blocks {
+            let Some(code) = block_of(block.bid) else {
+                continue;
+            };
+            for edge in block.successors.iter().filter(|edge| edge.count > 0) {
+                if let Some(to) = block_of(edge.bid) {
+                    self.edge(at, code, to, edge);
+                }
+            }
+            for call in &block.calls {
+                self.call(at, code, call);
+            }
+            if block.events > 0 {
+                self.records.samples.push(BasicSample {
+                    at: Self::place(at, u64::from(code.start)),
+                    count: block.events,
+                });
+            }
+        }
+    }
+
+    fn edge(&mut self, at: usize, from: &blocks::Block, to: &blocks::Block, edge: &Successor) {
+        self.records.branches.push(Branch {
+            from: Self::place(at, u64::from(from.last)),
+            to: Self::place(at, u64::from(to.start)),
+            mispredictions: edge.mispredictions,
+            count: edge.count,
+        });
+        if to.start == 0 {
+            let known = &mut self.known_entries[at];
+            *known = known.saturating_add(edge.count);
+        }
+    }
+
+    fn call(&mut self, at: usize, from: &blocks::Block, call: &Call) {
+        let to = match self.by_number.get(&call.fid) {
+            None => self.nowhere(),
+            Some(&callee) => {
+                let named = self.found[callee].as_ref();
+                let entries = named.map_or(&[][..], |c| &c.shape.entries[..]);
+                let entry = (call.discriminator as usize).checked_sub(1);
+                let offset = entry.and_then(|e| entries.get(e)).copied().unwrap_or(0);
+                if offset == 0 {
+                    let known = &mut self.known_entries[callee];
+                    *known = known.saturating_add(call.count);
+                }
+                Self::place(callee, offset)
+            }
+        };
+        self.records.branches.push(Branch {
+            from: Self::place(at, u64::from(from.start) + u64::from(call.offset)),
+            to,
+            mispredictions: call.mispredictions,
+            count: call.count,
+        });
+    }
+
+    /// Adds the entries that no record explains: they come from elsewhere.
+    fn other_entries(&mut self) {
+        for (at, function) in self.profile.functions.iter().enumerate() {
+            let rest = function.exec.saturating_sub(self.known_entries[at]);
+            if rest > 0 && self.found[at].is_some() {
+                self.records.branches.push(Branch {
+                    from: self.nowhere(),
+                    to: Self::place(at, 0),
+                    mispredictions: 0,
+                    count: rest,
+                });
+            }
+        }
+    }
 }

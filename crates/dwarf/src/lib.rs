@@ -3,7 +3,7 @@
 //! # Problem
 //!
 //! A tool that moves code in a linked program leaves its debug information speaking of where code was.
-//! Reading all of it into a tree and writing it anew is slow and takes many times its size in memory, and
+//! Reading all of it into a tree and writing it again is slow and takes many times its size in memory, and
 //! every offset into it (references between entries, indexes by name, package files) has to be remade.
 //!
 //! # Idea

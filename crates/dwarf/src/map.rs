@@ -11,7 +11,7 @@
 //! | part | meaning |
 //! |---|---|
 //! | body | a stretch of old code all of which was given up: one piece of a moved function |
-//! | run | bytes of a body and the bytes that took their place: copied as they were, or one instruction encoded anew |
+//! | run | bytes of a body and the bytes that took their place: copied as they were, or one instruction re-encoded |
 //! | tail | bytes after a run that stand for nothing old (an added jump, alignment). They are described as the run's last byte |
 //! | added | other bytes that stand for nothing old, described as the old byte that they lead to |
 //! | entry jump | what is left at a moved function's old entry: a jump to the new one |
@@ -44,7 +44,7 @@ pub struct Run {
     pub old_len: u32,
     /// Address of the first new byte.
     pub new: u64,
-    /// Number of new bytes. If it differs from `old_len`, the run is one instruction that was encoded anew.
+    /// Number of new bytes. If it differs from `old_len`, the run is one instruction that was re-encoded.
     pub new_len: u32,
     /// Number of new bytes after them that stand for nothing old.
     pub tail: u32,
@@ -118,7 +118,7 @@ pub enum MapError {
         second: u64,
     },
     /// A run is empty, or is in no body, or an address plus a length exceeds 64 bits.
-    #[error("the run of {len} bytes at {old:#x} does not lie in one old body")]
+    #[error("the run of {len} bytes at {old:#x} is not in one old body")]
     Outside {
         /// Its old address.
         old: u64,
@@ -542,7 +542,7 @@ mod tests {
         let map = example();
         // One byte in front of the end of the call at the end of the first block.
         assert_eq!(map.interval(&(0x100..0x10f)), [0x1000..0x100f]);
-        // Inside the instruction that was encoded anew: one byte in front of its end, then as well, and
+        // Inside the instruction that was re-encoded: one byte in front of its end, then as well, and
         // without its tail.
         assert_eq!(map.interval(&(0x12e..0x12f)), [0x201c..0x2020]);
         assert_eq!(map.interval(&(0x12f..0x130)), [0x2020..0x2024]);

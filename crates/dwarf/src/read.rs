@@ -1,4 +1,11 @@
 //! Reading and writing numbers of DWARF sections (little-endian), with errors that name section and offset.
+//! Numbers in LEB128 are those of crate `bytes`.
+
+use postlink_bytes::{Broken, Bytes, leb128};
+
+pub(crate) use postlink_bytes::leb128::{
+    put_signed as put_sleb, put_unsigned as put_uleb, unsigned_len as uleb_len,
+};
 
 use crate::Error;
 
@@ -99,38 +106,31 @@ impl<'d> Reader<'d> {
     /// A number in ULEB128, which may be longer than it needs to be.
     #[inline]
     pub fn uleb(&mut self) -> Result<u64, Error> {
-        let start = self.at;
-        let (mut value, mut shift) = (0u64, 0u32);
-        loop {
-            let byte = self.u8()?;
-            let bits = u64::from(byte & 0x7f);
-            if bits != 0 && (shift > 63 || shift == 63 && bits > 1) {
-                self.at = start;
-                return Err(self.error("a ULEB128 number exceeds 64 bits"));
-            }
-            value |= bits.checked_shl(shift).unwrap_or(0);
-            shift = shift.saturating_add(7);
-            if byte < 0x80 {
-                return Ok(value);
-            }
-        }
+        self.leb("ULEB128", |bytes| bytes.unsigned(usize::MAX))
     }
 
-    /// A number in SLEB128.
+    /// A number in SLEB128, which may be longer than it needs to be.
     pub fn sleb(&mut self) -> Result<i64, Error> {
-        let start = self.at;
-        let (mut value, mut shift) = (0u64, 0u32);
-        loop {
-            let byte = self.u8()?;
-            if shift > 63 && byte & 0x7f != 0 && byte & 0x7f != 0x7f {
-                self.at = start;
-                return Err(self.error("an SLEB128 number exceeds 64 bits"));
+        self.leb("SLEB128", |bytes| bytes.signed(usize::MAX))
+    }
+
+    #[inline]
+    fn leb<T>(
+        &mut self,
+        what: &str,
+        read: impl Fn(&mut Bytes<'d>) -> Result<T, Broken>,
+    ) -> Result<T, Error> {
+        let mut bytes = Bytes::new(&self.data[..self.end]);
+        bytes.seek(self.at);
+        match read(&mut bytes) {
+            Ok(value) => {
+                self.at = bytes.at();
+                Ok(value)
             }
-            value |= u64::from(byte & 0x7f).checked_shl(shift).unwrap_or(0);
-            shift = shift.saturating_add(7);
-            if byte < 0x80 {
-                let unused = 64u32.saturating_sub(shift);
-                return Ok((value << unused) as i64 >> unused);
+            Err(Broken::Wide) => Err(self.error(format!("a {what} number exceeds 64 bits"))),
+            Err(Broken::Short { .. }) => {
+                self.at = bytes.at();
+                Err(self.error("1 byte is needed, 0 are left"))
             }
         }
     }
@@ -172,34 +172,9 @@ pub(crate) fn number(bytes: &[u8]) -> u64 {
     u64::from_le_bytes(word)
 }
 
-/// Number of bytes of a number in ULEB128.
-pub(crate) fn uleb_len(value: u64) -> usize {
-    (64 - (value | 1).leading_zeros() as usize).div_ceil(7)
-}
-
-/// Appends a number in ULEB128.
-pub(crate) fn put_uleb(out: &mut Vec<u8>, value: u64) {
-    put_uleb_padded(out, value, 0);
-}
-
 /// Appends a number in ULEB128 of at least `len` bytes.
-pub(crate) fn put_uleb_padded(out: &mut Vec<u8>, mut value: u64, len: usize) {
-    let mut written = 1;
-    while value >= 0x80 || written < len {
-        out.push(value as u8 | 0x80);
-        value >>= 7;
-        written += 1;
-    }
-    out.push(value as u8);
-}
-
-/// Appends a number in SLEB128.
-pub(crate) fn put_sleb(out: &mut Vec<u8>, mut value: i64) {
-    while !(-0x40..0x40).contains(&value) {
-        out.push(value as u8 | 0x80);
-        value >>= 7;
-    }
-    out.push(value as u8 & 0x7f);
+pub(crate) fn put_uleb_padded(out: &mut Vec<u8>, value: u64, len: usize) {
+    leb128::put_unsigned_padded(out, value, len.max(uleb_len(value)));
 }
 
 /// Appends the lowest `len` bytes of a number.
@@ -246,7 +221,10 @@ mod tests {
             read(&long).unwrap_err().to_string(),
             ".debug_x at 0x0: a ULEB128 number exceeds 64 bits"
         );
-        assert!(read(&[0x80]).is_err());
+        assert_eq!(
+            read(&[0x80]).unwrap_err().to_string(),
+            ".debug_x at 0x1: 1 byte is needed, 0 are left"
+        );
         assert!(Reader::new(&[], 1, ".debug_x").is_err());
         let mut r = Reader::new(&[8, 0, 0, 0, 1], 0, ".debug_x").unwrap();
         assert_eq!(

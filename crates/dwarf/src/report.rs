@@ -9,7 +9,7 @@ pub enum Loss {
     NoRoomForRanges,
     /// An index of the address pool whose users want different addresses, and no way to give them.
     SharedIndex,
-    /// An address of an instruction that is gone, with nothing left behind it.
+    /// An address of an instruction that is gone, with nothing left after it.
     AddressGone,
     /// An operation in an expression that is not known, in front of what may be an address.
     UnknownOperation,
@@ -17,9 +17,9 @@ pub enum Loss {
     IndexWithOffset,
     /// An offset into another section with an attribute that is not known.
     UnknownOffset,
-    /// A line program that could not be read or written anew. It goes on describing old code.
+    /// A line program that could not be read or rewritten. It goes on describing old code.
     LineProgram,
-    /// An index that could not be read or written anew. It goes on describing old code.
+    /// An index that could not be read or rewritten. It goes on describing old code.
     Index,
 }
 

@@ -15,7 +15,7 @@ use crate::{Export, Subject};
 pub fn callgrind(subject: &Subject<'_, '_>) -> Export {
     let functions = &subject.facts.functions;
     let nodes = stacks(subject.facts);
-    // Of each node with all below it; callees are behind their callers.
+    // Of each node with all below it; callees come after their callers.
     let mut below: Vec<u64> = nodes.iter().map(|node| node.own).collect();
     let mut inclusive: BTreeMap<(u32, u32), u64> = BTreeMap::new();
     for at in (0..nodes.len()).rev() {

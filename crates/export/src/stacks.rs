@@ -1,7 +1,7 @@
 //! Chains of callers, from counts of calls.
 //!
-//! Counters say how often a function called another, not through whom it was called itself. What a function costs is
-//! divided among its callers in proportion to their calls, as gprof does: a call costs the same whoever makes it. What
+//! Counters say how often a function called another, not through which of its own callers. What a function costs is
+//! divided among its callers in proportion to their calls, as gprof does: a call costs the same for every caller. What
 //! was executed in a function itself is as counted, and the chains of a function add up to it exactly: what is left
 //! after the deepest and the rarest chains were cut off has no callers.
 //!

@@ -137,7 +137,7 @@ impl Balancer {
                 }
                 let Some((end, found)) = self.search(arcs, node, optimal, &mut visits) else {
                     // All flow can be taken back to where it comes from, so a deficit is always found. Should
-                    // it not be, the excess stays, and whoever reads the counts sees it.
+                    // it not be, the excess stays, and readers of the counts see it.
                     debug_assert!(false, "excess that leads nowhere");
                     break;
                 };

@@ -17,7 +17,7 @@ use crate::{Edge, Graph};
 pub enum Uncountable {
     /// A self loop that cannot carry a counter: conservation says nothing about it.
     #[error(
-        "edge {edge} from node {node} to itself cannot carry a counter, and no other counter tells its count"
+        "edge {edge} from node {node} to itself cannot carry a counter, and its count does not follow from other counters"
     )]
     SelfLoop {
         /// The edge.
@@ -79,7 +79,7 @@ impl Uncountable {
 /// let graph = Graph { nodes: 1, edges: vec![Edge { from: 0, to: 0, weight: None }] };
 /// assert_eq!(
 ///     place(&graph).unwrap_err().to_string(),
-///     "edge 0 from node 0 to itself cannot carry a counter, and no other counter tells its count",
+///     "edge 0 from node 0 to itself cannot carry a counter, and its count does not follow from other counters",
 /// );
 /// ```
 pub fn place(graph: &Graph) -> Result<Vec<u32>, Uncountable> {

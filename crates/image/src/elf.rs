@@ -692,7 +692,7 @@ fn sections<'d>(
         };
         if i == 0 && s.sh_type != raw::SHT_NULL {
             return Err(FormatError::new(format!(
-                "section 0 has type {:#x}; it stands for no section and has type 0",
+                "section 0 has type {:#x}; it describes no section and must have type 0",
                 s.sh_type
             )));
         }

@@ -14,7 +14,7 @@ pub mod raw;
 pub mod unwind;
 pub mod write;
 
-pub use addr::{InputAddr, OutputAddr};
+pub use addr::{InputAddr, InputOffset, OutputAddr, OutputOffset};
 
 /// What is wrong with a file, in a sentence that names the place and the values.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -386,7 +386,7 @@ fn read_level(r: &mut Reader<'_>) -> Result<EntryLevel, FormatError> {
     }
 }
 
-/// The jump that is so far behind another.
+/// The jump that is so many bytes after another.
 fn ascending(before: u64, step: u64) -> Result<u64, FormatError> {
     let next = before.checked_add(step).filter(|_| step > 0);
     next.ok_or_else(|| {

@@ -50,6 +50,7 @@ use self::hole::{Hole, Way};
 use self::patches::Patches;
 use self::room::Room;
 use crate::FormatError;
+use crate::addr::{InputAddr, InputOffset, OutputAddr};
 use crate::elf::{Elf, Section, Segment, SymbolTable};
 use crate::raw;
 
@@ -105,7 +106,7 @@ pub struct Placed {
     /// Handle for contents and for symbols that are defined in it.
     pub id: NewId,
     /// Link-time address (0 for notes).
-    pub addr: u64,
+    pub addr: OutputAddr,
 }
 
 /// Handle of a new section.
@@ -183,22 +184,22 @@ pub struct Writer<'d> {
     /// Bytes of the file between segments, in the order in which they are filled.
     holes: Vec<Hole>,
     /// Where the zero-filled section continues the last segment: address and bytes.
-    joined: Option<(u64, u64)>,
+    joined: Option<(OutputAddr, u64)>,
     /// End of the loaded part of the input file.
-    loaded_end: u64,
+    loaded_end: InputOffset,
     /// How much higher the addresses of the new segment are to be than its offsets, if that is wanted.
     distance: Option<u64>,
     /// Address of the new read-execute segment.
-    base: u64,
+    base: OutputAddr,
     /// Where the moved block begins in it.
-    block_at: u64,
+    block_at: OutputAddr,
     /// Where the program header table begins in it, if it is there.
-    table_at: u64,
+    table_at: OutputAddr,
     /// End of what it holds so far.
-    cursor: u64,
+    cursor: OutputAddr,
     new: Vec<New>,
     zero: Option<NewId>,
-    entry: u64,
+    entry: OutputAddr,
     patches: Patches,
     /// Dynamic entries that change: (index, value).
     dynamic: Vec<(usize, u64)>,
@@ -223,7 +224,7 @@ struct New {
     kind: Option<NewKind>,
     align: u64,
     size: u64,
-    addr: u64,
+    addr: OutputAddr,
     /// It is in a hole.
     in_hole: bool,
     contents: Vec<u8>,
@@ -237,7 +238,7 @@ impl New {
 
 /// Where a zero-filled section of known size continues the last segment, as its `.bss` does: address and
 /// bytes. `end` is one past the image.
-fn joined(elf: &Elf<'_>, options: &WriteOptions, page: u64, end: u64) -> Option<(u64, u64)> {
+fn joined(elf: &Elf<'_>, options: &WriteOptions, page: u64, end: u64) -> Option<(OutputAddr, u64)> {
     let (size, align) = options.zero_size.filter(|_| options.zero_fill)?;
     let last = elf.loads().max_by_key(|p| p.addr)?;
     let writable = last.flags & (raw::PF_W | raw::PF_X) == raw::PF_W;
@@ -248,7 +249,7 @@ fn joined(elf: &Elf<'_>, options: &WriteOptions, page: u64, end: u64) -> Option<
     let size = size.checked_next_multiple_of(page)?;
     at.checked_add(size)
         .filter(|end| *end < 1 << 62)
-        .map(|_| (at, size))
+        .map(|_| (OutputAddr::new(at), size))
 }
 
 /// How much higher addresses of `.text` are than offsets. `None` if they are lower, or there is no such section.
@@ -324,7 +325,7 @@ impl<'d> Writer<'d> {
             .map(|p| p.addr.saturating_add(p.mem_size.max(1)))
             .fold(end, u64::max);
         let joined = joined(elf, &options, page, end);
-        let end = joined.map_or(end, |(at, size)| at + size);
+        let end = joined.map_or(end, |(at, size)| (at + size).get());
         // Static programs have unwind entries that their start-up code registers, and no search table; new
         // entries need one.
         let search = !options.no_search_table
@@ -336,13 +337,13 @@ impl<'d> Writer<'d> {
         let mut end = end.checked_next_multiple_of(page);
         if options.map_hole > 0
             && let Some(at) = end
-            && let Some(hole) = hole::mapped(elf, holes.first(), page, at)
+            && let Some(hole) = hole::mapped(elf, holes.first(), page, OutputAddr::new(at))
             && hole.free(1) >= options.map_hole
         {
             // Not if the table of program headers had to go somewhere else for it.
             let with = room::find(elf, extra + 1, loaded_end, page, options.no_way);
             if matches!(with, Room::Gap | Room::Block(_)) || with == room {
-                end = hole.end().checked_next_multiple_of(page);
+                end = hole.end().get().checked_next_multiple_of(page);
                 (room, extra) = (with, extra + 1);
                 holes.push(hole);
             }
@@ -361,19 +362,20 @@ impl<'d> Writer<'d> {
                 elf.extent().1
             )));
         };
+        let base = OutputAddr::new(base);
         let mut this = Writer {
             elf,
             options,
             page,
-            loaded_end,
+            loaded_end: InputOffset::new(loaded_end),
             distance,
             base,
-            block_at: 0,
-            table_at: 0,
+            block_at: OutputAddr::default(),
+            table_at: OutputAddr::default(),
             cursor: base,
             new: Vec::new(),
             zero: None,
-            entry: elf.entry,
+            entry: InputAddr::new(elf.entry).kept(),
             patches: Patches::default(),
             dynamic: Vec::new(),
             unwind: None,
@@ -394,7 +396,7 @@ impl<'d> Writer<'d> {
                 let mut mapped = this.holes.iter_mut().filter(|h| h.way == Way::Mapped);
                 let place = mapped.find_map(|h| h.take_like(block.addr, block.size, block.align));
                 this.block_at = place.unwrap_or_else(|| {
-                    let at = base + (block.addr.wrapping_sub(base) & (block.align - 1));
+                    let at = base + (block.addr.wrapping_sub(base.get()) & (block.align - 1));
                     this.cursor = at + block.size;
                     at
                 });
@@ -430,7 +432,7 @@ impl<'d> Writer<'d> {
         if !align.is_power_of_two() || align > MAX_ALIGN {
             self.fail(format!("the alignment of section {name} is {align:#x}; powers of two up to {MAX_ALIGN:#x} are possible"));
         }
-        let mut addr = 0;
+        let mut addr = OutputAddr::default();
         if kind.is_loaded() {
             if self.zero.is_some() {
                 self.fail(format!(
@@ -442,7 +444,9 @@ impl<'d> Writer<'d> {
                 .checked_next_multiple_of(align)
                 .and_then(|at| Some((at, at.checked_add(size)?)));
             match end {
-                Some((at, end)) if end < u64::MAX - self.page => (addr, self.cursor) = (at, end),
+                Some((at, end)) if end.get() < u64::MAX - self.page => {
+                    (addr, self.cursor) = (at, end)
+                }
                 _ => self.fail(format!(
                     "section {name} of {size:#x} bytes does not fit after address {:#x}",
                     self.cursor
@@ -482,7 +486,7 @@ impl<'d> Writer<'d> {
         kind: NewKind,
         align: u64,
         size: u64,
-        addr: u64,
+        addr: OutputAddr,
         in_hole: bool,
     ) -> Placed {
         let mut contents = Vec::new();
@@ -533,15 +537,15 @@ impl<'d> Writer<'d> {
     pub fn append_zero_fill_aligned(&mut self, name: &str, size: u64, align: u64) -> Placed {
         if self.zero.is_some() || !self.options.zero_fill {
             self.fail(format!(
-                "a zero-filled section ({name}) is possible once, and if asked for at the start"
+                "a zero-filled section ({name}) is possible once, and if it was announced at the start"
             ));
         }
         let place = match self.joined {
             // It has its place already.
-            Some((at, room)) if size <= room && at.is_multiple_of(align) => Some((at, room)),
+            Some((at, room)) if size <= room && at.get().is_multiple_of(align) => Some((at, room)),
             Some((at, room)) => {
                 self.fail(format!(
-                    "section {name} has {size:#x} bytes, aligned to {align:#x}; at {at:#x} there was room made for {room:#x}"
+                    "section {name} has {size:#x} bytes, aligned to {align:#x}; at {at:#x} {room:#x} bytes were reserved"
                 ));
                 None
             }
@@ -557,7 +561,7 @@ impl<'d> Writer<'d> {
                     "section {name} of {size:#x} bytes does not fit after address {:#x}",
                     self.cursor
                 ));
-                (0, 0)
+                (OutputAddr::default(), 0)
             }
         };
         let placed = self.place(New {
@@ -576,14 +580,14 @@ impl<'d> Writer<'d> {
     /// Overwrites bytes of the old image. Error if they are not in the file. Patches may overlap where they
     /// agree; two that differ are reported by [`Writer::write`]. The address is the input's also for what
     /// made way for the program headers.
-    pub fn patch(&mut self, addr: u64, bytes: &[u8]) -> Result<(), FormatError> {
+    pub fn patch(&mut self, addr: InputAddr, bytes: &[u8]) -> Result<(), FormatError> {
         let len = bytes.len() as u64;
         let inside = self
             .elf
-            .bytes_at(addr, len)
-            .and_then(|_| self.elf.offset_of(addr));
+            .bytes_at(addr.get(), len)
+            .and_then(|_| self.elf.offset_of(addr.get()));
         match inside {
-            Some(offset) => self.patches.add(offset, bytes),
+            Some(offset) => self.patches.add(InputOffset::new(offset), bytes),
             None if bytes.is_empty() => Ok(()),
             None => Err(FormatError::new(format!(
                 "a patch of {len} bytes at address {addr:#x} is not inside the file contents of one loaded segment"
@@ -592,7 +596,7 @@ impl<'d> Writer<'d> {
     }
 
     /// Sets the program's entry.
-    pub fn set_entry(&mut self, entry: u64) {
+    pub fn set_entry(&mut self, entry: OutputAddr) {
         self.entry = entry;
     }
 

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use common::{have, run, scratch, source, succeed, work};
+use postlink_image::InputAddr;
 use postlink_image::elf::{Elf, SymbolTable};
 use postlink_image::raw;
 use postlink_image::write::{NewKind, NewSection, TableGrowth, WriteOptions, WriteSummary, Writer};
@@ -57,12 +58,12 @@ fn segments_agree_with_the_largest_page_that_the_linker_allowed_for() {
             .contents(text.id)
             .copy_from_slice(elf.bytes_at(addr, size).unwrap());
         let zeroes = writer.append_zero_fill(".zeroes", 1);
-        assert_eq!(zeroes.addr % page, 0);
+        assert_eq!(zeroes.addr.get() % page, 0);
         // b .text.new; the rest of the old function traps
-        let branch = 0x1400_0000 | ((text.addr.wrapping_sub(addr) >> 2) as u32 & 0x03ff_ffff);
+        let branch = 0x1400_0000 | ((text.addr.get().wrapping_sub(addr) >> 2) as u32 & 0x03ff_ffff);
         let mut old = branch.to_le_bytes().to_vec();
         old.resize(size as usize, 0);
-        writer.patch(addr, &old).unwrap();
+        writer.patch(InputAddr::new(addr), &old).unwrap();
         let summary = writer.write(&out, 0o755).unwrap();
         assert_eq!(summary.program_headers, growth, "{flags:?}");
         let written = std::fs::read(&out).unwrap();
@@ -73,7 +74,10 @@ fn segments_agree_with_the_largest_page_that_the_linker_allowed_for() {
                 "{flags:?}: {p:?}"
             );
         }
-        assert_eq!(new.load_at(zeroes.addr).map(|p| p.mem_size), Some(page));
+        assert_eq!(
+            new.load_at(zeroes.addr.get()).map(|p| p.mem_size),
+            Some(page)
+        );
         runs_alike(&program, &out, &[]);
     }
 }
@@ -142,11 +146,15 @@ fn move_anywhere(program: &Path, out: &Path, padding: u64) -> (WriteSummary, u64
     });
     writer.contents(text.id)[..size as usize].copy_from_slice(elf.bytes_at(addr, size).unwrap());
     let zeroes = writer.append_zero_fill_aligned(".zeroes", 100, 0x10000);
-    let branch = 0x1400_0000 | ((text.addr.wrapping_sub(addr) >> 2) as u32 & 0x03ff_ffff);
+    let branch = 0x1400_0000 | ((text.addr.get().wrapping_sub(addr) >> 2) as u32 & 0x03ff_ffff);
     let mut old = branch.to_le_bytes().to_vec();
     old.resize(size as usize, 0);
-    writer.patch(addr, &old).unwrap();
-    (writer.write(out, 0o755).unwrap(), text.addr, zeroes.addr)
+    writer.patch(InputAddr::new(addr), &old).unwrap();
+    (
+        writer.write(out, 0o755).unwrap(),
+        text.addr.get(),
+        zeroes.addr.get(),
+    )
 }
 
 #[test]

@@ -5,6 +5,7 @@ mod common;
 use std::path::Path;
 
 use common::{Toolchain, scratch};
+use postlink_image::InputAddr;
 use postlink_image::elf::{Elf, SymbolTable};
 use postlink_image::note::Note;
 use postlink_image::raw::{self, Ehdr, Phdr, Shdr};
@@ -111,7 +112,7 @@ fn write_some(elf: &Elf<'_>, zero_fill: bool, to: &Path) -> Option<bool> {
     let (first, last) = elf.extent();
     // The ELF header itself is written anew.
     for addr in [first.wrapping_add(64), elf.entry, last.wrapping_sub(8)] {
-        let _ = writer.patch(addr, &[0; 4]);
+        let _ = writer.patch(InputAddr::new(addr), &[0; 4]);
     }
     if let Some((tag, ..)) = elf.dynamic.last() {
         writer.set_dynamic(*tag, 77).expect("it exists");
@@ -124,7 +125,7 @@ fn write_some(elf: &Elf<'_>, zero_fill: bool, to: &Path) -> Option<bool> {
                 table,
                 count - 1,
                 SymbolEdit {
-                    value: text.addr,
+                    value: text.addr.get(),
                     size: 1,
                     section,
                 },
@@ -133,7 +134,7 @@ fn write_some(elf: &Elf<'_>, zero_fill: bool, to: &Path) -> Option<bool> {
     }
     writer.add_symbol(NewSymbol {
         name: b"new".to_vec(),
-        value: text.addr,
+        value: text.addr.get(),
         size: 1,
         kind: 2,
         after: Some(2),
@@ -144,7 +145,7 @@ fn write_some(elf: &Elf<'_>, zero_fill: bool, to: &Path) -> Option<bool> {
     let Ok(new) = Elf::parse(&data) else {
         return Some(false);
     };
-    assert_eq!(new.bytes_at(text.addr, 100), Some(&[0x90; 100][..]));
+    assert_eq!(new.bytes_at(text.addr.get(), 100), Some(&[0x90; 100][..]));
     read_all(&new);
     Some(true)
 }

@@ -10,6 +10,7 @@ use std::process::Command;
 
 use common::{Toolchain, have, move_work, no_new_complaints, run, scratch, succeed, work};
 use object::{Object, ObjectSection, ObjectSymbol};
+use postlink_image::InputAddr;
 use postlink_image::elf::{Elf, SymbolTable};
 use postlink_image::raw::{self, Ehdr, Phdr, Shdr};
 use postlink_image::unwind::eh_frame::{EhFrame, merged_sizes, write_merged};
@@ -264,9 +265,10 @@ fn more_segments_than_16_bits_count_are_read_and_written() {
         let written = std::fs::read(&out).unwrap();
         let new = Elf::parse(&written).unwrap();
         assert_eq!(new.segments.len(), segments as usize + 2, "{segments}");
-        assert_eq!(new.bytes_at(text.addr, 100), Some(&[0x90; 100][..]));
+        assert_eq!(new.bytes_at(text.addr.get(), 100), Some(&[0x90; 100][..]));
         assert_eq!(
-            new.load_at(zeroes.addr).map(|p| (p.file_size, p.mem_size)),
+            new.load_at(zeroes.addr.get())
+                .map(|p| (p.file_size, p.mem_size)),
             Some((0, 4096))
         );
         assert_eq!(
@@ -369,13 +371,13 @@ fn entry_and_dynamic_tags_lead_to_new_code() {
             .concat()
         };
         writer.set_entry(text.addr);
-        writer.contents(text.id)[..5].copy_from_slice(&jump(text.addr, elf.entry));
+        writer.contents(text.id)[..5].copy_from_slice(&jump(text.addr.get(), elf.entry));
         const DT_INIT: i64 = 12;
         match elf.dynamic_value(DT_INIT) {
             Some(init) => {
-                writer.contents(text.id)[8..13].copy_from_slice(&jump(text.addr + 8, init));
+                writer.contents(text.id)[8..13].copy_from_slice(&jump(text.addr.get() + 8, init));
                 writer.set_dynamic(DT_INIT, 1).unwrap();
-                writer.set_dynamic(DT_INIT, text.addr + 8).unwrap();
+                writer.set_dynamic(DT_INIT, text.addr.get() + 8).unwrap();
             }
             None => assert!(flags.contains(&"-static")),
         }
@@ -387,9 +389,9 @@ fn entry_and_dynamic_tags_lead_to_new_code() {
         writer.write(&out, 0o755).unwrap();
         let written = std::fs::read(&out).unwrap();
         let new = Elf::parse(&written).unwrap();
-        assert_eq!(new.entry, text.addr);
+        assert_eq!(new.entry, text.addr.get());
         if elf.dynamic_value(DT_INIT).is_some() {
-            assert_eq!(new.dynamic_value(DT_INIT), Some(text.addr + 8));
+            assert_eq!(new.dynamic_value(DT_INIT), Some(text.addr.get() + 8));
         }
         assert_eq!(
             run(&mut Command::new(&out)),
@@ -436,9 +438,9 @@ fn exceptions_find_replaced_unwind_tables() {
         write_merged(
             &old,
             &[],
-            frame.addr,
+            frame.addr.get(),
             &mut frame_bytes,
-            hdr.addr,
+            hdr.addr.get(),
             &mut hdr_bytes,
         )
         .unwrap();
@@ -450,7 +452,9 @@ fn exceptions_find_replaced_unwind_tables() {
         let old_hdr = elf.section(".eh_frame_hdr").map(|(_, s)| (s.addr, s.size));
         assert_eq!(old_hdr.is_none(), flags.contains(&"-static"));
         if let Some((addr, size)) = old_hdr {
-            writer.patch(addr, &vec![0xff; size as usize]).unwrap();
+            writer
+                .patch(InputAddr::new(addr), &vec![0xff; size as usize])
+                .unwrap();
         }
         writer.write(&out, 0o755).unwrap();
         assert_eq!(run(&mut Command::new(&out)), expected, "{flags:?}");
@@ -458,7 +462,7 @@ fn exceptions_find_replaced_unwind_tables() {
         let new = Elf::parse(&written).unwrap();
         for (name, placed) in [(".eh_frame", frame), (".eh_frame_hdr", hdr)] {
             let (_, now) = new.section(name).unwrap();
-            assert_eq!(now.addr, placed.addr);
+            assert_eq!(now.addr, placed.addr.get());
             if let Some((_, before)) = elf.section(name) {
                 let (_, kept) = new.section(&format!("{name}.old")).unwrap();
                 assert_eq!(
@@ -474,8 +478,8 @@ fn exceptions_find_replaced_unwind_tables() {
             .iter()
             .find(|p| p.kind == raw::PT_GNU_EH_FRAME)
             .unwrap();
-        assert_eq!((segment.addr, segment.mem_size), (hdr.addr, hdr_size));
-        assert_eq!(new.bytes_at(hdr.addr, hdr_size), Some(&hdr_bytes[..]));
+        assert_eq!((segment.addr, segment.mem_size), (hdr.addr.get(), hdr_size));
+        assert_eq!(new.bytes_at(hdr.addr.get(), hdr_size), Some(&hdr_bytes[..]));
     }
 }
 
@@ -492,7 +496,9 @@ fn patches_follow_what_made_way() {
     let (_, note) = elf.section(".note.gnu.build-id").unwrap();
     let mut writer = Writer::new(&elf, common::with_zeroes(true)).unwrap();
     writer.append(section(".more", NewKind::ReadOnly, 1, 1));
-    writer.patch(note.addr + note.size - 1, &[0xee]).unwrap();
+    writer
+        .patch(InputAddr::new(note.addr + note.size - 1), &[0xee])
+        .unwrap();
     assert_eq!(
         writer.write(&out, 0o755).unwrap().program_headers,
         TableGrowth::MadeWay
@@ -516,7 +522,7 @@ fn room_that_is_not_used_leaves_no_segment() {
     let dir = scratch();
     let out = dir.path().join("out");
     let mut writer = Writer::new(&elf, common::with_zeroes(true)).unwrap();
-    writer.patch(elf.entry, &[0x90]).unwrap();
+    writer.patch(InputAddr::new(elf.entry), &[0x90]).unwrap();
     writer.write(&out, 0o755).unwrap();
     let written = std::fs::read(&out).unwrap();
     let new = Elf::parse(&written).unwrap();
@@ -575,8 +581,8 @@ fn refused_calls_leave_the_target_and_the_directory_as_they_were() {
     };
     refused(".late", &behind, true);
     let disagreeing = |w: &mut Writer<'_>| {
-        w.patch(elf.entry, &[1, 2, 3]).unwrap();
-        w.patch(elf.entry + 2, &[4]).unwrap();
+        w.patch(InputAddr::new(elf.entry), &[1, 2, 3]).unwrap();
+        w.patch(InputAddr::new(elf.entry + 2), &[4]).unwrap();
     };
     refused("0x03 and 0x04", &disagreeing, false);
     let edit = SymbolEdit {
@@ -599,10 +605,13 @@ fn refused_calls_leave_the_target_and_the_directory_as_they_were() {
     // In a file that keeps its headers, patches cannot change them.
     let mut writer = Writer::new(&elf, WriteOptions::default()).unwrap();
     for (addr, len) in [(BASE + data.len() as u64, 1), (BASE - 1, 2), (u64::MAX, 1)] {
-        let said = writer.patch(addr, &vec![0; len]).unwrap_err().what;
+        let said = writer
+            .patch(InputAddr::new(addr), &vec![0; len])
+            .unwrap_err()
+            .what;
         assert!(said.contains(&format!("{addr:#x}")), "{said}");
     }
-    assert!(writer.patch(0, &[]).is_ok());
+    assert!(writer.patch(InputAddr::new(0), &[]).is_ok());
 
     // What the system refuses.
     let missing = dir.path().join("no/such/directory");
@@ -650,7 +659,7 @@ fn headers_that_are_written_anew_cannot_be_patched() {
     let elf = Elf::parse(&data).unwrap();
     for addr in [8, elf.phoff + 8] {
         let mut writer = Writer::new(&elf, WriteOptions::default()).unwrap();
-        writer.patch(addr, &[1]).unwrap();
+        writer.patch(InputAddr::new(addr), &[1]).unwrap();
         assert!(refusal(writer.write(&out, 0o755).unwrap_err()).contains("written anew"));
     }
 }

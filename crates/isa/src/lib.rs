@@ -393,7 +393,7 @@ pub trait Isa: Copy + Send + Sync + 'static {
     const COUNTER_UNIT: u64;
 
     /// Whether a conditional branch out of its fragment should go to a jump at the fragment's end, because a
-    /// longer form costs the way on a jump.
+    /// longer form costs the fall-through path a jump.
     const FAR_CONDITIONS_BY_STUB: bool;
 
     /// Decodes one instruction. `None` when the bytes are not a whole, valid instruction, or one whose dependence on

@@ -18,7 +18,7 @@
 //! for each function, by how much does the cost fall when it changes sides? The functions with the
 //! largest gains on either side change places pair by pair as long as the sum of their gains,
 //! without what both have in common, is positive. Since functions move at the same time as those
-//! that they would follow, every tenth function, chosen anew in each round, stays, so that no two
+//! that they would follow, every tenth function, chosen again in each round, stays, so that no two
 //! groups change sides for ever.
 //!
 //! From "Optimizing function layout for mobile applications" (Hoag, Lee, Mestre and Pupyrev, 2023),

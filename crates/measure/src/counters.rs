@@ -116,7 +116,7 @@ fn open(kind: u32, config: u64) -> io::Result<File> {
         )
     };
     match libc::c_int::try_from(fd) {
-        // SAFETY: the descriptor is new and nobody else's.
+        // SAFETY: the descriptor is new and not used elsewhere.
         Ok(fd @ 0..) => Ok(unsafe { File::from_raw_fd(fd) }),
         _ => Err(io::Error::last_os_error()),
     }

@@ -2,7 +2,7 @@
 //!
 //! The first SIGINT or SIGTERM only sets a flag, which [`crate::run`](mod@crate::run) and [`crate::series`] look at;
 //! the
-//! second ends the process, as if nobody had asked for it.
+//! second ends the process, as without a handler.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -1,6 +1,6 @@
 //! Layout luck: how far a program's time scatters over layouts that differ in nothing that matters.
 //!
-//! **Problem.** Where code happens to lie decides which branches share an entry of a predictor and which lines a set of
+//! **Problem.** Where code happens to be decides which branches share an entry of a predictor and which lines a set of
 //! a cache. Any change moves code, so a program may become one percent faster because of a change that has nothing to
 //! do with it (T. Mytkowicz and others, *Producing Wrong Data Without Doing Anything Obviously Wrong!*, ASPLOS 2009).
 //! A gain is worth more than such luck only if it is larger.

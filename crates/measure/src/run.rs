@@ -128,7 +128,7 @@ pub fn run_with(command: &mut Command, counters: Option<&Counters>) -> io::Resul
     })
 }
 
-/// Waits for a child that nobody has waited for, and gives what it used.
+/// Waits for a child that was not waited for, and gives what it used.
 fn wait(child: &Child) -> io::Result<(ExitStatus, libc::rusage)> {
     let pid = child.id() as libc::pid_t;
     let mut status = 0;

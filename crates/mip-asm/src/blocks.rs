@@ -2,7 +2,7 @@
 //!
 //! A block begins at the function's start, at a label that something can come to
 //! ([`Label::begins_block`](crate::reader::Label::begins_block)), and after a branch; branches in a row, with
-//! no label between, belong to one block. Calls do not end blocks; but whoever is called may not return, so a
+//! no label between, belong to one block. Calls do not end blocks; but a callee may not return, so a
 //! block with a call in it may be left before its end, unless it is known to come back
 //! ([`returns`](crate::returns)). The same goes for inline assembly.
 //!
@@ -17,7 +17,7 @@
 use rustc_hash::FxHashMap;
 
 use crate::flow::{self, Flow};
-use crate::lexer::{self, Kind};
+use crate::lexer::{self, Kind, Statement};
 use crate::reader::{self, Function, Unit};
 use crate::report::Reason;
 use crate::returns::Returning;
@@ -81,186 +81,341 @@ pub fn graph(
     if function.opaque {
         return Err(Reason::OpaqueBlocks);
     }
-    let mut blocks: Vec<Block> = vec![];
-    let mut ends: Vec<End> = vec![];
-    // Blocks, and the labels that their branches name.
-    let mut branches: Vec<(u32, &[u8])> = vec![];
-    // Where those of the last block begin.
-    let mut row = 0;
-    // Those that reach 126 bytes only.
-    let mut nears: Vec<(u32, &[u8])> = vec![];
-    let mut literals = None;
-    let mut at_label: FxHashMap<&[u8], u32> = FxHashMap::default();
-    let mut own_branches: FxHashMap<&[u8], u32> = FxHashMap::default();
-    let mut waiting: Vec<&[u8]> = vec![];
-    // Whether the next instruction begins a block; whether nothing falls into it.
-    let (mut begins, mut dead) = (true, false);
-    let (mut in_app, mut any_app, mut any_indirect, mut short) = (false, false, false, false);
-    let mut instructions = 0usize;
-    // The instruction before, and where it ends.
-    let (mut last, mut last_end): (&[u8], u32) = (b"", 0);
+    let mut cutter = Cutter::new(unit, target, returning);
     for index in function.statements().skip(1) {
-        let statement = unit.statements[index];
-        let text = statement.text(unit.source);
-        match statement.kind {
-            Kind::Label => {
-                let label = unit.labels.get(text).copied().unwrap_or_default();
-                if label.narrow {
-                    return Err(Reason::NarrowBlocks);
-                }
-                let measured = target.arch == Arch::Arm
-                    && unit.statements.get(index + 1).is_some_and(|next| {
-                        next.kind == Kind::Instruction && reads_pc(next.text(unit.source))
-                    });
-                if measured && label.address_taken {
-                    // Data holds the distance to the instruction after it: nothing can come between.
-                    if label.branches > 0 || label.called || begins && !dead && !blocks.is_empty() {
-                        return Err(Reason::OpaqueBlocks);
-                    }
-                    continue;
-                }
-                if !in_app && label.begins_block() {
-                    begins = true;
-                    dead = false;
-                    waiting.push(text);
-                }
-                continue;
-            }
-            Kind::Directive => {
-                let (directive, _) = lexer::word(text);
-                let small = matches!(
-                    directive,
-                    b".byte" | b".word" | b".hword" | b".short" | b".value" | b".2byte"
-                );
-                if small && target.arch == Arch::X86_64 {
-                    // Prefixes of the next instruction, as in calls for thread-local variables.
-                } else {
-                    if small || matches!(directive, b".long" | b".quad" | b".zero") {
-                        waiting.clear();
-                        (begins, dead) = (true, true);
-                    }
-                    continue;
-                }
-            }
+        cutter.statement(index)?;
+    }
+    cutter.check_reach()?;
+    cutter.name_near();
+    cutter.connect();
+    Ok(cutter.blocks)
+}
+
+/// The blocks of a function while its statements are read one after the other.
+struct Cutter<'a, 's> {
+    unit: &'a Unit<'s>,
+    target: Target,
+    returning: Option<&'a Returning<'a>>,
+    blocks: Vec<Block>,
+    ends: Vec<End>,
+    /// Blocks, and the labels that their branches name.
+    branches: Vec<(u32, &'s [u8])>,
+    /// Where the branches of the last block begin in `branches`.
+    row: usize,
+    /// Branches that reach 126 bytes only.
+    nears: Vec<(u32, &'s [u8])>,
+    /// How far the constants are that instructions load by their labels may be away.
+    literals: Option<usize>,
+    at_label: FxHashMap<&'s [u8], u32>,
+    /// How many branches of the function name a label.
+    own_branches: FxHashMap<&'s [u8], u32>,
+    /// Labels of the block that begins with the next instruction.
+    waiting: Vec<&'s [u8]>,
+    /// The next instruction begins a block.
+    begins: bool,
+    /// Nothing falls into the next instruction.
+    dead: bool,
+    /// In inline assembly.
+    in_app: bool,
+    any_app: bool,
+    any_indirect: bool,
+    /// There are branches that reach 32 KiB only.
+    short: bool,
+    instructions: usize,
+    /// The instruction before, and where it ends.
+    last: (&'s [u8], u32),
+}
+
+impl<'a, 's> Cutter<'a, 's> {
+    fn new(unit: &'a Unit<'s>, target: Target, returning: Option<&'a Returning<'a>>) -> Self {
+        Cutter {
+            unit,
+            target,
+            returning,
+            blocks: vec![],
+            ends: vec![],
+            branches: vec![],
+            row: 0,
+            nears: vec![],
+            literals: None,
+            at_label: FxHashMap::default(),
+            own_branches: FxHashMap::default(),
+            waiting: vec![],
+            begins: true,
+            dead: false,
+            in_app: false,
+            any_app: false,
+            any_indirect: false,
+            short: false,
+            instructions: 0,
+            last: (b"", 0),
+        }
+    }
+
+    /// Reads a statement by its index.
+    fn statement(&mut self, index: usize) -> Result<(), Reason> {
+        let statement = self.unit.statements[index];
+        let text = statement.text(self.unit.source);
+        let is_code = match statement.kind {
+            Kind::Label => return self.label(index, text),
+            Kind::Directive => self.is_prefix(text),
             Kind::AppEnd => {
-                in_app = false;
-                continue;
+                self.in_app = false;
+                false
             }
-            Kind::Assignment => continue,
-            Kind::AppStart => (in_app, any_app) = (true, true),
-            Kind::Instruction => instructions += 1,
+            Kind::Assignment => false,
+            Kind::AppStart => {
+                (self.in_app, self.any_app) = (true, true);
+                true
+            }
+            Kind::Instruction => {
+                self.instructions += 1;
+                true
+            }
+        };
+        if is_code && !self.dead {
+            self.code(statement, text)?;
         }
-        if dead {
-            continue;
+        Ok(())
+    }
+
+    /// Reads a label, which may begin a block.
+    fn label(&mut self, index: usize, text: &'s [u8]) -> Result<(), Reason> {
+        let unit = self.unit;
+        let label = unit.labels.get(text).copied().unwrap_or_default();
+        if label.narrow {
+            return Err(Reason::NarrowBlocks);
         }
+        let measured = self.target.arch == Arch::Arm
+            && unit.statements.get(index + 1).is_some_and(|next| {
+                next.kind == Kind::Instruction && reads_pc(next.text(unit.source))
+            });
+        if measured && label.address_taken {
+            // Data holds the distance to the instruction after it: nothing can come between.
+            let falls_in = self.begins && !self.dead && !self.blocks.is_empty();
+            if label.branches > 0 || label.called || falls_in {
+                return Err(Reason::OpaqueBlocks);
+            }
+            return Ok(());
+        }
+        if !self.in_app && label.begins_block() {
+            self.begins = true;
+            self.dead = false;
+            self.waiting.push(text);
+        }
+        Ok(())
+    }
+
+    /// Reads a directive: whether it makes prefixes of the next instruction, as in calls for thread-local
+    /// variables. Other data is no code, and nothing falls into it.
+    fn is_prefix(&mut self, text: &[u8]) -> bool {
+        let (directive, _) = lexer::word(text);
+        let small = matches!(
+            directive,
+            b".byte" | b".word" | b".hword" | b".short" | b".value" | b".2byte"
+        );
+        if small && self.target.arch == Arch::X86_64 {
+            return true;
+        }
+        if small || matches!(directive, b".long" | b".quad" | b".zero") {
+            self.waiting.clear();
+            (self.begins, self.dead) = (true, true);
+        }
+        false
+    }
+
+    /// Reads what is in the function's code: an instruction, its prefixes, or inline assembly.
+    fn code(&mut self, statement: Statement, text: &'s [u8]) -> Result<(), Reason> {
         let flow = if statement.kind == Kind::Instruction {
-            flow::flow(target.arch, text)
+            flow::flow(self.target.arch, text)
         } else {
             Flow::Next
         };
         // Branches in a row belong to one block, as they do in compilers.
-        let goes_on = begins
-            && waiting.is_empty()
-            && ends.last() == Some(&End::Branches)
+        let goes_on = self.begins
+            && self.waiting.is_empty()
+            && self.ends.last() == Some(&End::Branches)
             && flow.target().is_some()
-            && branches.len() < row + MOST_IN_A_ROW;
-        if begins && !goes_on {
-            row = branches.len();
-            let number = blocks.len() as u32; // fewer than bytes of the text
-            for label in waiting.drain(..) {
-                at_label.insert(label, number);
-            }
-            let first =
-                statement.kind == Kind::Instruction && reader::must_be_first(target.arch, text);
-            blocks.push(Block {
-                position: if first {
-                    statement.end
-                } else {
-                    statement.start
-                },
-                before_labels: last_end,
-                ..Block::default()
-            });
-            ends.push(End::Falls);
-            begins = false;
+            && self.branches.len() < self.row + MOST_IN_A_ROW;
+        if self.begins && !goes_on {
+            self.begin_block(statement, text);
         }
-        let number = blocks.len().saturating_sub(1) as u32; // fewer than bytes of the text
-        let (Some(block), Some(end)) = (blocks.last_mut(), ends.last_mut()) else {
-            continue;
+        let Some(block) = self.blocks.last_mut() else {
+            return Ok(());
         };
-        if in_app {
+        if self.in_app {
             (block.may_leave, block.calls) = (true, true);
-            (last, last_end) = (b"", 0);
-            continue;
+            self.last = (b"", 0);
+            return Ok(());
         }
         if statement.kind == Kind::Directive {
-            (last, last_end) = (b"", statement.end);
-            continue;
+            self.last = (b"", statement.end);
+            return Ok(());
         }
+        block.instructions = self.instructions as u32; // fewer than bytes of the text
         if let Some(label) = flow.target() {
-            branches.push((number, label));
-            *own_branches.entry(label).or_default() += 1;
-            let mnemonic = lexer::word(text).0;
-            short |= matches!(mnemonic, b"tbz" | b"tbnz");
-            if matches!(mnemonic, b"cbz" | b"cbnz") && target.arch == Arch::Arm {
-                nears.push((number, label));
+            self.branch(label, text);
+        }
+        if self.target.arch == Arch::Arm && flow == Flow::Next {
+            let reach = literal_reach(text);
+            self.literals = self.literals.min(reach).or(reach).or(self.literals);
+        }
+        self.transfer(flow, text)?;
+        self.last = (text, statement.end);
+        Ok(())
+    }
+
+    /// Begins a block with an instruction.
+    fn begin_block(&mut self, statement: Statement, text: &[u8]) {
+        self.row = self.branches.len();
+        let number = self.blocks.len() as u32; // fewer than bytes of the text
+        for label in self.waiting.drain(..) {
+            self.at_label.insert(label, number);
+        }
+        let first =
+            statement.kind == Kind::Instruction && reader::must_be_first(self.target.arch, text);
+        self.blocks.push(Block {
+            position: if first {
+                statement.end
+            } else {
+                statement.start
+            },
+            before_labels: self.last.1,
+            ..Block::default()
+        });
+        self.ends.push(End::Falls);
+        self.begins = false;
+    }
+
+    /// Notes a branch of the last block, and how far it reaches.
+    fn branch(&mut self, label: &'s [u8], text: &[u8]) {
+        let number = self.blocks.len().saturating_sub(1) as u32; // fewer than bytes of the text
+        self.branches.push((number, label));
+        *self.own_branches.entry(label).or_default() += 1;
+        let mnemonic = lexer::word(text).0;
+        self.short |= matches!(mnemonic, b"tbz" | b"tbnz");
+        if matches!(mnemonic, b"cbz" | b"cbnz") && self.target.arch == Arch::Arm {
+            self.nears.push((number, label));
+        }
+    }
+
+    /// What an instruction's flow of control says of the last block, and whether it ends it.
+    fn transfer(&mut self, flow: Flow<'_>, text: &[u8]) -> Result<(), Reason> {
+        let (Some(block), Some(end)) = (self.blocks.last_mut(), self.ends.last_mut()) else {
+            return Ok(());
+        };
+        block.calls |= matches!(flow, Flow::Call(_));
+        *end = match flow {
+            Flow::Next => return Ok(()),
+            Flow::Call(name) => {
+                let returns = |known: &Returning<'_>| name.is_some_and(|n| known.call(n, text));
+                block.may_leave |= self.returning.is_some_and(|known| !returns(known));
+                return Ok(());
+            }
+            Flow::Perhaps => {
+                block.may_leave = true;
+                return Ok(());
+            }
+            Flow::Into => return Err(Reason::OpaqueBlocks),
+            Flow::Branch(_) => End::Branches,
+            Flow::Jump(_) => End::Jumps,
+            Flow::Indirect => {
+                self.any_indirect = true;
+                block.leaves_unseen = !is_through_table(self.target.arch, text, self.last.0);
+                End::Indirect
+            }
+            _ => End::Leaves,
+        };
+        self.begins = true;
+        self.dead = flow.ends();
+        Ok(())
+    }
+
+    /// Whether branches and loads of constants still reach when each block has a counter.
+    fn check_reach(&self) -> Result<(), Reason> {
+        // Each counter is up to five instructions. 32 KiB is as far as these branches reach.
+        let grown = self.instructions + 5 * self.blocks.len();
+        if self.target.arch == Arch::AArch64 && self.short && grown > 8000 {
+            return Err(Reason::NarrowBlocks);
+        }
+        let bytes = 4 * self.instructions + sequences::ARM_BLOCK * (self.blocks.len() + 1);
+        if self.literals.is_some_and(|reach| bytes > reach) {
+            return Err(Reason::NarrowBlocks);
+        }
+        Ok(())
+    }
+
+    /// Names the blocks that branches of little reach lead to.
+    fn name_near(&mut self) {
+        for (from, label) in &self.nears {
+            if let (Some(&to), Some(block)) = (
+                self.at_label.get(label),
+                self.blocks.get_mut(*from as usize),
+            ) {
+                block.near = block.near.max(Some(to));
             }
         }
-        block.instructions = instructions as u32; // fewer than bytes of the text
-        if target.arch == Arch::Arm && flow == Flow::Next {
-            let reach = literal_reach(text);
-            literals = literals.min(reach).or(reach).or(literals);
+    }
+
+    /// Marks the roots that labels show, and gives the blocks to which indirect jumps may lead, ascending.
+    fn mark_roots(&mut self) -> Vec<u32> {
+        let mut indirect: Vec<u32> = vec![];
+        for (name, &number) in &self.at_label {
+            let label = self.unit.labels.get(name).copied().unwrap_or_default();
+            if label.address_taken {
+                indirect.push(number);
+            }
+            let own = self.own_branches.get(name).copied().unwrap_or(0);
+            let by_pointer = label.address_taken && (self.any_app || !self.any_indirect);
+            if label.branches > own || by_pointer || label.called || label.is_landing_pad() {
+                self.blocks[number as usize].is_root = true; // numbers of blocks
+            }
         }
-        let before = std::mem::replace(&mut last, text);
-        last_end = statement.end;
-        block.calls |= matches!(flow, Flow::Call(_));
-        match flow {
-            Flow::Next => {}
-            Flow::Call(Some(name)) if returning.is_none_or(|known| known.call(name, text)) => {}
-            Flow::Call(_) => block.may_leave |= returning.is_some(),
-            Flow::Perhaps => block.may_leave = true,
-            Flow::Into => return Err(Reason::OpaqueBlocks),
-            _ => {
-                *end = match flow {
-                    Flow::Branch(_) => End::Branches,
-                    Flow::Jump(_) => End::Jumps,
-                    Flow::Indirect => End::Indirect,
-                    _ => End::Leaves,
-                };
-                begins = true;
-                dead = flow.ends();
-                if flow == Flow::Indirect {
-                    any_indirect = true;
-                    block.leaves_unseen = !is_through_table(target.arch, text, before);
+        if let Some(entry) = self.blocks.first_mut() {
+            entry.is_root = true;
+        }
+        indirect.sort_unstable();
+        indirect.dedup();
+        indirect
+    }
+
+    /// Finds the edges between blocks.
+    fn connect(&mut self) {
+        let mut indirect = self.mark_roots();
+        let jumps = self.ends.iter().filter(|end| **end == End::Indirect);
+        if jumps.count().saturating_mul(indirect.len()) > MOST_INDIRECT {
+            // Too many edges: whatever may be jumped to is entered from somewhere.
+            for block in std::mem::take(&mut indirect) {
+                self.blocks[block as usize].is_root = true; // numbers of blocks
+            }
+        }
+        let count = self.blocks.len();
+        let mut branches = self.branches.iter().peekable();
+        for (index, (block, end)) in self.blocks.iter_mut().zip(&self.ends).enumerate() {
+            while let Some((_, label)) = branches.next_if(|(from, _)| *from as usize == index) {
+                match self.at_label.get(label) {
+                    Some(&target) => {
+                        block.successors.push(target);
+                        block.jumps_to_next |= target as usize == index + 1;
+                    }
+                    None => block.may_leave = true,
                 }
             }
+            if *end == End::Indirect {
+                block.successors.clone_from(&indirect);
+                block.leaves_unseen |= indirect.is_empty();
+                block.may_leave |= block.leaves_unseen;
+                continue;
+            }
+            let falls = matches!(end, End::Falls | End::Branches);
+            block.falls = falls && index + 1 < count;
+            block.may_leave |= *end == End::Leaves || falls && !block.falls;
+            if block.falls {
+                block.successors.insert(0, index as u32 + 1);
+            }
+            remove_repeated(&mut block.successors);
         }
     }
-    // Each counter is up to five instructions. 32 KiB is as far as these branches reach.
-    let grown = instructions + 5 * blocks.len();
-    if target.arch == Arch::AArch64 && short && grown > 8000 {
-        return Err(Reason::NarrowBlocks);
-    }
-    let bytes = 4 * instructions + sequences::ARM_BLOCK * (blocks.len() + 1);
-    if literals.is_some_and(|reach| bytes > reach) {
-        return Err(Reason::NarrowBlocks);
-    }
-    for (from, label) in nears {
-        if let (Some(&to), Some(block)) = (at_label.get(label), blocks.get_mut(from as usize)) {
-            block.near = block.near.max(Some(to));
-        }
-    }
-    connect(
-        unit,
-        &mut blocks,
-        &ends,
-        &branches,
-        &at_label,
-        &own_branches,
-        any_app,
-        any_indirect,
-    );
-    Ok(blocks)
 }
 
 /// Whether an Arm instruction computes with its own address.
@@ -357,80 +512,14 @@ pub fn all_end(blocks: &[Block]) -> bool {
     ends.iter().all(|&ends| ends)
 }
 
-#[allow(clippy::too_many_arguments)] // one call; a struct would only rename them
-fn connect(
-    unit: &Unit<'_>,
-    blocks: &mut [Block],
-    ends: &[End],
-    branches: &[(u32, &[u8])],
-    at_label: &FxHashMap<&[u8], u32>,
-    own_branches: &FxHashMap<&[u8], u32>,
-    any_app: bool,
-    any_indirect: bool,
-) {
-    let mut indirect: Vec<u32> = vec![];
-    for (name, &number) in at_label {
-        let label = unit.labels.get(name).copied().unwrap_or_default();
-        if label.address_taken {
-            indirect.push(number);
-        }
-        let from_elsewhere = label.branches > own_branches.get(name).copied().unwrap_or(0);
-        let by_pointer = label.address_taken && (any_app || !any_indirect);
-        if from_elsewhere || by_pointer || label.called || label.is_landing_pad() {
-            blocks[number as usize].is_root = true; // numbers of blocks
-        }
-    }
-    indirect.sort_unstable();
-    indirect.dedup();
-    let jumps = ends.iter().filter(|end| **end == End::Indirect).count();
-    if jumps.saturating_mul(indirect.len()) > MOST_INDIRECT {
-        // Too many edges: whatever may be jumped to is entered from somewhere.
-        for block in std::mem::take(&mut indirect) {
-            blocks[block as usize].is_root = true; // numbers of blocks
-        }
-    }
-    let count = blocks.len();
-    let mut branches = branches.iter().peekable();
-    for (index, (block, end)) in blocks.iter_mut().zip(ends).enumerate() {
-        while let Some((_, label)) = branches.next_if(|(from, _)| *from as usize == index) {
-            match at_label.get(label) {
-                Some(&target) => {
-                    block.successors.push(target);
-                    block.jumps_to_next |= target as usize == index + 1;
-                }
-                None => block.may_leave = true,
-            }
-        }
-        match end {
-            End::Falls | End::Branches | End::Jumps => {}
-            End::Indirect => {
-                block.successors.clone_from(&indirect);
-                block.leaves_unseen |= indirect.is_empty();
-                block.may_leave |= block.leaves_unseen;
-            }
-            End::Leaves => block.may_leave = true,
-        }
-        let falls = matches!(end, End::Falls | End::Branches);
-        if falls {
-            if index + 1 < count {
-                block.falls = true;
-                block.successors.insert(0, index as u32 + 1);
-            } else {
-                block.may_leave = true;
-            }
-        }
-        if *end != End::Indirect {
-            let mut seen: Vec<u32> = vec![];
-            block.successors.retain(|&successor| {
-                let new = !seen.contains(&successor);
-                seen.push(successor);
-                new
-            });
-        }
-    }
-    if let Some(entry) = blocks.first_mut() {
-        entry.is_root = true;
-    }
+/// Keeps the first of equal successors.
+fn remove_repeated(successors: &mut Vec<u32>) {
+    let mut seen: Vec<u32> = vec![];
+    successors.retain(|&successor| {
+        let new = !seen.contains(&successor);
+        seen.push(successor);
+        new
+    });
 }
 
 #[cfg(test)]

@@ -242,7 +242,7 @@ impl Driver<'_> {
         if target.is_none() {
             self.outcome.notes.push(match triple.trim() {
                 "" => format!(
-                    "left alone: {} does not say what it makes code for (-dumpmachine): the compiler comes first, and what launches it goes in front of postlink",
+                    "left alone: {} does not say what machine it compiles for (-dumpmachine): the compiler comes first, and what launches it goes in front of postlink",
                     self.compiler.to_string_lossy()
                 ),
                 triple => format!("left alone: code for {triple} cannot be instrumented"),

@@ -10,7 +10,7 @@
 //! * Functions of the same file that cannot be preempted (local, hidden, or called without a linker's stub on
 //!   x86-64, where compilers use one for what may be replaced), from each of whose blocks a return can be
 //!   reached and which call only functions that come back. Recursion and loops are taken to end, as they are
-//!   within a function: whoever is killed in one of them has no exact coverage anyway.
+//!   within a function: a program that is killed in one of them has no exact coverage anyway.
 //!
 //! The second is the greatest set that agrees with itself: all candidates, less those with a call to outside,
 //! until nothing changes.

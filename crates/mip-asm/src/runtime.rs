@@ -5,7 +5,7 @@
 //! |---|---|---|
 //! | `core.c` | always, as the last file | maps the counters onto the profile's file |
 //! | `calls.c` | if counts are taken | first calls |
-//! | the same, for sampling | if callers are sampled | who called whom |
+//! | the same, for sampling | if callers are sampled | callers and callees |
 //! | `api.c` | if the program calls it | dump, reset |
 //!
 //! The last three are in an archive, so that only what is called gets linked. It is written here

@@ -124,7 +124,7 @@ pub fn seal(path: &Path, page: u64) -> Result<Sealed, Error> {
     };
     let not_done = |why: &str| Ok(Sealed::NotDone(format!("{}: {why}", path.display())));
     let Some(map) = part(&bytes, map_at) else {
-        return not_done("the map lies outside of the file");
+        return not_done("the map is outside of the file");
     };
     let header = match Header::read_kind(path, map, map.len() as u64, Kind::Map) {
         Ok(header) => header,
@@ -172,7 +172,7 @@ pub fn seal(path: &Path, page: u64) -> Result<Sealed, Error> {
     // The last piece is one byte at the start of a page.
     if raw_address.wrapping_add(raw_size).wrapping_sub(1) % page != 0 {
         return not_done(
-            "counters lie after the end of what is recorded: the run-time must be the last file",
+            "counters are after the end of what is recorded: the run-time must be the last file",
         );
     }
     Ok(Sealed::Done(hash))

@@ -22,7 +22,7 @@
 //!
 //! # Sampled return addresses
 //!
-//! Another countdown, one for all functions; when it borrows, a helper notes who called whom and draws the
+//! Another countdown, one for all functions; when it borrows, a helper notes callers and callees and draws the
 //! next distance.
 //!
 //! # Blocks

@@ -4,7 +4,7 @@
 //! # The idea
 //!
 //! An instrumented program carries nothing but the instruction that counts and the bytes that it counts in.
-//! Names, sizes and blocks stay with whoever built it. So there are three files:
+//! Names, sizes and blocks stay where it was built. So there are three files:
 //!
 //! | file | made by | holds | module |
 //! |---|---|---|---|

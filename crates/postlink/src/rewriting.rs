@@ -195,7 +195,7 @@ fn until_proved<R>(
         }
     }
     bail!(
-        "{}: not written: after {ROUNDS} rounds and {} functions put back it still could not be proved (this is a fault of postlink, please report it)",
+        "{}: not written: after {ROUNDS} rounds and {} functions left where they were it still could not be proved (this is a fault of postlink, please report it)",
         target.display(),
         reverted.len()
     )

@@ -5,13 +5,14 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
 mod support;
 use support::done;
+use support::folder::Folder;
 
 /// `app WORK`: does so much. `app serve PORT WORK`: does it for each connection. `app ask PORT N`: connects so often.
 const SOURCE: &str = r#"
@@ -54,46 +55,18 @@ int main(int argc, char **argv) {
 }
 "#;
 
-struct Folder {
-    dir: tempfile::TempDir,
-}
-
 impl Folder {
     /// With `app`, and `slow`, which does half as much again.
-    fn new() -> Folder {
-        let folder = Folder {
-            dir: tempfile::tempdir().expect("a temporary directory"),
-        };
-        fs::write(folder.path("app.c"), SOURCE).expect("the folder is ours");
-        folder.build("app", "-DFACTOR=2");
-        folder.build("slow", "-DFACTOR=3");
+    fn with_programs() -> Folder {
+        let folder = Folder::new();
+        folder.compile("app", SOURCE, &["-Wl,-q", "-DFACTOR=2"]);
+        folder.compile("slow", SOURCE, &["-Wl,-q", "-DFACTOR=3"]);
         folder
     }
 
-    fn build(&self, name: &str, option: &str) {
-        done(
-            Command::new("gcc")
-                .args(["-O2", "-Wl,-q", option, "app.c", "-o", name])
-                .current_dir(self.dir.path()),
-        );
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.dir.path().join(name)
-    }
-
-    fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_postlink"));
-        command
-            .args(arguments)
-            .current_dir(self.dir.path())
-            .env_remove("POSTLINK_PROFILE")
-            .env("NO_COLOR", "1");
-        command
-    }
-
-    fn run(&self, code: i32, arguments: &[&str]) -> (String, String) {
-        let output = self.command(arguments).output().expect("postlink is there");
+    /// Runs postlink, which must end with this code, and gives what it writes to both streams.
+    fn ends(&self, code: i32, arguments: &[&str]) -> (String, String) {
+        let output = self.attempt(arguments);
         let (said, warned) = texts(&output);
         assert_eq!(
             output.status.code(),
@@ -123,7 +96,7 @@ const FEW: [&str; 4] = ["--min-runs", "6", "--max-runs", "9"];
 
 #[test]
 fn a_program_that_spins_longer_is_slower_and_the_other_way_round_faster() {
-    let folder = Folder::new();
+    let folder = Folder::with_programs();
     let files = [
         "--export",
         "json=r.json",
@@ -134,7 +107,7 @@ fn a_program_that_spins_longer_is_slower_and_the_other_way_round_faster() {
     ];
     let run = ["--", "{}", "7000"];
     let arguments = [&["bench", "app", "slow"][..], &FEW, &files, &run].concat();
-    let (said, _) = folder.run(0, &arguments);
+    let (said, _) = folder.ends(0, &arguments);
     assert!(last_line(&said).starts_with("slow is slower: "), "{said}");
     assert!(
         said.contains("processor time") && said.contains("page faults"),
@@ -170,18 +143,18 @@ fn a_program_that_spins_longer_is_slower_and_the_other_way_round_faster() {
         &run,
     ]
     .concat();
-    let (said, _) = folder.run(0, &swapped);
+    let (said, _) = folder.ends(0, &swapped);
     assert!(last_line(&said).starts_with("app is faster: "), "{said}");
     for fail in ["--fail-if-slower", "--fail-unless-faster"] {
         let arguments = [&["bench", "app", "slow"][..], &FEW, &[fail], &run].concat();
-        folder.run(1, &arguments);
+        folder.ends(1, &arguments);
     }
 }
 
 #[test]
 fn several_workloads_have_a_mean_and_each_run_its_setup_and_cleanup() {
-    let folder = Folder::new();
-    let (said, _) = folder.run(
+    let folder = Folder::with_programs();
+    let (said, _) = folder.ends(
         0,
         &[
             "bench",
@@ -232,7 +205,7 @@ fn several_workloads_have_a_mean_and_each_run_its_setup_and_cleanup() {
 
 #[test]
 fn a_server_is_measured_under_load() {
-    let folder = Folder::new();
+    let folder = Folder::with_programs();
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
     let port = listener
         .local_addr()
@@ -255,7 +228,7 @@ fn a_server_is_measured_under_load() {
         ];
         let server = ["--", "{}", "serve", &port, "400"];
         let arguments = [&["bench", "app", "slow"][..], &FEW, &options, &server].concat();
-        let (said, _) = folder.run(0, &arguments);
+        let (said, _) = folder.ends(0, &arguments);
         assert!(last_line(&said).starts_with("slow is slower: "), "{said}");
         let json: Value = serde_json::from_str(&folder.read("r.json")).expect("JSON");
         let run = &json["workloads"][0]["runs"][0];
@@ -271,23 +244,26 @@ fn a_server_is_measured_under_load() {
     ];
     let server = ["--", "{}", "serve", &port, "1"];
     let arguments = [&["bench", "app", "slow"][..], &FEW, &options, &server].concat();
-    let (_, warned) = folder.run(1, &arguments);
+    let (_, warned) = folder.ends(1, &arguments);
     assert!(warned.contains("it has not written 'never'"), "{warned}");
 }
 
 #[test]
 fn an_interrupt_shows_and_exports_what_was_measured() {
-    let folder = Folder::new();
+    let folder = Folder::with_programs();
     let mut child = folder
-        .command(&[
-            "bench",
-            "app",
-            "slow",
-            "--max-runs",
-            "500",
-            "--precision",
-            "0.01",
-        ])
+        .command(
+            Path::new(env!("CARGO_BIN_EXE_postlink")),
+            &[
+                "bench",
+                "app",
+                "slow",
+                "--max-runs",
+                "500",
+                "--precision",
+                "0.01",
+            ],
+        )
         .args([
             "--warmup",
             "0",
@@ -443,8 +419,8 @@ fn an_interrupt_while_tune_measures_keeps_the_result_and_says_what_was_measured(
 
 #[test]
 fn layouts_by_chance_are_proved_and_their_luck_is_told() {
-    let folder = Folder::new();
-    folder.run(
+    let folder = Folder::with_programs();
+    folder.ends(
         0,
         &[
             "instrument",
@@ -458,9 +434,9 @@ fn layouts_by_chance_are_proved_and_their_luck_is_told() {
     done(
         Command::new(folder.path("app.inst"))
             .arg("100")
-            .current_dir(folder.dir.path()),
+            .current_dir(folder.dir()),
     );
-    let (said, _) = folder.run(
+    let (said, _) = folder.ends(
         0,
         &[
             "bench",
@@ -495,7 +471,7 @@ fn layouts_by_chance_are_proved_and_their_luck_is_told() {
     );
     // The layouts themselves: of two seeds they differ, of one they do not.
     let made = |name: &str, seed: &str| {
-        folder.run(
+        folder.ends(
             0,
             &[
                 "optimize",
@@ -508,7 +484,7 @@ fn layouts_by_chance_are_proved_and_their_luck_is_told() {
                 seed,
             ],
         );
-        folder.run(0, &["verify", "app", name]);
+        folder.ends(0, &["verify", "app", name]);
         fs::read(folder.path(name)).expect("it was written")
     };
     assert_ne!(made("one", "1"), made("two", "2"));
@@ -519,8 +495,8 @@ fn layouts_by_chance_are_proved_and_their_luck_is_told() {
 
 #[test]
 fn what_cannot_be_measured_is_an_error_that_names_it() {
-    let folder = Folder::new();
-    let fail = |code, arguments: &[&str]| folder.run(code, arguments).1;
+    let folder = Folder::with_programs();
+    let fail = |code, arguments: &[&str]| folder.ends(code, arguments).1;
     assert!(fail(2, &["bench", "app", "--", "{}"]).contains("--profile"));
     assert!(fail(2, &["bench", "app", "slow", "--", "echo"]).contains("has no {}"));
     assert!(fail(2, &["bench", "app", "slow", "--workload", "x=echo"]).contains("has no {}"));
@@ -546,12 +522,12 @@ fn what_cannot_be_measured_is_an_error_that_names_it() {
         &FEW,
         &["--allow-failure", "--", "{}", "1", "7"],
     ];
-    folder.run(0, &arguments.concat());
+    folder.ends(0, &arguments.concat());
 }
 
 #[test]
 fn a_run_that_fails_late_loses_nothing_that_was_measured() {
-    let folder = Folder::new();
+    let folder = Folder::with_programs();
     // The tenth run fails.
     let workload = "w=echo >> runs; [ $(wc -l < runs) -ne 10 ] && {} 300";
     let arguments = [
@@ -565,7 +541,7 @@ fn a_run_that_fails_late_loses_nothing_that_was_measured() {
         "--workload",
         workload,
     ];
-    let (said, warned) = folder.run(1, &arguments);
+    let (said, warned) = folder.ends(1, &arguments);
     assert!(warned.contains("exit code 1"), "{warned}");
     assert!(said.contains("4 runs each; a run failed"), "{said}");
     assert_eq!(folder.read("r.csv").lines().count(), 1 + 9);
@@ -573,11 +549,11 @@ fn a_run_that_fails_late_loses_nothing_that_was_measured() {
 
 #[test]
 fn tune_says_do_not_ship_where_no_gain_is_shown() {
-    let folder = Folder::new();
+    let folder = Folder::with_programs();
     let tune = ["tune", "app", "-o", "app.opt", "--measure", "2"];
-    let (_, warned) = folder.run(0, &[&tune[..], &["--", "{}", "10"]].concat());
+    let (_, warned) = folder.ends(0, &[&tune[..], &["--", "{}", "10"]].concat());
     assert!(warned.contains("do not ship: no gain shown"), "{warned}");
-    let (_, warned) = folder.run(
+    let (_, warned) = folder.ends(
         1,
         &[&tune[..], &["--fail-unless-faster", "--", "{}", "10"]].concat(),
     );

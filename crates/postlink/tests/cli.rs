@@ -5,64 +5,18 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// A folder with a program of its own in it.
-struct Folder {
-    dir: tempfile::TempDir,
-}
+mod support;
+use support::folder::Folder;
 
 impl Folder {
-    fn new() -> Folder {
-        Folder {
-            dir: tempfile::tempdir().expect("a temporary directory"),
-        }
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.dir.path().join(name)
-    }
-
-    /// Compiles a small program, linked with relocations kept unless `flags` say otherwise.
-    fn build(&self, name: &str, source: &str, flags: &[&str]) -> PathBuf {
-        let (file, program) = (self.path(&format!("{name}.c")), self.path(name));
-        fs::write(&file, source).expect("the folder is ours");
-        let status = Command::new("gcc")
-            .args(["-O2", "-o"])
-            .arg(&program)
-            .arg(&file)
-            .args(flags)
-            .status();
-        assert!(status.expect("gcc is needed for this test").success());
-        program
-    }
-
+    /// A small program, linked with relocations kept.
     fn program(&self) -> PathBuf {
-        self.build("app", PROGRAM, &["-Wl,-q"])
-    }
-
-    fn run(&self, arguments: &[&str]) -> Output {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_postlink"));
-        command
-            .args(arguments)
-            .current_dir(self.dir.path())
-            .env_remove("POSTLINK_PROFILE")
-            .env("NO_COLOR", "1");
-        command.output().expect("postlink is built with this test")
-    }
-
-    fn succeed(&self, arguments: &[&str]) -> String {
-        let output = self.run(arguments);
-        assert_eq!(
-            output.status.code(),
-            Some(0),
-            "{arguments:?}: {}",
-            stderr(&output)
-        );
-        String::from_utf8(output.stdout).expect("output is UTF-8")
+        self.compile("app", PROGRAM, &["-Wl,-q"])
     }
 
     /// Runs what must fail, and gives its message.
     fn fail(&self, code: i32, arguments: &[&str]) -> String {
-        let output = self.run(arguments);
+        let output = self.attempt(arguments);
         let message = stderr(&output);
         assert_eq!(output.status.code(), Some(code), "{arguments:?}: {message}");
         assert!(message.starts_with("error: "), "{message}");
@@ -147,7 +101,7 @@ fn help_is_exit_code_0_and_explains_with_examples() {
         "demo",
         "watch",
     ] {
-        let help = folder.succeed(&[command, "--help"]);
+        let help = folder.postlink(&[command, "--help"]);
         assert!(
             help.contains("Example") && help.contains(&format!("postlink {command}")),
             "{help}"
@@ -185,7 +139,7 @@ fn a_program_cut_short_anywhere_is_an_error_or_works_and_never_a_panic() {
             &["inspect", "cut"][..],
             &["instrument", "cut", "-o", "cut.inst"],
         ] {
-            let output = folder.run(arguments);
+            let output = folder.attempt(arguments);
             assert!(
                 matches!(output.status.code(), Some(0 | 1)),
                 "{length} bytes: {}",
@@ -199,7 +153,7 @@ fn a_program_cut_short_anywhere_is_an_error_or_works_and_never_a_panic() {
 #[test]
 fn what_needs_kept_relocations_says_how_to_link() {
     let folder = Folder::new();
-    let program = folder.build("plain", PROGRAM, &[]);
+    let program = folder.compile("plain", PROGRAM, &[]);
     for needs in [
         &["--relocations", "kept"][..],
         &["--mode", "function-coverage"],
@@ -213,7 +167,7 @@ fn what_needs_kept_relocations_says_how_to_link() {
         assert!(!folder.path("out").exists());
     }
     assert!(program.exists());
-    let output = folder.run(&["instrument", "plain", "-o", "out"]);
+    let output = folder.attempt(&["instrument", "plain", "-o", "out"]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
 }
 
@@ -232,7 +186,7 @@ fn an_error_leaves_an_existing_output_and_the_input_as_they_were() {
     assert!(message.contains("the input itself"), "{message}");
     assert_eq!(bytes(&folder.path("out")), b"precious");
     assert_eq!(bytes(&program), before);
-    let left: Vec<_> = fs::read_dir(folder.dir.path())
+    let left: Vec<_> = fs::read_dir(folder.dir())
         .unwrap()
         .filter_map(|e| e.ok()?.file_name().into_string().ok())
         .collect();
@@ -257,7 +211,7 @@ fn the_output_has_the_permissions_of_the_input() {
     let folder = Folder::new();
     let program = folder.program();
     fs::set_permissions(&program, fs::Permissions::from_mode(0o751)).unwrap();
-    folder.succeed(&["instrument", "app", "-o", "out"]);
+    folder.postlink(&["instrument", "app", "-o", "out"]);
     assert_eq!(
         fs::metadata(folder.path("out"))
             .unwrap()
@@ -273,13 +227,13 @@ fn the_profile_of_another_program_is_refused_with_both_identities() {
     let folder = Folder::new();
     folder.program();
     let other = PROGRAM.replace("n++", "n += 2");
-    folder.build("other", &other, &["-Wl,-q"]);
-    folder.succeed(&["instrument", "other", "-o", "other.inst"]);
+    folder.compile("other", &other, &["-Wl,-q"]);
+    folder.postlink(&["instrument", "other", "-o", "other.inst"]);
     count(&folder.path("other.inst"), &folder.path("other.plraw"));
     let message = folder.fail(1, &["optimize", "app", "-p", "other.plraw", "-o", "out"]);
     let id = |name: &str| {
         let json: serde_json::Value =
-            serde_json::from_str(&folder.succeed(&["inspect", name, "--json"])).unwrap();
+            serde_json::from_str(&folder.postlink(&["inspect", name, "--json"])).unwrap();
         json["build_id"].as_str().unwrap().to_owned()
     };
     assert!(
@@ -292,7 +246,7 @@ fn the_profile_of_another_program_is_refused_with_both_identities() {
 fn a_profile_cut_short_names_both_sizes() {
     let folder = Folder::new();
     folder.program();
-    folder.succeed(&["instrument", "app", "-o", "app.inst"]);
+    folder.postlink(&["instrument", "app", "-o", "app.inst"]);
     count(&folder.path("app.inst"), &folder.path("run.plraw"));
     let whole = bytes(&folder.path("run.plraw"));
     for length in [0, 1, 50, 4096, whole.len() - 1] {
@@ -313,7 +267,7 @@ fn a_profile_cut_short_names_both_sizes() {
 fn tune_does_the_whole_job_and_the_result_is_proved() {
     let folder = Folder::new();
     folder.program();
-    let output = folder.run(&[
+    let output = folder.attempt(&[
         "tune",
         "app",
         "-o",
@@ -332,7 +286,7 @@ fn tune_does_the_whole_job_and_the_result_is_proved() {
         "{said}"
     );
     assert_eq!(String::from_utf8_lossy(&output.stdout).lines().count(), 2);
-    folder.succeed(&["verify", "app", "app.opt"]);
+    folder.postlink(&["verify", "app", "app.opt"]);
     let run = |name: &str| Command::new(folder.path(name)).arg("7").output().unwrap();
     assert_eq!(run("app").stdout, run("app.opt").stdout);
     assert_eq!(run("app.opt").status.code(), Some(7));
@@ -346,18 +300,18 @@ fn tune_gives_the_program_to_the_runner_wherever_the_workload_runs_it() {
     let runner = ["--runner", "sh 'run it'"];
     let workload = ["--", "sh", "-c", "{} && {}"];
     let arguments = [&["tune", "app", "-o", "app.opt"][..], &runner, &workload].concat();
-    let output = folder.run(&arguments);
+    let output = folder.attempt(&arguments);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let runs = fs::read_to_string(folder.path("runs")).unwrap();
     assert_eq!(runs, "ran\nran\n");
-    folder.succeed(&["verify", "app", "app.opt"]);
+    folder.postlink(&["verify", "app", "app.opt"]);
 }
 
 #[test]
 fn tune_fails_with_the_workload_and_goes_on_when_allowed() {
     let folder = Folder::new();
     folder.program();
-    let message = folder.run(&["tune", "app", "-o", "app.opt", "--", "{}", "3"]);
+    let message = folder.attempt(&["tune", "app", "-o", "app.opt", "--", "{}", "3"]);
     assert_eq!(message.status.code(), Some(1));
     assert!(
         stderr(&message).contains("exit code 3"),
@@ -365,7 +319,7 @@ fn tune_fails_with_the_workload_and_goes_on_when_allowed() {
         stderr(&message)
     );
     assert!(!folder.path("app.opt").exists());
-    folder.succeed(&[
+    folder.postlink(&[
         "tune",
         "app",
         "-o",
@@ -382,7 +336,7 @@ fn tune_fails_with_the_workload_and_goes_on_when_allowed() {
 fn tune_says_so_when_the_workload_did_not_run_the_program() {
     let folder = Folder::new();
     folder.program();
-    let output = folder.run(&["tune", "app", "-o", "app.opt", "--", "true", "{}"]);
+    let output = folder.attempt(&["tune", "app", "-o", "app.opt", "--", "true", "{}"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(
         stderr(&output).contains("has not run the instrumented program"),
@@ -395,14 +349,14 @@ fn tune_says_so_when_the_workload_did_not_run_the_program() {
 fn output_is_the_same_at_any_number_of_threads() {
     let folder = Folder::new();
     folder.program();
-    folder.succeed(&["--threads", "1", "instrument", "app", "-o", "one.inst"]);
-    folder.succeed(&["--threads", "4", "instrument", "app", "-o", "four.inst"]);
+    folder.postlink(&["--threads", "1", "instrument", "app", "-o", "one.inst"]);
+    folder.postlink(&["--threads", "4", "instrument", "app", "-o", "four.inst"]);
     assert_eq!(
         bytes(&folder.path("one.inst")),
         bytes(&folder.path("four.inst"))
     );
     count(&folder.path("one.inst"), &folder.path("run.plraw"));
-    folder.succeed(&[
+    folder.postlink(&[
         "--threads",
         "1",
         "optimize",
@@ -412,7 +366,7 @@ fn output_is_the_same_at_any_number_of_threads() {
         "-o",
         "one.opt",
     ]);
-    folder.succeed(&[
+    folder.postlink(&[
         "--threads",
         "4",
         "optimize",
@@ -432,7 +386,7 @@ fn output_is_the_same_at_any_number_of_threads() {
 fn a_second_rewriting_is_refused_with_the_way_out() {
     let folder = Folder::new();
     folder.program();
-    folder.succeed(&["instrument", "app", "-o", "app.inst"]);
+    folder.postlink(&["instrument", "app", "-o", "app.inst"]);
     let message = folder.fail(1, &["instrument", "app.inst", "-o", "again"]);
     assert!(
         message.contains("app.inst") && message.contains("postlink already"),
@@ -444,13 +398,13 @@ fn a_second_rewriting_is_refused_with_the_way_out() {
 fn merged_profiles_hold_the_sum_in_any_order() {
     let folder = Folder::new();
     folder.program();
-    folder.succeed(&["instrument", "app", "-o", "app.inst"]);
+    folder.postlink(&["instrument", "app", "-o", "app.inst"]);
     for name in ["a.plraw", "b.plraw"] {
         count(&folder.path("app.inst"), &folder.path(name));
     }
-    folder.succeed(&["merge", "a.plraw", "b.plraw", "-o", "ab.plprof"]);
-    folder.succeed(&["merge", "b.plraw", "a.plraw", "-o", "ba.plprof"]);
-    folder.succeed(&["merge", "a.plraw:2", "-o", "aa.plprof"]);
+    folder.postlink(&["merge", "a.plraw", "b.plraw", "-o", "ab.plprof"]);
+    folder.postlink(&["merge", "b.plraw", "a.plraw", "-o", "ba.plprof"]);
+    folder.postlink(&["merge", "a.plraw:2", "-o", "aa.plprof"]);
     assert_eq!(
         bytes(&folder.path("ab.plprof")),
         bytes(&folder.path("ba.plprof"))
@@ -459,7 +413,7 @@ fn merged_profiles_hold_the_sum_in_any_order() {
         bytes(&folder.path("ab.plprof")),
         bytes(&folder.path("aa.plprof"))
     );
-    let shown = folder.succeed(&["show", "ab.plprof", "--binary", "app", "--json"]);
+    let shown = folder.postlink(&["show", "ab.plprof", "--binary", "app", "--json"]);
     let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
     let work = shown["functions"]
         .as_array()
@@ -474,9 +428,9 @@ fn merged_profiles_hold_the_sum_in_any_order() {
 fn verify_fails_on_a_changed_byte_and_names_the_function() {
     let folder = Folder::new();
     folder.program();
-    folder.succeed(&["tune", "app", "-o", "app.opt", "--", "{}"]);
+    folder.postlink(&["tune", "app", "-o", "app.opt", "--", "{}"]);
     let certificate: serde_json::Value =
-        serde_json::from_str(&folder.succeed(&["verify", "app", "app.opt", "--json"])).unwrap();
+        serde_json::from_str(&folder.postlink(&["verify", "app", "app.opt", "--json"])).unwrap();
     let work = certificate["functions"]
         .as_array()
         .unwrap()
@@ -488,7 +442,7 @@ fn verify_fails_on_a_changed_byte_and_names_the_function() {
     let at = offset_of(&damaged, address);
     damaged[at] ^= 0x01;
     fs::write(folder.path("damaged"), &damaged).unwrap();
-    let output = folder.run(&["verify", "app", "damaged"]);
+    let output = folder.attempt(&["verify", "app", "damaged"]);
     assert_eq!(output.status.code(), Some(1));
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(
@@ -516,7 +470,7 @@ fn offset_of(file: &[u8], address: u64) -> usize {
 fn an_unwritable_profile_is_one_line_and_the_program_runs_on() {
     let folder = Folder::new();
     let program = folder.program();
-    folder.succeed(&["instrument", "app", "-o", "app.inst"]);
+    folder.postlink(&["instrument", "app", "-o", "app.inst"]);
     let plain = Command::new(&program).output().unwrap();
     for place in ["/no/such/directory/run.plraw", "/proc/version", "/"] {
         let run = Command::new(folder.path("app.inst"))
@@ -536,7 +490,7 @@ fn an_unwritable_profile_is_one_line_and_the_program_runs_on() {
 fn a_profile_name_without_environment_follows_the_pattern() {
     let folder = Folder::new();
     folder.program();
-    folder.succeed(&[
+    folder.postlink(&[
         "instrument",
         "app",
         "-o",
@@ -545,7 +499,7 @@ fn a_profile_name_without_environment_follows_the_pattern() {
         "p.%p.%b.%%.plraw",
     ]);
     let mut child = Command::new(folder.path("app.inst"))
-        .current_dir(folder.dir.path())
+        .current_dir(folder.dir())
         .env_remove("POSTLINK_PROFILE")
         .stdout(std::process::Stdio::null())
         .spawn()
@@ -553,7 +507,7 @@ fn a_profile_name_without_environment_follows_the_pattern() {
     let pid = child.id();
     assert!(child.wait().unwrap().success());
     let json: serde_json::Value =
-        serde_json::from_str(&folder.succeed(&["inspect", "app", "--json"])).unwrap();
+        serde_json::from_str(&folder.postlink(&["inspect", "app", "--json"])).unwrap();
     let name = format!("p.{pid}.{}.%.plraw", json["build_id"].as_str().unwrap());
     assert!(folder.path(&name).exists(), "{name}");
 }
@@ -565,13 +519,13 @@ fn snapshots_of_a_running_program_are_readable_and_grow() {
         "int i = 1; i < 3000; i++",
         "int i = 1; i < 1000000000; i = i % 3000 + 1",
     );
-    folder.build("app", &source, &["-Wl,-q"]);
-    folder.succeed(&["instrument", "app", "-o", "app.inst"]);
+    folder.compile("app", &source, &["-Wl,-q"]);
+    folder.postlink(&["instrument", "app", "-o", "app.inst"]);
     let mut child = Command::new(folder.path("app.inst"))
         .env("POSTLINK_PROFILE", folder.path("run.plraw"))
         .spawn()
         .unwrap();
-    let watched = folder.run(&[
+    let watched = folder.attempt(&[
         "watch",
         "run.plraw",
         "--snapshot-every",
@@ -586,7 +540,7 @@ fn snapshots_of_a_running_program_are_readable_and_grow() {
     assert_eq!(watched.status.code(), Some(0), "{}", stderr(&watched));
     let total = |name: &str| {
         let shown: serde_json::Value =
-            serde_json::from_str(&folder.succeed(&["show", name, "--json"])).unwrap();
+            serde_json::from_str(&folder.postlink(&["show", name, "--json"])).unwrap();
         shown["totals"]["total"].as_u64().unwrap()
     };
     let totals = [
@@ -603,12 +557,12 @@ fn snapshots_of_a_running_program_are_readable_and_grow() {
 #[test]
 fn manual_pages_and_completions_name_all_commands() {
     let folder = Folder::new();
-    folder.succeed(&["man", "pages"]);
+    folder.postlink(&["man", "pages"]);
     for page in ["postlink.1", "postlink-tune.1", "postlink-verify.1"] {
         assert!(folder.path("pages").join(page).exists(), "{page}");
     }
     for shell in ["bash", "zsh", "fish"] {
-        let script = folder.succeed(&["completions", shell]);
+        let script = folder.postlink(&["completions", shell]);
         assert!(
             script.contains("instrument") && script.contains("snapshot-every"),
             "{shell}"

@@ -15,7 +15,7 @@ use postlink_image::elf::Elf;
 use postlink_image::moves::{self, Move};
 
 mod support;
-use support::done;
+use support::{done, is_installed};
 
 const POSTLINK: &str = env!("CARGO_BIN_EXE_postlink");
 
@@ -25,19 +25,6 @@ const PRESETS: [&[&str]; 3] = [&["--preset=safe"], &["--preset=fast"], &["--pres
 
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
-}
-
-fn has(tool: &str) -> bool {
-    let found = Command::new(tool)
-        .arg("--version")
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status()
-        .is_ok_and(|s| s.success());
-    if !found {
-        eprintln!("SKIPPED: {tool} is not installed");
-    }
-    found
 }
 
 /// A program, its profile and a folder for outputs.
@@ -50,7 +37,7 @@ struct Built {
 impl Built {
     /// Compiles, instruments and runs. `None` if the compiler is not there.
     fn new(compiler: &str, options: &[&str]) -> Option<Built> {
-        if !has(compiler) {
+        if !is_installed(compiler) {
             return None;
         }
         let dir = tempfile::tempdir().expect("a temporary directory");
@@ -238,7 +225,10 @@ fn each(mut check: impl FnMut(&Built, &Path, &str)) {
 
 #[test]
 fn symbolisers_say_the_same_of_new_code_as_of_old() {
-    let (llvm, binutils) = (has("llvm-symbolizer-19"), has("addr2line"));
+    let (llvm, binutils) = (
+        is_installed("llvm-symbolizer-19"),
+        is_installed("addr2line"),
+    );
     each(|built, output, what| {
         if llvm {
             let arguments = [
@@ -307,7 +297,7 @@ fn transcript(program: &Path) -> Vec<String> {
 
 #[test]
 fn gdb_stops_where_it_stopped_and_shows_what_it_showed() {
-    if !has("gdb") {
+    if !is_installed("gdb") {
         return;
     }
     let mut plain: BTreeMap<PathBuf, Vec<String>> = BTreeMap::new();
@@ -361,7 +351,7 @@ fn lldb_transcript(program: &Path) -> Vec<String> {
 /// its complaints for all.
 #[test]
 fn lldb_stops_where_it_stopped_and_does_not_complain() {
-    if !has("lldb-19") {
+    if !is_installed("lldb-19") {
         return;
     }
     let mut plain: BTreeMap<PathBuf, Vec<String>> = BTreeMap::new();

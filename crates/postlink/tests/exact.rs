@@ -8,10 +8,10 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 mod support;
-use support::done;
+use support::{done, is_installed};
 
 const POSTLINK: &str = env!("CARGO_BIN_EXE_postlink");
 
@@ -37,15 +37,6 @@ const PROGRAMS: &[(&str, &[&str])] = &[
     ("varargs.c", &["-O2"]),
     ("virtual_calls.cpp", &["-O2"]),
 ];
-
-fn available(tool: &str) -> bool {
-    let found = Command::new(tool)
-        .arg("--version")
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status();
-    found.is_ok_and(|status| status.success())
-}
 
 /// How often each instruction of the program itself ran, by address. (Programs are linked with `-z now`:
 /// callgrind books a part of what binding a symbol lazily costs on the call that caused it; and without
@@ -213,7 +204,7 @@ fn check_slots(shown: &serde_json::Value) {
 
 #[test]
 fn counts_are_those_of_a_simulator_that_counts_every_instruction() {
-    if !available("valgrind") {
+    if !is_installed("valgrind") {
         eprintln!(
             "SKIPPED: valgrind is not installed, so counts are not compared with full counting"
         );

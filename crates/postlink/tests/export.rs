@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 mod support;
-use support::done;
+use support::{done, is_installed};
 
 /// No line but one has code that is entered from several places, so that all tools mean the same by its count.
 const SOURCE: &str = r#"#include <stdio.h>
@@ -123,19 +123,6 @@ impl Made {
     fn read(&self, name: &str) -> String {
         fs::read_to_string(self.path(name)).expect("it was written")
     }
-}
-
-fn available(tool: &str) -> bool {
-    let found = Command::new(tool)
-        .arg("--version")
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status()
-        .is_ok();
-    if !found {
-        eprintln!("SKIPPED: {tool} is not installed");
-    }
-    found
 }
 
 /// Lines of `app.c` with their counts, from a tracefile.
@@ -257,7 +244,7 @@ fn branches_went_where_gcov_says() {
 #[test]
 fn lines_ran_as_often_as_llvm_cov_says() {
     let tools = ["clang-19", "llvm-profdata-19", "llvm-cov-19"];
-    if !tools.iter().all(|tool| available(tool)) {
+    if !tools.iter().all(|tool| is_installed(tool)) {
         return;
     }
     let made = Made::new();
@@ -320,7 +307,7 @@ fn cobertura_is_well_formed_and_has_the_same_lines() {
         xml.contains("condition-coverage=\"75% (3/4)\"") || xml.contains("(4/4)"),
         "{xml}"
     );
-    if available("python3") {
+    if is_installed("python3") {
         let check = "import sys, xml.etree.ElementTree as t; r = t.parse('app.xml').getroot(); \
                      print(r.tag, len(r.findall('.//method')), r.get('lines-valid'))";
         let said = made.run("python3", &["-c", check]);
@@ -330,7 +317,7 @@ fn cobertura_is_well_formed_and_has_the_same_lines() {
 
 #[test]
 fn genhtml_reads_the_tracefile() {
-    if !available("genhtml") {
+    if !is_installed("genhtml") {
         return;
     }
     let made = Made::new();
@@ -419,7 +406,7 @@ fn speedscope_has_the_same_stacks_in_its_shape() {
 
 #[test]
 fn callgrind_annotate_reads_what_each_function_executed() {
-    if !available("callgrind_annotate") {
+    if !is_installed("callgrind_annotate") {
         return;
     }
     let made = Made::new();
@@ -650,7 +637,7 @@ fn a_graph_is_read_by_graphviz() {
     let named = |name| made.refused(&[&export[..], &["--function", name]].concat());
     assert!(named("nobody").contains("no function is named 'nobody'"));
     assert!(named("never_called").contains("did not run"));
-    if available("dot") {
+    if is_installed("dot") {
         let svg = made.run("dot", &["-Tsvg", "main.dot"]);
         assert!(svg.contains("<svg"), "{svg}");
     }

@@ -2,7 +2,6 @@
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
-use std::path::PathBuf;
 use std::process::{Command, Output};
 
 const POSTLINK: &str = env!("CARGO_BIN_EXE_postlink");
@@ -11,34 +10,31 @@ __attribute__((noipa)) int once(int x) { return x * 3; }
 int main(int argc, char **argv) { int s = 0; for (int i = 0; i < argc * 100; i++) s += rand(); return (once(s) & 1) < 0; }
 ";
 
-struct Folder(tempfile::TempDir);
+mod support;
+use support::folder::Folder;
 
 impl Folder {
     /// A program with these flags, and a profile of one run.
     fn of(flags: &str) -> Folder {
-        let folder = Folder(tempfile::tempdir().expect("a temporary directory"));
+        let folder = Folder::new();
         std::fs::write(folder.path("a.c"), PROGRAM).unwrap();
         let build = format!("cc -- gcc -O1 {flags} a.c -o app");
         for arguments in [build.as_str(), "create -p app.mip app"] {
             folder.succeeds(arguments);
         }
         let run = Command::new(folder.path("app"))
-            .current_dir(folder.0.path())
+            .current_dir(folder.dir())
             .env("LLVM_MIP_PROFILE_FILENAME", "x.mipraw")
             .status();
         assert!(run.unwrap().success());
         folder
     }
 
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.path().join(name)
-    }
-
     fn mip(&self, arguments: &str) -> Output {
         Command::new(POSTLINK)
             .arg("mip")
             .args(arguments.split_whitespace())
-            .current_dir(self.0.path())
+            .current_dir(self.dir())
             .output()
             .expect("postlink runs")
     }
@@ -91,7 +87,7 @@ fn a_wrong_flag_of_a_link_leads_to_our_help() {
     std::os::unix::fs::symlink(POSTLINK, &link).unwrap();
     let out = Command::new(&link)
         .args(["-fmachine-profile-runtime-buffer=x", "-c", "a.c"])
-        .current_dir(folder.0.path())
+        .current_dir(folder.dir())
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&out.stderr);

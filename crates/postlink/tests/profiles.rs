@@ -1,27 +1,18 @@
 //! Profiles of every kind, also LLVM's and those of older builds, through `postlink optimize`: what they say
 //! of a program comes out alike, and the programs do what they did.
 
-#[path = "support/folder.rs"]
-mod folder;
+mod support;
 
 use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
-use folder::Folder;
 use serde_json::Value;
+use support::folder::Folder;
 
 impl Folder {
     fn build(&self, name: &str, source: &str) {
-        let file = self.path(&format!("{name}.c"));
-        fs::write(&file, source).expect("the folder is ours");
-        let status = Command::new("gcc")
-            .args(["-O2", "-Wl,-q", "-o"])
-            .arg(self.path(name))
-            .arg(&file)
-            .status();
-        assert!(status.expect("gcc is needed for this test").success());
+        self.compile(name, source, &["-Wl,-q"]);
     }
 
     /// A tool of LLVM's; says so and gives none if it is not there.

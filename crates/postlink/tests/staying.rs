@@ -8,6 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::Command;
 
+mod support;
+
 use postlink_verify::Options;
 use postlink_verify::mutate::{Faults, Kind};
 
@@ -44,16 +46,7 @@ int main(int argc, char **) {
 const MANY: usize = 24;
 
 fn done(command: &mut Command) -> Vec<u8> {
-    let output = command
-        .output()
-        .unwrap_or_else(|e| panic!("{command:?}: {e}"));
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        output.status.success(),
-        "{command:?}: {}\n{said}",
-        output.status
-    );
-    output.stdout
+    support::done(command).stdout
 }
 
 /// Functions of the symbol table: address and size by name. Those without a size (`frame_dummy`) end where

@@ -7,11 +7,11 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::OnceLock;
 
 mod support;
-use support::done;
+use support::{done, is_installed};
 
 const POSTLINK: &str = env!("CARGO_BIN_EXE_postlink");
 
@@ -102,19 +102,6 @@ fn made() -> &'static Made {
 }
 
 const FILES: [&str; 4] = ["pie.inst", "pie.opt", "nopie.inst", "nopie.opt"];
-
-fn available(tool: &str) -> bool {
-    let found = Command::new(tool)
-        .arg("--version")
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status()
-        .is_ok_and(|s| s.success());
-    if !found {
-        eprintln!("SKIPPED: {tool} is not installed");
-    }
-    found
-}
 
 fn runs_as_before(program: &Path) {
     let made = made();
@@ -229,7 +216,7 @@ fn objcopy_copies_splits_off_debug_information_and_links_back_to_it() {
 
 #[test]
 fn gdb_stops_in_moved_functions_and_walks_out_of_them() {
-    if !available("gdb") {
+    if !is_installed("gdb") {
         return;
     }
     for name in FILES {
@@ -275,7 +262,7 @@ fn gdb_stops_in_moved_functions_and_walks_out_of_them() {
 
 #[test]
 fn perf_names_the_moved_functions_that_it_sampled() {
-    if !available("perf") {
+    if !is_installed("perf") {
         return;
     }
     for name in ["pie.opt", "nopie.opt"] {
@@ -338,7 +325,7 @@ fn complaints(file: &Path) -> BTreeSet<String> {
 
 #[test]
 fn eu_elflint_has_nothing_new_to_complain_of() {
-    if !available("eu-elflint") {
+    if !is_installed("eu-elflint") {
         return;
     }
     for name in FILES {
@@ -382,7 +369,7 @@ fn loop_heads(program: &Path, function: &str) -> BTreeSet<u64> {
 
 #[test]
 fn heads_of_hot_loops_are_aligned_where_asked_for() {
-    if !available("objdump") {
+    if !is_installed("objdump") {
         return;
     }
     let made = made();
@@ -512,7 +499,7 @@ fn the_size_preset_puts_cold_code_into_the_room_of_old_bodies() {
                 .args(["verify", "-q"])
                 .args([&input, &small]),
         );
-        if !available("nm") {
+        if !is_installed("nm") {
             continue;
         }
         // Addresses of what was split off, against where the input's text ends.

@@ -13,7 +13,7 @@ struct Gate<'w, W> {
     next: usize,
     out: &'w mut W,
     error: Option<io::Error>,
-    /// A thread has gone without writing its piece: nobody waits any longer.
+    /// A thread has gone without writing its piece: no thread waits any longer.
     abandoned: bool,
 }
 

@@ -130,12 +130,12 @@ impl Builder {
         };
         if start < 0x1000 || start.saturating_sub(file) > MOST_IN_FRONT {
             return Err(format!(
-                "its code begins {start:#x} behind the image's base, and the file has {file:#x} bytes"
+                "its code begins {start:#x} bytes after the image's base, and the file has {file:#x} bytes"
             ));
         }
         if base & 0xfff != 0 || base.checked_add(end).is_none() {
             return Err(format!(
-                "the image's base is {base:#x}, and {end:#x} behind it its code ends"
+                "the image's base is {base:#x}, and its code ends {end:#x} bytes after it"
             ));
         }
         Ok(Builder {

@@ -29,7 +29,7 @@
 //! two keys here and one record there.
 //!
 //! What it costs, for a thousand files of 16,000 lines with 60 bytes each, together 946 MB, on a processor of
-//! 2024: 0.10 s for the kernel to copy them out of its cache of files, whoever asks, and 0.20 s here, some
+//! 2024: 0.10 s for the kernel to copy them out of its cache of files, for any reader, and 0.20 s here, some
 //! 130 instructions and 40 cycles a line. merge-fdata needs 2.1 s if the mispredictions of every record are
 //! the same in all files, which they are not in those of real machines: then its table has a record for each
 //! number of them, and it needs twice that. In memory are 5 MB, of which 2 are a process that does nothing;

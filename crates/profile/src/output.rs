@@ -1,4 +1,5 @@
-//! Writing a file so that nobody ever sees half of it: to a temporary in the target's directory, renamed when complete.
+//! Writing a file so that no reader ever sees half of it: to a temporary in the target's directory, renamed when
+//! complete.
 //!
 //! If anything fails the temporary is removed and a file that was there before stays as it was.
 

@@ -1,7 +1,7 @@
 //! The bytes of an input file: mapped where that is possible, read where not (pipes), and cut into pieces of
 //! whole lines for the parsers of text formats.
 //!
-//! A mapped file must not be shortened by somebody else while it is read. Finished profiles are not; the raw
+//! A mapped file must not be shortened by another process while it is read. Finished profiles are not; the raw
 //! profiles of running programs are, and are therefore never mapped (see [`crate::raw`]).
 
 use std::fs::File;
@@ -50,7 +50,7 @@ impl Source {
             .metadata()
             .map_err(|e| Error::io(path, "get the size", e))?;
         if data.is_file() && data.len() > 0 {
-            // SAFETY: the map is only read, and every parser checks what it reads. That nobody shortens the
+            // SAFETY: the map is only read, and every parser checks what it reads. That no process shortens the
             // file is said above.
             if let Ok(map) = unsafe { memmap2::Mmap::map(&file) } {
                 return Ok(Source::Mapped(file, map));

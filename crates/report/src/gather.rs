@@ -491,7 +491,7 @@ impl<'a, 'd, I: Isa> Gather<'a, 'd, I> {
         }
         if missing > 0 {
             model.notes.push(format!(
-                "Of {missing} source files with lines that ran the text is not here: it was not found, or there was no room."
+                "Of {missing} source files with lines that ran the text is not here: it was not found, or exceeds the page's limit."
             ));
         }
     }

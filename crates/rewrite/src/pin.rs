@@ -67,7 +67,7 @@ impl Pin {
     pub fn explain(self) -> &'static str {
         match self {
             Pin::SpecialSection => {
-                "lies in a section that the linker assembles from pieces (.init, .fini, .plt)"
+                "is in a section that the linker assembles from pieces (.init, .fini, .plt)"
             }
             Pin::NoSize => "has neither a size nor an unwind entry: its end is not known",
             Pin::NotInstructions => "contains bytes that are not instructions",
@@ -91,7 +91,7 @@ impl Pin {
                 "is listed for patching while the program runs, or for comparing the program counter with"
             }
             Pin::SectionWithBounds => {
-                "lies in a section whose name is a C identifier: symbols (__start_, __stop_) tell the program where its code is"
+                "is in a section whose name is a C identifier: symbols (__start_, __stop_) tell the program where its code is"
             }
             Pin::Veneer => "is a linker's veneer: new code goes straight to where it leads",
             Pin::SignalTrampoline => "is a signal trampoline that unwinders recognise by its bytes",
@@ -99,7 +99,7 @@ impl Pin {
             Pin::ExceptionTable => "has an exception table that cannot be carried over",
             Pin::PartlyUnwindable => "has parts with and parts without unwind information",
             Pin::MixedUnwinding => "has parts with different unwinding conventions",
-            Pin::NoRoomAtEntry => "has no room at its entry for a jump to its new place",
+            Pin::NoRoomAtEntry => "has no space at its entry for a jump to its new place",
             Pin::OutOfReach => {
                 "has an address field that cannot reach its target from the new place"
             }

@@ -307,7 +307,7 @@ fn compare_unwind(cx: &Context<'_>, found: &mut Findings) {
         }
         match others.next_if(|o| o.start == fde.start) {
             Some(other) if old.same_meaning(fde, new, other) => {}
-            // What lay there is gone; what is there now has its own entries.
+            // What was there is gone; what is there now has its own entries.
             other if cx.old.owner(fde.start).is_some_and(|id| cx.is_buried(id)) => {
                 extra.extend(other)
             }
@@ -636,7 +636,7 @@ fn overwritten_bodies<A: Arch>(
         let at = cx.function(id).map_or(0, |f| f.old_entry);
         let text = match cx.is_buried(id) {
             true => {
-                format!("the old body of {at:#x} is still entered, but other code lies there now")
+                format!("the old body of {at:#x} is still entered, but other code is there now")
             }
             false => format!(
                 "the old body of {at:#x} is still entered, and branches into what its entry jump overwrote"
@@ -742,7 +742,7 @@ fn what_is_seen<A: Arch>(
         for (id, f) in cx.functions.iter().enumerate() {
             if f.old.iter().any(|r| r.start < s.end() && s.addr < r.end) {
                 let text = format!(
-                    "the function lies in {}, whose bounds have symbols",
+                    "the function is in {}, whose bounds have symbols",
                     String::from_utf8_lossy(s.name)
                 );
                 fail(id as FuncId, f.old_entry, f.new_entry(), text);

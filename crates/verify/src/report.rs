@@ -258,7 +258,7 @@ const ASSUMPTIONS: [(&str, &str); 7] = [
     ),
     (
         "A3",
-        "no jump through a table or pointer leads to the bytes behind the first of a jump over an old entry, beyond those that are looked at",
+        "no jump through a table or pointer leads to bytes after the first of a jump over an old entry, other than those that are looked at",
     ),
     (
         "A4",

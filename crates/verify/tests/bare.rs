@@ -118,7 +118,7 @@ fn a_short_branch_of_code_without_unwind_entry_is_found() {
     assert_refused(
         &program("", " jmp .Linside\\n"),
         PIE,
-        "what could be an instruction behind",
+        "what could be an instruction after",
     );
     assert_proved(&program("", " jmp victim\\n"), PIE);
 }

@@ -151,7 +151,7 @@ fn moved(out: &mut Vec<Stretch>, sequence: &Sequence, map: &AddressMap) {
         let rows = first.into_iter().chain(rest.iter().copied());
         let rows = rows.map(|row| {
             let address = run.border(row.address);
-            // In the middle of an instruction that was encoded anew no statement begins.
+            // In the middle of an instruction that was re-encoded no statement begins.
             match run.old_len == run.new_len || row.address == run.old {
                 true => Row { address, ..row },
                 false => row.synthetic(address),

@@ -11,7 +11,7 @@
 //! ([`crate::contribution`]). GCC tells entries at one address apart by *views*, pairs of numbers in front of
 //! a location list, one pair for each entry.
 //!
-//! Lists are read into intervals of old code, mapped, and written anew where a piece of moved code is in
+//! Lists are read into intervals of old code, mapped, and rewritten where a piece of moved code is in
 //! them; others stay as they are. Written is what is shortest of: a start and a length for each entry; a base
 //! for several entries and offsets to it.
 

@@ -52,7 +52,7 @@ impl Walk<'_, '_> {
         Ok(())
     }
 
-    /// Writes a list anew if a piece of moved code is in it. Returns where it and its views are among the unit's.
+    /// Writes a list again if a piece of moved code is in it. Returns where it and its views are among the unit's.
     fn write_locations(
         &mut self,
         section: Section,
@@ -141,7 +141,7 @@ impl Walk<'_, '_> {
     }
 
     /// Gives addresses in an expression of a list their new values; whether one changed. An index whose
-    /// address changes becomes the address itself: lists are written anew, so lengths are free.
+    /// address changes becomes the address itself: lists are rewritten, so lengths are free.
     fn new_expression(&mut self, expression: &mut Vec<u8>) -> Result<bool, Error> {
         let Some(found) = expression::operands(expression, self.unit.encoding)? else {
             self.plan.report.lose(Loss::UnknownOperation);

@@ -159,7 +159,7 @@ impl Bat {
         }
     }
 
-    /// Adds a hot table. They must come by ascending start, entries by ascending output offset, entry points
+    /// Adds a hot table. They must be added by ascending start, entries by ascending output offset, entry points
     /// ascending and without the function's start: an error says which do not.
     pub fn push_hot(
         &mut self,

@@ -250,7 +250,7 @@ impl<'d> EhFrame<'d> {
         });
         let Some(index) = index else {
             return Err(FormatError::new(format!(
-                "its CIE should lie {id:#x} bytes before offset {id_offset:#x}, but there is none"
+                "its CIE should be {id:#x} bytes before offset {id_offset:#x}, but there is none"
             )));
         };
         self.fdes.push(fde(

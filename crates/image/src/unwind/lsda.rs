@@ -463,7 +463,7 @@ impl Reach {
                 match seen.insert(offset, walk) {
                     Some(before) if before == walk => {
                         return Err(FormatError::new(format!(
-                            "the actions of the call site at {:#x} come back to the record at {:#x}",
+                            "the actions of the call site at {:#x} form a loop through the record at {:#x}",
                             site.start,
                             addr.wrapping_add(offset)
                         )));
@@ -491,7 +491,7 @@ impl Reach {
                     0 => None,
                     _ => Some(field.checked_add_signed(distance).ok_or_else(|| {
                         FormatError::new(format!(
-                            "the action record at {:#x} goes on {distance} bytes further, outside the table",
+                            "the action record at {:#x} continues {distance} bytes further, outside the table",
                             addr.wrapping_add(offset)
                         ))
                     })?),
@@ -537,7 +537,7 @@ fn normalise(call_sites: &[CallSite], function: u64) -> Result<Vec<CallSite>, Fo
     for site in sites {
         if site.start < function || site.start.checked_add(site.len).is_none() {
             return Err(FormatError::new(format!(
-                "the call site at {:#x} of {:#x} bytes does not lie after the function's start",
+                "the call site at {:#x} of {:#x} bytes is not after the function's start",
                 site.start, site.len
             )));
         }
@@ -677,7 +677,7 @@ fn choose_base(
         return match base {
             PadBase::Shortest => Ok(Some(own)),
             PadBase::FunctionStart => Err(FormatError::new(format!(
-                "its landing pad {lowest:#x} does not lie after its start, which the language needs"
+                "its landing pad {lowest:#x} is not after its start, which the format needs"
             ))),
         };
     }

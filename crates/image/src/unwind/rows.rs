@@ -17,7 +17,7 @@
 //!   relies on that, and so does reading; LLVM's libunwind and gimli save and restore it. The encoder states the size
 //!   after a `restore_state` unless both readings agree already.
 //! * **`def_cfa_register` or `def_cfa_offset` while the CFA is an expression**, as hand-written assembly has it. The
-//!   run-time unwinders and gdb keep the offset that was there before the expression, behind the scenes: a new offset
+//!   run-time unwinders and gdb keep the offset that was there before the expression, internally: a new offset
 //!   changes that one and leaves the expression, a new register goes with it and ends the expression. So does reading.
 //!   gimli refuses both, and the encoder writes the whole address.
 //!

@@ -17,6 +17,7 @@ use super::segments::{self, NewSegment, Place, Wanted};
 use super::symbols::SymbolPlan;
 use super::{New, NewKind, SymbolEdit, TableGrowth, WriteError, WriteSummary, Writer};
 use crate::FormatError;
+use crate::addr::{InputAddr, InputOffset, OutputAddr, OutputOffset};
 use crate::elf::{Elf, SymbolTable};
 use crate::raw::{self, Ehdr, Phdr};
 
@@ -40,10 +41,11 @@ pub(super) fn write(mut w: Writer<'_>, path: &Path, mode: u32) -> Result<WriteSu
     patch_dynamic_section(&w, &mut patches)?;
     patch_dynamic_symbols(&w, &dynamic_edits, &indexes, &mut patches)?;
     let patches = patches.merge(|offset| {
+        let offset = offset.get();
         let p = elf
             .loads()
             .find(|p| offset >= p.offset && offset - p.offset < p.file_size)?;
-        Some(p.addr + (offset - p.offset))
+        Some(InputAddr::new(p.addr + (offset - p.offset)))
     })?;
 
     let layout = Layout::new(&w);
@@ -79,10 +81,10 @@ pub(super) fn write(mut w: Writer<'_>, path: &Path, mode: u32) -> Result<WriteSu
     );
     if let Some((from, to)) = replaced(&w, &segments)
         .into_iter()
-        .find(|(from, to)| patches.touch(*from, *to))
+        .find(|(from, to)| patches.touch(InputOffset::new(*from), InputOffset::new(*to)))
     {
         let what = format!(
-            "a patch lies in the file's bytes {from:#x} to {to:#x}, which hold headers that are written anew"
+            "a patch is in the file's bytes {from:#x} to {to:#x}, which hold headers that are rewritten"
         );
         return Err(FormatError::new(what).into());
     }
@@ -95,7 +97,7 @@ pub(super) fn write(mut w: Writer<'_>, path: &Path, mode: u32) -> Result<WriteSu
         .zero
         .filter(|zero| w.joined.is_none() && zero.offset > output.end())
     {
-        output.put(zero.offset, Source::Bytes(Cow::Borrowed(&[]))); // no offset lies after the end of the file
+        output.put(zero.offset, Source::Bytes(Cow::Borrowed(&[]))); // no offset is after the end of the file
     }
     let sections_at = table.put_headers(segments.len() as u32, &mut output); // program header counts are 32-bit numbers
     put_rest(&w, &mut output);
@@ -125,7 +127,7 @@ pub(super) fn write(mut w: Writer<'_>, path: &Path, mode: u32) -> Result<WriteSu
         Room::Elsewhere => TableGrowth::Elsewhere,
     };
     Ok(WriteSummary {
-        size: output.end(),
+        size: output.end().get(),
         program_headers,
     })
 }
@@ -197,7 +199,7 @@ fn symtab<'a>(
 /// Sections that moved, and by how much.
 fn moved<'a>(w: &'a Writer<'_>) -> Option<(&'a Block, u64)> {
     match &w.room {
-        Room::Block(block) => Some((block, w.block_at.wrapping_sub(block.addr))),
+        Room::Block(block) => Some((block, w.block_at.get().wrapping_sub(block.addr))),
         _ => None,
     }
 }
@@ -209,7 +211,7 @@ fn patch_dynamic_section(w: &Writer<'_>, patches: &mut Patches) -> Result<(), Fo
         .get(index)
         .and_then(|d| w.elf.offset_of(d.2))
     {
-        Some(offset) => patches.add(offset, &value.to_le_bytes()),
+        Some(offset) => patches.add(InputOffset::new(offset), &value.to_le_bytes()),
         None => Err(FormatError::new(format!(
             "entry {index} of the dynamic section is not in the file"
         ))),
@@ -223,7 +225,7 @@ fn patch_dynamic_section(w: &Writer<'_>, patches: &mut Patches) -> Result<(), Fo
                 && block.covers(*value)
                 && !w.dynamic.iter().any(|d| d.0 == index)
             {
-                patch(index, value - block.addr + w.block_at)?;
+                patch(index, (w.block_at + (value - block.addr)).get())?;
             }
         }
     }
@@ -268,7 +270,7 @@ fn patch_dynamic_symbols(
         if let Some((symbol, _)) = plan.old(i as u32)
             && symbol.bytes() != before
         {
-            patches.add(at + i as u64 * raw::SYM, &symbol.bytes())?;
+            patches.add(InputOffset::new(at + i as u64 * raw::SYM), &symbol.bytes())?;
         }
     }
     Ok(())
@@ -279,10 +281,10 @@ pub(super) struct Layout {
     /// Bytes put in front of the input.
     pub shift: u64,
     /// Address and file offset of the new segment.
-    base: u64,
-    base_at: u64,
+    base: OutputAddr,
+    base_at: OutputOffset,
     /// Bytes of the file in front of it that are not loaded.
-    pub gap: Range<u64>,
+    pub gap: Range<OutputOffset>,
     /// Its alignment.
     align: u64,
     code: Option<Place>,
@@ -309,8 +311,8 @@ impl Layout {
             .fold(w.page, u64::max);
         // `base` was chosen to agree modulo the page; a section with a wider alignment may need padding
         // before the segment.
-        let end = w.loaded_end + shift;
-        let close = end + (w.base.wrapping_sub(end) & (align - 1));
+        let end = w.loaded_end.shifted(shift);
+        let close = end + (w.base.get().wrapping_sub(end.get()) & (align - 1));
         let base_at = like_text(w, end, align, shift).unwrap_or(close);
         let mut this = Layout {
             shift,
@@ -343,7 +345,7 @@ impl Layout {
             // not to be in another segment. What continues a segment follows its contents.
             let last = w.elf.loads().max_by_key(|p| p.addr);
             let offset = match last.filter(|_| w.joined.is_some()) {
-                Some(last) => last.offset + last.file_size + shift,
+                Some(last) => InputOffset::new(last.offset + last.file_size).shifted(shift),
                 None => this.end(w).next_multiple_of(w.page),
             };
             this.zero = Some(Place {
@@ -355,36 +357,38 @@ impl Layout {
         this
     }
     /// The place of a range of new addresses: of a hole, or of the new segment.
-    pub fn place(&self, addr: u64, size: u64) -> Place {
+    pub fn place(&self, addr: OutputAddr, size: u64) -> Place {
         let offset = match self.holes.iter().find(|hole| hole.covers(addr)) {
-            Some(hole) => hole.offset_of(addr) + self.shift,
+            Some(hole) => hole.offset_of(addr).shifted(self.shift),
             None => self.base_at + (addr - self.base),
         };
         Place { offset, addr, size }
     }
     /// End of what is loaded.
-    fn end(&self, w: &Writer<'_>) -> u64 {
-        self.code
-            .map_or(w.loaded_end + self.shift, |code| code.offset + code.size)
+    fn end(&self, w: &Writer<'_>) -> OutputOffset {
+        self.code.map_or(w.loaded_end.shifted(self.shift), |code| {
+            code.offset + code.size
+        })
     }
 }
 
 /// The file offset of the new segment that is as far from its address as that of `.text` from its own, unless
 /// the file would grow by much for it.
-fn like_text(w: &Writer<'_>, end: u64, align: u64, shift: u64) -> Option<u64> {
+fn like_text(w: &Writer<'_>, end: OutputOffset, align: u64, shift: u64) -> Option<OutputOffset> {
     /// What nothing fills.
     const MUCH: u64 = 1 << 20;
-    let at = w.base.checked_sub(w.distance?)?.checked_add(shift)?;
+    let at = w.base.get().checked_sub(w.distance?)?.checked_add(shift)?;
+    let at = OutputOffset::new(at);
     let unloaded = w.elf.sections.iter().filter(|s| !s.is_alloc());
     let fills: u64 = unloaded
         .filter(|s| s.has_contents())
         .map(|s| s.size)
         .fold(0, u64::saturating_add);
     let fits = at >= end && at - end <= fills.saturating_add(MUCH);
-    (fits && w.base.wrapping_sub(at) & (align - 1) == 0).then_some(at)
+    (fits && w.base.get().wrapping_sub(at.get()) & (align - 1) == 0).then_some(at)
 }
 
-/// Ranges of the input whose place in the output holds headers that are written anew.
+/// Ranges of the input whose place in the output holds headers that are rewritten.
 fn replaced(w: &Writer<'_>, segments: &[Phdr]) -> Vec<(u64, u64)> {
     let table = (w.elf.phoff, w.elf.phoff + segments.len() as u64 * raw::PHDR);
     match &w.room {
@@ -411,13 +415,13 @@ enum InHole<'w> {
 /// All that is loaded, but for the ELF header.
 fn put_loaded<'w>(w: &'w Writer<'_>, layout: &Layout, segments: &[Phdr], output: &mut Output<'w>) {
     let table: Vec<u8> = segments.iter().flat_map(Phdr::bytes).collect();
-    let table_end = w.elf.phoff + table.len() as u64;
+    let table_end = InputOffset::new(w.elf.phoff) + table.len() as u64;
     let table = Source::Bytes(Cow::Owned(table));
     output.reserve_front(raw::EHDR);
     // The input's bytes, and among them what is in holes.
-    let in_input = |place: Place| place.offset.wrapping_sub(layout.shift);
+    let in_input = |place: Place| place.offset.unshifted(layout.shift).unwrap_or_default();
     let sections = w.new.iter().filter(|n| n.in_hole);
-    let mut in_holes: Vec<(u64, InHole<'_>)> = sections
+    let mut in_holes: Vec<(InputOffset, InHole<'_>)> = sections
         .map(|n| (in_input(layout.place(n.addr, 0)), InHole::Section(n)))
         .collect();
     let block_is_in = |block: Place| w.holes.iter().any(|hole| hole.covers(block.addr));
@@ -426,51 +430,60 @@ fn put_loaded<'w>(w: &'w Writer<'_>, layout: &Layout, segments: &[Phdr], output:
         in_holes.push((in_input(place), InHole::Block(block)));
     }
     in_holes.sort_by_key(|(offset, _)| *offset);
-    let put_input = |output: &mut Output<'w>, at: u64, from: u64, to: u64| {
+    let part = |from: InputOffset, to: InputOffset| Source::Input {
+        from,
+        len: to.checked_sub(from).unwrap_or(0),
+    };
+    let put_input = |output: &mut Output<'w>, at: OutputOffset, from: InputOffset, to| {
         let mut here = from;
-        let part = |from: u64, to: u64| Source::Input {
-            from,
-            len: to.saturating_sub(from),
-        };
         for &(offset, what) in in_holes.iter().filter(|(o, _)| (from..to).contains(o)) {
             output.put(at + (here - from), part(here, offset));
             let source = match what {
                 InHole::Section(new) => Source::Bytes(Cow::Borrowed(&new.contents[..])),
-                InHole::Block(block) => part(block.offset, block.offset + block.size),
+                InHole::Block(block) => {
+                    let from = InputOffset::new(block.offset);
+                    part(from, from + block.size)
+                }
             };
             here = offset + source.len();
             output.put(at + (offset - from), source);
         }
         output.put(at + (here - from), part(here, to));
     };
+    let (header_end, headers) = (InputOffset::new(raw::EHDR), InputOffset::new(w.elf.phoff));
+    // Of rooms other than `Below`, nothing is in front of what is copied.
+    let put_in_place = |output: &mut Output<'w>, from: InputOffset, to: InputOffset| {
+        put_input(output, from.shifted(0), from, to);
+    };
     match &w.room {
         Room::Gap => {
-            put_input(output, raw::EHDR, raw::EHDR, w.elf.phoff);
-            output.put(w.elf.phoff, table);
-            put_input(output, table_end, table_end, w.loaded_end);
+            put_in_place(output, header_end, headers);
+            output.put(headers.shifted(0), table);
+            put_in_place(output, table_end, w.loaded_end);
         }
         Room::Block(block) => {
-            put_input(output, raw::EHDR, raw::EHDR, w.elf.phoff);
-            output.put(w.elf.phoff, table);
-            put_input(output, table_end, table_end, block.offset);
+            let start = InputOffset::new(block.offset);
+            put_in_place(output, header_end, headers);
+            output.put(headers.shifted(0), table);
+            put_in_place(output, table_end, start);
             // Zeroes where the block was.
-            let behind = block.offset + block.size;
-            put_input(output, behind, behind, w.loaded_end);
+            let end = start + block.size;
+            put_in_place(output, end, w.loaded_end);
             if block_in_hole.is_none() {
                 let at = layout.place(w.block_at, 0).offset;
-                put_input(output, at, block.offset, behind);
+                put_input(output, at, start, end);
             }
         }
         Room::Below(shift) => {
-            output.put(raw::EHDR, table);
+            output.put(OutputOffset::new(raw::EHDR), table);
             output.put(
-                *shift,
+                OutputOffset::new(*shift),
                 Source::Bytes(Cow::Owned(old_header(w, *shift, segments.len()))),
             );
-            put_input(output, *shift + raw::EHDR, raw::EHDR, w.loaded_end);
+            put_input(output, header_end.shifted(*shift), header_end, w.loaded_end);
         }
         Room::Elsewhere => {
-            put_input(output, raw::EHDR, raw::EHDR, w.loaded_end);
+            put_in_place(output, header_end, w.loaded_end);
             output.put(layout.place(w.table_at, 0).offset, table);
         }
     }
@@ -516,10 +529,12 @@ fn put_rest(w: &Writer<'_>, output: &mut Output<'_>) {
         .filter(|s| s.has_contents())
         .map(|s| s.offset + s.size);
     let headers = elf.shoff + elf.sections.len() as u64 * raw::SHDR;
-    let known = sections.chain([headers, w.loaded_end]).max().unwrap_or(0);
+    let ends = sections.chain([headers, w.loaded_end.get()]);
+    let known = ends.max().unwrap_or(0);
     let len = (elf.data.len() as u64).saturating_sub(known);
     if len > 0 {
-        output.append(1, Source::Input { from: known, len });
+        let from = InputOffset::new(known);
+        output.append(1, Source::Input { from, len });
     }
 }
 
@@ -528,17 +543,17 @@ fn file_header(
     w: &Writer<'_>,
     layout: &Layout,
     segments: usize,
-    sections_at: u64,
+    sections_at: OutputOffset,
     table: &SectionTable<'_, '_>,
 ) -> Result<Vec<u8>, FormatError> {
     let elf = w.elf;
     // They have been read from there.
     let mut header = Ehdr::read(elf.data, 16).unwrap_or_default();
     let count = table.len();
-    header.e_entry = w.entry;
+    header.e_entry = w.entry.get();
     header.e_phoff = match (&w.room, layout.table) {
         (Room::Below(_), _) => raw::EHDR,
-        (_, Some(table)) => table.offset,
+        (_, Some(table)) => table.offset.get(),
         _ => elf.phoff,
     };
     header.e_phnum = match u16::try_from(segments) {
@@ -557,7 +572,7 @@ fn file_header(
             else_ as u16
         }
     };
-    header.e_shoff = if count > 0 { sections_at } else { 0 };
+    header.e_shoff = if count > 0 { sections_at.get() } else { 0 };
     header.e_shnum = small(count, 0);
     header.e_shstrndx = small(table.names_index(), raw::SHN_XINDEX);
     let mut bytes = elf.data.get(..16).unwrap_or_default().to_vec();

@@ -18,6 +18,7 @@
 //!
 //! A hole has no section and no header in it, and only zeros, which nothing refers to.
 
+use crate::addr::{InputOffset, OutputAddr};
 use crate::elf::{Elf, Segment};
 use crate::raw;
 
@@ -36,18 +37,18 @@ pub(super) struct Hole {
     /// How it is loaded.
     pub way: Way,
     /// Address of its first byte: the segment's end in the input, or where the new segment begins.
-    from: u64,
+    from: OutputAddr,
     /// Address of the first byte that is free.
-    at: u64,
+    at: OutputAddr,
     /// One past the last.
-    end: u64,
+    end: OutputAddr,
     /// Offset of its first byte in the input file.
-    offset: u64,
+    offset: InputOffset,
 }
 
 impl Hole {
     /// Where the next section begins, and how much space there is.
-    fn next(&self, align: u64) -> Option<(u64, u64)> {
+    fn next(&self, align: u64) -> Option<(OutputAddr, u64)> {
         let at = self.at.checked_next_multiple_of(align)?;
         Some((at, self.end.checked_sub(at)?))
     }
@@ -58,7 +59,7 @@ impl Hole {
     }
 
     /// The address of a section, if there is space for it.
-    pub fn take(&mut self, size: u64, align: u64) -> Option<u64> {
+    pub fn take(&mut self, size: u64, align: u64) -> Option<OutputAddr> {
         if !align.is_power_of_two() {
             return None;
         }
@@ -72,22 +73,22 @@ impl Hole {
 
     /// The address for bytes that moved from `addr` by a multiple of the alignment, a power of two, if there
     /// is space for them.
-    pub fn take_like(&mut self, addr: u64, size: u64, align: u64) -> Option<u64> {
+    pub fn take_like(&mut self, addr: u64, size: u64, align: u64) -> Option<OutputAddr> {
         let at = self
             .at
-            .checked_add(addr.wrapping_sub(self.at) & (align - 1))?;
+            .checked_add(addr.wrapping_sub(self.at.get()) & (align - 1))?;
         let end = at.checked_add(size).filter(|end| *end <= self.end)?;
         self.at = end;
         Some(at)
     }
 
     /// Whether an address belongs to it.
-    pub fn covers(&self, addr: u64) -> bool {
+    pub fn covers(&self, addr: OutputAddr) -> bool {
         (self.from..self.end).contains(&addr)
     }
 
     /// Address of its first byte.
-    pub fn start(&self) -> u64 {
+    pub fn start(&self) -> OutputAddr {
         self.from
     }
 
@@ -97,12 +98,12 @@ impl Hole {
     }
 
     /// One past the last address that it can ever have.
-    pub fn end(&self) -> u64 {
+    pub fn end(&self) -> OutputAddr {
         self.end
     }
 
     /// Where an address in it is in the input file.
-    pub fn offset_of(&self, addr: u64) -> u64 {
+    pub fn offset_of(&self, addr: OutputAddr) -> InputOffset {
         self.offset + (addr - self.from)
     }
 }
@@ -142,12 +143,13 @@ pub(super) fn longer(elf: &Elf<'_>, page: u64) -> Option<Hole> {
         let next = elf.loads().map(|q| q.addr).filter(|a| *a >= addr).min();
         let until = next.map_or(addr, |a| a - a % page);
         let size = (to - from).min(until.saturating_sub(addr));
+        let start = OutputAddr::new(addr);
         (size > 0 && is_zero(elf, from, from + size)).then_some(Hole {
             way: Way::Longer(segment),
-            from: addr,
-            at: addr,
-            end: addr + size,
-            offset: from,
+            from: start,
+            at: start,
+            end: start + size,
+            offset: InputOffset::new(from),
         })
     };
     elf.segments
@@ -158,8 +160,13 @@ pub(super) fn longer(elf: &Elf<'_>, page: u64) -> Option<Hole> {
 }
 
 /// The largest hole beside `other`, to be loaded in pages of their own from the address `at` on, which is a page's.
-pub(super) fn mapped(elf: &Elf<'_>, other: Option<&Hole>, page: u64, at: u64) -> Option<Hole> {
-    let taken = other.map(|hole| hole.offset);
+pub(super) fn mapped(
+    elf: &Elf<'_>,
+    other: Option<&Hole>,
+    page: u64,
+    at: OutputAddr,
+) -> Option<Hole> {
+    let taken = other.map(|hole| hole.offset.get());
     let (from, to) = elf
         .loads()
         .filter(|p| p.file_size > 0)
@@ -172,6 +179,6 @@ pub(super) fn mapped(elf: &Elf<'_>, other: Option<&Hole>, page: u64, at: u64) ->
         from: start,
         at: start,
         end: start.checked_add(to - from)?,
-        offset: from,
+        offset: InputOffset::new(from),
     })
 }

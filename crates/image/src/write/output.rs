@@ -3,7 +3,7 @@
 //! Every place is known before the first byte is written, so large pieces are cut up and written by all
 //! threads at once, each part at its own offset; what is between pieces is never written and reads as zeroes.
 //!
-//! The input may be larger than memory, and whoever maps it pays for every page that is touched. So its
+//! The input may be larger than memory, and every page of it that is touched costs memory and time. So its
 //! ranges go through a small buffer only where patches change them. What no patch touches is written straight
 //! from the map, or, if the input's file is at hand, copied by the kernel (`copy_file_range`) without passing
 //! through this process at all.
@@ -19,11 +19,12 @@ use rayon::prelude::*;
 
 use super::patches::Merged;
 use super::symbols::SymbolPlan;
+use crate::addr::{InputOffset, OutputOffset};
 
 /// Where the bytes of a piece come from.
 pub(super) enum Source<'a> {
     /// A range of the input, with the patches that concern it.
-    Input { from: u64, len: u64 },
+    Input { from: InputOffset, len: u64 },
     /// Memory.
     Bytes(Cow<'a, [u8]>),
     /// The symbol table.
@@ -46,13 +47,13 @@ impl Source<'_> {
 /// The output file as a list of pieces.
 #[derive(Default)]
 pub(super) struct Output<'a> {
-    pieces: Vec<(u64, Source<'a>)>,
-    end: u64,
+    pieces: Vec<(OutputOffset, Source<'a>)>,
+    end: OutputOffset,
 }
 
 impl<'a> Output<'a> {
     /// Puts a piece at an offset, which is not before the end of the piece before it.
-    pub fn put(&mut self, at: u64, source: Source<'a>) {
+    pub fn put(&mut self, at: OutputOffset, source: Source<'a>) {
         debug_assert!(
             at >= self.end,
             "pieces overlap: {at:#x} is before {:#x}",
@@ -63,7 +64,10 @@ impl<'a> Output<'a> {
     }
     /// Keeps the first `size` bytes of the file for [`Output::put_front`].
     pub fn reserve_front(&mut self, size: u64) {
-        self.put(0, Source::Bytes(Cow::Owned(vec![0; size as usize])));
+        self.put(
+            OutputOffset::default(),
+            Source::Bytes(Cow::Owned(vec![0; size as usize])),
+        );
     }
     /// The piece at the front of the file, of the size that was reserved for it.
     pub fn put_front(&mut self, source: Source<'a>) {
@@ -78,19 +82,19 @@ impl<'a> Output<'a> {
     }
     /// Puts a piece that is not loaded at the next aligned offset and returns that. The alignment is a courtesy to
     /// readers: one that is no power of two, or more than a page, counts for nothing.
-    pub fn append(&mut self, align: u64, source: Source<'a>) -> u64 {
+    pub fn append(&mut self, align: u64, source: Source<'a>) -> OutputOffset {
         let honoured = align.is_power_of_two() && align <= 4096;
         let at = self.end.next_multiple_of(if honoured { align } else { 1 });
         self.put(at, source);
         at
     }
     /// Puts a piece where nothing was put, in front of the last one.
-    pub fn put_between(&mut self, at: u64, source: Source<'a>) {
+    pub fn put_between(&mut self, at: OutputOffset, source: Source<'a>) {
         debug_assert!(at + source.len() <= self.end, "pieces overlap at {at:#x}");
         self.pieces.push((at, source));
     }
     /// Size of the file so far.
-    pub fn end(&self) -> u64 {
+    pub fn end(&self) -> OutputOffset {
         self.end
     }
 
@@ -110,7 +114,7 @@ impl<'a> Output<'a> {
             .prefix(".postlink-")
             .tempfile_in(directory)?;
         let file = temporary.as_file();
-        file.set_len(self.end)?;
+        file.set_len(self.end.get())?;
         self.jobs().into_par_iter().try_for_each(|(at, job)| {
             let buffer = Vec::new();
             let mut sink = Sink { file, at, buffer };
@@ -132,7 +136,7 @@ impl<'a> Output<'a> {
 
 /// A part of a piece, as one thread writes it.
 enum Job<'a> {
-    Input { from: u64, len: u64 },
+    Input { from: InputOffset, len: u64 },
     Bytes(&'a [u8]),
     Symbols(&'a SymbolPlan<'a>),
     SectionIndexes(&'a SymbolPlan<'a>),
@@ -140,20 +144,20 @@ enum Job<'a> {
 
 impl Output<'_> {
     /// All pieces, large ones in parts, with their offsets.
-    fn jobs(&self) -> Vec<(u64, Job<'_>)> {
+    fn jobs(&self) -> Vec<(OutputOffset, Job<'_>)> {
         let mut jobs = Vec::new();
         for (start, source) in &self.pieces {
             match source {
                 Source::Input { from, len } => {
                     for part in (0..*len).step_by(PART) {
                         let len = (len - part).min(PART as u64);
-                        let from = from + part;
-                        jobs.push((start + part, Job::Input { from, len }));
+                        let from = *from + part;
+                        jobs.push((*start + part, Job::Input { from, len }));
                     }
                 }
                 Source::Bytes(bytes) => {
                     for (part, bytes) in (0..).step_by(PART).zip(bytes.chunks(PART)) {
-                        jobs.push((start + part, Job::Bytes(bytes)));
+                        jobs.push((*start + part, Job::Bytes(bytes)));
                     }
                 }
                 Source::Symbols(plan) => jobs.push((*start, Job::Symbols(plan))),
@@ -173,7 +177,7 @@ const BUFFER: usize = 256 << 10;
 struct Sink<'a> {
     file: &'a File,
     /// Where the buffer's first byte goes.
-    at: u64,
+    at: OutputOffset,
     buffer: Vec<u8>,
 }
 
@@ -199,17 +203,17 @@ impl Sink<'_> {
 }
 
 #[cfg(unix)]
-fn write_at(file: &File, bytes: &[u8], at: u64) -> io::Result<()> {
-    std::os::unix::fs::FileExt::write_all_at(file, bytes, at)
+fn write_at(file: &File, bytes: &[u8], at: OutputOffset) -> io::Result<()> {
+    std::os::unix::fs::FileExt::write_all_at(file, bytes, at.get())
 }
 
 /// A file has one position here, so one thread writes at a time.
 #[cfg(not(unix))]
-fn write_at(mut file: &File, bytes: &[u8], at: u64) -> io::Result<()> {
+fn write_at(mut file: &File, bytes: &[u8], at: OutputOffset) -> io::Result<()> {
     use std::io::{Seek, Write};
     static ONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
     let _one = ONE.lock().unwrap_or_else(|e| e.into_inner());
-    file.seek(io::SeekFrom::Start(at))?;
+    file.seek(io::SeekFrom::Start(at.get()))?;
     file.write_all(bytes)
 }
 
@@ -221,7 +225,13 @@ pub(super) struct Input<'a> {
 
 impl Input<'_> {
     /// Copies a range, changed by the patches. The range is in the input.
-    fn copy(&self, from: u64, len: u64, patches: &Merged, sink: &mut Sink<'_>) -> io::Result<()> {
+    fn copy(
+        &self,
+        from: InputOffset,
+        len: u64,
+        patches: &Merged,
+        sink: &mut Sink<'_>,
+    ) -> io::Result<()> {
         let end = from + len;
         let mut at = from;
         let mut window = Vec::new();
@@ -242,22 +252,22 @@ impl Input<'_> {
         Ok(())
     }
 
-    fn read(&self, from: u64, into: &mut [u8]) -> io::Result<()> {
+    fn read(&self, from: InputOffset, into: &mut [u8]) -> io::Result<()> {
         #[cfg(unix)]
         if let Some(file) = self.file {
-            return std::os::unix::fs::FileExt::read_exact_at(file, into, from);
+            return std::os::unix::fs::FileExt::read_exact_at(file, into, from.get());
         }
-        into.copy_from_slice(&self.data[from as usize..][..into.len()]);
+        into.copy_from_slice(&self.data[from.get() as usize..][..into.len()]);
         Ok(())
     }
 
     /// Copies a range without patches.
-    fn copy_clean(&self, from: u64, len: u64, sink: &mut Sink<'_>) -> io::Result<()> {
+    fn copy_clean(&self, from: InputOffset, len: u64, sink: &mut Sink<'_>) -> io::Result<()> {
         sink.flush()?;
         let copied = self.copy_in_kernel(from, len, sink)?;
         let (mut at, end) = (from + copied, from + len);
         if self.file.is_none() {
-            return sink.bytes(&self.data[at as usize..end as usize]);
+            return sink.bytes(&self.data[at.get() as usize..end.get() as usize]);
         }
         let mut window = Vec::new();
         while at < end {
@@ -271,16 +281,20 @@ impl Input<'_> {
 
     /// Has the kernel copy from file to file, and gives how much it has: some file systems will not.
     #[cfg(target_os = "linux")]
-    fn copy_in_kernel(&self, from: u64, len: u64, sink: &mut Sink<'_>) -> io::Result<u64> {
+    fn copy_in_kernel(&self, from: InputOffset, len: u64, sink: &mut Sink<'_>) -> io::Result<u64> {
         use rustix::io::Errno;
         let Some(file) = self.file else {
             return Ok(0);
         };
-        let (mut at, end) = (from, from + len);
+        // The kernel moves both on.
+        let (mut at, end) = (from.get(), from.get() + len);
         while at < end {
             let left = (end - at) as usize;
-            let (read, written) = (Some(&mut at), Some(&mut sink.at));
-            match rustix::fs::copy_file_range(file, read, sink.file, written, left) {
+            let mut to = sink.at.get();
+            let copied =
+                rustix::fs::copy_file_range(file, Some(&mut at), sink.file, Some(&mut to), left);
+            sink.at = OutputOffset::new(to);
+            match copied {
                 Ok(0) => {
                     let what = format!(
                         "the input ends at {at:#x} where {:#x} bytes were read before: it was changed",
@@ -302,11 +316,11 @@ impl Input<'_> {
                 Err(e) => return Err(e.into()),
             }
         }
-        Ok(at - from)
+        Ok(at - from.get())
     }
 
     #[cfg(not(target_os = "linux"))]
-    fn copy_in_kernel(&self, _: u64, _: u64, _: &mut Sink<'_>) -> io::Result<u64> {
+    fn copy_in_kernel(&self, _: InputOffset, _: u64, _: &mut Sink<'_>) -> io::Result<u64> {
         Ok(0)
     }
 }

@@ -5,11 +5,11 @@
 //! are found to agree or not.
 
 use crate::FormatError;
+use crate::addr::{InputAddr, InputOffset};
 
 #[derive(Clone, Copy, Debug)]
 struct Patch {
-    /// Offset in the input file.
-    offset: u64,
+    offset: InputOffset,
     /// Where its bytes begin in the buffer.
     bytes: u32,
     len: u32,
@@ -24,7 +24,7 @@ pub(super) struct Patches {
 
 impl Patches {
     /// Adds one at an offset of the input file.
-    pub fn add(&mut self, offset: u64, bytes: &[u8]) -> Result<(), FormatError> {
+    pub fn add(&mut self, offset: InputOffset, bytes: &[u8]) -> Result<(), FormatError> {
         let (Ok(at), Ok(len)) = (u32::try_from(self.bytes.len()), u32::try_from(bytes.len()))
         else {
             return Err(FormatError::new(format!(
@@ -44,7 +44,10 @@ impl Patches {
 
     /// Sorts and merges them. Two patches that give different bytes to one place are an error; `address` turns file
     /// offsets into link-time addresses for its sentence.
-    pub fn merge(mut self, address: impl Fn(u64) -> Option<u64>) -> Result<Merged, FormatError> {
+    pub fn merge(
+        mut self,
+        address: impl Fn(InputOffset) -> Option<InputAddr>,
+    ) -> Result<Merged, FormatError> {
         self.list.sort_by_key(|p| p.offset); // stable: the output does not depend on it, but the error does
         let mut merged = Merged::default();
         for p in &self.list {
@@ -85,7 +88,7 @@ impl Patches {
 
 #[derive(Clone, Copy, Debug)]
 struct Run {
-    offset: u64,
+    offset: InputOffset,
     bytes: usize,
     len: u64,
 }
@@ -99,16 +102,16 @@ pub(super) struct Merged {
 
 impl Merged {
     /// Whether some patch is in a range of the input.
-    pub fn touch(&self, from: u64, to: u64) -> bool {
+    pub fn touch(&self, from: InputOffset, to: InputOffset) -> bool {
         self.first_after(from).is_some_and(|run| run.offset < to)
     }
 
     /// The offset of the first patched byte at or after `from`.
-    pub fn next(&self, from: u64) -> Option<u64> {
+    pub fn next(&self, from: InputOffset) -> Option<InputOffset> {
         self.first_after(from).map(|run| run.offset.max(from))
     }
 
-    fn first_after(&self, from: u64) -> Option<&Run> {
+    fn first_after(&self, from: InputOffset) -> Option<&Run> {
         self.runs.get(
             self.runs
                 .partition_point(|run| run.offset + run.len <= from),
@@ -116,7 +119,7 @@ impl Merged {
     }
 
     /// Applies what concerns it to a copy of the input's bytes from `from` on.
-    pub fn apply(&self, from: u64, copy: &mut [u8]) {
+    pub fn apply(&self, from: InputOffset, copy: &mut [u8]) {
         let to = from + copy.len() as u64;
         let first = self
             .runs
@@ -153,24 +156,24 @@ mod tests {
                     .collect();
                 taken[at..at + len].fill(true);
                 plain[at..at + len].copy_from_slice(&bytes);
-                patches.add(at as u64, &bytes).unwrap();
+                patches.add(InputOffset::new(at as u64), &bytes).unwrap();
             }
             let merged = patches.merge(|_| None).unwrap();
             let mut whole = vec![0u8; 300];
-            merged.apply(0, &mut whole);
+            merged.apply(InputOffset::default(), &mut whole);
             assert_eq!(whole, plain);
             // and window by window, asking first
             let window = u.int_in_range(1..=64usize)?;
             let mut pieces = vec![0u8; 300];
             for (i, piece) in pieces.chunks_mut(window).enumerate() {
-                let from = (i * window) as u64;
+                let from = InputOffset::new((i * window) as u64);
                 if merged.touch(from, from + piece.len() as u64) {
                     merged.apply(from, piece);
                 }
             }
             assert_eq!(pieces, plain);
             assert_eq!(
-                merged.next(0),
+                merged.next(InputOffset::default()).map(InputOffset::get),
                 taken.iter().position(|t| *t).map(|at| at as u64)
             );
             Ok(())
@@ -180,9 +183,11 @@ mod tests {
     #[test]
     fn patches_that_disagree_are_refused_with_place_and_bytes() {
         let mut patches = Patches::default();
-        patches.add(10, &[1, 2, 3, 4]).unwrap();
-        patches.add(12, &[3, 9]).unwrap();
-        let error = patches.merge(|at| Some(at + 0x1000)).unwrap_err();
+        patches.add(InputOffset::new(10), &[1, 2, 3, 4]).unwrap();
+        patches.add(InputOffset::new(12), &[3, 9]).unwrap();
+        let error = patches
+            .merge(|at| Some(InputAddr::new(at.get() + 0x1000)))
+            .unwrap_err();
         assert_eq!(
             error.what,
             "two patches disagree about the byte at address 0x100d: 0x04 and 0x09"

@@ -7,7 +7,7 @@
 //! address becomes the first section, `.ehdr.old`.
 //!
 //! What is not loaded follows the new segment in the order in which the input has it. Symbols, names and
-//! groups are written anew; all else is copied. A section that is not loaded but is between loaded ones stays
+//! groups are rewritten; all else is copied. A section that is not loaded but is between loaded ones stays
 //! there. If there is space in front of the new segment ([`super::WriteOptions::like_text`]), it is filled
 //! first.
 
@@ -21,6 +21,7 @@ use super::room::Room;
 use super::symbols::SymbolPlan;
 use super::{New, NewId, NewKind, Writer};
 use crate::FormatError;
+use crate::addr::{InputOffset, OutputOffset};
 use crate::elf::{Elf, Section};
 use crate::raw::{self, Shdr};
 
@@ -85,7 +86,7 @@ impl Indexes {
         // Those in a hole are after the old section in front of it, and what continues the old image before
         // what is after.
         let in_front = |n: &New| {
-            let before = |s: &Section<'_>| s.is_alloc() && s.addr > 0 && s.addr < n.addr;
+            let before = |s: &Section<'_>| s.is_alloc() && s.addr > 0 && s.addr < n.addr.get();
             let old = elf.sections.get(..behind).unwrap_or_default();
             match n.in_hole {
                 true => old.iter().rposition(before).unwrap_or(0) + 1,
@@ -94,7 +95,7 @@ impl Indexes {
         };
         let address = |n: &New| match n.kind {
             Some(NewKind::Note | NewKind::Unloaded) => u64::MAX,
-            _ => n.addr,
+            _ => n.addr.get(),
         };
         let mut added: Vec<(usize, u64, u32)> = (0u32..)
             .zip(new)
@@ -211,7 +212,7 @@ pub(super) struct SectionTable<'w, 'd> {
 }
 
 /// What is left of the space in front of the new segment that nothing else uses.
-struct Gap(Range<u64>);
+struct Gap(Range<OutputOffset>);
 
 impl Gap {
     /// Puts what is not loaded there, or else at the end of the file. Gives its offset.
@@ -221,13 +222,15 @@ impl Gap {
             .0
             .start
             .next_multiple_of(if honoured { align } else { 1 });
-        let end = at.saturating_add(source.len());
-        if source.len() == 0 || end > self.0.end {
-            return output.append(align, source);
+        let end = at.checked_add(source.len());
+        match end.filter(|end| source.len() > 0 && *end <= self.0.end) {
+            None => output.append(align, source).get(),
+            Some(end) => {
+                self.0.start = end;
+                output.put_between(at, source);
+                at.get()
+            }
         }
-        self.0.start = end;
-        output.put_between(at, source);
-        at
     }
 }
 
@@ -298,7 +301,7 @@ impl<'w, 'd> SectionTable<'w, 'd> {
                 let to = self
                     .layout
                     .place(self.w.block_at + (s.addr - block.addr), s.size);
-                (header.sh_addr, header.sh_offset) = (to.addr, to.offset);
+                (header.sh_addr, header.sh_offset) = (to.addr.get(), to.offset.get());
             }
         }
         if let Some(with) = self.w.replaced.get(&index) {
@@ -346,7 +349,7 @@ impl<'w, 'd> SectionTable<'w, 'd> {
             sh_name: self.name(name)?,
             sh_type,
             sh_flags: raw::SHF_ALLOC,
-            sh_addr: new.addr,
+            sh_addr: new.addr.get(),
             sh_size: new.size,
             sh_addralign: new.align,
             ..Shdr::default()
@@ -359,11 +362,11 @@ impl<'w, 'd> SectionTable<'w, 'd> {
             None => {
                 (header.sh_type, header.sh_flags) =
                     (raw::SHT_NOBITS, raw::SHF_ALLOC | raw::SHF_WRITE);
-                header.sh_offset = self.layout.zero.map_or(0, |zero| zero.offset);
+                header.sh_offset = self.layout.zero.map_or(0, |zero| zero.offset.get());
             }
         }
         if matches!(new.kind, Some(NewKind::Code | NewKind::ReadOnly)) {
-            header.sh_offset = self.layout.place(new.addr, new.size).offset;
+            header.sh_offset = self.layout.place(new.addr, new.size).offset.get();
         }
         Ok(header)
     }
@@ -448,7 +451,7 @@ impl<'w, 'd> SectionTable<'w, 'd> {
             let s = &elf.sections[index as usize];
             let sources = self.contents(index)?;
             let copied = sources.is_empty();
-            if copied && (!s.has_contents() || s.offset + s.size <= w.loaded_end) {
+            if copied && (!s.has_contents() || s.offset + s.size <= w.loaded_end.get()) {
                 self.headers[at].sh_offset = s.offset.saturating_add(self.layout.shift);
                 continue;
             }
@@ -469,7 +472,7 @@ impl<'w, 'd> SectionTable<'w, 'd> {
             let header = &mut self.headers[at];
             if copied {
                 let source = Source::Input {
-                    from: s.offset,
+                    from: InputOffset::new(s.offset),
                     len: s.size,
                 };
                 header.sh_offset = self.gap.put(s.align, source, output);
@@ -481,7 +484,8 @@ impl<'w, 'd> SectionTable<'w, 'd> {
                 header.sh_offset = self.gap.put(header.sh_addralign, source, output);
                 continue;
             }
-            header.sh_offset = output.append(s.align, Source::Bytes(Cow::Borrowed(&[])));
+            let start = output.append(s.align, Source::Bytes(Cow::Borrowed(&[])));
+            header.sh_offset = start.get();
             header.sh_size = sources.iter().map(Source::len).sum();
             for source in sources {
                 output.append(1, source);
@@ -491,7 +495,8 @@ impl<'w, 'd> SectionTable<'w, 'd> {
             && let Some(header) = self.headers.last_mut()
         {
             header.sh_size = plan.indexes_size();
-            header.sh_offset = output.append(4, Source::SectionIndexes(plan));
+            let start = output.append(4, Source::SectionIndexes(plan));
+            header.sh_offset = start.get();
         }
         Ok(())
     }
@@ -518,7 +523,7 @@ impl<'w, 'd> SectionTable<'w, 'd> {
             }
             (plan, _) if s.has_contents() && (is_names || is_symbol_names) => {
                 let mut sources = vec![Source::Input {
-                    from: s.offset,
+                    from: InputOffset::new(s.offset),
                     len: s.size,
                 }];
                 if let Some(plan) = plan.filter(|_| is_symbol_names) {
@@ -534,10 +539,10 @@ impl<'w, 'd> SectionTable<'w, 'd> {
     }
 
     /// Puts the headers themselves, with the counts that do not fit the file header; gives their offset.
-    pub fn put_headers(&mut self, segments: u32, output: &mut Output<'w>) -> u64 {
+    pub fn put_headers(&mut self, segments: u32, output: &mut Output<'w>) -> OutputOffset {
         let (count, names) = (self.len(), self.names_index());
         let Some(first) = self.headers.first_mut() else {
-            return 0;
+            return OutputOffset::default();
         };
         if count >= raw::SHN_LORESERVE {
             first.sh_size = count.into();

@@ -4,14 +4,15 @@
 //! follow the last old one, since PT_LOADs must ascend.
 
 use super::room::Room;
+use crate::addr::{OutputAddr, OutputOffset};
 use crate::elf::Elf;
 use crate::raw::{self, Phdr};
 
 /// A range of the output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Place {
-    pub offset: u64,
-    pub addr: u64,
+    pub offset: OutputOffset,
+    pub addr: OutputAddr,
     pub size: u64,
 }
 
@@ -46,7 +47,7 @@ pub(super) struct Wanted<'a> {
     /// A hole of the file with a segment of its own, in front of the new one.
     pub mapped: Option<NewSegment>,
     /// Where the last segment ends, with zeros after it.
-    pub zeros_to: Option<u64>,
+    pub zeros_to: Option<OutputAddr>,
 }
 
 /// The program headers of the output.
@@ -67,7 +68,7 @@ pub(super) fn program_headers(elf: &Elf<'_>, wanted: &Wanted<'_>) -> Vec<Phdr> {
             .filter(|p| p.p_type == raw::PT_LOAD)
             .max_by_key(|p| p.p_vaddr)
     {
-        last.p_memsz = end.saturating_sub(last.p_vaddr).max(last.p_memsz);
+        last.p_memsz = end.get().saturating_sub(last.p_vaddr).max(last.p_memsz);
     }
     let new = |segment: &NewSegment, align: u64| {
         let flags = if segment.executable { raw::PF_X } else { 0 };
@@ -134,9 +135,9 @@ fn load(place: Place, flags: u32, file_size: u64, align: u64) -> Phdr {
     Phdr {
         p_type: raw::PT_LOAD,
         p_flags: flags,
-        p_offset: place.offset,
-        p_vaddr: place.addr,
-        p_paddr: place.addr,
+        p_offset: place.offset.get(),
+        p_vaddr: place.addr.get(),
+        p_paddr: place.addr.get(),
         p_filesz: file_size,
         p_memsz: place.size,
         p_align: align,
@@ -145,8 +146,9 @@ fn load(place: Place, flags: u32, file_size: u64, align: u64) -> Phdr {
 
 fn old(mut p: Phdr, wanted: &Wanted<'_>) -> Phdr {
     let moved_to = |p: &mut Phdr, place: Place| {
-        p.p_paddr = p.p_paddr.wrapping_add(place.addr.wrapping_sub(p.p_vaddr));
-        (p.p_offset, p.p_vaddr) = (place.offset, place.addr);
+        let (offset, addr) = (place.offset.get(), place.addr.get());
+        p.p_paddr = p.p_paddr.wrapping_add(addr.wrapping_sub(p.p_vaddr));
+        (p.p_offset, p.p_vaddr) = (offset, addr);
     };
     match p.p_type {
         raw::PT_NULL => return p,

@@ -57,7 +57,7 @@ impl<'a> SymbolPlan<'a> {
         let total = count + new.len() as u64;
         if total > u32::MAX.into() {
             return Err(FormatError::new(format!(
-                "the symbol table would have {total} symbols; 4294967295 can be told apart"
+                "the symbol table would have {total} symbols; at most 4294967295 are possible"
             )));
         }
         let mut text = Vec::new();

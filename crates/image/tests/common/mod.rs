@@ -6,6 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use postlink_image::InputAddr;
 use postlink_image::elf::{Elf, SymbolTable};
 use postlink_image::write::{
     InSection, NewKind, NewSection, NewSymbol, SymbolEdit, WriteOptions, WriteSummary, Writer,
@@ -207,7 +208,14 @@ pub fn move_work_by(
     let text = new(".text.postlink", NewKind::Code, size + 7);
     let tables = new(".rodata.postlink", NewKind::ReadOnly, 40);
     let note = new(".note.postlink", NewKind::Note, 20);
-    assert_eq!((text.addr % 16, tables.addr % 16, note.addr), (0, 0, 0));
+    assert_eq!(
+        (
+            text.addr.get() % 16,
+            tables.addr.get() % 16,
+            note.addr.get()
+        ),
+        (0, 0, 0)
+    );
     writer
         .contents(note.id)
         .copy_from_slice(b"\x04\0\0\0\x04\0\0\0\x01\0\0\0pst\0abcd");
@@ -215,10 +223,12 @@ pub fn move_work_by(
     let mut stub = Vec::new();
     if zero_fill {
         let counters = writer.append_zero_fill(".counters.postlink", 100);
-        assert_eq!(counters.addr % 4096, 0);
+        assert_eq!(counters.addr.get() % 4096, 0);
         // inc qword ptr [rip + displacement]
         stub.extend([0x48, 0xff, 0x05]);
-        stub.extend(((counters.addr as i64 - (text.addr + 7) as i64) as i32).to_le_bytes());
+        stub.extend(
+            ((counters.addr.get() as i64 - (text.addr.get() + 7) as i64) as i32).to_le_bytes(),
+        );
     } else {
         stub.extend([0x0f, 0x1f, 0x80, 0, 0, 0, 0]); // nop
     }
@@ -228,11 +238,12 @@ pub fn move_work_by(
 
     let mut jump = vec![0xcc; size as usize];
     jump[0] = 0xe9;
-    jump[1..5].copy_from_slice(&((text.addr as i64 - (addr + 5) as i64) as i32).to_le_bytes());
-    writer.patch(addr, &jump).unwrap();
+    jump[1..5]
+        .copy_from_slice(&((text.addr.get() as i64 - (addr + 5) as i64) as i32).to_le_bytes());
+    writer.patch(InputAddr::new(addr), &jump).unwrap();
 
     let place = SymbolEdit {
-        value: text.addr,
+        value: text.addr.get(),
         size: size + 7,
         section: InSection::New(text.id),
     };
@@ -252,7 +263,7 @@ pub fn move_work_by(
         ("work.old", addr, None, InSection::Old(old_section)),
         (
             "__postlink_table",
-            tables.addr,
+            tables.addr.get(),
             locals,
             InSection::New(tables.id),
         ),

@@ -1,7 +1,7 @@
 //! Recorders of indirect calls. The tables, and what they mean, are those of [`x86_64::site`](crate::x86_64::site).
 //!
 //! `blr xN` becomes a `bl` of its recorder, an indirect tail jump a `b`. The recorder may use `x16`, `x17`
-//! and the flags, which belong to nobody at a call, and must leave everything else as it is. Beside it what
+//! and the flags, which hold nothing at a call, and must leave everything else as it is. Beside it what
 //! it is in a program at a fixed address, where a target is its link-time address and a register more is
 //! free:
 //!

@@ -209,7 +209,7 @@ fn classify_special(instruction: &Instruction, bytes: &[u8], insn: &mut Insn) ->
         op if op.is_loop() || op.is_loopcc() || op.is_jcx_short() => {
             let target = direct(bytes, insn, 2, FixupKind::Rel8 { trail: 0 })?;
             insn.flow = Flow::ShortCond { target };
-            // Its prefixes (the address size chooses the counter) are part of it, and whoever respells it keeps them.
+            // Its prefixes (the address size chooses the counter) are part of it, and re-encoding keeps them.
             insn.traits.prefixed = false;
         }
         Op::Call_rm64 => {

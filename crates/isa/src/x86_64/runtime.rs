@@ -235,7 +235,7 @@ pub(crate) fn check(config: &RuntimeConfig<'_>, unit: u64) -> Result<(), Runtime
         .find(|character| !character.is_ascii_hexdigit())
     {
         return pattern(format!(
-            "%b stands for {:?}, where {other:?} is no hexadecimal digit",
+            "%b is replaced by {:?}, where {other:?} is no hexadecimal digit",
             config.build_id
         ));
     }

@@ -100,7 +100,7 @@ impl<'d> Tables<'d> {
         let parents = Parents::with_symbols(&bat, elf);
         if parents.corrected > 0 {
             ui.warn(format_args!(
-                "{} of {} split-off parts name the wrong function, as BOLT 19 writes them if such parts lie below hot ones; corrected",
+                "{} of {} split-off parts name the wrong function, as BOLT 19 writes them if such parts are below hot ones; corrected",
                 count(parents.corrected),
                 count(bat.cold().len())
             ));

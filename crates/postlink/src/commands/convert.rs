@@ -89,7 +89,7 @@ impl How {
         }
     }
 
-    /// For whom pre-aggregated text is written.
+    /// Which tool pre-aggregated text is written for.
     pub fn dialect(&self) -> Dialect {
         match self.dialect {
             Version::V19 => Dialect::V19,

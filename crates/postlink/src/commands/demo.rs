@@ -126,7 +126,7 @@ impl Demo {
         let input = input.parse()?;
         if !input.elf.has_kept_relocs() {
             bail!(
-                "{}: was linked without kept relocations; build it in its own repository, where .cargo/config.toml asks for them (RUSTFLAGS in the environment override that file), or add -Clink-arg=-Wl,--emit-relocs to RUSTFLAGS",
+                "{}: was linked without kept relocations; build it in its own repository, where .cargo/config.toml has the linker keep them (RUSTFLAGS in the environment override that file), or add -Clink-arg=-Wl,--emit-relocs to RUSTFLAGS",
                 this.display()
             );
         }

@@ -116,7 +116,7 @@ impl Inspect {
         );
         let pointers = match &i.pointers_stay {
             Some(why) => format!("pointers to functions that move keep their values: {why}"),
-            None => "pointers to functions that move lead to the new code where nothing can tell"
+            None => "pointers to functions that move lead to the new code where the program cannot notice"
                 .to_owned(),
         };
         row("", pointers);
@@ -124,7 +124,7 @@ impl Inspect {
             row(
                 "old entries",
                 format!(
-                    "a jump fits in all functions that can move but {}, which code that stays goes on to enter as it does",
+                    "a jump fits in all functions that can move but {}, which code that stays still enters at the old address",
                     count(i.led)
                 ),
             );
@@ -133,7 +133,7 @@ impl Inspect {
                 "old code",
                 format!(
                     "{} in {} there: their tables stay",
-                    counted(jumps, "indirect jump goes on", "indirect jumps go on"),
+                    counted(jumps, "indirect jump continues", "indirect jumps continue"),
                     counted(functions, "function", "functions")
                 ),
             );

@@ -162,7 +162,7 @@ impl Instrument {
         if let Some(mode) = self.mode.coverage() {
             if self.blocks.is_some() {
                 bail!(
-                    "--blocks is for --mode edges: the other modes leave blocks where they are, or tell their place in the map"
+                    "--blocks is for --mode edges: the other modes leave blocks where they are, or record their place in the map"
                 );
             }
             return self.machine_profile(mode, &input, watched, ui);

@@ -30,7 +30,8 @@ pub struct Links {
 
 impl Links {
     pub fn run(self, ui: &Ui) -> Result<ExitCode> {
-        let program = std::env::current_exe().context("cannot tell where this program lies")?;
+        let program =
+            std::env::current_exe().context("cannot find out where this program is installed")?;
         std::fs::create_dir_all(&self.dir).with_context(|| self.dir.display().to_string())?;
         for front_end in front_ends::ALL {
             let link = self.dir.join(front_end.name);

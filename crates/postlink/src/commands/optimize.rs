@@ -281,7 +281,7 @@ pub fn say(ui: &Ui, output: &str, done: &Optimized) {
             ),
             counted(c.identical, "is as it was", "are as they were")
         )),
-        None => ui.warn("not checked, as you asked"),
+        None => ui.warn("not checked, because of --no-verify"),
     }
     if let Some(why) = &report.pointers_stay {
         ui.say(format_args!(
@@ -309,7 +309,7 @@ pub fn say(ui: &Ui, output: &str, done: &Optimized) {
             false => "",
         };
         ui.warn(format_args!(
-            "the counters of {} ({}{more}) contradict each other a little (plain counters in threads, threads that ended inside of them, a second way in that goes on in the old code, or a profile that was read while the program ran)",
+            "the counters of {} ({}{more}) contradict each other a little (plain counters in threads, threads that ended inside of them, a secondary entry whose control continues in the old code, or a profile that was read while the program ran)",
             counted(report.inconsistent_functions, "function", "functions"),
             report.most_inconsistent.join(", ")
         ));

@@ -83,7 +83,7 @@ struct Samples {
     /// Leave out call chains
     #[arg(long)]
     ignore_chains: bool,
-    /// Events that a sample stands for
+    /// Events per sample
     #[arg(long, value_name = "N", default_value_t = 1)]
     period: u64,
     /// The program is a Linux kernel

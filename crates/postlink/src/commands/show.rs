@@ -152,7 +152,7 @@ impl Show {
                 self.print_calls(counts);
             }
             (None, Some(_)) => anyhow::bail!(crate::errors::Usage(
-                "the blocks of counters are told with --binary".into()
+                "--binary shows the blocks of counters".into()
             )),
             (None, None) => {
                 self.print_totals(&totals);

@@ -70,7 +70,7 @@ pub fn show(command: &Show, profile: &Any) -> Result<()> {
         return match profile {
             Any::Symbols(profile) => print_records(profile, name),
             Any::Blocks(profile) => print_blocks(profile, name),
-            _ => bail!("the records of functions are told with --binary"),
+            _ => bail!("--binary shows the records of functions"),
         };
     }
     let weight = |row: &Row| row.branches.max(row.samples).max(row.entered);

@@ -109,7 +109,7 @@ impl Tune {
             Some(_) => format!("--runner 'qemu-{arch} -L /usr/{arch}-linux-gnu'"),
         };
         let where_to_look = library.map_or(String::new(), |library| {
-            format!(", where the directory behind -L is the one that {library} lies in")
+            format!(", where the directory after -L is the one that {library} is in")
         });
         let name = self.input.display();
         match &self.runner {
@@ -147,7 +147,7 @@ impl Tune {
                 ending(run.status)
             );
             if !self.allow_failure {
-                bail!("{what} (--allow-failure goes on with what was counted)");
+                bail!("{what} (--allow-failure continues with what was counted)");
             }
             ui.warn(what);
         }

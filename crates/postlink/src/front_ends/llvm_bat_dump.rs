@@ -18,109 +18,75 @@ use postlink_image::bat::{Bat, Entry, EntryKind, SECTION, Translator};
 use postlink_image::elf::{Elf, SymbolTable};
 
 use super::Arguments;
+use super::options::{self, Given, Tool};
 use crate::input::Input;
 
 /// Its name.
 pub const NAME: &str = "llvm-bat-dump";
 
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Given {
-    file: Option<String>,
+const TOOL: Tool = Tool {
+    name: NAME,
+    overview: "address translation tables of a binary as text",
+    usage: "llvm-bat-dump [options] <executable>",
+    options: &[
+        options::switch("dump-all", "dump all BAT tables"),
+        options::value("translate", "translate addresses using BAT"),
+    ],
+    aliases: &[],
+};
+
+/// What the command line says.
+#[derive(Debug, PartialEq, Eq)]
+struct Wanted {
+    file: String,
     dump_all: bool,
     translate: Vec<u64>,
 }
 
-/// What the command line asks for.
-enum Asked {
-    Work(Given),
-    Help,
-    Version,
-}
-
 /// Runs with these arguments (without the program's name).
 pub fn main(arguments: Arguments<'_>) -> ExitCode {
-    match parse(arguments) {
-        Ok(Asked::Help) => {
-            print!(
-                "USAGE: {NAME} [options] <executable>\n\nOPTIONS:\n\nBAT dump options:\n\n  --dump-all          - dump all BAT tables\n  --translate=<addr>  - translate addresses using BAT\n\nGeneric options:\n\n  --help              - Display available options\n  --version           - Display the version of this program\n"
-            );
-            ExitCode::SUCCESS
-        }
-        Ok(Asked::Version) => {
-            println!(
-                "postlink {}, compatible with LLVM 19",
-                env!("CARGO_PKG_VERSION")
-            );
-            ExitCode::SUCCESS
-        }
-        Ok(Asked::Work(given)) => match run(&given) {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(error) => {
-                eprintln!("{}", crate::errors::line(&error));
-                ExitCode::FAILURE
-            }
-        },
+    let wanted = match TOOL.parse(arguments).and_then(|given| wanted(&given)) {
+        Ok(wanted) => wanted,
         Err(error) => {
             eprintln!("{NAME}: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    match run(&wanted) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{}", crate::errors::line(&error));
             ExitCode::FAILURE
         }
     }
 }
 
-fn parse(arguments: Arguments<'_>) -> Result<Asked> {
-    let mut given = Given::default();
-    let mut only_files = false;
-    while let Some(argument) = arguments.next() {
-        let option = argument
-            .strip_prefix("--")
-            .or_else(|| argument.strip_prefix('-'))
-            .filter(|_| !only_files);
-        let (name, value) = match option.map(|o| o.split_once('=').unwrap_or((o, ""))) {
-            None => {
-                if given.file.replace(argument).is_some() {
-                    bail!(
-                        "Too many positional arguments specified!\nCan specify at most 1 positional arguments: See: {NAME} --help"
-                    );
-                }
-                continue;
+fn wanted(given: &Given) -> Result<Wanted> {
+    let [file] = &given.positional[..] else {
+        let what = match given.positional.is_empty() {
+            true => {
+                "Not enough positional command line arguments specified!\nMust specify at least 1 positional argument"
             }
-            Some(pair) => pair,
+            false => {
+                "Too many positional arguments specified!\nCan specify at most 1 positional arguments"
+            }
         };
-        match name {
-            "" => only_files = true,
-            "help" | "h" => return Ok(Asked::Help),
-            "version" => return Ok(Asked::Version),
-            "dump-all" => {
-                given.dump_all = match value {
-                    "" | "1" | "true" | "TRUE" | "True" => true,
-                    "0" | "false" | "FALSE" | "False" => false,
-                    _ => bail!(
-                        "for the --dump-all option: '{value}' is invalid value for boolean argument! Try 0 or 1"
-                    ),
-                }
-            }
-            "translate" => {
-                let value = match argument.contains('=') {
-                    true => value.to_owned(),
-                    false => arguments
-                        .next()
-                        .ok_or_else(|| anyhow!("for the --translate option: requires a value!"))?,
-                };
-                given.translate.push(number(&value).ok_or_else(|| {
-                    anyhow!(
-                        "for the --translate option: '{value}' value invalid for ulong argument!"
-                    )
-                })?);
-            }
-            _ => bail!("Unknown command line argument '{argument}'.  Try: '{NAME} --help'"),
-        }
-    }
-    if given.file.is_none() {
-        bail!(
-            "Not enough positional command line arguments specified!\nMust specify at least 1 positional argument: See: {NAME} --help"
-        );
-    }
-    Ok(Asked::Work(given))
+        bail!("{what}: See: {NAME} --help");
+    };
+    let address = |text: &String| {
+        number(text).ok_or_else(|| {
+            anyhow!("for the --translate option: '{text}' value invalid for ulong argument!")
+        })
+    };
+    Ok(Wanted {
+        file: file.clone(),
+        dump_all: given.switch("dump-all", false)?,
+        translate: given
+            .values("translate")
+            .iter()
+            .map(address)
+            .collect::<Result<_>>()?,
+    })
 }
 
 /// A number with the prefixes of C.
@@ -136,8 +102,8 @@ fn number(text: &str) -> Option<u64> {
     u64::from_str_radix(digits, radix).ok()
 }
 
-fn run(given: &Given) -> Result<()> {
-    let file = given.file.as_deref().unwrap_or_default();
+fn run(wanted: &Wanted) -> Result<()> {
+    let file = &wanted.file;
     let path = Path::new(file);
     if !path.exists() {
         bail!("{NAME}: '{file}': No such file or directory.");
@@ -156,11 +122,11 @@ fn run(given: &Given) -> Result<()> {
     let translator = Translator::new(&bat, &parents);
     let mut out = BufWriter::new(std::io::stdout().lock());
     writeln!(out, "BOLT-INFO: Parsed {} BAT entries", translator.len())?;
-    if given.dump_all {
+    if wanted.dump_all {
         dump(&mut out, &bat, &parents, &translator)?;
     }
-    if !given.translate.is_empty() {
-        translate(&mut out, &elf, &translator, &given.translate)?;
+    if !wanted.translate.is_empty() {
+        translate(&mut out, &elf, &translator, &wanted.translate)?;
     }
     out.flush()?;
     Ok(())
@@ -278,17 +244,14 @@ fn translate(
 mod tests {
     use super::*;
 
-    fn given(line: &str) -> Result<Given> {
-        match parse(&mut line.split(' ').map(str::to_owned))? {
-            Asked::Work(given) => Ok(given),
-            Asked::Help | Asked::Version => bail!("help"),
-        }
+    fn given(line: &str) -> Result<Wanted> {
+        wanted(&TOOL.parse(&mut line.split(' ').map(str::to_owned))?)
     }
 
     #[test]
-    fn options_have_one_dash_or_two_and_values_behind_or_after() {
-        let expected = Given {
-            file: Some("a.out".into()),
+    fn options_have_one_dash_or_two_and_values_after_an_equals_sign_or_in_the_next_argument() {
+        let expected = Wanted {
+            file: "a.out".into(),
             dump_all: true,
             translate: vec![0x401000, 8, 5],
         };

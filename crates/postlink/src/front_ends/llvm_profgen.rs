@@ -61,7 +61,7 @@ const TOOL: Tool = Tool {
         value("disassemble-functions", "Functions to disassemble"),
         value("perf-event", "Keep samples of this event"),
         value("perf-events", "Keep samples of these events"),
-        value("sample-period", "Events that a sample stands for"),
+        value("sample-period", "Events per sample"),
         value("profile-summary-hot-count", "Hot threshold"),
         value("profile-summary-cold-count", "Cold threshold"),
         value("profile-summary-cutoff-hot", "Share of hot counts"),

@@ -29,7 +29,7 @@ const VARIABLE: &str = "POSTLINK_MIP_FLAGS";
 /// ran: one byte each -fmachine-profile-call-graph how often they were called, and in which order for the
 /// first time (the default) -fmachine-profile-block-coverage which blocks ran, too
 /// -fmachine-profile-all-blocks a counter for blocks that follow from others as well
-/// -fmachine-profile-runtime-buffer=BYTES sample who called whom into a buffer of that size
+/// -fmachine-profile-runtime-buffer=BYTES sample callers and callees into a buffer of that size
 /// -fmachine-profile-function-group-count=N, -fmachine-profile-selected-function-group=I only one of N groups
 /// of functions -fmachine-profile-min-instruction-count=N only functions with so many instructions
 /// -fmachine-profile-link-unit-name=NAME what the program will be called -fno-machine-profile-dump write a

@@ -85,7 +85,7 @@ pub struct Tool {
     pub aliases: &'static [(&'static str, &'static str)],
 }
 
-/// What a command line asks for.
+/// What a command line says.
 #[derive(Debug)]
 pub enum Asked {
     /// Work.
@@ -115,7 +115,7 @@ pub struct Given {
     pub positional: Vec<String>,
     /// Options that change something, in their order.
     pub spelt: Vec<Spelt>,
-    /// Options that change nothing, as they were encoded, and why.
+    /// Options that change nothing, as they were written, and why.
     pub ignored: Vec<(String, &'static str)>,
 }
 

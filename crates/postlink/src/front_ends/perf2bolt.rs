@@ -28,7 +28,7 @@ pub const TOOL: Tool = Tool {
         value("profile-format", "format of the output: fdata or yaml"),
         switch(
             "pa",
-            "the data file is pre-aggregated (told by its contents too)",
+            "the data file is pre-aggregated (also recognised by its contents)",
         ),
         switch("nl", "aggregate basic samples (without LBR info)"),
         switch(
@@ -45,9 +45,9 @@ pub const TOOL: Tool = Tool {
             "ignore-interrupt-lbr",
             "branches from and to the kernel are always left out",
         ),
-        ignored("time-aggr", "postlink aggregate --time tells times"),
-        ignored("time-opts", "postlink aggregate --time tells times"),
-        ignored("time-rewrite", "postlink aggregate --time tells times"),
+        ignored("time-aggr", "postlink aggregate --time prints times"),
+        ignored("time-opts", "postlink aggregate --time prints times"),
+        ignored("time-rewrite", "postlink aggregate --time prints times"),
         ignored_value("itrace", READS),
         ignored_value("max-samples", "all samples are read"),
         ignored_value("v", "there are no levels of talk"),
@@ -138,7 +138,7 @@ fn run(arguments: Arguments<'_>) -> Result<()> {
     });
     if given.switch("pa", false)? && !preaggregated {
         bail!(
-            "{}: not a pre-aggregated profile, which -pa asks for",
+            "{}: not a pre-aggregated profile, as -pa expects",
             files.join(" ")
         );
     }

@@ -232,7 +232,7 @@ fn check_entries(case: &Case, certificate: &[u8]) -> Result<(), String> {
             .as_array()
             .is_none_or(Vec::is_empty)
         {
-            return Err(format!("verify: {name} does not go on in old code"));
+            return Err(format!("verify: {name} does not continue in old code"));
         }
     }
     Ok(())

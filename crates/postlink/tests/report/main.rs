@@ -5,16 +5,16 @@
 //! word in the console. Set `POSTLINK_PICTURES` to a folder to have the pictures of that written there.
 
 mod browser;
-#[path = "../support/folder.rs"]
-mod folder;
+#[path = "../support/mod.rs"]
+mod support;
 
 use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use browser::Browser;
-use folder::Folder;
 use serde_json::Value;
+use support::folder::Folder;
 
 const SOURCE: &str = r#"
 #include <stdio.h>

@@ -14,17 +14,43 @@ impl Folder {
         }
     }
 
+    /// The folder itself.
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
     pub fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
-    /// Runs a program in the folder, to whatever end.
-    pub fn start(&self, program: &Path, arguments: &[&str]) -> Output {
-        Command::new(program)
+    /// Compiles `NAME.c` with this text to a program, and gives its path.
+    pub fn compile(&self, name: &str, source: &str, flags: &[&str]) -> PathBuf {
+        let (file, program) = (self.path(&format!("{name}.c")), self.path(name));
+        std::fs::write(&file, source).expect("the folder is ours");
+        let status = Command::new("gcc")
+            .args(["-O2", "-o"])
+            .arg(&program)
+            .arg(&file)
+            .args(flags)
+            .status();
+        assert!(status.expect("gcc is needed for this test").success());
+        program
+    }
+
+    /// A program, to be run in the folder.
+    pub fn command(&self, program: &Path, arguments: &[&str]) -> Command {
+        let mut command = Command::new(program);
+        command
             .args(arguments)
             .current_dir(self.dir.path())
             .env_remove("POSTLINK_PROFILE")
-            .env("NO_COLOR", "1")
+            .env("NO_COLOR", "1");
+        command
+    }
+
+    /// Runs a program in the folder, whatever its exit code.
+    pub fn start(&self, program: &Path, arguments: &[&str]) -> Output {
+        self.command(program, arguments)
             .output()
             .unwrap_or_else(|e| panic!("{}: {e}", program.display()))
     }
@@ -40,6 +66,12 @@ impl Folder {
         String::from_utf8(output.stdout).expect("output is UTF-8")
     }
 
+    /// Runs postlink, whatever its exit code.
+    pub fn attempt(&self, arguments: &[&str]) -> Output {
+        self.start(Path::new(env!("CARGO_BIN_EXE_postlink")), arguments)
+    }
+
+    /// Runs postlink, which must succeed, and gives its output.
     pub fn postlink(&self, arguments: &[&str]) -> String {
         self.run(Path::new(env!("CARGO_BIN_EXE_postlink")), arguments)
     }

@@ -1,6 +1,11 @@
 //! What several test programs need.
 
-use std::process::{Command, Output};
+// Each of them uses a part of it.
+#![allow(dead_code)]
+
+pub mod folder;
+
+use std::process::{Command, Output, Stdio};
 
 /// Runs a command that must succeed.
 pub fn done(command: &mut Command) -> Output {
@@ -14,4 +19,18 @@ pub fn done(command: &mut Command) -> Output {
         String::from_utf8_lossy(&output.stderr)
     );
     output
+}
+
+/// Whether a tool is installed. Says so if it is not: what needs it is skipped.
+pub fn is_installed(tool: &str) -> bool {
+    let found = Command::new(tool)
+        .arg("--version")
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success());
+    if !found {
+        eprintln!("SKIPPED: {tool} is not installed");
+    }
+    found
 }

@@ -225,7 +225,7 @@ fn call_count(trie: &Trie, caller: trie::Id, callee: trie::Id) -> u64 {
     to.estimated_head().max(called.copied().unwrap_or(0))
 }
 
-/// Who calls whom, by rank in the order of names.
+/// Callers and callees, by rank in the order of names.
 type Graph = Vec<Vec<(u32, u64)>>;
 
 /// The functions of a tree, callers before callees as far as that is possible.

@@ -84,7 +84,7 @@ impl Walker<'_, '_> {
                 return Err(self.cursor.error(
                     self.cursor.offset(),
                     format_args!(
-                        "a body lies in {} others, at most {} are read",
+                        "an inlined body is nested in {} others; at most {} are read",
                         open.len(),
                         DEPTH - 1
                     ),

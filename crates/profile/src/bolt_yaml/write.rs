@@ -224,7 +224,7 @@ impl Out {
 
     fn flow(&mut self, node: &Node) {
         match node {
-            // Of a field that is not modelled nobody knows whether it is a number.
+            // Of a field that is not modelled it is not known whether it is a number.
             Node::Scalar(text) if is_number(text) => self.put(text),
             Node::Scalar(text) => self.quoted(text),
             Node::List(items) => self.flow_list(items, Out::flow),

@@ -9,8 +9,8 @@
 //! all events so far: after [`EDITIONS`] of them the rest of the text is looked through at once, and there is
 //! one more.
 //!
-//! Invariants: pieces are handed out in order, and whoever has taken one marks it as looked through, whatever
-//! happens ([`Turn`] does so when it is dropped): nobody waits for ever. The events of an edition are a
+//! Invariants: pieces are handed out in order, and the thread that has taken one marks it as looked through, whatever
+//! happens ([`Turn`] does so when it is dropped): no thread waits for ever. The events of an edition are a
 //! prefix of those of the next one, so modules keep their numbers.
 
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -41,7 +41,7 @@ struct State {
     events: Vec<Event>,
     /// All of the text has been looked through.
     complete: bool,
-    /// The first piece that is wrong: nobody after it has to go on.
+    /// The first piece that is wrong: no thread after it has to continue.
     wrong: Option<usize>,
 }
 

@@ -1,7 +1,7 @@
 // Flame graph and call graph, from counts of calls.
 //
-// Counts say who called whom how often, not through whom: chains of callers are estimated as gprof does. A call of a function costs the same
-// whoever makes it: its own instructions by the number of its executions, and its callees in proportion. Calls, their numbers and each function's own instructions are exact.
+// Counts say how often a function called another, not through which callers: chains of callers are estimated as gprof does. A call of a function costs the same
+// for every caller: its own instructions by the number of its executions, and its callees in proportion. Calls, their numbers and each function's own instructions are exact.
 
 /** Instructions of one execution of each function with all that it calls. */
 let inclusive = null;

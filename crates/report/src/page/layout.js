@@ -1,4 +1,4 @@
-// Where code lies and what of it runs: the address space as a Hilbert curve or as rows, before and after.
+// Where code is and what of it runs: the address space as a Hilbert curve or as rows, before and after.
 
 /**
  * The cells of a square of side `n`, any number, in the order of a generalised Hilbert curve: neighbours in memory are neighbours in the picture.

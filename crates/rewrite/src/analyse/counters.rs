@@ -281,7 +281,7 @@ pub(crate) fn cheapest<I: Isa>(
     for (at, effects, landing_pad) in places.iter().rev() {
         live = RegSet(live.minus(effects.kills).0 | effects.reads.0);
         if *landing_pad || *at < allowed.0 || *at > allowed.1 {
-            continue; // the counter goes behind it
+            continue; // the counter goes after it
         }
         let live = live.or(kept).minus(spare);
         let cost = cost(live);

@@ -139,7 +139,7 @@ pub fn entry_patch<I: Isa>(program: &Program<'_>, cfg: &Cfg, entry: u64) -> Opti
     Some(at)
 }
 
-/// Whether a jump of the function may come by a table to what a jump at an old entry overwrites behind its first
+/// Whether a jump of the function may lead through a table to what a jump at an old entry overwrites after its first
 /// byte, `at`, up to `end`: whichever of the addresses that the function forms is the table, and whichever its
 /// entries are added to.
 fn may_table_lead_into(program: &Program<'_>, cfg: &Cfg, at: u64, end: u64) -> bool {

@@ -19,7 +19,7 @@
 //!   instruction the same, so profiles that BOLT wrote match as well.
 //! * strict text: of each instruction but plain jumps its bytes, where what depends on addresses is cut out:
 //!   fields relative to the instruction and absolute addresses. A branch or a direct call is its mnemonic.
-//!   LLVM hashes its own numbers of operations and registers here, which nobody else can know: the pieces of
+//!   LLVM hashes its own numbers of operations and registers here, which no other tool can know: the pieces of
 //!   the two are never equal but by chance.
 //! * the hash of a function: strict text without operands, that is the mnemonics in order.
 //!

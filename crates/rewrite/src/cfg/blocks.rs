@@ -81,7 +81,7 @@ struct Ending {
     targets: Targets,
     /// The block ends here.
     done: bool,
-    /// The instruction is copied, not encoded anew.
+    /// The instruction is copied, not re-encoded.
     copied: bool,
 }
 

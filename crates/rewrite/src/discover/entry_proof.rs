@@ -1,6 +1,6 @@
 //! Where a jump may overwrite an old entry, in a file whose linker kept no relocations.
 //!
-//! The jump takes the place of some instructions. Control that came to one of them behind the first byte, in
+//! The jump takes the place of some instructions. Control that reached one of them after the first byte, in
 //! whatever way, would find half an instruction; who read them would find others. Where relocations were kept,
 //! all ways are known. Here it is shown of each place that nothing in the file leads there:
 //!

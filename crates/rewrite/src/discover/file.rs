@@ -75,12 +75,12 @@ pub fn check_without_relocations(program: &Program<'_>) -> Result<(), Error> {
     }
     if program.eh.fdes.is_empty() {
         return refuse(
-            "the file has no unwind entries, which tell where functions are: compile with -fasynchronous-unwind-tables",
+            "the file has no unwind entries, from which functions are found: compile with -fasynchronous-unwind-tables",
         );
     }
     if !elf.segments.iter().any(|s| s.kind == PT_GNU_EH_FRAME) {
         return refuse(
-            "no program header tells of its unwind table (PT_GNU_EH_FRAME): link with -Wl,--eh-frame-hdr or -Wl,-q",
+            "no program header (PT_GNU_EH_FRAME) locates its unwind table: link with -Wl,--eh-frame-hdr or -Wl,-q",
         );
     }
     Ok(())

@@ -120,7 +120,7 @@ const KNOWN: &[Runtime] = &[
     },
     Runtime {
         name: "GHC (Haskell)",
-        describes: "data of the run-time lie directly in front of the entries of its code",
+        describes: "data of the run-time are directly before the entries of its code",
         effect: Effect::ValuesStay,
         marks: &[
             Mark::Comment("GHC "),
@@ -132,7 +132,7 @@ const KNOWN: &[Runtime] = &[
     },
     Runtime {
         name: "OCaml",
-        describes: "its frame tables are looked up by return address, and its code lies between named bounds",
+        describes: "its frame tables are looked up by return address, and its code is between symbols that mark its bounds",
         effect: Effect::ValuesStay,
         marks: &[
             Mark::Symbol(b"caml_frametable"),

@@ -1,6 +1,6 @@
 //! An instrumented copy of a program.
 //!
-//! Every function that is understood is emitted anew with its counters; the counters are in pages of their
+//! Every function that is understood is re-emitted with its counters; the counters are in pages of their
 //! own that a start-up routine maps onto the profile file. Pointers to functions stay as they are (they lead
 //! to the old entry, which jumps on): so the targets that recorders see are addresses of the input. It also
 //! makes old entries the only way in from outside, where checks for per-thread counters ([`per_thread`]) are.
@@ -196,7 +196,7 @@ impl<'d, I: Isa> Instrumented<'d, I> {
         }
     }
 
-    /// Counters are incremented in another way: all code is made anew.
+    /// Counters are incremented in another way: all code is made again.
     fn not_per_thread(&mut self, why: String) {
         self.counting.fall_back(why);
         self.made = None;
@@ -439,7 +439,7 @@ fn put_runtime<I: Isa>(
     entry: &Hook,
     options: &InstrumentOptions,
     writer: &mut Writer<'_>,
-) -> Result<(ProbeAddresses, u64), Error> {
+) -> Result<(ProbeAddresses, OutputAddr), Error> {
     let (subject, own, unit) = (&made.map.subject, memory.own, I::COUNTER_UNIT);
     let code = |name: &str, size: usize| NewSection {
         name: name.into(),
@@ -452,7 +452,7 @@ fn put_runtime<I: Isa>(
     let build_id = subject.identity.hex();
     let sites_offset = raw::sites_offset(subject.counters);
     // Addresses near by, for a routine of the same size.
-    let near = slow_at.addr;
+    let near = slow_at.addr.get();
     let mut config = RuntimeConfig {
         at: near,
         counters: near.next_multiple_of(unit) + own.map_or(unit, |own| own.len),
@@ -472,9 +472,10 @@ fn put_runtime<I: Isa>(
     let size = assemble(&config)?.0.len();
     let runtime = writer.append_anywhere(code(".text.start", size));
     let counters = writer.append_zero_fill_aligned(".postlink.counters", memory.all, unit);
-    config.at = runtime.addr;
-    config.counters = counters.addr + memory.before;
-    config.bias_slot = own.map_or(counters.addr + memory.counters, |_| counters.addr);
+    let bias = own.map_or(counters.addr + memory.counters, |_| counters.addr);
+    config.at = runtime.addr.get();
+    config.counters = (counters.addr + memory.before).get();
+    config.bias_slot = bias.get();
     let (routine, enter) = assemble(&config)?;
     if routine.len() != size {
         return Err(Error::internal(format!(
@@ -485,14 +486,17 @@ fn put_runtime<I: Isa>(
     writer.contents(runtime.id).copy_from_slice(&routine);
     writer.contents(slow_at.id).copy_from_slice(slow);
     // Per thread, addresses of counters are offsets in an area.
-    let base = if own.is_some() { 0 } else { counters.addr };
+    let base = match own {
+        Some(_) => OutputAddr::default(),
+        None => counters.addr,
+    };
     let probes = ProbeAddresses {
-        counters: OutputAddr::new(base),
+        counters: base,
         counter_size: 8,
-        sites: OutputAddr::new(base + sites_offset),
-        bias: OutputAddr::new(config.bias_slot),
-        slow: OutputAddr::new(slow_at.addr),
-        ready: OutputAddr::new(counters.addr + own.map_or(0, |own| own.ready)),
+        sites: base + sites_offset,
+        bias,
+        slow: slow_at.addr,
+        ready: counters.addr + own.map_or(0, |own| own.ready),
         enter: OutputAddr::new(enter),
     };
     Ok((probes, runtime.addr))

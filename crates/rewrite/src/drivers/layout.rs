@@ -106,7 +106,7 @@ fn handlers(c: &Counted<'_>) -> Option<Vec<bool>> {
     if !(0..cfg.blocks.len()).any(|b| cfg.blocks[b].landing_pad && ran(b)) {
         return None;
     }
-    // Only ways that were taken: after a call that never returns there may be a landing pad, and nobody says
+    // Only paths that were taken: after a call that never returns there may be a landing pad, and nothing says
     // that it never returns.
     let mut handler: Vec<bool> = (0..cfg.blocks.len()).map(ran).collect();
     let mut open: Vec<BlockId> = vec![0];

@@ -98,7 +98,7 @@ struct Unit {
     fixups: (u32, u32),
     spans: (u32, u32),
     cond: Option<(CondKind, Dest, Reach)>,
-    /// A counter between the conditional branch and the way on.
+    /// A counter between the conditional branch and the fall-through path.
     mid: Option<(u32, u32, u32, u32)>,
     jump: Option<(Dest, Reach)>,
     offset: u32,
@@ -485,7 +485,7 @@ impl<I: Isa> Emitter<'_, '_, I> {
         };
         /// A destination, and the number of the way that leads there.
         type Way = (Dest, u32);
-        // The conditional way, then the way on.
+        // The branch taken, then the fall-through path.
         let (cond, on): (Option<(CondKind, Dest, u32)>, Option<Way>) = match block.term {
             Term::Fall | Term::Jump => match succs.first() {
                 Some(s) => (None, Some((unit_dest(*s)?, 0))),

@@ -1,6 +1,6 @@
 //! Counters at the entries of functions that stay where they are.
 //!
-//! Emitting a function anew for the sake of one store at its entry costs its whole size again. Here nothing
+//! Re-emitting a function for the sake of one store at its entry costs its whole size again. Here nothing
 //! moves: what calls a function is led past its counter. Three ways, the first that can be gone is taken:
 //!
 //! | way | the counter | costs | for |
@@ -130,7 +130,7 @@ pub fn plan<I: Covers>(
 ) -> Option<Plan> {
     let search = Search::read(program);
     // Without rows for stubs, only what interrupts the program in them cannot be unwound. Where whole
-    // instructions are replaced that is better than to emit everything anew.
+    // instructions are replaced that is better than to re-emit everything.
     if search.is_none() && !program.eh.fdes.is_empty() && !I::WHOLE_ENTRIES {
         return None;
     }

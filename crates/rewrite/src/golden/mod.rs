@@ -14,7 +14,7 @@
 //! All addresses are shown by the last symbol before them and the distance from it, so the linker is free to
 //! place sections. Labels that are neither global nor typed as functions are names in the text alone.
 //!
-//! `BLESS=1 cargo test -p postlink-rewrite golden` writes the expected files anew. Without binutils for a
+//! `BLESS=1 cargo test -p postlink-rewrite golden` rewrites the expected files. Without binutils for a
 //! machine its tests are skipped, with a line on standard error.
 
 mod linked;

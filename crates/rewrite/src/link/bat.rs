@@ -402,7 +402,7 @@ impl<'a, 'd, I: Isa> Maker<'a, 'd, I> {
                     continue;
                 };
                 I::sweep(bytes, span.input, |insn| {
-                    let at = span.out + (insn.addr - span.input) as u32; // it lies in the span
+                    let at = span.out + (insn.addr - span.input) as u32; // it is in the span
                     match insn.flow {
                         Flow::Next | Flow::Stop if insn.traits.nop => {}
                         Flow::Next | Flow::Stop => last = Some((at, insn.addr)),

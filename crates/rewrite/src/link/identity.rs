@@ -10,6 +10,7 @@
 //!
 //! The note goes on naming the input's id.
 
+use postlink_image::InputAddr;
 use postlink_image::elf::Elf;
 use postlink_image::write::{NewId, Writer};
 use xxhash_rust::xxh3::Xxh3;
@@ -20,13 +21,13 @@ use crate::discover::Program;
 use crate::error::Error;
 
 /// Where the build-id of a file is loaded. `None` if it has none, or it is not loaded.
-fn address(elf: &Elf<'_>) -> Option<u64> {
+fn address(elf: &Elf<'_>) -> Option<InputAddr> {
     let id = elf.build_id?;
     let offset = (id.as_ptr() as usize).checked_sub(elf.data.as_ptr() as usize)? as u64;
     let load = elf
         .loads()
         .find(|p| p.offset <= offset && offset + id.len() as u64 <= p.offset + p.file_size)?;
-    Some(load.addr + (offset - load.offset))
+    Some(InputAddr::new(load.addr + (offset - load.offset)))
 }
 
 impl Placement {
@@ -55,7 +56,7 @@ impl Placement {
                 let (Some(section), false) = (section, self.in_old_body[i][f]) else {
                     continue;
                 };
-                let from = self.fragments[i][f].get().saturating_sub(section.addr) as usize;
+                let from = self.fragments[i][f].checked_sub(section.addr).unwrap_or(0) as usize;
                 let to = from + fragment.code.bytes.len();
                 add(writer
                     .contents(section.id)

@@ -279,7 +279,8 @@ impl Placement {
                 size: at,
             });
             for i in &own {
-                self.fragments[*i as usize][f] += placed.addr;
+                let in_section = self.fragments[*i as usize][f].get();
+                self.fragments[*i as usize][f] = placed.addr + in_section;
             }
             self.sections[veneer_group][f] = Some(placed);
         }
@@ -299,9 +300,10 @@ impl Placement {
                 align: 16,
                 size: slow.map_or(at, |slow| slow + options.slow.len() as u64),
             });
-            self.slow[veneer_group] = slow.map(|slow| OutputAddr::new(placed.addr + slow));
+            self.slow[veneer_group] = slow.map(|slow| placed.addr + slow);
             for i in &own {
-                self.recorder_at[*i as usize] += placed.addr;
+                let in_section = self.recorder_at[*i as usize].get();
+                self.recorder_at[*i as usize] = placed.addr + in_section;
             }
             self.recorders[veneer_group] = Some(placed);
         }
@@ -455,7 +457,7 @@ impl Placement {
             let (code, at) = (&ready[i].code.fragments[f].code, self.fragments[i][f]);
             let mut bytes = code.bytes.clone();
             self.resolve_fixups::<I>(program, ready, i, code, at, probes, &mut bytes)?;
-            writer.patch(at.get(), &bytes)?;
+            writer.patch(at.in_old_image(), &bytes)?;
         }
         let all: Vec<u32> = (0..ready.len() as u32).collect();
         for veneer_group in 0..self.sections.len() {
@@ -491,7 +493,7 @@ impl Placement {
                     .collect();
                 self.fill_section::<I>(program, ready, &list, placed, probes, writer)?;
                 if let Some(slow) = self.slow[veneer_group] {
-                    let at = (slow - OutputAddr::new(placed.addr)) as usize;
+                    let at = (slow - placed.addr) as usize;
                     if let Some(end) = writer.contents(placed.id).get_mut(at..) {
                         end.copy_from_slice(&self.slow_code);
                     }
@@ -511,7 +513,7 @@ impl Placement {
         writer: &mut Writer<'_>,
     ) -> Result<(), Error> {
         let mut rest = writer.contents(placed.id);
-        let mut at = OutputAddr::new(placed.addr);
+        let mut at = placed.addr;
         let mut parts = Vec::with_capacity(list.len());
         for x in list {
             let (gap, more) = rest.split_at_mut((x.1 - at) as usize);

@@ -38,7 +38,7 @@ impl Placement {
         self.anchored_targets::<I>(program, ready, writer)?;
         // A list of unwind entries that is registered beside the new table: it ends before it begins.
         if let (Some(list), Some(_)) = (program.refs.doubled_frames, self.frames.1.get()) {
-            writer.patch(list, &[0; 4])?;
+            writer.patch(InputAddr::new(list), &[0; 4])?;
         }
         self.registered_frames::<I>(program, ready, writer)?;
         self.table_entries(ready, writer)?;
@@ -70,7 +70,7 @@ impl Placement {
             let mut code: Code<OutputAddr> = Code::default();
             jump_at_entry::<I>(program, &mut code, entry, at, *new);
             fill::<I>(program, &mut code, InputAddr::new(at).kept(), from)?;
-            writer.patch(at, &code.bytes)?;
+            writer.patch(InputAddr::new(at), &code.bytes)?;
         }
         Ok(())
     }
@@ -96,7 +96,7 @@ impl Placement {
                 I::put_jump(&mut code, Reach::Long, self.block(ready, i, *block));
                 let place = InputAddr::new(at).kept();
                 fill::<I>(program, &mut code, place, InputAddr::new(start))?;
-                writer.patch(at, &code.bytes)?;
+                writer.patch(InputAddr::new(at), &code.bytes)?;
             }
         }
         Ok(())
@@ -128,7 +128,7 @@ impl Placement {
                 function: program.name_at(at),
                 source: e,
             })?;
-            writer.patch(at, &bytes)?;
+            writer.patch(InputAddr::new(at), &bytes)?;
         }
         Ok(())
     }
@@ -142,12 +142,12 @@ impl Placement {
                 };
                 let distance = self.block(ready, i, t.block).get().wrapping_sub(base);
                 if t.width == 8 {
-                    writer.patch(t.place, &distance.to_le_bytes())?;
+                    writer.patch(InputAddr::new(t.place), &distance.to_le_bytes())?;
                     continue;
                 }
                 let value = i32::try_from(distance as i64)
                     .map_err(|_| Error::internal("jump table entry out of reach"))?;
-                writer.patch(t.place, &value.to_le_bytes())?;
+                writer.patch(InputAddr::new(t.place), &value.to_le_bytes())?;
             }
         }
         Ok(())
@@ -191,16 +191,16 @@ impl Placement {
         for (p, new) in updates {
             let new = new.get();
             match p.stored {
-                Stored::Word => writer.patch(p.place, &new.to_le_bytes())?,
+                Stored::Word => writer.patch(InputAddr::new(p.place), &new.to_le_bytes())?,
                 Stored::Word32 => {
                     let value = u32::try_from(new)
                         .map_err(|_| Error::internal("32-bit pointer out of reach"))?;
-                    writer.patch(p.place, &value.to_le_bytes())?;
+                    writer.patch(InputAddr::new(p.place), &value.to_le_bytes())?;
                 }
                 Stored::Addend(at) => {
-                    writer.patch(at, &new.to_le_bytes())?;
+                    writer.patch(InputAddr::new(at), &new.to_le_bytes())?;
                     if program.elf.u64_at(p.place) == Some(p.target) {
-                        writer.patch(p.place, &new.to_le_bytes())?;
+                        writer.patch(InputAddr::new(p.place), &new.to_le_bytes())?;
                     }
                 }
             }
@@ -219,7 +219,7 @@ impl Placement {
             }
         }
         if let Some(new) = self.followed(program, InputAddr::new(program.elf.entry)) {
-            writer.set_entry(new.get());
+            writer.set_entry(new);
         }
         Ok(())
     }
@@ -282,7 +282,7 @@ impl Placement {
             };
             let mut bytes = old.to_vec();
             match I::write_field(kind, &mut bytes, at.kept().get(), new.get()) {
-                Ok(()) => writer.patch(at.kept().get(), &bytes)?,
+                Ok(()) => writer.patch(at, &bytes)?,
                 Err(_) => {
                     // Linkers turn a pair of instructions into a nop and one that reaches less: turn it back.
                     let before = at.get().wrapping_sub(width);
@@ -300,7 +300,7 @@ impl Placement {
                     }
                     let place = InputAddr::new(before).kept();
                     fill::<I>(program, &mut pair, place, at)?;
-                    writer.patch(before, &pair.bytes)?;
+                    writer.patch(InputAddr::new(before), &pair.bytes)?;
                 }
             }
         }

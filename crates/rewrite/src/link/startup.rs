@@ -2,6 +2,7 @@
 
 use postlink_image::elf::Elf;
 use postlink_image::write::Writer;
+use postlink_image::{InputAddr, OutputAddr};
 use postlink_isa::RuntimeEntry;
 
 use crate::discover::is_program;
@@ -14,9 +15,9 @@ pub enum Hook {
     /// DT_INIT, with the old initialiser.
     Init(u64),
     /// The first slot of DT_INIT_ARRAY: (slot, old initialiser).
-    InitArray(u64, u64),
+    InitArray(InputAddr, u64),
     /// A new DT_INIT in an unused entry of the dynamic section, at this address.
-    NewInit(u64),
+    NewInit(InputAddr),
 }
 
 pub fn hook(elf: &Elf<'_>) -> Result<Hook, Error> {
@@ -41,22 +42,23 @@ pub fn hook(elf: &Elf<'_>) -> Result<Hook, Error> {
             .find(|d| d.addr == array && d.symbol == 0)
     {
         return Ok(Hook::InitArray(
-            d.addend_at.unwrap_or(array),
+            InputAddr::new(d.addend_at.unwrap_or(array)),
             d.addend as u64,
         ));
     }
     // Linkers leave a few empty entries after the last; the loader stops at the first.
     let end = elf.section(".dynamic").map_or(0, |(_, s)| s.end());
     match elf.dynamic.last() {
-        Some((_, _, value_at)) if value_at + 8 + 32 <= end => Ok(Hook::NewInit(value_at + 8)),
+        Some((_, _, value_at)) if value_at + 8 + 32 <= end => Ok(Hook::NewInit(InputAddr::new(value_at + 8))),
         // Loaders do without the number of RELATIVE relocations, a hint, and without the size of a symbol,
         // which is fixed.
         _ if elf.dynamic.iter().any(|d| matches!(d.0, DT_RELACOUNT | DT_SYMENT)) => {
             let spare = |tag: i64| elf.dynamic.iter().find(|d| d.0 == tag).map(|d| d.2 - 8);
-            Ok(Hook::NewInit(spare(DT_RELACOUNT).or_else(|| spare(DT_SYMENT)).unwrap_or(0)))
+            let at = spare(DT_RELACOUNT).or_else(|| spare(DT_SYMENT));
+            Ok(Hook::NewInit(InputAddr::new(at.unwrap_or(0))))
         }
         _ => Err(Error::Unsupported(
-            "the library has no initialiser (DT_INIT, DT_INIT_ARRAY) and no room in its dynamic section for one: link it with -Wl,-init=SYMBOL".into(),
+            "the library has no initialiser (DT_INIT, DT_INIT_ARRAY) and no space in its dynamic section for one: link it with -Wl,-init=SYMBOL".into(),
         )),
     }
 }
@@ -72,14 +74,16 @@ impl Hook {
         }
     }
 
-    pub fn install(&self, runtime: u64, writer: &mut Writer<'_>) -> Result<(), Error> {
+    pub fn install(&self, runtime: OutputAddr, writer: &mut Writer<'_>) -> Result<(), Error> {
         match self {
             Hook::Entry(_) => writer.set_entry(runtime),
-            Hook::Init(_) => writer.set_dynamic(12, runtime)?,
-            Hook::InitArray(slot, _) => writer.patch(*slot, &runtime.to_le_bytes())?,
+            Hook::Init(_) => writer.set_dynamic(12, runtime.get())?,
+            Hook::InitArray(slot, _) => {
+                writer.patch(*slot, &runtime.get().to_le_bytes())?;
+            }
             Hook::NewInit(at) => {
                 writer.patch(*at, &12u64.to_le_bytes())?;
-                writer.patch(at + 8, &runtime.to_le_bytes())?;
+                writer.patch(*at + 8, &runtime.get().to_le_bytes())?;
             }
         }
         Ok(())

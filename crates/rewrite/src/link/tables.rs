@@ -32,7 +32,7 @@ impl Placement {
                 .iter()
                 .flatten()
                 .flatten()
-                .filter(|s| s.addr <= addr.get())
+                .filter(|s| s.addr <= addr)
                 .max_by_key(|s| s.addr)
                 .map(|s| s.id)
         };

@@ -85,10 +85,11 @@ impl Placement {
         let encode = |p: usize, at: OutputAddr| self.exception_table(program, ready, &parts[p], at);
         // Sizes depend on the place only modulo eight.
         let sections = self.sections.iter().flatten().flatten();
-        let near = sections.map(|s| s.addr).max().unwrap_or(0) & !0xfff;
+        let near = sections.map(|s| s.addr).max().unwrap_or_default();
+        let near = OutputAddr::new(near.get() & !0xfff);
         let sizes: Vec<u64> = with
             .par_iter()
-            .map(|x| encode(*x, OutputAddr::new(near)).map(|b| b.len() as u64))
+            .map(|x| encode(*x, near).map(|b| b.len() as u64))
             .collect::<Result<_, Error>>()?;
         let mut offsets = Vec::with_capacity(sizes.len());
         let mut at = 0u64;
@@ -105,7 +106,7 @@ impl Placement {
         let encoded: Vec<Vec<u8>> = with
             .par_iter()
             .zip(&offsets)
-            .map(|(x, o)| encode(*x, OutputAddr::new(placed.addr) + *o))
+            .map(|(x, o)| encode(*x, placed.addr + *o))
             .collect::<Result<_, Error>>()?;
         let out = writer.contents(placed.id);
         for ((x, o), e) in with.iter().zip(&offsets).zip(&encoded) {
@@ -113,7 +114,7 @@ impl Placement {
                 .get_mut(*o as usize..*o as usize + e.len())
                 .ok_or_else(|| Error::internal("exception table changed size"))?;
             place.copy_from_slice(e);
-            tables.insert(*x, OutputAddr::new(placed.addr) + *o);
+            tables.insert(*x, placed.addr + *o);
         }
         Ok(tables)
     }
@@ -160,7 +161,7 @@ impl Placement {
         sections
             .map(|p| NewFde {
                 cie,
-                start: p.addr,
+                start: p.addr.get(),
                 len: writer.contents(p.id).len() as u64,
                 lsda: None,
                 instructions: Vec::new(),
@@ -175,7 +176,7 @@ impl Placement {
         new: &[NewFde],
         writer: &mut Writer<'_>,
     ) -> Result<(), Error> {
-        // What lay where other code is now has no entry any more.
+        // What was where other code is now has no entry any more.
         let mut without = None;
         if !self.reused_bodies.is_empty() {
             let gone = |fde: &eh_frame::Fde<'_>| {
@@ -208,9 +209,9 @@ impl Placement {
         eh_frame::write_merged(
             old,
             new,
-            frame.addr,
+            frame.addr.get(),
             &mut frame_bytes,
-            hdr.map_or(frame.addr, |hdr| hdr.addr),
+            hdr.map_or(frame.addr, |hdr| hdr.addr).get(),
             &mut hdr_bytes,
         )?;
         if let Some(hdr) = hdr {
@@ -218,7 +219,7 @@ impl Placement {
         }
         writer.contents(frame.id).copy_from_slice(&frame_bytes);
         writer.replace_unwind(frame.id, hdr.map(|hdr| hdr.id));
-        let _ = self.frames.1.set(OutputAddr::new(frame.addr)); // The first time.
+        let _ = self.frames.1.set(frame.addr); // The first time.
         Ok(())
     }
 }

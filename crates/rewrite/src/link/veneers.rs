@@ -190,7 +190,7 @@ impl Veneers {
             let section = self.sections.get(usize::from(of_veneer_group[0].0));
             if let Some(Some((section, room))) = section {
                 for (key, i) in of_veneer_group.iter().take(*room).zip(0..) {
-                    let at = OutputAddr::new(section.addr) + VENEER * i;
+                    let at = section.addr + VENEER * i;
                     self.at.insert(*key, at);
                 }
             }
@@ -237,7 +237,7 @@ impl Veneers {
                 I::write_field(
                     f.kind,
                     &mut code.bytes[f.at as usize..],
-                    section.addr + u64::from(f.at),
+                    (section.addr + u64::from(f.at)).get(),
                     f.target.get(),
                 )
                 .map_err(|source| Error::Reach {

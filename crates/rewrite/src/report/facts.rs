@@ -27,7 +27,7 @@ pub enum Ending {
     Falls,
     /// A jump to another block.
     Jumps,
-    /// A conditional branch: the first edge is the branch taken, the second the way on. With one edge, the
+    /// A conditional branch: the first edge is the branch taken, the second the fall-through. With one edge, the
     /// way on, the branch leads out of the function.
     Branches,
     /// An indirect jump to one of its edges.

@@ -1,4 +1,4 @@
-//! Some code and who jumps to whom in it: what is needed to look backwards.
+//! Some code and its jumps: what is needed to look backwards.
 
 use crate::arch::{Arch, Flow};
 use rustc_hash::FxHashMap;

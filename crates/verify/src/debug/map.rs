@@ -7,7 +7,7 @@ use std::ops::Range;
 pub struct MovedRun {
     /// First old byte and number of old bytes.
     pub old: (u64, u64),
-    /// First new byte and number of new bytes. If the numbers differ, it is one instruction that was encoded anew.
+    /// First new byte and number of new bytes. If the numbers differ, it is one instruction that was re-encoded.
     pub new: (u64, u64),
     /// Bytes after it that were added, and are described like its last byte.
     pub tail: u64,

@@ -175,7 +175,7 @@ impl<A: Arch> Function<'_, A> {
             let end = run.new.0 + run.new.1;
             let inside = |r: &&Range| r.start <= run.new.0 && end <= r.end;
             let Some(range) = self.f.new.iter().find(inside) else {
-                return Err(wrong(&run, "lies in none of its function's new ranges"));
+                return Err(wrong(&run, "is in none of its function's new ranges"));
             };
             let next = self.runs.get(i + 1).map_or(range.end, |r| r.new.0);
             if next < end {
@@ -204,7 +204,7 @@ impl<A: Arch> Function<'_, A> {
             };
             if self.run(new).filter(stands).is_none() {
                 return Err(format!(
-                    "the instruction at {new:#x} stands for the one at {old:#x}, and no run says so"
+                    "the instruction at {new:#x} corresponds to the one at {old:#x}, and no run says so"
                 ));
             }
         }

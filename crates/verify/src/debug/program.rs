@@ -150,7 +150,7 @@ fn compare<A: Arch>(
         return match raw(input) == raw(output) {
             true => Ok(DebugState::Kept),
             false => Err(
-                "debug information changed, and nothing says which code stands for which".into(),
+                "debug information changed, and nothing says which new code corresponds to which old code".into(),
             ),
         };
     };

@@ -805,7 +805,7 @@ impl<A: Entries> Proof<'_, A> {
             };
             let number = |bytes: &[u8], o| u64_in(bytes, o).unwrap_or(0);
             let (old, new) = (number(a, 8), number(b, 8));
-            // Who asks for it by name gets that.
+            // A lookup by name gives that.
             self.points(old, new);
             if a == b {
                 continue;

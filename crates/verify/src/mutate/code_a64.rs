@@ -89,8 +89,6 @@ impl Faults<'_> {
             Flow::Branch { target, .. } | Flow::Jump(target) => Some(target),
             _ => None,
         };
-        let registers = w >> 25 & 7 == 5 && w & 0x1fe0_0000 != 0x1a40_0000;
-        let immediate = w & 0x1f80_0000 == 0x1100_0000;
         match kind {
             Kind::InvertedCondition => {
                 let Flow::Branch {
@@ -162,71 +160,7 @@ impl Faults<'_> {
                     .find_map(|p| AArch64::page_register(self.bytes(p)));
                 (page == Some(u.base)).then(|| edit(w ^ 1 << 10))?
             }
-            Kind::TestedBit => {
-                if bit {
-                    edit(w ^ 1 << 19)
-                } else {
-                    None
-                }
-            }
-            Kind::TestedRegister => {
-                if zero || bit {
-                    edit(w ^ 1)
-                } else {
-                    None
-                }
-            }
-            Kind::TestedWidth => {
-                if zero {
-                    edit(w ^ 1 << 31)
-                } else {
-                    None
-                }
-            }
-            Kind::GuardLost => {
-                if s.insn.landing_pad {
-                    edit(NOP)
-                } else {
-                    None
-                }
-            }
-            Kind::ChangedOpcode => {
-                // add and sub; and with or.
-                if immediate || registers && w & 0x0f00_0000 == 0x0b00_0000 {
-                    edit(w ^ 1 << 30)
-                } else if registers && w & 0x1f00_0000 == 0x0a00_0000 {
-                    edit(w ^ 1 << 29)
-                } else {
-                    None
-                }
-            }
-            Kind::ChangedImmediate => {
-                if w & 0x1f80_0000 == 0x1280_0000 {
-                    edit(w ^ 1 << 5)
-                } else if immediate || w & 0x3b00_0000 == 0x3900_0000 {
-                    edit(w ^ 1 << 10)
-                } else {
-                    None
-                }
-            }
-            Kind::ChangedRegister => {
-                if registers {
-                    edit(w ^ 1)
-                } else {
-                    None
-                }
-            }
-            Kind::DroppedInstruction => (s.insn.flow == Flow::Next).then(|| edit(NOP))?,
-            Kind::DroppedReturn => (w == 0xd65f_03c0).then(|| edit(NOP))?,
-            Kind::ExclusiveLost => {
-                // A load or store of a loop that must be both.
-                if w & 0x3f00_0000 == 0x0800_0000 {
-                    edit(w ^ 1 << 15)
-                } else {
-                    None
-                }
-            }
-            _ => None,
+            _ => edit(changed_word(kind, w, s)?),
         }
     }
 
@@ -386,5 +320,32 @@ impl Faults<'_> {
     pub(super) fn narrow_tables(&self) -> Vec<(usize, usize, u64)> {
         let place = |d: &Dispatch| Some((self.offset(d.table)?, usize::from(d.width), d.count?));
         self.dispatches().iter().filter_map(place).collect()
+    }
+}
+
+/// Faults of one instruction that look at nothing but itself: the word that stands in its place.
+fn changed_word(kind: Kind, w: u32, s: &Site) -> Option<u32> {
+    let zero = w & 0x7e00_0000 == 0x3400_0000;
+    let bit = w & 0x7e00_0000 == 0x3600_0000;
+    let registers = w >> 25 & 7 == 5 && w & 0x1fe0_0000 != 0x1a40_0000;
+    let immediate = w & 0x1f80_0000 == 0x1100_0000;
+    match kind {
+        Kind::TestedBit if bit => Some(w ^ 1 << 19),
+        Kind::TestedRegister if zero || bit => Some(w ^ 1),
+        Kind::TestedWidth if zero => Some(w ^ 1 << 31),
+        Kind::GuardLost if s.insn.landing_pad => Some(NOP),
+        // add and sub; and with or.
+        Kind::ChangedOpcode if immediate || registers && w & 0x0f00_0000 == 0x0b00_0000 => {
+            Some(w ^ 1 << 30)
+        }
+        Kind::ChangedOpcode if registers && w & 0x1f00_0000 == 0x0a00_0000 => Some(w ^ 1 << 29),
+        Kind::ChangedImmediate if w & 0x1f80_0000 == 0x1280_0000 => Some(w ^ 1 << 5),
+        Kind::ChangedImmediate if immediate || w & 0x3b00_0000 == 0x3900_0000 => Some(w ^ 1 << 10),
+        Kind::ChangedRegister if registers => Some(w ^ 1),
+        Kind::DroppedInstruction if s.insn.flow == Flow::Next => Some(NOP),
+        Kind::DroppedReturn if w == 0xd65f_03c0 => Some(NOP),
+        // A load or store of a loop that must be both.
+        Kind::ExclusiveLost if w & 0x3f00_0000 == 0x0800_0000 => Some(w ^ 1 << 15),
+        _ => None,
     }
 }

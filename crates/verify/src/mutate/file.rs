@@ -250,7 +250,7 @@ impl Faults<'_> {
             .collect()
     }
 
-    /// The note, written anew after the file's end.
+    /// The note, rewritten after the file's end.
     fn claims(&self, kind: Kind) -> Vec<Edit> {
         let spoil = |claim: &mut Claim<'_>, i: usize| {
             let next = (i + 1) % claim.functions.len();

@@ -214,7 +214,7 @@ kinds! {
     FallBackUnclaimed,
     /// An instruction forms the new entry of a function, in a file without kept relocations.
     FormedFollows,
-    /// A conditional branch in new code goes on behind the first byte of a jump over an old entry.
+    /// A conditional branch in new code continues after the first byte of a jump over an old entry.
     IntoEntryJump,
 }
 

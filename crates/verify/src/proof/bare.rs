@@ -184,12 +184,12 @@ pub(crate) fn describing(cx: &Context<'_>, extents: &Extents<'_>, found: &mut Fi
     found.inside.extend(words);
 }
 
-/// Compares the jumps to old code that the lock step came by with those that are claimed.
+/// Compares the jumps to old code that the lock step has found with those that are claimed.
 pub(crate) fn unclaimed(f: &crate::files::claim::Moved, came_by: &[u64]) -> Option<Failure> {
     let at = came_by
         .iter()
         .find(|at| f.falls_back.binary_search(at).is_err())?;
-    let text = "an indirect jump goes on in old code, and the claim does not say so";
+    let text = "an indirect jump continues in old code, and the claim does not say so";
     Some(Failure::new(Check::Claim, text).at(*at, f.new_entry()))
 }
 

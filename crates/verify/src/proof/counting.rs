@@ -47,7 +47,7 @@ pub(crate) fn judge<A: Arch>(cx: &Context<'_>, walked: &[Walked], found: &mut Fi
             .filter(|c| **c + 8 > start && **c < end)
         {
             fail(format!(
-                "the word at {c:#x} is taken not to change, but lies among the counters at {start:#x}..{end:#x}"
+                "the word at {c:#x} is assumed not to change, but is among the counters at {start:#x}..{end:#x}"
             ));
         }
     }

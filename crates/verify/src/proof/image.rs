@@ -786,7 +786,7 @@ pub(crate) fn dynamic_symbols(cx: &Context<'_>, layout: &mut Layout, found: &mut
             continue;
         }
         found.pointers += u64::from(moved);
-        // Plain symbols give their address to whoever asks; an indirect function's resolver stays unknown.
+        // Plain symbols give their address to any code that asks; an indirect function's resolver stays unknown.
         let identity = a.kind() != 10;
         if b.value != layout.place(a.value) && !found.pointer(cx, a.value, b.value, identity) {
             let failure = Failure::new(

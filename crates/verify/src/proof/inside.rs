@@ -1,6 +1,6 @@
 //! That nothing leads into what the jumps at old entries overwrote, where no kept relocations were used.
 //!
-//! A jump takes the place of some instructions; I is the set of its bytes behind the first. All that could be
+//! A jump takes the place of some instructions; I is the set of its bytes after the first. All that could be
 //! there at run time or be known to the program is looked for in the whole input:
 //!
 //! | what | where | must not |
@@ -14,7 +14,7 @@
 //! | at a fixed address, numbers | words of data at multiples of four; the ends of instructions, where immediate operands and displacements are; every position elsewhere in code | be in I |
 //!
 //! Covered code is what an unwind entry or a dynamic symbol with a size spans. It is decoded from its first byte,
-//! and from each place where a direct branch of it leads and that decode does not come by (assumption A2). Jumps
+//! and from each place where a direct branch of it leads and that decoding does not reach (assumption A2). Jumps
 //! through tables of other functions are assumption A3, reads through pointers A4.
 
 use crate::arch::{Arch, FieldKind, Flow, Guess, Insn};
@@ -275,7 +275,7 @@ impl Search<'_, '_> {
         let bytes = self.cx.input.bytes(range.start, range.len()).unwrap_or(b"");
         let from = range.start;
         A::guesses(bytes, from, &mut |guess, to| {
-            self.leads(from, to, "what could be an instruction behind", &mut found);
+            self.leads(from, to, "what could be an instruction after", &mut found);
             if guess == Guess::Relative {
                 self.reads(from, to, &mut found);
                 self.refers(from, to, &mut found);

@@ -10,7 +10,7 @@
 //! * backward, from each instruction so reached: on every way to it the register holds the same page, or it
 //!   is overwritten there before it is read.
 //!
-//! Where control may come by ways that are not in the code (tables, landing pads), nothing is followed: the
+//! Where control may come on paths that are not in the code (tables, landing pads), nothing is followed: the
 //! functions concerned are put back.
 
 use crate::arch::graph::Graph;

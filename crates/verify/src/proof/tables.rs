@@ -47,7 +47,7 @@ pub(crate) fn explain<A: Arch>(cx: &Context<'_>, kept: &KeptRelocs<'_>, found: &
             dispatch(cx, &d, &words, &mut explained, found);
         }
     }
-    // Each place once: by whom it is named, and whether by numbers alone.
+    // Each place once: what names it, and whether by numbers alone.
     let mut places: Vec<(u64, bool, bool)> = Vec::new();
     for &(base, owner, number) in &bases {
         match places.last_mut() {

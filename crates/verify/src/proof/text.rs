@@ -73,7 +73,7 @@ pub(crate) fn entry_jumps<A: Arch>(cx: &mut Context<'_>, starts: &[u64], found: 
         if jump.is_none_or(|j| range.start < j.end && j.start < range.end) || range.contains(begins)
         {
             let text = format!(
-                "the new code at {:#x}..{:#x} lies where the old entry {begins:#x} must lead on",
+                "the new code at {:#x}..{:#x} is where the old entry {begins:#x} must continue",
                 range.start, range.end
             );
             found.functions.push((
@@ -791,7 +791,7 @@ impl Sweeper<'_, '_> {
         };
         if cx.hides_rooms(target) && is_address() {
             let text = format!(
-                "the instruction at {addr:#x} registers {target:#x}, an unwind table that has entries for old code where new code lies"
+                "the instruction at {addr:#x} registers {target:#x}, an unwind table that has entries for old code where new code is"
             );
             self.found.file.push(Failure::new(Check::OldCode, text));
         }

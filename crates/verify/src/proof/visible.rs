@@ -318,7 +318,7 @@ impl<'a> Extents<'a> {
         }
         (!self.is_bare_in_front::<A>(input, old)).then(|| {
             format!(
-                "pointers to the function at {old:#x} lead to {new:#x}, where what lies in front of the old entry is not found"
+                "pointers to the function at {old:#x} lead to {new:#x}, where what is before the old entry is not found"
             )
         })
     }

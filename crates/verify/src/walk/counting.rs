@@ -322,7 +322,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             return failure("an indirect call or jump became a direct one");
         };
         if cx.falls_back(old) {
-            return failure("a jump that may go on in old code is recorded");
+            return failure("a jump that may continue in old code is recorded");
         }
         if let Some(field) = old.field {
             self.relate_field(p, bytes, &field, q, &field)?;

@@ -403,7 +403,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             have => {
                 let have = have.map_or(0, |h| base + u64::from(*h) - 1);
                 let text = format!(
-                    "the new instruction at {q:#x} would stand for two old ones, {have:#x} and {old:#x}"
+                    "the new instruction at {q:#x} would correspond to two old ones, {have:#x} and {old:#x}"
                 );
                 return fail(Failure::new(Check::Code, text).at(old, q).values(have, old));
             }
@@ -473,7 +473,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                 (_, State::Exit(y)) if chain.contains(&y) => {
                     // A silent jump back to the address it was copied from is a loop: a jump to new code stands there.
                     if (self.cx.bare || y == p) && self.cx.patches.owner(y).is_some() {
-                        let text = "new code goes on in old code that a jump overwrote";
+                        let text = "new code continues in old code that a jump overwrote";
                         return fail(Failure::new(Check::Code, text).at(y, q));
                     }
                     self.enter_old(y);

@@ -9,7 +9,7 @@
 //! What is pending is followed along branches, past calls and to landing pads of exceptions. Each instruction
 //! of new code is looked at once, with what was pending on the first way to it ([`Walk::arrive`]); on every
 //! other way ([`Walk::meet`]) the same must be pending, but for registers that are dead there
-//! ([`Walk::dead`]). Where control comes by pointers and tables, nothing may be pending that is not dead.
+//! ([`Walk::dead`]). Where control comes through pointers and tables, nothing may be pending that is not dead.
 //!
 //! One instruction can also become two, or two one, because of reach ([`crate::arch::Longer`]): both are then one step.
 

@@ -134,11 +134,8 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                 .is_some_and(|other| other != q)
             {
                 return fail(
-                    Failure::new(
-                        Check::JumpTable,
-                        "a part of a table jump stands in two places",
-                    )
-                    .at(p, q),
+                    Failure::new(Check::JumpTable, "a part of a table jump is in two places")
+                        .at(p, q),
                 );
             }
         }
@@ -202,7 +199,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         if let (Some(&(first_p, _)), Some(first_q)) = (near.first(), near.iter().map(|d| d.1).min())
         {
             if first_q > q || q - first_q > 4096 {
-                return wrong("the parts of a table jump do not stand together any more");
+                return wrong("the parts of a table jump are not together any more");
             }
             self.closed.extend((first_q + 4..=q).step_by(4));
             self.check_scratch(old, &near, first_p, p, q)?;

@@ -33,10 +33,10 @@
 //! # Whose is an area?
 //!
 //! Several processes may count in one file at once. The one that has the lock on an area's first byte counts
-//! there; when nobody has it, who had is dead, and another one goes on counting in it. The lock is one of the
-//! open file description (`F_OFD_SETLK`): mappings keep that alive, so it holds exactly as long as something
+//! there; when no thread holds it, its holder is dead, and another thread continues counting in it. The lock is one
+//! of the open file description (`F_OFD_SETLK`): mappings keep that alive, so it holds exactly as long as something
 //! is mapped, even if the program closes descriptors that it does not know; a forked child, which inherits
-//! it, opens the file anew. Within a process each area is looked at once.
+//! it, opens the file again. Within a process each area is looked at once.
 //!
 //! Only who has the lock makes the file longer. Space is reserved first and the length set after that by the
 //! area's last byte, so it is always that of whole areas, and never shrinks.
@@ -44,7 +44,7 @@
 //! # enter
 //!
 //! With all signals blocked and the lock held: before start-up, the program's own place becomes the thread's
-//! shard. In a child, its memory is set up and the file opened anew: with `%p` in its name another one. Then,
+//! shard. In a child, its memory is set up and the file opened again: with `%p` in its name another one. Then,
 //! a shard whose owner has the thread's identity is its own: it had it before, or its former thread is dead.
 //! Else it gets a new one. If that fails, a line says so, and its shard is private memory.
 //!
@@ -55,7 +55,7 @@
 //! That a thread has ended, if no later one has its identity: its area is taken over by another process only.
 //! (Thread libraries use the memory of control blocks again, so a process has about as many areas as it ever
 //! had threads at once.) A child that returns to the program out of a library's function that is not known to
-//! fork, before it enters the program anew. Threads of libraries' initialisers that run functions of the
+//! fork, before it enters the program again. Threads of libraries' initialisers that run functions of the
 //! program before its start-up: they count in the first thread's shard. Continuations that a library moves to
 //! a thread which has never been in the program.
 

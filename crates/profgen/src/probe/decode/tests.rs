@@ -213,7 +213,7 @@ fn bodies_lie_in_each_other_up_to_a_limit() {
     );
     for more in [4096, 200_000] {
         let error = nested(more).unwrap_err();
-        let expected = "a body lies in 4096 others, at most 4095 are read";
+        let expected = "an inlined body is nested in 4096 others; at most 4095 are read";
         assert!(error.what.contains(expected), "{error}");
         assert!(
             error.what.contains("section .pseudo_probe, offset 0x"),

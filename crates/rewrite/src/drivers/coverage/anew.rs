@@ -1,4 +1,4 @@
-//! Functions emitted anew, with counters of calls or blocks.
+//! Functions re-emitted, with counters of calls or blocks.
 
 use postlink_image::write::Writer;
 use postlink_isa::coverage::Covers;
@@ -19,7 +19,7 @@ use crate::error::Error;
 use crate::link::{self, LinkOptions, Ready, emit_in_place, hook, reusable_space};
 use crate::pin::Pin;
 
-/// Functions emitted anew.
+/// Functions re-emitted.
 #[derive(Default)]
 pub(super) struct Anew {
     /// By function of the program: why it does not count.
@@ -114,7 +114,7 @@ impl Anew {
     }
 }
 
-/// All functions emitted anew, or why not.
+/// All functions re-emitted, or why not.
 fn make_all<'d, I: Covers>(
     program: &Program<'d>,
     nonlocal_exits: &NonlocalExits,

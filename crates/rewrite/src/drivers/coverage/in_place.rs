@@ -128,9 +128,9 @@ impl StubSections {
             first,
             rest,
             stubs: Stubs {
-                first: OutputAddr::new(first.map_or(0, |s| s.addr)),
+                first: first.map_or(OutputAddr::default(), |s| s.addr),
                 first_len,
-                rest: OutputAddr::new(rest.map_or(0, |s| s.addr)),
+                rest: rest.map_or(OutputAddr::default(), |s| s.addr),
             },
         }
     }
@@ -156,7 +156,7 @@ impl StubSections {
         };
         let mut code = vec![0; plan.size() as usize];
         plan.fill::<I>(program, &places, &mut code, |at, bytes| {
-            Ok(writer.patch(at, bytes)?)
+            Ok(writer.patch(InputAddr::new(at), bytes)?)
         })?;
         let (in_first, in_rest) = code.split_at(self.stubs.first_len as usize);
         for (section, code) in [(self.first, in_first), (self.rest, in_rest)] {
@@ -187,7 +187,7 @@ impl StubSections {
                 Entered::Stub(at) => SymbolEdit {
                     value: at.get(),
                     size: s.size,
-                    section: match (self.rest.filter(|r| at.get() >= r.addr), self.first) {
+                    section: match (self.rest.filter(|r| at >= r.addr), self.first) {
                         (Some(section), _) | (None, Some(section)) => InSection::New(section.id),
                         (None, None) => InSection::Old(s.section),
                     },
@@ -218,7 +218,7 @@ fn put_frames(
         align: 8,
         size: search.size(program, described, overwriting)?,
     });
-    let (bytes, (at, word)) = search.extend(program, described, overwriting, section.addr)?;
+    let (bytes, (at, word)) = search.extend(program, described, overwriting, section.addr.get())?;
     let out = writer.contents(section.id);
     if out.len() != bytes.len() {
         return Err(Error::internal(format!(
@@ -228,6 +228,6 @@ fn put_frames(
         )));
     }
     out.copy_from_slice(&bytes);
-    writer.patch(at, &word)?;
+    writer.patch(InputAddr::new(at), &word)?;
     Ok(())
 }

@@ -3,7 +3,7 @@
 //!
 //! Where entries alone count, nothing moves: [`crate::entries`]. For coverage of blocks, and in programs
 //! whose unwind tables cannot be extended, the way is that of [`super::instrument`]: functions that are
-//! understood are emitted anew. In both the counters are in pages that a start-up routine maps onto the file,
+//! understood are re-emitted. In both the counters are in pages that a start-up routine maps onto the file,
 //! a `.mipraw` of version 9:
 //!
 //! | offset in the file | what |
@@ -24,7 +24,7 @@
 //! | file | subject |
 //! |---|---|
 //! | [`in_place`] | counters at entries of functions that stay |
-//! | [`anew`] | functions emitted anew |
+//! | [`anew`] | functions re-emitted |
 //! | [`runtime`] | the counters' pages, the start-up routine, the slow path of calls |
 
 mod anew;
@@ -341,7 +341,7 @@ impl<I: Covers> Rewriting for Covered<'_, I> {
 /// Whether it is worth trying if every flag is near the code that sets it ([`Covers::NEAR`]).
 fn is_compact<I: Covers>(program: &Program<'_>, options: &CoverageOptions) -> bool {
     let code = program.elf.loads().filter(|p| p.flags & 1 == 1);
-    // Stubs are between the old code and a bit after the counters; what is emitted anew takes about the space
+    // Stubs are between the old code and a bit after the counters; what is re-emitted takes about the space
     // that it had.
     let size = match options.mode {
         CoverageMode::FunctionCoverage => {
@@ -359,7 +359,7 @@ fn is_compact<I: Covers>(program: &Program<'_>, options: &CoverageOptions) -> bo
 enum Emission {
     /// At entries, see [`crate::entries`].
     InPlace(Box<Plan>),
-    /// Functions are emitted anew.
+    /// Functions are re-emitted.
     Anew(Anew),
 }
 

@@ -117,7 +117,7 @@ pub(super) fn put_runtime<I: Covers>(
     next: u64,
     entry: &Hook,
     writer: &mut Writer<'_>,
-) -> Result<(u64, ProbeAddresses), Error> {
+) -> Result<(OutputAddr, ProbeAddresses), Error> {
     let calls = options.mode.calls();
     let room = Room::of::<I>(options, next);
     let unit = I::COUNTER_UNIT;
@@ -157,25 +157,26 @@ pub(super) fn put_runtime<I: Covers>(
     let size = I::mip_runtime(&config, mip_config)?.len() as u64;
     let runtime = append_code(".text.start", size, writer);
     let counters = writer.append_zero_fill_aligned(".postlink.counters", room.bytes + BIAS, unit);
-    config.at = runtime.addr;
-    config.counters = counters.addr;
-    config.bias_slot = counters.addr + room.bytes;
-    slow_config.at = slow.map_or(0, |s| s.addr);
-    slow_config.clock = counters.addr;
-    slow_config.counters = counters.addr;
-    slow_config.table = counters.addr + room.table;
+    let slow_at = slow.map_or(OutputAddr::default(), |s| s.addr);
+    config.at = runtime.addr.get();
+    config.counters = counters.addr.get();
+    config.bias_slot = (counters.addr + room.bytes).get();
+    slow_config.at = slow_at.get();
+    slow_config.clock = counters.addr.get();
+    slow_config.counters = counters.addr.get();
+    slow_config.table = (counters.addr + room.table).get();
     let (slow_bytes, with_edges) = slow_paths::<I>(calls, slow_config)?;
     fill_code::<I>(runtime.id, &I::mip_runtime(&config, mip_config)?, writer)?;
     if let Some(slow) = slow {
         fill_code::<I>(slow.id, &slow_bytes, writer)?;
     }
     let probes = ProbeAddresses {
-        counters: OutputAddr::new(counters.addr),
+        counters: counters.addr,
         counter_size: counter_size(options.mode),
-        sites: OutputAddr::new(counters.addr + room.bytes),
+        sites: counters.addr + room.bytes,
         // No recorders here, and so nothing that needs the bias: the name stands for the slow way with edges.
-        bias: OutputAddr::new(slow_config.at + with_edges),
-        slow: OutputAddr::new(slow_config.at),
+        bias: slow_at + with_edges,
+        slow: slow_at,
         ..ProbeAddresses::default()
     };
     Ok((runtime.addr, probes))

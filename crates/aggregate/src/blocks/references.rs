@@ -1,0 +1,84 @@
+//! What the relocations that the linker kept say of code and data, where a jump does not name its table.
+
+use std::sync::OnceLock;
+
+use postlink_image::elf::{Elf, KeptReloc, SymbolTable};
+use rayon::prelude::*;
+
+const R_X86_64_64: u32 = 1;
+const R_X86_64_PC32: u32 = 2;
+const R_AARCH64_ABS64: u32 = 257;
+
+/// What relocations say of code and data; read when first asked for.
+#[derive(Debug, Default)]
+pub struct References {
+    kept: bool,
+    found: OnceLock<Found>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    /// Addresses in code that data refers to, ascending.
+    pub(super) into_code: Vec<u64>,
+    /// Addresses of data that code forms, ascending: each may begin a table, and ends the one before.
+    pub(super) bases: Vec<u64>,
+}
+
+impl References {
+    /// Of a file.
+    pub fn new(elf: &Elf<'_>) -> References {
+        References {
+            kept: elf.has_kept_relocs(),
+            found: OnceLock::new(),
+        }
+    }
+
+    /// Whether the linker kept relocations.
+    pub(super) fn kept(&self) -> bool {
+        self.kept
+    }
+
+    /// What they say; `None` if there are none.
+    pub(super) fn found(&self, elf: &Elf<'_>) -> Option<&Found> {
+        self.kept
+            .then(|| self.found.get_or_init(|| Found::read(elf)))
+    }
+}
+
+impl Found {
+    fn read(elf: &Elf<'_>) -> Found {
+        let symbols = elf.symbols(SymbolTable::Static);
+        let is_code = |address: u64| elf.section_at(address).is_some_and(|(_, s)| s.is_code());
+        let Ok(relocs) = elf.kept_relocs() else {
+            return Found::default();
+        };
+        let value = |reloc: &KeptReloc| {
+            let symbol = symbols.get(reloc.symbol as usize)?;
+            Some(symbol.value.wrapping_add_signed(reloc.addend))
+        };
+        let sorted = |mut list: Vec<u64>| {
+            list.par_sort_unstable();
+            list.dedup();
+            list
+        };
+        let into_code = relocs
+            .par_iter()
+            .filter(|reloc| matches!(reloc.kind, R_X86_64_64 | R_AARCH64_ABS64))
+            .filter(|reloc| !is_code(reloc.addr))
+            .filter_map(value)
+            .filter(|&address| is_code(address))
+            .collect();
+        // The field is the last part of the instruction: the address counts from its end.
+        let bases = relocs
+            .par_iter()
+            .filter(|reloc| reloc.kind == R_X86_64_PC32 && is_code(reloc.addr))
+            .filter_map(value)
+            .map(|address| address.wrapping_add(4))
+            .filter(|&address| !is_code(address))
+            .collect();
+        Found {
+            into_code: sorted(into_code),
+            bases: sorted(bases),
+        }
+    }
+}
