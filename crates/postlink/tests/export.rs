@@ -441,7 +441,7 @@ fn callgrind_annotate_reads_what_each_function_executed() {
 
 #[test]
 fn pprof_reads_what_each_function_executed() {
-    if !available("go") {
+    if !is_installed("go") {
         return;
     }
     let made = Made::new();
@@ -552,7 +552,7 @@ fn a_flame_graph_is_well_formed_and_has_every_function_that_ran() {
     for name in own.keys() {
         assert!(svg.contains(&format!("<title>{name} (")), "{name}: {svg}");
     }
-    if available("python3") {
+    if is_installed("python3") {
         let check =
             "import sys, xml.etree.ElementTree as t; print(t.parse('app.svg').getroot().tag)";
         assert_eq!(
