@@ -336,7 +336,10 @@ fn interrupted(command: &mut Command, times: usize) -> (Option<i32>, String, Vec
 fn an_interrupt_from_a_terminal_loses_nothing_either() {
     let folder = Folder::new();
     let options = ["--max-runs", "500", "--precision", "0.01", "--warmup", "0"];
-    let mut command = folder.command(&["bench", "app", "slow"]);
+    let mut command = folder.command(
+        Path::new(env!("CARGO_BIN_EXE_postlink")),
+        &["bench", "app", "slow"],
+    );
     command.args(options).args([
         "--cleanup",
         "echo ran >&2",
@@ -376,7 +379,10 @@ fn an_interrupt_while_servers_are_measured_loses_nothing_and_stops_the_server() 
         "--until-ready",
         "text:listening",
     ];
-    let mut command = folder.command(&["bench", "app", "slow"]);
+    let mut command = folder.command(
+        Path::new(env!("CARGO_BIN_EXE_postlink")),
+        &["bench", "app", "slow"],
+    );
     command.args(options).args([
         "--load",
         &load,
@@ -405,7 +411,10 @@ fn an_interrupt_while_servers_are_measured_loses_nothing_and_stops_the_server() 
 #[test]
 fn an_interrupt_while_tune_measures_keeps_the_result_and_says_what_was_measured() {
     let folder = Folder::new();
-    let mut command = folder.command(&["tune", "app", "-o", "app.opt", "--measure", "500"]);
+    let mut command = folder.command(
+        Path::new(env!("CARGO_BIN_EXE_postlink")),
+        &["tune", "app", "-o", "app.opt", "--measure", "500"],
+    );
     command.args(["--", "sh", "-c", "{} 2000 && echo ran >&2"]);
     // The first is that of the instrumented program.
     let (code, said, rest) = interrupted(&mut command, 15);

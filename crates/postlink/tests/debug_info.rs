@@ -471,8 +471,8 @@ impl Apart {
 
 #[test]
 fn files_of_debug_information_say_the_same_of_new_code_as_of_old() {
-    let llvm = has("llvm-symbolizer-19");
-    let gdb = has("gdb");
+    let llvm = is_installed("llvm-symbolizer-19");
+    let gdb = is_installed("gdb");
     // All that is not needed is gone, relocations too; and debug information alone is.
     for strip in ["--strip-all", "--strip-debug"] {
         for (compiler, options) in variants() {
@@ -635,7 +635,7 @@ fn wrong_files_of_debug_information_are_refused_by_name() {
 
 #[test]
 fn compressed_debug_information_is_updated_and_compressed_again() {
-    if !has("readelf") {
+    if !is_installed("readelf") {
         return;
     }
     let sections = |path: &Path| -> BTreeMap<String, bool> {
@@ -670,7 +670,7 @@ fn compressed_debug_information_is_updated_and_compressed_again() {
             let after = sections(&output);
             assert_eq!(after.get(name), Some(&flag), "{how} {option}: {after:?}");
             // LLVM does not know sections called .zdebug_*.
-            if how != "zlib-gnu" && option != "keep" && has("llvm-symbolizer-22") {
+            if how != "zlib-gnu" && option != "keep" && is_installed("llvm-symbolizer-22") {
                 compare(
                     "llvm-symbolizer-22",
                     &[

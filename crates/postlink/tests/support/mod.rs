@@ -23,8 +23,10 @@ pub fn done(command: &mut Command) -> Output {
 
 /// Whether a tool is installed. Says so if it is not: what needs it is skipped.
 pub fn is_installed(tool: &str) -> bool {
+    // Go's has commands alone.
+    let version = if tool == "go" { "version" } else { "--version" };
     let found = Command::new(tool)
-        .arg("--version")
+        .arg(version)
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .status()
