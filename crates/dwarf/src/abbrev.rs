@@ -19,7 +19,8 @@
 //! | [`Recipe::Ranges`] | space for an offset | – | `ranges` as an offset, padding |
 //! | [`Recipe::RangesByIndex`] | DWARF 5 and a base of range lists | – | `ranges` as an index |
 //!
-//! Roots keep `low_pc`, to which lists of their unit are relative ([`Recipe::LowAndRanges`]), and as a last
+//! Roots keep `low_pc`, to which lists of their unit are relative ([`Recipe::LowAndRanges`]), unless there are
+//! none (assemblers' units, whose `high_pc` takes two bytes), and as a last
 //! resort their declaration is replaced, which costs no code ([`Additions::redefined`]).
 //!
 //! # Invariants
@@ -162,6 +163,15 @@ impl Declaration {
             steps,
             rest,
             place: (from, to),
+        })
+    }
+
+    /// Whether an attribute of it may be a list of ranges or places.
+    fn may_have_lists(&self) -> bool {
+        self.specs.iter().any(|s| {
+            let name = u16::try_from(s.name).unwrap_or(0);
+            let is_expression = u16::try_from(s.form).is_ok_and(|f| f == form::EXPRLOC);
+            name == at::RANGES || is_list_attribute(name) && !is_expression
         })
     }
 
@@ -327,12 +337,18 @@ fn recipe(
     declaration: &Declaration,
     encoding: Encoding,
     grown: usize,
+    has_lists: bool,
 ) -> Option<Recipe> {
     let (low, offset) = (demand.low, encoding.offset_size);
     let budget = (low + demand.high).checked_sub(u8::try_from(grown).ok()?)?;
     let with_low = budget.checked_sub(low + offset);
     if !demand.not_root {
-        return with_low.map(Recipe::LowAndRanges);
+        // New lists of DWARF 5 have bases of their own, so that a unit without old ones needs none.
+        let without_low = match encoding.version >= 5 && !has_lists {
+            true => budget.checked_sub(offset).map(Recipe::Ranges),
+            false => None,
+        };
+        return with_low.map(Recipe::LowAndRanges).or(without_low);
     }
     if let Some(pad) = with_low
         && !demand.without_address
@@ -377,13 +393,14 @@ impl Table {
     pub fn meet(&self, demands: &[Demand], encoding: Encoding) -> Additions {
         let mut out = Additions::default();
         let mut next = self.highest + 1;
+        let has_lists = self.declarations.iter().any(Declaration::may_have_lists);
         for demand in demands {
             let Some(declaration) = self.get(demand.code) else {
                 continue;
             };
             let old_len = uleb_len(demand.code);
             let grown = |code: u64| uleb_len(code).saturating_sub(old_len);
-            let for_code = |code| recipe(demand, declaration, encoding, grown(code));
+            let for_code = |code| recipe(demand, declaration, encoding, grown(code), has_lists);
             let known = out.list.iter().find_map(|(code, of, made)| {
                 let recipe =
                     for_code(*code).filter(|r| *of == demand.code && same_attributes(*r, *made));
@@ -400,7 +417,7 @@ impl Table {
                     .insert(*demand, Alternate { code: next, recipe });
                 next += 1;
             } else if !demand.not_root
-                && let Some(recipe) = recipe(demand, declaration, encoding, 0)
+                && let Some(recipe) = recipe(demand, declaration, encoding, 0, has_lists)
                 && out.redefined.get(&demand.code).is_none_or(|d| d == demand)
             {
                 out.redefined.insert(demand.code, *demand);
