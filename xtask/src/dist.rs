@@ -339,7 +339,7 @@ impl Contents {
         write_with_mode(&documents.join("copyright"), &copyright, 0o644)?;
         let mut size = 0;
         let mut count = |file: &Path| -> Result<()> {
-            size += fs::metadata(file)?.len().div_ceil(1024);
+            size += fs::symlink_metadata(file)?.len().div_ceil(1024);
             Ok(())
         };
         for_each_file(&folder, &mut count)?;

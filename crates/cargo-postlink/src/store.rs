@@ -157,7 +157,7 @@ impl Entry {
             .to_str()
             .with_context(|| format!("{}: the path is not UTF-8", counts.display()))?
             .replace('%', "%%");
-        let mut command = tool::postlink("instrument")?;
+        let mut command = tool::postlink("instrument");
         command
             .args(["--quiet", "--profile", &pattern])
             .arg(&self.program)

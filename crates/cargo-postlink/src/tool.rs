@@ -7,11 +7,11 @@ use anyhow::{Context, Result, bail};
 use postlink_measure::ending;
 
 /// A postlink command with this name.
-pub fn postlink(command: &str) -> Result<Command> {
-    let this = std::env::current_exe().context("the path of the running program")?;
-    let mut postlink = Command::new(this);
+pub fn postlink(command: &str) -> Command {
+    // Not by its path: a new version may have been installed there meanwhile.
+    let mut postlink = Command::new("/proc/self/exe");
     postlink.arg0("postlink").arg(command).stdin(Stdio::null());
-    Ok(postlink)
+    postlink
 }
 
 /// Runs a command that must succeed; what it says goes to the person.

@@ -160,6 +160,32 @@ fn strip_leaves_a_program_that_runs_and_still_says_what_it_is() {
     }
 }
 
+/// strip removes sections of kept relocations and numbers the rest anew, but leaves the old numbers in dynamic
+/// symbols. Those beyond the last section became absolute symbols, and the checker refused the output.
+#[test]
+fn dynamic_symbols_of_a_stripped_program_that_name_no_section_stay_as_they_are() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let run = |program: &str, arguments: &[&str]| {
+        let mut command = Command::new(program);
+        let output = done(command.args(arguments).current_dir(folder.path()));
+        text(&output.stdout)
+    };
+    let source = "int data = 5; int counter; int main(int c, char **v) { for (int i = 0; i < 99 * c; i++) counter += data; return counter != 495; }";
+    std::fs::write(folder.path().join("app.c"), source).expect("the folder is ours");
+    run("gcc", &["-O2", "-rdynamic", "-Wl,-q", "-o", "app", "app.c"]);
+    run("strip", &["app"]);
+    let symbols = run("readelf", &["-W", "--dyn-syms", "app"]);
+    assert!(
+        symbols.contains("bad section index"),
+        "strip has learned it: {symbols}"
+    );
+    let postlink = env!("CARGO_BIN_EXE_postlink");
+    run(postlink, &["tune", "app", "-o", "app.opt", "--", "{}"]);
+    run("./app.opt", &[]);
+    let after = run("readelf", &["-W", "--dyn-syms", "app.opt"]);
+    assert!(!after.contains(" ABS "), "{after}");
+}
+
 #[test]
 fn a_stripped_output_is_still_proved_against_the_input() {
     for name in ["pie", "nopie"] {

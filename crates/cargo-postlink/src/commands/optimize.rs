@@ -79,7 +79,7 @@ fn profile(entry: &Entry, store: &Store) -> Result<Option<PathBuf>> {
     if let Some(folder) = merged.parent() {
         fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
     }
-    let mut command = tool::postlink("merge")?;
+    let mut command = tool::postlink("merge");
     command.arg("--quiet").args(&files).arg("-o").arg(&merged);
     done(&mut command, "postlink merge")?;
     let Some(program) = older else {
@@ -90,7 +90,7 @@ fn profile(entry: &Entry, store: &Store) -> Result<Option<PathBuf>> {
         entry.label.display()
     ));
     let blocks = entry.beside_counts("older.yaml");
-    let mut command = tool::postlink("convert")?;
+    let mut command = tool::postlink("convert");
     command
         .arg("--quiet")
         .arg(&merged)
@@ -114,7 +114,7 @@ fn optimize(
         fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
     }
     say::step("Optimizing", entry.label.display());
-    let mut command = tool::postlink("optimize")?;
+    let mut command = tool::postlink("optimize");
     command
         .arg(&entry.program)
         .arg("--profile")
@@ -150,7 +150,7 @@ fn strip_result(session: &Session, entry: &Entry) -> Result<()> {
     name.push(".stripped");
     let stripped = PathBuf::from(name);
     let proved = strip::strip(&with, &entry.result, &stripped).and_then(|()| {
-        let mut command = tool::postlink("verify")?;
+        let mut command = tool::postlink("verify");
         tool::output(command.arg("--quiet").arg(&entry.program).arg(&stripped))
     });
     match proved {
@@ -185,7 +185,7 @@ fn after(
         bail!("--report and --measure are for one program: choose with --bin or --example");
     };
     if let Some(report) = &options.report {
-        let mut command = tool::postlink("report")?;
+        let mut command = tool::postlink("report");
         command
             .arg(&entry.program)
             .arg("--profile")
@@ -198,7 +198,7 @@ fn after(
         done(&mut command, "postlink report")?;
     }
     if options.measure {
-        let mut command = tool::postlink("bench")?;
+        let mut command = tool::postlink("bench");
         command.arg(&entry.program).arg(&entry.result);
         if !session.runner.is_empty() {
             let words: Vec<String> = session.runner.iter().map(|word| quoted(word)).collect();

@@ -132,6 +132,11 @@ impl Indexes {
         }
         self.old.get(index as usize).copied().filter(|i| *i != NONE)
     }
+    /// Whether the input has a section of this index. Dynamic symbols of a program that was stripped after it was
+    /// linked with kept relocations may have others: strip numbers sections anew, but not there.
+    pub fn is_old(&self, index: u32) -> bool {
+        (index as usize) < self.old.len()
+    }
     /// The output's index of a new section.
     pub fn added(&self, id: NewId) -> Option<u32> {
         self.new.get(id.0 as usize).copied().filter(|i| *i != NONE)

@@ -173,8 +173,11 @@ impl<'a> SymbolPlan<'a> {
         let Some(index) = index else {
             // A symbol of a section that is dropped (no linker makes such) still has its value. A file
             // without section headers has no index for a new section: the symbol keeps its own, which says
-            // that it is defined.
-            if let InSection::Old(_) = section {
+            // that it is defined. So does one whose index is of no section: absolute is another meaning, since
+            // the loader adds nothing to such values.
+            if let InSection::Old(section) = section
+                && self.indexes.is_old(section)
+            {
                 symbol.st_shndx = raw::SHN_ABS as u16;
             }
             return (symbol, 0);

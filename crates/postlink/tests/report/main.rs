@@ -314,6 +314,41 @@ fn functions_without_symbols_have_a_report() {
     folder.postlink(&["report", "app", "-p", "run.plraw", "-o", "report.html"]);
 }
 
+/// A library of LLVM's had 23,000 functions that ran and not one name, though it exports 36,000.
+#[test]
+fn exported_names_are_used_where_a_file_was_stripped_of_others() {
+    let folder = Folder::new();
+    fs::write(folder.path("app.c"), SOURCE).expect("the folder is ours");
+    folder.run(
+        Path::new("gcc"),
+        &["-O2", "-rdynamic", "-o", "app", "app.c"],
+    );
+    folder.run(Path::new("strip"), &["app"]);
+    folder.count("app", "run.plraw", &[]);
+    let report = folder.json(&["app", "-p", "run.plraw"]);
+    let entries = |name: &str| report["ran"]["entries"][number_of(&report, name)].as_u64();
+    assert_eq!(
+        (entries("classify"), entries("work")),
+        (Some(9000), Some(1))
+    );
+    let names = report["ran"]["name"].as_array().expect("names");
+    // `square` is static: nobody knows its name any more.
+    assert!(
+        names
+            .iter()
+            .any(|n| n.as_str().is_some_and(|n| n.starts_with("fun_")))
+    );
+    let shown = folder.postlink(&[
+        "show",
+        "run.plraw",
+        "--binary",
+        "app",
+        "--blocks",
+        "classify",
+    ]);
+    assert!(shown.contains("classify"), "{shown}");
+}
+
 /// Functions with markup in their names, one with a name of 10 kB.
 fn odd_names() -> (String, Vec<String>) {
     let names = vec![

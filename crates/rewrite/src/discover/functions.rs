@@ -86,6 +86,7 @@ impl<'d> Program<'d> {
             unsafe_pieces,
             no_return: crossings.no_return,
             symbols: named.symbols,
+            exported: named.exported,
             new_end,
             visible: Visible::of_file(elf),
             entry_proof: EntryProof::default(),

@@ -17,6 +17,8 @@ const STT_GNU_IFUNC: u8 = 10;
 pub(super) struct Named {
     /// Function symbols: (value, index in `.symtab`), ascending.
     pub symbols: Vec<(u64, u32)>,
+    /// The same of `.dynsym`.
+    pub exported: Vec<(u64, u32)>,
     /// (start, end) of what is named, ascending; both are equal where the size is not known.
     ranges: Vec<(u64, u64)>,
     /// Starts of parts that compilers split off.
@@ -33,6 +35,7 @@ impl Named {
             named.read_table(elf, table);
         }
         named.symbols.par_sort_unstable();
+        named.exported.par_sort_unstable();
         named.data.sort_unstable();
         for f in &eh.fdes {
             if f.len > 0 && elf.section_at(f.start).is_some_and(|(_, s)| s.is_code()) {
@@ -66,6 +69,8 @@ impl Named {
                 if is_cold_name(s.name) {
                     self.cold.insert(s.value);
                 }
+            } else {
+                self.exported.push((s.value, i as u32));
             }
             self.ranges
                 .push((s.value, s.value.saturating_add(s.size).min(section.end())));

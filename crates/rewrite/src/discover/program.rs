@@ -81,6 +81,8 @@ pub struct Program<'d> {
     pub no_return: Vec<u64>,
     /// Function symbols by value: (value, index in `.symtab`), ascending.
     pub symbols: Vec<(u64, u32)>,
+    /// Exported functions by value: (value, index in `.dynsym`), ascending.
+    pub exported: Vec<(u64, u32)>,
     /// Where new code ends at the latest.
     pub new_end: u64,
     /// Which pointers may follow functions that move.
@@ -129,13 +131,28 @@ impl<'d> Program<'d> {
         self.name_at(self.start(function))
     }
 
-    /// Name of the symbol at an address: of several one with a size, then a global one, then the first. A
-    /// stub to an imported function is named after it, `NAME@plt`.
+    /// Name of the symbol at an address: of several one with a size, then a global one, then the first. Exported names
+    /// are looked at where the file was stripped of others. A stub to an imported function is named after it,
+    /// `NAME@plt`.
     pub fn name_at(&self, start: u64) -> String {
-        let table = self.elf.symbols(SymbolTable::Static);
-        let from = self.symbols.partition_point(|s| s.0 < start);
+        let text = |name: &[u8]| String::from_utf8_lossy(name).into_owned();
+        if let Some(name) = self.best_name(start, SymbolTable::Static, &self.symbols) {
+            return text(name);
+        }
+        if let Some(name) = self.best_name(start, SymbolTable::Dynamic, &self.exported) {
+            return text(base_name(name));
+        }
+        match self.import_name(start) {
+            Some(import) => format!("{}@plt", text(import)),
+            None => format!("fun_{start:x}"),
+        }
+    }
+
+    fn best_name(&self, start: u64, table: SymbolTable, of: &[(u64, u32)]) -> Option<&'d [u8]> {
+        let table = self.elf.symbols(table);
         let mut best: Option<postlink_image::elf::Symbol<'_>> = None;
-        for (_, i) in self.symbols[from..].iter().take_while(|s| s.0 == start) {
+        let from = of.partition_point(|s| s.0 < start);
+        for (_, i) in of[from..].iter().take_while(|s| s.0 == start) {
             let rank = |s: &postlink_image::elf::Symbol<'_>| (s.size > 0, s.binding != 0);
             if let Some(s) = table.get(*i as usize)
                 && best.is_none_or(|b| rank(&b) < rank(&s))
@@ -143,13 +160,7 @@ impl<'d> Program<'d> {
                 best = Some(s);
             }
         }
-        match best {
-            Some(s) => String::from_utf8_lossy(s.name).into_owned(),
-            None => match self.import_name(start) {
-                Some(import) => format!("{}@plt", String::from_utf8_lossy(import)),
-                None => format!("fun_{start:x}"),
-            },
-        }
+        best.map(|s| s.name)
     }
 
     /// The first imported symbol whose name, without its version, is wanted.
