@@ -16,7 +16,7 @@
 use postlink_image::elf::Elf;
 use postlink_isa::x86_64::X86_64;
 use postlink_isa::x86_64::text::{Printer, Syntax};
-use postlink_isa::{Cond, Flow, Isa};
+use postlink_isa::{Cond, Decode, Flow};
 
 /// An instruction set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -7,7 +7,7 @@
 
 use postlink_image::elf::{Elf, Section, SymbolTable, Symbols};
 use postlink_isa::aarch64::AArch64;
-use postlink_isa::{FixupKind, Isa};
+use postlink_isa::{Decode, FixupKind};
 use rayon::prelude::*;
 
 use super::refs::{Pointer, Refs, Stored};
