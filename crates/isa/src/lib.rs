@@ -198,7 +198,7 @@ pub struct Effects {
     pub kills: RegSet,
 }
 
-/// What a place in bytes could be, if an instruction or the field of one were there; see [`Isa::places`].
+/// What a place in bytes could be, if an instruction or the field of one were there; see [`Decode::places`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// The displacement of a direct branch or call that reaches far.
@@ -228,7 +228,7 @@ pub enum CounterMode {
     /// The same in one instruction that not every processor has (AArch64: `stadd`). On x86-64 no different.
     AtomicOne,
     /// Every thread in an area of its own (x86-64: relative to the GS base): exact with threads, and as fast
-    /// as plain. Needs entry checks ([`Isa::put_entry_check`]) and [`Isa::per_thread_runtime`]; addresses of
+    /// as plain. Needs entry checks ([`Runtime::put_entry_check`]) and [`Runtime::per_thread_runtime`]; addresses of
     /// counters are offsets in the area. Elsewhere as `Atomic`.
     PerThread,
 }
@@ -284,14 +284,14 @@ pub enum Reach {
     Long,
 }
 
-/// What a recorder of indirect calls refers to; see [`Isa::put_site`].
+/// What a recorder of indirect calls refers to; see [`Counters::put_site`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SiteRef {
     /// A word of the site's table in the counter pages, by its index.
     Table(u32),
     /// The word that holds the load bias ([`RuntimeConfig::bias_slot`]).
     Bias,
-    /// The shared slow path ([`Isa::put_site_slow`]).
+    /// The shared slow path ([`Counters::put_site_slow`]).
     Slow,
     /// An address of the original program, which the original instruction's operand designates.
     Original(u64),
@@ -316,7 +316,7 @@ pub struct Anchor {
     pub count: Option<u32>,
 }
 
-/// The parts of a start-up routine that the tool decides; see [`Isa::runtime`].
+/// The parts of a start-up routine that the tool decides; see [`Runtime::runtime`].
 #[derive(Clone, Debug)]
 pub struct RuntimeConfig<'a> {
     /// Where the routine will be (link-time address).
@@ -331,7 +331,7 @@ pub struct RuntimeConfig<'a> {
     /// A private, writable, zero-filled 8-byte word that receives the load bias (run-time minus link-time address).
     pub bias_slot: u64,
     /// First page of the profile file as it must be; at most 4096 bytes, the rest is zero. The counters
-    /// follow at [`Isa::COUNTER_UNIT`].
+    /// follow at [`Counters::COUNTER_UNIT`].
     pub header: &'a [u8],
     /// How many bytes of `header` an existing file must agree with.
     pub header_check: usize,

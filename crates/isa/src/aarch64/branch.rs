@@ -182,7 +182,8 @@ pub fn put_call<T>(out: &mut Code<T>, target: T) {
     put_fixup(out, encode::BL, FixupKind::Branch26, target);
 }
 
-/// Appends what takes the place of an old entry; `original` are the instructions there. See [`crate::Encode::put_entry`].
+/// Appends what takes the place of an old entry; `original` are the instructions there. See
+/// [`crate::Encode::put_entry`].
 pub fn put_entry<T>(out: &mut Code<T>, original: &[u8], target: T) {
     let first = original
         .first_chunk()
@@ -246,7 +247,8 @@ pub fn is_near(insn: &Insn) -> bool {
             .is_some_and(|field| matches!(field.kind, FixupKind::Adr | FixupKind::Imm19))
 }
 
-/// Appends what does the work of an `adr` or a load of a literal with a target anywhere; see [`crate::Encode::put_far`].
+/// Appends what does the work of an `adr` or a load of a literal with a target anywhere; see
+/// [`crate::Encode::put_far`].
 pub fn put_far<T: Copy>(out: &mut Code<T>, original: &[u8], target: T) -> bool {
     let Some(word) = original.first_chunk().map(|word| u32::from_le_bytes(*word)) else {
         return false;

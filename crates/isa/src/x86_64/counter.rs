@@ -1,7 +1,8 @@
 //! The increment of a counter.
 //!
 //! A counter sits on an edge or in a block of the program's code, so it must preserve what that code still needs.
-//! [`Decode::effects`](crate::Decode::effects) tells the rewriter what that is; the cheapest form that respects it is chosen.
+//! [`Decode::effects`](crate::Decode::effects) tells the rewriter what that is; the cheapest form that respects it is
+//! chosen.
 //! `c` is the counter, `r` a dead general register.
 //!
 //! | mode | dead | code | bytes |

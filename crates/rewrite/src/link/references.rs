@@ -210,8 +210,7 @@ impl Placement {
 
     /// Functions that headers of the file name.
     fn file_addresses(&self, program: &Program<'_>, writer: &mut Writer<'_>) -> Result<(), Error> {
-        const DT_INIT: i64 = 12;
-        const DT_FINI: i64 = 13;
+        use postlink_image::raw::{DT_FINI, DT_INIT};
         for tag in [DT_INIT, DT_FINI] {
             let old = program.elf.dynamic_value(tag);
             if let Some(new) = old.and_then(|v| self.followed(program, InputAddr::new(v))) {
