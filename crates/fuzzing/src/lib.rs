@@ -36,7 +36,7 @@ use postlink_image::elf::{Elf, SymbolTable};
 use postlink_image::unwind::eh_frame::EhFrame;
 use postlink_image::unwind::pointer::Bases;
 use postlink_image::unwind::rows;
-use postlink_isa::Isa;
+use postlink_isa::Decode;
 use postlink_isa::x86_64::X86_64;
 use postlink_profile::{Digest, Identity, Subject, raw};
 use postlink_rewrite::{InstrumentOptions, Phases};

@@ -353,8 +353,7 @@ impl<'d> Elf<'d> {
 
     /// The strings of the dynamic section.
     fn dynamic_strings(&self) -> &'d [u8] {
-        const DT_STRTAB: i64 = 5;
-        const DT_STRSZ: i64 = 10;
+        use crate::raw::{DT_STRSZ, DT_STRTAB};
         self.dynamic_value(DT_STRTAB)
             .zip(self.dynamic_value(DT_STRSZ))
             .and_then(|(at, size)| self.bytes_at(at, size))
@@ -363,7 +362,7 @@ impl<'d> Elf<'d> {
 
     /// Names of the libraries that the file needs (`DT_NEEDED`).
     pub fn needed(&self) -> impl Iterator<Item = &'d [u8]> + '_ {
-        const DT_NEEDED: i64 = 1;
+        use crate::raw::DT_NEEDED;
         let names = self.dynamic_strings();
         self.dynamic
             .iter()
@@ -373,7 +372,7 @@ impl<'d> Elf<'d> {
 
     /// What the library is called by those that need it (`DT_SONAME`).
     pub fn soname(&self) -> Option<&'d [u8]> {
-        const DT_SONAME: i64 = 14;
+        use crate::raw::DT_SONAME;
         let at = self.dynamic_value(DT_SONAME)?;
         symbols::string(self.dynamic_strings(), u32::try_from(at).ok()?)
     }

@@ -13,7 +13,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use postlink_isa::x86_64::X86_64;
-use postlink_isa::{Flow, Insn, Isa};
+use postlink_isa::{Decode, Flow, Insn};
 
 /// `test edi,edi; je 1f; call f; 1: mov rax,[rip+0x20]; ret`
 const EXAMPLE: &str = "85 ff 74 05 e8 10 00 00 00 48 8b 05 20 00 00 00 c3";

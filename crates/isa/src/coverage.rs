@@ -50,7 +50,7 @@ pub struct SlowConfig {
     pub at: u64,
     /// The clock, 4 bytes and 4 zeros: the last place that was given.
     pub clock: u64,
-    /// What is at offset [`Isa::COUNTER_UNIT`] of the file.
+    /// What is at offset [`crate::Counters::COUNTER_UNIT`] of the file.
     pub counters: u64,
     /// The table of edges.
     pub table: u64,
@@ -97,7 +97,7 @@ pub trait Covers: Isa {
     /// The slow way.
     fn slow(config: SlowConfig) -> Result<Vec<u8>, RuntimeError>;
 
-    /// The start-up routine of a program that writes a raw machine profile; see [`Isa::runtime`].
+    /// The start-up routine of a program that writes a raw machine profile; see [`crate::Runtime::runtime`].
     fn mip_runtime(
         config: &RuntimeConfig<'_>,
         mip: MipRuntime<'_>,

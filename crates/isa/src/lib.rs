@@ -6,7 +6,8 @@
 //! address is never re-encoded.
 //!
 //! One folder an instruction set, with the same file names in each: `decode`, `branch`, `effects`, `counter`,
-//! `site`, `runtime`. [`Isa`] is the seam; the rewriter is generic over it and names no instruction set.
+//! `site`, `runtime`. [`Isa`] is the seam; the rewriter is generic over it. It has four parts, each of which
+//! rests on the one before: [`Decode`], [`Encode`], [`Counters`], [`Runtime`].
 
 pub mod aarch64;
 pub mod coverage;
@@ -197,7 +198,7 @@ pub struct Effects {
     pub kills: RegSet,
 }
 
-/// What a place in bytes could be, if an instruction or the field of one were there; see [`Isa::places`].
+/// What a place in bytes could be, if an instruction or the field of one were there; see [`Decode::places`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// The displacement of a direct branch or call that reaches far.
@@ -227,7 +228,7 @@ pub enum CounterMode {
     /// The same in one instruction that not every processor has (AArch64: `stadd`). On x86-64 no different.
     AtomicOne,
     /// Every thread in an area of its own (x86-64: relative to the GS base): exact with threads, and as fast
-    /// as plain. Needs entry checks ([`Isa::put_entry_check`]) and [`Isa::per_thread_runtime`]; addresses of
+    /// as plain. Needs entry checks ([`Runtime::put_entry_check`]) and [`Runtime::per_thread_runtime`]; addresses of
     /// counters are offsets in the area. Elsewhere as `Atomic`.
     PerThread,
 }
@@ -283,14 +284,14 @@ pub enum Reach {
     Long,
 }
 
-/// What a recorder of indirect calls refers to; see [`Isa::put_site`].
+/// What a recorder of indirect calls refers to; see [`Counters::put_site`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SiteRef {
     /// A word of the site's table in the counter pages, by its index.
     Table(u32),
     /// The word that holds the load bias ([`RuntimeConfig::bias_slot`]).
     Bias,
-    /// The shared slow path ([`Isa::put_site_slow`]).
+    /// The shared slow path ([`Counters::put_site_slow`]).
     Slow,
     /// An address of the original program, which the original instruction's operand designates.
     Original(u64),
@@ -315,7 +316,7 @@ pub struct Anchor {
     pub count: Option<u32>,
 }
 
-/// The parts of a start-up routine that the tool decides; see [`Isa::runtime`].
+/// The parts of a start-up routine that the tool decides; see [`Runtime::runtime`].
 #[derive(Clone, Debug)]
 pub struct RuntimeConfig<'a> {
     /// Where the routine will be (link-time address).
@@ -330,7 +331,7 @@ pub struct RuntimeConfig<'a> {
     /// A private, writable, zero-filled 8-byte word that receives the load bias (run-time minus link-time address).
     pub bias_slot: u64,
     /// First page of the profile file as it must be; at most 4096 bytes, the rest is zero. The counters
-    /// follow at [`Isa::COUNTER_UNIT`].
+    /// follow at [`Counters::COUNTER_UNIT`].
     pub header: &'a [u8],
     /// How many bytes of `header` an existing file must agree with.
     pub header_check: usize,
@@ -365,9 +366,9 @@ pub enum RuntimeEntry {
     },
 }
 
-/// An instruction set.
-pub trait Isa: Copy + Send + Sync + 'static {
-    /// Its name as users write it.
+/// Reading instructions: what they do, where they go, and what in them depends on their position.
+pub trait Decode: Copy + Send + Sync + 'static {
+    /// The instruction set's name as users write it.
     const NAME: &'static str;
 
     /// Flags as members of a [`RegSet`].
@@ -388,14 +389,6 @@ pub trait Isa: Copy + Send + Sync + 'static {
     /// How many instructions to look at for that.
     const LOOK_AHEAD: usize;
 
-    /// Unit of the counter pages, and where in the profile file they begin: the largest page size that the
-    /// machine's systems use.
-    const COUNTER_UNIT: u64;
-
-    /// Whether a conditional branch out of its fragment should go to a jump at the fragment's end, because a
-    /// longer form costs the fall-through path a jump.
-    const FAR_CONDITIONS_BY_STUB: bool;
-
     /// Decodes one instruction. `None` when the bytes are not a whole, valid instruction, or one whose dependence on
     /// its position cannot be kept (see the instruction set's `decode` module).
     fn decode(bytes: &[u8], addr: u64) -> Option<Insn>;
@@ -412,7 +405,7 @@ pub trait Isa: Copy + Send + Sync + 'static {
     /// pops do.
     fn memory(bytes: &[u8], insn: &Insn) -> Memory;
 
-    /// Decodes one instruction after the other, as [`Isa::sweep`] does, and says what each is called: what
+    /// Decodes one instruction after the other, as [`Decode::sweep`] does, and says what each is called: what
     /// hashes of code are made of, so it must not change from release to release. Without anything better it
     /// is the byte that holds most of the operation code.
     fn mnemonics(bytes: &[u8], addr: u64, mut visit: impl FnMut(&Insn, &str)) {
@@ -437,6 +430,48 @@ pub trait Isa: Copy + Send + Sync + 'static {
 
     /// Reads the address in the field at the beginning of `bytes`, which is at `place`. `None` if `bytes` are too few.
     fn read_field(kind: FixupKind, bytes: &[u8], place: u64) -> Option<u64>;
+
+    /// Where a linker's veneer at `addr` leads, if `bytes` begin with one.
+    fn veneer_target(bytes: &[u8], addr: u64) -> Option<u64> {
+        let _ = (bytes, addr);
+        None
+    }
+
+    /// Whether an instruction's field reaches only what is nearby, so that a copy elsewhere may need another spelling.
+    fn is_near(insn: &Insn) -> bool;
+
+    /// What code does with distances that the linker computed is to add them to an address that one
+    /// instruction has formed.
+    const ADDS_DISTANCES: bool;
+
+    /// What kind of table the indirect jump at the end of `path` goes through. `path` is straight-line code:
+    /// nothing jumps into its middle; `code` gives an instruction's bytes.
+    fn jump_shape<'c>(path: &[Insn], code: impl Fn(&Insn) -> &'c [u8]) -> JumpShape;
+
+    /// The word in memory that the indirect jump at the end of `path` loads its target from, if its address
+    /// is fixed and in sight.
+    fn jump_slot<'c>(path: &[Insn], code: impl Fn(&Insn) -> &'c [u8]) -> Option<u64>;
+
+    /// Addresses that instructions form in registers, as (register, address), where one instruction does not
+    /// show it; control flow is ignored, so these are guesses.
+    fn formed<'c>(insns: &[Insn], code: impl Fn(&Insn) -> &'c [u8]) -> Vec<(u8, u64)>;
+
+    /// Tells of every position in `bytes`, wherever instructions begin, what could be there, and the address that
+    /// it would designate. Nothing where instructions have one length: there what is decoded is all.
+    fn places(_bytes: &[u8], _addr: u64, _found: &mut impl FnMut(Place, u64)) {}
+
+    /// Whether bytes are the call of a TLS descriptor as the ABI has it, through the register that holds the
+    /// descriptor's address.
+    fn may_call_descriptor(_bytes: &[u8]) -> bool {
+        false
+    }
+}
+
+/// Writing branches, jumps, calls and fields that hold addresses.
+pub trait Encode: Decode {
+    /// Whether a conditional branch out of its fragment should go to a jump at the fragment's end, because a
+    /// longer form costs the fall-through path a jump.
+    const FAR_CONDITIONS_BY_STUB: bool;
 
     /// Writes an address into the field at the beginning of `bytes`, which is at `place`. On error `bytes`
     /// are as before; too few of them are an error too.
@@ -487,21 +522,12 @@ pub trait Isa: Copy + Send + Sync + 'static {
         Self::put_jump(out, Reach::Long, target);
     }
 
-    /// [`Isa::put_entry`] where the target may be anywhere.
+    /// [`Encode::put_entry`] where the target may be anywhere.
     fn put_far_entry<T: Copy>(out: &mut Code<T>, original: &[u8], target: T) {
         Self::put_entry(out, original, target);
     }
 
-    /// Where a linker's veneer at `addr` leads, if `bytes` begin with one.
-    fn veneer_target(bytes: &[u8], addr: u64) -> Option<u64> {
-        let _ = (bytes, addr);
-        None
-    }
-
-    /// Whether an instruction's field reaches only what is nearby, so that a copy elsewhere may need another spelling.
-    fn is_near(insn: &Insn) -> bool;
-
-    /// Appends what does the same as an instruction that [is near](Isa::is_near), with a target anywhere, and
+    /// Appends what does the same as an instruction that [is near](Decode::is_near), with a target anywhere, and
     /// returns true; or appends nothing and returns false if that cannot be encoded.
     fn put_far<T: Copy>(out: &mut Code<T>, original: &[u8], target: T) -> bool;
 
@@ -510,38 +536,19 @@ pub trait Isa: Copy + Send + Sync + 'static {
 
     /// Bytes between functions that trap when run into.
     const PADDING: u8;
+}
 
-    /// What code does with distances that the linker computed is to add them to an address that one
-    /// instruction has formed.
-    const ADDS_DISTANCES: bool;
-
-    /// What kind of table the indirect jump at the end of `path` goes through. `path` is straight-line code:
-    /// nothing jumps into its middle; `code` gives an instruction's bytes.
-    fn jump_shape<'c>(path: &[Insn], code: impl Fn(&Insn) -> &'c [u8]) -> JumpShape;
-
-    /// The word in memory that the indirect jump at the end of `path` loads its target from, if its address
-    /// is fixed and in sight.
-    fn jump_slot<'c>(path: &[Insn], code: impl Fn(&Insn) -> &'c [u8]) -> Option<u64>;
-
-    /// Addresses that instructions form in registers, as (register, address), where one instruction does not
-    /// show it; control flow is ignored, so these are guesses.
-    fn formed<'c>(insns: &[Insn], code: impl Fn(&Insn) -> &'c [u8]) -> Vec<(u8, u64)>;
-
-    /// Tells of every position in `bytes`, wherever instructions begin, what could be there, and the address that
-    /// it would designate. Nothing where instructions have one length: there what is decoded is all.
-    fn places(_bytes: &[u8], _addr: u64, _found: &mut impl FnMut(Place, u64)) {}
-
-    /// Whether bytes are the call of a TLS descriptor as the ABI has it, through the register that holds the
-    /// descriptor's address.
-    fn may_call_descriptor(_bytes: &[u8]) -> bool {
-        false
-    }
+/// Code that counts: increments, and recorders of indirect calls.
+pub trait Counters: Encode {
+    /// Unit of the counter pages, and where in the profile file they begin: the largest page size that the
+    /// machine's systems use.
+    const COUNTER_UNIT: u64;
 
     /// Whether code has instructions that run only on processors which know [`CounterMode::AtomicOne`]; false
     /// where it is no different.
     fn has_atomic_one(bytes: &[u8]) -> bool;
 
-    /// Length of what [`Isa::put_counter`] appends for the same arguments.
+    /// Length of what [`Counters::put_counter`] appends for the same arguments.
     fn counter_len(mode: CounterMode, live: RegSet) -> usize;
 
     /// Appends an increment of the 8-byte counter `counter`. `live` holds what must survive: with flags dead it is one
@@ -567,7 +574,10 @@ pub trait Isa: Copy + Send + Sync + 'static {
     /// Appends the shared slow path of all recorders. `image` is the range of link-time addresses of the
     /// program: other targets are counted as external.
     fn put_site_slow<T: Copy>(out: &mut Code<T>, mode: CounterMode, image: (u64, u64));
+}
 
+/// The start-up routine, and what threads with counters of their own need.
+pub trait Runtime: Counters {
     /// The start-up routine, to be put at `config.at`; entered at its first byte. Position-independent at run time.
     fn runtime(config: &RuntimeConfig<'_>) -> Result<Vec<u8>, RuntimeError>;
 
@@ -576,7 +586,7 @@ pub trait Isa: Copy + Send + Sync + 'static {
 
     /// Appends what makes sure that a thread which comes in from outside has an area of its own; runs on into
     /// what follows. `save`: at this entry flags and scratch registers may hold something. `ready` and
-    /// `enter` are [`PerThreadMemory::ready`] and the address that [`Isa::per_thread_runtime`] gives.
+    /// `enter` are [`PerThreadMemory::ready`] and the address that [`Runtime::per_thread_runtime`] gives.
     fn put_entry_check<T>(_out: &mut Code<T>, _save: bool, _ready: T, _enter: T) {}
 
     /// Appends what makes sure of that after a call that may have returned in a forked child.
@@ -598,7 +608,7 @@ pub trait Isa: Copy + Send + Sync + 'static {
         None
     }
 
-    /// As [`Isa::runtime`], with the routine that gives threads their areas, and its address ("enter").
+    /// As [`Runtime::runtime`], with the routine that gives threads their areas, and its address ("enter").
     /// `config.counters` are those of the first thread, after [`PerThreadMemory::len`] bytes of private
     /// zeros; the load bias is stored at their beginning.
     fn per_thread_runtime(_config: &RuntimeConfig<'_>) -> Result<(Vec<u8>, u64), RuntimeError> {
@@ -607,6 +617,9 @@ pub trait Isa: Copy + Send + Sync + 'static {
         })
     }
 }
+
+/// An instruction set: what the rewriter is generic over. See [`with_isa`] for the choice of one.
+pub trait Isa: Runtime {}
 
 /// What an indirect jump goes through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,7 +5,7 @@
 use std::fmt::Write as _;
 
 use postlink_isa::aarch64::AArch64;
-use postlink_isa::{Code, CounterMode, Isa, RegSet, SiteRef};
+use postlink_isa::{Code, CounterMode, Counters, Decode, RegSet, SiteRef};
 
 const DOCUMENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/aarch64.md");
 const BEGIN: &str = "<!-- begin of the table made by crates/isa/tests/aarch64_costs.rs -->\n";

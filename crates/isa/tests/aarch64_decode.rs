@@ -4,7 +4,7 @@ use std::fs;
 use std::process::Command;
 
 use postlink_isa::aarch64::AArch64;
-use postlink_isa::{Code, Cond, FixupKind, Flow, Isa, Reach};
+use postlink_isa::{Code, Cond, Decode, Encode, FixupKind, Flow, Reach};
 
 const AT: u64 = 0x40_0000;
 

@@ -7,7 +7,7 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 
 use postlink_isa::aarch64::AArch64;
-use postlink_isa::{Effects, Flow, Isa};
+use postlink_isa::{Decode, Effects, Flow};
 
 fn effects(word: u32) -> Option<Effects> {
     let bytes = word.to_le_bytes();

@@ -1,7 +1,7 @@
 //! Branches, nops and fields: what is written decodes to what was meant.
 
 use postlink_isa::x86_64::X86_64;
-use postlink_isa::{Code, Cond, FixupKind, Flow, Insn, Isa, Reach};
+use postlink_isa::{Code, Cond, Decode, Encode, FixupKind, Flow, Insn, Reach};
 
 const AT: u64 = 0x7000_0000;
 

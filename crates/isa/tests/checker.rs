@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use postlink_isa::x86_64::{self, X86_64};
-use postlink_isa::{Flow, Isa, RegSet};
+use postlink_isa::{Decode, Flow, RegSet};
 use postlink_verify::testing;
 
 /// The rewriter's flags as the checker numbers them.

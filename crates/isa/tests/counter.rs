@@ -5,7 +5,7 @@ mod common;
 
 use common::machine::{DATA, FLAGS, Machine, Noise, STACK, STACK_LEN};
 use postlink_isa::x86_64::{CF, OF, X86_64, ZF};
-use postlink_isa::{Code, CounterMode, Isa, RegSet};
+use postlink_isa::{Code, CounterMode, Counters, RegSet};
 
 const MODES: [CounterMode; 3] = [
     CounterMode::Plain,

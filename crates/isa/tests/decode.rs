@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 
 use common::{hex, text_of};
 use postlink_isa::x86_64::X86_64;
-use postlink_isa::{Code, Cond, CounterMode, FixupKind, Flow, Insn, Isa, Traits};
+use postlink_isa::{
+    Code, Cond, CounterMode, Counters, Decode, Encode, FixupKind, Flow, Insn, Traits,
+};
 use yaxpeax_arch::LengthedInstruction;
 use yaxpeax_x86::long_mode::{InstDecoder, Opcode, Operand, RegSpec};
 

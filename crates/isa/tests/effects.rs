@@ -11,7 +11,7 @@ use common::machine::{FLAGS, Machine, Noise, State};
 use common::{hex, text_of};
 use iced_x86::{CpuidFeature, Decoder, FlowControl, Instruction, Mnemonic, OpKind};
 use postlink_isa::x86_64::X86_64;
-use postlink_isa::{Code, Effects, Isa};
+use postlink_isa::{Code, Decode, Effects};
 
 const AT: u64 = 0x1000;
 

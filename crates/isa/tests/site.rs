@@ -8,7 +8,7 @@ use common::hex;
 use common::machine::{DATA, MORE, Machine, Noise, State, link};
 use iced_x86::{Code as Op, Encoder, Instruction, MemoryOperand, Register};
 use postlink_isa::x86_64::{X86_64, site};
-use postlink_isa::{Code, CounterMode, Fixup, Flow, Isa, SiteRef};
+use postlink_isa::{Code, CounterMode, Counters, Decode, Encode, Fixup, Flow, SiteRef};
 
 /// Where things are in the mapping, beside the harness.
 const TABLE: u64 = DATA + 0x40;

@@ -7,7 +7,7 @@ mod common;
 use common::machine::{DATA, MORE, Machine, Noise, STACK, STACK_LEN};
 use postlink_isa::x86_64::X86_64;
 use postlink_isa::x86_64::threads::OWNER;
-use postlink_isa::{Code, Fixup, FixupKind, Isa};
+use postlink_isa::{Code, Fixup, FixupKind, Runtime};
 
 const READY: u64 = DATA + 0x100;
 const SEEN: u64 = DATA + 0x108;

@@ -279,7 +279,11 @@ fn hopeless(certificate: &Report, target: &Path) -> String {
 pub fn poison(output: &Path, bodies: &[postlink_rewrite::stress::OldBody]) -> Result<()> {
     let written = Input::open(output)?;
     let elf = written.elf()?;
-    let breakpoint = if elf.machine == 62 { 0xcc } else { 0 };
+    let breakpoint = if elf.machine == postlink_image::raw::EM_X86_64 {
+        0xcc
+    } else {
+        0
+    };
     let mut bytes = written.bytes().to_vec();
     for (start, len) in bodies {
         let from = elf

@@ -80,7 +80,7 @@ fn calls_of_a_linked_in_library_come_back_and_those_of_the_same_name_need_not() 
     // After `memcpy` is a resolver: what is called is a stub.
     let code = elf.bytes_at(address("copies"), 256).expect("code");
     let mut called = Vec::new();
-    let _ = <X86_64 as postlink_isa::Isa>::sweep(code, address("copies"), |insn| {
+    let _ = <X86_64 as postlink_isa::Decode>::sweep(code, address("copies"), |insn| {
         if let postlink_isa::Flow::Call { target } = insn.flow {
             called.push((
                 target,

@@ -14,9 +14,10 @@
 //! | `1101011` opc `11111` … | by opc: 0, 8 `br`; 1, 9 `blr`; 2 `ret`; 4 `eret` (8, 9 and some of 2 with pointer authentication) |
 
 use postlink_image::elf::Elf;
+pub use postlink_image::raw::{EM_AARCH64, EM_X86_64};
 use postlink_isa::x86_64::X86_64;
 use postlink_isa::x86_64::text::{Printer, Syntax};
-use postlink_isa::{Cond, Flow, Isa};
+use postlink_isa::{Cond, Decode, Flow};
 
 /// An instruction set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -29,9 +30,7 @@ pub enum Machine {
 }
 
 /// `e_machine` of x86-64.
-pub const EM_X86_64: u16 = 62;
 /// `e_machine` of AArch64.
-pub const EM_AARCH64: u16 = 183;
 
 impl Machine {
     /// That of a file; `None` if it is not known here.

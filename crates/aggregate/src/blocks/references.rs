@@ -1,13 +1,10 @@
 //! What the relocations that the linker kept say of code and data, where a jump does not name its table.
 
+use postlink_image::raw::{R_AARCH64_ABS64, R_X86_64_64, R_X86_64_PC32};
 use std::sync::OnceLock;
 
 use postlink_image::elf::{Elf, KeptReloc, SymbolTable};
 use rayon::prelude::*;
-
-const R_X86_64_64: u32 = 1;
-const R_X86_64_PC32: u32 = 2;
-const R_AARCH64_ABS64: u32 = 257;
 
 /// What relocations say of code and data; read when first asked for.
 #[derive(Debug, Default)]

@@ -70,7 +70,7 @@ impl Parents {
         let mut named: FxHashMap<&[u8], Option<u32>> = FxHashMap::default();
         let mut claims: Vec<(usize, &[u8])> = Vec::new();
         for s in elf.symbols(SymbolTable::Static).iter() {
-            const STT_FUNC: u8 = 2;
+            use crate::raw::STT_FUNC;
             if s.kind != STT_FUNC || s.section == 0 {
                 continue;
             }

@@ -175,7 +175,7 @@ impl<'d> EhFrame<'d> {
         if !elf.sections.is_empty() {
             return Ok(EhFrame::default());
         }
-        const PT_GNU_EH_FRAME: u32 = 0x6474_e550;
+        use crate::raw::PT_GNU_EH_FRAME;
         let Some(header) = elf.segments.iter().find(|s| s.kind == PT_GNU_EH_FRAME) else {
             return Ok(EhFrame::default());
         };

@@ -59,7 +59,7 @@ pub struct Bases {
 impl Bases {
     /// Of a file.
     pub fn of(elf: &Elf<'_>) -> Self {
-        const DT_PLTGOT: i64 = 3;
+        use crate::raw::DT_PLTGOT;
         const ET_DYN: u16 = 3;
         Bases {
             data: elf.dynamic_value(DT_PLTGOT),

@@ -339,7 +339,7 @@ impl<'w, 'd> SectionTable<'w, 'd> {
         if let Some((eh_frame, hdr)) = w.unwind {
             // Some linkers use the machine's own type for unwind tables; any other would call for fields that
             // are not filled in.
-            const SHT_X86_64_UNWIND: u32 = 0x7000_0001;
+            use crate::raw::SHT_X86_64_UNWIND;
             let as_before = |name| match w.elf.section(name) {
                 Some((_, s)) if s.kind == SHT_X86_64_UNWIND => SHT_X86_64_UNWIND,
                 _ => raw::SHT_PROGBITS,

@@ -182,7 +182,8 @@ pub fn put_call<T>(out: &mut Code<T>, target: T) {
     put_fixup(out, encode::BL, FixupKind::Branch26, target);
 }
 
-/// Appends what takes the place of an old entry; `original` are the instructions there. See [`crate::Isa::put_entry`].
+/// Appends what takes the place of an old entry; `original` are the instructions there. See
+/// [`crate::Encode::put_entry`].
 pub fn put_entry<T>(out: &mut Code<T>, original: &[u8], target: T) {
     let first = original
         .first_chunk()
@@ -193,7 +194,7 @@ pub fn put_entry<T>(out: &mut Code<T>, original: &[u8], target: T) {
     put_jump(out, target);
 }
 
-/// Appends `adrp x16`, `add x16`, `br x16`; see [`crate::Isa::put_veneer`].
+/// Appends `adrp x16`, `add x16`, `br x16`; see [`crate::Encode::put_veneer`].
 pub fn put_veneer<T: Copy>(out: &mut Code<T>, target: T) {
     put_fixup(out, encode::adrp(16), FixupKind::Page, target);
     put_fixup(
@@ -216,7 +217,7 @@ pub fn put_far_entry<T: Copy>(out: &mut Code<T>, original: &[u8], target: T) {
     put_veneer(out, target);
 }
 
-/// Where a veneer leads; see [`crate::Isa::veneer_target`].
+/// Where a veneer leads; see [`crate::Decode::veneer_target`].
 pub fn veneer_target(bytes: &[u8], addr: u64) -> Option<u64> {
     let word = |i: usize| {
         Some(u32::from_le_bytes(
@@ -238,7 +239,7 @@ pub fn veneer_target(bytes: &[u8], addr: u64) -> Option<u64> {
     )
 }
 
-/// Whether an instruction reaches only nearby without being a branch; see [`crate::Isa::is_near`].
+/// Whether an instruction reaches only nearby without being a branch; see [`crate::Decode::is_near`].
 pub fn is_near(insn: &Insn) -> bool {
     insn.flow == crate::Flow::Next
         && insn
@@ -246,7 +247,8 @@ pub fn is_near(insn: &Insn) -> bool {
             .is_some_and(|field| matches!(field.kind, FixupKind::Adr | FixupKind::Imm19))
 }
 
-/// Appends what does the work of an `adr` or a load of a literal with a target anywhere; see [`crate::Isa::put_far`].
+/// Appends what does the work of an `adr` or a load of a literal with a target anywhere; see
+/// [`crate::Encode::put_far`].
 pub fn put_far<T: Copy>(out: &mut Code<T>, original: &[u8], target: T) -> bool {
     let Some(word) = original.first_chunk().map(|word| u32::from_le_bytes(*word)) else {
         return false;

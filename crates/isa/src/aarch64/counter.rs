@@ -76,7 +76,7 @@ pub fn counter_len(mode: CounterMode, live: RegSet) -> usize {
     4 * (body + 2 * saved.div_ceil(2))
 }
 
-/// Appends an increment of `counter` that keeps what is in `live`; see [`crate::Isa::put_counter`].
+/// Appends an increment of `counter` that keeps what is in `live`; see [`crate::Counters::put_counter`].
 pub fn put_counter<T: Copy>(out: &mut Code<T>, mode: CounterMode, live: RegSet, counter: T) {
     let (registers, saved) = registers(mode, live);
     let save = &registers[needed(mode) - saved..needed(mode)];

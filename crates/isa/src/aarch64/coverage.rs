@@ -247,8 +247,8 @@ fn put_edge(a: &mut Assembler, config: SlowConfig) {
 mod tests {
     use super::super::AArch64;
     use super::*;
-    use crate::Isa;
     use crate::coverage::calls;
+    use crate::{Decode, Encode};
 
     fn words(code: &[u8]) -> Vec<u32> {
         let word = |w: &[u8]| u32::from_le_bytes([w[0], w[1], w[2], w[3]]);

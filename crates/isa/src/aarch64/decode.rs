@@ -31,12 +31,12 @@
 
 use crate::{Cond, FixupKind, Flow, Insn, PcField, Traits};
 
-/// Decodes one instruction; see [`crate::Isa::decode`].
+/// Decodes one instruction; see [`crate::Decode::decode`].
 pub fn decode(bytes: &[u8], addr: u64) -> Option<Insn> {
     classify(u32::from_le_bytes(*bytes.first_chunk()?), addr)
 }
 
-/// Decodes one instruction after the other; see [`crate::Isa::sweep`].
+/// Decodes one instruction after the other; see [`crate::Decode::sweep`].
 pub fn sweep(bytes: &[u8], addr: u64, mut visit: impl FnMut(&Insn) -> bool) -> Option<u64> {
     let mut here = addr;
     let words = bytes.chunks_exact(4);

@@ -17,7 +17,7 @@
 use super::{GENERAL, NZCV, SCRATCH};
 use crate::{Effects, Flow, Insn, Memory, RegSet};
 
-/// See [`crate::Isa::memory`]. From the table of loads and stores in the Arm architecture reference manual (C4.1).
+/// See [`crate::Decode::memory`]. From the table of loads and stores in the Arm architecture reference manual (C4.1).
 pub fn touches(bytes: &[u8]) -> Memory {
     let Some(word) = bytes.first_chunk::<4>().map(|b| u32::from_le_bytes(*b)) else {
         return Memory::default();
@@ -81,7 +81,7 @@ const NOTHING: Effects = Effects {
 };
 const LINK: RegSet = RegSet(1 << 30);
 
-/// What an instruction reads and overwrites; `bytes` begin with it. See [`crate::Isa::effects`].
+/// What an instruction reads and overwrites; `bytes` begin with it. See [`crate::Decode::effects`].
 pub fn effects(bytes: &[u8], insn: &Insn) -> Effects {
     let Some(word) = bytes.first_chunk().map(|word| u32::from_le_bytes(*word)) else {
         return EVERYTHING;

@@ -32,7 +32,7 @@
 //!
 //! The procedure call standard leaves them to whatever is between a call and its callee: stubs and veneers.
 //! No value is in them across a call or return of a compiled function, not even with inter-procedural
-//! register allocation. That makes them dead before every call and return ([`Isa::CALL_SCRATCH`]), and free
+//! register allocation. That makes them dead before every call and return ([`Decode::CALL_SCRATCH`]), and free
 //! for recorders. Hand-written assembly breaks the rule among its own routines, so functions without unwind
 //! information are not taken to keep it.
 //!
@@ -60,8 +60,8 @@ pub mod text;
 
 use crate::coverage::{CallCounter, Covers, MipRuntime, SlowConfig};
 use crate::{
-    Code, Cond, CounterMode, Effects, FixupKind, Insn, Isa, JumpShape, Memory, OutOfRange, Reach,
-    RegSet, RuntimeConfig, RuntimeError, SiteRef,
+    Code, Cond, CounterMode, Counters, Decode, Effects, Encode, FixupKind, Insn, Isa, JumpShape,
+    Memory, OutOfRange, Reach, RegSet, Runtime, RuntimeConfig, RuntimeError, SiteRef,
 };
 
 /// The instruction set.
@@ -81,23 +81,26 @@ pub const V: RegSet = RegSet(1 << 35);
 pub const NZCV: RegSet = RegSet(0xf << 32);
 /// `x0 … x30` and `sp`.
 pub const GENERAL: RegSet = RegSet(0xffff_ffff);
-/// See [`Isa::COUNTER_UNIT`].
+/// See [`Counters::COUNTER_UNIT`].
 const UNIT: u64 = 0x10000;
 
 /// `x16` and `x17`.
 pub const SCRATCH: RegSet = RegSet(0x3_0000);
 
-impl Isa for AArch64 {
+impl Decode for AArch64 {
     const NAME: &'static str = "AArch64";
+
     const FLAGS: RegSet = NZCV;
+
     const LIVE_AT_EXIT: RegSet = RegSet(GENERAL.0 & !SCRATCH.0);
+
     const CALL_SCRATCH: RegSet = SCRATCH;
+
     const SOUGHT: RegSet = RegSet(0x3_ffff);
+
     const LOOK_AHEAD: usize = 32;
-    const PADDING: u8 = 0;
+
     const ADDS_DISTANCES: bool = false;
-    const COUNTER_UNIT: u64 = UNIT;
-    const FAR_CONDITIONS_BY_STUB: bool = true;
 
     fn decode(bytes: &[u8], addr: u64) -> Option<Insn> {
         decode::decode(bytes, addr)
@@ -118,6 +121,32 @@ impl Isa for AArch64 {
     fn read_field(kind: FixupKind, bytes: &[u8], place: u64) -> Option<u64> {
         branch::read_field(kind, bytes, place)
     }
+
+    fn veneer_target(bytes: &[u8], addr: u64) -> Option<u64> {
+        branch::veneer_target(bytes, addr)
+    }
+
+    fn is_near(insn: &Insn) -> bool {
+        branch::is_near(insn)
+    }
+
+    fn jump_shape<'c>(path: &[Insn], code: impl Fn(&Insn) -> &'c [u8]) -> JumpShape {
+        table::jump_shape(path, code)
+    }
+
+    fn jump_slot<'c>(path: &[Insn], code: impl Fn(&Insn) -> &'c [u8]) -> Option<u64> {
+        table::jump_slot(path, code)
+    }
+
+    fn formed<'c>(insns: &[Insn], code: impl Fn(&Insn) -> &'c [u8]) -> Vec<(u8, u64)> {
+        table::formed(insns, code)
+    }
+}
+
+impl Encode for AArch64 {
+    const PADDING: u8 = 0;
+
+    const FAR_CONDITIONS_BY_STUB: bool = true;
 
     fn write_field(
         kind: FixupKind,
@@ -178,14 +207,6 @@ impl Isa for AArch64 {
         branch::put_far_entry(out, original, target);
     }
 
-    fn veneer_target(bytes: &[u8], addr: u64) -> Option<u64> {
-        branch::veneer_target(bytes, addr)
-    }
-
-    fn is_near(insn: &Insn) -> bool {
-        branch::is_near(insn)
-    }
-
     fn put_far<T: Copy>(out: &mut Code<T>, original: &[u8], target: T) -> bool {
         branch::put_far(out, original, target)
     }
@@ -193,18 +214,10 @@ impl Isa for AArch64 {
     fn put_nops(out: &mut Vec<u8>, len: usize) {
         branch::put_nops(out, len);
     }
+}
 
-    fn jump_shape<'c>(path: &[Insn], code: impl Fn(&Insn) -> &'c [u8]) -> JumpShape {
-        table::jump_shape(path, code)
-    }
-
-    fn jump_slot<'c>(path: &[Insn], code: impl Fn(&Insn) -> &'c [u8]) -> Option<u64> {
-        table::jump_slot(path, code)
-    }
-
-    fn formed<'c>(insns: &[Insn], code: impl Fn(&Insn) -> &'c [u8]) -> Vec<(u8, u64)> {
-        table::formed(insns, code)
-    }
+impl Counters for AArch64 {
+    const COUNTER_UNIT: u64 = UNIT;
 
     fn has_atomic_one(bytes: &[u8]) -> bool {
         counter::has_atomic_one(bytes)
@@ -232,11 +245,15 @@ impl Isa for AArch64 {
     fn put_site_slow<T: Copy>(out: &mut Code<T>, mode: CounterMode, image: (u64, u64)) {
         site::put_site_slow(out, mode, image);
     }
+}
 
+impl Runtime for AArch64 {
     fn runtime(config: &RuntimeConfig<'_>) -> Result<Vec<u8>, RuntimeError> {
         runtime::runtime(config)
     }
 }
+
+impl Isa for AArch64 {}
 
 impl Covers for AArch64 {
     const FRONT: Option<u64> = None;

@@ -4,7 +4,7 @@
 //! the same. What differs:
 //!
 //! * Pages may have 4, 16 or 64 KiB, and a file is mapped at multiples of them, so the counters are at 64 KiB
-//!   in the file and in the image ([`crate::Isa::COUNTER_UNIT`]).
+//!   in the file and in the image ([`crate::Counters::COUNTER_UNIT`]).
 //! * `open` is `openat` here, and the layout of `struct stat` is another.
 //! * The magic of a header is written by an exclusive pair with release, which orders it after the rest of
 //!   the header; additions are exclusive pairs.
@@ -46,7 +46,7 @@ use super::AArch64;
 use super::encode::{self, SP};
 use crate::coverage::MipRuntime;
 use crate::x86_64::runtime::check;
-use crate::{Code, FixupKind, Isa, RuntimeConfig, RuntimeEntry, RuntimeError};
+use crate::{Code, Counters, FixupKind, RuntimeConfig, RuntimeEntry, RuntimeError};
 
 /// The frame's base.
 const FP: u32 = 29;
@@ -108,7 +108,7 @@ struct Routine<'a> {
     text: Label,
 }
 
-/// The start-up routine; see [`crate::Isa::runtime`].
+/// The start-up routine; see [`crate::Runtime::runtime`].
 pub fn runtime(config: &RuntimeConfig<'_>) -> Result<Vec<u8>, RuntimeError> {
     assemble(config, None)
 }

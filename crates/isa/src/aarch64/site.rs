@@ -54,7 +54,7 @@ const TARGET: u32 = 17;
 const TABLE: u32 = 16;
 const LINK: u32 = 30;
 
-/// Appends a recorder; see [`crate::Isa::put_site`].
+/// Appends a recorder; see [`crate::Counters::put_site`].
 pub fn put_site<T: Copy>(
     out: &mut Code<T>,
     mode: CounterMode,
@@ -172,7 +172,7 @@ fn put_number<T>(out: &mut Code<T>, register: u32, value: u64) {
     }
 }
 
-/// Appends the slow path of all recorders; see [`crate::Isa::put_site_slow`]. `image` is `[low, high)`.
+/// Appends the slow path of all recorders; see [`crate::Counters::put_site_slow`]. `image` is `[low, high)`.
 pub fn put_site_slow<T>(out: &mut Code<T>, mode: CounterMode, image: (u64, u64)) {
     let (status, at) = (14, 15);
     // Adds one to the word at `x16`.

@@ -40,7 +40,7 @@ fn lines<'c>(path: &[Insn], code: impl Fn(&Insn) -> &'c [u8]) -> Vec<Line> {
         .collect()
 }
 
-/// See [`crate::Isa::jump_shape`].
+/// See [`crate::Decode::jump_shape`].
 pub fn jump_shape<'c>(path: &[Insn], code: impl Fn(&Insn) -> &'c [u8]) -> JumpShape {
     let lines = lines(path, code);
     let Some((jump, before)) = lines.split_last() else {
@@ -115,7 +115,7 @@ pub fn jump_shape<'c>(path: &[Insn], code: impl Fn(&Insn) -> &'c [u8]) -> JumpSh
     JumpShape::Unknown
 }
 
-/// See [`crate::Isa::jump_slot`]: `adrp xM`, `ldr xN,[xM,#offset]`, …, `br xN`.
+/// See [`crate::Decode::jump_slot`]: `adrp xM`, `ldr xN,[xM,#offset]`, …, `br xN`.
 pub fn jump_slot<'c>(path: &[Insn], code: impl Fn(&Insn) -> &'c [u8]) -> Option<u64> {
     let from = path.len().saturating_sub(8);
     let lines = lines(&path[from..], code);
@@ -133,7 +133,7 @@ pub fn jump_slot<'c>(path: &[Insn], code: impl Fn(&Insn) -> &'c [u8]) -> Option<
         .then(|| page.insn.field.map(|f| f.target.wrapping_add(offset)))?
 }
 
-/// See [`crate::Isa::formed`].
+/// See [`crate::Decode::formed`].
 pub fn formed<'c>(insns: &[Insn], code: impl Fn(&Insn) -> &'c [u8]) -> Vec<(u8, u64)> {
     let mut pages = [None; 32];
     let mut out = Vec::new();

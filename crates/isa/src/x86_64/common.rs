@@ -269,7 +269,7 @@ impl Shape {
     }
 }
 
-/// Decodes a common instruction; see [`crate::Isa::decode`].
+/// Decodes a common instruction; see [`crate::Decode::decode`].
 #[inline(always)]
 pub fn decode(bytes: &[u8], addr: u64) -> Option<Insn> {
     let shape = Shape::of(bytes)?;

@@ -1,7 +1,8 @@
 //! The increment of a counter.
 //!
 //! A counter sits on an edge or in a block of the program's code, so it must preserve what that code still needs.
-//! [`Isa::effects`](crate::Isa::effects) tells the rewriter what that is; the cheapest form that respects it is chosen.
+//! [`Decode::effects`](crate::Decode::effects) tells the rewriter what that is; the cheapest form that respects it is
+//! chosen.
 //! `c` is the counter, `r` a dead general register.
 //!
 //! | mode | dead | code | bytes |
@@ -42,7 +43,7 @@ pub(super) const GS: u8 = 0x65;
 /// Registers in the order in which they are taken when dead: those first that a call destroys. Never `rsp`.
 const PREFERRED: [u8; 15] = [RAX, 1, 2, 8, 9, 10, 11, 6, 7, 3, 5, 12, 13, 14, 15];
 
-/// Appends an increment of `counter` that keeps what is in `live`; see [`crate::Isa::put_counter`].
+/// Appends an increment of `counter` that keeps what is in `live`; see [`crate::Counters::put_counter`].
 pub fn put_counter<T: Copy>(out: &mut Code<T>, mode: CounterMode, live: RegSet, counter: T) {
     let dead = PREFERRED
         .into_iter()

@@ -39,7 +39,7 @@ const OPTIONS: u32 = DecoderOptions::MPX;
 /// Longest instruction, in bytes.
 pub const MAX_LEN: usize = 15;
 
-/// Decodes one instruction; see [`crate::Isa::decode`].
+/// Decodes one instruction; see [`crate::Decode::decode`].
 pub fn decode(bytes: &[u8], addr: u64) -> Option<Insn> {
     common::decode(bytes, addr).or_else(|| decode_fully(bytes, addr))
 }
@@ -61,7 +61,7 @@ pub(super) fn decode_fully(bytes: &[u8], addr: u64) -> Option<Insn> {
     Some(insn)
 }
 
-/// Decodes one instruction after the other; see [`crate::Isa::sweep`].
+/// Decodes one instruction after the other; see [`crate::Decode::sweep`].
 pub fn sweep(bytes: &[u8], addr: u64, mut visit: impl FnMut(&Insn) -> bool) -> Option<u64> {
     let mut at = 0;
     while at < bytes.len() {

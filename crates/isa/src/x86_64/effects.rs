@@ -27,7 +27,7 @@ use iced_x86::{
 };
 
 use super::{AF, CF, DF, OF, PF, SF, X86_64, ZF, common, decode};
-use crate::{Effects, Flow, Insn, Isa, Memory, RegSet};
+use crate::{Decode, Effects, Flow, Insn, Memory, RegSet};
 
 thread_local! {
     /// Keeps its vectors from one instruction to the next.
@@ -43,7 +43,7 @@ const CALL: Effects = Effects {
     kills: X86_64::FLAGS,
 };
 
-/// What an instruction reads and overwrites; `bytes` begin with it. See [`crate::Isa::effects`].
+/// What an instruction reads and overwrites; `bytes` begin with it. See [`crate::Decode::effects`].
 /// Bytes that do not decode read everything.
 pub fn effects(bytes: &[u8], insn: &Insn) -> Effects {
     let quick = match insn.flow {
@@ -108,7 +108,7 @@ pub(super) fn effects_fully(bytes: &[u8], insn: &Insn) -> Effects {
     }
 }
 
-/// See [`crate::Isa::memory`].
+/// See [`crate::Decode::memory`].
 pub fn memory(bytes: &[u8], insn: &Insn) -> Memory {
     let Some(instruction) = decode::decode_iced(bytes, insn.addr) else {
         return Memory::default();

@@ -27,7 +27,7 @@
 //! | 37 | [`OF`] overflow |
 //! | 38 | [`DF`] direction |
 //!
-//! [`Isa::FLAGS`] holds the first six: those that instructions compute. DF is a mode, which the ABI wants clear at
+//! [`Decode::FLAGS`] holds the first six: those that instructions compute. DF is a mode, which the ABI wants clear at
 //! every call and return, so it is never dead.
 //!
 //! Vector, x87 and mask registers are not modelled, and nothing that is emitted here touches them.
@@ -48,8 +48,9 @@ pub mod threads;
 
 use crate::coverage::{CallCounter, Covers, MipRuntime, SlowConfig};
 use crate::{
-    Code, Cond, CounterMode, Effects, FixupKind, Forks, Insn, Isa, JumpShape, Memory, OutOfRange,
-    PerThreadMemory, Place, Reach, RegSet, RuntimeConfig, RuntimeError, SiteRef,
+    Code, Cond, CounterMode, Counters, Decode, Effects, Encode, FixupKind, Forks, Insn, Isa,
+    JumpShape, Memory, OutOfRange, PerThreadMemory, Place, Reach, RegSet, Runtime, RuntimeConfig,
+    RuntimeError, SiteRef,
 };
 
 /// The instruction set.
@@ -71,24 +72,29 @@ pub const OF: RegSet = RegSet(1 << 37);
 /// The direction flag as a member of a [`RegSet`].
 pub const DF: RegSet = RegSet(1 << 38);
 
-impl Isa for X86_64 {
+impl Decode for X86_64 {
     const NAME: &'static str = "x86-64";
+
     fn places(bytes: &[u8], addr: u64, found: &mut impl FnMut(Place, u64)) {
         places::places(bytes, addr, found);
     }
+
     fn may_call_descriptor(bytes: &[u8]) -> bool {
         // call *(%rax), with prefixes that only fill space
         matches!(bytes, [.., 0xff, 0x10])
     }
+
     const FLAGS: RegSet = RegSet(CF.0 | PF.0 | AF.0 | ZF.0 | SF.0 | OF.0);
+
     const LIVE_AT_EXIT: RegSet = RegSet(0xffff | DF.0);
+
     const CALL_SCRATCH: RegSet = RegSet::EMPTY;
+
     const SOUGHT: RegSet = Self::FLAGS;
+
     const LOOK_AHEAD: usize = 12;
-    const PADDING: u8 = 0xcc;
+
     const ADDS_DISTANCES: bool = true;
-    const COUNTER_UNIT: u64 = 4096;
-    const FAR_CONDITIONS_BY_STUB: bool = false;
 
     fn decode(bytes: &[u8], addr: u64) -> Option<Insn> {
         decode::decode(bytes, addr)
@@ -117,6 +123,30 @@ impl Isa for X86_64 {
     fn read_field(kind: FixupKind, bytes: &[u8], place: u64) -> Option<u64> {
         branch::read_field(kind, bytes, place)
     }
+
+    /// Everything reaches 2 GiB.
+    fn is_near(_: &Insn) -> bool {
+        false
+    }
+
+    fn jump_shape<'c>(path: &[Insn], code: impl Fn(&Insn) -> &'c [u8]) -> JumpShape {
+        table::jump_shape(path, code)
+    }
+
+    fn jump_slot<'c>(path: &[Insn], _: impl Fn(&Insn) -> &'c [u8]) -> Option<u64> {
+        path.last()?.field.map(|field| field.target)
+    }
+
+    /// One instruction shows it.
+    fn formed<'c>(_: &[Insn], _: impl Fn(&Insn) -> &'c [u8]) -> Vec<(u8, u64)> {
+        Vec::new()
+    }
+}
+
+impl Encode for X86_64 {
+    const PADDING: u8 = 0xcc;
+
+    const FAR_CONDITIONS_BY_STUB: bool = false;
 
     fn write_field(
         kind: FixupKind,
@@ -167,11 +197,6 @@ impl Isa for X86_64 {
         branch::put_jump(out, Reach::Long, target);
     }
 
-    /// Everything reaches 2 GiB.
-    fn is_near(_: &Insn) -> bool {
-        false
-    }
-
     fn put_far<T: Copy>(_: &mut Code<T>, _: &[u8], _: T) -> bool {
         false
     }
@@ -179,19 +204,10 @@ impl Isa for X86_64 {
     fn put_nops(out: &mut Vec<u8>, len: usize) {
         branch::put_nops(out, len);
     }
+}
 
-    fn jump_shape<'c>(path: &[Insn], code: impl Fn(&Insn) -> &'c [u8]) -> JumpShape {
-        table::jump_shape(path, code)
-    }
-
-    fn jump_slot<'c>(path: &[Insn], _: impl Fn(&Insn) -> &'c [u8]) -> Option<u64> {
-        path.last()?.field.map(|field| field.target)
-    }
-
-    /// One instruction shows it.
-    fn formed<'c>(_: &[Insn], _: impl Fn(&Insn) -> &'c [u8]) -> Vec<(u8, u64)> {
-        Vec::new()
-    }
+impl Counters for X86_64 {
+    const COUNTER_UNIT: u64 = 4096;
 
     fn has_atomic_one(_: &[u8]) -> bool {
         false
@@ -219,7 +235,9 @@ impl Isa for X86_64 {
     fn put_site_slow<T: Copy>(out: &mut Code<T>, mode: CounterMode, image: (u64, u64)) {
         site::put_site_slow(out, mode, image);
     }
+}
 
+impl Runtime for X86_64 {
     fn runtime(config: &RuntimeConfig<'_>) -> Result<Vec<u8>, RuntimeError> {
         runtime::runtime(config)
     }
@@ -249,6 +267,8 @@ impl Isa for X86_64 {
         runtime::per_thread_runtime(config)
     }
 }
+
+impl Isa for X86_64 {}
 
 impl Covers for X86_64 {
     const FRONT: Option<u64> = Some(coverage::STORE);

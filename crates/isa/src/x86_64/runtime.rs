@@ -180,7 +180,7 @@ struct Failures {
     text: CodeLabel,
 }
 
-/// The start-up routine; see [`crate::Isa::runtime`].
+/// The start-up routine; see [`crate::Runtime::runtime`].
 pub fn runtime(config: &RuntimeConfig<'_>) -> Result<Vec<u8>, RuntimeError> {
     check(config, PAGE)?;
     check_reach(config)?;
@@ -300,7 +300,7 @@ fn next(config: &RuntimeConfig<'_>) -> Option<u64> {
 }
 
 /// The start-up routine of a program with per-thread counters, and the address of `enter`; see
-/// [`crate::Isa::per_thread_runtime`].
+/// [`crate::Runtime::per_thread_runtime`].
 pub fn per_thread_runtime(config: &RuntimeConfig<'_>) -> Result<(Vec<u8>, u64), RuntimeError> {
     check(config, PAGE)?;
     check_reach(config)?;

@@ -89,7 +89,7 @@ const RSP: u8 = 4;
 const R11: u8 = 11;
 const REL32: FixupKind = FixupKind::Rel32 { trail: 0 };
 
-/// Appends a recorder; see [`crate::Isa::put_site`].
+/// Appends a recorder; see [`crate::Counters::put_site`].
 pub fn put_site<T: Copy>(
     out: &mut Code<T>,
     mode: CounterMode,
@@ -270,7 +270,7 @@ fn above(modrm: &[u8]) -> Option<Option<i32>> {
     disp.checked_add(8).map(Some)
 }
 
-/// Appends the slow path of all recorders; see [`crate::Isa::put_site_slow`]. `image` is `[low, high)`.
+/// Appends the slow path of all recorders; see [`crate::Counters::put_site_slow`]. `image` is `[low, high)`.
 pub fn put_site_slow<T>(out: &mut Code<T>, mode: CounterMode, image: (u64, u64)) {
     let code = &mut out.bytes;
     let own = mode == CounterMode::PerThread;

@@ -16,7 +16,7 @@ use iced_x86::{Code, Decoder, DecoderOptions, Instruction, Mnemonic, OpKind, Reg
 
 use crate::{Insn, JumpShape};
 
-/// See [`crate::Isa::jump_shape`].
+/// See [`crate::Decode::jump_shape`].
 pub fn jump_shape<'c>(path: &[Insn], code: impl Fn(&Insn) -> &'c [u8]) -> JumpShape {
     let decoded: Vec<Instruction> = path
         .iter()
@@ -212,7 +212,7 @@ fn entry_load(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Isa, x86_64::X86_64};
+    use crate::{Decode, x86_64::X86_64};
 
     /// The shape of the jump at the end of some code.
     fn shape(code: &[u8]) -> JumpShape {

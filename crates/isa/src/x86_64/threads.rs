@@ -43,12 +43,12 @@ use iced_x86::{Code as Op, Decoder, DecoderOptions, InstructionInfoFactory, OpAc
 
 use super::branch::{put_call, put_field};
 use super::counter::GS;
-use crate::{Code, FixupKind, Flow, Forks, Insn, Isa};
+use crate::{Code, Decode, FixupKind, Flow, Forks, Insn};
 
 /// Where in front of its counters a thread's identity is.
 pub const OWNER: i32 = -64;
 
-/// Appends an entry check; see [`crate::Isa::put_entry_check`].
+/// Appends an entry check; see [`crate::Runtime::put_entry_check`].
 pub fn put_entry_check<T>(out: &mut Code<T>, save: bool, ready: T, enter: T) {
     if save {
         out.bytes.extend_from_slice(&[0x48, 0x8d, 0x64, 0x24, 0x80]); // lea rsp,[rsp-128]
@@ -70,7 +70,7 @@ pub fn put_entry_check<T>(out: &mut Code<T>, save: bool, ready: T, enter: T) {
     }
 }
 
-/// Appends a fork check; see [`crate::Isa::put_fork_check`].
+/// Appends a fork check; see [`crate::Runtime::put_fork_check`].
 pub fn put_fork_check<T>(out: &mut Code<T>, ready: T, enter: T) {
     out.bytes.extend_from_slice(&[0x80, 0x3d]); // cmp byte [ready],0
     put_field(out, FixupKind::Rel32 { trail: 1 }, ready);
@@ -81,7 +81,7 @@ pub fn put_fork_check<T>(out: &mut Code<T>, ready: T, enter: T) {
 /// System calls that make threads and processes, or set the base: clone, fork, vfork is harmless, arch_prctl, clone3.
 const NOTICED: [u32; 4] = [56, 57, 158, 435];
 
-/// Finds the first obstacle; see [`crate::Isa::per_thread_obstacle`].
+/// Finds the first obstacle; see [`crate::Runtime::per_thread_obstacle`].
 pub fn obstacle(
     bytes: &[u8],
     addr: u64,

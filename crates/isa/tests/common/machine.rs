@@ -14,7 +14,7 @@
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
 use postlink_isa::x86_64::X86_64;
-use postlink_isa::{Code, FixupKind, Isa};
+use postlink_isa::{Code, Encode, FixupKind};
 
 pub const DATA: u64 = 0x1000;
 pub const STACK: u64 = 0x1_0000;

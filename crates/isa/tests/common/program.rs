@@ -18,7 +18,7 @@ use std::path::Path;
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
 use postlink_isa::x86_64::X86_64;
-use postlink_isa::{Isa, RuntimeConfig, RuntimeEntry};
+use postlink_isa::{Runtime, RuntimeConfig, RuntimeEntry};
 
 pub const ENTRY: u64 = 0x1000;
 pub const ROUTINE: u64 = 0x2000;

@@ -20,7 +20,10 @@ use common::program::{
 use iced_x86::code_asm::*;
 use iced_x86::{Code as Op, IcedError, Register};
 use postlink_isa::x86_64::X86_64;
-use postlink_isa::{Code, CounterMode, Isa, RuntimeConfig, RuntimeEntry, RuntimeError, SiteRef};
+use postlink_isa::{
+    Code, CounterMode, Counters, Decode, Runtime, RuntimeConfig, RuntimeEntry, RuntimeError,
+    SiteRef,
+};
 use tempfile::TempDir;
 
 /// Held while a program is written and while a process is started: a process that is forked in between would hold the

@@ -216,7 +216,7 @@ fn translate(
     translator: &Translator,
     addresses: &[u64],
 ) -> Result<()> {
-    const STT_FUNC: u8 = 2;
+    use postlink_image::raw::STT_FUNC;
     // Of several at an address the last counts; undefined ones have the address 0.
     let functions: BTreeMap<u64, &[u8]> = elf
         .symbols(SymbolTable::Static)

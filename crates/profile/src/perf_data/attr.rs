@@ -174,7 +174,7 @@ impl Attribute {
         }
         let after = self.sample_type & (TIME | ID | STREAM_ID | CPU | IDENTIFIER);
         let start = body.len().checked_sub(8 * after.count_ones() as usize)?;
-        body[start..]
+        body.get(start..)?
             .first_chunk()
             .map(|word| u64::from_le_bytes(*word))
     }
@@ -229,19 +229,14 @@ impl Attribute {
                 cursor.u64()?;
             }
             let stack = cursor.take(count.checked_mul(24)?)?;
-            let (entries, _) = stack.as_chunks::<24>();
-            sample.branches.extend(entries.iter().map(|entry| {
-                let word = |at: usize| {
-                    let mut word = [0; 8];
-                    word.copy_from_slice(&entry[at..at + 8]); // 0, 8 and 16 of 24
-                    u64::from_le_bytes(word)
-                };
-                BranchEntry {
-                    from: word(0),
-                    to: word(8),
-                    mispredicted: word(16) & 1 != 0,
-                }
-            }));
+            let (words, _) = stack.as_chunks::<8>();
+            let (entries, _) = words.as_chunks::<3>();
+            let branch = |[from, to, flags]: &[[u8; 8]; 3]| BranchEntry {
+                from: u64::from_le_bytes(*from),
+                to: u64::from_le_bytes(*to),
+                mispredicted: u64::from_le_bytes(*flags) & 1 != 0,
+            };
+            sample.branches.extend(entries.iter().map(branch));
         }
         Some(())
     }

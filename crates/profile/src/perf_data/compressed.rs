@@ -60,6 +60,7 @@ pub(super) fn unpack(parts: &[&[u8]]) -> Result<Vec<u8>, Wrong> {
 }
 
 #[cfg(test)]
+#[allow(clippy::indexing_slicing, reason = "a test that fails may panic")]
 mod tests {
     use super::*;
     use ruzstd::encoding::{CompressionLevel, compress_to_vec};

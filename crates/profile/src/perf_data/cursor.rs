@@ -21,6 +21,10 @@ impl<'a> Cursor<'a> {
         self.0.take(len as u64).ok()
     }
 
+    pub(super) fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        self.0.array().ok()
+    }
+
     #[inline]
     pub(super) fn u32(&mut self) -> Option<u32> {
         self.0.u32().ok()
@@ -38,11 +42,13 @@ impl<'a> Cursor<'a> {
     }
 }
 
+/// The size of the record that bytes begin with, header included, as that says it.
+pub(super) fn size_of_record(bytes: &[u8]) -> Option<usize> {
+    let &[_, _, _, _, _, _, low, high] = bytes.first_chunk()?;
+    Some(usize::from(u16::from_le_bytes([low, high])))
+}
+
 /// A string up to its NUL, or all bytes if there is none.
 pub(super) fn string(bytes: &[u8]) -> &[u8] {
-    let end = bytes
-        .iter()
-        .position(|&byte| byte == 0)
-        .unwrap_or(bytes.len());
-    &bytes[..end]
+    bytes.split(|&byte| byte == 0).next().unwrap_or_default()
 }

@@ -23,7 +23,7 @@ use rustc_hash::FxHashMap;
 
 use super::Wrong;
 use super::attr::Attribute;
-use super::cursor::{Cursor, string};
+use super::cursor::{Cursor, size_of_record, string};
 
 const MAGIC: &[u8; 8] = b"PERFILE2";
 const MAGIC_BIG_ENDIAN: &[u8; 8] = b"2ELIFREP";
@@ -50,7 +50,7 @@ pub(super) struct Header {
 
 impl Header {
     pub(super) fn parse(bytes: &[u8]) -> Result<Header, Wrong> {
-        let magic = &bytes[..bytes.len().min(8)];
+        let magic = bytes.get(..8).unwrap_or(bytes);
         if magic == MAGIC_BIG_ENDIAN {
             return Err(Wrong::new(
                 0,
@@ -119,10 +119,8 @@ impl Header {
                 format!("entries of {entry} bytes for attributes, must be 80 or more"),
             ));
         }
-        for (i, bytes_of) in bytes[attributes.clone()]
-            .chunks_exact(entry as usize)
-            .enumerate()
-        {
+        let entries = bytes.get(attributes.clone()).ok_or_else(cut)?;
+        for (i, bytes_of) in entries.chunks_exact(entry as usize).enumerate() {
             let at = attributes.start + i * entry as usize;
             let (attribute, ids) = bytes_of.split_at(bytes_of.len() - 16);
             let attribute =
@@ -130,13 +128,12 @@ impl Header {
             let mut cursor = Cursor::new(ids);
             let list = match (cursor.u64(), cursor.u64()) {
                 (Some(start), Some(len)) => {
-                    let end = start
-                        .checked_add(len)
-                        .filter(|&end| end <= bytes.len() as u64);
-                    let end = end.ok_or_else(|| Wrong::new(at, format!("ids of an event at {start:#x} of {len:#x} bytes, the file has {:#x}", bytes.len())))?;
-                    &bytes[start as usize..end as usize]
+                    let range = usize::try_from(start).ok().zip(start.checked_add(len));
+                    let range = range.and_then(|(start, end)| Some(start..end.try_into().ok()?));
+                    let ids = range.and_then(|range| bytes.get(range));
+                    ids.ok_or_else(|| Wrong::new(at, format!("ids of an event at {start:#x} of {len:#x} bytes, the file has {:#x}", bytes.len())))?
                 }
-                _ => &[],
+                _ => &[][..],
             };
             header.add(attribute, list);
         }
@@ -160,7 +157,7 @@ impl Header {
             }
             if matches!(number, BUILD_IDS | EVENT_NAMES) {
                 let section = section(table, "a feature")?;
-                header.feature(number, &bytes[section]);
+                header.feature(number, bytes.get(section).unwrap_or_default());
             }
             table += 16;
         }
@@ -181,15 +178,12 @@ impl Header {
         match number {
             BUILD_IDS => {
                 let mut rest = bytes;
-                while let Some(size) = rest
-                    .get(6..8)
-                    .map(|size| usize::from(u16::from_le_bytes([size[0], size[1]])))
+                while let Some((record, more)) =
+                    size_of_record(rest).and_then(|size| rest.split_at_checked(size))
+                    && record.len() > 36
                 {
-                    let Some(record) = rest.get(..size).filter(|record| record.len() > 36) else {
-                        break;
-                    };
                     self.build_id(record);
-                    rest = &rest[size..];
+                    rest = more;
                 }
             }
             EVENT_NAMES => {
@@ -201,19 +195,26 @@ impl Header {
 
     /// A build-id record, with its header.
     pub(super) fn build_id(&mut self, record: &[u8]) {
-        let (Some(misc), Some(id), Some(path)) =
-            (record.get(4..6), record.get(12..36), record.get(36..))
-        else {
+        let mut cursor = Cursor::new(record);
+        let parts = (
+            cursor.take(4),
+            cursor.array::<2>(),
+            cursor.take(6),
+            cursor.take(20),
+            cursor.array::<4>(),
+        );
+        let (Some(_), Some(misc), Some(_), Some(id), Some([size, ..])) = parts else {
             return;
         };
-        let has_size = u16::from_le_bytes([misc[0], misc[1]]) & 1 << 15 != 0;
+        let has_size = u16::from_le_bytes(misc) & 1 << 15 != 0;
         let size = if has_size {
-            usize::from(id[20]).min(20)
+            usize::from(size)
         } else {
-            20
+            id.len()
         };
+        let id = id.get(..size).unwrap_or(id);
         self.build_ids
-            .insert(string(path).to_vec(), id[..size].to_vec());
+            .insert(string(cursor.rest()).to_vec(), id.to_vec());
     }
 
     fn event_names(&mut self, bytes: &[u8]) -> Option<()> {

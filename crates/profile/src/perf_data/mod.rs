@@ -15,6 +15,10 @@
 //!
 //! Records that are compressed (`perf record -z`) are unpacked first: [`compressed`]. Not read: big-endian
 //! recordings, which are an error that says so, and traces (`AUX`: Intel PT, Arm SPE), which are passed over.
+//!
+//! What the file says decides where to read next, so nothing here is indexed: each read is checked.
+
+#![warn(clippy::indexing_slicing)]
 
 pub mod attr;
 mod compressed;
@@ -172,4 +176,5 @@ pub fn read(path: &Path, options: &Options) -> Result<AddressProfile, Error> {
 }
 
 #[cfg(test)]
+#[allow(clippy::indexing_slicing, reason = "a test that fails may panic")]
 mod tests;

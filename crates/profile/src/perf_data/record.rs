@@ -28,7 +28,7 @@ use rustc_hash::FxHashMap;
 use super::Wrong;
 use super::attr::Attribute;
 use super::compressed;
-use super::cursor::{Cursor, string};
+use super::cursor::{Cursor, size_of_record, string};
 use super::header::Header;
 use crate::samples::Sample;
 use crate::source::{PIECE, Pages};
@@ -82,28 +82,24 @@ struct Record<'a> {
     misc: u16,
     /// With its header.
     whole: &'a [u8],
-}
-
-impl<'a> Record<'a> {
-    fn body(&self) -> &'a [u8] {
-        &self.whole[8..]
-    }
+    body: &'a [u8],
 }
 
 /// The record at `at`, and where the next one is.
 #[inline]
 fn record_at(bytes: &[u8], at: usize, end: usize) -> Result<(Record<'_>, usize), Wrong> {
-    let rest = &bytes[at..end];
-    let Some(header) = rest.first_chunk::<8>() else {
+    let rest = bytes.get(at..end).unwrap_or_default();
+    let Some(&[k0, k1, k2, k3, m0, m1, s0, s1]) = rest.first_chunk() else {
         return Err(Wrong::new(
             at,
             format!("{} bytes left, too few for a record", rest.len()),
         ));
     };
-    let kind = u32::from_le_bytes([header[0], header[1], header[2], header[3]]);
-    let misc = u16::from_le_bytes([header[4], header[5]]);
-    let size = usize::from(u16::from_le_bytes([header[6], header[7]]));
-    if size < 8 || size > rest.len() {
+    let kind = u32::from_le_bytes([k0, k1, k2, k3]);
+    let misc = u16::from_le_bytes([m0, m1]);
+    let size = usize::from(u16::from_le_bytes([s0, s1]));
+    let whole = rest.get(..size).unwrap_or_default();
+    let Some(body) = whole.get(8..) else {
         return Err(Wrong::new(
             at,
             format!(
@@ -111,12 +107,11 @@ fn record_at(bytes: &[u8], at: usize, end: usize) -> Result<(Record<'_>, usize),
                 rest.len()
             ),
         ));
-    }
-    let whole = &rest[..size];
+    };
     let mut next = at + size;
     let extra = match kind {
-        AUXTRACE => Cursor::new(&whole[8..]).u64().unwrap_or(0),
-        TRACING_DATA => Cursor::new(&whole[8..])
+        AUXTRACE => Cursor::new(body).u64().unwrap_or(0),
+        TRACING_DATA => Cursor::new(body)
             .u32()
             .map_or(0, |size| u64::from(size).next_multiple_of(8)),
         _ => 0,
@@ -133,7 +128,13 @@ fn record_at(bytes: &[u8], at: usize, end: usize) -> Result<(Record<'_>, usize),
                 )
             })?;
     }
-    Ok((Record { kind, misc, whole }, next))
+    let record = Record {
+        kind,
+        misc,
+        whole,
+        body,
+    };
+    Ok((record, next))
 }
 
 /// What the first pass finds.
@@ -169,33 +170,33 @@ impl<'a> Walk<'a> {
             match record.kind {
                 MMAP | MMAP2 | COMM | FORK => self.waiting.push((at, record)),
                 LOST => {
-                    let body = record.body().get(8..).unwrap_or_default();
+                    let body = record.body.get(8..).unwrap_or_default();
                     let more = Cursor::new(body).u64().unwrap_or(0);
                     self.lost = self.lost.saturating_add(more);
                 }
                 LOST_SAMPLES => {
-                    let more = Cursor::new(record.body()).u64().unwrap_or(0);
+                    let more = Cursor::new(record.body).u64().unwrap_or(0);
                     self.lost = self.lost.saturating_add(more);
                 }
                 HEADER_ATTR => {
-                    let body = record.body();
-                    let size =
-                        Attribute::size(body).filter(|&size| size >= 64 && size <= body.len());
-                    let parsed = size
-                        .and_then(|size| Some((Attribute::parse(&body[..size])?, &body[size..])));
+                    let size = Attribute::size(record.body).filter(|&size| size >= 64);
+                    let parsed = size.and_then(|size| {
+                        let (attribute, ids) = record.body.split_at_checked(size)?;
+                        Some((Attribute::parse(attribute)?, ids))
+                    });
                     let (attribute, ids) =
                         parsed.ok_or_else(|| Wrong::new(at, "attribute cut short"))?;
                     header.add(attribute, ids);
                 }
                 BUILD_ID => header.build_id(record.whole),
                 FEATURE => {
-                    if let Some((number, contents)) = record.body().split_first_chunk() {
+                    if let Some((number, contents)) = record.body.split_first_chunk() {
                         header.feature(u64::from_le_bytes(*number), contents);
                     }
                 }
-                COMPRESSED => self.compressed.push(record.body()),
+                COMPRESSED => self.compressed.push(record.body),
                 COMPRESSED2 => {
-                    let mut cursor = Cursor::new(record.body());
+                    let mut cursor = Cursor::new(record.body);
                     let size = cursor.u64().and_then(|size| usize::try_from(size).ok());
                     let contents = size.and_then(|size| cursor.take(size));
                     self.compressed.push(contents.ok_or_else(|| {
@@ -230,7 +231,12 @@ impl<'a> Recording<'a> {
         };
         let mut inner = Walk::default();
         inner
-            .records(1, unpacked[..].into(), 0..unpacked.len(), &mut header)
+            .records(
+                1,
+                unpacked.as_slice().into(),
+                0..unpacked.len(),
+                &mut header,
+            )
             .map_err(|wrong| wrong.inside("in the compressed records, when unpacked"))?;
         let Header {
             attributes,
@@ -257,7 +263,8 @@ impl<'a> Recording<'a> {
                 Some((recording.time(at, record), pid, event))
             })
             .collect();
-        recording.segments[1] = Cow::Owned(unpacked);
+        let [_, second] = &mut recording.segments;
+        *second = Cow::Owned(unpacked);
         Ok(recording)
     }
 
@@ -269,10 +276,10 @@ impl<'a> Recording<'a> {
         if !first.has_time() {
             return at as u64;
         }
-        let body = record.body();
+        let body = record.body;
         let id = first.id_offset_from_end().and_then(|from_end| {
             let start = body.len().checked_sub(from_end)?;
-            body[start..]
+            body.get(start..)?
                 .first_chunk()
                 .map(|id| u64::from_le_bytes(*id))
         });
@@ -293,7 +300,12 @@ impl<'a> Recording<'a> {
         let Piece(segment, range) = piece;
         let bytes = match segment {
             0 => self.pages.load(range.clone(), buffer),
-            _ => &self.segments[*segment][range.clone()],
+            // A piece is a range that the first pass has walked over.
+            _ => self
+                .segments
+                .get(*segment)
+                .and_then(|bytes| bytes.get(range.clone()))
+                .unwrap_or_default(),
         };
         let mut next = 0;
         while next < bytes.len() {
@@ -301,7 +313,7 @@ impl<'a> Recording<'a> {
             let (record, after) = record_at(bytes, next, bytes.len())?;
             next = after;
             if record.kind == SAMPLE {
-                let body = record.body();
+                let body = record.body;
                 let Some(first) = self.attributes.first() else {
                     return Err(Wrong::new(at, "a sample, but the file describes no event"));
                 };
@@ -325,17 +337,15 @@ impl<'a> Recording<'a> {
 
 /// Whether the rest of the records is the beginning of one, or nothing but zeros.
 fn next_is_cut(bytes: &[u8], at: usize, end: usize) -> bool {
-    let rest = &bytes[at..end];
-    let size = rest
-        .get(6..8)
-        .map(|size| usize::from(u16::from_le_bytes([size[0], size[1]])));
+    let rest = bytes.get(at..end).unwrap_or_default();
+    let size = size_of_record(rest);
     end == bytes.len() && size.is_none_or(|size| size >= 8 && size > rest.len())
         || rest.iter().all(|&byte| byte == 0)
 }
 
 /// What a mapping, name or fork record changes. `None` if nothing, or if it is cut short.
 fn space_event(record: Record<'_>) -> Option<(i32, SpaceEvent)> {
-    let mut cursor = Cursor::new(record.body());
+    let mut cursor = Cursor::new(record.body);
     let pid = cursor.u32()? as i32;
     let second = cursor.u32()? as i32;
     let event = match record.kind {
@@ -348,8 +358,8 @@ fn space_event(record: Record<'_>) -> Option<(i32, SpaceEvent)> {
             if record.kind == MMAP2 {
                 let file = cursor.take(24)?;
                 if record.misc & HAS_BUILD_ID != 0 {
-                    let size = usize::from(file[0]).min(20);
-                    build_id = file[4..4 + size].to_vec();
+                    let size = file.first().map_or(0, |size| usize::from(*size).min(20));
+                    build_id = file.get(4..4 + size).unwrap_or_default().to_vec();
                 }
                 cursor.take(8)?;
             }

@@ -1,18 +1,26 @@
 //! Old entries: where a jump to the new code fits.
 
+use postlink_image::InputAddr;
 use postlink_isa::{Code, Isa};
 
 use crate::cfg::{BlockId, Cfg, Term, Use};
 use crate::discover::{Program, Refs, is_guarded};
 
+/// An old entry that gets a jump to the new code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct EntryPatch {
+    /// Where control enters.
+    pub entry: InputAddr,
+    /// Where in the old body the jump goes: after a landing pad, if there is one.
+    pub at: InputAddr,
+}
+
 /// An entry beside the first. Functions have some where hand-written code says so, and where compilers let
 /// several share a part: they are one to us then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SecondaryEntry {
-    /// Its address.
-    pub entry: u64,
-    /// Where in the old body the jump goes: after a landing pad, if there is one.
-    pub at: u64,
+    /// Its address, and where its jump goes.
+    pub patch: EntryPatch,
     /// The block that begins there.
     pub block: BlockId,
 }
@@ -38,8 +46,7 @@ pub fn secondary_entries<I: Isa>(
             .binary_search_by_key(&entry, |m| m.0)
             .ok()?;
         Some(SecondaryEntry {
-            entry,
-            at: entry_patch::<I>(program, cfg, entry)?,
+            patch: entry_patch::<I>(program, cfg, entry)?,
             block: cfg.address_taken[at].1,
         })
     };
@@ -47,8 +54,8 @@ pub fn secondary_entries<I: Isa>(
 }
 
 /// Whether a jump to the new place fits at an entry: five bytes that nothing else jumps into, after a landing
-/// pad if there is one. Returns where it goes.
-pub fn entry_patch<I: Isa>(program: &Program<'_>, cfg: &Cfg, entry: u64) -> Option<u64> {
+/// pad if there is one.
+pub fn entry_patch<I: Isa>(program: &Program<'_>, cfg: &Cfg, entry: u64) -> Option<EntryPatch> {
     let piece = program.piece_at(entry)?;
     let first = I::decode(
         program.elf.bytes_at(entry, (piece.end - entry).min(16))?,
@@ -136,7 +143,10 @@ pub fn entry_patch<I: Isa>(program: &Program<'_>, cfg: &Cfg, entry: u64) -> Opti
             }
         }
     }
-    Some(at)
+    Some(EntryPatch {
+        entry: InputAddr::new(entry),
+        at: InputAddr::new(at),
+    })
 }
 
 /// Whether a jump of the function may lead through a table to what a jump at an old entry overwrites after its first

@@ -25,7 +25,7 @@ pub mod prepare;
 mod probes;
 mod unwind;
 
-pub use entry::{SecondaryEntry, put_entry};
+pub use entry::{EntryPatch, SecondaryEntry, put_entry};
 pub use prepare::{Analysed, CounterMap, FunctionCounters, Scratch, count_pins};
 pub use probes::{EdgeCounter, NodeCounter, Probes, Target};
 pub use unwind::FunctionUnwind;

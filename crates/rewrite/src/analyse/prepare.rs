@@ -9,7 +9,7 @@ use rayon::prelude::*;
 use xxhash_rust::xxh3::Xxh3;
 
 use super::counters::{self, Placement};
-use super::entry::{SecondaryEntry, entry_patch, secondary_entries};
+use super::entry::{EntryPatch, SecondaryEntry, entry_patch, secondary_entries};
 use super::unwind::FunctionUnwind;
 use crate::cfg::{self, Cfg};
 use crate::discover::{Basis, NonlocalExits, Program, identity, linker_veneers};
@@ -33,7 +33,7 @@ pub struct Analysed<'d> {
     /// Unwind tables.
     pub unwind: Option<FunctionUnwind<'d>>,
     /// The old entry, and where a jump to the new place goes.
-    pub entry_patch: Option<(u64, u64)>,
+    pub entry_patch: Option<EntryPatch>,
     /// Further entries with space for such a jump.
     pub secondary_entries: Vec<SecondaryEntry>,
 }
@@ -60,7 +60,7 @@ pub fn analyse<'d, I: Isa>(
         return Err(Pin::OutOfReach);
     }
     let entry_patch = match entry_patch::<I>(program, &cfg, start) {
-        Some(at) => Some((start, at)),
+        Some(patch) => Some(patch),
         // Without a pointer to it, it is only called by instructions that are seen and updated.
         None if !program.functions[function].address_taken => None,
         // Pointers stay, and control that enters through one runs the old body.

@@ -209,9 +209,7 @@ fn gaps(elf: &Elf<'_>, covered: &[Range]) -> Vec<Range> {
 
 /// Sections that the loader finds by headers and tags, and that could make way.
 fn headers(elf: &Elf<'_>) -> Vec<Range> {
-    const SHT_PROGBITS: u32 = 1;
-    const SHF_WRITE: u64 = 1;
-    const SHF_EXECINSTR: u64 = 4;
+    use postlink_image::raw::{SHF_EXECINSTR, SHF_WRITE, SHT_PROGBITS};
     let may_move = |s: &&Section<'_>| {
         let constant = s.flags & (SHF_WRITE | SHF_EXECINSTR) == 0;
         constant && s.is_alloc() && (s.kind != SHT_PROGBITS || s.name == ".interp")

@@ -1,6 +1,7 @@
 //! What kind of file the input is.
 
 use postlink_image::elf::Elf;
+pub use postlink_image::raw::EM_AARCH64;
 use postlink_isa::Machine;
 use postlink_profile::Identity;
 
@@ -9,7 +10,6 @@ use super::runtimes;
 use crate::error::Error;
 
 /// `e_machine` of AArch64.
-pub const EM_AARCH64: u16 = 183;
 
 /// Refuses files that postlink wrote, and machines that it does not know.
 pub fn check_input(elf: &Elf<'_>) -> Result<Machine, Error> {
@@ -37,9 +37,7 @@ pub fn check_input(elf: &Elf<'_>) -> Result<Machine, Error> {
 
 /// Refuses files that cannot be rewritten if the linker kept no relocations, and says what to do.
 pub fn check_without_relocations(program: &Program<'_>) -> Result<(), Error> {
-    const PT_GNU_EH_FRAME: u32 = 0x6474_e550;
-    const DT_TEXTREL: i64 = 22;
-    const DT_FLAGS: i64 = 30;
+    use postlink_image::raw::{DT_FLAGS, DT_TEXTREL, PT_GNU_EH_FRAME};
     const DF_TEXTREL: u64 = 4;
     let elf = program.elf;
     if program.refs.kept {
@@ -95,10 +93,10 @@ pub fn identity(elf: &Elf<'_>) -> Identity {
 
 /// Whether a file is started by the kernel (else it is loaded as a library).
 pub fn is_program(elf: &Elf<'_>) -> bool {
-    const DT_FLAGS_1: i64 = 0x6fff_fffb;
+    use postlink_image::raw::DT_FLAGS_1;
     const DF_1_PIE: u64 = 0x0800_0000;
-    const DT_SONAME: i64 = 14;
-    elf.etype == 2
+    use postlink_image::raw::DT_SONAME;
+    elf.etype == postlink_image::raw::ET_EXEC
         || elf
             .dynamic_value(DT_FLAGS_1)
             .is_some_and(|f| f & DF_1_PIE != 0)

@@ -6,14 +6,14 @@
 //! parallel.
 
 use postlink_image::elf::{Elf, Section, SymbolTable, Symbols};
+use postlink_image::raw::STT_FUNC;
 use postlink_isa::aarch64::AArch64;
-use postlink_isa::{FixupKind, Isa};
+use postlink_isa::{Decode, FixupKind};
 use rayon::prelude::*;
 
 use super::refs::{Pointer, Refs, Stored};
 
 /// The type of functions' symbols.
-const STT_FUNC: u8 = 2;
 
 /// Relocation types that matter here, by machine.
 pub(super) struct Kinds {
@@ -139,13 +139,13 @@ pub(super) fn collect(
     kinds: &Kinds,
     in_code: &(impl Fn(u64) -> bool + Sync),
 ) {
-    const SHT_RELA: u32 = 4;
+    use postlink_image::raw::SHT_RELA;
     let kept = Kept {
         elf,
         kinds,
         in_code,
         symbols: elf.symbols(SymbolTable::Static),
-        fixed: elf.etype == 2,
+        fixed: elf.etype == postlink_image::raw::ET_EXEC,
     };
     for (s, about) in elf.kept_sections() {
         if s.kind != SHT_RELA || matches!(about.name, ".eh_frame" | ".gcc_except_table") {

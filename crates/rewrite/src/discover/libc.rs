@@ -297,7 +297,7 @@ pub fn can_unwind(elf: &Elf<'_>, eh: &EhFrame<'_>) -> bool {
 
 /// Whether a file is linked with no other.
 pub fn is_static(elf: &Elf<'_>) -> bool {
-    const DT_NEEDED: i64 = 1;
+    use postlink_image::raw::DT_NEEDED;
     elf.interpreter().is_none() && elf.dynamic_value(DT_NEEDED).is_none()
 }
 

@@ -15,14 +15,12 @@
 //! Only calls are judged by this. What happens inside of such functions is counted as it is.
 
 use postlink_image::elf::{Elf, SymbolTable};
+use postlink_image::raw::{STT_FUNC, STT_GNU_IFUNC};
 use postlink_isa::{Flow, Insn, Isa};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::libc;
 use super::refs::Refs;
-
-const STT_FUNC: u8 = 2;
-const STT_GNU_IFUNC: u8 = 10;
 
 /// Calls `found` with each stub of a procedure linkage table and the slot that it jumps through.
 pub fn stubs<I: Isa>(elf: &Elf<'_>, mut found: impl FnMut(u64, u64)) {

@@ -1,6 +1,6 @@
 //! Veneers that the linker of the input has made (AArch64): jumps to functions that calls do not reach.
 
-use postlink_isa::Isa;
+use postlink_isa::Decode;
 use postlink_isa::aarch64::AArch64;
 
 use super::file::EM_AARCH64;

@@ -1,16 +1,13 @@
 //! Pieces of code, from symbols and unwind entries, and the functions that they are parts of.
 
 use postlink_image::elf::{Elf, SymbolTable};
+use postlink_image::raw::{STT_FUNC, STT_GNU_IFUNC, STT_NOTYPE};
 use postlink_image::unwind::eh_frame::EhFrame;
 use rayon::prelude::*;
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 
 use super::program::{Function, Piece};
-
-const STT_NOTYPE: u8 = 0;
-const STT_FUNC: u8 = 2;
-const STT_GNU_IFUNC: u8 = 10;
 
 /// What symbols and unwind entries say of code.
 #[derive(Default)]

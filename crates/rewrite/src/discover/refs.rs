@@ -105,8 +105,7 @@ pub struct Refs {
 /// back; then the unwinder asks the program headers at once, which it can if the program has one of the
 /// functions that tell of them.
 fn doubled_frames(elf: &Elf<'_>) -> Option<u64> {
-    const SHT_RELA: u32 = 4;
-    const PT_INTERP: u32 = 3;
+    use postlink_image::raw::{PT_INTERP, SHT_RELA};
     if elf.etype != 2 || elf.segments.iter().any(|s| s.kind == PT_INTERP) {
         return None;
     }
@@ -159,7 +158,7 @@ impl Refs {
     /// Collects all references of a file.
     pub fn collect(elf: &Elf<'_>) -> Result<Refs, FormatError> {
         let mut refs = Refs {
-            fixed: elf.etype == 2,
+            fixed: elf.etype == postlink_image::raw::ET_EXEC,
             ..Refs::default()
         };
         let code: Vec<(u64, u64)> = {
@@ -176,7 +175,7 @@ impl Refs {
             let i = code.partition_point(|c| c.0 <= a);
             i > 0 && a < code[i - 1].1
         };
-        let fixed = elf.etype == 2;
+        let fixed = elf.etype == postlink_image::raw::ET_EXEC;
         let kinds = if elf.machine == EM_AARCH64 {
             &kept::AARCH64
         } else {
@@ -235,7 +234,7 @@ impl Refs {
         refs.distances.sort_unstable();
         refs.distant.sort_unstable();
         refs.distant.dedup();
-        const PT_GNU_EH_FRAME: u32 = 0x6474_e550;
+        use postlink_image::raw::PT_GNU_EH_FRAME;
         if !elf.segments.iter().any(|s| s.kind == PT_GNU_EH_FRAME) {
             refs.registered_frames = elf.section(".eh_frame").map(|(_, s)| (s.addr, s.end()));
         } else if refs.kept {
@@ -278,13 +277,13 @@ impl Refs {
     /// lld forgets the relocation: a fixed-address program without an interpreter that holds the routine
     /// counts as one that calls it.
     pub fn registers_frames(elf: &Elf<'_>) -> bool {
-        const SHT_RELA: u32 = 4;
-        const PT_INTERP: u32 = 3;
+        use postlink_image::raw::{PT_INTERP, SHT_RELA};
         let Some((frames, _)) = elf.section(".eh_frame") else {
             return false;
         };
         let symbols = elf.symbols(SymbolTable::Static);
-        let alone = elf.etype == 2 && !elf.segments.iter().any(|s| s.kind == PT_INTERP);
+        let alone = elf.etype == postlink_image::raw::ET_EXEC
+            && !elf.segments.iter().any(|s| s.kind == PT_INTERP);
         if alone
             && symbols
                 .iter()

@@ -20,7 +20,8 @@ use serde::Serialize;
 
 use super::rewriting::{Answer, Refusal, Rewriting, retain};
 use crate::analyse::{
-    Analysed, CounterMap, FunctionCounters, Scratch, Target, count_pins, per_thread, prepare,
+    Analysed, CounterMap, EntryPatch, FunctionCounters, Scratch, Target, count_pins, per_thread,
+    prepare,
 };
 use crate::discover::{
     NonlocalExits, Program, check_input, check_without_relocations, is_program, libc,
@@ -335,7 +336,7 @@ fn make_with_counters<I: Isa>(
         let patched: FxHashSet<u32> = made
             .patches
             .iter()
-            .filter_map(|p| program.piece_at(p.0).map(|piece| piece.function))
+            .filter_map(|p| program.piece_at(p.entry.get()).map(|piece| piece.function))
             .collect();
         for r in &made.ready {
             // Who goes on in the old body may fork there.
@@ -530,7 +531,7 @@ struct Made {
     /// The functions' code.
     ready: Vec<Ready>,
     /// Where old entries get jumps.
-    patches: Vec<(u64, u64)>,
+    patches: Vec<EntryPatch>,
     /// Input addresses of their blocks, if they are asked for.
     starts: Vec<Vec<u64>>,
 }
@@ -546,7 +547,8 @@ impl Made {
         }
         retain(&mut self.ready, &moves);
         retain(&mut self.starts, &moves);
-        self.patches.retain(|(entry, _)| !functions.contains(entry));
+        self.patches
+            .retain(|patch| !functions.contains(&patch.entry.get()));
     }
 }
 
@@ -567,7 +569,7 @@ fn make_all<I: Isa>(
 ) -> Made {
     type One = (
         FunctionCounters,
-        Option<(Ready, Option<(u64, u64)>, Vec<u64>)>,
+        Option<(Ready, Option<EntryPatch>, Vec<u64>)>,
     );
     let made: Vec<One> = (0..program.functions.len())
         .into_par_iter()

@@ -21,7 +21,7 @@ use serde::Serialize;
 use super::layout::{Chosen, loop_heads, order_blocks, order_functions};
 use super::rewriting::{Answer, Refusal, Rewriting, retain};
 use crate::analyse::counters::Counts;
-use crate::analyse::{FunctionCounters, Probes, count_pins, prepare};
+use crate::analyse::{EntryPatch, FunctionCounters, Probes, count_pins, prepare};
 use crate::attach::{self, Account, Attached, Call, Counted, Source};
 use crate::cfg::{BlockId, Cfg};
 use crate::discover::{
@@ -413,11 +413,11 @@ fn emit_one<'d, I: Isa>(
         function: c.function,
         code,
         unwind,
-        anchored_targets: cfg.anchored_targets.clone(),
+        anchored_targets: link::places(&cfg.anchored_targets),
         secondary_entries: c.analysed.secondary_entries.clone(),
         table_entries: cfg.table_entries.clone(),
-        falls_back: cfg.falls_back.clone(),
-        address_taken: cfg.labels(program, c.function as usize),
+        falls_back: link::addresses(&cfg.falls_back),
+        address_taken: link::places(&cfg.labels(program, c.function as usize)),
         recorders: Code::default(),
         recorder_offsets: Vec::new(),
         splits,
@@ -469,7 +469,7 @@ struct EmittedAll {
     /// Of functions that could not be emitted.
     not_emitted: Vec<FunctionCounters>,
     /// Where old entries get jumps.
-    patches: Vec<(u64, u64)>,
+    patches: Vec<EntryPatch>,
     /// By function with counts: what is executed before and after, if it is asked for.
     stats: Vec<(DynoStats, DynoStats)>,
 }
@@ -504,7 +504,8 @@ impl EmittedAll {
         }
         retain(&mut self.ready, &moves);
         retain(&mut self.of_ready, &moves);
-        self.patches.retain(|(entry, _)| !functions.contains(entry));
+        self.patches
+            .retain(|patch| !functions.contains(&patch.entry.get()));
     }
 
     /// Bytes of code in a fragment of all functions.

@@ -54,7 +54,7 @@ pub struct Overwriting {
 impl Search {
     /// Reads the table; `None` if it is not of the form that all linkers write, or its last entry is not understood.
     pub fn read(program: &Program<'_>) -> Option<Search> {
-        const PT_GNU_EH_FRAME: u32 = 0x6474_e550;
+        use postlink_image::raw::PT_GNU_EH_FRAME;
         let elf = program.elf;
         let segment = elf.segments.iter().find(|s| s.kind == PT_GNU_EH_FRAME)?;
         let head = elf.bytes_at(segment.addr, 12)?;

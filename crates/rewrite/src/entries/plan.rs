@@ -211,7 +211,7 @@ pub fn plan<I: Covers>(
         }
         let jump = || -> Result<EntryHook, Pin> {
             let at = match &analysed {
-                Ok(a) => a.entry_patch.ok_or(Pin::NoRoomAtEntry)?.1,
+                Ok(a) => a.entry_patch.ok_or(Pin::NoRoomAtEntry)?.at.get(),
                 Err(pin) => whole_entry::<I>(program, piece, *pin)?,
             };
             let calls = match &search {

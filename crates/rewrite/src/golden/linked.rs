@@ -11,7 +11,7 @@ use postlink_image::write::{WriteOptions, Writer};
 use postlink_isa::{Code, Flow, Insn, Isa};
 
 use super::show::{Names, kind_of, line, program_of, reason};
-use crate::analyse::{Scratch, Target, prepare};
+use crate::analyse::{EntryPatch, Scratch, Target, prepare};
 use crate::discover::{NonlocalExits, Program};
 use crate::emit::{Plan, carry, emit as emit_function};
 use crate::link::{self, LinkOptions, ProbeAddresses, Ready};
@@ -93,7 +93,7 @@ fn make<'d, I: Isa>(
     nonlocal_exits: &NonlocalExits,
     function: usize,
     scratch: &mut Scratch,
-) -> Result<(Ready, Option<(u64, u64)>), Pin> {
+) -> Result<(Ready, Option<EntryPatch>), Pin> {
     let a = prepare::analyse::<I>(program, nonlocal_exits, function, scratch)?;
     let one = a.unwind.as_ref().is_some_and(|u| u.one_fragment());
     let mut plan = Plan {
@@ -112,10 +112,10 @@ fn make<'d, I: Isa>(
         code,
         unwind,
         table_entries: a.cfg.table_entries.clone(),
-        anchored_targets: a.cfg.anchored_targets.clone(),
+        anchored_targets: link::places(&a.cfg.anchored_targets),
         secondary_entries: a.secondary_entries.clone(),
-        falls_back: a.cfg.falls_back.clone(),
-        address_taken: a.cfg.labels(program, function),
+        falls_back: link::addresses(&a.cfg.falls_back),
+        address_taken: link::places(&a.cfg.labels(program, function)),
         recorders: Code::default(),
         recorder_offsets: Vec::new(),
         splits: Vec::new(),
@@ -218,7 +218,7 @@ impl Shown<'_> {
     }
 
     /// What is different in the old image.
-    fn old_image<I: Isa>(&self, patches: &[(u64, u64)], out: &mut String) {
+    fn old_image<I: Isa>(&self, patches: &[EntryPatch], out: &mut String) {
         let mut changed: BTreeSet<u64> = BTreeSet::new();
         let elf = self.program.elf;
         let own = |name: &str| name.starts_with(".eh_frame") || name.starts_with(".note");
@@ -246,7 +246,8 @@ impl Shown<'_> {
             changed.retain(|addr| *addr < at || *addr >= at + len);
             any
         };
-        for (_, at) in patches {
+        for at in patches.iter().map(|patch| &patch.at) {
+            let at = &at.get();
             let bytes = self.output.bytes_at(*at, 4).unwrap_or_default();
             let room = elf.extent().1.saturating_sub(*at).min(16);
             let insn = I::decode(self.output.bytes_at(*at, room).unwrap_or(bytes), *at);

@@ -32,7 +32,7 @@ mod veneers;
 
 pub use distances::Distances;
 pub use place::{LinkOptions, Placement, ProbeAddresses, place};
-pub use ready::{Ready, emit_in_place};
+pub use ready::{Ready, addresses, emit_in_place, places};
 pub use reuse::reusable_space;
 pub use startup::{Hook, hook};
 pub use tables::put_note;

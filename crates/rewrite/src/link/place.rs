@@ -194,15 +194,13 @@ pub fn place<I: Isa>(
         }
         for s in &r.secondary_entries {
             let external_entry = p.block(ready, i, s.block);
-            p.external_entries
-                .insert(InputAddr::new(s.entry), external_entry);
+            p.external_entries.insert(s.patch.entry, external_entry);
         }
         for (block, fragment, offset) in &r.code.external_entries {
             let of_block = |s: &&SecondaryEntry| s.block == *block;
             let external_entry = p.fragments[i][usize::from(*fragment)] + u64::from(*offset);
             if let Some(s) = r.secondary_entries.iter().find(of_block) {
-                p.external_entries
-                    .insert(InputAddr::new(s.entry), external_entry);
+                p.external_entries.insert(s.patch.entry, external_entry);
             }
         }
     }

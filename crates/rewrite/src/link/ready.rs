@@ -1,5 +1,6 @@
 //! Functions ready to be placed.
 
+use postlink_image::InputAddr;
 use postlink_isa::{Code, Isa};
 
 use crate::analyse::{Analysed, FunctionUnwind, Probes, SecondaryEntry, Target};
@@ -19,13 +20,13 @@ pub struct Ready {
     /// Entries of its tables.
     pub table_entries: Vec<TableEntry>,
     /// Places in the old body that get a jump to a block, see [`Cfg::anchored_targets`].
-    pub anchored_targets: Vec<(u64, BlockId)>,
+    pub anchored_targets: Vec<(InputAddr, BlockId)>,
     /// Entries beside the first whose old places get a jump.
     pub secondary_entries: Vec<SecondaryEntry>,
     /// Jumps that go on in old code, by address.
-    pub falls_back: Vec<u64>,
+    pub falls_back: Vec<InputAddr>,
     /// Its labels.
-    pub address_taken: Vec<(u64, BlockId)>,
+    pub address_taken: Vec<(InputAddr, BlockId)>,
     /// Recorders of its sites, one after the other, and the offset of each.
     pub recorders: Code<Target>,
     /// Offsets of recorders by site.
@@ -36,6 +37,18 @@ pub struct Ready {
     pub counter_base: u64,
     /// Number of its first site.
     pub site_base: u64,
+}
+
+/// Places of the old body with the blocks that begin there, as the graph has them.
+pub fn places(list: &[(u64, BlockId)]) -> Vec<(InputAddr, BlockId)> {
+    list.iter()
+        .map(|(at, block)| (InputAddr::new(*at), *block))
+        .collect()
+}
+
+/// Addresses in the old body, as the graph has them.
+pub fn addresses(list: &[u64]) -> Vec<InputAddr> {
+    list.iter().copied().map(InputAddr::new).collect()
 }
 
 /// A place in a fragment from which on the code has an unwind entry and a symbol of its own ([`crate::link::bat`]).
@@ -74,10 +87,10 @@ pub fn emit_in_place<'d, I: Isa>(
         code,
         unwind,
         table_entries: a.cfg.table_entries.clone(),
-        anchored_targets: a.cfg.anchored_targets.clone(),
+        anchored_targets: places(&a.cfg.anchored_targets),
         secondary_entries: a.secondary_entries.clone(),
-        falls_back: a.cfg.falls_back.clone(),
-        address_taken: a.cfg.labels(program, function),
+        falls_back: addresses(&a.cfg.falls_back),
+        address_taken: places(&a.cfg.labels(program, function)),
         recorders: Code::default(),
         recorder_offsets: Vec::new(),
         splits: Vec::new(),

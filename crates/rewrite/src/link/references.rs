@@ -8,7 +8,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::place::{Placement, fill};
 use super::ready::Ready;
-use crate::analyse::put_entry;
+use crate::analyse::{EntryPatch, put_entry};
 use crate::discover::{Pointer, Program, Stored};
 use crate::error::Error;
 
@@ -30,7 +30,7 @@ impl Placement {
         &self,
         program: &Program<'_>,
         ready: &[Ready],
-        entry_patches: &[(u64, u64)],
+        entry_patches: &[EntryPatch],
         move_pointers: bool,
         writer: &mut Writer<'_>,
     ) -> Result<(), Error> {
@@ -57,20 +57,19 @@ impl Placement {
         &self,
         program: &Program<'_>,
         ready: &[Ready],
-        entry_patches: &[(u64, u64)],
+        entry_patches: &[EntryPatch],
         writer: &mut Writer<'_>,
     ) -> Result<(), Error> {
         let second = ready.iter().flat_map(|r| &r.secondary_entries);
-        let second = second.map(|s| (s.entry, s.at));
-        for (entry, at) in entry_patches.iter().copied().chain(second) {
-            let from = InputAddr::new(entry);
+        let second = second.map(|s| s.patch);
+        for EntryPatch { entry: from, at } in entry_patches.iter().copied().chain(second) {
             let Some(new) = self.external_entries.get(&from).or(self.entries.get(&from)) else {
                 continue;
             };
             let mut code: Code<OutputAddr> = Code::default();
-            jump_at_entry::<I>(program, &mut code, entry, at, *new);
-            fill::<I>(program, &mut code, InputAddr::new(at).kept(), from)?;
-            writer.patch(InputAddr::new(at), &code.bytes)?;
+            jump_at_entry::<I>(program, &mut code, from.get(), at.get(), *new);
+            fill::<I>(program, &mut code, at.kept(), from)?;
+            writer.patch(at, &code.bytes)?;
         }
         Ok(())
     }
@@ -85,9 +84,9 @@ impl Placement {
         for (i, r) in ready.iter().enumerate() {
             let start = program.start(r.function as usize);
             for (k, (place, block)) in r.anchored_targets.iter().enumerate() {
-                let next = r.anchored_targets.get(k + 1).map(|a| a.0);
+                let next = r.anchored_targets.get(k + 1).map(|a| a.0.get());
                 // The old entry has its jump.
-                let place = Some(*place).filter(|place| *place != start);
+                let place = Some(place.get()).filter(|place| *place != start);
                 let at = place.and_then(|place| anchored_target::<I>(program, place, next));
                 let Some(at) = at else {
                     continue;
@@ -179,7 +178,7 @@ impl Placement {
                 return None;
             }
             let marks = &ready[i].address_taken;
-            let k = marks.binary_search_by_key(&p.target, |m| m.0).ok()?;
+            let k = marks.binary_search_by_key(&target, |m| m.0).ok()?;
             Some(self.block(ready, i, marks[k].1))
         };
         let updates: Vec<(&Pointer, OutputAddr)> = program
@@ -210,8 +209,7 @@ impl Placement {
 
     /// Functions that headers of the file name.
     fn file_addresses(&self, program: &Program<'_>, writer: &mut Writer<'_>) -> Result<(), Error> {
-        const DT_INIT: i64 = 12;
-        const DT_FINI: i64 = 13;
+        use postlink_image::raw::{DT_FINI, DT_INIT};
         for tag in [DT_INIT, DT_FINI] {
             let old = program.elf.dynamic_value(tag);
             if let Some(new) = old.and_then(|v| self.followed(program, InputAddr::new(v))) {

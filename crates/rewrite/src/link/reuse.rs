@@ -5,6 +5,7 @@ use postlink_isa::{Code, Isa};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::ready::Ready;
+use crate::analyse::EntryPatch;
 use crate::discover::Program;
 
 /// What is left of old bodies after the jumps at their entries, as address and length: nothing comes there
@@ -13,14 +14,14 @@ use crate::discover::Program;
 pub fn reusable_space<I: Isa>(
     program: &Program<'_>,
     ready: &[Ready],
-    patches: &[(u64, u64)],
+    patches: &[EntryPatch],
     sealed: &FxHashSet<u64>,
 ) -> Vec<(InputAddr, u64)> {
-    let jumps: FxHashMap<u64, u64> = patches.iter().copied().collect();
+    let jumps: FxHashMap<InputAddr, InputAddr> = patches.iter().map(|p| (p.entry, p.at)).collect();
     let behind = |r: &Ready| {
         let function = &program.functions[r.function as usize];
         let piece = &program.pieces[*function.pieces.first()? as usize];
-        let at = *jumps.get(&piece.start)?;
+        let at = jumps.get(&InputAddr::new(piece.start))?.get();
         let mut jump: Code<()> = Code::default();
         I::put_entry(
             &mut jump,

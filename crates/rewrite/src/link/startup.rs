@@ -21,11 +21,7 @@ pub enum Hook {
 }
 
 pub fn hook(elf: &Elf<'_>) -> Result<Hook, Error> {
-    const DT_INIT: i64 = 12;
-    const DT_INIT_ARRAY: i64 = 25;
-    const DT_INIT_ARRAYSZ: i64 = 27;
-    const DT_RELACOUNT: i64 = 0x6fff_fff9;
-    const DT_SYMENT: i64 = 11;
+    use postlink_image::raw::{DT_INIT, DT_INIT_ARRAY, DT_INIT_ARRAYSZ, DT_RELACOUNT, DT_SYMENT};
     if is_program(elf) {
         return Ok(Hook::Entry(elf.entry));
     }

@@ -17,6 +17,7 @@
 //! an unnoticed fall-back.
 
 use super::ready::Ready;
+use crate::analyse::EntryPatch;
 use crate::cfg::BlockId;
 use crate::discover::Program;
 
@@ -105,15 +106,16 @@ pub type OldBody = (u64, u64);
 pub fn old_bodies(
     program: &Program<'_>,
     ready: &[Ready],
-    entry_patches: &[(u64, u64)],
+    entry_patches: &[EntryPatch],
 ) -> Vec<OldBody> {
     /// The longest jump at an entry, after a landing pad.
     const JUMP: u64 = 24;
     // Where control enters, and where the jump is.
-    let mut jumps: Vec<(u64, u64)> = entry_patches.to_vec();
+    let jump = |patch: &EntryPatch| (patch.entry.get(), patch.at.get());
+    let mut jumps: Vec<(u64, u64)> = entry_patches.iter().map(jump).collect();
     for r in ready {
-        jumps.extend(r.secondary_entries.iter().map(|s| (s.entry, s.at)));
-        jumps.extend(r.anchored_targets.iter().map(|a| (a.0, a.0)));
+        jumps.extend(r.secondary_entries.iter().map(|s| jump(&s.patch)));
+        jumps.extend(r.anchored_targets.iter().map(|a| (a.0.get(), a.0.get())));
     }
     jumps.sort_unstable();
     let leads_on = |entry: &u64| jumps.binary_search_by_key(entry, |j| j.0).is_ok();

@@ -9,6 +9,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::place::{LinkOptions, Placement};
 use super::ready::Ready;
+use crate::analyse::EntryPatch;
 use crate::discover::{Basis, Program};
 use crate::emit::FragmentUnwind;
 use crate::error::Error;
@@ -143,7 +144,7 @@ impl Placement {
         &self,
         program: &Program<'_>,
         ready: &[Ready],
-        entry_patches: &[(u64, u64)],
+        entry_patches: &[EntryPatch],
         options: &LinkOptions<'_>,
         writer: &mut Writer<'_>,
     ) -> Result<NewId, Error> {
@@ -152,7 +153,7 @@ impl Placement {
             Basis::Dynamic => Some(NoteBasis::Dynamic),
             Basis::None => Some(NoteBasis::Nothing),
         };
-        let patched: FxHashSet<u64> = entry_patches.iter().map(|p| p.0).collect();
+        let patched: FxHashSet<u64> = entry_patches.iter().map(|p| p.entry.get()).collect();
         let mut functions: Vec<MovedFunction> = ready
             .par_iter()
             .enumerate()
@@ -174,13 +175,14 @@ impl Placement {
                     })
                     .collect();
                 let block = |b| self.block(ready, i, b).get();
-                let labels = r.address_taken.iter().map(|(a, b)| (*a, block(*b)));
-                let second = r.secondary_entries.iter().map(|s| s.entry);
-                let external_entry = |a| self.external_entries.get(&InputAddr::new(a));
-                let second = second.filter_map(|a| Some((a, external_entry(a)?.get())));
+                let labels = r.address_taken.iter().map(|(a, b)| (a.get(), block(*b)));
+                let second = r.secondary_entries.iter().map(|s| s.patch.entry);
+                let external_entry = |a| self.external_entries.get(&a);
+                let second = second.filter_map(|a| Some((a.get(), external_entry(a)?.get())));
                 let labels = labels.chain(second).collect();
                 let entry = program.start(r.function as usize);
-                let mut falls_back = r.falls_back.clone();
+                let falls_back = r.falls_back.iter().map(|at| at.get());
+                let mut falls_back: Vec<u64> = falls_back.collect();
                 falls_back.sort_unstable();
                 MovedFunction {
                     entry,

@@ -141,8 +141,7 @@ type Nth<'d> = (&'d [u8], u32);
 
 /// Symbols that have a place, by their index.
 fn nth_names<'d>(elf: &Elf<'d>) -> BTreeMap<u32, Nth<'d>> {
-    const STT_SECTION: u8 = 3;
-    const STT_FILE: u8 = 4;
+    use postlink_image::raw::{STT_FILE, STT_SECTION};
     let mut seen: FxHashMap<&[u8], u32> = FxHashMap::default();
     let mut out = BTreeMap::new();
     for (i, s) in (0u32..).zip(elf.symbols(SymbolTable::Static).iter()) {

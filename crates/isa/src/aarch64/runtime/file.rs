@@ -4,7 +4,7 @@ use super::super::AArch64;
 use super::super::encode::{self, cond};
 use super::assembler::Label;
 use super::{BUFFER, COUNTERS, EXTENDED, FILE, HEADER, LINE, NAME, O_CLOEXEC, Routine, ZR, call};
-use crate::Isa;
+use crate::Counters;
 use crate::x86_64::site;
 
 /// `O_RDWR`, `O_CREAT`, `O_NOCTTY`.

@@ -11,7 +11,7 @@ use super::runtime::{counter_size, put_runtime};
 use super::{CoverageMode, CoverageOptions, call_counter, describe};
 use crate::analyse::counters::{cheapest, estimate, live_at, spare};
 use crate::analyse::coverage_blocks::{self, CoverageBlocks};
-use crate::analyse::{Analysed, NodeCounter, Probes, Scratch, Target, prepare};
+use crate::analyse::{Analysed, EntryPatch, NodeCounter, Probes, Scratch, Target, prepare};
 use crate::cfg::{BlockId, Cfg};
 use crate::discover::{NonlocalExits, Program, Refs};
 use crate::drivers::rewriting::retain;
@@ -30,7 +30,7 @@ pub(super) struct Anew {
     /// How many blocks each has.
     blocks: Vec<u64>,
     /// Where old entries get jumps.
-    patches: Vec<(u64, u64)>,
+    patches: Vec<EntryPatch>,
 }
 
 impl Anew {
@@ -67,7 +67,8 @@ impl Anew {
         retain(&mut self.ready, &count);
         retain(&mut self.functions, &count);
         retain(&mut self.blocks, &count);
-        self.patches.retain(|(entry, _)| !functions.contains(entry));
+        self.patches
+            .retain(|patch| !functions.contains(&patch.entry.get()));
     }
 
     /// Gives functions their places, with the counters of `profile`.
@@ -141,7 +142,7 @@ fn make_all<'d, I: Covers>(
 /// A function with its counters.
 struct Made {
     ready: Ready,
-    entry_patch: Option<(u64, u64)>,
+    entry_patch: Option<EntryPatch>,
     function: mip::Function,
     blocks: u64,
 }

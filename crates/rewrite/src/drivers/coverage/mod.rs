@@ -8,7 +8,7 @@
 //!
 //! | offset in the file | what |
 //! |---|---|
-//! | 0 | the 32 bytes of the header, zeros up to [`COUNTER_UNIT`](postlink_isa::Isa::COUNTER_UNIT): 4096, on AArch64 65536 |
+//! | 0 | the 32 bytes of the header, zeros up to [`COUNTER_UNIT`](postlink_isa::Counters::COUNTER_UNIT): 4096, on AArch64 65536 |
 //! | there | with calls: the clock, the last place in the order of first calls that was given (4), zero (4) |
 //! | | coverage: one byte for each counter; calls: count (4) and place (4) for each function |
 //! | | zeros up to the end of a page |

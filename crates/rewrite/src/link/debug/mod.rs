@@ -32,6 +32,7 @@ use serde::Serialize;
 use super::place::Placement;
 use super::ready::Ready;
 use super::references::jump_at_entry;
+use crate::analyse::EntryPatch;
 use crate::discover::Program;
 use crate::emit::Span;
 use crate::error::Error;
@@ -116,7 +117,7 @@ impl Placement {
         &self,
         program: &Program<'_>,
         ready: &[Ready],
-        entry_patches: &[(u64, u64)],
+        entry_patches: &[EntryPatch],
     ) -> MapParts {
         let mut parts = MapParts {
             executable: executable(program.elf),
@@ -153,9 +154,9 @@ impl Placement {
             parts.pointers.extend(new.map(|new| (start, new)));
         }
         let second = ready.iter().flat_map(|r| &r.secondary_entries);
-        let second = second.map(|s| (s.entry, s.at));
-        for (entry, at) in entry_patches.iter().copied().chain(second) {
-            let from = InputAddr::new(entry);
+        let second = second.map(|s| s.patch);
+        for EntryPatch { entry: from, at } in entry_patches.iter().copied().chain(second) {
+            let (entry, at) = (from.get(), at.get());
             if self.entries.contains_key(&from) || self.external_entries.contains_key(&from) {
                 let mut jump: Code<OutputAddr> = Code::default();
                 jump_at_entry::<I>(program, &mut jump, entry, at, from.kept());
@@ -212,7 +213,7 @@ pub(crate) fn write<I: Isa>(
     program: &Program<'_>,
     placed: &Placement,
     ready: &[Ready],
-    entry_patches: &[(u64, u64)],
+    entry_patches: &[EntryPatch],
     how: (DebugInfo, CompressDebug),
     writer: &mut Writer<'_>,
 ) -> Result<Option<DebugReport>, Error> {
