@@ -660,7 +660,7 @@ fn headers_that_are_written_anew_cannot_be_patched() {
     for addr in [8, elf.phoff + 8] {
         let mut writer = Writer::new(&elf, WriteOptions::default()).unwrap();
         writer.patch(InputAddr::new(addr), &[1]).unwrap();
-        assert!(refusal(writer.write(&out, 0o755).unwrap_err()).contains("written anew"));
+        assert!(refusal(writer.write(&out, 0o755).unwrap_err()).contains("that are rewritten"));
     }
 }
 

@@ -938,7 +938,7 @@ mod tests {
                 "{e}"
             );
         };
-        check(&[0xff, 0xff, 1, 4, 0, 4, 9, 1, 0, 0x7f], "come back");
+        check(&[0xff, 0xff, 1, 4, 0, 4, 9, 1, 0, 0x7f], "form a loop");
         check(
             &[0xff, 0xff, 1, 4, 0, 4, 9, 1, 0, 0x40],
             "outside the table",
