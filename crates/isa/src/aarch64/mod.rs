@@ -92,6 +92,8 @@ impl Isa for AArch64 {
     const FLAGS: RegSet = NZCV;
     const LIVE_AT_EXIT: RegSet = RegSet(GENERAL.0 & !SCRATCH.0);
     const CALL_SCRATCH: RegSet = SCRATCH;
+    // x18 to x29.
+    const KEPT_BY_CALLS: RegSet = RegSet(0x3ffc_0000);
     const SOUGHT: RegSet = RegSet(0x3_ffff);
     const LOOK_AHEAD: usize = 32;
     const PADDING: u8 = 0;

@@ -83,6 +83,8 @@ impl Isa for X86_64 {
     const FLAGS: RegSet = RegSet(CF.0 | PF.0 | AF.0 | ZF.0 | SF.0 | OF.0);
     const LIVE_AT_EXIT: RegSet = RegSet(0xffff | DF.0);
     const CALL_SCRATCH: RegSet = RegSet::EMPTY;
+    // rbx, rbp, r12 to r15.
+    const KEPT_BY_CALLS: RegSet = RegSet(1 << 3 | 1 << 5 | 0xf << 12);
     const SOUGHT: RegSet = Self::FLAGS;
     const LOOK_AHEAD: usize = 12;
     const PADDING: u8 = 0xcc;
