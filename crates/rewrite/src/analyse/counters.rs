@@ -257,6 +257,8 @@ pub(crate) fn cheapest<I: Isa>(
             kept_at_calls::<I>(program, block.start),
         )
     };
+    // Who leaves the block by a fault has entered it.
+    let allowed = (allowed.0, allowed.1.min(block.faults_from.max(allowed.0)));
     let mut places: Vec<(u64, postlink_isa::Effects, bool)> = Vec::new();
     I::sweep(bytes, block.start, |i| {
         let at = (i.addr - block.start) as usize;
@@ -277,6 +279,7 @@ pub(crate) fn cheapest<I: Isa>(
     } else {
         RegSet::ALL
     };
+    let kept = kept.or(kept_for_pads::<I>(cfg));
     let mut best: Option<(usize, u64, RegSet)> = None;
     for (at, effects, landing_pad) in places.iter().rev() {
         live = RegSet(live.minus(effects.kills).0 | effects.reads.0);
@@ -362,6 +365,14 @@ fn kept_at_calls<I: Isa>(program: &Program<'_>, start: u64) -> RegSet {
     }
 }
 
+/// Registers that landing pads may read to which any instruction may lead by a fault.
+fn kept_for_pads<I: Isa>(cfg: &Cfg) -> RegSet {
+    match cfg.faults {
+        true => I::KEPT_BY_CALLS,
+        false => RegSet::EMPTY,
+    }
+}
+
 /// What is live after a block's last instruction.
 fn live_out<I: Isa>(program: &Program<'_>, cfg: &Cfg, b: BlockId, depth: u32) -> RegSet {
     let block = &cfg.blocks[b as usize];
@@ -393,7 +404,7 @@ fn live_in<I: Isa>(program: &Program<'_>, cfg: &Cfg, b: BlockId, depth: u32) -> 
         .elf
         .bytes_at(block.start, block.end - block.start)
         .unwrap_or(&[]);
-    let mut live = RegSet::EMPTY;
+    let mut live = kept_for_pads::<I>(cfg);
     let mut open = RegSet::ALL;
     let mut seen = 0;
     I::sweep(bytes, block.start, |i| {
@@ -417,7 +428,7 @@ pub(crate) fn live_at<I: Isa>(program: &Program<'_>, cfg: &Cfg, b: BlockId, at: 
         .elf
         .bytes_at(at, block.end.saturating_sub(at))
         .unwrap_or(&[]);
-    let mut live = RegSet::EMPTY;
+    let mut live = kept_for_pads::<I>(cfg);
     let mut open = RegSet::ALL;
     I::sweep(bytes, at, |i| {
         let from = (i.addr - at) as usize;
@@ -451,6 +462,7 @@ mod tests {
                 entry: i == 0,
                 landing_pad: false,
                 nonlocal_exits: false,
+                faults_from: u64::MAX,
                 returns_twice: false,
                 unlikely: *unlikely,
                 watch: ExclusiveRegion::default(),
@@ -459,6 +471,22 @@ mod tests {
             cfg.succs.extend_from_slice(succs);
         }
         cfg
+    }
+
+    #[test]
+    fn who_leaves_a_block_by_a_fault_is_not_counted_as_going_on() {
+        let cond = Term::Cond { cond: Cond(4) };
+        let ends = [(Term::Return, &[][..], false), (Term::Return, &[], false)];
+        for (term, succs, plain) in [(Term::Fall, &[1][..], 1), (cond, &[1, 2], 2)] {
+            let mut cfg = graph(&[&[(term, succs, false)], &ends[..succs.len()]].concat());
+            let counters = |cfg: &Cfg| {
+                let placement = place(cfg, &mut Scratch::default());
+                placement.expect("every block can count").counted.len()
+            };
+            assert_eq!(counters(&cfg), plain);
+            cfg.blocks[0].faults_from = 16;
+            assert_eq!(counters(&cfg), plain + 1, "one more for those who fault");
+        }
     }
 
     #[test]

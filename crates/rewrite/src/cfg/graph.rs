@@ -98,6 +98,9 @@ pub struct Block {
     pub landing_pad: bool,
     /// Ends in a call that may leave by another way than returning.
     pub nonlocal_exits: bool,
+    /// Where it may first be left for a landing pad by an instruction that faults and is not a call, in languages whose
+    /// exceptions come from such instructions; `u64::MAX`: nowhere.
+    pub faults_from: u64,
     /// Begins after a call, of a function or of the system, that may return more than once; a system call may
     /// also not return.
     pub returns_twice: bool,
@@ -207,6 +210,8 @@ pub struct TableEntry {
 pub struct Cfg {
     /// Ascending by address within a piece, pieces in the function's order; block 0 is the entry.
     pub blocks: Vec<Block>,
+    /// It has exception tables, and its personality routine is asked about any instruction that faults.
+    pub faults: bool,
     /// Successors, see [`Block::succ`].
     pub succs: Vec<BlockId>,
     /// Ascending by `at` within each block.

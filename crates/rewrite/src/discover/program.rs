@@ -10,7 +10,7 @@
 
 use postlink_image::elf::{Elf, SymbolTable};
 use postlink_image::unwind::eh_frame::EhFrame;
-use postlink_image::unwind::lsda::PadBase;
+use postlink_image::unwind::lsda::Personality;
 use postlink_isa::Isa;
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
@@ -71,8 +71,8 @@ pub struct Program<'d> {
     pub library: FxHashSet<u64>,
     /// Procedure linkage table stubs and import slots by address: the dynamic symbol's index.
     pub imports: FxHashMap<u64, u32>,
-    /// By CIE: what the reader of its exception tables can do.
-    pub pad_bases: Vec<Option<PadBase>>,
+    /// By CIE: its personality routine, if that is known.
+    pub personalities: Vec<Option<Personality>>,
     /// The program has some means of leaving frames other than returning.
     pub can_unwind: bool,
     /// By piece: it may reach something that unwinds or calls back (only filled in if the program can unwind).
@@ -97,6 +97,11 @@ impl<'d> Program<'d> {
         self.new_end.saturating_sub(addr) >= I::BRANCH_REACH
     }
 
+    /// Whether instructions that fault may raise exceptions, in any function of the program.
+    pub fn faults(&self) -> bool {
+        self.personalities.iter().flatten().any(|p| p.faults)
+    }
+
     /// Whether pointers to the function that begins at an address may follow it when it moves: nothing can
     /// tell by what it sees ([`crate::discover::visible`]), and no code knows the address by a distance.
     pub fn may_follow(&self, start: u64) -> bool {
@@ -105,11 +110,16 @@ impl<'d> Program<'d> {
 
     /// The piece that covers an address.
     pub fn piece_at(&self, addr: u64) -> Option<&Piece> {
+        self.piece_index_at(addr).map(|i| &self.pieces[i])
+    }
+
+    /// Its index.
+    pub fn piece_index_at(&self, addr: u64) -> Option<usize> {
         let i = self
             .pieces
             .partition_point(|p| p.start <= addr)
             .checked_sub(1)?;
-        (addr < self.pieces[i].end).then(|| &self.pieces[i])
+        (addr < self.pieces[i].end).then_some(i)
     }
 
     /// Start of a function's first piece.
