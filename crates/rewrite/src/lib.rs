@@ -35,7 +35,7 @@ pub use drivers::instrument::{
 pub use drivers::optimize::{
     Fitted, FunctionOrder, OptimizeOptions, OptimizeReport, Preset, fit, optimize,
 };
-pub use drivers::{Answer, Refusal, Rewriting};
+pub use drivers::{Answer, Refusal, Rewriting, SearchReport, Tried};
 pub use error::Error;
 pub use link::debug::{DebugInfo, DebugReport};
 pub use link::stress;
