@@ -68,6 +68,11 @@ pub const FOR_TESTS: &[Need] = &[
     need("ld.lld-19", "lld-19", "cases linked by lld"),
     need("musl-gcc", "musl-tools", "programs of another C library"),
     need("gnatmake", "gnat", "programs in Ada"),
+    need(
+        "aarch64-linux-gnu-gnatmake",
+        "gnat-12-aarch64-linux-gnu",
+        "programs in Ada for AArch64",
+    ),
     need("gfortran", "gfortran", "programs in Fortran"),
     need("gdc", "gdc", "programs in D"),
     need(

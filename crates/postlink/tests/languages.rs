@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Output};
 
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
+use postlink_verify::mutate::{Faults, Kind};
+use postlink_verify::{Options, Verdict};
 
 const POSTLINK: &str = env!("CARGO_BIN_EXE_postlink");
 
@@ -30,7 +32,46 @@ struct Language {
     /// `{in}` is the source, `{out}` the program, `{dir}` a folder for what else the compiler writes.
     arguments: &'static [&'static str],
     expected: Expected,
+    /// What runs the program, if it is for another machine.
+    runner: &'static [&'static str],
+    /// Beginnings of the names of functions that must move.
+    moves: &'static [&'static str],
+    /// Kinds of faults that must be found in what is optimised.
+    faults: &'static [Kind],
 }
+
+/// Works, on this machine.
+const WORKS: Language = Language {
+    source: "",
+    compiler: "",
+    package: "",
+    arguments: &[],
+    expected: Expected::Works,
+    runner: &[],
+    moves: &[],
+    faults: &[],
+};
+
+/// Ada with handlers for exceptions that come from instructions.
+const FAULTS: Language = Language {
+    source: "faults.adb",
+    compiler: "gnatmake",
+    package: "gnat",
+    arguments: &[
+        "-q", "-O2", "-D", "{dir}", "{in}", "-o", "{out}", "-largs", "-Wl,-q",
+    ],
+    moves: &[
+        "faults__work__quotient",
+        "faults__work__read_twice",
+        "faults__work__guarded",
+        "faults__work__kept_over",
+        "faults__work__looped",
+        "faults__work__outer",
+        "_ada_faults",
+    ],
+    faults: Kind::FAULTS_RAISE,
+    ..WORKS
+};
 
 const LANGUAGES: &[Language] = &[
     Language {
@@ -40,7 +81,14 @@ const LANGUAGES: &[Language] = &[
         arguments: &[
             "-q", "-O2", "-D", "{dir}", "{in}", "-o", "{out}", "-largs", "-Wl,-q",
         ],
-        expected: Expected::Works,
+        ..WORKS
+    },
+    FAULTS,
+    Language {
+        compiler: "aarch64-linux-gnu-gnatmake",
+        package: "gnat-12-aarch64-linux-gnu",
+        runner: &["qemu-aarch64", "-L", "/usr/aarch64-linux-gnu"],
+        ..FAULTS
     },
     Language {
         source: "maps.hs",
@@ -58,14 +106,14 @@ const LANGUAGES: &[Language] = &[
             "-optl-Wl,-q",
             "-optl-fuse-ld=bfd",
         ],
-        expected: Expected::Works,
+        ..WORKS
     },
     Language {
         source: "frames.ml",
         compiler: "ocamlopt",
         package: "ocaml-nox",
         arguments: &["-ccopt", "-Wl,-q", "{in}", "-o", "{out}"],
-        expected: Expected::Works,
+        ..WORKS
     },
     Language {
         source: "runtime.go",
@@ -79,20 +127,21 @@ const LANGUAGES: &[Language] = &[
             "{in}",
         ],
         expected: Expected::Refused("the run-time of Go"),
+        ..WORKS
     },
     Language {
         source: "procedures.f90",
         compiler: "gfortran",
         package: "gfortran",
         arguments: &["-O2", "-J{dir}", "-Wl,-q", "{in}", "-o", "{out}"],
-        expected: Expected::Works,
+        ..WORKS
     },
     Language {
         source: "delegates.d",
         compiler: "gdc",
         package: "gdc",
         arguments: &["-O2", "-Wl,-q", "{in}", "-o", "{out}"],
-        expected: Expected::Works,
+        ..WORKS
     },
     Language {
         source: "classes.pas",
@@ -100,7 +149,7 @@ const LANGUAGES: &[Language] = &[
         package: "fp-compiler",
         // Unless told not to, it strips, and the linker keeps no relocations of a file that it strips.
         arguments: &["-O2", "-Xs-", "-XX-", "-k-q", "-FU{dir}", "-o{out}", "{in}"],
-        expected: Expected::Works,
+        ..WORKS
     },
     Language {
         source: "closures.nim",
@@ -115,7 +164,7 @@ const LANGUAGES: &[Language] = &[
             "-o:{out}",
             "{in}",
         ],
-        expected: Expected::Works,
+        ..WORKS
     },
 ];
 
@@ -195,8 +244,14 @@ fn build(language: &Language, dir: &Path) -> Result<PathBuf, String> {
 fn check(language: &Language, dir: &Path) -> Result<(), String> {
     let program = build(language, dir)?;
     let start = |path: &Path| {
-        let mut command = Command::new(path);
-        command.current_dir(dir);
+        let mut words = language
+            .runner
+            .iter()
+            .map(OsString::from)
+            .collect::<Vec<_>>();
+        words.push(path.into());
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]).current_dir(dir);
         command
     };
     let plain = text(&done(&mut start(&program))?);
@@ -257,6 +312,42 @@ fn check(language: &Language, dir: &Path) -> Result<(), String> {
                 "optimised {preset:?} printed\n{seen}\nplain\n{plain}"
             ));
         }
+        if number == 1 {
+            moved(language, &program, &optimised)?;
+        }
+    }
+    Ok(())
+}
+
+/// What must have moved, and faults that must be found.
+fn moved(language: &Language, program: &Path, optimised: &Path) -> Result<(), String> {
+    if language.moves.is_empty() && language.faults.is_empty() {
+        return Ok(());
+    }
+    let read = |path: &Path| std::fs::read(path).map_err(|e| e.to_string());
+    let (input, output) = (read(program)?, read(optimised)?);
+    let verify = |output: &[u8]| postlink_verify::verify(&input, output, &Options::default());
+    let report = verify(&output).map_err(|e| e.to_string())?;
+    for name in language.moves {
+        let is = |f: &&postlink_verify::FunctionReport| f.name.starts_with(name);
+        let mut found = report.functions.iter().filter(is);
+        if !found.any(|f| f.verdict == Verdict::Proved) {
+            return Err(format!("{name} did not move"));
+        }
+    }
+    let faults = Faults::new(&input, &output)?;
+    for kind in language.faults {
+        let mut mutants = (0..12)
+            .map_while(|seed| faults.inject(*kind, seed))
+            .peekable();
+        if mutants.peek().is_none() {
+            return Err(format!("{kind:?} applies nowhere"));
+        }
+        for mutant in mutants {
+            if verify(&mutant.image).is_ok_and(|report| report.is_proved()) {
+                return Err(format!("{kind:?} is not found: {}", mutant.what));
+            }
+        }
     }
     Ok(())
 }
@@ -264,12 +355,20 @@ fn check(language: &Language, dir: &Path) -> Result<(), String> {
 fn main() -> ExitCode {
     let trials = LANGUAGES.iter().map(|language| {
         let language = *language;
-        Trial::ignorable_test(language.source.replace('.', "_"), move || {
-            if !is_there(language.compiler) {
-                let why = format!(
-                    "{} is not installed (Debian's package {})",
-                    language.compiler, language.package
-                );
+        let machine = if language.runner.is_empty() {
+            ""
+        } else {
+            "_aarch64"
+        };
+        let name = language.source.replace('.', "_") + machine;
+        Trial::ignorable_test(name, move || {
+            let runner = language.runner.first().copied();
+            let needed = [(language.compiler, language.package)]
+                .into_iter()
+                .chain(runner.map(|runner| (runner, "qemu-user")));
+            let missing = needed.clone().find(|(program, _)| !is_there(program));
+            if let Some((program, package)) = missing {
+                let why = format!("{program} is not installed (Debian's package {package})");
                 eprintln!("SKIPPED: {}: {why}", language.source);
                 return Ok(Completion::ignored_with(why));
             }

@@ -116,6 +116,8 @@ pub(crate) struct Context<'a> {
     pub code: Vec<Range>,
     pub old_unwind: Table<'a>,
     pub new_unwind: Table<'a>,
+    /// By CIE of the input: its personality routine may be asked about any instruction ([`crate::files::personality`]).
+    pub asked_of_all: Vec<bool>,
     /// Bytes of the old image whose contents went elsewhere: nothing may refer to them any more.
     pub abandoned: Vec<Range>,
     /// Indirect branches may end at landing pads alone.

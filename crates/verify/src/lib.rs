@@ -74,6 +74,9 @@ use arch::x86_64::X86_64;
 use context::{Context, Findings, FuncId, Index};
 use files::claim::{Claim, Range};
 use files::elf::{self, Elf};
+use files::personality::is_for_calls_alone;
+use files::pointer::Pointer;
+use files::unwind::Table;
 use files::{claim, unwind};
 use proof::visible::{self, Extents, Visible};
 use proof::{
@@ -411,6 +414,19 @@ fn walk_all<A: Arch>(cx: &Context<'_>, pairs: &mut Vec<(u64, u64)>) -> Vec<Walke
     }
 }
 
+/// By CIE: whether its personality routine may be asked about any instruction.
+fn asked_of_all<A: Arch>(input: &Elf<'_>, unwind: &Table<'_>) -> Vec<bool> {
+    let relocations = image::rela_tables(input);
+    let mut known: FxHashMap<Pointer, bool> = FxHashMap::default();
+    let routines = unwind.cies.iter().map(|cie| cie.personality);
+    routines
+        .map(|routine| {
+            let asked = || !is_for_calls_alone::<A>(input, &relocations, routine);
+            *known.entry(routine).or_insert_with(asked)
+        })
+        .collect()
+}
+
 fn prove<A: Arch>(
     input: &Elf<'_>,
     output: &Elf<'_>,
@@ -447,6 +463,7 @@ fn prove<A: Arch>(
         reused: Index::default(),
         buried: vec![false; claim.functions.len()],
         code: context::code_ranges(input),
+        asked_of_all: asked_of_all::<A>(input, &old_unwind),
         old_unwind,
         new_unwind,
         abandoned: std::mem::take(&mut layout.abandoned),

@@ -14,6 +14,7 @@
 //!   ([`Arch::STUB_SCRATCH`]): when a function is entered from outside they hold nothing, and on machines
 //!   whose compilers agree ([`Arch::STUBS_AT_CALLS`]) they are dead before calls and returns of functions
 //!   that have unwind entries.
+//! * Where instructions that fault raise exceptions, landing pads read the registers that calls keep, and no other.
 //! * Code that a signal handler, a debugger or a tracer looks at is not code that looks at registers.
 
 use crate::arch::{Arch, Effects, Flow, Insn};
@@ -96,6 +97,8 @@ pub(crate) struct Known<'a> {
     /// Asked for where the function was just entered: those registers and the flags hold nothing, so it does
     /// not matter who looks at them when the program is stopped.
     pub entered: bool,
+    /// Instructions of it that fault may go to landing pads, which read the registers that calls keep.
+    pub faults: bool,
     /// What is left of [`RESERVE`].
     pub reserve: &'a Cell<usize>,
 }
@@ -200,6 +203,7 @@ pub(crate) fn dead<A: Arch>(
                 Flow::Trap if open.regs == 0 && !known.entered && !A::is_system_call(bytes) => {
                     at = next;
                 }
+                Flow::Next if known.faults && open.regs & A::KEPT_BY_CALLS != 0 => return false,
                 Flow::Next | Flow::Trap | Flow::Branch { .. } => {
                     let effects = recent.effects::<A>(bytes, at);
                     let stops = insn.flow == Flow::Trap && !A::is_system_call(bytes);

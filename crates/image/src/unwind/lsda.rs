@@ -2,9 +2,9 @@
 //! types.
 //!
 //! When an exception passes a function, the unwinder asks the function's personality routine what to do, and that reads
-//! the area which the FDE names. All of C++, C (`__attribute__((cleanup))`) and Rust use one format; it is described in
-//! no standard but in the Itanium C++ ABI's exception handling tables and in the readers of libsupc++, libc++abi and
-//! Rust's `std`.
+//! the area which the FDE names. All of C++, C (`__attribute__((cleanup))`), Rust and Ada use one format; it is
+//! described in no standard but in the Itanium C++ ABI's exception handling tables and in the readers of libsupc++,
+//! libc++abi, Rust's `std` and GNAT's run-time (`raise-gcc.c`).
 //!
 //! | part | contents |
 //! |---|---|
@@ -27,6 +27,10 @@
 //! (the exception passes), no call site. [`Lsda::encode`] keeps all three for the call sites it is given. An empty
 //! call-site table therefore means something (nothing may throw) and is not the same as no LSDA (everything may).
 //!
+//! Ada raises exceptions from any instruction that faults ([`Personality::faults`]): a division, a load through a null
+//! access, a push onto a full stack. Its reader takes an instruction without call site for one whose exceptions pass. An
+//! instruction that had no call site, in a prologue for example, must get none, also if it is not a call.
+//!
 //! # Landing pad base
 //!
 //! A fragment's landing pads may be before it, or at its very start: then the distance would be negative or the zero
@@ -37,7 +41,7 @@
 //! # What is refused
 //!
 //! The tables of setjmp/longjmp exceptions look alike but number call sites instead of locating them; they belong to
-//! personality routines of other names, so callers check the name with [`pad_base_of`]. Refused here: call sites that
+//! personality routines of other names, so callers check the name with [`personality_of`]. Refused here: call sites that
 //! do not ascend or do overlap, cycles of actions, types that are not where they should be, and pointers that the
 //! dynamic loader would fill in.
 
@@ -111,15 +115,28 @@ pub enum Numbers {
     Quickest,
 }
 
-/// What the reader with this symbol name can do; `None` for an unknown one, whose functions should not be moved.
-pub fn pad_base_of(personality: &[u8]) -> Option<PadBase> {
-    match personality {
-        b"__gxx_personality_v0" => Some(PadBase::Shortest),
-        b"__gcc_personality_v0" => Some(PadBase::FunctionStart),
+/// What is known of a personality routine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Personality {
+    /// What it can count landing pads from.
+    pub pad_base: PadBase,
+    /// Its language has exceptions from instructions that are not calls: it is asked about any instruction that faults,
+    /// also about one that no call site covers.
+    pub faults: bool,
+}
+
+/// The personality routine with this symbol name; `None` for an unknown one, whose functions should not be moved.
+pub fn personality_of(name: &[u8]) -> Option<Personality> {
+    let (pad_base, faults) = match name {
+        b"__gxx_personality_v0" => (PadBase::Shortest, false),
+        b"__gcc_personality_v0" => (PadBase::FunctionStart, false),
+        // Ada: GNAT compiles with -fnon-call-exceptions, and turns signals into exceptions.
+        b"__gnat_personality_v0" => (PadBase::Shortest, true),
         // Newer compilers mangle it, with the crate's hash before the name.
-        name if name.windows(RUST.len()).any(|w| w == RUST) => Some(PadBase::Shortest),
-        _ => None,
-    }
+        name if name.windows(RUST.len()).any(|w| w == RUST) => (PadBase::Shortest, false),
+        _ => return None,
+    };
+    Some(Personality { pad_base, faults })
 }
 
 const RUST: &[u8] = b"rust_eh_personality";
@@ -967,18 +984,25 @@ mod tests {
 
     #[test]
     fn personality_routines_are_known_by_name() {
+        let known = |name: &[u8]| personality_of(name).map(|p| (p.pad_base, p.faults));
         assert_eq!(
-            pad_base_of(b"__gxx_personality_v0"),
-            Some(PadBase::Shortest)
+            known(b"__gxx_personality_v0"),
+            Some((PadBase::Shortest, false))
         );
         assert_eq!(
-            pad_base_of(b"__gcc_personality_v0"),
-            Some(PadBase::FunctionStart)
+            known(b"__gcc_personality_v0"),
+            Some((PadBase::FunctionStart, false))
         );
         assert_eq!(
-            pad_base_of(b"_RNvCsjRHc_7___rustc19rust_eh_personality"),
-            Some(PadBase::Shortest)
+            known(b"_RNvCsjRHc_7___rustc19rust_eh_personality"),
+            Some((PadBase::Shortest, false))
         );
-        assert_eq!(pad_base_of(b"__gxx_personality_sj0"), None);
+        assert_eq!(
+            known(b"__gnat_personality_v0"),
+            Some((PadBase::Shortest, true))
+        );
+        for unknown in [&b"__gxx_personality_sj0"[..], b"__gnat_personality_sj0"] {
+            assert_eq!(known(unknown), None);
+        }
     }
 }

@@ -257,6 +257,8 @@ pub(crate) fn cheapest<I: Isa>(
             kept_at_calls::<I>(program, block.start),
         )
     };
+    // Who leaves the block by a fault has entered it.
+    let allowed = (allowed.0, allowed.1.min(block.faults_from.max(allowed.0)));
     let mut places: Vec<(u64, postlink_isa::Effects, bool)> = Vec::new();
     I::sweep(bytes, block.start, |i| {
         let at = (i.addr - block.start) as usize;
@@ -451,6 +453,7 @@ mod tests {
                 entry: i == 0,
                 landing_pad: false,
                 nonlocal_exits: false,
+                faults_from: u64::MAX,
                 returns_twice: false,
                 unlikely: *unlikely,
                 watch: ExclusiveRegion::default(),

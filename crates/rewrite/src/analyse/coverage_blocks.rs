@@ -271,6 +271,7 @@ impl Ways {
             ways.enters[head as usize] |=
                 b == 0 || block.entry || block.landing_pad || block.returns_twice;
             ways.leaves[head as usize] |= block.nonlocal_exits
+                || block.faults_from != u64::MAX
                 || successors.is_empty()
                 || !matches!(
                     block.term,

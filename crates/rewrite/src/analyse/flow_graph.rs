@@ -212,6 +212,17 @@ impl Builder<'_> {
         if self.has_entry_edge(b) {
             self.add(OUTSIDE, begin(b), None, Meaning::Outside);
         }
+        if block.faults_from != u64::MAX {
+            self.faulting(b, runs);
+            return;
+        }
+        self.ways(b, runs);
+    }
+
+    /// The ways out of a block at its end.
+    fn ways(&mut self, b: BlockId, runs: f32) {
+        let cfg = self.cfg;
+        let block = &cfg.blocks[b as usize];
         match block.term {
             Term::Dispatch { dispatch, .. } => {
                 let class = self.classes.of_dispatch[dispatch as usize];
@@ -232,6 +243,30 @@ impl Builder<'_> {
                 self.add(end(b), OUTSIDE, out, Meaning::Edge(b, 1));
             }
             _ => self.add(end(b), OUTSIDE, None, Meaning::Outside),
+        }
+    }
+
+    /// The ways out of a block whose instructions may fault: some who enter it leave in the middle, for the outside.
+    fn faulting(&mut self, b: BlockId, runs: f32) {
+        let block = &self.cfg.blocks[b as usize];
+        let ends_outside = match block.term {
+            Term::Fall | Term::Jump => block.nsucc != 1 || block.nonlocal_exits,
+            Term::Cond { .. } | Term::ShortCond => false,
+            Term::CondOut { .. } | Term::ShortCondOut { .. } | Term::Dispatch { .. } => false,
+            _ => true,
+        };
+        if ends_outside {
+            self.ways(b, runs);
+            return;
+        }
+        self.add(end(b), OUTSIDE, None, Meaning::Outside);
+        let only = matches!(block.term, Term::Fall | Term::Jump);
+        if only && !self.cfg.blocks[self.cfg.succs(b)[0] as usize].returns_twice {
+            // Counting the block does not count its only way out.
+            let (s, cost) = (self.cfg.succs(b)[0], self.way_cost(b, 0));
+            self.add(end(b), begin(s), cost, Meaning::Edge(b, 0));
+        } else {
+            self.ways(b, runs);
         }
     }
 

@@ -19,6 +19,8 @@ pub struct FunctionUnwind<'d> {
     pub table: Option<Lsda<'d>>,
     /// What the reader of the tables can do.
     pub pad_base: PadBase,
+    /// The reader is asked about any instruction that faults, not about calls alone.
+    pub faults: bool,
 }
 
 impl<'d> FunctionUnwind<'d> {
@@ -42,6 +44,7 @@ impl<'d> FunctionUnwind<'d> {
             lsdas: Vec::new(),
             table: None,
             pad_base: PadBase::Shortest,
+            faults: false,
         };
         let mut first_cie = None;
         for p in &f.pieces {
@@ -73,7 +76,8 @@ impl<'d> FunctionUnwind<'d> {
                 } else {
                     this.table = Some(l.clone());
                     this.cie = fde.cie;
-                    this.pad_base = program.pad_bases[fde.cie].ok_or(Pin::ExceptionTable)?;
+                    let personality = program.personalities[fde.cie].ok_or(Pin::ExceptionTable)?;
+                    (this.pad_base, this.faults) = (personality.pad_base, personality.faults);
                 }
             }
             this.pieces.push((fde.start, index));

@@ -111,6 +111,7 @@ impl Cutter<'_, '_> {
             entry: false,
             landing_pad: false,
             nonlocal_exits: false,
+            faults_from: u64::MAX,
             returns_twice: std::mem::take(&mut self.twice),
             unlikely: piece > 0,
             watch: ExclusiveRegion::default(),

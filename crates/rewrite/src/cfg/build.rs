@@ -19,7 +19,7 @@ use super::blocks::{self, Targets};
 use super::exclusive;
 use super::graph::{BlockId, Cfg, TableEntry, Term};
 use super::indirect::{self, IndirectJumps};
-use crate::discover::{Function, NonlocalExits, Program, lsda_of, table_entries};
+use crate::discover::{Function, NonlocalExits, Program, lsda_of, personality, table_entries};
 use crate::pin::Pin;
 
 /// Memory that is used again from function to function.
@@ -84,6 +84,8 @@ pub(super) struct FunctionCode<'a, 'd> {
     pub pieces: &'a [(usize, usize)],
     /// Landing pads of exceptions, ascending.
     pub landing_pads: Vec<u64>,
+    /// Where any instruction that faults is followed by a landing pad, ascending.
+    pub faulting: Vec<(u64, u64)>,
 }
 
 impl<'a, 'd> FunctionCode<'a, 'd> {
@@ -114,13 +116,15 @@ impl<'a, 'd> FunctionCode<'a, 'd> {
             }
             pieces.push((from, insns.len()));
         }
+        let (landing_pads, faulting) = exceptions(program, function)?;
         Ok(FunctionCode {
             program,
             function: f,
             ranges,
             insns,
             pieces,
-            landing_pads: landing_pads(program, function)?,
+            landing_pads,
+            faulting,
         })
     }
 
@@ -143,22 +147,28 @@ impl<'a, 'd> FunctionCode<'a, 'd> {
     }
 }
 
-/// Landing pads of all pieces.
-fn landing_pads(program: &Program<'_>, function: usize) -> Result<Vec<u64>, Pin> {
+/// Landing pads of all pieces, and the ranges of code where any instruction that faults leads to one.
+#[expect(clippy::type_complexity, reason = "two lists, taken apart at once")]
+fn exceptions(program: &Program<'_>, function: usize) -> Result<(Vec<u64>, Vec<(u64, u64)>), Pin> {
     let pieces = &program.functions[function].pieces;
-    let mut list = Vec::new();
+    let (mut list, mut faulting) = (Vec::new(), Vec::new());
     for p in pieces {
         if let Some(lsda) = lsda_of(program, *p as usize)? {
-            list.extend(lsda.call_sites.iter().filter_map(|c| c.landing_pad));
+            let caught = lsda.call_sites.iter().filter(|c| c.landing_pad.is_some());
+            if personality(program, *p as usize).is_some_and(|p| p.faults) {
+                faulting.extend(caught.clone().map(|c| (c.start, c.end())));
+            }
+            list.extend(caught.filter_map(|c| c.landing_pad));
         }
     }
     sort(&mut list);
+    faulting.sort_unstable();
     let inside = |a: &u64| {
         let mut ranges = pieces.iter().map(|p| &program.pieces[*p as usize]);
         ranges.any(|p| *a >= p.start && *a < p.end)
     };
     if list.iter().all(inside) {
-        Ok(list)
+        Ok((list, faulting))
     } else {
         Err(Pin::ExceptionTable)
     }
@@ -323,6 +333,32 @@ fn mark(
         let block = &mut cfg.blocks[b as usize];
         block.landing_pad = true;
         block.unlikely = true;
+    }
+    if !code.faulting.is_empty() {
+        mark_faults(cfg, code);
+    }
+}
+
+/// Notes where each block may be left by a fault. Calls end blocks, where they may throw; jumps do not fault.
+fn mark_faults(cfg: &mut Cfg, code: &FunctionCode<'_, '_>) {
+    for block in &mut cfg.blocks {
+        let first = code.faulting.partition_point(|f| f.1 <= block.start);
+        let Some(&(start, _)) = code.faulting.get(first) else {
+            continue;
+        };
+        if start >= block.end {
+            continue;
+        }
+        let (from, to) = code.pieces[usize::from(block.piece)];
+        let piece = &code.insns[from..to];
+        let inside = &piece[piece.partition_point(|i| i.addr < block.start)..];
+        let inside = inside.iter().take_while(|i| i.addr < block.end);
+        let ranges = &code.faulting[first..];
+        let mut faults = inside.filter(|i| {
+            let covers = |r: &(u64, u64)| r.0 <= i.addr && i.addr < r.1;
+            i.flow == Flow::Next && ranges.iter().take_while(|r| r.0 < block.end).any(covers)
+        });
+        block.faults_from = faults.next().map_or(u64::MAX, |i| i.addr);
     }
 }
 

@@ -98,6 +98,9 @@ pub struct Block {
     pub landing_pad: bool,
     /// Ends in a call that may leave by another way than returning.
     pub nonlocal_exits: bool,
+    /// Where it may first be left for a landing pad by an instruction that faults and is not a call, in languages whose
+    /// exceptions come from such instructions; `u64::MAX`: nowhere.
+    pub faults_from: u64,
     /// Begins after a call, of a function or of the system, that may return more than once; a system call may
     /// also not return.
     pub returns_twice: bool,

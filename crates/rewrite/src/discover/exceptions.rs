@@ -1,6 +1,6 @@
 //! Exception tables of the input.
 
-use postlink_image::unwind::lsda::{Lsda, PadBase, pad_base_of};
+use postlink_image::unwind::lsda::{Lsda, Personality, personality_of};
 
 use super::program::Program;
 use crate::pin::Pin;
@@ -19,10 +19,15 @@ pub fn lsda_of<'d>(program: &Program<'d>, piece: usize) -> Result<Option<Lsda<'d
     }
 }
 
-/// By CIE: what the reader of its exception tables can do; `None` for an unknown reader. A personality is
-/// known by its symbol's name: that of the routine, of the data word that points to it (`DW.ref.…`), or of
+/// The personality routine of a piece, if it is known.
+pub fn personality(program: &Program<'_>, piece: usize) -> Option<Personality> {
+    let fde = &program.eh.fdes[program.pieces[piece].fde? as usize];
+    *program.personalities.get(fde.cie)?
+}
+
+/// By CIE: its personality routine; `None` for an unknown one. It is known by its symbol's name: that of the routine, of the data word that points to it (`DW.ref.…`), or of
 /// the dynamic relocation that fills that word.
-pub fn pad_bases(program: &Program<'_>) -> Vec<Option<PadBase>> {
+pub fn personalities(program: &Program<'_>) -> Vec<Option<Personality>> {
     use postlink_image::elf::SymbolTable;
     let wanted: Vec<u64> = program
         .eh
@@ -30,7 +35,7 @@ pub fn pad_bases(program: &Program<'_>) -> Vec<Option<PadBase>> {
         .iter()
         .filter_map(|c| c.personality.map(|p| p.1))
         .collect();
-    let mut names: rustc_hash::FxHashMap<u64, PadBase> = rustc_hash::FxHashMap::default();
+    let mut names: rustc_hash::FxHashMap<u64, Personality> = rustc_hash::FxHashMap::default();
     for table in [SymbolTable::Static, SymbolTable::Dynamic] {
         if wanted.is_empty() {
             break;
@@ -38,9 +43,9 @@ pub fn pad_bases(program: &Program<'_>) -> Vec<Option<PadBase>> {
         for s in program.elf.symbols(table).iter() {
             let name = s.name.strip_prefix(b"DW.ref.").unwrap_or(s.name);
             if s.section != 0
-                && let Some(base) = pad_base_of(name)
+                && let Some(known) = personality_of(name)
             {
-                names.insert(s.value, base);
+                names.insert(s.value, known);
             }
         }
     }
@@ -60,7 +65,7 @@ pub fn pad_bases(program: &Program<'_>) -> Vec<Option<PadBase>> {
             };
             let imported = || {
                 let i = program.refs.import_at(at)?;
-                pad_base_of(
+                personality_of(
                     program
                         .elf
                         .symbols(SymbolTable::Dynamic)
@@ -73,7 +78,7 @@ pub fn pad_bases(program: &Program<'_>) -> Vec<Option<PadBase>> {
                 .copied()
                 .or_else(pointed)
                 .or_else(imported)
-                .or_else(|| pad_base_of(program.import_name(at)?))
+                .or_else(|| personality_of(program.import_name(at)?))
         })
         .collect()
 }

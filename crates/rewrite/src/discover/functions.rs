@@ -11,7 +11,7 @@
 //! | [`Discovery::follow_tables`] | parts that only jump tables lead to; self-relative pointers |
 //! | `Discovery::pin_…` | reasons to stay that pieces have by themselves |
 //! | [`functions`] | functions with their entries, labels and reasons |
-//! | [`Visible::judge`], [`exceptions::pad_bases`] | what rests on all functions being known |
+//! | [`Visible::judge`], [`exceptions::personalities`] | what rests on all functions being known |
 
 use postlink_image::FormatError;
 use postlink_image::elf::{Elf, SymbolTable};
@@ -81,7 +81,7 @@ impl<'d> Program<'d> {
             table_bases,
             library,
             imports,
-            pad_bases: Vec::new(),
+            personalities: Vec::new(),
             can_unwind,
             unsafe_pieces,
             no_return: crossings.no_return,
@@ -97,7 +97,7 @@ impl<'d> Program<'d> {
         }
         visible.judge::<I>(&program);
         program.visible = visible;
-        program.pad_bases = exceptions::pad_bases(&program);
+        program.personalities = exceptions::personalities(&program);
         if !program.refs.kept {
             program.entry_proof = EntryProof::new::<I>(&program)?;
         }

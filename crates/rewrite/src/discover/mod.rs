@@ -35,7 +35,7 @@ pub mod runtimes;
 mod sweep;
 mod visible;
 
-pub use exceptions::lsda_of;
+pub use exceptions::{lsda_of, personality};
 pub use file::{check_input, check_without_relocations, identity, is_guarded, is_program};
 pub use nonlocal_exits::NonlocalExits;
 pub use pieces::is_special;

@@ -12,6 +12,9 @@
 //! * library functions known never to call back and never to unwind are safe, imported or linked in
 //!   ([`super::library`]);
 //! * a function is safe if it calls nothing but safe functions (least fixed point over the call graph of the sweep).
+//!
+//! Where a language raises exceptions from instructions that fault ([`Program::faults`]), the last two do not hold: any
+//! function may end in one, also a library's that is given a bad pointer.
 
 use postlink_image::elf::SymbolTable;
 use postlink_isa::{Flow, Forks, Insn};
@@ -68,8 +71,8 @@ impl NonlocalExits {
         let mut known: FxHashMap<u64, CallFacts> = FxHashMap::default();
         let table: FxHashMap<&[u8], CallFacts> = {
             let mut t = FxHashMap::default();
-            for n in SAFE {
-                t.insert(*n, CallFacts::default());
+            if !program.faults() {
+                t.extend(SAFE.iter().map(|n| (*n, CallFacts::default())));
             }
             for n in NO_RETURN {
                 t.insert(*n, gone);
@@ -90,15 +93,17 @@ impl NonlocalExits {
             t.entry(SYSCALL).or_insert(default).forks = Forks::ByNumber;
             t
         };
-        if can_unwind && !nameless {
+        if can_unwind && !nameless && !program.faults() {
             for (i, p) in program.pieces.iter().enumerate() {
                 if !program.unsafe_pieces[i] {
                     known.insert(p.start, CallFacts::default());
                 }
             }
         }
-        let library = program.library.iter();
-        known.extend(library.map(|at| (*at, CallFacts::default())));
+        if !program.faults() {
+            let library = program.library.iter();
+            known.extend(library.map(|at| (*at, CallFacts::default())));
+        }
         known.extend(program.no_return.iter().map(|start| (*start, gone)));
         for addr in program.imports.keys() {
             let Some(name) = program.import_name(*addr).map(base_name) else {

@@ -10,7 +10,7 @@
 
 use postlink_image::elf::{Elf, SymbolTable};
 use postlink_image::unwind::eh_frame::EhFrame;
-use postlink_image::unwind::lsda::PadBase;
+use postlink_image::unwind::lsda::Personality;
 use postlink_isa::Isa;
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
@@ -71,8 +71,8 @@ pub struct Program<'d> {
     pub library: FxHashSet<u64>,
     /// Procedure linkage table stubs and import slots by address: the dynamic symbol's index.
     pub imports: FxHashMap<u64, u32>,
-    /// By CIE: what the reader of its exception tables can do.
-    pub pad_bases: Vec<Option<PadBase>>,
+    /// By CIE: its personality routine, if that is known.
+    pub personalities: Vec<Option<Personality>>,
     /// The program has some means of leaving frames other than returning.
     pub can_unwind: bool,
     /// By piece: it may reach something that unwinds or calls back (only filled in if the program can unwind).
@@ -95,6 +95,11 @@ impl<'d> Program<'d> {
     /// Whether new code may be out of reach of a direct jump at an address of the old.
     pub fn is_far<I: Isa>(&self, addr: u64) -> bool {
         self.new_end.saturating_sub(addr) >= I::BRANCH_REACH
+    }
+
+    /// Whether instructions that fault may raise exceptions, in any function of the program.
+    pub fn faults(&self) -> bool {
+        self.personalities.iter().flatten().any(|p| p.faults)
     }
 
     /// Whether pointers to the function that begins at an address may follow it when it moves: nothing can

@@ -130,7 +130,8 @@ impl<'d> FunctionUnwind<'d> {
         let mut out: Vec<NewCallSite> = Vec::new();
         // The personality routine goes through the call sites one by one, so few of them are quick. What the
         // compiler left out and is not a call cannot throw; a call without a call site ends the program, and
-        // has to go on doing so.
+        // has to go on doing so. Where instructions that fault raise exceptions, none is left to a call site that it
+        // had not.
         let mut calls: Vec<u64> = cfg.sites.iter().map(|s| s.at).collect();
         calls.extend(
             cfg.fields
@@ -143,9 +144,10 @@ impl<'d> FunctionUnwind<'d> {
             (0..).zip(&cfg.blocks).map(|(i, b)| (b.start, i)).collect();
         starts.sort_unstable();
         let silent = |from: u64, to: u64| {
-            calls
-                .get(calls.partition_point(|c| *c < from))
-                .is_none_or(|c| *c >= to)
+            !self.faults
+                && calls
+                    .get(calls.partition_point(|c| *c < from))
+                    .is_none_or(|c| *c >= to)
         };
         // Whether nothing that can throw is between the last call site and here, so that a call site may cover it.
         let mut bridge = false;

@@ -8,11 +8,13 @@
 //! | [`pointer`] | encoded pointers of unwind tables |
 //! | [`unwind`] | `.eh_frame` with its search table, and the rows of a function |
 //! | [`lsda`] | exception tables: what the personality routine decides at a call |
+//! | [`personality`] | which instructions a personality routine may be asked about |
 //! | [`claim`] | the note in which the output says what moved where |
 
 pub(crate) mod bytes;
 pub(crate) mod claim;
 pub(crate) mod elf;
 pub(crate) mod lsda;
+pub(crate) mod personality;
 pub(crate) mod pointer;
 pub(crate) mod unwind;

@@ -108,6 +108,11 @@ kinds! {
     LandingPadDropped,
     /// A call site ends before the call does.
     CallSiteTooShort,
+    /// A call site goes on over an instruction that is no call and had none, in a language whose exceptions come from
+    /// instructions that fault.
+    CallSiteStretched,
+    /// There, a call site ends before its last instruction, which is no call.
+    CallSiteLosesFault,
     /// A call site has another action.
     ChangedAction,
     /// An action has another filter.
@@ -236,6 +241,9 @@ impl Kind {
 
     /// Kinds that only static programs have whose start-up code registers their unwind table.
     pub const REGISTERED: &'static [Kind] = &[Kind::Registration];
+
+    /// Kinds that only programs have whose instructions raise exceptions when they fault: Ada's.
+    pub const FAULTS_RAISE: &'static [Kind] = &[Kind::CallSiteStretched, Kind::CallSiteLosesFault];
 
     /// Kinds that only programs have in which pointers to moved functions keep their values.
     pub const POINTERS_STAY: &'static [Kind] = &[Kind::FewerZeroBits, Kind::DataInFrontLost];
@@ -467,7 +475,8 @@ impl<'a> Faults<'a> {
             RowBeginsLate | WrongCfaOffset | WrongRegisterRule | WrongArgsSize | FdeTooShort
             | FdeTooLong | WrongLsda | SearchTableUnsorted | SearchEntryWrong
             | SearchEntryMissing | WrongLandingPad | LandingPadDropped | CallSiteTooShort
-            | ChangedAction | ChangedFilter | WrongType | SignStateLost => self.unwind_edits(kind),
+            | CallSiteStretched | CallSiteLosesFault | ChangedAction | ChangedFilter
+            | WrongType | SignStateLost => self.unwind_edits(kind),
             BasisLied | LevelLied | FallBackUnclaimed | FormedFollows | IntoEntryJump => {
                 self.bare_edits(kind)
             }

@@ -1,9 +1,9 @@
 //! Faults in unwind tables and language-specific data.
 
 use super::{Edit, Faults, Kind};
-use crate::arch::Flow;
+use crate::arch::{Flow, Insn};
 use crate::files::bytes::{Reader, u32_in};
-use crate::files::elf::PT_GNU_EH_FRAME;
+use crate::files::elf::{PT_GNU_EH_FRAME, SHT_SYMTAB};
 use crate::files::pointer;
 use crate::files::unwind::{Fde, Table};
 
@@ -114,6 +114,11 @@ impl Faults<'_> {
             Kind::SearchTableUnsorted | Kind::SearchEntryWrong | Kind::SearchEntryMissing => {
                 self.search(kind, &table)
             }
+            Kind::CallSiteStretched | Kind::CallSiteLosesFault => fresh
+                .iter()
+                .filter(|f| f.lsda != 0 && self.faults_raise(&table, f))
+                .flat_map(|f| self.fault_edits(kind, f))
+                .collect(),
             _ => fresh
                 .iter()
                 .filter(|f| f.lsda != 0)
@@ -335,6 +340,64 @@ impl Faults<'_> {
             types,
             type_encoding,
         })
+    }
+
+    /// Whether the personality routine of an entry is one of Ada's, by the symbol of the word that holds its address.
+    fn faults_raise(&self, table: &Table<'_>, fde: &Fde) -> bool {
+        let Some(cie) = table.cie_of(fde) else {
+            return false;
+        };
+        let at = cie.personality.addr;
+        let mut symbols = self.output.symbols(SHT_SYMTAB);
+        symbols.any(|s| s.value == at && s.name == b"DW.ref.__gnat_personality_v0")
+    }
+
+    /// Changes at the ends of call sites that only instructions other than calls can see.
+    fn fault_edits(&self, kind: Kind, fde: &Fde) -> Vec<Edit> {
+        let Some(area) = self.area(fde) else {
+            return Vec::new();
+        };
+        let is_plain = |insn: &Insn| insn.flow == Flow::Next;
+        let mut edits = Vec::new();
+        for (i, s) in area
+            .sites
+            .iter()
+            .enumerate()
+            .filter(|(_, s)| s.pad_value != 0)
+        {
+            let (at, len) = s.len;
+            let by = match kind {
+                Kind::CallSiteStretched => {
+                    let free = area.sites.get(i + 1).map_or(fde.end, |next| next.start);
+                    let behind = self.site_at(s.end).filter(|c| is_plain(&c.insn));
+                    let fits = behind.filter(|c| c.addr + u64::from(c.insn.len) <= free);
+                    fits.map(|c| i64::from(c.insn.len))
+                }
+                _ => {
+                    let last = self
+                        .sites
+                        .iter()
+                        .rfind(|c| c.addr < s.end && c.addr >= s.start);
+                    let ends = last.filter(|c| c.addr + u64::from(c.insn.len) == s.end);
+                    ends.filter(|c| is_plain(&c.insn))
+                        .map(|c| -i64::from(c.insn.len))
+                }
+            };
+            let value = by.and_then(|by| (s.end - s.start).checked_add_signed(by));
+            let Some(value) = value else { continue };
+            let bytes: Vec<u8> = match (area.leb, len) {
+                (true, 1) if value < 0x80 => vec![value as u8],
+                (true, 2) if value < 0x4000 => vec![value as u8 | 0x80, (value >> 7) as u8],
+                (false, _) => value.to_le_bytes()[..len].to_vec(),
+                _ => continue,
+            };
+            edits.push(Edit::new(
+                format!("the end of the call site at {:#x}", s.end),
+                at,
+                &bytes,
+            ));
+        }
+        edits
     }
 
     fn area_edits(&self, kind: Kind, fde: &Fde) -> Vec<Edit> {

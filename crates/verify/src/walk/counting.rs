@@ -191,6 +191,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                     0
                 },
                 entered,
+                faults: walk.faults,
                 reserve: &walk.reserve,
             };
             // Without an exclusive store the mark of an exclusive load has no effect.

@@ -23,7 +23,8 @@
 //! a return goes to the instruction after a call, and that pair is walked too, returns and indirect jumps
 //! need nothing but equal bytes: the values they jump to are related.
 //!
-//! At each pair the unwind rows are compared, and at each call what the personality routine would decide.
+//! At each pair the unwind rows are compared, and at each call what the personality routine would decide; at every
+//! instruction, if the routine is not known to be one that is asked about calls alone.
 //!
 //! Two things take more than one instruction to judge, both on machines with instructions of fixed length:
 //!
@@ -140,6 +141,8 @@ struct Walk<'a, 's, A: Arch> {
     s: &'s mut Scratch<'a>,
     out: Walked,
     lsdas: bool,
+    /// The personality routine may be asked about any instruction.
+    faults: bool,
     base: u64,
     /// Jumps through tables of the old code, and which of them an old instruction takes part in.
     dispatches: Vec<Dispatch>,
@@ -194,6 +197,7 @@ pub(crate) fn walk<'a, A: Arch>(
         s: scratch,
         out: Walked::default(),
         lsdas: false,
+        faults: false,
         base: cx.input.extent().0,
         dispatches: Vec::new(),
         parts: FxHashMap::default(),
@@ -454,7 +458,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                     return self.meet(at, q, &pending);
                 }
                 self.check_rows(&[at], q, len as u64)?;
-                if self.lsdas && self.cx.options.non_call_exceptions {
+                if self.lsdas {
                     self.check_other_site(at, q)?;
                 }
                 p = at + len as u64;
@@ -739,12 +743,12 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
     ) -> Result<Option<(u64, u64)>, Box<Failure>> {
         let (old_next, new_next) = (p + u64::from(old.len), q + u64::from(new.len));
         // An exception takes the registers along that calls keep.
-        self.carry = pages::kept_by_calls(pending);
+        self.carry = pages::kept_by_calls::<A>(pending);
         let returns = matches!(old.flow, Flow::Call(_) | Flow::IndirectCall | Flow::Trap);
         if self.lsdas {
             if matches!(old.flow, Flow::Call(_) | Flow::IndirectCall) {
                 self.check_call_site(p, old_next - 1, q, new_next - 1)?;
-            } else if self.cx.options.non_call_exceptions {
+            } else {
                 self.check_other_site(p, q)?;
             }
         }

@@ -31,17 +31,14 @@ pub(super) struct Page {
 /// Registers that hold different pages.
 pub(super) type Pending = SmallVec<[Page; 2]>;
 
-/// Registers that calls leave alone: x18 to x29 of the procedure call standard.
-const KEPT_BY_CALLS: u32 = 0x3ffc_0000;
-
 /// How many instructions [`Walk::dead`] looks at.
 const BUDGET: usize = 20_000;
 
 /// Those that a call keeps.
-pub(super) fn kept_by_calls(pending: &Pending) -> Pending {
+pub(super) fn kept_by_calls<A: Arch>(pending: &Pending) -> Pending {
     pending
         .iter()
-        .filter(|p| KEPT_BY_CALLS >> p.reg & 1 != 0)
+        .filter(|p| A::KEPT_BY_CALLS >> p.reg & 1 != 0)
         .copied()
         .collect()
 }
@@ -174,7 +171,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             Flow::Call(_) | Flow::IndirectCall => return Ok(None),
             Flow::Trap => return wrong("a register holds another page at a system call"),
             Flow::Stop => {
-                if mask(pending) & KEPT_BY_CALLS != 0 {
+                if mask(pending) & A::KEPT_BY_CALLS != 0 {
                     return wrong("a register holds another page where the function is left");
                 }
                 return Ok(None);
@@ -298,7 +295,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                 };
                 budget = left;
                 let Some(bytes) = self.old_bytes(at) else {
-                    if live & KEPT_BY_CALLS != 0 {
+                    if live & A::KEPT_BY_CALLS != 0 {
                         return false;
                     }
                     break;
@@ -308,7 +305,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                 };
                 match insn.flow {
                     Flow::Call(_) | Flow::IndirectCall => {
-                        live &= KEPT_BY_CALLS;
+                        live &= A::KEPT_BY_CALLS;
                         if self.lsdas {
                             match self.outcome(false, at.saturating_add(u64::from(insn.len) - 1)) {
                                 Some((Outcome::Pad { pad, .. }, _)) => work.push((pad, live)),
@@ -318,7 +315,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                         }
                     }
                     Flow::Stop | Flow::IndirectJump { .. } => {
-                        if live & KEPT_BY_CALLS != 0 {
+                        if live & A::KEPT_BY_CALLS != 0 {
                             return false;
                         }
                         match self.parts.get(&at).and_then(|i| self.dispatches.get(*i)) {
@@ -337,6 +334,15 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                         continue;
                     }
                     _ => {
+                        if self.faults {
+                            match self.outcome(false, at) {
+                                Some((Outcome::Pad { pad, .. }, _)) => {
+                                    work.push((pad, live & A::KEPT_BY_CALLS));
+                                }
+                                Some(_) => {}
+                                None => return false,
+                            }
+                        }
                         let Some(touched) = A::touched(bytes) else {
                             return false;
                         };

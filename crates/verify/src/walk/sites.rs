@@ -23,6 +23,8 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             let spans = map.clear();
             for r in ranges {
                 for fde in table.overlapping(r.start, r.end) {
+                    let asked = self.cx.asked_of_all.get(fde.cie as usize);
+                    self.faults |= !which && asked == Some(&true);
                     self.s
                         .runner
                         .rows::<A>(table, fde, &mut self.s.interner, spans)
@@ -56,9 +58,17 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         fail(failure)
     }
 
-    /// The same for an instruction that is not a call. One that no call site covers cannot throw, says the
-    /// compiler that was asked for exceptions from such instructions; then nothing depends on what covers it.
+    /// The same for an instruction that is not a call. In C++ one that no call site covers cannot throw, says the
+    /// compiler that was asked for exceptions from such instructions; then nothing depends on what covers it. In Ada
+    /// it may: a push of the prologue onto a full stack.
+    #[inline]
     pub(super) fn check_other_site(&mut self, p: u64, q: u64) -> Step {
+        if self.faults {
+            return self.check_call_site(p, p, q, q);
+        }
+        if !self.cx.options.non_call_exceptions {
+            return Ok(());
+        }
         match self.outcome(false, p) {
             Some((Outcome::Terminate, _)) => Ok(()),
             _ => self.check_call_site(p, p, q, q),
@@ -137,7 +147,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                     differ("the landing pad is at another place")
                 }
             }
-            _ => differ("an exception at this call ends elsewhere"),
+            _ => differ("an exception at this instruction ends elsewhere"),
         }
     }
 

@@ -143,6 +143,8 @@ impl Arch for AArch64 {
     const LINK: &'static [u8] = &[30];
     const TABLE: u8 = 16;
     const STUB_SCRATCH: u32 = 1 << 16 | 1 << 17;
+    // x18 to x29.
+    const KEPT_BY_CALLS: u32 = 0x3ffc_0000;
     const STUBS_AT_CALLS: bool = true;
 
     fn effects(bytes: &[u8]) -> Effects {

@@ -221,6 +221,8 @@ impl Arch for X86_64 {
     const LINK: &'static [u8] = &[];
     const TABLE: u8 = 11;
     const STUB_SCRATCH: u32 = 1 << 11;
+    // rbx, rbp, r12 to r15.
+    const KEPT_BY_CALLS: u32 = 1 << 3 | 1 << 5 | 0xf << 12;
     const STUBS_AT_CALLS: bool = false;
 
     fn effects(bytes: &[u8]) -> Effects {
