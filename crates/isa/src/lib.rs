@@ -383,6 +383,9 @@ pub trait Decode: Copy + Send + Sync + 'static {
     /// information).
     const CALL_SCRATCH: RegSet;
 
+    /// Registers that calls leave alone, so that landing pads of exceptions may read them.
+    const KEPT_BY_CALLS: RegSet;
+
     /// What a counter would like to find dead: as long as that is undecided, looking further is worth it.
     const SOUGHT: RegSet;
 

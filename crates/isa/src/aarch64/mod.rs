@@ -96,6 +96,9 @@ impl Decode for AArch64 {
 
     const CALL_SCRATCH: RegSet = SCRATCH;
 
+    // x18 to x29.
+    const KEPT_BY_CALLS: RegSet = RegSet(0x3ffc_0000);
+
     const SOUGHT: RegSet = RegSet(0x3_ffff);
 
     const LOOK_AHEAD: usize = 32;

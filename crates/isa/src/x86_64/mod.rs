@@ -90,6 +90,9 @@ impl Decode for X86_64 {
 
     const CALL_SCRATCH: RegSet = RegSet::EMPTY;
 
+    // rbx, rbp, r12 to r15.
+    const KEPT_BY_CALLS: RegSet = RegSet(1 << 3 | 1 << 5 | 0xf << 12);
+
     const SOUGHT: RegSet = Self::FLAGS;
 
     const LOOK_AHEAD: usize = 12;

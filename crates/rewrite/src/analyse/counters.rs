@@ -279,6 +279,7 @@ pub(crate) fn cheapest<I: Isa>(
     } else {
         RegSet::ALL
     };
+    let kept = kept.or(kept_for_pads::<I>(cfg));
     let mut best: Option<(usize, u64, RegSet)> = None;
     for (at, effects, landing_pad) in places.iter().rev() {
         live = RegSet(live.minus(effects.kills).0 | effects.reads.0);
@@ -364,6 +365,14 @@ fn kept_at_calls<I: Isa>(program: &Program<'_>, start: u64) -> RegSet {
     }
 }
 
+/// Registers that landing pads may read to which any instruction may lead by a fault.
+fn kept_for_pads<I: Isa>(cfg: &Cfg) -> RegSet {
+    match cfg.faults {
+        true => I::KEPT_BY_CALLS,
+        false => RegSet::EMPTY,
+    }
+}
+
 /// What is live after a block's last instruction.
 fn live_out<I: Isa>(program: &Program<'_>, cfg: &Cfg, b: BlockId, depth: u32) -> RegSet {
     let block = &cfg.blocks[b as usize];
@@ -395,7 +404,7 @@ fn live_in<I: Isa>(program: &Program<'_>, cfg: &Cfg, b: BlockId, depth: u32) -> 
         .elf
         .bytes_at(block.start, block.end - block.start)
         .unwrap_or(&[]);
-    let mut live = RegSet::EMPTY;
+    let mut live = kept_for_pads::<I>(cfg);
     let mut open = RegSet::ALL;
     let mut seen = 0;
     I::sweep(bytes, block.start, |i| {
@@ -419,7 +428,7 @@ pub(crate) fn live_at<I: Isa>(program: &Program<'_>, cfg: &Cfg, b: BlockId, at: 
         .elf
         .bytes_at(at, block.end.saturating_sub(at))
         .unwrap_or(&[]);
-    let mut live = RegSet::EMPTY;
+    let mut live = kept_for_pads::<I>(cfg);
     let mut open = RegSet::ALL;
     I::sweep(bytes, at, |i| {
         let from = (i.addr - at) as usize;

@@ -84,8 +84,10 @@ pub(super) struct FunctionCode<'a, 'd> {
     pub pieces: &'a [(usize, usize)],
     /// Landing pads of exceptions, ascending.
     pub landing_pads: Vec<u64>,
-    /// Where any instruction that faults is followed by a landing pad, ascending.
+    /// Where an instruction that faults leads to a landing pad, ascending.
     pub faulting: Vec<(u64, u64)>,
+    /// Its personality routine is asked about any instruction.
+    pub faults: bool,
 }
 
 impl<'a, 'd> FunctionCode<'a, 'd> {
@@ -117,6 +119,11 @@ impl<'a, 'd> FunctionCode<'a, 'd> {
             pieces.push((from, insns.len()));
         }
         let (landing_pads, faulting) = exceptions(program, function)?;
+        let mut asked = f.pieces.iter().map(|p| *p as usize);
+        let faults = asked.any(|p| {
+            let lsda = lsda_of(program, p).ok().flatten();
+            lsda.is_some() && personality(program, p).is_some_and(|p| p.faults)
+        });
         Ok(FunctionCode {
             program,
             function: f,
@@ -125,6 +132,7 @@ impl<'a, 'd> FunctionCode<'a, 'd> {
             pieces,
             landing_pads,
             faulting,
+            faults,
         })
     }
 
@@ -334,6 +342,7 @@ fn mark(
         block.landing_pad = true;
         block.unlikely = true;
     }
+    cfg.faults = code.faults;
     if !code.faulting.is_empty() {
         mark_faults(cfg, code);
     }

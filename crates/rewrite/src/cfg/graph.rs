@@ -210,6 +210,8 @@ pub struct TableEntry {
 pub struct Cfg {
     /// Ascending by address within a piece, pieces in the function's order; block 0 is the entry.
     pub blocks: Vec<Block>,
+    /// It has exception tables, and its personality routine is asked about any instruction that faults.
+    pub faults: bool,
     /// Successors, see [`Block::succ`].
     pub succs: Vec<BlockId>,
     /// Ascending by `at` within each block.

@@ -110,11 +110,16 @@ impl<'d> Program<'d> {
 
     /// The piece that covers an address.
     pub fn piece_at(&self, addr: u64) -> Option<&Piece> {
+        self.piece_index_at(addr).map(|i| &self.pieces[i])
+    }
+
+    /// Its index.
+    pub fn piece_index_at(&self, addr: u64) -> Option<usize> {
         let i = self
             .pieces
             .partition_point(|p| p.start <= addr)
             .checked_sub(1)?;
-        (addr < self.pieces[i].end).then(|| &self.pieces[i])
+        (addr < self.pieces[i].end).then_some(i)
     }
 
     /// Start of a function's first piece.

@@ -5,7 +5,7 @@ use postlink_isa::coverage::Covers;
 use postlink_isa::{Code, Fixup, FixupKind, Flow, Insn, Isa, Reach, RegSet};
 
 use crate::analyse::Target;
-use crate::discover::{Piece, Program};
+use crate::discover::{Piece, Program, lsda_of};
 use crate::pin::Pin;
 
 /// Whether control may go to the next instruction.
@@ -91,6 +91,19 @@ pub fn live_from_outside<I: Covers>(program: &Program<'_>, piece: &Piece) -> Reg
     }
 }
 
+/// Where the piece at `at` has landing pads for instructions that fault: their address tells where the exception
+/// goes, and stubs have no landing pads. `None`: it is not known.
+fn caught_faults(program: &Program<'_>, at: u64) -> Option<Vec<(u64, u64)>> {
+    let Some(piece) = program.piece_index_at(at).filter(|_| program.faults()) else {
+        return Some(Vec::new());
+    };
+    let Some(lsda) = lsda_of(program, piece).ok()? else {
+        return Some(Vec::new());
+    };
+    let sites = lsda.call_sites.iter().filter(|c| c.landing_pad.is_some());
+    Some(sites.map(|c| (c.start, c.end())).collect())
+}
+
 /// The instructions that a jump at `at` overwrites, if they can be somewhere else as well; `calls`: stubs may
 /// have calls that throw.
 pub fn displaced<I: Covers>(program: &Program<'_>, at: u64, calls: bool) -> Option<Vec<Insn>> {
@@ -100,6 +113,7 @@ pub fn displaced<I: Covers>(program: &Program<'_>, at: u64, calls: bool) -> Opti
     let throws = piece
         .fde
         .is_some_and(|f| program.eh.fdes[f as usize].lsda.is_some_and(|l| l != 0));
+    let caught = caught_faults(program, at)?;
     let mut displaced = Vec::new();
     let mut here = at;
     while here < jump {
@@ -120,7 +134,8 @@ pub fn displaced<I: Covers>(program: &Program<'_>, at: u64, calls: bool) -> Opti
         });
         // Absolute fields depend on nothing; a jump to what is overwritten would have to go to the stub.
         let inside = insn.field.is_some_and(|f| f.target > at && f.target < jump);
-        if !kept || !field || inside {
+        let caught = caught.iter().any(|c| c.0 <= here && here < c.1);
+        if !kept || !field || inside || caught {
             return None;
         }
         here = insn.end();

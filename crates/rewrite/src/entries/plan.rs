@@ -130,8 +130,9 @@ pub fn plan<I: Covers>(
 ) -> Option<Plan> {
     let search = Search::read(program);
     // Without rows for stubs, only what interrupts the program in them cannot be unwound. Where whole
-    // instructions are replaced that is better than to re-emit everything.
-    if search.is_none() && !program.eh.fdes.is_empty() && !I::WHOLE_ENTRIES {
+    // instructions are replaced that is better than to re-emit everything, unless that is an exception.
+    let unwinds = !program.eh.fdes.is_empty() && (!I::WHOLE_ENTRIES || program.faults());
+    if search.is_none() && unwinds {
         return None;
     }
     let store = I::FRONT.filter(|_| front);

@@ -11,7 +11,7 @@
 //! | displacement of a call or jump | the same, or it was the start of a function and is its stub, with the instructions that a jump there overwrites |
 //! | word in data or in a relocation, symbol with its size | the same |
 //! | padding | it is the counter in front of a function, and all of it was padding |
-//! | the first bytes of a function | a jump to a counter, after which are the instructions that the jump overwrote, and a jump to what follows them; nothing branches to them |
+//! | the first bytes of a function | a jump to a counter, after which are the instructions that the jump overwrote, and a jump to what follows them; nothing branches to them, and no exception of theirs is caught in the function |
 //! | unwind entry | it begins with the counter in front, and its first advance is longer by as much |
 //! | last entry of the search table | it names an entry in a new segment |
 //! | entry point, or one initialiser | it is in a new segment |
@@ -44,6 +44,7 @@ use crate::arch::{Arch, Field, FieldKind, Flow, Insn};
 use crate::files::bytes::{u32_in, u64_in};
 use crate::files::claim::Range;
 use crate::files::elf::{self, Elf, Segment};
+use crate::files::lsda::{Lsda, Outcome};
 use crate::files::unwind::Table;
 use crate::proof::visible::Visible;
 use crate::report::{
@@ -115,6 +116,8 @@ struct Proof<'a, A> {
     output: &'a Elf<'a>,
     memory: Memory<'a>,
     unwind: Table<'a>,
+    /// By CIE of the input: its personality routine may be asked about any instruction.
+    asked_of_all: Vec<bool>,
     starts: Vec<u64>,
     failures: Vec<Failure>,
     count: u64,
@@ -169,6 +172,7 @@ pub(crate) fn prove<A: Entries>(input: &Elf<'_>, output: &Elf<'_>, options: &Opt
         input,
         output,
         memory,
+        asked_of_all: crate::asked_of_all::<A>(input, &unwind),
         unwind,
         starts,
         count: 0,
@@ -374,6 +378,23 @@ impl<A: Entries> Proof<'_, A> {
         })
     }
 
+    /// Whether an exception at an instruction would not pass through its function: in a stub it would.
+    fn is_caught(&self, at: u64, insn: &Insn) -> bool {
+        let Some(fde) = self.unwind.find(at).filter(|fde| fde.lsda != 0) else {
+            return false;
+        };
+        let outcome = |ip| Lsda::parse(self.input, fde.lsda, fde.start).map(|l| l.outcome(ip));
+        match insn.flow {
+            Flow::Call(_) | Flow::IndirectCall => {
+                outcome(at + u64::from(insn.len) - 1) != Some(Outcome::Continue)
+            }
+            _ if self.asked_of_all.get(fde.cie as usize) == Some(&true) => {
+                matches!(outcome(at), None | Some(Outcome::Pad { .. }))
+            }
+            _ => false,
+        }
+    }
+
     /// Whether the stub at `stub` does what the code at `at` did up to where it goes back to: all that a jump
     /// of `len` bytes overwrites. Pointers that it forms are added to `pointed`.
     fn displaced(&self, at: u64, len: u64, stub: u64, pointed: &mut Vec<(u64, u64)>) -> bool {
@@ -388,6 +409,9 @@ impl<A: Entries> Proof<'_, A> {
             let (Some(old), Some(new)) = (A::decode(a, p), A::decode(b, q)) else {
                 return false;
             };
+            if self.is_caught(p, &old) {
+                return false;
+            }
             match (old.flow, new.flow) {
                 (Flow::Jump(t), Flow::Jump(u)) => return self.leads(t, u),
                 // The opposite, over a jump.

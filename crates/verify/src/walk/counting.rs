@@ -191,7 +191,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                     0
                 },
                 entered,
-                faults: walk.faults,
+                faults: walk.faults && walk.lsdas,
                 reserve: &walk.reserve,
             };
             // Without an exclusive store the mark of an exclusive load has no effect.
