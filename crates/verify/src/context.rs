@@ -186,6 +186,19 @@ impl<'a> Context<'a> {
                 .is_some_and(|offset| offset < table.bytes.len() as u64)
     }
 
+    /// Whether an unwind entry begins at `addr`, of the input's that begin at `from`. `None`: one cannot be read, or is
+    /// the end of a list.
+    fn begins_entry(&self, from: u64, addr: u64) -> Option<bool> {
+        let mut at = from;
+        while at < addr {
+            match self.input.u32_at(at) {
+                None | Some(0 | u32::MAX) => return None,
+                Some(length) => at += 4 + u64::from(length),
+            }
+        }
+        Some(at == addr)
+    }
+
     /// Whether `addr` is the beginning of the list of unwind entries that a static program's start-up code
     /// registers, while both files have program headers for all of their tables, and functions that tell the
     /// unwinder of them. Such a list may become empty: nothing is registered or taken back then, and what is
@@ -204,13 +217,8 @@ impl<'a> Context<'a> {
         {
             return false;
         }
-        // The beginning of an entry.
-        let mut at = section.addr;
-        while at < addr {
-            match self.input.u32_at(at) {
-                None | Some(0 | u32::MAX) => return false,
-                Some(length) => at += 4 + u64::from(length),
-            }
+        if self.begins_entry(section.addr, addr) != Some(true) {
+            return false;
         }
         let symbols: Vec<_> = self.input.symbols(SHT_SYMTAB).collect();
         let named = |name: &[u8]| {
@@ -221,7 +229,7 @@ impl<'a> Context<'a> {
                 .collect::<Vec<u64>>()
         };
         let asks = [&b"_dl_find_object"[..], b"dl_iterate_phdr"];
-        if at != addr || asks.iter().all(|name| named(name).is_empty()) {
+        if asks.iter().all(|name| named(name).is_empty()) {
             return false;
         }
         // What code forms, or, where the linker has not kept that, what start-up code calls its list.
@@ -262,6 +270,8 @@ impl<'a> Context<'a> {
                 .input
                 .section(b".eh_frame")
                 .is_some_and(|section| addr - table.addr < section.size)
+            // Who is told of a list reads entries from there on. Anything else is a number.
+            && self.begins_entry(table.addr, addr) != Some(false)
     }
 
     /// Whether the input has a fixed address and no interpreter.

@@ -8,8 +8,8 @@ pub struct Options {
     /// Every address at which a function is known to the program (formed in code, stored in data, exported) must be
     /// the same one, old or new, so that comparing function pointers gives the same answers. Default: yes.
     pub unique_addresses: bool,
-    /// Instructions other than calls may throw (`-fnon-call-exceptions`, Ada, Java): their call sites are compared too.
-    /// Default: no.
+    /// Instructions other than calls may throw (C++ with `-fnon-call-exceptions`): their call sites are compared
+    /// too. For personality routines other than those of C++, C and Rust they always are. Default: no.
     pub non_call_exceptions: bool,
     /// How many failures of the whole file are kept; the count goes on. Default: 100.
     pub max_failures: usize,

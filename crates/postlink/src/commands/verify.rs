@@ -38,7 +38,8 @@ pub struct Verify {
     /// Print the certificate as JSON
     #[arg(long, conflicts_with = "functions")]
     pub json: bool,
-    /// Take calls as the only instructions that throw no longer for granted (-fnon-call-exceptions, Ada, Java)
+    /// Take calls as the only instructions that throw no longer for granted (C++ with -fnon-call-exceptions; for
+    /// Ada it never is)
     #[arg(long)]
     pub non_call_exceptions: bool,
     /// Fail functions whose proof rests on assumptions other than these: ids as this command lists them, with
