@@ -474,6 +474,22 @@ mod tests {
     }
 
     #[test]
+    fn who_leaves_a_block_by_a_fault_is_not_counted_as_going_on() {
+        let cond = Term::Cond { cond: Cond(4) };
+        let ends = [(Term::Return, &[][..], false), (Term::Return, &[], false)];
+        for (term, succs, plain) in [(Term::Fall, &[1][..], 1), (cond, &[1, 2], 2)] {
+            let mut cfg = graph(&[&[(term, succs, false)], &ends[..succs.len()]].concat());
+            let counters = |cfg: &Cfg| {
+                let placement = place(cfg, &mut Scratch::default());
+                placement.expect("every block can count").counted.len()
+            };
+            assert_eq!(counters(&cfg), plain);
+            cfg.blocks[0].faults_from = 16;
+            assert_eq!(counters(&cfg), plain + 1, "one more for those who fault");
+        }
+    }
+
+    #[test]
     fn checks_deep_in_a_function_are_counted_where_they_fail() {
         const DEEP: BlockId = 60;
         const CHECKS: BlockId = 5;

@@ -156,7 +156,6 @@ impl<'a, 'd> FunctionCode<'a, 'd> {
 }
 
 /// Landing pads of all pieces, and the ranges of code where any instruction that faults leads to one.
-#[expect(clippy::type_complexity, reason = "two lists, taken apart at once")]
 fn exceptions(program: &Program<'_>, function: usize) -> Result<(Vec<u64>, Vec<(u64, u64)>), Pin> {
     let pieces = &program.functions[function].pieces;
     let (mut list, mut faulting) = (Vec::new(), Vec::new());
