@@ -27,9 +27,9 @@
 //! (the exception passes), no call site. [`Lsda::encode`] keeps all three for the call sites it is given. An empty
 //! call-site table therefore means something (nothing may throw) and is not the same as no LSDA (everything may).
 //!
-//! Ada raises exceptions from any instruction that faults ([`Personality::faults`]): a division, a load through a null
-//! access, a push onto a full stack. Its reader takes an instruction without call site for one whose exceptions pass. An
-//! instruction that had no call site, in a prologue for example, must get none, also if it is not a call.
+//! Ada raises exceptions from any instruction that faults ([`Personality::faults`]): a division, a load through a
+//! null access, a push onto a full stack. Its reader takes an instruction without call site for one whose exceptions
+//! pass. An instruction that had no call site, in a prologue for example, must get none, also if it is not a call.
 //!
 //! # Landing pad base
 //!
@@ -41,8 +41,8 @@
 //! # What is refused
 //!
 //! The tables of setjmp/longjmp exceptions look alike but number call sites instead of locating them; they belong to
-//! personality routines of other names, so callers check the name with [`personality_of`]. Refused here: call sites that
-//! do not ascend or do overlap, cycles of actions, types that are not where they should be, and pointers that the
+//! personality routines of other names, so callers check the name with [`personality_of`]. Refused here: call sites
+//! that do not ascend or do overlap, cycles of actions, types that are not where they should be, and pointers that the
 //! dynamic loader would fill in.
 
 use rustc_hash::FxHashMap;

@@ -25,8 +25,8 @@ pub fn personality(program: &Program<'_>, piece: usize) -> Option<Personality> {
     *program.personalities.get(fde.cie)?
 }
 
-/// By CIE: its personality routine; `None` for an unknown one. It is known by its symbol's name: that of the routine, of the data word that points to it (`DW.ref.…`), or of
-/// the dynamic relocation that fills that word.
+/// By CIE: its personality routine; `None` for an unknown one. It is known by its symbol's name: that of the routine,
+/// of the data word that points to it (`DW.ref.…`), or of the dynamic relocation that fills that word.
 pub fn personalities(program: &Program<'_>) -> Vec<Option<Personality>> {
     use postlink_image::elf::SymbolTable;
     let wanted: Vec<u64> = program
