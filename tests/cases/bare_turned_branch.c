@@ -1,5 +1,6 @@
 //# about: without kept relocations: code that only a jump table leads to is run in the old body, and its copy has a conditional branch turned round; debug information is updated all the same
 //# flags: -g
+//# in old code: step
 //# debug: updated
 //# not aarch64: without kept relocations only files for x86-64 are rewritten, and the code is x86-64's
 //# stdout: 2861092577 1777
