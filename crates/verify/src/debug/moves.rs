@@ -321,7 +321,8 @@ impl<A: Arch> Function<'_, A> {
         Ok(())
     }
 
-    /// The length of two instructions that are equal but for addresses.
+    /// The length of two instructions that are equal but for addresses. A conditional branch may be the opposite of
+    /// what it was: what follows it is elsewhere then.
     fn same_instruction(&self, old: u64, new: u64) -> Option<u64> {
         let (a, b) = (
             self.cx.input.bytes_from(old)?,
@@ -337,7 +338,11 @@ impl<A: Arch> Function<'_, A> {
             || x.field
                 .zip(y.field)
                 .is_some_and(|(f, _)| A::equal_around(a, b, &f));
-        (x.len == y.len && equal).then_some(u64::from(x.len))
+        let turned = match (x.flow, y.flow) {
+            (Flow::Branch { inverse, .. }, Flow::Branch { cond, .. }) => inverse == Some(cond),
+            _ => false,
+        };
+        (x.len == y.len && (equal || turned)).then_some(u64::from(x.len))
     }
 
     /// The length of a run whose one instruction was re-encoded, and is one of the same kind.
