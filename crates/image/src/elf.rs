@@ -15,6 +15,8 @@
 //! Parsing touches the headers, the dynamic section and the notes; symbols (`symbols`) and relocations (`relocs`) are
 //! read when asked for. Structures and numbers are in [`crate::raw`].
 
+#![warn(clippy::indexing_slicing)]
+
 pub mod notes;
 mod relocs;
 mod symbols;
@@ -190,7 +192,7 @@ pub struct Elf<'d> {
     /// Index of the section that holds the sections' names, 0 if there is none.
     pub(crate) names_index: u32,
     /// Indexes of PT_LOAD segments: ascending, disjoint.
-    loads: Vec<u32>,
+    loads: Vec<Segment>,
     /// (first address, index) of allocated sections that take place in memory, ascending.
     by_addr: Vec<(u64, u32)>,
     /// Kept relocations are not looked at ([`Elf::without_kept_relocs`]).
@@ -223,45 +225,46 @@ impl<'d> Elf<'d> {
     /// Parses and checks headers, segments, sections, dynamic section and notes. Every later accessor is safe on what
     /// passed. Overlapping loadable segments, tables outside the file, absurd counts and sizes are errors with values.
     pub fn parse(data: &'d [u8]) -> Result<Elf<'d>, FormatError> {
-        let header = file_header(data)?;
+        let (header, osabi) = file_header(data)?;
         if header.e_type != raw::ET_EXEC && header.e_type != raw::ET_DYN {
             return Err(FormatError::new(format!(
                 "not a linked program or shared library: e_type is {}; 2 (executable) or 3 (shared object) expected",
                 header.e_type
             )));
         }
-        Elf::with_header(data, &header)
+        Elf::with_header(data, &header, osabi)
     }
 
     /// The same, but object files (`e_type` 1) are taken too. Their sections have no addresses yet.
     pub fn parse_with_objects(data: &'d [u8]) -> Result<Elf<'d>, FormatError> {
-        let header = file_header(data)?;
+        let (header, osabi) = file_header(data)?;
         if !matches!(header.e_type, 1 | raw::ET_EXEC | raw::ET_DYN) {
             return Err(FormatError::new(format!(
                 "not an object file, linked program or shared library: e_type is {}; 1, 2 or 3 expected",
                 header.e_type
             )));
         }
-        Elf::with_header(data, &header)
+        Elf::with_header(data, &header, osabi)
     }
 
     /// A file with debug information alone, which was split off a program: its loaded sections and segments have no
     /// contents. It is read as one without segments.
     pub fn parse_debug_file(data: &'d [u8]) -> Result<Elf<'d>, FormatError> {
-        let header = file_header(data)?;
+        let (header, osabi) = file_header(data)?;
         let counts = Counts::read(data, &header)?;
-        Elf::with_segments(data, &header, counts, Vec::new())
+        Elf::with_segments(data, &header, osabi, counts, Vec::new())
     }
 
-    fn with_header(data: &'d [u8], header: &Ehdr) -> Result<Elf<'d>, FormatError> {
+    fn with_header(data: &'d [u8], header: &Ehdr, osabi: (u8, u8)) -> Result<Elf<'d>, FormatError> {
         let counts = Counts::read(data, header)?;
         let segments = segments(data, header, counts.segments)?;
-        Elf::with_segments(data, header, counts, segments)
+        Elf::with_segments(data, header, osabi, counts, segments)
     }
 
     fn with_segments(
         data: &'d [u8],
         header: &Ehdr,
+        osabi: (u8, u8),
         counts: Counts,
         segments: Vec<Segment>,
     ) -> Result<Elf<'d>, FormatError> {
@@ -284,7 +287,7 @@ impl<'d> Elf<'d> {
             phoff: header.e_phoff,
             shoff: header.e_shoff,
             eflags: header.e_flags,
-            osabi: (data[7], data[8]), // the header has been read from these bytes
+            osabi,
             segments,
             sections,
             dynamic: Vec::new(),
@@ -407,15 +410,13 @@ impl<'d> Elf<'d> {
     }
     /// The loadable segment whose memory covers an address.
     pub fn load_at(&self, addr: u64) -> Option<&Segment> {
-        let before = self
-            .loads
-            .partition_point(|i| self.segments[*i as usize].addr <= addr);
-        let p = &self.segments[self.loads[before.checked_sub(1)?] as usize];
+        let before = self.loads.partition_point(|segment| segment.addr <= addr);
+        let p = self.loads.get(before.checked_sub(1)?)?;
         (addr - p.addr < p.mem_size).then_some(p)
     }
     /// Loadable segments, ascending and disjoint.
     pub fn loads(&self) -> impl DoubleEndedIterator<Item = &Segment> + ExactSizeIterator {
-        self.loads.iter().map(|i| &self.segments[*i as usize])
+        self.loads.iter()
     }
     /// File offset of a link-time address, if bytes in the file are after it.
     pub fn offset_of(&self, addr: u64) -> Option<u64> {
@@ -471,31 +472,34 @@ fn fits(len: usize, offset: u64, count: u64, size: u64) -> bool {
         .is_some_and(|end| end <= len as u64)
 }
 
-fn file_header(data: &[u8]) -> Result<Ehdr, FormatError> {
+/// The file header, and the operating system's ABI with its version.
+fn file_header(data: &[u8]) -> Result<(Ehdr, (u8, u8)), FormatError> {
     let fail = |what: String| Err(FormatError::new(what));
     if !data.starts_with(b"\x7fELF") {
-        let begins = &data[..data.len().min(4)];
+        let begins = data.get(..4).unwrap_or(data);
         return fail(format!("not an ELF file: it begins with {begins:02x?}"));
     }
-    let Some(header) = Ehdr::read(data, 16) else {
+    let ident = data.first_chunk::<16>();
+    let (Some(&[_, _, _, _, class, encoding, version, abi, abi_version, ..]), Some(header)) =
+        (ident, Ehdr::read(data, 16))
+    else {
         return fail(format!(
             "the file ends inside the ELF header: it has {} bytes, the header 64",
             data.len()
         ));
     };
-    if (data[4], data[5]) != (2, 1) {
+    if (class, encoding) != (2, 1) {
         return fail(format!(
-            "not a 64-bit little-endian file: EI_CLASS is {} (2 expected), EI_DATA {} (1 expected)",
-            data[4], data[5]
+            "not a 64-bit little-endian file: EI_CLASS is {class} (2 expected), EI_DATA {encoding} (1 expected)"
         ));
     }
-    if data[6] != 1 || header.e_version != 1 {
+    if version != 1 || header.e_version != 1 {
         return fail(format!(
-            "unknown ELF version: EI_VERSION is {}, e_version {}; 1 expected",
-            data[6], header.e_version
+            "unknown ELF version: EI_VERSION is {version}, e_version {}; 1 expected",
+            header.e_version
         ));
     }
-    Ok(header)
+    Ok((header, (abi, abi_version)))
 }
 
 /// Table sizes, those that did not fit the header's fields included.
@@ -612,9 +616,10 @@ fn segments(data: &[u8], h: &Ehdr, count: u64) -> Result<Vec<Segment>, FormatErr
     Ok(segments)
 }
 
-/// Indexes of the loadable segments, which must ascend without overlap.
-fn loads(segments: &[Segment]) -> Result<Vec<u32>, FormatError> {
-    let mut loads: Vec<u32> = Vec::new();
+/// The loadable segments, which must ascend without overlap.
+fn loads(segments: &[Segment]) -> Result<Vec<Segment>, FormatError> {
+    let mut loads: Vec<Segment> = Vec::new();
+    let mut before = 0;
     for (i, p) in segments
         .iter()
         .enumerate()
@@ -632,17 +637,15 @@ fn loads(segments: &[Segment]) -> Result<Vec<u32>, FormatError> {
                 p.addr, p.offset, p.align
             )));
         }
-        if let Some(before) = loads.last() {
-            let b = &segments[*before as usize];
-            if p.addr < b.addr + b.mem_size {
-                return Err(FormatError::new(format!(
-                    "loadable segment {i} begins at address {:#x}, before segment {before} ends at {:#x}",
-                    p.addr,
-                    b.addr + b.mem_size
-                )));
-            }
+        if let Some(b) = loads.last().filter(|b| p.addr < b.addr + b.mem_size) {
+            return Err(FormatError::new(format!(
+                "loadable segment {i} begins at address {:#x}, before segment {before} ends at {:#x}",
+                p.addr,
+                b.addr + b.mem_size
+            )));
         }
-        loads.push(i as u32); // program header counts are 32-bit numbers
+        loads.push(p.clone());
+        before = i;
     }
     Ok(loads)
 }

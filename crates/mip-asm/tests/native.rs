@@ -550,7 +550,7 @@ fn a_launcher_in_the_compilers_place_is_told_where_it_goes() {
         panic!("{:?}", done.notes);
     };
     assert!(
-        note.contains("env does not say what it makes code for"),
+        note.contains("env does not say what machine it compiles for"),
         "{note}"
     );
     assert!(scratch.path("a.o").is_file());

@@ -326,7 +326,7 @@ mod tests {
         let error = as_elf(&bytes).unwrap_err().what;
         assert_eq!(
             error,
-            "PE file: its code begins 0x30000000 behind the image's base, and the file has 0x400 bytes"
+            "PE file: its code begins 0x30000000 bytes after the image's base, and the file has 0x400 bytes"
         );
     }
 

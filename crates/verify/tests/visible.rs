@@ -137,16 +137,13 @@ fn data_in_front_of_a_function_that_pointers_follow_are_found() {
     assert_proved(moved(&tagged(""), "gcc", PIE, true, 0));
     assert_proved(moved(&tagged(".p2align 5"), "gcc", PIE, true, 0));
     let data = tagged(r".quad 0x1122334455667788\n.quad 15");
-    assert_refused(
-        moved(&data, "gcc", PIE, true, 0),
-        "in front of the old entry",
-    );
+    assert_refused(moved(&data, "gcc", PIE, true, 0), "before the old entry");
     assert_proved(moved(&data, "gcc", PIE, false, 0));
     // A word that looks like the end of a function.
     let disguised = tagged(r".long 0\n.byte 0x90, 0x90, 0x90, 0xc3");
     assert_refused(
         moved(&disguised, "gcc", PIE, true, 0),
-        "in front of the old entry",
+        "before the old entry",
     );
 }
 
@@ -155,7 +152,7 @@ fn code_in_front_that_runs_on_is_found() {
     let hash = r".type __cfi_tagged,@function\n__cfi_tagged: movl $0x12345678,%eax\n.size __cfi_tagged,.-__cfi_tagged";
     assert_refused(
         moved(&tagged(hash), "gcc", PIE, true, 0),
-        "in front of the old entry",
+        "before the old entry",
     );
 }
 

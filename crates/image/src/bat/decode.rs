@@ -1,5 +1,7 @@
 //! Reading the section, and recognising the layouts of releases before 19.
 
+#![warn(clippy::indexing_slicing)]
+
 use std::ops::Range;
 
 use super::{Bat, Cold, Entry, EntryKind, Hot, OWNER, PAYLOAD, SECTION, TYPE, ascends, range};
@@ -10,14 +12,17 @@ impl Bat {
     /// Reads the section's contents. An error names the offset in the section.
     pub fn parse(section: &[u8]) -> Result<Bat, FormatError> {
         let end = payload_end(section)?;
-        match Decoder::new(&section[..end]).read() {
+        let note = section.get(..end).unwrap_or(section); // it ends in the section
+        match Decoder::new(note).read() {
             Ok(bat) => Ok(bat),
-            Err(error) => Err(match older_layout(&section[PAYLOAD..end]) {
-                Some((release, tables)) => FormatError::new(format!(
-                    "{SECTION} has the layout of {release} ({tables} tables), which says nothing of blocks and entry points and cannot be read; the one of BOLT 19 and later is expected: rewrite the program with such a release ({error})"
-                )),
-                None => error,
-            }),
+            Err(error) => Err(
+                match older_layout(note.get(PAYLOAD..).unwrap_or_default()) {
+                    Some((release, tables)) => FormatError::new(format!(
+                        "{SECTION} has the layout of {release} ({tables} tables), which says nothing of blocks and entry points and cannot be read; the one of BOLT 19 and later is expected: rewrite the program with such a release ({error})"
+                    )),
+                    None => error,
+                },
+            ),
         }
     }
 }
@@ -37,7 +42,10 @@ fn payload_end(section: &[u8]) -> Result<usize, FormatError> {
             section.len()
         )));
     };
-    if name_size as usize != OWNER.len() + 1 || !name.starts_with(OWNER) || name[OWNER.len()] != 0 {
+    let is_ours = name
+        .strip_prefix(OWNER)
+        .is_some_and(|rest| rest.first() == Some(&0));
+    if name_size as usize != OWNER.len() + 1 || !is_ours {
         return Err(FormatError::new(format!(
             "{SECTION}: the note at offset 0 has the owner {:?} with {name_size} bytes; \"BOLT\" with 5 is expected",
             String::from_utf8_lossy(name)
@@ -203,7 +211,7 @@ impl<'d> Decoder<'d> {
             };
             last = output;
             let value = if i < equal {
-                let branch = branches[i / 8] >> (i % 8) & 1;
+                let branch = branches.get(i / 8).map_or(0, |byte| byte >> (i % 8) & 1);
                 i64::from(output.wrapping_add(skew)) << 1 | i64::from(branch)
             } else {
                 input.wrapping_add(self.r.signed("an input offset")?)
@@ -302,6 +310,7 @@ fn release_18(payload: &[u8], parents: bool, masks: bool) -> Option<u64> {
 }
 
 #[cfg(test)]
+#[allow(clippy::indexing_slicing, reason = "a test that fails may panic")]
 mod tests {
     use super::*;
 

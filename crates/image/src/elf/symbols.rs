@@ -65,7 +65,7 @@ impl<'d> Symbols<'d> {
 pub(super) fn string(table: &[u8], at: u32) -> Option<&[u8]> {
     let tail = table.get(at as usize..)?;
     let end = tail.iter().position(|b| *b == 0)?;
-    Some(&tail[..end])
+    tail.get(..end)
 }
 
 impl<'d> Elf<'d> {

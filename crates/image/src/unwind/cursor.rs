@@ -6,6 +6,8 @@
 //! LEB128 numbers are accepted in any length up to ten bytes, since assemblers pad them to reserve space; a number that
 //! does not fit 64 bits is an error.
 
+#![warn(clippy::indexing_slicing)]
+
 pub(crate) use postlink_bytes::leb128::{
     LONGEST as MAX_LEB, put_signed as put_sleb, put_signed_padded as put_sleb_padded,
     put_unsigned as put_uleb, put_unsigned_padded as put_uleb_padded, signed_len as sleb_len,
@@ -90,14 +92,15 @@ impl<'d> Cursor<'d> {
     /// Bytes up to a zero byte, which is skipped.
     pub(crate) fn string(&mut self, what: &str) -> Result<&'d [u8], FormatError> {
         let rest = self.rest();
-        let Some(len) = rest.iter().position(|&b| b == 0) else {
+        let end = rest.iter().position(|&b| b == 0);
+        let Some(string) = end.and_then(|end| rest.get(..end)) else {
             return Err(FormatError::new(format!(
                 "{what} at {:#x} has no end",
                 self.addr()
             )));
         };
-        self.bytes.seek(self.pos() + len + 1);
-        Ok(&rest[..len])
+        self.bytes.seek(self.pos() + string.len() + 1);
+        Ok(string)
     }
     /// Unsigned LEB128.
     pub(crate) fn uleb(&mut self, what: &str) -> Result<u64, FormatError> {
@@ -114,6 +117,7 @@ impl<'d> Cursor<'d> {
 }
 
 #[cfg(test)]
+#[allow(clippy::indexing_slicing, reason = "a test that fails may panic")]
 mod tests {
     use super::*;
 

@@ -32,6 +32,8 @@
 //! Linkers zero the addresses of FDEs whose code they discarded, or leave such FDEs with an empty range. They are kept
 //! in the list ([`Fde::is_discarded`]) but describe nothing and are in no search table.
 
+#![warn(clippy::indexing_slicing)]
+
 use super::cursor::Cursor;
 use super::pointer::{self, Bases, FORMAT, INDIRECT, OMIT};
 use crate::FormatError;
@@ -235,7 +237,7 @@ impl<'d> EhFrame<'d> {
         }
         let mut body = cursor.sub(len, "the entry")?;
         // `sub` has moved on by what it checked.
-        let bytes = &whole[..cursor.pos() - start];
+        let bytes = whole.get(..cursor.pos() - start).unwrap_or(whole);
         let id_offset = offset + (bytes.len() - body.rest().len()) as u64;
         let id = body.u32("its CIE distance")?;
         if id == 0 {
@@ -248,7 +250,8 @@ impl<'d> EhFrame<'d> {
             Some(last) if last.offset == at => Some(self.cies.len() - 1),
             _ => self.cies.binary_search_by_key(&at, |c| c.offset).ok(),
         });
-        let Some(index) = index else {
+        let Some((index, cie)) = index.and_then(|index| Some((index, self.cies.get(index)?)))
+        else {
             return Err(FormatError::new(format!(
                 "its CIE should be {id:#x} bytes before offset {id_offset:#x}, but there is none"
             )));
@@ -259,7 +262,7 @@ impl<'d> EhFrame<'d> {
             addr,
             bytes,
             index,
-            &self.cies[index],
+            cie,
             &self.bases,
         )?);
         Ok(())
@@ -290,7 +293,7 @@ fn until_end_marker(data: &[u8]) -> &[u8] {
         let end = cursor.pos();
         let len = match cursor.u32("") {
             Ok(0xffff_ffff) => cursor.u64(""),
-            Ok(0) => return &data[..end],
+            Ok(0) => return data.get(..end).unwrap_or(data),
             other => other.map(u64::from),
         };
         // What is cut off is an error of the parser, not of this search.

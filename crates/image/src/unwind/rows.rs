@@ -27,6 +27,8 @@
 //! * [`encode`] of what [`rows`] gave, evaluated again, gives the same rows.
 //! * Evaluation of `n` bytes makes at most `n` rows and `32 n + 4096` register rules; more is an error.
 
+#![warn(clippy::indexing_slicing)]
+
 use std::hash::{Hash, Hasher};
 
 use smallvec::SmallVec;
@@ -149,8 +151,11 @@ impl<'d> Row<'d> {
     }
     fn set(&mut self, register: u16, rule: RegRule<'d>) {
         match self.find(register) {
-            // Both are what the search found.
-            Ok(at) => self.registers[at].1 = rule,
+            Ok(at) => {
+                if let Some(known) = self.registers.get_mut(at) {
+                    known.1 = rule;
+                }
+            }
             Err(at) => self.registers.insert(at, (register, rule)),
         }
     }
@@ -400,6 +405,7 @@ pub fn begins_otherwise<'d>(cie: &Cie<'d>, initial: &Row<'d>, fde: &Fde<'d>) -> 
 }
 
 #[cfg(test)]
+#[allow(clippy::indexing_slicing, reason = "a test that fails may panic")]
 mod tests {
     use super::*;
 
