@@ -44,6 +44,9 @@ pub struct Session {
     pub strips: bool,
     /// `target/postlink`
     pub root: PathBuf,
+    /// The user has cargo keep what is between sources and programs in another folder (`build.build-dir`). Tests and
+    /// benches lie there.
+    keeps_apart: bool,
 }
 
 /// Held while a command changes files in `target/postlink`.
@@ -136,6 +139,7 @@ impl Session {
             profile,
             flags,
             runner,
+            keeps_apart: config.build.build_dir.is_some(),
             root: metadata
                 .target_directory
                 .into_std_path_buf()
@@ -218,6 +222,9 @@ impl Session {
                 flags.push(format!("-Cprofile-generate={}", folder.display()))
             }
             Flavour::Use(file) => flags.push(format!("-Cprofile-use={}", file.display())),
+        }
+        if self.keeps_apart {
+            cargo.env("CARGO_BUILD_BUILD_DIR", self.cargo_folder(flavour));
         }
         // A target is named, so these are for the program and not for build scripts and procedural macros.
         cargo

@@ -295,6 +295,20 @@ fn tests_and_benches_are_workloads_of_the_programs_that_they_start() {
 }
 
 #[test]
+fn tests_are_found_where_the_user_keeps_them_apart() {
+    let project = Project::simple("");
+    project.write(".cargo/config.toml", "[build]\nbuild-dir = \"apart\"\n");
+    project.write("tests/works.rs", "#[test]\nfn works() {}");
+    project.done(&["test"]);
+    let counts = project.counts();
+    assert!(
+        counts.iter().any(|file| file.contains("deps/works-")),
+        "{counts:?}"
+    );
+    assert!(!project.path().join("apart").exists());
+}
+
+#[test]
 fn what_was_counted_of_an_older_build_is_used_and_that_is_said() {
     let project = Project::simple("");
     project.done(&["run", "--", "3000"]);

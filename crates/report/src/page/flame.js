@@ -159,7 +159,8 @@ const flameView = () => {
     } else return;
     event.preventDefault();
   });
-  new ResizeObserver(draw).observe(canvas);
+  // Drawing changes the height, so not while sizes are observed.
+  new ResizeObserver(() => requestAnimationFrame(draw)).observe(canvas);
   setTimeout(draw);
   const input = el('input', { type: 'search', id: 'search', placeholder: 'Highlight…', 'aria-label': 'Highlight functions by name', value: flameState.hit });
   input.addEventListener('input', () => { flameState.hit = input.value; draw(); });
