@@ -35,9 +35,10 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The phases of each piece of work, in order, so that progress says how many are left. Phases that a job does not
 /// need are skipped, and those up to writing come again when the checker refuses a function.
-const STEPS: [(&str, &[&str]); 11] = [
+const STEPS: [(&str, &[&str]); 12] = [
     ("aggregate", &["binary", "samples", "aggregate", "write"]),
     ("convert", &["read", "write"]),
+    ("debug", &["update", "write", "check"]),
     ("diff", &["read", "compare"]),
     ("export", &["counts", "lines", "file"]),
     (
@@ -56,6 +57,7 @@ const STEPS: [(&str, &[&str]); 11] = [
             "discover",
             "attach",
             "layout",
+            "walk",
             "emit",
             "functions",
             "link",
