@@ -129,4 +129,10 @@ mod tests {
         };
         assert_eq!(found, [expected]);
     }
+
+    #[test]
+    fn the_functions_of_this_workspace_are_short_enough() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        assert!(check(&root).expect("its files are Rust"));
+    }
 }
