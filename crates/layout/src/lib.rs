@@ -9,6 +9,7 @@
 //! | [`split`] | which blocks stay in the hot part of a function | counts of blocks, jumps and calls |
 //! | [`cdsort`], [`hfsort`] | the order of functions | a [`call_graph`] |
 //! | [`partition`] | the order of functions at start-up | traces of first calls |
+//! | [`front_end`] | nothing: what a layout asks of the instruction cache | addresses, and counts of blocks, ways and calls |
 //!
 //! # Invariants of all of them
 //!
@@ -21,6 +22,7 @@
 pub mod call_graph;
 pub mod cdsort;
 pub mod ext_tsp;
+pub mod front_end;
 mod heap;
 pub mod hfsort;
 mod links;

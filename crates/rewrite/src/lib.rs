@@ -35,7 +35,7 @@ pub use drivers::instrument::{
 pub use drivers::optimize::{
     Fitted, FunctionOrder, OptimizeOptions, OptimizeReport, Preset, fit, optimize,
 };
-pub use drivers::{Answer, Refusal, Rewriting};
+pub use drivers::{Answer, Refusal, Rewriting, SearchReport, Tried};
 pub use error::Error;
 pub use link::debug::{
     CompressDebug, DebugFile, DebugFileError, DebugInfo, DebugReport, update_debug_file,

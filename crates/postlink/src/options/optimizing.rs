@@ -158,6 +158,12 @@ pub struct Optimizing {
     /// `postlink bench --layouts`).
     #[arg(long, value_name = "SEED")]
     pub layout_seed: Option<u64>,
+    /// Make this many layouts, and take the best by a model of the instruction cache
+    #[arg(long, value_name = "N")]
+    pub search: Option<usize>,
+    /// For measuring the model: take the layout with this number
+    #[arg(long, value_name = "NUMBER", hide = true)]
+    pub search_take: Option<usize>,
     /// For tests: choose at random, by a seed, all that a layout is free to choose
     #[arg(long, value_name = "SEED", hide = true)]
     pub stress: Option<u64>,
@@ -232,6 +238,8 @@ impl Optimizing {
             keep_pointers: self.pointers == PointersArg::Stay,
             stress: self.stress,
             layout_seed: self.layout_seed,
+            search: self.search.unwrap_or(default.search),
+            search_take: self.search_take,
             dyno_stats: self.dyno_stats,
             bat: self.enable_bat,
             debug_info: self.debug_info.into(),

@@ -163,77 +163,112 @@ pub(super) fn loop_heads(c: &Counted<'_>, hot: &[BlockId], align: u32) -> Vec<Bl
     heads
 }
 
-/// Orders the hot fragments: positions in `ready`.
-pub(super) fn order_functions(
-    program: &Program<'_>,
-    counted: &[Counted<'_>],
-    calls: &[Call],
-    ready: &[Ready],
-    of_ready: &[usize],
-    options: &OptimizeOptions,
-) -> Vec<u32> {
-    let n = ready.len();
-    let original: Vec<u32> = (0..n as u32).collect();
+/// Functions that move and the calls between them, as orders of functions are made from.
+pub(super) struct CallGraph {
+    /// By position in `ready`; samples are entries.
+    pub functions: Vec<LayoutFunction>,
+    pub arcs: Vec<Arc>,
+}
+
+impl CallGraph {
+    pub fn new(
+        counted: &[Counted<'_>],
+        calls: &[Call],
+        ready: &[Ready],
+        of_ready: &[usize],
+    ) -> CallGraph {
+        let functions = ready
+            .iter()
+            .zip(of_ready)
+            .map(|(r, i)| LayoutFunction {
+                size: (r.code.fragments[0].code.bytes.len() as u64).max(1),
+                samples: counted[*i].entries.max(1),
+            })
+            .collect();
+        CallGraph {
+            functions,
+            arcs: arcs(calls, ready),
+        }
+    }
+
+    /// The functions with counts that are at least as large as those of the calls from them and to them: a function
+    /// whose loop calls others runs as often as they do, however seldom it is entered.
+    pub fn raised(&self) -> Vec<LayoutFunction> {
+        let mut raised = self.functions.clone();
+        let mut sums = vec![[0u64; 2]; raised.len()];
+        for arc in &self.arcs {
+            for (side, function) in [arc.caller, arc.callee].into_iter().enumerate() {
+                let sum = &mut sums[function as usize][side];
+                *sum = sum.saturating_add(arc.count);
+            }
+        }
+        for (function, sums) in raised.iter_mut().zip(sums) {
+            function.samples = function.samples.max(sums[0]).max(sums[1]);
+        }
+        raised
+    }
+}
+
+/// One arc for each pair of functions, with the average place of its calls. By positions in `ready`.
+fn arcs(calls: &[Call], ready: &[Ready]) -> Vec<Arc> {
     let position: FxHashMap<u32, u32> = ready
         .iter()
         .enumerate()
         .map(|(i, r)| (r.function, i as u32))
         .collect();
-    let functions: Vec<LayoutFunction> = ready
-        .iter()
-        .zip(of_ready)
-        .map(|(r, i)| LayoutFunction {
-            size: (r.code.fragments[0].code.bytes.len() as u64).max(1),
-            samples: counted[*i].entries.max(1),
+    let mut sums: FxHashMap<(u32, u32), (u64, u128)> = FxHashMap::default();
+    for c in calls {
+        let (Some(from), Some(to)) = (position.get(&c.caller), position.get(&c.callee)) else {
+            continue;
+        };
+        let r = &ready[*from as usize];
+        let (fragment, offset) = r.code.blocks[c.block as usize];
+        if fragment != 0 {
+            continue;
+        }
+        let e = sums.entry((*from, *to)).or_default();
+        e.0 = e.0.saturating_add(c.count);
+        e.1 = e.1.saturating_add(u128::from(c.count) * u128::from(offset));
+    }
+    let mut arcs: Vec<Arc> = sums
+        .into_iter()
+        .map(|((caller, callee), (count, weighted))| Arc {
+            caller,
+            callee,
+            count,
+            offset: (weighted / u128::from(count.max(1))) as u64,
         })
         .collect();
-    let arcs = || -> Vec<Arc> {
-        // One arc for each pair, with the average place of its calls.
-        let mut sums: FxHashMap<(u32, u32), (u64, u128)> = FxHashMap::default();
-        for c in calls {
-            let (Some(from), Some(to)) = (position.get(&c.caller), position.get(&c.callee)) else {
-                continue;
-            };
-            let r = &ready[*from as usize];
-            let (fragment, offset) = r.code.blocks[c.block as usize];
-            if fragment != 0 {
-                continue;
-            }
-            let e = sums.entry((*from, *to)).or_default();
-            e.0 = e.0.saturating_add(c.count);
-            e.1 = e.1.saturating_add(u128::from(c.count) * u128::from(offset));
-        }
-        let mut arcs: Vec<Arc> = sums
-            .into_iter()
-            .map(|((caller, callee), (count, weighted))| Arc {
-                caller,
-                callee,
-                count,
-                offset: (weighted / u128::from(count.max(1))) as u64,
-            })
-            .collect();
-        arcs.sort_unstable_by_key(|a| (a.caller, a.callee));
-        arcs
-    };
+    arcs.sort_unstable_by_key(|a| (a.caller, a.callee));
+    arcs
+}
+
+/// Orders the hot fragments: positions in `ready`.
+pub(super) fn order_functions(
+    program: &Program<'_>,
+    graph: &CallGraph,
+    ready: &[Ready],
+    options: &OptimizeOptions,
+) -> Vec<u32> {
+    let CallGraph { functions, arcs } = graph;
+    let original: Vec<u32> = (0..ready.len() as u32).collect();
     match &options.reorder_functions {
         FunctionOrder::None => original,
         FunctionOrder::ExecCount => {
             let mut order = original;
-            order.sort_by(|a, b| {
-                let density = |i: &u32| u128::from(functions[*i as usize].samples);
-                density(b).cmp(&density(a)).then(a.cmp(b))
-            });
+            let runs = |i: &u32| functions[*i as usize].samples;
+            order.sort_by(|a, b| runs(b).cmp(&runs(a)).then(a.cmp(b)));
             order
         }
-        FunctionOrder::Cdsort => cdsort::order(&functions, &arcs()),
-        FunctionOrder::Hfsort => hfsort::order(&functions, &arcs()),
+        FunctionOrder::Cdsort => cdsort::order(functions, arcs),
+        FunctionOrder::Hfsort => hfsort::order(functions, arcs),
         FunctionOrder::User(names) => {
             let rank: FxHashMap<&str, usize> = names
                 .iter()
                 .enumerate()
                 .map(|(i, n)| (n.as_str(), i))
                 .collect();
-            let mut order = cdsort::order(&functions, &arcs());
+            let mut order = cdsort::order(functions, arcs);
             order.sort_by_key(|i| {
                 rank.get(program.name(ready[*i as usize].function as usize).as_str())
                     .copied()

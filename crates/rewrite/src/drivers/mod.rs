@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`instrument`] | count edges, for a profile |
 //! | [`coverage`] | count entries or blocks, for a machine profile |
-//! | [`optimize`] | order code by a profile, as [`layout`] says |
+//! | [`optimize`] | order code by a profile, as [`layout`] says, the best of several layouts, as [`search`] does |
 //!
 //! Each is a [`Rewriting`]: what a checker refuses of the output is taken back, and only what depends on it
 //! is done again.
@@ -14,5 +14,7 @@ pub mod instrument;
 mod layout;
 pub mod optimize;
 mod rewriting;
+mod search;
 
 pub use rewriting::{Answer, Refusal, Rewriting};
+pub use search::{SearchReport, Tried};

@@ -18,8 +18,9 @@ use rayon::prelude::*;
 use rustc_hash::FxHashSet;
 use serde::Serialize;
 
-use super::layout::{Chosen, loop_heads, order_blocks, order_functions};
+use super::layout::{CallGraph, Chosen, loop_heads, order_blocks, order_functions};
 use super::rewriting::{Answer, Refusal, Rewriting, retain};
+use super::search::{Layout, Search, SearchReport, Walk};
 use crate::analyse::counters::Counts;
 use crate::analyse::{EntryPatch, FunctionCounters, Probes, count_pins, prepare};
 use crate::attach::{self, Account, Attached, Call, Counted, Source};
@@ -91,6 +92,10 @@ pub struct OptimizeOptions {
     pub stress: Option<u64>,
     /// Distances between functions by chance, by this seed: layouts that differ in nothing that matters.
     pub layout_seed: Option<u64>,
+    /// How many layouts are tried, of which the best by a model of the instruction cache is taken; 0 and 1 for one.
+    pub search: usize,
+    /// For measuring how good the model is: the layout with this number is taken, not the best.
+    pub search_take: Option<usize>,
     /// Compute dyno-stats.
     pub dyno_stats: bool,
     /// Write address translation tables, with which a profile of the output becomes one of the input.
@@ -117,6 +122,8 @@ impl Default for OptimizeOptions {
             keep_pointers: false,
             stress: None,
             layout_seed: None,
+            search: 1,
+            search_take: None,
             dyno_stats: false,
             bat: false,
             debug_info: DebugInfo::Update,
@@ -124,6 +131,14 @@ impl Default for OptimizeOptions {
             keep_build_id: false,
             keep: FxHashSet::default(),
         }
+    }
+}
+
+impl OptimizeOptions {
+    /// Whether more than one layout is tried. What is laid out by chance is not.
+    fn searches(&self) -> bool {
+        let by_chance = self.stress.is_some() || self.layout_seed.is_some();
+        !by_chance && (self.search > 1 || self.search_take.is_some())
     }
 }
 
@@ -158,6 +173,8 @@ pub struct OptimizeReport {
     pub profile: Option<Account>,
     /// Why pointers to functions that moved keep their values, if all of them do.
     pub pointers_stay: Option<String>,
+    /// The layouts that were tried, if it was more than one.
+    pub search: Option<SearchReport>,
     /// Dyno-stats before and after.
     pub dyno_stats: Option<(DynoStats, DynoStats)>,
     /// Under stress, where nothing should run any more.
@@ -289,6 +306,10 @@ impl<'d, I: Isa> Fitted<'d> for FittedTo<'d, I> {
             .par_iter()
             .map(|c| order_blocks(c, &options))
             .collect();
+        let walk = options.searches().then(|| {
+            phases.begin("walk");
+            Walk::new(&counted, &attached.calls)
+        });
         phases.begin("emit");
         let emitted = emit_all::<I>(&program, &mut counted, &chosen, &mut shares, &options);
         program.elf.release();
@@ -305,6 +326,7 @@ impl<'d, I: Isa> Fitted<'d> for FittedTo<'d, I> {
             chosen,
             shares,
             emitted,
+            walk,
             isa: PhantomData::<fn() -> I>,
         }))
     }
@@ -323,6 +345,8 @@ struct LaidOut<'d, I> {
     /// By function: why it stays, if it does.
     shares: Vec<FunctionCounters>,
     emitted: EmittedAll,
+    /// A walk through the program by its counts, if layouts are searched.
+    walk: Option<Walk>,
     /// What is done with debug information.
     debug_info: DebugInfo,
     /// Why it is kept although it was to be updated.
@@ -348,17 +372,17 @@ impl<I: Isa> Rewriting for LaidOut<'_, I> {
         phases: &mut Phases,
     ) -> Result<OptimizeReport, Error> {
         phases.begin("functions");
-        let order = self.order();
+        let (layout, search) = self.layout();
         phases.begin("link");
         let Linked {
             writer,
             bat_bytes,
             debug,
-        } = self.link(&order)?;
+        } = self.link(&layout)?;
         phases.begin("write");
         let summary = writer.write(out, mode)?;
         phases.end();
-        Ok(self.report(bat_bytes, debug, summary.size))
+        Ok(self.report(bat_bytes, debug, search, summary.size))
     }
 
     fn answer(&mut self, refusal: &Refusal) -> Answer {
@@ -557,26 +581,41 @@ fn emit_all<'d, I: Isa>(
 }
 
 impl<'d, I: Isa> LaidOut<'d, I> {
-    /// The order of functions, by position in `ready`.
-    fn order(&self) -> Vec<u32> {
-        let mut order = order_functions(
-            &self.program,
-            &self.counted,
-            &self.calls,
-            &self.emitted.ready,
-            &self.emitted.of_ready,
-            &self.options,
-        );
+    /// Where functions go, and which layouts were tried if there was a search.
+    fn layout(&self) -> (Layout, Option<SearchReport>) {
+        let emitted = &self.emitted;
+        let (ready, of_ready) = (&emitted.ready, &emitted.of_ready);
+        let calls = CallGraph::new(&self.counted, &self.calls, ready, of_ready);
+        let mut order = order_functions(&self.program, &calls, ready, &self.options);
         if let Some(seed) = self.options.stress {
             stress::Random::of(seed, 0).shuffle(&mut order);
         }
-        order
+        let Some(walk) = self.walk.as_ref().filter(|_| !ready.is_empty()) else {
+            let alignment = Vec::new();
+            return (Layout { order, alignment }, None);
+        };
+        let follow = self.program.refs.kept;
+        let blocks = u64::from(self.options.align_blocks);
+        let least = ready.iter().map(|r| match follow {
+            true => link::alignment(&self.program, r)[0].max(blocks),
+            false => blocks.max(1),
+        });
+        let search = Search {
+            walk,
+            ready,
+            of_ready,
+            calls: &calls,
+            given: order,
+            least: least.collect(),
+            align: self.alignment(),
+        };
+        let (layout, report) = search.best(self.options.search, self.options.search_take);
+        (layout, Some(report))
     }
 
-    /// How functions are placed.
-    fn link_options(&self) -> Result<LinkOptions<'static>, Error> {
-        let (program, options, emitted) = (&self.program, &self.options, &self.emitted);
-        let elf = program.elf;
+    /// Alignment of functions in the hot and the cold section.
+    fn alignment(&self) -> [u64; 2] {
+        let options = &self.options;
         let hot = match options.preset {
             _ if options.stress.is_some() => u64::from(options.align_blocks),
             Preset::Size => 1,
@@ -587,13 +626,21 @@ impl<'d, I: Isa> LaidOut<'d, I> {
             _ if options.stress.is_some() => 1,
             _ => 2,
         };
+        [hot, cold]
+    }
+
+    /// How functions are placed.
+    fn link_options(&self, layout: &Layout) -> Result<LinkOptions<'static>, Error> {
+        let (program, options, emitted) = (&self.program, &self.options, &self.emitted);
+        let elf = program.elf;
         let reuses = options.preset == Preset::Size
             && !options.bat
             && !Refs::registers_frames(elf)
             && check_input(elf)? == Machine::X86_64;
         Ok(LinkOptions {
             sections: [".text.hot", ".text.cold"],
-            align: [hot, cold],
+            align: self.alignment(),
+            hot_alignment: layout.alignment.clone(),
             move_pointers: program.refs.kept,
             distances: match (options.stress, options.layout_seed) {
                 (Some(seed), _) => Distances::Stress(seed),
@@ -617,7 +664,7 @@ impl<'d, I: Isa> LaidOut<'d, I> {
     }
 
     /// Gives functions their places and fills in what refers to them.
-    fn link(&self, order: &[u32]) -> Result<Linked<'d>, Error> {
+    fn link(&self, layout: &Layout) -> Result<Linked<'d>, Error> {
         let (program, ready) = (&self.program, &self.emitted.ready);
         let write_options = WriteOptions {
             no_search_table: program.refs.registration_follows(),
@@ -626,8 +673,8 @@ impl<'d, I: Isa> LaidOut<'d, I> {
             ..WriteOptions::default()
         };
         let mut writer = Writer::new(program.elf, write_options)?;
-        let options = self.link_options()?;
-        let orders = [order, order];
+        let options = self.link_options(layout)?;
+        let orders = [layout.order.as_slice(); 2];
         let mut placed = link::place::<I>(program, ready, orders, &options, &mut writer);
         placed.plan_veneers::<I>(program, ready, &mut writer);
         placed.unwind(program, ready, &mut writer)?;
@@ -690,6 +737,7 @@ impl<'d, I: Isa> LaidOut<'d, I> {
         &self,
         bat_bytes: u64,
         debug: Option<DebugReport>,
+        search: Option<SearchReport>,
         output_size: u64,
     ) -> OptimizeReport {
         let (program, emitted) = (&self.program, &self.emitted);
@@ -709,6 +757,7 @@ impl<'d, I: Isa> LaidOut<'d, I> {
             score_after: self.chosen.iter().map(|c| c.after).sum(),
             profile: self.account.clone(),
             pointers_stay: program.visible.stays.as_ref().map(ToString::to_string),
+            search,
             dyno_stats: self.options.dyno_stats.then(|| sum(&emitted.stats)),
             old_bodies: match self.options.stress {
                 // With that preset other code is there.

@@ -31,7 +31,7 @@ mod unwind;
 mod veneers;
 
 pub use distances::Distances;
-pub use place::{LinkOptions, Placement, ProbeAddresses, place};
+pub use place::{LinkOptions, Placement, ProbeAddresses, alignment, place};
 pub use ready::{Ready, addresses, emit_in_place, places};
 pub use reuse::reusable_space;
 pub use startup::{Hook, hook};

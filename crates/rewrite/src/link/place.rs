@@ -34,6 +34,8 @@ pub struct LinkOptions<'a> {
     pub sections: [&'a str; 2],
     /// Alignment of functions in each.
     pub align: [u64; 2],
+    /// By position: alignment of hot fragments; those that it does not have are aligned as the others.
+    pub hot_alignment: Vec<u64>,
     /// Whether pointers to moved functions follow them where they may, see [`Visible`].
     pub move_pointers: bool,
     /// Distances between functions.
@@ -52,11 +54,27 @@ pub struct LinkOptions<'a> {
 }
 
 impl LinkOptions<'_> {
+    /// Alignment of a fragment of the i-th ready function.
+    fn alignment(&self, i: u32, fragment: usize) -> u64 {
+        let own = match fragment {
+            0 => self.hot_alignment.get(i as usize),
+            _ => None,
+        };
+        own.copied().unwrap_or(self.align[fragment])
+    }
+
+    /// What no fragment's alignment is more than.
+    fn most_alignment(&self) -> [u64; 2] {
+        let hot = self.hot_alignment.iter().copied();
+        [hot.fold(self.align[0], u64::max), self.align[1]]
+    }
+
     /// For an instrumented program: pointers stay the old entries, so what recorders see are addresses of the input.
     pub fn instrumented(elf: &Elf<'_>) -> Self {
         LinkOptions {
             sections: [".text.hot", ".text.cold"],
             align: [16, 16],
+            hot_alignment: Vec::new(),
             move_pointers: false,
             distances: Distances::Least,
             reusable: Vec::new(),
@@ -150,7 +168,7 @@ pub fn place<I: Isa>(
     options: &LinkOptions<'_>,
     writer: &mut Writer<'_>,
 ) -> Placement {
-    let veneer_groups = veneers::veneer_groups::<I>(ready, orders[0], options.align);
+    let veneer_groups = veneers::veneer_groups::<I>(ready, orders[0], options.most_alignment());
     let count = usize::from(veneer_groups.iter().copied().max().unwrap_or(0)) + 1;
     let mut p = Placement {
         sections: vec![[None, None]; count],
@@ -209,7 +227,7 @@ pub fn place<I: Isa>(
 
 /// What the addresses of a function's fragments must be multiples of, so that pointers to the function keep
 /// the zero bits at their end.
-fn alignment(program: &Program<'_>, r: &Ready) -> [u64; 2] {
+pub fn alignment(program: &Program<'_>, r: &Ready) -> [u64; 2] {
     let mut of = [1; 2];
     let (function, start) = (r.function as usize, program.start(r.function as usize));
     if program.functions[function].address_taken
@@ -250,6 +268,7 @@ impl Placement {
         options: &LinkOptions<'_>,
         writer: &mut Writer<'_>,
     ) {
+        let most_alignment = options.most_alignment();
         for (f, order) in orders.iter().enumerate() {
             // Where instructions have one length, code is at multiples of it.
             let step = if I::PADDING == 0 { 4 } else { 1 };
@@ -261,7 +280,7 @@ impl Placement {
             let mut at = 0u64;
             let mut gaps = Gaps::new(options.distances, f, own.len());
             for i in &own {
-                let align = options.align[f].max(self.alignment[*i as usize][f]);
+                let align = options.alignment(*i, f).max(self.alignment[*i as usize][f]);
                 at += gaps.next(step, align);
                 at = at.next_multiple_of(align);
                 self.fragments[*i as usize][f] = OutputAddr::new(at);
@@ -273,7 +292,7 @@ impl Placement {
             let placed = writer.append(NewSection {
                 name: name_in(veneer_group, options.sections[f]),
                 kind: NewKind::Code,
-                align: options.align[f].max(16),
+                align: most_alignment[f].max(16),
                 size: at,
             });
             for i in &own {
@@ -334,7 +353,7 @@ impl Placement {
         let function = |i: u32| ready[i as usize].function;
         list.sort_by_key(|&(i, f)| (std::cmp::Reverse(len(i, f)), function(i), f));
         for (i, f) in list {
-            let align = options.align[f].max(self.alignment[i as usize][f]);
+            let align = options.alignment(i, f).max(self.alignment[i as usize][f]);
             let len = len(i, f);
             let gap = |start: u64| start.next_multiple_of(align) - start;
             // Those that are longer by a whole alignment all do.

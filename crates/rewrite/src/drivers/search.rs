@@ -1,0 +1,385 @@
+//! The best of several layouts, by a model of the instruction cache.
+//!
+//! Blocks are ordered and code is emitted once. What is tried is the order of functions and the space between them, as
+//! that alone decides which lines share a set of the cache: each trial is a list of addresses, and
+//! [`postlink_layout::front_end`] says what it costs. The best is linked, written and proved, once.
+//!
+//! ```text
+//!  counts, graphs ──► Walk (before graphs are given up)
+//!  emitted code ──► CallGraph ──► orders × alignments ──► addresses ──► Estimate ──► the cheapest
+//! ```
+//!
+//! The first layout is what would be made without a search, and is kept unless another is better.
+
+use postlink_layout::front_end::{Callee, CodeGraph, Estimate, Place, Site, Trace, WalkSize, Way};
+use postlink_layout::{cdsort, hfsort};
+use rayon::prelude::*;
+use rustc_hash::{FxHashMap, FxHashSet};
+use serde::Serialize;
+
+use super::layout::CallGraph;
+use crate::attach::{Call, Counted};
+use crate::cfg::{BlockId, Callee as Known, Term, Use};
+use crate::link::Ready;
+
+/// Bytes of a line of the cache.
+const LINE: u64 = 64;
+
+/// A walk through the program, and where its blocks were.
+pub(super) struct Walk {
+    trace: Trace,
+    /// By function with counts: number of its first block in the walk's graph.
+    first: Vec<u32>,
+    /// Places of all blocks in the input: of functions that stay.
+    old: Vec<Place>,
+}
+
+impl Walk {
+    pub(super) fn new(counted: &[Counted<'_>], calls: &[Call]) -> Walk {
+        let number: FxHashMap<u32, u32> =
+            (0..).zip(counted).map(|(i, c)| (c.function, i)).collect();
+        let mut by_caller: Vec<Vec<&Call>> = vec![Vec::new(); counted.len()];
+        for call in calls {
+            if let Some(caller) = number.get(&call.caller) {
+                by_caller[*caller as usize].push(call);
+            }
+        }
+        let sites: Vec<Vec<Site>> = counted
+            .par_iter()
+            .zip(&by_caller)
+            .map(|(c, calls)| sites(c, calls, &number))
+            .collect();
+        let mut graph = CodeGraph::default();
+        let (mut first, mut old) = (Vec::with_capacity(counted.len()), Vec::new());
+        for (c, sites) in counted.iter().zip(&sites) {
+            let cfg = &c.analysed.cfg;
+            first.push(old.len() as u32);
+            old.extend(cfg.blocks.iter().map(|block| Place {
+                start: block.start,
+                len: (block.end - block.start) as u32,
+            }));
+            let ways: Vec<Way> = cfg
+                .succs
+                .iter()
+                .zip(&c.counts.succs)
+                .map(|(to, count)| Way {
+                    to: *to,
+                    count: *count,
+                })
+                .collect();
+            let of = |b: BlockId| {
+                let block = &cfg.blocks[b as usize];
+                &ways[block.succ as usize..(block.succ + block.nsucc) as usize]
+            };
+            graph.push(c.entries, &c.counts.blocks, of, sites);
+        }
+        Walk {
+            trace: Trace::new(&graph, WalkSize::default()),
+            first,
+            old,
+        }
+    }
+}
+
+/// Calls of a function, and jumps out of it. What is not known to lead into a function with counts leads outside.
+fn sites(c: &Counted<'_>, calls: &[&Call], number: &FxHashMap<u32, u32>) -> Vec<Site> {
+    let cfg = &c.analysed.cfg;
+    let mut at: FxHashMap<(BlockId, u64), Vec<(Callee, u64)>> = FxHashMap::default();
+    for call in calls {
+        let callee = number.get(&call.callee);
+        let callee = callee.map_or(Callee::Outside, |i| Callee::Function(*i));
+        let list = at.entry((call.block, call.at)).or_default();
+        list.push((callee, call.count));
+    }
+    let ran = |b: BlockId| c.counts.blocks[b as usize];
+    for b in 0..cfg.blocks.len() as BlockId {
+        let direct = cfg.fields(b).iter().filter(|f| f.role == Use::Call);
+        for field in direct.filter(|_| ran(b) > 0) {
+            at.entry((b, field.at))
+                .or_insert_with(|| vec![(Callee::Outside, ran(b))]);
+        }
+    }
+    for site in cfg.sites.iter().filter(|site| ran(site.block) > 0) {
+        let list = at.entry((site.block, site.at)).or_default();
+        let known = list.iter().fold(0u64, |sum, c| sum.saturating_add(c.1));
+        let rest = ran(site.block).saturating_sub(known);
+        if rest > 0 && !matches!(site.callee, Known::Function(_)) {
+            list.push((Callee::Outside, rest));
+        }
+    }
+    let tails: FxHashSet<u64> = cfg.sites.iter().filter(|s| s.tail).map(|s| s.at).collect();
+    let mut sites: Vec<Site> = at
+        .into_iter()
+        .map(|((b, at), mut callees)| {
+            let block = &cfg.blocks[b as usize];
+            let leaves = matches!(
+                block.term,
+                Term::JumpOut { .. } | Term::CondOut { .. } | Term::ShortCondOut { .. }
+            );
+            callees.sort_unstable_by_key(|(callee, count)| match callee {
+                Callee::Function(f) => (*f, *count),
+                Callee::Outside => (u32::MAX, *count),
+            });
+            Site {
+                block: b,
+                // The instruction ends a few bytes after what names it.
+                offset: (at + 4).min(block.end).saturating_sub(block.start) as u32,
+                tail: at == block.term_at && leaves || tails.contains(&at),
+                callees,
+            }
+        })
+        .collect();
+    sites.sort_unstable_by_key(|site| (site.block, site.offset));
+    sites
+}
+
+/// Order of functions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Order {
+    /// As without a search.
+    Given,
+    Cdsort,
+    Hfsort,
+    /// The same, with [raised](CallGraph::raised) counts.
+    CdsortRaised,
+    HfsortRaised,
+}
+
+/// Alignment of hot functions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Align {
+    /// All alike, as without a search.
+    Given,
+    /// Close together.
+    Least,
+    /// Close together; a function begins a line if it would be in one more otherwise.
+    Lines,
+    /// The same for functions of a line or less, and 16 for the rest.
+    SmallLines,
+    /// All at lines.
+    Even(u64),
+}
+
+/// A layout that was tried.
+#[derive(Clone, Debug, Serialize)]
+pub struct Tried {
+    /// Order of functions and their alignment.
+    pub name: String,
+    /// Expected misses of the instruction cache.
+    pub misses: f64,
+    /// Lines with code that ran.
+    pub lines: u64,
+    /// Expected misses of the translation buffer.
+    pub translation_misses: f64,
+    /// What layouts are compared by.
+    pub cost: f64,
+    /// Bytes of hot code with what is between functions.
+    pub bytes: u64,
+}
+
+/// What a search found.
+#[derive(Clone, Debug, Serialize)]
+pub struct SearchReport {
+    /// In the order in which they were tried; the first is what would have been made without a search.
+    pub layouts: Vec<Tried>,
+    /// Number of the one that was taken.
+    pub chosen: usize,
+}
+
+/// A layout: where functions go.
+pub(super) struct Layout {
+    /// Positions in `ready`.
+    pub(super) order: Vec<u32>,
+    /// By position: alignment of hot fragments.
+    pub(super) alignment: Vec<u64>,
+}
+
+/// What trials need.
+pub(super) struct Search<'a> {
+    pub(super) walk: &'a Walk,
+    pub(super) ready: &'a [Ready],
+    /// By position: index among functions with counts.
+    pub(super) of_ready: &'a [usize],
+    pub(super) calls: &'a CallGraph,
+    /// The order that is made without a search.
+    pub(super) given: Vec<u32>,
+    /// By position: least alignment of the hot fragment, for the sake of pointers.
+    pub(super) least: Vec<u64>,
+    /// Alignment of hot and cold functions without a search.
+    pub(super) align: [u64; 2],
+}
+
+/// A block's place in its fragment.
+struct Part {
+    block: u32,
+    position: u32,
+    fragment: u8,
+    offset: u32,
+    len: u32,
+}
+
+impl Search<'_> {
+    /// Tries layouts, and gives the best and what was tried. `take`: for measuring, the one with this number.
+    pub(super) fn best(&self, layouts: usize, take: Option<usize>) -> (Layout, SearchReport) {
+        let parts = self.parts();
+        let aligns = [
+            Align::Given,
+            Align::Lines,
+            Align::Least,
+            Align::SmallLines,
+            Align::Even(64),
+            Align::Even(32),
+        ];
+        let orders = [
+            Order::Given,
+            Order::HfsortRaised,
+            Order::CdsortRaised,
+            Order::Hfsort,
+            Order::Cdsort,
+        ];
+        let all: Vec<(Order, Align)> = aligns
+            .iter()
+            .flat_map(|align| orders.iter().map(|order| (*order, *align)))
+            .take(layouts)
+            .collect();
+        let mut tried: Vec<(Layout, Tried)> = all
+            .into_par_iter()
+            .map(|(order, align)| {
+                let layout = self.layout(order, align);
+                let (estimate, bytes) = self.judge(&layout, &parts);
+                let tried = Tried {
+                    name: format!("{order:?} {align:?}"),
+                    misses: estimate.misses,
+                    lines: estimate.lines,
+                    translation_misses: estimate.translation_misses,
+                    cost: estimate.cost(),
+                    bytes,
+                };
+                (layout, tried)
+            })
+            .collect();
+        let cheapest =
+            (0..tried.len()).min_by(|a, b| tried[*a].1.cost.total_cmp(&tried[*b].1.cost));
+        let chosen = take.or(cheapest).unwrap_or(0).min(tried.len() - 1);
+        let report = SearchReport {
+            layouts: tried.iter().map(|t| t.1.clone()).collect(),
+            chosen,
+        };
+        (tried.swap_remove(chosen).0, report)
+    }
+
+    fn layout(&self, order: Order, align: Align) -> Layout {
+        let CallGraph { functions, arcs } = self.calls;
+        let order = match order {
+            Order::Given => self.given.clone(),
+            Order::Cdsort => cdsort::order(functions, arcs),
+            Order::Hfsort => hfsort::order(functions, arcs),
+            Order::CdsortRaised => cdsort::order(&self.calls.raised(), arcs),
+            Order::HfsortRaised => hfsort::order(&self.calls.raised(), arcs),
+        };
+        let alignment = self.alignment(&order, align);
+        Layout { order, alignment }
+    }
+
+    /// By position: alignment of hot fragments.
+    fn alignment(&self, order: &[u32], align: Align) -> Vec<u64> {
+        let mut alignment = self.least.clone();
+        let mut at = 0u64;
+        for i in order {
+            let own = &mut alignment[*i as usize];
+            let len = self.ready[*i as usize].code.fragments[0].code.bytes.len() as u64;
+            let start = at.next_multiple_of(*own);
+            let lines = |start: u64| (start + len).div_ceil(LINE) - start / LINE;
+            let one_more = lines(start) > len.div_ceil(LINE);
+            *own = match align {
+                Align::Given => self.align[0],
+                Align::Even(bytes) => bytes,
+                Align::Least => *own,
+                Align::Lines if one_more => LINE,
+                Align::SmallLines if len <= LINE && one_more => LINE,
+                Align::SmallLines if len > LINE => 16,
+                Align::Lines | Align::SmallLines => *own,
+            }
+            .max(*own);
+            at = at.next_multiple_of(*own) + len;
+        }
+        alignment
+    }
+
+    /// Where blocks are in new code.
+    fn parts(&self) -> Vec<Part> {
+        let mut parts = Vec::new();
+        for (position, (r, counted)) in self.ready.iter().zip(self.of_ready).enumerate() {
+            let first = self.walk.first[*counted];
+            let from = parts.len();
+            parts.extend((first..).zip(&r.code.blocks).filter_map(|(block, place)| {
+                (place.0 < 2).then_some(Part {
+                    block,
+                    position: position as u32,
+                    fragment: place.0,
+                    offset: place.1,
+                    len: 0,
+                })
+            }));
+            let own = &mut parts[from..];
+            own.sort_unstable_by_key(|part| (part.fragment, part.offset, part.block));
+            for i in 0..own.len() {
+                let part = &own[i];
+                let end = r.code.fragments[usize::from(part.fragment)]
+                    .code
+                    .bytes
+                    .len() as u32;
+                let next = own.get(i + 1).filter(|next| next.fragment == part.fragment);
+                own[i].len = next.map_or(end, |next| next.offset) - part.offset;
+            }
+        }
+        parts
+    }
+
+    /// What a layout costs, and how long its hot section is.
+    fn judge(&self, layout: &Layout, parts: &[Part]) -> (Estimate, u64) {
+        let mut starts = vec![[0u64; 2]; self.ready.len()];
+        // Behind the old code, at a page of its own.
+        let old = self
+            .walk
+            .old
+            .iter()
+            .map(|place| place.start + u64::from(place.len));
+        let base = old.max().unwrap_or(0).next_multiple_of(4096);
+        let mut at = base;
+        let mut hot = 0;
+        for fragment in 0..2 {
+            for i in &layout.order {
+                let len = self.ready[*i as usize].code.fragments[fragment]
+                    .code
+                    .bytes
+                    .len() as u64;
+                let align = match fragment {
+                    0 => layout.alignment[*i as usize],
+                    _ => self.align[1],
+                };
+                if len > 0 {
+                    at = at.next_multiple_of(align);
+                    starts[*i as usize][fragment] = at;
+                    at += len;
+                }
+            }
+            if fragment == 0 {
+                hot = at - base;
+            }
+        }
+        let mut places = self.walk.old.clone();
+        for (r, counted) in self.ready.iter().zip(self.of_ready) {
+            let first = self.walk.first[*counted] as usize;
+            places[first..first + r.code.blocks.len()].fill(Place::default());
+        }
+        for part in parts {
+            places[part.block as usize] = Place {
+                start: starts[part.position as usize][usize::from(part.fragment)]
+                    + u64::from(part.offset),
+                len: part.len,
+            };
+        }
+        (self.walk.trace.judge(&places), hot)
+    }
+}
