@@ -8,6 +8,7 @@
 //! | [`ext_tsp`] | the order of the blocks of a function | counts of jumps |
 //! | [`split`] | which blocks stay in the hot part of a function | counts of blocks, jumps and calls |
 //! | [`cdsort`], [`hfsort`] | the order of functions | a [`call_graph`] |
+//! | [`padding`] | which functions begin at a cache line | an order, sizes and samples |
 //! | [`partition`] | the order of functions at start-up | traces of first calls |
 //! | [`front_end`] | nothing: what a layout asks of the instruction cache | addresses, and counts of blocks, ways and calls |
 //!
@@ -26,6 +27,7 @@ pub mod front_end;
 mod heap;
 pub mod hfsort;
 mod links;
+pub mod padding;
 pub mod partition;
 pub mod split;
 

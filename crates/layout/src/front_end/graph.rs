@@ -14,8 +14,8 @@ pub struct Way {
 pub enum Callee {
     /// A function of the graph.
     Function(u32),
-    /// Code that is not in the graph.
-    Outside,
+    /// Code that is not in the graph: any number that tells it from other such code.
+    Outside(u32),
 }
 
 /// A call, or a jump out of a function, to one of the functions that it called.

@@ -26,7 +26,7 @@
 //!    ([`caches`]: 32 KiB, 8 ways, lines of 64 bytes, least recently used) and a translation buffer of 64 pages.
 //!
 //! Code outside of the program (libraries) is in the cache too, and its addresses are not known. A call out of the
-//! program touches a few lines of sets drawn by chance, others in each stretch of the walk: that takes room from all
+//! program touches a line of a set drawn by chance, another in each stretch of the walk: that takes room from all
 //! layouts alike.
 //!
 //! # What comes out

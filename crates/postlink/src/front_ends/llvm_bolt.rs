@@ -676,6 +676,7 @@ fn options(given: &Given, input: &Parsed<'_>) -> Result<OptimizeOptions> {
             bail!("for the --align-functions option: {align} is not a power of two up to 4096");
         }
         options.align_functions = align;
+        options.functions_at_lines = false;
     }
     if given.switch("align-blocks", false)? {
         let align = given.number::<u32>("block-alignment")?.unwrap_or(16);

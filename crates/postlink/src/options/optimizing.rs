@@ -122,7 +122,7 @@ pub struct Optimizing {
     #[arg(long, value_name = "HOW", default_value = "ext-tsp", default_missing_value = "ext-tsp", num_args = 0..=1, require_equals = true)]
     pub reorder_blocks: BlockOrderArg,
     /// Order of functions
-    #[arg(long, value_name = "HOW", default_value = "cdsort", default_missing_value = "cdsort", num_args = 0..=1, require_equals = true)]
+    #[arg(long, value_name = "HOW", default_value = "hfsort", default_missing_value = "hfsort", num_args = 0..=1, require_equals = true)]
     pub reorder_functions: FunctionOrderArg,
     /// Order of functions as a file says: one symbol name a line, the hottest first
     ///
@@ -133,7 +133,8 @@ pub struct Optimizing {
     /// What leaves the hot part of functions
     #[arg(long, value_name = "WHAT", default_value = "cold", default_missing_value = "cold", num_args = 0..=1, require_equals = true)]
     pub split_functions: SplitArg,
-    /// Alignment of hot functions in bytes, a power of two [default: as the preset says]
+    /// Alignment of hot functions in bytes, a power of two [default: as the preset says; safe has those begin at a
+    /// cache line that would be in one more otherwise]
     #[arg(long, value_name = "BYTES", value_parser = alignment)]
     pub align_functions: Option<u64>,
     /// Alignment in bytes of hot blocks that are mostly jumped to, a power of two up to 64; 1 for none
@@ -158,7 +159,12 @@ pub struct Optimizing {
     /// `postlink bench --layouts`).
     #[arg(long, value_name = "SEED")]
     pub layout_seed: Option<u64>,
-    /// Make this many layouts, and take the best by a model of the instruction cache
+    /// Try this many layouts, and take the best by a model of the instruction cache
+    ///
+    /// Orders of functions and padding are tried; blocks are ordered and code is proved once. The model walks through
+    /// the program at random by its counts: it knows what runs how often, not what runs at the same time. So it is right
+    /// about programs whose hot code is much larger than the cache, and near to chance about those whose is not
+    /// (figures: bench/frontend.md).
     #[arg(long, value_name = "N")]
     pub search: Option<usize>,
     /// For measuring the model: take the layout with this number
@@ -231,6 +237,7 @@ impl Optimizing {
                 PresetArg::Fast => 64,
                 PresetArg::Safe | PresetArg::Size => default.align_functions,
             }),
+            functions_at_lines: self.align_functions.is_none() && self.preset == PresetArg::Safe,
             align_blocks: self.align_blocks.unwrap_or(match self.preset {
                 PresetArg::Fast => 16,
                 PresetArg::Safe | PresetArg::Size => default.align_blocks,

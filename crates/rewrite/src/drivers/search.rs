@@ -9,10 +9,11 @@
 //!  emitted code ──► CallGraph ──► orders × alignments ──► addresses ──► Estimate ──► the cheapest
 //! ```
 //!
-//! The first layout is what would be made without a search, and is kept unless another is better.
+//! The first layout is what would be made without a search. Another is taken only if it costs 1 % less, and its hot code
+//! is at most 1 % longer than with functions at the usual alignment.
 
 use postlink_layout::front_end::{Callee, CodeGraph, Estimate, Place, Site, Trace, WalkSize, Way};
-use postlink_layout::{cdsort, hfsort};
+use postlink_layout::{cdsort, hfsort, padding};
 use rayon::prelude::*;
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde::Serialize;
@@ -21,9 +22,6 @@ use super::layout::CallGraph;
 use crate::attach::{Call, Counted};
 use crate::cfg::{BlockId, Callee as Known, Term, Use};
 use crate::link::Ready;
-
-/// Bytes of a line of the cache.
-const LINE: u64 = 64;
 
 /// A walk through the program, and where its blocks were.
 pub(super) struct Walk {
@@ -87,7 +85,9 @@ fn sites(c: &Counted<'_>, calls: &[&Call], number: &FxHashMap<u32, u32>) -> Vec<
     let mut at: FxHashMap<(BlockId, u64), Vec<(Callee, u64)>> = FxHashMap::default();
     for call in calls {
         let callee = number.get(&call.callee);
-        let callee = callee.map_or(Callee::Outside, |i| Callee::Function(*i));
+        let callee = callee.map_or(Callee::Outside(call.target as u32), |i| {
+            Callee::Function(*i)
+        });
         let list = at.entry((call.block, call.at)).or_default();
         list.push((callee, call.count));
     }
@@ -96,7 +96,7 @@ fn sites(c: &Counted<'_>, calls: &[&Call], number: &FxHashMap<u32, u32>) -> Vec<
         let direct = cfg.fields(b).iter().filter(|f| f.role == Use::Call);
         for field in direct.filter(|_| ran(b) > 0) {
             at.entry((b, field.at))
-                .or_insert_with(|| vec![(Callee::Outside, ran(b))]);
+                .or_insert_with(|| vec![(Callee::Outside(field.target as u32), ran(b))]);
         }
     }
     for site in cfg.sites.iter().filter(|site| ran(site.block) > 0) {
@@ -104,7 +104,7 @@ fn sites(c: &Counted<'_>, calls: &[&Call], number: &FxHashMap<u32, u32>) -> Vec<
         let known = list.iter().fold(0u64, |sum, c| sum.saturating_add(c.1));
         let rest = ran(site.block).saturating_sub(known);
         if rest > 0 && !matches!(site.callee, Known::Function(_)) {
-            list.push((Callee::Outside, rest));
+            list.push((Callee::Outside(site.at as u32), rest));
         }
     }
     let tails: FxHashSet<u64> = cfg.sites.iter().filter(|s| s.tail).map(|s| s.at).collect();
@@ -117,8 +117,8 @@ fn sites(c: &Counted<'_>, calls: &[&Call], number: &FxHashMap<u32, u32>) -> Vec<
                 Term::JumpOut { .. } | Term::CondOut { .. } | Term::ShortCondOut { .. }
             );
             callees.sort_unstable_by_key(|(callee, count)| match callee {
-                Callee::Function(f) => (*f, *count),
-                Callee::Outside => (u32::MAX, *count),
+                Callee::Function(f) => (0, *f, *count),
+                Callee::Outside(code) => (1, *code, *count),
             });
             Site {
                 block: b,
@@ -138,27 +138,41 @@ fn sites(c: &Counted<'_>, calls: &[&Call], number: &FxHashMap<u32, u32>) -> Vec<
 enum Order {
     /// As without a search.
     Given,
-    Cdsort,
     Hfsort,
+    Cdsort,
     /// The same, with [raised](CallGraph::raised) counts.
-    CdsortRaised,
     HfsortRaised,
+    CdsortRaised,
 }
 
 /// Alignment of hot functions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Align {
-    /// All alike, as without a search.
+    /// As without a search.
     Given,
+    /// Some functions at lines, the others [anywhere](postlink_layout::padding).
+    Lines,
     /// Close together.
     Least,
-    /// Close together; a function begins a line if it would be in one more otherwise.
-    Lines,
-    /// The same for functions of a line or less, and 16 for the rest.
-    SmallLines,
-    /// All at lines.
+    /// All alike.
     Even(u64),
 }
+
+const ORDERS: [Order; 5] = [
+    Order::Given,
+    Order::Hfsort,
+    Order::HfsortRaised,
+    Order::Cdsort,
+    Order::CdsortRaised,
+];
+const ALIGNS: [Align; 6] = [
+    Align::Given,
+    Align::Lines,
+    Align::Least,
+    Align::Even(16),
+    Align::Even(32),
+    Align::Even(64),
+];
 
 /// A layout that was tried.
 #[derive(Clone, Debug, Serialize)]
@@ -194,19 +208,20 @@ pub(super) struct Layout {
     pub(super) alignment: Vec<u64>,
 }
 
-/// What trials need.
-pub(super) struct Search<'a> {
-    pub(super) walk: &'a Walk,
+/// What layouts are made of.
+pub(super) struct Trials<'a> {
     pub(super) ready: &'a [Ready],
     /// By position: index among functions with counts.
     pub(super) of_ready: &'a [usize],
     pub(super) calls: &'a CallGraph,
     /// The order that is made without a search.
     pub(super) given: Vec<u32>,
-    /// By position: least alignment of the hot fragment, for the sake of pointers.
+    /// By position: least alignment of the hot fragment.
     pub(super) least: Vec<u64>,
-    /// Alignment of hot and cold functions without a search.
+    /// Alignment of hot and cold functions.
     pub(super) align: [u64; 2],
+    /// Whether hot functions begin at lines or anywhere, without a search.
+    pub(super) at_lines: bool,
 }
 
 /// A block's place in its fragment.
@@ -218,37 +233,35 @@ struct Part {
     len: u32,
 }
 
-impl Search<'_> {
+/// By how much of its cost a layout must be better to be taken in place of what is made without a search.
+const LEAST_GAIN: f64 = 0.01;
+
+impl Trials<'_> {
+    /// The layout that is made without a search.
+    pub(super) fn given(&self) -> Layout {
+        self.layout(Order::Given, Align::Given)
+    }
+
     /// Tries layouts, and gives the best and what was tried. `take`: for measuring, the one with this number.
-    pub(super) fn best(&self, layouts: usize, take: Option<usize>) -> (Layout, SearchReport) {
-        let parts = self.parts();
-        let aligns = [
-            Align::Given,
-            Align::Lines,
-            Align::Least,
-            Align::SmallLines,
-            Align::Even(64),
-            Align::Even(32),
-        ];
-        let orders = [
-            Order::Given,
-            Order::HfsortRaised,
-            Order::CdsortRaised,
-            Order::Hfsort,
-            Order::Cdsort,
-        ];
-        let all: Vec<(Order, Align)> = aligns
+    pub(super) fn best(
+        &self,
+        walk: &Walk,
+        layouts: usize,
+        take: Option<usize>,
+    ) -> (Layout, SearchReport) {
+        let parts = self.parts(walk);
+        let all: Vec<(Order, Align)> = ALIGNS
             .iter()
-            .flat_map(|align| orders.iter().map(|order| (*order, *align)))
-            .take(layouts)
+            .flat_map(|align| ORDERS.iter().map(|order| (*order, *align)))
+            .take(layouts.max(1))
             .collect();
         let mut tried: Vec<(Layout, Tried)> = all
             .into_par_iter()
             .map(|(order, align)| {
                 let layout = self.layout(order, align);
-                let (estimate, bytes) = self.judge(&layout, &parts);
+                let (estimate, bytes) = self.judge(walk, &layout, &parts);
                 let tried = Tried {
-                    name: format!("{order:?} {align:?}"),
+                    name: format!("{order:?}, {align:?}").to_lowercase(),
                     misses: estimate.misses,
                     lines: estimate.lines,
                     translation_misses: estimate.translation_misses,
@@ -258,8 +271,15 @@ impl Search<'_> {
                 (layout, tried)
             })
             .collect();
-        let cheapest =
-            (0..tried.len()).min_by(|a, b| tried[*a].1.cost.total_cmp(&tried[*b].1.cost));
+        let given = &tried[0].1;
+        let (limit, enough) = (self.limit(&self.given), given.cost * (1.0 - LEAST_GAIN));
+        let better = |i: &usize| {
+            let tried = &tried[*i].1;
+            tried.cost < enough && tried.bytes <= limit
+        };
+        let cost = |i: &usize| tried[*i].1.cost;
+        let cheapest = (1..tried.len()).filter(better);
+        let cheapest = cheapest.min_by(|a, b| cost(a).total_cmp(&cost(b)));
         let chosen = take.or(cheapest).unwrap_or(0).min(tried.len() - 1);
         let report = SearchReport {
             layouts: tried.iter().map(|t| t.1.clone()).collect(),
@@ -277,40 +297,34 @@ impl Search<'_> {
             Order::CdsortRaised => cdsort::order(&self.calls.raised(), arcs),
             Order::HfsortRaised => hfsort::order(&self.calls.raised(), arcs),
         };
-        let alignment = self.alignment(&order, align);
+        let even = |bytes: u64| self.least.iter().map(|least| bytes.max(*least)).collect();
+        let alignment = match align {
+            Align::Given if !self.at_lines => even(self.align[0]),
+            Align::Given | Align::Lines => {
+                let limit = self.limit(&order);
+                padding::at_lines(&order, functions, &self.least, limit)
+            }
+            Align::Least => self.least.clone(),
+            Align::Even(bytes) => even(bytes),
+        };
         Layout { order, alignment }
     }
 
-    /// By position: alignment of hot fragments.
-    fn alignment(&self, order: &[u32], align: Align) -> Vec<u64> {
-        let mut alignment = self.least.clone();
+    /// Bytes of hot code that a layout may have: 1 % more than with the usual alignment.
+    fn limit(&self, order: &[u32]) -> u64 {
         let mut at = 0u64;
         for i in order {
-            let own = &mut alignment[*i as usize];
-            let len = self.ready[*i as usize].code.fragments[0].code.bytes.len() as u64;
-            let start = at.next_multiple_of(*own);
-            let lines = |start: u64| (start + len).div_ceil(LINE) - start / LINE;
-            let one_more = lines(start) > len.div_ceil(LINE);
-            *own = match align {
-                Align::Given => self.align[0],
-                Align::Even(bytes) => bytes,
-                Align::Least => *own,
-                Align::Lines if one_more => LINE,
-                Align::SmallLines if len <= LINE && one_more => LINE,
-                Align::SmallLines if len > LINE => 16,
-                Align::Lines | Align::SmallLines => *own,
-            }
-            .max(*own);
-            at = at.next_multiple_of(*own) + len;
+            let align = self.align[0].max(self.least[*i as usize]);
+            at = at.next_multiple_of(align) + self.calls.functions[*i as usize].size;
         }
-        alignment
+        at + at / 100
     }
 
     /// Where blocks are in new code.
-    fn parts(&self) -> Vec<Part> {
+    fn parts(&self, walk: &Walk) -> Vec<Part> {
         let mut parts = Vec::new();
         for (position, (r, counted)) in self.ready.iter().zip(self.of_ready).enumerate() {
-            let first = self.walk.first[*counted];
+            let first = walk.first[*counted];
             let from = parts.len();
             parts.extend((first..).zip(&r.code.blocks).filter_map(|(block, place)| {
                 (place.0 < 2).then_some(Part {
@@ -337,11 +351,10 @@ impl Search<'_> {
     }
 
     /// What a layout costs, and how long its hot section is.
-    fn judge(&self, layout: &Layout, parts: &[Part]) -> (Estimate, u64) {
+    fn judge(&self, walk: &Walk, layout: &Layout, parts: &[Part]) -> (Estimate, u64) {
         let mut starts = vec![[0u64; 2]; self.ready.len()];
         // Behind the old code, at a page of its own.
-        let old = self
-            .walk
+        let old = walk
             .old
             .iter()
             .map(|place| place.start + u64::from(place.len));
@@ -368,9 +381,9 @@ impl Search<'_> {
                 hot = at - base;
             }
         }
-        let mut places = self.walk.old.clone();
+        let mut places = walk.old.clone();
         for (r, counted) in self.ready.iter().zip(self.of_ready) {
-            let first = self.walk.first[*counted] as usize;
+            let first = walk.first[*counted] as usize;
             places[first..first + r.code.blocks.len()].fill(Place::default());
         }
         for part in parts {
@@ -380,6 +393,6 @@ impl Search<'_> {
                 len: part.len,
             };
         }
-        (self.walk.trace.judge(&places), hot)
+        (walk.trace.judge(&places), hot)
     }
 }
