@@ -9,7 +9,7 @@ case $name in
   lua)    exec ${RUNNER:-} "$prog" "$here/bench.lua" "${N:-5}" ;;
   exc)    exec ${RUNNER:-} "$prog" "${N:-3000000}" ;;
   rg)     exec ${RUNNER:-} "$prog" -j1 --no-config -c --sort path -e '[a-z]+_[a-z]+\s*=\s*[0-9]+' -e '(\w+)::(\w+)<(\w+)>' -e '(?i)\b\w+\s+\w+\([^)]*\)\s*const\b' "$dir/src/sqlite" "$dir"/src/sqlite3-* "$dir"/src/lua5.4-* ;;
-  cppcheck) exec ${RUNNER:-} "$prog" -q --enable=all --output-file=/dev/stdout "$dir"/src/lua5.4-*/src/lvm.c ;;
+  cppcheck) exec ${RUNNER:-} "$prog" -q --enable=all --output-file=/dev/stdout "$dir"/src/lua5.4-*/src/"${N:-lvm}.c" ;;
   clang)  exec ${RUNNER:-} "$prog" -O2 -std=c++17 -w -fno-rtti -fno-exceptions -c "$dir/SemaOverload.ii" -o /dev/null ;;
   redis)  d=$(mktemp -d); ${RUNNER:-} "$prog" --port 0 --unixsocket "$d/s" --save '' --appendonly no --dir "$d" --io-threads 1 >/dev/null & pid=$!
           for _ in $(seq 600); do [ -S "$d/s" ] && break; sleep 0.05; done

@@ -170,6 +170,18 @@ pub const FOR_BENCH: &[Need] = &[
     need("qemu-x86_64", "qemu-user", "branch records"),
 ];
 
+/// For `cargo xtask bench frontend`.
+pub const FOR_FRONTEND: &[Need] = &[
+    need("gcc", "gcc", "building the corpus"),
+    need("g++", "g++", "building the corpus"),
+    need("make", "make", "building the corpus"),
+    need("tclsh", "tcl", "building sqlite"),
+    need("dpkg-source", "dpkg-dev", "unpacking source packages"),
+    need("llvm-bolt-22", "bolt-22", "the side by side comparison"),
+    need("valgrind", "valgrind", "the first model of caches"),
+    need("qemu-x86_64", "qemu-user", "the second model of caches"),
+];
+
 /// For `cargo xtask bench mip-cc`.
 pub const FOR_MIP_CC: &[Need] = &[
     need("clang-19", "clang-19", "building the programs"),

@@ -29,16 +29,27 @@ use crate::packages;
 /// The caches that cachegrind simulates.
 const CACHES: &[&str] = &["--I1=32768,8,64", "--LL=1048576,16,64"];
 /// What is measured when nothing is named: what does the same work in every run.
-const DEFAULT: &[&str] = &["sqlite", "lua", "exc", "rg", "cppcheck"];
+const DEFAULT: &[&str] = &["sqlite", "lua", "exc", "cppcheck"];
 /// N for workloads whose usual one is too long for so many simulated runs.
-const SHORTER: &[(&str, &str)] = &[("sqlite", "4000"), ("exc", "20000")];
+const SHORTER: &[(&str, &str)] = &[
+    ("sqlite", "4000"),
+    ("lua", "0.3"),
+    ("exc", "20000"),
+    ("cppcheck", "lmem"),
+];
 /// postlink's layouts: a name, and its options. The first is the default.
 const LAYOUTS: &[(&str, &[&str])] = &[
     ("default", &[]),
-    ("hfsort", &["--reorder-functions=hfsort"]),
+    ("search", &["--search=30"]),
+    (
+        "cdsort, 16",
+        &["--reorder-functions=cdsort", "--align-functions=16"],
+    ),
     ("fast", &["--preset=fast"]),
     ("size", &["--preset=size"]),
 ];
+/// Layouts by which the model of `optimize --search` is judged: `--search-take` of four orders, each with four paddings.
+const RANKED: &[u32] = &[6, 7, 8, 9, 11, 12, 13, 14, 16, 17, 18, 19, 26, 27, 28, 29];
 /// llvm-bolt's options.
 const BOLT: &[&str] = &[
     "-reorder-blocks=ext-tsp",
@@ -168,7 +179,34 @@ impl Bench {
         })
     }
 
-    fn measure(&self, program: &Program) -> Result<(Vec<Row>, Option<String>)> {
+    /// How well the model of `optimize --search` ranks layouts.
+    fn ranking(&self, program: &Program, original: &Path, profile: &Path) -> Result<Ranking> {
+        let output = self.at("ranked");
+        let (mut modelled, mut simulated) = (Vec::new(), Vec::new());
+        for number in RANKED {
+            let take = format!("--search-take={number}");
+            let (_, said) = self.tools.postlink_optimize(
+                original,
+                profile,
+                &output,
+                &self.folder,
+                &["--search=30", &take],
+            )?;
+            let search = &said["optimize"]["search"];
+            let taken = search["chosen"].as_u64().context("which layout")? as usize;
+            let cost = search["layouts"][taken]["cost"].as_f64();
+            modelled.push(cost.context("what the model says")?);
+            let (_, text) = self.model(program, &output)?;
+            let misses = parse(&text).0.get("icache-misses").copied();
+            simulated.push(misses.context("the plugin counted nothing")? as f64);
+        }
+        Ok(Ranking {
+            modelled,
+            simulated,
+        })
+    }
+
+    fn measure(&self, program: &Program) -> Result<(Vec<Row>, Ranking, Option<String>)> {
         let original = self.corpus.join("bin").join(program.file);
         let (counting, profile) = (self.at("counting"), self.at("profile.plraw"));
         let _ = fs::remove_file(&profile); // A run adds to it.
@@ -209,8 +247,63 @@ impl Bench {
             }
             Err(why) => remark = Some(format!("llvm-bolt did not optimise: {why}")),
         }
-        Ok((rows, remark))
+        let ranking = self.ranking(program, &original, &profile)?;
+        Ok((rows, ranking, remark))
     }
+}
+
+/// What layouts cost by the model of `optimize --search`, and misses of the instruction cache by the plugin.
+struct Ranking {
+    modelled: Vec<f64>,
+    simulated: Vec<f64>,
+}
+
+/// Ranks of numbers, from 1; equal ones have the mean of theirs.
+fn ranks(numbers: &[f64]) -> Vec<f64> {
+    let rank = |n: &f64| {
+        let less = numbers.iter().filter(|m| *m < n).count() as f64;
+        let equal = numbers.iter().filter(|m| *m == n).count() as f64;
+        less + (equal + 1.0) / 2.0
+    };
+    numbers.iter().map(rank).collect()
+}
+
+/// Spearman's rank correlation; `None` if all of one list are equal.
+fn spearman(a: &[f64], b: &[f64]) -> Option<f64> {
+    let (a, b) = (ranks(a), ranks(b));
+    let mean = (a.len() as f64 + 1.0) / 2.0;
+    let products = |x: &[f64], y: &[f64]| -> f64 {
+        x.iter().zip(y).map(|(x, y)| (x - mean) * (y - mean)).sum()
+    };
+    let spread = (products(&a, &a) * products(&b, &b)).sqrt();
+    (spread > 0.0).then(|| products(&a, &b) / spread)
+}
+
+impl Ranking {
+    fn sentence(&self) -> String {
+        let (modelled, simulated) = (&self.modelled, &self.simulated);
+        let by = |list: &[f64]| (0..list.len()).min_by(|i, j| list[*i].total_cmp(&list[*j]));
+        let shown = |i: Option<usize>| i.map_or(0.0, |i| simulated[i]);
+        let most = simulated.iter().copied().fold(0.0, f64::max);
+        let correlation =
+            spearman(modelled, simulated).map_or("none".into(), |r| format!("{r:.2}"));
+        format!(
+            "{} layouts ranked by the model of `--search` and by the plugin: Spearman's correlation {correlation}. Misses by the \
+             plugin: {} with the model's best, {} with the best, {} with the worst, {} in the middle.\n\n",
+            modelled.len(),
+            grouped(shown(by(modelled)) as u64),
+            grouped(shown(by(simulated)) as u64),
+            grouped(most as u64),
+            grouped(middle(simulated) as u64),
+        )
+    }
+}
+
+/// The median; 0 of nothing.
+fn middle(numbers: &[f64]) -> f64 {
+    let mut sorted = numbers.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted.get(sorted.len() / 2).copied().unwrap_or(0.0)
 }
 
 /// What the plugin wrote: figures by name, and misses by range.
@@ -328,7 +421,7 @@ pub fn run(arguments: &[String]) -> Result<bool> {
         names = DEFAULT.iter().map(|name| (*name).to_owned()).collect();
     }
     let chosen = programs::choose(&names)?;
-    packages::install(packages::FOR_BENCH, true);
+    packages::install(packages::FOR_FRONTEND, true);
     let corpus = programs::corpus()?;
     let mut tools = Tools::find(false)?;
     tools.bolt = packages::find_program("llvm-bolt-22");
@@ -357,8 +450,9 @@ pub fn run(arguments: &[String]) -> Result<bool> {
         let shorter = shorter.map(|s| program.with_simulated(s.1));
         let program = shorter.as_ref().unwrap_or(program);
         match built.and_then(|()| bench.measure(program)) {
-            Ok((rows, remark)) => {
-                let table = table(program.name, &rows, remark.as_deref());
+            Ok((rows, ranking, remark)) => {
+                let mut table = table(program.name, &rows, remark.as_deref());
+                table += &ranking.sentence();
                 print!("{table}");
                 text += &table;
             }
@@ -383,6 +477,18 @@ mod tests {
     fn numbers_are_grouped_by_thousands() {
         let shown = [0, 12, 999, 1000, 1_234_567].map(grouped);
         assert_eq!(shown, ["0", "12", "999", "1,000", "1,234,567"]);
+    }
+
+    #[test]
+    fn rank_correlation_is_by_order_alone() {
+        let a = [1.0, 2.0, 3.0, 4.0];
+        assert_eq!(spearman(&a, &[10.0, 20.0, 21.0, 900.0]), Some(1.0));
+        assert_eq!(spearman(&a, &[9.0, 8.0, 7.0, 0.0]), Some(-1.0));
+        // Ranks 2, 1, 4, 3: 1 - 6 * 4 / (4 * 15).
+        let r = spearman(&a, &[2.0, 1.0, 4.0, 3.0]).unwrap_or_default();
+        assert!((r - 0.6).abs() < 1e-12, "{r}");
+        assert_eq!(spearman(&a, &[5.0; 4]), None);
+        assert_eq!(ranks(&[5.0, 5.0, 7.0]), [1.5, 1.5, 3.0]);
     }
 
     #[test]

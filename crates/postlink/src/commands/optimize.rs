@@ -14,7 +14,7 @@ use postlink_profile::any::{self, Any, Model};
 use postlink_profile::samples::Options;
 use postlink_profile::{Profile, Weighted, bolt_yaml, fdata};
 use postlink_rewrite::attach::{Account as Found, Samples, Source};
-use postlink_rewrite::{DebugInfo, DebugReport, Fitted, OptimizeReport, Pin};
+use postlink_rewrite::{DebugInfo, DebugReport, Fitted, OptimizeReport, Pin, SearchReport};
 use postlink_verify::Report;
 use serde::Serialize;
 
@@ -322,6 +322,9 @@ pub fn say(ui: &Ui, output: &str, done: &Optimized) {
         bytes(report.hot_bytes),
         bytes(report.cold_bytes)
     ));
+    if let Some(search) = &report.search {
+        say_search(ui, search);
+    }
     if report.bat_bytes > 0 {
         ui.say(format_args!(
             "  address translation tables {}",
@@ -350,6 +353,27 @@ pub fn say(ui: &Ui, output: &str, done: &Optimized) {
                 change(before as f64, after as f64)
             ));
         }
+    }
+}
+
+/// Which of the layouts that were tried was taken.
+fn say_search(ui: &Ui, search: &SearchReport) {
+    let (Some(given), Some(taken)) = (search.layouts.first(), search.layouts.get(search.chosen))
+    else {
+        return;
+    };
+    let tried = counted(search.layouts.len(), "layout was", "layouts were");
+    match search.chosen {
+        0 => ui.say(format_args!(
+            "  {tried} tried: by the model of the instruction cache none costs at least 1 % less than the usual one"
+        )),
+        _ => ui.say(format_args!(
+            "  {tried} tried, taken: {}: {} misses of the instruction cache by the model, {} with the usual one ({})",
+            taken.name,
+            count(taken.cost.round() as u64),
+            count(given.cost.round() as u64),
+            change(given.cost, taken.cost)
+        )),
     }
 }
 

@@ -139,15 +139,19 @@ impl Default for OptimizeOptions {
 }
 
 impl OptimizeOptions {
-    /// Whether some functions begin at cache lines, and the others anywhere.
-    fn aligns_at_lines(&self) -> bool {
-        self.functions_at_lines && self.preset == Preset::Safe && self.stress.is_none()
+    /// Whether places are chosen by chance: then nothing else chooses them.
+    fn by_chance(&self) -> bool {
+        self.stress.is_some() || self.layout_seed.is_some()
     }
 
-    /// Whether more than one layout is tried. What is laid out by chance is not.
+    /// Whether some functions begin at cache lines, and the others anywhere.
+    fn aligns_at_lines(&self) -> bool {
+        self.functions_at_lines && self.preset == Preset::Safe && !self.by_chance()
+    }
+
+    /// Whether more than one layout is tried.
     fn searches(&self) -> bool {
-        let by_chance = self.stress.is_some() || self.layout_seed.is_some();
-        !by_chance && (self.search > 1 || self.search_take.is_some())
+        !self.by_chance() && (self.search > 1 || self.search_take.is_some())
     }
 }
 

@@ -14,7 +14,7 @@ pub enum Distances {
     /// As small as alignment allows.
     #[default]
     Least,
-    /// By a seed, from nothing to [`MOST`] times the alignment, or [`LEAST`] if that is more.
+    /// By a seed, from nothing to [`MOST`] times the alignment.
     Chance(u64),
     /// By a seed, out of reach of branches here and there.
     Stress(u64),
@@ -22,9 +22,6 @@ pub enum Distances {
 
 /// Most alignments in front of a function: with 16 bytes it may begin anywhere in a cache line of 64.
 const MOST: u64 = 3;
-
-/// What counts as the alignment at least: functions without padding would hardly move otherwise.
-const LEAST: u64 = 16;
 
 /// Distances of one section of new code.
 pub enum Gaps {
@@ -47,9 +44,7 @@ impl Gaps {
     pub fn next(&mut self, step: u64, align: u64) -> u64 {
         match self {
             Gaps::Least => 0,
-            Gaps::Chance(random) => {
-                random.below(MOST + 1) * align.next_multiple_of(step).max(LEAST)
-            }
+            Gaps::Chance(random) => random.below(MOST + 1) * align.next_multiple_of(step),
             Gaps::Stress(gaps) => gaps.next(step),
         }
     }
