@@ -84,7 +84,7 @@ pub struct OptimizeOptions {
     /// Alignment of hot functions in bytes.
     pub align_functions: u64,
     /// Hot functions have no alignment but what pointers need, and those that would be in one cache line more otherwise
-    /// begin at one, the densest first, as far as it takes 1 % more than `align_functions` would.
+    /// begin at one, those called most for a byte of padding first, as far as it takes 1 % more than `align_functions` would.
     pub functions_at_lines: bool,
     /// Alignment in bytes of hot blocks that are mostly jumped to; 1 for none, at most that of functions.
     pub align_blocks: u32,
@@ -624,7 +624,9 @@ impl<'d, I: Isa> LaidOut<'d, I> {
 
     /// By position: what hot fragments have to be aligned to, for the sake of pointers and of their blocks.
     fn least_alignment(&self) -> Vec<u64> {
-        let blocks = u64::from(self.options.align_blocks).max(1);
+        // Where instructions have one length, code is at multiples of it.
+        let step = if I::PADDING == 0 { 4 } else { 1 };
+        let blocks = u64::from(self.options.align_blocks).max(step);
         let follow = self.program.refs.kept;
         let of = |r: &Ready| match follow {
             true => link::alignment(&self.program, r)[0].max(blocks),
