@@ -4,16 +4,14 @@
 //! hot code takes the place of another in the cache. Beginning every function at a line costs 32 bytes each on average,
 //! which makes more lines than it saves; beginning none at anything costs a line for about each second small function.
 //!
-//! So only functions that would be in one line more begin at a line, those first that save the most fetches for a byte of
-//! padding (samples by bytes), as far as a limit on the length of all code allows. The others follow each other without
-//! padding.
+//! So only functions that would be in one line more begin at a line, the densest (samples per byte) first, as far as a
+//! limit on the length of all code allows. The others follow each other without padding.
 
 use crate::call_graph::Function;
+use crate::heap::Gain;
 
 /// Bytes of a cache line.
 const LINE: u64 = 64;
-/// Prices are samples for a byte, times two to the power of this.
-const SCALE: u32 = 16;
 
 /// By function: its alignment, so that functions in `order` need no more than `limit` bytes, unless they do without
 /// padding at lines. `least`, by function: what its alignment has to be at least, a power of two; 1 if it is not there.
@@ -28,34 +26,42 @@ const SCALE: u32 = 16;
 /// assert_eq!(at_lines(&[0, 1, 2], &functions, &[], 110), [1, 1, 1]);
 /// ```
 pub fn at_lines(order: &[u32], functions: &[Function], least: &[u64], limit: u64) -> Vec<u64> {
-    let with_price = |price: u64| {
+    let density = |i: u32| {
+        let function = functions[i as usize];
+        Gain(function.samples as f64 / function.size.max(1) as f64)
+    };
+    let mut densest: Vec<u32> = (0..functions.len() as u32).collect();
+    densest.sort_by_key(|i| std::cmp::Reverse(density(*i)));
+    let mut rank = vec![0; functions.len()];
+    for (place, i) in densest.iter().enumerate() {
+        rank[*i as usize] = place;
+    }
+    let of_densest = |number: usize| {
         let mut alignment: Vec<u64> = (0..functions.len())
             .map(|i| least.get(i).copied().unwrap_or(1).max(1))
             .collect();
         let mut at = 0u64;
         for i in order.iter().map(|i| *i as usize) {
-            let Function { size, samples } = functions[i];
+            let size = functions[i].size;
             let start = at.next_multiple_of(alignment[i]);
-            let lines = start.saturating_add(size).div_ceil(LINE) - start / LINE;
-            let padding = u128::from(start.next_multiple_of(LINE) - start);
-            let pays = u128::from(samples) << SCALE >= padding * u128::from(price);
-            if lines > size.div_ceil(LINE) && pays {
+            let lines = (start.saturating_add(size)).div_ceil(LINE) - start / LINE;
+            if rank[i] < number && lines > size.div_ceil(LINE) {
                 alignment[i] = alignment[i].max(LINE);
             }
             at = at.next_multiple_of(alignment[i]).saturating_add(size);
         }
         (alignment, at)
     };
-    // The higher the price of a byte, the less padding, by and large: the lowest that fits is near.
-    let (mut too_low, mut fits) = (None, u64::MAX);
-    while too_low.map_or(0, |low| low + 1) < fits {
-        let price = too_low.map_or(0, |low: u64| low.midpoint(fits));
-        match with_price(price).1 <= limit {
-            true => fits = price,
-            false => too_low = Some(price),
+    // Padding grows with the number of functions that have it, by and large: the largest number that fits is near.
+    let (mut fits, mut too_many) = (0, functions.len() + 1);
+    while fits + 1 < too_many {
+        let number = fits.midpoint(too_many);
+        match of_densest(number).1 <= limit {
+            true => fits = number,
+            false => too_many = number,
         }
     }
-    with_price(fits).0
+    of_densest(fits).0
 }
 
 #[cfg(test)]
@@ -68,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn what_saves_most_for_its_padding_gets_what_room_there_is() {
+    fn the_densest_functions_get_what_room_there_is() {
         // Each but the first would cross into a line, and takes 24 bytes of padding not to.
         let list = functions(&[(40, 1), (40, 5), (40, 9)]);
         assert_eq!(at_lines(&[0, 1, 2], &list, &[], 168), [1, 64, 64]);

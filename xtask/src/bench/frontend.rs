@@ -33,7 +33,7 @@ const DEFAULT: &[&str] = &["sqlite", "lua", "exc", "cppcheck"];
 /// N for workloads whose usual one is too long for so many simulated runs.
 const SHORTER: &[(&str, &str)] = &[
     ("sqlite", "4000"),
-    ("lua", "0.3"),
+    ("lua", "0.1"),
     ("exc", "20000"),
     ("cppcheck", "lmem"),
 ];
@@ -42,7 +42,7 @@ const LAYOUTS: &[(&str, &[&str])] = &[
     ("default", &[]),
     ("search", &["--search=30"]),
     (
-        "cdsort, 16",
+        "cdsort",
         &["--reorder-functions=cdsort", "--align-functions=16"],
     ),
     ("fast", &["--preset=fast"]),
@@ -389,7 +389,7 @@ fn head(tools: &Tools) -> String {
          machine's load, and repeat exactly. What is counted, and how, `xtask/src/bench/frontend.rs` says.\n\n\
          All layouts are made from one profile, of the run that is measured: `postlink instrument`, a run, then `postlink \
          optimize` with {}; and `llvm-bolt PROGRAM -data=… {}`. Every output of postlink was checked, and all print the same. \
-         cachegrind runs with `{}`.\n\n",
+         cachegrind runs with `{}`. Workloads are shortened: {}.\n\n",
         tools.versions().join("; "),
         LAYOUTS
             .iter()
@@ -401,6 +401,11 @@ fn head(tools: &Tools) -> String {
             .join(", "),
         BOLT.join(" "),
         CACHES.join(" "),
+        SHORTER
+            .iter()
+            .map(|(name, n)| format!("{name} N={n}"))
+            .collect::<Vec<_>>()
+            .join(", "),
     )
 }
 
@@ -423,7 +428,7 @@ pub fn run(arguments: &[String]) -> Result<bool> {
     let chosen = programs::choose(&names)?;
     packages::install(packages::FOR_FRONTEND, true);
     let corpus = programs::corpus()?;
-    let mut tools = Tools::find(false)?;
+    let mut tools = Tools::without_judge()?;
     tools.bolt = packages::find_program("llvm-bolt-22");
     let folder = corpus.join("bench").join("frontend");
     fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;

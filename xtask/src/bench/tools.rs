@@ -21,8 +21,8 @@ const BOLT_RUNTIME: &str = "llvm-19/lib/libbolt_rt_instr.a";
 /// Both tools.
 pub struct Tools {
     postlink: PathBuf,
-    /// An example of the crate `rewrite` that judges layouts.
-    judge: PathBuf,
+    /// An example of the crate `rewrite` that judges layouts, if it was built.
+    judge: Option<PathBuf>,
     /// llvm-bolt, unless it is not there or not wanted.
     pub bolt: Option<PathBuf>,
 }
@@ -72,21 +72,19 @@ fn clear(output: &Path) {
 impl Tools {
     /// Builds postlink as users do, and looks for llvm-bolt.
     pub fn find(bolt: bool) -> Result<Tools> {
-        let postlink = built(&["--package", "postlink"], "bin", "postlink")?;
-        let judge = built(
-            &["--package", "postlink-rewrite", "--example", "judge"],
-            "example",
-            "judge",
-        )?;
-        let bolt = if bolt {
-            find_program("llvm-bolt-19")
-        } else {
-            None
-        };
+        let mut tools = Tools::without_judge()?;
+        let judge = &["--package", "postlink-rewrite", "--example", "judge"];
+        tools.judge = Some(built(judge, "example", "judge")?);
+        tools.bolt = bolt.then(|| find_program("llvm-bolt-19")).flatten();
+        Ok(tools)
+    }
+
+    /// Builds postlink alone.
+    pub fn without_judge() -> Result<Tools> {
         Ok(Tools {
-            postlink,
-            judge,
-            bolt,
+            postlink: built(&["--package", "postlink"], "bin", "postlink")?,
+            judge: None,
+            bolt: None,
         })
     }
 
@@ -254,7 +252,8 @@ impl Tools {
         folder: &Path,
     ) -> Result<Value> {
         let (stdout, stderr) = (folder.join("judge.out"), folder.join("judge.err"));
-        let mut command = Command::new(&self.judge);
+        let judge = self.judge.as_ref().context("the judge was not built")?;
+        let mut command = Command::new(judge);
         command.arg(input).arg(profile).args(outputs);
         let run = process::run(&mut command, &stdout, &stderr)?;
         if !run.status.success() {

@@ -84,7 +84,7 @@ pub struct OptimizeOptions {
     /// Alignment of hot functions in bytes.
     pub align_functions: u64,
     /// Hot functions have no alignment but what pointers need, and those that would be in one cache line more otherwise
-    /// begin at one, those called most for a byte of padding first, as far as it takes 1 % more than `align_functions` would.
+    /// begin at one, the densest first, as far as it takes 1 % more than `align_functions` would.
     pub functions_at_lines: bool,
     /// Alignment in bytes of hot blocks that are mostly jumped to; 1 for none, at most that of functions.
     pub align_blocks: u32,
