@@ -467,9 +467,10 @@ pub fn run(arguments: &[String]) -> Result<bool> {
                 let _ = writeln!(text, "## {}\n\n**wrong**: {error:#}\n", program.name);
             }
         }
+        // After each program: they take minutes.
+        fs::write(&output, text.trim_end().to_owned() + "\n")
+            .with_context(|| output.display().to_string())?;
     }
-    fs::write(&output, text.trim_end().to_owned() + "\n")
-        .with_context(|| output.display().to_string())?;
     eprintln!("written to {}", output.display());
     Ok(good)
 }
