@@ -306,8 +306,8 @@ fn an_interrupt_shows_and_exports_what_was_measured() {
     assert!(rows >= 14, "{rows}");
 }
 
-/// Starts a command in a process group of its own, waits until the word was written to standard error so many times, and
-/// sends SIGINT to the group, as a terminal does: the workload gets it as well.
+/// Starts a command in a process group of its own, waits until the word was written to standard error so many
+/// times, and sends SIGINT to the group, as a terminal does: the workload gets it as well.
 fn interrupted(command: &mut Command, times: usize) -> (Option<i32>, String, Vec<String>) {
     use std::os::unix::process::CommandExt;
     let mut child = command

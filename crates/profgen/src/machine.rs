@@ -29,8 +29,6 @@ pub enum Machine {
     AArch64,
 }
 
-/// `e_machine` of x86-64.
-/// `e_machine` of AArch64.
 
 impl Machine {
     /// That of a file; `None` if it is not known here.

@@ -136,8 +136,8 @@ pub fn verify(input: &[u8], output: &[u8], options: &Options) -> Result<Report, 
     verify_files(input, output, None, options)
 }
 
-/// The same with debug information in files of their own: proves that `new_debug` says of the output what `old_debug` says
-/// of the input.
+/// The same with debug information in files of their own: proves that `new_debug` says of the output what
+/// `old_debug` says of the input.
 ///
 /// # Errors
 ///

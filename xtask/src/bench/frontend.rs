@@ -48,7 +48,8 @@ const LAYOUTS: &[(&str, &[&str])] = &[
     ("fast", &["--preset=fast"]),
     ("size", &["--preset=size"]),
 ];
-/// Layouts by which the model of `optimize --search` is judged: `--search-take` of four orders, each with four paddings.
+/// Layouts by which the model of `optimize --search` is judged: `--search-take` of four orders, each with four
+/// paddings.
 const RANKED: &[u32] = &[6, 7, 8, 9, 11, 12, 13, 14, 16, 17, 18, 19, 26, 27, 28, 29];
 /// llvm-bolt's options.
 const BOLT: &[&str] = &[

@@ -15,8 +15,8 @@
 //! Every piece is cut from an XXH3 of a text:
 //!
 //! * loose text: mnemonics as [`mnemonics`](postlink_isa::Decode::mnemonics) says them, sorted, each once, run
-//!   together. A conditional jump is `JMP`; no-ops and plain jumps are left out. This is LLVM's text too, where both call an
-//!   instruction the same, so profiles that BOLT wrote match as well.
+//!   together. A conditional jump is `JMP`; no-ops and plain jumps are left out. This is LLVM's text too, where
+//!   both call an instruction the same, so profiles that BOLT wrote match as well.
 //! * strict text: of each instruction but plain jumps its bytes, where what depends on addresses is cut out:
 //!   fields relative to the instruction and absolute addresses. A branch or a direct call is its mnemonic.
 //!   LLVM hashes its own numbers of operations and registers here, which no other tool can know: the pieces of

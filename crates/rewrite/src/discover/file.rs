@@ -9,8 +9,6 @@ use super::program::Program;
 use super::runtimes;
 use crate::error::Error;
 
-/// `e_machine` of AArch64.
-
 /// Refuses files that postlink wrote, and machines that it does not know.
 pub fn check_input(elf: &Elf<'_>) -> Result<Machine, Error> {
     let machine = Machine::of_elf(elf.machine).ok_or_else(|| {

@@ -13,8 +13,6 @@ use rayon::prelude::*;
 
 use super::refs::{Pointer, Refs, Stored};
 
-/// The type of functions' symbols.
-
 /// Relocation types that matter here, by machine.
 pub(super) struct Kinds {
     /// An 8-byte address.

@@ -9,8 +9,8 @@
 //!  emitted code ──► CallGraph ──► orders × alignments ──► addresses ──► Estimate ──► the cheapest
 //! ```
 //!
-//! The first layout is what would be made without a search. Another is taken only if it costs 1 % less, and its hot code
-//! is at most 1 % longer than with functions at the usual alignment.
+//! The first layout is what would be made without a search. Another is taken only if it costs 1 % less, and its
+//! hot code is at most 1 % longer than with functions at the usual alignment.
 
 use postlink_layout::front_end::{Callee, CodeGraph, Estimate, Place, Site, Trace, WalkSize, Way};
 use postlink_layout::{cdsort, hfsort, padding};

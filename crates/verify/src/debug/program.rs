@@ -32,8 +32,8 @@ fn described<'c>(cx: &Context<'c>) -> (&'c Elf<'c>, &'c Elf<'c>) {
     cx.debug_files.unwrap_or((cx.input, cx.output))
 }
 
-/// What must hold of files with debug information alone: debuggers find them by the build-ids of the programs, and symbols
-/// are where the code is.
+/// What must hold of files with debug information alone: debuggers find them by the build-ids of the programs,
+/// and symbols are where the code is.
 fn compare_files(cx: &Context<'_>, found: &mut Findings) -> Result<(), String> {
     let Some((old, new)) = cx.debug_files else {
         return Ok(());

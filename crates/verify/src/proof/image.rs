@@ -803,8 +803,8 @@ pub(crate) fn dynamic_symbols(cx: &Context<'_>, layout: &mut Layout, found: &mut
 }
 
 /// Compares `.symtab`: the input's symbols must be there in their order, at their place or at that of their moved
-/// function; symbols may have been added between them, but only for new code. `files` have the tables: the input and the
-/// output, or files with their debug information.
+/// function; symbols may have been added between them, but only for new code. `files` have the tables: the
+/// input and the output, or files with their debug information.
 pub(crate) fn static_symbols(cx: &Context<'_>, files: (&Elf<'_>, &Elf<'_>), found: &mut Findings) {
     let (old, new) = files;
     let has = |elf: &Elf<'_>| elf.sections.iter().any(|s| s.kind == elf::SHT_SYMTAB);

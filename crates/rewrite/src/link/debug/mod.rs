@@ -221,11 +221,12 @@ pub(crate) fn write<I: Isa>(
     let (what, compress) = how;
     let parts = || placed.map_parts::<I>(program, ready, entry_patches);
     if !has_debug_info(elf) {
-        if what == DebugInfo::Update && (elf.build_id.is_some() || elf.section(LINK).is_some()) {
-            if let Ok(map) = AddressMap::new(parts()) {
-                put_moves(&map, writer)?;
-                leave_out_links(elf, writer)?;
-            }
+        if what == DebugInfo::Update
+            && (elf.build_id.is_some() || elf.section(LINK).is_some())
+            && let Ok(map) = AddressMap::new(parts())
+        {
+            put_moves(&map, writer)?;
+            leave_out_links(elf, writer)?;
         }
         return Ok(None);
     }

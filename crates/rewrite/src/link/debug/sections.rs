@@ -105,7 +105,8 @@ fn unpack<'d>(elf: &Elf<'d>) -> Result<ByName<'d>, FormatError> {
     Ok(by_name)
 }
 
-/// Updates a file's debug information, and says in the report what was done. The error says why it has to stay as it is.
+/// Updates a file's debug information, and says in the report what was done. The error says why it has to stay
+/// as it is.
 pub(super) fn update(
     elf: &Elf<'_>,
     map: &AddressMap,
