@@ -1,11 +1,11 @@
-//! Translation by the tables of `.note.bolt_bat` ([`postlink_image::bat`]), of any tool that writes them.
+//! Translation by the tables of `.note.bolt_bat` ([`postlink_elf::bat`]), of any tool that writes them.
 
-use postlink_image::bat::parents::Parents;
-use postlink_image::bat::{Bat, Translator};
-use postlink_image::elf::Elf;
+use postlink_elf::bat::parents::Parents;
+use postlink_elf::bat::{Bat, Translator};
+use postlink_elf::elf::Elf;
 
 use crate::translate::{Shape, ShapeBlock, Translate};
-use postlink_image::FormatError;
+use postlink_elf::FormatError;
 
 /// A binary's tables.
 #[derive(Debug)]

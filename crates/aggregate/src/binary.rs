@@ -6,9 +6,9 @@
 
 use std::path::{Path, PathBuf};
 
-use postlink_image::elf::Elf;
-use postlink_image::raw;
-use postlink_image::unwind::eh_frame::EhFrame;
+use postlink_elf::elf::Elf;
+use postlink_elf::raw;
+use postlink_elf::unwind::eh_frame::EhFrame;
 use postlink_isa::{Machine, with_isa};
 use postlink_profile::address::{AddressKind, AddressProfile, Module, Place};
 use postlink_profile::modules::{self, By};

@@ -37,7 +37,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use postlink_bolt_symbols::Function;
-use postlink_image::FormatError;
+use postlink_elf::FormatError;
 use postlink_isa::{Flow, Isa, with_isa};
 use postlink_profile::address::{AddressKind, AddressProfile, Counts, Origin, Place};
 use postlink_profile::symbolic::{

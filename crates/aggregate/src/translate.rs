@@ -9,10 +9,10 @@
 
 use std::fmt::Debug;
 
-use postlink_image::elf::Elf;
+use postlink_elf::elf::Elf;
 
 use crate::bat::Tables;
-use postlink_image::FormatError;
+use postlink_elf::FormatError;
 
 /// Translation of places in a binary that ran to places in the binary it was made from.
 pub trait Translate: Debug + Send + Sync {

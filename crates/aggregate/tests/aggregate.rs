@@ -5,7 +5,7 @@ use std::process::Command;
 
 use postlink_aggregate::binary::Binary;
 use postlink_aggregate::{Error, Options, aggregate, yaml};
-use postlink_image::elf::Elf;
+use postlink_elf::elf::Elf;
 use postlink_profile::{fdata, perf_script, preaggregated};
 
 /// | offset in `f` | |

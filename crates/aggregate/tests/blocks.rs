@@ -9,7 +9,7 @@ use std::process::Command;
 use expect_test::{Expect, expect};
 use postlink_aggregate::binary::Binary;
 use postlink_aggregate::blocks::{Blocks, References, Surroundings, blocks};
-use postlink_image::elf::Elf;
+use postlink_elf::elf::Elf;
 use postlink_isa::x86_64::X86_64;
 
 /// Links a function `f` with another, `g`, and shows the blocks of `f`.

@@ -12,10 +12,10 @@
 
 use std::borrow::Cow;
 
-use postlink_image::FormatError;
-use postlink_image::elf::{Elf, Section, SymbolTable};
-use postlink_image::raw;
-use postlink_image::unwind::eh_frame::EhFrame;
+use postlink_elf::FormatError;
+use postlink_elf::elf::{Elf, Section, SymbolTable};
+use postlink_elf::raw;
+use postlink_elf::unwind::eh_frame::EhFrame;
 use postlink_isa::{Flow, Isa};
 use rustc_hash::{FxHashMap, FxHashSet};
 

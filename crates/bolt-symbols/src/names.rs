@@ -26,8 +26,8 @@ use std::borrow::Cow;
 
 use std::io::Write;
 
-use postlink_image::elf::{Elf, Section, Symbol, SymbolTable, Symbols};
-use postlink_image::raw;
+use postlink_elf::elf::{Elf, Section, Symbol, SymbolTable, Symbols};
+use postlink_elf::raw;
 use rayon::prelude::*;
 use rustc_hash::FxHashMap;
 

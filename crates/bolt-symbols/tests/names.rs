@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use postlink_bolt_symbols::{Functions, names};
-use postlink_image::elf::{Elf, SymbolTable};
-use postlink_image::unwind::eh_frame::EhFrame;
+use postlink_elf::elf::{Elf, SymbolTable};
+use postlink_elf::unwind::eh_frame::EhFrame;
 use postlink_isa::x86_64::X86_64;
 
 /// `zpick` is a function that chooses an implementation; `aaa`, which ld puts in front of it in the table,

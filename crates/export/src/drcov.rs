@@ -14,7 +14,7 @@
 
 use std::fmt::Write;
 
-use postlink_image::raw::PT_LOAD;
+use postlink_elf::raw::PT_LOAD;
 
 use crate::{Export, Subject};
 

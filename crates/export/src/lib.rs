@@ -24,7 +24,7 @@ pub mod folded;
 pub mod pprof;
 pub mod stacks;
 
-use postlink_image::elf::Elf;
+use postlink_elf::elf::Elf;
 use postlink_lines::{Lines, has_counts};
 use postlink_rewrite::facts::Facts;
 use thiserror::Error;

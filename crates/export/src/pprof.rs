@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::io::Write;
 
 use flate2::{Compression, GzBuilder};
-use postlink_image::raw::PF_X;
+use postlink_elf::raw::PF_X;
 use prost::Message;
 
 use crate::folded::missing;

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use arbitrary::{Result, Unstructured};
 use postlink_aggregate::binary::Binary;
-use postlink_image::elf::Elf;
+use postlink_elf::elf::Elf;
 use postlink_isa::x86_64::X86_64;
 use postlink_profile::bolt_yaml::BoltYaml;
 use postlink_profile::fdata;

@@ -30,12 +30,12 @@ pub mod profiles;
 use std::path::Path;
 
 use arbitrary::{Result, Unstructured};
-use postlink_image::bat::parents::Parents;
-use postlink_image::bat::{Bat, Entry, EntryKind, Translator};
-use postlink_image::elf::{Elf, SymbolTable};
-use postlink_image::unwind::eh_frame::EhFrame;
-use postlink_image::unwind::pointer::Bases;
-use postlink_image::unwind::rows;
+use postlink_elf::bat::parents::Parents;
+use postlink_elf::bat::{Bat, Entry, EntryKind, Translator};
+use postlink_elf::elf::{Elf, SymbolTable};
+use postlink_elf::unwind::eh_frame::EhFrame;
+use postlink_elf::unwind::pointer::Bases;
+use postlink_elf::unwind::rows;
 use postlink_isa::Decode;
 use postlink_isa::x86_64::X86_64;
 use postlink_profile::{Digest, Identity, Subject, raw};

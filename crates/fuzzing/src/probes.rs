@@ -3,7 +3,7 @@
 use std::io::Read;
 
 use arbitrary::{Result, Unstructured};
-use postlink_image::elf::Elf;
+use postlink_elf::elf::Elf;
 use postlink_profgen::dwarf::Lines;
 use postlink_profgen::guid::Guid;
 use postlink_profgen::probe::anchor::{Anchor, Anchors};

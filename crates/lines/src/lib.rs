@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 
 use addr2line::Context;
 use gimli::{Dwarf, EndianSlice, LittleEndian, SectionId};
-use postlink_image::compressed;
-use postlink_image::elf::Elf;
+use postlink_elf::compressed;
+use postlink_elf::elf::Elf;
 use postlink_rewrite::facts::{Block, Ending, Facts, Function};
 use rustc_hash::FxHashMap;
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use memmap2::Mmap;
-use postlink_image::elf::Elf;
+use postlink_elf::elf::Elf;
 
 use crate::options::Relocations;
 

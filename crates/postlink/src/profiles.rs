@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, anyhow, bail};
 use postlink_aggregate::binary::Binary;
 use postlink_aggregate::{self as aggregate, yaml};
-use postlink_image::elf::Elf;
+use postlink_elf::elf::Elf;
 use postlink_isa::{Isa, with_isa};
 use postlink_profile::any::{self, Any, Model};
 use postlink_profile::bolt_yaml::BoltYaml;

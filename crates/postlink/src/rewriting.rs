@@ -279,7 +279,7 @@ fn hopeless(certificate: &Report, target: &Path) -> String {
 pub fn poison(output: &Path, bodies: &[postlink_rewrite::stress::OldBody]) -> Result<()> {
     let written = Input::open(output)?;
     let elf = written.elf()?;
-    let breakpoint = if elf.machine == postlink_image::raw::EM_X86_64 {
+    let breakpoint = if elf.machine == postlink_elf::raw::EM_X86_64 {
         0xcc
     } else {
         0

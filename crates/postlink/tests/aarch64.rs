@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
-use postlink_image::elf::{Elf, SymbolTable};
+use postlink_elf::elf::{Elf, SymbolTable};
 use serde_json::Value;
 
 mod support;

@@ -11,8 +11,8 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use postlink_image::elf::Elf;
-use postlink_image::moves::{self, Move};
+use postlink_elf::elf::Elf;
+use postlink_elf::moves::{self, Move};
 
 mod support;
 use support::{done, is_installed};
@@ -473,6 +473,7 @@ impl Apart {
 fn files_of_debug_information_say_the_same_of_new_code_as_of_old() {
     let llvm = is_installed("llvm-symbolizer-19");
     let gdb = is_installed("gdb");
+    let name = regex::Regex::new(r"app\.(opt\.)?linked").expect("it is an expression");
     // All that is not needed is gone, relocations too; and debug information alone is.
     for strip in ["--strip-all", "--strip-debug"] {
         for (compiler, options) in variants() {
@@ -505,7 +506,6 @@ fn files_of_debug_information_say_the_same_of_new_code_as_of_old() {
                     before.iter().any(|line| line.contains("in middle")),
                     "{before:#?}"
                 );
-                let name = regex::Regex::new(r"app\.(opt\.)?linked").expect("it is an expression");
                 let named = |lines: Vec<String>| -> Vec<String> {
                     lines
                         .iter()
@@ -528,12 +528,12 @@ fn a_cold_part_in_front_of_its_function_is_not_taken_for_its_entry() {
     };
     let data = std::fs::read(&apart.debug).expect("it was just written");
     let elf = Elf::parse_debug_file(&data).expect("it was just written");
-    let symbols = elf.symbols(postlink_image::elf::SymbolTable::Static);
+    let symbols = elf.symbols(postlink_elf::elf::SymbolTable::Static);
     let value = |name: &[u8]| symbols.iter().find(|s| s.name == name).map(|s| s.value);
     let (output, _) = apart.whole.optimised(&[]);
     let data = std::fs::read(&output).expect("it was just written");
     let elf = Elf::parse(&data).expect("it was just written");
-    let note = postlink_image::note::Note::read(&elf).expect("it can be read");
+    let note = postlink_elf::note::Note::read(&elf).expect("it can be read");
     let note = note.expect("it was just written");
     let names: [(&[u8], &[u8]); 2] = [(b"leaf", b"leaf.cold"), (b"middle", b"middle.cold")];
     let mut jumps = 0;
@@ -615,7 +615,7 @@ fn wrong_files_of_debug_information_are_refused_by_name() {
     assert!(check(&right).expect("it can be read").is_proved());
     assert!(!check(&old).expect("it can be read").is_proved());
     let elf = Elf::parse_debug_file(&right).expect("it was just written");
-    let symbols = elf.symbols(postlink_image::elf::SymbolTable::Static);
+    let symbols = elf.symbols(postlink_elf::elf::SymbolTable::Static);
     let moved = symbols
         .iter()
         .position(|s| s.name == b"main")

@@ -4,7 +4,7 @@
 
 use std::process::Command;
 
-use postlink_image::elf::{Elf, SymbolTable};
+use postlink_elf::elf::{Elf, SymbolTable};
 use postlink_isa::x86_64::X86_64;
 use postlink_rewrite::{NonlocalExits, Program};
 use serde_json::Value;
@@ -66,7 +66,7 @@ fn calls_of_a_linked_in_library_come_back_and_those_of_the_same_name_need_not() 
     let program = Program::discover::<X86_64>(&elf).expect("it is understood");
     let symbols = elf.symbols(SymbolTable::Static);
     let address = |name: &str| {
-        let of = |s: &postlink_image::elf::Symbol<'_>| {
+        let of = |s: &postlink_elf::elf::Symbol<'_>| {
             s.name == name.as_bytes() && s.section != 0 && s.binding != 0
         };
         symbols.iter().find(of).expect(name).value

@@ -71,11 +71,11 @@ fn a_pointer_to_a_function_that_leads_elsewhere_than_all_others_is_found() {
     };
     assert!(proved(&output));
     // In stubs: lea rax,[rip+…]
-    let elf = postlink_image::elf::Elf::parse(&input).unwrap();
-    let symbols = elf.symbols(postlink_image::elf::SymbolTable::Static);
+    let elf = postlink_elf::elf::Elf::parse(&input).unwrap();
+    let symbols = elf.symbols(postlink_elf::elf::SymbolTable::Static);
     let start = symbols.iter().find(|s| s.name == b"impl").unwrap().value;
     let new = output.clone();
-    let new = postlink_image::elf::Elf::parse(&new).unwrap();
+    let new = postlink_elf::elf::Elf::parse(&new).unwrap();
     // In front of it, or in a stub.
     let leads = |to: u64| {
         let mut stubs = new

@@ -194,8 +194,8 @@ fn what_follows_a_call_in_a_block_needs_no_counter_and_is_not_cold() {
     );
     folder.postlink(&["optimize", "p", "-p", "block-coverage.mip", "-o", "p.opt"]);
     let data = std::fs::read(folder.path("p.opt")).unwrap();
-    let elf = postlink_image::elf::Elf::parse(&data).unwrap();
-    let table = postlink_image::elf::SymbolTable::Static;
+    let elf = postlink_elf::elf::Elf::parse(&data).unwrap();
+    let table = postlink_elf::elf::SymbolTable::Static;
     let names: Vec<Vec<u8>> = elf.symbols(table).iter().map(|s| s.name.to_vec()).collect();
     let of = |name: &[u8]| names.iter().filter(|n| n.starts_with(name)).count();
     assert!(
@@ -223,7 +223,7 @@ fn counters_at_entries_are_proved_and_what_is_changed_in_them_is_found() {
         let output = std::fs::read(folder.path("p.inst")).unwrap();
         assert!(proved(&output).unwrap() > 0, "{mode}");
         // Old code is at the same offsets in both files.
-        let elf = postlink_image::elf::Elf::parse(&input).unwrap();
+        let elf = postlink_elf::elf::Elf::parse(&input).unwrap();
         let (_, text) = elf.section(".text").unwrap();
         let (from, to) = (
             text.offset as usize,
@@ -299,8 +299,8 @@ fn calls_of_functions_with_an_entry_jump_go_straight_to_the_stub() {
         "gcc -O2 -rdynamic -falign-functions=1 -Wl,-q -o p p.c",
     );
     let input = std::fs::read(folder.path("p")).unwrap();
-    let elf = postlink_image::elf::Elf::parse(&input).unwrap();
-    let symbols = elf.symbols(postlink_image::elf::SymbolTable::Static);
+    let elf = postlink_elf::elf::Elf::parse(&input).unwrap();
+    let symbols = elf.symbols(postlink_elf::elf::SymbolTable::Static);
     let find = |name: &str| {
         let found = symbols.iter().find(|s| s.name == name.as_bytes());
         found.map(|s| (s.value, s.size)).unwrap()
@@ -365,9 +365,9 @@ fn an_unwind_entry_alone_in_a_hole_is_proved() {
         let folder = Folder::built(&[("p.c", &many_functions(count))], command);
         folder.postlink(&["instrument", "--mode", "call-graph", "p", "-o", "p.inst"]);
         let data = std::fs::read(folder.path("p.inst")).unwrap();
-        let elf = postlink_image::elf::Elf::parse(&data).unwrap();
+        let elf = postlink_elf::elf::Elf::parse(&data).unwrap();
         let (_, entries) = elf.section(".eh_frame.entries").unwrap();
-        let only_read = postlink_image::raw::PF_R;
+        let only_read = postlink_elf::raw::PF_R;
         alone += usize::from(elf.load_at(entries.addr).unwrap().flags == only_read);
     }
     assert!(alone > 0, "it never lay in a segment without code");
@@ -404,14 +404,14 @@ fn code_of_block_coverage_lies_in_old_bodies_and_is_proved() {
         postlink_verify::verify(&input, &output, &postlink_verify::Options::default()).unwrap();
     assert!(report.is_proved() && report.proved >= 200);
     let functions = |file: &[u8]| -> BTreeMap<Vec<u8>, u64> {
-        let elf = postlink_image::elf::Elf::parse(file).unwrap();
-        let symbols = elf.symbols(postlink_image::elf::SymbolTable::Static);
+        let elf = postlink_elf::elf::Elf::parse(file).unwrap();
+        let symbols = elf.symbols(postlink_elf::elf::SymbolTable::Static);
         let own = symbols
             .iter()
             .filter(|s| s.kind == 2 && s.name.starts_with(b"f"));
         own.map(|s| (s.name.to_vec(), s.value)).collect()
     };
-    let elf = postlink_image::elf::Elf::parse(&input).unwrap();
+    let elf = postlink_elf::elf::Elf::parse(&input).unwrap();
     let (_, text) = elf.section(".text").unwrap();
     let (before, after) = (functions(&input), functions(&output));
     let in_old_code = after

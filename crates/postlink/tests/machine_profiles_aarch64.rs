@@ -260,7 +260,7 @@ fn what_is_changed_in_counters_at_entries_is_found() {
             let output = std::fs::read(folder.path("p.inst")).unwrap();
             assert!(proved(&output), "{command}: {mode}");
             let places = |file: &[u8], name: &str| {
-                let elf = postlink_image::elf::Elf::parse(file).unwrap();
+                let elf = postlink_elf::elf::Elf::parse(file).unwrap();
                 let (_, section) = elf.section(name).unwrap();
                 let from = section.offset as usize;
                 from..from + (section.end() - section.addr) as usize

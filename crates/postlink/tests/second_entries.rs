@@ -181,8 +181,8 @@ fn check(compiler: &str, assembly: &str, runner: Option<&str>, options: &[&str])
 fn spoil(dir: &std::path::Path) {
     let file = |name: &str| std::fs::read(dir.join(name)).expect("it was made");
     let (input, output) = (file("app"), file("app.inst"));
-    let elf = postlink_image::elf::Elf::parse(&input).expect("an ELF file");
-    let symbols = elf.symbols(postlink_image::elf::SymbolTable::Static);
+    let elf = postlink_elf::elf::Elf::parse(&input).expect("an ELF file");
+    let symbols = elf.symbols(postlink_elf::elf::SymbolTable::Static);
     let place = |name: &[u8]| {
         let symbol = symbols.iter().find(|s| s.name == name).expect("a symbol");
         let at = elf.offset_of(symbol.value).expect("it is loaded") as usize;

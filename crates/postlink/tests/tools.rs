@@ -465,14 +465,14 @@ fn cleanups_that_ran_are_not_behind_the_hot_part() {
 
 /// The encoding of call sites in the exception table of the function at a symbol.
 fn call_site_encoding(program: &Path, symbol: &str) -> u8 {
-    use postlink_image::elf::{Elf, SymbolTable};
+    use postlink_elf::elf::{Elf, SymbolTable};
     let data = std::fs::read(program).expect("it was just made");
     let elf = Elf::parse(&data).expect("it was just written");
     let mut symbols = elf.symbols(SymbolTable::Static).iter();
     let at = symbols
         .find(|s| s.name == symbol.as_bytes())
         .expect("it is in the source");
-    let eh = postlink_image::unwind::eh_frame::EhFrame::parse(&elf).expect("it was just written");
+    let eh = postlink_elf::unwind::eh_frame::EhFrame::parse(&elf).expect("it was just written");
     let fde = eh.fdes.iter().find(|f| f.start == at.value);
     let lsda = fde.and_then(|f| f.lsda).expect("it cleans up");
     let bytes = elf.bytes_at(lsda, 12).expect("it has a table");

@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use postlink_image::elf::Elf;
+use postlink_elf::elf::Elf;
 use postlink_isa::x86_64::text::Syntax;
 use postlink_profgen::{disasm::Listing, dwarf::Lines, machine::Machine, probe};
 

@@ -7,7 +7,7 @@
 use std::io::{self, BufWriter, Write};
 use std::process::ExitCode;
 
-use postlink_image::elf::Elf;
+use postlink_elf::elf::Elf;
 use postlink_profgen::dwarf::Lines;
 use postlink_profgen::guid::Guid;
 use postlink_profgen::program::Program;

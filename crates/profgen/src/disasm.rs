@@ -24,8 +24,8 @@ use std::io::{self, Write};
 use std::iter::Peekable;
 use std::ops::Range;
 
-use postlink_image::elf::{Elf, Section, SymbolTable};
-use postlink_image::raw;
+use postlink_elf::elf::{Elf, Section, SymbolTable};
+use postlink_elf::raw;
 use postlink_isa::aarch64;
 use postlink_isa::digits;
 use postlink_isa::x86_64::text::{Memo, Syntax};

@@ -14,7 +14,7 @@
 pub mod split;
 
 use gimli::{DebuggingInformationEntry, Dwarf, EndianSlice, LittleEndian, Unit, UnitOffset};
-use postlink_image::elf::Elf;
+use postlink_elf::elf::Elf;
 use rayon::prelude::*;
 use rustc_hash::FxHashMap;
 

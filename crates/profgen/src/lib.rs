@@ -55,7 +55,7 @@ pub mod tally;
 pub mod testing;
 
 pub use generate::{Format, Input, Options, Report, generate};
-pub use postlink_image::FormatError;
+pub use postlink_elf::FormatError;
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

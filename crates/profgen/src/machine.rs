@@ -13,8 +13,8 @@
 //! | x`011010` x imm19 Rt, x`011011` x b40 imm14 Rt | `cbz`, `cbnz`, `tbz`, `tbnz` |
 //! | `1101011` opc `11111` … | by opc: 0, 8 `br`; 1, 9 `blr`; 2 `ret`; 4 `eret` (8, 9 and some of 2 with pointer authentication) |
 
-use postlink_image::elf::Elf;
-pub use postlink_image::raw::{EM_AARCH64, EM_X86_64};
+use postlink_elf::elf::Elf;
+pub use postlink_elf::raw::{EM_AARCH64, EM_X86_64};
 use postlink_isa::x86_64::X86_64;
 use postlink_isa::x86_64::text::{Printer, Syntax};
 use postlink_isa::{Cond, Decode, Flow};
@@ -28,7 +28,6 @@ pub enum Machine {
     /// AArch64, little-endian.
     AArch64,
 }
-
 
 impl Machine {
     /// That of a file; `None` if it is not known here.

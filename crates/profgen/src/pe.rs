@@ -242,7 +242,7 @@ impl Builder {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use postlink_image::elf::{Elf, SymbolTable};
+    use postlink_elf::elf::{Elf, SymbolTable};
 
     /// A PE file with one section of code, one of debug information, and two symbols.
     fn small() -> Vec<u8> {

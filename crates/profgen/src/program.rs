@@ -14,8 +14,8 @@
 //! Code is read symbol by symbol from front to back, as in a listing: what is before the first symbol of a
 //! section is not code.
 
-use postlink_image::elf::{Elf, SymbolTable};
-use postlink_image::raw;
+use postlink_elf::elf::{Elf, SymbolTable};
+use postlink_elf::raw;
 use postlink_isa::Flow;
 use rayon::prelude::*;
 use rustc_hash::{FxHashMap, FxHashSet};

@@ -7,7 +7,7 @@ use std::io::Read;
 use std::path::Path;
 use std::process::Command;
 
-use postlink_image::elf::Elf;
+use postlink_elf::elf::Elf;
 use postlink_profgen::context::preinline;
 use postlink_profgen::dwarf::Lines;
 use postlink_profgen::program::Program;

@@ -7,7 +7,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use postlink_image::elf::Elf;
+use postlink_elf::elf::Elf;
 use postlink_profgen::counters::Counters;
 use postlink_profgen::dwarf::Lines;
 use postlink_profgen::program::{EXTERNAL, Program};

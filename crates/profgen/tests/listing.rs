@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
-use postlink_image::elf::{Elf, SymbolTable};
+use postlink_elf::elf::{Elf, SymbolTable};
 use postlink_isa::x86_64::text::Syntax;
 use postlink_profgen::disasm::Listing;
 use postlink_profgen::guid::Guid;

@@ -1,8 +1,8 @@
 //! From a program, its profile and its output to what the page knows.
 
-use postlink_image::elf::Elf;
-use postlink_image::note::Note;
-use postlink_image::raw;
+use postlink_elf::elf::Elf;
+use postlink_elf::note::Note;
+use postlink_elf::raw;
 use postlink_isa::Isa;
 use postlink_isa::aarch64::AArch64;
 use postlink_isa::x86_64::X86_64;

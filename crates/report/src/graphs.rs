@@ -1,6 +1,6 @@
 //! Graphs of single functions, with their instructions.
 
-use postlink_image::elf::Elf;
+use postlink_elf::elf::Elf;
 use postlink_isa::aarch64;
 use postlink_isa::x86_64::text::{Memo, Syntax};
 use postlink_lines::Lines;
@@ -25,7 +25,7 @@ impl Speller {
     /// For a machine.
     pub fn new(machine: u16) -> Speller {
         match machine {
-            postlink_image::raw::EM_AARCH64 => Speller::AArch64,
+            postlink_elf::raw::EM_AARCH64 => Speller::AArch64,
             _ => Speller::X86_64(Box::new(Memo::new(Syntax::Att))),
         }
     }

@@ -5,7 +5,7 @@
 //! places. From the lines follow pages and large pages, and how many of each hold 50, 90, 99, 99.9 per cent
 //! of all executed instructions: what has to be in the caches for the program to run from them.
 
-use postlink_image::elf::Elf;
+use postlink_elf::elf::Elf;
 use postlink_isa::Isa;
 use postlink_rewrite::facts::{Block, Function};
 use rayon::prelude::*;

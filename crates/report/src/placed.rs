@@ -9,8 +9,8 @@
 //! This is for a picture, not a proof. What is reached neither by branches nor by the note's labels (landing
 //! pads of exceptions) has no place; the page says how much of what ran that is.
 
-use postlink_image::elf::Elf;
-use postlink_image::note::MovedFunction;
+use postlink_elf::elf::Elf;
+use postlink_elf::note::MovedFunction;
 use postlink_isa::{Flow, Insn, Isa};
 use postlink_rewrite::facts::{Block, Ending, Ran};
 

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use postlink_image::elf::{Elf, Section};
-use postlink_image::raw;
+use postlink_elf::elf::{Elf, Section};
+use postlink_elf::raw;
 
 use crate::model::Sizes;
 

@@ -7,7 +7,7 @@
 use std::error::Error;
 use std::path::Path;
 
-use postlink_image::elf::Elf;
+use postlink_elf::elf::Elf;
 use postlink_rewrite::counts::counts;
 
 fn main() -> Result<(), Box<dyn Error>> {

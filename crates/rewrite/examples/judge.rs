@@ -9,7 +9,7 @@
 use std::error::Error;
 use std::path::Path;
 
-use postlink_image::elf::Elf;
+use postlink_elf::elf::Elf;
 use postlink_rewrite::judge::judge;
 
 fn main() -> Result<(), Box<dyn Error>> {

@@ -10,7 +10,7 @@
 use std::error::Error;
 use std::path::Path;
 
-use postlink_image::elf::Elf;
+use postlink_elf::elf::Elf;
 use postlink_rewrite::{InstrumentOptions, OptimizeOptions, Phases, inspect, instrument, optimize};
 
 fn main() -> Result<(), Box<dyn Error>> {

@@ -1,7 +1,7 @@
 //! Why a file could not be rewritten.
 
-use postlink_image::FormatError;
-use postlink_image::write::WriteError;
+use postlink_elf::FormatError;
+use postlink_elf::write::WriteError;
 
 /// Why a file could not be rewritten.
 #[derive(Debug, thiserror::Error)]

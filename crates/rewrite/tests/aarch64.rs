@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use postlink_image::elf::Elf;
+use postlink_elf::elf::Elf;
 use postlink_rewrite::counts::counts;
 use postlink_rewrite::{
     Counters, InstrumentOptions, OptimizeOptions, Phases, instrument, optimize,

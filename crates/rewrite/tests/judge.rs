@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
-use postlink_image::elf::Elf;
+use postlink_elf::elf::Elf;
 use postlink_rewrite::judge::{Judgement, judge};
 use postlink_rewrite::stats::DynoStats;
 use postlink_rewrite::{InstrumentOptions, OptimizeOptions, Phases, instrument, optimize};

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use postlink_image::elf::Elf;
+use postlink_elf::elf::Elf;
 use postlink_profile::Profile;
 use postlink_rewrite::coverage::{CoverageMode, CoverageOptions, prepare_coverage};
 use postlink_rewrite::{

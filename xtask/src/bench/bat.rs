@@ -47,7 +47,7 @@ pub fn run(arguments: &[String]) -> Result<bool> {
         "build",
         "--release",
         "-p",
-        "postlink-image",
+        "postlink-elf",
         "--example",
         "bat_time",
         "--example",

@@ -264,7 +264,7 @@ fn differ(options: &Options) -> Result<Done> {
     };
     let subject = options.module.as_ref().unwrap_or(program);
     let input = fs::read(subject).with_context(|| subject.display().to_string())?;
-    let machine = postlink_image::elf::Elf::parse(&input)
+    let machine = postlink_elf::elf::Elf::parse(&input)
         .map_err(anyhow::Error::from)
         .and_then(|elf| {
             Machine::of(elf.machine)

@@ -18,8 +18,8 @@
 use std::collections::{HashMap, HashSet};
 
 use anyhow::{Context, Result};
-use postlink_image::elf::{Elf, SymbolTable};
-use postlink_image::note::{MovedFunction, Note};
+use postlink_elf::elf::{Elf, SymbolTable};
+use postlink_elf::note::{MovedFunction, Note};
 
 use super::machine::Machine;
 
@@ -299,7 +299,7 @@ impl Module {
         let (functions, instrumented) = match note {
             Some(note) => (
                 note.functions,
-                note.kind == postlink_image::note::NoteKind::Instrumented,
+                note.kind == postlink_elf::note::NoteKind::Instrumented,
             ),
             // Counters at entries alone move nothing.
             None => (Vec::new(), true),

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
-use postlink_image::elf::{Elf, Segment};
+use postlink_elf::elf::{Elf, Segment};
 
 const LOAD: u32 = 1;
 const NOTE: u32 = 4;

@@ -5,8 +5,8 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use postlink_image::elf::Elf;
-use postlink_image::note::Note;
+use postlink_elf::elf::Elf;
+use postlink_elf::note::Note;
 
 use super::compare::{Comparison, Limits};
 use super::machine::Machine;
@@ -399,7 +399,7 @@ fn a_byte_of_an_immediate_changed_in_new_code_is_found() {
     let note = Note::read(&elf).unwrap().unwrap();
     let ranges: Vec<(u64, u64)> = note.functions.iter().flat_map(|f| f.new.clone()).collect();
     let offset = |address: u64| -> Option<usize> {
-        let load = |s: &&postlink_image::elf::Segment| {
+        let load = |s: &&postlink_elf::elf::Segment| {
             s.kind == 1 && address.wrapping_sub(s.addr) < s.file_size
         };
         let segment = elf.segments.iter().find(load)?;
@@ -464,7 +464,7 @@ fn a_member_pointer_with_another_lowest_bit_is_found_before_it_is_called() {
     let mut output = fs::read(keep.join("output")).unwrap();
     let elf = Elf::parse(&output).unwrap();
     let member = elf
-        .symbols(postlink_image::elf::SymbolTable::Static)
+        .symbols(postlink_elf::elf::SymbolTable::Static)
         .iter()
         .find(|s| s.name == b"member")
         .unwrap()

@@ -5,7 +5,7 @@
 //! Where the linker kept relocations, a jump without a table may go to every place in the function that data
 //! refers to.
 
-use postlink_image::raw;
+use postlink_elf::raw;
 use postlink_isa::{Flow, Insn, Isa, JumpShape};
 
 use super::references::Found;

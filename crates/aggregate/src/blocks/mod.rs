@@ -31,10 +31,10 @@ mod jumps;
 mod references;
 
 use postlink_bolt_symbols::{Function, Functions};
-use postlink_image::elf::Elf;
-use postlink_image::raw;
-use postlink_image::unwind::eh_frame::EhFrame;
-use postlink_image::unwind::lsda::Lsda;
+use postlink_elf::elf::Elf;
+use postlink_elf::raw;
+use postlink_elf::unwind::eh_frame::EhFrame;
+use postlink_elf::unwind::lsda::Lsda;
 use postlink_isa::{Flow, Insn, Isa};
 
 use jumps::Jumps;

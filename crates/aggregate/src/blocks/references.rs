@@ -1,9 +1,9 @@
 //! What the relocations that the linker kept say of code and data, where a jump does not name its table.
 
-use postlink_image::raw::{R_AARCH64_ABS64, R_X86_64_64, R_X86_64_PC32};
+use postlink_elf::raw::{R_AARCH64_ABS64, R_X86_64_64, R_X86_64_PC32};
 use std::sync::OnceLock;
 
-use postlink_image::elf::{Elf, KeptReloc, SymbolTable};
+use postlink_elf::elf::{Elf, KeptReloc, SymbolTable};
 use rayon::prelude::*;
 
 /// What relocations say of code and data; read when first asked for.

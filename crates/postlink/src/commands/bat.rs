@@ -6,9 +6,9 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, anyhow, bail};
 use clap::{Args, Subcommand};
-use postlink_image::bat::parents::Parents;
-use postlink_image::bat::{Bat, Entry, EntryKind, SECTION, Translator};
-use postlink_image::elf::{Elf, SymbolTable};
+use postlink_elf::bat::parents::Parents;
+use postlink_elf::bat::{Bat, Entry, EntryKind, SECTION, Translator};
+use postlink_elf::elf::{Elf, SymbolTable};
 use serde::Serialize;
 
 use crate::errors::Usage;

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use postlink_image::elf::Elf;
+use postlink_elf::elf::Elf;
 use postlink_rewrite::{DebugFileError, update_debug_file};
 use postlink_verify::{Options, Report};
 

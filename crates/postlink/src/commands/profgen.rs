@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
-use postlink_image::elf::Elf;
+use postlink_elf::elf::Elf;
 use postlink_profgen::context::preinline;
 use postlink_profgen::context_key::Limits;
 use postlink_profgen::dwarf::Lines;

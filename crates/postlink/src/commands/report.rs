@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use postlink_image::note::{Note, NoteKind};
+use postlink_elf::note::{Note, NoteKind};
 use postlink_measure::Paired;
 use postlink_report::model::{Measured, Program, Proof, Verdict};
 use postlink_report::{Room, Subjects};
@@ -222,7 +222,7 @@ fn text_of(path: &Path) -> Option<String> {
     std::fs::read_to_string(path).ok()
 }
 
-fn note_of(output: &postlink_image::elf::Elf<'_>, path: &Path) -> Result<Note> {
+fn note_of(output: &postlink_elf::elf::Elf<'_>, path: &Path) -> Result<Note> {
     let note = Note::read(output).with_context(|| path.display().to_string())?;
     match note {
         None => bail!(

@@ -6,8 +6,8 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use postlink_image::elf::Elf;
-use postlink_image::raw::{EM_AARCH64, EM_X86_64};
+use postlink_elf::elf::Elf;
+use postlink_elf::raw::{EM_AARCH64, EM_X86_64};
 use postlink_measure::series::{Limits, Stop};
 use postlink_measure::{Paired, Verdict, compare_within, ending, interrupt};
 use postlink_report::Room;

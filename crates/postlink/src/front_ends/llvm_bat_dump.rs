@@ -13,9 +13,9 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, anyhow, bail};
-use postlink_image::bat::parents::Parents;
-use postlink_image::bat::{Bat, Entry, EntryKind, SECTION, Translator};
-use postlink_image::elf::{Elf, SymbolTable};
+use postlink_elf::bat::parents::Parents;
+use postlink_elf::bat::{Bat, Entry, EntryKind, SECTION, Translator};
+use postlink_elf::elf::{Elf, SymbolTable};
 
 use super::Arguments;
 use super::options::{self, Given, Tool};
@@ -216,7 +216,7 @@ fn translate(
     translator: &Translator,
     addresses: &[u64],
 ) -> Result<()> {
-    use postlink_image::raw::STT_FUNC;
+    use postlink_elf::raw::STT_FUNC;
     // Of several at an address the last counts; undefined ones have the address 0.
     let functions: BTreeMap<u64, &[u8]> = elf
         .symbols(SymbolTable::Static)

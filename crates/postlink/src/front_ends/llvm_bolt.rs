@@ -21,7 +21,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, anyhow, bail};
 use postlink_bolt_symbols::names;
-use postlink_image::elf::SymbolTable;
+use postlink_elf::elf::SymbolTable;
 use postlink_profile::any::Any;
 use postlink_profile::bolt_yaml;
 use postlink_rewrite::attach::Source;

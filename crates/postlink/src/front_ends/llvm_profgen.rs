@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Result, anyhow, bail};
-use postlink_image::elf::Elf;
+use postlink_elf::elf::Elf;
 use postlink_isa::x86_64::text::Syntax;
 use postlink_profgen::context::preinline;
 use postlink_profgen::context_key::Limits;

@@ -279,12 +279,12 @@ pub fn many_functions(count: usize) -> String {
 /// what holds when a function is entered, between the old code and the stubs and between them nothing. Gives
 /// the number of places, and of rows that say something else than at an entry.
 pub fn frames_of_stubs(folder: &Folder, mode: &str) -> (usize, usize) {
-    use postlink_image::unwind::eh_frame::EhFrame;
-    use postlink_image::unwind::pointer::Bases;
-    use postlink_image::unwind::rows::{RegRule, initial_row, rows};
+    use postlink_elf::unwind::eh_frame::EhFrame;
+    use postlink_elf::unwind::pointer::Bases;
+    use postlink_elf::unwind::rows::{RegRule, initial_row, rows};
     folder.postlink(&["instrument", "--mode", mode, "p", "-o", "p.inst"]);
     let data = std::fs::read(folder.path("p.inst")).unwrap();
-    let elf = postlink_image::elf::Elf::parse(&data).unwrap();
+    let elf = postlink_elf::elf::Elf::parse(&data).unwrap();
     let (_, section) = elf
         .section(".eh_frame.entries")
         .expect("stubs are described");

@@ -9,8 +9,8 @@ use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
 use gimli::{Dwarf, DwarfPackage, DwoId, EndianSlice, LittleEndian, SectionId, Unit};
-use postlink_image::compressed;
-use postlink_image::elf::Elf;
+use postlink_elf::compressed;
+use postlink_elf::elf::Elf;
 use postlink_profile::source::Source;
 
 use super::{Part, Slice, Units, bad, section};

@@ -9,7 +9,7 @@ mod record;
 
 use std::io::{Read, Write};
 
-use postlink_image::elf::{Elf, SymbolTable};
+use postlink_elf::elf::{Elf, SymbolTable};
 use rustc_hash::FxHashSet;
 
 use crate::FormatError;

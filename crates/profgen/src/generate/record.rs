@@ -6,7 +6,7 @@
 
 use std::path::Path;
 
-use postlink_image::elf::Elf;
+use postlink_elf::elf::Elf;
 use postlink_profile::modules::{self, By};
 use postlink_profile::perf_data::PerfData;
 use postlink_profile::spaces::Space;

@@ -8,8 +8,8 @@
 
 use std::borrow::Cow;
 
-use postlink_image::elf::{Elf, SymbolTable};
-use postlink_image::raw;
+use postlink_elf::elf::{Elf, SymbolTable};
+use postlink_elf::raw;
 
 use super::anchor::{Anchor, Anchors};
 use super::{Descriptors, Probes, decode, descriptors};

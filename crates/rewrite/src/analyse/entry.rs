@@ -1,6 +1,6 @@
 //! Old entries: where a jump to the new code fits.
 
-use postlink_image::InputAddr;
+use postlink_elf::InputAddr;
 use postlink_isa::{Code, Isa};
 
 use crate::cfg::{BlockId, Cfg, Term, Use};

@@ -1,7 +1,7 @@
 //! What the unwind tables of a function say.
 
-use postlink_image::unwind::lsda::{Lsda, PadBase};
-use postlink_image::unwind::rows::{self, CfaRule, RegRule, Row};
+use postlink_elf::unwind::lsda::{Lsda, PadBase};
+use postlink_elf::unwind::rows::{self, CfaRule, RegRule, Row};
 
 use crate::discover::{Program, lsda_of};
 use crate::pin::Pin;

@@ -3,7 +3,7 @@
 use rustc_hash::FxHashMap;
 
 use postlink_bolt_symbols::names;
-use postlink_image::elf::SymbolTable;
+use postlink_elf::elf::SymbolTable;
 use postlink_profile::symbolic::lto_common_name;
 
 use crate::discover::Program;

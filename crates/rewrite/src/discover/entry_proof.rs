@@ -21,8 +21,8 @@
 //! The same pass finds out whether code knows the address of a section that could make way for the program
 //! headers.
 
-use postlink_image::FormatError;
-use postlink_image::elf::{Elf, Section, SymbolTable};
+use postlink_elf::FormatError;
+use postlink_elf::elf::{Elf, Section, SymbolTable};
 use postlink_isa::{Flow, Insn, Isa, Place};
 use rayon::prelude::*;
 use rustc_hash::FxHashSet;
@@ -209,7 +209,7 @@ fn gaps(elf: &Elf<'_>, covered: &[Range]) -> Vec<Range> {
 
 /// Sections that the loader finds by headers and tags, and that could make way.
 fn headers(elf: &Elf<'_>) -> Vec<Range> {
-    use postlink_image::raw::{SHF_EXECINSTR, SHF_WRITE, SHT_PROGBITS};
+    use postlink_elf::raw::{SHF_EXECINSTR, SHF_WRITE, SHT_PROGBITS};
     let may_move = |s: &&Section<'_>| {
         let constant = s.flags & (SHF_WRITE | SHF_EXECINSTR) == 0;
         constant && s.is_alloc() && (s.kind != SHT_PROGBITS || s.name == ".interp")

@@ -1,6 +1,6 @@
 //! Exception tables of the input.
 
-use postlink_image::unwind::lsda::{Lsda, Personality, personality_of};
+use postlink_elf::unwind::lsda::{Lsda, Personality, personality_of};
 
 use super::program::Program;
 use crate::pin::Pin;
@@ -28,7 +28,7 @@ pub fn personality(program: &Program<'_>, piece: usize) -> Option<Personality> {
 /// By CIE: its personality routine; `None` for an unknown one. It is known by its symbol's name: that of the routine,
 /// of the data word that points to it (`DW.ref.…`), or of the dynamic relocation that fills that word.
 pub fn personalities(program: &Program<'_>) -> Vec<Option<Personality>> {
-    use postlink_image::elf::SymbolTable;
+    use postlink_elf::elf::SymbolTable;
     let wanted: Vec<u64> = program
         .eh
         .cies

@@ -1,7 +1,7 @@
 //! What kind of file the input is.
 
-use postlink_image::elf::Elf;
-pub use postlink_image::raw::EM_AARCH64;
+use postlink_elf::elf::Elf;
+pub use postlink_elf::raw::EM_AARCH64;
 use postlink_isa::Machine;
 use postlink_profile::Identity;
 
@@ -35,7 +35,7 @@ pub fn check_input(elf: &Elf<'_>) -> Result<Machine, Error> {
 
 /// Refuses files that cannot be rewritten if the linker kept no relocations, and says what to do.
 pub fn check_without_relocations(program: &Program<'_>) -> Result<(), Error> {
-    use postlink_image::raw::{DT_FLAGS, DT_TEXTREL, PT_GNU_EH_FRAME};
+    use postlink_elf::raw::{DT_FLAGS, DT_TEXTREL, PT_GNU_EH_FRAME};
     const DF_TEXTREL: u64 = 4;
     let elf = program.elf;
     if program.refs.kept {
@@ -91,10 +91,10 @@ pub fn identity(elf: &Elf<'_>) -> Identity {
 
 /// Whether a file is started by the kernel (else it is loaded as a library).
 pub fn is_program(elf: &Elf<'_>) -> bool {
-    use postlink_image::raw::DT_FLAGS_1;
+    use postlink_elf::raw::DT_FLAGS_1;
     const DF_1_PIE: u64 = 0x0800_0000;
-    use postlink_image::raw::DT_SONAME;
-    elf.etype == postlink_image::raw::ET_EXEC
+    use postlink_elf::raw::DT_SONAME;
+    elf.etype == postlink_elf::raw::ET_EXEC
         || elf
             .dynamic_value(DT_FLAGS_1)
             .is_some_and(|f| f & DF_1_PIE != 0)

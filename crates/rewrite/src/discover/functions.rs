@@ -13,10 +13,10 @@
 //! | [`functions`] | functions with their entries, labels and reasons |
 //! | [`Visible::judge`], [`exceptions::personalities`] | what rests on all functions being known |
 
-use postlink_image::FormatError;
-use postlink_image::elf::{Elf, SymbolTable};
-use postlink_image::unwind::eh_frame::EhFrame;
-use postlink_image::unwind::rows;
+use postlink_elf::FormatError;
+use postlink_elf::elf::{Elf, SymbolTable};
+use postlink_elf::unwind::eh_frame::EhFrame;
+use postlink_elf::unwind::rows;
 use postlink_isa::{FixupKind, Isa};
 use rayon::prelude::*;
 use rustc_hash::{FxHashMap, FxHashSet};

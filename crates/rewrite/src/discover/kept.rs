@@ -5,8 +5,8 @@
 //! distances. Most of a large file's relocations are of code and of no interest, so each list is filtered in
 //! parallel.
 
-use postlink_image::elf::{Elf, Section, SymbolTable, Symbols};
-use postlink_image::raw::STT_FUNC;
+use postlink_elf::elf::{Elf, Section, SymbolTable, Symbols};
+use postlink_elf::raw::STT_FUNC;
 use postlink_isa::aarch64::AArch64;
 use postlink_isa::{Decode, FixupKind};
 use rayon::prelude::*;
@@ -137,13 +137,13 @@ pub(super) fn collect(
     kinds: &Kinds,
     in_code: &(impl Fn(u64) -> bool + Sync),
 ) {
-    use postlink_image::raw::SHT_RELA;
+    use postlink_elf::raw::SHT_RELA;
     let kept = Kept {
         elf,
         kinds,
         in_code,
         symbols: elf.symbols(SymbolTable::Static),
-        fixed: elf.etype == postlink_image::raw::ET_EXEC,
+        fixed: elf.etype == postlink_elf::raw::ET_EXEC,
     };
     for (s, about) in elf.kept_sections() {
         if s.kind != SHT_RELA || matches!(about.name, ".eh_frame" | ".gcc_except_table") {

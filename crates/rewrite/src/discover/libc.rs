@@ -2,8 +2,8 @@
 //!
 //! What follows for calls of a program is said in [`nonlocal_exits`](super::nonlocal_exits).
 
-use postlink_image::elf::{Elf, SymbolTable};
-use postlink_image::unwind::eh_frame::EhFrame;
+use postlink_elf::elf::{Elf, SymbolTable};
+use postlink_elf::unwind::eh_frame::EhFrame;
 use rayon::prelude::*;
 use rustc_hash::FxHashSet;
 
@@ -297,7 +297,7 @@ pub fn can_unwind(elf: &Elf<'_>, eh: &EhFrame<'_>) -> bool {
 
 /// Whether a file is linked with no other.
 pub fn is_static(elf: &Elf<'_>) -> bool {
-    use postlink_image::raw::DT_NEEDED;
+    use postlink_elf::raw::DT_NEEDED;
     elf.interpreter().is_none() && elf.dynamic_value(DT_NEEDED).is_none()
 }
 

@@ -14,8 +14,8 @@
 //!
 //! Only calls are judged by this. What happens inside of such functions is counted as it is.
 
-use postlink_image::elf::{Elf, SymbolTable};
-use postlink_image::raw::{STT_FUNC, STT_GNU_IFUNC};
+use postlink_elf::elf::{Elf, SymbolTable};
+use postlink_elf::raw::{STT_FUNC, STT_GNU_IFUNC};
 use postlink_isa::{Flow, Insn, Isa};
 use rustc_hash::{FxHashMap, FxHashSet};
 

@@ -16,7 +16,7 @@
 //! Where a language raises exceptions from instructions that fault ([`Program::faults`]), the last two do not hold: any
 //! function may end in one, also a library's that is given a bad pointer.
 
-use postlink_image::elf::SymbolTable;
+use postlink_elf::elf::SymbolTable;
 use postlink_isa::{Flow, Forks, Insn};
 use rayon::prelude::*;
 use rustc_hash::FxHashMap;

@@ -1,8 +1,8 @@
 //! Pieces of code, from symbols and unwind entries, and the functions that they are parts of.
 
-use postlink_image::elf::{Elf, SymbolTable};
-use postlink_image::raw::{STT_FUNC, STT_GNU_IFUNC, STT_NOTYPE};
-use postlink_image::unwind::eh_frame::EhFrame;
+use postlink_elf::elf::{Elf, SymbolTable};
+use postlink_elf::raw::{STT_FUNC, STT_GNU_IFUNC, STT_NOTYPE};
+use postlink_elf::unwind::eh_frame::EhFrame;
 use rayon::prelude::*;
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;

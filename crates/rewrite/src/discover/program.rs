@@ -8,9 +8,9 @@
 //! Invariants: pieces are sorted and disjoint; every piece belongs to exactly one function; a function's
 //! pieces are ascending but for the first, which is the one that is called.
 
-use postlink_image::elf::{Elf, SymbolTable};
-use postlink_image::unwind::eh_frame::EhFrame;
-use postlink_image::unwind::lsda::Personality;
+use postlink_elf::elf::{Elf, SymbolTable};
+use postlink_elf::unwind::eh_frame::EhFrame;
+use postlink_elf::unwind::lsda::Personality;
 use postlink_isa::Isa;
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
@@ -160,10 +160,10 @@ impl<'d> Program<'d> {
 
     fn best_name(&self, start: u64, table: SymbolTable, of: &[(u64, u32)]) -> Option<&'d [u8]> {
         let table = self.elf.symbols(table);
-        let mut best: Option<postlink_image::elf::Symbol<'_>> = None;
+        let mut best: Option<postlink_elf::elf::Symbol<'_>> = None;
         let from = of.partition_point(|s| s.0 < start);
         for (_, i) in of[from..].iter().take_while(|s| s.0 == start) {
-            let rank = |s: &postlink_image::elf::Symbol<'_>| (s.size > 0, s.binding != 0);
+            let rank = |s: &postlink_elf::elf::Symbol<'_>| (s.size > 0, s.binding != 0);
             if let Some(s) = table.get(*i as usize)
                 && best.is_none_or(|b| rank(&b) < rank(&s))
             {

@@ -6,9 +6,9 @@
 //! concerns it by binary search. Fields *inside instructions* are not listed (the decoder sees them), but for
 //! absolute ones, which look like plain numbers to it.
 
-use postlink_image::FormatError;
-use postlink_image::elf::{Elf, SymbolTable};
-use postlink_image::raw::{PF_W, PT_GNU_RELRO, PT_LOAD};
+use postlink_elf::FormatError;
+use postlink_elf::elf::{Elf, SymbolTable};
+use postlink_elf::raw::{PF_W, PT_GNU_RELRO, PT_LOAD};
 use postlink_isa::FixupKind;
 use rayon::prelude::*;
 use serde::Serialize;
@@ -105,7 +105,7 @@ pub struct Refs {
 /// back; then the unwinder asks the program headers at once, which it can if the program has one of the
 /// functions that tell of them.
 fn doubled_frames(elf: &Elf<'_>) -> Option<u64> {
-    use postlink_image::raw::{PT_INTERP, SHT_RELA};
+    use postlink_elf::raw::{PT_INTERP, SHT_RELA};
     if elf.etype != 2 || elf.segments.iter().any(|s| s.kind == PT_INTERP) {
         return None;
     }
@@ -158,7 +158,7 @@ impl Refs {
     /// Collects all references of a file.
     pub fn collect(elf: &Elf<'_>) -> Result<Refs, FormatError> {
         let mut refs = Refs {
-            fixed: elf.etype == postlink_image::raw::ET_EXEC,
+            fixed: elf.etype == postlink_elf::raw::ET_EXEC,
             ..Refs::default()
         };
         let code: Vec<(u64, u64)> = {
@@ -175,7 +175,7 @@ impl Refs {
             let i = code.partition_point(|c| c.0 <= a);
             i > 0 && a < code[i - 1].1
         };
-        let fixed = elf.etype == postlink_image::raw::ET_EXEC;
+        let fixed = elf.etype == postlink_elf::raw::ET_EXEC;
         let kinds = if elf.machine == EM_AARCH64 {
             &kept::AARCH64
         } else {
@@ -234,7 +234,7 @@ impl Refs {
         refs.distances.sort_unstable();
         refs.distant.sort_unstable();
         refs.distant.dedup();
-        use postlink_image::raw::PT_GNU_EH_FRAME;
+        use postlink_elf::raw::PT_GNU_EH_FRAME;
         if !elf.segments.iter().any(|s| s.kind == PT_GNU_EH_FRAME) {
             refs.registered_frames = elf.section(".eh_frame").map(|(_, s)| (s.addr, s.end()));
         } else if refs.kept {
@@ -277,12 +277,12 @@ impl Refs {
     /// lld forgets the relocation: a fixed-address program without an interpreter that holds the routine
     /// counts as one that calls it.
     pub fn registers_frames(elf: &Elf<'_>) -> bool {
-        use postlink_image::raw::{PT_INTERP, SHT_RELA};
+        use postlink_elf::raw::{PT_INTERP, SHT_RELA};
         let Some((frames, _)) = elf.section(".eh_frame") else {
             return false;
         };
         let symbols = elf.symbols(SymbolTable::Static);
-        let alone = elf.etype == postlink_image::raw::ET_EXEC
+        let alone = elf.etype == postlink_elf::raw::ET_EXEC
             && !elf.segments.iter().any(|s| s.kind == PT_INTERP);
         if alone
             && symbols

@@ -16,7 +16,7 @@
 //!
 //! The checker has a list of its own.
 
-use postlink_image::elf::{Elf, SymbolTable};
+use postlink_elf::elf::{Elf, SymbolTable};
 use rustc_hash::FxHashMap;
 
 /// Something by which a run-time is recognised.

@@ -1,6 +1,6 @@
 //! The sweep over all code, which keeps only what crosses from piece to piece.
 
-use postlink_image::elf::Elf;
+use postlink_elf::elf::Elf;
 use postlink_isa::{FixupKind, Flow, Insn, Isa};
 use rayon::prelude::*;
 use rustc_hash::FxHashSet;

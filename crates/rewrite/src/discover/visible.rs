@@ -18,7 +18,7 @@
 //! never follow. Pointers to labels (computed goto) are not pointers to functions; those of functions that
 //! have an indirect jump follow their blocks, see [`crate::cfg`].
 
-use postlink_image::elf::Elf;
+use postlink_elf::elf::Elf;
 use postlink_isa::Isa;
 use rayon::prelude::*;
 

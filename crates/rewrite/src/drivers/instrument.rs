@@ -8,9 +8,9 @@
 use std::marker::PhantomData;
 use std::path::Path;
 
-use postlink_image::OutputAddr;
-use postlink_image::elf::Elf;
-use postlink_image::write::{NewKind, NewSection, WriteOptions, Writer};
+use postlink_elf::OutputAddr;
+use postlink_elf::elf::Elf;
+use postlink_elf::write::{NewKind, NewSection, WriteOptions, Writer};
 use postlink_isa::{Code, CounterMode, Isa, PerThreadMemory, RuntimeConfig, SiteRef, with_isa};
 use postlink_profile::raw;
 use rayon::prelude::*;
@@ -676,7 +676,7 @@ fn make<'d, I: Isa>(
                     SiteRef::Slow => Target::Slow,
                     SiteRef::Original(addr) => Target::Same(addr),
                 };
-                let fixed = program.elf.etype == postlink_image::raw::ET_EXEC;
+                let fixed = program.elf.etype == postlink_elf::raw::ET_EXEC;
                 if I::put_site(&mut recorders, mode, fixed, bytes, &insn, refer) {
                     offset = at as u32;
                     probes.sites.insert(s.at, n as u32);
@@ -722,7 +722,7 @@ fn can_have_threads(program: &Program<'_>) -> bool {
         b"_ZNSt6thread15_M_start_threadESt10unique_ptrINS_6_StateESt14default_deleteIS1_EEPFvvE",
         b"GOMP_parallel",
     ];
-    use postlink_image::elf::SymbolTable;
+    use postlink_elf::elf::SymbolTable;
     // Only what is called counts: a static libc has `clone` in any case.
     if program.imported(|name| STARTERS.contains(&name)).is_some() {
         return true;

@@ -7,10 +7,10 @@
 use std::marker::PhantomData;
 use std::path::Path;
 
-use postlink_image::elf::Elf;
-use postlink_image::note::NoteKind;
-use postlink_image::unwind::lsda::Numbers;
-use postlink_image::write::{WriteOptions, Writer};
+use postlink_elf::elf::Elf;
+use postlink_elf::note::NoteKind;
+use postlink_elf::unwind::lsda::Numbers;
+use postlink_elf::write::{WriteOptions, Writer};
 use postlink_isa::{Code, Isa, Machine, with_isa};
 use postlink_profile::bolt_yaml::BoltYaml;
 use postlink_profile::symbolic::SymbolicProfile;

@@ -7,8 +7,8 @@
 
 use std::ops::Range;
 
-use postlink_image::unwind::lsda::Numbers;
-use postlink_image::unwind::rows::{self, Row};
+use postlink_elf::unwind::lsda::Numbers;
+use postlink_elf::unwind::rows::{self, Row};
 
 use super::body::{Emitted, Fragment};
 use crate::analyse::FunctionUnwind;

@@ -14,8 +14,8 @@
 //! Rows of stubs: at a stub's first instruction and at its counter those of a function's entry; at an
 //! instruction that was overwritten those that it had.
 
-use postlink_image::unwind::eh_frame::{EhFrame, Fde, NewFde, merged_sizes, write_merged};
-use postlink_image::unwind::rows::{self, RegRule, Row};
+use postlink_elf::unwind::eh_frame::{EhFrame, Fde, NewFde, merged_sizes, write_merged};
+use postlink_elf::unwind::rows::{self, RegRule, Row};
 
 use super::stubs::Stubs;
 use crate::discover::{Piece, Program};
@@ -54,7 +54,7 @@ pub struct Overwriting {
 impl Search {
     /// Reads the table; `None` if it is not of the form that all linkers write, or its last entry is not understood.
     pub fn read(program: &Program<'_>) -> Option<Search> {
-        use postlink_image::raw::PT_GNU_EH_FRAME;
+        use postlink_elf::raw::PT_GNU_EH_FRAME;
         let elf = program.elf;
         let segment = elf.segments.iter().find(|s| s.kind == PT_GNU_EH_FRAME)?;
         let head = elf.bytes_at(segment.addr, 12)?;

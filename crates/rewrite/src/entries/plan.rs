@@ -32,7 +32,7 @@
 //!
 //! What follows for unwinding is in [`super::frames`].
 
-use postlink_image::{InputAddr, OutputAddr};
+use postlink_elf::{InputAddr, OutputAddr};
 use postlink_isa::coverage::Covers;
 use postlink_isa::{Code, Fixup, FixupKind, Insn, Isa, Reach, RegSet};
 use rayon::prelude::*;

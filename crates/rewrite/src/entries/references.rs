@@ -1,7 +1,7 @@
 //! All references to functions' starts: those that can be changed so that they lead past a counter, and those
 //! that cannot.
 
-use postlink_image::elf::{DynReloc, SymbolTable};
+use postlink_elf::elf::{DynReloc, SymbolTable};
 use postlink_isa::coverage::Covers;
 use postlink_isa::{FixupKind, Flow, Insn};
 use rayon::prelude::*;
@@ -198,7 +198,7 @@ impl Finder<'_, '_> {
 
     /// Functions that other files and the loader know, or that something refers to by a distance.
     fn known_elsewhere(&self, unknown: &mut Vec<u32>) {
-        use postlink_image::raw::{DT_FINI, DT_INIT, DT_INIT_ARRAY, STT_GNU_IFUNC};
+        use postlink_elf::raw::{DT_FINI, DT_INIT, DT_INIT_ARRAY, STT_GNU_IFUNC};
         let (refs, elf) = (&self.program.refs, self.program.elf);
         let dynamic = elf.symbols(SymbolTable::Dynamic);
         let fixed = elf.symbols(SymbolTable::Static);
@@ -250,7 +250,7 @@ impl Finder<'_, '_> {
 
 /// Relocations of code that lead to code: (place, target), as if those relative to the instruction were at its end.
 fn relocated<I: Covers>(program: &Program<'_>) -> Vec<(u64, u64)> {
-    use postlink_image::raw::{R_X86_64_PC32, R_X86_64_PLT32, SHT_RELA, STT_TLS};
+    use postlink_elf::raw::{R_X86_64_PC32, R_X86_64_PLT32, SHT_RELA, STT_TLS};
     /// Absolute addresses, and distances of the large code model.
     const OTHERS: [u32; 6] = [1, 10, 11, 24, 25, 31];
     /// Of a slot in the global offset table, unless the linker has put the address itself there.

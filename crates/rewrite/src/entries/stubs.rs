@@ -1,6 +1,6 @@
 //! Where stubs are.
 
-use postlink_image::OutputAddr;
+use postlink_elf::OutputAddr;
 
 /// Where stubs are: the first so many bytes of them at one address, the rest at another.
 #[derive(Clone, Copy, Debug)]

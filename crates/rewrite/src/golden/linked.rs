@@ -4,10 +4,10 @@
 use std::collections::BTreeSet;
 use std::fs;
 
-use postlink_image::OutputAddr;
-use postlink_image::elf::Elf;
-use postlink_image::note::NoteKind;
-use postlink_image::write::{WriteOptions, Writer};
+use postlink_elf::OutputAddr;
+use postlink_elf::elf::Elf;
+use postlink_elf::note::NoteKind;
+use postlink_elf::write::{WriteOptions, Writer};
 use postlink_isa::{Code, Flow, Insn, Isa};
 
 use super::show::{Names, kind_of, line, program_of, reason};

@@ -24,7 +24,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use postlink_image::elf::Elf;
+use postlink_elf::elf::Elf;
 use postlink_isa::aarch64::AArch64;
 use postlink_isa::x86_64::X86_64;
 

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use postlink_image::elf::{Elf, SymbolTable};
+use postlink_elf::elf::{Elf, SymbolTable};
 use postlink_isa::{FixupKind, Isa};
 
 use crate::analyse::{Probes, Target};

@@ -1,4 +1,4 @@
-//! Address translation for what was moved: the tables of `.note.bolt_bat` ([`postlink_image::bat`]).
+//! Address translation for what was moved: the tables of `.note.bolt_bat` ([`postlink_elf::bat`]).
 //!
 //! The reader that matters finds the function of an address by the symbols of the output, then looks for a
 //! table that begins where that function does. Its functions are what symbols give: a part that the compiler
@@ -23,9 +23,9 @@
 //! block's last instruction, which a jump that was added translates to.
 
 use fixedbitset::FixedBitSet;
-use postlink_image::bat::{self, Bat, Entry, EntryKind};
-use postlink_image::write::{NewKind, NewSection, Writer};
-use postlink_image::{InputAddr, OutputAddr};
+use postlink_elf::bat::{self, Bat, Entry, EntryKind};
+use postlink_elf::write::{NewKind, NewSection, Writer};
+use postlink_elf::{InputAddr, OutputAddr};
 use postlink_isa::{Flow, Isa};
 use rayon::prelude::*;
 

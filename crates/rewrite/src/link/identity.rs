@@ -10,9 +10,9 @@
 //!
 //! The note goes on naming the input's id.
 
-use postlink_image::InputAddr;
-use postlink_image::elf::Elf;
-use postlink_image::write::{NewId, Writer};
+use postlink_elf::InputAddr;
+use postlink_elf::elf::Elf;
+use postlink_elf::write::{NewId, Writer};
 use xxhash_rust::xxh3::Xxh3;
 
 use super::place::Placement;
@@ -47,7 +47,7 @@ impl Placement {
         let mut add = |bytes: &[u8]| hashes.iter_mut().for_each(|h| h.update(bytes));
         add(b"postlink");
         add(old);
-        add(postlink_image::note::description(writer.contents(note)));
+        add(postlink_elf::note::description(writer.contents(note)));
         let mut order: Vec<usize> = (0..ready.len()).collect();
         order.sort_by_key(|i| program.start(ready[*i].function as usize));
         for i in order {

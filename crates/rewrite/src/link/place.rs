@@ -12,10 +12,10 @@
 
 use std::collections::BTreeSet;
 
-use postlink_image::elf::Elf;
-use postlink_image::note::NoteKind;
-use postlink_image::write::{NewKind, NewSection, Placed, Writer};
-use postlink_image::{InputAddr, OutputAddr};
+use postlink_elf::elf::Elf;
+use postlink_elf::note::NoteKind;
+use postlink_elf::write::{NewKind, NewSection, Placed, Writer};
+use postlink_elf::{InputAddr, OutputAddr};
 use postlink_isa::{Code, Isa};
 use rayon::prelude::*;
 use rustc_hash::FxHashMap;

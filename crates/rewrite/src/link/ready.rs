@@ -1,6 +1,6 @@
 //! Functions ready to be placed.
 
-use postlink_image::InputAddr;
+use postlink_elf::InputAddr;
 use postlink_isa::{Code, Isa};
 
 use crate::analyse::{Analysed, FunctionUnwind, Probes, SecondaryEntry, Target};

@@ -1,7 +1,7 @@
 //! What refers to moved functions from outside of new code: old entries, jump tables, pointers, code that stays.
 
-use postlink_image::write::Writer;
-use postlink_image::{InputAddr, OutputAddr};
+use postlink_elf::write::Writer;
+use postlink_elf::{InputAddr, OutputAddr};
 use postlink_isa::{Code, FixupKind, Isa, Reach};
 use rayon::prelude::*;
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -209,7 +209,7 @@ impl Placement {
 
     /// Functions that headers of the file name.
     fn file_addresses(&self, program: &Program<'_>, writer: &mut Writer<'_>) -> Result<(), Error> {
-        use postlink_image::raw::{DT_FINI, DT_INIT};
+        use postlink_elf::raw::{DT_FINI, DT_INIT};
         for tag in [DT_INIT, DT_FINI] {
             let old = program.elf.dynamic_value(tag);
             if let Some(new) = old.and_then(|v| self.followed(program, InputAddr::new(v))) {

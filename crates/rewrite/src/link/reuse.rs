@@ -1,6 +1,6 @@
 //! Space in old bodies that nothing comes to any more.
 
-use postlink_image::InputAddr;
+use postlink_elf::InputAddr;
 use postlink_isa::{Code, Isa};
 use rustc_hash::{FxHashMap, FxHashSet};
 

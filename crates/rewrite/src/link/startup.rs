@@ -1,8 +1,8 @@
 //! How the start-up routine comes to run before the program.
 
-use postlink_image::elf::Elf;
-use postlink_image::write::Writer;
-use postlink_image::{InputAddr, OutputAddr};
+use postlink_elf::elf::Elf;
+use postlink_elf::write::Writer;
+use postlink_elf::{InputAddr, OutputAddr};
 use postlink_isa::RuntimeEntry;
 
 use crate::discover::is_program;
@@ -21,7 +21,7 @@ pub enum Hook {
 }
 
 pub fn hook(elf: &Elf<'_>) -> Result<Hook, Error> {
-    use postlink_image::raw::{DT_INIT, DT_INIT_ARRAY, DT_INIT_ARRAYSZ, DT_RELACOUNT, DT_SYMENT};
+    use postlink_elf::raw::{DT_INIT, DT_INIT_ARRAY, DT_INIT_ARRAYSZ, DT_RELACOUNT, DT_SYMENT};
     if is_program(elf) {
         return Ok(Hook::Entry(elf.entry));
     }

@@ -1,9 +1,9 @@
 //! What describes the new code: symbols, and the note that claims what moved where.
 
-use postlink_image::elf::SymbolTable;
-use postlink_image::note::{EntryLevel, MovedFunction, Note, NoteBasis};
-use postlink_image::write::{InSection, NewId, NewKind, NewSection, NewSymbol, SymbolEdit, Writer};
-use postlink_image::{InputAddr, OutputAddr};
+use postlink_elf::elf::SymbolTable;
+use postlink_elf::note::{EntryLevel, MovedFunction, Note, NoteBasis};
+use postlink_elf::write::{InSection, NewId, NewKind, NewSection, NewSymbol, SymbolEdit, Writer};
+use postlink_elf::{InputAddr, OutputAddr};
 use rayon::prelude::*;
 use rustc_hash::{FxHashMap, FxHashSet};
 

@@ -3,10 +3,10 @@
 //! Exception tables come first, since unwind entries point to them. Then all entries of the file are written
 //! anew, old and new ones, with a table for searching: a merged `.eh_frame`.
 
-use postlink_image::unwind::eh_frame::{self, NewFde};
-use postlink_image::unwind::lsda::CallSite;
-use postlink_image::write::{NewKind, NewSection, Writer};
-use postlink_image::{InputAddr, OutputAddr};
+use postlink_elf::unwind::eh_frame::{self, NewFde};
+use postlink_elf::unwind::lsda::CallSite;
+use postlink_elf::write::{NewKind, NewSection, Writer};
+use postlink_elf::{InputAddr, OutputAddr};
 use rayon::prelude::*;
 use rustc_hash::FxHashMap;
 

@@ -20,8 +20,8 @@
 //!
 //! Where branches must land at landing pads, a veneer's jump does as well: a target without one gets no veneer.
 
-use postlink_image::write::{NewKind, NewSection, Placed, Writer};
-use postlink_image::{InputAddr, OutputAddr};
+use postlink_elf::write::{NewKind, NewSection, Placed, Writer};
+use postlink_elf::{InputAddr, OutputAddr};
 use postlink_isa::{Code, Fixup, FixupKind, Isa};
 use rustc_hash::FxHashMap;
 

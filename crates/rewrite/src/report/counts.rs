@@ -1,6 +1,6 @@
 //! What a profile says of a program, in the program's terms: functions, blocks, edges and calls with their counts.
 
-use postlink_image::elf::Elf;
+use postlink_elf::elf::Elf;
 use postlink_isa::{Isa, with_isa};
 use postlink_profile::Profile;
 use rayon::prelude::*;

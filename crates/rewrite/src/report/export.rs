@@ -14,7 +14,7 @@
 use std::collections::BTreeSet;
 
 use postlink_bolt_symbols::names;
-use postlink_image::elf::Elf;
+use postlink_elf::elf::Elf;
 use postlink_isa::{Isa, with_isa};
 use postlink_profile::bolt_yaml::{self, BoltYaml, HashFunction, Header};
 use postlink_profile::symbolic::{Branch, Collection, Location, NameId, Records, SymbolicProfile};

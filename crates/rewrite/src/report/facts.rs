@@ -4,7 +4,7 @@
 //! [`super::counts`] has what ran and nothing else, for exact counters. A picture of a program needs the rest
 //! too: how large the functions are that did not run, why some stay, what is beside the hot blocks.
 
-use postlink_image::elf::Elf;
+use postlink_elf::elf::Elf;
 use postlink_isa::{Isa, with_isa};
 use rayon::prelude::*;
 use rustc_hash::{FxHashMap, FxHashSet};

@@ -1,6 +1,6 @@
 //! What a file is, and what can be done with it.
 
-use postlink_image::elf::Elf;
+use postlink_elf::elf::Elf;
 use postlink_isa::{Isa, with_isa};
 use rayon::prelude::*;
 use serde::Serialize;
@@ -95,7 +95,7 @@ pub fn inspect(elf: &Elf<'_>) -> Result<Inspection, Error> {
 }
 
 fn inspect_with<I: Isa>(elf: &Elf<'_>) -> Result<Inspection, Error> {
-    use postlink_image::elf::SymbolTable;
+    use postlink_elf::elf::SymbolTable;
     let program = Program::discover::<I>(elf)?;
     let nonlocal_exits = NonlocalExits::new(&program);
     let shares: Vec<(FunctionCounters, [usize; 3])> = (0..program.functions.len())

@@ -25,9 +25,9 @@
 
 use std::collections::BTreeMap;
 
-use postlink_image::bat::parents::Parents;
-use postlink_image::bat::{Bat, Entry};
-use postlink_image::elf::{Elf, SymbolTable};
+use postlink_elf::bat::parents::Parents;
+use postlink_elf::bat::{Bat, Entry};
+use postlink_elf::elf::{Elf, SymbolTable};
 use postlink_isa::{Isa, with_isa};
 use postlink_layout::ext_tsp;
 use rayon::prelude::*;
@@ -141,7 +141,7 @@ type Nth<'d> = (&'d [u8], u32);
 
 /// Symbols that have a place, by their index.
 fn nth_names<'d>(elf: &Elf<'d>) -> BTreeMap<u32, Nth<'d>> {
-    use postlink_image::raw::{STT_FILE, STT_SECTION};
+    use postlink_elf::raw::{STT_FILE, STT_SECTION};
     let mut seen: FxHashMap<&[u8], u32> = FxHashMap::default();
     let mut out = BTreeMap::new();
     for (i, s) in (0u32..).zip(elf.symbols(SymbolTable::Static).iter()) {

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
-use postlink_image::elf::Elf;
+use postlink_elf::elf::Elf;
 use postlink_mip::create::RAW_SECTION;
 use postlink_mip::{Profile, mip, order};
 use regex::bytes::Regex;

@@ -1,6 +1,6 @@
 //! Functions re-emitted, with counters of calls or blocks.
 
-use postlink_image::write::Writer;
+use postlink_elf::write::Writer;
 use postlink_isa::coverage::Covers;
 use postlink_isa::{Code, Isa, RegSet};
 use postlink_mip::{self as mip, Block, InferredBlock, Profile};

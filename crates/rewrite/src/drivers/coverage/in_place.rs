@@ -1,9 +1,9 @@
 //! Counters at entries of functions that stay where they are: [`crate::entries`].
 
-use postlink_image::elf::SymbolTable;
-use postlink_image::note::{Note, NoteKind};
-use postlink_image::write::{InSection, NewKind, NewSection, Placed, SymbolEdit, Writer};
-use postlink_image::{InputAddr, OutputAddr};
+use postlink_elf::elf::SymbolTable;
+use postlink_elf::note::{Note, NoteKind};
+use postlink_elf::write::{InSection, NewKind, NewSection, Placed, SymbolEdit, Writer};
+use postlink_elf::{InputAddr, OutputAddr};
 use postlink_isa::coverage::Covers;
 use postlink_mip::Profile;
 use rustc_hash::FxHashSet;

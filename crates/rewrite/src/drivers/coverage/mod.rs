@@ -34,8 +34,8 @@ mod runtime;
 use std::marker::PhantomData;
 use std::path::Path;
 
-use postlink_image::elf::Elf;
-use postlink_image::write::{WriteOptions, Writer};
+use postlink_elf::elf::Elf;
+use postlink_elf::write::{WriteOptions, Writer};
 use postlink_isa::coverage::{CallCounter, Covers};
 use postlink_isa::with_isa;
 use postlink_mip::{self as mip, Profile, Types, Width};

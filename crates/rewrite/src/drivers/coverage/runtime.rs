@@ -1,8 +1,8 @@
 //! What counters need beside them: their pages, the start-up routine that maps these, and the slow path of calls.
 
-use postlink_image::OutputAddr;
-use postlink_image::elf::Elf;
-use postlink_image::write::{NewId, NewKind, NewSection, Placed, Writer};
+use postlink_elf::OutputAddr;
+use postlink_elf::elf::Elf;
+use postlink_elf::write::{NewId, NewKind, NewSection, Placed, Writer};
 use postlink_isa::coverage::{self, Covers, MipRuntime, SlowConfig};
 use postlink_isa::{Isa, RuntimeConfig};
 use postlink_mip::{self as mip, Kind, Profile, Types, Width};

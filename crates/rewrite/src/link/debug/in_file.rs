@@ -13,13 +13,13 @@
 //! with the code of both programs, as it does where debug information is in the program.
 
 use postlink_dwarf::{AddressMap, MapParts, Run};
-use postlink_image::debug_file::{AddedSymbol, Contents, DebugFile as Image, MovedSymbol, Parts};
-use postlink_image::elf::{Elf, Section, SymbolTable};
-use postlink_image::moves::{self, Moves};
-use postlink_image::note::{Note, NoteKind};
+use postlink_elf::debug_file::{AddedSymbol, Contents, DebugFile as Image, MovedSymbol, Parts};
+use postlink_elf::elf::{Elf, Section, SymbolTable};
+use postlink_elf::moves::{self, Moves};
+use postlink_elf::note::{Note, NoteKind};
 
 use super::{CompressDebug, DebugReport, executable, has_debug_info, sections};
-use postlink_image::FormatError;
+use postlink_elf::FormatError;
 
 /// Updated debug information in a file of its own.
 #[derive(Debug)]

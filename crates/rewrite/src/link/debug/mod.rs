@@ -9,7 +9,7 @@
 //! | a branch or an address that was re-encoded ([`Span::of`]) | one old instruction, whatever its length |
 //! | added: jumps, padding, what long branches go by way of | none; it is described like what is in front of it |
 //!
-//! The same runs go to the output as a note ([`postlink_image::moves`]), with which the checker begins.
+//! The same runs go to the output as a note ([`postlink_elf::moves`]), with which the checker begins.
 //!
 //! Whatever is wrong with debug information is no reason not to optimise a program: then it is kept as it is,
 //! and the report says why.
@@ -20,11 +20,11 @@ mod sections;
 use std::ops::Range;
 
 use postlink_dwarf::{AddressMap, MapParts, Run};
-use postlink_image::elf::{Elf, SymbolTable};
-use postlink_image::moves::{self, Move, Moves};
-use postlink_image::raw;
-use postlink_image::write::{InSection, NewKind, NewSection, NewSymbol, Replacement, Writer};
-use postlink_image::{InputAddr, OutputAddr};
+use postlink_elf::elf::{Elf, SymbolTable};
+use postlink_elf::moves::{self, Move, Moves};
+use postlink_elf::raw;
+use postlink_elf::write::{InSection, NewKind, NewSection, NewSymbol, Replacement, Writer};
+use postlink_elf::{InputAddr, OutputAddr};
 use postlink_isa::{Code, Isa};
 use rayon::prelude::*;
 use serde::Serialize;

@@ -10,9 +10,9 @@
 use std::collections::BTreeMap;
 
 use postlink_dwarf::{AddressMap, Sections};
-use postlink_image::FormatError;
-use postlink_image::compressed::{self, Packing, Unpacked};
-use postlink_image::elf::Elf;
+use postlink_elf::FormatError;
+use postlink_elf::compressed::{self, Packing, Unpacked};
+use postlink_elf::elf::Elf;
 use rayon::prelude::*;
 use serde::Serialize;
 

@@ -6,8 +6,8 @@
 use std::fs::File;
 use std::time::Instant;
 
-use postlink_image::elf::Elf;
-use postlink_image::write::{NewKind, NewSection, WriteOptions, Writer};
+use postlink_elf::elf::Elf;
+use postlink_elf::write::{NewKind, NewSection, WriteOptions, Writer};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

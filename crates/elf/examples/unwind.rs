@@ -1,18 +1,18 @@
 //! Shows the unwind tables of an ELF file, and what becomes of them when they are written anew.
 //!
 //! ```text
-//! cargo run --release -p postlink-image --example unwind -- FILE            totals, and the time that each step takes
-//! cargo run --release -p postlink-image --example unwind -- FILE 0x401234   rows and call sites of the code at an
+//! cargo run --release -p postlink-elf --example unwind -- FILE            totals, and the time that each step takes
+//! cargo run --release -p postlink-elf --example unwind -- FILE 0x401234   rows and call sites of the code at an
 //! address
 //! ```
 
 use std::error::Error;
 use std::time::Instant;
 
-use postlink_image::elf::Elf;
-use postlink_image::unwind::eh_frame::{EhFrame, Fde, NewFde, merged_sizes, write_merged};
-use postlink_image::unwind::lsda::Lsda;
-use postlink_image::unwind::rows::{self, CfaRule, RegRule, Row};
+use postlink_elf::elf::Elf;
+use postlink_elf::unwind::eh_frame::{EhFrame, Fde, NewFde, merged_sizes, write_merged};
+use postlink_elf::unwind::lsda::Lsda;
+use postlink_elf::unwind::rows::{self, CfaRule, RegRule, Row};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);

@@ -1,8 +1,8 @@
 //! Small tables made by hand: the forms that compilers of today do not write, and what must be refused.
 
-use postlink_image::unwind::eh_frame::{EhFrame, NewFde, merged_sizes, write_merged};
-use postlink_image::unwind::pointer::Bases;
-use postlink_image::unwind::rows;
+use postlink_elf::unwind::eh_frame::{EhFrame, NewFde, merged_sizes, write_merged};
+use postlink_elf::unwind::pointer::Bases;
+use postlink_elf::unwind::rows;
 
 const ADDR: u64 = 0x40_2000;
 const FIXED: Bases = Bases {

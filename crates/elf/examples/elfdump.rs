@@ -7,8 +7,8 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::time::Instant;
 
-use postlink_image::elf::{Elf, SymbolTable};
-use postlink_image::note::Note;
+use postlink_elf::elf::{Elf, SymbolTable};
+use postlink_elf::note::Note;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

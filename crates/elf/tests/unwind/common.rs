@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 
 use gimli::UnwindSection;
-use postlink_image::elf::Elf;
-use postlink_image::unwind::eh_frame::{EhFrame, NewFde};
-use postlink_image::unwind::pointer::Bases;
-use postlink_image::unwind::rows::{self, CfaRule, RegRule, Row};
+use postlink_elf::elf::Elf;
+use postlink_elf::unwind::eh_frame::{EhFrame, NewFde};
+use postlink_elf::unwind::pointer::Bases;
+use postlink_elf::unwind::rows::{self, CfaRule, RegRule, Row};
 
 pub type Slice<'d> = gimli::EndianSlice<'d, gimli::LittleEndian>;
 

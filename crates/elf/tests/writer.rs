@@ -8,9 +8,9 @@ use std::process::Command;
 use common::{
     Toolchain, have, move_work, move_work_by, no_new_complaints, run, succeed, with_zeroes, work,
 };
-use postlink_image::elf::{Elf, SymbolTable};
-use postlink_image::raw;
-use postlink_image::write::{NewKind, NewSection, TableGrowth, WriteOptions, Writer};
+use postlink_elf::elf::{Elf, SymbolTable};
+use postlink_elf::raw;
+use postlink_elf::write::{NewKind, NewSection, TableGrowth, WriteOptions, Writer};
 
 /// What must hold for every output, seen through the reader.
 fn check_structure(before: &[u8], after: &[u8]) {
@@ -59,7 +59,7 @@ fn check_structure(before: &[u8], after: &[u8]) {
         }
     }
     // Symbols: the same ones by name, in sections of the same names, and three in new places.
-    let key = |elf: &Elf<'_>, s: &postlink_image::elf::Symbol<'_>| {
+    let key = |elf: &Elf<'_>, s: &postlink_elf::elf::Symbol<'_>| {
         let section = if s.section < 0xff00 {
             elf.sections[s.section as usize].name
         } else {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use object::read::elf::{FileHeader, ProgramHeader, SectionHeader, Sym};
 use object::{Endianness, elf::FileHeader64};
-use postlink_image::elf::{Elf, SymbolTable};
+use postlink_elf::elf::{Elf, SymbolTable};
 
 /// ELF files that every Linux machine has, this test among them.
 fn samples() -> Vec<PathBuf> {

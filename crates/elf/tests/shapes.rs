@@ -10,11 +10,11 @@ use std::process::Command;
 
 use common::{Toolchain, have, move_work, no_new_complaints, run, scratch, succeed, work};
 use object::{Object, ObjectSection, ObjectSymbol};
-use postlink_image::InputAddr;
-use postlink_image::elf::{Elf, SymbolTable};
-use postlink_image::raw::{self, Ehdr, Phdr, Shdr};
-use postlink_image::unwind::eh_frame::{EhFrame, merged_sizes, write_merged};
-use postlink_image::write::{
+use postlink_elf::InputAddr;
+use postlink_elf::elf::{Elf, SymbolTable};
+use postlink_elf::raw::{self, Ehdr, Phdr, Shdr};
+use postlink_elf::unwind::eh_frame::{EhFrame, merged_sizes, write_merged};
+use postlink_elf::write::{
     InSection, NewKind, NewSection, NewSymbol, SymbolEdit, TableGrowth, WriteError, WriteOptions,
     Writer,
 };

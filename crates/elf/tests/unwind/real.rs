@@ -1,11 +1,11 @@
 //! Every FDE and LSDA of real files: rows as gimli reads them, and everything that is written read again.
 
 use gimli::UnwindSection;
-use postlink_image::elf::Elf;
-use postlink_image::unwind::eh_frame::{EhFrame, merged_sizes, write_merged};
-use postlink_image::unwind::lsda::Lsda;
-use postlink_image::unwind::pointer::Bases;
-use postlink_image::unwind::rows;
+use postlink_elf::elf::Elf;
+use postlink_elf::unwind::eh_frame::{EhFrame, merged_sizes, write_merged};
+use postlink_elf::unwind::lsda::Lsda;
+use postlink_elf::unwind::pointer::Bases;
+use postlink_elf::unwind::rows;
 
 use crate::common::{
     Gimli, corpus, encoded_again, part, read_elf, same_but_args, starting_programs, table,
@@ -121,7 +121,7 @@ fn compare_encoding(elf: &Elf<'_>, seen: &mut Seen) {
         .filter(|f| !f.is_discarded())
         .zip(encoded_again(&table, 0))
     {
-        let again = postlink_image::unwind::eh_frame::Fde {
+        let again = postlink_elf::unwind::eh_frame::Fde {
             instructions: &new.instructions,
             bytes: &new.instructions,
             ..fde.clone()
@@ -157,7 +157,7 @@ fn compare_merged(elf: &Elf<'_>) -> usize {
                 let instructions =
                     rows::encode(cie, &initial, &part(&all, from, to)).expect("its own CIE");
                 let start = fde.start + SHIFT + from;
-                new.push(postlink_image::unwind::eh_frame::NewFde {
+                new.push(postlink_elf::unwind::eh_frame::NewFde {
                     cie: fde.cie,
                     start,
                     len: to - from,

@@ -1,14 +1,14 @@
 //! How large address translation tables are, and whether they are the same when written again.
 //!
 //! ```text
-//! cargo run --release -p postlink-image --example bat_size -- ./app.opt
+//! cargo run --release -p postlink-elf --example bat_size -- ./app.opt
 //! ```
 //!
 //! Prints a line of numbers: bytes of the section; bytes of what the encoder makes of its decoded form;
 //! functions, split-off parts, entries. Ends with 1 if the two are not the same, byte for byte.
 
-use postlink_image::bat::{self, Bat};
-use postlink_image::elf::Elf;
+use postlink_elf::bat::{self, Bat};
+use postlink_elf::elf::Elf;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let Some(binary) = std::env::args().nth(1) else {

@@ -6,9 +6,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use postlink_image::InputAddr;
-use postlink_image::elf::{Elf, SymbolTable};
-use postlink_image::write::{
+use postlink_elf::InputAddr;
+use postlink_elf::elf::{Elf, SymbolTable};
+use postlink_elf::write::{
     InSection, NewKind, NewSection, NewSymbol, SymbolEdit, WriteOptions, WriteSummary, Writer,
 };
 

@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use arbitrary::{Result, Unstructured};
-use postlink_image::bat::parents::Parents;
-use postlink_image::bat::{self, Bat, Entry, EntryKind, Translator};
-use postlink_image::elf::{Elf, SymbolTable};
+use postlink_elf::bat::parents::Parents;
+use postlink_elf::bat::{self, Bat, Entry, EntryKind, Translator};
+use postlink_elf::elf::{Elf, SymbolTable};
 
 const BOLT: &str = "/usr/lib/llvm-19/bin/llvm-bolt";
 

@@ -2,11 +2,11 @@
 //! bytes, an address, and the bases are all that the parsers need.
 
 use arbitrary::{Arbitrary, Result, Unstructured};
-use postlink_image::elf::Elf;
-use postlink_image::unwind::eh_frame::{Cie, EhFrame, Fde, merged_sizes, write_merged};
-use postlink_image::unwind::lsda::Lsda;
-use postlink_image::unwind::pointer::Bases;
-use postlink_image::unwind::rows::{self, CfaRule, RegRule, Row};
+use postlink_elf::elf::Elf;
+use postlink_elf::unwind::eh_frame::{Cie, EhFrame, Fde, merged_sizes, write_merged};
+use postlink_elf::unwind::lsda::Lsda;
+use postlink_elf::unwind::pointer::Bases;
+use postlink_elf::unwind::rows::{self, CfaRule, RegRule, Row};
 
 use crate::common::{Gimli, encoded_again, read_elf};
 

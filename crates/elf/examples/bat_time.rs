@@ -1,7 +1,7 @@
 //! How fast address translation tables are read, written and asked.
 //!
 //! ```text
-//! cargo run --release -p postlink-image --example bat_time -- ./app.opt 10000000
+//! cargo run --release -p postlink-elf --example bat_time -- ./app.opt 10000000
 //! ```
 //!
 //! Prints a line of numbers: bytes of the section, entries, and the best of several rounds in nanoseconds for
@@ -11,9 +11,9 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use postlink_image::bat::parents::Parents;
-use postlink_image::bat::{self, Bat, Translator};
-use postlink_image::elf::Elf;
+use postlink_elf::bat::parents::Parents;
+use postlink_elf::bat::{self, Bat, Translator};
+use postlink_elf::elf::Elf;
 
 fn best<T>(rounds: usize, mut work: impl FnMut() -> T) -> Duration {
     let times = (0..rounds).map(|_| {

@@ -6,10 +6,10 @@ use std::path::Path;
 use std::process::Command;
 
 use common::{have, run, scratch, source, succeed, work};
-use postlink_image::InputAddr;
-use postlink_image::elf::{Elf, SymbolTable};
-use postlink_image::raw;
-use postlink_image::write::{NewKind, NewSection, TableGrowth, WriteOptions, WriteSummary, Writer};
+use postlink_elf::InputAddr;
+use postlink_elf::elf::{Elf, SymbolTable};
+use postlink_elf::raw;
+use postlink_elf::write::{NewKind, NewSection, TableGrowth, WriteOptions, WriteSummary, Writer};
 
 #[test]
 fn segments_agree_with_the_largest_page_that_the_linker_allowed_for() {

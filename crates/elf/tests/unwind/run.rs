@@ -9,10 +9,10 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
-use postlink_image::elf::Elf;
-use postlink_image::unwind::eh_frame::{EhFrame, NewFde, merged_sizes, write_merged};
-use postlink_image::unwind::lsda::{CallSite, Lsda};
-use postlink_image::unwind::rows;
+use postlink_elf::elf::Elf;
+use postlink_elf::unwind::eh_frame::{EhFrame, NewFde, merged_sizes, write_merged};
+use postlink_elf::unwind::lsda::{CallSite, Lsda};
+use postlink_elf::unwind::rows;
 
 use crate::common::{Random, part, starting_programs, table};
 

@@ -5,11 +5,11 @@ mod common;
 use std::path::Path;
 
 use common::{Toolchain, scratch};
-use postlink_image::InputAddr;
-use postlink_image::elf::{Elf, SymbolTable};
-use postlink_image::note::Note;
-use postlink_image::raw::{self, Ehdr, Phdr, Shdr};
-use postlink_image::write::{InSection, NewKind, NewSection, NewSymbol, SymbolEdit, Writer};
+use postlink_elf::InputAddr;
+use postlink_elf::elf::{Elf, SymbolTable};
+use postlink_elf::note::Note;
+use postlink_elf::raw::{self, Ehdr, Phdr, Shdr};
+use postlink_elf::write::{InSection, NewKind, NewSection, NewSymbol, SymbolEdit, Writer};
 
 /// A linked program with kept relocations, symbols and all; where there is no compiler, a program of the system.
 fn samples() -> Vec<Vec<u8>> {
