@@ -334,7 +334,7 @@ fn interrupted(command: &mut Command, times: usize) -> (Option<i32>, String, Vec
 
 #[test]
 fn an_interrupt_from_a_terminal_loses_nothing_either() {
-    let folder = Folder::new();
+    let folder = Folder::with_programs();
     let options = ["--max-runs", "500", "--precision", "0.01", "--warmup", "0"];
     let mut command = folder.command(
         Path::new(env!("CARGO_BIN_EXE_postlink")),
@@ -360,7 +360,7 @@ fn an_interrupt_from_a_terminal_loses_nothing_either() {
 
 #[test]
 fn an_interrupt_while_servers_are_measured_loses_nothing_and_stops_the_server() {
-    let folder = Folder::new();
+    let folder = Folder::with_programs();
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
     let port = listener
         .local_addr()
@@ -410,7 +410,7 @@ fn an_interrupt_while_servers_are_measured_loses_nothing_and_stops_the_server() 
 
 #[test]
 fn an_interrupt_while_tune_measures_keeps_the_result_and_says_what_was_measured() {
-    let folder = Folder::new();
+    let folder = Folder::with_programs();
     let mut command = folder.command(
         Path::new(env!("CARGO_BIN_EXE_postlink")),
         &["tune", "app", "-o", "app.opt", "--measure", "500"],
