@@ -314,28 +314,32 @@ fn gdb_stops_where_it_stopped_and_shows_what_it_showed() {
     });
 }
 
-/// What LLDB does with a program, without addresses and numbers of breakpoints.
+/// What LLDB does with a program, without addresses and numbers of breakpoints. Each script has a process of its own:
+/// LLDB remembers how to unwind a function in two parts, and uses it for all that is between them.
 fn lldb_transcript(program: &Path) -> Vec<String> {
-    let mut command = Command::new("lldb-19");
-    command.args(["--no-lldbinit", "-b"]);
-    for line in [
-        "settings set symbols.enable-external-lookup false",
-        "breakpoint set -n leaf",
-        "run",
-        "bt",
-        "frame variable",
-        "up",
-        "frame variable",
-        "breakpoint delete 1",
-        "breakpoint set -n cold_path",
-        "continue",
-        "bt",
-        "kill",
-    ] {
-        command.args(["-o", line]);
+    let scripts: [&[&str]; 2] = [
+        &[
+            "breakpoint set -n leaf",
+            "run",
+            "bt",
+            "frame variable",
+            "up",
+            "frame variable",
+            "kill",
+        ],
+        &["breakpoint set -n cold_path", "run", "bt", "kill"],
+    ];
+    let mut all = String::new();
+    for script in scripts {
+        let mut command = Command::new("lldb-19");
+        command.args(["--no-lldbinit", "-b"]);
+        command.args(["-o", "settings set symbols.enable-external-lookup false"]);
+        for line in script {
+            command.args(["-o", line]);
+        }
+        let output = command.arg(program).output().expect("it runs");
+        all += &(text(&output.stdout) + &text(&output.stderr));
     }
-    let output = command.arg(program).output().expect("it runs");
-    let all = text(&output.stdout) + &text(&output.stderr);
     let hex = regex::Regex::new("0x[0-9a-f]+|Process [0-9]+|breakpoint [0-9.]+").expect("one");
     all.lines()
         .map(|line| hex.replace_all(line, "").replace("app.opt", "app"))
