@@ -599,6 +599,7 @@ fn what_takes_long_shows_on_a_terminal_which_step_it_is_at_and_nothing_in_a_pipe
         };
         let child = command
             .current_dir(folder.path(""))
+            .env("TERM", "xterm")
             .stdin(std::process::Stdio::null())
             .stdout(std::process::Stdio::piped())
             .stderr(std::process::Stdio::piped())
