@@ -76,7 +76,7 @@ fn is_known(what: &str, phase: &str) -> bool {
     lists.all(|(_, steps)| steps.contains(&phase))
 }
 
-/// A phase and its place among those of a piece of work: `link, step 7 of 9`.
+/// A phase and its place among those of a piece of work: `link, step 8 of 10`.
 fn step(what: &str, phase: &str) -> String {
     let steps = STEPS.iter().find(|(name, _)| *name == what);
     let steps = steps.map_or(&[][..], |(_, steps)| steps);

@@ -55,10 +55,11 @@ impl Debug {
         let mut watched = ui.phases("debug");
         watched.phases.begin("update");
         let input = Input::open(&self.input)?;
+        let of_input = input.elf()?;
         let optimized = Input::open(&self.optimized)?;
         let debug_path = match &self.debug {
             Some(path) => path.clone(),
-            None => find(&self.input, &input.elf()?)?,
+            None => find(&self.input, &of_input)?,
         };
         let debug = Input::open(&debug_path)?;
         for file in [&input, &optimized, &debug] {
@@ -68,7 +69,7 @@ impl Debug {
         let of_debug = of_debug.with_context(|| debug_path.display().to_string())?;
         let program = optimized.elf()?;
         let compress = self.compress_debug_sections.into();
-        let made = update_debug_file(&input.elf()?, &program, &of_debug, compress);
+        let made = update_debug_file(&of_input, &program, &of_debug, compress);
         let made = made.map_err(|e| named(e, &self.optimized, &debug_path))?;
         watched.phases.begin("write");
         let file = beside(&self.output)?;

@@ -61,7 +61,10 @@ impl Disasm {
         if self.probes && probes.is_none() {
             ui.warn(format_args!("{}: no pseudo probes", named()));
         }
-        let files = Files::of_program(&elf).with_context(named)?;
+        let files = match self.source {
+            true => Files::of_program(&elf).with_context(named)?,
+            false => Files::NONE,
+        };
         let lines = match self.source {
             true => Some(Lines::load_split(&elf, &files).with_context(named)?),
             false => None,

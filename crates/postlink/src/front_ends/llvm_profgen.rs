@@ -394,8 +394,12 @@ fn list(given: &Given, elf: &Elf<'_>, binary: &str) -> Result<()> {
         true => probe::load(elf)?,
         false => None,
     };
-    let files = Files::of_program(elf)?;
-    let lines = match given.switch("show-source-locations", false)? {
+    let source = given.switch("show-source-locations", false)?;
+    let files = match source {
+        true => Files::of_program(elf)?,
+        false => Files::NONE,
+    };
+    let lines = match source {
         true => Some(Lines::load_split(elf, &files)?),
         false => None,
     };

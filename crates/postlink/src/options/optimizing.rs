@@ -163,9 +163,8 @@ pub struct Optimizing {
     ///
     /// Orders of functions and padding are tried; blocks are ordered and code is proved once. The model walks through
     /// the program at random by its counts: it knows what runs how often, not what runs at the same time. So it
-    /// is right
-    /// about programs whose hot code is much larger than the cache, and near to chance about those whose is not
-    /// (figures: bench/frontend.md).
+    /// is right about programs whose hot code is much larger than the cache, and near to chance about those whose
+    /// is not (figures: bench/frontend.md).
     #[arg(long, value_name = "N")]
     pub search: Option<usize>,
     /// For measuring the model: take the layout with this number
