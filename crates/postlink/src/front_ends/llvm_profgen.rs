@@ -19,9 +19,10 @@ use postlink_profgen::{Format, Input, Options, generate, pe, probe, script};
 use postlink_profile::source::Source;
 
 use super::Arguments;
-use super::options::{Asked, Given, Kind, Tool, switch, value};
+use super::options::{Asked, Given, Kind, Tool, ignored, switch, value};
 
-const TOOL: Tool = Tool {
+/// Its command line.
+pub const TOOL: Tool = Tool {
     name: "llvm-profgen",
     overview: "llvm SPGO profile generator",
     usage: "llvm-profgen [options]",
@@ -132,6 +133,7 @@ const TOOL: Tool = Tool {
         switch("show-canonical-fname", "Print canonical function names"),
         switch("leading-ip-only", "Form a profile based only on sample IPs"),
         switch("sort-profiled-scc-member", "Order inside components"),
+        ignored("color", "messages have no colours"),
     ],
     aliases: &[
         ("o", "output"),
@@ -151,7 +153,7 @@ pub fn main(arguments: Arguments<'_>) -> ExitCode {
         }
         Asked::Version => {
             println!(
-                "postlink {}, compatible with LLVM 19",
+                "postlink {}, compatible with LLVM 22",
                 env!("CARGO_PKG_VERSION")
             );
             Ok(())

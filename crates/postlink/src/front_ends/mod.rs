@@ -81,6 +81,9 @@ pub fn named(argument: &str) -> Option<&'static FrontEnd> {
 }
 
 #[cfg(test)]
+mod known;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

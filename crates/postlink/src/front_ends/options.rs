@@ -4,7 +4,7 @@
 //! (`-nl=0`). `--` ends the options. `@FILE` stands for the arguments in a file.
 //!
 //! A tool says for each option what is done with it. Those that only tune the insides of LLVM are taken with
-//! a note; what is unknown is an error.
+//! a note; those that ask for something that cannot be done, and what is unknown, are errors.
 
 use std::collections::HashMap;
 
@@ -21,6 +21,8 @@ pub enum Kind {
     IgnoredValue,
     /// It changes nothing here.
     IgnoredSwitch,
+    /// It asks for what cannot be done.
+    Refused,
 }
 
 /// An option.
@@ -30,7 +32,7 @@ pub struct Known {
     pub name: &'static str,
     /// What is done with it.
     pub kind: Kind,
-    /// What it does, for `--help`; why it does nothing, for those that do nothing.
+    /// What it does, for `--help`; why it does nothing, for those that do nothing; why it cannot be done.
     pub about: &'static str,
 }
 
@@ -70,6 +72,15 @@ pub const fn ignored_value(name: &'static str, why: &'static str) -> Known {
     }
 }
 
+/// A switch that asks for what cannot be done, and why.
+pub const fn refused(name: &'static str, why: &'static str) -> Known {
+    Known {
+        name,
+        kind: Kind::Refused,
+        about: why,
+    }
+}
+
 /// A tool's command line.
 #[derive(Clone, Copy, Debug)]
 pub struct Tool {
@@ -94,6 +105,13 @@ pub enum Asked {
     Help(Given),
     /// The version.
     Version,
+}
+
+/// Which options `--print-options` and `--print-all-options` show.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Print {
+    Given,
+    All,
 }
 
 /// An option as it was given.
@@ -126,7 +144,7 @@ impl Tool {
             Asked::Work(given) => return Ok(given),
             Asked::Help(_) => self.help(),
             Asked::Version => println!(
-                "postlink {}: {}, compatible with LLVM 19",
+                "postlink {}: {}, compatible with LLVM 22",
                 env!("CARGO_PKG_VERSION"),
                 self.name
             ),
@@ -140,6 +158,7 @@ impl Tool {
         pending.reverse();
         let mut given = Given::default();
         let mut only_positional = false;
+        let mut print = None;
         while let Some(argument) = pending.pop() {
             let option = argument
                 .strip_prefix("--")
@@ -167,6 +186,14 @@ impl Tool {
                     return Ok(Asked::Help(given));
                 }
                 "version" => return Ok(Asked::Version),
+                "print-options" => {
+                    print.get_or_insert(Print::Given);
+                    continue;
+                }
+                "print-all-options" => {
+                    print = Some(Print::All);
+                    continue;
+                }
                 _ => {}
             }
             let Some(known) = self.options.iter().find(|known| known.name == name) else {
@@ -199,9 +226,32 @@ impl Tool {
                     .or_default()
                     .push(inline.unwrap_or_default()),
                 Kind::IgnoredSwitch => given.ignored.push((argument, known.about)),
+                Kind::Refused if matches!(inline.as_deref(), Some("0" | "false")) => {}
+                Kind::Refused => bail!("--{name} is not supported: {}", known.about),
             }
         }
+        if let Some(print) = print {
+            self.print(&given, print);
+        }
         Ok(Asked::Work(given))
+    }
+
+    /// Prints options that have an effect, with their last values.
+    fn print(&self, given: &Given, print: Print) {
+        let width = self.options.iter().map(|o| o.name.len()).max();
+        for known in self.options {
+            let value = given.value(known.name);
+            let taken = matches!(known.kind, Kind::Value | Kind::Switch);
+            if !taken || (print == Print::Given && value.is_none()) {
+                continue;
+            }
+            let value = match (value, known.kind) {
+                (None, _) => "*no default*",
+                (Some(""), Kind::Switch) => "1",
+                (Some(value), _) => value,
+            };
+            println!("  -{:<1$} = {value}", known.name, width.unwrap_or(0));
+        }
     }
 
     fn help(&self) {
@@ -212,11 +262,12 @@ impl Tool {
         for known in self.options {
             let spelling = match known.kind {
                 Kind::Value | Kind::IgnoredValue => format!("--{}=<value>", known.name),
-                Kind::Switch | Kind::IgnoredSwitch => format!("--{}", known.name),
+                Kind::Switch | Kind::IgnoredSwitch | Kind::Refused => format!("--{}", known.name),
             };
             let about = match known.kind {
                 Kind::IgnoredValue | Kind::IgnoredSwitch => format!("(no effect: {})", known.about),
-                _ => known.about.to_owned(),
+                Kind::Refused => format!("(not supported: {})", known.about),
+                Kind::Value | Kind::Switch => known.about.to_owned(),
             };
             println!("  {spelling:<32} - {about}");
         }
@@ -303,6 +354,7 @@ mod tests {
             switch("nl", "no branches"),
             ignored("fast", "it is anyway"),
             ignored_value("level", "there is only one"),
+            refused("fly", "it has no wings"),
         ],
         aliases: &[("o", "output")],
     };
@@ -327,6 +379,13 @@ mod tests {
         assert!(parse("-nl").unwrap().switch("nl", false).unwrap());
         assert!(!parse("-nl=0").unwrap().switch("nl", true).unwrap());
         assert!(parse("-nl=maybe").unwrap().switch("nl", true).is_err());
+    }
+
+    #[test]
+    fn what_cannot_be_done_is_refused_with_the_reason() {
+        let error = parse("--fly").unwrap_err().to_string();
+        assert_eq!(error, "--fly is not supported: it has no wings");
+        assert!(parse("--fly=0").is_ok());
     }
 
     #[test]

@@ -11,7 +11,7 @@ use postlink_profile::samples::Options;
 use postlink_profile::{Weighted, any, bolt_yaml, fdata};
 
 use super::Arguments;
-use super::options::{Tool, ignored, ignored_value, switch, value};
+use super::options::{Tool, ignored, ignored_value, refused, switch, value};
 use crate::input::Input;
 
 const READS: &str = "recordings are read without perf";
@@ -50,6 +50,24 @@ pub const TOOL: Tool = Tool {
         ignored("time-rewrite", "postlink aggregate --time prints times"),
         ignored_value("itrace", READS),
         ignored_value("max-samples", "all samples are read"),
+        ignored("aggregate-only", "nothing is optimised here"),
+        ignored(
+            "parse-mem-profile",
+            "accesses to memory are taken if the recording has them",
+        ),
+        ignored(
+            "impute-trace-fall-through",
+            "runs of code are taken from what was recorded only",
+        ),
+        ignored(
+            "show-density",
+            "how much was sampled of what ran is always said",
+        ),
+        ignored("bolt-info", "profiles have no such section"),
+        refused(
+            "spe",
+            "samples of Arm SPE are in AUX records, which are not decoded here; `perf script --itrace=bl` makes branches of them that are taken with -pa or as text",
+        ),
         ignored_value("v", "there are no levels of talk"),
         ignored("strict", "functions are looked at one by one"),
         ignored("lite", "only sampled functions are looked at"),
