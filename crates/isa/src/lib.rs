@@ -463,6 +463,13 @@ pub trait Decode: Copy + Send + Sync + 'static {
     /// it would designate. Nothing where instructions have one length: there what is decoded is all.
     fn places(_bytes: &[u8], _addr: u64, _found: &mut impl FnMut(Place, u64)) {}
 
+    /// The slot of a procedure linkage table's stub at `addr`, if `bytes` begin with one that does nothing but jump to
+    /// what the slot holds.
+    fn stub_slot(bytes: &[u8], addr: u64) -> Option<u64>;
+
+    /// What such stubs are aligned to, in bytes.
+    const STUB_ALIGNMENT: usize;
+
     /// Whether bytes are the call of a TLS descriptor as the ABI has it, through the register that holds the
     /// descriptor's address.
     fn may_call_descriptor(_bytes: &[u8]) -> bool {
@@ -533,6 +540,13 @@ pub trait Encode: Decode {
     /// Appends what does the same as an instruction that [is near](Decode::is_near), with a target anywhere, and
     /// returns true; or appends nothing and returns false if that cannot be encoded.
     fn put_far<T: Copy>(out: &mut Code<T>, original: &[u8], target: T) -> bool;
+
+    /// Appends a call, or a jump, to what the word `slot` holds, in the registers of a stub of the procedure linkage table,
+    /// and returns true; or appends nothing and returns false if there is no such form.
+    fn put_through_slot<T: Copy>(out: &mut Code<T>, jump: bool, slot: T) -> bool;
+
+    /// Whether [such a call](Encode::put_through_slot) is about as long as a direct one.
+    const SLOT_CALLS_ARE_SHORT: bool;
 
     /// Appends `len` bytes that do nothing, in as few instructions as possible.
     fn put_nops(out: &mut Vec<u8>, len: usize);

@@ -56,6 +56,7 @@ const STEPS: [(&str, &[&str]); 12] = [
             "profile",
             "discover",
             "attach",
+            "passes",
             "layout",
             "walk",
             "emit",

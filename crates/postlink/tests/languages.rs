@@ -176,10 +176,11 @@ const MODES: [&[&str]; 5] = [
     &["--mode", "block-coverage"],
 ];
 
-const PRESETS: [&[&str]; 6] = [
+const PRESETS: [&[&str]; 7] = [
     &["--preset", "safe"],
     &["--preset", "fast"],
     &["--preset", "size"],
+    &["--preset", "max"],
     &["--preset", "size", "--pointers", "stay"],
     &["--align-functions", "1", "--split-functions=none"],
     &[

@@ -170,7 +170,7 @@ fn works(source: &str, flags: &[&str]) {
         postlink(&["instrument", "app", "-o", "counting", "--mode", mode]);
         assert_eq!(output(&at("counting"), dir), plain, "{flags:?} {mode}");
     }
-    for preset in ["safe", "fast", "size"] {
+    for preset in ["safe", "fast", "size", "max"] {
         postlink(&[
             "optimize", "app", "-p", "profile", "-o", "fast", "--preset", preset,
         ]);

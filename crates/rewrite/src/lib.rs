@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  Elf ─► discover ─► Program ─► per function, in parallel:                        ─► link ─► Writer ─► file
-//!         refs, nonlocal_exits            cfg ─► counters ─► (attach, layout) ─► emit, unwind
+//!         refs, nonlocal_exits            cfg ─► counters ─► (attach, passes, layout) ─► emit, unwind
 //! ```
 //!
 //! One direction: a phase reads what the one before made and changes nothing in it. The old image keeps its bytes; new
@@ -20,6 +20,7 @@ mod error;
 #[cfg(test)]
 mod golden;
 mod link;
+mod passes;
 mod phases;
 mod pin;
 mod report;
@@ -41,6 +42,7 @@ pub use link::debug::{
     CompressDebug, DebugFile, DebugFileError, DebugInfo, DebugReport, update_debug_file,
 };
 pub use link::stress;
+pub use passes::{PassOptions, PassReport, Plt};
 pub use phases::Phases;
 pub use pin::Pin;
 pub use report::inspect::{Inspection, inspect};

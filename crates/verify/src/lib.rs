@@ -64,8 +64,8 @@ pub mod testing;
 mod walk;
 
 pub use report::{
-    Accepted, Assumption, Basis, Check, DebugState, DebugSummary, Digest, EntryLevel, EntryReport,
-    Failure, FunctionReport, Options, Report, Verdict,
+    Accepted, Assumption, Basis, ChangeKind, Changed, Check, DebugState, DebugSummary, Digest,
+    EntryLevel, EntryReport, Failure, FunctionReport, Options, Report, Verdict,
 };
 
 use arch::Arch;
@@ -894,6 +894,7 @@ fn report<A: Arch>(
     let mut following: Vec<FuncId> = addresses.map(|a| a.0).collect();
     following.sort_unstable();
     following.dedup();
+    let changes = changes(&walked);
     let functions: Vec<FunctionReport> = walked
         .into_par_iter()
         .enumerate()
@@ -921,8 +922,16 @@ fn report<A: Arch>(
                 let text = format!("the proof rests on assumption {id}, which is not accepted");
                 Some(Failure::new(Check::Assumptions, text).at(f.old_entry, f.new_entry()))
             };
+            let changes: u64 = w.changes.iter().sum();
+            let changed = || {
+                let text = format!(
+                    "{changes} of its instructions were changed, and code may only be placed"
+                );
+                let failure = Failure::new(Check::Changes, text).at(f.old_entry, f.new_entry());
+                (options.placement_only && changes > 0).then_some(failure)
+            };
             let failure = w.failure.or_else(|| failures.get(&id).cloned());
-            let failure = failure.or_else(unwanted);
+            let failure = failure.or_else(unwanted).or_else(changed);
             Some(FunctionReport {
                 name: subject
                     .names
@@ -974,11 +983,26 @@ fn report<A: Arch>(
         retargeted: found.retargeted,
         pointers: found.pointers,
         assumptions,
+        changes,
         file_failure_count,
         file_failures: found.file,
         debug: None,
         functions,
     }
+}
+
+/// How many instructions were changed, by kind; kinds that there are none of are left out.
+fn changes(walked: &[Walked]) -> Vec<Changed> {
+    let of = |kind: ChangeKind| {
+        let each = walked.iter().filter_map(|w| w.changes.get(kind as usize));
+        each.sum::<u64>()
+    };
+    let all = ChangeKind::ALL.into_iter();
+    let counted = all.map(|kind| Changed {
+        kind,
+        sites: of(kind),
+    });
+    counted.filter(|c| c.sites > 0).collect()
 }
 
 #[cfg(doctest)]

@@ -15,6 +15,8 @@ pub struct Options {
     pub max_failures: usize,
     /// On which assumptions proofs may rest. Default: all.
     pub accepted: Accepted,
+    /// Functions whose instructions were changed are refused, whatever rule there is: code may only be placed. Default: no.
+    pub placement_only: bool,
 }
 
 /// Assumptions, by their numbers in `docs/what-a-program-may-see.md`.
@@ -50,6 +52,7 @@ impl Default for Options {
             non_call_exceptions: false,
             max_failures: 100,
             accepted: Accepted::default(),
+            placement_only: false,
         }
     }
 }
@@ -92,6 +95,37 @@ pub enum Check {
     DebugInfo,
     /// The proof rests on an assumption that is not accepted.
     Assumptions,
+    /// Instructions were changed, though code may only be placed.
+    Changes,
+}
+
+/// A kind of change of instructions for which there is a rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ChangeKind {
+    /// Calls and jumps to stubs of the procedure linkage table that go through the slot.
+    SlotCall,
+}
+
+impl ChangeKind {
+    /// All kinds, in their order.
+    pub const ALL: [ChangeKind; 1] = [ChangeKind::SlotCall];
+
+    /// What is changed, for people.
+    pub fn text(self) -> &'static str {
+        match self {
+            ChangeKind::SlotCall => "calls through the procedure linkage table that take the slot",
+        }
+    }
+}
+
+/// How many instructions of a kind were changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Changed {
+    /// The kind.
+    pub kind: ChangeKind,
+    /// In how many places of the new code.
+    pub sites: u64,
 }
 
 /// A difference that is not a placement of code.
@@ -337,6 +371,8 @@ pub struct Report {
     pub pointers: u64,
     /// What the proof rests on, beside what it shows.
     pub assumptions: Vec<Assumption>,
+    /// Instructions that were changed, by a rule; everything else is only placed.
+    pub changes: Vec<Changed>,
     /// Differences of the whole file that nothing explains: how many.
     pub file_failure_count: u64,
     /// The first of them.

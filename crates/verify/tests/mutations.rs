@@ -128,6 +128,7 @@ fn every_kind_of_fault_applies_somewhere_and_is_found_everywhere() {
             let lists = [
                 Kind::REGISTERED,
                 Kind::COUNTING,
+                Kind::CHANGES,
                 Kind::LABELS_FOLLOW,
                 Kind::FAULTS_RAISE,
             ];

@@ -53,6 +53,7 @@ const STATES: &[State] = &[
     optimized("safe", Preset::Safe),
     optimized("fast", Preset::Fast),
     optimized("size", Preset::Size),
+    optimized("max", Preset::Max),
     State {
         stress: Some("1"),
         ..optimized("stress", Preset::Safe)

@@ -98,6 +98,7 @@ enum Preset {
     Safe,
     Fast,
     Size,
+    Max,
 }
 
 /// Runs a program and postlink's output in lock step and lists the values that differ.
@@ -373,6 +374,7 @@ fn make(
         Preset::Safe => "safe",
         Preset::Fast => "fast",
         Preset::Size => "size",
+        Preset::Max => "max",
     };
     let mut optimize = vec!["--preset".to_owned(), preset.to_owned()];
     if let Some(seed) = &options.stress {

@@ -239,6 +239,47 @@ pub fn veneer_target(bytes: &[u8], addr: u64) -> Option<u64> {
     )
 }
 
+/// The slot of a stub of the procedure linkage table: `adrp x16; ldr x17, [x16]; add x16, x16; br x17`, after `bti c` if
+/// that is there. The linker's other forms sign or check the address, and are none.
+pub fn stub_slot(bytes: &[u8], addr: u64) -> Option<u64> {
+    let word = |i: usize| {
+        let bytes = bytes.get(4 * i..4 * i + 4)?;
+        Some(u32::from_le_bytes(bytes.try_into().ok()?))
+    };
+    let pad = usize::from(word(0)? == encode::BTI_C);
+    let (page, load, add, jump) = (word(pad)?, word(pad + 1)?, word(pad + 2)?, word(pad + 3)?);
+    let (low, offset) = (
+        u64::from(add >> 10 & 0xfff),
+        u64::from(load >> 10 & 0xfff) << 3,
+    );
+    let is_stub = page & 0x9f00_001f == 0x9000_0010
+        && load & 0xffc0_03ff == encode::ldr(17, 16, 0)
+        && add & 0xffc0_03ff == encode::add_imm(16, 16, 0)
+        && jump == encode::br(17)
+        && low == offset;
+    let at = addr + 4 * pad as u64;
+    let page = (at & !0xfff).wrapping_add_signed(super::decode::adr_immediate(page) << 12);
+    is_stub.then(|| page.wrapping_add(low))
+}
+
+/// Appends a call to what a slot holds, as a stub would go there: with the slot's address in x16 and what it holds in x17.
+pub fn put_call_through_slot<T: Copy>(out: &mut Code<T>, slot: T) {
+    put_fixup(out, encode::adrp(16), FixupKind::Page, slot);
+    put_fixup(
+        out,
+        encode::ldr(17, 16, 0),
+        FixupKind::Low12 { scale: 3 },
+        slot,
+    );
+    put_fixup(
+        out,
+        encode::add_imm(16, 16, 0),
+        FixupKind::Low12 { scale: 0 },
+        slot,
+    );
+    put(out, encode::blr(17));
+}
+
 /// Whether an instruction reaches only nearby without being a branch; see [`crate::Decode::is_near`].
 pub fn is_near(insn: &Insn) -> bool {
     insn.flow == crate::Flow::Next

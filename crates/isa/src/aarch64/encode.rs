@@ -267,6 +267,10 @@ pub fn msr_nzcv(t: u32) -> u32 {
 pub fn br(n: u32) -> u32 {
     0xd61f_0000 | n << 5
 }
+/// `blr n`
+pub fn blr(n: u32) -> u32 {
+    0xd63f_0000 | n << 5
+}
 /// `ret n`
 pub fn ret(n: u32) -> u32 {
     0xd65f_0000 | n << 5

@@ -141,6 +141,12 @@ impl Decode for AArch64 {
         table::jump_slot(path, code)
     }
 
+    const STUB_ALIGNMENT: usize = 4;
+
+    fn stub_slot(bytes: &[u8], addr: u64) -> Option<u64> {
+        branch::stub_slot(bytes, addr)
+    }
+
     fn formed<'c>(insns: &[Insn], code: impl Fn(&Insn) -> &'c [u8]) -> Vec<(u8, u64)> {
         table::formed(insns, code)
     }
@@ -212,6 +218,15 @@ impl Encode for AArch64 {
 
     fn put_far<T: Copy>(out: &mut Code<T>, original: &[u8], target: T) -> bool {
         branch::put_far(out, original, target)
+    }
+
+    const SLOT_CALLS_ARE_SHORT: bool = false;
+
+    fn put_through_slot<T: Copy>(out: &mut Code<T>, jump: bool, slot: T) -> bool {
+        if !jump {
+            branch::put_call_through_slot(out, slot);
+        }
+        !jump
     }
 
     fn put_nops(out: &mut Vec<u8>, len: usize) {

@@ -161,6 +161,13 @@ pub fn put_call<T>(out: &mut Code<T>, target: T) {
     put_field(out, FixupKind::Rel32 { trail: 0 }, target);
 }
 
+/// Appends `call *slot(%rip)` or `jmp *slot(%rip)`, and its fixup.
+pub fn put_through_slot<T>(out: &mut Code<T>, jump: bool, slot: T) {
+    out.bytes
+        .extend_from_slice(&[0xff, if jump { 0x25 } else { 0x15 }]);
+    put_field(out, FixupKind::Rel32 { trail: 0 }, slot);
+}
+
 /// The processor manuals' recommended nops of 1 to 9 bytes, and the usual way on to 11. More than three prefixes are
 /// slow to decode on some processors.
 const NOPS: [&[u8]; 11] = [

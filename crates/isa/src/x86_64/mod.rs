@@ -140,6 +140,18 @@ impl Decode for X86_64 {
         path.last()?.field.map(|field| field.target)
     }
 
+    const STUB_ALIGNMENT: usize = 8;
+
+    fn stub_slot(bytes: &[u8], addr: u64) -> Option<u64> {
+        let first = Self::decode(bytes, addr)?;
+        let jump = match first.traits.landing_pad {
+            true => Self::decode(bytes.get(usize::from(first.len)..)?, first.end())?,
+            false => first,
+        };
+        let is_jump = jump.flow == crate::Flow::IndirectJump;
+        jump.slot().filter(|_| is_jump)
+    }
+
     /// One instruction shows it.
     fn formed<'c>(_: &[Insn], _: impl Fn(&Insn) -> &'c [u8]) -> Vec<(u8, u64)> {
         Vec::new()
@@ -202,6 +214,13 @@ impl Encode for X86_64 {
 
     fn put_far<T: Copy>(_: &mut Code<T>, _: &[u8], _: T) -> bool {
         false
+    }
+
+    const SLOT_CALLS_ARE_SHORT: bool = true;
+
+    fn put_through_slot<T: Copy>(out: &mut Code<T>, jump: bool, slot: T) -> bool {
+        branch::put_through_slot(out, jump, slot);
+        true
     }
 
     fn put_nops(out: &mut Vec<u8>, len: usize) {

@@ -283,6 +283,16 @@ pub fn say(ui: &Ui, output: &str, done: &Optimized) {
         )),
         None => ui.warn("not checked, because of --no-verify"),
     }
+    for pass in &report.passes {
+        ui.say(format_args!(
+            "  --{}: {} of {} {} changed, which ran {} times",
+            pass.pass,
+            count(pass.changed),
+            count(pass.sites),
+            pass.what,
+            count(pass.executions)
+        ));
+    }
     if let Some(why) = &report.pointers_stay {
         ui.say(format_args!(
             "  pointers to functions keep their values: {why}"

@@ -46,6 +46,10 @@ pub struct Verify {
     /// commas between
     #[arg(long, value_name = "IDS", value_delimiter = ',')]
     pub strict_assumptions: Option<Vec<String>>,
+    /// Fail functions whose instructions were changed: code may only be placed (docs/passes.md lists the changes
+    /// for which there is a rule)
+    #[arg(long)]
+    pub placement_only: bool,
     /// Print at most this many failures
     #[arg(long, value_name = "N", default_value_t = 20)]
     pub failures: usize,
@@ -59,6 +63,7 @@ impl Verify {
         let options = Options {
             non_call_exceptions: self.non_call_exceptions,
             accepted: self.accepted()?,
+            placement_only: self.placement_only,
             ..Options::default()
         };
         let report = rewriting::check(&input, &self.output, &options)?;
@@ -139,6 +144,13 @@ impl Verify {
             counted(report.retargeted, "reference", "references"),
             count(report.pointers)
         );
+        for changed in &report.changes {
+            anstream::println!(
+                "  changed by rule: {}: {}",
+                changed.kind.text(),
+                count(changed.sites)
+            );
+        }
         for a in &report.assumptions {
             anstream::println!(
                 "  {DIM}{} ({}): {}{DIM:#}",

@@ -26,7 +26,9 @@ use postlink_profile::any::Any;
 use postlink_profile::bolt_yaml;
 use postlink_rewrite::attach::Source;
 use postlink_rewrite::stats::DynoStats;
-use postlink_rewrite::{DebugInfo, Fitted, FunctionOrder, InstrumentOptions, OptimizeOptions};
+use postlink_rewrite::{
+    DebugInfo, Fitted, FunctionOrder, InstrumentOptions, OptimizeOptions, PassOptions, Plt,
+};
 use regex::bytes::Regex;
 use rustc_hash::FxHashMap;
 
@@ -37,7 +39,7 @@ use crate::input::{Input, Parsed};
 use crate::rewriting::{self, Proof};
 use crate::ui::Ui;
 
-const CODE: &str = "only the placement of code changes, never an instruction";
+const CODE: &str = "there is no such change of instructions";
 const DATA: &str = "data stays where it is";
 const DEBUG: &str = "debug information is updated in place, and indexes stay true";
 const KERNEL: &str = "Linux kernels are not rewritten";
@@ -123,6 +125,10 @@ const OPTIONS: &[Known] = &[
     value(
         "block-alignment",
         "boundary to use for alignment of basic blocks",
+    ),
+    value(
+        "plt",
+        "none, hot or all: calls of imported functions take the slot of the procedure linkage table",
     ),
     switch("dyno-stats", "print execution info based on profile"),
     switch("enable-bat", "write BOLT Address Translation tables"),
@@ -255,7 +261,6 @@ const OPTIONS: &[Known] = &[
     ignored("cg-from-perf-data", TUNE),
     // Changes of instructions.
     ignored("icf", CODE),
-    ignored_value("plt", CODE),
     ignored_value("indirect-call-promotion", CODE),
     ignored_value("indirect-call-promotion-calls-topn", CODE),
     ignored_value("indirect-call-promotion-jump-tables-topn", CODE),
@@ -640,6 +645,12 @@ fn optimise(given: &Given, ui: &Ui, input: &Parsed<'_>, output: &Path) -> Result
         "BOLT-INFO: {} functions moved, {} bytes of hot code, {} of cold",
         report.moved, report.hot_bytes, report.cold_bytes
     );
+    for pass in &report.passes {
+        println!(
+            "BOLT-INFO: -{}: {} of {} {} changed, which ran {} times",
+            pass.pass, pass.changed, pass.sites, pass.what, pass.executions
+        );
+    }
     if let Some((before, after)) = &report.dyno_stats {
         dyno_stats(before, after);
     }
@@ -712,6 +723,7 @@ fn options(given: &Given, input: &Parsed<'_>) -> Result<OptimizeOptions> {
             _ => given.switch("split-functions", false)?,
         },
         dyno_stats: given.switch("dyno-stats", false)?,
+        passes: passes(given)?,
         ..OptimizeOptions::default()
     };
     match given.value("split-strategy") {
@@ -741,6 +753,18 @@ fn options(given: &Given, input: &Parsed<'_>) -> Result<OptimizeOptions> {
     };
     keep(given, input, &mut options)?;
     Ok(options)
+}
+
+/// Changes of instructions.
+fn passes(given: &Given) -> Result<PassOptions> {
+    Ok(PassOptions {
+        plt: match given.value("plt") {
+            None | Some("none") => Plt::None,
+            Some("hot") => Plt::Hot,
+            Some("all") => Plt::All,
+            Some(other) => bail!("for the --plt option: Cannot find option named '{other}'!"),
+        },
+    })
 }
 
 /// The lines of a file that say something.

@@ -4,7 +4,9 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
-use postlink_rewrite::{CompressDebug, DebugInfo, FunctionOrder, OptimizeOptions, Preset};
+use postlink_rewrite::{
+    CompressDebug, DebugInfo, FunctionOrder, OptimizeOptions, PassOptions, Plt, Preset,
+};
 
 /// Bundles of options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -15,6 +17,29 @@ pub enum PresetArg {
     Size,
     /// The same, with hot functions at multiples of 64 bytes and heads of hot loops at multiples of 16
     Fast,
+    /// As fast, and instructions are changed where it pays and can be proved (docs/passes.md): --plt=hot
+    Max,
+}
+
+/// Which calls of imported functions take the slot of the procedure linkage table, not the stub.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum PltArg {
+    /// None
+    None,
+    /// Those in blocks that ran
+    Hot,
+    /// All in functions that move (AArch64: as hot)
+    All,
+}
+
+impl From<PltArg> for Plt {
+    fn from(arg: PltArg) -> Self {
+        match arg {
+            PltArg::None => Plt::None,
+            PltArg::Hot => Plt::Hot,
+            PltArg::All => Plt::All,
+        }
+    }
 }
 
 /// How blocks are ordered.
@@ -111,6 +136,29 @@ pub enum BuildIdArg {
     Keep,
 }
 
+/// Which instructions are changed.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Changing instructions")]
+pub struct Passes {
+    /// Calls of imported functions go through the slot of the procedure linkage table, not through its stub
+    /// [default: none; hot with --preset max]
+    #[arg(long, value_name = "WHICH")]
+    pub plt: Option<PltArg>,
+}
+
+impl Passes {
+    /// For the library.
+    fn options(&self, preset: PresetArg) -> PassOptions {
+        let default = match preset {
+            PresetArg::Max => PassOptions::MAX,
+            PresetArg::Safe | PresetArg::Size | PresetArg::Fast => PassOptions::default(),
+        };
+        PassOptions {
+            plt: self.plt.map_or(default.plt, Plt::from),
+        }
+    }
+}
+
 /// What to do with the code that ran.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Optimising")]
@@ -141,6 +189,8 @@ pub struct Optimizing {
     /// [default: as the preset says]
     #[arg(long, value_name = "BYTES", value_parser = block_alignment)]
     pub align_blocks: Option<u32>,
+    #[command(flatten)]
+    pub passes: Passes,
     /// What becomes of pointers to functions that move
     #[arg(long, value_name = "HOW", default_value = "follow")]
     pub pointers: PointersArg,
@@ -229,17 +279,19 @@ impl Optimizing {
                 PresetArg::Safe => Preset::Safe,
                 PresetArg::Size => Preset::Size,
                 PresetArg::Fast => Preset::Fast,
+                PresetArg::Max => Preset::Max,
             },
+            passes: self.passes.options(self.preset),
             reorder_blocks: self.reorder_blocks == BlockOrderArg::ExtTsp,
             reorder_functions,
             split_functions: self.split_functions == SplitArg::Cold,
             align_functions: self.align_functions.unwrap_or(match self.preset {
-                PresetArg::Fast => 64,
+                PresetArg::Fast | PresetArg::Max => 64,
                 PresetArg::Safe | PresetArg::Size => default.align_functions,
             }),
             functions_at_lines: self.align_functions.is_none() && self.preset == PresetArg::Safe,
             align_blocks: self.align_blocks.unwrap_or(match self.preset {
-                PresetArg::Fast => 16,
+                PresetArg::Fast | PresetArg::Max => 16,
                 PresetArg::Safe | PresetArg::Size => default.align_blocks,
             }),
             keep_pointers: self.pointers == PointersArg::Stay,

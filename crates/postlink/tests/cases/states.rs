@@ -81,6 +81,7 @@ pub fn check(case: &Case, kind: Kind, built: &Built, dir: &Path) -> Result<(), S
         ("optimized", &["--split-functions=none"][..]),
         ("split", &["--split-functions", "--preset", "fast"][..]),
         ("small", &["--preset", "size"][..]),
+        ("max", &["--preset", "max"][..]),
     ] {
         let folder = dir.join(state);
         let subject = place(built, &folder)?;
@@ -179,6 +180,7 @@ fn without_relocations(
             "without.split",
             &["--split-functions", "--preset", "fast"][..],
         ),
+        ("without.max", &["--preset", "max"][..]),
     ] {
         let folder = dir.join(state);
         let subject = place(built, &folder)?;

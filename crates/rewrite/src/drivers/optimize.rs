@@ -35,6 +35,7 @@ use crate::link::debug::{self, CompressDebug, DebugInfo, DebugReport, has_debug_
 use crate::link::{
     self, Distances, LinkOptions, Placement, ProbeAddresses, Ready, reusable_space, stress,
 };
+use crate::passes::{self, Changes, PassOptions, PassReport};
 use crate::phases::Phases;
 use crate::pin::Pin;
 use crate::report::export;
@@ -52,6 +53,8 @@ pub enum Preset {
     Size,
     /// As `Safe`, with alignments that favour speed.
     Fast,
+    /// As `Fast`, with all changes of instructions that pay ([`PassOptions::MAX`]).
+    Max,
 }
 
 /// Order of functions in the hot section.
@@ -111,6 +114,8 @@ pub struct OptimizeOptions {
     pub keep_build_id: bool,
     /// Functions (by entry address) that must stay, as the checker found fault with them.
     pub keep: FxHashSet<u64>,
+    /// Changes of instructions.
+    pub passes: PassOptions,
 }
 
 impl Default for OptimizeOptions {
@@ -134,6 +139,7 @@ impl Default for OptimizeOptions {
             compress_debug: CompressDebug::Keep,
             keep_build_id: false,
             keep: FxHashSet::default(),
+            passes: PassOptions::default(),
         }
     }
 }
@@ -188,6 +194,9 @@ pub struct OptimizeReport {
     pub pointers_stay: Option<String>,
     /// The layouts that were tried, if it was more than one.
     pub search: Option<SearchReport>,
+    /// What passes changed; empty if code is only placed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub passes: Vec<PassReport>,
     /// Dyno-stats before and after.
     pub dyno_stats: Option<(DynoStats, DynoStats)>,
     /// Under stress, where nothing should run any more.
@@ -314,6 +323,10 @@ impl<'d, I: Isa> Fitted<'d> for FittedTo<'d, I> {
         let profiled = counted.len();
         counted.extend(registrars::<I>(&program, &nonlocal_exits, &counted));
         counted.sort_by_key(|c| c.function);
+        if !options.passes.is_placement_only() {
+            phases.begin("passes");
+        }
+        let (changes, passes) = passes::run::<I>(&program, &counted, options.passes);
         phases.begin("layout");
         let chosen: Vec<Chosen> = counted
             .par_iter()
@@ -324,7 +337,13 @@ impl<'d, I: Isa> Fitted<'d> for FittedTo<'d, I> {
             Walk::new(&counted, &attached.calls)
         });
         phases.begin("emit");
-        let emitted = emit_all::<I>(&program, &mut counted, &chosen, &mut shares, &options);
+        let emitted = emit_all::<I>(
+            &program,
+            &mut counted,
+            (&chosen, changes),
+            &mut shares,
+            &options,
+        );
         program.elf.release();
         phases.end();
         Ok(Box::new(LaidOut {
@@ -339,6 +358,7 @@ impl<'d, I: Isa> Fitted<'d> for FittedTo<'d, I> {
             chosen,
             shares,
             emitted,
+            passes,
             walk,
             isa: PhantomData::<fn() -> I>,
         }))
@@ -358,6 +378,8 @@ struct LaidOut<'d, I> {
     /// By function: why it stays, if it does.
     shares: Vec<FunctionCounters>,
     emitted: EmittedAll,
+    /// What passes changed.
+    passes: Vec<PassReport>,
     /// A walk through the program by its counts, if layouts are searched.
     walk: Option<Walk>,
     /// What is done with debug information.
@@ -419,6 +441,7 @@ fn emit_one<'d, I: Isa>(
     program: &Program<'d>,
     c: &Counted<'d>,
     order: &Chosen,
+    changes: Changes,
     options: &OptimizeOptions,
 ) -> Result<Ready, Pin> {
     if options.keep.contains(&program.start(c.function as usize)) {
@@ -432,6 +455,7 @@ fn emit_one<'d, I: Isa>(
         drop_padding: true,
         aligned: loop_heads(c, &order.fragments[0], options.align_blocks),
         block_alignment: options.align_blocks,
+        changes,
     };
     let code = emit::emit::<I>(program, cfg, &plan)?;
     let mut unwind = carry(program, cfg, c.analysed.unwind.as_ref(), &code)?;
@@ -556,7 +580,7 @@ impl EmittedAll {
 fn emit_all<'d, I: Isa>(
     program: &Program<'d>,
     counted: &mut [Counted<'d>],
-    chosen: &[Chosen],
+    (chosen, changes): (&[Chosen], Vec<Changes>),
     shares: &mut [FunctionCounters],
     options: &OptimizeOptions,
 ) -> EmittedAll {
@@ -564,8 +588,9 @@ fn emit_all<'d, I: Isa>(
     let emitted: Vec<(Result<Ready, Pin>, (DynoStats, DynoStats))> = counted
         .par_iter_mut()
         .zip(chosen)
-        .map(|(c, order)| {
-            let result = emit_one::<I>(program, c, order, options);
+        .zip(changes)
+        .map(|((c, order), changes)| {
+            let result = emit_one::<I>(program, c, order, changes, options);
             let stats = match options.dyno_stats {
                 true => dyno_stats::<I>(program, c, order, result.is_ok()),
                 false => Default::default(),
@@ -780,6 +805,7 @@ impl<'d, I: Isa> LaidOut<'d, I> {
             profile: self.account.clone(),
             pointers_stay: program.visible.stays.as_ref().map(ToString::to_string),
             search,
+            passes: self.passes.clone(),
             dyno_stats: self.options.dyno_stats.then(|| sum(&emitted.stats)),
             old_bodies: match self.options.stress {
                 // With that preset other code is there.

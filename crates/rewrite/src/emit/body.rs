@@ -14,6 +14,7 @@ use rustc_hash::FxHashMap;
 use crate::analyse::{EdgeCounter, NodeCounter, Probes, Target};
 use crate::cfg::{Block, BlockId, Cfg, Term, Use};
 use crate::discover::Program;
+use crate::passes::{Change, Changes};
 use crate::pin::Pin;
 
 /// Order of the blocks.
@@ -33,6 +34,8 @@ pub struct Plan {
     pub aligned: Vec<BlockId>,
     /// Bytes, a power of two; at most what the fragment itself is aligned to.
     pub block_alignment: u32,
+    /// Instructions that other code stands in for.
+    pub changes: Changes,
 }
 
 /// A stretch of output that stands for a stretch of input.
@@ -263,11 +266,13 @@ impl<I: Isa> Emitter<'_, '_, I> {
         }
         let forks = self.plan.probes.fork_checks.iter().filter(|c| c.0 == b);
         stops.extend(forks.map(|c| (c.1, Stop::Fork)));
+        let changes = self.plan.changes.of(b);
+        stops.extend(changes.iter().map(|c| (c.at, Stop::Change(c))));
         // A check for a new process goes first, a counter before a recorder at the same place.
         stops.sort_by_key(|s| match s.1 {
             Stop::Fork => (s.0, 0),
             Stop::Counter(_) => (s.0, 1),
-            Stop::Site { .. } => (s.0, 2),
+            Stop::Site { .. } | Stop::Change(_) => (s.0, 2),
         });
         let mode = self.mode();
         for (at, stop) in stops {
@@ -290,6 +295,10 @@ impl<I: Isa> Emitter<'_, '_, I> {
                     from = at + u64::from(len);
                 }
                 Stop::Fork => I::put_fork_check(&mut self.temp, Target::Ready, Target::Enter),
+                Stop::Change(change) => {
+                    self.put(&change.code);
+                    from = at + u64::from(change.len);
+                }
             }
             // After the last call of a piece no state is described.
             let at = if at < block.end {
@@ -303,9 +312,10 @@ impl<I: Isa> Emitter<'_, '_, I> {
                 len,
                 input: at,
                 copied: false,
-                instead: matches!(stop, Stop::Site { .. }),
+                instead: matches!(stop, Stop::Site { .. } | Stop::Change(_)),
                 of: match stop {
                     Stop::Site { len, .. } => Some((at, len)),
+                    Stop::Change(change) => Some((at, change.len)),
                     Stop::Counter(_) | Stop::Fork => None,
                 },
                 piece: block.piece,
@@ -334,6 +344,17 @@ impl<I: Isa> Emitter<'_, '_, I> {
             branch: (block.term_at < block.end)
                 .then(|| (block.term_at, (block.end - block.term_at) as u8)),
         })
+    }
+
+    /// Appends code that stands in for an instruction.
+    fn put(&mut self, code: &Code<Target>) {
+        let base = self.temp.bytes.len() as u32;
+        self.temp.bytes.extend_from_slice(&code.bytes);
+        let moved = |f: &Fixup<Target>| Fixup {
+            at: f.at + base,
+            ..*f
+        };
+        self.temp.fixups.extend(code.fixups.iter().map(moved));
     }
 
     /// The address whose unwind state holds after a block: that of the next instruction, if it is in the same piece.
@@ -483,6 +504,9 @@ impl<I: Isa> Emitter<'_, '_, I> {
             Some(n) => Some(unit_dest(n)?),
             None => None,
         };
+        if self.plan.changes.ends(b, block.term_at) {
+            return Ok(());
+        }
         /// A destination, and the number of the way that leads there.
         type Way = (Dest, u32);
         // The branch taken, then the fall-through path.
@@ -896,7 +920,7 @@ impl<I: Isa> Emitter<'_, '_, I> {
 }
 
 #[derive(Clone, Copy)]
-enum Stop {
+enum Stop<'a> {
     Counter(NodeCounter),
     Site {
         number: u32,
@@ -905,4 +929,6 @@ enum Stop {
     },
     /// A check for a new process.
     Fork,
+    /// Other code in place of an instruction.
+    Change(&'a Change),
 }

@@ -153,6 +153,17 @@ pub(crate) struct Longer {
     pub new: Field,
 }
 
+/// Code that calls, or jumps to, what a word at a fixed place holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ThroughSlot {
+    /// Where the word is.
+    pub slot: u64,
+    /// Bytes of all its instructions.
+    pub len: u8,
+    /// A call, not a jump.
+    pub call: bool,
+}
+
 /// A jump through a table of numbers, read from the code before the jump: the target is `base + scale * table[index]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Dispatch {
@@ -333,6 +344,16 @@ pub(crate) trait Arch: Sync + Send + 'static {
 
     /// New instructions that do what one (or another number of) old ones do. The bytes go on after the instructions.
     fn longer(_old: &[u8], _p: u64, _new: &[u8], _q: u64) -> Option<Longer> {
+        None
+    }
+
+    /// The slot of a stub at `addr` that does nothing but jump to what a slot holds, as procedure linkage tables have it.
+    fn stub_slot(_bytes: &[u8], _addr: u64) -> Option<u64> {
+        None
+    }
+
+    /// Reads code at `addr` that goes where such a stub goes, and leaves all registers as that would.
+    fn through_slot(_bytes: &[u8], _addr: u64) -> Option<ThroughSlot> {
         None
     }
 

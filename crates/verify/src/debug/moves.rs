@@ -34,6 +34,7 @@ use crate::context::{Context, FuncId};
 use crate::files::bytes::Reader;
 use crate::files::claim::{Moved, Range};
 use crate::walk::Walked;
+use crate::walk::changes::goes_through_slot;
 
 use super::map::MovedRun;
 
@@ -231,7 +232,8 @@ impl<A: Arch> Function<'_, A> {
                 continue; // a part of one instruction that became several, the first of which is a pair
             }
             let old = run.old.0 + (new - run.new.0);
-            let is_jump = |flow: Flow| matches!(flow, Flow::Jump(_));
+            // A jump through a slot is among silent steps only if it stands for one to a stub.
+            let is_jump = |flow: Flow| matches!(flow, Flow::Jump(_) | Flow::IndirectJump { .. });
             let kinds = (
                 self.decode_old(old).map(is_jump),
                 self.decode_new(new).map(is_jump),
@@ -348,6 +350,13 @@ impl<A: Arch> Function<'_, A> {
     /// The length of a run whose one instruction was re-encoded, and is one of the same kind.
     fn same_kind(&self, run: &MovedRun) -> Option<u64> {
         let (a, b) = (self.decode_old(run.old.0)?, self.decode_new(run.new.0)?);
+        if let Flow::Call(target) | Flow::Jump(target) = a
+            && let Some(bytes) = self.cx.output.bytes_from(run.new.0)
+            && let call = matches!(a, Flow::Call(_))
+            && goes_through_slot::<A>(self.cx, target, call, bytes, run.new.0) == Some(run.new.1)
+        {
+            return Some(run.new.1);
+        }
         (std::mem::discriminant(&a) == std::mem::discriminant(&b)).then_some(run.new.1)
     }
 }

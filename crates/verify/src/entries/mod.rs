@@ -229,6 +229,7 @@ pub(crate) fn prove<A: Entries>(input: &Elf<'_>, output: &Elf<'_>, options: &Opt
         retargeted: proof.retargeted,
         pointers: proof.pointers,
         assumptions: Assumption::list(&[("A4", proof.proved), ("A8", following as u64)]),
+        changes: Vec::new(),
         file_failure_count: proof.count,
         file_failures: proof.failures,
         debug: None,

@@ -11,9 +11,11 @@
 //! | unwind rows, search table, call sites, actions, types | [`unwinding`] |
 //! | headers, pointers, tables, symbols, claim | [`file`] |
 //! | outputs without kept relocations | [`bare`] |
+//! | changed instructions | [`changes`] |
 //! | what the program may see of a code address | [`visible`] |
 
 mod bare;
+mod changes;
 mod claim;
 mod code;
 mod code_a64;
@@ -221,6 +223,12 @@ kinds! {
     FormedFollows,
     /// A conditional branch in new code continues after the first byte of a jump over an old entry.
     IntoEntryJump,
+    /// A call goes through another slot of the procedure linkage table than its stub does.
+    WrongSlot,
+    /// A call through a slot is a jump, or a jump a call.
+    SlotCallTurned,
+    /// AArch64: a call through a slot does not leave the slot's address in x16, which the loader relies on.
+    SlotAddressLost,
 }
 
 impl Kind {
@@ -259,6 +267,13 @@ impl Kind {
         Kind::FormedFollows,
         Kind::IntoEntryJump,
     ];
+
+    /// Kinds that only outputs have whose instructions were changed.
+    pub const CHANGES: &'static [Kind] =
+        &[Kind::WrongSlot, Kind::SlotCallTurned, Kind::SlotAddressLost];
+
+    /// Those of them that only instructions of AArch64 have.
+    pub const CHANGES_AARCH64: &'static [Kind] = &[Kind::SlotAddressLost];
 
     /// Kinds that only programs have that count at edges.
     pub const COUNTING: &'static [Kind] = &[
@@ -480,6 +495,7 @@ impl<'a> Faults<'a> {
             BasisLied | LevelLied | FallBackUnclaimed | FormedFollows | IntoEntryJump => {
                 self.bare_edits(kind)
             }
+            WrongSlot | SlotCallTurned | SlotAddressLost => self.change_edits(kind),
             FewerZeroBits | DataInFrontLost | LabelLeftBehind => self.visible_edits(kind),
             _ => self.file_edits(kind),
         }

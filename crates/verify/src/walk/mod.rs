@@ -23,6 +23,8 @@
 //! a return goes to the instruction after a call, and that pair is walked too, returns and indirect jumps
 //! need nothing but equal bytes: the values they jump to are related.
 //!
+//! What may be another instruction than the old one, and why, is in [`changes`]: one rule a kind of change, which is counted.
+//!
 //! At each pair the unwind rows are compared, and at each call what the personality routine would decide; at every
 //! instruction, if the routine is not known to be one that is asked about calls alone.
 //!
@@ -33,6 +35,7 @@
 //! * A jump through a table of numbers ([`tables`]): where table, base or width changed, the jump is read on
 //!   both sides as a whole and every entry is compared by where it leads.
 
+pub(crate) mod changes;
 mod counting;
 mod pages;
 mod relations;
@@ -91,6 +94,8 @@ pub(crate) struct Walked {
     pub footprint: Footprint,
     /// Indirect jumps that go on in old code, by old address.
     pub falls_back: Vec<u64>,
+    /// How many changed instructions there are, by kind.
+    pub changes: changes::Counts,
 }
 
 /// Where the old side is after its silent steps.
@@ -468,6 +473,17 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             let Some(end) = self.silent(q, &state, &chain, &pending)? else {
                 return Ok(());
             };
+            let changed = match end {
+                State::At(here, insn) => self.changed(&state, &chain, here, &insn, &mut pending)?,
+                _ => None,
+            };
+            if let Some(next) = changed {
+                match next {
+                    Some((old, new)) => (p, q) = (old, new),
+                    None => return Ok(()),
+                }
+                continue;
+            }
             let next = match (state, end) {
                 (State::Spin(_), State::Spin(_)) => None,
                 (State::Exit(x), State::Exit(y)) => {

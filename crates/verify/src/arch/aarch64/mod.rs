@@ -33,7 +33,8 @@ use crate::arch::graph::Graph;
 use crate::arch::step::Step;
 
 use super::{
-    Arch, Dispatch, Effects, Field, FieldKind, Flow, Insn, Longer, Operand, PageUse, Touched,
+    Arch, Dispatch, Effects, Field, FieldKind, Flow, Insn, Longer, Operand, PageUse, ThroughSlot,
+    Touched,
 };
 
 /// The instruction set.
@@ -111,6 +112,25 @@ fn page_and_add(bytes: &[u8], addr: u64) -> Option<(u8, u8, u64)> {
         then.dest?,
         target(word(bytes)?, addr).wrapping_add(then.offset),
     ))
+}
+
+const BR_X17: u32 = 0xd61f_0220;
+const BLR_X17: u32 = 0xd63f_0220;
+
+/// `adrp x16, slot; ldr x17, [x16, #lo12]; add x16, x16, #lo12` and then `last`: the slot.
+fn slot_in_x17(bytes: &[u8], addr: u64, last: u32) -> Option<u64> {
+    let (register, dest, slot) = (
+        AArch64::page_register(bytes)?,
+        AArch64::page_use(bytes.get(8..)?)?,
+        target(word(bytes)?, addr),
+    );
+    let load = word(bytes.get(4..)?)?;
+    let offset = u64::from(load >> 10 & 0xfff) << 3;
+    let agrees = (register, dest.base, dest.dest) == (16, 16, Some(16))
+        && load & 0xffc0_03ff == 0xf940_0211
+        && offset == dest.offset
+        && word(bytes.get(12..)?)? == last;
+    agrees.then(|| slot.wrapping_add(offset))
 }
 
 impl Arch for AArch64 {
@@ -509,6 +529,20 @@ impl Arch for AArch64 {
             Flow::Jump(target) => Some((target, skip + 4)),
             _ => None,
         }
+    }
+
+    fn stub_slot(bytes: &[u8], addr: u64) -> Option<u64> {
+        // bti c; nothing else.
+        let pad = 4 * usize::from(word(bytes)? == 0xd503_245f);
+        slot_in_x17(bytes.get(pad..)?, addr.checked_add(pad as u64)?, BR_X17)
+    }
+
+    fn through_slot(bytes: &[u8], addr: u64) -> Option<ThroughSlot> {
+        Some(ThroughSlot {
+            slot: slot_in_x17(bytes, addr, BLR_X17)?,
+            len: 16,
+            call: true,
+        })
     }
 
     fn keeps_state(bytes: &[u8]) -> bool {

@@ -23,7 +23,7 @@ mod guesses;
 mod quick;
 mod steps;
 
-use super::{Arch, Effects, Field, FieldKind, Flow, Guess, Insn, Operand as Recorded};
+use super::{Arch, Effects, Field, FieldKind, Flow, Guess, Insn, Operand as Recorded, ThroughSlot};
 use crate::arch::step::Step;
 use yaxpeax_arch::{Decoder, LengthedInstruction, U8Reader};
 use yaxpeax_x86::long_mode::{InstDecoder, Instruction, Opcode, Operand, RegSpec};
@@ -288,6 +288,31 @@ impl Arch for X86_64 {
 
     fn decode(bytes: &[u8], addr: u64) -> Option<Insn> {
         quick::decode(bytes, addr).or_else(|| decode_slowly(bytes, addr))
+    }
+
+    fn stub_slot(bytes: &[u8], addr: u64) -> Option<u64> {
+        // endbr64, bnd; nothing else.
+        let pad = 4 * usize::from(bytes.starts_with(&[0xf3, 0x0f, 0x1e, 0xfa]));
+        let bnd = usize::from(bytes.get(pad) == Some(&0xf2));
+        let (rest, at) = (
+            bytes.get(pad + bnd..)?,
+            addr.checked_add((pad + bnd) as u64)?,
+        );
+        let jump = Self::through_slot(rest, at).filter(|t| !t.call)?;
+        Some(jump.slot)
+    }
+
+    fn through_slot(bytes: &[u8], addr: u64) -> Option<ThroughSlot> {
+        let [0xff, kind @ (0x15 | 0x25), a, b, c, d, ..] = *bytes else {
+            return None;
+        };
+        let end = addr.checked_add(6)?;
+        let slot = end.wrapping_add_signed(i32::from_le_bytes([a, b, c, d]).into());
+        Some(ThroughSlot {
+            slot,
+            len: 6,
+            call: kind == 0x15,
+        })
     }
 
     fn loaded_number(bytes: &[u8]) -> Option<u64> {

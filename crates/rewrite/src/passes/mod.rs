@@ -1,0 +1,202 @@
+//! Changes of instructions, each of which the checker can prove.
+//!
+//! A pass looks at the graphs and counts of the functions that move, and says which instructions other code
+//! stands in for. It changes nothing by itself: what comes out is a list of [`Change`]s for each function, which
+//! [`crate::emit`] puts in while it copies the blocks. So everything that is not in a list is still copied byte for byte,
+//! and layout, unwind rows, call sites, debug information and address translation tables go by the
+//! instruction that a change stands for, as they do for instructions that are re-encoded for reasons of reach.
+//!
+//! | file | pass | option |
+//! |---|---|---|
+//! | [`plt`] | calls through the procedure linkage table go through the slot itself | `--plt` |
+//!
+//! No pass is on unless it is asked for: the presets `safe`, `fast` and `size` only place code. Each kind of change has
+//! a rule in the checker (`verify/walk/changes`), which accepts it by what both files hold; it does not know
+//! which options were given. What it cannot show is taken back with its function.
+
+mod plt;
+
+use postlink_isa::{Code, Isa};
+use rayon::prelude::*;
+use serde::Serialize;
+
+use crate::analyse::Target;
+use crate::attach::Counted;
+use crate::cfg::BlockId;
+use crate::discover::Program;
+
+pub use plt::Plt;
+
+/// Which passes run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PassOptions {
+    /// Calls through the procedure linkage table.
+    pub plt: Plt,
+}
+
+impl PassOptions {
+    /// What `--preset max` turns on.
+    pub const MAX: PassOptions = PassOptions { plt: Plt::Hot };
+
+    /// Whether code is only placed.
+    pub fn is_placement_only(self) -> bool {
+        self == PassOptions::default()
+    }
+}
+
+/// Code that stands in for one instruction of the input.
+#[derive(Clone, Debug)]
+pub struct Change {
+    /// The block that the instruction is in.
+    pub block: BlockId,
+    /// Its address. If it is the block's terminator the new code ends the block: there is no other way out.
+    pub at: u64,
+    /// Its length in bytes.
+    pub len: u8,
+    /// What is there instead. Addresses in it are of the input ([`Target::Code`], [`Target::Same`]).
+    pub code: Code<Target>,
+}
+
+/// The changes of one function.
+#[derive(Clone, Debug, Default)]
+pub struct Changes {
+    /// Ascending by block and address; no two of the same instruction.
+    list: Vec<Change>,
+}
+
+impl Changes {
+    /// Those in a block, ascending.
+    pub fn of(&self, block: BlockId) -> &[Change] {
+        let from = self.list.partition_point(|c| c.block < block);
+        let to = self.list.partition_point(|c| c.block <= block);
+        &self.list[from..to]
+    }
+
+    /// Whether the instruction that ends a block, at `term_at`, is changed.
+    pub fn ends(&self, block: BlockId, term_at: u64) -> bool {
+        self.of(block).last().is_some_and(|c| c.at >= term_at)
+    }
+
+    /// Adds what a pass found, ascending. Where an earlier pass has changed an instruction that stays.
+    fn add(&mut self, found: Vec<Change>) -> Vec<bool> {
+        let key = |c: &Change| (c.block, c.at);
+        let place = |list: &[Change], c: &Change| list.binary_search_by_key(&key(c), key);
+        let mut added = Vec::with_capacity(found.len());
+        for change in found {
+            match place(&self.list, &change) {
+                Ok(_) => added.push(false),
+                Err(at) => {
+                    self.list.insert(at, change);
+                    added.push(true);
+                }
+            }
+        }
+        added
+    }
+}
+
+/// What a pass did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct PassReport {
+    /// Its option's name.
+    pub pass: &'static str,
+    /// What it changes, for people.
+    pub what: &'static str,
+    /// Instructions that it could change if all code moved by its rule.
+    pub sites: u64,
+    /// Those that it changed.
+    pub changed: u64,
+    /// How often the changed ones ran, by the profile.
+    pub executions: u64,
+}
+
+/// What a pass found in one function.
+#[derive(Debug, Default)]
+struct Found {
+    /// Instructions of its kind.
+    sites: u64,
+    /// What it changes of them.
+    changes: Vec<Change>,
+}
+
+/// Runs all passes that are on. Gives the changes by position in `counted`, and what each pass did.
+pub fn run<I: Isa>(
+    program: &Program<'_>,
+    counted: &[Counted<'_>],
+    options: PassOptions,
+) -> (Vec<Changes>, Vec<PassReport>) {
+    let mut changes = vec![Changes::default(); counted.len()];
+    let mut reports = Vec::new();
+    if options.plt != Plt::None {
+        let stubs = plt::Stubs::new::<I>(program);
+        let found = |c: &Counted<'_>| plt::find::<I>(program, &stubs, c, options.plt);
+        let report = PassReport {
+            pass: "plt",
+            what: "calls through the procedure linkage table",
+            ..PassReport::default()
+        };
+        reports.push(apply(counted, &mut changes, report, found));
+    }
+    (changes, reports)
+}
+
+/// Runs one pass on all functions.
+fn apply<'d>(
+    counted: &[Counted<'d>],
+    changes: &mut [Changes],
+    report: PassReport,
+    find: impl Fn(&Counted<'d>) -> Found + Sync,
+) -> PassReport {
+    let each = counted.par_iter().zip(changes.par_iter_mut());
+    let sums = each.map(|(c, changes)| {
+        let found = find(c);
+        let runs: Vec<u64> = (found.changes.iter())
+            .map(|change| c.counts.blocks[change.block as usize])
+            .collect();
+        let added = changes.add(found.changes);
+        let executions = runs.iter().zip(&added).filter(|(_, added)| **added);
+        let changed = added.iter().filter(|added| **added).count() as u64;
+        let executions = executions.fold(0u64, |sum, (runs, _)| sum.saturating_add(*runs));
+        (found.sites, changed, executions)
+    });
+    let nothing = || (0u64, 0u64, 0u64);
+    let (sites, changed, executions) = sums.reduce(nothing, |a, b| {
+        (a.0 + b.0, a.1 + b.1, a.2.saturating_add(b.2))
+    });
+    PassReport {
+        sites,
+        changed,
+        executions,
+        ..report
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn change(block: BlockId, at: u64) -> Change {
+        Change {
+            block,
+            at,
+            len: 5,
+            code: Code::default(),
+        }
+    }
+
+    #[test]
+    fn the_first_change_of_an_instruction_stays() {
+        let mut changes = Changes::default();
+        assert_eq!(changes.add(vec![change(0, 8), change(2, 40)]), [true, true]);
+        assert_eq!(
+            changes.add(vec![change(1, 20), change(2, 40)]),
+            [true, false]
+        );
+        let at = |b| changes.of(b).iter().map(|c| c.at).collect::<Vec<_>>();
+        assert_eq!(
+            [at(0), at(1), at(2), at(3)],
+            [vec![8], vec![20], vec![40], vec![]]
+        );
+        assert!(changes.ends(2, 40) && !changes.ends(2, 41) && !changes.ends(3, 0));
+    }
+}

@@ -1,0 +1,58 @@
+//! Changed instructions, in the lock step: what the new code may have in the place of something else.
+//!
+//! Two generalisations of the plain lock step carry the rules.
+//!
+//! *Silent steps.* One side goes on alone through instructions that change nothing but the place. The old side
+//! goes through direct jumps and padding up to its *state* ([`super::State`]), however many there are; a loop of
+//! such steps alone is a state of its own. The new side does the same ([`super::Walk::silent`]) and must come to that
+//! state. Both are bounded: the old side by a number of steps, the new side since each instruction of new code is
+//! marked once. A rule may let one side take more steps in silence, if nothing but the place, and what is dead,
+//! is different after them.
+//!
+//! *Many to one.* An old instruction may have several that stand for it, in several places of the new code. Each is
+//! a pair of its own, and everything is shown for each: what the instruction does, its unwind row, its call site,
+//! and what comes after. Only the other direction is closed: an instruction of new code stands for one old state.
+//!
+//! | rule | old | new | file |
+//! |---|---|---|---|
+//! | slot calls | call or jump to a stub of the procedure linkage table | call or jump through its slot | [`plt`] |
+//!
+//! A rule looks at both files and at nothing else. What it accepts it counts ([`Counts`]), so that the certificate can
+//! say how far an output is from one in which code is only placed; `Options::placement_only` refuses any.
+
+mod plt;
+
+use super::pages::Pending;
+use super::{State, Walk};
+use crate::arch::{Arch, Insn};
+use crate::report::{ChangeKind, Failure};
+
+pub(crate) use plt::goes_through_slot;
+
+/// How many changes of each kind there are.
+pub(crate) type Counts = [u64; ChangeKind::ALL.len()];
+
+/// What comes after a changed instruction: the next pair, if control can come there.
+pub(super) type Next = Option<(u64, u64)>;
+
+impl<'a, A: Arch> Walk<'a, '_, A> {
+    /// Tries the rules where the new side, at `here`, does not have what the old side has at `state`. `None`: no rule
+    /// is for such a pair, and it is compared as it stands.
+    pub(super) fn changed(
+        &mut self,
+        state: &State,
+        chain: &[u64],
+        here: u64,
+        insn: &Insn,
+        pending: &mut Pending,
+    ) -> Result<Option<Next>, Box<Failure>> {
+        self.slot_call(state, chain, here, insn, pending)
+    }
+
+    /// Counts a change that was accepted.
+    fn count(&mut self, kind: ChangeKind) {
+        if let Some(count) = self.out.changes.get_mut(kind as usize) {
+            *count += 1;
+        }
+    }
+}
