@@ -157,6 +157,15 @@ pub fn optimize_and_save<'p>(
     Ok(done)
 }
 
+/// Copies the input, complete or not at all, with its permissions.
+pub fn copy(input: &Input, target: &Path) -> Result<()> {
+    input.must_differ_from(target)?;
+    let file = beside(target)?;
+    std::fs::copy(&input.path, &file)
+        .with_context(|| format!("{} to {}", input.path.display(), file.display()))?;
+    put_in_place(file, target)
+}
+
 /// Writes a file and has it checked until the checker is content.
 fn until_proved<R>(
     input: &Parsed<'_>,

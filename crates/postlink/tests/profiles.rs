@@ -592,6 +592,75 @@ fn llvm_bolts_command_line_does_llvm_bolts_work() {
 }
 
 #[test]
+fn llvm_bolts_command_line_without_a_profile_does_what_its_options_ask() {
+    let folder = Folder::new();
+    folder.build("app", &program(1));
+    let link = folder.path("llvm-bolt");
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_postlink"), &link).expect("the folder is ours");
+    let plain = folder.run(&folder.path("app"), &[]);
+    let bytes = |name: &str| fs::read(folder.path(name)).expect("written before");
+
+    // Options that go by counts change nothing.
+    let layout = [
+        "app",
+        "-o",
+        "copy",
+        "-reorder-blocks=ext-tsp",
+        "-reorder-functions=cdsort",
+        "-split-functions",
+        "-split-all-cold",
+        "-dyno-stats",
+    ];
+    let said = folder.run(&link, &layout);
+    assert!(
+        said.contains("BOLT-INFO: 0 out of ") && said.contains("copy is a copy of app"),
+        "{said}"
+    );
+    assert!(bytes("copy") == bytes("app"), "the file is as it was");
+    assert_eq!(folder.run(&folder.path("copy"), &[]), plain);
+
+    // An order does not; names that nothing has are told.
+    fs::write(folder.path("order"), "f3\nmain\nnobody\nf1\n").expect("the folder is ours");
+    let said = folder.run(
+        &link,
+        &[
+            "app",
+            "-o",
+            "ordered",
+            "-reorder-functions=user",
+            "-function-order=order",
+        ],
+    );
+    assert!(
+        said.contains("BOLT-INFO: 3 functions moved, ")
+            && said
+                .contains("1 of 4 names in the list of functions are not in the binary (nobody …)")
+            && said.contains("BOLT-INFO: proved: 3 moved functions"),
+        "{said}"
+    );
+    assert_eq!(folder.run(&folder.path("ordered"), &[]), plain);
+    let places = folder.postlink(&["verify", "app", "ordered", "--json"]);
+    assert!(places.contains("\"proved\""), "{places}");
+
+    // So do calls through the procedure linkage table.
+    let said = folder.run(&link, &["app", "-o", "direct", "-plt=all"]);
+    assert!(
+        said.contains("BOLT-INFO: --plt: ") || said.contains("BOLT-INFO: -plt: "),
+        "{said}"
+    );
+    assert_eq!(folder.run(&folder.path("direct"), &[]), plain);
+
+    // A profile that is not there cannot be saved.
+    let output = folder.start(&link, &["app", "-o", "x", "-w", "y.yaml"]);
+    assert_eq!(output.status.code(), Some(1));
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        message.starts_with("BOLT-ERROR: -w saves a profile"),
+        "{message}"
+    );
+}
+
+#[test]
 fn damaged_profiles_are_fitted_or_refused_and_never_a_panic() {
     let folder = Folder::new();
     folder.build("app", &program(1));

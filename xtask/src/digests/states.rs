@@ -76,7 +76,11 @@ const STATES: &[State] = &[
         &["--preset", "fast", "--enable-bat"],
     ),
     state("size", Makes::Optimized, &["--preset", "size"]),
-    state("max", Makes::Optimized, &["--preset", "max", "--enable-bat"]),
+    state(
+        "max",
+        Makes::Optimized,
+        &["--preset", "max", "--enable-bat"],
+    ),
     state(
         "unordered",
         Makes::Optimized,

@@ -24,7 +24,7 @@ use postlink_bolt_symbols::names;
 use postlink_elf::elf::SymbolTable;
 use postlink_profile::any::Any;
 use postlink_profile::bolt_yaml;
-use postlink_rewrite::attach::Source;
+use postlink_rewrite::attach::{Moving, Source};
 use postlink_rewrite::stats::DynoStats;
 use postlink_rewrite::{
     DebugInfo, Fitted, FunctionOrder, InstrumentOptions, OptimizeOptions, PassOptions, Plt,
@@ -36,7 +36,7 @@ use super::Arguments;
 use super::options::{Given, Known, Tool, ignored, ignored_value, switch, value};
 use crate::commands::optimize::{self, ProfileOf};
 use crate::input::{Input, Parsed};
-use crate::rewriting::{self, Proof};
+use crate::rewriting::{self, Optimized, Proof};
 use crate::ui::Ui;
 
 const CODE: &str = "there is no such change of instructions";
@@ -584,7 +584,7 @@ fn instrument(given: &Given, ui: &Ui, input: &Parsed<'_>, output: &Path) -> Resu
 fn optimise(given: &Given, ui: &Ui, input: &Parsed<'_>, output: &Path) -> Result<()> {
     let files = given.values("data");
     if files.is_empty() {
-        bail!("no profile: -data names one, and -instrument makes a program that writes one");
+        return unprofiled(given, ui, input, output);
     }
     let options = options(given, input)?;
     let mut watched = ui.phases("optimize");
@@ -615,12 +615,7 @@ fn optimise(given: &Given, ui: &Ui, input: &Parsed<'_>, output: &Path) -> Result
         _ => "branch",
     };
     println!("BOLT-INFO: pre-processing profile using {kind} profile reader");
-    println!(
-        "BOLT-INFO: {} out of {} functions in the binary ({:.1}%) have non-empty execution profile",
-        report.profiled,
-        report.functions,
-        report.profiled as f64 * 100.0 / report.functions.max(1) as f64
-    );
+    say_profiled(report.profiled, report.functions);
     if let Some(found) = &report.profile {
         if found.unknown_names > 0 {
             println!(
@@ -641,6 +636,77 @@ fn optimise(given: &Given, ui: &Ui, input: &Parsed<'_>, output: &Path) -> Result
             report.not_emitted
         );
     }
+    say_done(&done);
+    Ok(())
+}
+
+/// Rewrites what options ask for that need no profile. The program comes out as it is if none does.
+fn unprofiled(given: &Given, ui: &Ui, input: &Parsed<'_>, output: &Path) -> Result<()> {
+    if given.value("w").is_some() {
+        bail!("-w saves a profile, and there is none: -data names one");
+    }
+    let mut options = options(given, input)?;
+    for option in ["reorder-blocks", "split-functions"] {
+        if given.value(option).is_some() {
+            println!("BOLT-INFO: -{option} goes by a profile: without one nothing is changed");
+        }
+    }
+    options.reorder_blocks = false;
+    options.split_functions = false;
+    let order = options.reorder_functions.clone();
+    let moving = match &order {
+        _ if !options.passes.is_placement_only() => Moving::All,
+        FunctionOrder::User(names) => Moving::Named(names),
+        _ => {
+            rewriting::copy(input, output)?;
+            say_profiled(0, postlink_rewrite::inspect(&input.elf)?.functions);
+            println!(
+                "BOLT-INFO: there is no profile and no option that can do without one: {} is a copy of {}",
+                output.display(),
+                input.path.display()
+            );
+            return Ok(());
+        }
+    };
+    if !matches!(order, FunctionOrder::User(_)) {
+        options.reorder_functions = FunctionOrder::None;
+    }
+    let mut watched = ui.phases("optimize");
+    let done = rewriting::optimize_and_save(
+        input,
+        Source::Unprofiled(moving),
+        &options,
+        output,
+        Proof::YES,
+        &mut watched.phases,
+        |_| Ok(()),
+    )?;
+    watched.finish();
+    say_profiled(0, done.report.functions);
+    if let Some(found) = &done.report.profile
+        && found.unknown_names > 0
+    {
+        println!(
+            "BOLT-WARNING: {} of {} names in the list of functions are not in the binary ({} …)",
+            found.unknown_names,
+            found.records,
+            found.examples.join(", ")
+        );
+    }
+    say_done(&done);
+    Ok(())
+}
+
+fn say_profiled(profiled: usize, functions: usize) {
+    println!(
+        "BOLT-INFO: {profiled} out of {functions} functions in the binary ({:.1}%) have non-empty execution profile",
+        profiled as f64 * 100.0 / functions.max(1) as f64
+    );
+}
+
+/// What was made, and proved.
+fn say_done(done: &Optimized) {
+    let report = &done.report;
     println!(
         "BOLT-INFO: {} functions moved, {} bytes of hot code, {} of cold",
         report.moved, report.hot_bytes, report.cold_bytes
@@ -663,7 +729,6 @@ fn optimise(given: &Given, ui: &Ui, input: &Parsed<'_>, output: &Path) -> Result
     for name in &done.reverted {
         println!("BOLT-WARNING: {name} could not be proved and stays");
     }
-    Ok(())
 }
 
 /// Saves the profile by blocks, as it fits the program.

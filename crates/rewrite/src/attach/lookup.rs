@@ -14,6 +14,16 @@ pub trait Key: Copy {
     fn index(self) -> usize;
 }
 
+/// A position in a list of names.
+#[derive(Clone, Copy)]
+pub struct Index(pub usize);
+
+impl Key for Index {
+    fn index(self) -> usize {
+        self.0
+    }
+}
+
 /// Addresses of a profile's names.
 pub struct Lookup {
     addresses: Vec<Option<u64>>,

@@ -18,7 +18,7 @@ use crate::analyse::counters::{Counts, estimate};
 use crate::analyse::coverage_blocks::heads;
 use crate::analyse::{Scratch, prepare};
 use crate::attach::account::Account;
-use crate::attach::lookup::{Key, Lookup, function_at};
+use crate::attach::lookup::{Index, Lookup, function_at};
 use crate::attach::{Attached, Call, Counted, direct_calls, starts};
 use crate::cfg::{BlockId, Cfg};
 use crate::discover::{NonlocalExits, Program};
@@ -26,16 +26,6 @@ use crate::pin::Pin;
 
 /// Counts that are made up stay below that, so that sums do.
 const MOST: u64 = 1 << 40;
-
-/// Index of a function in the profile.
-#[derive(Clone, Copy)]
-struct Index(usize);
-
-impl Key for Index {
-    fn index(self) -> usize {
-        self.0
-    }
-}
 
 /// What becomes of one function.
 enum Outcome<'d> {

@@ -6,6 +6,7 @@
 //! | samples of this very file | branches and runs become counts of edges ([`records`]), balanced | [`addresses`] |
 //! | by names: fdata, aggregated samples | likewise, once names are addresses | [`named`] |
 //! | machine profiles: what ran | counts made up to suit | [`machine`] |
+//! | none | each function that an option is about is taken for called once | [`unprofiled`] |
 //! | by blocks: BOLT's YAML, also of older builds | blocks found again by their hashes, the rest inferred | [`blocks`] |
 //!
 //! Whatever comes in, [`Attached`] goes out: counts that conserve flow, and the calls between functions.
@@ -18,6 +19,7 @@ pub mod lookup;
 pub mod machine;
 pub mod named;
 mod records;
+pub mod unprofiled;
 
 use postlink_isa::Isa;
 use postlink_profile::Profile;
@@ -35,6 +37,7 @@ use crate::pin::Pin;
 
 pub use account::Account;
 pub use addresses::Samples;
+pub use unprofiled::Moving;
 
 /// A profile of any kind.
 #[derive(Clone, Copy, Debug)]
@@ -49,6 +52,8 @@ pub enum Source<'p> {
     Blocks(&'p BoltYaml),
     /// What ran: a machine profile.
     Machine(&'p postlink_mip::Profile),
+    /// None: functions that other options are about.
+    Unprofiled(Moving<'p>),
 }
 
 impl<'p> From<&'p postlink_mip::Profile> for Source<'p> {
@@ -185,6 +190,7 @@ pub fn attach_any<'d, I: Isa>(
             }
             machine::attach::<I>(program, nonlocal_exits, profile)
         }
+        Source::Unprofiled(moving) => unprofiled::attach::<I>(program, nonlocal_exits, moving),
     };
     let account = attached.account.clone().unwrap_or_default();
     if attached.counted.is_empty() && account.pinned == 0 {

@@ -7,11 +7,11 @@
 
 use postlink_isa::Isa;
 use rayon::prelude::*;
-use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::analyse::counters::{Counts, estimate};
 use crate::analyse::{Scratch, prepare};
 use crate::attach::account::Account;
+use crate::attach::lookup::{Index, Lookup, function_at};
 use crate::attach::{Attached, Counted, direct_calls, starts};
 use crate::cfg::Cfg;
 use crate::discover::{NonlocalExits, Program};
@@ -82,30 +82,25 @@ fn wanted(program: &Program<'_>, moving: Moving<'_>) -> (Vec<u32>, Account) {
         };
         return (all.collect(), account);
     };
-    let mut by_name: FxHashMap<String, Vec<u32>> = FxHashMap::default();
-    for f in all {
-        by_name
-            .entry(program.name(f as usize))
-            .or_default()
-            .push(f);
-    }
-    let mut found = FxHashSet::default();
-    let mut account = Account::default();
-    for name in names {
-        account.records += 1;
-        match by_name.get(name) {
-            Some(functions) => found.extend(functions),
-            None => {
-                account.unknown_names += 1;
-                if account.examples.len() < 3 {
-                    account.examples.push(name.clone());
-                }
-            }
-        }
-    }
-    let mut list: Vec<u32> = found.into_iter().collect();
+    let keyed = || {
+        let all = names.iter().enumerate();
+        all.map(|(i, name)| (Index(i), name.as_bytes()))
+    };
+    let lookup = Lookup::of_names(program, keyed());
+    let mut list: Vec<u32> = keyed()
+        .filter_map(|(key, _)| lookup.address(key))
+        .filter_map(|address| function_at(program, address))
+        .collect();
     list.sort_unstable();
-    account.functions = list.len() as u64;
+    list.dedup();
+    let account = Account {
+        functions: list.len() as u64,
+        records: names.len() as u64,
+        unknown_names: lookup.unknown.len() as u64,
+        renamed: lookup.similar,
+        examples: lookup.examples(),
+        ..Account::default()
+    };
     (list, account)
 }
 

@@ -6,6 +6,7 @@ use rustc_hash::FxHashMap;
 
 use super::optimize::{FunctionOrder, OptimizeOptions};
 use crate::analyse::FunctionUnwind;
+use crate::attach::lookup::{Index, Lookup, function_at};
 use crate::attach::{Call, Counted};
 use crate::cfg::{BlockId, Term};
 use crate::discover::Program;
@@ -263,16 +264,20 @@ pub(super) fn order_functions(
         FunctionOrder::Cdsort => cdsort::order(functions, arcs),
         FunctionOrder::Hfsort => hfsort::order(functions, arcs),
         FunctionOrder::User(names) => {
-            let rank: FxHashMap<&str, usize> = names
-                .iter()
-                .enumerate()
-                .map(|(i, n)| (n.as_str(), i))
-                .collect();
+            let keyed = names.iter().enumerate();
+            let lookup =
+                Lookup::of_names(program, keyed.map(|(i, name)| (Index(i), name.as_bytes())));
+            let mut rank: FxHashMap<u32, usize> = FxHashMap::default();
+            for i in 0..names.len() {
+                let address = lookup.address(Index(i));
+                if let Some(f) = address.and_then(|address| function_at(program, address)) {
+                    rank.entry(f).or_insert(i);
+                }
+            }
             let mut order = cdsort::order(functions, arcs);
             order.sort_by_key(|i| {
-                rank.get(program.name(ready[*i as usize].function as usize).as_str())
-                    .copied()
-                    .unwrap_or(usize::MAX)
+                let rank = rank.get(&ready[*i as usize].function);
+                rank.copied().unwrap_or(usize::MAX)
             });
             order
         }
