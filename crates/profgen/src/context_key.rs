@@ -19,6 +19,8 @@ pub struct Limits {
     pub fold: Option<usize>,
     /// Most callers that are kept; `None`: all.
     pub depth: Option<usize>,
+    /// Most addresses that are kept of a chain before it has names; `None`: as many as `depth`.
+    pub unsymbolized_depth: Option<usize>,
 }
 
 /// Folds repeated sequences: first single frames, then pairs, and so on.

@@ -355,6 +355,7 @@ impl Profgen {
             limits: Limits {
                 fold: chains.fold,
                 depth: chains.context_depth,
+                unsymbolized_depth: None,
             },
             infer_frames: !chains.no_infer_frames,
             search_depth: chains.search_depth,

@@ -19,7 +19,7 @@ use postlink_profgen::{Format, Input, Options, generate, pe, probe, script};
 use postlink_profile::source::Source;
 
 use super::Arguments;
-use super::options::{Asked, Given, Kind, Tool, ignored, switch, value};
+use super::options::{Asked, Given, Kind, Tool, ignored, refused, switch, value};
 
 /// Its command line.
 pub const TOOL: Tool = Tool {
@@ -46,6 +46,10 @@ pub const TOOL: Tool = Tool {
         value("max-search-depth", "Search limit of frame inference"),
         value("compress-recursion", "Compress recursion up to this length"),
         value("csprof-max-context-depth", "Keep the last K frames"),
+        value(
+            "csprof-max-unsymbolized-context-depth",
+            "Keep the last K addresses of a call chain",
+        ),
         value(
             "csprof-max-cold-context-depth",
             "Keep the last K frames of cold contexts",
@@ -134,6 +138,14 @@ pub const TOOL: Tool = Tool {
         switch("leading-ip-only", "Form a profile based only on sample IPs"),
         switch("sort-profiled-scc-member", "Order inside components"),
         ignored("color", "messages have no colours"),
+        ignored(
+            "load-function-from-symbol",
+            "functions of the symbol table are always known",
+        ),
+        refused(
+            "data-access-perftrace",
+            "accesses to data are not put into sample profiles",
+        ),
     ],
     aliases: &[
         ("o", "output"),
@@ -342,6 +354,7 @@ fn options(given: &Given, binary: &str) -> Result<Options> {
         limits: Limits {
             fold: given.unlimited("compress-recursion")?,
             depth: given.unlimited("csprof-max-context-depth")?,
+            unsymbolized_depth: given.unlimited("csprof-max-unsymbolized-context-depth")?,
         },
         infer_frames: given.switch("infer-missing-frames", true)?,
         search_depth: given.number("max-search-depth")?.unwrap_or(u32::MAX),

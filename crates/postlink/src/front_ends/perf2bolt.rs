@@ -65,6 +65,10 @@ pub const TOOL: Tool = Tool {
         ),
         ignored("bolt-info", "profiles have no such section"),
         refused(
+            "autofdo",
+            "text for AutoFDO is not written; `postlink profgen` makes sample profiles",
+        ),
+        refused(
             "spe",
             "samples of Arm SPE are in AUX records, which are not decoded here; `perf script --itrace=bl` makes branches of them that are taken with -pa or as text",
         ),

@@ -122,6 +122,7 @@ impl Default for Options {
             limits: Limits {
                 fold: None,
                 depth: None,
+                unsymbolized_depth: None,
             },
             infer_frames: true,
             search_depth: u32::MAX,
@@ -501,7 +502,7 @@ fn limited(counters: ByAddress, limits: Limits) -> ByAddress {
     let mut all = ByAddress::default();
     for (mut chain, counters) in counters {
         fold(&mut chain, limits.fold);
-        cut(&mut chain, limits.depth);
+        cut(&mut chain, limits.unsymbolized_depth.or(limits.depth));
         all.entry(chain).or_default().absorb(counters);
     }
     all
