@@ -12,6 +12,8 @@ pub enum Pin {
     NoSize,
     /// Bytes that are not an instruction.
     NotInstructions,
+    /// The dynamic loader writes addresses into its instructions (`-z notext`): a copy would keep what is in the file.
+    ChangedByLoader,
     /// A branch to the middle of an instruction.
     BranchIntoInstruction,
     /// Control runs past its end into what follows.
@@ -71,6 +73,9 @@ impl Pin {
             }
             Pin::NoSize => "has neither a size nor an unwind entry: its end is not known",
             Pin::NotInstructions => "contains bytes that are not instructions",
+            Pin::ChangedByLoader => {
+                "has dynamic relocations in its code or its exception table, where the dynamic loader writes"
+            }
             Pin::BranchIntoInstruction => "has a branch into the middle of an instruction",
             Pin::FallsOffItsEnd => "runs past its end into what follows",
             Pin::CallsItsMiddle => "calls an address inside itself",

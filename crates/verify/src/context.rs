@@ -136,6 +136,8 @@ pub(crate) struct Context<'a> {
     pub described: bool,
     /// The output claims that no kept relocations were used: values stay ([`crate::proof::bare`]).
     pub bare: bool,
+    /// Where the dynamic loader writes, ascending ([`crate::proof::loaded`]).
+    pub loaded: Vec<u64>,
     /// Slots that hold functions once the loader is done with them, so that a jump through one leaves; of
     /// files without kept relocations.
     pub slots: FxHashSet<u64>,
@@ -156,6 +158,13 @@ impl<'a> Context<'a> {
     /// Whether some indirect jump of a moved function goes on in old code.
     pub(crate) fn has_fall_back(&self, id: FuncId) -> bool {
         self.function(id).is_some_and(|f| !f.falls_back.is_empty())
+    }
+
+    /// Where the dynamic loader writes into `[from, to)`, if it does. A relocation changes eight bytes at most in code
+    /// and tables; one that copies an object changes more, in memory that has no bytes in the file.
+    pub(crate) fn loads_into(&self, from: u64, to: u64) -> Option<u64> {
+        let first = self.loaded.partition_point(|p| p.saturating_add(8) <= from);
+        self.loaded.get(first).copied().filter(|p| *p < to)
     }
 
     /// Fixed addresses: absolute addresses may be in code.

@@ -80,7 +80,7 @@ use files::unwind::Table;
 use files::{claim, unwind};
 use proof::visible::{self, Extents, Visible};
 use proof::{
-    bare, counting, data, described, distances, gaps, identity, image, inside, tables, text,
+    bare, counting, data, described, distances, gaps, identity, image, inside, loaded, tables, text,
 };
 use rayon::prelude::*;
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -476,6 +476,7 @@ fn prove<A: Arch>(
         calculating: FxHashSet::default(),
         described: false,
         bare: claim.basis.is_some(),
+        loaded: loaded::places(input),
         slots: FxHashSet::default(),
     };
     bare::check_basis::<A>(input, claim, &mut found);
@@ -510,6 +511,7 @@ fn prove<A: Arch>(
     let cx = cx;
     image::dynamic(&cx, &layout, &mut found);
     let relative = image::relocations::<A>(&cx, &mut layout, &mut found);
+    loaded::compare(&cx, &mut found);
     image::dynamic_symbols(&cx, &mut layout, &mut found);
     if let Some(s) = input.segment(elf::PT_DYNAMIC) {
         layout.by_meaning.push(Range {

@@ -13,10 +13,30 @@ pub fn lsda_of<'d>(program: &Program<'d>, piece: usize) -> Result<Option<Lsda<'d
     };
     match fde.lsda {
         None | Some(0) => Ok(None),
+        Some(addr) if is_changed_by_loader(program, addr) => Err(Pin::ChangedByLoader),
         Some(addr) => Lsda::parse(program.elf, addr, fde.start)
             .map(Some)
             .map_err(|_| Pin::ExceptionTable),
     }
+}
+
+/// Whether the dynamic loader writes into the exception table at `addr`, which ends where the next begins at the
+/// latest.
+fn is_changed_by_loader(program: &Program<'_>, addr: u64) -> bool {
+    if program.refs.loaded.is_empty() {
+        return false;
+    }
+    let section = program
+        .elf
+        .sections
+        .iter()
+        .find(|s| s.is_alloc() && s.addr <= addr && addr < s.end());
+    let tables = program.eh.fdes.iter().filter_map(|fde| fde.lsda);
+    let next = tables.filter(|other| *other > addr).min();
+    let end = section
+        .map_or(u64::MAX, |s| s.end())
+        .min(next.unwrap_or(u64::MAX));
+    program.refs.loaded_in(addr, end).is_some()
 }
 
 /// The personality routine of a piece, if it is known.

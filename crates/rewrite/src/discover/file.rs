@@ -33,11 +33,21 @@ pub fn check_input(elf: &Elf<'_>) -> Result<Machine, Error> {
     Ok(machine)
 }
 
-/// Refuses files that cannot be rewritten if the linker kept no relocations, and says what to do.
-pub fn check_without_relocations(program: &Program<'_>) -> Result<(), Error> {
+/// Refuses files that cannot be rewritten: those in whose unwind table, of which a new one is made, the dynamic
+/// loader writes; and some of those for which the linker kept no relocations. Says what to do.
+pub fn check_program(program: &Program<'_>) -> Result<(), Error> {
     use postlink_elf::raw::{DT_FLAGS, DT_TEXTREL, PT_GNU_EH_FRAME};
     const DF_TEXTREL: u64 = 4;
     let elf = program.elf;
+    if let Some((_, table)) = elf.section(".eh_frame")
+        && let Some(place) = program.refs.loaded_in(table.addr, table.end())
+    {
+        return Err(Error::Unsupported(format!(
+            "a dynamic relocation at {place:#x} changes the unwind table ({:#x}..{:#x}, .eh_frame) when the program is loaded, and a new table would not be changed: link without -z notext, or compile for position-independent code",
+            table.addr,
+            table.end()
+        )));
+    }
     if program.refs.kept {
         return Ok(());
     }

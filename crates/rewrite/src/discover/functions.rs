@@ -515,6 +515,9 @@ impl<'a, 'd> Discovery<'a, 'd> {
             if data.get(first_data).is_some_and(|d| *d < p.end) {
                 set_pin(pin, Pin::NotInstructions);
             }
+            if self.refs.loaded_in(p.start, p.end).is_some() {
+                set_pin(pin, Pin::ChangedByLoader);
+            }
             if self.refs.has_distance_in(p.start, p.end) {
                 if I::ADDS_DISTANCES {
                     // The address of its entry stays what it was, also where the function itself forms it.

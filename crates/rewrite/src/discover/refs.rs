@@ -7,7 +7,7 @@
 //! absolute ones, which look like plain numbers to it.
 
 use postlink_elf::FormatError;
-use postlink_elf::elf::{Elf, SymbolTable};
+use postlink_elf::elf::{Elf, Section, SymbolTable};
 use postlink_elf::raw::{PF_W, PT_GNU_RELRO, PT_LOAD};
 use postlink_isa::FixupKind;
 use rayon::prelude::*;
@@ -94,6 +94,16 @@ pub struct Refs {
     pub constant: Vec<(u64, u64)>,
     /// Words that get what a resolver returns, ascending.
     pub resolved: Vec<u64>,
+    /// Places of dynamic relocations in code, exception tables and unwind tables, ascending: the loader writes up
+    /// to eight bytes there.
+    pub loaded: Vec<u64>,
+}
+
+/// Sections whose bytes are copied: code, and the tables that describe it.
+fn is_copied(section: &Section<'_>) -> bool {
+    section.is_code()
+        || section.is_alloc()
+            && (section.name == ".eh_frame" || section.name.starts_with(".gcc_except_table"))
 }
 
 /// The list of unwind entries that a static program registers, where program headers tell of the whole table
@@ -182,7 +192,17 @@ impl Refs {
             &kept::X86_64
         };
         kept::collect(&mut refs, elf, kinds, &in_code);
+        let copied: Vec<(u64, u64)> = {
+            let all = elf.sections.iter().filter(|s| is_copied(s));
+            all.map(|s| (s.addr, s.end())).collect()
+        };
         for d in elf.dyn_relocs()? {
+            let writes = copied
+                .iter()
+                .any(|(from, to)| d.addr < *to && d.addr.saturating_add(8) > *from);
+            if d.kind != 0 && writes {
+                refs.loaded.push(d.addr);
+            }
             match d.kind {
                 kind if kinds.relative.contains(&kind) => {
                     let target = d.addend as u64;
@@ -252,6 +272,7 @@ impl Refs {
         refs.import_slots.sort_unstable();
         refs.import_slots.dedup_by_key(|s| s.0);
         refs.resolved.sort_unstable();
+        refs.loaded.sort_unstable();
         refs.constant = elf
             .segments
             .iter()
@@ -259,6 +280,12 @@ impl Refs {
             .map(|s| (s.addr, s.addr.saturating_add(s.mem_size)))
             .collect();
         Ok(refs)
+    }
+
+    /// Where the dynamic loader writes into `[from, to)`, if it does.
+    pub fn loaded_in(&self, from: u64, to: u64) -> Option<u64> {
+        let first = self.loaded.partition_point(|p| p.saturating_add(8) <= from);
+        self.loaded.get(first).copied().filter(|p| *p < to)
     }
 
     /// What tells of pointers to code.

@@ -23,9 +23,7 @@ use crate::analyse::{
     Analysed, CounterMap, EntryPatch, FunctionCounters, Scratch, Target, count_pins, per_thread,
     prepare,
 };
-use crate::discover::{
-    NonlocalExits, Program, check_input, check_without_relocations, is_program, libc,
-};
+use crate::discover::{NonlocalExits, Program, check_input, check_program, is_program, libc};
 use crate::error::Error;
 use crate::link::{self, Hook, LinkOptions, Placement, ProbeAddresses, Ready, emit_in_place, hook};
 use crate::phases::Phases;
@@ -147,7 +145,7 @@ impl<'d, I: Isa> Instrumented<'d, I> {
     ) -> Result<Self, Error> {
         phases.begin("discover");
         let program = Program::discover::<I>(elf)?;
-        check_without_relocations(&program)?;
+        check_program(&program)?;
         let nonlocal_exits = NonlocalExits::new(&program);
         let counting = Counting::choose::<I>(&program, &nonlocal_exits, options);
         let mut instrumented = Instrumented {

@@ -25,9 +25,7 @@ use crate::analyse::counters::Counts;
 use crate::analyse::{EntryPatch, FunctionCounters, Probes, count_pins, prepare};
 use crate::attach::{self, Account, Attached, Call, Counted, Source};
 use crate::cfg::{BlockId, Cfg};
-use crate::discover::{
-    NonlocalExits, Program, Refs, Stays, check_input, check_without_relocations,
-};
+use crate::discover::{NonlocalExits, Program, Refs, Stays, check_input, check_program};
 use crate::emit::{self, Plan, carry};
 use crate::error::Error;
 use crate::link::bat::{self, Moved};
@@ -509,7 +507,7 @@ fn dyno_stats<I: Isa>(
 /// Finds functions, in a file that can be optimised.
 fn discover<'d, I: Isa>(elf: &'d Elf<'d>, options: &OptimizeOptions) -> Result<Program<'d>, Error> {
     let mut program = Program::discover::<I>(elf)?;
-    check_without_relocations(&program)?;
+    check_program(&program)?;
     if !program.refs.kept && options.preset == Preset::Size {
         return Err(Error::Unsupported(
             "the linker kept no relocations: what leads into old code is not all known, so the preset size, which puts other code there, is not possible; link with -Wl,-q (--emit-relocs)".into(),

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::analyse::{FunctionCounters, Scratch, count_pins, prepare};
 use crate::discover::{
-    Basis, NonlocalExits, Program, check_input, check_without_relocations, is_program, runtimes,
+    Basis, NonlocalExits, Program, check_input, check_program, is_program, runtimes,
 };
 use crate::error::Error;
 use crate::pin::Pin;
@@ -171,7 +171,7 @@ fn inspect_with<I: Isa>(elf: &Elf<'_>) -> Result<Inspection, Error> {
         blocks,
         can_unwind: program.can_unwind,
         refused: runtimes::refusal(elf).or_else(|| {
-            let refused = check_without_relocations(&program).err();
+            let refused = check_program(&program).err();
             refused.map(|why| why.to_string())
         }),
         pointers_stay: program.visible.stays.as_ref().map(ToString::to_string),

@@ -64,6 +64,12 @@ pub(crate) struct Action {
 }
 
 impl<'d> Lsda<'d> {
+    /// Where the area is, up to the end of its types; lists of exceptions that a function may throw follow.
+    pub(crate) fn extent(&self) -> (u64, u64) {
+        let len = self.types.unwrap_or(self.actions).max(self.actions);
+        (self.addr, self.addr.saturating_add(len as u64))
+    }
+
     /// All landing pads.
     pub(crate) fn pads(&self) -> impl Iterator<Item = u64> {
         self.sites.iter().map(|s| s.pad).filter(|pad| *pad != 0)

@@ -14,6 +14,7 @@
 //! | [`bare`] | what is demanded where no kept relocations were used |
 //! | [`inside`] | that nothing leads into what jumps at old entries overwrote, likewise |
 //! | [`visible`] | what the program may see of the address of a moved function |
+//! | [`loaded`] | that the dynamic loader writes nothing into what was copied |
 //! | [`counting`] | areas of counters |
 //! | [`identity`] | the build-id |
 
@@ -26,6 +27,7 @@ pub(crate) mod gaps;
 pub(crate) mod identity;
 pub(crate) mod image;
 pub(crate) mod inside;
+pub(crate) mod loaded;
 pub(crate) mod staying;
 pub(crate) mod tables;
 pub(crate) mod text;

@@ -83,7 +83,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             return fail(
                 Failure::new(
                     Check::LandingPads,
-                    "the language-specific data is not understood",
+                    "the language-specific data is not understood, or the dynamic loader changes it",
                 )
                 .at(p, q),
             );
@@ -172,11 +172,13 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         {
             Some(index) => index,
             None => {
-                list.push((
-                    span.lsda,
-                    span.function,
-                    Lsda::parse(elf, span.lsda, span.function),
-                ));
+                // What the dynamic loader writes into a table is not in the file.
+                let as_in_file = |l: &Lsda<'_>| {
+                    let (from, to) = l.extent();
+                    self.cx.loads_into(from, to).is_none()
+                };
+                let table = Lsda::parse(elf, span.lsda, span.function).filter(as_in_file);
+                list.push((span.lsda, span.function, table));
                 list.len() - 1
             }
         };

@@ -1,0 +1,67 @@
+//! What the dynamic loader writes into bytes that were copied.
+//!
+//! A dynamic relocation changes the bytes at its place, and the places in the output are those in the input
+//! ([`super::image`] compares them). Of code and tables of which the output has a copy elsewhere, only the original is
+//! changed: the copy holds what is in the file, mostly zeros. So no dynamic relocation may be in
+//!
+//! | bytes | what would happen |
+//! |---|---|
+//! | the old code of a moved function | its instructions have other operands; the jump at its entry may be overwritten |
+//! | the exception table of a moved function | a type that is zero catches everything; asked when a table is read ([`crate::walk`]) |
+//! | the unwind table | personality routines and functions have other addresses |
+//!
+//! Programs that are linked with `-z notext` have such relocations.
+
+use super::image::{rela_tables, relr_places};
+use crate::context::{Context, Findings};
+use crate::files::bytes::u64_in;
+use crate::files::elf::Elf;
+use crate::report::{Check, Failure};
+
+/// Places of all dynamic relocations of a file, ascending.
+pub(crate) fn places(elf: &Elf<'_>) -> Vec<u64> {
+    let mut places = Vec::new();
+    for table in rela_tables(elf) {
+        let bytes = elf.bytes(table.start, table.len()).unwrap_or_default();
+        let entries = bytes.chunks_exact(24);
+        // Type 0 is for nothing on all machines.
+        let real = entries.filter(|e| u64_in(e, 8).is_some_and(|info| info as u32 != 0));
+        places.extend(real.filter_map(|e| u64_in(e, 0)));
+    }
+    if let (Some(at), Some(size)) = (elf.dynamic_value(36), elf.dynamic_value(35)) {
+        places.extend(relr_places(elf.bytes(at, size).unwrap_or_default()));
+    }
+    places.sort_unstable();
+    places
+}
+
+/// Compares code and the unwind table with the places of [`Context::loaded`].
+pub(crate) fn compare(cx: &Context<'_>, found: &mut Findings) {
+    for (range, id) in cx.old.ranges().chain(cx.new.ranges()) {
+        if let Some(place) = cx.loads_into(range.start, range.end) {
+            let text = format!(
+                "the dynamic loader writes at {place:#x}, in code of which there is a copy"
+            );
+            let failure = Failure::new(Check::Relocations, text).at(place, place);
+            found.functions.push((id, failure));
+        }
+    }
+    let table = &cx.old_unwind;
+    if table.addr == cx.new_unwind.addr {
+        return;
+    }
+    let section = cx.input.sections.iter();
+    let mut section =
+        section.filter(|s| s.is_alloc() && s.addr <= table.addr && table.addr < s.end());
+    let end = match section.next() {
+        Some(section) => section.end(),
+        None => table.addr.saturating_add(table.bytes.len() as u64),
+    };
+    if let Some(place) = cx.loads_into(table.addr, end) {
+        let text = format!(
+            "the dynamic loader writes at {place:#x}, in the unwind table, of which there is a copy"
+        );
+        let failure = Failure::new(Check::Relocations, text).at(place, place);
+        found.file.push(failure);
+    }
+}
