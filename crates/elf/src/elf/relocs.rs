@@ -246,6 +246,7 @@ impl<'d> Elf<'d> {
             }
         };
         let data = self.table_bytes("DT_RELR", at, size, 8)?;
+        let from = out.len();
         let mut next: Option<u64> = None;
         let mut push = |addr: u64, n: u64| {
             let word = self.u64_at(addr).ok_or_else(|| {
@@ -272,11 +273,7 @@ impl<'d> Elf<'d> {
                 ))
             };
             if word & 1 == 0 {
-                if next.is_some_and(|next| word < next) {
-                    return Err(FormatError::new(format!(
-                        "word {n} of DT_RELR goes back to address {word:#x}; addresses must ascend"
-                    )));
-                }
+                // It may be in the range of the bitmap before it: words of a packed structure are between its words.
                 push(word, n)?;
                 next = Some(word.checked_add(8).ok_or_else(overflow)?);
             } else {
@@ -289,6 +286,14 @@ impl<'d> Elf<'d> {
                 next = Some(base.checked_add(63 * 8).ok_or_else(overflow)?);
             }
         }
-        Ok(())
+        let mut places: Vec<u64> = out.iter().skip(from).map(|r| r.addr).collect();
+        places.sort_unstable();
+        let mut pairs = places.iter().zip(places.iter().skip(1));
+        match pairs.find(|(a, b)| a == b) {
+            Some((twice, _)) => Err(FormatError::new(format!(
+                "DT_RELR relocates address {twice:#x} twice"
+            ))),
+            None => Ok(()),
+        }
     }
 }
