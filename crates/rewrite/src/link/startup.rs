@@ -21,7 +21,7 @@ pub enum Hook {
 }
 
 pub fn hook(elf: &Elf<'_>) -> Result<Hook, Error> {
-    use postlink_elf::raw::{DT_INIT, DT_INIT_ARRAY, DT_INIT_ARRAYSZ, DT_RELACOUNT, DT_SYMENT};
+    use postlink_elf::raw::{DT_INIT, DT_INIT_ARRAY, DT_INIT_ARRAYSZ};
     if is_program(elf) {
         return Ok(Hook::Entry(elf.entry));
     }
@@ -42,6 +42,21 @@ pub fn hook(elf: &Elf<'_>) -> Result<Hook, Error> {
             d.addend as u64,
         ));
     }
+    new_init(elf)
+}
+
+/// The same, but the initialisers that there are stay what they are: functions that they lead to may have moved.
+fn hook_beside(elf: &Elf<'_>) -> Result<Hook, Error> {
+    let has_init = elf.dynamic_value(postlink_elf::raw::DT_INIT).is_some();
+    match is_program(elf) || has_init {
+        true => hook(elf),
+        false => new_init(elf),
+    }
+}
+
+/// An initialiser where the library has none of the kind that comes first.
+fn new_init(elf: &Elf<'_>) -> Result<Hook, Error> {
+    use postlink_elf::raw::{DT_RELACOUNT, DT_SYMENT};
     // Linkers leave a few empty entries after the last; the loader stops at the first.
     let end = elf.section(".dynamic").map_or(0, |(_, s)| s.end());
     match elf.dynamic.last() {
@@ -97,7 +112,7 @@ pub fn ask_for_huge_pages<I: Isa>(
     (start, len): (OutputAddr, u64),
     writer: &mut Writer<'_>,
 ) -> Result<(Hook, OutputAddr), Error> {
-    let entry = hook(elf)?;
+    let entry = hook_beside(elf)?;
     let Ok(len) = u32::try_from(len) else {
         return Err(Error::Unsupported(format!(
             "hot code of {len:#x} bytes is too much for one request for huge pages; leave out --hugify"
