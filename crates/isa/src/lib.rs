@@ -351,6 +351,22 @@ impl RuntimeConfig<'_> {
     }
 }
 
+/// Code for which a start-up routine asks for huge pages; see [`Runtime::huge_pages`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HugePages {
+    /// Where the routine will be (link-time address).
+    pub at: u64,
+    /// The code, at a multiple of [`HUGE_PAGE`].
+    pub start: u64,
+    /// Its length in bytes, a multiple of that.
+    pub len: u32,
+    /// What runs first and where it goes on.
+    pub entry: RuntimeEntry,
+}
+
+/// Bytes of a huge page, of both machines if their pages have 4 KiB.
+pub const HUGE_PAGE: u64 = 2 << 20;
+
 /// How the start-up routine is entered, and what follows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RuntimeEntry {
@@ -548,6 +564,15 @@ pub trait Encode: Decode {
     /// Whether [such a call](Encode::put_through_slot) is about as long as a direct one.
     const SLOT_CALLS_ARE_SHORT: bool;
 
+    /// Finds, in straight code at `addr`, the loads of what `constant` (address, length) knows, and calls `found` with each
+    /// and with code that has the number in it, if there is such code that is not much longer.
+    fn fold_constants<'c, T>(
+        bytes: &[u8],
+        addr: u64,
+        constant: impl Fn(u64, u64) -> Option<&'c [u8]>,
+        found: impl FnMut(&Insn, Option<Code<T>>),
+    );
+
     /// Appends `len` bytes that do nothing, in as few instructions as possible.
     fn put_nops(out: &mut Vec<u8>, len: usize);
 
@@ -597,6 +622,10 @@ pub trait Counters: Encode {
 pub trait Runtime: Counters {
     /// The start-up routine, to be put at `config.at`; entered at its first byte. Position-independent at run time.
     fn runtime(config: &RuntimeConfig<'_>) -> Result<Vec<u8>, RuntimeError>;
+
+    /// A start-up routine that asks the system for huge pages (`madvise` with `MADV_COLLAPSE`, and where that is refused with
+    /// `MADV_HUGEPAGE`), whatever comes of it. Destroys nothing but flags.
+    fn huge_pages(config: &HugePages) -> Result<Vec<u8>, RuntimeError>;
 
     /// What programs with [`CounterMode::PerThread`] need, if this machine has it.
     const PER_THREAD: Option<PerThreadMemory> = None;

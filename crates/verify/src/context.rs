@@ -1,6 +1,6 @@
 //! What every part of the proof looks things up in: both files, the moved functions, and who owns an address.
 
-use crate::arch::{Arch, Dispatch, FieldKind, Flow, Insn};
+use crate::arch::{Arch, AsksForHugePages, Dispatch, FieldKind, Flow, Insn};
 use crate::files::bytes::u64_in;
 use crate::files::claim::{Moved, Range};
 use crate::files::elf::{
@@ -141,7 +141,14 @@ pub(crate) struct Context<'a> {
     /// Slots that hold functions once the loader is done with them, so that a jump through one leaves; of
     /// files without kept relocations.
     pub slots: FxHashSet<u64>,
+    /// Places of dynamic relocations in segments of the input that are not writable, ascending: usually none.
+    pub relocated_constants: Vec<u64>,
+    /// Reads a start-up routine ([`Arch::asks_for_huge_pages`]).
+    pub startup: fn(&[u8], u64) -> Option<AsksForHugePages>,
 }
+
+/// Bytes of a huge page.
+const HUGE_PAGE: u64 = 2 << 20;
 
 impl<'a> Context<'a> {
     pub(crate) fn function(&self, id: FuncId) -> Option<&Moved> {
@@ -319,6 +326,30 @@ impl<'a> Context<'a> {
             .then(|| self.output.bytes_from(addr))?
     }
 
+    /// Whether at `new` is a start-up routine that asks for huge pages for new code, does nothing else, and goes on
+    /// at `old`, or returns if that is 0. It belongs to no function.
+    fn asks_for_huge_pages(&self, old: u64, new: u64) -> bool {
+        let is_new_code = |start: u64, len: u64| {
+            let end = start.checked_add(len);
+            let segment = self
+                .output
+                .load_at(start)
+                .filter(|s| s.is_exec() && !s.is_writable());
+            let inside = segment.zip(end).is_some_and(|(s, end)| end <= s.end());
+            inside && start >= self.input.extent().1
+        };
+        let asks = || (self.startup)(self.output.bytes_from(new)?, new);
+        self.counts.is_none()
+            && self.new.owner(new).is_none()
+            && is_new_code(new, 1)
+            && asks().is_some_and(|asks| {
+                asks.next.unwrap_or(0) == old
+                    && asks.start.is_multiple_of(HUGE_PAGE)
+                    && asks.len.is_multiple_of(HUGE_PAGE)
+                    && is_new_code(asks.start, asks.len)
+            })
+    }
+
     /// Whether other code is in the old body of a moved function.
     pub(crate) fn is_buried(&self, id: FuncId) -> bool {
         self.buried.get(id as usize) == Some(&true)
@@ -474,10 +505,11 @@ impl Findings {
         }
     }
 
-    /// In an instrumented program, one pointer that is run through at the start leads to the start-up code,
-    /// which goes on with what it was.
+    /// In an instrumented program, or one that asks for huge pages, one pointer that is run through at the start leads to
+    /// the start-up code, which goes on with what it was.
     pub(crate) fn hook(&mut self, cx: &Context<'_>, old: u64, new: u64) -> bool {
-        let hooks = old != new && cx.unowned(new).is_some();
+        let starts_up = || cx.unowned(new).is_some() || cx.asks_for_huge_pages(old, new);
+        let hooks = old != new && starts_up();
         if hooks {
             self.hooks.push((old, new));
         }

@@ -478,6 +478,8 @@ fn prove<A: Arch>(
         bare: claim.basis.is_some(),
         loaded: loaded::places(input),
         slots: FxHashSet::default(),
+        relocated_constants: image::relocated_constants(input),
+        startup: A::asks_for_huge_pages,
     };
     bare::check_basis::<A>(input, claim, &mut found);
     let reused = check_claim(&cx, &layout, claim, &mut found);
@@ -547,6 +549,7 @@ fn prove<A: Arch>(
     if counting {
         counting::judge::<A>(&cx, &walked, &mut found);
     }
+    counting::check_hooks(&mut found);
     for w in &walked {
         found.addresses.extend(&w.addresses);
         found.entrances.extend(&w.entrances);
@@ -897,11 +900,18 @@ fn report<A: Arch>(
     following.sort_unstable();
     following.dedup();
     let changes = changes(&walked);
+    let takes_constants = |w: &Walked| {
+        w.changes
+            .get(ChangeKind::Constant as usize)
+            .is_some_and(|n| *n > 0)
+    };
+    let with_constants = walked.iter().filter(|w| takes_constants(w)).count() as u64;
     let functions: Vec<FunctionReport> = walked
         .into_par_iter()
         .enumerate()
         .filter_map(|(id, w)| {
             let f = cx.function(id as FuncId)?;
+            let takes_constants = takes_constants(&w);
             let unreached = if w.failure.is_none() {
                 w.unreached
             } else {
@@ -916,6 +926,7 @@ fn report<A: Arch>(
                 ("A7", w.assumed_no_return > 0),
                 ("A8", following.binary_search(&id).is_ok()),
                 ("A9", of_labels.binary_search(&id).is_ok()),
+                ("A10", takes_constants),
             ];
             let unwanted = || {
                 let relied_on = relied_on.iter().filter(|a| a.1).map(|a| a.0);
@@ -969,7 +980,9 @@ fn report<A: Arch>(
         ("A7", no_return.count() as u64),
         ("A8", found.following),
         ("A9", of_labels.len() as u64),
+        ("A10", with_constants),
     ]);
+    let asks_for_huge_pages = cx.counts.is_none() && !found.hooks.is_empty();
     let file_failure_count = found.file.len() as u64;
     found.file.sort_by_key(rank);
     found.file.truncate(options.max_failures);
@@ -986,6 +999,7 @@ fn report<A: Arch>(
         pointers: found.pointers,
         assumptions,
         changes,
+        asks_for_huge_pages,
         file_failure_count,
         file_failures: found.file,
         debug: None,

@@ -105,16 +105,19 @@ pub enum Check {
 pub enum ChangeKind {
     /// Calls and jumps to stubs of the procedure linkage table that go through the slot.
     SlotCall,
+    /// Loads from memory that is never written, of which the number is in the instruction.
+    Constant,
 }
 
 impl ChangeKind {
     /// All kinds, in their order.
-    pub const ALL: [ChangeKind; 1] = [ChangeKind::SlotCall];
+    pub const ALL: [ChangeKind; 2] = [ChangeKind::SlotCall, ChangeKind::Constant];
 
     /// What is changed, for people.
     pub fn text(self) -> &'static str {
         match self {
             ChangeKind::SlotCall => "calls through the procedure linkage table that take the slot",
+            ChangeKind::Constant => "loads of constants that became immediates",
         }
     }
 }
@@ -281,7 +284,7 @@ pub struct Assumption {
 }
 
 /// What may be assumed: numbers and sentences.
-const ASSUMPTIONS: [(&str, &str); 7] = [
+const ASSUMPTIONS: [(&str, &str); 8] = [
     (
         "A1",
         "nothing depends on the number of a return address or program counter in code that moved, beyond what is looked for",
@@ -309,6 +312,10 @@ const ASSUMPTIONS: [(&str, &str); 7] = [
     (
         "A9",
         "addresses of labels that lead to new code are only jumped to",
+    ),
+    (
+        "A10",
+        "the program does not make segments writable that are not",
     ),
 ];
 
@@ -373,6 +380,8 @@ pub struct Report {
     pub assumptions: Vec<Assumption>,
     /// Instructions that were changed, by a rule; everything else is only placed.
     pub changes: Vec<Changed>,
+    /// A start-up routine asks for huge pages for new code, does nothing else, and goes on where the program began.
+    pub asks_for_huge_pages: bool,
     /// Differences of the whole file that nothing explains: how many.
     pub file_failure_count: u64,
     /// The first of them.

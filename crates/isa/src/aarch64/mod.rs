@@ -48,11 +48,13 @@
 //! (`.word L - table`, relocations kept by the linker) are rewritten in place as on x86-64.
 
 pub mod branch;
+mod constants;
 pub mod counter;
 pub mod coverage;
 pub mod decode;
 pub mod effects;
 pub mod encode;
+mod huge;
 pub mod runtime;
 pub mod site;
 pub mod table;
@@ -60,8 +62,8 @@ pub mod text;
 
 use crate::coverage::{CallCounter, Covers, MipRuntime, SlowConfig};
 use crate::{
-    Code, Cond, CounterMode, Counters, Decode, Effects, Encode, FixupKind, Insn, Isa, JumpShape,
-    Memory, OutOfRange, Reach, RegSet, Runtime, RuntimeConfig, RuntimeError, SiteRef,
+    Code, Cond, CounterMode, Counters, Decode, Effects, Encode, FixupKind, HugePages, Insn, Isa,
+    JumpShape, Memory, OutOfRange, Reach, RegSet, Runtime, RuntimeConfig, RuntimeError, SiteRef,
 };
 
 /// The instruction set.
@@ -229,6 +231,15 @@ impl Encode for AArch64 {
         !jump
     }
 
+    fn fold_constants<'c, T>(
+        bytes: &[u8],
+        addr: u64,
+        constant: impl Fn(u64, u64) -> Option<&'c [u8]>,
+        found: impl FnMut(&Insn, Option<Code<T>>),
+    ) {
+        constants::fold(bytes, addr, constant, found);
+    }
+
     fn put_nops(out: &mut Vec<u8>, len: usize) {
         branch::put_nops(out, len);
     }
@@ -266,6 +277,10 @@ impl Counters for AArch64 {
 }
 
 impl Runtime for AArch64 {
+    fn huge_pages(config: &HugePages) -> Result<Vec<u8>, RuntimeError> {
+        Ok(huge::routine(config)?)
+    }
+
     fn runtime(config: &RuntimeConfig<'_>) -> Result<Vec<u8>, RuntimeError> {
         runtime::runtime(config)
     }

@@ -34,10 +34,12 @@
 
 pub mod branch;
 mod common;
+mod constants;
 pub mod counter;
 pub mod coverage;
 pub mod decode;
 pub mod effects;
+mod huge;
 pub mod mnemonic;
 pub mod places;
 pub mod runtime;
@@ -48,9 +50,9 @@ pub mod threads;
 
 use crate::coverage::{CallCounter, Covers, MipRuntime, SlowConfig};
 use crate::{
-    Code, Cond, CounterMode, Counters, Decode, Effects, Encode, FixupKind, Forks, Insn, Isa,
-    JumpShape, Memory, OutOfRange, PerThreadMemory, Place, Reach, RegSet, Runtime, RuntimeConfig,
-    RuntimeError, SiteRef,
+    Code, Cond, CounterMode, Counters, Decode, Effects, Encode, FixupKind, Forks, HugePages, Insn,
+    Isa, JumpShape, Memory, OutOfRange, PerThreadMemory, Place, Reach, RegSet, Runtime,
+    RuntimeConfig, RuntimeError, SiteRef,
 };
 
 /// The instruction set.
@@ -223,6 +225,15 @@ impl Encode for X86_64 {
         true
     }
 
+    fn fold_constants<'c, T>(
+        bytes: &[u8],
+        addr: u64,
+        constant: impl Fn(u64, u64) -> Option<&'c [u8]>,
+        found: impl FnMut(&Insn, Option<Code<T>>),
+    ) {
+        constants::fold(bytes, addr, constant, found);
+    }
+
     fn put_nops(out: &mut Vec<u8>, len: usize) {
         branch::put_nops(out, len);
     }
@@ -260,6 +271,10 @@ impl Counters for X86_64 {
 }
 
 impl Runtime for X86_64 {
+    fn huge_pages(config: &HugePages) -> Result<Vec<u8>, RuntimeError> {
+        Ok(huge::routine(config)?)
+    }
+
     fn runtime(config: &RuntimeConfig<'_>) -> Result<Vec<u8>, RuntimeError> {
         runtime::runtime(config)
     }

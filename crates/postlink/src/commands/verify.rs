@@ -151,6 +151,9 @@ impl Verify {
                 count(changed.sites)
             );
         }
+        if report.asks_for_huge_pages {
+            anstream::println!("  asks for huge pages when it starts, and does nothing else then");
+        }
         for a in &report.assumptions {
             anstream::println!(
                 "  {DIM}{} ({}): {}{DIM:#}",

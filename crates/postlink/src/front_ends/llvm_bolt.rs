@@ -130,6 +130,14 @@ const OPTIONS: &[Known] = &[
         "plt",
         "none, hot or all: calls of imported functions take the slot of the procedure linkage table",
     ),
+    switch(
+        "hugify",
+        "hot code at multiples of 2 MiB, for which the program asks for huge pages",
+    ),
+    switch(
+        "simplify-rodata-loads",
+        "loads from memory that is never written become immediates",
+    ),
     switch("dyno-stats", "print execution info based on profile"),
     switch("enable-bat", "write BOLT Address Translation tables"),
     switch(
@@ -280,7 +288,6 @@ const OPTIONS: &[Known] = &[
     ignored_value("peepholes", CODE),
     ignored_value("sctc-mode", CODE),
     ignored("simplify-conditional-tail-calls", CODE),
-    ignored("simplify-rodata-loads", CODE),
     ignored_value("jump-tables", "jump tables stay where they are"),
     ignored("jt-footprint-reduction", "jump tables stay where they are"),
     ignored(
@@ -314,7 +321,6 @@ const OPTIONS: &[Known] = &[
     ignored_value("r11-availability", CODE),
     ignored("stoke", CODE),
     ignored("group-stubs", CODE),
-    ignored("hugify", CODE),
     ignored("x86-strip-redundant-address-size", CODE),
     ignored("x86-align-branch-boundary-hot-only", CODE),
     ignored("trap-avx512", "AVX-512 is copied like everything else"),
@@ -789,6 +795,7 @@ fn options(given: &Given, input: &Parsed<'_>) -> Result<OptimizeOptions> {
         },
         dyno_stats: given.switch("dyno-stats", false)?,
         passes: passes(given)?,
+        hugify: given.switch("hugify", false)?,
         ..OptimizeOptions::default()
     };
     match given.value("split-strategy") {
@@ -829,6 +836,7 @@ fn passes(given: &Given) -> Result<PassOptions> {
             Some("all") => Plt::All,
             Some(other) => bail!("for the --plt option: Cannot find option named '{other}'!"),
         },
+        simplify_rodata_loads: given.switch("simplify-rodata-loads", false)?,
     })
 }
 

@@ -17,7 +17,8 @@ pub enum PresetArg {
     Size,
     /// The same, with hot functions at multiples of 64 bytes and heads of hot loops at multiples of 16
     Fast,
-    /// As fast, and instructions are changed where it pays and can be proved (docs/passes.md): --plt=hot
+    /// As fast, and instructions are changed where it pays and can be proved (docs/passes.md): --plt=hot,
+    /// --simplify-rodata-loads
     Max,
 }
 
@@ -144,6 +145,9 @@ pub struct Passes {
     /// [default: none; hot with --preset max]
     #[arg(long, value_name = "WHICH")]
     pub plt: Option<PltArg>,
+    /// Loads from memory that is never written become immediates [default: with --preset max]
+    #[arg(long, value_name = "YES", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub simplify_rodata_loads: Option<bool>,
 }
 
 impl Passes {
@@ -155,6 +159,9 @@ impl Passes {
         };
         PassOptions {
             plt: self.plt.map_or(default.plt, Plt::from),
+            simplify_rodata_loads: self
+                .simplify_rodata_loads
+                .unwrap_or(default.simplify_rodata_loads),
         }
     }
 }
@@ -189,6 +196,12 @@ pub struct Optimizing {
     /// [default: as the preset says]
     #[arg(long, value_name = "BYTES", value_parser = block_alignment)]
     pub align_blocks: Option<u32>,
+    /// Hot code at multiples of 2 MiB, for which the program asks for huge pages when it starts
+    ///
+    /// It asks with madvise(MADV_COLLAPSE), and where that is refused with MADV_HUGEPAGE; whether it gets any is up to the
+    /// kernel and the file system, and nothing else depends on it. The file grows by 2 to 6 MB.
+    #[arg(long)]
+    pub hugify: bool,
     #[command(flatten)]
     pub passes: Passes,
     /// What becomes of pointers to functions that move
@@ -282,6 +295,7 @@ impl Optimizing {
                 PresetArg::Max => Preset::Max,
             },
             passes: self.passes.options(self.preset),
+            hugify: self.hugify,
             reorder_blocks: self.reorder_blocks == BlockOrderArg::ExtTsp,
             reorder_functions,
             split_functions: self.split_functions == SplitArg::Cold,

@@ -114,6 +114,8 @@ pub struct OptimizeOptions {
     pub keep: FxHashSet<u64>,
     /// Changes of instructions.
     pub passes: PassOptions,
+    /// Hot code has huge pages for itself, which the program asks the system for when it starts.
+    pub hugify: bool,
 }
 
 impl Default for OptimizeOptions {
@@ -138,6 +140,7 @@ impl Default for OptimizeOptions {
             keep_build_id: false,
             keep: FxHashSet::default(),
             passes: PassOptions::default(),
+            hugify: false,
         }
     }
 }
@@ -705,6 +708,7 @@ impl<'d, I: Isa> LaidOut<'d, I> {
             slow: Vec::new(),
             kind: NoteKind::Optimised,
             input_id: elf.build_id.unwrap_or_default().to_vec(),
+            huge: options.hugify,
         })
     }
 
@@ -714,7 +718,9 @@ impl<'d, I: Isa> LaidOut<'d, I> {
         let write_options = WriteOptions {
             no_search_table: program.refs.registration_follows(),
             no_way: program.entry_proof.needs_headers,
-            like_text: self.debug_info == DebugInfo::Update && has_debug_info(program.elf),
+            like_text: self.debug_info == DebugInfo::Update
+                && has_debug_info(program.elf)
+                && !self.options.hugify,
             ..WriteOptions::default()
         };
         let mut writer = Writer::new(program.elf, write_options)?;
@@ -723,10 +729,21 @@ impl<'d, I: Isa> LaidOut<'d, I> {
         let mut placed = link::place::<I>(program, ready, orders, &options, &mut writer);
         placed.plan_veneers::<I>(program, ready, &mut writer);
         placed.unwind(program, ready, &mut writer)?;
+        let startup = match placed.huge {
+            Some(hot) => Some(link::ask_for_huge_pages::<I>(
+                program.elf,
+                hot,
+                &mut writer,
+            )?),
+            None => None,
+        };
         let no_probes = ProbeAddresses::default();
         placed.fill::<I>(program, ready, orders, &no_probes, &mut writer)?;
         let follow = options.move_pointers;
         placed.references::<I>(program, ready, &self.emitted.patches, follow, &mut writer)?;
+        if let Some((hook, routine)) = startup {
+            hook.install(routine, &mut writer)?;
+        }
         program.elf.release();
         let bat_bytes = match self.options.bat {
             true => self.translation_tables(&placed, &mut writer)?,

@@ -16,7 +16,7 @@ use postlink_elf::elf::Elf;
 use postlink_elf::note::NoteKind;
 use postlink_elf::write::{NewKind, NewSection, Placed, Writer};
 use postlink_elf::{InputAddr, OutputAddr};
-use postlink_isa::{Code, Isa};
+use postlink_isa::{Code, HUGE_PAGE, Isa};
 use rayon::prelude::*;
 use rustc_hash::FxHashMap;
 
@@ -51,6 +51,8 @@ pub struct LinkOptions<'a> {
     pub kind: NoteKind,
     /// Identity of the input.
     pub input_id: Vec<u8>,
+    /// Hot code has huge pages for itself.
+    pub huge: bool,
 }
 
 impl LinkOptions<'_> {
@@ -82,6 +84,7 @@ impl LinkOptions<'_> {
             slow: Vec::new(),
             kind: NoteKind::Instrumented,
             input_id: elf.build_id.unwrap_or_default().to_vec(),
+            huge: false,
         }
     }
 }
@@ -131,6 +134,8 @@ pub struct Placement {
     pub(super) slow_code: Vec<u8>,
     /// What direct jumps and calls of new code go by way of.
     pub(super) veneers: Veneers,
+    /// Hot code that has huge pages for itself: address and bytes, both multiples of one.
+    pub huge: Option<(OutputAddr, u64)>,
     /// An unwind table that start-up code registers, and where the new one is once it has a place.
     pub(super) frames: (
         Option<(InputAddr, InputAddr)>,
@@ -190,6 +195,7 @@ pub fn place<I: Isa>(
         slow: vec![None; count],
         slow_code: options.slow.clone(),
         veneers: Veneers::default(),
+        huge: None,
         frames: (
             program
                 .refs
@@ -289,12 +295,19 @@ impl Placement {
             if at == 0 {
                 continue;
             }
+            let (align, size) = match options.huge && f == 0 {
+                true => (HUGE_PAGE, at.next_multiple_of(HUGE_PAGE)),
+                false => (most_alignment[f].max(16), at),
+            };
             let placed = writer.append(NewSection {
                 name: name_in(veneer_group, options.sections[f]),
                 kind: NewKind::Code,
-                align: most_alignment[f].max(16),
-                size: at,
+                align,
+                size,
             });
+            if options.huge && (veneer_group, f) == (0, 0) {
+                self.huge = Some((placed.addr, size));
+            }
             for i in &own {
                 let in_section = self.fragments[*i as usize][f].get();
                 self.fragments[*i as usize][f] = placed.addr + in_section;

@@ -1,9 +1,9 @@
-//! How the start-up routine comes to run before the program.
+//! How the start-up routine comes to run before the program; and the one that asks for huge pages.
 
 use postlink_elf::elf::Elf;
-use postlink_elf::write::Writer;
+use postlink_elf::write::{NewKind, NewSection, Writer};
 use postlink_elf::{InputAddr, OutputAddr};
-use postlink_isa::RuntimeEntry;
+use postlink_isa::{HugePages, Isa, RuntimeEntry};
 
 use crate::discover::is_program;
 use crate::error::Error;
@@ -21,7 +21,7 @@ pub enum Hook {
 }
 
 pub fn hook(elf: &Elf<'_>) -> Result<Hook, Error> {
-    use postlink_elf::raw::{DT_INIT, DT_INIT_ARRAY, DT_INIT_ARRAYSZ, DT_RELACOUNT, DT_SYMENT};
+    use postlink_elf::raw::{DT_INIT, DT_INIT_ARRAY, DT_INIT_ARRAYSZ};
     if is_program(elf) {
         return Ok(Hook::Entry(elf.entry));
     }
@@ -42,6 +42,21 @@ pub fn hook(elf: &Elf<'_>) -> Result<Hook, Error> {
             d.addend as u64,
         ));
     }
+    new_init(elf)
+}
+
+/// The same, but the initialisers that there are stay what they are: functions that they lead to may have moved.
+fn hook_beside(elf: &Elf<'_>) -> Result<Hook, Error> {
+    let has_init = elf.dynamic_value(postlink_elf::raw::DT_INIT).is_some();
+    match is_program(elf) || has_init {
+        true => hook(elf),
+        false => new_init(elf),
+    }
+}
+
+/// An initialiser where the library has none of the kind that comes first.
+fn new_init(elf: &Elf<'_>) -> Result<Hook, Error> {
+    use postlink_elf::raw::{DT_RELACOUNT, DT_SYMENT};
     // Linkers leave a few empty entries after the last; the loader stops at the first.
     let end = elf.section(".dynamic").map_or(0, |(_, s)| s.end());
     match elf.dynamic.last() {
@@ -84,4 +99,48 @@ impl Hook {
         }
         Ok(())
     }
+}
+
+/// Appends the start-up routine that asks for huge pages for hot code (address and bytes). Gives its address, and where it
+/// is to be hooked in once everything else that refers to code is in place.
+///
+/// # Errors
+///
+/// Hot code of 4 GiB, or a library in which a start-up routine cannot be hooked.
+pub fn ask_for_huge_pages<I: Isa>(
+    elf: &Elf<'_>,
+    (start, len): (OutputAddr, u64),
+    writer: &mut Writer<'_>,
+) -> Result<(Hook, OutputAddr), Error> {
+    let entry = hook_beside(elf)?;
+    let Ok(len) = u32::try_from(len) else {
+        return Err(Error::Unsupported(format!(
+            "hot code of {len:#x} bytes is too much for one request for huge pages; leave out --hugify"
+        )));
+    };
+    // It is as long wherever it is.
+    let mut config = HugePages {
+        at: start.get(),
+        start: start.get(),
+        len,
+        entry: RuntimeEntry::Library { next: None },
+    };
+    let next = match entry.runtime() {
+        RuntimeEntry::Program { .. } => RuntimeEntry::Program { next: start.get() },
+        RuntimeEntry::Library { next } => RuntimeEntry::Library {
+            next: next.map(|_| start.get()),
+        },
+    };
+    config.entry = next;
+    let placed = writer.append(NewSection {
+        name: ".text.huge".to_owned(),
+        kind: NewKind::Code,
+        align: 16,
+        size: I::huge_pages(&config)?.len() as u64,
+    });
+    (config.at, config.entry) = (placed.addr.get(), entry.runtime());
+    writer
+        .contents(placed.id)
+        .copy_from_slice(&I::huge_pages(&config)?);
+    Ok((entry, placed.addr))
 }

@@ -9,12 +9,14 @@
 //! | file | pass | option |
 //! |---|---|---|
 //! | [`plt`] | calls through the procedure linkage table go through the slot itself | `--plt` |
+//! | [`rodata`] | loads of constants become immediates | `--simplify-rodata-loads` |
 //!
 //! No pass is on unless it is asked for: the presets `safe`, `fast` and `size` only place code. Each kind of change has
 //! a rule in the checker (`verify/walk/changes`), which accepts it by what both files hold; it does not know
 //! which options were given. What it cannot show is taken back with its function.
 
 mod plt;
+mod rodata;
 
 use postlink_isa::{Code, Isa};
 use rayon::prelude::*;
@@ -32,11 +34,16 @@ pub use plt::Plt;
 pub struct PassOptions {
     /// Calls through the procedure linkage table.
     pub plt: Plt,
+    /// Loads of constants.
+    pub simplify_rodata_loads: bool,
 }
 
 impl PassOptions {
     /// What `--preset max` turns on.
-    pub const MAX: PassOptions = PassOptions { plt: Plt::Hot };
+    pub const MAX: PassOptions = PassOptions {
+        plt: Plt::Hot,
+        simplify_rodata_loads: true,
+    };
 
     /// Whether code is only placed.
     pub fn is_placement_only(self) -> bool {
@@ -133,6 +140,16 @@ pub fn run<I: Isa>(
         let report = PassReport {
             pass: "plt",
             what: "calls through the procedure linkage table",
+            ..PassReport::default()
+        };
+        reports.push(apply(counted, &mut changes, report, found));
+    }
+    if options.simplify_rodata_loads {
+        let constants = rodata::Constants::new(program);
+        let found = |c: &Counted<'_>| rodata::find::<I>(program, &constants, c);
+        let report = PassReport {
+            pass: "simplify-rodata-loads",
+            what: "loads of constants",
             ..PassReport::default()
         };
         reports.push(apply(counted, &mut changes, report, found));

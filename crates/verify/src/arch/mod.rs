@@ -153,6 +153,50 @@ pub(crate) struct Longer {
     pub new: Field,
 }
 
+/// What an instruction does with a number: put it into a register, or calculate with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Takes {
+    /// The same number, the same operation.
+    pub operation: u16,
+    /// The register that it is put into, or calculated with.
+    pub register: u8,
+    /// Of 64 bits, not of 32.
+    pub wide: bool,
+}
+
+impl Takes {
+    /// As many bits of a number as are taken.
+    pub(crate) fn cut(&self, number: u64) -> u64 {
+        match self.wide {
+            true => number,
+            false => number & 0xffff_ffff,
+        }
+    }
+}
+
+/// Where such a number is loaded from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Loaded {
+    /// The address, if the instruction says it.
+    pub at: u64,
+    /// The register with a page to which a number is added, else.
+    pub base: Option<(u8, u64)>,
+    /// Bytes, at most 8.
+    pub len: u8,
+    /// Extended with its sign.
+    pub signed: bool,
+}
+
+/// A start-up routine that asks for huge pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct AsksForHugePages {
+    /// For this memory: address and bytes.
+    pub start: u64,
+    pub len: u64,
+    /// Where it goes on; `None`: it returns.
+    pub next: Option<u64>,
+}
+
 /// Code that calls, or jumps to, what a word at a fixed place holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ThroughSlot {
@@ -354,6 +398,24 @@ pub(crate) trait Arch: Sync + Send + 'static {
 
     /// Reads code at `addr` that goes where such a stub goes, and leaves all registers as that would.
     fn through_slot(_bytes: &[u8], _addr: u64) -> Option<ThroughSlot> {
+        None
+    }
+
+    /// Reads the start-up routine that asks for huge pages, instruction by instruction: it saves what it uses, makes the
+    /// system calls `madvise(start, len, MADV_COLLAPSE)` and, if that failed, `madvise(start, len, MADV_HUGEPAGE)`, whose
+    /// outcome nothing depends on, restores, and goes on.
+    fn asks_for_huge_pages(_bytes: &[u8], _addr: u64) -> Option<AsksForHugePages> {
+        None
+    }
+
+    /// Reads exactly one instruction as one that does something with a number that it loads.
+    fn takes_loaded(_bytes: &[u8], _addr: u64) -> Option<(Takes, Loaded)> {
+        None
+    }
+
+    /// Whether code begins with instructions that do that with `number`, as it is [cut](Takes::cut), and nothing else;
+    /// how many bytes they have.
+    fn takes_number(_bytes: &[u8], _takes: &Takes, _number: u64) -> Option<u8> {
         None
     }
 

@@ -230,6 +230,7 @@ pub(crate) fn prove<A: Entries>(input: &Elf<'_>, output: &Elf<'_>, options: &Opt
         pointers: proof.pointers,
         assumptions: Assumption::list(&[("A4", proof.proved), ("A8", following as u64)]),
         changes: Vec::new(),
+        asks_for_huge_pages: false,
         file_failure_count: proof.count,
         file_failures: proof.failures,
         debug: None,

@@ -28,6 +28,7 @@ pub(crate) const PT_INTERP: u32 = object::elf::PT_INTERP.0;
 pub(crate) const PT_NOTE: u32 = object::elf::PT_NOTE.0;
 pub(crate) const PT_PHDR: u32 = object::elf::PT_PHDR.0;
 pub(crate) const PT_TLS: u32 = object::elf::PT_TLS.0;
+pub(crate) const PT_GNU_RELRO: u32 = 0x6474_e552;
 pub(crate) const PT_GNU_EH_FRAME: u32 = object::elf::PT_GNU_EH_FRAME.0;
 pub(crate) const PT_GNU_PROPERTY: u32 = object::elf::PT_GNU_PROPERTY.0;
 pub(crate) const SHT_NULL: u32 = object::elf::SHT_NULL.0;

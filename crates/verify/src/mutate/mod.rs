@@ -227,6 +227,16 @@ kinds! {
     WrongSlot,
     /// A call through a slot is a jump, or a jump a call.
     SlotCallTurned,
+    /// A number that took the place of a load is another one.
+    WrongConstant,
+    /// Such a number is put into another register.
+    ConstantElsewhere,
+    /// What asks for huge pages when the program starts gives other advice: that memory is not needed.
+    OtherAdvice,
+    /// It asks for memory at another place.
+    AdviceElsewhere,
+    /// It goes on elsewhere than the program began.
+    StartsElsewhere,
     /// AArch64: a call through a slot does not leave the slot's address in x16, which the loader relies on.
     SlotAddressLost,
 }
@@ -496,6 +506,8 @@ impl<'a> Faults<'a> {
                 self.bare_edits(kind)
             }
             WrongSlot | SlotCallTurned | SlotAddressLost => self.change_edits(kind),
+            OtherAdvice | AdviceElsewhere | StartsElsewhere => self.start_up_edits(kind),
+            WrongConstant | ConstantElsewhere => self.constant_edits(kind),
             FewerZeroBits | DataInFrontLost | LabelLeftBehind => self.visible_edits(kind),
             _ => self.file_edits(kind),
         }

@@ -21,15 +21,13 @@ use crate::context::{Context, Findings, FuncId};
 use crate::files::bytes::u64_in;
 use crate::files::claim::{Basis, Claim};
 use crate::files::elf::{
-    ET_EXEC, Elf, PT_GNU_EH_FRAME, PT_LOAD, SHF_EXECINSTR, SHT_NOBITS, SHT_RELA,
+    ET_EXEC, Elf, PT_GNU_EH_FRAME, PT_GNU_RELRO, PT_LOAD, SHF_EXECINSTR, SHT_NOBITS, SHT_RELA,
 };
 use crate::proof::image;
 use crate::proof::visible::Extents;
 use crate::report::{Check, Failure};
 use rayon::prelude::*;
 use rustc_hash::FxHashSet;
-
-const PT_GNU_RELRO: u32 = 0x6474_e552;
 
 /// Whether the linker kept relocations of code.
 fn keeps_relocations(input: &Elf<'_>) -> bool {

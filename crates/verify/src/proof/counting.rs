@@ -63,6 +63,10 @@ pub(crate) fn judge<A: Arch>(cx: &Context<'_>, walked: &[Walked], found: &mut Fi
             format!("the program uses the segment of per-thread counters itself, at {at:#x}");
         found.file.push(Failure::new(Check::Counting, text));
     }
+}
+
+/// What runs before the program does, in the place of something else, does so once.
+pub(crate) fn check_hooks(found: &mut Findings) {
     if found.hooks.len() > 1 {
         let text = format!(
             "{} pointers lead to start-up code; there may be one",

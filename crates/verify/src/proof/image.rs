@@ -695,6 +695,21 @@ pub(crate) fn relocations<A: Arch>(
     places
 }
 
+/// Places of dynamic relocations in segments of the input that are not writable, ascending.
+pub(crate) fn relocated_constants(input: &Elf<'_>) -> Vec<u64> {
+    let mut places: Vec<u64> = Vec::new();
+    for table in rela_tables(input) {
+        let entries = input.bytes(table.start, table.len()).unwrap_or(b"");
+        places.extend(entries.chunks(24).filter_map(|entry| u64_in(entry, 0)));
+    }
+    if let (Some(at), Some(size)) = (input.dynamic_value(36), input.dynamic_value(35)) {
+        places.extend(relr_places(input.bytes(at, size).unwrap_or(b"")));
+    }
+    places.retain(|at| input.load_at(*at).is_none_or(|l| !l.is_writable()));
+    places.sort_unstable();
+    places
+}
+
 /// Places that a RELR table relocates. An even word is an address; an odd word has a bit for each of the 63 words that
 /// follow the last place.
 pub(crate) fn relr_places(bytes: &[u8]) -> Vec<u64> {

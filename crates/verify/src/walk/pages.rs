@@ -23,8 +23,8 @@ use smallvec::SmallVec;
 /// A register that holds a page, and which one in either program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Page {
-    reg: u8,
-    old: u64,
+    pub(super) reg: u8,
+    pub(super) old: u64,
     new: u64,
 }
 

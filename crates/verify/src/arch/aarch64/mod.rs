@@ -25,7 +25,9 @@
 //! | `b.cond`, `cbz`, `tbz` | the opposite over a `b` (the lock step sees this as it is) |
 //! | `b`, `bl` to another function | the same to a veneer: `adrp x16; add x16, x16; br x16` |
 
+mod constants;
 pub(crate) mod dispatch;
+mod huge;
 pub(crate) mod registers;
 mod steps;
 
@@ -33,8 +35,8 @@ use crate::arch::graph::Graph;
 use crate::arch::step::Step;
 
 use super::{
-    Arch, Dispatch, Effects, Field, FieldKind, Flow, Insn, Longer, Operand, PageUse, ThroughSlot,
-    Touched,
+    Arch, AsksForHugePages, Dispatch, Effects, Field, FieldKind, Flow, Insn, Loaded, Longer,
+    Operand, PageUse, Takes, ThroughSlot, Touched,
 };
 
 /// The instruction set.
@@ -543,6 +545,18 @@ impl Arch for AArch64 {
             len: 16,
             call: true,
         })
+    }
+
+    fn asks_for_huge_pages(bytes: &[u8], addr: u64) -> Option<AsksForHugePages> {
+        huge::read(bytes, addr)
+    }
+
+    fn takes_loaded(bytes: &[u8], addr: u64) -> Option<(Takes, Loaded)> {
+        constants::loaded(word(bytes)?, addr)
+    }
+
+    fn takes_number(bytes: &[u8], takes: &Takes, number: u64) -> Option<u8> {
+        constants::number(bytes, takes, number)
     }
 
     fn keeps_state(bytes: &[u8]) -> bool {

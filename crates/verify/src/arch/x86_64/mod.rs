@@ -18,12 +18,17 @@
 //! Refused: operand-size prefix on a near branch without REX.W (AMD and Intel disagree about its length),
 //! `eip`-relative memory.
 
+mod constants;
 mod effects;
 mod guesses;
+mod huge;
 mod quick;
 mod steps;
 
-use super::{Arch, Effects, Field, FieldKind, Flow, Guess, Insn, Operand as Recorded, ThroughSlot};
+use super::{
+    Arch, AsksForHugePages, Effects, Field, FieldKind, Flow, Guess, Insn, Loaded,
+    Operand as Recorded, Takes, ThroughSlot,
+};
 use crate::arch::step::Step;
 use yaxpeax_arch::{Decoder, LengthedInstruction, U8Reader};
 use yaxpeax_x86::long_mode::{InstDecoder, Instruction, Opcode, Operand, RegSpec};
@@ -313,6 +318,18 @@ impl Arch for X86_64 {
             len: 6,
             call: kind == 0x15,
         })
+    }
+
+    fn asks_for_huge_pages(bytes: &[u8], addr: u64) -> Option<AsksForHugePages> {
+        huge::read(bytes, addr)
+    }
+
+    fn takes_loaded(bytes: &[u8], addr: u64) -> Option<(Takes, Loaded)> {
+        constants::loaded(bytes, addr)
+    }
+
+    fn takes_number(bytes: &[u8], takes: &Takes, number: u64) -> Option<u8> {
+        constants::number(bytes, takes, number)
     }
 
     fn loaded_number(bytes: &[u8]) -> Option<u64> {

@@ -15,11 +15,13 @@
 //!
 //! | rule | old | new | file |
 //! |---|---|---|---|
+//! | constants | load from memory that is never written | the number | [`constants`] |
 //! | slot calls | call or jump to a stub of the procedure linkage table | call or jump through its slot | [`plt`] |
 //!
 //! A rule looks at both files and at nothing else. What it accepts it counts ([`Counts`]), so that the certificate can
 //! say how far an output is from one in which code is only placed; `Options::placement_only` refuses any.
 
+pub(crate) mod constants;
 mod plt;
 
 use super::pages::Pending;
@@ -46,7 +48,10 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         insn: &Insn,
         pending: &mut Pending,
     ) -> Result<Option<Next>, Box<Failure>> {
-        self.slot_call(state, chain, here, insn, pending)
+        if let Some(next) = self.slot_call(state, chain, here, insn, pending)? {
+            return Ok(Some(next));
+        }
+        self.constant(state, here, insn, pending)
     }
 
     /// Counts a change that was accepted.
