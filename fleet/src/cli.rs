@@ -79,13 +79,28 @@ pub struct Add {
     #[arg(long, value_name = "DAY", value_parser = day)]
     pub day: Option<i32>,
     /// The service that ran
-    #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
+    #[arg(
+        long,
+        value_name = "NAME",
+        default_value = "",
+        hide_default_value = true
+    )]
     pub service: String,
     /// The kind of host that it ran on
-    #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
+    #[arg(
+        long,
+        value_name = "NAME",
+        default_value = "",
+        hide_default_value = true
+    )]
     pub host_class: String,
     /// What tells profiles apart that counted the very same: a host and a time
-    #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
+    #[arg(
+        long,
+        value_name = "NAME",
+        default_value = "",
+        hide_default_value = true
+    )]
     pub run: String,
 }
 
@@ -287,7 +302,7 @@ fn day(text: &str) -> Result<i32, String> {
     parse_day(text).map_err(|error| error.to_string())
 }
 
-fn size(text: &str) -> Result<usize, String> {
+pub(crate) fn size(text: &str) -> Result<usize, String> {
     let wrong = || format!("{text:?} is no size: must be a number of bytes, or with K, M or G");
     let (digits, shift) = match text.char_indices().last() {
         Some((at, 'K')) => (text.get(..at), 10),

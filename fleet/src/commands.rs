@@ -81,7 +81,10 @@ fn add(command: Add, say: &Say) -> Result<ExitCode> {
     for text in &command.profiles {
         let input = Weighted::parse(text)?;
         let Some(mut read) = rows::read(&input, &binaries, command.build_id.as_deref())? else {
-            say.warn(&format!("{}: nothing recorded yet, left out", input.path.display()));
+            say.warn(&format!(
+                "{}: nothing recorded yet, left out",
+                input.path.display()
+            ));
             continue;
         };
         for warning in &read.warnings {
@@ -116,7 +119,11 @@ fn add(command: Add, say: &Say) -> Result<ExitCode> {
             "{}: {} rows of {} files in {}",
             input.path.display(),
             read.rows.rows.len(),
-            read.rows.files.iter().filter(|file| !file.0.is_empty()).count(),
+            read.rows
+                .files
+                .iter()
+                .filter(|file| !file.0.is_empty())
+                .count(),
             path.display()
         ));
         added += 1;
@@ -148,7 +155,9 @@ fn inventory(source: &Source, say: &Say) -> Result<Inventory> {
     }
     if !inventory.damaged.is_empty() {
         let (damaged, used) = (inventory.damaged.len(), inventory.used.len());
-        say.warn(&format!("{damaged} damaged files were left out, {used} are used"));
+        say.warn(&format!(
+            "{damaged} damaged files were left out, {used} are used"
+        ));
     }
     if !inventory.repeated.is_empty() {
         say.info(&format!(
@@ -163,7 +172,10 @@ async fn merge_shards(command: Merge, say: &Say) -> Result<ExitCode> {
     let inventory = inventory(&command.source, say)?;
     let engine = Engine::new(&inventory, &command.source.using.limits()).await?;
     let merged = merge::merge(&engine, &inventory, "", &command.output).await?;
-    let merged = merged.context("the shards have no rows")?;
+    let (merged, spilled) = merged.context("the shards have no rows")?;
+    if spilled > 0 {
+        say.info(&format!("{spilled} bytes went to temporary files and back"));
+    }
     let shard = crate::shard::open(&merged)?;
     let rows: u64 = inventory.used.iter().map(|shard| shard.rows).sum();
     say.info(&format!(
@@ -201,7 +213,7 @@ async fn write_profile(command: Profile, say: &Say) -> Result<ExitCode> {
 async fn query(command: Query, say: &Say) -> Result<ExitCode> {
     let inventory = inventory(&command.source, say)?;
     let engine = Engine::new(&inventory, &command.source.using.limits()).await?;
-    let mut stream = engine.stream(&command.sql).await?;
+    let mut stream = engine.stream(&command.sql).await?.stream;
     let stdout = std::io::stdout().lock();
     let mut out = std::io::BufWriter::new(stdout);
     match command.format {
@@ -269,7 +281,7 @@ async fn expire(command: Expire, say: &Say) -> Result<ExitCode> {
             let filter = format!("WHERE day >= DATE '{}'", day_text(before));
             let folder = shard.path.parent().unwrap_or(Path::new("."));
             let kept = merge::merge(&engine, &one, &filter, folder).await?;
-            if kept.as_ref() != Some(&shard.path) {
+            if kept.is_none_or(|(kept, _)| kept != shard.path) {
                 remove(&shard.path)?;
             }
         } else {
@@ -281,7 +293,10 @@ async fn expire(command: Expire, say: &Say) -> Result<ExitCode> {
     // What is in one of them as well would come back to life.
     for path in inventory.repeated.iter().filter(|_| removed + written > 0) {
         match command.dry_run {
-            true => say.info(&format!("would remove {}, which is in others", path.display())),
+            true => say.info(&format!(
+                "would remove {}, which is in others",
+                path.display()
+            )),
             false => remove(path)?,
         }
     }

@@ -19,6 +19,7 @@ use datafusion::datasource::listing::{
 use datafusion::execution::memory_pool::FairSpillPool;
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::execution::{SendableRecordBatchStream, SessionStateBuilder};
+use datafusion::physical_plan::{ExecutionPlan, execute_stream};
 use datafusion::prelude::{SessionConfig, SessionContext};
 use futures::StreamExt;
 
@@ -27,6 +28,9 @@ use crate::shard::Inventory;
 
 /// Name of the table of all rows.
 pub const TABLE: &str = "counts";
+
+/// Bytes of memory without which a partition spends its time in spilling.
+const MEMORY_OF_PARTITION: usize = 64 << 20;
 
 /// How much may be used.
 #[derive(Clone, Debug)]
@@ -62,8 +66,8 @@ impl Engine {
             Ok(ListingTableUrl::try_new(url, None)?)
         });
         let urls = urls.collect::<Result<Vec<_>>>()?;
-        let options = ListingOptions::new(Arc::new(ParquetFormat::default()))
-            .with_file_extension("");
+        let options =
+            ListingOptions::new(Arc::new(ParquetFormat::default())).with_file_extension("");
         let config = ListingTableConfig::new_with_multi_paths(urls)
             .with_listing_options(options)
             .with_schema(schema());
@@ -72,30 +76,48 @@ impl Engine {
     }
 
     /// The result of a query, as it comes.
-    pub async fn stream(&self, sql: &str) -> Result<SendableRecordBatchStream> {
+    pub async fn stream(&self, sql: &str) -> Result<Answer> {
         let frame = self.context.sql(sql).await?;
-        Ok(frame.execute_stream().await?)
+        let task = Arc::new(frame.task_ctx());
+        let plan = frame.create_physical_plan().await?;
+        let stream = execute_stream(plan.clone(), task)?;
+        Ok(Answer { stream, plan })
     }
 
-    /// Gives `each` the batches of a query's result.
+    /// Gives `each` the batches of a query's result; returns how many bytes went to temporary files.
     pub async fn each(
         &self,
         sql: &str,
         mut each: impl FnMut(&RecordBatch) -> Result<()>,
-    ) -> Result<()> {
-        let mut stream = self.stream(sql).await?;
-        while let Some(batch) = stream.next().await {
+    ) -> Result<u64> {
+        let mut answer = self.stream(sql).await?;
+        while let Some(batch) = answer.stream.next().await {
             each(&batch?)?;
         }
-        Ok(())
+        Ok(spilled(&answer.plan))
     }
+}
+
+/// The result of a query.
+pub struct Answer {
+    /// Its rows.
+    pub stream: SendableRecordBatchStream,
+    plan: Arc<dyn ExecutionPlan>,
+}
+
+/// Bytes that a plan, which is at its end, wrote to temporary files.
+fn spilled(plan: &Arc<dyn ExecutionPlan>) -> u64 {
+    let own = plan.metrics().and_then(|metrics| metrics.spilled_bytes());
+    let below = plan.children().into_iter().map(spilled).sum::<u64>();
+    own.unwrap_or(0) as u64 + below
 }
 
 fn local(limits: &Limits) -> Result<SessionContext> {
     let mut config = SessionConfig::new();
-    if let Some(threads) = limits.threads {
-        config = config.with_target_partitions(threads);
-    }
+    let threads = limits.threads.unwrap_or(config.target_partitions());
+    // Each partition sorts on its own, and merging them takes memory that cannot spill: with little of it, fewer partitions.
+    let fit = (limits.memory / MEMORY_OF_PARTITION).max(1);
+    config = config.with_target_partitions(threads.min(fit));
     let options = config.options_mut();
     options.execution.collect_statistics = false;
     options.execution.parquet.pushdown_filters = true;
@@ -182,7 +204,10 @@ pub fn numbers(batch: &RecordBatch, name: &str) -> Result<UInt64Array> {
 }
 
 /// An element that may be null.
-pub fn at<'a, T>(array: &'a T, index: usize) -> Option<<&'a T as datafusion::arrow::array::ArrayAccessor>::Item>
+pub fn at<'a, T>(
+    array: &'a T,
+    index: usize,
+) -> Option<<&'a T as datafusion::arrow::array::ArrayAccessor>::Item>
 where
     &'a T: datafusion::arrow::array::ArrayAccessor,
     T: Array,

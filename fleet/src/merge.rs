@@ -26,20 +26,21 @@ pub fn sql(filter: &str) -> String {
     )
 }
 
-/// Adds the rows of an inventory up in one file in `folder`. `None` if the filter leaves no row.
+/// Adds the rows of an inventory up in one file in `folder`; says how many bytes went to temporary files. `None` if the
+/// filter leaves no row.
 pub async fn merge(
     engine: &Engine,
     inventory: &Inventory,
     filter: &str,
     folder: &Path,
-) -> Result<Option<PathBuf>> {
+) -> Result<Option<(PathBuf, u64)>> {
     let ids = inventory.ids();
     if ids.iter().any(|id| id.starts_with("path:")) {
         bail!("files of other tools say not which shards they hold, so a merged file cannot");
     }
     let mut writer = Writer::new(folder)?;
     let mut days: Option<(i32, i32)> = None;
-    engine
+    let spilled = engine
         .each(&sql(filter), |batch| {
             let batch = stored(batch)?;
             let day = batch.column_by_name(column::DAY);
@@ -62,7 +63,7 @@ pub async fn merge(
             xxhash_rust::xxh3::xxh3_128(several.concat().as_bytes())
         ),
     };
-    Ok(Some(writer.finish(&id, &ids, days)?))
+    Ok(Some((writer.finish(&id, &ids, days)?, spilled)))
 }
 
 /// Rows of an engine's answer in the types of the schema.
@@ -70,11 +71,13 @@ fn stored(batch: &RecordBatch) -> Result<RecordBatch> {
     let schema = schema();
     let columns = schema.fields().iter().map(|field| -> Result<ArrayRef> {
         let name = field.name();
-        Ok(if [column::COUNT, column::MISPREDICTIONS].contains(&name.as_str()) {
-            Arc::new(engine::numbers(batch, name)?)
-        } else {
-            cast(&engine::column(batch, name)?, field.data_type())?
-        })
+        Ok(
+            if [column::COUNT, column::MISPREDICTIONS].contains(&name.as_str()) {
+                Arc::new(engine::numbers(batch, name)?)
+            } else {
+                cast(&engine::column(batch, name)?, field.data_type())?
+            },
+        )
     });
     let columns = columns.collect::<Result<Vec<_>>>()?;
     Ok(RecordBatch::try_new(schema.clone(), columns)?)

@@ -47,7 +47,10 @@ impl Wanted {
             quoted(&self.build_id),
             kinds.join(", ")
         );
-        let map = self.map.as_ref().map(|map| format!("map = {}", quoted(map)));
+        let map = self
+            .map
+            .as_ref()
+            .map(|map| format!("map = {}", quoted(map)));
         for condition in map.iter().chain(&self.conditions) {
             filter += &format!(" AND {condition}");
         }
@@ -146,7 +149,9 @@ fn identity(text: &str) -> Result<Identity> {
         None => (IdentityKind::BuildId, text),
     };
     let bytes = hex.as_bytes().chunks(2).map(|pair| {
-        let pair = std::str::from_utf8(pair).ok().filter(|pair| pair.len() == 2)?;
+        let pair = std::str::from_utf8(pair)
+            .ok()
+            .filter(|pair| pair.len() == 2)?;
         u8::from_str_radix(pair, 16).ok()
     });
     let bytes: Option<Vec<u8>> = bytes.collect();
@@ -351,8 +356,10 @@ async fn symbols(engine: &Engine, wanted: &Wanted) -> Result<SymbolicProfile> {
     engine
         .each(&sql, |batch| {
             let answer = Answer::new(batch)?;
-            let (from_names, to_names) =
-                (strings(batch, "from_function")?, strings(batch, "to_function")?);
+            let (from_names, to_names) = (
+                strings(batch, "from_function")?,
+                strings(batch, "to_function")?,
+            );
             let missed = numbers(batch, "mispredictions")?;
             for row in 0..batch.num_rows() {
                 let mut location = |name: Option<&str>, offset: Option<u64>| {
@@ -487,9 +494,8 @@ fn record(
     (module, to, run): (ModuleId, Option<u64>, Option<u64>),
     counts: Counts,
 ) -> Result<()> {
-    let place = |address: Option<u64>| {
-        address.map_or(Place::OUTSIDE, |address| Place { module, address })
-    };
+    let place =
+        |address: Option<u64>| address.map_or(Place::OUTSIDE, |address| Place { module, address });
     let from = at(&answer.from, row);
     let origin = match answer.kind(row)? {
         Kind::Branch => Origin::Branch(place(from)),

@@ -62,7 +62,8 @@ pub async fn builds(
         format!("count(DISTINCT CASE WHEN {condition} THEN {of} END) AS {name}")
     };
     // A branch is counted where it leaves a file; a run where it is.
-    let taken = "kind IN ('branch', 'return') AND (from_address IS NOT NULL OR from_function IS NOT NULL)";
+    let taken =
+        "kind IN ('branch', 'return') AND (from_address IS NOT NULL OR from_function IS NOT NULL)";
     let place = "concat(coalesce(from_function, ''), ':', from_address, ':', coalesce(to_function, ''), ':', to_address)";
     let sql = format!(
         "SELECT build_id, max(file) AS name, {}, count(*) AS rows_of, {}, {}, {}, {}, {}, {}, {}, {}, min(day) AS first_day, max(day) AS last_day \

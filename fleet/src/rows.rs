@@ -78,11 +78,7 @@ pub struct Read {
 /// Reads a profile. `None` if nothing was recorded in it yet.
 ///
 /// `build_id` is that of profiles that do not say it and are of none of the `binaries`.
-pub fn read(
-    input: &Weighted,
-    binaries: &[Binary],
-    build_id: Option<&str>,
-) -> Result<Option<Read>> {
+pub fn read(input: &Weighted, binaries: &[Binary], build_id: Option<&str>) -> Result<Option<Read>> {
     let format = any::format_of(&input.path)?;
     let mut read = Read {
         rows: Rows::default(),
@@ -101,8 +97,7 @@ pub fn read(
             symbols(&profile, input.weight, (&id, &name), &mut read.rows);
         }
         Model::Addresses => {
-            let profile =
-                any::merge_addresses(std::slice::from_ref(input), &Options::default())?;
+            let profile = any::merge_addresses(std::slice::from_ref(input), &Options::default())?;
             addresses(input, &profile, binaries, build_id, &mut read)?;
         }
         Model::Blocks => bail!(
@@ -404,9 +399,7 @@ fn groups(
             Addresses::RunTime => AddressKind::RunTime,
         };
         // The same library in two folders is one file if its build-id says so.
-        let same = |group: &Group| {
-            (&group.build_id, &group.name, group.kind) == (&id, &name, kind)
-        };
+        let same = |group: &Group| (&group.build_id, &group.name, group.kind) == (&id, &name, kind);
         *of_module = match all.groups.iter().position(same) {
             Some(at) if !id.is_empty() => at,
             _ => {
@@ -446,7 +439,12 @@ fn addresses(
                 number.is_ok_and(|number| all.of_module.get(number) == Some(&at))
             })
             .fold(0u64, |sum, (_, samples)| sum.saturating_add(*samples));
-        statistic(file, "mapped_samples", mapped.saturating_mul(input.weight), rows);
+        statistic(
+            file,
+            "mapped_samples",
+            mapped.saturating_mul(input.weight),
+            rows,
+        );
     }
     let recording = rows.file("", "");
     let seen = &profile.statistics;
@@ -576,9 +574,7 @@ fn of_file(
             from_address: from,
             to_address: inside(trace.start),
             // The reader has left out runs that end before they start.
-            run: trace
-                .end
-                .map(|end| end.saturating_sub(trace.start.address)),
+            run: trace.end.map(|end| end.saturating_sub(trace.start.address)),
             count: counts.count,
             mispredictions: counts.mispredictions,
             ..row

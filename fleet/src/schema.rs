@@ -285,7 +285,11 @@ impl Rows {
         rows.sort_by(|a, b| self.key(a).cmp(&self.key(b)));
         let mut hash = xxhash_rust::xxh3::Xxh3::new();
         let mut text = |text: Option<&str>| {
-            hash.update(&text.map_or(u64::MAX, |text| text.len() as u64).to_le_bytes());
+            hash.update(
+                &text
+                    .map_or(u64::MAX, |text| text.len() as u64)
+                    .to_le_bytes(),
+            );
             hash.update(text.unwrap_or_default().as_bytes());
         };
         for label in [run, &labels.service, &labels.host_class, &labels.source] {

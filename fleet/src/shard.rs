@@ -401,7 +401,10 @@ impl Inventory {
                     let other = taken.get(*id).and_then(|at| self.used.get(*at));
                     bail!(
                         "{} and {} have {} shards in common ({id} is one), and each has others: their sum would count these twice",
-                        other.map(|other| other.path.clone()).unwrap_or_default().display(),
+                        other
+                            .map(|other| other.path.clone())
+                            .unwrap_or_default()
+                            .display(),
                         shard.path.display(),
                         known.len()
                     );
