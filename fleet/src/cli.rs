@@ -11,8 +11,9 @@ use crate::schema::parse_day;
 
 /// Collects, merges and queries the profiles of a fleet
 ///
-/// Profiles of any format become rows in Parquet files (shards), one for each count. They are added up by DataFusion, in
-/// this process or on a cluster, and become profiles of one build again: the same bytes that `postlink merge` makes.
+/// Profiles of any format become rows in Parquet files (shards), one for each count. They are added up by DataFusion,
+/// in this process or on a cluster, and become profiles of one build again: the same bytes that `postlink merge`
+/// makes.
 #[derive(Debug, Parser)]
 #[command(
     name = "postlink-fleet",
@@ -190,8 +191,8 @@ impl Filter {
 
 /// Add many shards up into one
 ///
-/// Rows that differ in nothing but their counts become one. The file says which shards it holds, so that none is counted
-/// twice where a file and its parts are read together.
+/// Rows that differ in nothing but their counts become one. The file says which shards it holds, so that none is
+/// counted twice where a file and its parts are read together.
 #[derive(Args, Debug)]
 pub struct Merge {
     #[command(flatten)]

@@ -1,7 +1,8 @@
 //! The same plans on a cluster: Ballista's scheduler and executors, and a session that gives them its work.
 //!
-//! Nothing of scheduling is our own. Executors read the shards themselves, so every one of them must see the same files
-//! under the same paths. An executor that ends is noticed when its heartbeats stop; what it had done is done again by others.
+//! Nothing of scheduling is our own. Executors read the shards themselves, so every one of them must see the same
+//! files under the same paths. An executor that ends is noticed when its heartbeats stop; what it had done is done
+//! again by others.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

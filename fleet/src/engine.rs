@@ -1,7 +1,7 @@
 //! Where rows are grouped and added: DataFusion in this process, or the same plans on a cluster (`crate::cluster`).
 //!
-//! Memory is bounded by a pool that all operators share. What does not fit, groups and runs of a sort, goes to files in a
-//! temporary folder and comes back in order.
+//! Memory is bounded by a pool that all operators share. What does not fit, groups and runs of a sort, goes to files
+//! in a temporary folder and comes back in order.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -115,7 +115,8 @@ fn spilled(plan: &Arc<dyn ExecutionPlan>) -> u64 {
 fn local(limits: &Limits) -> Result<SessionContext> {
     let mut config = SessionConfig::new();
     let threads = limits.threads.unwrap_or(config.target_partitions());
-    // Each partition sorts on its own, and merging them takes memory that cannot spill: with little of it, fewer partitions.
+    // Each partition sorts on its own, and merging them takes memory that cannot spill: with little of it, fewer
+    // partitions.
     let fit = (limits.memory / MEMORY_OF_PARTITION).max(1);
     config = config.with_target_partitions(threads.min(fit));
     let options = config.options_mut();

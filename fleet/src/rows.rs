@@ -7,9 +7,9 @@
 //!   └─ modules ───► one group for each program and library: branches and runs, by address
 //! ```
 //!
-//! A recording is of a machine or of a process, not of a file: every module in it gets rows. A branch from one module to
-//! another becomes two rows, one of each, whose other end is outside (null). Addresses of modules are offsets in files,
-//! which become addresses as linked where the file is at hand (`--binary`); the others are kept as they are.
+//! A recording is of a machine or of a process, not of a file: every module in it gets rows. A branch from one module
+//! to another becomes two rows, one of each, whose other end is outside (null). Addresses of modules are offsets in
+//! files, which become addresses as linked where the file is at hand (`--binary`); the others are kept as they are.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -229,7 +229,8 @@ pub fn collection_named(name: &str) -> Option<Option<Collection>> {
     }
 }
 
-/// Rows that say which profiles there were: one for each event. Gives the event of the other rows: the only one there is.
+/// Rows that say which profiles there were: one for each event. Gives the event of the other rows: the only one there
+/// is.
 fn heads(events: &BTreeSet<Vec<u8>>, weight: u64, row: Row, rows: &mut Rows) -> u32 {
     let names: Vec<u32> = events
         .iter()

@@ -1,12 +1,13 @@
-//! The rows of a shard: one for each count. `docs/fleet.md` says the same for users of other engines; the two must agree.
+//! The rows of a shard: one for each count. `docs/fleet.md` says the same for users of other engines; the two must
+//! agree.
 //!
-//! A row belongs to one file (a program or a library), by its build-id. It says how often something happened there:
-//! a counter counted, a branch was taken and a straight run followed it, an address was sampled. What is not known of it
-//! is null: a branch without `from_address` came from another file.
+//! A row belongs to one file (a program or a library), by its build-id. It says how often something happened there: a
+//! counter counted, a branch was taken and a straight run followed it, an address was sampled. What is not known of
+//! it is null: a branch without `from_address` came from another file.
 //!
-//! `count` and `mispredictions` are multiplied by `weight` already, so that all that any engine has to do is to group and
-//! to add. Sums saturate at 2^64-1, as everywhere in postlink; engines add in 128 bits or decimals, and what is more
-//! than 2^64-1 is cut when the profile is written.
+//! `count` and `mispredictions` are multiplied by `weight` already, so that all that any engine has to do is to group
+//! and to add. Sums saturate at 2^64-1, as everywhere in postlink; engines add in 128 bits or decimals, and what is
+//! more than 2^64-1 is cut when the profile is written.
 
 use std::sync::Arc;
 

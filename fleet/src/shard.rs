@@ -70,7 +70,8 @@ impl<W: Write> Write for Hashing<W> {
     }
 }
 
-/// A shard that is being written: a temporary in its folder until [`Writer::finish`]. If that is not reached, nothing is left.
+/// A shard that is being written: a temporary in its folder until [`Writer::finish`]. If that is not reached, nothing
+/// is left.
 pub struct Writer {
     folder: PathBuf,
     temporary: tempfile::NamedTempFile,

@@ -353,7 +353,8 @@ fn a_full_disk_is_an_error_and_leaves_no_part_of_a_file() {
     let before = folder.shards("shards");
     let limited = |arguments: &str| {
         let program = env!("CARGO_BIN_EXE_postlink-fleet");
-        // A limit of one block of 512 bytes for files, whose signal is ignored, is what a full disk looks like to a writer.
+        // A limit of one block of 512 bytes for files, whose signal is ignored, is what a full disk looks like to a
+        // writer.
         let script = format!("ulimit -f 1; trap '' XFSZ; exec {program} {arguments}");
         Command::new("bash").args(["-c", &script]).output().unwrap()
     };

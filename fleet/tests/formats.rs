@@ -1,5 +1,5 @@
-//! The published schema: files in the repository that every version must read, other engines that read the same, and bytes
-//! that are no shard.
+//! The published schema: files in the repository that every version must read, other engines that read the same, and
+//! bytes that are no shard.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,8 +1,8 @@
 //! `cargo xtask test`: everything that can say whether postlink works, with one summary at the end.
 //!
-//! All tests, the directory of cases among them, run under one `cargo test --workspace`, and those of the workspace in
-//! `fleet` under another. Their output is passed on as it comes and read at the same time; what each part passed, failed
-//! and skipped, and why, is together at the end.
+//! All tests, the directory of cases among them, run under one `cargo test --workspace`, and those of the workspace
+//! in `fleet` under another. Their output is passed on as it comes and read at the same time; what each part passed,
+//! failed and skipped, and why, is together at the end.
 //!
 //! **What is not installed makes no test red.** Tests skip themselves in two ways: as ignored, with the
 //! reason beside them, or by a line `SKIPPED: …`, which the test harness would hide for a test that passes;

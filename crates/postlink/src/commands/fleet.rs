@@ -1,4 +1,5 @@
-//! `postlink fleet`: runs `postlink-fleet`, a program of its own. It holds a query engine, which would make this one four times as large.
+//! `postlink fleet`: runs `postlink-fleet`, a program of its own. It holds a query engine, which would make this one
+//! four times as large.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -13,8 +14,8 @@ const PROGRAM: &str = "postlink-fleet";
 
 /// Collect, merge and query the profiles of a fleet
 ///
-/// Runs the program postlink-fleet, which is looked for beside postlink, then in PATH. Profiles of many hosts, builds and
-/// programs become rows in Parquet files, are added up, and become profiles of one build again.
+/// Runs the program postlink-fleet, which is looked for beside postlink, then in PATH. Profiles of many hosts, builds
+/// and programs become rows in Parquet files, are added up, and become profiles of one build again.
 #[derive(Args, Debug)]
 #[command(disable_help_flag = true)]
 #[command(after_long_help = "\
