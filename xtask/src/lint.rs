@@ -1,6 +1,6 @@
 //! `cargo xtask lint`: formatting, clippy and documentation without warnings, the order of layers
 //! ([`layers`]), unused dependencies ([`dependencies`]), widths of comments ([`widths`]), lengths of functions
-//! ([`lengths`]), and the fuzz targets, which are no part of the workspace.
+//! ([`lengths`]), and what is no part of the workspace: the fuzz targets and the folder `fleet`.
 
 use std::process::{Command, Stdio};
 
@@ -17,7 +17,7 @@ struct Check {
     component: Option<(&'static str, &'static [&'static str])>,
 }
 
-const CHECKS: [Check; 4] = [
+const CHECKS: [Check; 6] = [
     Check {
         arguments: &["fmt", "--all", "--check"],
         rustdoc: "",
@@ -53,6 +53,28 @@ const CHECKS: [Check; 4] = [
         ],
         rustdoc: "",
         component: None,
+    },
+    // The other workspace, likewise.
+    Check {
+        arguments: &["fmt", "--manifest-path", "fleet/Cargo.toml", "--check"],
+        rustdoc: "",
+        component: Some(("rustfmt", &["fmt", "--version"])),
+    },
+    Check {
+        arguments: &[
+            "clippy",
+            "--locked",
+            "--manifest-path",
+            "fleet/Cargo.toml",
+            "--target-dir",
+            "target",
+            "--all-targets",
+            "--",
+            "-D",
+            "warnings",
+        ],
+        rustdoc: "",
+        component: Some(("clippy", &["clippy", "--version"])),
     },
 ];
 

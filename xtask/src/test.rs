@@ -1,7 +1,8 @@
 //! `cargo xtask test`: everything that can say whether postlink works, with one summary at the end.
 //!
-//! All tests, the directory of cases among them, run under one `cargo test --workspace`. Its output is passed on as it
-//! comes and read at the same time; what each part passed, failed and skipped, and why, is together at the end.
+//! All tests, the directory of cases among them, run under one `cargo test --workspace`, and those of the workspace
+//! in `fleet` under another. Their output is passed on as it comes and read at the same time; what each part passed,
+//! failed and skipped, and why, is together at the end.
 //!
 //! **What is not installed makes no test red.** Tests skip themselves in two ways: as ignored, with the
 //! reason beside them, or by a line `SKIPPED: …`, which the test harness would hide for a test that passes;
@@ -336,14 +337,12 @@ fn not_installed(need: &Need) -> String {
 /// Set in the environment of tests that run when all of the workspace has been built.
 pub const HAS_BUILT_ALL: &str = "POSTLINK_TESTS_OF_ALL";
 
-/// The job. `Ok(false)` when a test failed.
-pub fn run(install: bool, filter: Option<&str>) -> Result<bool> {
-    let missing = packages::install(packages::FOR_TESTS, install);
-    let mut command = cargo();
-    command
-        .args(["test", "--workspace", "--no-fail-fast"])
-        .args(filter)
-        .args(["--", "--show-output"]);
+/// Runs a `cargo test`, reads its output and passes it on.
+fn pass_on(
+    mut command: Command,
+    reader: &mut Reader,
+    stdout: &mut impl Write,
+) -> Result<std::process::ExitStatus> {
     let (output, input) = std::io::pipe().context("a pipe for the tests' output")?;
     command
         .env(HAS_BUILT_ALL, "1")
@@ -353,8 +352,6 @@ pub fn run(install: bool, filter: Option<&str>) -> Result<bool> {
     let mut child = command.spawn().context("cargo test")?;
     // Its copies of the pipe's writing end live in the command: without this the reading would never end.
     drop(command);
-    let mut reader = Reader::default();
-    let mut stdout = std::io::stdout().lock();
     let mut lines = BufReader::new(output);
     let mut line = Vec::new();
     while lines.read_until(b'\n', &mut line)? > 0 {
@@ -365,9 +362,31 @@ pub fn run(install: bool, filter: Option<&str>) -> Result<bool> {
         }
         line.clear();
     }
-    let status = child.wait()?;
+    Ok(child.wait()?)
+}
+
+/// The job. `Ok(false)` when a test failed.
+pub fn run(install: bool, filter: Option<&str>) -> Result<bool> {
+    let missing = packages::install(packages::FOR_TESTS, install);
+    let mut command = cargo();
+    command
+        .args(["test", "--workspace", "--no-fail-fast"])
+        .args(filter)
+        .args(["--", "--show-output"]);
+    let mut reader = Reader::default();
+    let mut stdout = std::io::stdout().lock();
+    let status = pass_on(command, &mut reader, &mut stdout)?;
     let failed = !reader.is_good();
     excuse(&mut reader, &missing)?;
+    // Its dependencies take longer to compile than all of ours: at the end, so that what fails sooner is seen sooner.
+    let mut command = cargo();
+    command
+        .args(["test", "--locked", "--no-fail-fast"])
+        .args(["--manifest-path", "fleet/Cargo.toml"])
+        .args(["--target-dir", "target"])
+        .args(filter)
+        .args(["--", "--show-output"]);
+    let of_fleet = pass_on(command, &mut reader, &mut stdout)?;
     stdout.write_all(reader.summary().as_bytes())?;
     for need in &missing {
         writeln!(
@@ -378,9 +397,12 @@ pub fn run(install: bool, filter: Option<&str>) -> Result<bool> {
         )?;
     }
     // A status of failure is explained if a test failed and was excused.
-    let good = reader.is_good() && (status.success() || failed);
+    let good = reader.is_good() && (status.success() || failed) && of_fleet.success();
     if !good && reader.is_good() {
-        writeln!(stdout, "cargo test: {status}")?;
+        writeln!(
+            stdout,
+            "cargo test: {status}, of the folder fleet: {of_fleet}"
+        )?;
     }
     writeln!(
         stdout,

@@ -3,7 +3,7 @@
 use clap::{Args, Parser, Subcommand};
 
 use crate::commands::{
-    aggregate, bat, bench, completions, convert, debug, demo, diff, disasm, export, inspect,
+    aggregate, bat, bench, completions, convert, debug, demo, diff, disasm, export, fleet, inspect,
     instrument, links, man, merge, mip, optimize, probes, profgen, report, show, tune, verify,
     watch,
 };
@@ -90,6 +90,7 @@ pub enum Command {
     Convert(convert::Convert),
     Diff(diff::Diff),
     Links(links::Links),
+    Fleet(fleet::Fleet),
     Optimize(optimize::Optimize),
     Verify(verify::Verify),
     Debug(debug::Debug),

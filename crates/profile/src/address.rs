@@ -289,6 +289,58 @@ impl AddressProfile {
         }
     }
 
+    /// What is in one binary, and the ways into and out of it: `translate` gives the link-time address of a
+    /// place in it, `None` for places that are outside of it, which become [`Place::OUTSIDE`]. Records that
+    /// differed in nothing but places outside are one record then.
+    pub fn of_binary(&self, translate: impl Fn(Place) -> Option<u64>) -> AddressProfile {
+        let place = |place: Place| {
+            translate(place).map_or(Place::OUTSIDE, |address| Place {
+                module: ModuleId(0),
+                address,
+            })
+        };
+        let mut out = Collector {
+            events: self.events.clone(),
+            statistics: self.statistics,
+            ..Collector::default()
+        };
+        for (trace, counts) in self.traces.iter() {
+            let origin = match trace.origin {
+                Origin::Branch(from) => Origin::Branch(place(from)),
+                Origin::Return(from) => Origin::Return(place(from)),
+                other => other,
+            };
+            let end = trace.end.and_then(|address| {
+                translate(Place {
+                    address,
+                    ..trace.start
+                })
+            });
+            let start = place(trace.start);
+            out.trace(Trace { origin, start, end }, counts);
+        }
+        for &(at, count) in &self.samples {
+            if let Some(address) = translate(at) {
+                let module = ModuleId(0);
+                out.sample(Place { module, address }, count);
+            }
+        }
+        for &((at, address), count) in &self.memory {
+            let at = place(at);
+            if !at.is_outside() {
+                let target = match translate(address) {
+                    Some(_) => place(address),
+                    None => Place {
+                        module: ModuleId::NONE,
+                        ..address
+                    },
+                };
+                out.access(at, target, count);
+            }
+        }
+        out.finish(&[Module::default()])
+    }
+
     fn renumber(&mut self, ids: &[ModuleId]) {
         let new = |place: &mut Place| {
             place.module = ids

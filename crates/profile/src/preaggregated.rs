@@ -284,6 +284,9 @@ pub fn write_to(
     dialect: Dialect,
     translate: impl Fn(Place) -> Option<u64>,
 ) -> std::io::Result<()> {
+    // First all that is outside becomes one place, so that no two lines are of the same record.
+    let profile = &profile.of_binary(translate);
+    let translate = |place: Place| (!place.is_outside()).then_some(place.address);
     // There is no word for "outside" that every version reads: 0 is in no function.
     if dialect == Dialect::V19 {
         for ((from, to), counts) in profile.branches() {
@@ -453,6 +456,17 @@ mod tests {
                 .iter()
                 .any(|(key, counts)| key.0 == Place::OUTSIDE && counts.count == 1)
         );
+    }
+
+    #[test]
+    fn records_that_differ_in_places_outside_the_binary_are_one_line() {
+        let profile = parsed("B dead:10 20 3 1\nB beef:18 20 4 0\nB X:0 20 1 0\n");
+        let mut out = Vec::new();
+        write_to(&mut out, &profile, Dialect::V22, |place| {
+            (place.module == ModuleId(0)).then_some(place.address)
+        })
+        .unwrap();
+        assert_eq!(String::from_utf8(out).unwrap(), "B 0 20 8 1\n");
     }
 
     #[test]

@@ -10,6 +10,7 @@ pub mod demo;
 pub mod diff;
 pub mod disasm;
 pub mod export;
+pub mod fleet;
 pub mod inspect;
 pub mod instrument;
 pub mod links;
@@ -43,6 +44,7 @@ pub fn run(command: Command, ui: &Ui) -> Result<ExitCode> {
         Command::Show(command) => command.run(ui),
         Command::Report(command) => command.run(ui),
         Command::Export(command) => command.run(ui),
+        Command::Fleet(command) => command.run(),
         Command::Aggregate(command) => command.run(ui),
         Command::Bat(command) => command.run(ui),
         Command::Convert(command) => command.run(ui),

@@ -1,0 +1,334 @@
+//! What each command does.
+
+use std::collections::HashSet;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::UNIX_EPOCH;
+
+use anyhow::{Context, Result, bail};
+use datafusion::arrow::csv::WriterBuilder;
+use datafusion::arrow::util::pretty::pretty_format_batches;
+use futures::StreamExt;
+use postlink_profile::Weighted;
+
+use crate::cli::{Add, Check, Command, Expire, Format, Merge, Profile, Quality, Query, Source};
+use crate::engine::Engine;
+use crate::quality;
+use crate::rows::{self, Binary};
+use crate::schema::{Labels, day_text, today};
+use crate::shard::{Inventory, Shard, Writer};
+use crate::{merge, profile};
+
+/// Rows that are given to the writer at once.
+const BATCH: usize = 1 << 16;
+
+/// Runs a command.
+pub async fn run(command: Command, quiet: bool) -> Result<ExitCode> {
+    let say = Say { quiet };
+    match command {
+        Command::Add(command) => add(command, &say),
+        Command::Merge(command) => merge_shards(command, &say).await,
+        Command::Profile(command) => write_profile(command, &say).await,
+        Command::Query(command) => query(command, &say).await,
+        Command::Quality(command) => judge(command, &say).await,
+        Command::Expire(command) => expire(command, &say).await,
+        Command::Check(command) => check(&command, &say),
+        #[cfg(feature = "cluster")]
+        Command::Scheduler(command) => command.run().await,
+        #[cfg(feature = "cluster")]
+        Command::Executor(command) => command.run().await,
+    }
+}
+
+/// What goes to standard error.
+struct Say {
+    quiet: bool,
+}
+
+impl Say {
+    fn info(&self, text: &str) {
+        if !self.quiet {
+            eprintln!("{text}");
+        }
+    }
+
+    fn warn(&self, text: &str) {
+        eprintln!("postlink fleet: warning: {text}");
+    }
+}
+
+fn file_day(path: &Path) -> Result<i32> {
+    let changed = std::fs::metadata(path)
+        .and_then(|data| data.modified())
+        .with_context(|| format!("{}: cannot get the time of its last change", path.display()))?;
+    let days = match changed.duration_since(UNIX_EPOCH) {
+        Ok(since) => (since.as_secs() / 86_400) as i64,
+        Err(before) => -((before.duration().as_secs() / 86_400) as i64) - 1,
+    };
+    i32::try_from(days).with_context(|| format!("{}: changed on day {days}", path.display()))
+}
+
+fn add(command: Add, say: &Say) -> Result<ExitCode> {
+    let binaries = command.binary.iter().map(|path| Binary::open(path));
+    let binaries = binaries.collect::<Result<Vec<_>>>()?;
+    // Only footers are looked at: adding must not cost the reading of all that was added before.
+    let mut known = match command.output.exists() {
+        true => HashSet::from_iter(Inventory::names(&command.output)?),
+        false => HashSet::new(),
+    };
+    let (mut added, mut rows_added, mut repeated) = (0u64, 0u64, 0u64);
+    for text in &command.profiles {
+        let input = Weighted::parse(text)?;
+        let Some(mut read) = rows::read(&input, &binaries, command.build_id.as_deref())? else {
+            say.warn(&format!(
+                "{}: nothing recorded yet, left out",
+                input.path.display()
+            ));
+            continue;
+        };
+        for warning in &read.warnings {
+            say.warn(warning);
+        }
+        let labels = Labels {
+            day: command.day.map_or_else(|| file_day(&input.path), Ok)?,
+            service: command.service.clone(),
+            host_class: command.host_class.clone(),
+            source: read.source.to_owned(),
+            weight: input.weight,
+        };
+        if labels.day > today() + 1 {
+            say.warn(&format!(
+                "{}: its day is {}, and today is {}: kept as it is; quality counts such rows apart",
+                input.path.display(),
+                day_text(labels.day),
+                day_text(today())
+            ));
+        }
+        let id = read.rows.finish(&labels, &command.run);
+        if !known.insert(id.clone()) {
+            say.info(&format!(
+                "{}: is there already as {id}, not added again (--run NAME tells runs apart that counted the same)",
+                input.path.display()
+            ));
+            repeated += 1;
+            continue;
+        }
+        let path = write_shard(&command.output, &read.rows, &labels, &id)?;
+        say.info(&format!(
+            "{}: {} rows of {} files in {}",
+            input.path.display(),
+            read.rows.rows.len(),
+            read.rows
+                .files
+                .iter()
+                .filter(|file| !file.0.is_empty())
+                .count(),
+            path.display()
+        ));
+        added += 1;
+        rows_added += read.rows.rows.len() as u64;
+    }
+    say.info(&format!(
+        "{added} shards added, {rows_added} rows; {repeated} were there already"
+    ));
+    Ok(ExitCode::SUCCESS)
+}
+
+fn write_shard(
+    folder: &Path,
+    rows: &crate::schema::Rows,
+    labels: &Labels,
+    id: &str,
+) -> Result<PathBuf> {
+    let mut writer = Writer::new(folder)?;
+    for some in rows.rows.chunks(BATCH) {
+        writer.write(&rows.batch(some, labels)?)?;
+    }
+    writer.finish(id, &[id.to_owned()], (labels.day, labels.day))
+}
+
+fn inventory(source: &Source, say: &Say) -> Result<Inventory> {
+    let inventory = Inventory::read(&source.shards, source.skip_damaged)?;
+    for (_, what) in &inventory.damaged {
+        say.warn(&format!("left out: {what}"));
+    }
+    if !inventory.damaged.is_empty() {
+        let (damaged, used) = (inventory.damaged.len(), inventory.used.len());
+        say.warn(&format!(
+            "{damaged} damaged files were left out, {used} are used"
+        ));
+    }
+    if !inventory.repeated.is_empty() {
+        say.info(&format!(
+            "{} files are in others and were not counted again",
+            inventory.repeated.len()
+        ));
+    }
+    Ok(inventory)
+}
+
+async fn merge_shards(command: Merge, say: &Say) -> Result<ExitCode> {
+    let inventory = inventory(&command.source, say)?;
+    let engine = Engine::new(&inventory, &command.source.using.limits()).await?;
+    let merged = merge::merge(&engine, &inventory, "", &command.output).await?;
+    let (merged, spilled) = merged.context("the shards have no rows")?;
+    if spilled > 0 {
+        say.info(&format!("{spilled} bytes went to temporary files and back"));
+    }
+    let shard = crate::shard::open(&merged)?;
+    let rows: u64 = inventory.used.iter().map(|shard| shard.rows).sum();
+    say.info(&format!(
+        "{}: {} rows of {rows}, {} shards",
+        merged.display(),
+        shard.rows,
+        shard.ids.len()
+    ));
+    if command.replace {
+        let merged = merged.canonicalize()?;
+        let removed = merge::remove(&inventory, &merged)?;
+        say.info(&format!("{removed} files removed"));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn write_profile(command: Profile, say: &Say) -> Result<ExitCode> {
+    let inventory = inventory(&command.source, say)?;
+    let engine = Engine::new(&inventory, &command.source.using.limits()).await?;
+    let wanted = profile::Wanted {
+        build_id: command.build_id,
+        map: command.map,
+        conditions: command.filter.conditions(),
+        binary: command.binary,
+    };
+    profile::write(&engine, &wanted, &command.output).await?;
+    say.info(&format!(
+        "{}: of {} files of shards",
+        command.output.display(),
+        inventory.used.len()
+    ));
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn query(command: Query, say: &Say) -> Result<ExitCode> {
+    let inventory = inventory(&command.source, say)?;
+    let engine = Engine::new(&inventory, &command.source.using.limits()).await?;
+    let mut stream = engine.stream(&command.sql).await?.stream;
+    let stdout = std::io::stdout().lock();
+    let mut out = std::io::BufWriter::new(stdout);
+    match command.format {
+        Format::Table => {
+            let schema = stream.schema();
+            let mut batches = vec![datafusion::arrow::array::RecordBatch::new_empty(schema)];
+            while let Some(batch) = stream.next().await {
+                batches.push(batch?);
+            }
+            writeln!(out, "{}", pretty_format_batches(&batches)?)?;
+        }
+        Format::Csv => {
+            let mut csv = WriterBuilder::new().with_header(true).build(&mut out);
+            while let Some(batch) = stream.next().await {
+                csv.write(&batch?)?;
+            }
+        }
+    }
+    out.flush()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn judge(command: Quality, say: &Say) -> Result<ExitCode> {
+    let inventory = inventory(&command.source, say)?;
+    let engine = Engine::new(&inventory, &command.source.using.limits()).await?;
+    let thresholds = quality::Thresholds {
+        branches: command.min_branches,
+        samples: command.min_samples,
+        age: i64::from(command.max_age),
+        today: command.today.unwrap_or_else(today),
+    };
+    let conditions = command.filter.conditions();
+    let builds = quality::builds(&engine, command.build_id.as_deref(), &conditions).await?;
+    if let Some(id) = &command.build_id
+        && builds.is_empty()
+    {
+        bail!("no rows of the build {id} fit");
+    }
+    let mut enough = true;
+    for build in &builds {
+        println!("{}", build.describe(&thresholds));
+        enough &= build.missing(&thresholds).is_empty();
+    }
+    let failed = command.build_id.is_some() && !enough;
+    Ok(ExitCode::from(u8::from(failed)))
+}
+
+async fn expire(command: Expire, say: &Say) -> Result<ExitCode> {
+    let inventory = inventory(&command.source, say)?;
+    let (mut removed, mut written) = (0u64, 0u64);
+    let before = command.before;
+    let old = |shard: &&Shard| shard.days.is_some_and(|days| days.0 < before);
+    for shard in inventory.used.iter().filter(old) {
+        let only_old = shard.days.is_some_and(|days| days.1 < before);
+        let path = shard.path.display();
+        if command.dry_run {
+            let what = if only_old { "remove" } else { "write again" };
+            say.info(&format!("would {what} {path}"));
+        } else if !only_old {
+            let one = Inventory {
+                used: vec![shard.clone()],
+                ..Inventory::default()
+            };
+            let engine = Engine::new(&one, &command.source.using.limits()).await?;
+            let filter = format!("WHERE day >= DATE '{}'", day_text(before));
+            let folder = shard.path.parent().unwrap_or(Path::new("."));
+            let kept = merge::merge(&engine, &one, &filter, folder).await?;
+            if kept.is_none_or(|(kept, _)| kept != shard.path) {
+                remove(&shard.path)?;
+            }
+        } else {
+            remove(&shard.path)?;
+        }
+        removed += u64::from(only_old);
+        written += u64::from(!only_old);
+    }
+    // What is in one of them as well would come back to life.
+    for path in inventory.repeated.iter().filter(|_| removed + written > 0) {
+        match command.dry_run {
+            true => say.info(&format!(
+                "would remove {}, which is in others",
+                path.display()
+            )),
+            false => remove(path)?,
+        }
+    }
+    let would = if command.dry_run { "would be " } else { "" };
+    say.info(&format!(
+        "{removed} shards {would}removed, {written} {would}written again without rows before {}",
+        day_text(before)
+    ));
+    Ok(ExitCode::SUCCESS)
+}
+
+fn remove(path: &Path) -> Result<()> {
+    std::fs::remove_file(path).with_context(|| format!("{}: cannot remove", path.display()))
+}
+
+fn check(command: &Check, say: &Say) -> Result<ExitCode> {
+    let inventory = Inventory::read(&command.shards, true)?;
+    for (_, what) in &inventory.damaged {
+        println!("damaged: {what}");
+    }
+    for path in &inventory.repeated {
+        println!("repeated: {}", path.display());
+    }
+    let (rows, bytes) = inventory.used.iter().fold((0u64, 0u64), |sum, shard| {
+        (sum.0 + shard.rows, sum.1 + shard.bytes)
+    });
+    say.info(&format!(
+        "{} files used, {} shards, {rows} rows, {bytes} bytes; {} repeated, {} damaged",
+        inventory.used.len(),
+        inventory.ids().len(),
+        inventory.repeated.len(),
+        inventory.damaged.len()
+    ));
+    Ok(ExitCode::from(u8::from(!inventory.damaged.is_empty())))
+}

@@ -1,0 +1,218 @@
+//! Where rows are grouped and added: DataFusion in this process, or the same plans on a cluster (`crate::cluster`).
+//!
+//! Memory is bounded by a pool that all operators share. What does not fit, groups and runs of a sort, goes to files
+//! in a temporary folder and comes back in order.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, anyhow, bail};
+use datafusion::arrow::array::{
+    Array, ArrayRef, Decimal128Array, RecordBatch, StringArray, UInt64Array,
+};
+use datafusion::arrow::compute::cast;
+use datafusion::arrow::datatypes::DataType;
+use datafusion::datasource::file_format::parquet::ParquetFormat;
+use datafusion::datasource::listing::{
+    ListingOptions, ListingTable, ListingTableConfig, ListingTableUrl,
+};
+use datafusion::execution::memory_pool::FairSpillPool;
+use datafusion::execution::runtime_env::RuntimeEnvBuilder;
+use datafusion::execution::{SendableRecordBatchStream, SessionStateBuilder};
+use datafusion::physical_plan::{ExecutionPlan, execute_stream};
+use datafusion::prelude::{SessionConfig, SessionContext};
+use futures::StreamExt;
+
+use crate::schema::schema;
+use crate::shard::Inventory;
+
+/// Name of the table of all rows.
+pub const TABLE: &str = "counts";
+
+/// Bytes of memory without which a partition spends its time in spilling.
+const MEMORY_OF_PARTITION: usize = 64 << 20;
+
+/// How much may be used.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Bytes of memory for groups and sorts.
+    pub memory: usize,
+    /// Where what does not fit goes; the system's folder for temporaries if not given.
+    pub temporary: Option<PathBuf>,
+    /// Threads; one for each processor if not given.
+    pub threads: Option<usize>,
+    /// A cluster's scheduler, `df://host:port`.
+    pub cluster: Option<String>,
+}
+
+/// A session with the rows of some shards.
+pub struct Engine {
+    context: SessionContext,
+}
+
+impl Engine {
+    /// A session. Nothing is read yet.
+    pub async fn new(inventory: &Inventory, limits: &Limits) -> Result<Engine> {
+        if inventory.used.is_empty() {
+            bail!("no shard there that can be used");
+        }
+        let context = match &limits.cluster {
+            Some(url) => cluster(url).await?,
+            None => local(limits)?,
+        };
+        let urls = inventory.used.iter().map(|shard| {
+            let url = url::Url::from_file_path(&shard.path)
+                .map_err(|()| anyhow!("{}: no absolute path", shard.path.display()))?;
+            Ok(ListingTableUrl::try_new(url, None)?)
+        });
+        let urls = urls.collect::<Result<Vec<_>>>()?;
+        let options =
+            ListingOptions::new(Arc::new(ParquetFormat::default())).with_file_extension("");
+        let config = ListingTableConfig::new_with_multi_paths(urls)
+            .with_listing_options(options)
+            .with_schema(schema());
+        context.register_table(TABLE, Arc::new(ListingTable::try_new(config)?))?;
+        Ok(Engine { context })
+    }
+
+    /// The result of a query, as it comes.
+    pub async fn stream(&self, sql: &str) -> Result<Answer> {
+        let frame = self.context.sql(sql).await?;
+        let task = Arc::new(frame.task_ctx());
+        let plan = frame.create_physical_plan().await?;
+        let stream = execute_stream(plan.clone(), task)?;
+        Ok(Answer { stream, plan })
+    }
+
+    /// Gives `each` the batches of a query's result; returns how many bytes went to temporary files.
+    pub async fn each(
+        &self,
+        sql: &str,
+        mut each: impl FnMut(&RecordBatch) -> Result<()>,
+    ) -> Result<u64> {
+        let mut answer = self.stream(sql).await?;
+        while let Some(batch) = answer.stream.next().await {
+            each(&batch?)?;
+        }
+        Ok(spilled(&answer.plan))
+    }
+}
+
+/// The result of a query.
+pub struct Answer {
+    /// Its rows.
+    pub stream: SendableRecordBatchStream,
+    plan: Arc<dyn ExecutionPlan>,
+}
+
+/// Bytes that a plan, which is at its end, wrote to temporary files.
+fn spilled(plan: &Arc<dyn ExecutionPlan>) -> u64 {
+    let own = plan.metrics().and_then(|metrics| metrics.spilled_bytes());
+    let below = plan.children().into_iter().map(spilled).sum::<u64>();
+    own.unwrap_or(0) as u64 + below
+}
+
+fn local(limits: &Limits) -> Result<SessionContext> {
+    let mut config = SessionConfig::new();
+    let threads = limits.threads.unwrap_or(config.target_partitions());
+    // Each partition sorts on its own, and merging them takes memory that cannot spill: with little of it, fewer
+    // partitions.
+    let fit = (limits.memory / MEMORY_OF_PARTITION).max(1);
+    config = config.with_target_partitions(threads.min(fit));
+    let options = config.options_mut();
+    options.execution.collect_statistics = false;
+    options.execution.parquet.pushdown_filters = true;
+    // A sort that spills needs some memory to merge what it spilled: of a small pool, not all of it.
+    let reserved = options.execution.sort_spill_reservation_bytes;
+    options.execution.sort_spill_reservation_bytes = reserved.min(limits.memory / 8);
+    let mut runtime =
+        RuntimeEnvBuilder::new().with_memory_pool(Arc::new(FairSpillPool::new(limits.memory)));
+    if let Some(folder) = &limits.temporary {
+        std::fs::create_dir_all(folder)
+            .with_context(|| format!("{}: cannot make the folder", folder.display()))?;
+        runtime = runtime.with_temp_file_path(folder);
+    }
+    let state = SessionStateBuilder::new()
+        .with_default_features()
+        .with_config(config)
+        .with_runtime_env(runtime.build_arc()?)
+        .build();
+    Ok(SessionContext::new_with_state(state))
+}
+
+#[cfg(feature = "cluster")]
+async fn cluster(url: &str) -> Result<SessionContext> {
+    crate::cluster::session(url).await
+}
+
+#[cfg(not(feature = "cluster"))]
+async fn cluster(url: &str) -> Result<SessionContext> {
+    bail!(
+        "--cluster {url}: this postlink-fleet was built without it; cargo install --path fleet --features cluster makes one that has it"
+    )
+}
+
+/// A string in SQL.
+pub fn quoted(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "''"))
+}
+
+/// Sums of counts as SQL: in decimals, so that they do not wrap around.
+pub fn sum(column: &str) -> String {
+    format!("sum(CAST({column} AS DECIMAL(20, 0))) AS {column}")
+}
+
+/// A column by its name.
+pub fn column(batch: &RecordBatch, name: &str) -> Result<ArrayRef> {
+    let column = batch.column_by_name(name);
+    Ok(column
+        .with_context(|| format!("the engine's answer has no column {name}"))?
+        .clone())
+}
+
+/// A column of strings.
+pub fn strings(batch: &RecordBatch, name: &str) -> Result<StringArray> {
+    let column = cast(&column(batch, name)?, &DataType::Utf8)?;
+    let strings = column.as_any().downcast_ref::<StringArray>();
+    Ok(strings
+        .with_context(|| format!("the column {name} is no text"))?
+        .clone())
+}
+
+/// A column of numbers that are not negative. Sums above 2^64-1 become that.
+pub fn numbers(batch: &RecordBatch, name: &str) -> Result<UInt64Array> {
+    let column = column(batch, name)?;
+    let wrong = || {
+        anyhow!(
+            "the column {name} has the type {}, and holds no counts",
+            column.data_type()
+        )
+    };
+    if let Some(numbers) = column.as_any().downcast_ref::<UInt64Array>() {
+        return Ok(numbers.clone());
+    }
+    if let DataType::Decimal128(_, 0) = column.data_type() {
+        let sums = column.as_any().downcast_ref::<Decimal128Array>();
+        let sums = sums.ok_or_else(wrong)?;
+        let saturated = sums
+            .iter()
+            .map(|sum| sum.map(|sum| u64::try_from(sum.max(0)).unwrap_or(u64::MAX)));
+        return Ok(saturated.collect());
+    }
+    let numbers = cast(&column, &DataType::UInt64)?;
+    let numbers = numbers.as_any().downcast_ref::<UInt64Array>();
+    Ok(numbers.ok_or_else(wrong)?.clone())
+}
+
+/// An element that may be null.
+pub fn at<'a, T>(
+    array: &'a T,
+    index: usize,
+) -> Option<<&'a T as datafusion::arrow::array::ArrayAccessor>::Item>
+where
+    &'a T: datafusion::arrow::array::ArrayAccessor,
+    T: Array,
+{
+    use datafusion::arrow::array::ArrayAccessor;
+    (index < array.len() && array.is_valid(index)).then(|| array.value(index))
+}

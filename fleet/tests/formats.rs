@@ -1,0 +1,194 @@
+//! The published schema: files in the repository that every version must read, other engines that read the same, and
+//! bytes that are no shard.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use postlink_fleet::schema::{AddressKind, Kind, Labels, Row, Rows};
+use postlink_fleet::shard::{self, Writer};
+
+/// One row of each kind, with every column in use.
+fn rows() -> (Rows, Labels) {
+    let mut rows = Rows::default();
+    let file = rows.file("deadbeef01", "app");
+    let other = rows.file("", "lib\\x");
+    let (map, function) = (rows.name("00000000000000ab"), rows.name("main"));
+    let event = rows.name("cycles:u");
+    for (at, kind) in Kind::ALL.into_iter().enumerate() {
+        let at = at as u64;
+        rows.rows.push(Row {
+            file: if at % 5 == 4 { other } else { file },
+            kind: Some(kind),
+            address_kind: (kind != Kind::Statistic).then_some(AddressKind::Linked),
+            map: (at % 2 == 0).then_some(map),
+            from_function: (at % 3 == 0).then_some(function),
+            from_address: (at % 4 != 1).then_some(0x1000 + at),
+            to_function: (at % 3 == 1).then_some(function),
+            to_address: (at % 4 != 2).then_some(u64::MAX - at),
+            run: (at % 4 == 3).then_some(7 * at),
+            event,
+            count: if at == 3 { u64::MAX } else { at + 1 },
+            mispredictions: at / 2,
+        });
+    }
+    let labels = Labels {
+        day: 20_780,
+        service: "web".into(),
+        host_class: "large".into(),
+        source: "fdata".into(),
+        weight: 3,
+    };
+    (rows, labels)
+}
+
+fn write(folder: &Path, run: &str) -> PathBuf {
+    let (mut rows, labels) = rows();
+    let id = rows.finish(&labels, run);
+    let mut writer = Writer::new(folder).unwrap();
+    let batch = rows.batch(&rows.rows, &labels).unwrap();
+    writer.write(&batch).unwrap();
+    let days = (labels.day, labels.day);
+    writer.finish(&id, &[id.clone()], days).unwrap()
+}
+
+fn golden() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden")
+}
+
+fn query(sql: &str, place: &Path) -> String {
+    let output = Command::new(env!("CARGO_BIN_EXE_postlink-fleet"))
+        .args(["query", sql, "--format", "csv"])
+        .arg(place)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+const ALL: &str = "SELECT * FROM counts ORDER BY build_id, kind, from_address";
+
+/// Files of version 1 are read by every later program. `BLESS=1` writes what is expected anew; the Parquet file is only
+/// replaced by hand, since it stands for files that exist.
+#[test]
+fn golden_files_are_read_and_written_as_they_are() {
+    let folder = golden();
+    let expected = folder.join("version-1.csv");
+    let file = folder.join("version-1.parquet");
+    let new = tempfile::tempdir().unwrap();
+    let written = write(new.path(), "golden");
+    if std::env::var_os("BLESS").is_some() {
+        if !file.exists() {
+            std::fs::copy(&written, &file).unwrap();
+        }
+        std::fs::write(&expected, query(ALL, &file)).unwrap();
+    }
+    let found = query(ALL, &file);
+    assert_eq!(found, std::fs::read_to_string(&expected).unwrap());
+    assert_eq!(query(ALL, &written), found);
+    let (old, new) = (shard::open(&file).unwrap(), shard::open(&written).unwrap());
+    assert_eq!((old.ids, old.rows, old.days), (new.ids, new.rows, new.days));
+}
+
+/// Whatever is in a file, opening it gives what it holds or an error with its name.
+#[test]
+fn any_bytes_are_read_or_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let whole = std::fs::read(golden().join("version-1.parquet")).unwrap();
+    let path = folder.path().join("damaged.parquet");
+    let mut state = 0x1234_5678_9abc_def1u64;
+    let mut random = move |below: usize| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state % below.max(1) as u64) as usize
+    };
+    let (mut opened, mut refused) = (0, 0);
+    for _ in 0..4000 {
+        let mut bytes = whole.clone();
+        // Most of the structure is in the footer, at the end.
+        for _ in 0..=random(3) {
+            let reach = if random(4) > 0 {
+                bytes.len() / 2
+            } else {
+                bytes.len()
+            };
+            let at = bytes.len() - 1 - random(reach);
+            match random(4) {
+                0 => bytes.truncate(at.max(1)),
+                1 => bytes[at] ^= 1 << random(8),
+                2 => bytes[at] = [0, 0x7f, 0x80, 0xff][random(4)],
+                _ => bytes.insert(at, random(256) as u8),
+            }
+        }
+        std::fs::write(&path, &bytes).unwrap();
+        match shard::open(&path) {
+            Ok(_) => opened += 1,
+            Err(error) => {
+                refused += 1;
+                let message = format!("{error:#}");
+                assert!(message.contains("damaged.parquet"), "{message}");
+            }
+        }
+    }
+    assert!(opened > 100 && refused > 1000, "{opened} {refused}");
+}
+
+/// A file under its own name is refused whichever of its bits is another.
+#[test]
+fn every_flipped_bit_is_found() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = write(folder.path(), "");
+    let whole = std::fs::read(&path).unwrap();
+    for at in (0..whole.len()).step_by(7) {
+        let mut bytes = whole.clone();
+        bytes[at] ^= 1 << (at % 8);
+        std::fs::write(&path, &bytes).unwrap();
+        assert!(shard::open(&path).is_err(), "byte {at}");
+    }
+}
+
+/// DuckDB (from PyPI) merges shards to the same rows as `postlink fleet merge`.
+#[test]
+fn duckdb_gives_the_same_rows() {
+    let python = std::env::var("POSTLINK_PYTHON").unwrap_or_else(|_| "python3".into());
+    let there = Command::new(&python).args(["-c", "import duckdb"]).output();
+    if !there.is_ok_and(|output| output.status.success()) {
+        println!(
+            "SKIPPED: DuckDB for Python is not installed (pip install duckdb; POSTLINK_PYTHON names the Python)"
+        );
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let shards = folder.path().join("shards");
+    for run in ["a", "b", "c"] {
+        write(&shards, run);
+    }
+    let merged = folder.path().join("merged");
+    let output = Command::new(env!("CARGO_BIN_EXE_postlink-fleet"))
+        .arg("merge")
+        .arg(&shards)
+        .arg("-o")
+        .arg(&merged)
+        .output()
+        .unwrap();
+    assert!(output.status.success());
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let rows = |shards: &Path, name: &str| {
+        let out = folder.path().join(name);
+        let output = Command::new(&python)
+            .arg(root.join("tests/by_duckdb.py"))
+            .arg(root.join("../docs/fleet.md"))
+            .arg(shards)
+            .arg(&out)
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{said}");
+        std::fs::read_to_string(out).unwrap()
+    };
+    let by_duckdb = rows(&shards, "duckdb");
+    assert_eq!(by_duckdb.lines().count(), Kind::ALL.len());
+    assert!(by_duckdb.contains("18446744073709551615"));
+    assert_eq!(by_duckdb, rows(&merged, "ours"));
+}
