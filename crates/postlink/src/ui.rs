@@ -348,7 +348,7 @@ mod tests {
 
     #[test]
     fn progress_says_how_many_steps_there_are() {
-        assert_eq!(step("optimize", "link"), "link, step 8 of 10");
+        assert_eq!(step("optimize", "link"), "link, step 9 of 11");
         assert_eq!(step("verify", "check"), "check");
         assert_eq!(step("optimize", "something else"), "something else");
         assert_eq!(step("something else", "link"), "link");
