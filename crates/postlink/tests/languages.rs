@@ -38,6 +38,8 @@ struct Language {
     moves: &'static [&'static str],
     /// Kinds of faults that must be found in what is optimised.
     faults: &'static [Kind],
+    /// The same in what counts at entries.
+    faults_at_entries: &'static [Kind],
 }
 
 /// Works, on this machine.
@@ -50,6 +52,7 @@ const WORKS: Language = Language {
     runner: &[],
     moves: &[],
     faults: &[],
+    faults_at_entries: &[],
 };
 
 /// Ada with handlers for exceptions that come from instructions.
@@ -70,6 +73,7 @@ const FAULTS: Language = Language {
         "_ada_faults",
     ],
     faults: Kind::FAULTS_RAISE,
+    faults_at_entries: Kind::FAULTS_RAISE_AT_ENTRIES,
     ..WORKS
 };
 
@@ -88,6 +92,8 @@ const LANGUAGES: &[Language] = &[
         compiler: "aarch64-linux-gnu-gnatmake",
         package: "gnat-12-aarch64-linux-gnu",
         runner: &["qemu-aarch64", "-L", "/usr/aarch64-linux-gnu"],
+        // There the fault would need another counter than a store of one instruction.
+        faults_at_entries: &[],
         ..FAULTS
     },
     Language {
@@ -291,6 +297,18 @@ fn check(language: &Language, dir: &Path) -> Result<(), String> {
                 "instrumented {mode:?} printed\n{seen}\nplain\n{plain}"
             ));
         }
+        if number == 1 && !language.faults_at_entries.is_empty() {
+            let (input, output) = (read(&program)?, read(&counting)?);
+            let faults = Faults::new(&input, &output)?;
+            found(&faults, language.faults_at_entries, &input)?;
+            // Not because there is one more stub.
+            let harmless = (0..12).filter_map(|seed| faults.harmless_stub(seed));
+            let verify = |m: &[u8]| postlink_verify::verify(&input, m, &Options::default());
+            let mut harmless = harmless.map(|m| verify(&m.image));
+            if !harmless.any(|report| report.is_ok_and(|report| report.is_proved())) {
+                return Err("no further stub is proved".into());
+            }
+        }
     }
     for (number, preset) in PRESETS.into_iter().enumerate() {
         let optimised = dir.join(format!("optimised{number}"));
@@ -325,7 +343,6 @@ fn moved(language: &Language, program: &Path, optimised: &Path) -> Result<(), St
     if language.moves.is_empty() && language.faults.is_empty() {
         return Ok(());
     }
-    let read = |path: &Path| std::fs::read(path).map_err(|e| e.to_string());
     let (input, output) = (read(program)?, read(optimised)?);
     let verify = |output: &[u8]| postlink_verify::verify(&input, output, &Options::default());
     let report = verify(&output).map_err(|e| e.to_string())?;
@@ -336,8 +353,12 @@ fn moved(language: &Language, program: &Path, optimised: &Path) -> Result<(), St
             return Err(format!("{name} did not move"));
         }
     }
-    let faults = Faults::new(&input, &output)?;
-    for kind in language.faults {
+    found(&Faults::new(&input, &output)?, language.faults, &input)
+}
+
+/// Demands that faults of each kind can be put into an output, and are found.
+fn found(faults: &Faults<'_>, kinds: &[Kind], input: &[u8]) -> Result<(), String> {
+    for kind in kinds {
         let mut mutants = (0..12)
             .map_while(|seed| faults.inject(*kind, seed))
             .peekable();
@@ -345,12 +366,17 @@ fn moved(language: &Language, program: &Path, optimised: &Path) -> Result<(), St
             return Err(format!("{kind:?} applies nowhere"));
         }
         for mutant in mutants {
-            if verify(&mutant.image).is_ok_and(|report| report.is_proved()) {
+            let report = postlink_verify::verify(input, &mutant.image, &Options::default());
+            if report.is_ok_and(|report| report.is_proved()) {
                 return Err(format!("{kind:?} is not found: {}", mutant.what));
             }
         }
     }
     Ok(())
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, String> {
+    std::fs::read(path).map_err(|e| format!("{}: {e}", path.display()))
 }
 
 fn main() -> ExitCode {

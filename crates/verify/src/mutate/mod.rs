@@ -8,6 +8,7 @@
 //! |---|---|
 //! | instructions | [`code`], [`code_a64`] |
 //! | what counts | [`counting`] |
+//! | stubs at entries | [`entries`] |
 //! | unwind rows, search table, call sites, actions, types | [`unwinding`] |
 //! | headers, pointers, tables, symbols, claim | [`file`] |
 //! | outputs without kept relocations | [`bare`] |
@@ -20,6 +21,7 @@ mod claim;
 mod code;
 mod code_a64;
 mod counting;
+mod entries;
 mod file;
 mod unwinding;
 mod visible;
@@ -115,6 +117,8 @@ kinds! {
     CallSiteStretched,
     /// There, a call site ends before its last instruction, which is no call.
     CallSiteLosesFault,
+    /// An instruction at an entry, for which there is a landing pad, is done in a stub, for which there is none.
+    StubWithoutLandingPad,
     /// A call site has another action.
     ChangedAction,
     /// An action has another filter.
@@ -262,6 +266,9 @@ impl Kind {
 
     /// Kinds that only programs have whose instructions raise exceptions when they fault: Ada's.
     pub const FAULTS_RAISE: &'static [Kind] = &[Kind::CallSiteStretched, Kind::CallSiteLosesFault];
+
+    /// Kinds that only those of them have that count at entries.
+    pub const FAULTS_RAISE_AT_ENTRIES: &'static [Kind] = &[Kind::StubWithoutLandingPad];
 
     /// Kinds that only programs have in which pointers to moved functions keep their values.
     pub const POINTERS_STAY: &'static [Kind] = &[Kind::FewerZeroBits, Kind::DataInFrontLost];
@@ -423,7 +430,11 @@ impl<'a> Faults<'a> {
 
     /// The output with one fault of a kind; `seed` chooses the place. `None` if these files have no place for it.
     pub fn inject(&self, kind: Kind, seed: u64) -> Option<Mutant> {
-        let mut edits = self.edits(kind);
+        self.mutant(&format!("{kind:?}"), self.edits(kind), seed)
+    }
+
+    /// The output with one of these changes.
+    fn mutant(&self, name: &str, mut edits: Vec<Edit>, seed: u64) -> Option<Mutant> {
         if edits.is_empty() {
             return None;
         }
@@ -440,7 +451,7 @@ impl<'a> Faults<'a> {
         }
         (image != self.output.data).then_some(Mutant {
             image,
-            what: format!("{kind:?}: {}", edit.what),
+            what: format!("{name}: {}", edit.what),
         })
     }
 
@@ -509,6 +520,7 @@ impl<'a> Faults<'a> {
             OtherAdvice | AdviceElsewhere | StartsElsewhere => self.start_up_edits(kind),
             WrongConstant | ConstantElsewhere => self.constant_edits(kind),
             FewerZeroBits | DataInFrontLost | LabelLeftBehind => self.visible_edits(kind),
+            StubWithoutLandingPad => self.stub_edits(kind),
             _ => self.file_edits(kind),
         }
     }

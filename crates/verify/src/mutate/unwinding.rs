@@ -66,19 +66,19 @@ fn program(table: &Table<'_>, fde: &Fde) -> Vec<Cfi> {
 }
 
 /// A call site's fields: offset in the file and length of each, and what they say.
-struct SiteFields {
-    start: u64,
-    end: u64,
+pub(super) struct SiteFields {
+    pub(super) start: u64,
+    pub(super) end: u64,
     len: (usize, usize),
     pad: (usize, usize),
-    pad_value: u64,
+    pub(super) pad_value: u64,
     action: (usize, usize),
     action_value: u64,
 }
 
 /// Where the parts of an LSDA are in the file.
-struct Area {
-    sites: Vec<SiteFields>,
+pub(super) struct Area {
+    pub(super) sites: Vec<SiteFields>,
     /// Call sites' numbers are LEB128.
     leb: bool,
     actions: usize,
@@ -294,7 +294,7 @@ impl Faults<'_> {
             .collect()
     }
 
-    fn area(&self, fde: &Fde) -> Option<Area> {
+    pub(super) fn area(&self, fde: &Fde) -> Option<Area> {
         let bytes = self.output.bytes_from(fde.lsda)?;
         let file = self.offset(fde.lsda)?;
         let mut r = Reader::new(bytes);
@@ -343,7 +343,7 @@ impl Faults<'_> {
     }
 
     /// Whether the personality routine of an entry is one of Ada's, by the symbol of the word that holds its address.
-    fn faults_raise(&self, table: &Table<'_>, fde: &Fde) -> bool {
+    pub(super) fn faults_raise(&self, table: &Table<'_>, fde: &Fde) -> bool {
         let Some(cie) = table.cie_of(fde) else {
             return false;
         };
