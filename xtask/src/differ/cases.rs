@@ -5,20 +5,27 @@
 //! [`STATES`] are compared. What is printed: a line for each comparison that is not good, then how often each
 //! class of differences was found.
 //!
-//! Three things can keep a comparison from saying anything, and are counted apart: the output cannot be made
+//! Four things can keep a comparison from saying anything, and are counted apart: the output cannot be made
 //! (of a program that does not end by itself there is no profile), the program enters the module nowhere in
-//! its own process, and there are threads whose order decides.
+//! its own process, there are threads whose order decides, and the limit of time was reached. Only the last
+//! makes the job fail.
+//!
+//! A comparison runs in three processes, of which mostly one works. All comparisons of all kinds take more
+//! than an hour of one processor, so several programs can be compared at a time (`--jobs`), and a run for
+//! each program counts for all that is optimised.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow};
 
+use super::deadline::Late;
 use super::outcome::Outcome;
 use super::values::Class;
-use super::{Options, Preset, build_postlink, differ};
+use super::{Options, Preset, build_postlink, differ, emulator};
 use crate::digests::cases::build;
 use crate::digests::inputs::{self, Wanted};
 
@@ -77,6 +84,8 @@ enum Verdict {
     NotEntered,
     /// The output cannot be made.
     NotMade,
+    /// The limit of time was reached.
+    Late,
     /// A difference is not explained, or the runs end differently.
     Bad,
 }
@@ -89,6 +98,7 @@ impl Verdict {
             Verdict::Threads => "threads: compared up to where their order decides",
             Verdict::NotEntered => "the module is not entered",
             Verdict::NotMade => "no output is made",
+            Verdict::Late => "not compared to the end: the limit of time was reached",
             Verdict::Bad => "NOT EXPLAINED",
         }
     }
@@ -144,23 +154,89 @@ pub(super) fn run(options: &Options) -> Result<bool> {
         let names: Vec<&str> = STATES.iter().map(|s| s.name).collect();
         return Err(anyhow!("--states: there are {}", names.join(", ")));
     }
-    let mut sums = Sums::default();
-    let count = wanted.len();
-    for (number, wanted) in wanted.iter().enumerate() {
-        eprintln!("[{}/{count}] {}", number + 1, wanted.name);
+    let folder = tempfile::tempdir().context("a folder for the plugin")?;
+    let all = All {
+        options: Options {
+            plugin: Some(emulator::plugin(folder.path())?),
+            ..options.clone()
+        },
+        wanted,
+        states,
+        postlink,
+        next: AtomicUsize::new(0),
+        sums: Mutex::default(),
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..options.jobs.max(1))
+            .map(|_| scope.spawn(|| all.work()))
+            .collect();
+        let mut done = threads
+            .into_iter()
+            .map(|t| t.join().map_err(|_| anyhow!("a comparison panicked"))?);
+        done.try_for_each(|done| done)
+    })?;
+    let sums = all
+        .sums
+        .into_inner()
+        .map_err(|_| anyhow!("a comparison panicked"))?;
+    sums.print(began.elapsed().as_secs_f64());
+    Ok(!sums.verdicts.contains_key(&Verdict::Bad) && !sums.verdicts.contains_key(&Verdict::Late))
+}
+
+/// What all threads work on.
+struct All<'a> {
+    options: Options,
+    wanted: Vec<Wanted>,
+    states: Vec<&'a State>,
+    postlink: PathBuf,
+    /// The program that is next.
+    next: AtomicUsize,
+    sums: Mutex<Sums>,
+}
+
+impl All<'_> {
+    /// Compares one program after the other until none is left.
+    fn work(&self) -> Result<()> {
+        loop {
+            let number = self.next.fetch_add(1, Ordering::Relaxed);
+            let Some(wanted) = self.wanted.get(number) else {
+                return Ok(());
+            };
+            let began = Instant::now();
+            self.program(wanted).inspect_err(|_| {
+                // Others need not begin with another.
+                self.next.store(self.wanted.len(), Ordering::Relaxed);
+            })?;
+            let (count, name) = (self.wanted.len(), &wanted.name);
+            let seconds = began.elapsed().as_secs_f64();
+            eprintln!("[{}/{count}] {name}: {seconds:.1} s", number + 1);
+        }
+    }
+
+    /// Compares all outputs of a program.
+    fn program(&self, wanted: &Wanted) -> Result<()> {
         let folder = tempfile::tempdir().context("a folder for a program")?;
         let built = build::build(&wanted.case, wanted.kind, &wanted.flags, folder.path())
             .map_err(|what| anyhow!("{}: {what}", wanted.name))?;
-        for state in &states {
-            let one = of_case(options, wanted, &built, state, &postlink);
-            let (verdict, outcome) = judge(&wanted.name, state, one);
+        // One run counts for all that is optimised.
+        let mut profile = None;
+        for state in &self.states {
+            let mut one = of_case(&self.options, wanted, &built, state, &self.postlink);
+            if state.mode.is_none() {
+                one.profile.clone_from(&profile);
+                one.keep_profile = profile.is_none().then(|| folder.path().join("train.plraw"));
+            }
+            let (verdict, outcome, text) = judge(&wanted.name, state, &one);
+            profile = profile.or(one.keep_profile.filter(|file| file.is_file()));
+            print!("{text}");
+            let mut sums = self
+                .sums
+                .lock()
+                .map_err(|_| anyhow!("a comparison panicked"))?;
             sums.add(verdict, outcome.as_ref());
         }
-        // A build may have left much.
-        fs::remove_dir_all(folder.path()).ok();
+        Ok(())
     }
-    sums.print(began.elapsed().as_secs_f64());
-    Ok(!sums.verdicts.contains_key(&Verdict::Bad))
 }
 
 /// The options that compare one output of a case.
@@ -201,19 +277,20 @@ fn of_case(
     }
 }
 
-/// Compares, and says what came of it.
-fn judge(name: &str, state: &State, options: Options) -> (Verdict, Option<Outcome>) {
-    let done = match differ(&options) {
+/// Compares, and says what came of it, in words as well if it is not good.
+fn judge(name: &str, state: &State, options: &Options) -> (Verdict, Option<Outcome>, String) {
+    let done = match differ(options) {
         Ok(done) => done,
         Err(error) => {
-            println!(
-                "{name} {}: {}: {error:#}",
-                state.name,
-                Verdict::NotMade.words()
-            );
-            return (Verdict::NotMade, None);
+            let verdict = match error.is::<Late>() {
+                true => Verdict::Late,
+                false => Verdict::NotMade,
+            };
+            let text = format!("{name} {}: {}: {error:#}\n", state.name, verdict.words());
+            return (verdict, None, text);
         }
     };
+    let mut text = String::new();
     let outcome = &done.outcome;
     let explained = outcome.classes.keys().all(|class| class.is_explained());
     let verdict = if done.is_good() {
@@ -226,11 +303,11 @@ fn judge(name: &str, state: &State, options: Options) -> (Verdict, Option<Outcom
     } else if explained && outcome.threads && outcome.parted.is_some() {
         Verdict::Threads
     } else {
-        println!("{name} {}: {}", state.name, Verdict::Bad.words());
+        text = format!("{name} {}: {}\n", state.name, Verdict::Bad.words());
         for line in super::report(&done, done.seconds).lines() {
-            println!("    {line}");
+            text += &format!("    {line}\n");
         }
         Verdict::Bad
     };
-    (verdict, Some(done.outcome))
+    (verdict, Some(done.outcome), text)
 }

@@ -279,14 +279,20 @@ impl Running {
         Ok(())
     }
 
+    /// The group of processes of the run; there is none for a child that has no such number.
+    pub fn group(&self) -> Option<libc::pid_t> {
+        libc::pid_t::try_from(self.child.id()).ok()
+    }
+
     /// Waits for its end; `stop` if nobody wants to know what it does any more.
     pub fn end(mut self, stop: bool) -> Result<Ended> {
+        let group = self.group();
         drop(self.records);
         if stop {
             self.child.kill()?;
         }
         let status = self.child.wait()?;
-        if let Ok(group) = libc::pid_t::try_from(self.child.id()) {
+        if let Some(group) = group {
             // SAFETY: a signal to the group that the child was started in; nobody else gets its number while
             // a member is left.
             unsafe { libc::kill(-group, libc::SIGKILL) };

@@ -55,7 +55,7 @@
 //! | [`outcome`] | what was found, in words |
 //! | [`cases`] | all of that for the tests' programs |
 //! | [`machine`] | registers and system calls of both machines |
-//! | [`prepare`], [`emulator`] | making the files, running them |
+//! | [`prepare`], [`emulator`], [`deadline`] | making the files, running them, ending them |
 //!
 //! # Limits
 //!
@@ -65,6 +65,7 @@
 mod accesses;
 mod cases;
 mod compare;
+mod deadline;
 mod emulator;
 mod machine;
 mod outcome;
@@ -86,6 +87,7 @@ use anyhow::{Context, Result, bail};
 use clap::{Parser, ValueEnum};
 
 use self::compare::{Comparison, Limits};
+use self::deadline::Deadline;
 use self::emulator::{Ended, Job};
 use self::machine::Machine;
 use self::outcome::Outcome;
@@ -162,6 +164,18 @@ struct Options {
     /// postlink to use [default: it is built]
     #[arg(long, value_name = "FILE")]
     postlink: Option<PathBuf>,
+    /// Give up a comparison after so long, and say so
+    #[arg(long, value_name = "SECONDS")]
+    seconds: Option<u64>,
+    /// With --cases: compare so many programs at a time
+    #[arg(long, requires = "cases", value_name = "N", default_value_t = 1)]
+    jobs: usize,
+    /// The plugin, if it is compiled already
+    #[arg(skip)]
+    plugin: Option<PathBuf>,
+    /// Where a profile goes that is made for this
+    #[arg(skip)]
+    keep_profile: Option<PathBuf>,
     /// Keep what was made here
     #[arg(long, value_name = "FOLDER")]
     keep: Option<PathBuf>,
@@ -281,10 +295,11 @@ fn differ(options: &Options) -> Result<Done> {
     };
     let output = fs::read(&output).with_context(|| output.display().to_string())?;
     let module = Module::read(&input, &output)?;
-    let (plugin, root) = (
-        emulator::plugin(&folder)?,
-        emulator::root(machine, &folder)?,
-    );
+    let plugin = match &options.plugin {
+        Some(plugin) => plugin.clone(),
+        None => emulator::plugin(&folder)?,
+    };
+    let root = emulator::root(machine, &folder)?;
 
     let (shared, next) = (folder.join("run"), folder.join("nxt"));
     let prepare = |name: &str, content: &[u8], parts: String| -> Result<Job<'_>> {
@@ -349,9 +364,11 @@ fn differ(options: &Options) -> Result<Done> {
         examples: options.examples,
     };
     let records = (old.records()?, new.records()?);
+    let deadline = Deadline::new(options.seconds, [old.group(), new.group()]);
     let outcome = Comparison::new(records.0, records.1, module, machine, limits).run()?;
     let stop = outcome.limited || outcome.parted.is_some();
     let ends = (old.end(stop)?, new.end(stop)?);
+    deadline.keep()?;
     Ok(Done {
         outcome,
         ends: (!stop).then_some(ends),
@@ -389,6 +406,7 @@ fn make(
         instrument: &options.instrument,
         mode: options.mode.as_deref(),
         profile: options.profile.as_deref(),
+        keep_profile: options.keep_profile.as_deref(),
     };
     recipe.make(|counting, profile| {
         let folder = folder.join("trn");

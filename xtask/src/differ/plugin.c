@@ -210,8 +210,20 @@ static int kind_aarch64(const uint8_t *p) {
   return PLAIN;
 }
 
+/* Mappings with other code, so that the list is not read for each block of the loader. What maps memory makes them unknown. */
+#define OTHERS 16
+static struct { uint64_t low, high; } others[OTHERS];
+static unsigned others_count;
+
+static bool maps_memory(int64_t number) {
+  return is_aarch64 ? number == 215 || number == 216 || number == 222 : number == 9 || number == 11 || number == 25;
+}
+
 /* Where the module is, if it is there by now: its mappings follow each other in the list of this process. */
 static void look_for_module(uint64_t pc) {
+  for (unsigned i = 0; i < others_count; i++)
+    if (pc >= others[i].low && pc < others[i].high) return;
+  uint64_t other_low = 0, other_high = 0;
   FILE *maps = fopen("/proc/self/maps", "r");
   if (!maps) return;
   char line[4200];
@@ -219,6 +231,7 @@ static void look_for_module(uint64_t pc) {
   while (fgets(line, sizeof line, maps)) {
     unsigned long a, z, major, minor, inode;
     if (sscanf(line, "%lx-%lx %*s %*s %lx:%lx %lu", &a, &z, &major, &minor, &inode) < 5) continue;
+    if (pc >= a && pc < z) other_low = a, other_high = z;
     /* By its inode, as its name may change while it runs. Memory without a file in between is the module's .bss, or room that the emulator left. */
     if (inode == module_inode && major == module_major && minor == module_minor) {
       if (!low) low = a;
@@ -230,6 +243,8 @@ static void look_for_module(uint64_t pc) {
     module_low = low, module_high = high;
     record(MODULE, 0, 1)[0] = low;
     if (ready) close(open(ready, O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+  } else if (other_high && others_count < OTHERS) {
+    others[others_count].low = other_low, others[others_count++].high = other_high;
   }
 }
 
@@ -344,6 +359,7 @@ static void translate(qemu_plugin_id_t id, struct qemu_plugin_tb *tb) {
 }
 
 static void system_call(qemu_plugin_id_t id, unsigned cpu, int64_t number, uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f, uint64_t g, uint64_t h) {
+  if (maps_memory(number)) others_count = 0;
   if (!active || cpu != 0) return;
   uint64_t *to = record(SYSTEM, number, 7);
   to[0] = before ? before->end : 0;

@@ -106,6 +106,8 @@ pub struct Recipe<'a> {
     pub mode: Option<&'a str>,
     /// A profile that is there.
     pub profile: Option<&'a Path>,
+    /// Where a profile goes that is not.
+    pub keep_profile: Option<&'a Path>,
 }
 
 /// Runs a command that must succeed.
@@ -140,10 +142,9 @@ impl Recipe<'_> {
         let profile = match self.profile {
             Some(profile) => profile.to_owned(),
             None => {
-                let (counting, profile) = (
-                    self.folder.join("counting"),
-                    self.folder.join("train.plraw"),
-                );
+                let counting = self.folder.join("counting");
+                let own = || self.folder.join("train.plraw");
+                let profile = self.keep_profile.map_or_else(own, Path::to_owned);
                 instrument("edges", &counting)?;
                 train(&counting, &profile)?;
                 if !profile.exists() {
