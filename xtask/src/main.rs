@@ -7,9 +7,11 @@
 //! | `digests` | digests of what postlink makes of the tests' programs, recorded and compared |
 //! | `dist` | what is given away: a static binary, a package, an archive, checksums |
 //! | `differ` | runs a program and postlink's output in lock step, and lists the values that differ |
+//! | `campaign` | generated programs, and everything that postlink makes of them |
 //! | `bench` | measures postlink on real programs, side by side with llvm-bolt |
 
 mod bench;
+mod campaign;
 mod dependencies;
 mod differ;
 mod digests;
@@ -81,6 +83,8 @@ enum Job {
         )]
         arguments: Vec<String>,
     },
+    /// Run generated programs plain, counting in every mode and optimised in every way, and compare
+    Campaign(campaign::Options),
     /// Record digests of what postlink makes of the tests' programs, or compare them with a record
     Digests(digests::Options),
     /// Not for people: see `process`
@@ -110,6 +114,7 @@ fn main() -> ExitCode {
         }
         Job::Bench { arguments } => bench::run(&arguments),
         Job::Differ { arguments } => differ::run(&arguments),
+        Job::Campaign(options) => campaign::run(&options),
         Job::Digests(options) => digests::run(&options),
         Job::Measure { arguments } => process::measure(&arguments),
     };

@@ -223,7 +223,8 @@ impl Done {
     }
 }
 
-fn build_postlink() -> Result<PathBuf> {
+/// Builds postlink as it is given away.
+pub(crate) fn build_postlink() -> Result<PathBuf> {
     let cargo = std::env::var_os("CARGO").unwrap_or("cargo".into());
     let root = crate::bench::root()?;
     let mut command = Command::new(cargo);
