@@ -462,7 +462,10 @@ impl Program<'_> {
                 self.folder.join("edges.plraw"),
             );
         }
-        let _ = fs::remove_file(self.folder.join("run.plraw"));
+        // Another program's profile would be complained about by the next one.
+        for file in ["run.plraw", "run.mipraw"] {
+            let _ = fs::remove_file(self.folder.join(file));
+        }
         Ok(match shown {
             None => Err("does not end".into()),
             Some(shown) if shown.0 != plain.0 => {

@@ -344,9 +344,30 @@ impl Module {
                 .flat_map(|f| f.new.iter().map(|(start, length)| (*start, start + length)))
                 .collect();
             all.extend(ranges);
+            for range in &mut all {
+                range.0 = self.counter_in_front(range.0);
+            }
         }
         all.sort_unstable();
         all
+    }
+
+    /// Where the counter begins that the output has in the padding in front of a function, which is entered there
+    /// then; the function's address if there is none.
+    fn counter_in_front(&self, start: u64) -> u64 {
+        const MOST: u64 = 8;
+        let bytes = |image: &Image| {
+            let mut code = image.code.iter();
+            code.find_map(|(base, bytes)| {
+                let at = usize::try_from(start.checked_sub(MOST)?.checked_sub(*base)?).ok()?;
+                bytes.get(at..at + MOST as usize).map(<[u8]>::to_vec)
+            })
+        };
+        let (Some(old), Some(new)) = (bytes(&self.old), bytes(&self.new)) else {
+            return start;
+        };
+        let first = old.iter().zip(&new).position(|(a, b)| a != b);
+        first.map_or(start, |i| start - MOST + i as u64)
     }
 
     /// From its parts.

@@ -305,6 +305,14 @@ impl<R: Read> Side<R> {
                     via: call.to,
                     ..*event
                 }),
+                // A jump to a function that is not looked into, by way of its stub: the jump itself is no event.
+                None if event.kind == Kind::Other
+                    && module.functions.is_empty()
+                    && self.skipping.is_none()
+                    && self.is_skipped(event.to) =>
+                {
+                    event
+                }
                 // A check that found nothing to do.
                 None if event.kind == Kind::Other => return None,
                 None => event,
