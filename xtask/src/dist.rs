@@ -38,22 +38,43 @@ const PACKAGE: &str = "cargo-postlink";
 /// Documents that go along.
 const DOCUMENTS: [&str; 3] = ["README.md", "LICENSE-MIT", "LICENSE-APACHE"];
 
-/// Shell, file in the archive, place in Debian.
-const COMPLETIONS: [(&str, &str, &str); 3] = [
+/// Program, shell, file in the archive, place in Debian.
+const COMPLETIONS: [(&str, &str, &str, &str); 6] = [
     (
+        "postlink",
         "bash",
         "postlink.bash",
         "usr/share/bash-completion/completions/postlink",
     ),
     (
+        "postlink",
         "zsh",
         "_postlink",
         "usr/share/zsh/vendor-completions/_postlink",
     ),
     (
+        "postlink",
         "fish",
         "postlink.fish",
         "usr/share/fish/vendor_completions.d/postlink.fish",
+    ),
+    (
+        PACKAGE,
+        "bash",
+        "cargo-postlink.bash",
+        "usr/share/bash-completion/completions/cargo-postlink",
+    ),
+    (
+        PACKAGE,
+        "zsh",
+        "_cargo-postlink",
+        "usr/share/zsh/vendor-completions/_cargo-postlink",
+    ),
+    (
+        PACKAGE,
+        "fish",
+        "cargo-postlink.fish",
+        "usr/share/fish/vendor_completions.d/cargo-postlink.fish",
     ),
 ];
 
@@ -214,6 +235,7 @@ fn build(root: &Path, target: &Path, release: &Release) -> Result<PathBuf> {
             .env("CARGO_INCREMENTAL", "0"),
     )?;
     let folder = target.join(&release.target).join("dist");
+    // What that folder has as `postlink` is what package `postlink` makes.
     let program = folder.join("postlink");
     fs::copy(folder.join(PACKAGE), &program).with_context(|| program.display().to_string())?;
     let dynamic = text(Command::new("readelf").arg("-dlW").arg(&program))?;
@@ -239,18 +261,19 @@ struct Contents {
 impl Contents {
     fn new(root: &Path, program: &Path, scratch: &Path) -> Result<Contents> {
         let manual = scratch.join("man");
-        done(Command::new(program).arg("man").arg(&manual))?;
+        // One program, by two names.
+        let called = |name: &str| Command::new(program.with_file_name(name));
+        for name in ["postlink", PACKAGE] {
+            done(called(name).arg("man").arg(&manual))?;
+        }
         let mut pages = fs::read_dir(&manual)?
             .map(|entry| Ok(entry?.path()))
             .collect::<Result<Vec<_>>>()?;
         pages.sort();
         let mut completions = vec![];
-        for (shell, name, place) in COMPLETIONS {
+        for (of, shell, name, place) in COMPLETIONS {
             let file = scratch.join(name);
-            fs::write(
-                &file,
-                text(Command::new(program).args(["completions", shell]))?,
-            )?;
+            fs::write(&file, text(called(of).args(["completions", shell]))?)?;
             completions.push((file, place));
         }
         let mut documents: Vec<PathBuf> = DOCUMENTS.iter().map(|name| root.join(name)).collect();

@@ -52,6 +52,16 @@ pub enum Command {
     Bench(Bench),
     /// Optimise programs for what was counted, prove the results, and say where they are
     Optimize(Optimize),
+    /// Write manual pages for all commands
+    Man {
+        /// Directory that gets the pages; it is made if it is not there
+        directory: PathBuf,
+    },
+    /// Print completions for a shell
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
 }
 
 /// `info`

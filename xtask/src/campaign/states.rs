@@ -20,6 +20,16 @@ pub struct State {
     pub needs_relocations: bool,
 }
 
+impl State {
+    /// Whether postlink makes this of a program whose relocations are kept or not, and which is static or not. What it
+    /// refuses, and says so in its documents, is not tried.
+    pub fn is_possible(&self, kept: bool, is_static: bool) -> bool {
+        // Static programs of GCC have no search table for unwinding.
+        let searches = self.name == "call-edges";
+        (kept || !self.needs_relocations) && !(is_static && searches)
+    }
+}
+
 const fn counting(name: &'static str, options: &'static [&'static str]) -> State {
     State {
         name,
@@ -74,6 +84,17 @@ pub const STATES: &[State] = &[
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_refused_is_not_tried() {
+        let count = |kept, is_static| {
+            let possible = STATES.iter().filter(|s| s.is_possible(kept, is_static));
+            possible.count()
+        };
+        assert_eq!(count(true, false), STATES.len());
+        assert_eq!(count(true, true), STATES.len() - 1);
+        assert!(count(false, false) < STATES.len() - 4 && count(false, false) > 6);
+    }
 
     #[test]
     fn the_profile_is_made_first() {

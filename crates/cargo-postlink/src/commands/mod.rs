@@ -6,9 +6,11 @@
 //! | [`build`] | `build` |
 //! | [`count`] | `run`, `test`, `bench`: workloads are run and counted |
 //! | [`optimize`] | `optimize` |
+//! | [`documents`] | `man`, `completions` |
 
 mod build;
 mod count;
+mod documents;
 mod info;
 mod optimize;
 
@@ -63,6 +65,8 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
             count::run(&session, &work)
         }
         Command::Optimize(optimize) => optimize::run(&optimize),
+        Command::Man { directory } => documents::man(&directory),
+        Command::Completions { shell } => documents::completions(shell),
     }
 }
 

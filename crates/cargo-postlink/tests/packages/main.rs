@@ -1,5 +1,6 @@
 //! `cargo postlink` in small packages: nothing is downloaded, everything is built.
 
+mod cross;
 mod project;
 
 use std::os::unix::fs::PermissionsExt;
@@ -460,4 +461,27 @@ fn with_pgo_the_compiler_optimises_first() {
     );
     let (code, said) = project.fails(&["run", "--pgo", "--", "5", "die"]);
     assert!(code == Some(1) && said.contains("signal 6"), "{said}");
+}
+
+#[test]
+fn manual_pages_and_completions_are_of_all_commands() {
+    let project = Project::new(&[]);
+    project.done(&["man", "pages"]);
+    let page = |name: &str| {
+        let path = project.path().join("pages").join(name);
+        std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+    };
+    // As `cargo help postlink` looks for it.
+    assert!(page("cargo-postlink.1").contains("cargo postlink"));
+    for command in ["info", "build", "run", "test", "bench", "optimize"] {
+        let page = page(&format!("cargo-postlink-{command}.1"));
+        assert!(page.contains(".SH OPTIONS") || command == "info", "{page}");
+    }
+    assert!(page("cargo-postlink-optimize.1").contains("measure"));
+    for shell in ["bash", "zsh", "fish"] {
+        let (script, _) = project.done(&["completions", shell]);
+        for word in ["cargo-postlink", "optimize", "allow-failure"] {
+            assert!(script.contains(word), "{shell}: {word}");
+        }
+    }
 }
