@@ -234,17 +234,17 @@ impl Recipe {
 /// Why a program is not compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum LeftOut {
-    NotCompiled,
-    NotEnding,
-    NotTheSameTwice,
+    Refused,
+    Endless,
+    Undefined,
 }
 
 impl LeftOut {
     fn words(self) -> &'static str {
         match self {
-            LeftOut::NotCompiled => "refused by the compiler",
-            LeftOut::NotEnding => "do not end in time",
-            LeftOut::NotTheSameTwice => "print something else in a second plain run",
+            LeftOut::Refused => "refused by the compiler",
+            LeftOut::Endless => "do not end in time",
+            LeftOut::Undefined => "print something else in a second plain run",
         }
     }
 }
@@ -422,14 +422,14 @@ impl Program<'_> {
             .status
             .success()
         {
-            return Ok(Err(LeftOut::NotCompiled));
+            return Ok(Err(LeftOut::Refused));
         }
         let Some(first) = self.run("p", 5)? else {
-            return Ok(Err(LeftOut::NotEnding));
+            return Ok(Err(LeftOut::Endless));
         };
         Ok(match self.run("p", 30)? {
             Some(second) if second == first => Ok(first),
-            _ => Err(LeftOut::NotTheSameTwice),
+            _ => Err(LeftOut::Undefined),
         })
     }
 

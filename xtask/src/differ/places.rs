@@ -587,6 +587,18 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn what_is_left_out_begins_with_the_counter_in_front_of_it() {
+        let mut module = module(true);
+        module.skipped.push((0x1100, 0x1200, None));
+        module.old.code = vec![(0x1000, vec![0x90; 0x200])];
+        module.new.code = module.old.code.clone();
+        assert_eq!(module.skipped_ranges(true), [(0x1100, 0x1200)]);
+        module.new.code[0].1[0xf9..0x100].copy_from_slice(&[0xc6, 5, 1, 2, 3, 4, 1]);
+        assert_eq!(module.skipped_ranges(true), [(0x10f9, 0x1200)]);
+        assert_eq!(module.skipped_ranges(false), [(0x1100, 0x1200)]);
+    }
+
+    #[test]
     fn entries_and_labels_are_known_and_the_rest_is_learned_once() {
         let mut module = module(false);
         assert_eq!(module.meaning(0x1000, 0x3000), Some(Meaning::Entry));

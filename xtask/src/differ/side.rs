@@ -425,6 +425,34 @@ mod tests {
         assert_eq!((call.to, back.to, back.unwound), (0x3200, 0x1015, true));
     }
 
+    /// A jump to a stub within the module is no event, so that what is left out is entered from the stub.
+    #[test]
+    fn what_is_left_out_is_left_out_where_a_jump_goes_to_its_stub() {
+        let mut module = module(true);
+        module.functions.clear();
+        module.skipped.push((0x1100, 0x1200, None));
+        let mut called = event(1, 0x1008, 0x1010);
+        // The stack pointer when the function is entered that ends in the jump.
+        called[4 + 4] = 0x7000;
+        let items = items_of(
+            &module,
+            &[
+                MODULE.to_vec(),
+                called,
+                event(0, 0x3210, 0x1100),
+                event(1, 0x1150, 0x1010),
+                event(2, 0x1020, 0x1155),
+            ],
+        );
+        let [Item::Event(call), Item::Event(entered)] = &items[..] else {
+            panic!("{items:?}")
+        };
+        assert_eq!(
+            (call.to, entered.to, entered.skipped),
+            (0x1010, 0x1100, true)
+        );
+    }
+
     #[test]
     fn a_routine_that_comes_back_leaves_its_writes_alone() {
         let write = vec![4 | 3 << 8 | 8 << 32, 0x3204, 0x4000, 1];
