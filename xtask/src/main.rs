@@ -7,9 +7,11 @@
 //! | `digests` | digests of what postlink makes of the tests' programs, recorded and compared |
 //! | `dist` | what is given away: a static binary, a package, an archive, checksums |
 //! | `differ` | runs a program and postlink's output in lock step, and lists the values that differ |
+//! | `debian` | tries programs as the distribution ships them, in all states |
 //! | `bench` | measures postlink on real programs, side by side with llvm-bolt |
 
 mod bench;
+mod debian;
 mod dependencies;
 mod differ;
 mod digests;
@@ -81,6 +83,8 @@ enum Job {
         )]
         arguments: Vec<String>,
     },
+    /// Try programs as the distribution ships them, in all states; writes bench/debian.md
+    Debian(debian::Options),
     /// Record digests of what postlink makes of the tests' programs, or compare them with a record
     Digests(digests::Options),
     /// Not for people: see `process`
@@ -110,6 +114,7 @@ fn main() -> ExitCode {
         }
         Job::Bench { arguments } => bench::run(&arguments),
         Job::Differ { arguments } => differ::run(&arguments),
+        Job::Debian(options) => debian::run(&options),
         Job::Digests(options) => digests::run(&options),
         Job::Measure { arguments } => process::measure(&arguments),
     };
