@@ -16,6 +16,8 @@ pub struct Input {
     pub path: PathBuf,
     /// Permissions, which the output gets too.
     pub mode: u32,
+    /// User and group that it belongs to.
+    pub owner: (u32, u32),
     file: File,
     map: Mmap,
     identity: (u64, u64),
@@ -46,6 +48,7 @@ impl Input {
         Ok(Input {
             path: path.to_owned(),
             mode: metadata.permissions().mode() & 0o7777,
+            owner: (metadata.uid(), metadata.gid()),
             file,
             map,
             identity: (metadata.dev(), metadata.ino()),
@@ -93,16 +96,22 @@ impl Input {
         Elf::parse_with_objects(&self.map).with_context(|| self.path.display().to_string())
     }
 
+    /// Whether a path leads to this file, under whatever name.
+    pub fn is(&self, path: &Path) -> bool {
+        std::fs::metadata(path)
+            .is_ok_and(|metadata| (metadata.dev(), metadata.ino()) == self.identity)
+    }
+
     /// Refuses an output that is the input under whatever name.
     pub fn must_differ_from(&self, output: &Path) -> Result<()> {
-        match std::fs::metadata(output) {
-            Ok(metadata) if (metadata.dev(), metadata.ino()) == self.identity => bail!(
+        if self.is(output) {
+            bail!(
                 "{}: is the input itself ({}): give the output another name",
                 output.display(),
                 self.path.display()
-            ),
-            _ => Ok(()),
+            );
         }
+        Ok(())
     }
 }
 

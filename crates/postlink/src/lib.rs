@@ -12,6 +12,7 @@ mod commands;
 mod errors;
 mod front_ends;
 mod input;
+mod installed;
 mod options;
 mod profiles;
 mod rewriting;

@@ -58,7 +58,7 @@ fn kind(figures: &Figures) -> &'static str {
     match figures.inspect["kind"].as_str() {
         Some(kind) if kind.contains("independent") => "PIE",
         Some(kind) if kind.contains("shared") => "library",
-        Some(kind) if kind.contains("fixed") || kind.contains("static") => "fixed",
+        Some(kind) if kind.contains("executable") => "fixed",
         _ => "–",
     }
 }
