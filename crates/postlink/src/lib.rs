@@ -9,6 +9,7 @@
 
 mod cli;
 mod commands;
+mod debug_files;
 mod errors;
 mod front_ends;
 mod input;
