@@ -7,8 +7,8 @@
 //! | debug file | an ELF file with `.symtab` and debug information, found by build-id or by `.gnu_debuglink` |
 //! | `.gnu_debugdata` | a section of the file: an ELF file in xz (LZMA2) whose `.symtab` lists what `.dynsym` does not ("MiniDebugInfo") |
 //!
-//! Addresses are those of the file in both. Nothing that is written or proved rests on these names: a file that is found
-//! by its name may be an old one, and one and the same input must give the same output wherever it is rewritten.
+//! Addresses are those of the file in both. Nothing that is written or proved rests on these names: a file that is
+//! found by its name may be an old one, and one and the same input must give the same output wherever it is rewritten.
 
 use std::io::Read;
 
@@ -29,8 +29,8 @@ pub struct Names {
 }
 
 impl Names {
-    /// Names of the functions that `.symtab` of a file defines. Of several at one address one with a size is taken, then
-    /// a global one, then the first.
+    /// Names of the functions that `.symtab` of a file defines. Of several at one address one with a size is taken,
+    /// then a global one, then the first.
     pub fn of(elf: &Elf<'_>) -> Names {
         let table = elf.symbols(SymbolTable::Static);
         let functions = table.iter().filter(|symbol| {

@@ -1,9 +1,9 @@
 //! Files with debug information that distributions ship apart from programs: where they are, and what they name.
 //!
-//! Where debuggers look: below `/usr/lib/debug` by build-id; the name in `.gnu_debuglink` beside the program, in `.debug`
-//! there, and below `/usr/lib/debug`; and what a debuginfod client has fetched. Nothing is downloaded. A file counts only
-//! if it is of this program ([`check_debug_file`]; without build-id by the checksum in the link). Without such a
-//! file the names in `.gnu_debugdata` are taken. All of this is for reading: no output rests on it.
+//! Where debuggers look: below `/usr/lib/debug` by build-id; the name in `.gnu_debuglink` beside the program, in
+//! `.debug` there, and below `/usr/lib/debug`; and what a debuginfod client has fetched. Nothing is downloaded. A file
+//! counts only if it is of this program ([`check_debug_file`]; without build-id by the checksum in the link). Without
+//! such a file the names in `.gnu_debugdata` are taken. All of this is for reading: no output rests on it.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
