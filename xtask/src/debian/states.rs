@@ -169,12 +169,12 @@ pub struct Lab<'a> {
 /// The last line of a tool's message.
 fn message(output: &[u8]) -> String {
     let text = String::from_utf8_lossy(output);
-    let lines = text.lines().filter(|line| !line.trim().is_empty());
+    let mut lines = text.lines().filter(|line| !line.trim().is_empty());
     let chosen = lines
         .clone()
         .find(|line| line.starts_with("error") || line.contains("BOLT-ERROR"));
     chosen
-        .or(lines.last())
+        .or(lines.next_back())
         .unwrap_or("no message")
         .trim_start_matches("error: ")
         .to_owned()
