@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs a corpus program on its workload: workload.sh NAME PROGRAM [DIR]    (NAME: sqlite lua exc redis rg cppcheck clang)
+# Runs a corpus program on its workload: workload.sh NAME PROGRAM [DIR]    (NAME: sqlite lua exc redis rg gawk cppcheck clang)
 # Standard output is the program's own, for comparing runs; DIR is the one given to build.sh. RUNNER may hold an
 # emulator or a checker, N makes the work longer or shorter.
 set -euo pipefail
@@ -9,6 +9,7 @@ case $name in
   lua)    exec ${RUNNER:-} "$prog" "$here/bench.lua" "${N:-5}" ;;
   exc)    exec ${RUNNER:-} "$prog" "${N:-3000000}" ;;
   rg)     exec ${RUNNER:-} "$prog" -j1 --no-config -c --sort path -e '[a-z]+_[a-z]+\s*=\s*[0-9]+' -e '(\w+)::(\w+)<(\w+)>' -e '(?i)\b\w+\s+\w+\([^)]*\)\s*const\b' "$dir/src/sqlite" "$dir"/src/sqlite3-* "$dir"/src/lua5.4-* ;;
+  gawk)   exec ${RUNNER:-} "$prog" -v n="${N:-200000}" 'BEGIN { for (i = 1; i <= n; i++) { k = "k" (i * 7919 % 1009); c[k] += i; s = s substr(k, 2, 1); if (k ~ /^k[0-9]*7$/) t += gsub(/7/, "x", k); u = u < length(k) ? u : split(k, p, "x") } m = asorti(c, d); for (i = 1; i <= m; i += 97) printf "%s %d\n", d[i], c[d[i]]; print length(s), t, u, toupper(substr(s, 1, 20)), sprintf("%08.3f", sqrt(n)) }' ;;
   cppcheck) exec ${RUNNER:-} "$prog" -q --enable=all --output-file=/dev/stdout "$dir"/src/lua5.4-*/src/"${N:-lvm}.c" ;;
   clang)  exec ${RUNNER:-} "$prog" -O2 -std=c++17 -w -fno-rtti -fno-exceptions -c "$dir/SemaOverload.ii" -o /dev/null ;;
   redis)  d=$(mktemp -d); ${RUNNER:-} "$prog" --port 0 --unixsocket "$d/s" --save '' --appendonly no --dir "$d" --io-threads 1 >/dev/null & pid=$!

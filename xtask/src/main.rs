@@ -8,10 +8,12 @@
 //! | `dist` | what is given away: a static binary, a package, an archive, checksums |
 //! | `differ` | runs a program and postlink's output in lock step, and lists the values that differ |
 //! | `campaign` | generated programs, and everything that postlink makes of them |
+//! | `debian` | tries programs as the distribution ships them, in all states |
 //! | `bench` | measures postlink on real programs, side by side with llvm-bolt |
 
 mod bench;
 mod campaign;
+mod debian;
 mod dependencies;
 mod differ;
 mod digests;
@@ -85,6 +87,8 @@ enum Job {
     },
     /// Run generated programs plain, counting in every mode and optimised in every way, and compare
     Campaign(campaign::Options),
+    /// Try programs as the distribution ships them, in all states; writes bench/debian.md
+    Debian(debian::Options),
     /// Record digests of what postlink makes of the tests' programs, or compare them with a record
     Digests(digests::Options),
     /// Not for people: see `process`
@@ -115,6 +119,7 @@ fn main() -> ExitCode {
         Job::Bench { arguments } => bench::run(&arguments),
         Job::Differ { arguments } => differ::run(&arguments),
         Job::Campaign(options) => campaign::run(&options),
+        Job::Debian(options) => debian::run(&options),
         Job::Digests(options) => digests::run(&options),
         Job::Measure { arguments } => process::measure(&arguments),
     };

@@ -187,6 +187,20 @@ pub const FOR_FRONTEND: &[Need] = &[
     need("qemu-x86_64", "qemu-user", "the second model of caches"),
 ];
 
+/// For `cargo xtask debian`. What it tries is fetched, not installed.
+pub const FOR_DEBIAN: &[Need] = &[
+    need("apt-get", "apt", "fetching packages"),
+    need("dpkg-deb", "dpkg", "unpacking packages"),
+    need("gcc", "gcc", "inputs of workloads"),
+    need("g++", "g++", "inputs of workloads"),
+    need("llvm-bolt-22", "bolt-22", "the side by side comparison"),
+    need(
+        "setpriv",
+        "util-linux",
+        "a server that refuses to run as root",
+    ),
+];
+
 /// For `cargo xtask bench mip-cc`.
 pub const FOR_MIP_CC: &[Need] = &[
     need("clang-19", "clang-19", "building the programs"),

@@ -197,6 +197,8 @@ pub struct Elf<'d> {
     by_addr: Vec<(u64, u32)>,
     /// Kept relocations are not looked at ([`Elf::without_kept_relocs`]).
     ignores_kept: bool,
+    /// Names for people that the file itself does not have ([`Elf::with_names`]).
+    given_names: Option<std::sync::Arc<crate::names::Names>>,
 }
 
 impl<'d> Elf<'d> {
@@ -255,6 +257,17 @@ impl<'d> Elf<'d> {
         Elf::with_segments(data, &header, osabi, counts, Vec::new())
     }
 
+    /// The same file with names of functions from elsewhere, for who shows it to people.
+    pub fn with_names(mut self, names: std::sync::Arc<crate::names::Names>) -> Elf<'d> {
+        self.given_names = Some(names);
+        self
+    }
+
+    /// The name that was given for the function at an address.
+    pub fn given_name(&self, address: u64) -> Option<&[u8]> {
+        self.given_names.as_ref()?.at(address)
+    }
+
     fn with_header(data: &'d [u8], header: &Ehdr, osabi: (u8, u8)) -> Result<Elf<'d>, FormatError> {
         let counts = Counts::read(data, header)?;
         let segments = segments(data, header, counts.segments)?;
@@ -296,6 +309,7 @@ impl<'d> Elf<'d> {
             loads,
             by_addr,
             ignores_kept: false,
+            given_names: None,
         };
         elf.dynamic = elf.read_dynamic()?;
         elf.build_id = elf.find_build_id();

@@ -9,6 +9,7 @@ pub mod debug_file;
 pub mod elf;
 mod leb128;
 pub mod moves;
+pub mod names;
 pub mod note;
 pub mod raw;
 pub mod unwind;

@@ -3,10 +3,12 @@
 use std::fs::File;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use memmap2::Mmap;
 use postlink_elf::elf::Elf;
+use postlink_elf::names::Names;
 
 use crate::options::Relocations;
 
@@ -16,10 +18,15 @@ pub struct Input {
     pub path: PathBuf,
     /// Permissions, which the output gets too.
     pub mode: u32,
+    /// User and group that it belongs to.
+    pub owner: (u32, u32),
     file: File,
     map: Mmap,
     identity: (u64, u64),
     relocations: Relocations,
+    /// Names from elsewhere, and the file with debug information, for who shows them.
+    names: Option<Arc<Names>>,
+    debug: Option<Box<Input>>,
 }
 
 impl Input {
@@ -46,10 +53,13 @@ impl Input {
         Ok(Input {
             path: path.to_owned(),
             mode: metadata.permissions().mode() & 0o7777,
+            owner: (metadata.uid(), metadata.gid()),
             file,
             map,
             identity: (metadata.dev(), metadata.ino()),
             relocations: Relocations::Auto,
+            names: None,
+            debug: None,
         })
     }
 
@@ -74,10 +84,31 @@ impl Input {
     pub fn elf(&self) -> Result<Elf<'_>> {
         let elf = Elf::parse_file(&self.map, &self.file);
         let elf = elf.with_context(|| self.path.display().to_string())?;
-        Ok(match self.relocations {
+        let elf = match self.relocations {
             Relocations::Auto | Relocations::Kept => elf,
             Relocations::None => elf.without_kept_relocs(),
+        };
+        Ok(match &self.names {
+            Some(names) => elf.with_names(names.clone()),
+            None => elf,
         })
+    }
+
+    /// The same file with names from elsewhere, and the file with its debug information.
+    pub fn with_debug(mut self, names: Arc<Names>, debug: Option<Input>) -> Input {
+        self.names = Some(names);
+        self.debug = debug.map(Box::new);
+        self
+    }
+
+    /// Reads it as a file with debug information alone.
+    pub fn debug_elf(&self) -> Result<Elf<'_>> {
+        Elf::parse_debug_file(&self.map).with_context(|| self.path.display().to_string())
+    }
+
+    /// The file with its debug information, if it is another one and was looked for.
+    pub fn debug(&self) -> Result<Option<Elf<'_>>> {
+        self.debug.as_deref().map(Input::debug_elf).transpose()
     }
 
     /// Reads it as ELF, once for a whole command.
@@ -93,16 +124,22 @@ impl Input {
         Elf::parse_with_objects(&self.map).with_context(|| self.path.display().to_string())
     }
 
+    /// Whether a path leads to this file, under whatever name.
+    pub fn is(&self, path: &Path) -> bool {
+        std::fs::metadata(path)
+            .is_ok_and(|metadata| (metadata.dev(), metadata.ino()) == self.identity)
+    }
+
     /// Refuses an output that is the input under whatever name.
     pub fn must_differ_from(&self, output: &Path) -> Result<()> {
-        match std::fs::metadata(output) {
-            Ok(metadata) if (metadata.dev(), metadata.ino()) == self.identity => bail!(
+        if self.is(output) {
+            bail!(
                 "{}: is the input itself ({}): give the output another name",
                 output.display(),
                 self.path.display()
-            ),
-            _ => Ok(()),
+            );
         }
+        Ok(())
     }
 }
 

@@ -9,9 +9,11 @@
 
 mod cli;
 mod commands;
+mod debug_files;
 mod errors;
 mod front_ends;
 mod input;
+mod installed;
 mod options;
 mod profiles;
 mod rewriting;

@@ -19,6 +19,8 @@ use postlink_verify::{Check, Failure, Report, Verdict};
 use tempfile::TempPath;
 
 use crate::input::{Input, Parsed};
+use crate::installed;
+use crate::ui::Ui;
 
 /// How often a file is written at most until the checker is content.
 const ROUNDS: usize = 4;
@@ -48,6 +50,17 @@ pub struct Done<R> {
     pub certificate: Option<Report>,
     /// Functions that stay as they were because they could not be proved.
     pub reverted: Vec<String>,
+    /// What the system around the file will say of the output: checksums, rights.
+    pub cautions: Vec<String>,
+}
+
+impl<R> Done<R> {
+    /// Warns of what the system around the file will say.
+    pub fn warn(&self, ui: &Ui) {
+        for caution in &self.cautions {
+            ui.warn(caution);
+        }
+    }
 }
 
 /// What instrumenting did.
@@ -179,17 +192,20 @@ fn until_proved<R>(
     let mut reverted = vec![];
     for round in 1..=ROUNDS {
         let report = job
-            .write(&file, input.mode, phases)
+            .write(&file, input.mode & 0o777, phases)
             .with_context(|| input.path.display().to_string())?;
         let certificate = match job.is_checked(proof.wanted) {
             true => Some(prove_written(input, &file, proof, phases)?),
             false => None,
         };
         let Some(unproved) = certificate.as_ref().filter(|c| !c.is_proved()) else {
+            let mut cautions = installed::checks_of(input);
+            cautions.extend(installed::carry_rights(input, &file)?);
             let done = Done {
                 report,
                 certificate,
                 reverted,
+                cautions,
             };
             return Ok((file, done));
         };

@@ -67,6 +67,8 @@ impl Room {
 pub struct Subjects<'a, 'd> {
     /// The program.
     pub input: &'a Elf<'d>,
+    /// The file with its debug information, if that is another one.
+    pub debug: Option<&'a Elf<'d>>,
     /// Its functions and counts.
     pub facts: &'a Facts,
     /// What was made of it, with its note.
@@ -139,7 +141,7 @@ impl<'a, 'd, I: Isa> Gather<'a, 'd, I> {
     fn model(&self) -> Model {
         let facts = self.facts();
         let mut notes = Vec::new();
-        let lines = match Lines::load(self.subjects.input, facts) {
+        let lines = match Lines::load(self.subjects.debug.unwrap_or(self.subjects.input), facts) {
             Ok(lines) => Some(lines),
             Err(why) => {
                 notes.push(why);

@@ -37,9 +37,9 @@ mod placement;
 mod pointers;
 mod probes;
 mod profiles;
-mod programs;
+pub mod programs;
 mod report;
-mod tools;
+pub mod tools;
 
 use std::fs;
 use std::path::{Path, PathBuf};

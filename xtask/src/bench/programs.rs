@@ -41,6 +41,7 @@ const PROGRAMS: &[Program] = programs! {
     "exc" "exc" "exc" "exc" None, Some(Some("200000"));
     "redis" "redis-server" "redis" "redis" Some("100000"), None;
     "rg" "rg" "rg" "rg" None, Some(None);
+    "gawk" "gawk" "gawk" "gawk" None, Some(Some("20000"));
     "cppcheck" "cppcheck" "cppcheck" "cppcheck" None, Some(None);
     "clang" "clang-no-pie" "clang" "clang" None, None;
     "clang-pie" "clang-pie" "clang" "clang" None, None;

@@ -79,6 +79,19 @@ impl Tools {
         Ok(tools)
     }
 
+    /// This postlink, or one that is built now, and nothing else.
+    pub fn at(postlink: Option<&Path>) -> Result<Tools> {
+        let Some(path) = postlink else {
+            return Tools::without_judge();
+        };
+        let path = path.canonicalize();
+        Ok(Tools {
+            postlink: path.with_context(|| format!("{postlink:?}"))?,
+            judge: None,
+            bolt: None,
+        })
+    }
+
     /// Builds postlink alone.
     pub fn without_judge() -> Result<Tools> {
         Ok(Tools {

@@ -10,6 +10,7 @@ use postlink_elf::elf::Elf;
 use postlink_rewrite::{DebugFileError, update_debug_file};
 use postlink_verify::{Options, Report};
 
+use crate::debug_files;
 use crate::input::Input;
 use crate::options::CompressDebugArg;
 use crate::rewriting::{beside, put_in_place};
@@ -150,7 +151,9 @@ impl Debug {
         for (what, times) in &report.losses {
             ui.say(format_args!("  {times:>9} {what}"));
         }
-        if let Some(path) = build_id.and_then(by_build_id) {
+        if let Some(path) =
+            build_id.and_then(|id| debug_files::by_build_id(Path::new(debug_files::FOLDER), id))
+        {
             ui.say(format_args!(
                 "  debuggers look for it in {}",
                 path.display()
@@ -167,31 +170,9 @@ fn named(error: DebugFileError, optimized: &Path, debug: &Path) -> anyhow::Error
     anyhow::Error::new(error).context(path.display().to_string())
 }
 
-/// Where distributions put files with debug information.
-const FOLDER: &str = "/usr/lib/debug";
-
-/// The path of a file with debug information, by the program's build-id.
-fn by_build_id(id: &[u8]) -> Option<PathBuf> {
-    let hex: String = id.iter().map(|b| format!("{b:02x}")).collect();
-    let (first, rest) = hex.split_at_checked(2)?;
-    Some(Path::new(FOLDER).join(format!(".build-id/{first}/{rest}.debug")))
-}
-
 /// Finds a program's debug information where debuggers look for it.
 fn find(program: &Path, elf: &Elf<'_>) -> Result<PathBuf> {
-    let mut tried: Vec<PathBuf> = elf.build_id.and_then(by_build_id).into_iter().collect();
-    if let Some((_, section)) = elf.section(".gnu_debuglink") {
-        let name = elf.section_data(section).split(|b| *b == 0).next();
-        let name = String::from_utf8_lossy(name.unwrap_or_default()).into_owned();
-        let folder = std::path::absolute(program)?;
-        let folder = folder.parent().unwrap_or(Path::new("/")).to_owned();
-        let below = folder.strip_prefix("/").unwrap_or(&folder);
-        tried.extend([
-            folder.join(&name),
-            folder.join(".debug").join(&name),
-            Path::new(FOLDER).join(below).join(&name),
-        ]);
-    }
+    let tried = debug_files::places(program, elf, Path::new(debug_files::FOLDER))?;
     if let Some(path) = tried.iter().find(|path| path.is_file()) {
         return Ok(path.clone());
     }

@@ -14,8 +14,10 @@ use postlink_rewrite::attach::Source;
 use postlink_rewrite::facts;
 
 use super::optimize::read_any;
+use crate::debug_files;
 use crate::input::Input;
 use crate::input::Parsed;
+use crate::options;
 use crate::rewriting;
 use crate::ui::{BOLD, Ui, bytes, demangle};
 
@@ -67,6 +69,8 @@ pub struct Export {
     /// The file to write
     #[arg(long, short, value_name = "FILE")]
     pub output: PathBuf,
+    #[command(flatten)]
+    pub naming: options::Naming,
     /// The function that dot draws
     #[arg(long, value_name = "NAME")]
     pub function: Option<String>,
@@ -77,7 +81,7 @@ pub struct Export {
 
 impl Export {
     pub fn run(self, ui: &Ui) -> Result<ExitCode> {
-        let input = Input::open(&self.input)?;
+        let input = debug_files::name(Input::open(&self.input)?, &self.naming, ui)?;
         let parsed = input.parse()?;
         input.must_differ_from(&self.output)?;
         let profile = read_any(ui, &parsed, &self.profile, self.ignore_build_id)?;
@@ -101,7 +105,8 @@ impl Export {
         let facts = facts::facts(&input.elf, profile)
             .with_context(|| format!("{} with {}", named(), self.profile.join(", ")))?;
         watched.phases.begin("lines");
-        let lines = Lines::load(&input.elf, &facts);
+        let debug = input.debug()?;
+        let lines = Lines::load(debug.as_ref().unwrap_or(&input.elf), &facts);
         watched.phases.begin("file");
         let path = rewriting::runnable(&self.input)?;
         let subject = Subject {

@@ -7,6 +7,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use postlink_rewrite::Inspection;
 
+use crate::debug_files;
 use crate::input::Input;
 use crate::options;
 use crate::ui::{BOLD, DIM, Ui, bytes, count, counted, demangle, percent, shorten};
@@ -27,6 +28,8 @@ pub struct Inspect {
     pub file: PathBuf,
     #[command(flatten)]
     pub reading: options::Reading,
+    #[command(flatten)]
+    pub naming: options::Naming,
     /// List every function that stays
     #[arg(long)]
     pub pinned: bool,
@@ -42,6 +45,7 @@ impl Inspect {
     pub fn run(self, ui: &Ui) -> Result<ExitCode> {
         let watched = ui.phases("inspect");
         let input = Input::open(&self.file)?.using(self.reading.relocations)?;
+        let input = debug_files::name(input, &self.naming, ui)?;
         let inspection = postlink_rewrite::inspect(&input.elf()?)
             .with_context(|| self.file.display().to_string())?;
         watched.finish();

@@ -253,6 +253,7 @@ impl Instrument {
             say_proved(ui, c);
         }
         say_reverted(ui, &done.reverted);
+        done.warn(ui);
         say_pinned(ui, &report.pinned);
         ui.say(format_args!(
             "  size {} -> {} ({}); map {} in {}; each run {}",
@@ -306,6 +307,7 @@ pub fn say(ui: &Ui, output: &str, done: &Instrumented) {
         say_proved(ui, c);
     }
     say_reverted(ui, &done.reverted);
+    done.warn(ui);
     if let Some(why) = &report.not_per_thread {
         ui.say(format_args!("  {kind} and not per-thread counters: {why}"));
     }

@@ -299,6 +299,7 @@ pub fn say(ui: &Ui, output: &str, done: &Optimized) {
         ));
     }
     say_reverted(ui, &done.reverted);
+    done.warn(ui);
     if let Some(found) = &report.profile {
         say_found(ui, found);
     }

@@ -14,6 +14,7 @@ use postlink_rewrite::attach::Source;
 use postlink_rewrite::facts;
 
 use super::optimize::read_any;
+use crate::debug_files;
 use crate::input::Input;
 use crate::options;
 use crate::rewriting;
@@ -66,6 +67,8 @@ pub struct Report {
     pub no_verify: bool,
     #[command(flatten)]
     pub reading: options::Reading,
+    #[command(flatten)]
+    pub naming: options::Naming,
     /// Take a profile of a program with another build-id
     #[arg(long)]
     pub ignore_build_id: bool,
@@ -176,8 +179,10 @@ pub fn write(ui: &Ui, page: &Page<'_>) -> Result<()> {
     }
     watched.phases.begin("page");
     let with_source = page.with_source;
+    let debug = page.input.debug()?;
     let subjects = Subjects {
         input: &elf,
+        debug: debug.as_ref(),
         facts: &facts,
         output: output.as_ref().zip(note.as_ref()),
         other: other.as_ref().map(|(facts, name)| (facts, *name)),
@@ -261,6 +266,7 @@ fn open(ui: &Ui, page: &Path) {
 impl Report {
     pub fn run(self, ui: &Ui) -> Result<ExitCode> {
         let input = Input::open(&self.input)?.using(self.reading.relocations)?;
+        let input = debug_files::name(input, &self.naming, ui)?;
         let parsed = input.parse()?;
         let profile = read_any(ui, &parsed, &self.profile, self.ignore_build_id)?;
         let compare = self.compare.as_ref().map(|file| {

@@ -12,6 +12,7 @@ use serde::Serialize;
 
 use super::optimize::read_profiles;
 use super::show_graph;
+use crate::debug_files;
 use crate::input::Input;
 use crate::options;
 use crate::profiles::{self, Reading};
@@ -37,6 +38,8 @@ pub struct Show {
     pub binary: Option<PathBuf>,
     #[command(flatten)]
     pub reading: options::Reading,
+    #[command(flatten)]
+    pub naming: options::Naming,
     /// How many rows a table has at most
     #[arg(long, short = 'n', value_name = "N", default_value_t = 20)]
     pub top: usize,
@@ -120,6 +123,7 @@ impl Show {
             None => None,
             Some(binary) => {
                 let input = Input::open(binary)?.using(self.reading.relocations)?;
+                let input = debug_files::name(input, &self.naming, ui)?;
                 let counts = postlink_rewrite::counts::counts(&input.elf()?, &profile)
                     .with_context(|| {
                         format!("{} with {}", self.profiles.join(", "), binary.display())

@@ -574,9 +574,10 @@ fn instrument(given: &Given, ui: &Ui, input: &Parsed<'_>, output: &Path) -> Resu
         ..InstrumentOptions::default()
     };
     let mut watched = ui.phases("instrument");
-    let report =
-        rewriting::instrument(input, &options, output, Proof::YES, &mut watched.phases)?.report;
+    let done = rewriting::instrument(input, &options, output, Proof::YES, &mut watched.phases)?;
     watched.finish();
+    done.warn(ui);
+    let report = &done.report;
     println!(
         "BOLT-INFO: {} out of {} functions instrumented, {} counters, {} indirect call sites",
         report.instrumented, report.functions, report.counters, report.sites
@@ -614,6 +615,7 @@ fn optimise(given: &Given, ui: &Ui, input: &Parsed<'_>, output: &Path) -> Result
         .with_source(optimize)
         .with_context(|| format!("with the profile {}", files.join(", ")))?;
     watched.finish();
+    done.warn(ui);
     let report = &done.report;
     let kind = match profile {
         ProfileOf::Any(Any::Counters(_)) => "counters",

@@ -143,7 +143,7 @@ impl<'d> Program<'d> {
 
     /// Name of the symbol at an address: of several one with a size, then a global one, then the first. Exported names
     /// are looked at where the file was stripped of others. A stub to an imported function is named after it,
-    /// `NAME@plt`.
+    /// `NAME@plt`. A name from a debug file is taken where there is no other ([`Elf::with_names`]).
     pub fn name_at(&self, start: u64) -> String {
         let text = |name: &[u8]| String::from_utf8_lossy(name).into_owned();
         if let Some(name) = self.best_name(start, SymbolTable::Static, &self.symbols) {
@@ -154,7 +154,10 @@ impl<'d> Program<'d> {
         }
         match self.import_name(start) {
             Some(import) => format!("{}@plt", text(import)),
-            None => format!("fun_{start:x}"),
+            None => match self.elf.given_name(start) {
+                Some(name) => text(name),
+                None => format!("fun_{start:x}"),
+            },
         }
     }
 
