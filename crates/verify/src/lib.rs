@@ -427,6 +427,16 @@ fn asked_of_all<A: Arch>(input: &Elf<'_>, unwind: &Table<'_>) -> Vec<bool> {
         .collect()
 }
 
+/// Notes which old bodies have new code in them.
+fn note_reused(cx: &mut Context<'_>, reused: Vec<(Range, FuncId)>) {
+    for &(_, id) in &reused {
+        if let Some(buried) = cx.buried.get_mut(id as usize) {
+            *buried = true;
+        }
+    }
+    cx.reused = Index::new(reused);
+}
+
 fn prove<A: Arch>(
     input: &Elf<'_>,
     output: &Elf<'_>,
@@ -483,12 +493,7 @@ fn prove<A: Arch>(
     };
     bare::check_basis::<A>(input, claim, &mut found);
     let reused = check_claim(&cx, &layout, claim, &mut found);
-    for &(_, id) in &reused {
-        if let Some(buried) = cx.buried.get_mut(id as usize) {
-            *buried = true;
-        }
-    }
-    cx.reused = Index::new(reused);
+    note_reused(&mut cx, reused);
     compare_unwind(&cx, &mut found);
     let starts = text::starts(
         input,
