@@ -8,7 +8,7 @@
 //! | addresses through the global offset table stay | 63730 |
 //! | addresses with addends keep them | 97937 |
 //! | what is weak and not there is at address 0 | 69136 |
-//! | types that the loader fills in | 220298, in `text_relocations.rs` |
+//! | types that the loader fills in | 220298, in `code_that_is_written.rs` |
 
 mod support;
 

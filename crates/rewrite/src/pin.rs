@@ -14,6 +14,8 @@ pub enum Pin {
     NotInstructions,
     /// The dynamic loader writes addresses into its instructions (`-z notext`): a copy would keep what is in the file.
     ChangedByLoader,
+    /// In a writable segment: the program may change its code, and would change the old code alone.
+    Writable,
     /// A branch to the middle of an instruction.
     BranchIntoInstruction,
     /// Control runs past its end into what follows.
@@ -75,6 +77,9 @@ impl Pin {
             Pin::NotInstructions => "contains bytes that are not instructions",
             Pin::ChangedByLoader => {
                 "has dynamic relocations in its code or its exception table, where the dynamic loader writes"
+            }
+            Pin::Writable => {
+                "is in memory that the program may write to, so that it may change its code"
             }
             Pin::BranchIntoInstruction => "has a branch into the middle of an instruction",
             Pin::FallsOffItsEnd => "runs past its end into what follows",

@@ -136,7 +136,7 @@ pub(crate) struct Context<'a> {
     pub described: bool,
     /// The output claims that no kept relocations were used: values stay ([`crate::proof::bare`]).
     pub bare: bool,
-    /// Where the dynamic loader writes, ascending ([`crate::proof::loaded`]).
+    /// Where the dynamic loader writes, ascending ([`crate::proof::writes`]).
     pub loaded: Vec<u64>,
     /// Slots that hold functions once the loader is done with them, so that a jump through one leaves; of
     /// files without kept relocations.

@@ -80,7 +80,7 @@ use files::unwind::Table;
 use files::{claim, unwind};
 use proof::visible::{self, Extents, Visible};
 use proof::{
-    bare, counting, data, described, distances, gaps, identity, image, inside, loaded, tables, text,
+    bare, counting, data, described, distances, gaps, identity, image, inside, tables, text, writes,
 };
 use rayon::prelude::*;
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -486,7 +486,7 @@ fn prove<A: Arch>(
         calculating: FxHashSet::default(),
         described: false,
         bare: claim.basis.is_some(),
-        loaded: loaded::places(input),
+        loaded: writes::places(input),
         slots: FxHashSet::default(),
         relocated_constants: image::relocated_constants(input),
         startup: A::asks_for_huge_pages,
@@ -518,7 +518,7 @@ fn prove<A: Arch>(
     let cx = cx;
     image::dynamic(&cx, &layout, &mut found);
     let relative = image::relocations::<A>(&cx, &mut layout, &mut found);
-    loaded::compare(&cx, &mut found);
+    writes::compare(&cx, &mut found);
     image::dynamic_symbols(&cx, &mut layout, &mut found);
     if let Some(s) = input.segment(elf::PT_DYNAMIC) {
         layout.by_meaning.push(Range {

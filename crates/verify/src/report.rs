@@ -299,7 +299,7 @@ const ASSUMPTIONS: [(&str, &str); 8] = [
     ),
     (
         "A4",
-        "the bytes of code over which a jump was written are not read through a pointer",
+        "the bytes of code that moved are not written, nor, where a jump was written over them, read through a pointer",
     ),
     (
         "A7",

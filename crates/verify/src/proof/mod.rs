@@ -14,8 +14,8 @@
 //! | [`bare`] | what is demanded where no kept relocations were used |
 //! | [`inside`] | that nothing leads into what jumps at old entries overwrote, likewise |
 //! | [`visible`] | what the program may see of the address of a moved function |
-//! | [`loaded`] | that the dynamic loader writes nothing into what was copied |
 //! | [`counting`] | areas of counters |
+//! | [`writes`] | that nothing writes into what was copied |
 //! | [`identity`] | the build-id |
 
 pub(crate) mod bare;
@@ -27,8 +27,8 @@ pub(crate) mod gaps;
 pub(crate) mod identity;
 pub(crate) mod image;
 pub(crate) mod inside;
-pub(crate) mod loaded;
 pub(crate) mod staying;
 pub(crate) mod tables;
 pub(crate) mod text;
 pub(crate) mod visible;
+pub(crate) mod writes;

@@ -1,4 +1,6 @@
-//! What the dynamic loader writes into code and tables that a rewriter copies.
+//! What the dynamic loader, or the program itself, writes into code and tables that a rewriter copies.
+//!
+//! A program may change its code where it is writable, through a pointer, which leads to the old code.
 //!
 //! A program that is linked with `-z notext` may have dynamic relocations in its code and in its exception
 //! tables. Their places stay what they were, so that a copy of such bytes keeps what is in the file, mostly
@@ -354,4 +356,63 @@ fn unwind_tables_into_which_the_loader_writes_are_refused() {
         "{message}"
     );
     assert!(!folder.path("out").exists());
+}
+
+/// Changes an operand of a function in writable memory half-way.
+const WRITES: &str = r#"
+#include <stdio.h>
+#include <string.h>
+__attribute__((noinline, noclone, section(".writable,\"awx\",@progbits#"))) int changed(int x) {
+  return x + 0x11223344;
+}
+__attribute__((noinline, noipa)) void change(int (*f)(int)) {
+  unsigned char *p = (unsigned char *)f;
+  int old = 0x11223344, new = 7;
+  for (int k = 0; k < 32; k++)
+    if (!memcmp(p + k, &old, 4)) { memcpy(p + k, &new, 4); break; }
+}
+int main(void) {
+  int s = 0;
+  for (int i = 0; i < 100; i++) {
+    if (i == 50) change(changed);
+    s += changed(i);
+  }
+  printf("%d\n", s);
+  return 0;
+}
+"#;
+
+#[test]
+fn functions_in_memory_that_the_program_may_write_to_stay() {
+    if !cfg!(target_arch = "x86_64") || !is_installed("gcc") {
+        return;
+    }
+    let folder = Folder::new();
+    folder.compile("app", WRITES, &["-Wl,-q"]);
+    comes_out_right(&folder, "may write to");
+
+    // The same of a program whose segments are not writable as far as the rewriter sees.
+    let app = std::fs::read(folder.path("app")).expect("written above");
+    let at = (0..usize::from(app[56]))
+        .map(|i| 64 + 56 * i)
+        .find(|at| app[*at..at + 8] == [1, 0, 0, 0, 7, 0, 0, 0])
+        .expect("a loaded segment that may be written and executed");
+    let with_flags = |file: &[u8], flags: u8| {
+        let mut file = file.to_vec();
+        file[at + 4] = flags;
+        file
+    };
+    std::fs::write(folder.path("fixed"), with_flags(&app, 5)).expect("ours");
+    folder.postlink(&["instrument", "fixed", "-o", "counting"]);
+    let output = std::fs::read(folder.path("counting")).expect("written above");
+    // Program headers may be at another place in the output.
+    let headers = u64::from_le_bytes(output[32..40].try_into().expect("eight bytes")) as usize;
+    let mut output_again = output.clone();
+    output_again[headers + at - 64 + 4] = 7;
+    let report = postlink_verify::verify(&app, &output_again, &Options::default());
+    let report = format!("{:?}", report.expect("both can be read"));
+    assert!(
+        report.contains("the program may write to was copied"),
+        "{report}"
+    );
 }

@@ -1,16 +1,19 @@
-//! What the dynamic loader writes into bytes that were copied.
+//! Who writes into bytes that were copied, while the program runs: the dynamic loader, and the program itself.
 //!
 //! A dynamic relocation changes the bytes at its place, and the places in the output are those in the input
-//! ([`super::image`] compares them). Of code and tables of which the output has a copy elsewhere, only the original is
-//! changed: the copy holds what is in the file, mostly zeros. So no dynamic relocation may be in
+//! ([`super::image`] compares them). A program may change code in a writable segment through a pointer, which still leads
+//! to the old code. Where the output has a copy elsewhere only the original is changed: the copy holds what is in the
+//! file. So there may be
 //!
-//! | bytes | what would happen |
+//! | what | what would happen |
 //! |---|---|
-//! | the old code of a moved function | its instructions have other operands; the jump at its entry may be overwritten |
-//! | the exception table of a moved function | a type that is zero catches everything; asked when a table is read ([`crate::walk`]) |
-//! | the unwind table | personality routines and functions have other addresses |
+//! | no dynamic relocation in the old code of a moved function | its instructions have other operands; the jump at its entry may be overwritten |
+//! | none in the exception table of a moved function | a type that is zero catches everything; asked when a table is read ([`crate::walk`]) |
+//! | none in the unwind table | personality routines and functions have other addresses |
+//! | no moved function in a writable segment | the program goes on with code as it was before it changed it |
 //!
-//! Programs that are linked with `-z notext` have such relocations.
+//! Programs that are linked with `-z notext` have such relocations; `-N`, and sections of code with the flag `w`, make
+//! code writable. That a program does not make code writable by itself is assumption A4.
 
 use super::image::{rela_tables, relr_places};
 use crate::context::{Context, Findings};
@@ -35,8 +38,17 @@ pub(crate) fn places(elf: &Elf<'_>) -> Vec<u64> {
     places
 }
 
-/// Compares code and the unwind table with the places of [`Context::loaded`].
+/// Compares code and the unwind table with writable segments and the places of [`Context::loaded`].
 pub(crate) fn compare(cx: &Context<'_>, found: &mut Findings) {
+    for (range, id) in cx.old.ranges() {
+        let segments = cx.input.loads().iter();
+        let mut writable = segments.filter(|s| s.is_writable());
+        if writable.any(|s| s.addr < range.end && range.start < s.end()) {
+            let text = "code that the program may write to was copied";
+            let failure = Failure::new(Check::OldCode, text).at(range.start, range.start);
+            found.functions.push((id, failure));
+        }
+    }
     for (range, id) in cx.old.ranges().chain(cx.new.ranges()) {
         if let Some(place) = cx.loads_into(range.start, range.end) {
             let text = format!(
