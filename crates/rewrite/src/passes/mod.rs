@@ -42,7 +42,7 @@ impl PassOptions {
     /// What `--preset max` turns on.
     pub const MAX: PassOptions = PassOptions {
         plt: Plt::Hot,
-        simplify_rodata_loads: true,
+        simplify_rodata_loads: false,
     };
 
     /// Whether code is only placed.
