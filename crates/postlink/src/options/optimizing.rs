@@ -17,8 +17,7 @@ pub enum PresetArg {
     Size,
     /// The same, with hot functions at multiples of 64 bytes and heads of hot loops at multiples of 16
     Fast,
-    /// As fast, and instructions are changed where it pays and can be proved (docs/passes.md): --plt=hot,
-    /// --simplify-rodata-loads
+    /// As fast, and instructions are changed where it pays and can be proved (docs/passes.md): --plt=hot
     Max,
 }
 
@@ -145,7 +144,7 @@ pub struct Passes {
     /// [default: none; hot with --preset max]
     #[arg(long, value_name = "WHICH")]
     pub plt: Option<PltArg>,
-    /// Loads from memory that is never written become immediates [default: with --preset max]
+    /// Loads from memory that is never written become immediates
     #[arg(long, value_name = "YES", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub simplify_rodata_loads: Option<bool>,
 }
@@ -198,8 +197,8 @@ pub struct Optimizing {
     pub align_blocks: Option<u32>,
     /// Hot code at multiples of 2 MiB, for which the program asks for huge pages when it starts
     ///
-    /// It asks with madvise(MADV_COLLAPSE), and where that is refused with MADV_HUGEPAGE; whether it gets any is up to the
-    /// kernel and the file system, and nothing else depends on it. The file grows by 2 to 6 MB.
+    /// It asks with madvise(MADV_COLLAPSE), and where that is refused with MADV_HUGEPAGE; whether it gets any is up
+    /// to the kernel and the file system, and nothing else depends on it. The file grows by 2 to 6 MB.
     #[arg(long)]
     pub hugify: bool,
     #[command(flatten)]

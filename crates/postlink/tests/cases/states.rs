@@ -81,7 +81,7 @@ pub fn check(case: &Case, kind: Kind, built: &Built, dir: &Path) -> Result<(), S
         ("optimized", &["--split-functions=none"][..]),
         ("split", &["--split-functions", "--preset", "fast"][..]),
         ("small", &["--preset", "size"][..]),
-        ("max", &["--preset", "max"][..]),
+        ("max", &["--preset", "max", "--simplify-rodata-loads"][..]),
     ] {
         let folder = dir.join(state);
         let subject = place(built, &folder)?;
@@ -180,7 +180,10 @@ fn without_relocations(
             "without.split",
             &["--split-functions", "--preset", "fast"][..],
         ),
-        ("without.max", &["--preset", "max"][..]),
+        (
+            "without.max",
+            &["--preset", "max", "--simplify-rodata-loads"][..],
+        ),
     ] {
         let folder = dir.join(state);
         let subject = place(built, &folder)?;
