@@ -8,6 +8,8 @@ use postlink_rewrite::{
     CompressDebug, DebugInfo, FunctionOrder, OptimizeOptions, PassOptions, Plt, Preset,
 };
 
+use super::branches::BranchPasses;
+
 /// Bundles of options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum PresetArg {
@@ -17,7 +19,8 @@ pub enum PresetArg {
     Size,
     /// The same, with hot functions at multiples of 64 bytes and heads of hot loops at multiples of 16
     Fast,
-    /// As fast, and instructions are changed where it pays and can be proved (docs/passes.md): --plt=hot
+    /// As fast, and instructions are changed where it pays and can be proved (docs/passes.md): --plt=hot,
+    /// --peepholes=double-jumps, --simplify-conditional-tail-calls, --inline-small-functions
     Max,
 }
 
@@ -147,6 +150,8 @@ pub struct Passes {
     /// Loads from memory that is never written become immediates
     #[arg(long, value_name = "YES", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub simplify_rodata_loads: Option<bool>,
+    #[command(flatten)]
+    pub branches: BranchPasses,
 }
 
 impl Passes {
@@ -161,6 +166,9 @@ impl Passes {
             simplify_rodata_loads: self
                 .simplify_rodata_loads
                 .unwrap_or(default.simplify_rodata_loads),
+            promotion: self.branches.promotion(default.promotion),
+            inlining: self.branches.inlining(default.inlining),
+            threading: self.branches.threading(default.threading),
         }
     }
 }
