@@ -174,6 +174,13 @@ impl<'a> Context<'a> {
         self.loaded.get(first).copied().filter(|p| *p < to)
     }
 
+    /// Whether the program or the dynamic loader may write into `[from, to)`.
+    pub(crate) fn may_be_written(&self, from: u64, to: u64) -> bool {
+        let segments = self.input.loads().iter();
+        let mut writable = segments.filter(|s| s.is_writable());
+        writable.any(|s| s.addr < to && from < s.end()) || self.loads_into(from, to).is_some()
+    }
+
     /// Fixed addresses: absolute addresses may be in code.
     pub(crate) fn fixed(&self) -> bool {
         self.input.etype == ET_EXEC

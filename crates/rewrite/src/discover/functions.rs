@@ -15,7 +15,6 @@
 
 use postlink_elf::FormatError;
 use postlink_elf::elf::{Elf, SymbolTable};
-use postlink_elf::raw::{PF_W, PF_X, PT_LOAD};
 use postlink_elf::unwind::eh_frame::EhFrame;
 use postlink_elf::unwind::rows;
 use postlink_isa::{FixupKind, Isa};
@@ -498,13 +497,6 @@ impl<'a, 'd> Discovery<'a, 'd> {
     fn pin_pieces<I: Isa>(&mut self, data: &[u64]) {
         self.unexplained.sort_unstable();
         let bounded = sections_with_bounds(self.elf);
-        let writable: Vec<(u64, u64)> = {
-            let all = self.elf.segments.iter();
-            let all =
-                all.filter(|s| s.kind == PT_LOAD && s.flags & PF_W != 0 && s.flags & PF_X != 0);
-            all.map(|s| (s.addr, s.addr.saturating_add(s.mem_size)))
-                .collect()
-        };
         for (i, p) in self.pieces.list.iter().enumerate() {
             let pin = &mut self.found.pins[i];
             if is_special(self.elf.sections[p.section as usize].name) {
@@ -523,10 +515,7 @@ impl<'a, 'd> Discovery<'a, 'd> {
             if data.get(first_data).is_some_and(|d| *d < p.end) {
                 set_pin(pin, Pin::NotInstructions);
             }
-            if writable
-                .iter()
-                .any(|(from, to)| *from < p.end && p.start < *to)
-            {
+            if self.refs.is_writable(p.start, p.end) {
                 set_pin(pin, Pin::Writable);
             }
             if self.refs.loaded_in(p.start, p.end).is_some() {

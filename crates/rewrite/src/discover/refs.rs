@@ -8,7 +8,7 @@
 
 use postlink_elf::FormatError;
 use postlink_elf::elf::{Elf, Section, SymbolTable};
-use postlink_elf::raw::{PF_W, PT_GNU_RELRO, PT_LOAD};
+use postlink_elf::raw::{PF_W, PF_X, PT_GNU_RELRO, PT_LOAD};
 use postlink_isa::FixupKind;
 use rayon::prelude::*;
 use serde::Serialize;
@@ -97,6 +97,8 @@ pub struct Refs {
     /// Places of dynamic relocations in code, exception tables and unwind tables, ascending: the loader writes up
     /// to eight bytes there.
     pub loaded: Vec<u64>,
+    /// Segments that can be executed and written.
+    pub writable: Vec<(u64, u64)>,
 }
 
 /// Sections whose bytes are copied: code, and the tables that describe it.
@@ -273,6 +275,12 @@ impl Refs {
         refs.import_slots.dedup_by_key(|s| s.0);
         refs.resolved.sort_unstable();
         refs.loaded.sort_unstable();
+        refs.writable = elf
+            .segments
+            .iter()
+            .filter(|s| s.kind == PT_LOAD && s.flags & PF_W != 0 && s.flags & PF_X != 0)
+            .map(|s| (s.addr, s.addr.saturating_add(s.mem_size)))
+            .collect();
         refs.constant = elf
             .segments
             .iter()
@@ -286,6 +294,11 @@ impl Refs {
     pub fn loaded_in(&self, from: u64, to: u64) -> Option<u64> {
         let first = self.loaded.partition_point(|p| p.saturating_add(8) <= from);
         self.loaded.get(first).copied().filter(|p| *p < to)
+    }
+
+    /// Whether the program may write to code in `[from, to)`.
+    pub fn is_writable(&self, from: u64, to: u64) -> bool {
+        self.writable.iter().any(|s| s.0 < to && from < s.1)
     }
 
     /// What tells of pointers to code.

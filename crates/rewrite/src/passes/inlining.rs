@@ -9,7 +9,7 @@
 //! for the calls that are inlined: its instructions there are the caller's.
 
 use postlink_isa::{Code, Fixup, Flow, Insn, Isa};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{Change, Found};
 use crate::analyse::Target;
@@ -38,7 +38,8 @@ const INSTRUCTIONS: usize = 8;
 pub(super) struct Bodies(FxHashMap<u64, Code<Target>>);
 
 impl Bodies {
-    /// Of all functions that the hot code of `counted` calls.
+    /// Of all functions that the hot code of `counted` calls and that move themselves: what keeps a function in its place
+    /// (it is patched while the program runs, or writable) holds for its copies, too.
     pub(super) fn new<I: Isa>(
         program: &Program<'_>,
         counted: &[Counted<'_>],
@@ -56,7 +57,12 @@ impl Bodies {
         }
         callees.sort_unstable();
         callees.dedup();
+        let moving: FxHashSet<u32> = counted.iter().map(|c| c.function).collect();
         for entry in callees {
+            let function = program.piece_at(entry).map(|piece| piece.function);
+            if !function.is_some_and(|f| moving.contains(&f)) {
+                continue;
+            }
             if let Some(code) = body::<I>(program, entry, largest) {
                 bodies.insert(entry, code);
             }

@@ -13,6 +13,7 @@
 //! The checker's rule is in `verify/walk/changes/plt.rs`. On AArch64 it takes 12 bytes more a call, so nothing is
 //! done there in blocks that never ran, whatever was asked for.
 
+use postlink_elf::elf::Section;
 use postlink_isa::{Code, Flow, Isa};
 use rustc_hash::FxHashMap;
 
@@ -41,7 +42,8 @@ impl Stubs {
     pub(super) fn new<I: Isa>(program: &Program<'_>) -> Self {
         let mut stubs = FxHashMap::default();
         let sections = program.elf.sections.iter();
-        for s in sections.filter(|s| s.is_code() && s.name.contains("plt")) {
+        let is_fixed = |s: &Section<'_>| !program.refs.is_writable(s.addr, s.end());
+        for s in sections.filter(|s| s.is_code() && s.name.contains("plt") && is_fixed(s)) {
             let data = program.elf.section_data(s);
             let step = I::STUB_ALIGNMENT;
             for (at, addr) in (0..data.len()).zip(s.addr..).step_by(step) {

@@ -10,7 +10,8 @@
 //! not read once the call has returned is assumption A12; compilers keep nothing there over a call, as the call
 //! itself writes to it.
 //!
-//! The body is read in the input, whether F moved or not, and compared instruction by instruction: the same bytes, or the same
+//! F has moved itself: so what is shown of functions that move holds for its copies, too, for instance that nothing writes
+//! to it and that it is not listed for patching. The body is read in the input, and compared instruction by instruction: the same bytes, or the same
 //! around an address of memory that is the same. Addresses that are formed are not compared with those that F forms
 //! elsewhere, so such a function is none for this rule. Nothing in the body calls, so no exception comes from it, but
 //! in languages where instructions that fault raise them: there the rule is not used. All of the new code has the
@@ -52,6 +53,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             || self.cx.options.non_call_exceptions
             || old.prefixes != 0
             || self.f.in_old(callee)
+            || self.cx.entry_of(callee).is_none()
             || !self.cx.is_code(callee)
             || self.ends_part(p, behind)
         {

@@ -36,6 +36,10 @@ pub(crate) fn goes_through_slot<A: Arch>(
     if cx.old.owner(target).is_some() || !cx.is_code(target) {
         return None;
     }
+    // The longest stub has five instructions of four bytes.
+    if cx.may_be_written(target, target + 20) {
+        return None;
+    }
     let slot = A::stub_slot(cx.input.bytes_from(target)?, target)?;
     (slot == through.slot).then_some(u64::from(through.len))
 }
