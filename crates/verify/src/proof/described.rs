@@ -187,7 +187,7 @@ pub(crate) fn known<A: Arch>(cx: &Context<'_>, extents: &Extents<'_>, found: &mu
         }
         let whose = cx
             .inside_of(target)
-            .or_else(|| cx.ends.get(&target).copied());
+            .or_else(|| cx.end_of(target));
         found.inside.extend(whose.map(|id| (id, target)));
     }
 }
