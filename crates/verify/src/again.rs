@@ -29,7 +29,7 @@
 //! nothing is taken over.
 
 use crate::consulted::Consulted;
-use crate::context::{Context, Counts, Findings, FuncId, Index};
+use crate::context::{Context, Counts, FuncId, Index, Numbers, renumber};
 use crate::files::claim::{Moved, Range};
 use crate::files::elf::Elf;
 use crate::files::unwind::Table;
@@ -48,6 +48,7 @@ pub(crate) type Roots = BTreeMap<FuncId, Vec<(u64, u64)>>;
 const CHUNK: usize = 1 << 12;
 
 /// What is kept of a check.
+#[derive(Clone)]
 pub(crate) struct Kept<'a> {
     input: &'a [u8],
     output: &'a [u8],
@@ -55,10 +56,12 @@ pub(crate) struct Kept<'a> {
     of_functions: OfFunctions,
     functions: Vec<Moved>,
     pub found: Found,
+    /// How many functions' walks were those of the check before.
+    pub taken_over: usize,
 }
 
 /// The results that may be used again.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Found {
     pub swept: Option<Sweep>,
     pub inside: Option<inside::Found>,
@@ -69,7 +72,7 @@ pub(crate) struct Found {
 }
 
 /// A sweep of all old code.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Sweep {
     /// Where decoding starts.
     pub starts: Vec<u64>,
@@ -79,7 +82,7 @@ pub(crate) struct Sweep {
 }
 
 /// What is said of the two files as wholes.
-#[derive(PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 struct Facts {
     options: Options,
     /// Loaded segments of the output: flags, address, size in the file and in memory.
@@ -113,7 +116,7 @@ impl Facts {
 }
 
 /// What is said of single functions, without what is in the claim; ascending.
-#[derive(PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 struct OfFunctions {
     patches: Vec<(Range, FuncId)>,
     interiors: Vec<(Range, FuncId)>,
@@ -161,33 +164,8 @@ impl OfFunctions {
     }
 }
 
-/// By number of a function in the first claim: its number in the second, if it is still there.
-pub(crate) struct Numbers(Vec<Option<FuncId>>);
-
-impl Numbers {
-    /// `None`: the second claim has something that the first had not.
-    fn new(before: &[Moved], now: &[Moved]) -> Option<Self> {
-        let mut rest = (0..).zip(now).peekable();
-        let numbers = before
-            .iter()
-            .map(|f| rest.next_if(|(_, g)| *g == f).map(|(id, _)| id))
-            .collect();
-        rest.next().is_none().then_some(Numbers(numbers))
-    }
-
-    /// The number now; `None` if the function is gone.
-    pub(crate) fn of(&self, id: FuncId) -> Option<FuncId> {
-        self.0.get(id as usize).copied().flatten()
-    }
-}
-
 impl<'a> Kept<'a> {
-    pub(crate) fn new(
-        cx: &Context<'_>,
-        input: &'a [u8],
-        output: &'a [u8],
-        found: Found,
-    ) -> Self {
+    pub(crate) fn new(cx: &Context<'_>, input: &'a [u8], output: &'a [u8], found: Found) -> Self {
         Kept {
             input,
             output,
@@ -195,6 +173,7 @@ impl<'a> Kept<'a> {
             of_functions: OfFunctions::of(cx),
             functions: cx.functions.to_vec(),
             found,
+            taken_over: 0,
         }
     }
 }
@@ -206,14 +185,14 @@ pub(crate) struct Again<'a> {
     pub numbers: Numbers,
     /// Ranges of the output that differ from the output before, ascending.
     differences: Vec<Range>,
+    pub taken_over: usize,
 }
 
 impl<'a> Again<'a> {
     /// `None`: the two checks have too little in common.
     pub(crate) fn new(cx: &Context<'_>, before: Kept<'a>) -> Option<Self> {
         let numbers = Numbers::new(&before.functions, cx.functions)?;
-        let same_input =
-            std::ptr::eq(before.input, cx.input.data) || before.input == cx.input.data;
+        let same_input = std::ptr::eq(before.input, cx.input.data) || before.input == cx.input.data;
         let same = same_input
             && before.facts == Facts::of(cx)
             && before.of_functions.renumbered(&numbers) == OfFunctions::of(cx);
@@ -224,6 +203,7 @@ impl<'a> Again<'a> {
             before,
             numbers,
             differences,
+            taken_over: 0,
         })
     }
 
@@ -265,7 +245,9 @@ impl<'a> Again<'a> {
         roots: &Roots,
     ) -> FxHashMap<FuncId, (Walked, Vec<(u64, u64)>)> {
         let walked = std::mem::take(&mut self.before.found.walked);
-        let gone = (0..).zip(&walked).filter(|(id, _)| self.numbers.of(*id).is_none());
+        let gone = (0..)
+            .zip(&walked)
+            .filter(|(id, _)| self.numbers.of(*id).is_none());
         let demanded: FxHashSet<FuncId> = gone
             .flat_map(|(_, w)| &w.cross)
             .filter_map(|(_, new)| cx.new.owner(*new))
@@ -283,12 +265,9 @@ impl<'a> Again<'a> {
             let roots = kept.last_roots.get(&id).cloned().unwrap_or_default();
             holds.then_some((now, (w, roots)))
         };
-        ids.into_par_iter()
-            .zip(walked)
-            .filter_map(again)
-            .collect::<Vec<_>>()
-            .into_iter()
-            .collect()
+        let known: Vec<_> = ids.into_par_iter().zip(walked).filter_map(again).collect();
+        self.taken_over = known.len();
+        known.into_iter().collect()
     }
 
     /// Whether the unwind entries of a function's new code mean what they meant.
@@ -341,52 +320,15 @@ fn in_chunk(start: u64, a: &[u8], b: &[u8], all: &mut Vec<Range>) {
     }
 }
 
-/// A list with functions' new numbers; false: one of them is gone.
-pub(crate) fn renumber<'l>(
-    list: impl IntoIterator<Item = &'l mut FuncId>,
-    numbers: &Numbers,
-) -> bool {
-    list.into_iter().all(|id| match numbers.of(*id) {
-        Some(now) => {
-            *id = now;
-            true
-        }
-        None => false,
-    })
-}
-
-impl Findings {
-    /// With functions' new numbers; false: one of them is gone.
-    pub(crate) fn renumber(&mut self, numbers: &Numbers) -> bool {
-        let functions = self.functions.iter_mut().map(|f| &mut f.0);
-        let addresses = self.addresses.iter_mut().map(|a| &mut a.0);
-        let inside = self.inside.iter_mut().chain(&mut self.labels).map(|i| &mut i.0);
-        let jumps = self.into_jumps.iter_mut().map(|j| &mut j.0);
-        let bases = self.bases.iter_mut().filter_map(|b| b.1.as_mut());
-        let dispatches = self.dispatches.iter_mut().filter_map(|d| d.1.as_mut());
-        let lists = [
-            &mut self.entrances,
-            &mut self.dispatching,
-            &mut self.interior_branches,
-        ];
-        renumber(
-            functions
-                .chain(addresses)
-                .chain(inside)
-                .chain(jumps)
-                .chain(bases)
-                .chain(dispatches)
-                .chain(lists.into_iter().flatten()),
-            numbers,
-        )
-    }
-}
-
 impl Walked {
     /// With functions' new numbers; false: one of them is gone.
     fn renumber(&mut self, numbers: &Numbers) -> bool {
         let addresses = self.addresses.iter_mut().map(|a| &mut a.0);
-        let inside = self.inside.iter_mut().chain(&mut self.labels).map(|i| &mut i.0);
+        let inside = self
+            .inside
+            .iter_mut()
+            .chain(&mut self.labels)
+            .map(|i| &mut i.0);
         let consulted = &mut self.consulted.functions;
         renumber(
             addresses

@@ -595,6 +595,71 @@ impl Findings {
     }
 }
 
+/// By number of a function in the first claim: its number in the second, if it is still there.
+pub(crate) struct Numbers(Vec<Option<FuncId>>);
+
+impl Numbers {
+    /// `None`: the second claim has something that the first had not.
+    pub(crate) fn new(before: &[Moved], now: &[Moved]) -> Option<Self> {
+        let mut rest = (0..).zip(now).peekable();
+        let numbers = before
+            .iter()
+            .map(|f| rest.next_if(|(_, g)| *g == f).map(|(id, _)| id))
+            .collect();
+        rest.next().is_none().then_some(Numbers(numbers))
+    }
+
+    /// The number now; `None` if the function is gone.
+    pub(crate) fn of(&self, id: FuncId) -> Option<FuncId> {
+        self.0.get(id as usize).copied().flatten()
+    }
+}
+
+/// A list with functions' new numbers; false: one of them is gone.
+pub(crate) fn renumber<'l>(
+    list: impl IntoIterator<Item = &'l mut FuncId>,
+    numbers: &Numbers,
+) -> bool {
+    list.into_iter().all(|id| match numbers.of(*id) {
+        Some(now) => {
+            *id = now;
+            true
+        }
+        None => false,
+    })
+}
+
+impl Findings {
+    /// With functions' new numbers; false: one of them is gone.
+    pub(crate) fn renumber(&mut self, numbers: &Numbers) -> bool {
+        let functions = self.functions.iter_mut().map(|f| &mut f.0);
+        let addresses = self.addresses.iter_mut().map(|a| &mut a.0);
+        let inside = self
+            .inside
+            .iter_mut()
+            .chain(&mut self.labels)
+            .map(|i| &mut i.0);
+        let jumps = self.into_jumps.iter_mut().map(|j| &mut j.0);
+        let bases = self.bases.iter_mut().filter_map(|b| b.1.as_mut());
+        let dispatches = self.dispatches.iter_mut().filter_map(|d| d.1.as_mut());
+        let lists = [
+            &mut self.entrances,
+            &mut self.dispatching,
+            &mut self.interior_branches,
+        ];
+        renumber(
+            functions
+                .chain(addresses)
+                .chain(inside)
+                .chain(jumps)
+                .chain(bases)
+                .chain(dispatches)
+                .chain(lists.into_iter().flatten()),
+            numbers,
+        )
+    }
+}
+
 /// Roots of the lock step by function.
 pub(crate) fn roots_by_function(
     cx: &Context<'_>,

@@ -140,7 +140,15 @@ pub fn verify(input: &[u8], output: &[u8], options: &Options) -> Result<Report, 
 }
 
 /// What a check found out that may hold for another output of the same input.
+#[derive(Clone)]
 pub struct Remembered<'a>(Option<Box<Kept<'a>>>);
+
+impl Remembered<'_> {
+    /// How many functions' verdicts that check took over from one before it.
+    pub fn taken_over(&self) -> usize {
+        self.0.as_ref().map_or(0, |kept| kept.taken_over)
+    }
+}
 
 /// The same as [`verify`], for an output that is to replace one that was checked `before`. Verdicts of that check are
 /// used where the checker sees that nothing differs of what they rest on, so the report is what it would be
@@ -645,7 +653,9 @@ fn prove<'a, A: Arch>(
     report.debug = debug;
     let kept = output.is_noted.then(|| {
         (keep.walked, keep.first_roots, keep.last_roots) = (walked, first_roots, last_roots);
-        Box::new(Kept::new(&cx, input.data, output.data, keep))
+        let mut kept = Kept::new(&cx, input.data, output.data, keep);
+        kept.taken_over = again.map_or(0, |a| a.taken_over);
+        Box::new(kept)
     });
     (report, kept)
 }
@@ -665,7 +675,9 @@ fn compare_image<A: Arch>(
     let known = again.as_mut().and_then(|a| a.swept(starts, relative));
     let parts = text::sweep::<A>(cx, kept, starts, relative, known);
     if cx.output.is_noted {
-        parts.iter().for_each(|part| found.append(part.found.clone()));
+        parts
+            .iter()
+            .for_each(|part| found.append(part.found.clone()));
         keep.swept = Some(Sweep {
             starts: starts.to_vec(),
             relative: relative.to_vec(),

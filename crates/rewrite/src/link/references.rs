@@ -160,9 +160,8 @@ impl Placement {
         move_pointers: bool,
         writer: &mut Writer<'_>,
     ) -> Result<(), Error> {
-        let by_function: FxHashMap<u32, usize> = moving(ready)
-            .map(|(i, r)| (r.function, i))
-            .collect();
+        let by_function: FxHashMap<u32, usize> =
+            moving(ready).map(|(i, r)| (r.function, i)).collect();
         let moved = |p: &Pointer| -> Option<OutputAddr> {
             let target = InputAddr::new(p.target);
             if self.entries.contains_key(&target) {

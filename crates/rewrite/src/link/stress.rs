@@ -16,7 +16,7 @@
 //! bodies after their entry jumps may be filled with breakpoints ([`OldBody`]): whatever still runs there was
 //! an unnoticed fall-back.
 
-use super::ready::Ready;
+use super::ready::{Ready, moving};
 use crate::analyse::EntryPatch;
 use crate::cfg::BlockId;
 use crate::discover::Program;

@@ -23,9 +23,8 @@ impl Placement {
         options: &LinkOptions<'_>,
         writer: &mut Writer<'_>,
     ) {
-        let by_function: FxHashMap<u32, usize> = moving(ready)
-            .map(|(i, r)| (r.function, i))
-            .collect();
+        let by_function: FxHashMap<u32, usize> =
+            moving(ready).map(|(i, r)| (r.function, i)).collect();
         let section = |addr: OutputAddr| -> Option<NewId> {
             self.sections
                 .iter()

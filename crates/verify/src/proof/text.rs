@@ -202,7 +202,7 @@ fn pads<A: Arch>(bytes: &[u8], len: usize) -> bool {
 }
 
 /// A part of the code that was swept: what was found, and what it rests on if that was noted.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Swept {
     pub found: Findings,
     pub consulted: Consulted,
@@ -242,21 +242,12 @@ pub(crate) fn sweep<A: Arch>(
             Swept { found, consulted }
         })
     };
-    pieces
-        .par_iter()
-        .zip(&ends)
-        .zip(known)
-        .map(one)
-        .collect()
+    pieces.par_iter().zip(&ends).zip(known).map(one).collect()
 }
 
 /// Words of literal pools that are pointers as they were. (Where instructions hold no absolute addresses,
 /// such relocations of code are for those.)
-pub(crate) fn literals<A: Arch>(
-    cx: &Context<'_>,
-    kept: &KeptRelocs<'_>,
-    found: &mut Findings,
-) {
+pub(crate) fn literals<A: Arch>(cx: &Context<'_>, kept: &KeptRelocs<'_>, found: &mut Findings) {
     if A::STEP == 1 || !cx.fixed() {
         return;
     }

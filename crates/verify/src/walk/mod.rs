@@ -71,7 +71,7 @@ pub(crate) struct Pairs {
 }
 
 /// What came out of walking one function.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Walked {
     pub failure: Option<Failure>,
     pub pairs: Pairs,
