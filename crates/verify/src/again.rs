@@ -93,24 +93,58 @@ struct Facts {
     abandoned: Vec<Range>,
     counts: Option<Counts>,
     slots: FxHashSet<u64>,
+    loaded: Vec<u64>,
+    relocated_constants: Vec<u64>,
     flags: [bool; 4],
 }
 
 impl Facts {
     fn of(cx: &Context<'_>) -> Self {
-        let loads = cx.output.loads().iter();
+        // Whoever gives the context another field has to say here, or in `OfFunctions`, how it is known to be the same.
+        let Context {
+            input: _,
+            output,
+            functions: _,
+            options,
+            old: _,
+            new: _,
+            patches: _,
+            interiors: _,
+            reused: _,
+            buried: _,
+            code,
+            old_unwind: _,
+            new_unwind,
+            asked_of_all,
+            abandoned,
+            guarded,
+            counts,
+            debug_files: _,
+            has_debug_info,
+            ends: _,
+            calculating: _,
+            described,
+            bare,
+            loaded,
+            slots,
+            relocated_constants,
+            startup: _,
+        } = cx;
+        let loads = output.loads().iter();
         Facts {
-            options: *cx.options,
+            options: **options,
             loads: loads
                 .map(|s| (s.flags, s.addr, s.file_size, s.mem_size))
                 .collect(),
-            code: cx.code.clone(),
-            unwind: (cx.new_unwind.addr, cx.new_unwind.searchable),
-            asked_of_all: cx.asked_of_all.clone(),
-            abandoned: cx.abandoned.clone(),
-            counts: cx.counts.clone(),
-            slots: cx.slots.clone(),
-            flags: [cx.guarded, cx.bare, cx.described, cx.has_debug_info],
+            code: code.clone(),
+            unwind: (new_unwind.addr, new_unwind.searchable),
+            asked_of_all: asked_of_all.clone(),
+            abandoned: abandoned.clone(),
+            counts: counts.clone(),
+            slots: slots.clone(),
+            loaded: loaded.clone(),
+            relocated_constants: relocated_constants.clone(),
+            flags: [*guarded, *bare, *described, *has_debug_info],
         }
     }
 }
@@ -323,20 +357,28 @@ fn in_chunk(start: u64, a: &[u8], b: &[u8], all: &mut Vec<Range>) {
 impl Walked {
     /// With functions' new numbers; false: one of them is gone.
     fn renumber(&mut self, numbers: &Numbers) -> bool {
-        let addresses = self.addresses.iter_mut().map(|a| &mut a.0);
-        let inside = self
-            .inside
-            .iter_mut()
-            .chain(&mut self.labels)
-            .map(|i| &mut i.0);
-        let consulted = &mut self.consulted.functions;
-        renumber(
-            addresses
-                .chain(inside)
-                .chain(&mut self.entrances)
-                .chain(consulted),
-            numbers,
-        )
+        let Walked {
+            failure: _,
+            pairs: _,
+            cross: _,
+            addresses,
+            entrances,
+            labels,
+            inside,
+            instructions: _,
+            assumed_no_return: _,
+            unreached: _,
+            silent: _,
+            free: _,
+            footprint: _,
+            falls_back: _,
+            changes: _,
+            consulted,
+        } = self;
+        let addresses = addresses.iter_mut().map(|a| &mut a.0);
+        let inside = inside.iter_mut().chain(labels).map(|i| &mut i.0);
+        let others = entrances.iter_mut().chain(&mut consulted.functions);
+        renumber(addresses.chain(inside).chain(others), numbers)
     }
 }
 

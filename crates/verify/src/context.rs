@@ -632,31 +632,37 @@ pub(crate) fn renumber<'l>(
 impl Findings {
     /// With functions' new numbers; false: one of them is gone.
     pub(crate) fn renumber(&mut self, numbers: &Numbers) -> bool {
-        let functions = self.functions.iter_mut().map(|f| &mut f.0);
-        let addresses = self.addresses.iter_mut().map(|a| &mut a.0);
-        let inside = self
-            .inside
-            .iter_mut()
-            .chain(&mut self.labels)
-            .map(|i| &mut i.0);
-        let jumps = self.into_jumps.iter_mut().map(|j| &mut j.0);
-        let bases = self.bases.iter_mut().filter_map(|b| b.1.as_mut());
-        let dispatches = self.dispatches.iter_mut().filter_map(|d| d.1.as_mut());
-        let lists = [
-            &mut self.entrances,
-            &mut self.dispatching,
-            &mut self.interior_branches,
-        ];
-        renumber(
-            functions
-                .chain(addresses)
-                .chain(inside)
-                .chain(jumps)
-                .chain(bases)
-                .chain(dispatches)
-                .chain(lists.into_iter().flatten()),
-            numbers,
-        )
+        let Findings {
+            pairs: _,
+            file: _,
+            functions,
+            addresses,
+            entrances,
+            inside,
+            labels,
+            dispatching,
+            interior_branches,
+            into_jumps,
+            words: _,
+            bases,
+            formed: _,
+            dispatches,
+            retargeted: _,
+            pointers: _,
+            following: _,
+            hooks: _,
+            uses_own: _,
+        } = self;
+        let functions = functions.iter_mut().map(|f| &mut f.0);
+        let addresses = addresses.iter_mut().map(|a| &mut a.0);
+        let inside = inside.iter_mut().chain(labels).map(|i| &mut i.0);
+        let jumps = into_jumps.iter_mut().map(|j| &mut j.0);
+        let bases = bases.iter_mut().filter_map(|b| b.1.as_mut());
+        let dispatches = dispatches.iter_mut().filter_map(|d| d.1.as_mut());
+        let lists = [entrances, dispatching, interior_branches];
+        let named = functions.chain(addresses).chain(inside).chain(jumps);
+        let all = named.chain(bases).chain(dispatches);
+        renumber(all.chain(lists.into_iter().flatten()), numbers)
     }
 }
 
