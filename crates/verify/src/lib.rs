@@ -623,18 +623,7 @@ fn prove<'a, A: Arch>(
         counting::judge::<A>(&cx, &walked, &mut found);
     }
     counting::check_hooks(&mut found);
-    for w in &walked {
-        found.addresses.extend(&w.addresses);
-        found.entrances.extend(&w.entrances);
-        found.labels.extend(&w.labels);
-        found.inside.extend(&w.inside);
-    }
-    if cx.bare {
-        let came_by = (0..).zip(cx.functions).zip(&walked);
-        let unclaimed =
-            came_by.filter_map(|((id, f), w)| Some((id, bare::unclaimed(f, &w.falls_back)?)));
-        found.functions.extend(unclaimed);
-    }
+    gather(&cx, &walked, &mut found);
     let visible = Visible::of(input);
     what_is_seen::<A>(&cx, &visible, &extents, &mut found);
     overwritten_bodies::<A>(&cx, &kept, &relative, &mut found);
@@ -658,6 +647,22 @@ fn prove<'a, A: Arch>(
         Box::new(kept)
     });
     (report, kept)
+}
+
+/// What walks found out about other functions than their own, and jumps to old code that the claim does not name.
+fn gather(cx: &Context<'_>, walked: &[Walked], found: &mut Findings) {
+    for w in walked {
+        found.addresses.extend(&w.addresses);
+        found.entrances.extend(&w.entrances);
+        found.labels.extend(&w.labels);
+        found.inside.extend(&w.inside);
+    }
+    if cx.bare {
+        let came_by = (0..).zip(cx.functions).zip(walked);
+        let unclaimed =
+            came_by.filter_map(|((id, f), w)| Some((id, bare::unclaimed(f, &w.falls_back)?)));
+        found.functions.extend(unclaimed);
+    }
 }
 
 /// Compares old code and data, and what refers to moved functions from there.
