@@ -30,6 +30,8 @@ struct Part {
     passed: u64,
     failed: u64,
     skipped: u64,
+    /// How long its tests took, in tenths of a second.
+    tenths: u64,
     failures: Vec<String>,
     /// What was skipped, by its reason.
     reasons: BTreeMap<String, u64>,
@@ -101,6 +103,7 @@ impl Reader {
                     }
                 }
             }
+            part.tenths = tenths(rest).unwrap_or(0);
             part.ended = true;
             part.showing = None;
         } else if let Some(rest) = line.strip_prefix("test ").filter(|_| !printed) {
@@ -147,13 +150,27 @@ impl Reader {
         self.errors.is_empty() && self.parts.iter().all(|part| part.ended && part.failed == 0)
     }
 
+    /// The parts that took longest: where time can be saved.
+    fn slowest(&self, seconds: &impl Fn(u64) -> String) -> String {
+        let mut parts: Vec<&Part> = self.parts.iter().filter(|p| p.tenths >= 10).collect();
+        parts.sort_by_key(|part| std::cmp::Reverse(part.tenths));
+        let named = parts.iter().take(10);
+        let named = named.map(|part| format!("{} {} s", part.name, seconds(part.tenths)));
+        let list: Vec<String> = named.collect();
+        match list.is_empty() {
+            true => String::new(),
+            false => format!("slowest: {}\n", list.join(", ")),
+        }
+    }
+
     fn summary(&self) -> String {
         let mut text = String::from("\n==== test summary ====\n");
         text += &format!(
-            "{:<46} {:>7} {:>7} {:>7}\n",
-            "part", "passed", "failed", "skipped"
+            "{:<46} {:>7} {:>7} {:>7} {:>8}\n",
+            "part", "passed", "failed", "skipped", "seconds"
         );
-        let (mut passed, mut failed, mut skipped) = (0, 0, 0);
+        let (mut passed, mut failed, mut skipped, mut all) = (0, 0, 0, 0);
+        let seconds = |tenths: u64| format!("{}.{}", tenths / 10, tenths % 10);
         for part in self
             .parts
             .iter()
@@ -165,14 +182,24 @@ impl Reader {
                 "  did not end: crashed, or was killed"
             };
             text += &format!(
-                "{:<46} {:>7} {:>7} {:>7}{note}\n",
-                part.name, part.passed, part.failed, part.skipped
+                "{:<46} {:>7} {:>7} {:>7} {:>8}{note}\n",
+                part.name,
+                part.passed,
+                part.failed,
+                part.skipped,
+                seconds(part.tenths)
             );
+            all += part.tenths;
             passed += part.passed;
             failed += part.failed + u64::from(!part.ended);
             skipped += part.skipped;
         }
-        text += &format!("{:<46} {passed:>7} {failed:>7} {skipped:>7}\n", "all");
+        text += &format!(
+            "{:<46} {passed:>7} {failed:>7} {skipped:>7} {:>8}\n",
+            "all",
+            seconds(all)
+        );
+        text += &self.slowest(&seconds);
         for part in &self.parts {
             for (reason, count) in &part.reasons {
                 text += &format!(
@@ -219,6 +246,14 @@ fn part_name(rest: &str) -> String {
     } else {
         name
     }
+}
+
+/// The time at the end of a part's result: `…; finished in 12.45s`.
+fn tenths(result: &str) -> Option<u64> {
+    let (_, time) = result.rsplit_once("finished in ")?;
+    let (whole, part) = time.trim_end().trim_end_matches('s').split_once('.')?;
+    let tenth = part.get(..1)?.parse::<u64>().ok()?;
+    Some(whole.parse::<u64>().ok()? * 10 + tenth)
 }
 
 /// The arguments of `cargo test` that select a part: `unittests src/lib.rs (…)` or `tests/cases/main.rs (…)`.
@@ -434,7 +469,7 @@ mod tests {
             "test switch/gcc-pie ... ok",
             "test tls/gcc-static  ... ignored (needs a shared library)",
             "   Doc-tests postlink_flow",
-            "test result: ok. 2 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s",
+            "test result: ok. 2 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 72.46s",
         ] {
             reader.line(line);
         }
@@ -458,7 +493,10 @@ mod tests {
             Some("needs a shared library")
         );
         assert_eq!(reader.parts[2].name, "postlink-flow (examples in docs)");
+        assert_eq!((flow.tenths, reader.parts[2].tenths), (0, 724));
         let summary = reader.summary();
+        let slowest = "slowest: postlink-flow (examples in docs) 72.4 s\n";
+        assert!(summary.contains(slowest), "{summary}");
         assert!(summary.contains("did not end"), "{summary}");
         assert!(
             summary.contains("FAILED in postlink-flow: tests::c"),

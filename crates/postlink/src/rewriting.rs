@@ -5,6 +5,7 @@
 //! again, at most [`ROUNDS`] times. Only then is it renamed to its target, so neither an error nor a kill
 //! leaves half a file or destroys an older one.
 
+use std::cell::OnceCell;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -15,7 +16,7 @@ use postlink_rewrite::{
     Answer, Fitted, InstrumentOptions, InstrumentReport, OptimizeOptions, OptimizeReport, Phases,
     Refusal, Rewriting, fit, prepare_instrumented,
 };
-use postlink_verify::{Check, Failure, Report, Verdict};
+use postlink_verify::{Check, Failure, Remembered, Report, Verdict, verify_again};
 use tempfile::TempPath;
 
 use crate::input::{Input, Parsed};
@@ -190,12 +191,22 @@ fn until_proved<R>(
     input.must_differ_from(target)?;
     let file = beside(target)?;
     let mut reverted = vec![];
-    for round in 1..=ROUNDS {
+    // What a check found out may hold for the next, and needs the output that it is about.
+    let written: [OnceCell<Input>; ROUNDS] = Default::default();
+    let mut remembered = None;
+    for (round, written) in (1..).zip(&written) {
         let report = job
             .write(&file, input.mode & 0o777, phases)
             .with_context(|| input.path.display().to_string())?;
         let certificate = match job.is_checked(proof.wanted) {
-            true => Some(prove_written(input, &file, proof, phases)?),
+            true => {
+                let output = Input::open(&file)?;
+                let output = written.get_or_init(|| output);
+                let before = remembered.take();
+                let (certificate, kept) = prove_written(input, output, before, proof, phases)?;
+                remembered = Some(kept);
+                Some(certificate)
+            }
             false => None,
         };
         let Some(unproved) = certificate.as_ref().filter(|c| !c.is_proved()) else {
@@ -226,22 +237,25 @@ fn until_proved<R>(
     )
 }
 
-/// Has the checker read what was just written.
-fn prove_written(
-    input: &Parsed<'_>,
-    file: &Path,
+/// Has the checker read what was just written, with what it found out about the output `before`.
+fn prove_written<'a>(
+    input: &Parsed<'a>,
+    output: &'a Input,
+    before: Option<Remembered<'a>>,
     proof: Proof<'_>,
     phases: &mut Phases,
-) -> Result<Report> {
+) -> Result<(Report, Remembered<'a>)> {
     phases.begin("verify");
     input.elf.release();
     release_memory();
-    let mut certificate = check(input, file, &postlink_verify::Options::default())?;
+    let options = postlink_verify::Options::default();
+    let checked = verify_again(input.elf.data, output.bytes(), before, &options);
+    let (mut certificate, kept) = checked.with_context(|| against(input, &output.path))?;
     if let Some(name) = proof.refuse {
         refuse(&mut certificate, name);
     }
     phases.end();
-    Ok(certificate)
+    Ok((certificate, kept))
 }
 
 /// For tests: has a function that moved refused.
@@ -337,7 +351,12 @@ fn release_memory() {
 pub fn check(input: &Input, output: &Path, options: &postlink_verify::Options) -> Result<Report> {
     let written = Input::open(output)?;
     postlink_verify::verify(input.bytes(), written.bytes(), options)
-        .with_context(|| format!("{} against {}", output.display(), input.path.display()))
+        .with_context(|| against(input, output))
+}
+
+/// Names two files that are compared.
+fn against(input: &Input, output: &Path) -> String {
+    format!("{} against {}", output.display(), input.path.display())
 }
 
 /// `dir/name` as a path that a shell-less exec finds: never a bare word.

@@ -7,6 +7,8 @@ use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use postlink_verify::mutate::{Faults, Kind};
+use postlink_verify::{Options, Report, verify, verify_again};
 use serde_json::Value;
 use support::folder::Folder;
 
@@ -462,11 +464,84 @@ fn a_function_that_is_refused_stays_and_the_rest_is_proved() {
         assert!(moved.iter().all(|f| f["name"] != "f5"), "{job:?}");
         assert!(moved.len() > 20, "{job:?}");
     }
+    // Functions without a name would all be meant.
+    let arguments = [&optimize[..], &["-o", "none", "--refuse", ""]].concat();
+    let said = folder.start(Path::new(env!("CARGO_BIN_EXE_postlink")), &arguments);
+    assert!(!said.status.success() && !folder.path("none").exists());
     let moved = |account: &Value| account["optimize"]["moved"].as_u64().expect("a number");
     let arguments = [&optimize[..], &["-o", "out", "--json", "--refuse", "f5"]].concat();
     let refused: Value = serde_json::from_str(&folder.postlink(&arguments)).expect("JSON");
     assert_eq!(moved(&refused) + 1, moved(&whole));
     assert_eq!(refused["reverted"], serde_json::json!(["f5"]));
+}
+
+#[test]
+fn what_a_check_takes_over_from_the_one_before_is_what_it_would_find() {
+    let folder = Folder::new();
+    folder.build("app", &program(1));
+    folder.count("app");
+    let jobs: [&[&str]; 4] = [
+        &["optimize", "app", "-p", "app.plraw"],
+        &["optimize", "app", "-p", "app.plraw", "--preset", "size"],
+        &["instrument", "app", "--counters", "plain"],
+        &[
+            "instrument",
+            "app",
+            "--counters",
+            "atomic",
+            "--relocations",
+            "none",
+        ],
+    ];
+    let options = Options::default();
+    let read = |name: &str| std::fs::read(folder.path(name)).expect("it was written");
+    let input = read("app");
+    for job in jobs {
+        folder.postlink(&[job, &["-o", "whole"]].concat());
+        folder.postlink(&[job, &["-o", "less", "--refuse", "f5"]].concat());
+        let (whole, less) = (read("whole"), read("less"));
+        let (first, before) = verify_again(&input, &whole, None, &options).expect("it is ours");
+        let fresh = verify(&input, &less, &options).expect("it is ours");
+        let again = verify_again(&input, &less, Some(before.clone()), &options);
+        let (again, kept) = again.expect("it is ours");
+        assert!(fresh.is_proved(), "{job:?}");
+        assert_eq!(again, fresh, "{job:?}");
+        assert_eq!(first.functions.len(), fresh.functions.len() + 1, "{job:?}");
+        // With that preset the places of other functions change.
+        if !job.contains(&"size") {
+            assert!(less.len() <= whole.len(), "{job:?}");
+            let taken_over = kept.taken_over();
+            assert!(
+                taken_over * 4 > fresh.functions.len() * 3,
+                "{job:?}: {taken_over}"
+            );
+        }
+        let faults = Faults::new(&input, &less).expect("it is proved");
+        let mut applied = 0;
+        let kinds = match job[0] {
+            "optimize" => Kind::ALL,
+            _ => Kind::COUNTING,
+        };
+        for kind in kinds {
+            for mutant in (0..2).map_while(|seed| faults.inject(*kind, seed)) {
+                applied += 1;
+                let fresh = verify(&input, &mutant.image, &options);
+                let again = verify_again(&input, &mutant.image, Some(before.clone()), &options);
+                assert!(
+                    !fresh.as_ref().is_ok_and(Report::is_proved),
+                    "{}",
+                    mutant.what
+                );
+                assert_eq!(
+                    again.map(|checked| checked.0),
+                    fresh,
+                    "{job:?}: {}",
+                    mutant.what
+                );
+            }
+        }
+        assert!(applied > 4, "{job:?}: {applied}");
+    }
 }
 
 /// The records of a profile by names as samples by address: branches, and runs where the code goes on. One of so many.

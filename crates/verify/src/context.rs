@@ -1,6 +1,7 @@
 //! What every part of the proof looks things up in: both files, the moved functions, and who owns an address.
 
 use crate::arch::{Arch, AsksForHugePages, Dispatch, FieldKind, Flow, Insn};
+use crate::consulted;
 use crate::files::bytes::u64_in;
 use crate::files::claim::{Moved, Range};
 use crate::files::elf::{
@@ -21,6 +22,9 @@ pub(crate) struct Index {
     base: u64,
     bitmap: Vec<u64>,
 }
+
+/// Of code that belongs to no function so many bytes are looked at from one place.
+const REACH: u64 = 64;
 
 /// A bit of the bitmap stands for this many bytes (as a power of two).
 const GRAIN: u32 = 6;
@@ -51,6 +55,17 @@ impl Index {
         self.ranges.iter().copied()
     }
 
+    /// The owners of ranges that have bytes in common with one, and the first such bytes.
+    pub(crate) fn within(&self, start: u64, end: u64) -> impl Iterator<Item = (u64, FuncId)> {
+        let i = self.ranges.partition_point(|r| r.0.end <= start);
+        let ranges = self.ranges.get(i..).unwrap_or(&[]).iter();
+        let inside = ranges.take_while(move |r| r.0.start < end);
+        inside.map(move |r| {
+            consulted::function(r.1);
+            (r.0.start.max(start), r.1)
+        })
+    }
+
     /// Whether none of these addresses has an owner.
     pub(crate) fn is_free(&self, start: u64, end: u64) -> bool {
         let i = self.ranges.partition_point(|r| r.0.end <= start);
@@ -71,7 +86,11 @@ impl Index {
             .ranges
             .partition_point(|r| r.0.start <= addr)
             .checked_sub(1)?;
-        self.ranges.get(i).filter(|r| addr < r.0.end).map(|r| r.1)
+        let owner = self.ranges.get(i).filter(|r| addr < r.0.end).map(|r| r.1);
+        if let Some(id) = owner {
+            consulted::function(id);
+        }
+        owner
     }
 
     /// The same, and up to where the answer holds.
@@ -79,14 +98,17 @@ impl Index {
         let i = self.ranges.partition_point(|r| r.0.start <= addr);
         let last = i.checked_sub(1).and_then(|i| self.ranges.get(i));
         match last.filter(|r| addr < r.0.end) {
-            Some(r) => (Some(r.1), r.0.end),
+            Some(r) => {
+                consulted::function(r.1);
+                (Some(r.1), r.0.end)
+            }
             None => (None, self.ranges.get(i).map_or(u64::MAX, |r| r.0.start)),
         }
     }
 }
 
 /// What an output that counts has beside its code.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     /// Where counters are: new writable memory without bytes in the file.
     pub areas: Vec<Range>,
@@ -195,6 +217,15 @@ impl<'a> Context<'a> {
 
     pub(crate) fn is_abandoned(&self, addr: u64) -> bool {
         self.abandoned.iter().any(|r| r.contains(addr))
+    }
+
+    /// The moved function that ends at an address that is the address of nothing else.
+    pub(crate) fn end_of(&self, addr: u64) -> Option<FuncId> {
+        let id = self.ends.get(&addr).copied();
+        if let Some(id) = id {
+            consulted::function(id);
+        }
+        id
     }
 
     /// Whether `addr` is in the input's unwind table, and the program tells the run-time of that table
@@ -330,7 +361,7 @@ impl<'a> Context<'a> {
         let counts = self.counts.as_ref()?;
         let whose = self.new.owner(addr);
         (whose.is_none() && counts.code.iter().any(|r| r.contains(addr)))
-            .then(|| self.output.bytes_from(addr))?
+            .then(|| self.output.bytes_near(addr, REACH))?
     }
 
     /// Whether at `new` is a start-up routine that asks for huge pages for new code, does nothing else, and goes on
@@ -379,11 +410,12 @@ impl<'a> Context<'a> {
     pub(crate) fn behind_veneer<A: Arch>(&self, elf: &Elf<'_>, addr: u64) -> u64 {
         let mut at = addr;
         for _ in 0..4 {
-            let Some((target, len)) = elf.bytes_from(at).and_then(|b| A::veneer(b, at)) else {
+            let near = |at| elf.bytes_near(at, REACH);
+            let Some((target, len)) = near(at).and_then(|b| A::veneer(b, at)) else {
                 break;
             };
             // A jump of one instruction is direct.
-            if self.guarded && len > 4 && !elf.bytes_from(target).is_some_and(A::lets_calls_in) {
+            if self.guarded && len > 4 && !near(target).is_some_and(A::lets_calls_in) {
                 break;
             }
             at = target;
@@ -440,7 +472,7 @@ pub(crate) fn code_ranges(elf: &Elf<'_>) -> Vec<Range> {
 }
 
 /// What the parts of the proof find before the lock step: obligations, and facts about moved functions.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Findings {
     /// Pairs (old address, new address) that must hold.
     pub pairs: Vec<(u64, u64)>,
@@ -552,8 +584,8 @@ impl Findings {
                         self.inside.push((id, old));
                     }
                 }
-            } else if let Some(id) = cx.ends.get(&old) {
-                self.inside.push((*id, old));
+            } else if let Some(id) = cx.end_of(old) {
+                self.inside.push((id, old));
             }
             return true;
         }
@@ -567,6 +599,77 @@ impl Findings {
             self.addresses.push((id, true));
         }
         true
+    }
+}
+
+/// By number of a function in the first claim: its number in the second, if it is still there.
+pub(crate) struct Numbers(Vec<Option<FuncId>>);
+
+impl Numbers {
+    /// `None`: the second claim has something that the first had not.
+    pub(crate) fn new(before: &[Moved], now: &[Moved]) -> Option<Self> {
+        let mut rest = (0..).zip(now).peekable();
+        let numbers = before
+            .iter()
+            .map(|f| rest.next_if(|(_, g)| *g == f).map(|(id, _)| id))
+            .collect();
+        rest.next().is_none().then_some(Numbers(numbers))
+    }
+
+    /// The number now; `None` if the function is gone.
+    pub(crate) fn of(&self, id: FuncId) -> Option<FuncId> {
+        self.0.get(id as usize).copied().flatten()
+    }
+}
+
+/// A list with functions' new numbers; false: one of them is gone.
+pub(crate) fn renumber<'l>(
+    list: impl IntoIterator<Item = &'l mut FuncId>,
+    numbers: &Numbers,
+) -> bool {
+    list.into_iter().all(|id| match numbers.of(*id) {
+        Some(now) => {
+            *id = now;
+            true
+        }
+        None => false,
+    })
+}
+
+impl Findings {
+    /// With functions' new numbers; false: one of them is gone.
+    pub(crate) fn renumber(&mut self, numbers: &Numbers) -> bool {
+        let Findings {
+            pairs: _,
+            file: _,
+            functions,
+            addresses,
+            entrances,
+            inside,
+            labels,
+            dispatching,
+            interior_branches,
+            into_jumps,
+            words: _,
+            bases,
+            formed: _,
+            dispatches,
+            retargeted: _,
+            pointers: _,
+            following: _,
+            hooks: _,
+            uses_own: _,
+        } = self;
+        let functions = functions.iter_mut().map(|f| &mut f.0);
+        let addresses = addresses.iter_mut().map(|a| &mut a.0);
+        let inside = inside.iter_mut().chain(labels).map(|i| &mut i.0);
+        let jumps = into_jumps.iter_mut().map(|j| &mut j.0);
+        let bases = bases.iter_mut().filter_map(|b| b.1.as_mut());
+        let dispatches = dispatches.iter_mut().filter_map(|d| d.1.as_mut());
+        let lists = [entrances, dispatching, interior_branches];
+        let named = functions.chain(addresses).chain(inside).chain(jumps);
+        let all = named.chain(bases).chain(dispatches);
+        renumber(all.chain(lists.into_iter().flatten()), numbers)
     }
 }
 

@@ -48,7 +48,9 @@
 //! function being walked, and a few bits per byte for those that are done. The report does not depend on the
 //! number of threads.
 
+mod again;
 mod arch;
+mod consulted;
 mod context;
 pub mod debug;
 mod entries;
@@ -68,6 +70,7 @@ pub use report::{
     EntryLevel, EntryReport, Failure, FunctionReport, Options, Report, Verdict,
 };
 
+use again::{Again, Found, Kept, Roots, Sweep};
 use arch::Arch;
 use arch::aarch64::AArch64;
 use arch::x86_64::X86_64;
@@ -136,6 +139,36 @@ pub fn verify(input: &[u8], output: &[u8], options: &Options) -> Result<Report, 
     verify_files(input, output, None, options)
 }
 
+/// What a check found out that may hold for another output of the same input.
+#[derive(Clone)]
+pub struct Remembered<'a>(Option<Box<Kept<'a>>>);
+
+impl Remembered<'_> {
+    /// How many functions' verdicts that check took over from one before it.
+    pub fn taken_over(&self) -> usize {
+        self.0.as_ref().map_or(0, |kept| kept.taken_over)
+    }
+}
+
+/// The same as [`verify`], for an output that is to replace one that was checked `before`. Verdicts of that check are
+/// used where the checker sees that nothing differs of what they rest on, so the report is what it would be
+/// without them.
+///
+/// # Errors
+///
+/// As for [`verify`].
+pub fn verify_again<'a>(
+    input: &'a [u8],
+    output: &'a [u8],
+    before: Option<Remembered<'a>>,
+    options: &Options,
+) -> Result<(Report, Remembered<'a>), Error> {
+    let (old, mut new) = (Elf::parse(input, "input")?, Elf::parse(output, "output")?);
+    new.is_noted = true;
+    let (report, kept) = verify_parsed(&old, &new, None, before.and_then(|b| b.0), options)?;
+    Ok((report, Remembered(kept)))
+}
+
 /// The same with debug information in files of their own: proves that `new_debug` says of the output what
 /// `old_debug` says of the input.
 ///
@@ -162,6 +195,19 @@ fn verify_files(
 ) -> Result<Report, Error> {
     let old = Elf::parse(input, "input")?;
     let new = Elf::parse(output, "output")?;
+    Ok(verify_parsed(&old, &new, debug_files, None, options)?.0)
+}
+
+/// What a check gives: its report, and what it keeps for the next if that is noted.
+type Checked<'a> = (Report, Option<Box<Kept<'a>>>);
+
+fn verify_parsed<'a>(
+    old: &Elf<'a>,
+    new: &Elf<'a>,
+    debug_files: Option<(&Elf<'_>, &Elf<'_>)>,
+    before: Option<Box<Kept<'a>>>,
+    options: &Options,
+) -> Result<Checked<'a>, Error> {
     let prove = match old.machine {
         X86_64::MACHINE => prove::<X86_64>,
         AArch64::MACHINE => prove::<AArch64>,
@@ -178,10 +224,11 @@ fn verify_files(
     match claim.kind {
         // Counters at entries move nothing, and need no claim.
         0 if claim.functions.is_empty() => {
-            return Ok(match old.machine {
-                X86_64::MACHINE => entries::prove::<X86_64>(&old, &new, options),
-                _ => entries::prove::<AArch64>(&old, &new, options),
-            });
+            let report = match old.machine {
+                X86_64::MACHINE => entries::prove::<X86_64>(old, new, options),
+                _ => entries::prove::<AArch64>(old, new, options),
+            };
+            return Ok((report, None));
         }
         0 | 1 => {}
         kind => {
@@ -193,11 +240,11 @@ fn verify_files(
     // Old addresses are kept in 32 bits; and nothing below loops over an address range that is not in a file.
     for (elf, which, ranges) in [
         (
-            &old,
+            old,
             "input",
             &(|f: &claim::Moved| f.old.clone()) as &dyn Fn(&claim::Moved) -> _,
         ),
-        (&new, "output", &|f| f.new.clone()),
+        (new, "output", &|f| f.new.clone()),
     ] {
         let (start, end) = elf.extent();
         if end - start >= u64::from(u32::MAX) {
@@ -220,7 +267,7 @@ fn verify_files(
             });
         }
     }
-    Ok(prove(&old, &new, debug_files, &claim, options))
+    Ok(prove(old, new, debug_files, &claim, before, options))
 }
 
 /// Checks that claimed ranges are where code may be. Returns those in the space of old bodies, and whose those were.
@@ -362,27 +409,46 @@ fn compare_unwind(cx: &Context<'_>, found: &mut Findings) {
     }
 }
 
-/// Walks all functions, and again those of which others demand more, until no new pair is demanded.
-fn walk_all<A: Arch>(cx: &Context<'_>, pairs: &mut Vec<(u64, u64)>) -> Vec<Walked> {
+/// Walks all functions but those whose walks `again` has, and again those of which others demand more, until no new
+/// pair is demanded. Gives the roots of the first and of the last walks as well.
+fn walk_all<A: Arch>(
+    cx: &Context<'_>,
+    pairs: &mut Vec<(u64, u64)>,
+    again: Option<&mut Again<'_>>,
+) -> (Vec<Walked>, Roots, Roots) {
     let base = cx.input.extent().0;
-    let mut roots = context::roots_by_function(cx, pairs);
+    let first_roots = context::roots_by_function(cx, pairs);
+    let mut roots = first_roots.clone();
+    let mut known = again.map_or_else(FxHashMap::default, |a| a.walked(cx, &roots));
+    for (id, (_, from)) in known.iter_mut().filter(|k| !k.1.1.is_empty()) {
+        roots.insert(*id, std::mem::take(from));
+    }
     let none = Vec::new();
     // One buffer for each piece of the work, not for each function.
-    let ids: Vec<FuncId> = (0..cx.functions.len() as FuncId).collect();
-    let run = |ids: &[FuncId],
-               roots: &std::collections::BTreeMap<FuncId, Vec<(u64, u64)>>|
-     -> Vec<Walked> {
+    let run = |ids: &[FuncId], roots: &Roots| -> Vec<Walked> {
         ids.par_iter()
             .map_init(Scratch::default, |scratch, id| {
-                walk::walk::<A>(cx, *id, roots.get(id).unwrap_or(&none), scratch)
+                let walk = || walk::walk::<A>(cx, *id, roots.get(id).unwrap_or(&none), scratch);
+                let (mut walked, consulted) = consulted::noting(cx.output.is_noted, walk);
+                walked.consulted = consulted;
+                walked
             })
             .collect()
     };
-    let mut walked = run(&ids, &roots);
+    let all = 0..cx.functions.len() as FuncId;
+    let ids: Vec<FuncId> = all.clone().filter(|id| !known.contains_key(id)).collect();
+    let mut new = run(&ids, &roots).into_iter();
+    let one = |id: FuncId| match known.remove(&id) {
+        Some((walked, _)) => walked,
+        None => new.next().unwrap_or_default(),
+    };
+    let mut walked: Vec<Walked> = all.clone().map(one).collect();
+    let mut last: Vec<FuncId> = all.collect();
     loop {
-        let mut cross: Vec<(u64, u64)> = walked
-            .iter_mut()
-            .flat_map(|w| std::mem::take(&mut w.cross))
+        let mut cross: Vec<(u64, u64)> = last
+            .iter()
+            .filter_map(|id| walked.get(*id as usize))
+            .flat_map(|w| w.cross.iter().copied())
             .collect();
         cross.sort_unstable();
         cross.dedup();
@@ -400,17 +466,17 @@ fn walk_all<A: Arch>(cx: &Context<'_>, pairs: &mut Vec<(u64, u64)>) -> Vec<Walke
                 again.push(id);
             }
         }
-        again.dedup();
         again.sort_unstable();
         again.dedup();
         if again.is_empty() {
-            return walked;
+            return (walked, first_roots, roots);
         }
         for (id, w) in again.iter().zip(run(&again, &roots)) {
             if let Some(slot) = walked.get_mut(*id as usize) {
                 *slot = w;
             }
         }
+        last = again;
     }
 }
 
@@ -437,13 +503,14 @@ fn note_reused(cx: &mut Context<'_>, reused: Vec<(Range, FuncId)>) {
     cx.reused = Index::new(reused);
 }
 
-fn prove<A: Arch>(
-    input: &Elf<'_>,
-    output: &Elf<'_>,
+fn prove<'a, A: Arch>(
+    input: &Elf<'a>,
+    output: &Elf<'a>,
     debug_files: Option<(&Elf<'_>, &Elf<'_>)>,
     claim: &Claim<'_>,
+    before: Option<Box<Kept<'a>>>,
     options: &Options,
-) -> Report {
+) -> Checked<'a> {
     let mut found = Findings::default();
     let counting = claim.kind == 0;
     let mut layout = image::layout_of(input, output, counting, &mut found.file);
@@ -516,6 +583,8 @@ fn prove<A: Arch>(
         cx.described = !described::words::<A>(input).is_empty();
     }
     let cx = cx;
+    let mut again = before.and_then(|before| Again::new(&cx, *before));
+    let mut keep = Found::default();
     image::dynamic(&cx, &layout, &mut found);
     let relative = image::relocations::<A>(&cx, &mut layout, &mut found);
     writes::compare(&cx, &mut found);
@@ -537,36 +606,24 @@ fn prove<A: Arch>(
     let mut of_symbols = Findings::default();
     rayon::join(
         || {
+            let kept = (&kept, &layout.by_meaning[..], &relative[..]);
             found.append(compare_image::<A>(
-                &cx,
-                &kept,
-                &extents,
-                &layout.by_meaning,
-                &relative,
+                &cx, &extents, kept, &mut again, &mut keep,
             ));
         },
         || image::static_symbols(&cx, (input, output), &mut of_symbols),
     );
     found.append(of_symbols);
 
-    let (walked, subject) =
-        rayon::join(|| walk_all::<A>(&cx, &mut found.pairs), || Subject::of(&cx));
+    let ((walked, first_roots, last_roots), subject) = rayon::join(
+        || walk_all::<A>(&cx, &mut found.pairs, again.as_mut()),
+        || Subject::of(&cx),
+    );
     if counting {
         counting::judge::<A>(&cx, &walked, &mut found);
     }
     counting::check_hooks(&mut found);
-    for w in &walked {
-        found.addresses.extend(&w.addresses);
-        found.entrances.extend(&w.entrances);
-        found.labels.extend(&w.labels);
-        found.inside.extend(&w.inside);
-    }
-    if cx.bare {
-        let came_by = (0..).zip(cx.functions).zip(&walked);
-        let unclaimed =
-            came_by.filter_map(|((id, f), w)| Some((id, bare::unclaimed(f, &w.falls_back)?)));
-        found.functions.extend(unclaimed);
-    }
+    gather(&cx, &walked, &mut found);
     let visible = Visible::of(input);
     what_is_seen::<A>(&cx, &visible, &extents, &mut found);
     overwritten_bodies::<A>(&cx, &kept, &relative, &mut found);
@@ -581,30 +638,70 @@ fn prove<A: Arch>(
         true => debug::prove::<A>(&cx, &walked, &mut found),
         false => None,
     };
-    let mut report = report::<A>(&cx, found, walked, &subject, options);
+    let mut report = report::<A>(&cx, found, &walked, &subject, options);
     report.debug = debug;
-    report
+    let kept = output.is_noted.then(|| {
+        (keep.walked, keep.first_roots, keep.last_roots) = (walked, first_roots, last_roots);
+        let mut kept = Kept::new(&cx, input.data, output.data, keep);
+        kept.taken_over = again.map_or(0, |a| a.taken_over);
+        Box::new(kept)
+    });
+    (report, kept)
+}
+
+/// What walks found out about other functions than their own, and jumps to old code that the claim does not name.
+fn gather(cx: &Context<'_>, walked: &[Walked], found: &mut Findings) {
+    for w in walked {
+        found.addresses.extend(&w.addresses);
+        found.entrances.extend(&w.entrances);
+        found.labels.extend(&w.labels);
+        found.inside.extend(&w.inside);
+    }
+    if cx.bare {
+        let came_by = (0..).zip(cx.functions).zip(walked);
+        let unclaimed =
+            came_by.filter_map(|((id, f), w)| Some((id, bare::unclaimed(f, &w.falls_back)?)));
+        found.functions.extend(unclaimed);
+    }
 }
 
 /// Compares old code and data, and what refers to moved functions from there.
 fn compare_image<A: Arch>(
     cx: &Context<'_>,
-    kept: &data::KeptRelocs<'_>,
     extents: &Extents<'_>,
-    by_meaning: &[Range],
-    relative: &[u64],
+    (kept, by_meaning, relative): (&data::KeptRelocs<'_>, &[Range], &[u64]),
+    again: &mut Option<Again<'_>>,
+    keep: &mut Found,
 ) -> Findings {
     let mut found = Findings::default();
     let compared = data::compare::<A>(cx, kept, by_meaning, relative);
     found.append(compared);
-    found.append(text::sweep::<A>(cx, kept, extents.starts(), relative));
+    let starts = extents.starts();
+    let known = again.as_mut().and_then(|a| a.swept(starts, relative));
+    let parts = text::sweep::<A>(cx, kept, starts, relative, known);
+    if cx.output.is_noted {
+        parts
+            .iter()
+            .for_each(|part| found.append(part.found.clone()));
+        keep.swept = Some(Sweep {
+            starts: starts.to_vec(),
+            relative: relative.to_vec(),
+            parts,
+        });
+    } else {
+        parts.into_iter().for_each(|part| found.append(part.found));
+    }
+    text::literals::<A>(cx, kept, &mut found);
     data::staying_pointers::<A>(cx, kept, &mut found);
     if cx.bare {
         // No table may change.
         found.bases.clear();
         bare::check_functions::<A>(cx, &mut found);
         bare::describing(cx, extents, &mut found);
-        inside::check::<A>(cx, &mut found);
+        let inside = again.as_mut().and_then(Again::inside);
+        let inside = inside.unwrap_or_else(|| inside::search::<A>(cx));
+        keep.inside = cx.output.is_noted.then(|| inside.clone());
+        inside::judge(inside, &mut found);
     } else {
         described::known::<A>(cx, extents, &mut found);
         distances::known::<A>(cx, &mut found);
@@ -748,7 +845,7 @@ fn what_is_seen<A: Arch>(
     found.inside.sort_unstable();
     found.inside.dedup();
     for &(id, old) in &found.inside {
-        if cx.ends.contains_key(&old) {
+        if cx.end_of(old).is_some() {
             let text = format!(
                 "a pointer leads to {old:#x}, the end of the function: the program may compare program counters with it"
             );
@@ -883,7 +980,7 @@ fn entry_report<A: Arch>(cx: &Context<'_>, id: FuncId, jumps: &[FuncId]) -> Opti
 fn report<A: Arch>(
     cx: &Context<'_>,
     mut found: Findings,
-    walked: Vec<Walked>,
+    walked: &[Walked],
     subject: &Subject<'_>,
     options: &Options,
 ) -> Report {
@@ -908,7 +1005,7 @@ fn report<A: Arch>(
     let promoted = walked.iter().filter(|w| promotes(w)).count() as u64;
     let inlines = |w: &Walked| has_changed(w, ChangeKind::InlinedCall);
     let inlining = walked.iter().filter(|w| inlines(w)).count() as u64;
-    let changes = changes(&walked);
+    let changes = changes(walked);
     let takes_constants = |w: &Walked| {
         w.changes
             .get(ChangeKind::Constant as usize)
@@ -916,14 +1013,14 @@ fn report<A: Arch>(
     };
     let with_constants = walked.iter().filter(|w| takes_constants(w)).count() as u64;
     let functions: Vec<FunctionReport> = walked
-        .into_par_iter()
+        .par_iter()
         .enumerate()
         .filter_map(|(id, w)| {
             let f = cx.function(id as FuncId)?;
-            let takes_constants = takes_constants(&w);
-            let (promotes, inlines) = (promotes(&w), inlines(&w));
+            let takes_constants = takes_constants(w);
+            let (promotes, inlines) = (promotes(w), inlines(w));
             let unreached = if w.failure.is_none() {
-                w.unreached
+                w.unreached.clone()
             } else {
                 Vec::new()
             };
@@ -955,7 +1052,7 @@ fn report<A: Arch>(
                 let failure = Failure::new(Check::Changes, text).at(f.old_entry, f.new_entry());
                 (options.placement_only && changes > 0).then_some(failure)
             };
-            let failure = w.failure.or_else(|| failures.get(&id).cloned());
+            let failure = w.failure.clone().or_else(|| failures.get(&id).cloned());
             let failure = failure.or_else(unwanted).or_else(changed);
             Some(FunctionReport {
                 name: subject

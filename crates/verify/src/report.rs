@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 /// What is to be checked beyond the minimum, and how.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
     /// Every address at which a function is known to the program (formed in code, stored in data, exported) must be
     /// the same one, old or new, so that comparing function pointers gives the same answers. Default: yes.

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use clap::builder::NonEmptyStringValueParser;
 use postlink_rewrite::coverage::{CoverageMode, CoverageOptions};
 use postlink_rewrite::{Counters, InstrumentReport};
 use rustc_hash::FxHashSet;
@@ -81,7 +82,7 @@ pub struct Instrument {
     #[arg(long)]
     pub no_verify: bool,
     /// For tests: refuse this function while it moves, as if it could not be proved
-    #[arg(long, value_name = "NAME", hide = true)]
+    #[arg(long, value_name = "NAME", hide = true, value_parser = NonEmptyStringValueParser::new())]
     pub refuse: Option<String>,
     /// Print what was done as JSON
     #[arg(long)]

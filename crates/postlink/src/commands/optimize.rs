@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use clap::builder::NonEmptyStringValueParser;
 use postlink_aggregate as aggregate;
 use postlink_aggregate::binary::Placer;
 use postlink_aggregate::quality::Quality;
@@ -70,7 +71,7 @@ pub struct Optimize {
     #[arg(long)]
     pub no_verify: bool,
     /// For tests: refuse this function while it moves, as if it could not be proved
-    #[arg(long, value_name = "NAME", hide = true)]
+    #[arg(long, value_name = "NAME", hide = true, value_parser = NonEmptyStringValueParser::new())]
     pub refuse: Option<String>,
     /// Print what was done as JSON
     #[arg(long)]

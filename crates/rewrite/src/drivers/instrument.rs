@@ -18,14 +18,16 @@ use regex::bytes::Regex;
 use rustc_hash::FxHashSet;
 use serde::Serialize;
 
-use super::rewriting::{Answer, Refusal, Rewriting, retain};
+use super::rewriting::{Answer, Refusal, Rewriting};
 use crate::analyse::{
     Analysed, CounterMap, EntryPatch, FunctionCounters, Scratch, Target, count_pins, per_thread,
     prepare,
 };
 use crate::discover::{NonlocalExits, Program, check_input, check_program, is_program, libc};
 use crate::error::Error;
-use crate::link::{self, Hook, LinkOptions, Placement, ProbeAddresses, Ready, emit_in_place, hook};
+use crate::link::{
+    self, Hook, LinkOptions, Placement, ProbeAddresses, Ready, emit_in_place, hook, moving,
+};
 use crate::phases::Phases;
 use crate::pin::Pin;
 
@@ -202,10 +204,10 @@ impl<'d, I: Isa> Instrumented<'d, I> {
     }
 
     fn report(&self, made: &Made, placed: &Placement, output_size: u64) -> InstrumentReport {
-        let offsets = made.ready.iter().flat_map(|r| &r.recorder_offsets);
+        let offsets = moving(&made.ready).flat_map(|(_, r)| &r.recorder_offsets);
         InstrumentReport {
             functions: self.program.functions.len(),
-            instrumented: made.ready.len(),
+            instrumented: moving(&made.ready).count(),
             pinned: count_pins(&made.map.shares),
             counters: made.map.subject.counters,
             sites: offsets.filter(|o| **o != u32::MAX).count() as u64,
@@ -246,7 +248,8 @@ impl<I: Isa> Rewriting for Instrumented<'_, I> {
 
     /// Without a function that counts there is nothing that could be different.
     fn is_checked(&self, asked: bool) -> bool {
-        asked && self.made.as_ref().is_some_and(|m| !m.ready.is_empty())
+        let made = self.made.as_ref();
+        asked && made.is_some_and(|m| moving(&m.ready).next().is_some())
     }
 
     fn answer(&mut self, refusal: &Refusal) -> Answer {
@@ -508,6 +511,7 @@ fn block_places(made: &Made, placed: &Placement) -> Vec<(u64, u64)> {
         .iter()
         .zip(&made.starts)
         .zip(&placed.fragments)
+        .filter(|((r, _), _)| !r.taken_back)
         .flat_map(|((r, starts), at)| {
             let places = starts.iter().zip(&r.code.blocks);
             places.filter_map(|(start, (fragment, offset))| {
@@ -539,12 +543,10 @@ impl Made {
     /// which is the input's.
     fn take_back(&mut self, program: &Program<'_>, functions: &FxHashSet<u64>) {
         let refused = |r: &Ready| functions.contains(&program.start(r.function as usize));
-        let moves: Vec<bool> = self.ready.iter().map(|r| !refused(r)).collect();
-        for r in self.ready.iter().filter(|r| refused(r)) {
+        for r in self.ready.iter_mut().filter(|r| refused(r)) {
             self.map.shares[r.function as usize].pin = Some(Pin::NotProved);
+            r.taken_back = true;
         }
-        retain(&mut self.ready, &moves);
-        retain(&mut self.starts, &moves);
         self.patches
             .retain(|patch| !functions.contains(&patch.entry.get()));
     }

@@ -31,7 +31,7 @@ use crate::error::Error;
 use crate::link::bat::{self, Moved};
 use crate::link::debug::{self, CompressDebug, DebugInfo, DebugReport, has_debug_info};
 use crate::link::{
-    self, Distances, LinkOptions, Placement, ProbeAddresses, Ready, reusable_space, stress,
+    self, Distances, LinkOptions, Placement, ProbeAddresses, Ready, moving, reusable_space, stress,
 };
 use crate::passes::{self, Changes, PassOptions, PassReport, Threaded};
 use crate::phases::Phases;
@@ -378,6 +378,7 @@ impl<'d, I: Isa> Fitted<'d> for FittedTo<'d, I> {
                 false => Vec::new(),
             },
             walk,
+            layout: None,
             isa: PhantomData::<fn() -> I>,
         }))
     }
@@ -402,6 +403,8 @@ struct LaidOut<'d, I> {
     threaded: Vec<Option<Threaded>>,
     /// A walk through the program by its counts, if layouts are searched.
     walk: Option<Walk>,
+    /// The layout, once it is known.
+    layout: Option<(Layout, Option<SearchReport>)>,
     /// What is done with debug information.
     debug_info: DebugInfo,
     /// Why it is kept although it was to be updated.
@@ -426,8 +429,13 @@ impl<I: Isa> Rewriting for LaidOut<'_, I> {
         mode: u32,
         phases: &mut Phases,
     ) -> Result<OptimizeReport, Error> {
-        phases.begin("functions");
-        let (layout, search) = self.layout();
+        let (layout, search) = match self.layout.take() {
+            Some(known) => known,
+            None => {
+                phases.begin("functions");
+                self.layout()
+            }
+        };
         phases.begin("link");
         let Linked {
             writer,
@@ -437,7 +445,9 @@ impl<I: Isa> Rewriting for LaidOut<'_, I> {
         phases.begin("write");
         let summary = writer.write(out, mode)?;
         phases.end();
-        Ok(self.report(bat_bytes, debug, search, summary.size))
+        let report = self.report(bat_bytes, debug, search.clone(), summary.size);
+        self.layout = Some((layout, search));
+        Ok(report)
     }
 
     fn answer(&mut self, refusal: &Refusal) -> Answer {
@@ -451,6 +461,11 @@ impl<I: Isa> Rewriting for LaidOut<'_, I> {
             self.options.keep.extend(functions);
             self.emitted
                 .take_back(&self.program, &self.counted, &mut self.shares, functions);
+            // Other code may be in the space of their old bodies: then places are given anew.
+            if self.options.preset == Preset::Size {
+                self.emitted.drop_taken_back();
+                self.layout = None;
+            }
         }
         answer
     }
@@ -504,6 +519,7 @@ fn emit_one<'d, I: Isa>(
         splits,
         counter_base: 0,
         site_base: 0,
+        taken_back: false,
     })
 }
 
@@ -566,7 +582,7 @@ impl EmittedAll {
         self.not_emitted.push(*share);
     }
 
-    /// Leaves functions where they were, by the addresses of their entries.
+    /// Leaves functions where they were, by the addresses of their entries. Their places stay empty.
     fn take_back(
         &mut self,
         program: &Program<'_>,
@@ -574,27 +590,32 @@ impl EmittedAll {
         shares: &mut [FunctionCounters],
         functions: &FxHashSet<u64>,
     ) {
-        let moves: Vec<bool> = self
-            .ready
-            .iter()
-            .map(|r| !functions.contains(&program.start(r.function as usize)))
-            .collect();
-        for (position, _) in moves.iter().enumerate().filter(|(_, moves)| !**moves) {
+        for position in 0..self.ready.len() {
+            let ready = &mut self.ready[position];
+            if !functions.contains(&program.start(ready.function as usize)) {
+                continue;
+            }
+            ready.taken_back = true;
             let index = self.of_ready[position];
             self.stays(&counted[index], Pin::NotProved, shares);
             if let Some((before, after)) = self.stats.get_mut(index) {
                 *after = *before;
             }
         }
-        retain(&mut self.ready, &moves);
-        retain(&mut self.of_ready, &moves);
         self.patches
             .retain(|patch| !functions.contains(&patch.entry.get()));
     }
 
+    /// Gives up the places of functions that were taken back.
+    fn drop_taken_back(&mut self) {
+        let moves: Vec<bool> = self.ready.iter().map(|r| !r.taken_back).collect();
+        retain(&mut self.ready, &moves);
+        retain(&mut self.of_ready, &moves);
+    }
+
     /// Bytes of code in a fragment of all functions.
     fn bytes(&self, fragment: usize) -> u64 {
-        let codes = self.ready.iter().map(|r| &r.code.fragments[fragment].code);
+        let codes = moving(&self.ready).map(|(_, r)| &r.code.fragments[fragment].code);
         codes.map(|code| code.bytes.len() as u64).sum()
     }
 }
@@ -812,12 +833,15 @@ impl<'d, I: Isa> LaidOut<'d, I> {
             .ready
             .iter()
             .zip(&self.emitted.of_ready)
+            .filter(|(r, _)| !r.taken_back)
             .map(|(r, i)| {
                 let threaded = self.threaded.get(*i).and_then(Option::as_ref);
                 moved(&self.counted[*i], threaded, &self.chosen[*i], &r.code)
             })
             .collect();
-        let tables = bat::tables::<I>(&self.program, &list, &placed.fragments)?;
+        let places = moving(&self.emitted.ready).map(|(i, _)| placed.fragments[i]);
+        let places: Vec<_> = places.collect();
+        let tables = bat::tables::<I>(&self.program, &list, &places)?;
         bat::write(&tables, writer)
     }
 
@@ -833,7 +857,7 @@ impl<'d, I: Isa> LaidOut<'d, I> {
         OptimizeReport {
             functions: program.functions.len(),
             profiled: self.profiled,
-            moved: emitted.ready.len(),
+            moved: moving(&emitted.ready).count(),
             not_emitted: emitted.not_emitted.len(),
             not_emitted_for: count_pins(&emitted.not_emitted),
             pinned: count_pins(&self.shares),

@@ -3,7 +3,12 @@
 //! What the input and the profile determine is found out once: functions, graphs, counts, the code of every
 //! function. It does not depend on which functions move in the end, as code refers to others by name until it
 //! is linked. So a function that is refused is taken back from what was made, and only what depends on it is
-//! done again: the order of functions, addresses, tables and the file.
+//! done again: references, tables and the file.
+//!
+//! Its place in new code is left empty, filled with traps, and tables keep its space. So everything else is at the
+//! address where it was, new code differs only where it referred to the function, and the checker takes over its
+//! verdicts on all the rest (`postlink_verify::verify_again`). Places are given anew where other code may be in
+//! the function's old body (`--preset size`), and where machine profiles count in new code.
 
 use std::path::Path;
 

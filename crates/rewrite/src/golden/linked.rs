@@ -121,6 +121,7 @@ fn make<'d, I: Isa>(
         splits: Vec::new(),
         counter_base: 0,
         site_base: 0,
+        taken_back: false,
     };
     Ok((ready, a.entry_patch))
 }

@@ -16,7 +16,7 @@ use postlink_elf::write::{NewId, Writer};
 use xxhash_rust::xxh3::Xxh3;
 
 use super::place::Placement;
-use super::ready::Ready;
+use super::ready::{Ready, moving};
 use crate::discover::Program;
 use crate::error::Error;
 
@@ -48,7 +48,7 @@ impl Placement {
         add(b"postlink");
         add(old);
         add(postlink_elf::note::description(writer.contents(note)));
-        let mut order: Vec<usize> = (0..ready.len()).collect();
+        let mut order: Vec<usize> = moving(ready).map(|(i, _)| i).collect();
         order.sort_by_key(|i| program.start(ready[*i].function as usize));
         for i in order {
             for (f, fragment) in ready[i].code.fragments.iter().enumerate() {

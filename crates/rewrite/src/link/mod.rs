@@ -32,7 +32,7 @@ mod veneers;
 
 pub use distances::Distances;
 pub use place::{LinkOptions, Placement, ProbeAddresses, alignment, place};
-pub use ready::{Ready, addresses, emit_in_place, places};
+pub use ready::{Ready, addresses, emit_in_place, moving, places};
 pub use reuse::reusable_space;
 pub use startup::{Hook, ask_for_huge_pages, hook};
 pub use tables::put_note;

@@ -21,7 +21,7 @@ use rayon::prelude::*;
 use rustc_hash::FxHashMap;
 
 use super::distances::{Distances, Gaps};
-use super::ready::Ready;
+use super::ready::{Ready, moving};
 use super::veneers::{self, Veneers};
 use crate::analyse::{SecondaryEntry, Target};
 use crate::cfg::BlockId;
@@ -208,7 +208,7 @@ pub fn place<I: Isa>(
     for veneer_group in 0..count {
         p.place_veneer_group::<I>(ready, veneer_group, orders, options, writer);
     }
-    for (i, r) in ready.iter().enumerate() {
+    for (i, r) in moving(ready) {
         let start = InputAddr::new(program.start(r.function as usize));
         let entry = p.block(ready, i, 0);
         p.entries.insert(start, entry);
@@ -406,7 +406,7 @@ impl Placement {
         }
         let none = ProbeAddresses::default();
         let mut list = Vec::new();
-        for (i, r) in ready.iter().enumerate() {
+        for (i, r) in moving(ready) {
             let fragments = r
                 .code
                 .fragments
@@ -484,7 +484,7 @@ impl Placement {
     ) -> Result<(), Error> {
         self.veneers.fill::<I>(writer)?;
         let in_old_body = |i: usize| (0..2).filter(move |f| self.in_old_body[i][*f]);
-        for (i, f) in (0..ready.len()).flat_map(|i| in_old_body(i).map(move |f| (i, f))) {
+        for (i, f) in moving(ready).flat_map(|(i, _)| in_old_body(i).map(move |f| (i, f))) {
             let (code, at) = (&ready[i].code.fragments[f].code, self.fragments[i][f]);
             let mut bytes = code.bytes.clone();
             self.resolve_fixups::<I>(program, ready, i, code, at, probes, &mut bytes)?;
@@ -558,6 +558,10 @@ impl Placement {
         parts
             .into_par_iter()
             .try_for_each(|(out, (i, base, code))| {
+                if ready[*i as usize].taken_back {
+                    out.fill(I::PADDING);
+                    return Ok(());
+                }
                 out.copy_from_slice(&code.bytes);
                 self.resolve_fixups::<I>(program, ready, *i as usize, code, *base, probes, out)
             })

@@ -37,6 +37,15 @@ pub struct Ready {
     pub counter_base: u64,
     /// Number of its first site.
     pub site_base: u64,
+    /// Whether the checker refused it. Then it stays where it was, and its place in new code is left empty: so
+    /// everything else keeps its address, and the checker sees that it need not look at it again.
+    pub taken_back: bool,
+}
+
+/// Functions of a list that move, with their positions.
+pub fn moving(ready: &[Ready]) -> impl Iterator<Item = (usize, &Ready)> {
+    let all = ready.iter().enumerate();
+    all.filter(|(_, r)| !r.taken_back)
 }
 
 /// Places of the old body with the blocks that begin there, as the graph has them.
@@ -96,5 +105,6 @@ pub fn emit_in_place<'d, I: Isa>(
         splits: Vec::new(),
         counter_base: 0,
         site_base: 0,
+        taken_back: false,
     })
 }

@@ -7,7 +7,7 @@ use rayon::prelude::*;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::place::{Placement, fill};
-use super::ready::Ready;
+use super::ready::{Ready, moving};
 use crate::analyse::{EntryPatch, put_entry};
 use crate::discover::{Pointer, Program, Stored};
 use crate::error::Error;
@@ -60,7 +60,7 @@ impl Placement {
         entry_patches: &[EntryPatch],
         writer: &mut Writer<'_>,
     ) -> Result<(), Error> {
-        let second = ready.iter().flat_map(|r| &r.secondary_entries);
+        let second = moving(ready).flat_map(|(_, r)| &r.secondary_entries);
         let second = second.map(|s| s.patch);
         for EntryPatch { entry: from, at } in entry_patches.iter().copied().chain(second) {
             let Some(new) = self.external_entries.get(&from).or(self.entries.get(&from)) else {
@@ -81,7 +81,7 @@ impl Placement {
         ready: &[Ready],
         writer: &mut Writer<'_>,
     ) -> Result<(), Error> {
-        for (i, r) in ready.iter().enumerate() {
+        for (i, r) in moving(ready) {
             let start = program.start(r.function as usize);
             for (k, (place, block)) in r.anchored_targets.iter().enumerate() {
                 let next = r.anchored_targets.get(k + 1).map(|a| a.0.get());
@@ -111,7 +111,7 @@ impl Placement {
         let stays = |a: u64| {
             program
                 .piece_at(a)
-                .is_none_or(|p| !ready.iter().any(|r| r.function == p.function))
+                .is_none_or(|p| !moving(ready).any(|(_, r)| r.function == p.function))
         };
         let formed = program.refs.formed.iter();
         for &(at, target) in formed.filter(|f| program.refs.is_registered_frame(f.1)) {
@@ -134,7 +134,7 @@ impl Placement {
 
     /// Entries of relative tables.
     fn table_entries(&self, ready: &[Ready], writer: &mut Writer<'_>) -> Result<(), Error> {
-        for (i, r) in ready.iter().enumerate() {
+        for (i, r) in moving(ready) {
             for t in &r.table_entries {
                 let Some(base) = t.base else {
                     continue;
@@ -160,11 +160,8 @@ impl Placement {
         move_pointers: bool,
         writer: &mut Writer<'_>,
     ) -> Result<(), Error> {
-        let by_function: FxHashMap<u32, usize> = ready
-            .iter()
-            .enumerate()
-            .map(|(i, r)| (r.function, i))
-            .collect();
+        let by_function: FxHashMap<u32, usize> =
+            moving(ready).map(|(i, r)| (r.function, i)).collect();
         let moved = |p: &Pointer| -> Option<OutputAddr> {
             let target = InputAddr::new(p.target);
             if self.entries.contains_key(&target) {
@@ -229,7 +226,7 @@ impl Placement {
         ready: &[Ready],
         writer: &mut Writer<'_>,
     ) -> Result<(), Error> {
-        let moved: FxHashSet<u32> = ready.iter().map(|r| r.function).collect();
+        let moved: FxHashSet<u32> = moving(ready).map(|(_, r)| r.function).collect();
         let followed = |target: u64| self.followed(program, InputAddr::new(target));
         let edits: Vec<(InputAddr, FixupKind, OutputAddr)> = program
             .pieces

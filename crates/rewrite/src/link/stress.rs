@@ -16,7 +16,7 @@
 //! bodies after their entry jumps may be filled with breakpoints ([`OldBody`]): whatever still runs there was
 //! an unnoticed fall-back.
 
-use super::ready::Ready;
+use super::ready::{Ready, moving};
 use crate::analyse::EntryPatch;
 use crate::cfg::BlockId;
 use crate::discover::Program;
@@ -113,14 +113,14 @@ pub fn old_bodies(
     // Where control enters, and where the jump is.
     let jump = |patch: &EntryPatch| (patch.entry.get(), patch.at.get());
     let mut jumps: Vec<(u64, u64)> = entry_patches.iter().map(jump).collect();
-    for r in ready {
+    for (_, r) in moving(ready) {
         jumps.extend(r.secondary_entries.iter().map(|s| jump(&s.patch)));
         jumps.extend(r.anchored_targets.iter().map(|a| (a.0.get(), a.0.get())));
     }
     jumps.sort_unstable();
     let leads_on = |entry: &u64| jumps.binary_search_by_key(entry, |j| j.0).is_ok();
     let mut bodies = Vec::new();
-    for r in ready {
+    for (_, r) in moving(ready) {
         let function = &program.functions[r.function as usize];
         let start = program.start(r.function as usize);
         // Without space for a jump at an entry, control that enters there stays in the old body.

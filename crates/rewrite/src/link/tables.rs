@@ -8,7 +8,7 @@ use rayon::prelude::*;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::place::{LinkOptions, Placement};
-use super::ready::Ready;
+use super::ready::{Ready, moving};
 use crate::analyse::EntryPatch;
 use crate::discover::{Basis, Program};
 use crate::emit::FragmentUnwind;
@@ -23,11 +23,8 @@ impl Placement {
         options: &LinkOptions<'_>,
         writer: &mut Writer<'_>,
     ) {
-        let by_function: FxHashMap<u32, usize> = ready
-            .iter()
-            .enumerate()
-            .map(|(i, r)| (r.function, i))
-            .collect();
+        let by_function: FxHashMap<u32, usize> =
+            moving(ready).map(|(i, r)| (r.function, i)).collect();
         let section = |addr: OutputAddr| -> Option<NewId> {
             self.sections
                 .iter()
@@ -83,7 +80,7 @@ impl Placement {
             }
         }
         let symtab = program.elf.symbols(SymbolTable::Static);
-        for (i, r) in ready.iter().enumerate() {
+        for (i, r) in moving(ready) {
             let start = program.start(r.function as usize);
             let k = program.symbols.partition_point(|s| s.0 < start);
             let of = program.symbols.get(k).filter(|s| s.0 == start).map(|s| s.1);
@@ -157,6 +154,7 @@ impl Placement {
         let mut functions: Vec<MovedFunction> = ready
             .par_iter()
             .enumerate()
+            .filter(|(_, r)| !r.taken_back)
             .map(|(i, r)| {
                 let f = &program.functions[r.function as usize];
                 let old = f

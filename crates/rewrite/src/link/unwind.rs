@@ -53,18 +53,21 @@ impl Placement {
             })
             .collect();
         let tables = self.exception_tables(program, ready, &parts, writer)?;
-        let mut new: Vec<NewFde> = Vec::new();
-        for (p, part) in parts.iter().enumerate() {
-            new.push(NewFde {
-                cie: part.info.cie,
-                start: part.start.get(),
-                len: part.len,
-                lsda: tables.get(&p).map(|at| at.get()),
-                instructions: part.info.instructions.clone(),
-            });
-        }
+        // Those of functions that were taken back come last: there is space for them, and nothing else.
+        let moves = |part: &&(usize, &Part<'_>)| !ready[part.1.position].taken_back;
+        let (moving, empty): (Vec<_>, Vec<_>) = parts.iter().enumerate().partition(|p| moves(&p));
+        let entry = |(p, part): (usize, &Part<'_>)| NewFde {
+            cie: part.info.cie,
+            start: part.start.get(),
+            len: part.len,
+            lsda: tables.get(&p).map(|at| at.get()),
+            instructions: part.info.instructions.clone(),
+        };
+        let mut new: Vec<NewFde> = moving.into_iter().map(entry).collect();
         new.extend(self.recorder_entries(program, writer));
-        self.merged_frames(program, &new, writer)
+        let moving = new.len();
+        new.extend(empty.into_iter().map(entry));
+        self.merged_frames(program, &new, moving, writer)
     }
 
     /// Writes exception tables, and gives their addresses by part.
@@ -169,11 +172,12 @@ impl Placement {
             .collect()
     }
 
-    /// Writes all unwind entries, old and new.
+    /// Writes all old unwind entries, and so many of the new ones; for the rest there is space.
     fn merged_frames(
         &self,
         program: &Program<'_>,
         new: &[NewFde],
+        moving: usize,
         writer: &mut Writer<'_>,
     ) -> Result<(), Error> {
         // What was where other code is now has no entry any more.
@@ -204,8 +208,10 @@ impl Placement {
             align: 8,
             size: frame_size,
         });
-        let mut hdr_bytes = vec![0; hdr_size as usize];
-        let mut frame_bytes = vec![0; frame_size as usize];
+        let new = new.get(..moving).unwrap_or(new);
+        let (frame_len, hdr_len) = eh_frame::merged_sizes(old, new);
+        let mut hdr_bytes = vec![0; hdr_len as usize];
+        let mut frame_bytes = vec![0; frame_len as usize];
         eh_frame::write_merged(
             old,
             new,
@@ -214,6 +220,8 @@ impl Placement {
             hdr.map_or(frame.addr, |hdr| hdr.addr).get(),
             &mut hdr_bytes,
         )?;
+        hdr_bytes.resize(hdr_size as usize, 0);
+        frame_bytes.resize(frame_size as usize, 0);
         if let Some(hdr) = hdr {
             writer.contents(hdr.id).copy_from_slice(&hdr_bytes);
         }

@@ -19,6 +19,7 @@ use object::read::elf::{
 use object::{CompressedData, CompressionFormat, LittleEndian, pod};
 
 use crate::Error;
+use crate::consulted;
 use crate::files::bytes::Reader;
 
 pub(crate) const PT_NULL: u32 = object::elf::PT_NULL.0;
@@ -159,6 +160,8 @@ pub(crate) struct Elf<'d> {
     pub sections: Vec<Section<'d>>,
     pub dynamic: Vec<Dyn>,
     loads: Vec<Segment>,
+    /// Whether what is read of it is noted ([`crate::consulted`]).
+    pub is_noted: bool,
 }
 
 /// Bytes at an offset of the file.
@@ -365,6 +368,7 @@ impl<'d> Elf<'d> {
             sections: sections(data, header)?,
             dynamic: Vec::new(),
             loads,
+            is_noted: false,
         };
         if let Some(d) = elf.segment(PT_DYNAMIC).copied() {
             let bytes = elf.bytes(d.addr, d.file_size).ok_or_else(|| {
@@ -408,7 +412,23 @@ impl<'d> Elf<'d> {
             .iter()
             .find(|s| s.addr <= addr && addr < s.file_end())?;
         let skip = addr - s.addr;
+        if self.is_noted {
+            consulted::read(addr, s.file_size - skip);
+        }
         slice(self.data, s.offset.checked_add(skip)?, s.file_size - skip)
+    }
+
+    /// The same, of at most `len` bytes.
+    pub(crate) fn bytes_near(&self, addr: u64, len: u64) -> Option<&'d [u8]> {
+        let s = self
+            .loads
+            .iter()
+            .find(|s| s.addr <= addr && addr < s.file_end())?;
+        let (skip, len) = (addr - s.addr, len.min(s.file_end() - addr));
+        if self.is_noted {
+            consulted::read(addr, len);
+        }
+        slice(self.data, s.offset.checked_add(skip)?, len)
     }
 
     /// `len` file bytes at an address, within one segment.
@@ -416,7 +436,8 @@ impl<'d> Elf<'d> {
         if len == 0 {
             return Some(&[]);
         }
-        self.bytes_from(addr)?.get(..usize::try_from(len).ok()?)
+        let bytes = self.bytes_near(addr, len)?;
+        (bytes.len() as u64 == len).then_some(bytes)
     }
 
     pub(crate) fn u64_at(&self, addr: u64) -> Option<u64> {
@@ -435,6 +456,9 @@ impl<'d> Elf<'d> {
         if s.kind == SHT_NOBITS {
             b""
         } else {
+            if self.is_noted {
+                consulted::read(s.addr, s.size);
+            }
             slice(self.data, s.offset, s.size).unwrap_or(b"")
         }
     }

@@ -77,7 +77,12 @@ impl<'d> Lsda<'d> {
 
     /// Parses the area at `addr` of the FDE that starts at `function`. `None` if it is not in this layout.
     pub(crate) fn parse(elf: &Elf<'d>, addr: u64, function: u64) -> Option<Self> {
-        let bytes = elf.bytes_from(addr)?;
+        // An area is in one section.
+        let section = elf.section_at(addr);
+        let bytes = match section {
+            Some(s) => elf.bytes_near(addr, s.end() - addr)?,
+            None => elf.bytes_from(addr)?,
+        };
         let bases = Bases {
             section: addr,
             data: 0,

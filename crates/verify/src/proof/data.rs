@@ -333,7 +333,7 @@ pub(crate) fn staying_pointers<A: Arch>(
                     .into_iter()
                     .any(|at| cx.input.u64_at(at).and_then(|w| cx.inside_of(w)) == Some(*id))
             };
-            let end = || cx.ends.get(&old).copied().filter(|id| !beside(id));
+            let end = || cx.end_of(old).filter(|id| !beside(id));
             let whose = cx.inside_of(old).or_else(end);
             Some((
                 whose.filter(|_| old == new && !cx.lies_in_itself(old))?,

@@ -185,9 +185,7 @@ pub(crate) fn known<A: Arch>(cx: &Context<'_>, extents: &Extents<'_>, found: &mu
         if functions && counted.is_some() {
             continue;
         }
-        let whose = cx
-            .inside_of(target)
-            .or_else(|| cx.ends.get(&target).copied());
+        let whose = cx.inside_of(target).or_else(|| cx.end_of(target));
         found.inside.extend(whose.map(|id| (id, target)));
     }
 }

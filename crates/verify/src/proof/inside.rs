@@ -18,7 +18,7 @@
 //! through tables of other functions are assumption A3, reads through pointers A4.
 
 use crate::arch::{Arch, FieldKind, Flow, Guess, Insn};
-use crate::context::{Context, Findings, FuncId};
+use crate::context::{Context, Findings, FuncId, Numbers};
 use crate::files::bytes::{u32_in, u64_in};
 use crate::files::claim::Range;
 use crate::files::elf::{SHF_EXECINSTR, SHT_DYNSYM, SHT_NOBITS, SHT_SYMTAB};
@@ -40,7 +40,7 @@ const CHUNK: usize = 1 << 18;
 type Hits = Vec<(FuncId, u64, u64, &'static str)>;
 
 /// Looks through the whole input.
-pub(crate) fn check<A: Arch>(cx: &Context<'_>, found: &mut Findings) {
+pub(crate) fn search<A: Arch>(cx: &Context<'_>) -> Found {
     let covered = covered(cx);
     let search = Search { cx };
     let mut all = Found::default();
@@ -59,6 +59,11 @@ pub(crate) fn check<A: Arch>(cx: &Context<'_>, found: &mut Findings) {
     let ids: Vec<FuncId> = (0..cx.functions.len() as FuncId).collect();
     let own = ids.into_par_iter().map(|id| search.own_tables::<A>(id));
     all.join(own.reduce(Found::default, Found::joined));
+    all
+}
+
+/// Charges what was found to the functions.
+pub(crate) fn judge(mut all: Found, found: &mut Findings) {
     all.hits.sort_unstable();
     all.hits.dedup_by_key(|hit| hit.0);
     for (id, from, to, how) in all.hits {
@@ -76,8 +81,9 @@ pub(crate) fn check<A: Arch>(cx: &Context<'_>, found: &mut Findings) {
     found.inside.append(&mut all.inside);
 }
 
-#[derive(Default)]
-struct Found {
+/// What was found in the whole input.
+#[derive(Clone, Default)]
+pub(crate) struct Found {
     hits: Hits,
     /// Numbers in instructions that could be addresses inside of moved functions.
     inside: Vec<(FuncId, u64)>,
@@ -91,6 +97,22 @@ impl Found {
         self.inside.append(&mut other.inside);
         self.abandoned = self.abandoned.or(other.abandoned);
     }
+
+    /// Without what leads to functions that are gone, by the others' new numbers.
+    pub(crate) fn renumbered(self, numbers: &Numbers) -> Found {
+        let hits = self.hits.into_iter();
+        let inside = self.inside.into_iter();
+        Found {
+            hits: hits
+                .filter_map(|(id, from, to, how)| Some((numbers.of(id)?, from, to, how)))
+                .collect(),
+            inside: inside
+                .filter_map(|(id, addr)| Some((numbers.of(id)?, addr)))
+                .collect(),
+            abandoned: self.abandoned,
+        }
+    }
+
     fn joined(mut self, other: Found) -> Found {
         self.join(other);
         self
@@ -155,8 +177,8 @@ impl Search<'_, '_> {
     fn reads(&self, from: u64, to: u64, found: &mut Found) {
         let end = to.saturating_add(WIDEST);
         if !self.cx.patches.is_free(to, end) {
-            let overwritten = (to..end).find_map(|a| Some((self.cx.patches.owner(a)?, a)));
-            if let Some((id, at)) = overwritten {
+            // All of them: one may be gone in the next output.
+            for (at, id) in self.cx.patches.within(to, end) {
                 found.hits.push((id, from, at, "what may be read"));
             }
         }

@@ -10,6 +10,7 @@
 
 use crate::arch::graph::Graph;
 use crate::arch::{Arch, Field, FieldKind, Flow, Insn};
+use crate::consulted::{self, Consulted};
 use crate::context::{Context, Findings, FuncId};
 use crate::files::bytes::same_insn;
 use crate::files::claim::Range;
@@ -200,13 +201,22 @@ fn pads<A: Arch>(bytes: &[u8], len: usize) -> bool {
     true
 }
 
-/// Sweeps all code of the input.
+/// A part of the code that was swept: what was found, and what it rests on if that was noted.
+#[derive(Clone, Default)]
+pub(crate) struct Swept {
+    pub found: Findings,
+    pub consulted: Consulted,
+}
+
+/// Sweeps all code of the input, but for those parts of `known` that are there. Gives all parts; with `literals`
+/// they are everything.
 pub(crate) fn sweep<A: Arch>(
     cx: &Context<'_>,
     kept: &KeptRelocs<'_>,
     starts: &[u64],
     relative: &[u64],
-) -> Findings {
+    known: Option<Vec<Option<Swept>>>,
+) -> Vec<Swept> {
     // Pieces of about 64 KiB that begin at starts.
     let mut pieces: Vec<&[u64]> = Vec::new();
     let mut from = 0usize;
@@ -223,26 +233,24 @@ pub(crate) fn sweep<A: Arch>(
         .filter_map(|p| p.first().copied())
         .chain([u64::MAX])
         .collect();
-    let results: Vec<Findings> = pieces
-        .par_iter()
-        .zip(&ends)
-        .map(|(piece, &end)| sweep_piece::<A>(cx, kept, piece, end, relative))
-        .collect();
-    let mut all = results
-        .into_iter()
-        .fold(Findings::default(), |mut all, one| {
-            all.append(one);
-            all
-        });
-    if A::STEP > 1 && cx.fixed() {
-        literals::<A>(cx, kept, &mut all);
-    }
-    all
+    let mut known = known.unwrap_or_default();
+    known.resize_with(pieces.len(), || None);
+    let one = |((piece, end), known): ((&&[u64], &u64), Option<Swept>)| {
+        known.unwrap_or_else(|| {
+            let sweep = || sweep_piece::<A>(cx, kept, piece, *end, relative);
+            let (found, consulted) = consulted::noting(cx.output.is_noted, sweep);
+            Swept { found, consulted }
+        })
+    };
+    pieces.par_iter().zip(&ends).zip(known).map(one).collect()
 }
 
 /// Words of literal pools that are pointers as they were. (Where instructions hold no absolute addresses,
 /// such relocations of code are for those.)
-fn literals<A: Arch>(cx: &Context<'_>, kept: &KeptRelocs<'_>, found: &mut Findings) {
+pub(crate) fn literals<A: Arch>(cx: &Context<'_>, kept: &KeptRelocs<'_>, found: &mut Findings) {
+    if A::STEP == 1 || !cx.fixed() {
+        return;
+    }
     for place in kept.places_in_code(cx, A::ABS_8) {
         if let (Some(old), Some(new)) = (cx.input.u64_at(place), cx.output.u64_at(place))
             && old == new
@@ -825,9 +833,9 @@ impl Sweeper<'_, '_> {
         let Some(id) = cx.old.owner(target) else {
             if field.kind == FieldKind::Forms
                 && self.owner.is_none()
-                && let Some(id) = cx.ends.get(&target)
+                && let Some(id) = cx.end_of(target)
             {
-                self.found.inside.push((*id, target));
+                self.found.inside.push((id, target));
             }
             return;
         };

@@ -44,6 +44,7 @@ mod sites;
 mod tables;
 
 use crate::arch::{Arch, Dispatch, FieldKind, Flow, Insn};
+use crate::consulted::Consulted;
 use crate::context::{Context, FuncId};
 use crate::files::bytes::same_insn;
 use crate::files::claim::{Moved, Range};
@@ -71,7 +72,7 @@ pub(crate) struct Pairs {
 }
 
 /// What came out of walking one function.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Walked {
     pub failure: Option<Failure>,
     pub pairs: Pairs,
@@ -97,6 +98,8 @@ pub(crate) struct Walked {
     pub falls_back: Vec<u64>,
     /// How many changed instructions there are, by kind.
     pub changes: changes::Counts,
+    /// What was looked at beside the function itself, if it was noted.
+    pub consulted: Consulted,
 }
 
 /// Where the old side is after its silent steps.

@@ -57,9 +57,9 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                         None => self.enter_old(old),
                     }
                     if a.kind == FieldKind::Forms
-                        && let Some(id) = self.cx.ends.get(&old)
+                        && let Some(id) = self.cx.end_of(old)
                     {
-                        self.out.inside.push((*id, old));
+                        self.out.inside.push((id, old));
                     }
                     return Ok(());
                 }

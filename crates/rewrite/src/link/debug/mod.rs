@@ -30,7 +30,7 @@ use rayon::prelude::*;
 use serde::Serialize;
 
 use super::place::Placement;
-use super::ready::Ready;
+use super::ready::{Ready, moving};
 use super::references::jump_at_entry;
 use crate::analyse::EntryPatch;
 use crate::discover::Program;
@@ -126,6 +126,7 @@ impl Placement {
         let runs: Vec<Vec<Run>> = ready
             .par_iter()
             .enumerate()
+            .filter(|(_, r)| !r.taken_back)
             .map(|(i, r)| {
                 let mut runs = Vec::new();
                 for (fragment, base) in r.code.fragments.iter().zip(self.fragments[i]) {
@@ -135,7 +136,7 @@ impl Placement {
             })
             .collect();
         parts.runs = runs.concat();
-        for (i, r) in ready.iter().enumerate() {
+        for (i, r) in moving(ready) {
             let function = &program.functions[r.function as usize];
             let pieces = function.pieces.iter().map(|p| &program.pieces[*p as usize]);
             parts.bodies.extend(pieces.map(|p| p.start..p.end));
@@ -153,7 +154,7 @@ impl Placement {
                 .map(OutputAddr::get);
             parts.pointers.extend(new.map(|new| (start, new)));
         }
-        let second = ready.iter().flat_map(|r| &r.secondary_entries);
+        let second = moving(ready).flat_map(|(_, r)| &r.secondary_entries);
         let second = second.map(|s| s.patch);
         for EntryPatch { entry: from, at } in entry_patches.iter().copied().chain(second) {
             let (entry, at) = (from.get(), at.get());

@@ -1,0 +1,390 @@
+//! Verdicts of one check that hold in the next, for another output of the same input.
+//!
+//! When a function is refused, the rewriter leaves it where it was and writes another output. In that nearly
+//! everything is as it was, and most verdicts of the first check would be found again. They are taken over here,
+//! under conditions that the checker itself establishes from the two outputs; nothing is believed of what the
+//! rewriter changed.
+//!
+//! # Why this is sound
+//!
+//! Walking a function is a calculation: its result depends on the input, the options, on what the [`Context`] says,
+//! and on the output's bytes that it reads. The result is taken over if all of these are equal, or equal as far
+//! as they were looked at:
+//!
+//! | what | how it is known to be equal |
+//! |---|---|
+//! | input, options, and what the context says of the files as a whole | compared: [`Facts`] |
+//! | moved functions | those of the second claim are some of the first claim's, each with the same record; jumps at old entries, new code in old bodies, ends and functions that calculate are the first's without those of functions that are gone. So an address is the same function's as before, or no function's where it was one's that is gone |
+//! | functions that a walk asked for | noted at every look-up ([`crate::consulted`]): none of them is gone |
+//! | bytes of the output | all loaded bytes of both outputs are compared; what a walk read is noted, and has none of the differences |
+//! | unwind rows | the unwind table is read before, not noted: the function's entries are compared by what they mean |
+//! | pairs that others demand | the function's roots are compared; and no function that is gone demanded a pair of it. Where others demand less than before, a pair too many was shown |
+//!
+//! The same goes for parts of the old code that were swept ([`Swept`]); what has anything against anybody is swept
+//! again. What was looked for in the whole input and leads into jumps at old entries ([`crate::proof::inside`])
+//! was looked for with more jumps than there are now: what is found with fewer is what was found, without what
+//! leads to those that are gone.
+//!
+//! Everything else is done again, from the files. If anything above does not hold for the outputs as wholes,
+//! nothing is taken over.
+
+use crate::consulted::Consulted;
+use crate::context::{Context, Counts, FuncId, Index, Numbers, renumber};
+use crate::files::claim::{Moved, Range};
+use crate::files::elf::Elf;
+use crate::files::unwind::Table;
+use crate::proof::inside;
+use crate::proof::text::Swept;
+use crate::report::Options;
+use crate::walk::Walked;
+use rayon::prelude::*;
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::collections::BTreeMap;
+
+/// Roots of the lock step by function.
+pub(crate) type Roots = BTreeMap<FuncId, Vec<(u64, u64)>>;
+
+/// How many loaded bytes are compared at once.
+const CHUNK: usize = 1 << 12;
+
+/// What is kept of a check.
+#[derive(Clone)]
+pub(crate) struct Kept<'a> {
+    input: &'a [u8],
+    output: &'a [u8],
+    facts: Facts,
+    of_functions: OfFunctions,
+    functions: Vec<Moved>,
+    pub found: Found,
+    /// How many functions' walks were those of the check before.
+    pub taken_over: usize,
+}
+
+/// The results that may be used again.
+#[derive(Clone, Default)]
+pub(crate) struct Found {
+    pub swept: Option<Sweep>,
+    pub inside: Option<inside::Found>,
+    pub walked: Vec<Walked>,
+    /// Roots before any function demanded pairs of others.
+    pub first_roots: Roots,
+    pub last_roots: Roots,
+}
+
+/// A sweep of all old code.
+#[derive(Clone, Default)]
+pub(crate) struct Sweep {
+    /// Where decoding starts.
+    pub starts: Vec<u64>,
+    /// Relocated places.
+    pub relative: Vec<u64>,
+    pub parts: Vec<Swept>,
+}
+
+/// What is said of the two files as wholes.
+#[derive(Clone, PartialEq, Eq)]
+struct Facts {
+    options: Options,
+    /// Loaded segments of the output: flags, address, size in the file and in memory.
+    loads: Vec<(u32, u64, u64, u64)>,
+    code: Vec<Range>,
+    unwind: (u64, bool),
+    asked_of_all: Vec<bool>,
+    abandoned: Vec<Range>,
+    counts: Option<Counts>,
+    slots: FxHashSet<u64>,
+    loaded: Vec<u64>,
+    relocated_constants: Vec<u64>,
+    flags: [bool; 4],
+}
+
+impl Facts {
+    fn of(cx: &Context<'_>) -> Self {
+        // Whoever gives the context another field has to say here, or in `OfFunctions`, how it is known to be the same.
+        let Context {
+            input: _,
+            output,
+            functions: _,
+            options,
+            old: _,
+            new: _,
+            patches: _,
+            interiors: _,
+            reused: _,
+            buried: _,
+            code,
+            old_unwind: _,
+            new_unwind,
+            asked_of_all,
+            abandoned,
+            guarded,
+            counts,
+            debug_files: _,
+            has_debug_info,
+            ends: _,
+            calculating: _,
+            described,
+            bare,
+            loaded,
+            slots,
+            relocated_constants,
+            startup: _,
+        } = cx;
+        let loads = output.loads().iter();
+        Facts {
+            options: **options,
+            loads: loads
+                .map(|s| (s.flags, s.addr, s.file_size, s.mem_size))
+                .collect(),
+            code: code.clone(),
+            unwind: (new_unwind.addr, new_unwind.searchable),
+            asked_of_all: asked_of_all.clone(),
+            abandoned: abandoned.clone(),
+            counts: counts.clone(),
+            slots: slots.clone(),
+            loaded: loaded.clone(),
+            relocated_constants: relocated_constants.clone(),
+            flags: [*guarded, *bare, *described, *has_debug_info],
+        }
+    }
+}
+
+/// What is said of single functions, without what is in the claim; ascending.
+#[derive(Clone, PartialEq, Eq)]
+struct OfFunctions {
+    patches: Vec<(Range, FuncId)>,
+    interiors: Vec<(Range, FuncId)>,
+    reused: Vec<(Range, FuncId)>,
+    buried: Vec<FuncId>,
+    ends: Vec<(u64, FuncId)>,
+    calculating: Vec<FuncId>,
+}
+
+impl OfFunctions {
+    fn of(cx: &Context<'_>) -> Self {
+        let ranges = |index: &Index| index.ranges().collect::<Vec<_>>();
+        let all = 0..cx.functions.len() as FuncId;
+        let mut ends: Vec<_> = cx.ends.iter().map(|(addr, id)| (*addr, *id)).collect();
+        ends.sort_unstable();
+        let mut calculating: Vec<_> = cx.calculating.iter().copied().collect();
+        calculating.sort_unstable();
+        OfFunctions {
+            patches: ranges(&cx.patches),
+            interiors: ranges(&cx.interiors),
+            reused: ranges(&cx.reused),
+            buried: all.filter(|id| cx.is_buried(*id)).collect(),
+            ends,
+            calculating,
+        }
+    }
+
+    /// Without functions that are gone, by the others' new numbers.
+    fn renumbered(&self, numbers: &Numbers) -> Self {
+        fn of<K: Copy>(list: &[(K, FuncId)], numbers: &Numbers) -> Vec<(K, FuncId)> {
+            let still = list.iter();
+            still
+                .filter_map(|(key, id)| Some((*key, numbers.of(*id)?)))
+                .collect()
+        }
+        let ids = |list: &[FuncId]| list.iter().filter_map(|id| numbers.of(*id)).collect();
+        OfFunctions {
+            patches: of(&self.patches, numbers),
+            interiors: of(&self.interiors, numbers),
+            reused: of(&self.reused, numbers),
+            buried: ids(&self.buried),
+            ends: of(&self.ends, numbers),
+            calculating: ids(&self.calculating),
+        }
+    }
+}
+
+impl<'a> Kept<'a> {
+    pub(crate) fn new(cx: &Context<'_>, input: &'a [u8], output: &'a [u8], found: Found) -> Self {
+        Kept {
+            input,
+            output,
+            facts: Facts::of(cx),
+            of_functions: OfFunctions::of(cx),
+            functions: cx.functions.to_vec(),
+            found,
+            taken_over: 0,
+        }
+    }
+}
+
+/// What of a check before may be used in this one.
+pub(crate) struct Again<'a> {
+    before: Kept<'a>,
+    unwind: Table<'a>,
+    pub numbers: Numbers,
+    /// Ranges of the output that differ from the output before, ascending.
+    differences: Vec<Range>,
+    pub taken_over: usize,
+}
+
+impl<'a> Again<'a> {
+    /// `None`: the two checks have too little in common.
+    pub(crate) fn new(cx: &Context<'_>, before: Kept<'a>) -> Option<Self> {
+        let numbers = Numbers::new(&before.functions, cx.functions)?;
+        let same_input = std::ptr::eq(before.input, cx.input.data) || before.input == cx.input.data;
+        let same = same_input
+            && before.facts == Facts::of(cx)
+            && before.of_functions.renumbered(&numbers) == OfFunctions::of(cx);
+        let output = Elf::parse(before.output, "output").ok().filter(|_| same)?;
+        let differences = differences(&output, cx.output)?;
+        Some(Again {
+            unwind: Table::read(&output).ok()?,
+            before,
+            numbers,
+            differences,
+            taken_over: 0,
+        })
+    }
+
+    /// Whether everything that was consulted is what it was.
+    fn holds(&self, consulted: &Consulted) -> bool {
+        let there = |id: &FuncId| self.numbers.of(*id).is_some();
+        let same = |read: &(u64, u64)| {
+            let next = self.differences.partition_point(|d| d.end <= read.0);
+            self.differences.get(next).is_none_or(|d| d.start >= read.1)
+        };
+        consulted.functions.iter().all(there) && consulted.reads.iter().all(same)
+    }
+
+    /// Parts of the code swept before, if they are the same parts; `None` in the place of those that are to be
+    /// swept again.
+    pub(crate) fn swept(&mut self, starts: &[u64], relative: &[u64]) -> Option<Vec<Option<Swept>>> {
+        let sweep = self.before.found.swept.take()?;
+        if sweep.starts != starts || sweep.relative != relative {
+            return None;
+        }
+        let again = |mut part: Swept| {
+            let clean = part.found.functions.is_empty() && part.found.file.is_empty();
+            let holds = clean && self.holds(&part.consulted);
+            (holds && part.renumber(&self.numbers)).then_some(part)
+        };
+        Some(sweep.parts.into_iter().map(again).collect())
+    }
+
+    /// What was found to lead into jumps at old entries.
+    pub(crate) fn inside(&mut self) -> Option<inside::Found> {
+        let found = self.before.found.inside.take()?;
+        Some(found.renumbered(&self.numbers))
+    }
+
+    /// Functions walked before, by their numbers now, and the roots that they were walked from.
+    pub(crate) fn walked(
+        &mut self,
+        cx: &Context<'_>,
+        roots: &Roots,
+    ) -> FxHashMap<FuncId, (Walked, Vec<(u64, u64)>)> {
+        let walked = std::mem::take(&mut self.before.found.walked);
+        let gone = (0..)
+            .zip(&walked)
+            .filter(|(id, _)| self.numbers.of(*id).is_none());
+        let demanded: FxHashSet<FuncId> = gone
+            .flat_map(|(_, w)| &w.cross)
+            .filter_map(|(_, new)| cx.new.owner(*new))
+            .collect();
+        let ids = 0..walked.len() as FuncId;
+        let again = |(id, mut w): (FuncId, Walked)| {
+            let now = self.numbers.of(id)?;
+            let kept = &self.before.found;
+            let holds = w.failure.is_none()
+                && !demanded.contains(&now)
+                && kept.first_roots.get(&id) == roots.get(&now)
+                && self.holds(&w.consulted)
+                && self.has_same_rows(cx, now)
+                && w.renumber(&self.numbers);
+            let roots = kept.last_roots.get(&id).cloned().unwrap_or_default();
+            holds.then_some((now, (w, roots)))
+        };
+        let known: Vec<_> = ids.into_par_iter().zip(walked).filter_map(again).collect();
+        self.taken_over = known.len();
+        known.into_iter().collect()
+    }
+
+    /// Whether the unwind entries of a function's new code mean what they meant.
+    fn has_same_rows(&self, cx: &Context<'_>, id: FuncId) -> bool {
+        let (before, now) = (&self.unwind, &cx.new_unwind);
+        cx.function(id).is_some_and(|f| {
+            f.new.iter().all(|r| {
+                let a = before.overlapping(r.start, r.end);
+                let b = now.overlapping(r.start, r.end);
+                let mut pairs = a.iter().zip(b);
+                a.len() == b.len() && pairs.all(|(a, b)| before.same_meaning(a, now, b))
+            })
+        })
+    }
+}
+
+/// Where the loaded bytes of two files differ; `None` if they are not loaded alike.
+fn differences(before: &Elf<'_>, now: &Elf<'_>) -> Option<Vec<Range>> {
+    let mut all = Vec::new();
+    for s in before.loads() {
+        let (a, b) = (
+            before.bytes(s.addr, s.file_size)?,
+            now.bytes(s.addr, s.file_size)?,
+        );
+        let chunks = a.par_chunks(CHUNK).zip(b.par_chunks(CHUNK)).enumerate();
+        let differing: Vec<usize> = chunks.filter(|(_, (a, b))| a != b).map(|c| c.0).collect();
+        for i in differing {
+            let range = i * CHUNK..a.len().min((i + 1) * CHUNK);
+            let (a, b) = (a.get(range.clone())?, b.get(range.clone())?);
+            in_chunk(s.addr + range.start as u64, a, b, &mut all);
+        }
+    }
+    all.sort_unstable();
+    Some(all)
+}
+
+/// The ranges of differing bytes in two slices of the same length that are at `start`.
+fn in_chunk(start: u64, a: &[u8], b: &[u8], all: &mut Vec<Range>) {
+    for (at, (x, y)) in (start..).zip(a.iter().zip(b)) {
+        if x == y {
+            continue;
+        }
+        match all.last_mut().filter(|last| last.end == at) {
+            Some(last) => last.end += 1,
+            None => all.push(Range {
+                start: at,
+                end: at + 1,
+            }),
+        }
+    }
+}
+
+impl Walked {
+    /// With functions' new numbers; false: one of them is gone.
+    fn renumber(&mut self, numbers: &Numbers) -> bool {
+        let Walked {
+            failure: _,
+            pairs: _,
+            cross: _,
+            addresses,
+            entrances,
+            labels,
+            inside,
+            instructions: _,
+            assumed_no_return: _,
+            unreached: _,
+            silent: _,
+            free: _,
+            footprint: _,
+            falls_back: _,
+            changes: _,
+            consulted,
+        } = self;
+        let addresses = addresses.iter_mut().map(|a| &mut a.0);
+        let inside = inside.iter_mut().chain(labels).map(|i| &mut i.0);
+        let others = entrances.iter_mut().chain(&mut consulted.functions);
+        renumber(addresses.chain(inside).chain(others), numbers)
+    }
+}
+
+impl Swept {
+    /// With functions' new numbers; false: one of them is gone.
+    fn renumber(&mut self, numbers: &Numbers) -> bool {
+        self.found.renumber(numbers) && renumber(&mut self.consulted.functions, numbers)
+    }
+}
