@@ -20,3 +20,4 @@ pub mod quality;
 pub mod rows;
 pub mod schema;
 pub mod shard;
+pub mod stale;
