@@ -14,6 +14,7 @@ pub mod cli;
 pub mod cluster;
 mod commands;
 pub mod engine;
+pub mod memory;
 pub mod merge;
 pub mod profile;
 pub mod quality;
