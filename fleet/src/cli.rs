@@ -48,6 +48,7 @@ pub enum Command {
     Profile(Profile),
     Query(Query),
     Quality(Quality),
+    Stale(Stale),
     Expire(Expire),
     Check(Check),
     #[cfg(feature = "cluster")]
@@ -272,6 +273,27 @@ pub struct Quality {
     /// Today, for ages [default: by this machine's clock, UTC]
     #[arg(long, value_name = "DAY", value_parser = day)]
     pub today: Option<i32>,
+    #[command(flatten)]
+    pub filter: Filter,
+}
+
+/// Carry rows of an older build over to a new one
+///
+/// Functions whose code is the same but for addresses keep their counts, wherever they are now; the counts of others
+/// are left out, and the sum says how many. Rows of counters cannot be carried over.
+#[derive(Args, Debug)]
+pub struct Stale {
+    #[command(flatten)]
+    pub source: Source,
+    /// The older build
+    #[arg(long, value_name = "FILE")]
+    pub from: PathBuf,
+    /// The new build
+    #[arg(long, value_name = "FILE")]
+    pub to: PathBuf,
+    /// The folder of the new shard
+    #[arg(long, short, value_name = "FOLDER")]
+    pub output: PathBuf,
     #[command(flatten)]
     pub filter: Filter,
 }

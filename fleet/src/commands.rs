@@ -12,13 +12,15 @@ use datafusion::arrow::util::pretty::pretty_format_batches;
 use futures::StreamExt;
 use postlink_profile::Weighted;
 
-use crate::cli::{Add, Check, Command, Expire, Format, Merge, Profile, Quality, Query, Source};
+use crate::cli::{
+    Add, Check, Command, Expire, Format, Merge, Profile, Quality, Query, Source, Stale,
+};
 use crate::engine::Engine;
 use crate::quality;
 use crate::rows::{self, Binary};
 use crate::schema::{Labels, day_text, today};
 use crate::shard::{Inventory, Shard, Writer};
-use crate::{merge, profile};
+use crate::{merge, profile, stale};
 
 /// Rows that are given to the writer at once.
 const BATCH: usize = 1 << 16;
@@ -32,6 +34,7 @@ pub async fn run(command: Command, quiet: bool) -> Result<ExitCode> {
         Command::Profile(command) => write_profile(command, &say).await,
         Command::Query(command) => query(command, &say).await,
         Command::Quality(command) => judge(command, &say).await,
+        Command::Stale(command) => carry(command, &say).await,
         Command::Expire(command) => expire(command, &say).await,
         Command::Check(command) => check(&command, &say),
         #[cfg(feature = "cluster")]
@@ -259,6 +262,46 @@ async fn judge(command: Quality, say: &Say) -> Result<ExitCode> {
     }
     let failed = command.build_id.is_some() && !enough;
     Ok(ExitCode::from(u8::from(failed)))
+}
+
+async fn carry(command: Stale, say: &Say) -> Result<ExitCode> {
+    let inventory = inventory(&command.source, say)?;
+    let engine = Engine::new(&inventory, &command.source.using.limits()).await?;
+    let (old, new) = (Binary::open(&command.from)?, Binary::open(&command.to)?);
+    let conditions = command.filter.conditions();
+    let (mut carried, map) = stale::carry(&engine, &old, &new, &conditions).await?;
+    let counters = match carried.others {
+        0 => String::new(),
+        rows => format!(
+            "; {rows} rows cannot be carried over (counters: postlink convert --binary {} makes a profile by names of them)",
+            command.from.display()
+        ),
+    };
+    if carried.kept == 0 {
+        bail!(
+            "no count of the build {} ({}) fits the code of {}{counters}",
+            old.identity()?,
+            command.from.display(),
+            command.to.display()
+        );
+    }
+    let labels = Labels {
+        day: carried.day,
+        source: "stale".into(),
+        weight: 1,
+        ..Labels::default()
+    };
+    let id = carried.rows.finish(&labels, &old.identity()?.to_string());
+    let path = write_shard(&command.output, &carried.rows, &labels, &id)?;
+    let percent = carried.kept as f64 * 100.0 / (carried.kept + carried.lost).max(1) as f64;
+    say.info(&format!(
+        "{}: {} rows, {percent:.1} % of the counts; {} of {} functions are the same{counters}",
+        path.display(),
+        carried.rows.rows.len(),
+        map.found(),
+        map.functions
+    ));
+    Ok(ExitCode::SUCCESS)
 }
 
 async fn expire(command: Expire, say: &Say) -> Result<ExitCode> {

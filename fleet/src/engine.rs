@@ -16,13 +16,13 @@ use datafusion::datasource::file_format::parquet::ParquetFormat;
 use datafusion::datasource::listing::{
     ListingOptions, ListingTable, ListingTableConfig, ListingTableUrl,
 };
-use datafusion::execution::memory_pool::FairSpillPool;
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::execution::{SendableRecordBatchStream, SessionStateBuilder};
 use datafusion::physical_plan::{ExecutionPlan, execute_stream};
 use datafusion::prelude::{SessionConfig, SessionContext};
 use futures::StreamExt;
 
+use crate::memory::Pool;
 use crate::schema::schema;
 use crate::shard::Inventory;
 
@@ -124,9 +124,10 @@ fn local(limits: &Limits) -> Result<SessionContext> {
     options.execution.parquet.pushdown_filters = true;
     // A sort that spills needs some memory to merge what it spilled: of a small pool, not all of it.
     let reserved = options.execution.sort_spill_reservation_bytes;
-    options.execution.sort_spill_reservation_bytes = reserved.min(limits.memory / 8);
-    let mut runtime =
-        RuntimeEnvBuilder::new().with_memory_pool(Arc::new(FairSpillPool::new(limits.memory)));
+    let partitions = threads.min(fit);
+    options.execution.sort_spill_reservation_bytes = reserved.min(limits.memory / 8 / partitions);
+    let pool = Pool::new(limits.memory, partitions);
+    let mut runtime = RuntimeEnvBuilder::new().with_memory_pool(Arc::new(pool));
     if let Some(folder) = &limits.temporary {
         std::fs::create_dir_all(folder)
             .with_context(|| format!("{}: cannot make the folder", folder.display()))?;

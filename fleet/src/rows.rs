@@ -48,7 +48,8 @@ impl Binary {
         Ok(binary)
     }
 
-    fn elf(&self) -> Result<Elf<'_>> {
+    /// The file, parsed.
+    pub fn elf(&self) -> Result<Elf<'_>> {
         Elf::parse(&self.contents).with_context(|| self.path.display().to_string())
     }
 

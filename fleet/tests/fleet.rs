@@ -547,3 +547,103 @@ fn wrong_requests_are_sentences() {
     );
     assert!(!Path::new("x.fdata").exists());
 }
+
+/// Two builds of one program, of which the second has another function in front and one that was changed.
+fn builds(folder: &Folder) -> Option<(String, String)> {
+    let source = |extra: &str, step: u32| {
+        let work = |name: &str, step: u32| {
+            format!(
+                "__attribute__((noinline)) int {name}(int n) {{ int s = 0; for (int i = 0; i < n; i++) {{ if (i % 3) s += i * {step}; else s ^= n; }} return s; }}\n"
+            )
+        };
+        format!(
+            "#include <stdlib.h>\n{extra}{}{}int main(int c, char **v) {{ return same(c) + changed(atoi(v[0])); }}\n",
+            work("same", 5),
+            work("changed", step)
+        )
+    };
+    let build = |name: &str, source: String| {
+        let (c, out) = (
+            folder.file(&format!("{name}.c"), &source),
+            folder.name(name),
+        );
+        let output = Command::new("gcc")
+            .args(["-O1", "-fno-inline", "-Wl,--build-id", "-o", &out, &c])
+            .output()
+            .ok()?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{said}");
+        Some(out)
+    };
+    let extra = "__attribute__((noinline)) int extra(int n) { volatile int a[9]; for (int i = 0; i < 9; i++) a[i] = n * i; return a[n]; }\n";
+    Some((
+        build("old", source("", 3))?,
+        build("new", source(extra, 70_000))?,
+    ))
+}
+
+/// Address and size of a function by `nm`.
+fn symbol(binary: &str, name: &str) -> (u64, u64) {
+    let output = Command::new("nm").args(["-S", binary]).output().unwrap();
+    let lines = String::from_utf8(output.stdout).unwrap();
+    let line = lines
+        .lines()
+        .find(|line| line.ends_with(&format!(" {name}")));
+    let fields: Vec<u64> = line
+        .unwrap()
+        .split(' ')
+        .filter_map(|field| u64::from_str_radix(field, 16).ok())
+        .collect();
+    (fields[0], fields[1])
+}
+
+#[test]
+fn counts_of_code_that_only_moved_are_carried_over_to_a_new_build() {
+    let folder = Folder::new();
+    let Some((old, new)) = builds(&folder) else {
+        println!("SKIPPED: gcc is not installed");
+        return;
+    };
+    let (same, size) = symbol(&old, "same");
+    let (changed, _) = symbol(&old, "changed");
+    let (moved, moved_size) = symbol(&new, "same");
+    assert!(moved != same && moved_size == size);
+    let (a, b) = (same + 4, same + size - 1);
+    let text = format!(
+        "B {a:x} {b:x} 30 2\nT {b:x} {a:x} {b:x} 7\nF {a:x} {b:x} 5\nS {a:x} 9\nB {:x} {changed:x} 40 0\nB X:0 {same:x} 3 0\n",
+        changed + 4
+    );
+    let shards = folder.name("shards");
+    let profile_text = folder.file("a.preagg", &text);
+    fleet(&["add", &profile_text, "--binary", &old, "-o", &shards]);
+    let out = folder.name("stale");
+    let said = self::text(&fleet(&[
+        "stale", &shards, "--from", &old, "--to", &new, "-o", &out,
+    ]));
+    // 30 + 7 + 5 + 9 + 3 of these and 40.
+    assert!(said.contains("57.4 % of the counts"), "{said}");
+    let sql = "SELECT DISTINCT build_id AS id FROM counts";
+    let ids = fleet(&["query", sql, &out, "--format", "csv"]);
+    let id = String::from_utf8(ids.stdout).unwrap();
+    let id = id.trim_start_matches("id\n").trim();
+    let written = folder.name("new.preagg");
+    fleet(&["profile", &out, "--build-id", id, "-o", &written]);
+    let (a, b) = (moved + 4, moved + size - 1);
+    let mut expected = vec![
+        format!("B {a:x} {b:x} 30 2"),
+        format!("T {b:x} {a:x} {b:x} 7"),
+        format!("F {a:x} {b:x} 5"),
+        format!("S {a:x} 9"),
+        format!("B 0 {moved:x} 3 0"),
+    ];
+    expected.sort();
+    let found = std::fs::read_to_string(&written).unwrap();
+    let mut found: Vec<&str> = found.lines().collect();
+    found.sort_unstable();
+    assert_eq!(found, expected);
+    // A build that has no rows, and one that is the same.
+    let message = refused(&["stale", &shards, "--from", &new, "--to", &old, "-o", &out]);
+    assert!(message.contains("no count of the build"), "{message}");
+    let message = refused(&["stale", &shards, "--from", &new, "--to", &new, "-o", &out]);
+    assert!(message.contains("the same build"), "{message}");
+}

@@ -20,8 +20,8 @@ fn rows() -> (Rows, Labels) {
             file: if at % 5 == 4 { other } else { file },
             kind: Some(kind),
             address_kind: (kind != Kind::Statistic).then_some(AddressKind::Linked),
-            map: (at % 2 == 0).then_some(map),
-            from_function: (at % 3 == 0).then_some(function),
+            map: at.is_multiple_of(2).then_some(map),
+            from_function: at.is_multiple_of(3).then_some(function),
             from_address: (at % 4 != 1).then_some(0x1000 + at),
             to_function: (at % 3 == 1).then_some(function),
             to_address: (at % 4 != 2).then_some(u64::MAX - at),
@@ -48,7 +48,7 @@ fn write(folder: &Path, run: &str) -> PathBuf {
     let batch = rows.batch(&rows.rows, &labels).unwrap();
     writer.write(&batch).unwrap();
     let days = (labels.day, labels.day);
-    writer.finish(&id, &[id.clone()], days).unwrap()
+    writer.finish(&id, std::slice::from_ref(&id), days).unwrap()
 }
 
 fn golden() -> PathBuf {

@@ -12,6 +12,7 @@
 //! | [`tools`] | running postlink and llvm-bolt |
 //! | [`fdata`] | a profile of postlink in llvm-bolt's format |
 //! | [`cachegrind`] | simulation |
+//! | [`fleet`] | `cargo xtask bench fleet`: many shards of profiles |
 //! | [`frontend`] | `cargo xtask bench frontend`: caches of code under two models, beside llvm-bolt |
 //! | [`mip_cc`] | another job: the cost of machine profiles made at compile time |
 //! | [`aarch64`] | programs for AArch64, emulated: a job of its own |
@@ -30,6 +31,7 @@ mod bat_loop;
 mod bat_sizes;
 mod cachegrind;
 mod fdata;
+mod fleet;
 mod frontend;
 mod mip;
 mod mip_cc;
@@ -115,6 +117,7 @@ pub fn run(arguments: &[String]) -> Result<bool> {
             "profiles" => return profiles::run(rest),
             "pointers" => return pointers::run(rest),
             "bat" => return bat::run(rest),
+            "fleet" => return fleet::run(rest),
             "frontend" => return frontend::run(rest),
             "aarch64" => {
                 let only_mip = rest.iter().any(|a| a == "--machine-profiles");

@@ -1,0 +1,287 @@
+//! `cargo xtask bench fleet`: adding, merging and reading of many shards, made from real profiles.
+//!
+//! A shard of weight w is the real profile with every count times w, so any number of different shards can be made of
+//! one file, and their sum is known: the profile of weight 1 + 2 + … + n. What `fleet profile` writes must be what
+//! `postlink merge` makes of that, byte for byte; a figure of a wrong sum would be worth nothing.
+//!
+//! Two widths of one machine are compared: one thread and two. Memory is the peak of the process.
+
+use std::ffi::OsStr;
+use std::fmt::Write;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::root;
+use crate::process::{self, Run};
+
+/// Profiles that one call adds.
+const AT_ONCE: u64 = 1000;
+
+struct Wishes {
+    profile: PathBuf,
+    binary: PathBuf,
+    shards: Vec<u64>,
+    output: PathBuf,
+    folder: PathBuf,
+    cargo_profile: String,
+}
+
+impl Wishes {
+    fn parse(arguments: &[String]) -> Result<Wishes> {
+        let root = root()?;
+        let (mut profile, mut binary) = (None, None);
+        let mut shards = vec![1000, 10_000];
+        let mut output = root.join("bench/fleet.md");
+        let mut folder = std::env::temp_dir();
+        let mut cargo_profile = "release".to_owned();
+        let mut rest = arguments.iter();
+        while let Some(argument) = rest.next() {
+            let value = rest
+                .next()
+                .with_context(|| format!("{argument} needs a value"))?;
+            match argument.as_str() {
+                "--profile" => profile = Some(PathBuf::from(value)),
+                "--binary" => binary = Some(PathBuf::from(value)),
+                "--shards" => {
+                    shards = value
+                        .split(',')
+                        .map(|number| number.parse().context("--shards needs numbers"))
+                        .collect::<Result<_>>()?;
+                }
+                "--output" => output = value.into(),
+                "--folder" => folder = value.into(),
+                "--cargo-profile" => cargo_profile.clone_from(value),
+                option => bail!("cargo xtask bench fleet has no option '{option}'"),
+            }
+        }
+        let needed = "names counters of a real run (.plraw) and the program that they are of";
+        Ok(Wishes {
+            profile: profile.with_context(|| format!("--profile FILE --binary FILE {needed}"))?,
+            binary: binary.with_context(|| format!("--profile FILE --binary FILE {needed}"))?,
+            shards,
+            output,
+            folder,
+            cargo_profile,
+        })
+    }
+}
+
+/// The job.
+pub fn run(arguments: &[String]) -> Result<bool> {
+    let wishes = Wishes::parse(arguments)?;
+    let (fleet, postlink) = (
+        build(
+            &wishes.cargo_profile,
+            &["--manifest-path", "fleet/Cargo.toml"],
+        )?
+        .join("postlink-fleet"),
+        build(&wishes.cargo_profile, &["--package", "postlink"])?.join("postlink"),
+    );
+    let folder = tempfile::Builder::new()
+        .prefix("postlink-bench-fleet-")
+        .tempdir_in(&wishes.folder)?;
+    let bench = Bench {
+        fleet,
+        postlink,
+        folder: folder.path().to_owned(),
+        wishes,
+    };
+    let mut lines = String::new();
+    for &shards in &bench.wishes.shards {
+        bench.measure(shards, &mut lines)?;
+    }
+    let text = bench.report(&lines)?;
+    fs::write(&bench.wishes.output, &text)
+        .with_context(|| bench.wishes.output.display().to_string())?;
+    print!("{text}");
+    Ok(true)
+}
+
+/// Builds a program; gives the folder that it is in.
+fn build(profile: &str, what: &[&str]) -> Result<PathBuf> {
+    let root = root()?;
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or(root.join("target"), PathBuf::from);
+    let status = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()))
+        .args(["build", "--locked", "--profile", profile])
+        .args(what)
+        .arg("--target-dir")
+        .arg(&target)
+        .current_dir(&root)
+        .status()
+        .context("cargo build")?;
+    ensure!(status.success(), "cargo build: {status}");
+    Ok(target.join(if profile == "dev" { "debug" } else { profile }))
+}
+
+struct Bench {
+    fleet: PathBuf,
+    postlink: PathBuf,
+    folder: PathBuf,
+    wishes: Wishes,
+}
+
+impl Bench {
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
+    fn call<A: AsRef<OsStr>>(&self, program: &Path, arguments: &[A]) -> Result<Run> {
+        let (out, err) = (self.path("stdout"), self.path("stderr"));
+        let run = process::run(Command::new(program).args(arguments), &out, &err)?;
+        if !run.status.success() {
+            bail!(
+                "{}: {}: {}",
+                program.display(),
+                run.status,
+                fs::read_to_string(err).unwrap_or_default()
+            );
+        }
+        Ok(run)
+    }
+
+    /// A number that a query gives.
+    fn number(&self, sql: &str, shards: &Path) -> Result<u64> {
+        let arguments = ["query", sql, "--format", "csv"].map(OsStr::new);
+        let mut arguments = arguments.to_vec();
+        arguments.push(shards.as_os_str());
+        self.call(&self.fleet, &arguments)?;
+        let text = fs::read_to_string(self.path("stdout"))?;
+        let number = text.lines().nth(1).and_then(|line| line.parse().ok());
+        number.with_context(|| format!("{sql}: {text:?}"))
+    }
+
+    fn measure(&self, shards: u64, lines: &mut String) -> Result<()> {
+        let (folder, merged) = (self.path("shards"), self.path("merged"));
+        for old in [&folder, &merged] {
+            if old.exists() {
+                fs::remove_dir_all(old)?;
+            }
+        }
+        let mut wall = 0.0;
+        let mut cpu = 0.0;
+        for first in (1..=shards).step_by(AT_ONCE as usize) {
+            let weights = first..=shards.min(first + AT_ONCE - 1);
+            let profiles = weights.map(|w| format!("{}:{w}", self.wishes.profile.display()));
+            let mut arguments: Vec<String> = vec!["add".into(), "--quiet".into()];
+            arguments.extend(profiles);
+            arguments.extend(["--binary".into(), self.wishes.binary.display().to_string()]);
+            arguments.extend(["-o".into(), folder.display().to_string()]);
+            let run = self.call(&self.fleet, &arguments)?;
+            wall += run.wall.as_secs_f64();
+            cpu += run.cpu.as_secs_f64();
+        }
+        let rows = self.number("SELECT count(*) FROM counts", &folder)?;
+        let id = "SELECT count(DISTINCT build_id) FROM counts WHERE build_id <> ''";
+        ensure!(self.number(id, &folder)? == 1, "one profile, one build");
+        let bytes: u64 = fs::read_dir(&folder)?
+            .map(|entry| Ok(entry?.metadata()?.len()))
+            .sum::<Result<u64>>()?;
+        let mut row = |what: &str, wall: f64, cpu: f64, peak: Option<u64>| {
+            let peak = peak.map_or(String::new(), |peak| format!("{:.0} MB", peak as f64 / 1e6));
+            let _ = writeln!(
+                lines,
+                "| {shards} | {rows} | {:.1} MB | {what} | {wall:.2} s | {cpu:.2} s | {:.2} M | {peak} |",
+                bytes as f64 / 1e6,
+                rows as f64 / cpu.max(1e-9) / 1e6
+            );
+        };
+        row("add", wall, cpu, None);
+        for threads in ["1", "2"] {
+            let run = self.profile(shards, &folder, threads)?;
+            let what = format!("profile, threads: {threads}");
+            row(
+                &what,
+                run.wall.as_secs_f64(),
+                run.cpu.as_secs_f64(),
+                Some(run.peak),
+            );
+        }
+        for memory in ["1G", "64M"] {
+            if merged.exists() {
+                fs::remove_dir_all(&merged)?;
+            }
+            let run = self.call(
+                &self.fleet,
+                &[
+                    "merge".as_ref(),
+                    folder.as_os_str(),
+                    "-o".as_ref(),
+                    merged.as_os_str(),
+                    "--memory".as_ref(),
+                    memory.as_ref(),
+                ],
+            )?;
+            let what = format!("merge, --memory {memory}");
+            row(
+                &what,
+                run.wall.as_secs_f64(),
+                run.cpu.as_secs_f64(),
+                Some(run.peak),
+            );
+        }
+        Ok(())
+    }
+
+    /// Writes the profile and compares it with that of `postlink merge`.
+    fn profile(&self, shards: u64, folder: &Path, threads: &str) -> Result<Run> {
+        let (ours, expected) = (self.path("ours.plprof"), self.path("expected.plprof"));
+        let sum = shards * (shards + 1) / 2;
+        let weighted = format!("{}:{sum}", self.wishes.profile.display());
+        self.call(
+            &self.postlink,
+            &[
+                "merge".as_ref(),
+                weighted.as_ref(),
+                "-o".as_ref(),
+                expected.as_os_str(),
+            ],
+        )?;
+        let sql = "SELECT max(build_id) FROM counts";
+        let folder_text = folder.display().to_string();
+        self.call(
+            &self.fleet,
+            &["query", sql, &folder_text, "--format", "csv"],
+        )?;
+        let id = fs::read_to_string(self.path("stdout"))?;
+        let id = id.lines().nth(1).context("no build-id")?.to_owned();
+        let run = self.call(
+            &self.fleet,
+            &[
+                "profile",
+                &folder_text,
+                "--build-id",
+                &id,
+                "--threads",
+                threads,
+                "-o",
+                &ours.display().to_string(),
+            ],
+        )?;
+        ensure!(
+            fs::read(&ours)? == fs::read(&expected)?,
+            "{shards} shards: another profile than postlink merge makes"
+        );
+        Ok(run)
+    }
+
+    fn report(&self, lines: &str) -> Result<String> {
+        let name = |path: &Path| {
+            let name = path.file_name().unwrap_or_default();
+            name.to_string_lossy().into_owned()
+        };
+        let cores = std::thread::available_parallelism()?;
+        Ok(format!(
+            "# Shards of a fleet\n\n\
+             Written by `cargo xtask bench fleet`: shards made from one real profile ({}, counters of {}) by weights 1 to n; profile of cargo: {}; {cores} processors. \
+             What `fleet profile` writes is compared with `postlink merge`, byte for byte.\n\n\
+             | shards | rows | size | | wall | processor | rows a second a core | peak |\n\
+             |---|---|---|---|---|---|---|---|\n{lines}",
+            name(&self.wishes.profile),
+            name(&self.wishes.binary),
+            self.wishes.cargo_profile,
+        ))
+    }
+}
