@@ -573,6 +573,29 @@ pub trait Encode: Decode {
         found: impl FnMut(&Insn, Option<Code<T>>),
     );
 
+    /// Calls put the return address on the stack, not into a register.
+    const CALLS_PUSH: bool;
+
+    /// Whether an instruction, which may be a return, has nothing to do with the stack but for the return's own word.
+    fn leaves_stack(_bytes: &[u8], _insn: &Insn) -> bool {
+        false
+    }
+
+    /// Appends what does the same as an indirect call (`original`), and first compares the operand with functions, each
+    /// given by its value as a pointer and as the target of a direct call, and calls the one that it is. `fixed`: the
+    /// program is at a fixed address. `slot` gives the target for memory at an address. Returns false if
+    /// there is no such form; what was appended is of no use then.
+    fn put_promoted_call<T: Copy>(
+        _out: &mut Code<T>,
+        _original: &[u8],
+        _insn: &Insn,
+        _fixed: bool,
+        _functions: &[(T, T)],
+        _slot: impl Fn(u64) -> T,
+    ) -> bool {
+        false
+    }
+
     /// Appends `len` bytes that do nothing, in as few instructions as possible.
     fn put_nops(out: &mut Vec<u8>, len: usize);
 

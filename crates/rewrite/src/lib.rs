@@ -42,7 +42,7 @@ pub use link::debug::{
     CompressDebug, DebugFile, DebugFileError, DebugInfo, DebugReport, update_debug_file,
 };
 pub use link::stress;
-pub use passes::{PassOptions, PassReport, Plt};
+pub use passes::{Inlining, PassOptions, PassReport, Plt, Promotion, Threading};
 pub use phases::Phases;
 pub use pin::Pin;
 pub use report::inspect::{Inspection, inspect};

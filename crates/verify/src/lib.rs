@@ -904,6 +904,10 @@ fn report<A: Arch>(
     let mut following: Vec<FuncId> = addresses.map(|a| a.0).collect();
     following.sort_unstable();
     following.dedup();
+    let promotes = |w: &Walked| has_changed(w, ChangeKind::PromotedCall);
+    let promoted = walked.iter().filter(|w| promotes(w)).count() as u64;
+    let inlines = |w: &Walked| has_changed(w, ChangeKind::InlinedCall);
+    let inlining = walked.iter().filter(|w| inlines(w)).count() as u64;
     let changes = changes(&walked);
     let takes_constants = |w: &Walked| {
         w.changes
@@ -917,6 +921,7 @@ fn report<A: Arch>(
         .filter_map(|(id, w)| {
             let f = cx.function(id as FuncId)?;
             let takes_constants = takes_constants(&w);
+            let (promotes, inlines) = (promotes(&w), inlines(&w));
             let unreached = if w.failure.is_none() {
                 w.unreached
             } else {
@@ -932,6 +937,8 @@ fn report<A: Arch>(
                 ("A8", following.binary_search(&id).is_ok()),
                 ("A9", of_labels.binary_search(&id).is_ok()),
                 ("A10", takes_constants),
+                ("A11", promotes),
+                ("A12", inlines),
             ];
             let unwanted = || {
                 let relied_on = relied_on.iter().filter(|a| a.1).map(|a| a.0);
@@ -986,6 +993,8 @@ fn report<A: Arch>(
         ("A8", found.following),
         ("A9", of_labels.len() as u64),
         ("A10", with_constants),
+        ("A11", promoted),
+        ("A12", inlining),
     ]);
     let asks_for_huge_pages = cx.counts.is_none() && !found.hooks.is_empty();
     let file_failure_count = found.file.len() as u64;
@@ -1010,6 +1019,12 @@ fn report<A: Arch>(
         debug: None,
         functions,
     }
+}
+
+/// Whether some of a function's instructions were changed in a way.
+fn has_changed(walked: &Walked, kind: ChangeKind) -> bool {
+    let count = walked.changes.get(kind as usize);
+    count.is_some_and(|count| *count > 0)
 }
 
 /// How many instructions were changed, by kind; kinds that there are none of are left out.

@@ -107,17 +107,36 @@ pub enum ChangeKind {
     SlotCall,
     /// Loads from memory that is never written, of which the number is in the instruction.
     Constant,
+    /// Direct calls in the place of indirect ones whose operand was compared with the function.
+    PromotedCall,
+    /// Conditional branches out of a function in the place of those to a jump out of it.
+    ConditionalTailCall,
+    /// Bodies of functions in the place of calls of them.
+    InlinedCall,
 }
 
 impl ChangeKind {
     /// All kinds, in their order.
-    pub const ALL: [ChangeKind; 2] = [ChangeKind::SlotCall, ChangeKind::Constant];
+    pub const ALL: [ChangeKind; 5] = [
+        ChangeKind::SlotCall,
+        ChangeKind::Constant,
+        ChangeKind::PromotedCall,
+        ChangeKind::ConditionalTailCall,
+        ChangeKind::InlinedCall,
+    ];
 
     /// What is changed, for people.
     pub fn text(self) -> &'static str {
         match self {
             ChangeKind::SlotCall => "calls through the procedure linkage table that take the slot",
             ChangeKind::Constant => "loads of constants that became immediates",
+            ChangeKind::PromotedCall => {
+                "indirect calls that were compared with a function and call it directly"
+            }
+            ChangeKind::ConditionalTailCall => {
+                "conditional branches that leave the function, past a jump that did"
+            }
+            ChangeKind::InlinedCall => "calls in whose place the function's body is",
         }
     }
 }
@@ -284,7 +303,7 @@ pub struct Assumption {
 }
 
 /// What may be assumed: numbers and sentences.
-const ASSUMPTIONS: [(&str, &str); 8] = [
+const ASSUMPTIONS: [(&str, &str); 10] = [
     (
         "A1",
         "nothing depends on the number of a return address or program counter in code that moved, beyond what is looked for",
@@ -316,6 +335,14 @@ const ASSUMPTIONS: [(&str, &str); 8] = [
     (
         "A10",
         "the program does not make segments writable that are not",
+    ),
+    (
+        "A11",
+        "calls through registers and memory pass nothing in the register that the procedure call standard leaves to linkers' stubs (r11)",
+    ),
+    (
+        "A12",
+        "the return address that a call leaves below the stack pointer is not read after the call has returned",
     ),
 ];
 

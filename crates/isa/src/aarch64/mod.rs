@@ -223,6 +223,7 @@ impl Encode for AArch64 {
     }
 
     const SLOT_CALLS_ARE_SHORT: bool = false;
+    const CALLS_PUSH: bool = false;
 
     fn put_through_slot<T: Copy>(out: &mut Code<T>, jump: bool, slot: T) -> bool {
         if !jump {

@@ -8,7 +8,9 @@
 //! | [`effects`] | registers and flags that an instruction reads and overwrites |
 //! | [`table`] | what kind of table an indirect jump goes through |
 //! | [`counter`] | the increment of a counter |
+//! | `promote` | indirect calls that are compared with functions first |
 //! | [`site`] | recorders of indirect call targets, and the layout of their tables |
+//! | `stack` | instructions that have nothing to do with the stack |
 //! | [`text`] | instructions as text |
 //! | [`mod@places`] | what bytes could be, wherever instructions begin |
 //! | [`mnemonic`] | what instructions are called, for hashes |
@@ -42,8 +44,10 @@ pub mod effects;
 mod huge;
 pub mod mnemonic;
 pub mod places;
+mod promote;
 pub mod runtime;
 pub mod site;
+mod stack;
 pub mod table;
 pub mod text;
 pub mod threads;
@@ -219,6 +223,11 @@ impl Encode for X86_64 {
     }
 
     const SLOT_CALLS_ARE_SHORT: bool = true;
+    const CALLS_PUSH: bool = true;
+
+    fn leaves_stack(bytes: &[u8], insn: &Insn) -> bool {
+        stack::leaves_stack(bytes, insn)
+    }
 
     fn put_through_slot<T: Copy>(out: &mut Code<T>, jump: bool, slot: T) -> bool {
         branch::put_through_slot(out, jump, slot);
@@ -232,6 +241,17 @@ impl Encode for X86_64 {
         found: impl FnMut(&Insn, Option<Code<T>>),
     ) {
         constants::fold(bytes, addr, constant, found);
+    }
+
+    fn put_promoted_call<T: Copy>(
+        out: &mut Code<T>,
+        original: &[u8],
+        insn: &Insn,
+        fixed: bool,
+        functions: &[(T, T)],
+        slot: impl Fn(u64) -> T,
+    ) -> bool {
+        promote::put_promoted_call(out, original, insn, fixed, functions, slot)
     }
 
     fn put_nops(out: &mut Vec<u8>, len: usize) {

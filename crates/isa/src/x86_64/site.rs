@@ -145,27 +145,27 @@ fn put_rip<T>(out: &mut Code<T>, opcode: &[u8], target: T) {
 }
 
 /// The operand of an indirect near call or jump, taken apart.
-struct Operand<'a> {
+pub(super) struct Operand<'a> {
     /// A call rather than a jump.
-    called: bool,
+    pub(super) called: bool,
     /// The register that holds the target, if it is not in memory.
-    register: Option<u8>,
+    pub(super) register: Option<u8>,
     /// Prefixes that belong to the memory operand: segment and address size.
-    of_memory: smallvec::SmallVec<[u8; 4]>,
+    pub(super) of_memory: smallvec::SmallVec<[u8; 4]>,
     /// Prefixes that belong to the branch: `notrack` and `bnd`.
-    of_branch: smallvec::SmallVec<[u8; 4]>,
+    pub(super) of_branch: smallvec::SmallVec<[u8; 4]>,
     /// X and B of the REX prefix.
-    rex: u8,
+    pub(super) rex: u8,
     /// ModRM byte and what follows.
-    modrm: &'a [u8],
+    pub(super) modrm: &'a [u8],
     /// The address in memory relative to `rip`, if that is what it is.
-    relative: Option<u64>,
+    pub(super) relative: Option<u64>,
     /// For memory based on `rsp`: the displacement that finds it after the call of the recorder.
     above: Option<i32>,
 }
 
 impl<'a> Operand<'a> {
-    fn parse(original: &'a [u8], insn: &Insn) -> Option<Operand<'a>> {
+    pub(super) fn parse(original: &'a [u8], insn: &Insn) -> Option<Operand<'a>> {
         let called = match insn.flow {
             Flow::IndirectCall => true,
             Flow::IndirectJump => false,

@@ -27,7 +27,8 @@ use postlink_profile::bolt_yaml;
 use postlink_rewrite::attach::{Moving, Source};
 use postlink_rewrite::stats::DynoStats;
 use postlink_rewrite::{
-    DebugInfo, Fitted, FunctionOrder, InstrumentOptions, OptimizeOptions, PassOptions, Plt,
+    DebugInfo, Fitted, FunctionOrder, Inlining, InstrumentOptions, OptimizeOptions, PassOptions,
+    Plt, Promotion, Threading,
 };
 use regex::bytes::Regex;
 use rustc_hash::FxHashMap;
@@ -125,6 +126,46 @@ const OPTIONS: &[Known] = &[
     value(
         "block-alignment",
         "boundary to use for alignment of basic blocks",
+    ),
+    value(
+        "indirect-call-promotion",
+        "none, calls, jump-tables or all: indirect calls are compared with functions, which are called directly; jumps stay",
+    ),
+    value(
+        "indirect-call-promotion-topn",
+        "compares a call with at most so many functions",
+    ),
+    value(
+        "icp-calls-remaining-percent-threshold",
+        "a function needs this part of the executions that are left",
+    ),
+    value(
+        "icp-calls-total-percent-threshold",
+        "a function needs this part of all executions of the call",
+    ),
+    value(
+        "icp-top-callsites",
+        "the hottest calls that together have this part of all executions",
+    ),
+    value(
+        "peepholes",
+        "none, double-jumps or all: branches to jumps lead to where those lead",
+    ),
+    switch(
+        "inline-small-functions",
+        "functions of a few straight instructions stand in the place of calls of them",
+    ),
+    value(
+        "inline-small-functions-bytes",
+        "the largest of those functions",
+    ),
+    switch(
+        "inline-all",
+        "as --inline-small-functions; larger functions are not inlined",
+    ),
+    switch(
+        "simplify-conditional-tail-calls",
+        "conditional branches to jumps out of the function are one branch",
     ),
     value(
         "plt",
@@ -269,25 +310,18 @@ const OPTIONS: &[Known] = &[
     ignored("cg-from-perf-data", TUNE),
     // Changes of instructions.
     ignored("icf", CODE),
-    ignored_value("indirect-call-promotion", CODE),
     ignored_value("indirect-call-promotion-calls-topn", CODE),
     ignored_value("indirect-call-promotion-jump-tables-topn", CODE),
     ignored_value("indirect-call-promotion-mispredict-threshold", CODE),
-    ignored_value("indirect-call-promotion-topn", CODE),
     ignored("indirect-call-promotion-use-mispredicts", CODE),
-    ignored_value("icp-calls-remaining-percent-threshold", CODE),
-    ignored_value("icp-calls-total-percent-threshold", CODE),
     ignored_value("icp-funcs", CODE),
     ignored_value("icp-jt-remaining-percent-threshold", CODE),
     ignored_value("icp-jt-total-percent-threshold", CODE),
-    ignored_value("icp-top-callsites", CODE),
     ignored("icp-eliminate-loads", CODE),
     ignored("icp-inline", CODE),
     ignored("icp-jump-tables-targets", CODE),
     ignored("icp-old-code-sequence", CODE),
-    ignored_value("peepholes", CODE),
     ignored_value("sctc-mode", CODE),
-    ignored("simplify-conditional-tail-calls", CODE),
     ignored_value("jump-tables", "jump tables stay where they are"),
     ignored("jt-footprint-reduction", "jump tables stay where they are"),
     ignored(
@@ -299,11 +333,8 @@ const OPTIONS: &[Known] = &[
     ignored_value("shrink-wrapping-threshold", CODE),
     ignored("reg-reassign", CODE),
     ignored("use-aggr-reg-reassign", CODE),
-    ignored("inline-all", CODE),
     ignored("inline-ap", CODE),
     ignored("inline-memcpy", CODE),
-    ignored("inline-small-functions", CODE),
-    ignored_value("inline-small-functions-bytes", CODE),
     ignored_value("inline-limit", CODE),
     ignored_value("inline-max-iters", CODE),
     ignored_value("force-inline", CODE),
@@ -839,6 +870,55 @@ fn passes(given: &Given) -> Result<PassOptions> {
             Some(other) => bail!("for the --plt option: Cannot find option named '{other}'!"),
         },
         simplify_rodata_loads: given.switch("simplify-rodata-loads", false)?,
+        promotion: promotion(given)?,
+        inlining: inlining(given)?,
+        threading: Threading {
+            double_jumps: match given.value("peepholes") {
+                None | Some("none" | "tailcall-traps" | "useless-branches") => false,
+                Some("double-jumps" | "all") => true,
+                Some(other) => {
+                    bail!("for the --peepholes option: Cannot find option named '{other}'!")
+                }
+            },
+            tail_calls: given.switch("simplify-conditional-tail-calls", false)?,
+        },
+    })
+}
+
+/// Calls of tiny functions.
+fn inlining(given: &Given) -> Result<Inlining> {
+    let all = given.switch("inline-all", false)?;
+    let on = all || given.switch("inline-small-functions", false)?;
+    let default = match all {
+        true => Inlining::MOST_BYTES,
+        false => Inlining::DEFAULT_BYTES,
+    };
+    let bytes = given.number("inline-small-functions-bytes")?;
+    Ok(Inlining {
+        bytes: if on { bytes.unwrap_or(default) } else { 0 },
+    })
+}
+
+/// Indirect calls.
+fn promotion(given: &Given) -> Result<Promotion> {
+    let default = Promotion::OFF;
+    let number =
+        |name: &str, default: u32| Ok::<u32, anyhow::Error>(given.number(name)?.unwrap_or(default));
+    Ok(Promotion {
+        calls: match given.value("indirect-call-promotion") {
+            None | Some("none" | "jump-tables") => false,
+            Some("calls" | "all") => true,
+            Some(other) => bail!(
+                "for the --indirect-call-promotion option: Cannot find option named '{other}'!"
+            ),
+        },
+        most: number("indirect-call-promotion-topn", default.most)?,
+        of_remaining: number(
+            "icp-calls-remaining-percent-threshold",
+            default.of_remaining,
+        )?,
+        of_total: number("icp-calls-total-percent-threshold", default.of_total)?,
+        hottest: number("icp-top-callsites", default.hottest)?,
     })
 }
 

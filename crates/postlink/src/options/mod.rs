@@ -1,5 +1,6 @@
 //! Groups of options that more than one command has: one type, one file for each.
 
+mod branches;
 mod instrumenting;
 mod naming;
 mod optimizing;

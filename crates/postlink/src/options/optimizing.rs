@@ -8,6 +8,8 @@ use postlink_rewrite::{
     CompressDebug, DebugInfo, FunctionOrder, OptimizeOptions, PassOptions, Plt, Preset,
 };
 
+use super::branches::BranchPasses;
+
 /// Bundles of options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum PresetArg {
@@ -18,7 +20,8 @@ pub enum PresetArg {
     /// The same, with hot functions at multiples of 64 bytes and heads of hot loops at multiples of 16
     Fast,
     /// As fast, and instructions are changed where it pays and can be proved (docs/passes.md): --plt=hot,
-    /// --simplify-rodata-loads
+    /// --simplify-rodata-loads,
+    /// --peepholes=double-jumps, --simplify-conditional-tail-calls, --inline-small-functions
     Max,
 }
 
@@ -148,6 +151,8 @@ pub struct Passes {
     /// Loads from memory that is never written become immediates [default: with --preset max]
     #[arg(long, value_name = "YES", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub simplify_rodata_loads: Option<bool>,
+    #[command(flatten)]
+    pub branches: BranchPasses,
 }
 
 impl Passes {
@@ -162,6 +167,9 @@ impl Passes {
             simplify_rodata_loads: self
                 .simplify_rodata_loads
                 .unwrap_or(default.simplify_rodata_loads),
+            promotion: self.branches.promotion(default.promotion),
+            inlining: self.branches.inlining(default.inlining),
+            threading: self.branches.threading(default.threading),
         }
     }
 }

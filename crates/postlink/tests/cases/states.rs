@@ -14,6 +14,16 @@ use super::run::{self, Seen};
 
 const POSTLINK: &str = env!("CARGO_BIN_EXE_postlink");
 
+/// All changes of instructions, wherever they are possible.
+const EVERY_PASS: [&str; 6] = [
+    "--preset=max",
+    "--plt=all",
+    "--indirect-call-promotion=calls",
+    "--icp-top-callsites=0",
+    "--icp-calls-total-percent-threshold=1",
+    "--icp-calls-remaining-percent-threshold=1",
+];
+
 /// Takes a built case through all states; the error says in which one it went wrong.
 pub fn check(case: &Case, kind: Kind, built: &Built, dir: &Path) -> Result<(), String> {
     let plain = execute(case, kind, &built.program, dir, "plain", None)?;
@@ -81,7 +91,7 @@ pub fn check(case: &Case, kind: Kind, built: &Built, dir: &Path) -> Result<(), S
         ("optimized", &["--split-functions=none"][..]),
         ("split", &["--split-functions", "--preset", "fast"][..]),
         ("small", &["--preset", "size"][..]),
-        ("max", &["--preset", "max"][..]),
+        ("max", &EVERY_PASS[..]),
     ] {
         let folder = dir.join(state);
         let subject = place(built, &folder)?;
@@ -180,7 +190,7 @@ fn without_relocations(
             "without.split",
             &["--split-functions", "--preset", "fast"][..],
         ),
-        ("without.max", &["--preset", "max"][..]),
+        ("without.max", &EVERY_PASS[..]),
     ] {
         let folder = dir.join(state);
         let subject = place(built, &folder)?;

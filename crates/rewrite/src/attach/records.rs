@@ -381,6 +381,9 @@ fn branches<I: Isa>(
                 let slot = evidence.out.entry(from).or_default();
                 *slot = slot.saturating_add(r.count);
             }
+            if let Some(e) = to_tail_call(cfg, from, r) {
+                evidence.add_edge(e, r.count);
+            }
             continue;
         }
         match match_record::<I>(program, cfg, places, r, from) {
@@ -420,6 +423,19 @@ enum Matched {
 fn edge(cfg: &Cfg, b: BlockId, to: BlockId) -> Option<usize> {
     let k = cfg.succs(b).iter().position(|s| *s == to)?;
     Some(cfg.blocks[b as usize].succ as usize + k)
+}
+
+/// The edge to a jump out of the function that a conditional branch was led past: the branch leaves at once then.
+fn to_tail_call(cfg: &Cfg, b: BlockId, r: &Record) -> Option<usize> {
+    let block = &cfg.blocks[b as usize];
+    if !matches!(block.term, Term::Cond { .. }) || r.from != block.term_at {
+        return None;
+    }
+    let leaves = |s: &BlockId| {
+        let jump = &cfg.blocks[*s as usize];
+        jump.start == jump.term_at && jump.term == Term::JumpOut { target: r.to }
+    };
+    edge(cfg, b, *cfg.succs(b).iter().find(|s| leaves(s))?)
 }
 
 /// Whether a block runs into another without a jump.
@@ -550,15 +566,17 @@ fn match_record<I: Isa>(
     if r.from == r.to || cfg.succs(from).is_empty() && cfg.succs(*run.end()).is_empty() {
         return Matched::Nothing;
     }
-    // Over a block that only goes there.
+    // Over a block that only goes there; or past a jump alone, in code whose branches were led past it.
     let last = *run.end();
     for middle in cfg.succs(last) {
+        let block = &cfg.blocks[*middle as usize];
+        let jump_alone = block.start == block.term_at && block.term == Term::Jump;
         if let [only] = cfg.succs(*middle)
             && *only == to
             && let (Some(a), Some(b)) = (edge(last, *middle), edge(*middle, to))
-            && falls(last, *middle)
+            && (falls(last, *middle) || jump_alone)
         {
-            return Matched::Edges(vec![a, b], true);
+            return Matched::Edges(vec![a, b], falls(last, *middle));
         }
     }
     Matched::Bad

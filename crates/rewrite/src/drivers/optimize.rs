@@ -33,7 +33,7 @@ use crate::link::debug::{self, CompressDebug, DebugInfo, DebugReport, has_debug_
 use crate::link::{
     self, Distances, LinkOptions, Placement, ProbeAddresses, Ready, reusable_space, stress,
 };
-use crate::passes::{self, Changes, PassOptions, PassReport};
+use crate::passes::{self, Changes, PassOptions, PassReport, Threaded};
 use crate::phases::Phases;
 use crate::pin::Pin;
 use crate::report::export;
@@ -310,12 +310,13 @@ impl<'d, I: Isa> Fitted<'d> for FittedTo<'d, I> {
         let FittedTo {
             program,
             nonlocal_exits,
-            attached,
+            mut attached,
             mut shares,
             options,
             ..
         } = *self;
-        let mut counted = attached.counted;
+        let mut counted = std::mem::take(&mut attached.counted);
+        let bat = options.bat;
         if counted.is_empty() {
             return Err(Error::Profile(
                 "no function of the profile can be moved: nothing to optimise".into(),
@@ -327,11 +328,23 @@ impl<'d, I: Isa> Fitted<'d> for FittedTo<'d, I> {
         if !options.passes.is_placement_only() {
             phases.begin("passes");
         }
-        let (changes, passes) = passes::run::<I>(&program, &counted, options.passes);
+        let (threaded, mut passes) =
+            passes::thread::<I>(&program, &mut counted, &mut attached.calls, options.passes);
+        let (changes, others) =
+            passes::run::<I>(&program, &counted, &attached.calls, options.passes);
+        passes.extend(others);
         phases.begin("layout");
         let chosen: Vec<Chosen> = counted
             .par_iter()
-            .map(|c| order_blocks(c, &options))
+            .zip(&threaded)
+            .map(|(c, threaded)| {
+                let mut chosen = order_blocks(c, &options);
+                if let Some(threaded) = threaded {
+                    let stays = |b: &BlockId| !threaded.gone[*b as usize];
+                    chosen.fragments.iter_mut().for_each(|f| f.retain(stays));
+                }
+                chosen
+            })
             .collect();
         let walk = options.searches().then(|| {
             phases.begin("walk");
@@ -341,7 +354,7 @@ impl<'d, I: Isa> Fitted<'d> for FittedTo<'d, I> {
         let emitted = emit_all::<I>(
             &program,
             &mut counted,
-            (&chosen, changes),
+            (&chosen, changes, &threaded),
             &mut shares,
             &options,
         );
@@ -360,6 +373,10 @@ impl<'d, I: Isa> Fitted<'d> for FittedTo<'d, I> {
             shares,
             emitted,
             passes,
+            threaded: match bat {
+                true => threaded,
+                false => Vec::new(),
+            },
             walk,
             isa: PhantomData::<fn() -> I>,
         }))
@@ -381,6 +398,8 @@ struct LaidOut<'d, I> {
     emitted: EmittedAll,
     /// What passes changed.
     passes: Vec<PassReport>,
+    /// By function with counts: its graph in the input, if that was changed. Only for translation tables.
+    threaded: Vec<Option<Threaded>>,
     /// A walk through the program by its counts, if layouts are searched.
     walk: Option<Walk>,
     /// What is done with debug information.
@@ -442,7 +461,7 @@ fn emit_one<'d, I: Isa>(
     program: &Program<'d>,
     c: &Counted<'d>,
     order: &Chosen,
-    changes: Changes,
+    (changes, threaded): (Changes, Option<&Threaded>),
     options: &OptimizeOptions,
 ) -> Result<Ready, Pin> {
     if options.keep.contains(&program.start(c.function as usize)) {
@@ -461,7 +480,7 @@ fn emit_one<'d, I: Isa>(
     let code = emit::emit::<I>(program, cfg, &plan)?;
     let mut unwind = carry(program, cfg, c.analysed.unwind.as_ref(), &code)?;
     let mut splits = match options.bat {
-        true => bat::splits(program, &moved(c, order, &code), &mut unwind)?,
+        true => bat::splits(program, &moved(c, threaded, order, &code), &mut unwind)?,
         false => Vec::new(),
     };
     if (cfg.blocks.iter().zip(&c.counts.blocks)).any(|(block, runs)| block.landing_pad && *runs > 0)
@@ -581,7 +600,7 @@ impl EmittedAll {
 fn emit_all<'d, I: Isa>(
     program: &Program<'d>,
     counted: &mut [Counted<'d>],
-    (chosen, changes): (&[Chosen], Vec<Changes>),
+    (chosen, changes, threaded): (&[Chosen], Vec<Changes>, &[Option<Threaded>]),
     shares: &mut [FunctionCounters],
     options: &OptimizeOptions,
 ) -> EmittedAll {
@@ -590,8 +609,9 @@ fn emit_all<'d, I: Isa>(
         .par_iter_mut()
         .zip(chosen)
         .zip(changes)
-        .map(|((c, order), changes)| {
-            let result = emit_one::<I>(program, c, order, changes, options);
+        .zip(threaded)
+        .map(|(((c, order), changes), threaded)| {
+            let result = emit_one::<I>(program, c, order, (changes, threaded.as_ref()), options);
             let stats = match options.dyno_stats {
                 true => dyno_stats::<I>(program, c, order, result.is_ok()),
                 false => Default::default(),
@@ -789,7 +809,10 @@ impl<'d, I: Isa> LaidOut<'d, I> {
             .ready
             .iter()
             .zip(&self.emitted.of_ready)
-            .map(|(r, i)| moved(&self.counted[*i], &self.chosen[*i], &r.code))
+            .map(|(r, i)| {
+                let threaded = self.threaded.get(*i).and_then(Option::as_ref);
+                moved(&self.counted[*i], threaded, &self.chosen[*i], &r.code)
+            })
             .collect();
         let tables = bat::tables::<I>(&self.program, &list, &placed.fragments)?;
         bat::write(&tables, writer)
@@ -900,10 +923,15 @@ fn registrars<'d, I: Isa>(
 }
 
 /// What address translation needs to know of a function.
-fn moved<'a, 'd>(c: &'a Counted<'d>, order: &'a Chosen, code: &'a emit::Emitted) -> Moved<'a, 'd> {
+fn moved<'a, 'd>(
+    c: &'a Counted<'d>,
+    threaded: Option<&'a Threaded>,
+    order: &'a Chosen,
+    code: &'a emit::Emitted,
+) -> Moved<'a, 'd> {
     Moved {
         function: c.function,
-        cfg: &c.analysed.cfg,
+        cfg: threaded.map_or(&c.analysed.cfg, |t| &t.input),
         unwind: c.analysed.unwind.as_ref(),
         code,
         order: &order.fragments,

@@ -346,6 +346,27 @@ impl<'a, 'd, I: Isa> Maker<'a, 'd, I> {
         self.blocks.part(piece).filter_map(entry).collect()
     }
 
+    /// Places in code that stands in for an instruction of another length, and what they translate to: its calls are that
+    /// instruction, and return to the one after it.
+    fn inside(&self, fragment: usize, span: &Span) -> Vec<(u32, u64)> {
+        let mut out = Vec::new();
+        let Some((at, len)) = span.of.filter(|of| span.len != u32::from(of.1)) else {
+            return out;
+        };
+        let behind = at + u64::from(len);
+        let from = span.out as usize;
+        let code = &self.m.code.fragments[fragment].code.bytes;
+        I::sweep(&code[from..from + span.len as usize], 0, |insn| {
+            if matches!(insn.flow, Flow::Call { .. } | Flow::IndirectCall) {
+                let place = |offset: u64| span.out + offset as u32; // it is in the span
+                out.push((place(insn.addr), at));
+                out.push((place(insn.end()), behind));
+            }
+            true
+        });
+        out
+    }
+
     /// Entries of a stretch. Notes the blocks that have one.
     fn entries(&self, fragment: usize, stretch: &Stretch, placed: &mut FixedBitSet) -> Vec<Entry> {
         let list = &self.m.order[fragment][stretch.blocks.clone()];
@@ -391,6 +412,11 @@ impl<'a, 'd, I: Isa> Maker<'a, 'd, I> {
                 if !span.copied {
                     if span.instead {
                         branch(span.out, span.input);
+                        for (at, address) in self.inside(fragment, span) {
+                            if at < end {
+                                branch(at, address);
+                            }
+                        }
                         last = None;
                     } else if block.term_at < block.end && span.out + span.len == end {
                         branch(span.out, block.term_at);

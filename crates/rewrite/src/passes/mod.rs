@@ -10,24 +10,37 @@
 //! |---|---|---|
 //! | [`plt`] | calls through the procedure linkage table go through the slot itself | `--plt` |
 //! | [`rodata`] | loads of constants become immediates | `--simplify-rodata-loads` |
+//! | [`promotion`] | indirect calls are compared with functions, which are called directly | `--indirect-call-promotion` |
+//! | [`inlining`] | tiny functions in place of calls of them | `--inline-small-functions` |
+//! | [`threading`] | branches to jumps go to where those lead | `--peepholes`, `--simplify-conditional-tail-calls` |
+//!
+//! The last one is the exception: it leaves all instructions as they are and changes where branches go, in the graph
+//! itself, before blocks are ordered.
 //!
 //! No pass is on unless it is asked for: the presets `safe`, `fast` and `size` only place code. Each kind of change has
 //! a rule in the checker (`verify/walk/changes`), which accepts it by what both files hold; it does not know
 //! which options were given. What it cannot show is taken back with its function.
 
+mod inlining;
 mod plt;
+mod promotion;
 mod rodata;
+mod threading;
 
 use postlink_isa::{Code, Isa};
 use rayon::prelude::*;
+use rustc_hash::FxHashMap;
 use serde::Serialize;
 
 use crate::analyse::Target;
-use crate::attach::Counted;
+use crate::attach::{Call, Counted};
 use crate::cfg::BlockId;
 use crate::discover::Program;
 
+pub use inlining::Inlining;
 pub use plt::Plt;
+pub use promotion::Promotion;
+pub use threading::{Threaded, Threading};
 
 /// Which passes run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -36,6 +49,12 @@ pub struct PassOptions {
     pub plt: Plt,
     /// Loads of constants.
     pub simplify_rodata_loads: bool,
+    /// Indirect calls.
+    pub promotion: Promotion,
+    /// Calls of tiny functions.
+    pub inlining: Inlining,
+    /// Jumps to jumps.
+    pub threading: Threading,
 }
 
 impl PassOptions {
@@ -43,11 +62,23 @@ impl PassOptions {
     pub const MAX: PassOptions = PassOptions {
         plt: Plt::Hot,
         simplify_rodata_loads: true,
+        promotion: Promotion::OFF,
+        inlining: Inlining {
+            bytes: Inlining::MOST_BYTES,
+        },
+        threading: Threading {
+            double_jumps: true,
+            tail_calls: true,
+        },
     };
 
     /// Whether code is only placed.
     pub fn is_placement_only(self) -> bool {
-        self == PassOptions::default()
+        self.plt == Plt::None
+            && !self.promotion.calls
+            && !self.simplify_rodata_loads
+            && self.inlining.bytes == 0
+            && self.threading == Threading::default()
     }
 }
 
@@ -130,6 +161,7 @@ struct Found {
 pub fn run<I: Isa>(
     program: &Program<'_>,
     counted: &[Counted<'_>],
+    calls: &[Call],
     options: PassOptions,
 ) -> (Vec<Changes>, Vec<PassReport>) {
     let mut changes = vec![Changes::default(); counted.len()];
@@ -154,7 +186,86 @@ pub fn run<I: Isa>(
         };
         reports.push(apply(counted, &mut changes, report, found));
     }
+    if options.promotion.calls {
+        let targets = promotion::Targets::new(counted, calls, options.promotion);
+        let find = |c: &Counted<'_>| promotion::find::<I>(program, &targets, c, options.promotion);
+        let report = PassReport {
+            pass: "indirect-call-promotion",
+            what: "indirect calls that ran",
+            ..PassReport::default()
+        };
+        reports.push(apply(counted, &mut changes, report, find));
+    }
+    if options.inlining.bytes > 0 {
+        let bodies = inlining::Bodies::new::<I>(program, counted, options.inlining);
+        let report = PassReport {
+            pass: "inline-small-functions",
+            what: "calls of tiny functions",
+            ..PassReport::default()
+        };
+        let find = |c: &Counted<'_>| inlining::find::<I>(program, &bodies, c);
+        reports.push(apply(counted, &mut changes, report, find));
+    }
     (changes, reports)
+}
+
+/// Leads branches past jumps in the graphs of all functions. Gives what graphs were, where they were changed.
+pub fn thread<I: Isa>(
+    program: &Program<'_>,
+    counted: &mut [Counted<'_>],
+    calls: &mut Vec<Call>,
+    options: PassOptions,
+) -> (Vec<Option<Threaded>>, Vec<PassReport>) {
+    let which = options.threading;
+    if which == Threading::default() {
+        return (counted.iter().map(|_| None).collect(), Vec::new());
+    }
+    let all = counted.par_iter_mut();
+    let (threaded, sums): (Vec<_>, Vec<_>) = all
+        .map(|c| threading::thread::<I>(program, c, which))
+        .unzip();
+    if which.tail_calls {
+        let mut of_caller: FxHashMap<u32, Vec<Call>> = FxHashMap::default();
+        let threaded: FxHashMap<u32, &Threaded> = (counted.iter().zip(&threaded))
+            .filter_map(|(c, t)| Some((c.function, t.as_ref()?)))
+            .collect();
+        calls.retain(|call| {
+            let changes = threaded.contains_key(&call.caller);
+            if changes {
+                of_caller.entry(call.caller).or_default().push(*call);
+            }
+            !changes
+        });
+        let mut callers: Vec<_> = of_caller.into_iter().collect();
+        callers.sort_unstable_by_key(|c| c.0);
+        for (caller, mut own) in callers {
+            threaded[&caller].move_calls(&mut own);
+            calls.append(&mut own);
+        }
+    }
+    let sum = |k: usize| {
+        let each = sums.iter().map(|s| s[k]);
+        each.fold(threading::Sum::default(), threading::Sum::join)
+    };
+    let report = |k: usize, pass, what| {
+        let sum = sum(k);
+        PassReport {
+            pass,
+            what,
+            sites: sum.sites.max(sum.changed),
+            changed: sum.changed,
+            executions: sum.executions,
+        }
+    };
+    let mut reports = Vec::new();
+    if which.double_jumps {
+        reports.push(report(0, "peepholes=double-jumps", "branches to jumps"));
+    }
+    if which.tail_calls {
+        let what = "conditional branches to tail calls";
+        reports.push(report(1, "simplify-conditional-tail-calls", what));
+    }
+    (threaded, reports)
 }
 
 /// Runs one pass on all functions.

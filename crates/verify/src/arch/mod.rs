@@ -142,6 +142,14 @@ pub(crate) enum Operand {
     Memory(Mem),
 }
 
+/// A side of a comparison of whole words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Compared {
+    Register(u8),
+    Memory(Mem),
+    Number(i64),
+}
+
 /// One instruction that is done by several in another place, for reasons of reach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Longer {
@@ -308,6 +316,20 @@ pub(crate) trait Arch: Sync + Send + 'static {
 
     /// The operand of an indirect call or jump, and marks of the branch that its replacement must have as well.
     fn operand(bytes: &[u8], addr: u64) -> Option<(Operand, u32)>;
+
+    /// The register that a promoted call may use, as no call passes anything in it; `None`: no call is promoted.
+    const PROMOTION: Option<u8> = None;
+
+    /// The two sides of a comparison of whole words, which does nothing but set the flags.
+    fn comparison(_bytes: &[u8], _addr: u64) -> Option<(Compared, Compared)> {
+        None
+    }
+
+    /// Whether an instruction, which may be a plain return, has nothing to do with the stack: it neither names the stack
+    /// pointer nor uses it by itself, but for the return's own word. Whatever is not known does.
+    fn leaves_stack(_bytes: &[u8]) -> bool {
+        false
+    }
 
     /// Whether inserted code may begin with this instruction although the program has the same.
     fn is_ambiguous(bytes: &[u8]) -> bool;

@@ -12,10 +12,11 @@
 //! | unwind rows, search table, call sites, actions, types | [`unwinding`] |
 //! | headers, pointers, tables, symbols, claim | [`file`] |
 //! | outputs without kept relocations | [`bare`] |
-//! | changed instructions | [`changes`] |
+//! | changed instructions | [`changes`], [`branches`] |
 //! | what the program may see of a code address | [`visible`] |
 
 mod bare;
+mod branches;
 mod changes;
 mod claim;
 mod code;
@@ -243,6 +244,18 @@ kinds! {
     StartsElsewhere,
     /// AArch64: a call through a slot does not leave the slot's address in x16, which the loader relies on.
     SlotAddressLost,
+    /// A promoted call compares its operand with another number than that of the function which it calls.
+    PromotedNumber,
+    /// A promoted call compares another register.
+    PromotedRegister,
+    /// A promoted call is made if the operand is another one.
+    PromotionTurned,
+    /// A promoted call puts the number into a register in which the call may pass something.
+    PromotionLiveRegister,
+    /// What is left of a promoted call whose operand was read calls something else.
+    PromotedCallElsewhere,
+    /// A conditional tail call goes to another function.
+    TailCallToWrongFunction,
 }
 
 impl Kind {
@@ -286,8 +299,17 @@ impl Kind {
     ];
 
     /// Kinds that only outputs have whose instructions were changed.
-    pub const CHANGES: &'static [Kind] =
-        &[Kind::WrongSlot, Kind::SlotCallTurned, Kind::SlotAddressLost];
+    pub const CHANGES: &'static [Kind] = &[
+        Kind::WrongSlot,
+        Kind::SlotCallTurned,
+        Kind::SlotAddressLost,
+        Kind::PromotedNumber,
+        Kind::PromotedRegister,
+        Kind::PromotionTurned,
+        Kind::PromotionLiveRegister,
+        Kind::PromotedCallElsewhere,
+        Kind::TailCallToWrongFunction,
+    ];
 
     /// Those of them that only instructions of AArch64 have.
     pub const CHANGES_AARCH64: &'static [Kind] = &[Kind::SlotAddressLost];
@@ -519,6 +541,12 @@ impl<'a> Faults<'a> {
             WrongSlot | SlotCallTurned | SlotAddressLost => self.change_edits(kind),
             OtherAdvice | AdviceElsewhere | StartsElsewhere => self.start_up_edits(kind),
             WrongConstant | ConstantElsewhere => self.constant_edits(kind),
+            PromotedNumber
+            | PromotedRegister
+            | PromotionTurned
+            | PromotionLiveRegister
+            | PromotedCallElsewhere
+            | TailCallToWrongFunction => self.branch_edits(kind),
             FewerZeroBits | DataInFrontLost | LabelLeftBehind => self.visible_edits(kind),
             StubWithoutLandingPad => self.stub_edits(kind),
             _ => self.file_edits(kind),

@@ -162,6 +162,8 @@ struct Walk<'a, 's, A: Arch> {
     joined: FxHashSet<u64>,
     /// Instructions of new code that must not be jumped to.
     closed: Vec<u64>,
+    /// New code that goes on with an operand that was read before it ([`changes`]).
+    after_read: FxHashSet<u64>,
     /// Registers that hold other pages than in the old program where new code is reached, if any do.
     states: FxHashMap<u64, Pending>,
     /// What is true of registers where the next pairs come from.
@@ -211,6 +213,7 @@ pub(crate) fn walk<'a, A: Arch>(
         compared: FxHashMap::default(),
         joined: FxHashSet::default(),
         closed: Vec::new(),
+        after_read: FxHashSet::default(),
         states: FxHashMap::default(),
         carry: SmallVec::new(),
         at_indirect_jumps: 0,
@@ -399,6 +402,9 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         };
         match slots.first() {
             Some(0) => {}
+            Some(&have) if have == id && self.after_read.contains(&q) => {
+                return fail(changes::needs_operand(old, q));
+            }
             Some(&have) if have == id => return Ok(false),
             Some(&INSIDE) => {
                 return fail(
@@ -696,11 +702,13 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             }
             self.carry.clone_from(pending);
             if new_cond == cond {
+                self.conditional_tail_call(p, old_target, q, new_target)?;
                 self.relate(old_target, new_target)?;
                 self.carry.clear();
                 return Ok(Some((old_next, new_next)));
             }
             if Some(new_cond) == inverse {
+                self.conditional_tail_call(p, old_next, q, new_target)?;
                 self.relate(old_next, new_target)?;
                 self.carry.clear();
                 return Ok(Some((old_target, new_next)));

@@ -23,10 +23,11 @@ mod effects;
 mod guesses;
 mod huge;
 mod quick;
+mod stack;
 mod steps;
 
 use super::{
-    Arch, AsksForHugePages, Effects, Field, FieldKind, Flow, Guess, Insn, Loaded,
+    Arch, AsksForHugePages, Compared, Effects, Field, FieldKind, Flow, Guess, Insn, Loaded,
     Operand as Recorded, Takes, ThroughSlot,
 };
 use crate::arch::step::Step;
@@ -229,6 +230,7 @@ impl Arch for X86_64 {
     // rbx, rbp, r12 to r15.
     const KEPT_BY_CALLS: u32 = 1 << 3 | 1 << 5 | 0xf << 12;
     const STUBS_AT_CALLS: bool = false;
+    const PROMOTION: Option<u8> = Some(11);
 
     fn effects(bytes: &[u8]) -> Effects {
         effects::effects(bytes)
@@ -248,6 +250,14 @@ impl Arch for X86_64 {
 
     fn operand(bytes: &[u8], addr: u64) -> Option<(Recorded, u32)> {
         steps::operand(bytes, addr)
+    }
+
+    fn leaves_stack(bytes: &[u8]) -> bool {
+        stack::leaves_stack(bytes)
+    }
+
+    fn comparison(bytes: &[u8], addr: u64) -> Option<(Compared, Compared)> {
+        steps::comparison(bytes, addr)
     }
 
     fn is_ambiguous(bytes: &[u8]) -> bool {

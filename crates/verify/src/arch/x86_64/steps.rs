@@ -3,7 +3,7 @@
 //! Only what counters need: moves, additions and comparisons of whole registers and memory, the stack, flags.
 //! The decoder says what an instruction is; which form of it a counter has is not looked at.
 
-use super::super::Operand as Recorded;
+use super::super::{Compared, Operand as Recorded};
 use super::{X86_64, decode_raw, displacement_len, prefix_len};
 use crate::arch::step::{Mem, Next, Op, Segment, Step, flag, stack};
 use crate::arch::{Arch, Flow};
@@ -345,6 +345,33 @@ pub(super) fn operand(bytes: &[u8], addr: u64) -> Option<(Recorded, u32)> {
         None => Recorded::Memory(memory(&insn, 0, bytes, addr, 8)?),
     };
     Some((recorded, marks))
+}
+
+/// See [`Arch::comparison`].
+pub(super) fn comparison(bytes: &[u8], addr: u64) -> Option<(Compared, Compared)> {
+    let (insn, len) = decode_raw(bytes)?;
+    let bytes = bytes.get(..len)?;
+    let lead = bytes.get(..prefix_len(bytes))?;
+    if insn.opcode() != Opcode::CMP || lead.iter().any(|b| matches!(b, 0x66 | 0xf0 | 0xf2 | 0xf3)) {
+        return None;
+    }
+    let size = insn.mem_size().and_then(|m| m.bytes_size());
+    let side = |i: u8| {
+        let operand = insn.operand(i);
+        if let Some(reg) = whole(&operand) {
+            return Some(Compared::Register(reg));
+        }
+        match (immediate(&operand), &operand) {
+            (Some(number), _) => Some(Compared::Number(number)),
+            (None, Operand::Register { .. }) => None,
+            (None, _) => Some(Compared::Memory(memory(&insn, i, bytes, addr, 8)?)),
+        }
+    };
+    let (a, b) = (side(0)?, side(1)?);
+    let memory = |side| matches!(side, Compared::Memory(_));
+    // An immediate is as wide as the other side, which must be a whole word.
+    let whole = !(memory(a) || memory(b)) || size == Some(8);
+    whole.then_some((a, b))
 }
 
 #[cfg(test)]

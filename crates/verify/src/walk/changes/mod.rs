@@ -17,12 +17,18 @@
 //! |---|---|---|---|
 //! | constants | load from memory that is never written | the number | [`constants`] |
 //! | slot calls | call or jump to a stub of the procedure linkage table | call or jump through its slot | [`plt`] |
+//! | promoted calls | call through a register or memory | comparison with a function, and a direct call of it | [`promotion`] |
+//! | conditional tail calls | conditional branch to a jump out of the function | conditional branch out of it | [`tail_calls`] |
+//! | inlined calls | call of a few straight instructions | the instructions | [`inlining`] |
 //!
 //! A rule looks at both files and at nothing else. What it accepts it counts ([`Counts`]), so that the certificate can
 //! say how far an output is from one in which code is only placed; `Options::placement_only` refuses any.
 
 pub(crate) mod constants;
+mod inlining;
 mod plt;
+mod promotion;
+mod tail_calls;
 
 use super::pages::Pending;
 use super::{State, Walk};
@@ -30,6 +36,7 @@ use crate::arch::{Arch, Insn};
 use crate::report::{ChangeKind, Failure};
 
 pub(crate) use plt::goes_through_slot;
+pub(super) use promotion::needs_operand;
 
 /// How many changes of each kind there are.
 pub(crate) type Counts = [u64; ChangeKind::ALL.len()];
@@ -51,7 +58,13 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         if let Some(next) = self.slot_call(state, chain, here, insn, pending)? {
             return Ok(Some(next));
         }
-        self.constant(state, here, insn, pending)
+        if let Some(next) = self.constant(state, here, insn, pending)? {
+            return Ok(Some(next));
+        }
+        if let Some(next) = self.promoted_call(state, here, pending)? {
+            return Ok(Some(next));
+        }
+        self.inlined_call(state, here, insn, pending)
     }
 
     /// Counts a change that was accepted.
