@@ -557,15 +557,15 @@ pub trait Encode: Decode {
     /// returns true; or appends nothing and returns false if that cannot be encoded.
     fn put_far<T: Copy>(out: &mut Code<T>, original: &[u8], target: T) -> bool;
 
-    /// Appends a call, or a jump, to what the word `slot` holds, in the registers of a stub of the procedure linkage table,
-    /// and returns true; or appends nothing and returns false if there is no such form.
+    /// Appends a call, or a jump, to what the word `slot` holds, in the registers of a stub of the procedure linkage
+    /// table, and returns true; or appends nothing and returns false if there is no such form.
     fn put_through_slot<T: Copy>(out: &mut Code<T>, jump: bool, slot: T) -> bool;
 
     /// Whether [such a call](Encode::put_through_slot) is about as long as a direct one.
     const SLOT_CALLS_ARE_SHORT: bool;
 
-    /// Finds, in straight code at `addr`, the loads of what `constant` (address, length) knows, and calls `found` with each
-    /// and with code that has the number in it, if there is such code that is not much longer.
+    /// Finds, in straight code at `addr`, the loads of what `constant` (address, length) knows, and calls `found`
+    /// with each and with code that has the number in it, if there is such code that is not much longer.
     fn fold_constants<'c, T>(
         bytes: &[u8],
         addr: u64,
@@ -646,8 +646,8 @@ pub trait Runtime: Counters {
     /// The start-up routine, to be put at `config.at`; entered at its first byte. Position-independent at run time.
     fn runtime(config: &RuntimeConfig<'_>) -> Result<Vec<u8>, RuntimeError>;
 
-    /// A start-up routine that asks the system for huge pages (`madvise` with `MADV_COLLAPSE`, and where that is refused with
-    /// `MADV_HUGEPAGE`), whatever comes of it. Destroys nothing but flags.
+    /// A start-up routine that asks the system for huge pages (`madvise` with `MADV_COLLAPSE`, and where that is
+    /// refused with `MADV_HUGEPAGE`), whatever comes of it. Destroys nothing but flags.
     fn huge_pages(config: &HugePages) -> Result<Vec<u8>, RuntimeError>;
 
     /// What programs with [`CounterMode::PerThread`] need, if this machine has it.

@@ -505,8 +505,8 @@ impl Findings {
         }
     }
 
-    /// In an instrumented program, or one that asks for huge pages, one pointer that is run through at the start leads to
-    /// the start-up code, which goes on with what it was.
+    /// In an instrumented program, or one that asks for huge pages, one pointer that is run through at the start
+    /// leads to the start-up code, which goes on with what it was.
     pub(crate) fn hook(&mut self, cx: &Context<'_>, old: u64, new: u64) -> bool {
         let starts_up = || cx.unowned(new).is_some() || cx.asks_for_huge_pages(old, new);
         let hooks = old != new && starts_up();

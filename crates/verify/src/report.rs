@@ -15,7 +15,8 @@ pub struct Options {
     pub max_failures: usize,
     /// On which assumptions proofs may rest. Default: all.
     pub accepted: Accepted,
-    /// Functions whose instructions were changed are refused, whatever rule there is: code may only be placed. Default: no.
+    /// Functions whose instructions were changed are refused, whatever rule there is: code may only be placed.
+    /// Default: no.
     pub placement_only: bool,
 }
 

@@ -239,8 +239,8 @@ pub fn veneer_target(bytes: &[u8], addr: u64) -> Option<u64> {
     )
 }
 
-/// The slot of a stub of the procedure linkage table: `adrp x16; ldr x17, [x16]; add x16, x16; br x17`, after `bti c` if
-/// that is there. The linker's other forms sign or check the address, and are none.
+/// The slot of a stub of the procedure linkage table: `adrp x16; ldr x17, [x16]; add x16, x16; br x17`, after `bti c`
+/// if that is there. The linker's other forms sign or check the address, and are none.
 pub fn stub_slot(bytes: &[u8], addr: u64) -> Option<u64> {
     let word = |i: usize| {
         let bytes = bytes.get(4 * i..4 * i + 4)?;
@@ -262,7 +262,8 @@ pub fn stub_slot(bytes: &[u8], addr: u64) -> Option<u64> {
     is_stub.then(|| page.wrapping_add(low))
 }
 
-/// Appends a call to what a slot holds, as a stub would go there: with the slot's address in x16 and what it holds in x17.
+/// Appends a call to what a slot holds, as a stub would go there: with the slot's address in x16 and what it holds in
+/// x17.
 pub fn put_call_through_slot<T: Copy>(out: &mut Code<T>, slot: T) {
     put_fixup(out, encode::adrp(16), FixupKind::Page, slot);
     put_fixup(

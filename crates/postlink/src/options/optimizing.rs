@@ -206,8 +206,8 @@ pub struct Optimizing {
     pub align_blocks: Option<u32>,
     /// Hot code at multiples of 2 MiB, for which the program asks for huge pages when it starts
     ///
-    /// It asks with madvise(MADV_COLLAPSE), and where that is refused with MADV_HUGEPAGE; whether it gets any is up to the
-    /// kernel and the file system, and nothing else depends on it. The file grows by 2 to 6 MB.
+    /// It asks with madvise(MADV_COLLAPSE), and where that is refused with MADV_HUGEPAGE; whether it gets any is up
+    /// to the kernel and the file system, and nothing else depends on it. The file grows by 2 to 6 MB.
     #[arg(long)]
     pub hugify: bool,
     #[command(flatten)]

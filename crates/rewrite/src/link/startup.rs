@@ -101,8 +101,8 @@ impl Hook {
     }
 }
 
-/// Appends the start-up routine that asks for huge pages for hot code (address and bytes). Gives its address, and where it
-/// is to be hooked in once everything else that refers to code is in place.
+/// Appends the start-up routine that asks for huge pages for hot code (address and bytes). Gives its address, and
+/// where it is to be hooked in once everything else that refers to code is in place.
 ///
 /// # Errors
 ///

@@ -1,10 +1,10 @@
 //! Changes of instructions, each of which the checker can prove.
 //!
-//! A pass looks at the graphs and counts of the functions that move, and says which instructions other code
-//! stands in for. It changes nothing by itself: what comes out is a list of [`Change`]s for each function, which
-//! [`crate::emit`] puts in while it copies the blocks. So everything that is not in a list is still copied byte for byte,
-//! and layout, unwind rows, call sites, debug information and address translation tables go by the
-//! instruction that a change stands for, as they do for instructions that are re-encoded for reasons of reach.
+//! A pass looks at the graphs and counts of the functions that move, and says which instructions other code stands in
+//! for. It changes nothing by itself: what comes out is a list of [`Change`]s for each function, which
+//! [`crate::emit`] puts in while it copies the blocks. So everything that is not in a list is still copied byte for
+//! byte, and layout, unwind rows, call sites, debug information and address translation tables go by the instruction
+//! that a change stands for, as they do for instructions that are re-encoded for reasons of reach.
 //!
 //! | file | pass | option |
 //! |---|---|---|

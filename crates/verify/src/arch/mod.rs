@@ -413,7 +413,8 @@ pub(crate) trait Arch: Sync + Send + 'static {
         None
     }
 
-    /// The slot of a stub at `addr` that does nothing but jump to what a slot holds, as procedure linkage tables have it.
+    /// The slot of a stub at `addr` that does nothing but jump to what a slot holds, as procedure linkage tables have
+    /// it.
     fn stub_slot(_bytes: &[u8], _addr: u64) -> Option<u64> {
         None
     }
@@ -423,9 +424,9 @@ pub(crate) trait Arch: Sync + Send + 'static {
         None
     }
 
-    /// Reads the start-up routine that asks for huge pages, instruction by instruction: it saves what it uses, makes the
-    /// system calls `madvise(start, len, MADV_COLLAPSE)` and, if that failed, `madvise(start, len, MADV_HUGEPAGE)`, whose
-    /// outcome nothing depends on, restores, and goes on.
+    /// Reads the start-up routine that asks for huge pages, instruction by instruction: it saves what it uses, makes
+    /// the system calls `madvise(start, len, MADV_COLLAPSE)` and, if that failed, `madvise(start, len,
+    /// MADV_HUGEPAGE)`, whose outcome nothing depends on, restores, and goes on.
     fn asks_for_huge_pages(_bytes: &[u8], _addr: u64) -> Option<AsksForHugePages> {
         None
     }

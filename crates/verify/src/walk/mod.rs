@@ -23,7 +23,8 @@
 //! a return goes to the instruction after a call, and that pair is walked too, returns and indirect jumps
 //! need nothing but equal bytes: the values they jump to are related.
 //!
-//! What may be another instruction than the old one, and why, is in [`changes`]: one rule a kind of change, which is counted.
+//! What may be another instruction than the old one, and why, is in [`changes`]: one rule a kind of change, which is
+//! counted.
 //!
 //! At each pair the unwind rows are compared, and at each call what the personality routine would decide; at every
 //! instruction, if the routine is not known to be one that is asked about calls alone.

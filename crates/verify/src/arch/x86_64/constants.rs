@@ -22,8 +22,8 @@ fn operation(opcode: Opcode) -> Option<u16> {
     })
 }
 
-/// The operation and its first operand, a register of 32 or 64 bits. No prefix but REX: others change segments, sizes, or
-/// how memory is accessed.
+/// The operation and its first operand, a register of 32 or 64 bits. No prefix but REX: others change segments,
+/// sizes, or how memory is accessed.
 fn takes(bytes: &[u8]) -> Option<(Instruction, usize, Takes)> {
     if matches!(
         bytes.first()?,

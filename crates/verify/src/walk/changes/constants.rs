@@ -5,14 +5,15 @@
 //! | x86-64 | `op r, [m]` with `m` relative to the program counter | the same operation with the number as an immediate |
 //! | AArch64 | load of a literal, or from a page and an offset | `movz` or `movn`, perhaps a `movk` |
 //!
-//! The number that the old instruction loads is the same at any time if its bytes are in the input file, in a segment that is
-//! never writable (what the loader makes read-only after relocating is in writable ones), and no dynamic
-//! relocation is near: then the new instruction must put the same number, extended as the load extends it, into the same
-//! register. That the program does not make the segment writable by itself is assumption A10.
+//! The number that the old instruction loads is the same at any time if its bytes are in the input file, in a segment
+//! that is never writable (what the loader makes read-only after relocating is in writable ones), and no dynamic
+//! relocation is near: then the new instruction must put the same number, extended as the load extends it, into the
+//! same register. That the program does not make the segment writable by itself is assumption A10.
 //!
-//! Where the address comes from a page in a register (AArch64), that page is known if the register holds another page than
-//! in the old program, which the lock step has noted, or else from the new code: an `adrp` of it a few instructions before,
-//! straight code in between that nothing jumps into ([`Walk::closed`]), and no other write of the register.
+//! Where the address comes from a page in a register (AArch64), that page is known if the register holds another page
+//! than in the old program, which the lock step has noted, or else from the new code: an `adrp` of it a few
+//! instructions before, straight code in between that nothing jumps into ([`Walk::closed`]), and no other write of
+//! the register.
 
 use super::super::pages::Pending;
 use super::super::{State, Walk};
