@@ -47,6 +47,7 @@ const LAYOUTS: &[(&str, &[&str])] = &[
     ),
     ("fast", &["--preset=fast"]),
     ("size", &["--preset=size"]),
+    ("max", &["--preset=max"]),
 ];
 /// Layouts by which the model of `optimize --search` is judged: `--search-take` of four orders, each with four
 /// paddings.

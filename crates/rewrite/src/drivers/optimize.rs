@@ -507,22 +507,25 @@ fn emit_one<'d, I: Isa>(
     })
 }
 
-/// What a function does before and after.
+/// What a function does before and after. `moved`: what was changed in it, if it moves.
 fn dyno_stats<I: Isa>(
     program: &Program<'_>,
     c: &Counted<'_>,
     order: &Chosen,
-    moved: bool,
+    moved: Option<&Changes>,
 ) -> (DynoStats, DynoStats) {
     let mut stats = (DynoStats::default(), DynoStats::default());
     let mut original: [Vec<BlockId>; 2] = Default::default();
     for (b, block) in c.analysed.cfg.blocks.iter().enumerate() {
         original[usize::from(block.piece > 0)].push(b as BlockId);
     }
-    stats.0.add::<I>(program, c, &original);
-    stats
-        .1
-        .add::<I>(program, c, if moved { &order.fragments } else { &original });
+    let nothing = Changes::default();
+    stats.0.add::<I>(program, c, &original, &nothing);
+    let (blocks, changes) = match moved {
+        Some(changes) => (&order.fragments, changes),
+        None => (&original, &nothing),
+    };
+    stats.1.add::<I>(program, c, blocks, changes);
     stats
 }
 
@@ -611,11 +614,11 @@ fn emit_all<'d, I: Isa>(
         .zip(changes)
         .zip(threaded)
         .map(|(((c, order), changes), threaded)| {
+            let for_stats = options.dyno_stats.then(|| changes.clone());
             let result = emit_one::<I>(program, c, order, (changes, threaded.as_ref()), options);
-            let stats = match options.dyno_stats {
-                true => dyno_stats::<I>(program, c, order, result.is_ok()),
-                false => Default::default(),
-            };
+            let stats = for_stats.map_or_else(Default::default, |changes| {
+                dyno_stats::<I>(program, c, order, result.is_ok().then_some(&changes))
+            });
             if !options.bat {
                 c.analysed.cfg = Cfg::default();
             }

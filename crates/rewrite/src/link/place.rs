@@ -295,7 +295,8 @@ impl Placement {
             if at == 0 {
                 continue;
             }
-            let (align, size) = match options.huge && f == 0 {
+            let huge = options.huge && f == 0 && self.sections.len() == 1;
+            let (align, size) = match huge {
                 true => (HUGE_PAGE, at.next_multiple_of(HUGE_PAGE)),
                 false => (most_alignment[f].max(16), at),
             };
@@ -305,7 +306,7 @@ impl Placement {
                 align,
                 size,
             });
-            if options.huge && (veneer_group, f) == (0, 0) {
+            if huge {
                 self.huge = Some((placed.addr, size));
             }
             for i in &own {

@@ -39,6 +39,7 @@ use crate::attach::{self, Counted, Source};
 use crate::cfg::{BlockId, Term};
 use crate::discover::{NonlocalExits, Program, check_input};
 use crate::error::Error;
+use crate::passes::Changes;
 
 /// What a layout is worth.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
@@ -419,7 +420,10 @@ fn worth_of<I: Isa>(program: &Program<'_>, c: &mut Counted<'_>, layout: &Layout)
         c.analysed.cfg.succs[way] = to;
     }
     let mut worth = Worth::default();
-    worth.dyno_stats.add::<I>(program, c, &layout.rows);
+    let nothing = Changes::default();
+    worth
+        .dyno_stats
+        .add::<I>(program, c, &layout.rows, &nothing);
     let cfg = &c.analysed.cfg;
     let blocks: Vec<ext_tsp::Block> = (cfg.blocks.iter().zip(&c.counts.blocks))
         .map(|(block, count)| ext_tsp::Block {

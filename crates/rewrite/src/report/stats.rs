@@ -8,6 +8,7 @@ use serde::Serialize;
 use crate::attach::Counted;
 use crate::cfg::{BlockId, Term};
 use crate::discover::Program;
+use crate::passes::{Change, Changes};
 
 /// Sums over all functions; saturating.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -144,8 +145,14 @@ impl DynoStats {
     }
 
     /// Adds a function under a layout: its blocks row by row, as hot ones and then cold ones, which are ahead
-    /// of every hot one. Blocks in no row count nothing.
-    pub fn add<I: Isa>(&mut self, program: &Program<'_>, c: &Counted<'_>, layout: &[Vec<BlockId>]) {
+    /// of every hot one. Blocks in no row count nothing. `changes` are instructions that others stand in for.
+    pub(crate) fn add<I: Isa>(
+        &mut self,
+        program: &Program<'_>,
+        c: &Counted<'_>,
+        layout: &[Vec<BlockId>],
+        changes: &Changes,
+    ) {
         let cfg = &c.analysed.cfg;
         let mut position = vec![u32::MAX; cfg.blocks.len()];
         for (k, b) in layout.iter().flatten().enumerate() {
@@ -163,7 +170,7 @@ impl DynoStats {
                 let succs = cfg.succs(*b);
                 let edge = |way: u32| c.counts.succs[(block.succ + way) as usize];
                 let ahead = |t: BlockId| position[t as usize] > position[*b as usize];
-                let mut instructions = self.body::<I>(program, cfg, *b, n);
+                let mut instructions = self.body::<I>(program, cfg, (*b, changes.of(*b)), n);
                 let jump = |count: u64, this: &mut DynoStats| {
                     plus(&mut this.executed_unconditional_branches, count);
                     plus(&mut this.executed_instructions, count);
@@ -234,7 +241,7 @@ impl DynoStats {
         &mut self,
         program: &Program<'_>,
         cfg: &crate::cfg::Cfg,
-        b: BlockId,
+        (b, changes): (BlockId, &[Change]),
         n: u64,
     ) -> u64 {
         let block = &cfg.blocks[b as usize];
@@ -251,12 +258,18 @@ impl DynoStats {
                     bytes.get((i.addr - block.start) as usize..).unwrap_or(&[]),
                     i,
                 );
-                loads += u64::from(memory.loads);
+                let changed = changes.iter().any(|change| change.at == i.addr);
+                loads += u64::from(memory.loads && !(changed && i.flow == Flow::Next));
                 stores += u64::from(memory.stores);
                 match i.flow {
                     Flow::Call { target } => {
                         calls += 1;
-                        plt += u64::from(program.imports.contains_key(&target));
+                        if program.imports.contains_key(&target) {
+                            // Through the slot or through the stub.
+                            indirect += u64::from(changed);
+                            loads += u64::from(changed);
+                            plt += u64::from(!changed);
+                        }
                     }
                     Flow::IndirectCall => {
                         calls += 1;
