@@ -10,11 +10,12 @@
 //! | `-reorder-functions=` | `none`, `exec-count`, `hfsort`, `cdsort` and its old name `hfsort+`, `user`; `pettis-hansen` is hfsort |
 //! | `-split-functions`, `-split-all-cold`, `-split-eh` | every block that never ran leaves the hot part, landing pads too |
 //! | `-funcs`, `-skip-funcs` and their kin | the others, or these, stay where they are |
+//! | `-plt=`, `-simplify-rodata-loads`, `-hugify` | as there, by rules that the checker has (`docs/passes.md`) |
 //! | `-infer-stale-profile` | always: counts of changed functions are carried over as far as code is recognised |
 //!
 //! As with LLVM's tool, nothing is reordered or split that the command line does not name. Unlike there, the
-//! result is proved before it is written. Options that change instructions, print LLVM's insides or tune them
-//! are taken with a note.
+//! result is proved before it is written. Options that change instructions in other ways, print LLVM's
+//! insides or tune them are taken with a note.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -1025,5 +1026,15 @@ mod tests {
         let given = parse("app -stoke -plt=hot -use-gnu-stack -v 1").unwrap();
         assert_eq!(given.positional, ["app"]);
         assert_eq!(given.ignored.len(), 3);
+    }
+
+    #[test]
+    fn changes_of_instructions_are_taken_by_name() {
+        let of = |line: &str| passes(&parse(line).unwrap());
+        let given = of("app -plt=hot -simplify-rodata-loads").unwrap();
+        assert_eq!((given.plt, given.simplify_rodata_loads), (Plt::Hot, true));
+        assert_eq!(of("app --plt=all").unwrap().plt, Plt::All);
+        assert!(of("app").unwrap().is_placement_only());
+        assert!(of("app -plt=some").is_err());
     }
 }

@@ -20,7 +20,6 @@ pub enum PresetArg {
     /// The same, with hot functions at multiples of 64 bytes and heads of hot loops at multiples of 16
     Fast,
     /// As fast, and instructions are changed where it pays and can be proved (docs/passes.md): --plt=hot,
-    /// --simplify-rodata-loads,
     /// --peepholes=double-jumps, --simplify-conditional-tail-calls, --inline-small-functions
     Max,
 }
@@ -148,7 +147,7 @@ pub struct Passes {
     /// [default: none; hot with --preset max]
     #[arg(long, value_name = "WHICH")]
     pub plt: Option<PltArg>,
-    /// Loads from memory that is never written become immediates [default: with --preset max]
+    /// Loads from memory that is never written become immediates
     #[arg(long, value_name = "YES", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub simplify_rodata_loads: Option<bool>,
     #[command(flatten)]

@@ -15,8 +15,9 @@ use super::run::{self, Seen};
 const POSTLINK: &str = env!("CARGO_BIN_EXE_postlink");
 
 /// All changes of instructions, wherever they are possible.
-const EVERY_PASS: [&str; 6] = [
+const EVERY_PASS: [&str; 7] = [
     "--preset=max",
+    "--simplify-rodata-loads",
     "--plt=all",
     "--indirect-call-promotion=calls",
     "--icp-top-callsites=0",

@@ -61,7 +61,7 @@ impl PassOptions {
     /// What `--preset max` turns on.
     pub const MAX: PassOptions = PassOptions {
         plt: Plt::Hot,
-        simplify_rodata_loads: true,
+        simplify_rodata_loads: false,
         promotion: Promotion::OFF,
         inlining: Inlining {
             bytes: Inlining::MOST_BYTES,
