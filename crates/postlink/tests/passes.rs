@@ -416,3 +416,42 @@ fn libraries_ask_for_huge_pages() {
         spoilt_start_up_is_found(&input, &output);
     }
 }
+
+/// Calls that must not throw have no call site, and are between two with the same one.
+const BETWEEN_CALL_SITES: &str = r#"
+#include <cstdio>
+__attribute__((noinline)) void may_throw(int n) { if (n % 7 == 0) throw n; }
+static inline __attribute__((always_inline)) void must_not_throw() noexcept { fputs("", stdout); }
+__attribute__((noinline)) int twice(int n) {
+  try {
+    may_throw(n);
+    must_not_throw();
+    may_throw(n + 1);
+    must_not_throw();
+    may_throw(n + 2);
+  } catch (int x) {
+    return x;
+  }
+  return 1;
+}
+int main() {
+  long all = 0;
+  for (int i = 0; i < 500; i++) all += twice(i);
+  std::printf("%ld\n", all);
+}
+"#;
+
+#[test]
+fn changed_calls_without_a_call_site_do_not_get_their_neighbours() {
+    for machine in [&X86_64, &AARCH64] {
+        let folder = Folder::new();
+        let Some((_, _, report)) =
+            optimized(machine, &folder, BETWEEN_CALL_SITES, &[], &["--plt=all"])
+        else {
+            continue;
+        };
+        let moved = report.functions.iter().filter(|f| f.name.contains("twice"));
+        assert_eq!(moved.count(), 1, "it was taken back");
+        assert!(changed(&report, ChangeKind::SlotCall) >= 2);
+    }
+}
