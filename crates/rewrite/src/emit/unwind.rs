@@ -186,11 +186,16 @@ impl<'d> FunctionUnwind<'d> {
                 continue;
             };
             let sites = &lsda.call_sites;
+            // A call is known by the place of its address, which need not be its first byte.
+            let whole = match s.of {
+                Some((of, len)) if s.instead => of + u64::from(len),
+                _ => b,
+            };
             let mut at = a;
             let mut k = sites.partition_point(|c| c.start + c.len <= a);
             while at < b {
                 let Some(c) = sites.get(k).filter(|c| c.start < b) else {
-                    bridge &= silent(at, b);
+                    bridge &= silent(at, whole);
                     break;
                 };
                 if c.start > at {
