@@ -110,3 +110,77 @@ impl Operand<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Decode;
+    use crate::x86_64::X86_64;
+    use iced_x86::{Decoder, DecoderOptions, Formatter, IntelFormatter};
+
+    /// The code for a call of bytes at 0x1000 that goes to functions `F1`, `F2` …, as text; addresses are left at 0.
+    fn promoted(original: &[u8], fixed: bool, functions: usize) -> Option<Vec<String>> {
+        let insn = X86_64::decode(original, 0x1000)?;
+        let mut out: Code<u64> = Code::default();
+        let list: Vec<(u64, u64)> = (0..functions as u64).map(|i| (i, i)).collect();
+        if !put_promoted_call(&mut out, original, &insn, fixed, &list, |at| at) {
+            return None;
+        }
+        let mut formatter = IntelFormatter::new();
+        let text = |insn| {
+            let mut text = String::new();
+            formatter.format(&insn, &mut text);
+            text
+        };
+        let decoder = Decoder::new(64, &out.bytes, DecoderOptions::NONE);
+        Some(decoder.into_iter().map(text).collect())
+    }
+
+    #[test]
+    fn registers_are_compared_with_addresses() {
+        let code = promoted(&[0x41, 0xff, 0xd4], false, 1).expect("call r12");
+        let [lea, compare, jne, call, jmp, last] = &code[..] else {
+            panic!("{code:?}");
+        };
+        assert!(
+            lea.starts_with("lea r11,[") && call.starts_with("call "),
+            "{code:?}"
+        );
+        assert_eq!(compare, "cmp r12,r11");
+        assert_eq!(last, "call r12");
+        assert!(jne.starts_with("jne short 0000000000000013"), "{jne}");
+        assert!(jmp.starts_with("jmp short 0000000000000016"), "{jmp}");
+    }
+
+    #[test]
+    fn numbers_are_compared_in_programs_at_fixed_addresses() {
+        let code = promoted(&[0xff, 0xd0], true, 2).expect("call rax");
+        assert_eq!(code[0], "cmp rax,0");
+        assert_eq!(code[4], "cmp rax,0");
+        assert_eq!(code.last().map(String::as_str), Some("call rax"));
+        assert_eq!(code.len(), 9);
+    }
+
+    #[test]
+    fn an_operand_in_memory_is_read_once() {
+        // call [rax+rbx*8+16]
+        let original = [0xff, 0x54, 0xd8, 0x10];
+        let code = promoted(&original, false, 2).expect("it is a call");
+        assert_eq!(code[..2], ["mov r11,[rax+rbx*8+10h]", "mov [rsp-8],r11"]);
+        assert_eq!(code[3], "cmp [rsp-8],r11");
+        assert_eq!(
+            code.last().map(String::as_str),
+            Some("call qword ptr [rsp-8]")
+        );
+        let code = promoted(&original, true, 1).expect("it is a call");
+        assert_eq!(code[1], "cmp r11,0");
+        assert_eq!(code.last().map(String::as_str), Some("call r11"));
+    }
+
+    #[test]
+    fn what_holds_the_address_itself_is_not_promoted() {
+        assert_eq!(promoted(&[0x41, 0xff, 0xd3], false, 1), None, "call r11");
+        assert_eq!(promoted(&[0xff, 0xd4], false, 1), None, "call rsp");
+        assert_eq!(promoted(&[0xff, 0xe0], false, 1), None, "jmp rax");
+    }
+}
