@@ -57,12 +57,14 @@ mod liveness;
 mod machine;
 #[cfg(feature = "testing")]
 pub mod mutate;
+mod progress;
 mod proof;
 mod report;
 #[cfg(feature = "testing")]
 pub mod testing;
 mod walk;
 
+pub use progress::walked;
 pub use report::{
     Accepted, Assumption, Basis, ChangeKind, Changed, Check, DebugState, DebugSummary, Digest,
     EntryLevel, EntryReport, Failure, FunctionReport, Options, Report, Verdict,
@@ -367,6 +369,7 @@ fn walk_all<A: Arch>(cx: &Context<'_>, pairs: &mut Vec<(u64, u64)>) -> Vec<Walke
     let base = cx.input.extent().0;
     let mut roots = context::roots_by_function(cx, pairs);
     let none = Vec::new();
+    progress::expect(cx.functions.len());
     // One buffer for each piece of the work, not for each function.
     let ids: Vec<FuncId> = (0..cx.functions.len() as FuncId).collect();
     let run = |ids: &[FuncId],
@@ -374,6 +377,7 @@ fn walk_all<A: Arch>(cx: &Context<'_>, pairs: &mut Vec<(u64, u64)>) -> Vec<Walke
      -> Vec<Walked> {
         ids.par_iter()
             .map_init(Scratch::default, |scratch, id| {
+                progress::did();
                 walk::walk::<A>(cx, *id, roots.get(id).unwrap_or(&none), scratch)
             })
             .collect()

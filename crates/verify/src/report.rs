@@ -284,7 +284,7 @@ pub struct Assumption {
 }
 
 /// What may be assumed: numbers and sentences.
-const ASSUMPTIONS: [(&str, &str); 8] = [
+const ASSUMPTIONS: [(&str, &str); 9] = [
     (
         "A1",
         "nothing depends on the number of a return address or program counter in code that moved, beyond what is looked for",
@@ -316,6 +316,10 @@ const ASSUMPTIONS: [(&str, &str); 8] = [
     (
         "A10",
         "the program does not make segments writable that are not",
+    ),
+    (
+        "A11",
+        "flags, and on AArch64 the registers that linkers' stubs may use, mean nothing at the entry of a function whose first instructions do not read them",
     ),
 ];
 

@@ -26,7 +26,7 @@ use crate::analyse::{
 use crate::discover::{NonlocalExits, Program, check_input, check_program, is_program, libc};
 use crate::error::Error;
 use crate::link::{self, Hook, LinkOptions, Placement, ProbeAddresses, Ready, emit_in_place, hook};
-use crate::phases::Phases;
+use crate::phases::{self, Phases};
 use crate::pin::Pin;
 
 /// How counters are incremented.
@@ -569,9 +569,11 @@ fn make_all<I: Isa>(
         FunctionCounters,
         Option<(Ready, Option<EntryPatch>, Vec<u64>)>,
     );
+    phases::expect(program.functions.len());
     let made: Vec<One> = (0..program.functions.len())
         .into_par_iter()
         .map_init(Scratch::default, |scratch, f| {
+            phases::did();
             let analysed = prepare::analyse::<I>(program, nonlocal_exits, f, scratch);
             let mut share = FunctionCounters::of(program, f, &analysed);
             let wanted = options

@@ -34,7 +34,7 @@ use crate::link::{
     self, Distances, LinkOptions, Placement, ProbeAddresses, Ready, reusable_space, stress,
 };
 use crate::passes::{self, Changes, PassOptions, PassReport};
-use crate::phases::Phases;
+use crate::phases::{self, Phases};
 use crate::pin::Pin;
 use crate::report::export;
 use crate::report::stats::DynoStats;
@@ -586,12 +586,14 @@ fn emit_all<'d, I: Isa>(
     options: &OptimizeOptions,
 ) -> EmittedAll {
     // What a function's graph is needed for is done while it is there: all of them at once are a tenth of the memory.
+    phases::expect(counted.len());
     let emitted: Vec<(Result<Ready, Pin>, (DynoStats, DynoStats))> = counted
         .par_iter_mut()
         .zip(chosen)
         .zip(changes)
         .map(|((c, order), changes)| {
             let result = emit_one::<I>(program, c, order, changes, options);
+            phases::did();
             let stats = match options.dyno_stats {
                 true => dyno_stats::<I>(program, c, order, result.is_ok()),
                 false => Default::default(),
