@@ -57,14 +57,15 @@ fn decode_raw(bytes: &[u8]) -> Option<(Instruction, usize)> {
     (1..=window.len()).contains(&len).then_some((insn, len))
 }
 
-/// An instruction on mask registers (`kmov`, `kortest`, `kshift`, … of AVX-512) or of FMA4: the decoder lacks
-/// some of them. All are VEX-encoded, have a ModRM byte and go on with the next instruction; shifts and FMA4
-/// have an immediate byte.
+/// An instruction on mask registers (`kmov`, `kortest`, `kshift`, … of AVX-512), of FMA4 or of GFNI: the decoder lacks
+/// some of them. All are VEX-encoded, have a ModRM byte and go on with the next instruction; shifts, FMA4 and
+/// affine transformations have an immediate byte.
 ///
 /// | map | opcodes |
 /// |---|---|
 /// | 0f | 41–47, 4a, 4b (between registers); 90, 91 (memory too), 92, 93, 98, 99 (registers) |
-/// | 0f 3a | 30–33, with an immediate byte; FMA4: 5c–5f, 68–6f, 78–7f, likewise (memory too) |
+/// | 0f 38 | cf (memory too) |
+/// | 0f 3a | ce, cf (memory too) and 30–33, with an immediate byte; FMA4: 5c–5f, 68–6f, 78–7f, likewise (memory too) |
 fn decode_vex(bytes: &[u8], addr: u64) -> Option<Insn> {
     let (map, at) = match *bytes.first()? {
         0xc5 => (1, 2),
@@ -78,6 +79,8 @@ fn decode_vex(bytes: &[u8], addr: u64) -> Option<Insn> {
             (true, 0, false)
         }
         (1, 0x90 | 0x91) => (true, 0, true),
+        (2, 0xcf) => (true, 0, true),
+        (3, 0xce | 0xcf) => (true, 1, true),
         (3, 0x30..=0x33) => (true, 1, false),
         (3, 0x5c..=0x5f | 0x68..=0x6f | 0x78..=0x7f) => (true, 1, true),
         _ => (false, 0, false),
@@ -698,6 +701,112 @@ mod tests {
                 target: 0x100a
             }
         );
+    }
+
+    /// Arithmetic in Galois fields, in all three encodings: the second decoder's lengths, as the assembler made them.
+    #[test]
+    fn instructions_of_galois_fields_are_known_in_every_encoding() {
+        let all: [(&[u8], Option<u64>, u32); 19] = [
+            // gf2p8mulb xmm1,xmm2
+            (&[0x66, 0x0f, 0x38, 0xcf, 0xca], None, 0),
+            // gf2p8mulb xmm9,XMMWORD PTR [rip+0x40]
+            (
+                &[0x66, 0x44, 0x0f, 0x38, 0xcf, 0x0d, 0x40, 0x00, 0x00, 0x00],
+                Some(0x104a),
+                0,
+            ),
+            // gf2p8affineqb xmm1,xmm2,0x5
+            (&[0x66, 0x0f, 0x3a, 0xce, 0xca, 0x05], None, 0),
+            // gf2p8affineqb xmm1,XMMWORD PTR [rip+0x40],0x5
+            (
+                &[0x66, 0x0f, 0x3a, 0xce, 0x0d, 0x40, 0x00, 0x00, 0x00, 0x05],
+                Some(0x104a),
+                0,
+            ),
+            // gf2p8affineinvqb xmm1,XMMWORD PTR [rax+rcx*2+0x8],0x5
+            (
+                &[0x66, 0x0f, 0x3a, 0xcf, 0x4c, 0x48, 0x08, 0x05],
+                None,
+                1 << 0 | 1 << 1,
+            ),
+            // vgf2p8mulb xmm0,xmm1,xmm2
+            (&[0xc4, 0xe2, 0x71, 0xcf, 0xc2], None, 0),
+            // vgf2p8mulb ymm0,ymm1,ymm9
+            (&[0xc4, 0xc2, 0x75, 0xcf, 0xc1], None, 0),
+            // vgf2p8mulb ymm0,ymm1,YMMWORD PTR [rip+0x40]
+            (
+                &[0xc4, 0xe2, 0x75, 0xcf, 0x05, 0x40, 0x00, 0x00, 0x00],
+                Some(0x1049),
+                0,
+            ),
+            // vgf2p8affineqb ymm0,ymm1,ymm2,0x5
+            (&[0xc4, 0xe3, 0xf5, 0xce, 0xc2, 0x05], None, 0),
+            // vgf2p8affineqb xmm0,xmm1,XMMWORD PTR [rip+0x40],0x5
+            (
+                &[0xc4, 0xe3, 0xf1, 0xce, 0x05, 0x40, 0x00, 0x00, 0x00, 0x05],
+                Some(0x104a),
+                0,
+            ),
+            // vgf2p8affineinvqb ymm0,ymm1,YMMWORD PTR [r9+rcx*2+0x8],0x5
+            (
+                &[0xc4, 0xc3, 0xf5, 0xcf, 0x44, 0x49, 0x08, 0x05],
+                None,
+                1 << 1 | 1 << 9,
+            ),
+            // vgf2p8affineinvqb ymm0,ymm1,YMMWORD PTR [rip+0x40],0x5
+            (
+                &[0xc4, 0xe3, 0xf5, 0xcf, 0x05, 0x40, 0x00, 0x00, 0x00, 0x05],
+                Some(0x104a),
+                0,
+            ),
+            // vgf2p8mulb zmm0,zmm1,zmm2
+            (&[0x62, 0xf2, 0x75, 0x48, 0xcf, 0xc2], None, 0),
+            // vgf2p8mulb zmm0{k1},zmm1,ZMMWORD PTR [rip+0x40]
+            (
+                &[0x62, 0xf2, 0x75, 0x49, 0xcf, 0x05, 0x40, 0x00, 0x00, 0x00],
+                Some(0x104a),
+                0,
+            ),
+            // vgf2p8mulb xmm20,xmm1,XMMWORD PTR [rax+0x10]
+            (&[0x62, 0xe2, 0x75, 0x08, 0xcf, 0x60, 0x01], None, 1 << 0),
+            // vgf2p8affineqb zmm0,zmm1,zmm2,0x5
+            (&[0x62, 0xf3, 0xf5, 0x48, 0xce, 0xc2, 0x05], None, 0),
+            // vgf2p8affineqb zmm0,zmm1,ZMMWORD PTR [rip+0x40],0x5
+            (
+                &[
+                    0x62, 0xf3, 0xf5, 0x48, 0xce, 0x05, 0x40, 0x00, 0x00, 0x00, 0x05,
+                ],
+                Some(0x104b),
+                0,
+            ),
+            // vgf2p8affineqb zmm0,zmm1,QWORD BCST [rip+0x40],0x5
+            (
+                &[
+                    0x62, 0xf3, 0xf5, 0x58, 0xce, 0x05, 0x40, 0x00, 0x00, 0x00, 0x05,
+                ],
+                Some(0x104b),
+                0,
+            ),
+            // vgf2p8affineinvqb ymm17{k2}{z},ymm1,YMMWORD PTR [r9+rcx*2+0x40],0x5
+            (
+                &[0x62, 0xc3, 0xf5, 0xaa, 0xcf, 0x4c, 0x49, 0x02, 0x05],
+                None,
+                1 << 1 | 1 << 9,
+            ),
+        ];
+        for (bytes, target, reads) in all {
+            // What follows does not belong to it.
+            let code = [bytes, &[0x90; 4]].concat();
+            let insn = X86_64::decode(&code, 0x1000);
+            let seen = insn.map(|i| (usize::from(i.len), i.flow, i.field.map(|f| f.target)));
+            assert_eq!(seen, Some((bytes.len(), Flow::Next, target)), "{bytes:x?}");
+            let effects = X86_64::effects(&code);
+            assert_eq!(
+                (effects.reads, effects.kills, effects.flag_reads),
+                (reads, 0, 0),
+                "{bytes:x?}"
+            );
+        }
     }
 
     #[test]
