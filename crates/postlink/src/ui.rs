@@ -6,11 +6,12 @@
 use std::fmt::Display;
 use std::io::IsTerminal;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anstyle::{AnsiColor, Style};
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 use postlink_rewrite::Phases;
 
 /// Bold.
@@ -146,10 +147,13 @@ impl Ui {
         let mut phases = Phases::default();
         let mut spinner = None;
         if !self.quiet && std::io::stderr().is_terminal() {
-            let started = Spinner::start(what.to_owned());
+            let (started, begun) = Spinner::counting(what.to_owned());
             let bar = started.bar.clone();
             let name = what.to_owned();
-            phases.observer = Some(Box::new(move |phase| bar.set_message(step(&name, phase))));
+            phases.observer = Some(Box::new(move |phase| {
+                *begun.lock().unwrap_or_else(PoisonError::into_inner) = (phase, Instant::now());
+                bar.set_message(step(&name, phase));
+            }));
             spinner = Some(started);
         }
         Watched {
@@ -220,10 +224,54 @@ struct Spinner {
     thread: Option<JoinHandle<()>>,
 }
 
+/// The phase at hand, and since when.
+type Begun = Arc<Mutex<(&'static str, Instant)>>;
+
+/// How far a phase has come, and about how much time is left of it, from the rate so far. Nothing in its first second,
+/// nor before a twentieth is done: a guess that jumps helps nobody.
+fn left((done, all): (usize, usize), since: Duration) -> String {
+    if all == 0 || done >= all || done.saturating_mul(20) < all || since < PATIENCE {
+        return String::new();
+    }
+    let rest = since.as_secs_f64() * (all - done) as f64 / done as f64;
+    let time = match rest.ceil() as u64 {
+        s @ ..100 => format!("{s} s"),
+        s => format!("{} min", s.div_ceil(60)),
+    };
+    format!(", {} %, about {time} left", done * 100 / all)
+}
+
+/// What is counted of a phase.
+fn counted_of(phase: &str) -> (usize, usize) {
+    match phase {
+        "verify" | "check" => postlink_verify::walked(),
+        _ => postlink_rewrite::worked(),
+    }
+}
+
 impl Spinner {
+    /// With what is left of each phase, where that is counted.
+    fn counting(what: String) -> (Spinner, Begun) {
+        let begun: Begun = Arc::new(Mutex::new(("", Instant::now())));
+        let of = begun.clone();
+        let key = move |_: &ProgressState, to: &mut dyn std::fmt::Write| {
+            let (phase, since) = *of.lock().unwrap_or_else(PoisonError::into_inner);
+            // Where it cannot be written it is not shown.
+            let _ = to.write_str(&left(counted_of(phase), since.elapsed()));
+        };
+        let style = ProgressStyle::with_template("{spinner} {prefix}: {msg}{left} ({elapsed})");
+        let spinner = Spinner::with(what, style.map(|style| style.with_key("left", key)).ok());
+        (spinner, begun)
+    }
+
     fn start(what: String) -> Spinner {
+        let style = ProgressStyle::with_template("{spinner} {prefix}: {msg} ({elapsed})");
+        Spinner::with(what, style.ok())
+    }
+
+    fn with(what: String, style: Option<ProgressStyle>) -> Spinner {
         let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden());
-        if let Ok(style) = ProgressStyle::with_template("{spinner} {prefix}: {msg} ({elapsed})") {
+        if let Some(style) = style {
             bar.set_style(style);
         }
         bar.set_prefix(what);
@@ -352,6 +400,28 @@ mod tests {
         assert_eq!(step("verify", "check"), "check");
         assert_eq!(step("optimize", "something else"), "something else");
         assert_eq!(step("something else", "link"), "link");
+    }
+
+    #[test]
+    fn the_time_left_is_what_the_rate_so_far_says() {
+        let of = |done, all, seconds| left((done, all), Duration::from_secs(seconds));
+        assert_eq!(of(250, 1000, 5), ", 25 %, about 15 s left");
+        assert_eq!(of(100, 1000, 30), ", 10 %, about 5 min left");
+        assert_eq!(of(999, 1000, 1), ", 99 %, about 1 s left");
+        for (done, all, seconds) in [
+            (0, 0, 9),
+            (0, 100, 9),
+            (4, 100, 9),
+            (50, 100, 0),
+            (100, 100, 9),
+            (120, 100, 9),
+        ] {
+            assert_eq!(
+                of(done, all, seconds),
+                "",
+                "{done} of {all} after {seconds} s"
+            );
+        }
     }
 
     #[test]

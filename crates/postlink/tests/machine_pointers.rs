@@ -146,3 +146,56 @@ fn who_asks_for_a_function_by_its_name_gets_the_stub_that_all_others_go_to() {
         }
     }
 }
+
+/// Functions that read flags which their callers have made, as hand-written code does.
+const FLAGS: &str = r#"
+#include <stdio.h>
+#define BEGIN(f) ".globl " #f "\n.type " #f ",@function\n" #f ": .cfi_startproc\n"
+#define END(f) ".cfi_endproc\n.size " #f ",.-" #f "\n"
+__asm__(".text\n.p2align 4\n" BEGIN(before) "mov $5, %eax\nret\n" END(before)
+        BEGIN(carry) "adc $0, %edi\nlea 1(%rdi), %eax\nret\n" END(carry)
+        BEGIN(zero) "setz %al\nmovzbl %al, %eax\nret\n" END(zero) ".p2align 4\n");
+int carry(int), zero(void);
+__attribute__((noinline)) static int test(unsigned a, unsigned b) {
+  int x = a, y;
+  __asm__ volatile("sub $136, %%rsp\ncmp %2, %1\ncall carry\nmov %%eax, %0\ncmp %2, %1\ncall zero\nadd $136, %%rsp\n"
+                   : "=&b"(x), "+r"(a), "+r"(b), "=a"(y) : : "edi", "cc", "memory");
+  return x * 2 + y;
+}
+int main(void) {
+  for (unsigned i = 0; i < 4; i++) printf("%d ", test(i, 2) - test(2, i) + test(i, i));
+  puts("");
+  return 0;
+}
+"#;
+
+#[test]
+fn a_counter_that_loses_flags_at_an_entry_is_found() {
+    use postlink_verify::mutate::{Faults, Kind};
+    let command = "gcc -O1 -fPIE -pie -Wl,-q -o p p.c";
+    let folder = Folder::built(&[("p.c", FLAGS)], command);
+    let input = std::fs::read(folder.path("p")).unwrap();
+    for mode in ["call-graph", "call-edges"] {
+        folder.postlink(&["instrument", "--mode", mode, "p", "-o", "p.inst"]);
+        let output = std::fs::read(folder.path("p.inst")).unwrap();
+        let options = postlink_verify::Options::default();
+        let report = postlink_verify::verify(&input, &output, &options).unwrap();
+        // What the others rest on is counted.
+        let counted = report.assumptions.iter().find(|a| a.id == "A13");
+        assert!(
+            counted.is_some_and(|a| a.functions > 0),
+            "{mode}: {:?}",
+            report.assumptions
+        );
+        let faults = Faults::new(&input, &output).unwrap();
+        let mutants: Vec<_> = (0..8)
+            .filter_map(|seed| faults.inject(Kind::EntryFlagsLost, seed))
+            .collect();
+        assert!(!mutants.is_empty(), "{mode}: no counter saves flags");
+        for mutant in mutants {
+            let report = postlink_verify::verify(&input, &mutant.image, &options).unwrap();
+            assert!(!report.is_proved(), "{mode}: {}", mutant.what);
+        }
+    }
+    compare(&folder, &[], command);
+}

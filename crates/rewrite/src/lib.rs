@@ -43,7 +43,7 @@ pub use link::debug::{
 };
 pub use link::stress;
 pub use passes::{Inlining, PassOptions, PassReport, Plt, Promotion, Threading};
-pub use phases::Phases;
+pub use phases::{Phases, worked};
 pub use pin::Pin;
 pub use report::inspect::{Inspection, inspect};
 pub use report::{counts, export, facts, judge, stats};

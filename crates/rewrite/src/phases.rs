@@ -1,6 +1,29 @@
 //! Times of phases, for `--time`, and what is going on, for progress.
+//!
+//! Within a phase that goes through all functions, how many are done of how many is counted for the whole process: what
+//! shows it is one line of one terminal. Nothing else depends on it.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
+
+static DONE: AtomicUsize = AtomicUsize::new(0);
+static ALL: AtomicUsize = AtomicUsize::new(0);
+
+/// How much of the current phase's work is done, and how much there is; 0 of 0 where it is not counted.
+pub fn worked() -> (usize, usize) {
+    (DONE.load(Ordering::Relaxed), ALL.load(Ordering::Relaxed))
+}
+
+/// So many pieces of work are ahead.
+pub(crate) fn expect(pieces: usize) {
+    DONE.store(0, Ordering::Relaxed);
+    ALL.store(pieces, Ordering::Relaxed);
+}
+
+/// One of them is done.
+pub(crate) fn did() {
+    DONE.fetch_add(1, Ordering::Relaxed);
+}
 
 /// Collects the time of each phase, and tells an observer when one begins.
 #[derive(Default)]
@@ -16,6 +39,7 @@ impl Phases {
     /// Ends the phase before, if any, and begins another.
     pub fn begin(&mut self, name: &'static str) {
         self.end();
+        expect(0);
         if let Some(o) = &self.observer {
             o(name);
         }

@@ -59,12 +59,14 @@ mod liveness;
 mod machine;
 #[cfg(feature = "testing")]
 pub mod mutate;
+mod progress;
 mod proof;
 mod report;
 #[cfg(feature = "testing")]
 pub mod testing;
 mod walk;
 
+pub use progress::walked;
 pub use report::{
     Accepted, Assumption, Basis, ChangeKind, Changed, Check, DebugState, DebugSummary, Digest,
     EntryLevel, EntryReport, Failure, FunctionReport, Options, Report, Verdict,
@@ -424,10 +426,12 @@ fn walk_all<A: Arch>(
         roots.insert(*id, std::mem::take(from));
     }
     let none = Vec::new();
+    progress::expect(cx.functions.len());
     // One buffer for each piece of the work, not for each function.
     let run = |ids: &[FuncId], roots: &Roots| -> Vec<Walked> {
         ids.par_iter()
             .map_init(Scratch::default, |scratch, id| {
+                progress::did();
                 let walk = || walk::walk::<A>(cx, *id, roots.get(id).unwrap_or(&none), scratch);
                 let (mut walked, consulted) = consulted::noting(cx.output.is_noted, walk);
                 walked.consulted = consulted;

@@ -304,7 +304,7 @@ pub struct Assumption {
 }
 
 /// What may be assumed: numbers and sentences.
-const ASSUMPTIONS: [(&str, &str); 10] = [
+const ASSUMPTIONS: [(&str, &str); 11] = [
     (
         "A1",
         "nothing depends on the number of a return address or program counter in code that moved, beyond what is looked for",
@@ -344,6 +344,10 @@ const ASSUMPTIONS: [(&str, &str); 10] = [
     (
         "A12",
         "the return address that a call leaves below the stack pointer is not read after the call has returned",
+    ),
+    (
+        "A13",
+        "flags, and on AArch64 the registers that linkers' stubs may use, mean nothing at the entry of a function whose first instructions do not read them",
     ),
 ];
 

@@ -149,6 +149,7 @@ fn every_kind_of_fault_applies_somewhere_and_is_found_everywhere() {
                 Kind::LABELS_FOLLOW,
                 Kind::FAULTS_RAISE,
                 Kind::FAULTS_RAISE_AT_ENTRIES,
+                Kind::FLAGS_AT_ENTRIES,
             ];
             lists.iter().any(|list| list.contains(k))
         };

@@ -264,6 +264,37 @@ fn a_function_known_by_a_distance_and_by_its_new_address_is_found() {
     }
 }
 
+/// The same with distances that are counted from the start of their table, as code says that reads it: counted from its
+/// own place, only the first word leads to a function.
+#[test]
+fn a_function_known_by_a_distance_from_its_tables_start_is_found() {
+    let reader = r#"
+extern const int relative[] __attribute__((visibility("hidden")));
+__attribute__((noinline, used)) void *counted(int i) { return (char *)relative + relative[i]; }
+"#;
+    let table = |words: &str| {
+        format!(
+            "asm(\".pushsection .rodata\\n.balign 4\\nrelative: .long {words}\\n.popsection\");\n{POINTED}{reader}"
+        )
+    };
+    // The first word is of a function to which no pointer leads.
+    let source = table("apart - relative, one - relative, two - relative");
+    assert_proved(moved(&source, "gcc", PIE, false, 0));
+    let Some(report) = moved(&source, "gcc", PIE, true, 0) else {
+        return;
+    };
+    let all = failures(&report);
+    let found = |name: &str| {
+        let failed = report.failures();
+        let mut identity = failed.filter(|(_, f)| f.check == Check::Identity);
+        identity.any(|(f, _)| f.name == name)
+    };
+    let of_file = all
+        .iter()
+        .any(|f| f.0 == Check::Identity && f.1.contains("new address"));
+    assert!(found("one") && found("two") || of_file, "{all:#?}");
+}
+
 #[test]
 fn a_pointer_to_the_end_of_a_function_is_found() {
     let source = r#"

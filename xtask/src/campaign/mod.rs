@@ -201,8 +201,9 @@ impl Recipe {
             },
             options: options.split(' ').collect(),
             runner: compiler.runner,
-            // Without them files for x86-64 alone can be rewritten.
-            kept: !random.one_in(5) || !compiler.runner.is_empty(),
+            // Without them files for x86-64 alone can be rewritten, and of static ones those with a search table for
+            // unwinding, which GCC's have not.
+            kept: !random.one_in(5) || !compiler.runner.is_empty() || options.contains("-static"),
         }
     }
 

@@ -8,6 +8,7 @@ use rustc_hash::FxHashSet;
 use super::pieces::Pieces;
 use super::program::Piece;
 use super::refs::Refs;
+use crate::phases;
 
 /// What the sweep has found: the piece that it was found in, and what it is. In no particular order.
 pub(super) type Events = Vec<Vec<(u32, Event)>>;
@@ -56,9 +57,11 @@ pub(super) fn sweep<I: Isa>(
         starts: &pieces.starts,
         calls,
     };
+    phases::expect(pieces.list.len());
     (0..pieces.list.len())
         .into_par_iter()
         .fold(Vec::new, |mut out, i| {
+            phases::did();
             sweep.piece::<I>(i as u32, &pieces.list[i], &mut out);
             out
         })

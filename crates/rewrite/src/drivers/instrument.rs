@@ -28,7 +28,7 @@ use crate::error::Error;
 use crate::link::{
     self, Hook, LinkOptions, Placement, ProbeAddresses, Ready, emit_in_place, hook, moving,
 };
-use crate::phases::Phases;
+use crate::phases::{self, Phases};
 use crate::pin::Pin;
 
 /// How counters are incremented.
@@ -571,9 +571,11 @@ fn make_all<I: Isa>(
         FunctionCounters,
         Option<(Ready, Option<EntryPatch>, Vec<u64>)>,
     );
+    phases::expect(program.functions.len());
     let made: Vec<One> = (0..program.functions.len())
         .into_par_iter()
         .map_init(Scratch::default, |scratch, f| {
+            phases::did();
             let analysed = prepare::analyse::<I>(program, nonlocal_exits, f, scratch);
             let mut share = FunctionCounters::of(program, f, &analysed);
             let wanted = options

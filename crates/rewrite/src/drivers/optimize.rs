@@ -34,7 +34,7 @@ use crate::link::{
     self, Distances, LinkOptions, Placement, ProbeAddresses, Ready, moving, reusable_space, stress,
 };
 use crate::passes::{self, Changes, PassOptions, PassReport, Threaded};
-use crate::phases::Phases;
+use crate::phases::{self, Phases};
 use crate::pin::Pin;
 use crate::report::export;
 use crate::report::stats::DynoStats;
@@ -629,6 +629,7 @@ fn emit_all<'d, I: Isa>(
     options: &OptimizeOptions,
 ) -> EmittedAll {
     // What a function's graph is needed for is done while it is there: all of them at once are a tenth of the memory.
+    phases::expect(counted.len());
     let emitted: Vec<(Result<Ready, Pin>, (DynoStats, DynoStats))> = counted
         .par_iter_mut()
         .zip(chosen)
@@ -637,6 +638,7 @@ fn emit_all<'d, I: Isa>(
         .map(|(((c, order), changes), threaded)| {
             let for_stats = options.dyno_stats.then(|| changes.clone());
             let result = emit_one::<I>(program, c, order, (changes, threaded.as_ref()), options);
+            phases::did();
             let stats = for_stats.map_or_else(Default::default, |changes| {
                 dyno_stats::<I>(program, c, order, result.is_ok().then_some(&changes))
             });

@@ -129,6 +129,7 @@ fn calls(bytes: &[u8], at: u64, memory: &Memory<'_>) -> Option<(usize, bool)> {
 
 impl Entries for AArch64 {
     const MOVES_POINTERS: bool = false;
+    const FLAGS_ALONE: bool = false;
 
     fn counter(bytes: &[u8], at: u64, memory: &Memory<'_>) -> (u64, bool) {
         let found = coverage(bytes, at, memory).or_else(|| calls(bytes, at, memory));

@@ -30,15 +30,18 @@
 //!
 //! * The start-up routine and the routine that notes first calls keep what they must; only that the latter
 //!   begins by saving registers is looked at. Nor is the unwind entry that describes stubs.
-//! * Flags mean nothing at an entry, unless the counter keeps them. On AArch64 neither do x16 and x17, in
-//!   functions that have an unwind entry, do not begin by reading them, and do not come to their entry again.
+//! * A13: flags mean nothing at the entry of a function that does not read one in its first instructions, up to a
+//!   branch, before it writes it. On AArch64 neither do x16 and x17, in functions that have an unwind entry, do not
+//!   begin by reading them, and do not come to their entry again. Counted are counters that do not keep them.
 //! * What is assumed for moved code as well, see the crate.
 
 mod aarch64;
 mod pointers;
 mod x86_64;
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+
+use rustc_hash::FxHashSet;
 
 use crate::arch::{Arch, Field, FieldKind, Flow, Insn};
 use crate::files::bytes::{u32_in, u64_in};
@@ -58,6 +61,9 @@ const SYMBOL: u64 = elf::SYM_SIZE as u64;
 pub(crate) trait Entries: Arch {
     /// Whether a counter may be in the padding in front of a function, and pointers to a function lead to one.
     const MOVES_POINTERS: bool;
+
+    /// Counters that keep nothing destroy flags alone.
+    const FLAGS_ALONE: bool;
 
     /// Length of what counts at the start of `bytes`, which are at `at`; 0 if nothing does. And whether it
     /// keeps what a function that is not compiled, or comes to its entry again, may have in registers.
@@ -137,6 +143,8 @@ struct Proof<'a, A> {
     retargeted: u64,
     pointers: u64,
     proved: u64,
+    /// Counters that do not keep flags, or registers that stubs may use, where these mean nothing.
+    loses: RefCell<FxHashSet<u64>>,
     arch: std::marker::PhantomData<A>,
 }
 
@@ -186,6 +194,7 @@ pub(crate) fn prove<A: Entries>(input: &Elf<'_>, output: &Elf<'_>, options: &Opt
         retargeted: 0,
         pointers: 0,
         proved: 0,
+        loses: RefCell::default(),
         arch: std::marker::PhantomData,
     };
     for failure in failures {
@@ -228,7 +237,11 @@ pub(crate) fn prove<A: Entries>(input: &Elf<'_>, output: &Elf<'_>, options: &Opt
         identical: identical.saturating_sub(proof.proved),
         retargeted: proof.retargeted,
         pointers: proof.pointers,
-        assumptions: Assumption::list(&[("A4", proof.proved), ("A8", following as u64)]),
+        assumptions: Assumption::list(&[
+            ("A4", proof.proved),
+            ("A8", following as u64),
+            ("A13", proof.loses.borrow().len() as u64),
+        ]),
         changes: Vec::new(),
         asks_for_huge_pages: false,
         file_failure_count: proof.count,
@@ -316,7 +329,12 @@ impl<A: Entries> Proof<'_, A> {
             .input
             .bytes_from(entry)
             .is_none_or(A::relies_on_scratch);
-        compiled && !relies && !again.is_some_and(|at| self.comes_again(entry, at))
+        let again = || again.is_some_and(|at| self.comes_again(entry, at));
+        let free = !relies && (A::FLAGS_ALONE || compiled && !again());
+        if free {
+            self.loses.borrow_mut().insert(at);
+        }
+        free
     }
 
     /// Whether code of a function goes to its first instructions.

@@ -1,7 +1,8 @@
-//! Counters at entries of x86-64 programs: stores and additions that destroy no register, and flags only
-//! where they mean nothing.
+//! Counters at entries of x86-64 programs: stores and additions that destroy no register. Additions destroy flags, unless
+//! the counter saves them: not where a function begins by reading one.
 
 use super::{Entries, Memory};
+use crate::arch::step::flag;
 use crate::arch::x86_64::X86_64;
 use crate::arch::{Arch, Flow};
 use crate::files::bytes::u32_in;
@@ -13,6 +14,7 @@ const SAVES: [u8; 3] = [0x50, 0x51, 0x52];
 
 impl Entries for X86_64 {
     const MOVES_POINTERS: bool = true;
+    const FLAGS_ALONE: bool = true;
 
     fn counter(bytes: &[u8], at: u64, memory: &Memory<'_>) -> (u64, bool) {
         let word = |o: usize, trail: u64| {
@@ -70,7 +72,7 @@ impl Entries for X86_64 {
                 o += end.len();
             }
         }
-        (o as u64, true)
+        (o as u64, flags)
     }
 
     fn jump(_: &[u8], new: &[u8], at: u64) -> Option<(u64, u64)> {
@@ -80,7 +82,55 @@ impl Entries for X86_64 {
         }
     }
 
-    fn relies_on_scratch(_: &[u8]) -> bool {
+    /// Whether one of the first instructions, up to a branch, reads a flag that none of them has written.
+    fn relies_on_scratch(bytes: &[u8]) -> bool {
+        let (mut open, mut at) = (flag::ALL, 0);
+        for _ in 0..64 {
+            let rest = bytes.get(at..).unwrap_or_default();
+            let Some(insn) = Self::decode(rest, 0) else {
+                return false;
+            };
+            at += usize::from(insn.len);
+            match insn.flow {
+                Flow::Nothing => continue,
+                Flow::Next | Flow::Branch { .. } => (),
+                _ => return false,
+            }
+            let effects = Self::effects(rest);
+            // What is not known reads everything; compilers begin no function with it.
+            if effects.reads == u32::MAX {
+                return false;
+            }
+            if effects.flag_reads & open != 0 {
+                return true;
+            }
+            open &= !effects.flag_kills;
+            if open == 0 || insn.flow != Flow::Next {
+                return false;
+            }
+        }
         false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_function_relies_on_flags_that_it_reads_before_it_writes_them() {
+        let relies: [(&[u8], bool); 8] = [
+            (&[0x0f, 0x92, 0xc0, 0xc3], true),       // setc al
+            (&[0x55, 0x83, 0xd7, 0x00, 0xc3], true), // push; adc edi,0
+            (&[0xf3, 0x0f, 0x1e, 0xfa, 0x72, 0x01, 0xc3, 0xc3], true), // endbr64; jc
+            (&[0x9c, 0x58, 0xc3], true),             // pushfq
+            (&[0x31, 0xc0, 0x0f, 0x92, 0xc0, 0xc3], false), // xor eax,eax; setc
+            (&[0x55, 0x48, 0x89, 0xe5, 0xc3], false), // push; mov; ret
+            (&[0xe8, 0, 0, 0, 0, 0x72, 0x01], false), // call; jc
+            (&[0xf8, 0x72, 0x01, 0xc3], false),      // clc; jc
+        ];
+        for (bytes, expected) in relies {
+            assert_eq!(X86_64::relies_on_scratch(bytes), expected, "{bytes:x?}");
+        }
     }
 }

@@ -4,11 +4,13 @@
 //! data, so an exception that one of these instructions raises is looked up where no landing pad is. Here such a
 //! stub is made: behind the end of a segment with code, where the file has room, with a jump at the entry. The same
 //! can be made of a function of which no instruction in the stub has a landing pad; that one is right.
+//!
+//! Where a function begins by reading a flag, as hand-written code does, its counter saves the flags; here it does not.
 
 use super::{Edit, Faults, Kind, Mutant};
 use crate::arch::x86_64::X86_64;
 use crate::arch::{Arch, Flow};
-use crate::files::elf::{PT_LOAD, SHT_NOBITS};
+use crate::files::elf::{PT_LOAD, SHT_NOBITS, SHT_SYMTAB};
 use crate::files::unwind::{Fde, Table};
 
 /// Bytes of a jump, and of a store that counts.
@@ -31,10 +33,86 @@ struct Room {
 }
 
 impl Faults<'_> {
-    /// A stub that takes an instruction away from its landing pad.
     pub(super) fn stub_edits(&self, kind: Kind) -> Vec<Edit> {
-        debug_assert_eq!(kind, Kind::StubWithoutLandingPad);
-        self.stubs(true)
+        match kind {
+            Kind::StubWithoutLandingPad => self.stubs(true),
+            _ => self.lost_flags(),
+        }
+    }
+
+    /// Stubs of functions that read flags at their entries, in which the counter does not save them any more.
+    fn lost_flags(&self) -> Vec<Edit> {
+        if self.arm || !self.claim.functions.is_empty() {
+            return Vec::new();
+        }
+        let end = self.input.extent().1;
+        let loads = self.output.loads().iter();
+        let code = loads.filter(|s| s.is_exec() && !s.is_writable());
+        code.flat_map(|s| {
+            let old = self.input.bytes_from(s.addr).map_or(0, <[u8]>::len) as u64;
+            let from = if s.addr >= end { s.addr } else { s.addr + old };
+            (from..s.file_end()).filter_map(|at| self.without_saving(at))
+        })
+        .collect()
+    }
+
+    /// The stub at an address without what saves the flags, if it does so and its function begins by reading some.
+    fn without_saving(&self, at: u64) -> Option<Edit> {
+        // lea rsp,[rsp-128]; pushfq … popfq; lea rsp,[rsp+128]
+        const DOWN: [u8; 6] = [0x48, 0x8d, 0x64, 0x24, 0x80, 0x9c];
+        const UP: [u8; 9] = [0x9d, 0x48, 0x8d, 0xa4, 0x24, 0x80, 0, 0, 0];
+        let bytes = self.output.bytes_from(at)?;
+        let saved = match bytes.starts_with(&DOWN) {
+            true => (DOWN.len(), UP.len()),
+            // Where nothing is below the stack pointer.
+            false => (usize::from(bytes.starts_with(&[0x9c])), 1),
+        };
+        let (mut pos, mut stub) = (saved.0, Vec::new());
+        let mut restored = saved.0 == 0;
+        loop {
+            let rest = bytes.get(pos..)?;
+            if !restored && rest.starts_with(UP.get(..saved.1)?) {
+                (pos, restored) = (pos + saved.1, true);
+                continue;
+            }
+            let insn = X86_64::decode(rest, at + pos as u64)?;
+            let mut copy = rest.get(..usize::from(insn.len))?.to_vec();
+            if let Some(field) = insn.field.filter(|f| f.len == 4) {
+                let place = copy.get_mut(usize::from(field.at)..usize::from(field.at) + 4)?;
+                let value = i32::from_le_bytes(place.try_into().ok()?);
+                let by = i32::try_from(pos - stub.len()).ok()?;
+                place.copy_from_slice(&value.checked_add(by)?.to_le_bytes());
+            }
+            stub.extend(copy);
+            pos += usize::from(insn.len);
+            if let Flow::Jump(to) = insn.flow {
+                let reads = self
+                    .input
+                    .bytes_from(to.checked_sub(self.displaced_by(to)?)?)?;
+                let relies = X86_64::effects(reads).flag_reads != 0;
+                let first = X86_64::decode(reads, 0)?.flow == Flow::Next;
+                let saves = saved.0 > 0 && restored && relies && first;
+                stub.resize(pos, 0xcc);
+                let what = format!(
+                    "the flags that the function before {to:#x} reads, in the stub at {at:#x}"
+                );
+                return saves.then(|| Some(Edit::new(what, self.offset(at)?, &stub)))?;
+            }
+            if !matches!(
+                insn.flow,
+                Flow::Next | Flow::Nothing | Flow::Branch { .. } | Flow::Call(_)
+            ) || stub.len() > 100
+            {
+                return None;
+            }
+        }
+    }
+
+    /// How far behind its function's start an address is where a stub goes on.
+    fn displaced_by(&self, to: u64) -> Option<u64> {
+        let mut symbols = self.input.symbols(SHT_SYMTAB).filter(|s| s.is_function());
+        let of = symbols.find(|s| s.value <= to && to < s.value + s.size.max(1))?;
+        Some(to - of.value).filter(|by| *by < 24)
     }
 
     /// The output with one more stub that is right: what a fault of [`Kind::StubWithoutLandingPad`] is but for the

@@ -120,6 +120,8 @@ kinds! {
     CallSiteLosesFault,
     /// An instruction at an entry, for which there is a landing pad, is done in a stub, for which there is none.
     StubWithoutLandingPad,
+    /// A counter in a stub does not save the flags any more that its function begins by reading.
+    EntryFlagsLost,
     /// A call site has another action.
     ChangedAction,
     /// An action has another filter.
@@ -282,6 +284,9 @@ impl Kind {
 
     /// Kinds that only those of them have that count at entries.
     pub const FAULTS_RAISE_AT_ENTRIES: &'static [Kind] = &[Kind::StubWithoutLandingPad];
+
+    /// Kinds that only programs have that count at entries of functions which read flags there.
+    pub const FLAGS_AT_ENTRIES: &'static [Kind] = &[Kind::EntryFlagsLost];
 
     /// Kinds that only programs have in which pointers to moved functions keep their values.
     pub const POINTERS_STAY: &'static [Kind] = &[Kind::FewerZeroBits, Kind::DataInFrontLost];
@@ -548,7 +553,7 @@ impl<'a> Faults<'a> {
             | PromotedCallElsewhere
             | TailCallToWrongFunction => self.branch_edits(kind),
             FewerZeroBits | DataInFrontLost | LabelLeftBehind => self.visible_edits(kind),
-            StubWithoutLandingPad => self.stub_edits(kind),
+            StubWithoutLandingPad | EntryFlagsLost => self.stub_edits(kind),
             _ => self.file_edits(kind),
         }
     }

@@ -17,6 +17,7 @@ use crate::discover::{NonlocalExits, Program, Refs};
 use crate::drivers::rewriting::retain;
 use crate::error::Error;
 use crate::link::{self, LinkOptions, Ready, emit_in_place, hook, reusable_space};
+use crate::phases;
 use crate::pin::Pin;
 
 /// Functions re-emitted.
@@ -122,9 +123,11 @@ fn make_all<'d, I: Covers>(
     options: &CoverageOptions,
     near: bool,
 ) -> Vec<Result<Made, Pin>> {
+    phases::expect(program.functions.len());
     (0..program.functions.len())
         .into_par_iter()
         .map_init(Scratch::default, |scratch, f| {
+            phases::did();
             let analysed = prepare::analyse::<I>(program, nonlocal_exits, f, scratch)?;
             if let Some(functions) = &options.functions
                 && !functions.is_match(program.name(f).as_bytes())

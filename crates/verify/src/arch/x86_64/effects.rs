@@ -314,7 +314,7 @@ pub(super) fn effects_slowly(bytes: &[u8]) -> Effects {
     }
 }
 
-/// VEX-encoded instructions that the decoder lacks, see [`decode_vex`]: `kmov` reads or writes a general
+/// VEX- and EVEX-encoded instructions that the decoder lacks, see [`decode_vex`]: `kmov` reads or writes a general
 /// register, `kortest` and `ktest` write the flags; of the others, memory has a base and an index.
 fn vex(bytes: &[u8]) -> Effects {
     let get = |i: usize| bytes.get(i).copied().unwrap_or(0);
@@ -324,13 +324,14 @@ fn vex(bytes: &[u8]) -> Effects {
     // R, X and B extend register numbers, and are stored inverted.
     let (at, first) = match get(0) {
         0xc5 => (2, get(1) | 0x60),
+        0x62 => (4, get(1)),
         _ => (3, get(1)),
     };
     let high = |bit: u8| u8::from(first & bit == 0) << 3;
     let (opcode, modrm) = (get(at), get(at + 1));
     let (reg, low) = (modrm >> 3 & 7 | high(0x80), modrm & 7);
     let mut effects = Effects::default();
-    let mask = get(0) == 0xc5 || first & 0x1f == 1;
+    let mask = get(0) == 0xc5 || get(0) == 0xc4 && first & 0x1f == 1;
     match (mask, modrm >> 6) {
         (true, 3) => match opcode {
             0x92 => effects.reads = 1 << (low | high(0x20)),
