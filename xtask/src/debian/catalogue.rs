@@ -391,7 +391,7 @@ echo preg_match_all("/(\w)(\d+)\b/", implode(" ", array_map(fn($i) => "a$i", ran
     ),
     entry(
         "ocamlopt",
-        &["ocaml-nox", "ocaml-interp", "ocaml-base-nox"],
+        &["ocaml"],
         "usr/bin/ocamlopt.opt",
         "a module to assembly (OCaml)",
         (
