@@ -16,7 +16,7 @@ use postlink_rewrite::{
     Answer, Fitted, InstrumentOptions, InstrumentReport, OptimizeOptions, OptimizeReport, Phases,
     Refusal, Rewriting, fit, prepare_instrumented,
 };
-use postlink_verify::{Check, Failure, Remembered, Report, Verdict, verify_again};
+use postlink_verify::{Check, Failure, FunctionReport, Remembered, Report, Verdict, verify_again};
 use tempfile::TempPath;
 
 use crate::input::{Input, Parsed};
@@ -224,7 +224,7 @@ fn until_proved<R>(
             Answer::TakenBack(functions) => {
                 let failed = unproved.failures().map(|(function, _)| function);
                 let taken_back = failed.filter(|function| functions.contains(&function.old));
-                reverted.extend(taken_back.map(|function| function.name.clone()));
+                reverted.extend(taken_back.map(FunctionReport::shown_name));
             }
             Answer::Changed => {}
             Answer::Nothing => bail!("{}", hopeless(unproved, target)),

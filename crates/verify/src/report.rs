@@ -258,6 +258,16 @@ pub struct FunctionReport {
     pub falls_back: Vec<u64>,
 }
 
+impl FunctionReport {
+    /// Its name; of one without a name what it is called everywhere, `fun_` and its old address.
+    pub fn shown_name(&self) -> String {
+        match self.name.as_str() {
+            "" => format!("fun_{:x}", self.old),
+            name => name.to_owned(),
+        }
+    }
+}
+
 /// What is at an old entry.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct EntryReport {

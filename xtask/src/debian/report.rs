@@ -102,14 +102,18 @@ pub struct Report<'a> {
 impl Report<'_> {
     fn head(&self) -> String {
         let cores = std::thread::available_parallelism().map_or(0, |n| n.get());
+        let times = match self.runs {
+            0 => "Run times were not measured.".to_owned(),
+            runs => format!(
+                "Times are processor times of the whole workload as ratios to the plain program, below 1 is faster: estimate and 95 % interval of {runs} rounds in which every \
+                 state runs once (an interval takes six). Where the machine had other work the intervals say so."
+            ),
+        };
         format!(
             "# Programs as the distribution ships them\n\n\
              Written by `cargo xtask debian`: packages are fetched and unpacked, each program runs a workload of its own plain, counting, optimised with what was counted \
              (presets safe and fast), and as llvm-bolt writes it from the same counts. What it prints and its exit status are compared with the plain program's.\n\n\
-             Times are processor times of the whole workload as ratios to the plain program, below 1 is faster: estimate and 95 % interval of {} rounds in which every state \
-             runs once (an interval takes six). {cores} processors; load average at the beginning {}, at the end {}. Where the machine had other work the intervals say so. \
-             Versions: {}.\n\n",
-            self.runs,
+             {times} {cores} processors; load average at the beginning {}, at the end {}. Versions: {}.\n\n",
             self.load[0],
             self.load[1],
             self.versions.join("; ")
@@ -155,6 +159,9 @@ impl Report<'_> {
     }
 
     fn times(&self) -> String {
+        if self.runs == 0 {
+            return String::new();
+        }
         let mut text = String::from(
             "## Run time\n\n| program | work | plain s | counting | safe | fast | llvm-bolt |\n|---|---|--:|--:|--:|--:|--:|\n",
         );

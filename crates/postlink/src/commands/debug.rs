@@ -118,7 +118,7 @@ impl Debug {
                 "{}: is not proved to do what {} does, so nothing can be said of its debug information: {}: {failure}",
                 optimized.path.display(),
                 input.path.display(),
-                function.name
+                function.shown_name()
             );
         }
         Ok(report)

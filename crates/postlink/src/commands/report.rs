@@ -110,7 +110,7 @@ fn file_name(path: &Path) -> String {
 fn proof(report: &postlink_verify::Report) -> Proof {
     let of_functions = report
         .failures()
-        .map(|(f, failure)| format!("{}: {failure}", demangle(&f.name)));
+        .map(|(f, failure)| format!("{}: {failure}", demangle(&f.shown_name())));
     let of_file = report.file_failures.iter().map(ToString::to_string);
     Proof {
         proved: report.is_proved(),

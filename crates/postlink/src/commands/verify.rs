@@ -108,7 +108,7 @@ impl Verify {
                     "{:#12x} -> {:#12x} {verdict} {} {DIM}{} instructions{DIM:#}",
                     f.old,
                     f.new,
-                    demangle(&f.name),
+                    demangle(&f.shown_name()),
                     f.instructions
                 );
             }
@@ -167,7 +167,10 @@ impl Verify {
         }
         if !self.functions {
             for (f, failure) in report.failures().take(self.failures) {
-                anstream::println!("  {BAD}failed{BAD:#} {}: {failure}", demangle(&f.name));
+                anstream::println!(
+                    "  {BAD}failed{BAD:#} {}: {failure}",
+                    demangle(&f.shown_name())
+                );
             }
         }
     }

@@ -172,10 +172,13 @@ fn entry_jump<A: Arch>(
         let failure = Failure::new(Check::EntryJump, text).at(range.start, target);
         found.functions.push((id, failure.bytes(old, new)));
     }
-    // Jumping to the new entry again executes its landing pad again, which does nothing.
+    // Jumping to the new entry again executes its landing pad again, which does nothing. So what the jump leads to must
+    // do what is done from the landing pad on, whether a check for the thread's counters is in front of it or not.
     let is_first = entry == f.old_entry && target == f.new_entry();
-    if !is_first && cx.pair_owner(range.start, target) == Some(id) {
-        found.pairs.push((range.start, target));
+    let again = skip > 0 && range.start > entry && pad(old) && !A::keeps_state(old);
+    let from = if again { entry } else { range.start };
+    if !is_first && cx.pair_owner(from, target) == Some(id) {
+        found.pairs.push((from, target));
     } else if !is_first {
         let text = format!("the jump at the old entry {entry:#x} goes elsewhere");
         let failure = Failure::new(Check::EntryJump, text).at(range.start, target);
