@@ -11,9 +11,8 @@ use crate::schema::parse_day;
 
 /// Collects, merges and queries the profiles of a fleet
 ///
-/// Profiles of any format become rows in Parquet files (shards), one for each count. They are added up by DataFusion,
-/// in this process or on a cluster, and become profiles of one build again: the same bytes that `postlink merge`
-/// makes.
+/// Profiles of any format become rows in Parquet files (shards), one for each count. They are added up by DataFusion
+/// and become profiles of one build again: the same bytes that `postlink merge` makes.
 #[derive(Debug, Parser)]
 #[command(
     name = "postlink-fleet",
@@ -51,10 +50,6 @@ pub enum Command {
     Stale(Stale),
     Expire(Expire),
     Check(Check),
-    #[cfg(feature = "cluster")]
-    Scheduler(crate::cluster::Scheduler),
-    #[cfg(feature = "cluster")]
-    Executor(crate::cluster::Executor),
 }
 
 /// Turn profiles into shards
@@ -131,9 +126,6 @@ pub struct Using {
     /// Number of threads [default: one for each processor]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
-    /// The scheduler of a cluster (df://host:port), which does the work
-    #[arg(long, value_name = "URL")]
-    pub cluster: Option<String>,
 }
 
 impl Using {
@@ -143,7 +135,6 @@ impl Using {
             memory: self.memory,
             temporary: self.temporary.clone(),
             threads: self.threads.map(usize::from),
-            cluster: self.cluster.clone(),
         }
     }
 }
@@ -325,7 +316,7 @@ fn day(text: &str) -> Result<i32, String> {
     parse_day(text).map_err(|error| error.to_string())
 }
 
-pub(crate) fn size(text: &str) -> Result<usize, String> {
+fn size(text: &str) -> Result<usize, String> {
     let wrong = || format!("{text:?} is no size: must be a number of bytes, or with K, M or G");
     let (digits, shift) = match text.char_indices().last() {
         Some((at, 'K')) => (text.get(..at), 10),

@@ -37,10 +37,6 @@ pub async fn run(command: Command, quiet: bool) -> Result<ExitCode> {
         Command::Stale(command) => carry(command, &say).await,
         Command::Expire(command) => expire(command, &say).await,
         Command::Check(command) => check(&command, &say),
-        #[cfg(feature = "cluster")]
-        Command::Scheduler(command) => command.run().await,
-        #[cfg(feature = "cluster")]
-        Command::Executor(command) => command.run().await,
     }
 }
 

@@ -1,4 +1,4 @@
-//! Where rows are grouped and added: DataFusion in this process, or the same plans on a cluster (`crate::cluster`).
+//! Where rows are grouped and added: DataFusion in this process.
 //!
 //! Memory is bounded by a pool that all operators share. What does not fit, groups and runs of a sort, goes to files
 //! in a temporary folder and comes back in order.
@@ -41,8 +41,6 @@ pub struct Limits {
     pub temporary: Option<PathBuf>,
     /// Threads; one for each processor if not given.
     pub threads: Option<usize>,
-    /// A cluster's scheduler, `df://host:port`.
-    pub cluster: Option<String>,
 }
 
 /// A session with the rows of some shards.
@@ -56,10 +54,7 @@ impl Engine {
         if inventory.used.is_empty() {
             bail!("no shard there that can be used");
         }
-        let context = match &limits.cluster {
-            Some(url) => cluster(url).await?,
-            None => local(limits)?,
-        };
+        let context = local(limits)?;
         let urls = inventory.used.iter().map(|shard| {
             let url = url::Url::from_file_path(&shard.path)
                 .map_err(|()| anyhow!("{}: no absolute path", shard.path.display()))?;
@@ -139,18 +134,6 @@ fn local(limits: &Limits) -> Result<SessionContext> {
         .with_runtime_env(runtime.build_arc()?)
         .build();
     Ok(SessionContext::new_with_state(state))
-}
-
-#[cfg(feature = "cluster")]
-async fn cluster(url: &str) -> Result<SessionContext> {
-    crate::cluster::session(url).await
-}
-
-#[cfg(not(feature = "cluster"))]
-async fn cluster(url: &str) -> Result<SessionContext> {
-    bail!(
-        "--cluster {url}: this postlink-fleet was built without it; cargo install --path fleet --features cluster makes one that has it"
-    )
 }
 
 /// A string in SQL.

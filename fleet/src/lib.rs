@@ -6,12 +6,10 @@
 //!                      └─ merge, expire ┘
 //! ```
 //!
-//! A profile is a sum, so it is grouped and added by an engine that others maintain: DataFusion, in this process or
-//! on a cluster. The schema ([`schema`]) is published, and any other engine that reads Parquet gives the same sums.
+//! A profile is a sum, so it is grouped and added by an engine that others maintain: DataFusion. The
+//! schema ([`schema`]) is published, and any other engine that reads Parquet gives the same sums.
 
 pub mod cli;
-#[cfg(feature = "cluster")]
-pub mod cluster;
 mod commands;
 pub mod engine;
 pub mod memory;

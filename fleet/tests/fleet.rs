@@ -540,11 +540,6 @@ fn wrong_requests_are_sentences() {
         let message = refused(arguments);
         assert!(message.contains(expected), "{arguments:?}: {message}");
     }
-    #[cfg(not(feature = "cluster"))]
-    assert!(
-        refused(&["query", "SELECT 1", &shards, "--cluster", "df://a:1"])
-            .contains("--features cluster")
-    );
     assert!(!Path::new("x.fdata").exists());
 }
 
