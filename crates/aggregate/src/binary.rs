@@ -7,6 +7,7 @@
 use std::path::{Path, PathBuf};
 
 use postlink_elf::elf::Elf;
+use postlink_elf::names::build_id_text;
 use postlink_elf::raw;
 use postlink_elf::unwind::eh_frame::EhFrame;
 use postlink_isa::{Machine, with_isa};
@@ -123,8 +124,8 @@ impl Placer {
         {
             return Err(Error::BuildId {
                 path: path.to_owned(),
-                ours: hex(build_id.unwrap_or_default()),
-                theirs: hex(theirs),
+                ours: build_id_text(build_id.unwrap_or_default()),
+                theirs: build_id_text(theirs),
             });
         }
         let ways: Vec<Way> = modules
@@ -200,11 +201,4 @@ impl Placer {
             }
         }
     }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    if bytes.is_empty() {
-        return "none".to_owned();
-    }
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -346,11 +346,10 @@ fn header(binary: &Binary<'_, '_>, profile: &SymbolicProfile, origin: &str) -> H
         bolted: false,
     });
     let events: Vec<&[u8]> = profile.events.iter().map(Vec::as_slice).collect();
-    let hex = |id: &[u8]| id.iter().map(|b| format!("{b:02x}")).collect::<String>();
     let build_id = binary
         .elf
         .build_id
-        .map_or_else(|| "<unknown>".to_owned(), hex);
+        .map_or_else(|| "<unknown>".to_owned(), postlink_elf::hex);
     Header {
         binary_name: binary.path.as_os_str().as_encoded_bytes().to_vec(),
         build_id: build_id.into_bytes(),

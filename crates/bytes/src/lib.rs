@@ -16,6 +16,15 @@
 
 pub mod leb128;
 
+/// Bytes as lower-case hexadecimal digits: how tools show build-ids.
+///
+/// ```
+/// assert_eq!(postlink_bytes::hex(&[0x0f, 0xa0]), "0fa0");
+/// ```
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 /// Why a read failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Broken {

@@ -16,6 +16,7 @@ pub mod unwind;
 pub mod write;
 
 pub use addr::{InputAddr, InputOffset, OutputAddr, OutputOffset};
+pub use postlink_bytes::hex;
 
 /// What is wrong with a file, in a sentence that names the place and the values.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -93,14 +93,18 @@ pub fn unpack_debugdata(elf: &Elf<'_>) -> Result<Option<Vec<u8>>, FormatError> {
     Ok(Some(bytes))
 }
 
-fn hex(id: &[u8]) -> String {
-    id.iter().map(|b| format!("{b:02x}")).collect()
+/// A build-id as messages show it: in hexadecimal, or `none`.
+pub fn build_id_text(id: &[u8]) -> String {
+    match id {
+        [] => "none".to_owned(),
+        _ => crate::hex(id),
+    }
 }
 
 /// Whether a debug file is of this program: the same build-id if the program has one, and each of its sections with
 /// instructions at the same address with the same size. The error says what differs.
 pub fn check_debug_file(debug: &Elf<'_>, program: &Elf<'_>) -> Result<(), FormatError> {
-    let id = |elf: &Elf<'_>| elf.build_id.map_or("none".to_owned(), hex);
+    let id = |elf: &Elf<'_>| build_id_text(elf.build_id.unwrap_or_default());
     if program.build_id.is_some() && debug.build_id != program.build_id {
         return Err(FormatError::new(format!(
             "is of another file: its build-id is {}, the program's {}",

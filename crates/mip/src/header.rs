@@ -23,6 +23,8 @@
 //!   all ones, and the first tells the processes apart that made them; readers take that for zero.
 //! * Types may have [`Types::ZERO_FILLED`], [`Types::INFERRED_BLOCKS`] and [`Types::COUNTS_DOWN`].
 
+#![warn(clippy::indexing_slicing)]
+
 use std::fmt;
 use std::path::Path;
 
@@ -262,8 +264,9 @@ impl Header {
                 "the magic number is 50 49 4D FB: this was written big endian, and the format is little endian on all targets",
             ));
         }
-        if bytes.len() >= 4 && bytes[..4] != MAGIC {
-            let found: [u8; 4] = [bytes[0], bytes[1], bytes[2], bytes[3]];
+        if let Some(&found) = bytes.first_chunk::<4>()
+            && found != MAGIC
+        {
             return Err(bad(
                 path,
                 0,
@@ -426,6 +429,7 @@ fn check_types(path: &Path, version: u16, types: Types, kind: Kind) -> Result<Ty
 }
 
 #[cfg(test)]
+#[allow(clippy::indexing_slicing, reason = "a test that fails may panic")]
 mod tests {
     use super::*;
 

@@ -20,6 +20,8 @@
 //! Nothing depends on the order in which files are read: sums are commutative, and of errors the one of the
 //! first file counts.
 
+#![warn(clippy::indexing_slicing)]
+
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
@@ -34,7 +36,7 @@ use rustc_hash::FxHashMap;
 use crate::header::{Header, Kind, Types};
 use crate::mip;
 use crate::model::{Edge, MAX_TRACE_LENGTH, MAX_TRACES, Profile, Trace};
-use crate::raw::Raw;
+use crate::raw::{Raw, le_u32};
 
 /// How to merge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -465,7 +467,7 @@ impl Sums {
     fn add_bytes(&mut self, plan: &Plan, raw: &Raw<'_>, weight: u64) {
         self.begin(plan, u8::MAX.into(), weight);
         // `check` saw that the file is long enough, and a file in memory has a length in memory.
-        let counters = &raw.counters[..plan.len as usize];
+        let counters = raw.counters.get(..plan.len as usize).unwrap_or_default();
         self.stage.resize(counters.len(), 0);
         if raw.covered(0) {
             for (sum, &byte) in self.stage.iter_mut().zip(counters) {
@@ -536,11 +538,8 @@ impl Sums {
         let counters = raw.counters;
         let pair = |place: &Place| -> (u32, u32) {
             // `check` saw that all counters are inside.
-            let bytes = &counters[place.offset..place.offset + 8];
-            let number = |at: usize| {
-                u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
-            };
-            (number(0), number(4))
+            let bytes = counters.get(place.offset..).unwrap_or_default();
+            (le_u32(bytes, 0), le_u32(bytes, 4))
         };
         // First all checks, so that a bad file leaves no trace.
         let half = |place: &Place| {
@@ -580,10 +579,9 @@ impl Sums {
             self.covered.resize(plan.len as usize, false);
             for place in plan.places.iter().filter(|place| place.blocks > 0) {
                 let blocks = place.offset + 8..place.offset + 8 + place.blocks;
-                for (sum, &byte) in self.covered[blocks.clone()]
-                    .iter_mut()
-                    .zip(&counters[blocks])
-                {
+                let bytes = counters.get(blocks.clone()).unwrap_or_default();
+                let sums = self.covered.get_mut(blocks).unwrap_or_default();
+                for (sum, &byte) in sums.iter_mut().zip(bytes) {
                     *sum |= raw.covered(byte);
                 }
             }
@@ -701,7 +699,8 @@ impl Sums {
         let mut edges = self.edges.clone();
         edges.sort_unstable();
         for same in edges.chunk_by(|a, b| a.0.0 == b.0.0) {
-            if let Some(function) = profile.functions.get_mut(same[0].0.0 as usize) {
+            let of = same.first().map(|first| first.0.0 as usize);
+            if let Some(function) = of.and_then(|of| profile.functions.get_mut(of)) {
                 let more = same.iter().map(|((_, source), calls)| (*source, *calls));
                 add_edges(&mut function.edges, more);
             }

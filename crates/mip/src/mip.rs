@@ -33,6 +33,8 @@
 //!
 //! In version 8, edges were reserved (4 and 4 bytes) and E always zero.
 
+#![warn(clippy::indexing_slicing)]
+
 use std::path::Path;
 
 use postlink_profile::{Error, output};
@@ -167,7 +169,9 @@ fn names(reader: &mut Reader<'_>, functions: &mut [Function]) -> Result<(), Erro
     let mut by_signature: FxHashMap<u64, &[u8]> = FxHashMap::default();
     let mut at = 0;
     for _ in 0..count {
-        let Some(len) = rest[at..].iter().position(|&byte| byte == 0) else {
+        let name = rest.get(at..).unwrap_or_default();
+        let end = name.iter().position(|&byte| byte == 0);
+        let Some((len, name)) = end.and_then(|len| Some((len, name.get(..len)?))) else {
             return Err(reader.bad(
                 start + at,
                 format!(
@@ -176,7 +180,6 @@ fn names(reader: &mut Reader<'_>, functions: &mut [Function]) -> Result<(), Erro
                 ),
             ));
         };
-        let name = &rest[at..at + len];
         by_signature.insert(md5_64(name), name);
         at += len + 1;
     }

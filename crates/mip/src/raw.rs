@@ -27,6 +27,8 @@
 //! The same samples in a file of their own. In version 8 a slot has the first two fields only and stands for one call;
 //! all zeros or all ones is an empty slot.
 
+#![warn(clippy::indexing_slicing)]
+
 use std::path::Path;
 
 use postlink_profile::Error;
@@ -157,10 +159,7 @@ impl<'a> Raw<'a> {
             });
         }
         // Call count and time, 8 bytes.
-        let number = |at: usize| {
-            let four = [bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]];
-            u32::from_le_bytes(four)
-        };
+        let number = |at: usize| le_u32(bytes, at);
         let (count, time) = (number(0), number(4));
         let never = if self.header.types.has(Types::ZERO_FILLED) {
             0
@@ -211,11 +210,7 @@ impl<'a> Raw<'a> {
 
     /// The samples in it.
     pub fn samples(&self) -> impl Iterator<Item = Sample> + use<'a> {
-        let number = |slot: &[u8], at: usize| {
-            let mut four = [0; 4];
-            four.copy_from_slice(&slot[at..at + 4]);
-            u32::from_le_bytes(four)
-        };
+        let number = le_u32;
         self.slots
             .chunks_exact(self.slot_size())
             .filter_map(move |slot| {
@@ -253,4 +248,10 @@ pub fn empty(profile: &Profile, width: Width, slots: u32) -> Vec<u8> {
     out.resize((profile.raw_len() as usize).max(SIZE), fill);
     out.resize(out.len() + slots as usize * SLOT, 0);
     out
+}
+
+/// The number of four bytes at an offset; 0 where there are fewer.
+pub(crate) fn le_u32(bytes: &[u8], at: usize) -> u32 {
+    let four = bytes.get(at..).and_then(<[u8]>::first_chunk::<4>);
+    four.map_or(0, |four| u32::from_le_bytes(*four))
 }

@@ -21,7 +21,7 @@ pub const FOLDER: &str = "/usr/lib/debug";
 
 /// The path of a file with debug information, by the program's build-id.
 pub fn by_build_id(folder: &Path, id: &[u8]) -> Option<PathBuf> {
-    let hex: String = id.iter().map(|b| format!("{b:02x}")).collect();
+    let hex = postlink_elf::hex(id);
     let (first, rest) = hex.split_at_checked(2)?;
     Some(folder.join(format!(".build-id/{first}/{rest}.debug")))
 }
@@ -49,7 +49,7 @@ fn fetched(id: &[u8]) -> Option<PathBuf> {
         (_, _, Some(home)) => Path::new(&home).join(".cache/debuginfod_client"),
         _ => return None,
     };
-    let hex: String = id.iter().map(|b| format!("{b:02x}")).collect();
+    let hex = postlink_elf::hex(id);
     Some(folder.join(hex).join("debuginfo"))
 }
 

@@ -75,11 +75,7 @@ impl Identity {
 
     /// The bytes in hexadecimal, whatever the kind.
     pub fn hex(&self) -> String {
-        use fmt::Write;
-        self.bytes().iter().fold(String::new(), |mut out, byte| {
-            let _ = write!(out, "{byte:02x}"); // writing to a string cannot fail
-            out
-        })
+        postlink_bytes::hex(self.bytes())
     }
 }
 

@@ -26,6 +26,8 @@
 //! * Half of a frame address right after an expression.
 //! * An argument size that unwinders could see differently: see [`rows`](super::rows).
 
+#![warn(clippy::indexing_slicing)]
+
 use smallvec::SmallVec;
 
 use super::cfi::op;
@@ -413,9 +415,13 @@ fn choose<'d>(
                 around.second_end = around.second_end.min(j);
             }
         }
-        // `rows.len()` fits 32 bits, and `partner` gives an index below `j`.
-        steps[j].restore = Some(i as u32);
-        steps[i].remember += 1;
+        // `rows.len()` fits 32 bits.
+        if let Some(step) = steps.get_mut(j) {
+            step.restore = Some(i as u32);
+        }
+        if let Some(step) = steps.get_mut(i) {
+            step.remember += 1;
+        }
     }
     Ok(steps)
 }
@@ -481,6 +487,7 @@ fn partner<'d>(
 }
 
 #[cfg(test)]
+#[allow(clippy::indexing_slicing, reason = "a test that fails may panic")]
 mod tests {
     use super::super::eh_frame::Fde;
     use super::super::rows::{initial_row, rows};

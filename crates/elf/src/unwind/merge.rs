@@ -32,6 +32,8 @@
 //! right before addresses are known. Should table entries coincide after all, the table ends early and the rest of its
 //! section is zero.
 
+#![warn(clippy::indexing_slicing)]
+
 use super::cfi::{Instruction, Instructions, op};
 use super::cursor::{put_uleb, uleb_len};
 use super::eh_frame::{Cie, EhFrame, Fde, NewFde, cie_pointers, entry_body, fde_head};
@@ -149,7 +151,7 @@ struct Writer<'a, 'd> {
     table: Vec<(u64, u64)>,
 }
 
-impl Writer<'_, '_> {
+impl<'a, 'd> Writer<'a, 'd> {
     fn here(&self) -> u64 {
         self.addr.wrapping_add(self.out.len() as u64)
     }
@@ -195,16 +197,21 @@ impl Writer<'_, '_> {
         Ok(())
     }
 
-    /// Writes the distance from the field at `field` back to a CIE.
-    fn cie_distance(&mut self, field: usize, cie: usize) -> Result<[u8; 4], FormatError> {
-        let target = self.cies.get(cie).copied().ok_or_else(|| {
+    /// A CIE, and the distance from the field at `field` back to it.
+    fn cie_distance(
+        &self,
+        field: usize,
+        cie: usize,
+    ) -> Result<(&'a Cie<'d>, [u8; 4]), FormatError> {
+        let known = self.old.cies.get(cie).zip(self.cies.get(cie));
+        let (cie, target) = known.map(|(cie, at)| (cie, *at)).ok_or_else(|| {
             FormatError::new(format!(
                 "it uses CIE {cie}, but there are only {}",
                 self.cies.len()
             ))
         })?;
         u32::try_from(field - target)
-            .map(u32::to_le_bytes)
+            .map(|distance| (cie, distance.to_le_bytes()))
             .map_err(|_| {
                 FormatError::new(format!(
                     "its CIE at offset {target:#x} is more than 4 GiB before offset {field:#x}"
@@ -221,9 +228,7 @@ impl Writer<'_, '_> {
                 fde.len
             )));
         }
-        let distance = self.cie_distance(start + 4, fde.cie)?;
-        // `cie_distance` has checked the index.
-        let cie = &self.old.cies[fde.cie];
+        let (cie, distance) = self.cie_distance(start + 4, fde.cie)?;
         let size = new_size(self.old, fde);
         let length = u32::try_from(size - 4)
             .ok()
@@ -290,10 +295,10 @@ impl Writer<'_, '_> {
         self.out.extend_from_slice(fde.bytes);
         let mut body = entry_body(fde.bytes, fde.addr)?;
         let id = body.pos() - 4;
-        let distance = self.cie_distance(start + id, fde.cie)?;
-        // `entry_body` has read these four bytes, and `cie_distance` has checked the index.
-        self.out[start + id..start + id + 4].copy_from_slice(&distance);
-        let cie = &self.old.cies[fde.cie];
+        let (cie, distance) = self.cie_distance(start + id, fde.cie)?;
+        if let Some(field) = self.out.get_mut(start + id..start + id + 4) {
+            field.copy_from_slice(&distance);
+        }
         let head = fde_head(&mut body, fde.addr, cie, &bases)?;
         self.relocate(
             cie.fde_encoding,

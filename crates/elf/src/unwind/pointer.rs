@@ -20,6 +20,8 @@
 //! An absolute pointer in a position-independent file is filled in by the dynamic loader: its bytes in the file say
 //! nothing and a copy elsewhere would stay empty. It is refused too.
 
+#![warn(clippy::indexing_slicing)]
+
 use super::cursor::{Cursor, MAX_LEB, put_sleb_padded, put_uleb_padded, sleb_len, uleb_len};
 use crate::FormatError;
 use crate::elf::Elf;
@@ -215,7 +217,7 @@ pub(crate) fn write_raw(
         0x01 => put_uleb_padded(out, raw, len),
         0x09 => put_sleb_padded(out, signed, len),
         // `len` is the format's size, at most 8.
-        _ => out.extend_from_slice(&raw.to_le_bytes()[..len.min(8)]),
+        _ => out.extend(raw.to_le_bytes().into_iter().take(len)),
     }
     Ok(())
 }
@@ -244,12 +246,15 @@ pub(crate) fn relocate(
     write_raw(scratch, encoding, target.wrapping_sub(new), len, || {
         format!("{what} at {new:#x} to {target:#x}")
     })?;
-    // `read_raw` read `len` bytes of it.
-    bytes[..len].copy_from_slice(scratch);
+    // `read_raw` read `len` bytes of it, and as many were written.
+    for (byte, new) in bytes.iter_mut().zip(scratch) {
+        *byte = *new;
+    }
     Ok(())
 }
 
 #[cfg(test)]
+#[allow(clippy::indexing_slicing, reason = "a test that fails may panic")]
 mod tests {
     use super::*;
 

@@ -6,6 +6,7 @@
 
 use std::path::Path;
 
+use postlink_bytes::hex;
 use postlink_elf::elf::Elf;
 use postlink_profile::modules::{self, By};
 use postlink_profile::perf_data::PerfData;
@@ -171,10 +172,6 @@ pub(super) fn read(
     }
     script.total = Tally::total(tallies, &how);
     Ok(script)
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Turns a call chain of places into one of calls; false if it cannot be used.

@@ -6,7 +6,7 @@
 //! parallel.
 
 use postlink_elf::elf::{Elf, Section, SymbolTable, Symbols};
-use postlink_elf::raw::STT_FUNC;
+use postlink_elf::raw::{self, STT_FUNC};
 use postlink_isa::aarch64::AArch64;
 use postlink_isa::{Decode, FixupKind};
 use rayon::prelude::*;
@@ -44,60 +44,78 @@ pub(super) struct Kinds {
 }
 
 pub(super) const X86_64: Kinds = Kinds {
-    word: r::R_64,
-    word32: r::R_32,
-    word32s: r::R_32S,
-    relative32: r::PC32,
-    relative64: r::PC64,
-    distances: &[r::GOTOFF64, r::GOTPC64, r::PLTOFF64, r::PC64],
-    tls_descriptor_call: r::TLSDESC_CALL,
-    tls_descriptor: r::TLSDESC,
-    imports: [r::GLOB_DAT, r::JUMP_SLOT, r::R_64],
-    relative: [r::RELATIVE, r::IRELATIVE],
+    word: raw::R_X86_64_64,
+    word32: raw::R_X86_64_32,
+    word32s: raw::R_X86_64_32S,
+    relative32: raw::R_X86_64_PC32,
+    relative64: raw::R_X86_64_PC64,
+    distances: &[
+        raw::R_X86_64_GOTOFF64,
+        raw::R_X86_64_GOTPC64,
+        raw::R_X86_64_PLTOFF64,
+        raw::R_X86_64_PC64,
+    ],
+    tls_descriptor_call: raw::R_X86_64_TLSDESC_CALL,
+    tls_descriptor: raw::R_X86_64_TLSDESC,
+    imports: [
+        raw::R_X86_64_GLOB_DAT,
+        raw::R_X86_64_JUMP_SLOT,
+        raw::R_X86_64_64,
+    ],
+    relative: [raw::R_X86_64_RELATIVE, raw::R_X86_64_IRELATIVE],
     forms: &[],
     forms_through_got: &[],
     accesses: &[],
 };
 
 pub(super) const AARCH64: Kinds = Kinds {
-    word: 257,
-    word32: 258,
+    word: raw::R_AARCH64_ABS64,
+    word32: raw::R_AARCH64_ABS32,
     word32s: 0,
-    relative32: 261,
-    relative64: 260,
-    // R_AARCH64_MOVW_UABS_G0 … G3, MOVW_SABS_G0 … G2, MOVW_PREL_G0 … G3: an address in parts, or a distance.
+    relative32: raw::R_AARCH64_PREL32,
+    relative64: raw::R_AARCH64_PREL64,
+    // An address in parts, or a distance.
     distances: &[
-        263, 264, 265, 266, 267, 268, 269, 270, 271, 272, 287, 288, 289, 290, 291, 292, 293,
+        raw::R_AARCH64_MOVW_UABS_G0,
+        raw::R_AARCH64_MOVW_UABS_G0_NC,
+        raw::R_AARCH64_MOVW_UABS_G1,
+        raw::R_AARCH64_MOVW_UABS_G1_NC,
+        raw::R_AARCH64_MOVW_UABS_G2,
+        raw::R_AARCH64_MOVW_UABS_G2_NC,
+        raw::R_AARCH64_MOVW_UABS_G3,
+        raw::R_AARCH64_MOVW_SABS_G0,
+        raw::R_AARCH64_MOVW_SABS_G1,
+        raw::R_AARCH64_MOVW_SABS_G2,
+        raw::R_AARCH64_MOVW_PREL_G0,
+        raw::R_AARCH64_MOVW_PREL_G0_NC,
+        raw::R_AARCH64_MOVW_PREL_G1,
+        raw::R_AARCH64_MOVW_PREL_G1_NC,
+        raw::R_AARCH64_MOVW_PREL_G2,
+        raw::R_AARCH64_MOVW_PREL_G2_NC,
+        raw::R_AARCH64_MOVW_PREL_G3,
     ],
-    tls_descriptor_call: 569,
-    tls_descriptor: 1031,
-    imports: [1025, 1026, 257],
-    relative: [1027, 1032],
-    // ADR_PREL_PG_HI21, its unchecked form, ADD_ABS_LO12_NC.
-    forms: &[275, 276, 277],
-    // ADR_GOT_PAGE, LD64_GOT_LO12_NC.
-    forms_through_got: &[311, 312],
-    // LDST8 … LDST128_ABS_LO12_NC.
-    accesses: &[278, 284, 285, 286, 299],
+    tls_descriptor_call: raw::R_AARCH64_TLSDESC_CALL,
+    tls_descriptor: raw::R_AARCH64_TLSDESC,
+    imports: [
+        raw::R_AARCH64_GLOB_DAT,
+        raw::R_AARCH64_JUMP_SLOT,
+        raw::R_AARCH64_ABS64,
+    ],
+    relative: [raw::R_AARCH64_RELATIVE, raw::R_AARCH64_IRELATIVE],
+    forms: &[
+        raw::R_AARCH64_ADR_PREL_PG_HI21,
+        raw::R_AARCH64_ADR_PREL_PG_HI21_NC,
+        raw::R_AARCH64_ADD_ABS_LO12_NC,
+    ],
+    forms_through_got: &[raw::R_AARCH64_ADR_GOT_PAGE, raw::R_AARCH64_LD64_GOT_LO12_NC],
+    accesses: &[
+        raw::R_AARCH64_LDST8_ABS_LO12_NC,
+        raw::R_AARCH64_LDST16_ABS_LO12_NC,
+        raw::R_AARCH64_LDST32_ABS_LO12_NC,
+        raw::R_AARCH64_LDST64_ABS_LO12_NC,
+        raw::R_AARCH64_LDST128_ABS_LO12_NC,
+    ],
 };
-
-/// Relocation types of the x86-64 psABI that matter here.
-mod r {
-    pub const R_64: u32 = 1;
-    pub const PC32: u32 = 2;
-    pub const GLOB_DAT: u32 = 6;
-    pub const JUMP_SLOT: u32 = 7;
-    pub const RELATIVE: u32 = 8;
-    pub const R_32: u32 = 10;
-    pub const R_32S: u32 = 11;
-    pub const PC64: u32 = 24;
-    pub const GOTOFF64: u32 = 25;
-    pub const GOTPC64: u32 = 29;
-    pub const PLTOFF64: u32 = 31;
-    pub const TLSDESC_CALL: u32 = 35;
-    pub const TLSDESC: u32 = 36;
-    pub const IRELATIVE: u32 = 37;
-}
 
 /// A record of a `SHT_RELA` section.
 #[derive(Clone, Copy)]

@@ -250,11 +250,22 @@ impl Finder<'_, '_> {
 
 /// Relocations of code that lead to code: (place, target), as if those relative to the instruction were at its end.
 fn relocated<I: Covers>(program: &Program<'_>) -> Vec<(u64, u64)> {
-    use postlink_elf::raw::{R_X86_64_PC32, R_X86_64_PLT32, SHT_RELA, STT_TLS};
+    use postlink_elf::raw::{self, R_X86_64_PC32, R_X86_64_PLT32, SHT_RELA, STT_TLS};
     /// Absolute addresses, and distances of the large code model.
-    const OTHERS: [u32; 6] = [1, 10, 11, 24, 25, 31];
+    const OTHERS: [u32; 6] = [
+        raw::R_X86_64_64,
+        raw::R_X86_64_32,
+        raw::R_X86_64_32S,
+        raw::R_X86_64_PC64,
+        raw::R_X86_64_GOTOFF64,
+        raw::R_X86_64_PLTOFF64,
+    ];
     /// Of a slot in the global offset table, unless the linker has put the address itself there.
-    const R_X86_64_GOTPCREL: [u32; 3] = [9, 41, 42];
+    const SLOTS: [u32; 3] = [
+        raw::R_X86_64_GOTPCREL,
+        raw::R_X86_64_GOTPCRELX,
+        raw::R_X86_64_REX_GOTPCRELX,
+    ];
     let elf = program.elf;
     let symbols = elf.symbols(SymbolTable::Static);
     let mut all = Vec::new();
@@ -280,7 +291,7 @@ fn relocated<I: Covers>(program: &Program<'_>) -> Vec<(u64, u64)> {
                     let symbol =
                         symbols.get(u32::from_le_bytes(e[12..16].try_into().ok()?) as usize)?;
                     let addend = i64::from_le_bytes(e[16..24].try_into().ok()?);
-                    if I::CHANGES_POINTERS && R_X86_64_GOTPCREL.contains(&kind) {
+                    if I::CHANGES_POINTERS && SLOTS.contains(&kind) {
                         let word = u32::from_le_bytes(elf.bytes_at(place, 4)?.try_into().ok()?);
                         return (u64::from(word) == symbol.value).then_some((place, symbol.value));
                     }

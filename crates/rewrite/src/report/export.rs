@@ -358,10 +358,7 @@ pub fn yaml_of<I: Isa>(
         .collect();
     let build_id = program.elf.build_id.map_or_else(
         || b"<unknown>".to_vec(),
-        |id| {
-            let digits: String = id.iter().map(|b| format!("{b:02x}")).collect();
-            digits.into_bytes()
-        },
+        |id| postlink_elf::hex(id).into_bytes(),
     );
     BoltYaml {
         header: Header {

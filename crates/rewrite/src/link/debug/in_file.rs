@@ -16,6 +16,7 @@ use postlink_dwarf::{AddressMap, MapParts, Run};
 use postlink_elf::debug_file::{AddedSymbol, Contents, DebugFile as Image, MovedSymbol, Parts};
 use postlink_elf::elf::{Elf, Section, SymbolTable};
 use postlink_elf::moves::{self, Moves};
+use postlink_elf::names::build_id_text;
 use postlink_elf::note::{Note, NoteKind};
 
 use super::{CompressDebug, DebugReport, executable, has_debug_info, sections};
@@ -45,13 +46,6 @@ pub enum DebugFileError {
 
 use DebugFileError::{OfDebugFile, OfOutput};
 
-fn hex(id: &[u8]) -> String {
-    match id {
-        [] => "none".to_owned(),
-        _ => id.iter().map(|b| format!("{b:02x}")).collect(),
-    }
-}
-
 /// The files must belong together.
 fn belong(input: &Elf<'_>, debug: &Elf<'_>, note: &Note) -> Result<(), DebugFileError> {
     let (of_input, of_debug) = (
@@ -67,15 +61,15 @@ fn belong(input: &Elf<'_>, debug: &Elf<'_>, note: &Note) -> Result<(), DebugFile
     if note.input_id != of_input {
         return Err(OfOutput(format!(
             "it was made from a program with build-id {}, but the input's is {}",
-            hex(&note.input_id),
-            hex(of_input)
+            build_id_text(&note.input_id),
+            build_id_text(of_input)
         )));
     }
     if of_input != of_debug {
         return Err(OfDebugFile(format!(
             "its build-id is {}, but the input's is {}: it describes another program",
-            hex(of_debug),
-            hex(of_input)
+            build_id_text(of_debug),
+            build_id_text(of_input)
         )));
     }
     if !has_debug_info(debug) {
