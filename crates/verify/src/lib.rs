@@ -854,7 +854,9 @@ fn what_is_seen<A: Arch>(
                 "a pointer leads to {old:#x}, the end of the function: the program may compare program counters with it"
             );
             fail(id, old, old, text);
-        } else if !extents.begins(old) && cx.patches.owner(old) != Some(id) && !cx.has_fall_back(id)
+        } else if !extents.begins(old)
+            && cx.patches.owner(old) != Some(id)
+            && (!cx.has_fall_back(id) || visible.describes_insides && cx.bare)
         {
             let text = format!(
                 "a pointer to {old:#x}, inside the function, is what it was: a table may describe the function's code by address"

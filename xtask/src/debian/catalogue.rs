@@ -280,7 +280,7 @@ f -f lavfi -i sine=frequency=440:duration=10 -c:a flac -flags +bitexact d.flac; 
     entry(
         "libLLVM-19",
         &["libllvm19", "llvm-19"],
-        "usr/lib/llvm-19/lib/libLLVM.so.19.1",
+        "usr/lib/x86_64-linux-gnu/libLLVM.so.19.1",
         "opt -O2 and llc on a module",
         (
             r#"{ i=0; while [ $i -lt 80 ]; do i=$((i+1)); echo "define i32 @f$i(i32 %n) { entry: br label %l

@@ -61,7 +61,8 @@ pub fn build<I: Isa>(
     leaders.extend_from_slice(&jumps.anchored_targets);
     sort(leaders);
     let (mut cfg, targets) = blocks::cut::<I>(&code, nonlocal_exits, &jumps, leaders, index)?;
-    if !program.refs.kept && cfg.falls_back.is_empty() && !code.function.labels.is_empty() {
+    let unexplained = cfg.falls_back.is_empty() || program.visible.describes_insides;
+    if !program.refs.kept && unexplained && !code.function.labels.is_empty() {
         return Err(Pin::PointerToItsInside);
     }
     connect(&mut cfg, &jumps, &targets, index)?;

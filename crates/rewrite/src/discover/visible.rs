@@ -64,6 +64,9 @@ impl std::fmt::Display for Stays {
 pub struct Visible {
     /// Why none may, if so.
     pub stays: Option<Stays>,
+    /// A run-time looks code up by addresses inside of functions, as OCaml's does by return addresses: a pointer to an
+    /// inside is no label then, whatever jumps the function has.
+    pub describes_insides: bool,
     /// Starts of functions whose pointers may not, ascending.
     functions: Vec<u64>,
 }
@@ -93,6 +96,7 @@ impl Visible {
         };
         Visible {
             stays,
+            describes_insides: runtime.is_some(),
             functions: Vec::new(),
         }
     }

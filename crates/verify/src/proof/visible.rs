@@ -93,6 +93,8 @@ pub(crate) struct Visible {
     pub refused: Option<&'static str>,
     /// Why no pointer may change.
     pub fixed: Option<String>,
+    /// Whether a run-time looks up addresses inside of functions, so that none of them is a label.
+    pub describes_insides: bool,
 }
 
 impl Visible {
@@ -117,13 +119,15 @@ impl Visible {
         });
         let calculating = CALCULATING.iter().find(|r| named(r.1)).map(|r| r.0);
         let haskell = input.section(b".debug-ghc-link-info").is_some();
-        let fixed = match calculating.or(haskell.then_some("GHC")) {
+        let runtime = calculating.or(haskell.then_some("GHC"));
+        let fixed = match runtime {
             Some(name) => Some(format!("the file holds the run-time of {name}")),
             None => strange_compiler(input),
         };
         Visible {
             refused: refused.map(|r| r.0),
             fixed,
+            describes_insides: runtime.is_some(),
         }
     }
 }
