@@ -1,8 +1,8 @@
 //! The pool of memory that operators share.
 //!
-//! A grouping gives all of its groups to the sort after it at once, and the sort must be able to hold them to spill them.
-//! Pools of DataFusion do not know of that: with equal shares the sort fails where the grouping has used up its own. So
-//! here a grouping has a smaller share, and spills sooner.
+//! A grouping gives all of its groups to the sort after it at once, and the sort must be able to hold them to spill
+//! them. Pools of DataFusion do not know of that: with equal shares the sort fails where the grouping has used up its
+//! own. So here a grouping has a smaller share, and spills sooner.
 
 use std::fmt;
 

@@ -1,5 +1,5 @@
-//! Faults that users of llvm-bolt reported, rebuilt from their descriptions: each program comes out right here, and each
-//! wrong output is one that the checker refuses.
+//! Faults that users of llvm-bolt reported, rebuilt from their descriptions: each program comes out right here, and
+//! each wrong output is one that the checker refuses.
 //!
 //! | test | thread of llvm/llvm-project |
 //! |---|---|
@@ -239,7 +239,7 @@ int main() {
             let elf = Elf::parse(output).expect("written by us");
             let (_, got) = elf.section(".got").expect("there is one");
             let (from, to) = (got.addr, got.end());
-            let segment = elf.segments.iter().filter(|s| s.flags & 1 != 0).next_back();
+            let segment = elf.segments.iter().rfind(|s| s.flags & 1 != 0);
             let segment = segment.expect("new code");
             let bytes = &output[segment.offset as usize..][..segment.file_size as usize];
             let slot = |at: usize| {

@@ -1,4 +1,5 @@
-//! Passes that change calls and branches: programs do what they did, unwinding too, and faults in what was changed are found.
+//! Passes that change calls and branches: programs do what they did, unwinding too, and faults in what was changed are
+//! found.
 
 mod support;
 
@@ -220,8 +221,8 @@ fn promoted_calls_do_what_indirect_ones_did() {
     }
 }
 
-/// Conditional tail calls with and without a frame before them, jumps to jumps, and one branch that must not become a tail
-/// call: the frame at the jump is another one.
+/// Conditional tail calls with and without a frame before them, jumps to jumps, and one branch that must not become a
+/// tail call: the frame at the jump is another one.
 const BRANCHES: &str = r#"
 #include <cstdio>
 extern "C" long left(long a, long b);
@@ -354,8 +355,8 @@ fn branches_past_jumps_do_what_branches_to_them_did() {
     }
 }
 
-/// Functions of a few instructions: what they read, write and calculate; with a landing pad of indirect branches; and some
-/// that must be called: they look at the stack, form an address, call, branch, or are too long.
+/// Functions of a few instructions: what they read, write and calculate; with a landing pad of indirect branches; and
+/// some that must be called: they look at the stack, form an address, call, branch, or are too long.
 const TINY: &str = r#"
 #include <cstdio>
 #include <stdexcept>

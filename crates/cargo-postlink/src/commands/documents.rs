@@ -1,8 +1,8 @@
 //! `man` and `completions`: what the command line says of itself, for packages and for who installs it by hand.
 //!
 //! cargo looks for the manual page of a subcommand under its program's name: `cargo help postlink` shows
-//! `cargo-postlink.1`. Shells complete the program's name, `cargo-postlink`; what they do after `cargo postlink` is up to
-//! cargo's own completions.
+//! `cargo-postlink.1`. Shells complete the program's name, `cargo-postlink`; what they do after `cargo postlink` is up
+//! to cargo's own completions.
 
 use std::io;
 use std::path::Path;

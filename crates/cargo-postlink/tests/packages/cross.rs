@@ -1,5 +1,5 @@
-//! Programs for another machine: built by Debian's compiler, which has the standard library of arm64 as a package of its
-//! own, linked by a cross compiler, run by an emulator.
+//! Programs for another machine: built by Debian's compiler, which has the standard library of arm64 as a package of
+//! its own, linked by a cross compiler, run by an emulator.
 
 use std::path::Path;
 use std::process::Command;

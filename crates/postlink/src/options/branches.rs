@@ -25,7 +25,8 @@ pub enum PeepholesArg {
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Changing instructions")]
 pub struct BranchPasses {
-    /// Compare the operands of indirect calls with the functions that they mostly lead to, and call those directly (x86-64)
+    /// Compare the operands of indirect calls with the functions that they mostly lead to, and call those directly
+    /// (x86-64)
     #[arg(long, visible_alias = "icp", value_name = "WHICH")]
     pub indirect_call_promotion: Option<PromotionArg>,
     /// With at most so many functions (up to 4)
@@ -46,7 +47,8 @@ pub struct BranchPasses {
     /// Those of at most so many bytes (up to 24)
     #[arg(long, value_name = "BYTES", default_value_t = Inlining::MOST_BYTES)]
     pub inline_small_functions_bytes: u32,
-    /// Make a conditional branch to a jump out of the function one branch (x86-64) [default: false; true with --preset max]
+    /// Make a conditional branch to a jump out of the function one branch (x86-64) [default: false; true with --preset
+    /// max]
     #[arg(long, value_name = "BOOL", default_missing_value = "true", num_args = 0..=1, require_equals = true)]
     pub simplify_conditional_tail_calls: Option<bool>,
     /// Peephole optimisations [default: none; double-jumps with --preset max]

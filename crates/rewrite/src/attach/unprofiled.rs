@@ -2,8 +2,8 @@
 //!
 //! llvm-bolt takes a run without a profile and rewrites what its other options ask for: an order of functions
 //! by a list, calls of imported functions. Here, too. The functions concerned have no counts; so that they are
-//! laid out at all, each is taken for called once and each of its blocks for as frequent as the shape of the code says. No decision but
-//! "this function moves" may rest on that: the caller turns off what orders blocks or splits functions.
+//! laid out at all, each is taken for called once and each of its blocks for as frequent as the shape of the code says.
+//! No decision but "this function moves" may rest on that: the caller turns off what orders blocks or splits functions.
 
 use postlink_isa::Isa;
 use rayon::prelude::*;

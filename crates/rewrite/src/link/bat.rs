@@ -346,8 +346,8 @@ impl<'a, 'd, I: Isa> Maker<'a, 'd, I> {
         self.blocks.part(piece).filter_map(entry).collect()
     }
 
-    /// Places in code that stands in for an instruction of another length, and what they translate to: its calls are that
-    /// instruction, and return to the one after it.
+    /// Places in code that stands in for an instruction of another length, and what they translate to: its calls are
+    /// that instruction, and return to the one after it.
     fn inside(&self, fragment: usize, span: &Span) -> Vec<(u32, u64)> {
         let mut out = Vec::new();
         let Some((at, len)) = span.of.filter(|of| span.len != u32::from(of.1)) else {

@@ -1,12 +1,12 @@
 //! Tiny functions in place of calls of them: those of a few straight instructions that do not look at the stack.
 //!
-//! `call F` becomes what F does up to its return. That takes away the call and the return, and is made where it costs little
-//! space: the body has at most as many bytes as [`Inlining`] allows. The checker's rule, and what is assumed of the word
-//! below the stack pointer, are in `verify/walk/changes/inlining.rs`. Only on machines whose calls put the return
-//! address on the stack: elsewhere the register would have to be known to hold nothing.
+//! `call F` becomes what F does up to its return. That takes away the call and the return, and is made where it costs
+//! little space: the body has at most as many bytes as [`Inlining`] allows. The checker's rule, and what is assumed of
+//! the word below the stack pointer, are in `verify/walk/changes/inlining.rs`. Only on machines whose calls put the
+//! return address on the stack: elsewhere the register would have to be known to hold nothing.
 //!
-//! F stays where it is or moves as before, for all other callers. A profile by samples of such a program does not count F
-//! for the calls that are inlined: its instructions there are the caller's.
+//! F stays where it is or moves as before, for all other callers. A profile by samples of such a program does not count
+//! F for the calls that are inlined: its instructions there are the caller's.
 
 use postlink_isa::{Code, Fixup, Flow, Insn, Isa};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -38,8 +38,8 @@ const INSTRUCTIONS: usize = 8;
 pub(super) struct Bodies(FxHashMap<u64, Code<Target>>);
 
 impl Bodies {
-    /// Of all functions that the hot code of `counted` calls and that move themselves: what keeps a function in its place
-    /// (it is patched while the program runs, or writable) holds for its copies, too.
+    /// Of all functions that the hot code of `counted` calls and that move themselves: what keeps a function in its
+    /// place (it is patched while the program runs, or writable) holds for its copies, too.
     pub(super) fn new<I: Isa>(
         program: &Program<'_>,
         counted: &[Counted<'_>],

@@ -1,7 +1,8 @@
-//! Promotion of indirect calls: the functions that a call mostly goes to are compared with its operand, and called directly.
+//! Promotion of indirect calls: the functions that a call mostly goes to are compared with its operand, and called
+//! directly.
 //!
-//! What the processor has to guess then is a branch that is taken or not, and where pointers to functions keep their values
-//! ([`crate::discover::visible`]) the direct call leads to new code at once, not by the jump at the old
+//! What the processor has to guess then is a branch that is taken or not, and where pointers to functions keep their
+//! values ([`crate::discover::visible`]) the direct call leads to new code at once, not by the jump at the old
 //! entry. What the code looks like is said in the instruction set ([`postlink_isa::Encode::put_promoted_call`]); the
 //! checker's rule is in `verify/walk/changes/promotion.rs`.
 //!
@@ -9,8 +10,8 @@
 //! samples of branches are taken as they are. As in llvm-bolt a function is compared if it has enough of
 //! the call's executions, and enough of those that are left after the ones before it.
 //!
-//! The number that is compared is the one that a pointer to the function has: the new entry if pointers follow, else the
-//! old one. Should a pointer have the other, the call is made as it was.
+//! The number that is compared is the one that a pointer to the function has: the new entry if pointers follow, else
+//! the old one. Should a pointer have the other, the call is made as it was.
 
 use postlink_isa::{Code, Isa};
 use rustc_hash::FxHashMap;

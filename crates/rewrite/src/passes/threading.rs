@@ -7,8 +7,8 @@
 //! | `jcc L` … `L: jmp F`, F another function | `jcc F` |
 //! | `jcc X; jmp F` | `jncc F`, and X follows |
 //!
-//! A jump that nothing leads to any more is left out. Other than the changes of instructions ([`super::Change`]) this one is
-//! made in the flow graph, before blocks are ordered: so layout sees where control really goes. Address
+//! A jump that nothing leads to any more is left out. Other than the changes of instructions ([`super::Change`]) this
+//! one is made in the flow graph, before blocks are ordered: so layout sees where control really goes. Address
 //! translation tables go on speaking of the input's blocks ([`Threaded::input`]). Readers of profiles find the way over
 //! the jump again (`attach/records.rs`).
 //!

@@ -325,8 +325,8 @@ pub(crate) trait Arch: Sync + Send + 'static {
         None
     }
 
-    /// Whether an instruction, which may be a plain return, has nothing to do with the stack: it neither names the stack
-    /// pointer nor uses it by itself, but for the return's own word. Whatever is not known does.
+    /// Whether an instruction, which may be a plain return, has nothing to do with the stack: it neither names the
+    /// stack pointer nor uses it by itself, but for the return's own word. Whatever is not known does.
     fn leaves_stack(_bytes: &[u8]) -> bool {
         false
     }

@@ -1,5 +1,5 @@
-//! Counters at entries of x86-64 programs: stores and additions that destroy no register. Additions destroy flags, unless
-//! the counter saves them: not where a function begins by reading one.
+//! Counters at entries of x86-64 programs: stores and additions that destroy no register. Additions destroy flags,
+//! unless the counter saves them: not where a function begins by reading one.
 
 use super::{Entries, Memory};
 use crate::arch::step::flag;

@@ -4,7 +4,8 @@ use super::{Edit, Faults, Kind, Site};
 use crate::arch::x86_64::X86_64;
 use crate::arch::{Arch, Flow, Operand};
 
-/// The instructions of a comparison: the address that is compared, if it takes an instruction, the comparison, the branch.
+/// The instructions of a comparison: the address that is compared, if it takes an instruction, the comparison, the
+/// branch.
 struct Guard<'f> {
     address: Option<&'f Site>,
     compare: &'f Site,

@@ -1,9 +1,9 @@
 //! Who writes into bytes that were copied, while the program runs: the dynamic loader, and the program itself.
 //!
 //! A dynamic relocation changes the bytes at its place, and the places in the output are those in the input
-//! ([`super::image`] compares them). A program may change code in a writable segment through a pointer, which still leads
-//! to the old code. Where the output has a copy elsewhere only the original is changed: the copy holds what is in the
-//! file. So there may be
+//! ([`super::image`] compares them). A program may change code in a writable segment through a pointer, which still
+//! leads to the old code. Where the output has a copy elsewhere only the original is changed: the copy holds what is in
+//! the file. So there may be
 //!
 //! | what | what would happen |
 //! |---|---|

@@ -58,9 +58,9 @@ fn decode_raw(bytes: &[u8]) -> Option<(Instruction, usize)> {
     (1..=window.len()).contains(&len).then_some((insn, len))
 }
 
-/// Instructions that the decoder lacks, in VEX or EVEX encoding. All have a ModRM byte and go on with the next instruction;
-/// none but `kmov` knows of general registers, other than in addresses. A test compares with a second decoder what
-/// is missing still.
+/// Instructions that the decoder lacks, in VEX or EVEX encoding. All have a ModRM byte and go on with the next
+/// instruction; none but `kmov` knows of general registers, other than in addresses. A test compares with a second
+/// decoder what is missing still.
 ///
 /// | encoding, map | opcodes |
 /// |---|---|
@@ -721,8 +721,8 @@ mod tests {
         );
     }
 
-    /// What this decoder does not know, of what another does, in VEX and EVEX encodings: functions that have it stay, and
-    /// as bytes without meaning are gone through one by one, those beside them may stay for nothing.
+    /// What this decoder does not know, of what another does, in VEX and EVEX encodings: functions that have it stay,
+    /// and as bytes without meaning are gone through one by one, those beside them may stay for nothing.
     #[test]
     fn what_is_not_decoded_of_vex_and_evex_is_known() {
         // They read or write general registers, or the processor's tiles.

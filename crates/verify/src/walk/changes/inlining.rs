@@ -6,16 +6,16 @@
 //!
 //! On the old side the call, F's body and the return are one step: between them nothing looks at the stack, since each
 //! instruction of the body is one of a closed list ([`Arch::leaves_stack`]) without the stack pointer among its
-//! operands. So the only difference is the word below the stack pointer: the call left the return address there. That it is
-//! not read once the call has returned is assumption A12; compilers keep nothing there over a call, as the call
+//! operands. So the only difference is the word below the stack pointer: the call left the return address there. That
+//! it is not read once the call has returned is assumption A12; compilers keep nothing there over a call, as the call
 //! itself writes to it.
 //!
-//! F has moved itself: so what is shown of functions that move holds for its copies, too, for instance that nothing writes
-//! to it and that it is not listed for patching. The body is read in the input, and compared instruction by instruction: the same bytes, or the same
-//! around an address of memory that is the same. Addresses that are formed are not compared with those that F forms
-//! elsewhere, so such a function is none for this rule. Nothing in the body calls, so no exception comes from it, but
-//! in languages where instructions that fault raise them: there the rule is not used. All of the new code has the
-//! caller's row. Who stops there sees one frame less.
+//! F has moved itself: so what is shown of functions that move holds for its copies, too, for instance that nothing
+//! writes to it and that it is not listed for patching. The body is read in the input, and compared instruction by
+//! instruction: the same bytes, or the same around an address of memory that is the same. Addresses that are formed are
+//! not compared with those that F forms elsewhere, so such a function is none for this rule. Nothing in the body calls,
+//! so no exception comes from it, but in languages where instructions that fault raise them: there the rule is not
+//! used. All of the new code has the caller's row. Who stops there sees one frame less.
 
 use super::super::pages::Pending;
 use super::super::{State, Walk};

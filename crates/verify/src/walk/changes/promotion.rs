@@ -1,4 +1,5 @@
-//! Promoted calls: an indirect call that asks first whether it leads to a function that is known, and calls that directly.
+//! Promoted calls: an indirect call that asks first whether it leads to a function that is known, and calls that
+//! directly.
 //!
 //! ```text
 //!        lea  r11, [F]        or  cmp rax, F  in a program at a fixed address
@@ -9,17 +10,17 @@
 //! slow:  call *rax
 //! ```
 //!
-//! On the way on which the comparison found the two equal, the call's operand is the number F: the *path condition*. The
-//! old call would go to F, so a call of whatever stands for F now does the same. On the other way nothing was done,
+//! On the way on which the comparison found the two equal, the call's operand is the number F: the *path condition*.
+//! The old call would go to F, so a call of whatever stands for F now does the same. On the other way nothing was done,
 //! and the call is still to be made: the old state pairs with the code there as well. So one old call has several new
 //! ones, each with a return address that pairs with the old one; rows and call sites are compared at each.
 //!
-//! An operand in memory is read once, at the beginning, into [`Arch::PROMOTION`]'s register. Where that is needed for F too
-//! it waits in the word under the stack pointer, which the call itself overwrites with the return address. What
+//! An operand in memory is read once, at the beginning, into [`Arch::PROMOTION`]'s register. Where that is needed for F
+//! too it waits in the word under the stack pointer, which the call itself overwrites with the return address. What
 //! follows such a read is only right after it: code that nothing else may come to ([`Walk::after_read`]).
 //!
-//! What a comparison destroys: the flags, which no call takes along ([`crate::liveness`] says so of all calls), and that
-//! register. That calls through registers and memory pass nothing in it is assumption A11.
+//! What a comparison destroys: the flags, which no call takes along ([`crate::liveness`] says so of all calls), and
+//! that register. That calls through registers and memory pass nothing in it is assumption A11.
 
 use super::super::pages::Pending;
 use super::super::{State, Step, Walk, fail};

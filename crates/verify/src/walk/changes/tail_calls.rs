@@ -5,10 +5,10 @@
 //! | `jcc L` … `L: jmp F`, F outside the function | `jcc F'` |
 //! | `jcc X; jmp F` | `jncc F'`, and X follows |
 //!
-//! A direct jump is a silent step, so the branch may go at once to where the jump leads. Within a function that is nothing new:
-//! the lock step follows jumps on both sides. Out of it one thing more is asked: who stops at the branch (a
-//! debugger, a signal) must see the frame that the tail call is made in. So the unwind row at the branch must be that
-//! at the jump, where the old code left the function.
+//! A direct jump is a silent step, so the branch may go at once to where the jump leads. Within a function that is
+//! nothing new: the lock step follows jumps on both sides. Out of it one thing more is asked: who stops at the branch
+//! (a debugger, a signal) must see the frame that the tail call is made in. So the unwind row at the branch must be
+//! that at the jump, where the old code left the function.
 
 use super::super::{State, Step, Walk, fail};
 use crate::arch::Arch;
