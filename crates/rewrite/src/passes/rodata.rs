@@ -11,6 +11,7 @@
 //!
 //! [`Encode::fold_constants`]: postlink_isa::Encode::fold_constants
 
+use postlink_elf::elf::Section;
 use postlink_elf::raw;
 use postlink_isa::Isa;
 
@@ -47,8 +48,24 @@ impl<'a, 'd> Constants<'a, 'd> {
             .get(next)
             .is_some_and(|r| *r < at.saturating_add(len));
         let bytes = self.program.elf.bytes_at(at, len)?;
-        (!is_relocated && !is_writable(self.program, at)).then_some(bytes)
+        let is_fixed = !is_relocated
+            && !is_writable(self.program, at)
+            && !may_change(self.program, at, at.saturating_add(len));
+        is_fixed.then_some(bytes)
     }
+}
+
+/// Whether bytes in `[from, to)` may be others in the output: pointers to functions, and what describes the file or
+/// its code.
+fn may_change(program: &Program<'_>, from: u64, to: u64) -> bool {
+    let is_plain = |s: &Section<'_>| {
+        let describes = s.name.starts_with(".eh_frame") || s.name.starts_with(".gcc_except_table");
+        s.is_alloc() && s.kind == raw::SHT_PROGBITS && !describes && s.addr <= from && to <= s.end()
+    };
+    let pointers = &program.refs.pointers;
+    let first = pointers.partition_point(|p| p.place.saturating_add(8) <= from);
+    let is_pointer = pointers.get(first).is_some_and(|p| p.place < to);
+    is_pointer || !program.elf.sections.iter().any(is_plain)
 }
 
 /// Whether an address is in memory that can be written to, or that the loader writes to.

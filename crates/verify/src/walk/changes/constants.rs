@@ -8,7 +8,8 @@
 //! The number that the old instruction loads is the same at any time if its bytes are in the input file, in a segment
 //! that is never writable (what the loader makes read-only after relocating is in writable ones), and no dynamic
 //! relocation is near: then the new instruction must put the same number, extended as the load extends it, into the
-//! same register. That the program does not make the segment writable by itself is assumption A10.
+//! same register. The output must have the same bytes there: the file's header, and pointers that follow functions, are
+//! others, and a program that loads them elsewhere, too, would see two numbers. That the program does not make the segment writable by itself is assumption A10.
 //!
 //! Where the address comes from a page in a register (AArch64), that page is known if the register holds another page
 //! than in the old program, which the lock step has noted, or else from the new code: an `adrp` of it a few
@@ -118,10 +119,12 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         if is_written || is_relocated {
             return None;
         }
+        let bytes = input.bytes(at, len)?;
+        if self.cx.output.bytes(at, len)? != bytes {
+            return None;
+        }
         let mut number = [0u8; 8];
-        number
-            .get_mut(..len as usize)?
-            .copy_from_slice(input.bytes(at, len)?);
+        number.get_mut(..len as usize)?.copy_from_slice(bytes);
         let unused = 64u32.checked_sub(8 * u32::from(loaded.len))?;
         let number = u64::from_le_bytes(number).checked_shl(unused)?;
         let number = match loaded.signed {
