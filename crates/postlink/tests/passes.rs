@@ -9,8 +9,8 @@ use std::process::{Command, Output};
 
 use postlink_verify::mutate::{Faults, Kind};
 use postlink_verify::{ChangeKind, Check, Options, Report, Verdict, verify};
-use support::done;
 use support::folder::Folder;
+use support::{done, is_installed};
 
 const POSTLINK: &str = env!("CARGO_BIN_EXE_postlink");
 
@@ -454,4 +454,84 @@ fn changed_calls_without_a_call_site_do_not_get_their_neighbours() {
         assert_eq!(moved.count(), 1, "it was taken back");
         assert!(changed(&report, ChangeKind::SlotCall) >= 2);
     }
+}
+
+/// A load from the file's header must stay a load: the output has another header.
+#[test]
+fn constants_that_the_output_has_not_are_refused() {
+    if !cfg!(target_arch = "x86_64") || !is_installed("gcc") {
+        return;
+    }
+    const PROGRAM: &str = r#"
+#include <stdio.h>
+static const unsigned number __attribute__((used)) = 0x5eed1234;
+__attribute__((noipa)) unsigned get(unsigned x) {
+  unsigned loaded;
+  __asm__ volatile(".byte 0x90, 0x90, 0x90, 0x90, 0x90, 0x90, 0x90, 0x90\n mov number(%%rip), %0" : "=a"(loaded));
+  return loaded ^ x;
+}
+int main(void) {
+  unsigned s = 0;
+  for (unsigned i = 0; i < 100; i++) s = s * 3 + get(i);
+  printf("%u\n", s);
+  return 0;
+}
+"#;
+    let folder = Folder::new();
+    folder.compile("app", PROGRAM, &["-fpie", "-pie", "-Wl,-q,--build-id=none"]);
+    folder.postlink(&["instrument", "app", "-o", "counting"]);
+    let mut counting = folder.command(&folder.path("counting"), &[]);
+    done(counting.env("POSTLINK_PROFILE", folder.path("run.plraw")));
+    let options = [
+        "optimize",
+        "app",
+        "-p",
+        "run.plraw",
+        "-o",
+        "opt",
+        "--simplify-rodata-loads",
+    ];
+    folder.postlink(&options);
+    let read = |name: &str| std::fs::read(folder.path(name)).expect("written above");
+    let (mut input, mut output) = (read("app"), read("opt"));
+    let proved = |input: &[u8], output: &[u8]| {
+        let report = postlink_verify::verify(input, output, &postlink_verify::Options::default());
+        report.expect("both can be read").is_proved()
+    };
+    assert!(proved(&input, &output));
+
+    // Now the old code, which both files have, loads where the header says where the sections are, and the new
+    // code has the number of the input.
+    let mut load = [0x90u8; 10];
+    load[8..].copy_from_slice(&[0x8b, 0x05]);
+    let find = |file: &[u8], what: &[u8]| {
+        let all = file.windows(what.len());
+        all.enumerate()
+            .filter(|w| w.1 == what)
+            .map(|w| w.0)
+            .collect::<Vec<usize>>()
+    };
+    let at = find(&input, &load);
+    assert_eq!(at.len(), 1);
+    let field = at[0] + load.len();
+    // The jump at the old entry is in front of it.
+    assert_eq!(output[field - 2..field + 4], input[field - 2..field + 4]);
+    // Offsets in the file are addresses, as far as code is concerned.
+    let distance = (0x28 - (field as i64 + 4)) as i32;
+    for file in [&mut input, &mut output] {
+        file[field..field + 4].copy_from_slice(&distance.to_le_bytes());
+    }
+    let immediate = find(&output, &[0xb8, 0x34, 0x12, 0xed, 0x5e]);
+    assert_eq!(immediate.len(), 1, "mov $0x5eed1234, %eax");
+    let number: [u8; 4] = input[0x28..0x2c].try_into().expect("four bytes");
+    assert_ne!(
+        number,
+        output[0x28..0x2c],
+        "the sections' headers are elsewhere"
+    );
+    output[immediate[0] + 1..immediate[0] + 5].copy_from_slice(&number);
+    assert!(
+        !proved(&input, &output),
+        "the number of the input's header was accepted"
+    );
 }

@@ -146,6 +146,7 @@ fn every_kind_of_fault_applies_somewhere_and_is_found_everywhere() {
                 Kind::REGISTERED,
                 Kind::COUNTING,
                 Kind::CHANGES,
+                Kind::START_UP,
                 Kind::LABELS_FOLLOW,
                 Kind::FAULTS_RAISE,
                 Kind::FAULTS_RAISE_AT_ENTRIES,

@@ -316,7 +316,14 @@ impl Kind {
         Kind::TailCallToWrongFunction,
     ];
 
-    /// Those of them that only instructions of AArch64 have.
+    /// Kinds that only programs have that ask for huge pages when they start.
+    pub const START_UP: &'static [Kind] = &[
+        Kind::OtherAdvice,
+        Kind::AdviceElsewhere,
+        Kind::StartsElsewhere,
+    ];
+
+    /// Those of [`Kind::CHANGES`] that only instructions of AArch64 have.
     pub const CHANGES_AARCH64: &'static [Kind] = &[Kind::SlotAddressLost];
 
     /// Kinds that only programs have that count at edges.
