@@ -617,9 +617,8 @@ fn views_are_searched_sorted_zoomed_and_used_by_keys() {
     browser.press("4");
     browser.until("!!document.querySelector('main canvas') && document.querySelector('main canvas').height > 20");
     search(&mut browser, "square");
-    browser.evaluate("(() => { const c = document.querySelector('main canvas'), r = c.getBoundingClientRect(); for (const type of ['pointermove', 'click']) c.dispatchEvent(new PointerEvent(type, {clientX: r.left + 40, clientY: r.top + 30, bubbles: true})); })()");
-    browser
-        .until("document.querySelector('main').textContent.includes('of all instructions here')");
+    // Until it is drawn, a click meets nothing.
+    browser.until("(() => { const c = document.querySelector('main canvas'), r = c.getBoundingClientRect(); for (const type of ['pointermove', 'click']) c.dispatchEvent(new PointerEvent(type, {clientX: r.left + 40, clientY: r.top + 30, bubbles: true})); return document.querySelector('main').textContent.includes('of all instructions here'); })()");
     // Coverage: into a file and back.
     browser.press("9");
     browser.until("document.querySelectorAll('.vt-row').length >= 1");
