@@ -9,7 +9,8 @@
 //! that is never writable (what the loader makes read-only after relocating is in writable ones), and no dynamic
 //! relocation is near: then the new instruction must put the same number, extended as the load extends it, into the
 //! same register. The output must have the same bytes there: the file's header, and pointers that follow functions, are
-//! others, and a program that loads them elsewhere, too, would see two numbers. That the program does not make the segment writable by itself is assumption A10.
+//! others, and a program that loads them elsewhere, too, would see two numbers. That the program does not make the
+//! segment writable by itself is assumption A10.
 //!
 //! Where the address comes from a page in a register (AArch64), that page is known if the register holds another page
 //! than in the old program, which the lock step has noted, or else from the new code: an `adrp` of it a few
