@@ -85,39 +85,49 @@ int main() {
 }
 "#;
 
+/// Runs a compiler in the folder.
+fn compile(folder: &Folder, compiler: &str, arguments: &[&str]) {
+    done(
+        Command::new(compiler)
+            .args(arguments)
+            .current_dir(folder.dir()),
+    );
+}
+
 /// Builds a program whose code has dynamic relocations.
 fn build_code(folder: &Folder) {
     let write = |name: &str, text: &str| std::fs::write(folder.path(name), text).expect("ours");
     write("k.s", CODE);
     write("main.c", MAIN);
     write("imported.c", "int imported(int x) { return x / 3; }\n");
-    let gcc = |arguments: &[&str]| {
-        done(
-            Command::new("gcc")
-                .args(arguments)
-                .current_dir(folder.dir()),
-        )
-    };
-    gcc(&[
-        "-O2",
-        "-fPIC",
-        "-shared",
-        "-o",
-        "libimported.so",
-        "imported.c",
-    ]);
-    gcc(&[
-        "-O2",
-        "-fpie",
-        "-pie",
-        "-Wl,-z,notext,-q,-rpath,$ORIGIN",
-        "main.c",
-        "k.s",
-        "-o",
-        "app",
-        "-L.",
-        "-limported",
-    ]);
+    compile(
+        folder,
+        "gcc",
+        &[
+            "-O2",
+            "-fPIC",
+            "-shared",
+            "-o",
+            "libimported.so",
+            "imported.c",
+        ],
+    );
+    compile(
+        folder,
+        "gcc",
+        &[
+            "-O2",
+            "-fpie",
+            "-pie",
+            "-Wl,-z,notext,-q,-rpath,$ORIGIN",
+            "main.c",
+            "k.s",
+            "-o",
+            "app",
+            "-L.",
+            "-limported",
+        ],
+    );
 }
 
 /// Builds a program whose exception tables name types by dynamic relocations. Compilers make such tables for
@@ -126,30 +136,31 @@ fn build_tables(folder: &Folder) {
     let write = |name: &str, text: &str| std::fs::write(folder.path(name), text).expect("ours");
     write("throws.cpp", THROWS);
     write("catches.cpp", CATCHES);
-    let gcc = |arguments: &[&str]| {
-        done(
-            Command::new("g++")
-                .args(arguments)
-                .current_dir(folder.dir()),
-        )
-    };
-    gcc(&[
-        "-O2",
-        "-fPIC",
-        "-shared",
-        "-o",
-        "libthrows.so",
-        "throws.cpp",
-    ]);
-    gcc(&[
-        "-O2",
-        "-fno-pic",
-        "-no-pie",
-        "-S",
-        "catches.cpp",
-        "-o",
-        "small.s",
-    ]);
+    compile(
+        folder,
+        "g++",
+        &[
+            "-O2",
+            "-fPIC",
+            "-shared",
+            "-o",
+            "libthrows.so",
+            "throws.cpp",
+        ],
+    );
+    compile(
+        folder,
+        "g++",
+        &[
+            "-O2",
+            "-fno-pic",
+            "-no-pie",
+            "-S",
+            "catches.cpp",
+            "-o",
+            "small.s",
+        ],
+    );
     let small = std::fs::read_to_string(folder.path("small.s")).expect("written above");
     let mut large = small
         .replace(
@@ -164,15 +175,19 @@ fn build_tables(folder: &Folder) {
     }
     assert!(large != small, "an unknown form of tables:\n{small}");
     write("large.s", &large);
-    gcc(&[
-        "-no-pie",
-        "-Wl,-z,notext,-z,nocopyreloc,-q,-rpath,$ORIGIN",
-        "large.s",
-        "-o",
-        "app",
-        "-L.",
-        "-lthrows",
-    ]);
+    compile(
+        folder,
+        "g++",
+        &[
+            "-no-pie",
+            "-Wl,-z,notext,-z,nocopyreloc,-q,-rpath,$ORIGIN",
+            "large.s",
+            "-o",
+            "app",
+            "-L.",
+            "-lthrows",
+        ],
+    );
 }
 
 /// Places of dynamic relocations in sections of this name.
