@@ -3,18 +3,15 @@
 
 mod support;
 
-use std::collections::BTreeMap;
 use std::process::Command;
 
-use postlink_verify::mutate::{Faults, Kind};
+use postlink_verify::mutate::Kind;
 use postlink_verify::{ChangeKind, Options, Report, verify};
 use support::done;
+use support::faults::{changed, spoil};
 use support::folder::Folder;
 
 const POSTLINK: &str = env!("CARGO_BIN_EXE_postlink");
-
-/// Places tried for each kind of fault.
-const TRIES: u64 = 10;
 
 /// Calls by pointers in registers and in memory, of one function and of several, virtual ones with exceptions through
 /// them, `std::function`, `qsort`, and a pointer that changes while it is called through.
@@ -147,32 +144,6 @@ fn optimized(folder: &Folder, options: &[&str]) -> (Vec<u8>, Vec<u8>, Report) {
         .collect();
     assert!(report.is_proved(), "{failures:?}");
     (input, output, report)
-}
-
-/// How many instructions of a kind a certificate says were changed.
-fn changed(report: &Report, kind: ChangeKind) -> u64 {
-    let of_kind = report.changes.iter().find(|c| c.kind == kind);
-    of_kind.map_or(0, |c| c.sites)
-}
-
-/// Injects faults of some kinds, all of which must be found; how often which were applied.
-fn spoil(input: &[u8], output: &[u8], kinds: &[Kind]) -> BTreeMap<Kind, u64> {
-    let faults = Faults::new(input, output).expect("the pair is proved");
-    let (mut applied, mut missed) = (BTreeMap::new(), vec![]);
-    for &kind in kinds {
-        for seed in 0..TRIES {
-            let Some(mutant) = faults.inject(kind, seed) else {
-                break;
-            };
-            *applied.entry(kind).or_default() += 1;
-            let report = verify(input, &mutant.image, &Options::default());
-            if report.is_ok_and(|r| r.is_proved()) {
-                missed.push(mutant.what);
-            }
-        }
-    }
-    assert!(missed.is_empty(), "not found:\n{}", missed.join("\n"));
-    applied
 }
 
 #[test]

@@ -3,19 +3,16 @@
 
 mod support;
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use postlink_verify::mutate::{Faults, Kind};
+use postlink_verify::mutate::Kind;
 use postlink_verify::{ChangeKind, Check, Options, Report, Verdict, verify};
+use support::faults::{changed, spoil};
 use support::folder::Folder;
 use support::{done, is_installed};
 
 const POSTLINK: &str = env!("CARGO_BIN_EXE_postlink");
-
-/// Places tried for each kind of fault.
-const TRIES: u64 = 12;
 
 /// Calls of imported functions: from straight code, with a landing pad (C++), as tail calls, and lazily bound.
 const SOURCE: &str = r#"
@@ -126,12 +123,6 @@ fn read(path: &Path) -> Vec<u8> {
     std::fs::read(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
-/// How many instructions of a kind a certificate says were changed.
-fn changed(report: &Report, kind: ChangeKind) -> u64 {
-    let mut of_kind = report.changes.iter().filter(|c| c.kind == kind);
-    of_kind.next().map_or(0, |c| c.sites)
-}
-
 /// Builds, optimises with `options`, compares what is printed, and verifies. Gives the files and the certificate.
 fn optimized(
     machine: &Machine,
@@ -166,26 +157,6 @@ fn placement_alone_is_refused(input: &[u8], output: &[u8]) {
             assert_eq!(failure.check, Check::Changes, "{failure}");
         }
     }
-}
-
-/// Injects faults of some kinds, all of which must be found; how often which were applied.
-fn spoil(input: &[u8], output: &[u8], kinds: &[Kind]) -> BTreeMap<Kind, u64> {
-    let faults = Faults::new(input, output).expect("the pair is proved");
-    let (mut applied, mut missed) = (BTreeMap::new(), vec![]);
-    for &kind in kinds {
-        for seed in 0..TRIES {
-            let Some(mutant) = faults.inject(kind, seed) else {
-                break;
-            };
-            *applied.entry(kind).or_default() += 1;
-            let report = verify(input, &mutant.image, &Options::default());
-            if report.is_ok_and(|r| r.is_proved()) {
-                missed.push(mutant.what);
-            }
-        }
-    }
-    assert!(missed.is_empty(), "not found:\n{}", missed.join("\n"));
-    applied
 }
 
 #[test]

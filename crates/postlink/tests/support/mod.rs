@@ -3,6 +3,7 @@
 // Each of them uses a part of it.
 #![allow(dead_code)]
 
+pub mod faults;
 pub mod folder;
 
 use std::process::{Command, Output, Stdio};
