@@ -17,6 +17,7 @@
 
 #![warn(clippy::indexing_slicing)]
 
+mod crel;
 pub mod notes;
 mod relocs;
 mod symbols;
@@ -197,6 +198,8 @@ pub struct Elf<'d> {
     by_addr: Vec<(u64, u32)>,
     /// Kept relocations are not looked at ([`Elf::without_kept_relocs`]).
     ignores_kept: bool,
+    /// Relocations in the encoding CREL by the offsets of their sections, ascending, as records of `SHT_RELA`.
+    unpacked_relocs: Vec<(u64, Vec<u8>)>,
     /// Names for people that the file itself does not have ([`Elf::with_names`]).
     given_names: Option<std::sync::Arc<crate::names::Names>>,
 }
@@ -309,8 +312,10 @@ impl<'d> Elf<'d> {
             loads,
             by_addr,
             ignores_kept: false,
+            unpacked_relocs: Vec::new(),
             given_names: None,
         };
+        elf.unpack_relocs()?;
         elf.dynamic = elf.read_dynamic()?;
         elf.build_id = elf.find_build_id();
         Ok(elf)

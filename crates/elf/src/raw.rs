@@ -127,6 +127,8 @@ pub const DT_RELRSZ: i64 = 35;
 pub const DT_RELR: i64 = 36;
 pub const DT_RELRENT: i64 = 37;
 pub const DT_ANDROID_REL: i64 = 0x6000_000f;
+/// Compact relocations that the loader applies.
+pub const DT_CREL: i64 = 38;
 pub const DT_ANDROID_RELA: i64 = 0x6000_0011;
 pub const DT_ANDROID_RELR: i64 = 0x6fff_e000;
 pub const DT_ANDROID_RELRSZ: i64 = 0x6fff_e001;

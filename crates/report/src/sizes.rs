@@ -19,7 +19,9 @@ fn part(section: &Section<'_>, only_after: bool) -> String {
         "debug information"
     } else if name.starts_with(".eh_frame") || name.starts_with(".gcc_except_table") {
         "unwinding and exceptions"
-    } else if matches!(section.kind, raw::SHT_RELA | raw::SHT_REL) && !section.is_alloc() {
+    } else if matches!(section.kind, raw::SHT_RELA | raw::SHT_REL | raw::SHT_CREL)
+        && !section.is_alloc()
+    {
         "relocations kept by the linker"
     } else if matches!(name, ".symtab" | ".strtab" | ".shstrtab") {
         "symbols"

@@ -4,9 +4,7 @@ use crate::arch::{Arch, AsksForHugePages, Dispatch, FieldKind, Flow, Insn};
 use crate::consulted;
 use crate::files::bytes::u64_in;
 use crate::files::claim::{Moved, Range};
-use crate::files::elf::{
-    ET_EXEC, Elf, PT_GNU_EH_FRAME, PT_INTERP, SHF_EXECINSTR, SHT_RELA, SHT_SYMTAB,
-};
+use crate::files::elf::{ET_EXEC, Elf, PT_GNU_EH_FRAME, PT_INTERP, SHF_EXECINSTR, SHT_SYMTAB};
 use crate::files::unwind::Table;
 use crate::report::{Failure, Options};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -289,12 +287,10 @@ impl<'a> Context<'a> {
         // What code forms, or, where the linker has not kept that, what start-up code calls its list.
         let kept = self.input.sections.iter().filter(|s| {
             let about = self.input.sections.get(s.info as usize);
-            s.kind == SHT_RELA
-                && !s.is_alloc()
-                && about.is_some_and(|about| self.is_code(about.addr))
+            s.is_kept_relocations() && about.is_some_and(|about| self.is_code(about.addr))
         });
         let mut lists: Vec<u64> = kept
-            .flat_map(|s| self.input.section_data(s).chunks_exact(24))
+            .flat_map(|s| self.input.relocation_records(s).chunks_exact(24))
             .filter_map(|entry| {
                 let info = u64_in(entry, 8)?;
                 let symbol = symbols.get((info >> 32) as usize)?;

@@ -1,7 +1,8 @@
 //! Relocations: those that the linker kept, and those that the loader applies.
 //!
 //! **Kept** (`--emit-relocs`): sections of type `SHT_RELA` that are not loaded and whose `sh_info` names a
-//! section that is. Their offsets are link-time addresses, their symbols those of `.symtab`.
+//! section that is. Their offsets are link-time addresses, their symbols those of `.symtab`. Sections in the
+//! encoding CREL ([`super::crel`]) become such records when the file is parsed.
 //!
 //! **Dynamic**: found through the tags of `.dynamic`, as the loader finds them. `DT_JMPREL` may be inside of
 //! what `DT_RELASZ` spans; each entry is reported once. A static executable at a fixed address has no
@@ -17,7 +18,7 @@
 //! Linkers write ascending addresses; that is required here, so that a small table cannot stand for an unbounded list.
 //! Source: gABI, section "Relocation", `SHT_RELR`.
 
-use super::{DynReloc, Elf, KeptReloc, Section};
+use super::{DynReloc, Elf, KeptReloc, Section, crel};
 use crate::FormatError;
 use crate::raw::{self, Rela};
 
@@ -40,6 +41,41 @@ impl<'d> Elf<'d> {
             .filter_map(move |s| Some((s, about(s)?)))
     }
 
+    /// Turns sections of relocations in the encoding CREL into records of `SHT_RELA`: in a linked file those
+    /// that describe loaded sections, in an object file all.
+    pub(super) fn unpack_relocs(&mut self) -> Result<(), FormatError> {
+        let linked = matches!(self.etype, raw::ET_EXEC | raw::ET_DYN);
+        let wanted = |s: &&Section<'d>| {
+            let described = s.kept_relocs_target(&self.sections).is_some();
+            s.kind == raw::SHT_CREL && !s.is_alloc() && (described || !linked)
+        };
+        self.check_total(self.sections.iter().filter(wanted).map(|s| s.size))?;
+        let unpacked: Result<Vec<_>, _> = self
+            .sections
+            .iter()
+            .filter(wanted)
+            .map(|s| Ok((s.offset, crel::records(s, self.section_data(s))?)))
+            .collect();
+        self.unpacked_relocs = unpacked?;
+        self.unpacked_relocs.sort_unstable_by_key(|u| u.0);
+        Ok(())
+    }
+
+    /// The records of a section of relocations, each as `SHT_RELA` has it: 24 bytes. Empty for a section that has
+    /// no relocations with addends.
+    pub fn relocation_records(&self, s: &Section<'d>) -> &[u8] {
+        match s.kind {
+            raw::SHT_RELA => self.section_data(s),
+            raw::SHT_CREL => self
+                .unpacked_relocs
+                .binary_search_by_key(&s.offset, |u| u.0)
+                .ok()
+                .and_then(|i| self.unpacked_relocs.get(i))
+                .map_or(&[], |u| &u.1),
+            _ => &[],
+        }
+    }
+
     /// Whether the linker kept relocations for code.
     pub fn has_kept_relocs(&self) -> bool {
         self.kept_sections()
@@ -60,24 +96,27 @@ impl<'d> Elf<'d> {
         self.check_total(self.kept_sections().map(|(s, _)| s.size))?;
         let room = self
             .kept_sections()
-            .map(|(s, _)| s.size / raw::RELA)
+            .map(|(s, _)| self.relocation_records(s).len() as u64 / raw::RELA)
             .sum::<u64>();
         let mut out = Vec::with_capacity(room as usize); // no more than the file holds
         for (s, _) in self.kept_sections() {
-            if s.kind != raw::SHT_RELA {
+            if s.kind == raw::SHT_REL {
                 return Err(FormatError::new(format!(
-                    "section {} has type {:#x}: of the relocations that a linker keeps, only those with addends (SHT_RELA, 4) can be read",
-                    s.name, s.kind
+                    "section {} has type {:#x}: of the relocations that a linker keeps, only those with addends (SHT_RELA, 4; SHT_CREL, {:#x}) can be read",
+                    s.name,
+                    s.kind,
+                    raw::SHT_CREL
                 )));
             }
-            let data = self.section_data(s);
-            if s.entry_size != raw::RELA || !s.size.is_multiple_of(raw::RELA) {
+            let data = self.relocation_records(s);
+            let whole = s.entry_size == raw::RELA && s.size.is_multiple_of(raw::RELA);
+            if s.kind == raw::SHT_RELA && !whole {
                 return Err(FormatError::new(format!(
                     "section {} has {} bytes in entries of {}; relocations have 24",
                     s.name, s.size, s.entry_size
                 )));
             }
-            for i in 0..s.size / raw::RELA {
+            for i in 0..data.len() as u64 / raw::RELA {
                 let Some(r) = Rela::read(data, i * raw::RELA) else {
                     break;
                 };
@@ -124,6 +163,7 @@ impl<'d> Elf<'d> {
             (raw::DT_REL, "DT_REL"),
             (raw::DT_ANDROID_REL, "DT_ANDROID_REL"),
             (raw::DT_ANDROID_RELA, "DT_ANDROID_RELA"),
+            (raw::DT_CREL, "DT_CREL"),
         ] {
             if let Some(at) = self.dynamic_value(tag) {
                 return Err(FormatError::new(format!(

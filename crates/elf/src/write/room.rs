@@ -290,7 +290,7 @@ fn is_unreferenced(elf: &Elf<'_>, block: &Block) -> bool {
         };
         return !elf
             .kept_sections()
-            .any(|(s, _)| names_it(elf.section_data(s)));
+            .any(|(s, _)| names_it(elf.relocation_records(s)));
     }
     // A table of relocations that cannot be read may say anything.
     !named

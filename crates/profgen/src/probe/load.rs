@@ -8,7 +8,7 @@
 
 use std::borrow::Cow;
 
-use postlink_elf::elf::{Elf, SymbolTable};
+use postlink_elf::elf::{Elf, Section, SymbolTable};
 use postlink_elf::raw;
 
 use super::anchor::{Anchor, Anchors};
@@ -134,8 +134,12 @@ fn relocated<'d>(
     let mut bytes = Cow::Borrowed(elf.section_data(&elf.sections[index]));
     let symbols = elf.symbols(SymbolTable::Static);
     let tables = elf.sections.iter();
-    for table in tables.filter(|s| s.kind == raw::SHT_RELA && s.info as usize == index) {
-        for entry in elf.section_data(table).chunks_exact(24) {
+    let of_relocations = |s: &&Section<'_>| matches!(s.kind, raw::SHT_RELA | raw::SHT_CREL);
+    for table in tables
+        .filter(of_relocations)
+        .filter(|s| s.info as usize == index)
+    {
+        for entry in elf.relocation_records(table).chunks_exact(24) {
             let word = |at| raw::u64_at(entry, at).unwrap_or(0);
             let (place, info, addend) = (word(0), word(8), word(16));
             // R_X86_64_64, R_AARCH64_ABS64

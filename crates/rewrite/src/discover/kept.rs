@@ -117,7 +117,7 @@ pub(super) const AARCH64: Kinds = Kinds {
     ],
 };
 
-/// A record of a `SHT_RELA` section.
+/// A record of a relocation with addend, as `SHT_RELA` has it.
 #[derive(Clone, Copy)]
 struct Rela {
     place: u64,
@@ -155,7 +155,6 @@ pub(super) fn collect(
     kinds: &Kinds,
     in_code: &(impl Fn(u64) -> bool + Sync),
 ) {
-    use postlink_elf::raw::SHT_RELA;
     let kept = Kept {
         elf,
         kinds,
@@ -164,10 +163,10 @@ pub(super) fn collect(
         fixed: elf.etype == postlink_elf::raw::ET_EXEC,
     };
     for (s, about) in elf.kept_sections() {
-        if s.kind != SHT_RELA || matches!(about.name, ".eh_frame" | ".gcc_except_table") {
+        if matches!(about.name, ".eh_frame" | ".gcc_except_table") {
             continue;
         }
-        let records = elf.section_data(s);
+        let records = elf.relocation_records(s);
         if about.is_code() {
             refs.kept = true;
             kept.of_code(refs, records, about);

@@ -117,7 +117,7 @@ fn is_copied(section: &Section<'_>) -> bool {
 /// back; then the unwinder asks the program headers at once, which it can if the program has one of the
 /// functions that tell of them.
 fn doubled_frames(elf: &Elf<'_>) -> Option<u64> {
-    use postlink_elf::raw::{PT_INTERP, SHT_RELA};
+    use postlink_elf::raw::PT_INTERP;
     if elf.etype != 2 || elf.segments.iter().any(|s| s.kind == PT_INTERP) {
         return None;
     }
@@ -138,8 +138,8 @@ fn doubled_frames(elf: &Elf<'_>) -> Option<u64> {
     // does it the other way round.
     let mut lists: Vec<u64> = elf
         .kept_sections()
-        .filter(|(s, about)| s.kind == SHT_RELA && about.is_code())
-        .flat_map(|(s, _)| elf.section_data(s).chunks_exact(24))
+        .filter(|(_, about)| about.is_code())
+        .flat_map(|(s, _)| elf.relocation_records(s).chunks_exact(24))
         .filter_map(|e| {
             let symbol = symbols.get(u32::from_le_bytes(e[12..16].try_into().ok()?) as usize)?;
             let addend = i64::from_le_bytes(e[16..24].try_into().ok()?);
@@ -317,7 +317,7 @@ impl Refs {
     /// lld forgets the relocation: a fixed-address program without an interpreter that holds the routine
     /// counts as one that calls it.
     pub fn registers_frames(elf: &Elf<'_>) -> bool {
-        use postlink_elf::raw::{PT_INTERP, SHT_RELA};
+        use postlink_elf::raw::PT_INTERP;
         let Some((frames, _)) = elf.section(".eh_frame") else {
             return false;
         };
@@ -336,9 +336,9 @@ impl Refs {
             .map(|s| s.section as usize == frames)
             .collect();
         elf.kept_sections()
-            .filter(|(s, about)| s.kind == SHT_RELA && about.is_code())
+            .filter(|(_, about)| about.is_code())
             .any(|(s, _)| {
-                elf.section_data(s).par_chunks_exact(24).any(|e| {
+                elf.relocation_records(s).par_chunks_exact(24).any(|e| {
                     let symbol = e[12..16].try_into().map_or(0, u32::from_le_bytes);
                     inside.get(symbol as usize) == Some(&true)
                 })

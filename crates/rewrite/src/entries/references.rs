@@ -250,7 +250,7 @@ impl Finder<'_, '_> {
 
 /// Relocations of code that lead to code: (place, target), as if those relative to the instruction were at its end.
 fn relocated<I: Covers>(program: &Program<'_>) -> Vec<(u64, u64)> {
-    use postlink_elf::raw::{self, R_X86_64_PC32, R_X86_64_PLT32, SHT_RELA, STT_TLS};
+    use postlink_elf::raw::{self, R_X86_64_PC32, R_X86_64_PLT32, STT_TLS};
     /// Absolute addresses, and distances of the large code model.
     const OTHERS: [u32; 6] = [
         raw::R_X86_64_64,
@@ -272,7 +272,7 @@ fn relocated<I: Covers>(program: &Program<'_>) -> Vec<(u64, u64)> {
     for s in elf
         .sections
         .iter()
-        .filter(|s| s.kind == SHT_RELA && !s.is_alloc())
+        .filter(|s| !s.is_alloc() && !elf.relocation_records(s).is_empty())
     {
         if elf
             .sections
@@ -282,7 +282,7 @@ fn relocated<I: Covers>(program: &Program<'_>) -> Vec<(u64, u64)> {
             continue;
         }
         let found: Vec<(u64, u64)> = elf
-            .section_data(s)
+            .relocation_records(s)
             .par_chunks(24 * 4096)
             .flat_map_iter(|chunk| {
                 chunk.chunks_exact(24).filter_map(|e| {

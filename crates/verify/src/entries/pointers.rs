@@ -8,7 +8,7 @@ use super::{Entries, Proof, judged, unproved};
 use crate::arch::{Field, FieldKind, Flow, Insn};
 use crate::files::bytes::{u32_in, u64_in};
 use crate::files::claim::Range;
-use crate::files::elf::{self, Section};
+use crate::files::elf;
 use crate::proof::described;
 use crate::proof::visible::{Extents, Visible};
 use crate::report::{Check, Failure, FunctionReport};
@@ -75,9 +75,9 @@ impl<A: Entries> Proof<'_, A> {
             return;
         }
         let input = self.input;
-        let kept = |s: &&Section<'_>| s.kind == elf::SHT_RELA && !s.is_alloc();
-        for s in input.sections.iter().filter(kept) {
-            let entries = input.section_data(s).chunks_exact(24);
+        let kept = input.sections.iter().filter(|s| s.is_kept_relocations());
+        for s in kept {
+            let entries = input.relocation_records(s).chunks_exact(24);
             for target in entries.filter_map(|r| places.get(&u64_in(r, 0)?)) {
                 self.pointed.push((*target, *target));
             }

@@ -11,10 +11,11 @@
 use std::borrow::Cow;
 
 use object::elf::{
-    CompressionHeader64, Dyn64, FileHeader64, ProgramHeader64, SectionHeader64, Sym64,
+    CompressionHeader64, Dyn64, FileHeader64, ProgramHeader64, Rela64, SectionHeader64, Sym64,
 };
 use object::read::elf::{
-    CompressionHeader as _, Dyn as _, FileHeader, ProgramHeader as _, SectionHeader as _, Sym as _,
+    CompressionHeader as _, CrelIterator, Dyn as _, FileHeader, ProgramHeader as _,
+    SectionHeader as _, Sym as _,
 };
 use object::{CompressedData, CompressionFormat, LittleEndian, pod};
 
@@ -35,6 +36,7 @@ pub(crate) const PT_GNU_PROPERTY: u32 = object::elf::PT_GNU_PROPERTY.0;
 pub(crate) const SHT_NULL: u32 = object::elf::SHT_NULL.0;
 pub(crate) const SHT_SYMTAB: u32 = object::elf::SHT_SYMTAB.0;
 pub(crate) const SHT_RELA: u32 = object::elf::SHT_RELA.0;
+pub(crate) const SHT_CREL: u32 = object::elf::SHT_CREL.0;
 pub(crate) const SHT_NOTE: u32 = object::elf::SHT_NOTE.0;
 pub(crate) const SHT_NOBITS: u32 = object::elf::SHT_NOBITS.0;
 pub(crate) const SHT_DYNSYM: u32 = object::elf::SHT_DYNSYM.0;
@@ -94,6 +96,10 @@ impl Section<'_> {
     }
     pub(crate) fn is_alloc(&self) -> bool {
         self.flags & SHF_ALLOC != 0
+    }
+    /// Whether it holds relocations that the linker kept.
+    pub(crate) fn is_kept_relocations(&self) -> bool {
+        matches!(self.kind, SHT_RELA | SHT_CREL) && !self.is_alloc()
     }
 }
 
@@ -160,6 +166,8 @@ pub(crate) struct Elf<'d> {
     pub sections: Vec<Section<'d>>,
     pub dynamic: Vec<Dyn>,
     loads: Vec<Segment>,
+    /// Relocations in the encoding CREL by the offsets of their sections, ascending, as records of `SHT_RELA`.
+    unpacked_relocations: Vec<(u64, Vec<u8>)>,
     /// Whether what is read of it is noted ([`crate::consulted`]).
     pub is_noted: bool,
 }
@@ -207,6 +215,31 @@ pub(crate) fn string_at(table: &[u8], offset: u32) -> &[u8] {
 fn whole<T: pod::Pod>(bytes: &[u8]) -> &[T] {
     let count = bytes.len() / size_of::<T>();
     pod::slice_from_bytes(bytes, count).map_or(&[], |(records, _)| records)
+}
+
+/// Relocations in the encoding CREL as records of `SHT_RELA`.
+fn unpacked(data: &[u8]) -> Result<Vec<u8>, String> {
+    let relocations = CrelIterator::new(data).map_err(|e| e.to_string())?;
+    if !relocations.is_rela() {
+        return Err("they have no addends".into());
+    }
+    // Each takes at least a byte.
+    if relocations.len() > data.len() {
+        return Err(format!(
+            "{} relocations in {} bytes",
+            relocations.len(),
+            data.len()
+        ));
+    }
+    let mut records = Vec::with_capacity(relocations.len() * size_of::<Rela64<LittleEndian>>());
+    for relocation in relocations {
+        let r = relocation.map_err(|e| e.to_string())?;
+        records.extend(r.r_offset.to_le_bytes());
+        records.extend(r.r_type.0.to_le_bytes());
+        records.extend(r.r_sym.to_le_bytes());
+        records.extend(r.r_addend.to_le_bytes());
+    }
+    Ok(records)
 }
 
 fn header(data: &[u8]) -> Result<&FileHeader64<LittleEndian>, String> {
@@ -368,8 +401,10 @@ impl<'d> Elf<'d> {
             sections: sections(data, header)?,
             dynamic: Vec::new(),
             loads,
+            unpacked_relocations: Vec::new(),
             is_noted: false,
         };
+        elf.unpacked_relocations = elf.unpack_relocations()?;
         if let Some(d) = elf.segment(PT_DYNAMIC).copied() {
             let bytes = elf.bytes(d.addr, d.file_size).ok_or_else(|| {
                 format!(
@@ -461,6 +496,42 @@ impl<'d> Elf<'d> {
             }
             slice(self.data, s.offset, s.size).unwrap_or(b"")
         }
+    }
+
+    /// The records of a section of relocations, each as `SHT_RELA` has it: 24 bytes.
+    pub(crate) fn relocation_records(&self, s: &Section<'_>) -> &[u8] {
+        if s.kind != SHT_CREL {
+            return self.section_data(s);
+        }
+        let all = &self.unpacked_relocations;
+        let found = all.binary_search_by_key(&s.offset, |u| u.0).ok();
+        found.and_then(|i| all.get(i)).map_or(b"", |u| &u.1)
+    }
+
+    /// Decodes the relocations in the encoding CREL that the linker kept of loaded sections.
+    fn unpack_relocations(&self) -> Result<Vec<(u64, Vec<u8>)>, String> {
+        let of_loaded = |s: &&Section<'_>| {
+            let about = self.sections.get(s.info as usize);
+            s.kind == SHT_CREL && !s.is_alloc() && about.is_some_and(Section::is_alloc)
+        };
+        let sections = || self.sections.iter().filter(of_loaded);
+        let total = sections().fold(0, |sum: u64, s| sum.saturating_add(s.size));
+        if total > self.data.len() as u64 {
+            return Err(format!(
+                "its sections of relocations take {total} bytes of a file of {}: they overlap",
+                self.data.len()
+            ));
+        }
+        let mut all = Vec::new();
+        for s in sections() {
+            let records = unpacked(self.section_data(s)).map_err(|e| {
+                let name = String::from_utf8_lossy(s.name);
+                format!("its section {name} of compact relocations (CREL) cannot be read: {e}")
+            })?;
+            all.push((s.offset, records));
+        }
+        all.sort_unstable_by_key(|u| u.0);
+        Ok(all)
     }
 
     /// A section's contents, unpacked if they are compressed.

@@ -21,7 +21,7 @@ use crate::context::{Context, Findings, FuncId};
 use crate::files::bytes::u64_in;
 use crate::files::claim::{Basis, Claim};
 use crate::files::elf::{
-    ET_EXEC, Elf, PT_GNU_EH_FRAME, PT_GNU_RELRO, PT_LOAD, SHF_EXECINSTR, SHT_NOBITS, SHT_RELA,
+    ET_EXEC, Elf, PT_GNU_EH_FRAME, PT_GNU_RELRO, PT_LOAD, SHF_EXECINSTR, SHT_NOBITS,
 };
 use crate::proof::image;
 use crate::proof::visible::Extents;
@@ -36,7 +36,7 @@ fn keeps_relocations(input: &Elf<'_>) -> bool {
         about.is_some_and(|s| s.is_alloc() && s.flags & SHF_EXECINSTR != 0)
     };
     let mut sections = input.sections.iter();
-    sections.any(|s| s.kind == SHT_RELA && !s.is_alloc() && s.size > 0 && of_code(s.info))
+    sections.any(|s| s.is_kept_relocations() && s.size > 0 && of_code(s.info))
 }
 
 /// Checks that the claim fits the input.

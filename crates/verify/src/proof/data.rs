@@ -15,7 +15,7 @@ use crate::arch::Arch;
 use crate::context::{Context, Findings, FuncId};
 use crate::files::bytes::u64_in;
 use crate::files::claim::Range;
-use crate::files::elf::{Elf, SHT_RELA};
+use crate::files::elf::Elf;
 use crate::report::{Check, Failure};
 use rayon::prelude::*;
 use rustc_hash::FxHashMap;
@@ -40,11 +40,11 @@ struct KeptSection<'a> {
 
 impl<'a> KeptRelocs<'a> {
     /// Those of a file; none if the output claims that none were used.
-    pub(crate) fn new(elf: &Elf<'a>, bare: bool) -> Self {
+    pub(crate) fn new(elf: &'a Elf<'_>, bare: bool) -> Self {
         let sections = elf
             .sections
             .iter()
-            .filter(|s| s.kind == SHT_RELA && !s.is_alloc() && !bare)
+            .filter(|s| s.is_kept_relocations() && !bare)
             .filter_map(|s| {
                 let target = elf.sections.get(s.info as usize).filter(|t| t.is_alloc())?;
                 Some(KeptSection {
@@ -52,7 +52,7 @@ impl<'a> KeptRelocs<'a> {
                         start: target.addr,
                         end: target.end(),
                     },
-                    bytes: elf.section_data(s),
+                    bytes: elf.relocation_records(s),
                     kinds: OnceLock::new(),
                 })
             })

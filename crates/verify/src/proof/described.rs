@@ -23,7 +23,7 @@
 use crate::arch::Arch;
 use crate::context::{Context, Findings};
 use crate::files::bytes::{u32_in, u64_in};
-use crate::files::elf::{Elf, SHF_EXECINSTR, SHT_RELA, SHT_SYMTAB};
+use crate::files::elf::{Elf, SHF_EXECINSTR, SHT_SYMTAB};
 use crate::proof::visible::Extents;
 use rayon::prelude::*;
 use rustc_hash::FxHashMap;
@@ -74,9 +74,9 @@ pub(crate) fn words<A: Arch>(input: &Elf<'_>) -> Vec<Word> {
     };
     let sections = input.sections.iter();
     let mut words: Vec<Word> = sections
-        .filter(|s| s.kind == SHT_RELA && !s.is_alloc() && is_data(s.info))
+        .filter(|s| s.is_kept_relocations() && is_data(s.info))
         .flat_map(|s| {
-            let parts = input.section_data(s).par_chunks(24 << 12);
+            let parts = input.relocation_records(s).par_chunks(24 << 12);
             parts
                 .flat_map_iter(|part| part.chunks_exact(24).filter_map(word))
                 .collect::<Vec<_>>()

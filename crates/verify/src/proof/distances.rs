@@ -12,7 +12,7 @@
 use crate::arch::Arch;
 use crate::context::{Context, Findings, FuncId};
 use crate::files::bytes::{u32_in, u64_in};
-use crate::files::elf::{SHT_RELA, SHT_SYMTAB};
+use crate::files::elf::SHT_SYMTAB;
 use rayon::prelude::*;
 use rustc_hash::FxHashSet;
 
@@ -29,10 +29,10 @@ fn relocations(cx: &Context<'_>, kinds: &[&[u32]]) -> Vec<(u64, u32, u32, u64)> 
     };
     let sections = cx.input.sections.iter();
     sections
-        .filter(|s| s.kind == SHT_RELA && !s.is_alloc() && in_code(s.info))
+        .filter(|s| s.is_kept_relocations() && in_code(s.info))
         .flat_map(|s| {
             cx.input
-                .section_data(s)
+                .relocation_records(s)
                 .par_chunks(24 << 12)
                 .collect::<Vec<_>>()
         })

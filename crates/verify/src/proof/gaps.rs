@@ -17,7 +17,7 @@ use crate::arch::{Arch, FieldKind, Flow, Insn};
 use crate::context::{Context, FuncId};
 use crate::files::bytes::u64_in;
 use crate::files::claim::Range;
-use crate::files::elf::{SHT_DYNSYM, SHT_RELA, SHT_SYMTAB};
+use crate::files::elf::{SHT_CREL, SHT_DYNSYM, SHT_RELA, SHT_SYMTAB};
 use crate::proof::inside;
 use rayon::prelude::*;
 use rustc_hash::FxHashSet;
@@ -146,13 +146,18 @@ fn roots<A: Arch>(cx: &Context<'_>, covered: &[Range]) -> Vec<u64> {
         .collect();
     all.push(cx.input.entry);
     let values: Vec<u64> = cx.input.symbols(SHT_SYMTAB).map(|s| s.value).collect();
-    for section in cx.input.sections.iter().filter(|s| s.kind == SHT_RELA) {
+    for section in cx
+        .input
+        .sections
+        .iter()
+        .filter(|s| matches!(s.kind, SHT_RELA | SHT_CREL))
+    {
         let target = cx.input.sections.get(section.info as usize);
         // Instructions say themselves where they lead.
         if !section.is_alloc() && target.is_some_and(|t| cx.is_code(t.addr)) {
             continue;
         }
-        for entry in cx.input.section_data(section).chunks_exact(24) {
+        for entry in cx.input.relocation_records(section).chunks_exact(24) {
             let (Some(info), Some(addend)) = (u64_in(entry, 8), u64_in(entry, 16)) else {
                 continue;
             };
