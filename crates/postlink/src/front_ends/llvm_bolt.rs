@@ -598,8 +598,10 @@ fn instrument(given: &Given, ui: &Ui, input: &Parsed<'_>, output: &Path) -> Resu
     }
     let mut pattern = file.replace('%', "%%");
     if given.switch("instrumentation-file-append-pid", false)? {
-        pattern.push_str(".%p");
+        // As BOLT's runtime names them: scripts then look for `FILE.*.fdata`.
+        pattern.push_str(".%p.fdata");
     }
+    let shown = pattern.replace("%%", "%").replace("%p", "PID");
     let options = InstrumentOptions {
         calls: given.switch("instrument-calls", true)?,
         pattern,
@@ -615,7 +617,7 @@ fn instrument(given: &Given, ui: &Ui, input: &Parsed<'_>, output: &Path) -> Resu
         report.instrumented, report.functions, report.counters, report.sites
     );
     println!(
-        "BOLT-INFO: counters are mapped onto {file} while the program runs; -data takes it as it is"
+        "BOLT-INFO: counters are mapped onto {shown} while the program runs; -data and merge-fdata take them as they are"
     );
     Ok(())
 }

@@ -1,4 +1,7 @@
-//! `merge-fdata`: many fdata or YAML profiles into one.
+//! `merge-fdata`: many fdata or YAML profiles into one, or many files of counters that instrumented binaries wrote.
+//!
+//! Counters have no names of functions and blocks, which only the program's file gives: their sum is a file of
+//! counters, which `llvm-bolt -data` takes as it takes fdata.
 
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -8,7 +11,7 @@ use anyhow::{Context, Result, bail};
 use postlink_profile::any::{self, Any, Model};
 use postlink_profile::samples::Options;
 use postlink_profile::symbolic::SymbolicProfile;
-use postlink_profile::{Weighted, bolt_yaml, fdata};
+use postlink_profile::{Weighted, bolt_yaml, fdata, plprof};
 
 use super::Arguments;
 use super::options::{Tool, switch, value};
@@ -67,10 +70,10 @@ fn run(arguments: Arguments<'_>) -> Result<()> {
     let models = any::models(&inputs)?;
     if let Some(at) = models
         .iter()
-        .position(|m| !matches!(m, Model::Symbols | Model::Blocks))
+        .position(|m| !matches!(m, Model::Symbols | Model::Blocks | Model::Counters))
     {
         bail!(
-            "{}: holds {}: fdata or YAML is needed",
+            "{}: holds {}: fdata, YAML or counters of an instrumented binary are needed",
             inputs[at].path.display(),
             models[at]
         );
@@ -98,7 +101,21 @@ fn run(arguments: Arguments<'_>) -> Result<()> {
             }
             list(&profile, print);
         }
-        Any::Addresses(_) | Any::Counters(_) => {}
+        Any::Counters(profile) => {
+            if print != "none" {
+                bail!(
+                    "--print={print}: counters of instrumented binaries name no functions; postlink show lists them"
+                );
+            }
+            if let Some(output) = output {
+                plprof::write(output, &profile)?;
+            } else if to_screen {
+                let mut out = BufWriter::new(std::io::stdout().lock());
+                plprof::write_to(&mut out, &profile)?;
+                out.flush()?;
+            }
+        }
+        Any::Addresses(_) => {}
     }
     Ok(())
 }
