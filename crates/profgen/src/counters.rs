@@ -134,10 +134,10 @@ pub fn read_raw(text: &[u8], base: u64) -> Result<Vec<RawPart>, FormatError> {
         .split(|&byte| byte == b'\n')
         .map(<[u8]>::trim_ascii)
         .zip(1..)
-        .filter(|(line, _)| !line.is_empty() && line[0] != b';')
+        .filter(|(line, _)| line.first().is_some_and(|&byte| byte != b';'))
         .peekable();
     let bad = |number: u64, line: &[u8]| {
-        let shown = String::from_utf8_lossy(&line[..line.len().min(100)]).into_owned();
+        let shown = crate::beginning(line);
         FormatError::new(format!("Invalid raw profile at line {number}: {shown}"))
     };
     let mut all = Vec::new();
@@ -170,7 +170,7 @@ pub fn read_raw(text: &[u8], base: u64) -> Result<Vec<RawPart>, FormatError> {
                     Some((
                         a.wrapping_add(base),
                         b.wrapping_add(base),
-                        parse(&line[colon + 1..], 10)?,
+                        parse(line.get(colon + 1..)?, 10)?,
                     ))
                 };
                 let (a, b, n) = entry().ok_or_else(|| bad(number, line))?;
