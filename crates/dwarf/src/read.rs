@@ -261,6 +261,27 @@ mod tests {
     }
 
     #[test]
+    fn bytes_that_a_section_does_not_have_are_an_error_with_both_ends() {
+        let bytes = [1, 2, 3, 4];
+        let of = |range| part(&bytes, range, ".debug_x").map_err(|error| error.to_string());
+        assert_eq!(of(1..3), Ok(&bytes[1..3]));
+        assert_eq!(of(4..4), Ok(&[][..]));
+        for range in [2..5, 5..5, u64::MAX - 1..u64::MAX] {
+            let text = of(range.clone()).unwrap_err();
+            assert!(
+                text.starts_with(&format!(".debug_x at {:#x}", range.start)),
+                "{text}"
+            );
+            assert!(text.contains(&format!("{:#x}", range.end)), "{text}");
+            assert!(text.ends_with("the section ends at 0x4"), "{text}");
+        }
+        let mut field = [0; 4];
+        assert!(put_at(&mut field, 2, &[7, 8]) && !put_at(&mut field, 3, &[9, 9]));
+        assert!(!put_at(&mut field, 9, &[1]));
+        assert_eq!(field, [0, 0, 7, 8]);
+    }
+
+    #[test]
     fn what_does_not_fit_is_an_error_with_its_place() {
         let read = |bytes: &[u8]| Reader::new(bytes, 0, ".debug_x").unwrap().uleb();
         let mut long = vec![0xff; 9];

@@ -118,6 +118,15 @@ mod tests {
     use super::*;
 
     #[test]
+    fn splices_past_the_end_of_a_shorter_section_leave_what_is_there() {
+        let mut s = Splices::default();
+        s.push(2..3, b"x");
+        s.push(6..9, b"yz");
+        assert_eq!(s.apply(b"0123"), b"01xyz");
+        assert_eq!((s.start_of(1), s.start_of(2)), (6, 0));
+    }
+
+    #[test]
     fn offsets_follow_what_they_named() {
         let mut s = Splices::default();
         s.push(2..4, b"abc");

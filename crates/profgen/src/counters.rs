@@ -236,4 +236,21 @@ mod tests {
             assert!(read_raw(cut.as_bytes(), 0).is_err(), "{cut}");
         }
     }
+
+    #[test]
+    fn damaged_raw_profiles_are_read_or_refused_with_a_line() {
+        let whole = b"[a @ b]\n1\n10-20:5\n1\n20->10:3\n; note\n0\n0\n";
+        assert!(read_raw(whole, 0).is_ok());
+        let mut refused = 0;
+        for at in 0..whole.len() {
+            for byte in [b'\n', b':', b'-', b'[', b']', b'9', 0, 0xff] {
+                let mut text = whole.to_vec();
+                text[at] = byte;
+                refused += usize::from(read_raw(&text, 0).is_err());
+                text.truncate(at);
+                let _ = read_raw(&text, u64::MAX);
+            }
+        }
+        assert!(refused > 50, "{refused}");
+    }
 }

@@ -519,3 +519,57 @@ fn connect(list: &mut [Block], items: &[Item], targets: &[(u32, Vec<u32>)]) -> V
     }
     edges
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Three blocks of 4 bytes, each of which goes on.
+    fn three() -> Blocks {
+        let items: Vec<Item> = (0..3)
+            .map(|n| Item {
+                at: n * 4,
+                kind: Kind::Plain,
+            })
+            .collect();
+        let mut list = cut(&items, &[0, 4, 8]);
+        let edges = connect(&mut list, &items, &[(4, vec![8])]);
+        Blocks {
+            list,
+            edges,
+            size: 12,
+            explained: true,
+            transfers: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn runs_from_samples_that_are_no_places_of_the_function_are_refused() {
+        let blocks = three();
+        let run = |from, to| {
+            let mut crossed = Vec::new();
+            let possible = blocks.run(from, to, true, |last, next| crossed.push((last, next)));
+            (possible, crossed)
+        };
+        assert_eq!(run(0, 11), (true, vec![(0, 4), (4, 8)]));
+        assert_eq!(run(5, 6), (true, vec![]));
+        for (from, to) in [
+            (6, 5),
+            (0, 12),
+            (12, 12),
+            (0, u64::MAX),
+            (u64::MAX, u64::MAX),
+        ] {
+            assert_eq!(run(from, to), (false, vec![]), "{from:#x} to {to:#x}");
+        }
+        assert_eq!(Blocks::default().run(0, 0, true, |_, _| {}), false);
+    }
+
+    #[test]
+    fn blocks_that_a_profile_names_and_the_function_lacks_have_no_successors() {
+        let blocks = three();
+        assert_eq!(blocks.successors(0), [1]);
+        assert_eq!(blocks.successors(2), [0u32; 0]);
+        assert_eq!(blocks.successors(usize::MAX), [0u32; 0]);
+    }
+}
