@@ -12,6 +12,7 @@ use crate::arch::graph::Graph;
 use crate::arch::{Arch, Field, FieldKind, Flow, Insn};
 use crate::consulted::{self, Consulted};
 use crate::context::{Context, Findings, FuncId};
+use crate::files::addr::{InputAddr, OutputAddr};
 use crate::files::bytes::same_insn;
 use crate::files::claim::Range;
 use crate::files::elf::{Elf, SHT_DYNSYM, SHT_SYMTAB};
@@ -57,22 +58,22 @@ pub(crate) fn entry_jumps<A: Arch>(cx: &mut Context<'_>, starts: &[u64], found: 
     let mut ranges = Vec::with_capacity(cx.functions.len());
     for (id, f) in cx.functions.iter().enumerate() {
         let id = id as FuncId;
-        let first = entry_jump::<A>(cx, starts, id, f.old_entry, found);
+        let first = entry_jump::<A>(cx, starts, id, f.old_entry.get(), found);
         patches.push(first);
         // Others are where the claim says so. A jump that it does not tell of is a change like any other.
         let further = f.labels.iter().map(|l| l.0).filter(|l| *l != f.old_entry);
-        let further = further.filter_map(|l| entry_jump::<A>(cx, starts, id, l, found));
+        let further = further.filter_map(|l| entry_jump::<A>(cx, starts, id, l.get(), found));
         for p in first.into_iter().chain(further) {
-            ranges.push((p, id));
+            ranges.push((p.of(), id));
         }
     }
     // Other code in an old body is after the jump at its entry: control that reaches the entry continues in
     // the new code.
     for (range, id) in cx.reused.ranges() {
         let jump = patches.get(id as usize).copied().flatten();
-        let begins = cx.function(id).map_or(0, |f| f.old_entry);
-        if jump.is_none_or(|j| range.start < j.end && j.start < range.end) || range.contains(begins)
-        {
+        let begins = cx.function(id).map(|f| f.old_entry).unwrap_or_default();
+        let overlaps = |j: Range<OutputAddr>| range.start < j.end && j.start < range.end;
+        if jump.is_none_or(|j| overlaps(j.of())) || range.contains(begins.kept()) {
             let text = format!(
                 "the new code at {:#x}..{:#x} is where the old entry {begins:#x} must continue",
                 range.start, range.end
@@ -90,18 +91,19 @@ pub(crate) fn entry_jumps<A: Arch>(cx: &mut Context<'_>, starts: &[u64], found: 
             && a.end > b.start
         {
             let text = format!("the jumps at {:#x} and {:#x} overlap", a.start, b.start);
-            let failure = Failure::new(Check::EntryJump, text).at(a.start, b.start);
+            let failure = Failure::new(Check::EntryJump, text).at(a.start, b.start.kept());
             found.functions.push((*id, failure));
         }
     }
-    let inside = |(p, id): &(Range, FuncId)| {
+    let inside = |(p, id): &(Range<InputAddr>, FuncId)| {
         let range = Range {
             start: p.start + 1,
             end: p.end,
         };
         (range, *id)
     };
-    let interiors = ranges.iter().map(inside).chain(cx.reused.ranges());
+    let reused = cx.reused.ranges().map(|(r, id)| (r.numbers().of(), id));
+    let interiors = ranges.iter().map(inside).chain(reused);
     cx.interiors = crate::context::Index::new(interiors.collect());
     cx.patches = crate::context::Index::new(ranges);
 }
@@ -137,7 +139,8 @@ fn entry_jump<A: Arch>(
     }
     if cx.guarded && pad(old) && !pad(new) {
         let text = format!("the landing pad at the old entry {entry:#x} is overwritten");
-        let failure = Failure::new(Check::EntryJump, text).at(entry, target);
+        let failure =
+            Failure::new(Check::EntryJump, text).at(InputAddr::new(entry), OutputAddr::new(target));
         found.functions.push((id, failure.bytes(old, new)));
     }
     if cx.guarded
@@ -145,19 +148,20 @@ fn entry_jump<A: Arch>(
         && !cx.output.bytes_from(target).is_some_and(A::lets_calls_in)
     {
         let text = format!("the jump at the old entry {entry:#x} leads to no landing pad");
-        let failure = Failure::new(Check::EntryJump, text).at(entry, target);
+        let failure =
+            Failure::new(Check::EntryJump, text).at(InputAddr::new(entry), OutputAddr::new(target));
         found.functions.push((id, failure.bytes(old, new)));
     }
     // The jump may run over padding after the function, but not into anything else.
-    let own = f.old.iter().find(|r| r.contains(entry));
-    let end = own.map_or(entry, |r| r.end);
+    let own = f.old.iter().find(|r| r.contains(InputAddr::new(entry)));
+    let end = own.map_or(entry, |r| r.end.get());
     let mut fits = range.start < end || skip == 0;
     if range.end > end {
         let behind = cx.input.bytes(end, range.end - end);
         let next = starts.partition_point(|&s| s <= entry);
         let free = starts.get(next).is_none_or(|&s| s >= range.end)
             && cx.old_unwind.find(range.end - 1).is_none()
-            && (end..range.end).all(|a| cx.old.owner(a).is_none());
+            && (end..range.end).all(|a| cx.old.owner(InputAddr::new(a)).is_none());
         // Instructions of padding may go on after the jump; nothing comes there, so they may be cut.
         let padding = cx
             .input
@@ -169,19 +173,23 @@ fn entry_jump<A: Arch>(
     }
     if !lead || !fits {
         let text = format!("the jump at the old entry {entry:#x} does not fit there");
-        let failure = Failure::new(Check::EntryJump, text).at(range.start, target);
+        let failure = Failure::new(Check::EntryJump, text)
+            .at(InputAddr::new(range.start), OutputAddr::new(target));
         found.functions.push((id, failure.bytes(old, new)));
     }
     // Jumping to the new entry again executes its landing pad again, which does nothing. So what the jump leads to must
     // do what is done from the landing pad on, whether a check for the thread's counters is in front of it or not.
-    let is_first = entry == f.old_entry && target == f.new_entry();
+    let is_first = (entry, target) == (f.old_entry.get(), f.new_entry().get());
     let again = skip > 0 && range.start > entry && pad(old) && !A::keeps_state(old);
     let from = if again { entry } else { range.start };
-    if !is_first && cx.pair_owner(from, target) == Some(id) {
-        found.pairs.push((from, target));
+    if !is_first && cx.pair_owner(InputAddr::new(from), OutputAddr::new(target)) == Some(id) {
+        found
+            .pairs
+            .push((InputAddr::new(from), OutputAddr::new(target)));
     } else if !is_first {
         let text = format!("the jump at the old entry {entry:#x} goes elsewhere");
-        let failure = Failure::new(Check::EntryJump, text).at(range.start, target);
+        let failure = Failure::new(Check::EntryJump, text)
+            .at(InputAddr::new(range.start), OutputAddr::new(target));
         let failure = failure.values(f.new_entry(), target);
         found.functions.push((id, failure));
     }
@@ -258,7 +266,7 @@ pub(crate) fn literals<A: Arch>(cx: &Context<'_>, kept: &KeptRelocs<'_>, found: 
         if let (Some(old), Some(new)) = (cx.input.u64_at(place), cx.output.u64_at(place))
             && old == new
         {
-            found.pointer(cx, old, new, true);
+            found.pointer(cx, InputAddr::new(old), OutputAddr::new(new), true);
         }
     }
 }
@@ -323,11 +331,11 @@ impl Sweeper<'_, '_> {
         }
         let mut graph: Option<Graph<'_>> = None;
         let mut at = 0usize;
-        let mut owned_until = start;
+        let mut owned_until = InputAddr::new(start);
         while let Some(rest) = old.get(at..).filter(|r| !r.is_empty()) {
             let addr = start + at as u64;
-            if addr >= owned_until {
-                (self.owner, owned_until) = self.cx.old.owner_from(addr);
+            if InputAddr::new(addr) >= owned_until {
+                (self.owner, owned_until) = self.cx.old.owner_from(InputAddr::new(addr));
             }
             let Some(insn) = A::decode(rest, addr) else {
                 // Data, or something newer than the decoder. Differences in it are judged as data.
@@ -402,10 +410,10 @@ impl Sweeper<'_, '_> {
 
     /// Whether a byte belongs to an entry jump, or to new code in the old one's space.
     fn in_patch(&self, addr: u64) -> bool {
-        if self.cx.reused.owner(addr).is_some() {
+        if self.cx.reused.owner(OutputAddr::new(addr)).is_some() {
             return true;
         }
-        self.cx.patches.owner(addr).is_some()
+        self.cx.patches.owner(InputAddr::new(addr)).is_some()
     }
 
     /// An instruction whose bytes changed.
@@ -477,7 +485,11 @@ impl Sweeper<'_, '_> {
         let Some(Flow::Jump(target)) = A::decode(new, addr).map(|i| i.flow) else {
             return false;
         };
-        if self.cx.pair_owner(addr, target) != Some(id) {
+        if self
+            .cx
+            .pair_owner(InputAddr::new(addr), OutputAddr::new(target))
+            != Some(id)
+        {
             return false;
         }
         // After a landing pad that stays, the jump may go to the new landing pad, which does nothing once more.
@@ -502,11 +514,13 @@ impl Sweeper<'_, '_> {
             self.found.functions.push((
                 id,
                 Failure::new(Check::OldCode, text)
-                    .at(addr, target)
+                    .at(InputAddr::new(addr), OutputAddr::new(target))
                     .bytes(old, new),
             ));
         }
-        self.found.pairs.push((addr, target));
+        self.found
+            .pairs
+            .push((InputAddr::new(addr), OutputAddr::new(target)));
         self.found.pointers += 1;
         true
     }
@@ -556,7 +570,7 @@ impl Sweeper<'_, '_> {
             }
             _ => false,
         });
-        Some(comes || self.cx.entry_of(place).is_some())
+        Some(comes || self.cx.entry_of(InputAddr::new(place)).is_some())
     }
 
     /// Whether all instructions that use a page are in straight code after it: it is gone when the last of
@@ -727,7 +741,7 @@ impl Sweeper<'_, '_> {
     fn charge_page(&mut self, addr: u64, old: u64, new: u64) -> bool {
         let mut charged = false;
         for (id, f) in self.cx.functions.iter().enumerate() {
-            if (f.old_entry & !0xfff, f.new_entry() & !0xfff) != (old, new) {
+            if (f.old_entry.get() & !0xfff, f.new_entry().get() & !0xfff) != (old, new) {
                 continue;
             }
             charged = true;
@@ -746,12 +760,15 @@ impl Sweeper<'_, '_> {
         let cx = self.cx;
         self.found.retargeted += 1;
         let entry = cx
-            .entry_of(field.target)
+            .entry_of(InputAddr::new(field.target))
             .filter(|_| field.kind != FieldKind::Accesses);
         // Where no relocations were kept, old code stays as it is.
         let may_change = !cx.bare;
         let allowed = match entry {
-            Some(id) if cx.pair_owner(field.target, now.target) == Some(id) => {
+            Some(id)
+                if cx.pair_owner(InputAddr::new(field.target), OutputAddr::new(now.target))
+                    == Some(id) =>
+            {
                 field.kind != FieldKind::Absolute
                     || may_be_pointer(
                         cx,
@@ -762,15 +779,22 @@ impl Sweeper<'_, '_> {
             }
             // A jump to the middle of a moved function: a fragment that stays goes back to its parent.
             None => {
-                field.kind == FieldKind::Branch && cx.pair_owner(field.target, now.target).is_some()
+                field.kind == FieldKind::Branch
+                    && cx
+                        .pair_owner(InputAddr::new(field.target), OutputAddr::new(now.target))
+                        .is_some()
             }
             _ => false,
         };
-        if field.kind == FieldKind::Forms && cx.registers_anew(field.target, now.target) {
+        if field.kind == FieldKind::Forms
+            && cx.registers_anew(InputAddr::new(field.target), OutputAddr::new(now.target))
+        {
             return;
         }
         if allowed && may_change {
-            self.found.pairs.push((field.target, now.target));
+            self.found
+                .pairs
+                .push((InputAddr::new(field.target), OutputAddr::new(now.target)));
             if let (Some(id), FieldKind::Forms | FieldKind::Absolute) = (entry, field.kind) {
                 self.found.addresses.push((id, true));
             }
@@ -780,8 +804,15 @@ impl Sweeper<'_, '_> {
             Check::OldCode,
             format!("the instruction at {addr:#x}, which stays, goes to another address"),
         );
-        failure = failure.at(field.target, now.target).bytes(old, new);
-        self.found.charge(cx, field.target, now.target, failure);
+        failure = failure
+            .at(InputAddr::new(field.target), OutputAddr::new(now.target))
+            .bytes(old, new);
+        self.found.charge(
+            cx,
+            InputAddr::new(field.target),
+            OutputAddr::new(now.target),
+            failure,
+        );
     }
 
     /// An address in an instruction of the input that may be registered as an unwind table.
@@ -829,29 +860,32 @@ impl Sweeper<'_, '_> {
         }
         self.registers::<A>(addr, field);
         if cx.bare && field.kind == FieldKind::Forms {
-            self.found
-                .inside
-                .extend(cx.inside_of(target).map(|id| (id, target)));
+            self.found.inside.extend(
+                cx.inside_of(InputAddr::new(target))
+                    .map(|id| (id, InputAddr::new(target))),
+            );
         }
-        let Some(id) = cx.old.owner(target) else {
+        let Some(id) = cx.old.owner(InputAddr::new(target)) else {
             if field.kind == FieldKind::Forms
                 && self.owner.is_none()
-                && let Some(id) = cx.end_of(target)
+                && let Some(id) = cx.end_of(InputAddr::new(target))
             {
-                self.found.inside.push((id, target));
+                self.found.inside.push((id, InputAddr::new(target)));
             }
             return;
         };
         if field.kind == FieldKind::Accesses {
-            if self.owner.is_none() && cx.overwritten(target) == Some(id) {
+            if self.owner.is_none() && cx.overwritten(InputAddr::new(target)) == Some(id) {
                 let text = format!("the instruction at {addr:#x} reads code that a jump overwrote");
-                self.found
-                    .functions
-                    .push((id, Failure::new(Check::EntryJump, text).at(addr, target)));
+                self.found.functions.push((
+                    id,
+                    Failure::new(Check::EntryJump, text)
+                        .at(InputAddr::new(addr), OutputAddr::new(target)),
+                ));
             }
             return;
         }
-        let interior = cx.interiors.owner(target) == Some(id);
+        let interior = cx.interiors.owner(InputAddr::new(target)) == Some(id);
         if self.owner == Some(id) {
             // From the old body itself, or from another fragment of it: matters if the old body still runs.
             if interior
@@ -869,7 +903,7 @@ impl Sweeper<'_, '_> {
             return;
         }
         match cx.function(id) {
-            Some(f) if f.old_entry == target => {
+            Some(f) if f.old_entry == InputAddr::new(target) => {
                 if field.kind == FieldKind::Forms && self.owner.is_none() {
                     self.found.addresses.push((id, false));
                 }
@@ -887,7 +921,7 @@ impl Sweeper<'_, '_> {
             && self
                 .cx
                 .old
-                .owner(addr)
+                .owner(InputAddr::new(addr))
                 .is_none_or(|id| Some(id) != self.owner)
         {
             return;
