@@ -276,6 +276,12 @@ fn verify_parsed<'a>(
     Ok(prove(old, new, debug_files, &claim, before, options))
 }
 
+/// Whether a range has bytes in one of these segments, as code.
+fn is_code(segments: &[elf::Segment], range: Range) -> bool {
+    let mut code = segments.iter().filter(|l| l.is_exec());
+    code.any(|l| l.addr <= range.start && range.end <= l.file_end())
+}
+
 /// Checks that claimed ranges are where code may be. Returns those in the space of old bodies, and whose those were.
 fn check_claim(
     cx: &Context<'_>,
@@ -295,9 +301,7 @@ fn check_claim(
     for (id, f) in cx.functions.iter().enumerate() {
         let id = id as FuncId;
         for r in &f.old {
-            if !cx.input.loads().iter().any(|l| {
-                l.is_exec() && l.addr <= r.start.get() && r.end <= InputAddr::new(l.file_end())
-            }) {
+            if !is_code(cx.input.loads(), r.numbers()) {
                 let text = format!(
                     "the old range {:#x}..{:#x} is not code of the input",
                     r.start, r.end
@@ -306,9 +310,7 @@ fn check_claim(
             }
         }
         for r in &f.new {
-            if layout.added.iter().any(|l| {
-                l.is_exec() && l.addr <= r.start.get() && r.end <= OutputAddr::new(l.file_end())
-            }) {
+            if is_code(&layout.added, r.numbers()) {
                 continue;
             }
             let whose = cx.old.owner(r.start.of_old_image());
@@ -876,10 +878,8 @@ fn what_is_seen<A: Arch>(
             continue;
         }
         for (id, f) in cx.functions.iter().enumerate() {
-            if f.old
-                .iter()
-                .any(|r| r.start < InputAddr::new(s.end()) && s.addr < r.end.get())
-            {
+            let mut own = f.old.iter().map(Range::numbers);
+            if own.any(|r| r.start < s.end() && s.addr < r.end) {
                 let text = format!(
                     "the function is in {}, whose bounds have symbols",
                     String::from_utf8_lossy(s.name)

@@ -123,6 +123,7 @@ fn entry_jump<A: Arch>(
         cx.output.bytes(entry, window)?,
     );
     let (skip, len, target) = A::entry_jump(new, entry).filter(|_| old != new)?;
+    let (at, to) = (InputAddr::new(entry), OutputAddr::new(target));
     if old.get(..(skip + len) as usize) == new.get(..(skip + len) as usize) {
         return None;
     }
@@ -139,8 +140,7 @@ fn entry_jump<A: Arch>(
     }
     if cx.guarded && pad(old) && !pad(new) {
         let text = format!("the landing pad at the old entry {entry:#x} is overwritten");
-        let failure =
-            Failure::new(Check::EntryJump, text).at(InputAddr::new(entry), OutputAddr::new(target));
+        let failure = Failure::new(Check::EntryJump, text).at(at, to);
         found.functions.push((id, failure.bytes(old, new)));
     }
     if cx.guarded
@@ -148,12 +148,11 @@ fn entry_jump<A: Arch>(
         && !cx.output.bytes_from(target).is_some_and(A::lets_calls_in)
     {
         let text = format!("the jump at the old entry {entry:#x} leads to no landing pad");
-        let failure =
-            Failure::new(Check::EntryJump, text).at(InputAddr::new(entry), OutputAddr::new(target));
+        let failure = Failure::new(Check::EntryJump, text).at(at, to);
         found.functions.push((id, failure.bytes(old, new)));
     }
     // The jump may run over padding after the function, but not into anything else.
-    let own = f.old.iter().find(|r| r.contains(InputAddr::new(entry)));
+    let own = f.old.iter().find(|r| r.contains(at));
     let end = own.map_or(entry, |r| r.end.get());
     let mut fits = range.start < end || skip == 0;
     if range.end > end {
@@ -173,23 +172,20 @@ fn entry_jump<A: Arch>(
     }
     if !lead || !fits {
         let text = format!("the jump at the old entry {entry:#x} does not fit there");
-        let failure = Failure::new(Check::EntryJump, text)
-            .at(InputAddr::new(range.start), OutputAddr::new(target));
+        let failure = Failure::new(Check::EntryJump, text).at(InputAddr::new(range.start), to);
         found.functions.push((id, failure.bytes(old, new)));
     }
     // Jumping to the new entry again executes its landing pad again, which does nothing. So what the jump leads to must
     // do what is done from the landing pad on, whether a check for the thread's counters is in front of it or not.
-    let is_first = (entry, target) == (f.old_entry.get(), f.new_entry().get());
+    let is_first = (at, to) == (f.old_entry, f.new_entry());
     let again = skip > 0 && range.start > entry && pad(old) && !A::keeps_state(old);
     let from = if again { entry } else { range.start };
-    if !is_first && cx.pair_owner(InputAddr::new(from), OutputAddr::new(target)) == Some(id) {
-        found
-            .pairs
-            .push((InputAddr::new(from), OutputAddr::new(target)));
+    let from = InputAddr::new(from);
+    if !is_first && cx.pair_owner(from, to) == Some(id) {
+        found.pairs.push((from, to));
     } else if !is_first {
         let text = format!("the jump at the old entry {entry:#x} goes elsewhere");
-        let failure = Failure::new(Check::EntryJump, text)
-            .at(InputAddr::new(range.start), OutputAddr::new(target));
+        let failure = Failure::new(Check::EntryJump, text).at(InputAddr::new(range.start), to);
         let failure = failure.values(f.new_entry(), target);
         found.functions.push((id, failure));
     }
@@ -485,11 +481,8 @@ impl Sweeper<'_, '_> {
         let Some(Flow::Jump(target)) = A::decode(new, addr).map(|i| i.flow) else {
             return false;
         };
-        if self
-            .cx
-            .pair_owner(InputAddr::new(addr), OutputAddr::new(target))
-            != Some(id)
-        {
+        let pair = (InputAddr::new(addr), OutputAddr::new(target));
+        if self.cx.pair_owner(pair.0, pair.1) != Some(id) {
             return false;
         }
         // After a landing pad that stays, the jump may go to the new landing pad, which does nothing once more.
@@ -758,17 +751,16 @@ impl Sweeper<'_, '_> {
 
     fn retarget<A: Arch>(&mut self, addr: u64, field: &Field, now: &Field, old: &[u8], new: &[u8]) {
         let cx = self.cx;
+        let target = (InputAddr::new(field.target), OutputAddr::new(now.target));
+        let owner = cx.pair_owner(target.0, target.1);
         self.found.retargeted += 1;
         let entry = cx
-            .entry_of(InputAddr::new(field.target))
+            .entry_of(target.0)
             .filter(|_| field.kind != FieldKind::Accesses);
         // Where no relocations were kept, old code stays as it is.
         let may_change = !cx.bare;
         let allowed = match entry {
-            Some(id)
-                if cx.pair_owner(InputAddr::new(field.target), OutputAddr::new(now.target))
-                    == Some(id) =>
-            {
+            Some(id) if owner == Some(id) => {
                 field.kind != FieldKind::Absolute
                     || may_be_pointer(
                         cx,
@@ -778,23 +770,14 @@ impl Sweeper<'_, '_> {
                     )
             }
             // A jump to the middle of a moved function: a fragment that stays goes back to its parent.
-            None => {
-                field.kind == FieldKind::Branch
-                    && cx
-                        .pair_owner(InputAddr::new(field.target), OutputAddr::new(now.target))
-                        .is_some()
-            }
+            None => field.kind == FieldKind::Branch && owner.is_some(),
             _ => false,
         };
-        if field.kind == FieldKind::Forms
-            && cx.registers_anew(InputAddr::new(field.target), OutputAddr::new(now.target))
-        {
+        if field.kind == FieldKind::Forms && cx.registers_anew(target.0, target.1) {
             return;
         }
         if allowed && may_change {
-            self.found
-                .pairs
-                .push((InputAddr::new(field.target), OutputAddr::new(now.target)));
+            self.found.pairs.push(target);
             if let (Some(id), FieldKind::Forms | FieldKind::Absolute) = (entry, field.kind) {
                 self.found.addresses.push((id, true));
             }
@@ -804,15 +787,8 @@ impl Sweeper<'_, '_> {
             Check::OldCode,
             format!("the instruction at {addr:#x}, which stays, goes to another address"),
         );
-        failure = failure
-            .at(InputAddr::new(field.target), OutputAddr::new(now.target))
-            .bytes(old, new);
-        self.found.charge(
-            cx,
-            InputAddr::new(field.target),
-            OutputAddr::new(now.target),
-            failure,
-        );
+        failure = failure.at(target.0, target.1).bytes(old, new);
+        self.found.charge(cx, target.0, target.1, failure);
     }
 
     /// An address in an instruction of the input that may be registered as an unwind table.

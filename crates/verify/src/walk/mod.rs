@@ -795,7 +795,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         let returns = matches!(old.flow, Flow::Call(_) | Flow::IndirectCall | Flow::Trap);
         if self.lsdas {
             if matches!(old.flow, Flow::Call(_) | Flow::IndirectCall) {
-                self.check_call_site(p, old_next.get() - 1, q, new_next.get() - 1)?;
+                self.check_call_site(p, old_next - 1, q, new_next - 1)?;
             } else {
                 self.check_other_site(p, q)?;
             }

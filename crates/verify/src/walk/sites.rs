@@ -75,14 +75,14 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
     #[inline]
     pub(super) fn check_other_site(&mut self, p: InputAddr, q: OutputAddr) -> Step {
         if self.faults {
-            return self.check_call_site(p, p.get(), q, q.get());
+            return self.check_call_site(p, p, q, q);
         }
         if !self.cx.options.non_call_exceptions {
             return Ok(());
         }
         match self.outcome(false, p.get()) {
             Some((Outcome::Terminate, _)) => Ok(()),
-            _ => self.check_call_site(p, p.get(), q, q.get()),
+            _ => self.check_call_site(p, p, q, q),
         }
     }
 
@@ -90,12 +90,12 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
     pub(super) fn check_call_site(
         &mut self,
         p: InputAddr,
-        p_ip: u64,
+        p_ip: InputAddr,
         q: OutputAddr,
-        q_ip: u64,
+        q_ip: OutputAddr,
     ) -> Step {
-        let old = self.outcome(false, p_ip);
-        let new = self.outcome(true, q_ip);
+        let old = self.outcome(false, p_ip.get());
+        let new = self.outcome(true, q_ip.get());
         let (Some((old, old_lsda)), Some((new, new_lsda))) = (old, new) else {
             return fail(
                 Failure::new(
@@ -126,8 +126,8 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             ) => {
                 let pushed = |rows: &RowMap, ip| rows.at(ip).map_or(0, |s| s.args_size);
                 let (x, y) = (
-                    pushed(&self.s.old_rows, p_ip),
-                    pushed(&self.s.new_rows, q_ip),
+                    pushed(&self.s.old_rows, p_ip.get()),
+                    pushed(&self.s.new_rows, q_ip.get()),
                 );
                 if x != y {
                     let what = "the size of pushed arguments differs, which the run-time takes off before a landing pad";
