@@ -26,6 +26,12 @@
 //!
 //! Functions are disassembled only if there are runs in them, each on its own and in parallel.
 
+#![deny(clippy::indexing_slicing)]
+#![cfg_attr(
+    test,
+    allow(clippy::indexing_slicing, reason = "a test that fails may panic")
+)]
+
 pub mod bat;
 pub mod binary;
 pub mod blocks;
@@ -316,14 +322,17 @@ fn cross_falls<'d>(
         return;
     };
     let mut block = |part: u32, offset: u64| -> Option<Location> {
-        let start = functions.list()[part as usize].start;
+        let start = functions.list().get(part as usize)?.start;
         let offset = translate.block_at(start, offset)?;
         let parent = translate.parent(start).and_then(|at| functions.at(at));
         let function = parent.map_or(part, |index| index as u32);
         Some(within(names.of(binary, function), offset))
     };
     for &(part, next, count) in crossed {
-        let last = functions.list()[part as usize].size.saturating_sub(1);
+        let Some(function) = functions.list().get(part as usize) else {
+            continue;
+        };
+        let last = function.size.saturating_sub(1);
         if let (Some(from), Some(to)) = (block(part, last), block(next, 0)) {
             records.branches.push(Branch {
                 from,
@@ -386,7 +395,8 @@ fn place<I: Isa>(
                             }
                         }
                         if let (End::In(a, address), End::In(b, _)) = (from, start) {
-                            foreign = a != b || !functions.list()[a as usize].contains(address);
+                            let own = functions.list().get(a as usize);
+                            foreign = a != b || !own.is_some_and(|own| own.contains(address));
                         }
                     }
                     Origin::Unknown => foreign = false,
@@ -408,7 +418,9 @@ fn place<I: Isa>(
                         {
                             seen.runs = seen.runs.saturating_add(counts.count);
                             for part in parts {
-                                let f = &functions.list()[part as usize];
+                                let Some(f) = functions.list().get(part as usize) else {
+                                    continue;
+                                };
                                 let from = from.max(f.start);
                                 let end = to.min(f.start + (f.size - 1)); // it has code
                                 runs.push((from, end, foreign && part == a, counts.count));
@@ -493,10 +505,12 @@ fn fall_throughs<I: Isa>(
     let parts: Vec<(Vec<Fall>, u64)> = groups
         .par_iter()
         .map(|group| {
-            let Some(index) = group.first().and_then(index_of) else {
+            let index = group.first().and_then(index_of);
+            let function = index.and_then(|index| functions.list().get(index));
+            let (Some(index), Some(function)) = (index, function) else {
                 return (Vec::new(), 0);
             };
-            let start = functions.list()[index].start;
+            let start = function.start;
             let mut sums: FxHashMap<(u64, u64), u64> = FxHashMap::default();
             let mut wrong = 0u64;
             let mut add = |from: u64, to: u64, count: u64| {
@@ -583,11 +597,9 @@ fn crossings_of<I: Isa>(binary: &Binary<'_, '_>, mut wanted: Vec<usize>) -> Vec<
         .flat_map_iter(|&function| {
             let mut out = Vec::new();
             blocks::outside::<I>(&around, function, |target| {
-                if let Some(to) = functions.at(target) {
-                    let to = &functions.list()[to];
-                    if to.start != target && to.contains(target) && !to.stub {
-                        out.push(target);
-                    }
+                let to = functions.at(target).and_then(|to| functions.list().get(to));
+                if to.is_some_and(|to| to.start != target && to.contains(target) && !to.stub) {
+                    out.push(target);
                 }
             });
             out
@@ -613,7 +625,7 @@ fn branches<'d, I: Isa>(
         let End::In(index, address) = end else {
             return None;
         };
-        let start = functions.list()[index as usize].start;
+        let start = functions.list().get(index as usize)?.start;
         let offset = address - start;
         let Some(translate) = translate else {
             return Some((index, offset, false));
@@ -662,7 +674,9 @@ fn is_return<I: Isa>(binary: &Binary<'_, '_>, end: End) -> bool {
     let End::In(index, address) = end else {
         return false;
     };
-    let function = &binary.functions.list()[index as usize];
+    let Some(function) = binary.functions.list().get(index as usize) else {
+        return false;
+    };
     let left = function.reach.saturating_sub(address - function.start);
     binary
         .elf
@@ -686,11 +700,13 @@ fn basic<'d>(
             continue;
         };
         quality.basic = quality.basic.saturating_add(count);
-        let Some(index) = functions.at(address) else {
+        let function = functions.at(address);
+        let function = function.and_then(|at| Some((at, functions.list().get(at)?)));
+        let Some((index, function)) = function else {
             quality.basic_outside = quality.basic_outside.saturating_add(count);
             continue;
         };
-        let start = functions.list()[index].start;
+        let start = function.start;
         let (mut owner, mut offset) = (index, address - start);
         if let Some(translate) = &binary.translate {
             offset = translate.input_offset(start, offset, false);
@@ -723,6 +739,9 @@ fn memory<'d>(
         else {
             continue;
         };
+        let Some(function) = functions.list().get(index) else {
+            continue;
+        };
         let object = placer
             .address(target)
             .and_then(|address| Some((address, functions.object_at(address)?)));
@@ -744,9 +763,9 @@ fn memory<'d>(
             },
             None => continue,
         };
-        let start = functions.list()[index].start;
+        let offset = address - function.start;
         records.memory.push(MemoryAccess {
-            at: within(names.of(binary, index as u32), address - start),
+            at: within(names.of(binary, index as u32), offset),
             address: to,
             count,
         });

@@ -75,7 +75,7 @@ fn find<I: Isa>(
         .zip(names)
         .map(|(index, name)| {
             let index = (*index)?;
-            let start = binary.functions.list()[index].start;
+            let start = binary.functions.list().get(index)?.start;
             let name = name.to_vec();
             if let Some(shape) = binary.translate.as_ref().and_then(|t| t.shape(start)) {
                 return Some(Named {
@@ -271,7 +271,9 @@ impl<'a> Counting<'a> {
             Some(block) if from == to && branch.to.offset != 0 => {
                 let target = source.target(branch.to.offset);
                 let target = target.filter(|&target| source.has_edge(block, target));
-                target.map(|target| self.sums[at].edges.entry((block, target)).or_default())
+                let sums = self.sums.get_mut(at);
+                let edge = target.zip(sums);
+                edge.map(|(target, sums)| sums.edges.entry((block, target)).or_default())
             }
             Some(block) => self.call(branch, block, source, at, to),
         };
@@ -287,8 +289,9 @@ impl<'a> Counting<'a> {
     /// Adds a branch to what enters the function at `to`.
     fn entered(&mut self, branch: &Branch, from: Option<usize>, to: usize) {
         if branch.to.offset == 0 {
-            let exec = &mut self.sums[to].exec;
-            *exec = exec.saturating_add(branch.count);
+            if let Some(sums) = self.sums.get_mut(to) {
+                sums.exec = sums.exec.saturating_add(branch.count);
+            }
             return;
         }
         // Of a program that was optimised before, returns into a function are such records too: its code was
@@ -296,9 +299,10 @@ impl<'a> Counting<'a> {
         if from != Some(to)
             && let Some(callee) = self.named(branch.to.name).filter(|f| f.translated)
             && let Some(block) = callee.block(branch.to.offset)
-            && callee.shape.blocks[block].start == branch.to.offset
+            && callee.shape.blocks.get(block).map(|b| b.start) == Some(branch.to.offset)
+            && let Some(sums) = self.sums.get_mut(to)
         {
-            let sum = self.sums[to].entered.entry(block).or_default();
+            let sum = sums.entered.entry(block).or_default();
             *sum = sum.saturating_add(branch.count);
         }
     }
@@ -323,16 +327,17 @@ impl<'a> Counting<'a> {
             place.map_or(0, |at| at as u32 + 1)
         });
         let callee = to.map_or(0, |to| to as u32 + 1);
-        let calls = self.sums[at].calls.entry(block).or_default();
+        let calls = self.sums.get_mut(at)?.calls.entry(block).or_default();
         Some(calls.entry((offset, callee, entry)).or_default())
     }
 
     fn sample(&mut self, sample: &BasicSample) {
         let named = self.named(sample.at.name);
         let block = named.and_then(|named| named.block(sample.at.offset));
-        match self.at(sample.at).zip(block) {
-            Some((at, block)) => {
-                let events = self.sums[at].events.entry(block).or_default();
+        let at = self.at(sample.at);
+        match at.and_then(|at| self.sums.get_mut(at)).zip(block) {
+            Some((sums, block)) => {
+                let events = sums.events.entry(block).or_default();
                 *events = events.saturating_add(sample.count);
             }
             None => self.lost = self.lost.saturating_add(sample.count),
@@ -365,14 +370,15 @@ fn header(binary: &Binary<'_, '_>, profile: &SymbolicProfile, origin: &str) -> H
 
 fn function(named: &Named, fid: u32, sums: &Sums) -> Function {
     let shape = &named.shape;
-    let count = shape.blocks.len();
-    let (mut into, mut out) = (vec![0u64; count], vec![0u64; count]);
+    let (mut into, mut out) = (BTreeMap::<usize, u64>::new(), BTreeMap::<usize, u64>::new());
     for (&(from, to), &(times, _)) in &sums.edges {
-        out[from] = out[from].saturating_add(times);
-        into[to] = into[to].saturating_add(times);
+        for sum in [out.entry(from).or_default(), into.entry(to).or_default()] {
+            *sum = sum.saturating_add(times);
+        }
     }
     let mut blocks = Vec::new();
     for (at, block) in shape.blocks.iter().enumerate() {
+        let [into, out] = [&into, &out].map(|sums| sums.get(&at).copied().unwrap_or(0));
         let calls: Vec<Call> = sums
             .calls
             .get(&at)
@@ -394,17 +400,19 @@ fn function(named: &Named, fid: u32, sums: &Sums) -> Function {
             _ => sums.entered.get(&at).copied().unwrap_or(0),
         };
         let events = sums.events.get(&at).copied().unwrap_or(0);
-        let exec = into[at].max(out[at]).max(entered);
+        let exec = into.max(out).max(entered);
         if exec == 0 && calls.is_empty() && events == 0 {
             continue;
         }
         let counted = |to: usize| sums.edges.get(&(at, to)).copied().unwrap_or_default();
         let successors: Vec<Successor> = if named.translated {
             let from = sums.edges.range((at, 0)..(at + 1, 0));
-            from.map(|(&(_, to), &(count, mispredictions))| Successor {
-                bid: shape.blocks[to].index,
-                count,
-                mispredictions,
+            from.filter_map(|(&(_, to), &(count, mispredictions))| {
+                Some(Successor {
+                    bid: shape.blocks.get(to)?.index,
+                    count,
+                    mispredictions,
+                })
             })
             .collect()
         } else {
@@ -419,7 +427,7 @@ fn function(named: &Named, fid: u32, sums: &Sums) -> Function {
             })
             .collect()
         };
-        let successors = if out[at] > 0 { successors } else { Vec::new() };
+        let successors = if out > 0 { successors } else { Vec::new() };
         blocks.push(Block {
             bid: block.index,
             insns: block.instructions,
@@ -642,8 +650,7 @@ impl<'a> Naming<'a> {
             count: edge.count,
         });
         if to.start == 0 {
-            let known = &mut self.known_entries[at];
-            *known = known.saturating_add(edge.count);
+            self.is_known_entry(at, edge.count);
         }
     }
 
@@ -651,13 +658,12 @@ impl<'a> Naming<'a> {
         let to = match self.by_number.get(&call.fid) {
             None => self.nowhere(),
             Some(&callee) => {
-                let named = self.found[callee].as_ref();
+                let named = self.found.get(callee).and_then(Option::as_ref);
                 let entries = named.map_or(&[][..], |c| &c.shape.entries[..]);
                 let entry = (call.discriminator as usize).checked_sub(1);
                 let offset = entry.and_then(|e| entries.get(e)).copied().unwrap_or(0);
                 if offset == 0 {
-                    let known = &mut self.known_entries[callee];
-                    *known = known.saturating_add(call.count);
+                    self.is_known_entry(callee, call.count);
                 }
                 Self::place(callee, offset)
             }
@@ -670,11 +676,20 @@ impl<'a> Naming<'a> {
         });
     }
 
+    /// A record explains so many entries of a function.
+    fn is_known_entry(&mut self, function: usize, count: u64) {
+        if let Some(known) = self.known_entries.get_mut(function) {
+            *known = known.saturating_add(count);
+        }
+    }
+
     /// Adds the entries that no record explains: they come from elsewhere.
     fn other_entries(&mut self) {
-        for (at, function) in self.profile.functions.iter().enumerate() {
-            let rest = function.exec.saturating_sub(self.known_entries[at]);
-            if rest > 0 && self.found[at].is_some() {
+        let known = self.known_entries.iter().zip(self.found);
+        for (at, (function, (known, found))) in self.profile.functions.iter().zip(known).enumerate()
+        {
+            let rest = function.exec.saturating_sub(*known);
+            if rest > 0 && found.is_some() {
                 self.records.branches.push(Branch {
                     from: self.nowhere(),
                     to: Self::place(at, 0),

@@ -13,7 +13,7 @@
 //! that nothing refers to any more.
 
 use crate::Error;
-use crate::read::{Reader, fits, number, put_number};
+use crate::read::{Reader, fits, number, part, put_number, set_number};
 use crate::splice::Splices;
 
 /// One contribution.
@@ -100,7 +100,7 @@ pub(crate) fn grow(
         header.extend([0xff; 4]);
     }
     put_number(&mut header, new_len, c.offset_size);
-    header.extend_from_slice(&section[length_end as usize..c.base as usize - 4]);
+    header.extend_from_slice(part(section, length_end..c.base.saturating_sub(4), name)?);
     put_number(&mut header, old_slots + added, 4);
     out.push(c.start..c.base, &header);
 
@@ -108,7 +108,7 @@ pub(crate) fn grow(
     let lists = (c.end - c.base) + size * added;
     if added > 0 || !growth.slots.is_empty() {
         let mut table = Vec::new();
-        for slot in section[c.base as usize..c.lists as usize].chunks_exact(size as usize) {
+        for slot in part(section, c.base..c.lists, name)?.chunks_exact(size as usize) {
             put_number(&mut table, number(slot) + size * added, c.offset_size);
         }
         for (index, at) in &growth.slots {
@@ -116,13 +116,16 @@ pub(crate) fn grow(
             let place = index
                 .checked_mul(size)
                 .filter(|_| *index < old_slots && fits(value, c.offset_size));
-            let Some(place) = place else {
+            let field = place.and_then(|place| {
+                let rest = table.get_mut(place as usize..)?;
+                rest.get_mut(..size as usize)
+            });
+            let Some(field) = field else {
                 return Err(error(format!(
                     "list {index} of {old_slots} cannot be at {value:#x}"
                 )));
             };
-            let field = &mut table[place as usize..(place + size) as usize];
-            field.copy_from_slice(&value.to_le_bytes()[..size as usize]);
+            set_number(field, value);
         }
         for at in &growth.new_slots {
             put_number(&mut table, lists + at, c.offset_size);

@@ -67,7 +67,7 @@ pub(crate) fn operands(
             op::CONSTX | op::GNU_CONST_INDEX => OperandKind::Constant(r.uleb()?),
             _ => {
                 if !skip(&mut r, code, encoding, &mut out)? {
-                    return Ok(match expression[at..].iter().any(may_be) {
+                    return Ok(match expression.iter().skip(at).any(may_be) {
                         true => None,
                         false => Some(out),
                     });

@@ -8,9 +8,10 @@ use std::ops::Range;
 
 use crate::Error;
 use crate::abbrev::{self, Additions, Alternate, Demand, Recipe, Table};
+use crate::map::stretch;
 use crate::names::at;
 use crate::pool::Outcome;
-use crate::read::{fits, put_number, put_uleb_padded, uleb_len};
+use crate::read::{fits, part, put_at, put_number, put_uleb_padded, uleb_len};
 use crate::report::{Loss, Report};
 use crate::sections::{Changes, Sections};
 use crate::unit::{Attribute, Entries, Entry, Unit};
@@ -98,8 +99,7 @@ impl Finish<'_> {
     fn patches(&self, range: Range<usize>) -> &[Patch] {
         let at = |p: &Patch| self.unit.start + p.at as usize;
         let from = self.patches.partition_point(|p| at(p) < range.start);
-        let rest = &self.patches[from..];
-        &rest[..rest.partition_point(|p| at(p) < range.end)]
+        stretch(self.patches, from, |p| at(p) < range.end)
     }
 
     /// The number for a field; `None` if the field keeps what it has.
@@ -167,12 +167,16 @@ impl Finish<'_> {
     /// Copies old bytes with their patches.
     fn copy(&mut self, range: Range<usize>, out: &mut Vec<u8>) -> Result<(), Error> {
         let base = out.len();
-        out.extend_from_slice(&self.data[range.clone()]);
+        let bytes = range.start as u64..range.end as u64;
+        out.extend_from_slice(part(self.data, bytes, self.unit.section.name())?);
         let mut pieces = Pieces::new();
         self.fields(range.clone(), &mut pieces)?;
         for (place, bytes) in pieces {
             let from = base + place.start as usize - range.start;
-            out[from..from + bytes.len()].copy_from_slice(&bytes);
+            if !put_at(out, from, &bytes) {
+                let what = "a field that goes past the end of what is copied";
+                return Err(self.error(place.start as usize, what));
+            }
         }
         Ok(())
     }
@@ -233,7 +237,8 @@ impl Finish<'_> {
             }
             // An index of an entry that has the new value, or a root's old value.
             Recipe::EntryAndRanges(_) | Recipe::LowAndRanges(_) => {
-                out.extend_from_slice(&self.data[low.at..low.at + low.size]);
+                let field = self.data.get(low.at..low.at + low.size);
+                out.extend_from_slice(field.unwrap_or_default()); // was read before
             }
             Recipe::Ranges(_) | Recipe::RangesByIndex(_) => {}
         }
@@ -286,8 +291,7 @@ impl Finish<'_> {
                     true => put_uleb_padded(&mut bytes, value, a.size),
                     false => put_number(&mut bytes, value, a.size as u8),
                 }
-                let from = a.at - entry.start;
-                out[from..from + bytes.len()].copy_from_slice(&bytes);
+                return put_at(&mut out, a.at - entry.start, &bytes);
             }
             room
         };

@@ -87,7 +87,9 @@ pub(crate) fn gdb_index(section: &[u8], map: &AddressMap, out: &mut Splices) -> 
     for _ in 0..fields {
         offsets.push(r.number(4)?);
     }
-    let (start, end) = (offsets[2], offsets[3]);
+    let [_, _, start, end, ..] = offsets[..] else {
+        return Err(r.error("a header without an address area"));
+    };
     if start > end || end > section.len() as u64 || !(end - start).is_multiple_of(20) {
         return Err(r.error(format!(
             "the address area is said to be at {start:#x}..{end:#x}"

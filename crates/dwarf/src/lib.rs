@@ -63,6 +63,12 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+#![deny(clippy::indexing_slicing)]
+#![cfg_attr(
+    test,
+    allow(clippy::indexing_slicing, reason = "a test that fails may panic")
+)]
+
 mod abbrev;
 mod contribution;
 mod expression;

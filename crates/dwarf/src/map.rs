@@ -160,12 +160,12 @@ impl AddressMap {
                 return Err(error());
             }
         }
-        for pair in parts.runs.windows(2) {
-            if pair[0].old_end() > pair[1].old {
+        for (first, second) in parts.runs.iter().zip(parts.runs.iter().skip(1)) {
+            if first.old_end() > second.old {
                 return Err(MapError::Overlap {
                     what: "runs",
-                    first: pair[0].old,
-                    second: pair[1].old,
+                    first: first.old,
+                    second: second.old,
                 });
             }
         }
@@ -215,29 +215,25 @@ impl AddressMap {
     /// Runs that have an old byte in the interval.
     pub fn runs_in(&self, old: &Range<u64>) -> &[Run] {
         let from = self.runs.partition_point(|r| r.old_end() <= old.start);
-        let rest = &self.runs[from..];
-        &rest[..rest.partition_point(|r| r.old < old.end)]
+        stretch(&self.runs, from, |r| r.old < old.end)
     }
 
     /// Added bytes that are described as a byte of the interval.
     pub fn added_in(&self, old: &Range<u64>) -> &[Added] {
         let from = self.added.partition_point(|a| a.like < old.start);
-        let rest = &self.added[from..];
-        &rest[..rest.partition_point(|a| a.like < old.end)]
+        stretch(&self.added, from, |a| a.like < old.end)
     }
 
     /// Entry jumps that begin in the interval.
     pub fn entry_jumps_in(&self, old: &Range<u64>) -> &[Range<u64>] {
         let from = self.entry_jumps.partition_point(|j| j.start < old.start);
-        let rest = &self.entry_jumps[from..];
-        &rest[..rest.partition_point(|j| j.start < old.end)]
+        stretch(&self.entry_jumps, from, |j| j.start < old.end)
     }
 
     /// Bodies that share bytes with the interval.
     pub fn bodies_in(&self, old: &Range<u64>) -> &[Range<u64>] {
         let from = self.bodies.partition_point(|b| b.end <= old.start);
-        let rest = &self.bodies[from..];
-        &rest[..rest.partition_point(|b| b.start < old.end)]
+        stretch(&self.bodies, from, |b| b.start < old.end)
     }
 
     /// Whether the interval is code, and some of it moved.
@@ -424,10 +420,10 @@ impl AddressMap {
 
     /// What a pointer to code with this value is now.
     pub fn pointer(&self, old: u64) -> u64 {
-        match self.pointers.binary_search_by_key(&old, |p| p.0) {
-            Ok(i) => self.pointers[i].1,
-            Err(_) => old,
-        }
+        let found = self.pointers.binary_search_by_key(&old, |p| p.0).ok();
+        found
+            .and_then(|i| self.pointers.get(i))
+            .map_or(old, |p| p.1)
     }
 
     /// The run that holds an old byte.
@@ -437,6 +433,13 @@ impl AddressMap {
     }
 }
 
+/// Elements of a sorted list from one on, as long as `inside` holds.
+pub(crate) fn stretch<T>(sorted: &[T], from: usize, inside: impl Fn(&T) -> bool) -> &[T] {
+    let rest = sorted.get(from..).unwrap_or_default();
+    let len = rest.partition_point(inside);
+    rest.get(..len).unwrap_or_default()
+}
+
 /// The range that holds an address, of disjoint ascending ones.
 fn holder(sorted: &[Range<u64>], at: u64) -> Option<&Range<u64>> {
     let i = sorted.partition_point(|r| r.end <= at);
@@ -444,12 +447,12 @@ fn holder(sorted: &[Range<u64>], at: u64) -> Option<&Range<u64>> {
 }
 
 fn disjoint(what: &'static str, sorted: &[Range<u64>]) -> Result<(), MapError> {
-    for pair in sorted.windows(2) {
-        if pair[0].end > pair[1].start {
+    for (first, second) in sorted.iter().zip(sorted.iter().skip(1)) {
+        if first.end > second.start {
             return Err(MapError::Overlap {
                 what,
-                first: pair[0].start,
-                second: pair[1].start,
+                first: first.start,
+                second: second.start,
             });
         }
     }

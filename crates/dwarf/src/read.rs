@@ -1,6 +1,8 @@
 //! Reading and writing numbers of DWARF sections (little-endian), with errors that name section and offset.
 //! Numbers in LEB128 are those of crate `bytes`.
 
+use std::ops::Range;
+
 use postlink_bytes::{Broken, Bytes, leb128};
 
 pub(crate) use postlink_bytes::leb128::{
@@ -75,9 +77,10 @@ impl<'d> Reader<'d> {
         if len > left {
             return Err(self.error(format!("{len} bytes are needed, {left} are left")));
         }
-        let from = self.at;
+        let from = self.at as u64;
+        let bytes = part(self.data, from..from + len, self.section)?;
         self.at += len as usize;
-        Ok(&self.data[from..self.at])
+        Ok(bytes)
     }
 
     /// A number of `len` bytes, at most 8.
@@ -120,7 +123,7 @@ impl<'d> Reader<'d> {
         what: &str,
         read: impl Fn(&mut Bytes<'d>) -> Result<T, Broken>,
     ) -> Result<T, Error> {
-        let mut bytes = Bytes::new(&self.data[..self.end]);
+        let mut bytes = Bytes::new(self.data.get(..self.end).unwrap_or_default());
         bytes.seek(self.at);
         match read(&mut bytes) {
             Ok(value) => {
@@ -137,11 +140,12 @@ impl<'d> Reader<'d> {
 
     /// Bytes up to a zero byte, which is read as well.
     pub fn string(&mut self) -> Result<&'d [u8], Error> {
-        let rest = &self.data[self.at..self.end];
-        match rest.iter().position(|b| *b == 0) {
-            Some(len) => {
-                self.at += len + 1;
-                Ok(&rest[..len])
+        let rest = self.data.get(self.at..self.end).unwrap_or_default();
+        let end = rest.iter().position(|b| *b == 0);
+        match end.and_then(|len| rest.get(..len)) {
+            Some(string) => {
+                self.at += string.len() + 1;
+                Ok(string)
             }
             None => Err(self.error("a string without an end")),
         }
@@ -166,10 +170,54 @@ impl<'d> Reader<'d> {
 /// A number of at most 8 bytes.
 #[inline]
 pub(crate) fn number(bytes: &[u8]) -> u64 {
-    let mut word = [0; 8];
-    let len = bytes.len().min(8);
-    word[..len].copy_from_slice(&bytes[..len]);
-    u64::from_le_bytes(word)
+    match *bytes {
+        [a] => u64::from(a),
+        [a, b] => u64::from(u16::from_le_bytes([a, b])),
+        [a, b, c, d] => u64::from(u32::from_le_bytes([a, b, c, d])),
+        _ => {
+            let mut word = [0; 8];
+            for (to, from) in word.iter_mut().zip(bytes) {
+                *to = *from;
+            }
+            u64::from_le_bytes(word)
+        }
+    }
+}
+
+/// Bytes of a section that are known to be there; an error if they are not.
+pub(crate) fn part<'d>(
+    data: &'d [u8],
+    range: Range<u64>,
+    section: &'static str,
+) -> Result<&'d [u8], Error> {
+    let bytes = usize::try_from(range.start)
+        .ok()
+        .zip(usize::try_from(range.end).ok());
+    let bytes = bytes.and_then(|(start, end)| data.get(start..end));
+    bytes.ok_or_else(|| {
+        let what = format!(
+            "the bytes up to {:#x} are needed, the section ends at {:#x}",
+            range.end,
+            data.len()
+        );
+        Error::new(section, range.start, what)
+    })
+}
+
+/// Overwrites bytes at a place; false if they do not fit.
+#[must_use]
+pub(crate) fn put_at(out: &mut [u8], at: usize, bytes: &[u8]) -> bool {
+    let field = out
+        .get_mut(at..)
+        .and_then(|rest| rest.get_mut(..bytes.len()));
+    field.map(|field| field.copy_from_slice(bytes)).is_some()
+}
+
+/// Overwrites a field by the lowest bytes of a number.
+pub(crate) fn set_number(field: &mut [u8], value: u64) {
+    for (to, from) in field.iter_mut().zip(value.to_le_bytes()) {
+        *to = from;
+    }
 }
 
 /// Appends a number in ULEB128 of at least `len` bytes.
@@ -179,7 +227,7 @@ pub(crate) fn put_uleb_padded(out: &mut Vec<u8>, value: u64, len: usize) {
 
 /// Appends the lowest `len` bytes of a number.
 pub(crate) fn put_number(out: &mut Vec<u8>, value: u64, len: u8) {
-    out.extend_from_slice(&value.to_le_bytes()[..usize::from(len.min(8))]);
+    out.extend(value.to_le_bytes().into_iter().take(usize::from(len)));
 }
 
 /// Whether a number fits `len` bytes.
@@ -210,6 +258,27 @@ mod tests {
             assert!(r.is_empty());
             Ok(())
         });
+    }
+
+    #[test]
+    fn bytes_that_a_section_does_not_have_are_an_error_with_both_ends() {
+        let bytes = [1, 2, 3, 4];
+        let of = |range| part(&bytes, range, ".debug_x").map_err(|error| error.to_string());
+        assert_eq!(of(1..3), Ok(&bytes[1..3]));
+        assert_eq!(of(4..4), Ok(&[][..]));
+        for range in [2..5, 5..5, u64::MAX - 1..u64::MAX] {
+            let text = of(range.clone()).unwrap_err();
+            assert!(
+                text.starts_with(&format!(".debug_x at {:#x}", range.start)),
+                "{text}"
+            );
+            assert!(text.contains(&format!("{:#x}", range.end)), "{text}");
+            assert!(text.ends_with("the section ends at 0x4"), "{text}");
+        }
+        let mut field = [0; 4];
+        assert!(put_at(&mut field, 2, &[7, 8]) && !put_at(&mut field, 3, &[9, 9]));
+        assert!(!put_at(&mut field, 9, &[1]));
+        assert_eq!(field, [0, 0, 7, 8]);
     }
 
     #[test]

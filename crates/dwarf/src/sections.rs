@@ -76,6 +76,7 @@ pub struct Sections<'d> {
     data: [&'d [u8]; COUNT],
 }
 
+#[expect(clippy::indexing_slicing, reason = "a section's number is below COUNT")]
 impl<'d> Sections<'d> {
     /// Takes each section from a function of its name.
     pub fn load(mut by_name: impl FnMut(&'static str) -> Option<&'d [u8]>) -> Self {
@@ -101,6 +102,7 @@ pub struct Changes {
     by_section: [Splices; COUNT],
 }
 
+#[expect(clippy::indexing_slicing, reason = "a section's number is below COUNT")]
 impl Changes {
     /// Changes of a section.
     pub fn get(&self, section: Section) -> &Splices {

@@ -53,7 +53,12 @@ impl Splices {
 
     /// The old bytes that are replaced and what replaces them, ascending.
     pub fn iter(&self) -> impl Iterator<Item = (Range<u64>, &[u8])> {
-        (0..self.list.len()).map(|i| (self.list[i].start..self.list[i].end, self.new_bytes(i)))
+        let ends = self.list.iter().skip(1).map(|next| next.bytes);
+        let ends = ends.chain(std::iter::once(self.bytes.len()));
+        self.list.iter().zip(ends).map(|(splice, end)| {
+            let new = self.bytes.get(splice.bytes..end).unwrap_or_default();
+            (splice.start..splice.end, new)
+        })
     }
 
     /// Length of the section that was `old_len` bytes long.
@@ -72,9 +77,10 @@ impl Splices {
         Some(self.place(before, offset))
     }
 
-    /// New offset of the first byte of the i-th splice.
+    /// New offset of the first byte of the i-th splice; 0 if there is no such splice.
     pub fn start_of(&self, i: usize) -> u64 {
-        self.place(i, self.list[i].start)
+        let splice = self.list.get(i);
+        splice.map_or(0, |splice| self.place(i, splice.start))
     }
 
     /// New offset of what begins at `offset` after the first `before` splices.
@@ -93,28 +99,32 @@ impl Splices {
             .map_or(0, |s| s.removed + (s.end - s.start))
     }
 
-    /// The new section.
+    /// The new section. `old` is the section that the splices were made for.
     pub fn apply(&self, old: &[u8]) -> Vec<u8> {
         let mut out = Vec::with_capacity(self.new_len(old.len() as u64) as usize);
         let mut at = 0;
         for (range, new) in self.iter() {
-            out.extend_from_slice(&old[at..range.start as usize]);
+            out.extend_from_slice(old.get(at..range.start as usize).unwrap_or_default());
             out.extend_from_slice(new);
             at = range.end as usize;
         }
-        out.extend_from_slice(&old[at..]);
+        out.extend_from_slice(old.get(at..).unwrap_or_default());
         out
-    }
-
-    fn new_bytes(&self, i: usize) -> &[u8] {
-        let end = self.list.get(i + 1).map_or(self.bytes.len(), |s| s.bytes);
-        &self.bytes[self.list[i].bytes..end]
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn splices_past_the_end_of_a_shorter_section_leave_what_is_there() {
+        let mut s = Splices::default();
+        s.push(2..3, b"x");
+        s.push(6..9, b"yz");
+        assert_eq!(s.apply(b"0123"), b"01xyz");
+        assert_eq!((s.start_of(1), s.start_of(2)), (6, 0));
+    }
 
     #[test]
     fn offsets_follow_what_they_named() {

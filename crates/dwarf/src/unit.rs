@@ -269,7 +269,8 @@ pub(crate) struct Values<'d> {
 impl<'d> Values<'d> {
     /// A number: of fixed length or in ULEB128.
     pub fn number(&self, a: &Attribute) -> u64 {
-        let bytes = &self.data[a.at..a.at + a.size];
+        // Was read before, so it is there.
+        let bytes = self.data.get(a.at..a.at + a.size).unwrap_or_default();
         if a.is_uleb() {
             let mut r = Reader {
                 data: bytes,

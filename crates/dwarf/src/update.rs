@@ -11,6 +11,11 @@
 //!
 //! Passes 3 to 5 go through units in their order, so that the result does not depend on threads.
 
+#![allow(
+    clippy::indexing_slicing,
+    reason = "indexes are numbers of units, tables and contributions, which the readers gave to what they found; a file says none of them"
+)]
+
 use std::collections::BTreeMap;
 
 use rayon::prelude::*;
@@ -488,7 +493,7 @@ impl Job<'_, '_> {
                 let len = (field.end - field.start) as usize;
                 self.changes
                     .get_mut(Section::Macro)
-                    .push(field, &bytes[..len]);
+                    .push(field, bytes.get(..len).unwrap_or(&bytes));
             }
         }
         Ok(())

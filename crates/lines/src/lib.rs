@@ -4,6 +4,8 @@
 //! several functions (templates, inlining) the counts add up. A conditional branch belongs to the line of its
 //! instruction.
 
+#![deny(clippy::indexing_slicing)]
+
 use std::collections::BTreeMap;
 
 use addr2line::Context;
@@ -60,7 +62,10 @@ impl Lines {
                 of.map_err(|error| format!("The debug information cannot be read: {error}."))?;
             unpacked.insert(id.name(), of.unwrap_or_default());
         }
-        if unpacked[".debug_line"].is_empty() {
+        if unpacked
+            .get(".debug_line")
+            .is_none_or(|line| line.is_empty())
+        {
             return Err("The program has no debug information, so there are no source lines (compile with -g).".into());
         }
         let section = |id: SectionId| {
@@ -118,7 +123,8 @@ impl Lines {
     pub fn at(&self, function: usize, address: u64) -> Option<(u32, u32)> {
         let own = self.of.get(function)?;
         let k = own.partition_point(|s| s.start <= address).checked_sub(1)?;
-        (address < own[k].end).then_some((own[k].file, own[k].line))
+        let stretch = own.get(k).filter(|stretch| address < stretch.end)?;
+        Some((stretch.file, stretch.line))
     }
 
     /// Which lines ran, by file and line.
@@ -232,18 +238,14 @@ fn count_of(function: &Function, stretch: &Stretch) -> u64 {
         .find(|p| p.0 <= stretch.start && stretch.start < p.1);
     let Some(part) = part else { return 0 };
     // Blocks ascend within a part.
-    let first = ran
+    let is_own = |b: &&Block| b.start >= part.0 && b.start < part.1;
+    let own = ran
         .blocks
         .iter()
-        .position(|b| b.start >= part.0 && b.start < part.1);
-    let Some(first) = first else { return 0 };
-    let own = &ran.blocks[first..];
-    let len = own
-        .iter()
-        .position(|b| b.start < part.0 || b.start >= part.1)
-        .unwrap_or(own.len());
-    let own = &own[..len];
-    let from = own.partition_point(|b| b.end <= stretch.start);
-    let overlapping = own[from..].iter().take_while(|b| b.start < stretch.end);
+        .skip_while(|b| !is_own(b))
+        .take_while(is_own);
+    let overlapping = own
+        .skip_while(|b| b.end <= stretch.start)
+        .take_while(|b| b.start < stretch.end);
     overlapping.map(|b| b.count).max().unwrap_or(0)
 }

@@ -31,7 +31,7 @@ pub fn fold<T: Clone + PartialEq>(frames: &mut Vec<T>, limit: Option<usize>) {
         for frame in frames.drain(..) {
             kept.push(frame);
             let n = kept.len();
-            if n >= 2 * len && kept[n - 2 * len..n - len] == kept[n - len..] {
+            if n >= 2 * len && kept.get(n - 2 * len..n - len) == kept.get(n - len..) {
                 kept.truncate(n - len);
             }
         }

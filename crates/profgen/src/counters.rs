@@ -134,10 +134,10 @@ pub fn read_raw(text: &[u8], base: u64) -> Result<Vec<RawPart>, FormatError> {
         .split(|&byte| byte == b'\n')
         .map(<[u8]>::trim_ascii)
         .zip(1..)
-        .filter(|(line, _)| !line.is_empty() && line[0] != b';')
+        .filter(|(line, _)| line.first().is_some_and(|&byte| byte != b';'))
         .peekable();
     let bad = |number: u64, line: &[u8]| {
-        let shown = String::from_utf8_lossy(&line[..line.len().min(100)]).into_owned();
+        let shown = crate::beginning(line);
         FormatError::new(format!("Invalid raw profile at line {number}: {shown}"))
     };
     let mut all = Vec::new();
@@ -170,7 +170,7 @@ pub fn read_raw(text: &[u8], base: u64) -> Result<Vec<RawPart>, FormatError> {
                     Some((
                         a.wrapping_add(base),
                         b.wrapping_add(base),
-                        parse(&line[colon + 1..], 10)?,
+                        parse(line.get(colon + 1..)?, 10)?,
                     ))
                 };
                 let (a, b, n) = entry().ok_or_else(|| bad(number, line))?;
@@ -235,5 +235,22 @@ mod tests {
         ] {
             assert!(read_raw(cut.as_bytes(), 0).is_err(), "{cut}");
         }
+    }
+
+    #[test]
+    fn damaged_raw_profiles_are_read_or_refused_with_a_line() {
+        let whole = b"[a @ b]\n1\n10-20:5\n1\n20->10:3\n; note\n0\n0\n";
+        assert!(read_raw(whole, 0).is_ok());
+        let mut refused = 0;
+        for at in 0..whole.len() {
+            for byte in [b'\n', b':', b'-', b'[', b']', b'9', 0, 0xff] {
+                let mut text = whole.to_vec();
+                text[at] = byte;
+                refused += usize::from(read_raw(&text, 0).is_err());
+                text.truncate(at);
+                let _ = read_raw(&text, u64::MAX);
+            }
+        }
+        assert!(refused > 50, "{refused}");
     }
 }

@@ -105,7 +105,9 @@ impl<'d> Listing<'_, 'd> {
             pieces.len(),
             || Writer::new(self),
             |writer, number, out| {
-                let piece = &pieces[number];
+                let Some(piece) = pieces.get(number) else {
+                    return;
+                };
                 out.extend_from_slice(piece.head.as_bytes());
                 let Some((section, base, here)) = piece.code else {
                     return;
@@ -120,7 +122,9 @@ impl<'d> Listing<'_, 'd> {
                 for at in piece.symbols.clone() {
                     // A symbol may be beyond its section: `_end` does.
                     let end = here.get(at + 1).map_or(end, |next| next.address.min(end));
-                    writer.block(&here[at], base, end, code, &mut probes, out);
+                    if let Some(symbol) = here.get(at) {
+                        writer.block(symbol, base, end, code, &mut probes, out);
+                    }
                 }
             },
         )
@@ -130,7 +134,7 @@ impl<'d> Listing<'_, 'd> {
     fn base(&self, index: usize) -> u64 {
         let laid_out = self.probes.and_then(|loaded| {
             let found = loaded.layout.binary_search_by_key(&index, |entry| entry.0);
-            found.ok().map(|at| loaded.layout[at].1)
+            Some(loaded.layout.get(found.ok()?)?.1)
         });
         let own = || {
             self.elf
@@ -322,7 +326,7 @@ impl<'a, 'l, 'd> Writer<'a, 'l, 'd> {
                 self.location(address, start, out);
             }
             out.push(b'\n');
-            rest = &rest[len.min(rest.len())..];
+            rest = rest.get(len..).unwrap_or_default();
             address = address.wrapping_add(len as u64);
         }
         out.push(b'\n');
@@ -333,7 +337,8 @@ impl<'a, 'l, 'd> Writer<'a, 'l, 'd> {
             Some(&around) => around,
             None => self.body(loaded, probe.node),
         };
-        out.extend_from_slice(&self.texts[around.start..around.middle]);
+        let text = self.texts.get(around.start..around.middle);
+        out.extend_from_slice(text.unwrap_or_default());
         digits::put(out, u64::from(probe.index));
         out.extend_from_slice(b"  ");
         if probe.discriminator != 0 {
@@ -351,7 +356,8 @@ impl<'a, 'l, 'd> Writer<'a, 'l, 'd> {
                 out.extend_from_slice(b"  ");
             }
         }
-        out.extend_from_slice(&self.texts[around.middle..around.end]);
+        let text = self.texts.get(around.middle..around.end);
+        out.extend_from_slice(text.unwrap_or_default());
     }
 
     /// Makes the text of a body's probes.

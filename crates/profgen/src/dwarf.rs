@@ -202,14 +202,15 @@ impl<'d> Lines<'d> {
     pub fn frames(&self, address: u64, frames: &mut Vec<Frame<'d>>) {
         frames.clear();
         let at = self.rows.partition_point(|row| row.address <= address);
-        let row = at.checked_sub(1).map(|at| self.rows[at]);
+        let row = at.checked_sub(1).and_then(|at| self.rows.get(at));
         let Some((mut line, mut discriminator)) =
             row.and_then(|row| Some((row.line?, row.discriminator)))
         else {
             return;
         };
         let at = self.pieces.partition_point(|piece| piece.0 <= address);
-        let mut scope = at.checked_sub(1).map_or(NONE, |at| self.pieces[at].1);
+        let scope = at.checked_sub(1).and_then(|at| self.pieces.get(at));
+        let mut scope = scope.map_or(NONE, |piece| piece.1);
         while let Some(this) = self.scopes.get(scope as usize) {
             frames.push(Frame {
                 name: this.name,
@@ -468,7 +469,7 @@ impl<'u, 'd> Units<'u, 'd> {
             });
             if end {
                 let rows = std::mem::take(&mut sequence);
-                let start = rows[0].address;
+                let start = rows.first().map_or(0, |row| row.address);
                 if start != 0 && !unit.header.is_tombstone_address(start) {
                     part.sequences.push(rows);
                 }

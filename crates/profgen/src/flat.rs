@@ -64,8 +64,8 @@ fn innermost<'p>(
         .collect();
     let mut here = profile.function(*ids.last()?);
     each(here);
-    for depth in (1..frames.len()).rev() {
-        here = here.inlinee(location(&frames[depth], flow_sensitive), ids[depth - 1]);
+    for (caller, inlined) in frames.iter().skip(1).zip(&ids).rev() {
+        here = here.inlinee(location(caller, flow_sensitive), *inlined);
         each(here);
     }
     Some(here)

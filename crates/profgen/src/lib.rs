@@ -32,6 +32,12 @@
 //! Nothing here panics, whatever the bytes: what a section says about its own size is believed only as far as
 //! the section has bytes to back it.
 
+#![deny(clippy::indexing_slicing)]
+#![cfg_attr(
+    test,
+    allow(clippy::indexing_slicing, reason = "a test that fails may panic")
+)]
+
 pub mod context;
 pub mod context_key;
 pub mod counters;
@@ -56,6 +62,12 @@ pub mod testing;
 
 pub use generate::{Format, Input, Options, Report, generate};
 pub use postlink_elf::FormatError;
+
+/// The beginning of a line, for a message.
+fn beginning(line: &[u8]) -> String {
+    let (shown, _) = line.split_at(line.len().min(100));
+    String::from_utf8_lossy(shown).into_owned()
+}
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

@@ -17,9 +17,10 @@ pub fn canonical(mut name: &[u8]) -> &[u8] {
             .windows(suffix.len())
             .rposition(|window| window == suffix);
         if let Some(at) = found
-            && !name[at + suffix.len()..].contains(&b'.')
+            && let (kept, Some(rest)) = (name.get(..at), name.get(at + suffix.len()..))
+            && !rest.contains(&b'.')
         {
-            name = &name[..at];
+            name = kept.unwrap_or_default();
         }
     }
     name

@@ -234,7 +234,9 @@ impl Builder {
         for word in [self.start, self.base, self.base, 0, self.end, 0x1000] {
             head.extend(word.to_le_bytes());
         }
-        out[..head.len()].copy_from_slice(&head);
+        for (to, from) in out.iter_mut().zip(head) {
+            *to = from;
+        }
         out
     }
 }

@@ -113,9 +113,9 @@ impl<'d> Program<'d> {
     #[inline]
     fn fact(&self, address: u64) -> u8 {
         for code in &self.code {
-            let at = address.wrapping_sub(code.start);
-            if at < code.facts.len() as u64 {
-                return code.facts[at as usize];
+            let at = usize::try_from(address.wrapping_sub(code.start));
+            if let Some(&fact) = at.ok().and_then(|at| code.facts.get(at)) {
+                return fact;
             }
         }
         0
@@ -149,7 +149,7 @@ impl<'d> Program<'d> {
             let end = usize::try_from(end)
                 .unwrap_or(usize::MAX)
                 .min(code.facts.len());
-            let at = code.facts[..end].iter().rposition(|&fact| fact != 0)?;
+            let at = code.facts.get(..end)?.iter().rposition(|&fact| fact != 0)?;
             Some(code.start + at as u64)
         })
     }
@@ -198,8 +198,8 @@ impl<'d> Program<'d> {
             let from = first.saturating_sub(code.start).min(len);
             let to = last.saturating_sub(code.start).min(len);
             let mut at = from as usize;
-            while at < to as usize {
-                let fact = code.facts[at];
+            let before = code.facts.get(..to as usize).unwrap_or_default();
+            while let Some(&fact) = before.get(at) {
                 if matches!(fact & KIND, CALL..=JUMP) {
                     return false;
                 }
@@ -211,32 +211,33 @@ impl<'d> Program<'d> {
 
     /// What the instruction at an address does; `None` if there is none.
     pub fn flow(&self, address: u64) -> Option<Flow> {
-        let code = self.code.iter().find(|code| {
-            address.wrapping_sub(code.start) < code.facts.len() as u64 && address >= code.start
+        let (fact, bytes) = self.code.iter().find_map(|code| {
+            let at = usize::try_from(address.checked_sub(code.start)?).ok()?;
+            Some((*code.facts.get(at)?, code.bytes.get(at..)?))
         })?;
-        let at = (address - code.start) as usize;
-        if code.facts[at] == 0 {
+        if fact == 0 {
             return None;
         }
-        Decoder::new(self.machine)
-            .step(&code.bytes[at..], address)
-            .1
+        Decoder::new(self.machine).step(bytes, address).1
     }
 
-    fn range_number(&self, address: u64) -> Option<usize> {
-        let at = self.ranges.partition_point(|range| range.start <= address);
-        at.checked_sub(1)
-            .filter(|&at| address < self.ranges[at].end)
+    /// The piece of a function that an address is in, and its number.
+    fn range_at(&self, address: u64) -> Option<(usize, &Range<'d>)> {
+        let after = self.ranges.partition_point(|range| range.start <= address);
+        let at = after.checked_sub(1)?;
+        let range = self.ranges.get(at).filter(|range| address < range.end)?;
+        Some((at, range))
     }
 
     /// The piece of a function that an address is in.
     pub fn range_of(&self, address: u64) -> Option<&Range<'d>> {
-        self.range_number(address).map(|at| &self.ranges[at])
+        self.range_at(address).map(|(_, range)| range)
     }
 
     /// The function that an address is in, by number.
     pub fn function_of(&self, address: u64) -> Option<u32> {
-        self.range_number(address).map(|at| self.functions[at])
+        let (at, _) = self.range_at(address)?;
+        self.functions.get(at).copied()
     }
 
     /// The function whose entry an address is.
@@ -295,9 +296,9 @@ impl<'d> Program<'d> {
 
     fn mark(&mut self, address: u64, flag: u8) {
         for code in &mut self.code {
-            let at = address.wrapping_sub(code.start);
-            if at < code.facts.len() as u64 {
-                code.facts[at as usize] |= flag;
+            let at = usize::try_from(address.wrapping_sub(code.start));
+            if let Some(fact) = at.ok().and_then(|at| code.facts.get_mut(at)) {
+                *fact |= flag;
             }
         }
     }
@@ -313,7 +314,9 @@ impl<'d> Program<'d> {
                 known.push((0, false));
                 known.len() as u32 - 1
             });
-            known[number as usize].0 += 1;
+            if let Some(known) = known.get_mut(number as usize) {
+                known.0 += 1;
+            }
             match self.ranges.last() {
                 Some(last) if last.start == range.start => self.same_start += 1,
                 _ => {
@@ -334,7 +337,9 @@ impl<'d> Program<'d> {
         }
         let mut unframed = Vec::new();
         for (range, &number) in self.ranges.iter().zip(&self.functions) {
-            let known = &mut known[number as usize];
+            let Some(known) = known.get_mut(number as usize) else {
+                continue;
+            };
             let named = symbols
                 .get(&range.start)
                 .is_some_and(|names| names.contains(&names::canonical(range.name)));
@@ -349,21 +354,16 @@ impl<'d> Program<'d> {
         for address in unframed {
             self.mark(address, UNFRAMED);
         }
-        let mut last = None;
-        for (number, code) in self.code.iter_mut().enumerate() {
-            for at in 0..code.facts.len() {
-                if code.facts[at] & KIND == RETURN && code.facts[at] != 0 {
-                    code.facts[at] |= UNFRAMED;
-                    if let Some((section, before)) = last
-                        && section == number
-                    {
-                        let before: usize = before;
-                        code.facts[before] |= UNFRAMED;
+        for code in &mut self.code {
+            let mut before: Option<&mut u8> = None;
+            for fact in code.facts.iter_mut().filter(|fact| **fact != 0) {
+                if *fact & KIND == RETURN {
+                    *fact |= UNFRAMED;
+                    if let Some(before) = before {
+                        *before |= UNFRAMED;
                     }
                 }
-                if code.facts[at] != 0 {
-                    last = Some((number, at));
-                }
+                before = Some(fact);
             }
         }
     }
@@ -394,9 +394,9 @@ fn facts(machine: Machine, base: u64, bytes: &[u8], starts: Vec<u64>) -> Vec<u8>
         let mut decoder = Decoder::new(machine);
         for (start, facts) in pieces {
             let mut at = 0;
-            while at < facts.len() {
-                let place = *start + at;
-                let (len, flow) = decoder.step(&bytes[place..], base.wrapping_add(place as u64));
+            while let (Some(fact), Some(rest)) = (facts.get_mut(at), bytes.get(*start + at..)) {
+                let place = base.wrapping_add((*start + at) as u64);
+                let (len, flow) = decoder.step(rest, place);
                 if let Some(flow) = flow {
                     let kind = match flow {
                         Flow::Call { .. } | Flow::IndirectCall => CALL,
@@ -407,7 +407,7 @@ fn facts(machine: Machine, base: u64, bytes: &[u8], starts: Vec<u64>) -> Vec<u8>
                         }
                         Flow::Next | Flow::Stop => 0,
                     };
-                    facts[at] = kind | len << 4;
+                    *fact = kind | len << 4;
                 }
                 at += usize::from(len);
             }

@@ -417,7 +417,7 @@ impl Source<'_> {
                 }
             };
             let mut rest = Vec::with_capacity(self.text.len() - end + BLOCK);
-            rest.extend_from_slice(&self.text[end..]);
+            rest.extend_from_slice(self.text.get(end..).unwrap_or_default());
             self.text.truncate(end);
             return Ok(Some(std::mem::replace(&mut self.text, rest)));
         }
@@ -427,9 +427,9 @@ impl Source<'_> {
 /// Where the last whole sample of a text ends.
 fn last_end(text: &[u8], kind: Kind) -> Option<usize> {
     let mut end = memrchr(b'\n', text)? + 1;
-    while end > 0 {
-        let start = memrchr(b'\n', &text[..end - 1]).map_or(0, |at| at + 1);
-        let line = &text[start..end - 1];
+    while let Some(before) = end.checked_sub(1).and_then(|end| text.get(..end)) {
+        let start = memrchr(b'\n', before).map_or(0, |at| at + 1);
+        let line = before.get(start..)?;
         let complete = match kind {
             Kind::Chains => line.starts_with(b" 0x"),
             Kind::StackedIps => line.trim_ascii().is_empty(),
@@ -457,26 +457,31 @@ impl Reader<'_, '_> {
     fn cut(&mut self, text: Vec<u8>) -> Result<Vec<(Vec<u8>, Maps)>, FormatError> {
         let mut marks: Vec<Range<usize>> = Vec::new();
         for at in memmem::find_iter(&text, b"PERF_RECORD_MMAP") {
-            let start = memrchr(b'\n', &text[..at]).map_or(0, |at| at + 1);
-            let end = memchr(b'\n', &text[at..]).map_or(text.len(), |len| at + len + 1);
-            let line = &text[start..end];
+            let (before, after) = text.split_at(at);
+            let start = memrchr(b'\n', before).map_or(0, |at| at + 1);
+            let end = memchr(b'\n', after).map_or(text.len(), |len| at + len + 1);
             let known = marks.last().is_some_and(|last| last.end > start);
-            if !known && line.len() > 50 && !line[0].is_ascii_digit() {
+            let counted = text.get(start).is_some_and(u8::is_ascii_digit);
+            if !known && end - start > 50 && !counted {
                 marks.push(start..end);
             }
         }
         let (mut pieces, mut start) = (Vec::new(), 0);
         for mark in marks {
             let before = self.maps.clone();
-            self.mapping(text[mark.clone()].trim_ascii_end())?;
-            if !self.maps.same(&before) && mark.start > start {
-                pieces.push((text[start..mark.start].to_vec(), before));
+            let line = text.get(mark.clone()).unwrap_or_default();
+            self.mapping(line.trim_ascii_end())?;
+            if !self.maps.same(&before)
+                && mark.start > start
+                && let Some(piece) = text.get(start..mark.start)
+            {
+                pieces.push((piece.to_vec(), before));
                 start = mark.start;
             }
         }
         let last = match start {
             0 => text,
-            _ => text[start..].to_vec(),
+            _ => text.get(start..).unwrap_or_default().to_vec(),
         };
         pieces.push((last, self.maps.clone()));
         Ok(pieces)
@@ -486,7 +491,8 @@ impl Reader<'_, '_> {
     fn mapping(&mut self, line: &[u8]) -> Result<(), FormatError> {
         let text = String::from_utf8_lossy(line);
         let event = memmem::find(line, b"PERF_RECORD_MMAP").and_then(|at| {
-            let (_, fields) = line[at..].split_at(memchr(b' ', &line[at..])?);
+            let record = line.get(at..)?;
+            let fields = record.get(memchr(b' ', record)?..)?;
             perf_script::mapping(fields).ok()
         });
         let Some((pid, mapping)) = event else {
@@ -602,7 +608,7 @@ impl Parser {
             let line = match memchr(b'\n', rest) {
                 Some(end) => {
                     let (line, after) = rest.split_at(end);
-                    rest = &after[1..];
+                    rest = after.get(1..).unwrap_or_default();
                     line
                 }
                 None => std::mem::take(&mut rest),
@@ -643,7 +649,7 @@ impl Parser {
 
     fn bad(&mut self, run: &Run<'_, '_>, token: &[u8]) {
         self.bad_count += 1;
-        let shown = String::from_utf8_lossy(&token[..token.len().min(100)]).into_owned();
+        let shown = crate::beginning(token);
         let entry = (run.block.number, run.line, shown);
         let at = self.bad.partition_point(|other| *other <= entry);
         if at < WARNINGS {
@@ -678,7 +684,7 @@ impl Parser {
                 .is_none_or(|&byte| byte == b'/' || byte.is_ascii_whitespace());
             let Some((from, to)) = both.filter(|_| ends) else {
                 let end = word_end(line, start);
-                self.bad(run, &line[start..end]);
+                self.bad(run, line.get(start..end).unwrap_or_default());
                 return;
             };
             at = word_end(line, at);
@@ -699,9 +705,9 @@ impl Parser {
         let mut event: &[u8] = &[];
         let (mut numbers, mut last): (usize, &[u8]) = (0, &[]);
         let mut first: &[u8] = &[];
-        while at < line.len() && !line[at..].starts_with(b"0x") {
+        while at < line.len() && !starts_address(line, at) {
             let end = word_end(line, at);
-            let word = &line[at..end];
+            let word = line.get(at..end).unwrap_or_default();
             match word.strip_suffix(b":") {
                 Some(name) if numbers == 0 => event = name,
                 _ if parse(word, 16).is_some() && numbers < 2 => {
@@ -773,7 +779,7 @@ impl Parser {
     /// A line of a call chain, of which only the first one counts; or anything else.
     fn stacked_ip(&mut self, run: &Run<'_, '_>, line: &[u8], count: u64) -> bool {
         let start = blanks(line, 0);
-        let word = &line[start..word_end(line, start)];
+        let word = line.get(start..word_end(line, start)).unwrap_or_default();
         if word.is_empty() || start == 0 {
             // A blank line, or a line of another kind, ends a call chain.
             self.stack.clear();
@@ -795,7 +801,7 @@ impl Parser {
     fn chained(&mut self, run: &Run<'_, '_>, line: &[u8], count: &mut u64) -> bool {
         let mut at = blanks(line, 0);
         let start = at;
-        if line[at..].starts_with(b"0x") {
+        if starts_address(line, at) {
             let whole = line.starts_with(b" 0x") && !self.stack.is_empty();
             if whole {
                 self.hybrid(run, line, start, *count);
@@ -858,9 +864,17 @@ impl Parser {
             self.tally.notes.unused += 1;
             return;
         };
-        self.sample.chain[0] = newest.to;
+        if let Some(leaf) = self.sample.chain.first_mut() {
+            *leaf = newest.to;
+        }
         self.tally.add(run.how, &self.sample, count);
     }
+}
+
+/// Whether an address with `0x` begins at a place.
+#[inline]
+fn starts_address(line: &[u8], at: usize) -> bool {
+    line.get(at..).is_some_and(|rest| rest.starts_with(b"0x"))
 }
 
 /// The first place from `at` on that is no blank.
@@ -881,6 +895,10 @@ fn word_end(line: &[u8], mut at: usize) -> usize {
     at
 }
 
+#[expect(
+    clippy::indexing_slicing,
+    reason = "digits and their codes are in range"
+)]
 /// Values of hexadecimal digits; 255 for anything else.
 const DIGITS: [u8; 256] = {
     let mut table = [255; 256];
@@ -899,7 +917,7 @@ fn hex(line: &[u8], at: &mut usize) -> Option<u64> {
     let start = *at;
     let mut value = 0;
     while let Some(&byte) = line.get(*at) {
-        let digit = DIGITS[usize::from(byte)];
+        let digit = DIGITS.get(usize::from(byte)).copied().unwrap_or(255);
         if digit == 255 {
             break;
         }

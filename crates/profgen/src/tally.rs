@@ -130,7 +130,9 @@ impl Paths {
     fn chain(&self, mut node: u32) -> Vec<u64> {
         let mut chain = Vec::new();
         while node != 0 {
-            let (callers, address) = self.nodes[node as usize];
+            let Some(&(callers, address)) = self.nodes.get(node as usize) else {
+                break;
+            };
             chain.push(address);
             node = callers;
         }
@@ -231,16 +233,15 @@ impl Tally {
 
     /// The node of the outermost `len` frames of the chain at hand.
     fn node(&mut self, len: usize) -> u32 {
-        while self.path_nodes.len() < len {
+        for &address in self.path.iter().take(len).skip(self.path_nodes.len()) {
             let callers = self.path_nodes.last().copied().unwrap_or(0);
-            let address = self.path[self.path_nodes.len()];
             let node = self.paths.child(callers, address);
             self.path_nodes.push(node);
         }
-        match len.checked_sub(1) {
-            Some(last) => self.path_nodes[last],
-            None => 0,
-        }
+        let last = len
+            .checked_sub(1)
+            .and_then(|last| self.path_nodes.get(last));
+        last.copied().unwrap_or(0)
     }
 
     fn pop(&mut self) {
@@ -292,7 +293,7 @@ impl Tally {
                 self.path_nodes.clear();
                 self.path.push(from);
             } else if is_call {
-                let parent = self.path.len().checked_sub(2).map(|at| self.path[at]);
+                let parent = self.path.iter().rev().nth(1).copied();
                 if parent == Some(from) {
                     self.pop();
                 } else {
@@ -386,8 +387,7 @@ fn cut(program: &Program<'_>, lines: &Lines<'_>, first: u64, last: u64) -> Box<[
     let mut end = last;
     let mut pieces = Vec::new();
     lines.frames(last, &mut here);
-    for pair in code.windows(2).rev() {
-        let (address, after) = (pair[0], pair[1]);
+    for (&address, &after) in code.iter().zip(code.iter().skip(1)).rev() {
         lines.frames(address, &mut before);
         if before.is_empty() || !same_function(&before, &here) {
             pieces.push((after, end));

@@ -8,6 +8,8 @@
 //!
 //! The same number to start from gives the same walk.
 
+#![allow(clippy::indexing_slicing, reason = "a test that fails may panic")]
+
 use std::collections::VecDeque;
 use std::io::{self, Write};
 

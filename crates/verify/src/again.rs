@@ -29,7 +29,8 @@
 //! nothing is taken over.
 
 use crate::consulted::Consulted;
-use crate::context::{Context, Counts, FuncId, Index, Numbers, renumber};
+use crate::context::{Context, Counts, FuncId, Numbers, renumber};
+use crate::files::addr::{InputAddr, OutputAddr, Pair};
 use crate::files::claim::{Moved, Range};
 use crate::files::elf::Elf;
 use crate::files::unwind::Table;
@@ -42,7 +43,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
 
 /// Roots of the lock step by function.
-pub(crate) type Roots = BTreeMap<FuncId, Vec<(u64, u64)>>;
+pub(crate) type Roots = BTreeMap<FuncId, Vec<Pair>>;
 
 /// How many loaded bytes are compared at once.
 const CHUNK: usize = 1 << 12;
@@ -152,26 +153,25 @@ impl Facts {
 /// What is said of single functions, without what is in the claim; ascending.
 #[derive(Clone, PartialEq, Eq)]
 struct OfFunctions {
-    patches: Vec<(Range, FuncId)>,
-    interiors: Vec<(Range, FuncId)>,
-    reused: Vec<(Range, FuncId)>,
+    patches: Vec<(Range<InputAddr>, FuncId)>,
+    interiors: Vec<(Range<InputAddr>, FuncId)>,
+    reused: Vec<(Range<OutputAddr>, FuncId)>,
     buried: Vec<FuncId>,
-    ends: Vec<(u64, FuncId)>,
+    ends: Vec<(InputAddr, FuncId)>,
     calculating: Vec<FuncId>,
 }
 
 impl OfFunctions {
     fn of(cx: &Context<'_>) -> Self {
-        let ranges = |index: &Index| index.ranges().collect::<Vec<_>>();
         let all = 0..cx.functions.len() as FuncId;
         let mut ends: Vec<_> = cx.ends.iter().map(|(addr, id)| (*addr, *id)).collect();
         ends.sort_unstable();
         let mut calculating: Vec<_> = cx.calculating.iter().copied().collect();
         calculating.sort_unstable();
         OfFunctions {
-            patches: ranges(&cx.patches),
-            interiors: ranges(&cx.interiors),
-            reused: ranges(&cx.reused),
+            patches: cx.patches.ranges().collect(),
+            interiors: cx.interiors.ranges().collect(),
+            reused: cx.reused.ranges().collect(),
             buried: all.filter(|id| cx.is_buried(*id)).collect(),
             ends,
             calculating,
@@ -277,7 +277,7 @@ impl<'a> Again<'a> {
         &mut self,
         cx: &Context<'_>,
         roots: &Roots,
-    ) -> FxHashMap<FuncId, (Walked, Vec<(u64, u64)>)> {
+    ) -> FxHashMap<FuncId, (Walked, Vec<Pair>)> {
         let walked = std::mem::take(&mut self.before.found.walked);
         let gone = (0..)
             .zip(&walked)
@@ -309,8 +309,8 @@ impl<'a> Again<'a> {
         let (before, now) = (&self.unwind, &cx.new_unwind);
         cx.function(id).is_some_and(|f| {
             f.new.iter().all(|r| {
-                let a = before.overlapping(r.start, r.end);
-                let b = now.overlapping(r.start, r.end);
+                let a = before.overlapping(r.start.get(), r.end.get());
+                let b = now.overlapping(r.start.get(), r.end.get());
                 let mut pairs = a.iter().zip(b);
                 a.len() == b.len() && pairs.all(|(a, b)| before.same_meaning(a, now, b))
             })

@@ -2,6 +2,7 @@
 
 use crate::arch::{Arch, AsksForHugePages, Dispatch, FieldKind, Flow, Insn};
 use crate::consulted;
+use crate::files::addr::{Address, InputAddr, OutputAddr, Pair};
 use crate::files::bytes::u64_in;
 use crate::files::claim::{Moved, Range};
 use crate::files::elf::{ET_EXEC, Elf, PT_GNU_EH_FRAME, PT_INTERP, SHF_EXECINSTR, SHT_SYMTAB};
@@ -15,9 +16,9 @@ pub(crate) type FuncId = u32;
 
 /// Ranges with owners, sorted; a bitmap answers most questions with "no owner".
 #[derive(Debug, Default)]
-pub(crate) struct Index {
-    ranges: Vec<(Range, FuncId)>,
-    base: u64,
+pub(crate) struct Index<Addr> {
+    ranges: Vec<(Range<Addr>, FuncId)>,
+    base: Addr,
     bitmap: Vec<u64>,
 }
 
@@ -27,15 +28,15 @@ const REACH: u64 = 64;
 /// A bit of the bitmap stands for this many bytes (as a power of two).
 const GRAIN: u32 = 6;
 
-impl Index {
-    pub(crate) fn new(mut ranges: Vec<(Range, FuncId)>) -> Self {
+impl<Addr: Address> Index<Addr> {
+    pub(crate) fn new(mut ranges: Vec<(Range<Addr>, FuncId)>) -> Self {
         ranges.sort_unstable();
-        let base = ranges.first().map_or(0, |r| r.0.start);
+        let base = ranges.first().map_or_else(Addr::default, |r| r.0.start);
         let end = ranges.iter().map(|r| r.0.end).max().unwrap_or(base);
         let words = (((end - base) >> GRAIN) / 64 + 1).min(1 << 24);
         let mut bitmap = vec![0u64; words as usize];
         for (r, _) in &ranges {
-            for grain in (r.start - base) >> GRAIN..=(r.end - 1 - base) >> GRAIN {
+            for grain in (r.start - base) >> GRAIN..=(r.end - base - 1) >> GRAIN {
                 if let Some(word) = bitmap.get_mut((grain / 64) as usize) {
                     *word |= 1 << (grain % 64);
                 }
@@ -49,12 +50,12 @@ impl Index {
     }
 
     /// All ranges with their owners, ascending.
-    pub(crate) fn ranges(&self) -> impl Iterator<Item = (Range, FuncId)> + '_ {
+    pub(crate) fn ranges(&self) -> impl Iterator<Item = (Range<Addr>, FuncId)> + '_ {
         self.ranges.iter().copied()
     }
 
     /// The owners of ranges that have bytes in common with one, and the first such bytes.
-    pub(crate) fn within(&self, start: u64, end: u64) -> impl Iterator<Item = (u64, FuncId)> {
+    pub(crate) fn within(&self, start: Addr, end: Addr) -> impl Iterator<Item = (Addr, FuncId)> {
         let i = self.ranges.partition_point(|r| r.0.end <= start);
         let ranges = self.ranges.get(i..).unwrap_or(&[]).iter();
         let inside = ranges.take_while(move |r| r.0.start < end);
@@ -65,15 +66,15 @@ impl Index {
     }
 
     /// Whether none of these addresses has an owner.
-    pub(crate) fn is_free(&self, start: u64, end: u64) -> bool {
+    pub(crate) fn is_free(&self, start: Addr, end: Addr) -> bool {
         let i = self.ranges.partition_point(|r| r.0.end <= start);
         self.ranges.get(i).is_none_or(|r| r.0.start >= end)
     }
 
     /// Whose address this is.
     #[inline]
-    pub(crate) fn owner(&self, addr: u64) -> Option<FuncId> {
-        let grain = addr.checked_sub(self.base)? >> GRAIN;
+    pub(crate) fn owner(&self, addr: Addr) -> Option<FuncId> {
+        let grain = addr.number().checked_sub(self.base.number())? >> GRAIN;
         match self.bitmap.get(usize::try_from(grain / 64).ok()?) {
             // Beyond the bitmap's largest size every address is searched.
             None if self.bitmap.len() < 1 << 24 => return None,
@@ -92,7 +93,7 @@ impl Index {
     }
 
     /// The same, and up to where the answer holds.
-    pub(crate) fn owner_from(&self, addr: u64) -> (Option<FuncId>, u64) {
+    pub(crate) fn owner_from(&self, addr: Addr) -> (Option<FuncId>, Addr) {
         let i = self.ranges.partition_point(|r| r.0.start <= addr);
         let last = i.checked_sub(1).and_then(|i| self.ranges.get(i));
         match last.filter(|r| addr < r.0.end) {
@@ -100,7 +101,10 @@ impl Index {
                 consulted::function(r.1);
                 (Some(r.1), r.0.end)
             }
-            None => (None, self.ranges.get(i).map_or(u64::MAX, |r| r.0.start)),
+            None => {
+                let last = || Addr::from_number(u64::MAX);
+                (None, self.ranges.get(i).map_or_else(last, |r| r.0.start))
+            }
         }
     }
 }
@@ -122,14 +126,14 @@ pub(crate) struct Context<'a> {
     pub output: &'a Elf<'a>,
     pub functions: &'a [Moved],
     pub options: &'a Options,
-    pub old: Index,
-    pub new: Index,
+    pub old: Index<InputAddr>,
+    pub new: Index<OutputAddr>,
     /// The bytes of jumps that were written over old entries.
-    pub patches: Index,
+    pub patches: Index<InputAddr>,
     /// Overwritten bytes that are not an instruction's start any more.
-    pub interiors: Index,
+    pub interiors: Index<InputAddr>,
     /// New code in the space of old bodies, with the function whose body it was.
-    pub reused: Index,
+    pub reused: Index<OutputAddr>,
     /// By moved function: whether other code is in its old body, so that nothing may come there any more.
     pub buried: Vec<bool>,
     /// Code of the input: executable sections, or executable segments in a file without section headers.
@@ -149,7 +153,7 @@ pub(crate) struct Context<'a> {
     /// The output says which bytes stand for which, and its debug information is to be compared by that.
     pub has_debug_info: bool,
     /// Ends of moved functions that are the address of nothing else.
-    pub ends: FxHashMap<u64, FuncId>,
+    pub ends: FxHashMap<InputAddr, FuncId>,
     /// Moved functions that calculate with distances, see [`crate::proof::distances`].
     pub calculating: FxHashSet<FuncId>,
     /// Data hold distances to places, see [`crate::proof::described`].
@@ -218,7 +222,7 @@ impl<'a> Context<'a> {
     }
 
     /// The moved function that ends at an address that is the address of nothing else.
-    pub(crate) fn end_of(&self, addr: u64) -> Option<FuncId> {
+    pub(crate) fn end_of(&self, addr: InputAddr) -> Option<FuncId> {
         let id = self.ends.get(&addr).copied();
         if let Some(id) = id {
             consulted::function(id);
@@ -332,12 +336,12 @@ impl<'a> Context<'a> {
     /// Whether code that forms `old` in the input and `new` in the output registers the output's whole unwind
     /// table. (The input may leave out the entries before `old`, those of objects that are linked first;
     /// finding more of them is harmless.)
-    pub(crate) fn registers_anew(&self, old: u64, new: u64) -> bool {
-        self.is_registered(old) && new == self.new_unwind.addr
+    pub(crate) fn registers_anew(&self, old: InputAddr, new: OutputAddr) -> bool {
+        self.is_registered(old.get()) && new.get() == self.new_unwind.addr
     }
 
     /// The moved function whose overwritten bytes an access of a few bytes at `addr` would read.
-    pub(crate) fn overwritten(&self, addr: u64) -> Option<FuncId> {
+    pub(crate) fn overwritten(&self, addr: InputAddr) -> Option<FuncId> {
         [addr, addr.saturating_add(7)].into_iter().find_map(|a| {
             let id = self.old.owner(a)?;
             // Where the other function begins in which the access ends, if there are two.
@@ -348,21 +352,22 @@ impl<'a> Context<'a> {
                 .find(|r| r.contains(a))
                 .map_or(8, |r| r.end - addr)
                 .min(8);
+            let addr = addr.get();
             (self.input.bytes(addr, len) != self.output.bytes(addr, len)).then_some(id)
         })
     }
 
     /// New code that belongs to no function: recorders, routines, the start-up code of an instrumented program.
-    pub(crate) fn unowned(&self, addr: u64) -> Option<&'a [u8]> {
+    pub(crate) fn unowned(&self, addr: OutputAddr) -> Option<&'a [u8]> {
         let counts = self.counts.as_ref()?;
         let whose = self.new.owner(addr);
-        (whose.is_none() && counts.code.iter().any(|r| r.contains(addr)))
-            .then(|| self.output.bytes_near(addr, REACH))?
+        (whose.is_none() && counts.code.iter().any(|r| r.contains(addr.get())))
+            .then(|| self.output.bytes_near(addr.get(), REACH))?
     }
 
     /// Whether at `new` is a start-up routine that asks for huge pages for new code, does nothing else, and goes on
     /// at `old`, or returns if that is 0. It belongs to no function.
-    fn asks_for_huge_pages(&self, old: u64, new: u64) -> bool {
+    fn asks_for_huge_pages(&self, old: InputAddr, new: OutputAddr) -> bool {
         let is_new_code = |start: u64, len: u64| {
             let end = start.checked_add(len);
             let segment = self
@@ -372,12 +377,12 @@ impl<'a> Context<'a> {
             let inside = segment.zip(end).is_some_and(|(s, end)| end <= s.end());
             inside && start >= self.input.extent().1
         };
-        let asks = || (self.startup)(self.output.bytes_from(new)?, new);
+        let asks = || (self.startup)(self.output.bytes_from(new.get())?, new.get());
         self.counts.is_none()
             && self.new.owner(new).is_none()
-            && is_new_code(new, 1)
+            && is_new_code(new.get(), 1)
             && asks().is_some_and(|asks| {
-                asks.next.unwrap_or(0) == old
+                asks.next.unwrap_or(0) == old.get()
                     && asks.start.is_multiple_of(HUGE_PAGE)
                     && asks.len.is_multiple_of(HUGE_PAGE)
                     && is_new_code(asks.start, asks.len)
@@ -390,13 +395,13 @@ impl<'a> Context<'a> {
     }
 
     /// The moved function whose entry this is.
-    pub(crate) fn entry_of(&self, addr: u64) -> Option<FuncId> {
+    pub(crate) fn entry_of(&self, addr: InputAddr) -> Option<FuncId> {
         let id = self.old.owner(addr)?;
         (self.function(id)?.old_entry == addr).then_some(id)
     }
 
     /// The moved function inside of which (not at whose entry) this address is.
-    pub(crate) fn inside_of(&self, addr: u64) -> Option<FuncId> {
+    pub(crate) fn inside_of(&self, addr: InputAddr) -> Option<FuncId> {
         let id = self.old.owner(addr)?;
         (self.function(id)?.old_entry != addr).then_some(id)
     }
@@ -415,7 +420,8 @@ impl<'a> Context<'a> {
                 break;
             }
             at = target;
-            if self.old.owner(at).is_some() || self.new.owner(at).is_some() {
+            let (old, new) = (InputAddr::new(at), OutputAddr::new(at));
+            if self.old.owner(old).is_some() || self.new.owner(new).is_some() {
                 break;
             }
         }
@@ -424,12 +430,12 @@ impl<'a> Context<'a> {
 
     /// Whether new code of a moved function is at an address of its own old body: what leads there leads to
     /// new code, though it is what it was.
-    pub(crate) fn lies_in_itself(&self, addr: u64) -> bool {
-        self.pair_owner(addr, addr).is_some()
+    pub(crate) fn lies_in_itself(&self, addr: InputAddr) -> bool {
+        self.pair_owner(addr, addr.kept()).is_some()
     }
 
     /// The moved function for which (old, new) could be a pair: the one that has both addresses.
-    pub(crate) fn pair_owner(&self, old: u64, new: u64) -> Option<FuncId> {
+    pub(crate) fn pair_owner(&self, old: InputAddr, new: OutputAddr) -> Option<FuncId> {
         let id = self.new.owner(new)?;
         self.function(id)?.in_old(old).then_some(id)
     }
@@ -471,7 +477,7 @@ pub(crate) fn code_ranges(elf: &Elf<'_>) -> Vec<Range> {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Findings {
     /// Pairs (old address, new address) that must hold.
-    pub pairs: Vec<(u64, u64)>,
+    pub pairs: Vec<Pair>,
     /// Failures of the whole file.
     pub file: Vec<Failure>,
     /// Failures charged to a function.
@@ -481,9 +487,9 @@ pub(crate) struct Findings {
     /// Functions into whose old body something still leads.
     pub entrances: Vec<FuncId>,
     /// Pointers in data to the inside of a moved function, or to its end, that are what they were.
-    pub inside: Vec<(FuncId, u64)>,
+    pub inside: Vec<(FuncId, InputAddr)>,
     /// Pointers to labels that lead to new code: the function, and the label's old address.
-    pub labels: Vec<(FuncId, u64)>,
+    pub labels: Vec<(FuncId, InputAddr)>,
     /// Functions with an indirect jump.
     pub dispatching: Vec<FuncId>,
     /// Functions whose old body branches into the bytes that the entry jump overwrote.
@@ -505,7 +511,7 @@ pub(crate) struct Findings {
     /// Functions whose pointers lead to new code.
     pub following: u64,
     /// What runs before the program does, in its place: old and new address.
-    pub hooks: Vec<(u64, u64)>,
+    pub hooks: Vec<Pair>,
     /// What may be instructions of the input that use the segment of per-thread counters.
     pub uses_own: Vec<u64>,
 }
@@ -533,7 +539,13 @@ impl Findings {
     }
 
     /// Charges a failure to the function that has the new or the old address, or to the file.
-    pub(crate) fn charge(&mut self, cx: &Context<'_>, old: u64, new: u64, failure: Failure) {
+    pub(crate) fn charge(
+        &mut self,
+        cx: &Context<'_>,
+        old: InputAddr,
+        new: OutputAddr,
+        failure: Failure,
+    ) {
         match cx.new.owner(new).or_else(|| cx.old.owner(old)) {
             Some(id) => self.functions.push((id, failure)),
             None => self.file.push(failure),
@@ -542,9 +554,9 @@ impl Findings {
 
     /// In an instrumented program, or one that asks for huge pages, one pointer that is run through at the start
     /// leads to the start-up code, which goes on with what it was.
-    pub(crate) fn hook(&mut self, cx: &Context<'_>, old: u64, new: u64) -> bool {
+    pub(crate) fn hook(&mut self, cx: &Context<'_>, old: InputAddr, new: OutputAddr) -> bool {
         let starts_up = || cx.unowned(new).is_some() || cx.asks_for_huge_pages(old, new);
-        let hooks = old != new && starts_up();
+        let hooks = old.kept() != new && starts_up();
         if hooks {
             self.hooks.push((old, new));
         }
@@ -556,8 +568,8 @@ impl Findings {
         &mut self,
         cx: &Context<'_>,
         place: u64,
-        old: u64,
-        new: u64,
+        old: InputAddr,
+        new: OutputAddr,
     ) -> bool {
         cx.input.dynamic_value(25) == Some(place)
             && !self.hooks.contains(&(old, new))
@@ -566,11 +578,17 @@ impl Findings {
 
     /// A pointer to code was `old` and is `new`: an obligation, or, if it is unchanged, perhaps a way into an old body.
     /// `identity`: the pointer can be seen by the program and compared.
-    pub(crate) fn pointer(&mut self, cx: &Context<'_>, old: u64, new: u64, identity: bool) -> bool {
-        if cx.bare && old != new {
+    pub(crate) fn pointer(
+        &mut self,
+        cx: &Context<'_>,
+        old: InputAddr,
+        new: OutputAddr,
+        identity: bool,
+    ) -> bool {
+        if cx.bare && old.kept() != new {
             return false;
         }
-        if old == new && !cx.lies_in_itself(old) {
+        if old.kept() == new && !cx.lies_in_itself(old) {
             if let Some(id) = cx.old.owner(old) {
                 match cx.entry_of(old) {
                     Some(id) if identity => self.addresses.push((id, false)),
@@ -672,11 +690,11 @@ impl Findings {
 /// Roots of the lock step by function.
 pub(crate) fn roots_by_function(
     cx: &Context<'_>,
-    pairs: &mut Vec<(u64, u64)>,
-) -> BTreeMap<FuncId, Vec<(u64, u64)>> {
+    pairs: &mut Vec<Pair>,
+) -> BTreeMap<FuncId, Vec<Pair>> {
     pairs.sort_unstable();
     pairs.dedup();
-    let mut roots: BTreeMap<FuncId, Vec<(u64, u64)>> = BTreeMap::new();
+    let mut roots: BTreeMap<FuncId, Vec<Pair>> = BTreeMap::new();
     for &(old, new) in pairs.iter() {
         if let Some(id) = cx.new.owner(new) {
             roots.entry(id).or_default().push((old, new));
@@ -691,15 +709,18 @@ mod tests {
 
     #[test]
     fn the_index_finds_owners_at_both_ends_and_nobody_between() {
-        let r = |start, end| Range { start, end };
+        let r = |start, end| Range { start, end }.of::<InputAddr>();
         let index = Index::new(vec![(r(0x2000, 0x2001), 1), (r(0x1000, 0x1010), 0)]);
-        assert_eq!(index.owner(0xfff), None);
-        assert_eq!(index.owner(0x1000), Some(0));
-        assert_eq!(index.owner(0x100f), Some(0));
-        assert_eq!(index.owner(0x1010), None);
-        assert_eq!(index.owner(0x2000), Some(1));
-        assert_eq!(index.owner(0x2001), None);
-        assert_eq!(index.owner(u64::MAX), None);
-        assert_eq!(Index::new(Vec::new()).owner(0), None);
+        assert_eq!(index.owner(InputAddr::new(0xfff)), None);
+        assert_eq!(index.owner(InputAddr::new(0x1000)), Some(0));
+        assert_eq!(index.owner(InputAddr::new(0x100f)), Some(0));
+        assert_eq!(index.owner(InputAddr::new(0x1010)), None);
+        assert_eq!(index.owner(InputAddr::new(0x2000)), Some(1));
+        assert_eq!(index.owner(InputAddr::new(0x2001)), None);
+        assert_eq!(index.owner(InputAddr::new(u64::MAX)), None);
+        assert_eq!(
+            Index::<OutputAddr>::new(Vec::new()).owner(OutputAddr::new(0)),
+            None
+        );
     }
 }

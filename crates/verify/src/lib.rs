@@ -72,6 +72,7 @@ pub use report::{
     EntryLevel, EntryReport, Failure, FunctionReport, Options, Report, Verdict,
 };
 
+use crate::files::addr::{InputAddr, OutputAddr, Pair};
 use again::{Again, Found, Kept, Roots, Sweep};
 use arch::Arch;
 use arch::aarch64::AArch64;
@@ -244,9 +245,12 @@ fn verify_parsed<'a>(
         (
             old,
             "input",
-            &(|f: &claim::Moved| f.old.clone()) as &dyn Fn(&claim::Moved) -> _,
+            &(|f: &claim::Moved| f.old.iter().map(Range::numbers).collect())
+                as &dyn Fn(&claim::Moved) -> Vec<Range>,
         ),
-        (new, "output", &|f| f.new.clone()),
+        (new, "output", &|f| {
+            f.new.iter().map(Range::numbers).collect()
+        }),
     ] {
         let (start, end) = elf.extent();
         if end - start >= u64::from(u32::MAX) {
@@ -272,13 +276,19 @@ fn verify_parsed<'a>(
     Ok(prove(old, new, debug_files, &claim, before, options))
 }
 
+/// Whether a range has bytes in one of these segments, as code.
+fn is_code(segments: &[elf::Segment], range: Range) -> bool {
+    let mut code = segments.iter().filter(|l| l.is_exec());
+    code.any(|l| l.addr <= range.start && range.end <= l.file_end())
+}
+
 /// Checks that claimed ranges are where code may be. Returns those in the space of old bodies, and whose those were.
 fn check_claim(
     cx: &Context<'_>,
     layout: &image::Layout,
     claim: &Claim<'_>,
     found: &mut Findings,
-) -> Vec<(Range, FuncId)> {
+) -> Vec<(Range<OutputAddr>, FuncId)> {
     let mut reused = Vec::new();
     let build_id = cx.input.note(b"GNU", 3).unwrap_or(b"");
     if build_id != claim.build_id {
@@ -291,12 +301,7 @@ fn check_claim(
     for (id, f) in cx.functions.iter().enumerate() {
         let id = id as FuncId;
         for r in &f.old {
-            if !cx
-                .input
-                .loads()
-                .iter()
-                .any(|l| l.is_exec() && l.addr <= r.start && r.end <= l.file_end())
-            {
+            if !is_code(cx.input.loads(), r.numbers()) {
                 let text = format!(
                     "the old range {:#x}..{:#x} is not code of the input",
                     r.start, r.end
@@ -305,19 +310,15 @@ fn check_claim(
             }
         }
         for r in &f.new {
-            if layout
-                .added
-                .iter()
-                .any(|l| l.is_exec() && l.addr <= r.start && r.end <= l.file_end())
-            {
+            if is_code(&layout.added, r.numbers()) {
                 continue;
             }
-            let whose = cx.old.owner(r.start);
+            let whose = cx.old.owner(r.start.of_old_image());
             let body = whose.and_then(|id| {
                 cx.function(id)?
                     .old
                     .iter()
-                    .find(|b| b.start <= r.start && r.end <= b.end)
+                    .find(|b| b.start <= r.start.of_old_image() && r.end <= b.end.kept())
             });
             match whose.filter(|_| body.is_some()) {
                 Some(body) => reused.push((*r, body)),
@@ -360,7 +361,12 @@ fn compare_unwind(cx: &Context<'_>, found: &mut Findings) {
         match others.next_if(|o| o.start == fde.start) {
             Some(other) if old.same_meaning(fde, new, other) => {}
             // What was there is gone; what is there now has its own entries.
-            other if cx.old.owner(fde.start).is_some_and(|id| cx.is_buried(id)) => {
+            other
+                if cx
+                    .old
+                    .owner(InputAddr::new(fde.start))
+                    .is_some_and(|id| cx.is_buried(id)) =>
+            {
                 extra.extend(other)
             }
             other => {
@@ -380,13 +386,13 @@ fn compare_unwind(cx: &Context<'_>, found: &mut Findings) {
     for fde in extra {
         let inside = cx
             .new
-            .owner(fde.start)
+            .owner(OutputAddr::new(fde.start))
             .and_then(|id| Some((id, cx.function(id)?)));
         match inside {
             Some((_, f))
                 if f.new
                     .iter()
-                    .any(|r| r.start <= fde.start && fde.end <= r.end) => {}
+                    .any(|r| r.start <= OutputAddr::new(fde.start) && fde.end <= r.end.get()) => {}
             Some((id, _)) => {
                 let text = format!(
                     "the FDE of {:#x}..{:#x} reaches beyond the function's new range",
@@ -399,7 +405,10 @@ fn compare_unwind(cx: &Context<'_>, found: &mut Findings) {
             // An FDE of length 0 is never found.
             None if fde.start == fde.end => {}
             // Nothing throws in recorders, and who returns does not return there.
-            None if cx.unowned(fde.start).is_some() && cx.new.is_free(fde.start, fde.end) => {}
+            None if cx.unowned(OutputAddr::new(fde.start)).is_some()
+                && cx
+                    .new
+                    .is_free(OutputAddr::new(fde.start), OutputAddr::new(fde.end)) => {}
             None => {
                 let text = format!(
                     "the FDE of {:#x}..{:#x} is for no new code that was claimed",
@@ -415,7 +424,7 @@ fn compare_unwind(cx: &Context<'_>, found: &mut Findings) {
 /// pair is demanded. Gives the roots of the first and of the last walks as well.
 fn walk_all<A: Arch>(
     cx: &Context<'_>,
-    pairs: &mut Vec<(u64, u64)>,
+    pairs: &mut Vec<Pair>,
     again: Option<&mut Again<'_>>,
 ) -> (Vec<Walked>, Roots, Roots) {
     let base = cx.input.extent().0;
@@ -449,7 +458,7 @@ fn walk_all<A: Arch>(
     let mut walked: Vec<Walked> = all.clone().map(one).collect();
     let mut last: Vec<FuncId> = all.collect();
     loop {
-        let mut cross: Vec<(u64, u64)> = last
+        let mut cross: Vec<Pair> = last
             .iter()
             .filter_map(|id| walked.get(*id as usize))
             .flat_map(|w| w.cross.iter().copied())
@@ -498,7 +507,7 @@ fn asked_of_all<A: Arch>(input: &Elf<'_>, unwind: &Table<'_>) -> Vec<bool> {
 }
 
 /// Notes which old bodies have new code in them.
-fn note_reused(cx: &mut Context<'_>, reused: Vec<(Range, FuncId)>) {
+fn note_reused(cx: &mut Context<'_>, reused: Vec<(Range<OutputAddr>, FuncId)>) {
     for &(_, id) in &reused {
         if let Some(buried) = cx.buried.get_mut(id as usize) {
             *buried = true;
@@ -524,21 +533,16 @@ fn prove<'a, A: Arch>(
         || unwind_table(output, "output", &mut of_output),
     );
     found.append(of_output);
-    let owners = |ranges: &dyn Fn(&claim::Moved) -> Vec<Range>| {
-        let all = claim
-            .functions
-            .iter()
-            .enumerate()
-            .flat_map(|(id, f)| ranges(f).into_iter().map(move |r| (r, id as FuncId)));
-        Index::new(all.collect())
-    };
+    let functions = || (0..).zip(&claim.functions);
+    let of_old = functions().flat_map(|(id, f)| f.old.iter().map(move |r| (*r, id)));
+    let of_new = functions().flat_map(|(id, f)| f.new.iter().map(move |r| (*r, id)));
     let mut cx = Context {
         input,
         output,
         functions: &claim.functions,
         options,
-        old: owners(&|f| f.old.to_vec()),
-        new: owners(&|f| f.new.to_vec()),
+        old: Index::new(of_old.collect()),
+        new: Index::new(of_new.collect()),
         patches: Index::default(),
         interiors: Index::default(),
         reused: Index::default(),
@@ -573,7 +577,8 @@ fn prove<'a, A: Arch>(
         claim
             .functions
             .iter()
-            .flat_map(|f| f.old.iter().map(|r| r.start).chain([f.old_entry])),
+            .flat_map(|f| f.old.iter().map(|r| r.start).chain([f.old_entry]))
+            .map(InputAddr::get),
     );
     text::entry_jumps::<A>(&mut cx, &starts, &mut found);
     let code = std::mem::take(&mut cx.code);
@@ -715,7 +720,8 @@ fn compare_image<A: Arch>(
         let text = format!(
             "the instruction at {addr:#x} goes to {target:#x}, which the entry jump overwrote"
         );
-        let failure = Failure::new(Check::EntryJump, text).at(addr, target);
+        let failure =
+            Failure::new(Check::EntryJump, text).at(InputAddr::new(addr), OutputAddr::new(target));
         found.functions.push((id, failure));
     }
     found
@@ -761,7 +767,7 @@ fn overwritten_bodies<A: Arch>(
     alive.sort_unstable();
     alive.dedup();
     for id in alive {
-        let at = cx.function(id).map_or(0, |f| f.old_entry);
+        let at = cx.function(id).map(|f| f.old_entry).unwrap_or_default();
         let text = match cx.is_buried(id) {
             true => {
                 format!("the old body of {at:#x} is still entered, but other code is there now")
@@ -777,7 +783,7 @@ fn overwritten_bodies<A: Arch>(
 }
 
 /// Ends of moved functions after which nothing but padding is.
-fn ends_of_moved<A: Arch>(cx: &Context<'_>, extents: &Extents<'_>) -> FxHashMap<u64, FuncId> {
+fn ends_of_moved<A: Arch>(cx: &Context<'_>, extents: &Extents<'_>) -> FxHashMap<InputAddr, FuncId> {
     let owned = |(id, f): (usize, &claim::Moved)| {
         let id = id as FuncId;
         f.old.iter().map(move |r| (r.end, id)).collect::<Vec<_>>()
@@ -786,7 +792,9 @@ fn ends_of_moved<A: Arch>(cx: &Context<'_>, extents: &Extents<'_>) -> FxHashMap<
         .par_iter()
         .enumerate()
         .flat_map_iter(owned)
-        .filter(|(end, _)| cx.old.owner(*end).is_none() && extents.ends_bare::<A>(cx.input, *end))
+        .filter(|(end, _)| {
+            cx.old.owner(*end).is_none() && extents.ends_bare::<A>(cx.input, (*end).get())
+        })
         .collect::<Vec<_>>()
         .into_iter()
         .collect()
@@ -806,7 +814,7 @@ fn what_is_seen<A: Arch>(
         found.file.push(Failure::new(Check::Visible, text));
     }
     let mut failed: Vec<(FuncId, Failure)> = Vec::new();
-    let mut fail = |id: FuncId, old: u64, new: u64, text: String| {
+    let mut fail = |id: FuncId, old: InputAddr, new: OutputAddr, text: String| {
         failed.push((id, Failure::new(Check::Visible, text).at(old, new)));
     };
     // Pointers that follow.
@@ -818,12 +826,12 @@ fn what_is_seen<A: Arch>(
         .collect();
     follow.sort_unstable();
     follow.dedup();
-    let why: Vec<(FuncId, u64, u64, String)> = follow
+    let why: Vec<(FuncId, InputAddr, OutputAddr, String)> = follow
         .par_iter()
         .filter_map(|id| {
             let f = cx.function(*id)?;
             let (old, new) = (f.old_entry, f.new_entry());
-            let why = extents.why_not::<A>(cx.input, visible, old, new)?;
+            let why = extents.why_not::<A>(cx.input, visible, old.get(), new.get())?;
             Some((*id, old, new, why))
         })
         .collect();
@@ -835,14 +843,14 @@ fn what_is_seen<A: Arch>(
     found.labels.sort_unstable();
     found.labels.dedup();
     for &(id, old) in &found.labels {
-        if extents.is_function(old) {
+        if extents.is_function(old.get()) {
             let text = format!("a pointer to the further entry {old:#x} leads to new code");
-            fail(id, old, old, text);
+            fail(id, old, old.kept(), text);
         } else if found.dispatching.binary_search(&id).is_err() {
             let text = format!(
                 "a pointer to {old:#x}, inside a function without an indirect jump, leads to new code"
             );
-            fail(id, old, old, text);
+            fail(id, old, old.kept(), text);
         }
     }
     // Pointers to insides and ends that stay.
@@ -853,15 +861,15 @@ fn what_is_seen<A: Arch>(
             let text = format!(
                 "a pointer leads to {old:#x}, the end of the function: the program may compare program counters with it"
             );
-            fail(id, old, old, text);
-        } else if !extents.begins(old)
+            fail(id, old, old.kept(), text);
+        } else if !extents.begins(old.get())
             && cx.patches.owner(old) != Some(id)
             && (!cx.has_fall_back(id) || visible.describes_insides && cx.bare)
         {
             let text = format!(
                 "a pointer to {old:#x}, inside the function, is what it was: a table may describe the function's code by address"
             );
-            fail(id, old, old, text);
+            fail(id, old, old.kept(), text);
         }
     }
     // Sections that tell where code is.
@@ -870,7 +878,8 @@ fn what_is_seen<A: Arch>(
             continue;
         }
         for (id, f) in cx.functions.iter().enumerate() {
-            if f.old.iter().any(|r| r.start < s.end() && s.addr < r.end) {
+            let mut own = f.old.iter().map(Range::numbers);
+            if own.any(|r| r.start < s.end() && s.addr < r.end) {
                 let text = format!(
                     "the function is in {}, whose bounds have symbols",
                     String::from_utf8_lossy(s.name)
@@ -901,7 +910,8 @@ fn unique_addresses(cx: &Context<'_>, found: &mut Findings) {
     for id in both {
         let (old, new) = cx
             .function(id)
-            .map_or((0, 0), |f| (f.old_entry, f.new_entry()));
+            .map(|f| (f.old_entry, f.new_entry()))
+            .unwrap_or_default();
         let text = "the program knows the function by its old and by its new address, so comparing pointers to it may fail";
         found
             .functions
@@ -930,7 +940,7 @@ impl<'a> Subject<'a> {
             .filter(|s| s.is_function() && s.section != 0)
         {
             functions_seen.push(s.value);
-            if cx.entry_of(s.value).is_some() {
+            if cx.entry_of(InputAddr::new(s.value)).is_some() {
                 let rank = (s.size > 0, s.info >> 4 != 0);
                 let best = names.entry(s.value).or_insert((rank, s.name));
                 if best.0 < rank {
@@ -943,7 +953,7 @@ impl<'a> Subject<'a> {
         }
         functions_seen.sort_unstable();
         functions_seen.dedup();
-        let stays = |a: &&u64| cx.old.owner(**a).is_none();
+        let stays = |a: &&u64| cx.old.owner(InputAddr::new(**a)).is_none();
         Subject {
             input: Digest::of(cx.input.data),
             output: Digest::of(cx.output.data),
@@ -975,7 +985,7 @@ fn entry_report<A: Arch>(cx: &Context<'_>, id: FuncId, jumps: &[FuncId]) -> Opti
             true => EntryLevel::Long,
             false => EntryLevel::Led,
         },
-        at: own.next().filter(|_| f.jumps),
+        at: own.next().filter(|_| f.jumps).map(InputAddr::get),
         relies_on: match jumps.binary_search(&id) {
             Ok(_) => vec!["A2", "A3", "A4"],
             Err(_) => Vec::new(),
@@ -1026,7 +1036,7 @@ fn report<A: Arch>(
             let takes_constants = takes_constants(w);
             let (promotes, inlines) = (promotes(w), inlines(w));
             let unreached = if w.failure.is_none() {
-                w.unreached.clone()
+                w.unreached.iter().map(|r| (r.0.get(), r.1)).collect()
             } else {
                 Vec::new()
             };
@@ -1063,18 +1073,18 @@ fn report<A: Arch>(
             Some(FunctionReport {
                 name: subject
                     .names
-                    .get(&f.old_entry)
+                    .get(&f.old_entry.get())
                     .map(|n| String::from_utf8_lossy(n.1).into_owned())
                     .unwrap_or_default(),
-                old: f.old_entry,
-                new: f.new_entry(),
+                old: f.old_entry.get(),
+                new: f.new_entry().get(),
                 verdict: failure.map_or(Verdict::Proved, Verdict::Failed),
                 instructions: w.instructions,
                 assumed_no_return: w.assumed_no_return,
                 // A walk that was given up says nothing about the rest.
                 unreached,
                 entry: entry_report::<A>(cx, id, &jumps),
-                falls_back: f.falls_back.clone(),
+                falls_back: f.falls_back.iter().map(|at| at.get()).collect(),
             })
         })
         .collect();

@@ -19,6 +19,7 @@
 
 use crate::arch::{Arch, Effects, Flow, Insn};
 use crate::context::Context;
+use crate::files::addr::InputAddr;
 use crate::files::claim::Range;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
@@ -89,9 +90,9 @@ impl Recent {
 /// What is known of the function for whose sake is asked.
 pub(crate) struct Known<'a> {
     /// Old addresses in it that its indirect jumps may go to.
-    pub targets: &'a [u64],
+    pub targets: &'a [InputAddr],
     /// Where its code is.
-    pub own: &'a [Range],
+    pub own: &'a [Range<InputAddr>],
     /// Registers that calls, returns and jumps out of it to other functions do not read.
     pub unread: u32,
     /// Asked for where the function was just entered: those registers and the flags hold nothing, so it does
@@ -139,7 +140,7 @@ pub(crate) fn dead<A: Arch>(
                 return false;
             }
             if open.regs & known.unread != 0
-                && !known.own.iter().any(|r| r.contains(at))
+                && !known.own.iter().any(|r| r.contains(InputAddr::new(at)))
                 && cx.old_unwind.find(at).is_some_and(|f| f.start == at)
             {
                 open.regs &= !known.unread;
@@ -186,7 +187,7 @@ pub(crate) fn dead<A: Arch>(
                             return false;
                         }
                     } else if computed {
-                        work.extend(known.targets.iter().map(|t| (*t, open)));
+                        work.extend(known.targets.iter().map(|t| (t.get(), open)));
                     }
                     break;
                 }

@@ -1,5 +1,6 @@
 //! What a check found: a certificate that can be written as JSON.
 
+use crate::files::addr::{InputAddr, OutputAddr};
 use serde::Serialize;
 
 /// What is to be checked beyond the minimum, and how.
@@ -183,8 +184,12 @@ impl Failure {
             new_value: String::new(),
         }
     }
-    pub(crate) fn at(mut self, old: u64, new: u64) -> Self {
-        (self.old, self.new) = (Some(old), Some(new));
+    /// A place of the old image, which has one address in both files.
+    pub(crate) fn at_kept(self, place: u64) -> Self {
+        self.at(InputAddr::new(place), OutputAddr::new(place))
+    }
+    pub(crate) fn at(mut self, old: InputAddr, new: OutputAddr) -> Self {
+        (self.old, self.new) = (Some(old.get()), Some(new.get()));
         self
     }
     pub(crate) fn values(

@@ -74,14 +74,17 @@ impl<'a, 'd> Jumps<'a, 'd> {
 
     /// Whether an indirect jump without a table may go to places in its function.
     fn may_stay(&self, index: usize, labels: &[u32]) -> bool {
-        let jump = &self.decoded.insns[index];
+        let Some(jump) = self.decoded.insns.get(index) else {
+            return false;
+        };
         // Through memory at a fixed place: a slot that is filled at run time.
         if jump.field.is_some() {
             return false;
         }
         let at = self.code.offset(jump.addr);
         let block = labels.partition_point(|&label| label <= at);
-        let block = block.checked_sub(1).map_or(0, |before| labels[before]);
+        let block = block.checked_sub(1).and_then(|before| labels.get(before));
+        let block = block.copied().unwrap_or(0);
         let mut own = self
             .path(index)
             .iter()
@@ -110,7 +113,7 @@ impl<'a, 'd> Jumps<'a, 'd> {
             return false;
         };
         let begin = items.partition_point(|item| item.at < block.start);
-        let run = &self.decoded.insns[begin..=index];
+        let run = self.decoded.insns.get(begin..=index).unwrap_or_default();
         match I::jump_shape(run, |insn| self.bytes_of(insn)) {
             JumpShape::Absolute { table: Some(_) } => true,
             JumpShape::Relative { table: Some(_), .. } => !targets.is_empty(),
@@ -125,13 +128,15 @@ impl<'a, 'd> Jumps<'a, 'd> {
         let from = (first..index)
             .rev()
             .find(|&at| {
-                matches!(
-                    insns[at].flow,
-                    Flow::Jump { .. } | Flow::IndirectJump | Flow::Return | Flow::Stop
-                )
+                insns.get(at).is_some_and(|insn| {
+                    matches!(
+                        insn.flow,
+                        Flow::Jump { .. } | Flow::IndirectJump | Flow::Return | Flow::Stop
+                    )
+                })
             })
             .map_or(first, |at| at + 1);
-        &insns[from..=index]
+        insns.get(from..=index).unwrap_or_default()
     }
 
     fn bytes_of(&self, insn: &Insn) -> &'d [u8] {
@@ -151,7 +156,11 @@ impl<'a, 'd> Jumps<'a, 'd> {
             JumpShape::Absolute { table: Some(table) } => self.absolute(table),
             // The table's address was formed elsewhere: it is one of those that the function forms.
             JumpShape::Relative { table: None, .. } | JumpShape::Unknown
-                if self.decoded.insns[index].field.is_none() =>
+                if self
+                    .decoded
+                    .insns
+                    .get(index)
+                    .is_some_and(|jump| jump.field.is_none()) =>
             {
                 let bases = self.decoded.bases.iter();
                 bases.flat_map(|&base| self.relative(base, 4)).collect()

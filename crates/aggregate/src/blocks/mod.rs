@@ -134,13 +134,15 @@ impl Blocks {
             return false;
         };
         // After a call: it is the call's return, and the block with the call goes on.
-        let first = self.list[at];
-        if foreign && from == u64::from(first.start) && !first.entry && !first.landing_pad && at > 0
+        let returns_here = |first: &Block| {
+            foreign && from == u64::from(first.start) && !first.entry && !first.landing_pad
+        };
+        if self.list.get(at).is_some_and(returns_here)
+            && let Some(before) = at.checked_sub(1).and_then(|before| self.list.get(before))
+            && before.goes_on
+            && before.calls
         {
-            let before = self.list[at - 1];
-            if before.goes_on && before.calls {
-                at -= 1;
-            }
+            at -= 1;
         }
         let Some(run) = self.list.get(at..end) else {
             return end < at;
@@ -148,8 +150,8 @@ impl Blocks {
         if !run.iter().all(|block| block.goes_on) {
             return false;
         }
-        for pair in self.list[at..=end].windows(2) {
-            each(pair[0].last, pair[1].start);
+        for (block, next) in run.iter().zip(self.list.iter().skip(at + 1)) {
+            each(block.last, next.start);
         }
         true
     }
@@ -473,28 +475,30 @@ fn connect(list: &mut [Block], items: &[Item], targets: &[(u32, Vec<u32>)]) -> V
     let block_at = |offset: u32| starts.binary_search(&offset).ok().map(|at| at as u32);
     let mut edges = Vec::new();
     let mut at = 0;
-    for index in 0..list.len() {
+    let count = list.len();
+    for (index, block) in list.iter_mut().enumerate() {
         let end = starts.get(index + 1).copied().unwrap_or(u32::MAX);
         let from = at;
         while items.get(at).is_some_and(|item| item.at < end) {
             at += 1;
         }
         let first = edges.len();
-        let mut add = |to: Option<u32>| {
-            if let Some(to) = to.filter(|to| !edges[first..].contains(to)) {
+        let add = |edges: &mut Vec<u32>, to: Option<u32>| {
+            if let Some(to) = to.filter(|to| !edges.iter().skip(first).any(|known| known == to)) {
                 edges.push(to);
             }
         };
         let mut last = Kind::Plain;
-        for item in &items[from..at] {
+        for item in items.get(from..at).unwrap_or_default() {
             last = item.kind;
             match item.kind {
-                Kind::Jump(to) | Kind::Branch(to) => add(block_at(to)),
+                Kind::Jump(to) | Kind::Branch(to) => add(&mut edges, block_at(to)),
                 Kind::Indirect => {
                     let known = targets.binary_search_by_key(&item.at, |target| target.0);
-                    for &to in known.map_or(&[][..], |at| &targets[at].1) {
-                        add(block_at(to));
-                        list[index].dispatches = true;
+                    let known = known.ok().and_then(|at| targets.get(at));
+                    for &to in known.map_or(&[][..], |known| &known.1) {
+                        add(&mut edges, block_at(to));
+                        block.dispatches = true;
                     }
                 }
                 _ => {}
@@ -505,15 +509,67 @@ fn connect(list: &mut [Block], items: &[Item], targets: &[(u32, Vec<u32>)]) -> V
             1 => matches!(last, Kind::Branch(_)),
             _ => false,
         };
-        let next = (index + 1 < list.len()).then_some(index as u32 + 1);
-        if let Some(next) = next.filter(|_| falls)
-            && !edges[first..].contains(&next)
-        {
-            edges.push(next);
+        let next = (index + 1 < count).then_some(index as u32 + 1);
+        if falls {
+            add(&mut edges, next);
         }
-        let block = &mut list[index];
-        block.goes_on = next.is_some_and(|next| edges[first..].contains(&next));
+        let is_next = |edge: &u32| Some(*edge) == next;
+        block.goes_on = edges.iter().skip(first).any(is_next);
         block.edges = (first as u32, edges.len() as u32);
     }
     edges
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Three blocks of 4 bytes, each of which goes on.
+    fn three() -> Blocks {
+        let items: Vec<Item> = (0..3)
+            .map(|n| Item {
+                at: n * 4,
+                kind: Kind::Plain,
+            })
+            .collect();
+        let mut list = cut(&items, &[0, 4, 8]);
+        let edges = connect(&mut list, &items, &[(4, vec![8])]);
+        Blocks {
+            list,
+            edges,
+            size: 12,
+            explained: true,
+            transfers: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn runs_from_samples_that_are_no_places_of_the_function_are_refused() {
+        let blocks = three();
+        let run = |from, to| {
+            let mut crossed = Vec::new();
+            let possible = blocks.run(from, to, true, |last, next| crossed.push((last, next)));
+            (possible, crossed)
+        };
+        assert_eq!(run(0, 11), (true, vec![(0, 4), (4, 8)]));
+        assert_eq!(run(5, 6), (true, vec![]));
+        for (from, to) in [
+            (6, 5),
+            (0, 12),
+            (12, 12),
+            (0, u64::MAX),
+            (u64::MAX, u64::MAX),
+        ] {
+            assert_eq!(run(from, to), (false, vec![]), "{from:#x} to {to:#x}");
+        }
+        assert_eq!(Blocks::default().run(0, 0, true, |_, _| {}), false);
+    }
+
+    #[test]
+    fn blocks_that_a_profile_names_and_the_function_lacks_have_no_successors() {
+        let blocks = three();
+        assert_eq!(blocks.successors(0), [1]);
+        assert_eq!(blocks.successors(2), [0u32; 0]);
+        assert_eq!(blocks.successors(usize::MAX), [0u32; 0]);
+    }
 }

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::{Header, Row, SECTION, extended, standard};
 use crate::Error;
-use crate::read::{Reader, number};
+use crate::read::{Reader, number, part};
 
 /// One sequence of rows.
 #[derive(Clone, Debug)]
@@ -25,9 +25,8 @@ impl Sequence {
 
     /// Checks that addresses do not descend.
     pub fn check_order(&self) -> Result<(), Error> {
-        let descends = |pair: &[Row]| pair[0].address > pair[1].address;
         let last = self.rows.last().map_or(0, |r| r.address);
-        if self.rows.windows(2).any(descends) || last > self.end {
+        if !self.rows.is_sorted_by_key(|r| r.address) || last > self.end {
             return Err(Error::new(
                 SECTION,
                 self.code.start as u64,
@@ -101,8 +100,12 @@ impl<'a> Runner<'a> {
         let h = self.header;
         // A header may give a known opcode another number of arguments: then it is another opcode.
         const ARGUMENTS: [u8; 12] = [0, 1, 1, 1, 1, 0, 0, 0, 1, 0, 0, 1];
-        let arguments = h.lengths[usize::from(opcode) - 1];
-        let known = ARGUMENTS.get(usize::from(opcode) - 1) == Some(&arguments);
+        let number = usize::from(opcode).wrapping_sub(1);
+        let Some(&arguments) = h.lengths.get(number) else {
+            let what = format!("the opcode {opcode:#x}, which the header does not describe");
+            return Err(self.reader.error(what));
+        };
+        let known = ARGUMENTS.get(number) == Some(&arguments);
         match opcode {
             _ if !known => {
                 for _ in 0..arguments {
@@ -150,7 +153,8 @@ impl<'a> Runner<'a> {
                 )));
             }
             extended::DEFINE_FILE => {
-                let whole = &self.reader.data[start..self.reader.at];
+                let whole = start as u64..self.reader.at as u64;
+                let whole = part(self.reader.data, whole, SECTION)?;
                 self.defined_files.extend_from_slice(whole);
             }
             extended::SET_DISCRIMINATOR => {

@@ -6,7 +6,7 @@ use super::rows::{Runner, Sequence};
 use super::{Header, Row, SECTION, write};
 use crate::Error;
 use crate::map::{AddressMap, normal};
-use crate::read::put_number;
+use crate::read::{part, put_number};
 
 /// What became of a program.
 #[derive(Clone, Debug)]
@@ -37,7 +37,8 @@ pub(crate) fn update(section: &[u8], at: u64, map: &AddressMap) -> Result<Progra
     while let Some(sequence) = runner.next()? {
         let covers = sequence.covers();
         if !map.touches(&covers) {
-            kept.extend_from_slice(&section[sequence.code]);
+            let code = sequence.code.start as u64..sequence.code.end as u64;
+            kept.extend_from_slice(part(section, code, SECTION)?);
             continue;
         }
         touched = true;
@@ -71,7 +72,8 @@ pub(crate) fn update(section: &[u8], at: u64, map: &AddressMap) -> Result<Progra
 fn assemble(section: &[u8], header: &Header, files: &[u8], code: &[u8]) -> Result<Vec<u8>, Error> {
     let mut out = Vec::with_capacity(header.code - header.start + files.len() + code.len());
     let length_field = if header.offset_size == 8 { 12 } else { 4 };
-    let after_length = &section[header.start + length_field..header.code];
+    let after_length = (header.start + length_field) as u64..header.code as u64;
+    let after_length = part(section, after_length, SECTION)?;
     let len = (after_length.len() + files.len() + code.len()) as u64;
     if header.offset_size == 8 {
         out.extend_from_slice(&[0xff; 4]);
@@ -90,14 +92,14 @@ fn assemble(section: &[u8], header: &Header, files: &[u8], code: &[u8]) -> Resul
 /// The row in effect at an address: the last one that starts there or in front of it.
 fn covering(rows: &[Row], address: u64) -> Option<&Row> {
     let after = rows.partition_point(|r| r.address <= address);
-    rows[..after].last()
+    rows.get(after.checked_sub(1)?)
 }
 
 /// Rows of an interval of old code that begins at a row's start, or in the middle of one.
 fn rows_of<'r>(rows: &'r [Row], old: &Range<u64>) -> (Option<Row>, &'r [Row]) {
     let from = rows.partition_point(|r| r.address < old.start);
     let to = rows.partition_point(|r| r.address < old.end);
-    let inside = &rows[from..to.max(from)];
+    let inside = rows.get(from..to).unwrap_or_default();
     match inside.first() {
         Some(row) if row.address == old.start => (None, inside),
         _ => (
@@ -186,7 +188,7 @@ fn new_code(out: &mut Vec<u8>, header: &Header, mut stretches: Vec<Stretch>) -> 
         while let Some(stretch) = rest.next_if(|s| s.new.start < sequence.end) {
             let said = |first: &Row| rows.last().is_some_and(|last| last.same_place(first));
             let skip = usize::from(stretch.synthetic && stretch.rows.first().is_some_and(said));
-            rows.extend_from_slice(&stretch.rows[skip..]);
+            rows.extend(stretch.rows.iter().skip(skip));
         }
         count += rows.len() as u64;
         write::sequence(out, header, &rows, sequence.end)?;

@@ -24,7 +24,7 @@ pub(crate) fn put_ranges(out: &mut Vec<u8>, encoding: Encoding, base: u64, range
         return;
     }
     for group in groups(ranges) {
-        let base = group[0].start;
+        let base = start_of(group);
         if based(group) < direct(group) {
             out.push(kind::RNG_BASE_ADDRESS);
             out.extend(base.to_le_bytes());
@@ -70,7 +70,7 @@ pub(crate) fn put_locations(
     let ranges: Vec<Range<u64>> = list.iter().filter_map(|l| l.range.clone()).collect();
     let mut with_range = list.iter().filter(|l| l.range.is_some());
     for group in groups(&ranges) {
-        let base = group[0].start;
+        let base = start_of(group);
         let by_base = based(group) < direct(group);
         if by_base {
             out.push(kind::LOC_BASE_ADDRESS);
@@ -147,9 +147,14 @@ fn groups(ranges: &[Range<u64>]) -> impl Iterator<Item = &[Range<u64>]> {
     })
 }
 
+/// Where the first range of a group begins.
+fn start_of(group: &[Range<u64>]) -> u64 {
+    group.first().map_or(0, |range| range.start)
+}
+
 /// Bytes of a group with a base.
 fn based(group: &[Range<u64>]) -> usize {
-    let base = group[0].start;
+    let base = start_of(group);
     let offsets = |r: &Range<u64>| 1 + uleb_len(r.start - base) + uleb_len(r.end - base);
     9 + group.iter().map(offsets).sum::<usize>()
 }

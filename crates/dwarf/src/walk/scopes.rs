@@ -102,18 +102,13 @@ impl Walk<'_, '_> {
             let new = touched.then(|| map.with_old_bodies(&old));
             return self.name_ranges(a, new, &indexes, u64::MAX);
         }
-        if touched && let (Some(low), Some(high)) = (entry.get(at::LOW_PC), entry.get(at::HIGH_PC))
+        if touched
+            && let (Some(low), Some(high)) = (entry.get(at::LOW_PC), entry.get(at::HIGH_PC))
+            && let Some(first) = old.first()
         {
             let new = map.with_old_bodies(&old);
             let list = self.put_ranges(&new);
-            self.convert(
-                entry,
-                low,
-                high,
-                list,
-                old[0].start,
-                old[0].end - old[0].start,
-            );
+            self.convert(entry, low, high, list, first.start, first.end - first.start);
         }
         Ok(())
     }

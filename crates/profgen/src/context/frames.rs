@@ -8,6 +8,11 @@
 //! Which calls and jumps lead where is known from the sampled branches: an indirect call has no target in the
 //! code, and a jump that was never taken explains nothing.
 
+#![allow(
+    clippy::indexing_slicing,
+    reason = "indexes are numbers that this module gave to elements of its own lists; a file says none of them"
+)]
+
 use std::collections::BTreeMap;
 
 use postlink_isa::Flow;

@@ -6,6 +6,11 @@
 //! sinks to the bottom along the greater children (the right one of equals), and the last element rises from
 //! there.
 
+#![allow(
+    clippy::indexing_slicing,
+    reason = "indexes are numbers that this module gave to elements of its own lists; a file says none of them"
+)]
+
 use std::cmp::Ordering;
 
 /// A binary heap of what `compare` orders; equals come out in the order of the C++ library's `priority_queue`.

@@ -7,6 +7,11 @@
 //!
 //! Code of which nothing but probes is left has size 0, which is something else than unknown.
 
+#![allow(
+    clippy::indexing_slicing,
+    reason = "indexes are numbers that this module gave to elements of its own lists; a file says none of them"
+)]
+
 use std::collections::BTreeMap;
 
 use rustc_hash::FxHashSet;

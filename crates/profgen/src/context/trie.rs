@@ -9,6 +9,11 @@
 //! several orders are right (which of several sizes to take, which attributes come first), both then come to
 //! the same result.
 
+#![allow(
+    clippy::indexing_slicing,
+    reason = "indexes are numbers that this module gave to elements of its own lists; a file says none of them"
+)]
+
 use std::collections::BTreeMap;
 
 use rustc_hash::FxHashMap;

@@ -203,12 +203,11 @@ impl<'d> Parsed<'d> {
                 continue;
             }
             unit.copy_relocated_attributes(skeleton);
-            let units = [unit];
             let all = Units {
                 dwarf: &dwarf,
-                units: &units,
+                units: std::slice::from_ref(&unit),
             };
-            all.scopes(&units[0], part)?;
+            all.scopes(&unit, part)?;
         }
         Ok(())
     }
@@ -226,7 +225,9 @@ impl<'d> Parsed<'d> {
         let Ok(at) = self.units.binary_search_by_key(&id.0, |unit| unit.0) else {
             return Ok(None);
         };
-        let elf = &self.units[at].1;
+        let Some((_, elf)) = self.units.get(at) else {
+            return Ok(None);
+        };
         let mut dwarf = Dwarf::load(|id: SectionId| {
             Ok::<_, gimli::Error>(
                 id.dwo_name()

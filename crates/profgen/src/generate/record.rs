@@ -128,7 +128,9 @@ pub(super) fn read(
                 if !frames(how.program, chain, read, notes) {
                     return;
                 }
-                read.chain[0] = newest.to;
+                if let Some(leaf) = read.chain.first_mut() {
+                    *leaf = newest.to;
+                }
             }
             part.tally.add(&how, &part.sample, 1);
         })

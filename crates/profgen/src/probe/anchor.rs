@@ -41,6 +41,7 @@ impl Anchors {
         keyed.par_sort_by_key(|entry| entry.0);
         let mut anchors = Anchors::default();
         for group in keyed.chunk_by(|a, b| a.0 == b.0) {
+            let [(key, _), ..] = group else { continue };
             let first = anchors.places.len();
             let mut seen = FxHashSet::default();
             // Backwards, so that of several symbols at one address the last one's place in the order counts.
@@ -49,11 +50,11 @@ impl Anchors {
                     anchors.places.push(*anchor);
                 }
             }
-            anchors.places[first..].reverse();
+            if let Some(own) = anchors.places.get_mut(first..) {
+                own.reverse();
+            }
             let count = anchors.places.len() - first;
-            anchors
-                .keys
-                .insert(group[0].0, (first as u32, count as u32));
+            anchors.keys.insert(*key, (first as u32, count as u32));
         }
         anchors
     }
@@ -61,7 +62,10 @@ impl Anchors {
     /// All places of a key.
     pub fn all(&self, key: Guid) -> &[Anchor] {
         match self.keys.get(&key) {
-            Some(&(first, count)) => &self.places[first as usize..(first + count) as usize],
+            Some(&(first, count)) => {
+                let own = first as usize..first as usize + count as usize;
+                self.places.get(own).unwrap_or_default()
+            }
             None => &[],
         }
     }

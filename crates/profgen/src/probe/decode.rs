@@ -6,6 +6,11 @@
 //! on from record to record in old files. *Fill* writes the arrays, many records at once, and comes to the
 //! same addresses because it starts with the state that *count* had there.
 
+#![allow(
+    clippy::indexing_slicing,
+    reason = "the arrays are as long as a first pass over the same bytes has counted; numbers of nodes and probes are places in them"
+)]
+
 use rayon::prelude::*;
 use rustc_hash::FxHashSet;
 

@@ -81,7 +81,7 @@ impl<'d> Descriptors<'d> {
 
     /// A function by its key; the first in the section if several have it.
     pub fn get(&self, guid: Guid) -> Option<&Descriptor<'d>> {
-        self.places.get(&guid).map(|&at| &self.all[at as usize])
+        self.all_of(guid).first()
     }
 
     /// All descriptors of a key that differ, in the order of the section.
@@ -89,8 +89,9 @@ impl<'d> Descriptors<'d> {
         let Some(&at) = self.places.get(&guid) else {
             return &[];
         };
-        let rest = &self.all[at as usize..];
-        &rest[..rest.partition_point(|descriptor| descriptor.guid == guid)]
+        let rest = self.all.get(at as usize..).unwrap_or_default();
+        let count = rest.partition_point(|descriptor| descriptor.guid == guid);
+        rest.get(..count).unwrap_or_default()
     }
 
     /// The functions by ascending key, one descriptor each.

@@ -42,7 +42,7 @@ pub fn load<'d>(elf: &Elf<'d>) -> Result<Option<Loaded<'d>>, FormatError> {
     let described: Vec<&[u8]> = named(descriptors::SECTION)
         .map(|(_, section)| elf.section_data(section))
         .collect();
-    let probe_sections: Vec<usize> = named(decode::SECTION).map(|(index, _)| index).collect();
+    let probe_sections: Vec<(usize, &Section<'d>)> = named(decode::SECTION).collect();
     if described.is_empty() || probe_sections.is_empty() {
         return Ok(None);
     }
@@ -51,7 +51,7 @@ pub fn load<'d>(elf: &Elf<'d>) -> Result<Option<Loaded<'d>>, FormatError> {
     let mut probes = Probes::default();
     let base = |index: usize| {
         let found = layout.binary_search_by_key(&index, |entry| entry.0);
-        found.ok().map(|at| layout[at].1)
+        Some(layout.get(found.ok()?)?.1)
     };
     let symbols: Vec<(&[u8], Anchor, u32)> = elf
         .symbols(SymbolTable::Static)
@@ -76,8 +76,8 @@ pub fn load<'d>(elf: &Elf<'d>) -> Result<Option<Loaded<'d>>, FormatError> {
             .collect();
         let anchors = Anchors::new(&all);
         drop((symbols, all));
-        for index in probe_sections {
-            let decoded = decode::decode(elf.section_data(&elf.sections[index]), &anchors)?;
+        for (_, section) in probe_sections {
+            let decoded = decode::decode(elf.section_data(section), &anchors)?;
             match probes.is_empty() {
                 true => probes = decoded,
                 false => probes.append(decoded)?,
@@ -89,14 +89,14 @@ pub fn load<'d>(elf: &Elf<'d>) -> Result<Option<Loaded<'d>>, FormatError> {
             layout,
         }));
     }
-    for index in probe_sections {
-        let code = elf.sections[index].link;
+    for (index, section) in probe_sections {
+        let code = section.link;
         let here: Vec<_> = symbols
             .iter()
             .filter(|symbol| symbol.2 == code)
             .map(|&(name, anchor, _)| (name, anchor))
             .collect();
-        let bytes = relocated(elf, index, &base);
+        let bytes = relocated(elf, index, section, &base);
         probes.append(decode::decode(&bytes, &Anchors::new(&here))?)?;
     }
     Ok(Some(Loaded {
@@ -129,9 +129,10 @@ fn layout(elf: &Elf<'_>) -> Vec<(usize, u64)> {
 fn relocated<'d>(
     elf: &Elf<'d>,
     index: usize,
+    section: &Section<'d>,
     base: &impl Fn(usize) -> Option<u64>,
 ) -> Cow<'d, [u8]> {
-    let mut bytes = Cow::Borrowed(elf.section_data(&elf.sections[index]));
+    let mut bytes = Cow::Borrowed(elf.section_data(section));
     let symbols = elf.symbols(SymbolTable::Static);
     let tables = elf.sections.iter();
     let of_relocations = |s: &&Section<'_>| matches!(s.kind, raw::SHT_RELA | raw::SHT_CREL);

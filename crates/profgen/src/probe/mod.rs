@@ -55,6 +55,11 @@
 //! pointers. Bodies are in preorder, so the probes of a body and the bodies of a subtree are ranges. A first
 //! pass over the bytes counts and finds where each record starts; the second fills the arrays, in parallel.
 
+#![allow(
+    clippy::indexing_slicing,
+    reason = "numbers of nodes and probes are made by the decoder alone and are places in these lists"
+)]
+
 pub mod anchor;
 pub mod cursor;
 pub mod decode;

@@ -481,7 +481,9 @@ impl Reader {
                     return Err(cursor.error(cursor.offset(), "a name has no end"));
                 };
                 let name = cursor.take(len + 1, "a name")?;
-                self.profile.names.intern(&name[..len])
+                self.profile
+                    .names
+                    .intern(name.get(..len).unwrap_or_default())
             };
             self.names.push(id);
         }

@@ -108,10 +108,12 @@ impl Summary {
                 .and_then(|at| counts.get(at))
                 .copied()
                 .unwrap_or(0);
-            while sum < wanted && at < counts.len() {
-                min_count = counts[at];
+            while sum < wanted
+                && let Some(&next) = counts.get(at)
+            {
+                min_count = next;
                 // All counts of this size belong together.
-                while at < counts.len() && counts[at] == min_count {
+                while counts.get(at) == Some(&min_count) {
                     sum = sum.saturating_add(min_count);
                     at += 1;
                 }

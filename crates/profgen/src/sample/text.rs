@@ -121,11 +121,11 @@ pub fn read(text: &[u8]) -> Result<Profile, FormatError> {
     for (number, line) in text.split(|&byte| byte == b'\n').enumerate() {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         let content = line.trim_ascii_start();
-        if content.is_empty() || content[0] == b'#' {
+        if matches!(content.first(), None | Some(b'#')) {
             continue;
         }
         let bad = |what: &str| {
-            let shown = String::from_utf8_lossy(&line[..line.len().min(100)]).into_owned();
+            let shown = crate::beginning(line);
             FormatError::new(format!("line {}: {what}: {shown:?}", number + 1))
         };
         let depth = line.len() - content.len();
@@ -182,17 +182,18 @@ pub fn read(text: &[u8]) -> Result<Profile, FormatError> {
             }
             continue;
         }
-        let colon = content
-            .iter()
-            .position(|&byte| byte == b':')
+        let colon = content.iter().position(|&byte| byte == b':');
+        let (at, rest) = colon
+            .and_then(|colon| split_around(content, colon))
             .ok_or_else(|| bad("colon is missing"))?;
-        let at = location(&content[..colon]).ok_or_else(|| bad("location is broken"))?;
-        let rest = content[colon + 1..].trim_ascii_start();
+        let at = location(at).ok_or_else(|| bad("location is broken"))?;
+        let rest = rest.trim_ascii_start();
         let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
-        match decimal(&rest[..digits]) {
-            Some(count) if rest.len() == digits || rest[digits] == b' ' => {
+        let (digits, after) = rest.split_at(digits);
+        match decimal(digits) {
+            Some(count) if matches!(after.first(), None | Some(b' ')) => {
                 here.add_body(at, count);
-                for call in calls(&rest[digits..]).ok_or_else(|| bad("calls are broken"))? {
+                for call in calls(after).ok_or_else(|| bad("calls are broken"))? {
                     let target = profile.names.intern(call.0);
                     here.add_target(at, target, call.1);
                 }
@@ -221,19 +222,20 @@ fn calls(mut rest: &[u8]) -> Option<Vec<(&[u8], u64)>> {
         }
         let mut at = 0;
         let (end, count) = loop {
-            at += rest[at..].iter().position(|&byte| byte == b':')?;
-            let digits = rest[at + 1..]
+            at += rest.get(at..)?.iter().position(|&byte| byte == b':')?;
+            let digits = rest
                 .iter()
+                .skip(at + 1)
                 .take_while(|byte| byte.is_ascii_digit())
                 .count();
             let end = at + 1 + digits;
             if digits > 0 && rest.get(end).is_none_or(|&byte| byte == b' ') {
-                break (end, decimal(&rest[at + 1..end])?);
+                break (end, decimal(rest.get(at + 1..end)?)?);
             }
             at += 1;
         };
-        calls.push((&rest[..at], count));
-        rest = &rest[end..];
+        calls.push((rest.get(..at)?, count));
+        rest = rest.get(end..)?;
     }
 }
 
@@ -243,7 +245,13 @@ fn decimal(digits: &[u8]) -> Option<u64> {
 
 fn split_number(line: &[u8], separator: u8) -> Option<(&[u8], u64)> {
     let at = line.iter().rposition(|&byte| byte == separator)?;
-    Some((&line[..at], decimal(line[at + 1..].trim_ascii())?))
+    let (before, number) = split_around(line, at)?;
+    Some((before, decimal(number.trim_ascii())?))
+}
+
+/// What is in front of the byte at a place, and what is after it.
+fn split_around(line: &[u8], at: usize) -> Option<(&[u8], &[u8])> {
+    Some((line.get(..at)?, line.get(at + 1..)?))
 }
 
 fn location(text: &[u8]) -> Option<Location> {
@@ -279,13 +287,14 @@ pub(crate) fn context_text(names: &Names, context: &Context) -> Vec<u8> {
 pub(crate) fn context(mut text: &[u8], names: &mut Names) -> Option<Context> {
     let mut context = Vec::new();
     while let Some(at) = text.windows(3).position(|window| window == b" @ ") {
-        let step = &text[..at];
+        let step = text.get(..at)?;
         let colon = step.iter().rposition(|&byte| byte == b':')?;
+        let (name, place) = split_around(step, colon)?;
         context.push(Step {
-            name: names.intern(&step[..colon]),
-            at: location(&step[colon + 1..])?,
+            name: names.intern(name),
+            at: location(place)?,
         });
-        text = &text[at + 3..];
+        text = text.get(at + 3..)?;
     }
     context.push(Step {
         name: names.intern(text),

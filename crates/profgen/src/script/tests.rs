@@ -38,6 +38,29 @@ fn the_kind_of_samples_is_told_from_the_first_one() {
 }
 
 #[test]
+fn ends_are_looked_for_in_texts_of_any_shape() {
+    let pieces: [&[u8]; 6] = [b"\n", b" 0x", b"7", b" ", b"/", b"PERF_RECORD_MMAP"];
+    arbtest::arbtest(|u| {
+        let mut text = Vec::new();
+        while !u.is_empty() && text.len() < 100 {
+            text.extend(pieces[u.choose_index(pieces.len())?]);
+        }
+        for kind in [Kind::Branches, Kind::Chains, Kind::StackedIps, Kind::Ips] {
+            let end = last_end(&text, kind);
+            assert!(
+                end.is_none_or(|end| text[..end].ends_with(b"\n")),
+                "{text:?}"
+            );
+        }
+        for at in 0..=text.len() + 1 {
+            let expected = text.get(at..).is_some_and(|rest| rest.starts_with(b"0x"));
+            assert_eq!(starts_address(&text, at), expected);
+        }
+        Ok(())
+    });
+}
+
+#[test]
 fn blocks_end_where_a_sample_does() {
     let of = |text: &str, kind| last_end(text.as_bytes(), kind);
     assert_eq!(of(" 1 0x1/0x2\n3\n", Kind::Branches), Some(11));

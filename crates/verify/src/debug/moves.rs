@@ -31,6 +31,7 @@
 
 use crate::arch::{Arch, Flow};
 use crate::context::{Context, FuncId};
+use crate::files::addr::{InputAddr, OutputAddr};
 use crate::files::bytes::Reader;
 use crate::files::claim::{Moved, Range};
 use crate::walk::Walked;
@@ -126,10 +127,10 @@ pub(crate) fn compare<A: Arch>(
         arch: std::marker::PhantomData,
     };
     for range in &f.old {
-        let from = runs.partition_point(|r| r.old.0 < range.start);
-        let to = runs.partition_point(|r| r.old.0 < range.end);
+        let from = runs.partition_point(|r| r.old.0 < range.start.get());
+        let to = runs.partition_point(|r| r.old.0 < range.end.get());
         let own = runs.get(from..to).unwrap_or_default();
-        if let Some(run) = own.last().filter(|r| r.old.0 + r.old.1 > range.end) {
+        if let Some(run) = own.last().filter(|r| r.old.0 + r.old.1 > range.end.get()) {
             return Err(wrong(run, "leaves its function"));
         }
         function.runs.extend_from_slice(own);
@@ -155,7 +156,7 @@ impl<A: Arch> Function<'_, A> {
         let mut left = u64::from(slot);
         for range in &self.f.new {
             if left < range.len() {
-                return Some((range.start + left, *range));
+                return Some(((range.start + left).get(), range.numbers()));
             }
             left -= range.len();
         }
@@ -174,8 +175,8 @@ impl<A: Arch> Function<'_, A> {
         for i in 0..self.runs.len() {
             let run = self.runs[i];
             let end = run.new.0 + run.new.1;
-            let inside = |r: &&Range| r.start <= run.new.0 && end <= r.end;
-            let Some(range) = self.f.new.iter().find(inside) else {
+            let inside = |r: &Range| r.start <= run.new.0 && end <= r.end;
+            let Some(range) = self.f.new.iter().map(Range::numbers).find(inside) else {
                 return Err(wrong(&run, "is in none of its function's new ranges"));
             };
             let next = self.runs.get(i + 1).map_or(range.end, |r| r.new.0);
@@ -265,7 +266,7 @@ impl<A: Arch> Function<'_, A> {
             if let Some(start) = chain.iter().position(|&c| c == at) {
                 return chain.get(start..)?.iter().min().copied(); // an endless loop
             }
-            if !self.f.in_old(at) {
+            if !self.f.in_old(InputAddr::new(at)) {
                 // What is outside of the file is known by the jump that goes there.
                 let (start, _) = self.cx.input.extent();
                 let known = at
@@ -353,7 +354,8 @@ impl<A: Arch> Function<'_, A> {
         if let Flow::Call(target) | Flow::Jump(target) = a
             && let Some(bytes) = self.cx.output.bytes_from(run.new.0)
             && let call = matches!(a, Flow::Call(_))
-            && goes_through_slot::<A>(self.cx, target, call, bytes, run.new.0) == Some(run.new.1)
+            && goes_through_slot::<A>(self.cx, target, call, bytes, OutputAddr::new(run.new.0))
+                == Some(run.new.1)
         {
             return Some(run.new.1);
         }

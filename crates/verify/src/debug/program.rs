@@ -1,5 +1,6 @@
 //! Debug information of a program: what became of it, and the comparison by the lock step's pairs.
 
+use crate::files::addr::{InputAddr, Pair};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -54,9 +55,9 @@ fn compare_files(cx: &Context<'_>, found: &mut Findings) -> Result<(), String> {
     let walked = std::mem::take(&mut found.pairs);
     image::static_symbols(cx, (old, new), found);
     let pairs = std::mem::replace(&mut found.pairs, walked);
-    let begins = |(old, new): &(u64, u64)| {
-        let function = cx.entry_of(*old).and_then(|id| cx.function(id));
-        function.is_some_and(|f| f.old_entry == *old && f.new_entry() == *new)
+    let begins = |&(old, new): &Pair| {
+        let function = cx.entry_of(old).and_then(|id| cx.function(id));
+        function.is_some_and(|f| f.old_entry == old && f.new_entry() == new)
     };
     match pairs.iter().find(|pair| !begins(pair)) {
         Some((old, new)) => Err(format!(
@@ -187,7 +188,7 @@ fn parts<A: Arch>(
     if let Some(run) = claimed
         .runs
         .iter()
-        .find(|r| cx.old.owner(r.old.0).is_none())
+        .find(|r| cx.old.owner(InputAddr::new(r.old.0)).is_none())
     {
         return Err(format!(
             "the run at {:#x} is of no function that moved",
@@ -206,8 +207,10 @@ fn parts<A: Arch>(
             continue;
         };
         // A landing pad in front of the jump belongs to it.
+        let jump = jump.numbers();
         let labels = f.labels.iter().map(|l| l.0).chain([f.old_entry]);
         let entry = labels
+            .map(InputAddr::get)
             .filter(|a| *a <= jump.start && jump.start - a <= 4)
             .max();
         entry_jumps.push(entry.unwrap_or(jump.start)..jump.end);
@@ -219,7 +222,7 @@ fn parts<A: Arch>(
     }
     let (mut pointers, mut either) = (Vec::new(), Vec::new());
     for (id, f) in cx.functions.iter().enumerate() {
-        let both = (f.old_entry, f.new_entry());
+        let both = (f.old_entry.get(), f.new_entry().get());
         match follows.get(&(id as FuncId)) {
             Some(true) => pointers.push(both),
             Some(false) => {}
@@ -233,10 +236,10 @@ fn parts<A: Arch>(
         bodies: cx
             .functions
             .iter()
-            .flat_map(|f| f.old.iter().map(range))
+            .flat_map(|f| f.old.iter().map(|r| range(&r.numbers())))
             .collect(),
         runs: runs.concat(),
-        reused: cx.reused.ranges().map(|r| range(&r.0)).collect(),
+        reused: cx.reused.ranges().map(|r| range(&r.0.numbers())).collect(),
         entry_jumps,
         pointers,
         either,

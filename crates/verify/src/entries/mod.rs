@@ -39,6 +39,7 @@ mod aarch64;
 mod pointers;
 mod x86_64;
 
+use crate::files::addr::{InputAddr, OutputAddr};
 use std::cell::{Cell, RefCell};
 
 use rustc_hash::FxHashSet;
@@ -295,7 +296,7 @@ impl<A: Entries> Proof<'_, A> {
                     Check::Dynamic,
                     "the start of the program goes to another place",
                 )
-                .at(0, to),
+                .at(InputAddr::new(0), OutputAddr::new(to)),
                 options,
             );
         }

@@ -23,18 +23,20 @@
 //! the old entry is the start of an old range or inside one; new ranges and old ranges are disjoint over all functions.
 
 use crate::Error;
+use crate::files::addr::{Address, InputAddr, OutputAddr, Pair};
 use crate::files::bytes::Reader;
 use smallvec::SmallVec;
+use std::ops::Sub;
 
 /// Half-open range of addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Range {
-    pub start: u64,
-    pub end: u64,
+pub(crate) struct Range<Addr = u64> {
+    pub start: Addr,
+    pub end: Addr,
 }
 
-impl Range {
-    pub(crate) fn contains(&self, addr: u64) -> bool {
+impl<Addr: Copy + Ord + Sub<Output = u64>> Range<Addr> {
+    pub(crate) fn contains(&self, addr: Addr) -> bool {
         self.start <= addr && addr < self.end
     }
     pub(crate) fn len(&self) -> u64 {
@@ -42,29 +44,49 @@ impl Range {
     }
 }
 
+impl<Addr: Address> Range<Addr> {
+    /// Its numbers.
+    pub(crate) fn numbers(&self) -> Range {
+        Range {
+            start: self.start.number(),
+            end: self.end.number(),
+        }
+    }
+}
+
+impl Range {
+    /// As a range of one of the files.
+    pub(crate) fn of<Addr: Address>(&self) -> Range<Addr> {
+        Range {
+            start: Addr::from_number(self.start),
+            end: Addr::from_number(self.end),
+        }
+    }
+}
+
 /// A function said to be moved.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Moved {
-    pub old_entry: u64,
-    pub old: SmallVec<[Range; 2]>,
-    pub new: SmallVec<[Range; 2]>,
+    pub old_entry: InputAddr,
+    pub old: SmallVec<[Range<InputAddr>; 2]>,
+    pub new: SmallVec<[Range<OutputAddr>; 2]>,
     /// Further pairs (old address, new address).
-    pub labels: Vec<(u64, u64)>,
+    pub labels: Vec<Pair>,
     /// Whether there is a jump at the old entry; version 2.
     pub jumps: bool,
     /// Indirect jumps that go on in old code, by old address, ascending; version 2.
-    pub falls_back: Vec<u64>,
+    pub falls_back: Vec<InputAddr>,
 }
 
 impl Moved {
     /// The new entry: where the first new range starts.
-    pub(crate) fn new_entry(&self) -> u64 {
-        self.new.first().map_or(0, |r| r.start)
+    pub(crate) fn new_entry(&self) -> OutputAddr {
+        self.new.first().map_or(OutputAddr::new(0), |r| r.start)
     }
-    pub(crate) fn in_old(&self, addr: u64) -> bool {
+    pub(crate) fn in_old(&self, addr: InputAddr) -> bool {
         self.old.iter().any(|r| r.contains(addr))
     }
-    pub(crate) fn in_new(&self, addr: u64) -> bool {
+    pub(crate) fn in_new(&self, addr: OutputAddr) -> bool {
         self.new.iter().any(|r| r.contains(addr))
     }
 }
@@ -128,7 +150,7 @@ impl<'d> Claim<'d> {
             let function = Self::function(&mut r, entry, &mut previous_end, basis).ok_or_else(|| {
                 bad(format!("the entry of the function at {entry:#x} (number {index}) ends early or holds an impossible range"))
             })?;
-            if !function.in_old(entry) {
+            if !function.in_old(InputAddr::new(entry)) {
                 return Err(bad(format!(
                     "the old entry {entry:#x} is in none of its function's old ranges"
                 )));
@@ -147,8 +169,8 @@ impl<'d> Claim<'d> {
             basis,
             functions,
         };
-        claim.check_disjoint("old", |f| &f.old)?;
-        claim.check_disjoint("new", |f| &f.new)?;
+        claim.check_disjoint("old", |f| f.old.iter().map(Range::numbers).collect())?;
+        claim.check_disjoint("new", |f| f.new.iter().map(Range::numbers).collect())?;
         Ok(claim)
     }
 
@@ -163,7 +185,7 @@ impl<'d> Claim<'d> {
             (len > 0).then_some(Range { start, end })
         };
         let mut function = Moved {
-            old_entry: entry,
+            old_entry: InputAddr::new(entry),
             old: SmallVec::new(),
             new: SmallVec::new(),
             labels: Vec::new(),
@@ -172,19 +194,21 @@ impl<'d> Claim<'d> {
         };
         for _ in 0..r.uleb()? {
             let start = entry.checked_add_signed(r.sleb()?)?;
-            function.old.push(range(start, r.uleb()?)?);
+            function.old.push(range(start, r.uleb()?)?.of());
         }
         for _ in 0..r.uleb()? {
             let start = previous_end.checked_add_signed(r.sleb()?)?;
             let new = range(start, r.uleb()?)?;
             *previous_end = new.end;
-            function.new.push(new);
+            function.new.push(new.of());
         }
         let first = function.new.first()?.start;
         for _ in 0..r.uleb()? {
             let old = entry.checked_add_signed(r.sleb()?)?;
-            let new = first.checked_add_signed(r.sleb()?)?;
-            function.labels.push((old, new));
+            let new = first.get().checked_add_signed(r.sleb()?)?;
+            function
+                .labels
+                .push((InputAddr::new(old), OutputAddr::new(new)));
         }
         if basis.is_some() {
             function.jumps = match r.u8()? {
@@ -204,7 +228,7 @@ impl<'d> Claim<'d> {
                         u64::checked_add(before, step).filter(|_| step > 0)?
                     }
                 };
-                function.falls_back.push(at);
+                function.falls_back.push(InputAddr::new(at));
                 before = Some(at);
             }
         }
@@ -214,13 +238,9 @@ impl<'d> Claim<'d> {
     fn check_disjoint(
         &self,
         which: &str,
-        ranges: impl Fn(&Moved) -> &SmallVec<[Range; 2]>,
+        ranges: impl Fn(&Moved) -> SmallVec<[Range; 2]>,
     ) -> Result<(), Error> {
-        let mut all: Vec<Range> = self
-            .functions
-            .iter()
-            .flat_map(|f| ranges(f).iter().copied())
-            .collect();
+        let mut all: Vec<Range> = self.functions.iter().flat_map(ranges).collect();
         all.sort_unstable();
         for pair in all.windows(2) {
             if let [a, b] = pair
@@ -243,14 +263,16 @@ mod tests {
     use smallvec::smallvec;
 
     fn sample() -> Claim<'static> {
-        let r = |start, end| Range { start, end };
+        fn r<Addr: Address>(start: u64, end: u64) -> Range<Addr> {
+            Range { start, end }.of()
+        }
         Claim {
             kind: 1,
             build_id: b"\x01\x02",
             basis: None,
             functions: vec![
                 Moved {
-                    old_entry: 0x1000,
+                    old_entry: InputAddr::new(0x1000),
                     old: smallvec![r(0x1000, 0x1020)],
                     new: smallvec![r(0x9000, 0x9010), r(0xa000, 0xa008)],
                     labels: vec![],
@@ -258,10 +280,10 @@ mod tests {
                     falls_back: vec![],
                 },
                 Moved {
-                    old_entry: 0x1040,
+                    old_entry: InputAddr::new(0x1040),
                     old: smallvec![r(0x1040, 0x1060), r(0x800, 0x810)],
                     new: smallvec![r(0x9010, 0x9030)],
-                    labels: vec![(0x1048, 0x9020)],
+                    labels: vec![(InputAddr::new(0x1048), OutputAddr::new(0x9020))],
                     jumps: false,
                     falls_back: vec![],
                 },
@@ -283,7 +305,11 @@ mod tests {
         let mut claim = sample();
         claim.basis = Some(Basis::Nothing);
         claim.functions[0].jumps = true;
-        claim.functions[1].falls_back = vec![0x804, 0x1050, 0x105e];
+        claim.functions[1].falls_back = vec![
+            InputAddr::new(0x804),
+            InputAddr::new(0x1050),
+            InputAddr::new(0x105e),
+        ];
         let bytes = claim.encode();
         assert_eq!(Claim::parse(&bytes).expect("it is well-formed"), claim);
         for cut in 0..bytes.len() {
@@ -294,7 +320,7 @@ mod tests {
     #[test]
     fn overlapping_new_ranges_are_refused() {
         let mut claim = sample();
-        claim.functions[1].new[0].start = 0x900f;
+        claim.functions[1].new[0].start = OutputAddr::new(0x900f);
         let error = Claim::parse(&claim.encode())
             .expect_err("ranges overlap")
             .to_string();

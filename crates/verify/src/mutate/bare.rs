@@ -3,6 +3,7 @@
 
 use super::{Edit, Faults, Kind, Site};
 use crate::arch::{FieldKind, Flow};
+use crate::files::addr::{InputAddr, OutputAddr};
 use crate::files::claim::{Basis, Claim};
 
 impl Faults<'_> {
@@ -39,21 +40,21 @@ impl Faults<'_> {
         let field = s.insn.field.filter(|f| f.len == 4)?;
         let own = || {
             let mut functions = self.claim.functions.iter();
-            functions.find(|f| f.in_new(s.addr) && f.jumps)
+            functions.find(|f| f.in_new(OutputAddr::new(s.addr)) && f.jumps)
         };
         let target = match kind {
             Kind::FormedFollows if field.kind == FieldKind::Forms => {
                 let mut functions = self.claim.functions.iter();
-                let f = functions.find(|f| f.old_entry == field.target)?;
+                let f = functions.find(|f| f.old_entry == InputAddr::new(field.target))?;
                 f.new_entry()
             }
             Kind::IntoEntryJump if matches!(s.insn.flow, Flow::Branch { .. }) => {
-                own()?.old_entry.checked_add(2)?
+                (own()?.old_entry.checked_add(2)?).kept()
             }
             _ => return None,
         };
         let end = s.addr.wrapping_add(u64::from(s.insn.len));
-        let value = i32::try_from(target.wrapping_sub(end) as i64).ok()?;
+        let value = i32::try_from(target.get().wrapping_sub(end) as i64).ok()?;
         Some(Edit::new(
             format!("at {:#x} to {target:#x}", s.addr),
             s.at + usize::from(field.at),

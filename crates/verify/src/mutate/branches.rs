@@ -3,6 +3,7 @@
 use super::{Edit, Faults, Kind, Site};
 use crate::arch::x86_64::X86_64;
 use crate::arch::{Arch, Flow, Operand};
+use crate::files::addr::{InputAddr, OutputAddr};
 
 /// The instructions of a comparison: the address that is compared, if it takes an instruction, the comparison, the
 /// branch.
@@ -102,17 +103,19 @@ impl Faults<'_> {
             return None;
         };
         let functions = &self.claim.functions;
-        let own = functions.iter().find(|f| f.in_new(s.addr))?;
-        if own.in_new(target) {
+        let own = functions
+            .iter()
+            .find(|f| f.in_new(OutputAddr::new(s.addr)))?;
+        if own.in_new(OutputAddr::new(target)) {
             return None;
         }
         let same = functions
             .iter()
-            .find(|f| f.in_new(target) || f.in_old(target));
-        let old = same.map_or(target, |f| f.old_entry);
+            .find(|f| f.in_new(OutputAddr::new(target)) || f.in_old(InputAddr::new(target)));
+        let old = same.map_or(target, |f| f.old_entry.get());
         let mut others = functions.iter().filter(|f| f.old_entry != own.old_entry);
-        let other = others.find(|f| f.old_entry != old)?;
-        self.shift(s, other.new_entry().wrapping_sub(target) as i64)
+        let other = others.find(|f| f.old_entry != InputAddr::new(old))?;
+        self.shift(s, other.new_entry().get().wrapping_sub(target) as i64)
     }
 
     /// What is left of a call whose operand was read calls something else: `call [rsp-8]`, `call r11`.

@@ -16,23 +16,26 @@ impl Claim<'_> {
         uleb(&mut out, self.functions.len() as u64);
         let (mut previous, mut previous_end) = (0u64, 0u64);
         for f in &self.functions {
-            uleb(&mut out, f.old_entry.wrapping_sub(previous));
-            previous = f.old_entry;
+            uleb(&mut out, f.old_entry.get().wrapping_sub(previous));
+            previous = f.old_entry.get();
             uleb(&mut out, f.old.len() as u64);
             for r in &f.old {
-                sleb(&mut out, r.start.wrapping_sub(f.old_entry) as i64);
+                sleb(
+                    &mut out,
+                    r.start.get().wrapping_sub(f.old_entry.get()) as i64,
+                );
                 uleb(&mut out, r.len());
             }
             uleb(&mut out, f.new.len() as u64);
             for r in &f.new {
-                sleb(&mut out, r.start.wrapping_sub(previous_end) as i64);
+                sleb(&mut out, r.start.get().wrapping_sub(previous_end) as i64);
                 uleb(&mut out, r.len());
-                previous_end = r.end;
+                previous_end = r.end.get();
             }
             uleb(&mut out, f.labels.len() as u64);
             for &(old, new) in &f.labels {
-                sleb(&mut out, old.wrapping_sub(f.old_entry) as i64);
-                sleb(&mut out, new.wrapping_sub(f.new_entry()) as i64);
+                sleb(&mut out, old.get().wrapping_sub(f.old_entry.get()) as i64);
+                sleb(&mut out, new.get().wrapping_sub(f.new_entry().get()) as i64);
             }
             if self.basis.is_some() {
                 out.extend([2 * u8::from(f.jumps), 0]);
@@ -40,8 +43,8 @@ impl Claim<'_> {
                 let mut before = None;
                 for &at in &f.falls_back {
                     match before {
-                        None => sleb(&mut out, at.wrapping_sub(f.old_entry) as i64),
-                        Some(before) => uleb(&mut out, at.wrapping_sub(before)),
+                        None => sleb(&mut out, at.get().wrapping_sub(f.old_entry.get()) as i64),
+                        Some(before) => uleb(&mut out, at - before),
                     }
                     before = Some(at);
                 }

@@ -3,6 +3,7 @@
 use super::{Edit, Faults, Kind, Site};
 use crate::arch::x86_64::X86_64;
 use crate::arch::{Arch, FieldKind, Flow};
+use crate::files::addr::{InputAddr, OutputAddr};
 use crate::files::elf::SHT_SYMTAB;
 
 /// Offset of the opcode after legacy and REX prefixes.
@@ -97,13 +98,16 @@ impl Faults<'_> {
             }
             Kind::BranchToWrongBlock => {
                 let target = branch?;
-                let f = self.claim.functions.iter().find(|f| f.in_new(s.addr))?;
+                let f = self
+                    .claim
+                    .functions
+                    .iter()
+                    .find(|f| f.in_new(OutputAddr::new(s.addr)))?;
                 let silent = |s: &Site| matches!(s.insn.flow, Flow::Jump(_) | Flow::Nothing);
                 self.site_at(target).filter(|t| !silent(t))?;
-                let other = self
-                    .sites
-                    .iter()
-                    .find(|o| f.in_new(o.addr) && o.addr != target && !silent(o))?;
+                let other = self.sites.iter().find(|o| {
+                    f.in_new(OutputAddr::new(o.addr)) && o.addr != target && !silent(o)
+                })?;
                 self.shift(s, other.addr.wrapping_sub(target) as i64)
             }
             Kind::CallToWrongFunction => {
@@ -115,14 +119,14 @@ impl Faults<'_> {
                     .functions
                     .iter()
                     .map(crate::files::claim::Moved::new_entry)
-                    .find(|e| *e != target)?;
+                    .find(|e| *e != OutputAddr::new(target))?;
                 // The old entry of the same function is as good as the new one.
                 let same = self
                     .claim
                     .functions
                     .iter()
-                    .any(|f| f.new_entry() == other && f.old_entry == target);
-                (!same).then(|| self.shift(s, other.wrapping_sub(target) as i64))?
+                    .any(|f| f.new_entry() == other && f.old_entry == InputAddr::new(target));
+                (!same).then(|| self.shift(s, other.get().wrapping_sub(target) as i64))?
             }
             Kind::OperandOffByOne | Kind::OperandOffByEight => {
                 s.insn
@@ -188,11 +192,9 @@ impl Faults<'_> {
     /// Instructions of functions that stay.
     pub(super) fn old_code(&self) -> Vec<Edit> {
         let stays = |addr: u64| {
-            !self
-                .claim
-                .functions
-                .iter()
-                .any(|f| f.in_old(addr) || f.in_old(addr.wrapping_sub(16)))
+            !self.claim.functions.iter().any(|f| {
+                f.in_old(InputAddr::new(addr)) || f.in_old(InputAddr::new(addr.wrapping_sub(16)))
+            })
         };
         let symbols = self
             .input
@@ -220,7 +222,7 @@ impl Faults<'_> {
             .claim
             .functions
             .iter()
-            .map(crate::files::claim::Moved::new_entry)
+            .map(|f| f.new_entry().get())
             .collect();
         for s in self
             .input
@@ -228,7 +230,12 @@ impl Faults<'_> {
             .filter(|s| s.is_function() && s.size > 0)
             .take(20_000)
         {
-            if self.claim.functions.iter().any(|f| f.in_old(s.value)) {
+            if self
+                .claim
+                .functions
+                .iter()
+                .any(|f| f.in_old(InputAddr::new(s.value)))
+            {
                 continue;
             }
             let Some(bytes) = self.output.bytes(s.value, s.size) else {
@@ -272,19 +279,20 @@ impl Faults<'_> {
         functions
             .iter()
             .filter_map(|f| {
-                let bytes = self.output.bytes(f.old_entry, 9)?;
-                let (skip, _, target) = X86_64::entry_jump(bytes, f.old_entry)?;
-                if self.input.bytes(f.old_entry, 9) == Some(bytes) {
+                let bytes = self.output.bytes(f.old_entry.get(), 9)?;
+                let (skip, _, target) = X86_64::entry_jump(bytes, f.old_entry.get())?;
+                if self.input.bytes(f.old_entry.get(), 9) == Some(bytes) {
                     return None;
                 }
                 let other = functions
                     .iter()
                     .find(|o| o.old_entry != f.old_entry)?
                     .new_entry();
-                let at = self.offset(f.old_entry + skip + 1)?;
+                let at = self.offset((f.old_entry + skip + 1).get())?;
                 let value = i32::from_le_bytes(self.file(at, 4).try_into().ok()?);
                 let value =
-                    i32::try_from(i64::from(value) + other.wrapping_sub(target) as i64).ok()?;
+                    i32::try_from(i64::from(value) + other.get().wrapping_sub(target) as i64)
+                        .ok()?;
                 Some(Edit::new(
                     format!("{:#x} goes to {other:#x}", f.old_entry),
                     at,
@@ -296,13 +304,14 @@ impl Faults<'_> {
     /// A jump at the start of a function's new code, to the jump at its old entry.
     pub(super) fn back_to_old_entries(&self) -> Vec<Edit> {
         let moved = self.claim.functions.iter().filter(|f| {
-            let has_jump = self.output.bytes(f.old_entry, 4) != self.input.bytes(f.old_entry, 4);
+            let has_jump =
+                self.output.bytes(f.old_entry.get(), 4) != self.input.bytes(f.old_entry.get(), 4);
             has_jump && f.new.first().is_some_and(|r| r.end - r.start >= 5)
         });
         moved
             .filter_map(|f| {
                 let start = f.new_entry();
-                let distance = f.old_entry.wrapping_sub(start) as i64;
+                let distance = f.old_entry.get().wrapping_sub(start.get()) as i64;
                 let bytes = match self.arm {
                     true => (0x1400_0000 | (distance >> 2) as u32 & 0x03ff_ffff)
                         .to_le_bytes()
@@ -314,7 +323,7 @@ impl Faults<'_> {
                 };
                 Some(Edit::new(
                     format!("{start:#x} jumps to {:#x}", f.old_entry),
-                    self.offset(start)?,
+                    self.offset(start.get())?,
                     &bytes,
                 ))
             })

@@ -4,6 +4,7 @@ use super::{Edit, Faults, Kind, Site};
 use crate::arch::aarch64::{AArch64, word};
 use crate::arch::graph::Graph;
 use crate::arch::{Arch, Dispatch, FieldKind, Flow};
+use crate::files::addr::{InputAddr, OutputAddr};
 use crate::files::claim::Moved;
 use crate::files::elf::Elf;
 
@@ -110,12 +111,15 @@ impl Faults<'_> {
             }
             Kind::BranchToWrongBlock => {
                 let target = branch?;
-                let f = self.claim.functions.iter().find(|f| f.in_new(s.addr))?;
-                self.site_at(target).filter(|t| !silent(t))?;
-                let other = self
-                    .sites
+                let f = self
+                    .claim
+                    .functions
                     .iter()
-                    .find(|o| f.in_new(o.addr) && o.addr != target && !silent(o))?;
+                    .find(|f| f.in_new(OutputAddr::new(s.addr)))?;
+                self.site_at(target).filter(|t| !silent(t))?;
+                let other = self.sites.iter().find(|o| {
+                    f.in_new(OutputAddr::new(o.addr)) && o.addr != target && !silent(o)
+                })?;
                 self.shift_a64(s, other.addr.wrapping_sub(target) as i64)
             }
             Kind::CallToWrongFunction => {
@@ -127,13 +131,13 @@ impl Faults<'_> {
                     .functions
                     .iter()
                     .map(Moved::new_entry)
-                    .find(|e| *e != target)?;
+                    .find(|e| *e != OutputAddr::new(target))?;
                 let same = self
                     .claim
                     .functions
                     .iter()
-                    .any(|f| f.new_entry() == other && f.old_entry == target);
-                (!same).then(|| self.shift_a64(s, other.wrapping_sub(target) as i64))?
+                    .any(|f| f.new_entry() == other && f.old_entry == InputAddr::new(target));
+                (!same).then(|| self.shift_a64(s, other.get().wrapping_sub(target) as i64))?
             }
             Kind::OperandOffByOne => {
                 let f = s
@@ -214,19 +218,19 @@ impl Faults<'_> {
     fn entry_jumps_a64(&self) -> Vec<Edit> {
         let functions = &self.claim.functions;
         let edit = |f: &Moved| {
-            let bytes = self.output.bytes(f.old_entry, 16)?;
-            let (skip, len, target) = AArch64::entry_jump(bytes, f.old_entry)?;
-            if len != 4 || self.input.bytes(f.old_entry, 16) == Some(bytes) {
+            let bytes = self.output.bytes(f.old_entry.get(), 16)?;
+            let (skip, len, target) = AArch64::entry_jump(bytes, f.old_entry.get())?;
+            if len != 4 || self.input.bytes(f.old_entry.get(), 16) == Some(bytes) {
                 return None;
             }
             let other = functions
                 .iter()
                 .find(|o| o.old_entry != f.old_entry)?
                 .new_entry();
-            let at = self.offset(f.old_entry + skip)?;
+            let at = self.offset((f.old_entry + skip).get())?;
             let w = moved_by(
                 word(self.file(at, 4))?,
-                other.wrapping_sub(target) as i64 / 4,
+                other.get().wrapping_sub(target) as i64 / 4,
             )?;
             Some(Edit::new(
                 format!("{:#x} goes to {other:#x}", f.old_entry),
@@ -242,9 +246,10 @@ impl Faults<'_> {
         let mut edits = Vec::new();
         for f in &self.claim.functions {
             for r in &f.old {
-                for at in (r.start..r.end)
+                let entry = f.old_entry.get();
+                for at in (r.start.get()..r.end.get())
                     .step_by(4)
-                    .filter(|at| *at > f.old_entry + 4 || *at < f.old_entry)
+                    .filter(|at| *at > entry + 4 || *at < entry)
                 {
                     let (old, new) = (self.input.bytes(at, 4), self.output.bytes(at, 4));
                     let Some(Flow::Jump(target)) = new
@@ -255,7 +260,9 @@ impl Faults<'_> {
                         continue;
                     };
                     let other = self.sites.iter().find(|s| {
-                        f.in_new(s.addr) && s.addr != target && s.insn.flow == Flow::Next
+                        f.in_new(OutputAddr::new(s.addr))
+                            && s.addr != target
+                            && s.insn.flow == Flow::Next
                     });
                     let (Some(other), Some(place)) = (other, self.offset(at)) else {
                         continue;
@@ -277,15 +284,15 @@ impl Faults<'_> {
             let code = f
                 .new
                 .iter()
-                .filter_map(|r| Some((r.start, self.output.bytes(r.start, r.len())?)));
+                .filter_map(|r| Some((r.start.get(), self.output.bytes(r.start.get(), r.len())?)));
             let graph = Graph::new::<AArch64>(code);
-            let first = self.sites.partition_point(|s| s.addr < f.new_entry());
+            let first = self.sites.partition_point(|s| s.addr < f.new_entry().get());
             let own = self
                 .sites
                 .get(first..)
                 .unwrap_or(&[])
                 .iter()
-                .take_while(|s| f.in_new(s.addr));
+                .take_while(|s| f.in_new(OutputAddr::new(s.addr)));
             let jumps = own.filter(|s| matches!(s.insn.flow, Flow::IndirectJump { .. }));
             found.extend(
                 jumps

@@ -19,6 +19,7 @@ use crate::arch::aarch64::{AArch64, word};
 use crate::arch::step::flag;
 use crate::arch::x86_64::X86_64;
 use crate::arch::{Arch, FieldKind, Flow};
+use crate::files::addr::{InputAddr, OutputAddr};
 use crate::files::claim::Range;
 
 const NOP: u32 = 0xd503_201f;
@@ -422,7 +423,7 @@ impl Faults<'_> {
                 .claim
                 .functions
                 .iter()
-                .any(|f| f.in_new(at) || f.in_old(at))
+                .any(|f| f.in_new(OutputAddr::new(at)) || f.in_old(InputAddr::new(at)))
             {
                 continue;
             }

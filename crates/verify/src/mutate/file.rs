@@ -1,6 +1,7 @@
 //! Faults in headers, pointers, tables, symbols and the claim.
 
 use super::{Edit, Faults, Kind};
+use crate::files::addr::{InputAddr, OutputAddr};
 use crate::files::bytes::{u32_in, u64_in};
 use crate::files::claim::Claim;
 use crate::files::elf::{self, PF_W, PF_X, SHT_DYNSYM, SHT_RELA, SHT_SYMTAB, SYM_SIZE};
@@ -147,7 +148,12 @@ impl Faults<'_> {
 
     /// Words of data that became pointers to new code, and addends that did: file offset and value.
     pub(super) fn changed_pointers(&self) -> Vec<(usize, u64)> {
-        let is_new = |v: u64| self.claim.functions.iter().any(|f| f.in_new(v));
+        let is_new = |v: u64| {
+            self.claim
+                .functions
+                .iter()
+                .any(|f| f.in_new(OutputAddr::new(v)))
+        };
         let mut list: Vec<(usize, u64)> = self
             .relative()
             .into_iter()
@@ -183,7 +189,7 @@ impl Faults<'_> {
                 .functions
                 .iter()
                 .map(crate::files::claim::Moved::new_entry)
-                .find(|e| *e != v)
+                .find(|e| *e != OutputAddr::new(v))
         };
         self.changed_pointers()
             .into_iter()
@@ -191,7 +197,7 @@ impl Faults<'_> {
                 let to = if kind == Kind::PointerOff {
                     v + 1
                 } else {
-                    other(v)?
+                    (other(v)?).get()
                 };
                 Some(Edit::new(
                     format!("{v:#x} is {to:#x} at offset {at:#x}"),
@@ -232,7 +238,7 @@ impl Faults<'_> {
             self.claim
                 .functions
                 .iter()
-                .any(|f| f.old_entry == v || f.new_entry() == v)
+                .any(|f| f.old_entry == InputAddr::new(v) || f.new_entry() == OutputAddr::new(v))
         };
         self.output
             .symbols(kind)

@@ -433,11 +433,11 @@ impl<'a> Faults<'a> {
             for range in &f.new {
                 let mut addr = range.start;
                 while addr < range.end {
-                    if let Some(&(_, len)) = r.unreached.iter().find(|u| u.0 == addr) {
+                    if let Some(&(_, len)) = r.unreached.iter().find(|u| u.0 == addr.get()) {
                         addr += len;
                         continue;
                     }
-                    let Some(bytes) = self.output.bytes(addr, range.end - addr) else {
+                    let Some(bytes) = self.output.bytes(addr.get(), range.end - addr) else {
                         break;
                     };
                     let padding = if self.arm {
@@ -449,11 +449,16 @@ impl<'a> Faults<'a> {
                         addr += padding as u64;
                         continue;
                     }
-                    let (Some(insn), Some(at)) = (self.decode(bytes, addr), self.offset(addr))
+                    let (Some(insn), Some(at)) =
+                        (self.decode(bytes, addr.get()), self.offset(addr.get()))
                     else {
                         break;
                     };
-                    sites.push(Site { addr, at, insn });
+                    sites.push(Site {
+                        addr: addr.get(),
+                        at,
+                        insn,
+                    });
                     addr += u64::from(insn.len);
                 }
             }

@@ -2,6 +2,7 @@
 
 use super::{Edit, Faults, Kind};
 use crate::arch::{Flow, Insn};
+use crate::files::addr::OutputAddr;
 use crate::files::bytes::{Reader, u32_in};
 use crate::files::elf::{PT_GNU_EH_FRAME, SHT_SYMTAB};
 use crate::files::pointer;
@@ -94,7 +95,12 @@ impl Faults<'_> {
         let fresh: Vec<Fde> = table
             .fdes
             .iter()
-            .filter(|f| self.claim.functions.iter().any(|m| m.in_new(f.start)))
+            .filter(|f| {
+                self.claim
+                    .functions
+                    .iter()
+                    .any(|m| m.in_new(OutputAddr::new(f.start)))
+            })
             .take(2000)
             .copied()
             .collect();

@@ -6,6 +6,7 @@ use crate::arch::FieldKind;
 use crate::arch::aarch64::AArch64;
 use crate::arch::x86_64::X86_64;
 use crate::context::code_ranges;
+use crate::files::addr::{InputAddr, OutputAddr};
 use crate::files::bytes::u64_in;
 use crate::files::elf::{self, SHT_DYNSYM, SHT_RELA, SHT_SYMTAB, SYM_SIZE};
 use crate::files::unwind::Table;
@@ -43,10 +44,10 @@ impl Faults<'_> {
         let one = |f: &crate::files::claim::Moved| {
             let (old, new) = (f.old_entry, f.new_entry());
             let seen = match kind {
-                Kind::FewerZeroBits => !keeps_low_bits(old, new),
-                _ => !bare(old) && keeps_low_bits(old, new),
+                Kind::FewerZeroBits => !keeps_low_bits(old.get(), new.get()),
+                _ => !bare(old.get()) && keeps_low_bits(old.get(), new.get()),
             };
-            let changes = seen.then(|| self.all_pointers(old, new))?;
+            let changes = seen.then(|| self.all_pointers(old.get(), new.get()))?;
             (!changes.is_empty()).then(|| Edit {
                 what: format!("{} pointers to {old:#x} are {new:#x}", changes.len()),
                 changes,
@@ -97,7 +98,12 @@ impl Faults<'_> {
     /// Pointers to labels that follow their blocks: one is what it was, as an entry of a table is that finds
     /// frames by return address.
     fn labels_left(&self) -> Vec<Edit> {
-        let is_entry = |v: u64| self.claim.functions.iter().any(|f| f.new_entry() == v);
+        let is_entry = |v: u64| {
+            self.claim
+                .functions
+                .iter()
+                .any(|f| f.new_entry() == OutputAddr::new(v))
+        };
         // What the loader overwrites may be anything.
         let overwritten: Vec<u64> = self.relative().iter().map(|r| r.1).collect();
         let labels = self.changed_pointers().into_iter();
@@ -114,7 +120,11 @@ impl Faults<'_> {
                     .input
                     .u64_at(addr)
                     .filter(|_| !overwritten.contains(&addr))?;
-                let inside = self.claim.functions.iter().any(|f| f.in_old(old));
+                let inside = self
+                    .claim
+                    .functions
+                    .iter()
+                    .any(|f| f.in_old(InputAddr::new(old)));
                 let what = format!("{value:#x} is {old:#x} at offset {at:#x}");
                 inside.then(|| Edit::new(what, at, &old.to_le_bytes()))
             })

@@ -18,6 +18,7 @@
 
 use crate::arch::{Arch, Flow};
 use crate::context::{Context, Findings, FuncId};
+use crate::files::addr::InputAddr;
 use crate::files::bytes::u64_in;
 use crate::files::claim::{Basis, Claim};
 use crate::files::elf::{
@@ -105,11 +106,11 @@ pub(crate) fn slots<A: Arch>(input: &Elf<'_>, begins: &[u64]) -> FxHashSet<u64> 
 
 /// Checks what the claim says of single functions.
 pub(crate) fn check_functions<A: Arch>(cx: &Context<'_>, found: &mut Findings) {
-    let jumps: FxHashSet<(FuncId, u64)> =
+    let jumps: FxHashSet<(FuncId, InputAddr)> =
         cx.patches.ranges().map(|(r, id)| (id, r.start)).collect();
     for (id, f) in cx.functions.iter().enumerate() {
         let id = id as FuncId;
-        let mut fail = |old: u64, text: &str| {
+        let mut fail = |old: InputAddr, text: &str| {
             let failure = Failure::new(Check::Claim, text).at(old, f.new_entry());
             found.functions.push((id, failure));
         };
@@ -122,8 +123,8 @@ pub(crate) fn check_functions<A: Arch>(cx: &Context<'_>, found: &mut Findings) {
         }
         for &at in &f.falls_back {
             let body = f.old.iter().find(|r| r.contains(at));
-            let bytes = body.and_then(|r| cx.input.bytes(at, r.end - at));
-            let insn = bytes.and_then(|bytes| A::decode(bytes, at));
+            let bytes = body.and_then(|r| cx.input.bytes(at.get(), r.end - at));
+            let insn = bytes.and_then(|bytes| A::decode(bytes, at.get()));
             if !insn.is_some_and(|insn| cx.falls_back(&insn)) {
                 fail(at, "the claim names a jump to old code where there is none");
             }
@@ -154,12 +155,12 @@ pub(crate) fn describing(cx: &Context<'_>, extents: &Extents<'_>, found: &mut Fi
             let half = input.u32_at(place).map(|w| w as i32 as u64);
             let counted = [word, half].map(|w| w.map(|w| place.wrapping_add(w)));
             for target in counted.into_iter().chain([word]).flatten() {
-                if let Some(id) = cx.old.owner(target) {
+                if let Some(id) = cx.old.owner(InputAddr::new(target)) {
                     let text = format!(
                         "the list {} at {place:#x} may name {target:#x}, which is patched or watched while the program runs",
                         String::from_utf8_lossy(s.name)
                     );
-                    let failure = Failure::new(Check::Visible, text).at(target, target);
+                    let failure = Failure::new(Check::Visible, text).at_kept(target);
                     found.functions.push((id, failure));
                 }
             }
@@ -173,8 +174,9 @@ pub(crate) fn describing(cx: &Context<'_>, extents: &Extents<'_>, found: &mut Fi
         let bytes = input.section_data(s);
         let inside = |word: &[u8]| {
             let value = u64_in(word, 0)?;
-            let id = cx.inside_of(value)?;
-            (!extents.begins(value)).then_some((id, value))
+            let at = InputAddr::new(value);
+            let id = cx.inside_of(at)?;
+            (!extents.begins(value)).then_some((id, at))
         };
         let found: Vec<_> = bytes.par_chunks_exact(8).filter_map(inside).collect();
         found
@@ -183,7 +185,7 @@ pub(crate) fn describing(cx: &Context<'_>, extents: &Extents<'_>, found: &mut Fi
 }
 
 /// Compares the jumps to old code that the lock step has found with those that are claimed.
-pub(crate) fn unclaimed(f: &crate::files::claim::Moved, came_by: &[u64]) -> Option<Failure> {
+pub(crate) fn unclaimed(f: &crate::files::claim::Moved, came_by: &[InputAddr]) -> Option<Failure> {
     let at = came_by
         .iter()
         .find(|at| f.falls_back.binary_search(at).is_err())?;

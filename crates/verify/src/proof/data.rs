@@ -13,6 +13,7 @@
 
 use crate::arch::Arch;
 use crate::context::{Context, Findings, FuncId};
+use crate::files::addr::{InputAddr, OutputAddr};
 use crate::files::bytes::u64_in;
 use crate::files::claim::Range;
 use crate::files::elf::Elf;
@@ -215,37 +216,51 @@ pub(crate) fn explain<A: Arch>(
     if let Some(place) = place {
         if let Some((old, new)) = words(place) {
             found.pointers += 1;
-            if !found.first_initialiser(cx, place, old, new) && !found.pointer(cx, old, new, true) {
+            if !found.first_initialiser(cx, place, InputAddr::new(old), OutputAddr::new(new))
+                && !found.pointer(cx, InputAddr::new(old), OutputAddr::new(new), true)
+            {
                 let failure = Failure::new(Check::Data, "a pointer changed to something else")
-                    .at(place, place)
+                    .at_kept(place)
                     .values(old, new);
-                found.charge(cx, old, new, failure);
+                found.charge(cx, InputAddr::new(old), OutputAddr::new(new), failure);
             }
         }
         return place + 8;
     }
     if let Some((old, new)) = words(addr & !7)
-        && found.first_initialiser(cx, addr & !7, old, new)
+        && found.first_initialiser(cx, addr & !7, InputAddr::new(old), OutputAddr::new(new))
     {
         return (addr & !7) + 8;
     }
     if cx.fixed() {
         let aligned = addr & !7;
         if let Some((old, new)) = words(aligned)
-            && cx.pair_owner(old, new).is_some()
+            && cx
+                .pair_owner(InputAddr::new(old), OutputAddr::new(new))
+                .is_some()
             && may_be_pointer(cx, kept, aligned, A::ABS_8)
         {
             found.pointers += 1;
-            found.pointer(cx, old, new, true);
+            found.pointer(cx, InputAddr::new(old), OutputAddr::new(new), true);
             return aligned + 8;
         }
         let aligned = addr & !3;
         if let (Some(old), Some(new)) = (cx.input.u32_at(aligned), cx.output.u32_at(aligned))
-            && cx.pair_owner(u64::from(old), u64::from(new)).is_some()
+            && cx
+                .pair_owner(
+                    InputAddr::new(u64::from(old)),
+                    OutputAddr::new(u64::from(new)),
+                )
+                .is_some()
             && may_be_pointer(cx, kept, aligned, A::ABS_4)
         {
             found.pointers += 1;
-            found.pointer(cx, u64::from(old), u64::from(new), true);
+            found.pointer(
+                cx,
+                InputAddr::new(u64::from(old)),
+                OutputAddr::new(u64::from(new)),
+                true,
+            );
             return aligned + 4;
         }
     }
@@ -261,7 +276,7 @@ pub(crate) fn explain<A: Arch>(
                     .unwrap_or(0)
             };
             let failure = Failure::new(Check::Data, "a byte of data changed")
-                .at(addr, addr)
+                .at_kept(addr)
                 .values(value(cx.input), value(cx.output));
             found.file.push(failure);
         }
@@ -283,8 +298,8 @@ pub(crate) fn unchanged_pointers<A: Arch>(
     let mut look = |at: u64| {
         if let (Some(old), Some(new)) = (cx.input.u64_at(at), cx.output.u64_at(at))
             && old == new
-            && !cx.lies_in_itself(old)
-            && let Some(id) = cx.inside_of(old)
+            && !cx.lies_in_itself(InputAddr::new(old))
+            && let Some(id) = cx.inside_of(InputAddr::new(old))
             && wanted.get(id as usize) == Some(&true)
         {
             found.entrances.push(id);
@@ -298,7 +313,7 @@ pub(crate) fn unchanged_pointers<A: Arch>(
             };
             for (i, word) in bytes.chunks_exact(8).enumerate() {
                 let at = load.addr + 8 * i as u64;
-                if u64_in(word, 0).is_some_and(|w| cx.old.owner(w).is_some())
+                if u64_in(word, 0).is_some_and(|w| cx.old.owner(InputAddr::new(w)).is_some())
                     && may_be_pointer(cx, kept, at, A::ABS_8)
                 {
                     look(at);
@@ -331,14 +346,18 @@ pub(crate) fn staying_pointers<A: Arch>(
             let beside = |id: &FuncId| {
                 [place.wrapping_sub(8), place.wrapping_add(8)]
                     .into_iter()
-                    .any(|at| cx.input.u64_at(at).and_then(|w| cx.inside_of(w)) == Some(*id))
+                    .any(|at| {
+                        cx.input
+                            .u64_at(at)
+                            .and_then(|w| cx.inside_of(InputAddr::new(w)))
+                            == Some(*id)
+                    })
             };
+            let (old, new) = (InputAddr::new(old), OutputAddr::new(new));
             let end = || cx.end_of(old).filter(|id| !beside(id));
             let whose = cx.inside_of(old).or_else(end);
-            Some((
-                whose.filter(|_| old == new && !cx.lies_in_itself(old))?,
-                old,
-            ))
+            let stays = old.kept() == new && !cx.lies_in_itself(old);
+            Some((whose.filter(|_| stays)?, old))
         };
         let all: Vec<_> = s
             .bytes

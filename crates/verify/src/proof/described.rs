@@ -22,6 +22,7 @@
 
 use crate::arch::Arch;
 use crate::context::{Context, Findings};
+use crate::files::addr::InputAddr;
 use crate::files::bytes::{u32_in, u64_in};
 use crate::files::elf::{Elf, SHF_EXECINSTR, SHT_SYMTAB};
 use crate::proof::visible::Extents;
@@ -133,8 +134,8 @@ pub(crate) fn known<A: Arch>(cx: &Context<'_>, extents: &Extents<'_>, found: &mu
     // Whether an entry of a table that this instruction reads may lead there.
     let leads_back = |by: u64, target: u64, first: bool| {
         let of = |addr| cx.old.owner(addr);
-        if let (Some(a), Some(b)) = (of(by), of(target)) {
-            return a == b && (!first || cx.entry_of(target).is_none());
+        if let (Some(a), Some(b)) = (of(InputAddr::new(by)), of(InputAddr::new(target))) {
+            return a == b && (!first || cx.entry_of(InputAddr::new(target)).is_none());
         }
         let start = extents.start_of(target);
         let same = start == extents.start_of(by) && !(first && start == Some(target));
@@ -178,14 +179,18 @@ pub(crate) fn known<A: Arch>(cx: &Context<'_>, extents: &Extents<'_>, found: &mu
         let target = word.place.wrapping_add(value);
         let symbol = symbols.get(word.symbol as usize).copied();
         for addr in [Some(target), counted, symbol].into_iter().flatten() {
-            if let Some(id) = cx.entry_of(addr) {
+            if let Some(id) = cx.entry_of(InputAddr::new(addr)) {
                 found.addresses.push((id, false));
             }
         }
         if functions && counted.is_some() {
             continue;
         }
-        let whose = cx.inside_of(target).or_else(|| cx.end_of(target));
-        found.inside.extend(whose.map(|id| (id, target)));
+        let whose = cx
+            .inside_of(InputAddr::new(target))
+            .or_else(|| cx.end_of(InputAddr::new(target)));
+        found
+            .inside
+            .extend(whose.map(|id| (id, InputAddr::new(target))));
     }
 }

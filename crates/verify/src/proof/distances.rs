@@ -11,6 +11,7 @@
 
 use crate::arch::Arch;
 use crate::context::{Context, Findings, FuncId};
+use crate::files::addr::InputAddr;
 use crate::files::bytes::{u32_in, u64_in};
 use crate::files::elf::SHT_SYMTAB;
 use rayon::prelude::*;
@@ -45,7 +46,9 @@ fn relocations(cx: &Context<'_>, kinds: &[&[u32]]) -> Vec<(u64, u32, u32, u64)> 
 /// The moved functions that calculate with distances.
 pub(crate) fn calculating<A: Arch>(cx: &Context<'_>) -> FxHashSet<FuncId> {
     let all = relocations(cx, &[A::DISTANCES, A::DISTANCES_OF_DATA]);
-    all.into_iter().filter_map(|r| cx.old.owner(r.0)).collect()
+    all.into_iter()
+        .filter_map(|r| cx.old.owner(InputAddr::new(r.0)))
+        .collect()
 }
 
 /// Notes the moved functions that code knows by their distance.
@@ -69,6 +72,8 @@ pub(crate) fn known<A: Arch>(cx: &Context<'_>, found: &mut Findings) {
             known.insert(value);
         }
     }
-    let moved = known.into_iter().filter_map(|addr| cx.entry_of(addr));
+    let moved = known
+        .into_iter()
+        .filter_map(|addr| cx.entry_of(InputAddr::new(addr)));
     found.addresses.extend(moved.map(|id| (id, false)));
 }

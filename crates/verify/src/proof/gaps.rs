@@ -15,6 +15,7 @@
 
 use crate::arch::{Arch, FieldKind, Flow, Insn};
 use crate::context::{Context, FuncId};
+use crate::files::addr::InputAddr;
 use crate::files::bytes::u64_in;
 use crate::files::claim::Range;
 use crate::files::elf::{SHT_CREL, SHT_DYNSYM, SHT_RELA, SHT_SYMTAB};
@@ -61,7 +62,11 @@ pub(crate) fn into_jumps<A: Arch>(
         explore::<A>(cx, &covered, &mut |at, _, insn| {
             let leads = insn.field.filter(|f| f.kind != FieldKind::Accesses);
             let target = leads.map_or(at, |f| f.target);
-            real.extend(cx.interiors.owner(target).map(|id| (id, at, target)));
+            real.extend(
+                cx.interiors
+                    .owner(InputAddr::new(target))
+                    .map(|id| (id, at, target)),
+            );
         });
     }
     real
@@ -117,7 +122,7 @@ fn covered(cx: &Context<'_>) -> Vec<Range> {
     let moved = cx.functions.iter().flat_map(|f| &f.old);
     let mut all: Vec<(u64, u64)> = functions
         .chain(unwound)
-        .chain(moved.map(|r| (r.start, r.end)))
+        .chain(moved.map(|r| (r.start.get(), r.end.get())))
         .filter(|(start, end)| start < end && cx.is_code(*start))
         .collect();
     all.par_sort_unstable();

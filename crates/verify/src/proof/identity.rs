@@ -23,7 +23,7 @@ pub(crate) fn build_id(cx: &Context<'_>, found: &mut Findings) -> Option<Range> 
         add(cx.output.note(b"postlink", 1).unwrap_or(b""));
         for range in cx.functions.iter().flat_map(|f| &f.new) {
             let in_old_image = cx.reused.owner(range.start).is_some();
-            let bytes = cx.output.bytes(range.start, range.len());
+            let bytes = cx.output.bytes(range.start.get(), range.len());
             add(bytes.filter(|_| !in_old_image).unwrap_or(b""));
         }
         let mut right = old.to_vec();

@@ -8,6 +8,7 @@
 
 use crate::arch::Arch;
 use crate::context::{Context, Findings};
+use crate::files::addr::{InputAddr, OutputAddr};
 use crate::files::bytes::{Reader, u64_in};
 use crate::files::claim::Range;
 use crate::files::elf::{self, Elf, Section, Segment, Symbol};
@@ -340,7 +341,7 @@ fn segments(
                     "the segment of type {:#x} at {:#x} changed its permissions, place, size or contents",
                     s.kind, s.addr
                 ))
-                .at(s.addr, o.addr),
+                .at(InputAddr::new(s.addr), OutputAddr::new(o.addr)),
             );
         }
         // What a header says of the file and of memory must be the same bytes.
@@ -464,7 +465,7 @@ fn sections(input: &Elf<'_>, output: &Elf<'_>, layout: &mut Layout, found: &mut 
                     "the section {} moved, but not unchanged to a new segment",
                     String::from_utf8_lossy(s.name)
                 ))
-                .at(s.addr, o.addr),
+                .at(InputAddr::new(s.addr), OutputAddr::new(o.addr)),
             );
             continue;
         }
@@ -489,17 +490,21 @@ fn is_address(tag: u64) -> bool {
 pub(crate) fn dynamic(cx: &Context<'_>, layout: &Layout, found: &mut Findings) {
     let code = |found: &mut Findings, old: u64, new: u64, what: &str| {
         found.pointers += u64::from(old != new);
-        if !found.hook(cx, old, new) && !found.pointer(cx, old, new, false) {
+        if !found.hook(cx, InputAddr::new(old), OutputAddr::new(new))
+            && !found.pointer(cx, InputAddr::new(old), OutputAddr::new(new), false)
+        {
             let failure = Failure::new(Check::Dynamic, format!("{what} goes to another place"))
-                .at(old, new)
+                .at(InputAddr::new(old), OutputAddr::new(new))
                 .values(old, new);
-            found.charge(cx, old, new, failure);
+            found.charge(cx, InputAddr::new(old), OutputAddr::new(new), failure);
         }
     };
     code(found, cx.input.entry, cx.output.entry, "the entry point");
     // A new initialiser after the last entry, where there was none.
     let behind = match cx.output.dynamic.get(cx.input.dynamic.len()..) {
-        Some([last]) => last.tag == 12 && found.hook(cx, 0, last.value),
+        Some([last]) => {
+            last.tag == 12 && found.hook(cx, InputAddr::new(0), OutputAddr::new(last.value))
+        }
         _ => false,
     };
     if cx.input.dynamic.len() != cx.output.dynamic.len() && !behind {
@@ -511,7 +516,7 @@ pub(crate) fn dynamic(cx: &Context<'_>, layout: &Layout, found: &mut Findings) {
     for (a, b) in cx.input.dynamic.iter().zip(&cx.output.dynamic) {
         // A loader does without the number of relative relocations, and without the size of a symbol.
         let spare = matches!(a.tag, 11 | 0x6fff_fff9) && b.tag == 12;
-        if spare && found.hook(cx, 0, b.value) {
+        if spare && found.hook(cx, InputAddr::new(0), OutputAddr::new(b.value)) {
             continue;
         }
         if a.tag != b.tag {
@@ -621,7 +626,7 @@ pub(crate) fn relocations<A: Arch>(
                 let text = format!("the relocation at {at:#x} has another place, type or symbol");
                 found.file.push(
                     Failure::new(Check::Relocations, text)
-                        .at(at, at)
+                        .at_kept(at)
                         .bytes(a, b),
                 );
                 continue;
@@ -639,23 +644,38 @@ pub(crate) fn relocations<A: Arch>(
                     );
                     found.file.push(Failure::new(Check::Relocations, text));
                 }
-                if !found.first_initialiser(cx, place, addend, new_addend)
-                    && !found.pointer(cx, addend, new_addend, kind == relative)
-                {
+                if !found.first_initialiser(
+                    cx,
+                    place,
+                    InputAddr::new(addend),
+                    OutputAddr::new(new_addend),
+                ) && !found.pointer(
+                    cx,
+                    InputAddr::new(addend),
+                    OutputAddr::new(new_addend),
+                    kind == relative,
+                ) {
                     let text = format!("the relocation at {at:#x} makes another address");
                     let failure = Failure::new(Check::Relocations, text)
-                        .at(at, at)
+                        .at_kept(at)
                         .values(addend, new_addend);
-                    found.charge(cx, addend, new_addend, failure);
+                    found.charge(
+                        cx,
+                        InputAddr::new(addend),
+                        OutputAddr::new(new_addend),
+                        failure,
+                    );
                 } else if addend == new_addend
-                    && let Some(id) = cx.interiors.owner(addend)
+                    && let Some(id) = cx.interiors.owner(InputAddr::new(addend))
                 {
                     let text = format!(
                         "the relocation at {at:#x} still points to {addend:#x}, which the entry jump overwrote"
                     );
-                    found
-                        .functions
-                        .push((id, Failure::new(Check::EntryJump, text).at(at, addend)));
+                    found.functions.push((
+                        id,
+                        Failure::new(Check::EntryJump, text)
+                            .at(InputAddr::new(at), OutputAddr::new(addend)),
+                    ));
                 }
             } else if addend != new_addend {
                 found.file.push(
@@ -663,7 +683,7 @@ pub(crate) fn relocations<A: Arch>(
                         Check::Relocations,
                         format!("the relocation at {at:#x} has another addend"),
                     )
-                    .at(at, at)
+                    .at_kept(at)
                     .values(addend, new_addend),
                 );
             }
@@ -676,14 +696,16 @@ pub(crate) fn relocations<A: Arch>(
             if let (Some(old), Some(new)) = (cx.input.u64_at(place), cx.output.u64_at(place))
                 && old == new
             {
-                found.pointer(cx, old, new, true);
-                if let Some(id) = cx.interiors.owner(old) {
+                found.pointer(cx, InputAddr::new(old), OutputAddr::new(new), true);
+                if let Some(id) = cx.interiors.owner(InputAddr::new(old)) {
                     let text = format!(
                         "the pointer at {place:#x} still leads to {old:#x}, which the entry jump overwrote"
                     );
-                    found
-                        .functions
-                        .push((id, Failure::new(Check::EntryJump, text).at(place, old)));
+                    found.functions.push((
+                        id,
+                        Failure::new(Check::EntryJump, text)
+                            .at(InputAddr::new(place), OutputAddr::new(old)),
+                    ));
                 }
             }
         }
@@ -784,7 +806,7 @@ pub(crate) fn dynamic_symbols(cx: &Context<'_>, layout: &mut Layout, found: &mut
         if !same || (!moved && a.size != b.size) {
             found.file.push(
                 Failure::new(Check::Symbols, format!("the dynamic symbol {i} changed"))
-                    .at(a.value, b.value),
+                    .at(InputAddr::new(a.value), OutputAddr::new(b.value)),
             );
             continue;
         }
@@ -803,16 +825,33 @@ pub(crate) fn dynamic_symbols(cx: &Context<'_>, layout: &mut Layout, found: &mut
         found.pointers += u64::from(moved);
         // Plain symbols give their address to any code that asks; an indirect function's resolver stays unknown.
         let identity = a.kind() != 10;
-        if b.value != layout.place(a.value) && !found.pointer(cx, a.value, b.value, identity) {
+        if b.value != layout.place(a.value)
+            && !found.pointer(
+                cx,
+                InputAddr::new(a.value),
+                OutputAddr::new(b.value),
+                identity,
+            )
+        {
             let failure = Failure::new(
                 Check::Symbols,
                 format!("the dynamic symbol {i} has another address"),
             )
-            .at(a.value, b.value)
+            .at(InputAddr::new(a.value), OutputAddr::new(b.value))
             .values(a.value, b.value);
-            found.charge(cx, a.value, b.value, failure);
+            found.charge(
+                cx,
+                InputAddr::new(a.value),
+                OutputAddr::new(b.value),
+                failure,
+            );
         } else if !moved && !undefined(&a) {
-            found.pointer(cx, a.value, b.value, identity);
+            found.pointer(
+                cx,
+                InputAddr::new(a.value),
+                OutputAddr::new(b.value),
+                identity,
+            );
         }
     }
 }
@@ -830,15 +869,20 @@ pub(crate) fn static_symbols(cx: &Context<'_>, files: (&Elf<'_>, &Elf<'_>), foun
         if (a.name, a.info, a.other, a.section == 0) != (b.name, b.info, b.other, b.section == 0) {
             return false;
         }
-        if let Some(id) = cx.entry_of(a.value) {
+        if let Some(id) = cx.entry_of(InputAddr::new(a.value)) {
             // What comes from inside may have an entry of its own, after what those do who come from outside.
-            return b.value == a.value || cx.pair_owner(a.value, b.value) == Some(id);
+            return b.value == a.value
+                || cx.pair_owner(InputAddr::new(a.value), OutputAddr::new(b.value)) == Some(id);
         }
         // Section symbols follow their sections; the old unwind tables' do too.
         a.value == b.value
             || a.kind() == 3
-            || cx.pair_owner(a.value, b.value).is_some()
-            || cx.old.owner(a.value).is_none() && a.kind() != 2 && cx.new.owner(b.value).is_none()
+            || cx
+                .pair_owner(InputAddr::new(a.value), OutputAddr::new(b.value))
+                .is_some()
+            || cx.old.owner(InputAddr::new(a.value)).is_none()
+                && a.kind() != 2
+                && cx.new.owner(OutputAddr::new(b.value)).is_none()
     };
     let mut outs = new.symbols(elf::SHT_SYMTAB).skip(1).peekable();
     let mut pairs = Vec::new();
@@ -850,22 +894,28 @@ pub(crate) fn static_symbols(cx: &Context<'_>, files: (&Elf<'_>, &Elf<'_>), foun
         }
         for b in outs.by_ref() {
             if fits(&a, &b) {
-                if cx.entry_of(a.value).is_some() && b.value != a.value {
-                    pairs.push((a.value, b.value));
+                if cx.entry_of(InputAddr::new(a.value)).is_some() && b.value != a.value {
+                    pairs.push((InputAddr::new(a.value), OutputAddr::new(b.value)));
                 }
                 continue 'symbols;
             }
             let added = b.kind() == 3
                 || names_old_entry(cx, &b)
-                || cx.new.owner(b.value).is_some()
+                || cx.new.owner(OutputAddr::new(b.value)).is_some()
                 || b.section != 0 && b.value >= cx.input.extent().1;
             if !added {
                 let text = format!(
                     "the symbol {} is missing or has another value",
                     String::from_utf8_lossy(a.name)
                 );
-                let failure = Failure::new(Check::Symbols, text).at(a.value, b.value);
-                found.charge(cx, a.value, b.value, failure);
+                let failure = Failure::new(Check::Symbols, text)
+                    .at(InputAddr::new(a.value), OutputAddr::new(b.value));
+                found.charge(
+                    cx,
+                    InputAddr::new(a.value),
+                    OutputAddr::new(b.value),
+                    failure,
+                );
                 return;
             }
         }
@@ -875,9 +925,9 @@ pub(crate) fn static_symbols(cx: &Context<'_>, files: (&Elf<'_>, &Elf<'_>), foun
         );
         found.charge(
             cx,
-            a.value,
-            0,
-            Failure::new(Check::Symbols, text).at(a.value, 0),
+            InputAddr::new(a.value),
+            OutputAddr::new(0),
+            Failure::new(Check::Symbols, text).at(InputAddr::new(a.value), OutputAddr::new(0)),
         );
         return;
     }
@@ -887,12 +937,20 @@ pub(crate) fn static_symbols(cx: &Context<'_>, files: (&Elf<'_>, &Elf<'_>), foun
 /// Whether a symbol is one that an output may have for what is left of a moved function at its old entry:
 /// `NAME.entry`, local, no longer than the old body.
 fn names_old_entry(cx: &Context<'_>, symbol: &Symbol<'_>) -> bool {
-    let Some(f) = cx.entry_of(symbol.value).and_then(|id| cx.function(id)) else {
+    let Some(f) = cx
+        .entry_of(InputAddr::new(symbol.value))
+        .and_then(|id| cx.function(id))
+    else {
         return false;
     };
-    let body = f.old.iter().find(|r| r.contains(symbol.value));
+    let body = f
+        .old
+        .iter()
+        .find(|r| r.contains(InputAddr::new(symbol.value)));
     // A jump may run over padding after it.
-    let end = body.map_or(symbol.value, |r| r.end.max(symbol.value + 16));
+    let end = body.map_or(symbol.value, |r| {
+        (r.end.max(InputAddr::new(symbol.value + 16))).get()
+    });
     symbol.info == 2
         && symbol.name.ends_with(b".entry")
         && symbol

@@ -19,6 +19,7 @@
 
 use crate::arch::{Arch, FieldKind, Flow, Guess, Insn};
 use crate::context::{Context, Findings, FuncId, Numbers};
+use crate::files::addr::{InputAddr, OutputAddr};
 use crate::files::bytes::{u32_in, u64_in};
 use crate::files::claim::Range;
 use crate::files::elf::{SHF_EXECINSTR, SHT_DYNSYM, SHT_NOBITS, SHT_SYMTAB};
@@ -70,12 +71,14 @@ pub(crate) fn judge(mut all: Found, found: &mut Findings) {
         let text = format!(
             "{how} at {from:#x} leads to {to:#x}, in what the jump at the old entry overwrote"
         );
-        let failure = Failure::new(Check::EntryJump, text).at(from, to);
+        let failure =
+            Failure::new(Check::EntryJump, text).at(InputAddr::new(from), OutputAddr::new(to));
         found.functions.push((id, failure));
     }
     if let Some((from, to)) = all.abandoned {
         let text = format!("{from:#x} may refer to {to:#x}, whose section was moved");
-        let failure = Failure::new(Check::OldCode, text).at(from, to);
+        let failure =
+            Failure::new(Check::OldCode, text).at(InputAddr::new(from), OutputAddr::new(to));
         found.file.push(failure);
     }
     found.inside.append(&mut all.inside);
@@ -86,7 +89,7 @@ pub(crate) fn judge(mut all: Found, found: &mut Findings) {
 pub(crate) struct Found {
     hits: Hits,
     /// Numbers in instructions that could be addresses inside of moved functions.
-    inside: Vec<(FuncId, u64)>,
+    inside: Vec<(FuncId, InputAddr)>,
     /// From where to where something may refer to a section that moved.
     abandoned: Option<(u64, u64)>,
 }
@@ -168,7 +171,7 @@ struct Search<'c, 'd> {
 impl Search<'_, '_> {
     /// Control may go to an address, or the program know it.
     fn leads(&self, from: u64, to: u64, how: &'static str, found: &mut Found) {
-        if let Some(id) = self.cx.interiors.owner(to) {
+        if let Some(id) = self.cx.interiors.owner(InputAddr::new(to)) {
             found.hits.push((id, from, to, how));
         }
     }
@@ -176,10 +179,18 @@ impl Search<'_, '_> {
     /// An address may be read from.
     fn reads(&self, from: u64, to: u64, found: &mut Found) {
         let end = to.saturating_add(WIDEST);
-        if !self.cx.patches.is_free(to, end) {
+        if !self
+            .cx
+            .patches
+            .is_free(InputAddr::new(to), InputAddr::new(end))
+        {
             // All of them: one may be gone in the next output.
-            for (at, id) in self.cx.patches.within(to, end) {
-                found.hits.push((id, from, at, "what may be read"));
+            for (at, id) in self
+                .cx
+                .patches
+                .within(InputAddr::new(to), InputAddr::new(end))
+            {
+                found.hits.push((id, from, at.get(), "what may be read"));
             }
         }
     }
@@ -275,9 +286,9 @@ impl Search<'_, '_> {
                 let number = u64::from(number);
                 self.number(at, number, found);
                 if behind == 0
-                    && let Some(id) = self.cx.inside_of(number)
+                    && let Some(id) = self.cx.inside_of(InputAddr::new(number))
                 {
-                    found.inside.push((id, number));
+                    found.inside.push((id, InputAddr::new(number)));
                 }
             }
         }
@@ -386,10 +397,10 @@ impl Search<'_, '_> {
         };
         let mut formed: Vec<u64> = Vec::new();
         for r in &f.old {
-            let bytes = self.cx.input.bytes(r.start, r.len()).unwrap_or(b"");
+            let bytes = self.cx.input.bytes(r.start.get(), r.len()).unwrap_or(b"");
             let mut at = 0;
             while let Some(rest) = bytes.get(at..).filter(|rest| !rest.is_empty()) {
-                let insn = A::decode(rest, r.start + at as u64);
+                let insn = A::decode(rest, (r.start + at as u64).get());
                 let field = insn.and_then(|insn| insn.field);
                 formed.extend(
                     field
@@ -414,7 +425,7 @@ impl Search<'_, '_> {
                 };
                 for base in labels.iter().chain([&table]) {
                     let to = base.wrapping_add_signed(i64::from(entry as i32));
-                    if self.cx.interiors.owner(to) == Some(id) {
+                    if self.cx.interiors.owner(InputAddr::new(to)) == Some(id) {
                         found.hits.push((id, place, to, "the table's entry"));
                     }
                 }

@@ -25,6 +25,7 @@
 
 use crate::arch::{Arch, Dispatch};
 use crate::context::{Context, Findings, FuncId};
+use crate::files::addr::{InputAddr, OutputAddr};
 use crate::files::elf::Elf;
 use crate::proof::data::KeptRelocs;
 use crate::report::{Check, Failure};
@@ -87,7 +88,7 @@ pub(crate) fn explain<A: Arch>(cx: &Context<'_>, kept: &KeptRelocs<'_>, found: &
             Check::Data,
             "data changed, and not as a pointer to moved code may",
         )
-        .at(at, at)
+        .at_kept(at)
         .values(old, new);
         found.file.push(failure);
     }
@@ -138,7 +139,11 @@ impl<A: Arch> Numbers<A> {
             };
             // The upper half of a long entry says nothing of its own.
             misled = misled || entry == at && !self.is_start(cx, target(number, old));
-            if !self.is_start(cx, from) || cx.pair_owner(from, to).is_none() {
+            if !self.is_start(cx, from)
+                || cx
+                    .pair_owner(InputAddr::new(from), OutputAddr::new(to))
+                    .is_none()
+            {
                 return false;
             }
         }
@@ -146,7 +151,11 @@ impl<A: Arch> Numbers<A> {
     }
 
     fn is_start(&mut self, cx: &Context<'_>, at: u64) -> bool {
-        let Some((id, f)) = cx.old.owner(at).and_then(|id| Some((id, cx.function(id)?))) else {
+        let Some((id, f)) = cx
+            .old
+            .owner(InputAddr::new(at))
+            .and_then(|id| Some((id, cx.function(id)?)))
+        else {
             return false;
         };
         let starts = self.starts.entry(id).or_insert_with(|| {
@@ -156,10 +165,10 @@ impl<A: Arch> Numbers<A> {
                 while at < r.end {
                     let insn = cx
                         .input
-                        .bytes(at, r.end - at)
-                        .and_then(|b| A::decode(b, at));
+                        .bytes(at.get(), r.end - at)
+                        .and_then(|b| A::decode(b, at.get()));
                     let Some(insn) = insn else { break };
-                    starts.insert(at);
+                    starts.insert(at.get());
                     at = at.saturating_add(u64::from(insn.len));
                 }
             }
@@ -204,20 +213,28 @@ fn dispatch(
         };
         let (from, to) = (d.target(entry(old)), d.target(entry(new)));
         if old == new {
-            if cx.lies_in_itself(from) {
-                found.pairs.push((from, to));
+            if cx.lies_in_itself(InputAddr::new(from)) {
+                found
+                    .pairs
+                    .push((InputAddr::new(from), OutputAddr::new(to)));
                 continue;
             }
-            match cx.inside_of(from) {
+            match cx.inside_of(InputAddr::new(from)) {
                 Some(id) => found.entrances.push(id),
                 None if d.count.is_none() => return,
                 None => {}
             }
             continue;
         }
-        match cx.old.owner(from) {
-            Some(_) if cx.pair_owner(from, to).is_some() => {
-                found.pairs.push((from, to));
+        match cx.old.owner(InputAddr::new(from)) {
+            Some(_)
+                if cx
+                    .pair_owner(InputAddr::new(from), OutputAddr::new(to))
+                    .is_some() =>
+            {
+                found
+                    .pairs
+                    .push((InputAddr::new(from), OutputAddr::new(to)));
                 found.pointers += 1;
             }
             Some(id) => {
@@ -228,7 +245,7 @@ fn dispatch(
                 found.functions.push((
                     id,
                     Failure::new(Check::JumpTable, text)
-                        .at(at, at)
+                        .at_kept(at)
                         .values(from, to),
                 ));
             }
@@ -272,20 +289,28 @@ impl Table {
             let Some((from, to)) = self.targets(cx, at) else {
                 return;
             };
-            if from == to && cx.lies_in_itself(from) {
-                found.pairs.push((from, to));
+            if from == to && cx.lies_in_itself(InputAddr::new(from)) {
+                found
+                    .pairs
+                    .push((InputAddr::new(from), OutputAddr::new(to)));
             } else if from == to {
                 // Unreachable cases lead to the end of their function, which may be the end of the section.
                 if !cx.is_code(from) && !cx.is_code(from.wrapping_sub(1)) {
                     return;
                 }
-                if let Some(id) = cx.inside_of(from) {
+                if let Some(id) = cx.inside_of(InputAddr::new(from)) {
                     found.entrances.push(id);
                 }
             } else {
-                match cx.old.owner(from) {
-                    Some(_) if cx.pair_owner(from, to).is_some() => {
-                        found.pairs.push((from, to));
+                match cx.old.owner(InputAddr::new(from)) {
+                    Some(_)
+                        if cx
+                            .pair_owner(InputAddr::new(from), OutputAddr::new(to))
+                            .is_some() =>
+                    {
+                        found
+                            .pairs
+                            .push((InputAddr::new(from), OutputAddr::new(to)));
                         found.pointers += 1;
                     }
                     Some(id) => {
@@ -295,7 +320,7 @@ impl Table {
                         );
                         found
                             .functions
-                            .push((id, failure.at(at, at).values(from, to)));
+                            .push((id, failure.at_kept(at).values(from, to)));
                     }
                     // Not an entry of this table any more.
                     None => return,

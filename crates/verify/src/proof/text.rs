@@ -12,6 +12,7 @@ use crate::arch::graph::Graph;
 use crate::arch::{Arch, Field, FieldKind, Flow, Insn};
 use crate::consulted::{self, Consulted};
 use crate::context::{Context, Findings, FuncId};
+use crate::files::addr::{InputAddr, OutputAddr};
 use crate::files::bytes::same_insn;
 use crate::files::claim::Range;
 use crate::files::elf::{Elf, SHT_DYNSYM, SHT_SYMTAB};
@@ -57,22 +58,22 @@ pub(crate) fn entry_jumps<A: Arch>(cx: &mut Context<'_>, starts: &[u64], found: 
     let mut ranges = Vec::with_capacity(cx.functions.len());
     for (id, f) in cx.functions.iter().enumerate() {
         let id = id as FuncId;
-        let first = entry_jump::<A>(cx, starts, id, f.old_entry, found);
+        let first = entry_jump::<A>(cx, starts, id, f.old_entry.get(), found);
         patches.push(first);
         // Others are where the claim says so. A jump that it does not tell of is a change like any other.
         let further = f.labels.iter().map(|l| l.0).filter(|l| *l != f.old_entry);
-        let further = further.filter_map(|l| entry_jump::<A>(cx, starts, id, l, found));
+        let further = further.filter_map(|l| entry_jump::<A>(cx, starts, id, l.get(), found));
         for p in first.into_iter().chain(further) {
-            ranges.push((p, id));
+            ranges.push((p.of(), id));
         }
     }
     // Other code in an old body is after the jump at its entry: control that reaches the entry continues in
     // the new code.
     for (range, id) in cx.reused.ranges() {
         let jump = patches.get(id as usize).copied().flatten();
-        let begins = cx.function(id).map_or(0, |f| f.old_entry);
-        if jump.is_none_or(|j| range.start < j.end && j.start < range.end) || range.contains(begins)
-        {
+        let begins = cx.function(id).map(|f| f.old_entry).unwrap_or_default();
+        let overlaps = |j: Range<OutputAddr>| range.start < j.end && j.start < range.end;
+        if jump.is_none_or(|j| overlaps(j.of())) || range.contains(begins.kept()) {
             let text = format!(
                 "the new code at {:#x}..{:#x} is where the old entry {begins:#x} must continue",
                 range.start, range.end
@@ -90,18 +91,19 @@ pub(crate) fn entry_jumps<A: Arch>(cx: &mut Context<'_>, starts: &[u64], found: 
             && a.end > b.start
         {
             let text = format!("the jumps at {:#x} and {:#x} overlap", a.start, b.start);
-            let failure = Failure::new(Check::EntryJump, text).at(a.start, b.start);
+            let failure = Failure::new(Check::EntryJump, text).at(a.start, b.start.kept());
             found.functions.push((*id, failure));
         }
     }
-    let inside = |(p, id): &(Range, FuncId)| {
+    let inside = |(p, id): &(Range<InputAddr>, FuncId)| {
         let range = Range {
             start: p.start + 1,
             end: p.end,
         };
         (range, *id)
     };
-    let interiors = ranges.iter().map(inside).chain(cx.reused.ranges());
+    let reused = cx.reused.ranges().map(|(r, id)| (r.numbers().of(), id));
+    let interiors = ranges.iter().map(inside).chain(reused);
     cx.interiors = crate::context::Index::new(interiors.collect());
     cx.patches = crate::context::Index::new(ranges);
 }
@@ -121,6 +123,7 @@ fn entry_jump<A: Arch>(
         cx.output.bytes(entry, window)?,
     );
     let (skip, len, target) = A::entry_jump(new, entry).filter(|_| old != new)?;
+    let (at, to) = (InputAddr::new(entry), OutputAddr::new(target));
     if old.get(..(skip + len) as usize) == new.get(..(skip + len) as usize) {
         return None;
     }
@@ -137,7 +140,7 @@ fn entry_jump<A: Arch>(
     }
     if cx.guarded && pad(old) && !pad(new) {
         let text = format!("the landing pad at the old entry {entry:#x} is overwritten");
-        let failure = Failure::new(Check::EntryJump, text).at(entry, target);
+        let failure = Failure::new(Check::EntryJump, text).at(at, to);
         found.functions.push((id, failure.bytes(old, new)));
     }
     if cx.guarded
@@ -145,19 +148,19 @@ fn entry_jump<A: Arch>(
         && !cx.output.bytes_from(target).is_some_and(A::lets_calls_in)
     {
         let text = format!("the jump at the old entry {entry:#x} leads to no landing pad");
-        let failure = Failure::new(Check::EntryJump, text).at(entry, target);
+        let failure = Failure::new(Check::EntryJump, text).at(at, to);
         found.functions.push((id, failure.bytes(old, new)));
     }
     // The jump may run over padding after the function, but not into anything else.
-    let own = f.old.iter().find(|r| r.contains(entry));
-    let end = own.map_or(entry, |r| r.end);
+    let own = f.old.iter().find(|r| r.contains(at));
+    let end = own.map_or(entry, |r| r.end.get());
     let mut fits = range.start < end || skip == 0;
     if range.end > end {
         let behind = cx.input.bytes(end, range.end - end);
         let next = starts.partition_point(|&s| s <= entry);
         let free = starts.get(next).is_none_or(|&s| s >= range.end)
             && cx.old_unwind.find(range.end - 1).is_none()
-            && (end..range.end).all(|a| cx.old.owner(a).is_none());
+            && (end..range.end).all(|a| cx.old.owner(InputAddr::new(a)).is_none());
         // Instructions of padding may go on after the jump; nothing comes there, so they may be cut.
         let padding = cx
             .input
@@ -169,19 +172,20 @@ fn entry_jump<A: Arch>(
     }
     if !lead || !fits {
         let text = format!("the jump at the old entry {entry:#x} does not fit there");
-        let failure = Failure::new(Check::EntryJump, text).at(range.start, target);
+        let failure = Failure::new(Check::EntryJump, text).at(InputAddr::new(range.start), to);
         found.functions.push((id, failure.bytes(old, new)));
     }
     // Jumping to the new entry again executes its landing pad again, which does nothing. So what the jump leads to must
     // do what is done from the landing pad on, whether a check for the thread's counters is in front of it or not.
-    let is_first = entry == f.old_entry && target == f.new_entry();
+    let is_first = (at, to) == (f.old_entry, f.new_entry());
     let again = skip > 0 && range.start > entry && pad(old) && !A::keeps_state(old);
     let from = if again { entry } else { range.start };
-    if !is_first && cx.pair_owner(from, target) == Some(id) {
-        found.pairs.push((from, target));
+    let from = InputAddr::new(from);
+    if !is_first && cx.pair_owner(from, to) == Some(id) {
+        found.pairs.push((from, to));
     } else if !is_first {
         let text = format!("the jump at the old entry {entry:#x} goes elsewhere");
-        let failure = Failure::new(Check::EntryJump, text).at(range.start, target);
+        let failure = Failure::new(Check::EntryJump, text).at(InputAddr::new(range.start), to);
         let failure = failure.values(f.new_entry(), target);
         found.functions.push((id, failure));
     }
@@ -258,7 +262,7 @@ pub(crate) fn literals<A: Arch>(cx: &Context<'_>, kept: &KeptRelocs<'_>, found: 
         if let (Some(old), Some(new)) = (cx.input.u64_at(place), cx.output.u64_at(place))
             && old == new
         {
-            found.pointer(cx, old, new, true);
+            found.pointer(cx, InputAddr::new(old), OutputAddr::new(new), true);
         }
     }
 }
@@ -323,11 +327,11 @@ impl Sweeper<'_, '_> {
         }
         let mut graph: Option<Graph<'_>> = None;
         let mut at = 0usize;
-        let mut owned_until = start;
+        let mut owned_until = InputAddr::new(start);
         while let Some(rest) = old.get(at..).filter(|r| !r.is_empty()) {
             let addr = start + at as u64;
-            if addr >= owned_until {
-                (self.owner, owned_until) = self.cx.old.owner_from(addr);
+            if InputAddr::new(addr) >= owned_until {
+                (self.owner, owned_until) = self.cx.old.owner_from(InputAddr::new(addr));
             }
             let Some(insn) = A::decode(rest, addr) else {
                 // Data, or something newer than the decoder. Differences in it are judged as data.
@@ -402,10 +406,10 @@ impl Sweeper<'_, '_> {
 
     /// Whether a byte belongs to an entry jump, or to new code in the old one's space.
     fn in_patch(&self, addr: u64) -> bool {
-        if self.cx.reused.owner(addr).is_some() {
+        if self.cx.reused.owner(OutputAddr::new(addr)).is_some() {
             return true;
         }
-        self.cx.patches.owner(addr).is_some()
+        self.cx.patches.owner(InputAddr::new(addr)).is_some()
     }
 
     /// An instruction whose bytes changed.
@@ -477,7 +481,8 @@ impl Sweeper<'_, '_> {
         let Some(Flow::Jump(target)) = A::decode(new, addr).map(|i| i.flow) else {
             return false;
         };
-        if self.cx.pair_owner(addr, target) != Some(id) {
+        let pair = (InputAddr::new(addr), OutputAddr::new(target));
+        if self.cx.pair_owner(pair.0, pair.1) != Some(id) {
             return false;
         }
         // After a landing pad that stays, the jump may go to the new landing pad, which does nothing once more.
@@ -502,11 +507,13 @@ impl Sweeper<'_, '_> {
             self.found.functions.push((
                 id,
                 Failure::new(Check::OldCode, text)
-                    .at(addr, target)
+                    .at(InputAddr::new(addr), OutputAddr::new(target))
                     .bytes(old, new),
             ));
         }
-        self.found.pairs.push((addr, target));
+        self.found
+            .pairs
+            .push((InputAddr::new(addr), OutputAddr::new(target)));
         self.found.pointers += 1;
         true
     }
@@ -556,7 +563,7 @@ impl Sweeper<'_, '_> {
             }
             _ => false,
         });
-        Some(comes || self.cx.entry_of(place).is_some())
+        Some(comes || self.cx.entry_of(InputAddr::new(place)).is_some())
     }
 
     /// Whether all instructions that use a page are in straight code after it: it is gone when the last of
@@ -727,7 +734,7 @@ impl Sweeper<'_, '_> {
     fn charge_page(&mut self, addr: u64, old: u64, new: u64) -> bool {
         let mut charged = false;
         for (id, f) in self.cx.functions.iter().enumerate() {
-            if (f.old_entry & !0xfff, f.new_entry() & !0xfff) != (old, new) {
+            if (f.old_entry.get() & !0xfff, f.new_entry().get() & !0xfff) != (old, new) {
                 continue;
             }
             charged = true;
@@ -744,14 +751,16 @@ impl Sweeper<'_, '_> {
 
     fn retarget<A: Arch>(&mut self, addr: u64, field: &Field, now: &Field, old: &[u8], new: &[u8]) {
         let cx = self.cx;
+        let target = (InputAddr::new(field.target), OutputAddr::new(now.target));
+        let owner = cx.pair_owner(target.0, target.1);
         self.found.retargeted += 1;
         let entry = cx
-            .entry_of(field.target)
+            .entry_of(target.0)
             .filter(|_| field.kind != FieldKind::Accesses);
         // Where no relocations were kept, old code stays as it is.
         let may_change = !cx.bare;
         let allowed = match entry {
-            Some(id) if cx.pair_owner(field.target, now.target) == Some(id) => {
+            Some(id) if owner == Some(id) => {
                 field.kind != FieldKind::Absolute
                     || may_be_pointer(
                         cx,
@@ -761,16 +770,14 @@ impl Sweeper<'_, '_> {
                     )
             }
             // A jump to the middle of a moved function: a fragment that stays goes back to its parent.
-            None => {
-                field.kind == FieldKind::Branch && cx.pair_owner(field.target, now.target).is_some()
-            }
+            None => field.kind == FieldKind::Branch && owner.is_some(),
             _ => false,
         };
-        if field.kind == FieldKind::Forms && cx.registers_anew(field.target, now.target) {
+        if field.kind == FieldKind::Forms && cx.registers_anew(target.0, target.1) {
             return;
         }
         if allowed && may_change {
-            self.found.pairs.push((field.target, now.target));
+            self.found.pairs.push(target);
             if let (Some(id), FieldKind::Forms | FieldKind::Absolute) = (entry, field.kind) {
                 self.found.addresses.push((id, true));
             }
@@ -780,8 +787,8 @@ impl Sweeper<'_, '_> {
             Check::OldCode,
             format!("the instruction at {addr:#x}, which stays, goes to another address"),
         );
-        failure = failure.at(field.target, now.target).bytes(old, new);
-        self.found.charge(cx, field.target, now.target, failure);
+        failure = failure.at(target.0, target.1).bytes(old, new);
+        self.found.charge(cx, target.0, target.1, failure);
     }
 
     /// An address in an instruction of the input that may be registered as an unwind table.
@@ -829,29 +836,32 @@ impl Sweeper<'_, '_> {
         }
         self.registers::<A>(addr, field);
         if cx.bare && field.kind == FieldKind::Forms {
-            self.found
-                .inside
-                .extend(cx.inside_of(target).map(|id| (id, target)));
+            self.found.inside.extend(
+                cx.inside_of(InputAddr::new(target))
+                    .map(|id| (id, InputAddr::new(target))),
+            );
         }
-        let Some(id) = cx.old.owner(target) else {
+        let Some(id) = cx.old.owner(InputAddr::new(target)) else {
             if field.kind == FieldKind::Forms
                 && self.owner.is_none()
-                && let Some(id) = cx.end_of(target)
+                && let Some(id) = cx.end_of(InputAddr::new(target))
             {
-                self.found.inside.push((id, target));
+                self.found.inside.push((id, InputAddr::new(target)));
             }
             return;
         };
         if field.kind == FieldKind::Accesses {
-            if self.owner.is_none() && cx.overwritten(target) == Some(id) {
+            if self.owner.is_none() && cx.overwritten(InputAddr::new(target)) == Some(id) {
                 let text = format!("the instruction at {addr:#x} reads code that a jump overwrote");
-                self.found
-                    .functions
-                    .push((id, Failure::new(Check::EntryJump, text).at(addr, target)));
+                self.found.functions.push((
+                    id,
+                    Failure::new(Check::EntryJump, text)
+                        .at(InputAddr::new(addr), OutputAddr::new(target)),
+                ));
             }
             return;
         }
-        let interior = cx.interiors.owner(target) == Some(id);
+        let interior = cx.interiors.owner(InputAddr::new(target)) == Some(id);
         if self.owner == Some(id) {
             // From the old body itself, or from another fragment of it: matters if the old body still runs.
             if interior
@@ -869,7 +879,7 @@ impl Sweeper<'_, '_> {
             return;
         }
         match cx.function(id) {
-            Some(f) if f.old_entry == target => {
+            Some(f) if f.old_entry == InputAddr::new(target) => {
                 if field.kind == FieldKind::Forms && self.owner.is_none() {
                     self.found.addresses.push((id, false));
                 }
@@ -887,7 +897,7 @@ impl Sweeper<'_, '_> {
             && self
                 .cx
                 .old
-                .owner(addr)
+                .owner(InputAddr::new(addr))
                 .is_none_or(|id| Some(id) != self.owner)
         {
             return;

@@ -17,6 +17,7 @@
 
 use super::image::{rela_tables, relr_places};
 use crate::context::{Context, Findings};
+use crate::files::addr::InputAddr;
 use crate::files::bytes::u64_in;
 use crate::files::elf::Elf;
 use crate::report::{Check, Failure};
@@ -43,18 +44,20 @@ pub(crate) fn compare(cx: &Context<'_>, found: &mut Findings) {
     for (range, id) in cx.old.ranges() {
         let segments = cx.input.loads().iter();
         let mut writable = segments.filter(|s| s.is_writable());
-        if writable.any(|s| s.addr < range.end && range.start < s.end()) {
+        if writable.any(|s| s.addr < range.end.get() && range.start < InputAddr::new(s.end())) {
             let text = "code that the program may write to was copied";
-            let failure = Failure::new(Check::OldCode, text).at(range.start, range.start);
+            let failure = Failure::new(Check::OldCode, text).at_kept(range.start.get());
             found.functions.push((id, failure));
         }
     }
-    for (range, id) in cx.old.ranges().chain(cx.new.ranges()) {
+    let old = cx.old.ranges().map(|(r, id)| (r.numbers(), id));
+    let new = cx.new.ranges().map(|(r, id)| (r.numbers(), id));
+    for (range, id) in old.chain(new) {
         if let Some(place) = cx.loads_into(range.start, range.end) {
             let text = format!(
                 "the dynamic loader writes at {place:#x}, in code of which there is a copy"
             );
-            let failure = Failure::new(Check::Relocations, text).at(place, place);
+            let failure = Failure::new(Check::Relocations, text).at_kept(place);
             found.functions.push((id, failure));
         }
     }
@@ -73,7 +76,7 @@ pub(crate) fn compare(cx: &Context<'_>, found: &mut Findings) {
         let text = format!(
             "the dynamic loader writes at {place:#x}, in the unwind table, of which there is a copy"
         );
-        let failure = Failure::new(Check::Relocations, text).at(place, place);
+        let failure = Failure::new(Check::Relocations, text).at_kept(place);
         found.file.push(failure);
     }
 }

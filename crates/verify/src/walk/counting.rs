@@ -26,9 +26,10 @@
 //! stack pointer for a moment. Nothing in it can throw; only what interrupts it from outside sees the
 //! difference.
 
-use super::{State, Step, Walk, fail, pages};
+use super::{OldState, State, Step, Walk, fail, pages};
 use crate::arch::step::flag;
 use crate::arch::{Arch, FieldKind, Flow, Insn, Operand};
+use crate::files::addr::{InputAddr, OutputAddr, Pair};
 use crate::liveness::{Known, Set, dead};
 use crate::machine::{self, End, Footprint, Machine, Meeting, Origin, Places, Routine, Value};
 use crate::report::{Check, Failure};
@@ -37,14 +38,14 @@ use pages::Pending;
 /// New code after a call that has just come back, or where the function was just entered.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fresh {
-    pub at: u64,
+    pub at: OutputAddr,
     /// From outside: registers of linkers' stubs hold nothing.
     pub entered: bool,
 }
 
 impl<'a, A: Arch> Walk<'a, '_, A> {
     /// Whether the new side is at what may be the old side's instruction. Only to choose; the comparison comes later.
-    fn may_match(&self, state: &State, at: u64) -> bool {
+    fn may_match(&self, state: &OldState, at: OutputAddr) -> bool {
         let Some((bytes, _)) = self.new_bytes(at) else {
             return true;
         };
@@ -63,11 +64,11 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             }
             (Flow::IndirectCall, Flow::Call(target))
             | (Flow::IndirectJump { .. }, Flow::Jump(target)) => {
-                return self.cx.unowned(target).is_some();
+                return self.cx.unowned(OutputAddr::new(target)).is_some();
             }
             _ => {}
         }
-        if A::longer(old_bytes, p, bytes, at).is_some() {
+        if A::longer(old_bytes, p.get(), bytes, at.get()).is_some() {
             return true;
         }
         let (Some(a), Some(b)) = (
@@ -98,14 +99,19 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
     }
 
     /// The end of inserted code at `at`, if there is some and it is a silent step where the old side is at `state`.
-    pub(super) fn inserted(&mut self, state: &State, chain: &[u64], at: u64) -> Option<u64> {
+    pub(super) fn inserted(
+        &mut self,
+        state: &OldState,
+        chain: &[InputAddr],
+        at: OutputAddr,
+    ) -> Option<OutputAddr> {
         let counts = self.cx.counts.as_ref()?;
         let (bytes, _) = self.new_bytes(at)?;
         let matches = self.may_match(state, at);
         if matches && !A::is_ambiguous(bytes) {
             return None;
         }
-        A::step(bytes, at)?;
+        A::step(bytes, at.get())?;
         // Without relocations it is not known which parts a compiler split off, where anything may be held.
         if !self.cx.bare && at == self.f.new_entry() && chain.contains(&self.f.old_entry) {
             self.fresh = Some(Fresh { at, entered: true });
@@ -140,7 +146,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
     }
 
     /// Whether new code from `at` on comes to what may be the old side's instruction, by silent steps alone.
-    fn comes_to(&mut self, state: &State, mut at: u64, places: Places<'_>) -> bool {
+    fn comes_to(&mut self, state: &OldState, mut at: OutputAddr, places: Places<'_>) -> bool {
         for _ in 0..8 {
             let Some((bytes, _)) = self.new_bytes(at) else {
                 return false;
@@ -149,7 +155,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                 return false;
             };
             at = match insn.flow {
-                Flow::Jump(target) => target,
+                Flow::Jump(target) => OutputAddr::new(target),
                 Flow::Nothing => at.saturating_add(u64::from(insn.len)),
                 _ if self.may_match(state, at) => return true,
                 _ => {
@@ -166,13 +172,13 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
 
     fn silent_until(
         &mut self,
-        state: &State,
-        at: u64,
+        state: &OldState,
+        at: OutputAddr,
         must_count: bool,
         entered: bool,
         places: Places<'_>,
         footprint: &mut Footprint,
-    ) -> Option<u64> {
+    ) -> Option<OutputAddr> {
         let cx = self.cx;
         let p = match *state {
             State::At(p, _) | State::Exit(p) | State::Spin(p) => p,
@@ -181,7 +187,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         let mut recent = std::mem::take(&mut self.s.recent);
         let end = {
             let walk = &*self;
-            let conventions = A::STUBS_AT_CALLS && cx.old_unwind.find(p).is_some();
+            let conventions = A::STUBS_AT_CALLS && cx.old_unwind.find(p.get()).is_some();
             let known = Known {
                 targets: &walk.targets,
                 own: &walk.f.old,
@@ -204,8 +210,8 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                 let ends = |(bytes, _)| A::step(bytes, m.at).is_none();
                 if !must_count
                     && m.counting
-                    && !walk.may_match(state, m.at)
-                    && !walk.new_bytes(m.at).is_none_or(ends)
+                    && !walk.may_match(state, OutputAddr::new(m.at))
+                    && !walk.new_bytes(OutputAddr::new(m.at)).is_none_or(ends)
                 {
                     return false;
                 }
@@ -213,32 +219,32 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                     regs: m.regs,
                     flags: m.flags & asked,
                 };
-                changed.is_empty() || dead::<A>(cx, &mut recent, &known, p, changed)
+                changed.is_empty() || dead::<A>(cx, &mut recent, &known, p.get(), changed)
             };
             let mut machine = Machine {
                 places,
                 footprint,
                 tables: (false, false),
             };
-            let code = |a: u64| walk.new_bytes(a).map(|b| b.0);
+            let code = |a: u64| walk.new_bytes(OutputAddr::new(a)).map(|b| b.0);
             machine::follow::<A>(
                 &mut machine,
                 &code,
-                at,
+                at.get(),
                 End::Meet(&mut judge),
-                &mut |target| walk.routine(&mut routines, target),
+                &mut |target| walk.routine(&mut routines, OutputAddr::new(target)),
             )
         };
         self.s.routines = routines;
         self.s.recent = recent;
-        end
+        end.map(OutputAddr::new)
     }
 
     /// What is known of a routine in new code that belongs to no function.
     fn routine(
         &self,
-        routines: &mut rustc_hash::FxHashMap<u64, Option<Routine>>,
-        target: u64,
+        routines: &mut rustc_hash::FxHashMap<OutputAddr, Option<Routine>>,
+        target: OutputAddr,
     ) -> Option<Routine> {
         if let Some(known) = routines.get(&target) {
             return *known;
@@ -261,8 +267,8 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         };
         let proved = machine::follow::<A>(
             &mut machine,
-            &|a| cx.unowned(a),
-            target,
+            &|a| cx.unowned(OutputAddr::new(a)),
+            target.get(),
             End::Return,
             &mut |_| None,
         );
@@ -270,7 +276,11 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             (Some(_), (false, own)) => Some(Routine::Records { own }),
             (Some(_), (true, false)) => Some(Routine::Records { own: false }),
             _ => {
-                let saves = machine::saves_all::<A>(&mut machine, &|a| cx.unowned(a), target);
+                let saves = machine::saves_all::<A>(
+                    &mut machine,
+                    &|a| cx.unowned(OutputAddr::new(a)),
+                    target.get(),
+                );
                 saves.then_some(Routine::Trusted)
             }
         };
@@ -281,7 +291,9 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
     /// Whether a call that the old code makes through a register or memory is recorded in the new.
     pub(super) fn is_recorded(&self, old: &Insn, new: &Insn) -> bool {
         match (old.flow, new.flow) {
-            (Flow::IndirectCall, Flow::Call(target)) => self.cx.unowned(target).is_some(),
+            (Flow::IndirectCall, Flow::Call(target)) => {
+                self.cx.unowned(OutputAddr::new(target)).is_some()
+            }
             _ => false,
         }
     }
@@ -289,12 +301,12 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
     /// A call of a recorder.
     pub(super) fn recorded_call(
         &mut self,
-        p: u64,
+        p: InputAddr,
         old: &Insn,
-        q: u64,
+        q: OutputAddr,
         new: &Insn,
         pending: &mut Pending,
-    ) -> Result<Option<(u64, u64)>, Box<Failure>> {
+    ) -> Result<Option<Pair>, Box<Failure>> {
         let Flow::Call(target) = new.flow else {
             return Ok(None);
         };
@@ -305,21 +317,29 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         }
         self.arrive(q, pending);
         self.check_rows(&[p], q, u64::from(new.len))?;
-        self.recorder(p, old, q, target)?;
+        self.recorder(p, old, q, OutputAddr::new(target))?;
         self.behind(p, old, q, new, pending)
     }
 
     /// New code at `target` must go where the indirect call or jump at `p` would.
-    pub(super) fn recorder(&mut self, p: u64, old: &Insn, q: u64, target: u64) -> Step {
+    pub(super) fn recorder(
+        &mut self,
+        p: InputAddr,
+        old: &Insn,
+        q: OutputAddr,
+        target: OutputAddr,
+    ) -> Step {
         let cx = self.cx;
         let bytes = self
             .old_bytes(p)
             .and_then(|b| b.get(..usize::from(old.len)))
             .unwrap_or(b"");
         let failure = |what: &str| fail(Failure::new(Check::Code, what).at(p, target));
-        let (Some(counts), Some((operand, marks)), Some(_)) =
-            (cx.counts.as_ref(), A::operand(bytes, p), cx.unowned(target))
-        else {
+        let (Some(counts), Some((operand, marks)), Some(_)) = (
+            cx.counts.as_ref(),
+            A::operand(bytes, p.get()),
+            cx.unowned(target),
+        ) else {
             return failure("an indirect call or jump became a direct one");
         };
         if cx.falls_back(old) {
@@ -361,8 +381,8 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         };
         let done = machine::follow::<A>(
             &mut machine,
-            &|a| cx.unowned(a),
-            target,
+            &|a| cx.unowned(OutputAddr::new(a)),
+            target.get(),
             End::Leave {
                 target: value,
                 may_change: A::STUB_SCRATCH,
@@ -370,7 +390,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                 marks,
             },
             &mut |to| {
-                let known = self.routine(&mut routines, to)?;
+                let known = self.routine(&mut routines, OutputAddr::new(to))?;
                 matches!(known, Routine::Records { .. }).then_some(known)
             },
         );

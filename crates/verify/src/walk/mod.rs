@@ -46,6 +46,7 @@ mod tables;
 use crate::arch::{Arch, Dispatch, FieldKind, Flow, Insn};
 use crate::consulted::Consulted;
 use crate::context::{Context, FuncId};
+use crate::files::addr::{InputAddr, OutputAddr, Pair};
 use crate::files::bytes::same_insn;
 use crate::files::claim::{Moved, Range};
 use crate::files::lsda::Lsda;
@@ -77,16 +78,16 @@ pub(crate) struct Walked {
     pub failure: Option<Failure>,
     pub pairs: Pairs,
     /// Pairs that other functions must have.
-    pub cross: Vec<(u64, u64)>,
+    pub cross: Vec<Pair>,
     pub addresses: Vec<(FuncId, bool)>,
     pub entrances: Vec<FuncId>,
     /// Labels whose new addresses the code forms: function and old address.
-    pub labels: Vec<(FuncId, u64)>,
+    pub labels: Vec<(FuncId, InputAddr)>,
     /// Functions whose ends' addresses the code forms, and those.
-    pub inside: Vec<(FuncId, u64)>,
+    pub inside: Vec<(FuncId, InputAddr)>,
     pub instructions: u64,
     pub assumed_no_return: u64,
-    pub unreached: Vec<(u64, u64)>,
+    pub unreached: Vec<(OutputAddr, u64)>,
     /// Where instructions of new code do nothing but move the program counter, by their places in the new
     /// ranges, ascending. Kept if debug information is to be compared, as is the next.
     pub silent: Vec<u32>,
@@ -95,28 +96,49 @@ pub(crate) struct Walked {
     /// What counting touches.
     pub footprint: Footprint,
     /// Indirect jumps that go on in old code, by old address.
-    pub falls_back: Vec<u64>,
+    pub falls_back: Vec<InputAddr>,
     /// How many changed instructions there are, by kind.
     pub changes: changes::Counts,
     /// What was looked at beside the function itself, if it was noted.
     pub consulted: Consulted,
 }
 
-/// Where the old side is after its silent steps.
+/// Where a side is after its silent steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum State<Addr> {
     /// At an instruction that does something.
-    At(u64, Insn),
+    At(Addr, Insn),
     /// Outside the function.
-    Exit(u64),
+    Exit(Addr),
     /// In an endless silent loop; its lowest address.
-    Spin(u64),
+    Spin(Addr),
 }
 
-impl State {
-    fn addr(&self) -> u64 {
+/// Where the old side is.
+type OldState = State<InputAddr>;
+
+/// Where the new side is.
+type NewState = State<OutputAddr>;
+
+impl<Addr: Copy> State<Addr> {
+    fn addr(&self) -> Addr {
         match *self {
             State::At(a, _) | State::Exit(a) | State::Spin(a) => a,
+        }
+    }
+
+    /// For a message; `bytes` are those of code from an address on.
+    fn shown<'b>(self, bytes: impl Fn(Addr) -> Option<&'b [u8]>) -> String
+    where
+        Addr: std::fmt::LowerHex,
+    {
+        match self {
+            State::At(at, insn) => {
+                let own = bytes(at).and_then(|b| b.get(..usize::from(insn.len)));
+                crate::report::hex(own.unwrap_or(b""))
+            }
+            State::Exit(to) => format!("to {to:#x}"),
+            State::Spin(at) => format!("endless loop at {at:#x}"),
         }
     }
 }
@@ -125,7 +147,7 @@ impl State {
 #[derive(Default)]
 pub(crate) struct Scratch<'a> {
     map: Vec<u32>,
-    work: Vec<(u64, u64, Option<Box<[Page]>>)>,
+    work: Vec<(InputAddr, OutputAddr, Option<Box<[Page]>>)>,
     interner: Interner,
     runner: Runner,
     old_rows: RowMap,
@@ -134,7 +156,7 @@ pub(crate) struct Scratch<'a> {
     new_lsdas: Vec<(u64, u64, Option<Lsda<'a>>)>,
     chains: Vec<[u64; 4]>,
     /// Routines that recorders call, and what they were found to do.
-    routines: FxHashMap<u64, Option<Routine>>,
+    routines: FxHashMap<OutputAddr, Option<Routine>>,
     /// Old instructions that were read lately.
     recent: Recent,
 }
@@ -144,9 +166,9 @@ struct Walk<'a, 's, A: Arch> {
     cx: &'a Context<'a>,
     id: FuncId,
     f: &'a Moved,
-    old: SmallVec<[(Range, &'a [u8]); 2]>,
+    old: SmallVec<[(Range<InputAddr>, &'a [u8]); 2]>,
     /// Range, its bytes, and the offset of its first byte in `map`.
-    new: SmallVec<[(Range, &'a [u8], usize); 2]>,
+    new: SmallVec<[(Range<OutputAddr>, &'a [u8], usize); 2]>,
     s: &'s mut Scratch<'a>,
     out: Walked,
     lsdas: bool,
@@ -155,29 +177,29 @@ struct Walk<'a, 's, A: Arch> {
     base: u64,
     /// Jumps through tables of the old code, and which of them an old instruction takes part in.
     dispatches: Vec<Dispatch>,
-    parts: FxHashMap<u64, usize>,
+    parts: FxHashMap<InputAddr, usize>,
     /// Parts that differ, and what stands for them in the new code; they wait for their jump.
-    deferred: FxHashMap<u64, u64>,
+    deferred: FxHashMap<InputAddr, OutputAddr>,
     /// Table jumps that were reached, old and new, by the old one's number.
-    jumps: Vec<(usize, u64, u64)>,
+    jumps: Vec<(usize, InputAddr, OutputAddr)>,
     /// Those that were compared, and with what.
-    compared: FxHashMap<u64, (u64, u64)>,
+    compared: FxHashMap<InputAddr, (u64, u64)>,
     /// New addresses that something jumps to; kept only where addresses take several instructions.
-    joined: FxHashSet<u64>,
+    joined: FxHashSet<OutputAddr>,
     /// Instructions of new code that must not be jumped to.
-    closed: Vec<u64>,
+    closed: Vec<OutputAddr>,
     /// New code that goes on with an operand that was read before it ([`changes`]).
-    after_read: FxHashSet<u64>,
+    after_read: FxHashSet<OutputAddr>,
     /// Registers that hold other pages than in the old program where new code is reached, if any do.
-    states: FxHashMap<u64, Pending>,
+    states: FxHashMap<OutputAddr, Pending>,
     /// What is true of registers where the next pairs come from.
     carry: Pending,
     /// Registers that hold other pages at some indirect jump.
     at_indirect_jumps: u32,
     /// Old addresses that are reached in ways that are not followed, by pointers and tables.
-    indirect: Vec<u64>,
+    indirect: Vec<InputAddr>,
     /// Those in this function, whatever the instruction set.
-    targets: Vec<u64>,
+    targets: Vec<InputAddr>,
     /// There are exclusive stores in it.
     exclusive: bool,
     /// Where the stack below the stack pointer holds nothing.
@@ -185,7 +207,7 @@ struct Walk<'a, 's, A: Arch> {
     /// Instructions that may still be looked at where a question of liveness takes long.
     reserve: Cell<usize>,
     /// The new instruction that was read last.
-    last: Cell<Option<(u64, Insn)>>,
+    last: Cell<Option<(OutputAddr, Insn)>>,
     arch: std::marker::PhantomData<A>,
 }
 
@@ -193,7 +215,7 @@ struct Walk<'a, 's, A: Arch> {
 pub(crate) fn walk<'a, A: Arch>(
     cx: &'a Context<'a>,
     id: FuncId,
-    roots: &[(u64, u64)],
+    roots: &[Pair],
     scratch: &mut Scratch<'a>,
 ) -> Walked {
     let Some(f) = cx.function(id) else {
@@ -244,13 +266,13 @@ fn fail<T>(failure: Failure) -> Result<T, Box<Failure>> {
 }
 
 impl<'a, A: Arch> Walk<'a, '_, A> {
-    fn run(&mut self, roots: &[(u64, u64)]) -> Step {
+    fn run(&mut self, roots: &[Pair]) -> Step {
         let cx = self.cx;
         let mut total = 0usize;
         self.s.map.clear();
         self.s.work.clear();
         for &r in &self.f.old {
-            let Some(bytes) = cx.input.bytes(r.start, r.len()) else {
+            let Some(bytes) = cx.input.bytes(r.start.get(), r.len()) else {
                 return fail(Failure::new(
                     Check::Claim,
                     format!(
@@ -262,7 +284,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             self.old.push((r, bytes));
         }
         for &r in &self.f.new {
-            let Some(bytes) = cx.output.bytes(r.start, r.len()) else {
+            let Some(bytes) = cx.output.bytes(r.start.get(), r.len()) else {
                 return fail(Failure::new(
                     Check::Claim,
                     format!(
@@ -315,27 +337,31 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
 
     /// Bytes of old code from an address to the end of its range.
     #[inline]
-    fn old_bytes(&self, p: u64) -> Option<&'a [u8]> {
+    fn old_bytes(&self, p: InputAddr) -> Option<&'a [u8]> {
         let (r, bytes) = self.old.iter().find(|(r, _)| r.contains(p))?;
         bytes.get((p - r.start) as usize..)
     }
 
     /// Bytes of new code from an address to the end of its range, and the place of the first in the map.
     #[inline]
-    fn new_bytes(&self, q: u64) -> Option<(&'a [u8], usize)> {
+    fn new_bytes(&self, q: OutputAddr) -> Option<(&'a [u8], usize)> {
         let (r, bytes, slot) = self.new.iter().find(|(r, _, _)| r.contains(q))?;
         let skip = (q - r.start) as usize;
         Some((bytes.get(skip..)?, slot + skip))
     }
 
     /// Number of an old address in the map.
-    fn id(&self, old: u64) -> Option<u32> {
-        let id = old.checked_sub(self.base)?.checked_add(1)?;
+    fn id(&self, old: InputAddr) -> Option<u32> {
+        let id = old.get().checked_sub(self.base)?.checked_add(1)?;
         u32::try_from(id).ok().filter(|&i| i != INSIDE)
     }
 
     /// Follows the old side's silent steps from `p`; `chain` receives every address on the way, `p` first.
-    fn state(&mut self, p: u64, chain: &mut SmallVec<[u64; 4]>) -> Result<State, Box<Failure>> {
+    fn state(
+        &mut self,
+        p: InputAddr,
+        chain: &mut SmallVec<[InputAddr; 4]>,
+    ) -> Result<OldState, Box<Failure>> {
         let mut at = p;
         loop {
             if let Some(start) = chain.iter().position(|&c| c == at) {
@@ -352,39 +378,45 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                 return Ok(State::Exit(at));
             };
             chain.push(at);
-            let Some(insn) = self.s.recent.insn::<A>(bytes, at) else {
+            let Some(insn) = self.s.recent.insn::<A>(bytes, at.get()) else {
                 let shown = bytes.get(..bytes.len().min(15)).unwrap_or(b"");
                 return fail(
                     Failure::new(
                         Check::Code,
                         format!("the old instruction at {at:#x} is not understood"),
                     )
-                    .at(at, at)
+                    .at_kept(at.get())
                     .bytes(shown, b""),
                 );
             };
             match insn.flow {
                 Flow::Nothing => at = at.saturating_add(u64::from(insn.len)),
-                Flow::Jump(target) => at = target,
+                Flow::Jump(target) => at = InputAddr::new(target),
                 _ => return Ok(State::At(at, insn)),
             }
         }
     }
 
     /// The new instruction at `at`, whose bytes these are.
-    fn new_insn(&self, bytes: &[u8], at: u64) -> Option<Insn> {
+    fn new_insn(&self, bytes: &[u8], at: OutputAddr) -> Option<Insn> {
         if let Some((a, insn)) = self.last.get()
             && a == at
         {
             return Some(insn);
         }
-        let insn = A::decode(bytes, at)?;
+        let insn = A::decode(bytes, at.get())?;
         self.last.set(Some((at, insn)));
         Some(insn)
     }
 
     /// Marks an instruction of new code as paired. False if it was already (with the same old state).
-    fn mark(&mut self, q: u64, slot: usize, len: usize, old: u64) -> Result<bool, Box<Failure>> {
+    fn mark(
+        &mut self,
+        q: OutputAddr,
+        slot: usize,
+        len: usize,
+        old: InputAddr,
+    ) -> Result<bool, Box<Failure>> {
         let Some(id) = self.id(old) else {
             return fail(
                 Failure::new(
@@ -445,8 +477,8 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
     }
 
     /// Walks on from a pair until both sides end or come to known pairs.
-    fn follow(&mut self, mut p: u64, mut q: u64, mut pending: Pending) -> Step {
-        let mut chain: SmallVec<[u64; 4]> = SmallVec::new();
+    fn follow(&mut self, mut p: InputAddr, mut q: OutputAddr, mut pending: Pending) -> Step {
+        let mut chain: SmallVec<[InputAddr; 4]> = SmallVec::new();
         loop {
             let Some((new, slot)) = self.new_bytes(q) else {
                 return fail(
@@ -500,7 +532,8 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                     self.relate_outside(x, y, q)?;
                     None
                 }
-                (_, State::Exit(y)) if chain.contains(&y) => {
+                (_, State::Exit(y)) if chain.contains(&y.of_old_image()) => {
+                    let y = y.of_old_image();
                     // A silent jump back to the address it was copied from is a loop: a jump to new code stands there.
                     if (self.cx.bare || y == p) && self.cx.patches.owner(y).is_some() {
                         let text = "new code continues in old code that a jump overwrote";
@@ -523,26 +556,11 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                     None
                 }
                 (state, end) => {
-                    let show = |s: State, new: bool| match s {
-                        State::At(a, i) => {
-                            let bytes = if new {
-                                self.new_bytes(a).map(|b| b.0)
-                            } else {
-                                self.old_bytes(a)
-                            };
-                            crate::report::hex(
-                                bytes
-                                    .and_then(|b| b.get(..usize::from(i.len)))
-                                    .unwrap_or(b""),
-                            )
-                        }
-                        State::Exit(x) => format!("to {x:#x}"),
-                        State::Spin(x) => format!("endless loop at {x:#x}"),
-                    };
                     let mut failure =
                         Failure::new(Check::Code, "old and new code do different things")
                             .at(state.addr(), end.addr());
-                    (failure.old_value, failure.new_value) = (show(state, false), show(end, true));
+                    failure.old_value = state.shown(|at| self.old_bytes(at));
+                    failure.new_value = end.shown(|at| Some(self.new_bytes(at)?.0));
                     return fail(failure);
                 }
             };
@@ -557,13 +575,13 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
     /// new code that already stands for it.
     fn silent(
         &mut self,
-        q: u64,
-        state: &State,
-        chain: &[u64],
+        q: OutputAddr,
+        state: &OldState,
+        chain: &[InputAddr],
         pending: &Pending,
-    ) -> Result<Option<State>, Box<Failure>> {
+    ) -> Result<Option<NewState>, Box<Failure>> {
         let mut at = q;
-        let mut here: SmallVec<[u64; 4]> = smallvec![];
+        let mut here: SmallVec<[OutputAddr; 4]> = smallvec![];
         // What is outside of the file (a weak symbol's 0) is known by the jump that goes there.
         let key = match self.id(state.addr()) {
             Some(_) => state.addr(),
@@ -607,7 +625,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             };
             let next = match insn.flow {
                 Flow::Nothing => at + u64::from(insn.len),
-                Flow::Jump(target) => target,
+                Flow::Jump(target) => OutputAddr::new(target),
                 _ => match self.own_veneer(bytes, at, state) {
                     Some((target, len)) => {
                         return self.through_own_veneer(at, slot, len, target, state, chain);
@@ -618,7 +636,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             if let Flow::Jump(target) = insn.flow
                 && (A::STEP > 1 || self.cx.counts.is_some())
             {
-                self.joined.insert(target);
+                self.joined.insert(OutputAddr::new(target));
             }
             if !self.mark(at, slot, usize::from(insn.len), key)? {
                 self.meet(state.addr(), at, pending)?;
@@ -654,12 +672,12 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
     /// Compares two instructions that do something. Returns the pair after them, if control can come there.
     fn same(
         &mut self,
-        p: u64,
+        p: InputAddr,
         old: &Insn,
-        q: u64,
+        q: OutputAddr,
         new: &Insn,
         pending: &mut Pending,
-    ) -> Result<Option<(u64, u64)>, Box<Failure>> {
+    ) -> Result<Option<Pair>, Box<Failure>> {
         let old_bytes = self
             .old_bytes(p)
             .and_then(|b| b.get(..usize::from(old.len)))
@@ -705,6 +723,8 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                 return different("the branch's prefixes changed");
             }
             self.carry.clone_from(pending);
+            let old_target = InputAddr::new(old_target);
+            let new_target = OutputAddr::new(new_target);
             if new_cond == cond {
                 self.conditional_tail_call(p, old_target, q, new_target)?;
                 self.relate(old_target, new_target)?;
@@ -752,8 +772,8 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         }
 
         if let Flow::Call(target) = old.flow
-            && target == old_next
-            && self.f.in_old(target)
+            && target == old_next.get()
+            && self.f.in_old(old_next)
         {
             return different("the code takes its own address by a call");
         }
@@ -763,12 +783,12 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
     /// What is after two instructions that do the same: the pair, if control can come there.
     fn behind(
         &mut self,
-        p: u64,
+        p: InputAddr,
         old: &Insn,
-        q: u64,
+        q: OutputAddr,
         new: &Insn,
         pending: &Pending,
-    ) -> Result<Option<(u64, u64)>, Box<Failure>> {
+    ) -> Result<Option<Pair>, Box<Failure>> {
         let (old_next, new_next) = (p + u64::from(old.len), q + u64::from(new.len));
         // An exception takes the registers along that calls keep.
         self.carry = pages::kept_by_calls::<A>(pending);
@@ -807,14 +827,19 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
 
     /// Whether the old instruction at `p`, after which is `next`, is the last of the function, or of a part
     /// of it that has an unwind entry of its own.
-    fn ends_part(&self, p: u64, next: u64) -> bool {
-        !self.f.in_old(next) || self.cx.old_unwind.find(p).is_some_and(|f| f.end == next)
+    fn ends_part(&self, p: InputAddr, next: InputAddr) -> bool {
+        !self.f.in_old(next)
+            || self
+                .cx
+                .old_unwind
+                .find(p.get())
+                .is_some_and(|f| f.end == next.get())
     }
 
     /// Whether new code at `q` begins as the function's old code at `p`, where another part of it begins.
     /// Otherwise the call in front of `p` does not return, or the code is wrong: as at a function's end, that
     /// is assumed.
-    fn goes_on_alike(&mut self, q: u64, p: u64) -> Result<bool, Box<Failure>> {
+    fn goes_on_alike(&mut self, q: OutputAddr, p: InputAddr) -> Result<bool, Box<Failure>> {
         let mut chain = SmallVec::new();
         let State::At(at, old) = self.state(p, &mut chain)? else {
             return Ok(false);
@@ -823,14 +848,14 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         let mut here = q;
         for _ in 0..16 {
             let Some((bytes, _)) = self.new_bytes(here) else {
-                return Ok(chain.contains(&here));
+                return Ok(chain.contains(&here.of_old_image()));
             };
-            let Some(new) = A::decode(bytes, here) else {
+            let Some(new) = A::decode(bytes, here.get()) else {
                 return Ok(false);
             };
             match new.flow {
                 Flow::Nothing => here += u64::from(new.len),
-                Flow::Jump(target) => here = target,
+                Flow::Jump(target) => here = OutputAddr::new(target),
                 _ if old.field.is_none() && new.field.is_none() => {
                     return Ok(same_insn(bytes, old_bytes, usize::from(old.len)));
                 }
@@ -845,20 +870,20 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
     }
 
     /// Whether new code at `q` does nothing but go to the old address `x` outside the function.
-    fn goes_on_at(&self, q: u64, x: u64) -> bool {
+    fn goes_on_at(&self, q: OutputAddr, x: InputAddr) -> bool {
         let mut at = q;
         for _ in 0..16 {
             let Some((bytes, _)) = self.new_bytes(at) else {
-                return at == x
+                return at == x.kept()
                     || self
                         .cx
                         .entry_of(x)
                         .and_then(|g| self.cx.function(g))
                         .is_some_and(|g| g.new_entry() == at);
             };
-            match A::decode(bytes, at).map(|i| (i.flow, i.len)) {
+            match A::decode(bytes, at.get()).map(|i| (i.flow, i.len)) {
                 Some((Flow::Nothing, len)) => at += u64::from(len),
-                Some((Flow::Jump(target), _)) => at = target,
+                Some((Flow::Jump(target), _)) => at = OutputAddr::new(target),
                 _ => return false,
             }
         }
@@ -941,7 +966,7 @@ impl Pairs {
     }
 
     /// Whether the walk found exactly this pair.
-    pub(crate) fn holds(&self, f: &Moved, base: u64, old: u64, new: u64) -> bool {
+    pub(crate) fn holds(&self, f: &Moved, base: u64, old: InputAddr, new: OutputAddr) -> bool {
         let mut slot = 0u64;
         for r in &f.new {
             if r.contains(new) {
@@ -952,7 +977,7 @@ impl Pairs {
         false
     }
 
-    fn holds_at(&self, slot: u64, base: u64, old: u64) -> bool {
+    fn holds_at(&self, slot: u64, base: u64, old: InputAddr) -> bool {
         let Some(word) = self.starts.get((slot / 64) as usize) else {
             return false;
         };
@@ -964,7 +989,7 @@ impl Pairs {
         run.is_some_and(|&(start, id)| {
             base.wrapping_add(u64::from(id) - 1)
                 .wrapping_add(slot - u64::from(start))
-                == old
+                == old.get()
         })
     }
 }

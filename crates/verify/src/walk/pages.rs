@@ -15,6 +15,7 @@
 
 use super::{Step, Walk, fail};
 use crate::arch::{Arch, Field, FieldKind, Flow, Insn};
+use crate::files::addr::{InputAddr, OutputAddr, Pair};
 use crate::files::lsda::Outcome;
 use crate::report::{Check, Failure};
 use rustc_hash::FxHashMap;
@@ -51,12 +52,12 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
     /// Steps that are more than a comparison of two instructions. `None`: it is not one of them.
     pub(super) fn of_several(
         &mut self,
-        p: u64,
+        p: InputAddr,
         old: &Insn,
-        q: u64,
+        q: OutputAddr,
         new: &Insn,
         pending: &mut Pending,
-    ) -> Result<Option<(u64, u64)>, Box<Failure>> {
+    ) -> Result<Option<Pair>, Box<Failure>> {
         if let Some(&index) = self.parts.get(&p)
             && let Some(next) = self.part_of_dispatch(index, p, old, q, new)?
         {
@@ -73,9 +74,9 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
     /// Two instructions that form pages.
     pub(super) fn relate_page(
         &mut self,
-        p: u64,
+        p: InputAddr,
         a: &Field,
-        q: u64,
+        q: OutputAddr,
         b: &Field,
         pending: &mut Pending,
     ) -> Step {
@@ -110,11 +111,11 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
     /// An instruction while registers are pending.
     fn use_page(
         &mut self,
-        p: u64,
+        p: InputAddr,
         old: &Insn,
-        q: u64,
+        q: OutputAddr,
         pending: &mut Pending,
-    ) -> Result<Option<(u64, u64)>, Box<Failure>> {
+    ) -> Result<Option<Pair>, Box<Failure>> {
         let step = A::STEP as u64;
         let a = self
             .old_bytes(p)
@@ -193,7 +194,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
     }
 
     /// Notes what is pending where new code is reached for the first time.
-    pub(super) fn arrive(&mut self, q: u64, pending: &Pending) {
+    pub(super) fn arrive(&mut self, q: OutputAddr, pending: &Pending) {
         if !pending.is_empty() {
             self.states.insert(q, pending.clone());
         }
@@ -201,7 +202,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
 
     /// New code that is known is reached again: what is pending now and was not then, or the other way round,
     /// must be dead.
-    pub(super) fn meet(&mut self, p: u64, q: u64, pending: &Pending) -> Step {
+    pub(super) fn meet(&mut self, p: InputAddr, q: OutputAddr, pending: &Pending) -> Step {
         if pending.is_empty() && self.states.is_empty() {
             return Ok(());
         }
@@ -225,12 +226,12 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
     }
 
     /// One instruction for several, for reasons of reach.
-    fn longer(&mut self, p: u64, q: u64) -> Result<Option<(u64, u64)>, Box<Failure>> {
+    fn longer(&mut self, p: InputAddr, q: OutputAddr) -> Result<Option<Pair>, Box<Failure>> {
         let old = self.old_bytes(p).unwrap_or(b"");
         let Some((new, slot)) = self.new_bytes(q) else {
             return Ok(None);
         };
-        let Some(longer) = A::longer(old, p, new, q) else {
+        let Some(longer) = A::longer(old, p.get(), new, q.get()) else {
             return Ok(None);
         };
         let (old_len, new_len) = (u64::from(longer.old_len), u64::from(longer.new_len));
@@ -256,7 +257,13 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
     }
 
     /// Marks what follows the first instruction of a step as not to be entered.
-    pub(super) fn mark_inside(&mut self, p: u64, q: u64, slot: usize, len: u64) -> Step {
+    pub(super) fn mark_inside(
+        &mut self,
+        p: InputAddr,
+        q: OutputAddr,
+        slot: usize,
+        len: u64,
+    ) -> Step {
         let rest = self
             .s
             .map
@@ -279,8 +286,8 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
 
     /// Whether old code from `from` on overwrites all these registers before it reads any of them, but for
     /// the instructions `allowed`. Calls and ways out of the function read none but those that calls keep.
-    pub(super) fn dead(&mut self, from: u64, registers: u32, allowed: &[u64]) -> bool {
-        let mut seen: FxHashMap<u64, u32> = FxHashMap::default();
+    pub(super) fn dead(&mut self, from: InputAddr, registers: u32, allowed: &[u64]) -> bool {
+        let mut seen: FxHashMap<InputAddr, u32> = FxHashMap::default();
         let mut work = vec![(from, registers)];
         let mut budget = BUDGET;
         while let Some((mut at, mut live)) = work.pop() {
@@ -300,15 +307,19 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                     }
                     break;
                 };
-                let Some(insn) = A::decode(bytes, at) else {
+                let Some(insn) = A::decode(bytes, at.get()) else {
                     return false;
                 };
                 match insn.flow {
                     Flow::Call(_) | Flow::IndirectCall => {
                         live &= A::KEPT_BY_CALLS;
                         if self.lsdas {
-                            match self.outcome(false, at.saturating_add(u64::from(insn.len) - 1)) {
-                                Some((Outcome::Pad { pad, .. }, _)) => work.push((pad, live)),
+                            match self
+                                .outcome(false, at.saturating_add(u64::from(insn.len) - 1).get())
+                            {
+                                Some((Outcome::Pad { pad, .. }, _)) => {
+                                    work.push((InputAddr::new(pad), live))
+                                }
                                 Some(_) => {}
                                 None => return false,
                             }
@@ -319,9 +330,11 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                             return false;
                         }
                         match self.parts.get(&at).and_then(|i| self.dispatches.get(*i)) {
-                            Some(d) if d.parts.last() == Some(&at) => {
+                            Some(d) if d.parts.last() == Some(&at.get()) => {
                                 work.extend(
-                                    self.old_targets(d).into_iter().map(|target| (target, live)),
+                                    self.old_targets(d)
+                                        .into_iter()
+                                        .map(|target| (InputAddr::new(target), live)),
                                 );
                             }
                             _ => {}
@@ -330,14 +343,14 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                     }
                     Flow::Trap => return false,
                     Flow::Jump(target) => {
-                        at = target;
+                        at = InputAddr::new(target);
                         continue;
                     }
                     _ => {
                         if self.faults {
-                            match self.outcome(false, at) {
+                            match self.outcome(false, at.get()) {
                                 Some((Outcome::Pad { pad, .. }, _)) => {
-                                    work.push((pad, live & A::KEPT_BY_CALLS));
+                                    work.push((InputAddr::new(pad), live & A::KEPT_BY_CALLS));
                                 }
                                 Some(_) => {}
                                 None => return false,
@@ -346,12 +359,12 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                         let Some(touched) = A::touched(bytes) else {
                             return false;
                         };
-                        if touched.reads & live != 0 && !allowed.contains(&at) {
+                        if touched.reads & live != 0 && !allowed.contains(&at.get()) {
                             return false;
                         }
                         live &= !touched.kills;
                         if let Flow::Branch { target, .. } = insn.flow {
-                            work.push((target, live));
+                            work.push((InputAddr::new(target), live));
                         }
                     }
                 }
@@ -365,9 +378,9 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
     pub(super) fn own_veneer(
         &self,
         bytes: &[u8],
-        at: u64,
-        state: &super::State,
-    ) -> Option<(u64, u64)> {
+        at: OutputAddr,
+        state: &super::OldState,
+    ) -> Option<(OutputAddr, u64)> {
         let super::State::Exit(x) = *state else {
             return None;
         };
@@ -375,25 +388,25 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         if self.cx.inside_of(x).is_some() {
             return None;
         }
-        let (target, len) = A::veneer(bytes, at)?;
+        let (target, len) = A::veneer(bytes, at.get())?;
         let lands = self
             .cx
             .output
             .bytes_from(target)
             .is_some_and(A::lets_calls_in);
-        (!self.cx.guarded || lands).then_some((target, len))
+        (!self.cx.guarded || lands).then_some((OutputAddr::new(target), len))
     }
 
     /// Takes such a veneer as one step.
     pub(super) fn through_own_veneer(
         &mut self,
-        at: u64,
+        at: OutputAddr,
         slot: usize,
         len: u64,
-        target: u64,
-        state: &super::State,
-        chain: &[u64],
-    ) -> Result<Option<super::State>, Box<Failure>> {
+        target: OutputAddr,
+        state: &super::OldState,
+        chain: &[InputAddr],
+    ) -> Result<Option<super::NewState>, Box<Failure>> {
         if !self.mark(at, slot, A::STEP, state.addr())? {
             return Ok(None);
         }
@@ -431,6 +444,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         if !self.cx.fixed() {
             return false;
         }
+        let (x, y) = (InputAddr::new(x), OutputAddr::new(y));
         match self.cx.entry_of(x) {
             Some(id) if self.cx.pair_owner(x, y) == Some(id) => {
                 self.out.addresses.push((id, true));
@@ -447,8 +461,11 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                 .parts
                 .iter()
                 .chain(&d.formed)
-                .find_map(|p| Some((*p, *self.deferred.get(p)?)));
-            if let Some((p, q)) = part.filter(|_| !self.compared.contains_key(&d.jump())) {
+                .map(|p| InputAddr::new(*p))
+                .find_map(|p| Some((p, *self.deferred.get(&p)?)));
+            if let Some((p, q)) =
+                part.filter(|_| !self.compared.contains_key(&InputAddr::new(d.jump())))
+            {
                 let text =
                     "the instruction changed, and the table jump that it belongs to is not reached";
                 return fail(Failure::new(Check::JumpTable, text).at(p, q));
@@ -459,7 +476,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             for old in std::mem::take(&mut self.indirect) {
                 if old != self.f.old_entry && !self.dead(old, self.at_indirect_jumps, &[]) {
                     let text = "a register holds another page at an indirect jump, and is used where it may lead";
-                    return fail(Failure::new(Check::Code, text).at(old, old));
+                    return fail(Failure::new(Check::Code, text).at_kept(old.get()));
                 }
             }
         }
@@ -468,7 +485,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                 let text = format!(
                     "new code is entered at {q:#x}, between the forming of an address and its use"
                 );
-                fail(Failure::new(Check::Code, text).at(q, q))
+                fail(Failure::new(Check::Code, text).at(q.of_old_image(), q))
             }
             None => Ok(()),
         }

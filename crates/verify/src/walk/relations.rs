@@ -2,6 +2,7 @@
 
 use super::{State, Step, Walk, fail};
 use crate::arch::{Arch, Field, FieldKind};
+use crate::files::addr::{InputAddr, OutputAddr, Pair};
 use crate::report::{Check, Failure};
 use smallvec::SmallVec;
 
@@ -9,37 +10,40 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
     /// Two instructions are equal but for these fields: are the addresses related as they must be?
     pub(super) fn relate_field(
         &mut self,
-        p: u64,
+        p: InputAddr,
         bytes: &[u8],
         a: &Field,
-        q: u64,
+        q: OutputAddr,
         b: &Field,
     ) -> Step {
-        let (old, new) = (a.target, b.target);
+        let (old, new) = (InputAddr::new(a.target), OutputAddr::new(b.target));
         let wrong = |what: &str| fail(Failure::new(Check::Code, what).at(p, q).values(old, new));
         match a.kind {
             FieldKind::Branch => self.relate(old, new),
             FieldKind::Page => wrong("the instruction forms another page"),
             FieldKind::Accesses => {
-                if old != new && !self.same_literal(a, b) {
+                if old.kept() != new && !self.same_literal(a, b) {
                     return wrong("the instruction accesses another address");
                 }
                 if let Some(id) = self.cx.overwritten(old) {
-                    let at = self.cx.function(id).map_or(0, |f| f.old_entry);
+                    let at = self
+                        .cx
+                        .function(id)
+                        .map_or(InputAddr::new(0), |f| f.old_entry);
                     return wrong(&format!(
                         "the instruction reads code at {at:#x} that was overwritten by a jump"
                     ));
                 }
-                if self.cx.is_abandoned(old) {
+                if self.cx.is_abandoned(old.get()) {
                     return wrong("the instruction accesses a section that was moved");
                 }
                 Ok(())
             }
             FieldKind::Forms | FieldKind::Absolute => {
-                if self.cx.is_abandoned(old) && a.kind == FieldKind::Forms {
+                if self.cx.is_abandoned(old.get()) && a.kind == FieldKind::Forms {
                     return wrong("the instruction forms the address of a section that was moved");
                 }
-                if a.kind == FieldKind::Forms && self.cx.is_registered(old) {
+                if a.kind == FieldKind::Forms && self.cx.is_registered(old.get()) {
                     return match self.cx.registers_anew(old, new) {
                         true => Ok(()),
                         false => wrong(
@@ -48,7 +52,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                     };
                 }
                 let entry = self.cx.entry_of(old);
-                if old == new {
+                if old.kept() == new {
                     match entry {
                         Some(id) if a.kind == FieldKind::Forms => {
                             self.out.addresses.push((id, false))
@@ -96,14 +100,14 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
     }
 
     /// Old code at `addr` may run from now on.
-    pub(super) fn enter_old(&mut self, addr: u64) {
+    pub(super) fn enter_old(&mut self, addr: InputAddr) {
         if let Some(id) = self.cx.inside_of(addr) {
             self.out.entrances.push(id);
         }
     }
 
     /// Control that went to `old` goes to `new` now.
-    pub(super) fn relate(&mut self, old: u64, new: u64) -> Step {
+    pub(super) fn relate(&mut self, old: InputAddr, new: OutputAddr) -> Step {
         if self.f.in_new(new) {
             if A::STEP > 1 || self.cx.counts.is_some() {
                 self.joined.insert(new);
@@ -112,7 +116,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             self.s.work.push((old, new, pages));
             return Ok(());
         }
-        if old == new {
+        if old.kept() == new {
             self.enter_old(old);
             return Ok(());
         }
@@ -120,8 +124,8 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             // A jump in old code may have been skipped.
             let mut chain = SmallVec::new();
             let state = self.state(old, &mut chain)?;
-            if chain.contains(&new) {
-                self.enter_old(new);
+            if chain.contains(&new.of_old_image()) {
+                self.enter_old(new.of_old_image());
                 return Ok(());
             }
             if let State::Exit(x) = state {
@@ -132,8 +136,13 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
     }
 
     /// Control that left the function to `old` leaves it to `new` now.
-    pub(super) fn relate_outside(&mut self, old: u64, new: u64, q: u64) -> Step {
-        if old == new {
+    pub(super) fn relate_outside(
+        &mut self,
+        old: InputAddr,
+        new: OutputAddr,
+        q: OutputAddr,
+    ) -> Step {
+        if old.kept() == new {
             self.enter_old(old);
             return Ok(());
         }
@@ -160,23 +169,23 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
     }
 
     /// Old and new targets with the veneers before them taken away; `None` if there are none.
-    pub(super) fn through_veneers<B: Arch>(&self, old: u64, new: u64) -> Option<(u64, u64)> {
+    pub(super) fn through_veneers<B: Arch>(&self, old: InputAddr, new: OutputAddr) -> Option<Pair> {
         // A function that was moved is entered where it is, not taken for a veneer.
         let from = if self.cx.old.owner(old).is_some() {
             old
         } else {
-            self.cx.behind_veneer::<B>(self.cx.input, old)
+            InputAddr::new(self.cx.behind_veneer::<B>(self.cx.input, old.get()))
         };
         let to = if self.cx.new.owner(new).is_some() {
             new
         } else {
-            self.cx.behind_veneer::<B>(self.cx.output, new)
+            OutputAddr::new(self.cx.behind_veneer::<B>(self.cx.output, new.get()))
         };
         ((from, to) != (old, new)).then_some((from, to))
     }
 
     /// The same for places that are jumped to indirectly: what must be first there still does.
-    pub(super) fn relate_indirect(&mut self, old: u64, new: u64) -> Step {
+    pub(super) fn relate_indirect(&mut self, old: InputAddr, new: OutputAddr) -> Step {
         if A::STEP > 1 && self.f.in_old(old) {
             self.indirect.push(old);
         }
@@ -184,16 +193,16 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
     }
 
     /// The same for a landing pad of exceptions, where it is known from where control comes.
-    pub(super) fn relate_pad(&mut self, old: u64, new: u64) -> Step {
-        let pad = |bytes: Option<&[u8]>, at| {
+    pub(super) fn relate_pad(&mut self, old: InputAddr, new: OutputAddr) -> Step {
+        let pad = |bytes: Option<&[u8]>, at: u64| {
             bytes
                 .and_then(|b| A::decode(b, at))
                 .is_some_and(|i| i.landing_pad)
         };
         if self.cx.guarded
             && self.f.in_new(new)
-            && pad(self.old_bytes(old), old)
-            && !pad(self.new_bytes(new).map(|b| b.0), new)
+            && pad(self.old_bytes(old), old.get())
+            && !pad(self.new_bytes(new).map(|b| b.0), new.get())
         {
             return fail(
                 Failure::new(

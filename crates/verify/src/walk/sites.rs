@@ -2,9 +2,12 @@
 
 use super::{Step, Walk, fail};
 use crate::arch::Arch;
+use crate::files::addr::{InputAddr, OutputAddr};
+use crate::files::claim::Range;
 use crate::files::lsda::{Lsda, Outcome};
 use crate::files::unwind::RowMap;
 use crate::report::{Check, Failure};
+use smallvec::SmallVec;
 
 impl<'a, A: Arch> Walk<'a, '_, A> {
     pub(super) fn prepare_unwind(&mut self) -> Step {
@@ -14,7 +17,11 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         self.s.new_lsdas.clear();
         self.s.chains.clear();
         for (which, table) in [(false, &self.cx.old_unwind), (true, &self.cx.new_unwind)] {
-            let ranges = if which { &self.f.new } else { &self.f.old };
+            let numbers = |which| match which {
+                true => self.f.new.iter().map(Range::numbers).collect(),
+                false => self.f.old.iter().map(Range::numbers).collect(),
+            };
+            let ranges: SmallVec<[Range; 2]> = numbers(which);
             let map = if which {
                 &mut self.s.new_rows
             } else {
@@ -39,21 +46,25 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
 
     /// The new instruction at `q` must have the unwind row of one of the old addresses.
     #[inline]
-    pub(super) fn check_rows(&mut self, old: &[u64], q: u64, len: u64) -> Step {
-        let (row, covers) = self.s.new_rows.row(q, len);
-        if covers && old.iter().any(|&p| self.s.old_rows.row(p, 1).0 == row) {
+    pub(super) fn check_rows(&mut self, old: &[InputAddr], q: OutputAddr, len: u64) -> Step {
+        let (row, covers) = self.s.new_rows.row(q.get(), len);
+        if covers
+            && old
+                .iter()
+                .any(|&p| self.s.old_rows.row(p.get(), 1).0 == row)
+        {
             return Ok(());
         }
         // A state outside the function has no row of its own that this function's tables could tell.
         if old.is_empty() && covers {
             return Ok(());
         }
-        let p = old.first().copied().unwrap_or(0);
+        let p = old.first().copied().unwrap_or_default();
         let mut failure = Failure::new(Check::Unwind, "the unwind row differs").at(p, q);
         if !covers {
             failure.reason = "the unwind row changes in the middle of an instruction".into();
         }
-        failure.old_value = self.s.interner.describe(self.s.old_rows.row(p, 1).0);
+        failure.old_value = self.s.interner.describe(self.s.old_rows.row(p.get(), 1).0);
         failure.new_value = self.s.interner.describe(row);
         fail(failure)
     }
@@ -62,23 +73,29 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
     /// compiler that was asked for exceptions from such instructions; then nothing depends on what covers it. In Ada
     /// it may: a push of the prologue onto a full stack.
     #[inline]
-    pub(super) fn check_other_site(&mut self, p: u64, q: u64) -> Step {
+    pub(super) fn check_other_site(&mut self, p: InputAddr, q: OutputAddr) -> Step {
         if self.faults {
             return self.check_call_site(p, p, q, q);
         }
         if !self.cx.options.non_call_exceptions {
             return Ok(());
         }
-        match self.outcome(false, p) {
+        match self.outcome(false, p.get()) {
             Some((Outcome::Terminate, _)) => Ok(()),
             _ => self.check_call_site(p, p, q, q),
         }
     }
 
     /// What the personality routine decides for the call at `p`, seen at `p_ip`, it must decide for the one at `q`.
-    pub(super) fn check_call_site(&mut self, p: u64, p_ip: u64, q: u64, q_ip: u64) -> Step {
-        let old = self.outcome(false, p_ip);
-        let new = self.outcome(true, q_ip);
+    pub(super) fn check_call_site(
+        &mut self,
+        p: InputAddr,
+        p_ip: InputAddr,
+        q: OutputAddr,
+        q_ip: OutputAddr,
+    ) -> Step {
+        let old = self.outcome(false, p_ip.get());
+        let new = self.outcome(true, q_ip.get());
         let (Some((old, old_lsda)), Some((new, new_lsda))) = (old, new) else {
             return fail(
                 Failure::new(
@@ -109,8 +126,8 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             ) => {
                 let pushed = |rows: &RowMap, ip| rows.at(ip).map_or(0, |s| s.args_size);
                 let (x, y) = (
-                    pushed(&self.s.old_rows, p_ip),
-                    pushed(&self.s.new_rows, q_ip),
+                    pushed(&self.s.old_rows, p_ip.get()),
+                    pushed(&self.s.new_rows, q_ip.get()),
                 );
                 if x != y {
                     let what = "the size of pushed arguments differs, which the run-time takes off before a landing pad";
@@ -138,8 +155,9 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                     }
                     self.s.chains.push(key);
                 }
+                let (old_pad, new_pad) = (InputAddr::new(old_pad), OutputAddr::new(new_pad));
                 if self.f.in_new(new_pad)
-                    || old_pad == new_pad
+                    || old_pad.kept() == new_pad
                     || self.cx.pair_owner(old_pad, new_pad).is_some()
                 {
                     self.relate_pad(old_pad, new_pad)

@@ -18,6 +18,7 @@
 use super::{Step, Walk, fail};
 use crate::arch::graph::Graph;
 use crate::arch::{Arch, Dispatch, Flow, Insn};
+use crate::files::addr::{InputAddr, OutputAddr, Pair};
 use crate::report::{Check, Failure};
 use rustc_hash::FxHashSet;
 
@@ -43,19 +44,23 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                 .chunks_exact(4)
                 .enumerate()
                 .filter(|(_, w)| is_jump(w));
-            jumps.extend(here.map(|(i, _)| range.start + 4 * i as u64));
+            jumps.extend(here.map(|(i, _)| range.start.get() + 4 * i as u64));
         }
         if jumps.is_empty() {
             return;
         }
-        let graph = Graph::new::<A>(self.old.iter().map(|(r, bytes)| (r.start, *bytes)));
+        let graph = Graph::new::<A>(self.old.iter().map(|(r, bytes)| (r.start.get(), *bytes)));
         self.dispatches = jumps
             .into_iter()
             .filter_map(|at| A::dispatch(at, &graph))
             .collect();
         for (index, d) in self.dispatches.iter().enumerate() {
-            self.parts
-                .extend(d.formed.iter().chain(&d.parts).map(|&p| (p, index)));
+            self.parts.extend(
+                d.formed
+                    .iter()
+                    .chain(&d.parts)
+                    .map(|&p| (InputAddr::new(p), index)),
+            );
         }
     }
 
@@ -77,7 +82,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             let Some(target) = Self::entry(self.cx.input, d, i).map(|e| d.target(e)) else {
                 break;
             };
-            if d.count.is_none() && !self.f.in_old(target) {
+            if d.count.is_none() && !self.f.in_old(InputAddr::new(target)) {
                 break;
             }
             targets.push(target);
@@ -91,11 +96,11 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
     pub(super) fn part_of_dispatch(
         &mut self,
         index: usize,
-        p: u64,
+        p: InputAddr,
         old: &Insn,
-        q: u64,
+        q: OutputAddr,
         new: &Insn,
-    ) -> Result<Option<(u64, u64)>, Box<Failure>> {
+    ) -> Result<Option<Pair>, Box<Failure>> {
         if matches!(old.flow, Flow::IndirectJump { .. }) {
             self.jumps.push((index, p, q));
             return Ok(None);
@@ -113,7 +118,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             }
             _ => false,
         };
-        let longer = A::longer(a, p, b, q);
+        let longer = A::longer(a, p.get(), b, q.get());
         // The same address formed in another way is not a change.
         if equal || longer.is_some_and(|l| l.old.target == l.new.target) {
             return Ok(None);
@@ -160,12 +165,12 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                 .parts
                 .iter()
                 .chain(&old.formed)
-                .any(|p| self.deferred.contains_key(p))
+                .any(|p| self.deferred.contains_key(&InputAddr::new(*p)))
             {
                 let graph = graph.get_or_insert_with(|| {
-                    Graph::new::<A>(self.new.iter().map(|(r, bytes, _)| (r.start, *bytes)))
+                    Graph::new::<A>(self.new.iter().map(|(r, bytes, _)| (r.start.get(), *bytes)))
                 });
-                let new = A::dispatch(q, graph);
+                let new = A::dispatch(q.get(), graph);
                 self.compare_dispatch(&old, p, q, new)?;
                 any = true;
             }
@@ -174,22 +179,30 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
     }
 
     /// Compares a table jump some parts of which differ.
-    fn compare_dispatch(&mut self, old: &Dispatch, p: u64, q: u64, new: Option<Dispatch>) -> Step {
+    fn compare_dispatch(
+        &mut self,
+        old: &Dispatch,
+        p: InputAddr,
+        q: OutputAddr,
+        new: Option<Dispatch>,
+    ) -> Step {
         let wrong = |what: &str| fail(Failure::new(Check::JumpTable, what).at(p, q));
         let Some(new) = new else {
             return wrong("a jump through a table became one that is not understood");
         };
-        let deferred = |parts: &[u64]| -> Vec<(u64, u64)> {
+        let deferred = |parts: &[u64]| -> Vec<Pair> {
             parts
                 .iter()
-                .filter_map(|p| Some((*p, *self.deferred.get(p)?)))
+                .map(|p| InputAddr::new(*p))
+                .filter_map(|p| Some((p, *self.deferred.get(&p)?)))
                 .collect()
         };
         let (near, far) = (deferred(&old.parts), deferred(&old.formed));
         if new.index != old.index {
             return wrong("a jump through a table has another index");
         }
-        let is_part = |q: &u64| new.parts.contains(q) || new.formed.contains(q);
+        let is_part =
+            |q: &OutputAddr| new.parts.contains(&q.get()) || new.formed.contains(&q.get());
         if near.iter().chain(&far).any(|(_, d)| !is_part(d)) {
             return wrong(
                 "an instruction before a table jump changed that is no part of the new jump",
@@ -201,7 +214,8 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             if first_q > q || q - first_q > 4096 {
                 return wrong("the parts of a table jump are not together any more");
             }
-            self.closed.extend((first_q + 4..=q).step_by(4));
+            let parts = (first_q.get() + 4..=q.get()).step_by(4);
+            self.closed.extend(parts.map(OutputAddr::new));
             self.check_scratch(old, &near, first_p, p, q)?;
         }
         let fixed = |elf: &crate::files::elf::Elf<'_>, at| {
@@ -216,7 +230,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             let Some(from) = Self::entry(self.cx.input, old, i).map(|e| old.target(e)) else {
                 break;
             };
-            if old.count.is_none() && !self.f.in_old(from) {
+            if old.count.is_none() && !self.f.in_old(InputAddr::new(from)) {
                 break;
             }
             let Some(to) = Self::entry(self.cx.output, &new, i).map(|e| new.target(e)) else {
@@ -236,6 +250,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             old.scratch | new.scratch
         };
         for (from, to) in pairs {
+            let (from, to) = (InputAddr::new(from), OutputAddr::new(to));
             if !self.dead(from, scratch, &[]) {
                 let text = "a register in which a changed table jump was made is used where the jump leads";
                 return fail(Failure::new(Check::JumpTable, text).at(from, to));
@@ -248,26 +263,26 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
     /// Addresses formed far from their jumps that differ: nothing may read them but table jumps that were
     /// compared with the new address.
     pub(super) fn check_formed(&mut self) -> Step {
-        let mut far: Vec<u64> = self
+        let mut far: Vec<InputAddr> = self
             .dispatches
             .iter()
             .flat_map(|d| &d.formed)
-            .copied()
+            .map(|p| InputAddr::new(*p))
             .collect();
         far.retain(|p| self.deferred.contains_key(p));
         far.sort_unstable();
         far.dedup();
         for p in far {
-            let q = self.deferred.get(&p).copied().unwrap_or(p);
+            let q = self.deferred.get(&p).copied().unwrap_or(p.kept());
             let wrong = |what: &str| fail(Failure::new(Check::JumpTable, what).at(p, q));
             let users: Vec<&Dispatch> = self
                 .dispatches
                 .iter()
-                .filter(|d| d.formed.contains(&p))
+                .filter(|d| d.formed.contains(&p.get()))
                 .collect();
             let mut tables: Vec<Option<(u64, u64)>> = users
                 .iter()
-                .map(|d| self.compared.get(&d.jump()).copied())
+                .map(|d| self.compared.get(&InputAddr::new(d.jump())).copied())
                 .collect();
             tables.dedup();
             if !matches!(tables.as_slice(), [Some(_)]) {
@@ -295,19 +310,20 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
     fn check_scratch(
         &mut self,
         old: &Dispatch,
-        deferred: &[(u64, u64)],
-        first: u64,
-        p: u64,
-        q: u64,
+        deferred: &[Pair],
+        first: InputAddr,
+        p: InputAddr,
+        q: OutputAddr,
     ) -> Step {
         let mut changed = 0u32;
-        for at in (first..p).step_by(4) {
+        for at in (first.get()..p.get()).step_by(4).map(InputAddr::new) {
             let wrong = |what: &str| fail(Failure::new(Check::JumpTable, what).at(at, q));
             let bytes = self.old_bytes(at).unwrap_or(b"");
-            let (Some(touched), Some(insn)) = (A::touched(bytes), A::decode(bytes, at)) else {
+            let (Some(touched), Some(insn)) = (A::touched(bytes), A::decode(bytes, at.get()))
+            else {
                 return wrong("an instruction before a changed table jump is not understood");
             };
-            let part = old.parts.contains(&at);
+            let part = old.parts.contains(&at.get());
             if !part && touched.reads & changed != 0 {
                 return wrong(
                     "an instruction reads a register in which a changed table jump is made",
@@ -321,7 +337,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             }
             match insn.flow {
                 Flow::Next | Flow::Nothing => {}
-                Flow::Branch { target, .. } if self.dead(target, changed, &[]) => {}
+                Flow::Branch { target, .. } if self.dead(InputAddr::new(target), changed, &[]) => {}
                 _ => return wrong("control leaves in the middle of a changed table jump"),
             }
         }

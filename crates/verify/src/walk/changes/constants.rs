@@ -18,9 +18,10 @@
 //! the register.
 
 use super::super::pages::Pending;
-use super::super::{State, Walk};
+use super::super::{OldState, State, Walk};
 use super::Next;
 use crate::arch::{Arch, Flow, Insn, Loaded, Takes};
+use crate::files::addr::OutputAddr;
 use crate::report::{ChangeKind, Failure};
 
 /// How many instructions the forming of a page may be before its use.
@@ -33,8 +34,8 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
     /// A load of a constant that became an immediate.
     pub(super) fn constant(
         &mut self,
-        state: &State,
-        q: u64,
+        state: &OldState,
+        q: OutputAddr,
         new: &Insn,
         pending: &mut Pending,
     ) -> Result<Option<Next>, Box<Failure>> {
@@ -47,7 +48,8 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         let (Some(old_bytes), Some((bytes, slot))) = (old_bytes, self.new_bytes(q)) else {
             return Ok(None);
         };
-        let Some((takes, loaded)) = A::takes_loaded(old_bytes, p).filter(|_| new.field.is_none())
+        let Some((takes, loaded)) =
+            A::takes_loaded(old_bytes, p.get()).filter(|_| new.field.is_none())
         else {
             return Ok(None);
         };
@@ -71,14 +73,20 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             self.check_other_site(p, q)?;
         }
         if let Some(formed) = formed {
-            self.closed.extend((formed..=q).step_by(A::STEP).skip(1));
+            let parts = (formed.get()..=q.get()).step_by(A::STEP);
+            self.closed.extend(parts.skip(1).map(OutputAddr::new));
         }
         pending.retain(|page| page.reg != takes.register);
         Ok(Some(Some((p + u64::from(old.len), q + len))))
     }
 
     /// The address that is loaded from, and where new code forms the page if that is how it is known.
-    fn address_of(&self, loaded: &Loaded, q: u64, pending: &Pending) -> Option<(u64, Option<u64>)> {
+    fn address_of(
+        &self,
+        loaded: &Loaded,
+        q: OutputAddr,
+        pending: &Pending,
+    ) -> Option<(u64, Option<OutputAddr>)> {
         let Some((base, offset)) = loaded.base else {
             return Some((loaded.at, None));
         };
@@ -88,9 +96,9 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         let step = A::STEP as u64;
         let mut at = q;
         for _ in 0..NEAR {
-            at = at.checked_sub(step)?;
+            at = OutputAddr::new(at.get().checked_sub(step)?);
             let (bytes, _) = self.new_bytes(at)?;
-            let insn = A::decode(bytes, at)?;
+            let insn = A::decode(bytes, at.get())?;
             if A::page_register(bytes) == Some(base) {
                 return Some((insn.field?.target.wrapping_add(offset), Some(at)));
             }

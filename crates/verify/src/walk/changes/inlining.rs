@@ -18,9 +18,10 @@
 //! used. All of the new code has the caller's row. Who stops there sees one frame less.
 
 use super::super::pages::Pending;
-use super::super::{State, Walk};
+use super::super::{OldState, State, Walk};
 use super::Next;
 use crate::arch::{Arch, FieldKind, Flow, Insn};
+use crate::files::addr::{InputAddr, OutputAddr};
 use crate::files::bytes::same_insn;
 use crate::report::{ChangeKind, Failure};
 
@@ -34,8 +35,8 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
     /// A direct call in whose place, at `q`, is the body of the function.
     pub(super) fn inlined_call(
         &mut self,
-        state: &State,
-        q: u64,
+        state: &OldState,
+        q: OutputAddr,
         new: &Insn,
         pending: &mut Pending,
     ) -> Result<Option<Next>, Box<Failure>> {
@@ -45,6 +46,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         let Flow::Call(callee) = old.flow else {
             return Ok(None);
         };
+        let function = InputAddr::new(callee);
         let behind = p + u64::from(old.len);
         if new.flow != Flow::Next
             || A::CALL_PUSHES == 0
@@ -52,8 +54,8 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             || self.faults
             || self.cx.options.non_call_exceptions
             || old.prefixes != 0
-            || self.f.in_old(callee)
-            || self.cx.entry_of(callee).is_none()
+            || self.f.in_old(function)
+            || self.cx.entry_of(function).is_none()
             || !self.cx.is_code(callee)
             || self.ends_part(p, behind)
         {
@@ -75,7 +77,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
     }
 
     /// The end of new code at `q` that is the body of the function at `callee`, without its return.
-    fn body(&mut self, callee: u64, q: u64) -> Result<Option<u64>, Box<Failure>> {
+    fn body(&mut self, callee: u64, q: OutputAddr) -> Result<Option<OutputAddr>, Box<Failure>> {
         let (mut at, mut here) = (callee, q);
         let (mut count, mut pads) = (0, 0);
         loop {
@@ -114,7 +116,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                 None if same_insn(new_bytes, own, len) => None,
                 None => return Ok(None),
                 Some(field) => {
-                    let new = A::decode(new_bytes, here).and_then(|i| i.field);
+                    let new = A::decode(new_bytes, here.get()).and_then(|i| i.field);
                     let alike = |new: &crate::arch::Field| {
                         (new.at, new.len, new.kind) == (field.at, field.len, FieldKind::Accesses)
                             && field.kind == FieldKind::Accesses
@@ -127,7 +129,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                 }
             };
             if let Some((old, new)) = field {
-                self.relate_field(at, own, &old, here, &new)?;
+                self.relate_field(InputAddr::new(at), own, &old, here, &new)?;
             }
             at += u64::from(insn.len);
             here = end;

@@ -31,8 +31,9 @@ mod promotion;
 mod tail_calls;
 
 use super::pages::Pending;
-use super::{State, Walk};
+use super::{OldState, Walk};
 use crate::arch::{Arch, Insn};
+use crate::files::addr::{InputAddr, OutputAddr, Pair};
 use crate::report::{ChangeKind, Failure};
 
 pub(crate) use plt::goes_through_slot;
@@ -42,16 +43,16 @@ pub(super) use promotion::needs_operand;
 pub(crate) type Counts = [u64; ChangeKind::ALL.len()];
 
 /// What comes after a changed instruction: the next pair, if control can come there.
-pub(super) type Next = Option<(u64, u64)>;
+pub(super) type Next = Option<Pair>;
 
 impl<'a, A: Arch> Walk<'a, '_, A> {
     /// Tries the rules where the new side, at `here`, does not have what the old side has at `state`. `None`: no rule
     /// is for such a pair, and it is compared as it stands.
     pub(super) fn changed(
         &mut self,
-        state: &State,
-        chain: &[u64],
-        here: u64,
+        state: &OldState,
+        chain: &[InputAddr],
+        here: OutputAddr,
         insn: &Insn,
         pending: &mut Pending,
     ) -> Result<Option<Next>, Box<Failure>> {

@@ -17,10 +17,11 @@
 //! linkers, and `bnd` would be lost).
 
 use super::super::pages::Pending;
-use super::super::{State, Walk};
+use super::super::{OldState, State, Walk};
 use super::Next;
 use crate::arch::{Arch, Flow, Insn};
 use crate::context::Context;
+use crate::files::addr::{InputAddr, OutputAddr};
 use crate::report::{ChangeKind, Failure};
 
 /// Whether the new instructions at `q`, whose bytes these are, call or jump through the slot of the stub to which the
@@ -30,10 +31,10 @@ pub(crate) fn goes_through_slot<A: Arch>(
     target: u64,
     call: bool,
     new: &[u8],
-    q: u64,
+    q: OutputAddr,
 ) -> Option<u64> {
-    let through = A::through_slot(new, q).filter(|t| t.call == call)?;
-    if cx.old.owner(target).is_some() || !cx.is_code(target) {
+    let through = A::through_slot(new, q.get()).filter(|t| t.call == call)?;
+    if cx.old.owner(InputAddr::new(target)).is_some() || !cx.is_code(target) {
         return None;
     }
     // The longest stub has five instructions of four bytes.
@@ -48,9 +49,9 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
     /// A call or jump to a stub that goes through the stub's slot.
     pub(super) fn slot_call(
         &mut self,
-        state: &State,
-        chain: &[u64],
-        q: u64,
+        state: &OldState,
+        chain: &[InputAddr],
+        q: OutputAddr,
         new: &Insn,
         pending: &mut Pending,
     ) -> Result<Option<Next>, Box<Failure>> {
@@ -65,7 +66,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                 }
                 _ => return Ok(None),
             },
-            State::Exit(target) => (target, target, None),
+            State::Exit(target) => (target, target.get(), None),
             State::Spin(_) => return Ok(None),
         };
         let Some(len) = goes_through_slot::<A>(self.cx, target, old.is_some(), bytes, q) else {

@@ -23,10 +23,11 @@
 //! that register. That calls through registers and memory pass nothing in it is assumption A11.
 
 use super::super::pages::Pending;
-use super::super::{State, Step, Walk, fail};
+use super::super::{OldState, State, Step, Walk, fail};
 use super::Next;
 use crate::arch::step::{self, Mem, Op, stack};
 use crate::arch::{Arch, Compared, Flow, Insn, Operand};
+use crate::files::addr::{InputAddr, OutputAddr};
 use crate::report::{ChangeKind, Check, Failure};
 
 /// What is in the promotion's register.
@@ -62,11 +63,11 @@ struct Guard {
     /// What the operand is on the way to the call.
     number: u64,
     /// Where the call is, and where it goes.
-    call: u64,
+    call: OutputAddr,
     callee: u64,
     insn: Insn,
     /// Where control goes if the operand is something else, and what holds it there.
-    slow: u64,
+    slow: OutputAddr,
     held: Held,
 }
 
@@ -79,8 +80,8 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
     /// it does not. Else the pair after the direct call.
     pub(super) fn promoted_call(
         &mut self,
-        state: &State,
-        q: u64,
+        state: &OldState,
+        q: OutputAddr,
         pending: &mut Pending,
     ) -> Result<Option<Next>, Box<Failure>> {
         let State::At(p, old) = *state else {
@@ -135,12 +136,12 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
     }
 
     /// The operand of an indirect call that may be compared.
-    fn promotable(&self, p: u64, old: &Insn) -> Option<Operand> {
+    fn promotable(&self, p: InputAddr, old: &Insn) -> Option<Operand> {
         let scratch = A::PROMOTION?;
         if old.flow != Flow::IndirectCall || self.cx.counts.is_some() || self.faults {
             return None;
         }
-        let (operand, _) = A::operand(self.old_bytes(p)?, p)?;
+        let (operand, _) = A::operand(self.old_bytes(p)?, p.get())?;
         match operand {
             Operand::Register(reg) if reg == scratch || reg == A::STACK => None,
             operand => Some(operand),
@@ -148,23 +149,23 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
     }
 
     /// Reads a comparison with what follows it.
-    fn guard(&self, operand: &Operand, held: Held, at: u64) -> Option<Guard> {
+    fn guard(&self, operand: &Operand, held: Held, at: OutputAddr) -> Option<Guard> {
         let scratch = A::PROMOTION?;
         let (mut held, mut at) = (held, at);
         let mut number = None;
         for _ in 0..STEPS {
             let (bytes, _) = self.new_bytes(at)?;
-            let insn = A::decode(bytes, at)?;
+            let insn = A::decode(bytes, at.get())?;
             let next = at.checked_add(u64::from(insn.len))?;
-            if let Some(sides) = A::comparison(bytes, at) {
+            if let Some(sides) = A::comparison(bytes, at.get()) {
                 number = Some(self.compared_with(operand, held, sides)?);
                 at = next;
                 continue;
             }
-            let step = A::step(bytes, at)?;
+            let step = A::step(bytes, at.get())?;
             if let step::Next::Branch { target, equal } = step.next {
                 let (call, _) = self.new_bytes(next)?;
-                let insn = A::decode(call, next)?;
+                let insn = A::decode(call, next.get())?;
                 let Flow::Call(callee) = insn.flow else {
                     return None;
                 };
@@ -177,7 +178,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                     call: next,
                     callee,
                     insn,
-                    slow: target,
+                    slow: OutputAddr::new(target),
                     held,
                 });
             }
@@ -250,9 +251,9 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
     /// Checks a direct call on the way on which the operand is a number. Gives the pair after it.
     fn guarded_call(
         &mut self,
-        p: u64,
+        p: InputAddr,
         old: &Insn,
-        q: u64,
+        q: OutputAddr,
         guard: &Guard,
         after_read: bool,
         pending: &mut Pending,
@@ -264,8 +265,8 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         self.check_rows(&[p], q, len as u64)?;
         match guard.number == guard.callee {
             // The operand itself; in a program whose pointers follow that may be new code.
-            true => self.enter_old(guard.number),
-            false => self.relate(guard.number, guard.callee)?,
+            true => self.enter_old(InputAddr::new(guard.number)),
+            false => self.relate(InputAddr::new(guard.number), OutputAddr::new(guard.callee))?,
         }
         let next = self.behind(p, old, guard.call, &guard.insn, pending)?;
         self.count(ChangeKind::PromotedCall);
@@ -275,9 +276,9 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
     /// Checks the indirect call that is left after all comparisons, of what was read. Gives the pair after it.
     fn remaining_call(
         &mut self,
-        p: u64,
+        p: InputAddr,
         old: &Insn,
-        q: u64,
+        q: OutputAddr,
         held: Held,
         pending: &mut Pending,
     ) -> Result<Next, Box<Failure>> {
@@ -294,9 +295,9 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             return different();
         };
         let (Some(insn), Some((operand, marks)), Some((_, old_marks))) = (
-            A::decode(bytes, q),
-            A::operand(bytes, q),
-            A::operand(old_bytes, p),
+            A::decode(bytes, q.get()),
+            A::operand(bytes, q.get()),
+            A::operand(old_bytes, p.get()),
         ) else {
             return different();
         };
@@ -314,14 +315,14 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
     }
 
     /// Whether new code at `q` is known to stand for the old call.
-    fn is_marked(&self, p: u64, q: u64) -> bool {
+    fn is_marked(&self, p: InputAddr, q: OutputAddr) -> bool {
         let slot = self.new_bytes(q).map(|b| b.1);
         let marked = slot.and_then(|slot| self.s.map.get(slot));
         self.id(p).is_some() && marked == self.id(p).as_ref()
     }
 
     /// Marks code as standing for an old call. What comes after the operand was read must be come to from there alone.
-    fn mark_once(&mut self, p: u64, q: u64, len: usize, after_read: bool) -> Step {
+    fn mark_once(&mut self, p: InputAddr, q: OutputAddr, len: usize, after_read: bool) -> Step {
         let slot = self.new_bytes(q).map_or(0, |b| b.1);
         if !self.mark(q, slot, len, p)? {
             return fail(needs_operand(p, q));
@@ -334,7 +335,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
 }
 
 /// New code is come to without what was read before it.
-pub(crate) fn needs_operand(p: u64, q: u64) -> Failure {
+pub(crate) fn needs_operand(p: InputAddr, q: OutputAddr) -> Failure {
     let text = format!(
         "new code at {q:#x} needs an operand that was read before, and is also come to from elsewhere"
     );

@@ -12,6 +12,7 @@
 
 use super::super::{State, Step, Walk, fail};
 use crate::arch::Arch;
+use crate::files::addr::{InputAddr, OutputAddr};
 use crate::report::{ChangeKind, Check, Failure};
 use smallvec::SmallVec;
 
@@ -19,12 +20,12 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
     /// A way of the branch at `p` (new: at `q`) that led to `old` in the function leads to `new`.
     pub(in crate::walk) fn conditional_tail_call(
         &mut self,
-        p: u64,
-        old: u64,
-        q: u64,
-        new: u64,
+        p: InputAddr,
+        old: InputAddr,
+        q: OutputAddr,
+        new: OutputAddr,
     ) -> Step {
-        if self.f.in_new(new) || !self.f.in_old(old) || old == new {
+        if self.f.in_new(new) || !self.f.in_old(old) || old.kept() == new {
             return Ok(());
         }
         let mut chain = SmallVec::new();
@@ -32,10 +33,10 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             return Ok(());
         };
         // Back into old code, which jumps by itself.
-        if chain.contains(&new) {
+        if chain.contains(&new.of_old_image()) {
             return Ok(());
         }
-        let row = |walk: &Self, at: u64| walk.s.old_rows.row(at, 1).0;
+        let row = |walk: &Self, at: InputAddr| walk.s.old_rows.row(at.get(), 1).0;
         if row(self, p) != row(self, jump) {
             let what =
                 "a branch leaves the function in another frame than the jump did to which it led";
