@@ -104,6 +104,7 @@ cargo xtask bench [--no-bolt] [--runs N] [NAME…]  measure on corpus programs; 
 cargo xtask bench probes [--script-megabytes N] [--probe-megabytes N] [--runs N]  sample profiles; writes bench/probes.md
 cargo xtask bench profiles [--binary FILE] [--runs N]  measure reading and merging of profiles; writes bench/profiles.md
 cargo xtask bench pointers [--runs N] [--postlink FILE]  calls through pointers that follow or stay; writes bench/pointers.md
+cargo xtask bench refused [--runs N] [--postlink FILE] [--file FILE --refuse FUNCTION]  the cost of a function that the checker refuses; writes bench/refused.md
 cargo xtask bench fleet --profile FILE --binary FILE [--shards N,N]  shards of a fleet; writes bench/fleet.md
 cargo xtask bench mip-cc                          cost of machine profiles made at compile time; writes bench/mip-cc.md
 cargo xtask bench aarch64 [--machine-profiles]    measure emulated programs, or only their machine profiles; writes bench/aarch64.md";

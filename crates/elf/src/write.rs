@@ -31,7 +31,7 @@
 //! * Loadable segments ascend, do not overlap, and their offsets and addresses agree modulo their alignment.
 //! * Every section index, symbol index and file offset in a header of the output is the output's.
 //! * The same calls give the same bytes.
-//! * The target appears complete or not at all.
+//! * The target appears complete or not at all, but where its maker says that nobody else has it ([`Onto::Before`]).
 
 mod assembly;
 mod hole;
@@ -673,12 +673,32 @@ impl<'d> Writer<'d> {
     }
 
     /// Writes the file: to a temporary one beside `path`, renamed when complete, with the input's permissions (`mode`).
-    pub fn write(mut self, path: &Path, mode: u32) -> Result<WriteSummary, WriteError> {
+    pub fn write(self, path: &Path, mode: u32) -> Result<WriteSummary, WriteError> {
+        self.write_onto(path, mode, Onto::Anew)
+    }
+
+    /// The same, or over an output that is there.
+    pub fn write_onto(
+        mut self,
+        path: &Path,
+        mode: u32,
+        onto: Onto,
+    ) -> Result<WriteSummary, WriteError> {
         if let Some(problem) = self.problem.take() {
             return Err(problem.into());
         }
-        assembly::write(self, path, mode)
+        assembly::write(self, path, mode, onto)
     }
+}
+
+/// What is at the path that a file is written to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Onto {
+    /// Perhaps another file, which is there until the new one is complete.
+    Anew,
+    /// An output that nobody else has, nor has mapped: it is changed where it differs, which costs a fraction of writing
+    /// all. What was there before does not matter for what is there then.
+    Before,
 }
 
 /// How the program header table got its entries.

@@ -1,22 +1,25 @@
 //! From an input to an output that is in place only when it is complete and proved.
 //!
 //! The rewriter writes to a temporary file beside the target. The checker reads that file; functions that it
-//! cannot prove are taken back, what depends on them is done again ([`Rewriting`]) and the file is written
-//! again, at most [`ROUNDS`] times. Only then is it renamed to its target, so neither an error nor a kill
+//! cannot prove are taken back, what depends on them is done again ([`Rewriting`]) and the file is changed
+//! where it differs, at most [`ROUNDS`] times in all. Only then is it renamed to its target, so neither an error nor a kill
 //! leaves half a file or destroys an older one.
 
-use std::cell::OnceCell;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use postlink_elf::elf::{Symbol, SymbolTable};
+use postlink_elf::raw::{STT_FUNC, STT_GNU_IFUNC};
 use postlink_rewrite::attach::Source;
 use postlink_rewrite::coverage::{CoverageOptions, CoverageReport, prepare_coverage};
 use postlink_rewrite::{
-    Answer, Fitted, InstrumentOptions, InstrumentReport, OptimizeOptions, OptimizeReport, Phases,
-    Refusal, Rewriting, fit, prepare_instrumented,
+    Answer, Fitted, InstrumentOptions, InstrumentReport, Onto, OptimizeOptions, OptimizeReport,
+    Phases, Refusal, Rewriting, fit, prepare_instrumented,
 };
-use postlink_verify::{Check, Failure, FunctionReport, Remembered, Report, Verdict, verify_again};
+use postlink_verify::{
+    Check, Failure, FunctionReport, Keep, Remembered, Report, Verdict, verify_again,
+};
 use tempfile::TempPath;
 
 use crate::input::{Input, Parsed};
@@ -189,21 +192,26 @@ fn until_proved<R>(
     phases: &mut Phases,
 ) -> Result<(TempPath, Done<R>)> {
     input.must_differ_from(target)?;
+    if let Some(name) = proof.refuse {
+        must_have(input, name)?;
+    }
     let file = beside(target)?;
     let mut reverted = vec![];
-    // What a check found out may hold for the next, and needs the output that it is about.
-    let written: [OnceCell<Input>; ROUNDS] = Default::default();
-    let mut remembered = None;
-    for (round, written) in (1..).zip(&written) {
+    // What a check found out may hold for the next. It needs the output no more, which is written over then.
+    let mut remembered: Option<Remembered<'_>> = None;
+    for round in 1..=ROUNDS {
+        let onto = match round {
+            1 => Onto::Anew,
+            _ => Onto::Before,
+        };
         let report = job
-            .write(&file, input.mode & 0o777, phases)
+            .write(&file, input.mode & 0o777, onto, phases)
             .with_context(|| input.path.display().to_string())?;
         let certificate = match job.is_checked(proof.wanted) {
             true => {
                 let output = Input::open(&file)?;
-                let output = written.get_or_init(|| output);
                 let before = remembered.take();
-                let (certificate, kept) = prove_written(input, output, before, proof, phases)?;
+                let (certificate, kept) = prove_written(input, &output, before, proof, phases)?;
                 remembered = Some(kept);
                 Some(certificate)
             }
@@ -240,22 +248,46 @@ fn until_proved<R>(
 /// Has the checker read what was just written, with what it found out about the output `before`.
 fn prove_written<'a>(
     input: &Parsed<'a>,
-    output: &'a Input,
+    output: &Input,
     before: Option<Remembered<'a>>,
     proof: Proof<'_>,
     phases: &mut Phases,
 ) -> Result<(Report, Remembered<'a>)> {
     phases.begin("verify");
     input.elf.release();
-    release_memory();
+    // For the first output all functions were analysed; a further one needs little.
+    if before.is_none() {
+        release_memory();
+    }
     let options = postlink_verify::Options::default();
-    let checked = verify_again(input.elf.data, output.bytes(), before, &options);
+    let keep = match proof.refuse {
+        Some(_) if before.is_none() => Keep::Always,
+        _ => Keep::IfRefused,
+    };
+    let checked = verify_again(input.elf.data, output.bytes(), before, keep, &options);
     let (mut certificate, kept) = checked.with_context(|| against(input, &output.path))?;
     if let Some(name) = proof.refuse {
         refuse(&mut certificate, name);
     }
     phases.end();
     Ok((certificate, kept))
+}
+
+/// For tests: a function that is to be refused must be there, under the name that the checker has for it.
+fn must_have(input: &Parsed<'_>, name: &str) -> Result<()> {
+    let tables = [SymbolTable::Static, SymbolTable::Dynamic];
+    let mut symbols = tables.iter().flat_map(|t| input.elf.symbols(*t).iter());
+    let is_it = |s: &Symbol<'_>| {
+        let function = matches!(s.kind, STT_FUNC | STT_GNU_IFUNC);
+        function && s.section != 0 && s.name == name.as_bytes()
+    };
+    if !symbols.any(|s| is_it(&s)) {
+        bail!(
+            "{}: --refuse {name}: there is no function of that name",
+            input.path.display()
+        );
+    }
+    Ok(())
 }
 
 /// For tests: has a function that moved refused.

@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use postlink_verify::mutate::{Faults, Kind};
-use postlink_verify::{Options, Report, verify, verify_again};
+use postlink_verify::{Keep, Options, Report, verify, verify_again};
 use serde_json::Value;
 use support::folder::Folder;
 
@@ -468,6 +468,15 @@ fn a_function_that_is_refused_stays_and_the_rest_is_proved() {
     let arguments = [&optimize[..], &["-o", "none", "--refuse", ""]].concat();
     let said = folder.start(Path::new(env!("CARGO_BIN_EXE_postlink")), &arguments);
     assert!(!said.status.success() && !folder.path("none").exists());
+    for job in [optimize, instrument, coverage] {
+        let more = ["-o", "none", "--refuse", "f55555"];
+        let postlink = Path::new(env!("CARGO_BIN_EXE_postlink"));
+        let said = folder.start(postlink, &[&job[..], &more].concat());
+        assert!(!said.status.success() && !folder.path("none").exists());
+        let said = String::from_utf8_lossy(&said.stderr).into_owned();
+        let expected = "app: --refuse f55555: there is no function of that name";
+        assert!(said.contains(expected), "{said}");
+    }
     let moved = |account: &Value| account["optimize"]["moved"].as_u64().expect("a number");
     let arguments = [&optimize[..], &["-o", "out", "--json", "--refuse", "f5"]].concat();
     let refused: Value = serde_json::from_str(&folder.postlink(&arguments)).expect("JSON");
@@ -500,9 +509,10 @@ fn what_a_check_takes_over_from_the_one_before_is_what_it_would_find() {
         folder.postlink(&[job, &["-o", "whole"]].concat());
         folder.postlink(&[job, &["-o", "less", "--refuse", "f5"]].concat());
         let (whole, less) = (read("whole"), read("less"));
-        let (first, before) = verify_again(&input, &whole, None, &options).expect("it is ours");
+        let (first, before) =
+            verify_again(&input, &whole, None, Keep::Always, &options).expect("it is ours");
         let fresh = verify(&input, &less, &options).expect("it is ours");
-        let again = verify_again(&input, &less, Some(before.clone()), &options);
+        let again = verify_again(&input, &less, Some(before.clone()), Keep::Always, &options);
         let (again, kept) = again.expect("it is ours");
         assert!(fresh.is_proved(), "{job:?}");
         assert_eq!(again, fresh, "{job:?}");
@@ -526,7 +536,13 @@ fn what_a_check_takes_over_from_the_one_before_is_what_it_would_find() {
             for mutant in (0..2).map_while(|seed| faults.inject(*kind, seed)) {
                 applied += 1;
                 let fresh = verify(&input, &mutant.image, &options);
-                let again = verify_again(&input, &mutant.image, Some(before.clone()), &options);
+                let again = verify_again(
+                    &input,
+                    &mutant.image,
+                    Some(before.clone()),
+                    Keep::Always,
+                    &options,
+                );
                 assert!(
                     !fresh.as_ref().is_ok_and(Report::is_proved),
                     "{}",

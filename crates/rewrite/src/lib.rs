@@ -36,6 +36,8 @@ pub use drivers::instrument::{
 pub use drivers::optimize::{
     Fitted, FunctionOrder, OptimizeOptions, OptimizeReport, Preset, fit, optimize,
 };
+pub use postlink_elf::write::Onto;
+
 pub use drivers::{Answer, Refusal, Rewriting, SearchReport, Tried};
 pub use error::Error;
 pub use link::debug::{

@@ -9,7 +9,7 @@ use postlink_elf::elf::Elf;
 use postlink_profile::Profile;
 use postlink_rewrite::coverage::{CoverageMode, CoverageOptions, prepare_coverage};
 use postlink_rewrite::{
-    Answer, Counters, InstrumentOptions, OptimizeOptions, Phases, Preset, Program, Refusal,
+    Answer, Counters, InstrumentOptions, Onto, OptimizeOptions, Phases, Preset, Program, Refusal,
     Rewriting, fit, prepare_instrumented,
 };
 use rustc_hash::FxHashSet;
@@ -75,7 +75,7 @@ impl Bench {
         let options = InstrumentOptions::default();
         let (mut phases, inst) = (Phases::default(), self.path("inst"));
         prepare_instrumented(elf, &options, &mut phases)
-            .and_then(|mut job| job.write(&inst, 0o755, &mut phases))
+            .and_then(|mut job| job.write(&inst, 0o755, Onto::Anew, &mut phases))
             .expect("it can be instrumented");
         let mut run = Command::new(inst);
         let run = run.env("POSTLINK_PROFILE", self.path("run")).output();
@@ -87,7 +87,8 @@ impl Bench {
     /// What a job says of its output, and the output.
     fn written<R: Serialize>(&self, job: &mut dyn Rewriting<Report = R>) -> (String, Vec<u8>) {
         let out: &Path = &self.path("out");
-        let report = job.write(out, 0o755, &mut Phases::default());
+        // What another job left there must not be seen in what this one writes.
+        let report = job.write(out, 0o755, Onto::Before, &mut Phases::default());
         let report = serde_json::to_string(&report.expect("it can be written"));
         let bytes = fs::read(out).expect("it was written");
         (report.expect("it is plain"), bytes)

@@ -16,14 +16,17 @@
 //! | input, options, and what the context says of the files as a whole | compared: [`Facts`] |
 //! | moved functions | those of the second claim are some of the first claim's, each with the same record; jumps at old entries, new code in old bodies, ends and functions that calculate are the first's without those of functions that are gone. So an address is the same function's as before, or no function's where it was one's that is gone |
 //! | functions that a walk asked for | noted at every look-up ([`crate::consulted`]): none of them is gone |
-//! | bytes of the output | all loaded bytes of both outputs are compared; what a walk read is noted, and has none of the differences |
-//! | unwind rows | the unwind table is read before, not noted: the function's entries are compared by what they mean |
+//! | bytes of the output | all loaded bytes of both outputs are compared by digests; what a walk read is noted, and has none of the differences |
+//! | unwind rows | the unwind table is read before, not noted: digests of what the function's entries mean are compared |
 //! | pairs that others demand | the function's roots are compared; and no function that is gone demanded a pair of it. Where others demand less than before, a pair too many was shown |
 //!
 //! The same goes for parts of the old code that were swept ([`Swept`]); what has anything against anybody is swept
 //! again. What was looked for in the whole input and leads into jumps at old entries ([`crate::proof::inside`])
 //! was looked for with more jumps than there are now: what is found with fewer is what was found, without what
 //! leads to those that are gone.
+//!
+//! Of the first output only digests are kept (XXH3 of 128 bits, as in the certificate), so the second may be
+//! written over it.
 //!
 //! Everything else is done again, from the files. If anything above does not hold for the outputs as wholes,
 //! nothing is taken over.
@@ -36,23 +39,55 @@ use crate::files::elf::Elf;
 use crate::files::unwind::Table;
 use crate::proof::inside;
 use crate::proof::text::Swept;
-use crate::report::Options;
+use crate::report::{Digest, Options};
 use crate::walk::Walked;
 use rayon::prelude::*;
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashSet;
+use std::borrow::Cow;
 use std::collections::BTreeMap;
+use xxhash_rust::xxh3::xxh3_128;
+
+/// Pairs of one function.
+type Pairs = Vec<Pair>;
 
 /// Roots of the lock step by function.
-pub(crate) type Roots = BTreeMap<FuncId, Vec<Pair>>;
+#[derive(Clone, Default)]
+pub(crate) struct Roots {
+    /// What differences between the files demand.
+    pub first: BTreeMap<FuncId, Pairs>,
+    /// What walks of other functions demand beside that.
+    pub more: BTreeMap<FuncId, Pairs>,
+}
 
-/// How many loaded bytes are compared at once.
-const CHUNK: usize = 1 << 12;
+impl Roots {
+    /// All of a function's.
+    pub(crate) fn of(&self, id: FuncId) -> Cow<'_, [Pair]> {
+        let first = self.first.get(&id).map_or(&[][..], Vec::as_slice);
+        match self.more.get(&id) {
+            None => Cow::Borrowed(first),
+            Some(more) => Cow::Owned([first, more].concat()),
+        }
+    }
+
+    pub(crate) fn holds(&self, id: FuncId, pair: Pair) -> bool {
+        let in_list =
+            |list: &BTreeMap<FuncId, Pairs>| list.get(&id).is_some_and(|r| r.contains(&pair));
+        in_list(&self.first) || in_list(&self.more)
+    }
+}
+
+/// How many loaded bytes have one digest.
+const CHUNK: usize = 128;
 
 /// What is kept of a check.
 #[derive(Clone)]
 pub(crate) struct Kept<'a> {
     input: &'a [u8],
-    output: &'a [u8],
+    /// Digests of the output's loaded bytes.
+    loaded: Vec<Vec<u128>>,
+    /// Of the output's unwind entries, ascending: the code's start and end, and a digest of what they mean.
+    unwind: Vec<(u64, u64, u128)>,
+    input_digest: Digest,
     facts: Facts,
     of_functions: OfFunctions,
     functions: Vec<Moved>,
@@ -67,9 +102,7 @@ pub(crate) struct Found {
     pub swept: Option<Sweep>,
     pub inside: Option<inside::Found>,
     pub walked: Vec<Walked>,
-    /// Roots before any function demanded pairs of others.
-    pub first_roots: Roots,
-    pub last_roots: Roots,
+    pub roots: Roots,
 }
 
 /// A sweep of all old code.
@@ -199,23 +232,30 @@ impl OfFunctions {
 }
 
 impl<'a> Kept<'a> {
-    pub(crate) fn new(cx: &Context<'_>, input: &'a [u8], output: &'a [u8], found: Found) -> Self {
-        Kept {
+    /// `None`: the output cannot be compared with another.
+    pub(crate) fn new(
+        cx: &Context<'_>,
+        input: &'a [u8],
+        input_digest: Digest,
+        found: Found,
+    ) -> Option<Self> {
+        Some(Kept {
             input,
-            output,
+            loaded: digests(cx.output)?,
+            unwind: meanings(&cx.new_unwind)?,
+            input_digest,
             facts: Facts::of(cx),
             of_functions: OfFunctions::of(cx),
             functions: cx.functions.to_vec(),
             found,
             taken_over: 0,
-        }
+        })
     }
 }
 
 /// What of a check before may be used in this one.
 pub(crate) struct Again<'a> {
     before: Kept<'a>,
-    unwind: Table<'a>,
     pub numbers: Numbers,
     /// Ranges of the output that differ from the output before, ascending.
     differences: Vec<Range>,
@@ -230,15 +270,20 @@ impl<'a> Again<'a> {
         let same = same_input
             && before.facts == Facts::of(cx)
             && before.of_functions.renumbered(&numbers) == OfFunctions::of(cx);
-        let output = Elf::parse(before.output, "output").ok().filter(|_| same)?;
-        let differences = differences(&output, cx.output)?;
+        if !same {
+            return None;
+        }
         Some(Again {
-            unwind: Table::read(&output).ok()?,
+            differences: differences(&before.loaded, cx.output)?,
             before,
             numbers,
-            differences,
             taken_over: 0,
         })
+    }
+
+    /// The input's, which is the same.
+    pub(crate) fn input_digest(&self) -> &Digest {
+        &self.before.input_digest
     }
 
     /// Whether everything that was consulted is what it was.
@@ -272,13 +317,15 @@ impl<'a> Again<'a> {
         Some(found.renumbered(&self.numbers))
     }
 
-    /// Functions walked before, by their numbers now, and the roots that they were walked from.
+    /// Functions walked before, by their numbers now; empty results in the place of those that are to be walked
+    /// again, with their numbers, ascending. Adds the roots that were demanded by walks.
     pub(crate) fn walked(
         &mut self,
         cx: &Context<'_>,
-        roots: &Roots,
-    ) -> FxHashMap<FuncId, (Walked, Vec<Pair>)> {
-        let walked = std::mem::take(&mut self.before.found.walked);
+        roots: &mut Roots,
+    ) -> (Vec<Walked>, Vec<FuncId>) {
+        let mut walked = std::mem::take(&mut self.before.found.walked);
+        let kept = std::mem::take(&mut self.before.found.roots);
         let gone = (0..)
             .zip(&walked)
             .filter(|(id, _)| self.numbers.of(*id).is_none());
@@ -286,72 +333,95 @@ impl<'a> Again<'a> {
             .flat_map(|(_, w)| &w.cross)
             .filter_map(|(_, new)| cx.new.owner(*new))
             .collect();
-        let ids = 0..walked.len() as FuncId;
-        let again = |(id, mut w): (FuncId, Walked)| {
-            let now = self.numbers.of(id)?;
-            let kept = &self.before.found;
-            let holds = w.failure.is_none()
-                && !demanded.contains(&now)
-                && kept.first_roots.get(&id) == roots.get(&now)
-                && self.holds(&w.consulted)
-                && self.has_same_rows(cx, now)
-                && w.renumber(&self.numbers);
-            let roots = kept.last_roots.get(&id).cloned().unwrap_or_default();
-            holds.then_some((now, (w, roots)))
+        let holds = |id: FuncId, w: &mut Walked| {
+            self.numbers.of(id).is_some_and(|now| {
+                w.failure.is_none()
+                    && !demanded.contains(&now)
+                    && kept.first.get(&id) == roots.first.get(&now)
+                    && self.holds(&w.consulted)
+                    && self.has_same_rows(cx, now)
+                    && w.renumber(&self.numbers)
+            })
         };
-        let known: Vec<_> = ids.into_par_iter().zip(walked).filter_map(again).collect();
-        self.taken_over = known.len();
-        known.into_iter().collect()
+        // Results are many and large, so they stay in the list that they are in.
+        let all = walked.par_iter_mut().enumerate();
+        let holds: Vec<bool> = all.map(|(id, w)| holds(id as FuncId, w)).collect();
+        let mut again = Vec::new();
+        let mut id: FuncId = 0;
+        walked.retain_mut(|w| {
+            let (before, holds) = (id, holds.get(id as usize) == Some(&true));
+            id += 1;
+            let Some(now) = self.numbers.of(before) else {
+                return false;
+            };
+            if !holds {
+                *w = Walked::default();
+                again.push(now);
+            } else if let Some(more) = kept.more.get(&before) {
+                roots.more.insert(now, more.clone());
+            }
+            true
+        });
+        self.taken_over = walked.len() - again.len();
+        (walked, again)
     }
 
     /// Whether the unwind entries of a function's new code mean what they meant.
     fn has_same_rows(&self, cx: &Context<'_>, id: FuncId) -> bool {
-        let (before, now) = (&self.unwind, &cx.new_unwind);
+        let (before, now) = (&self.before.unwind, &cx.new_unwind);
         cx.function(id).is_some_and(|f| {
             f.new.iter().all(|r| {
-                let a = before.overlapping(r.start.get(), r.end.get());
+                let first = before.partition_point(|e| e.1 <= r.start.get());
+                let last = before.partition_point(|e| e.0 < r.end.get());
+                let a = before.get(first..last.max(first)).unwrap_or_default();
                 let b = now.overlapping(r.start.get(), r.end.get());
                 let mut pairs = a.iter().zip(b);
-                a.len() == b.len() && pairs.all(|(a, b)| before.same_meaning(a, now, b))
+                a.len() == b.len() && pairs.all(|(a, b)| now.meaning(b) == Some(a.2))
             })
         })
     }
 }
 
-/// Where the loaded bytes of two files differ; `None` if they are not loaded alike.
-fn differences(before: &Elf<'_>, now: &Elf<'_>) -> Option<Vec<Range>> {
+/// Digests of what unwind entries mean; `None` if one has no common entry.
+fn meanings(table: &Table<'_>) -> Option<Vec<(u64, u64, u128)>> {
+    let all = table.fdes.par_iter();
+    all.map(|fde| Some((fde.start, fde.end, table.meaning(fde)?)))
+        .collect()
+}
+
+/// Digests of the loaded bytes, by segment.
+fn digests(elf: &Elf<'_>) -> Option<Vec<Vec<u128>>> {
+    let of = |bytes: &[u8]| -> Vec<u128> { bytes.par_chunks(CHUNK).map(xxh3_128).collect() };
+    let loads = elf.loads().iter();
+    loads
+        .map(|s| Some(of(elf.bytes(s.addr, s.file_size)?)))
+        .collect()
+}
+
+/// Where the loaded bytes of a file differ from what had these digests; `None` if they are not loaded alike.
+fn differences(before: &[Vec<u128>], now: &Elf<'_>) -> Option<Vec<Range>> {
+    let after = digests(now)?;
+    if after.len() != before.len() {
+        return None;
+    }
     let mut all = Vec::new();
-    for s in before.loads() {
-        let (a, b) = (
-            before.bytes(s.addr, s.file_size)?,
-            now.bytes(s.addr, s.file_size)?,
-        );
-        let chunks = a.par_chunks(CHUNK).zip(b.par_chunks(CHUNK)).enumerate();
-        let differing: Vec<usize> = chunks.filter(|(_, (a, b))| a != b).map(|c| c.0).collect();
-        for i in differing {
-            let range = i * CHUNK..a.len().min((i + 1) * CHUNK);
-            let (a, b) = (a.get(range.clone())?, b.get(range.clone())?);
-            in_chunk(s.addr + range.start as u64, a, b, &mut all);
+    for (s, (a, b)) in now.loads().iter().zip(before.iter().zip(&after)) {
+        if a.len() != b.len() {
+            return None;
+        }
+        let chunks = (0..).zip(a.iter().zip(b));
+        for at in chunks
+            .filter(|(_, (a, b))| a != b)
+            .map(|(i, _): (u64, _)| s.addr + i * CHUNK as u64)
+        {
+            all.push(Range {
+                start: at,
+                end: at + CHUNK as u64,
+            });
         }
     }
     all.sort_unstable();
     Some(all)
-}
-
-/// The ranges of differing bytes in two slices of the same length that are at `start`.
-fn in_chunk(start: u64, a: &[u8], b: &[u8], all: &mut Vec<Range>) {
-    for (at, (x, y)) in (start..).zip(a.iter().zip(b)) {
-        if x == y {
-            continue;
-        }
-        match all.last_mut().filter(|last| last.end == at) {
-            Some(last) => last.end += 1,
-            None => all.push(Range {
-                start: at,
-                end: at + 1,
-            }),
-        }
-    }
 }
 
 impl Walked {

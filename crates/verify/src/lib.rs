@@ -142,7 +142,16 @@ pub fn verify(input: &[u8], output: &[u8], options: &Options) -> Result<Report, 
     verify_files(input, output, None, options)
 }
 
-/// What a check found out that may hold for another output of the same input.
+/// When a check keeps what it found out for another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keep {
+    /// In any case.
+    Always,
+    /// If something is not proved: then another output is to be expected.
+    IfRefused,
+}
+
+/// What a check found out that may hold for another output of the same input. It needs the output no more.
 #[derive(Clone)]
 pub struct Remembered<'a>(Option<Box<Kept<'a>>>);
 
@@ -162,13 +171,15 @@ impl Remembered<'_> {
 /// As for [`verify`].
 pub fn verify_again<'a>(
     input: &'a [u8],
-    output: &'a [u8],
+    output: &[u8],
     before: Option<Remembered<'a>>,
+    keep: Keep,
     options: &Options,
 ) -> Result<(Report, Remembered<'a>), Error> {
     let (old, mut new) = (Elf::parse(input, "input")?, Elf::parse(output, "output")?);
     new.is_noted = true;
-    let (report, kept) = verify_parsed(&old, &new, None, before.and_then(|b| b.0), options)?;
+    let before = before.and_then(|b| b.0);
+    let (report, kept) = verify_parsed(&old, &new, None, (before, keep), options)?;
     Ok((report, Remembered(kept)))
 }
 
@@ -198,17 +209,20 @@ fn verify_files(
 ) -> Result<Report, Error> {
     let old = Elf::parse(input, "input")?;
     let new = Elf::parse(output, "output")?;
-    Ok(verify_parsed(&old, &new, debug_files, None, options)?.0)
+    Ok(verify_parsed(&old, &new, debug_files, (None, Keep::IfRefused), options)?.0)
 }
+
+/// What was kept of the check before, and when this one is to keep something.
+type Before<'a> = (Option<Box<Kept<'a>>>, Keep);
 
 /// What a check gives: its report, and what it keeps for the next if that is noted.
 type Checked<'a> = (Report, Option<Box<Kept<'a>>>);
 
 fn verify_parsed<'a>(
     old: &Elf<'a>,
-    new: &Elf<'a>,
+    new: &Elf<'_>,
     debug_files: Option<(&Elf<'_>, &Elf<'_>)>,
-    before: Option<Box<Kept<'a>>>,
+    before: Before<'a>,
     options: &Options,
 ) -> Result<Checked<'a>, Error> {
     let prove = match old.machine {
@@ -421,42 +435,52 @@ fn compare_unwind(cx: &Context<'_>, found: &mut Findings) {
 }
 
 /// Walks all functions but those whose walks `again` has, and again those of which others demand more, until no new
-/// pair is demanded. Gives the roots of the first and of the last walks as well.
+/// pair is demanded. Gives the roots as well.
 fn walk_all<A: Arch>(
     cx: &Context<'_>,
     pairs: &mut Vec<Pair>,
     again: Option<&mut Again<'_>>,
-) -> (Vec<Walked>, Roots, Roots) {
+) -> (Vec<Walked>, Roots) {
     let base = cx.input.extent().0;
-    let first_roots = context::roots_by_function(cx, pairs);
-    let mut roots = first_roots.clone();
-    let mut known = again.map_or_else(FxHashMap::default, |a| a.walked(cx, &roots));
-    for (id, (_, from)) in known.iter_mut().filter(|k| !k.1.1.is_empty()) {
-        roots.insert(*id, std::mem::take(from));
-    }
-    let none = Vec::new();
+    let mut roots = Roots {
+        first: context::roots_by_function(cx, pairs),
+        ..Roots::default()
+    };
     progress::expect(cx.functions.len());
     // One buffer for each piece of the work, not for each function.
     let run = |ids: &[FuncId], roots: &Roots| -> Vec<Walked> {
         ids.par_iter()
             .map_init(Scratch::default, |scratch, id| {
                 progress::did();
-                let walk = || walk::walk::<A>(cx, *id, roots.get(id).unwrap_or(&none), scratch);
+                let walk = || walk::walk::<A>(cx, *id, &roots.of(*id), scratch);
                 let (mut walked, consulted) = consulted::noting(cx.output.is_noted, walk);
                 walked.consulted = consulted;
                 walked
             })
             .collect()
     };
-    let all = 0..cx.functions.len() as FuncId;
-    let ids: Vec<FuncId> = all.clone().filter(|id| !known.contains_key(id)).collect();
-    let mut new = run(&ids, &roots).into_iter();
-    let one = |id: FuncId| match known.remove(&id) {
-        Some((walked, _)) => walked,
-        None => new.next().unwrap_or_default(),
+    let put = |walked: &mut Vec<Walked>, ids: &[FuncId], new: Vec<Walked>| {
+        for (id, w) in ids.iter().zip(new) {
+            if let Some(slot) = walked.get_mut(*id as usize) {
+                *slot = w;
+            }
+        }
     };
-    let mut walked: Vec<Walked> = all.clone().map(one).collect();
+    let all = 0..cx.functions.len() as FuncId;
     let mut last: Vec<FuncId> = all.collect();
+    let mut walked = match again {
+        None => run(&last, &roots),
+        Some(again) => {
+            let (mut walked, ids) = again.walked(cx, &mut roots);
+            if walked.len() == last.len() {
+                let new = run(&ids, &roots);
+                put(&mut walked, &ids, new);
+            } else {
+                walked = run(&last, &roots);
+            }
+            walked
+        }
+    };
     loop {
         let mut cross: Vec<Pair> = last
             .iter()
@@ -473,22 +497,19 @@ fn walk_all<A: Arch>(
             let (Some(w), Some(f)) = (walked.get(id as usize), cx.function(id)) else {
                 continue;
             };
-            let known = roots.get(&id).is_some_and(|r| r.contains(&(old, new)));
+            let known = roots.holds(id, (old, new));
             if w.failure.is_none() && !known && !w.pairs.holds(f, base, old, new) {
-                roots.entry(id).or_default().push((old, new));
+                roots.more.entry(id).or_default().push((old, new));
                 again.push(id);
             }
         }
         again.sort_unstable();
         again.dedup();
         if again.is_empty() {
-            return (walked, first_roots, roots);
+            return (walked, roots);
         }
-        for (id, w) in again.iter().zip(run(&again, &roots)) {
-            if let Some(slot) = walked.get_mut(*id as usize) {
-                *slot = w;
-            }
-        }
+        let new = run(&again, &roots);
+        put(&mut walked, &again, new);
         last = again;
     }
 }
@@ -518,10 +539,10 @@ fn note_reused(cx: &mut Context<'_>, reused: Vec<(Range<OutputAddr>, FuncId)>) {
 
 fn prove<'a, A: Arch>(
     input: &Elf<'a>,
-    output: &Elf<'a>,
+    output: &Elf<'_>,
     debug_files: Option<(&Elf<'_>, &Elf<'_>)>,
     claim: &Claim<'_>,
-    before: Option<Box<Kept<'a>>>,
+    (before, when): Before<'a>,
     options: &Options,
 ) -> Checked<'a> {
     let mut found = Findings::default();
@@ -624,9 +645,10 @@ fn prove<'a, A: Arch>(
     );
     found.append(of_symbols);
 
-    let ((walked, first_roots, last_roots), subject) = rayon::join(
+    let known = again.as_ref().map(|a| a.input_digest().clone());
+    let ((walked, roots), subject) = rayon::join(
         || walk_all::<A>(&cx, &mut found.pairs, again.as_mut()),
-        || Subject::of(&cx),
+        || Subject::of(&cx, known),
     );
     if counting {
         counting::judge::<A>(&cx, &walked, &mut found);
@@ -649,12 +671,14 @@ fn prove<'a, A: Arch>(
     };
     let mut report = report::<A>(&cx, found, &walked, &subject, options);
     report.debug = debug;
-    let kept = output.is_noted.then(|| {
-        (keep.walked, keep.first_roots, keep.last_roots) = (walked, first_roots, last_roots);
-        let mut kept = Kept::new(&cx, input.data, output.data, keep);
+    let wanted = output.is_noted && (when == Keep::Always || !report.is_proved());
+    let kept = wanted.then(|| {
+        (keep.walked, keep.roots) = (walked, roots);
+        let mut kept = Kept::new(&cx, input.data, subject.input, keep)?;
         kept.taken_over = again.map_or(0, |a| a.taken_over);
-        Box::new(kept)
+        Some(Box::new(kept))
     });
+    let kept = kept.flatten();
     (report, kept)
 }
 
@@ -930,7 +954,8 @@ struct Subject<'a> {
 }
 
 impl<'a> Subject<'a> {
-    fn of(cx: &Context<'a>) -> Self {
+    /// `input`: the input's digest, if it is known.
+    fn of(cx: &Context<'a>, input: Option<Digest>) -> Self {
         let mut names: FxHashMap<u64, ((bool, bool), &[u8])> = FxHashMap::default();
         let mut functions_seen: Vec<u64> = Vec::new();
         for s in cx
@@ -955,7 +980,7 @@ impl<'a> Subject<'a> {
         functions_seen.dedup();
         let stays = |a: &&u64| cx.old.owner(InputAddr::new(**a)).is_none();
         Subject {
-            input: Digest::of(cx.input.data),
+            input: input.unwrap_or_else(|| Digest::of(cx.input.data)),
             output: Digest::of(cx.output.data),
             names,
             identical: functions_seen.iter().filter(stays).count() as u64,

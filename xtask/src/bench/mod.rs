@@ -21,6 +21,7 @@
 //! | [`pointers`] | `cargo xtask bench pointers`: calls through pointers that follow, and that stay |
 //! | [`probes`] | `cargo xtask bench probes`: sample profiles, side by side with llvm-profgen |
 //! | [`profiles`] | `cargo xtask bench profiles`: reading, aggregating and merging profiles |
+//! | [`refused`] | `cargo xtask bench refused`: a function that the checker refuses |
 //! | [`bat`] | address translation tables: `cargo xtask bench bat` |
 //! | [`bat_sizes`], [`bat_loop`] | parts of it: sizes beside llvm-bolt's, optimising again and again |
 
@@ -40,6 +41,7 @@ mod pointers;
 mod probes;
 mod profiles;
 pub mod programs;
+mod refused;
 mod report;
 pub mod tools;
 
@@ -116,6 +118,7 @@ pub fn run(arguments: &[String]) -> Result<bool> {
             "probes" => return probes::run(rest),
             "profiles" => return profiles::run(rest),
             "pointers" => return pointers::run(rest),
+            "refused" => return refused::run(rest),
             "bat" => return bat::run(rest),
             "fleet" => return fleet::run(rest),
             "frontend" => return frontend::run(rest),

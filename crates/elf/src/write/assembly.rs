@@ -8,6 +8,7 @@ use std::borrow::Cow;
 use std::ops::Range;
 use std::path::Path;
 
+use super::Onto;
 use super::hole::{Hole, Way};
 use super::output::{Input, Output, Source};
 use super::patches::Patches;
@@ -22,7 +23,12 @@ use crate::elf::{Elf, SymbolTable};
 use crate::raw::{self, Ehdr, Phdr};
 
 /// Writes what a [`Writer`] has collected.
-pub(super) fn write(mut w: Writer<'_>, path: &Path, mode: u32) -> Result<WriteSummary, WriteError> {
+pub(super) fn write(
+    mut w: Writer<'_>,
+    path: &Path,
+    mode: u32,
+    onto: Onto,
+) -> Result<WriteSummary, WriteError> {
     let elf = w.elf;
     let static_edits = in_order(
         std::mem::take(&mut w.static_edits),
@@ -115,7 +121,7 @@ pub(super) fn write(mut w: Writer<'_>, path: &Path, mode: u32) -> Result<WriteSu
         file: w.file,
     };
     output
-        .write(path, mode, &input, &patches)
+        .write(path, mode, onto, &input, &patches)
         .map_err(|source| WriteError::Io {
             path: path.display().to_string(),
             source,

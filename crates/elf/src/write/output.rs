@@ -9,6 +9,9 @@
 //! through this process at all.
 //!
 //! The output is a temporary file beside the target, renamed when it is complete. Dropped before that, it vanishes.
+//!
+//! Where an output replaces one that nobody has but its maker, nearly all bytes are what they were. Then the old file is read
+//! beside, which is cheap, and only blocks that differ are written ([`Onto::Before`]).
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -17,6 +20,7 @@ use std::path::Path;
 
 use rayon::prelude::*;
 
+use super::Onto;
 use super::patches::Merged;
 use super::symbols::SymbolPlan;
 use crate::addr::{InputOffset, OutputOffset};
@@ -98,14 +102,22 @@ impl<'a> Output<'a> {
         self.end
     }
 
-    /// Writes the file beside `path` and renames it.
+    /// Writes the file beside `path` and renames it, or changes what is there.
     pub fn write(
         &self,
         path: &Path,
         mode: u32,
+        onto: Onto,
         input: &Input<'_>,
         patches: &Merged,
     ) -> io::Result<()> {
+        if onto == Onto::Before
+            && let Ok(file) = File::options().read(true).write(true).open(path)
+        {
+            file.set_len(self.end.get())?;
+            self.write_all(&file, true, input, patches)?;
+            return set_mode(&file, mode);
+        }
         let directory = match path.parent() {
             Some(parent) if !parent.as_os_str().is_empty() => parent,
             _ => Path::new("."),
@@ -115,34 +127,70 @@ impl<'a> Output<'a> {
             .tempfile_in(directory)?;
         let file = temporary.as_file();
         file.set_len(self.end.get())?;
-        self.jobs().into_par_iter().try_for_each(|(at, job)| {
-            let buffer = Vec::new();
-            let mut sink = Sink { file, at, buffer };
+        self.write_all(file, false, input, patches)?;
+        set_mode(file, mode)?;
+        temporary.persist(path).map_err(|e| e.error)?;
+        Ok(())
+    }
+
+    /// All threads write all parts. `differing`: only what differs from what is in the file, which has its length.
+    fn write_all(
+        &self,
+        file: &File,
+        differing: bool,
+        input: &Input<'_>,
+        patches: &Merged,
+    ) -> io::Result<()> {
+        let mut jobs = self.jobs();
+        if differing {
+            jobs.extend(self.gaps());
+        }
+        jobs.into_par_iter().try_for_each(|(at, job)| {
+            let mut sink = Sink::new(file, at, differing);
             match job {
                 Job::Input { from, len } => input.copy(from, len, patches, &mut sink)?,
                 Job::Bytes(bytes) => sink.bytes(bytes)?,
+                Job::Zeroes(len) => sink.zeroes(len)?,
                 Job::Symbols(plan) => plan.for_each(|symbol, _| sink.bytes(&symbol.bytes()))?,
                 Job::SectionIndexes(plan) => {
                     plan.for_each(|_, index| sink.bytes(&index.to_le_bytes()))?
                 }
             }
             sink.flush()
-        })?;
-        set_mode(temporary.as_file(), mode)?;
-        temporary.persist(path).map_err(|e| e.error)?;
-        Ok(())
+        })
     }
 }
 
 /// A part of a piece, as one thread writes it.
 enum Job<'a> {
-    Input { from: InputOffset, len: u64 },
+    Input {
+        from: InputOffset,
+        len: u64,
+    },
     Bytes(&'a [u8]),
+    /// Between pieces.
+    Zeroes(u64),
     Symbols(&'a SymbolPlan<'a>),
     SectionIndexes(&'a SymbolPlan<'a>),
 }
 
 impl Output<'_> {
+    /// What is between pieces, where a file that was there before may have something.
+    fn gaps(&self) -> Vec<(OutputOffset, Job<'_>)> {
+        let pieces = self.pieces.iter();
+        let mut ranges: Vec<(OutputOffset, u64)> = pieces.map(|(at, s)| (*at, s.len())).collect();
+        ranges.sort_unstable();
+        let mut gaps = Vec::new();
+        let mut end = OutputOffset::default();
+        for (at, len) in ranges.into_iter().chain([(self.end, 0)]) {
+            if at > end {
+                gaps.push((end, Job::Zeroes(at.get() - end.get())));
+            }
+            end = end.max(at + len);
+        }
+        gaps
+    }
+
     /// All pieces, large ones in parts, with their offsets.
     fn jobs(&self) -> Vec<(OutputOffset, Job<'_>)> {
         let mut jobs = Vec::new();
@@ -173,33 +221,91 @@ const PART: usize = 8 << 20;
 
 const BUFFER: usize = 256 << 10;
 
+/// Bytes that are written if one of them differs: pages of most file systems.
+const BLOCK: usize = 4 << 10;
+
 /// A place in a file, from which on it is written.
 struct Sink<'a> {
     file: &'a File,
     /// Where the buffer's first byte goes.
     at: OutputOffset,
     buffer: Vec<u8>,
+    /// What is in the file there, if only what differs is written.
+    before: Option<Vec<u8>>,
 }
 
-impl Sink<'_> {
+impl<'a> Sink<'a> {
+    fn new(file: &'a File, at: OutputOffset, differing: bool) -> Sink<'a> {
+        Sink {
+            file,
+            at,
+            buffer: Vec::new(),
+            before: differing.then(Vec::new),
+        }
+    }
+
     fn bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
         if bytes.len() > BUFFER - self.buffer.len() {
             self.flush()?;
         }
         if bytes.len() >= BUFFER {
-            write_at(self.file, bytes, self.at)?;
+            self.put(bytes)?;
             self.at += bytes.len() as u64;
             return Ok(());
         }
         self.buffer.extend_from_slice(bytes);
         Ok(())
     }
+
+    fn zeroes(&mut self, mut len: u64) -> io::Result<()> {
+        const ZEROES: [u8; BLOCK] = [0; BLOCK];
+        while len > 0 {
+            let part = len.min(BLOCK as u64);
+            self.bytes(&ZEROES[..part as usize])?;
+            len -= part;
+        }
+        Ok(())
+    }
+
     fn flush(&mut self) -> io::Result<()> {
-        write_at(self.file, &self.buffer, self.at)?;
-        self.at += self.buffer.len() as u64;
+        let buffer = std::mem::take(&mut self.buffer);
+        self.put(&buffer)?;
+        self.at += buffer.len() as u64;
+        self.buffer = buffer;
         self.buffer.clear();
         Ok(())
     }
+
+    /// Writes bytes at the place, or those of their blocks that differ.
+    fn put(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let Some(before) = &mut self.before else {
+            return write_at(self.file, bytes, self.at);
+        };
+        for (from, part) in (0..).step_by(BUFFER).zip(bytes.chunks(BUFFER)) {
+            before.resize(part.len(), 0);
+            read_at(self.file, before, self.at.get() + from)?;
+            let blocks = part.chunks(BLOCK).zip(before.chunks(BLOCK));
+            for (block, (new, old)) in (from..).step_by(BLOCK).zip(blocks) {
+                if new != old {
+                    write_at(self.file, new, self.at + block)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(unix)]
+fn read_at(file: &File, into: &mut [u8], at: u64) -> io::Result<()> {
+    std::os::unix::fs::FileExt::read_exact_at(file, into, at)
+}
+
+#[cfg(not(unix))]
+fn read_at(mut file: &File, into: &mut [u8], at: u64) -> io::Result<()> {
+    use std::io::{Read, Seek};
+    let _one = ONE.lock().unwrap_or_else(|e| e.into_inner());
+    file.seek(io::SeekFrom::Start(at))?;
+    file.read_exact(into)
 }
 
 #[cfg(unix)]
@@ -209,9 +315,11 @@ fn write_at(file: &File, bytes: &[u8], at: OutputOffset) -> io::Result<()> {
 
 /// A file has one position here, so one thread writes at a time.
 #[cfg(not(unix))]
+static ONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
+#[cfg(not(unix))]
 fn write_at(mut file: &File, bytes: &[u8], at: OutputOffset) -> io::Result<()> {
     use std::io::{Seek, Write};
-    static ONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
     let _one = ONE.lock().unwrap_or_else(|e| e.into_inner());
     file.seek(io::SeekFrom::Start(at.get()))?;
     file.write_all(bytes)
@@ -283,7 +391,7 @@ impl Input<'_> {
     #[cfg(target_os = "linux")]
     fn copy_in_kernel(&self, from: InputOffset, len: u64, sink: &mut Sink<'_>) -> io::Result<u64> {
         use rustix::io::Errno;
-        let Some(file) = self.file else {
+        let Some(file) = self.file.filter(|_| sink.before.is_none()) else {
             return Ok(0);
         };
         // The kernel moves both on.
@@ -340,4 +448,56 @@ fn set_mode(file: &File, mode: u32) -> io::Result<()> {
 #[cfg(not(unix))]
 fn set_mode(_: &File, _: u32) -> io::Result<()> {
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::write::patches::Patches;
+
+    /// A file of pieces at offsets, and a part of an input.
+    fn write(pieces: &[(u64, Vec<u8>)], input: &[u8], path: &Path, onto: Onto) -> Vec<u8> {
+        let mut output = Output::default();
+        for (at, bytes) in pieces {
+            let source = Source::Bytes(Cow::Borrowed(bytes));
+            output.put(OutputOffset::new(*at), source);
+        }
+        let from = InputOffset::new(0);
+        let len = input.len() as u64;
+        output.append(1, Source::Input { from, len });
+        let file = None;
+        let input = Input { data: input, file };
+        let patches = Patches::default().merge(|_| None).expect("there is none");
+        let done = output.write(path, 0o640, onto, &input, &patches);
+        done.expect("it can be written");
+        std::fs::read(path).expect("it was written")
+    }
+
+    #[test]
+    fn a_file_that_is_written_over_is_what_it_would_be_anew() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (over, anew) = (folder.path().join("over"), folder.path().join("anew"));
+        let bytes = |seed: usize, len: usize| -> Vec<u8> {
+            (0..len).map(|i| (i * 31 + seed + i / 256) as u8).collect()
+        };
+        let mut changed = bytes(2, 3 * BUFFER + 77);
+        changed[BLOCK] ^= 1;
+        changed[2 * BUFFER + 5] ^= 1;
+        let states = [
+            vec![(0, bytes(1, 5000)), (20_000, bytes(2, 3 * BUFFER + 77))],
+            // The same length, a gap at another place, and few bytes that differ.
+            vec![(0, bytes(1, 4000)), (20_000, changed)],
+            vec![(0, bytes(1, 64)), (1 << 21, bytes(4, 10))],
+            // Shorter.
+            vec![(0, bytes(5, 100))],
+        ];
+        for (round, pieces) in states.iter().enumerate() {
+            let input = bytes(round, LONG as usize * 2 + 13);
+            let expected = write(pieces, &input, &anew, Onto::Anew);
+            assert!(
+                write(pieces, &input, &over, Onto::Before) == expected,
+                "{round}"
+            );
+        }
+    }
 }

@@ -10,7 +10,7 @@ use std::path::Path;
 
 use postlink_elf::OutputAddr;
 use postlink_elf::elf::Elf;
-use postlink_elf::write::{NewKind, NewSection, WriteOptions, Writer};
+use postlink_elf::write::{NewKind, NewSection, Onto, WriteOptions, Writer};
 use postlink_isa::{Code, CounterMode, Isa, PerThreadMemory, RuntimeConfig, SiteRef, with_isa};
 use postlink_profile::raw;
 use rayon::prelude::*;
@@ -116,7 +116,7 @@ pub fn instrument(
     mode: u32,
     phases: &mut Phases,
 ) -> Result<InstrumentReport, Error> {
-    prepare_instrumented(elf, options, phases)?.write(out, mode, phases)
+    prepare_instrumented(elf, options, phases)?.write(out, mode, Onto::Anew, phases)
 }
 
 /// Finds a file's functions and makes their code with counters.
@@ -228,6 +228,7 @@ impl<I: Isa> Rewriting for Instrumented<'_, I> {
         &mut self,
         out: &Path,
         mode: u32,
+        onto: Onto,
         phases: &mut Phases,
     ) -> Result<InstrumentReport, Error> {
         if self.made.is_none() {
@@ -241,7 +242,7 @@ impl<I: Isa> Rewriting for Instrumented<'_, I> {
         let (writer, placed) =
             link_all::<I>(&self.program, made, self.counting.how, &self.options)?;
         phases.begin("write");
-        let summary = writer.write(out, mode)?;
+        let summary = writer.write_onto(out, mode, onto)?;
         phases.end();
         Ok(self.report(made, &placed, summary.size))
     }

@@ -10,7 +10,7 @@ use std::path::Path;
 use postlink_elf::elf::Elf;
 use postlink_elf::note::NoteKind;
 use postlink_elf::unwind::lsda::Numbers;
-use postlink_elf::write::{WriteOptions, Writer};
+use postlink_elf::write::{Onto, WriteOptions, Writer};
 use postlink_isa::{Code, Isa, Machine, with_isa};
 use postlink_profile::bolt_yaml::BoltYaml;
 use postlink_profile::symbolic::SymbolicProfile;
@@ -33,7 +33,7 @@ use crate::link::debug::{self, CompressDebug, DebugInfo, DebugReport, has_debug_
 use crate::link::{
     self, Distances, LinkOptions, Placement, ProbeAddresses, Ready, moving, reusable_space, stress,
 };
-use crate::passes::{self, Changes, PassOptions, PassReport, Threaded};
+use crate::passes::{self, Changes, PassOptions, PassReport, Ran, Threaded};
 use crate::phases::{self, Phases};
 use crate::pin::Pin;
 use crate::report::export;
@@ -223,7 +223,7 @@ pub fn optimize<'p>(
     phases: &mut Phases,
 ) -> Result<OptimizeReport, Error> {
     let fitted = fit(elf, profile, options, phases)?;
-    fitted.lay_out(phases)?.write(out, mode, phases)
+    fitted.lay_out(phases)?.write(out, mode, Onto::Anew, phases)
 }
 
 /// Finds a file's functions, and their counts in a profile of any kind.
@@ -397,8 +397,8 @@ struct LaidOut<'d, I> {
     /// By function: why it stays, if it does.
     shares: Vec<FunctionCounters>,
     emitted: EmittedAll,
-    /// What passes changed.
-    passes: Vec<PassReport>,
+    /// The passes that ran.
+    passes: Vec<Ran>,
     /// By function with counts: its graph in the input, if that was changed. Only for translation tables.
     threaded: Vec<Option<Threaded>>,
     /// A walk through the program by its counts, if layouts are searched.
@@ -427,6 +427,7 @@ impl<I: Isa> Rewriting for LaidOut<'_, I> {
         &mut self,
         out: &Path,
         mode: u32,
+        onto: Onto,
         phases: &mut Phases,
     ) -> Result<OptimizeReport, Error> {
         let (layout, search) = match self.layout.take() {
@@ -443,7 +444,7 @@ impl<I: Isa> Rewriting for LaidOut<'_, I> {
             debug,
         } = self.link(&layout)?;
         phases.begin("write");
-        let summary = writer.write(out, mode)?;
+        let summary = writer.write_onto(out, mode, onto)?;
         phases.end();
         let report = self.report(bat_bytes, debug, search.clone(), summary.size);
         self.layout = Some((layout, search));
@@ -847,6 +848,16 @@ impl<'d, I: Isa> LaidOut<'d, I> {
         bat::write(&tables, writer)
     }
 
+    /// What passes changed in functions that move.
+    fn passes(&self) -> Vec<PassReport> {
+        let mut moves = vec![false; self.counted.len()];
+        for (i, _) in moving(&self.emitted.ready) {
+            moves[self.emitted.of_ready[i]] = true;
+        }
+        let passes = self.passes.iter();
+        passes.map(|pass| pass.report(|at| moves[at])).collect()
+    }
+
     fn report(
         &self,
         bat_bytes: u64,
@@ -872,7 +883,7 @@ impl<'d, I: Isa> LaidOut<'d, I> {
             profile: self.account.clone(),
             pointers_stay: program.visible.stays.as_ref().map(ToString::to_string),
             search,
-            passes: self.passes.clone(),
+            passes: self.passes(),
             dyno_stats: self.options.dyno_stats.then(|| sum(&emitted.stats)),
             old_bodies: match self.options.stress {
                 // With that preset other code is there.

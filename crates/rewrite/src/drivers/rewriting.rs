@@ -12,6 +12,7 @@
 
 use std::path::Path;
 
+use postlink_elf::write::Onto;
 use rustc_hash::FxHashSet;
 
 use crate::error::Error;
@@ -22,12 +23,18 @@ pub trait Rewriting {
     /// What is said of an output.
     type Report;
 
-    /// Links what was made, and writes it. `mode`: the output's permissions.
+    /// Links what was made, and writes it. `mode`: the output's permissions. `onto`: what is at `out`.
     ///
     /// # Errors
     ///
     /// A file that cannot be written, or code that does not reach what it refers to.
-    fn write(&mut self, out: &Path, mode: u32, phases: &mut Phases) -> Result<Self::Report, Error>;
+    fn write(
+        &mut self,
+        out: &Path,
+        mode: u32,
+        onto: Onto,
+        phases: &mut Phases,
+    ) -> Result<Self::Report, Error>;
 
     /// Whether what was written is for a checker to see; `asked`: whether the user wants it.
     fn is_checked(&self, asked: bool) -> bool {

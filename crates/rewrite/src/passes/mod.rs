@@ -142,10 +142,73 @@ pub struct PassReport {
     pub what: &'static str,
     /// Instructions that it could change if all code moved by its rule.
     pub sites: u64,
-    /// Those that it changed.
+    /// Those that it changed, in functions that moved in the end.
     pub changed: u64,
     /// How often the changed ones ran, by the profile.
     pub executions: u64,
+}
+
+/// What a pass did in one function, or in several.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Sum {
+    /// Instructions of its kind; for a pass that changes all of them it may be 0.
+    sites: u64,
+    changed: u64,
+    executions: u64,
+}
+
+impl Sum {
+    /// One more instruction was changed.
+    fn add(&mut self, executions: u64) {
+        self.changed += 1;
+        self.executions = self.executions.saturating_add(executions);
+    }
+
+    fn join(self, other: Sum) -> Sum {
+        Sum {
+            sites: self.sites + other.sites,
+            changed: self.changed + other.changed,
+            executions: self.executions.saturating_add(other.executions),
+        }
+    }
+}
+
+/// A pass that ran. What it did is kept by function: some may stay where they are in the end, with their instructions.
+#[derive(Clone, Debug)]
+pub struct Ran {
+    pass: &'static str,
+    what: &'static str,
+    /// By position in `counted`, ascending; functions without its instructions are left out.
+    sums: Vec<(usize, Sum)>,
+}
+
+impl Ran {
+    fn new(pass: &'static str, what: &'static str, sums: impl IntoIterator<Item = Sum>) -> Ran {
+        let sums = sums.into_iter().enumerate();
+        Ran {
+            pass,
+            what,
+            sums: sums.filter(|(_, sum)| *sum != Sum::default()).collect(),
+        }
+    }
+
+    /// What it did, if only the functions at these positions move.
+    pub fn report(&self, moves: impl Fn(usize) -> bool) -> PassReport {
+        let (mut all, mut moved) = (Sum::default(), Sum::default());
+        for (position, sum) in &self.sums {
+            all = all.join(*sum);
+            if moves(*position) {
+                moved = moved.join(*sum);
+            }
+        }
+        PassReport {
+            pass: self.pass,
+            what: self.what,
+            sites: all.sites.max(all.changed),
+            changed: moved.changed,
+            executions: moved.executions,
+        }
+    }
 }
 
 /// What a pass found in one function.
@@ -163,50 +226,34 @@ pub fn run<I: Isa>(
     counted: &[Counted<'_>],
     calls: &[Call],
     options: PassOptions,
-) -> (Vec<Changes>, Vec<PassReport>) {
+) -> (Vec<Changes>, Vec<Ran>) {
     let mut changes = vec![Changes::default(); counted.len()];
-    let mut reports = Vec::new();
+    let mut ran = Vec::new();
     if options.plt != Plt::None {
         let stubs = plt::Stubs::new::<I>(program);
         let found = |c: &Counted<'_>| plt::find::<I>(program, &stubs, c, options.plt);
-        let report = PassReport {
-            pass: "plt",
-            what: "calls through the procedure linkage table",
-            ..PassReport::default()
-        };
-        reports.push(apply(counted, &mut changes, report, found));
+        let names = ("plt", "calls through the procedure linkage table");
+        ran.push(apply(counted, &mut changes, names, found));
     }
     if options.simplify_rodata_loads {
         let constants = rodata::Constants::new(program);
         let found = |c: &Counted<'_>| rodata::find::<I>(program, &constants, c);
-        let report = PassReport {
-            pass: "simplify-rodata-loads",
-            what: "loads of constants",
-            ..PassReport::default()
-        };
-        reports.push(apply(counted, &mut changes, report, found));
+        let names = ("simplify-rodata-loads", "loads of constants");
+        ran.push(apply(counted, &mut changes, names, found));
     }
     if options.promotion.calls {
         let targets = promotion::Targets::new(counted, calls, options.promotion);
         let find = |c: &Counted<'_>| promotion::find::<I>(program, &targets, c, options.promotion);
-        let report = PassReport {
-            pass: "indirect-call-promotion",
-            what: "indirect calls that ran",
-            ..PassReport::default()
-        };
-        reports.push(apply(counted, &mut changes, report, find));
+        let names = ("indirect-call-promotion", "indirect calls that ran");
+        ran.push(apply(counted, &mut changes, names, find));
     }
     if options.inlining.bytes > 0 {
         let bodies = inlining::Bodies::new::<I>(program, counted, options.inlining);
-        let report = PassReport {
-            pass: "inline-small-functions",
-            what: "calls of tiny functions",
-            ..PassReport::default()
-        };
+        let names = ("inline-small-functions", "calls of tiny functions");
         let find = |c: &Counted<'_>| inlining::find::<I>(program, &bodies, c);
-        reports.push(apply(counted, &mut changes, report, find));
+        ran.push(apply(counted, &mut changes, names, find));
     }
-    (changes, reports)
+    (changes, ran)
 }
 
 /// Leads branches past jumps in the graphs of all functions. Gives what graphs were, where they were changed.
@@ -215,7 +262,7 @@ pub fn thread<I: Isa>(
     counted: &mut [Counted<'_>],
     calls: &mut Vec<Call>,
     options: PassOptions,
-) -> (Vec<Option<Threaded>>, Vec<PassReport>) {
+) -> (Vec<Option<Threaded>>, Vec<Ran>) {
     let which = options.threading;
     if which == Threading::default() {
         return (counted.iter().map(|_| None).collect(), Vec::new());
@@ -243,38 +290,25 @@ pub fn thread<I: Isa>(
             calls.append(&mut own);
         }
     }
-    let sum = |k: usize| {
-        let each = sums.iter().map(|s| s[k]);
-        each.fold(threading::Sum::default(), threading::Sum::join)
-    };
-    let report = |k: usize, pass, what| {
-        let sum = sum(k);
-        PassReport {
-            pass,
-            what,
-            sites: sum.sites.max(sum.changed),
-            changed: sum.changed,
-            executions: sum.executions,
-        }
-    };
-    let mut reports = Vec::new();
+    let ran = |k: usize, pass, what| Ran::new(pass, what, sums.iter().map(|s| s[k]));
+    let mut passes = Vec::new();
     if which.double_jumps {
-        reports.push(report(0, "peepholes=double-jumps", "branches to jumps"));
+        passes.push(ran(0, "peepholes=double-jumps", "branches to jumps"));
     }
     if which.tail_calls {
         let what = "conditional branches to tail calls";
-        reports.push(report(1, "simplify-conditional-tail-calls", what));
+        passes.push(ran(1, "simplify-conditional-tail-calls", what));
     }
-    (threaded, reports)
+    (threaded, passes)
 }
 
 /// Runs one pass on all functions.
 fn apply<'d>(
     counted: &[Counted<'d>],
     changes: &mut [Changes],
-    report: PassReport,
+    (pass, what): (&'static str, &'static str),
     find: impl Fn(&Counted<'d>) -> Found + Sync,
-) -> PassReport {
+) -> Ran {
     let each = counted.par_iter().zip(changes.par_iter_mut());
     let sums = each.map(|(c, changes)| {
         let found = find(c);
@@ -283,20 +317,13 @@ fn apply<'d>(
             .collect();
         let added = changes.add(found.changes);
         let executions = runs.iter().zip(&added).filter(|(_, added)| **added);
-        let changed = added.iter().filter(|added| **added).count() as u64;
-        let executions = executions.fold(0u64, |sum, (runs, _)| sum.saturating_add(*runs));
-        (found.sites, changed, executions)
+        Sum {
+            sites: found.sites,
+            changed: added.iter().filter(|added| **added).count() as u64,
+            executions: executions.fold(0u64, |sum, (runs, _)| sum.saturating_add(*runs)),
+        }
     });
-    let nothing = || (0u64, 0u64, 0u64);
-    let (sites, changed, executions) = sums.reduce(nothing, |a, b| {
-        (a.0 + b.0, a.1 + b.1, a.2.saturating_add(b.2))
-    });
-    PassReport {
-        sites,
-        changed,
-        executions,
-        ..report
-    }
+    Ran::new(pass, what, sums.collect::<Vec<_>>())
 }
 
 #[cfg(test)]
@@ -326,5 +353,21 @@ mod tests {
             [vec![8], vec![20], vec![40], vec![]]
         );
         assert!(changes.ends(2, 40) && !changes.ends(2, 41) && !changes.ends(3, 0));
+    }
+
+    #[test]
+    fn what_was_done_in_functions_that_stay_is_not_counted() {
+        let sum = |sites, changed, executions| Sum {
+            sites,
+            changed,
+            executions,
+        };
+        let sums = [sum(3, 2, 10), Sum::default(), sum(0, 4, u64::MAX)];
+        let ran = Ran::new("plt", "calls", sums);
+        assert_eq!(ran.sums.len(), 2);
+        let counts = |r: PassReport| (r.sites, r.changed, r.executions);
+        assert_eq!(counts(ran.report(|_| true)), (6, 6, u64::MAX));
+        assert_eq!(counts(ran.report(|at| at == 0)), (6, 2, 10));
+        assert_eq!(counts(ran.report(|_| false)), (6, 0, 0));
     }
 }

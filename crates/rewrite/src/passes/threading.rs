@@ -17,6 +17,7 @@
 
 use postlink_isa::Isa;
 
+use super::Sum;
 use crate::attach::{Call, Counted};
 use crate::cfg::{BlockId, Cfg, Term};
 use crate::discover::Program;
@@ -111,29 +112,6 @@ pub(super) fn thread<I: Isa>(
         c.counts.blocks[b] = 0;
     }
     (threaded, sums)
-}
-
-/// What was changed.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Sum {
-    /// Tail calls that were found; for jumps in a function all are changed.
-    pub sites: u64,
-    pub changed: u64,
-    pub executions: u64,
-}
-
-impl Sum {
-    fn add(&mut self, executions: u64) {
-        self.changed += 1;
-        self.executions = self.executions.saturating_add(executions);
-    }
-    pub(super) fn join(self, other: Sum) -> Sum {
-        Sum {
-            sites: self.sites + other.sites,
-            changed: self.changed + other.changed,
-            executions: self.executions.saturating_add(other.executions),
-        }
-    }
 }
 
 /// By block: it is a direct jump and nothing else.

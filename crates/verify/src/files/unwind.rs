@@ -454,6 +454,34 @@ impl<'d> Table<'d> {
             && self.cie_instructions(ca) == other.cie_instructions(cb)
             && self.instructions(a) == other.instructions(b)
     }
+
+    /// A digest of all that [`Table::same_meaning`] compares.
+    pub(crate) fn meaning(&self, fde: &Fde) -> Option<u128> {
+        let cie = self.cie_of(fde)?;
+        let personality = cie.personality;
+        let numbers = [
+            fde.start,
+            fde.end,
+            cie.code_align,
+            cie.data_align as u64,
+            cie.ra_register,
+            u64::from(cie.signal_frame),
+            u64::from(cie.marks[0]),
+            u64::from(cie.marks[1]),
+            fde.lsda,
+            personality.addr,
+            u64::from(personality.indirect),
+        ];
+        let of_cie = self.cie_instructions(cie);
+        // A length in front of each list: no two entries have the same bytes in all.
+        let mut bytes: SmallVec<[u8; 256]> = SmallVec::new();
+        for number in numbers.into_iter().chain([of_cie.len() as u64]) {
+            bytes.extend_from_slice(&number.to_le_bytes());
+        }
+        bytes.extend_from_slice(of_cie);
+        bytes.extend_from_slice(self.instructions(fde));
+        Some(xxhash_rust::xxh3::xxh3_128(&bytes))
+    }
 }
 
 /// Drops `DW_CFA_nop` at the end. A zero there can also belong to an operand; both sides lose the same bytes then,

@@ -35,7 +35,7 @@ use std::marker::PhantomData;
 use std::path::Path;
 
 use postlink_elf::elf::Elf;
-use postlink_elf::write::{WriteOptions, Writer};
+use postlink_elf::write::{Onto, WriteOptions, Writer};
 use postlink_isa::coverage::{CallCounter, Covers};
 use postlink_isa::with_isa;
 use postlink_mip::{self as mip, Profile, Types, Width};
@@ -146,7 +146,7 @@ pub fn instrument_coverage(
     mode: u32,
     phases: &mut Phases,
 ) -> Result<CoverageReport, Error> {
-    prepare_coverage(elf, options, phases)?.write(out, mode, phases)
+    prepare_coverage(elf, options, phases)?.write(out, mode, Onto::Anew, phases)
 }
 
 /// Finds a file's functions and makes what counts in them.
@@ -247,13 +247,14 @@ impl<'d, I: Covers> Covered<'d, I> {
         &mut self,
         out: &Path,
         mode: u32,
+        onto: Onto,
         phases: &mut Phases,
     ) -> Result<CoverageReport, Error> {
         phases.begin("link");
         let (profile, next) = self.map();
         let writer = self.link(&profile, next)?;
         phases.begin("write");
-        let summary = writer.write(out, mode)?;
+        let summary = writer.write_onto(out, mode, onto)?;
         phases.end();
         Ok(self.report(&profile, next, summary.size))
     }
@@ -290,9 +291,10 @@ impl<I: Covers> Rewriting for Covered<'_, I> {
         &mut self,
         out: &Path,
         mode: u32,
+        onto: Onto,
         phases: &mut Phases,
     ) -> Result<CoverageReport, Error> {
-        let done = self.attempt(out, mode, phases);
+        let done = self.attempt(out, mode, onto, phases);
         if !self.near || !matches!(done, Err(Error::Reach { .. })) {
             return done;
         }
@@ -305,7 +307,7 @@ impl<I: Covers> Rewriting for Covered<'_, I> {
             &self.options,
             self.near,
         )?;
-        self.attempt(out, mode, phases)
+        self.attempt(out, mode, onto, phases)
     }
 
     /// Where code is to be in old bodies it is checked in any case: bodies that something may still come to
