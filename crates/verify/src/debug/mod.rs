@@ -17,6 +17,7 @@
 //! | indexes | `.debug_aranges` and `.gdb_index` have the units' code | [`scopes`], [`gdb_index`] |
 //! | moves | which bytes stand for which | [`moves`] |
 //! | stale units | what could not be read stays as it was, and leads to what it led to | [`stale`] |
+//! | probes | static probes (`.note.stapsdt`) are at the instructions at which they were | [`probes`] |
 //! | contributions | lists of DWARF 5 are in contributions whose headers are true | [`contributions`] |
 //!
 //! Since entries keep their offsets, equal sets of intervals mean equal chains of inlined functions at every byte.
@@ -31,6 +32,7 @@ mod lines;
 mod map;
 mod moves;
 mod places;
+mod probes;
 mod program;
 mod scopes;
 mod stale;
