@@ -112,6 +112,11 @@ impl Table {
                 return Ok(table);
             }
             let declaration = Declaration::read(&mut r, code, encoding)?;
+            // Readers take the first or the last one, or none.
+            if table.get(code).is_some() {
+                r.at = at as usize;
+                return Err(r.error(format!("a second declaration of the code {code:#x}")));
+            }
             table.highest = table.highest.max(code);
             let index = table.declarations.len();
             if code != index as u64 + 1 {
@@ -135,7 +140,11 @@ impl Table {
 impl Declaration {
     fn read(r: &mut Reader<'_>, code: u64, encoding: Encoding) -> Result<Self, Error> {
         let tag = r.uleb()?;
-        let children = r.u8()? != 0;
+        let children = r.u8()?;
+        let is_small = |n: u64| u16::try_from(n).is_ok_and(|n| n != 0);
+        if children > 1 || !is_small(tag) {
+            return Err(r.error(format!("the tag {tag:#x}, with children: {children}")));
+        }
         let from = r.at;
         let mut specs = Vec::new();
         let to = loop {
@@ -143,6 +152,9 @@ impl Declaration {
             let (name, f) = (r.uleb()?, r.uleb()?);
             if (name, f) == (0, 0) {
                 break to;
+            }
+            if !is_small(name) || !is_small(f) {
+                return Err(r.error(format!("the attribute {name:#x} of the form {f:#x}")));
             }
             let implicit = match f == u64::from(form::IMPLICIT_CONST) {
                 true => r.sleb()?,
@@ -158,7 +170,7 @@ impl Declaration {
         Ok(Declaration {
             code,
             tag,
-            children,
+            children: children == 1,
             specs,
             steps,
             rest,
@@ -430,6 +442,7 @@ impl Table {
 
     /// Writes the additions.
     pub fn splice(&self, additions: &Additions, encoding: Encoding, out: &mut Splices) {
+        let first = out.len();
         let mut replaced: Vec<(&Declaration, Recipe)> = Vec::new();
         for (code, demand) in &additions.redefined {
             let alternate = additions.alternates.get(demand);
@@ -461,6 +474,8 @@ impl Table {
         if !bytes.is_empty() {
             out.push(self.end..self.end, &bytes);
         }
+        // The zero that ends it is part of it.
+        out.end_part(self.start..self.end + 1, first);
     }
 }
 

@@ -76,7 +76,7 @@ pub(crate) struct Growth {
     pub new_slots: Vec<u64>,
 }
 
-/// Writes a contribution's growth. Returns where in the new section its new lists begin.
+/// Writes a contribution's growth. Returns how far behind its start its new lists begin.
 pub(crate) fn grow(
     section: &[u8],
     name: &'static str,
@@ -85,6 +85,7 @@ pub(crate) fn grow(
     out: &mut Splices,
 ) -> Result<u64, Error> {
     let error = |what: String| Error::new(name, c.start, what);
+    let first = out.len();
     let size = u64::from(c.offset_size);
     let old_slots = (c.lists - c.base) / size;
     let added = growth.new_slots.len() as u64;
@@ -133,7 +134,8 @@ pub(crate) fn grow(
         out.push(c.base..c.lists, &table);
     }
     out.push(c.end..c.end, &growth.lists);
-    Ok(out.start_of(out.len() - 1))
+    out.end_part(c.start..c.end, first);
+    Ok(c.end - c.start + size * added)
 }
 
 /// The header of a new contribution of so many bytes of lists, without offsets.
@@ -180,7 +182,8 @@ mod tests {
         let list =
             |slot: usize| new[base + number(&new[base + 4 * slot..base + 4 * slot + 4]) as usize];
         assert_eq!([list(0), list(1), list(2)], [4, 2, 3]);
-        assert_eq!(new[lists as usize], 3);
+        let start = out.shift(all[1].start).unwrap();
+        assert_eq!(new[(start + lists) as usize], 3);
         assert_eq!(out.shift(last), Some(again[2].start));
         assert_eq!(
             read_all(&section[..20], ".debug_x").unwrap_err().section,

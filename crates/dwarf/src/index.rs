@@ -17,6 +17,7 @@
 //! | 4 each | offsets of: list of units, list of type units, address area, symbol table, from version 9 on shortcuts, constant pool |
 //! | 20 each | address area: first address, one past the last, number of the unit |
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 use crate::Error;
@@ -25,15 +26,23 @@ use crate::read::{Reader, put_number};
 use crate::sections::Section;
 use crate::splice::Splices;
 
+/// Where the units begin that were updated. What indexes say of others stays.
+pub(crate) type Updated = BTreeSet<u64>;
+
 /// Updates `.debug_aranges`.
-pub(crate) fn aranges(section: &[u8], map: &AddressMap, out: &mut Splices) -> Result<(), Error> {
+pub(crate) fn aranges(
+    section: &[u8],
+    map: &AddressMap,
+    updated: &Updated,
+    out: &mut Splices,
+) -> Result<(), Error> {
     let mut at = 0u64;
     while at < section.len() as u64 {
         let mut r = Reader::new(section, at, Section::Aranges.name())?;
         let offset_size = r.unit_length()?;
         let length_end = r.at as u64;
         let version = r.u16()?;
-        r.number(offset_size)?;
+        let unit = r.number(offset_size)?;
         let sizes = (r.u8()?, r.u8()?);
         if version != 2 || sizes != (8, 0) {
             let (address, segment) = sizes;
@@ -54,7 +63,7 @@ pub(crate) fn aranges(section: &[u8], map: &AddressMap, out: &mut Splices) -> Re
             }
             ranges.push(start..start.saturating_add(len));
         }
-        if ranges.iter().any(|range| map.touches(range)) {
+        if updated.contains(&unit) && ranges.iter().any(|range| map.touches(range)) {
             let mut pairs = Vec::new();
             for range in map.with_old_bodies(&ranges) {
                 put_number(&mut pairs, range.start, 8);
@@ -72,7 +81,12 @@ pub(crate) fn aranges(section: &[u8], map: &AddressMap, out: &mut Splices) -> Re
 }
 
 /// Updates the address area of `.gdb_index`.
-pub(crate) fn gdb_index(section: &[u8], map: &AddressMap, out: &mut Splices) -> Result<(), Error> {
+pub(crate) fn gdb_index(
+    section: &[u8],
+    map: &AddressMap,
+    updated: &Updated,
+    out: &mut Splices,
+) -> Result<(), Error> {
     if section.is_empty() {
         return Ok(());
     }
@@ -101,8 +115,18 @@ pub(crate) fn gdb_index(section: &[u8], map: &AddressMap, out: &mut Splices) -> 
     while (area.at as u64) < end {
         let (low, high, unit) = (area.number(8)?, area.number(8)?, area.number(4)?);
         let old = low..high;
-        touched |= map.touches(&old);
-        for range in map.with_old_bodies(&[old]) {
+        // Numbers beyond the list of units are those of type units.
+        let at = offsets[0] + 16 * unit;
+        let stays = at + 16 <= offsets[1] && {
+            let mut of_unit = Reader::new(section, at, Section::GdbIndex.name())?;
+            !updated.contains(&of_unit.number(8)?)
+        };
+        touched |= !stays && map.touches(&old);
+        let ranges = match stays {
+            true => vec![old],
+            false => map.with_old_bodies(&[old]),
+        };
+        for range in ranges {
             put_number(&mut new, range.start, 8);
             put_number(&mut new, range.end, 8);
             put_number(&mut new, unit, 4);

@@ -37,7 +37,8 @@
 //!
 //! * Entries keep their offsets, and every section but those above its bytes.
 //! * The same sections and the same map give the same bytes, at any number of threads.
-//! * No panic on any input. What cannot be understood is an [`Error`] with its place, and then nothing changes.
+//! * No panic on any input. A unit that cannot be understood keeps its bytes, and all that it leads to stays where
+//!   it is ([`splice`]); it goes on describing old code, and is counted with an [`Error`] that says where and why.
 //! * What an entry cannot say is counted ([`Loss`]), and never said wrongly where it can be left out.
 //!
 //! # Example
@@ -92,6 +93,7 @@ pub use map::{Added, AddressMap, MapError, MapParts, Run};
 pub use report::{Loss, Report};
 pub use sections::{Changes, Section, Sections};
 pub use splice::Splices;
+pub use unit::Stale;
 pub use update::{Update, update};
 
 /// What is wrong with debug information, and where.

@@ -204,7 +204,9 @@ pub(crate) fn resolve(section: &[u8], base: u64, users: &[User]) -> (Resolved, V
 pub(crate) fn splice(section: &[u8], pools: &BTreeMap<u64, Resolved>, out: &mut Splices) {
     let mut bytes = Vec::new();
     for (base, resolved) in pools {
-        let grown = contribution(section, *base).filter(|_| !resolved.appended.is_empty());
+        let own = contribution(section, *base);
+        let grown = own.filter(|_| !resolved.appended.is_empty());
+        let first = out.len();
         if let Some(c) = grown {
             // The length is in the last bytes of the length field.
             let field = c.start + if c.offset_size == 8 { 4 } else { 0 };
@@ -225,6 +227,9 @@ pub(crate) fn splice(section: &[u8], pools: &BTreeMap<u64, Resolved>, out: &mut 
                 .iter()
                 .for_each(|v| bytes.extend(v.to_le_bytes()));
             out.push(c.end..c.end, &bytes);
+        }
+        if let Some(c) = own {
+            out.end_part(c.start..c.end, first);
         }
     }
 }

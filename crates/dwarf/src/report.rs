@@ -5,6 +5,9 @@ use std::collections::BTreeMap;
 /// Something that is described less well than before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Loss {
+    /// A unit that could not be read, or its line program, or whose entries are in another file. It is as it was, and
+    /// describes old code.
+    Unit,
     /// A scope of several intervals whose entry has no space to say so: only its first interval is described.
     NoRoomForRanges,
     /// An index of the address pool whose users want different addresses, and no way to give them.
@@ -17,8 +20,6 @@ pub enum Loss {
     IndexWithOffset,
     /// An offset into another section with an attribute that is not known.
     UnknownOffset,
-    /// A line program that could not be read or rewritten. It goes on describing old code.
-    LineProgram,
     /// An index that could not be read or rewritten. It goes on describing old code.
     Index,
 }
@@ -27,13 +28,13 @@ impl Loss {
     /// What was lost, as part of a sentence.
     pub fn name(self) -> &'static str {
         match self {
+            Loss::Unit => "units that still describe old code",
             Loss::NoRoomForRanges => "scopes of which only the first interval is described",
             Loss::SharedIndex => "addresses by an index that others need for another address",
             Loss::AddressGone => "addresses of instructions that are gone",
             Loss::UnknownOperation => "expressions with unknown operations",
             Loss::IndexWithOffset => "addresses by index and offset",
             Loss::UnknownOffset => "offsets in unknown attributes",
-            Loss::LineProgram => "line programs that still describe old code",
             Loss::Index => "indexes that still describe old code",
         }
     }

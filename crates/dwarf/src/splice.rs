@@ -3,6 +3,13 @@
 //! Everything that is not named stays, so a section costs memory only for what is new in it, and offsets into it are
 //! translated by adding up differences of lengths. Splices are ascending and do not overlap. Several may be at the same
 //! place if all but the last are insertions (no old bytes); they follow each other in the order in which they came.
+//!
+//! # Old bytes that must stay where they are
+//!
+//! If a unit could not be read, its offsets into other sections cannot be changed, so what they lead to must stay
+//! in its place. Then no section grows in its middle: each *part* that changes (an abbreviation table, a line
+//! program, a contribution) is written a second time at the section's end ([`Splices::behind`]), and offsets of
+//! units that were read lead there.
 
 use std::ops::Range;
 
@@ -11,6 +18,27 @@ use std::ops::Range;
 pub struct Splices {
     list: Vec<Splice>,
     bytes: Vec<u8>,
+    /// Parts of the section that change, by their splices.
+    parts: Vec<Part>,
+    /// Parts that were written again at the section's end.
+    again: Vec<Again>,
+}
+
+/// A part of a section, and which splices are its.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Part {
+    old: Range<u64>,
+    splices: Range<usize>,
+}
+
+/// A part that is in the section a second time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Again {
+    old: Range<u64>,
+    /// Where the second one begins.
+    start: u64,
+    /// What differs in it; offsets are relative to its start.
+    inner: Splices,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +69,51 @@ impl Splices {
         self.bytes.extend_from_slice(new);
     }
 
+    /// Says that the splices from the `first` on are those of one part of the section.
+    pub(crate) fn end_part(&mut self, old: Range<u64>, first: usize) {
+        if first < self.list.len() {
+            let splices = first..self.list.len();
+            self.parts.push(Part { old, splices });
+        }
+    }
+
+    /// The same changes with all old bytes in their places: parts that change are in the section a second time, at
+    /// its end.
+    pub(crate) fn behind(&self, old: &[u8]) -> Splices {
+        let mut out = Splices::default();
+        let of_part = |i: usize| {
+            let part = self.parts.partition_point(|p| p.splices.end <= i);
+            self.parts.get(part).is_some_and(|p| p.splices.start <= i)
+        };
+        for (i, (range, new)) in self.iter().enumerate() {
+            if !of_part(i) {
+                out.push(range, new);
+            }
+        }
+        let len = old.len() as u64;
+        let start = out.new_len(len);
+        let mut added = Vec::new();
+        for part in &self.parts {
+            let mut inner = Splices::default();
+            for i in part.splices.clone() {
+                let splice = self.list[i];
+                let range = splice.start - part.old.start..splice.end - part.old.start;
+                inner.push(range, self.new_bytes(i));
+            }
+            let begins = start + added.len() as u64;
+            added.extend(inner.apply(&old[part.old.start as usize..part.old.end as usize]));
+            out.again.push(Again {
+                old: part.old.clone(),
+                start: begins,
+                inner,
+            });
+        }
+        if !added.is_empty() {
+            out.push(len..len, &added);
+        }
+        out
+    }
+
     /// Whether nothing changes.
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()
@@ -68,6 +141,11 @@ impl Splices {
 
     /// New offset of what began at the old offset; `None` if it is inside of replaced bytes.
     pub fn shift(&self, offset: u64) -> Option<u64> {
+        let part = self.again.partition_point(|a| a.old.end <= offset);
+        if let Some(part) = self.again.get(part).filter(|a| a.old.start <= offset) {
+            let inside = part.inner.shift(offset - part.old.start)?;
+            return Some(part.start + inside);
+        }
         // Those that end at the offset or in front of it: their bytes are all in front of what begins there.
         let before = self.list.partition_point(|s| s.end <= offset);
         if self.list.get(before).is_some_and(|s| s.start < offset) {
@@ -143,5 +221,22 @@ mod tests {
         assert_eq!(at(10), Some(12));
         assert_eq!([s.start_of(0), s.start_of(1), s.start_of(2)], [2, 7, 9]);
         assert_eq!(Splices::default().shift(7), Some(7));
+    }
+
+    #[test]
+    fn parts_that_change_are_written_behind_what_stays() {
+        let mut s = Splices::default();
+        s.push(2..4, b"abc");
+        s.push(5..5, b"xy");
+        s.end_part(1..5, 0);
+        s.push(10..10, b"end");
+        let behind = s.behind(b"0123456789");
+        let new = behind.apply(b"0123456789");
+        assert_eq!(new, b"0123456789end1abc4xy");
+        let at = |o| behind.shift(o);
+        assert_eq!(
+            [at(0), at(1), at(3), at(4), at(5), at(9)],
+            [Some(0), Some(13), None, Some(17), Some(5), Some(9)]
+        );
     }
 }

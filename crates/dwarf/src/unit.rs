@@ -49,16 +49,37 @@ pub(crate) struct Unit {
 }
 
 impl Unit {
-    /// Reads the headers of all units of a section.
-    pub fn read_all(data: &[u8], section: Section) -> Result<Vec<Unit>, Error> {
-        let mut out = Vec::new();
+    /// Reads the headers of all units of a section. What is none is passed over by its length, with the reason; if
+    /// that cannot be read, and in `.debug_types`, where units are found by no other way than one after another,
+    /// nothing is read after it.
+    pub fn read_all(data: &[u8], section: Section) -> (Vec<Unit>, Vec<Stale>) {
+        let (mut out, mut passed) = (Vec::new(), Vec::new());
         let mut at = 0;
         while at < data.len() {
-            let unit = Unit::read(data, at, section)?;
-            at = unit.end;
-            out.push(unit);
+            match Unit::read(data, at, section) {
+                Ok(unit) => {
+                    at = unit.end;
+                    out.push(unit);
+                }
+                Err(error) => {
+                    let next = Reader::new(data, at as u64, section.name()).and_then(|mut r| {
+                        r.unit_length()?;
+                        Ok(r.end)
+                    });
+                    let end = match next {
+                        Ok(end) if section == Section::Info => end,
+                        _ => data.len(),
+                    };
+                    passed.push(Stale {
+                        section,
+                        range: at as u64..end as u64,
+                        why: error,
+                    });
+                    at = end;
+                }
+            }
         }
-        Ok(out)
+        (out, passed)
     }
 
     fn read(data: &[u8], start: usize, section: Section) -> Result<Unit, Error> {
@@ -104,6 +125,28 @@ impl Unit {
             abbrev_field,
             abbrev,
         })
+    }
+}
+
+/// A unit that stays as it is, and goes on describing old code.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stale {
+    /// The section that it is in.
+    pub section: Section,
+    /// Where in it.
+    pub range: Range<u64>,
+    /// What is wrong with it.
+    pub why: Error,
+}
+
+impl Unit {
+    /// The unit as one that stays.
+    pub fn stale(&self, why: Error) -> Stale {
+        Stale {
+            section: self.section,
+            range: self.start as u64..self.end as u64,
+            why,
+        }
     }
 }
 

@@ -16,7 +16,7 @@
     reason = "indexes are numbers of units, tables and contributions, which the readers gave to what they found; a file says none of them"
 )]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use rayon::prelude::*;
 use rustc_hash::FxHashMap;
@@ -32,7 +32,7 @@ use crate::names::at;
 use crate::pool::{self, Outcome, User};
 use crate::report::{Loss, Report};
 use crate::sections::{Changes, Section, Sections};
-use crate::unit::{Entries, Root, Unit, Values};
+use crate::unit::{Entries, Root, Stale, Unit, Values};
 use crate::walk::{self, Conversion, Indexed, NewLists, Plan, Shared};
 
 /// The result of an update.
@@ -40,6 +40,8 @@ use crate::walk::{self, Conversion, Indexed, NewLists, Plan, Shared};
 pub struct Update {
     /// What changes in each section.
     pub changes: Changes,
+    /// Units that stay as they are.
+    pub stale: Vec<Stale>,
     /// Counts.
     pub report: Report,
 }
@@ -48,16 +50,104 @@ pub struct Update {
 ///
 /// # Errors
 ///
-/// If a unit, an abbreviation table or the header of a contribution cannot be read: offsets in what was not
-/// understood would be wrong in sections that grow, so then nothing is changed. Damage in line programs and
-/// indexes is counted in the report, and they are left as they are.
+/// If no unit can be read, or the header of a contribution cannot: then nothing is changed. Units and indexes that
+/// cannot be read are counted in the report if others can, and left as they are.
 pub fn update(sections: &Sections<'_>, map: &AddressMap) -> Result<Update, Error> {
-    let mut units = Unit::read_all(sections.get(Section::Info), Section::Info)?;
-    units.extend(Unit::read_all(
-        sections.get(Section::Types),
-        Section::Types,
-    )?);
-    let tables = Tables::read(sections.get(Section::Abbrev), &units)?;
+    let mut passed = Passed::default();
+    loop {
+        match attempt(sections, map, &passed)? {
+            Attempt::Done(update) => return Ok(*update),
+            // Few rounds: those of one round are all found in it.
+            Attempt::Without(more) => passed.extend(more),
+        }
+    }
+}
+
+/// Units that stay as they are: section, start, and why.
+type Passed = BTreeMap<(Section, usize), Error>;
+
+/// What came of an attempt.
+enum Attempt {
+    Done(Box<Update>),
+    /// More units have to stay as they are, at least one.
+    Without(Passed),
+}
+
+/// Units to update, what is known of them, and why others stay.
+struct Walked {
+    units: Vec<Unit>,
+    tables: Tables,
+    roots: Vec<Root>,
+    plans: Vec<Plan>,
+    /// Other units.
+    stale: Vec<Stale>,
+}
+
+/// Reads all units but those that stay.
+fn walk_all(shared: &Shared<'_, '_>, passed: &Passed) -> Walked {
+    let sections = &shared.sections;
+    let (mut units, mut stale) = (Vec::new(), Vec::new());
+    for section in [Section::Info, Section::Types] {
+        let (read, wrong) = Unit::read_all(sections.get(section), section);
+        units.extend(read);
+        stale.extend(wrong);
+    }
+    units.retain(|u| match passed.get(&(u.section, u.start)) {
+        Some(error) => {
+            stale.push(u.stale(error.clone()));
+            false
+        }
+        None => true,
+    });
+    let wrong = Tables::of_all(sections.get(Section::Abbrev), &units).1;
+    units.retain(
+        |unit| match wrong.iter().find(|w| w.0 == (unit.abbrev, unit.encoding)) {
+            Some((_, error)) => {
+                let what = format!("its abbreviations: {error}");
+                let why = Error::new(unit.section.name(), unit.start as u64, what);
+                stale.push(unit.stale(why));
+                false
+            }
+            None => true,
+        },
+    );
+    let tables = Tables::of_all(sections.get(Section::Abbrev), &units).0;
+    let walked: Vec<Result<(Root, Plan), Error>> = (0..units.len())
+        .into_par_iter()
+        .map(|i| {
+            let root = Root::read(&units[i], tables.of(i), sections)?;
+            if root.split {
+                let what = "the entries of a unit are in a file of their own (split DWARF), which is not updated";
+                return Err(Error::new(units[i].section.name(), units[i].start as u64, what));
+            }
+            Ok((root, walk::walk(shared, &units[i], tables.of(i), &root)?))
+        })
+        .collect();
+    let mut out = Walked {
+        units: Vec::new(),
+        tables,
+        roots: Vec::new(),
+        plans: Vec::new(),
+        stale,
+    };
+    let mut of_unit = Vec::new();
+    for (i, result) in walked.into_iter().enumerate() {
+        match result {
+            Ok((root, plan)) => {
+                out.units.push(units[i]);
+                of_unit.push(out.tables.of_unit[i]);
+                out.roots.push(root);
+                out.plans.push(plan);
+            }
+            Err(error) => out.stale.push(units[i].stale(error)),
+        }
+    }
+    out.tables.of_unit = of_unit;
+    out
+}
+
+/// Updates all units but those that stay as they are.
+fn attempt(sections: &Sections<'_>, map: &AddressMap, passed: &Passed) -> Result<Attempt, Error> {
     let rnglists =
         contribution::read_all(sections.get(Section::Rnglists), Section::Rnglists.name())?;
     let loclists =
@@ -68,28 +158,32 @@ pub fn update(sections: &Sections<'_>, map: &AddressMap) -> Result<Update, Error
         rnglists: &rnglists,
         loclists: &loclists,
     };
-    let walked: Vec<(Root, Plan)> = (0..units.len())
-        .into_par_iter()
-        .map(|i| {
-            let root = Root::read(&units[i], tables.of(i), sections)?;
-            if root.split {
-                let what = "the entries of a unit are in a file of their own (split DWARF), which is not updated";
-                return Err(Error::new(units[i].section.name(), units[i].start as u64, what));
-            }
-            Ok((root, walk::walk(&shared, &units[i], tables.of(i), &root)?))
-        })
-        .collect::<Result<_, Error>>()?;
-    let (roots, mut plans): (Vec<Root>, Vec<Plan>) = walked.into_iter().unzip();
+    let Walked {
+        units,
+        tables,
+        roots,
+        mut plans,
+        stale,
+    } = walk_all(&shared, passed);
+    if let (true, Some(first)) = (units.is_empty(), stale.first()) {
+        return Err(first.why.clone());
+    }
     let mut job = Job {
         sections,
         map,
         units: &units,
         tables: &tables,
         roots: &roots,
+        behind: !stale.is_empty(),
         changes: Changes::default(),
         report: Report::default(),
     };
-    job.lines();
+    let why = stale.iter().map(|s| &s.why);
+    why.for_each(|error| job.lose(Loss::Unit, error));
+    let more = job.lines();
+    if !more.is_empty() {
+        return Ok(Attempt::Without(more));
+    }
     let outcomes = job.pools(&mut plans)?;
     let additions = job.abbreviations(&mut plans)?;
     let places = Lists {
@@ -104,16 +198,23 @@ pub fn update(sections: &Sections<'_>, map: &AddressMap) -> Result<Update, Error
         })?,
     };
     job.macros()?;
-    job.entries(&mut plans, &outcomes, &additions, &places)?;
+    let more = job.entries(&mut plans, &outcomes, &additions, &places);
+    if !more.is_empty() {
+        return Ok(Attempt::Without(more));
+    }
     job.indexes();
     for plan in &plans {
         job.report.add(&plan.report);
     }
-    Ok(Update {
+    Ok(Attempt::Done(Box::new(Update {
         changes: job.changes,
+        stale,
         report: job.report,
-    })
+    })))
 }
+
+/// Tables that cannot be read, by offset and encoding.
+type Unreadable = Vec<((u64, crate::forms::Encoding), Error)>;
 
 /// Abbreviation tables, each read once for all units that use it.
 struct Tables {
@@ -122,7 +223,8 @@ struct Tables {
 }
 
 impl Tables {
-    fn read(section: &[u8], units: &[Unit]) -> Result<Tables, Error> {
+    /// Reads the tables of units. If some cannot be read, numbers of tables mean nothing.
+    fn of_all(section: &[u8], units: &[Unit]) -> (Tables, Unreadable) {
         let mut known = FxHashMap::default();
         let mut keys = Vec::new();
         let of_unit = units.iter().map(|unit| {
@@ -134,9 +236,16 @@ impl Tables {
                 })
         });
         let of_unit = of_unit.collect();
-        let read = |(offset, encoding): &(u64, _)| Table::read(section, *offset, *encoding);
-        let list = keys.par_iter().map(read).collect::<Result<_, Error>>()?;
-        Ok(Tables { list, of_unit })
+        let read = |key: &(u64, _)| Table::read(section, key.0, key.1).map_err(|e| (*key, e));
+        let all: Vec<Result<Table, _>> = keys.par_iter().map(read).collect();
+        let (mut list, mut wrong) = (Vec::new(), Unreadable::new());
+        for table in all {
+            match table {
+                Ok(table) => list.push(table),
+                Err(error) => wrong.push(error),
+            }
+        }
+        (Tables { list, of_unit }, wrong)
     }
 
     fn of(&self, unit: usize) -> &Table {
@@ -164,13 +273,16 @@ struct Job<'a, 'd> {
     units: &'a [Unit],
     tables: &'a Tables,
     roots: &'a [Root],
+    /// Some units stay as they are, so old bytes of other sections have to stay in their places.
+    behind: bool,
     changes: Changes,
     report: Report,
 }
 
 impl Job<'_, '_> {
-    /// Pass 2.
-    fn lines(&mut self) {
+    /// Pass 2. Returns units whose line programs cannot be written.
+    fn lines(&mut self) -> Passed {
+        let mut failed = Passed::new();
         let mut offsets: Vec<u64> = self.roots.iter().filter_map(|r| r.stmt_list).collect();
         offsets.sort_unstable();
         offsets.dedup();
@@ -178,7 +290,7 @@ impl Job<'_, '_> {
         let map = self.map;
         let programs: Vec<_> = offsets
             .par_iter()
-            .map(|at| line::update(section, *at, map))
+            .map(|at| line::update(section, *at, map).map_err(|error| (*at, error)))
             .collect();
         let mut end = 0;
         for program in programs {
@@ -187,7 +299,10 @@ impl Job<'_, '_> {
                 Ok(program) if program.old.start >= end => {
                     end = program.old.end;
                     if let Some(new) = program.new {
-                        self.changes.get_mut(Section::Line).push(program.old, &new);
+                        let splices = self.changes.get_mut(Section::Line);
+                        let first = splices.len();
+                        splices.push(program.old.clone(), &new);
+                        splices.end_part(program.old, first);
                         self.report.line_programs += 1;
                         self.report.rows += program.rows;
                     }
@@ -197,10 +312,28 @@ impl Job<'_, '_> {
                         "a line program that begins inside of the one that ends at {end:#x}"
                     );
                     let error = Error::new(Section::Line.name(), program.old.start, what);
-                    self.lose(Loss::LineProgram, &error);
+                    self.without_program(program.old.start, &error, &mut failed);
                 }
-                Err(error) => self.lose(Loss::LineProgram, &error),
+                Err((at, error)) => self.without_program(at, &error, &mut failed),
             }
+        }
+        self.settle(Section::Line);
+        failed
+    }
+
+    /// Units with a line program that cannot be written have to stay.
+    fn without_program(&self, at: u64, error: &Error, failed: &mut Passed) {
+        let of = self.units.iter().zip(self.roots);
+        for (unit, _) in of.filter(|(_, root)| root.stmt_list == Some(at)) {
+            failed.insert((unit.section, unit.start), error.clone());
+        }
+    }
+
+    /// Ends the changes of a section: where units stay as they are, all old bytes stay in their places.
+    fn settle(&mut self, section: Section) {
+        if self.behind {
+            let behind = self.changes.get(section).behind(self.sections.get(section));
+            *self.changes.get_mut(section) = behind;
         }
     }
 
@@ -239,6 +372,7 @@ impl Job<'_, '_> {
             }
         }
         pool::splice(section, &pools, self.changes.get_mut(Section::Addr));
+        self.settle(Section::Addr);
         plans
             .par_iter_mut()
             .zip(&outcomes)
@@ -335,6 +469,7 @@ impl Job<'_, '_> {
                 self.changes.get_mut(Section::Abbrev),
             );
         }
+        self.settle(Section::Abbrev);
         Ok(additions)
     }
 
@@ -449,33 +584,45 @@ impl Job<'_, '_> {
         }
         let section = self.sections.get(new);
         let splices = self.changes.get_mut(new);
-        let mut starts = BTreeMap::new();
+        let mut distances = BTreeMap::new();
         for (home, growth) in &growths {
-            let start =
+            let distance =
                 contribution::grow(section, new.name(), &contributions[*home], growth, splices)?;
-            starts.insert(*home, start);
+            distances.insert(*home, distance);
         }
-        let mut alone_at = 0;
+        let end = section.len() as u64;
+        let mut alone_at = end;
         if !alone.is_empty() {
-            let end = section.len() as u64;
             splices.push(end..end, &alone);
-            alone_at = splices.start_of(splices.len() - 1);
+            // Where old bytes stay in their places, nothing is in front of them but those.
+            if !self.behind {
+                alone_at = splices.start_of(splices.len() - 1);
+            }
         }
+        self.settle(new);
+        let splices = self.changes.get(new);
+        let start = |home: usize| -> Option<u64> {
+            Some(splices.shift(contributions[home].start)? + distances.get(&home)?)
+        };
         for (i, plan) in plans
             .iter()
             .enumerate()
             .filter(|(i, _)| self.units[*i].encoding.version == 5)
         {
             out.at[i] += match of(plan).home {
-                Some(home) => starts.get(&home).copied().unwrap_or(0),
+                Some(home) => start(home).unwrap_or(0),
                 None => alone_at,
             };
         }
         Ok(out)
     }
 
-    /// Macro units name line programs.
+    /// Macro units name line programs. Where units stay as they are, the old programs are still there, with the same
+    /// tables of files, and that is all that macros need of them.
     fn macros(&mut self) -> Result<(), Error> {
+        if self.behind {
+            return Ok(());
+        }
         let mut offsets: Vec<u64> = self.roots.iter().filter_map(|r| r.macros).collect();
         offsets.sort_unstable();
         offsets.dedup();
@@ -499,17 +646,17 @@ impl Job<'_, '_> {
         Ok(())
     }
 
-    /// Pass 6.
+    /// Pass 6. Returns units that cannot be written: they name the middle of something.
     fn entries(
         &mut self,
         plans: &mut [Plan],
         outcomes: &[Vec<Outcome>],
         additions: &BTreeMap<usize, Additions>,
         lists: &Lists,
-    ) -> Result<(), Error> {
+    ) -> Passed {
         let none = Additions::default();
         let changes = &self.changes;
-        let pieces: Vec<Pieces> = plans
+        let pieces: Vec<Result<Pieces, Error>> = plans
             .par_iter_mut()
             .enumerate()
             .map(|(i, plan)| {
@@ -530,30 +677,42 @@ impl Job<'_, '_> {
                     &places,
                 )
             })
-            .collect::<Result<_, Error>>()?;
+            .collect();
+        let mut failed = Passed::new();
         for (unit, pieces) in self.units.iter().zip(pieces) {
             let splices = self.changes.get_mut(unit.section);
-            for (range, bytes) in pieces {
-                splices.push(range, &bytes);
+            match pieces {
+                Ok(pieces) => pieces
+                    .into_iter()
+                    .for_each(|(range, bytes)| splices.push(range, &bytes)),
+                Err(error) => drop(failed.insert((unit.section, unit.start), error)),
             }
         }
-        Ok(())
+        failed
     }
 
     fn indexes(&mut self) {
         let aranges = self.sections.get(Section::Aranges);
         let gdb_index = self.sections.get(Section::GdbIndex);
-        let mut try_one =
-            |section, data, update: fn(&[u8], &AddressMap, &mut _) -> Result<(), Error>| {
-                let mut splices = Default::default();
-                match update(data, self.map, &mut splices) {
-                    Ok(()) => *self.changes.get_mut(section) = splices,
-                    Err(error) => {
-                        self.report.lose(Loss::Index);
-                        self.report.reasons.push(error.to_string());
-                    }
+        let own = self.units.iter().filter(|u| u.section == Section::Info);
+        let updated: BTreeSet<u64> = own.map(|u| u.start as u64).collect();
+        let mut try_one = |section,
+                           data,
+                           update: fn(
+            &[u8],
+            &AddressMap,
+            &index::Updated,
+            &mut _,
+        ) -> Result<(), Error>| {
+            let mut splices = Default::default();
+            match update(data, self.map, &updated, &mut splices) {
+                Ok(()) => *self.changes.get_mut(section) = splices,
+                Err(error) => {
+                    self.report.lose(Loss::Index);
+                    self.report.reasons.push(error.to_string());
                 }
-            };
+            }
+        };
         try_one(Section::Aranges, aranges, index::aranges);
         try_one(Section::GdbIndex, gdb_index, index::gdb_index);
     }

@@ -377,6 +377,205 @@ fn lldb_stops_where_it_stopped_and_does_not_complain() {
     });
 }
 
+/// A unit whose entries are in a file of their own (`-gsplit-dwarf`) kept the debug information of all others as it was.
+#[test]
+fn units_that_cannot_be_updated_stay_and_others_follow_moved_code() {
+    for (compiler, version) in [("g++", "-gdwarf-5"), ("clang++-19", "-gdwarf-4")] {
+        if !is_installed(compiler) {
+            return;
+        }
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let path = |name: &str| dir.path().join(name);
+        let other = "__attribute__((noinline)) int other(int x) { return x % 3 ? x * 3 + 1 : x / 5; }\n\
+            volatile int result;\n\
+            __attribute__((constructor)) void first() { for (int i = 0; i < 900; i++) result += other(i); }\n";
+        std::fs::write(path("other.cpp"), other).expect("the folder is ours");
+        done(Command::new(compiler).current_dir(dir.path()).args([
+            "-c",
+            "-O2",
+            "-g",
+            version,
+            "-gsplit-dwarf",
+            "other.cpp",
+        ]));
+        let object = path("other.o").display().to_string();
+        let Some(built) = Built::new(compiler, &["-g", version, &object]) else {
+            return;
+        };
+        let (output, json) = built.optimised(&[]);
+        let debug = &json["debug"];
+        assert_eq!(debug["what"], "update", "{compiler}: {debug}");
+        let stale = debug["stale_units"].as_array().expect("it is a list");
+        assert_eq!(stale.len(), 1, "{compiler}: {debug}");
+        let says = "in a file of their own (split DWARF)";
+        assert!(
+            stale[0].as_str().is_some_and(|s| s.contains(says)),
+            "{debug}"
+        );
+        let certificate = done(
+            Command::new(POSTLINK)
+                .args(["verify", "--json"])
+                .arg(&built.program)
+                .arg(&output),
+        );
+        let certificate: serde_json::Value =
+            serde_json::from_slice(&certificate.stdout).expect("it prints JSON");
+        assert_eq!(certificate["debug"]["stale_units"], 1, "{compiler}");
+        assert_eq!(certificate["debug"]["state"], "updated", "{compiler}");
+        // gdb knows as much of the others as before.
+        if is_installed("gdb") {
+            assert_eq!(
+                transcript(&output),
+                transcript(&built.program),
+                "{compiler}"
+            );
+        }
+    }
+}
+
+/// Static probes as `sys/sdt.h` makes them: a `nop`, and a note that says where it is.
+const PROBES: &str = r#"
+#include <cstdio>
+#define PROBE(name, value) \
+  asm volatile("990: nop\n" \
+               ".pushsection .note.stapsdt,\"" FLAGS "\",\"note\"\n" \
+               ".balign 4\n.4byte 992f-991f, 994f-993f, 3\n" \
+               "991: .asciz \"stapsdt\"\n992: .balign 4\n" \
+               "993: .8byte 990b\n.8byte _.stapsdt.base\n.8byte 0\n" \
+               ".asciz \"app\"\n.asciz \"" #name "\"\n.asciz \"-4@%0\"\n" \
+               "994: .balign 4\n.popsection\n" ::"r"(value))
+asm(".pushsection .stapsdt.base,\"aG\",\"progbits\",.stapsdt.base,comdat\n"
+    ".weak _.stapsdt.base\n.hidden _.stapsdt.base\n_.stapsdt.base: .space 1\n"
+    ".size _.stapsdt.base,1\n.popsection\n");
+extern "C" __attribute__((noinline, noipa)) int work(int x, int y) {
+  int r = x * 3;
+  if (x % 97 == 5) {
+    r += y;
+    PROBE(rare, r);
+    r ^= 55;
+  }
+  PROBE(hit, r);
+  r = r & 1 ? r * 5 + y : r - y;
+  PROBE(left, r);
+  return r;
+}
+int main(int argc, char **) {
+  long sum = 0;
+  for (int i = 0; i < 300; i++) sum += work(i, argc);
+  std::printf("%ld\n", sum);
+}
+"#;
+
+/// What gdb says of a program's probes, and how often it comes by each.
+fn probes_seen(program: &Path) -> (Vec<String>, Vec<String>) {
+    let mut command = Command::new("gdb");
+    command.args(["-q", "-nx", "-batch"]);
+    for line in [
+        "set width 0",
+        "set debuginfod enabled off",
+        "info probes stap app",
+        "break -probe-stap app:rare",
+        "break -probe-stap app:hit",
+        "break -probe-stap app:left",
+        "ignore 1 100000",
+        "ignore 2 100000",
+        "ignore 3 100000",
+        "run",
+        "info breakpoints",
+    ] {
+        command.args(["-ex", line]);
+    }
+    let said = text(&done(command.arg(program)).stdout).replace("app.opt", "app");
+    let take = |word: &str| -> Vec<String> {
+        let lines = said.lines().map(str::trim);
+        let found = lines.filter(|line| line.starts_with(word));
+        found.map(str::to_owned).collect()
+    };
+    (take("stap "), take("breakpoint already hit"))
+}
+
+/// Notes of static probes went on naming old code, where control does not come by any more: tracers saw nothing.
+#[test]
+fn static_probes_are_hit_in_moved_code_as_often_as_before() {
+    if !is_installed("g++") || !is_installed("gdb") {
+        return;
+    }
+    for (flags, strip) in [("", false), ("", true), ("a", false)] {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let path = |name: &str| dir.path().join(name);
+        std::fs::write(path("app.cpp"), PROBES).expect("the folder is ours");
+        let (program, inst, profile) = (path("app"), path("app.inst"), path("app.plraw"));
+        done(
+            Command::new("g++")
+                .current_dir(dir.path())
+                .args(["-O2", "-g", "-Wl,-q", "-o", "app", "app.cpp"])
+                .arg(format!("-DFLAGS=\"{flags}\"")),
+        );
+        if strip {
+            done(Command::new("strip").arg("--strip-debug").arg(&program));
+        }
+        done(
+            Command::new(POSTLINK)
+                .args(["instrument", "-q"])
+                .arg(&program)
+                .arg("-o")
+                .arg(&inst),
+        );
+        done(Command::new(&inst).env("POSTLINK_PROFILE", &profile));
+        let built = Built {
+            dir,
+            program,
+            profile,
+        };
+        let what = format!("section flags {flags:?}, stripped: {strip}");
+        let before = probes_seen(&built.program);
+        assert_eq!(
+            (before.0.len(), before.1.len()),
+            (3, 3),
+            "{what}: {before:?}"
+        );
+        let (output, json) = built.optimised(&[]);
+        let after = probes_seen(&output);
+        assert_eq!(after.1, before.1, "{what}: {:?}", after.0);
+        // A program whose notes are loaded may know where its probes are: there the function stays.
+        let is_loaded = flags == "a";
+        assert_eq!(after.0 != before.0, !is_loaded, "{what}: {:?}", after.0);
+        if !strip {
+            let followed = if is_loaded { 0 } else { 3 };
+            assert_eq!(json["debug"]["probes"], followed, "{what}");
+        }
+        // Wrong addresses are found.
+        let input = std::fs::read(&built.program).expect("it was just built");
+        let right = std::fs::read(&output).expect("it was just written");
+        let elf = Elf::parse(&right).expect("it was just written");
+        let (_, section) = elf.section(".note.stapsdt").expect("it has probes");
+        let start = section.offset as usize;
+        let fields = postlink_elf::probes::probes(&elf);
+        let old = Elf::parse(&input).expect("it was just built");
+        let was = postlink_elf::probes::probes(&old);
+        let check = |data: &[u8]| {
+            postlink_verify::verify(&input, data, &postlink_verify::Options::default())
+                .is_ok_and(|report| report.is_proved())
+        };
+        assert!(check(&right), "{what}");
+        for (i, (new, old)) in fields.iter().zip(&was).enumerate() {
+            let mut values = vec![new.at ^ 1, new.at + 1, fields[(i + 1) % 3].at];
+            values.extend(Some(old.at).filter(|at| *at != new.at));
+            for value in values {
+                let mut wrong = right.clone();
+                let field = start + new.field;
+                wrong[field..field + 8].copy_from_slice(&value.to_le_bytes());
+                assert!(!check(&wrong), "{what}: probe {i} at {value:#x}");
+            }
+            for byte in [8, 16, 24] {
+                let mut wrong = right.clone();
+                wrong[start + new.field + byte] ^= 1;
+                assert!(!check(&wrong), "{what}: byte {byte} of probe {i}");
+            }
+        }
+    }
+}
+
 #[test]
 fn debug_information_is_kept_or_left_out_where_that_is_asked_for() {
     let Some(built) = Built::new("g++", &["-g"]) else {

@@ -467,6 +467,8 @@ pub struct DebugSummary {
     pub addresses: u64,
     /// Rows of line programs.
     pub rows: u64,
+    /// Units that cannot be updated, and describe old code as they did.
+    pub stale_units: u64,
 }
 
 impl Report {

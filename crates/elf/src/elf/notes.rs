@@ -14,6 +14,8 @@ pub struct ElfNote<'d> {
     pub kind: u32,
     /// Description.
     pub desc: &'d [u8],
+    /// Where the description begins in the bytes that were read.
+    pub desc_at: usize,
 }
 
 /// The notes in `data`, padded for `align`. Ends where the first note does not fit.
@@ -35,6 +37,7 @@ pub fn notes(data: &[u8], align: u64) -> impl Iterator<Item = ElfNote<'_>> {
             name: name.strip_suffix(&[0]).unwrap_or(name),
             kind: kind?,
             desc: slice(desc_at, desc_end)?,
+            desc_at: usize::try_from(desc_at).ok()?,
         };
         at = desc_end.checked_next_multiple_of(pad)?;
         Some(note)

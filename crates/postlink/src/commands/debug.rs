@@ -148,9 +148,7 @@ impl Debug {
                 count(c.rows)
             ));
         }
-        for (what, times) in &report.losses {
-            ui.say(format_args!("  {times:>9} {what}"));
-        }
+        super::optimize::say_losses(&ui, report);
         if let Some(path) =
             build_id.and_then(|id| debug_files::by_build_id(Path::new(debug_files::FOLDER), id))
         {

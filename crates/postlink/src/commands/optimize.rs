@@ -414,10 +414,31 @@ fn say_debug(ui: &Ui, debug: &DebugReport, certificate: Option<&Report>) {
             change(debug.input_bytes as f64, debug.output_bytes as f64)
         )),
     }
-    if debug.what == DebugInfo::Update {
-        for (what, times) in &debug.losses {
-            ui.say(format_args!("  {times:>9} {what}"));
-        }
+    say_losses(ui, debug);
+}
+
+/// What is described less well than before.
+pub fn say_losses(ui: &Ui, debug: &DebugReport) {
+    for (what, times) in &debug.losses {
+        ui.say(format_args!("  {times:>9} {what}"));
+    }
+    if debug.probes > 0 {
+        let probes = counted(debug.probes, "static probe", "static probes");
+        ui.say(format_args!("  {probes} in moved code (.note.stapsdt)"));
+    }
+    if debug.probes_left > 0 {
+        let probes = counted(debug.probes_left, "static probe", "static probes");
+        ui.warn(format_args!(
+            "{probes} (.note.stapsdt) in old code where control does not come by any more: tracers will see nothing of them"
+        ));
+    }
+    if let Some(first) = debug.stale_units.first() {
+        let all = debug.stale_units.len();
+        ui.warn(format_args!(
+            "{} of debug information cannot be updated and {} old code: {first}",
+            counted(all, "unit", "units"),
+            if all == 1 { "describes" } else { "describe" }
+        ));
     }
 }
 

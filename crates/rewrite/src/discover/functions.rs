@@ -15,6 +15,7 @@
 
 use postlink_elf::FormatError;
 use postlink_elf::elf::{Elf, SymbolTable};
+use postlink_elf::probes;
 use postlink_elf::unwind::eh_frame::EhFrame;
 use postlink_elf::unwind::rows;
 use postlink_isa::{FixupKind, Isa};
@@ -477,7 +478,11 @@ impl<'a, 'd> Discovery<'a, 'd> {
     /// Functions whose instructions are overwritten while the program runs.
     fn pin_patched(&mut self) {
         let pieces = self.pieces;
-        for target in patched_at_run_time(self.elf, self.refs) {
+        // Probes in a section that is loaded: the program may know them. Others follow their code.
+        let is_loaded = probes::section(self.elf).is_some_and(|(_, s)| s.is_alloc());
+        let all = probes::probes(self.elf).into_iter();
+        let loaded = all.filter(|_| is_loaded).map(|probe| probe.at);
+        for target in patched_at_run_time(self.elf, self.refs).chain(loaded) {
             // Instructions in front of an entry are patched as well; a function of unknown size seems to go
             // on up to there.
             let next = pieces.starts.partition_point(|s| *s < target);

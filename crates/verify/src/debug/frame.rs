@@ -7,34 +7,112 @@ use gimli::{
     Attribute, AttributeValue, DebuggingInformationEntry, DwAt, Unit, UnitHeader, UnitType,
 };
 
-use super::{Both, DebugReport, Slice, places, scopes};
+use super::{Both, DebugReport, INFO, Slice, TYPES, places, scopes};
 
 /// An attribute of the rewriter's own, which takes up bytes.
 const PADDING: DwAt = DwAt(0x3d51);
 
+/// Section, and where a unit begins in it.
+pub(super) type Place = (&'static str, u64);
+
 /// Units by index in each file.
 pub(super) type Pair<'d> = (UnitHeader<Slice<'d>>, UnitHeader<Slice<'d>>);
 
-/// Both files' units, in pairs.
-pub(super) fn units<'d>(both: &Both<'d>) -> Result<Vec<Pair<'d>>, String> {
-    let broken = |e: gimli::Error| format!("a unit cannot be read: {e}");
-    let mut out = Vec::new();
-    let (mut old, mut new) = (both.old.units(), both.new.units());
-    loop {
-        match (old.next().map_err(broken)?, new.next().map_err(broken)?) {
-            (None, None) => break,
-            (Some(a), Some(b)) => out.push((a, b)),
-            _ => return Err("the files have different numbers of units".into()),
+/// Both files' units, in pairs, and where units are whose headers cannot be read: they must not change.
+pub(super) fn units<'d>(both: &Both<'d>) -> Result<(Vec<Pair<'d>>, Vec<Place>), String> {
+    let (mut out, mut unreadable) = (Vec::new(), Vec::new());
+    let [[old, new], [old_types, new_types]] = both.units;
+    if old.len() != new.len() || old_types.len() != new_types.len() {
+        return Err(format!(
+            ".debug_info and .debug_types have {:#x} and {:#x} bytes and had {:#x} and {:#x}",
+            new.len(),
+            new_types.len(),
+            old.len(),
+            old_types.len()
+        ));
+    }
+    let mut at = 0;
+    while at < old.len() {
+        let end = end_of_unit(old, at).unwrap_or(old.len());
+        let header = |dwarf: &gimli::Dwarf<Slice<'d>>| {
+            dwarf
+                .debug_info
+                .header_from_offset(gimli::DebugInfoOffset(at))
+        };
+        match (header(&both.old), header(&both.new)) {
+            (Ok(a), Ok(b)) => out.push((a, b)),
+            (Err(_), _) if both.old_bytes_stay && old[at..end] == new[at..end] => {
+                unreadable.push((INFO, at as u64));
+            }
+            (Err(_), _) => {
+                return Err(format!("unit at {at:#x}: it cannot be read, and changed"));
+            }
+            (_, Err(e)) => return Err(format!("unit at {at:#x}: it cannot be read: {e}")),
         }
+        at = end;
     }
     let (mut old, mut new) = (both.old.type_units(), both.new.type_units());
+    let mut at = 0;
     loop {
-        match (old.next().map_err(broken)?, new.next().map_err(broken)?) {
-            (None, None) => return Ok(out),
-            (Some(a), Some(b)) => out.push((a, b)),
-            _ => return Err("the files have different numbers of type units".into()),
+        match (old.next(), new.next()) {
+            (Ok(None), Ok(None)) => return Ok((out, unreadable)),
+            (Ok(Some(a)), Ok(Some(b))) => {
+                at += a.length_including_self();
+                out.push((a, b));
+            }
+            // Nothing after it can be read.
+            (Err(_), _) if both.old_bytes_stay && old_types[at..] == new_types[at..] => {
+                unreadable.push((TYPES, at as u64));
+                return Ok((out, unreadable));
+            }
+            _ => {
+                return Err(format!(
+                    "type unit at {at:#x}: it cannot be read, or is in one file alone"
+                ));
+            }
         }
     }
+}
+
+/// One past a unit's last byte, by its length.
+fn end_of_unit(section: &[u8], at: usize) -> Option<usize> {
+    let word = |at: usize, len: usize| -> Option<u64> {
+        let bytes = section.get(at..)?.get(..len)?;
+        Some(
+            bytes
+                .iter()
+                .rev()
+                .fold(0, |n, byte| n << 8 | u64::from(*byte)),
+        )
+    };
+    let (start, len) = match word(at, 4)? {
+        0xffff_ffff => (at + 12, word(at + 4, 8)?),
+        0xffff_fff0.. => return None,
+        len => (at + 4, len),
+    };
+    let end = start.checked_add(usize::try_from(len).ok()?)?;
+    Some(end).filter(|end| *end <= section.len())
+}
+
+/// Where a unit is.
+pub(super) fn place(header: &UnitHeader<Slice<'_>>) -> Option<Place> {
+    match (header.debug_info_offset(), header.debug_types_offset()) {
+        (Some(at), _) => Some((INFO, at.0 as u64)),
+        (None, at) => Some((TYPES, at?.0 as u64)),
+    }
+}
+
+/// Whether a unit may stay as it was: nothing of it and of what it leads to changed, and it cannot be updated.
+fn may_be_stale(both: &Both<'_>, (a, _): Pair<'_>) -> bool {
+    let Some((section, start)) = place(&a) else {
+        return false;
+    };
+    let [old, new] = both.units[usize::from(section == TYPES)];
+    let start = start as usize;
+    let range = start..start + a.length_including_self();
+    both.old_bytes_stay
+        && old.get(range.clone()) == new.get(range)
+        && super::stale::cannot_be_updated(both, a)
 }
 
 /// A unit of each file, with what a comparison finds.
@@ -64,7 +142,18 @@ impl Units<'_, '_> {
 }
 
 /// Compares a unit.
-pub(super) fn unit(both: &Both<'_>, (a, b): Pair<'_>) -> DebugReport {
+pub(super) fn unit(both: &Both<'_>, pair: Pair<'_>) -> DebugReport {
+    let report = readable_unit(both, pair);
+    if report.failed == 0 || !may_be_stale(both, pair) {
+        return report;
+    }
+    DebugReport {
+        stale: place(&pair.0).into_iter().collect(),
+        ..DebugReport::default()
+    }
+}
+
+fn readable_unit(both: &Both<'_>, (a, b): Pair<'_>) -> DebugReport {
     let start = match a.debug_info_offset() {
         Some(offset) => offset.0 as u64,
         None => 0,
@@ -76,9 +165,7 @@ pub(super) fn unit(both: &Both<'_>, (a, b): Pair<'_>) -> DebugReport {
     }
     let (old, new) = match (both.old.unit(a), both.new.unit(b)) {
         (Ok(old), Ok(new)) => (old, new),
-        // What cannot be read in the input is not described by it.
-        (Err(_), _) => return failed,
-        (_, Err(e)) => {
+        (Err(e), _) | (_, Err(e)) => {
             failed.fail(format!("unit at {start:#x}: {e}"));
             return failed;
         }

@@ -6,6 +6,8 @@
 //! | u32 each | offsets of: units, type units, address area, symbols, (9: shortcuts,) names |
 //! | address area | u64 first address, u64 end, u32 unit; for each interval |
 
+use std::collections::BTreeSet;
+
 use super::map::{CodeMap, union};
 use crate::files::bytes::Reader;
 
@@ -49,8 +51,13 @@ fn read(section: &[u8]) -> Option<Index<'_>> {
     })
 }
 
-/// Compares `.gdb_index`.
-pub(super) fn compare(old: &[u8], new: &[u8], map: &CodeMap) -> Result<(), String> {
+/// Compares `.gdb_index`. What it says of units that were not updated must not change.
+pub(super) fn compare(
+    old: &[u8],
+    new: &[u8],
+    map: &CodeMap,
+    updated: &BTreeSet<u64>,
+) -> Result<(), String> {
     if old == new && old.is_empty() {
         return Ok(());
     }
@@ -83,11 +90,19 @@ pub(super) fn compare(old: &[u8], new: &[u8], map: &CodeMap) -> Result<(), Strin
     let mut units: Vec<u32> = a.area.iter().chain(&b.area).map(|e| e.1).collect();
     units.sort_unstable();
     units.dedup();
+    // Numbers beyond the list of units are those of type units.
+    let stays = |unit: u32| -> Option<bool> {
+        let [first, end] = [*a.offsets.first()?, *a.offsets.get(1)?];
+        let at = first + 16 * u64::from(unit);
+        if at + 16 > end {
+            return Some(false);
+        }
+        let mut r = Reader::new(old.get(usize::try_from(at).ok()?..)?);
+        Some(!updated.contains(&r.u64()?))
+    };
     for unit in units {
-        let (is, should) = (
-            of_unit(&b.area, unit, None),
-            of_unit(&a.area, unit, Some(map)),
-        );
+        let moved = Some(map).filter(|_| stays(unit) != Some(true));
+        let (is, should) = (of_unit(&b.area, unit, None), of_unit(&a.area, unit, moved));
         if is != should {
             return Err(format!(
                 ".gdb_index gives unit {unit} the addresses {is:x?}, where {should:x?} is right"

@@ -31,9 +31,27 @@ struct Program {
     files: Vec<u8>,
 }
 
-/// Offsets of the programs of both files, in pairs.
-pub(super) fn pair(old: &[u8], new: &[u8]) -> Result<Vec<(u64, u64)>, String> {
+/// Offsets of the programs of both files, in pairs: in order, or, if new ones follow all of the old section, as units
+/// lead to them.
+pub(super) fn pair(
+    [old, new]: [&[u8]; 2],
+    of_units: impl FnOnce() -> Vec<(u64, u64)>,
+) -> Result<Vec<(u64, u64)>, String> {
+    let end = old.len() as u64;
+    let is_behind = new.len() > old.len() && new.starts_with(old);
     let (old, new) = (offsets(old), offsets(new));
+    if is_behind {
+        let pairs = of_units();
+        for at in new.iter().filter(|at| **at >= end) {
+            let of: Vec<u64> = pairs.iter().filter(|p| p.1 == *at).map(|p| p.0).collect();
+            if of.len() != 1 || !old.contains(&of[0]) {
+                return Err(format!(
+                    "the line program at {at:#x} stands for those at {of:x?}, where it should stand for one"
+                ));
+            }
+        }
+        return Ok(pairs);
+    }
     if old.len() != new.len() {
         return Err(format!(
             ".debug_line has {} programs and had {}",

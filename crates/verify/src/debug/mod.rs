@@ -16,6 +16,8 @@
 //! | rows | each line program gives the same file, line and column for the image of each row, and statements begin where they did | [`lines`] |
 //! | indexes | `.debug_aranges` and `.gdb_index` have the units' code | [`scopes`], [`gdb_index`] |
 //! | moves | which bytes stand for which | [`moves`] |
+//! | stale units | what could not be read stays as it was, and leads to what it led to | [`stale`] |
+//! | probes | static probes (`.note.stapsdt`) are at the instructions at which they were | [`probes`] |
 //! | contributions | lists of DWARF 5 are in contributions whose headers are true | [`contributions`] |
 //!
 //! Since entries keep their offsets, equal sets of intervals mean equal chains of inlined functions at every byte.
@@ -30,11 +32,15 @@ mod lines;
 mod map;
 mod moves;
 mod places;
+mod probes;
 mod program;
 mod scopes;
+mod stale;
 
 pub use map::{CodeMap, CodeMapParts, MovedRun};
 pub(crate) use program::{is_described, prove};
+
+use std::collections::BTreeSet;
 
 use gimli::{Dwarf, EndianSlice, LittleEndian, SectionId};
 use rayon::prelude::*;
@@ -55,6 +61,8 @@ pub struct DebugReport {
     pub addresses: u64,
     /// Rows of line programs, of the input.
     pub rows: u64,
+    /// Units that could not be updated and describe old code: section, and where they begin in it.
+    pub stale: BTreeSet<(&'static str, u64)>,
     /// Failures in all.
     pub failed: u64,
     /// The first of them.
@@ -75,6 +83,7 @@ impl DebugReport {
         self.places += other.places;
         self.addresses += other.addresses;
         self.rows += other.rows;
+        self.stale.extend(other.stale);
         self.failed += other.failed;
         let room = 100usize.saturating_sub(self.failures.len());
         self.failures.extend(other.failures.into_iter().take(room));
@@ -88,9 +97,18 @@ pub(crate) struct Both<'d> {
     pub map: &'d CodeMap,
     /// The output's `.debug_loc` and `.debug_loclists`.
     pub new_locations: [&'d [u8]; 2],
+    /// `.debug_info` and `.debug_types`: of the input and of the output.
+    pub units: [[&'d [u8]; 2]; 2],
+    /// All old bytes that offsets lead to are where they were, so a unit may stay as it was.
+    pub old_bytes_stay: bool,
     /// Offsets of line programs: old and new.
     pub programs: Vec<(u64, u64)>,
 }
+
+/// Where units are.
+const INFO: &str = ".debug_info";
+/// Where type units of DWARF 4 are.
+const TYPES: &str = ".debug_types";
 
 /// Compares debug information. Sections are given by name, unpacked; what is missing is empty.
 pub fn check<'d>(
@@ -107,19 +125,14 @@ pub fn check<'d>(
             Err(never) => match never {},
         }
     };
-    let programs = match lines::pair(old(".debug_line"), new(".debug_line")) {
-        Ok(pairs) => pairs,
-        Err(what) => {
-            report.fail(what);
-            return report;
-        }
-    };
-    let both = Both {
+    let mut both = Both {
         old: load(&old),
         new: load(&new),
         map,
         new_locations: [new(".debug_loc"), new(".debug_loclists")],
-        programs,
+        units: [INFO, TYPES].map(|name| [old(name), new(name)]),
+        old_bytes_stay: stale::old_bytes_stay(&old, &new),
+        programs: Vec::new(),
     };
     same_bytes(&old, &new, &mut report);
     for name in [".debug_rnglists", ".debug_loclists"] {
@@ -134,26 +147,47 @@ pub fn check<'d>(
             report.fail(format!("the last list of {name} has no end"));
         }
     }
-    match frame::units(&both) {
-        Ok(units) => {
-            let parts: Vec<DebugReport> = units
-                .par_iter()
-                .map(|pair| frame::unit(&both, *pair))
-                .collect();
-            parts.into_iter().for_each(|part| report.add(part));
+    let (units, unreadable) = match frame::units(&both) {
+        Ok(units) => units,
+        Err(what) => {
+            report.fail(what);
+            return report;
         }
-        Err(what) => report.fail(what),
+    };
+    report.stale.extend(unreadable);
+    let lines = [old(".debug_line"), new(".debug_line")];
+    match lines::pair(lines, || stale::programs(&both, &units, &BTreeSet::new())) {
+        Ok(pairs) => both.programs = pairs,
+        Err(what) => {
+            report.fail(what);
+            return report;
+        }
     }
+    let parts: Vec<DebugReport> = units
+        .par_iter()
+        .map(|pair| frame::unit(&both, *pair))
+        .collect();
+    parts.into_iter().for_each(|part| report.add(part));
+    if !report.stale.is_empty() {
+        // Programs of stale units alone describe old code, too.
+        both.programs = stale::programs(&both, &units, &report.stale);
+    }
+    let starts = units.iter().filter_map(|(a, _)| a.debug_info_offset());
+    let updated: BTreeSet<u64> = starts
+        .map(|at| at.0 as u64)
+        .filter(|at| !report.stale.contains(&(INFO, *at)))
+        .collect();
     let parts: Vec<DebugReport> = both
         .programs
         .par_iter()
         .map(|pair| lines::program(&both, *pair))
         .collect();
     parts.into_iter().for_each(|part| report.add(part));
-    if let Err(what) = scopes::aranges(old(".debug_aranges"), new(".debug_aranges"), map) {
+    if let Err(what) = scopes::aranges(old(".debug_aranges"), new(".debug_aranges"), map, &updated)
+    {
         report.fail(what);
     }
-    if let Err(what) = gdb_index::compare(old(".gdb_index"), new(".gdb_index"), map) {
+    if let Err(what) = gdb_index::compare(old(".gdb_index"), new(".gdb_index"), map, &updated) {
         report.fail(what);
     }
     report

@@ -9,7 +9,7 @@ use rayon::prelude::*;
 
 use super::map::{CodeMap, CodeMapParts, MovedRun};
 use super::moves::Claimed;
-use super::{DebugReport, moves};
+use super::{DebugReport, moves, probes};
 use crate::arch::Arch;
 use crate::context::{Context, Findings, FuncId};
 use crate::files::elf::{self, Elf};
@@ -25,7 +25,8 @@ type Sections<'d> = BTreeMap<Vec<u8>, Cow<'d, [u8]>>;
 
 /// Whether there is debug information, and the output says which bytes stand for which.
 pub(crate) fn is_described(described: &Elf<'_>, output: &Elf<'_>) -> bool {
-    sections(described).next().is_some() && output.note(b"postlink", MOVES).is_some()
+    let is_there = sections(described).next().is_some() || probes::is_there(described);
+    is_there && output.note(b"postlink", MOVES).is_some()
 }
 
 /// The files whose debug information is compared.
@@ -101,10 +102,17 @@ pub(crate) fn prove<A: Arch>(
     walked: &[Walked],
     found: &mut Findings,
 ) -> Option<DebugSummary> {
-    sections(described(cx).0).next()?;
+    let (input, output) = described(cx);
+    let has_debug_info = sections(input).next().is_some();
+    if !has_debug_info && !probes::is_there(input) {
+        return None;
+    }
     let mut report = DebugReport::default();
-    let compared = compare_files(cx, found);
-    let compared = compared.and_then(|()| compare::<A>(cx, walked, found, &mut report));
+    let compared = compare_files(cx, found).and_then(|()| {
+        let map = claimed_map::<A>(cx, walked, found)?;
+        probes::compare(input, output, map.as_ref())?;
+        compare(cx, map.as_ref(), &mut report)
+    });
     let state = match compared {
         Ok(state) => state,
         Err(what) => {
@@ -117,20 +125,39 @@ pub(crate) fn prove<A: Arch>(
     found
         .file
         .extend(failures.map(|what| Failure::new(Check::DebugInfo, what)));
-    Some(DebugSummary {
+    has_debug_info.then_some(DebugSummary {
         state,
         entries: report.entries,
         scopes: report.scopes,
         places: report.places,
         addresses: report.addresses,
         rows: report.rows,
+        stale_units: report.stale.len() as u64,
     })
 }
 
-fn compare<A: Arch>(
+/// Where old code is now, if the output says so: what it claims, compared with what was found.
+fn claimed_map<A: Arch>(
     cx: &Context<'_>,
     walked: &[Walked],
-    found: &mut Findings,
+    found: &Findings,
+) -> Result<Option<CodeMap>, String> {
+    let Some(claimed) = cx
+        .output
+        .note(b"postlink", MOVES)
+        .filter(|_| cx.has_debug_info)
+    else {
+        return Ok(None);
+    };
+    let claimed =
+        moves::parse(claimed).ok_or("the note of what moved where cannot be read".to_owned())?;
+    let parts = parts::<A>(cx, walked, found, &claimed)?;
+    Ok(Some(CodeMap::new(parts)))
+}
+
+fn compare(
+    cx: &Context<'_>,
+    map: Option<&CodeMap>,
     report: &mut DebugReport,
 ) -> Result<DebugState, String> {
     let (input, output) = described(cx);
@@ -147,7 +174,7 @@ fn compare<A: Arch>(
         }
         out
     };
-    let Some(claimed) = cx.output.note(b"postlink", MOVES) else {
+    let Some(map) = map else {
         return match raw(input) == raw(output) {
             true => Ok(DebugState::Kept),
             false => Err(
@@ -155,11 +182,8 @@ fn compare<A: Arch>(
             ),
         };
     };
-    let claimed =
-        moves::parse(claimed).ok_or("the note of what moved where cannot be read".to_owned())?;
     let (old, new) = (load(input, "input")?, load(output, "output")?);
-    let map = CodeMap::new(parts::<A>(cx, walked, found, &claimed)?);
-    *report = super::check(|n| by_name(&old, n), |n| by_name(&new, n), &map);
+    *report = super::check(|n| by_name(&old, n), |n| by_name(&new, n), map);
     // Sections without a meaning here must not change, and none may be lost.
     for (name, data) in &old {
         let known = super::is_compared(name);

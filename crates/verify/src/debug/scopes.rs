@@ -1,5 +1,6 @@
 //! Scopes: the intervals of entries.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 use gimli::constants as c;
@@ -149,8 +150,13 @@ fn entry_address<'d>(
     Ok(())
 }
 
-/// Compares `.debug_aranges`.
-pub(super) fn aranges(old: &[u8], new: &[u8], map: &CodeMap) -> Result<(), String> {
+/// Compares `.debug_aranges`. What it says of units that were not updated must not change.
+pub(super) fn aranges(
+    old: &[u8],
+    new: &[u8],
+    map: &CodeMap,
+    updated: &BTreeSet<u64>,
+) -> Result<(), String> {
     let read = |section: &[u8]| -> gimli::Result<Vec<(usize, Vec<Range<u64>>)>> {
         let mut out = Vec::new();
         let aranges = DebugAranges::from(EndianSlice::new(section, LittleEndian));
@@ -178,7 +184,8 @@ pub(super) fn aranges(old: &[u8], new: &[u8], map: &CodeMap) -> Result<(), Strin
         ));
     }
     for ((unit, a), (unit_now, b)) in old.iter().zip(&new) {
-        let touched = a.iter().any(|r| map.touches(r));
+        let is_updated = updated.contains(&(*unit as u64));
+        let touched = is_updated && a.iter().any(|r| map.touches(r));
         let expected = if touched {
             map.unit(a)
         } else {

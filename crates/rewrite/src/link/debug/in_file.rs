@@ -233,12 +233,23 @@ pub fn update<'d>(
         compressed: section.compressed,
         align: section.align,
     });
+    let followed = super::probes::follow(debug, &map);
+    if let Some(of) = &followed {
+        (report.probes, report.probes_left) = (of.moved, of.gone);
+    }
+    let followed = followed.map(|of| Contents {
+        index: Some(of.index),
+        name: postlink_elf::probes::SECTION.to_owned(),
+        bytes: of.bytes,
+        compressed: false,
+        align: of.align,
+    });
     let (moved, added) = symbols(debug, &note, &map);
     let moved_symbols = moved.len() as u64;
     let image = Image::new(Parts {
         program: output,
         debug,
-        changed: changed.collect(),
+        changed: changed.chain(followed).collect(),
         moved: moved.into_iter().collect(),
         added,
     });

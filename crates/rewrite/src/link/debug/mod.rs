@@ -15,6 +15,7 @@
 //! and the report says why.
 
 mod in_file;
+mod probes;
 mod sections;
 
 use std::ops::Range;
@@ -72,6 +73,12 @@ pub struct DebugReport {
     pub rows: u64,
     /// What is described less well than before, and how often.
     pub losses: Vec<(String, u64)>,
+    /// Units that stay as they were and describe old code: where, and why.
+    pub stale_units: Vec<String>,
+    /// Static probes (`.note.stapsdt`) whose notes name new code.
+    pub probes: u64,
+    /// Static probes in old bodies, where control does not come by any more.
+    pub probes_left: u64,
     /// Bytes of debug information before.
     pub input_bytes: u64,
     /// After.
@@ -221,13 +228,16 @@ pub(crate) fn write<I: Isa>(
     let elf = program.elf;
     let (what, compress) = how;
     let parts = || placed.map_parts::<I>(program, ready, entry_patches);
+    let has_probes = postlink_elf::probes::section(elf).is_some();
     if !has_debug_info(elf) {
+        let is_linked = elf.build_id.is_some() || elf.section(LINK).is_some();
         if what == DebugInfo::Update
-            && (elf.build_id.is_some() || elf.section(LINK).is_some())
+            && (is_linked || has_probes)
             && let Ok(map) = AddressMap::new(parts())
         {
             put_moves(&map, writer)?;
             leave_out_links(elf, writer)?;
+            put_probes(elf, &map, writer, &mut DebugReport::default())?;
         }
         return Ok(None);
     }
@@ -242,6 +252,10 @@ pub(crate) fn write<I: Isa>(
             for section in sections::of(elf) {
                 writer.leave_out(section)?;
             }
+            if has_probes && let Ok(map) = AddressMap::new(parts()) {
+                put_moves(&map, writer)?;
+                put_probes(elf, &map, writer, &mut report)?;
+            }
         }
         DebugInfo::Update => {
             let parts = parts();
@@ -253,7 +267,30 @@ pub(crate) fn write<I: Isa>(
             }
         }
     }
+    if has_probes && report.what == DebugInfo::Keep {
+        report.probes_left = probes::left(elf, &parts().bodies);
+    }
     Ok(Some(report))
+}
+
+/// Makes the notes of static probes name new code.
+fn put_probes(
+    elf: &Elf<'_>,
+    map: &AddressMap,
+    writer: &mut Writer<'_>,
+    report: &mut DebugReport,
+) -> Result<(), Error> {
+    let Some(followed) = probes::follow(elf, map) else {
+        return Ok(());
+    };
+    (report.probes, report.probes_left) = (followed.moved, followed.gone);
+    let with = Replacement {
+        bytes: followed.bytes,
+        compressed: false,
+        align: followed.align,
+        name: None,
+    };
+    Ok(writer.replace(followed.index, with)?)
 }
 
 /// The name and the checksum of a file with debug information.
@@ -291,6 +328,7 @@ fn updated(
         put(section, writer)?;
     }
     put_moves(&map, writer)?;
+    put_probes(elf, &map, writer, report)?;
     leave_out_links(elf, writer)?;
     Ok(Ok(()))
 }

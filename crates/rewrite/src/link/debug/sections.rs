@@ -132,6 +132,14 @@ pub(super) fn update(
     report.entries = of.entries;
     report.lists = of.range_lists + of.location_lists;
     report.rows = of.rows;
+    report.stale_units = done
+        .stale
+        .iter()
+        .map(|unit| {
+            let (section, at) = (unit.section.name(), unit.range.start);
+            format!("the unit at {at:#x} of {section}: {}", unit.why)
+        })
+        .collect();
     report.losses = of
         .losses
         .iter()
