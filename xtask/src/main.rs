@@ -24,6 +24,7 @@ mod lint;
 mod packages;
 mod process;
 mod test;
+mod text;
 mod widths;
 
 use std::path::PathBuf;

@@ -294,6 +294,18 @@ fn expand(arguments: &mut dyn Iterator<Item = String>) -> Result<Vec<String>> {
 }
 
 impl Given {
+    /// The one argument that is no option: the program.
+    pub fn executable(&self) -> Result<&String> {
+        match &self.positional[..] {
+            [program] => Ok(program),
+            [] => bail!("no executable specified."),
+            several => bail!(
+                "Too many positional arguments specified: {}",
+                several.join(" ")
+            ),
+        }
+    }
+
     /// The last value of an option.
     pub fn value(&self, name: &str) -> Option<&str> {
         self.values(name).last().map(String::as_str)

@@ -13,7 +13,7 @@
 //! with the code of both programs, as it does where debug information is in the program.
 
 use postlink_dwarf::{AddressMap, MapParts, Run};
-use postlink_elf::debug_file::{AddedSymbol, Contents, DebugFile as Image, MovedSymbol, Parts};
+use postlink_elf::debug_file::{AddedSymbol, DebugFile as Image, MovedSymbol, Parts};
 use postlink_elf::elf::{Elf, Section, SymbolTable};
 use postlink_elf::moves::{self, Moves};
 use postlink_elf::names::build_id_text;
@@ -226,13 +226,7 @@ pub fn update<'d>(
         ..DebugReport::default()
     };
     let changed = sections::update(debug, &map, compress, &mut report).map_err(OfDebugFile)?;
-    let changed = changed.into_iter().map(|section| Contents {
-        index: section.index,
-        name: section.name,
-        bytes: section.bytes,
-        compressed: section.compressed,
-        align: section.align,
-    });
+    let changed = changed.into_iter().map(|section| section.contents);
     let (moved, added) = symbols(debug, &note, &map);
     let moved_symbols = moved.len() as u64;
     let image = Image::new(Parts {

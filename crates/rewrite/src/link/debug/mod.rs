@@ -296,13 +296,14 @@ fn updated(
 }
 
 /// Gives a section its new contents; what the input does not have is appended.
-fn put(section: Changed, writer: &mut Writer<'_>) -> Result<(), Error> {
+fn put(changed: Changed, writer: &mut Writer<'_>) -> Result<(), Error> {
+    let section = changed.contents;
     if let Some(index) = section.index {
         let with = Replacement {
             bytes: section.bytes,
             compressed: section.compressed,
             align: section.align,
-            name: section.renamed.then_some(section.name),
+            name: changed.renamed.then_some(section.name),
         };
         return Ok(writer.replace(index, with)?);
     }
