@@ -356,7 +356,7 @@ fn table(program: &str, rows: &[Row], remark: Option<&str>) -> String {
             grouped(row.model("taken") / 1000),
         );
     }
-    text += "\nWhere the plugin's misses lie:";
+    text += "\nWhere the plugin's misses are:";
     for row in rows {
         let _ = write!(text, " {}:", row.name);
         for (name, misses) in row.ranges.iter().filter(|r| r.1 > 0) {

@@ -261,7 +261,7 @@ const LINK: &str = ".gnu_debuglink";
 /// A packed symbol table.
 const PACKED_SYMBOLS: &str = ".gnu_debugdata";
 
-/// Leaves out what leads debuggers to a description of the input: they would believe it.
+/// Leaves out links to debug information of the input: debuggers would follow them.
 fn leave_out_links(elf: &Elf<'_>, writer: &mut Writer<'_>) -> Result<(), Error> {
     for name in [LINK, PACKED_SYMBOLS] {
         if let Some((index, _)) = elf.section(name).filter(|(_, s)| !s.is_alloc()) {
