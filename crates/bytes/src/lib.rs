@@ -211,6 +211,10 @@ impl<'d> Bytes<'d> {
     }
 }
 
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
 #[cfg(test)]
 mod tests {
     use super::leb128::*;
