@@ -2,7 +2,7 @@
 //!
 //! Counters are exact: one run is enough, of what it ran. Branch records are enough when there are so many that the
 //! frequent ones are seen often; samples of single addresses likewise. A profile is old after some days, and a day
-//! after tomorrow is a clock that lies: such rows are counted in all sums, and told apart here.
+//! after tomorrow is a wrong clock: such rows are counted in all sums, and told apart here.
 
 use std::fmt::Write;
 

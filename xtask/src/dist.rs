@@ -1,4 +1,4 @@
-//! `cargo xtask dist`: what is given away, the same bytes from the same sources.
+//! `cargo xtask dist`: the release artefacts, the same bytes from the same sources.
 //!
 //! | file | content |
 //! |---|---|
@@ -32,7 +32,7 @@ use serde_json::Value;
 use crate::bench::root;
 use crate::packages;
 
-/// The package whose program is given away, and the name by which cargo finds it.
+/// The package whose program is released, and the name by which cargo finds it.
 const PACKAGE: &str = "cargo-postlink";
 
 /// Documents that go along.
@@ -434,7 +434,7 @@ fn third_party(root: &Path) -> Result<String> {
             word("repository")
         );
         let manifest = PathBuf::from(word("manifest_path"));
-        let folder = manifest.parent().context("a manifest lies in a folder")?;
+        let folder = manifest.parent().context("a manifest is in a folder")?;
         let mut files: Vec<PathBuf> = fs::read_dir(folder)?
             .map(|entry| Ok(entry?.path()))
             .collect::<Result<_>>()?;

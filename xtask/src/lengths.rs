@@ -2,7 +2,7 @@
 //! names.
 //!
 //! Excepted are the tables of decoders ([`TABLES`]): one `match` over opcodes, with a row for each, which
-//! nobody reads from start to end and which parts would only make harder to compare with the manual.
+//! no one reads from start to end and which parts would only make harder to compare with the manual.
 //!
 //! Looked at is `src` of every crate. Sources are read as tokens, so a brace in a string does not count.
 

@@ -5,7 +5,7 @@
 //! | `test` | installs what the tests need, runs all of them, ends with a summary |
 //! | `lint` | formatting, clippy and documentation without warnings, the order of layers, unused dependencies, the fuzz targets |
 //! | `digests` | digests of what postlink makes of the tests' programs, recorded and compared |
-//! | `dist` | what is given away: a static binary, a package, an archive, checksums |
+//! | `dist` | the release artefacts: a static binary, a package, an archive, checksums |
 //! | `differ` | runs a program and postlink's output in lock step, and lists the values that differ |
 //! | `campaign` | generated programs, and everything that postlink makes of them |
 //! | `debian` | tries programs as the distribution ships them, in all states |
@@ -24,6 +24,7 @@ mod lint;
 mod packages;
 mod process;
 mod test;
+mod text;
 mod widths;
 
 use std::path::PathBuf;
@@ -54,7 +55,7 @@ enum Job {
     },
     /// Check formatting, clippy and documentation, with warnings as errors, the order of layers, and the fuzz targets
     Lint,
-    /// Make what is given away: a static binary, manual pages, completions, a .deb, a .tar.xz, checksums
+    /// Make the release artefacts: a static binary, manual pages, completions, a .deb, a .tar.xz, checksums
     Dist {
         /// Where it goes
         #[arg(long, value_name = "DIR", default_value = "target/dist-out")]

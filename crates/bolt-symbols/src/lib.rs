@@ -1,6 +1,6 @@
 //! The functions of a binary under the names that BOLT's profiles have for them.
 //!
-//! fdata and YAML profiles speak of functions by name and of code by offsets in functions. Whoever writes
+//! fdata and YAML profiles speak of functions by name and of code by offsets in functions. A tool that writes
 //! the writer and the reader of such a profile must agree which functions there are, where they begin and how they
 //! are called; the rules are BOLT's, and they are written here once.
 //!

@@ -1,6 +1,6 @@
 //! Reading bytes that come from elsewhere, front to back: little-endian numbers and LEB128.
 //!
-//! Every read is checked. What is wrong is told in numbers ([`Broken`]): who reads a format knows what it was
+//! Every read is checked. What is wrong is told in numbers ([`Broken`]): the reader of a format knows what it was
 //! and where the bytes are from, and makes the sentence. A read that fails moves nothing, but for a number in
 //! LEB128, which is read up to where it breaks off.
 //!
@@ -210,6 +210,10 @@ impl<'d> Bytes<'d> {
         Ok(value)
     }
 }
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
 
 #[cfg(test)]
 mod tests {

@@ -19,7 +19,7 @@
 //! ```
 //!
 //! Nothing of the user's is changed: flags go to cargo in its environment, after those that the user has; profile
-//! settings that postlink cannot use are overridden on cargo's command line; all files lie in `target/postlink`, so no
+//! settings that postlink cannot use are overridden on cargo's command line; all files are in `target/postlink`, so no
 //! other build is made anew because of them.
 
 mod cargo;

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 /// Makes programs of a cargo package faster after linking, and proves that only the placement of code has changed
 ///
 /// Nothing has to be changed in the package: what postlink needs of linking goes to cargo with each command, and
-/// everything that is made lies in target/postlink.
+/// all output is in target/postlink.
 #[derive(Debug, Parser)]
 #[command(
     name = "cargo-postlink",

@@ -29,7 +29,7 @@ pub const PLAN: &str = "CARGO_POSTLINK_PLAN";
 /// What the runner has to know.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Plan {
-    /// Where programs lie.
+    /// The folder of the programs.
     pub store: Store,
     /// The user's runner, first its path.
     pub runner: Vec<String>,
@@ -88,7 +88,7 @@ pub fn run(arguments: &[OsString]) -> Result<ExitCode> {
     })
 }
 
-/// Makes a file another one's copy, at once for whoever starts it meanwhile.
+/// Makes a file another one's copy by a rename, so that a program that is started meanwhile is never half a file.
 fn put(from: &Path, to: &Path) -> Result<()> {
     let size = |path: &Path| fs::metadata(path).map(|found| found.len());
     if size(from).ok() == size(to).ok() && fs::read(from).ok() == fs::read(to).ok() {

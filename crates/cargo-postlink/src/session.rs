@@ -45,7 +45,7 @@ pub struct Session {
     /// `target/postlink`
     pub root: PathBuf,
     /// The user has cargo keep what is between sources and programs in another folder (`build.build-dir`). Tests and
-    /// benches lie there.
+    /// benches are there.
     keeps_apart: bool,
 }
 
@@ -184,7 +184,7 @@ impl Session {
         })
     }
 
-    /// Where programs and profiles lie.
+    /// The folder of programs and profiles.
     pub fn store(&self, flavour: &Flavour) -> Store {
         let folder = self.folder_of_profile();
         let variant = match flavour {

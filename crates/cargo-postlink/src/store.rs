@@ -1,4 +1,4 @@
-//! What lies where in `target/postlink`.
+//! The layout of `target/postlink`.
 //!
 //! | file | is |
 //! |---|---|
@@ -10,7 +10,7 @@
 //! | `profiles/TARGET/PROFILE/NAME/DIGEST/failed-N.plraw` | counts of a run that failed: not used |
 //! | `TARGET/PROFILE/NAME` | the result |
 //!
-//! Counters are of one program, byte for byte, so profiles lie in a folder that has the digest of the program's bytes
+//! Counters are of one program, byte for byte, so profiles are in a folder that has the digest of the program's bytes
 //! for its name: what a program counted stays usable when it was built with other features in between.
 
 use std::fs;
@@ -66,7 +66,7 @@ pub enum Known {
 }
 
 impl Store {
-    /// A program below cargo's folder; `None` if it lies elsewhere.
+    /// A program below cargo's folder; `None` if it is elsewhere.
     pub fn entry(&self, program: &Path) -> Result<Option<Entry>> {
         let named = || program.display().to_string();
         let real = program.canonicalize().with_context(named)?;

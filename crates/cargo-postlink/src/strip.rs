@@ -52,7 +52,7 @@ impl Settings {
         })
     }
 
-    /// The value of a key of a profile: `None` if nobody sets it.
+    /// The value of a key of a profile: `None` if it is not set.
     pub fn value(&self, profile: &str, key: &str) -> Option<Value> {
         let mut profile = profile.to_owned();
         // Profiles cannot inherit in a circle; cargo refuses that. Nothing here is to hang on it.

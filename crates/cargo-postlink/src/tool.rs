@@ -14,7 +14,7 @@ pub fn postlink(command: &str) -> Command {
     postlink
 }
 
-/// Runs a command that must succeed; what it says goes to the person.
+/// Runs a command that must succeed; its output is shown.
 pub fn done(command: &mut Command, what: &str) -> Result<()> {
     let status = command
         .status()

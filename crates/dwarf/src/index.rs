@@ -101,7 +101,7 @@ pub(crate) fn gdb_index(
     for _ in 0..fields {
         offsets.push(r.number(4)?);
     }
-    let [_, _, start, end, ..] = offsets[..] else {
+    let [units, type_units, start, end, ..] = offsets[..] else {
         return Err(r.error("a header without an address area"));
     };
     if start > end || end > section.len() as u64 || !(end - start).is_multiple_of(20) {
@@ -116,8 +116,8 @@ pub(crate) fn gdb_index(
         let (low, high, unit) = (area.number(8)?, area.number(8)?, area.number(4)?);
         let old = low..high;
         // Numbers beyond the list of units are those of type units.
-        let at = offsets[0] + 16 * unit;
-        let stays = at + 16 <= offsets[1] && {
+        let at = units + 16 * unit;
+        let stays = at + 16 <= type_units && {
             let mut of_unit = Reader::new(section, at, Section::GdbIndex.name())?;
             !updated.contains(&of_unit.number(8)?)
         };

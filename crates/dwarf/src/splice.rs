@@ -95,13 +95,17 @@ impl Splices {
         let mut added = Vec::new();
         for part in &self.parts {
             let mut inner = Splices::default();
-            for i in part.splices.clone() {
-                let splice = self.list[i];
-                let range = splice.start - part.old.start..splice.end - part.old.start;
-                inner.push(range, self.new_bytes(i));
+            let splices = &part.splices;
+            for (range, new) in self.iter().skip(splices.start).take(splices.len()) {
+                inner.push(
+                    range.start - part.old.start..range.end - part.old.start,
+                    new,
+                );
             }
             let begins = start + added.len() as u64;
-            added.extend(inner.apply(&old[part.old.start as usize..part.old.end as usize]));
+            // Parts are of this section.
+            let old = old.get(part.old.start as usize..part.old.end as usize);
+            added.extend(inner.apply(old.unwrap_or_default()));
             out.again.push(Again {
                 old: part.old.clone(),
                 start: begins,

@@ -34,6 +34,22 @@ pub enum Packing {
     Gnu,
 }
 
+/// Sections of DWARF that say where code comes from: entries, lines, scopes, and what they refer to.
+pub const DEBUG_SECTIONS: [&str; 12] = [
+    ".debug_abbrev",
+    ".debug_addr",
+    ".debug_aranges",
+    ".debug_info",
+    ".debug_line",
+    ".debug_line_str",
+    ".debug_loc",
+    ".debug_ranges",
+    ".debug_rnglists",
+    ".debug_str",
+    ".debug_str_offsets",
+    ".debug_types",
+];
+
 const ELFCOMPRESS_ZLIB: u32 = 1;
 const ELFCOMPRESS_ZSTD: u32 = 2;
 /// Alignment of a section with the gABI's header.

@@ -38,7 +38,7 @@ pub struct CallCounter<T> {
     pub slow: T,
     /// The slow way with edges, if return addresses are to be sampled.
     pub edges: Option<T>,
-    /// The counter is at the entry of the function, which is never come to from within: the return address is
+    /// The counter is at the entry of the function, which has no predecessor in the function: the return address is
     /// where the call put it, and nothing is below the stack pointer.
     pub at_entry: bool,
 }
@@ -78,7 +78,7 @@ pub trait Covers: Isa {
     /// lead to a counter.
     const CHANGES_POINTERS: bool;
 
-    /// Whether a jump takes the place of whole instructions, so that nothing can come to its middle.
+    /// Whether a jump takes the place of whole instructions, so that no branch can target its middle.
     const WHOLE_ENTRIES: bool;
 
     /// How far away a flag is near, if that makes its store shorter.

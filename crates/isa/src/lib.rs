@@ -771,7 +771,7 @@ pub enum RuntimeError {
     /// The assembler refuses, which is a mistake of this crate.
     #[error("cannot assemble the start-up routine: {why}")]
     Assemble {
-        /// What it says.
+        /// The text.
         why: String,
     },
 }

@@ -384,29 +384,27 @@ mod tests {
         (0..200u32).map(|time| time * 1237 % 4096).collect()
     }
 
+    /// How many pages of 32 functions a start touches.
+    fn pages_of(trace: &[u32], order: &[u32]) -> usize {
+        let place = |called| order.iter().position(|function| function == called);
+        let mut pages: Vec<usize> = trace.iter().map(|f| place(f).unwrap() / 32).collect();
+        pages.sort_unstable();
+        pages.dedup();
+        pages.len()
+    }
+
     #[test]
-    fn functions_of_a_start_come_to_the_same_pages() {
+    fn functions_of_a_start_are_on_the_same_pages() {
         let trace = trace();
         let utilities = utilities_of_traces(4096, &[&trace]);
         let order = order(&utilities);
         // Pages of 32 functions; 200 functions need 7 of them.
-        let mut pages: Vec<usize> = trace
-            .iter()
-            .map(|called| {
-                order
-                    .iter()
-                    .position(|function| function == called)
-                    .unwrap()
-                    / 32
-            })
-            .collect();
-        pages.sort_unstable();
-        pages.dedup();
-        assert!(pages.len() <= 7, "{} pages", pages.len());
+        let pages = pages_of(&trace, &order);
+        assert!(pages <= 7, "{pages} pages");
     }
 
     #[test]
-    fn functions_of_two_kinds_of_start_lie_apart() {
+    fn functions_of_two_kinds_of_start_are_apart() {
         // Both starts call the first 50 functions, then each its own.
         let all = trace();
         let one: Vec<u32> = all[..50].iter().chain(&all[50..125]).copied().collect();
@@ -414,20 +412,9 @@ mod tests {
         let utilities = utilities_of_traces(4096, &[&one, &two]);
         let order = order(&utilities);
         for trace in [one, two] {
-            let mut pages: Vec<usize> = trace
-                .iter()
-                .map(|called| {
-                    order
-                        .iter()
-                        .position(|function| function == called)
-                        .unwrap()
-                        / 32
-                })
-                .collect();
-            pages.sort_unstable();
-            pages.dedup();
+            let pages = pages_of(&trace, &order);
             // 125 functions need 4 pages, and not all fit well; in one heap they would be on 7.
-            assert!(pages.len() <= 6, "{} pages", pages.len());
+            assert!(pages <= 6, "{pages} pages");
         }
     }
 

@@ -28,21 +28,6 @@ pub struct Stretch {
     pub line: u32,
 }
 
-/// Sections in which lines and names of functions are.
-const SECTIONS: [SectionId; 11] = [
-    SectionId::DebugAbbrev,
-    SectionId::DebugAddr,
-    SectionId::DebugInfo,
-    SectionId::DebugLine,
-    SectionId::DebugLineStr,
-    SectionId::DebugRanges,
-    SectionId::DebugRngLists,
-    SectionId::DebugStr,
-    SectionId::DebugStrOffsets,
-    SectionId::DebugTypes,
-    SectionId::DebugAranges,
-];
-
 /// Source lines of a program.
 #[derive(Debug, Default)]
 pub struct Lines {
@@ -56,11 +41,11 @@ impl Lines {
     /// Reads a file's debug information. `Err`: why there is none, in a sentence.
     pub fn load(elf: &Elf<'_>, facts: &Facts) -> Result<Lines, String> {
         let mut unpacked = BTreeMap::new();
-        for id in SECTIONS {
-            let of = compressed::by_name(elf, id.name());
+        for name in compressed::DEBUG_SECTIONS {
+            let of = compressed::by_name(elf, name);
             let of =
                 of.map_err(|error| format!("The debug information cannot be read: {error}."))?;
-            unpacked.insert(id.name(), of.unwrap_or_default());
+            unpacked.insert(name, of.unwrap_or_default());
         }
         if unpacked
             .get(".debug_line")

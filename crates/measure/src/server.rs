@@ -203,7 +203,7 @@ impl Server {
         for mut pipe in pipes.into_iter().flatten() {
             let (output, found) = (Arc::clone(&self.output), Arc::clone(&self.found));
             let wanted = wanted.map(str::to_owned);
-            // Nobody waits for these threads: a process that left the group may hold the pipe for ever.
+            // Nothing waits for these threads: a process that left the group may hold the pipe for ever.
             thread::spawn(move || {
                 let mut buffer = [0; 4096];
                 // Of each pipe by itself, or words of one would be broken by the other's.
@@ -335,7 +335,7 @@ impl Server {
         while self.ended().is_none() && Instant::now() < deadline {
             thread::sleep(POLL);
         }
-        // Whoever is left of the group, too.
+        // What is left of the group, too.
         self.signal(libc::SIGKILL);
         if self.status.is_none() {
             self.status = self.child.wait().ok();

@@ -1,6 +1,6 @@
 //! The blocks of a function, and where control goes from each.
 //!
-//! A block begins at the function's start, at a label that something can come to
+//! A block begins at the function's start, at a label that can be reached
 //! ([`Label::begins_block`](crate::reader::Label::begins_block)), and after a branch; branches in a row, with
 //! no label between, belong to one block. Calls do not end blocks; but a callee may not return, so a
 //! block with a call in it may be left before its end, unless it is known to come back
@@ -41,7 +41,7 @@ pub struct Block {
     pub may_leave: bool,
     /// Whether it calls anything, or has inline assembly in it.
     pub calls: bool,
-    /// Whether control may come to it from outside.
+    /// Whether it may be entered from outside.
     pub is_root: bool,
     /// Whether a jump with unknown targets may leave the function.
     pub leaves_unseen: bool,
@@ -50,7 +50,7 @@ pub struct Block {
     pub before_labels: u32,
     /// Whether control may go on to the block after it without a jump.
     pub falls: bool,
-    /// Whether control may also come to the block after it by a jump.
+    /// Whether the block after it may also be entered by a jump.
     pub jumps_to_next: bool,
     /// How many instructions of the function are in front of its end.
     pub instructions: u32,

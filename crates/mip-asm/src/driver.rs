@@ -8,12 +8,12 @@
 //!
 //! The command line stays as it is wherever possible: each source is compiled with all of the options, the
 //! linker gets all inputs in their order. What has no code in it (`-E`, `-M`, `--version`, precompiled
-//! headers, …) and assembly is the compiler's alone. What it says and its exit code are handed on.
+//! headers, …) and assembly is the compiler's alone. Its messages and its exit code are passed on.
 //!
 //! # At link time
 //!
 //! The run-time goes last. GNU ld, gold and mold take the map's distances as they are; lld takes them too,
-//! but warns about each, since the section has no address: these warnings are left out of what it says.
+//! but warns about each, since the section has no address: these warnings are filtered out.
 //!
 //! # With a profile
 //!

@@ -17,7 +17,7 @@ pub enum Flow<'a> {
     Jump(&'a [u8]),
     /// Here or to the next instruction.
     Branch(&'a [u8]),
-    /// Nobody knows.
+    /// Not known.
     Indirect,
     /// Out of the function or to the next instruction: on Arm whatever leaves may have a condition.
     Perhaps,

@@ -124,7 +124,7 @@ pub fn plan(blocks: &[Block], which: Which) -> Plan {
 
 /// Finds what blocks follow from.
 struct Search {
-    /// The last search that came to a block.
+    /// The last search that reached a block.
     seen: Vec<u32>,
     number: u32,
 }
@@ -593,7 +593,7 @@ mod tests {
         let turns = graph(&[&[1], &[2, 1], &[3, 4], &[], &[]], &[]);
         let turning = plan(&turns, which);
         assert!(!turning.infers_entry(), "{turning:?}");
-        // Who may come to a counter in another way says nothing.
+        // A counter that may be reached in another way says nothing.
         let mut blocks = fork(&[]);
         blocks[1].is_root = true;
         assert!(!plan(&blocks, which).infers_entry());

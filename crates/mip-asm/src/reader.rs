@@ -18,7 +18,7 @@
 //!
 //! # What is left alone
 //!
-//! Functions that inline assembly defines, files with directives under which text does not mean what it says
+//! Functions that inline assembly defines, files with directives that change the meaning of text
 //! (`.altmacro`, `.include`, `.intel_syntax`). The body of `.macro`, `.rept` and their like is not looked
 //! into. Everything left alone is counted under its reason.
 
@@ -49,7 +49,7 @@ pub struct Label {
 }
 
 impl Label {
-    /// Whether control can come to it in another way than from the statement before.
+    /// Whether it can be reached in another way than from the statement before.
     pub fn begins_block(&self) -> bool {
         self.branches > 0 || self.called || self.address_taken || self.is_landing_pad()
     }

@@ -6,7 +6,7 @@ use std::fmt;
 /// Why something was not instrumented.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reason {
-    /// A directive under which text does not mean what it says: the whole file.
+    /// A directive that changes the meaning of text: the whole file is left alone.
     Directive(&'static str),
     /// The file has 4 GiB or more.
     TooLarge,

@@ -1,6 +1,6 @@
 //! Which calls certainly come back.
 //!
-//! Whoever is called may exit, throw or jump far; then what is after the call did not run, though the block
+//! A callee may exit, throw or call `longjmp`; then what is after the call did not run, though the block
 //! did. For block coverage to be exact, a call is therefore a way out of its block, and a block with such a
 //! way needs more counters around it. Most calls come back, and of many that is certain:
 //!

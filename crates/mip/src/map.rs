@@ -79,7 +79,7 @@ pub fn contents_hash(bytes: &[u8]) -> u32 {
     module_hash(&bytes)
 }
 
-/// Refuses a sealed map that is not what it was when it was sealed.
+/// Refuses a sealed map that was changed since.
 fn check_seal(path: &Path, bytes: &[u8], header: &Header) -> Result<(), Error> {
     let length = u64::from(header.slots);
     let len = bytes.len() as u64;

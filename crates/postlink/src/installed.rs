@@ -9,7 +9,7 @@
 //! | OpenSSL's FIPS provider `fips.so` | `module-mac` in `fipsmodule.cnf` | libcrypto, whenever it is loaded |
 //! | files under IMA or EVM | `security.ima`, `security.evm` of the file | the kernel, by its policy |
 //!
-//! Nothing of this can be told from the program's code, so it is said and the output is written: whoever puts it in
+//! Nothing of this can be told from the program's code, so there is a warning and the output is written: who puts it in
 //! the original's place has to make the checksum anew.
 //!
 //! Rights that come with a file stay what they were or get less, never more. Set-user-ID is worth what the owner
@@ -28,7 +28,7 @@ use crate::input::Input;
 const SET_USER: u32 = 0o4000;
 const SET_GROUP: u32 = 0o2000;
 
-/// Folders with checksums of files that lie elsewhere.
+/// Folders with checksums of files in other folders.
 const CHECKSUMS: [&str; 4] = [
     "/usr/lib64/fipscheck",
     "/usr/lib64/hmaccalc",
@@ -131,7 +131,7 @@ fn mode_for(mode: u32, wanted: (u32, u32), owner: (u32, u32)) -> (u32, Vec<Strin
         if wanted == owner {
             said.push(format!(
                 "{what} is kept: the output runs with the rights of {who} {owner}, as the input does; a counting program writes its \
-                 profile with these rights and ignores POSTLINK_PROFILE, so give `instrument --profile` a file where nobody else can write"
+                 profile with these rights and ignores POSTLINK_PROFILE, so give `instrument --profile` a file in a folder that no one else can write to"
             ));
         } else {
             kept &= !bit;

@@ -134,7 +134,7 @@ pub fn read_of(
             &parsed
         }
         (None, None) if mixed => bail!(Usage(format!(
-            "{}: holds {}, and {}: {first}: to add them up takes --binary",
+            "{}: holds {}, and {}: {first}: adding them up needs --binary",
             inputs[models.iter().position(|m| *m != first).unwrap_or(0)]
                 .path
                 .display(),
@@ -146,7 +146,7 @@ pub fn read_of(
             inputs[0].path.display(),
         ))),
         (None, None) => bail!(Usage(format!(
-            "{}: to make {model} of {first} takes --binary",
+            "{}: converting {first} to {model} needs --binary",
             inputs[0].path.display()
         ))),
     };

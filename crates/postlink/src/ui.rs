@@ -228,7 +228,7 @@ struct Spinner {
 type Begun = Arc<Mutex<(&'static str, Instant)>>;
 
 /// How far a phase has come, and about how much time is left of it, from the rate so far. Nothing in its first second,
-/// nor before a twentieth is done: a guess that jumps helps nobody.
+/// nor before a twentieth is done: an estimate that jumps is of no use.
 fn left((done, all): (usize, usize), since: Duration) -> String {
     if all == 0 || done >= all || done.saturating_mul(20) < all || since < PATIENCE {
         return String::new();

@@ -19,8 +19,6 @@ use postlink_verify::Options;
 use support::folder::Folder;
 use support::{done, is_installed};
 
-const PRESETS: [&str; 4] = ["safe", "fast", "size", "max"];
-
 /// Compiles the file `NAME` with this text.
 fn compile(folder: &Folder, compiler: &str, name: &str, text: &str, flags: &[&str]) {
     std::fs::write(folder.path(name), text).expect("the folder is ours");
@@ -31,35 +29,6 @@ fn compile(folder: &Folder, compiler: &str, name: &str, text: &str, flags: &[&st
             .args(flags)
             .current_dir(folder.dir()),
     );
-}
-
-/// Counts, and optimises in all presets: the program says the same each time. The last output is `opt`.
-fn comes_out_right(folder: &Folder) {
-    let plain = folder.run(&folder.path("app"), &[]);
-    folder.postlink(&["instrument", "app", "-o", "counting"]);
-    // Of an earlier build.
-    let _ = std::fs::remove_file(folder.path("run.plraw"));
-    let mut counting = folder.command(&folder.path("counting"), &[]);
-    let counted = done(counting.env("POSTLINK_PROFILE", folder.path("run.plraw")));
-    assert_eq!(String::from_utf8_lossy(&counted.stdout), plain);
-    for preset in PRESETS.iter().rev() {
-        let said = folder.attempt(&[
-            "optimize",
-            "app",
-            "-p",
-            "run.plraw",
-            "-o",
-            "opt",
-            "--preset",
-            preset,
-        ]);
-        let said = String::from_utf8_lossy(&said.stderr).into_owned();
-        assert!(
-            said.contains("proved: ") && !said.contains("could not be proved"),
-            "{said}"
-        );
-        assert_eq!(folder.run(&folder.path("opt"), &[]), plain, "{preset}");
-    }
 }
 
 /// Checks `opt` after a change.
@@ -131,7 +100,7 @@ int main(void) {
         "-ll",
     ];
     compile(&folder, "gcc", "app.c", program, &flags);
-    comes_out_right(&folder);
+    folder.comes_out_right(None);
     let relocations = |file: &[u8]| bytes_of(file, ".rela.plt");
     refused(&folder, |output| {
         let at = relocations(output);
@@ -188,7 +157,7 @@ int main(void) {
             .clone()
             .any(|r| r.addr % 8 == 2 && r.addend_at.is_none())
     );
-    comes_out_right(&folder);
+    folder.comes_out_right(None);
     refused(&folder, |output| {
         let at = bytes_of(output, ".relr.dyn");
         // The last bitmap loses a bit.
@@ -232,7 +201,7 @@ int main() {
 "#;
     let flags = ["-fPIC", "-pie", "-Wl,-q,--no-relax", "-o", "app"];
     compile(&folder, "g++", "app.cpp", program, &flags);
-    comes_out_right(&folder);
+    folder.comes_out_right(None);
     // `mov slot(%rip), %rdx` in new code: the distance is such that the address is 0, as in the thread.
     refused(&folder, |output| {
         let (code, address) = {
@@ -285,7 +254,7 @@ int main(void) {
         "app",
     ];
     compile(&folder, "gcc", "app.c", program, &flags);
-    comes_out_right(&folder);
+    folder.comes_out_right(None);
     refused(&folder, |output| {
         let with = 0x5012345_u32.to_le_bytes();
         let at = output.windows(4).rposition(|w| w == with);
@@ -317,6 +286,6 @@ int main(void) {
         &["-static", "-Wl,-q", "-o", "app"],
     ] {
         compile(&folder, "gcc", "app.c", program, flags);
-        comes_out_right(&folder);
+        folder.comes_out_right(None);
     }
 }

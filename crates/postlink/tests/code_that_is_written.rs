@@ -201,34 +201,6 @@ fn loaded_places(file: &[u8], section: &str) -> Vec<u64> {
         .collect()
 }
 
-/// Counts, optimises in all presets, and compares what the program says.
-fn comes_out_right(folder: &Folder, stays: &str) {
-    let plain = folder.run(&folder.path("app"), &[]);
-    let said = folder.attempt(&["instrument", "app", "-o", "counting"]);
-    let said = String::from_utf8_lossy(&said.stderr).into_owned();
-    assert!(said.contains(stays), "{said}");
-    assert!(!said.contains("could not be proved"), "{said}");
-    let mut counting = folder.command(&folder.path("counting"), &[]);
-    let counted = done(counting.env("POSTLINK_PROFILE", folder.path("run.plraw")));
-    assert_eq!(String::from_utf8_lossy(&counted.stdout), plain);
-    for preset in ["safe", "fast", "size", "max"] {
-        let said = folder.attempt(&[
-            "optimize",
-            "app",
-            "-p",
-            "run.plraw",
-            "-o",
-            "opt",
-            "--preset",
-            preset,
-        ]);
-        let said = String::from_utf8_lossy(&said.stderr).into_owned();
-        assert!(!said.contains("could not be proved"), "{said}");
-        assert_eq!(folder.run(&folder.path("opt"), &[]), plain, "{preset}");
-        folder.postlink(&["verify", "app", "opt"]);
-    }
-}
-
 /// Makes dynamic relocations at these places relocations of nothing; says where their types are in the file, and what
 /// they were.
 fn take_away(file: &mut [u8], places: &[u64]) -> Vec<(usize, u32)> {
@@ -295,7 +267,7 @@ fn functions_into_which_the_loader_writes_stay() {
     }
     let folder = Folder::new();
     build_code(&folder);
-    comes_out_right(&folder, "the dynamic loader");
+    folder.comes_out_right(Some("the dynamic loader"));
     refused(&folder, ".text", "the dynamic loader writes");
 }
 
@@ -306,7 +278,7 @@ fn functions_whose_types_the_loader_fills_in_stay() {
     }
     let folder = Folder::new();
     build_tables(&folder);
-    comes_out_right(&folder, "the dynamic loader");
+    folder.comes_out_right(Some("the dynamic loader"));
     refused(
         &folder,
         ".gcc_except_table",
@@ -404,7 +376,7 @@ fn functions_in_memory_that_the_program_may_write_to_stay() {
     }
     let folder = Folder::new();
     folder.compile("app", WRITES, &["-Wl,-q"]);
-    comes_out_right(&folder, "may write to");
+    folder.comes_out_right(Some("may write to"));
 
     // The same of a program whose segments are not writable as far as the rewriter sees.
     let app = std::fs::read(folder.path("app")).expect("written above");

@@ -4,7 +4,7 @@
 //! machines that cannot record any. Nothing needs to run for that: from the instructions alone it is known
 //! where control may go. The walk calls and returns as a processor would, takes conditional branches at
 //! random, goes to any function through pointers, and treats calls into other files as a branch out and one
-//! back in. What it says about its way is consistent, which is all that tools can see of samples.
+//! back in. What it records of its path is consistent, which is all that tools can see of samples.
 //!
 //! The same number to start from gives the same walk.
 

@@ -2,7 +2,7 @@
 //!
 //! A [`Place`] is an address in a [`Module`] (an executable or a shared object). What the number means is
 //! said by the module's [`AddressKind`]: perf knows places as offsets in files, pre-aggregated texts as
-//! addresses of the binary as it was linked. Whoever has the binary's program headers translates.
+//! addresses of the binary as it was linked. The reader of the binary's program headers translates.
 //!
 //! Branch records become [`Trace`]s: control came from somewhere ([`Origin`]), arrived at `start`, and went
 //! on without a taken branch up to the branch at `end`. A branch stack of n entries is n traces; the newest

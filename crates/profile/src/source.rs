@@ -116,7 +116,7 @@ impl<'a> Pages<'a> {
         self.bytes
     }
 
-    /// A part of them that is gone through once; `buffer` may be used to hold it.
+    /// A part of them that is read once; `buffer` may be used to hold it.
     pub(crate) fn load<'b>(&self, range: Range<usize>, buffer: &'b mut Vec<u8>) -> &'b [u8]
     where
         'a: 'b,

@@ -103,7 +103,7 @@ impl Pin {
             Pin::SectionWithBounds => {
                 "is in a section whose name is a C identifier: symbols (__start_, __stop_) tell the program where its code is"
             }
-            Pin::Veneer => "is a linker's veneer: new code goes straight to where it leads",
+            Pin::Veneer => "is a linker's veneer: new code branches to its target directly",
             Pin::SignalTrampoline => "is a signal trampoline that unwinders recognise by its bytes",
             Pin::UnwindTable => "has an unwind table that cannot be carried over",
             Pin::ExceptionTable => "has an exception table that cannot be carried over",
@@ -114,7 +114,7 @@ impl Pin {
                 "has an address field that cannot reach its target from the new place"
             }
             Pin::NoPlaceToCount => {
-                "has a block where nothing can count, between an exclusive load and its store"
+                "has a block in which no counter can be placed, between an exclusive load and its store"
             }
             Pin::Excluded => "was left out on request",
             Pin::NotProved => "could not be proved after moving, so it stays",

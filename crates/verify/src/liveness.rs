@@ -120,7 +120,7 @@ pub(crate) fn dead<A: Arch>(
     let mut straight = 0;
     while let Some((mut at, mut open)) = work.pop() {
         while !open.is_empty() {
-            // The first few instructions come to no place twice, or it does not matter.
+            // Among the first few instructions no place is seen twice, or it does not matter.
             straight += 1;
             if straight > 8 {
                 let before = seen.entry(at).or_default();
@@ -200,7 +200,7 @@ pub(crate) fn dead<A: Arch>(
                     }
                     break;
                 }
-                // Whoever handles it and goes on after it gives the flags back as they were.
+                // A handler that continues after it restores the flags.
                 Flow::Trap if open.regs == 0 && !known.entered && !A::is_system_call(bytes) => {
                     at = next;
                 }

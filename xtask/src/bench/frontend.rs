@@ -25,6 +25,7 @@ use super::report::ToolRun;
 use super::tools::Tools;
 use super::{aarch64, fdata};
 use crate::packages;
+use crate::text::grouped;
 
 /// The caches that cachegrind simulates.
 const CACHES: &[&str] = &["--I1=32768,8,64", "--LL=1048576,16,64"];
@@ -325,19 +326,6 @@ fn parse(text: &str) -> (BTreeMap<String, u64>, Vec<(String, u64)>) {
     (figures, ranges)
 }
 
-/// A number with a comma after each three digits.
-fn grouped(n: u64) -> String {
-    let digits = n.to_string();
-    let mut text = String::new();
-    for (i, digit) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
 fn table(program: &str, rows: &[Row], remark: Option<&str>) -> String {
     let mut text = format!(
         "## {program}\n\n| layout | hot code, bytes | I1 misses (cachegrind) | to llvm-bolt | LLi misses (cachegrind) | \
@@ -368,7 +356,7 @@ fn table(program: &str, rows: &[Row], remark: Option<&str>) -> String {
             grouped(row.model("taken") / 1000),
         );
     }
-    text += "\nWhere the plugin's misses lie:";
+    text += "\nWhere the plugin's misses are:";
     for row in rows {
         let _ = write!(text, " {}:", row.name);
         for (name, misses) in row.ranges.iter().filter(|r| r.1 > 0) {

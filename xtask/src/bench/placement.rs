@@ -78,7 +78,7 @@ impl Placement {
             let range = offset as usize..(offset as usize).saturating_add(size as usize);
             let bytes = file
                 .get(range)
-                .with_context(|| format!("{}: a segment lies after its end", program.display()))?;
+                .with_context(|| format!("{}: a segment is after its end", program.display()))?;
             placement.segments.push((address, bytes.to_vec()));
         }
         Ok(placement)

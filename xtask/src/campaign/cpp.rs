@@ -4,7 +4,7 @@
 //! whether the function is virtual; exceptions through frames with destructors, thrown again, of classes with bases;
 //! lambdas in `std::function`; coroutines; switches; variadic functions; tables of pointers to functions. A program
 //! ends: functions call those with smaller numbers, and all calls together have a limit. It prints a checksum of every
-//! value that came by, and after each round.
+//! value it saw, and after each round.
 //!
 //! There are two families of classes, so that every conversion is unambiguous: in one all bases are virtual and a class
 //! overrides everything that it inherits, in the other bases have no ancestors in common.

@@ -6,19 +6,7 @@ use postlink_measure::Ratio;
 use serde_json::Value;
 
 use super::states::{BOLT_OPTIONS, Figures, State};
-
-/// Thousands apart.
-fn grouped(n: u64) -> String {
-    let digits = n.to_string();
-    let mut text = String::new();
-    for (i, digit) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
+use crate::text::grouped;
 
 fn number(value: &Value) -> String {
     value.as_u64().map_or("–".into(), grouped)

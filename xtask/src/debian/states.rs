@@ -9,7 +9,7 @@
 //! | llvm-bolt | `llvm-bolt` with the same counts (`postlink convert`), with the options that it takes for such files |
 //!
 //! To run a state its file is put into the place where the package has it, below the folder of the program, by a
-//! hard link and a rename: so a program finds what lies beside it, and a library is found by the loader.
+//! hard link and a rename: so a program finds what is beside it, and a library is found by the loader.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -249,7 +249,7 @@ impl Lab<'_> {
         })
     }
 
-    /// Runs postlink; its standard output, or what it says against it.
+    /// Runs postlink; its standard output, or its error.
     fn postlink(&self, arguments: &[&Path]) -> Result<std::result::Result<Vec<u8>, String>> {
         let mut command = Command::new(self.postlink);
         command.arg("--quiet").args(arguments);

@@ -284,7 +284,7 @@ impl Running {
         libc::pid_t::try_from(self.child.id()).ok()
     }
 
-    /// Waits for its end; `stop` if nobody wants to know what it does any more.
+    /// Waits for its end; `stop` if its output is not needed any more.
     pub fn end(mut self, stop: bool) -> Result<Ended> {
         let group = self.group();
         drop(self.records);

@@ -29,7 +29,7 @@
 //! | the same with `-singlestep` | 67,000 instructions a second | both machines; stores have to be decoded |
 //! | a plugin for qemu | 550,000 events a second, with 1,650,000 loads and stores | both machines; version 1 of the interface has no registers |
 //!
-//! The plugin it is; how it comes by the registers all the same is said in `plugin.c`. Both emulators write
+//! So it is the plugin; how it reads the registers all the same is described in `plugin.c`. Both emulators write
 //! to a pipe each, this process reads both streams in step: nothing is stored, so the length of a run is
 //! limited by patience alone. Compared are 300,000 to 1,000,000 events a second with what is between them; a
 //! run begins with about a second for making the output and the plugin.
@@ -223,7 +223,7 @@ impl Done {
     }
 }
 
-/// Builds postlink as it is given away.
+/// Builds postlink as it is released.
 pub(crate) fn build_postlink() -> Result<PathBuf> {
     let cargo = std::env::var_os("CARGO").unwrap_or("cargo".into());
     let root = crate::bench::root()?;

@@ -4,7 +4,7 @@
 //! An output has more segments than its input. The emulator, and the loader, put what comes next (heap,
 //! libraries) after them, so all pointers would differ by a distance, and so would everything that a program
 //! calculates from pointers: hashes, orders, remainders. A static program's libc even allocates memory for
-//! each segment. Therefore the run of the input uses a copy in which headers that nobody needs (of notes)
+//! each segment. Therefore the run of the input uses a copy in which headers that are not needed (of notes)
 //! have become empty segments where the output has its new ones. If there are too few of those, the last
 //! segment grows in memory. Nothing else changes.
 

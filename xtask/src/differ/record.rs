@@ -4,7 +4,7 @@ use std::io::{ErrorKind, Read};
 
 use anyhow::{Context, Result, bail};
 
-/// How control came to an address.
+/// How control reached an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Kind {
     /// By a call.
@@ -26,7 +26,7 @@ pub struct Event {
     pub last: u64,
     /// What follows that instruction: the return address, if it is a call.
     pub end: u64,
-    /// Where control came to.
+    /// Where control arrived.
     pub to: u64,
     /// Where control really went first, if an inserted routine led it on; 0 if none did. (Not told by the plugin.)
     pub via: u64,

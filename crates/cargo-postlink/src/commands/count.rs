@@ -79,7 +79,7 @@ pub fn run(session: &Session, work: &Work<'_>) -> Result<ExitCode> {
     let status = match &work.running.workload {
         Some(line) => {
             let entry = store.entry(&only(&built)?.path)?;
-            let entry = entry.context("the program does not lie in cargo's folder")?;
+            let entry = entry.context("the program is not in cargo's target folder")?;
             let copy = entry.instrument(store.relocations)?;
             fs::write(&started, b"the workload")?;
             shell(session, line, &copy, work)?
@@ -126,7 +126,7 @@ fn end(outcome: &Outcome, work: &Work<'_>) -> Result<ExitCode> {
         Outcome::Failed(status) => {
             let what = format!("the workload {}", ending(*status));
             if !work.running.allow_failure {
-                bail!("{what}; what it counted is not used (--allow-failure uses it)");
+                bail!("{what}; its counts are not used (--allow-failure uses it)");
             }
             say::warn(format_args!("{what}; what it counted is used"));
             Ok(ExitCode::SUCCESS)
@@ -255,7 +255,7 @@ fn counted(
     Ok(())
 }
 
-/// Where the compiler's profiles lie.
+/// The folder of the compiler's profiles.
 fn compilers_folder(session: &Session) -> PathBuf {
     session
         .root

@@ -109,7 +109,7 @@ fn rows_of<'r>(rows: &'r [Row], old: &Range<u64>) -> (Option<Row>, &'r [Row]) {
     }
 }
 
-/// Writes what a sequence says of code outside old bodies.
+/// Writes the rows of a sequence for code outside old bodies.
 fn staying(
     out: &mut Vec<u8>,
     header: &Header,
@@ -135,7 +135,7 @@ fn staying(
     Ok(())
 }
 
-/// Collects what it says of new code.
+/// Collects its rows for new code.
 fn moved(out: &mut Vec<Stretch>, sequence: &Sequence, map: &AddressMap) {
     let covers = sequence.covers();
     for run in map.runs_in(&covers) {

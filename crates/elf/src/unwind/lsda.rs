@@ -103,7 +103,7 @@ pub enum PadBase {
 
 /// How numbers of call sites are written.
 ///
-/// Whoever throws has the call-site table of every function on the way read from its start to the place that
+/// To throw, the unwinder reads the call-site table of every function on the way from its start to the place that
 /// is unwound through, number by number. libstdc++ takes nearly twice as many instructions for the shortest
 /// LEB128 as for a number of fixed size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! Unwind tables: what a debugger, a profiler or a thrown exception needs to walk from a function to its caller.
 //!
 //! A rewriter that moves code must leave these tables true. For every instruction that it keeps, the *row* (where the
-//! caller's registers are) has to stay what it was, and the instruction must keep its *call site* (where an exception
+//! caller's registers are) must not change, and the instruction must keep its *call site* (where an exception
 //! goes on) or its not having one. So the tables are taken apart into facts per address and put together again for
 //! the new order:
 //!

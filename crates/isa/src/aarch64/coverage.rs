@@ -15,7 +15,7 @@
 //!
 //! **Calls** take `x16` and `x17`, which the procedure call standard leaves to what is between a call and its
 //! callee; where they may hold something all the same (in hand-written code, or where the function's own loop
-//! comes by) they are saved on the stack. A count that overflows is not stored, so it saturates. Edges need
+//! passes through) they are saved on the stack. A count that overflows is not stored, so it saturates. Edges need
 //! flags, which mean nothing at an ordinary entry; where they may be live, calls are counted without.
 //!
 //! The slow way gets the return address in `x17`, since the `bl` to it overwrites the link register, and puts

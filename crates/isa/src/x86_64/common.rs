@@ -467,7 +467,7 @@ pub fn effects(bytes: &[u8]) -> Option<Effects> {
             let same = !shape.memory() && shape.reg() == shape.rm();
             match low & 7 {
                 0..=3 if same && matches!(operation, 3 | 5 | 6) => {
-                    // What it was does not matter to `xor` and `sub`. `sbb` is left to the decoder.
+                    // The old value does not matter to `xor` and `sub`. `sbb` is left to the decoder.
                     if operation == 3 {
                         return None;
                     }

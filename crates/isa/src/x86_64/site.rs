@@ -49,7 +49,7 @@
 //! # Per-thread tables
 //!
 //! With [`CounterMode::PerThread`] the table is relative to the GS base: `cmp r11, gs:[t0]`,
-//! `inc qword gs:[c0]`, and the slow path gets the table's offset (`mov r11d, t0`). Nobody but signal
+//! `inc qword gs:[c0]`, and the slow path gets the table's offset (`mov r11d, t0`). Nothing but signal
 //! handlers of the same thread writes to it, so no instruction is locked.
 //!
 //! # What a recorder destroys

@@ -244,7 +244,7 @@ impl Dump {
             && cold.is_empty()
         {
             bail!(
-                "{}: no function {name} has a table: it is as it was in the original, or is not there",
+                "{}: no function {name} has an address translation table: it did not move, or does not exist",
                 self.binary.display()
             );
         }

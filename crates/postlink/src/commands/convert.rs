@@ -15,7 +15,7 @@ use crate::ui::{BOLD, Ui};
 
 /// Write a profile in another format
 ///
-/// Any format becomes any that can hold what it says. From samples or counters to names and blocks, and
+/// Any format becomes any that can represent it. From samples or counters to names and blocks, and
 /// between these, takes the binary.
 #[derive(Args, Debug)]
 #[command(after_long_help = "\

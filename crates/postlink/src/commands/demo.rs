@@ -19,7 +19,7 @@ use crate::ui::{BAD, BOLD, GOOD, Ui, bytes, change, count, seconds};
 /// See all of it on a real program: postlink makes itself faster
 ///
 /// Instruments a copy of the running postlink, lets the copy inspect, instrument and optimise postlink,
-/// optimises it with that profile, has the result proved, and compares the two. Nothing is left behind unless
+/// optimises it with that profile, has the result proved, and compares the two. No files are left unless
 /// --keep says so.
 #[derive(Args, Debug)]
 #[command(after_long_help = "\

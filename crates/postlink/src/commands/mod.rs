@@ -1,4 +1,4 @@
-//! One file for each command: its options, what it does, what it says.
+//! One file for each command: its options, its work, its output.
 
 pub mod aggregate;
 pub mod bat;

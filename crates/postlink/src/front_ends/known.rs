@@ -1,7 +1,7 @@
 //! Every option that LLVM's tools list is known here: done, noted or refused with a reason.
 //!
 //! The list is what `--help-hidden` of the installed tools prints. Options of LLVM's libraries that happen to
-//! be linked into a tool are in it as well; those are of nobody's concern and left out by the heads under which they
+//! be linked into a tool are in it as well; those are irrelevant here and left out by the heads under which they
 //! stand.
 
 use std::process::Command;

@@ -546,26 +546,12 @@ const OPTIONS: &[Known] = &[
 
 /// Runs with arguments (without the program's name).
 pub fn main(arguments: Arguments<'_>) -> ExitCode {
-    match run(arguments) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("BOLT-ERROR: {}", crate::errors::line(&error));
-            ExitCode::FAILURE
-        }
-    }
+    super::exit_code("BOLT", run(arguments))
 }
 
 fn run(arguments: Arguments<'_>) -> Result<()> {
     let given = TOOL.parse(arguments)?;
-    let [binary] = &given.positional[..] else {
-        match given.positional.len() {
-            0 => bail!("no executable specified."),
-            1.. => bail!(
-                "Too many positional arguments specified: {}",
-                given.positional.join(" ")
-            ),
-        }
-    };
+    let binary = given.executable()?;
     let output = given
         .value("o")
         .ok_or_else(|| anyhow!("missing required -o option."))?;

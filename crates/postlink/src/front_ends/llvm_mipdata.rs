@@ -14,7 +14,7 @@ use postlink_profile::Weighted;
 use regex::bytes::Regex;
 
 use super::Arguments;
-use super::options::{Asked, Given, Kind, Spelt, Tool, switch, value};
+use super::options::{Asked, Given, Kind, Occurrence, Tool, switch, value};
 use crate::commands::mip as ours;
 
 /// The name, also that of the subcommand.
@@ -141,10 +141,10 @@ fn parse(arguments: Arguments<'_>) -> Result<Option<Request>> {
         })?;
     }
     // The options of a command are after its name.
-    let misplaced = given.spelt.iter().find(|option| {
-        option.name != "profile" && (option.behind == 0 || !known.contains(&option.name))
+    let misplaced = given.occurrences.iter().find(|option| {
+        option.name != "profile" && (option.positional_before == 0 || !known.contains(&option.name))
     });
-    if let Some(Spelt { argument, .. }) = misplaced {
+    if let Some(Occurrence { argument, .. }) = misplaced {
         bail!("Unknown command line argument '{argument}'.  Try: 'llvm-mipdata --help'");
     }
     if is_help || command.is_empty() {

@@ -32,6 +32,17 @@ pub struct FrontEnd {
     pub about: &'static str,
 }
 
+/// Tells of an error as BOLT's tools do.
+fn exit_code(tool: &str, result: anyhow::Result<()>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{tool}-ERROR: {}", crate::errors::line(&error));
+            ExitCode::FAILURE
+        }
+    }
+}
+
 /// All of them.
 pub const ALL: &[FrontEnd] = &[
     FrontEnd {

@@ -114,15 +114,15 @@ enum Print {
     All,
 }
 
-/// An option as it was given.
+/// An option on the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Spelt {
+pub struct Occurrence {
     /// Its name.
     pub name: &'static str,
     /// The argument.
     pub argument: String,
     /// How many arguments that are no options are in front of it.
-    pub behind: usize,
+    pub positional_before: usize,
 }
 
 /// What was given.
@@ -132,7 +132,7 @@ pub struct Given {
     /// Arguments that are no options.
     pub positional: Vec<String>,
     /// Options that change something, in their order.
-    pub spelt: Vec<Spelt>,
+    pub occurrences: Vec<Occurrence>,
     /// Options that change nothing, as they were written, and why.
     pub ignored: Vec<(String, &'static str)>,
 }
@@ -203,10 +203,10 @@ impl Tool {
                 );
             };
             if matches!(known.kind, Kind::Value | Kind::Switch) {
-                given.spelt.push(Spelt {
+                given.occurrences.push(Occurrence {
                     name: known.name,
                     argument: argument.clone(),
-                    behind: given.positional.len(),
+                    positional_before: given.positional.len(),
                 });
             }
             match known.kind {
@@ -294,6 +294,18 @@ fn expand(arguments: &mut dyn Iterator<Item = String>) -> Result<Vec<String>> {
 }
 
 impl Given {
+    /// The one argument that is no option: the program.
+    pub fn executable(&self) -> Result<&String> {
+        match &self.positional[..] {
+            [program] => Ok(program),
+            [] => bail!("no executable specified."),
+            several => bail!(
+                "Too many positional arguments specified: {}",
+                several.join(" ")
+            ),
+        }
+    }
+
     /// The last value of an option.
     pub fn value(&self, name: &str) -> Option<&str> {
         self.values(name).last().map(String::as_str)

@@ -95,26 +95,12 @@ pub const TOOL: Tool = Tool {
 
 /// Runs with arguments (without the program's name).
 pub fn main(arguments: Arguments<'_>) -> ExitCode {
-    match run(arguments) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("PERF2BOLT-ERROR: {}", crate::errors::line(&error));
-            ExitCode::FAILURE
-        }
-    }
+    super::exit_code("PERF2BOLT", run(arguments))
 }
 
 fn run(arguments: Arguments<'_>) -> Result<()> {
     let given = TOOL.parse(arguments)?;
-    let [binary] = &given.positional[..] else {
-        match given.positional.len() {
-            0 => bail!("no executable specified."),
-            _ => bail!(
-                "Too many positional arguments specified: {}",
-                given.positional.join(" ")
-            ),
-        }
-    };
+    let binary = given.executable()?;
     let files = given.values("perfdata");
     if files.is_empty() {
         bail!("missing -perfdata option.");

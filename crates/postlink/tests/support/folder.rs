@@ -71,6 +71,32 @@ impl Folder {
         self.start(Path::new(env!("CARGO_BIN_EXE_postlink")), arguments)
     }
 
+    /// Instruments `app`, optimises it in all presets, and verifies: it prints the same each time, and nothing was
+    /// taken back. The last output is `opt`. `stays`: what the instrumenting run says of functions that stay.
+    pub fn comes_out_right(&self, stays: Option<&str>) {
+        let messages = |arguments: &[&str]| {
+            let said = self.attempt(arguments);
+            let said = String::from_utf8_lossy(&said.stderr).into_owned();
+            assert!(!said.contains("could not be proved"), "{said}");
+            said
+        };
+        let plain = self.run(&self.path("app"), &[]);
+        let said = messages(&["instrument", "app", "-o", "counting"]);
+        assert!(stays.is_none_or(|stays| said.contains(stays)), "{said}");
+        // Of an earlier build.
+        let _ = std::fs::remove_file(self.path("run.plraw"));
+        let mut counting = self.command(&self.path("counting"), &[]);
+        let counted = super::done(counting.env("POSTLINK_PROFILE", self.path("run.plraw")));
+        assert_eq!(String::from_utf8_lossy(&counted.stdout), plain);
+        for preset in ["max", "size", "fast", "safe"] {
+            let profile = ["optimize", "app", "-p", "run.plraw", "-o", "opt"];
+            let said = messages(&[&profile[..], &["--preset", preset]].concat());
+            assert!(said.contains("proved: "), "{said}");
+            assert_eq!(self.run(&self.path("opt"), &[]), plain, "{preset}");
+            self.postlink(&["verify", "app", "opt"]);
+        }
+    }
+
     /// Runs postlink, which must succeed, and gives its output.
     pub fn postlink(&self, arguments: &[&str]) -> String {
         self.run(Path::new(env!("CARGO_BIN_EXE_postlink")), arguments)

@@ -6,7 +6,7 @@
 //! and counts are arenas; a node refers to its counts, and the counts to their node.
 //!
 //! Children are ordered by a hash of callee and place (`key`), the one that LLVM's tools order them by: where
-//! several orders are right (which of several sizes to take, which attributes come first), both then come to
+//! several orders are right (which of several sizes to take, which attributes come first), both then give
 //! the same result.
 
 #![allow(

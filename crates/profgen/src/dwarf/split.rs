@@ -37,28 +37,13 @@ fn unpack(elf: &Elf<'_>) -> Result<Unpacked, FormatError> {
     if !elf.sections.iter().any(compressed::is_compressed) {
         return Ok(out);
     }
-    for name in SECTIONS.map(SectionId::name) {
+    for name in compressed::DEBUG_SECTIONS {
         if let Some(Cow::Owned(bytes)) = compressed::by_name(elf, name)? {
             out.push((name, bytes));
         }
     }
     Ok(out)
 }
-
-/// Sections that are read.
-const SECTIONS: [SectionId; 11] = [
-    SectionId::DebugAbbrev,
-    SectionId::DebugAddr,
-    SectionId::DebugInfo,
-    SectionId::DebugLine,
-    SectionId::DebugLineStr,
-    SectionId::DebugLoc,
-    SectionId::DebugRanges,
-    SectionId::DebugRngLists,
-    SectionId::DebugStr,
-    SectionId::DebugStrOffsets,
-    SectionId::DebugTypes,
-];
 
 impl Files {
     /// None at all.

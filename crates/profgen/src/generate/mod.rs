@@ -1,4 +1,4 @@
-//! From a binary and its samples to a profile: the whole road, with everything that can be chosen on it.
+//! From a binary and its samples to a profile: all steps, with their options.
 //!
 //! ```text
 //!  script, perf.data ──► counters ──► (raw profile) ──► profile ──► finish ──► text, extbinary, binary

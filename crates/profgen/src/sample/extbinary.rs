@@ -524,17 +524,7 @@ impl Reader {
     }
 
     fn name(&self, cursor: &mut Cursor<'_>) -> Result<super::NameId, FormatError> {
-        let at = cursor.offset();
-        let number = cursor.uleb("a name's number")?;
-        let found = usize::try_from(number)
-            .ok()
-            .and_then(|number| self.names.get(number));
-        found.copied().ok_or_else(|| {
-            cursor.error(
-                at,
-                format_args!("name number {number}, but there are {}", self.names.len()),
-            )
-        })
+        Ok(*element(cursor, &self.names, ["a name's number", "name"])?)
     }
 
     fn key(&self, cursor: &mut Cursor<'_>) -> Result<Context, FormatError> {
@@ -544,17 +534,7 @@ impl Reader {
                 at: Location::default(),
             }]);
         }
-        let at = cursor.offset();
-        let number = cursor.uleb("a chain's number")?;
-        let found = usize::try_from(number)
-            .ok()
-            .and_then(|number| self.chains.get(number));
-        found.cloned().ok_or_else(|| {
-            cursor.error(
-                at,
-                format_args!("chain number {number}, but there are {}", self.chains.len()),
-            )
-        })
+        Ok(element(cursor, &self.chains, ["a chain's number", "chain"])?.clone())
     }
 
     fn body(&self, cursor: &mut Cursor<'_>, depth: usize) -> Result<Function, FormatError> {
@@ -629,6 +609,26 @@ fn location(cursor: &mut Cursor<'_>) -> Result<Location, FormatError> {
             format_args!("location {offset}.{discriminator} has more than 32 bits"),
         )),
     }
+}
+
+/// Reads a number that counts in a list of names or chains, and gives what has that number.
+fn element<'l, T>(
+    cursor: &mut Cursor<'_>,
+    list: &'l [T],
+    [field, what]: [&str; 2],
+) -> Result<&'l T, FormatError> {
+    let at = cursor.offset();
+    let number = cursor.uleb(field)?;
+    let found = usize::try_from(number)
+        .ok()
+        .and_then(|number| list.get(number));
+    found.ok_or_else(|| {
+        let count = list.len();
+        cursor.error(
+            at,
+            format_args!("{what} number {number}, but there are {count}"),
+        )
+    })
 }
 
 #[cfg(test)]

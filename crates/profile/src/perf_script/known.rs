@@ -156,7 +156,7 @@ impl<'k> Turn<'k> {
             if state.seen < self.piece {
                 return Ok(None);
             }
-            // Whoever was before may have looked through everything.
+            // The thread before may have searched everything.
             if !events.is_empty() && !state.complete {
                 state.events.extend(events);
                 if state.from.len() > EDITIONS {

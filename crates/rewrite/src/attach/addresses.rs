@@ -91,16 +91,7 @@ pub(super) fn attach<'d, I: Isa>(
                     });
                 }
             }
-            add_up(
-                &mut records,
-                |r| (r.function, r.from, r.to, r.leaves, r.enters),
-                |r| &mut r.count,
-            );
-            add_up(
-                &mut runs,
-                |r| (r.function, r.from, r.to, r.foreign),
-                |r| &mut r.count,
-            );
+            add_up_all(&mut records, &mut runs);
             (records, runs)
         })
         .collect();
@@ -115,16 +106,7 @@ pub(super) fn attach<'d, I: Isa>(
             push_sample(program, (samples.address)(place), count, &mut records);
         }
     }
-    add_up(
-        &mut records,
-        |r| (r.function, r.from, r.to, r.leaves, r.enters),
-        |r| &mut r.count,
-    );
-    add_up(
-        &mut runs,
-        |r| (r.function, r.from, r.to, r.foreign),
-        |r| &mut r.count,
-    );
+    add_up_all(&mut records, &mut runs);
     let made = Made {
         weigh: by_samples.then(|| CountWeight::of(&profile.events)),
         same_code: samples.same_code,
@@ -162,7 +144,21 @@ impl Source {
     }
 }
 
-/// Sorts records and adds up equal ones.
+/// Sorts records and runs, and adds up equal ones.
+fn add_up_all(records: &mut Vec<Record>, runs: &mut Vec<Run>) {
+    add_up(
+        records,
+        |r| (r.function, r.from, r.to, r.leaves, r.enters),
+        |r| &mut r.count,
+    );
+    add_up(
+        runs,
+        |r| (r.function, r.from, r.to, r.foreign),
+        |r| &mut r.count,
+    );
+}
+
+/// Sorts a list and adds up elements with the same key.
 fn add_up<T: Ord + Send, K: PartialEq>(
     list: &mut Vec<T>,
     key: impl Fn(&T) -> K,

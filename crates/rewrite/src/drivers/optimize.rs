@@ -552,7 +552,7 @@ fn discover<'d, I: Isa>(elf: &'d Elf<'d>, options: &OptimizeOptions) -> Result<P
     check_program(&program)?;
     if !program.refs.kept && options.preset == Preset::Size {
         return Err(Error::Unsupported(
-            "the linker kept no relocations: what leads into old code is not all known, so the preset size, which puts other code there, is not possible; link with -Wl,-q (--emit-relocs)".into(),
+            "the linker kept no relocations: not every reference to old code is known, so the preset size, which reuses its space, is not possible; link with -Wl,-q (--emit-relocs)".into(),
         ));
     }
     if options.keep_pointers {

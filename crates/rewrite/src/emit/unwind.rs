@@ -66,7 +66,7 @@ impl<'d> FunctionUnwind<'d> {
             pieces.push((*start, rows));
         }
         // Only what control takes to a landing pad has its pushed arguments taken off. Elsewhere their size
-        // may be anything, so it stays what it was before: the unwinder runs all instructions up to a place,
+        // may be anything, so it is not changed: the unwinder runs all instructions up to a place,
         // so fewer of them are quicker.
         let pushes = pieces
             .iter()

@@ -31,7 +31,7 @@ pub fn jump_len<I: Isa>(program: &Program<'_>, at: u64) -> u64 {
 }
 
 /// Where a jump goes at the entry of a function that was not understood, if it takes the place of one whole
-/// instruction: nothing can come to its inside.
+/// instruction: no branch can target its inside.
 pub fn whole_entry<I: Covers>(program: &Program<'_>, piece: &Piece, pin: Pin) -> Result<u64, Pin> {
     let unclear = matches!(
         pin,

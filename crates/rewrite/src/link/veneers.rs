@@ -5,7 +5,7 @@
 //! target that is out of some branch's reach, `adrp x16`, `add x16`, `br x16`, which all share. The procedure
 //! call standard leaves `x16` to veneers, so only targets at which functions begin get one.
 //!
-//! Linkers make veneers too. A call of new code that went by way of one goes straight to where that leads, or
+//! Linkers make veneers too. A call of new code that went through one goes to its target directly, or
 //! to a veneer of ours for it. They themselves stay: nothing is gained by a copy, and it would be one more
 //! place that knows the old address of a function that moved.
 //!
@@ -70,7 +70,7 @@ pub(crate) fn veneer_groups<I: Isa>(ready: &[Ready], order: &[u32], align: [u64;
     veneer_groups
 }
 
-/// Branches of code out of its function, with the input addresses that they are to come to.
+/// Branches of code out of its function, with the input addresses of their targets.
 pub(crate) fn branches(code: &Code<Target>) -> impl Iterator<Item = (&Fixup<Target>, u64)> {
     code.fixups.iter().filter_map(|f| match f.target {
         Target::Code(to) | Target::Same(to) if f.kind == FixupKind::Branch26 => Some((f, to)),
@@ -85,7 +85,7 @@ pub(crate) struct Branch {
     pub veneer_group: u16,
     /// Its address.
     pub place: OutputAddr,
-    /// The input address that it is to come to.
+    /// The input address of its target.
     pub input: InputAddr,
     /// Where that is now.
     pub target: OutputAddr,
@@ -197,7 +197,7 @@ impl Veneers {
         }
     }
 
-    /// Where a branch of a veneer group at `place` that is to come to `target` goes.
+    /// Where a branch of a veneer group at `place` to `target` goes.
     pub(crate) fn instead<I: Isa>(
         &self,
         veneer_group: u16,

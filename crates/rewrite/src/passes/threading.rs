@@ -65,7 +65,7 @@ pub struct Threading {
     pub tail_calls: bool,
 }
 
-/// Changes the graph of a function. Gives what it was, and how often what was changed ran.
+/// Changes the graph of a function. Gives the graph before, and how often the changed branches ran.
 pub(super) fn thread<I: Isa>(
     program: &Program<'_>,
     c: &mut Counted<'_>,

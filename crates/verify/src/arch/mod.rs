@@ -286,7 +286,7 @@ pub(crate) trait Arch: Sync + Send + 'static {
     /// Registers that hold nothing when a function is called and when it returns: linkers' stubs may use them.
     const STUB_SCRATCH: u32;
     /// Registers that calls leave alone, so that a landing pad may read them. (What calls overwrite compilers do not
-    /// keep over an exception, whoever raises it.)
+    /// keep over an exception, whatever raises it.)
     const KEPT_BY_CALLS: u32;
     /// Whether code inside of compiled functions keeps to that as well at calls and returns, so that they are
     /// dead before those.

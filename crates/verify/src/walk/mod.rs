@@ -476,7 +476,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         Ok(true)
     }
 
-    /// Walks on from a pair until both sides end or come to known pairs.
+    /// Walks on from a pair until both sides end or reach known pairs.
     fn follow(&mut self, mut p: InputAddr, mut q: OutputAddr, mut pending: Pending) -> Step {
         let mut chain: SmallVec<[InputAddr; 4]> = SmallVec::new();
         loop {

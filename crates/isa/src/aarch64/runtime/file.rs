@@ -37,7 +37,7 @@ impl Routine<'_> {
     pub(super) fn open(&mut self) {
         self.line("postlink: cannot open profile ");
         if self.mip.is_some_and(|mip| mip.fresh) {
-            // Whoever has the old file mapped keeps it; whether there was one does not matter.
+            // A process that has the old file mapped keeps it; whether there was one does not matter.
             self.buffer(1, NAME);
             self.a.put(&[encode::movn(0, 99), encode::mov(2, ZR)]); // AT_FDCWD
             self.system_call(call::UNLINKAT);

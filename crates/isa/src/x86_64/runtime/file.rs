@@ -35,7 +35,7 @@ impl Routine<'_> {
             mov(edx, MODE);
         }
         if self.mip.is_some_and(|mip| mip.fresh) {
-            // Whoever has the old file mapped keeps it; whether there was one does not matter.
+            // A process that has the old file mapped keeps it; whether there was one does not matter.
             self.system_call(call::UNLINK)?;
         }
         self.system_call(call::OPEN)?;

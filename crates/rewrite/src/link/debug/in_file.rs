@@ -226,13 +226,7 @@ pub fn update<'d>(
         ..DebugReport::default()
     };
     let changed = sections::update(debug, &map, compress, &mut report).map_err(OfDebugFile)?;
-    let changed = changed.into_iter().map(|section| Contents {
-        index: section.index,
-        name: section.name,
-        bytes: section.bytes,
-        compressed: section.compressed,
-        align: section.align,
-    });
+    let changed = changed.into_iter().map(|section| section.contents);
     let followed = super::probes::follow(debug, &map);
     if let Some(of) = &followed {
         (report.probes, report.probes_left) = (of.moved, of.gone);

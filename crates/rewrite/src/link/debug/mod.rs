@@ -298,7 +298,7 @@ const LINK: &str = ".gnu_debuglink";
 /// A packed symbol table.
 const PACKED_SYMBOLS: &str = ".gnu_debugdata";
 
-/// Leaves out what leads debuggers to a description of the input: they would believe it.
+/// Leaves out links to debug information of the input: debuggers would follow them.
 fn leave_out_links(elf: &Elf<'_>, writer: &mut Writer<'_>) -> Result<(), Error> {
     for name in [LINK, PACKED_SYMBOLS] {
         if let Some((index, _)) = elf.section(name).filter(|(_, s)| !s.is_alloc()) {
@@ -334,13 +334,14 @@ fn updated(
 }
 
 /// Gives a section its new contents; what the input does not have is appended.
-fn put(section: Changed, writer: &mut Writer<'_>) -> Result<(), Error> {
+fn put(changed: Changed, writer: &mut Writer<'_>) -> Result<(), Error> {
+    let section = changed.contents;
     if let Some(index) = section.index {
         let with = Replacement {
             bytes: section.bytes,
             compressed: section.compressed,
             align: section.align,
-            name: section.renamed.then_some(section.name),
+            name: changed.renamed.then_some(section.name),
         };
         return Ok(writer.replace(index, with)?);
     }

@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use postlink_dwarf::{AddressMap, Sections};
 use postlink_elf::FormatError;
 use postlink_elf::compressed::{self, Packing, Unpacked};
+use postlink_elf::debug_file::Contents;
 use postlink_elf::elf::Elf;
 use rayon::prelude::*;
 use serde::Serialize;
@@ -47,18 +48,10 @@ impl CompressDebug {
 
 /// A section of the output that is not the input's.
 pub(super) struct Changed {
-    /// Its index in the input; `None` if the input does not have it.
-    pub index: Option<usize>,
-    /// Its name in the output.
-    pub name: String,
+    /// Its name and contents in the output, and its index in the input.
+    pub contents: Contents,
     /// Whether that is another name than in the input.
     pub renamed: bool,
-    /// Its contents as they are in the file.
-    pub bytes: Vec<u8>,
-    /// Whether it has the flag `SHF_COMPRESSED`.
-    pub compressed: bool,
-    /// `sh_addralign`.
-    pub align: u64,
 }
 
 /// Whether a section holds debug information.
@@ -124,8 +117,8 @@ pub(super) fn update(
     let sections = pack(elf, &by_name, changed, compress).map_err(|e| e.to_string())?;
     report.output_bytes = report.input_bytes;
     for section in &sections {
-        report.output_bytes += section.bytes.len() as u64;
-        report.output_bytes -= section.index.map_or(0, |i| elf.sections[i].size);
+        report.output_bytes += section.contents.bytes.len() as u64;
+        report.output_bytes -= section.contents.index.map_or(0, |i| elf.sections[i].size);
     }
     let of = done.report;
     report.units = of.units;
@@ -168,12 +161,14 @@ fn pack(
     let packed = work.into_par_iter().map(|(name, of, bytes)| {
         let Some((index, of)) = of else {
             return Ok(Changed {
-                index: None,
-                name: name.to_owned(),
+                contents: Contents {
+                    index: None,
+                    name: name.to_owned(),
+                    bytes,
+                    compressed: false,
+                    align: 1,
+                },
                 renamed: false,
-                bytes,
-                compressed: false,
-                align: 1,
             });
         };
         let packing = compress.of(of.packing);
@@ -183,17 +178,17 @@ fn pack(
         };
         let renamed = of.packing == Packing::Gnu && packing != Packing::Gnu;
         let compressed = matches!(packing, Packing::Zlib | Packing::Zstd);
-        Ok(Changed {
+        let contents = Contents {
             index: Some(*index),
             name: name.to_owned(),
-            renamed,
             bytes: compressed::pack(bytes, packing, align)?,
             compressed,
             align: match compressed {
                 true => compressed::ALIGN,
                 false => align,
             },
-        })
+        };
+        Ok(Changed { contents, renamed })
     });
     packed.collect()
 }

@@ -1,6 +1,6 @@
 //! The rule of calls through the procedure linkage table.
 //!
-//! A stub P of the table does nothing but jump to what its slot G holds. Whoever calls P may as well call through G:
+//! A stub P of the table does nothing but jump to what its slot G holds. A call of P may as well go through G:
 //!
 //! | | old | new | stub P |
 //! |---|---|---|---|

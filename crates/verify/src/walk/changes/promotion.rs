@@ -17,7 +17,7 @@
 //!
 //! An operand in memory is read once, at the beginning, into [`Arch::PROMOTION`]'s register. Where that is needed for F
 //! too it waits in the word under the stack pointer, which the call itself overwrites with the return address. What
-//! follows such a read is only right after it: code that nothing else may come to ([`Walk::after_read`]).
+//! follows such a read is only right after it: code that nothing else may enter ([`Walk::after_read`]).
 //!
 //! What a comparison destroys: the flags, which no call takes along ([`crate::liveness`] says so of all calls), and
 //! that register. That calls through registers and memory pass nothing in it is assumption A11.
@@ -321,7 +321,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         self.id(p).is_some() && marked == self.id(p).as_ref()
     }
 
-    /// Marks code as standing for an old call. What comes after the operand was read must be come to from there alone.
+    /// Marks code as standing for an old call. What follows the read of the operand must be entered from there alone.
     fn mark_once(&mut self, p: InputAddr, q: OutputAddr, len: usize, after_read: bool) -> Step {
         let slot = self.new_bytes(q).map_or(0, |b| b.1);
         if !self.mark(q, slot, len, p)? {
@@ -334,10 +334,10 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
     }
 }
 
-/// New code is come to without what was read before it.
+/// New code is entered without what was read before it.
 pub(crate) fn needs_operand(p: InputAddr, q: OutputAddr) -> Failure {
     let text = format!(
-        "new code at {q:#x} needs an operand that was read before, and is also come to from elsewhere"
+        "new code at {q:#x} needs an operand that was read before, and is also entered from elsewhere"
     );
     Failure::new(Check::Code, text).at(p, q)
 }
