@@ -6,10 +6,11 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use postlink_elf::elf::Elf;
 use postlink_elf::note::{Note, NoteKind};
 use postlink_measure::Paired;
 use postlink_report::model::{Measured, Program, Proof, Verdict};
-use postlink_report::{Room, Subjects};
+use postlink_report::{Moment, Room, Subjects};
 use postlink_rewrite::attach::Source;
 use postlink_rewrite::facts;
 
@@ -18,7 +19,7 @@ use crate::debug_files;
 use crate::input::Input;
 use crate::options;
 use crate::rewriting;
-use crate::ui::{BOLD, Ui, bytes, demangle};
+use crate::ui::{BOLD, Ui, Watched, bytes, demangle};
 
 /// The largest source file whose text is put on the page.
 const SOURCE_LIMIT: u64 = 1 << 20;
@@ -33,7 +34,8 @@ const SOURCE_LIMIT: u64 = 1 << 20;
 Examples:
   postlink report ./app --profile run.plraw -o report.html --open
   postlink report ./app --profile run.plraw --optimized ./app.opt -o report.html
-  postlink report ./app --profile monday.plraw --compare tuesday.plraw -o report.html")]
+  postlink report ./app --profile monday.plraw --compare tuesday.plraw -o report.html
+  postlink report ./app --profile run.plraw --startup snap.*.plraw -o report.html   # of `postlink watch`")]
 pub struct Report {
     /// The program or shared library (not its instrumented copy)
     #[arg(value_name = "INPUT")]
@@ -44,6 +46,9 @@ pub struct Report {
     /// What `postlink optimize` made of the program
     #[arg(long, value_name = "FILE")]
     pub optimized: Option<PathBuf>,
+    /// Copies of the live profile of one run, as `postlink watch` takes them, for pages of code over time
+    #[arg(long, value_name = "FILE", num_args = 1..)]
+    pub startup: Vec<PathBuf>,
     /// A second profile, to be compared with the first
     #[arg(long, value_name = "FILE")]
     pub compare: Option<String>,
@@ -84,6 +89,8 @@ pub struct Page<'a> {
     pub profile_names: Vec<String>,
     /// What was made of the program.
     pub optimized: Option<&'a Path>,
+    /// Copies of the live profile of one run.
+    pub startup: &'a [PathBuf],
     /// A second profile and its name.
     pub compare: Option<(Source<'a>, &'a str)>,
     /// Times that were measured.
@@ -161,6 +168,7 @@ pub fn write(ui: &Ui, page: &Page<'_>) -> Result<()> {
         }
         None => None,
     };
+    let moments = moments(&elf, page, &watched)?;
     let written = page.optimized.map(Input::open).transpose()?;
     let output = written.as_ref().map(Input::elf).transpose()?;
     let note = match (&output, page.optimized) {
@@ -185,6 +193,7 @@ pub fn write(ui: &Ui, page: &Page<'_>) -> Result<()> {
         debug: debug.as_ref(),
         facts: &facts,
         output: output.as_ref().zip(note.as_ref()),
+        moments: &moments,
         other: other.as_ref().map(|(facts, name)| (facts, *name)),
         program: Program {
             name: file_name(&page.input.path),
@@ -216,6 +225,21 @@ pub fn write(ui: &Ui, page: &Page<'_>) -> Result<()> {
         bytes(text.len() as u64)
     ));
     Ok(())
+}
+
+/// What had run in each of the copies of a live profile. Their counters are the program's alone: other profiles do not
+/// say which blocks had run.
+fn moments(elf: &Elf<'_>, page: &Page<'_>, watched: &Watched) -> Result<Vec<Moment>> {
+    let mut moments = Vec::new();
+    for (done, path) in page.startup.iter().enumerate() {
+        watched.done_of(done, page.startup.len());
+        let opened = postlink_profile::open(path)?;
+        let counts = opened.read()?;
+        let facts = facts::facts(elf, Source::Exact(&counts))
+            .with_context(|| format!("{} with {}", page.input.path.display(), path.display()))?;
+        moments.push(Moment::new(&facts));
+    }
+    Ok(moments)
 }
 
 /// The text of a source file, if it is a file of moderate size that is text.
@@ -300,6 +324,7 @@ impl Report {
                 profile,
                 profile_names: self.profile.clone(),
                 optimized: self.optimized.as_deref(),
+                startup: &self.startup,
                 compare: other.zip(name.as_deref()),
                 measured: None,
                 certificate: None,
