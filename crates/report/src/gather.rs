@@ -197,7 +197,8 @@ impl<'a, 'd, I: Isa> Gather<'a, 'd, I> {
         }
         model.sizes = sizes::sizes(self.subjects.input, self.subjects.output.map(|o| o.0));
         model.verdict.sizes = model.sizes.after.map(|after| (model.sizes.before, after));
-        model.startup = startup::startup(self.subjects.moments, &facts.functions, places.as_deref());
+        model.startup =
+            startup::startup(self.subjects.moments, &facts.functions, places.as_deref());
         model.compare = self.compare();
         model
     }

@@ -29,5 +29,5 @@ pub mod startup;
 
 pub use gather::{Room, Subjects, gather};
 pub use model::Model;
-pub use startup::Moment;
 pub use page::{LIMIT, fitting, html, json};
+pub use startup::Moment;

@@ -9,6 +9,7 @@ use clap::Args;
 use postlink_elf::elf::Elf;
 use postlink_elf::note::{Note, NoteKind};
 use postlink_measure::Paired;
+use postlink_profile::progress;
 use postlink_report::model::{Measured, Program, Proof, Verdict};
 use postlink_report::{Moment, Room, Subjects};
 use postlink_rewrite::attach::Source;
@@ -19,7 +20,7 @@ use crate::debug_files;
 use crate::input::Input;
 use crate::options;
 use crate::rewriting;
-use crate::ui::{BOLD, Ui, Watched, bytes, demangle};
+use crate::ui::{BOLD, Ui, bytes, demangle};
 
 /// The largest source file whose text is put on the page.
 const SOURCE_LIMIT: u64 = 1 << 20;
@@ -168,7 +169,7 @@ pub fn write(ui: &Ui, page: &Page<'_>) -> Result<()> {
         }
         None => None,
     };
-    let moments = moments(&elf, page, &watched)?;
+    let moments = moments(&elf, page)?;
     let written = page.optimized.map(Input::open).transpose()?;
     let output = written.as_ref().map(Input::elf).transpose()?;
     let note = match (&output, page.optimized) {
@@ -229,16 +230,18 @@ pub fn write(ui: &Ui, page: &Page<'_>) -> Result<()> {
 
 /// What had run in each of the copies of a live profile. Their counters are the program's alone: other profiles do not
 /// say which blocks had run.
-fn moments(elf: &Elf<'_>, page: &Page<'_>, watched: &Watched) -> Result<Vec<Moment>> {
+fn moments(elf: &Elf<'_>, page: &Page<'_>) -> Result<Vec<Moment>> {
     let mut moments = Vec::new();
-    for (done, path) in page.startup.iter().enumerate() {
-        watched.done_of(done, page.startup.len());
+    progress::files(page.startup.len());
+    for path in page.startup {
         let opened = postlink_profile::open(path)?;
         let counts = opened.read()?;
         let facts = facts::facts(elf, Source::Exact(&counts))
             .with_context(|| format!("{} with {}", page.input.path.display(), path.display()))?;
         moments.push(Moment::new(&facts));
+        progress::file_done();
     }
+    progress::reset();
     Ok(moments)
 }
 

@@ -5,6 +5,7 @@
 //! word in the console. Set `POSTLINK_PICTURES` to a folder to have the pictures of that written there.
 
 mod browser;
+mod startup;
 #[path = "../support/mod.rs"]
 mod support;
 
