@@ -7,12 +7,12 @@ const sizesView = () => {
   if (after !== null) {
     const changed = steps.filter(([, was, is]) => is !== was).sort((x, y) => Math.abs(y[2] - y[1]) - Math.abs(x[2] - x[1]));
     const rows = [['input', 0, s.before, 'total'], ...changed.map(([name, was, is]) => [name, was, is]), ['output', 0, after, 'total']];
-    const H = 30, W = 900, left = 210, right = 110;
+    const H = 30, W = Math.min(900, Math.max(300, innerWidth - 80)), left = W < 600 ? 152 : 210, right = W < 600 ? 70 : 110;
     // The scale begins close to what changes, as changes are small beside the whole.
     let at = s.before, low = s.before, high = s.before;
     for (const [, was, is] of changed) { at += is - was; low = Math.min(low, at); high = Math.max(high, at); }
     const from = Math.max(0, low - (high - low) * 0.35 - 1), x = (v) => left + (W - left - right) * (Math.max(v, from) - from) / ((high - from) || 1);
-    const chart = svg('svg', { class: 'chart', viewBox: `0 0 ${W} ${rows.length * H + 20}`, role: 'img', 'aria-label': 'From the size of the input to that of the output', style: 'min-width:560px;max-width:1000px' });
+    const chart = svg('svg', { class: 'chart', viewBox: `0 0 ${W} ${rows.length * H + 20}`, role: 'img', 'aria-label': 'From the size of the input to that of the output', style: `max-width:${W}px` });
     at = s.before;
     rows.forEach(([name, was, is, whole], k) => {
       const y = k * H;
@@ -28,8 +28,8 @@ const sizesView = () => {
   }
   const most = Math.max(...steps.map(([, was, is]) => Math.max(was, is)), 1);
   out.push(el('section', { class: 'panel' }, el('h2', {}, 'What the bytes are for'), el('div', { class: 'scrollx' }, el('table', { class: 'plain' },
-    el('tr', {}, el('th', {}, 'Part'), el('th', {}, ''), el('th', { class: 'num' }, after !== null ? 'Before' : 'Bytes'), after !== null ? [el('th', { class: 'num' }, 'After'), el('th', { class: 'num' }, 'Change')] : null),
-    steps.map(([name, was, is]) => el('tr', {}, el('td', {}, name), el('td', { style: 'width:34%;min-width:120px' }, el('span', { style: `display:block;height:7px;border-radius:3px;margin-top:3px;background:var(--before);width:${100 * was / most}%` }), after !== null ? el('span', { style: `display:block;height:7px;border-radius:3px;margin-top:2px;background:var(--after);width:${100 * is / most}%` }) : null), el('td', { class: 'num' }, bytes(was)), after !== null ? [el('td', { class: 'num' }, bytes(is)), el('td', { class: 'num' }, is === was ? '' : !was ? 'new' : is > 10 * was ? '× ' + count(Math.round(is / was)) : change(was, is))] : null)))),
+    el('tr', {}, el('th', {}, 'Part'), el('th', { class: 'bars' }, ''), el('th', { class: 'num' }, after !== null ? 'Before' : 'Bytes'), after !== null ? [el('th', { class: 'num' }, 'After'), el('th', { class: 'num' }, 'Change')] : null),
+    steps.map(([name, was, is]) => el('tr', {}, el('td', {}, name), el('td', { class: 'bars' }, el('span', { style: `display:block;height:7px;border-radius:3px;margin-top:3px;background:var(--before);width:${100 * was / most}%` }), after !== null ? el('span', { style: `display:block;height:7px;border-radius:3px;margin-top:2px;background:var(--after);width:${100 * is / most}%` }) : null), el('td', { class: 'num' }, bytes(was)), after !== null ? [el('td', { class: 'num' }, bytes(is)), el('td', { class: 'num' }, is === was ? '' : !was ? 'new' : is > 10 * was ? '× ' + count(Math.round(is / was)) : change(was, is))] : null)))),
     after !== null ? el('p', { class: 'legend', style: 'margin-top:10px' }, el('span', {}, el('span', { class: 'swatch', style: 'background:var(--before)' }), 'before'), el('span', {}, el('span', { class: 'swatch', style: 'background:var(--after)' }), 'after')) : null));
   out.push(startupPanel());
   return out;
