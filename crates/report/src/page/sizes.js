@@ -7,7 +7,7 @@ const sizesView = () => {
   if (after !== null) {
     const changed = steps.filter(([, was, is]) => is !== was).sort((x, y) => Math.abs(y[2] - y[1]) - Math.abs(x[2] - x[1]));
     const rows = [['input', 0, s.before, 'total'], ...changed.map(([name, was, is]) => [name, was, is]), ['output', 0, after, 'total']];
-    const H = 30, W = Math.min(900, Math.max(300, innerWidth - 80)), left = W < 600 ? 152 : 210, right = W < 600 ? 70 : 110;
+    const H = 30, W = Math.min(900, Math.max(300, innerWidth - 80)), left = W < 600 ? 172 : 210, right = W < 600 ? 70 : 110;
     // The scale begins close to what changes, as changes are small beside the whole.
     let at = s.before, low = s.before, high = s.before;
     for (const [, was, is] of changed) { at += is - was; low = Math.min(low, at); high = Math.max(high, at); }
