@@ -151,6 +151,7 @@ impl Ui {
             let bar = started.bar.clone();
             let name = what.to_owned();
             phases.observer = Some(Box::new(move |phase| {
+                postlink_profile::progress::reset();
                 *begun.lock().unwrap_or_else(PoisonError::into_inner) = (phase, Instant::now());
                 bar.set_message(step(&name, phase));
             }));
@@ -245,7 +246,10 @@ fn left((done, all): (usize, usize), since: Duration) -> String {
 fn counted_of(phase: &str) -> (usize, usize) {
     match phase {
         "verify" | "check" => postlink_verify::walked(),
-        _ => postlink_rewrite::worked(),
+        _ => match postlink_profile::progress::worked() {
+            (_, 0) => postlink_rewrite::worked(),
+            reading => reading,
+        },
     }
 }
 
@@ -280,7 +284,7 @@ impl Spinner {
         let thread = std::thread::spawn(move || {
             if let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(PATIENCE) {
                 shown.set_draw_target(ProgressDrawTarget::stderr());
-                shown.enable_steady_tick(Duration::from_millis(120));
+                shown.enable_steady_tick(Duration::from_millis(250));
             }
         });
         Spinner {

@@ -40,7 +40,7 @@ use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex};
 
 use memchr::{memchr, memmem, memrchr};
-use postlink_profile::perf_script;
+use postlink_profile::{perf_script, progress};
 use rustc_hash::FxHashMap;
 
 use crate::FormatError;
@@ -253,6 +253,7 @@ pub fn read(
                 scope.spawn(move |_| {
                     let mut parser = tallies.take();
                     parser.block(&block, kind, how, options);
+                    progress::did(block.text.len());
                     tallies.give_back(parser);
                 });
             }

@@ -18,7 +18,9 @@ use crate::address::AddressProfile;
 use crate::bolt_yaml::{self, BoltYaml};
 use crate::samples::Options;
 use crate::symbolic::SymbolicProfile;
-use crate::{Error, Format, Profile, Weighted, fdata, perf_data, perf_script, preaggregated};
+use crate::{
+    Error, Format, Profile, Weighted, fdata, perf_data, perf_script, preaggregated, progress,
+};
 
 /// A profile.
 #[derive(Clone, Debug)]
@@ -110,6 +112,7 @@ pub fn read_addresses(
 /// is read in parallel.
 pub fn merge_addresses(inputs: &[Weighted], options: &Options) -> Result<AddressProfile, Error> {
     let mut total = AddressProfile::default();
+    progress::files(inputs.len());
     for input in inputs {
         let format = format_of(&input.path)?;
         let mut profile = read_addresses(&input.path, format, options)?;
@@ -117,7 +120,9 @@ pub fn merge_addresses(inputs: &[Weighted], options: &Options) -> Result<Address
             profile.scale(input.weight);
         }
         total = total.merge(profile);
+        progress::file_done();
     }
+    progress::reset();
     Ok(total)
 }
 
@@ -165,6 +170,7 @@ pub fn merge_of(model: Model, inputs: &[Weighted], options: &Options) -> Result<
 fn merge_blocks(inputs: &[Weighted]) -> Result<BoltYaml, Error> {
     let batch = rayon::current_num_threads().max(1);
     let mut total: Option<(&Path, BoltYaml)> = None;
+    progress::files(inputs.len());
     for inputs in inputs.chunks(batch) {
         let read: Result<Vec<(&Path, BoltYaml)>, Error> = inputs
             .par_iter()
@@ -173,6 +179,7 @@ fn merge_blocks(inputs: &[Weighted]) -> Result<BoltYaml, Error> {
                 if input.weight != 1 {
                     profile.scale(input.weight);
                 }
+                progress::file_done();
                 Ok((input.path.as_path(), profile))
             })
             .collect();

@@ -51,7 +51,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::source::{Bad, find_byte};
 use crate::symbolic::{Collection, Records, SymbolicProfile};
-use crate::{Error, Weighted, fdata};
+use crate::{Error, Weighted, fdata, progress};
 
 use scan::{number, some_digits, split, strip};
 
@@ -687,7 +687,10 @@ impl Worker {
                         at_end = true;
                         break;
                     }
-                    Ok(read) => filled += read,
+                    Ok(read) => {
+                        filled += read;
+                        progress::did(read);
+                    }
                     Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
                     Err(e) => return Err(Error::io(path, "read", e)),
                 }
@@ -776,6 +779,10 @@ fn lines_in(path: &Path, bytes: u64) -> u64 {
 /// Reads and adds up files; see [`fdata::merge`].
 pub(crate) fn merge(inputs: &[Weighted]) -> Result<SymbolicProfile, Error> {
     let threads = rayon::current_num_threads().min(inputs.len()).max(1);
+    // Pipes have no size: then more is done than was expected, and no time is told.
+    let sizes = inputs.iter().map(|input| std::fs::metadata(&input.path));
+    progress::reset();
+    progress::expect(sizes.flatten().map(|data| data.len() as usize).sum());
     let next = AtomicUsize::new(0);
     let shared = Shared([false, true].map(|branches| RwLock::new(Table::new(branches))));
     let work = || {

@@ -33,6 +33,7 @@ pub mod perf_data;
 pub mod perf_script;
 pub mod plprof;
 pub mod preaggregated;
+pub mod progress;
 pub mod raw;
 pub mod samples;
 pub mod source;

@@ -14,7 +14,7 @@ use rayon::prelude::*;
 
 use crate::model::{self, same_subject};
 use crate::raw::{Sink, out_of_memory};
-use crate::{Error, Profile, Site, Subject, input};
+use crate::{Error, Profile, Site, Subject, input, progress};
 
 /// Counters under one lock.
 const STRIPE: usize = 1 << 16;
@@ -103,6 +103,7 @@ pub fn merge(inputs: &[Weighted]) -> Result<Merged, Error> {
         stripes: counters.chunks_mut(STRIPE).map(Mutex::new).collect(),
         sites: Mutex::new(BTreeMap::new()),
     };
+    progress::files(used.len());
     let errors: Vec<(usize, Error)> = used
         .par_iter()
         .enumerate()
@@ -118,9 +119,11 @@ pub fn merge(inputs: &[Weighted]) -> Result<Merged, Error> {
                 file.stream(&mut adder)
             });
             adder.flush();
+            progress::file_done();
             added.err().map(|e| (i, e))
         })
         .collect();
+    progress::reset();
     if let Some((_, error)) = errors.into_iter().min_by_key(|(i, _)| *i) {
         return Err(error);
     }

@@ -17,6 +17,7 @@ use crate::heat;
 use crate::model::{Calls, Compare, FileLines, Model, Program, Ran, Rest, Verdict};
 use crate::placed::{self, Place};
 use crate::sizes;
+use crate::startup::{self, Moment};
 
 /// How much of what can be of any size goes onto the page.
 #[derive(Clone, Copy, Debug)]
@@ -73,6 +74,8 @@ pub struct Subjects<'a, 'd> {
     pub facts: &'a Facts,
     /// What was made of it, with its note.
     pub output: Option<(&'a Elf<'d>, &'a Note)>,
+    /// What had run by when.
+    pub moments: &'a [Moment],
     /// A second profile's counts, with its name.
     pub other: Option<(&'a Facts, &'a str)>,
     /// Name of the program, of the output, of the profile's files, version of the tool.
@@ -104,6 +107,19 @@ struct Gather<'a, 'd, I> {
     /// Their numbers.
     numbers: FxHashMap<u32, u32>,
     isa: std::marker::PhantomData<I>,
+}
+
+/// 1234567 as `1,234,567`, as the page's script writes numbers.
+fn grouped(n: u64) -> String {
+    let digits = n.to_string();
+    let mut text = String::new();
+    for (place, digit) in digits.char_indices() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
 }
 
 fn cut(name: String, limit: usize) -> String {
@@ -181,6 +197,8 @@ impl<'a, 'd, I: Isa> Gather<'a, 'd, I> {
         }
         model.sizes = sizes::sizes(self.subjects.input, self.subjects.output.map(|o| o.0));
         model.verdict.sizes = model.sizes.after.map(|after| (model.sizes.before, after));
+        model.startup =
+            startup::startup(self.subjects.moments, &facts.functions, places.as_deref());
         model.compare = self.compare();
         model
     }
@@ -318,7 +336,7 @@ impl<'a, 'd, I: Isa> Gather<'a, 'd, I> {
         } else {
             model.notes.push(format!(
                 "{} functions that did not run are counted, but not named.",
-                others.len()
+                grouped(others.len() as u64)
             ));
         }
         model.rest = rest;
@@ -348,9 +366,10 @@ impl<'a, 'd, I: Isa> Gather<'a, 'd, I> {
                 .fold(0u64, |sum, e| sum.saturating_add(e.1.0));
             model.calls_left_out = (left_out.len(), calls);
             model.notes.push(format!(
-                "The call graph has its {} most frequent edges; {} others, with {calls} calls, are left out.",
-                edges.len(),
-                left_out.len()
+                "The call graph has its {} most frequent edges; {} others, with {} calls, are left out.",
+                grouped(edges.len() as u64),
+                grouped(left_out.len() as u64),
+                grouped(calls)
             ));
         }
         edges.sort_unstable();
@@ -461,8 +480,8 @@ impl<'a, 'd, I: Isa> Gather<'a, 'd, I> {
             let all = model.program.instructions.max(1);
             model.notes.push(format!(
                 "Graphs and instructions are here of the {} hottest of {} functions that ran ({:.1} % of what was executed).",
-                model.graphs.len(),
-                hottest.len(),
+                grouped(model.graphs.len() as u64),
+                grouped(hottest.len() as u64),
                 100.0 * held as f64 / all as f64
             ));
         }
@@ -493,7 +512,8 @@ impl<'a, 'd, I: Isa> Gather<'a, 'd, I> {
         }
         if missing > 0 {
             model.notes.push(format!(
-                "Of {missing} source files with lines that ran the text is not here: it was not found, or exceeds the page's limit."
+                "Of {} source files with lines that ran the text is not here: it was not found, or exceeds the page's limit.",
+                grouped(missing)
             ));
         }
     }

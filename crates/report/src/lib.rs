@@ -10,6 +10,7 @@
 //! | [`placed`] | where the blocks of a moved function went |
 //! | [`heat`] | cache lines and pages that run |
 //! | [`sizes`] | what a file's bytes are for |
+//! | [`startup`] | pages that a program has needed by when |
 //! | [`graphs`] | one function: blocks, edges, instructions |
 //! | [`mod@gather`] | all of that together, as much as there is space for |
 //! | [`page`] | the HTML file |
@@ -24,7 +25,9 @@ pub mod model;
 pub mod page;
 mod placed;
 mod sizes;
+pub mod startup;
 
 pub use gather::{Room, Subjects, gather};
 pub use model::Model;
 pub use page::{LIMIT, fitting, html, json};
+pub use startup::Moment;

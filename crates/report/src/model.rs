@@ -42,6 +42,8 @@ pub struct Model {
     pub coverage: Vec<FileLines>,
     /// Parts of the file, before and after.
     pub sizes: Sizes,
+    /// Pages of code over time; none without copies of a live profile.
+    pub startup: Option<Startup>,
     /// A second profile.
     pub compare: Option<Compare>,
     /// What was left out for want of space or data, in sentences.
@@ -305,6 +307,18 @@ pub struct Sizes {
     pub after: Option<u64>,
     /// Part, bytes before, bytes after.
     pub parts: Vec<(String, u64, u64)>,
+}
+
+/// Pages of code that have been needed by when: columns, a row for each copy of a live profile.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Startup {
+    /// Instructions executed by then.
+    pub instructions: Vec<u64>,
+    /// Pages, in the input's layout.
+    pub before: Vec<u64>,
+    /// Pages, in the output's layout; empty without an output.
+    pub after: Vec<u64>,
 }
 
 /// A second profile of the same program, by the numbers of `ran`.

@@ -16,6 +16,7 @@ use postlink_profgen::pe;
 use postlink_profgen::sample::summary;
 use postlink_profgen::script;
 use postlink_profgen::{Format, Input as SampleInput, Options, generate};
+use postlink_profile::progress;
 use postlink_profile::source::Source;
 
 use crate::errors::Usage;
@@ -293,6 +294,10 @@ impl Profgen {
         let options = self.options(windows);
         let mut out = Vec::new();
         watched.phases.begin("samples");
+        if let SampleInput::Script(_) = samples {
+            let size = fs::metadata(path).map_or(0, |data| data.len());
+            progress::expect(size as usize);
+        }
         let report = generate(&elf, &lines, samples, &options, &mut out).with_context(named)?;
         watched.phases.begin("write");
         let output = || self.output.display().to_string();

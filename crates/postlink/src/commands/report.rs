@@ -6,10 +6,12 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use postlink_elf::elf::Elf;
 use postlink_elf::note::{Note, NoteKind};
 use postlink_measure::Paired;
+use postlink_profile::progress;
 use postlink_report::model::{Measured, Program, Proof, Verdict};
-use postlink_report::{Room, Subjects};
+use postlink_report::{Moment, Room, Subjects};
 use postlink_rewrite::attach::Source;
 use postlink_rewrite::facts;
 
@@ -33,7 +35,8 @@ const SOURCE_LIMIT: u64 = 1 << 20;
 Examples:
   postlink report ./app --profile run.plraw -o report.html --open
   postlink report ./app --profile run.plraw --optimized ./app.opt -o report.html
-  postlink report ./app --profile monday.plraw --compare tuesday.plraw -o report.html")]
+  postlink report ./app --profile monday.plraw --compare tuesday.plraw -o report.html
+  postlink report ./app --profile run.plraw --startup snap.*.plraw -o report.html   # of `postlink watch`")]
 pub struct Report {
     /// The program or shared library (not its instrumented copy)
     #[arg(value_name = "INPUT")]
@@ -44,6 +47,9 @@ pub struct Report {
     /// What `postlink optimize` made of the program
     #[arg(long, value_name = "FILE")]
     pub optimized: Option<PathBuf>,
+    /// Copies of the live profile of one run, as `postlink watch` takes them, for pages of code over time
+    #[arg(long, value_name = "FILE", num_args = 1..)]
+    pub startup: Vec<PathBuf>,
     /// A second profile, to be compared with the first
     #[arg(long, value_name = "FILE")]
     pub compare: Option<String>,
@@ -84,6 +90,8 @@ pub struct Page<'a> {
     pub profile_names: Vec<String>,
     /// What was made of the program.
     pub optimized: Option<&'a Path>,
+    /// Copies of the live profile of one run.
+    pub startup: &'a [PathBuf],
     /// A second profile and its name.
     pub compare: Option<(Source<'a>, &'a str)>,
     /// Times that were measured.
@@ -161,6 +169,7 @@ pub fn write(ui: &Ui, page: &Page<'_>) -> Result<()> {
         }
         None => None,
     };
+    let moments = moments(&elf, page)?;
     let written = page.optimized.map(Input::open).transpose()?;
     let output = written.as_ref().map(Input::elf).transpose()?;
     let note = match (&output, page.optimized) {
@@ -185,6 +194,7 @@ pub fn write(ui: &Ui, page: &Page<'_>) -> Result<()> {
         debug: debug.as_ref(),
         facts: &facts,
         output: output.as_ref().zip(note.as_ref()),
+        moments: &moments,
         other: other.as_ref().map(|(facts, name)| (facts, *name)),
         program: Program {
             name: file_name(&page.input.path),
@@ -216,6 +226,23 @@ pub fn write(ui: &Ui, page: &Page<'_>) -> Result<()> {
         bytes(text.len() as u64)
     ));
     Ok(())
+}
+
+/// What had run in each of the copies of a live profile. Their counters are the program's alone: other profiles do not
+/// say which blocks had run.
+fn moments(elf: &Elf<'_>, page: &Page<'_>) -> Result<Vec<Moment>> {
+    let mut moments = Vec::new();
+    progress::files(page.startup.len());
+    for path in page.startup {
+        let opened = postlink_profile::open(path)?;
+        let counts = opened.read()?;
+        let facts = facts::facts(elf, Source::Exact(&counts))
+            .with_context(|| format!("{} with {}", page.input.path.display(), path.display()))?;
+        moments.push(Moment::new(&facts));
+        progress::file_done();
+    }
+    progress::reset();
+    Ok(moments)
 }
 
 /// The text of a source file, if it is a file of moderate size that is text.
@@ -300,6 +327,7 @@ impl Report {
                 profile,
                 profile_names: self.profile.clone(),
                 optimized: self.optimized.as_deref(),
+                startup: &self.startup,
                 compare: other.zip(name.as_deref()),
                 measured: None,
                 certificate: None,

@@ -260,6 +260,7 @@ impl Tune {
             profile: Source::Exact(counts),
             profile_names: vec!["run.plraw".into()],
             optimized: Some(&self.output),
+            startup: &[],
             compare: None,
             measured,
             certificate: done.certificate.as_ref(),

@@ -40,8 +40,8 @@ pub struct Watch {
 
 fn seconds(text: &str) -> Result<Duration, String> {
     let seconds: f64 = text.parse().map_err(|e| format!("{e}"))?;
-    if !(0.01..=1e7).contains(&seconds) {
-        return Err("from 0.01 to 10000000 seconds are possible".to_owned());
+    if !(0.001..=1e7).contains(&seconds) {
+        return Err("from 0.001 to 10000000 seconds are possible".to_owned());
     }
     Ok(Duration::from_secs_f64(seconds))
 }

@@ -5,6 +5,7 @@
 //! word in the console. Set `POSTLINK_PICTURES` to a folder to have the pictures of that written there.
 
 mod browser;
+mod startup;
 #[path = "../support/mod.rs"]
 mod support;
 
@@ -435,6 +436,26 @@ fn markup_in_names_stays_text() {
     }
     assert_eq!(browser.evaluate("window.hit === undefined && !document.querySelector('main img, main script, main b > b')"), true);
     assert_eq!(browser.complaints, Vec::<String>::new());
+}
+
+#[test]
+fn a_long_name_does_not_move_the_columns_after_it() {
+    let folder = Folder::new();
+    let (source, _) = odd_names();
+    folder.build("app", "app.s", &source, &["-no-pie"]);
+    folder.count("app", "run.plraw", &[]);
+    folder.postlink(&["report", "app", "-p", "run.plraw", "-o", "report.html"]);
+    let Some(mut browser) = Browser::start() else {
+        return;
+    };
+    for width in [1280, 390] {
+        browser.size(width, 800);
+        browser.open(&folder.path("report.html"));
+        browser.evaluate("location.hash = '#functions'");
+        browser.until("document.querySelectorAll('.vt-row').length > 5");
+        let places = browser.evaluate("[document.querySelector('.vt-head'), ...document.querySelectorAll('.vt-row')].map((row) => [...row.children].map((cell) => Math.round(cell.getBoundingClientRect().right)).join()).filter((places, k, all) => all.indexOf(places) === k)");
+        assert_eq!(places.as_array().map(Vec::len), Some(1), "{places}");
+    }
 }
 
 const VIEWS: [&str; 9] = [

@@ -30,11 +30,11 @@ use std::path::Path;
 
 use rayon::prelude::*;
 
-use crate::Error;
 use crate::address::AddressProfile;
 use crate::samples::{self, Adder, FirstFull, Options, Sample};
 use crate::source::{Pages, Source, piece_count, share};
 use crate::spaces::Spaces;
+use crate::{Error, progress};
 
 use header::Header;
 use record::Recording;
@@ -116,6 +116,7 @@ impl<'a> PerfData<'a> {
         new: impl Fn() -> T + Sync + Send,
         each: impl Fn(&mut T, &Sample) + Sync + Send,
     ) -> Result<Vec<T>, Error> {
+        progress::expect(self.recording.pieces.len());
         self.recording
             .pieces
             .par_chunks(self.recording.pieces.len().div_ceil(piece_count()).max(1))
@@ -126,6 +127,7 @@ impl<'a> PerfData<'a> {
                         .samples(piece, &mut sample, &mut buffer, &mut |sample| {
                             each(&mut made, sample)
                         })?;
+                    progress::did(1);
                 }
                 Ok(made)
             })

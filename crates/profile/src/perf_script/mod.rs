@@ -30,11 +30,11 @@ use std::path::Path;
 
 use rustc_hash::FxHashMap;
 
-use crate::Error;
 use crate::address::{AddressProfile, Collector};
 use crate::samples::{self, Adder, FirstFull, Options, Sample};
 use crate::source::{self, Bad, PIECE, Pages, Source, piece_count, quote, share};
 use crate::spaces::{Mapping, SpaceEvent, Spaces};
+use crate::{Error, progress};
 use known::{Event, Known};
 
 /// Reads a file and adds up its samples, in parallel.
@@ -86,6 +86,7 @@ fn add_up(
     known: &Known,
 ) -> Result<Vec<Collector>, Bad> {
     let numbers: Vec<usize> = (0..pieces.len()).collect();
+    progress::expect(numbers.len());
     let adders = share(
         &numbers,
         || {
@@ -116,6 +117,7 @@ fn add_up(
             }
             let lost = visit(piece, start, &mut |sample| adder.add(sample))?;
             adder.collector.statistics.lost += lost;
+            progress::did(1);
             Ok(())
         },
     )?;
@@ -138,12 +140,15 @@ pub fn for_each_sample(
 pub fn spaces<'a>(name: &Path, text: impl Into<Pages<'a>>) -> Result<Spaces, Error> {
     let pages = text.into();
     let text = pages.bytes();
+    let pieces = source::split_lines(text, text.len() / PIECE + piece_count());
+    progress::expect(pieces.len());
     let mut events: Vec<_> = share(
-        &source::split_lines(text, text.len() / PIECE + piece_count()),
+        &pieces,
         || (Vec::new(), Vec::new()),
         |(events, buffer), &(start, piece)| {
             let piece = pages.load(start..start + piece.len(), buffer);
             events.append(&mut space_events(piece, start)?);
+            progress::did(1);
             Ok(())
         },
     )

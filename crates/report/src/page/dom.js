@@ -142,7 +142,9 @@ const ROW = 30;
  */
 const table = (columns, options) => {
   let rows = [], selected = -1, sorted = options.sort, down = true;
-  const template = columns.map((c) => c.width).join(' ');
+  // Wide enough for every column's least width, whatever is in it: a long name must not move the columns after it.
+  const least = columns.reduce((sum, c) => sum + Number(c.width.match(/\d+/)[0]) + 14, 14);
+  const template = `${columns.map((c) => c.width).join(' ')};min-width:${least}px`;
   const head = el('div', { class: 'vt-head', role: 'row', style: 'grid-template-columns:' + template });
   const body = el('div', { class: 'vt-body', role: 'rowgroup' });
   const box = el('div', { class: 'vt', role: 'table', tabindex: '0', 'aria-label': options.label }, head, body);

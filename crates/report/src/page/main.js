@@ -2,7 +2,7 @@
 
 const VIEWS = [
   ['verdict', 'Verdict', verdictView], ['layout', 'Layout', layoutView], ['functions', 'Functions', functionsView], ['flame', 'Flame graph', flameView],
-  ['calls', 'Call graph', callsView], ['function', 'One function', functionView], ['sizes', 'Sizes', sizesView], ['compare', 'Difference', compareView], ['coverage', 'Coverage', coverageView],
+  ['calls', 'Call graph', callsView], ['function', 'One function', functionView], ['sizes', 'Sizes, start-up', sizesView], ['compare', 'Difference', compareView], ['coverage', 'Coverage', coverageView],
 ];
 let current = null;
 

@@ -7,12 +7,12 @@ const sizesView = () => {
   if (after !== null) {
     const changed = steps.filter(([, was, is]) => is !== was).sort((x, y) => Math.abs(y[2] - y[1]) - Math.abs(x[2] - x[1]));
     const rows = [['input', 0, s.before, 'total'], ...changed.map(([name, was, is]) => [name, was, is]), ['output', 0, after, 'total']];
-    const H = 30, W = 900, left = 210, right = 110;
+    const H = 30, W = Math.min(900, Math.max(300, innerWidth - 80)), left = W < 600 ? 172 : 210, right = W < 600 ? 70 : 110;
     // The scale begins close to what changes, as changes are small beside the whole.
     let at = s.before, low = s.before, high = s.before;
     for (const [, was, is] of changed) { at += is - was; low = Math.min(low, at); high = Math.max(high, at); }
     const from = Math.max(0, low - (high - low) * 0.35 - 1), x = (v) => left + (W - left - right) * (Math.max(v, from) - from) / ((high - from) || 1);
-    const chart = svg('svg', { class: 'chart', viewBox: `0 0 ${W} ${rows.length * H + 20}`, role: 'img', 'aria-label': 'From the size of the input to that of the output', style: 'min-width:560px;max-width:1000px' });
+    const chart = svg('svg', { class: 'chart', viewBox: `0 0 ${W} ${rows.length * H + 20}`, role: 'img', 'aria-label': 'From the size of the input to that of the output', style: `max-width:${W}px` });
     at = s.before;
     rows.forEach(([name, was, is, whole], k) => {
       const y = k * H;
@@ -28,11 +28,52 @@ const sizesView = () => {
   }
   const most = Math.max(...steps.map(([, was, is]) => Math.max(was, is)), 1);
   out.push(el('section', { class: 'panel' }, el('h2', {}, 'What the bytes are for'), el('div', { class: 'scrollx' }, el('table', { class: 'plain' },
-    el('tr', {}, el('th', {}, 'Part'), el('th', {}, ''), el('th', { class: 'num' }, after !== null ? 'Before' : 'Bytes'), after !== null ? [el('th', { class: 'num' }, 'After'), el('th', { class: 'num' }, 'Change')] : null),
-    steps.map(([name, was, is]) => el('tr', {}, el('td', {}, name), el('td', { style: 'width:34%;min-width:120px' }, el('span', { style: `display:block;height:7px;border-radius:3px;margin-top:3px;background:var(--before);width:${100 * was / most}%` }), after !== null ? el('span', { style: `display:block;height:7px;border-radius:3px;margin-top:2px;background:var(--after);width:${100 * is / most}%` }) : null), el('td', { class: 'num' }, bytes(was)), after !== null ? [el('td', { class: 'num' }, bytes(is)), el('td', { class: 'num' }, is === was ? '' : was ? change(was, is) : 'new')] : null)))),
+    el('tr', {}, el('th', {}, 'Part'), el('th', { class: 'bars' }, ''), el('th', { class: 'num' }, after !== null ? 'Before' : 'Bytes'), after !== null ? [el('th', { class: 'num' }, 'After'), el('th', { class: 'num' }, 'Change')] : null),
+    steps.map(([name, was, is]) => el('tr', {}, el('td', {}, name), el('td', { class: 'bars' }, el('span', { style: `display:block;height:7px;border-radius:3px;margin-top:3px;background:var(--before);width:${100 * was / most}%` }), after !== null ? el('span', { style: `display:block;height:7px;border-radius:3px;margin-top:2px;background:var(--after);width:${100 * is / most}%` }) : null), el('td', { class: 'num' }, bytes(was)), after !== null ? [el('td', { class: 'num' }, bytes(is)), el('td', { class: 'num' }, is === was ? '' : !was ? 'new' : is > 10 * was ? '× ' + count(Math.round(is / was)) : change(was, is))] : null)))),
     after !== null ? el('p', { class: 'legend', style: 'margin-top:10px' }, el('span', {}, el('span', { class: 'swatch', style: 'background:var(--before)' }), 'before'), el('span', {}, el('span', { class: 'swatch', style: 'background:var(--after)' }), 'after')) : null));
-  out.push(el('section', { class: 'panel' }, el('h2', {}, 'Start-up'), el('p', {}, 'Pages over time are not shown: a profile has how often code ran, not when.')));
+  out.push(startupPanel());
   return out;
+};
+
+/** Pages of code over the instructions executed: a step at each copy of the live profile. */
+const startupPanel = () => {
+  const s = model.startup, panel = el('section', { class: 'panel' }, el('h2', {}, 'Start-up: pages of code over time'));
+  if (!s || !s.instructions.length) {
+    panel.append(el('p', { class: 'muted' }, 'A profile has how often code ran, not when. Copies of it that are taken while the program runs (“postlink watch run.plraw --snapshot-every 0.001 -o \'snap.%n.plraw\'”) have: give them with --startup.'));
+    return panel;
+  }
+  const n = s.instructions.length, sides = [['before', s.before], ...(s.after.length ? [['after', s.after]] : [])];
+  const first = Math.max(1, s.instructions[0]), last = Math.max(first * 2, s.instructions[n - 1]);
+  const most = Math.max(1, ...sides.map(([, list]) => list[n - 1]));
+  const W = Math.min(1000, Math.max(300, innerWidth - 90)), H = 300, left = 62, right = 14, top = 12, bottom = 44;
+  // What happens first happens within few instructions.
+  const x = (i) => left + (W - left - right) * Math.log(Math.max(i, first) / first) / Math.log(last / first);
+  const y = (pages) => H - bottom - (H - bottom - top) * pages / most;
+  const chart = svg('svg', { class: 'chart', viewBox: `0 0 ${W} ${H}`, role: 'img', style: `max-width:${W}px`, 'aria-label': 'Pages of code needed, over the instructions executed' });
+  const step = 10 ** Math.floor(Math.log10(most)), unit = [0.2, 0.5, 1, 2].map((f) => f * step).find((u) => most / u <= 6) || step;
+  for (let pages = 0; pages <= most; pages += Math.max(1, unit)) {
+    chart.append(svg('line', { x1: left, x2: W - right, y1: y(pages), y2: y(pages), stroke: 'var(--line)' }), svg('text', { class: 'm', x: left - 8, y: y(pages) + 4, 'text-anchor': 'end' }, count(pages)));
+  }
+  let free = 0;
+  for (let power = Math.ceil(Math.log10(first)); 10 ** power <= last; power++) {
+    const at = x(10 ** power);
+    if (at < free) continue;
+    free = at + 60;
+    chart.append(svg('line', { x1: at, x2: at, y1: H - bottom, y2: H - bottom + 5, stroke: 'var(--muted)' }), svg('text', { class: 'm', x: at, y: H - bottom + 18, 'text-anchor': 'middle' }, short(10 ** power)));
+  }
+  chart.append(svg('text', { class: 'm', x: (left + W - right) / 2, y: H - 6, 'text-anchor': 'middle' }, 'instructions executed so far'));
+  for (const [name, list] of sides) {
+    let path = `M${x(first)} ${y(list[0])}`;
+    for (let k = 1; k < n; k++) path += `H${x(s.instructions[k])}V${y(list[k])}`;
+    chart.append(svg('path', { d: path + `H${W - right}`, fill: 'none', stroke: `var(--${name})`, 'stroke-width': 2.5, 'stroke-dasharray': name === 'before' && sides.length > 1 ? '6 4' : null }));
+  }
+  // The copies at which a tenth, half and all of what was executed were reached.
+  const rows = [...new Set([0.01, 0.1, 0.5, 1].map((share) => s.instructions.findIndex((i) => i >= share * s.instructions[n - 1])))];
+  panel.append(el('p', { class: 'muted' }, `Pages of ${count(model.layout.page)} bytes with a block that has run, in ${count(n)} copies of the live profile of one run. The clock is the number of instructions executed, which is the same with counters and without.`),
+    chart, sides.length > 1 ? el('p', { class: 'legend' }, sides.map(([name]) => el('span', {}, el('span', { class: 'swatch', style: `background:var(--${name})` }), name))) : null,
+    el('div', { class: 'scrollx' }, el('table', { class: 'plain' }, el('tr', {}, el('th', {}, 'Instructions executed'), sides.map(([name]) => el('th', { class: 'num' }, 'Pages ' + (sides.length > 1 ? name : 'needed')))),
+      rows.map((k) => el('tr', {}, el('td', {}, short(s.instructions[k])), sides.map(([, list]) => el('td', { class: 'num' }, count(list[k]))))))));
+  return panel;
 };
 
 const compareView = () => {

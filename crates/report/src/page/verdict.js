@@ -56,10 +56,10 @@ const verdictView = () => {
         v.stay.map(([reason, n, ran, executed]) => el('tr', {}, el('td', {}, 'it ' + model.reasons[reason]), el('td', { class: 'num' }, count(n)), el('td', { class: 'num' }, p.exact ? '–' : count(ran)), el('td', { class: 'num' }, p.exact ? '–' : percent(executed, R.all)))))));
     if (p.exact) stay.append(el('p', { class: 'muted' }, 'Functions that stay have no counters, so it is not known how often they ran.'));
   } else stay.append(el('p', {}, 'Nothing has to stay: every function can be moved.'));
-  grid.append(stay);
   const hot = [...Array(R.n).keys()].sort((a, b) => R.instructions[b] - R.instructions[a]).slice(0, 10);
-  grid.append(el('section', { class: 'panel' }, el('h2', {}, 'Where the instructions are'),
-    hot.length ? el('table', { class: 'plain' }, hot.map((f) => el('tr', {}, el('td', { style: 'width:6.5em' }, shareCell(R.instructions[f], R.all, R.instructions[hot[0]])), el('td', {}, functionLink(f))))) : el('p', { class: 'muted' }, 'Nothing ran.')));
+  // Beside the proof, which is long.
+  grid.append(el('div', {}, stay, el('section', { class: 'panel' }, el('h2', {}, 'Where the instructions are'),
+    hot.length ? el('table', { class: 'plain' }, hot.map((f) => el('tr', {}, el('td', { style: 'width:6.5em' }, shareCell(R.instructions[f], R.all, R.instructions[hot[0]])), el('td', {}, functionLink(f))))) : el('p', { class: 'muted' }, 'Nothing ran.'))));
   out.push(grid);
   return out;
 };

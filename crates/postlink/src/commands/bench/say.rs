@@ -7,7 +7,7 @@ use postlink_measure::run::Unit;
 use postlink_measure::{Measure, Verdict};
 
 use super::results::{Found, Results};
-use crate::ui::{BAD, BOLD, DIM, GOOD, bytes, count, seconds, shorten};
+use crate::ui::{BAD, BOLD, DIM, GOOD, bytes, count, seconds};
 
 /// A value in its unit.
 pub fn value(measure: Measure, value: f64) -> String {
@@ -25,12 +25,31 @@ pub fn median(found: &Found<'_>, program: usize, measure: Measure) -> Option<f64
     values.get(values.len().checked_sub(1)? / 2).copied()
 }
 
+/// Names of two programs for columns: the ends of paths, which tell more than their starts. If these are the same,
+/// which program it is.
+fn headings(labels: [&str; 2]) -> [String; 2] {
+    let [a, b] = labels.map(|label| {
+        let length = label.chars().count();
+        match length > 14 {
+            true => {
+                let end: String = label.chars().skip(length - 13).collect();
+                format!("…{end}")
+            }
+            false => label.to_owned(),
+        }
+    });
+    match a == b {
+        true => ["first", "second"].map(str::to_owned),
+        false => [a, b],
+    }
+}
+
 /// Every workload's measures.
 pub fn table(results: &Results<'_>) {
-    let [a, b] = [0, 1].map(|n: usize| {
+    let [a, b] = headings([0, 1].map(|n: usize| {
         let program = results.programs.get(n);
-        program.map_or(String::new(), |program| shorten(&program.label, 14))
-    });
+        program.map_or("", |program| program.label.as_str())
+    }));
     for found in &results.workloads {
         anstream::println!(
             "{BOLD}{}{BOLD:#} {DIM}({} runs each; {}){DIM:#}",
@@ -78,4 +97,27 @@ pub fn verdict(results: &Results<'_>, sentence: &str) {
         Verdict::Slower => BAD,
     };
     anstream::println!("{style}{sentence}{style:#}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::headings;
+
+    #[test]
+    fn programs_in_one_long_folder_have_different_headings() {
+        let of = |a, b| headings([a, b]);
+        assert_eq!(of("./app", "./app.opt"), ["./app", "./app.opt"]);
+        assert_eq!(
+            of("/a/long/folder/name/app", "/a/long/folder/name/app.opt"),
+            ["…lder/name/app", "…/name/app.opt"]
+        );
+        assert_eq!(
+            of("target/release/the-program", "target/other/the-program"),
+            ["…e/the-program", "…r/the-program"]
+        );
+        assert_eq!(
+            of("/x/target/release/the-long-program", "/y/the-long-program"),
+            ["first", "second"]
+        );
+    }
 }
