@@ -148,7 +148,7 @@ impl Debug {
                 count(c.rows)
             ));
         }
-        super::optimize::say_losses(&ui, report);
+        super::optimize::say_losses(ui, report);
         if let Some(path) =
             build_id.and_then(|id| debug_files::by_build_id(Path::new(debug_files::FOLDER), id))
         {
