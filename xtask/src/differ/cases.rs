@@ -35,6 +35,7 @@ struct State {
     preset: Preset,
     mode: Option<&'static str>,
     stress: Option<&'static str>,
+    optimize: &'static [&'static str],
 }
 
 const fn optimized(name: &'static str, preset: Preset) -> State {
@@ -43,6 +44,7 @@ const fn optimized(name: &'static str, preset: Preset) -> State {
         preset,
         mode: None,
         stress: None,
+        optimize: &[],
     }
 }
 
@@ -52,6 +54,7 @@ const fn counting(name: &'static str, mode: &'static str) -> State {
         preset: Preset::Safe,
         mode: Some(mode),
         stress: None,
+        optimize: &[],
     }
 }
 
@@ -60,7 +63,11 @@ const STATES: &[State] = &[
     optimized("safe", Preset::Safe),
     optimized("fast", Preset::Fast),
     optimized("size", Preset::Size),
-    optimized("max", Preset::Max),
+    State {
+        // A call that is not there has no event to compare.
+        optimize: &["--inline-small-functions=false"],
+        ..optimized("max", Preset::Max)
+    },
     State {
         stress: Some("1"),
         ..optimized("stress", Preset::Safe)
@@ -257,7 +264,8 @@ fn of_case(
         stress: state.stress.map(str::to_owned),
         mode: state.mode.map(str::to_owned),
         optimize: if state.mode.is_none() {
-            case.optimize.clone()
+            let of_state = state.optimize.iter().map(|option| (*option).to_owned());
+            case.optimize.iter().cloned().chain(of_state).collect()
         } else {
             vec![]
         },

@@ -8,6 +8,9 @@
 //! * In a program that holds its own unwinder (a static one): all that happens in the unwinder, which reads
 //!   tables that are meant to differ. It begins when one of its functions is called and ends when the stack
 //!   pointer is back where it was. Where it leaves to is compared.
+//! * Of an optimised program the stubs of the procedure linkage table, in both runs: a pass may have calls go
+//!   where the stub goes (`--plt`). A call of a stub becomes a call of what the stub jumps to; loads from the
+//!   table of addresses are left out, as that says what was loaded.
 
 use std::io::Read;
 
@@ -107,6 +110,8 @@ pub struct Side<R> {
     threads: bool,
     /// In a stub: the event that led there, which has been told.
     in_stub: Option<Box<Event>>,
+    /// A call of a stub of the procedure linkage table.
+    linking: Option<Box<Event>>,
 }
 
 impl<R: Read> Side<R> {
@@ -128,6 +133,7 @@ impl<R: Read> Side<R> {
             sp: 0,
             threads: false,
             in_stub: None,
+            linking: None,
         }
     }
 
@@ -159,6 +165,38 @@ impl<R: Read> Side<R> {
             || self.is_headers(load.address)
             || self.is_inserted(module, load.pc) && !module.functions.is_empty()
             || module.instrumented && load.target
+            || !module.instrumented && self.is_linkage(module, load)
+    }
+
+    /// Loads by stubs of the procedure linkage table, and in their place.
+    fn is_linkage(&self, module: &Module, load: &Access) -> bool {
+        self.base.is_some_and(|base| {
+            module.is_linkage_stub(load.pc.wrapping_sub(base))
+                || module.is_linkage_slot(load.address.wrapping_sub(base))
+        })
+    }
+
+    /// A call of a stub of the procedure linkage table together with the stub's jump; `None` in between.
+    fn through_linkage(&mut self, module: &Module, event: Box<Event>) -> Option<Box<Event>> {
+        let Some(base) = self.base.filter(|_| !module.instrumented) else {
+            return Some(event);
+        };
+        let is_stub = |address: u64| module.is_linkage_stub(address.wrapping_sub(base));
+        let event = match self.linking.take() {
+            Some(call) if is_stub(event.last) => Box::new(Event {
+                kind: call.kind,
+                last: call.last,
+                end: call.end,
+                ..*event
+            }),
+            _ => event,
+        };
+        // Before it is bound, a stub jumps to its own second part, and that to the loader.
+        if event.kind == Kind::Call && is_stub(event.to) && !is_stub(event.last) {
+            self.linking = Some(event);
+            return None;
+        }
+        Some(event)
     }
 
     fn is_skipped(&self, address: u64) -> bool {
@@ -318,6 +356,7 @@ impl<R: Read> Side<R> {
                 None => event,
             },
         };
+        let event = self.through_linkage(module, event)?;
         let sp = event.registers[self.machine.sp()];
         match &self.skipping {
             None if event.kind != Kind::Return && self.is_skipped(event.to) => {
@@ -451,6 +490,35 @@ mod tests {
             (call.to, entered.to, entered.skipped),
             (0x1010, 0x1100, true)
         );
+    }
+
+    /// Passes let calls go where a stub of the procedure linkage table goes.
+    #[test]
+    fn a_call_by_way_of_the_linkage_table_is_a_call() {
+        let mut module = module(false);
+        module.old.sections[0].name = ".plt".to_owned();
+        let load = |pc, address| vec![9 | 3 << 8 | (8 | 512) << 32, pc, address, 1];
+        let calls = [
+            vec![
+                event(1, 0x3010, 0x1100),
+                load(0x1100, 0x2000),
+                event(3, 0x1100, 0x9000),
+            ],
+            vec![event(1, 0x3010, 0x9000)],
+        ];
+        module.old.sections[1].name = ".got.plt".to_owned();
+        for mut call in calls {
+            call.insert(0, MODULE.to_vec());
+            call.insert(1, load(0x3010, 0x2008));
+            let items = items_of(&module, &call);
+            let [Item::Event(event)] = &items[..] else {
+                panic!("{items:?}")
+            };
+            assert_eq!(
+                (event.kind, event.last, event.end, event.to),
+                (Kind::Call, 0x3010, 0x3015, 0x9000)
+            );
+        }
     }
 
     #[test]

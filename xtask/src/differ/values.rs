@@ -360,12 +360,12 @@ impl Values {
                 {
                     return Class::SignedReturn;
                 }
-                if self.address(old ^ o, new ^ n).is_known_code() {
+                if self.is_code_address(old ^ o, new ^ n) {
                     return Class::Mangled;
                 }
             } else {
                 let (old, new) = (old.rotate_right(17) ^ o, new.rotate_right(17) ^ n);
-                if old != new && self.address(old, new).is_known_code() {
+                if old != new && self.is_code_address(old, new) {
                     return Class::Mangled;
                 }
             }
@@ -409,6 +409,11 @@ impl Values {
             && is_start
             && (module.place(n) == Place::Inserted || is_front)
             && *self.stubs.entry(n).or_insert(o) == o
+    }
+
+    /// Whether both are the same address of code: of a function, a label, what counts in front of a function.
+    fn is_code_address(&mut self, old: u64, new: u64) -> bool {
+        self.address(old, new).is_known_code() || self.is_stub(old, new)
     }
 
     fn address(&self, old: u64, new: u64) -> Class {
