@@ -300,7 +300,6 @@ fn judge(name: &str, state: &State, options: &Options) -> (Verdict, Option<Outco
     };
     let mut text = String::new();
     let outcome = &done.outcome;
-    let explained = outcome.classes.keys().all(|class| class.is_explained());
     let verdict = if done.is_good() {
         match outcome.classes.is_empty() {
             true => Verdict::Same,
@@ -308,7 +307,7 @@ fn judge(name: &str, state: &State, options: &Options) -> (Verdict, Option<Outco
         }
     } else if outcome.events == 0 && done.end_alike() {
         Verdict::NotEntered
-    } else if explained && outcome.threads && outcome.parted.is_some() {
+    } else if outcome.parts_by_threads() {
         Verdict::Threads
     } else {
         text = format!("{name} {}: {}\n", state.name, Verdict::Bad.words());

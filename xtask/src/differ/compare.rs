@@ -200,6 +200,9 @@ impl<A: Read, B: Read> Comparison<A, B> {
     }
 
     fn step(&mut self) -> Result<bool> {
+        for (address, size) in self.new.garbage.drain(..) {
+            self.scribbled.add(address, size);
+        }
         let module = &self.values.module;
         let (a, b) = (self.old.peek(module)?, self.new.peek(module)?);
         match (a, b) {
@@ -209,6 +212,20 @@ impl<A: Read, B: Read> Comparison<A, B> {
                     == (to.address, to.size, to.load, to.value) =>
             {
                 self.by_stub.push(*to);
+            }
+            // By a call that a stub makes in place of what the jump at an entry has replaced.
+            (Item::Access(from), Item::Routine(to, _))
+                if !from.load
+                    && !to.load
+                    && (from.address, from.size) == (to.address, to.size)
+                    && self.values.is_return_to_stub(from.value, to.value) =>
+            {
+                let pair = (from.value, to.value);
+                self.values.stub_returns.insert(pair);
+                let pair_class = self.values.explain(pair.0, pair.1, 8);
+                self.outcome.find(&self.values, pair_class, pair, || {
+                    "call in a stub in front of a function".to_owned()
+                });
             }
             (_, Item::Routine(write, _)) if write.load => {
                 self.new.take(&self.values.module)?;
@@ -407,6 +424,7 @@ impl<A: Read, B: Read> Comparison<A, B> {
         let (from_inside, to_inside) = (is_inside(from.last), is_inside(from.to));
         if from.kind == Kind::Call
             && from_inside
+            && !self.values.stub_returns.contains(&(from.end, to.end))
             && let Some((a, b)) = self.values.link(from.end, to.end)
             && !self.values.module.learn(a, b, Meaning::Return)
         {
@@ -421,7 +439,10 @@ impl<A: Read, B: Read> Comparison<A, B> {
             let Some((a, b)) = self.values.link(from.to, to.to) else {
                 return false;
             };
-            if a != b && !self.values.is_stub(from.to, to.to) {
+            if a != b
+                && !self.values.is_stub(from.to, to.to)
+                && !self.values.stub_returns.contains(&(from.to, to.to))
+            {
                 if self.values.module.meaning(a, b).is_none()
                     && !self.values.module.learn(a, b, Meaning::Label)
                 {
@@ -514,6 +535,14 @@ impl<A: Read, B: Read> Comparison<A, B> {
                 } else {
                     class
                 };
+            }
+            // In a static program, what system calls gave is in registers, and that may depend on other threads.
+            if class == Class::Unknown
+                && self.outcome.threads
+                && !self.values.is_of_module(a, false)
+                && !self.values.is_of_module(b, true)
+            {
+                class = Class::Threads;
             }
             // Who has gone through the headers comes with the type of the last one in a register.
             let kinds =

@@ -38,6 +38,8 @@ pub struct Outcome {
     pub limited: bool,
     /// Examples of each class that are kept.
     pub wanted: usize,
+    /// The number of events when the first difference was found that is not explained.
+    pub first_bad: Option<u64>,
 }
 
 impl Outcome {
@@ -48,6 +50,13 @@ impl Outcome {
             && self.classes.keys().all(|class| class.is_explained())
     }
 
+    /// Whether the runs part as the order of threads decides what they do. What is called then differs, so that the
+    /// last event before may have been taken for one pair although it is two.
+    pub fn parts_by_threads(&self) -> bool {
+        let bad = self.first_bad;
+        self.threads && self.parted.is_some() && bad.is_none_or(|at| at + 2 > self.events)
+    }
+
     /// Counts a pair of values; `place` says where it was, if it becomes an example.
     pub fn find(
         &mut self,
@@ -56,6 +65,9 @@ impl Outcome {
         pair: (u64, u64),
         place: impl FnOnce() -> String,
     ) {
+        if !class.is_explained() {
+            self.first_bad.get_or_insert(self.events);
+        }
         let wanted = self.wanted;
         let found = self.classes.entry(class).or_default();
         found.count += 1;

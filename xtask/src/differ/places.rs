@@ -472,10 +472,16 @@ impl Module {
         }
     }
 
-    /// Whether an address, which both files have, is in the procedure linkage table.
+    /// Whether an address, which both files have, is in the procedure linkage table, or in a veneer that the linker
+    /// has made.
     pub fn is_linkage_stub(&self, address: u64) -> bool {
-        let section = self.old.section(address).filter(|s| s.code);
-        section.is_some_and(|s| s.name.starts_with(".plt") || s.name == ".iplt")
+        let Some(section) = self.old.section(address).filter(|s| s.code) else {
+            return false;
+        };
+        let is_veneer = |name: &str| name.ends_with("_veneer");
+        section.name.starts_with(".plt")
+            || section.name == ".iplt"
+            || self.old.function(address).is_some_and(|f| is_veneer(f.1))
     }
 
     /// Whether an address, which both files have, is in the table of addresses that the linkage table jumps by.

@@ -51,6 +51,8 @@ pub enum Class {
     Process,
     /// The program headers: where, how many.
     Headers,
+    /// No address of the module, in a register of a program with several threads: it may depend on the others.
+    Threads,
     /// A register that veneers or recorders may use, where none is carried.
     Scratch,
     /// A register that no convention carries, as code outside the module (or the unwinder) left it.
@@ -141,6 +143,7 @@ impl fmt::Display for Class {
             Class::Detour => "inserted routine in place of a function",
             Class::Process => "process number",
             Class::Headers => "program headers",
+            Class::Threads => "number in a program with threads",
             Class::Scratch => "register of veneers and recorders",
             Class::LeftOutside => "scratch register left by code outside the module",
             Class::Counter => "counter",
@@ -175,6 +178,8 @@ pub struct Values {
     pub numbers: HashSet<(u64, u64)>,
     /// Functions of the first run, and inserted routines by which the second came to them.
     pub detours: HashSet<(u64, u64)>,
+    /// Return addresses of calls that a stub makes in place of the instructions that a jump at an entry overwrote.
+    pub stub_returns: HashSet<(u64, u64)>,
     /// Counters in front of functions, and of which.
     stubs: HashMap<u64, u64>,
     /// The same of program headers.
@@ -247,6 +252,17 @@ impl Values {
             Some((_, there)) => there == new,
             None => old == new,
         }
+    }
+
+    /// Whether a value is an address in the module.
+    pub fn is_of_module(&self, value: u64, second: bool) -> bool {
+        self.bases.is_some_and(|(a, b)| {
+            let (base, image) = match second {
+                false => (a, &self.module.old),
+                true => (b, &self.module.new),
+            };
+            (image.low..image.high).contains(&value.wrapping_sub(base))
+        })
     }
 
     /// Whether both are in code, at different places of it.
@@ -333,6 +349,9 @@ impl Values {
                 low_bits_kept: old & 15 == new & 15,
             };
         }
+        if self.stub_returns.contains(&(old, new)) {
+            return Class::Return;
+        }
         if self.detours.contains(&(old, new)) {
             return Class::Detour;
         }
@@ -414,6 +433,17 @@ impl Values {
     /// Whether both are the same address of code: of a function, a label, what counts in front of a function.
     fn is_code_address(&mut self, old: u64, new: u64) -> bool {
         self.address(old, new).is_known_code() || self.is_stub(old, new)
+    }
+
+    /// Whether both are return addresses, the new one of a call in a stub, where nothing moved.
+    pub fn is_return_to_stub(&self, old: u64, new: u64) -> bool {
+        let module = &self.module;
+        module.functions.is_empty()
+            && self.link(old, new).is_some_and(|(o, n)| {
+                module.old.is_behind_call(o, self.aarch64)
+                    && module.place(n) == Place::Inserted
+                    && module.new.is_behind_call(n, self.aarch64)
+            })
     }
 
     fn address(&self, old: u64, new: u64) -> Class {
