@@ -178,8 +178,22 @@ impl<A: Read, B: Read> Comparison<A, B> {
                 .headers
                 .extend(new_types.iter().map(|b| (a, *b)));
         }
+        // The module itself may have segments in the output that the input has no spare header for.
+        let (low, high) = {
+            let module = &self.values.module;
+            (module.old.low, module.old.high.max(module.new.high))
+        };
+        let of_others = |all: Vec<(u64, u64)>, base: Option<u64>| -> Vec<(u64, u64)> {
+            let is_module =
+                |at: u64| base.is_some_and(|base| (low..high).contains(&at.wrapping_sub(base)));
+            all.into_iter().filter(|m| !is_module(m.0)).collect()
+        };
+        let (mapped, mapped_new) = (
+            of_others(old.all, self.old.base),
+            of_others(new.all, self.new.base),
+        );
         let regions = &mut self.values.regions;
-        for ((a, length), (b, _)) in old.all.into_iter().zip(new.all) {
+        for ((a, length), (b, _)) in mapped.into_iter().zip(mapped_new) {
             regions.add_mapping(a, b, length);
         }
         for (a, b) in old.breaks.into_iter().zip(new.breaks) {
