@@ -534,7 +534,14 @@ impl<A: Read, B: Read> Comparison<A, B> {
             }
             // An unwinder's callbacks find rows' addresses in registers that are no arguments.
             if matches!(class, Class::Unknown | Class::Inside) {
-                let outside = !from_inside
+                // What string functions read behind a string is anything.
+                let reads_on = from.kind == Kind::Return && {
+                    let name = self.values.describe(from.last, false);
+                    ["__str", "__mem"]
+                        .iter()
+                        .any(|start| name.starts_with(start))
+                };
+                let outside = (!from_inside || reads_on)
                     && self.machine.is_scratch(i)
                     && !(from.kind == Kind::Return
                         && self.machine.is_result(i)

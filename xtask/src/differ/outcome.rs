@@ -38,8 +38,8 @@ pub struct Outcome {
     pub limited: bool,
     /// Examples of each class that are kept.
     pub wanted: usize,
-    /// The number of events when the first difference was found that is not explained.
-    pub first_bad: Option<u64>,
+    /// A difference that is not explained was found while there was one thread.
+    pub bad_alone: bool,
 }
 
 impl Outcome {
@@ -50,11 +50,10 @@ impl Outcome {
             && self.classes.keys().all(|class| class.is_explained())
     }
 
-    /// Whether the runs part as the order of threads decides what they do. What is called then differs, so that the
-    /// last event before may have been taken for one pair although it is two.
+    /// Whether the runs part as the order of threads decides what they do, and nothing but that was found before
+    /// there were others.
     pub fn parts_by_threads(&self) -> bool {
-        let bad = self.first_bad;
-        self.threads && self.parted.is_some() && bad.is_none_or(|at| at + 2 > self.events)
+        self.threads && self.parted.is_some() && !self.bad_alone
     }
 
     /// Counts a pair of values; `place` says where it was, if it becomes an example.
@@ -65,9 +64,7 @@ impl Outcome {
         pair: (u64, u64),
         place: impl FnOnce() -> String,
     ) {
-        if !class.is_explained() {
-            self.first_bad.get_or_insert(self.events);
-        }
+        self.bad_alone |= !class.is_explained() && !self.threads;
         let wanted = self.wanted;
         let found = self.classes.entry(class).or_default();
         found.count += 1;

@@ -355,6 +355,13 @@ impl<R: Read> Side<R> {
                 return None;
             }
             (true, true) => return None,
+            // Of instructions that the jump at the entry has replaced: a function may be that short.
+            (true, false)
+                if self.in_stub.is_some() && matches!(event.kind, Kind::Return | Kind::Call) =>
+            {
+                self.in_stub = None;
+                event
+            }
             (true, false) if self.in_stub.is_some() => {
                 // Only now it is known which function the stub is of.
                 let led = self.in_stub.take();

@@ -6,6 +6,7 @@ use crate::files::claim::Range;
 use crate::machine::Footprint;
 use crate::proof::gaps;
 use crate::proof::image::Layout;
+use crate::proof::routines;
 use crate::report::{Check, Failure};
 use crate::walk::Walked;
 
@@ -57,6 +58,13 @@ pub(crate) fn judge<A: Arch>(cx: &Context<'_>, walked: &[Walked], found: &mut Fi
             all.trusted.len()
         ));
     }
+    for start in &all.trusted {
+        if let Err(why) = routines::keeps::<A>(&|at| cx.unowned(at), *start, (0, false), None) {
+            fail(format!(
+                "the routine at {start:#x}, which gives a thread its counters, is not shown to keep registers and flags: {why}"
+            ));
+        }
+    }
     let suspects = found.uses_own.as_slice();
     if let Some(at) = all.own.then(|| gaps::uses_own::<A>(cx, suspects)).flatten() {
         let text =
@@ -65,8 +73,27 @@ pub(crate) fn judge<A: Arch>(cx: &Context<'_>, walked: &[Walked], found: &mut Fi
     }
 }
 
-/// What runs before the program does, in the place of something else, does so once.
-pub(crate) fn check_hooks(found: &mut Findings) {
+/// What runs before the program does, in the place of something else, does so once, and keeps what it must.
+pub(crate) fn check_hooks<A: Arch>(cx: &Context<'_>, found: &mut Findings) {
+    let hooks = match cx.counts.is_some() {
+        true => found.hooks.as_slice(),
+        // What asks for huge pages is compared instruction by instruction.
+        false => &[],
+    };
+    let mut failures = Vec::new();
+    for &(old, new) in hooks {
+        let entry = cx.old.owner(old).and_then(|id| cx.function(id));
+        let entry = entry.filter(|f| f.old_entry == old).map(|f| f.new_entry());
+        let goes_on = |at: u64| at == old || Some(at) == entry;
+        let next: Option<&dyn Fn(u64) -> bool> = if old == 0 { None } else { Some(&goes_on) };
+        if let Err(why) = routines::starts_up::<A>(&|at| cx.unowned(at), next, new) {
+            let text = format!(
+                "the start-up routine is not shown to leave registers, flags and stack as they were: {why}"
+            );
+            failures.push(Failure::new(Check::Dynamic, text).at(old, new));
+        }
+    }
+    found.file.append(&mut failures);
     if found.hooks.len() > 1 {
         let text = format!(
             "{} pointers lead to start-up code; there may be one",
