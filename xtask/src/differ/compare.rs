@@ -222,8 +222,8 @@ impl<A: Read, B: Read> Comparison<A, B> {
         match (a, b) {
             // A stub does what the jump at an entry has replaced.
             (Item::Access(from), Item::Routine(to, _))
-                if (from.address, from.size, from.load, from.value)
-                    == (to.address, to.size, to.load, to.value) =>
+                if (from.address, from.size, from.load) == (to.address, to.size, to.load)
+                    && (from.value == to.value || self.values.is_known(from.value, to.value)) =>
             {
                 self.by_stub.push(*to);
             }

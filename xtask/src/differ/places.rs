@@ -219,6 +219,13 @@ impl Image {
         (*size == 0 || address - start < *size).then_some((*start, name.as_str()))
     }
 
+    /// Whether a function of known size holds an address.
+    pub fn is_covered(&self, address: u64) -> bool {
+        let after = self.functions.partition_point(|f| f.0 <= address);
+        let before = self.functions[..after].last();
+        before.is_some_and(|(start, size, _)| address - start < *size)
+    }
+
     /// `f+0x12`, or the section with an offset.
     pub fn name(&self, address: u64) -> String {
         let place = |name: &str, start: u64| match address - start {
@@ -340,7 +347,10 @@ impl Module {
         const INTERPRETER: u32 = 3;
         let is_static = old.etype == 2 && old.segments.iter().all(|s| s.kind != INTERPRETER);
         module.aarch64 = Machine::of(old.machine) == Some(Machine::Aarch64);
-        module.skip(is_static && Machine::of(old.machine) == Some(Machine::Aarch64));
+        // Without a search table frames are registered, and sorted.
+        const SEARCH_TABLE: u32 = 0x6474_e550;
+        let has_table = old.segments.iter().any(|s| s.kind == SEARCH_TABLE);
+        module.skip(is_static && (module.aarch64 || !has_table));
         Ok(module)
     }
 

@@ -213,8 +213,8 @@ impl<R: Read> Side<R> {
             }),
             _ => event,
         };
-        // From a veneer, where the output has none, to a stub.
-        if event.kind == Kind::Jump && is_stub(event.last) && is_stub(event.to) {
+        // From a veneer, where the output has none, or by a tail call: what counts is where the stub jumps to.
+        if event.kind == Kind::Jump && is_stub(event.to) {
             return None;
         }
         // Before it is bound, a stub jumps to its own second part, and that to the loader.

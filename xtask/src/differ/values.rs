@@ -345,6 +345,10 @@ impl Values {
             _ => return class,
         }
         if self.is_stub(old, new) {
+            for (low, mask) in REMAINS {
+                let upper = |value: u64| (value & mask) >> low;
+                self.uppers.insert((low, upper(old), upper(new)));
+            }
             return Class::Stub {
                 low_bits_kept: old & 15 == new & 15,
             };
@@ -423,11 +427,17 @@ impl Values {
         let is_start = module.old.function(o).is_some_and(|(start, _)| start == o);
         // The padding in front of a function may have space for it.
         const FRONT: u64 = 64;
-        let is_front = n < o && o - n <= FRONT && module.old.function(n).is_none();
+        let is_front = n < o && o - n <= FRONT && !module.old.is_covered(n);
         module.functions.is_empty()
             && is_start
             && (module.place(n) == Place::Inserted || is_front)
             && *self.stubs.entry(n).or_insert(o) == o
+    }
+
+    /// Whether the difference of two values that a register held before a routine is one that is meant to be: who
+    /// comes by a routine that was put in may find that routine's address in a register.
+    pub fn is_known(&self, old: u64, new: u64) -> bool {
+        self.detours.contains(&(old, new)) || self.address(old, new).is_known_code()
     }
 
     /// Whether both are the same address of code: of a function, a label, what counts in front of a function.
