@@ -36,9 +36,9 @@
 //! * What a table jump leaves in the registers in which it formed its table's address, its base and its
 //!   target is not used after calls and returns; until then that is checked.
 //! * A veneer may use the registers that the procedure call standard leaves to veneers (x16 on AArch64).
-//! * The start-up code of an instrumented program, and the one routine that gives a thread its counters, keep
-//!   what they must: only that the routine begins by saving every register is looked at. A thread's base of
-//!   counters is valid after a check.
+//! * The start-up code of an instrumented program, and the routines that give a thread its counters or note first
+//!   calls, write to no memory of the program (A14). That they keep registers, flags and the stack is shown
+//!   ([`proof::routines`]). A thread's base of counters is valid after a check.
 //! * Nothing reads its own code, but for accesses with addresses relative to the program counter, which are checked.
 //!
 //! # Cost
@@ -653,7 +653,7 @@ fn prove<'a, A: Arch>(
     if counting {
         counting::judge::<A>(&cx, &walked, &mut found);
     }
-    counting::check_hooks(&mut found);
+    counting::check_hooks::<A>(&cx, &mut found);
     gather(&cx, &walked, &mut found);
     let visible = Visible::of(input);
     what_is_seen::<A>(&cx, &visible, &extents, &mut found);
@@ -1046,6 +1046,7 @@ fn report<A: Arch>(
     let promoted = walked.iter().filter(|w| promotes(w)).count() as u64;
     let inlines = |w: &Walked| has_changed(w, ChangeKind::InlinedCall);
     let inlining = walked.iter().filter(|w| inlines(w)).count() as u64;
+    let counting = cx.counts.is_some();
     let changes = changes(walked);
     let takes_constants = |w: &Walked| {
         w.changes
@@ -1077,6 +1078,7 @@ fn report<A: Arch>(
                 ("A10", takes_constants),
                 ("A11", promotes),
                 ("A12", inlines),
+                ("A14", counting),
             ];
             let unwanted = || {
                 let relied_on = relied_on.iter().filter(|a| a.1).map(|a| a.0);
@@ -1133,6 +1135,7 @@ fn report<A: Arch>(
         ("A10", with_constants),
         ("A11", promoted),
         ("A12", inlining),
+        ("A14", if counting { functions.len() as u64 } else { 0 }),
     ]);
     let asks_for_huge_pages = cx.counts.is_none() && !found.hooks.is_empty();
     let file_failure_count = found.file.len() as u64;

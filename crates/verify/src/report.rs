@@ -319,7 +319,7 @@ pub struct Assumption {
 }
 
 /// What may be assumed: numbers and sentences.
-const ASSUMPTIONS: [(&str, &str); 11] = [
+const ASSUMPTIONS: [(&str, &str); 12] = [
     (
         "A1",
         "nothing depends on the number of a return address or program counter in code that moved, beyond what is looked for",
@@ -363,6 +363,10 @@ const ASSUMPTIONS: [(&str, &str); 11] = [
     (
         "A13",
         "flags, and on AArch64 the registers that linkers' stubs may use, mean nothing at the entry of a function whose first instructions do not read them",
+    ),
+    (
+        "A14",
+        "the routines that counting adds (start-up, a thread's counters, first calls) write, through addresses that they calculate, to memory of their own alone",
     ),
 ];
 

@@ -178,8 +178,22 @@ impl<A: Read, B: Read> Comparison<A, B> {
                 .headers
                 .extend(new_types.iter().map(|b| (a, *b)));
         }
+        // The module itself may have segments in the output that the input has no spare header for.
+        let (low, high) = {
+            let module = &self.values.module;
+            (module.old.low, module.old.high.max(module.new.high))
+        };
+        let of_others = |all: Vec<(u64, u64)>, base: Option<u64>| -> Vec<(u64, u64)> {
+            let is_module =
+                |at: u64| base.is_some_and(|base| (low..high).contains(&at.wrapping_sub(base)));
+            all.into_iter().filter(|m| !is_module(m.0)).collect()
+        };
+        let (mapped, mapped_new) = (
+            of_others(old.all, self.old.base),
+            of_others(new.all, self.new.base),
+        );
         let regions = &mut self.values.regions;
-        for ((a, length), (b, _)) in old.all.into_iter().zip(new.all) {
+        for ((a, length), (b, _)) in mapped.into_iter().zip(mapped_new) {
             regions.add_mapping(a, b, length);
         }
         for (a, b) in old.breaks.into_iter().zip(new.breaks) {
@@ -200,15 +214,32 @@ impl<A: Read, B: Read> Comparison<A, B> {
     }
 
     fn step(&mut self) -> Result<bool> {
+        for (address, size) in self.new.garbage.drain(..) {
+            self.scribbled.add(address, size);
+        }
         let module = &self.values.module;
         let (a, b) = (self.old.peek(module)?, self.new.peek(module)?);
         match (a, b) {
             // A stub does what the jump at an entry has replaced.
             (Item::Access(from), Item::Routine(to, _))
-                if (from.address, from.size, from.load, from.value)
-                    == (to.address, to.size, to.load, to.value) =>
+                if (from.address, from.size, from.load) == (to.address, to.size, to.load)
+                    && (from.value == to.value || self.values.is_known(from.value, to.value)) =>
             {
                 self.by_stub.push(*to);
+            }
+            // By a call that a stub makes in place of what the jump at an entry has replaced.
+            (Item::Access(from), Item::Routine(to, _))
+                if !from.load
+                    && !to.load
+                    && (from.address, from.size) == (to.address, to.size)
+                    && self.values.is_return_to_stub(from.value, to.value) =>
+            {
+                let pair = (from.value, to.value);
+                self.values.stub_returns.insert(pair);
+                let pair_class = self.values.explain(pair.0, pair.1, 8);
+                self.outcome.find(&self.values, pair_class, pair, || {
+                    "call in a stub in front of a function".to_owned()
+                });
             }
             (_, Item::Routine(write, _)) if write.load => {
                 self.new.take(&self.values.module)?;
@@ -407,6 +438,7 @@ impl<A: Read, B: Read> Comparison<A, B> {
         let (from_inside, to_inside) = (is_inside(from.last), is_inside(from.to));
         if from.kind == Kind::Call
             && from_inside
+            && !self.values.stub_returns.contains(&(from.end, to.end))
             && let Some((a, b)) = self.values.link(from.end, to.end)
             && !self.values.module.learn(a, b, Meaning::Return)
         {
@@ -421,7 +453,10 @@ impl<A: Read, B: Read> Comparison<A, B> {
             let Some((a, b)) = self.values.link(from.to, to.to) else {
                 return false;
             };
-            if a != b && !self.values.is_stub(from.to, to.to) {
+            if a != b
+                && !self.values.is_stub(from.to, to.to)
+                && !self.values.stub_returns.contains(&(from.to, to.to))
+            {
                 if self.values.module.meaning(a, b).is_none()
                     && !self.values.module.learn(a, b, Meaning::Label)
                 {
@@ -499,7 +534,14 @@ impl<A: Read, B: Read> Comparison<A, B> {
             }
             // An unwinder's callbacks find rows' addresses in registers that are no arguments.
             if matches!(class, Class::Unknown | Class::Inside) {
-                let outside = !from_inside
+                // What string functions read behind a string is anything.
+                let reads_on = from.kind == Kind::Return && {
+                    let name = self.values.describe(from.last, false);
+                    ["__str", "__mem"]
+                        .iter()
+                        .any(|start| name.starts_with(start))
+                };
+                let outside = (!from_inside || reads_on)
                     && self.machine.is_scratch(i)
                     && !(from.kind == Kind::Return
                         && self.machine.is_result(i)
@@ -514,6 +556,14 @@ impl<A: Read, B: Read> Comparison<A, B> {
                 } else {
                     class
                 };
+            }
+            // In a static program, what system calls gave is in registers, and that may depend on other threads.
+            if class == Class::Unknown
+                && self.outcome.threads
+                && !self.values.is_of_module(a, false)
+                && !self.values.is_of_module(b, true)
+            {
+                class = Class::Threads;
             }
             // Who has gone through the headers comes with the type of the last one in a register.
             let kinds =

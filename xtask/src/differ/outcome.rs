@@ -38,6 +38,8 @@ pub struct Outcome {
     pub limited: bool,
     /// Examples of each class that are kept.
     pub wanted: usize,
+    /// A difference that is not explained was found while there was one thread.
+    pub bad_alone: bool,
 }
 
 impl Outcome {
@@ -48,6 +50,12 @@ impl Outcome {
             && self.classes.keys().all(|class| class.is_explained())
     }
 
+    /// Whether the runs part as the order of threads decides what they do, and nothing but that was found before
+    /// there were others.
+    pub fn parts_by_threads(&self) -> bool {
+        self.threads && self.parted.is_some() && !self.bad_alone
+    }
+
     /// Counts a pair of values; `place` says where it was, if it becomes an example.
     pub fn find(
         &mut self,
@@ -56,6 +64,7 @@ impl Outcome {
         pair: (u64, u64),
         place: impl FnOnce() -> String,
     ) {
+        self.bad_alone |= !class.is_explained() && !self.threads;
         let wanted = self.wanted;
         let found = self.classes.entry(class).or_default();
         found.count += 1;

@@ -184,11 +184,46 @@ impl Image {
             || (2..=7).any(|n| before(n).is_some_and(|b| b[0] == 0xff && b[1] >> 3 & 7 == 2))
     }
 
+    /// Where control goes from an address by direct jumps alone; the address itself if there is none.
+    fn after_jumps(&self, address: u64, aarch64: bool) -> u64 {
+        // Two are rare; a loop of nothing but jumps must end here too.
+        const MOST: usize = 4;
+        let jump = |from: u64| -> Option<u64> {
+            let holds =
+                |(start, code): &&(u64, Vec<u8>)| from.wrapping_sub(*start) < code.len() as u64;
+            let (start, code) = self.code.iter().find(holds)?;
+            let bytes = code.get((from - start) as usize..)?;
+            let word = |at: usize| bytes.get(at..at + 4).and_then(|b| b.try_into().ok());
+            let (length, distance) = match bytes.first()? {
+                _ if aarch64 => {
+                    let word = u32::from_le_bytes(word(0)?);
+                    (
+                        0,
+                        (word >> 26 == 5).then_some(i64::from((word << 6) as i32 >> 4))?,
+                    )
+                }
+                0xeb => (2, i64::from(*bytes.get(1)? as i8)),
+                0xe9 => (5, i64::from(i32::from_le_bytes(word(1)?))),
+                _ => return None,
+            };
+            Some(from.wrapping_add(length).wrapping_add_signed(distance))
+        };
+        let follow = |at: u64, _| jump(at).unwrap_or(at);
+        (0..MOST).fold(address, follow)
+    }
+
     /// The function that holds an address: start, name.
     pub fn function(&self, address: u64) -> Option<(u64, &str)> {
         let after = self.functions.partition_point(|f| f.0 <= address);
         let (start, size, name) = self.functions.get(after.checked_sub(1)?)?;
         (*size == 0 || address - start < *size).then_some((*start, name.as_str()))
+    }
+
+    /// Whether a function of known size holds an address.
+    pub fn is_covered(&self, address: u64) -> bool {
+        let after = self.functions.partition_point(|f| f.0 <= address);
+        let before = self.functions[..after].last();
+        before.is_some_and(|(start, size, _)| address - start < *size)
     }
 
     /// `f+0x12`, or the section with an offset.
@@ -272,6 +307,8 @@ pub struct Module {
     pub functions: Vec<MovedFunction>,
     /// Whether counters were put in.
     pub instrumented: bool,
+    /// AArch64, or else x86-64.
+    pub aarch64: bool,
     /// Functions of the input that are not looked into, and how they are told a size if they are an allocator.
     pub skipped: Vec<(u64, u64, Option<Size>)>,
     /// start, end, function; ascending, of the output.
@@ -309,7 +346,11 @@ impl Module {
         // of them, which takes more memory, and whatever is allocated after that is elsewhere.
         const INTERPRETER: u32 = 3;
         let is_static = old.etype == 2 && old.segments.iter().all(|s| s.kind != INTERPRETER);
-        module.skip(is_static && Machine::of(old.machine) == Some(Machine::Aarch64));
+        module.aarch64 = Machine::of(old.machine) == Some(Machine::Aarch64);
+        // Without a search table frames are registered, and sorted.
+        const SEARCH_TABLE: u32 = 0x6474_e550;
+        let has_table = old.segments.iter().any(|s| s.kind == SEARCH_TABLE);
+        module.skip(is_static && (module.aarch64 || !has_table));
         Ok(module)
     }
 
@@ -334,18 +375,38 @@ impl Module {
 
     /// Ranges of the output, or the input, that are not looked into.
     pub fn skipped_ranges(&self, second: bool) -> Vec<(u64, u64)> {
-        let mut all: Vec<(u64, u64)> = self.skipped.iter().map(|s| (s.0, s.1)).collect();
-        if second {
-            let moved = self.functions.iter().filter(|f| {
-                let mut old = self.skipped.iter();
-                old.any(|s| (s.0..s.1).contains(&f.entry))
-            });
-            let ranges: Vec<(u64, u64)> = moved
-                .flat_map(|f| f.new.iter().map(|(start, length)| (*start, start + length)))
-                .collect();
-            all.extend(ranges);
-            for range in &mut all {
-                range.0 = self.counter_in_front(range.0);
+        let old = self.skipped.iter().map(|s| (s.0, s.1));
+        if !second {
+            return old.collect();
+        }
+        let is_skipped = |f: &MovedFunction| {
+            let mut old = self.skipped.iter();
+            old.any(|s| (s.0..s.1).contains(&f.entry))
+        };
+        // New code of other functions may be where the body of one was that is not looked into.
+        let mut others = Vec::new();
+        let mut all: Vec<(u64, u64)> = Vec::new();
+        let of_functions = self
+            .new_ranges
+            .iter()
+            .filter(|r| r.2 < self.functions.len());
+        for (start, end, function) in of_functions {
+            match is_skipped(&self.functions[*function]) {
+                true => all.push((*start, *end)),
+                false => others.push((*start, *end)),
+            }
+        }
+        for (start, end) in old {
+            let mut at = self.counter_in_front(start);
+            let begin = at;
+            for other in others.iter().filter(|o| o.0 < end && o.1 > begin) {
+                if at < other.0 {
+                    all.push((at, other.0));
+                }
+                at = other.1;
+            }
+            if at < end {
+                all.push((at, end));
             }
         }
         all.sort_unstable();
@@ -353,9 +414,13 @@ impl Module {
     }
 
     /// Where the counter begins that the output has in the padding in front of a function, which is entered there
-    /// then; the function's address if there is none.
+    /// then; the function's address if there is none. Only where nothing moved: else the bytes in front may be new
+    /// code of another function.
     fn counter_in_front(&self, start: u64) -> u64 {
         const MOST: u64 = 8;
+        if !self.functions.is_empty() {
+            return start;
+        }
         let bytes = |image: &Image| {
             let mut code = image.code.iter();
             code.find_map(|(base, bytes)| {
@@ -405,6 +470,7 @@ impl Module {
             new,
             functions,
             instrumented,
+            aarch64: false,
             skipped: Vec::new(),
             new_ranges,
             old_ranges,
@@ -414,6 +480,24 @@ impl Module {
                 .collect(),
             known,
         }
+    }
+
+    /// Whether an address, which both files have, is in the procedure linkage table, or in a veneer that the linker
+    /// has made.
+    pub fn is_linkage_stub(&self, address: u64) -> bool {
+        let Some(section) = self.old.section(address).filter(|s| s.code) else {
+            return false;
+        };
+        let is_veneer = |name: &str| name.ends_with("_veneer");
+        section.name.starts_with(".plt")
+            || section.name == ".iplt"
+            || self.old.function(address).is_some_and(|f| is_veneer(f.1))
+    }
+
+    /// Whether an address, which both files have, is in the table of addresses that the linkage table jumps by.
+    pub fn is_linkage_slot(&self, address: u64) -> bool {
+        let section = self.old.section(address);
+        section.is_some_and(|s| s.name.starts_with(".got"))
     }
 
     /// What an address of the output is.
@@ -471,7 +555,17 @@ impl Module {
     pub fn meaning(&self, old: u64, new: u64) -> Option<Meaning> {
         [Meaning::Entry, Meaning::Return, Meaning::Label]
             .into_iter()
-            .find(|meaning| self.known.get(&(new, *meaning)) == Some(&old))
+            .find(|meaning| {
+                let known = self.known.get(&(new, *meaning));
+                known.is_some_and(|known| self.is_same(*known, old, *meaning))
+            })
+    }
+
+    /// Whether two addresses of the input are one for the output: a pass leads what leads to a jump to where that
+    /// leads (`--peepholes=double-jumps`), landing pads too.
+    fn is_same(&self, known: u64, old: u64, meaning: Meaning) -> bool {
+        let after = |address| self.old.after_jumps(address, self.aarch64);
+        known == old || meaning == Meaning::Label && after(known) == after(old)
     }
 
     /// Whether both are pages, and an entry or label of the one became one of the other.
@@ -494,7 +588,7 @@ impl Module {
             return true;
         }
         if let Some(known) = self.known.get(&(new, meaning)) {
-            return *known == old;
+            return self.is_same(*known, old, meaning);
         }
         if self.meaning(old, new).is_some() {
             return true;
@@ -589,12 +683,29 @@ pub(super) mod tests {
     #[test]
     fn what_is_left_out_begins_with_the_counter_in_front_of_it() {
         let mut module = module(true);
+        module.functions.clear();
         module.skipped.push((0x1100, 0x1200, None));
         module.old.code = vec![(0x1000, vec![0x90; 0x200])];
         module.new.code = module.old.code.clone();
         assert_eq!(module.skipped_ranges(true), [(0x1100, 0x1200)]);
         module.new.code[0].1[0xf9..0x100].copy_from_slice(&[0xc6, 5, 1, 2, 3, 4, 1]);
         assert_eq!(module.skipped_ranges(true), [(0x10f9, 0x1200)]);
+        assert_eq!(module.skipped_ranges(false), [(0x1100, 0x1200)]);
+    }
+
+    #[test]
+    fn what_is_left_out_ends_where_new_code_of_others_reuses_its_body() {
+        let mut module = module(true);
+        module.skipped.push((0x1100, 0x1200, None));
+        module.new_ranges.insert(0, (0x1180, 0x11c0, 0));
+        assert_eq!(
+            module.skipped_ranges(true),
+            [(0x1100, 0x1180), (0x11c0, 0x1200)]
+        );
+        // Where code moved, bytes in front that differ are no counter.
+        module.old.code = vec![(0x1000, vec![0x90; 0x200])];
+        module.new.code = vec![(0x1000, vec![0xcc; 0x200])];
+        assert_eq!(module.skipped_ranges(true)[0], (0x1100, 0x1180));
         assert_eq!(module.skipped_ranges(false), [(0x1100, 0x1200)]);
     }
 
@@ -614,6 +725,25 @@ pub(super) mod tests {
         assert!(!module.learn(0x1110, 0x3040, Meaning::Return));
         // The address after a last call is in nothing.
         assert!(module.learn(0x1100, 0x3080, Meaning::Return));
+    }
+
+    /// A landing pad that only jumps to another label is that label in the output.
+    #[test]
+    fn labels_that_jump_to_each_other_may_be_one() {
+        let mut module = module(false);
+        let mut code = vec![0x90; 0x200];
+        // 0x1060 jumps to 0x1050, on AArch64 0x1070.
+        code[0x60..0x62].copy_from_slice(&[0xeb, 0xee]);
+        code[0x70..0x74].copy_from_slice(&0x17ff_fff8u32.to_le_bytes());
+        module.old.code = vec![(0x1000, code)];
+        for (from, aarch64) in [(0x1060, false), (0x1070, true)] {
+            module.aarch64 = aarch64;
+            assert_eq!(module.old.after_jumps(from, aarch64), 0x1050);
+            assert!(module.learn(0x1050, 0x3030, Meaning::Label));
+            assert!(module.learn(from, 0x3030, Meaning::Label));
+            assert_eq!(module.meaning(from, 0x3030), Some(Meaning::Label));
+            assert!(!module.learn(0x1058, 0x3030, Meaning::Label));
+        }
     }
 
     #[test]

@@ -8,6 +8,10 @@
 //! * In a program that holds its own unwinder (a static one): all that happens in the unwinder, which reads
 //!   tables that are meant to differ. It begins when one of its functions is called and ends when the stack
 //!   pointer is back where it was. Where it leaves to is compared.
+//! * The stubs of the procedure linkage table and linkers' veneers, in both runs: a pass may have calls go where the
+//!   stub goes (`--plt`), and new code may reach without a veneer. A call of a stub becomes a call of what the stub
+//!   jumps to; loads from the table of addresses are left out, as that says what was loaded.
+//! * What routines that are not looked into leave on the stack is remembered: who reads it later reads garbage.
 
 use std::io::Read;
 
@@ -107,6 +111,10 @@ pub struct Side<R> {
     threads: bool,
     /// In a stub: the event that led there, which has been told.
     in_stub: Option<Box<Event>>,
+    /// A call of a stub of the procedure linkage table.
+    linking: Option<Box<Event>>,
+    /// What was written below the stack pointer in parts that are not looked into: addresses and sizes.
+    pub garbage: Vec<(u64, u8)>,
 }
 
 impl<R: Read> Side<R> {
@@ -128,6 +136,8 @@ impl<R: Read> Side<R> {
             sp: 0,
             threads: false,
             in_stub: None,
+            linking: None,
+            garbage: Vec::new(),
         }
     }
 
@@ -159,6 +169,60 @@ impl<R: Read> Side<R> {
             || self.is_headers(load.address)
             || self.is_inserted(module, load.pc) && !module.functions.is_empty()
             || module.instrumented && load.target
+            || self.is_linkage(module, load)
+    }
+
+    /// Loads by stubs of the procedure linkage table, and in their place.
+    fn is_linkage(&self, module: &Module, load: &Access) -> bool {
+        self.base.is_some_and(|base| {
+            module.is_linkage_stub(load.pc.wrapping_sub(base))
+                || module.is_linkage_slot(load.address.wrapping_sub(base))
+        })
+    }
+
+    /// A jump at an old entry that goes by a register, as it goes far.
+    fn is_entry_jump(&self, module: &Module, event: &Event) -> bool {
+        // A landing pad, two instructions for the address, and the jump.
+        const LONGEST: u64 = 16;
+        let link = |address: u64| self.base.map(|base| address.wrapping_sub(base));
+        let (Some(from), Some(to)) = (link(event.last), link(event.to)) else {
+            return false;
+        };
+        match module.place(to) {
+            Place::Moved(function) if self.second && event.kind == Kind::Jump => {
+                let f = &module.functions[function];
+                let is_entry = f.new.first().is_some_and(|new| new.0 == to);
+                is_entry && from.wrapping_sub(f.entry) < LONGEST && module.place(from) == Place::Old
+            }
+            _ => false,
+        }
+    }
+
+    /// A call of a stub of the procedure linkage table together with the stub's jump; `None` in between.
+    fn through_linkage(&mut self, module: &Module, event: Box<Event>) -> Option<Box<Event>> {
+        let Some(base) = self.base else {
+            return Some(event);
+        };
+        let is_stub = |address: u64| module.is_linkage_stub(address.wrapping_sub(base));
+        let event = match self.linking.take() {
+            Some(call) if is_stub(event.last) => Box::new(Event {
+                kind: call.kind,
+                last: call.last,
+                end: call.end,
+                ..*event
+            }),
+            _ => event,
+        };
+        // From a veneer, where the output has none, or by a tail call: what counts is where the stub jumps to.
+        if event.kind == Kind::Jump && is_stub(event.to) {
+            return None;
+        }
+        // Before it is bound, a stub jumps to its own second part, and that to the loader.
+        if event.kind == Kind::Call && is_stub(event.to) && !is_stub(event.last) {
+            self.linking = Some(event);
+            return None;
+        }
+        Some(event)
     }
 
     fn is_skipped(&self, address: u64) -> bool {
@@ -228,7 +292,12 @@ impl<R: Read> Side<R> {
                         return Ok(Item::Event(event));
                     }
                 }
-                Record::Access(_) if self.skipping.is_some() => {}
+                Record::Access(access) if self.skipping.is_some() => {
+                    let entered = self.skipping.as_ref().map_or(0, |skipping| skipping.0);
+                    if self.second && !access.load && access.address < entered {
+                        self.garbage.push((access.address, access.size));
+                    }
+                }
                 Record::Access(access)
                     if access.load && self.is_of_no_interest(module, &access) => {}
                 Record::Access(write) if self.is_inserted(module, write.pc) => {
@@ -286,6 +355,13 @@ impl<R: Read> Side<R> {
                 return None;
             }
             (true, true) => return None,
+            // Of instructions that the jump at the entry has replaced: a function may be that short.
+            (true, false)
+                if self.in_stub.is_some() && matches!(event.kind, Kind::Return | Kind::Call) =>
+            {
+                self.in_stub = None;
+                event
+            }
             (true, false) if self.in_stub.is_some() => {
                 // Only now it is known which function the stub is of.
                 let led = self.in_stub.take();
@@ -318,6 +394,10 @@ impl<R: Read> Side<R> {
                 None => event,
             },
         };
+        let event = self.through_linkage(module, event)?;
+        if self.is_entry_jump(module, &event) {
+            return None;
+        }
         let sp = event.registers[self.machine.sp()];
         match &self.skipping {
             None if event.kind != Kind::Return && self.is_skipped(event.to) => {
@@ -451,6 +531,51 @@ mod tests {
             (call.to, entered.to, entered.skipped),
             (0x1010, 0x1100, true)
         );
+    }
+
+    /// Passes let calls go where a stub of the procedure linkage table goes.
+    #[test]
+    fn a_call_by_way_of_the_linkage_table_is_a_call() {
+        let mut module = module(false);
+        module.old.sections[0].name = ".plt".to_owned();
+        let load = |pc, address| vec![9 | 3 << 8 | (8 | 512) << 32, pc, address, 1];
+        let calls = [
+            vec![
+                event(1, 0x3010, 0x1100),
+                load(0x1100, 0x2000),
+                event(3, 0x1100, 0x9000),
+            ],
+            vec![event(1, 0x3010, 0x9000)],
+        ];
+        module.old.sections[1].name = ".got.plt".to_owned();
+        for mut call in calls {
+            call.insert(0, MODULE.to_vec());
+            call.insert(1, load(0x3010, 0x2008));
+            let items = items_of(&module, &call);
+            let [Item::Event(event)] = &items[..] else {
+                panic!("{items:?}")
+            };
+            assert_eq!(
+                (event.kind, event.last, event.end, event.to),
+                (Kind::Call, 0x3010, 0x3015, 0x9000)
+            );
+        }
+    }
+
+    /// Where new code is far away.
+    #[test]
+    fn a_jump_at_an_old_entry_is_no_event() {
+        let far = items(&[
+            MODULE.to_vec(),
+            event(1, 0x1150, 0x1000),
+            event(3, 0x1008, 0x3000),
+        ]);
+        let [Item::Event(call)] = &far[..] else {
+            panic!("{far:?}")
+        };
+        assert_eq!((call.kind, call.to), (Kind::Call, 0x1000));
+        let other = items(&[MODULE.to_vec(), event(3, 0x1040, 0x3000)]);
+        assert_eq!(other.len(), 1);
     }
 
     #[test]

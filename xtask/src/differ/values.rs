@@ -51,6 +51,8 @@ pub enum Class {
     Process,
     /// The program headers: where, how many.
     Headers,
+    /// No address of the module, in a register of a program with several threads: it may depend on the others.
+    Threads,
     /// A register that veneers or recorders may use, where none is carried.
     Scratch,
     /// A register that no convention carries, as code outside the module (or the unwinder) left it.
@@ -141,6 +143,7 @@ impl fmt::Display for Class {
             Class::Detour => "inserted routine in place of a function",
             Class::Process => "process number",
             Class::Headers => "program headers",
+            Class::Threads => "number in a program with threads",
             Class::Scratch => "register of veneers and recorders",
             Class::LeftOutside => "scratch register left by code outside the module",
             Class::Counter => "counter",
@@ -175,6 +178,8 @@ pub struct Values {
     pub numbers: HashSet<(u64, u64)>,
     /// Functions of the first run, and inserted routines by which the second came to them.
     pub detours: HashSet<(u64, u64)>,
+    /// Return addresses of calls that a stub makes in place of the instructions that a jump at an entry overwrote.
+    pub stub_returns: HashSet<(u64, u64)>,
     /// Counters in front of functions, and of which.
     stubs: HashMap<u64, u64>,
     /// The same of program headers.
@@ -247,6 +252,17 @@ impl Values {
             Some((_, there)) => there == new,
             None => old == new,
         }
+    }
+
+    /// Whether a value is an address in the module.
+    pub fn is_of_module(&self, value: u64, second: bool) -> bool {
+        self.bases.is_some_and(|(a, b)| {
+            let (base, image) = match second {
+                false => (a, &self.module.old),
+                true => (b, &self.module.new),
+            };
+            (image.low..image.high).contains(&value.wrapping_sub(base))
+        })
     }
 
     /// Whether both are in code, at different places of it.
@@ -329,9 +345,16 @@ impl Values {
             _ => return class,
         }
         if self.is_stub(old, new) {
+            for (low, mask) in REMAINS {
+                let upper = |value: u64| (value & mask) >> low;
+                self.uppers.insert((low, upper(old), upper(new)));
+            }
             return Class::Stub {
                 low_bits_kept: old & 15 == new & 15,
             };
+        }
+        if self.stub_returns.contains(&(old, new)) {
+            return Class::Return;
         }
         if self.detours.contains(&(old, new)) {
             return Class::Detour;
@@ -360,12 +383,12 @@ impl Values {
                 {
                     return Class::SignedReturn;
                 }
-                if self.address(old ^ o, new ^ n).is_known_code() {
+                if self.is_code_address(old ^ o, new ^ n) {
                     return Class::Mangled;
                 }
             } else {
                 let (old, new) = (old.rotate_right(17) ^ o, new.rotate_right(17) ^ n);
-                if old != new && self.address(old, new).is_known_code() {
+                if old != new && self.is_code_address(old, new) {
                     return Class::Mangled;
                 }
             }
@@ -404,11 +427,33 @@ impl Values {
         let is_start = module.old.function(o).is_some_and(|(start, _)| start == o);
         // The padding in front of a function may have space for it.
         const FRONT: u64 = 64;
-        let is_front = n < o && o - n <= FRONT && module.old.function(n).is_none();
+        let is_front = n < o && o - n <= FRONT && !module.old.is_covered(n);
         module.functions.is_empty()
             && is_start
             && (module.place(n) == Place::Inserted || is_front)
             && *self.stubs.entry(n).or_insert(o) == o
+    }
+
+    /// Whether the difference of two values that a register held before a routine is one that is meant to be: who
+    /// comes by a routine that was put in may find that routine's address in a register.
+    pub fn is_known(&self, old: u64, new: u64) -> bool {
+        self.detours.contains(&(old, new)) || self.address(old, new).is_known_code()
+    }
+
+    /// Whether both are the same address of code: of a function, a label, what counts in front of a function.
+    fn is_code_address(&mut self, old: u64, new: u64) -> bool {
+        self.address(old, new).is_known_code() || self.is_stub(old, new)
+    }
+
+    /// Whether both are return addresses, the new one of a call in a stub, where nothing moved.
+    pub fn is_return_to_stub(&self, old: u64, new: u64) -> bool {
+        let module = &self.module;
+        module.functions.is_empty()
+            && self.link(old, new).is_some_and(|(o, n)| {
+                module.old.is_behind_call(o, self.aarch64)
+                    && module.place(n) == Place::Inserted
+                    && module.new.is_behind_call(n, self.aarch64)
+            })
     }
 
     fn address(&self, old: u64, new: u64) -> Class {

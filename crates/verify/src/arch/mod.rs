@@ -195,6 +195,26 @@ pub(crate) struct Loaded {
     pub signed: bool,
 }
 
+/// How an instruction that only calculates changes the stack pointer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StackChange {
+    /// Adds a number.
+    By(i64),
+    /// Takes it down to a multiple of a power of two.
+    Aligned,
+}
+
+/// All that an instruction may write, where no more has to be known of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Plain {
+    /// General registers that may hold something else afterwards, one bit each.
+    pub writes: u32,
+    pub keeps_flags: bool,
+    /// Memory that is written to.
+    pub memory: Option<Mem>,
+    pub stack: Option<StackChange>,
+}
+
 /// A start-up routine that asks for huge pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AsksForHugePages {
@@ -401,6 +421,19 @@ pub(crate) trait Arch: Sync + Send + 'static {
     /// Whether two instructions for which [`Arch::page_use`] answered agree but for the offset.
     fn equal_but_offset(_a: &[u8], _b: &[u8]) -> bool {
         false
+    }
+
+    /// All that exactly one instruction, which is no call and no return, may write. `None`: not known for certain.
+    fn plain(_bytes: &[u8], _addr: u64) -> Option<Plain>;
+
+    /// The register that an instruction puts the flags into (`true`) or takes them from.
+    fn flags_word(_bytes: &[u8]) -> Option<(u8, bool)> {
+        None
+    }
+
+    /// The register by which an instruction returns; `None`: it does not, or by a word on the stack.
+    fn return_register(_bytes: &[u8]) -> Option<u8> {
+        None
     }
 
     /// What the instruction does to registers. `None`: unknown.

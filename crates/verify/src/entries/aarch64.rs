@@ -129,6 +129,8 @@ fn calls(bytes: &[u8], at: u64, memory: &Memory<'_>) -> Option<(usize, bool)> {
 
 impl Entries for AArch64 {
     const MOVES_POINTERS: bool = false;
+    const SLOW_DESTROYS: u32 = 1 << 16 | 1 << 17 | 1 << 30;
+    const SLOW_LINK: Option<u8> = Some(17);
     const FLAGS_ALONE: bool = false;
 
     fn counter(bytes: &[u8], at: u64, memory: &Memory<'_>) -> (u64, bool) {

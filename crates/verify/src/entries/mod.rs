@@ -28,8 +28,9 @@
 //!
 //! # What is assumed
 //!
-//! * The start-up routine and the routine that notes first calls keep what they must; only that the latter
-//!   begins by saving registers is looked at. Nor is the unwind entry that describes stubs.
+//! * A14: the start-up routine and the routines that note first calls write to no memory of the program. That they keep
+//!   registers, flags and the stack is shown ([`crate::proof::routines`]). The unwind entry that describes stubs is
+//!   not looked at.
 //! * A13: flags mean nothing at the entry of a function that does not read one in its first instructions, up to a
 //!   branch, before it writes it. On AArch64 neither do x16 and x17, in functions that have an unwind entry, do not
 //!   begin by reading them, and do not come to their entry again. Counted are counters that do not keep them.
@@ -50,6 +51,7 @@ use crate::files::claim::Range;
 use crate::files::elf::{self, Elf, Segment};
 use crate::files::lsda::{Lsda, Outcome};
 use crate::files::unwind::Table;
+use crate::proof::routines;
 use crate::proof::visible::Visible;
 use crate::report::{
     Assumption, Basis, Check, Digest, Failure, FunctionReport, Options, Report, Verdict,
@@ -62,6 +64,12 @@ const SYMBOL: u64 = elf::SYM_SIZE as u64;
 pub(crate) trait Entries: Arch {
     /// Whether a counter may be in the padding in front of a function, and pointers to a function lead to one.
     const MOVES_POINTERS: bool;
+
+    /// Registers that the routine which notes first calls may destroy, beside the flags.
+    const SLOW_DESTROYS: u32;
+
+    /// The register whose value it leaves in the register of return addresses.
+    const SLOW_LINK: Option<u8>;
 
     /// Counters that keep nothing destroy flags alone.
     const FLAGS_ALONE: bool;
@@ -202,7 +210,7 @@ pub(crate) fn prove<A: Entries>(input: &Elf<'_>, output: &Elf<'_>, options: &Opt
         proof.fail(failure, options);
     }
     if input.entry != output.entry {
-        proof.hook(output.entry, options);
+        proof.hook(input.entry, output.entry, options);
     }
     let mut skip = layout.by_meaning.clone();
     proof.unwinding(&mut skip, options);
@@ -214,6 +222,7 @@ pub(crate) fn prove<A: Entries>(input: &Elf<'_>, output: &Elf<'_>, options: &Opt
     proof.branches();
     proof.what_stays(&skip);
     let visible = Visible::of(input);
+    proof.slow_ways(options);
     proof.identity();
     proof.seen(&visible, &code);
     if let Some(name) = visible.refused.filter(|_| proof.proved > 0) {
@@ -242,6 +251,7 @@ pub(crate) fn prove<A: Entries>(input: &Elf<'_>, output: &Elf<'_>, options: &Opt
             ("A4", proof.proved),
             ("A8", following as u64),
             ("A13", proof.loses.borrow().len() as u64),
+            ("A14", proof.proved),
         ]),
         changes: Vec::new(),
         asks_for_huge_pages: false,
@@ -288,7 +298,7 @@ impl<A: Entries> Proof<'_, A> {
     }
 
     /// Something that is run at the start, and may only be one.
-    fn hook(&mut self, to: u64, options: &Options) {
+    fn hook(&mut self, from: u64, to: u64, options: &Options) {
         self.hooks += 1;
         if self.hooks > 1 || !self.is_new(to) {
             self.fail(
@@ -296,9 +306,42 @@ impl<A: Entries> Proof<'_, A> {
                     Check::Dynamic,
                     "the start of the program goes to another place",
                 )
-                .at(InputAddr::new(0), OutputAddr::new(to)),
+                .at(InputAddr::new(from), OutputAddr::new(to)),
                 options,
             );
+            return;
+        }
+        let code = |at: u64| self.output.bytes_from(at).filter(|_| self.is_new(at));
+        let goes_on = |at: u64| self.leads(from, at);
+        // A new entry of the dynamic section has no initialiser in its place.
+        let is_code = self.input.load_at(from).is_some_and(|s| s.is_exec());
+        let next: Option<&dyn Fn(u64) -> bool> = if is_code { Some(&goes_on) } else { None };
+        if let Err(why) = routines::starts_up::<A>(&code, next, to) {
+            let text = format!(
+                "the start-up routine is not shown to leave registers, flags and stack as they were: {why}"
+            );
+            let failure = Failure::new(Check::Dynamic, text);
+            self.fail(
+                failure.at(InputAddr::new(from), OutputAddr::new(to)),
+                options,
+            );
+        }
+    }
+
+    /// The routines that note first calls keep what their callers rely on.
+    fn slow_ways(&mut self, options: &Options) {
+        let targets = self.memory.slow.each_ref().map(Cell::get);
+        for to in targets.into_iter().flatten() {
+            let code = |at: u64| self.output.bytes_from(at).filter(|_| self.is_new(at));
+            if let Err(why) =
+                routines::keeps::<A>(&code, to, (A::SLOW_DESTROYS, true), A::SLOW_LINK)
+            {
+                let text = format!(
+                    "the routine that notes first calls is not shown to keep registers and stack: {why}"
+                );
+                let failure = Failure::new(Check::Counting, text);
+                self.fail(failure.at(InputAddr::new(0), OutputAddr::new(to)), options);
+            }
         }
     }
 
@@ -988,12 +1031,12 @@ impl<A: Entries> Proof<'_, A> {
         // An initialiser, or a new one in the dynamic section.
         let addr = base + at as u64;
         let aligned = at - (addr % 8) as usize;
-        if let Some((_, b)) = words(aligned)
+        if let Some((a, b)) = words(aligned)
             && (self.is_new(b)
                 || dynamic.is_some_and(|d| d.addr <= addr && addr < d.end() && b == 12))
         {
             if b != 12 {
-                self.hook(b, options);
+                self.hook(a, b, options);
             }
             return aligned + 8;
         }

@@ -14,6 +14,8 @@ const SAVES: [u8; 3] = [0x50, 0x51, 0x52];
 
 impl Entries for X86_64 {
     const MOVES_POINTERS: bool = true;
+    const SLOW_DESTROYS: u32 = 1 << 11;
+    const SLOW_LINK: Option<u8> = None;
     const FLAGS_ALONE: bool = true;
 
     fn counter(bytes: &[u8], at: u64, memory: &Memory<'_>) -> (u64, bool) {

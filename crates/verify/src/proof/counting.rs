@@ -2,10 +2,12 @@
 
 use crate::arch::Arch;
 use crate::context::{Context, Counts, Findings};
+use crate::files::addr::OutputAddr;
 use crate::files::claim::Range;
 use crate::machine::Footprint;
 use crate::proof::gaps;
 use crate::proof::image::Layout;
+use crate::proof::routines;
 use crate::report::{Check, Failure};
 use crate::walk::Walked;
 
@@ -57,6 +59,13 @@ pub(crate) fn judge<A: Arch>(cx: &Context<'_>, walked: &[Walked], found: &mut Fi
             all.trusted.len()
         ));
     }
+    for start in &all.trusted {
+        if let Err(why) = routines::keeps::<A>(&|at| cx.unowned(OutputAddr::new(at)), *start, (0, false), None) {
+            fail(format!(
+                "the routine at {start:#x}, which gives a thread its counters, is not shown to keep registers and flags: {why}"
+            ));
+        }
+    }
     let suspects = found.uses_own.as_slice();
     if let Some(at) = all.own.then(|| gaps::uses_own::<A>(cx, suspects)).flatten() {
         let text =
@@ -65,8 +74,27 @@ pub(crate) fn judge<A: Arch>(cx: &Context<'_>, walked: &[Walked], found: &mut Fi
     }
 }
 
-/// What runs before the program does, in the place of something else, does so once.
-pub(crate) fn check_hooks(found: &mut Findings) {
+/// What runs before the program does, in the place of something else, does so once, and keeps what it must.
+pub(crate) fn check_hooks<A: Arch>(cx: &Context<'_>, found: &mut Findings) {
+    let hooks = match cx.counts.is_some() {
+        true => found.hooks.as_slice(),
+        // What asks for huge pages is compared instruction by instruction.
+        false => &[],
+    };
+    let mut failures = Vec::new();
+    for &(old, new) in hooks {
+        let entry = cx.old.owner(old).and_then(|id| cx.function(id));
+        let entry = entry.filter(|f| f.old_entry == old).map(|f| f.new_entry());
+        let goes_on = |at: u64| at == old.get() || entry.is_some_and(|entry| entry.get() == at);
+        let next: Option<&dyn Fn(u64) -> bool> = if old.get() == 0 { None } else { Some(&goes_on) };
+        if let Err(why) = routines::starts_up::<A>(&|at| cx.unowned(OutputAddr::new(at)), next, new.get()) {
+            let text = format!(
+                "the start-up routine is not shown to leave registers, flags and stack as they were: {why}"
+            );
+            failures.push(Failure::new(Check::Dynamic, text).at(old, new));
+        }
+    }
+    found.file.append(&mut failures);
     if found.hooks.len() > 1 {
         let text = format!(
             "{} pointers lead to start-up code; there may be one",

@@ -15,6 +15,7 @@
 //! | [`inside`] | that nothing leads into what jumps at old entries overwrote, likewise |
 //! | [`visible`] | what the program may see of the address of a moved function |
 //! | [`counting`] | areas of counters |
+//! | [`routines`] | that what counting adds keeps registers, flags and stack |
 //! | [`writes`] | that nothing writes into what was copied |
 //! | [`identity`] | the build-id |
 
@@ -27,6 +28,7 @@ pub(crate) mod gaps;
 pub(crate) mod identity;
 pub(crate) mod image;
 pub(crate) mod inside;
+pub(crate) mod routines;
 pub(crate) mod staying;
 pub(crate) mod tables;
 pub(crate) mod text;

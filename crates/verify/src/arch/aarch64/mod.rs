@@ -36,7 +36,7 @@ use crate::arch::step::Step;
 
 use super::{
     Arch, AsksForHugePages, Dispatch, Effects, Field, FieldKind, Flow, Insn, Loaded, Longer,
-    Operand, PageUse, Takes, ThroughSlot, Touched,
+    Operand, PageUse, Plain, Takes, ThroughSlot, Touched,
 };
 
 /// The instruction set.
@@ -189,6 +189,21 @@ impl Arch for AArch64 {
 
     fn is_exclusive_store(bytes: &[u8]) -> bool {
         word(bytes).is_some_and(steps::is_exclusive_store)
+    }
+
+    fn plain(bytes: &[u8], _addr: u64) -> Option<Plain> {
+        steps::plain(word(bytes)?)
+    }
+
+    fn flags_word(bytes: &[u8]) -> Option<(u8, bool)> {
+        let w = word(bytes)?;
+        let is_nzcv = w & 0xffdf_ffe0 == 0xd51b_4200;
+        is_nzcv.then_some(((w & 31) as u8, w >> 21 & 1 == 1))
+    }
+
+    fn return_register(bytes: &[u8]) -> Option<u8> {
+        let w = word(bytes)?;
+        (w & 0xffff_fc1f == 0xd65f_0000).then_some((w >> 5 & 31) as u8)
     }
 
     fn step(bytes: &[u8], addr: u64) -> Option<Step> {

@@ -13,7 +13,7 @@
 //! What stores or loads for itself clears the processor's mark for an exclusive pair around it; that is one
 //! more flag ([`MONITOR`]).
 
-use super::super::Effects;
+use super::super::{Effects, Plain};
 use super::{registers, target, word};
 use crate::arch::step::{Mem, Next, Op, Segment, Step, flag};
 use smallvec::{SmallVec, smallvec};
@@ -111,6 +111,104 @@ fn precise(w: u32) -> Option<(u32, u32)> {
 /// Whether a word is an exclusive store.
 pub(super) fn is_exclusive_store(w: u32) -> bool {
     w & 0x3fc0_0000 == 0x0800_0000
+}
+
+/// See [`super::super::Arch::plain`].
+pub(super) fn plain(w: u32) -> Option<Plain> {
+    // svc: the system gives its result in x0 and keeps the others, flags too.
+    if w & 0xffe0_001f == 0xd400_0001 {
+        return Some(Plain {
+            writes: 1,
+            ..Plain::default()
+        });
+    }
+    let touched = registers::touched(w)?;
+    let is_memory = w >> 27 & 1 == 1 && w >> 25 & 1 == 0;
+    let n = (w >> 5 & 31) as u8;
+    // A base that is the stack pointer is not among the registers that are said to be written.
+    let back = match w >> 28 & 3 {
+        2 => w >> 23 & 1 == 1,
+        3 => w >> 24 & 1 == 0 && w >> 21 & 1 == 0 && w >> 10 & 1 == 1,
+        _ => false,
+    };
+    if is_memory && back && n == STACK {
+        return None;
+    }
+    // add and sub of the extended form may have it as their result.
+    let takes_stack = w & 0x1fe0_0000 == 0x0b20_0000 || w & 0x1f80_0000 == 0x1200_0000;
+    if takes_stack && w & 31 == u32::from(STACK) && w >> 29 & 1 == 0 {
+        return None;
+    }
+    let memory = match is_memory {
+        true => written(w),
+        false => None,
+    };
+    let is_branch = w >> 26 & 31 == 5 || w >> 24 == 0x54 || w & 0x7c00_0000 == 0x3400_0000;
+    Some(Plain {
+        writes: touched.writes & 0x7fff_ffff,
+        keeps_flags: is_branch,
+        memory,
+        stack: None,
+    })
+}
+
+/// The memory that a load or store may write to; `None` if it only loads.
+fn written(w: u32) -> Option<Mem> {
+    let mem = |disp: i64, size: u8, index: bool| {
+        Some(Mem {
+            segment: Segment::Common,
+            base: Some((w >> 5 & 31) as u8),
+            index: index.then_some(((w >> 16 & 31) as u8, 1)),
+            disp,
+            address: None,
+            size,
+        })
+    };
+    let vector = w >> 26 & 1 == 1;
+    let scale = match (vector, w >> 23 & 1) {
+        (true, 1) => 4,
+        _ => w >> 30,
+    };
+    let size = 1u8 << scale;
+    match w >> 28 & 3 {
+        1 if w >> 24 & 1 == 0 => None,
+        2 if w >> 22 & 1 == 1 => None,
+        2 => {
+            let scale = match vector {
+                true => 2 + (w >> 30),
+                false => 2 + (w >> 31),
+            };
+            // After the access, the base changes.
+            let disp = match w >> 23 & 3 {
+                1 => 0,
+                _ => signed(w, 15, 7) << scale,
+            };
+            mem(disp, 2 << scale, false)
+        }
+        3 if w >> 24 & 1 == 1 => {
+            let load = w >> 22 & 3 != 0 && !(vector && w >> 22 & 3 == 2);
+            match load {
+                true => None,
+                false => mem(i64::from(w >> 10 & 0xfff) << scale, size, false),
+            }
+        }
+        3 if w >> 21 & 1 == 1 => match w >> 10 & 3 {
+            2 if w >> 22 & 3 != 0 => None,
+            2 => mem(0, size, true),
+            // Atomics
+            _ => mem(0, size, false),
+        },
+        3 if w >> 22 & 3 != 0 => None,
+        3 => {
+            let disp = match w >> 10 & 3 {
+                1 => 0,
+                _ => signed(w, 12, 9),
+            };
+            mem(disp, size, false)
+        }
+        // Exclusives, and several vectors.
+        _ => mem(0, 64, false),
+    }
 }
 
 /// See [`super::super::Arch::step`].
@@ -281,6 +379,33 @@ pub(super) fn step(bytes: &[u8], addr: u64) -> Option<Step> {
                         mem: mem(n, 8, 8),
                     },
                     shift_stack(by),
+                ],
+                0,
+            ),
+            // With an offset.
+            (2, 0) => of(
+                smallvec![
+                    Op::Store {
+                        from: d,
+                        mem: mem(n, by, 8),
+                    },
+                    Op::Store {
+                        from: t2,
+                        mem: mem(n, by + 8, 8),
+                    },
+                ],
+                MONITOR,
+            ),
+            (2, 1) => of(
+                smallvec![
+                    Op::Load {
+                        to: d,
+                        mem: mem(n, by, 8),
+                    },
+                    Op::Load {
+                        to: t2,
+                        mem: mem(n, by + 8, 8),
+                    },
                 ],
                 0,
             ),

@@ -28,7 +28,7 @@ mod steps;
 
 use super::{
     Arch, AsksForHugePages, Compared, Effects, Field, FieldKind, Flow, Guess, Insn, Loaded,
-    Operand as Recorded, Takes, ThroughSlot,
+    Operand as Recorded, Plain, Takes, ThroughSlot,
 };
 use crate::arch::step::Step;
 use yaxpeax_arch::{Decoder, LengthedInstruction, U8Reader};
@@ -253,6 +253,10 @@ impl Arch for X86_64 {
 
     fn is_system_call(bytes: &[u8]) -> bool {
         decode_raw(bytes).is_some_and(|(i, _)| i.opcode() == Opcode::SYSCALL)
+    }
+
+    fn plain(bytes: &[u8], addr: u64) -> Option<Plain> {
+        steps::plain(bytes, addr)
     }
 
     fn step(bytes: &[u8], addr: u64) -> Option<Step> {

@@ -3,7 +3,8 @@
 //! Only what counters need: moves, additions and comparisons of whole registers and memory, the stack, flags.
 //! The decoder says what an instruction is; which form of it a counter has is not looked at.
 
-use super::super::{Compared, Operand as Recorded};
+use super::super::{Compared, Operand as Recorded, Plain, StackChange};
+use super::effects::general;
 use super::{X86_64, decode_raw, displacement_len, prefix_len};
 use crate::arch::step::{Mem, Next, Op, Segment, Step, flag, stack};
 use crate::arch::{Arch, Flow};
@@ -325,6 +326,94 @@ fn step_slowly(bytes: &[u8], addr: u64) -> Option<Step> {
             _ => None,
         },
     }
+}
+
+/// See [`Arch::plain`]: a closed list of operations. All others are not known.
+pub(super) fn plain(bytes: &[u8], addr: u64) -> Option<Plain> {
+    use Opcode::*;
+    const RAX: u32 = 1;
+    const RCX: u32 = 1 << 1;
+    const RDX: u32 = 1 << 2;
+    const RSI: u32 = 1 << 6;
+    const RDI: u32 = 1 << 7;
+    const R11: u32 = 1 << 11;
+    let (insn, len) = decode_raw(bytes)?;
+    let bytes = bytes.get(..len)?;
+    let first = |i: u8| -> Option<u32> {
+        match insn.operand(i) {
+            Operand::Register { reg } => Some(general(reg)?.0),
+            _ => Some(0),
+        }
+    };
+    // Written operands, and registers that are written without being named.
+    let (operands, implicit, keeps_flags) = match insn.opcode() {
+        MOV | MOVZX | MOVSX | MOVSXD | LEA | NOT | BSWAP => (1, 0, true),
+        SETO | SETNO | SETB | SETAE | SETZ | SETNZ | SETBE | SETA | SETS | SETNS | SETP | SETNP
+        | SETL | SETGE | SETLE | SETG => (1, 0, true),
+        ADD | ADC | SUB | SBB | AND | OR | XOR | INC | DEC | NEG | SHL | SHR | SAR | ROL | ROR
+        | BTS | BTR | BTC => (1, 0, false),
+        IMUL if insn.operand_count() > 1 => (1, 0, false),
+        MUL | IMUL | DIV | IDIV => (0, RAX | RDX, false),
+        CMP | TEST | BT | CLD => (0, 0, false),
+        NOP | MFENCE => (0, 0, true),
+        XCHG | XADD => (2, 0, false),
+        CMPXCHG => (1, RAX, false),
+        SYSCALL => (0, RAX | RCX | R11, false),
+        LODS => (0, RAX | RCX | RSI, true),
+        STOS => (0, RCX | RDI, true),
+        MOVS => (0, RCX | RSI | RDI, true),
+        SCAS => (0, RCX | RDI, false),
+        CMPS => (0, RCX | RSI | RDI, false),
+        JMP | JRCXZ => (0, 0, true),
+        op if op.condition().is_some() => match insn.operand_count() {
+            1 => (0, 0, true),
+            _ => (1, 0, true),
+        },
+        _ => return None,
+    };
+    let mut writes = implicit;
+    for i in 0..operands {
+        writes |= first(i)?;
+    }
+    let is_register = matches!(insn.operand(0), Operand::Register { .. });
+    let size = insn.mem_size().and_then(|m| m.bytes_size()).unwrap_or(0);
+    let memory = match insn.opcode() {
+        STOS | MOVS => Some(Mem {
+            segment: Segment::Common,
+            base: Some(7),
+            index: Some((1, 1)),
+            disp: 0,
+            address: None,
+            size: 1,
+        }),
+        _ if operands > 0 && !is_register => Some(memory(&insn, 0, bytes, addr, size)?),
+        // `xchg` may have its memory in either place.
+        XCHG if !matches!(insn.operand(1), Operand::Register { .. }) => {
+            Some(memory(&insn, 1, bytes, addr, size)?)
+        }
+        _ => None,
+    };
+    let stack = match writes >> RSP & 1 {
+        0 => None,
+        _ => {
+            whole(&insn.operand(0)).filter(|reg| *reg == RSP)?;
+            let number = immediate(&insn.operand(1))?;
+            Some(match insn.opcode() {
+                ADD => StackChange::By(number),
+                SUB => StackChange::By(number.checked_neg()?),
+                AND if number < 0 && number.unsigned_abs().is_power_of_two() => {
+                    StackChange::Aligned
+                }
+                _ => return None,
+            })
+        }
+    };
+    Some(Plain {
+        writes: writes & !(1 << RSP),
+        keeps_flags,
+        memory,
+        stack,
+    })
 }
 
 /// See [`Arch::operand`].

@@ -1,0 +1,532 @@
+//! Routines that postlink adds to a program that counts: what starts it up, what gives a thread its counters, what notes
+//! first calls. Proves that they keep the registers, the flags and the stack that they must, on every path.
+//!
+//! They are long, make system calls and loop over tables, so nothing is said of what they do but this: a small
+//! abstract interpreter follows every path from the first instruction and knows of each register and each word of the
+//! stack one of a few things ([`Value`]): it is what a register was at the beginning, an address on the stack, a
+//! number, or anything. Where paths meet, what differs is anything. Calls are followed into what is called, each by
+//! itself, by the return address that it leaves. Wherever control leaves the routine, it is told what registers
+//! hold ([`Exit`]); the caller demands what must be.
+//!
+//! An instruction of which it is not known which registers it may write ([`Arch::plain`]), an indirect jump to anything
+//! but a number, or a return to anything but a return address is an error: then nothing is shown.
+//!
+//! What is assumed (A14): a write through an address that is not on the stack (of counters, of the mapped file, of what
+//! the kernel fills) does not change the saved registers, and no other memory of the program.
+
+use rustc_hash::FxHashMap;
+
+use crate::arch::step::{Mem, Next, Op, Segment, Step, flag};
+use crate::arch::{Arch, Flow, StackChange};
+
+/// What a register or a word of the stack holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Value {
+    /// What this register held at the beginning.
+    Initial(u8),
+    /// The flags as they were at the beginning.
+    Flags,
+    /// Where the routine returns to, if that is on the stack.
+    Caller,
+    /// An address on the stack: distance from the stack pointer at the beginning, or from where that was aligned.
+    Stack {
+        aligned: bool,
+        at: i64,
+    },
+    /// A number, or an address.
+    Number(u64),
+    Anything,
+}
+
+/// How control leaves a routine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Exit {
+    /// Where to; `None`: back to the caller.
+    pub to: Option<u64>,
+    /// Registers that may hold something else than at the beginning, one bit each; of the stack pointer, than it must.
+    pub changed: u32,
+    /// Flags may be others.
+    pub flags_changed: bool,
+    /// The register whose value at the beginning is in the link register, if there is one.
+    pub link: Option<u8>,
+}
+
+const REGISTERS: usize = 32;
+/// Instructions that are looked at before a routine is given up.
+const MOST: usize = 200_000;
+/// Calls within calls.
+const DEEPEST: usize = 8;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct State {
+    regs: [Value; REGISTERS],
+    /// Words on the stack: whether its place is aligned, where, what. Ascending.
+    slots: Vec<((bool, i64), Value)>,
+    /// The flags are as they were.
+    flags: bool,
+    /// Where the stack pointer was when it was aligned.
+    bound: i64,
+}
+
+impl State {
+    fn new<A: Arch>() -> State {
+        let mut regs = [Value::Anything; REGISTERS];
+        for (i, value) in regs.iter_mut().enumerate() {
+            *value = Value::Initial(i as u8);
+        }
+        let mut state = State {
+            regs,
+            slots: Vec::new(),
+            flags: true,
+            bound: i64::MIN,
+        };
+        let sp = Value::Stack {
+            aligned: false,
+            at: 0,
+        };
+        state.set(A::STACK, sp);
+        if A::CALL_PUSHES != 0 {
+            state.slots.push(((false, 0), Value::Caller));
+        }
+        state
+    }
+
+    fn get(&self, reg: u8) -> Value {
+        self.regs
+            .get(usize::from(reg))
+            .copied()
+            .unwrap_or(Value::Anything)
+    }
+
+    fn set(&mut self, reg: u8, value: Value) {
+        if let Some(slot) = self.regs.get_mut(usize::from(reg)) {
+            *slot = value;
+        }
+    }
+
+    /// Forgets what is not the same in both. `true` if something was forgotten.
+    fn join(&mut self, other: &State) -> bool {
+        let before = self.clone();
+        for (mine, its) in self.regs.iter_mut().zip(&other.regs) {
+            if mine != its {
+                *mine = Value::Anything;
+            }
+        }
+        self.slots.retain(|slot| other.slots.contains(slot));
+        self.flags &= other.flags;
+        if self.bound != other.bound {
+            self.slots.retain(|slot| !slot.0.0);
+            self.bound = self.bound.max(other.bound);
+        }
+        *self != before
+    }
+
+    /// Where a memory operand is on the stack; whether that is exact.
+    fn place(&self, mem: &Mem) -> Option<((bool, i64), bool)> {
+        match (mem.segment, mem.base.map(|base| self.get(base))) {
+            (Segment::Common, Some(Value::Stack { aligned, at })) => {
+                Some(((aligned, at.wrapping_add(mem.disp)), mem.index.is_none()))
+            }
+            _ => None,
+        }
+    }
+
+    fn load(&self, mem: &Mem) -> Value {
+        let place = self.place(mem).filter(|p| p.1 && mem.size == 8);
+        let slot = place.and_then(|place| self.slots.iter().find(|s| s.0 == place.0));
+        slot.map_or(Value::Anything, |s| s.1)
+    }
+
+    fn store(&mut self, mem: &Mem, value: Value) {
+        let Some(((aligned, at), exact)) = self.place(mem) else {
+            return;
+        };
+        let end = at.saturating_add(i64::from(mem.size.max(1)));
+        // What is below the aligned place is below all that was saved before, and nothing else is known of it.
+        let apart = match aligned {
+            true => end <= 0,
+            false => at >= self.bound,
+        };
+        self.slots
+            .retain(|((other, start), _)| match *other == aligned {
+                true => *start >= end || start.saturating_add(8) <= at,
+                false => apart,
+            });
+        if exact && mem.size == 8 && value != Value::Anything {
+            let slot = self.slots.partition_point(|s| s.0 < (aligned, at));
+            self.slots.insert(slot, ((aligned, at), value));
+        }
+    }
+}
+
+fn plus(value: Value, add: i64) -> Value {
+    match value {
+        Value::Stack { aligned, at } => Value::Stack {
+            aligned,
+            at: at.wrapping_add(add),
+        },
+        Value::Number(number) => Value::Number(number.wrapping_add_signed(add)),
+        value if add == 0 => value,
+        _ => Value::Anything,
+    }
+}
+
+fn word<A: Arch>() -> Mem {
+    crate::arch::step::stack::<A>(0)
+}
+
+fn apply<A: Arch>(state: &mut State, op: &Op) {
+    match *op {
+        Op::Move { to, from, add } => {
+            let value = plus(state.get(from), add);
+            move_to::<A>(state, to, value);
+        }
+        Op::Number { to, value } | Op::Address { to, value } => {
+            state.set(to, Value::Number(value));
+        }
+        Op::Load { to, mem } => {
+            let value = state.load(&mem);
+            state.set(to, value);
+        }
+        Op::Store { from, mem } => {
+            let value = state.get(from);
+            state.store(&mem, value);
+        }
+        Op::StoreNumber { mem } | Op::Change { mem } => state.store(&mem, Value::Anything),
+        Op::Read { .. } | Op::Compare { .. } => {}
+        Op::Spoil { to }
+        | Op::Minus { to, .. }
+        | Op::Plus { to, .. }
+        | Op::Difference { to, .. }
+        | Op::Sum { to, .. } => state.set(to, Value::Anything),
+        Op::PushFlags => {
+            let sp = plus(state.get(A::STACK), -8);
+            move_to::<A>(state, A::STACK, sp);
+            let value = if state.flags {
+                Value::Flags
+            } else {
+                Value::Anything
+            };
+            state.store(&word::<A>(), value);
+        }
+        Op::PopFlags => {
+            state.flags = state.load(&word::<A>()) == Value::Flags;
+            let sp = plus(state.get(A::STACK), 8);
+            move_to::<A>(state, A::STACK, sp);
+        }
+        Op::SaveStatus | Op::SaveOverflow | Op::RestoreOverflow => state.set(0, Value::Anything),
+        Op::RestoreStatus => state.flags = false,
+    }
+}
+
+/// Puts something into a register. What is below the stack pointer then is gone: a signal handler may overwrite it.
+fn move_to<A: Arch>(state: &mut State, to: u8, value: Value) {
+    state.set(to, value);
+    if let (true, Value::Stack { aligned, at }) = (to == A::STACK, value) {
+        let is_above = |slot: &((bool, i64), Value)| slot.0.0 != aligned || slot.0.1 >= at;
+        state.slots.retain(is_above);
+    }
+}
+
+/// Where control goes on.
+enum Way {
+    On(u64),
+    Branch(u64, u64),
+    Call(u64, u64),
+    /// To a value.
+    To(Value),
+    /// Nowhere: the program ends.
+    Ends,
+}
+
+/// A routine, and what leads out of it.
+pub(crate) struct Routine<'r, 'c> {
+    /// The code that is looked into: bytes from an address.
+    pub code: &'r dyn Fn(u64) -> Option<&'c [u8]>,
+    /// Whether the program goes on at an address.
+    pub goes_on: &'r dyn Fn(u64) -> bool,
+}
+
+impl Routine<'_, '_> {
+    /// Follows every path from `start`. An error says where that is not possible.
+    pub(crate) fn exits<A: Arch>(&self, start: u64) -> Result<Vec<Exit>, String> {
+        let mut known: FxHashMap<(Vec<u64>, u64), State> = FxHashMap::default();
+        let mut work = vec![(Vec::new(), start, State::new::<A>())];
+        let mut exits: Vec<Exit> = Vec::new();
+        let mut left = MOST;
+        while let Some((calls, at, mut state)) = work.pop() {
+            if calls.is_empty() && at != start && (self.goes_on)(at) {
+                note(&mut exits, exit::<A>(&state, Some(at)));
+                continue;
+            }
+            match known.get_mut(&(calls.clone(), at)) {
+                Some(there) => {
+                    if !there.join(&state) {
+                        continue;
+                    }
+                    state = there.clone();
+                }
+                None => {
+                    known.insert((calls.clone(), at), state.clone());
+                }
+            }
+            match self.run::<A>(at, &mut state, &mut left)? {
+                Way::Ends => {}
+                Way::On(next) => work.push((calls, next, state)),
+                Way::Branch(a, b) => {
+                    work.push((calls.clone(), a, state.clone()));
+                    work.push((calls, b, state));
+                }
+                Way::Call(target, back) => {
+                    let mut deeper = calls;
+                    deeper.push(back);
+                    if deeper.len() > DEEPEST {
+                        return Err(format!("calls are too deep at {target:#x}"));
+                    }
+                    work.push((deeper, target, state));
+                }
+                Way::To(Value::Number(back)) => {
+                    let mut calls = calls;
+                    if calls.last() == Some(&back) {
+                        calls.pop();
+                    } else if !calls.is_empty() {
+                        return Err(format!("a call ends at {back:#x}"));
+                    }
+                    work.push((calls, back, state));
+                }
+                Way::To(value) => {
+                    let is_caller = match A::LINK.first() {
+                        Some(link) => value == Value::Initial(*link),
+                        None => value == Value::Caller,
+                    };
+                    if !is_caller {
+                        return Err(format!(
+                            "it is not known where control goes from the code at {at:#x}"
+                        ));
+                    }
+                    note(&mut exits, exit::<A>(&state, None));
+                }
+            }
+        }
+        Ok(exits)
+    }
+
+    /// Runs straight code from `at` to where control goes somewhere else.
+    fn run<A: Arch>(
+        &self,
+        mut at: u64,
+        state: &mut State,
+        left: &mut usize,
+    ) -> Result<Way, String> {
+        loop {
+            *left = left.checked_sub(1).ok_or("it is too long")?;
+            let unknown = || format!("the instruction at {at:#x} is not understood");
+            let bytes = (self.code)(at).ok_or_else(|| format!("control goes to {at:#x}"))?;
+            if A::is_privileged(bytes) || A::is_undefined(bytes) {
+                return Ok(Way::Ends);
+            }
+            let insn = A::decode(bytes, at).ok_or_else(unknown)?;
+            let bytes = bytes.get(..usize::from(insn.len)).ok_or_else(unknown)?;
+            let next = at.wrapping_add(u64::from(insn.len));
+            if insn.landing_pad || insn.flow == Flow::Nothing {
+                at = next;
+                continue;
+            }
+            if let Some((reg, saves)) = A::flags_word(bytes) {
+                match saves {
+                    true => state.set(
+                        reg,
+                        if state.flags {
+                            Value::Flags
+                        } else {
+                            Value::Anything
+                        },
+                    ),
+                    false => state.flags = state.get(reg) == Value::Flags,
+                }
+                at = next;
+                continue;
+            }
+            match A::step(bytes, at) {
+                _ if A::is_return(bytes) => {}
+                Some(step) => perform::<A>(state, &step),
+                None => plain::<A>(state, bytes, at).ok_or_else(unknown)?,
+            }
+            match insn.flow {
+                Flow::Next | Flow::Trap | Flow::Nothing => at = next,
+                Flow::Jump(target) => return Ok(Way::On(target)),
+                Flow::Branch { target, .. } => return Ok(Way::Branch(target, next)),
+                Flow::Call(target) => {
+                    match A::LINK.first() {
+                        Some(link) => state.set(*link, Value::Number(next)),
+                        None => {
+                            let sp = plus(state.get(A::STACK), -A::CALL_PUSHES.abs());
+                            move_to::<A>(state, A::STACK, sp);
+                            state.store(&word::<A>(), Value::Number(next));
+                        }
+                    }
+                    return Ok(Way::Call(target, next));
+                }
+                Flow::IndirectJump { .. } => match A::step(bytes, at).map(|s| s.next) {
+                    Some(Next::Leave(reg)) => return Ok(Way::To(state.get(reg))),
+                    _ => return Err(unknown()),
+                },
+                Flow::Stop if A::is_return(bytes) => {
+                    let value = match A::return_register(bytes) {
+                        Some(reg) => state.get(reg),
+                        None => {
+                            let value = state.load(&word::<A>());
+                            let sp = plus(state.get(A::STACK), A::CALL_PUSHES.abs());
+                            move_to::<A>(state, A::STACK, sp);
+                            value
+                        }
+                    };
+                    return Ok(Way::To(value));
+                }
+                Flow::Stop | Flow::IndirectCall => return Err(unknown()),
+            }
+        }
+    }
+}
+
+fn note(exits: &mut Vec<Exit>, exit: Exit) {
+    if !exits.contains(&exit) {
+        exits.push(exit);
+    }
+}
+
+fn exit<A: Arch>(state: &State, to: Option<u64>) -> Exit {
+    // A return takes its address off the stack.
+    let at = match to {
+        Some(_) => 0,
+        None => A::CALL_PUSHES.abs(),
+    };
+    let mut changed = 0;
+    for reg in 0..A::REGISTERS.min(REGISTERS as u8) {
+        let expected = match reg == A::STACK {
+            true => Value::Stack { aligned: false, at },
+            false => Value::Initial(reg),
+        };
+        if state.get(reg) != expected {
+            changed |= 1 << reg;
+        }
+    }
+    let link = A::LINK.first().map(|link| state.get(*link));
+    Exit {
+        to,
+        changed,
+        flags_changed: !state.flags,
+        link: match link {
+            Some(Value::Initial(reg)) => Some(reg),
+            _ => None,
+        },
+    }
+}
+
+fn perform<A: Arch>(state: &mut State, step: &Step) {
+    let restores = step.ops.contains(&Op::PopFlags);
+    for op in &step.ops {
+        apply::<A>(state, op);
+    }
+    if step.lost & flag::ALL != 0 && !restores {
+        state.flags = false;
+    }
+}
+
+/// An instruction of which nothing is known but what it may write.
+fn plain<A: Arch>(state: &mut State, bytes: &[u8], at: u64) -> Option<()> {
+    let plain = A::plain(bytes, at)?;
+    if let Some(mem) = &plain.memory {
+        state.store(mem, Value::Anything);
+    }
+    for reg in (0..REGISTERS as u8).filter(|reg| plain.writes >> reg & 1 != 0) {
+        state.set(reg, Value::Anything);
+    }
+    state.flags &= plain.keeps_flags;
+    let sp = state.get(A::STACK);
+    match plain.stack {
+        None => {}
+        Some(StackChange::By(by)) => move_to::<A>(state, A::STACK, plus(sp, by)),
+        // All that is known of the place is that it is not above.
+        Some(StackChange::Aligned) => match sp {
+            Value::Stack { aligned: false, at } => {
+                let value = Value::Stack {
+                    aligned: true,
+                    at: 0,
+                };
+                state.slots.retain(|slot| !slot.0.0 && slot.0.1 >= at);
+                state.bound = at;
+                state.set(A::STACK, value);
+            }
+            _ => return None,
+        },
+    }
+    Some(())
+}
+
+/// Checks a routine that runs in the place of something else: afterwards all is as it was, and control goes on at the
+/// address of which `goes_on` says so, or, if there is none, returns.
+pub(crate) fn starts_up<'c, A: Arch>(
+    code: &dyn Fn(u64) -> Option<&'c [u8]>,
+    goes_on: Option<&dyn Fn(u64) -> bool>,
+    start: u64,
+) -> Result<(), String> {
+    let routine = Routine {
+        code,
+        goes_on: goes_on.unwrap_or(&|_| false),
+    };
+    // What is jumped to is called, or is where a program begins.
+    let free = match A::LINK.is_empty() {
+        true => 0,
+        false => A::STUB_SCRATCH,
+    };
+    let exits = routine.exits::<A>(start)?;
+    let is_right = |exit: &Exit| {
+        exit.changed & !free == 0 && !exit.flags_changed && exit.to.is_some() == goes_on.is_some()
+    };
+    judge::<A>(&exits, is_right)
+}
+
+/// Checks a routine that is called and must keep all but these registers, and perhaps the flags. Registers that calls
+/// overwrite with the return address hold afterwards what `link` held at the beginning.
+pub(crate) fn keeps<'c, A: Arch>(
+    code: &dyn Fn(u64) -> Option<&'c [u8]>,
+    start: u64,
+    (free, flags): (u32, bool),
+    link: Option<u8>,
+) -> Result<(), String> {
+    let routine = Routine {
+        code,
+        goes_on: &|_| false,
+    };
+    let exits = routine.exits::<A>(start)?;
+    let is_right = |exit: &Exit| {
+        exit.changed & !free == 0
+            && (flags || !exit.flags_changed)
+            && exit.to.is_none()
+            && (link.is_none() || exit.link == link)
+    };
+    judge::<A>(&exits, is_right)
+}
+
+fn judge<A: Arch>(exits: &[Exit], is_right: impl Fn(&Exit) -> bool) -> Result<(), String> {
+    if exits.is_empty() {
+        return Err("it does not end".to_owned());
+    }
+    match exits.iter().find(|exit| !is_right(exit)) {
+        None => Ok(()),
+        Some(exit) => Err(format!(
+            "where it ends, {}, registers {:#x} and {} may be others than they must",
+            match exit.to {
+                Some(to) => format!("at {to:#x}"),
+                None => "by a return".to_owned(),
+            },
+            exit.changed,
+            if exit.flags_changed {
+                "flags"
+            } else {
+                "no flags"
+            },
+        )),
+    }
+}
