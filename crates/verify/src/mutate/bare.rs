@@ -2,8 +2,8 @@
 //! thought, and claims that say something else than what is there.
 
 use super::{Edit, Faults, Kind, Site};
+use crate::addr::{InputAddr, OutputAddr};
 use crate::arch::{FieldKind, Flow};
-use crate::files::addr::{InputAddr, OutputAddr};
 use crate::files::claim::{Basis, Claim};
 
 impl Faults<'_> {
