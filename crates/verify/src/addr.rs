@@ -37,15 +37,6 @@ macro_rules! address {
             pub(crate) const fn saturating_add(self, bytes: u64) -> Self {
                 $name(self.0.saturating_add(bytes))
             }
-
-            /// The place so many bytes after it, if there is one.
-            #[inline]
-            pub(crate) const fn checked_add(self, bytes: u64) -> Option<Self> {
-                match self.0.checked_add(bytes) {
-                    Some(number) => Some($name(number)),
-                    None => None,
-                }
-            }
         }
 
         impl Add<u64> for $name {

@@ -156,7 +156,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         for _ in 0..STEPS {
             let (bytes, _) = self.new_bytes(at)?;
             let insn = A::decode(bytes, at.get())?;
-            let next = at.checked_add(u64::from(insn.len))?;
+            let next = OutputAddr::new(at.get().checked_add(u64::from(insn.len))?);
             if let Some(sides) = A::comparison(bytes, at.get()) {
                 number = Some(self.compared_with(operand, held, sides)?);
                 at = next;
