@@ -49,7 +49,7 @@ impl Faults<'_> {
                 f.new_entry()
             }
             Kind::IntoEntryJump if matches!(s.insn.flow, Flow::Branch { .. }) => {
-                (own()?.old_entry.checked_add(2)?).kept()
+                (own()?.old_entry + 2).kept()
             }
             _ => return None,
         };
