@@ -50,7 +50,7 @@ pub struct Session {
 }
 
 /// Held while a command changes files in `target/postlink`.
-pub struct Lock(#[allow(dead_code)] File);
+pub struct Lock(#[allow(dead_code, reason = "the file holds the lock until it is closed")] File);
 
 /// How the compiler is to treat a profile of its own.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -31,9 +31,9 @@
 //! Everything else is done again, from the files. If anything above does not hold for the outputs as wholes,
 //! nothing is taken over.
 
+use crate::addr::{InputAddr, OutputAddr, Pair};
 use crate::consulted::Consulted;
 use crate::context::{Context, Counts, FuncId, Numbers, renumber};
-use crate::files::addr::{InputAddr, OutputAddr, Pair};
 use crate::files::claim::{Moved, Range};
 use crate::files::elf::Elf;
 use crate::files::unwind::Table;

@@ -1,8 +1,8 @@
 //! What every part of the proof looks things up in: both files, the moved functions, and who owns an address.
 
+use crate::addr::{Address, InputAddr, OutputAddr, Pair};
 use crate::arch::{Arch, AsksForHugePages, Dispatch, FieldKind, Flow, Insn};
 use crate::consulted;
-use crate::files::addr::{Address, InputAddr, OutputAddr, Pair};
 use crate::files::bytes::u64_in;
 use crate::files::claim::{Moved, Range};
 use crate::files::elf::{ET_EXEC, Elf, PT_GNU_EH_FRAME, PT_INTERP, SHF_EXECINSTR, SHT_SYMTAB};

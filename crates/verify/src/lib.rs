@@ -48,6 +48,7 @@
 //! function being walked, and a few bits per byte for those that are done. The report does not depend on the
 //! number of threads.
 
+mod addr;
 mod again;
 mod arch;
 mod consulted;
@@ -72,7 +73,7 @@ pub use report::{
     EntryLevel, EntryReport, Failure, FunctionReport, Options, Report, Verdict,
 };
 
-use crate::files::addr::{InputAddr, OutputAddr, Pair};
+use crate::addr::{InputAddr, OutputAddr, Pair};
 use again::{Again, Found, Kept, Roots, Sweep};
 use arch::Arch;
 use arch::aarch64::AArch64;

@@ -17,9 +17,9 @@
 //! * Where instructions that fault raise exceptions, landing pads read the registers that calls keep, and no other.
 //! * Code that a signal handler, a debugger or a tracer looks at is not code that looks at registers.
 
+use crate::addr::InputAddr;
 use crate::arch::{Arch, Effects, Flow, Insn};
 use crate::context::Context;
-use crate::files::addr::InputAddr;
 use crate::files::claim::Range;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;

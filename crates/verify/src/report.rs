@@ -1,6 +1,6 @@
 //! What a check found: a certificate that can be written as JSON.
 
-use crate::files::addr::{InputAddr, OutputAddr};
+use crate::addr::{InputAddr, OutputAddr};
 use serde::Serialize;
 
 /// What is to be checked beyond the minimum, and how.

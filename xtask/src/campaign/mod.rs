@@ -2,7 +2,7 @@
 //!
 //! # What it is for
 //!
-//! The programs of `tests/cases` cover what their authors thought of. Here programs are generated, each from a seed: C and
+//! The programs of `tests/cases` cover what came to mind. Here programs are generated, each from a seed: C and
 //! C++ by csmith, and C++ by a generator of our own ([`cpp`]) with what csmith lacks: classes with virtual bases,
 //! pointers to members, exceptions, coroutines, lambdas. Seeds also choose the compiler, its flags, the machine and
 //! whether the linker keeps relocations. Each program runs plain; then counting in every mode, and optimised in every

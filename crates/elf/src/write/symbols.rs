@@ -37,7 +37,10 @@ pub(super) struct SymbolPlan<'a> {
 impl<'a> SymbolPlan<'a> {
     /// Plans a table: `extended` is the input's table of full section indexes, `names_size` the size of its
     /// string table.
-    #[allow(clippy::too_many_arguments)]
+    #[allow(
+        clippy::too_many_arguments,
+        reason = "one call; a struct would only rename them"
+    )]
     pub fn new(
         table: &'a [u8],
         extended: &'a [u8],

@@ -568,7 +568,10 @@ impl Placement {
     }
 
     /// Fills the fields of code that is at `base`.
-    #[allow(clippy::too_many_arguments)]
+    #[allow(
+        clippy::too_many_arguments,
+        reason = "one call; a struct would only rename them"
+    )]
     fn resolve_fixups<I: Isa>(
         &self,
         program: &Program<'_>,

@@ -1,7 +1,7 @@
 //! What a file is, and what can be done with it.
 
 use postlink_elf::elf::Elf;
-use postlink_isa::{Isa, with_isa};
+use postlink_isa::{Isa, Machine, with_isa};
 use rayon::prelude::*;
 use serde::Serialize;
 
@@ -86,12 +86,12 @@ pub struct Inspection {
 
 /// Inspects a file.
 pub fn inspect(elf: &Elf<'_>) -> Result<Inspection, Error> {
-    match elf.machine {
-        183 => inspect_with::<postlink_isa::aarch64::AArch64>(elf),
-        62 => inspect_with::<postlink_isa::x86_64::X86_64>(elf),
-        // Which says so.
-        _ => with_isa!(check_input(elf)?, I => inspect_with::<I>(elf)),
-    }
+    // What is refused for another reason than its machine is inspected all the same.
+    let machine = match Machine::of_elf(elf.machine) {
+        Some(machine) => machine,
+        None => check_input(elf)?,
+    };
+    with_isa!(machine, I => inspect_with::<I>(elf))
 }
 
 fn inspect_with<I: Isa>(elf: &Elf<'_>) -> Result<Inspection, Error> {

@@ -29,9 +29,9 @@
 //! So a run says nothing of code that does something that the lock step did not find. New bytes after a run
 //! that are in no other are its *tail*.
 
+use crate::addr::{InputAddr, OutputAddr};
 use crate::arch::{Arch, Flow};
 use crate::context::{Context, FuncId};
-use crate::files::addr::{InputAddr, OutputAddr};
 use crate::files::bytes::Reader;
 use crate::files::claim::{Moved, Range};
 use crate::walk::Walked;

@@ -1,6 +1,6 @@
 //! Debug information of a program: what became of it, and the comparison by the lock step's pairs.
 
-use crate::files::addr::{InputAddr, Pair};
+use crate::addr::{InputAddr, Pair};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;

@@ -40,7 +40,7 @@ mod aarch64;
 mod pointers;
 mod x86_64;
 
-use crate::files::addr::{InputAddr, OutputAddr};
+use crate::addr::{InputAddr, OutputAddr};
 use std::cell::{Cell, RefCell};
 
 use rustc_hash::FxHashSet;

@@ -23,7 +23,7 @@
 //! the old entry is the start of an old range or inside one; new ranges and old ranges are disjoint over all functions.
 
 use crate::Error;
-use crate::files::addr::{Address, InputAddr, OutputAddr, Pair};
+use crate::addr::{Address, InputAddr, OutputAddr, Pair};
 use crate::files::bytes::Reader;
 use smallvec::SmallVec;
 use std::ops::Sub;

@@ -3,7 +3,6 @@
 //!
 //! | module | what it reads |
 //! |---|---|
-//! | [`addr`] | addresses of the two files, as types |
 //! | [`bytes`] | numbers out of untrusted bytes; comparing instructions' bytes |
 //! | [`elf`] | headers, sections, symbols, dynamic tags |
 //! | [`pointer`] | encoded pointers of unwind tables |
@@ -12,7 +11,6 @@
 //! | [`personality`] | which instructions a personality routine may be asked about |
 //! | [`claim`] | the note in which the output says what moved where |
 
-pub(crate) mod addr;
 pub(crate) mod bytes;
 pub(crate) mod claim;
 pub(crate) mod elf;

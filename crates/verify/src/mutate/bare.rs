@@ -2,8 +2,8 @@
 //! thought, and claims that say something else than what is there.
 
 use super::{Edit, Faults, Kind, Site};
+use crate::addr::{InputAddr, OutputAddr};
 use crate::arch::{FieldKind, Flow};
-use crate::files::addr::{InputAddr, OutputAddr};
 use crate::files::claim::{Basis, Claim};
 
 impl Faults<'_> {
@@ -49,7 +49,7 @@ impl Faults<'_> {
                 f.new_entry()
             }
             Kind::IntoEntryJump if matches!(s.insn.flow, Flow::Branch { .. }) => {
-                (own()?.old_entry.checked_add(2)?).kept()
+                (own()?.old_entry + 2).kept()
             }
             _ => return None,
         };

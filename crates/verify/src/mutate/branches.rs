@@ -1,9 +1,9 @@
 //! Faults in promoted calls ([`crate::walk::changes`]): comparisons with a function and the calls after them.
 
 use super::{Edit, Faults, Kind, Site};
+use crate::addr::{InputAddr, OutputAddr};
 use crate::arch::x86_64::X86_64;
 use crate::arch::{Arch, Flow, Operand};
-use crate::files::addr::{InputAddr, OutputAddr};
 
 /// The instructions of a comparison: the address that is compared, if it takes an instruction, the comparison, the
 /// branch.

@@ -1,9 +1,9 @@
 //! Faults in instructions.
 
 use super::{Edit, Faults, Kind, Site};
+use crate::addr::{InputAddr, OutputAddr};
 use crate::arch::x86_64::X86_64;
 use crate::arch::{Arch, FieldKind, Flow};
-use crate::files::addr::{InputAddr, OutputAddr};
 use crate::files::elf::SHT_SYMTAB;
 
 /// Offset of the opcode after legacy and REX prefixes.

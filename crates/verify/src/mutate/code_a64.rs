@@ -1,10 +1,10 @@
 //! Faults in instructions of AArch64.
 
 use super::{Edit, Faults, Kind, Site};
+use crate::addr::{InputAddr, OutputAddr};
 use crate::arch::aarch64::{AArch64, word};
 use crate::arch::graph::Graph;
 use crate::arch::{Arch, Dispatch, FieldKind, Flow};
-use crate::files::addr::{InputAddr, OutputAddr};
 use crate::files::claim::Moved;
 use crate::files::elf::Elf;
 

@@ -15,11 +15,11 @@
 //! simulator.
 
 use super::{Edit, Faults, Kind, Site};
+use crate::addr::{InputAddr, OutputAddr};
 use crate::arch::aarch64::{AArch64, word};
 use crate::arch::step::flag;
 use crate::arch::x86_64::X86_64;
 use crate::arch::{Arch, FieldKind, Flow};
-use crate::files::addr::{InputAddr, OutputAddr};
 use crate::files::claim::Range;
 
 const NOP: u32 = 0xd503_201f;

@@ -1,7 +1,7 @@
 //! Faults in headers, pointers, tables, symbols and the claim.
 
 use super::{Edit, Faults, Kind};
-use crate::files::addr::{InputAddr, OutputAddr};
+use crate::addr::{InputAddr, OutputAddr};
 use crate::files::bytes::{u32_in, u64_in};
 use crate::files::claim::Claim;
 use crate::files::elf::{self, PF_W, PF_X, SHT_DYNSYM, SHT_RELA, SHT_SYMTAB, SYM_SIZE};

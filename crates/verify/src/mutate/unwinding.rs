@@ -1,8 +1,8 @@
 //! Faults in unwind tables and language-specific data.
 
 use super::{Edit, Faults, Kind};
+use crate::addr::OutputAddr;
 use crate::arch::{Flow, Insn};
-use crate::files::addr::OutputAddr;
 use crate::files::bytes::{Reader, u32_in};
 use crate::files::elf::{PT_GNU_EH_FRAME, SHT_SYMTAB};
 use crate::files::pointer;

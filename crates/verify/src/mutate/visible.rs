@@ -2,11 +2,11 @@
 //! not what it may be.
 
 use super::{Edit, Faults, Kind};
+use crate::addr::{InputAddr, OutputAddr};
 use crate::arch::FieldKind;
 use crate::arch::aarch64::AArch64;
 use crate::arch::x86_64::X86_64;
 use crate::context::code_ranges;
-use crate::files::addr::{InputAddr, OutputAddr};
 use crate::files::bytes::u64_in;
 use crate::files::elf::{self, SHT_DYNSYM, SHT_RELA, SHT_SYMTAB, SYM_SIZE};
 use crate::files::unwind::Table;

@@ -16,9 +16,9 @@
 //!
 //! That nothing leads into the jumps at old entries is shown in [`super::inside`].
 
+use crate::addr::InputAddr;
 use crate::arch::{Arch, Flow};
 use crate::context::{Context, Findings, FuncId};
-use crate::files::addr::InputAddr;
 use crate::files::bytes::u64_in;
 use crate::files::claim::{Basis, Claim};
 use crate::files::elf::{

@@ -11,9 +11,9 @@
 //! A position-independent file has no 8-byte pointers without a relocation, so a difference elsewhere is never
 //! taken for one. A pointer becomes an obligation of the lock step; a difference that nothing explains is a failure.
 
+use crate::addr::{InputAddr, OutputAddr};
 use crate::arch::Arch;
 use crate::context::{Context, Findings, FuncId};
-use crate::files::addr::{InputAddr, OutputAddr};
 use crate::files::bytes::u64_in;
 use crate::files::claim::Range;
 use crate::files::elf::Elf;

@@ -20,9 +20,9 @@
 //! jump table if code forms its address and its first entry leads back into the same function; it ends with
 //! the first word that leads elsewhere. Entries of jump tables are what [`crate::proof::tables`] compares.
 
+use crate::addr::InputAddr;
 use crate::arch::Arch;
 use crate::context::{Context, Findings};
-use crate::files::addr::InputAddr;
 use crate::files::bytes::{u32_in, u64_in};
 use crate::files::elf::{Elf, SHF_EXECINSTR, SHT_SYMTAB};
 use crate::proof::visible::Extents;

@@ -9,9 +9,9 @@
 //! What such code adds distances to must be the address that it was, so in a function with a distance no
 //! instruction may form another address than before, not even that of the new place of what moved.
 
+use crate::addr::InputAddr;
 use crate::arch::Arch;
 use crate::context::{Context, Findings, FuncId};
-use crate::files::addr::InputAddr;
 use crate::files::bytes::{u32_in, u64_in};
 use crate::files::elf::SHT_SYMTAB;
 use rayon::prelude::*;

@@ -13,9 +13,9 @@
 //! From there all ways are followed until they end, also at what cannot be decoded, or would end the program.
 //! A data table whose address is formed is taken for code by this. That is a mistake on the safe side.
 
+use crate::addr::InputAddr;
 use crate::arch::{Arch, FieldKind, Flow, Insn};
 use crate::context::{Context, FuncId};
-use crate::files::addr::InputAddr;
 use crate::files::bytes::u64_in;
 use crate::files::claim::Range;
 use crate::files::elf::{SHT_CREL, SHT_DYNSYM, SHT_RELA, SHT_SYMTAB};

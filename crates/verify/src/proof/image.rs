@@ -6,9 +6,9 @@
 //! memory where nothing was, the zeros after the last segment of an instrumented program, new read-only or
 //! executable segments, small read-only sections moved into one of them, and addresses of moved functions.
 
+use crate::addr::{InputAddr, OutputAddr};
 use crate::arch::Arch;
 use crate::context::{Context, Findings};
-use crate::files::addr::{InputAddr, OutputAddr};
 use crate::files::bytes::{Reader, u64_in};
 use crate::files::claim::Range;
 use crate::files::elf::{self, Elf, Section, Segment, Symbol};

@@ -17,9 +17,9 @@
 //! and from each place where a direct branch of it leads and that decoding does not reach (assumption A2). Jumps
 //! through tables of other functions are assumption A3, reads through pointers A4.
 
+use crate::addr::{InputAddr, OutputAddr};
 use crate::arch::{Arch, FieldKind, Flow, Guess, Insn};
 use crate::context::{Context, Findings, FuncId, Numbers};
-use crate::files::addr::{InputAddr, OutputAddr};
 use crate::files::bytes::{u32_in, u64_in};
 use crate::files::claim::Range;
 use crate::files::elf::{SHF_EXECINSTR, SHT_DYNSYM, SHT_NOBITS, SHT_SYMTAB};

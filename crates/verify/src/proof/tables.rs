@@ -23,9 +23,9 @@
 //! On AArch64 the code before a jump says all of it: table, base, width, scale, number of entries
 //! ([`Dispatch`]). The same rules hold for the entries.
 
+use crate::addr::{InputAddr, OutputAddr};
 use crate::arch::{Arch, Dispatch};
 use crate::context::{Context, Findings, FuncId};
-use crate::files::addr::{InputAddr, OutputAddr};
 use crate::files::elf::Elf;
 use crate::proof::data::KeptRelocs;
 use crate::report::{Check, Failure};

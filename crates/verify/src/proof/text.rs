@@ -8,11 +8,11 @@
 //! Data between instructions can throw the sweep off for a few instructions. A difference there is then not found in
 //! an address field and fails: the mistake is on the safe side.
 
+use crate::addr::{InputAddr, OutputAddr};
 use crate::arch::graph::Graph;
 use crate::arch::{Arch, Field, FieldKind, Flow, Insn};
 use crate::consulted::{self, Consulted};
 use crate::context::{Context, Findings, FuncId};
-use crate::files::addr::{InputAddr, OutputAddr};
 use crate::files::bytes::same_insn;
 use crate::files::claim::Range;
 use crate::files::elf::{Elf, SHT_DYNSYM, SHT_SYMTAB};

@@ -16,8 +16,8 @@
 //! code writable. That a program does not make code writable by itself is assumption A4.
 
 use super::image::{rela_tables, relr_places};
+use crate::addr::InputAddr;
 use crate::context::{Context, Findings};
-use crate::files::addr::InputAddr;
 use crate::files::bytes::u64_in;
 use crate::files::elf::Elf;
 use crate::report::{Check, Failure};

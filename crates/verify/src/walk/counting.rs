@@ -27,9 +27,9 @@
 //! difference.
 
 use super::{OldState, State, Step, Walk, fail, pages};
+use crate::addr::{InputAddr, OutputAddr, Pair};
 use crate::arch::step::flag;
 use crate::arch::{Arch, FieldKind, Flow, Insn, Operand};
-use crate::files::addr::{InputAddr, OutputAddr, Pair};
 use crate::liveness::{Known, Set, dead};
 use crate::machine::{self, End, Footprint, Machine, Meeting, Origin, Places, Routine, Value};
 use crate::report::{Check, Failure};

@@ -43,10 +43,10 @@ mod relations;
 mod sites;
 mod tables;
 
+use crate::addr::{InputAddr, OutputAddr, Pair};
 use crate::arch::{Arch, Dispatch, FieldKind, Flow, Insn};
 use crate::consulted::Consulted;
 use crate::context::{Context, FuncId};
-use crate::files::addr::{InputAddr, OutputAddr, Pair};
 use crate::files::bytes::same_insn;
 use crate::files::claim::{Moved, Range};
 use crate::files::lsda::Lsda;

@@ -14,8 +14,8 @@
 //! One instruction can also become two, or two one, because of reach ([`crate::arch::Longer`]): both are then one step.
 
 use super::{Step, Walk, fail};
+use crate::addr::{InputAddr, OutputAddr, Pair};
 use crate::arch::{Arch, Field, FieldKind, Flow, Insn};
-use crate::files::addr::{InputAddr, OutputAddr, Pair};
 use crate::files::lsda::Outcome;
 use crate::report::{Check, Failure};
 use rustc_hash::FxHashMap;

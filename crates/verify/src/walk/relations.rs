@@ -1,8 +1,8 @@
 //! What refers to what: a place that the old code names, and the one that the new code names in its stead.
 
 use super::{State, Step, Walk, fail};
+use crate::addr::{InputAddr, OutputAddr, Pair};
 use crate::arch::{Arch, Field, FieldKind};
-use crate::files::addr::{InputAddr, OutputAddr, Pair};
 use crate::report::{Check, Failure};
 use smallvec::SmallVec;
 

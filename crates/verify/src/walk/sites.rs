@@ -1,8 +1,8 @@
 //! Unwinding, in the lock step: rows and call sites of the new code against those of the old.
 
 use super::{Step, Walk, fail};
+use crate::addr::{InputAddr, OutputAddr};
 use crate::arch::Arch;
-use crate::files::addr::{InputAddr, OutputAddr};
 use crate::files::claim::Range;
 use crate::files::lsda::{Lsda, Outcome};
 use crate::files::unwind::RowMap;

@@ -16,9 +16,9 @@
 //! * each entry leads to the new place of the old entry's label.
 
 use super::{Step, Walk, fail};
+use crate::addr::{InputAddr, OutputAddr, Pair};
 use crate::arch::graph::Graph;
 use crate::arch::{Arch, Dispatch, Flow, Insn};
-use crate::files::addr::{InputAddr, OutputAddr, Pair};
 use crate::report::{Check, Failure};
 use rustc_hash::FxHashSet;
 

@@ -20,8 +20,8 @@
 use super::super::pages::Pending;
 use super::super::{OldState, State, Walk};
 use super::Next;
+use crate::addr::OutputAddr;
 use crate::arch::{Arch, Flow, Insn, Loaded, Takes};
-use crate::files::addr::OutputAddr;
 use crate::report::{ChangeKind, Failure};
 
 /// How many instructions the forming of a page may be before its use.

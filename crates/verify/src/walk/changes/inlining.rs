@@ -20,8 +20,8 @@
 use super::super::pages::Pending;
 use super::super::{OldState, State, Walk};
 use super::Next;
+use crate::addr::{InputAddr, OutputAddr};
 use crate::arch::{Arch, FieldKind, Flow, Insn};
-use crate::files::addr::{InputAddr, OutputAddr};
 use crate::files::bytes::same_insn;
 use crate::report::{ChangeKind, Failure};
 

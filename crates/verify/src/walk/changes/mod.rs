@@ -32,8 +32,8 @@ mod tail_calls;
 
 use super::pages::Pending;
 use super::{OldState, Walk};
+use crate::addr::{InputAddr, OutputAddr, Pair};
 use crate::arch::{Arch, Insn};
-use crate::files::addr::{InputAddr, OutputAddr, Pair};
 use crate::report::{ChangeKind, Failure};
 
 pub(crate) use plt::goes_through_slot;

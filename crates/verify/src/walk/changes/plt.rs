@@ -19,9 +19,9 @@
 use super::super::pages::Pending;
 use super::super::{OldState, State, Walk};
 use super::Next;
+use crate::addr::{InputAddr, OutputAddr};
 use crate::arch::{Arch, Flow, Insn};
 use crate::context::Context;
-use crate::files::addr::{InputAddr, OutputAddr};
 use crate::report::{ChangeKind, Failure};
 
 /// Whether the new instructions at `q`, whose bytes these are, call or jump through the slot of the stub to which the

@@ -25,9 +25,9 @@
 use super::super::pages::Pending;
 use super::super::{OldState, State, Step, Walk, fail};
 use super::Next;
+use crate::addr::{InputAddr, OutputAddr};
 use crate::arch::step::{self, Mem, Op, stack};
 use crate::arch::{Arch, Compared, Flow, Insn, Operand};
-use crate::files::addr::{InputAddr, OutputAddr};
 use crate::report::{ChangeKind, Check, Failure};
 
 /// What is in the promotion's register.

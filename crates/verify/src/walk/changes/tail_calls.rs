@@ -11,8 +11,8 @@
 //! that at the jump, where the old code left the function.
 
 use super::super::{State, Step, Walk, fail};
+use crate::addr::{InputAddr, OutputAddr};
 use crate::arch::Arch;
-use crate::files::addr::{InputAddr, OutputAddr};
 use crate::report::{ChangeKind, Check, Failure};
 use smallvec::SmallVec;
 

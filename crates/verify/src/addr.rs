@@ -6,7 +6,7 @@
 //! | [`OutputAddr`] | bytes of memory of the output |
 //!
 //! The comparison is about pairs of one of each. Neither becomes the other by itself: the old image keeps its
-//! addresses in the output, and where that is meant it is said, by [`InputAddr::kept`] and [`OutputAddr::of_old_image`].
+//! addresses in the output, and where that is meant, [`InputAddr::kept`] or [`OutputAddr::of_old_image`] says so.
 //! What an instruction or a word holds is a number until it is known on which side it was read.
 
 use std::fmt;
