@@ -322,8 +322,14 @@ fn genhtml_reads_the_tracefile() {
     }
     let made = Made::new();
     made.export("lcov", "app.info", &[]);
-    made.run("genhtml", &["--branch-coverage", "-o", "html", "app.info"]);
+    let said = made.run("genhtml", &["--branch-coverage", "-o", "html", "app.info"]);
     assert!(made.path("html/index.html").exists());
+    // What it has read of the file is what is in it.
+    let lines = lines(&made.read("app.info"));
+    let ran = lines.values().filter(|count| **count > 0).count();
+    assert!(ran > 10 && ran < lines.len(), "{lines:?}");
+    let part = format!("({ran} of {} lines)", lines.len());
+    assert!(said.contains(&part), "{part} is not in {said}");
 }
 
 /// What was executed in each function, as the report's data has it.
