@@ -517,7 +517,8 @@ pub fn check(units: &Units) {
             Section::Rnglists,
             Section::Addr,
         ] {
-            assert!(new[s as usize].starts_with(sections.get(s)), "{stale:?}");
+            let stays = new[s as usize].starts_with(sections.get(s));
+            assert!(stays, "{}: {stale:?}", s.name());
         }
     }
     let by_name = |name: &str| Section::ALL.into_iter().find(|s| s.name() == name);
