@@ -428,7 +428,7 @@ impl Made {
 }
 
 /// A contribution's header in front of what was made, of 8 or 12 bytes without the length of DWARF 64.
-fn with_length(data: &mut Vec<u8>) {
+fn with_length(data: &mut [u8]) {
     let len = (data.len() as u64).saturating_sub(4);
     if let Some(field) = data.get_mut(..4) {
         field.copy_from_slice(&(len as u32).to_le_bytes());
