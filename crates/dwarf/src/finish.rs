@@ -295,14 +295,20 @@ impl Finish<'_> {
             }
             room
         };
-        if c.demand.not_root && low.form == crate::names::form::ADDR {
-            set(low, c.entry);
+        let addr = crate::names::form::ADDR;
+        let by_index = high.is_address() && high.form != addr;
+        if c.demand.not_root && !by_index {
+            // An index that others need for another address says nothing of this scope: it has no byte then.
+            let known = match low.form == addr {
+                true => set(low, c.entry),
+                false => !c.demand.without_address,
+            };
             let end = if high.is_address() {
                 c.entry + c.first_len
             } else {
                 c.first_len
             };
-            if !set(high, end) {
+            if !known || !set(high, end) {
                 set(high, 0);
             }
         }

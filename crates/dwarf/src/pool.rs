@@ -142,6 +142,11 @@ fn contribution(section: &[u8], base: u64) -> Option<Contribution> {
     None
 }
 
+/// Whether a header says where the pool ends whose first entry is at `base`.
+pub(crate) fn has_header(section: &[u8], base: u64) -> bool {
+    contribution(section, base).is_some()
+}
+
 /// Decides about one pool. Returns an outcome per user.
 pub(crate) fn resolve(section: &[u8], base: u64, users: &[User]) -> (Resolved, Vec<Outcome>) {
     let mut values: FxHashMap<u64, (u8, u64)> = FxHashMap::default();

@@ -146,6 +146,27 @@ fn walk_all(shared: &Shared<'_, '_>, passed: &Passed) -> Walked {
     out
 }
 
+/// Units with addresses of which nothing says where they end: those cannot be written a second time, as is needed
+/// where other units stay as they are.
+fn without_headers(
+    sections: &Sections<'_>,
+    units: &[Unit],
+    roots: &[Root],
+    plans: &[Plan],
+) -> Passed {
+    let section = sections.get(Section::Addr);
+    let mut out = Passed::new();
+    for ((unit, root), plan) in units.iter().zip(roots).zip(plans) {
+        let base = root.addr_base.filter(|_| !plan.users.is_empty());
+        if let Some(base) = base.filter(|base| !pool::has_header(section, *base)) {
+            let what = "no contribution begins in front of these addresses, and another unit cannot be updated";
+            let error = Error::new(Section::Addr.name(), base, what);
+            out.insert((unit.section, unit.start), error);
+        }
+    }
+    out
+}
+
 /// Updates all units but those that stay as they are.
 fn attempt(sections: &Sections<'_>, map: &AddressMap, passed: &Passed) -> Result<Attempt, Error> {
     let rnglists =
@@ -167,6 +188,12 @@ fn attempt(sections: &Sections<'_>, map: &AddressMap, passed: &Passed) -> Result
     } = walk_all(&shared, passed);
     if let (true, Some(first)) = (units.is_empty(), stale.first()) {
         return Err(first.why.clone());
+    }
+    if !stale.is_empty() {
+        let more = without_headers(sections, &units, &roots, &plans);
+        if !more.is_empty() {
+            return Ok(Attempt::Without(more));
+        }
     }
     let mut job = Job {
         sections,

@@ -15,6 +15,7 @@
 //! | [`mip::raw`] | [`mip::check_raw`]: merged or refused, without a trace |
 //! | [`assembly::text`] | [`assembly::check`]: instrumented, and what was there is still there |
 //! | [`code`] | [`check_code`]: decode, effects, sweep |
+//! | [`units::units`] | [`units::check`]: updated by a map, compared |
 //! | [`probes::probes`], [`probes::descriptors`] | [`probes::check_probes`], [`probes::check_descriptors`]: decode, look up |
 //! | [`probes::script`] | [`probes::check_script`]: read, make a profile |
 //! | [`probes::sample_profile`] | [`probes::check_sample_profile`]: read, write, read again |
@@ -26,6 +27,7 @@ pub mod attach;
 pub mod mip;
 pub mod probes;
 pub mod profiles;
+pub mod units;
 
 use std::path::Path;
 

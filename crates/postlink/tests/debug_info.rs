@@ -972,3 +972,69 @@ fn the_checker_finds_wrong_bytes_in_what_is_said_of_code() {
         assert!(survivors.is_empty(), "{options:?}: {survivors:#?}");
     }
 }
+
+/// Faults by name, in all that is said of moved code: the checker finds each, wherever it is.
+#[test]
+fn faults_of_all_kinds_in_debug_information_are_found() {
+    use postlink_verify::mutate::{Faults, Kind};
+    let index = [
+        "-gdwarf-4",
+        "-ggnu-pubnames",
+        "-fuse-ld=lld",
+        "-Wl,--gdb-index",
+    ];
+    let variants: [(&str, &[&str]); 5] = [
+        ("g++", &["-gdwarf-5", "-gno-variable-location-views"]),
+        ("g++", &["-gdwarf-4"]),
+        ("clang++-19", &["-gdwarf-5"]),
+        ("clang++-19", &["-gdwarf-4", "-gdwarf-aranges"]),
+        ("clang++-19", &index),
+    ];
+    let (mut applied, mut missed) = (BTreeMap::new(), Vec::new());
+    let mut built_all = is_installed("ld.lld-19");
+    for (compiler, options) in variants {
+        // A second unit, for what one unit could have of another.
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let other = dir.path().join("other.cpp");
+        let source = "__attribute__((noinline)) int other(int x) { return x % 3 ? x * 3 + 1 : x / 5; }\n\
+            volatile int result;\n\
+            extern \"C\" void qsort(void *, unsigned long, unsigned long, int (*)(const void *, const void *));\n\
+            __attribute__((noinline)) int order(const void *a, const void *b) { return *(int *)a - *(int *)b; }\n\
+            int list[64];\n\
+            __attribute__((constructor)) void first() {\n\
+              for (int i = 0; i < 900; i++) { result += other(i); list[i & 63] = other(i) * 7 % 64; }\n\
+              qsort(list, 64, 4, order); }\n";
+        std::fs::write(&other, source).expect("the folder is ours");
+        let other = other.display().to_string();
+        let all: Vec<&str> = ["-g", "-Wl,--build-id=sha1", &other]
+            .into_iter()
+            .chain(options.iter().copied())
+            .collect();
+        let lld = options.iter().any(|o| o.contains("lld"));
+        let Some(built) = Built::new(compiler, &all).filter(|_| !lld || built_all) else {
+            built_all = false;
+            continue;
+        };
+        let input = std::fs::read(&built.program).expect("it was just built");
+        let (output, _) = built.optimised(&[]);
+        let output = std::fs::read(output).expect("it was just written");
+        let faults = Faults::new(&input, &output).unwrap_or_else(|e| panic!("{all:?}: {e}"));
+        for kind in Kind::DEBUG {
+            for seed in 0..6 {
+                let Some(mutant) = faults.inject(*kind, seed) else {
+                    break;
+                };
+                *applied.entry(*kind).or_insert(0) += 1;
+                let options = postlink_verify::Options::default();
+                let report = postlink_verify::verify(&input, &mutant.image, &options);
+                if report.is_ok_and(|report| report.is_proved()) {
+                    missed.push(format!("{compiler} {options:?}: {}", mutant.what));
+                }
+            }
+        }
+    }
+    assert!(missed.is_empty(), "not found: {missed:#?}");
+    let never = |kind: &&Kind| built_all && !applied.contains_key(kind);
+    let never: Vec<&Kind> = Kind::DEBUG.iter().filter(never).collect();
+    assert!(never.is_empty(), "never applied: {never:?}");
+}

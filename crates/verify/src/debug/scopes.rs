@@ -33,7 +33,10 @@ pub(super) fn compare<'d>(units: &mut Units<'_, 'd>, entry: &Entries<'_, 'd>) ->
     let old = intervals(&units.both.old, units.old, entry.old)?;
     let new = intervals(&units.both.new, units.new, entry.new)?;
     if old.is_empty() && new.is_empty() {
-        return Ok(());
+        return match is_single(entry.old) || entry.is_root {
+            true => Ok(()),
+            false => entry_address(units, entry, &old, &new),
+        };
     }
     units.report.scopes += 1;
     // A scope without a byte goes with the instruction at which it is.
@@ -112,6 +115,7 @@ fn entry_address<'d>(
         units.fail(entry, "entry_pc is no address".into());
     }
     let Some(first) = old.first() else {
+        entry_of_nothing(units, entry, (old_field, new_field));
         return Ok(());
     };
     let old_entry = old_field.unwrap_or(first.start);
@@ -121,6 +125,7 @@ fn entry_address<'d>(
         .map(|r| old_entry..r.end);
     let expected = from_entry.iter().chain(old).find_map(|r| map.first(r));
     let (Some(expected), Some(begins)) = (expected, new.first()) else {
+        entry_of_nothing(units, entry, (old_field, new_field));
         return Ok(());
     };
     let touched = old.iter().any(|r| map.touches(r));
@@ -148,6 +153,27 @@ fn entry_address<'d>(
         );
     }
     Ok(())
+}
+
+/// The entry of a scope without a byte: where it was, or where the instruction there is now. If that is gone, there is
+/// nothing to compare it with.
+fn entry_of_nothing(
+    units: &mut Units<'_, '_>,
+    entry: &Entries<'_, '_>,
+    (old, new): (Option<u64>, Option<u64>),
+) {
+    let map = units.both.map;
+    let right = match (old, new) {
+        (None, None) => true,
+        (Some(old), Some(new)) => match map.instruction(old) {
+            Some(at) => [old, at, map.pointer(old)].contains(&new),
+            None => true,
+        },
+        _ => false,
+    };
+    if !right {
+        units.fail(entry, format!("entry_pc is {new:x?} and was {old:x?}"));
+    }
 }
 
 /// Compares `.debug_aranges`. What it says of units that were not updated must not change.

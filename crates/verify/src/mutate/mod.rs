@@ -8,6 +8,7 @@
 //! |---|---|
 //! | instructions | [`code`], [`code_a64`] |
 //! | what counts | [`counting`] |
+//! | debug information, build-id | [`debug`] |
 //! | stubs at entries | [`entries`] |
 //! | unwind rows, search table, call sites, actions, types | [`unwinding`] |
 //! | headers, pointers, tables, symbols, claim | [`file`] |
@@ -22,6 +23,7 @@ mod claim;
 mod code;
 mod code_a64;
 mod counting;
+mod debug;
 mod entries;
 mod file;
 mod unwinding;
@@ -258,6 +260,72 @@ kinds! {
     PromotedCallElsewhere,
     /// A conditional tail call goes to another function.
     TailCallToWrongFunction,
+    /// A scope's one interval is longer or shorter by a byte.
+    ScopeEndOff,
+    /// Two scopes have each other's addresses.
+    ScopesExchanged,
+    /// A scope of a moved function is where it was.
+    ScopeLeftOld,
+    /// The address at which a scope is entered is off by one.
+    EntryPcOff,
+    /// A call's return address is off by one.
+    ReturnAddressOff,
+    /// A call's return address is what it was.
+    CallSiteLeftOld,
+    /// The base of a unit's lists is another one.
+    BaseOff,
+    /// An entry has the index of another address.
+    IndexOther,
+    /// Pairs of views do not end where their list begins.
+    ViewsElsewhere,
+    /// An address in an expression is what it was.
+    ExpressionAddressOld,
+    /// Padding ends early: what follows is read from a wrong place.
+    PaddingShort,
+    /// A unit has another unit's line program.
+    StmtListOfNeighbour,
+    /// A unit has another unit's addresses.
+    AddrBaseOfNeighbour,
+    /// A unit has another unit's abbreviations.
+    AbbreviationsOfNeighbour,
+    /// Two attributes of an abbreviation are exchanged.
+    AttributesExchanged,
+    /// An interval of a list of ranges is longer or shorter by a byte.
+    RangeEndOff,
+    /// A list of ranges ends before its last interval.
+    RangeDropped,
+    /// The first interval of a list of ranges is not the one with the entry.
+    RangesExchanged,
+    /// A variable's place holds for a byte more or less.
+    LocationEndOff,
+    /// A variable's place holds for the code of the next one, too.
+    LocationsMerged,
+    /// A byte of an expression in a list is another one.
+    ExpressionByte,
+    /// An address in `.debug_addr` is off by one.
+    AddressOff,
+    /// A row is a statement that was none, or none that was one.
+    StatementTurned,
+    /// A row does not say any more that a prologue ends, but that a block begins.
+    RowFlagLost,
+    /// A row has another discriminator.
+    DiscriminatorOther,
+    /// A row has another line.
+    RowLineOff,
+    /// A row has another column.
+    RowColumnOther,
+    /// A sequence of rows begins elsewhere.
+    RowAddressOff,
+    /// The jump at an old entry has no row.
+    EntryJumpRowLost,
+    /// A sequence of rows ends elsewhere.
+    SequenceTooLong,
+    /// An interval of `.debug_aranges` is longer or shorter by a byte.
+    ArangesShort,
+    /// An interval of `.gdb_index` belongs to another unit.
+    GdbIndexUnit,
+    /// The output has another build-id than its note says.
+    BuildIdOff,
 }
 
 impl Kind {
@@ -325,6 +393,43 @@ impl Kind {
 
     /// Those of [`Kind::CHANGES`] that only instructions of AArch64 have.
     pub const CHANGES_AARCH64: &'static [Kind] = &[Kind::SlotAddressLost];
+
+    /// Kinds that only programs have with debug information.
+    pub const DEBUG: &'static [Kind] = &[
+        Kind::ScopeEndOff,
+        Kind::ScopesExchanged,
+        Kind::ScopeLeftOld,
+        Kind::EntryPcOff,
+        Kind::ReturnAddressOff,
+        Kind::CallSiteLeftOld,
+        Kind::BaseOff,
+        Kind::IndexOther,
+        Kind::ViewsElsewhere,
+        Kind::ExpressionAddressOld,
+        Kind::PaddingShort,
+        Kind::StmtListOfNeighbour,
+        Kind::AddrBaseOfNeighbour,
+        Kind::AbbreviationsOfNeighbour,
+        Kind::AttributesExchanged,
+        Kind::RangeEndOff,
+        Kind::RangeDropped,
+        Kind::RangesExchanged,
+        Kind::LocationEndOff,
+        Kind::LocationsMerged,
+        Kind::ExpressionByte,
+        Kind::AddressOff,
+        Kind::StatementTurned,
+        Kind::RowFlagLost,
+        Kind::DiscriminatorOther,
+        Kind::RowLineOff,
+        Kind::RowColumnOther,
+        Kind::RowAddressOff,
+        Kind::EntryJumpRowLost,
+        Kind::SequenceTooLong,
+        Kind::ArangesShort,
+        Kind::GdbIndexUnit,
+        Kind::BuildIdOff,
+    ];
 
     /// Kinds that only programs have that count at edges.
     pub const COUNTING: &'static [Kind] = &[
@@ -566,6 +671,7 @@ impl<'a> Faults<'a> {
             | TailCallToWrongFunction => self.branch_edits(kind),
             FewerZeroBits | DataInFrontLost | LabelLeftBehind => self.visible_edits(kind),
             StubWithoutLandingPad | EntryFlagsLost => self.stub_edits(kind),
+            _ if Kind::DEBUG.contains(&kind) => self.debug_edits(kind),
             _ => self.file_edits(kind),
         }
     }
