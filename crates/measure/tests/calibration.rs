@@ -164,7 +164,7 @@ impl Runner for Replay {
     type Error = std::convert::Infallible;
 
     fn run(&mut self, job: Job) -> Result<Run, Self::Error> {
-        if self.now.1 % 2 == 0 {
+        if self.now.1.is_multiple_of(2) {
             let drawn = self.random.below(self.rounds.len());
             self.now.0 = self.rounds[drawn];
         }

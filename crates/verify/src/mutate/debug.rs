@@ -358,7 +358,12 @@ impl<'a> Faults<'a> {
     fn row_edits(&self, kind: Kind) -> Vec<Edit> {
         let data = Self::section(&self.output, ".debug_line");
         let old = Self::section(&self.input, ".debug_line");
-        let entries: Vec<u64> = self.claim.functions.iter().map(|f| f.old_entry).collect();
+        let entries: Vec<u64> = self
+            .claim
+            .functions
+            .iter()
+            .map(|f| f.old_entry.get())
+            .collect();
         let mut out = Vec::new();
         let dwarf = self.dwarf();
         for f in self.fields().iter().filter(|f| f.is_root) {

@@ -1,8 +1,8 @@
 //! What counting shares: where counters are, and what all functions together may assume of that memory.
 
+use crate::addr::OutputAddr;
 use crate::arch::Arch;
 use crate::context::{Context, Counts, Findings};
-use crate::files::addr::OutputAddr;
 use crate::files::claim::Range;
 use crate::machine::Footprint;
 use crate::proof::gaps;
@@ -60,7 +60,12 @@ pub(crate) fn judge<A: Arch>(cx: &Context<'_>, walked: &[Walked], found: &mut Fi
         ));
     }
     for start in &all.trusted {
-        if let Err(why) = routines::keeps::<A>(&|at| cx.unowned(OutputAddr::new(at)), *start, (0, false), None) {
+        if let Err(why) = routines::keeps::<A>(
+            &|at| cx.unowned(OutputAddr::new(at)),
+            *start,
+            (0, false),
+            None,
+        ) {
             fail(format!(
                 "the routine at {start:#x}, which gives a thread its counters, is not shown to keep registers and flags: {why}"
             ));
@@ -87,7 +92,9 @@ pub(crate) fn check_hooks<A: Arch>(cx: &Context<'_>, found: &mut Findings) {
         let entry = entry.filter(|f| f.old_entry == old).map(|f| f.new_entry());
         let goes_on = |at: u64| at == old.get() || entry.is_some_and(|entry| entry.get() == at);
         let next: Option<&dyn Fn(u64) -> bool> = if old.get() == 0 { None } else { Some(&goes_on) };
-        if let Err(why) = routines::starts_up::<A>(&|at| cx.unowned(OutputAddr::new(at)), next, new.get()) {
+        if let Err(why) =
+            routines::starts_up::<A>(&|at| cx.unowned(OutputAddr::new(at)), next, new.get())
+        {
             let text = format!(
                 "the start-up routine is not shown to leave registers, flags and stack as they were: {why}"
             );
