@@ -696,8 +696,8 @@ impl<'d> Writer<'d> {
 pub enum Onto {
     /// Perhaps another file, which is there until the new one is complete.
     Anew,
-    /// An output that nobody else has, nor has mapped: it is changed where it differs, which costs a fraction of writing
-    /// all. What was there before does not matter for what is there then.
+    /// An output that nobody else has, nor has mapped: it is changed where it differs, which costs a fraction of
+    /// writing all. What was there before does not matter for what is there then.
     Before,
 }
 

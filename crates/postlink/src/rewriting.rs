@@ -2,8 +2,8 @@
 //!
 //! The rewriter writes to a temporary file beside the target. The checker reads that file; functions that it
 //! cannot prove are taken back, what depends on them is done again ([`Rewriting`]) and the file is changed
-//! where it differs, at most [`ROUNDS`] times in all. Only then is it renamed to its target, so neither an error nor a kill
-//! leaves half a file or destroys an older one.
+//! where it differs, at most [`ROUNDS`] times in all. Only then is it renamed to its target, so neither an error nor a
+//! kill leaves half a file or destroys an older one.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};

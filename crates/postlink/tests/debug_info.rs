@@ -377,7 +377,8 @@ fn lldb_stops_where_it_stopped_and_does_not_complain() {
     });
 }
 
-/// A unit whose entries are in a file of their own (`-gsplit-dwarf`) kept the debug information of all others as it was.
+/// A unit whose entries are in a file of their own (`-gsplit-dwarf`) kept the debug information of all others as it
+/// was.
 #[test]
 fn units_that_cannot_be_updated_stay_and_others_follow_moved_code() {
     for (compiler, version) in [("g++", "-gdwarf-5"), ("clang++-19", "-gdwarf-4")] {

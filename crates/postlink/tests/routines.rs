@@ -1,5 +1,6 @@
-//! Faults in the routines that counting adds: what starts a program up, what gives a thread its counters, what notes first
-//! calls. Each must keep registers, flags and the stack; each damage must be found, on both machines, in all modes.
+//! Faults in the routines that counting adds: what starts a program up, what gives a thread its counters, what notes
+//! first calls. Each must keep registers, flags and the stack; each damage must be found, on both machines, in all
+//! modes.
 
 use std::path::Path;
 use std::process::Command;
@@ -45,7 +46,8 @@ fn fault(what: &'static str, find: &[u8], at: usize, put: &[u8]) -> Fault {
     }
 }
 
-/// `pop r15 … pop rax; popfq`, of start-up and of what gives a thread its counters; `pop rdx, rcx, rax; ret` of the rest.
+/// `pop r15 … pop rax; popfq`, of start-up and of what gives a thread its counters; `pop rdx, rcx, rax; ret` of the
+/// rest.
 fn of_x86_64() -> Vec<Fault> {
     let high: Vec<u8> = (0x58..=0x5f).rev().flat_map(|pop| [0x41, pop]).collect();
     let restore = [&high[..], &[0x5f, 0x5e, 0x5d, 0x5b, 0x5a, 0x59, 0x58, 0x9d]].concat();

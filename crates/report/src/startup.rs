@@ -7,7 +7,8 @@
 //!
 //! A copy is taken while functions are at work: of those the counters have seen the entry, and not the way out
 //! yet. Counts that follow from both may be wrong by the number of calls at work, so that a block may be taken
-//! for run a little early. It has run in the copies that follow, or it is left out: only blocks that ran by the last copy count.
+//! for run a little early. It has run in the copies that follow, or it is left out: only blocks that ran by the last
+//! copy count.
 
 use postlink_rewrite::facts::{Facts, Function};
 use rustc_hash::FxHashSet;

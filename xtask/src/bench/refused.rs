@@ -1,7 +1,7 @@
 //! `cargo xtask bench refused`: what a function costs that the checker refuses.
 //!
-//! Such a function is taken back, and what depends on it is linked, written and checked again. A large library is instrumented as it
-//! is, and with one function refused (`--refuse`, an option for tests), in alternating runs.
+//! Such a function is taken back, and what depends on it is linked, written and checked again. A large library is
+//! instrumented as it is, and with one function refused (`--refuse`, an option for tests), in alternating runs.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -10,8 +10,8 @@
 //!
 //! The output is a temporary file beside the target, renamed when it is complete. Dropped before that, it vanishes.
 //!
-//! Where an output replaces one that nobody has but its maker, nearly all bytes are what they were. Then the old file is read
-//! beside, which is cheap, and only blocks that differ are written ([`Onto::Before`]).
+//! Where an output replaces one that nobody has but its maker, nearly all bytes are what they were. Then the old file
+//! is read beside, which is cheap, and only blocks that differ are written ([`Onto::Before`]).
 
 use std::borrow::Cow;
 use std::fs::File;

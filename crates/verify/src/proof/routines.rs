@@ -1,5 +1,5 @@
-//! Routines that postlink adds to a program that counts: what starts it up, what gives a thread its counters, what notes
-//! first calls. Proves that they keep the registers, the flags and the stack that they must, on every path.
+//! Routines that postlink adds to a program that counts: what starts it up, what gives a thread its counters, what
+//! notes first calls. Proves that they keep the registers, the flags and the stack that they must, on every path.
 //!
 //! They are long, make system calls and loop over tables, so nothing is said of what they do but this: a small
 //! abstract interpreter follows every path from the first instruction and knows of each register and each word of the
