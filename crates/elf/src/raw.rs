@@ -229,6 +229,9 @@ macro_rules! structure {
         pub struct $name { $(pub $field: $ty,)* }
 
         impl $name {
+            /// Its bytes in a file.
+            pub const LEN: usize = $size;
+
             /// Reads it at an offset; `None` where the bytes end too early.
             pub fn read(data: &[u8], at: u64) -> Option<Self> {
                 let bytes: [u8; $size] = array(data, at)?;
@@ -328,4 +331,10 @@ structure! {
         r_sym: u32,
         r_addend: i64,
     }
+}
+
+/// The records of a section of relocations with addends, in their order.
+pub fn relas(records: &[u8]) -> impl Iterator<Item = Rela> + '_ {
+    let entries = records.chunks_exact(Rela::LEN);
+    entries.filter_map(|entry| Rela::read(entry, 0))
 }

@@ -74,6 +74,17 @@ macro_rules! address {
             }
         }
 
+        impl Address for $name {
+            #[inline]
+            fn from_number(number: u64) -> Self {
+                $name(number)
+            }
+            #[inline]
+            fn number(self) -> u64 {
+                self.0
+            }
+        }
+
         impl fmt::LowerHex for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 fmt::LowerHex::fmt(&self.0, f)
@@ -99,28 +110,6 @@ pub(crate) trait Address:
     fn from_number(number: u64) -> Self;
     /// Its number.
     fn number(self) -> u64;
-}
-
-impl Address for InputAddr {
-    #[inline]
-    fn from_number(number: u64) -> Self {
-        InputAddr(number)
-    }
-    #[inline]
-    fn number(self) -> u64 {
-        self.0
-    }
-}
-
-impl Address for OutputAddr {
-    #[inline]
-    fn from_number(number: u64) -> Self {
-        OutputAddr(number)
-    }
-    #[inline]
-    fn number(self) -> u64 {
-        self.0
-    }
 }
 
 /// An address of the input, and the one that stands for it in the output.

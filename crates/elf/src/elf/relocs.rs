@@ -46,8 +46,8 @@ impl<'d> Elf<'d> {
     pub(super) fn unpack_relocs(&mut self) -> Result<(), FormatError> {
         let linked = matches!(self.etype, raw::ET_EXEC | raw::ET_DYN);
         let wanted = |s: &&Section<'d>| {
-            let described = s.kept_relocs_target(&self.sections).is_some();
-            s.kind == raw::SHT_CREL && !s.is_alloc() && (described || !linked)
+            let packed = s.kind == raw::SHT_CREL && !s.is_alloc();
+            packed && (!linked || s.kept_relocs_target(&self.sections).is_some())
         };
         self.check_total(self.sections.iter().filter(wanted).map(|s| s.size))?;
         let unpacked: Result<Vec<_>, _> = self

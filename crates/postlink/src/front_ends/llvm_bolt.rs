@@ -582,12 +582,12 @@ fn instrument(given: &Given, ui: &Ui, input: &Parsed<'_>, output: &Path) -> Resu
     if file.is_empty() {
         bail!("-instrumentation-file names no file");
     }
-    let mut pattern = file.replace('%', "%%");
+    let (mut pattern, mut shown) = (file.replace('%', "%%"), file.to_owned());
     if given.switch("instrumentation-file-append-pid", false)? {
         // As BOLT's runtime names them: scripts then look for `FILE.*.fdata`.
         pattern.push_str(".%p.fdata");
+        shown.push_str(".PID.fdata");
     }
-    let shown = pattern.replace("%%", "%").replace("%p", "PID");
     let options = InstrumentOptions {
         calls: given.switch("instrument-calls", true)?,
         pattern,

@@ -140,22 +140,24 @@ fn relocated<'d>(
         .filter(of_relocations)
         .filter(|s| s.info as usize == index)
     {
-        for entry in elf.relocation_records(table).chunks_exact(24) {
-            let word = |at| raw::u64_at(entry, at).unwrap_or(0);
-            let (place, info, addend) = (word(0), word(8), word(16));
-            // R_X86_64_64, R_AARCH64_ABS64
-            let kind = info as u32;
-            if !matches!((elf.machine, kind), (62, 1) | (183, 257)) {
+        for record in raw::relas(elf.relocation_records(table)) {
+            let wide = matches!(
+                (elf.machine, record.r_type),
+                (raw::EM_X86_64, raw::R_X86_64_64) | (raw::EM_AARCH64, raw::R_AARCH64_ABS64)
+            );
+            if !wide {
                 continue;
             }
-            let Some(symbol) = symbols.get((info >> 32) as usize) else {
+            let Some(symbol) = symbols.get(record.r_sym as usize) else {
                 continue;
             };
             let Some(base) = base(symbol.section as usize) else {
                 continue;
             };
-            let value = base.wrapping_add(symbol.value).wrapping_add(addend);
-            let field = usize::try_from(place)
+            let value = base
+                .wrapping_add(symbol.value)
+                .wrapping_add_signed(record.r_addend);
+            let field = usize::try_from(record.r_offset)
                 .ok()
                 .and_then(|at| Some(at..at.checked_add(8)?));
             if let Some(field) = field.and_then(|range| bytes.to_mut().get_mut(range)) {

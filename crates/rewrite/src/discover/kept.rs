@@ -6,7 +6,7 @@
 //! parallel.
 
 use postlink_elf::elf::{Elf, Section, SymbolTable, Symbols};
-use postlink_elf::raw::{self, STT_FUNC};
+use postlink_elf::raw::{self, Rela, STT_FUNC};
 use postlink_isa::aarch64::AArch64;
 use postlink_isa::{Decode, FixupKind};
 use rayon::prelude::*;
@@ -117,35 +117,11 @@ pub(super) const AARCH64: Kinds = Kinds {
     ],
 };
 
-/// A record of a relocation with addend, as `SHT_RELA` has it.
-#[derive(Clone, Copy)]
-struct Rela {
-    place: u64,
-    kind: u32,
-    /// Index in `.symtab`; 0 for none.
-    symbol: u32,
-    addend: i64,
-}
-
-impl Rela {
-    /// Bytes of a record.
-    const LEN: usize = 24;
-
-    fn read(bytes: &[u8]) -> Option<Rela> {
-        Some(Rela {
-            place: u64::from_le_bytes(bytes.get(0..8)?.try_into().ok()?),
-            kind: u32::from_le_bytes(bytes.get(8..12)?.try_into().ok()?),
-            symbol: u32::from_le_bytes(bytes.get(12..16)?.try_into().ok()?),
-            addend: i64::from_le_bytes(bytes.get(16..24)?.try_into().ok()?),
-        })
-    }
-
-    /// All records of a section, in their order.
-    fn all(bytes: &[u8]) -> impl ParallelIterator<Item = Rela> + '_ {
-        bytes
-            .par_chunks(Rela::LEN * 4096)
-            .flat_map_iter(|chunk| chunk.chunks_exact(Rela::LEN).filter_map(Rela::read))
-    }
+/// All records of a section, in their order.
+fn relas(records: &[u8]) -> impl ParallelIterator<Item = Rela> + '_ {
+    records
+        .par_chunks(raw::Rela::LEN * 4096)
+        .flat_map_iter(raw::relas)
 }
 
 /// Reads all relocations that the linker kept of sections that are loaded.
@@ -198,9 +174,9 @@ impl<F: Fn(u64) -> bool + Sync> Kept<'_, '_, F> {
         about: &Section<'_>,
         wanted: impl Fn(u32) -> bool + Sync,
     ) -> Vec<(u64, u32)> {
-        Rela::all(records)
-            .filter(|r| wanted(r.kind) && r.place >= about.addr && r.place < about.end())
-            .map(|r| (r.place, r.kind))
+        relas(records)
+            .filter(|r| wanted(r.r_type) && r.r_offset >= about.addr && r.r_offset < about.end())
+            .map(|r| (r.r_offset, r.r_type))
             .collect()
     }
 
@@ -236,16 +212,20 @@ impl<F: Fn(u64) -> bool + Sync> Kept<'_, '_, F> {
     fn distant(&self, records: &[u8]) -> Vec<u64> {
         let kinds = self.kinds;
         let led_to = |r: Rela| {
-            let leads = r.kind == kinds.relative64 || kinds.distances.contains(&r.kind);
-            if !leads || r.symbol == 0 {
+            let leads = r.r_type == kinds.relative64 || kinds.distances.contains(&r.r_type);
+            if !leads || r.r_sym == 0 {
                 return None;
             }
-            let value = self.symbols.get(r.symbol as usize)?.value;
+            let value = self.symbols.get(r.r_sym as usize)?.value;
             // The addend of a distance from the field itself also says where the code counts from.
-            let from = if r.kind == kinds.relative64 { value } else { 0 };
-            Some([value.wrapping_add_signed(r.addend), from])
+            let from = if r.r_type == kinds.relative64 {
+                value
+            } else {
+                0
+            };
+            Some([value.wrapping_add_signed(r.r_addend), from])
         };
-        Rela::all(records)
+        relas(records)
             .filter_map(led_to)
             .flatten_iter()
             .filter(|target| (self.in_code)(*target))
@@ -256,20 +236,21 @@ impl<F: Fn(u64) -> bool + Sync> Kept<'_, '_, F> {
     fn formed(&self, refs: &mut Refs, records: &[u8]) {
         let part = |r: Rela| {
             let kinds = self.kinds;
-            let forms = kinds.forms.contains(&r.kind) || kinds.forms_through_got.contains(&r.kind);
-            if !forms && !kinds.accesses.contains(&r.kind) {
+            let forms =
+                kinds.forms.contains(&r.r_type) || kinds.forms_through_got.contains(&r.r_type);
+            if !forms && !kinds.accesses.contains(&r.r_type) {
                 return None;
             }
-            let word = self.elf.bytes_at(r.place, 4)?;
+            let word = self.elf.bytes_at(r.r_offset, 4)?;
             let word = u32::from_le_bytes(word.try_into().ok()?);
-            if r.symbol == 0 {
-                return forms.then_some(Part::Lost(r.place, word));
+            if r.r_sym == 0 {
+                return forms.then_some(Part::Lost(r.r_offset, word));
             }
-            let value = self.symbols.get(r.symbol as usize)?.value;
-            let target = value.wrapping_add_signed(r.addend);
-            part(word, r.place, target, forms, (self.in_code)(target))
+            let value = self.symbols.get(r.r_sym as usize)?.value;
+            let target = value.wrapping_add_signed(r.r_addend);
+            part(word, r.r_offset, target, forms, (self.in_code)(target))
         };
-        let parts: Vec<Part> = Rela::all(records).filter_map(part).collect();
+        let parts: Vec<Part> = relas(records).filter_map(part).collect();
         let mut lost = Vec::new();
         for part in parts {
             match part {
@@ -288,12 +269,11 @@ impl<F: Fn(u64) -> bool + Sync> Kept<'_, '_, F> {
         // Whatever a distance is counted from, who has it with the name of a function can make the function's
         // address of it.
         let named = |r: Rela| {
-            let relative = r.kind == kinds.relative32 || r.kind == kinds.relative64;
-            let symbol = self.symbols.get(r.symbol as usize).filter(|_| relative)?;
+            let relative = r.r_type == kinds.relative32 || r.r_type == kinds.relative64;
+            let symbol = self.symbols.get(r.r_sym as usize).filter(|_| relative)?;
             (symbol.kind == STT_FUNC && (self.in_code)(symbol.value)).then_some(symbol.value)
         };
-        refs.distant
-            .par_extend(Rela::all(records).filter_map(named));
+        refs.distant.par_extend(relas(records).filter_map(named));
         let found = Self::wanted(records, about, |kind| {
             kind == kinds.relative32
                 || kind == kinds.relative64

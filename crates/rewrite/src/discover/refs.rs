@@ -8,7 +8,7 @@
 
 use postlink_elf::FormatError;
 use postlink_elf::elf::{Elf, Section, SymbolTable};
-use postlink_elf::raw::{PF_W, PF_X, PT_GNU_RELRO, PT_LOAD};
+use postlink_elf::raw::{self, PF_W, PF_X, PT_GNU_RELRO, PT_LOAD};
 use postlink_isa::FixupKind;
 use rayon::prelude::*;
 use serde::Serialize;
@@ -139,12 +139,11 @@ fn doubled_frames(elf: &Elf<'_>) -> Option<u64> {
     let mut lists: Vec<u64> = elf
         .kept_sections()
         .filter(|(_, about)| about.is_code())
-        .flat_map(|(s, _)| elf.relocation_records(s).chunks_exact(24))
-        .filter_map(|e| {
-            let symbol = symbols.get(u32::from_le_bytes(e[12..16].try_into().ok()?) as usize)?;
-            let addend = i64::from_le_bytes(e[16..24].try_into().ok()?);
+        .flat_map(|(s, _)| raw::relas(elf.relocation_records(s)))
+        .filter_map(|r| {
+            let symbol = symbols.get(r.r_sym as usize)?;
             let inside = symbol.section as usize == section;
-            inside.then(|| symbol.value.wrapping_add_signed(addend))
+            inside.then(|| symbol.value.wrapping_add_signed(r.r_addend))
         })
         .collect();
     if lists.is_empty() {
@@ -338,10 +337,10 @@ impl Refs {
         elf.kept_sections()
             .filter(|(_, about)| about.is_code())
             .any(|(s, _)| {
-                elf.relocation_records(s).par_chunks_exact(24).any(|e| {
-                    let symbol = e[12..16].try_into().map_or(0, u32::from_le_bytes);
-                    inside.get(symbol as usize) == Some(&true)
-                })
+                let chunks = elf.relocation_records(s).par_chunks(raw::Rela::LEN * 4096);
+                chunks
+                    .flat_map_iter(raw::relas)
+                    .any(|r| inside.get(r.r_sym as usize) == Some(&true))
             })
     }
 

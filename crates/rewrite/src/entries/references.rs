@@ -283,19 +283,16 @@ fn relocated<I: Covers>(program: &Program<'_>) -> Vec<(u64, u64)> {
         }
         let found: Vec<(u64, u64)> = elf
             .relocation_records(s)
-            .par_chunks(24 * 4096)
+            .par_chunks(raw::Rela::LEN * 4096)
             .flat_map_iter(|chunk| {
-                chunk.chunks_exact(24).filter_map(|e| {
-                    let place = u64::from_le_bytes(e[0..8].try_into().ok()?);
-                    let kind = u32::from_le_bytes(e[8..12].try_into().ok()?);
-                    let symbol =
-                        symbols.get(u32::from_le_bytes(e[12..16].try_into().ok()?) as usize)?;
-                    let addend = i64::from_le_bytes(e[16..24].try_into().ok()?);
+                raw::relas(chunk).filter_map(|r| {
+                    let (place, kind) = (r.r_offset, r.r_type);
+                    let symbol = symbols.get(r.r_sym as usize)?;
                     if I::CHANGES_POINTERS && SLOTS.contains(&kind) {
                         let word = u32::from_le_bytes(elf.bytes_at(place, 4)?.try_into().ok()?);
                         return (u64::from(word) == symbol.value).then_some((place, symbol.value));
                     }
-                    let target = symbol.value.wrapping_add_signed(addend);
+                    let target = symbol.value.wrapping_add_signed(r.r_addend);
                     if !I::CHANGES_POINTERS {
                         // Whatever it is, but not an offset in thread-local memory.
                         let wanted = symbol.kind != STT_TLS && symbol.section != 0;

@@ -23,7 +23,7 @@
 //! On AArch64 the code before a jump says all of it: table, base, width, scale, number of entries
 //! ([`Dispatch`]). The same rules hold for the entries.
 
-use crate::addr::{InputAddr, OutputAddr};
+use crate::addr::{InputAddr, OutputAddr, Pair};
 use crate::arch::{Arch, Dispatch};
 use crate::context::{Context, Findings, FuncId};
 use crate::files::elf::Elf;
@@ -138,24 +138,17 @@ impl<A: Arch> Numbers<A> {
                 return false;
             };
             // The upper half of a long entry says nothing of its own.
-            misled = misled || entry == at && !self.is_start(cx, target(number, old));
-            if !self.is_start(cx, from)
-                || cx
-                    .pair_owner(InputAddr::new(from), OutputAddr::new(to))
-                    .is_none()
-            {
+            misled =
+                misled || entry == at && !self.is_start(cx, InputAddr::new(target(number, old)));
+            if !self.is_start(cx, from) || cx.pair_owner(from, to).is_none() {
                 return false;
             }
         }
         misled
     }
 
-    fn is_start(&mut self, cx: &Context<'_>, at: u64) -> bool {
-        let Some((id, f)) = cx
-            .old
-            .owner(InputAddr::new(at))
-            .and_then(|id| Some((id, cx.function(id)?)))
-        else {
+    fn is_start(&mut self, cx: &Context<'_>, at: InputAddr) -> bool {
+        let Some((id, f)) = cx.old.owner(at).and_then(|id| Some((id, cx.function(id)?))) else {
             return false;
         };
         let starts = self.starts.entry(id).or_insert_with(|| {
@@ -174,7 +167,7 @@ impl<A: Arch> Numbers<A> {
             }
             starts
         });
-        starts.contains(&at)
+        starts.contains(&at.get())
     }
 }
 
@@ -211,45 +204,22 @@ fn dispatch(
         let (Some(old), Some(new)) = (cx.input.bytes(at, width), cx.output.bytes(at, width)) else {
             return;
         };
-        let (from, to) = (d.target(entry(old)), d.target(entry(new)));
+        let from = InputAddr::new(d.target(entry(old)));
+        let to = OutputAddr::new(d.target(entry(new)));
         if old == new {
-            if cx.lies_in_itself(InputAddr::new(from)) {
-                found
-                    .pairs
-                    .push((InputAddr::new(from), OutputAddr::new(to)));
+            if cx.lies_in_itself(from) {
+                found.pairs.push((from, to));
                 continue;
             }
-            match cx.inside_of(InputAddr::new(from)) {
+            match cx.inside_of(from) {
                 Some(id) => found.entrances.push(id),
                 None if d.count.is_none() => return,
                 None => {}
             }
             continue;
         }
-        match cx.old.owner(InputAddr::new(from)) {
-            Some(_)
-                if cx
-                    .pair_owner(InputAddr::new(from), OutputAddr::new(to))
-                    .is_some() =>
-            {
-                found
-                    .pairs
-                    .push((InputAddr::new(from), OutputAddr::new(to)));
-                found.pointers += 1;
-            }
-            Some(id) => {
-                let text = format!(
-                    "an entry of the jump table at {:#x} leads elsewhere",
-                    d.table
-                );
-                found.functions.push((
-                    id,
-                    Failure::new(Check::JumpTable, text)
-                        .at_kept(at)
-                        .values(from, to),
-                ));
-            }
-            None => return,
+        if !explain_entry(cx, d.table, at, (from, to), found) {
+            return;
         }
         for byte in at..at + width {
             if let Ok(word) = words.binary_search_by_key(&(byte & !3), |w| w.0)
@@ -261,9 +231,33 @@ fn dispatch(
     }
 }
 
+/// An entry that changed, at `at` in a jump table: it leads to the code that stands for what it led to, or that is a
+/// failure of the function. `false` where it led to no function: then it is not an entry of this table.
+fn explain_entry(
+    cx: &Context<'_>,
+    table: u64,
+    at: u64,
+    (from, to): Pair,
+    found: &mut Findings,
+) -> bool {
+    let Some(id) = cx.old.owner(from) else {
+        return false;
+    };
+    if cx.pair_owner(from, to).is_some() {
+        found.pairs.push((from, to));
+        found.pointers += 1;
+    } else {
+        let text = format!("an entry of the jump table at {table:#x} leads elsewhere");
+        let failure = Failure::new(Check::JumpTable, text).at_kept(at);
+        let values = failure.values(from.get(), to.get());
+        found.functions.push((id, values));
+    }
+    true
+}
+
 impl Table {
     /// Where an entry leads, in the input and in the output.
-    fn targets(self, cx: &Context<'_>, at: u64) -> Option<(u64, u64)> {
+    fn targets(self, cx: &Context<'_>, at: u64) -> Option<Pair> {
         let target = |elf: &Elf<'_>| {
             let value = match self.width {
                 8 => elf.u64_at(at)?,
@@ -271,7 +265,8 @@ impl Table {
             };
             Some(self.base.wrapping_add(value))
         };
-        Some((target(cx.input)?, target(cx.output)?))
+        let from = InputAddr::new(target(cx.input)?);
+        Some((from, OutputAddr::new(target(cx.output)?)))
     }
 
     /// Explains what changed in the table, which ends before `next`.
@@ -289,41 +284,21 @@ impl Table {
             let Some((from, to)) = self.targets(cx, at) else {
                 return;
             };
-            if from == to && cx.lies_in_itself(InputAddr::new(from)) {
-                found
-                    .pairs
-                    .push((InputAddr::new(from), OutputAddr::new(to)));
-            } else if from == to {
+            let same = to == from.kept();
+            if same && cx.lies_in_itself(from) {
+                found.pairs.push((from, to));
+            } else if same {
                 // Unreachable cases lead to the end of their function, which may be the end of the section.
-                if !cx.is_code(from) && !cx.is_code(from.wrapping_sub(1)) {
+                let number = from.get();
+                if !cx.is_code(number) && !cx.is_code(number.wrapping_sub(1)) {
                     return;
                 }
-                if let Some(id) = cx.inside_of(InputAddr::new(from)) {
+                if let Some(id) = cx.inside_of(from) {
                     found.entrances.push(id);
                 }
             } else {
-                match cx.old.owner(InputAddr::new(from)) {
-                    Some(_)
-                        if cx
-                            .pair_owner(InputAddr::new(from), OutputAddr::new(to))
-                            .is_some() =>
-                    {
-                        found
-                            .pairs
-                            .push((InputAddr::new(from), OutputAddr::new(to)));
-                        found.pointers += 1;
-                    }
-                    Some(id) => {
-                        let failure = Failure::new(
-                            Check::JumpTable,
-                            format!("an entry of the jump table at {base:#x} leads elsewhere"),
-                        );
-                        found
-                            .functions
-                            .push((id, failure.at_kept(at).values(from, to)));
-                    }
-                    // Not an entry of this table any more.
-                    None => return,
+                if !explain_entry(cx, base, at, (from, to), found) {
+                    return;
                 }
                 for word in (at..at + width).step_by(4) {
                     let index = words.binary_search_by_key(&word, |w| w.0).ok();
