@@ -145,6 +145,17 @@ impl Sums {
     }
 }
 
+/// Reads `N/M`, where N is 1 to M.
+pub(super) fn part(text: &str) -> Result<(usize, usize), String> {
+    let numbers = text
+        .split_once('/')
+        .and_then(|(number, parts)| Some((number.parse().ok()?, parts.parse().ok()?)));
+    match numbers {
+        Some((number, parts)) if (1..=parts).contains(&number) => Ok((number, parts)),
+        _ => Err(format!("`{text}` is not N/M with N from 1 to M")),
+    }
+}
+
 /// The job; `false` if a difference is not explained.
 pub(super) fn run(options: &Options) -> Result<bool> {
     let began = Instant::now();
@@ -153,7 +164,11 @@ pub(super) fn run(options: &Options) -> Result<bool> {
         None => build_postlink()?,
     };
     let filter = options.program.as_deref().map(Path::to_string_lossy);
-    let wanted = inputs::select(options.all, options.quick, filter.as_deref())?;
+    let mut wanted = inputs::select(options.all, options.quick, filter.as_deref())?;
+    if let Some((number, parts)) = options.only {
+        // Neighbours are kinds of one case, and take alike.
+        wanted = wanted.into_iter().skip(number - 1).step_by(parts).collect();
+    }
     let asked =
         |s: &&State| options.states.is_empty() || options.states.iter().any(|n| n == s.name);
     let states: Vec<&State> = STATES.iter().filter(asked).collect();
@@ -317,4 +332,18 @@ fn judge(name: &str, state: &State, options: &Options) -> (Verdict, Option<Outco
         Verdict::Bad
     };
     (verdict, Some(done.outcome), text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::part;
+
+    #[test]
+    fn a_part_is_a_number_of_a_number() {
+        assert_eq!(part("1/1"), Ok((1, 1)));
+        assert_eq!(part("3/8"), Ok((3, 8)));
+        for wrong in ["", "3", "0/8", "9/8", "1/0", "a/b"] {
+            assert!(part(wrong).is_err(), "{wrong}");
+        }
+    }
 }

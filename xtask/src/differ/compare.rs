@@ -75,6 +75,8 @@ pub struct Comparison<A, B> {
     pub(super) sp: u64,
     pub(super) call: Option<(u32, u64)>,
     pub(super) lanes: [Lane; 2],
+    /// The function that is not looked into and was entered last. It may leave by a jump to another.
+    pub(super) left_out: u64,
     /// What the allocator was asked for.
     pub(super) allocating: Option<u64>,
     /// The last events, for who looks for how it came: kind, from, to, to in the second run.
@@ -116,6 +118,7 @@ impl<A: Read, B: Read> Comparison<A, B> {
             sp: 0,
             call: None,
             lanes: Default::default(),
+            left_out: 0,
             allocating: None,
             recent: VecDeque::new(),
         }
@@ -495,6 +498,7 @@ impl<A: Read, B: Read> Comparison<A, B> {
                 self.values.regions.add_allocation(a, b, length);
             }
         } else if from.skipped {
+            self.left_out = from.to;
             let link = from.to.wrapping_sub(self.old.base.unwrap_or(0));
             self.allocating = self.values.module.allocator(link).map(|size| {
                 let argument = |i: usize| from.registers[self.machine.argument(i)];
@@ -545,7 +549,7 @@ impl<A: Read, B: Read> Comparison<A, B> {
                     && self.machine.is_scratch(i)
                     && !(from.kind == Kind::Return
                         && self.machine.is_result(i)
-                        && !(from.unwound && (i > 0 || self.registered(from.last))));
+                        && !(from.unwound && (i > 0 || self.registered(self.left_out))));
                 class = if outside {
                     self.values.left(a, b);
                     Class::LeftOutside

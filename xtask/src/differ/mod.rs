@@ -119,6 +119,9 @@ struct Options {
     /// With --cases: every sixth program only
     #[arg(long, requires = "cases", conflicts_with = "all")]
     quick: bool,
+    /// With --cases: the N-th of M parts of the programs, so that parts can be run at different times
+    #[arg(long, requires = "cases", value_name = "N/M", value_parser = cases::part)]
+    only: Option<(usize, usize)>,
     /// With --cases: only these outputs (safe, fast, size, stress, edges, function-coverage …)
     #[arg(long, requires = "cases", value_name = "NAMES", value_delimiter = ',')]
     states: Vec<String>,

@@ -219,6 +219,12 @@ impl Image {
         (*size == 0 || address - start < *size).then_some((*start, name.as_str()))
     }
 
+    /// Whether the file has the function by which start-up code registers its unwind table.
+    fn registers_frames(&self) -> bool {
+        let mut functions = self.functions.iter();
+        functions.any(|f| f.2.starts_with("__register_frame_info"))
+    }
+
     /// Whether a function of known size holds an address.
     pub fn is_covered(&self, address: u64) -> bool {
         let after = self.functions.partition_point(|f| f.0 <= address);
@@ -347,10 +353,12 @@ impl Module {
         const INTERPRETER: u32 = 3;
         let is_static = old.etype == 2 && old.segments.iter().all(|s| s.kind != INTERPRETER);
         module.aarch64 = Machine::of(old.machine) == Some(Machine::Aarch64);
-        // Without a search table frames are registered, and sorted.
+        // Without a search table frames are registered, and sorted. So they are where the start-up files of a
+        // static program do so in spite of a table.
         const SEARCH_TABLE: u32 = 0x6474_e550;
         let has_table = old.segments.iter().any(|s| s.kind == SEARCH_TABLE);
-        module.skip(is_static && (module.aarch64 || !has_table));
+        let registers = module.old.registers_frames();
+        module.skip(is_static && (module.aarch64 || !has_table || registers));
         Ok(module)
     }
 

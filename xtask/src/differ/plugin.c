@@ -16,6 +16,7 @@
  *   7 thread   0                   (a second thread began)
  *   8 end      0
  *   9 load     bytes, 1 to 8 (*)   as of a write
+ *  10 stack    0                   stack pointer, where control comes to an inserted part by no event: by a direct jump, or by a signal within the module
  *
  * (*) and 256 if it is of a vector register, on AArch64; and 512 if it is by an indirect call or jump, of its target.
  *
@@ -89,7 +90,7 @@ enum { READS_REGISTERS = 1, LOADS = 1, WRITES = 2 };
 #define EXPORT __attribute__((visibility("default")))
 EXPORT int qemu_plugin_version = 1;
 
-enum { START = 1, MODULE, EVENT, WRITE, SYSTEM, RESULT, THREAD, END, LOAD };
+enum { START = 1, MODULE, EVENT, WRITE, SYSTEM, RESULT, THREAD, END, LOAD, STACK };
 enum { PLAIN, CALL, RETURN, JUMP, OTHER };
 
 struct block {
@@ -296,7 +297,10 @@ __attribute__((used)) static void execute(unsigned cpu, struct block *now, const
       kind = OTHER;
       if (now->start >= old->start && now->start < old->end) return;
     }
-  } else if (old && old->inside == now->inside && !(old->inserted && !now->inserted) && !(now->skipped && !old->skipped)) return;
+  } else if (old && old->inside == now->inside && !(old->inserted && !now->inserted) && !(now->skipped && !old->skipped)) {
+    if (now->inserted && !old->inserted) record(STACK, 0, 1)[0] = registers[is_aarch64 ? 31 : 4];
+    return;
+  }
   if (!now->inside && (!old || !old->inside)) return;
   int words = is_aarch64 ? 32 : 16;
   uint64_t *to = record(EVENT, kind, 3 + words);

@@ -92,6 +92,9 @@ pub enum Record {
     System(System),
     /// A system call came back: number, result.
     Result(u32, u64),
+    /// The stack pointer, where control came to an inserted part without an event. A signal that arrives within
+    /// the module does, and its handler may have a stack of its own.
+    Stack(u64),
     /// A second thread began.
     Thread,
     /// The process ended in an orderly way.
@@ -201,6 +204,7 @@ impl<R: Read> Records<R> {
             (6, 1) => Record::Result(value, words(0)),
             (7, 0) => Record::Thread,
             (8, 0) => Record::End,
+            (10, 1) => Record::Stack(words(0)),
             (kind, count) => bail!("the plugin wrote a record of kind {kind} with {count} words"),
         }))
     }

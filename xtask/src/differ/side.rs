@@ -326,6 +326,7 @@ impl<R: Read> Side<R> {
                         return Ok(Item::Result(number, result));
                     }
                 }
+                Record::Stack(sp) => self.sp = sp,
                 Record::Thread => {
                     self.threads = true;
                     return Ok(Item::Thread);
@@ -592,6 +593,20 @@ mod tests {
             event(2, 0x3210, 0x3015),
         ]);
         assert!(matches!(items[..], [Item::Routine(..)]), "{items:?}");
+    }
+
+    /// The handler of a signal that arrives within the module is entered by its stub: there is no event, and the
+    /// stack may be another (`sigaltstack`).
+    #[test]
+    fn a_routine_that_a_signal_enters_has_the_stack_pointer_of_the_handler() {
+        let mut call = event(1, 0x1150, 0x1000);
+        call[4 + 4] = 0x7000;
+        let write = vec![4 | 3 << 8 | 8 << 32, 0x3204, 0x9ff8, 1];
+        let items = items(&[MODULE.to_vec(), call, vec![10 | 1 << 8, 0xa000], write]);
+        assert!(
+            matches!(items[..], [Item::Event(_), Item::Routine(write, 0xa000)] if write.address == 0x9ff8),
+            "{items:?}"
+        );
     }
 
     #[test]
