@@ -8,7 +8,9 @@ use std::collections::BTreeMap;
 
 use rayon::prelude::*;
 
-use crate::address::{AddressKind, AddressProfile, Collector, Module, ModuleId, Place};
+use crate::address::{
+    AddressKind, AddressProfile, Collector, Counts, Module, ModuleId, Origin, Place, Trace,
+};
 use crate::spaces::{KERNEL, Space, Spaces};
 
 /// An entry of a branch stack.
@@ -40,6 +42,9 @@ pub struct Sample {
     pub callchain: Vec<u64>,
     /// Taken branches, newest first.
     pub branches: Vec<BranchEntry>,
+    /// The sample is of its newest branch, which a processor picked among all operations (Arm SPE), not of an
+    /// instruction after that; `ip` is the branch. Another entry is the branch taken before, without its source.
+    pub one_branch: bool,
 }
 
 impl Sample {
@@ -52,6 +57,7 @@ impl Sample {
         self.address = None;
         self.callchain.clear();
         self.branches.clear();
+        self.one_branch = false;
     }
 
     /// Whether there is nothing in it.
@@ -245,7 +251,9 @@ impl<'a> Adder<'a> {
         if !sample.branches.is_empty() && !options.basic {
             collector.statistics.with_branches += 1;
             // The branch that ended the run after the one at hand, and where it is.
-            let sampled = sample.ip.filter(|&ip| options.event_ip && ip < KERNEL_HALF);
+            let sampled = sample
+                .ip
+                .filter(|&ip| options.event_ip && !sample.one_branch && ip < KERNEL_HALF);
             let mut next: Option<(u64, Place)> = sampled.map(|ip| (ip, resolve(ip)));
             let mut left_out = match sample.time >= *newest_until {
                 true => NEWEST,
@@ -269,7 +277,8 @@ impl<'a> Adder<'a> {
                     continue;
                 }
                 collector.statistics.branches += 1;
-                if next.is_none() && options.even && sample.branches.len() > 1 {
+                let counts_once = options.even && sample.branches.len() > 1;
+                if next.is_none() && counts_once && !sample.one_branch {
                     next = Some((branch.from, from));
                     continue;
                 }
@@ -284,7 +293,22 @@ impl<'a> Adder<'a> {
                         collector.statistics.mismatched += 1;
                     }
                 }
-                collector.branch(from, to, end, branch.mispredicted);
+                if branch.from == 0 && counts_once && sample.one_branch {
+                    // The branch was sampled, this arrival came with it: its run counts, it does not.
+                    collector.trace(
+                        Trace {
+                            origin: Origin::Unknown,
+                            start: to,
+                            end,
+                        },
+                        Counts {
+                            count: 1,
+                            mispredictions: 0,
+                        },
+                    );
+                } else {
+                    collector.branch(from, to, end, branch.mispredicted);
+                }
                 next = Some((branch.from, from));
             }
             return;
@@ -313,7 +337,6 @@ impl<'a> Adder<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::address::{Counts, Origin, Trace};
 
     fn add(samples: &[Sample]) -> crate::address::AddressProfile {
         let (spaces, options) = (Spaces::default(), Options::default());

@@ -179,6 +179,18 @@ impl Attribute {
             .map(|word| u64::from_le_bytes(*word))
     }
 
+    /// The processor in the identification at the end of a record that is no sample.
+    pub(super) fn cpu_at_end(&self, body: &[u8]) -> Option<u32> {
+        if self.flags & SAMPLE_ID_ALL == 0 || self.sample_type & CPU == 0 {
+            return None;
+        }
+        let after = self.sample_type & (CPU | IDENTIFIER);
+        let start = body.len().checked_sub(8 * after.count_ones() as usize)?;
+        body.get(start..)?
+            .first_chunk()
+            .map(|word| u32::from_le_bytes(*word))
+    }
+
     /// Decodes a sample up to its branch stack. `None` if it is cut short.
     pub(super) fn sample(&self, body: &[u8], offset: usize, sample: &mut Sample) -> Option<()> {
         sample.clear();

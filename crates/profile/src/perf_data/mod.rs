@@ -14,17 +14,20 @@
 //! not in the order of time.
 //!
 //! Records that are compressed (`perf record -z`) are unpacked first: [`compressed`]. Not read: big-endian
-//! recordings, which are an error that says so, and traces (`AUX`: Intel PT, Arm SPE), which are passed over.
+//! recordings, which are an error that says so. Of trace data ([`auxtrace`]) those of Arm SPE are decoded
+//! ([`spe`]); Intel PT and CoreSight ETM are an error that says what to do, if no sample has branches.
 //!
 //! What the file says decides where to read next, so nothing here is indexed: each read is checked.
 
 #![warn(clippy::indexing_slicing)]
 
 pub mod attr;
+mod auxtrace;
 mod compressed;
 mod cursor;
 pub mod header;
 pub mod record;
+mod spe;
 
 use std::path::Path;
 
@@ -36,6 +39,7 @@ use crate::source::{Pages, Source, piece_count, share};
 use crate::spaces::Spaces;
 use crate::{Error, progress};
 
+use auxtrace::Kind;
 use header::Header;
 use record::Recording;
 
@@ -102,7 +106,7 @@ impl<'a> PerfData<'a> {
         let (mut sample, mut buffer) = (Sample::default(), Vec::new());
         for piece in &self.recording.pieces {
             self.recording
-                .samples(piece, &mut sample, &mut buffer, &mut each)
+                .samples(piece, false, &mut sample, &mut buffer, &mut each)
                 .map_err(|wrong| wrong.locate(name))?;
         }
         Ok(())
@@ -123,10 +127,13 @@ impl<'a> PerfData<'a> {
             .map(|pieces| {
                 let (mut made, mut sample, mut buffer) = (new(), Sample::default(), Vec::new());
                 for piece in pieces {
-                    self.recording
-                        .samples(piece, &mut sample, &mut buffer, &mut |sample| {
-                            each(&mut made, sample)
-                        })?;
+                    self.recording.samples(
+                        piece,
+                        false,
+                        &mut sample,
+                        &mut buffer,
+                        &mut |sample| each(&mut made, sample),
+                    )?;
                     progress::did(1);
                 }
                 Ok(made)
@@ -160,14 +167,32 @@ impl<'a> PerfData<'a> {
             },
             |(adder, sample, buffer), piece| {
                 self.recording
-                    .samples(piece, sample, buffer, &mut |sample| adder.add(sample))
+                    .samples(piece, options.basic, sample, buffer, &mut |sample| {
+                        adder.add(sample)
+                    })
             },
         )
         .map_err(|wrong: Wrong| wrong.locate(name))?;
         let collectors = adders.into_iter().map(|(adder, ..)| adder.collector);
         let mut profile = samples::finish(collectors.collect(), &self.spaces);
         profile.statistics.lost = profile.statistics.lost.saturating_add(self.recording.lost);
+        if profile.statistics.with_branches == 0 && !options.basic {
+            self.refuse_other_traces(name)?;
+        }
         Ok(profile)
+    }
+
+    /// An error if there is trace data that is not decoded here.
+    fn refuse_other_traces(&self, name: &Path) -> Result<(), Error> {
+        let Some(kind) = self.recording.kind.filter(|&kind| kind != Kind::ArmSpe) else {
+            return Ok(());
+        };
+        let buffers = &self.recording.buffers;
+        let size = buffers.iter().map(|buffer| buffer.data.len() as u64).sum();
+        match buffers.first() {
+            Some(first) if size > 0 => Err(Wrong::new(first.at, kind.refusal(size)).locate(name)),
+            _ => Ok(()),
+        }
     }
 }
 

@@ -8,11 +8,14 @@
 //! | 7 | fork | process, parent, thread, parent's thread; bit 13 of misc: made up by perf for a process it found |
 //! | 9 | sample | see [`super::attr`] |
 //! | 10 | mapping | as 1; then device (4+4), inode, generation, or (bit 14 of misc) length of build-id (1), 3 bytes, build-id (20); then protection, flags (4 each), path |
+//! | 11 | trace written | offset, size, flags; bit 0: some of it was lost |
+//! | 12 | thread begins | process, thread (4 each) |
 //! | 13 | lost samples | how many |
+//! | 15 | switch | process, thread (4 each); bit 13 of misc: away, to these |
 //! | 64 | attribute | the attribute, then ids (pipe mode) |
 //! | 66 | tracing data | size (4); so many bytes follow the record |
 //! | 67 | build-id | see [`super::header`] |
-//! | 71 | trace | size (8); so many bytes follow the record |
+//! | 70, 71, 79 | trace | see [`super::auxtrace`]; of 71, size (8), and so many bytes follow the record |
 //! | 80 | feature | number (8), contents (pipe mode) |
 //! | 81 | compressed | a part of other records, by zstd: see [`super::compressed`] |
 //! | 83 | compressed | size (8), then as 81, then padding |
@@ -27,10 +30,12 @@ use rustc_hash::FxHashMap;
 
 use super::Wrong;
 use super::attr::Attribute;
+use super::auxtrace::{Buffer, Clock, Kind, Threads};
 use super::compressed;
 use super::cursor::{Cursor, size_of_record, string};
 use super::header::Header;
-use crate::samples::Sample;
+use super::spe::{self, Operation};
+use crate::samples::{BranchEntry, Sample};
 use crate::source::{PIECE, Pages};
 use crate::spaces::{Mapping, SpaceEvent};
 
@@ -40,16 +45,21 @@ const COMM: u32 = 3;
 const FORK: u32 = 7;
 const SAMPLE: u32 = 9;
 const MMAP2: u32 = 10;
+const AUX: u32 = 11;
+const ITRACE_START: u32 = 12;
 const LOST_SAMPLES: u32 = 13;
+const SWITCH_CPU_WIDE: u32 = 15;
 const HEADER_ATTR: u32 = 64;
 const TRACING_DATA: u32 = 66;
 const BUILD_ID: u32 = 67;
+const AUXTRACE_INFO: u32 = 70;
 const AUXTRACE: u32 = 71;
+const TIME_CONV: u32 = 79;
 const FEATURE: u32 = 80;
 const COMPRESSED: u32 = 81;
 const COMPRESSED2: u32 = 83;
 
-/// Bit of misc: a name changed by exec; a fork that perf made up.
+/// Bit of misc: a name changed by exec; a fork that perf made up; a switch away.
 const BIT_13: u16 = 1 << 13;
 /// Bit of misc: the mapping has a build-id.
 const HAS_BUILD_ID: u16 = 1 << 14;
@@ -67,13 +77,23 @@ pub(super) struct Recording<'a> {
     pub(super) space_events: Vec<(u64, i32, SpaceEvent)>,
     /// Records lost.
     pub(super) lost: u64,
-    /// Ranges of whole records with all samples.
+    /// All samples.
     pub(super) pieces: Vec<Piece>,
+    /// Trace data, and what they are.
+    pub(super) buffers: Vec<Buffer>,
+    pub(super) kind: Option<Kind>,
+    clock: Option<Clock>,
+    threads: Threads,
 }
 
-/// Whole records: number of the segment, range in it.
+/// What is decoded at a time.
 #[derive(Clone, Debug)]
-pub(super) struct Piece(usize, Range<usize>);
+pub(super) enum Piece {
+    /// Whole records: number of the segment, range in it.
+    Records(usize, Range<usize>),
+    /// A buffer of Arm SPE, by number.
+    Trace(usize),
+}
 
 /// One record.
 #[derive(Clone, Copy)]
@@ -146,6 +166,9 @@ struct Walk<'a> {
     waiting: Vec<(usize, Record<'a>)>,
     /// Contents of compressed records.
     compressed: Vec<&'a [u8]>,
+    buffers: Vec<Buffer>,
+    kind: Option<Kind>,
+    clock: Option<Clock>,
 }
 
 impl<'a> Walk<'a> {
@@ -168,7 +191,20 @@ impl<'a> Walk<'a> {
                 Err(wrong) => return Err(wrong),
             };
             match record.kind {
-                MMAP | MMAP2 | COMM | FORK => self.waiting.push((at, record)),
+                MMAP | MMAP2 | COMM | FORK | ITRACE_START | SWITCH_CPU_WIDE => {
+                    self.waiting.push((at, record));
+                }
+                AUXTRACE_INFO => self.kind = Kind::of(record.body).or(self.kind),
+                TIME_CONV => self.clock = Clock::of(record.body).or(self.clock),
+                AUXTRACE => {
+                    let data = at + record.whole.len()..next;
+                    let buffer = Buffer::new(segment, at, record.body, data);
+                    self.buffers.push(buffer);
+                }
+                AUX => {
+                    let flags = record.body.get(16..).and_then(|rest| rest.first().copied());
+                    self.lost = self.lost.saturating_add(u64::from(flags.unwrap_or(0) & 1));
+                }
                 LOST => {
                     let body = record.body.get(8..).unwrap_or_default();
                     let more = Cursor::new(body).u64().unwrap_or(0);
@@ -207,13 +243,13 @@ impl<'a> Walk<'a> {
             }
             at = next;
             if at - piece >= PIECE {
-                self.pieces.push(Piece(segment, piece..at));
+                self.pieces.push(Piece::Records(segment, piece..at));
                 pages.release(piece..at);
                 piece = at;
             }
         }
         if piece < at {
-            self.pieces.push(Piece(segment, piece..at));
+            self.pieces.push(Piece::Records(segment, piece..at));
         }
         Ok(())
     }
@@ -253,16 +289,23 @@ impl<'a> Recording<'a> {
             space_events: Vec::new(),
             lost: walk.lost.saturating_add(inner.lost),
             pieces: walk.pieces.into_iter().chain(inner.pieces).collect(),
+            buffers: walk.buffers.into_iter().chain(inner.buffers).collect(),
+            kind: inner.kind.or(walk.kind),
+            clock: inner.clock.or(walk.clock),
+            threads: Threads::default(),
         };
-        recording.space_events = walk
-            .waiting
-            .into_iter()
-            .chain(inner.waiting)
-            .filter_map(|(at, record)| {
+        let waiting = || walk.waiting.iter().chain(&inner.waiting);
+        recording.space_events = waiting()
+            .filter_map(|&(at, record)| {
                 let (pid, event) = space_event(record)?;
                 Some((recording.time(at, record), pid, event))
             })
             .collect();
+        if recording.kind == Some(Kind::ArmSpe) {
+            recording.threads = recording.threads_of(waiting());
+            let traces = (0..recording.buffers.len()).map(Piece::Trace);
+            recording.pieces.extend(traces);
+        }
         let [_, second] = &mut recording.segments;
         *second = Cow::Owned(unpacked);
         Ok(recording)
@@ -289,24 +332,77 @@ impl<'a> Recording<'a> {
         attribute.unwrap_or(first).time_at_end(body).unwrap_or(0)
     }
 
-    /// Decodes the samples of a piece one after the other.
+    /// The processes of threads, and those that processors ran, as these records tell it.
+    fn threads_of<'r>(&self, records: impl Iterator<Item = &'r (usize, Record<'a>)>) -> Threads
+    where
+        'a: 'r,
+    {
+        let mut threads = Threads::default();
+        for &(at, record) in records {
+            let mut cursor = Cursor::new(record.body);
+            let (Some(process), Some(second)) = (cursor.u32(), cursor.u32()) else {
+                continue;
+            };
+            let (process, time) = (process as i32, self.time(at, record));
+            match record.kind {
+                MMAP | MMAP2 | COMM | ITRACE_START => {
+                    threads.belongs(time, second as i32, process);
+                }
+                FORK => {
+                    if let Some(thread) = cursor.u32() {
+                        threads.belongs(time, thread as i32, process);
+                    }
+                }
+                SWITCH_CPU_WIDE if record.misc & BIT_13 != 0 => {
+                    let first = self.attributes.first();
+                    if let Some(processor) = first.and_then(|first| first.cpu_at_end(record.body)) {
+                        threads.runs(time, processor, process);
+                    }
+                }
+                _ => {}
+            }
+        }
+        threads.sort();
+        threads
+    }
+
+    /// Bytes of a segment that the first pass has walked over.
+    fn bytes_of<'b>(
+        &'b self,
+        segment: usize,
+        range: Range<usize>,
+        buffer: &'b mut Vec<u8>,
+    ) -> &'b [u8] {
+        match segment {
+            0 => self.pages.load(range, buffer),
+            _ => self
+                .segments
+                .get(segment)
+                .and_then(|bytes| bytes.get(range))
+                .unwrap_or_default(),
+        }
+    }
+
+    /// Decodes the samples of a piece one after the other. Of trace data these are the branches, and with
+    /// `every` the other operations too.
     pub(super) fn samples(
         &self,
         piece: &Piece,
+        every: bool,
         sample: &mut Sample,
         buffer: &mut Vec<u8>,
         each: &mut impl FnMut(&Sample),
     ) -> Result<(), Wrong> {
-        let Piece(segment, range) = piece;
-        let bytes = match segment {
-            0 => self.pages.load(range.clone(), buffer),
-            // A piece is a range that the first pass has walked over.
-            _ => self
-                .segments
-                .get(*segment)
-                .and_then(|bytes| bytes.get(range.clone()))
-                .unwrap_or_default(),
+        let (segment, range) = match piece {
+            Piece::Records(segment, range) => (*segment, range.clone()),
+            Piece::Trace(number) => {
+                return match self.buffers.get(*number) {
+                    Some(trace) => self.trace(trace, every, sample, buffer, each),
+                    None => Ok(()),
+                };
+            }
         };
+        let bytes = self.bytes_of(segment, range.clone(), buffer);
         let mut next = 0;
         while next < bytes.len() {
             let at = range.start + next;
@@ -331,6 +427,53 @@ impl<'a> Recording<'a> {
                 each(sample);
             }
         }
+        Ok(())
+    }
+}
+
+impl Recording<'_> {
+    /// Decodes a buffer of Arm SPE.
+    fn trace(
+        &self,
+        trace: &Buffer,
+        every: bool,
+        sample: &mut Sample,
+        buffer: &mut Vec<u8>,
+        each: &mut impl FnMut(&Sample),
+    ) -> Result<(), Wrong> {
+        let is_spe = |attribute: &&Attribute| attribute.name.starts_with(b"arm_spe");
+        let event = self.attributes.iter().find(is_spe);
+        let event = event.map_or(&b"arm_spe"[..], |attribute| &attribute.name);
+        let bytes = self.bytes_of(trace.segment, trace.data.clone(), buffer);
+        let mut operation = |operation: &Operation| {
+            if !operation.branch && !every {
+                return;
+            }
+            sample.clear();
+            sample.event.extend_from_slice(event);
+            let time = operation.ticks.zip(self.clock);
+            sample.time = self
+                .threads
+                .time(time.map(|(ticks, clock)| clock.time(ticks)));
+            sample.pid = self.threads.process(trace, operation.thread, sample.time);
+            sample.ip = Some(operation.pc);
+            if operation.branch {
+                sample.one_branch = true;
+                sample.branches.push(BranchEntry {
+                    from: operation.pc,
+                    to: operation.destination(),
+                    mispredicted: operation.mispredicted,
+                });
+                sample
+                    .branches
+                    .extend(operation.previous.map(|to| BranchEntry {
+                        to,
+                        ..BranchEntry::default()
+                    }));
+            }
+            each(sample);
+        };
+        spe::operations(bytes, trace.data.start, &mut operation)?;
         Ok(())
     }
 }
