@@ -137,6 +137,8 @@ pub struct Statistics {
     pub mismatched: u64,
     /// Samples or branch entries in no module at all.
     pub outside: u64,
+    /// Entries that were left out: of a path that the processor began and gave up.
+    pub wrong_path: u64,
     /// Records that perf says it lost.
     pub lost: u64,
 }
@@ -152,6 +154,7 @@ impl Statistics {
             (&mut self.pairs, other.pairs),
             (&mut self.mismatched, other.mismatched),
             (&mut self.outside, other.outside),
+            (&mut self.wrong_path, other.wrong_path),
             (&mut self.lost, other.lost),
         ];
         for (mine, theirs) in pairs {

@@ -22,6 +22,8 @@ pub struct BranchEntry {
     pub to: u64,
     /// The branch was mispredicted.
     pub mispredicted: bool,
+    /// The branch is of a path that the processor began and gave up (AMD's LbrExtV2 keeps such branches).
+    pub wrong_path: bool,
 }
 
 /// A sample. All addresses are those of the process.
@@ -88,7 +90,7 @@ pub struct Options {
     /// Count as many branches as runs: leave out the newest branch of a stack of several, whose run is not
     /// known. Else code that is reached by taken branches counts for more than code that is reached by
     /// falling through, by one in 31 with stacks of 32, and an optimiser that turns the one to the other will
-    /// undo that when it sees a profile of what it did. perf2bolt counts them all.
+    /// undo that when it sees a profile of what it did. perf2bolt counts them all, those of a wrong path too.
     pub even: bool,
 }
 
@@ -264,6 +266,10 @@ impl<'a> Adder<'a> {
                 if in_kernel(branch) {
                     continue;
                 }
+                if branch.wrong_path && options.even {
+                    collector.statistics.wrong_path += 1;
+                    continue;
+                }
                 collector.statistics.entries += 1;
                 if left_out > 0 {
                     left_out -= 1;
@@ -352,6 +358,7 @@ mod tests {
                 from,
                 to,
                 mispredicted: from == 0x30,
+                wrong_path: false,
             })
             .collect();
         Sample {

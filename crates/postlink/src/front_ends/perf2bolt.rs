@@ -68,10 +68,7 @@ pub const TOOL: Tool = Tool {
             "autofdo",
             "text for AutoFDO is not written; `postlink profgen` makes sample profiles",
         ),
-        refused(
-            "spe",
-            "samples of Arm SPE are in AUX records, which are not decoded here; `perf script --itrace=bl` makes branches of them that are taken with -pa or as text",
-        ),
+        ignored("spe", "samples of Arm SPE are recognised in the recording"),
         ignored_value("v", "there are no levels of talk"),
         ignored("strict", "functions are looked at one by one"),
         ignored("lite", "only sampled functions are looked at"),

@@ -31,6 +31,10 @@ pub(super) const RAW: u64 = 1 << 10;
 pub(super) const BRANCH_STACK: u64 = 1 << 11;
 pub(super) const IDENTIFIER: u64 = 1 << 16;
 
+/// Where two bits of a branch's flags are that say whether it was on the path that was taken in the end, and
+/// their value if it was not.
+const SPECULATION: u32 = 24;
+const WRONG_PATH: u64 = 1;
 /// Bit of the branch fields: the stack begins with an index.
 const HW_INDEX: u64 = 1 << 17;
 /// Flag: not in the kernel.
@@ -247,6 +251,7 @@ impl Attribute {
                 from: u64::from_le_bytes(*from),
                 to: u64::from_le_bytes(*to),
                 mispredicted: u64::from_le_bytes(*flags) & 1 != 0,
+                wrong_path: u64::from_le_bytes(*flags) >> SPECULATION & 3 == WRONG_PATH,
             };
             sample.branches.extend(entries.iter().map(branch));
         }

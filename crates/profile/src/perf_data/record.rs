@@ -463,6 +463,7 @@ impl Recording<'_> {
                     from: operation.pc,
                     to: operation.destination(),
                     mispredicted: operation.mispredicted,
+                    wrong_path: false,
                 });
                 sample
                     .branches

@@ -485,6 +485,7 @@ mod tests {
             from,
             to,
             mispredicted,
+            wrong_path: false,
         }
     }
 

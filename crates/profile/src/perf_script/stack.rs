@@ -60,6 +60,8 @@ fn common(text: &[u8]) -> Option<(BranchEntry, usize)> {
         from,
         to,
         mispredicted,
+        // What says so is longer than the window has room for.
+        wrong_path: false,
     };
     (blank < 16).then_some((entry, rest + blank))
 }
@@ -232,6 +234,7 @@ pub(super) fn entry(text: &[u8]) -> Result<Option<(BranchEntry, usize)>, String>
         from,
         to,
         mispredicted,
+        wrong_path: text[at..end].ends_with(b"/SPEC_WRONG_PATH"),
     };
     Ok(Some((entry, end)))
 }
