@@ -139,8 +139,10 @@ pub struct Statistics {
     pub outside: u64,
     /// Entries that were left out: of a path that the processor began and gave up.
     pub wrong_path: u64,
-    /// Records that perf says it lost.
+    /// Records that perf says it lost, or that a full buffer of trace data cut off.
     pub lost: u64,
+    /// Bytes of trace data that are no packets, and the offset of the first of them in the file.
+    pub undecoded: Option<(u64, u64)>,
 }
 
 impl Statistics {
@@ -160,6 +162,10 @@ impl Statistics {
         for (mine, theirs) in pairs {
             *mine = mine.saturating_add(theirs);
         }
+        self.undecoded = match (self.undecoded, other.undecoded) {
+            (Some((mine, first)), Some((theirs, _))) => Some((mine.saturating_add(theirs), first)),
+            (mine, theirs) => mine.or(theirs),
+        };
     }
 }
 

@@ -136,6 +136,36 @@ fn arm_spe_is_the_text_that_perf_documents_for_it() {
 }
 
 #[test]
+fn damaged_trace_data_costs_the_rest_of_their_buffer_and_is_counted() {
+    let list = picked(false);
+    let of = |part: &[Picked]| -> Vec<u8> { part.iter().flat_map(Picked::packets).collect() };
+    let (first, second) = list.split_at(100);
+    let mut damaged = of(first);
+    let good = damaged.len();
+    damaged.extend([0xff; 40]);
+    let cut = [of(second), of(&second[..1])[..5].to_vec()].concat();
+    let mut recorder = begin(Event::spe());
+    recorder.spe_header();
+    recorder.trace(Some(PID), 0, 0, &damaged);
+    recorder.trace(Some(PID), 0, 0x10000, &cut);
+    recorder.exits(PID, 9_000_000);
+    let bytes = recorder.finish(false);
+    let ours = aggregate(&bytes, &Options::default());
+    let whole = aggregate(&spe(&list).finish(false), &Options::default());
+    assert_eq!(sums(&ours), sums(&whole));
+    let start = bytes
+        .windows(damaged.len())
+        .position(|window| window == damaged)
+        .unwrap();
+    let undecoded = Some((40, (start + good) as u64));
+    assert_eq!(
+        (ours.statistics.lost, ours.statistics.undecoded),
+        (1, undecoded)
+    );
+    assert_eq!(whole.statistics.undecoded, None);
+}
+
+#[test]
 fn a_branch_that_arm_spe_picked_counts_once_and_the_arrival_before_it_does_not() {
     let item = Picked {
         pc: START + 0x1010,
@@ -164,9 +194,9 @@ fn a_branch_that_arm_spe_picked_counts_once_and_the_arrival_before_it_does_not()
     assert!(basic.traces().is_empty());
 }
 
-/// The process of an operation: by its context, or by the thread of the buffer; a clock that lies does not lose it.
+/// The process of an operation: by its context, or by the thread of the buffer; a clock that counts something else does not lose it.
 #[test]
-fn operations_of_arm_spe_find_their_process_though_clocks_lie() {
+fn operations_of_arm_spe_find_their_process_with_clocks_that_count_something_else() {
     let clear = |list: &mut Vec<Picked>, thread: Option<u32>, time: Option<u64>| {
         for item in list {
             (item.thread, item.time) = (thread, time);

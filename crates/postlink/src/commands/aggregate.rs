@@ -177,6 +177,18 @@ pub fn say_quality(ui: &Ui, quality: &Quality) {
             count(quality.basic_outside)
         ));
     }
+    if quality.read.wrong_path > 0 {
+        ui.say(format_args!(
+            "  {} branches left out: the processor began their path and gave it up",
+            count(quality.read.wrong_path)
+        ));
+    }
+    if let Some((bytes, first)) = quality.read.undecoded {
+        ui.warn(format_args!(
+            "{} bytes of trace data are no packets of Arm SPE and were left out, the first at offset {first:#x} of the recording",
+            count(bytes)
+        ));
+    }
     if quality.read.lost > 0 {
         ui.warn(format_args!(
             "perf lost {} records",

@@ -13,10 +13,12 @@
 //! Other kinds need the program's code to be decoded, which perf does: [`Kind::how`] says by which command.
 
 use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use rustc_hash::FxHashMap;
 
 use super::cursor::Cursor;
+use super::spe::Rest;
 
 /// The kind of trace data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,6 +109,51 @@ impl Buffer {
     }
 }
 
+/// Trace data that could not be decoded. Buffers are decoded by several threads at a time.
+#[derive(Debug)]
+pub(super) struct Undecoded {
+    records: AtomicU64,
+    bytes: AtomicU64,
+    first: AtomicU64,
+}
+
+impl Default for Undecoded {
+    fn default() -> Undecoded {
+        Undecoded {
+            records: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+            first: AtomicU64::new(u64::MAX),
+        }
+    }
+}
+
+impl Undecoded {
+    /// Adds what was left of a buffer of `len` bytes.
+    pub(super) fn note(&self, buffer: &Buffer, len: usize, rest: Rest) {
+        if rest.cut > 0 {
+            self.records.fetch_add(1, Relaxed);
+        }
+        if let Some(at) = rest.unknown {
+            self.bytes.fetch_add((len - at) as u64, Relaxed);
+            self.first
+                .fetch_min((buffer.data.start + at) as u64, Relaxed);
+        }
+    }
+
+    /// Records that were cut off, as the buffer was full.
+    pub(super) fn records(&self) -> u64 {
+        self.records.load(Relaxed)
+    }
+
+    /// How many bytes were left out as they are no packets, and the offset of the first of them in the file.
+    pub(super) fn bytes(&self) -> Option<(u64, u64)> {
+        match self.bytes.load(Relaxed) {
+            0 => None,
+            bytes => Some((bytes, self.first.load(Relaxed))),
+        }
+    }
+}
+
 /// How ticks of the processor's counter become the times of records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Clock {
@@ -183,7 +230,7 @@ impl Threads {
         lists.for_each(|list| list.sort_by_key(|item| item.0));
     }
 
-    /// The time of a sample: what its clock says, unless that is none or lies. Then all mappings are looked up
+    /// The time of a sample: what its clock says, if it has one and it is not earlier than the recording. Then all mappings are looked up
     /// as they were in the end.
     pub(super) fn time(&self, time: Option<u64>) -> u64 {
         // A clock that begins before the recording counts something else.

@@ -176,6 +176,9 @@ impl<'a> PerfData<'a> {
         let collectors = adders.into_iter().map(|(adder, ..)| adder.collector);
         let mut profile = samples::finish(collectors.collect(), &self.spaces);
         profile.statistics.lost = profile.statistics.lost.saturating_add(self.recording.lost);
+        let undecoded = &self.recording.undecoded;
+        profile.statistics.lost += undecoded.records();
+        profile.statistics.undecoded = undecoded.bytes();
         if profile.statistics.with_branches == 0 && !options.basic {
             self.refuse_other_traces(name)?;
         }

@@ -30,7 +30,7 @@ use rustc_hash::FxHashMap;
 
 use super::Wrong;
 use super::attr::Attribute;
-use super::auxtrace::{Buffer, Clock, Kind, Threads};
+use super::auxtrace::{Buffer, Clock, Kind, Threads, Undecoded};
 use super::compressed;
 use super::cursor::{Cursor, size_of_record, string};
 use super::header::Header;
@@ -82,6 +82,8 @@ pub(super) struct Recording<'a> {
     /// Trace data, and what they are.
     pub(super) buffers: Vec<Buffer>,
     pub(super) kind: Option<Kind>,
+    /// What of the trace data could not be decoded.
+    pub(super) undecoded: Undecoded,
     clock: Option<Clock>,
     threads: Threads,
 }
@@ -293,6 +295,7 @@ impl<'a> Recording<'a> {
             kind: inner.kind.or(walk.kind),
             clock: inner.clock.or(walk.clock),
             threads: Threads::default(),
+            undecoded: Undecoded::default(),
         };
         let waiting = || walk.waiting.iter().chain(&inner.waiting);
         recording.space_events = waiting()
@@ -396,10 +399,10 @@ impl<'a> Recording<'a> {
         let (segment, range) = match piece {
             Piece::Records(segment, range) => (*segment, range.clone()),
             Piece::Trace(number) => {
-                return match self.buffers.get(*number) {
-                    Some(trace) => self.trace(trace, every, sample, buffer, each),
-                    None => Ok(()),
-                };
+                if let Some(trace) = self.buffers.get(*number) {
+                    self.trace(trace, every, sample, buffer, each);
+                }
+                return Ok(());
             }
         };
         let bytes = self.bytes_of(segment, range.clone(), buffer);
@@ -440,7 +443,7 @@ impl Recording<'_> {
         sample: &mut Sample,
         buffer: &mut Vec<u8>,
         each: &mut impl FnMut(&Sample),
-    ) -> Result<(), Wrong> {
+    ) {
         let is_spe = |attribute: &&Attribute| attribute.name.starts_with(b"arm_spe");
         let event = self.attributes.iter().find(is_spe);
         let event = event.map_or(&b"arm_spe"[..], |attribute| &attribute.name);
@@ -474,8 +477,8 @@ impl Recording<'_> {
             }
             each(sample);
         };
-        spe::operations(bytes, trace.data.start, &mut operation)?;
-        Ok(())
+        let rest = spe::operations(bytes, &mut operation);
+        self.undecoded.note(trace, bytes.len(), rest);
     }
 }
 

@@ -23,8 +23,6 @@
 //! Addresses have 56 bits; bits 61 and 62 say at which exception level, and bit 63 is set outside of the
 //! secure state. Those of the kernel get their uppermost byte back.
 
-use super::Wrong;
-
 /// An operation that was sampled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Operation {
@@ -123,31 +121,33 @@ fn address(value: u64) -> u64 {
     }
 }
 
-/// Calls `each` with the operations of a buffer of trace data, in order. `start` is its offset in the file, for
-/// errors. Returns how many bytes at its end are a record that was cut off.
-///
-/// An error is a packet that does not exist: lengths are in the packets, so that what follows is lost as well.
-pub(super) fn operations(
-    data: &[u8],
-    start: usize,
-    each: &mut impl FnMut(&Operation),
-) -> Result<usize, Wrong> {
+/// What was left at the end of a buffer of trace data.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Rest {
+    /// Bytes of a record that was cut off.
+    pub(super) cut: usize,
+    /// Where a byte is that begins no packet. Lengths are in the packets, so that all after it is not decoded.
+    pub(super) unknown: Option<usize>,
+}
+
+/// Calls `each` with the operations of a buffer of trace data, in order.
+pub(super) fn operations(data: &[u8], each: &mut impl FnMut(&Operation)) -> Rest {
     let (mut at, mut record) = (0, 0);
     let mut operation = Operation::default();
     let mut known_pc = false;
     while at < data.len() {
         let Some((packet, next)) = packet(data, at) else {
-            if is_cut(data, at) {
-                return Ok(data.len() - record);
-            }
-            let header = data.get(at).copied().unwrap_or(0);
-            return Err(Wrong::new(
-                start + at,
-                format!(
-                    "no packet of Arm SPE begins with {header:#04x}, byte {at} of a buffer of {} bytes",
-                    data.len()
-                ),
-            ));
+            return if is_cut(data, at) {
+                Rest {
+                    cut: data.len() - record,
+                    unknown: None,
+                }
+            } else {
+                Rest {
+                    cut: 0,
+                    unknown: Some(at),
+                }
+            };
         };
         match packet {
             Packet::Events(bits) => {
@@ -173,7 +173,10 @@ pub(super) fn operations(
             record = at;
         }
     }
-    Ok(at - record)
+    Rest {
+        cut: at - record,
+        unknown: None,
+    }
 }
 
 /// Whether the packet at `at` would be one if the data went on: the buffer was full.
@@ -194,8 +197,9 @@ mod tests {
 
     fn all(data: &[u8]) -> (Vec<Operation>, usize) {
         let mut list = Vec::new();
-        let cut = operations(data, 0x1000, &mut |operation| list.push(*operation)).unwrap();
-        (list, cut)
+        let rest = operations(data, &mut |operation| list.push(*operation));
+        assert_eq!(rest.unknown, None);
+        (list, rest.cut)
     }
 
     fn long(header: &[u8], value: u64) -> Vec<u8> {
@@ -295,18 +299,21 @@ mod tests {
     }
 
     #[test]
-    fn a_byte_that_begins_no_packet_is_said_with_its_place() {
+    fn a_byte_that_begins_no_packet_ends_the_buffer_and_keeps_what_was_before_it() {
         let mut data = branch();
         let at = data.len();
         data.extend([0xff; 16]);
-        let wrong = operations(&data, 0x1000, &mut |_| {}).unwrap_err();
-        let said = wrong.locate(std::path::Path::new("x")).to_string();
+        data.extend(branch());
+        let mut seen = 0;
+        let rest = operations(&data, &mut |_| seen += 1);
         assert_eq!(
-            said,
-            format!(
-                "x at offset {:#x}: no packet of Arm SPE begins with 0xff, byte {at} of a buffer of {} bytes",
-                0x1000 + at,
-                data.len()
+            (seen, rest),
+            (
+                1,
+                Rest {
+                    cut: 0,
+                    unknown: Some(at)
+                }
             )
         );
     }

@@ -1,12 +1,8 @@
 //! Recordings written byte by byte, as the kernel's and perf's documents describe `perf.data`, and complete
 //! enough that perf reads them as its own: for samples of processors that are not at hand.
-//!
-//! [`walk`] makes up what such a processor could have seen: a walk through the code of an AArch64 program.
 
 #![allow(dead_code, reason = "each test uses a part of it")]
 #![allow(clippy::indexing_slicing, reason = "a test that fails may panic")]
-
-pub mod walk;
 
 pub const IP: u64 = 1;
 pub const TID: u64 = 1 << 1;
