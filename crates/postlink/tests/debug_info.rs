@@ -495,7 +495,7 @@ fn probes_seen(program: &Path) -> (Vec<String>, Vec<String>) {
     (take("stap "), take("breakpoint already hit"))
 }
 
-/// Notes of static probes went on naming old code, where control does not come by any more: tracers saw nothing.
+/// Notes of static probes went on naming old code, which control no longer reaches: tracers saw nothing.
 #[test]
 fn static_probes_are_hit_in_moved_code_as_often_as_before() {
     if !is_installed("g++") || !is_installed("gdb") {

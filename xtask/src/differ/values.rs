@@ -434,8 +434,8 @@ impl Values {
             && *self.stubs.entry(n).or_insert(o) == o
     }
 
-    /// Whether the difference of two values that a register held before a routine is one that is meant to be: who
-    /// comes by a routine that was put in may find that routine's address in a register.
+    /// Whether the difference of two values that a register held before a routine is intended: after
+    /// a routine that was put in, a register may hold that routine's address.
     pub fn is_known(&self, old: u64, new: u64) -> bool {
         self.detours.contains(&(old, new)) || self.address(old, new).is_known_code()
     }

@@ -429,7 +429,7 @@ pub fn say_losses(ui: &Ui, debug: &DebugReport) {
     if debug.probes_left > 0 {
         let probes = counted(debug.probes_left, "static probe", "static probes");
         ui.warn(format_args!(
-            "{probes} (.note.stapsdt) in old code where control does not come by any more: tracers will see nothing of them"
+            "{probes} (.note.stapsdt) in old code, which control no longer reaches: tracers will see nothing of them"
         ));
     }
     if let Some(first) = debug.stale_units.first() {

@@ -77,7 +77,7 @@ pub struct DebugReport {
     pub stale_units: Vec<String>,
     /// Static probes (`.note.stapsdt`) whose notes name new code.
     pub probes: u64,
-    /// Static probes in old bodies, where control does not come by any more.
+    /// Static probes in old bodies, which control no longer reaches.
     pub probes_left: u64,
     /// Bytes of debug information before.
     pub input_bytes: u64,

@@ -1,6 +1,6 @@
 //! Static probes (`.note.stapsdt`): where they are in new code.
 //!
-//! A tracer puts its breakpoint where the note says. In the old body of a moved function nobody comes by, so the
+//! A tracer puts its breakpoint where the note says. Control no longer reaches the old body of a moved function, so the
 //! note has to name the copy of the instruction. Nothing else of it changes: semaphores are data, and arguments are
 //! in the registers in which they were.
 
