@@ -5,6 +5,7 @@
 //! where it differs, at most [`ROUNDS`] times in all. Only then is it renamed to its target, so neither an error nor a
 //! kill leaves half a file or destroys an older one.
 
+use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -308,6 +309,14 @@ fn refuse(certificate: &mut Report, name: &str) {
     }
     certificate.proved -= refused;
     certificate.failed += refused;
+}
+
+/// Writes a certificate to the file that was asked for, if there was one.
+pub fn save_certificate(path: Option<&Path>, certificate: Option<&Report>) -> Result<()> {
+    let Some((path, certificate)) = path.zip(certificate) else {
+        return Ok(());
+    };
+    fs::write(path, certificate.to_json() + "\n").with_context(|| path.display().to_string())
 }
 
 /// What the rewriter is told of a certificate.

@@ -81,6 +81,9 @@ pub struct Instrument {
     /// Write the copy without having it proved
     #[arg(long)]
     pub no_verify: bool,
+    /// Write what was proved, and what the proof rests on, as JSON: what `postlink verify --json` prints
+    #[arg(long, value_name = "FILE", conflicts_with = "no_verify")]
+    pub certificate: Option<PathBuf>,
     /// For tests: refuse this function while it moves, as if it could not be proved
     #[arg(long, value_name = "NAME", hide = true, value_parser = NonEmptyStringValueParser::new())]
     pub refuse: Option<String>,
@@ -187,6 +190,7 @@ impl Instrument {
                 .with_context(|| file.display().to_string())?;
         }
         watched.finish();
+        rewriting::save_certificate(self.certificate.as_deref(), done.certificate.as_ref())?;
         if self.json {
             let account = Account {
                 instrument: &done.report,
@@ -239,6 +243,7 @@ impl Instrument {
         )?;
         let report = &done.report;
         watched.finish();
+        rewriting::save_certificate(self.certificate.as_deref(), done.certificate.as_ref())?;
         if self.json {
             println!("{}", serde_json::to_string_pretty(report)?);
         }

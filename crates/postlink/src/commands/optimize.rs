@@ -70,6 +70,9 @@ pub struct Optimize {
     /// Write the output without having it checked
     #[arg(long)]
     pub no_verify: bool,
+    /// Write what was proved, and what the proof rests on, as JSON: what `postlink verify --json` prints
+    #[arg(long, value_name = "FILE", conflicts_with = "no_verify")]
+    pub certificate: Option<PathBuf>,
     /// For tests: refuse this function while it moves, as if it could not be proved
     #[arg(long, value_name = "NAME", hide = true, value_parser = NonEmptyStringValueParser::new())]
     pub refuse: Option<String>,
@@ -246,6 +249,7 @@ impl Optimize {
             .with_source(optimize)
             .with_context(|| format!("with the profile {}", self.profile.join(", ")))?;
         watched.finish();
+        rewriting::save_certificate(self.certificate.as_deref(), done.certificate.as_ref())?;
         if self.optimizing.poison {
             rewriting::poison(&self.output, &done.report.old_bodies)?;
         }
