@@ -194,7 +194,8 @@ fn a_branch_that_arm_spe_picked_counts_once_and_the_arrival_before_it_does_not()
     assert!(basic.traces().is_empty());
 }
 
-/// The process of an operation: by its context, or by the thread of the buffer; a clock that counts something else does not lose it.
+/// The process of an operation: by its context, or by the thread of the buffer; a clock that counts something else
+/// does not lose it.
 #[test]
 fn operations_of_arm_spe_find_their_process_with_clocks_that_count_something_else() {
     let clear = |list: &mut Vec<Picked>, thread: Option<u32>, time: Option<u64>| {

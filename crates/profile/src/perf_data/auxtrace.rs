@@ -230,8 +230,8 @@ impl Threads {
         lists.for_each(|list| list.sort_by_key(|item| item.0));
     }
 
-    /// The time of a sample: what its clock says, if it has one and it is not earlier than the recording. Then all mappings are looked up
-    /// as they were in the end.
+    /// The time of a sample: what its clock says, unless it has none or it is earlier than the recording. Then all
+    /// mappings are looked up as they were in the end.
     pub(super) fn time(&self, time: Option<u64>) -> u64 {
         // A clock that begins before the recording counts something else.
         time.filter(|&time| self.first.is_none_or(|first| first <= time))
