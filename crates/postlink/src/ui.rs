@@ -36,12 +36,23 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The phases of each piece of work, in order, so that progress says how many are left. Phases that a job does not
 /// need are skipped, and those up to writing come again when the checker refuses a function.
-const STEPS: [(&str, &[&str]); 12] = [
+const STEPS: [(&str, &[&str]); 13] = [
     ("aggregate", &["binary", "samples", "aggregate", "write"]),
     ("convert", &["read", "write"]),
     ("debug", &["update", "write", "check"]),
     ("diff", &["read", "compare"]),
-    ("export", &["counts", "lines", "file"]),
+    (
+        "export",
+        &[
+            "discover",
+            "counters",
+            "attach",
+            "functions",
+            "lines",
+            "file",
+        ],
+    ),
+    ("inspect", &["discover", "functions"]),
     (
         "instrument",
         &["discover", "functions", "link", "write", "verify"],
@@ -68,7 +79,18 @@ const STEPS: [(&str, &[&str]); 12] = [
         ],
     ),
     ("profgen", &["lines", "samples", "write"]),
-    ("report", &["counts", "verify", "page"]),
+    (
+        "report",
+        &[
+            "discover",
+            "counters",
+            "attach",
+            "functions",
+            "start-up",
+            "verify",
+            "page",
+        ],
+    ),
     ("verify", &["check"]),
 ];
 
