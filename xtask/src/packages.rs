@@ -73,6 +73,16 @@ pub const FOR_TESTS: &[Need] = &[
         "gnat-12-aarch64-linux-gnu",
         "programs in Ada for AArch64",
     ),
+    need(
+        "xmllint",
+        "libxml2-utils",
+        "that exported coverage is valid by its document type",
+    ),
+    need(
+        "/usr/lib/python3/dist-packages/jsonschema",
+        "python3-jsonschema",
+        "that exported profiles are valid by the schemas of their formats",
+    ),
     need("gfortran", "gfortran", "programs in Fortran"),
     need("gdc", "gdc", "programs in D"),
     need(

@@ -8,6 +8,9 @@
 //! Tests and benches start the package's programs themselves, by paths that were compiled into them
 //! (`CARGO_BIN_EXE_…`). So these files become the instrumented copies before a test starts. Cargo puts its own back
 //! with every build.
+//!
+//! Some look for a runner in the environment and start programs through it (assert_cmd does). They must find the user's
+//! there: this one knows what to do only for what cargo starts. So the environment that cargo got is put back first.
 
 use std::ffi::OsString;
 use std::fs;
@@ -35,6 +38,8 @@ pub struct Plan {
     pub runner: Vec<String>,
     /// Programs and what to put in their places before one is started.
     pub in_place: Vec<(PathBuf, PathBuf)>,
+    /// Environment variables and what the user has set them to, for the program in the place of what was for cargo.
+    pub environment: Vec<(String, Option<String>)>,
     /// Gets a line for each program that was started instrumented.
     pub started: PathBuf,
 }
@@ -80,6 +85,12 @@ pub fn run(arguments: &[OsString]) -> Result<ExitCode> {
         .args(arguments)
         .env_remove(PLAN)
         .env_remove("POSTLINK_PROFILE");
+    for (name, value) in &plan.environment {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
     Err(command.exec()).with_context(|| {
         format!(
             "{} cannot be started",

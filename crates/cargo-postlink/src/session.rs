@@ -239,6 +239,27 @@ impl Session {
         format!("CARGO_TARGET_{triple}_RUNNER")
     }
 
+    /// The environment variables that [`Session::cargo`] and the runner change, with the values that the user has given
+    /// them. What cargo starts gets these back: tests start programs through the runner that they find there, and build
+    /// with the flags that they find.
+    pub fn environment_of_user(&self) -> Vec<(String, Option<String>)> {
+        let mut names = vec![
+            self.runner_variable(),
+            "CARGO_ENCODED_RUSTFLAGS".to_owned(),
+            "RUSTFLAGS".to_owned(),
+        ];
+        if self.keeps_apart {
+            names.push("CARGO_BUILD_BUILD_DIR".to_owned());
+        }
+        names
+            .into_iter()
+            .map(|name| {
+                let value = std::env::var(&name).ok();
+                (name, value)
+            })
+            .collect()
+    }
+
     /// What may be the matter when cargo cannot build for the target, in brackets.
     pub fn missing_target(&self) -> String {
         let folder = tool::output(Command::new(&self.compiler.rustc).args([

@@ -81,6 +81,7 @@ mod lists;
 mod map;
 mod names;
 mod pool;
+mod progress;
 mod read;
 mod report;
 mod sections;
@@ -90,6 +91,7 @@ mod update;
 mod walk;
 
 pub use map::{Added, AddressMap, MapError, MapParts, Run};
+pub use progress::worked;
 pub use report::{Loss, Report};
 pub use sections::{Changes, Section, Sections};
 pub use splice::Splices;

@@ -30,6 +30,7 @@ use crate::line;
 use crate::map::AddressMap;
 use crate::names::at;
 use crate::pool::{self, Outcome, User};
+use crate::progress;
 use crate::report::{Loss, Report};
 use crate::sections::{Changes, Section, Sections};
 use crate::unit::{Entries, Root, Stale, Unit, Values};
@@ -112,9 +113,11 @@ fn walk_all(shared: &Shared<'_, '_>, passed: &Passed) -> Walked {
         },
     );
     let tables = Tables::of_all(sections.get(Section::Abbrev), &units).0;
+    progress::expect(units.len());
     let walked: Vec<Result<(Root, Plan), Error>> = (0..units.len())
         .into_par_iter()
         .map(|i| {
+            progress::did();
             let root = Root::read(&units[i], tables.of(i), sections)?;
             if root.split {
                 let what = "the entries of a unit are in a file of their own (split DWARF), which is not updated";
@@ -315,9 +318,13 @@ impl Job<'_, '_> {
         offsets.dedup();
         let section = self.sections.get(Section::Line);
         let map = self.map;
+        progress::expect(offsets.len());
         let programs: Vec<_> = offsets
             .par_iter()
-            .map(|at| line::update(section, *at, map).map_err(|error| (*at, error)))
+            .map(|at| {
+                progress::did();
+                line::update(section, *at, map).map_err(|error| (*at, error))
+            })
             .collect();
         let mut end = 0;
         for program in programs {
@@ -683,10 +690,12 @@ impl Job<'_, '_> {
     ) -> Passed {
         let none = Additions::default();
         let changes = &self.changes;
+        progress::expect(plans.len());
         let pieces: Vec<Result<Pieces, Error>> = plans
             .par_iter_mut()
             .enumerate()
             .map(|(i, plan)| {
+                progress::did();
                 let places = Places {
                     changes,
                     ranges: lists.ranges.at[i],

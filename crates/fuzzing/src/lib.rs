@@ -100,7 +100,7 @@ pub fn check_elf(data: &[u8], scratch: &Path) {
     let (low, high) = elf.extent();
     assert!(low <= high);
     let _ = (elf.kept_relocs(), elf.dyn_relocs(), EhFrame::parse(&elf));
-    let _ = postlink_rewrite::inspect(&elf);
+    let _ = postlink_rewrite::inspect(&elf, &mut Default::default());
     let out = scratch.join("out");
     if postlink_rewrite::instrument(
         &elf,

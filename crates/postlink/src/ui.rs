@@ -36,12 +36,23 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The phases of each piece of work, in order, so that progress says how many are left. Phases that a job does not
 /// need are skipped, and those up to writing come again when the checker refuses a function.
-const STEPS: [(&str, &[&str]); 12] = [
+const STEPS: [(&str, &[&str]); 13] = [
     ("aggregate", &["binary", "samples", "aggregate", "write"]),
     ("convert", &["read", "write"]),
     ("debug", &["update", "write", "check"]),
     ("diff", &["read", "compare"]),
-    ("export", &["counts", "lines", "file"]),
+    (
+        "export",
+        &[
+            "discover",
+            "counters",
+            "attach",
+            "functions",
+            "lines",
+            "file",
+        ],
+    ),
+    ("inspect", &["discover", "functions"]),
     (
         "instrument",
         &["discover", "functions", "link", "write", "verify"],
@@ -68,7 +79,18 @@ const STEPS: [(&str, &[&str]); 12] = [
         ],
     ),
     ("profgen", &["lines", "samples", "write"]),
-    ("report", &["counts", "verify", "page"]),
+    (
+        "report",
+        &[
+            "discover",
+            "counters",
+            "attach",
+            "functions",
+            "start-up",
+            "verify",
+            "page",
+        ],
+    ),
     ("verify", &["check"]),
 ];
 
@@ -228,18 +250,44 @@ struct Spinner {
 /// The phase at hand, and since when.
 type Begun = Arc<Mutex<(&'static str, Instant)>>;
 
-/// How far a phase has come, and about how much time is left of it, from the rate so far. Nothing in its first second,
-/// nor before a twentieth is done: an estimate that jumps is of no use.
-fn left((done, all): (usize, usize), since: Duration) -> String {
-    if all == 0 || done >= all || done.saturating_mul(20) < all || since < PATIENCE {
+/// How far a pass has come, and about how much time is left of it, from the rate so far. Nothing in its first second,
+/// nor before a twentieth is done: an estimate that jumps is of no use. `from`: what was done when the time began.
+fn left((done, all): (usize, usize), from: usize, since: Duration) -> String {
+    let new = done.saturating_sub(from);
+    if new == 0 || done >= all || done.saturating_mul(20) < all || since < PATIENCE {
         return String::new();
     }
-    let rest = since.as_secs_f64() * (all - done) as f64 / done as f64;
+    let rest = since.as_secs_f64() * (all - done) as f64 / new as f64;
     let time = match rest.ceil() as u64 {
         s @ ..100 => format!("{s} s"),
         s => format!("{} min", s.div_ceil(60)),
     };
     format!(", {} %, about {time} left", done * 100 / all)
+}
+
+/// A pass over something within a phase. The rate is that of the pass: passes over functions, units of debug information
+/// and line programs take different times.
+#[derive(Default)]
+struct Pass {
+    /// The phase's beginning.
+    phase: Option<Instant>,
+    /// What was counted last.
+    counted: (usize, usize),
+    /// What was done when the pass was first seen, and when that was.
+    first: (usize, Option<Instant>),
+}
+
+impl Pass {
+    /// What was done when the time of the pass at hand began, and that time. A new pass has another number of pieces, or
+    /// fewer that are done.
+    fn begun(&mut self, counted: (usize, usize), phase: Instant) -> (usize, Instant) {
+        let (done, all) = std::mem::replace(&mut self.counted, counted);
+        if self.phase != Some(phase) || counted.1 != all || counted.0 < done {
+            self.phase = Some(phase);
+            self.first = (counted.0, Some(Instant::now()));
+        }
+        (self.first.0, self.first.1.unwrap_or(phase))
+    }
 }
 
 /// What is counted of a phase.
@@ -258,10 +306,14 @@ impl Spinner {
     fn counting(what: String) -> (Spinner, Begun) {
         let begun: Begun = Arc::new(Mutex::new(("", Instant::now())));
         let of = begun.clone();
+        let passes = Arc::new(Mutex::new(Pass::default()));
         let key = move |_: &ProgressState, to: &mut dyn std::fmt::Write| {
-            let (phase, since) = *of.lock().unwrap_or_else(PoisonError::into_inner);
+            let (phase, begun) = *of.lock().unwrap_or_else(PoisonError::into_inner);
+            let counted = counted_of(phase);
+            let mut pass = passes.lock().unwrap_or_else(PoisonError::into_inner);
+            let (from, since) = pass.begun(counted, begun);
             // Where it cannot be written it is not shown.
-            let _ = to.write_str(&left(counted_of(phase), since.elapsed()));
+            let _ = to.write_str(&left(counted, from, since.elapsed()));
         };
         let style = ProgressStyle::with_template("{spinner} {prefix}: {msg}{left} ({elapsed})");
         let spinner = Spinner::with(what, style.map(|style| style.with_key("left", key)).ok());
@@ -407,8 +459,25 @@ mod tests {
     }
 
     #[test]
+    fn a_pass_within_a_phase_has_its_own_rate() {
+        let phase = Instant::now();
+        let mut pass = Pass::default();
+        let (from, begun) = pass.begun((10, 100), phase);
+        assert_eq!((from, pass.begun((60, 100), phase)), (10, (10, begun)));
+        // Another number of pieces, the same number anew, another phase.
+        let (from, second) = pass.begun((3, 40), phase);
+        assert!(from == 3 && second >= begun);
+        assert_eq!(pass.begun((1, 40), phase).0, 1);
+        assert_eq!(pass.begun((5, 40), phase + PATIENCE).0, 5);
+        let of = |from| left((50, 100), from, Duration::from_secs(10));
+        assert_eq!(of(0), ", 50 %, about 10 s left");
+        assert_eq!(of(40), ", 50 %, about 50 s left");
+        assert_eq!(of(50), "");
+    }
+
+    #[test]
     fn the_time_left_is_what_the_rate_so_far_says() {
-        let of = |done, all, seconds| left((done, all), Duration::from_secs(seconds));
+        let of = |done, all, seconds| left((done, all), 0, Duration::from_secs(seconds));
         assert_eq!(of(250, 1000, 5), ", 25 %, about 15 s left");
         assert_eq!(of(100, 1000, 30), ", 10 %, about 5 min left");
         assert_eq!(of(999, 1000, 1), ", 99 %, about 1 s left");

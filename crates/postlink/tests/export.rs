@@ -681,3 +681,210 @@ fn without_debug_information_coverage_says_what_is_missing() {
         assert!(!made.path("x").exists());
     }
 }
+
+/// The description of a format in `tests/formats`.
+fn format(name: &str) -> String {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/formats");
+    folder.join(name).to_string_lossy().into_owned()
+}
+
+/// Whether xmllint finds that the file has the elements and attributes that Cobertura's have.
+fn is_coberturas(made: &Made, file: &str) -> bool {
+    let output = Command::new("xmllint")
+        .args(["--noout", "--nonet", "--dtdvalid", &format("cobertura.dtd")])
+        .arg(file)
+        .current_dir(made.dir.path())
+        .output()
+        .expect("xmllint is there");
+    let said = String::from_utf8_lossy(&output.stderr);
+    let is_invalid = said.contains("does not validate");
+    assert_ne!(output.status.success(), is_invalid, "{said}");
+    !is_invalid
+}
+
+#[test]
+fn cobertura_is_valid_by_its_document_type() {
+    if !is_installed("xmllint") {
+        eprintln!("SKIPPED: xmllint is not installed (Debian package libxml2-utils)");
+        return;
+    }
+    let made = Made::new();
+    made.export("cobertura", "app.xml", &[]);
+    assert!(is_coberturas(&made, "app.xml"));
+    let xml = made.read("app.xml");
+    for (part, other) in [(" hits=\"", " times=\""), ("methods>", "functions>")] {
+        let broken = xml.replace(part, other);
+        assert_ne!(broken, xml);
+        fs::write(made.path("broken.xml"), broken).expect("the folder is ours");
+        assert!(!is_coberturas(&made, "broken.xml"), "{part} is needed");
+    }
+}
+
+/// What Python's jsonschema finds wrong in a file, a line each: path and message. `without` is a path of a member that is
+/// left out first, so that a test shows that its schema can fail.
+fn schema_errors(made: &Made, file: &str, schema: &str, without: &[&str]) -> String {
+    let check = "import json, sys, jsonschema\n\
+        file, schema = (json.load(open(path)) for path in sys.argv[1:3])\n\
+        at, path = file, sys.argv[3:]\n\
+        for name in path[:-1]: at = at[int(name) if isinstance(at, list) else name]\n\
+        if path: del at[path[-1]]\n\
+        jsonschema.Draft7Validator.check_schema(schema)\n\
+        for e in jsonschema.Draft7Validator(schema).iter_errors(file): print(list(e.path), e.message[:200])";
+    let schema = format(schema);
+    let arguments = ["-c", check, file, schema.as_str()];
+    made.run("python3", &[&arguments[..], without].concat())
+}
+
+/// Whether Python has jsonschema; says so if not.
+fn has_jsonschema() -> bool {
+    let found = Command::new("python3")
+        .args(["-c", "import jsonschema"])
+        .output()
+        .is_ok_and(|output| output.status.success());
+    if !found {
+        eprintln!(
+            "SKIPPED: Python's jsonschema is not installed (Debian package python3-jsonschema)"
+        );
+    }
+    found
+}
+
+#[test]
+fn speedscope_and_firefox_files_are_valid_by_the_schemas_of_their_formats() {
+    if !has_jsonschema() {
+        return;
+    }
+    let made = Made::new();
+    for (to, schema, needed) in [
+        (
+            "speedscope",
+            "speedscope.schema.json",
+            &[
+                &["shared"][..],
+                &["shared", "frames", "0", "name"],
+                &["profiles", "0", "weights"],
+            ][..],
+        ),
+        (
+            "firefox",
+            "firefox.schema.json",
+            &[
+                &["libs"],
+                &["meta", "preprocessedProfileVersion"],
+                &["threads", "0", "stackTable", "prefix"],
+                &["threads", "0", "samples", "timeDeltas"],
+            ],
+        ),
+    ] {
+        made.export(to, "app.json", &[]);
+        assert_eq!(schema_errors(&made, "app.json", schema, &[]), "", "{to}");
+        for path in needed {
+            let errors = schema_errors(&made, "app.json", schema, path);
+            assert!(!errors.is_empty(), "{to} needs {path:?}");
+        }
+    }
+}
+
+/// What Firefox Profiler takes for granted and no schema says: columns are as long as their table, indexes lie in the
+/// table that they are of, and a stack comes after the one that it extends.
+#[test]
+fn firefox_tables_are_whole_and_their_indexes_lie_in_them() {
+    let made = Made::new();
+    made.export("firefox", "app.json", &[]);
+    let file: serde_json::Value = serde_json::from_str(&made.read("app.json")).expect("JSON");
+    let thread = file["threads"][0].as_object().expect("a thread");
+    let length = |name: &str| match &thread[name] {
+        serde_json::Value::Array(strings) => strings.len() as u64,
+        table => table["length"].as_u64().expect("a length"),
+    };
+    for (name, table) in thread {
+        let columns = table.as_object().into_iter().flatten();
+        for (column, values) in columns.filter_map(|(name, v)| Some((name, v.as_array()?))) {
+            assert_eq!(values.len() as u64, length(name), "{name}.{column}");
+        }
+    }
+    for (table, column, of) in [
+        ("samples", "stack", "stackTable"),
+        ("stackTable", "frame", "frameTable"),
+        ("stackTable", "prefix", "stackTable"),
+        ("frameTable", "func", "funcTable"),
+        ("frameTable", "nativeSymbol", "nativeSymbols"),
+        ("funcTable", "name", "stringArray"),
+        ("funcTable", "resource", "resourceTable"),
+        ("funcTable", "fileName", "stringArray"),
+        ("resourceTable", "name", "stringArray"),
+    ] {
+        let values = thread[table][column].as_array().expect("a column");
+        let is_none = |v: &serde_json::Value| v.is_null() || v.as_i64() == Some(-1);
+        for (row, value) in values.iter().enumerate().filter(|(_, v)| !is_none(v)) {
+            let index = value.as_u64().expect("an index");
+            let end = if column == "prefix" {
+                row as u64
+            } else {
+                length(of)
+            };
+            assert!(index < end, "{table}.{column}[{row}] is {index} of {end}");
+        }
+    }
+    assert!(length("samples") > 0 && length("stackTable") > 0);
+}
+
+/// A reader of its own, by Lighthouse's way: columns by their names in the header, and blocks by the module's base. No
+/// reader of drcov is a package of Debian's or PyPI's that could be asked instead.
+const DRCOV_READER: &str = r#"
+import struct, sys
+data = open(sys.argv[1], "rb").read()
+head, rest = data.split(b"BB Table: ", 1)
+lines = head.decode().splitlines()
+assert lines[0] == "DRCOV VERSION: 2", lines[0]
+version, count = (part.split()[-1] for part in lines[2].removeprefix("Module Table: ").split(","))
+names = [name.strip() for name in lines[3].removeprefix("Columns:").split(",")]
+modules = []
+for line in lines[4:]:
+    row = dict(zip(names, (cell.strip() for cell in line.split(",", len(names) - 1)), strict=True))
+    modules.append((int(row["id"]), int(row["base"], 16), int(row["end"], 16), row["path"]))
+assert len(modules) == int(count), modules
+said, body = rest.split(b" bbs\n", 1)
+blocks = list(struct.iter_unpack("<IHH", body))
+assert len(blocks) == int(said)
+for offset, size, module in blocks:
+    _, base, end, _ = modules[module]
+    assert size > 0 and base + offset + size <= end, (offset, size, end)
+print(modules[0][3])
+for offset, size, module in blocks:
+    print(modules[module][1] + offset, size)
+"#;
+
+#[test]
+fn drcov_is_read_back_by_a_reader_that_knows_its_columns_by_name() {
+    if !is_installed("python3") {
+        eprintln!("SKIPPED: python3 is not installed (Debian package python3)");
+        return;
+    }
+    let made = Made::new();
+    made.export("drcov", "app.drcov", &[]);
+    let read = made.run("python3", &["-c", DRCOV_READER, "app.drcov"]);
+    let (path, blocks) = read.split_once('\n').expect("a path");
+    assert!(Path::new(path).ends_with("app"), "{path}");
+    // Lines of the blocks, by another reader of the debug information, are those that ran.
+    made.export("lcov", "app.info", &[]);
+    let addresses: Vec<String> = blocks
+        .lines()
+        .filter_map(|line| line.split(' ').next()?.parse::<u64>().ok())
+        .map(|address| format!("{address:#x}"))
+        .collect();
+    let arguments = ["-e", "app"].into_iter().map(str::to_owned);
+    let arguments: Vec<String> = arguments.chain(addresses).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let counts = lines(&made.read("app.info"));
+    let mut found = BTreeSet::new();
+    for place in made.run("addr2line", &words).lines() {
+        let line = place.rsplit(':').next().unwrap_or_default();
+        let line = line.split(' ').next().and_then(|n| n.parse::<u32>().ok());
+        found.extend(line.filter(|_| place.contains("app.c")));
+    }
+    assert!(found.len() > 10, "{found:?}");
+    for line in &found {
+        assert!(counts.get(line).is_some_and(|n| *n > 0), "line {line}");
+    }
+}

@@ -89,3 +89,65 @@ fn a_terminal_is_told_what_is_left_calmly_and_a_pipe_nothing() {
         shown.len()
     );
 }
+
+/// What a command shows on a terminal, in the order in which it is shown. It works on postlink itself, which is large.
+fn shown(folder: &Folder, command: &str) -> Vec<String> {
+    let program = env!("CARGO_BIN_EXE_postlink");
+    let line = format!("stty cols 150; '{program}' {command}");
+    fs::write(folder.path("line.sh"), line).expect("the folder is ours");
+    let output = Command::new("script")
+        .args(["-qec", "sh line.sh", "/dev/null"])
+        .current_dir(folder.dir())
+        .env("RAYON_NUM_THREADS", "1")
+        .env("TERM", "xterm")
+        .output()
+        .expect("it starts");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{text}");
+    text.split('\r').map(str::to_owned).collect()
+}
+
+/// They were silent about it: a library of 150 MB took nine seconds of `counts, step 1 of 3`.
+#[test]
+fn inspect_export_and_report_say_what_is_left_of_the_functions() {
+    let folder = Folder::new();
+    let program = env!("CARGO_BIN_EXE_postlink");
+    fs::write(folder.path("self.fdata"), "1 main 10 1 main 20 0 5\n").expect("the folder is ours");
+    for (name, command, step) in [
+        (
+            "inspect",
+            format!("inspect '{program}'"),
+            "functions, step 2 of 2",
+        ),
+        (
+            "export",
+            format!("export '{program}' -p self.fdata --to drcov -o self.drcov"),
+            "functions, step 4 of 6",
+        ),
+        (
+            "report",
+            format!("report '{program}' -p self.fdata -o self.html"),
+            "functions, step 4 of 7",
+        ),
+    ] {
+        let begun = Instant::now();
+        let shown = shown(&folder, &command);
+        let of_step: Vec<&String> = shown
+            .iter()
+            .filter(|part| part.contains(&format!("{name}: {step}")))
+            .collect();
+        let done: Vec<u32> = of_step
+            .iter()
+            .filter(|part| part.contains(" left"))
+            .filter_map(|part| part.split(" %").next()?.rsplit(' ').next()?.parse().ok())
+            .collect();
+        assert!(done.is_sorted(), "{done:?}");
+        // A fast machine shows nothing of what takes less than two seconds; a third of this is the longest step.
+        if begun.elapsed().as_secs() >= 6 {
+            assert!(!of_step.is_empty(), "{name}: {shown:?}");
+            assert!(done.first() < done.last(), "{name}: {shown:?}");
+        } else {
+            eprintln!("SKIPPED: {name} takes less than six seconds here");
+        }
+    }
+}

@@ -23,7 +23,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut phases = Phases::default();
     match &arguments[1..] {
         [] => {
-            let i = inspect(&elf)?;
+            let i = inspect(&elf, &mut phases)?;
             println!(
                 "{}: {} functions, {} can move, {} blocks",
                 i.kind, i.functions, i.movable, i.blocks

@@ -7,15 +7,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 static DONE: AtomicUsize = AtomicUsize::new(0);
 static ALL: AtomicUsize = AtomicUsize::new(0);
 
-/// How many functions have been walked, and of how many; 0 of 0 before the first. Some are walked again.
+/// How many functions have been walked, and of how many; 0 of 0 before the first. Some are walked again. After them come
+/// units of debug information, and after those line programs.
 pub fn walked() -> (usize, usize) {
     let all = ALL.load(Ordering::Relaxed);
     (DONE.load(Ordering::Relaxed).min(all), all)
 }
 
-pub(crate) fn expect(functions: usize) {
+pub(crate) fn expect(pieces: usize) {
     DONE.store(0, Ordering::Relaxed);
-    ALL.store(functions, Ordering::Relaxed);
+    ALL.store(pieces, Ordering::Relaxed);
 }
 
 pub(crate) fn did() {

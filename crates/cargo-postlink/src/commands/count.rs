@@ -235,6 +235,7 @@ fn counted(
         store: store.clone(),
         runner: session.runner.clone(),
         in_place,
+        environment: session.environment_of_user(),
         started: scratch.join("started"),
     };
     let path = scratch.join("plan.json");

@@ -295,6 +295,61 @@ fn tests_and_benches_are_workloads_of_the_programs_that_they_start() {
     );
 }
 
+/// Tests by assert_cmd start the package's programs through the runner that they find in the environment, as sd's do:
+/// ours, without its plan, started nothing, and all of them failed. Flags of ours would reach what a test builds.
+#[test]
+fn what_is_counted_finds_the_users_runner_and_flags_in_its_environment_and_not_ours() {
+    let runner = format!(
+        "CARGO_TARGET_{}_RUNNER",
+        host().to_uppercase().replace(['-', '.'], "_")
+    );
+    let test = r#"
+        fn starts() {
+            for name in ["RUNNER", "CARGO_ENCODED_RUSTFLAGS", "RUSTFLAGS"] {
+                let expected = std::env::var(format!("EXPECTED_{name}")).ok();
+                assert_eq!(std::env::var(name).ok(), expected, "{name}");
+            }
+            let mut words: Vec<String> = std::env::var("RUNNER")
+                .map(|runner| runner.split(' ').map(str::to_owned).collect())
+                .unwrap_or_default();
+            words.extend([env!("CARGO_BIN_EXE_app").to_owned(), "700".to_owned()]);
+            let output = std::process::Command::new(&words[0]).args(&words[1..]).output().unwrap();
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert!(output.stdout.starts_with(b"app ") && output.status.success(), "{said}");
+        }"#
+    .replace("\"RUNNER\"", &format!("{runner:?}"));
+    let project = Project::new(&[
+        (
+            "Cargo.toml",
+            &manifest("app", "[[bench]]\nname = \"speed\"\nharness = false"),
+        ),
+        ("src/main.rs", &program("app")),
+        ("tests/works.rs", &format!("#[test]{test}")),
+        (
+            "benches/speed.rs",
+            &format!("fn main() {{ starts() }}{test}"),
+        ),
+    ]);
+    for words in [&["test", "--fresh"][..], &["bench", "--fresh"]] {
+        project.done(words);
+        let counts = project.counts();
+        assert!(
+            counts.iter().any(|file| file == "release/app run-1.plraw"),
+            "{words:?}: {counts:?}"
+        );
+    }
+    let mut command = project.command(&["test"]);
+    for (name, value) in [
+        (runner.as_str(), "env OF_THE_USER=1"),
+        ("RUSTFLAGS", "--cfg of_the_user"),
+    ] {
+        command
+            .env(name, value)
+            .env(format!("EXPECTED_{name}"), value);
+    }
+    done(&mut command);
+}
+
 #[test]
 fn tests_are_found_where_the_user_keeps_them_apart() {
     let project = Project::simple("");

@@ -101,8 +101,7 @@ impl Export {
     fn make(&self, ui: &Ui, input: &Parsed<'_>, profile: Source<'_>) -> Result<File> {
         let named = || self.input.display().to_string();
         let mut watched = ui.phases("export");
-        watched.phases.begin("counts");
-        let facts = facts::facts(&input.elf, profile)
+        let facts = facts::facts(&input.elf, profile, &mut watched.phases)
             .with_context(|| format!("{} with {}", named(), self.profile.join(", ")))?;
         watched.phases.begin("lines");
         let debug = input.debug()?;

@@ -43,10 +43,10 @@ pub struct Inspect {
 
 impl Inspect {
     pub fn run(self, ui: &Ui) -> Result<ExitCode> {
-        let watched = ui.phases("inspect");
+        let mut watched = ui.phases("inspect");
         let input = Input::open(&self.file)?.using(self.reading.relocations)?;
         let input = debug_files::name(input, &self.naming, ui)?;
-        let inspection = postlink_rewrite::inspect(&input.elf()?)
+        let inspection = postlink_rewrite::inspect(&input.elf()?, &mut watched.phases)
             .with_context(|| self.file.display().to_string())?;
         watched.finish();
         if self.json {

@@ -13,7 +13,7 @@ use postlink_profile::progress;
 use postlink_report::model::{Measured, Program, Proof, Verdict};
 use postlink_report::{Moment, Room, Subjects};
 use postlink_rewrite::attach::Source;
-use postlink_rewrite::facts;
+use postlink_rewrite::{Phases, facts};
 
 use super::optimize::read_any;
 use crate::debug_files;
@@ -158,8 +158,7 @@ pub fn write(ui: &Ui, page: &Page<'_>) -> Result<()> {
     page.input.must_differ_from(page.target)?;
     let named = || page.input.path.display().to_string();
     let elf = page.input.elf()?;
-    watched.phases.begin("counts");
-    let facts_of = |profile| facts::facts(&elf, profile);
+    let mut facts_of = |profile| facts::facts(&elf, profile, &mut watched.phases);
     let facts = facts_of(page.profile)
         .with_context(|| format!("{} with {}", named(), page.profile_names.join(", ")))?;
     let other = match page.compare {
@@ -169,6 +168,9 @@ pub fn write(ui: &Ui, page: &Page<'_>) -> Result<()> {
         }
         None => None,
     };
+    if !page.startup.is_empty() {
+        watched.phases.begin("start-up");
+    }
     let moments = moments(&elf, page)?;
     let written = page.optimized.map(Input::open).transpose()?;
     let output = written.as_ref().map(Input::elf).transpose()?;
@@ -236,7 +238,8 @@ fn moments(elf: &Elf<'_>, page: &Page<'_>) -> Result<Vec<Moment>> {
     for path in page.startup {
         let opened = postlink_profile::open(path)?;
         let counts = opened.read()?;
-        let facts = facts::facts(elf, Source::Exact(&counts))
+        // The files are counted, and not what is done for each.
+        let facts = facts::facts(elf, Source::Exact(&counts), &mut Phases::default())
             .with_context(|| format!("{} with {}", page.input.path.display(), path.display()))?;
         moments.push(Moment::new(&facts));
         progress::file_done();

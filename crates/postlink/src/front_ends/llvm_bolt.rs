@@ -29,7 +29,7 @@ use postlink_rewrite::attach::{Moving, Source};
 use postlink_rewrite::stats::DynoStats;
 use postlink_rewrite::{
     DebugInfo, Fitted, FunctionOrder, Inlining, InstrumentOptions, OptimizeOptions, PassOptions,
-    Plt, Promotion, Threading,
+    Phases, Plt, Promotion, Threading,
 };
 use regex::bytes::Regex;
 use rustc_hash::FxHashMap;
@@ -687,7 +687,8 @@ fn unprofiled(given: &Given, ui: &Ui, input: &Parsed<'_>, output: &Path) -> Resu
         FunctionOrder::User(names) => Moving::Named(names),
         _ => {
             rewriting::copy(input, output)?;
-            say_profiled(0, postlink_rewrite::inspect(&input.elf)?.functions);
+            let found = postlink_rewrite::inspect(&input.elf, &mut Phases::default())?;
+            say_profiled(0, found.functions);
             println!(
                 "BOLT-INFO: there is no profile and no option that can do without one: {} is a copy of {}",
                 output.display(),

@@ -13,6 +13,7 @@ use super::entry::{EntryPatch, SecondaryEntry, entry_patch, secondary_entries};
 use super::unwind::FunctionUnwind;
 use crate::cfg::{self, Cfg};
 use crate::discover::{Basis, NonlocalExits, Program, identity, linker_veneers};
+use crate::phases;
 use crate::pin::Pin;
 
 /// Reusable space for one thread.
@@ -159,11 +160,12 @@ impl CounterMap {
         }
     }
 
-    /// Builds the map by analysing every function.
+    /// Builds the map by analysing every function, each a piece of work of the phase.
     pub fn build<I: Isa>(program: &Program<'_>, nonlocal_exits: &NonlocalExits) -> CounterMap {
         let shares = (0..program.functions.len())
             .into_par_iter()
             .map_init(Scratch::default, |scratch, f| {
+                phases::did();
                 FunctionCounters::of(
                     program,
                     f,

@@ -33,6 +33,7 @@ use crate::analyse::{Analysed, CounterMap, FunctionCounters, Scratch, prepare};
 use crate::cfg::{BlockId, Callee, Term, Use};
 use crate::discover::{NonlocalExits, Program, linker_veneers};
 use crate::error::Error;
+use crate::phases;
 use crate::pin::Pin;
 
 pub use account::Account;
@@ -145,6 +146,7 @@ pub fn attach_any<'d, I: Isa>(
 ) -> Result<(Attached<'d>, Vec<FunctionCounters>), Error> {
     let attached = match source {
         Source::Exact(profile) => {
+            phases::expect(2 * program.functions.len());
             let map = CounterMap::build::<I>(program, nonlocal_exits);
             check(&map, profile)?;
             let counted = attach::<I>(program, nonlocal_exits, &map, profile);
@@ -275,7 +277,7 @@ pub fn check(map: &CounterMap, profile: &Profile) -> Result<(), Error> {
     Ok(())
 }
 
-/// Solves for every function that ran, in the order of functions.
+/// Solves for every function that ran, in the order of functions. Every function is a piece of work of the phase.
 pub fn attach<'d, I: Isa>(
     program: &Program<'d>,
     nonlocal_exits: &NonlocalExits,
@@ -285,6 +287,7 @@ pub fn attach<'d, I: Isa>(
     (0..program.functions.len())
         .into_par_iter()
         .map_init(Scratch::default, |scratch, f| {
+            phases::did();
             let share = &map.shares[f];
             let from = map.bases[f].0 as usize;
             let counters = profile

@@ -15,6 +15,7 @@ use crate::attach::{self, Counted, Source};
 use crate::cfg::{BlockId, Cfg, Term};
 use crate::discover::{NonlocalExits, Program, check_input};
 use crate::error::Error;
+use crate::phases::{self, Phases};
 use crate::pin::Pin;
 
 /// Blocks that are no longer and run on lose the padding that they end with.
@@ -183,20 +184,35 @@ pub struct Facts {
 
 /// Tells everything about a program and a profile of it.
 ///
+/// Phases: `discover`, `counters` (of exact counts alone), `attach`, `functions`.
+///
 /// Errors: a file that cannot be read; a profile of another file, or one without counts.
-pub fn facts<'p>(elf: &Elf<'_>, profile: impl Into<Source<'p>>) -> Result<Facts, Error> {
-    with_isa!(check_input(elf)?, I => facts_with::<I>(elf, profile.into()))
+pub fn facts<'p>(
+    elf: &Elf<'_>,
+    profile: impl Into<Source<'p>>,
+    phases: &mut Phases,
+) -> Result<Facts, Error> {
+    with_isa!(check_input(elf)?, I => facts_with::<I>(elf, profile.into(), phases))
 }
 
-fn facts_with<I: Isa>(elf: &Elf<'_>, source: Source<'_>) -> Result<Facts, Error> {
+fn facts_with<I: Isa>(
+    elf: &Elf<'_>,
+    source: Source<'_>,
+    phases: &mut Phases,
+) -> Result<Facts, Error> {
+    phases.begin("discover");
     let program = Program::discover::<I>(elf)?;
     let nonlocal_exits = NonlocalExits::new(&program);
     let mut sites = Vec::new();
     let (counted, calls, pins) = match source {
         // Done here and not by `attach_any`, which does not give the map of sites away.
         Source::Exact(profile) => {
+            phases.begin("counters");
+            phases::expect(program.functions.len());
             let map = CounterMap::build::<I>(&program, &nonlocal_exits);
             attach::check(&map, profile)?;
+            phases.begin("attach");
+            phases::expect(program.functions.len());
             let counted = attach::attach::<I>(&program, &nonlocal_exits, &map, profile);
             let calls = attach::calls(&program, &map, profile, &counted);
             for c in &counted {
@@ -215,6 +231,7 @@ fn facts_with<I: Isa>(elf: &Elf<'_>, source: Source<'_>) -> Result<Facts, Error>
             (counted, calls, Vec::new())
         }
         other => {
+            phases.begin("attach");
             let (attached, _) = attach::attach_any::<I>(&program, &nonlocal_exits, other)?;
             (attached.counted, attached.calls, attached.pins)
         }
@@ -222,9 +239,12 @@ fn facts_with<I: Isa>(elf: &Elf<'_>, source: Source<'_>) -> Result<Facts, Error>
     let of: FxHashMap<u32, &Counted<'_>> = counted.iter().map(|c| (c.function, c)).collect();
     let calls = calls_of::<I>(&program, &of, &calls);
     let pins: FxHashMap<u32, Pin> = pins.into_iter().collect();
+    phases.begin("functions");
+    phases::expect(program.functions.len());
     let functions = (0..program.functions.len())
         .into_par_iter()
         .map_init(Scratch::default, |scratch, f| {
+            phases::did();
             let parts = program.functions[f].pieces.iter().map(|p| {
                 let piece = &program.pieces[*p as usize];
                 (piece.start, piece.end)
@@ -258,6 +278,7 @@ fn facts_with<I: Isa>(elf: &Elf<'_>, source: Source<'_>) -> Result<Facts, Error>
             function
         })
         .collect();
+    phases.end();
     Ok(Facts {
         machine: I::NAME,
         exact: matches!(source, Source::Exact(_)),

@@ -10,6 +10,7 @@ use crate::discover::{
     Basis, NonlocalExits, Program, check_input, check_program, is_program, runtimes,
 };
 use crate::error::Error;
+use crate::phases::{self, Phases};
 use crate::pin::Pin;
 
 /// A function that stays.
@@ -85,22 +86,28 @@ pub struct Inspection {
 }
 
 /// Inspects a file.
-pub fn inspect(elf: &Elf<'_>) -> Result<Inspection, Error> {
+///
+/// Phases: `discover`, `functions`.
+pub fn inspect(elf: &Elf<'_>, phases: &mut Phases) -> Result<Inspection, Error> {
     // What is refused for another reason than its machine is inspected all the same.
     let machine = match Machine::of_elf(elf.machine) {
         Some(machine) => machine,
         None => check_input(elf)?,
     };
-    with_isa!(machine, I => inspect_with::<I>(elf))
+    with_isa!(machine, I => inspect_with::<I>(elf, phases))
 }
 
-fn inspect_with<I: Isa>(elf: &Elf<'_>) -> Result<Inspection, Error> {
+fn inspect_with<I: Isa>(elf: &Elf<'_>, phases: &mut Phases) -> Result<Inspection, Error> {
     use postlink_elf::elf::SymbolTable;
+    phases.begin("discover");
     let program = Program::discover::<I>(elf)?;
     let nonlocal_exits = NonlocalExits::new(&program);
+    phases.begin("functions");
+    phases::expect(program.functions.len());
     let shares: Vec<(FunctionCounters, [usize; 3])> = (0..program.functions.len())
         .into_par_iter()
         .map_init(Scratch::default, |scratch, f| {
+            phases::did();
             let a = prepare::analyse::<I>(&program, &nonlocal_exits, f, scratch);
             let numbers = a.as_ref().map_or([0; 3], |a| {
                 let led = usize::from(a.entry_patch.is_none());

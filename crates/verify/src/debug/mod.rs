@@ -45,6 +45,8 @@ use std::collections::BTreeSet;
 use gimli::{Dwarf, EndianSlice, LittleEndian, SectionId};
 use rayon::prelude::*;
 
+use crate::progress;
+
 /// Sections are slices.
 pub(crate) type Slice<'d> = EndianSlice<'d, LittleEndian>;
 
@@ -163,9 +165,13 @@ pub fn check<'d>(
             return report;
         }
     }
+    progress::expect(units.len());
     let parts: Vec<DebugReport> = units
         .par_iter()
-        .map(|pair| frame::unit(&both, *pair))
+        .map(|pair| {
+            progress::did();
+            frame::unit(&both, *pair)
+        })
         .collect();
     parts.into_iter().for_each(|part| report.add(part));
     if !report.stale.is_empty() {
@@ -177,10 +183,14 @@ pub fn check<'d>(
         .map(|at| at.0 as u64)
         .filter(|at| !report.stale.contains(&(INFO, *at)))
         .collect();
+    progress::expect(both.programs.len());
     let parts: Vec<DebugReport> = both
         .programs
         .par_iter()
-        .map(|pair| lines::program(&both, *pair))
+        .map(|pair| {
+            progress::did();
+            lines::program(&both, *pair)
+        })
         .collect();
     parts.into_iter().for_each(|part| report.add(part));
     if let Err(what) = scopes::aranges(old(".debug_aranges"), new(".debug_aranges"), map, &updated)
