@@ -1,6 +1,8 @@
 //! `cargo xtask lint`: formatting, clippy and documentation without warnings, the order of layers
 //! ([`layers`]), unused dependencies ([`dependencies`]), widths of comments ([`widths`]), lengths of functions
 //! ([`lengths`]), and what is no part of the workspace: the fuzz targets and the folder `fleet`.
+//!
+//! What reads only the source runs first, in seconds; `--source` stops there.
 
 use std::process::{Command, Stdio};
 
@@ -17,12 +19,71 @@ struct Check {
     component: Option<(&'static str, &'static [&'static str])>,
 }
 
-const CHECKS: [Check; 6] = [
+/// What came of a check.
+enum Outcome {
+    Passed,
+    Failed,
+    /// Why it did not run.
+    Skipped(String),
+}
+
+impl Outcome {
+    fn of(passed: bool) -> Self {
+        if passed { Self::Passed } else { Self::Failed }
+    }
+}
+
+impl Check {
+    fn shown(&self) -> String {
+        format!("cargo {}", self.arguments.join(" "))
+    }
+
+    fn run(&self) -> Result<Outcome> {
+        if let Some((component, version)) = self.component {
+            let installed = cargo()
+                .args(version)
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .status()
+                .is_ok_and(|status| status.success());
+            if !installed {
+                return Ok(Outcome::Skipped(format!(
+                    "{component} is not installed (rustup component add {component})"
+                )));
+            }
+        }
+        let mut command = cargo();
+        command.args(self.arguments);
+        if !self.rustdoc.is_empty() {
+            command.env("RUSTDOCFLAGS", self.rustdoc);
+        }
+        let status = command.status().with_context(|| self.shown())?;
+        Ok(Outcome::of(status.success()))
+    }
+}
+
+fn cargo() -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
+    command.stdin(Stdio::null());
+    command
+}
+
+/// What reads the source only.
+const SOURCE: [Check; 2] = [
     Check {
         arguments: &["fmt", "--all", "--check"],
         rustdoc: "",
         component: Some(("rustfmt", &["fmt", "--version"])),
     },
+    Check {
+        arguments: &["fmt", "--manifest-path", "fleet/Cargo.toml", "--check"],
+        rustdoc: "",
+        component: Some(("rustfmt", &["fmt", "--version"])),
+    },
+];
+
+/// What compiles.
+const COMPILED: [Check; 4] = [
     Check {
         arguments: &[
             "clippy",
@@ -56,11 +117,6 @@ const CHECKS: [Check; 6] = [
     },
     // The other workspace, likewise.
     Check {
-        arguments: &["fmt", "--manifest-path", "fleet/Cargo.toml", "--check"],
-        rustdoc: "",
-        component: Some(("rustfmt", &["fmt", "--version"])),
-    },
-    Check {
         arguments: &[
             "clippy",
             "--locked",
@@ -79,37 +135,20 @@ const CHECKS: [Check; 6] = [
 ];
 
 /// The job. `Ok(false)` when a check failed.
-pub fn run() -> Result<bool> {
-    let cargo = || {
-        let mut command = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
-        command.stdin(Stdio::null());
-        command
-    };
+pub fn run(source_only: bool) -> Result<bool> {
     let (mut good, mut summary) = (true, vec![]);
-    for check in CHECKS {
-        let shown = format!("cargo {}", check.arguments.join(" "));
-        if let Some((component, version)) = check.component {
-            let mut asked = cargo();
-            asked
-                .args(version)
-                .stdout(Stdio::null())
-                .stderr(Stdio::null());
-            if !asked.status().is_ok_and(|status| status.success()) {
-                summary.push(format!("{shown}: SKIPPED, {component} is not installed (rustup component add {component})"));
-                continue;
+    let mut note = |name: String, outcome: Outcome| {
+        summary.push(match outcome {
+            Outcome::Passed => format!("{name}: passed"),
+            Outcome::Failed => {
+                good = false;
+                format!("{name}: FAILED")
             }
-        }
-        let mut command = cargo();
-        command.args(check.arguments);
-        if !check.rustdoc.is_empty() {
-            command.env("RUSTDOCFLAGS", check.rustdoc);
-        }
-        let passed = command.status().with_context(|| shown.clone())?.success();
-        summary.push(format!(
-            "{shown}: {}",
-            if passed { "passed" } else { "FAILED" }
-        ));
-        good &= passed;
+            Outcome::Skipped(why) => format!("{name}: SKIPPED, {why}"),
+        });
+    };
+    for check in &SOURCE {
+        note(check.shown(), check.run()?);
     }
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     type Own = fn(&std::path::Path) -> Result<bool>;
@@ -120,12 +159,12 @@ pub fn run() -> Result<bool> {
         ("lengths of functions", lengths::check),
     ];
     for (name, check) in own {
-        let passed = check(&root)?;
-        summary.push(format!(
-            "{name}: {}",
-            if passed { "passed" } else { "FAILED" }
-        ));
-        good &= passed;
+        note(name.into(), Outcome::of(check(&root)?));
+    }
+    if !source_only {
+        for check in &COMPILED {
+            note(check.shown(), check.run()?);
+        }
     }
     for line in summary {
         println!("{line}");

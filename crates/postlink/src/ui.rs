@@ -265,8 +265,8 @@ fn left((done, all): (usize, usize), from: usize, since: Duration) -> String {
     format!(", {} %, about {time} left", done * 100 / all)
 }
 
-/// A pass over something within a phase. The rate is that of the pass: passes over functions, units of debug information
-/// and line programs take different times.
+/// A pass over something within a phase. The rate is that of the pass: passes over functions, units of debug
+/// information and line programs take different times.
 #[derive(Default)]
 struct Pass {
     /// The phase's beginning.
@@ -278,8 +278,8 @@ struct Pass {
 }
 
 impl Pass {
-    /// What was done when the time of the pass at hand began, and that time. A new pass has another number of pieces, or
-    /// fewer that are done.
+    /// What was done when the time of the pass at hand began, and that time. A new pass has another number of pieces,
+    /// or fewer that are done.
     fn begun(&mut self, counted: (usize, usize), phase: Instant) -> (usize, Instant) {
         let (done, all) = std::mem::replace(&mut self.counted, counted);
         if self.phase != Some(phase) || counted.1 != all || counted.0 < done {

@@ -720,8 +720,8 @@ fn cobertura_is_valid_by_its_document_type() {
     }
 }
 
-/// What Python's jsonschema finds wrong in a file, a line each: path and message. `without` is a path of a member that is
-/// left out first, so that a test shows that its schema can fail.
+/// What Python's jsonschema finds wrong in a file, a line each: path and message. `without` is a path of a member that
+/// is left out first, so that a test shows that its schema can fail.
 fn schema_errors(made: &Made, file: &str, schema: &str, without: &[&str]) -> String {
     let check = "import json, sys, jsonschema\n\
         file, schema = (json.load(open(path)) for path in sys.argv[1:3])\n\

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 static DONE: AtomicUsize = AtomicUsize::new(0);
 static ALL: AtomicUsize = AtomicUsize::new(0);
 
-/// How much of the current phase's work is done, and how much there is; 0 of 0 where it is not counted. Where nothing else
-/// is, it is the update of debug information.
+/// How much of the current phase's work is done, and how much there is; 0 of 0 where it is not counted. Where nothing
+/// else is, it is the update of debug information.
 pub fn worked() -> (usize, usize) {
     match ALL.load(Ordering::Relaxed) {
         0 => postlink_dwarf::worked(),

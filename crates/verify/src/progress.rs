@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 static DONE: AtomicUsize = AtomicUsize::new(0);
 static ALL: AtomicUsize = AtomicUsize::new(0);
 
-/// How many functions have been walked, and of how many; 0 of 0 before the first. Some are walked again. After them come
-/// units of debug information, and after those line programs.
+/// How many functions have been walked, and of how many; 0 of 0 before the first. Some are walked again. After them
+/// come units of debug information, and after those line programs.
 pub fn walked() -> (usize, usize) {
     let all = ALL.load(Ordering::Relaxed);
     (DONE.load(Ordering::Relaxed).min(all), all)
